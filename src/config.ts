@@ -1,0 +1,313 @@
+// Options: documented once, defaulted once, validated once. An unknown key, a value out of its limits or an impossible pair is
+// an error that names the option, before anything is opened.
+import * as z from "zod";
+import { type Duration, durationMs } from "./core/duration.ts";
+import { ErrorCode, OutliveError } from "./core/errors.ts";
+import type { EngineEvent } from "./core/events.ts";
+import type { Backoff, CrashAction, KindSettings, Limits } from "./core/job.ts";
+import type { LivenessTimes } from "./core/liveness.ts";
+import type { RetentionTimes } from "./core/retention.ts";
+import type { StoredError } from "./core/errors.ts";
+import { assertKind } from "./core/ids.ts";
+import type { Concurrency } from "./core/slots.ts";
+import type { Logger } from "./telemetry/log.ts";
+
+/** How a kind retries. */
+export interface RetryOptions {
+  /** Attempts that may fail before the job is dead. Default 10, from 1 to 1000. */
+  readonly errors?: number;
+  /** Attempts that may pass their deadline before the job is dead. Default 10, from 1 to 1000. */
+  readonly timeouts?: number;
+  /** Workers that may die while the job runs alone before it is quarantined. Default 3, from 1 to 1000. */
+  readonly crashes?: number;
+  /** How long to wait after a failure: "exponential" (default), "linear", their numbers, or a function of your own. */
+  readonly backoff?: "exponential" | "linear" | BackoffOptions | ((failures: number, error: StoredError) => Duration);
+}
+
+export interface BackoffOptions {
+  /** Default "exponential": base, 2 base, 4 base, ... */
+  readonly type?: "exponential" | "linear";
+  /** The first delay. Default "1s". */
+  readonly base?: Duration;
+  /** The longest delay. Default "1h". */
+  readonly max?: Duration;
+  /** The share of the delay that is random, 0 to 1. Default 0.5. */
+  readonly jitter?: number;
+}
+
+/** The options of a kind, beside its schema. */
+export interface KindOptions {
+  /** How long an attempt may run, counted again from each `run.heartbeat()`. Default "15m"; "none" must be said. At least "10ms". */
+  readonly timeout?: Duration | "none";
+  /** The longest an attempt may run, whatever its heartbeats say. Default: no cap. */
+  readonly maxRuntime?: Duration;
+  /** How long a handler may go on after its signal was aborted by the deadline or a cancel. Default "5s". */
+  readonly grace?: Duration;
+  readonly retry?: RetryOptions;
+  /** What recovery does when a worker dies with the job: "retry" counts a crash, "pending" does not, "fail" ends the job. Default: the engine's `recovery.action`. */
+  readonly onCrash?: CrashAction;
+}
+
+/** The options of `open`. */
+export interface EngineOptions {
+  /** The kinds that this program knows. Only these can be enqueued and run here. */
+  readonly jobs?: readonly object[];
+  readonly heartbeat?: {
+    /** How often a worker says that it lives. Default "30s", from "50ms". */
+    readonly interval?: Duration;
+    /** How long it may be silent before its work is taken. Default 3 intervals; at least 2 intervals. */
+    readonly lease?: Duration;
+    /** How often old rows are purged and everything is looked over. Default "60s". */
+    readonly sweep?: Duration;
+    /** How often the locks of other workers are probed. Default "250ms", from "10ms"; not longer than the lease. */
+    readonly probe?: Duration;
+  };
+  readonly recovery?: {
+    /** The default of `onCrash`. Default "retry". */
+    readonly action?: CrashAction;
+    /** The default of `retry.crashes`. Default 3. */
+    readonly maxRecoveryAttempts?: number;
+  };
+  readonly retention?: {
+    /** How long finished jobs are kept. Default "7d". */
+    readonly finished?: Duration;
+    /** How long incidents are kept. Default "90d". */
+    readonly incidents?: Duration;
+  };
+  /** How long an idle worker waits before it looks without having been woken. Default "1s", from "10ms". */
+  readonly poll?: Duration;
+  /** "full" (default): what resolved survives a power loss. "relaxed": it survives the death of any process, but a power loss may take the last moments. */
+  readonly durability?: "full" | "relaxed";
+  readonly sqlite?: {
+    /** Opens although this Node's SQLite has a known bug. Default false. */
+    readonly allowUnsafe?: boolean;
+    /** Opens a file on a network file system. Default false. */
+    readonly allowNetworkFilesystem?: boolean;
+  };
+  /** Where the log goes: anything with `info`, `warn` and `error`; false: nowhere. Default: `console`, warnings and recoveries only. */
+  readonly logger?: Logger | false;
+  /** Hears every event from the first on, also those of the recovery that `open` itself runs. */
+  readonly onEvent?: (event: EngineEvent) => void;
+}
+
+/** The options of `engine.work` and `engine.start`. */
+export interface WorkOptions {
+  /** Only these kinds. Default: all of `jobs` that have a handler. */
+  readonly only?: readonly { readonly name: string }[];
+  /** Most jobs at once: a number, or a number per kind (others share 10). Default 10, from 1 to 10000. */
+  readonly concurrency?: number | Readonly<Record<string, number>>;
+  /** Stops the worker when it aborts. */
+  readonly signal?: AbortSignal;
+  /** How long `signal` lets running jobs finish. Default "25s". */
+  readonly grace?: Duration;
+}
+
+export const DEFAULT_CONCURRENCY = 10;
+export const DEFAULT_GRACE: Duration = "25s";
+
+const duration = z
+  .string()
+  .regex(/^\d+(\.\d+)?(ms|s|m|h|d)$/, 'write a number and a unit: "250ms", "30s", "5m", "12h", "7d"');
+const limit = z.int().min(1).max(1_000);
+const crashAction = z.enum(["retry", "pending", "fail"]);
+const method = z.custom((value) => typeof value === "function", "must be a function");
+
+const backoffObject = z.strictObject({
+  type: z.enum(["exponential", "linear"]).optional(),
+  base: duration.optional(),
+  max: duration.optional(),
+  jitter: z.number().min(0).max(1).optional(),
+});
+
+const kindOptions = z.strictObject({
+  input: z.unknown().optional(),
+  timeout: z.union([z.literal("none"), duration]).optional(),
+  maxRuntime: duration.optional(),
+  grace: duration.optional(),
+  retry: z
+    .strictObject({
+      errors: limit.optional(),
+      timeouts: limit.optional(),
+      crashes: limit.optional(),
+      backoff: z.union([z.enum(["exponential", "linear"]), backoffObject, method]).optional(),
+    })
+    .optional(),
+  onCrash: crashAction.optional(),
+});
+
+const engineOptions = z.strictObject({
+  jobs: z.array(z.unknown()).optional(),
+  heartbeat: z
+    .strictObject({
+      interval: duration.optional(),
+      lease: duration.optional(),
+      sweep: duration.optional(),
+      probe: duration.optional(),
+    })
+    .optional(),
+  recovery: z.strictObject({ action: crashAction.optional(), maxRecoveryAttempts: limit.optional() }).optional(),
+  retention: z.strictObject({ finished: duration.optional(), incidents: duration.optional() }).optional(),
+  poll: duration.optional(),
+  durability: z.enum(["full", "relaxed"]).optional(),
+  sqlite: z
+    .strictObject({ allowUnsafe: z.boolean().optional(), allowNetworkFilesystem: z.boolean().optional() })
+    .optional(),
+  logger: z.union([z.literal(false), z.looseObject({ info: method, warn: method, error: method })]).optional(),
+  onEvent: method.optional(),
+});
+
+const workOptions = z.strictObject({
+  only: z.array(z.looseObject({ name: z.string() })).optional(),
+  concurrency: z.union([z.int().min(1).max(10_000), z.record(z.string(), z.int().min(1).max(10_000))]).optional(),
+  signal: z.instanceof(AbortSignal).optional(),
+  grace: duration.optional(),
+});
+
+export interface EngineSettings {
+  readonly times: LivenessTimes;
+  readonly retention: RetentionTimes;
+  readonly pollMs: number;
+  readonly onCrash: CrashAction;
+  readonly maxCrashes: number;
+}
+
+/** What is said of `open`'s options, in ms and with defaults; or the error that says what is wrong. */
+export function engineSettings(options: EngineOptions): EngineSettings {
+  check("open", engineOptions, options);
+  const { heartbeat = {}, recovery = {}, retention = {} } = options;
+  const heartbeatMs = durationMs(heartbeat.interval ?? "30s", "heartbeat.interval");
+  const times: LivenessTimes = {
+    heartbeatMs,
+    leaseMs: heartbeat.lease === undefined ? 3 * heartbeatMs : durationMs(heartbeat.lease, "heartbeat.lease"),
+    sweepMs: durationMs(heartbeat.sweep ?? "60s", "heartbeat.sweep"),
+    probeMs: durationMs(heartbeat.probe ?? "250ms", "heartbeat.probe"),
+  };
+  const pollMs = durationMs(options.poll ?? "1s", "poll");
+  refuse(times.heartbeatMs < 50, "heartbeat.interval", "is shorter than 50ms", "Use at least 50ms.");
+  refuse(
+    times.leaseMs < 2 * heartbeatMs,
+    "heartbeat.lease",
+    "is shorter than two heartbeat intervals, so that one lost heartbeat would be a death",
+    "Use at least two intervals; three is the default.",
+  );
+  refuse(
+    times.probeMs < 10 || times.probeMs > times.leaseMs,
+    "heartbeat.probe",
+    "is shorter than 10ms or longer than the lease",
+    "Use something between; 250ms is the default.",
+  );
+  refuse(times.sweepMs < 100, "heartbeat.sweep", "is shorter than 100ms", "Use at least 100ms; 60s is the default.");
+  refuse(pollMs < 10, "poll", "is shorter than 10ms", "Use at least 10ms; wake-ups do not wait for it.");
+  return {
+    times,
+    retention: {
+      finishedMs: durationMs(retention.finished ?? "7d", "retention.finished"),
+      incidentsMs: durationMs(retention.incidents ?? "90d", "retention.incidents"),
+    },
+    pollMs,
+    onCrash: recovery.action ?? "retry",
+    maxCrashes: recovery.maxRecoveryAttempts ?? 3,
+  };
+}
+
+export interface KindChoice {
+  readonly settings: KindSettings;
+  readonly backoff: ((failures: number, error: StoredError) => number) | null;
+  /** What was left to the engine's defaults. */
+  readonly open: { readonly onCrash: boolean; readonly crashes: boolean };
+}
+
+export function kindChoice(name: string, options: KindOptions): KindChoice {
+  assertKind(name);
+  check(`job ${name}`, kindOptions, options);
+  const { retry = {} } = options;
+  const timeout = options.timeout ?? "15m";
+  const timeoutMs = timeout === "none" ? null : durationMs(timeout, `timeout of ${name}`);
+  const maxRuntimeMs =
+    options.maxRuntime === undefined ? null : durationMs(options.maxRuntime, `maxRuntime of ${name}`);
+  refuse(timeoutMs !== null && timeoutMs < 10, `timeout of ${name}`, "is shorter than 10ms", "Use at least 10ms.");
+  refuse(
+    maxRuntimeMs !== null && timeoutMs !== null && maxRuntimeMs < timeoutMs,
+    `maxRuntime of ${name}`,
+    "is shorter than its timeout",
+    "Make it longer, or the timeout shorter.",
+  );
+  const own = typeof retry.backoff === "function" ? retry.backoff : null;
+  const limits: Limits = { errors: retry.errors ?? 10, timeouts: retry.timeouts ?? 10, crashes: retry.crashes ?? 3 };
+  return {
+    settings: {
+      name,
+      timeoutMs,
+      maxRuntimeMs,
+      graceMs: durationMs(options.grace ?? "5s", `grace of ${name}`),
+      limits,
+      backoff: backoffOf(name, own ? undefined : retry.backoff),
+      onCrash: options.onCrash ?? "retry",
+    },
+    backoff: own ? (failures, error) => durationMs(own(failures, error), `what the backoff of ${name} returned`) : null,
+    open: { onCrash: options.onCrash === undefined, crashes: retry.crashes === undefined },
+  };
+}
+
+function backoffOf(name: string, given: RetryOptions["backoff"]): Backoff {
+  const {
+    type = "exponential",
+    base = "1s",
+    max = "1h",
+    jitter = 0.5,
+  } = typeof given === "string" ? { type: given } : ((given ?? {}) as BackoffOptions);
+  const backoff: Backoff = {
+    type,
+    baseMs: durationMs(base, `backoff.base of ${name}`),
+    maxMs: durationMs(max, `backoff.max of ${name}`),
+    jitter,
+  };
+  refuse(backoff.maxMs < backoff.baseMs, `backoff.max of ${name}`, "is shorter than backoff.base", "Make it longer.");
+  return backoff;
+}
+
+export interface WorkSettings {
+  readonly concurrency: Concurrency;
+  readonly graceMs: number;
+}
+
+export function workSettings(options: WorkOptions, kinds: readonly string[]): WorkSettings {
+  check("work", workOptions, options);
+  return {
+    concurrency: concurrencyOf(options.concurrency ?? DEFAULT_CONCURRENCY, kinds),
+    graceMs: durationMs(options.grace ?? DEFAULT_GRACE, "grace"),
+  };
+}
+
+function concurrencyOf(given: number | Readonly<Record<string, number>>, kinds: readonly string[]): Concurrency {
+  if (typeof given === "number") return { total: given, perKind: new Map() };
+  for (const kind of Object.keys(given)) {
+    refuse(
+      !kinds.includes(kind),
+      `concurrency.${kind}`,
+      "names a kind that this worker does not run",
+      `It runs ${kinds.join(", ") || "none"}.`,
+    );
+  }
+  const perKind = new Map(Object.entries(given));
+  const others = kinds.some((kind) => !perKind.has(kind)) ? DEFAULT_CONCURRENCY : 0;
+  return { total: [...perKind.values()].reduce((sum, most) => sum + most, others), perKind };
+}
+
+function check(of: string, schema: z.ZodType, value: unknown): void {
+  const result = schema.safeParse(value);
+  if (result.success) return;
+  const told = result.error.issues
+    .slice(0, 5)
+    .map((issue) => `${issue.path.map(String).join(".") || "options"}: ${issue.message}`);
+  throw new OutliveError(
+    ErrorCode.optionInvalid,
+    `The options of ${of} are not usable: ${told.join("; ")}.`,
+    "See the comments of its option type for what each takes.",
+    { of, issues: told },
+  );
+}
+
+function refuse(wrong: boolean, option: string, what: string, hint: string): void {
+  if (wrong) throw new OutliveError(ErrorCode.optionInvalid, `${option} ${what}.`, hint, { option });
+}

@@ -1,0 +1,55 @@
+// The contract of a kind: its name, its schema and its settings, safe to import anywhere. The handler is attached where workers
+// run. Made by `job()` (job.ts at the top), which checks the options.
+import type { StandardSchemaV1 } from "@standard-schema/spec";
+import type { StoredError } from "./errors.ts";
+import type { Json, JsonOf } from "./json.ts";
+import type { KindSettings } from "./job.ts";
+import type { Enqueue } from "./enqueue.ts";
+import type { Run } from "./run.ts";
+
+/** What a handler may return: JSON, which becomes the job's result, or nothing. */
+export type HandlerResult = Json | void;
+
+/** The run as a handler sees it, with the typed `enqueue`. */
+export interface TypedRun extends Omit<Run, "enqueue"> {
+  /** Enqueues another job under this attempt's fence. Without an id it gets one that is the same in every attempt, so a replay adds nothing. */
+  readonly enqueue: Enqueue;
+}
+
+export type Handler<Out, Result> = (
+  input: Out,
+  run: TypedRun,
+) => CheckedResult<Result> | Promise<CheckedResult<Result>>;
+type CheckedResult<Result> = [Result] extends [void] ? Result : JsonOf<Result>;
+
+export class JobContract<In = unknown, Out = In> {
+  readonly name: string;
+  readonly settings: KindSettings;
+  readonly schema: StandardSchemaV1<In, Out> | null;
+  readonly backoff: ((failures: number, error: StoredError) => number) | null;
+  #handler: ((input: never, run: Run) => unknown) | null = null;
+
+  constructor(
+    settings: KindSettings,
+    schema: StandardSchemaV1<In, Out> | null,
+    backoff: ((failures: number, error: StoredError) => number) | null,
+  ) {
+    this.name = settings.name;
+    this.settings = settings;
+    this.schema = schema;
+    this.backoff = backoff;
+  }
+
+  /** Attaches the handler. Call it once, in the module that workers import. */
+  handle<Result>(handler: Handler<Out, Result>): this {
+    this.#handler = handler as unknown as (input: never, run: Run) => unknown;
+    return this;
+  }
+
+  get handler(): ((input: never, run: Run) => unknown) | null {
+    return this.#handler;
+  }
+}
+
+/** A contract whose types do not matter. */
+export type AnyContract = JobContract<never, never>;

@@ -1,0 +1,133 @@
+// Every error that Outlive throws on purpose: a stable code, what happened to which job, the data, and the next thing to do.
+// Control flow is never an error here: a stale write or a held key inside the engine is a value (store.ts).
+
+/** Stable codes. A program may switch on them; the texts may change. */
+export const ErrorCode = {
+  /** An option is missing, of the wrong type, out of its limits, or contradicts another one. */
+  optionInvalid: "OPTION_INVALID",
+  /** The kind was not passed to `open({ jobs })`, or has no handler where a worker was asked to run it. */
+  kindUnknown: "KIND_UNKNOWN",
+  /** The input does not fit the kind's schema. */
+  inputInvalid: "INPUT_INVALID",
+  /** The input, a result or a step result is not JSON, too large, too deep or carries a forbidden key. */
+  notJson: "NOT_JSON",
+  /** An id or key is empty, too long, or holds NUL or control characters. */
+  keyInvalid: "KEY_INVALID",
+  /** No job, incident or worker has that id. */
+  notFound: "NOT_FOUND",
+  /** The job is in a state from which the change is not allowed. */
+  wrongState: "WRONG_STATE",
+  /** A redrive would need a dedupe key that another unfinished job holds. */
+  keyHeld: "KEY_HELD",
+  /** This attempt no longer owns the job; nothing was written. */
+  stale: "STALE_ATTEMPT",
+  /** Two steps of one attempt have the same name. */
+  stepReused: "STEP_REUSED",
+  /** A `commit` or `transaction` callback returned a promise on a store where it must be synchronous. */
+  commitAsync: "COMMIT_ASYNC",
+  /** The form given to `commit` or `transaction` belongs to another store than the one that is open. */
+  commitForm: "COMMIT_FORM",
+  /** The callback ended the engine's transaction (for instance by `INSERT OR ROLLBACK`); its rows are gone. */
+  commitRolledBack: "COMMIT_ROLLED_BACK",
+  /** The store can't be opened: no directory, no permission, a network file system, not a database. */
+  storeUnusable: "STORE_UNUSABLE",
+  /** The store's file holds no Outlive tables and this caller does not migrate. */
+  schemaMissing: "SCHEMA_MISSING",
+  /** The store was written by a newer version of Outlive. */
+  schemaNewer: "SCHEMA_NEWER",
+  /** This Node carries an SQLite with a known corruption or truncation bug. */
+  sqliteUnsafe: "SQLITE_UNSAFE",
+  /** A live worker of another machine or kernel uses the same file. */
+  foreignWorker: "FOREIGN_WORKER",
+  /** The store refused for lack of room; nothing was written. */
+  storeFull: "STORE_FULL",
+  /** The store is read-only; nothing was written. */
+  storeReadOnly: "STORE_READ_ONLY",
+  /** Another process held the store's write lock for too long; nothing was written. */
+  storeBusy: "STORE_BUSY",
+  /** The store's file is damaged. */
+  storeCorrupt: "STORE_CORRUPT",
+  /** The store failed in another way; the message is the driver's. */
+  storeFailed: "STORE_FAILED",
+  /** The engine or client was closed. */
+  closed: "CLOSED",
+} as const;
+
+export type ErrorCode = (typeof ErrorCode)[keyof typeof ErrorCode];
+
+/** An error of Outlive. `code` is stable, `data` is for programs, `hint` is the next thing to do. */
+export class OutliveError extends Error {
+  override readonly name = "OutliveError";
+  readonly code: ErrorCode;
+  readonly data: Readonly<Record<string, unknown>>;
+  readonly hint: string;
+
+  constructor(
+    code: ErrorCode,
+    what: string,
+    hint: string,
+    data: Readonly<Record<string, unknown>> = {},
+    options?: ErrorOptions,
+  ) {
+    super(`${what} ${hint}`.trim(), options);
+    this.code = code;
+    this.data = data;
+    this.hint = hint;
+  }
+}
+
+/** Thrown by a handler to say that no further attempt can succeed: the job is dead at once, whatever its retry limits. */
+export class TerminalError extends Error {
+  override readonly name: string = "TerminalError";
+}
+
+/** Why `run.signal` was aborted. It is the signal's `reason`. */
+export class Interruption extends Error {
+  override readonly name = "Interruption";
+  readonly why: InterruptionReason;
+
+  constructor(why: InterruptionReason, what: string) {
+    super(what);
+    this.why = why;
+  }
+}
+
+export type InterruptionReason = "lease-lost" | "timeout" | "cancelled" | "shutdown";
+
+/** What is kept of an error that a handler threw: text only, bounded, never the object. */
+export interface StoredError {
+  readonly name: string;
+  readonly message: string;
+  readonly stack?: string;
+}
+
+const MAX_MESSAGE = 8_192;
+const MAX_STACK = 16_384;
+
+/** Makes a storable error of whatever a handler threw; a thrown string, object or undefined included. */
+export function toStoredError(thrown: unknown): StoredError {
+  if (thrown instanceof Error) {
+    const { name, message, stack } = thrown;
+    return {
+      name: clean(String(name), 200),
+      message: clean(String(message), MAX_MESSAGE),
+      ...(typeof stack === "string" ? { stack: clean(stack, MAX_STACK) } : {}),
+    };
+  }
+  return { name: "NonError", message: clean(describe(thrown), MAX_MESSAGE) };
+}
+
+function describe(thrown: unknown): string {
+  if (typeof thrown === "string") return thrown;
+  try {
+    return JSON.stringify(thrown) ?? String(thrown);
+  } catch {
+    return Object.prototype.toString.call(thrown);
+  }
+}
+
+/** Bounded, and without NUL, at which some drivers cut a text. */
+function clean(text: string, most: number): string {
+  const short = text.length > most ? `${text.slice(0, most)}… (${text.length} characters)` : text;
+  return short.replaceAll("\0", "\\0");
+}

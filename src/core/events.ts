@@ -1,0 +1,120 @@
+// Everything the engine tells, typed in one place. Core never logs: it emits, and one subscriber writes the log.
+import type { StoredError } from "./errors.ts";
+import type { RecoveredJob, Stale } from "./store.ts";
+
+export interface Events {
+  /** A recovery pass begins: at an open, by a worker that saw a death, by hand. */
+  "recovery.started": { readonly recovery: string; readonly by: string };
+  /** A recovery pass is over. `incidents` is empty if it found nothing. */
+  "recovery.completed": {
+    readonly recovery: string;
+    readonly by: string;
+    readonly incidents: readonly string[];
+    readonly jobs: number;
+    readonly failed: number;
+    readonly durationMs: number;
+  };
+  /** The recovery of one worker failed and will be tried again. */
+  "recovery.failed": { readonly worker: string; readonly error: StoredError };
+  /** One job of a dead worker was dealt with. */
+  "job.recovered": RecoveredJob & { readonly incident: string; readonly worker: string };
+  /** A worker's death was found. */
+  "worker.gone": {
+    readonly worker: string;
+    readonly how: "gone" | "silent";
+    readonly incident: string;
+    readonly evidence: string | null;
+  };
+  /** What a dead worker left behind (lock file, row) was removed. */
+  "worker.cleaned": { readonly worker: string; readonly lock: string | null };
+  "worker.started": { readonly worker: string; readonly concurrency: number; readonly kinds: readonly string[] };
+  "worker.stopped": { readonly worker: string; readonly released: number };
+  /** This process's own worker was taken for dead; it starts again under a new id. */
+  "worker.disowned": { readonly worker: string; readonly held: number };
+  /** The main loop stood still; nothing is taken from the worker for it. */
+  "worker.blocked": { readonly worker: string; readonly loopLagMs: number };
+  /** The process was paused for longer than its lease allows; what it ran was aborted before anything was written. */
+  "lease.lost": { readonly worker: string; readonly held: number; readonly lateMs: number };
+  "heartbeat.failed": { readonly worker: string; readonly error: StoredError; readonly failures: number };
+  /** A write of an attempt that does not own its job any more was refused. */
+  "write.rejected": Stale & { readonly text: string };
+  "job.failed": {
+    readonly jobId: string;
+    readonly kind: string;
+    readonly attempt: number;
+    readonly error: StoredError;
+    readonly to: "queued" | "dead";
+    readonly delayMs: number;
+  };
+  "job.dead": { readonly jobId: string; readonly kind: string; readonly reason: string };
+  "job.quarantined": { readonly jobId: string; readonly kind: string; readonly reason: string };
+  "job.succeeded": {
+    readonly jobId: string;
+    readonly kind: string;
+    readonly attempt: number;
+    readonly durationMs: number;
+  };
+  /** Past its deadline: its signal was aborted, or, with `fencedOut`, it was taken from its worker. */
+  "job.overdue": { readonly jobId: string; readonly worker: string; readonly fencedOut: boolean };
+  /** A claimed job that this worker does not run (an answer was lost) was given back. */
+  "job.released": { readonly jobId: string; readonly reason: string };
+  /** What a handler wrote with `run.log`. */
+  "job.log": { readonly jobId: string; readonly kind: string; readonly attempt: number; readonly message: string };
+  /** The store refused or failed; the engine tries again by itself. */
+  "store.failed": { readonly doing: string; readonly error: StoredError; readonly retryInMs: number };
+  /** A listener of yours threw. */
+  "listener.failed": { readonly event: string; readonly error: StoredError };
+}
+
+export type EventName = keyof Events;
+export type EngineEvent = { [Name in EventName]: { readonly name: Name } & Events[Name] }[EventName];
+export type Listener<Name extends EventName> = (event: Events[Name]) => void;
+
+export interface Emitter {
+  emit<Name extends EventName>(name: Name, event: Events[Name]): void;
+  /** Whether anybody listens, so that hot paths need not build an event for nobody. */
+  has(name: EventName): boolean;
+}
+
+/** A typed emitter: listeners run at once, in order; one that throws harms neither the others nor the engine. */
+export class EventBus implements Emitter {
+  readonly #listeners = new Map<EventName, Set<Listener<never>>>();
+  readonly #all = new Set<(event: EngineEvent) => void>();
+  readonly #describe: (thrown: unknown) => StoredError;
+
+  constructor(describe: (thrown: unknown) => StoredError) {
+    this.#describe = describe;
+  }
+
+  on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void {
+    const set = this.#listeners.get(name) ?? new Set();
+    this.#listeners.set(name, set);
+    set.add(listener);
+    return () => void set.delete(listener);
+  }
+
+  /** Hears everything but `job.succeeded`, which is too frequent to build for somebody who did not ask by name. */
+  onAny(listener: (event: EngineEvent) => void): () => void {
+    this.#all.add(listener);
+    return () => void this.#all.delete(listener);
+  }
+
+  has(name: EventName): boolean {
+    return (this.#listeners.get(name)?.size ?? 0) > 0 || (this.#all.size > 0 && name !== "job.succeeded");
+  }
+
+  emit<Name extends EventName>(name: Name, event: Events[Name]): void {
+    for (const listener of this.#listeners.get(name) ?? []) this.#call(name, () => (listener as Listener<Name>)(event));
+    if (name === "job.succeeded") return;
+    for (const listener of this.#all) this.#call(name, () => listener({ name, ...event } as unknown as EngineEvent));
+  }
+
+  #call(name: EventName, listener: () => void): void {
+    try {
+      listener();
+    } catch (thrown) {
+      // A failing listener of this very event has nobody left to tell.
+      if (name !== "listener.failed") this.emit("listener.failed", { event: name, error: this.#describe(thrown) });
+    }
+  }
+}

@@ -1,0 +1,211 @@
+// One life of a worker in this process, from lock to unlock. Start: lock, row, claim. Stop: settle or release, row to stopped,
+// unlock last, heartbeat until the very end. If the store says that the row is not live any more, this life is over and the
+// next one begins under a new id.
+import type { Clock, Random } from "./clock.ts";
+import type { Emitter } from "./events.ts";
+import type { KindSettings } from "./job.ts";
+import type { KeeperHost, KeeperOptions } from "./keeper.ts";
+import type { RunnableKind } from "./kind.ts";
+import { trustedUntil } from "./lease.ts";
+import type { Liveness, LivenessTimes } from "./liveness.ts";
+import type { RetentionTimes } from "./retention.ts";
+import type { DraftMaker } from "./run.ts";
+import type { Concurrency } from "./slots.ts";
+import type { BeatAnswer, Store } from "./store.ts";
+import { toStoredError } from "./errors.ts";
+import { shutDown } from "./shutdown.ts";
+import { Worker } from "./worker.ts";
+
+/** A keeper at work: in a thread, or beside the worker. */
+export interface KeeperHandle {
+  /** Beats now: an answer was lost. */
+  beat(): void;
+  /** Last accepted heartbeat (own monotonic clock), for stores whose keeper can tell without a message; null: only by `beaten`. */
+  lastBeatMono(): number | null;
+  stop(): Promise<void>;
+}
+
+/** What a store brings along beside the port. */
+export interface Backend {
+  readonly store: Store;
+  readonly liveness: Liveness;
+  readonly schemaVersion: number;
+  startKeeper(options: KeeperOptions, host: Omit<KeeperHost, "loopLagMs" | "kill">): Promise<KeeperHandle>;
+}
+
+export interface IncarnationDeps {
+  readonly backend: Backend;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly events: Emitter;
+  readonly kinds: ReadonlyMap<string, RunnableKind>;
+  readonly draft: DraftMaker;
+}
+
+export interface IncarnationOptions {
+  readonly id: string;
+  readonly host: string;
+  readonly bootId: string;
+  readonly pid: number;
+  readonly version: string;
+  readonly times: LivenessTimes;
+  readonly retention: RetentionTimes;
+  readonly concurrency: Concurrency;
+  readonly pollMs: number;
+}
+
+/** Why a life ended. */
+export type EndOfLife =
+  | { readonly why: "stopped" }
+  | { readonly why: "disowned" }
+  | { readonly why: "unfit"; readonly reason: "schema-newer" | "foreign-worker"; readonly detail: string };
+
+export class Incarnation {
+  readonly id: string;
+  readonly worker: Worker;
+  /** Resolves when this life is over; never rejects. */
+  readonly ended: Promise<EndOfLife>;
+  readonly #deps: IncarnationDeps;
+  readonly #dropLock: () => Promise<void>;
+  readonly #unhear: () => void;
+  #keeper: KeeperHandle | undefined;
+  #end!: (end: EndOfLife) => void;
+  #trustedUntil: number;
+  #over = false;
+  readonly #leaseMs: number;
+  lastBeat: { readonly atMono: number; readonly held: number } | null = null;
+
+  static async begin(deps: IncarnationDeps, options: IncarnationOptions): Promise<Incarnation> {
+    const { backend, clock, events } = deps;
+    const lock = await backend.liveness.take(options.id);
+    const sentAtMono = clock.mono();
+    try {
+      await backend.store.declare([...deps.kinds.values()].map((kind): KindSettings => kind.settings));
+      const kinds = [...deps.kinds.keys()];
+      const { id, host, bootId, pid, version, times, concurrency } = options;
+      await backend.store.register({
+        id,
+        host,
+        bootId,
+        pid,
+        version,
+        leaseMs: times.leaseMs,
+        concurrency: concurrency.total,
+        kinds,
+        lock: lock.evidence,
+      });
+      const life = new Incarnation(deps, options, lock.drop, sentAtMono);
+      await life.#startKeeper(options);
+      life.worker.start();
+      events.emit("worker.started", { worker: id, concurrency: concurrency.total, kinds });
+      return life;
+    } catch (thrown) {
+      await lock.drop();
+      throw thrown;
+    }
+  }
+
+  private constructor(
+    deps: IncarnationDeps,
+    options: IncarnationOptions,
+    dropLock: () => Promise<void>,
+    sentAtMono: number,
+  ) {
+    this.id = options.id;
+    this.#deps = deps;
+    this.#dropLock = dropLock;
+    this.#leaseMs = options.times.leaseMs;
+    this.#trustedUntil = trustedUntil(sentAtMono, this.#leaseMs);
+    this.ended = new Promise((resolve) => (this.#end = resolve));
+    this.worker = new Worker(
+      {
+        ...deps,
+        store: deps.backend.store,
+        trustedUntil: () => this.#trust(),
+        disowned: () => this.#disowned(),
+        compareSoon: () => this.#keeper?.beat(),
+      },
+      options,
+    );
+    this.#unhear = deps.backend.store.onBell(() => this.worker.wake());
+  }
+
+  /** Finishes what runs within the grace, releases the rest at no cost to it, and leaves. */
+  async stop(graceMs: number): Promise<void> {
+    if (this.#over) return void (await this.ended);
+    this.#over = true;
+    const released = await shutDown(this.worker, this.#deps.clock, graceMs);
+    await this.#leave();
+    this.#deps.events.emit("worker.stopped", { worker: this.id, released });
+    this.#end({ why: "stopped" });
+  }
+
+  async #leave(): Promise<void> {
+    const { store } = this.#deps.backend;
+    this.#unhear();
+    await store.deregister(this.id).catch((thrown: unknown) => {
+      // The row stays live and the lock goes: recovery finds it and says so.
+      this.#deps.events.emit("store.failed", {
+        doing: `deregistering ${this.id}`,
+        error: toStoredError(thrown),
+        retryInMs: 0,
+      });
+      return false;
+    });
+    this.worker.close();
+    await this.#keeper?.stop();
+    await this.#dropLock();
+  }
+
+  async #startKeeper(options: IncarnationOptions): Promise<void> {
+    const { backend } = this.#deps;
+    const keeperOptions = {
+      worker: this.id,
+      bootId: options.bootId,
+      times: options.times,
+      retention: options.retention,
+      schemaVersion: backend.schemaVersion,
+    };
+    this.#keeper = await backend.startKeeper(keeperOptions, {
+      beaten: (sentAtMono, answer) => this.#beaten(sentAtMono, answer),
+      disowned: () => this.#disowned(),
+      unfit: (reason, detail) => void this.#unfit(reason, detail),
+    });
+  }
+
+  #beaten(sentAtMono: number, answer: BeatAnswer): void {
+    this.#trustedUntil = Math.max(this.#trustedUntil, trustedUntil(sentAtMono, this.#leaseMs));
+    this.lastBeat = { atMono: sentAtMono, held: answer.held.length };
+    this.worker.compare(answer.held);
+  }
+
+  #trust(): number {
+    const last = this.#keeper?.lastBeatMono() ?? null;
+    return last === null ? this.#trustedUntil : Math.max(this.#trustedUntil, trustedUntil(last, this.#leaseMs));
+  }
+
+  /** Everything that ran is somebody else's now. The handlers are told; what they still write is refused by the fence. */
+  #disowned(): void {
+    if (this.#over) return;
+    this.#over = true;
+    const held = this.worker.heldCount;
+    this.worker.interruptAll("lease-lost", `worker ${this.id} was taken for dead and its work was given away`);
+    this.#deps.events.emit("worker.disowned", { worker: this.id, held });
+    this.worker.disown();
+    void this.#abandon().then(() => this.#end({ why: "disowned" }));
+  }
+
+  async #abandon(): Promise<void> {
+    this.#unhear();
+    await this.#keeper?.stop().catch(() => {});
+    await this.#dropLock().catch(() => {});
+  }
+
+  async #unfit(reason: "schema-newer" | "foreign-worker", detail: string): Promise<void> {
+    if (this.#over) return;
+    this.#over = true;
+    await shutDown(this.worker, this.#deps.clock, 0);
+    await this.#leave();
+    this.#end({ why: "unfit", reason, detail });
+  }
+}

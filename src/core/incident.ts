@@ -1,0 +1,37 @@
+// One death and everything recovery did about it, as it is stored. The readable account is made in report.ts.
+import type { RecoveredJob } from "./store.ts";
+
+export interface IncidentSummary {
+  readonly id: string;
+  /** The recovery pass it belongs to: deaths found together share one report. */
+  readonly recovery: string;
+  readonly worker: string;
+  readonly how: "gone" | "silent";
+  readonly detectedAt: number;
+  /** null: the recovery is not finished yet. */
+  readonly completedAt: number | null;
+  readonly jobCount: number;
+}
+
+/** A recovered job, and when it ran again. */
+export interface IncidentJob extends RecoveredJob {
+  readonly resumedAt: number | null;
+}
+
+export interface Incident extends IncidentSummary {
+  readonly host: string;
+  readonly pid: number;
+  readonly version: string;
+  readonly workerStartedAt: number;
+  readonly lastHeartbeatAt: number;
+  readonly lastSeenAliveAt: number | null;
+  readonly loopLagMs: number;
+  readonly evidence: string | null;
+  readonly startedAt: number;
+  /** Who recovered: a worker's id, "open", "recover". */
+  readonly by: string;
+  readonly integrity: string;
+  readonly walFrames: number;
+  readonly heldAtDeath: number;
+  readonly jobs: readonly IncidentJob[];
+}

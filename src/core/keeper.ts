@@ -1,0 +1,202 @@
+// The part of a worker's process that runs no user code: it beats, watches the others, recovers the dead, fences out what is
+// overdue and purges what is old. It runs in a thread of its own where the store can be opened twice, so that a handler which
+// blocks the main loop neither silences the worker nor stops recovery; elsewhere, and in the simulator, beside the worker.
+import type { CallOff, Clock, Random } from "./clock.ts";
+import { toStoredError } from "./errors.ts";
+import type { Emitter } from "./events.ts";
+import { Heartbeat } from "./heartbeat.ts";
+import type { Liveness, LivenessTimes, WorkerRow } from "./liveness.ts";
+import { Lookout } from "./lookout.ts";
+import { expireOverdue, recoverDead } from "./recovery.ts";
+import { purgeOld, type RetentionTimes } from "./retention.ts";
+import type { BeatAnswer, Store } from "./store.ts";
+
+export interface KeeperOptions {
+  readonly worker: string;
+  readonly bootId: string;
+  readonly times: LivenessTimes;
+  readonly retention: RetentionTimes;
+  /** The version of the schema that this program knows. */
+  readonly schemaVersion: number;
+}
+
+/** What the keeper asks of, and tells, the process that it keeps. */
+export interface KeeperHost {
+  /** How long the main loop has stood still, in ms. */
+  loopLagMs(): number;
+  /** An accepted heartbeat, with what the store says is held. */
+  beaten(sentAtMono: number, answer: BeatAnswer): void;
+  /** The worker's row is not live any more: everything it holds is somebody else's. */
+  disowned(): void;
+  /** The worker must stop claiming: the schema is newer than this program, or another host uses the file. */
+  unfit(why: "schema-newer" | "foreign-worker", detail: string): void;
+  /** A handler blocks the loop beyond its deadline and grace: the process has to die so that its work can go on. */
+  kill(reason: string): void;
+}
+
+/** Each worker probes this many neighbours, so that a fleet of n costs n and not n squared, and no single death blinds it. */
+const NEIGHBOURS = 8;
+/** A loop that stands still for longer is looked at once a second, and told about. */
+const BLOCKED_MS = 1_000;
+/** Others wait this much longer than the owner itself before they fence out an overdue job. */
+const EXPIRE_MARGIN_MS = 2_000;
+
+export class Keeper {
+  readonly #deps: {
+    store: Store;
+    liveness: Liveness;
+    clock: Clock;
+    random: Random;
+    events: Emitter;
+    newId: () => string;
+  };
+  readonly #options: KeeperOptions;
+  readonly #host: KeeperHost;
+  readonly #heartbeat: Heartbeat;
+  readonly #lookout: Lookout;
+  readonly #timers = new Map<string, CallOff>();
+  readonly #lookMs: number;
+  #stopped = false;
+  #busy: Promise<void> = Promise.resolve();
+  #warnedBlocked = false;
+
+  constructor(
+    deps: { store: Store; liveness: Liveness; clock: Clock; random: Random; events: Emitter; newId: () => string },
+    options: KeeperOptions,
+    host: KeeperHost,
+  ) {
+    this.#deps = deps;
+    this.#options = options;
+    this.#host = host;
+    const { worker, times } = options;
+    this.#heartbeat = new Heartbeat({
+      ...deps,
+      worker,
+      intervalMs: times.heartbeatMs,
+      loopLagMs: () => host.loopLagMs(),
+    });
+    this.#lookout = new Lookout({ ...deps, bootId: options.bootId });
+    this.#lookMs = Math.min(times.heartbeatMs, times.leaseMs / 4, times.sweepMs);
+  }
+
+  start(): void {
+    const { times } = this.#options;
+    this.#repeat(
+      "beat",
+      () => this.#heartbeat.nextInMs(times.heartbeatMs),
+      () => this.beat(),
+    );
+    this.#repeat(
+      "probe",
+      () => times.probeMs,
+      () => this.probe(),
+    );
+    this.#repeat(
+      "look",
+      () => this.#lookMs,
+      () => this.look(),
+    );
+    this.#repeat(
+      "sweep",
+      () => times.sweepMs,
+      () => this.sweep(),
+    );
+  }
+
+  /** Stops the timers and waits for what is under way. */
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    for (const callOff of this.#timers.values()) callOff();
+    this.#timers.clear();
+    await this.#busy;
+  }
+
+  async beat(): Promise<void> {
+    const beat = await this.#heartbeat.tick();
+    if (!beat || this.#stopped) return;
+    if (!beat.answer.live) {
+      this.#stopped = true;
+      return this.#host.disowned();
+    }
+    this.#host.beaten(beat.sentAtMono, beat.answer);
+    if (beat.answer.schemaVersion > this.#options.schemaVersion) {
+      this.#host.unfit(
+        "schema-newer",
+        `the store's schema is ${beat.answer.schemaVersion}, this program knows ${this.#options.schemaVersion}`,
+      );
+    }
+    await this.#killIfBlockedBeyondDeadline(beat.answer);
+  }
+
+  /** The locks of the next few workers in the ring, four times a second. */
+  async probe(): Promise<void> {
+    const { worker } = this.#options;
+    const lagMs = this.#host.loopLagMs();
+    if (lagMs > BLOCKED_MS) await this.#blocked(lagMs);
+    else this.#warnedBlocked = false;
+    const neighbours = await this.#neighbours(worker);
+    const dead = await this.#lookout.probe(neighbours);
+    if (dead.length === 0) return;
+    await recoverDead(this.#deps, dead, worker);
+    // Several may have died at once, further round the ring than we probe: look at all of them now.
+    await this.look();
+  }
+
+  /** Everybody's lock and silence. */
+  async look(): Promise<void> {
+    const { worker } = this.#options;
+    const others = (await this.#deps.store.workers({})).filter((row) => row.id !== worker);
+    const dead = await this.#lookout.look(others, this.#lookMs);
+    const foreign = this.#lookout.foreign;
+    if (foreign)
+      this.#host.unfit("foreign-worker", `worker ${foreign.id} on ${foreign.host} is alive under another kernel`);
+    if (dead.length > 0) await recoverDead(this.#deps, dead, worker);
+    await expireOverdue(this.#deps, EXPIRE_MARGIN_MS);
+  }
+
+  async sweep(): Promise<void> {
+    await purgeOld(this.#deps.store, this.#options.retention);
+  }
+
+  async #neighbours(worker: string): Promise<readonly WorkerRow[]> {
+    const { store } = this.#deps;
+    const after = await store.workers({ after: worker, limit: NEIGHBOURS });
+    if (after.length >= NEIGHBOURS) return after;
+    const round = await store.workers({ limit: NEIGHBOURS - after.length });
+    return [...after, ...round.filter((row) => row.id < worker)];
+  }
+
+  async #blocked(lagMs: number): Promise<void> {
+    if (!this.#warnedBlocked) {
+      this.#warnedBlocked = true;
+      this.#deps.events.emit("worker.blocked", { worker: this.#options.worker, loopLagMs: Math.round(lagMs) });
+    }
+    await this.beat();
+  }
+
+  async #killIfBlockedBeyondDeadline(answer: BeatAnswer): Promise<void> {
+    const lagMs = this.#host.loopLagMs();
+    if (answer.overdueMs === null || lagMs <= BLOCKED_MS) return;
+    const reason = `killed itself: job ${answer.overdueJobId} was ${Math.round(answer.overdueMs)} ms past deadline and grace while the loop was blocked for ${Math.round(lagMs)} ms`;
+    await this.#deps.store.note(this.#options.worker, reason).catch(() => {});
+    this.#host.kill(reason);
+  }
+
+  /** One thing at a time, each again after its interval; what throws is told and done again next time. */
+  #repeat(name: string, everyMs: () => number, task: () => Promise<void>): void {
+    if (this.#stopped) return;
+    const callOff = this.#deps.clock.after(everyMs(), () => {
+      this.#busy = this.#busy
+        .then(() => (this.#stopped ? undefined : task()))
+        .catch((thrown: unknown) =>
+          this.#deps.events.emit("store.failed", {
+            doing: `keeper: ${name}`,
+            error: toStoredError(thrown),
+            retryInMs: everyMs(),
+          }),
+        )
+        .finally(() => this.#repeat(name, everyMs, task));
+    });
+    this.#timers.set(name, callOff);
+  }
+}

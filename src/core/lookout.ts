@@ -1,0 +1,105 @@
+// Who is gone and who is silent. Death is proved by the liveness lock; silence is a heartbeat counter that has not moved for
+// one lease on this watcher's own monotonic clock. No instant of one machine is compared with an instant of another, and a
+// watcher that was itself asleep starts its watch again.
+import type { Clock } from "./clock.ts";
+import type { Death, Liveness, WorkerRow } from "./liveness.ts";
+
+interface Watch {
+  beats: number;
+  sinceMono: number;
+  lastSeenAliveAt: number | null;
+}
+
+/** A watcher that looks less often than it meant to by more than this has been asleep. */
+const LATE_MS = 1_000;
+/** Wall and monotonic clock may drift apart by this much between two looks (a slewing NTP); more is a jump or a sleep. */
+const DRIFT_MS = 500;
+
+export class Lookout {
+  readonly #clock: Clock;
+  readonly #liveness: Liveness;
+  readonly #bootId: string;
+  readonly #watched = new Map<string, Watch>();
+  /** A worker of another machine or kernel whose heartbeat moved while we watched: two hosts share one SQLite file. */
+  foreign: WorkerRow | null = null;
+  #lastMono: number | null = null;
+  #lastNow = 0;
+
+  constructor(deps: { clock: Clock; liveness: Liveness; bootId: string }) {
+    this.#clock = deps.clock;
+    this.#liveness = deps.liveness;
+    this.#bootId = deps.bootId;
+  }
+
+  /** Only the locks: who of these is provably dead. Cheap enough for four times a second. A `recovering` worker's death is known already. */
+  async probe(workers: readonly WorkerRow[]): Promise<{ worker: WorkerRow; death: Death }[]> {
+    const dead: { worker: WorkerRow; death: Death }[] = [];
+    for (const worker of workers) {
+      if ((await this.#liveness.probe(worker)) === "free") dead.push({ worker, death: this.#gone(worker) });
+      else this.#seen(worker);
+    }
+    return dead;
+  }
+
+  /**
+   * The full look over all workers that are not over: locks, and silence. `everyMs` is how often it is called. Whoever is
+   * neither proved dead nor silent for a whole lease is left alone.
+   */
+  async look(workers: readonly WorkerRow[], everyMs: number): Promise<{ worker: WorkerRow; death: Death }[]> {
+    this.#restartIfAsleep(everyMs);
+    const dead = await this.probe(workers);
+    const gone = new Set(dead.map(({ worker }) => worker.id));
+    const mono = this.#clock.mono();
+    for (const worker of workers) {
+      if (gone.has(worker.id)) continue;
+      const watch = this.#watched.get(worker.id);
+      if (!watch || watch.beats !== worker.beats) {
+        if (watch && worker.bootId !== this.#bootId) this.foreign = worker;
+        this.#watched.set(worker.id, {
+          beats: worker.beats,
+          sinceMono: mono,
+          lastSeenAliveAt: watch?.lastSeenAliveAt ?? null,
+        });
+      } else if (mono - watch.sinceMono >= worker.leaseMs) {
+        dead.push({ worker, death: this.#silent(worker, mono - watch.sinceMono) });
+      }
+    }
+    this.#forgetAllBut(workers);
+    return dead;
+  }
+
+  #seen(worker: WorkerRow): void {
+    const watch = this.#watched.get(worker.id);
+    if (watch) watch.lastSeenAliveAt = this.#clock.now();
+  }
+
+  #gone(worker: WorkerRow): Death {
+    const seen = this.#watched.get(worker.id)?.lastSeenAliveAt ?? null;
+    return { how: "gone", lastSeenAliveAt: seen, detectedAt: this.#clock.now(), evidence: worker.lastWord };
+  }
+
+  #silent(worker: WorkerRow, silentMs: number): Death {
+    const evidence = `no heartbeat for ${Math.round(silentMs)} ms (lease ${worker.leaseMs} ms)${worker.lastWord === null ? "" : `; ${worker.lastWord}`}`;
+    const seen = this.#watched.get(worker.id)?.lastSeenAliveAt ?? null;
+    return { how: "silent", lastSeenAliveAt: seen, detectedAt: this.#clock.now(), evidence };
+  }
+
+  #restartIfAsleep(everyMs: number): void {
+    const mono = this.#clock.mono();
+    const now = this.#clock.now();
+    if (this.#lastMono !== null) {
+      const passed = mono - this.#lastMono;
+      const late = passed > 2 * everyMs + LATE_MS;
+      const jumped = Math.abs(now - this.#lastNow - passed) > DRIFT_MS;
+      if (late || jumped) for (const watch of this.#watched.values()) watch.sinceMono = mono;
+    }
+    this.#lastMono = mono;
+    this.#lastNow = now;
+  }
+
+  #forgetAllBut(workers: readonly WorkerRow[]): void {
+    if (this.#watched.size <= workers.length) return;
+    const present = new Set(workers.map((worker) => worker.id));
+    for (const id of this.#watched.keys()) if (!present.has(id)) this.#watched.delete(id);
+  }
+}

@@ -1,0 +1,147 @@
+// Taking over what the dead held. One incident per death, in transactions of at most 1,000 jobs. It needs no user code and no
+// particular process, can be killed at any point and run by anybody again: the next pass goes on where this one ended.
+import type { Clock } from "./clock.ts";
+import { toStoredError } from "./errors.ts";
+import type { Emitter } from "./events.ts";
+import type { Death, Liveness, WorkerRow } from "./liveness.ts";
+import type { HeldJob, OverdueJob, RecoveredJob, Store } from "./store.ts";
+import * as transitions from "./transitions.ts";
+import { ranAlone } from "./blame.ts";
+import { backoffMs } from "./retry.ts";
+import type { Random } from "./clock.ts";
+
+export const RECOVERY_BATCH = 1_000;
+
+/** What the open found out before recovery; a pass by a worker has checked nothing. */
+export interface StoreFindings {
+  readonly integrity: string;
+  readonly walFrames: number;
+}
+
+export const NOTHING_CHECKED: StoreFindings = { integrity: "NOT_CHECKED", walFrames: 0 };
+
+export interface RecoveryDeps {
+  readonly store: Store;
+  readonly liveness: Liveness;
+  readonly clock: Clock;
+  readonly events: Emitter;
+  /** Makes ids for recovery passes. */
+  readonly newId: () => string;
+}
+
+export interface RecoveryPass {
+  readonly recovery: string;
+  readonly startedAt: number;
+  readonly completedAt: number;
+  readonly incidents: readonly string[];
+  readonly jobs: readonly RecoveredJob[];
+}
+
+/** Recovers everything that these dead workers held. A worker whose recovery fails is told about and left for the next pass. */
+export async function recoverDead(
+  deps: RecoveryDeps,
+  dead: readonly { readonly worker: WorkerRow; readonly death: Death }[],
+  by: string,
+  findings: StoreFindings = NOTHING_CHECKED,
+  signal?: AbortSignal,
+): Promise<RecoveryPass> {
+  const { clock, events } = deps;
+  const recovery = deps.newId();
+  const startedAt = clock.now();
+  const startedMono = clock.mono();
+  events.emit("recovery.started", { recovery, by });
+  const incidents: string[] = [];
+  const jobs: RecoveredJob[] = [];
+  for (const { worker, death } of dead) {
+    if (signal?.aborted) break;
+    try {
+      const done = await recoverWorker(deps, worker, death, { id: recovery, startedAt, by, ...findings }, signal);
+      incidents.push(done.incident);
+      jobs.push(...done.jobs);
+    } catch (thrown) {
+      events.emit("recovery.failed", { worker: worker.id, error: toStoredError(thrown) });
+    }
+  }
+  const failed = jobs.filter((job) => !job.success).length;
+  const durationMs = clock.mono() - startedMono;
+  events.emit("recovery.completed", { recovery, by, incidents, jobs: jobs.length, failed, durationMs });
+  return { recovery, startedAt, completedAt: clock.now(), incidents, jobs };
+}
+
+async function recoverWorker(
+  deps: RecoveryDeps,
+  worker: WorkerRow,
+  death: Death,
+  recovery: { id: string; startedAt: number; by: string; integrity: string; walFrames: number },
+  signal: AbortSignal | undefined,
+): Promise<{ incident: string; jobs: RecoveredJob[] }> {
+  const { store, events } = deps;
+  const jobs: RecoveredJob[] = [];
+  const incident = deps.newId();
+  for (;;) {
+    const answer = await store.recover({
+      worker,
+      death,
+      recovery,
+      incident,
+      limit: RECOVERY_BATCH,
+      decide: decideCrash,
+    });
+    if (jobs.length === 0)
+      events.emit("worker.gone", {
+        worker: worker.id,
+        how: death.how,
+        incident: answer.incident,
+        evidence: death.evidence,
+      });
+    for (const job of answer.jobs) {
+      jobs.push(job);
+      events.emit("job.recovered", { ...job, incident: answer.incident, worker: worker.id });
+      if (job.decision === "quarantine")
+        events.emit("job.quarantined", {
+          jobId: job.jobId,
+          kind: job.kind,
+          reason: `it killed ${job.counters.blamed} workers while it ran alone`,
+        });
+    }
+    if (answer.done) {
+      await clean(deps, worker);
+      return { incident: answer.incident, jobs };
+    }
+    if (signal?.aborted) return { incident: answer.incident, jobs };
+  }
+}
+
+/** The decision about one job of a dead worker. */
+export function decideCrash(job: HeldJob, heldAtDeath: number): transitions.CrashVerdict {
+  return transitions.crash(job, job.kind, ranAlone(heldAtDeath), job.cancelRequested);
+}
+
+/** A lock file that can't be removed now is found again by the next open; it harms nobody. */
+async function clean(deps: RecoveryDeps, worker: WorkerRow): Promise<void> {
+  try {
+    if (await deps.liveness.clean(worker))
+      deps.events.emit("worker.cleaned", { worker: worker.id, lock: worker.lock.name });
+  } catch (thrown) {
+    deps.events.emit("store.failed", {
+      doing: `removing the lock of ${worker.id}`,
+      error: toStoredError(thrown),
+      retryInMs: 0,
+    });
+  }
+}
+
+/** Fences out what is past deadline and grace although its worker lives: the worker did not do it itself. */
+export async function expireOverdue(
+  deps: Pick<RecoveryDeps, "store" | "events"> & { random: Random },
+  marginMs: number,
+): Promise<readonly OverdueJob[]> {
+  const overdue = await deps.store.expire(marginMs, RECOVERY_BATCH, (job) => decideOverdue(job, deps.random.next()));
+  for (const { jobId, worker } of overdue) deps.events.emit("job.overdue", { jobId, worker, fencedOut: true });
+  return overdue;
+}
+
+export function decideOverdue(job: HeldJob, random: number): transitions.Change {
+  if (job.cancelRequested) return transitions.endCancelled(job, "cancelled, and past its deadline");
+  return transitions.timeOut(job, job.kind, backoffMs(job.kind.backoff, job.counters.timeouts + 1, random));
+}

@@ -1,0 +1,189 @@
+// Every change of a job's state, each a pure named function, and nothing else. Stores apply what these return, under the
+// fence; they never decide. The diagram is in ARCHITECTURE.md, and a test walks every (state, change) pair.
+import { blame, mustRunAlone } from "./blame.ts";
+import { ErrorCode, OutliveError, type StoredError } from "./errors.ts";
+import type { Counters, CrashAction, JobState, KindSettings, Outcome } from "./job.ts";
+
+/** From which states each change may start. Everything that is not listed is refused. */
+export const CHANGES = {
+  claim: ["queued"],
+  succeed: ["running"],
+  fail: ["running"],
+  timeOut: ["running"],
+  crash: ["running"],
+  release: ["running"],
+  endCancelled: ["running"],
+  refuse: ["running"],
+  cancel: ["queued"],
+  retry: ["succeeded", "dead", "cancelled", "quarantined"],
+} as const satisfies Record<string, readonly JobState[]>;
+
+export type ChangeName = keyof typeof CHANGES;
+
+/** What a decision looks at. */
+export interface JobView {
+  readonly id: string;
+  readonly state: JobState;
+  readonly counters: Counters;
+}
+
+/** What becomes of the job. The store adds the instants from its own clock. */
+export interface Change {
+  readonly name: ChangeName;
+  readonly to: JobState;
+  readonly counters: Counters;
+  readonly outcome: Outcome | null;
+  /** For `to: queued`: how long from now it must wait. */
+  readonly delayMs: number;
+  /** JSON text of the result, for `succeed`. */
+  readonly result: string | null;
+  readonly error: StoredError | null;
+  /** What the history row says; null: no row is written (a success). */
+  readonly reason: string | null;
+}
+
+export function claim(job: JobView): Change {
+  return change(job, "claim", { to: "running", outcome: null });
+}
+
+/** The handler returned. */
+export function succeed(job: JobView, result: string | null): Change {
+  return change(job, "succeed", { to: "succeeded", outcome: "succeeded", result });
+}
+
+/** The handler threw. Queued again after `delayMs`, or dead when the errors are used up or the error is terminal. */
+export function fail(job: JobView, kind: KindSettings, error: StoredError, delayMs: number, terminal: boolean): Change {
+  const counters = { ...job.counters, errors: job.counters.errors + 1 };
+  const over = counters.errors >= kind.limits.errors;
+  const count = `error ${counters.errors} of ${kind.limits.errors}`;
+  if (terminal || over) {
+    const reason = terminal ? `terminal error: ${error.message}` : `${count}, no more are allowed: ${error.message}`;
+    return change(job, "fail", { to: "dead", counters, outcome: "failed", error, reason });
+  }
+  return change(job, "fail", {
+    to: "queued",
+    counters,
+    outcome: "failed",
+    error,
+    delayMs,
+    reason: `${count}: ${error.message}`,
+  });
+}
+
+/** The attempt was past its deadline and its grace. */
+export function timeOut(job: JobView, kind: KindSettings, delayMs: number): Change {
+  const counters = { ...job.counters, timeouts: job.counters.timeouts + 1 };
+  const over = counters.timeouts >= kind.limits.timeouts;
+  const count = `timeout ${counters.timeouts} of ${kind.limits.timeouts}`;
+  const error = { name: "Timeout", message: `the attempt passed its deadline (${count})` };
+  return over
+    ? change(job, "timeOut", {
+        to: "dead",
+        counters,
+        outcome: "timed-out",
+        error,
+        reason: `${count}, no more are allowed`,
+      })
+    : change(job, "timeOut", { to: "queued", counters, outcome: "timed-out", error, delayMs, reason: count });
+}
+
+/** What recovery decided about a job whose worker is gone or silent. */
+export interface CrashVerdict {
+  readonly change: Change;
+  readonly decision: "retry" | "pending" | "fail" | "quarantine" | "cancel";
+}
+
+/**
+ * The worker died while it held the job. `alone`: it held nothing else. A cancel that was asked for before the death is
+ * honoured, so that a job that kills its workers can be stopped.
+ */
+export function crash(job: JobView, kind: KindSettings, alone: boolean, cancelRequested: boolean): CrashVerdict {
+  if (cancelRequested) {
+    const reason = "cancelled; its worker died before it could end the attempt";
+    return { decision: "cancel", change: change(job, "crash", { to: "cancelled", outcome: "cancelled", reason }) };
+  }
+  const action: CrashAction = kind.onCrash;
+  if (action === "pending") {
+    return {
+      decision: "pending",
+      change: change(job, "crash", {
+        to: "queued",
+        outcome: "crashed",
+        reason: "its worker died; queued again, not counted",
+      }),
+    };
+  }
+  const { counters, guilty } = blame(job.counters, alone, kind.limits);
+  const error = { name: "WorkerDied", message: `the worker died during the attempt (crash ${counters.crashes})` };
+  if (action === "fail") {
+    const reason = "its worker died, and its kind says that a crash ends the job";
+    return {
+      decision: "fail",
+      change: change(job, "crash", { to: "dead", counters, outcome: "crashed", error, reason }),
+    };
+  }
+  if (guilty) {
+    const reason = `its worker died ${counters.blamed} times while it ran alone (limit ${kind.limits.crashes})`;
+    return {
+      decision: "quarantine",
+      change: change(job, "crash", { to: "quarantined", counters, outcome: "crashed", error, reason }),
+    };
+  }
+  const next = mustRunAlone(counters) ? "; it will run alone" : "";
+  const reason = `its worker died (crash ${counters.crashes}, ${counters.blamed} of ${kind.limits.crashes} alone)${next}`;
+  return {
+    decision: "retry",
+    change: change(job, "crash", { to: "queued", counters, outcome: "crashed", error, reason }),
+  };
+}
+
+/** Given back without a verdict: a shutdown, a lost lease, a claim that nobody remembers. Costs the job nothing. */
+export function release(job: JobView, reason: string): Change {
+  const counters = { ...job.counters, interruptions: job.counters.interruptions + 1 };
+  return change(job, "release", { to: "queued", counters, outcome: "released", reason });
+}
+
+/** The handler of a job whose cancel was asked for has ended, or was given up. */
+export function endCancelled(job: JobView, reason: string): Change {
+  return change(job, "endCancelled", { to: "cancelled", outcome: "cancelled", reason });
+}
+
+/** The stored input does not fit the kind's schema any more, or is not JSON: no attempt can succeed. */
+export function refuse(job: JobView, error: StoredError): Change {
+  return change(job, "refuse", {
+    to: "dead",
+    outcome: "rejected",
+    error,
+    reason: `its stored input was refused: ${error.message}`,
+  });
+}
+
+/** An operator, or the program, does not want it any more. A running job is only asked to end: `endCancelled` does it. */
+export function cancel(job: JobView): Change {
+  return change(job, "cancel", { to: "cancelled", outcome: "cancelled", reason: "cancelled before it ran" });
+}
+
+/** An operator's redrive: all counters start again, the fence goes on. */
+export function retry(job: JobView, delayMs: number): Change {
+  const counters = { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0 };
+  return change(job, "retry", {
+    to: "queued",
+    counters,
+    outcome: null,
+    delayMs,
+    reason: `retried by hand from ${job.state}`,
+  });
+}
+
+function change(job: JobView, name: ChangeName, to: Partial<Change> & Pick<Change, "to" | "outcome">): Change {
+  const from: readonly JobState[] = CHANGES[name];
+  if (!from.includes(job.state)) {
+    throw new OutliveError(
+      ErrorCode.wrongState,
+      `Job ${job.id} is ${job.state}; "${name}" is possible only from ${from.join(", ")}.`,
+      "Look at the job again; somebody else may have ended it.",
+      { jobId: job.id, state: job.state, change: name },
+    );
+  }
+  return { name, counters: job.counters, delayMs: 0, result: null, error: null, reason: null, ...to };
+}

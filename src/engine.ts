@@ -1,0 +1,373 @@
+// `open()` and the engine: wiring of options, store, recovery and workers. Opening finishes recovery before it accepts work.
+import { Client, assertSqlite, contractsOf, unknownKind } from "./client.ts";
+import {
+  DEFAULT_GRACE,
+  type EngineOptions,
+  type EngineSettings,
+  engineSettings,
+  type WorkOptions,
+  workSettings,
+} from "./config.ts";
+import { settingsWithDefaults } from "./contract.ts";
+import type { Clock, Random } from "./core/clock.ts";
+import type { AnyContract } from "./core/contract.ts";
+import { type Duration, durationMs } from "./core/duration.ts";
+import { invalidInput } from "./core/enqueue.ts";
+import { ErrorCode, OutliveError, toStoredError } from "./core/errors.ts";
+import { EventBus, type EventName, type Listener } from "./core/events.ts";
+import { assertKey, idSource } from "./core/ids.ts";
+import type { JobState } from "./core/job.ts";
+import type { Json } from "./core/json.ts";
+import type { RunnableKind } from "./core/kind.ts";
+import { Lookout } from "./core/lookout.ts";
+import type { Death, WorkerRow } from "./core/liveness.ts";
+import { NOTHING_CHECKED, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
+import type { KindCounts, OperatorAnswer } from "./core/store.ts";
+import { systemClock, systemRandom } from "./platform/clock.ts";
+import { processIdentity, type ProcessIdentity } from "./platform/identity.ts";
+import { sqlitePath } from "./stores/sqlite/client.ts";
+import { openSqlite, type SqliteBackend } from "./stores/sqlite/open.ts";
+import { attachLog, consoleLogger } from "./telemetry/log.ts";
+import { VERSION } from "./version.ts";
+import { type WorkerHandle, WorkerHost } from "./worker-host.ts";
+import type { Report } from "./client.ts";
+
+/** How this process and its store are. */
+export interface Health {
+  readonly ok: boolean;
+  readonly store: Readonly<Record<string, string | number | boolean>>;
+  readonly kinds: readonly KindCounts[];
+  /** The worker of this process; null: none runs here. */
+  readonly worker: { readonly id: string; readonly held: number; readonly heartbeatAgeMs: number | null } | null;
+  readonly workers: readonly WorkerRow[];
+}
+
+interface Wiring {
+  readonly backend: SqliteBackend;
+  readonly settings: EngineSettings;
+  readonly contracts: ReadonlyMap<string, AnyContract>;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly bus: EventBus;
+  readonly identity: ProcessIdentity;
+  readonly memory: boolean;
+}
+
+export class Engine extends Client {
+  readonly #wiring: Wiring;
+  readonly #lookout: Lookout;
+  #host: WorkerHost | undefined;
+
+  /** Use `open`. */
+  constructor(wiring: Wiring) {
+    super(wiring.backend.store, wiring.contracts);
+    this.#wiring = wiring;
+    this.#lookout = new Lookout({
+      clock: wiring.clock,
+      liveness: wiring.backend.liveness,
+      bootId: wiring.identity.bootId,
+    });
+  }
+
+  /** Hears an event; answers how to stop hearing. A listener that throws harms nothing. */
+  on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void {
+    return this.#wiring.bus.on(name, listener);
+  }
+
+  /** Runs a worker and resolves when it has stopped: by `options.signal`, or by `close()`. */
+  async work(options: WorkOptions = {}): Promise<void> {
+    const handle = await this.start(options);
+    await handle.stopped;
+  }
+
+  /** Starts the worker of this process and answers a handle. */
+  async start(options: WorkOptions = {}): Promise<WorkerHandle> {
+    if (this.#host)
+      throw new OutliveError(
+        ErrorCode.wrongState,
+        `A worker runs in this engine already (${this.#host.id}).`,
+        "Stop it first, or open a second engine.",
+      );
+    const { backend, settings, clock, random, bus, identity } = this.#wiring;
+    const kinds = this.#runnable(options.only);
+    const { concurrency, graceMs } = workSettings(options, [...kinds.keys()]);
+    const host = await WorkerHost.start(
+      {
+        backend,
+        clock,
+        random,
+        events: bus,
+        kinds,
+        draft: (contract, input, given, id) => this.draft(contract, input, given, () => id),
+      },
+      {
+        ...identity,
+        version: VERSION,
+        times: settings.times,
+        retention: settings.retention,
+        concurrency,
+        pollMs: settings.pollMs,
+      },
+      identity,
+    );
+    this.#host = host;
+    void host.stopped.catch(() => {}).finally(() => (this.#host = undefined));
+    const { signal } = options;
+    if (signal?.aborted) void host.stop({ graceMs });
+    else signal?.addEventListener("abort", () => void host.stop({ graceMs }), { once: true });
+    return host;
+  }
+
+  /** Runs everything that is ready, and what that makes ready, then answers how it ended. Only for `sqlite::memory:`, in tests. */
+  async drain(options: Pick<WorkOptions, "only" | "concurrency"> = {}): Promise<readonly KindCounts[]> {
+    if (!this.#wiring.memory)
+      throw new OutliveError(
+        ErrorCode.wrongState,
+        "drain() is for sqlite::memory: only.",
+        "Use work() or start() on a store that others may share.",
+      );
+    const handle = await this.start(options);
+    try {
+      for (;;) {
+        const counts = await this.counts();
+        const mine = options.only
+          ? counts.filter(({ kind }) => options.only!.some(({ name }) => name === kind))
+          : counts;
+        const left = mine.filter(
+          ({ kind, paused, ready, running }) =>
+            running > 0 || (ready > 0 && !paused && this.contracts.get(kind)?.handler),
+        );
+        if (left.length === 0) return counts;
+        await new Promise<void>((resolve) => this.#wiring.clock.after(1, resolve));
+      }
+    } finally {
+      await handle.stop();
+    }
+  }
+
+  /** Asks for the end of a job: a queued one is cancelled now, a running one is told by its signal. Answers the state it is in after that. */
+  async cancel(id: string): Promise<JobState> {
+    assertKey(id, "The job's id");
+    const answer = await this.store.cancel(id, "operator");
+    return answer.is === "requested" ? "running" : done(id, "cancel", answer);
+  }
+
+  /** Queues a finished job again, with its counters at zero and its steps kept. */
+  async retry(id: string): Promise<JobState> {
+    assertKey(id, "The job's id");
+    return done(id, "retry", await this.store.retry(id, "operator"));
+  }
+
+  /** Nobody claims jobs of this kind until `resume`. What runs goes on. */
+  async pause(kind: { readonly name: string } | string): Promise<void> {
+    await this.#setPaused(kind, true);
+  }
+
+  async resume(kind: { readonly name: string } | string): Promise<void> {
+    await this.#setPaused(kind, false);
+  }
+
+  async health(): Promise<Health> {
+    const [store, kinds, workers] = await Promise.all([this.store.health(), this.counts(), this.workers()]);
+    const host = this.#host;
+    const beat = host?.lastBeat ?? null;
+    const worker = host
+      ? {
+          id: host.id,
+          held: host.held,
+          heartbeatAgeMs: beat === null ? null : Math.round(this.#wiring.clock.mono() - beat.atMono),
+        }
+      : null;
+    return { ok: store.ok, store: store.detail, kinds, worker, workers };
+  }
+
+  /**
+   * One pass of recovery now: whoever is provably dead, or has been silent for a lease since this engine began to watch.
+   * Answers the report, or null if it found nothing.
+   */
+  async recover(options: { readonly signal?: AbortSignal } = {}): Promise<Report | null> {
+    const dead = await this.#findDead();
+    if (dead.length === 0) return null;
+    const pass = await recoverDead(this.#recoveryDeps(), dead, "recover", NOTHING_CHECKED, options.signal);
+    return pass.incidents.length === 0 ? null : this.report();
+  }
+
+  /** Stops the worker of this process, if one runs, and closes the store. */
+  override async close(options: { readonly grace?: Duration } = {}): Promise<void> {
+    await this.#host?.stop({ graceMs: durationMs(options.grace ?? DEFAULT_GRACE, "grace") }).catch(() => {});
+    await super.close();
+  }
+
+  /** The start-up recovery of `open`. */
+  async recoverAtOpen(): Promise<void> {
+    const { backend } = this.#wiring;
+    const present = await backend.store.workers({});
+    const probes = await Promise.all(present.map((worker) => backend.liveness.probe(worker)));
+    const alone = !probes.includes("held");
+    const findings = backend.checkpoint(alone);
+    if (alone) await backend.store.raiseEpoch();
+    await recoverDead(this.#recoveryDeps(), await this.#findDead(), "open", findings);
+    await backend.removeStrays().catch((thrown: unknown) =>
+      this.#wiring.bus.emit("store.failed", {
+        doing: "removing stray locks",
+        error: toStoredError(thrown),
+        retryInMs: 0,
+      }),
+    );
+  }
+
+  /** Also workers that are over but still hold jobs: an earlier recovery could not deal with those. */
+  async #findDead(): Promise<{ worker: WorkerRow; death: Death }[]> {
+    const { backend, settings, clock } = this.#wiring;
+    const all = await backend.store.workers({ over: true });
+    const present = all.filter(
+      ({ state, id }) => (state === "live" || state === "recovering") && id !== this.#host?.id,
+    );
+    const over = all.filter(({ state, heldCount }) => (state === "gone" || state === "stopped") && heldCount > 0);
+    const dead = await this.#lookout.look(present, settings.times.heartbeatMs);
+    const left = over.map((worker) => ({
+      worker,
+      death: {
+        how: "gone" as const,
+        lastSeenAliveAt: null,
+        detectedAt: clock.now(),
+        evidence: `it was ${worker.state} and still held ${worker.heldCount} job(s)`,
+      },
+    }));
+    return [...dead, ...left];
+  }
+
+  #recoveryDeps(): RecoveryDeps {
+    const { backend, clock, random, bus } = this.#wiring;
+    return { store: backend.store, liveness: backend.liveness, clock, events: bus, newId: idSource(clock, random) };
+  }
+
+  async #setPaused(kind: { readonly name: string } | string, paused: boolean): Promise<void> {
+    const name = typeof kind === "string" ? kind : kind.name;
+    if (!(await this.store.setPaused(name, paused)))
+      throw new OutliveError(
+        ErrorCode.notFound,
+        `No kind ${JSON.stringify(name)} is in the store.`,
+        "Check the name; a kind appears with the first program that declares it.",
+        { kind: name },
+      );
+  }
+
+  #runnable(only: WorkOptions["only"]): ReadonlyMap<string, RunnableKind> {
+    const runnable = new Map<string, RunnableKind>();
+    for (const name of only?.map((kind) => kind.name) ?? [...this.contracts.keys()]) {
+      const contract = this.contracts.get(name);
+      if (!contract) throw unknownKind(name, this.contracts);
+      const { handler, schema, backoff } = contract;
+      if (!handler) {
+        if (only)
+          throw new OutliveError(
+            ErrorCode.kindUnknown,
+            `The kind ${name} has no handler in this process.`,
+            "Import the module that calls `.handle` before you start the worker.",
+            { kind: name },
+          );
+        continue;
+      }
+      runnable.set(name, {
+        settings: settingsWithDefaults(contract, this.#wiring.settings),
+        parse: schema && parser(name, schema),
+        handler,
+        delayMs: backoff,
+      });
+    }
+    if (runnable.size === 0)
+      throw new OutliveError(
+        ErrorCode.kindUnknown,
+        "This worker has nothing to run: none of the jobs has a handler here.",
+        "Pass `jobs` to open() and import the modules that call `.handle`.",
+      );
+    return runnable;
+  }
+}
+
+/** The stored input through the schema, as the handler sees it. */
+function parser(kind: string, schema: NonNullable<AnyContract["schema"]>): (input: Json) => unknown {
+  return (input) => {
+    const unwrap = (result: { issues?: readonly { message: string }[] | undefined; value?: unknown }): unknown => {
+      if (result.issues && result.issues.length > 0) throw invalidInput(kind, result.issues);
+      return result.value;
+    };
+    const result = schema["~standard"].validate(input);
+    return result instanceof Promise ? result.then(unwrap) : unwrap(result);
+  };
+}
+
+function done(id: string, change: string, answer: OperatorAnswer): JobState {
+  switch (answer.is) {
+    case "applied":
+      return answer.state;
+    case "requested":
+      return "running";
+    case "missing":
+      throw new OutliveError(
+        ErrorCode.notFound,
+        `There is no job ${id}.`,
+        "Check the id; finished jobs are kept for the retention time only.",
+        { jobId: id },
+      );
+    case "wrong-state":
+      throw new OutliveError(
+        ErrorCode.wrongState,
+        `Job ${id} is ${answer.state}; it can't be changed by "${change}".`,
+        change === "retry" ? "Only finished jobs can be retried." : "Only queued and running jobs can be cancelled.",
+        { jobId: id, state: answer.state },
+      );
+    case "key-held":
+      throw new OutliveError(
+        ErrorCode.keyHeld,
+        `Job ${id} can't be retried: job ${answer.holder} is unfinished and holds its dedupe key ${JSON.stringify(answer.dedupeKey)}.`,
+        "Cancel that job, or let it finish.",
+        { jobId: id, holder: answer.holder, dedupeKey: answer.dedupeKey },
+      );
+  }
+}
+
+/**
+ * Opens a store: `sqlite:./jobs.db`, or `sqlite::memory:` for tests. Creates and migrates the file, recovers the work of
+ * workers that died, and only then resolves.
+ */
+export async function open(url: string, options: EngineOptions = {}): Promise<Engine> {
+  const settings = engineSettings(options);
+  assertSqlite(url);
+  const contracts = contractsOf(options.jobs ?? []);
+  const bus = new EventBus(toStoredError);
+  if (options.logger !== false) attachLog(bus, options.logger ?? consoleLogger);
+  if (options.onEvent) bus.onAny(options.onEvent);
+  const identity = processIdentity();
+  const clock = systemClock;
+  const random = systemRandom;
+  const path = sqlitePath(url);
+  const backend = await openSqlite(
+    { clock, random, events: bus, bootId: identity.bootId },
+    {
+      path,
+      durability: options.durability ?? "full",
+      allowUnsafeSqlite: options.sqlite?.allowUnsafe ?? false,
+      allowNetworkFilesystem: options.sqlite?.allowNetworkFilesystem ?? false,
+    },
+  );
+  const engine = new Engine({
+    backend,
+    settings,
+    contracts,
+    clock,
+    random,
+    bus,
+    identity,
+    memory: path === ":memory:",
+  });
+  try {
+    await backend.store.declare([...contracts.values()].map((contract) => settingsWithDefaults(contract, settings)));
+    await engine.recoverAtOpen();
+  } catch (thrown) {
+    await engine.close();
+    throw thrown;
+  }
+  return engine;
+}

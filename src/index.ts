@@ -1,0 +1,18 @@
+// The public surface: a list that somebody typed.
+export { job } from "./contract.ts";
+export { type Engine, type Health, open } from "./engine.ts";
+export type { WorkerHandle } from "./worker-host.ts";
+export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
+export type { BackoffOptions, EngineOptions, KindOptions, RetryOptions, WorkOptions } from "./config.ts";
+export type { Handler, JobContract, TypedRun as Run } from "./core/contract.ts";
+export type { Duration } from "./core/duration.ts";
+export type { EnqueueOptions } from "./core/enqueue.ts";
+export { ErrorCode, Interruption, OutliveError, type StoredError, TerminalError } from "./core/errors.ts";
+export type { EngineEvent, EventName, Events } from "./core/events.ts";
+export type { IncidentSummary } from "./core/incident.ts";
+export type { Counters, CrashAction, Enqueued, HistoryEntry, JobDetails, JobInfo, JobState } from "./core/job.ts";
+export type { Json } from "./core/json.ts";
+export type { WorkerRow } from "./core/liveness.ts";
+export type { RecoveryReport } from "./core/report.ts";
+export type { KindCounts, ListPage } from "./core/store.ts";
+export type { Logger } from "./telemetry/log.ts";

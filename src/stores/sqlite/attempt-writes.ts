@@ -1,0 +1,67 @@
+// The small writes of a running attempt, each under its fence: steps, progress, log, heartbeat, children. Inside a transaction.
+import type { Lease } from "../../core/lease.ts";
+import { APPLIED, type AttemptWrite, type WriteAnswer } from "../../core/store.ts";
+import type { Database } from "./database.ts";
+import { insertJobs } from "./enqueue.ts";
+import type { Kinds } from "./kinds.ts";
+import type { Settling } from "./settle.ts";
+
+/** Lines kept of one job's log; the oldest go first. */
+const MAX_LOG_LINES = 1_000;
+
+export function writeOfAttempt(
+  db: Database,
+  kinds: Kinds,
+  settling: Settling,
+  lease: Lease,
+  write: AttemptWrite,
+  now: number,
+): WriteAnswer {
+  if (!settling.owns(lease)) return settling.refused(lease, describe(write), now);
+  switch (write.type) {
+    case "step":
+      // A repeated write of the same step (its answer was lost) keeps the first result.
+      db.sql(
+        "INSERT INTO outlive_steps (job, name, result, at, fence) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+      ).run(lease.row, write.name, write.result, now, lease.fence);
+      db.sql("UPDATE outlive_jobs SET crashes = 0, blamed = 0 WHERE seq = ? AND crashes > 0").run(lease.row);
+      break;
+    case "progress":
+      db.sql("UPDATE outlive_jobs SET progress = ? WHERE seq = ?").run(write.value, lease.row);
+      break;
+    case "log":
+      db.sql("INSERT INTO outlive_logs (job, at, fence, message) VALUES (?, ?, ?, ?)").run(
+        lease.row,
+        now,
+        lease.fence,
+        write.message,
+      );
+      db.sql(
+        "DELETE FROM outlive_logs WHERE ord IN (SELECT ord FROM outlive_logs WHERE job = ? ORDER BY ord DESC LIMIT -1 OFFSET ?)",
+      ).run(lease.row, MAX_LOG_LINES);
+      break;
+    case "heartbeat":
+      // deadline = the latest heartbeat + timeout, but never beyond the start + the longest run that the kind allows.
+      db.sql(
+        `UPDATE outlive_jobs SET deadline_at = (
+           SELECT min(? + k.timeout_ms, ifnull(outlive_jobs.started_at + k.max_runtime_ms, 9e15)) FROM outlive_kinds k WHERE k.id = outlive_jobs.kind
+         ) WHERE seq = ?`,
+      ).run(now, lease.row);
+      break;
+    case "enqueue":
+      insertJobs(db, kinds, write.drafts, now);
+      break;
+  }
+  return APPLIED;
+}
+
+function describe(write: AttemptWrite): string {
+  switch (write.type) {
+    case "step":
+      return `step ${write.name}`;
+    case "enqueue":
+      return `enqueue ${write.drafts.map((draft) => draft.kind).join(", ")}`;
+    default:
+      return write.type;
+  }
+}

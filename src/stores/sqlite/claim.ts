@@ -1,0 +1,186 @@
+// Claims: owner, epoch, fence, start and deadline in one statement, only of what can be claimed now. Inside a transaction.
+import { type ClaimedJob, OUTCOMES, type StoredStep } from "../../core/job.ts";
+import { ALONE_FROM_CRASHES } from "../../core/blame.ts";
+import type { Room } from "../../core/store.ts";
+import type { Database } from "./database.ts";
+import type { Kinds } from "./kinds.ts";
+import { type CounterColumns, counters } from "./rows.ts";
+
+/** How many delayed jobs become ready in one transaction. */
+const PROMOTE_BATCH = 1_000;
+
+const TAKE = `UPDATE outlive_jobs SET state = 1, worker = ?, epoch = ?, fence = fence + 1, started_at = ?, reserved_by = NULL,
+    deadline_at = ? + (SELECT timeout_ms FROM outlive_kinds WHERE id = ?)`;
+const TAKEN =
+  "RETURNING seq, id, fence, priority, errors, crashes, blamed, timeouts, interruptions, outcome, created_at, deadline_at, incident, input";
+const READY = "FROM outlive_jobs WHERE kind = ? AND state = 0 AND lane = 1 ORDER BY priority DESC, seq LIMIT ?";
+
+interface TakenRow extends CounterColumns {
+  readonly seq: number;
+  readonly id: string;
+  readonly fence: number;
+  readonly priority: number;
+  readonly outcome: number | null;
+  readonly created_at: number;
+  readonly deadline_at: number | null;
+  readonly incident: string | null;
+  readonly input: string;
+}
+
+export interface Claimant {
+  readonly seq: number;
+  readonly id: string;
+  readonly epoch: number;
+}
+
+export interface Claims {
+  readonly claimed: readonly ClaimedJob[];
+  readonly reserved: boolean;
+}
+
+export function claimReady(db: Database, kinds: Kinds, worker: Claimant, room: Room, now: number): Claims {
+  if (room.total === 0 || room.kinds.length === 0) return { claimed: [], reserved: false };
+  const paused = kinds.paused();
+  const open = room.kinds.flatMap(({ kind, room: most }) => {
+    const id = kinds.idOf(kind);
+    return id === undefined || paused.has(id) ? [] : [{ kind, id, most }];
+  });
+  const alone = claimAlone(db, open, worker, room, now);
+  if (alone) return alone;
+  const claimed =
+    open.length === 1
+      ? takeOfOne(db, open[0]!, worker, room.total, now)
+      : takeOfMany(db, open, worker, room.total, now);
+  return { claimed, reserved: false };
+}
+
+interface OpenKind {
+  readonly kind: string;
+  readonly id: number;
+  readonly most: number;
+}
+
+function takeOfOne(
+  db: Database,
+  { kind, id, most }: OpenKind,
+  worker: Claimant,
+  total: number,
+  now: number,
+): ClaimedJob[] {
+  const rows = db
+    .sql(`${TAKE} WHERE seq IN (SELECT seq ${READY}) ${TAKEN}`)
+    .all(worker.seq, worker.epoch, now, now, id, id, Math.min(most, total)) as unknown as TakenRow[];
+  // RETURNING promises no order.
+  rows.sort((a, b) => b.priority - a.priority || a.seq - b.seq);
+  return rows.map((row) => claimedJob(db, row, kind, worker, now, false));
+}
+
+/** The best of all kinds by (priority, age), each within its own room. */
+function takeOfMany(
+  db: Database,
+  open: readonly OpenKind[],
+  worker: Claimant,
+  total: number,
+  now: number,
+): ClaimedJob[] {
+  const candidates = open.flatMap((kind) => {
+    const rows = db.sql(`SELECT seq, priority ${READY}`).all(kind.id, Math.min(kind.most, total)) as {
+      seq: number;
+      priority: number;
+    }[];
+    return rows.map(({ seq, priority }) => ({ seq, priority, kind }));
+  });
+  candidates.sort((a, b) => b.priority - a.priority || a.seq - b.seq);
+  return candidates.slice(0, total).map(({ seq, kind }) => takeBySeq(db, seq, kind, worker, now, false));
+}
+
+function takeBySeq(
+  db: Database,
+  seq: number,
+  { kind, id }: OpenKind,
+  worker: Claimant,
+  now: number,
+  alone: boolean,
+): ClaimedJob {
+  const row = db
+    .sql(`${TAKE} WHERE seq = ? AND state = 0 ${TAKEN}`)
+    .get(worker.seq, worker.epoch, now, now, id, seq) as unknown as TakenRow;
+  return claimedJob(db, row, kind, worker, now, alone);
+}
+
+/**
+ * A job that must run alone goes to a worker with nothing in flight. If none is idle, one worker reserves it and claims nothing
+ * else until it is; the others go on. Null: none waits, claim as usual.
+ */
+function claimAlone(db: Database, open: readonly OpenKind[], worker: Claimant, room: Room, now: number): Claims | null {
+  const waiting = db
+    .sql(
+      `SELECT j.seq, j.kind, j.reserved_by, w.state AS holder FROM outlive_jobs j LEFT JOIN outlive_workers w ON w.seq = j.reserved_by WHERE j.state = 0 AND j.lane = 2 ORDER BY j.seq LIMIT 100`,
+    )
+    .all() as { seq: number; kind: number; reserved_by: number | null; holder: string | null }[];
+  for (const { seq, kind: id, reserved_by, holder } of waiting) {
+    const kind = open.find((candidate) => candidate.id === id);
+    if (!kind) continue;
+    if (room.idle) return { claimed: [takeBySeq(db, seq, kind, worker, now, true)], reserved: false };
+    if (reserved_by === worker.seq) return { claimed: [], reserved: true };
+    if (holder === "live") continue;
+    db.sql("UPDATE outlive_jobs SET reserved_by = ? WHERE seq = ?").run(worker.seq, seq);
+    return { claimed: [], reserved: true };
+  }
+  return null;
+}
+
+function claimedJob(
+  db: Database,
+  row: TakenRow,
+  kind: string,
+  worker: Claimant,
+  now: number,
+  alone: boolean,
+): ClaimedJob {
+  if (row.incident !== null) noteResumed(db, row, now);
+  return {
+    lease: { jobId: row.id, kind, row: row.seq, worker: worker.id, epoch: worker.epoch, fence: row.fence },
+    kind,
+    input: row.input,
+    counters: counters(row),
+    priority: row.priority,
+    createdAt: row.created_at,
+    deadlineInMs: row.deadline_at === null ? null : row.deadline_at - now,
+    alone,
+    lastOutcome: row.outcome === null ? null : OUTCOMES[row.outcome]!,
+    steps: row.fence === 1 ? NO_STEPS : keptSteps(db, row.seq),
+  };
+}
+
+const NO_STEPS: readonly StoredStep[] = [];
+
+function keptSteps(db: Database, job: number): readonly StoredStep[] {
+  return db
+    .sql("SELECT name, result FROM outlive_steps WHERE job = ? ORDER BY ord")
+    .all(job) as unknown as StoredStep[];
+}
+
+/** The job runs again after a death: the incident's clock stops. */
+function noteResumed(db: Database, row: TakenRow, now: number): void {
+  db.sql("UPDATE outlive_incident_jobs SET resumed_at = ? WHERE incident = ? AND job = ? AND resumed_at IS NULL").run(
+    now,
+    row.incident,
+    row.seq,
+  );
+  db.sql("UPDATE outlive_jobs SET incident = NULL WHERE seq = ?").run(row.seq);
+}
+
+/** Makes ready what is due. Answers in how many ms the next one is; null: none waits. */
+export function promoteDue(db: Database, now: number): number | null {
+  const next = "SELECT run_at FROM outlive_jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1";
+  let first = db.sql(next).get() as { run_at: number } | undefined;
+  if (first && first.run_at <= now) {
+    db.sql(
+      `UPDATE outlive_jobs SET lane = CASE WHEN crashes >= ${ALONE_FROM_CRASHES} THEN 2 ELSE 1 END
+       WHERE seq IN (SELECT seq FROM outlive_jobs WHERE state = 0 AND lane = 0 AND run_at <= ? ORDER BY run_at LIMIT ${PROMOTE_BATCH})`,
+    ).run(now);
+    first = db.sql(next).get() as { run_at: number } | undefined;
+  }
+  return first ? Math.max(0, first.run_at - now) : null;
+}

@@ -1,0 +1,318 @@
+// The only file that imports node:sqlite: opening with the right settings, the versions that are safe, errors in our own words,
+// cached statements, and the guard that keeps a user's callback from ending our transaction.
+// Trap: POSIX locks belong to the process. Nothing but SQLite may open or close the database or a lock file in a process that
+// uses them: a mere readFileSync of it drops every lock that SQLite holds on it.
+import { closeSync, openSync, statfsSync } from "node:fs";
+import { dirname } from "node:path";
+import { constants, DatabaseSync, type SQLInputValue, type SQLOutputValue, type StatementSync } from "node:sqlite";
+import { ErrorCode, OutliveError } from "../../core/errors.ts";
+
+export type Row = Record<string, SQLOutputValue>;
+export type { SQLInputValue, StatementSync };
+
+export interface DatabaseOptions {
+  /** `:memory:` or a path. */
+  readonly path: string;
+  readonly readOnly?: boolean;
+  /** "relaxed" is synchronous=NORMAL: a power loss may take the last acknowledged commits with it. */
+  readonly durability?: "full" | "relaxed";
+  /** Opens although this SQLite has a known bug that can corrupt the file. */
+  readonly allowUnsafeSqlite?: boolean;
+  /** Opens although the file is on a file system that is known to break SQLite's locks. */
+  readonly allowNetworkFilesystem?: boolean;
+}
+
+export class Database {
+  readonly path: string;
+  readonly readOnly: boolean;
+  readonly #db: DatabaseSync;
+  readonly #statements = new Map<string, StatementSync>();
+  readonly #userStatements = new Map<string, StatementSync>();
+  #inUserCode = false;
+
+  /** Opens, creating the file with mode 0600 if it is not there. Throws an OutliveError that says what to do. */
+  constructor(options: DatabaseOptions) {
+    this.path = options.path;
+    this.readOnly = options.readOnly === true;
+    const memory = options.path === ":memory:";
+    if (!memory) {
+      assertLocalFilesystem(options);
+      if (!this.readOnly) createPrivately(options.path);
+    }
+    this.#db = translate(
+      `opening ${options.path}`,
+      () => new DatabaseSync(options.path, { readOnly: this.readOnly, timeout: 0 }),
+    );
+    try {
+      assertSafeSqlite(this.#db, options);
+      translate(`opening ${options.path}`, () => {
+        // The first read: it fails here if the file is no database, is damaged at its head, or can't be read.
+        this.#db.prepare("SELECT count(*) FROM sqlite_schema").get();
+        if (!this.readOnly && !memory) this.#db.exec("PRAGMA journal_mode = WAL");
+        this.#db.exec(`PRAGMA synchronous = ${options.durability === "relaxed" ? "NORMAL" : "FULL"}`);
+      });
+      this.#db.setAuthorizer((action, name, detail) =>
+        this.#inUserCode ? authorize(action, name, detail) : constants.SQLITE_OK,
+      );
+    } catch (thrown) {
+      this.#db.close();
+      throw thrown;
+    }
+  }
+
+  /** The prepared statement of a text; each text is prepared once. */
+  sql(text: string): StatementSync {
+    let statement = this.#statements.get(text);
+    if (!statement) {
+      statement = this.#db.prepare(text);
+      this.#statements.set(text, statement);
+    }
+    return statement;
+  }
+
+  exec(text: string): void {
+    this.#db.exec(text);
+  }
+
+  get inTransaction(): boolean {
+    return this.#db.isTransaction;
+  }
+
+  /** Runs a user's callback: transaction control, ATTACH, PRAGMA and writes to our own tables are denied while it runs. */
+  asUser<T>(body: () => T): T {
+    this.#inUserCode = true;
+    try {
+      return body();
+    } finally {
+      this.#inUserCode = false;
+    }
+  }
+
+  /** A user's statement. Prepared, and so authorized, as user code; at most 500 are kept. */
+  userSql(text: string): StatementSync {
+    let statement = this.#userStatements.get(text);
+    if (!statement) {
+      statement = this.asUser(() => this.#db.prepare(text));
+      if (this.#userStatements.size >= 500) this.#userStatements.delete(this.#userStatements.keys().next().value!);
+      this.#userStatements.set(text, statement);
+    }
+    return statement;
+  }
+
+  userExec(text: string): void {
+    this.asUser(() => this.#db.exec(text));
+  }
+
+  close(): void {
+    this.#statements.clear();
+    this.#userStatements.clear();
+    if (this.#db.isOpen) this.#db.close();
+  }
+}
+
+/** Holds `path` exclusively as long as this process lives or until `drop`. The file is created if it is not there. */
+export function holdExclusively(path: string): { drop: () => void } {
+  createPrivately(path);
+  const db = new DatabaseSync(path, { timeout: 0 });
+  try {
+    db.exec("BEGIN EXCLUSIVE");
+  } catch (thrown) {
+    db.close();
+    throw inOurWords(`locking ${path}`, thrown);
+  }
+  return { drop: () => db.close() };
+}
+
+/** Whether anybody holds `path`. Opens without creating; never called for a lock that this process holds itself. */
+export function probeExclusive(path: string): "held" | "free" | "unknown" {
+  let db: DatabaseSync | undefined;
+  try {
+    db = new DatabaseSync(path, { readOnly: true, timeout: 0 });
+    db.prepare("SELECT count(*) FROM sqlite_schema").get();
+    return "free";
+  } catch (thrown) {
+    return primaryCode(thrown) === SQLITE_BUSY ? "held" : "unknown";
+  } finally {
+    db?.close();
+  }
+}
+
+export const SQLITE_BUSY = 5;
+const SQLITE_READONLY = 8;
+const SQLITE_CORRUPT = 11;
+const SQLITE_FULL = 13;
+const SQLITE_CANTOPEN = 14;
+const SQLITE_NOTADB = 26;
+
+/** SQLite's primary result code of an error, or undefined if it is not SQLite's. */
+export function primaryCode(thrown: unknown): number | undefined {
+  const code = (thrown as { errcode?: unknown } | null)?.errcode;
+  return typeof code === "number" ? code & 0xff : undefined;
+}
+
+function translate<T>(doing: string, work: () => T): T {
+  try {
+    return work();
+  } catch (thrown) {
+    throw inOurWords(doing, thrown);
+  }
+}
+
+/** An error of SQLite as one of ours; anything else as it is. */
+export function inOurWords(doing: string, thrown: unknown): unknown {
+  if (thrown instanceof OutliveError) return thrown;
+  const code = primaryCode(thrown);
+  if (code === undefined && (thrown as { code?: unknown } | null)?.code !== "ERR_SQLITE_ERROR") return thrown;
+  const message = (thrown as Error).message;
+  const [ours, hint] = WORDS[code ?? -1] ?? [
+    ErrorCode.storeFailed,
+    "Nothing of it was written; it is safe to try again.",
+  ];
+  return new OutliveError(
+    ours,
+    `The SQLite store failed while ${doing}: ${message}.`,
+    hint,
+    { sqlite: code, doing },
+    { cause: thrown },
+  );
+}
+
+const WORDS: Readonly<Record<number, readonly [ErrorCode, string]>> = {
+  [SQLITE_BUSY]: [ErrorCode.storeBusy, "Another process holds the write lock. Nothing was written; try again."],
+  [SQLITE_READONLY]: [
+    ErrorCode.storeReadOnly,
+    "Nothing was written. Give this user the right to write to the file and to its directory.",
+  ],
+  [SQLITE_CORRUPT]: [
+    ErrorCode.storeCorrupt,
+    "Stop all workers, keep a copy of the file, and restore a backup or run PRAGMA integrity_check.",
+  ],
+  [SQLITE_FULL]: [ErrorCode.storeFull, "Nothing was written. Make room on the disk; the engine goes on by itself."],
+  [SQLITE_CANTOPEN]: [
+    ErrorCode.storeUnusable,
+    "Check that the directory exists and that this user may read and write it.",
+  ],
+  [SQLITE_NOTADB]: [ErrorCode.storeUnusable, "The file is something else. Name another file, or move this one away."],
+};
+
+/** Ranges in which two connections that write or checkpoint at once can corrupt the file; the fix went into four lines. */
+export function sqliteIsSafe(version: string): boolean {
+  const [major = 0, minor = 0, patch = 0] = version.split(".").map(Number);
+  if (major !== 3) return major > 3;
+  if (minor === 44) return patch >= 6;
+  if (minor === 50) return patch >= 7;
+  if (minor === 51) return patch >= 3;
+  return minor >= 52 || minor < 7;
+}
+
+function assertSafeSqlite(db: DatabaseSync, options: DatabaseOptions): void {
+  const { version, nul } = db.prepare("SELECT sqlite_version() AS version, 'a' || char(0) || 'b' AS nul").get() as {
+    version: string;
+    nul: string;
+  };
+  const wrong = !sqliteIsSafe(version)
+    ? `SQLite ${version} can corrupt a database that two connections write to at once`
+    : nul.length !== 3
+      ? "this Node cuts texts at a NUL character when it reads them from SQLite"
+      : undefined;
+  if (wrong === undefined || options.allowUnsafeSqlite) return;
+  throw new OutliveError(
+    ErrorCode.sqliteUnsafe,
+    `Node ${process.version} is not safe for the SQLite store: ${wrong}.`,
+    "Use Node 24.16 or newer (26.1 or newer of that line), or pass `sqlite: { allowUnsafe: true }` if you accept the risk.",
+    { node: process.version, sqlite: version },
+  );
+}
+
+/** File systems that break SQLite's locking or shared memory, by the magic number that statfs gives. */
+const NETWORK_FILESYSTEMS: Readonly<Record<number, string>> = {
+  0x6969: "NFS",
+  0x517b: "SMB",
+  0xff534d42: "CIFS",
+  0xfe534d42: "SMB2",
+  0x01021997: "9P",
+  0x5346414f: "AFS",
+  0x00c36400: "Ceph",
+  0x0bd00bd0: "Lustre",
+  0x47504653: "GPFS",
+  0x65735543: "FUSE control",
+};
+
+/** The name of the network file system that a path is on, or undefined. `magic` is a parameter so that it can be tested. */
+export function networkFilesystem(magic: number): string | undefined {
+  return NETWORK_FILESYSTEMS[magic];
+}
+
+function assertLocalFilesystem(options: DatabaseOptions): void {
+  if (options.allowNetworkFilesystem) return;
+  let magic: number;
+  try {
+    magic = statfsSync(dirname(options.path)).type;
+  } catch {
+    return; // No such directory: the open says so in better words.
+  }
+  const name = networkFilesystem(magic);
+  if (name === undefined) return;
+  throw new OutliveError(
+    ErrorCode.storeUnusable,
+    `${options.path} is on a network file system (${name}), where SQLite's locks do not hold.`,
+    "Put the file on a local disk, or use PostgreSQL for several hosts. `sqlite: { allowNetworkFilesystem: true }` overrides this.",
+    { path: options.path, filesystem: name },
+  );
+}
+
+/** Makes an empty file that only its owner can read. Never opens one that is there: that could drop our own locks. */
+function createPrivately(path: string): void {
+  try {
+    closeSync(openSync(path, "wx", 0o600));
+  } catch (thrown) {
+    const code = (thrown as NodeJS.ErrnoException).code;
+    if (code === "EEXIST") return;
+    const full = code === "ENOSPC" || code === "EDQUOT";
+    throw new OutliveError(
+      full ? ErrorCode.storeFull : ErrorCode.storeUnusable,
+      `${path} can't be created: ${(thrown as Error).message}.`,
+      full ? "Make room on the disk." : "Check that the directory exists and that this user may write to it.",
+      { path, code },
+      { cause: thrown },
+    );
+  }
+}
+
+const OWN_TABLE = /^outlive_/i;
+
+function authorize(action: number, name: string | null, detail: string | null): number {
+  switch (action) {
+    case constants.SQLITE_TRANSACTION:
+    case constants.SQLITE_SAVEPOINT:
+    case constants.SQLITE_ATTACH:
+    case constants.SQLITE_DETACH:
+      return constants.SQLITE_DENY;
+    case constants.SQLITE_PRAGMA:
+      // Reading a pragma is harmless; setting one may change how our own writes are kept.
+      return detail === null ? constants.SQLITE_OK : constants.SQLITE_DENY;
+    case constants.SQLITE_INSERT:
+    case constants.SQLITE_UPDATE:
+    case constants.SQLITE_DELETE:
+    case constants.SQLITE_DROP_TABLE:
+    case constants.SQLITE_DROP_INDEX:
+    case constants.SQLITE_CREATE_TRIGGER:
+    case constants.SQLITE_CREATE_INDEX:
+      return OWN_TABLE.test(name ?? "") || (isOnTable(action) && OWN_TABLE.test(detail ?? ""))
+        ? constants.SQLITE_DENY
+        : constants.SQLITE_OK;
+    case constants.SQLITE_ALTER_TABLE:
+      return OWN_TABLE.test(detail ?? "") ? constants.SQLITE_DENY : constants.SQLITE_OK;
+    default:
+      return constants.SQLITE_OK;
+  }
+}
+
+/** For these actions the second text is the table that the index or trigger is on. */
+function isOnTable(action: number): boolean {
+  return (
+    action === constants.SQLITE_CREATE_TRIGGER ||
+    action === constants.SQLITE_CREATE_INDEX ||
+    action === constants.SQLITE_DROP_INDEX
+  );
+}

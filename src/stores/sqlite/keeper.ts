@@ -1,0 +1,103 @@
+// The main thread's side of the keeper: starts the thread, stamps the loop's progress for it, passes on what it says. A keeper
+// thread that dies is started again; while there is none, the worker's trust in what it holds runs out by itself.
+import { Worker as Thread } from "node:worker_threads";
+import type { Clock } from "../../core/clock.ts";
+import { toStoredError } from "../../core/errors.ts";
+import type { Emitter } from "../../core/events.ts";
+import type { KeeperHandle } from "../../core/incarnation.ts";
+import type { KeeperHost, KeeperOptions } from "../../core/keeper.ts";
+import type { DatabaseOptions } from "./database.ts";
+import { type FromKeeper, type KeeperData, newSharedTimes, sharedTimes, type ToKeeper } from "./keeper-messages.ts";
+
+/** How often the main loop says that it turns. A loop is called blocked after a second without it. */
+const STAMP_MS = 200;
+const RESTART_MS = 500;
+
+// Sources are run as .ts, the package as .js; tsc rewrites imports but not this.
+const THREAD = new URL(`./keeper-thread${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url);
+
+export interface KeeperThreadDeps {
+  readonly clock: Clock;
+  readonly events: Emitter;
+  readonly database: DatabaseOptions;
+  readonly ownLock: string;
+}
+
+export async function startKeeperThread(
+  deps: KeeperThreadDeps,
+  options: KeeperOptions,
+  host: Omit<KeeperHost, "loopLagMs" | "kill">,
+): Promise<KeeperHandle> {
+  const { clock, events } = deps;
+  const shared = newSharedTimes();
+  const times = sharedTimes(shared);
+  const data: KeeperData = { database: deps.database, options, ownLock: deps.ownLock, shared };
+  let stopping = false;
+  let thread = await spawn();
+  times.setLoopAt(clock.mono());
+  const stamp = setInterval(() => times.setLoopAt(clock.mono()), STAMP_MS).unref();
+
+  return {
+    beat: () => tell({ type: "beat" }),
+    lastBeatMono: () => times.beatAt(),
+    async stop() {
+      stopping = true;
+      clearInterval(stamp);
+      const gone = new Promise<void>((resolve) => void thread.once("exit", () => resolve()));
+      tell({ type: "stop" });
+      const callOff = clock.after(2_000, () => void thread.terminate());
+      await gone;
+      callOff();
+    },
+  };
+
+  function tell(message: ToKeeper): void {
+    thread.postMessage(message);
+  }
+
+  function spawn(): Promise<Thread> {
+    return new Promise((resolve, reject) => {
+      times.setLoopAt(clock.mono());
+      const born = new Thread(THREAD, { workerData: data, name: "outlive-keeper" });
+      let ready = false;
+      born.on("message", (message: FromKeeper) => {
+        if (message.type === "ready") {
+          ready = true;
+          resolve(born);
+        } else hear(message);
+      });
+      born.on("error", (thrown) => {
+        if (!ready) reject(thrown as Error);
+        else events.emit("heartbeat.failed", { worker: options.worker, error: toStoredError(thrown), failures: 1 });
+      });
+      born.on("exit", () => {
+        if (ready && !stopping) clock.after(RESTART_MS, () => void restart());
+      });
+    });
+  }
+
+  async function restart(): Promise<void> {
+    if (stopping) return;
+    try {
+      thread = await spawn();
+    } catch (thrown) {
+      events.emit("heartbeat.failed", { worker: options.worker, error: toStoredError(thrown), failures: 1 });
+      clock.after(RESTART_MS, () => void restart());
+    }
+  }
+
+  function hear(message: FromKeeper): void {
+    switch (message.type) {
+      case "event":
+        return events.emit(message.name as never, message.event as never);
+      case "beaten":
+        return host.beaten(message.sentAtMono, message.answer);
+      case "disowned":
+        return host.disowned();
+      case "unfit":
+        return host.unfit(message.why, message.detail);
+      case "ready":
+        return;
+    }
+  }
+}

@@ -1,0 +1,68 @@
+// The table of kinds: settings that every process and every decision reads, and the numbers that stand for the names.
+import type { KindSettings } from "../../core/job.ts";
+import type { Database } from "./database.ts";
+import { type KindColumns, kindSettings } from "./rows.ts";
+
+/** Settings of a kind that somebody enqueued by name before any program declared it. A worker's own replace them. */
+const DEFAULTS =
+  "grace_ms, max_errors, max_timeouts, max_crashes, backoff_type, backoff_base_ms, backoff_max_ms, backoff_jitter, on_crash, timeout_ms";
+
+export class Kinds {
+  readonly #db: Database;
+  readonly #ids = new Map<string, number>();
+
+  constructor(db: Database) {
+    this.#db = db;
+  }
+
+  /** Inside a transaction. */
+  declare(kinds: readonly KindSettings[]): void {
+    const upsert = this.#db.sql(`
+      INSERT INTO outlive_kinds (name, max_runtime_ms, ${DEFAULTS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+      ON CONFLICT (name) DO UPDATE SET max_runtime_ms = excluded.max_runtime_ms, grace_ms = excluded.grace_ms,
+        max_errors = excluded.max_errors, max_timeouts = excluded.max_timeouts, max_crashes = excluded.max_crashes,
+        backoff_type = excluded.backoff_type, backoff_base_ms = excluded.backoff_base_ms, backoff_max_ms = excluded.backoff_max_ms,
+        backoff_jitter = excluded.backoff_jitter, on_crash = excluded.on_crash, timeout_ms = excluded.timeout_ms`);
+    for (const { name, timeoutMs, maxRuntimeMs, graceMs, limits, backoff, onCrash } of kinds) {
+      upsert.run(
+        name,
+        maxRuntimeMs,
+        graceMs,
+        limits.errors,
+        limits.timeouts,
+        limits.crashes,
+        backoff.type,
+        backoff.baseMs,
+        backoff.maxMs,
+        backoff.jitter,
+        onCrash,
+        timeoutMs,
+      );
+    }
+  }
+
+  /** The number of a declared kind; undefined: nobody has declared it yet. */
+  idOf(name: string): number | undefined {
+    const known = this.#ids.get(name);
+    if (known !== undefined) return known;
+    const row = this.#db.sql("SELECT id FROM outlive_kinds WHERE name = ?").get(name) as { id: number } | undefined;
+    if (row) this.#ids.set(name, row.id);
+    return row?.id;
+  }
+
+  settingsById(id: number): KindSettings {
+    return kindSettings(this.#db.sql("SELECT * FROM outlive_kinds WHERE id = ?").get(id) as unknown as KindColumns);
+  }
+
+  paused(): ReadonlySet<number> {
+    const rows = this.#db.sql("SELECT id FROM outlive_kinds WHERE paused = 1").all() as { id: number }[];
+    return rows.length === 0 ? NONE : new Set(rows.map(({ id }) => id));
+  }
+
+  /** Keeps the count of succeeded rows in step. Inside the transaction that changes them. */
+  countSucceeded(kind: number, by: number): void {
+    this.#db.sql("UPDATE outlive_kinds SET succeeded = succeeded + ? WHERE id = ?").run(by, kind);
+  }
+}
+
+const NONE: ReadonlySet<number> = new Set();

@@ -1,0 +1,81 @@
+// The liveness lock: a small SQLite file per worker beside the database, held in an exclusive transaction by the main thread.
+// The kernel takes it away within 5 ms of the process's death; a blocked loop does not lose it. A probe costs 50 µs.
+// Trap: a second open of one's own lock file by anything drops the lock. Nothing here opens it but SQLite, and never twice.
+import { mkdirSync, readdirSync, rmSync, statSync } from "node:fs";
+import { join } from "node:path";
+import type { Liveness, WorkerRow } from "../../core/liveness.ts";
+import { holdExclusively, probeExclusive } from "./database.ts";
+
+const SUFFIX = ".lock";
+
+/** The folder beside the database that holds the locks and the bell. */
+export function sideFolder(databasePath: string): string {
+  return `${databasePath}.outlive`;
+}
+
+export function makeSideFolder(databasePath: string): string {
+  const folder = sideFolder(databasePath);
+  mkdirSync(folder, { recursive: true, mode: 0o700 });
+  return folder;
+}
+
+export function lockFileLiveness(databasePath: string, bootId: string, own: Set<string> = new Set()): Liveness {
+  const folder = sideFolder(databasePath);
+  const pathOf = (name: string): string => join(folder, name);
+  return {
+    async take(workerId) {
+      makeSideFolder(databasePath);
+      const name = `${workerId}${SUFFIX}`;
+      own.add(name);
+      let lock = holdExclusively(pathOf(name));
+      // Somebody who clears stray locks may have removed the file between its creation and our lock on it.
+      while (inode(pathOf(name)) === null) {
+        lock.drop();
+        lock = holdExclusively(pathOf(name));
+      }
+      return {
+        evidence: { name, identity: inode(pathOf(name)) },
+        drop: async () => {
+          lock.drop();
+          own.delete(name);
+          rmSync(pathOf(name), { force: true });
+        },
+      };
+    },
+
+    async probe(worker) {
+      const { name, identity } = worker.lock;
+      if (name === null || own.has(name)) return name === null ? "unknown" : "held";
+      if (worker.bootId !== bootId || identity === null || inode(pathOf(name)) !== identity) return "unknown";
+      return probeExclusive(pathOf(name));
+    },
+
+    async clean(worker: WorkerRow) {
+      const { name } = worker.lock;
+      if (name === null || own.has(name) || worker.bootId !== bootId) return false;
+      if (inode(pathOf(name)) === null || probeExclusive(pathOf(name)) !== "free") return false;
+      rmSync(pathOf(name), { force: true });
+      return true;
+    },
+  };
+}
+
+/** Removes lock files that no worker's row names and nobody holds: left by a death between lock and row. */
+export function removeStrayLocks(databasePath: string, known: ReadonlySet<string>): string[] {
+  const folder = sideFolder(databasePath);
+  const stray = readdirSync(folder).filter((name) => name.endsWith(SUFFIX) && !known.has(name));
+  return stray.filter((name) => {
+    if (probeExclusive(join(folder, name)) !== "free") return false;
+    rmSync(join(folder, name), { force: true });
+    return true;
+  });
+}
+
+function inode(path: string): string | null {
+  try {
+    const { dev, ino } = statSync(path, { bigint: true });
+    return `${dev}:${ino}`;
+  } catch {
+    return null;
+  }
+}

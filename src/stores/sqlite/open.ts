@@ -1,0 +1,109 @@
+// Opening the SQLite store: the file, its safety, its schema, its WAL, and what belongs to it beside the port (liveness lock,
+// bell, keeper). Everything that can be wrong with the file is said here, before anything runs.
+import { type Clock, pause, type Random } from "../../core/clock.ts";
+import { ErrorCode } from "../../core/errors.ts";
+import type { Emitter } from "../../core/events.ts";
+import { idSource } from "../../core/ids.ts";
+import type { Backend } from "../../core/incarnation.ts";
+import { Keeper } from "../../core/keeper.ts";
+import type { Liveness } from "../../core/liveness.ts";
+import type { StoreFindings } from "../../core/recovery.ts";
+import { Bell } from "./bell.ts";
+import { Database, type DatabaseOptions } from "./database.ts";
+import { startKeeperThread } from "./keeper.ts";
+import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "./lock.ts";
+import { assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
+import { SqliteStore } from "./store.ts";
+
+export interface OpenSqliteDeps {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly events: Emitter;
+  readonly bootId: string;
+}
+
+export interface SqliteBackend extends Backend {
+  readonly store: SqliteStore;
+  /** Flushes the WAL into the file and answers how many frames it held. Truncates it only when nobody else works. */
+  checkpoint(alone: boolean): StoreFindings;
+  /** Removes locks that no row names. */
+  removeStrays(): Promise<readonly string[]>;
+}
+
+export async function openSqlite(deps: OpenSqliteDeps, options: DatabaseOptions): Promise<SqliteBackend> {
+  const { clock, random, events, bootId } = deps;
+  const memory = options.path === ":memory:";
+  const db = await whenFree(deps, () => new Database(options));
+  try {
+    if (schemaVersion(db) > SCHEMA_VERSION) assertSchema(db);
+    await whenFree(deps, () => migrate(db));
+    if (!memory) makeSideFolder(options.path);
+  } catch (thrown) {
+    db.close();
+    throw thrown;
+  }
+  const newId = idSource(clock, random);
+  const store = new SqliteStore({ db, clock, random, newId, bell: memory ? null : new Bell(options.path) });
+  const liveness = memory ? memoryLiveness() : lockFileLiveness(options.path, bootId);
+  return {
+    store,
+    liveness,
+    schemaVersion: SCHEMA_VERSION,
+    async startKeeper(keeperOptions, host) {
+      if (!memory) {
+        const ownLock = `${keeperOptions.worker}.lock`;
+        return startKeeperThread({ clock, events, database: options, ownLock }, keeperOptions, host);
+      }
+      const keeper = new Keeper({ store, liveness, clock, random, events, newId }, keeperOptions, {
+        ...host,
+        loopLagMs: () => 0,
+        kill: () => {},
+      });
+      keeper.start();
+      return { beat: () => void keeper.beat(), lastBeatMono: () => null, stop: () => keeper.stop() };
+    },
+    checkpoint(alone) {
+      if (memory) return { integrity: "NOT_CHECKED", walFrames: 0 };
+      const row = db.sql("PRAGMA wal_checkpoint(PASSIVE)").get() as { log: number };
+      if (alone) db.sql("PRAGMA wal_checkpoint(TRUNCATE)").get();
+      return { integrity: "NOT_CHECKED", walFrames: Math.max(0, row.log) };
+    },
+    async removeStrays() {
+      if (memory) return [];
+      const rows = await store.workers({ over: true });
+      return removeStrayLocks(
+        options.path,
+        new Set(
+          rows.flatMap((row) =>
+            row.lock.name === null || row.state === "stopped" || row.state === "gone" ? [] : [row.lock.name],
+          ),
+        ),
+      );
+    },
+  };
+}
+
+/** A file that another process is opening or migrating is busy for a moment. */
+async function whenFree<T>(deps: OpenSqliteDeps, work: () => T): Promise<T> {
+  const { clock, random } = deps;
+  const giveUpAt = clock.mono() + 30_000;
+  for (;;) {
+    try {
+      return work();
+    } catch (thrown) {
+      const busy =
+        (thrown as { errcode?: number }).errcode === 5 || (thrown as { code?: string }).code === ErrorCode.storeBusy;
+      if (!busy || clock.mono() > giveUpAt) throw thrown;
+      await pause(clock, 1 + random.next() * 20);
+    }
+  }
+}
+
+/** A database that lives in one process dies with it: there is nobody to prove anything to. */
+function memoryLiveness(): Liveness {
+  return {
+    take: async () => ({ evidence: { name: null, identity: null }, drop: async () => {} }),
+    probe: async () => "unknown",
+    clean: async () => false,
+  };
+}

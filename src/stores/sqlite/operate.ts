@@ -1,0 +1,74 @@
+// What people do to jobs and kinds: cancel, retry, pause. Inside a transaction.
+import { JOB_STATES } from "../../core/job.ts";
+import type { OperatorAnswer } from "../../core/store.ts";
+import * as transitions from "../../core/transitions.ts";
+import type { Database } from "./database.ts";
+import type { Kinds } from "./kinds.ts";
+import { type CounterColumns, counters } from "./rows.ts";
+import { applyChange, writeHistory } from "./settle.ts";
+
+interface JobRow extends CounterColumns {
+  readonly seq: number;
+  readonly state: number;
+  readonly kind: number;
+  readonly worker: number | null;
+  readonly epoch: number;
+  readonly fence: number;
+  readonly dedupe_key: string | null;
+}
+
+function find(db: Database, id: string): JobRow | undefined {
+  return db
+    .sql(
+      "SELECT seq, state, kind, worker, epoch, fence, dedupe_key, errors, crashes, blamed, timeouts, interruptions FROM outlive_jobs WHERE id = ?",
+    )
+    .get(id) as unknown as JobRow | undefined;
+}
+
+export function cancelJob(db: Database, id: string, actor: string, now: number): OperatorAnswer {
+  const row = find(db, id);
+  if (!row) return { is: "missing" };
+  const state = JOB_STATES[row.state]!;
+  if (state === "running") {
+    db.sql("UPDATE outlive_jobs SET cancel_requested = 1 WHERE seq = ?").run(row.seq);
+    db.sql("INSERT INTO outlive_cancels (worker, job) VALUES (?, ?) ON CONFLICT DO NOTHING").run(row.worker, row.seq);
+    return { is: "requested" };
+  }
+  if (state !== "queued") return { is: "wrong-state", state };
+  apply(db, row, transitions.cancel({ id, state, counters: counters(row) }), actor, now);
+  return { is: "applied", state: "cancelled" };
+}
+
+export function retryJob(db: Database, kinds: Kinds, id: string, actor: string, now: number): OperatorAnswer {
+  const row = find(db, id);
+  if (!row) return { is: "missing" };
+  const state = JOB_STATES[row.state]!;
+  if (state === "queued" || state === "running") return { is: "wrong-state", state };
+  if (row.dedupe_key !== null) {
+    const holder = db
+      .sql("SELECT id FROM outlive_jobs WHERE kind = ? AND dedupe_key = ? AND dedupe_key IS NOT NULL AND state < 2")
+      .get(row.kind, row.dedupe_key) as { id: string } | undefined;
+    if (holder) return { is: "key-held", holder: holder.id, dedupeKey: row.dedupe_key };
+  }
+  apply(db, row, transitions.retry({ id, state, counters: counters(row) }, 0), actor, now);
+  if (state === "succeeded") kinds.countSucceeded(row.kind, -1);
+  return { is: "applied", state: "queued" };
+}
+
+function apply(db: Database, row: JobRow, change: transitions.Change, actor: string, now: number): void {
+  applyChange(db, change, now, { sql: "seq = ? AND state = ?", values: [row.seq, row.state] });
+  writeHistory(db, {
+    job: row.seq,
+    at: now,
+    change,
+    from: JOB_STATES[row.state]!,
+    actor,
+    epoch: row.epoch,
+    fence: row.fence,
+    incident: null,
+  });
+}
+
+export function setPaused(db: Database, kind: string, paused: boolean): boolean {
+  return db.sql("UPDATE outlive_kinds SET paused = ? WHERE name = ?").run(paused ? 1 : 0, kind).changes === 1;
+}

@@ -1,0 +1,73 @@
+// Retention. Candidates are found by reads; only what goes is written. The job with the highest number stays, so that a number
+// is never given twice and an old lease can't name a new job.
+import type { PurgeRequest } from "../../core/store.ts";
+import type { Database } from "./database.ts";
+import type { Kinds } from "./kinds.ts";
+
+interface Candidate {
+  readonly seq: number;
+  readonly state: number;
+  readonly kind: number;
+}
+
+export class Purging {
+  readonly #db: Database;
+  readonly #kinds: Kinds;
+  /** Where the walk over old jobs goes on. */
+  #cursor = 0;
+
+  constructor(db: Database, kinds: Kinds) {
+    this.#db = db;
+    this.#kinds = kinds;
+  }
+
+  /** Jobs are numbered in the order in which they came, so the walk ends at the first that is too young to have finished long ago. */
+  candidates(request: PurgeRequest, now: number): { jobs: Candidate[]; incidents: string[]; more: boolean } {
+    const before = now - request.finishedOlderThanMs;
+    const rows = this.#db
+      .sql(
+        "SELECT seq, state, kind, created_at, finished_at FROM outlive_jobs WHERE seq > ? AND seq < (SELECT max(seq) FROM outlive_jobs) ORDER BY seq LIMIT ?",
+      )
+      .all(this.#cursor, request.limit) as unknown as (Candidate & {
+      created_at: number;
+      finished_at: number | null;
+    })[];
+    const jobs = rows.filter((row) => row.finished_at !== null && row.finished_at < before);
+    const last = rows.at(-1);
+    const atEnd = rows.length < request.limit || last!.created_at >= before;
+    this.#cursor = atEnd ? 0 : last!.seq;
+    const incidents = this.#db
+      .sql("SELECT id FROM outlive_incidents WHERE completed_at < ? ORDER BY id LIMIT ?")
+      .all(now - request.incidentsOlderThanMs, request.limit) as { id: string }[];
+    return { jobs, incidents: incidents.map(({ id }) => id), more: !atEnd || incidents.length === request.limit };
+  }
+
+  /** Inside a transaction. */
+  delete(
+    jobs: readonly Candidate[],
+    incidents: readonly string[],
+    request: PurgeRequest,
+    now: number,
+  ): { jobs: number; incidents: number } {
+    let gone = 0;
+    for (const job of jobs) {
+      // Retried since it was read: then it is not finished any more.
+      const { changes } = this.#db.sql("DELETE FROM outlive_jobs WHERE seq = ? AND state = ?").run(job.seq, job.state);
+      if (changes === 0) continue;
+      gone++;
+      if (job.state === 2) this.#kinds.countSucceeded(job.kind, -1);
+      for (const table of ["outlive_steps", "outlive_history", "outlive_logs"])
+        this.#db.sql(`DELETE FROM ${table} WHERE job = ?`).run(job.seq);
+    }
+    for (const id of incidents) {
+      this.#db.sql("DELETE FROM outlive_incident_jobs WHERE incident = ?").run(id);
+      this.#db.sql("DELETE FROM outlive_incidents WHERE id = ?").run(id);
+    }
+    this.#db
+      .sql(
+        "DELETE FROM outlive_workers WHERE state IN ('gone', 'stopped') AND heartbeat_at < ? AND NOT EXISTS (SELECT 1 FROM outlive_jobs WHERE worker = outlive_workers.seq AND state = 1)",
+      )
+      .run(now - request.incidentsOlderThanMs);
+    return { jobs: gone, incidents: incidents.length };
+  }
+}

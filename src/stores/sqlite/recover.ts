@@ -1,0 +1,210 @@
+// Recovery's transactions: one batch of a dead worker's jobs, and what is overdue. Each may be the last thing that this
+// process does; the next one, here or elsewhere, goes on from the rows.
+import { toStoredError } from "../../core/errors.ts";
+import type { Counters } from "../../core/job.ts";
+import type { HeldJob, OverdueJob, RecoverAnswer, RecoveredJob, RecoverRequest } from "../../core/store.ts";
+import type { Change } from "../../core/transitions.ts";
+import type { Database } from "./database.ts";
+import type { Kinds } from "./kinds.ts";
+import { type CounterColumns, counters } from "./rows.ts";
+import { applyChange, writeHistory } from "./settle.ts";
+import type { Workers } from "./workers.ts";
+
+interface HeldColumns extends CounterColumns {
+  readonly seq: number;
+  readonly id: string;
+  readonly kind: number;
+  readonly epoch: number;
+  readonly fence: number;
+  readonly cancel_requested: number;
+  readonly last_step: string | null;
+}
+
+const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.cancel_requested,
+  (SELECT name FROM outlive_steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step`;
+
+export class Recovering {
+  readonly #db: Database;
+  readonly #kinds: Kinds;
+  readonly #workers: Workers;
+
+  constructor(db: Database, kinds: Kinds, workers: Workers) {
+    this.#db = db;
+    this.#kinds = kinds;
+    this.#workers = workers;
+  }
+
+  recover(request: RecoverRequest, now: number): RecoverAnswer {
+    const worker = this.#workers.seqOf(request.worker.id);
+    const { id: incident, cursor, heldAtDeath } = this.#openIncident(request, worker, now);
+    const rows = this.#db
+      .sql(
+        `SELECT ${HELD_COLUMNS} FROM outlive_jobs j WHERE j.state = 1 AND j.worker = ? AND j.seq > ? ORDER BY j.seq LIMIT ?`,
+      )
+      .all(worker, cursor, request.limit) as unknown as HeldColumns[];
+    const jobs = rows.map((row) => this.#recoverJob(row, worker, incident, heldAtDeath, request, now));
+    const last = rows.at(-1);
+    if (last) this.#db.sql("UPDATE outlive_incidents SET cursor = ? WHERE id = ?").run(last.seq, incident);
+    const done = rows.length < request.limit;
+    if (done) this.#closeIncident(incident, worker, now);
+    return { incident, jobs, done };
+  }
+
+  /** One incident per death: the first transaction opens it, whoever comes later goes on with it. */
+  #openIncident(
+    request: RecoverRequest,
+    worker: number,
+    now: number,
+  ): { id: string; cursor: number; heldAtDeath: number } {
+    const open = this.#db
+      .sql(
+        "SELECT i.id, i.cursor, i.held_at_death FROM outlive_workers w JOIN outlive_incidents i ON i.id = w.incident WHERE w.seq = ? AND i.completed_at IS NULL",
+      )
+      .get(worker) as { id: string; cursor: number; held_at_death: number } | undefined;
+    if (open) return { id: open.id, cursor: open.cursor, heldAtDeath: open.held_at_death };
+    const { n: heldAtDeath } = this.#db
+      .sql("SELECT count(*) AS n FROM outlive_jobs WHERE state = 1 AND worker = ?")
+      .get(worker) as { n: number };
+    const { worker: dead, death, recovery } = request;
+    this.#db
+      .sql(
+        `INSERT INTO outlive_incidents (id, recovery, worker, how, evidence, host, pid, version, worker_started_at, last_heartbeat_at, last_seen_alive_at,
+           loop_lag_ms, detected_at, started_at, recovered_by, integrity, wal_frames, held_at_death) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+      )
+      .run(
+        request.incident,
+        recovery.id,
+        dead.id,
+        death.how,
+        death.evidence,
+        dead.host,
+        dead.pid,
+        dead.version,
+        dead.startedAt,
+        dead.heartbeatAt,
+        death.lastSeenAliveAt,
+        dead.loopLagMs,
+        death.detectedAt,
+        Math.min(recovery.startedAt, now),
+        recovery.by,
+        recovery.integrity,
+        recovery.walFrames,
+        heldAtDeath,
+      );
+    this.#db
+      .sql("UPDATE outlive_workers SET state = 'recovering', incident = ? WHERE seq = ?")
+      .run(request.incident, worker);
+    return { id: request.incident, cursor: 0, heldAtDeath };
+  }
+
+  #recoverJob(
+    row: HeldColumns,
+    worker: number,
+    incident: string,
+    heldAtDeath: number,
+    request: RecoverRequest,
+    now: number,
+  ): RecoveredJob {
+    const kind = this.#kinds.settingsById(row.kind);
+    const base = {
+      jobId: row.id,
+      kind: kind.name,
+      limit: kind.limits.crashes,
+      fence: row.fence,
+      lastStep: row.last_step,
+    };
+    let job: RecoveredJob;
+    try {
+      const { change, decision } = request.decide(this.#held(row), heldAtDeath);
+      this.#apply(row, worker, change, incident, now);
+      job = { ...base, decision, counters: change.counters, success: true, error: null };
+    } catch (thrown) {
+      job = {
+        ...base,
+        decision: "none",
+        counters: counters(row),
+        success: false,
+        error: toStoredError(thrown).message,
+      };
+    }
+    this.#db
+      .sql(
+        `INSERT INTO outlive_incident_jobs (incident, job, job_id, kind, decision, counters, max_crashes, fence, last_step, success, error)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET decision = excluded.decision, success = excluded.success, error = excluded.error`,
+      )
+      .run(
+        incident,
+        row.seq,
+        job.jobId,
+        job.kind,
+        job.decision,
+        JSON.stringify(job.counters satisfies Counters),
+        job.limit,
+        job.fence,
+        job.lastStep,
+        job.success ? 1 : 0,
+        job.error,
+      );
+    return job;
+  }
+
+  #apply(row: HeldColumns, worker: number, change: Change, incident: string | null, now: number): void {
+    applyChange(
+      this.#db,
+      change,
+      now,
+      {
+        sql: "seq = ? AND state = 1 AND fence = ? AND epoch = ? AND worker = ?",
+        values: [row.seq, row.fence, row.epoch, worker],
+      },
+      incident,
+    );
+    writeHistory(this.#db, {
+      job: row.seq,
+      at: now,
+      change,
+      from: "running",
+      actor: "system/recovery",
+      epoch: row.epoch,
+      fence: row.fence,
+      incident,
+    });
+  }
+
+  #held(row: HeldColumns): HeldJob {
+    return {
+      id: row.id,
+      state: "running",
+      counters: counters(row),
+      kind: this.#kinds.settingsById(row.kind),
+      cancelRequested: row.cancel_requested === 1,
+    };
+  }
+
+  #closeIncident(incident: string, worker: number, now: number): void {
+    this.#db
+      .sql("UPDATE outlive_incidents SET completed_at = ? WHERE id = ? AND completed_at IS NULL")
+      .run(now, incident);
+    this.#db.sql("UPDATE outlive_workers SET state = 'gone' WHERE seq = ?").run(worker);
+    this.#db.sql("DELETE FROM outlive_cancels WHERE worker = ?").run(worker);
+  }
+
+  expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change, now: number): OverdueJob[] {
+    const rows = this.overdue(marginMs, limit, now);
+    return rows.map((row) => {
+      const change = decide(this.#held(row));
+      this.#apply(row, row.worker, change, null, now);
+      return { jobId: row.id, worker: row.worker_id, change };
+    });
+  }
+
+  /** What is past deadline, grace and margin. A read: most of the time it finds nothing, and then no write lock is taken. */
+  overdue(marginMs: number, limit: number, now: number): (HeldColumns & { worker: number; worker_id: string })[] {
+    return this.#db
+      .sql(
+        `SELECT ${HELD_COLUMNS}, j.worker, w.id AS worker_id FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind JOIN outlive_workers w ON w.seq = j.worker
+         WHERE j.state = 1 AND j.deadline_at + k.grace_ms + ? < ? ORDER BY j.deadline_at LIMIT ?`,
+      )
+      .all(marginMs, now, limit) as unknown as (HeldColumns & { worker: number; worker_id: string })[];
+  }
+}

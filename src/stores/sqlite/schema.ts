@@ -1,0 +1,229 @@
+// The tables, as numbered migrations, each in one transaction: killed half-way it has not happened. The file may be the user's
+// own, so every name begins with outlive_ and nothing outside (user_version, application_id) is touched.
+import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { JOB_STATES, OUTCOMES, type JobState, type Outcome } from "../../core/job.ts";
+import type { Database } from "./database.ts";
+
+/** Codes of states and outcomes in the file: their places in core's lists, which only ever grow at the end. */
+export const STATE = Object.fromEntries(JOB_STATES.map((state, code) => [state, code])) as Readonly<
+  Record<JobState, number>
+>;
+export const OUTCOME = Object.fromEntries(OUTCOMES.map((outcome, code) => [outcome, code])) as Readonly<
+  Record<Outcome, number>
+>;
+
+/** Where a queued job waits: for its time, for anybody, or for a worker with nothing else in flight. */
+export const LANE = { delayed: 0, open: 1, alone: 2 } as const;
+
+const MIGRATIONS: readonly string[] = [
+  `
+  CREATE TABLE outlive_kinds (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    paused INTEGER NOT NULL DEFAULT 0,
+    timeout_ms INTEGER,
+    max_runtime_ms INTEGER,
+    grace_ms INTEGER NOT NULL,
+    max_errors INTEGER NOT NULL,
+    max_timeouts INTEGER NOT NULL,
+    max_crashes INTEGER NOT NULL,
+    backoff_type TEXT NOT NULL,
+    backoff_base_ms INTEGER NOT NULL,
+    backoff_max_ms INTEGER NOT NULL,
+    backoff_jitter REAL NOT NULL,
+    on_crash TEXT NOT NULL,
+    succeeded INTEGER NOT NULL DEFAULT 0 -- rows in state succeeded, kept in step by every transaction that changes them
+  );
+  CREATE INDEX outlive_kinds_paused ON outlive_kinds (id) WHERE paused = 1;
+
+  CREATE TABLE outlive_jobs (
+    seq INTEGER PRIMARY KEY,
+    state INTEGER NOT NULL,
+    lane INTEGER NOT NULL,
+    kind INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    worker INTEGER,               -- of the latest attempt
+    epoch INTEGER NOT NULL DEFAULT 0,
+    fence INTEGER NOT NULL DEFAULT 0,
+    errors INTEGER NOT NULL DEFAULT 0,
+    crashes INTEGER NOT NULL DEFAULT 0,
+    blamed INTEGER NOT NULL DEFAULT 0,
+    timeouts INTEGER NOT NULL DEFAULT 0,
+    interruptions INTEGER NOT NULL DEFAULT 0,
+    outcome INTEGER,              -- of the latest attempt that ended
+    cancel_requested INTEGER NOT NULL DEFAULT 0,
+    reserved_by INTEGER,          -- the worker that empties itself to run this one alone
+    incident TEXT,                -- the incident that put it back, until it runs again
+    created_at INTEGER NOT NULL,
+    run_at INTEGER,
+    started_at INTEGER,
+    deadline_at INTEGER,
+    finished_at INTEGER,
+    id TEXT NOT NULL,
+    dedupe_key TEXT,
+    input TEXT NOT NULL,
+    result TEXT,
+    error TEXT,
+    progress TEXT
+  );
+  CREATE UNIQUE INDEX outlive_jobs_id ON outlive_jobs (id);
+  -- Leads with the kind and holds only what can be claimed now.
+  CREATE INDEX outlive_jobs_ready ON outlive_jobs (kind, priority DESC, seq) WHERE state = 0 AND lane = 1;
+  CREATE INDEX outlive_jobs_alone ON outlive_jobs (seq) WHERE state = 0 AND lane = 2;
+  CREATE INDEX outlive_jobs_delayed ON outlive_jobs (run_at, kind) WHERE state = 0 AND lane = 0;
+  CREATE INDEX outlive_jobs_running ON outlive_jobs (worker) WHERE state = 1;
+  -- Succeeded jobs are not in it: at 8 % of a drain's cost it was the dearest index, and a count and a walk by seq serve them.
+  CREATE INDEX outlive_jobs_ended ON outlive_jobs (state, finished_at, kind) WHERE state > 2;
+  CREATE UNIQUE INDEX outlive_jobs_dedupe ON outlive_jobs (kind, dedupe_key) WHERE dedupe_key IS NOT NULL AND state < 2;
+
+  CREATE TABLE outlive_cancels (worker INTEGER NOT NULL, job INTEGER NOT NULL, PRIMARY KEY (worker, job)) WITHOUT ROWID;
+
+  CREATE TABLE outlive_steps (
+    ord INTEGER PRIMARY KEY,
+    job INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    result TEXT,
+    at INTEGER NOT NULL,
+    fence INTEGER NOT NULL
+  );
+  CREATE UNIQUE INDEX outlive_steps_name ON outlive_steps (job, name);
+
+  CREATE TABLE outlive_history (
+    ord INTEGER PRIMARY KEY,
+    job INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    event TEXT NOT NULL,
+    from_state INTEGER NOT NULL,
+    to_state INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    fence INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    incident TEXT
+  );
+  CREATE INDEX outlive_history_job ON outlive_history (job);
+
+  CREATE TABLE outlive_logs (ord INTEGER PRIMARY KEY, job INTEGER NOT NULL, at INTEGER NOT NULL, fence INTEGER NOT NULL, message TEXT NOT NULL);
+  CREATE INDEX outlive_logs_job ON outlive_logs (job);
+
+  CREATE TABLE outlive_workers (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, -- never used again: jobs name their owner by it
+    id TEXT NOT NULL UNIQUE,
+    state TEXT NOT NULL,
+    host TEXT NOT NULL,
+    boot_id TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    version TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    lease_ms INTEGER NOT NULL,
+    concurrency INTEGER NOT NULL,
+    kinds TEXT NOT NULL,
+    lock_name TEXT,
+    lock_identity TEXT,
+    started_at INTEGER NOT NULL,
+    heartbeat_at INTEGER NOT NULL,
+    beats INTEGER NOT NULL DEFAULT 0,
+    loop_lag_ms INTEGER NOT NULL DEFAULT 0,
+    held TEXT NOT NULL DEFAULT '[]', -- ids of what it held at its latest heartbeat
+    last_word TEXT,
+    incident TEXT
+  );
+  CREATE INDEX outlive_workers_present ON outlive_workers (id) WHERE state IN ('live', 'recovering');
+
+  CREATE TABLE outlive_incidents (
+    id TEXT PRIMARY KEY,
+    recovery TEXT NOT NULL,
+    worker TEXT NOT NULL,
+    how TEXT NOT NULL,
+    evidence TEXT,
+    host TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    version TEXT NOT NULL,
+    worker_started_at INTEGER NOT NULL,
+    last_heartbeat_at INTEGER NOT NULL,
+    last_seen_alive_at INTEGER,
+    loop_lag_ms INTEGER NOT NULL,
+    detected_at INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    completed_at INTEGER,
+    recovered_by TEXT NOT NULL,
+    integrity TEXT NOT NULL,
+    wal_frames INTEGER NOT NULL,
+    held_at_death INTEGER NOT NULL,
+    cursor INTEGER NOT NULL DEFAULT 0 -- the last job that was looked at: one that can't be recovered hides no other
+  ) WITHOUT ROWID;
+  CREATE INDEX outlive_incidents_recovery ON outlive_incidents (recovery);
+
+  CREATE TABLE outlive_incident_jobs (
+    incident TEXT NOT NULL,
+    job INTEGER NOT NULL,
+    job_id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    decision TEXT NOT NULL,
+    counters TEXT NOT NULL,
+    max_crashes INTEGER NOT NULL,
+    fence INTEGER NOT NULL,
+    last_step TEXT,
+    success INTEGER NOT NULL,
+    error TEXT,
+    resumed_at INTEGER,
+    PRIMARY KEY (incident, job)
+  ) WITHOUT ROWID;
+  `,
+];
+
+export const SCHEMA_VERSION = MIGRATIONS.length;
+
+/** The version in the file; 0: none of our tables is there. */
+export function schemaVersion(db: Database): number {
+  const there = db
+    .sql("SELECT count(*) AS n FROM sqlite_schema WHERE type = 'table' AND name = 'outlive_meta'")
+    .get() as { n: number };
+  if (there.n === 0) return 0;
+  const row = db.sql("SELECT value FROM outlive_meta WHERE key = 'schema'").get() as { value: number } | undefined;
+  return row?.value ?? 0;
+}
+
+/** Brings the file to this program's version. The caller holds no transaction and retries when the file is busy. */
+export function migrate(db: Database): void {
+  for (let version = schemaVersion(db); version < SCHEMA_VERSION; version = schemaVersion(db)) {
+    db.exec("BEGIN IMMEDIATE");
+    try {
+      // Somebody else may have done it while we waited for the lock.
+      if (schemaVersion(db) === version) {
+        if (version === 0)
+          db.exec("CREATE TABLE IF NOT EXISTS outlive_meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID");
+        db.exec(MIGRATIONS[version]!);
+        db.exec(
+          `INSERT INTO outlive_meta (key, value) VALUES ('schema', ${version + 1}) ON CONFLICT DO UPDATE SET value = excluded.value`,
+        );
+      }
+      db.exec("COMMIT");
+    } catch (thrown) {
+      if (db.inTransaction) db.exec("ROLLBACK");
+      throw thrown;
+    }
+  }
+}
+
+export function assertSchema(db: Database): void {
+  const version = schemaVersion(db);
+  if (version > SCHEMA_VERSION) {
+    throw new OutliveError(
+      ErrorCode.schemaNewer,
+      `${db.path} has schema ${version}; this version of Outlive knows ${SCHEMA_VERSION}.`,
+      "Upgrade the outlive package in this program. Nothing was changed.",
+      { path: db.path, found: version, known: SCHEMA_VERSION },
+    );
+  }
+  if (version < SCHEMA_VERSION) {
+    throw new OutliveError(
+      ErrorCode.schemaMissing,
+      version === 0
+        ? `${db.path} holds no Outlive tables.`
+        : `${db.path} has schema ${version}; ${SCHEMA_VERSION} is needed.`,
+      "Open it once with `open()` from a worker or a deploy script; clients do not migrate.",
+      { path: db.path, found: version, known: SCHEMA_VERSION },
+    );
+  }
+}

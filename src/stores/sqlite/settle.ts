@@ -1,0 +1,197 @@
+// Ends of attempts, and the answer to a write whose fence did not hold. Inside a transaction.
+import type { JobState } from "../../core/job.ts";
+import { JOB_STATES, OUTCOMES } from "../../core/job.ts";
+import type { Lease } from "../../core/lease.ts";
+import { mustRunAlone } from "../../core/blame.ts";
+import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../../core/store.ts";
+import type { Change } from "../../core/transitions.ts";
+import type { Database } from "./database.ts";
+import type { Kinds } from "./kinds.ts";
+import { LANE, OUTCOME, STATE } from "./schema.ts";
+import type { Workers } from "./workers.ts";
+
+/** The guard of every fenced write: this attempt, and only while it runs. */
+export const OWNED = "seq = ? AND state = 1 AND fence = ? AND epoch = ? AND worker = ?";
+
+export class Settling {
+  readonly #db: Database;
+  readonly #kinds: Kinds;
+  readonly #workers: Workers;
+
+  constructor(db: Database, kinds: Kinds, workers: Workers) {
+    this.#db = db;
+    this.#kinds = kinds;
+    this.#workers = workers;
+  }
+
+  settle(settlements: readonly Settlement[], now: number): WriteAnswer[] {
+    const succeeded = new Map<string, number>();
+    const answers = settlements.map((settlement) => {
+      const { lease, change } = settlement;
+      const applied = change.name === "succeed" ? this.#succeed(lease, change, now) : this.#end(lease, change, now);
+      if (!applied) return this.refused(lease, change.name, now, change);
+      if (change.name === "succeed") succeeded.set(lease.kind, (succeeded.get(lease.kind) ?? 0) + 1);
+      return APPLIED;
+    });
+    for (const [kind, count] of succeeded) this.#kinds.countSucceeded(this.#kinds.idOf(kind)!, count);
+    return answers;
+  }
+
+  /** Whether this attempt owns its job now. */
+  owns(lease: Lease): boolean {
+    return (
+      this.#db
+        .sql(`SELECT 1 FROM outlive_jobs WHERE ${OWNED}`)
+        .get(lease.row, lease.fence, lease.epoch, this.#workers.seqOf(lease.worker)) !== undefined
+    );
+  }
+
+  /** The hot one: four columns, no history. */
+  #succeed(lease: Lease, change: Change, now: number): boolean {
+    const { changes } = this.#db
+      .sql(`UPDATE outlive_jobs SET state = 2, outcome = 0, finished_at = ?, result = ? WHERE ${OWNED}`)
+      .run(now, change.result, lease.row, lease.fence, lease.epoch, this.#workers.seqOf(lease.worker));
+    return changes === 1;
+  }
+
+  #end(lease: Lease, change: Change, now: number): boolean {
+    const where = { sql: OWNED, values: [lease.row, lease.fence, lease.epoch, this.#workers.seqOf(lease.worker)] };
+    if (!applyChange(this.#db, change, now, where)) return false;
+    writeHistory(this.#db, {
+      job: lease.row,
+      at: now,
+      change,
+      from: "running",
+      actor: `worker/${lease.worker}`,
+      epoch: lease.epoch,
+      fence: lease.fence,
+      incident: null,
+    });
+    return true;
+  }
+
+  /**
+   * Why a fenced write changed nothing. If this very settlement of this very attempt was accepted before (the answer was lost),
+   * it is repeated; otherwise it is stale, and the refusal is kept in the job's history.
+   */
+  refused(lease: Lease, tried: string, now: number, change: Change | null = null): WriteAnswer {
+    const row = this.#db
+      .sql(
+        "SELECT j.state, j.epoch, j.fence, j.outcome, w.id AS worker FROM outlive_jobs j LEFT JOIN outlive_workers w ON w.seq = j.worker WHERE j.seq = ? AND j.id = ?",
+      )
+      .get(lease.row, lease.jobId) as
+      | { state: number; epoch: number; fence: number; outcome: number | null; worker: string | null }
+      | undefined;
+    if (row && change?.outcome && this.#acceptedBefore(lease, row, change)) return REPEATED;
+    const stale: Stale = row
+      ? { lease, tried, state: JOB_STATES[row.state]!, worker: row.worker, epoch: row.epoch, fence: row.fence }
+      : { lease, tried, state: "missing", worker: null, epoch: 0, fence: 0 };
+    if (row) {
+      const reason = `refused: "${tried}" by worker ${lease.worker} with (epoch ${lease.epoch}, fence ${lease.fence})`;
+      insertHistory(this.#db, [
+        lease.row,
+        now,
+        "write.rejected",
+        row.state,
+        row.state,
+        `worker/${lease.worker}`,
+        lease.epoch,
+        lease.fence,
+        reason,
+        null,
+      ]);
+    }
+    return { is: "stale", stale };
+  }
+
+  #acceptedBefore(
+    lease: Lease,
+    row: { state: number; epoch: number; fence: number; outcome: number | null; worker: string | null },
+    change: Change,
+  ): boolean {
+    if (row.epoch === lease.epoch && row.fence === lease.fence) {
+      return (
+        row.state !== STATE.running &&
+        row.worker === lease.worker &&
+        row.outcome !== null &&
+        OUTCOMES[row.outcome] === change.outcome
+      );
+    }
+    // A newer attempt has begun. Whatever is not a success left a history row by its worker.
+    return (
+      this.#db
+        .sql("SELECT 1 FROM outlive_history WHERE job = ? AND epoch = ? AND fence = ? AND actor = ? AND event = ?")
+        .get(lease.row, lease.epoch, lease.fence, `worker/${lease.worker}`, change.name) !== undefined
+    );
+  }
+}
+
+/** Writes what a change says into the rows that `where` names. Answers whether there was one. */
+export function applyChange(
+  db: Database,
+  change: Change,
+  now: number,
+  where: { sql: string; values: readonly (number | null)[] },
+  incident: string | null = null,
+): boolean {
+  const { to, counters, outcome } = change;
+  const queued = to === "queued";
+  const delayed = queued && change.delayMs > 0;
+  const lane = delayed ? LANE.delayed : mustRunAlone(counters) ? LANE.alone : LANE.open;
+  const { changes } = db
+    .sql(
+      `UPDATE outlive_jobs SET state = ?, lane = ?, errors = ?, crashes = ?, blamed = ?, timeouts = ?, interruptions = ?, outcome = ifnull(?, outcome),
+         run_at = ?, finished_at = ?, result = ?, error = ifnull(?, error), cancel_requested = 0, reserved_by = NULL, incident = ? WHERE ${where.sql}`,
+    )
+    .run(
+      STATE[to],
+      lane,
+      counters.errors,
+      counters.crashes,
+      counters.blamed,
+      counters.timeouts,
+      counters.interruptions,
+      outcome === null ? null : OUTCOME[outcome],
+      delayed ? now + change.delayMs : null,
+      queued ? null : now,
+      change.result,
+      change.error === null ? null : JSON.stringify(change.error),
+      queued ? incident : null,
+      ...where.values,
+    );
+  return changes > 0;
+}
+
+export interface HistoryRow {
+  readonly job: number;
+  readonly at: number;
+  readonly change: Change;
+  readonly from: JobState;
+  readonly actor: string;
+  readonly epoch: number;
+  readonly fence: number;
+  readonly incident: string | null;
+}
+
+/** One entry for everything abnormal; a change without a reason (a success) leaves none. */
+export function writeHistory(db: Database, row: HistoryRow): void {
+  if (row.change.reason === null) return;
+  insertHistory(db, [
+    row.job,
+    row.at,
+    row.change.name,
+    STATE[row.from],
+    STATE[row.change.to],
+    row.actor,
+    row.epoch,
+    row.fence,
+    row.change.reason,
+    row.incident,
+  ]);
+}
+
+function insertHistory(db: Database, values: (string | number | null)[]): void {
+  db.sql(
+    "INSERT INTO outlive_history (job, at, event, from_state, to_state, actor, epoch, fence, reason, incident) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+  ).run(...values);
+}

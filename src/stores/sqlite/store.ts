@@ -1,0 +1,293 @@
+// The store port on SQLite, assembled: every method is one operation of the writer or one short read. The statements are in the
+// files beside it, one role each.
+import type { Clock, Random } from "../../core/clock.ts";
+import type { Incident, IncidentSummary } from "../../core/incident.ts";
+import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
+import type { Lease } from "../../core/lease.ts";
+import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
+import { APPLIED } from "../../core/store.ts";
+import type {
+  AttemptWrite,
+  Beat,
+  BeatAnswer,
+  HeldJob,
+  JobFilter,
+  KindCounts,
+  ListPage,
+  OperatorAnswer,
+  OverdueJob,
+  PurgeRequest,
+  RecoverAnswer,
+  RecoverRequest,
+  Room,
+  SettleAndClaim,
+  Settlement,
+  Store,
+  StoreHealth,
+  WorkerQuery,
+  WriteAnswer,
+} from "../../core/store.ts";
+import type { Change } from "../../core/transitions.ts";
+import { writeOfAttempt } from "./attempt-writes.ts";
+import type { Bell } from "./bell.ts";
+import { claimReady, promoteDue } from "./claim.ts";
+import type { Database } from "./database.ts";
+import { insertJobs } from "./enqueue.ts";
+import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
+import { countJobs, getJob, listJobs } from "./inspect.ts";
+import { Kinds } from "./kinds.ts";
+import { cancelJob, retryJob, setPaused } from "./operate.ts";
+import { Purging } from "./purge.ts";
+import { Recovering } from "./recover.ts";
+import { Settling } from "./settle.ts";
+import { runUserBody, type SqliteTransaction } from "./transaction.ts";
+import { Workers } from "./workers.ts";
+import { Writer } from "./writer.ts";
+
+export interface SqliteStoreDeps {
+  readonly db: Database;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly newId: () => string;
+  /** Rings other processes; null for a database that only this one has. */
+  readonly bell: Bell | null;
+}
+
+export class SqliteStore implements Store<SqliteTransaction> {
+  readonly name = "sqlite";
+  readonly #deps: SqliteStoreDeps;
+  readonly #db: Database;
+  readonly #writer: Writer;
+  readonly #kinds: Kinds;
+  readonly #workers: Workers;
+  readonly #settling: Settling;
+  readonly #recovering: Recovering;
+  readonly #purging: Purging;
+  readonly #local = new Set<() => void>();
+
+  constructor(deps: SqliteStoreDeps) {
+    this.#deps = deps;
+    this.#db = deps.db;
+    this.#writer = new Writer(deps.db, deps.clock, deps.random);
+    this.#kinds = new Kinds(deps.db);
+    this.#workers = new Workers(deps.db);
+    this.#settling = new Settling(deps.db, this.#kinds, this.#workers);
+    this.#recovering = new Recovering(deps.db, this.#kinds, this.#workers);
+    this.#purging = new Purging(deps.db, this.#kinds);
+  }
+
+  declare(kinds: readonly KindSettings[]): Promise<void> {
+    return this.#writer.write("declaring kinds", () => this.#kinds.declare(kinds));
+  }
+
+  async enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
+    const enqueued = await this.#writer.write("enqueueing", () =>
+      insertJobs(this.#db, this.#kinds, drafts, this.#now()),
+    );
+    this.#ring();
+    return enqueued;
+  }
+
+  register(worker: WorkerRecord): Promise<{ readonly epoch: number }> {
+    return this.#writer.write("registering a worker", () => this.#workers.register(worker, this.#now()));
+  }
+
+  async settleAndClaim(workerId: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
+    const answer = await this.#writer.writeNow("settling and claiming", (): SettleAndClaim => {
+      const now = this.#now();
+      const settled = settlements.length === 0 ? [] : this.#settling.settle(settlements, now);
+      const worker = this.#workers.live(workerId);
+      if (!worker) return { settled, claimed: [], live: false, cancels: [], reserved: false, nextDueInMs: null };
+      const nextDueInMs = promoteDue(this.#db, now);
+      const { claimed, reserved } = claimReady(this.#db, this.#kinds, worker, room, now);
+      return { settled, claimed, live: true, cancels: this.#workers.takeCancels(worker.seq), reserved, nextDueInMs };
+    });
+    // What went back into the queue may be somebody else's to run.
+    if (settlements.some(({ change }) => change.to === "queued")) this.#ring();
+    return answer;
+  }
+
+  async commit<T>(
+    settlement: Settlement,
+    body: (tx: SqliteTransaction) => T,
+    encode: (value: T) => string | null,
+  ): Promise<{ answer: WriteAnswer; value: T | undefined }> {
+    const done = await this.#writer.write(
+      `committing job ${settlement.lease.jobId}`,
+      () => {
+        const now = this.#now();
+        if (!this.#settling.owns(settlement.lease)) {
+          return {
+            answer: this.#settling.refused(settlement.lease, "commit", now, settlement.change),
+            value: undefined,
+            enqueued: 0,
+          };
+        }
+        const { value, enqueued } = runUserBody({ ...this.#deps, kinds: this.#kinds }, now, body);
+        const [answer] = this.#settling.settle(
+          [{ ...settlement, change: { ...settlement.change, result: encode(value) } }],
+          now,
+        );
+        return { answer: answer ?? APPLIED, value, enqueued };
+      },
+      true,
+    );
+    if (done.enqueued > 0) this.#ring();
+    return done;
+  }
+
+  async transact<T>(body: (tx: SqliteTransaction) => T): Promise<T> {
+    const { value, enqueued } = await this.#writer.write(
+      "a transaction of yours",
+      () => runUserBody({ ...this.#deps, kinds: this.#kinds }, this.#now(), body),
+      true,
+    );
+    if (enqueued > 0) this.#ring();
+    return value;
+  }
+
+  async record(
+    writes: readonly { readonly lease: Lease; readonly write: AttemptWrite }[],
+  ): Promise<readonly WriteAnswer[]> {
+    const answers = await this.#writer.write("recording an attempt", () => {
+      const now = this.#now();
+      return writes.map(({ lease, write }) => writeOfAttempt(this.#db, this.#kinds, this.#settling, lease, write, now));
+    });
+    if (writes.some(({ write }) => write.type === "enqueue")) this.#ring();
+    return answers;
+  }
+
+  beat(worker: string, beat: Beat): Promise<BeatAnswer> {
+    return this.#writer.write("beating", () => this.#workers.beat(worker, beat, this.#now()));
+  }
+
+  note(worker: string, lastWord: string): Promise<void> {
+    return this.#writer.write("noting a worker's last word", () => this.#workers.note(worker, lastWord));
+  }
+
+  deregister(worker: string): Promise<boolean> {
+    return this.#writer.write("deregistering a worker", () => this.#workers.deregister(worker, this.#now()));
+  }
+
+  async workers(query: WorkerQuery): Promise<readonly WorkerRow[]> {
+    return this.#workers.list(query);
+  }
+
+  raiseEpoch(): Promise<number> {
+    return this.#writer.write("raising the epoch", () => this.#workers.raiseEpoch(this.#now()));
+  }
+
+  async recover(request: RecoverRequest): Promise<RecoverAnswer> {
+    const answer = await this.#writer.write(`recovering ${request.worker.id}`, () =>
+      this.#recovering.recover(request, this.#now()),
+    );
+    if (answer.jobs.length > 0) this.#ring();
+    return answer;
+  }
+
+  async expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]> {
+    if (this.#recovering.overdue(marginMs, 1, this.#now()).length === 0) return [];
+    const overdue = await this.#writer.write("fencing out overdue jobs", () =>
+      this.#recovering.expire(marginMs, limit, decide, this.#now()),
+    );
+    if (overdue.length > 0) this.#ring();
+    return overdue;
+  }
+
+  async purge(
+    request: PurgeRequest,
+  ): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }> {
+    const now = this.#now();
+    const { jobs, incidents, more } = this.#purging.candidates(request, now);
+    if (jobs.length === 0 && incidents.length === 0) return { jobs: 0, incidents: 0, more };
+    return {
+      ...(await this.#writer.write("purging", () => this.#purging.delete(jobs, incidents, request, now))),
+      more,
+    };
+  }
+
+  async get(id: string): Promise<JobDetails | null> {
+    return getJob(this.#db, id);
+  }
+
+  async list(filter: JobFilter, limit: number, after: string | null): Promise<ListPage> {
+    return listJobs(this.#db, filter, limit, after);
+  }
+
+  async counts(): Promise<readonly KindCounts[]> {
+    return countJobs(this.#db);
+  }
+
+  async cancel(id: string, actor: string): Promise<OperatorAnswer> {
+    const answer = await this.#writer.write(`cancelling ${id}`, () => cancelJob(this.#db, id, actor, this.#now()));
+    if (answer.is === "requested") this.#ring();
+    return answer;
+  }
+
+  async retry(id: string, actor: string): Promise<OperatorAnswer> {
+    const answer = await this.#writer.write(`retrying ${id}`, () =>
+      retryJob(this.#db, this.#kinds, id, actor, this.#now()),
+    );
+    if (answer.is === "applied") this.#ring();
+    return answer;
+  }
+
+  async setPaused(kind: string, paused: boolean): Promise<boolean> {
+    const known = await this.#writer.write(`pausing or resuming ${kind}`, () => setPaused(this.#db, kind, paused));
+    if (!paused) this.#ring();
+    return known;
+  }
+
+  async incidents(limit: number, after: string | null): Promise<readonly IncidentSummary[]> {
+    return listIncidents(this.#db, limit, after);
+  }
+
+  async incident(id: string): Promise<Incident | null> {
+    return getIncident(this.#db, id);
+  }
+
+  async latestRecovery(): Promise<readonly Incident[]> {
+    return latestRecovery(this.#db);
+  }
+
+  async health(): Promise<StoreHealth> {
+    const { journal_mode } = this.#db.sql("PRAGMA journal_mode").get() as { journal_mode: string };
+    const { page_count } = this.#db.sql("PRAGMA page_count").get() as { page_count: number };
+    const { page_size } = this.#db.sql("PRAGMA page_size").get() as { page_size: number };
+    return {
+      ok: true,
+      detail: {
+        path: this.#db.path,
+        journalMode: journal_mode,
+        bytes: page_count * page_size,
+        lastGroupCommit: this.#writer.lastGroup,
+      },
+    };
+  }
+
+  onBell(listener: () => void): () => void {
+    this.#local.add(listener);
+    const unhear = this.#deps.bell?.onRing(listener);
+    return () => {
+      this.#local.delete(listener);
+      unhear?.();
+    };
+  }
+
+  async close(): Promise<void> {
+    await this.#writer.close();
+    this.#local.clear();
+    this.#deps.bell?.close();
+    this.#db.close();
+  }
+
+  #now(): number {
+    return this.#deps.clock.now();
+  }
+
+  /** This process at once, the others by the bell. */
+  #ring(): void {
+    for (const listener of this.#local) listener();
+    this.#deps.bell?.ring();
+  }
+}

@@ -1,0 +1,98 @@
+// The user's own SQL in our file: what the callbacks of `commit` and `transaction` get. Synchronous, because a write
+// transaction of SQLite must never span an await.
+import type { JobContract } from "../../core/contract.ts";
+import { type EnqueueOptions, makeDraftNow } from "../../core/enqueue.ts";
+import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import type { Enqueued } from "../../core/job.ts";
+import type { CommitForm } from "../../core/run.ts";
+import type { Database, Row, SQLInputValue } from "./database.ts";
+import { insertJobs } from "./enqueue.ts";
+import type { Kinds } from "./kinds.ts";
+
+export type SqlValue = SQLInputValue | boolean;
+
+/** A transaction on the engine's own connection. Transaction control, ATTACH, setting PRAGMAs and writing to outlive_ tables are refused. */
+export interface SqliteTransaction {
+  /** Runs a statement that returns no rows. */
+  run(sql: string, ...values: SqlValue[]): { readonly changes: number; readonly lastInsertRowid: number };
+  /** The first row, or undefined. */
+  get<T = Row>(sql: string, ...values: SqlValue[]): T | undefined;
+  /** All rows. */
+  all<T = Row>(sql: string, ...values: SqlValue[]): T[];
+  /** Runs several statements, for instance to create tables. */
+  exec(sql: string): void;
+  /** Enqueues a job in this same transaction. */
+  enqueue<In>(job: JobContract<In, never> | JobContract<In, unknown>, input: In, options?: EnqueueOptions): Enqueued;
+}
+
+/** The form of `run.commit` and `engine.transaction` on SQLite: the callback is synchronous. */
+export const sqlite: CommitForm<SqliteTransaction, "sync"> = { store: "sqlite", mode: "sync" };
+
+export interface TransactionDeps {
+  readonly db: Database;
+  readonly kinds: Kinds;
+  readonly newId: () => string;
+}
+
+/** Runs the user's callback inside the open transaction. After it returned, its handle is dead. */
+export function runUserBody<T>(
+  deps: TransactionDeps,
+  now: number,
+  body: (tx: SqliteTransaction) => T,
+): { value: T; enqueued: number } {
+  const { db, kinds, newId } = deps;
+  let open = true;
+  let enqueued = 0;
+  const alive = (): void => {
+    if (!open)
+      throw new OutliveError(
+        ErrorCode.commitAsync,
+        "The transaction is over.",
+        "Use its handle only inside the callback, without awaiting anything.",
+      );
+  };
+  const tx: SqliteTransaction = {
+    run(sql, ...values) {
+      alive();
+      const { changes, lastInsertRowid } = db.userSql(sql).run(...values.map(plain));
+      return { changes: Number(changes), lastInsertRowid: Number(lastInsertRowid) };
+    },
+    get<R>(sql: string, ...values: SqlValue[]) {
+      alive();
+      return db.userSql(sql).get(...values.map(plain)) as R | undefined;
+    },
+    all<R>(sql: string, ...values: SqlValue[]) {
+      alive();
+      return db.userSql(sql).all(...values.map(plain)) as R[];
+    },
+    exec(sql) {
+      alive();
+      db.userExec(sql);
+    },
+    enqueue(job, input, options = {}) {
+      alive();
+      const draft = makeDraftNow(job as never, input, options, newId);
+      const [done] = insertJobs(db, kinds, [draft], now);
+      enqueued++;
+      return done!;
+    },
+  };
+  try {
+    const value = body(tx);
+    if (typeof (value as { then?: unknown } | null | undefined)?.then === "function") {
+      (value as unknown as Promise<unknown>).then(undefined, () => {});
+      throw new OutliveError(
+        ErrorCode.commitAsync,
+        "The callback returned a promise, but a transaction of SQLite is synchronous.",
+        "Nothing was written. Do what must be awaited before, and only the SQL inside the callback.",
+      );
+    }
+    return { value, enqueued };
+  } finally {
+    open = false;
+  }
+}
+
+function plain(value: SqlValue): SQLInputValue {
+  return typeof value === "boolean" ? Number(value) : value;
+}

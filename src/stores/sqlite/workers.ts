@@ -1,0 +1,146 @@
+// The rows of workers: registering, beating, leaving. One row per process and boot; a row that is not live never becomes so again.
+import type { Counters } from "../../core/job.ts";
+import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
+import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
+import type { Database } from "./database.ts";
+import { type CounterColumns, counters, type WorkerColumns, workerRow } from "./rows.ts";
+import { schemaVersion } from "./schema.ts";
+
+export class Workers {
+  readonly #db: Database;
+  readonly #seqs = new Map<string, number>();
+
+  constructor(db: Database) {
+    this.#db = db;
+  }
+
+  /** The number that stands for a worker in the rows of jobs; 0 if it has none, which no job ever has. */
+  seqOf(id: string): number {
+    const known = this.#seqs.get(id);
+    if (known !== undefined) return known;
+    const row = this.#db.sql("SELECT seq FROM outlive_workers WHERE id = ?").get(id) as { seq: number } | undefined;
+    if (row) this.#seqs.set(id, row.seq);
+    return row?.seq ?? 0;
+  }
+
+  epoch(): number {
+    const row = this.#db.sql("SELECT value FROM outlive_meta WHERE key = 'epoch'").get() as
+      | { value: number }
+      | undefined;
+    return row?.value ?? 0;
+  }
+
+  raiseEpoch(now: number): number {
+    const epoch = Math.max(this.epoch() + 1, now);
+    this.#db
+      .sql(
+        "INSERT INTO outlive_meta (key, value) VALUES ('epoch', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+      )
+      .run(epoch);
+    return epoch;
+  }
+
+  register(worker: WorkerRecord, now: number): { epoch: number } {
+    const epoch = this.epoch();
+    const { lastInsertRowid } = this.#db
+      .sql(
+        `INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, lock_name, lock_identity, started_at, heartbeat_at)
+         VALUES (?, 'live', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+      )
+      .run(
+        worker.id,
+        worker.host,
+        worker.bootId,
+        worker.pid,
+        worker.version,
+        epoch,
+        worker.leaseMs,
+        worker.concurrency,
+        JSON.stringify(worker.kinds),
+        worker.lock.name,
+        worker.lock.identity,
+        now,
+        now,
+      );
+    this.#seqs.set(worker.id, Number(lastInsertRowid));
+    return { epoch };
+  }
+
+  /** The worker as it may claim, or null if its row is not live. */
+  live(id: string): { seq: number; id: string; epoch: number } | null {
+    const row = this.#db
+      .sql("SELECT seq, epoch FROM outlive_workers WHERE seq = ? AND state = 'live'")
+      .get(this.seqOf(id)) as { seq: number; epoch: number } | undefined;
+    return row ? { seq: row.seq, id, epoch: row.epoch } : null;
+  }
+
+  /** Jobs of this worker whose cancel was asked for since the last look. */
+  takeCancels(seq: number): string[] {
+    const rows = this.#db
+      .sql("SELECT j.id FROM outlive_cancels c JOIN outlive_jobs j ON j.seq = c.job WHERE c.worker = ?")
+      .all(seq) as { id: string }[];
+    if (rows.length > 0) this.#db.sql("DELETE FROM outlive_cancels WHERE worker = ?").run(seq);
+    return rows.map(({ id }) => id);
+  }
+
+  beat(id: string, beat: Beat, now: number): BeatAnswer {
+    const seq = this.seqOf(id);
+    const rows = this.#db
+      .sql(
+        `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.deadline_at + k.grace_ms AS expires_at
+         FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = ?`,
+      )
+      .all(seq) as unknown as (CounterColumns & {
+      seq: number;
+      id: string;
+      kind: string;
+      epoch: number;
+      fence: number;
+      expires_at: number | null;
+    })[];
+    const held = JSON.stringify(rows.map((row) => row.id));
+    const { changes } = this.#db
+      .sql(
+        "UPDATE outlive_workers SET beats = beats + 1, heartbeat_at = ?, loop_lag_ms = ?, held = ? WHERE seq = ? AND state = 'live'",
+      )
+      .run(now, beat.loopLagMs, held, seq);
+    const overdue = rows
+      .filter((row) => row.expires_at !== null && row.expires_at < now)
+      .sort((a, b) => a.expires_at! - b.expires_at!)[0];
+    return {
+      live: changes === 1,
+      held: rows.map((row) => ({
+        lease: { jobId: row.id, kind: row.kind, row: row.seq, worker: id, epoch: row.epoch, fence: row.fence },
+        counters: counters(row) satisfies Counters,
+      })),
+      overdueMs: overdue ? now - overdue.expires_at! : null,
+      overdueJobId: overdue?.id ?? null,
+      schemaVersion: schemaVersion(this.#db),
+    };
+  }
+
+  note(id: string, lastWord: string): void {
+    this.#db.sql("UPDATE outlive_workers SET last_word = ? WHERE seq = ?").run(lastWord, this.seqOf(id));
+  }
+
+  /** Stopped only if it holds nothing: a leftover of a shutdown stays with a worker that recovery looks at. */
+  deregister(id: string, now: number): boolean {
+    const { changes } = this.#db
+      .sql(
+        `UPDATE outlive_workers SET state = 'stopped', heartbeat_at = ?, held = '[]' WHERE seq = ? AND state = 'live' AND NOT EXISTS (SELECT 1 FROM outlive_jobs WHERE state = 1 AND worker = ?)`,
+      )
+      .run(now, this.seqOf(id), this.seqOf(id));
+    return changes === 1;
+  }
+
+  list(query: WorkerQuery): WorkerRow[] {
+    const present = query.over ? "1" : "w.state IN ('live', 'recovering')";
+    const rows = this.#db
+      .sql(
+        `SELECT w.*, (SELECT count(*) FROM outlive_jobs j WHERE j.state = 1 AND j.worker = w.seq) AS held_count
+         FROM outlive_workers w WHERE ${present} AND w.id > ? ORDER BY w.id LIMIT ?`,
+      )
+      .all(query.after ?? "", query.limit ?? -1) as unknown as WorkerColumns[];
+    return rows.map(workerRow);
+  }
+}

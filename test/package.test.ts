@@ -1,0 +1,152 @@
+// Holds what users install: the tarball of `npm pack`, built from the sources and laid out as npm would in a project of its
+// own, with nothing but the declared dependencies beside it. It is loaded by the Node that runs the tests.
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { cp, mkdir, mkdtemp, readFile, realpath, rm, symlink, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { basename, dirname, join } from "node:path";
+import { after, before, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+
+/** The public surface: what each sub-path exports as values, typed here by hand. A sub-path without a list must only load. */
+const surface: Readonly<Record<string, readonly string[] | undefined>> = {
+  outlive: ["job", "open"],
+  "outlive/client": undefined,
+  "outlive/sqlite": undefined,
+  "outlive/testing": undefined,
+};
+
+type Manifest = {
+  readonly exports: Record<string, unknown>;
+  readonly scripts?: Record<string, string>;
+  readonly dependencies?: Record<string, string>;
+  readonly bundleDependencies?: unknown;
+};
+type Lock = { readonly packages: Record<string, { readonly dev?: boolean; readonly hasInstallScript?: boolean }> };
+
+const run = promisify(execFile);
+const root = fileURLToPath(new URL("../", import.meta.url));
+let temporary: string;
+/** A project that has installed the package. */
+let project: string;
+let packedFiles: string[];
+let manifest: Manifest;
+
+before(async () => {
+  temporary = await realpath(await mkdtemp(join(tmpdir(), "outlive-package-")));
+  const tarball = await pack(join(temporary, "checkout"));
+  project = join(temporary, "project");
+  const installed = join(project, "node_modules", "outlive");
+  await mkdir(installed, { recursive: true });
+  await run("tar", ["-xzf", tarball, "-C", installed, "--strip-components=1"]);
+  manifest = JSON.parse(await readFile(join(installed, "package.json"), "utf8")) as Manifest;
+  // @types/node is what a TypeScript user has anyway; the rest must be declared.
+  for (const name of [...Object.keys(manifest.dependencies ?? {}), "@types/node", "undici-types"]) {
+    const link = join(project, "node_modules", name);
+    await mkdir(dirname(link), { recursive: true });
+    await symlink(await realpath(join(root, "node_modules", name)), link);
+  }
+});
+
+after(async () => {
+  await rm(temporary, { recursive: true, force: true });
+});
+
+test("the sub-paths of the package are those that are listed here", () => {
+  const paths = Object.keys(manifest.exports).filter((path) => path !== "./package.json");
+  assert.deepEqual(paths.map((path) => path.replace(/^\./, "outlive")).sort(), Object.keys(surface).sort());
+});
+
+for (const [name, expected] of Object.entries(surface)) {
+  test(`a CommonJS program can require ${name}, and sees the names that are listed here`, async () => {
+    const names = await exportedNames("program.cjs", `const names = Object.keys(require("${name}"));`);
+    if (expected !== undefined) assert.deepEqual(names, [...expected].sort());
+  });
+
+  test(`an ES module can import ${name}, and sees the names that are listed here`, async () => {
+    const names = await exportedNames("program.mjs", `const names = Object.keys(await import("${name}"));`);
+    if (expected !== undefined) assert.deepEqual(names, [...expected].sort());
+  });
+}
+
+test("the declarations compile in a strict TypeScript project, under both ways of resolving modules", async () => {
+  const imports = Object.keys(surface).map((name, index) => `import * as m${index} from "${name}";`);
+  const uses = Object.keys(surface).map((_, index) => `void m${index};`);
+  await writeFile(join(project, "package.json"), JSON.stringify({ type: "module" }));
+  await writeFile(join(project, "program.ts"), [...imports, ...uses, ""].join("\n"));
+  const tsc = join(root, "node_modules", "typescript", "bin", "tsc");
+  for (const module of [["nodenext"], ["preserve", "--moduleResolution", "bundler"]]) {
+    const options = ["--noEmit", "--strict", "--target", "esnext", "--types", "node", "--exactOptionalPropertyTypes"];
+    await run(process.execPath, [tsc, ...options, "--skipLibCheck", "false", "--module", ...module, "program.ts"], {
+      cwd: project,
+    }).catch((error: { stdout?: string }) => assert.fail(`${module.join(" ")}:\n${error.stdout}`));
+  }
+});
+
+test("nothing runs when the package or one of its dependencies is installed", async () => {
+  const onInstall = ["preinstall", "install", "postinstall", "prepare", "preprepare", "postprepare"];
+  assert.deepEqual(
+    Object.keys(manifest.scripts ?? {}).filter((name) => onInstall.includes(name)),
+    [],
+  );
+  // npm runs node-gyp for a package with a binding.gyp, without any script.
+  assert.deepEqual(
+    packedFiles.filter((path) => /\.gyp$|\.node$/.test(path)),
+    [],
+  );
+  const lock = JSON.parse(await readFile(join(root, "package-lock.json"), "utf8")) as Lock;
+  const published = Object.entries(lock.packages).filter(([path, { dev }]) => path !== "" && dev !== true);
+  assert.deepEqual(
+    published.filter(([, { hasInstallScript }]) => hasInstallScript === true),
+    [],
+  );
+});
+
+test("the package holds the built files and the documents, and no test or source", () => {
+  const documents = /^(package\.json|LICENSE|README\.md|ARCHITECTURE\.md|CHANGELOG\.md|SECURITY\.md|docs\/.+)$/;
+  const built = /^dist\/.+\.(js|d\.ts|js\.map)$/;
+  assert.deepEqual(
+    packedFiles.filter((path) => !documents.test(path) && !built.test(path)),
+    [],
+  );
+  assert.deepEqual(
+    packedFiles.filter((path) => /\.test\.|(^|\/)test\//.test(path)),
+    [],
+  );
+  assert.ok(packedFiles.includes("dist/index.js") && packedFiles.includes("LICENSE"));
+});
+
+test("the lock file names no registry, so that any will do", async () => {
+  assert.doesNotMatch(await readFile(join(root, "package-lock.json"), "utf8"), /"resolved"|https?:\/\/[^"]*\.tgz/);
+});
+
+/** Packs a copy of the checkout, so that a build in the checkout itself is neither used nor disturbed. */
+async function pack(checkout: string): Promise<string> {
+  await mkdir(checkout);
+  const leftOut = new Set([".git", "node_modules", "dist"]);
+  await cp(root, checkout, { recursive: true, filter: (path) => !leftOut.has(basename(path)) });
+  await symlink(join(root, "node_modules"), join(checkout, "node_modules"));
+  const options = ["--json", "--loglevel=error", "--pack-destination", temporary];
+  const { stdout } = await run("npm", ["pack", ...options], { cwd: checkout, env: environment() }).catch(
+    (error: { stdout?: string; stderr?: string }) => assert.fail(`npm pack failed:\n${error.stdout}\n${error.stderr}`),
+  );
+  // What the build prints comes before npm's JSON.
+  const [packed] = JSON.parse(stdout.slice(stdout.search(/^\[$/m))) as [
+    { filename: string; files: { path: string }[] },
+  ];
+  packedFiles = packed.files.map(({ path }) => path);
+  return join(temporary, packed.filename);
+}
+
+// The options of the npm that runs these tests are not those of the npm that they run.
+function environment(): NodeJS.ProcessEnv {
+  return Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^npm_(?!execpath)/i.test(name)));
+}
+
+async function exportedNames(file: string, program: string): Promise<string[]> {
+  await writeFile(join(project, file), `${program}\nconsole.log(JSON.stringify(names.sort()));\n`);
+  const { stdout, stderr } = await run(process.execPath, [file], { cwd: project, env: environment() });
+  assert.equal(stderr, "", "loading the package warns of nothing");
+  return (JSON.parse(stdout) as string[]).filter((name) => name !== "__esModule" && name !== "module.exports");
+}
