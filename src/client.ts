@@ -10,7 +10,7 @@ import type { IncidentSummary } from "./core/incident.ts";
 import type { Enqueued, JobDetails, JobDraft } from "./core/job.ts";
 import type { WorkerRow } from "./core/liveness.ts";
 import { recoveryReport, type RecoveryReport, reportText } from "./core/report.ts";
-import type { CommitForm, NoPromise } from "./core/run.ts";
+import { assertForm, type CommitForm, type NoPromise } from "./core/commit.ts";
 import type { JobFilter, KindCounts, ListPage, Store } from "./core/store.ts";
 import { systemClock, systemRandom } from "./platform/clock.ts";
 import { openSqliteClient, sqlitePath } from "./stores/sqlite/client.ts";
@@ -99,14 +99,7 @@ export class Client {
   transaction<Tx, T>(form: CommitForm<Tx, "sync">, body: (tx: Tx) => NoPromise<T>): Promise<T>;
   transaction<Tx, T>(form: CommitForm<Tx, "async">, body: (tx: Tx) => Promise<T>): Promise<T>;
   async transaction(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<unknown> {
-    if (form.store !== this.store.name) {
-      throw new OutliveError(
-        ErrorCode.commitForm,
-        `The form is that of ${form.store}, but the open store is ${this.store.name}.`,
-        `Import the form from "outlive/${this.store.name}".`,
-        { form: form.store, store: this.store.name },
-      );
-    }
+    assertForm(form, this.store.name, "transaction was called");
     return this.store.transact(body as (tx: unknown) => unknown);
   }
 

@@ -1,4 +1,5 @@
 // `open()` and the engine: wiring of options, store, recovery and workers. Opening finishes recovery before it accepts work.
+import { createHash } from "node:crypto";
 import { Client, assertSqlite, contractsOf, unknownKind } from "./client.ts";
 import {
   DEFAULT_GRACE,
@@ -38,7 +39,7 @@ export interface Health {
   readonly store: Readonly<Record<string, string | number | boolean>>;
   readonly kinds: readonly KindCounts[];
   /** The worker of this process; null: none runs here. */
-  readonly worker: { readonly id: string; readonly held: number; readonly heartbeatAgeMs: number | null } | null;
+  readonly worker: { readonly id: string; readonly held: number; readonly heartbeatAgeMs: number } | null;
   readonly workers: readonly WorkerRow[];
 }
 
@@ -98,7 +99,7 @@ export class Engine extends Client {
         random,
         events: bus,
         kinds,
-        draft: (contract, input, given, id) => this.draft(contract, input, given, () => id),
+        draft: (contract, input, given, id) => this.draft(contract, input, given, () => childId(id)),
       },
       {
         ...identity,
@@ -170,12 +171,11 @@ export class Engine extends Client {
   async health(): Promise<Health> {
     const [store, kinds, workers] = await Promise.all([this.store.health(), this.counts(), this.workers()]);
     const host = this.#host;
-    const beat = host?.lastBeat ?? null;
     const worker = host
       ? {
           id: host.id,
           held: host.held,
-          heartbeatAgeMs: beat === null ? null : Math.round(this.#wiring.clock.mono() - beat.atMono),
+          heartbeatAgeMs: Math.round(this.#wiring.clock.mono() - host.lastBeat.atMono),
         }
       : null;
     return { ok: store.ok, store: store.detail, kinds, worker, workers };
@@ -284,6 +284,11 @@ export class Engine extends Client {
       );
     return runnable;
   }
+}
+
+/** The id of a child is made of its parent's; a long line of descendants must not outgrow what an id may be. */
+function childId(id: string): string {
+  return id.length <= 64 ? id : `c-${createHash("sha256").update(id).digest("hex").slice(0, 40)}`;
 }
 
 /** The stored input through the schema, as the handler sees it. */

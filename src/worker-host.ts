@@ -24,6 +24,8 @@ export class WorkerHost implements WorkerHandle {
   readonly #options: Omit<IncarnationOptions, "id">;
   readonly #identity: ProcessIdentity;
   #life: Incarnation;
+  /** Lives that were taken from us, whose handlers may still run. */
+  readonly #former: Incarnation[] = [];
   #stopping: Promise<void> | undefined;
   readonly #wanted = new AbortController();
 
@@ -68,6 +70,7 @@ export class WorkerHost implements WorkerHandle {
 
   stop(options: { readonly graceMs?: number } = {}): Promise<void> {
     this.#wanted.abort();
+    for (const life of this.#former.splice(0)) life.worker.close();
     this.#stopping ??= this.#life.stop(options.graceMs ?? 25_000);
     return this.#stopping.then(() => this.stopped);
   }
@@ -79,6 +82,7 @@ export class WorkerHost implements WorkerHandle {
       if (end.why === "stopped" || this.#wanted.signal.aborted) return;
       const next = await this.#nextLife();
       if (!next) return;
+      this.#former.push(this.#life);
       this.#life = next;
     }
   }

@@ -73,7 +73,8 @@ export class Incarnation {
   #trustedUntil: number;
   #over = false;
   readonly #leaseMs: number;
-  lastBeat: { readonly atMono: number; readonly held: number } | null = null;
+  /** The latest accepted sign of life; registering is the first. */
+  lastBeat: { readonly atMono: number; readonly held: number };
 
   static async begin(deps: IncarnationDeps, options: IncarnationOptions): Promise<Incarnation> {
     const { backend, clock, events } = deps;
@@ -116,6 +117,7 @@ export class Incarnation {
     this.#dropLock = dropLock;
     this.#leaseMs = options.times.leaseMs;
     this.#trustedUntil = trustedUntil(sentAtMono, this.#leaseMs);
+    this.lastBeat = { atMono: sentAtMono, held: 0 };
     this.ended = new Promise((resolve) => (this.#end = resolve));
     this.worker = new Worker(
       {
@@ -127,7 +129,7 @@ export class Incarnation {
       },
       options,
     );
-    this.#unhear = deps.backend.store.onBell(() => this.worker.wake());
+    this.#unhear = deps.backend.store.onBell(() => this.worker.ring());
   }
 
   /** Finishes what runs within the grace, releases the rest at no cost to it, and leaves. */
@@ -191,7 +193,8 @@ export class Incarnation {
     const held = this.worker.heldCount;
     this.worker.interruptAll("lease-lost", `worker ${this.id} was taken for dead and its work was given away`);
     this.#deps.events.emit("worker.disowned", { worker: this.id, held });
-    this.worker.disown();
+    // Handlers that still run may end in their own time; each write of theirs is refused, counted and shown.
+    void this.worker.drain().then(() => this.worker.close());
     void this.#abandon().then(() => this.#end({ why: "disowned" }));
   }
 

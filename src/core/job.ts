@@ -90,8 +90,6 @@ export interface ClaimedJob {
   readonly kind: string;
   readonly input: string;
   readonly counters: Counters;
-  readonly priority: number;
-  readonly createdAt: number;
   /** Time left until the deadline when it was claimed; null: none. */
   readonly deadlineInMs: number | null;
   /** True if it was claimed to run alone in its process (blame.ts). */

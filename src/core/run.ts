@@ -6,20 +6,7 @@ import type { ClaimedJob, Enqueued, JobDraft, Outcome } from "./job.ts";
 import type { Lease } from "./lease.ts";
 import type { AttemptWrite, Stale } from "./store.ts";
 import { assertKey } from "./ids.ts";
-
-/** The form of `commit` and `transaction` on one store. `Mode` decides whether the callback must be synchronous. */
-export interface CommitForm<Tx, Mode extends "sync" | "async"> {
-  readonly store: string;
-  readonly mode: Mode;
-  /** Only a type: what the callback gets. */
-  readonly tx?: Tx;
-}
-
-/** What a synchronous callback may return: anything but a promise. The name of the type is the message of the compiler. */
-export type NoPromise<T> = T extends PromiseLike<unknown> ? CallbackMustBeSynchronousOnThisStore : T;
-export interface CallbackMustBeSynchronousOnThisStore {
-  readonly "a promise can't be awaited inside this store's transaction": never;
-}
+import type { CommitForm, NoPromise } from "./commit.ts";
 
 /** How the attempt before this one ended, if it did not succeed. */
 export interface Interrupted {
@@ -33,7 +20,10 @@ export type DraftMaker = (kind: never, input: never, options: never, defaultId: 
 
 /** What the run asks of its worker. */
 export interface RunHost {
-  write(lease: Lease, write: AttemptWrite): Promise<{ readonly stale: Stale | null }>;
+  write(
+    lease: Lease,
+    write: AttemptWrite,
+  ): Promise<{ readonly stale: Stale | null; readonly enqueued: readonly Enqueued[] }>;
   commit(run: Attempt, form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<unknown>;
   /** Aborts if the worker may not trust its lease any more. */
   checkTrust(): void;
@@ -175,8 +165,8 @@ export class Attempt implements Run {
   readonly enqueue: RunEnqueue = async (kind, input, options) => {
     const child = `${this.id}/${++this.#children}`;
     const draft = await this.#host.draft(kind, input, (options ?? {}) as never, child);
-    await this.#write({ type: "enqueue", drafts: [draft] });
-    return { id: draft.id, created: true };
+    const [enqueued] = await this.#write({ type: "enqueue", drafts: [draft] });
+    return enqueued!;
   };
 
   commit(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<never> {
@@ -184,13 +174,14 @@ export class Attempt implements Run {
     return this.#host.commit(this, form, body) as Promise<never>;
   }
 
-  async #write(write: AttemptWrite): Promise<void> {
+  async #write(write: AttemptWrite): Promise<readonly Enqueued[]> {
     this.#assertOurs();
-    const { stale } = await this.#host.write(this.job.lease, write);
+    const { stale, enqueued } = await this.#host.write(this.job.lease, write);
     if (stale) {
       this.abort("lease-lost", `job ${this.id} has a new owner`);
       throw staleError(stale);
     }
+    return enqueued;
   }
 
   /** Throws the reason if the attempt was told to stop for good. A timeout or a shutdown may still write: the grace is for that. */

@@ -29,7 +29,7 @@ export interface Stale {
  * `stale`: the attempt does not own the job any more, nothing changed.
  */
 export type WriteAnswer =
-  | { readonly is: "applied" }
+  | { readonly is: "applied"; readonly enqueued?: readonly Enqueued[] }
   | { readonly is: "repeated" }
   | { readonly is: "stale"; readonly stale: Stale };
 

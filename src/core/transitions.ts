@@ -46,9 +46,20 @@ export function claim(job: JobView): Change {
   return change(job, "claim", { to: "running", outcome: null });
 }
 
-/** The handler returned. */
+/** The handler returned. Written out, because it is the one that is made for every job. */
 export function succeed(job: JobView, result: string | null): Change {
-  return change(job, "succeed", { to: "succeeded", outcome: "succeeded", result });
+  if (job.state !== "running") return change(job, "succeed", { to: "succeeded", outcome: "succeeded" });
+  const { counters } = job;
+  return {
+    name: "succeed",
+    to: "succeeded",
+    counters,
+    outcome: "succeeded",
+    delayMs: 0,
+    result,
+    error: null,
+    reason: null,
+  };
 }
 
 /** The handler threw. Queued again after `delayMs`, or dead when the errors are used up or the error is terminal. */

@@ -49,8 +49,7 @@ export function writeOfAttempt(
       ).run(now, lease.row);
       break;
     case "enqueue":
-      insertJobs(db, kinds, write.drafts, now);
-      break;
+      return { is: "applied", enqueued: insertJobs(db, kinds, write.drafts, now) };
   }
   return APPLIED;
 }

@@ -1,5 +1,5 @@
 // Claims: owner, epoch, fence, start and deadline in one statement, only of what can be claimed now. Inside a transaction.
-import { type ClaimedJob, OUTCOMES, type StoredStep } from "../../core/job.ts";
+import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../core/job.ts";
 import { ALONE_FROM_CRASHES } from "../../core/blame.ts";
 import type { Room } from "../../core/store.ts";
 import type { Database } from "./database.ts";
@@ -9,22 +9,26 @@ import { type CounterColumns, counters } from "./rows.ts";
 /** How many delayed jobs become ready in one transaction. */
 const PROMOTE_BATCH = 1_000;
 
-const TAKE = `UPDATE outlive_jobs SET state = 1, worker = ?, epoch = ?, fence = fence + 1, started_at = ?, reserved_by = NULL,
-    deadline_at = ? + (SELECT timeout_ms FROM outlive_kinds WHERE id = ?)`;
-const TAKEN =
-  "RETURNING seq, id, fence, priority, errors, crashes, blamed, timeouts, interruptions, outcome, created_at, deadline_at, incident, input";
+const TAKE =
+  "UPDATE outlive_jobs SET state = 1, worker = ?, epoch = ?, fence = fence + 1, started_at = ?, deadline_at = ?";
 const READY = "FROM outlive_jobs WHERE kind = ? AND state = 0 AND lane = 1 ORDER BY priority DESC, seq LIMIT ?";
+// Few columns, as arrays: with all of them, as objects, a claim cost a quarter more. The rest is read for later attempts only.
+const TAKEN = "RETURNING seq, id, fence, priority, input";
+const TAKE_READY = `${TAKE} WHERE seq IN (SELECT seq ${READY}) ${TAKEN}`;
+const TAKE_ONE = `${TAKE}, reserved_by = NULL WHERE seq = ? AND state = 0 ${TAKEN}`;
+const CANDIDATES = `SELECT seq, priority ${READY}`;
+const ALONE = `SELECT j.seq, j.kind, j.reserved_by, w.state AS holder FROM outlive_jobs j LEFT JOIN outlive_workers w ON w.seq = j.reserved_by
+  WHERE j.state = 0 AND j.lane = 2 ORDER BY j.seq LIMIT 100`;
+const TIMEOUT = "SELECT timeout_ms FROM outlive_kinds WHERE id = ?";
+const LATER =
+  "SELECT errors, crashes, blamed, timeouts, interruptions, outcome, incident FROM outlive_jobs WHERE seq = ?";
+const NEXT_DUE = "SELECT run_at FROM outlive_jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1";
 
-interface TakenRow extends CounterColumns {
-  readonly seq: number;
-  readonly id: string;
-  readonly fence: number;
-  readonly priority: number;
+type Taken = readonly [seq: number, id: string, fence: number, priority: number, input: string];
+
+interface LaterColumns extends CounterColumns {
   readonly outcome: number | null;
-  readonly created_at: number;
-  readonly deadline_at: number | null;
   readonly incident: string | null;
-  readonly input: string;
 }
 
 export interface Claimant {
@@ -67,12 +71,18 @@ function takeOfOne(
   total: number,
   now: number,
 ): ClaimedJob[] {
+  const timeoutMs = timeoutOf(db, id);
+  const deadlineAt = timeoutMs === null ? null : now + timeoutMs;
   const rows = db
-    .sql(`${TAKE} WHERE seq IN (SELECT seq ${READY}) ${TAKEN}`)
-    .all(worker.seq, worker.epoch, now, now, id, id, Math.min(most, total)) as unknown as TakenRow[];
+    .sqlArrays(TAKE_READY)
+    .all(worker.seq, worker.epoch, now, deadlineAt, id, Math.min(most, total)) as unknown as Taken[];
   // RETURNING promises no order.
-  rows.sort((a, b) => b.priority - a.priority || a.seq - b.seq);
-  return rows.map((row) => claimedJob(db, row, kind, worker, now, false));
+  rows.sort((a, b) => b[3] - a[3] || a[0] - b[0]);
+  return rows.map((row) => claimedJob(db, row, kind, worker, now, timeoutMs, false));
+}
+
+function timeoutOf(db: Database, kind: number): number | null {
+  return (db.sql(TIMEOUT).get(kind) as { timeout_ms: number | null }).timeout_ms;
 }
 
 /** The best of all kinds by (priority, age), each within its own room. */
@@ -84,7 +94,7 @@ function takeOfMany(
   now: number,
 ): ClaimedJob[] {
   const candidates = open.flatMap((kind) => {
-    const rows = db.sql(`SELECT seq, priority ${READY}`).all(kind.id, Math.min(kind.most, total)) as {
+    const rows = db.sql(CANDIDATES).all(kind.id, Math.min(kind.most, total)) as {
       seq: number;
       priority: number;
     }[];
@@ -102,10 +112,10 @@ function takeBySeq(
   now: number,
   alone: boolean,
 ): ClaimedJob {
-  const row = db
-    .sql(`${TAKE} WHERE seq = ? AND state = 0 ${TAKEN}`)
-    .get(worker.seq, worker.epoch, now, now, id, seq) as unknown as TakenRow;
-  return claimedJob(db, row, kind, worker, now, alone);
+  const timeoutMs = timeoutOf(db, id);
+  const deadlineAt = timeoutMs === null ? null : now + timeoutMs;
+  const row = db.sqlArrays(TAKE_ONE).get(worker.seq, worker.epoch, now, deadlineAt, seq) as unknown as Taken;
+  return claimedJob(db, row, kind, worker, now, timeoutMs, alone);
 }
 
 /**
@@ -113,11 +123,12 @@ function takeBySeq(
  * else until it is; the others go on. Null: none waits, claim as usual.
  */
 function claimAlone(db: Database, open: readonly OpenKind[], worker: Claimant, room: Room, now: number): Claims | null {
-  const waiting = db
-    .sql(
-      `SELECT j.seq, j.kind, j.reserved_by, w.state AS holder FROM outlive_jobs j LEFT JOIN outlive_workers w ON w.seq = j.reserved_by WHERE j.state = 0 AND j.lane = 2 ORDER BY j.seq LIMIT 100`,
-    )
-    .all() as { seq: number; kind: number; reserved_by: number | null; holder: string | null }[];
+  const waiting = db.sql(ALONE).all() as {
+    seq: number;
+    kind: number;
+    reserved_by: number | null;
+    holder: string | null;
+  }[];
   for (const { seq, kind: id, reserved_by, holder } of waiting) {
     const kind = open.find((candidate) => candidate.id === id);
     if (!kind) continue;
@@ -132,25 +143,22 @@ function claimAlone(db: Database, open: readonly OpenKind[], worker: Claimant, r
 
 function claimedJob(
   db: Database,
-  row: TakenRow,
+  row: Taken,
   kind: string,
   worker: Claimant,
   now: number,
+  timeoutMs: number | null,
   alone: boolean,
 ): ClaimedJob {
-  if (row.incident !== null) noteResumed(db, row, now);
-  return {
-    lease: { jobId: row.id, kind, row: row.seq, worker: worker.id, epoch: worker.epoch, fence: row.fence },
-    kind,
-    input: row.input,
-    counters: counters(row),
-    priority: row.priority,
-    createdAt: row.created_at,
-    deadlineInMs: row.deadline_at === null ? null : row.deadline_at - now,
-    alone,
-    lastOutcome: row.outcome === null ? null : OUTCOMES[row.outcome]!,
-    steps: row.fence === 1 ? NO_STEPS : keptSteps(db, row.seq),
-  };
+  const [seq, jobId, fence, , input] = row;
+  const lease = { jobId, kind, row: seq, worker: worker.id, epoch: worker.epoch, fence };
+  const base = { lease, kind, input, deadlineInMs: timeoutMs, alone };
+  // Before its first attempt a job has no counters, no outcome, no steps and no incident.
+  if (fence === 1) return { ...base, counters: NO_COUNTERS, lastOutcome: null, steps: NO_STEPS };
+  const later = db.sql(LATER).get(seq) as unknown as LaterColumns;
+  if (later.incident !== null) noteResumed(db, seq, later.incident, now);
+  const lastOutcome = later.outcome === null ? null : OUTCOMES[later.outcome]!;
+  return { ...base, counters: counters(later), lastOutcome, steps: keptSteps(db, seq) };
 }
 
 const NO_STEPS: readonly StoredStep[] = [];
@@ -162,25 +170,24 @@ function keptSteps(db: Database, job: number): readonly StoredStep[] {
 }
 
 /** The job runs again after a death: the incident's clock stops. */
-function noteResumed(db: Database, row: TakenRow, now: number): void {
+function noteResumed(db: Database, seq: number, incident: string, now: number): void {
   db.sql("UPDATE outlive_incident_jobs SET resumed_at = ? WHERE incident = ? AND job = ? AND resumed_at IS NULL").run(
     now,
-    row.incident,
-    row.seq,
+    incident,
+    seq,
   );
-  db.sql("UPDATE outlive_jobs SET incident = NULL WHERE seq = ?").run(row.seq);
+  db.sql("UPDATE outlive_jobs SET incident = NULL WHERE seq = ?").run(seq);
 }
 
 /** Makes ready what is due. Answers in how many ms the next one is; null: none waits. */
 export function promoteDue(db: Database, now: number): number | null {
-  const next = "SELECT run_at FROM outlive_jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1";
-  let first = db.sql(next).get() as { run_at: number } | undefined;
+  let first = db.sql(NEXT_DUE).get() as { run_at: number } | undefined;
   if (first && first.run_at <= now) {
     db.sql(
       `UPDATE outlive_jobs SET lane = CASE WHEN crashes >= ${ALONE_FROM_CRASHES} THEN 2 ELSE 1 END
        WHERE seq IN (SELECT seq FROM outlive_jobs WHERE state = 0 AND lane = 0 AND run_at <= ? ORDER BY run_at LIMIT ${PROMOTE_BATCH})`,
     ).run(now);
-    first = db.sql(next).get() as { run_at: number } | undefined;
+    first = db.sql(NEXT_DUE).get() as { run_at: number } | undefined;
   }
   return first ? Math.max(0, first.run_at - now) : null;
 }

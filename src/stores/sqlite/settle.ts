@@ -13,6 +13,9 @@ import type { Workers } from "./workers.ts";
 /** The guard of every fenced write: this attempt, and only while it runs. */
 export const OWNED = "seq = ? AND state = 1 AND fence = ? AND epoch = ? AND worker = ?";
 
+const OWNS = `SELECT 1 FROM outlive_jobs WHERE ${OWNED}`;
+const SUCCEED = `UPDATE outlive_jobs SET state = 2, outcome = 0, finished_at = ?, result = ? WHERE ${OWNED}`;
+
 export class Settling {
   readonly #db: Database;
   readonly #kinds: Kinds;
@@ -39,17 +42,13 @@ export class Settling {
 
   /** Whether this attempt owns its job now. */
   owns(lease: Lease): boolean {
-    return (
-      this.#db
-        .sql(`SELECT 1 FROM outlive_jobs WHERE ${OWNED}`)
-        .get(lease.row, lease.fence, lease.epoch, this.#workers.seqOf(lease.worker)) !== undefined
-    );
+    return this.#db.sql(OWNS).get(lease.row, lease.fence, lease.epoch, this.#workers.seqOf(lease.worker)) !== undefined;
   }
 
   /** The hot one: four columns, no history. */
   #succeed(lease: Lease, change: Change, now: number): boolean {
     const { changes } = this.#db
-      .sql(`UPDATE outlive_jobs SET state = 2, outcome = 0, finished_at = ?, result = ? WHERE ${OWNED}`)
+      .sql(SUCCEED)
       .run(now, change.result, lease.row, lease.fence, lease.epoch, this.#workers.seqOf(lease.worker));
     return changes === 1;
   }

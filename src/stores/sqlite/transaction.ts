@@ -4,7 +4,7 @@ import type { JobContract } from "../../core/contract.ts";
 import { type EnqueueOptions, makeDraftNow } from "../../core/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Enqueued } from "../../core/job.ts";
-import type { CommitForm } from "../../core/run.ts";
+import type { CommitForm } from "../../core/commit.ts";
 import type { Database, Row, SQLInputValue } from "./database.ts";
 import { insertJobs } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";

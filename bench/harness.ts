@@ -1,0 +1,188 @@
+// Where a metric runs: temporary folders on the real disk, child processes, counts that shrink with --quick, progress. Whatever
+// happens, no folder and no process outlives the bench.
+import { type ChildProcess, fork } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import type { Figure } from "./figure.ts";
+import type { Ask, FromProgram } from "./program.ts";
+
+/** One thing that is measured; some that need the same long set-up are measured together. */
+export interface Metric {
+  readonly names: readonly string[];
+  run(bench: Bench): Promise<Figure[]>;
+}
+
+export interface BenchOptions {
+  readonly quick: boolean;
+  /** Where the drain's profiles go; null: none are taken. */
+  readonly profile: string | null;
+}
+
+export class Bench {
+  readonly quick: boolean;
+  readonly profile: string | null;
+  readonly #root: string;
+  readonly #programs = new Set<Program>();
+  #folders = 0;
+
+  constructor(options: BenchOptions) {
+    this.quick = options.quick;
+    this.profile = options.profile;
+    this.#root = mkdtempSync(join(tmpdir(), "outlive-bench-"));
+    process.once("exit", () => this.#clean());
+    for (const [signal, code] of [
+      ["SIGINT", 130],
+      ["SIGTERM", 143],
+      ["SIGHUP", 129],
+    ] as const)
+      process.once(signal, () => process.exit(code));
+  }
+
+  /** The whole count, or the small one of --quick. */
+  pick<T>(whole: T, quick: T): T {
+    return this.quick ? quick : whole;
+  }
+
+  /** A new database path in a folder of its own. */
+  file(): string {
+    const folder = join(this.#root, String(this.#folders++));
+    mkdirSync(folder);
+    return join(folder, "jobs.db");
+  }
+
+  /** Removes what `file` made, as soon as it is not needed: a million jobs are some hundred MB. */
+  remove(file: string): void {
+    rmSync(join(file, ".."), { recursive: true, force: true, maxRetries: 3 });
+  }
+
+  /** Starts bench/programs/<name>.ts and waits until it is set up. */
+  async start(name: string, data: object, execArgv: readonly string[] = []): Promise<Program> {
+    const program = new Program(name, data, execArgv, (ended) => this.#programs.delete(ended));
+    this.#programs.add(program);
+    await program.told("ready");
+    return program;
+  }
+
+  /** Runs programs for the time of `work`, and no longer. */
+  async during<T>(programs: readonly Program[], work: () => Promise<T>): Promise<T> {
+    try {
+      return await work();
+    } finally {
+      await Promise.all(programs.map((program) => program.end()));
+    }
+  }
+
+  progress(text: string): void {
+    process.stderr.write(process.stderr.isTTY ? `\r\x1b[K${text}` : `${text}\n`);
+  }
+
+  #clean(): void {
+    for (const program of this.#programs) program.killNow();
+    if (process.stderr.isTTY) process.stderr.write("\r\x1b[K");
+    rmSync(this.#root, { recursive: true, force: true, maxRetries: 3 });
+  }
+}
+
+interface Waiting {
+  readonly resolve: (value: never) => void;
+  readonly reject: (reason: Error) => void;
+}
+
+/** A child process of the bench and what it is asked. */
+export class Program {
+  readonly pid: number;
+  readonly #name: string;
+  readonly #child: ChildProcess;
+  readonly #asked = new Map<number, Waiting>();
+  readonly #listeners = new Map<string, ((data: never) => void)[]>();
+  readonly #exited: Promise<void>;
+  #ids = 0;
+  #over = false;
+
+  constructor(name: string, data: object, execArgv: readonly string[], ended: (program: Program) => void) {
+    this.#name = name;
+    this.#child = fork(fileURLToPath(new URL(`programs/${name}.ts`, import.meta.url)), [JSON.stringify(data)], {
+      execArgv: ["--disable-warning=ExperimentalWarning", ...execArgv],
+      // A program's stdout must not end up in the bench's, whose last line is JSON.
+      stdio: ["ignore", 2, 2, "ipc"],
+    });
+    this.pid = this.#child.pid ?? 0;
+    this.#child.on("message", (message: FromProgram) => this.#hear(message));
+    this.#child.on("error", () => {});
+    this.#exited = new Promise((resolve) => {
+      this.#child.once("exit", (code, signal) => {
+        this.#over = true;
+        ended(this);
+        const why = new Error(`${name} (pid ${this.pid}) ended with ${signal ?? `exit code ${code}`}`);
+        for (const { reject } of this.#asked.values()) reject(why);
+        this.#asked.clear();
+        resolve();
+      });
+    });
+  }
+
+  ask<T = void>(name: string, data: unknown = null): Promise<T> {
+    const id = ++this.#ids;
+    return new Promise<T>((resolve, reject) => {
+      if (this.#over) return reject(new Error(`${this.#name} has ended`));
+      this.#asked.set(id, { resolve, reject });
+      this.#child.send({ id, name, data } satisfies Ask);
+    });
+  }
+
+  /** Hears everything that the program tells under this name. Answers how to stop hearing. */
+  on<T>(name: string, listener: (data: T) => void): () => void {
+    const listeners = this.#listeners.get(name) ?? [];
+    this.#listeners.set(name, [...listeners, listener as (data: never) => void]);
+    return () =>
+      this.#listeners.set(
+        name,
+        (this.#listeners.get(name) ?? []).filter((other) => other !== listener),
+      );
+  }
+
+  /** The next thing told under this name; rejects if the program ends before. */
+  told<T = void>(name: string): Promise<T> {
+    const id = ++this.#ids;
+    return new Promise<T>((resolve, reject) => {
+      const unhear = this.on<T>(name, (data) => {
+        unhear();
+        this.#asked.delete(id);
+        resolve(data);
+      });
+      this.#asked.set(id, { resolve, reject });
+    });
+  }
+
+  /** The polite end: the program sees that the bench is gone. One that does not end within 10 s is killed. */
+  async end(): Promise<void> {
+    if (this.#over) return;
+    if (this.#child.connected) this.#child.disconnect();
+    const timer = setTimeout(() => this.killNow(), 10_000);
+    await this.#exited;
+    clearTimeout(timer);
+  }
+
+  /** SIGKILL, and wait for the kernel to be done with it. */
+  async kill(): Promise<void> {
+    this.killNow();
+    await this.#exited;
+  }
+
+  killNow(): void {
+    if (!this.#over) this.#child.kill("SIGKILL");
+  }
+
+  #hear(message: FromProgram): void {
+    if (message.type === "told") {
+      for (const listener of this.#listeners.get(message.name) ?? []) listener(message.data as never);
+      return;
+    }
+    const waiting = this.#asked.get(message.id);
+    this.#asked.delete(message.id);
+    if (message.type === "answer") waiting?.resolve(message.value as never);
+    else waiting?.reject(new Error(`${this.#name}: ${message.message}`));
+  }
+}

@@ -1,0 +1,45 @@
+// `npm run bench`: runs the metrics one after the other, never two at once, and prints what they found.
+import { mkdirSync } from "node:fs";
+import { resolve } from "node:path";
+import type { Figure } from "./figure.ts";
+import { Bench } from "./harness.ts";
+import { metrics } from "./metrics/index.ts";
+import { type Options, readOptions, Usage } from "./options.ts";
+import { jsonLine, missed, table } from "./report.ts";
+
+process.exitCode = await main(process.argv.slice(2)).catch((thrown: unknown) => {
+  if (!(thrown instanceof Usage) && (thrown as { code?: string }).code?.startsWith("ERR_PARSE_ARGS") !== true) throw thrown;
+  console.error((thrown as Error).message);
+  return 2;
+});
+// Whatever a metric left behind must not keep the bench alive; the harness cleans up at the exit.
+process.exit();
+
+async function main(argv: readonly string[]): Promise<number> {
+  const options = readOptions(
+    argv,
+    metrics.flatMap(({ names }) => names),
+  );
+  const profile = options.profile === null ? null : resolve(options.profile);
+  if (profile !== null) mkdirSync(profile, { recursive: true });
+  const figures = await measure(new Bench({ quick: options.quick, profile }), options);
+  const report = { store: options.store, quick: options.quick, figures };
+  const misses = missed(figures);
+  if (misses.length > 0) process.stderr.write(`Missed:\n${misses.map((miss) => `  ${miss}\n`).join("")}`);
+  if (profile !== null) process.stderr.write(`Profiles of the drain are in ${profile}; open them in Chrome's DevTools.\n`);
+  console.log(options.json ? jsonLine(report) : table(report));
+  return options.strict && misses.length > 0 ? 1 : 0;
+}
+
+async function measure(bench: Bench, options: Options): Promise<Figure[]> {
+  const wanted = (name: string): boolean => options.only === null || options.only.includes(name);
+  const figures: Figure[] = [];
+  for (const metric of metrics) {
+    if (!metric.names.some(wanted)) continue;
+    const from = performance.now();
+    const found = await metric.run(bench);
+    figures.push(...found.filter(({ name }) => wanted(name)));
+    bench.progress(`${metric.names.join(", ")}: ${((performance.now() - from) / 1000).toFixed(1)} s\n`);
+  }
+  return figures;
+}

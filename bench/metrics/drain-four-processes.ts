@@ -1,0 +1,44 @@
+// Four worker processes on one file beside one: SQLite has one writer, so more processes must cost nothing and share the work.
+import { CONCURRENCY, Drainers } from "../drains.ts";
+import { median } from "../figure.ts";
+import type { Metric } from "../harness.ts";
+
+const PROCESSES = 4;
+
+export const drainFourProcesses: Metric = {
+  names: ["drainFourProcesses"],
+  async run(bench) {
+    const jobs = bench.pick(100_000, 20_000);
+    const rounds = bench.pick(5, 3);
+    const one = await Drainers.start(bench, bench.file(), 1);
+    const four = await Drainers.start(bench, bench.file(), PROCESSES);
+    return bench.during([...one.programs, ...four.programs], async () => {
+      const oneRates: number[] = [];
+      const fourRates: number[] = [];
+      const totals = Array.from({ length: PROCESSES }, () => 0);
+      for (let round = 1; round <= rounds; round++) {
+        bench.progress(`drainFourProcesses: round ${round} of ${rounds}, ${jobs} jobs`);
+        oneRates.push((await one.round(jobs)).rate);
+        const { rate, shares } = await four.round(jobs);
+        fourRates.push(rate);
+        shares.forEach((share, i) => (totals[i] = totals[i]! + share));
+      }
+      const ours = median(fourRates);
+      const single = median(oneRates);
+      const smallestShare = Math.min(...totals) / totals.reduce((sum, each) => sum + each, 0);
+      return [
+        {
+          name: "drainFourProcesses",
+          unit: "jobs/s",
+          ours,
+          base: { what: "one process", value: single },
+          targets: [
+            { text: "≥ 85 % of one", value: ours / single, atLeast: 0.85 },
+            { text: "smallest share ≥ 10 %", value: smallestShare, atLeast: 0.1 },
+          ],
+          detail: { jobs, rounds, processes: PROCESSES, concurrency: CONCURRENCY, smallestShare },
+        },
+      ];
+    });
+  },
+};

@@ -1,0 +1,33 @@
+// All metrics, in the order in which they are run and printed.
+import type { Metric } from "../harness.ts";
+import { drainDeep } from "./drain-deep.ts";
+import { drainFourProcesses } from "./drain-four-processes.ts";
+import { drain } from "./drain.ts";
+import { enqueueBulk } from "./enqueue-bulk.ts";
+import { enqueueInFlight } from "./enqueue-in-flight.ts";
+import { enqueue } from "./enqueue.ts";
+import { idleCpu } from "./idle-cpu.ts";
+import { killToRerun } from "./kill-to-rerun.ts";
+import { lookOver } from "./look-over.ts";
+import { openUnclean } from "./open-unclean.ts";
+import { pickupOther } from "./pickup-other.ts";
+import { pickupSame } from "./pickup-same.ts";
+import { recoverOrphans } from "./recover-orphans.ts";
+import { workerMemory } from "./worker-memory.ts";
+
+export const metrics: readonly Metric[] = [
+  drain,
+  drainFourProcesses,
+  drainDeep,
+  enqueue,
+  enqueueInFlight,
+  enqueueBulk,
+  killToRerun,
+  recoverOrphans,
+  openUnclean,
+  lookOver,
+  idleCpu,
+  workerMemory,
+  pickupSame,
+  pickupOther,
+];

@@ -1,0 +1,62 @@
+// The command line of the bench, read once. What is wrong is said in one sentence, before anything runs.
+import { parseArgs } from "node:util";
+
+export interface Options {
+  readonly store: "sqlite";
+  readonly json: boolean;
+  readonly quick: boolean;
+  readonly strict: boolean;
+  /** The metrics to run; null: all. */
+  readonly only: readonly string[] | null;
+  /** The folder of the drain's CPU profiles; null: none. */
+  readonly profile: string | null;
+}
+
+export const USAGE = `npm run bench -- [options]
+  --json            one last line of JSON instead of the table
+  --quick           small counts, under a minute
+  --only a,b        these metrics only; drainDeep stands for its three
+  --strict          exit 1 if a target is missed
+  --profile [dir]   CPU profiles of the drain's worker into dir (default ./bench-profile)
+  --store sqlite    the only one so far`;
+
+export function readOptions(argv: readonly string[], names: readonly string[]): Options {
+  const { values, positionals } = parseArgs({
+    args: [...argv],
+    allowPositionals: true,
+    options: {
+      store: { type: "string", default: "sqlite" },
+      json: { type: "boolean", default: false },
+      quick: { type: "boolean", default: false },
+      strict: { type: "boolean", default: false },
+      only: { type: "string" },
+      profile: { type: "boolean", default: false },
+      help: { type: "boolean", default: false },
+    },
+  });
+  if (values.help) throw new Usage(USAGE);
+  if (values.store !== "sqlite") throw new Usage(`There is no bench of the store ${values.store} yet; use sqlite.`);
+  if (positionals.length > (values.profile ? 1 : 0))
+    throw new Usage(`${positionals.at(-1)} is not an option.\n${USAGE}`);
+  return {
+    store: values.store,
+    json: values.json,
+    quick: values.quick,
+    strict: values.strict,
+    only: values.only === undefined ? null : chosen(values.only.split(","), names),
+    profile: values.profile ? (positionals[0] ?? "bench-profile") : null,
+  };
+}
+
+export class Usage extends Error {}
+
+/** `pickupSame` is as good as `pickupSameMs`, and `drainDeep` means its three. */
+function chosen(asked: readonly string[], names: readonly string[]): string[] {
+  return asked.flatMap((given) => {
+    const found = names.filter(
+      (name) => name === given || name.replace(/M[sb]$/, "") === given || (given === "drainDeep" && name.startsWith(given)),
+    );
+    if (found.length === 0) throw new Usage(`There is no metric ${given}. There are: ${names.join(", ")}.`);
+    return found;
+  });
+}

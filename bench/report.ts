@@ -1,0 +1,84 @@
+// What the bench says at the end: one line of JSON for programs, or a table with bars for people.
+import { type Figure, met, reach, round, type Target } from "./figure.ts";
+
+export interface Report {
+  readonly store: string;
+  readonly quick: boolean;
+  readonly figures: readonly Figure[];
+}
+
+/** What does not apply is left out. */
+export function jsonLine({ store, quick, figures }: Report): string {
+  return JSON.stringify({ store, quick, metrics: figures.map(asJson) });
+}
+
+function asJson(figure: Figure): object {
+  const { name, unit, ours, floor, base, peers, targets, detail } = figure;
+  const bestPeer = peers && Math.max(...Object.values(peers));
+  return {
+    name,
+    ours: round(ours),
+    ...(floor !== undefined && { floor: round(floor), ofFloor: round(ours / floor) }),
+    ...(peers && bestPeer !== undefined && { peers, overBestPeer: round(ours / bestPeer) }),
+    ...(base && { base: base.what, baseValue: round(base.value), ofBase: round(ours / base.value) }),
+    unit,
+    target: targets.map(({ text }) => text).join(", "),
+    ok: targets.every(met),
+    ...Object.fromEntries(
+      Object.entries(detail).map(([key, value]) => [key, typeof value === "number" ? round(value) : value]),
+    ),
+  };
+}
+
+export function table({ store, quick, figures }: Report): string {
+  const rows = figures.map(cells);
+  const head = ["metric", "ours", "held against", "ratio", "target", ""];
+  const widths = head.map((title, i) => Math.max(title.length, ...rows.map((row) => row[i]!.length)));
+  const line = (row: readonly string[]): string => row.map((cell, i) => cell.padEnd(widths[i]!)).join("  ").trimEnd();
+  return [
+    `Outlive on ${store}${quick ? ", quick: small counts" : ""}. Ratios are of one run; absolute figures belong to this machine and moment.`,
+    "",
+    line(head),
+    ...figures.map((figure, i) => `${line(rows[i]!)}\n    ${details(figure)}`),
+    "",
+    `The bar is full at twice the target; the mark in its middle is the target.`,
+  ].join("\n");
+}
+
+export function missed(figures: readonly Figure[]): string[] {
+  return figures.flatMap(({ name, targets }) =>
+    targets.filter((target) => !met(target)).map(({ text, value }) => `${name}: ${text}, but it is ${round(value)}`),
+  );
+}
+
+function cells({ name, unit, ours, floor, base, targets }: Figure): string[] {
+  const against = floor ?? base?.value;
+  return [
+    name,
+    `${grouped(ours)} ${unit}`,
+    floor === undefined ? (base ? `${base.what} ${grouped(base.value)}` : "") : `floor ${grouped(floor)}`,
+    against === undefined ? "" : ours / against >= 2 ? `${round(ours / against)} x` : `${Math.round((100 * ours) / against)} %`,
+    targets.map(({ text }) => text).join(", "),
+    worst(targets),
+  ];
+}
+
+const HALF = 10;
+
+function worst(targets: readonly Target[]): string {
+  if (targets.length === 0) return "";
+  const least = Math.min(...targets.map(reach));
+  const filled = Math.round(Math.min(2, least) * HALF);
+  const bar = "█".repeat(filled).padEnd(2 * HALF, "·");
+  return `${bar.slice(0, HALF)}│${bar.slice(HALF)} ${targets.every(met) ? "met" : "MISSED"}`;
+}
+
+function details({ detail }: Figure): string {
+  return Object.entries(detail)
+    .map(([key, value]) => `${key} ${typeof value === "number" ? grouped(value) : value}`)
+    .join(", ");
+}
+
+function grouped(value: number): string {
+  return round(value).toLocaleString("en-US", { maximumFractionDigits: 6 });
+}

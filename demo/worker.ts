@@ -1,0 +1,31 @@
+// One worker process, as a user would write it, and what the parent needs of it: it tells what the engine says, drains on
+// SIGTERM, leaves Ctrl-C to the parent, and does not outlive it.
+import { open } from "../src/index.ts";
+import type { EngineEvent } from "../src/index.ts";
+import { JOBS } from "./jobs.ts";
+import { CONCURRENCY, HEARTBEAT, LEASE } from "./settings.ts";
+
+/** What a worker process tells its parent. */
+export interface FromWorker {
+  readonly event: EngineEvent;
+}
+
+const stop = new AbortController();
+process.on("SIGTERM", () => stop.abort());
+process.on("SIGINT", () => {});
+process.on("disconnect", () => process.exit(1));
+
+const url = process.argv[2]!;
+await using engine = await open(url, {
+  jobs: JOBS,
+  heartbeat: { interval: HEARTBEAT, lease: LEASE },
+  logger: false,
+  onEvent: tell,
+});
+await engine.work({ concurrency: CONCURRENCY, signal: stop.signal, grace: "5s" });
+process.removeAllListeners("disconnect");
+process.disconnect();
+
+function tell(event: EngineEvent): void {
+  if (process.connected) process.send!({ event } satisfies FromWorker);
+}

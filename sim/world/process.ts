@@ -1,0 +1,98 @@
+// A simulated process: a main thread, a keeper thread, and what dies with them. Killed, it does nothing more: no timer fires,
+// no call it made is answered or carried out. Paused, it keeps its memory and knows nothing of the time that passes.
+import type { Kernel } from "./kernel.ts";
+import type { SeededRandom } from "./random.ts";
+import type { Scheduler } from "./scheduler.ts";
+import type { Story } from "./story.ts";
+import { Thread } from "./thread.ts";
+
+/** Why a process died: by the nemesis, by a job that kills, by its own decision (an error at start, a blocked loop), or in peace. */
+export type DeathCause = "nemesis" | "poison" | "itself" | "ended";
+
+export class SimProcess {
+  readonly name: string;
+  readonly pid: number;
+  readonly random: SeededRandom;
+  readonly main: Thread;
+  readonly keeper: Thread;
+  alive = true;
+  cause: DeathCause | null = null;
+  /** When the main loop was blocked, if it is. */
+  blockedAt: number | null = null;
+  /** Answers of applied writes that are on their way here. */
+  undelivered = 0;
+  readonly #scheduler: Scheduler;
+  readonly #kernel: Kernel;
+  readonly #story: Story;
+  readonly #mourners: ((cause: DeathCause) => void)[] = [];
+  #paused = false;
+
+  constructor(
+    name: string,
+    pid: number,
+    world: { scheduler: Scheduler; kernel: Kernel; story: Story; random: SeededRandom },
+  ) {
+    this.name = name;
+    this.pid = pid;
+    this.#scheduler = world.scheduler;
+    this.#kernel = world.kernel;
+    this.#story = world.story;
+    this.random = world.random.fork(`process ${pid}`);
+    const monoOrigin = this.random.below(1_000_000);
+    this.main = new Thread(`${name}`, world.scheduler, this.random.fork("main"), monoOrigin);
+    this.keeper = new Thread(`${name}/keeper`, world.scheduler, this.random.fork("keeper"), monoOrigin);
+  }
+
+  get paused(): boolean {
+    return this.#paused;
+  }
+
+  onDeath(mourner: (cause: DeathCause) => void): void {
+    this.#mourners.push(mourner);
+  }
+
+  kill(cause: DeathCause): void {
+    if (!this.alive) return;
+    this.#story.tell(this.name, cause === "ended" ? "ended" : `KILLED (${cause})`);
+    this.alive = false;
+    this.cause = cause;
+    this.main.kill();
+    this.keeper.kill();
+    this.#kernel.died(this);
+    for (const mourner of this.#mourners) mourner(cause);
+  }
+
+  /** SIGSTOP for `ms`, then SIGCONT. */
+  pause(ms: number): void {
+    if (!this.alive || this.#paused) return;
+    this.#story.tell(this.name, `PAUSED for ${Math.round(ms)} ms`);
+    this.#paused = true;
+    this.main.stop();
+    this.keeper.stop();
+    this.#scheduler.at(this.#scheduler.now + ms, null, () => this.resume());
+  }
+
+  resume(): void {
+    if (!this.alive || !this.#paused) return;
+    this.#story.tell(this.name, "RESUMED");
+    this.#paused = false;
+    this.keeper.goOn();
+    if (this.blockedAt === null) this.main.goOn();
+  }
+
+  /** The main loop stands still for `ms`; the keeper's thread goes on. */
+  block(ms: number): void {
+    if (!this.alive || this.blockedAt !== null || this.#paused) return;
+    this.#story.tell(this.name, `BLOCKED for ${Math.round(ms)} ms`);
+    this.blockedAt = this.#scheduler.now;
+    this.main.stop();
+    this.#scheduler.at(this.#scheduler.now + ms, null, () => {
+      this.blockedAt = null;
+      if (this.alive && !this.#paused) this.main.goOn();
+    });
+  }
+
+  loopLagMs(): number {
+    return this.blockedAt === null ? 0 : this.#scheduler.now - this.blockedAt;
+  }
+}

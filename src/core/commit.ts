@@ -1,0 +1,28 @@
+// The form of `commit` and `transaction`: a value that each store exports, whose type decides what the callback gets and whether
+// it must be synchronous, so that the wrong one does not compile.
+import { ErrorCode, OutliveError } from "./errors.ts";
+
+/** The form of `commit` and `transaction` on one store. `Mode` decides whether the callback must be synchronous. */
+export interface CommitForm<Tx, Mode extends "sync" | "async"> {
+  readonly store: string;
+  readonly mode: Mode;
+  /** Only a type: what the callback gets. */
+  readonly tx?: Tx;
+}
+
+/** What a synchronous callback may return: anything but a promise. The name of the type is the message of the compiler. */
+export type NoPromise<T> = T extends PromiseLike<unknown> ? CallbackMustBeSynchronousOnThisStore : T;
+export interface CallbackMustBeSynchronousOnThisStore {
+  readonly "a promise can't be awaited inside this store's transaction": never;
+}
+
+/** The form of `commit` or `transaction` must be that of the open store. */
+export function assertForm(form: CommitForm<unknown, "sync" | "async">, store: string, who: string): void {
+  if (form?.store === store) return;
+  throw new OutliveError(
+    ErrorCode.commitForm,
+    `${who} in the form of ${form?.store}, but the open store is ${store}.`,
+    `Import the form from "outlive/${store}".`,
+    { form: form?.store, store },
+  );
+}

@@ -1,0 +1,307 @@
+// Runs the handlers of what was claimed: from the stored input to a settlement, with deadlines, cancels and lost leases on the
+// way. It holds a job until its settlement is durable, and decides nothing about anybody else's.
+import type { CallOff, Clock, Random } from "./clock.ts";
+import { TerminalError, toStoredError } from "./errors.ts";
+import type { Emitter } from "./events.ts";
+import type { ClaimedJob } from "./job.ts";
+import { decodeJson, encodeJson, type Json } from "./json.ts";
+import type { RunnableKind } from "./kind.ts";
+import { sameAttempt } from "./lease.ts";
+import { backoffMs } from "./retry.ts";
+import { Attempt, type RunHost, staleText } from "./run.ts";
+import type { Settlement, Stale, WriteAnswer } from "./store.ts";
+import * as transitions from "./transitions.ts";
+
+export interface RunnerDeps {
+  readonly worker: string;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly events: Emitter;
+  readonly kinds: ReadonlyMap<string, RunnableKind>;
+  /** Until when (monotonic) the worker may trust what it holds. */
+  readonly trustedUntil: () => number;
+  /** An attempt has ended: settle it. */
+  readonly finished: (settlement: Settlement) => void;
+  /** Called ten times a second while anything is held. */
+  readonly ticked: () => void;
+}
+
+/** A job that was claimed and whose settlement is not durable yet. */
+export interface Held {
+  readonly job: ClaimedJob;
+  readonly kind: RunnableKind;
+  readonly run: Attempt;
+  readonly startedMono: number;
+  deadlineMono: number;
+  /** When a handler that was told to stop is given up. */
+  giveUpMono: number;
+  /** Its end is on its way to the store. */
+  settling: boolean;
+  /** It was told that the lease is lost. */
+  untrusted: boolean;
+}
+
+const TICK_MS = 100;
+
+export class Runner {
+  readonly #deps: RunnerDeps;
+  readonly #held = new Map<string, Held>();
+  #ticker: CallOff | undefined;
+  #over = false;
+
+  constructor(deps: RunnerDeps) {
+    this.#deps = deps;
+  }
+
+  get heldCount(): number {
+    return this.#held.size;
+  }
+
+  has(jobId: string): boolean {
+    return this.#held.has(jobId);
+  }
+
+  jobs(): readonly ClaimedJob[] {
+    return [...this.#held.values()].map((held) => held.job);
+  }
+
+  /** The held job of this very attempt, unless its end is under way. */
+  running(run: Attempt): Held | undefined {
+    const held = this.#held.get(run.id);
+    return held?.run === run && !held.settling ? held : undefined;
+  }
+
+  begin(job: ClaimedJob, host: RunHost): void {
+    const kind = this.#deps.kinds.get(job.kind)!;
+    const mono = this.#deps.clock.mono();
+    const held: Held = {
+      job,
+      kind,
+      run: new Attempt(job, host),
+      startedMono: mono,
+      deadlineMono: job.deadlineInMs === null ? Number.POSITIVE_INFINITY : mono + job.deadlineInMs,
+      giveUpMono: Number.POSITIVE_INFINITY,
+      settling: false,
+      untrusted: false,
+    };
+    this.#held.set(job.lease.jobId, held);
+    this.#ticker ??= this.#deps.clock.after(TICK_MS, () => this.#tick());
+    this.#parse(held);
+  }
+
+  #parse(held: Held): void {
+    const refuse = (thrown: unknown): void => this.#settle(held, transitions.refuse(view(held), toStoredError(thrown)));
+    let input: unknown;
+    try {
+      input = decodeJson(held.job.input, `The input of job ${held.run.id}`);
+      if (held.kind.parse) input = held.kind.parse(input as Json);
+    } catch (thrown) {
+      return refuse(thrown);
+    }
+    if (isThenable(input)) input.then((parsed) => this.#call(held, parsed), refuse);
+    else this.#call(held, input);
+  }
+
+  #call(held: Held, input: unknown): void {
+    let returned: unknown;
+    try {
+      returned = held.kind.handler(input as never, held.run);
+    } catch (thrown) {
+      return this.#threw(held, thrown);
+    }
+    if (isThenable(returned)) {
+      returned.then(
+        (value) => this.#returned(held, value),
+        (thrown: unknown) => this.#threw(held, thrown),
+      );
+    } else this.#returned(held, returned);
+  }
+
+  #returned(held: Held, value: unknown): void {
+    if (held.settling) return;
+    let result: string | null = null;
+    try {
+      if (value !== undefined) result = encodeJson(value, `The result of job ${held.run.id}`);
+    } catch (thrown) {
+      return this.#threw(held, thrown);
+    }
+    this.#settle(held, transitions.succeed(view(held), result));
+  }
+
+  #threw(held: Held, thrown: unknown): void {
+    if (held.settling) return;
+    switch (held.run.abortedBy) {
+      case "shutdown":
+        return this.#settle(held, transitions.release(view(held), "its worker shut down"));
+      case "lease-lost":
+        return this.#settle(held, transitions.release(view(held), "its worker lost the lease"));
+      case "cancelled":
+        return this.#settle(held, transitions.endCancelled(view(held), "cancelled while it ran"));
+      case "timeout":
+        return this.#settle(held, this.#timedOut(held));
+      case undefined:
+        return this.#settle(held, this.#failed(held, thrown));
+    }
+  }
+
+  #failed(held: Held, thrown: unknown): transitions.Change {
+    const error = toStoredError(thrown);
+    const failures = held.job.counters.errors + 1;
+    let delayMs = this.#delayMs(held, failures);
+    try {
+      if (held.kind.delayMs) delayMs = held.kind.delayMs(failures, error);
+    } catch (ofBackoff) {
+      // The user's own backoff failed: the default one stands in, and the error says so.
+      const { message } = toStoredError(ofBackoff);
+      return transitions.fail(
+        view(held),
+        held.kind.settings,
+        { ...error, message: `${error.message} (and its backoff function threw: ${message})` },
+        delayMs,
+        false,
+      );
+    }
+    return transitions.fail(view(held), held.kind.settings, error, delayMs, thrown instanceof TerminalError);
+  }
+
+  #timedOut(held: Held): transitions.Change {
+    return transitions.timeOut(view(held), held.kind.settings, this.#delayMs(held, held.job.counters.timeouts + 1));
+  }
+
+  #delayMs(held: Held, failures: number): number {
+    return backoffMs(held.kind.settings.backoff, failures, this.#deps.random.next());
+  }
+
+  #settle(held: Held, change: transitions.Change): void {
+    if (held.settling) return;
+    held.settling = true;
+    held.run.over = true;
+    this.#deps.finished({ lease: held.job.lease, change });
+  }
+
+  /** The store has answered a settlement. Answers what is not held any more. */
+  settled(settlement: Settlement, answer: WriteAnswer): Held | undefined {
+    const held = this.#held.get(settlement.lease.jobId);
+    const ours = held && sameAttempt(held.job.lease, settlement.lease) ? held : undefined;
+    if (ours) this.forget(ours);
+    if (answer.is === "stale") this.rejected(answer.stale);
+    else if (ours) this.tell(ours, settlement.change);
+    return ours;
+  }
+
+  forget(held: Held): void {
+    this.#held.delete(held.run.id);
+  }
+
+  rejected(stale: Stale): void {
+    this.#deps.events.emit("write.rejected", { ...stale, text: staleText(stale) });
+  }
+
+  /** Says how an attempt ended, once that is durable. */
+  tell(held: Held, change: transitions.Change): void {
+    const { events, clock } = this.#deps;
+    const { jobId, fence: attempt } = held.job.lease;
+    const { kind } = held.job;
+    if (change.name === "succeed") {
+      if (events.has("job.succeeded"))
+        events.emit("job.succeeded", { jobId, kind, attempt, durationMs: clock.mono() - held.startedMono });
+      return;
+    }
+    if (change.error && (change.to === "queued" || change.to === "dead")) {
+      events.emit("job.failed", { jobId, kind, attempt, error: change.error, to: change.to, delayMs: change.delayMs });
+    }
+    if (change.to === "dead") events.emit("job.dead", { jobId, kind, reason: change.reason ?? "" });
+  }
+
+  // ---- time: deadlines, cancels, lost leases, shutdown
+
+  #tick(): void {
+    this.#ticker = undefined;
+    if (this.#over) return;
+    this.checkTrust();
+    const mono = this.#deps.clock.mono();
+    for (const held of this.#held.values()) {
+      if (held.settling) continue;
+      if (mono >= held.giveUpMono) this.#giveUp(held);
+      else if (mono >= held.deadlineMono && held.run.abortedBy === undefined) this.#overdue(held, mono);
+    }
+    this.#deps.ticked();
+    if (this.#held.size > 0) this.#ticker = this.#deps.clock.after(TICK_MS, () => this.#tick());
+  }
+
+  #overdue(held: Held, mono: number): void {
+    const { graceMs } = held.kind.settings;
+    held.giveUpMono = mono + graceMs;
+    this.#deps.events.emit("job.overdue", { jobId: held.run.id, worker: this.#deps.worker, fencedOut: false });
+    held.run.abort("timeout", `job ${held.run.id} passed its deadline; it has ${graceMs} ms to end`);
+  }
+
+  cancel(jobId: string): void {
+    const held = this.#held.get(jobId);
+    if (!held || held.settling || held.run.abortedBy !== undefined) return;
+    held.giveUpMono = this.#deps.clock.mono() + held.kind.settings.graceMs;
+    held.run.abort("cancelled", `job ${jobId} was cancelled`);
+  }
+
+  /** The handler does not end: its attempt does. What it still writes is refused by the fence. */
+  #giveUp(held: Held): void {
+    const cancelled = held.run.abortedBy === "cancelled";
+    this.#settle(
+      held,
+      cancelled
+        ? transitions.endCancelled(view(held), "cancelled; its handler did not end within the grace")
+        : this.#timedOut(held),
+    );
+  }
+
+  /** The job said that it lives: its deadline is one timeout from now. */
+  touched(run: Attempt): void {
+    const held = this.running(run);
+    if (!held) return;
+    const { timeoutMs, maxRuntimeMs } = held.kind.settings;
+    if (timeoutMs === null) return;
+    const cap = maxRuntimeMs === null ? Number.POSITIVE_INFINITY : held.startedMono + maxRuntimeMs;
+    held.deadlineMono = Math.min(this.#deps.clock.mono() + timeoutMs, cap);
+  }
+
+  /** After a pause longer than the lease allows: abort before anything is written. The fence is the real guard. */
+  checkTrust(): void {
+    const lateMs = this.#deps.clock.mono() - this.#deps.trustedUntil();
+    if (lateMs <= 0) return;
+    let lost = 0;
+    for (const held of this.#held.values()) {
+      if (held.untrusted) continue;
+      held.untrusted = true;
+      held.run.abort("lease-lost", `worker ${this.#deps.worker} was silent for longer than its lease allows`);
+      lost++;
+    }
+    if (lost > 0)
+      this.#deps.events.emit("lease.lost", { worker: this.#deps.worker, held: lost, lateMs: Math.round(lateMs) });
+  }
+
+  /** Tells every handler to stop. */
+  interruptAll(why: "shutdown" | "lease-lost", what: string): void {
+    for (const held of this.#held.values()) held.run.abort(why, what);
+  }
+
+  /** Gives back what still runs, at no cost to the jobs. */
+  releaseAll(reason: string): number {
+    const running = [...this.#held.values()].filter((held) => !held.settling);
+    for (const held of running) this.#settle(held, transitions.release(view(held), reason));
+    return running.length;
+  }
+
+  close(): void {
+    this.#over = true;
+    this.#ticker?.();
+    for (const held of this.#held.values()) held.run.over = true;
+  }
+}
+
+function view(held: Held): transitions.JobView {
+  return { id: held.run.id, state: "running", counters: held.job.counters };
+}
+
+function isThenable(value: unknown): value is PromiseLike<unknown> {
+  return typeof value === "object" && value !== null && typeof (value as { then?: unknown }).then === "function";
+}
