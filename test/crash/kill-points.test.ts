@@ -1,0 +1,168 @@
+// A worker is killed with SIGKILL at every point at which something is being written. Afterwards another process must find the
+// job, end it exactly once, and leave exactly one ledger row and one kept result per step.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { stepped, transfer } from "../support/jobs.ts";
+import { Place, untilState } from "../support/processes.ts";
+
+const CLAIM = "SET state = 1, worker";
+const POINTS = [
+  { point: `before:INSERT INTO outlive_workers`, what: "between taking the lock and writing its row", claimed: false },
+  {
+    point: `after:INSERT INTO outlive_workers`,
+    what: "after registering, before its first heartbeat",
+    claimed: false,
+    museum: 1,
+  },
+  { point: `before:${CLAIM}`, what: "inside BEGIN IMMEDIATE, before the claim's commit", claimed: false },
+  { point: `after:${CLAIM}`, what: "after the claim's commit, before the handler starts", claimed: true },
+  { point: `before:INSERT INTO ledger`, what: "before the commit of the user's rows and the success", claimed: true },
+  { point: `after:INSERT INTO ledger`, what: "after the commit of the user's rows and the success", claimed: false },
+];
+
+for (const { point, what, claimed } of POINTS) {
+  test(`a transfer whose worker is killed ${what} is committed exactly once`, async (t) => {
+    const place = new Place(t);
+    const engine = await place.engine();
+    await place.ledger(engine);
+    const { id } = await engine.enqueue(transfer, { n: 7 });
+
+    const child = place.child({ killAt: point });
+    assert.equal((await child.exited).signal, "SIGKILL", "the child died at the point");
+
+    const rescuer = place.child();
+    await rescuer.untilFact("working");
+    await untilState(engine, id, "succeeded");
+    assert.deepEqual(await place.ledgerRows(engine), [{ job: id, n: 7 }]);
+    const job = await engine.get(id);
+    assert.equal(job?.counters.crashes, claimed ? 1 : 0, "a crash is counted once, and only if it held the job");
+  });
+}
+
+const STEP_POINTS = [
+  {
+    point: "before:INSERT INTO outlive_steps",
+    what: "before its first step's commit",
+    first: 2,
+    second: 1,
+    lastStep: undefined,
+  },
+  {
+    point: "after:INSERT INTO outlive_steps",
+    what: "after its first step's commit",
+    first: 1,
+    second: 1,
+    lastStep: "first",
+  },
+  {
+    point: "after:INSERT INTO outlive_steps#2",
+    what: "after its last step's commit",
+    first: 1,
+    second: 1,
+    lastStep: "second",
+  },
+  { point: "before:SET state = 2", what: "before the settlement's commit", first: 1, second: 1, lastStep: "second" },
+];
+
+for (const { point, what, first, second, lastStep } of STEP_POINTS) {
+  test(`a job with steps whose worker is killed ${what} goes on from its last durable step`, async (t) => {
+    const place = new Place(t);
+    const engine = await place.engine();
+    const { id } = await engine.enqueue(stepped, {});
+    const child = place.child({ killAt: point });
+    assert.equal((await child.exited).signal, "SIGKILL");
+
+    const rescuer = place.child();
+    const started = await rescuer.untilFact("started", { kind: "stepped" });
+    assert.deepEqual(
+      started["interrupted"],
+      lastStep === undefined ? { how: "crashed" } : { how: "crashed", lastStep },
+    );
+    await untilState(engine, id, "succeeded");
+    const effects = place.effects();
+    assert.equal(effects.get(`first ${id}`), first);
+    assert.equal(effects.get(`second ${id}`), second);
+    const job = await engine.get(id);
+    assert.deepEqual(
+      job?.steps.map(({ name, result }) => [name, result]),
+      [
+        ["first", { at: "first" }],
+        ["second", ["first"]],
+      ],
+    );
+    assert.deepEqual(job?.result, { done: true });
+  });
+}
+
+test("a job whose worker is killed after the settlement's commit is over and does not run again", async (t) => {
+  const place = new Place(t);
+  const engine = await place.engine();
+  const { id } = await engine.enqueue(stepped, {});
+  const child = place.child({ killAt: "after:SET state = 2" });
+  assert.equal((await child.exited).signal, "SIGKILL");
+  const rescuer = place.child();
+  await rescuer.untilFact("working");
+  const { id: later } = await engine.enqueue(stepped, {});
+  await untilState(engine, later, "succeeded");
+  const job = await engine.get(id);
+  assert.equal(job?.state, "succeeded");
+  assert.equal(job?.fence, 1);
+  assert.equal(place.effects().get(`second ${id}`), 1);
+});
+
+for (const point of ["inside", "between"] as const) {
+  test(`a job killed ${point === "inside" ? "inside a step" : "between an effect and the next step"} repeats only what was not durable`, async (t) => {
+    const place = new Place(t);
+    const engine = await place.engine();
+    const { id } = await engine.enqueue(stepped, { stopAt: point });
+    const child = place.child();
+    await child.untilFact("waiting", { point });
+    child.kill();
+    const rescuer = place.child();
+    await rescuer.untilFact("working");
+    await untilState(engine, id, "succeeded");
+    const effects = place.effects();
+    assert.equal(effects.get(`first ${id}`), point === "inside" ? 2 : 1);
+    assert.equal(effects.get(`between ${id}`), point === "inside" ? 1 : 2);
+    assert.equal(effects.get(`second ${id}`), 1);
+  });
+}
+
+test("a recovery that is killed before or after any of its transactions is finished by the next one, in one incident", async (t) => {
+  for (const killAt of ["before:outlive_incidents", "after:INSERT INTO outlive_incidents", "before:SET completed_at"]) {
+    const place = new Place(t);
+    const engine = await place.engine();
+    const { id } = await engine.enqueue(stepped, { stopAt: "end" });
+    const victim = place.child();
+    await victim.untilFact("waiting", { point: "end" });
+    victim.kill();
+    await victim.exited;
+    const first = place.child({ killAt, recoverOnly: true });
+    assert.equal((await first.exited).signal, "SIGKILL", killAt);
+    const report = await engine.recover();
+    const incidents = await engine.incidents();
+    assert.equal(incidents.length, 1, `${killAt}: one death is one incident`);
+    assert.equal(incidents[0]!.jobCount, 1);
+    assert.ok(incidents[0]!.completedAt);
+    if (report)
+      assert.deepEqual(
+        report.recoveredJobs.map(({ jobId, decision }) => [jobId, decision]),
+        [[id, "retry"]],
+      );
+    const job = await engine.get(id);
+    assert.equal(job?.state, "queued");
+    assert.equal(job?.counters.crashes, 1);
+    assert.equal(await engine.recover(), null, "recovering again finds nothing");
+  }
+});
+
+test("a migration that is killed before or after its commit is done whole by the next open", async (t) => {
+  for (const killAt of ["before:CREATE TABLE outlive_jobs", "after:CREATE TABLE outlive_jobs"]) {
+    const place = new Place(t);
+    const child = place.child({ killAt });
+    assert.equal((await child.exited).signal, "SIGKILL", killAt);
+    const engine = await place.engine();
+    const { created } = await engine.enqueue(stepped, {});
+    assert.equal(created, true);
+  }
+});

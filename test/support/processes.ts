@@ -1,0 +1,191 @@
+// Children of tests: started, heard, killed, and never left behind. A test waits on the facts that they tell.
+import { type ChildProcess, fork } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { TestContext } from "node:test";
+import { fileURLToPath } from "node:url";
+import { type Engine, type EngineOptions, open } from "../../src/index.ts";
+import { sqlite } from "../../src/stores/sqlite/index.ts";
+import { jobs } from "./jobs.ts";
+
+export interface Fact {
+  readonly fact: string;
+  readonly [key: string]: unknown;
+}
+
+/** How long a fact may take before the test fails: generous, for a loaded machine. It is a limit, never a wait. */
+const FACT_MS = 60_000;
+
+export class Child {
+  readonly process: ChildProcess;
+  readonly facts: Fact[] = [];
+  readonly exited: Promise<{ code: number | null; signal: NodeJS.Signals | null }>;
+  readonly #heard = new Set<() => void>();
+  #stderr = "";
+
+  constructor(process: ChildProcess) {
+    this.process = process;
+    process.stderr?.on("data", (data: Buffer) => (this.#stderr += data.toString()));
+    process.on("message", (fact) => {
+      this.facts.push(fact as Fact);
+      for (const hear of this.#heard) hear();
+    });
+    this.exited = new Promise((resolve) => {
+      process.on("exit", (code, signal) => {
+        resolve({ code, signal });
+        for (const hear of this.#heard) hear();
+      });
+    });
+  }
+
+  get pid(): number {
+    return this.process.pid!;
+  }
+
+  kill(signal: NodeJS.Signals = "SIGKILL"): void {
+    this.process.kill(signal);
+  }
+
+  /** The first fact for which `is` holds, as soon as it is told. Rejects if the child ends without telling it. */
+  until(is: (fact: Fact) => boolean, what: string): Promise<Fact> {
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(
+        () => done(new Error(`not told within ${FACT_MS} ms: ${what}\n${this.#stderr}`)),
+        FACT_MS,
+      );
+      const hear = (): void => {
+        const fact = this.facts.find(is);
+        if (fact) done(null, fact);
+        else if (this.process.exitCode !== null || this.process.signalCode !== null)
+          done(new Error(`the child ended before: ${what}\n${this.#stderr}`));
+      };
+      const done = (error: Error | null, fact?: Fact): void => {
+        clearTimeout(timer);
+        this.#heard.delete(hear);
+        if (error) reject(error);
+        else resolve(fact!);
+      };
+      this.#heard.add(hear);
+      hear();
+    });
+  }
+
+  untilFact(fact: string, match: Record<string, unknown> = {}): Promise<Fact> {
+    return this.until(
+      (told) => told.fact === fact && Object.entries(match).every(([key, value]) => told[key] === value),
+      `${fact} ${JSON.stringify(match)}`,
+    );
+  }
+
+  untilEvent(name: string): Promise<Record<string, unknown>> {
+    const is = (told: Fact): boolean => told.fact === "event" && (told["event"] as { name: string }).name === name;
+    return this.until(is, `event ${name}`).then((told) => told["event"] as Record<string, unknown>);
+  }
+}
+
+export interface ChildOptions {
+  readonly concurrency?: number;
+  readonly heartbeat?: NonNullable<EngineOptions["heartbeat"]>;
+  readonly only?: readonly string[];
+  readonly recoverOnly?: boolean;
+  readonly killAt?: string;
+  /** Frozen at `killAt` instead of killed. */
+  readonly freeze?: boolean;
+  readonly execArgv?: readonly string[];
+}
+
+/** Short, so that silence is found while a test waits. Printed by the tests that depend on it. */
+export const SHORT = { interval: "200ms", lease: "1s", probe: "50ms", sweep: "1s" } as const;
+
+/** One temporary folder with one database, its children and its engines, all gone after the test. */
+export class Place {
+  readonly folder = mkdtempSync(join(tmpdir(), "outlive-test-"));
+  readonly path = join(this.folder, "jobs.db");
+  readonly url = `sqlite:${this.path}`;
+  readonly #effects = join(this.folder, "effects.txt");
+  readonly #children: Child[] = [];
+  readonly #engines: Engine[] = [];
+
+  constructor(t: TestContext) {
+    t.after(async () => {
+      for (const child of this.#children) child.kill("SIGKILL");
+      await Promise.all(this.#children.map((child) => child.exited));
+      for (const engine of this.#engines) await engine.close({ grace: "0ms" }).catch(() => {});
+      rmSync(this.folder, { recursive: true, force: true });
+    });
+  }
+
+  child(options: ChildOptions = {}): Child {
+    const { killAt, freeze, execArgv = [], ...given } = options;
+    const support = (name: string): string => fileURLToPath(new URL(name, import.meta.url));
+    const child = new Child(
+      fork(support("./worker-process.ts"), [this.url, JSON.stringify({ heartbeat: SHORT, ...given })], {
+        execArgv: [
+          "--disable-warning=ExperimentalWarning",
+          ...(killAt ? ["--import", support("./kill-at.ts")] : []),
+          ...execArgv,
+        ],
+        env: {
+          ...process.env,
+          OUTLIVE_EFFECTS: this.#effects,
+          ...(killAt ? { OUTLIVE_KILL_AT: killAt } : {}),
+          ...(freeze ? { OUTLIVE_KILL_SIGNAL: "SIGSTOP" } : {}),
+        },
+        stdio: ["ignore", "inherit", "pipe", "ipc"],
+      }),
+    );
+    this.#children.push(child);
+    return child;
+  }
+
+  async engine(options: EngineOptions = {}): Promise<Engine> {
+    const engine = await open(this.url, { jobs, logger: false, heartbeat: SHORT, ...options });
+    this.#engines.push(engine);
+    return engine;
+  }
+
+  /** The ledger of the transfers, without any constraint that could hide a double. */
+  async ledger(engine: Engine): Promise<void> {
+    await engine.transaction(sqlite, (tx) => tx.exec("CREATE TABLE IF NOT EXISTS ledger (job TEXT, n INTEGER)"));
+  }
+
+  ledgerRows(engine: Engine): Promise<{ job: string; n: number }[]> {
+    return engine.transaction(sqlite, (tx) =>
+      tx.all<{ job: string; n: number }>("SELECT job, n FROM ledger").map((row) => ({ ...row })),
+    );
+  }
+
+  /** How often each effect happened. */
+  effects(): Map<string, number> {
+    const counts = new Map<string, number>();
+    let text = "";
+    try {
+      text = readFileSync(this.#effects, "utf8");
+    } catch {
+      // None happened.
+    }
+    for (const line of text.split("\n").filter(Boolean)) counts.set(line, (counts.get(line) ?? 0) + 1);
+    return counts;
+  }
+}
+
+/** Resolves when `is` holds; asks again until it does. Rejects after a minute with what was seen last. */
+export async function untilTrue<T>(ask: () => Promise<T> | T, is: (value: T) => boolean, what: string): Promise<T> {
+  const giveUpAt = performance.now() + FACT_MS;
+  for (;;) {
+    const value = await ask();
+    if (is(value)) return value;
+    if (performance.now() > giveUpAt) throw new Error(`never came true: ${what}; last seen: ${JSON.stringify(value)}`);
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+}
+
+/** Resolves when the job is in that state. */
+export function untilState(engine: Engine, id: string, state: string): Promise<unknown> {
+  return untilTrue(
+    () => engine.get(id),
+    (job) => job?.state === state,
+    `job ${id} is ${state}`,
+  );
+}
