@@ -13,6 +13,7 @@ import { recoveryReport, type RecoveryReport, reportText } from "./core/report.t
 import { assertForm, type CommitForm, type NoPromise } from "./core/commit.ts";
 import type { JobFilter, KindCounts, ListPage, Store } from "./core/store.ts";
 import { systemClock, systemRandom } from "./platform/clock.ts";
+import { VERSION } from "./version.ts";
 import { openSqliteClient, sqlitePath } from "./stores/sqlite/client.ts";
 import { assertKey } from "./core/ids.ts";
 
@@ -43,12 +44,14 @@ export class Client {
   protected readonly store: Store;
   protected readonly contracts: ReadonlyMap<string, AnyContract>;
   readonly #newId = idSource(systemClock, systemRandom);
+  readonly #release: () => Promise<void>;
   #closed = false;
 
   /** Use `connect` or `open`. */
-  constructor(store: Store, contracts: ReadonlyMap<string, AnyContract>) {
+  constructor(store: Store, contracts: ReadonlyMap<string, AnyContract>, release: () => Promise<void>) {
     this.store = store;
     this.contracts = contracts;
+    this.#release = release;
   }
 
   /** Adds a job. Resolves when it is durable; calls of one turn of the event loop share one transaction. */
@@ -155,7 +158,7 @@ export class Client {
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
-    await this.store.close();
+    await this.#release();
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -168,6 +171,12 @@ export class Client {
     options: EnqueueOptions,
     newId: () => string = this.#newId,
   ): JobDraft | Promise<JobDraft> {
+    if (this.#closed)
+      throw new OutliveError(
+        ErrorCode.closed,
+        "This client is closed.",
+        "Nothing was enqueued. Connect or open again.",
+      );
     if (this.contracts.get(contract?.name) !== contract) throw unknownKind(contract?.name, this.contracts);
     return makeDraft(contract, input, options, newId);
   }
@@ -178,18 +187,46 @@ export async function connect(url: string, options: ClientOptions = {}): Promise
   const settings = engineSettings(options);
   const contracts = contractsOf(options.jobs ?? []);
   assertSqlite(url);
-  const store = openSqliteClient(
-    { clock: systemClock, random: systemRandom },
-    {
-      path: sqlitePath(url),
-      durability: options.durability ?? "full",
-      allowUnsafeSqlite: options.sqlite?.allowUnsafe ?? false,
-      allowNetworkFilesystem: options.sqlite?.allowNetworkFilesystem ?? false,
-    },
-  );
-  if (contracts.size > 0)
-    await store.declare([...contracts.values()].map((contract) => settingsWithDefaults(contract, settings)));
-  return new Client(store, contracts);
+  const { store, release } = sharedStore({
+    path: sqlitePath(url),
+    durability: options.durability ?? "full",
+    allowUnsafeSqlite: options.sqlite?.allowUnsafe ?? false,
+    allowNetworkFilesystem: options.sqlite?.allowNetworkFilesystem ?? false,
+  });
+  try {
+    const kinds = [...contracts.values()].map((contract) => settingsWithDefaults(contract, settings));
+    if (kinds.length > 0) await store.declare(kinds);
+    return new Client(store, contracts, release);
+  } catch (thrown) {
+    await release();
+    throw thrown;
+  }
+}
+
+/**
+ * One connection per file and process, however often a module is loaded again: a development server that reloads code would
+ * otherwise leave a connection behind with each change.
+ */
+function sharedStore(options: Parameters<typeof openSqliteClient>[1]): { store: Store; release: () => Promise<void> } {
+  const registry = Symbol.for(`outlive.client ${VERSION}`);
+  const place = globalThis as { [registry]?: Map<string, { store: Store; users: number }> };
+  const shared = (place[registry] ??= new Map());
+  const key = JSON.stringify(options);
+  const entry = shared.get(key) ?? {
+    store: openSqliteClient({ clock: systemClock, random: systemRandom }, options),
+    users: 0,
+  };
+  shared.set(key, entry);
+  entry.users++;
+  let released = false;
+  const release = async (): Promise<void> => {
+    if (released) return;
+    released = true;
+    if (--entry.users > 0) return;
+    shared.delete(key);
+    await entry.store.close();
+  };
+  return { store: entry.store, release };
 }
 
 export function assertSqlite(url: string): void {

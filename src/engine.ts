@@ -43,7 +43,8 @@ export interface Health {
   readonly workers: readonly WorkerRow[];
 }
 
-interface Wiring {
+/** What an engine is made of. Tests and the rig wrap its store. */
+export interface Wiring {
   readonly backend: SqliteBackend;
   readonly settings: EngineSettings;
   readonly contracts: ReadonlyMap<string, AnyContract>;
@@ -61,7 +62,7 @@ export class Engine extends Client {
 
   /** Use `open`. */
   constructor(wiring: Wiring) {
-    super(wiring.backend.store, wiring.contracts);
+    super(wiring.backend.store, wiring.contracts, () => wiring.backend.store.close());
     this.#wiring = wiring;
     this.#lookout = new Lookout({
       clock: wiring.clock,

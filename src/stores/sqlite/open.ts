@@ -1,7 +1,6 @@
 // Opening the SQLite store: the file, its safety, its schema, its WAL, and what belongs to it beside the port (liveness lock,
 // bell, keeper). Everything that can be wrong with the file is said here, before anything runs.
-import { type Clock, pause, type Random } from "../../core/clock.ts";
-import { ErrorCode } from "../../core/errors.ts";
+import type { Clock, Random } from "../../core/clock.ts";
 import type { Emitter } from "../../core/events.ts";
 import { idSource } from "../../core/ids.ts";
 import type { Backend } from "../../core/incarnation.ts";
@@ -14,6 +13,7 @@ import { startKeeperThread } from "./keeper.ts";
 import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "./lock.ts";
 import { assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
 import { SqliteStore } from "./store.ts";
+import { whenFree } from "./when-free.ts";
 
 export interface OpenSqliteDeps {
   readonly clock: Clock;
@@ -33,10 +33,10 @@ export interface SqliteBackend extends Backend {
 export async function openSqlite(deps: OpenSqliteDeps, options: DatabaseOptions): Promise<SqliteBackend> {
   const { clock, random, events, bootId } = deps;
   const memory = options.path === ":memory:";
-  const db = await whenFree(deps, () => new Database(options));
+  const db = await whenFree(clock, random, () => new Database(options));
   try {
     if (schemaVersion(db) > SCHEMA_VERSION) assertSchema(db);
-    await whenFree(deps, () => migrate(db));
+    await whenFree(clock, random, () => migrate(db));
     if (!memory) makeSideFolder(options.path);
   } catch (thrown) {
     db.close();
@@ -81,22 +81,6 @@ export async function openSqlite(deps: OpenSqliteDeps, options: DatabaseOptions)
       );
     },
   };
-}
-
-/** A file that another process is opening or migrating is busy for a moment. */
-async function whenFree<T>(deps: OpenSqliteDeps, work: () => T): Promise<T> {
-  const { clock, random } = deps;
-  const giveUpAt = clock.mono() + 30_000;
-  for (;;) {
-    try {
-      return work();
-    } catch (thrown) {
-      const busy =
-        (thrown as { errcode?: number }).errcode === 5 || (thrown as { code?: string }).code === ErrorCode.storeBusy;
-      if (!busy || clock.mono() > giveUpAt) throw thrown;
-      await pause(clock, 1 + random.next() * 20);
-    }
-  }
 }
 
 /** A database that lives in one process dies with it: there is nobody to prove anything to. */

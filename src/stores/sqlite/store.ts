@@ -31,7 +31,8 @@ import type { Change } from "../../core/transitions.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
 import type { Bell } from "./bell.ts";
 import { claimReady, promoteDue } from "./claim.ts";
-import type { Database } from "./database.ts";
+import { type Database, inOurWords } from "./database.ts";
+import { whenFree } from "./when-free.ts";
 import { insertJobs } from "./enqueue.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import { countJobs, getJob, listJobs } from "./inspect.ts";
@@ -169,8 +170,8 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return this.#writer.write("deregistering a worker", () => this.#workers.deregister(worker, this.#now()));
   }
 
-  async workers(query: WorkerQuery): Promise<readonly WorkerRow[]> {
-    return this.#workers.list(query);
+  workers(query: WorkerQuery): Promise<readonly WorkerRow[]> {
+    return this.#read("listing workers", () => this.#workers.list(query));
   }
 
   raiseEpoch(): Promise<number> {
@@ -186,7 +187,8 @@ export class SqliteStore implements Store<SqliteTransaction> {
   }
 
   async expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]> {
-    if (this.#recovering.overdue(marginMs, 1, this.#now()).length === 0) return [];
+    const any = await this.#read("looking for overdue jobs", () => this.#recovering.overdue(marginMs, 1, this.#now()));
+    if (any.length === 0) return [];
     const overdue = await this.#writer.write("fencing out overdue jobs", () =>
       this.#recovering.expire(marginMs, limit, decide, this.#now()),
     );
@@ -198,7 +200,9 @@ export class SqliteStore implements Store<SqliteTransaction> {
     request: PurgeRequest,
   ): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }> {
     const now = this.#now();
-    const { jobs, incidents, more } = this.#purging.candidates(request, now);
+    const { jobs, incidents, more } = await this.#read("looking for old jobs", () =>
+      this.#purging.candidates(request, now),
+    );
     if (jobs.length === 0 && incidents.length === 0) return { jobs: 0, incidents: 0, more };
     return {
       ...(await this.#writer.write("purging", () => this.#purging.delete(jobs, incidents, request, now))),
@@ -206,16 +210,16 @@ export class SqliteStore implements Store<SqliteTransaction> {
     };
   }
 
-  async get(id: string): Promise<JobDetails | null> {
-    return getJob(this.#db, id);
+  get(id: string): Promise<JobDetails | null> {
+    return this.#read(`reading job ${id}`, () => getJob(this.#db, id));
   }
 
-  async list(filter: JobFilter, limit: number, after: string | null): Promise<ListPage> {
-    return listJobs(this.#db, filter, limit, after);
+  list(filter: JobFilter, limit: number, after: string | null): Promise<ListPage> {
+    return this.#read("listing jobs", () => listJobs(this.#db, filter, limit, after));
   }
 
-  async counts(): Promise<readonly KindCounts[]> {
-    return countJobs(this.#db);
+  counts(): Promise<readonly KindCounts[]> {
+    return this.#read("counting jobs", () => countJobs(this.#db));
   }
 
   async cancel(id: string, actor: string): Promise<OperatorAnswer> {
@@ -238,31 +242,27 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return known;
   }
 
-  async incidents(limit: number, after: string | null): Promise<readonly IncidentSummary[]> {
-    return listIncidents(this.#db, limit, after);
+  incidents(limit: number, after: string | null): Promise<readonly IncidentSummary[]> {
+    return this.#read("listing incidents", () => listIncidents(this.#db, limit, after));
   }
 
-  async incident(id: string): Promise<Incident | null> {
-    return getIncident(this.#db, id);
+  incident(id: string): Promise<Incident | null> {
+    return this.#read(`reading incident ${id}`, () => getIncident(this.#db, id));
   }
 
-  async latestRecovery(): Promise<readonly Incident[]> {
-    return latestRecovery(this.#db);
+  latestRecovery(): Promise<readonly Incident[]> {
+    return this.#read("reading the latest recovery", () => latestRecovery(this.#db));
   }
 
-  async health(): Promise<StoreHealth> {
-    const { journal_mode } = this.#db.sql("PRAGMA journal_mode").get() as { journal_mode: string };
-    const { page_count } = this.#db.sql("PRAGMA page_count").get() as { page_count: number };
-    const { page_size } = this.#db.sql("PRAGMA page_size").get() as { page_size: number };
-    return {
-      ok: true,
-      detail: {
-        path: this.#db.path,
-        journalMode: journal_mode,
-        bytes: page_count * page_size,
-        lastGroupCommit: this.#writer.lastGroup,
-      },
-    };
+  health(): Promise<StoreHealth> {
+    return this.#read("asking for the store's health", () => {
+      const pragma = (name: string): string | number =>
+        Object.values(this.#db.sql(`PRAGMA ${name}`).get()!)[0] as never;
+      const bytes = Number(pragma("page_count")) * Number(pragma("page_size"));
+      const durability = pragma("synchronous") === 2 ? "full" : "relaxed";
+      const detail = { path: this.#db.path, journalMode: pragma("journal_mode"), durability, bytes };
+      return { ok: true, detail: { ...detail, lastGroupCommit: this.#writer.lastGroup } };
+    });
   }
 
   onBell(listener: () => void): () => void {
@@ -283,6 +283,15 @@ export class SqliteStore implements Store<SqliteTransaction> {
 
   #now(): number {
     return this.#deps.clock.now();
+  }
+
+  /** A read is refused as busy only while another process opens the file first or closes it last: for a moment. */
+  async #read<T>(doing: string, read: () => T): Promise<T> {
+    try {
+      return await whenFree(this.#deps.clock, this.#deps.random, read);
+    } catch (thrown) {
+      throw inOurWords(doing, thrown);
+    }
   }
 
   /** This process at once, the others by the bell. */

@@ -1,0 +1,103 @@
+// The store applied what was asked, but its answer never came. Nothing may be lost or done twice, and a claim that nobody knows
+// of goes back at no cost to the job. The store is wrapped; the engine has no hook for this.
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test, type TestContext } from "node:test";
+import { engineSettings } from "../../src/config.ts";
+import { toStoredError } from "../../src/core/errors.ts";
+import { EventBus } from "../../src/core/events.ts";
+import type { SettleAndClaim, Settlement, Store } from "../../src/core/store.ts";
+import { Engine } from "../../src/engine.ts";
+import { type EngineEvent, job } from "../../src/index.ts";
+import { systemClock as clock, systemRandom as random } from "../../src/platform/clock.ts";
+import { processIdentity } from "../../src/platform/identity.ts";
+import { openSqlite } from "../../src/stores/sqlite/open.ts";
+import { SHORT, untilState, untilTrue } from "../support/processes.ts";
+
+type Loses = (settlements: readonly Settlement[], answer: SettleAndClaim) => boolean;
+
+async function engineThatLoses(
+  t: TestContext,
+  jobs: readonly object[],
+  loses: Loses,
+): Promise<{ engine: Engine; events: EngineEvent[] }> {
+  const folder = mkdtempSync(join(tmpdir(), "outlive-test-"));
+  const bus = new EventBus(toStoredError);
+  const events: EngineEvent[] = [];
+  bus.onAny((event) => events.push(event));
+  const identity = processIdentity();
+  const backend = await openSqlite(
+    { clock, random, events: bus, bootId: identity.bootId },
+    { path: join(folder, "jobs.db") },
+  );
+  const store: Store = new Proxy(backend.store, {
+    get(target, name) {
+      if (name === "settleAndClaim") {
+        return async (...asked: Parameters<Store["settleAndClaim"]>) => {
+          const answer = await target.settleAndClaim(...asked);
+          if (loses(asked[1], answer)) throw new Error("the answer was lost");
+          return answer;
+        };
+      }
+      const value = Reflect.get(target, name, target) as unknown;
+      return typeof value === "function" ? (value.bind(target) as unknown) : value;
+    },
+  });
+  const settings = engineSettings({ heartbeat: SHORT });
+  const contracts = new Map((jobs as { name: string }[]).map((contract) => [contract.name, contract as never]));
+  const wrapped = { ...backend, store: store as typeof backend.store };
+  const engine = new Engine({ backend: wrapped, settings, contracts, clock, random, bus, identity, memory: false });
+  await backend.store.declare((jobs as { settings: never }[]).map((contract) => contract.settings));
+  t.after(async () => {
+    await engine.close();
+    rmSync(folder, { recursive: true, force: true });
+  });
+  return { engine, events };
+}
+
+test("a claim whose answer was lost is given back at no cost and runs", async (t) => {
+  let runs = 0;
+  const task = job<{ n: number }>("task").handle(() => void runs++);
+  let lost = 0;
+  const { engine, events } = await engineThatLoses(t, [task], (_, answer) => answer.claimed.length > 0 && lost++ === 0);
+  const { id } = await engine.enqueue(task, { n: 1 });
+  await engine.start({ concurrency: 2 });
+  await untilState(engine, id, "succeeded");
+  assert.equal(lost >= 1, true);
+  assert.equal(runs, 1);
+  const done = await engine.get(id);
+  assert.deepEqual(done?.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 1 });
+  assert.equal(done?.fence, 2);
+  assert.ok(events.some(({ name }) => name === "job.released"));
+});
+
+for (const [what, handler, end] of [
+  ["success", () => {}, { state: "succeeded", errors: 0 }],
+  ["failure", () => Promise.reject(new Error("no")), { state: "dead", errors: 1 }],
+] as const) {
+  test(`a settlement whose answer was lost is sent again and changes nothing: one ${what} is counted once`, async (t) => {
+    let runs = 0;
+    const task = job<{ n: number }>("task", { retry: { errors: 1 } }).handle(() => {
+      runs++;
+      return handler();
+    });
+    let lost = 0;
+    const { engine, events } = await engineThatLoses(t, [task], (settlements) => settlements.length > 0 && lost++ < 2);
+    const { id } = await engine.enqueue(task, { n: 1 });
+    const worker = await engine.start({ concurrency: 2 });
+    await untilState(engine, id, end.state);
+    await untilTrue(
+      () => worker.held,
+      (held) => held === 0,
+      "the worker knows that it is settled",
+    );
+    assert.equal(lost, 3, "lost twice, heard at the third");
+    const done = await engine.get(id);
+    assert.equal(done?.counters.errors, end.errors);
+    assert.equal(done?.fence, 1);
+    assert.equal(runs, 1);
+    assert.ok(!events.some(({ name }) => name === "write.rejected"), "a repetition is not a stale write");
+  });
+}
