@@ -1,37 +1,23 @@
-// `open()` and the engine: wiring of options, store, recovery and workers. Opening finishes recovery before it accepts work.
-import { createHash } from "node:crypto";
-import { Client, assertSqlite, contractsOf, unknownKind } from "./client.ts";
-import {
-  DEFAULT_GRACE,
-  type EngineOptions,
-  type EngineSettings,
-  engineSettings,
-  type WorkOptions,
-  workSettings,
-} from "./config.ts";
-import { settingsWithDefaults } from "./contract.ts";
-import type { Clock, Random } from "./core/clock.ts";
+// The engine: a client that can also work, recover and operate. Made by `open()` (open.ts).
+import { Client, type Report } from "./client.ts";
+import { DEFAULT_GRACE, type EngineSettings, type WorkOptions, workSettings } from "./config.ts";
+import { type Clock, pause, type Random } from "./core/clock.ts";
 import type { AnyContract } from "./core/contract.ts";
 import { type Duration, durationMs } from "./core/duration.ts";
-import { invalidInput } from "./core/enqueue.ts";
 import { ErrorCode, OutliveError, toStoredError } from "./core/errors.ts";
-import { EventBus, type EventName, type Listener } from "./core/events.ts";
+import type { EventBus, EventName, Listener } from "./core/events.ts";
 import { assertKey, idSource } from "./core/ids.ts";
 import type { JobState } from "./core/job.ts";
-import type { Json } from "./core/json.ts";
-import type { RunnableKind } from "./core/kind.ts";
 import { Lookout } from "./core/lookout.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
 import { NOTHING_CHECKED, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
 import type { KindCounts, OperatorAnswer } from "./core/store.ts";
-import { systemClock, systemRandom } from "./platform/clock.ts";
-import { processIdentity, type ProcessIdentity } from "./platform/identity.ts";
-import { sqlitePath } from "./stores/sqlite/client.ts";
-import { openSqlite, type SqliteBackend } from "./stores/sqlite/open.ts";
-import { attachLog, consoleLogger } from "./telemetry/log.ts";
+import type { ProcessIdentity } from "./platform/identity.ts";
+import type { SqliteBackend } from "./stores/sqlite/open.ts";
+import { childId, runnableKinds } from "./runnable.ts";
 import { VERSION } from "./version.ts";
+import { type Explanation, explain } from "./why.ts";
 import { type WorkerHandle, WorkerHost } from "./worker-host.ts";
-import type { Report } from "./client.ts";
 
 /** How this process and its store are. */
 export interface Health {
@@ -91,7 +77,7 @@ export class Engine extends Client {
         "Stop it first, or open a second engine.",
       );
     const { backend, settings, clock, random, bus, identity } = this.#wiring;
-    const kinds = this.#runnable(options.only);
+    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings);
     const { concurrency, graceMs } = workSettings(options, [...kinds.keys()]);
     const host = await WorkerHost.start(
       {
@@ -193,6 +179,21 @@ export class Engine extends Client {
     return pass.incidents.length === 0 ? null : this.report();
   }
 
+  /** Why a job is not running, or how it runs. Null: there is no such job. */
+  async why(id: string): Promise<Explanation | null> {
+    assertKey(id, "The job's id");
+    const { backend, clock } = this.#wiring;
+    return explain({ store: backend.store, now: () => clock.now(), pause: (ms) => pause(clock, ms) }, id);
+  }
+
+  /** For supervisors: what is known of the death of a process of this machine ("killed by SIGKILL"), kept for the report. */
+  async noteDeath(pid: number, what: string): Promise<void> {
+    const { bootId } = this.#wiring.identity;
+    for (const worker of await this.workers()) {
+      if (worker.pid === pid && worker.bootId === bootId) await this.store.note(worker.id, what);
+    }
+  }
+
   /** Stops the worker of this process, if one runs, and closes the store. */
   override async close(options: { readonly grace?: Duration } = {}): Promise<void> {
     await this.#host?.stop({ graceMs: durationMs(options.grace ?? DEFAULT_GRACE, "grace") }).catch(() => {});
@@ -253,55 +254,6 @@ export class Engine extends Client {
         { kind: name },
       );
   }
-
-  #runnable(only: WorkOptions["only"]): ReadonlyMap<string, RunnableKind> {
-    const runnable = new Map<string, RunnableKind>();
-    for (const name of only?.map((kind) => kind.name) ?? [...this.contracts.keys()]) {
-      const contract = this.contracts.get(name);
-      if (!contract) throw unknownKind(name, this.contracts);
-      const { handler, schema, backoff } = contract;
-      if (!handler) {
-        if (only)
-          throw new OutliveError(
-            ErrorCode.kindUnknown,
-            `The kind ${name} has no handler in this process.`,
-            "Import the module that calls `.handle` before you start the worker.",
-            { kind: name },
-          );
-        continue;
-      }
-      runnable.set(name, {
-        settings: settingsWithDefaults(contract, this.#wiring.settings),
-        parse: schema && parser(name, schema),
-        handler,
-        delayMs: backoff,
-      });
-    }
-    if (runnable.size === 0)
-      throw new OutliveError(
-        ErrorCode.kindUnknown,
-        "This worker has nothing to run: none of the jobs has a handler here.",
-        "Pass `jobs` to open() and import the modules that call `.handle`.",
-      );
-    return runnable;
-  }
-}
-
-/** The id of a child is made of its parent's; a long line of descendants must not outgrow what an id may be. */
-function childId(id: string): string {
-  return id.length <= 64 ? id : `c-${createHash("sha256").update(id).digest("hex").slice(0, 40)}`;
-}
-
-/** The stored input through the schema, as the handler sees it. */
-function parser(kind: string, schema: NonNullable<AnyContract["schema"]>): (input: Json) => unknown {
-  return (input) => {
-    const unwrap = (result: { issues?: readonly { message: string }[] | undefined; value?: unknown }): unknown => {
-      if (result.issues && result.issues.length > 0) throw invalidInput(kind, result.issues);
-      return result.value;
-    };
-    const result = schema["~standard"].validate(input);
-    return result instanceof Promise ? result.then(unwrap) : unwrap(result);
-  };
 }
 
 function done(id: string, change: string, answer: OperatorAnswer): JobState {
@@ -332,48 +284,4 @@ function done(id: string, change: string, answer: OperatorAnswer): JobState {
         { jobId: id, holder: answer.holder, dedupeKey: answer.dedupeKey },
       );
   }
-}
-
-/**
- * Opens a store: `sqlite:./jobs.db`, or `sqlite::memory:` for tests. Creates and migrates the file, recovers the work of
- * workers that died, and only then resolves.
- */
-export async function open(url: string, options: EngineOptions = {}): Promise<Engine> {
-  const settings = engineSettings(options);
-  assertSqlite(url);
-  const contracts = contractsOf(options.jobs ?? []);
-  const bus = new EventBus(toStoredError);
-  if (options.logger !== false) attachLog(bus, options.logger ?? consoleLogger);
-  if (options.onEvent) bus.onAny(options.onEvent);
-  const identity = processIdentity();
-  const clock = systemClock;
-  const random = systemRandom;
-  const path = sqlitePath(url);
-  const backend = await openSqlite(
-    { clock, random, events: bus, bootId: identity.bootId },
-    {
-      path,
-      durability: options.durability ?? "full",
-      allowUnsafeSqlite: options.sqlite?.allowUnsafe ?? false,
-      allowNetworkFilesystem: options.sqlite?.allowNetworkFilesystem ?? false,
-    },
-  );
-  const engine = new Engine({
-    backend,
-    settings,
-    contracts,
-    clock,
-    random,
-    bus,
-    identity,
-    memory: path === ":memory:",
-  });
-  try {
-    await backend.store.declare([...contracts.values()].map((contract) => settingsWithDefaults(contract, settings)));
-    await engine.recoverAtOpen();
-  } catch (thrown) {
-    await engine.close();
-    throw thrown;
-  }
-  return engine;
 }

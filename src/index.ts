@@ -1,6 +1,8 @@
 // The public surface: a list that somebody typed.
 export { job } from "./contract.ts";
-export { type Engine, type Health, open } from "./engine.ts";
+export { open } from "./open.ts";
+export type { Engine, Health } from "./engine.ts";
+export type { Explanation } from "./why.ts";
 export type { WorkerHandle } from "./worker-host.ts";
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
 export type { BackoffOptions, EngineOptions, KindOptions, RetryOptions, WorkOptions } from "./config.ts";

@@ -56,6 +56,7 @@ export async function recoverDead(
     if (signal?.aborted) break;
     try {
       const done = await recoverWorker(deps, worker, death, { id: recovery, startedAt, by, ...findings }, signal);
+      if (!done) continue;
       incidents.push(done.incident);
       jobs.push(...done.jobs);
     } catch (thrown) {
@@ -74,29 +75,31 @@ async function recoverWorker(
   death: Death,
   recovery: { id: string; startedAt: number; by: string; integrity: string; walFrames: number },
   signal: AbortSignal | undefined,
-): Promise<{ incident: string; jobs: RecoveredJob[] }> {
+): Promise<{ incident: string; jobs: RecoveredJob[] } | null> {
   const { store, events } = deps;
   const jobs: RecoveredJob[] = [];
-  const incident = deps.newId();
+  const newIncident = deps.newId();
   for (;;) {
     const answer = await store.recover({
       worker,
       death,
       recovery,
-      incident,
+      incident: newIncident,
       limit: RECOVERY_BATCH,
       decide: decideCrash,
     });
+    const { incident } = answer;
+    if (incident === null) return null;
     if (jobs.length === 0)
       events.emit("worker.gone", {
         worker: worker.id,
         how: death.how,
-        incident: answer.incident,
+        incident,
         evidence: death.evidence,
       });
     for (const job of answer.jobs) {
       jobs.push(job);
-      events.emit("job.recovered", { ...job, incident: answer.incident, worker: worker.id });
+      events.emit("job.recovered", { ...job, incident, worker: worker.id });
       if (job.decision === "quarantine")
         events.emit("job.quarantined", {
           jobId: job.jobId,
@@ -106,9 +109,9 @@ async function recoverWorker(
     }
     if (answer.done) {
       await clean(deps, worker);
-      return { incident: answer.incident, jobs };
+      return { incident, jobs };
     }
-    if (signal?.aborted) return { incident: answer.incident, jobs };
+    if (signal?.aborted) return { incident, jobs };
   }
 }
 

@@ -120,7 +120,8 @@ export interface RecoveredJob {
 }
 
 export interface RecoverAnswer {
-  readonly incident: string;
+  /** Null: it was not dead, or its recovery was over already; nothing was written. */
+  readonly incident: string | null;
   readonly jobs: readonly RecoveredJob[];
   /** False: more are left, ask again. */
   readonly done: boolean;
@@ -150,6 +151,8 @@ export interface KindCounts {
   readonly paused: boolean;
   /** Could be claimed now. */
   readonly ready: number;
+  /** How long the oldest of those has been ready; null: none is. */
+  readonly oldestReadyMs: number | null;
   /** Queued, but not due yet. */
   readonly delayed: number;
   readonly running: number;
@@ -242,7 +245,8 @@ export interface Store<Tx = unknown> {
   /**
    * One transaction of a recovery: marks the worker `recovering` (`gone` with the last one), opens or continues its one incident,
    * and for at most `limit` jobs that it still holds writes the decision, guarded by (worker, fence, running), the history
-   * row and the incident's row. Safe to repeat and to run beside another recovery.
+   * row and the incident's row. Safe to repeat and to run beside another recovery. Checked: the worker is not over, and one
+   * that was taken for silent has not beaten since the request's row was read.
    */
   recover(request: RecoverRequest): Promise<RecoverAnswer>;
 
@@ -255,6 +259,10 @@ export interface Store<Tx = unknown> {
   get(id: string): Promise<JobDetails | null>;
   list(filter: JobFilter, limit: number, after: string | null): Promise<ListPage>;
   counts(): Promise<readonly KindCounts[]>;
+  /** How many ready jobs of its kind would be claimed before this one; null: it is not ready. */
+  ahead(id: string): Promise<number | null>;
+  /** Which process holds the store's write lock just now, as far as this host can tell; null: none, or not known. */
+  writer(): Promise<{ readonly pid: number; readonly command: string } | null>;
 
   /** A queued job is cancelled; a running one is asked to end and its worker told. */
   cancel(id: string, actor: string): Promise<OperatorAnswer>;

@@ -159,6 +159,12 @@ export function endCancelled(job: JobView, reason: string): Change {
   return change(job, "endCancelled", { to: "cancelled", outcome: "cancelled", reason });
 }
 
+/** A cancel that was asked for while the attempt ran is honoured however the attempt ended: the job is not queued again. */
+export function honourCancel(ended: Change): Change {
+  if (ended.to !== "queued") return ended;
+  return { ...ended, to: "cancelled", delayMs: 0, reason: `${ended.reason}; its cancel had been asked for` };
+}
+
 /** The stored input does not fit the kind's schema any more, or is not JSON: no attempt can succeed. */
 export function refuse(job: JobView, error: StoredError): Change {
   return change(job, "refuse", {

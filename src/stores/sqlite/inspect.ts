@@ -77,8 +77,22 @@ function stateTerm(state: JobState): string {
   return STATE[state] > STATE.succeeded ? `j.state = ${STATE[state]} AND j.state > 2` : `j.state = ${STATE[state]}`;
 }
 
+/** The ready index is in the order of claims, so those ahead are one range of it. */
+export function countAhead(db: Database, id: string): number | null {
+  const row = db.sql("SELECT seq, kind, priority FROM outlive_jobs WHERE id = ? AND state = 0 AND lane = 1").get(id) as
+    | { seq: number; kind: number; priority: number }
+    | undefined;
+  if (!row) return null;
+  const { n } = db
+    .sql(
+      `SELECT count(*) AS n FROM outlive_jobs WHERE state = 0 AND lane = 1 AND kind = ? AND (priority > ? OR (priority = ? AND seq < ?))`,
+    )
+    .get(row.kind, row.priority, row.priority, row.seq) as { n: number };
+  return n;
+}
+
 /** Every number comes from an index that holds only such rows; succeeded ones are counted in the table of kinds. */
-export function countJobs(db: Database): KindCounts[] {
+export function countJobs(db: Database, now: number): KindCounts[] {
   const kinds = db.sql("SELECT id, name, paused, succeeded FROM outlive_kinds ORDER BY name").all() as unknown as {
     id: number;
     name: string;
@@ -89,7 +103,7 @@ export function countJobs(db: Database): KindCounts[] {
     const rows = db.sql(sql).all() as { kind: number; n: number }[];
     return new Map(rows.map(({ kind, n }) => [kind, n]));
   };
-  const ready = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 0 AND lane = 1 GROUP BY kind");
+  const ready = readyJobs(db);
   const alone = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 0 AND lane = 2 GROUP BY kind");
   const delayed = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 0 AND lane = 0 GROUP BY kind");
   const running = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 1 GROUP BY kind");
@@ -101,7 +115,8 @@ export function countJobs(db: Database): KindCounts[] {
   return kinds.map(({ id, name, paused, succeeded }) => ({
     kind: name,
     paused: paused === 1,
-    ready: (ready.get(id) ?? 0) + (alone.get(id) ?? 0),
+    ready: (ready.get(id)?.n ?? 0) + (alone.get(id) ?? 0),
+    oldestReadyMs: ready.has(id) ? Math.max(0, now - ready.get(id)!.since) : null,
     delayed: delayed.get(id) ?? 0,
     running: running.get(id) ?? 0,
     succeeded,
@@ -109,4 +124,13 @@ export function countJobs(db: Database): KindCounts[] {
     cancelled: cancelled.get(id) ?? 0,
     quarantined: quarantined.get(id) ?? 0,
   }));
+}
+
+/** The ready jobs of each kind, and since when the one that was enqueued first has been ready. */
+function readyJobs(db: Database): ReadonlyMap<number, { n: number; since: number }> {
+  const rows = db
+    .sql("SELECT kind, count(*) AS n, min(seq) AS first FROM outlive_jobs WHERE state = 0 AND lane = 1 GROUP BY kind")
+    .all() as { kind: number; n: number; first: number }[];
+  const since = db.sql("SELECT max(created_at, ifnull(run_at, 0)) AS at FROM outlive_jobs WHERE seq = ?");
+  return new Map(rows.map(({ kind, n, first }) => [kind, { n, since: (since.get(first) as { at: number }).at }]));
 }

@@ -36,6 +36,7 @@ export class Recovering {
 
   recover(request: RecoverRequest, now: number): RecoverAnswer {
     const worker = this.#workers.seqOf(request.worker.id);
+    if (!this.#isDead(request, worker)) return { incident: null, jobs: [], done: true };
     const { id: incident, cursor, heldAtDeath } = this.#openIncident(request, worker, now);
     const rows = this.#db
       .sql(
@@ -48,6 +49,20 @@ export class Recovering {
     const done = rows.length < request.limit;
     if (done) this.#closeIncident(incident, worker, now);
     return { incident, jobs, done };
+  }
+
+  /**
+   * Between the look and this transaction the worker may have left in peace, been recovered by somebody else, or, if it was
+   * only silent, beaten again. Who is over and still holds jobs is recovered again: an earlier recovery could not.
+   */
+  #isDead({ worker: { beats }, death }: RecoverRequest, worker: number): boolean {
+    const row = this.#db.sql("SELECT state, beats FROM outlive_workers WHERE seq = ?").get(worker) as
+      | { state: string; beats: number }
+      | undefined;
+    if (!row) return false;
+    if (row.state === "live") return death.how === "gone" || row.beats === beats;
+    if (row.state === "recovering") return true;
+    return this.#db.sql("SELECT 1 FROM outlive_jobs WHERE state = 1 AND worker = ?").get(worker) !== undefined;
   }
 
   /** One incident per death: the first transaction opens it, whoever comes later goes on with it. */

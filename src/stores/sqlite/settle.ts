@@ -4,7 +4,7 @@ import { JOB_STATES, OUTCOMES } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
 import { mustRunAlone } from "../../core/blame.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../../core/store.ts";
-import type { Change } from "../../core/transitions.ts";
+import { type Change, honourCancel } from "../../core/transitions.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
 import { LANE, OUTCOME, STATE } from "./schema.ts";
@@ -53,9 +53,17 @@ export class Settling {
     return changes === 1;
   }
 
-  #end(lease: Lease, change: Change, now: number): boolean {
+  /** What became of the row since the claim counts: a step has set its crashes back, a cancel was asked for. */
+  #end(lease: Lease, settled: Change, now: number): boolean {
     const where = { sql: OWNED, values: [lease.row, lease.fence, lease.epoch, this.#workers.seqOf(lease.worker)] };
-    if (!applyChange(this.#db, change, now, where)) return false;
+    const row = this.#db
+      .sql(`SELECT crashes, blamed, cancel_requested FROM outlive_jobs WHERE ${OWNED}`)
+      .get(...where.values) as { crashes: number; blamed: number; cancel_requested: number } | undefined;
+    if (!row) return false;
+    const { crashes, blamed } = row;
+    const kept = { ...settled, counters: { ...settled.counters, crashes, blamed } };
+    const change = row.cancel_requested === 1 ? honourCancel(kept) : kept;
+    applyChange(this.#db, change, now, where);
     writeHistory(this.#db, {
       job: lease.row,
       at: now,

@@ -35,7 +35,8 @@ import { type Database, inOurWords } from "./database.ts";
 import { whenFree } from "./when-free.ts";
 import { insertJobs } from "./enqueue.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
-import { countJobs, getJob, listJobs } from "./inspect.ts";
+import { countAhead, countJobs, getJob, listJobs } from "./inspect.ts";
+import { lockHolder } from "./lock-holder.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
 import { Purging } from "./purge.ts";
@@ -219,7 +220,15 @@ export class SqliteStore implements Store<SqliteTransaction> {
   }
 
   counts(): Promise<readonly KindCounts[]> {
-    return this.#read("counting jobs", () => countJobs(this.#db));
+    return this.#read("counting jobs", () => countJobs(this.#db, this.#now()));
+  }
+
+  ahead(id: string): Promise<number | null> {
+    return this.#read(`counting what is ahead of ${id}`, () => countAhead(this.#db, id));
+  }
+
+  async writer(): Promise<{ readonly pid: number; readonly command: string } | null> {
+    return lockHolder(this.#db.path);
   }
 
   async cancel(id: string, actor: string): Promise<OperatorAnswer> {

@@ -66,12 +66,15 @@ export class Workers {
     return { epoch };
   }
 
-  /** The worker as it may claim, or null if its row is not live. */
+  /**
+   * The worker as it may claim, or null if its row is not live. The epoch is the store's present one, not that of the worker's
+   * registration: another open may have raised it since (two that start at once), and (epoch, fence) of a job must not fall.
+   */
   live(id: string): { seq: number; id: string; epoch: number } | null {
-    const row = this.#db
-      .sql("SELECT seq, epoch FROM outlive_workers WHERE seq = ? AND state = 'live'")
-      .get(this.seqOf(id)) as { seq: number; epoch: number } | undefined;
-    return row ? { seq: row.seq, id, epoch: row.epoch } : null;
+    const row = this.#db.sql("SELECT seq FROM outlive_workers WHERE seq = ? AND state = 'live'").get(this.seqOf(id)) as
+      | { seq: number }
+      | undefined;
+    return row ? { seq: row.seq, id, epoch: this.epoch() } : null;
   }
 
   /** Jobs of this worker whose cancel was asked for since the last look. */

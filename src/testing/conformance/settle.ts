@@ -1,0 +1,211 @@
+// What the port promises about the end of an attempt: it is accepted once, repeated without effect, refused when it is stale, and
+// durable when it was answered.
+import assert from "node:assert/strict";
+import { answers, Hand, idsOf, roomFor, SETTLE, SETTLE_NAMES, type SettleName } from "./hand.ts";
+import type { Scene, Specify } from "./scene.ts";
+import type { JobDetails, JobState, Outcome } from "../../core/job.ts";
+
+const WRITTEN: Readonly<Record<SettleName, { to: JobState; outcome: Outcome; counted: object; event: string | null }>> =
+  {
+    succeed: { to: "succeeded", outcome: "succeeded", counted: {}, event: null },
+    fail: { to: "queued", outcome: "failed", counted: { errors: 1 }, event: "fail" },
+    failForGood: { to: "dead", outcome: "failed", counted: { errors: 1 }, event: "fail" },
+    timeOut: { to: "queued", outcome: "timed-out", counted: { timeouts: 1 }, event: "timeOut" },
+    release: { to: "queued", outcome: "released", counted: { interruptions: 1 }, event: "release" },
+    endCancelled: { to: "cancelled", outcome: "cancelled", counted: {}, event: "endCancelled" },
+    refuse: { to: "dead", outcome: "rejected", counted: {}, event: "refuse" },
+  };
+
+export function specifySettle(specify: Specify): void {
+  for (const name of SETTLE_NAMES) {
+    const { to, outcome, counted, event } = WRITTEN[name];
+
+    specify(
+      `an attempt that is settled by ${name} is written whole, and the same settlement again is repeated`,
+      async (scene) => {
+        const { worker, job } = await running(scene);
+        await scene.clock.advance(10);
+        const settlement = SETTLE[name](job);
+        assert.deepEqual(answers(await worker.settle(settlement)), ["applied"]);
+        const after = await scene.job("a");
+        assert.deepEqual([after.state, after.lastOutcome, after.fence], [to, outcome, 1]);
+        assert.deepEqual(after.counters, {
+          errors: 0,
+          crashes: 0,
+          blamed: 0,
+          timeouts: 0,
+          interruptions: 0,
+          ...counted,
+        });
+        assert.equal(after.finishedAt, to === "queued" ? null : scene.clock.now());
+        assert.deepEqual(after.error, settlement.change.error);
+        assert.deepEqual(
+          after.history.map((entry) => [entry.event, entry.from, entry.to, entry.actor, entry.fence]),
+          event === null ? [] : [[event, "running", to, "worker/w", 1]],
+        );
+        await scene.clock.advance(10);
+        assert.deepEqual(answers(await worker.settle(settlement, settlement)), ["repeated", "repeated"]);
+        assert.deepEqual(await scene.job("a"), after);
+        assert.equal((await scene.countsOf("mail")).succeeded, to === "succeeded" ? 1 : 0);
+      },
+    );
+
+    specify(
+      `museum 3: a zombie that settles by ${name} after its job was taken changes nothing and is named`,
+      async (scene) => {
+        const { worker: zombie, job } = await running(scene);
+        await scene.bury(zombie);
+        const owner = await scene.worker("owner");
+        const taken = await owner.next();
+        const before = await scene.job("a");
+        const [answer] = await zombie.settle(SETTLE[name](job));
+        assert.equal(answer!.is, "stale");
+        const { stale } = answer as Extract<typeof answer, { is: "stale" }>;
+        const { change } = SETTLE[name](job);
+        const now = { state: "running", worker: "owner", epoch: taken.lease.epoch, fence: 2 };
+        assert.deepEqual(stale, { lease: job.lease, tried: change.name, ...now });
+        const after = await scene.job("a");
+        assert.deepEqual(withoutHistory(after), withoutHistory(before));
+        assert.deepEqual(after.history.slice(0, -1), before.history);
+        const refusal = after.history.at(-1)!;
+        assert.deepEqual([refusal.event, refusal.actor, refusal.fence], ["write.rejected", "worker/w", 1]);
+        assert.deepEqual(answers(await owner.settle(SETTLE.succeed(taken))), ["applied"]);
+        assert.equal((await scene.countsOf("mail")).succeeded, 1);
+      },
+    );
+  }
+
+  for (const name of SETTLE_NAMES.filter((each) => WRITTEN[each].to === "queued")) {
+    specify(
+      `a settlement by ${name} that is repeated after a newer attempt has begun says repeated and leaves that alone`,
+      async (scene) => {
+        const { worker, job } = await running(scene);
+        await worker.settle(SETTLE[name](job));
+        const newer = await worker.next();
+        const before = await scene.job("a");
+        assert.deepEqual(answers(await worker.settle(SETTLE[name](job))), ["repeated"]);
+        assert.deepEqual(await scene.job("a"), before);
+        assert.deepEqual(answers(await worker.settle(SETTLE.succeed(newer))), ["applied"]);
+      },
+    );
+
+    specify(`a settlement by ${name} that is repeated after an operator ended the job says repeated`, async (scene) => {
+      const { worker, job } = await running(scene);
+      await worker.settle(SETTLE[name](job));
+      await scene.store.cancel("a", "operator");
+      const before = await scene.job("a");
+      assert.deepEqual(answers(await worker.settle(SETTLE[name](job))), ["repeated"]);
+      assert.deepEqual(await scene.job("a"), before);
+    });
+  }
+
+  specify("a settlement that is repeated after an operator redrove the job says repeated", async (scene) => {
+    for (const name of ["succeed", "failForGood", "endCancelled", "refuse"] as const) {
+      await scene.enqueue(name);
+      const worker = await scene.worker(`worker-${name}`);
+      const job = await worker.next();
+      await worker.settle(SETTLE[name](job));
+      await scene.store.retry(name, "operator");
+      assert.deepEqual(answers(await worker.settle(SETTLE[name](job))), ["repeated"], name);
+      assert.deepEqual(await scene.states(name), ["queued"]);
+      await scene.store.cancel(name, "operator");
+    }
+  });
+
+  specify("an attempt that ended one way can't end another way", async (scene) => {
+    const { worker, job } = await running(scene);
+    await worker.settle(SETTLE.succeed(job, "1"));
+    assert.deepEqual(answers(await worker.settle(SETTLE.fail(job), SETTLE.release(job), SETTLE.refuse(job))), [
+      "stale",
+      "stale",
+      "stale",
+    ]);
+    const after = await scene.job("a");
+    assert.deepEqual([after.state, after.result, after.counters.errors], ["succeeded", 1, 0]);
+  });
+
+  specify(
+    "a settlement with another epoch, another worker or another fence is stale, and one of no job says missing",
+    async (scene) => {
+      const { worker, job } = await running(scene);
+      await scene.worker("other");
+      const forged = [
+        { ...job.lease, epoch: job.lease.epoch + 1 },
+        { ...job.lease, worker: "other" },
+        { ...job.lease, worker: "nobody" },
+        { ...job.lease, fence: job.lease.fence + 1 },
+        { ...job.lease, fence: 0 },
+      ];
+      for (const lease of forged) {
+        assert.deepEqual(answers(await worker.settle({ ...SETTLE.succeed(job), lease })), ["stale"]);
+      }
+      const [missing] = await worker.settle({
+        ...SETTLE.succeed(job),
+        lease: { ...job.lease, row: 999, jobId: "none" },
+      });
+      assert.ok(missing?.is === "stale" && missing.stale.state === "missing");
+      assert.deepEqual(await scene.states("a"), ["running"]);
+      assert.deepEqual(answers(await worker.settle(SETTLE.succeed(job))), ["applied"]);
+    },
+  );
+
+  specify(
+    "one turn settles all that holds, refuses the rest, and claims into the room in the same step",
+    async (scene) => {
+      await scene.enqueue("a", "b", "c", "d");
+      const worker = await scene.worker("w");
+      const [a, b, c] = await worker.claim(3);
+      await worker.settle(SETTLE.release(b!));
+      const turn = await worker.turn([SETTLE.succeed(a!), SETTLE.fail(b!), SETTLE.release(c!)], roomFor(9));
+      assert.deepEqual(answers(turn.settled), ["applied", "stale", "applied"]);
+      assert.deepEqual(idsOf(turn.claimed), ["b", "c", "d"]);
+      assert.deepEqual(
+        turn.claimed.map((job) => job.lease.fence),
+        [2, 2, 1],
+      );
+    },
+  );
+
+  specify("a failed job waits as long as its settlement says and is then claimed again", async (scene) => {
+    const { worker, job } = await running(scene);
+    await worker.settle(SETTLE.fail(job, 7_000));
+    assert.equal((await scene.job("a")).runAt, scene.clock.now() + 7_000);
+    assert.deepEqual(await worker.claim(9), []);
+    await scene.clock.advance(7_000);
+    assert.equal((await worker.next()).lastOutcome, "failed");
+  });
+
+  specify(
+    "museum 21: a settlement that was answered is known to every connection, and the job never runs again",
+    async (scene) => {
+      const { worker, job } = await running(scene);
+      await worker.settle(SETTLE.succeed(job, '{"sent":true}'));
+      const other = await scene.connect();
+      const seen = await other.get("a");
+      assert.deepEqual([seen?.state, seen?.result], ["succeeded", { sent: true }]);
+      await scene.bury(worker);
+      const next = await scene.worker("next", { store: other });
+      assert.deepEqual(await next.claim(9), []);
+      assert.deepEqual(await scene.states("a"), ["succeeded"]);
+    },
+  );
+
+  specify("a settlement that arrives twice at once on two connections is applied once", async (scene) => {
+    const { worker, job } = await running(scene);
+    const twin = new Hand(await scene.connect(), worker.id, worker.epoch);
+    const settled = await Promise.all([worker.settle(SETTLE.fail(job)), twin.settle(SETTLE.fail(job))]);
+    assert.deepEqual(answers(settled.flat()).toSorted(), ["applied", "repeated"]);
+    assert.equal((await scene.job("a")).counters.errors, 1);
+  });
+}
+
+async function running(scene: Scene): Promise<{ worker: Hand; job: Awaited<ReturnType<Hand["next"]>> }> {
+  await scene.enqueue("a");
+  const worker = await scene.worker("w");
+  return { worker, job: await worker.next() };
+}
+
+function withoutHistory(job: JobDetails): Omit<JobDetails, "history"> {
+  const { history: _, ...rest } = job;
+  return rest;
+}

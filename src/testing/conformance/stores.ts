@@ -1,0 +1,33 @@
+// What a backend brings to the conformance suite: connections to one fresh database, its clock, and its own way of writing
+// inside `commit`. Nothing here knows any store.
+import type { TestContext } from "node:test";
+import type { Store, TransactionBody } from "../../core/store.ts";
+
+/** One fresh, empty database for one test. */
+export interface ConformanceStores {
+  /** A further connection to the same database. The suite closes what it opened. */
+  open(): Promise<Store>;
+  /** The clock that decides in this database. It moves only when the suite says so. */
+  readonly clock: SteeredClock;
+  /** Removes the database, after every connection was closed. */
+  cleanup(): Promise<void>;
+  /** The user's own writes in `commit` and `transact`; left out: this store has neither, and their tests are skipped. */
+  readonly user?: UserWrites;
+}
+
+export type MakeStores = (t: TestContext) => Promise<ConformanceStores>;
+
+export interface SteeredClock {
+  now(): number;
+  advance(ms: number): Promise<void>;
+}
+
+/** The suite can't write SQL of its own, because the transaction's handle differs by store. */
+export interface UserWrites {
+  /** A body that writes `text` into a table of the user's, then returns what `then` returns or throws what it throws. */
+  writing<T>(text: string, then: () => T): TransactionBody<never, T>;
+  /** A body that enqueues a job of `kind` with this id through the transaction's handle, then goes on as above. */
+  enqueueing<T>(kind: string, id: string, then: () => T): TransactionBody<never, T>;
+  /** All texts that are in the user's table, in the order of writing. */
+  written(store: Store): Promise<readonly string[]>;
+}

@@ -1,0 +1,64 @@
+// A clock that stands still until it is told to move, for tests of anything that takes a Clock. Only `soon` is real: it stands
+// for the turn of the event loop, in which stores cut their group commits, and no test should have to drive that by hand.
+import type { Clock } from "../core/clock.ts";
+
+export interface VirtualClock extends Clock {
+  /**
+   * Moves both clocks on by `ms`. What falls due runs at its own instant, in order, and after each task one turn of the event
+   * loop passes, so that what it starts may set further timers within the same `ms`.
+   */
+  advance(ms: number): Promise<void>;
+  /** Moves the wall clock alone, forward or back, as an operator or a time server does. Fires nothing. */
+  jump(ms: number): void;
+  /** In how many ms the next timer is due; null: none is set. */
+  nextTimerInMs(): number | null;
+}
+
+interface Timer {
+  readonly atMono: number;
+  readonly task: () => void;
+}
+
+/** Starts at `startAt` (wall, ms since 1970); its monotonic clock starts at 0. */
+export function virtualClock(startAt: number = Date.UTC(2026, 0, 1)): VirtualClock {
+  let mono = 0;
+  let wallAhead = startAt;
+  const timers = new Set<Timer>();
+  const next = (): Timer | undefined => {
+    let first: Timer | undefined;
+    for (const timer of timers) if (first === undefined || timer.atMono < first.atMono) first = timer;
+    return first;
+  };
+  return {
+    now: () => wallAhead + mono,
+    mono: () => mono,
+    after(ms, task) {
+      const timer = { atMono: mono + Math.max(0, ms), task };
+      timers.add(timer);
+      return () => void timers.delete(timer);
+    },
+    soon: (task) => void setImmediate(task),
+    async advance(ms) {
+      const until = mono + ms;
+      await turn();
+      for (let timer = next(); timer !== undefined && timer.atMono <= until; timer = next()) {
+        timers.delete(timer);
+        mono = Math.max(mono, timer.atMono);
+        timer.task();
+        await turn();
+      }
+      mono = Math.max(mono, until);
+    },
+    jump(ms) {
+      wallAhead += ms;
+    },
+    nextTimerInMs() {
+      const timer = next();
+      return timer === undefined ? null : timer.atMono - mono;
+    },
+  };
+}
+
+function turn(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
+}

@@ -1,0 +1,188 @@
+// Why a job is not running, or how it runs: one sentence that names the cause, and the next thing to do. It only reads.
+import { humanMs } from "./core/duration.ts";
+import type { JobDetails } from "./core/job.ts";
+import type { WorkerRow } from "./core/liveness.ts";
+import type { KindCounts, Store } from "./core/store.ts";
+
+/** The answer to "why is it not running?". */
+export interface Explanation {
+  readonly jobId: string;
+  readonly kind: string;
+  readonly state: JobDetails["state"];
+  /** Stable, for programs. */
+  readonly because:
+    | "running"
+    | "overdue"
+    | "not-due"
+    | "paused"
+    | "no-worker"
+    | "store-blocked"
+    | "runs-alone"
+    | "waiting-its-turn"
+    | "about-to-run"
+    | "finished"
+    | "quarantined";
+  /** For people. */
+  readonly text: string;
+  /** The next thing to do; empty: nothing. */
+  readonly next: string;
+  readonly details: Readonly<Record<string, string | number | boolean | null>>;
+}
+
+/** A write lock that is free again within this time is ordinary work. */
+const BLOCKED_AFTER_MS = 300;
+
+export interface WhyDeps {
+  readonly store: Store;
+  readonly now: () => number;
+  readonly pause: (ms: number) => Promise<void>;
+}
+
+/** Null: there is no such job. */
+export async function explain(deps: WhyDeps, id: string): Promise<Explanation | null> {
+  const job = await deps.store.get(id);
+  if (!job) return null;
+  if (job.state === "running") return running(job, await deps.store.workers({ over: true }), deps.now());
+  if (job.state === "queued") return queued(deps, job);
+  return finished(job);
+}
+
+type Said = Pick<Explanation, "because" | "text" | "next"> & { readonly details?: Explanation["details"] };
+
+function say(job: JobDetails, said: Said): Explanation {
+  return { jobId: job.id, kind: job.kind, state: job.state, details: {}, ...said };
+}
+
+function running(job: JobDetails, workers: readonly WorkerRow[], now: number): Explanation {
+  const owner = workers.find(({ id }) => id === job.worker);
+  const overdue = job.deadlineAt !== null && job.deadlineAt < now;
+  const lastStep = job.steps.at(-1)?.name ?? null;
+  const beatAgeMs = owner ? Math.max(0, now - owner.heartbeatAt) : null;
+  const lag = owner && owner.loopLagMs > 1_000 ? `; its main loop has stood still for ${humanMs(owner.loopLagMs)}` : "";
+  const since = job.startedAt === null ? "" : ` for ${humanMs(Math.max(0, now - job.startedAt))}`;
+  const deadline =
+    job.deadlineAt === null
+      ? "no deadline"
+      : `deadline ${overdue ? "passed" : "in"} ${humanMs(Math.abs(job.deadlineAt - now))}${overdue ? " ago" : ""}`;
+  return say(job, {
+    because: overdue ? "overdue" : "running",
+    text: `It runs${since} (attempt ${job.fence}) in worker ${job.worker}, whose last heartbeat was ${beatAgeMs === null ? "never seen" : `${humanMs(beatAgeMs)} ago`}${lag}; last step ${lastStep ?? "none"}; ${deadline}.${job.cancelRequested ? " Its cancel was asked for." : ""}`,
+    next: overdue
+      ? "Its worker aborts it after the grace, or is killed if its loop is blocked; look again in a few seconds."
+      : "",
+    details: {
+      worker: job.worker,
+      workerState: owner?.state ?? null,
+      heartbeatAgeMs: beatAgeMs,
+      loopLagMs: owner?.loopLagMs ?? null,
+      lastStep,
+      deadlineInMs: job.deadlineAt === null ? null : job.deadlineAt - now,
+      cancelRequested: job.cancelRequested,
+    },
+  });
+}
+
+async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
+  const { store, now } = deps;
+  if (job.runAt !== null && job.runAt > now()) {
+    const wait = humanMs(job.runAt - now());
+    const cause =
+      job.lastOutcome === null
+        ? "it was asked for then"
+        : `its last attempt ${job.lastOutcome}: ${job.error?.message ?? ""}`;
+    return say(job, {
+      because: "not-due",
+      text: `It is due in ${wait} (${new Date(job.runAt).toISOString()}): ${cause}.`,
+      next: "",
+      details: { dueInMs: job.runAt - now() },
+    });
+  }
+  const kinds = await store.counts();
+  const kind = kinds.find(({ kind: name }) => name === job.kind)!;
+  if (kind.paused)
+    return say(job, { because: "paused", text: `The kind ${job.kind} is paused.`, next: `outlive resume ${job.kind}` });
+  const workers = await store.workers({});
+  const able = workers.filter(({ state, kinds: known }) => state === "live" && known.includes(job.kind));
+  if (able.length === 0) return nobody(job, workers);
+  const blocker = await longWriter(deps);
+  if (blocker) {
+    return say(job, {
+      because: "store-blocked",
+      text: `Process ${blocker.pid} (${blocker.command || "unknown command"}) holds the store's write lock and does not let go.`,
+      next: `Look at process ${blocker.pid}; if it is frozen or stuck inside a transaction, end it: nothing is lost.`,
+      details: { pid: blocker.pid, command: blocker.command },
+    });
+  }
+  return turn(job, kind, able, await store.ahead(job.id));
+}
+
+function nobody(job: JobDetails, workers: readonly WorkerRow[]): Explanation {
+  const others = workers.filter(({ state }) => state === "live");
+  const text =
+    others.length === 0
+      ? "No worker is alive."
+      : `None of the ${others.length} live workers knows the kind ${job.kind}.`;
+  const known = [...new Set(others.flatMap(({ kinds }) => kinds))].sort().join(", ");
+  const next =
+    others.length === 0
+      ? "Start one: outlive work"
+      : `Start a worker that has a handler for ${job.kind}; they know ${known}.`;
+  return say(job, { because: "no-worker", text, next, details: { liveWorkers: others.length } });
+}
+
+/** The same process at two looks: not just a transaction of somebody who works. */
+async function longWriter(deps: WhyDeps): Promise<{ pid: number; command: string } | null> {
+  const first = await deps.store.writer();
+  if (!first) return null;
+  await deps.pause(BLOCKED_AFTER_MS);
+  const second = await deps.store.writer();
+  return second?.pid === first.pid ? second : null;
+}
+
+function turn(job: JobDetails, kind: KindCounts, able: readonly WorkerRow[], ahead: number | null): Explanation {
+  const slots = able.reduce((sum, { concurrency }) => sum + concurrency, 0);
+  const held = able.reduce((sum, { heldCount }) => sum + heldCount, 0);
+  const details = { ahead, slots, held, ready: kind.ready, running: kind.running };
+  if (ahead === null) {
+    const text = `It was in flight at ${job.counters.crashes} deaths, so it waits for a worker with nothing else to do and then runs alone.`;
+    return say(job, {
+      because: "runs-alone",
+      text,
+      next: "One worker empties itself for it; look again when its running jobs have ended.",
+      details,
+    });
+  }
+  if (held < slots && ahead < slots - held) {
+    return say(job, {
+      because: "about-to-run",
+      text: `A worker has room for it (${held} of ${slots} slots are taken, ${ahead} ahead): it should start now.`,
+      next: "Look again; if it stays, look at the workers' logs.",
+      details,
+    });
+  }
+  return say(job, {
+    because: "waiting-its-turn",
+    text: `${held} of ${slots} slots of ${able.length} worker(s) are taken, and ${ahead} job(s) of its kind are ahead of it.`,
+    next: "Wait, raise the concurrency, or start more workers.",
+    details,
+  });
+}
+
+function finished(job: JobDetails): Explanation {
+  const last = job.history.findLast(({ to }) => to === job.state);
+  const when = job.finishedAt === null ? "" : ` at ${new Date(job.finishedAt).toISOString()}`;
+  if (job.state === "quarantined") {
+    return say(job, {
+      because: "quarantined",
+      text: `It is quarantined${when}: ${last?.reason ?? "no reason was kept"}.`,
+      next: `outlive incident ${last?.incident ?? "ID"}; when it is safe: outlive quarantine release ${job.id}`,
+      details: { incident: last?.incident ?? null },
+    });
+  }
+  const why = job.state === "succeeded" ? "" : `: ${last?.reason ?? job.error?.message ?? ""}`;
+  return say(job, {
+    because: "finished",
+    text: `It is ${job.state}${when}${why}.`,
+    next: job.state === "succeeded" ? "" : `outlive retry ${job.id}`,
+  });
+}
