@@ -7,7 +7,8 @@ import { type Duration, durationMs } from "./core/duration.ts";
 import { ErrorCode, OutliveError, toStoredError } from "./core/errors.ts";
 import type { EventBus, EventName, Listener } from "./core/events.ts";
 import { assertKey, idSource } from "./core/ids.ts";
-import type { JobState } from "./core/job.ts";
+import type { Enqueued, JobState } from "./core/job.ts";
+import { type EnqueueOptions, makeDraft } from "./core/enqueue.ts";
 import { Lookout } from "./core/lookout.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
 import { NOTHING_CHECKED, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
@@ -131,6 +132,14 @@ export class Engine extends Client {
     } finally {
       await handle.stop();
     }
+  }
+
+  /** Adds a job of a kind that is known by name only: to the store, if not to this program. Its schema is asked if it is known here. */
+  async enqueueByName(kind: string, input: unknown, options: EnqueueOptions = {}): Promise<Enqueued> {
+    const contract = this.contracts.get(kind) ?? ({ name: kind, schema: null } as AnyContract);
+    const draft = await makeDraft(contract, input, options, idSource(this.#wiring.clock, this.#wiring.random));
+    const [enqueued] = await this.store.enqueue([draft]);
+    return enqueued!;
   }
 
   /** Asks for the end of a job: a queued one is cancelled now, a running one is told by its signal. Answers the state it is in after that. */

@@ -1,6 +1,6 @@
 // The public surface: a list that somebody typed.
 export { job } from "./contract.ts";
-export { open } from "./open.ts";
+export { attach, open } from "./open.ts";
 export type { Engine, Health } from "./engine.ts";
 export type { Explanation } from "./why.ts";
 export type { WorkerHandle } from "./worker-host.ts";

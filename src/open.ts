@@ -16,6 +16,27 @@ import { attachLog, consoleLogger } from "./telemetry/log.ts";
  * workers that died, and only then resolves.
  */
 export async function open(url: string, options: EngineOptions = {}): Promise<Engine> {
+  const { engine, declare } = await make(url, options, true);
+  try {
+    await declare();
+    await engine.recoverAtOpen();
+  } catch (thrown) {
+    await engine.close();
+    throw thrown;
+  }
+  return engine;
+}
+
+/** For faces (the CLI, a dashboard): an engine on a store that is there already. Creates, migrates, declares and recovers nothing. */
+export async function attach(url: string, options: EngineOptions = {}): Promise<Engine> {
+  return (await make(url, options, false)).engine;
+}
+
+async function make(
+  url: string,
+  options: EngineOptions,
+  migrate: boolean,
+): Promise<{ engine: Engine; declare: () => Promise<void> }> {
   const settings = engineSettings(options);
   assertSqlite(url);
   const contracts = contractsOf(options.jobs ?? []);
@@ -23,34 +44,29 @@ export async function open(url: string, options: EngineOptions = {}): Promise<En
   if (options.logger !== false) attachLog(bus, options.logger ?? consoleLogger);
   if (options.onEvent) bus.onAny(options.onEvent);
   const identity = processIdentity();
-  const clock = systemClock;
-  const random = systemRandom;
   const path = sqlitePath(url);
   const backend = await openSqlite(
-    { clock, random, events: bus, bootId: identity.bootId },
+    { clock: systemClock, random: systemRandom, events: bus, bootId: identity.bootId },
     {
       path,
       durability: options.durability ?? "full",
       allowUnsafeSqlite: options.sqlite?.allowUnsafe ?? false,
       allowNetworkFilesystem: options.sqlite?.allowNetworkFilesystem ?? false,
+      mustExist: !migrate,
     },
+    { migrate },
   );
+  const memory = path === ":memory:";
   const engine = new Engine({
     backend,
     settings,
     contracts,
-    clock,
-    random,
+    clock: systemClock,
+    random: systemRandom,
     bus,
     identity,
-    memory: path === ":memory:",
+    memory,
   });
-  try {
-    await backend.store.declare([...contracts.values()].map((contract) => settingsWithDefaults(contract, settings)));
-    await engine.recoverAtOpen();
-  } catch (thrown) {
-    await engine.close();
-    throw thrown;
-  }
-  return engine;
+  const kinds = [...contracts.values()].map((contract) => settingsWithDefaults(contract, settings));
+  return { engine, declare: () => backend.store.declare(kinds) };
 }

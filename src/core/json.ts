@@ -60,7 +60,7 @@ export function decodeJson(text: string, what: string): Json {
     );
   }
   // Everything that came through encodeJson is free of these; the cheap look decides whether the walk is needed. An escape may
-  // hide the word ("\\u005f_proto__").
+  // hide the word ("\u005f_proto__").
   if (text.includes("__proto__") || text.includes("\\u")) assertJson(value, what);
   return value;
 }

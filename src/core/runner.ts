@@ -173,7 +173,7 @@ export class Runner {
   }
 
   #settle(held: Held, change: transitions.Change): void {
-    if (held.settling) return;
+    if (held.settling || this.#held.get(held.run.id) !== held) return;
     held.settling = true;
     held.run.over = true;
     this.#deps.finished({ lease: held.job.lease, change });
@@ -189,8 +189,19 @@ export class Runner {
     return ours;
   }
 
-  forget(held: Held): void {
-    this.#held.delete(held.run.id);
+  /** False: it was not held any more. */
+  forget(held: Held): boolean {
+    return this.#held.get(held.run.id) === held && this.#held.delete(held.run.id);
+  }
+
+  /** A newer attempt of the same job was claimed here while an older one, fenced out as overdue, still runs: the older is over. */
+  supersede(jobId: string): Held | undefined {
+    const former = this.#held.get(jobId);
+    if (!former) return undefined;
+    former.run.abort("lease-lost", `job ${jobId} was fenced out and has a newer attempt`);
+    former.run.over = true;
+    this.#held.delete(jobId);
+    return former;
   }
 
   rejected(stale: Stale): void {

@@ -208,6 +208,7 @@ export class Worker implements RunHost {
   }
 
   #took(job: ClaimedJob): void {
+    this.#freed(this.#runner.supersede(job.lease.jobId));
     this.#slots.took(job.kind);
     if (job.alone) this.#alone = true;
     this.#runner.begin(job, this);
@@ -297,8 +298,7 @@ export class Worker implements RunHost {
         throw thrown;
       });
     run.over = true;
-    this.#runner.forget(held);
-    this.#freed(held);
+    if (this.#runner.forget(held)) this.#freed(held);
     this.wake();
     if (answer.is === "stale") {
       this.#runner.rejected(answer.stale);

@@ -2,7 +2,7 @@
 // cached statements, and the guard that keeps a user's callback from ending our transaction.
 // Trap: POSIX locks belong to the process. Nothing but SQLite may open or close the database or a lock file in a process that
 // uses them: a mere readFileSync of it drops every lock that SQLite holds on it.
-import { closeSync, openSync, statfsSync } from "node:fs";
+import { closeSync, existsSync, openSync, statfsSync } from "node:fs";
 import { dirname } from "node:path";
 import { constants, DatabaseSync, type SQLInputValue, type SQLOutputValue, type StatementSync } from "node:sqlite";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
@@ -14,6 +14,8 @@ export interface DatabaseOptions {
   /** `:memory:` or a path. */
   readonly path: string;
   readonly readOnly?: boolean;
+  /** A file that is not there is an error instead of a new one. */
+  readonly mustExist?: boolean;
   /** "relaxed" is synchronous=NORMAL: a power loss may take the last acknowledged commits with it. */
   readonly durability?: "full" | "relaxed";
   /** Opens although this SQLite has a known bug that can corrupt the file. */
@@ -37,7 +39,8 @@ export class Database {
     const memory = options.path === ":memory:";
     if (!memory) {
       assertLocalFilesystem(options);
-      if (!this.readOnly) createPrivately(options.path);
+      if (options.mustExist) assertExists(options.path);
+      else if (!this.readOnly) createPrivately(options.path);
     }
     this.#db = translate(
       `opening ${options.path}`,
@@ -268,6 +271,16 @@ function assertLocalFilesystem(options: DatabaseOptions): void {
     `${options.path} is on a network file system (${name}), where SQLite's locks do not hold.`,
     "Put the file on a local disk, or use PostgreSQL for several hosts. `sqlite: { allowNetworkFilesystem: true }` overrides this.",
     { path: options.path, filesystem: name },
+  );
+}
+
+function assertExists(path: string): void {
+  if (existsSync(path)) return;
+  throw new OutliveError(
+    ErrorCode.storeUnusable,
+    `There is no file ${path}.`,
+    "Check the store's address and the folder that you are in; a worker creates the file when it first starts.",
+    { path },
   );
 }
 

@@ -30,12 +30,17 @@ export interface SqliteBackend extends Backend {
   removeStrays(): Promise<readonly string[]>;
 }
 
-export async function openSqlite(deps: OpenSqliteDeps, options: DatabaseOptions): Promise<SqliteBackend> {
+/** With `migrate: false` the file must be there and of this version. */
+export async function openSqlite(
+  deps: OpenSqliteDeps,
+  options: DatabaseOptions,
+  { migrate: mayMigrate = true }: { readonly migrate?: boolean } = {},
+): Promise<SqliteBackend> {
   const { clock, random, events, bootId } = deps;
   const memory = options.path === ":memory:";
   const db = await whenFree(clock, random, () => new Database(options));
   try {
-    if (schemaVersion(db) > SCHEMA_VERSION) assertSchema(db);
+    if (!mayMigrate || schemaVersion(db) > SCHEMA_VERSION) assertSchema(db);
     await whenFree(clock, random, () => migrate(db));
     if (!memory) makeSideFolder(options.path);
   } catch (thrown) {

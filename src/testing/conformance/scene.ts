@@ -124,13 +124,14 @@ export class Scene {
   }
 
   /** The worker dies and all it held is recovered. */
-  async bury(worker: Hand, said: Recovery = {}): Promise<{ incident: string; jobs: readonly RecoveredJob[] }> {
+  async bury(worker: Hand, said: Recovery = {}): Promise<{ incident: string | null; jobs: readonly RecoveredJob[] }> {
     const { by = this.store, ...rest } = said;
     const request = await this.recovery(worker, rest);
     const jobs: RecoveredJob[] = [];
     for (;;) {
       const answer = await by.recover(request);
       jobs.push(...answer.jobs);
+      if (answer.incident === null) throw new Error(`${request.worker.id} was not dead, or was buried already`);
       if (answer.done) return { incident: answer.incident, jobs };
     }
   }

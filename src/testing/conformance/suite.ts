@@ -1,7 +1,10 @@
 // The executable specification of the store port: all subjects, registered for one store.
 import { describe } from "node:test";
+import { specifyAlone } from "./alone.ts";
+import { specifyAttemptWrites } from "./attempt-writes.ts";
 import { specifyClaim } from "./claim.ts";
 import { specifyEnqueue } from "./enqueue.ts";
+import { specifyRecover } from "./recover.ts";
 import { specifySettle } from "./settle.ts";
 import { specifier } from "./scene.ts";
 import type { MakeStores } from "./stores.ts";
@@ -12,4 +15,7 @@ export function storeConformance(name: string, makeStores: MakeStores): void {
   describe(`${name}: enqueue`, () => specifyEnqueue(specify));
   describe(`${name}: claim`, () => specifyClaim(specify));
   describe(`${name}: settle`, () => specifySettle(specify));
+  describe(`${name}: attempt writes`, () => specifyAttemptWrites(specify));
+  describe(`${name}: recover`, () => specifyRecover(specify));
+  describe(`${name}: alone`, () => specifyAlone(specify));
 }

@@ -1,0 +1,5 @@
+// The list of commands, in the order in which the help shows them.
+import type { Register } from "../main.ts";
+import { register as why } from "./why.ts";
+
+export const COMMANDS: readonly Register[] = [why];

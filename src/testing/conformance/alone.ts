@@ -1,0 +1,241 @@
+// What the port promises about blame: who is counted at a death, and the lane of the jobs that must run alone, with its reservation.
+import assert from "node:assert/strict";
+import { kind, names } from "./drafts.ts";
+import { type Hand, idsOf, roomFor, SETTLE } from "./hand.ts";
+import type { Scene, Specify } from "./scene.ts";
+
+/** Room in a worker that has something in flight. */
+const busyRoom = (total: number, kinds?: readonly string[]): ReturnType<typeof roomFor> => roomFor(total, kinds, false);
+
+export function specifyAlone(specify: Specify): void {
+  specify("a job that was alone in its worker when that died is blamed; of several nobody is", async (scene) => {
+    await scene.enqueue("a");
+    const first = await scene.worker("w1");
+    await first.next();
+    await scene.bury(first);
+    assert.deepEqual(await blamed(scene, "a"), [[1, 1]]);
+    await scene.enqueue("b", "c");
+    const second = await scene.worker("w2");
+    await second.claim(9);
+    await scene.bury(second);
+    assert.deepEqual(await blamed(scene, "a", "b", "c"), [
+      [2, 1],
+      [1, 0],
+      [1, 0],
+    ]);
+  });
+
+  specify(
+    "who was alone is told by what the worker held at its death, not by what a later transaction finds",
+    async (scene) => {
+      await scene.enqueue("a", "b", "c");
+      const worker = await scene.worker("w");
+      await worker.claim(9);
+      const first = await scene.recover(worker, { limit: 1 });
+      const second = await scene.recover(worker, { limit: 1 });
+      const third = await scene.recover(worker, { limit: 1, by: await scene.connect() });
+      assert.equal([first, second, third].flatMap(({ jobs }) => jobs).length, 3);
+      assert.deepEqual(await blamed(scene, "a", "b", "c"), Array(3).fill([1, 0]));
+    },
+  );
+
+  specify("museum 9: every death counts, so a job that kills each of its workers ends in quarantine", async (scene) => {
+    await scene.enqueue("killer", "bystander");
+    const first = await scene.worker("w0");
+    await first.claim(2);
+    await scene.bury(first);
+    const second = await scene.worker("w1");
+    assert.deepEqual(idsOf(await second.claim(1)), ["killer"]);
+    await scene.bury(second);
+    for (const id of ["w2", "w3"]) {
+      const worker = await scene.worker(id);
+      const claimed = await worker.claim(9);
+      assert.deepEqual([idsOf(claimed), claimed[0]?.alone], [["killer"], true]);
+      await scene.bury(worker);
+    }
+    assert.deepEqual(await scene.states("killer", "bystander"), ["quarantined", "queued"]);
+    assert.deepEqual(await blamed(scene, "killer", "bystander"), [
+      [4, 3],
+      [1, 0],
+    ]);
+  });
+
+  specify(
+    "museum 10: the last crash of a job is told: by its state, its error, its history and the incident",
+    async (scene) => {
+      await scene.declare(kind("mail", { limits: { errors: 3, timeouts: 3, crashes: 1 } }));
+      await scene.enqueue("a");
+      const worker = await scene.worker("w");
+      await worker.next();
+      const { incident, jobs } = await scene.bury(worker);
+      assert.deepEqual([jobs[0]?.decision, jobs[0]?.limit], ["quarantine", 1]);
+      const job = await scene.job("a");
+      assert.deepEqual([job.state, job.lastOutcome, job.error?.name], ["quarantined", "crashed", "WorkerDied"]);
+      assert.equal(job.finishedAt, scene.clock.now());
+      const entry = job.history.at(-1);
+      assert.deepEqual([entry?.event, entry?.to, entry?.incident], ["crash", "quarantined", incident]);
+      assert.equal((await scene.countsOf("mail")).quarantined, 1);
+    },
+  );
+
+  specify("an idle worker takes a job that must run alone, says so, and takes nothing beside it", async (scene) => {
+    await suspect(scene, "a");
+    await scene.enqueue({ id: "other", priority: 9 });
+    const worker = await scene.worker("w");
+    const { claimed, reserved } = await worker.turn([], roomFor(9));
+    assert.deepEqual([idsOf(claimed), claimed[0]?.alone, reserved], [["a"], true, false]);
+  });
+
+  specify(
+    "a busy worker reserves a job that must run alone and claims nothing else, while the others go on",
+    async (scene) => {
+      await suspect(scene, "a");
+      const first = await scene.worker("w1");
+      const second = await scene.worker("w2", { store: await scene.connect() });
+      await scene.enqueue("x", "y", "z");
+      const reserving = await first.turn([], busyRoom(9));
+      assert.deepEqual([reserving.claimed, reserving.reserved], [[], true]);
+      const going = await second.turn([], busyRoom(1));
+      assert.deepEqual([idsOf(going.claimed), going.reserved], [["x"], false]);
+      const still = await first.turn([], busyRoom(9));
+      assert.deepEqual([still.claimed, still.reserved], [[], true]);
+      const idle = await first.turn([], roomFor(9));
+      assert.deepEqual([idsOf(idle.claimed), idle.claimed[0]?.alone, idle.reserved], [["a"], true, false]);
+      await first.settle(SETTLE.succeed(idle.claimed[0]!));
+      assert.deepEqual(idsOf(await first.claim(busyRoom(9))), ["y", "z"]);
+    },
+  );
+
+  specify(
+    "a job that another worker has reserved goes to the first that is idle, and the other is free again",
+    async (scene) => {
+      await suspect(scene, "a");
+      const busy = await scene.worker("busy");
+      const idle = await scene.worker("idle");
+      await scene.enqueue("x");
+      assert.equal((await busy.turn([], busyRoom(9))).reserved, true);
+      assert.deepEqual(idsOf(await idle.claim(9)), ["a"]);
+      const freed = await busy.turn([], busyRoom(9));
+      assert.deepEqual([idsOf(freed.claimed), freed.reserved], [["x"], false]);
+    },
+  );
+
+  for (const end of ["dies", "stops"]) {
+    specify(`museum 20: the reservation of a worker that ${end} is taken over`, async (scene) => {
+      await suspect(scene, "a");
+      const holder = await scene.worker("holder");
+      const heir = await scene.worker("heir");
+      assert.equal((await holder.turn([], busyRoom(9))).reserved, true);
+      assert.equal((await heir.turn([], busyRoom(9))).reserved, false);
+      if (end === "dies") await scene.bury(holder);
+      else assert.equal(await scene.store.deregister("holder"), true);
+      assert.equal((await heir.turn([], busyRoom(9))).reserved, true);
+      assert.deepEqual(idsOf(await heir.claim(9)), ["a"]);
+    });
+  }
+
+  specify("two busy workers reserve two jobs, one each", async (scene) => {
+    await suspect(scene, "a", "b");
+    const first = await scene.worker("w1");
+    const second = await scene.worker("w2");
+    const third = await scene.worker("w3");
+    const turns = [
+      await first.turn([], busyRoom(9)),
+      await second.turn([], busyRoom(9)),
+      await third.turn([], busyRoom(9)),
+    ];
+    assert.deepEqual(
+      turns.map(({ reserved }) => reserved),
+      [true, true, false],
+    );
+    assert.deepEqual(idsOf(await first.claim(9)), ["a"]);
+    assert.equal((await second.turn([], busyRoom(9))).reserved, true);
+  });
+
+  specify("a worker that can't run the kind, or has no room for it, neither reserves nor takes it", async (scene) => {
+    await suspect(scene, "a");
+    await scene.enqueue({ id: "x", kind: "sms" }, { id: "y", kind: "sms" });
+    const worker = await scene.worker("w");
+    const without = await worker.turn([], busyRoom(1, ["sms"]));
+    assert.deepEqual([idsOf(without.claimed), without.reserved], [["x"], false]);
+    const kinds = [
+      { kind: "mail", room: 0 },
+      { kind: "sms", room: 9 },
+    ];
+    const full = await worker.turn([], { total: 9, kinds, idle: true });
+    assert.deepEqual([idsOf(full.claimed), full.reserved], [["y"], false]);
+    assert.deepEqual(await scene.states("a"), ["queued"]);
+  });
+
+  specify("a job of a paused kind that must run alone holds nobody up", async (scene) => {
+    await suspect(scene, "a");
+    await scene.enqueue({ id: "x", kind: "sms" });
+    await scene.store.setPaused("mail", true);
+    const turn = await (await scene.worker("w")).turn([], busyRoom(9));
+    assert.deepEqual([idsOf(turn.claimed), turn.reserved], [["x"], false]);
+  });
+
+  specify(
+    "museum 6: many jobs that must run alone, of a kind that a worker can't run, do not hide the one that it can",
+    async (scene) => {
+      await suspect(scene, ...names("hidden", 150));
+      await scene.declare(kind("fax"));
+      await suspect(scene, { id: "seen", kind: "fax" });
+      const worker = await scene.worker("w");
+      assert.deepEqual(idsOf(await worker.claim(roomFor(9, ["fax"]))), ["seen"]);
+    },
+  );
+
+  specify(
+    "a job that must run alone still must after a retry that waited, and no longer after a new step",
+    async (scene) => {
+      await suspect(scene, "a");
+      const worker = await scene.worker("w");
+      const job = await worker.next();
+      await worker.settle(SETTLE.fail(job, 5_000));
+      await scene.clock.advance(5_000);
+      const again = await worker.next();
+      assert.equal(again.alone, true);
+      await worker.record(again, { type: "step", name: "render", result: null });
+      await worker.settle(SETTLE.release(again));
+      assert.equal((await worker.next()).alone, false);
+    },
+  );
+
+  specify("a job that was redriven by hand runs beside others again", async (scene) => {
+    await suspect(scene, "a");
+    await scene.store.cancel("a", "operator");
+    await scene.store.retry("a", "operator");
+    await scene.enqueue("b");
+    assert.deepEqual(idsOf(await (await scene.worker("w")).claim(busyRoom(9))), ["a", "b"]);
+  });
+
+  specify("a job that waits to run alone is counted as ready, and can be cancelled", async (scene) => {
+    await suspect(scene, "a");
+    assert.equal((await scene.countsOf("mail")).ready, 1);
+    assert.deepEqual(await scene.store.cancel("a", "operator"), { is: "applied", state: "cancelled" });
+    const turn = await (await scene.worker("w")).turn([], busyRoom(9));
+    assert.deepEqual([turn.claimed, turn.reserved], [[], false]);
+  });
+}
+
+let deaths = 0;
+
+/** Enqueues these and lets two workers die over them, together with a companion so that nobody is blamed. */
+async function suspect(scene: Scene, ...said: Parameters<Scene["enqueue"]>): Promise<void> {
+  const kinds = said.map((one) => (typeof one === "string" ? "mail" : (one.kind ?? "mail")));
+  const companion = `companion-${++deaths}`;
+  await scene.enqueue(...said, { id: companion, kind: kinds[0]! });
+  for (const death of [1, 2]) {
+    const worker: Hand = await scene.worker(`${companion}-${death}`);
+    assert.equal((await worker.claim(busyRoom(said.length + 1, [...new Set(kinds)]))).length, said.length + 1);
+    await scene.bury(worker);
+  }
+  await scene.store.cancel(companion, "operator");
+}
+
+/** Crashes and blame of each. */
+async function blamed(scene: Scene, ...ids: readonly string[]): Promise<readonly (readonly number[])[]> {
+  const jobs = await Promise.all(ids.map((id) => scene.job(id)));
+  return jobs.map(({ counters }) => [counters.crashes, counters.blamed]);
+}
