@@ -1,25 +1,32 @@
 // The configuration that a program and the CLI share: `outlive.config.ts` or `outlive.yaml`, then the environment, then flags; the
 // later wins. An unknown key or an impossible pair is an error that names file and line.
+import { existsSync, readFileSync } from "node:fs";
+import { relative, resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+import { isMap, isScalar, isSeq, LineCounter, type Node, parseDocument } from "yaml";
+import { type EngineOptions, engineSettings } from "./config.ts";
+import { fromText, QUEUE_KEYS, SETTINGS } from "./config-settings.ts";
 import { ErrorCode, OutliveError } from "./core/errors.ts";
-import type { EngineOptions } from "./config.ts";
+
+type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent">;
 
 /** What a configuration file says. */
-export interface OutliveConfig {
+export interface OutliveConfig extends FileOptions {
   /** The store's address. Default "sqlite:./outlive.db". */
   readonly store?: string;
-  /** Modules that declare jobs and attach their handlers. Globs, relative to the file. Default "jobs/**\/*.{ts,js,mjs}". */
+  /** Modules that declare jobs and attach their handlers: globs, relative to the folder that the CLI is called in. Default "jobs/**\/*.{ts,js,mjs}". */
   readonly jobs?: string | readonly string[];
-  readonly engine?: Omit<EngineOptions, "jobs" | "logger" | "onEvent">;
 }
 
 export interface LoadedConfig {
   readonly store: string;
   readonly jobs: readonly string[];
-  readonly engine: Omit<EngineOptions, "jobs" | "logger" | "onEvent">;
+  readonly engine: FileOptions;
   /** The file that was read; null: none was found. */
   readonly file: string | null;
-  /** Where each resolved value came from: "default", "file:LINE", "env NAME", "flag --store". */
-  readonly sources: Readonly<Record<string, string>>;
+  /** Each resolved value and where it came from: "default", "outlive.yaml:7", "OUTLIVE_STORE", "--store". */
+  readonly values: readonly { readonly key: string; readonly value: unknown; readonly source: string }[];
+  readonly warnings: readonly string[];
 }
 
 export interface ConfigSources {
@@ -33,9 +40,198 @@ export function defineConfig(config: OutliveConfig): OutliveConfig {
   return config;
 }
 
+const FILES = ["outlive.config.ts", "outlive.config.mjs", "outlive.config.js", "outlive.yaml", "outlive.yml"];
+
+interface Said {
+  readonly value: unknown;
+  readonly source: string;
+}
+
+/** Finds, reads and merges. Rejects with OPTION_INVALID that names file and line. */
 export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> {
-  const store = sources.flags.store ?? sources.env["OUTLIVE_STORE"] ?? "sqlite:./outlive.db";
-  if (sources.flags.file !== undefined)
-    throw new OutliveError(ErrorCode.optionInvalid, "Configuration files are not read yet.", "Use --store.");
-  return { store, jobs: ["jobs/**/*.{ts,js,mjs}"], engine: {}, file: null, sources: {} };
+  const file = findFile(sources);
+  const warnings: string[] = [];
+  const said = new Map<string, Said>();
+  for (const setting of SETTINGS) said.set(setting.key, { value: undefined, source: "default" });
+  if (file) {
+    const name = relative(sources.cwd, file) || file;
+    const leaves = /\.ya?ml$/.test(file) ? readYaml(file, name) : await readModule(file, name);
+    takeFile(leaves, said, warnings);
+  }
+  takeEnvironment(sources.env, said, warnings);
+  if (sources.flags.store !== undefined) said.set("store", { value: sources.flags.store, source: "--store" });
+  return settle(said, file, warnings);
+}
+
+function findFile({ cwd, flags }: ConfigSources): string | null {
+  if (flags.file !== undefined) {
+    const file = resolve(cwd, flags.file);
+    if (!existsSync(file))
+      throw wrong(
+        `There is no configuration file ${flags.file}.`,
+        "Check --config, or leave it out to use the one in this folder.",
+      );
+    return file;
+  }
+  const found = FILES.filter((name) => existsSync(resolve(cwd, name)));
+  if (found.length > 1)
+    throw wrong(
+      `There are ${found.length} configuration files: ${found.join(", ")}.`,
+      "Keep one, or name it with --config.",
+    );
+  return found[0] === undefined ? null : resolve(cwd, found[0]);
+}
+
+/** A value of the file, its dotted key, and "name:line". */
+interface Leaf extends Said {
+  readonly key: string;
+}
+
+function readYaml(file: string, name: string): Leaf[] {
+  const lines = new LineCounter();
+  const document = parseDocument(readFileSync(file, "utf8"), { lineCounter: lines });
+  const [error] = document.errors;
+  if (error)
+    throw wrong(`${name}:${error.linePos?.[0].line ?? 1}: ${error.message.split("\n")[0]}`, "Correct the YAML.");
+  const leaves: Leaf[] = [];
+  const walk = (node: unknown, key: string): void => {
+    if (isMap(node)) {
+      for (const { key: name_, value } of node.items)
+        walk(value ?? name_, key === "" ? String(name_) : `${key}.${String(name_)}`);
+      return;
+    }
+    const line = lines.linePos((node as Node | null)?.range?.[0] ?? 0).line;
+    const value = isSeq(node) || isScalar(node) ? (node.toJSON() as unknown) : node;
+    leaves.push({ key, value, source: `${name}:${line}` });
+  };
+  walk(document.contents, "");
+  return leaves.filter(({ key }) => key !== "");
+}
+
+async function readModule(file: string, name: string): Promise<Leaf[]> {
+  let config: unknown;
+  try {
+    config = ((await import(pathToFileURL(file).href)) as { default?: unknown }).default;
+  } catch (cause) {
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `${name} can't be loaded: ${(cause as Error).message}.`,
+      "Correct the file; `node --check` may say more.",
+      { file },
+      { cause },
+    );
+  }
+  if (typeof config !== "object" || config === null)
+    throw wrong(`${name} has no default export.`, "Write `export default defineConfig({ ... })`.");
+  const text = readFileSync(file, "utf8").split("\n");
+  const leaves: Leaf[] = [];
+  const walk = (value: unknown, path: readonly string[]): void => {
+    if (typeof value === "object" && value !== null && !Array.isArray(value) && path.length < 3) {
+      for (const [key, member] of Object.entries(value)) walk(member, [...path, key]);
+    } else leaves.push({ key: path.join("."), value, source: `${name}:${lineOf(text, path.at(-1)!)}` });
+  };
+  walk(config, []);
+  return leaves;
+}
+
+/** Good enough for a message: the first line that has the key and a colon. */
+function lineOf(lines: readonly string[], key: string): number {
+  return Math.max(1, lines.findIndex((line) => line.includes(`${key}:`)) + 1);
+}
+
+function takeFile(leaves: readonly Leaf[], said: Map<string, Said>, warnings: string[]): void {
+  const known = new Set(SETTINGS.map(({ key }) => key));
+  const all = Object.fromEntries(leaves.map(({ key, value }) => [key, value]));
+  for (const { key, value, source } of leaves) {
+    if (known.has(key)) {
+      said.set(key, { value, source });
+      continue;
+    }
+    const queue = QUEUE_KEYS[key];
+    if (queue === undefined)
+      throw wrong(
+        `${source}: unknown key ${key}.`,
+        `Did you mean ${closest(key, [...known, ...Object.keys(QUEUE_KEYS)])}?`,
+      );
+    if (queue === null) warnings.push(`${source}: ${key} is accepted but has no effect in this version.`);
+    else said.set(queue.key, { value: queue.convert(value as never, all), source });
+  }
+}
+
+function takeEnvironment(env: NodeJS.ProcessEnv, said: Map<string, Said>, warnings: string[]): void {
+  for (const setting of SETTINGS) {
+    const text = env[setting.env];
+    if (text !== undefined && text !== "")
+      said.set(setting.key, { value: fromText(setting, text), source: setting.env });
+  }
+  const known = new Set(SETTINGS.map((setting) => setting.env));
+  for (const name of Object.keys(env)) {
+    if (name.startsWith("OUTLIVE_") && !known.has(name) && !name.startsWith("OUTLIVE_TEST_"))
+      warnings.push(`The variable ${name} is not known; did you mean ${closest(name, [...known])}?`);
+  }
+}
+
+function settle(said: ReadonlyMap<string, Said>, file: string | null, warnings: readonly string[]): LoadedConfig {
+  const engine: Record<string, unknown> = {};
+  for (const [key, { value }] of said) {
+    if (value === undefined || key === "store" || key === "jobs") continue;
+    const [group, name] = key.split(".") as [string, string | undefined];
+    if (name === undefined) engine[group] = value;
+    else ((engine[group] ??= {}) as Record<string, unknown>)[name] = value;
+  }
+  try {
+    engineSettings(engine);
+  } catch (thrown) {
+    throw withSource(thrown as OutliveError, said);
+  }
+  const values = SETTINGS.map(({ key, fallback }) => ({
+    key,
+    value: said.get(key)!.value ?? fallback,
+    source: said.get(key)!.source,
+  }));
+  const store = textsOf("store", said)[0]!;
+  return { store, jobs: textsOf("jobs", said), engine, file, values, warnings };
+}
+
+/** The one or several texts of a setting that must be text. */
+function textsOf(key: "store" | "jobs", said: ReadonlyMap<string, Said>): readonly string[] {
+  const { value = SETTINGS.find((setting) => setting.key === key)!.fallback, source } = said.get(key)!;
+  const texts: readonly unknown[] = Array.isArray(value) && key === "jobs" ? value : [value];
+  if (texts.length > 0 && texts.every((text) => typeof text === "string" && text !== "")) return texts as string[];
+  throw wrong(
+    `${source}: ${key} is ${JSON.stringify(value)}.`,
+    key === "jobs" ? "Write a glob or a list of globs." : 'Write an address, for instance "sqlite:./jobs.db".',
+  );
+}
+
+/** The option's error with the place in front that said it. */
+function withSource(error: OutliveError, said: ReadonlyMap<string, Said>): OutliveError {
+  const key = [...said.keys()]
+    .filter((name) => said.get(name)!.value !== undefined && error.message.includes(name))
+    .sort((a, b) => b.length - a.length)[0];
+  if (key === undefined) return error;
+  return new OutliveError(error.code, `${said.get(key)!.source}: ${error.message}`, "", error.data, { cause: error });
+}
+
+/** The known name with the fewest letters to change. */
+function closest(name: string, known: readonly string[]): string {
+  const last = name.split(".").at(-1)!;
+  const distance = (candidate: string): number =>
+    Math.min(edits(name, candidate), edits(last, candidate.split(".").at(-1)!));
+  return known.toSorted((a, b) => distance(a) - distance(b))[0]!;
+}
+
+function edits(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, j) => j);
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i];
+    for (let j = 1; j <= b.length; j++)
+      next[j] = Math.min(next[j - 1]! + 1, row[j]! + 1, row[j - 1]! + (a[i - 1] === b[j - 1] ? 0 : 1));
+    row = next;
+  }
+  return row[b.length]!;
+}
+
+function wrong(what: string, hint: string): OutliveError {
+  return new OutliveError(ErrorCode.optionInvalid, what, hint);
 }

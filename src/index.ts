@@ -5,6 +5,7 @@ export type { Engine, Health } from "./engine.ts";
 export type { Explanation } from "./why.ts";
 export type { WorkerHandle } from "./worker-host.ts";
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
+export { defineConfig, type OutliveConfig } from "./config-file.ts";
 export type { BackoffOptions, EngineOptions, KindOptions, RetryOptions, WorkOptions } from "./config.ts";
 export type { Handler, JobContract, TypedRun as Run } from "./core/contract.ts";
 export type { Duration } from "./core/duration.ts";

@@ -1,6 +1,7 @@
 // `open()`: options, store, log and start-up recovery, in that order. It resolves only when recovery is finished.
 import { assertSqlite, contractsOf } from "./client.ts";
 import { type EngineOptions, engineSettings } from "./config.ts";
+import type { OutliveConfig } from "./config-file.ts";
 import { settingsWithDefaults } from "./contract.ts";
 import { toStoredError } from "./core/errors.ts";
 import { EventBus } from "./core/events.ts";
@@ -12,11 +13,12 @@ import { openSqlite } from "./stores/sqlite/open.ts";
 import { attachLog, consoleLogger } from "./telemetry/log.ts";
 
 /**
- * Opens a store: `sqlite:./jobs.db`, or `sqlite::memory:` for tests. Creates and migrates the file, recovers the work of
- * workers that died, and only then resolves.
+ * Opens a store: `sqlite:./jobs.db`, `sqlite::memory:` for tests, or what `defineConfig` made. Creates and migrates the file,
+ * recovers the work of workers that died, and only then resolves.
  */
-export async function open(url: string, options: EngineOptions = {}): Promise<Engine> {
-  const { engine, declare } = await make(url, options, true);
+export async function open(where: string | OutliveConfig, options: EngineOptions = {}): Promise<Engine> {
+  const [url, merged] = typeof where === "string" ? [where, options] : fromConfig(where, options);
+  const { engine, declare } = await make(url, merged, true);
   try {
     await declare();
     await engine.recoverAtOpen();
@@ -25,6 +27,12 @@ export async function open(url: string, options: EngineOptions = {}): Promise<En
     throw thrown;
   }
   return engine;
+}
+
+/** The options of the call win over those of the file. Its `jobs` are globs for the CLI; a program passes its own. */
+function fromConfig(config: OutliveConfig, options: EngineOptions): [string, EngineOptions] {
+  const { store = "sqlite:./outlive.db", jobs: _, ...engine } = config;
+  return [store, { ...engine, ...options }];
 }
 
 /** For faces (the CLI, a dashboard): an engine on a store that is there already. Creates, migrates, declares and recovers nothing. */

@@ -104,17 +104,20 @@ export interface StoredError {
 const MAX_MESSAGE = 8_192;
 const MAX_STACK = 16_384;
 
-/** Makes a storable error of whatever a handler threw; a thrown string, object or undefined included. */
+/** Makes a storable error of whatever a handler threw; a thrown string, object or undefined included. Never throws. */
 export function toStoredError(thrown: unknown): StoredError {
-  if (thrown instanceof Error) {
+  try {
+    // An error of another realm (node:vm) is no instance of this one's Error.
+    if (!Error.isError(thrown)) return { name: "NonError", message: clean(describe(thrown), MAX_MESSAGE) };
     const { name, message, stack } = thrown;
     return {
       name: clean(String(name), 200),
       message: clean(String(message), MAX_MESSAGE),
       ...(typeof stack === "string" ? { stack: clean(stack, MAX_STACK) } : {}),
     };
+  } catch {
+    return { name: "NonError", message: "what was thrown can't be read" };
   }
-  return { name: "NonError", message: clean(describe(thrown), MAX_MESSAGE) };
 }
 
 function describe(thrown: unknown): string {

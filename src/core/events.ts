@@ -109,12 +109,18 @@ export class EventBus implements Emitter {
     for (const listener of this.#all) this.#call(name, () => listener({ name, ...event } as unknown as EngineEvent));
   }
 
-  #call(name: EventName, listener: () => void): void {
+  /** An asynchronous listener fails later, by its promise. */
+  #call(name: EventName, listener: () => unknown): void {
     try {
-      listener();
+      const returned = listener();
+      if (returned instanceof Promise) returned.catch((thrown: unknown) => this.#failed(name, thrown));
     } catch (thrown) {
-      // A failing listener of this very event has nobody left to tell.
-      if (name !== "listener.failed") this.emit("listener.failed", { event: name, error: this.#describe(thrown) });
+      this.#failed(name, thrown);
     }
+  }
+
+  /** A failing listener of this very event has nobody left to tell. */
+  #failed(name: EventName, thrown: unknown): void {
+    if (name !== "listener.failed") this.emit("listener.failed", { event: name, error: this.#describe(thrown) });
   }
 }

@@ -169,7 +169,7 @@ export class Attempt implements Run {
     return enqueued!;
   };
 
-  commit(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<never> {
+  async commit(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<never> {
     this.#assertOurs();
     return this.#host.commit(this, form, body) as Promise<never>;
   }

@@ -208,7 +208,9 @@ export class Worker implements RunHost {
   }
 
   #took(job: ClaimedJob): void {
-    this.#freed(this.#runner.supersede(job.lease.jobId));
+    const former = this.#runner.supersede(job.lease.jobId);
+    if (former) this.#finished = this.#finished.filter(({ lease }) => lease.jobId !== job.lease.jobId);
+    this.#freed(former);
     this.#slots.took(job.kind);
     if (job.alone) this.#alone = true;
     this.#runner.begin(job, this);

@@ -1,5 +1,7 @@
 // The list of commands, in the order in which the help shows them.
 import type { Register } from "../main.ts";
+import { register as check } from "./check.ts";
+import { register as init } from "./init.ts";
 import { register as why } from "./why.ts";
 
-export const COMMANDS: readonly Register[] = [why];
+export const COMMANDS: readonly Register[] = [init, check, why];

@@ -1,6 +1,6 @@
 // What the port promises about blame: who is counted at a death, and the lane of the jobs that must run alone, with its reservation.
 import assert from "node:assert/strict";
-import { kind, names } from "./drafts.ts";
+import { type Draft, kind, names } from "./drafts.ts";
 import { type Hand, idsOf, roomFor, SETTLE } from "./hand.ts";
 import type { Scene, Specify } from "./scene.ts";
 
@@ -222,7 +222,7 @@ export function specifyAlone(specify: Specify): void {
 let deaths = 0;
 
 /** Enqueues these and lets two workers die over them, together with a companion so that nobody is blamed. */
-async function suspect(scene: Scene, ...said: Parameters<Scene["enqueue"]>): Promise<void> {
+async function suspect(scene: Scene, ...said: readonly (string | Draft)[]): Promise<void> {
   const kinds = said.map((one) => (typeof one === "string" ? "mail" : (one.kind ?? "mail")));
   const companion = `companion-${++deaths}`;
   await scene.enqueue(...said, { id: companion, kind: kinds[0]! });

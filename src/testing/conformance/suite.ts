@@ -1,21 +1,39 @@
-// The executable specification of the store port: all subjects, registered for one store.
+// The executable specification of the store port (core/store.ts): all subjects, registered for one store.
 import { describe } from "node:test";
 import { specifyAlone } from "./alone.ts";
 import { specifyAttemptWrites } from "./attempt-writes.ts";
 import { specifyClaim } from "./claim.ts";
+import { specifyCommit } from "./commit.ts";
 import { specifyEnqueue } from "./enqueue.ts";
+import { specifyExpire } from "./expire.ts";
+import { specifyInspect } from "./inspect.ts";
+import { specifyLiveness } from "./liveness.ts";
+import { specifyOperate } from "./operate.ts";
+import { specifyPurge } from "./purge.ts";
 import { specifyRecover } from "./recover.ts";
+import { specifier, type Specify } from "./scene.ts";
 import { specifySettle } from "./settle.ts";
-import { specifier } from "./scene.ts";
 import type { MakeStores } from "./stores.ts";
+import { specifyWorkers } from "./workers.ts";
+
+const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
+  enqueue: specifyEnqueue,
+  claim: specifyClaim,
+  settle: specifySettle,
+  "attempt writes": specifyAttemptWrites,
+  commit: specifyCommit,
+  recover: specifyRecover,
+  alone: specifyAlone,
+  expire: specifyExpire,
+  workers: specifyWorkers,
+  liveness: specifyLiveness,
+  operate: specifyOperate,
+  inspect: specifyInspect,
+  purge: specifyPurge,
+};
 
 /** Registers the tests of the store port with node:test. `makeStores` is called for every test and makes a fresh database. */
 export function storeConformance(name: string, makeStores: MakeStores): void {
   const specify = specifier(makeStores);
-  describe(`${name}: enqueue`, () => specifyEnqueue(specify));
-  describe(`${name}: claim`, () => specifyClaim(specify));
-  describe(`${name}: settle`, () => specifySettle(specify));
-  describe(`${name}: attempt writes`, () => specifyAttemptWrites(specify));
-  describe(`${name}: recover`, () => specifyRecover(specify));
-  describe(`${name}: alone`, () => specifyAlone(specify));
+  for (const [subject, tests] of Object.entries(SUBJECTS)) describe(`${name}: ${subject}`, () => tests(specify));
 }

@@ -1,0 +1,83 @@
+// `outlive init`: a configuration and a first job that runs. It never overwrites a file.
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { dirname, resolve } from "node:path";
+import type { Register } from "../main.ts";
+
+const CONFIG = `import { defineConfig } from "outlive";
+
+export default defineConfig({
+  store: "sqlite:./outlive.db",
+  jobs: "jobs/**/*.ts",
+});
+`;
+
+const JOB = `import { job } from "outlive";
+
+// The contract: import it wherever you enqueue. Any Standard Schema (zod, valibot, arktype) can go into \`input\`.
+export const hello = job<{ name: string }>("hello", { timeout: "5m" });
+
+// The handler runs in workers: outlive work
+hello.handle(async (input, run) => {
+  // A step runs once. Kill the worker here, and the next attempt goes on behind the last finished step.
+  const greeting = await run.step("compose", () => \`Hello, \${input.name}!\`);
+  for (let second = 1; second <= 10; second++) {
+    await run.step(\`second-\${second}\`, () => new Promise<void>((resolve) => setTimeout(resolve, 1_000)));
+    await run.progress({ second });
+  }
+  console.log(greeting, \`(attempt \${run.attempt})\`);
+  return { greeting };
+});
+`;
+
+const IGNORED = "outlive.db*";
+
+export const register: Register = (program, run) => {
+  program
+    .command("init")
+    .description("a configuration and a first job that runs, in this folder")
+    .action(
+      run(async ({ terminal }) => {
+        const written: string[] = [];
+        const kept: string[] = [];
+        for (const [name, text] of [
+          ["outlive.config.ts", CONFIG],
+          ["jobs/hello.ts", JOB],
+        ] as const) {
+          (writeNew(name, text) ? written : kept).push(name);
+        }
+        if (ignore()) written.push(".gitignore");
+        const next = [
+          "outlive work",
+          `outlive enqueue hello '{"name":"world"}'`,
+          "outlive status",
+          "kill -9 the worker, start it again, and: outlive incidents",
+        ];
+        terminal.answer({ written, kept, next }, () =>
+          [
+            ...written.map((name) => `${terminal.style("green", "wrote")}  ${name}`),
+            ...kept.map((name) => `${terminal.style("yellow", "kept")}   ${name} (it was there already)`),
+            "",
+            "Next:",
+            ...next.map((line) => `  ${line}`),
+          ].join("\n"),
+        );
+      }),
+    );
+};
+
+function writeNew(name: string, text: string): boolean {
+  const path = resolve(name);
+  if (existsSync(path)) return false;
+  mkdirSync(dirname(path), { recursive: true });
+  writeFileSync(path, text, { flag: "wx" });
+  return true;
+}
+
+/** The database must not be committed by accident. */
+function ignore(): boolean {
+  const path = resolve(".gitignore");
+  const text = existsSync(path) ? readFileSync(path, "utf8") : "";
+  if (text.split("\n").includes(IGNORED)) return false;
+  writeFileSync(path, `${text}${text === "" || text.endsWith("\n") ? "" : "\n"}${IGNORED}\n`);
+  return true;
+}

@@ -1,0 +1,63 @@
+// Every setting of a configuration file, once: its name, its variable in the environment, its spelling in YAML, its default.
+// The later source wins; who reads them is in config-file.ts.
+
+export interface Setting {
+  /** The name in `outlive.config.ts` and in `outlive check`. */
+  readonly key: string;
+  readonly env: string;
+  /** What holds if nobody says anything, as `check` prints it. */
+  readonly fallback: string;
+  /** A list of texts, separated by commas in the environment. */
+  readonly list?: true;
+  readonly number?: true;
+  readonly boolean?: true;
+}
+
+export const SETTINGS: readonly Setting[] = [
+  { key: "store", env: "OUTLIVE_STORE", fallback: "sqlite:./outlive.db" },
+  { key: "jobs", env: "OUTLIVE_JOBS", fallback: "jobs/**/*.{ts,js,mjs}", list: true },
+  { key: "heartbeat.interval", env: "OUTLIVE_HEARTBEAT_INTERVAL", fallback: "30s" },
+  { key: "heartbeat.lease", env: "OUTLIVE_HEARTBEAT_LEASE", fallback: "3 intervals" },
+  { key: "heartbeat.sweep", env: "OUTLIVE_HEARTBEAT_SWEEP", fallback: "60s" },
+  { key: "heartbeat.probe", env: "OUTLIVE_HEARTBEAT_PROBE", fallback: "250ms" },
+  { key: "recovery.action", env: "OUTLIVE_RECOVERY_ACTION", fallback: "retry" },
+  { key: "recovery.maxRecoveryAttempts", env: "OUTLIVE_RECOVERY_MAX_ATTEMPTS", fallback: "3", number: true },
+  { key: "retention.finished", env: "OUTLIVE_RETENTION_FINISHED", fallback: "7d" },
+  { key: "retention.incidents", env: "OUTLIVE_RETENTION_INCIDENTS", fallback: "90d" },
+  { key: "poll", env: "OUTLIVE_POLL", fallback: "1s" },
+  { key: "durability", env: "OUTLIVE_DURABILITY", fallback: "full" },
+  { key: "sqlite.allowUnsafe", env: "OUTLIVE_SQLITE_ALLOW_UNSAFE", fallback: "false", boolean: true },
+  {
+    key: "sqlite.allowNetworkFilesystem",
+    env: "OUTLIVE_SQLITE_ALLOW_NETWORK_FILESYSTEM",
+    fallback: "false",
+    boolean: true,
+  },
+];
+
+/** The keys of the first queue's YAML (`queue.recovery`, `queue.heartbeat`), and what each is here. */
+export const QUEUE_KEYS: Readonly<
+  Record<
+    string,
+    { readonly key: string; readonly convert: (value: never, all: Readonly<Record<string, unknown>>) => unknown } | null
+  >
+> = {
+  "queue.recovery.action": { key: "recovery.action", convert: (value) => value },
+  "queue.recovery.maxRecoveryAttempts": { key: "recovery.maxRecoveryAttempts", convert: (value) => value },
+  // Accepted so that such a file is not refused; it has no effect yet, and `check` says so.
+  "queue.recovery.integrityCheckOnStartup": null,
+  "queue.heartbeat.intervalSeconds": { key: "heartbeat.interval", convert: (value: number) => `${value}s` },
+  "queue.heartbeat.staleThresholdMultiplier": {
+    key: "heartbeat.lease",
+    convert: (value: number, all) => `${value * Number(all["queue.heartbeat.intervalSeconds"] ?? 30)}s`,
+  },
+  "queue.heartbeat.detectionIntervalSeconds": { key: "heartbeat.sweep", convert: (value: number) => `${value}s` },
+};
+
+/** A text of the environment as the value that it stands for. */
+export function fromText(setting: Setting, text: string): unknown {
+  if (setting.list) return text.split(",").map((part) => part.trim());
+  if (setting.number) return Number(text);
+  if (setting.boolean) return text === "1" || text.toLowerCase() === "true";
+  return text;
+}

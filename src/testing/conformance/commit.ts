@@ -1,0 +1,169 @@
+// What the port promises about the user's own writes: with the job's success or not at all, under its fence, and once.
+import assert from "node:assert/strict";
+import { answers, type Hand, SETTLE } from "./hand.ts";
+import type { Scene, Specify } from "./scene.ts";
+import type { UserWrites } from "./stores.ts";
+import type { ClaimedJob } from "../../core/job.ts";
+import type { Store, WriteAnswer } from "../../core/store.ts";
+
+export function specifyCommit(specify: Specify): void {
+  const onUserWrites = (title: string, body: (scene: Scene, user: UserWrites) => Promise<void>): void =>
+    specify(title, async (scene) => {
+      const user = scene.user();
+      if (user) await body(scene, user);
+    });
+
+  onUserWrites("a commit writes the user's rows, the success and the result in one step", async (scene, user) => {
+    const { job } = await running(scene);
+    const done = await commit(scene.store, job, user, "note", () => ({ total: 3 }));
+    assert.deepEqual(done, { answer: { is: "applied" }, value: { total: 3 } });
+    assert.deepEqual(await user.written(scene.store), ["note"]);
+    const after = await scene.job("a");
+    assert.deepEqual([after.state, after.result, after.finishedAt], ["succeeded", { total: 3 }, scene.clock.now()]);
+    assert.equal((await scene.countsOf("mail")).succeeded, 1);
+  });
+
+  onUserWrites("a commit whose body returns nothing has no result", async (scene, user) => {
+    const { job } = await running(scene);
+    assert.equal((await commit(scene.store, job, user, "note", () => undefined)).answer.is, "applied");
+    assert.equal((await scene.job("a")).result, null);
+  });
+
+  onUserWrites(
+    "a commit whose body throws writes nothing, lets the error out, and leaves the attempt running",
+    async (scene, user) => {
+      const { worker, job } = await running(scene);
+      const thrown = new Error("not enough money");
+      await assert.rejects(
+        commit(scene.store, job, user, "note", () => {
+          throw thrown;
+        }),
+        thrown,
+      );
+      assert.deepEqual(await user.written(scene.store), []);
+      assert.deepEqual(await scene.states("a"), ["running"]);
+      assert.deepEqual(answers(await worker.settle(SETTLE.fail(job))), ["applied"]);
+    },
+  );
+
+  onUserWrites("a commit whose result can't be encoded writes nothing", async (scene, user) => {
+    const { job } = await running(scene);
+    const refusing = (): never => {
+      throw new Error("no JSON");
+    };
+    const body = user.writing("note", () => 1);
+    await assert.rejects(scene.store.commit(SETTLE.succeed(job), body as never, refusing), /no JSON/);
+    assert.deepEqual(await user.written(scene.store), []);
+    assert.deepEqual(await scene.states("a"), ["running"]);
+  });
+
+  onUserWrites("museum 3: a commit by a zombie writes nothing and is stale", async (scene, user) => {
+    const { worker: zombie, job } = await running(scene);
+    await scene.bury(zombie);
+    const owner = await scene.worker("owner");
+    const taken = await owner.next();
+    const done = await commit(scene.store, job, user, "zombie", () => 1);
+    assert.ok(done.answer.is === "stale");
+    assert.deepEqual([done.answer.stale.worker, done.answer.stale.fence, done.value], ["owner", 2, undefined]);
+    assert.deepEqual(await user.written(scene.store), []);
+    assert.equal((await scene.job("a")).history.at(-1)?.event, "write.rejected");
+    assert.equal((await commit(scene.store, taken, user, "owner", () => 2)).answer.is, "applied");
+    assert.deepEqual(await user.written(scene.store), ["owner"]);
+    assert.equal((await scene.job("a")).result, 2);
+  });
+
+  onUserWrites("a commit that is repeated because its answer was lost writes nothing twice", async (scene, user) => {
+    const { job } = await running(scene);
+    await commit(scene.store, job, user, "note", () => 1);
+    const again = await commit(await scene.connect(), job, user, "note", () => 2);
+    assert.deepEqual(again, { answer: { is: "repeated" }, value: undefined });
+    assert.deepEqual(await user.written(scene.store), ["note"]);
+    assert.equal((await scene.job("a")).result, 1);
+    assert.equal((await scene.countsOf("mail")).succeeded, 1);
+  });
+
+  onUserWrites("of a commit and a recovery that meet, one decides, and the user's rows follow", async (scene, user) => {
+    const { worker, job } = await running(scene);
+    const other = await scene.connect();
+    const [done, buried] = await Promise.all([
+      commit(scene.store, job, user, "note", () => 1),
+      scene.bury(worker, { by: other }),
+    ]);
+    const committed = done.answer.is === "applied";
+    assert.equal(Number(committed) + buried.jobs.length, 1);
+    assert.deepEqual(await user.written(scene.store), committed ? ["note"] : []);
+    assert.deepEqual(await scene.states("a"), [committed ? "succeeded" : "queued"]);
+  });
+
+  onUserWrites("one that fails among commits at once takes no other with it", async (scene, user) => {
+    await scene.enqueue("a", "b", "c");
+    const worker = await scene.worker("w");
+    const jobs = await worker.claim(3);
+    const commits = jobs.map((job) =>
+      commit(scene.store, job, user, job.lease.jobId, () => {
+        if (job.lease.jobId === "b") throw new Error("b fails");
+        return null;
+      }),
+    );
+    const settled = await Promise.allSettled(commits);
+    assert.deepEqual(
+      settled.map(({ status }) => status),
+      ["fulfilled", "rejected", "fulfilled"],
+    );
+    assert.deepEqual(await user.written(scene.store), ["a", "c"]);
+    assert.deepEqual(await scene.states("a", "b", "c"), ["succeeded", "running", "succeeded"]);
+  });
+
+  onUserWrites("jobs that a commit enqueues are there if it applies, and not if it throws", async (scene, user) => {
+    const { job } = await running(scene);
+    const failing = user.enqueueing("mail", "child", () => {
+      throw new Error("no");
+    });
+    await assert.rejects(
+      scene.store.commit(SETTLE.succeed(job), failing as never, () => null),
+      /no/,
+    );
+    assert.deepEqual(await scene.states("child"), ["missing"]);
+    const working = user.enqueueing("mail", "child", () => null);
+    const { answer } = await scene.store.commit(SETTLE.succeed(job), working as never, () => null);
+    assert.equal(answer.is, "applied");
+    assert.deepEqual(await scene.states("a", "child"), ["succeeded", "queued"]);
+  });
+
+  onUserWrites("a transaction of the user's writes and enqueues whole and answers its value", async (scene, user) => {
+    assert.equal(await scene.store.transact(user.writing("note", () => 7) as never), 7);
+    assert.equal(await scene.store.transact(user.enqueueing("mail", "a", () => "done") as never), "done");
+    const other = await scene.connect();
+    assert.deepEqual(await user.written(other), ["note"]);
+    assert.equal((await other.get("a"))?.state, "queued");
+  });
+
+  onUserWrites("a transaction of the user's that throws writes nothing and lets the error out", async (scene, user) => {
+    const thrown = new Error("changed my mind");
+    const fail = (): never => {
+      throw thrown;
+    };
+    await assert.rejects(scene.store.transact(user.writing("note", fail) as never), thrown);
+    await assert.rejects(scene.store.transact(user.enqueueing("mail", "a", fail) as never), thrown);
+    assert.deepEqual(await user.written(scene.store), []);
+    assert.deepEqual(await scene.states("a"), ["missing"]);
+  });
+}
+
+async function running(scene: Scene): Promise<{ worker: Hand; job: ClaimedJob }> {
+  await scene.enqueue("a");
+  const worker = await scene.worker("w");
+  return { worker, job: await worker.next() };
+}
+
+/** Commits the job with one row of the user's, and with what `then` returns as its result. */
+function commit<T>(
+  store: Store,
+  job: ClaimedJob,
+  user: UserWrites,
+  text: string,
+  then: () => T,
+): Promise<{ answer: WriteAnswer; value: T | undefined }> {
+  const encode = (value: T): string | null => (value === undefined ? null : JSON.stringify(value));
+  return store.commit<T>(SETTLE.succeed(job), user.writing(text, then) as never, encode);
+}

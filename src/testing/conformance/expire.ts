@@ -1,0 +1,99 @@
+// What the port promises about jobs past their deadline: when they are overdue, who hears of it, and that they are fenced out once.
+import assert from "node:assert/strict";
+import { GRACE_MS, kind, names, TIMEOUT_MS } from "./drafts.ts";
+import { answers, type Hand, roomFor, SETTLE } from "./hand.ts";
+import type { Scene, Specify } from "./scene.ts";
+import type { ClaimedJob } from "../../core/job.ts";
+import { decideOverdue } from "../../core/recovery.ts";
+import type { HeldJob } from "../../core/store.ts";
+import type { Change } from "../../core/transitions.ts";
+
+const MARGIN_MS = 1_000;
+const decide = (job: HeldJob): Change => decideOverdue(job, 0.5);
+
+export function specifyExpire(specify: Specify): void {
+  specify("a job is fenced out when deadline, grace and margin are over, and not before", async (scene) => {
+    const { worker, job } = await running(scene);
+    await scene.clock.advance(TIMEOUT_MS + GRACE_MS + MARGIN_MS);
+    assert.deepEqual(await scene.store.expire(MARGIN_MS, 10, decide), []);
+    await scene.clock.advance(1);
+    const [overdue, ...more] = await scene.store.expire(MARGIN_MS, 10, decide);
+    assert.deepEqual([overdue?.jobId, overdue?.worker, overdue?.change.name, more], ["a", "w", "timeOut", []]);
+    const after = await scene.job("a");
+    assert.deepEqual([after.state, after.lastOutcome, after.counters.timeouts], ["queued", "timed-out", 1]);
+    assert.equal(after.history.at(-1)?.event, "timeOut");
+    assert.deepEqual(answers(await worker.settle(SETTLE.succeed(job))), ["stale"]);
+    assert.deepEqual(await scene.store.expire(MARGIN_MS, 10, decide), [], "once");
+  });
+
+  specify("the owner of a job that was fenced out goes on living and claiming", async (scene) => {
+    const { worker } = await running(scene);
+    await overdue(scene);
+    await scene.store.expire(0, 10, decide);
+    const row = await worker.row();
+    assert.deepEqual([row.state, row.heldCount], ["live", 0]);
+    await scene.enqueue("b");
+    assert.equal((await worker.next()).lease.jobId, "b");
+  });
+
+  specify("a job without a timeout is never overdue", async (scene) => {
+    await scene.declare(kind("endless", { timeoutMs: null }));
+    await scene.enqueue({ id: "a", kind: "endless" });
+    const worker = await scene.worker("w");
+    await worker.next(roomFor(1, ["endless"]));
+    await scene.clock.advance(365 * 86_400_000);
+    assert.deepEqual(await scene.store.expire(0, 10, decide), []);
+    assert.equal((await scene.store.beat("w", { loopLagMs: 0 })).overdueMs, null);
+  });
+
+  specify("a job whose timeouts are used up is dead, with its reason", async (scene) => {
+    await scene.declare(kind("mail", { limits: { errors: 3, timeouts: 1, crashes: 3 } }));
+    await running(scene);
+    await overdue(scene);
+    await scene.store.expire(0, 10, decide);
+    const job = await scene.job("a");
+    assert.deepEqual([job.state, job.error?.name], ["dead", "Timeout"]);
+  });
+
+  specify("museum 22: an overdue job whose cancel was asked for ends cancelled", async (scene) => {
+    await running(scene);
+    await scene.store.cancel("a", "operator");
+    await overdue(scene);
+    await scene.store.expire(0, 10, decide);
+    assert.deepEqual(await scene.states("a"), ["cancelled"]);
+  });
+
+  specify("an expiry takes at most its limit, those that are overdue longest first", async (scene) => {
+    await scene.enqueue(...names("j", 5));
+    const worker = await scene.worker("w");
+    for (let n = 0; n < 5; n++) {
+      await worker.next();
+      await scene.clock.advance(10);
+    }
+    await overdue(scene);
+    const ids = async (): Promise<readonly string[]> =>
+      (await scene.store.expire(0, 2, decide)).map(({ jobId }) => jobId);
+    assert.deepEqual(await ids(), ["j0001", "j0002"]);
+    assert.deepEqual(await ids(), ["j0003", "j0004"]);
+    assert.deepEqual(await ids(), ["j0005"]);
+  });
+
+  specify("museum 4: when a settlement and an expiry meet, one of them decides", async (scene) => {
+    const { worker, job } = await running(scene);
+    await overdue(scene);
+    const other = await scene.connect();
+    const [[settled], expired] = await Promise.all([worker.settle(SETTLE.succeed(job)), other.expire(0, 10, decide)]);
+    assert.equal(Number(settled!.is === "applied") + expired.length, 1);
+    assert.deepEqual(await scene.states("a"), [expired.length === 1 ? "queued" : "succeeded"]);
+  });
+}
+
+async function running(scene: Scene): Promise<{ worker: Hand; job: ClaimedJob }> {
+  await scene.enqueue("a");
+  const worker = await scene.worker("w");
+  return { worker, job: await worker.next() };
+}
+
+function overdue(scene: Scene): Promise<void> {
+  return scene.clock.advance(TIMEOUT_MS + GRACE_MS + 1);
+}
