@@ -177,7 +177,8 @@ export class Client {
         "This client is closed.",
         "Nothing was enqueued. Connect or open again.",
       );
-    if (this.contracts.get(contract?.name) !== contract) throw unknownKind(contract?.name, this.contracts);
+    // Undefined is what a circle of imports makes of a contract.
+    if (!contract || this.contracts.get(contract.name) !== contract) throw unknownKind(contract?.name, this.contracts);
     return makeDraft(contract, input, options, newId);
   }
 }

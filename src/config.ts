@@ -196,6 +196,14 @@ export function engineSettings(options: EngineOptions): EngineSettings {
     "is shorter than 10ms or longer than the lease",
     "Use something between; 250ms is the default.",
   );
+  for (const [option, ms] of [
+    ["heartbeat.interval", times.heartbeatMs],
+    ["heartbeat.sweep", times.sweepMs],
+    ["heartbeat.probe", times.probeMs],
+    ["poll", pollMs],
+  ] as const) {
+    refuseLongTimer(option, ms);
+  }
   refuse(times.sweepMs < 100, "heartbeat.sweep", "is shorter than 100ms", "Use at least 100ms; 60s is the default.");
   refuse(pollMs < 10, "poll", "is shorter than 10ms", "Use at least 10ms; wake-ups do not wait for it.");
   return {
@@ -231,6 +239,12 @@ export function kindChoice(name: string, options: KindOptions): KindChoice {
     `maxRuntime of ${name}`,
     "is shorter than its timeout",
     "Make it longer, or the timeout shorter.",
+  );
+  refuse(
+    maxRuntimeMs !== null && timeoutMs === null,
+    `maxRuntime of ${name}`,
+    'caps a timeout, but its timeout is "none"',
+    "Say a timeout, or leave the cap out.",
   );
   const own = typeof retry.backoff === "function" ? retry.backoff : null;
   const limits: Limits = { errors: retry.errors ?? 10, timeouts: retry.timeouts ?? 10, crashes: retry.crashes ?? 3 };
@@ -273,10 +287,9 @@ export interface WorkSettings {
 
 export function workSettings(options: WorkOptions, kinds: readonly string[]): WorkSettings {
   check("work", workOptions, options);
-  return {
-    concurrency: concurrencyOf(options.concurrency ?? DEFAULT_CONCURRENCY, kinds),
-    graceMs: durationMs(options.grace ?? DEFAULT_GRACE, "grace"),
-  };
+  const graceMs = durationMs(options.grace ?? DEFAULT_GRACE, "grace");
+  refuseLongTimer("grace", graceMs);
+  return { concurrency: concurrencyOf(options.concurrency ?? DEFAULT_CONCURRENCY, kinds), graceMs };
 }
 
 function concurrencyOf(given: number | Readonly<Record<string, number>>, kinds: readonly string[]): Concurrency {
@@ -310,4 +323,9 @@ function check(of: string, schema: z.ZodType, value: unknown): void {
 
 function refuse(wrong: boolean, option: string, what: string, hint: string): void {
   if (wrong) throw new OutliveError(ErrorCode.optionInvalid, `${option} ${what}.`, hint, { option });
+}
+
+/** Node's timers fire at once when they are told to wait longer than 2^31-1 ms. */
+function refuseLongTimer(option: string, ms: number): void {
+  refuse(ms > 24 * 86_400_000, option, "is longer than 24d, which is as long as a timer can wait", "Use at most 24d.");
 }

@@ -12,7 +12,7 @@ import { type EnqueueOptions, makeDraft } from "./core/enqueue.ts";
 import { Lookout } from "./core/lookout.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
 import { NOTHING_CHECKED, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
-import type { KindCounts, OperatorAnswer } from "./core/store.ts";
+import type { KindCounts, OperatorAnswer, StoreHealth } from "./core/store.ts";
 import type { ProcessIdentity } from "./platform/identity.ts";
 import type { SqliteBackend } from "./stores/sqlite/open.ts";
 import { childId, runnableKinds } from "./runnable.ts";
@@ -188,6 +188,11 @@ export class Engine extends Client {
     return pass.incidents.length === 0 ? null : this.report();
   }
 
+  /** Whom `recover` would take the work from now, and why. Changes nothing. */
+  deaths(): Promise<readonly { readonly worker: WorkerRow; readonly death: Death }[]> {
+    return this.#findDead();
+  }
+
   /** Why a job is not running, or how it runs. Null: there is no such job. */
   async why(id: string): Promise<Explanation | null> {
     assertKey(id, "The job's id");
@@ -195,12 +200,39 @@ export class Engine extends Client {
     return explain({ store: backend.store, now: () => clock.now(), pause: (ms) => pause(clock, ms) }, id);
   }
 
-  /** For supervisors: what is known of the death of a process of this machine ("killed by SIGKILL"), kept for the report. */
-  async noteDeath(pid: number, what: string): Promise<void> {
+  /** How the store is, without what is in it. */
+  storeHealth(): Promise<StoreHealth> {
+    return this.store.health();
+  }
+
+  /** Which process holds the store's write lock just now, as far as this host can tell; null: none, or not known. */
+  writer(): Promise<{ readonly pid: number; readonly command: string } | null> {
+    return this.store.writer();
+  }
+
+  /**
+   * For supervisors: what is known of the death of a process of this machine ("killed by SIGKILL"), kept for the report, also if
+   * somebody recovered it meanwhile. `bornAt` keeps an earlier process with the same pid apart. Call `recover` next.
+   */
+  async noteDeath(
+    pid: number,
+    what: string,
+    times: { readonly bornAt?: number; readonly diedAt?: number } = {},
+  ): Promise<void> {
+    const { bornAt = 0, diedAt = this.#wiring.clock.now() } = times;
     const { bootId } = this.#wiring.identity;
-    for (const worker of await this.workers()) {
-      if (worker.pid === pid && worker.bootId === bootId) await this.store.note(worker.id, what);
-    }
+    const lives = (await this.workers({ all: true })).filter(
+      (worker) =>
+        worker.pid === pid &&
+        worker.bootId === bootId &&
+        worker.state !== "stopped" &&
+        worker.startedAt >= bornAt &&
+        (worker.state !== "gone" || bornAt > 0),
+    );
+    const last = lives.toSorted((a, b) => a.startedAt - b.startedAt).at(-1);
+    if (!last) return;
+    this.#lookout.livedUntil(last, diedAt);
+    await this.store.note(last.id, last.lastWord === null ? what : `${last.lastWord}; ${what}`);
   }
 
   /** Stops the worker of this process, if one runs, and closes the store. */

@@ -17,7 +17,7 @@ import { attachLog, consoleLogger } from "./telemetry/log.ts";
  * recovers the work of workers that died, and only then resolves.
  */
 export async function open(where: string | OutliveConfig, options: EngineOptions = {}): Promise<Engine> {
-  const [url, merged] = typeof where === "string" ? [where, options] : fromConfig(where, options);
+  const [url, merged] = typeof where === "object" && where !== null ? fromConfig(where, options) : [where, options];
   const { engine, declare } = await make(url, merged, true);
   try {
     await declare();

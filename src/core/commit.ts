@@ -1,6 +1,7 @@
 // The form of `commit` and `transaction`: a value that each store exports, whose type decides what the callback gets and whether
 // it must be synchronous, so that the wrong one does not compile.
 import { ErrorCode, OutliveError } from "./errors.ts";
+import type { ResultOf } from "./json.ts";
 
 /** The form of `commit` and `transaction` on one store. `Mode` decides whether the callback must be synchronous. */
 export interface CommitForm<Tx, Mode extends "sync" | "async"> {
@@ -12,6 +13,10 @@ export interface CommitForm<Tx, Mode extends "sync" | "async"> {
 
 /** What a synchronous callback may return: anything but a promise. The name of the type is the message of the compiler. */
 export type NoPromise<T> = T extends PromiseLike<unknown> ? CallbackMustBeSynchronousOnThisStore : T;
+/** As `NoPromise`, of what becomes the job's result. */
+export type CommittedResult<T> = [Extract<T, PromiseLike<unknown>>] extends [never]
+  ? ResultOf<T>
+  : CallbackMustBeSynchronousOnThisStore;
 export interface CallbackMustBeSynchronousOnThisStore {
   readonly "a promise can't be awaited inside this store's transaction": never;
 }

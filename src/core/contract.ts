@@ -2,13 +2,10 @@
 // run. Made by `job()` (job.ts at the top), which checks the options.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import type { StoredError } from "./errors.ts";
-import type { Json, JsonOf } from "./json.ts";
+import type { ResultMustBeJson, ResultOf } from "./json.ts";
 import type { KindSettings } from "./job.ts";
 import type { Enqueue } from "./enqueue.ts";
 import type { Run } from "./run.ts";
-
-/** What a handler may return: JSON, which becomes the job's result, or nothing. */
-export type HandlerResult = Json | void;
 
 /** The run as a handler sees it, with the typed `enqueue`. */
 export interface TypedRun extends Omit<Run, "enqueue"> {
@@ -16,11 +13,11 @@ export interface TypedRun extends Omit<Run, "enqueue"> {
   readonly enqueue: Enqueue;
 }
 
-export type Handler<Out, Result> = (
+/** A handler that returns `Returned`, which is JSON, nothing, or the promise of either. */
+export type Handler<Out, Returned> = (
   input: Out,
   run: TypedRun,
-) => CheckedResult<Result> | Promise<CheckedResult<Result>>;
-type CheckedResult<Result> = [Result] extends [void] ? Result : JsonOf<Result>;
+) => [Awaited<Returned>] extends [ResultOf<Awaited<Returned>>] ? Returned : ResultMustBeJson;
 
 export class JobContract<In = unknown, Out = In> {
   readonly name: string;
@@ -41,7 +38,7 @@ export class JobContract<In = unknown, Out = In> {
   }
 
   /** Attaches the handler. Call it once, in the module that workers import. */
-  handle<Result>(handler: Handler<Out, Result>): this {
+  handle<Returned>(handler: Handler<Out, Returned>): this {
     this.#handler = handler as unknown as (input: never, run: Run) => unknown;
     return this;
   }

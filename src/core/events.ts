@@ -1,5 +1,6 @@
 // Everything the engine tells, typed in one place. Core never logs: it emits, and one subscriber writes the log.
 import type { StoredError } from "./errors.ts";
+import type { JobState, Outcome } from "./job.ts";
 import type { RecoveredJob, Stale } from "./store.ts";
 
 export interface Events {
@@ -54,8 +55,24 @@ export interface Events {
     readonly attempt: number;
     readonly durationMs: number;
   };
+  /** A worker took a job: an attempt begins. Told to those who ask for it by name only. */
+  "job.claimed": { readonly jobId: string; readonly kind: string; readonly attempt: number };
+  /** An attempt ended, however it did, and that is durable. Told to those who ask for it by name only. */
+  "attempt.ended": {
+    readonly jobId: string;
+    readonly kind: string;
+    readonly attempt: number;
+    readonly outcome: Outcome;
+    readonly to: JobState;
+    readonly durationMs: number;
+  };
   /** Past its deadline: its signal was aborted, or, with `fencedOut`, it was taken from its worker. */
-  "job.overdue": { readonly jobId: string; readonly worker: string; readonly fencedOut: boolean };
+  "job.overdue": {
+    readonly jobId: string;
+    readonly kind: string;
+    readonly worker: string;
+    readonly fencedOut: boolean;
+  };
   /** A claimed job that this worker does not run (an answer was lost) was given back. */
   "job.released": { readonly jobId: string; readonly reason: string };
   /** What a handler wrote with `run.log`. */
@@ -93,19 +110,19 @@ export class EventBus implements Emitter {
     return () => void set.delete(listener);
   }
 
-  /** Hears everything but `job.succeeded`, which is too frequent to build for somebody who did not ask by name. */
+  /** Hears everything but what happens to every job (`isFrequent`), which is not built for somebody who did not ask by name. */
   onAny(listener: (event: EngineEvent) => void): () => void {
     this.#all.add(listener);
     return () => void this.#all.delete(listener);
   }
 
   has(name: EventName): boolean {
-    return (this.#listeners.get(name)?.size ?? 0) > 0 || (this.#all.size > 0 && name !== "job.succeeded");
+    return (this.#listeners.get(name)?.size ?? 0) > 0 || (this.#all.size > 0 && !isFrequent(name));
   }
 
   emit<Name extends EventName>(name: Name, event: Events[Name]): void {
     for (const listener of this.#listeners.get(name) ?? []) this.#call(name, () => (listener as Listener<Name>)(event));
-    if (name === "job.succeeded") return;
+    if (isFrequent(name)) return;
     for (const listener of this.#all) this.#call(name, () => listener({ name, ...event } as unknown as EngineEvent));
   }
 
@@ -123,4 +140,8 @@ export class EventBus implements Emitter {
   #failed(name: EventName, thrown: unknown): void {
     if (name !== "listener.failed") this.emit("listener.failed", { event: name, error: this.#describe(thrown) });
   }
+}
+
+function isFrequent(name: EventName): boolean {
+  return name === "job.succeeded" || name === "job.claimed" || name === "attempt.ended";
 }

@@ -5,7 +5,7 @@ import { ErrorCode, OutliveError } from "./errors.ts";
 export type Json = string | number | boolean | null | readonly Json[] | { readonly [key: string]: Json | undefined };
 
 /** `T` itself if JSON can carry it, `never` where it can't: `Date`, `Buffer`, `bigint`, functions, symbols, class instances with methods. */
-export type JsonOf<T> = T extends string | number | boolean | null
+export type JsonOf<T> = T extends Json
   ? T
   : T extends undefined | bigint | symbol | ((...args: never[]) => unknown)
     ? never
@@ -20,6 +20,12 @@ export type JsonOf<T> = T extends string | number | boolean | null
               ? T
               : never
             : never;
+
+/** `T` itself if it may be a job's result: JSON, or nothing. The name of the other type is the message of the compiler. */
+export type ResultOf<T> = [T] extends [JsonOf<T> | void | undefined] ? T : ResultMustBeJson;
+export interface ResultMustBeJson {
+  readonly "the result of a job is stored as JSON: no Date, Buffer, bigint, Map, Set or function in it": never;
+}
 
 /** Most bytes of one input, result, step result or progress. */
 export const MAX_JSON_BYTES = 1_048_576;

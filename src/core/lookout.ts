@@ -68,6 +68,11 @@ export class Lookout {
     return dead;
   }
 
+  /** Somebody else knows until when it lived: a supervisor heard of its end. */
+  livedUntil(worker: WorkerRow, at: number): void {
+    this.#watched.set(worker.id, { beats: worker.beats, sinceMono: this.#clock.mono(), lastSeenAliveAt: at });
+  }
+
   #seen(worker: WorkerRow): void {
     const watch = this.#watched.get(worker.id);
     if (watch) watch.lastSeenAliveAt = this.#clock.now();

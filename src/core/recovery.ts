@@ -139,8 +139,13 @@ export async function expireOverdue(
   deps: Pick<RecoveryDeps, "store" | "events"> & { random: Random },
   marginMs: number,
 ): Promise<readonly OverdueJob[]> {
-  const overdue = await deps.store.expire(marginMs, RECOVERY_BATCH, (job) => decideOverdue(job, deps.random.next()));
-  for (const { jobId, worker } of overdue) deps.events.emit("job.overdue", { jobId, worker, fencedOut: true });
+  const kinds = new Map<string, string>();
+  const overdue = await deps.store.expire(marginMs, RECOVERY_BATCH, (job) => {
+    kinds.set(job.id, job.kind.name);
+    return decideOverdue(job, deps.random.next());
+  });
+  for (const { jobId, worker } of overdue)
+    deps.events.emit("job.overdue", { jobId, kind: kinds.get(jobId)!, worker, fencedOut: true });
   return overdue;
 }
 

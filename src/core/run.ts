@@ -6,7 +6,7 @@ import type { ClaimedJob, Enqueued, JobDraft, Outcome } from "./job.ts";
 import type { Lease } from "./lease.ts";
 import type { AttemptWrite, Stale } from "./store.ts";
 import { assertKey } from "./ids.ts";
-import type { CommitForm, NoPromise } from "./commit.ts";
+import type { CommitForm, CommittedResult } from "./commit.ts";
 
 /** How the attempt before this one ended, if it did not succeed. */
 export interface Interrupted {
@@ -57,7 +57,7 @@ export interface Run {
   /** Enqueues another job under this attempt's fence. Without an id it gets one that is the same in every attempt, so a replay adds nothing. */
   readonly enqueue: RunEnqueue;
   /** Ends the job successfully in the same database transaction as your own writes. Its return value is the job's result. */
-  commit<Tx, T>(form: CommitForm<Tx, "sync">, body: (tx: Tx) => NoPromise<T>): Promise<T>;
+  commit<Tx, T>(form: CommitForm<Tx, "sync">, body: (tx: Tx) => CommittedResult<T>): Promise<T>;
   commit<Tx, T>(form: CommitForm<Tx, "async">, body: (tx: Tx) => Promise<T>): Promise<T>;
 }
 

@@ -85,6 +85,11 @@ export class Runner {
       untrusted: false,
     };
     this.#held.set(job.lease.jobId, held);
+    const { events } = this.#deps;
+    if (events.has("job.claimed")) {
+      const { jobId, fence: attempt } = job.lease;
+      events.emit("job.claimed", { jobId, kind: job.kind, attempt });
+    }
     this.#ticker ??= this.#deps.clock.after(TICK_MS, () => this.#tick());
     this.#parse(held);
   }
@@ -106,15 +111,17 @@ export class Runner {
     let returned: unknown;
     try {
       returned = held.kind.handler(input as never, held.run);
+      if (isThenable(returned)) {
+        // Inside: the `then` of what is no promise may throw.
+        return void returned.then(
+          (value) => this.#returned(held, value),
+          (thrown: unknown) => this.#threw(held, thrown),
+        );
+      }
     } catch (thrown) {
       return this.#threw(held, thrown);
     }
-    if (isThenable(returned)) {
-      returned.then(
-        (value) => this.#returned(held, value),
-        (thrown: unknown) => this.#threw(held, thrown),
-      );
-    } else this.#returned(held, returned);
+    this.#returned(held, returned);
   }
 
   #returned(held: Held, value: unknown): void {
@@ -158,7 +165,7 @@ export class Runner {
         held.kind.settings,
         { ...error, message: `${error.message} (and its backoff function threw: ${message})` },
         delayMs,
-        false,
+        thrown instanceof TerminalError,
       );
     }
     return transitions.fail(view(held), held.kind.settings, error, delayMs, thrown instanceof TerminalError);
@@ -213,6 +220,10 @@ export class Runner {
     const { events, clock } = this.#deps;
     const { jobId, fence: attempt } = held.job.lease;
     const { kind } = held.job;
+    if (change.outcome !== null && events.has("attempt.ended")) {
+      const durationMs = clock.mono() - held.startedMono;
+      events.emit("attempt.ended", { jobId, kind, attempt, outcome: change.outcome, to: change.to, durationMs });
+    }
     if (change.name === "succeed") {
       if (events.has("job.succeeded"))
         events.emit("job.succeeded", { jobId, kind, attempt, durationMs: clock.mono() - held.startedMono });
@@ -243,7 +254,13 @@ export class Runner {
   #overdue(held: Held, mono: number): void {
     const { graceMs } = held.kind.settings;
     held.giveUpMono = mono + graceMs;
-    this.#deps.events.emit("job.overdue", { jobId: held.run.id, worker: this.#deps.worker, fencedOut: false });
+    const { id: jobId } = held.run;
+    this.#deps.events.emit("job.overdue", {
+      jobId,
+      kind: held.job.kind,
+      worker: this.#deps.worker,
+      fencedOut: false,
+    });
     held.run.abort("timeout", `job ${held.run.id} passed its deadline; it has ${graceMs} ms to end`);
   }
 

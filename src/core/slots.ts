@@ -31,14 +31,19 @@ export class Slots {
     if (!this.#unlimited) this.#running.set(kind, (this.#running.get(kind) ?? 1) - 1);
   }
 
-  /** What can be taken while `running` handlers are at work. A kind's own limit counts until its settlements are durable. */
-  room(running: number): Room {
+  /**
+   * What can be taken while `running` handlers are at work. `ending` are the leases of what is settled in the same transaction
+   * as the claim: their slots are free in it.
+   */
+  room(running: number, ending: readonly { readonly lease: { readonly kind: string } }[] = []): Room {
     const total = Math.max(0, this.#concurrency.total - running);
+    const inFlight = this.#unlimited ? this.#running : new Map(this.#running);
+    if (!this.#unlimited) for (const { lease } of ending) inFlight.set(lease.kind, inFlight.get(lease.kind)! - 1);
     const kinds = this.#kinds.map((kind) => {
       const limit = this.#concurrency.perKind.get(kind);
       return {
         kind,
-        room: limit === undefined ? total : Math.max(0, Math.min(total, limit - (this.#running.get(kind) ?? 0))),
+        room: limit === undefined ? total : Math.max(0, Math.min(total, limit - (inFlight.get(kind) ?? 0))),
       };
     });
     return { total, kinds: kinds.filter(({ room }) => room > 0), idle: running === 0 };

@@ -138,9 +138,13 @@ export interface JobFilter {
   readonly kind?: string;
   /** Only jobs whose id, dedupe key or error contains this text. */
   readonly text?: string;
+  /** Only jobs enqueued before or after this instant, in ms of the store's clock. */
+  readonly createdBefore?: number;
+  readonly createdAfter?: number;
 }
 
 export interface ListPage {
+  /** May be fewer than were asked for although more follow: a page is bounded by what it looks at, too. */
   readonly jobs: readonly JobInfo[];
   /** Pass it to get what follows; null: that was all. */
   readonly next: string | null;

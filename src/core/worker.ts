@@ -114,12 +114,12 @@ export class Worker implements RunHost {
     else this.#rung = true;
   }
 
-  /** No more claims; what runs goes on. Resolves when nothing is held. */
+  /** No more claims; what runs goes on. Resolves when nothing is held and no claim is under way. */
   drain(): Promise<void> {
     this.#claiming = false;
     this.wake();
     return new Promise((resolve) =>
-      this.#runner.heldCount === 0 || this.#over ? resolve() : this.#whenEmpty.push(resolve),
+      (this.#runner.heldCount === 0 && !this.#turning) || this.#over ? resolve() : this.#whenEmpty.push(resolve),
     );
   }
 
@@ -179,7 +179,7 @@ export class Worker implements RunHost {
     const finished = this.#finished;
     const settlements = this.#strays.length === 0 ? finished : [...finished, ...this.#strays];
     const running = this.#runner.heldCount - finished.length;
-    const room = this.#claiming && !(this.#alone && running > 0) ? this.#slots.room(running) : Slots.NONE;
+    const room = this.#claiming && !(this.#alone && running > 0) ? this.#slots.room(running, finished) : Slots.NONE;
     this.#timer?.();
     this.#timer = undefined;
     this.#finished = [];

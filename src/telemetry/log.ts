@@ -30,6 +30,8 @@ function lineOf(event: EngineEvent): { level: keyof Logger; text: string } | nul
     case "worker.started":
     case "worker.stopped":
     case "job.succeeded":
+    case "job.claimed":
+    case "attempt.ended":
     case "job.log":
       return null;
     case "recovery.completed":

@@ -1,5 +1,122 @@
-// temporarily nothing in here yet
+// The museum: what went wrong in production with other engines, each thing numbered once and for all, and where it is shown that it
+// can't happen here. A test of the conformance suite that belongs to an exhibit carries its number: "museum 4: ...".
+
+/** Where an exhibit can be seen: in the conformance suite by its number, elsewhere by the beginning of a test's title. */
+export type Showing =
+  | { readonly suite: "conformance" }
+  | { readonly suite: "crash" | "simulator"; readonly test: string };
+
 export interface Exhibit {
   readonly number: number;
+  /** What happened, and to whom. */
+  readonly happened: string;
+  readonly shown: readonly Showing[];
+  /** The feature that must exist before it can be shown; null: it is shown. */
+  readonly waitsFor: string | null;
 }
-export const MUSEUM: readonly Exhibit[] = [];
+
+const conformance: Showing = { suite: "conformance" };
+
+export const MUSEUM: readonly Exhibit[] = [
+  exhibit(
+    1,
+    "Killed between claim and first heartbeat: never noticed (Airflow, asynq).",
+    conformance,
+    crash("a transfer whose worker is killed"),
+  ),
+  exhibit(
+    2,
+    "Heartbeat stopped before the drain: a healthy, draining worker is pruned (Solid Queue, db-scheduler).",
+    conformance,
+  ),
+  exhibit(
+    3,
+    "A zombie completes the newer run (Oban, River), or gives a slot back twice (Solid Queue).",
+    conformance,
+    crash("a worker frozen past its lease loses its work"),
+  ),
+  exhibit(4, "The reaper overwrites a job that finished between its SELECT and its UPDATE (River).", conformance),
+  exhibit(
+    5,
+    "Rescue threshold shorter than the job: duplicates every night (hex.pm); longer: hours of waiting.",
+    conformance,
+    crash("at default settings a killed worker's job runs again"),
+  ),
+  exhibit(6, "A page full of jobs that can't be rescued hides the others (River).", conformance),
+  exhibit(
+    7,
+    "The reaper hangs for ever on one database call without a timeout (River).",
+    crash("a process frozen inside a write transaction stops everybody but loses nothing"),
+  ),
+  exhibit(8, "A kind that this process doesn't know is discarded (River) or failed (Alya).", conformance),
+  exhibit(
+    9,
+    "The fast path skips the counters: a job that kills its worker looped for 17 hours (activepieces on BullMQ).",
+    conformance,
+    crash("a job that kills its worker ends in quarantine"),
+  ),
+  exhibit(10, "A crash on the last attempt: dead without a word (Oban).", conformance),
+  waiting(11, "Batch counters drift below zero after a redelivery (Sidekiq).", "batches"),
+  exhibit(
+    12,
+    "Start-up code wipes the evidence before recovery looks (Quartz.NET).",
+    conformance,
+    crash("a restart right after the crash recovers at once"),
+  ),
+  exhibit(13, "The same hostname, pid or node name hides orphans (Oban).", conformance),
+  exhibit(
+    14,
+    "Any error of a heartbeat other than 'row gone' is ignored: an immortal zombie (Solid Queue).",
+    conformance,
+  ),
+  exhibit(15, "An over-eager scan takes a job three seconds after its start (Sidekiq).", conformance),
+  exhibit(16, "The claim takes more than its limit (Oban 2.15).", conformance),
+  exhibit(17, "Clock skew decides who is dead (db-scheduler, JobRunr).", conformance),
+  exhibit(
+    18,
+    "A long pause of the event loop counts as a death (JobRunr, BullMQ).",
+    conformance,
+    crash("a handler that blocks the loop for many leases is not taken for dead"),
+  ),
+  waiting(
+    19,
+    "The database restarts, all connection-bound locks vanish, everything runs twice (GoodJob).",
+    "the PostgreSQL store",
+  ),
+  exhibit(
+    20,
+    "Slots, unique keys and locks leaked by a dead holder block work for ever (Solid Queue, Oban).",
+    conformance,
+  ),
+  exhibit(
+    21,
+    "Finished but not yet flushed completions are replayed (River's buffer).",
+    conformance,
+    crash("a job whose worker is killed after the settlement's commit is over"),
+  ),
+  exhibit(22, "A poison job can't be cancelled while it loops (GoodJob).", conformance),
+  waiting(23, "Broker timeouts shorter than the job: endless duplicates (Celery, RabbitMQ).", "the RabbitMQ broker"),
+  waiting(24, "An event for a job that is running is dropped (EcoSign).", "dedupe with rerun"),
+  waiting(
+    25,
+    "A cron tick killed half-way leaves the schedule stuck or fires it twice (plainjob, BullMQ).",
+    "schedules",
+  ),
+  exhibit(
+    26,
+    "Migration killed half-way; old and new version on one store.",
+    crash("a migration that is killed before or after its commit is done whole"),
+  ),
+];
+
+function exhibit(number: number, happened: string, ...shown: readonly Showing[]): Exhibit {
+  return { number, happened, shown, waitsFor: null };
+}
+
+function waiting(number: number, happened: string, waitsFor: string): Exhibit {
+  return { number, happened, shown: [], waitsFor };
+}
+
+function crash(title: string): Showing {
+  return { suite: "crash", test: title };
+}

@@ -19,13 +19,15 @@ export function writeOfAttempt(
 ): WriteAnswer {
   if (!settling.owns(lease)) return settling.refused(lease, describe(write), now);
   switch (write.type) {
-    case "step":
-      // A repeated write of the same step (its answer was lost) keeps the first result.
-      db.sql(
-        "INSERT INTO outlive_steps (job, name, result, at, fence) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-      ).run(lease.row, write.name, write.result, now, lease.fence);
-      db.sql("UPDATE outlive_jobs SET crashes = 0, blamed = 0 WHERE seq = ? AND crashes > 0").run(lease.row);
+    case "step": {
+      // A repeated write of the same step (its answer was lost) keeps the first result, and is no progress.
+      const { changes } = db
+        .sql("INSERT INTO outlive_steps (job, name, result, at, fence) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")
+        .run(lease.row, write.name, write.result, now, lease.fence);
+      if (changes === 1)
+        db.sql("UPDATE outlive_jobs SET crashes = 0, blamed = 0 WHERE seq = ? AND crashes > 0").run(lease.row);
       break;
+    }
     case "progress":
       db.sql("UPDATE outlive_jobs SET progress = ? WHERE seq = ?").run(write.value, lease.row);
       break;

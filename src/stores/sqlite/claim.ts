@@ -8,6 +8,8 @@ import { type CounterColumns, counters } from "./rows.ts";
 
 /** How many delayed jobs become ready in one transaction. */
 const PROMOTE_BATCH = 1_000;
+/** How many jobs that must run alone are looked at together. */
+const ALONE_PAGE = 100;
 
 const TAKE =
   "UPDATE outlive_jobs SET state = 1, worker = ?, epoch = ?, fence = fence + 1, started_at = ?, deadline_at = ?";
@@ -18,7 +20,7 @@ const TAKE_READY = `${TAKE} WHERE seq IN (SELECT seq ${READY}) ${TAKEN}`;
 const TAKE_ONE = `${TAKE}, reserved_by = NULL WHERE seq = ? AND state = 0 ${TAKEN}`;
 const CANDIDATES = `SELECT seq, priority ${READY}`;
 const ALONE = `SELECT j.seq, j.kind, j.reserved_by, w.state AS holder FROM outlive_jobs j LEFT JOIN outlive_workers w ON w.seq = j.reserved_by
-  WHERE j.state = 0 AND j.lane = 2 ORDER BY j.seq LIMIT 100`;
+  WHERE j.state = 0 AND j.lane = 2 AND j.seq > ? ORDER BY j.seq LIMIT ${ALONE_PAGE}`;
 const TIMEOUT = "SELECT timeout_ms FROM outlive_kinds WHERE id = ?";
 const LATER =
   "SELECT errors, crashes, blamed, timeouts, interruptions, outcome, incident FROM outlive_jobs WHERE seq = ?";
@@ -123,15 +125,9 @@ function takeBySeq(
  * else until it is; the others go on. Null: none waits, claim as usual.
  */
 function claimAlone(db: Database, open: readonly OpenKind[], worker: Claimant, room: Room, now: number): Claims | null {
-  const waiting = db.sql(ALONE).all() as {
-    seq: number;
-    kind: number;
-    reserved_by: number | null;
-    holder: string | null;
-  }[];
-  for (const { seq, kind: id, reserved_by, holder } of waiting) {
+  for (const { seq, kind: id, reserved_by, holder } of waitingAlone(db)) {
     const kind = open.find((candidate) => candidate.id === id);
-    if (!kind) continue;
+    if (!kind || kind.most === 0) continue;
     if (room.idle) return { claimed: [takeBySeq(db, seq, kind, worker, now, true)], reserved: false };
     if (reserved_by === worker.seq) return { claimed: [], reserved: true };
     if (holder === "live") continue;
@@ -139,6 +135,24 @@ function claimAlone(db: Database, open: readonly OpenKind[], worker: Claimant, r
     return { claimed: [], reserved: true };
   }
   return null;
+}
+
+interface AloneColumns {
+  readonly seq: number;
+  readonly kind: number;
+  readonly reserved_by: number | null;
+  readonly holder: string | null;
+}
+
+/** By age, page by page: a page full of what this worker can't run hides no other. */
+function* waitingAlone(db: Database): Generator<AloneColumns> {
+  let after = 0;
+  for (;;) {
+    const page = db.sql(ALONE).all(after) as unknown as AloneColumns[];
+    yield* page;
+    if (page.length < ALONE_PAGE) return;
+    after = page.at(-1)!.seq;
+  }
 }
 
 function claimedJob(

@@ -26,7 +26,7 @@ export function openSqliteClient(
   deps: { readonly clock: Clock; readonly random: Random },
   options: DatabaseOptions,
 ): SqliteStore {
-  const db = new Database(options);
+  const db = new Database({ ...options, mustExist: true });
   try {
     assertSchema(db);
     return new SqliteStore({

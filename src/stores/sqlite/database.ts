@@ -47,9 +47,9 @@ export class Database {
       () => new DatabaseSync(options.path, { readOnly: this.readOnly, timeout: 0 }),
     );
     try {
-      assertSafeSqlite(this.#db, options);
       translate(`opening ${options.path}`, () => {
-        // The first read: it fails here if the file is no database, is damaged at its head, or can't be read.
+        // The first reads: they fail here if the file is no database, is damaged at its head, or can't be read.
+        assertSafeSqlite(this.#db, options);
         this.#db.prepare("SELECT count(*) FROM sqlite_schema").get();
         if (!this.readOnly && !memory) this.#db.exec("PRAGMA journal_mode = WAL");
         this.#db.exec(`PRAGMA synchronous = ${options.durability === "relaxed" ? "NORMAL" : "FULL"}`);

@@ -50,31 +50,104 @@ function parse(text: string | null): unknown {
   }
 }
 
-/** Newest first, by the order in which they were enqueued. The cursor is the last row's own key. */
+/** How many rows one page walks through at the most: 20-40 ms on the thread that also works. What is left follows with `next`. */
+const WALK = 100_000;
+/** Beyond this many rows of an index, looking each of them up in the table costs more than walking through the table. */
+const LOOKUPS = 20_000;
+
+/**
+ * Newest first, by the order in which they were enqueued. The cursor is the last row's own key. The keys of the page are chosen
+ * first, from an index that holds only such rows if that serves; otherwise the table is walked, a piece at a time. Of 1,000,000
+ * jobs a page of running ones took 290 ms without that and takes 1 ms, one of 100,000 dead ones 240 ms and 30 ms.
+ */
 export function listJobs(db: Database, filter: JobFilter, limit: number, after: string | null): ListPage {
-  const where = ["j.seq < ?"];
-  const values: (string | number)[] = [after === null ? Number.MAX_SAFE_INTEGER : Number(after)];
-  if (filter.state !== undefined) {
-    where.push(stateTerm(filter.state));
-  }
-  if (filter.kind !== undefined) {
-    where.push("j.kind = (SELECT id FROM outlive_kinds WHERE name = ?)");
-    values.push(filter.kind);
-  }
-  if (filter.text !== undefined) {
-    where.push("(instr(j.id, ?) OR instr(ifnull(j.dedupe_key, ''), ?) OR instr(ifnull(j.error, ''), ?))");
-    values.push(filter.text, filter.text, filter.text);
-  }
+  const before = after === null ? Number.MAX_SAFE_INTEGER : Number(after);
+  const kind = filter.kind === undefined ? null : kindId(db, filter.kind);
+  if (kind === undefined) return { jobs: [], next: null };
+  const sources = servingIndexes(db, filter);
+  const floor = sources ? 0 : walkFloor(db, filter, before);
+  const { terms, values } = termsOf(filter, kind);
+  const keys = (sources ?? [walkOf(filter.state)]).map(
+    (source) => `SELECT j.seq FROM ${source} AND j.seq >= ? AND j.seq < ?${terms}`,
+  );
   const rows = db
-    .sql(`SELECT ${JOB_COLUMNS} FROM ${JOB_TABLES} WHERE ${where.join(" AND ")} ORDER BY j.seq DESC LIMIT ?`)
-    .all(...values, limit + 1) as unknown as JobColumns[];
+    .sql(
+      `SELECT ${JOB_COLUMNS} FROM ${JOB_TABLES} WHERE j.seq IN (SELECT seq FROM (${keys.join(" UNION ALL ")}) ORDER BY seq DESC LIMIT ?) ORDER BY j.seq DESC`,
+    )
+    .all(...keys.flatMap(() => [floor, before, ...values]), limit + 1) as unknown as JobColumns[];
   const page = rows.slice(0, limit);
-  return { jobs: page.map(jobInfo), next: rows.length > limit ? String(page.at(-1)!.seq) : null };
+  const last = rows.length > limit ? page.at(-1)!.seq : floor;
+  return { jobs: page.map(jobInfo), next: last === 0 ? null : String(last) };
 }
 
-/** A literal, so that SQLite may use the partial index of that state. */
-function stateTerm(state: JobState): string {
-  return STATE[state] > STATE.succeeded ? `j.state = ${STATE[state]} AND j.state > 2` : `j.state = ${STATE[state]}`;
+function kindId(db: Database, name: string): number | undefined {
+  return (db.sql("SELECT id FROM outlive_kinds WHERE name = ?").get(name) as { id: number } | undefined)?.id;
+}
+
+/** The indexes to take the keys from; null: the table is to be walked. They know state and kind; all else needs the row. */
+function servingIndexes(db: Database, filter: JobFilter): readonly string[] | null {
+  const sources = indexesOf(filter.state);
+  if (
+    !sources ||
+    (filter.text === undefined && filter.createdBefore === undefined && filter.createdAfter === undefined)
+  )
+    return sources;
+  const counts = sources.map((source) => `SELECT 1 FROM ${source}`).join(" UNION ALL ");
+  const { n } = db.sql(`SELECT count(*) AS n FROM (${counts} LIMIT ${LOOKUPS + 1})`).get() as { n: number };
+  return n > LOOKUPS ? null : sources;
+}
+
+/** The indexes that together hold all jobs of a state and no others. Literals, so that SQLite may use them. */
+function indexesOf(state: JobState | undefined): readonly string[] | null {
+  switch (state) {
+    case undefined:
+    case "succeeded":
+      return null;
+    case "queued":
+      return [
+        "outlive_jobs j INDEXED BY outlive_jobs_ready WHERE j.state = 0 AND j.lane = 1",
+        "outlive_jobs j INDEXED BY outlive_jobs_alone WHERE j.state = 0 AND j.lane = 2",
+        "outlive_jobs j INDEXED BY outlive_jobs_delayed WHERE j.state = 0 AND j.lane = 0",
+      ];
+    case "running":
+      return ["outlive_jobs j INDEXED BY outlive_jobs_running WHERE j.state = 1"];
+    default:
+      return [`outlive_jobs j INDEXED BY outlive_jobs_ended WHERE j.state > 2 AND j.state = ${STATE[state]}`];
+  }
+}
+
+function walkOf(state: JobState | undefined): string {
+  return `outlive_jobs j NOT INDEXED WHERE ${state === undefined ? "true" : `j.state = ${STATE[state]}`}`;
+}
+
+/** The lowest key of this piece of the walk; 0: it reaches the oldest job. */
+function walkFloor(db: Database, filter: JobFilter, before: number): number {
+  if (Object.values(filter).every((value) => value === undefined)) return 0;
+  const { oldest, newest } = db
+    .sql(
+      "SELECT (SELECT min(seq) FROM outlive_jobs) AS oldest, (SELECT max(seq) FROM outlive_jobs WHERE seq < ?) AS newest",
+    )
+    .get(before) as { oldest: number | null; newest: number | null };
+  const floor = (newest ?? 0) - WALK;
+  return floor <= (oldest ?? 0) ? 0 : floor;
+}
+
+function termsOf(filter: JobFilter, kind: number | null): { terms: string; values: (string | number)[] } {
+  let terms = "";
+  const values: (string | number)[] = [];
+  const add = (term: string, ...given: (string | number)[]): void => {
+    terms += ` AND ${term}`;
+    values.push(...given);
+  };
+  if (kind !== null) add("j.kind = ?", kind);
+  if (filter.createdAfter !== undefined) add("j.created_at > ?", filter.createdAfter);
+  if (filter.createdBefore !== undefined) add("j.created_at < ?", filter.createdBefore);
+  if (filter.text !== undefined)
+    add(
+      "(instr(j.id, ?) OR instr(j.dedupe_key, ?) OR instr(j.error, ?))",
+      ...Array.from({ length: 3 }, () => filter.text!),
+    );
+  return { terms, values };
 }
 
 /** The ready index is in the order of claims, so those ahead are one range of it. */

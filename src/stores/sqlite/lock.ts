@@ -3,6 +3,7 @@
 // Trap: a second open of one's own lock file by anything drops the lock. Nothing here opens it but SQLite, and never twice.
 import { mkdirSync, readdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
+import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Liveness, WorkerRow } from "../../core/liveness.ts";
 import { holdExclusively, probeExclusive } from "./database.ts";
 
@@ -15,7 +16,17 @@ export function sideFolder(databasePath: string): string {
 
 export function makeSideFolder(databasePath: string): string {
   const folder = sideFolder(databasePath);
-  mkdirSync(folder, { recursive: true, mode: 0o700 });
+  try {
+    mkdirSync(folder, { recursive: true, mode: 0o700 });
+  } catch (thrown) {
+    throw new OutliveError(
+      ErrorCode.storeUnusable,
+      `${folder}, the folder for locks beside the database, can't be made: ${(thrown as Error).message}.`,
+      "Check that this user may write to the directory and that nothing else has that name.",
+      { path: folder },
+      { cause: thrown },
+    );
+  }
   return folder;
 }
 

@@ -8,7 +8,19 @@ interface Candidate {
   readonly seq: number;
   readonly state: number;
   readonly kind: number;
+  readonly finished_at: number | null;
 }
+
+export interface PurgeCandidates {
+  readonly jobs: readonly Candidate[];
+  readonly incidents: readonly string[];
+  /** Whether anything is to be deleted, old rows of workers included. */
+  readonly any: boolean;
+  readonly more: boolean;
+}
+
+const OLD_WORKERS = `outlive_workers WHERE state IN ('gone', 'stopped') AND heartbeat_at < ?
+  AND NOT EXISTS (SELECT 1 FROM outlive_jobs WHERE worker = outlive_workers.seq AND state = 1)`;
 
 export class Purging {
   readonly #db: Database;
@@ -22,7 +34,7 @@ export class Purging {
   }
 
   /** Jobs are numbered in the order in which they came, so the walk ends at the first that is too young to have finished long ago. */
-  candidates(request: PurgeRequest, now: number): { jobs: Candidate[]; incidents: string[]; more: boolean } {
+  candidates(request: PurgeRequest, now: number): PurgeCandidates {
     const before = now - request.finishedOlderThanMs;
     const rows = this.#db
       .sql(
@@ -39,7 +51,13 @@ export class Purging {
     const incidents = this.#db
       .sql("SELECT id FROM outlive_incidents WHERE completed_at < ? ORDER BY id LIMIT ?")
       .all(now - request.incidentsOlderThanMs, request.limit) as { id: string }[];
-    return { jobs, incidents: incidents.map(({ id }) => id), more: !atEnd || incidents.length === request.limit };
+    const workers = this.#db.sql(`SELECT 1 FROM ${OLD_WORKERS} LIMIT 1`).get(now - request.incidentsOlderThanMs);
+    return {
+      jobs,
+      incidents: incidents.map(({ id }) => id),
+      any: jobs.length > 0 || incidents.length > 0 || workers !== undefined,
+      more: !atEnd || incidents.length === request.limit,
+    };
   }
 
   /** Inside a transaction. */
@@ -51,8 +69,10 @@ export class Purging {
   ): { jobs: number; incidents: number } {
     let gone = 0;
     for (const job of jobs) {
-      // Retried since it was read: then it is not finished any more.
-      const { changes } = this.#db.sql("DELETE FROM outlive_jobs WHERE seq = ? AND state = ?").run(job.seq, job.state);
+      // Retried since it was read: then it is not finished any more, or finished again just now.
+      const { changes } = this.#db
+        .sql("DELETE FROM outlive_jobs WHERE seq = ? AND state = ? AND finished_at = ?")
+        .run(job.seq, job.state, job.finished_at);
       if (changes === 0) continue;
       gone++;
       if (job.state === 2) this.#kinds.countSucceeded(job.kind, -1);
@@ -63,11 +83,7 @@ export class Purging {
       this.#db.sql("DELETE FROM outlive_incident_jobs WHERE incident = ?").run(id);
       this.#db.sql("DELETE FROM outlive_incidents WHERE id = ?").run(id);
     }
-    this.#db
-      .sql(
-        "DELETE FROM outlive_workers WHERE state IN ('gone', 'stopped') AND heartbeat_at < ? AND NOT EXISTS (SELECT 1 FROM outlive_jobs WHERE worker = outlive_workers.seq AND state = 1)",
-      )
-      .run(now - request.incidentsOlderThanMs);
+    this.#db.sql(`DELETE FROM ${OLD_WORKERS}`).run(now - request.incidentsOlderThanMs);
     return { jobs: gone, incidents: incidents.length };
   }
 }

@@ -1,6 +1,6 @@
 // Ends of attempts, and the answer to a write whose fence did not hold. Inside a transaction.
 import type { JobState } from "../../core/job.ts";
-import { JOB_STATES, OUTCOMES } from "../../core/job.ts";
+import { JOB_STATES } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
 import { mustRunAlone } from "../../core/blame.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../../core/store.ts";
@@ -116,15 +116,16 @@ export class Settling {
     row: { state: number; epoch: number; fence: number; outcome: number | null; worker: string | null },
     change: Change,
   ): boolean {
-    if (row.epoch === lease.epoch && row.fence === lease.fence) {
+    if (change.name === "succeed") {
       return (
+        row.epoch === lease.epoch &&
+        row.fence === lease.fence &&
         row.state !== STATE.running &&
         row.worker === lease.worker &&
-        row.outcome !== null &&
-        OUTCOMES[row.outcome] === change.outcome
+        row.outcome === OUTCOME.succeeded
       );
     }
-    // A newer attempt has begun. Whatever is not a success left a history row by its worker.
+    // Whatever is not a success left a history row by its worker, which neither a newer attempt nor an operator takes away.
     return (
       this.#db
         .sql("SELECT 1 FROM outlive_history WHERE job = ? AND epoch = ? AND fence = ? AND actor = ? AND event = ?")

@@ -1,5 +1,6 @@
 // The store port on SQLite, assembled: every method is one operation of the writer or one short read. The statements are in the
 // files beside it, one role each.
+import { statSync } from "node:fs";
 import type { Clock, Random } from "../../core/clock.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
 import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
@@ -201,10 +202,10 @@ export class SqliteStore implements Store<SqliteTransaction> {
     request: PurgeRequest,
   ): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }> {
     const now = this.#now();
-    const { jobs, incidents, more } = await this.#read("looking for old jobs", () =>
+    const { jobs, incidents, any, more } = await this.#read("looking for old jobs", () =>
       this.#purging.candidates(request, now),
     );
-    if (jobs.length === 0 && incidents.length === 0) return { jobs: 0, incidents: 0, more };
+    if (!any) return { jobs: 0, incidents: 0, more };
     return {
       ...(await this.#writer.write("purging", () => this.#purging.delete(jobs, incidents, request, now))),
       more,
@@ -270,7 +271,9 @@ export class SqliteStore implements Store<SqliteTransaction> {
       const bytes = Number(pragma("page_count")) * Number(pragma("page_size"));
       const durability = pragma("synchronous") === 2 ? "full" : "relaxed";
       const detail = { path: this.#db.path, journalMode: pragma("journal_mode"), durability, bytes };
-      return { ok: true, detail: { ...detail, lastGroupCommit: this.#writer.lastGroup } };
+      const { lastGroup, groupCount, operationCount } = this.#writer;
+      const groups = { lastGroupCommit: lastGroup, groupCommits: groupCount, groupedWrites: operationCount };
+      return { ok: true, detail: { ...detail, walBytes: walBytes(this.#db.path), ...groups } };
     });
   }
 
@@ -308,4 +311,9 @@ export class SqliteStore implements Store<SqliteTransaction> {
     for (const listener of this.#local) listener();
     this.#deps.bell?.ring();
   }
+}
+
+/** The size of the write-ahead log, by a stat: it opens nothing and so drops no lock. */
+function walBytes(path: string): number {
+  return statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0;
 }

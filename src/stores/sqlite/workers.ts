@@ -77,13 +77,24 @@ export class Workers {
     return row ? { seq: row.seq, id, epoch: this.epoch() } : null;
   }
 
-  /** Jobs of this worker whose cancel was asked for since the last look. */
+  /**
+   * Jobs of this worker whose cancel was asked for. Told again at every look until the attempt is over: the answer of one look
+   * may be lost. A cancel of an earlier attempt (its mark on the job is gone) is not told to a later one.
+   */
   takeCancels(seq: number): string[] {
     const rows = this.#db
-      .sql("SELECT j.id FROM outlive_cancels c JOIN outlive_jobs j ON j.seq = c.job WHERE c.worker = ?")
-      .all(seq) as { id: string }[];
-    if (rows.length > 0) this.#db.sql("DELETE FROM outlive_cancels WHERE worker = ?").run(seq);
-    return rows.map(({ id }) => id);
+      .sql(
+        `SELECT j.id, j.state = 1 AND j.worker = c.worker AND j.cancel_requested = 1 AS runs FROM outlive_cancels c LEFT JOIN outlive_jobs j ON j.seq = c.job WHERE c.worker = ?`,
+      )
+      .all(seq) as { id: string; runs: number | null }[];
+    if (rows.some(({ runs }) => runs !== 1))
+      this.#db
+        .sql(
+          `DELETE FROM outlive_cancels WHERE worker = ?1 AND NOT EXISTS
+             (SELECT 1 FROM outlive_jobs j WHERE j.seq = job AND j.state = 1 AND j.worker = ?1 AND j.cancel_requested = 1)`,
+        )
+        .run(seq);
+    return rows.filter(({ runs }) => runs === 1).map(({ id }) => id);
   }
 
   beat(id: string, beat: Beat, now: number): BeatAnswer {
@@ -122,8 +133,16 @@ export class Workers {
     };
   }
 
+  /** Whoever recovered it before this was known has written the incident without it: it is added there. */
   note(id: string, lastWord: string): void {
-    this.#db.sql("UPDATE outlive_workers SET last_word = ? WHERE seq = ?").run(lastWord, this.seqOf(id));
+    const seq = this.seqOf(id);
+    this.#db.sql("UPDATE outlive_workers SET last_word = ? WHERE seq = ?").run(lastWord, seq);
+    this.#db
+      .sql(
+        `UPDATE outlive_incidents SET evidence = iif(evidence IS NULL OR instr(?1, evidence), ?1, evidence || '; ' || ?1)
+         WHERE id = (SELECT incident FROM outlive_workers WHERE seq = ?2) AND NOT ifnull(instr(evidence, ?1), 0)`,
+      )
+      .run(lastWord, seq);
   }
 
   /** Stopped only if it holds nothing: a leftover of a shutdown stays with a worker that recovery looks at. */

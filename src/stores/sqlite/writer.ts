@@ -30,6 +30,9 @@ export class Writer {
   #closed = false;
   /** How many operations the latest transaction held: the size of a group commit. */
   lastGroup = 0;
+  /** How many transactions there were, and how many operations in all of them. */
+  groupCount = 0;
+  operationCount = 0;
 
   constructor(db: Database, clock: Clock, random: Random) {
     this.#db = db;
@@ -72,6 +75,8 @@ export class Writer {
     const group = this.#waiting;
     this.#waiting = [];
     this.lastGroup = group.length;
+    this.groupCount++;
+    this.operationCount += group.length;
     const outcomes = this.#runTogether(group);
     if (outcomes) return settle(group, outcomes);
     // One of them broke the shared transaction. Each gets one of its own, so that only the broken one fails.

@@ -17,8 +17,8 @@ export function specifyClaim(specify: Specify): void {
         { id: "youngest" },
       );
       const worker = await scene.worker("w");
-      assert.deepEqual(idsOf(await worker.claim(roomFor(2, ["mail"]))), ["high", "old"]);
-      assert.deepEqual(idsOf(await worker.claim(9)), ["urgent", "young", "youngest", "low"]);
+      assert.deepEqual(idsOf(await worker.claim(roomFor(3, ["mail"]))), ["high", "old", "youngest"]);
+      assert.deepEqual(idsOf(await worker.claim(9)), ["urgent", "young", "low"]);
     },
   );
 

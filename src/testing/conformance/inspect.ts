@@ -57,6 +57,19 @@ export function specifyInspect(specify: Specify): void {
     },
   );
 
+  specify("a list is filtered by the time of the enqueue", async (scene) => {
+    const at = scene.clock.now();
+    for (const id of ["a", "b", "c"]) {
+      await scene.enqueue(id);
+      await scene.clock.advance(1_000);
+    }
+    const listed = async (filter: JobFilter): Promise<readonly string[]> =>
+      (await scene.store.list(filter, 10, null)).jobs.map(({ id }) => id);
+    assert.deepEqual(await listed({ createdBefore: at + 1_500 }), ["b", "a"]);
+    assert.deepEqual(await listed({ createdAfter: at + 500 }), ["c", "b"]);
+    assert.deepEqual(await listed({ createdAfter: at + 500, createdBefore: at + 1_500 }), ["b"]);
+  });
+
   specify("counts are right after every change of state, and after a redrive and a purge", async (scene) => {
     await scene.declare(kind("mail", { limits: { errors: 3, timeouts: 3, crashes: 1 } }));
     await scene.enqueue(...names("j", 7), { id: "later", delayMs: 100 });

@@ -38,6 +38,7 @@ export function specifyOperate(specify: Specify): void {
     assert.deepEqual([state, cancelRequested], ["running", true]);
     assert.deepEqual((await other.turn([], NO_ROOM)).cancels, []);
     assert.deepEqual((await worker.turn([], NO_ROOM)).cancels, ["a"]);
+    assert.deepEqual((await worker.turn([], NO_ROOM)).cancels, ["a"], "again, because an answer may be lost");
     assert.deepEqual(answers(await worker.settle(SETTLE.endCancelled(job))), ["applied"]);
     assert.deepEqual(await scene.states("a"), ["cancelled"]);
     assert.deepEqual((await worker.turn([], NO_ROOM)).cancels, []);

@@ -1,8 +1,10 @@
 // What the port promises about the end of an attempt: it is accepted once, repeated without effect, refused when it is stale, and
 // durable when it was answered.
 import assert from "node:assert/strict";
+import { GRACE_MS, TIMEOUT_MS } from "./drafts.ts";
 import { answers, Hand, idsOf, roomFor, SETTLE, SETTLE_NAMES, type SettleName } from "./hand.ts";
 import type { Scene, Specify } from "./scene.ts";
+import { decideOverdue } from "../../core/recovery.ts";
 import type { JobDetails, JobState, Outcome } from "../../core/job.ts";
 
 const WRITTEN: Readonly<Record<SettleName, { to: JobState; outcome: Outcome; counted: object; event: string | null }>> =
@@ -111,6 +113,21 @@ export function specifySettle(specify: Specify): void {
       await scene.store.cancel(name, "operator");
     }
   });
+
+  specify(
+    "museum 3: a zombie whose job was ended for it in the same way is stale, and repeats nothing",
+    async (scene) => {
+      await scene.enqueue("a", "b");
+      const worker = await scene.worker("w");
+      const [a, b] = await worker.claim(2);
+      await scene.clock.advance(TIMEOUT_MS + GRACE_MS + 1);
+      await scene.store.cancel("b", "operator");
+      await scene.store.expire(0, 10, (job) => decideOverdue(job, 0));
+      assert.deepEqual(await scene.states("a", "b"), ["queued", "cancelled"]);
+      assert.deepEqual(answers(await worker.settle(SETTLE.timeOut(a!), SETTLE.endCancelled(b!))), ["stale", "stale"]);
+      assert.equal((await scene.job("a")).counters.timeouts, 1);
+    },
+  );
 
   specify("an attempt that ended one way can't end another way", async (scene) => {
     const { worker, job } = await running(scene);

@@ -14,6 +14,7 @@ import { specifyRecover } from "./recover.ts";
 import { specifier, type Specify } from "./scene.ts";
 import { specifySettle } from "./settle.ts";
 import type { MakeStores } from "./stores.ts";
+import { specifyVerdicts } from "./verdicts.ts";
 import { specifyWorkers } from "./workers.ts";
 
 const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
@@ -23,6 +24,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   "attempt writes": specifyAttemptWrites,
   commit: specifyCommit,
   recover: specifyRecover,
+  verdicts: specifyVerdicts,
   alone: specifyAlone,
   expire: specifyExpire,
   workers: specifyWorkers,

@@ -182,4 +182,11 @@ export function specifyWorkers(specify: Specify): void {
     await scene.bury(worker);
     assert.equal((await worker.row()).lastWord, "killed itself: job 7 was overdue");
   });
+
+  specify("a last word that comes after the recovery is added to the incident", async (scene) => {
+    const worker = await scene.worker("w");
+    const { incident } = await scene.bury(worker);
+    await scene.store.note("w", "exited with SIGKILL");
+    assert.match((await scene.store.incident(incident!))?.evidence ?? "", /SIGKILL/);
+  });
 }

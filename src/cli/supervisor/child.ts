@@ -1,0 +1,164 @@
+// One worker process as its supervisor sees it: started, told what to do, heard, measured, stopped or killed. It restarts nothing and
+// decides nothing.
+import { type ChildProcess, fork } from "node:child_process";
+import { fileURLToPath } from "node:url";
+import type { MetricsSnapshot } from "../../metrics.ts";
+import { type Ending, oomKillCount } from "./evidence.ts";
+import { type FromChild, isFromChild, type ToChild, type WorkOrder } from "./messages.ts";
+
+// Sources are run as .ts, the package as .js; tsc rewrites imports but not this.
+const PROGRAM = new URL(`./worker-main${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url);
+/** How much of its stderr is kept: V8's last words about the heap take about 3 KB. */
+const LAST_WORDS = 8_192;
+/** After the exit, how long the rest of stderr may take: somebody else may have inherited it. */
+const CLOSE_MS = 200;
+/** A main loop that is blocked does not answer; its latest answer stands in. */
+const METRICS_MS = 1_000;
+
+export interface ChildEvents {
+  readonly ready: (child: Child, kinds: readonly string[]) => void;
+  readonly loaded: (files: readonly string[]) => void;
+  /** What it wrote to stderr, whole lines. */
+  readonly wrote: (lines: string) => void;
+}
+
+export interface Exit extends Ending {
+  readonly upMs: number;
+  readonly diedAt: number;
+}
+
+export class Child {
+  readonly place: number;
+  readonly bornAt = Date.now();
+  /** When it last had a live worker, on the supervisor's monotonic clock. */
+  livedMono = performance.now();
+  /** It says that it works. */
+  ready = false;
+  /** Why it could not start. */
+  failed: { readonly message: string; readonly exitCode: number } | null = null;
+  /** It drained: its end is no death. */
+  drained = false;
+  latest: MetricsSnapshot | null = null;
+  readonly exited: Promise<Exit>;
+  readonly #process: ChildProcess;
+  readonly #events: ChildEvents;
+  readonly #answers = new Map<number, (snapshot: MetricsSnapshot) => void>();
+  readonly #oomKills = oomKillCount();
+  readonly #bornMono = performance.now();
+  #asks = 0;
+  #killedBecause: string | null = null;
+  #lastWords = "";
+  #unfinishedLine = "";
+
+  constructor(order: WorkOrder, execArgv: readonly string[], events: ChildEvents) {
+    this.place = order.place;
+    this.#events = events;
+    this.#process = fork(fileURLToPath(PROGRAM), [], {
+      execArgv: [...execArgv],
+      stdio: ["ignore", "inherit", "pipe", "ipc"],
+      // Its own log lines are coloured as ours are, although it writes into a pipe.
+      env: { ...process.env, ...(order.colours ? { FORCE_COLOR: "1" } : {}) },
+    });
+    this.#process.on("message", (message) => {
+      if (isFromChild(message)) this.#hear(message);
+    });
+    this.#process.stderr!.setEncoding("utf8").on("data", (text: string) => this.#wrote(text));
+    this.exited = this.#watchExit();
+    this.tell({ outlive: "work", order });
+  }
+
+  /** 0 if it could not even be started. */
+  get pid(): number {
+    return this.#process.pid ?? 0;
+  }
+
+  /** Told to drain. */
+  stop(graceMs: number): void {
+    this.tell({ outlive: "stop", graceMs });
+  }
+
+  kill(because: string): void {
+    this.#killedBecause ??= because;
+    this.#process.kill("SIGKILL");
+  }
+
+  /** Its metrics now, or the latest that are known. */
+  async metrics(): Promise<MetricsSnapshot | null> {
+    if (!this.ready || !this.#process.connected) return this.latest;
+    const ask = ++this.#asks;
+    const { promise, resolve } = Promise.withResolvers<MetricsSnapshot | null>();
+    this.#answers.set(ask, resolve);
+    const timer = setTimeout(() => resolve(this.latest), METRICS_MS);
+    this.tell({ outlive: "metrics", ask });
+    try {
+      return await promise;
+    } finally {
+      clearTimeout(timer);
+      this.#answers.delete(ask);
+    }
+  }
+
+  /** A process that is gone hears nothing; its exit tells. */
+  tell(message: ToChild): void {
+    if (this.#process.connected) this.#process.send(message, undefined, undefined, () => {});
+  }
+
+  #hear(message: FromChild): void {
+    switch (message.outlive) {
+      case "ready":
+        this.ready = true;
+        this.livedMono = performance.now();
+        return this.#events.ready(this, message.kinds);
+      case "failed":
+        this.failed = message;
+        return;
+      case "loaded":
+        return this.#events.loaded(message.files);
+      case "metrics":
+        this.latest = message.snapshot;
+        this.#answers.get(message.ask)?.(message.snapshot);
+        return;
+      case "stopped":
+        this.drained = true;
+        this.latest = message.snapshot ?? this.latest;
+    }
+  }
+
+  #wrote(text: string): void {
+    this.#lastWords = (this.#lastWords + text).slice(-LAST_WORDS);
+    const whole = this.#unfinishedLine + text;
+    const end = whole.lastIndexOf("\n") + 1;
+    this.#unfinishedLine = whole.slice(end);
+    if (end > 0) this.#events.wrote(whole.slice(0, end));
+  }
+
+  #watchExit(): Promise<Exit> {
+    const { promise, resolve } = Promise.withResolvers<Exit>();
+    let ended = false;
+    const end = (code: number | null, signal: NodeJS.Signals | null): void => {
+      if (ended) return;
+      ended = true;
+      const upMs = performance.now() - this.#bornMono;
+      const diedAt = Date.now();
+      const after = oomKillCount();
+      const done = (): void => {
+        clearTimeout(timer);
+        if (this.#unfinishedLine !== "") this.#events.wrote(`${this.#unfinishedLine}\n`);
+        this.#unfinishedLine = "";
+        const oomKills = this.#oomKills === null || after === null ? null : { before: this.#oomKills, after };
+        const { lastWords, killedBecause } = { lastWords: this.#lastWords, killedBecause: this.#killedBecause };
+        resolve({ code, signal, upMs, diedAt, lastWords, oomKills, killedBecause });
+      };
+      const timer = setTimeout(done, CLOSE_MS);
+      this.#process.once("close", done);
+    };
+    this.#process.on("exit", end);
+    // It could not be started, or could not be told something: only the first is an end.
+    this.#process.on("error", (thrown) => {
+      if (this.#process.pid !== undefined) return;
+      this.failed = { message: `A worker process can't be started: ${thrown.message}`, exitCode: 1 };
+      end(1, null);
+    });
+    return promise;
+  }
+}

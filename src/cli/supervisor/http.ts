@@ -1,0 +1,89 @@
+// The supervisor's small server for probes and scrapes: /live, /ready and /metrics, GET only, nothing else. It listens on the
+// loopback address unless another one was named.
+import { createServer, type RequestListener } from "node:http";
+import type { AddressInfo } from "node:net";
+import { ErrorCode, OutliveError } from "../../core/errors.ts";
+
+export interface Address {
+  readonly host: string;
+  readonly port: number;
+}
+
+export interface Answers {
+  /** Why it is not ready; null: it is. */
+  readonly unready: () => string | null;
+  readonly metrics: () => Promise<string>;
+}
+
+export interface Server {
+  /** As it listens: a port of 0 has become one. */
+  readonly address: string;
+  readonly isLoopback: boolean;
+  close(): Promise<void>;
+}
+
+/** `9090` and `:9090` are on the loopback address; any other is named. */
+export function parseAddress(text: string): Address {
+  const parts = /^(?:(?<host>\[[\da-f:.]+\]|[^:[\]\s]*):)?(?<port>\d{1,5})$/i.exec(text)?.groups;
+  const port = Number(parts?.["port"]);
+  if (!parts || port > 65_535)
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `${JSON.stringify(text)} is no address for --http.`,
+      "Use HOST:PORT, for example 127.0.0.1:9090.",
+      { http: text },
+    );
+  return { host: parts["host"]?.replaceAll(/[[\]]/g, "") || "127.0.0.1", port };
+}
+
+export async function serve({ host, port }: Address, answers: Answers): Promise<Server> {
+  const server = createServer({ requestTimeout: 10_000, headersTimeout: 5_000 }, handler(answers));
+  await new Promise<void>((resolve, reject) => {
+    server.once("error", (thrown) =>
+      reject(
+        new OutliveError(
+          ErrorCode.optionInvalid,
+          `Nothing can listen on ${host}:${port}: ${thrown.message}.`,
+          "Choose another --http, or leave it out.",
+          { host, port },
+          { cause: thrown },
+        ),
+      ),
+    );
+    server.listen(port, host, resolve);
+  });
+  const { address, family, port: bound } = server.address() as AddressInfo;
+  return {
+    address: family === "IPv6" ? `[${address}]:${bound}` : `${address}:${bound}`,
+    isLoopback: address === "::1" || address.startsWith("127."),
+    close: () =>
+      new Promise<void>((resolve) => {
+        server.close(() => resolve());
+        server.closeAllConnections();
+      }),
+  };
+}
+
+function handler({ unready, metrics }: Answers): RequestListener {
+  const paths: Record<string, () => Promise<[status: number, type: string, body: string]>> = {
+    "/live": async () => [200, "text/plain; charset=utf-8", "live\n"],
+    "/ready": async () => {
+      const why = unready();
+      return [why === null ? 200 : 503, "text/plain; charset=utf-8", why === null ? "ready\n" : `not ready: ${why}\n`];
+    },
+    "/metrics": async () => [200, "text/plain; version=0.0.4; charset=utf-8", await metrics()],
+  };
+  return (request, response) => {
+    const path = (request.url ?? "").split("?", 1)[0]!;
+    const answer = Object.hasOwn(paths, path) ? paths[path] : undefined;
+    const send = (status: number, type: string, body: string, headers = {}): void => {
+      response.writeHead(status, { "content-type": type, "cache-control": "no-store", ...headers }).end(body);
+    };
+    if (!answer) return send(404, "text/plain", "not found: there are /live, /ready and /metrics\n");
+    if (request.method !== "GET") return send(405, "text/plain", "GET only\n", { allow: "GET" });
+    answer().then(
+      (told) => send(...told),
+      (thrown: unknown) => send(500, "text/plain", `${thrown instanceof Error ? thrown.message : String(thrown)}\n`),
+    );
+  };
+}

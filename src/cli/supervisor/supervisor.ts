@@ -1,0 +1,241 @@
+// Keeps a number of worker processes alive. A death is noted for the report, its jobs are recovered at once, and its place is filled
+// again after a growing delay. It runs no user code, so nothing that kills a worker kills it.
+import { setTimeout as pause } from "node:timers/promises";
+import { constants } from "node:os";
+import type { LivenessTimes } from "../../core/liveness.ts";
+import type { Engine } from "../../engine.ts";
+import type { Logger } from "../../log.ts";
+import { Child, type Exit } from "./child.ts";
+import { evidenceOf } from "./evidence.ts";
+import type { FleetMetrics } from "./fleet-metrics.ts";
+import type { WorkOrder } from "./messages.ts";
+import { ModuleWatch } from "./module-watch.ts";
+import { RestartDelay } from "./restart-delay.ts";
+import { StoreWatch } from "./store-watch.ts";
+
+export interface SupervisorOptions {
+  readonly processes: number;
+  readonly order: Omit<WorkOrder, "place">;
+  readonly execArgv: readonly string[];
+  readonly times: LivenessTimes;
+  /** How long jobs may finish when modules have changed. */
+  readonly watchGraceMs: number;
+  readonly metrics: FleetMetrics | null;
+  /** Takes what the worker processes write to stderr. */
+  readonly stderr: (lines: string) => void;
+}
+
+/** Beyond the grace, how long a child may take to leave before it is killed: its last settlements may wait for the store. */
+const LEAVE_MS = 10_000;
+/** At a second signal, how long the recovery of what was killed may take. */
+const LAST_RECOVERY_MS = 2_000;
+
+export class Supervisor {
+  readonly #engine: Engine;
+  readonly #log: Logger;
+  readonly #options: SupervisorOptions;
+  readonly #children = new Set<Child>();
+  readonly #stopping = new AbortController();
+  readonly #storeWatch: StoreWatch;
+  readonly #modules: ModuleWatch | null;
+  /** Aborted and made anew with every change of the modules. */
+  #changed = new AbortController();
+  #everReady = false;
+  #exitCode = 0;
+  #signals = 0;
+
+  constructor(engine: Engine, log: Logger, options: SupervisorOptions) {
+    this.#engine = engine;
+    this.#log = log;
+    this.#options = options;
+    this.#storeWatch = new StoreWatch(options.times.leaseMs);
+    this.#modules = options.order.watch ? new ModuleWatch(options.order.globs, (files) => this.#restart(files)) : null;
+  }
+
+  get children(): readonly Child[] {
+    return [...this.#children];
+  }
+
+  /** Why no work is done here; null: it is. */
+  unready(): string | null {
+    if (this.#stopping.signal.aborted) return "draining";
+    return this.children.some(({ ready }) => ready) ? null : "no worker process is working";
+  }
+
+  /** Resolves with an exit code when all is over: by a signal, or because nothing could ever start. */
+  async run(): Promise<number> {
+    const { processes, times } = this.#options;
+    const signalled = (signal: NodeJS.Signals): void => this.#signalled(signal);
+    process.on("SIGTERM", signalled).on("SIGINT", signalled);
+    await this.#modules?.start();
+    const looks = [
+      this.#repeat(Math.min(1_000, times.leaseMs / 8), () => this.#look()),
+      this.#repeat(Math.min(times.heartbeatMs, times.leaseMs / 4), () => this.#recover()),
+    ];
+    try {
+      await Promise.all(Array.from({ length: processes }, (_, i) => this.#fill(i + 1)));
+    } finally {
+      this.#stopping.abort();
+      process.off("SIGTERM", signalled).off("SIGINT", signalled);
+      this.#modules?.close();
+    }
+    await Promise.race([Promise.all(looks), pause(LAST_RECOVERY_MS, undefined, { ref: false })]);
+    return this.#exitCode;
+  }
+
+  /** One place: a process after the other until all is over. */
+  async #fill(place: number): Promise<void> {
+    const delay = new RestartDelay();
+    while (!this.#stopping.signal.aborted) {
+      const change = this.#changed.signal;
+      const child = this.#start(place);
+      const exit = await child.exited;
+      this.#children.delete(child);
+      this.#options.metrics?.bury(child);
+      if (child.drained) {
+        this.#log.info(`worker ${place} (pid ${child.pid}) has drained and left`, { place, pid: child.pid });
+        continue;
+      }
+      await this.#died(child, exit);
+      if (this.#stopping.signal.aborted) return;
+      if (child.failed && this.#modules) await this.#untilChanged(change);
+      else if (child.failed && !this.#everReady) return this.#giveUp(child.failed);
+      else await this.#wait(delay.next(exit.upMs), place);
+    }
+  }
+
+  #start(place: number): Child {
+    const { order, execArgv, stderr } = this.#options;
+    const child = new Child({ ...order, place }, execArgv, {
+      ready: (it, kinds) => {
+        this.#everReady = true;
+        this.#log.info(`worker ${place} (pid ${it.pid}) works on ${kinds.join(", ")}`, { place, pid: it.pid, kinds });
+      },
+      loaded: (files) => this.#modules?.loaded(files),
+      wrote: stderr,
+    });
+    this.#children.add(child);
+    return child;
+  }
+
+  /** What is known of it is kept for the report, and what it held goes on at once. */
+  async #died(child: Child, exit: Exit): Promise<void> {
+    const { place, pid, failed, bornAt } = child;
+    const how = evidenceOf(exit);
+    if (failed) this.#log.error(`worker ${place} (pid ${pid}) could not start: ${failed.message}`, { place, pid });
+    else this.#log.warn(`worker ${place} (pid ${pid}) died after ${seconds(exit.upMs)}: ${how}`, { place, pid, how });
+    try {
+      await within(LAST_RECOVERY_MS, this.#stopping.signal, this.#bury(pid, how, bornAt, exit.diedAt));
+    } catch (thrown) {
+      this.#log.warn(`the death of worker ${place} could not be recovered yet: ${message(thrown)}`, { place, pid });
+    }
+  }
+
+  async #bury(pid: number, how: string, bornAt: number, diedAt: number): Promise<void> {
+    await this.#engine.noteDeath(pid, how, { bornAt, diedAt });
+    await this.#engine.recover();
+  }
+
+  async #wait(delayMs: number, place: number): Promise<void> {
+    this.#log.info(`worker ${place} is started again in ${seconds(delayMs)}`, { place, delayMs });
+    const signal = AbortSignal.any([this.#stopping.signal, this.#changed.signal]);
+    await pause(delayMs, undefined, { signal }).catch(() => {});
+  }
+
+  async #untilChanged(change: AbortSignal): Promise<void> {
+    this.#log.info("waiting for a change of the modules");
+    const signal = AbortSignal.any([this.#stopping.signal, change]);
+    if (!signal.aborted) await new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
+  }
+
+  /** Nothing has ever worked: to try again would say the same. */
+  #giveUp({ exitCode }: { readonly exitCode: number }): void {
+    this.#exitCode = exitCode;
+    this.#drain();
+  }
+
+  // ---- signals and changes
+
+  #signalled(signal: NodeJS.Signals): void {
+    this.#signals++;
+    if (this.#signals === 1) {
+      const grace = seconds(this.#options.order.graceMs);
+      this.#log.info(`${signal}: ${this.#children.size} worker(s) drain, at most ${grace}; once more ends at once`);
+      return this.#drain();
+    }
+    this.#log.warn(`${signal} again: ends at once`);
+    this.#exitCode = 128 + constants.signals[signal];
+    for (const child of this.#children) child.kill("it was told to end at once");
+  }
+
+  #drain(): void {
+    const { graceMs } = this.#options.order;
+    this.#stopping.abort();
+    for (const child of this.#children) leave(child, graceMs);
+  }
+
+  /** Every child drains, which costs its jobs nothing, and its place is filled with the new modules. */
+  #restart(files: readonly string[]): void {
+    if (this.#stopping.signal.aborted) return;
+    this.#log.info(`${files.length === 1 ? files[0] : `${files.length} modules`} changed: the workers start again`);
+    this.#changed.abort();
+    this.#changed = new AbortController();
+    for (const child of this.#children) leave(child, this.#options.watchGraceMs);
+  }
+
+  // ---- looks
+
+  /** A child that blocks the store, or has no live worker, for a whole lease is of no use to anybody. */
+  async #look(): Promise<void> {
+    const { leaseMs } = this.#options.times;
+    const [holder, workers] = await Promise.all([this.#engine.writer(), this.#engine.workers()]);
+    const mono = performance.now();
+    const beats = new Map<number, number>();
+    for (const { pid, beats: count } of workers) beats.set(pid, (beats.get(pid) ?? 0) + count);
+    const blocks = this.#storeWatch.look({ holder: holder?.pid ?? null, beats, mono });
+    for (const child of this.#children) {
+      if (child.pid === blocks?.pid) child.kill(`it blocked the store for ${seconds(blocks.forMs)}`);
+      if (!child.ready || workers.some(({ pid, state }) => pid === child.pid && state === "live"))
+        child.livedMono = mono;
+      else if (mono - child.livedMono > leaseMs) child.kill(`it showed no life for ${seconds(mono - child.livedMono)}`);
+    }
+  }
+
+  async #recover(): Promise<void> {
+    await this.#engine.recover();
+  }
+
+  async #repeat(everyMs: number, task: () => Promise<void>): Promise<void> {
+    const { signal } = this.#stopping;
+    while (!signal.aborted) {
+      await task().catch((thrown: unknown) => this.#log.warn(`the supervisor's look failed: ${message(thrown)}`));
+      await pause(everyMs, undefined, { signal }).catch(() => {});
+    }
+  }
+}
+
+/** Told to drain; killed if it does not leave. */
+function leave(child: Child, graceMs: number): void {
+  child.stop(graceMs);
+  const timer = setTimeout(() => child.kill("it did not leave within the grace"), graceMs + LEAVE_MS);
+  void child.exited.then(() => clearTimeout(timer));
+}
+
+/** Waits without limit while all is well, and for `ms` once `hurry` is aborted. */
+async function within(ms: number, hurry: AbortSignal, work: Promise<void>): Promise<void> {
+  work.catch(() => {});
+  const late = new Promise<void>((resolve) => {
+    const start = (): void => void setTimeout(resolve, ms).unref();
+    if (hurry.aborted) start();
+    else hurry.addEventListener("abort", start, { once: true });
+  });
+  await Promise.race([work, late]);
+}
+
+function seconds(ms: number): string {
+  return ms < 1_000 ? `${Math.round(ms)} ms` : `${Math.round(ms / 100) / 10} s`;
+}
+
+function message(thrown: unknown): string {
+  return thrown instanceof Error ? thrown.message : String(thrown);
+}

@@ -1,0 +1,121 @@
+// The program of a worker process: loads the jobs, opens the store, works, and drains when it is told to, when it gets SIGTERM, or
+// when its supervisor is gone. It never outlives its order: whatever a handler left behind, it exits.
+import { registerHooks } from "node:module";
+import { fileURLToPath } from "node:url";
+import type { Engine } from "../../engine.ts";
+import { jsonWriter, prettyWriter } from "../../log.ts";
+import type { MetricsSnapshot } from "../../metrics.ts";
+import { open } from "../../open.ts";
+import type { WorkerHandle } from "../../worker-host.ts";
+import { exitCodeOf } from "../exit-codes.ts";
+import { loadJobs } from "./job-modules.ts";
+import type { FromChild, ToChild, WorkOrder } from "./messages.ts";
+
+class WorkerProcess {
+  #order: WorkOrder | undefined;
+  #engine: Engine | undefined;
+  #worker: WorkerHandle | undefined;
+  #snapshot: () => Promise<MetricsSnapshot | null> = async () => null;
+  /** Set once it has to end; with how long its jobs may still run. */
+  #graceMs: number | undefined;
+
+  hear(message: ToChild): void {
+    switch (message.outlive) {
+      case "work":
+        this.#order = message.order;
+        void this.#work(message.order).catch((thrown: unknown) => this.#fail(thrown));
+        return;
+      case "stop":
+        return this.stop(message.graceMs);
+      case "metrics":
+        void this.#snapshot().then((snapshot) => snapshot && say({ outlive: "metrics", ask: message.ask, snapshot }));
+        return;
+    }
+  }
+
+  stop(graceMs = this.#order?.graceMs ?? 0): void {
+    if (this.#graceMs !== undefined) return;
+    this.#graceMs = graceMs;
+    // Before it works it ends at its next step; see #work.
+    if (this.#worker) void this.#leave(this.#worker).catch((thrown: unknown) => this.#fail(thrown));
+    else if (!this.#engine) exit(0);
+  }
+
+  async #work(order: WorkOrder): Promise<void> {
+    process.title = `outlive worker ${order.place}`;
+    if (order.watch) tellLoadedFiles();
+    const jobs = await loadJobs(order.globs);
+    const write = order.log === "json" ? jsonWriter : prettyWriter;
+    const logger = write({ who: { place: order.place }, colours: order.colours });
+    this.#engine = await open(order.store, { ...order.engine, jobs, logger });
+    if (order.metrics) this.#snapshot = await measure(this.#engine);
+    if (this.#graceMs !== undefined) return exit(0);
+    const worker = await this.#engine.start({
+      ...(order.only ? { only: order.only.map((name) => ({ name })) } : {}),
+      ...(order.concurrency === null ? {} : { concurrency: order.concurrency }),
+    });
+    this.#worker = worker;
+    say({ outlive: "ready", worker: worker.id, kinds: order.only ?? jobs.map(({ name }) => name) });
+    if (this.#graceMs !== undefined) return this.#leave(worker);
+    // It gives up by itself only if it is unfit: too old for the store, or on a file that another machine uses.
+    await worker.stopped;
+  }
+
+  async #leave(worker: WorkerHandle): Promise<void> {
+    await worker.stop({ graceMs: this.#graceMs! });
+    const snapshot = await this.#snapshot();
+    await this.#engine!.close();
+    say({ outlive: "stopped", snapshot }, () => exit(0));
+  }
+
+  #fail(thrown: unknown): void {
+    const message = thrown instanceof Error ? thrown.message : String(thrown);
+    const exitCode = exitCodeOf(thrown) || 1;
+    say({ outlive: "failed", message, exitCode }, () => exit(exitCode));
+  }
+}
+
+/** Loaded only when it is wanted: it costs memory. */
+async function measure(engine: Engine): Promise<() => Promise<MetricsSnapshot>> {
+  const [{ Registry }, { attachMetrics }] = await Promise.all([import("prom-client"), import("../../metrics.ts")]);
+  const registry = new Registry();
+  attachMetrics(engine, { registry, only: "process" });
+  return () => registry.getMetricsAsJSON();
+}
+
+/** Every file of the program itself, so that a change of any of them is a reason to start again. */
+function tellLoadedFiles(): void {
+  let files: string[] = [];
+  registerHooks({
+    load(url, context, nextLoad) {
+      if (url.startsWith("file:") && !url.includes("/node_modules/")) {
+        if (files.length === 0)
+          setImmediate(() => {
+            say({ outlive: "loaded", files });
+            files = [];
+          });
+        files.push(fileURLToPath(url));
+      }
+      return nextLoad(url, context);
+    },
+  });
+}
+
+/** A supervisor that is gone hears nothing: that is no error, and `then` is called all the same. */
+function say(message: FromChild, then: () => void = () => {}): void {
+  if (!process.send || !process.connected) return then();
+  process.send(message, undefined, undefined, () => then());
+}
+
+function exit(code: number): void {
+  process.exit(code);
+}
+
+const worker = new WorkerProcess();
+process.on("message", (message: ToChild) => worker.hear(message));
+process.on("disconnect", () => worker.stop());
+process.on("SIGTERM", () => worker.stop());
+// Ctrl-C reaches the whole group; the supervisor decides what it means.
+process.on("SIGINT", () => {});
+// The supervisor reads stderr. If it is gone, writing there must not be what ends us before we have drained.
+for (const stream of [process.stdout, process.stderr]) stream.on("error", () => {});

@@ -1,0 +1,212 @@
+// `status` as text: one screen, calm when all is well, and what to do next at its end. Pure: data and width in, lines out.
+import { humanMs } from "../../core/duration.ts";
+import { type Cell, type Column, grid, type Ink, type Pen } from "../grid.ts";
+import type { Known, KnownWorker } from "../known-worker.ts";
+import type { KindStatus, Status } from "../survey.ts";
+import { ago, bytes, count, cut, oneLine, orDash, stamp, thousands } from "../words.ts";
+
+/** How many lines there are room for; without a limit everything is shown. */
+export function statusLines(status: Status, pen: Pen, rows = Number.POSITIVE_INFINITY): string[] {
+  const advice = adviceLines(status, pen, rows);
+  const head = [headline(status, pen), storeLine(status, pen)];
+  const incidents = incidentLines(status, pen).slice(0, rows < 30 ? 4 : undefined);
+  // Each table has a blank line and its head above it.
+  const room = rows - head.length - advice.length - incidents.length - 4;
+  const forWorkers = Math.max(1, Math.min(status.workers.length, Math.floor(room / 2)));
+  const forKinds = Math.max(1, room - forWorkers);
+  return [
+    ...head,
+    "",
+    ...kindLines(status, pen, forKinds),
+    "",
+    ...workerLines(status.workers, pen, Math.max(forWorkers, room - Math.min(status.kinds.length, forKinds))),
+    ...incidents,
+    ...advice,
+  ];
+}
+
+function headline(status: Status, pen: Pen): string {
+  const needs = status.advice.filter(({ needsPerson }) => needsPerson).length;
+  const said =
+    needs > 0
+      ? pen.style(["bold", "red"], `${count(needs, "thing needs", "things need")} you`)
+      : status.advice.length > 0
+        ? pen.style(["bold", "yellow"], "Running; see what to do next")
+        : pen.style(["bold", "green"], "All is well");
+  return `${said}  ${pen.style("dim", stamp(status.at))}`;
+}
+
+function storeLine({ store }: Status, pen: Pen): string {
+  const { path, bytes: size, durability, journalMode } = store.detail;
+  const health = store.ok ? (store.blockedBy ? pen.style("red", "blocked") : "ok") : pen.style("red", "not ok");
+  const facts = [
+    ...(typeof size === "number" ? [bytes(size)] : []),
+    ...(durability === undefined ? [] : [`durability ${String(durability)}`]),
+    ...(journalMode === undefined ? [] : [`journal ${String(journalMode)}`]),
+  ].join(", ");
+  return `store ${health}  ${pen.style("dim", oneLine(`${String(path ?? "")}  ${facts}`, pen.isTty ? pen.columns - 12 : undefined))}`;
+}
+
+const KIND_COLUMNS: readonly Column[] = [
+  { title: "KIND", shrinkTo: 12 },
+  { title: "READY", align: "right" },
+  { title: "OLDEST", align: "right" },
+  { title: "DELAYED", align: "right" },
+  { title: "RUNNING", align: "right" },
+  { title: "DONE/S", align: "right" },
+  { title: "DEAD", align: "right" },
+  { title: "QUARANT.", align: "right" },
+];
+
+/** The rate is left out of a single look. */
+function kindLines({ kinds }: Status, pen: Pen, room: number): string[] {
+  if (kinds.length === 0)
+    return [pen.style("dim", "No kind is in the store yet: a worker declares its own. outlive work")];
+  const rated = kinds.some(({ perSecond }) => perSecond !== null);
+  const kept = (_: unknown, i: number): boolean => rated || KIND_COLUMNS[i]!.title !== "DONE/S";
+  const shown = most(kinds, room, busyness);
+  const rows = shown.map((kind): Cell[] => [
+    kind.paused ? { text: `${kind.kind} (paused)`, ink: "yellow" } : kind.kind,
+    amount(kind.ready, kind.ready > 0 && kind.liveWorkers === 0 && !kind.paused ? "red" : null),
+    kind.oldestReadyMs === null ? faint("-") : humanMs(kind.oldestReadyMs),
+    amount(kind.delayed),
+    amount(kind.running, "green"),
+    kind.perSecond === null ? faint("-") : perSecond(kind.perSecond),
+    amount(kind.dead, "yellow"),
+    amount(kind.quarantined, "red"),
+  ]);
+  return [
+    ...grid(
+      pen,
+      KIND_COLUMNS.filter(kept),
+      rows.map((row) => row.filter(kept)),
+    ),
+    ...rest(kinds.length - shown.length, "kind", pen),
+  ];
+}
+
+function busyness({ quarantined, ready, running, dead }: KindStatus): number {
+  return quarantined * 1e12 + ready * 1e6 + running * 1e3 + dead;
+}
+
+function amount(value: number, ink: Ink | null = null): Cell {
+  if (value === 0) return faint("-");
+  return ink === null ? thousands(value) : { text: thousands(value), ink };
+}
+
+function faint(text: string): Cell {
+  return { text, ink: "dim" };
+}
+
+function perSecond(value: number): string {
+  return value >= 10 || value === 0 ? thousands(Math.round(value)) : value.toFixed(1);
+}
+
+const INK_OF_KNOWN: Readonly<Record<Known, Ink>> = {
+  live: "green",
+  blocked: "yellow",
+  silent: "red",
+  gone: "red",
+  recovering: "yellow",
+  stopped: "dim",
+};
+
+const WORKER_COLUMNS: readonly Column[] = [
+  { title: "WORKER", shrinkTo: 16 },
+  { title: "PID", align: "right" },
+  { title: "STATE" },
+  { title: "HELD", align: "right" },
+  { title: "HEARTBEAT", align: "right" },
+  { title: "LOOP LAG", align: "right" },
+];
+
+function workerLines(workers: readonly KnownWorker[], pen: Pen, room: number): string[] {
+  if (workers.length === 0) return [pen.style("dim", "No worker is alive. Start one: outlive work")];
+  const shown = most(workers, room, ({ known, heldCount }) => (known === "live" ? 0 : 1e9) + heldCount);
+  return [
+    ...grid(
+      pen,
+      WORKER_COLUMNS,
+      shown.map((worker) => [
+        worker.id,
+        worker.pid,
+        knownCell(worker.known),
+        `${thousands(worker.heldCount)} of ${thousands(worker.concurrency)}`,
+        ago(worker.heartbeatAgeMs),
+        humanMs(worker.loopLagMs),
+      ]),
+    ),
+    ...rest(workers.length - shown.length, "worker", pen),
+  ];
+}
+
+export function knownCell(known: Known): Cell {
+  return { text: known, ink: INK_OF_KNOWN[known] };
+}
+
+function incidentLines({ incidents, at }: Status, pen: Pen): string[] {
+  if (incidents.length === 0) return [];
+  const rows = incidents.map(({ id, worker, how, detectedAt, completedAt, jobCount }): Cell[] => [
+    id,
+    ago(at - detectedAt),
+    `${worker} ${how}`,
+    thousands(jobCount),
+    completedAt === null ? { text: "not finished", ink: "yellow" } : `in ${humanMs(completedAt - detectedAt)}`,
+  ]);
+  return [
+    "",
+    ...grid(
+      pen,
+      [
+        { title: "INCIDENT" },
+        { title: "WHEN", align: "right" },
+        { title: "DEATH", shrinkTo: 16 },
+        { title: "JOBS", align: "right" },
+        { title: "RECOVERED", align: "right" },
+      ],
+      rows,
+    ),
+  ];
+}
+
+function adviceLines({ advice }: Status, pen: Pen, rows: number): string[] {
+  if (advice.length === 0) return [];
+  const most = rows === Number.POSITIVE_INFINITY ? advice.length : Math.max(2, Math.floor((rows - 10) / 3));
+  const width = pen.isTty ? pen.columns - 3 : Number.POSITIVE_INFINITY;
+  return [
+    "",
+    pen.style("dim", "WHAT TO DO NEXT"),
+    ...advice
+      .slice(0, most)
+      .flatMap(({ needsPerson, text, next }) => [
+        `${needsPerson ? pen.style("red", "!") : pen.style("yellow", "-")} ${wrap(oneLine(text), width).join("\n  ")}`,
+        `  ${pen.style("cyan", wrap(orDash(next), width).join("\n  "))}`,
+      ])
+      .flatMap((lines) => lines.split("\n")),
+    ...rest(advice.length - most, "more", pen),
+  ];
+}
+
+/** Broken at spaces, so that a command is cut nowhere. */
+function wrap(text: string, width: number): string[] {
+  const lines: string[] = [];
+  let line = "";
+  for (const word of text.split(" ")) {
+    if (line !== "" && line.length + 1 + word.length > width) {
+      lines.push(line);
+      line = word;
+    } else line = line === "" ? word : `${line} ${word}`;
+  }
+  return [...lines, line].map((one) => cut(one, width));
+}
+
+/** The `room` most important ones, in their own order. */
+function most<T>(all: readonly T[], room: number, weight: (one: T) => number): readonly T[] {
+  if (all.length <= room) return all;
+  const kept = new Set(all.toSorted((a, b) => weight(b) - weight(a)).slice(0, Math.max(1, room - 1)));
+  return all.filter((one) => kept.has(one));
+}
+
+function rest(left: number, what: string, pen: Pen): string[] {
+  return left > 0 ? [pen.style("dim", `… and ${what === "more" ? `${left} more` : count(left, `more ${what}`)}`)] : [];
+}

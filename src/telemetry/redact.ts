@@ -1,0 +1,38 @@
+// Keeps secrets out of the log: values under keys that look like secrets, and what looks like one inside a text. It is a net, no
+// proof: a secret under an innocent key passes.
+
+const SECRET_KEY =
+  /pass(?:word|wd|phrase)?$|passwd|password|secret|token|authorization|api[-_]?key|private[-_]?key|access[-_]?key|cookie|credential|session[-_]?id/i;
+const HIDDEN = "[redacted]";
+const MAX_DEPTH = 6;
+
+/** The same data without its secrets. Never throws, never changes what it is given. */
+export function redact(value: unknown, depth = 0): unknown {
+  if (typeof value === "string") return redactText(value);
+  if (typeof value !== "object" || value === null) return typeof value === "bigint" ? String(value) : value;
+  if (depth >= MAX_DEPTH) return "[deep]";
+  if (Array.isArray(value)) return value.map((item) => redact(item, depth + 1));
+  if (value instanceof Date) return value;
+  if (value instanceof Error) return { name: value.name, message: redactText(value.message) };
+  const entries = Object.entries(value).map(([key, inner]): [string, unknown] => [
+    key,
+    isSecret(key) && inner !== null && inner !== undefined ? HIDDEN : redact(inner, depth + 1),
+  ]);
+  return Object.fromEntries(entries);
+}
+
+export function isSecret(key: string): boolean {
+  return SECRET_KEY.test(key);
+}
+
+/** `password=...`, `"apiKey": "..."`, `Authorization: Bearer ...`, and the password inside an address. */
+export function redactText(text: string): string {
+  return text
+    .replaceAll(/\b(bearer\s+)[\w.~+/=-]{6,}/gi, `$1${HIDDEN}`)
+    .replaceAll(/\b(authorization["']?\s*[:=]\s*["']?(?:basic|digest|negotiate)\s+)[^\s"',;]+/gi, `$1${HIDDEN}`)
+    .replaceAll(
+      /((?:pass(?:word|wd|phrase)?|secret|token|api[-_]?key|private[-_]?key|access[-_]?key|cookie)["']?\s*[:=]\s*)(?:"[^"]*"|'[^']*'|[^\s"',;&)}\]]+)/gi,
+      `$1${HIDDEN}`,
+    )
+    .replaceAll(/\b([a-z][a-z\d+.-]*:\/\/[^\s/:@]*:)[^\s/@]+@/gi, `$1${HIDDEN}@`);
+}

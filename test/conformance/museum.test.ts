@@ -1,0 +1,50 @@
+// Holds the museum to its word: every number is there, is shown or says what it waits for, and is found where it says.
+import assert from "node:assert/strict";
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { MUSEUM } from "../../src/testing/index.ts";
+
+const root = fileURLToPath(new URL("../../", import.meta.url));
+const suite = textOf("src/testing/conformance");
+const numbersInTitles = new Set([...suite.matchAll(/["`]museum (\d+): \w/g)].map(([, number]) => Number(number)));
+
+test("the museum holds the numbers 1 to 26, each once and in order", () => {
+  assert.deepEqual(
+    MUSEUM.map(({ number }) => number),
+    Array.from({ length: 26 }, (_, i) => i + 1),
+  );
+});
+
+test("every exhibit is shown somewhere or names the feature that it waits for", () => {
+  const neither = MUSEUM.filter(({ shown, waitsFor }) => shown.length > 0 === (waitsFor !== null));
+  assert.deepEqual(neither, []);
+});
+
+test("the numbers in the titles of the conformance suite are those that the museum says are shown there", () => {
+  const said = MUSEUM.filter(({ shown }) => shown.some((showing) => showing.suite === "conformance"));
+  assert.deepEqual(
+    said.map(({ number }) => number),
+    [...numbersInTitles].toSorted((a, b) => a - b),
+  );
+});
+
+test("the tests that the museum names outside the conformance suite exist under that title", () => {
+  const places = { crash: "test/crash", simulator: "sim" };
+  for (const { number, shown } of MUSEUM) {
+    for (const showing of shown) {
+      if (showing.suite === "conformance") continue;
+      const place = places[showing.suite];
+      assert.ok(textOf(place).includes(showing.test), `museum ${number}: "${showing.test}" is not in ${place}`);
+    }
+  }
+});
+
+function textOf(folder: string): string {
+  const files = readdirSync(join(root, folder), { recursive: true, encoding: "utf8" });
+  return files
+    .filter((name) => name.endsWith(".ts"))
+    .map((name) => readFileSync(join(root, folder, name), "utf8"))
+    .join("\n");
+}

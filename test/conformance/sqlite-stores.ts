@@ -1,0 +1,35 @@
+// SQLite as the conformance suite wants it: connections by path, and the user's own writes in its form of a transaction.
+import { job } from "../../src/contract.ts";
+import type { Clock } from "../../src/core/clock.ts";
+import { toStoredError } from "../../src/core/errors.ts";
+import { EventBus } from "../../src/core/events.ts";
+import type { Store } from "../../src/core/store.ts";
+import { systemRandom } from "../../src/platform/clock.ts";
+import { openSqlite } from "../../src/stores/sqlite/open.ts";
+import type { SqliteTransaction } from "../../src/stores/sqlite/transaction.ts";
+import type { UserWrites } from "../../src/testing/index.ts";
+
+export async function openStore(clock: Clock, path: string): Promise<Store> {
+  const deps = { clock, random: systemRandom, events: new EventBus(toStoredError), bootId: "boot-1" };
+  return (await openSqlite(deps, { path })).store;
+}
+
+const NOTES = "CREATE TABLE IF NOT EXISTS notes (text TEXT NOT NULL)";
+
+export const sqliteUser: UserWrites = {
+  writing: (text, then) => (tx: SqliteTransaction) => {
+    tx.exec(NOTES);
+    tx.run("INSERT INTO notes VALUES (?)", text);
+    return then();
+  },
+  enqueueing: (kind, id, then) => (tx: SqliteTransaction) => {
+    tx.enqueue(job(kind), {}, { id });
+    return then();
+  },
+  written: (store) =>
+    store.transact((handle) => {
+      const tx = handle as SqliteTransaction;
+      tx.exec(NOTES);
+      return tx.all<{ text: string }>("SELECT text FROM notes ORDER BY rowid").map(({ text }) => text);
+    }),
+};

@@ -1,0 +1,19 @@
+// The store port on SQLite, held to its specification: in a file with a connection for every caller, and in memory with one for all.
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { storeConformance, virtualClock } from "../../src/testing/index.ts";
+import { openStore, sqliteUser } from "./sqlite-stores.ts";
+
+storeConformance("sqlite in a file", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "outlive-conformance-"));
+  const clock = virtualClock();
+  const open = () => openStore(clock, join(folder, "jobs.db"));
+  return { open, clock, user: sqliteUser, cleanup: () => rm(folder, { recursive: true }) };
+});
+
+storeConformance("sqlite in memory", async () => {
+  const clock = virtualClock();
+  const store = await openStore(clock, ":memory:");
+  return { open: async () => store, clock, user: sqliteUser, cleanup: async () => {} };
+});
