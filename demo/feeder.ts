@@ -16,8 +16,6 @@ const CHECKED = 0.25;
 
 export interface FeedOptions {
   readonly jobs: number;
-  /** Over how long the second half comes in. */
-  readonly overMs: number;
   /** How long a job works on average. */
   readonly workMs: number;
   readonly signal: AbortSignal;
@@ -45,15 +43,13 @@ export class Feeder {
     await this.#transfers(Math.floor(jobs * AT_ONCE));
   }
 
-  /** The other half, evenly. */
-  async stream(): Promise<void> {
-    const { jobs, overMs, signal } = this.#options;
-    const began = performance.now();
+  /** The other half, in step with `progress`, which goes from 0 to 1: there is work as long as there is a nemesis. */
+  async stream(progress: () => number): Promise<void> {
+    const { jobs, signal } = this.#options;
     const first = this.#made;
     while (this.#made < jobs && !signal.aborted) {
       await pause(EVERY_MS, undefined, { signal }).catch(() => {});
-      const share = Math.min(1, (performance.now() - began) / overMs);
-      await this.#transfers(first + Math.floor((jobs - first) * share));
+      await this.#transfers(first + Math.floor((jobs - first) * progress()));
     }
   }
 

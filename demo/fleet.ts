@@ -52,11 +52,15 @@ export class Fleet {
   poisoned = 0;
   readonly #members: Member[];
   readonly #url: string;
+  readonly #cache: string;
   readonly #listener: FleetListener;
+  readonly #placeOfPid = new Map<number, number>();
   #stopping = false;
 
-  constructor(size: number, url: string, listener: FleetListener) {
+  /** `cache`: a folder in which the processes keep their compiled code for the next ones. */
+  constructor(size: number, url: string, cache: string, listener: FleetListener) {
     this.#url = url;
+    this.#cache = cache;
     this.#listener = listener;
     this.#members = Array.from({ length: size }, (_, i) => ({
       number: i + 1,
@@ -80,11 +84,11 @@ export class Fleet {
     for (const member of this.#members) this.#spawn(member);
   }
 
-  /** The place of a worker, also of one that is gone. */
+  /** The place of a worker, also of one that is gone, or that died before it could say who it was: its id has the pid. */
   placeOf(workerId: string): number | undefined {
-    return this.#known.get(workerId);
+    const pid = /-(\d+)-[^-]+-[^-]+$/.exec(workerId)?.[1];
+    return this.#placeOfPid.get(Number(pid));
   }
-  readonly #known = new Map<string, number>();
 
   kill(places: readonly Place[]): Kill[] {
     const kills = places.flatMap(({ number }) => {
@@ -143,9 +147,11 @@ export class Fleet {
     const child = fork(WORKER, [this.#url], {
       execArgv: ["--disable-warning=ExperimentalWarning"],
       stdio: ["ignore", "ignore", "pipe", "ipc"],
+      env: { ...process.env, NODE_COMPILE_CACHE: this.#cache },
     });
     member.child = child;
     member.pid = child.pid ?? 0;
+    this.#placeOfPid.set(member.pid, member.number);
     member.workerId = null;
     member.killedByUs = false;
     member.lastWords = "";
@@ -161,7 +167,6 @@ export class Fleet {
   #heard(member: Member, event: EngineEvent): void {
     if (event.name === "worker.started") {
       member.workerId = event.worker;
-      this.#known.set(event.worker, member.number);
       if (member.state === "starting") this.#enter(member, "live");
     }
     this.#listener.heard(member, event);
@@ -169,15 +174,17 @@ export class Fleet {
 
   #exited(member: Member, code: number | null, signal: NodeJS.Signals | null): void {
     const poisoned = signal === "SIGKILL" && !member.killedByUs;
-    member.deaths++;
+    // One that is told to stop before it can listen is ended by the signal.
+    const asked = this.#stopping && (code === 0 || (signal === "SIGTERM" && member.workerId === null));
     if (poisoned) this.poisoned++;
-    else if (!member.killedByUs && !(this.#stopping && code === 0)) {
-      const how = signal === null ? `exit code ${code}` : signal;
+    else if (!member.killedByUs && !asked) {
+      const how = signal ?? `exit code ${code}`;
       const said = member.lastWords.trim();
       this.unexpected.push(
         `worker ${member.number} (pid ${member.pid}) ended by itself: ${how}${said && `; it said: ${said}`}`,
       );
     }
+    if (!asked) member.deaths++;
     this.#enter(member, this.#stopping ? "stopped" : "dead");
     if (poisoned) this.#listener.poisoned(member);
     if (!this.#stopping) member.restart = setTimeout(() => this.#spawn(member), RESTART_MS);

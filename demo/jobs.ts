@@ -16,9 +16,7 @@ export interface Transfer {
 export const transfer = job<Transfer>("transfer");
 transfer.handle(async ({ from, to, amount, workMs }, run) => {
   await pause(workMs);
-  await run.commit(sqlite, (tx) =>
-    moveMoney(tx, { jobId: run.id, from, to, amount, fee: 0, attempt: run.attempt }),
-  );
+  await run.commit(sqlite, (tx) => moveMoney(tx, { jobId: run.id, from, to, amount, fee: 0, attempt: run.attempt }));
 });
 
 /** The same in steps: what a dead attempt has finished, the next one does not do again. */

@@ -6,6 +6,7 @@ import { sqlite } from "../src/stores/sqlite/index.ts";
 import type { Chance } from "./chance.ts";
 import type { Fleet, Place } from "./fleet.ts";
 import { rejectedWritesOf } from "./facts.ts";
+import { count } from "./ink.ts";
 
 /** What happened to the worker that was frozen. */
 export interface Freeze {
@@ -41,7 +42,9 @@ export class Nemesis {
   readonly #chance: Chance;
   readonly #options: NemesisOptions;
   readonly #everyMs: number;
-  #began = 0;
+  #began: number | null = null;
+  #freezingSince: number | null = null;
+  #over = false;
 
   constructor(engine: Engine, fleet: Fleet, chance: Chance, options: NemesisOptions) {
     this.#engine = engine;
@@ -52,6 +55,7 @@ export class Nemesis {
   }
 
   async run(): Promise<void> {
+    await this.#fact(() => this.#live().length >= this.#fleet.places.length / 2);
     this.#began = performance.now();
     await this.#raidUntil(() => this.#share() >= MASSACRE);
     await this.#massacre();
@@ -60,49 +64,66 @@ export class Nemesis {
     const freezing = this.#freezeOne().finally(() => (thawed = true));
     await this.#raidUntil(() => thawed && this.#share() >= 1);
     await freezing;
+    this.#over = true;
+  }
+
+  /**
+   * From 0 to 1, for whoever brings the work: a part is kept until one is to be frozen, who must have something in its hands, and
+   * the rest until it is over.
+   */
+  get progress(): number {
+    if (this.#over) return 1;
+    if (this.#began === null) return 0;
+    if (this.frozen) return Math.max(0.7, Math.min(0.95, this.#share()));
+    if (this.#freezingSince === null) return Math.min(0.6, this.#share());
+    return 0.7 + 0.25 * Math.min(1, (performance.now() - this.#freezingSince) / 8_000);
   }
 
   /** One kill after the other; now and then one that is only just starting. */
   async #raidUntil(over: () => boolean): Promise<void> {
     for (;;) {
       const next = performance.now() + this.#everyMs * (0.5 + this.#chance.next());
-      while (performance.now() < next) {
-        if (over() || this.#options.signal.aborted) return;
-        await this.#pause(20);
-      }
       const early = this.#chance.next() < 0.2;
-      const young = early ? this.#fleet.places.filter(({ state }) => state === "starting") : [];
-      const victim = this.#chance.pick(young.length > 0 ? young : this.#targets());
-      if (!victim) continue;
+      let victim: Place | undefined;
+      while (!victim) {
+        if (over() || this.#options.signal.aborted) return;
+        await this.#pause(10);
+        if (performance.now() >= next) victim = this.#chance.pick(this.#targets(early));
+      }
       const when = victim.state === "starting" ? " while it was starting" : "";
       if (this.#fleet.kill([victim]).length > 0) this.#options.tell(`killed worker ${victim.number}${when}`);
     }
   }
 
   /**
-   * Who may be killed now. While one is frozen, the longest-lived of the others is spared: silence has to be watched for a whole
-   * lease by one witness, and killing every witness would only make the wait longer.
+   * Who may be killed now: nobody while less than half of the places would be left alive, or a slow machine would never get any
+   * work done. While one is frozen, the longest-lived of the others is spared: silence has to be watched for a whole lease by one
+   * witness. And a zombie is left alone until it has tried to write.
    */
-  #targets(): readonly Place[] {
-    const live = this.#fleet.places.filter(({ state }) => state === "live");
-    const frozen = this.#fleet.places.some(({ state }) => state === "frozen");
-    if (!frozen) return this.frozen?.rejected === 0 ? live.filter(({ number }) => number !== this.frozen!.place) : live;
-    const witness = [...live].sort((a, b) => a.sinceAt - b.sinceAt)[0];
-    return live.filter((place) => place !== witness);
+  #targets(early: boolean): readonly Place[] {
+    const { places } = this.#fleet;
+    const live = this.#live();
+    const frozen = places.some(({ state }) => state === "frozen");
+    if (live.length + (frozen ? 1 : 0) <= places.length / 2) return [];
+    const young = places.filter(({ state }) => state === "starting");
+    if (early && young.length > 0) return young;
+    const witness = frozen ? [...live].sort((a, b) => a.sinceAt - b.sinceAt)[0] : undefined;
+    const zombie = this.frozen?.rejected === 0 ? this.frozen.place : undefined;
+    return live.filter((place) => place !== witness && place.number !== zombie);
   }
 
   async #massacre(): Promise<void> {
-    await this.#fact(() => this.#fleet.places.every(({ state }) => state === "live"));
+    await this.#fact(() => this.#live().length === this.#fleet.places.length);
     const kills = this.#fleet.kill(this.#fleet.places);
     this.massacreAt = kills[0]?.at ?? null;
-    this.#options.tell(`killed all ${kills.length} workers at once`);
+    this.#options.tell(`killed all ${kills.length} workers at the same moment`);
   }
 
   async #freezeOne(): Promise<void> {
     const place = await this.#freezeWhileItHolds();
     const freeze = this.frozen;
     if (!place || !freeze) return;
-    this.#options.tell(`froze worker ${place.number} with ${freeze.held} jobs in its hands`);
+    this.#options.tell(`froze worker ${place.number} with ${count(freeze.held, "job")} in its hands`);
     await this.#fact(async () => {
       const incidents = await this.#engine.incidents({ limit: 1_000 });
       freeze.takenAt = incidents.find(({ worker }) => worker === freeze.workerId)?.completedAt ?? null;
@@ -123,16 +144,17 @@ export class Nemesis {
    * stops everybody, which loses nothing but shows nothing either. If the moment was wrong, it goes on and is stopped again.
    */
   async #freezeWhileItHolds(): Promise<Place | null> {
+    this.#freezingSince = performance.now();
     const deadline = performance.now() + PATIENCE_MS;
     while (performance.now() < deadline && !this.#options.signal.aborted) {
-      const live = this.#fleet.places.filter(({ state }) => state === "live");
+      const live = this.#live();
       const place = live.length > 1 ? this.#chance.pick(live) : undefined;
       if (place?.workerId) {
         this.#fleet.freeze(place);
         const frozenAt = Date.now();
         await this.#pause(20);
         const held = (await this.#storeIsFree()) ? await this.#heldBy(place.workerId) : 0;
-        if (held > 1 && place.state === "frozen") {
+        if (held > 0 && place.state === "frozen") {
           const { number, workerId } = place;
           this.frozen = { place: number, workerId, held, frozenAt, takenAt: null, wokenAt: null, rejected: 0 };
           return place;
@@ -159,8 +181,12 @@ export class Nemesis {
     while (!(await holds()) && performance.now() < deadline && !this.#options.signal.aborted) await this.#pause(25);
   }
 
+  #live(): readonly Place[] {
+    return this.#fleet.places.filter(({ state }) => state === "live");
+  }
+
   #share(): number {
-    return (performance.now() - this.#began) / this.#options.forMs;
+    return (performance.now() - (this.#began ?? 0)) / this.#options.forMs;
   }
 
   async #pause(ms: number): Promise<void> {

@@ -9,7 +9,7 @@ export const LEASE_MS = 2_000;
 export const CONCURRENCY = 8;
 
 /** How long a dead worker's place stays empty before the parent fills it again. */
-export const RESTART_MS = 250;
+export const RESTART_MS = 150;
 
 /** The share of `--seconds` in which workers are killed; the rest is start, drain and audit. */
 export const UNDER_FIRE = 0.72;

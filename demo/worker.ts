@@ -1,5 +1,6 @@
 // One worker process, as a user would write it, and what the parent needs of it: it tells what the engine says, drains on
 // SIGTERM, leaves Ctrl-C to the parent, and does not outlive it.
+import { flushCompileCache } from "node:module";
 import { open } from "../src/index.ts";
 import type { EngineEvent } from "../src/index.ts";
 import { JOBS } from "./jobs.ts";
@@ -13,7 +14,10 @@ export interface FromWorker {
 const stop = new AbortController();
 process.on("SIGTERM", () => stop.abort());
 process.on("SIGINT", () => {});
-process.on("disconnect", () => process.exit(1));
+process.on("disconnect", () => {
+  process.kill(0, "SIGCONT"); // a sibling that was frozen when the parent died would stay so for ever
+  process.exit(1);
+});
 
 const url = process.argv[2]!;
 await using engine = await open(url, {
@@ -22,6 +26,8 @@ await using engine = await open(url, {
   logger: false,
   onEvent: tell,
 });
+// Written when a process ends, which most of these never do by themselves; with it a new one starts twice as fast.
+flushCompileCache();
 await engine.work({ concurrency: CONCURRENCY, signal: stop.signal, grace: "5s" });
 process.removeAllListeners("disconnect");
 process.disconnect();

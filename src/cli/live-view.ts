@@ -21,7 +21,7 @@ const FRAME_ENDS = "\u001b[?2026l";
 /** Calls `frame` once a second and shows its lines until somebody ends it. */
 export async function watch(terminal: Terminal, frame: (size: Size) => Promise<readonly string[]>): Promise<void> {
   const stop = untilAsked();
-  const screen = terminal.isTty ? liveScreen() : plainScreen();
+  const screen = terminal.isTty ? liveScreen() : plainScreen(terminal.json ? "" : "\n");
   try {
     for (;;) {
       const startedAt = performance.now();
@@ -65,12 +65,12 @@ function liveScreen(): Screen {
   };
 }
 
-function plainScreen(): Screen {
+function plainScreen(between: string): Screen {
   let first = true;
   return {
     size: () => ({ columns: 120, rows: Number.POSITIVE_INFINITY }),
     show(lines) {
-      process.stdout.write(`${first ? "" : "\n"}${lines.join("\n")}\n`);
+      process.stdout.write(`${first ? "" : between}${lines.join("\n")}\n`);
       first = false;
     },
     end: () => {},

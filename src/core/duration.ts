@@ -14,7 +14,7 @@ export function durationMs(value: Duration, what: string): number {
   if (!(ms >= 0 && ms <= 3_650 * UNIT_MS.d)) {
     throw new OutliveError(
       ErrorCode.optionInvalid,
-      `${what} is ${JSON.stringify(value)}, which is not a duration.`,
+      `${what} is ${typeof value === "string" ? JSON.stringify(value) : String(value)}, which is not a duration.`,
       'Write a number and a unit: "250ms", "30s", "5m", "12h" or "7d" (at most 3650d).',
       { option: what, value },
     );
@@ -22,12 +22,12 @@ export function durationMs(value: Duration, what: string): number {
   return ms;
 }
 
-/** The shortest exact text for people: 90000 is "90s", 120000 is "2m", 1234 is "1.2s". */
+/** A short text for people: 1234 is "1.2s", 90000 is "1.5m". */
 export function humanMs(ms: number): string {
-  if (ms < 1_000) return `${Math.round(ms)}ms`;
-  if (ms < 60_000) return `${trim(ms / 1_000)}s`;
-  if (ms < 3_600_000) return `${trim(ms / 60_000)}m`;
-  if (ms < 86_400_000) return `${trim(ms / 3_600_000)}h`;
+  if (Math.round(ms) < 1_000) return `${Math.round(ms)}ms`;
+  if (ms < 59_950) return `${trim(ms / 1_000)}s`;
+  if (ms < 59.95 * 60_000) return `${trim(ms / 60_000)}m`;
+  if (ms < 23.95 * 3_600_000) return `${trim(ms / 3_600_000)}h`;
   return `${trim(ms / 86_400_000)}d`;
 }
 

@@ -87,7 +87,12 @@ export function invalidInput(kind: string, issues: readonly Issue[]): OutliveErr
   );
 }
 
+const OPTIONS: ReadonlySet<string> = new Set<keyof EnqueueOptions>(["id", "priority", "runAt", "delay", "dedupeKey"]);
+
 function fromOptions(kind: string, options: EnqueueOptions, newId: () => string): Omit<JobDraft, "input"> {
+  for (const name in options) {
+    if (!OPTIONS.has(name)) throw optionInvalid(kind, name, "unknown", `Use ${[...OPTIONS].join(", ")}.`);
+  }
   const { id, priority = 0, runAt, delay, dedupeKey } = options;
   if (id !== undefined) assertKey(id, `The id of a ${kind} job`);
   if (dedupeKey !== undefined) assertKey(dedupeKey, `The dedupe key of a ${kind} job`);

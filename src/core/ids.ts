@@ -6,7 +6,7 @@ import { ErrorCode, OutliveError } from "./errors.ts";
 const ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz";
 const MAX_KEY = 255;
 
-/** A source of ids of 22 characters: 9 of time (ms), 1 kept free of carry, 12 that start at random and count up within a ms. */
+/** A source of ids of 22 characters: 10 of time (ms), 12 that start at random and count up within a ms; one bit is left for the carry. */
 export function idSource(clock: Clock, random: Random): () => string {
   let lastMs = -1;
   let time = "";
@@ -17,7 +17,7 @@ export function idSource(clock: Clock, random: Random): () => string {
     if (ms !== lastMs) {
       lastMs = ms;
       time = base32(ms, 10);
-      high = Number.parseInt(random.hex(4), 16) >>> 2;
+      high = Number.parseInt(random.hex(4), 16) >>> 3;
       low = Number.parseInt(random.hex(4), 16) >>> 2;
     } else if (++low > 0x3fff_ffff) {
       low = 0;

@@ -96,12 +96,24 @@ export class Incarnation {
         lock: lock.evidence,
       });
       const life = new Incarnation(deps, options, lock.drop, sentAtMono);
-      await life.#startKeeper(options);
-      life.worker.start();
+      await life.#awake(options);
       events.emit("worker.started", { worker: id, concurrency: concurrency.total, kinds });
       return life;
     } catch (thrown) {
       await lock.drop();
+      throw thrown;
+    }
+  }
+
+  /** Claims while the keeper is still starting: registering was the first sign of life, and a thread takes a while to boot. */
+  async #awake(options: IncarnationOptions): Promise<void> {
+    this.worker.start();
+    try {
+      await this.#startKeeper(options);
+    } catch (thrown) {
+      this.#over = true;
+      await shutDown(this.worker, this.#deps.clock, 0);
+      await this.#leave();
       throw thrown;
     }
   }

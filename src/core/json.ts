@@ -51,7 +51,7 @@ export function encodeJson(value: unknown, what: string): string {
   return text;
 }
 
-/** The value of a stored text. A text that another program wrote is held to the same limits. */
+/** The value of a stored text, which may have been written by another program: what can harm is refused. */
 export function decodeJson(text: string, what: string): Json {
   let value: Json;
   try {

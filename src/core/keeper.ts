@@ -36,7 +36,7 @@ export interface KeeperHost {
 
 /** Each worker probes this many neighbours, so that a fleet of n costs n and not n squared, and no single death blinds it. */
 const NEIGHBOURS = 8;
-/** A loop that stands still for longer is looked at once a second, and told about. */
+/** A loop that stands still for longer is told about, and its worker beats with every probe: it may have to end its process. */
 const BLOCKED_MS = 1_000;
 /** Others wait this much longer than the owner itself before they fence out an overdue job. */
 const EXPIRE_MARGIN_MS = 2_000;
@@ -58,6 +58,7 @@ export class Keeper {
   readonly #lookMs: number;
   #stopped = false;
   #busy: Promise<void> = Promise.resolve();
+  #beating: Promise<void> = Promise.resolve();
   #warnedBlocked = false;
 
   constructor(
@@ -108,7 +109,7 @@ export class Keeper {
     this.#stopped = true;
     for (const callOff of this.#timers.values()) callOff();
     this.#timers.clear();
-    await this.#busy;
+    await Promise.all([this.#busy, this.#beating]);
   }
 
   async beat(): Promise<void> {
@@ -182,11 +183,15 @@ export class Keeper {
     this.#host.kill(reason);
   }
 
-  /** One thing at a time, each again after its interval; what throws is told and done again next time. */
+  /**
+   * Each again after its interval; what throws is told and done again next time. One thing at a time, but for the heartbeat:
+   * a long recovery or purge must not silence the worker that does it.
+   */
   #repeat(name: string, everyMs: () => number, task: () => Promise<void>): void {
     if (this.#stopped) return;
     const callOff = this.#deps.clock.after(everyMs(), () => {
-      this.#busy = this.#busy
+      const before = name === "beat" ? Promise.resolve() : this.#busy;
+      const done = before
         .then(() => (this.#stopped ? undefined : task()))
         .catch((thrown: unknown) =>
           this.#deps.events.emit("store.failed", {
@@ -196,6 +201,8 @@ export class Keeper {
           }),
         )
         .finally(() => this.#repeat(name, everyMs, task));
+      if (name !== "beat") this.#busy = done;
+      else this.#beating = done;
     });
     this.#timers.set(name, callOff);
   }

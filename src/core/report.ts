@@ -137,7 +137,8 @@ function verdict(job: ReportedJob): string {
   if (!job.success) return `not recovered (${job.error ?? "unknown error"})`;
   switch (job.decision) {
     case "retry":
-      return `retry (attempt ${job.attempts}/${job.maxAttempts})`;
+      // Deaths in company are counted too, but only those while alone lead to quarantine: never show more than the limit.
+      return `retry (attempt ${Math.min(job.attempts, job.maxAttempts)}/${job.maxAttempts})`;
     case "pending":
       return "pending (not counted)";
     case "cancel":

@@ -195,7 +195,6 @@ export class Worker implements RunHost {
       if (!answer.live) return this.#deps.disowned();
       for (const jobId of answer.cancels) this.#runner.cancel(jobId);
       for (const job of answer.claimed) this.#took(job);
-      if (answer.claimed.length > 0 && answer.claimed.length === room.total) this.wake();
       this.#sleep(answer.nextDueInMs);
     } catch (thrown) {
       this.#storeFailed(settlements, thrown);

@@ -3,7 +3,7 @@ import { duration } from "../flags.ts";
 import { ExitCode } from "../exit-codes.ts";
 import { watch } from "../live-view.ts";
 import type { Register } from "../main.ts";
-import { look, statusOf, type Status } from "../survey.ts";
+import { look, type Look, statusOf, type Status } from "../survey.ts";
 import { statusLines } from "../views/status.ts";
 
 interface Flags {
@@ -30,18 +30,25 @@ store is not ok or blocked.`,
       run(async ({ terminal, attach }, command) => {
         const flags = command.opts<Flags>();
         const engine = await attach();
-        let before = await look(engine, Date.now);
-        let status: Status = statusOf(before, null, flags.maxAge);
-        if (flags.watch !== true) terminal.answer(status, () => statusLines(status, terminal).join("\n"));
-        else {
+        let before: Look | null = null;
+        let ok = true;
+        const status = async (): Promise<Status> => {
+          const now = await look(engine, Date.now);
+          const made = statusOf(now, before, flags.maxAge);
+          before = now;
+          ok = made.ok;
+          return made;
+        };
+        if (flags.watch === true)
           await watch(terminal, async ({ columns, rows }) => {
-            const now = await look(engine, Date.now);
-            status = statusOf(now, now.at - before.at > 500 ? before : null, flags.maxAge);
-            before = now;
-            return terminal.json ? [JSON.stringify(status)] : statusLines(status, { ...terminal, columns }, rows);
+            const now = await status();
+            return terminal.json ? [JSON.stringify(now)] : statusLines(now, { ...terminal, columns }, rows);
           });
+        else {
+          const now = await status();
+          terminal.answer(now, () => statusLines(now, terminal).join("\n"));
         }
-        return flags.check === true && !status.ok ? ExitCode.failure : ExitCode.ok;
+        return flags.check === true && !ok ? ExitCode.failure : ExitCode.ok;
       }),
     );
 };

@@ -37,34 +37,35 @@ class WorkerProcess {
     if (this.#graceMs !== undefined) return;
     this.#graceMs = graceMs;
     // Before it works it ends at its next step; see #work.
-    if (this.#worker) void this.#leave(this.#worker).catch((thrown: unknown) => this.#fail(thrown));
-    else if (!this.#engine) exit(0);
+    if (this.#worker) void this.#leave().catch((thrown: unknown) => this.#fail(thrown));
+    else if (!this.#order) exit(0);
   }
 
   async #work(order: WorkOrder): Promise<void> {
     process.title = `outlive worker ${order.place}`;
     if (order.watch) tellLoadedFiles();
     const jobs = await loadJobs(order.globs);
+    if (this.#graceMs !== undefined) return this.#leave();
     const write = order.log === "json" ? jsonWriter : prettyWriter;
     const logger = write({ who: { place: order.place }, colours: order.colours });
     this.#engine = await open(order.store, { ...order.engine, jobs, logger });
     if (order.metrics) this.#snapshot = await measure(this.#engine);
-    if (this.#graceMs !== undefined) return exit(0);
+    if (this.#graceMs !== undefined) return this.#leave();
     const worker = await this.#engine.start({
       ...(order.only ? { only: order.only.map((name) => ({ name })) } : {}),
       ...(order.concurrency === null ? {} : { concurrency: order.concurrency }),
     });
     this.#worker = worker;
     say({ outlive: "ready", worker: worker.id, kinds: order.only ?? jobs.map(({ name }) => name) });
-    if (this.#graceMs !== undefined) return this.#leave(worker);
+    if (this.#graceMs !== undefined) return this.#leave();
     // It gives up by itself only if it is unfit: too old for the store, or on a file that another machine uses.
     await worker.stopped;
   }
 
-  async #leave(worker: WorkerHandle): Promise<void> {
-    await worker.stop({ graceMs: this.#graceMs! });
+  async #leave(): Promise<void> {
+    await this.#worker?.stop({ graceMs: this.#graceMs! });
     const snapshot = await this.#snapshot();
-    await this.#engine!.close();
+    await this.#engine?.close();
     say({ outlive: "stopped", snapshot }, () => exit(0));
   }
 

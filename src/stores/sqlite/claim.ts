@@ -51,14 +51,25 @@ export function claimReady(db: Database, kinds: Kinds, worker: Claimant, room: R
     const id = kinds.idOf(kind);
     return id === undefined || paused.has(id) ? [] : [{ kind, id, most }];
   });
+  // At most a quarter of the fleet (at least one worker) is taken up by jobs that must run alone: after a correlated death
+  // there may be hundreds, and the others must go on. Whoever would have nothing else to do may always take one.
   const alone = claimAlone(db, open, worker, room, now);
   if (alone) return alone;
   const claimed =
     open.length === 1
       ? takeOfOne(db, open[0]!, worker, room.total, now)
       : takeOfMany(db, open, worker, room.total, now);
+  if (claimed.length === 0 && room.idle) {
+    return claimAlone(db, open, worker, room, now, true) ?? { claimed, reserved: false };
+  }
   return { claimed, reserved: false };
 }
+
+const ALONE_AT_WORK = `SELECT
+  (SELECT count(*) FROM outlive_jobs WHERE state = 1 AND lane = 2 AND worker <> ?1)
+    + (SELECT count(DISTINCT j.reserved_by) FROM outlive_jobs j JOIN outlive_workers w ON w.seq = j.reserved_by
+       WHERE j.state = 0 AND j.lane = 2 AND w.state = 'live' AND w.seq <> ?1) AS taken,
+  (SELECT count(*) FROM outlive_workers WHERE state = 'live') AS live`;
 
 interface OpenKind {
   readonly kind: string;
@@ -122,19 +133,39 @@ function takeBySeq(
 
 /**
  * A job that must run alone goes to a worker with nothing in flight. If none is idle, one worker reserves it and claims nothing
- * else until it is; the others go on. Null: none waits, claim as usual.
+ * else until it is; the others go on. Null: none waits that this worker may take or reserve, claim as usual.
  */
-function claimAlone(db: Database, open: readonly OpenKind[], worker: Claimant, room: Room, now: number): Claims | null {
+function claimAlone(
+  db: Database,
+  open: readonly OpenKind[],
+  worker: Claimant,
+  room: Room,
+  now: number,
+  beyondShare = false,
+): Claims | null {
+  let mayStart: boolean | undefined;
   for (const { seq, kind: id, reserved_by, holder } of waitingAlone(db)) {
     const kind = open.find((candidate) => candidate.id === id);
     if (!kind || kind.most === 0) continue;
-    if (room.idle) return { claimed: [takeBySeq(db, seq, kind, worker, now, true)], reserved: false };
+    mayStart ??= beyondShare || aloneMayStart(db, worker);
+    const takesOver = holder === "live" && reserved_by !== worker.seq;
+    if (room.idle) {
+      // Who takes a reserved one sets the worker free that emptied itself for it.
+      if (!mayStart && !takesOver) continue;
+      return { claimed: [takeBySeq(db, seq, kind, worker, now, true)], reserved: false };
+    }
     if (reserved_by === worker.seq) return { claimed: [], reserved: true };
-    if (holder === "live") continue;
+    if (takesOver || !mayStart) continue;
     db.sql("UPDATE outlive_jobs SET reserved_by = ? WHERE seq = ?").run(worker.seq, seq);
     return { claimed: [], reserved: true };
   }
   return null;
+}
+
+/** Whether one more worker of the fleet may be taken up by jobs that run alone. Asked only when such a job waits. */
+function aloneMayStart(db: Database, worker: Claimant): boolean {
+  const { taken, live } = db.sql(ALONE_AT_WORK).get(worker.seq) as { taken: number; live: number };
+  return taken < Math.max(1, Math.floor(live / 4));
 }
 
 interface AloneColumns {

@@ -134,23 +134,29 @@ export function specifyAlone(specify: Specify): void {
     });
   }
 
-  specify("two busy workers reserve two jobs, one each", async (scene) => {
-    await suspect(scene, "a", "b");
-    const first = await scene.worker("w1");
-    const second = await scene.worker("w2");
-    const third = await scene.worker("w3");
-    const turns = [
-      await first.turn([], busyRoom(9)),
-      await second.turn([], busyRoom(9)),
-      await third.turn([], busyRoom(9)),
-    ];
-    assert.deepEqual(
-      turns.map(({ reserved }) => reserved),
-      [true, true, false],
-    );
-    assert.deepEqual(idsOf(await first.claim(9)), ["a"]);
-    assert.equal((await second.turn([], busyRoom(9))).reserved, true);
-  });
+  specify(
+    "jobs that run alone take up a quarter of the fleet, at least one worker; the others go on",
+    async (scene) => {
+      await suspect(scene, "a", "b", "c");
+      await scene.enqueue("x");
+      const workers = [];
+      for (let n = 1; n <= 8; n++) workers.push(await scene.worker(`w${n}`));
+      const reserved: boolean[] = [];
+      for (const worker of workers.slice(0, 4)) reserved.push((await worker.turn([], busyRoom(0))).reserved);
+      assert.deepEqual(reserved, [false, false, false, false], "without room nobody reserves");
+      for (const [at, worker] of workers.slice(0, 4).entries())
+        reserved[at] = (await worker.turn([], busyRoom(1))).reserved;
+      assert.deepEqual(reserved, [true, true, false, false], "two of eight");
+      assert.deepEqual(idsOf(await workers[0]!.claim(9)), ["a"]);
+      assert.equal((await workers[1]!.turn([], busyRoom(9))).reserved, true);
+      assert.deepEqual(idsOf(await workers[4]!.claim(9)), ["b"], "an idle one takes over what is reserved");
+      assert.deepEqual(
+        idsOf(await workers[5]!.claim(9)),
+        ["c"],
+        "and who has nothing else to do takes one in any case",
+      );
+    },
+  );
 
   specify("a worker that can't run the kind, or has no room for it, neither reserves nor takes it", async (scene) => {
     await suspect(scene, "a");

@@ -1,0 +1,185 @@
+// The live view: one block of lines, drawn again in place, never wider or higher than the terminal. Without a terminal the same
+// facts come as plain lines, one a second.
+import { type Ink, millis, paint, type Part, seconds, thousands, wantsColour } from "./ink.ts";
+import type { DemoEvent, View, WorkerView } from "./observer.ts";
+import { LEASE_MS } from "./settings.ts";
+
+export interface Screen {
+  show(view: View): void;
+  told(event: DemoEvent): void;
+  /** Leaves the terminal as it should be. Safe to call twice. */
+  end(): void;
+}
+
+export interface Headline {
+  readonly title: string;
+  readonly settings: string;
+  readonly enqueuing: number;
+}
+
+/** Lines of the latest events, if there is room. */
+const MOST_EVENTS = 8;
+
+const HIDE_CURSOR = "\u001b[?25l";
+const SHOW_CURSOR = "\u001b[?25h";
+const CLEAR_BELOW = "\u001b[J";
+const CLEAR_LINE = "\u001b[K";
+
+const INK_OF_STATE: Readonly<Record<WorkerView["state"], Ink>> = {
+  starting: "yellow",
+  live: "green",
+  frozen: "cyan",
+  dead: "red",
+  stopped: "dim",
+};
+
+export function liveScreen(stream: NodeJS.WriteStream, head: Headline): Screen {
+  const coloured = wantsColour(stream);
+  let drawn = 0;
+  let ended = false;
+  stream.write(HIDE_CURSOR);
+  stream.on("resize", () => {
+    if (!ended) stream.write("\u001b[2J\u001b[H");
+    drawn = 0;
+  });
+  return {
+    show(view) {
+      if (ended) return;
+      const width = Math.max(20, (stream.columns ?? 80) - 1);
+      const most = Math.max(4, (stream.rows ?? 24) - 1);
+      const above = facts(head, view, width);
+      const lines = [...above, ...latest(view.events, Math.min(MOST_EVENTS, most - above.length))].slice(0, most);
+      const up = drawn > 0 ? `\u001b[${drawn}A\r` : "";
+      drawn = lines.length;
+      stream.write(
+        `${up}${lines.map((parts) => `${paint(parts, width, coloured)}${CLEAR_LINE}\n`).join("")}${CLEAR_BELOW}`,
+      );
+    },
+    told() {},
+    end() {
+      if (ended) return;
+      ended = true;
+      stream.write(SHOW_CURSOR);
+    },
+  };
+}
+
+export function plainScreen(stream: NodeJS.WriteStream, head: Headline): Screen {
+  let nextAtMs = 0;
+  stream.write(`${head.title} (${head.settings})\n`);
+  return {
+    show(view) {
+      if (view.elapsedMs < nextAtMs) return;
+      nextAtMs = view.elapsedMs + 1_000;
+      const live = view.workers.filter(({ state }) => state === "live").length;
+      stream.write(
+        `${stamp(view.elapsedMs)}  ${thousands(view.succeeded)} of ${thousands(head.enqueuing)} done, ${Math.round(view.perSecond)}/s, ` +
+          `${live} of ${view.workers.length} workers live, ${view.kills} kills, ${view.recovered} jobs recovered, ${view.quarantined} quarantined\n`,
+      );
+    },
+    told({ atMs, text }) {
+      stream.write(`${stamp(atMs)}  ${text}\n`);
+    },
+    end() {},
+  };
+}
+
+function facts(head: Headline, view: View, width: number): Part[][] {
+  const ended = view.succeeded + view.quarantined;
+  const { p50, max } = view.recoveryMs;
+  const last = view.lastRecovery;
+  return [
+    [],
+    [["bold", ` ${head.title}`]],
+    [["dim", ` ${head.settings}`]],
+    [],
+    [
+      label("jobs"),
+      ...bar(ended / head.enqueuing, Math.min(50, width - 44)),
+      ["bold", `  ${thousands(ended)}`],
+      ` of ${thousands(head.enqueuing)}`,
+    ],
+    [label(""), ["dim", `${thousands(view.ready)} ready, ${view.running} running`], quarantine(view.quarantined)],
+    [],
+    [
+      label("throughput"),
+      ["cyan", sparkline(view.rates, Math.min(50, width - 44))],
+      ["bold", `  ${thousands(Math.round(view.perSecond))}`],
+      " jobs/s",
+    ],
+    [],
+    ...view.workers.map((worker, i): Part[] => [label(i === 0 ? "workers" : ""), ...workerLine(worker)]),
+    [],
+    [
+      label("deaths"),
+      ["red", String(view.kills)],
+      " by SIGKILL, ",
+      ["red", String(view.poisoned)],
+      " by the poison job",
+    ],
+    [
+      label("recovered"),
+      ["green", thousands(view.recovered)],
+      " jobs run again",
+      ["dim", last ? `: last ${millis(last.backMs)}, median ${millis(p50)}, worst ${millis(max)}` : ""],
+    ],
+    [label("zombies"), ["cyan", String(view.zombies)], ", ", ["cyan", String(view.rejected)], " stale writes refused"],
+    [],
+  ];
+}
+
+function label(text: string): Part {
+  return ["dim", ` ${text.padEnd(12)}`];
+}
+
+function quarantine(count: number): Part {
+  return count === 0 ? "" : ["magenta", `, ${count} in quarantine`];
+}
+
+function bar(share: number, width: number): Part[] {
+  const full = Math.round(Math.min(1, share) * width);
+  return [
+    ["green", "█".repeat(full)],
+    ["dim", "░".repeat(Math.max(0, width - full))],
+  ];
+}
+
+const LEVELS = "▁▂▃▄▅▆▇█";
+
+function sparkline(rates: readonly number[], width: number): string {
+  const shown = rates.slice(-width);
+  const top = Math.max(1, ...shown);
+  const levels = shown.map((rate) => LEVELS[Math.min(7, Math.floor((Math.max(0, rate) / top) * 8))]);
+  return levels.join("").padEnd(width);
+}
+
+function workerLine({ number, state, pid, held, deaths, sinceMs }: WorkerView): Part[] {
+  const doing =
+    state === "frozen"
+      ? `${seconds(sinceMs)} silent, the lease is ${seconds(LEASE_MS)}`
+      : state === "live"
+        ? `${"■".repeat(held)}${"·".repeat(Math.max(0, 8 - held))}`
+        : "";
+  return [
+    ["bold", `${number} `],
+    [INK_OF_STATE[state], `● ${state.padEnd(9)}`],
+    ["dim", `pid ${String(pid).padEnd(9)}`],
+    ["dim", (deaths === 0 ? "" : `died ${deaths}×`).padEnd(10)],
+    [INK_OF_STATE[state], doing],
+  ];
+}
+
+function latest(events: readonly DemoEvent[], most: number): Part[][] {
+  if (most <= 0) return [];
+  const inks = { bad: "red", good: "green", plain: null } as const;
+  const shown = events.slice(-most);
+  return Array.from({ length: most }, (_, i) => {
+    const event = shown[i];
+    if (!event) return [label(i === 0 ? "latest" : "")];
+    return [label(i === 0 ? "latest" : ""), ["dim", stamp(event.atMs)], "  ", [inks[event.mood], event.text]];
+  });
+}
+
+function stamp(ms: number): string {
+  return seconds(ms).padStart(6);
+}

@@ -1,0 +1,118 @@
+// `outlive recover`: one pass of recovery by hand, or what it would do.
+import type { Engine } from "../../engine.ts";
+import type { Report } from "../../client.ts";
+import type { RecoveryReport } from "../../core/report.ts";
+import { humanMs } from "../../core/duration.ts";
+import { type Deaths, knownWorker } from "../known-worker.ts";
+import { allPages } from "../job-pages.ts";
+import type { Register } from "../main.ts";
+import { count, oneLine } from "../words.ts";
+
+/** `recover --dry-run --json` is a list of these. */
+export interface Unrecovered {
+  readonly worker: string;
+  readonly pid: number;
+  readonly host: string;
+  readonly how: "gone" | "silent";
+  readonly evidence: string | null;
+  readonly heartbeatAgeMs: number;
+  readonly jobs: readonly { readonly id: string; readonly kind: string; readonly attempt: number }[];
+}
+
+/** Between two looks at who is silent. */
+const LOOK_MS = 500;
+
+export const register: Register = (program, run) => {
+  program
+    .command("recover")
+    .description("take the work of dead workers back, now")
+    .option("--dry-run", "only say whose work would be taken back; change nothing")
+    .option("--wait", "watch silent workers for their lease, so that they can be judged, too")
+    .action(
+      run(async ({ terminal, attach }, command) => {
+        const flags = command.opts<{ dryRun?: boolean; wait?: boolean }>();
+        const engine = await attach();
+        if (flags.wait === true) await watchSilent(engine, terminal.remark);
+        if (flags.dryRun === true) {
+          const wouldRecover = await unrecovered(engine);
+          terminal.answer({ wouldRecover }, () => unrecoveredText(wouldRecover));
+          return;
+        }
+        const report = await engine.recover();
+        const silent = await silentText(engine);
+        terminal.answer({ report: withoutText(report) }, () =>
+          (report?.text ?? `Nobody is dead; nothing was recovered.\n${silent}`).trimEnd(),
+        );
+      }),
+    );
+};
+
+/** The report of programs: the text is for people. */
+export function withoutText(report: Report | null): RecoveryReport | null {
+  if (!report) return null;
+  const { text: _, ...rest } = report;
+  return rest;
+}
+
+export async function unrecovered(engine: Engine): Promise<readonly Unrecovered[]> {
+  const deaths = await engine.deaths();
+  if (deaths.length === 0) return [];
+  const held = new Map<string, { id: string; kind: string; attempt: number }[]>(
+    deaths.map(({ worker }) => [worker.id, []]),
+  );
+  for await (const page of allPages(engine, { state: "running" }))
+    for (const { id, kind, fence, worker } of page) held.get(worker ?? "")?.push({ id, kind, attempt: fence });
+  const now = Date.now();
+  return deaths.map(({ worker, death }) => ({
+    worker: worker.id,
+    pid: worker.pid,
+    host: worker.host,
+    how: death.how,
+    evidence: death.evidence,
+    heartbeatAgeMs: Math.max(0, now - worker.heartbeatAt),
+    jobs: held.get(worker.id)!,
+  }));
+}
+
+const MOST_LISTED = 20;
+
+export function unrecoveredText(all: readonly Unrecovered[]): string {
+  if (all.length === 0) return "Nobody is dead; nothing would be recovered.";
+  const lines = all.flatMap(({ worker, pid, how, evidence, heartbeatAgeMs, jobs }) => [
+    `${worker} (pid ${pid}) is ${how}; last heartbeat ${humanMs(heartbeatAgeMs)} ago${evidence === null ? "" : `; ${oneLine(evidence, 200)}`}; holds ${count(jobs.length, "job")}`,
+    ...jobs.slice(0, MOST_LISTED).map(({ id, kind, attempt }) => `  - ${id} (${kind}, attempt ${attempt})`),
+    ...(jobs.length > MOST_LISTED ? [`  … and ${jobs.length - MOST_LISTED} more`] : []),
+  ]);
+  return [...lines, "", "Nothing was changed. To do it: outlive recover"].join("\n");
+}
+
+/** Silence is a heartbeat that stands still for one lease while somebody watches; an age alone proves nothing. */
+async function watchSilent(engine: Engine, remark: (text: string) => void): Promise<void> {
+  const silent = await silentOnes(engine, await engine.deaths());
+  if (silent.length === 0) return;
+  const leaseMs = Math.max(...silent.map((worker) => worker.leaseMs));
+  remark(
+    `Watching ${count(silent.length, "silent worker")} for ${humanMs(leaseMs)}: ${silent.map(({ id }) => id).join(", ")}`,
+  );
+  const until = performance.now() + leaseMs + LOOK_MS;
+  while (performance.now() < until) {
+    await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+    if ((await silentOnes(engine, await engine.deaths())).length === 0) return;
+  }
+}
+
+/** Silent by their age, and not yet judged. */
+async function silentOnes(engine: Engine, deaths: Deaths): Promise<readonly { id: string; leaseMs: number }[]> {
+  const now = Date.now();
+  const judged = new Set(deaths.map(({ worker }) => worker.id));
+  return (await engine.workers())
+    .filter(({ id }) => !judged.has(id))
+    .map((worker) => knownWorker(worker, deaths, now))
+    .filter(({ known }) => known === "silent");
+}
+
+async function silentText(engine: Engine): Promise<string> {
+  const silent = await silentOnes(engine, []);
+  if (silent.length === 0) return "";
+  return `${count(silent.length, "worker is", "workers are")} silent but not proved dead (${silent.map(({ id }) => id).join(", ")}): outlive recover --wait`;
+}

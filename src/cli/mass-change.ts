@@ -1,0 +1,158 @@
+// Retry, cancel and release: of jobs that are named, or of all that a filter finds. Named ones are changed at once; a filter first
+// says how many it would change and wants --yes. One job that can't be changed stops no other.
+import type { Engine } from "../engine.ts";
+import { ErrorCode, OutliveError } from "../core/errors.ts";
+import type { JobState } from "../core/job.ts";
+import type { JobFilter } from "../core/store.ts";
+import { ExitCode, exitCodeOf } from "./exit-codes.ts";
+import { allPages, assertKindIsThere } from "./job-pages.ts";
+import type { Terminal } from "./terminal.ts";
+import { count, thousands } from "./words.ts";
+
+export interface ChangeKind {
+  /** "retry", "cancel", "release". */
+  readonly name: string;
+  /** "queued again", "cancelled". */
+  readonly done: string;
+  /** What a filter without a state looks at. */
+  readonly states: readonly JobState[];
+  readonly apply: (engine: Engine, id: string) => Promise<JobState>;
+}
+
+export type ChangedJob =
+  | { readonly id: string; readonly state: JobState }
+  | { readonly id: string; readonly error: { readonly code: string; readonly message: string } };
+
+/** `--json` of retry, cancel and quarantine release. */
+export interface Changed {
+  readonly change: string;
+  readonly changed: number;
+  readonly failed: number;
+  /** All that were named; of those that a filter found, the ones that failed, at most 100. */
+  readonly jobs: readonly ChangedJob[];
+}
+
+const MOST_LISTED = 100;
+/** A search for the number is given up here: "more than". */
+const MOST_COUNTED = 100_000;
+const PROGRESS_MS = 1_000;
+
+export async function changeNamed(
+  terminal: Terminal,
+  engine: Engine,
+  change: ChangeKind,
+  ids: readonly string[],
+): Promise<number> {
+  const { jobs, code } = await applyAll(engine, change, [...new Set(ids)]);
+  tell(terminal, change, jobs, jobs);
+  return code;
+}
+
+export async function changeFound(
+  terminal: Terminal,
+  engine: Engine,
+  change: ChangeKind,
+  filter: JobFilter,
+  yes: boolean,
+): Promise<number> {
+  if (!yes) throw await unconfirmed(engine, change, filter);
+  const all: ChangedJob[] = [];
+  let code: number = ExitCode.ok;
+  let toldAt = performance.now();
+  for (const state of statesOf(change, filter)) {
+    for await (const page of allPages(engine, { ...filter, state })) {
+      const applied = await applyAll(
+        engine,
+        change,
+        page.map(({ id }) => id),
+      );
+      all.push(...applied.jobs);
+      if (code === ExitCode.ok) code = applied.code;
+      if (performance.now() - toldAt < PROGRESS_MS) continue;
+      toldAt = performance.now();
+      terminal.remark(`${change.name}: ${thousands(all.length)} so far`);
+    }
+  }
+  if (all.length === 0) await assertKindIsThere(engine, filter.kind);
+  tell(terminal, change, all, all.filter((job) => "error" in job).slice(0, MOST_LISTED));
+  return code;
+}
+
+function statesOf(change: ChangeKind, filter: JobFilter): readonly JobState[] {
+  return filter.state === undefined ? change.states : [filter.state];
+}
+
+/** Together, so that they share transactions. */
+async function applyAll(
+  engine: Engine,
+  change: ChangeKind,
+  ids: readonly string[],
+): Promise<{ jobs: ChangedJob[]; code: number }> {
+  let code: number = ExitCode.ok;
+  const jobs = await Promise.all(
+    ids.map(async (id): Promise<ChangedJob> => {
+      try {
+        return { id, state: await change.apply(engine, id) };
+      } catch (thrown) {
+        if (!(thrown instanceof OutliveError) || exitCodeOf(thrown) === ExitCode.failure) throw thrown;
+        if (code === ExitCode.ok) code = exitCodeOf(thrown);
+        return { id, error: { code: thrown.code, message: thrown.message } };
+      }
+    }),
+  );
+  return { jobs, code };
+}
+
+function tell(terminal: Terminal, change: ChangeKind, all: readonly ChangedJob[], listed: readonly ChangedJob[]): void {
+  const failed = all.filter((job) => "error" in job).length;
+  const changed = all.length - failed;
+  const answer: Changed = { change: change.name, changed, failed, jobs: listed };
+  terminal.answer(answer, () =>
+    [
+      all.length === 0 ? "No such jobs; nothing was changed." : `${count(changed, "job")} ${change.done}.`,
+      ...(failed === 0 ? [] : [`${count(failed, "job")} could not be changed:`]),
+      ...listed.flatMap((job) => ("error" in job ? [`  ${job.error.message}`] : [])),
+      ...(change.name === "cancel" && all.some((job) => "state" in job && job.state === "running")
+        ? ["Those that run were told by their signal; they end within the grace of their kind."]
+        : []),
+    ].join("\n"),
+  );
+}
+
+async function unconfirmed(engine: Engine, change: ChangeKind, filter: JobFilter): Promise<OutliveError> {
+  const { found, more } = await howMany(engine, change, filter);
+  if (found === 0) await assertKindIsThere(engine, filter.kind);
+  const text = `${more ? "more than " : ""}${count(found, "job")}`;
+  return new OutliveError(
+    ErrorCode.optionInvalid,
+    `This would ${change.name} ${text}; nothing was changed.`,
+    found === 0 ? "Widen the filter." : "Add --yes to do it.",
+    { change: change.name, found, more },
+  );
+}
+
+/** The counts know states and kinds; anything else is looked for. */
+async function howMany(
+  engine: Engine,
+  change: ChangeKind,
+  filter: JobFilter,
+): Promise<{ found: number; more: boolean }> {
+  const states = statesOf(change, filter);
+  if (filter.text === undefined && filter.createdAfter === undefined && filter.createdBefore === undefined) {
+    const kinds = (await engine.counts()).filter(({ kind }) => filter.kind === undefined || kind === filter.kind);
+    const inState = (kind: (typeof kinds)[number], state: JobState): number =>
+      state === "queued" ? kind.ready + kind.delayed : kind[state];
+    return {
+      found: kinds.reduce((sum, kind) => sum + states.reduce((n, one) => n + inState(kind, one), 0), 0),
+      more: false,
+    };
+  }
+  let found = 0;
+  for (const state of states) {
+    for await (const page of allPages(engine, { ...filter, state })) {
+      found += page.length;
+      if (found >= MOST_COUNTED) return { found, more: true };
+    }
+  }
+  return { found, more: false };
+}

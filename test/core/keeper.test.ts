@@ -1,0 +1,331 @@
+// Holds the keeper to its rounds: beats, probes, looks, sweeps, and when it tells its process to stop or to die.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Keeper } from "../../src/core/keeper.ts";
+import type { LivenessTimes, Probe, WorkerRow } from "../../src/core/liveness.ts";
+import type { BeatAnswer, Store, WorkerQuery } from "../../src/core/store.ts";
+import { fixedRandom, VirtualClock } from "../support/virtual-clock.ts";
+import { aBeatAnswer, aWorkerRow, fakeStore, held, Recorder } from "./samples.ts";
+
+const TIMES: LivenessTimes = { heartbeatMs: 30_000, leaseMs: 90_000, sweepMs: 60_000, probeMs: 250 };
+
+interface Given {
+  readonly worker?: string;
+  readonly times?: Partial<LivenessTimes>;
+  readonly workers?: WorkerRow[];
+  readonly probes?: Record<string, Probe>;
+  readonly store?: Partial<Store>;
+}
+
+/** A keeper of w1 with everything that it did written down. */
+function keep(given: Given = {}) {
+  const clock = new VirtualClock();
+  const events = new Recorder();
+  const started = clock.mono();
+  /** "what at": what was asked of the store, and when. */
+  const calls: string[] = [];
+  const queries: WorkerQuery[] = [];
+  const probed: string[] = [];
+  const told: string[] = [];
+  const state = { lagMs: 0, answer: aBeatAnswer(), workers: given.workers ?? [], probes: given.probes ?? {} };
+  const at = (what: string): void => void calls.push(`${what} ${clock.mono() - started}`);
+  const store = fakeStore({
+    beat: () => (at("beat"), Promise.resolve(state.answer)),
+    workers: (query) => {
+      queries.push(query);
+      const after = state.workers.filter(({ id }) => query.after === undefined || id > query.after);
+      return Promise.resolve(after.slice(0, query.limit));
+    },
+    expire: (marginMs) => (at(`expire+${marginMs}`), Promise.resolve([])),
+    purge: () => (at("purge"), Promise.resolve({ jobs: 0, incidents: 0, more: false })),
+    note: (worker, word) => (at(`note ${worker} ${word}`), Promise.resolve()),
+    recover: (request) => {
+      at(`recover ${request.worker.id}`);
+      state.workers = state.workers.filter(({ id }) => id !== request.worker.id);
+      return Promise.resolve({ incident: request.incident, jobs: [], done: true });
+    },
+    ...given.store,
+  });
+  const liveness = {
+    take: () => Promise.reject(new Error("not asked")),
+    probe: (worker: WorkerRow) => (probed.push(worker.id), Promise.resolve(state.probes[worker.id] ?? "held")),
+    clean: () => Promise.resolve(true),
+  };
+  let ids = 0;
+  const keeper = new Keeper(
+    { store, liveness, clock, random: fixedRandom(), events, newId: () => `id-${++ids}` },
+    {
+      worker: given.worker ?? "w1",
+      bootId: "boot",
+      times: { ...TIMES, ...given.times },
+      retention: { finishedMs: 1, incidentsMs: 2 },
+      schemaVersion: 1,
+    },
+    {
+      loopLagMs: () => state.lagMs,
+      beaten: (sentAtMono) => void told.push(`beaten ${sentAtMono - started}`),
+      disowned: () => void told.push("disowned"),
+      unfit: (why, detail) => void told.push(`unfit ${why}: ${detail}`),
+      kill: (reason) => void told.push(`kill ${reason}`),
+    },
+  );
+  const of = (what: string): string[] => calls.filter((call) => call.startsWith(what));
+  return { keeper, clock, events, state, calls, queries, probed, told, of };
+}
+
+test("it beats at its interval and tells when each beat was sent", async () => {
+  const { keeper, clock, of, told } = keep();
+  keeper.start();
+  await clock.advance(90_000);
+  assert.deepEqual(of("beat"), ["beat 30000", "beat 60000", "beat 90000"]);
+  assert.deepEqual(told, ["beaten 30000", "beaten 60000", "beaten 90000"]);
+});
+
+test("a failed beat comes again soon, with growing delays, and at the interval once one is accepted", async () => {
+  const at: number[] = [];
+  const kept = keep({
+    store: {
+      beat: () => {
+        at.push(kept.clock.mono() - 1_000);
+        return at.length <= 3 ? Promise.reject(new Error("busy")) : Promise.resolve(aBeatAnswer());
+      },
+    },
+  });
+  kept.keeper.start();
+  await kept.clock.advance(61_000);
+  assert.deepEqual(at, [30_000, 30_100, 30_300, 30_700, 60_700]);
+  assert.equal(kept.events.of("heartbeat.failed").length, 3);
+});
+
+test("it sweeps at its interval", async () => {
+  const { keeper, clock, of } = keep();
+  keeper.start();
+  await clock.advance(120_000);
+  assert.deepEqual(of("purge"), ["purge 60000", "purge 120000"]);
+});
+
+test("it looks at everybody often enough to see silence within a quarter of a lease, and expires what is overdue", async () => {
+  const { keeper, clock, of } = keep();
+  keeper.start();
+  await clock.advance(45_000);
+  assert.deepEqual(of("expire"), ["expire+2000 22500", "expire+2000 45000"]);
+});
+
+test("a worker whose row is not live any more is told once, and everything stops", async () => {
+  const { keeper, clock, calls, state, told } = keep();
+  state.answer = aBeatAnswer({ live: false });
+  keeper.start();
+  await clock.advance(30_000);
+  assert.deepEqual(told, ["disowned"]);
+  calls.length = 0;
+  await clock.advance(600_000);
+  assert.deepEqual(told, ["disowned"]);
+  assert.deepEqual(calls, []);
+  assert.deepEqual(clock.pending(), []);
+});
+
+test("stopping calls off every timer and waits for what is under way", async () => {
+  const purge = held<{ jobs: number; incidents: number; more: boolean }>();
+  const { keeper, clock, calls } = keep({ store: { purge: () => purge.promise } });
+  keeper.start();
+  await clock.advance(60_000);
+  let stopped = false;
+  const stopping = keeper.stop().then(() => (stopped = true));
+  await clock.settle();
+  assert.equal(stopped, false);
+  purge.resolve({ jobs: 0, incidents: 0, more: false });
+  await stopping;
+  assert.deepEqual(clock.pending(), []);
+  calls.length = 0;
+  await clock.advance(600_000);
+  assert.deepEqual(calls, []);
+});
+
+test("a slow purge does not pile up and holds up the looks, but never the heartbeat", async () => {
+  let running = 0;
+  const overlaps: number[] = [];
+  const purge = held<{ jobs: number; incidents: number; more: boolean }>();
+  const { keeper, clock, of } = keep({
+    times: { heartbeatMs: 1_000, leaseMs: 3_000, sweepMs: 1_000 },
+    store: { purge: () => (overlaps.push(++running), purge.promise.finally(() => running--)) },
+  });
+  keeper.start();
+  await clock.advance(20_000);
+  assert.deepEqual(overlaps, [1]);
+  assert.equal(of("beat").length, 20);
+  purge.resolve({ jobs: 0, incidents: 0, more: false });
+  await clock.advance(0);
+});
+
+test("what throws is told and done again at its time, and stops nothing else", async () => {
+  const { keeper, clock, events, of } = keep({ store: { workers: () => Promise.reject(new Error("disk is full")) } });
+  keeper.start();
+  await clock.advance(60_000);
+  const told = new Set(events.of("store.failed").map(({ doing, error }) => `${doing}: ${error.message}`));
+  assert.deepEqual([...told].toSorted(), ["keeper: look: disk is full", "keeper: probe: disk is full"]);
+  assert.equal(of("beat").length, 2);
+  assert.equal(of("purge").length, 1);
+});
+
+test("in a small fleet everybody's lock is probed, and its own never", async () => {
+  const { keeper, probed } = keep({ worker: "w2", workers: ["w1", "w2", "w3", "w4"].map((id) => aWorkerRow({ id })) });
+  await keeper.probe();
+  assert.deepEqual(probed.toSorted(), ["w1", "w3", "w4"]);
+});
+
+test("in a large fleet it probes the eight that follow it in the ring, and reads no more rows than those", async () => {
+  const ids = Array.from({ length: 100 }, (_, n) => `w${String(n).padStart(3, "0")}`);
+  const workers = ids.map((id) => aWorkerRow({ id }));
+  const middle = keep({ worker: "w050", workers });
+  await middle.keeper.probe();
+  assert.deepEqual(middle.probed, ids.slice(51, 59));
+  assert.deepEqual(middle.queries, [{ after: "w050", limit: 8 }]);
+  const end = keep({ worker: "w097", workers });
+  await end.keeper.probe();
+  assert.deepEqual(end.probed, [...ids.slice(98), ...ids.slice(0, 6)]);
+  assert.deepEqual(end.queries, [{ after: "w097", limit: 8 }, { limit: 6 }]);
+});
+
+test("with every worker probing its ring, each lock of a large fleet is watched by eight others", async () => {
+  const ids = Array.from({ length: 30 }, (_, n) => `w${String(n).padStart(2, "0")}`);
+  const workers = ids.map((id) => aWorkerRow({ id }));
+  const watchers = new Map<string, number>();
+  for (const worker of ids) {
+    const { keeper, probed } = keep({ worker, workers });
+    await keeper.probe();
+    for (const id of probed) watchers.set(id, (watchers.get(id) ?? 0) + 1);
+  }
+  assert.deepEqual(new Set(watchers.values()), new Set([8]));
+  assert.equal(watchers.size, 30);
+});
+
+test("a death found by a probe is recovered at once", async () => {
+  const { keeper, clock, of } = keep({ workers: [aWorkerRow({ id: "w2" })], probes: { w2: "free" } });
+  keeper.start();
+  await clock.advance(250);
+  assert.deepEqual(of("recover"), ["recover w2 250"]);
+});
+
+test("after one death it looks at all workers now: others may have died with it, further round the ring", async () => {
+  const ids = Array.from({ length: 40 }, (_, n) => `w${String(n).padStart(2, "0")}`);
+  const { keeper, of } = keep({
+    worker: "w00",
+    workers: ids.map((id) => aWorkerRow({ id })),
+    probes: { w03: "free", w20: "free", w39: "free" },
+  });
+  await keeper.probe();
+  assert.deepEqual(of("recover"), ["recover w03 0", "recover w20 0", "recover w39 0"]);
+});
+
+test("as long as nobody died it does not look at all workers with each probe", async () => {
+  const { keeper, of } = keep({ workers: [aWorkerRow({ id: "w2" })] });
+  await keeper.probe();
+  assert.deepEqual(of("expire"), []);
+});
+
+test("a worker that is silent for a lease is recovered although its lock is held", async () => {
+  const { keeper, clock, events } = keep({ workers: [aWorkerRow({ id: "w2", leaseMs: 90_000 })] });
+  keeper.start();
+  await clock.advance(22_500 + 89_999);
+  assert.deepEqual(events.of("worker.gone"), []);
+  await clock.advance(1);
+  assert.deepEqual(
+    events.of("worker.gone").map(({ worker, how }) => `${worker} ${how}`),
+    ["w2 silent"],
+  );
+});
+
+test("it never watches itself", async () => {
+  const { keeper, clock, events } = keep({ workers: [aWorkerRow({ id: "w1" })], probes: { w1: "free" } });
+  keeper.start();
+  await clock.advance(600_000);
+  assert.deepEqual(events.of("worker.gone"), []);
+});
+
+test("it kills its process only when the loop is blocked and a job is past deadline and grace", async () => {
+  const cases: [lagMs: number, overdueMs: number | null, killed: boolean][] = [
+    [0, null, false],
+    [0, 60_000, false],
+    [1_000, 60_000, false],
+    [600_000, null, false],
+    [1_001, 0, true],
+    [5_000, 60_000, true],
+  ];
+  for (const [lagMs, overdueMs, killed] of cases) {
+    const { keeper, state, told } = keep();
+    state.lagMs = lagMs;
+    state.answer = aBeatAnswer({ overdueMs, overdueJobId: overdueMs === null ? null : "job-7" });
+    await keeper.beat();
+    assert.equal(
+      told.some((what) => what.startsWith("kill")),
+      killed,
+      `lag ${lagMs}, overdue ${overdueMs}`,
+    );
+  }
+});
+
+test("before it kills its process it leaves a last word that says which job and why", async () => {
+  const { keeper, state, told, calls } = keep();
+  state.lagMs = 5_000.4;
+  state.answer = aBeatAnswer({ overdueMs: 61_000.2, overdueJobId: "job-7" });
+  await keeper.beat();
+  const word = "killed itself: job job-7 was 61000 ms past deadline and grace while the loop was blocked for 5000 ms";
+  assert.deepEqual(calls, ["beat 0", `note w1 ${word} 0`]);
+  assert.deepEqual(told, ["beaten 0", `kill ${word}`]);
+});
+
+test("it kills its process also when its last word can't be written", async () => {
+  const { keeper, state, told } = keep({ store: { note: () => Promise.reject(new Error("read-only")) } });
+  state.lagMs = 5_000;
+  state.answer = aBeatAnswer({ overdueMs: 1, overdueJobId: "job-7" });
+  await keeper.beat();
+  assert.match(told[1]!, /^kill/);
+});
+
+test("a loop that stands still is told once, its worker beats meanwhile, and it is told again the next time", async () => {
+  const { keeper, state, events, of } = keep();
+  state.lagMs = 1_500.6;
+  await keeper.probe();
+  await keeper.probe();
+  assert.deepEqual(
+    events.of("worker.blocked").map(({ worker, loopLagMs }) => [worker, loopLagMs]),
+    [["w1", 1_501]],
+  );
+  assert.ok(of("beat").length >= 1);
+  state.lagMs = 3;
+  await keeper.probe();
+  state.lagMs = 2_000;
+  await keeper.probe();
+  assert.equal(events.of("worker.blocked").length, 2);
+});
+
+test("a schema newer than the program makes the worker unfit, an older or equal one does not", async () => {
+  const { keeper, state, told } = keep();
+  await keeper.beat();
+  state.answer = aBeatAnswer({ schemaVersion: 0 });
+  await keeper.beat();
+  assert.ok(told.every((what) => what.startsWith("beaten")));
+  state.answer = aBeatAnswer({ schemaVersion: 2 });
+  await keeper.beat();
+  assert.equal(told.at(-1), "unfit schema-newer: the store's schema is 2, this program knows 1");
+});
+
+test("a live worker under another kernel makes this one unfit", async () => {
+  const { keeper, clock, state, told } = keep();
+  state.workers = [aWorkerRow({ id: "w9", bootId: "another", host: "there", beats: 1 })];
+  await keeper.look();
+  await clock.advance(22_500);
+  state.workers = [aWorkerRow({ id: "w9", bootId: "another", host: "there", beats: 2 })];
+  await keeper.look();
+  assert.deepEqual(told, ["unfit foreign-worker: worker w9 on there is alive under another kernel"]);
+});
+
+test("an answer that comes after the stop is not told any more", async () => {
+  const answer = held<BeatAnswer>();
+  const { keeper, told } = keep({ store: { beat: () => answer.promise } });
+  const beat = keeper.beat();
+  await keeper.stop();
+  answer.resolve(aBeatAnswer({ live: false }));
+  await beat;
+  assert.deepEqual(told, []);
+});

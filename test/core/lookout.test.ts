@@ -1,0 +1,217 @@
+// Holds who is taken for gone, who for silent, and who is left alone.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { Liveness, Probe, WorkerRow } from "../../src/core/liveness.ts";
+import { Lookout } from "../../src/core/lookout.ts";
+import { VirtualClock } from "../support/virtual-clock.ts";
+import { aWorkerRow } from "./samples.ts";
+
+const EVERY = 10_000;
+const LEASE = 30_000;
+
+function watch(probes: Record<string, Probe> = {}): { clock: VirtualClock; lookout: Lookout } {
+  const clock = new VirtualClock();
+  const liveness: Liveness = {
+    take: () => Promise.reject(new Error("not asked")),
+    probe: (worker) => Promise.resolve(probes[worker.id] ?? "unknown"),
+    clean: () => Promise.resolve(false),
+  };
+  return { clock, lookout: new Lookout({ clock, liveness, bootId: "boot" }) };
+}
+
+const worker = (given: Partial<WorkerRow> = {}): WorkerRow => aWorkerRow({ id: "w2", leaseMs: LEASE, ...given });
+
+/** Looks every 10 s, `times` times, and answers what the last look found. */
+async function looks(
+  { clock, lookout }: ReturnType<typeof watch>,
+  workers: (look: number) => WorkerRow[],
+  times: number,
+): ReturnType<Lookout["look"]> {
+  let dead = await lookout.look(workers(0), EVERY);
+  for (let look = 1; look < times; look++) {
+    assert.deepEqual(dead, [], `look ${look}`);
+    await clock.advance(EVERY);
+    dead = await lookout.look(workers(look), EVERY);
+  }
+  return dead;
+}
+
+test("a worker whose lock is free is gone at the first look, however fresh its heartbeat", async () => {
+  const { clock, lookout } = watch({ w2: "free" });
+  const row = worker({ lastWord: "killed itself" });
+  assert.deepEqual(await lookout.look([row], EVERY), [
+    {
+      worker: row,
+      death: { how: "gone", lastSeenAliveAt: null, detectedAt: clock.now(), evidence: "killed itself" },
+    },
+  ]);
+});
+
+test("a worker whose heartbeat moves is left alone for ever, with its lock held or unknown", async () => {
+  for (const probe of ["held", "unknown"] as const) {
+    const dead = await looks(watch({ w2: probe }), (look) => [worker({ beats: look })], 50);
+    assert.deepEqual(dead, []);
+  }
+});
+
+test("a worker whose heartbeat stands still for one lease on our own clock is silent, although its lock is held", async () => {
+  for (const probe of ["held", "unknown"] as const) {
+    const watching = watch({ w2: probe });
+    const dead = await looks(watching, () => [worker({ beats: 5, lastWord: null })], 4);
+    assert.equal(dead.length, 1);
+    const { death } = dead[0]!;
+    assert.equal(death.how, "silent");
+    assert.equal(death.evidence, "no heartbeat for 30000 ms (lease 30000 ms)");
+    assert.equal(death.detectedAt, watching.clock.now());
+  }
+});
+
+test("a silent worker's last word is part of the evidence", async () => {
+  const dead = await looks(watch(), () => [worker({ lastWord: "the loop was blocked" })], 4);
+  assert.equal(dead[0]!.death.evidence, "no heartbeat for 30000 ms (lease 30000 ms); the loop was blocked");
+});
+
+test("each worker is held to its own lease", async () => {
+  const dead = await looks(watch(), () => [worker({ id: "short", leaseMs: 20_000 }), worker({ id: "long" })], 3);
+  assert.deepEqual(
+    dead.map(({ worker: { id } }) => id),
+    ["short"],
+  );
+});
+
+test("the heartbeat's own instant is never looked at", async () => {
+  for (const heartbeatAt of [0, Number.MAX_SAFE_INTEGER]) {
+    const dead = await looks(watch(), (look) => [worker({ heartbeatAt, startedAt: heartbeatAt, beats: look })], 10);
+    assert.deepEqual(dead, []);
+  }
+});
+
+test("a counter that went back has moved too", async () => {
+  const dead = await looks(watch(), (look) => [worker({ beats: 1_000 - look })], 10);
+  assert.deepEqual(dead, []);
+});
+
+test("when a worker was last seen alive is when its lock was last found held", async () => {
+  const probes: Record<string, Probe> = { w2: "held" };
+  const { clock, lookout } = watch(probes);
+  await lookout.look([worker()], EVERY);
+  await clock.advance(EVERY);
+  await lookout.probe([worker()]);
+  const seenAt = clock.now();
+  await clock.advance(250);
+  probes["w2"] = "free";
+  const [found] = await lookout.probe([worker()]);
+  assert.equal(found!.death.lastSeenAliveAt, seenAt);
+  assert.equal(found!.death.detectedAt, seenAt + 250);
+});
+
+test("a look that comes too late starts the watch again: the watcher was asleep", async () => {
+  const { clock, lookout } = watch();
+  await lookout.look([worker()], EVERY);
+  clock.freeze(10 * LEASE);
+  assert.deepEqual(await lookout.look([worker()], EVERY), []);
+  await clock.advance(EVERY);
+  assert.deepEqual(await lookout.look([worker()], EVERY), []);
+  await clock.advance(EVERY);
+  assert.deepEqual(await lookout.look([worker()], EVERY), []);
+  await clock.advance(EVERY);
+  assert.equal((await lookout.look([worker()], EVERY)).length, 1);
+});
+
+test("a look is late only beyond twice its interval and a second", async () => {
+  const onTime = watch();
+  await onTime.lookout.look([worker({ leaseMs: 21_000 })], EVERY);
+  onTime.clock.freeze(2 * EVERY + 1_000);
+  assert.equal((await onTime.lookout.look([worker({ leaseMs: 21_000 })], EVERY)).length, 1);
+  const late = watch();
+  await late.lookout.look([worker({ leaseMs: 21_000 })], EVERY);
+  late.clock.freeze(2 * EVERY + 1_001);
+  assert.deepEqual(await late.lookout.look([worker({ leaseMs: 21_000 })], EVERY), []);
+});
+
+test("a wall clock that jumps, forward or back, starts the watch again", async () => {
+  for (const jump of [501, -501, 86_400_000, -86_400_000]) {
+    const { clock, lookout } = watch();
+    for (let look = 0; look < 3; look++) {
+      assert.deepEqual(await lookout.look([worker()], EVERY), []);
+      await clock.advance(EVERY);
+    }
+    clock.jumpWall(jump);
+    assert.deepEqual(await lookout.look([worker()], EVERY), [], `jump ${jump}`);
+    await clock.advance(EVERY);
+    await lookout.look([worker()], EVERY);
+    await clock.advance(EVERY);
+    await lookout.look([worker()], EVERY);
+    await clock.advance(EVERY);
+    assert.equal((await lookout.look([worker()], EVERY)).length, 1);
+  }
+});
+
+test("a wall clock that is slewed does not start the watch again", async () => {
+  const { clock, lookout } = watch();
+  for (let look = 0; look < 3; look++) {
+    assert.deepEqual(await lookout.look([worker()], EVERY), []);
+    await clock.advance(EVERY);
+    clock.jumpWall(500);
+  }
+  assert.equal((await lookout.look([worker()], EVERY)).length, 1);
+});
+
+test("a lock that is free proves a death also right after the watcher slept", async () => {
+  const { clock, lookout } = watch({ w2: "free" });
+  await lookout.look([], EVERY);
+  clock.freeze(10 * LEASE);
+  assert.equal((await lookout.look([worker()], EVERY)).length, 1);
+});
+
+test("a probe looks at locks only: silence is no matter of it", async () => {
+  const { clock, lookout } = watch({ w2: "held", w3: "unknown", w4: "free" });
+  const workers = ["w2", "w3", "w4"].map((id) => worker({ id }));
+  await lookout.look(workers.slice(0, 2), EVERY);
+  await clock.advance(2 * LEASE);
+  const dead = await lookout.probe(workers);
+  assert.deepEqual(
+    dead.map(({ worker: { id }, death: { how } }) => `${id} ${how}`),
+    ["w4 gone"],
+  );
+});
+
+test("a worker of another kernel whose heartbeat moves is reported as foreign; one that stands still is not", async () => {
+  const { clock, lookout } = watch();
+  const foreign = (beats: number): WorkerRow => worker({ bootId: "another", beats });
+  await lookout.look([foreign(1)], EVERY);
+  assert.equal(lookout.foreign, null);
+  await clock.advance(EVERY);
+  await lookout.look([foreign(1)], EVERY);
+  assert.equal(lookout.foreign, null);
+  await clock.advance(EVERY);
+  await lookout.look([foreign(2)], EVERY);
+  assert.deepEqual(lookout.foreign, foreign(2));
+});
+
+test("a worker of our own kernel is never foreign", async () => {
+  const watching = watch();
+  await looks(watching, (look) => [worker({ beats: look })], 5);
+  assert.equal(watching.lookout.foreign, null);
+});
+
+test("a worker that left is forgotten: one that comes back is watched from the beginning", async () => {
+  const { clock, lookout } = watch();
+  await lookout.look([worker()], EVERY);
+  await clock.advance(EVERY);
+  await lookout.look([], EVERY);
+  for (let look = 0; look < 3; look++) {
+    await clock.advance(EVERY);
+    assert.deepEqual(await lookout.look([worker()], EVERY), []);
+  }
+});
+
+test("the death of one hides nobody else's", async () => {
+  const watching = watch({ a: "free", c: "free" });
+  const workers = ["a", "b", "c", "d"].map((id) => worker({ id }));
+  const dead = await watching.lookout.look(workers, EVERY);
+  assert.deepEqual(
+    dead.map(({ worker: { id } }) => id),
+    ["a", "c"],
+  );
+});

@@ -1,0 +1,207 @@
+// Holds the passes of recovery: one incident per death, in batches, one failure stopping nobody, and what is decided.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { Death, WorkerRow } from "../../src/core/liveness.ts";
+import { decideCrash, decideOverdue, expireOverdue, RECOVERY_BATCH, recoverDead } from "../../src/core/recovery.ts";
+import type { HeldJob, RecoverAnswer, RecoveredJob, RecoverRequest, Store } from "../../src/core/store.ts";
+import { fixedRandom, VirtualClock } from "../support/virtual-clock.ts";
+import { aKind, aView, aWorkerRow, counted, fakeStore, Recorder } from "./samples.ts";
+
+const gone: Death = { how: "gone", lastSeenAliveAt: null, detectedAt: 1, evidence: "exit code 137" };
+const dead = (...ids: string[]): { worker: WorkerRow; death: Death }[] =>
+  ids.map((id) => ({ worker: aWorkerRow({ id, lock: { name: `${id}.lock`, identity: "1" } }), death: gone }));
+
+function aRecovered(jobId: string, given: Partial<RecoveredJob> = {}): RecoveredJob {
+  return {
+    jobId,
+    kind: "mail",
+    decision: "retry",
+    counters: counted({ crashes: 1 }),
+    limit: 3,
+    fence: 1,
+    lastStep: null,
+    success: true,
+    error: null,
+    ...given,
+  };
+}
+
+function aHeld(given: Partial<HeldJob> = {}): HeldJob {
+  return { ...aView(), kind: aKind(), cancelRequested: false, ...given };
+}
+
+/** Recovery against a store that answers with `answers`, one after the other. */
+function recovering(answers: ((request: RecoverRequest) => RecoverAnswer)[], store: Partial<Store> = {}) {
+  const clock = new VirtualClock();
+  const events = new Recorder();
+  const asked: RecoverRequest[] = [];
+  const cleaned: string[] = [];
+  let ids = 0;
+  const deps = {
+    store: fakeStore({
+      recover: async (request) => {
+        asked.push(request);
+        await clock.advance(10);
+        return answers.shift()!(request);
+      },
+      ...store,
+    }),
+    liveness: {
+      take: () => Promise.reject(new Error("not asked")),
+      probe: () => Promise.reject(new Error("not asked")),
+      clean: (worker: WorkerRow) => (cleaned.push(worker.id), Promise.resolve(true)),
+    },
+    clock,
+    events,
+    random: fixedRandom(),
+    newId: () => `id-${++ids}`,
+  };
+  return { deps, clock, events, asked, cleaned };
+}
+
+test("a pass recovers each death under one recovery id, tells everything and cleans up", async () => {
+  const { deps, clock, events, asked, cleaned } = recovering([
+    ({ incident }) => ({ incident, jobs: [aRecovered("a"), aRecovered("b", { success: false })], done: true }),
+    ({ incident }) => ({ incident, jobs: [], done: true }),
+  ]);
+  const startedAt = clock.now();
+  const pass = await recoverDead(deps, dead("w2", "w3"), "open", { integrity: "PASSED", walFrames: 7 });
+  assert.deepEqual(pass, {
+    recovery: "id-1",
+    startedAt,
+    completedAt: startedAt + 20,
+    incidents: ["id-2", "id-3"],
+    jobs: [aRecovered("a"), aRecovered("b", { success: false })],
+  });
+  assert.deepEqual(asked[0]!.recovery, { id: "id-1", startedAt, by: "open", integrity: "PASSED", walFrames: 7 });
+  assert.equal(asked[0]!.limit, RECOVERY_BATCH);
+  assert.deepEqual(cleaned, ["w2", "w3"]);
+  assert.deepEqual(events.names(), [
+    "recovery.started",
+    "worker.gone",
+    "job.recovered",
+    "job.recovered",
+    "worker.cleaned",
+    "worker.gone",
+    "worker.cleaned",
+    "recovery.completed",
+  ]);
+  const { jobs, failed, durationMs } = events.of("recovery.completed")[0]!;
+  assert.deepEqual([jobs, failed, durationMs], [2, 1, 20]);
+});
+
+test("a pass that found nothing says so and writes nothing", async () => {
+  const { deps, events, asked } = recovering([]);
+  const pass = await recoverDead(deps, [], "open");
+  assert.deepEqual(pass.incidents, []);
+  assert.deepEqual(asked, []);
+  assert.deepEqual(events.names(), ["recovery.started", "recovery.completed"]);
+});
+
+test("a death with many jobs is one incident in several transactions, told once", async () => {
+  const { deps, events, asked, cleaned } = recovering([
+    () => ({ incident: "old", jobs: [aRecovered("a")], done: false }),
+    () => ({ incident: "old", jobs: [aRecovered("b")], done: false }),
+    () => ({ incident: "old", jobs: [], done: true }),
+  ]);
+  const pass = await recoverDead(deps, dead("w2"), "w1");
+  assert.deepEqual(pass.incidents, ["old"]);
+  assert.equal(asked.length, 3);
+  assert.equal(new Set(asked.map(({ incident }) => incident)).size, 1);
+  assert.equal(events.of("worker.gone").length, 1);
+  assert.deepEqual(cleaned, ["w2"]);
+});
+
+test("who turned out not to be dead, or was recovered by somebody else, is no incident", async () => {
+  const { deps, events, cleaned } = recovering([() => ({ incident: null, jobs: [], done: true })]);
+  const pass = await recoverDead(deps, dead("w2"), "w1");
+  assert.deepEqual(pass.incidents, []);
+  assert.deepEqual(cleaned, []);
+  assert.deepEqual(events.names(), ["recovery.started", "recovery.completed"]);
+});
+
+test("a worker whose recovery fails is told about and stops nobody else", async () => {
+  const { deps, events, cleaned } = recovering([
+    () => {
+      throw new Error("disk is full");
+    },
+    ({ incident }) => ({ incident, jobs: [aRecovered("b")], done: true }),
+  ]);
+  const pass = await recoverDead(deps, dead("w2", "w3"), "w1");
+  assert.deepEqual(
+    pass.jobs.map(({ jobId }) => jobId),
+    ["b"],
+  );
+  assert.deepEqual(
+    events.of("recovery.failed").map(({ worker, error }) => `${worker}: ${error.message}`),
+    ["w2: disk is full"],
+  );
+  assert.deepEqual(cleaned, ["w3"]);
+});
+
+test("a lock that can't be removed is told and is no failure of the recovery", async () => {
+  const { deps, events } = recovering([({ incident }) => ({ incident, jobs: [], done: true })]);
+  const liveness = { ...deps.liveness, clean: () => Promise.reject(new Error("not permitted")) };
+  const pass = await recoverDead({ ...deps, liveness }, dead("w2"), "w1");
+  assert.equal(pass.incidents.length, 1);
+  assert.deepEqual(
+    events.of("store.failed").map(({ doing, error }) => `${doing}: ${error.message}`),
+    ["removing the lock of w2: not permitted"],
+  );
+});
+
+test("a quarantined job has an event of its own", async () => {
+  const guilty = aRecovered("a", { decision: "quarantine", counters: counted({ crashes: 5, blamed: 3 }) });
+  const { deps, events } = recovering([({ incident }) => ({ incident, jobs: [guilty], done: true })]);
+  await recoverDead(deps, dead("w2"), "w1");
+  assert.deepEqual(
+    events.of("job.quarantined").map(({ jobId, reason }) => `${jobId}: ${reason}`),
+    ["a: it killed 3 workers while it ran alone"],
+  );
+});
+
+test("a pass that is told to stop ends after the transaction that is under way", async () => {
+  const stop = new AbortController();
+  const { deps, asked, cleaned } = recovering([
+    ({ incident }) => {
+      stop.abort();
+      return { incident, jobs: [aRecovered("a")], done: false };
+    },
+  ]);
+  const pass = await recoverDead(deps, dead("w2", "w3"), "recover", undefined, stop.signal);
+  assert.equal(asked.length, 1);
+  assert.deepEqual(pass.incidents, ["id-2"]);
+  assert.deepEqual(cleaned, []);
+});
+
+test("only a job that its worker held alone is blamed for the death", () => {
+  const job = aHeld({ counters: counted({ crashes: 3, blamed: 2 }) });
+  assert.equal(decideCrash(job, 1).decision, "quarantine");
+  assert.equal(decideCrash(job, 2).decision, "retry");
+  assert.equal(decideCrash({ ...job, cancelRequested: true }, 1).decision, "cancel");
+});
+
+test("what is overdue has timed out, with the backoff of its timeouts, or is cancelled if that was asked for", () => {
+  const job = aHeld({
+    counters: counted({ errors: 2 }),
+    kind: aKind({ limits: { errors: 3, timeouts: 5, crashes: 3 } }),
+  });
+  assert.equal(decideOverdue(job, 0.5).delayMs, 1_000);
+  assert.equal(decideOverdue({ ...job, counters: counted({ timeouts: 2 }) }, 0.5).delayMs, 4_000);
+  assert.equal(decideOverdue(job, 0.5).to, "queued");
+  assert.equal(decideOverdue({ ...job, cancelRequested: true }, 0.5).to, "cancelled");
+});
+
+test("what was fenced out as overdue is told with its kind and its worker", async () => {
+  const { deps, events } = recovering([], {
+    expire: (marginMs, limit, decide) => {
+      assert.deepEqual([marginMs, limit], [2_000, RECOVERY_BATCH]);
+      return Promise.resolve([{ jobId: "job-1", worker: "w2", change: decide(aHeld()) }]);
+    },
+  });
+  const overdue = await expireOverdue(deps, 2_000);
+  assert.equal(overdue[0]!.change.name, "timeOut");
+  assert.deepEqual(events.events, [
+    { name: "job.overdue", jobId: "job-1", kind: "mail", worker: "w2", fencedOut: true },
+  ]);
+});

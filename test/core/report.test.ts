@@ -1,0 +1,259 @@
+// Holds the readable account of a recovery: the text that operators know, and the fields that programs read.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { Incident, IncidentJob } from "../../src/core/incident.ts";
+import { recoveryReport, reportText } from "../../src/core/report.ts";
+import { counted } from "./samples.ts";
+
+const STARTED = Date.parse("2024-01-15T10:30:00Z");
+
+function aJob(jobId: string, given: Partial<IncidentJob> = {}): IncidentJob {
+  return {
+    jobId,
+    kind: "mail",
+    decision: "retry",
+    counters: counted({ crashes: 1 }),
+    limit: 3,
+    fence: 1,
+    lastStep: null,
+    success: true,
+    error: null,
+    resumedAt: null,
+    ...given,
+  };
+}
+
+function anIncident(given: Partial<Incident> = {}): Incident {
+  const jobs = given.jobs ?? [];
+  return {
+    id: "incident-1",
+    recovery: "recovery-1",
+    worker: "worker-001",
+    how: "gone",
+    detectedAt: STARTED - 10,
+    completedAt: STARTED + 1_200,
+    jobCount: jobs.length,
+    host: "here",
+    pid: 42,
+    version: "0.1.0",
+    workerStartedAt: STARTED - 3_900_000,
+    lastHeartbeatAt: STARTED - 300_000,
+    lastSeenAliveAt: null,
+    loopLagMs: 3,
+    evidence: null,
+    startedAt: STARTED,
+    by: "open",
+    integrity: "PASSED",
+    walFrames: 145,
+    heldAtDeath: jobs.length,
+    ...given,
+    jobs,
+  };
+}
+
+const text = (incidents: readonly Incident[], most?: number): string =>
+  reportText(recoveryReport(incidents)!, ...(most === undefined ? [] : [most]));
+
+test("the text is the one that operators of the first queue knew", () => {
+  const incident = anIncident({
+    jobs: [
+      aJob("abc123", { counters: counted({ crashes: 2, blamed: 1 }) }),
+      aJob("def456", { counters: counted({ crashes: 3, blamed: 2 }) }),
+      aJob("ghi789", { decision: "quarantine", counters: counted({ crashes: 4, blamed: 3 }) }),
+    ],
+  });
+  assert.equal(
+    text([incident]),
+    `=== Queue Recovery Report ===
+Started: 2024-01-15T10:30:00Z
+Duration: 1.2s
+
+Integrity Check: PASSED
+WAL Checkpointed: 145 frames
+
+Orphaned Jobs Found: 3
+  - abc123: retry (attempt 2/3)
+  - def456: retry (attempt 3/3)
+  - ghi789: failed (max attempts exceeded)
+
+Dead Workers: 1
+  - worker-001 (last heartbeat: 5m ago)
+
+Recovery Complete: 2024-01-15T10:30:01Z
+`,
+  );
+});
+
+test("every decision has its own words", () => {
+  const lines = text([
+    anIncident({
+      jobs: [
+        aJob("a", { decision: "pending" }),
+        aJob("b", { decision: "cancel" }),
+        aJob("c", { decision: "fail" }),
+        aJob("d", { decision: "none", success: false, error: "its kind is not known" }),
+        aJob("e", { decision: "none", success: false }),
+      ],
+    }),
+  ]).split("\n");
+  assert.deepEqual(
+    lines.filter((line) => /^ {2}- \w: /.test(line)),
+    [
+      "  - a: pending (not counted)",
+      "  - b: cancelled (as was asked)",
+      "  - c: failed (its kind says so)",
+      "  - d: not recovered (its kind is not known)",
+      "  - e: not recovered (unknown error)",
+    ],
+  );
+});
+
+test("an unfinished recovery says so, also if only one of its incidents is unfinished", () => {
+  const unfinished = text([anIncident(), anIncident({ id: "incident-2", completedAt: null })]);
+  assert.match(unfinished, /\nDuration: unfinished\n/);
+  assert.match(unfinished, /\nRecovery Not Complete\n$/);
+});
+
+test("what was not checked says so in words", () => {
+  assert.match(text([anIncident({ integrity: "NOT_CHECKED", walFrames: 0 })]), /\nIntegrity Check: NOT CHECKED\n/);
+});
+
+test("a long list is cut and the rest counted", () => {
+  const jobs = Array.from({ length: 7 }, (_, n) => aJob(`job-${n}`));
+  const cut = text([anIncident({ jobs })], 5);
+  assert.match(cut, /Orphaned Jobs Found: 7\n/);
+  assert.match(cut, / {2}- job-4: .*\n {2}\.\.\. and 2 more\n\nDead/);
+  assert.doesNotMatch(cut, /job-5/);
+  assert.doesNotMatch(text([anIncident({ jobs })], 7), /more/);
+});
+
+test("fifty jobs are listed unless another number is asked for", () => {
+  const jobs = Array.from({ length: 51 }, (_, n) => aJob(`job-${n}`));
+  assert.match(text([anIncident({ jobs })]), /\.\.\. and 1 more/);
+});
+
+test("a heartbeat that is ahead of the recovery's clock was 0 ms ago", () => {
+  assert.match(text([anIncident({ lastHeartbeatAt: STARTED + 5_000 })]), /\(last heartbeat: 0ms ago\)/);
+});
+
+test("without incidents there is no report", () => {
+  assert.equal(recoveryReport([]), null);
+});
+
+test("one incident's report has every field that programs read", () => {
+  const incident = anIncident({
+    evidence: "exit code 137",
+    lastSeenAliveAt: STARTED - 260,
+    jobs: [
+      aJob("abc123", { lastStep: "render", resumedAt: STARTED + 2_000, counters: counted({ crashes: 2 }) }),
+      aJob("def456", { decision: "pending", resumedAt: STARTED + 3_000 }),
+      aJob("ghi789", { decision: "quarantine", counters: counted({ crashes: 4, blamed: 3 }) }),
+    ],
+  });
+  assert.deepEqual(recoveryReport([incident]), {
+    id: "incident-1",
+    startedAt: "2024-01-15T10:30:00.000Z",
+    completedAt: "2024-01-15T10:30:01.200Z",
+    durationMs: 1_200,
+    integrity: "PASSED",
+    walFramesCheckpointed: 145,
+    by: "open",
+    incidents: ["incident-1"],
+    recoveredJobs: [
+      {
+        jobId: "abc123",
+        kind: "mail",
+        decision: "retry",
+        attempts: 2,
+        maxAttempts: 3,
+        success: true,
+        error: null,
+        lastStep: "render",
+        resumedAt: "2024-01-15T10:30:02.000Z",
+      },
+      {
+        jobId: "def456",
+        kind: "mail",
+        decision: "pending",
+        attempts: 1,
+        maxAttempts: 3,
+        success: true,
+        error: null,
+        lastStep: null,
+        resumedAt: "2024-01-15T10:30:03.000Z",
+      },
+      {
+        jobId: "ghi789",
+        kind: "mail",
+        decision: "quarantine",
+        attempts: 4,
+        maxAttempts: 3,
+        success: true,
+        error: null,
+        lastStep: null,
+        resumedAt: null,
+      },
+    ],
+    deadWorkers: [
+      {
+        workerId: "worker-001",
+        how: "gone",
+        evidence: "exit code 137",
+        host: "here",
+        pid: 42,
+        version: "0.1.0",
+        uptimeMs: 3_600_000,
+        lastHeartbeatAt: "2024-01-15T10:25:00.000Z",
+        lastSeenAliveAt: "2024-01-15T10:29:59.740Z",
+        detectedAt: "2024-01-15T10:29:59.990Z",
+        recoveredAt: "2024-01-15T10:30:01.200Z",
+        runningAgainAt: "2024-01-15T10:30:03.000Z",
+        loopLagMs: 3,
+        jobIds: ["abc123", "def456", "ghi789"],
+      },
+    ],
+  });
+});
+
+test("a report survives JSON unchanged", () => {
+  const report = recoveryReport([anIncident({ jobs: [aJob("abc123")] })]);
+  assert.deepEqual(JSON.parse(JSON.stringify(report)), report);
+});
+
+test("the work is running again when the last job that goes on is, and not before", () => {
+  const again = (jobs: IncidentJob[]): string | null =>
+    recoveryReport([anIncident({ jobs })])!.deadWorkers[0]!.runningAgainAt;
+  assert.equal(again([]), null);
+  assert.equal(again([aJob("a", { resumedAt: STARTED }), aJob("b")]), null);
+  assert.equal(again([aJob("a", { resumedAt: STARTED }), aJob("b", { decision: "fail" })]), "2024-01-15T10:30:00.000Z");
+});
+
+test("the report of several deaths has the pass's id, its first start, its last end and everybody in it", () => {
+  const report = recoveryReport([
+    anIncident({ jobs: [aJob("a")] }),
+    anIncident({
+      id: "incident-2",
+      worker: "worker-002",
+      startedAt: STARTED - 100,
+      completedAt: STARTED + 5_000,
+      jobs: [aJob("b"), aJob("c")],
+    }),
+  ])!;
+  assert.equal(report.id, "recovery-1");
+  assert.equal(report.startedAt, "2024-01-15T10:29:59.900Z");
+  assert.equal(report.durationMs, 5_100);
+  assert.deepEqual(report.incidents, ["incident-1", "incident-2"]);
+  assert.deepEqual(
+    report.recoveredJobs.map(({ jobId }) => jobId),
+    ["a", "b", "c"],
+  );
+  assert.deepEqual(
+    report.deadWorkers.map(({ workerId }) => workerId),
+    ["worker-001", "worker-002"],
+  );
+});
+
+test("a retry in the report is never beyond its limit", () => {
+  const incident = anIncident({ jobs: [aJob("a", { counters: counted({ crashes: 4, blamed: 2 }) })] });
+  assert.doesNotMatch(text([incident]), /attempt 4\/3/);
+});

@@ -1,0 +1,526 @@
+// Holds the worker's loop against a store that answers as the test says: late, wrongly, not at all.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { CommitForm } from "../../src/core/commit.ts";
+import { ErrorCode, OutliveError } from "../../src/core/errors.ts";
+import type { RunnableKind } from "../../src/core/kind.ts";
+import type { Attempt } from "../../src/core/run.ts";
+import type { Concurrency } from "../../src/core/slots.ts";
+import { APPLIED, type Room, type SettleAndClaim, type Settlement, type Store } from "../../src/core/store.ts";
+import { Worker } from "../../src/core/worker.ts";
+import { fixedRandom, VirtualClock } from "../support/virtual-clock.ts";
+import { aClaim, aKind, aLease, aTurn, counted, fakeStore, held, Recorder } from "./samples.ts";
+
+const form: CommitForm<unknown, "sync"> = { store: "fake", mode: "sync" };
+
+interface Turn {
+  readonly settlements: readonly Settlement[];
+  readonly room: Room;
+  readonly at: number;
+  readonly answer: (given?: Partial<SettleAndClaim>) => Promise<void>;
+  readonly fail: (message?: string) => Promise<void>;
+}
+
+/** A worker of the kinds mail and report whose turns stay open until the test answers them. */
+function worker(
+  given: { concurrency?: Partial<Concurrency>; store?: Partial<Store>; kind?: Partial<RunnableKind> } = {},
+) {
+  const clock = new VirtualClock();
+  const events = new Recorder();
+  const started = clock.mono();
+  const turns: Turn[] = [];
+  const told: string[] = [];
+  const runs = new Map<string, { run: Attempt; end: PromiseWithResolvers<unknown> }>();
+  const handler = (_input: never, run: Attempt): Promise<unknown> => {
+    const end = held<unknown>();
+    runs.set(run.id, { run, end });
+    return end.promise;
+  };
+  const store = fakeStore({
+    settleAndClaim: (_worker, settlements, room) => {
+      const answer = held<SettleAndClaim>();
+      turns.push({
+        settlements,
+        room,
+        at: clock.mono() - started,
+        answer: async (change) => {
+          answer.resolve(aTurn(settlements.length, change));
+          await clock.settle();
+        },
+        fail: async (message = "the answer was lost") => {
+          answer.reject(new Error(message));
+          await clock.settle();
+        },
+      });
+      return answer.promise;
+    },
+    ...given.store,
+  });
+  const kind = { settings: aKind(), parse: null, delayMs: null, handler, ...given.kind } as RunnableKind;
+  const made = new Worker(
+    {
+      store,
+      clock,
+      random: fixedRandom(),
+      events,
+      kinds: new Map([
+        ["mail", kind],
+        ["report", { ...kind, settings: aKind({ name: "report" }) }],
+      ]),
+      draft: () => assert.fail("not asked"),
+      trustedUntil: () => Number.POSITIVE_INFINITY,
+      disowned: () => void told.push("disowned"),
+      compareSoon: () => void told.push("compareSoon"),
+    },
+    { id: "w1", concurrency: { total: 3, perKind: new Map(), ...given.concurrency }, pollMs: 1_000 },
+  );
+  /** The handler of this job ends. */
+  const end = async (id: string, value?: unknown): Promise<void> => {
+    runs.get(id)!.end.resolve(value);
+    await clock.settle();
+  };
+  const start = async (): Promise<Turn> => {
+    made.start();
+    await clock.settle();
+    return turns[0]!;
+  };
+  return { worker: made, clock, events, turns, told, runs, end, start };
+}
+
+const claims = (...ids: string[]) => ids.map((id) => aClaim({ id }));
+const ids = (settlements: readonly Settlement[]): string[] => settlements.map(({ lease }) => lease.jobId);
+
+test("a worker asks as soon as it starts, with all its room, and polls when there was nothing", async () => {
+  const { clock, turns, start } = worker();
+  const first = await start();
+  assert.deepEqual(first.room, {
+    total: 3,
+    kinds: [
+      { kind: "mail", room: 3 },
+      { kind: "report", room: 3 },
+    ],
+    idle: true,
+  });
+  await first.answer();
+  await clock.advance(999);
+  assert.equal(turns.length, 1);
+  await clock.advance(1);
+  assert.equal(turns.length, 2);
+});
+
+test("it sleeps until the next delayed job is due, if that is sooner than the poll", async () => {
+  const { clock, turns, start } = worker();
+  await (await start()).answer({ nextDueInMs: 120 });
+  await clock.advance(119);
+  assert.equal(turns.length, 1);
+  await clock.advance(1);
+  assert.equal(turns.length, 2);
+  await turns[1]!.answer({ nextDueInMs: 0 });
+  await clock.advance(1);
+  assert.equal(turns.length, 3);
+});
+
+test("what finishes in one turn of the event loop is settled in one call, with the claim of what follows", async () => {
+  const { clock, turns, runs, start } = worker();
+  await (await start()).answer({ claimed: claims("a", "b") });
+  runs.get("a")!.end.resolve(1);
+  runs.get("b")!.end.resolve(2);
+  await clock.settle();
+  const last = turns.at(-1)!;
+  assert.deepEqual(ids(last.settlements), ["a", "b"]);
+  assert.equal(last.room.total, 3);
+});
+
+test("a slot is free only when its settlement is durable", async () => {
+  const { worker: made, turns, end, start } = worker();
+  await (await start()).answer({ claimed: claims("a", "b") });
+  await end("a");
+  assert.equal(made.heldCount, 2);
+  await turns.at(-1)!.answer();
+  assert.equal(made.heldCount, 1);
+});
+
+test("after a lost answer the very same settlements are sent again, before anything newer, and what is held is compared", async () => {
+  const { clock, turns, events, told, end, start } = worker();
+  await (await start()).answer({ claimed: claims("a", "b") });
+  await end("a", "result");
+  const sent = turns.at(-1)!;
+  assert.deepEqual(ids(sent.settlements), ["a"]);
+  await sent.fail();
+  assert.deepEqual(told, ["compareSoon"]);
+  assert.deepEqual(
+    events.of("store.failed").map(({ doing, error, retryInMs }) => [doing, error.message, retryInMs]),
+    [["settling and claiming", "the answer was lost", 50]],
+  );
+  await end("b");
+  const before = turns.length;
+  await clock.advance(49);
+  assert.equal(turns.length, before);
+  await clock.advance(1);
+  assert.equal(turns.length, before + 1);
+  const again = turns.at(-1)!;
+  assert.equal(again.settlements[0], sent.settlements[0]);
+  assert.deepEqual(ids(again.settlements), ["a", "b"]);
+  await again.answer({ settled: [{ is: "repeated" }, APPLIED] });
+  assert.deepEqual(
+    events.of("job.succeeded").map(({ jobId }) => jobId),
+    ["a", "b"],
+  );
+});
+
+test("while the store fails the delays double up to five seconds, and nothing wakes the worker sooner", async () => {
+  const { worker: made, clock, turns, events, start } = worker();
+  await start();
+  const delays: number[] = [];
+  for (let failure = 0; failure < 9; failure++) {
+    await turns.at(-1)!.fail();
+    const { retryInMs } = events.of("store.failed").at(-1)!;
+    delays.push(retryInMs);
+    const before = turns.length;
+    made.ring();
+    made.wake();
+    await clock.advance(retryInMs - 1);
+    assert.equal(turns.length, before);
+    await clock.advance(1);
+    assert.equal(turns.length, before + 1);
+  }
+  assert.deepEqual(delays, [50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
+  await turns.at(-1)!.answer();
+  await clock.advance(1_000);
+  await turns.at(-1)!.fail();
+  assert.equal(events.of("store.failed").at(-1)!.retryInMs, 50);
+});
+
+test("a claim that nobody here remembers is released only when two comparisons in a row have shown it", async () => {
+  const { worker: made, clock, turns, events, told, start } = worker();
+  await (await start()).answer();
+  const stranger = { lease: aLease({ jobId: "x", fence: 4 }), counters: counted({ errors: 1 }) };
+  made.compare([stranger]);
+  await clock.settle();
+  assert.deepEqual(told, ["compareSoon"]);
+  assert.equal(turns.length, 1);
+  made.compare([stranger]);
+  await clock.settle();
+  assert.equal(turns.length, 2);
+  const [release] = turns[1]!.settlements;
+  assert.deepEqual(release!.lease, stranger.lease);
+  assert.equal(release!.change.name, "release");
+  assert.deepEqual(release!.change.counters, counted({ errors: 1, interruptions: 1 }));
+  assert.deepEqual(
+    events.of("job.released").map(({ jobId }) => jobId),
+    ["x"],
+  );
+});
+
+test("a stranger that was gone at one comparison, or has another fence, is looked at twice again", async () => {
+  const { worker: made, clock, turns, start } = worker();
+  await (await start()).answer();
+  const stranger = (fence: number) => ({ lease: aLease({ jobId: "x", fence }), counters: counted() });
+  made.compare([stranger(4)]);
+  made.compare([]);
+  made.compare([stranger(4)]);
+  made.compare([stranger(5)]);
+  await clock.settle();
+  assert.equal(turns.length, 1);
+});
+
+test("during a turn no stranger is released: the answer that explains it may be on its way", async () => {
+  const { worker: made, turns, told, start } = worker();
+  await start();
+  const claimed = aClaim({ id: "a" });
+  const stranger = { lease: claimed.lease, counters: counted() };
+  made.compare([stranger]);
+  made.compare([stranger]);
+  made.compare([stranger]);
+  assert.deepEqual(told, Array(3).fill("compareSoon"));
+  await turns[0]!.answer({ claimed: [claimed] });
+  made.compare([stranger]);
+  assert.equal(turns.flatMap(({ settlements }) => settlements).length, 0);
+});
+
+test("what it runs is no stranger", async () => {
+  const { worker: made, told, start } = worker();
+  await (await start()).answer({ claimed: claims("a") });
+  const mine = { lease: aLease({ jobId: "a" }), counters: counted() };
+  made.compare([mine]);
+  made.compare([mine]);
+  assert.deepEqual(told, []);
+});
+
+test("woken during a turn, it takes another one: something may have become ready after the claim", async () => {
+  const { worker: made, clock, turns, start } = worker();
+  await start();
+  made.wake();
+  await clock.settle();
+  made.ring();
+  await clock.settle();
+  assert.equal(turns.length, 1);
+  await turns[0]!.answer();
+  assert.equal(turns.length, 2);
+  await turns[1]!.answer();
+  assert.equal(turns.length, 2);
+});
+
+test("there is never more than one turn at a time", async () => {
+  const { worker: made, clock, turns, end, start } = worker();
+  await (await start()).answer({ claimed: claims("a", "b") });
+  await end("a");
+  const open = turns.length;
+  await end("b");
+  made.ring();
+  await clock.advance(5_000);
+  assert.equal(turns.length, open);
+});
+
+test("a full worker does not run to the store on each ring, but looks with the next tick", async () => {
+  const { worker: made, clock, turns, start } = worker();
+  await (await start()).answer({ claimed: claims("a", "b", "c") });
+  for (const turn of turns.slice(1)) await turn.answer();
+  const before = turns.length;
+  for (let ring = 0; ring < 1_000; ring++) made.ring();
+  await clock.settle();
+  assert.equal(turns.length, before);
+  await clock.advance(100);
+  assert.equal(turns.length, before + 1);
+  assert.equal(turns.at(-1)!.room.total, 0);
+});
+
+test("a worker with room asks at once when the bell rings", async () => {
+  const { worker: made, clock, turns, start } = worker();
+  await (await start()).answer({ claimed: claims("a") });
+  const before = turns.length;
+  made.ring();
+  made.ring();
+  await clock.settle();
+  assert.equal(turns.length, before + 1);
+  assert.equal(turns.at(-1)!.room.total, 2);
+  assert.equal(turns.at(-1)!.room.idle, false);
+});
+
+test("while a job runs alone nothing else is claimed, and afterwards everything is again", async () => {
+  const { worker: made, clock, turns, end, start } = worker();
+  await (await start()).answer({ claimed: [aClaim({ id: "a", alone: true })] });
+  made.ring();
+  await clock.settle();
+  assert.deepEqual(turns.at(-1)!.room, { total: 0, kinds: [], idle: false });
+  await turns.at(-1)!.answer();
+  await end("a");
+  assert.equal(turns.at(-1)!.room.total, 3);
+  assert.equal(turns.at(-1)!.room.idle, true);
+  await turns.at(-1)!.answer();
+  made.ring();
+  await clock.settle();
+  assert.equal(turns.at(-1)!.room.total, 3);
+});
+
+test("a kind's own limit is free for the claim that settles the job before, and not sooner", async () => {
+  const { worker: made, clock, turns, end, start } = worker({ concurrency: { perKind: new Map([["mail", 1]]) } });
+  const first = await start();
+  assert.deepEqual(first.room.kinds[0], { kind: "mail", room: 1 });
+  await first.answer({ claimed: claims("a") });
+  made.ring();
+  await clock.settle();
+  assert.deepEqual(turns.at(-1)!.room.kinds, [{ kind: "report", room: 2 }]);
+  await turns.at(-1)!.answer();
+  await end("a");
+  assert.deepEqual(ids(turns.at(-1)!.settlements), ["a"]);
+  assert.deepEqual(turns.at(-1)!.room.kinds[0], { kind: "mail", room: 1 });
+  await turns.at(-1)!.fail();
+  await clock.advance(50);
+  assert.deepEqual(turns.at(-1)!.room.kinds[0], { kind: "mail", room: 1 });
+  await turns.at(-1)!.answer({ claimed: claims("b") });
+  made.ring();
+  await clock.settle();
+  assert.deepEqual(turns.at(-1)!.room.kinds, [{ kind: "report", room: 2 }]);
+});
+
+test("a job that was fenced out and claimed again here takes one slot and not two", async () => {
+  const { worker: made, turns, runs, end, clock, start } = worker({ concurrency: { perKind: new Map([["mail", 2]]) } });
+  await (await start()).answer({ claimed: [aClaim({ id: "a", lease: aLease({ jobId: "a", fence: 1 }) })] });
+  const old = runs.get("a")!;
+  made.ring();
+  await clock.settle();
+  await turns.at(-1)!.answer({ claimed: [aClaim({ lease: aLease({ jobId: "a", fence: 2 }) })] });
+  assert.equal(made.heldCount, 1);
+  assert.equal(old.run.abortedBy, "lease-lost");
+  old.end.resolve("too late");
+  await end("a");
+  const settling = turns.at(-1)!;
+  assert.deepEqual(
+    settling.settlements.map(({ lease }) => lease.fence),
+    [2],
+  );
+  await settling.answer();
+  made.ring();
+  await clock.settle();
+  assert.deepEqual(turns.at(-1)!.room.kinds[0], { kind: "mail", room: 2 });
+});
+
+test("cancels that the store tells of reach the handlers", async () => {
+  const { worker: made, clock, turns, runs, start } = worker();
+  await (await start()).answer({ claimed: claims("a", "b") });
+  made.ring();
+  await clock.settle();
+  await turns.at(-1)!.answer({ cancels: ["b", "nobody"] });
+  assert.equal(runs.get("a")!.run.abortedBy, undefined);
+  assert.equal(runs.get("b")!.run.abortedBy, "cancelled");
+});
+
+test("a worker whose row is not live any more says so and asks for nothing else", async () => {
+  const { clock, turns, told, start } = worker();
+  await (await start()).answer({ live: false });
+  await clock.advance(60_000);
+  assert.deepEqual(told, ["disowned"]);
+  assert.equal(turns.length, 1);
+});
+
+test("a draining worker claims nothing more and is done when what it holds is durably settled", async () => {
+  const { worker: made, clock, turns, end, start } = worker();
+  await (await start()).answer({ claimed: claims("a") });
+  let empty = false;
+  void made.drain().then(() => (empty = true));
+  await clock.settle();
+  await turns.at(-1)!.answer();
+  await end("a");
+  const settling = turns.at(-1)!;
+  assert.equal(settling.room.total, 0);
+  assert.equal(empty, false);
+  await settling.answer();
+  assert.equal(empty, true);
+  const before = turns.length;
+  await clock.advance(60_000);
+  assert.equal(turns.length, before);
+});
+
+test("a worker that is drained while a claim is under way is not done before its answer, and what it brings is finished", async () => {
+  const { worker: made, turns, clock, end, start } = worker();
+  const claiming = await start();
+  let empty = false;
+  void made.drain().then(() => (empty = true));
+  await clock.settle();
+  assert.equal(empty, false);
+  await claiming.answer({ claimed: claims("a") });
+  await turns.at(-1)!.answer();
+  assert.equal(empty, false);
+  await end("a");
+  await turns.at(-1)!.answer();
+  assert.equal(empty, true);
+});
+
+test("an idle worker is drained at once", async () => {
+  const { worker: made, start } = worker();
+  await (await start()).answer();
+  await made.drain();
+});
+
+test("a closed worker asks for nothing, whatever rings, ends or is answered", async () => {
+  const { worker: made, clock, turns, runs, start } = worker();
+  await (await start()).answer({ claimed: claims("a") });
+  made.ring();
+  await clock.settle();
+  const open = turns.at(-1)!;
+  const draining = made.drain();
+  made.close();
+  await draining;
+  await open.answer({ claimed: claims("b") });
+  runs.get("a")!.end.resolve(1);
+  made.ring();
+  await clock.advance(60_000);
+  assert.equal(runs.has("b"), false);
+  assert.equal(turns.at(-1), open);
+  assert.deepEqual(clock.pending(), []);
+  assert.equal(runs.get("a")!.run.over, true);
+});
+
+test("a small write goes to the store under the attempt's lease, and a refused one is told", async () => {
+  const written: unknown[] = [];
+  let stale = false;
+  const lease = aLease({ jobId: "a" });
+  const { events, runs, start } = worker({
+    store: {
+      record: (writes) => {
+        written.push(...writes);
+        const refusal = { lease, tried: "progress", state: "queued" as const, worker: null, epoch: 7, fence: 2 };
+        return Promise.resolve([stale ? { is: "stale" as const, stale: refusal } : APPLIED]);
+      },
+    },
+  });
+  await (await start()).answer({ claimed: claims("a") });
+  const { run } = runs.get("a")!;
+  await run.progress(1);
+  assert.deepEqual(written, [{ lease, write: { type: "progress", value: "1" } }]);
+  stale = true;
+  await assert.rejects(run.progress(2), /^OutliveError: Refused/);
+  assert.equal(events.of("write.rejected").length, 1);
+  assert.equal(run.abortedBy, "lease-lost");
+});
+
+test("a commit ends the attempt with the callback's value, frees its slot, and the handler's own end adds nothing", async () => {
+  const commits: Settlement[] = [];
+  const {
+    worker: made,
+    events,
+    turns,
+    runs,
+    end,
+    start,
+  } = worker({
+    store: {
+      commit: (settlement, body, encode) => {
+        commits.push(settlement);
+        const value = body({});
+        assert.equal(encode(value), '{"n":1}');
+        return Promise.resolve({ answer: APPLIED, value });
+      },
+    },
+  });
+  await (await start()).answer({ claimed: claims("a") });
+  assert.deepEqual(await runs.get("a")!.run.commit(form, () => ({ n: 1 })), { n: 1 });
+  assert.equal(commits[0]!.change.to, "succeeded");
+  assert.equal(made.heldCount, 0);
+  assert.deepEqual(events.names(), ["job.succeeded"]);
+  await end("a", "something else");
+  assert.equal(turns.flatMap(({ settlements }) => settlements).length, 0);
+  await assert.rejects(runs.get("a")!.run.progress(1), /is over/);
+});
+
+test("a commit that is refused throws, and the job is not held any more", async () => {
+  const lease = aLease({ jobId: "a" });
+  const stale = { lease, tried: "succeed", state: "running" as const, worker: "w2", epoch: 7, fence: 2 };
+  const {
+    worker: made,
+    events,
+    runs,
+    start,
+  } = worker({
+    store: { commit: () => Promise.resolve({ answer: { is: "stale", stale }, value: undefined }) },
+  });
+  await (await start()).answer({ claimed: claims("a") });
+  const { run } = runs.get("a")!;
+  await assert.rejects(
+    run.commit(form, () => 1),
+    (thrown: unknown) => thrown instanceof OutliveError && thrown.code === ErrorCode.stale,
+  );
+  assert.equal(made.heldCount, 0);
+  assert.deepEqual(events.names(), ["write.rejected"]);
+});
+
+test("a commit that fails leaves the attempt to its handler", async () => {
+  const { turns, runs, end, start } = worker({ store: { commit: () => Promise.reject(new Error("disk is full")) } });
+  await (await start()).answer({ claimed: claims("a") });
+  await assert.rejects(
+    runs.get("a")!.run.commit(form, () => 1),
+    /disk is full/,
+  );
+  await end("a", 1);
+  assert.deepEqual(ids(turns.at(-1)!.settlements), ["a"]);
+});
+
+test("a commit in the form of another store is refused before anything happens", async () => {
+  const { runs, start } = worker();
+  await (await start()).answer({ claimed: claims("a") });
+  await assert.rejects(
+    runs.get("a")!.run.commit({ store: "postgres", mode: "async" }, async () => 1),
+    (thrown: unknown) => thrown instanceof OutliveError && thrown.code === ErrorCode.commitForm,
+  );
+});
