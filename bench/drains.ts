@@ -5,8 +5,15 @@ export const CONCURRENCY = 50;
 /** A process notes the time of every 50th job: one batch. */
 const EVERY = 50;
 
+/**
+ * A shared machine stalls for moments, so the rate of a drain is the median of windows this long. Long enough for what SQLite does
+ * now and then (a checkpoint comes every 1,000 pages), for the floor as for us.
+ */
+const WINDOW = 4_400;
+
 export interface Round {
-  readonly rate: number;
+  /** Jobs per second in each window of the round, after the first tenth, which is a warm-up. */
+  readonly rates: readonly number[];
   /** How many jobs each process did. */
   readonly shares: readonly number[];
   readonly peakRssMb: number;
@@ -28,10 +35,8 @@ export class Drainers {
     processes: number,
     execArgv: readonly string[] = [],
   ): Promise<Drainers> {
-    const programs: Program[] = [];
-    for (let i = 0; i < processes; i++)
-      programs.push(await bench.start("drain", { path, concurrency: CONCURRENCY, every: EVERY }, execArgv));
-    return new Drainers(programs);
+    const data = { path, concurrency: CONCURRENCY, every: EVERY };
+    return new Drainers(await bench.startAll(processes, "drain", data, execArgv));
   }
 
   private constructor(programs: readonly Program[]) {
@@ -39,9 +44,9 @@ export class Drainers {
     this.#first = programs[0]!;
   }
 
-  /** Fills `count` jobs of this priority, drains them, and answers the rate. The first tenth is a warm-up. */
-  async round(count: number, priority = 0): Promise<Round> {
-    await this.#first.ask("fill", { count, priority });
+  /** Fills `count` jobs of this priority (null: takes what is there), drains as many, and answers the rates. */
+  async round(count: number, priority: number | null = 0): Promise<Round> {
+    if (priority !== null) await this.#first.ask("fill", { count, priority });
     for (const program of this.programs) await program.ask("reset");
     const done = this.#whenHandled(count);
     await this.#first.ask("go");
@@ -49,7 +54,7 @@ export class Drainers {
     await this.#first.ask("halt");
     const told = await Promise.all(this.programs.map((program) => program.ask<Marks>("marks")));
     return {
-      rate: rateOf(
+      rates: ratesOf(
         told.flatMap(({ marks }) => marks),
         count,
       ),
@@ -86,19 +91,21 @@ export class Drainers {
   }
 }
 
-/** Jobs per second between the marks at a tenth and at the end of what was marked. */
-export function rateOf(marks: readonly number[], count: number): number {
+/** Jobs per second in each window of the first `count` jobs. */
+export function ratesOf(marks: readonly number[], count: number): number[] {
   const sorted = marks.toSorted((a, b) => a - b).slice(0, Math.floor(count / EVERY));
-  const from = Math.floor(sorted.length / 10);
-  const last = sorted.length - 1;
-  return ((last - from) * EVERY * 1_000) / (sorted[last]! - sorted[from]!);
+  const step = WINDOW / EVERY;
+  const rates: number[] = [];
+  for (let from = Math.floor(sorted.length / 10); from + step < sorted.length; from += step)
+    rates.push((WINDOW * 1_000) / (sorted[from + step]! - sorted[from]!));
+  return rates;
 }
 
-/** The floor's rate for the same round. */
-export async function floorRound(program: Program, count: number): Promise<number> {
+/** The floor's rates for the same round. */
+export async function floorRound(program: Program, count: number): Promise<number[]> {
   await program.ask("fill", { count });
   const { marks } = await program.ask<{ marks: number[] }>("go");
-  return rateOf(marks, count);
+  return ratesOf(marks, count);
 }
 
 export function startFloor(bench: Bench): Promise<Program> {

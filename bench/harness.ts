@@ -14,6 +14,10 @@ export interface Metric {
   run(bench: Bench): Promise<Figure[]>;
 }
 
+const SPEAK_EVERY_MS = 5_000;
+/** A --quick bench that is not done after this is on a busy machine. */
+const QUICK_LATE_MS = 40_000;
+
 export interface BenchOptions {
   readonly quick: boolean;
   /** Where the drain's profiles go; null: none are taken. */
@@ -25,7 +29,9 @@ export class Bench {
   readonly profile: string | null;
   readonly #root: string;
   readonly #programs = new Set<Program>();
+  readonly #startedAt = performance.now();
   #folders = 0;
+  #spokeAt = 0;
 
   constructor(options: BenchOptions) {
     this.quick = options.quick;
@@ -45,6 +51,21 @@ export class Bench {
     return this.quick ? quick : whole;
   }
 
+  /**
+   * Rounds of a metric, `what` being shown. With --quick they end early on a busy machine: after `quickSeconds`, but not before the
+   * third, or the first if the whole bench is late. Figures say how many rounds they are of.
+   */
+  *rounds(what: string, most: number, quickSeconds: number): Generator<number> {
+    const from = performance.now();
+    for (let round = 1; round <= most; round++) {
+      const now = performance.now();
+      const least = now - this.#startedAt > QUICK_LATE_MS ? 1 : 3;
+      if (this.quick && round > least && now - from > quickSeconds * 1_000) return;
+      this.progress(`${what}: round ${round} of ${most}`);
+      yield round;
+    }
+  }
+
   /** A new database path in a folder of its own. */
   file(): string {
     const folder = join(this.#root, String(this.#folders++));
@@ -59,7 +80,9 @@ export class Bench {
 
   /** Starts bench/programs/<name>.ts and waits until it is set up. */
   async start(name: string, data: object, execArgv: readonly string[] = []): Promise<Program> {
-    const program = new Program(name, data, execArgv, (ended) => this.#programs.delete(ended));
+    const program = new Program(name, data, execArgv, join(this.#root, "compiled"), (ended) =>
+      this.#programs.delete(ended),
+    );
     this.#programs.add(program);
     await program.told("ready");
     return program;
@@ -74,8 +97,28 @@ export class Bench {
     }
   }
 
+  /** Several of the same program; the first is set up before the others start, so that one of them creates the file. */
+  async startAll(count: number, name: string, data: object, execArgv: readonly string[] = []): Promise<Program[]> {
+    const first = await this.start(name, data, execArgv);
+    const others = Array.from({ length: count - 1 }, () => this.start(name, data, execArgv));
+    return [first, ...(await Promise.all(others))];
+  }
+
+  /** Whatever a metric that failed left running. */
+  async endAll(): Promise<void> {
+    await Promise.all([...this.#programs].map((program) => program.kill()));
+  }
+
+  /** What is being done: one line that changes in a terminal, a line now and then elsewhere. */
   progress(text: string): void {
-    process.stderr.write(process.stderr.isTTY ? `\r\x1b[K${text}` : `${text}\n`);
+    if (process.stderr.isTTY) process.stderr.write(`\r\x1b[K${text}`);
+    else if (performance.now() - this.#spokeAt > SPEAK_EVERY_MS) this.say(text);
+  }
+
+  /** A line that stays. */
+  say(text: string): void {
+    this.#spokeAt = performance.now();
+    process.stderr.write(process.stderr.isTTY ? `\r\x1b[K${text}\n` : `${text}\n`);
   }
 
   #clean(): void {
@@ -101,9 +144,17 @@ export class Program {
   #ids = 0;
   #over = false;
 
-  constructor(name: string, data: object, execArgv: readonly string[], ended: (program: Program) => void) {
+  constructor(
+    name: string,
+    data: object,
+    execArgv: readonly string[],
+    compiled: string,
+    ended: (program: Program) => void,
+  ) {
     this.#name = name;
     this.#child = fork(fileURLToPath(new URL(`programs/${name}.ts`, import.meta.url)), [JSON.stringify(data)], {
+      // Without it half of each start is the stripping of types.
+      env: { ...process.env, NODE_COMPILE_CACHE: compiled },
       execArgv: ["--disable-warning=ExperimentalWarning", ...execArgv],
       // A program's stdout must not end up in the bench's, whose last line is JSON.
       stdio: ["ignore", 2, 2, "ipc"],
@@ -135,7 +186,7 @@ export class Program {
   /** Hears everything that the program tells under this name. Answers how to stop hearing. */
   on<T>(name: string, listener: (data: T) => void): () => void {
     const listeners = this.#listeners.get(name) ?? [];
-    this.#listeners.set(name, [...listeners, listener as (data: never) => void]);
+    this.#listeners.set(name, [...listeners, listener]);
     return () =>
       this.#listeners.set(
         name,

@@ -8,7 +8,8 @@ import { type Options, readOptions, Usage } from "./options.ts";
 import { jsonLine, missed, table } from "./report.ts";
 
 process.exitCode = await main(process.argv.slice(2)).catch((thrown: unknown) => {
-  if (!(thrown instanceof Usage) && (thrown as { code?: string }).code?.startsWith("ERR_PARSE_ARGS") !== true) throw thrown;
+  if (!(thrown instanceof Usage) && (thrown as { code?: string }).code?.startsWith("ERR_PARSE_ARGS") !== true)
+    throw thrown;
   console.error((thrown as Error).message);
   return 2;
 });
@@ -22,24 +23,33 @@ async function main(argv: readonly string[]): Promise<number> {
   );
   const profile = options.profile === null ? null : resolve(options.profile);
   if (profile !== null) mkdirSync(profile, { recursive: true });
-  const figures = await measure(new Bench({ quick: options.quick, profile }), options);
-  const report = { store: options.store, quick: options.quick, figures };
+  const { figures, failed } = await measure(new Bench({ quick: options.quick, profile }), options);
+  const report = { store: options.store, quick: options.quick, figures, failed };
   const misses = missed(figures);
   if (misses.length > 0) process.stderr.write(`Missed:\n${misses.map((miss) => `  ${miss}\n`).join("")}`);
-  if (profile !== null) process.stderr.write(`Profiles of the drain are in ${profile}; open them in Chrome's DevTools.\n`);
+  if (profile !== null)
+    process.stderr.write(`Profiles of the drain are in ${profile}; open them in Chrome's DevTools.\n`);
   console.log(options.json ? jsonLine(report) : table(report));
-  return options.strict && misses.length > 0 ? 1 : 0;
+  return failed.length > 0 || (options.strict && misses.length > 0) ? 1 : 0;
 }
 
-async function measure(bench: Bench, options: Options): Promise<Figure[]> {
+/** A metric that can't be measured does not take the others with it. */
+async function measure(bench: Bench, options: Options): Promise<{ figures: Figure[]; failed: string[] }> {
   const wanted = (name: string): boolean => options.only === null || options.only.includes(name);
   const figures: Figure[] = [];
+  const failed: string[] = [];
   for (const metric of metrics) {
     if (!metric.names.some(wanted)) continue;
     const from = performance.now();
-    const found = await metric.run(bench);
-    figures.push(...found.filter(({ name }) => wanted(name)));
-    bench.progress(`${metric.names.join(", ")}: ${((performance.now() - from) / 1000).toFixed(1)} s\n`);
+    try {
+      const found = await metric.run(bench);
+      figures.push(...found.filter(({ name }) => wanted(name)));
+      bench.say(`${metric.names.join(", ")}: ${((performance.now() - from) / 1000).toFixed(1)} s`);
+    } catch (thrown) {
+      failed.push(...metric.names.filter(wanted));
+      bench.say(`${metric.names.join(", ")} could not be measured: ${(thrown as Error).stack}`);
+    }
+    await bench.endAll();
   }
-  return figures;
+  return { figures, failed };
 }

@@ -54,7 +54,8 @@ export class Usage extends Error {}
 function chosen(asked: readonly string[], names: readonly string[]): string[] {
   return asked.flatMap((given) => {
     const found = names.filter(
-      (name) => name === given || name.replace(/M[sb]$/, "") === given || (given === "drainDeep" && name.startsWith(given)),
+      (name) =>
+        name === given || name.replace(/M[sb]$/, "") === given || (given === "drainDeep" && name.startsWith(given)),
     );
     if (found.length === 0) throw new Usage(`There is no metric ${given}. There are: ${names.join(", ")}.`);
     return found;

@@ -1,5 +1,8 @@
 // What every program that the bench starts has in common: it answers what it is asked over IPC, and it ends when the bench does.
 
+// From the first moment on: a bench that is killed while this program is set up must not leave it behind.
+process.on("disconnect", () => process.exit(0));
+
 /** A clock that all processes of one machine share, in ms. */
 export function monoMs(): number {
   return Number(process.hrtime.bigint()) / 1e6;
@@ -25,7 +28,6 @@ export function given<T>(): T {
 
 /** Answers asks by name until the bench goes away. The first answer, to `ready`, says that the program is set up. */
 export function serve(answers: Answers): void {
-  process.on("disconnect", () => process.exit(0));
   process.on("message", (ask: Ask) => {
     void answer(answers, ask).then((message) => process.send?.(message));
   });

@@ -5,11 +5,13 @@ export interface Report {
   readonly store: string;
   readonly quick: boolean;
   readonly figures: readonly Figure[];
+  /** Metrics that could not be measured. */
+  readonly failed: readonly string[];
 }
 
 /** What does not apply is left out. */
-export function jsonLine({ store, quick, figures }: Report): string {
-  return JSON.stringify({ store, quick, metrics: figures.map(asJson) });
+export function jsonLine({ store, quick, figures, failed }: Report): string {
+  return JSON.stringify({ store, quick, metrics: figures.map(asJson), ...(failed.length > 0 && { failed }) });
 }
 
 function asJson(figure: Figure): object {
@@ -22,26 +24,30 @@ function asJson(figure: Figure): object {
     ...(peers && bestPeer !== undefined && { peers, overBestPeer: round(ours / bestPeer) }),
     ...(base && { base: base.what, baseValue: round(base.value), ofBase: round(ours / base.value) }),
     unit,
-    target: targets.map(({ text }) => text).join(", "),
-    ok: targets.every(met),
+    ...(targets.length > 0 && { target: targets.map(({ text }) => text).join(", "), ok: targets.every(met) }),
     ...Object.fromEntries(
       Object.entries(detail).map(([key, value]) => [key, typeof value === "number" ? round(value) : value]),
     ),
   };
 }
 
-export function table({ store, quick, figures }: Report): string {
+export function table({ store, quick, figures, failed }: Report): string {
   const rows = figures.map(cells);
   const head = ["metric", "ours", "held against", "ratio", "target", ""];
   const widths = head.map((title, i) => Math.max(title.length, ...rows.map((row) => row[i]!.length)));
-  const line = (row: readonly string[]): string => row.map((cell, i) => cell.padEnd(widths[i]!)).join("  ").trimEnd();
+  const line = (row: readonly string[]): string =>
+    row
+      .map((cell, i) => cell.padEnd(widths[i]!))
+      .join("  ")
+      .trimEnd();
   return [
     `Outlive on ${store}${quick ? ", quick: small counts" : ""}. Ratios are of one run; absolute figures belong to this machine and moment.`,
     "",
     line(head),
     ...figures.map((figure, i) => `${line(rows[i]!)}\n    ${details(figure)}`),
     "",
-    `The bar is full at twice the target; the mark in its middle is the target.`,
+    ...failed.map((name) => `${name} could not be measured; the reason is above.`),
+    "The bar is full at twice the target; the mark in its middle is the target.",
   ].join("\n");
 }
 
@@ -57,7 +63,11 @@ function cells({ name, unit, ours, floor, base, targets }: Figure): string[] {
     name,
     `${grouped(ours)} ${unit}`,
     floor === undefined ? (base ? `${base.what} ${grouped(base.value)}` : "") : `floor ${grouped(floor)}`,
-    against === undefined ? "" : ours / against >= 2 ? `${round(ours / against)} x` : `${Math.round((100 * ours) / against)} %`,
+    against === undefined
+      ? ""
+      : ours / against >= 2
+        ? `${round(ours / against)} x`
+        : `${Math.round((100 * ours) / against)} %`,
     targets.map(({ text }) => text).join(", "),
     worst(targets),
   ];

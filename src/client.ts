@@ -7,10 +7,10 @@ import { type EnqueueOptions, makeDraft } from "./core/enqueue.ts";
 import { ErrorCode, OutliveError } from "./core/errors.ts";
 import { idSource } from "./core/ids.ts";
 import type { IncidentSummary } from "./core/incident.ts";
-import type { Enqueued, JobDetails, JobDraft } from "./core/job.ts";
+import { type Enqueued, JOB_STATES, type JobDetails, type JobDraft } from "./core/job.ts";
 import type { WorkerRow } from "./core/liveness.ts";
 import { recoveryReport, type RecoveryReport, reportText } from "./core/report.ts";
-import { assertForm, type CommitForm, type NoPromise } from "./core/commit.ts";
+import { assertForm, checkedEnqueue, type CommitForm, type NoPromise } from "./core/commit.ts";
 import type { JobFilter, KindCounts, ListPage, Store } from "./core/store.ts";
 import { systemClock, systemRandom } from "./platform/clock.ts";
 import { VERSION } from "./version.ts";
@@ -39,6 +39,8 @@ export interface EnqueueManyOptions<In> {
 
 /** How many jobs of `enqueueMany` share one transaction. */
 const BATCH = 1_000;
+/** A batch of large inputs is cut sooner, so that memory stays constant. */
+const BATCH_CHARACTERS = 4 << 20;
 
 export class Client {
   protected readonly store: Store;
@@ -73,25 +75,30 @@ export class Client {
     let count = 0;
     let created = 0;
     let drafts: JobDraft[] = [];
+    let length = 0;
     const flush = async (): Promise<void> => {
       const batch = await this.store.enqueue(drafts);
       count += batch.length;
       for (const enqueued of batch) if (enqueued.created) created++;
       drafts = [];
+      length = 0;
       options.onBatch?.(batch);
     };
     const add = (input: In): JobDraft | Promise<JobDraft> =>
       this.draft(job as never, input, options.each?.(input, count + drafts.length) ?? {});
+    const push = (draft: JobDraft): boolean => {
+      drafts.push(draft);
+      length += draft.input.length;
+      return drafts.length === BATCH || length > BATCH_CHARACTERS;
+    };
     if (Symbol.asyncIterator in inputs) {
       for await (const input of inputs) {
-        drafts.push(await add(input));
-        if (drafts.length === BATCH) await flush();
+        if (push(await add(input))) await flush();
       }
     } else {
       for (const input of inputs) {
         const draft = add(input);
-        drafts.push(draft instanceof Promise ? await draft : draft);
-        if (drafts.length === BATCH) await flush();
+        if (push(draft instanceof Promise ? await draft : draft)) await flush();
       }
     }
     if (drafts.length > 0) await flush();
@@ -103,7 +110,7 @@ export class Client {
   transaction<Tx, T>(form: CommitForm<Tx, "async">, body: (tx: Tx) => Promise<T>): Promise<T>;
   async transaction(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<unknown> {
     assertForm(form, this.store.name, "transaction was called");
-    return this.store.transact(body as (tx: unknown) => unknown);
+    return this.store.transact(checkedEnqueue(body as (tx: unknown) => unknown, (job) => this.assertKnown(job)));
   }
 
   /** The whole story of one job, or null. */
@@ -115,13 +122,7 @@ export class Client {
   /** Jobs, newest first, by pages. */
   async list(options: ListOptions = {}): Promise<ListPage> {
     const { limit = 50, after, ...filter } = options;
-    if (!Number.isInteger(limit) || limit < 1 || limit > 1_000)
-      throw new OutliveError(
-        ErrorCode.optionInvalid,
-        `The limit of a list is ${limit}.`,
-        "Use 1 to 1000 and page with `after`.",
-        { limit },
-      );
+    assertLimit(limit);
     if (after !== undefined && !/^\d{1,16}$/.test(after))
       throw new OutliveError(
         ErrorCode.optionInvalid,
@@ -129,6 +130,14 @@ export class Client {
         "Pass `next` of the page before.",
         { after },
       );
+    if (filter.state !== undefined && !JOB_STATES.includes(filter.state)) {
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `There is no state ${JSON.stringify(filter.state)}.`,
+        `Use one of ${JOB_STATES.join(", ")}.`,
+        { state: filter.state },
+      );
+    }
     return this.store.list(filter, limit, after ?? null);
   }
 
@@ -143,8 +152,12 @@ export class Client {
   }
 
   /** Deaths and what was done about them, newest first. */
-  incidents(options: { readonly limit?: number; readonly after?: string } = {}): Promise<readonly IncidentSummary[]> {
-    return this.store.incidents(options.limit ?? 50, options.after ?? null);
+  async incidents(
+    options: { readonly limit?: number; readonly after?: string } = {},
+  ): Promise<readonly IncidentSummary[]> {
+    const { limit = 50, after = null } = options;
+    assertLimit(limit);
+    return this.store.incidents(limit, after);
   }
 
   /** The report of one incident, or without an id that of the latest recovery that found anything. Null: there was none. */
@@ -177,10 +190,24 @@ export class Client {
         "This client is closed.",
         "Nothing was enqueued. Connect or open again.",
       );
-    // Undefined is what a circle of imports makes of a contract.
-    if (!contract || this.contracts.get(contract.name) !== contract) throw unknownKind(contract?.name, this.contracts);
+    this.assertKnown(contract);
     return makeDraft(contract, input, options, newId);
   }
+
+  protected assertKnown(contract: { readonly name: string } | undefined): void {
+    // Undefined is what a circle of imports makes of a contract.
+    if (!contract || this.contracts.get(contract.name) !== contract) throw unknownKind(contract?.name, this.contracts);
+  }
+}
+
+function assertLimit(limit: number): void {
+  if (Number.isInteger(limit) && limit >= 1 && limit <= 1_000) return;
+  throw new OutliveError(
+    ErrorCode.optionInvalid,
+    `The limit of a list is ${limit}.`,
+    "Use 1 to 1000 and page with `after`.",
+    { limit },
+  );
 }
 
 /** Connects to a store that is there already. Declares the settings of `jobs`, so that they can be enqueued. */

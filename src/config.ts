@@ -287,9 +287,15 @@ export interface WorkSettings {
 
 export function workSettings(options: WorkOptions, kinds: readonly string[]): WorkSettings {
   check("work", workOptions, options);
-  const graceMs = durationMs(options.grace ?? DEFAULT_GRACE, "grace");
+  const concurrency = concurrencyOf(options.concurrency ?? DEFAULT_CONCURRENCY, kinds);
+  return { concurrency, graceMs: graceOf(options.grace) };
+}
+
+/** How long a stopping worker lets its jobs finish. Default "25s". */
+export function graceOf(grace: Duration = DEFAULT_GRACE): number {
+  const graceMs = durationMs(grace, "grace");
   refuseLongTimer("grace", graceMs);
-  return { concurrency: concurrencyOf(options.concurrency ?? DEFAULT_CONCURRENCY, kinds), graceMs };
+  return graceMs;
 }
 
 function concurrencyOf(given: number | Readonly<Record<string, number>>, kinds: readonly string[]): Concurrency {
@@ -304,7 +310,7 @@ function concurrencyOf(given: number | Readonly<Record<string, number>>, kinds: 
   }
   const perKind = new Map(Object.entries(given));
   const others = kinds.some((kind) => !perKind.has(kind)) ? DEFAULT_CONCURRENCY : 0;
-  return { total: [...perKind.values()].reduce((sum, most) => sum + most, others), perKind };
+  return { total: [...perKind.values()].reduce((sum, most) => sum + most, others), perKind, others };
 }
 
 function check(of: string, schema: z.ZodType, value: unknown): void {

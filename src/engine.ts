@@ -3,7 +3,7 @@ import { Client, type Report } from "./client.ts";
 import { DEFAULT_GRACE, type EngineSettings, type WorkOptions, workSettings } from "./config.ts";
 import { type Clock, pause, type Random } from "./core/clock.ts";
 import type { AnyContract } from "./core/contract.ts";
-import { type Duration, durationMs } from "./core/duration.ts";
+import type { Duration } from "./core/duration.ts";
 import { ErrorCode, OutliveError, toStoredError } from "./core/errors.ts";
 import type { EventBus, EventName, Listener } from "./core/events.ts";
 import { assertKey, idSource } from "./core/ids.ts";
@@ -15,7 +15,7 @@ import { NOTHING_CHECKED, recoverDead, type RecoveryDeps } from "./core/recovery
 import type { KindCounts, OperatorAnswer, StoreHealth } from "./core/store.ts";
 import type { ProcessIdentity } from "./platform/identity.ts";
 import type { SqliteBackend } from "./stores/sqlite/open.ts";
-import { childId, runnableKinds } from "./runnable.ts";
+import { childId, contentOf, runnableKinds } from "./runnable.ts";
 import { VERSION } from "./version.ts";
 import { type Explanation, explain } from "./why.ts";
 import { type WorkerHandle, WorkerHost } from "./worker-host.ts";
@@ -46,6 +46,8 @@ export class Engine extends Client {
   readonly #wiring: Wiring;
   readonly #lookout: Lookout;
   #host: WorkerHost | undefined;
+  /** A worker that is on its way: a second one is refused, and a close waits for it. */
+  #starting: Promise<WorkerHandle> | undefined;
 
   /** Use `open`. */
   constructor(wiring: Wiring) {
@@ -71,15 +73,26 @@ export class Engine extends Client {
 
   /** Starts the worker of this process and answers a handle. */
   async start(options: WorkOptions = {}): Promise<WorkerHandle> {
-    if (this.#host)
+    if (this.#host || this.#starting) {
       throw new OutliveError(
         ErrorCode.wrongState,
-        `A worker runs in this engine already (${this.#host.id}).`,
+        `A worker runs in this engine already${this.#host ? ` (${this.#host.id})` : ""}.`,
         "Stop it first, or open a second engine.",
       );
+    }
+    this.#starting = this.#start(options);
+    try {
+      return await this.#starting;
+    } finally {
+      this.#starting = undefined;
+    }
+  }
+
+  async #start(options: WorkOptions): Promise<WorkerHandle> {
     const { backend, settings, clock, random, bus, identity } = this.#wiring;
     const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings);
-    const { concurrency, graceMs } = workSettings(options, [...kinds.keys()]);
+    const { concurrency } = workSettings(options, [...kinds.keys()]);
+    const { signal, grace = DEFAULT_GRACE } = options;
     const host = await WorkerHost.start(
       {
         backend,
@@ -87,7 +100,11 @@ export class Engine extends Client {
         random,
         events: bus,
         kinds,
-        draft: (contract, input, given, id) => this.draft(contract, input, given, () => childId(id)),
+        assertKnown: (contract) => this.assertKnown(contract),
+        draft: async (contract, input, given: EnqueueOptions, idSeed) => {
+          const draft = await this.draft(contract, input, given, () => "");
+          return given.id === undefined ? { ...draft, id: childId(idSeed(contentOf(draft))) } : draft;
+        },
       },
       {
         ...identity,
@@ -101,9 +118,8 @@ export class Engine extends Client {
     );
     this.#host = host;
     void host.stopped.catch(() => {}).finally(() => (this.#host = undefined));
-    const { signal } = options;
-    if (signal?.aborted) void host.stop({ graceMs });
-    else signal?.addEventListener("abort", () => void host.stop({ graceMs }), { once: true });
+    if (signal?.aborted) void host.stop({ grace });
+    else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
     return host;
   }
 
@@ -237,7 +253,9 @@ export class Engine extends Client {
 
   /** Stops the worker of this process, if one runs, and closes the store. */
   override async close(options: { readonly grace?: Duration } = {}): Promise<void> {
-    await this.#host?.stop({ graceMs: durationMs(options.grace ?? DEFAULT_GRACE, "grace") }).catch(() => {});
+    const { grace = DEFAULT_GRACE } = options;
+    await this.#starting?.catch(() => {});
+    await this.#host?.stop({ grace }).catch(() => {});
     await super.close();
   }
 

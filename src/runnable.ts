@@ -6,7 +6,7 @@ import { settingsWithDefaults } from "./contract.ts";
 import type { AnyContract } from "./core/contract.ts";
 import { invalidInput } from "./core/enqueue.ts";
 import { ErrorCode, OutliveError } from "./core/errors.ts";
-import type { CrashAction } from "./core/job.ts";
+import type { CrashAction, JobDraft } from "./core/job.ts";
 import type { Json } from "./core/json.ts";
 import type { RunnableKind } from "./core/kind.ts";
 
@@ -47,9 +47,14 @@ export function runnableKinds(
   return runnable;
 }
 
-/** The id of a child is made of its parent's; a long line of descendants must not outgrow what an id may be. */
-export function childId(id: string): string {
-  return id.length <= 64 ? id : `c-${createHash("sha256").update(id).digest("hex").slice(0, 40)}`;
+/** The id of a child: a hash of its parent and its content, the same in every attempt. */
+export function childId(seed: string): string {
+  return `c${createHash("sha256").update(seed).digest("hex").slice(0, 31)}`;
+}
+
+/** What tells children of one parent apart. */
+export function contentOf({ kind, input, dedupeKey }: JobDraft): string {
+  return JSON.stringify([kind, input, dedupeKey]);
 }
 
 /** The stored input through the schema, as the handler sees it. */

@@ -1,6 +1,8 @@
 // A worker as the user holds it: one life after the other until it is stopped. Losing a life (the store said that it was taken
 // for dead) starts the next one under a new id; only an unfit process ends with an error.
+import { graceOf } from "./config.ts";
 import { pause } from "./core/clock.ts";
+import type { Duration } from "./core/duration.ts";
 import { ErrorCode, OutliveError, toStoredError } from "./core/errors.ts";
 import { type EndOfLife, Incarnation, type IncarnationDeps, type IncarnationOptions } from "./core/incarnation.ts";
 import type { ClaimedJob } from "./core/job.ts";
@@ -15,7 +17,7 @@ export interface WorkerHandle {
   /** Resolves when the worker has stopped; rejects if it had to give up. */
   readonly stopped: Promise<void>;
   /** Stops claiming, lets running jobs finish within `grace`, gives back the rest at no cost, and leaves. */
-  stop(options?: { readonly graceMs?: number }): Promise<void>;
+  stop(options?: { readonly grace?: Duration }): Promise<void>;
 }
 
 export class WorkerHost implements WorkerHandle {
@@ -68,10 +70,11 @@ export class WorkerHost implements WorkerHandle {
     return this.#life.worker.heldJobs();
   }
 
-  stop(options: { readonly graceMs?: number } = {}): Promise<void> {
+  stop(options: { readonly grace?: Duration } = {}): Promise<void> {
+    const graceMs = graceOf(options.grace);
     this.#wanted.abort();
     for (const life of this.#former.splice(0)) life.worker.close();
-    this.#stopping ??= this.#life.stop(options.graceMs ?? 25_000);
+    this.#stopping ??= this.#life.stop(graceMs);
     return this.#stopping.then(() => this.stopped);
   }
 

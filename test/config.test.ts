@@ -157,6 +157,7 @@ test("a number per kind: kinds without one share ten, and a kind that is not run
   assert.deepEqual(workSettings({ concurrency: { mail: 2 } }, kinds).concurrency, {
     total: 12,
     perKind: new Map([["mail", 2]]),
+    others: 10,
   });
   assert.equal(workSettings({ concurrency: { mail: 2, report: 3 } }, kinds).concurrency.total, 5);
   refused(work({ concurrency: { mial: 2 } }), "concurrency.mial");

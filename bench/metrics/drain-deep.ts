@@ -17,7 +17,8 @@ export const drainDeep: Metric = {
   async run(bench) {
     const jobs = bench.pick(20_000, 10_000);
     const deep = bench.pick(1_000_000, 100_000);
-    const rounds = bench.pick(7, 3);
+    const most = bench.pick(7, 4);
+    let rounds = 0;
     const files: string[] = [];
     const small = await Drainers.start(bench, bench.file(), 1);
     const drains = new Map<string, Drainers>();
@@ -30,10 +31,10 @@ export const drainDeep: Metric = {
     const figures = await bench.during(all, async () => {
       const smallRates: number[] = [];
       const rates = new Map<string, number[]>([...drains.keys()].map((name) => [name, []]));
-      for (let round = 1; round <= rounds; round++) {
-        bench.progress(`drainDeep: round ${round} of ${rounds}, ${jobs} jobs`);
-        smallRates.push((await small.round(jobs)).rate);
-        for (const [name, drainers] of drains) rates.get(name)!.push((await drainers.round(jobs)).rate);
+      for (const round of bench.rounds(`drainDeep, ${jobs} jobs`, most, 5)) {
+        rounds = round;
+        smallRates.push(...(await small.round(jobs)).rates);
+        for (const [name, drainers] of drains) rates.get(name)!.push(...(await drainers.round(jobs)).rates);
       }
       return [...rates].map(([name, ours]): Figure => {
         const base = { what: "small drain", value: median(smallRates) };
@@ -54,7 +55,9 @@ export const drainDeep: Metric = {
 
 /** A new file with `count` jobs that are already in it. */
 export async function fill(bench: Bench, filling: Filling, count: number): Promise<string> {
-  bench.progress(`filling ${count} ${filling.delay === undefined ? "queued" : "delayed"} jobs of the kind ${filling.kind}`);
+  bench.progress(
+    `filling ${count} ${filling.delay === undefined ? "queued" : "delayed"} jobs of the kind ${filling.kind}`,
+  );
   const path = bench.file();
   const program = await bench.start("fill", { path });
   await bench.during([program], () => program.ask("fill", { ...filling, count }));

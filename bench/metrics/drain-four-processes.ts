@@ -8,19 +8,20 @@ const PROCESSES = 4;
 export const drainFourProcesses: Metric = {
   names: ["drainFourProcesses"],
   async run(bench) {
-    const jobs = bench.pick(100_000, 20_000);
-    const rounds = bench.pick(5, 3);
+    const jobs = bench.pick(100_000, 10_000);
+    const most = bench.pick(5, 8);
+    let rounds = 0;
     const one = await Drainers.start(bench, bench.file(), 1);
     const four = await Drainers.start(bench, bench.file(), PROCESSES);
     return bench.during([...one.programs, ...four.programs], async () => {
       const oneRates: number[] = [];
       const fourRates: number[] = [];
       const totals = Array.from({ length: PROCESSES }, () => 0);
-      for (let round = 1; round <= rounds; round++) {
-        bench.progress(`drainFourProcesses: round ${round} of ${rounds}, ${jobs} jobs`);
-        oneRates.push((await one.round(jobs)).rate);
-        const { rate, shares } = await four.round(jobs);
-        fourRates.push(rate);
+      for (const round of bench.rounds(`drainFourProcesses, ${jobs} jobs`, most, 5)) {
+        rounds = round;
+        oneRates.push(...(await one.round(jobs)).rates);
+        const { rates, shares } = await four.round(jobs);
+        fourRates.push(...rates);
         shares.forEach((share, i) => (totals[i] = totals[i]! + share));
       }
       const ours = median(fourRates);

@@ -6,18 +6,19 @@ import type { Metric } from "../harness.ts";
 export const drain: Metric = {
   names: ["drain"],
   async run(bench) {
-    const jobs = bench.pick(100_000, 20_000);
-    const rounds = 5;
+    const jobs = bench.pick(100_000, 10_000);
+    const most = bench.pick(5, 10);
+    let rounds = 0;
     const floor = await startFloor(bench);
     const execArgv = bench.profile === null ? [] : ["--cpu-prof", `--cpu-prof-dir=${bench.profile}`];
     const drainers = await Drainers.start(bench, bench.file(), 1, execArgv);
     return bench.during([floor, ...drainers.programs], async () => {
       const floorRates: number[] = [];
       const ourRates: number[] = [];
-      for (let round = 1; round <= rounds; round++) {
-        bench.progress(`drain: round ${round} of ${rounds}, ${jobs} jobs`);
-        floorRates.push(await floorRound(floor, jobs));
-        ourRates.push((await drainers.round(jobs)).rate);
+      for (const round of bench.rounds(`drain, ${jobs} jobs`, most, 5)) {
+        rounds = round;
+        floorRates.push(...(await floorRound(floor, jobs)));
+        ourRates.push(...(await drainers.round(jobs)).rates);
       }
       await drainers.stop();
       const ours = median(ourRates);

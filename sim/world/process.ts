@@ -39,8 +39,8 @@ export class SimProcess {
     this.#story = world.story;
     this.random = world.random.fork(`process ${pid}`);
     const monoOrigin = this.random.below(1_000_000);
-    this.main = new Thread(`${name}`, world.scheduler, this.random.fork("main"), monoOrigin);
-    this.keeper = new Thread(`${name}/keeper`, world.scheduler, this.random.fork("keeper"), monoOrigin);
+    this.main = new Thread(name, this, world.scheduler, this.random.fork("main"), monoOrigin);
+    this.keeper = new Thread(`${name}/keeper`, this, world.scheduler, this.random.fork("keeper"), monoOrigin);
   }
 
   get paused(): boolean {

@@ -15,6 +15,8 @@ export interface Temper {
   /** Share of store calls that take long, and how long at most. */
   readonly slow: number;
   readonly slowMs: number;
+  /** Share of fenced writes at which the whole process stands still, for longer than a lease, before they are applied. */
+  readonly stalled: number;
   /** Mean time between two acts of the nemesis, in ms. */
   readonly nemesisEveryMs: number;
   /** What the nemesis does, by weight. */
@@ -26,22 +28,23 @@ export interface Temper {
 
 export type Act = "kill" | "killAll" | "pause" | "block" | "deploy" | "killProducer" | "killConsole";
 
-export const LEASE_MS = 3_000;
+export const LEASE_MS = 4_000;
 export const HEARTBEAT_MS = 1_000;
-export const PROBE_MS = 500;
+export const PROBE_MS = 1_000;
 export const SWEEP_MS = 10_000;
 
 export function drawTemper(random: SeededRandom): Temper {
   const lossy = random.chance(0.7);
   return {
-    workers: 2 + random.below(3),
+    workers: random.pick([2, 2, 3, 4]),
     concurrency: random.pick([1, 2, 3, 4, 6]),
-    jobs: 15 + random.below(26),
+    jobs: 12 + random.below(22),
     locksProve: random.chance(0.8),
     requestLost: lossy ? random.pick([0, 0.01, 0.03]) : 0,
     answerLost: lossy ? random.pick([0.01, 0.02, 0.05]) : 0,
     slow: random.pick([0.01, 0.05, 0.2]),
-    slowMs: random.pick([20, 500, 2 * LEASE_MS]),
+    slowMs: random.pick([20, 500, 1.4 * LEASE_MS]),
+    stalled: random.pick([0, 0.003, 0.01]),
     nemesisEveryMs: random.pick([700, 1_500, 3_000]),
     nemesis: {
       kill: random.pick([1, 3]),

@@ -1,6 +1,7 @@
 // One thread of a simulated process, as the engine sees it: a clock whose timers are events of the scheduler. A stopped thread
 // keeps its memory and misses its time; when it goes on, everything that became due meanwhile is due at once.
 import type { CallOff, Clock } from "../../src/core/clock.ts";
+import type { SimProcess } from "./process.ts";
 import type { SeededRandom } from "./random.ts";
 import type { Event, Scheduler } from "./scheduler.ts";
 
@@ -13,6 +14,7 @@ const TURN_MS = 0.2;
 
 export class Thread {
   readonly name: string;
+  readonly process: SimProcess;
   dead = false;
   stopped = false;
   readonly clock: Clock;
@@ -21,8 +23,9 @@ export class Thread {
   readonly #deferred: Event[] = [];
   #lastSoonAt = 0;
 
-  constructor(name: string, scheduler: Scheduler, random: SeededRandom, monoOrigin: number) {
+  constructor(name: string, process: SimProcess, scheduler: Scheduler, random: SeededRandom, monoOrigin: number) {
     this.name = name;
+    this.process = process;
     this.#scheduler = scheduler;
     this.#random = random;
     this.clock = {

@@ -2,7 +2,7 @@
 import { humanMs } from "../core/duration.ts";
 import { type KnownWorker, works } from "./known-worker.ts";
 import type { KindStatus, Look } from "./survey.ts";
-import { count, shellWord } from "./words.ts";
+import { count, shellWord, thousands } from "./words.ts";
 
 export interface Advice {
   /** Stable, for programs. */
@@ -20,7 +20,8 @@ export interface Advice {
     | "paused";
   /** Sets the exit code of `status --check`. */
   readonly needsPerson: boolean;
-  readonly kind: string | null;
+  /** The kinds it is about; empty: it is about none in particular. */
+  readonly kinds: readonly string[];
   readonly worker: string | null;
   /** For people. */
   readonly text: string;
@@ -33,19 +34,22 @@ const DAY_MS = 86_400_000;
 type Surveyed = Omit<Look, "kinds"> & { readonly kinds: readonly KindStatus[] };
 
 export function advise(look: Surveyed, maxAgeMs: number): Advice[] {
+  // While somebody holds the write lock nobody can beat or claim: silence says nothing then, and the one thing helps all.
+  if (look.store.blockedBy) return [...ofStore(look.store), ...ofQuarantine(look)];
   const advice = [
     ...ofStore(look.store),
-    ...look.kinds.flatMap((kind) => ofReady(kind, maxAgeMs)),
+    ...ofIdle(look),
+    ...look.kinds.flatMap((kind) => ofLate(kind, maxAgeMs)),
     ...ofQuarantine(look),
     ...look.workers.flatMap((worker) => ofWorker(worker, look.workers.some(works))),
-    ...look.kinds.flatMap(ofDead),
-    ...look.kinds.flatMap(ofPaused),
+    ...ofDead(look.kinds),
+    ...ofPaused(look.kinds),
   ];
   return [...advice.filter(({ needsPerson }) => needsPerson), ...advice.filter(({ needsPerson }) => !needsPerson)];
 }
 
 type Said = Pick<Advice, "code" | "text" | "next"> & Partial<Advice>;
-const say = (said: Said): Advice => ({ needsPerson: false, kind: null, worker: null, ...said });
+const say = (said: Said): Advice => ({ needsPerson: false, kinds: [], worker: null, ...said });
 
 function ofStore(store: Look["store"]): Advice[] {
   if (!store.ok)
@@ -70,25 +74,32 @@ function ofStore(store: Look["store"]): Advice[] {
 }
 
 /** A paused kind waits because somebody wanted it to. */
-function ofReady(kind: KindStatus, maxAgeMs: number): Advice[] {
+function ofIdle({ kinds, workers }: Surveyed): Advice[] {
+  const idle = kinds.filter(({ ready, paused, liveWorkers }) => ready > 0 && !paused && liveWorkers === 0);
+  if (idle.length === 0) return [];
+  const ready = idle.reduce((sum, kind) => sum + kind.ready, 0);
+  const nobody = workers.some(works)
+    ? `no live worker knows ${idle.length === 1 ? "that kind" : "those kinds"}`
+    : "no worker is alive";
+  return [
+    say({
+      code: "no-worker",
+      needsPerson: true,
+      kinds: namesOf(idle),
+      text: `${count(ready, "job is", "jobs are")} ready (${listed(idle, (kind) => kind.ready)}), and ${nobody}.`,
+      next: "outlive work",
+    }),
+  ];
+}
+
+function ofLate(kind: KindStatus, maxAgeMs: number): Advice[] {
   const { kind: name, ready, oldestReadyMs } = kind;
-  if (ready === 0 || kind.paused) return [];
-  if (kind.liveWorkers === 0)
-    return [
-      say({
-        code: "no-worker",
-        needsPerson: true,
-        kind: name,
-        text: `${count(ready, "job")} of ${name} ${ready === 1 ? "is" : "are"} ready, and no live worker knows that kind.`,
-        next: "outlive work",
-      }),
-    ];
-  if (oldestReadyMs === null || oldestReadyMs <= maxAgeMs) return [];
+  if (kind.paused || kind.liveWorkers === 0 || oldestReadyMs === null || oldestReadyMs <= maxAgeMs) return [];
   return [
     say({
       code: "too-old",
       needsPerson: true,
-      kind: name,
+      kinds: [name],
       text: `The oldest ready job of ${name} has waited for ${humanMs(oldestReadyMs)}; ${count(ready, "is", "are")} ready.`,
       next: "Start more workers (outlive work), or raise their concurrency.",
     }),
@@ -99,11 +110,15 @@ function ofQuarantine({ kinds, at, lastQuarantinedAt }: Surveyed): Advice[] {
   const total = kinds.reduce((sum, { quarantined }) => sum + quarantined, 0);
   if (total === 0) return [];
   const age = lastQuarantinedAt === null ? null : Math.max(0, at - lastQuarantinedAt);
+  const when = (which: string): string => (age === null ? "" : ` (${which}${humanMs(age)} ago)`);
   return [
     say({
       code: "quarantined",
       needsPerson: age !== null && age < DAY_MS,
-      text: `${count(total, "job is", "jobs are")} quarantined for killing ${total === 1 ? "its worker" : "their workers"}${age === null ? "" : `, the latest ${humanMs(age)} ago`}.`,
+      text:
+        total === 1
+          ? `1 job is quarantined${when("")}: its worker died while it ran alone.`
+          : `${thousands(total)} jobs are quarantined${when("the latest ")}: their workers died while they ran alone.`,
       next: "outlive quarantine list",
     }),
   ];
@@ -140,26 +155,42 @@ function ofWorker(worker: KnownWorker, anyLive: boolean): Advice[] {
   ];
 }
 
-function ofDead({ kind, dead }: KindStatus): Advice[] {
-  if (dead === 0) return [];
+function ofDead(all: readonly KindStatus[]): Advice[] {
+  const kinds = all.filter(({ dead }) => dead > 0);
+  if (kinds.length === 0) return [];
+  const dead = kinds.reduce((sum, kind) => sum + kind.dead, 0);
+  const filter = `--state dead${kinds.length === 1 ? ` --kind ${shellWord(kinds[0]!.kind)}` : ""}`;
   return [
     say({
       code: "dead",
-      kind,
-      text: `${count(dead, "job")} of ${kind} ${dead === 1 ? "is" : "are"} dead.`,
-      next: `outlive jobs --state dead --kind ${shellWord(kind)}, then: outlive retry --state dead --kind ${shellWord(kind)}`,
+      kinds: namesOf(kinds),
+      text: `${count(dead, "job is", "jobs are")} dead (${listed(kinds, (kind) => kind.dead)}).`,
+      next: `outlive jobs ${filter}, then: outlive retry ${filter}`,
     }),
   ];
 }
 
-function ofPaused({ kind, paused, ready }: KindStatus): Advice[] {
-  if (!paused) return [];
-  return [
+function ofPaused(all: readonly KindStatus[]): Advice[] {
+  const kinds = all.filter(({ paused }) => paused);
+  return kinds.map(({ kind, ready }) =>
     say({
       code: "paused",
-      kind,
+      kinds: [kind],
       text: `The kind ${kind} is paused; ${count(ready, "job waits", "jobs wait")}.`,
       next: `outlive resume ${shellWord(kind)}`,
     }),
-  ];
+  );
+}
+
+function namesOf(kinds: readonly KindStatus[]): string[] {
+  return kinds.map(({ kind }) => kind);
+}
+
+const MOST_NAMED = 4;
+
+/** "mail 12, render 3 and 2 more kinds". */
+function listed(kinds: readonly KindStatus[], number: (kind: KindStatus) => number): string {
+  const named = kinds.toSorted((a, b) => number(b) - number(a)).slice(0, MOST_NAMED);
+  const text = named.map((kind) => `${kind.kind} ${thousands(number(kind))}`).join(", ");
+  return kinds.length > MOST_NAMED ? `${text} and ${count(kinds.length - MOST_NAMED, "more kind")}` : text;
 }

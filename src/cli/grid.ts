@@ -1,6 +1,6 @@
 // Tables that fit the screen: columns as wide as their widest cell, and on a terminal some of them cut so that no line wraps.
 import type { Terminal } from "./terminal.ts";
-import { cut } from "./words.ts";
+import { cut, widthOf } from "./words.ts";
 
 /** What views draw with. */
 export type Pen = Pick<Terminal, "style" | "columns" | "isTty">;
@@ -19,14 +19,14 @@ const GAP = 2;
 
 export function grid(pen: Pen, columns: readonly Column[], rows: readonly (readonly Cell[])[]): string[] {
   const widths = columns.map(({ title }, i) =>
-    Math.max(title.length, ...rows.map((row) => lengthOf(textOf(row[i] ?? "")))),
+    Math.max(title.length, ...rows.map((row) => widthOf(textOf(row[i] ?? "")))),
   );
   if (pen.isTty) shrink(columns, widths, pen.columns - 1);
   const line = (cells: readonly Cell[]): string =>
     cells
       .map((cell, i) => {
         const text = cut(textOf(cell), widths[i]!);
-        const gap = " ".repeat(widths[i]! - lengthOf(text));
+        const gap = " ".repeat(widths[i]! - widthOf(text));
         const inked = typeof cell === "object" ? pen.style(cell.ink, text) : text;
         return columns[i]!.align === "right" ? gap + inked : i === cells.length - 1 ? inked : inked + gap;
       })
@@ -50,8 +50,4 @@ function shrink(columns: readonly Column[], widths: number[], width: number): vo
 
 function textOf(cell: Cell): string {
   return typeof cell === "object" ? cell.text : String(cell);
-}
-
-function lengthOf(text: string): number {
-  return [...text].length;
 }

@@ -8,9 +8,14 @@ export interface Size {
   readonly rows: number;
 }
 
+/** In raw mode Ctrl-C and Ctrl-D are keys. */
+const STOP_KEYS = ["q", "Q", "\u0003", "\u0004"];
 const EVERY_MS = 1_000;
 const HIDE_CURSOR = "\u001b[?25l";
 const SHOW_CURSOR = "\u001b[?25h";
+/** A line that is too long for a narrow screen is cut there, so that a frame keeps its height. */
+const NO_WRAP = "\u001b[?7l";
+const WRAP = "\u001b[?7h";
 const CLEAR_LINE = "\u001b[K";
 const CLEAR_BELOW = "\u001b[J";
 const CLEAR_ALL = "\u001b[2J\u001b[H";
@@ -47,7 +52,7 @@ function liveScreen(): Screen {
     stdout.write(CLEAR_ALL);
     drawn = 0;
   };
-  stdout.write(HIDE_CURSOR);
+  stdout.write(HIDE_CURSOR + NO_WRAP);
   stdout.on("resize", resized);
   return {
     size: () => ({ columns: stdout.columns ?? 80, rows: (stdout.rows ?? 24) - 1 }),
@@ -60,7 +65,7 @@ function liveScreen(): Screen {
     },
     end() {
       stdout.off("resize", resized);
-      stdout.write(SHOW_CURSOR);
+      stdout.write(WRAP + SHOW_CURSOR);
     },
   };
 }
@@ -83,7 +88,7 @@ function untilAsked(): { within: (ms: number) => Promise<boolean>; end: () => vo
   const asked = new AbortController();
   const ask = (): void => asked.abort();
   const key = (data: Buffer): void => {
-    if (/[qQ\u0003\u0004]/.test(data.toString())) ask();
+    if (STOP_KEYS.some((stop) => data.toString().includes(stop))) ask();
   };
   const raw = stdin.isTTY && stdout.isTTY;
   if (raw) {

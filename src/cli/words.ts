@@ -36,9 +36,34 @@ export function oneLine(text: string, width = Number.POSITIVE_INFINITY): string 
 }
 
 export function cut(text: string, width: number): string {
-  const characters = [...text];
-  if (characters.length <= width) return text;
-  return `${characters.slice(0, Math.max(0, width - 1)).join("")}…`;
+  if (widthOf(text) <= width) return text;
+  let kept = "";
+  let left = width - 1;
+  for (const { segment } of GRAPHEMES.segment(text)) {
+    left -= columnsOf(segment);
+    if (left < 0) break;
+    kept += segment;
+  }
+  return `${kept}…`;
+}
+
+/** Columns of a terminal that a text without control characters takes. */
+export function widthOf(text: string): number {
+  if (/^[ -~]*$/.test(text)) return text.length;
+  let width = 0;
+  for (const { segment } of GRAPHEMES.segment(text)) width += columnsOf(segment);
+  return width;
+}
+
+const GRAPHEMES = new Intl.Segmenter();
+
+/** Two for emoji and for the scripts of East Asia that are drawn wide. */
+function columnsOf(grapheme: string): number {
+  return /\p{Emoji_Presentation}|\p{sc=Han}|\p{sc=Hiragana}|\p{sc=Katakana}|\p{sc=Hangul}|[\u3000-\u303f\uff01-\uff60]/u.test(
+    grapheme,
+  )
+    ? 2
+    : 1;
 }
 
 export function bytes(value: number): string {

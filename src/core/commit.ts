@@ -31,3 +31,19 @@ export function assertForm(form: CommitForm<unknown, "sync" | "async">, store: s
     { form: form?.store, store },
   );
 }
+
+/** The callback with an `enqueue` that first asks whether the contract is one of the program's own. */
+export function checkedEnqueue(
+  body: (tx: unknown) => unknown,
+  assertKnown: (contract: { readonly name: string }) => void,
+): (tx: unknown) => unknown {
+  return (tx) => {
+    const { enqueue } = tx as { enqueue?: (contract: { readonly name: string }, ...rest: unknown[]) => unknown };
+    if (!enqueue) return body(tx);
+    const checked = (contract: { readonly name: string }, ...rest: unknown[]): unknown => {
+      assertKnown(contract);
+      return enqueue(contract, ...rest);
+    };
+    return body({ ...(tx as object), enqueue: checked });
+  };
+}

@@ -9,7 +9,7 @@ import type { Run } from "./run.ts";
 
 /** The run as a handler sees it, with the typed `enqueue`. */
 export interface TypedRun extends Omit<Run, "enqueue"> {
-  /** Enqueues another job under this attempt's fence. Without an id it gets one that is the same in every attempt, so a replay adds nothing. */
+  /** Enqueues another job under this attempt's fence. Without an id it gets one made of its kind, input and dedupe key, the same in every attempt, so a replay adds nothing. Give ids of your own to children that are alike and enqueued partly inside steps. */
   readonly enqueue: Enqueue;
 }
 

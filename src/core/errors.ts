@@ -25,6 +25,8 @@ export const ErrorCode = {
   stepReused: "STEP_REUSED",
   /** A `commit` or `transaction` callback returned a promise on a store where it must be synchronous. */
   commitAsync: "COMMIT_ASYNC",
+  /** A `commit` or `transaction` callback tried transaction control, ATTACH, a PRAGMA, or a change of our own tables. */
+  commitDenied: "COMMIT_DENIED",
   /** The form given to `commit` or `transaction` belongs to another store than the one that is open. */
   commitForm: "COMMIT_FORM",
   /** The callback ended the engine's transaction (for instance by `INSERT OR ROLLBACK`); its rows are gone. */

@@ -40,6 +40,7 @@ export interface IncarnationDeps {
   readonly events: Emitter;
   readonly kinds: ReadonlyMap<string, RunnableKind>;
   readonly draft: DraftMaker;
+  readonly assertKnown?: (contract: { readonly name: string }) => void;
 }
 
 export interface IncarnationOptions {
@@ -60,18 +61,22 @@ export type EndOfLife =
   | { readonly why: "disowned" }
   | { readonly why: "unfit"; readonly reason: "schema-newer" | "foreign-worker"; readonly detail: string };
 
+/** How long after a lost answer what is held is compared. */
+const COMPARE_MS = 20;
+
 export class Incarnation {
   readonly id: string;
   readonly worker: Worker;
   /** Resolves when this life is over; never rejects. */
   readonly ended: Promise<EndOfLife>;
   readonly #deps: IncarnationDeps;
-  readonly #dropLock: () => Promise<void>;
+  readonly #dropLock: (remove: boolean) => Promise<void>;
   readonly #unhear: () => void;
   #keeper: KeeperHandle | undefined;
   #end!: (end: EndOfLife) => void;
   #trustedUntil: number;
   #over = false;
+  #beatAsked = false;
   readonly #leaseMs: number;
   /** The latest accepted sign of life; registering is the first. */
   lastBeat: { readonly atMono: number; readonly held: number };
@@ -100,7 +105,7 @@ export class Incarnation {
       events.emit("worker.started", { worker: id, concurrency: concurrency.total, kinds });
       return life;
     } catch (thrown) {
-      await lock.drop();
+      await lock.drop(false);
       throw thrown;
     }
   }
@@ -121,7 +126,7 @@ export class Incarnation {
   private constructor(
     deps: IncarnationDeps,
     options: IncarnationOptions,
-    dropLock: () => Promise<void>,
+    dropLock: (remove: boolean) => Promise<void>,
     sentAtMono: number,
   ) {
     this.id = options.id;
@@ -137,7 +142,7 @@ export class Incarnation {
         store: deps.backend.store,
         trustedUntil: () => this.#trust(),
         disowned: () => this.#disowned(),
-        compareSoon: () => this.#keeper?.beat(),
+        compareSoon: () => this.#beatSoon(),
       },
       options,
     );
@@ -157,7 +162,7 @@ export class Incarnation {
   async #leave(): Promise<void> {
     const { store } = this.#deps.backend;
     this.#unhear();
-    await store.deregister(this.id).catch((thrown: unknown) => {
+    const left = await store.deregister(this.id).catch((thrown: unknown) => {
       // The row stays live and the lock goes: recovery finds it and says so.
       this.#deps.events.emit("store.failed", {
         doing: `deregistering ${this.id}`,
@@ -168,7 +173,7 @@ export class Incarnation {
     });
     this.worker.close();
     await this.#keeper?.stop();
-    await this.#dropLock();
+    await this.#dropLock(left);
   }
 
   async #startKeeper(options: IncarnationOptions): Promise<void> {
@@ -193,6 +198,16 @@ export class Incarnation {
     this.worker.compare(answer.held);
   }
 
+  /** Asked for at once by several, answered by one: on a slow store the asking must not become a storm of heartbeats. */
+  #beatSoon(): void {
+    if (this.#beatAsked) return;
+    this.#beatAsked = true;
+    this.#deps.clock.after(COMPARE_MS, () => {
+      this.#beatAsked = false;
+      if (!this.#over) this.#keeper?.beat();
+    });
+  }
+
   #trust(): number {
     const last = this.#keeper?.lastBeatMono() ?? null;
     return last === null ? this.#trustedUntil : Math.max(this.#trustedUntil, trustedUntil(last, this.#leaseMs));
@@ -213,7 +228,7 @@ export class Incarnation {
   async #abandon(): Promise<void> {
     this.#unhear();
     await this.#keeper?.stop().catch(() => {});
-    await this.#dropLock().catch(() => {});
+    await this.#dropLock(true).catch(() => {});
   }
 
   async #unfit(reason: "schema-newer" | "foreign-worker", detail: string): Promise<void> {

@@ -50,10 +50,14 @@ export interface Death {
 export type Probe = "held" | "free" | "unknown";
 
 export interface Liveness {
-  /** Takes this process's own lock for `workerId`; the row that names it is written only afterwards. */
-  take(workerId: string): Promise<{ readonly evidence: LockEvidence; readonly drop: () => Promise<void> }>;
+  /** Takes this process's own lock for `workerId`; the row that names it is written only afterwards. Dropping it removes it only if no row speaks of a live worker: what is left is the proof of a death. */
+  take(
+    workerId: string,
+  ): Promise<{ readonly evidence: LockEvidence; readonly drop: (remove: boolean) => Promise<void> }>;
   /** held: it lives. free: it is dead. unknown: nothing is proved (no lock, another inode, another boot): the lease decides. */
   probe(worker: WorkerRow): Promise<Probe>;
+  /** As `probe`, of many at once, where that is cheaper. */
+  probeAll?(workers: readonly WorkerRow[]): Promise<readonly Probe[]>;
   /** Removes what a dead or stopped worker left behind, if it is provably free. Answers whether something was removed. */
   clean(worker: WorkerRow): Promise<boolean>;
 }

@@ -34,8 +34,10 @@ export class Lookout {
   /** Only the locks: who of these is provably dead. Cheap enough for four times a second. A `recovering` worker's death is known already. */
   async probe(workers: readonly WorkerRow[]): Promise<{ worker: WorkerRow; death: Death }[]> {
     const dead: { worker: WorkerRow; death: Death }[] = [];
-    for (const worker of workers) {
-      if ((await this.#liveness.probe(worker)) === "free") dead.push({ worker, death: this.#gone(worker) });
+    const probes = await this.#liveness.probeAll?.(workers);
+    for (const [at, worker] of workers.entries()) {
+      if ((probes?.[at] ?? (await this.#liveness.probe(worker))) === "free")
+        dead.push({ worker, death: this.#gone(worker) });
       else this.#seen(worker);
     }
     return dead;

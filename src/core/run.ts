@@ -15,8 +15,16 @@ export interface Interrupted {
   readonly lastStep: string | undefined;
 }
 
-/** Enqueues a child under this attempt's fence; made by the engine, which knows schemas and ids. */
-export type DraftMaker = (kind: never, input: never, options: never, defaultId: string) => JobDraft | Promise<JobDraft>;
+/**
+ * Makes the draft of a child; done by the engine, which knows schemas and hashes. Without an id of the caller's it gets one made
+ * of `idSeed` of its content, which is the same in every attempt.
+ */
+export type DraftMaker = (
+  kind: never,
+  input: never,
+  options: never,
+  idSeed: (content: string) => string,
+) => JobDraft | Promise<JobDraft>;
 
 /** What the run asks of its worker. */
 export interface RunHost {
@@ -54,7 +62,7 @@ export interface Run {
   progress(value: Json): Promise<void>;
   /** Adds a line to the job's log. At most 1,000 lines of 8,192 characters are kept. */
   log(message: string): Promise<void>;
-  /** Enqueues another job under this attempt's fence. Without an id it gets one that is the same in every attempt, so a replay adds nothing. */
+  /** Enqueues another job under this attempt's fence. Without an id it gets one made of its kind, input and dedupe key, the same in every attempt, so a replay adds nothing. Give ids of your own to children that are alike and enqueued partly inside steps. */
   readonly enqueue: RunEnqueue;
   /** Ends the job successfully in the same database transaction as your own writes. Its return value is the job's result. */
   commit<Tx, T>(form: CommitForm<Tx, "sync">, body: (tx: Tx) => CommittedResult<T>): Promise<T>;
@@ -73,7 +81,8 @@ export class Attempt implements Run {
   #controller: AbortController | undefined;
   #aborted: Interruption | undefined;
   #names: Set<string> | undefined;
-  #children = 0;
+  /** How often a child of the same content was enqueued in this attempt. */
+  readonly #children = new Map<string, number>();
   /** Set by the worker when the attempt has been settled or given up: nothing may be written any more. */
   over = false;
 
@@ -163,8 +172,13 @@ export class Attempt implements Run {
   }
 
   readonly enqueue: RunEnqueue = async (kind, input, options) => {
-    const child = `${this.id}/${++this.#children}`;
-    const draft = await this.#host.draft(kind, input, (options ?? {}) as never, child);
+    // Not by the order of calls alone: a replayed step does not make its calls again.
+    const idSeed = (content: string): string => {
+      const occurrence = (this.#children.get(content) ?? 0) + 1;
+      this.#children.set(content, occurrence);
+      return `${this.id}\0${content}\0${occurrence}`;
+    };
+    const draft = await this.#host.draft(kind, input, (options ?? {}) as never, idSeed);
     const [enqueued] = await this.#write({ type: "enqueue", drafts: [draft] });
     return enqueued!;
   };

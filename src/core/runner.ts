@@ -1,12 +1,12 @@
 // Runs the handlers of what was claimed: from the stored input to a settlement, with deadlines, cancels and lost leases on the
 // way. It holds a job until its settlement is durable, and decides nothing about anybody else's.
 import type { CallOff, Clock, Random } from "./clock.ts";
-import { TerminalError, toStoredError } from "./errors.ts";
+import { ErrorCode, OutliveError, TerminalError, toStoredError } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import type { ClaimedJob } from "./job.ts";
 import { decodeJson, encodeJson, type Json } from "./json.ts";
 import type { RunnableKind } from "./kind.ts";
-import { sameAttempt } from "./lease.ts";
+import { type Held, HeldJobs } from "./held-jobs.ts";
 import { backoffMs } from "./retry.ts";
 import { Attempt, type RunHost, staleText } from "./run.ts";
 import type { Settlement, Stale, WriteAnswer } from "./store.ts";
@@ -26,26 +26,11 @@ export interface RunnerDeps {
   readonly ticked: () => void;
 }
 
-/** A job that was claimed and whose settlement is not durable yet. */
-export interface Held {
-  readonly job: ClaimedJob;
-  readonly kind: RunnableKind;
-  readonly run: Attempt;
-  readonly startedMono: number;
-  deadlineMono: number;
-  /** When a handler that was told to stop is given up. */
-  giveUpMono: number;
-  /** Its end is on its way to the store. */
-  settling: boolean;
-  /** It was told that the lease is lost. */
-  untrusted: boolean;
-}
-
 const TICK_MS = 100;
 
 export class Runner {
   readonly #deps: RunnerDeps;
-  readonly #held = new Map<string, Held>();
+  readonly #held = new HeldJobs();
   #ticker: CallOff | undefined;
   #over = false;
 
@@ -57,17 +42,27 @@ export class Runner {
     return this.#held.size;
   }
 
-  has(jobId: string): boolean {
-    return this.#held.has(jobId);
+  /** Whether the attempt that this settles is still held. */
+  holds(settlement: Settlement): boolean {
+    return this.#heldOf(settlement) !== undefined;
+  }
+
+  #heldOf({ slot, lease }: Settlement): Held | undefined {
+    const held = slot === undefined ? undefined : this.#held.at(slot);
+    return held?.job.lease === lease ? held : undefined;
+  }
+
+  ids(): ReadonlySet<string> {
+    return new Set(this.#held.all().map((held) => held.run.id));
   }
 
   jobs(): readonly ClaimedJob[] {
-    return [...this.#held.values()].map((held) => held.job);
+    return this.#held.all().map((held) => held.job);
   }
 
   /** The held job of this very attempt, unless its end is under way. */
   running(run: Attempt): Held | undefined {
-    const held = this.#held.get(run.id);
+    const held = this.#held.find(run.id);
     return held?.run === run && !held.settling ? held : undefined;
   }
 
@@ -79,12 +74,13 @@ export class Runner {
       kind,
       run: new Attempt(job, host),
       startedMono: mono,
+      slot: -1,
       deadlineMono: job.deadlineInMs === null ? Number.POSITIVE_INFINITY : mono + job.deadlineInMs,
       giveUpMono: Number.POSITIVE_INFINITY,
       settling: false,
       untrusted: false,
     };
-    this.#held.set(job.lease.jobId, held);
+    this.#held.add(held);
     const { events } = this.#deps;
     if (events.has("job.claimed")) {
       const { jobId, fence: attempt } = job.lease;
@@ -95,7 +91,13 @@ export class Runner {
   }
 
   #parse(held: Held): void {
-    const refuse = (thrown: unknown): void => this.#settle(held, transitions.refuse(view(held), toStoredError(thrown)));
+    // Only an input that can't be right is the end of the job. A schema that fails in another way may work next time.
+    const refuse = (thrown: unknown): void => {
+      const hopeless =
+        thrown instanceof OutliveError && (thrown.code === ErrorCode.inputInvalid || thrown.code === ErrorCode.notJson);
+      if (hopeless) this.#settle(held, transitions.refuse(view(held), toStoredError(thrown)));
+      else this.#threw(held, thrown);
+    };
     let input: unknown;
     try {
       input = decodeJson(held.job.input, `The input of job ${held.run.id}`);
@@ -180,16 +182,15 @@ export class Runner {
   }
 
   #settle(held: Held, change: transitions.Change): void {
-    if (held.settling || this.#held.get(held.run.id) !== held) return;
+    if (held.settling || held.slot < 0) return;
     held.settling = true;
     held.run.over = true;
-    this.#deps.finished({ lease: held.job.lease, change });
+    this.#deps.finished({ lease: held.job.lease, change, slot: held.slot });
   }
 
   /** The store has answered a settlement. Answers what is not held any more. */
   settled(settlement: Settlement, answer: WriteAnswer): Held | undefined {
-    const held = this.#held.get(settlement.lease.jobId);
-    const ours = held && sameAttempt(held.job.lease, settlement.lease) ? held : undefined;
+    const ours = this.#heldOf(settlement);
     if (ours) this.forget(ours);
     if (answer.is === "stale") this.rejected(answer.stale);
     else if (ours) this.tell(ours, settlement.change);
@@ -198,16 +199,16 @@ export class Runner {
 
   /** False: it was not held any more. */
   forget(held: Held): boolean {
-    return this.#held.get(held.run.id) === held && this.#held.delete(held.run.id);
+    return this.#held.remove(held);
   }
 
   /** A newer attempt of the same job was claimed here while an older one, fenced out as overdue, still runs: the older is over. */
   supersede(jobId: string): Held | undefined {
-    const former = this.#held.get(jobId);
+    const former = this.#held.find(jobId);
     if (!former) return undefined;
     former.run.abort("lease-lost", `job ${jobId} was fenced out and has a newer attempt`);
     former.run.over = true;
-    this.#held.delete(jobId);
+    this.#held.remove(former);
     return former;
   }
 
@@ -242,7 +243,7 @@ export class Runner {
     if (this.#over) return;
     this.checkTrust();
     const mono = this.#deps.clock.mono();
-    for (const held of this.#held.values()) {
+    for (const held of this.#held.all()) {
       if (held.settling) continue;
       if (mono >= held.giveUpMono) this.#giveUp(held);
       else if (mono >= held.deadlineMono && held.run.abortedBy === undefined) this.#overdue(held, mono);
@@ -265,7 +266,7 @@ export class Runner {
   }
 
   cancel(jobId: string): void {
-    const held = this.#held.get(jobId);
+    const held = this.#held.find(jobId);
     if (!held || held.settling || held.run.abortedBy !== undefined) return;
     held.giveUpMono = this.#deps.clock.mono() + held.kind.settings.graceMs;
     held.run.abort("cancelled", `job ${jobId} was cancelled`);
@@ -297,7 +298,7 @@ export class Runner {
     const lateMs = this.#deps.clock.mono() - this.#deps.trustedUntil();
     if (lateMs <= 0) return;
     let lost = 0;
-    for (const held of this.#held.values()) {
+    for (const held of this.#held.all()) {
       if (held.untrusted) continue;
       held.untrusted = true;
       held.run.abort("lease-lost", `worker ${this.#deps.worker} was silent for longer than its lease allows`);
@@ -309,12 +310,12 @@ export class Runner {
 
   /** Tells every handler to stop. */
   interruptAll(why: "shutdown" | "lease-lost", what: string): void {
-    for (const held of this.#held.values()) held.run.abort(why, what);
+    for (const held of this.#held.all()) held.run.abort(why, what);
   }
 
   /** Gives back what still runs, at no cost to the jobs. */
   releaseAll(reason: string): number {
-    const running = [...this.#held.values()].filter((held) => !held.settling);
+    const running = this.#held.all().filter((held) => !held.settling);
     for (const held of running) this.#settle(held, transitions.release(view(held), reason));
     return running.length;
   }
@@ -322,7 +323,7 @@ export class Runner {
   close(): void {
     this.#over = true;
     this.#ticker?.();
-    for (const held of this.#held.values()) held.run.over = true;
+    for (const held of this.#held.all()) held.run.over = true;
   }
 }
 

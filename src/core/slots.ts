@@ -4,8 +4,10 @@ import type { Room } from "./store.ts";
 export interface Concurrency {
   /** Most jobs in flight together. */
   readonly total: number;
-  /** Most in flight of one kind; a kind that is not named is limited by `total` only. */
+  /** Most in flight of one kind. */
   readonly perKind: ReadonlyMap<string, number>;
+  /** Most in flight of all kinds together that are not named in `perKind`; left out: `total` alone limits them. */
+  readonly others?: number;
 }
 
 export class Slots {
@@ -39,12 +41,14 @@ export class Slots {
     const total = Math.max(0, this.#concurrency.total - running);
     const inFlight = this.#unlimited ? this.#running : new Map(this.#running);
     if (!this.#unlimited) for (const { lease } of ending) inFlight.set(lease.kind, inFlight.get(lease.kind)! - 1);
+    const { perKind, others = Number.POSITIVE_INFINITY } = this.#concurrency;
+    const unnamed = this.#kinds.filter((kind) => !perKind.has(kind));
+    const ofOthers = this.#unlimited ? 0 : unnamed.reduce((sum, kind) => sum + (inFlight.get(kind) ?? 0), 0);
+    const shared = Math.max(0, Math.min(total, others - ofOthers));
     const kinds = this.#kinds.map((kind) => {
-      const limit = this.#concurrency.perKind.get(kind);
-      return {
-        kind,
-        room: limit === undefined ? total : Math.max(0, Math.min(total, limit - (inFlight.get(kind) ?? 0))),
-      };
+      const limit = perKind.get(kind);
+      if (limit !== undefined) return { kind, room: Math.max(0, Math.min(total, limit - (inFlight.get(kind) ?? 0))) };
+      return others === Number.POSITIVE_INFINITY ? { kind, room: shared } : { kind, room: shared, shares: true };
     });
     return { total, kinds: kinds.filter(({ room }) => room > 0), idle: running === 0 };
   }

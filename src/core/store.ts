@@ -11,6 +11,8 @@ import type { Death, WorkerRecord, WorkerRow } from "./liveness.ts";
 export interface Settlement {
   readonly lease: Lease;
   readonly change: Change;
+  /** The worker's own mark; stores do not look at it. */
+  readonly slot?: number;
 }
 
 /** The fence did not hold: what the row says now. Nothing was changed; the store has counted and recorded it. */
@@ -47,7 +49,8 @@ export type AttemptWrite =
 /** How many jobs a worker can take: of each kind at most `room`, `total` together. */
 export interface Room {
   readonly total: number;
-  readonly kinds: readonly { readonly kind: string; readonly room: number }[];
+  /** Kinds with `shares` have one room in common: `room` is what is left of it for all of them together. */
+  readonly kinds: readonly { readonly kind: string; readonly room: number; readonly shares?: boolean }[];
   /** True if nothing is in flight in the worker, so that it may take a job that must run alone. */
   readonly idle: boolean;
 }

@@ -4,11 +4,12 @@ import type { CallOff, Clock, Random } from "./clock.ts";
 import { ErrorCode, OutliveError, toStoredError } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import type { ClaimedJob, Enqueued } from "./job.ts";
-import { assertForm, type CommitForm } from "./commit.ts";
+import { assertForm, checkedEnqueue, type CommitForm } from "./commit.ts";
 import { encodeJson } from "./json.ts";
 import type { RunnableKind } from "./kind.ts";
 import type { Lease } from "./lease.ts";
-import { Runner, type Held } from "./runner.ts";
+import type { Held } from "./held-jobs.ts";
+import { Runner } from "./runner.ts";
 import { type Attempt, type DraftMaker, type RunHost, staleError } from "./run.ts";
 import { type Concurrency, Slots } from "./slots.ts";
 import type { AttemptWrite, BeatAnswer, Settlement, Stale, Store } from "./store.ts";
@@ -21,6 +22,8 @@ export interface WorkerDeps {
   readonly events: Emitter;
   readonly kinds: ReadonlyMap<string, RunnableKind>;
   readonly draft: DraftMaker;
+  /** Throws if the contract is not one of the program's own; left out: all are taken. */
+  readonly assertKnown?: (contract: { readonly name: string }) => void;
   /** Until when (monotonic) the worker may trust what it holds. */
   readonly trustedUntil: () => number;
   /** The row is not live any more. */
@@ -148,8 +151,9 @@ export class Worker implements RunHost {
    */
   compare(held: BeatAnswer["held"]): void {
     const strangers = new Set<string>();
+    const ours = this.#runner.ids();
     for (const { lease, counters } of held) {
-      if (this.#runner.has(lease.jobId)) continue;
+      if (ours.has(lease.jobId)) continue;
       const key = `${lease.jobId} ${lease.epoch} ${lease.fence}`;
       if (!this.#strangers.has(key) || this.#turning) {
         strangers.add(key);
@@ -207,12 +211,16 @@ export class Worker implements RunHost {
   }
 
   #took(job: ClaimedJob): void {
-    const former = this.#runner.supersede(job.lease.jobId);
-    if (former) this.#finished = this.#finished.filter(({ lease }) => lease.jobId !== job.lease.jobId);
-    this.#freed(former);
+    if (job.lease.fence > 1) this.#supersede(job.lease.jobId);
     this.#slots.took(job.kind);
     if (job.alone) this.#alone = true;
     this.#runner.begin(job, this);
+  }
+
+  #supersede(jobId: string): void {
+    const former = this.#runner.supersede(jobId);
+    if (former) this.#finished = this.#finished.filter(({ lease }) => lease.jobId !== jobId);
+    this.#freed(former);
   }
 
   #freed(held: Held | undefined): void {
@@ -233,7 +241,7 @@ export class Worker implements RunHost {
   /** Whether it was applied is not known: the same settlements are sent again, which is safe, and what is held is compared. */
   #storeFailed(settlements: readonly Settlement[], thrown: unknown): void {
     if (this.#over) return;
-    const ours = settlements.filter(({ lease }) => this.#runner.has(lease.jobId));
+    const ours = settlements.filter((settlement) => this.#runner.holds(settlement));
     this.#finished = [...ours, ...this.#finished];
     const retryInMs = Math.min(RETRY_MAX_MS, RETRY_MIN_MS * 2 ** Math.min(this.#failures++, 10));
     this.#deps.events.emit("store.failed", { doing: "settling and claiming", error: toStoredError(thrown), retryInMs });
@@ -293,7 +301,11 @@ export class Worker implements RunHost {
     // From here on neither the deadline nor a shutdown ends the attempt: the transaction does, one way or the other.
     held.settling = true;
     const { answer, value } = await store
-      .commit({ lease: run.job.lease, change }, body as (tx: unknown) => unknown, encode)
+      .commit(
+        { lease: run.job.lease, change },
+        checkedEnqueue(body as (tx: unknown) => unknown, this.#deps.assertKnown ?? (() => {})),
+        encode,
+      )
       .catch((thrown: unknown) => {
         held.settling = false;
         throw thrown;

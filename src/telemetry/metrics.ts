@@ -7,6 +7,7 @@ import {
   register,
   type Registry,
 } from "prom-client";
+import type { EngineEvent } from "../core/events.ts";
 import { type MeasuredProcess, processMetrics } from "./process-metrics.ts";
 import { type MeasuredStore, storeMetrics } from "./store-metrics.ts";
 
@@ -20,13 +21,15 @@ export interface MetricsOptions {
   readonly only?: "process" | "store";
   /** Deaths before this instant (ms) are left out of the times to detect and to resume. Default: now. */
   readonly incidentsSince?: number;
+  /** What `onEvent` of `open` heard before: the recovery that `open` runs itself. Default: none. */
+  readonly early?: readonly EngineEvent[];
 }
 
 /** Registers the metrics of an engine. Answers how to take them out again. */
 export function attachMetrics(engine: Measured, options: MetricsOptions = {}): () => void {
-  const { registry = register, only, incidentsSince = Date.now() } = options;
+  const { registry = register, only, incidentsSince = Date.now(), early } = options;
   const detach = [
-    only === "store" ? () => {} : processMetrics(engine, registry),
+    only === "store" ? () => {} : processMetrics(engine, registry, early),
     only === "process" ? () => {} : storeMetrics(engine, registry, incidentsSince),
   ];
   return () => {

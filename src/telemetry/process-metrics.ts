@@ -1,7 +1,7 @@
 // What happened in this process, counted from the engine's events. Nothing is stored and nothing is asked of the store but its
 // own numbers about group commits.
 import { Counter, Histogram, type Registry } from "prom-client";
-import type { EventName, Listener } from "../core/events.ts";
+import type { EngineEvent, EventName, Listener } from "../core/events.ts";
 import type { StoreHealth } from "../core/store.ts";
 
 export interface MeasuredProcess {
@@ -12,7 +12,12 @@ export interface MeasuredProcess {
 const ATTEMPT_SECONDS = [0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600];
 const RECOVERY_SECONDS = [0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 120];
 
-export function processMetrics(engine: MeasuredProcess, registry: Registry): () => void {
+/** `early`: what was told before anybody could listen by name, by the recovery of `open` itself. It is counted too. */
+export function processMetrics(
+  engine: MeasuredProcess,
+  registry: Registry,
+  early: readonly EngineEvent[] = [],
+): () => void {
   const names: string[] = [];
   const counter = <Label extends string = never>(
     name: string,
@@ -32,11 +37,13 @@ export function processMetrics(engine: MeasuredProcess, registry: Registry): () 
     return new Histogram({ name, help, buckets, labelNames, registers: [registry] });
   };
 
-  const stop = [
-    ...attempts(engine, counter, histogram),
-    ...deaths(engine, counter, histogram),
-    ...troubles(engine, counter),
-  ];
+  const heard: { readonly name: EventName; readonly listener: Listener<never> }[] = [];
+  const on: On = (name, listener) => {
+    heard.push({ name, listener });
+    return engine.on(name, listener);
+  };
+  const stop = [...attempts(on, counter, histogram), ...deaths(on, counter, histogram), ...troubles(on, counter)];
+  for (const event of early) for (const { name, listener } of heard) if (name === event.name) listener(event as never);
   names.push(...groupCommits(engine, registry));
   return () => {
     for (const unhear of stop) unhear();
@@ -44,6 +51,7 @@ export function processMetrics(engine: MeasuredProcess, registry: Registry): () 
   };
 }
 
+type On = MeasuredProcess["on"];
 type MakeCounter = <Label extends string = never>(name: string, help: string, ...labels: Label[]) => Counter<Label>;
 type MakeHistogram = <Label extends string>(
   name: string,
@@ -52,7 +60,7 @@ type MakeHistogram = <Label extends string>(
   ...labels: Label[]
 ) => Histogram<Label>;
 
-function attempts(engine: MeasuredProcess, counter: MakeCounter, histogram: MakeHistogram): (() => void)[] {
+function attempts(on: On, counter: MakeCounter, histogram: MakeHistogram): (() => void)[] {
   const claims = counter("outlive_claims_total", "Jobs taken by workers", "kind");
   const ended = counter("outlive_attempts_total", "Attempts that ended, by how", "kind", "outcome");
   const seconds = histogram("outlive_attempt_duration_seconds", "How long attempts ran", ATTEMPT_SECONDS, "kind");
@@ -61,8 +69,8 @@ function attempts(engine: MeasuredProcess, counter: MakeCounter, histogram: Make
   const retries = counter("outlive_retries_total", "Attempts that failed or timed out and will be made again", "kind");
   const dead = counter("outlive_dead_total", "Jobs that ended dead", "kind");
   return [
-    engine.on("job.claimed", ({ kind }) => claims.inc({ kind })),
-    engine.on("attempt.ended", ({ kind, outcome, to, durationMs }) => {
+    on("job.claimed", ({ kind }) => claims.inc({ kind })),
+    on("attempt.ended", ({ kind, outcome, to, durationMs }) => {
       ended.inc({ kind, outcome });
       seconds.observe({ kind }, durationMs / 1_000);
       if (outcome === "failed") errors.inc({ kind });
@@ -70,13 +78,13 @@ function attempts(engine: MeasuredProcess, counter: MakeCounter, histogram: Make
       if (to === "queued" && (outcome === "failed" || outcome === "timed-out")) retries.inc({ kind });
     }),
     // Fenced out by somebody else: its own worker did not do it, so no `attempt.ended` comes.
-    engine.on("job.overdue", ({ kind, fencedOut }) => fencedOut && timeouts.inc({ kind })),
-    engine.on("job.dead", ({ kind }) => dead.inc({ kind })),
-    engine.on("job.recovered", ({ kind, decision, success }) => success && decision === "fail" && dead.inc({ kind })),
+    on("job.overdue", ({ kind, fencedOut }) => fencedOut && timeouts.inc({ kind })),
+    on("job.dead", ({ kind }) => dead.inc({ kind })),
+    on("job.recovered", ({ kind, decision, success }) => success && decision === "fail" && dead.inc({ kind })),
   ];
 }
 
-function deaths(engine: MeasuredProcess, counter: MakeCounter, histogram: MakeHistogram): (() => void)[] {
+function deaths(on: On, counter: MakeCounter, histogram: MakeHistogram): (() => void)[] {
   const incidents = counter("outlive_incidents_total", "Deaths of workers that were found", "how");
   const recoveries = counter("outlive_recoveries_total", "Recovery passes that found a death");
   const seconds = histogram("outlive_recovery_duration_seconds", "How long those passes took", RECOVERY_SECONDS);
@@ -87,19 +95,19 @@ function deaths(engine: MeasuredProcess, counter: MakeCounter, histogram: MakeHi
   const crashes = counter("outlive_crashes_total", "Jobs that were in flight when their worker died", "kind");
   const quarantined = counter("outlive_quarantined_total", "Jobs that were quarantined", "kind");
   return [
-    engine.on("worker.gone", ({ how }) => incidents.inc({ how })),
-    engine.on("recovery.completed", ({ incidents: found, durationMs }) => {
+    on("worker.gone", ({ how }) => incidents.inc({ how })),
+    on("recovery.completed", ({ incidents: found, durationMs }) => {
       if (found.length === 0) return;
       recoveries.inc();
       seconds.observe(durationMs / 1_000);
     }),
-    engine.on("recovery.failed", () => failed.inc()),
-    engine.on("job.recovered", ({ kind, success }) => (success ? crashes.inc({ kind }) : failed.inc())),
-    engine.on("job.quarantined", ({ kind }) => quarantined.inc({ kind })),
+    on("recovery.failed", () => failed.inc()),
+    on("job.recovered", ({ kind, success }) => (success ? crashes.inc({ kind }) : failed.inc())),
+    on("job.quarantined", ({ kind }) => quarantined.inc({ kind })),
   ];
 }
 
-function troubles(engine: MeasuredProcess, counter: MakeCounter): (() => void)[] {
+function troubles(on: On, counter: MakeCounter): (() => void)[] {
   const stale = counter(
     "outlive_stale_writes_total",
     "Writes refused because the attempt did not own its job any more",
@@ -112,12 +120,12 @@ function troubles(engine: MeasuredProcess, counter: MakeCounter): (() => void)[]
   const blocked = counter("outlive_blocked_total", "Times the main loop stood still for more than a second");
   return [
     // The first word only: the name of a step is the user's, and a label must not grow without limit.
-    engine.on("write.rejected", ({ tried }) => stale.inc({ tried: tried.split(" ", 1)[0]! })),
-    engine.on("heartbeat.failed", () => heartbeats.inc()),
-    engine.on("store.failed", () => store.inc()),
-    engine.on("lease.lost", () => leases.inc()),
-    engine.on("worker.disowned", () => disowned.inc()),
-    engine.on("worker.blocked", () => blocked.inc()),
+    on("write.rejected", ({ tried }) => stale.inc({ tried: tried.split(" ", 1)[0]! })),
+    on("heartbeat.failed", () => heartbeats.inc()),
+    on("store.failed", () => store.inc()),
+    on("lease.lost", () => leases.inc()),
+    on("worker.disowned", () => disowned.inc()),
+    on("worker.blocked", () => blocked.inc()),
   ];
 }
 

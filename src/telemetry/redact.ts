@@ -6,7 +6,7 @@ const SECRET_KEY =
 const HIDDEN = "[redacted]";
 const MAX_DEPTH = 6;
 
-/** The same data without its secrets. Never throws, never changes what it is given. */
+/** The same data without its secrets; what it is given is not changed. */
 export function redact(value: unknown, depth = 0): unknown {
   if (typeof value === "string") return redactText(value);
   if (typeof value !== "object" || value === null) return typeof value === "bigint" ? String(value) : value;

@@ -22,8 +22,7 @@ export function jsonWriter(options: WriterOptions = {}): Logger {
   const { write = toStderr, now = Date.now, who = {} } = options;
   const line = (level: Level, message: string, data: object = {}): void => {
     const fact = { time: new Date(now()).toISOString(), level, message: redactText(message), ...who };
-    const { time: _, level: __, message: ___, ...rest } = redact(data) as Record<string, unknown>;
-    write(`${stringify({ ...fact, ...rest }) ?? stringify(fact)}\n`);
+    write(`${withData(fact, data) ?? JSON.stringify(fact)}\n`);
   };
   return logger(line);
 }
@@ -58,10 +57,10 @@ function oneLine(text: string): string {
   });
 }
 
-/** Undefined if the data can't be JSON: the fact itself is written all the same. */
-function stringify(value: unknown): string | undefined {
+/** Undefined if the data can't be read or be JSON: the fact itself is written all the same. */
+function withData(fact: object, data: object): string | undefined {
   try {
-    return JSON.stringify(value);
+    return JSON.stringify({ ...fact, ...(redact(data) as object), ...fact });
   } catch {
     return undefined;
   }

@@ -36,7 +36,7 @@ function attempt(job: Partial<ClaimedJob> = {}, host: Partial<RunHost> = {}) {
     commit: () => Promise.resolve("committed"),
     checkTrust: () => void told.push("checkTrust"),
     touched: () => void told.push("touched"),
-    draft: (_kind, _input, _options, id) => ({ id }) as JobDraft,
+    draft: (_kind, input, _options, idSeed) => ({ id: idSeed(String(input)).replaceAll("\0", "/") }) as JobDraft,
     logged: (_job, message) => void told.push(`logged ${message}`),
     ...host,
   });
@@ -221,14 +221,13 @@ test("a log line is told and kept, without NUL and cut at 8,192 characters", asy
   assert.ok(told.includes("logged a\\0b"));
 });
 
-test("children get ids that are the same in every attempt, in the order of their calls", async () => {
+test("children get ids of their content that are the same in every attempt, whatever was replayed before them", async () => {
   const first = attempt();
   const again = attempt({ lease: aLease({ fence: 2 }) });
-  for (const { run } of [first, again]) {
-    assert.deepEqual(await run.enqueue({} as never, 1 as never), { id: "job-1/1", created: true });
-    assert.deepEqual(await run.enqueue({} as never, 1 as never), { id: "job-1/2", created: true });
-  }
-  assert.deepEqual(first.writes, again.writes);
+  assert.deepEqual(await first.run.enqueue({} as never, "a" as never), { id: "job-1/a/1", created: true });
+  assert.deepEqual(await first.run.enqueue({} as never, "b" as never), { id: "job-1/b/1", created: true });
+  assert.deepEqual(await first.run.enqueue({} as never, "b" as never), { id: "job-1/b/2", created: true });
+  assert.deepEqual(await again.run.enqueue({} as never, "b" as never), { id: "job-1/b/1", created: true });
 });
 
 test("a refused write throws what the store says and aborts the signal", async () => {

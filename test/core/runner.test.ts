@@ -1,7 +1,7 @@
 // Holds the way from a claimed job to its settlement: input, handler, result, deadlines, cancels, lost leases.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { TerminalError } from "../../src/core/errors.ts";
+import { ErrorCode, OutliveError, TerminalError } from "../../src/core/errors.ts";
 import type { ClaimedJob } from "../../src/core/job.ts";
 import type { RunnableKind } from "../../src/core/kind.ts";
 import type { Attempt, Run, RunHost } from "../../src/core/run.ts";
@@ -96,7 +96,7 @@ test("an input that is not JSON or does not fit the schema kills the job without
   const notJson = runner({ handler });
   notJson.begin({ input: "{" });
   assert.match(notJson.ends()[0]!, /^refuse dead: its stored input was refused: The input of job job-1 is stored as/);
-  const misfit = new Error("n: expected number");
+  const misfit = new OutliveError(ErrorCode.inputInvalid, "n: expected number", "");
   for (const parse of [
     () => {
       throw misfit;
@@ -108,6 +108,13 @@ test("an input that is not JSON or does not fit the schema kills the job without
     await clock.settle();
     assert.deepEqual(ends(), ["refuse dead: its stored input was refused: n: expected number"]);
   }
+});
+
+test("a schema that fails in another way is an error of this attempt, not the end of the job", async () => {
+  const { clock, ends, begin } = runner({ parse: () => Promise.reject(new Error("no connection")) });
+  begin();
+  await clock.settle();
+  assert.match(ends()[0]!, /^fail queued: error 1 of \d+: no connection/);
 });
 
 test("a handler that throws fails the attempt with the kind's backoff, whatever it threw", async () => {
@@ -191,7 +198,7 @@ test("a job is held until its settlement is durable", async () => {
   begin();
   await clock.settle();
   assert.equal(running.heldCount, 1);
-  assert.equal(running.has("job-1"), true);
+  assert.equal(running.holds(settled[0]!), true);
   assert.deepEqual(events.names(), []);
   const freed = running.settled(settled[0]!, APPLIED);
   assert.equal(freed?.job.lease.jobId, "job-1");

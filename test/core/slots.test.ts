@@ -45,6 +45,19 @@ test("a kind's own limit counts what runs of it, and a kind without one is limit
   assert.deepEqual(slots.room(1).kinds, kinds(["mail", 1], ["report", 1], ["sync", 5]));
 });
 
+test("kinds without a limit of their own share one, and say so", () => {
+  const slots = new Slots({ total: 12, perKind: new Map([["mail", 2]]), others: 10 }, KINDS);
+  slots.took("report");
+  slots.took("report");
+  slots.took("sync");
+  const shares = { room: 7, shares: true };
+  assert.deepEqual(slots.room(3).kinds, [
+    { kind: "mail", room: 2 },
+    { kind: "report", ...shares },
+    { kind: "sync", ...shares },
+  ]);
+});
+
 test("a kind's limit never promises more than the total has left", () => {
   const slots = new Slots({ total: 4, perKind: new Map([["mail", 3]]) }, KINDS);
   assert.deepEqual(slots.room(3).kinds, kinds(["mail", 1], ["report", 1], ["sync", 1]));

@@ -23,6 +23,7 @@ export class Child {
   readonly exited: Promise<{ code: number | null; signal: NodeJS.Signals | null }>;
   readonly #heard = new Set<() => void>();
   #stderr = "";
+  #ended = false;
 
   constructor(process: ChildProcess) {
     this.process = process;
@@ -31,10 +32,15 @@ export class Child {
       this.facts.push(fact as Fact);
       for (const hear of this.#heard) hear();
     });
+    // What the child said last may arrive after its end: it has ended when the channel is closed, too.
+    const disconnected = new Promise<void>((resolve) => process.once("disconnect", resolve));
     this.exited = new Promise((resolve) => {
       process.on("exit", (code, signal) => {
         resolve({ code, signal });
-        for (const hear of this.#heard) hear();
+        void disconnected.then(() => {
+          this.#ended = true;
+          for (const hear of this.#heard) hear();
+        });
       });
     });
   }
@@ -57,8 +63,7 @@ export class Child {
       const hear = (): void => {
         const fact = this.facts.find(is);
         if (fact) done(null, fact);
-        else if (this.process.exitCode !== null || this.process.signalCode !== null)
-          done(new Error(`the child ended before: ${what}\n${this.#stderr}`));
+        else if (this.#ended) done(new Error(`the child ended before: ${what}\n${this.#stderr}`));
       };
       const done = (error: Error | null, fact?: Fact): void => {
         clearTimeout(timer);

@@ -24,16 +24,17 @@ const engine = await open(url!, {
 });
 tell("open");
 if (!recoverOnly) {
-  const worker = await engine.start({
+  // Jobs may run before `start` resolves: whoever wants to be told to stop listens first.
+  const starting = engine.start({
     concurrency,
     ...(only ? { only: jobs.filter(({ name }) => only.includes(name)) } : {}),
   });
-  tell("working", { worker: worker.id });
   process.on("SIGTERM", () => {
-    void worker.stop({ graceMs: 5_000 }).then(async () => {
-      await engine.close();
+    void starting
+      .then((worker) => worker.stop({ grace: "5s" }))
+      .then(() => engine.close())
       // What a handler left behind (a timer) must not keep the process.
-      process.send?.({ fact: "stopped" }, () => process.exit(0));
-    });
+      .then(() => process.send?.({ fact: "stopped" }, () => process.exit(0)));
   });
+  tell("working", { worker: (await starting).id });
 }

@@ -1,12 +1,13 @@
 // `outlive enqueue KIND JSON`: one job, by the name of its kind.
 import { text } from "node:stream/consumers";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import { instant, wholeNumber } from "../flags.ts";
 import type { Duration } from "../../core/duration.ts";
+import { MAX_PRIORITY } from "../../core/enqueue.ts";
+import { instant, wholeNumber } from "../flags.ts";
+import { jsonFault } from "../json-fault.ts";
 import type { Register } from "../main.ts";
 import { noSuchKind } from "../not-found.ts";
 import { printable } from "../terminal.ts";
-import { cut } from "../words.ts";
 
 interface Flags {
   readonly priority?: number;
@@ -22,7 +23,7 @@ export const register: Register = (program, run) => {
     .argument("<kind>", "the kind of the job")
     .argument("<json>", "its input as JSON, or - to read it from stdin")
     .description("add a job; its id is the answer")
-    .option("--priority <number>", "higher runs first (default 0)", wholeNumber(-1_000_000, 1_000_000))
+    .option("--priority <number>", "higher runs first (default 0)", wholeNumber(-MAX_PRIORITY, MAX_PRIORITY))
     .option("--delay <duration>", 'run it that much later: "30s", "5m"')
     .option("--run-at <instant>", "run it at this instant of ISO 8601", instant)
     .option("--dedupe-key <key>", "add nothing while an unfinished job of the kind holds this key")
@@ -51,23 +52,22 @@ export const register: Register = (program, run) => {
 };
 
 /** Invalid JSON is a usage error that shows where. */
-export function parseInput(given: string): unknown {
+function parseInput(given: string): unknown {
   try {
     return JSON.parse(given);
   } catch (thrown) {
-    const message = (thrown as Error).message.replace(/ in JSON at position.*$/s, "").replace(/, ("|\.\.\.).*$/s, "");
-    const position = /at position (\d+)/.exec((thrown as Error).message)?.[1];
-    const at = position === undefined ? given.length : Number(position);
-    const lines = given.slice(0, at).split("\n");
-    const line = given.split("\n")[lines.length - 1] ?? "";
-    const column = lines.at(-1)!.length;
-    const from = Math.max(0, column - 40);
-    const shown = cut(printable(line.slice(from)), 78);
+    const at = jsonFault(given) ?? given.length;
+    const before = given.slice(0, at).split("\n");
+    const column = before.at(-1)!.length;
+    const from = Math.max(0, column - 60);
+    const line = given.split("\n")[before.length - 1]!.slice(from, column + 20);
+    const place = `line ${before.length}, column ${column + 1}`;
     throw new OutliveError(
       ErrorCode.optionInvalid,
-      `The input is not JSON: ${message} at line ${lines.length}, column ${column + 1}:\n  ${shown}\n  ${" ".repeat(column - from)}^\n`,
+      `The input is not JSON at ${place}:\n  ${printable(line).replaceAll("\t", " ")}\n  ${" ".repeat(column - from)}^\n`,
       `Quote it for the shell, for instance '{"to":"a@b.c"}', or pipe it in: outlive enqueue KIND - < input.json`,
-      { line: lines.length, column: column + 1 },
+      { line: before.length, column: column + 1 },
+      { cause: thrown },
     );
   }
 }

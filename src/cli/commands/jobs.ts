@@ -30,9 +30,8 @@ export const register: Register = (program, run) => {
           return;
         }
         await watch(terminal, async ({ columns, rows }) => {
-          // The head, and the line about what follows.
-          const page = await look(engine, flags, Math.max(1, Math.min(flags.limit, rows - 3)));
-          return terminal.json ? [JSON.stringify(page)] : pageLines(page, flags, { ...terminal, columns });
+          const page = await look(engine, flags, Math.max(1, Math.min(flags.limit, rows - 1)));
+          return terminal.json ? [JSON.stringify(page)] : tableOf(page, { ...terminal, columns });
         });
       }),
     );
@@ -44,11 +43,16 @@ async function look(engine: Engine, flags: Flags, limit: number): Promise<ListPa
   return page;
 }
 
-function pageLines({ jobs, next }: ListPage, flags: Flags, terminal: Terminal): string[] {
-  const lines = jobs.length === 0 && next === null ? ["No such jobs."] : jobLines(jobs, terminal, Date.now());
-  if (next === null) return lines;
-  const more = jobs.length < flags.limit ? "Not all were looked through yet" : "There are more";
-  return [...lines, "", terminal.style("dim", `${more}: ${sameAgain(flags, next)}`)];
+function pageLines(page: ListPage, flags: Flags, terminal: Terminal): string[] {
+  const lines = tableOf(page, terminal);
+  if (page.next === null) return lines;
+  const more = page.jobs.length < flags.limit ? "Not all were looked through yet" : "There are more";
+  return [...lines, "", terminal.style("dim", `${more}: ${sameAgain(flags, page.next)}`)];
+}
+
+function tableOf({ jobs, next }: ListPage, terminal: Terminal): string[] {
+  if (jobs.length > 0) return jobLines(jobs, terminal, Date.now());
+  return [next === null ? "No such jobs." : "None so far."];
 }
 
 function sameAgain(flags: Flags, after: string): string {

@@ -5,6 +5,7 @@ import { DEFAULT_GRACE, engineSettings } from "../../config.ts";
 import type { LoadedConfig } from "../../config-file.ts";
 import { type Duration, durationMs } from "../../core/duration.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import type { EngineEvent } from "../../core/events.ts";
 import type { Engine } from "../../engine.ts";
 import { jsonWriter, type Logger, prettyWriter } from "../../log.ts";
 import { open } from "../../open.ts";
@@ -68,14 +69,18 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
   };
   const address = flags.http === undefined ? null : parseAddress(flags.http);
   const { times } = engineSettings(config.engine);
-  const engine = await open(config.store, { ...config.engine, logger: log });
+  const early: EngineEvent[] = [];
+  let opening = true;
+  const onEvent = (event: EngineEvent): void => void (opening && early.push(event));
+  const engine = await open(config.store, { ...config.engine, logger: log, onEvent });
+  opening = false;
   try {
     const { FleetMetrics } = address ? await import("../supervisor/fleet-metrics.ts") : { FleetMetrics: null };
-    const metrics = FleetMetrics && new FleetMetrics(engine);
+    const metrics = FleetMetrics && new FleetMetrics(engine, early);
     const supervisor = new Supervisor(engine, log, {
       processes: flags.processes,
       order,
-      execArgv: execArgv(flags.import),
+      execArgv: execArgv(flags["import"]),
       times,
       watchGraceMs: durationMs((flags.grace ?? WATCH_GRACE) as Duration, "--grace"),
       metrics,

@@ -1,6 +1,7 @@
 // The metrics of all worker processes as one: what the living say now, what the dead had said last, and the supervisor's own, which
 // alone reads the store.
 import { Registry } from "prom-client";
+import type { EngineEvent } from "../../core/events.ts";
 import type { Engine } from "../../engine.ts";
 import { aggregatedText, attachMetrics, lasting, type MetricsSnapshot } from "../../metrics.ts";
 import type { Child } from "./child.ts";
@@ -9,8 +10,9 @@ export class FleetMetrics {
   readonly #own = new Registry();
   #ofTheDead: readonly MetricsSnapshot[] = [];
 
-  constructor(engine: Engine) {
-    attachMetrics(engine, { registry: this.#own });
+  /** `early`: what the supervisor's own open told. */
+  constructor(engine: Engine, early: readonly EngineEvent[]) {
+    attachMetrics(engine, { registry: this.#own, early });
   }
 
   /** Its last word stays in the sums. */

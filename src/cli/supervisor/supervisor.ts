@@ -69,7 +69,7 @@ export class Supervisor {
     process.on("SIGTERM", signalled).on("SIGINT", signalled);
     await this.#modules?.start();
     const looks = [
-      this.#repeat(Math.min(1_000, times.leaseMs / 8), () => this.#look()),
+      this.#repeat(Math.min(5_000, times.leaseMs / 8), () => this.#look()),
       this.#repeat(Math.min(times.heartbeatMs, times.leaseMs / 4), () => this.#recover()),
     ];
     try {

@@ -2,6 +2,7 @@
 // when its supervisor is gone. It never outlives its order: whatever a handler left behind, it exits.
 import { registerHooks } from "node:module";
 import { fileURLToPath } from "node:url";
+import type { EngineEvent } from "../../core/events.ts";
 import type { Engine } from "../../engine.ts";
 import { jsonWriter, prettyWriter } from "../../log.ts";
 import type { MetricsSnapshot } from "../../metrics.ts";
@@ -48,8 +49,12 @@ class WorkerProcess {
     if (this.#graceMs !== undefined) return this.#leave();
     const write = order.log === "json" ? jsonWriter : prettyWriter;
     const logger = write({ who: { place: order.place }, colours: order.colours });
-    this.#engine = await open(order.store, { ...order.engine, jobs, logger });
-    if (order.metrics) this.#snapshot = await measure(this.#engine);
+    const early: EngineEvent[] = [];
+    let opening = true;
+    const onEvent = (event: EngineEvent): void => void (opening && order.metrics && early.push(event));
+    this.#engine = await open(order.store, { ...order.engine, jobs, logger, onEvent });
+    if (order.metrics) this.#snapshot = await measure(this.#engine, early);
+    opening = false;
     if (this.#graceMs !== undefined) return this.#leave();
     const worker = await this.#engine.start({
       ...(order.only ? { only: order.only.map((name) => ({ name })) } : {}),
@@ -63,7 +68,7 @@ class WorkerProcess {
   }
 
   async #leave(): Promise<void> {
-    await this.#worker?.stop({ graceMs: this.#graceMs! });
+    await this.#worker?.stop({ grace: `${this.#graceMs!}ms` });
     const snapshot = await this.#snapshot();
     await this.#engine?.close();
     say({ outlive: "stopped", snapshot }, () => exit(0));
@@ -77,10 +82,10 @@ class WorkerProcess {
 }
 
 /** Loaded only when it is wanted: it costs memory. */
-async function measure(engine: Engine): Promise<() => Promise<MetricsSnapshot>> {
+async function measure(engine: Engine, early: readonly EngineEvent[]): Promise<() => Promise<MetricsSnapshot>> {
   const [{ Registry }, { attachMetrics }] = await Promise.all([import("prom-client"), import("../../metrics.ts")]);
   const registry = new Registry();
-  attachMetrics(engine, { registry, only: "process" });
+  attachMetrics(engine, { registry, only: "process", early });
   return () => registry.getMetricsAsJSON();
 }
 
@@ -120,3 +125,5 @@ process.on("SIGTERM", () => worker.stop());
 process.on("SIGINT", () => {});
 // The supervisor reads stderr. If it is gone, writing there must not be what ends us before we have drained.
 for (const stream of [process.stdout, process.stderr]) stream.on("error", () => {});
+// The same for a handler that sends something over the channel of a supervisor that is gone.
+process.on("error", () => {});

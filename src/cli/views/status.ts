@@ -3,23 +3,24 @@ import { humanMs } from "../../core/duration.ts";
 import { type Cell, type Column, grid, type Ink, type Pen } from "../grid.ts";
 import type { Known, KnownWorker } from "../known-worker.ts";
 import type { KindStatus, Status } from "../survey.ts";
-import { ago, bytes, count, cut, oneLine, orDash, stamp, thousands } from "../words.ts";
+import { ago, bytes, count, cut, oneLine, stamp, thousands } from "../words.ts";
 
-/** How many lines there are room for; without a limit everything is shown. */
+/** At most `rows` lines: the tables keep what matters most, and the advice what is most urgent. */
 export function statusLines(status: Status, pen: Pen, rows = Number.POSITIVE_INFINITY): string[] {
-  const advice = adviceLines(status, pen, rows);
   const head = [headline(status, pen), storeLine(status, pen)];
-  const incidents = incidentLines(status, pen).slice(0, rows < 30 ? 4 : undefined);
-  // Each table has a blank line and its head above it.
-  const room = rows - head.length - advice.length - incidents.length - 4;
-  const forWorkers = Math.max(1, Math.min(status.workers.length, Math.floor(room / 2)));
-  const forKinds = Math.max(1, room - forWorkers);
+  const incidents = incidentLines(status, pen, rows < 20 ? 0 : rows < 30 ? 1 : status.incidents.length);
+  // Each of the two tables has a blank line and its head above it.
+  const room = rows - head.length - incidents.length - 4;
+  const leastKinds = Math.min(status.kinds.length, Math.max(3, Math.floor(rows / 5)));
+  const leastWorkers = Math.min(status.workers.length, Math.max(2, Math.floor(rows / 8)));
+  const advice = adviceLines(status, pen, room - leastKinds - leastWorkers);
+  const forKinds = Math.min(Math.max(1, status.kinds.length), room - advice.length - leastWorkers);
   return [
     ...head,
     "",
     ...kindLines(status, pen, forKinds),
     "",
-    ...workerLines(status.workers, pen, Math.max(forWorkers, room - Math.min(status.kinds.length, forKinds))),
+    ...workerLines(status.workers, pen, room - advice.length - forKinds),
     ...incidents,
     ...advice,
   ];
@@ -44,7 +45,8 @@ function storeLine({ store }: Status, pen: Pen): string {
     ...(durability === undefined ? [] : [`durability ${String(durability)}`]),
     ...(journalMode === undefined ? [] : [`journal ${String(journalMode)}`]),
   ].join(", ");
-  return `store ${health}  ${pen.style("dim", oneLine(`${String(path ?? "")}  ${facts}`, pen.isTty ? pen.columns - 12 : undefined))}`;
+  const where = oneLine(String(path ?? ""), pen.isTty ? Math.max(10, pen.columns - facts.length - 20) : undefined);
+  return `store ${health}  ${pen.style("dim", `${where}  ${facts}`)}`;
 }
 
 const KIND_COLUMNS: readonly Column[] = [
@@ -71,7 +73,7 @@ function kindLines({ kinds }: Status, pen: Pen, room: number): string[] {
     kind.oldestReadyMs === null ? faint("-") : humanMs(kind.oldestReadyMs),
     amount(kind.delayed),
     amount(kind.running, "green"),
-    kind.perSecond === null ? faint("-") : perSecond(kind.perSecond),
+    kind.perSecond === null || kind.perSecond === 0 ? faint("-") : perSecond(kind.perSecond),
     amount(kind.dead, "yellow"),
     amount(kind.quarantined, "red"),
   ]);
@@ -99,7 +101,7 @@ function faint(text: string): Cell {
 }
 
 function perSecond(value: number): string {
-  return value >= 10 || value === 0 ? thousands(Math.round(value)) : value.toFixed(1);
+  return value >= 10 ? thousands(Math.round(value)) : value.toFixed(1);
 }
 
 const INK_OF_KNOWN: Readonly<Record<Known, Ink>> = {
@@ -144,47 +146,46 @@ export function knownCell(known: Known): Cell {
   return { text: known, ink: INK_OF_KNOWN[known] };
 }
 
-function incidentLines({ incidents, at }: Status, pen: Pen): string[] {
+function incidentLines({ incidents, at }: Status, pen: Pen, most: number): string[] {
   if (incidents.length === 0) return [];
-  const rows = incidents.map(({ id, worker, how, detectedAt, completedAt, jobCount }): Cell[] => [
-    id,
-    ago(at - detectedAt),
-    `${worker} ${how}`,
-    thousands(jobCount),
-    completedAt === null ? { text: "not finished", ink: "yellow" } : `in ${humanMs(completedAt - detectedAt)}`,
-  ]);
-  return [
-    "",
-    ...grid(
-      pen,
-      [
-        { title: "INCIDENT" },
-        { title: "WHEN", align: "right" },
-        { title: "DEATH", shrinkTo: 16 },
-        { title: "JOBS", align: "right" },
-        { title: "RECOVERED", align: "right" },
-      ],
-      rows,
-    ),
+  const rows = incidents
+    .slice(0, most)
+    .map(({ id, worker, how, detectedAt, completedAt, jobCount }): Cell[] => [
+      id,
+      ago(at - detectedAt),
+      worker,
+      how,
+      thousands(jobCount),
+      completedAt === null ? { text: "not finished", ink: "yellow" } : `in ${humanMs(completedAt - detectedAt)}`,
+    ]);
+  const columns: readonly Column[] = [
+    { title: "INCIDENT" },
+    { title: "WHEN", align: "right" },
+    { title: "WORKER", shrinkTo: 12 },
+    { title: "HOW" },
+    { title: "JOBS", align: "right" },
+    { title: "RECOVERED", align: "right" },
   ];
+  return ["", ...grid(pen, columns, rows)];
 }
 
-function adviceLines({ advice }: Status, pen: Pen, rows: number): string[] {
+/** The most urgent that fit, at least one. */
+function adviceLines({ advice }: Status, pen: Pen, room: number): string[] {
   if (advice.length === 0) return [];
-  const most = rows === Number.POSITIVE_INFINITY ? advice.length : Math.max(2, Math.floor((rows - 10) / 3));
   const width = pen.isTty ? pen.columns - 3 : Number.POSITIVE_INFINITY;
-  return [
-    "",
-    pen.style("dim", "WHAT TO DO NEXT"),
-    ...advice
-      .slice(0, most)
-      .flatMap(({ needsPerson, text, next }) => [
-        `${needsPerson ? pen.style("red", "!") : pen.style("yellow", "-")} ${wrap(oneLine(text), width).join("\n  ")}`,
-        `  ${pen.style("cyan", wrap(orDash(next), width).join("\n  "))}`,
-      ])
-      .flatMap((lines) => lines.split("\n")),
-    ...rest(advice.length - most, "more", pen),
-  ];
+  const lines = ["", pen.style("dim", "WHAT TO DO NEXT")];
+  for (const [i, { needsPerson, text, next }] of advice.entries()) {
+    const mark = needsPerson ? pen.style("red", "!") : pen.style("yellow", "-");
+    const item = [
+      ...wrap(oneLine(text), width).map((line, n) => `${n === 0 ? mark : " "} ${line}`),
+      ...wrap(oneLine(next), width).map((line) => `  ${pen.style("cyan", line)}`),
+    ];
+    const last = i === advice.length - 1;
+    if (i > 0 && lines.length + item.length + (last ? 0 : 1) > room)
+      return [...lines, ...rest(advice.length - i, "more", pen)];
+    lines.push(...item);
+  }
+  return lines;
 }
 
 /** Broken at spaces, so that a command is cut nowhere. */

@@ -47,9 +47,9 @@ export interface Claims {
 export function claimReady(db: Database, kinds: Kinds, worker: Claimant, room: Room, now: number): Claims {
   if (room.total === 0 || room.kinds.length === 0) return { claimed: [], reserved: false };
   const paused = kinds.paused();
-  const open = room.kinds.flatMap(({ kind, room: most }) => {
+  const open = room.kinds.flatMap(({ kind, room: most, shares = false }) => {
     const id = kinds.idOf(kind);
-    return id === undefined || paused.has(id) ? [] : [{ kind, id, most }];
+    return id === undefined || paused.has(id) ? [] : [{ kind, id, most, shares }];
   });
   // At most a quarter of the fleet (at least one worker) is taken up by jobs that must run alone: after a correlated death
   // there may be hundreds, and the others must go on. Whoever would have nothing else to do may always take one.
@@ -75,6 +75,8 @@ interface OpenKind {
   readonly kind: string;
   readonly id: number;
   readonly most: number;
+  /** `most` is for all kinds together that share. */
+  readonly shares: boolean;
 }
 
 function takeOfOne(
@@ -114,7 +116,14 @@ function takeOfMany(
     return rows.map(({ seq, priority }) => ({ seq, priority, kind }));
   });
   candidates.sort((a, b) => b.priority - a.priority || a.seq - b.seq);
-  return candidates.slice(0, total).map(({ seq, kind }) => takeBySeq(db, seq, kind, worker, now, false));
+  const claimed: ClaimedJob[] = [];
+  let shared = 0;
+  for (const { seq, kind } of candidates) {
+    if (claimed.length === total) break;
+    if (kind.shares && shared++ >= kind.most) continue;
+    claimed.push(takeBySeq(db, seq, kind, worker, now, false));
+  }
+  return claimed;
 }
 
 function takeBySeq(

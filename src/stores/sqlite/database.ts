@@ -133,8 +133,17 @@ export function holdExclusively(path: string): { drop: () => void } {
     db.close();
     throw inOurWords(`locking ${path}`, thrown);
   }
-  return { drop: () => db.close() };
+  heldLocks.add(db);
+  return {
+    drop: () => {
+      heldLocks.delete(db);
+      if (db.isOpen) db.close();
+    },
+  };
 }
+
+/** A handle that nobody refers to is collected, and its lock goes with it: it cost 1,495 of 2,000 locks in an experiment. */
+const heldLocks = new Set<DatabaseSync>();
 
 /** Whether anybody holds `path`. Opens without creating; never called for a lock that this process holds itself. */
 export function probeExclusive(path: string): "held" | "free" | "unknown" {
@@ -151,6 +160,7 @@ export function probeExclusive(path: string): "held" | "free" | "unknown" {
 }
 
 export const SQLITE_BUSY = 5;
+export const SQLITE_AUTH = 23;
 const SQLITE_READONLY = 8;
 const SQLITE_CORRUPT = 11;
 const SQLITE_FULL = 13;
@@ -317,25 +327,24 @@ function authorize(action: number, name: string | null, detail: string | null): 
     case constants.SQLITE_INSERT:
     case constants.SQLITE_UPDATE:
     case constants.SQLITE_DELETE:
+    case constants.SQLITE_CREATE_TABLE:
+    case constants.SQLITE_CREATE_TEMP_TABLE:
+    case constants.SQLITE_CREATE_VIEW:
+    case constants.SQLITE_CREATE_TEMP_VIEW:
+    case constants.SQLITE_CREATE_VTABLE:
     case constants.SQLITE_DROP_TABLE:
-    case constants.SQLITE_DROP_INDEX:
-    case constants.SQLITE_CREATE_TRIGGER:
+      return OWN_TABLE.test(name ?? "") ? constants.SQLITE_DENY : constants.SQLITE_OK;
     case constants.SQLITE_CREATE_INDEX:
-      return OWN_TABLE.test(name ?? "") || (isOnTable(action) && OWN_TABLE.test(detail ?? ""))
-        ? constants.SQLITE_DENY
-        : constants.SQLITE_OK;
+    case constants.SQLITE_CREATE_TRIGGER:
+    case constants.SQLITE_CREATE_TEMP_INDEX:
+    case constants.SQLITE_CREATE_TEMP_TRIGGER:
+    case constants.SQLITE_DROP_INDEX:
+    case constants.SQLITE_DROP_TRIGGER:
+      // The second text is the table that the index or trigger is on.
+      return OWN_TABLE.test(name ?? "") || OWN_TABLE.test(detail ?? "") ? constants.SQLITE_DENY : constants.SQLITE_OK;
     case constants.SQLITE_ALTER_TABLE:
       return OWN_TABLE.test(detail ?? "") ? constants.SQLITE_DENY : constants.SQLITE_OK;
     default:
       return constants.SQLITE_OK;
   }
-}
-
-/** For these actions the second text is the table that the index or trigger is on. */
-function isOnTable(action: number): boolean {
-  return (
-    action === constants.SQLITE_CREATE_TRIGGER ||
-    action === constants.SQLITE_CREATE_INDEX ||
-    action === constants.SQLITE_DROP_INDEX
-  );
 }

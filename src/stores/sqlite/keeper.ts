@@ -58,7 +58,7 @@ export async function startKeeperThread(
   function spawn(): Promise<Thread> {
     return new Promise((resolve, reject) => {
       times.setLoopAt(clock.mono());
-      const born = new Thread(THREAD, { workerData: data, name: "outlive-keeper" });
+      const born = new Thread(THREAD, { workerData: data, name: "outlive-keeper", execArgv: [] });
       let ready = false;
       born.on("message", (message: FromKeeper) => {
         if (message.type === "ready") {

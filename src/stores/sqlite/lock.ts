@@ -5,6 +5,7 @@ import { mkdirSync, readdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Liveness, WorkerRow } from "../../core/liveness.ts";
+import { fileKey, lockedFiles } from "./lock-holder.ts";
 import { holdExclusively, probeExclusive } from "./database.ts";
 
 const SUFFIX = ".lock";
@@ -46,10 +47,10 @@ export function lockFileLiveness(databasePath: string, bootId: string, own: Set<
       }
       return {
         evidence: { name, identity: inode(pathOf(name)) },
-        drop: async () => {
+        drop: async (remove) => {
           lock.drop();
           own.delete(name);
-          rmSync(pathOf(name), { force: true });
+          if (remove) rmSync(pathOf(name), { force: true });
         },
       };
     },
@@ -59,6 +60,19 @@ export function lockFileLiveness(databasePath: string, bootId: string, own: Set<
       if (name === null || own.has(name)) return name === null ? "unknown" : "held";
       if (worker.bootId !== bootId || identity === null || inode(pathOf(name)) !== identity) return "unknown";
       return probeExclusive(pathOf(name));
+    },
+
+    async probeAll(workers) {
+      // The kernel's list says of most that they live, in one read. Whoever is not on it is asked for itself: a process in
+      // another container does not show, and only SQLite's own answer proves a death.
+      const locked = workers.length > 1 ? lockedFiles() : new Set<string>();
+      return Promise.all(
+        workers.map((worker) => {
+          const { name, identity } = worker.lock;
+          const listed = name !== null && identity !== null && worker.bootId === bootId && locked.has(identity);
+          return listed && inode(pathOf(name)) === identity ? ("held" as const) : this.probe(worker);
+        }),
+      );
     },
 
     async clean(worker: WorkerRow) {
@@ -85,7 +99,7 @@ export function removeStrayLocks(databasePath: string, known: ReadonlySet<string
 function inode(path: string): string | null {
   try {
     const { dev, ino } = statSync(path, { bigint: true });
-    return `${dev}:${ino}`;
+    return fileKey(dev, ino);
   } catch {
     return null;
   }

@@ -1,7 +1,7 @@
 // Recovery's transactions: one batch of a dead worker's jobs, and what is overdue. Each may be the last thing that this
 // process does; the next one, here or elsewhere, goes on from the rows.
 import { toStoredError } from "../../core/errors.ts";
-import type { Counters } from "../../core/job.ts";
+import type { Counters, KindSettings } from "../../core/job.ts";
 import type { HeldJob, OverdueJob, RecoverAnswer, RecoveredJob, RecoverRequest } from "../../core/store.ts";
 import type { Change } from "../../core/transitions.ts";
 import type { Database } from "./database.ts";
@@ -27,6 +27,8 @@ export class Recovering {
   readonly #db: Database;
   readonly #kinds: Kinds;
   readonly #workers: Workers;
+  /** The settings of this transaction's kinds. */
+  readonly #read = new Map<number, KindSettings>();
 
   constructor(db: Database, kinds: Kinds, workers: Workers) {
     this.#db = db;
@@ -35,6 +37,7 @@ export class Recovering {
   }
 
   recover(request: RecoverRequest, now: number): RecoverAnswer {
+    this.#read.clear();
     const worker = this.#workers.seqOf(request.worker.id);
     if (!this.#isDead(request, worker)) return { incident: null, jobs: [], done: true };
     const { id: incident, cursor, heldAtDeath } = this.#openIncident(request, worker, now);
@@ -120,7 +123,7 @@ export class Recovering {
     request: RecoverRequest,
     now: number,
   ): RecoveredJob {
-    const kind = this.#kinds.settingsById(row.kind);
+    const kind = this.#settings(row.kind);
     const base = {
       jobId: row.id,
       kind: kind.name,
@@ -186,12 +189,19 @@ export class Recovering {
     });
   }
 
+  /** Read once per kind and transaction: it was a quarter of the cost of a large recovery. */
+  #settings(kind: number): KindSettings {
+    const known = this.#read.get(kind) ?? this.#kinds.settingsById(kind);
+    this.#read.set(kind, known);
+    return known;
+  }
+
   #held(row: HeldColumns): HeldJob {
     return {
       id: row.id,
       state: "running",
       counters: counters(row),
-      kind: this.#kinds.settingsById(row.kind),
+      kind: this.#settings(row.kind),
       cancelRequested: row.cancel_requested === 1,
     };
   }
@@ -205,6 +215,7 @@ export class Recovering {
   }
 
   expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change, now: number): OverdueJob[] {
+    this.#read.clear();
     const rows = this.overdue(marginMs, limit, now);
     return rows.map((row) => {
       const change = decide(this.#held(row));

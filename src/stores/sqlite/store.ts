@@ -45,7 +45,7 @@ import { Recovering } from "./recover.ts";
 import { Settling } from "./settle.ts";
 import { runUserBody, type SqliteTransaction } from "./transaction.ts";
 import { Workers } from "./workers.ts";
-import { Writer } from "./writer.ts";
+import { closed, Writer } from "./writer.ts";
 
 export interface SqliteStoreDeps {
   readonly db: Database;
@@ -67,6 +67,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
   readonly #recovering: Recovering;
   readonly #purging: Purging;
   readonly #local = new Set<() => void>();
+  #closed = false;
 
   constructor(deps: SqliteStoreDeps) {
     this.#deps = deps;
@@ -287,7 +288,9 @@ export class SqliteStore implements Store<SqliteTransaction> {
   }
 
   async close(): Promise<void> {
+    if (this.#closed) return;
     await this.#writer.close();
+    this.#closed = true;
     this.#local.clear();
     this.#deps.bell?.close();
     this.#db.close();
@@ -299,6 +302,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
 
   /** A read is refused as busy only while another process opens the file first or closes it last: for a moment. */
   async #read<T>(doing: string, read: () => T): Promise<T> {
+    if (this.#closed) throw closed();
     try {
       return await whenFree(this.#deps.clock, this.#deps.random, read);
     } catch (thrown) {

@@ -5,13 +5,15 @@ import { type EnqueueOptions, makeDraftNow } from "../../core/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Enqueued } from "../../core/job.ts";
 import type { CommitForm } from "../../core/commit.ts";
-import type { Database, Row, SQLInputValue } from "./database.ts";
+import { type Database, primaryCode, type Row, SQLITE_AUTH, type SQLInputValue } from "./database.ts";
 import { insertJobs } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
 
 export type SqlValue = SQLInputValue | boolean;
 
-/** A transaction on the engine's own connection. Transaction control, ATTACH, setting PRAGMAs and writing to outlive_ tables are refused. */
+/**
+ * A transaction on the engine's own connection, which several callbacks of one turn may share; if another one breaks it, yours is
+ * run again, and its writes count once. Transaction control, ATTACH, setting PRAGMAs and writing to outlive_ tables are refused. */
 export interface SqliteTransaction {
   /** Runs a statement that returns no rows. */
   run(sql: string, ...values: SqlValue[]): { readonly changes: number; readonly lastInsertRowid: number };
@@ -51,23 +53,28 @@ export function runUserBody<T>(
         "Use its handle only inside the callback, without awaiting anything.",
       );
   };
+  // Stepped as user code too: SQLite may prepare a statement again while it runs, after the callback changed the schema.
+  const step = <R>(work: () => R): R => {
+    alive();
+    try {
+      return db.asUser(work);
+    } catch (thrown) {
+      throw primaryCode(thrown) === SQLITE_AUTH ? denied(thrown) : thrown;
+    }
+  };
   const tx: SqliteTransaction = {
     run(sql, ...values) {
-      alive();
-      const { changes, lastInsertRowid } = db.userSql(sql).run(...values.map(plain));
+      const { changes, lastInsertRowid } = step(() => db.userSql(sql).run(...values.map(plain)));
       return { changes: Number(changes), lastInsertRowid: Number(lastInsertRowid) };
     },
     get<R>(sql: string, ...values: SqlValue[]) {
-      alive();
-      return db.userSql(sql).get(...values.map(plain)) as R | undefined;
+      return step(() => db.userSql(sql).get(...values.map(plain))) as R | undefined;
     },
     all<R>(sql: string, ...values: SqlValue[]) {
-      alive();
-      return db.userSql(sql).all(...values.map(plain)) as R[];
+      return step(() => db.userSql(sql).all(...values.map(plain))) as R[];
     },
     exec(sql) {
-      alive();
-      db.userExec(sql);
+      step(() => db.userExec(sql));
     },
     enqueue(job, input, options = {}) {
       alive();
@@ -91,6 +98,16 @@ export function runUserBody<T>(
   } finally {
     open = false;
   }
+}
+
+function denied(cause: unknown): OutliveError {
+  return new OutliveError(
+    ErrorCode.commitDenied,
+    "The callback tried what is not allowed inside the engine's transaction.",
+    "Leave out BEGIN, COMMIT, ROLLBACK, SAVEPOINT, ATTACH, setting a PRAGMA, and changes of tables named outlive_.",
+    {},
+    { cause },
+  );
 }
 
 function plain(value: SqlValue): SQLInputValue {

@@ -152,6 +152,7 @@ export class Workers {
         `UPDATE outlive_workers SET state = 'stopped', heartbeat_at = ?, held = '[]' WHERE seq = ? AND state = 'live' AND NOT EXISTS (SELECT 1 FROM outlive_jobs WHERE state = 1 AND worker = ?)`,
       )
       .run(now, this.seqOf(id), this.seqOf(id));
+    if (changes === 1) this.#db.sql("DELETE FROM outlive_cancels WHERE worker = ?").run(this.seqOf(id));
     return changes === 1;
   }
 

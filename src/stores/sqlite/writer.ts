@@ -14,7 +14,8 @@ interface Operation {
   readonly reject: (reason: unknown) => void;
 }
 
-type Outcome = { readonly value: unknown } | { readonly thrown: unknown };
+/** `own`: the error is of the user's callback and comes out as it is. */
+type Outcome = { readonly value: unknown } | { readonly thrown: unknown; readonly own?: true };
 
 /** How long a write waits for another process's transaction before it is refused. */
 const BUSY_LIMIT_MS = 30_000;
@@ -65,7 +66,7 @@ export class Writer {
 
   /** Does what is still waiting, then nothing more. */
   async close(): Promise<void> {
-    while (this.#waiting.length > 0) await this.write("closing", () => undefined);
+    while (this.#waiting.length > 0) await this.write("closing", () => undefined).catch(() => {});
     this.#closed = true;
   }
 
@@ -169,7 +170,7 @@ export class Writer {
     }
     if ("thrown" in outcome) this.#db.sql("ROLLBACK TO outlive_user").run();
     this.#db.sql("RELEASE outlive_user").run();
-    return outcome;
+    return "thrown" in outcome ? { ...outcome, own: true } : outcome;
   }
 
   #rollback(): void {
@@ -188,12 +189,13 @@ function attempt(run: () => unknown): Outcome {
 function settle(group: readonly Operation[], outcomes: readonly Outcome[]): void {
   group.forEach((operation, i) => {
     const outcome = outcomes[i]!;
-    if ("thrown" in outcome) operation.reject(inOurWords(operation.doing, outcome.thrown));
+    if ("thrown" in outcome)
+      operation.reject(outcome.own ? outcome.thrown : inOurWords(operation.doing, outcome.thrown));
     else operation.resolve(outcome.value as never);
   });
 }
 
-function closed(): OutliveError {
+export function closed(): OutliveError {
   return new OutliveError(
     ErrorCode.closed,
     "The store is closed.",

@@ -1,0 +1,73 @@
+// From the SIGKILL of a worker process to the next start of its job in another process, at the default heartbeat settings: no
+// heartbeat is awaited, the others find the free lock.
+import { setTimeout as delay } from "node:timers/promises";
+import { percentile } from "../figure.ts";
+import type { Metric, Program } from "../harness.ts";
+import { monoMs } from "../program.ts";
+
+const WORKERS = 3;
+/** The others probe every 250 ms: a kill comes at any moment between two probes. */
+const PROBE_MS = 250;
+
+interface Started {
+  readonly n: number;
+  readonly attempt: number;
+  readonly at: number;
+}
+
+export const killToRerun: Metric = {
+  names: ["killToRerunMs"],
+  async run(bench) {
+    const path = bench.file();
+    const workers = await bench.startAll(WORKERS, "hang", { path });
+    const took: number[] = [];
+    try {
+      for (const n of bench.rounds("killToRerunMs, a kill each", bench.pick(100, 15), 9)) {
+        while (workers.length < WORKERS) workers.push(await bench.start("hang", { path }));
+        took.push(await killOne(workers, n));
+      }
+    } finally {
+      await Promise.all(workers.map((worker) => worker.end()));
+    }
+    const p99 = percentile(took, 99);
+    return [
+      {
+        name: "killToRerunMs",
+        unit: "ms",
+        ours: p99,
+        targets: [{ text: "p99 ≤ 1,000 ms", value: p99, atMost: 1_000 }],
+        detail: { p50: percentile(took, 50), p99, max: Math.max(...took), kills: took.length, workers: WORKERS },
+      },
+    ];
+  },
+};
+
+/** Kills whoever runs job `n`, takes it out of `workers`, and answers how many ms passed until another ran it. */
+async function killOne(workers: Program[], n: number): Promise<number> {
+  const first = startOf(workers, n, 1);
+  await workers[0]!.ask("enqueue", { n });
+  const { worker: victim } = await first;
+  await delay(Math.random() * PROBE_MS);
+  workers.splice(workers.indexOf(victim), 1);
+  const second = startOf(workers, n, 2);
+  const killedAt = monoMs();
+  await victim.kill();
+  return (await second).at - killedAt;
+}
+
+function startOf(workers: readonly Program[], n: number, attempt: number): Promise<{ worker: Program; at: number }> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(
+      () => reject(new Error(`attempt ${attempt} of job ${n} did not start in 2 minutes`)),
+      120_000,
+    );
+    const unhear = workers.map((worker) =>
+      worker.on<Started>("started", (started) => {
+        if (started.n !== n || started.attempt !== attempt) return;
+        clearTimeout(timer);
+        for (const each of unhear) each();
+        resolve({ worker, at: started.at });
+      }),
+    );
+  });
+}

@@ -1,0 +1,39 @@
+// From the call of `enqueue` in one process to the start of the handler in another, whose worker is idle. The commit is in it.
+import { setTimeout as delay } from "node:timers/promises";
+import { percentile } from "../figure.ts";
+import type { Metric, Program } from "../harness.ts";
+
+export const pickupOther: Metric = {
+  names: ["pickupOtherMs"],
+  async run(bench) {
+    const jobs = bench.pick(1_000, 100);
+    const path = bench.file();
+    const worker = await bench.start("pickup", { path });
+    const client = await bench.start("pickup-client", { path });
+    return bench.during([worker, client], async () => {
+      bench.progress(`pickupOtherMs: ${jobs} jobs`);
+      await pickups(client, worker, jobs / 10); // a warm-up
+      const waited = await pickups(client, worker, jobs);
+      const p50 = percentile(waited, 50);
+      return [
+        {
+          name: "pickupOtherMs",
+          unit: "ms",
+          ours: p50,
+          targets: [{ text: "p50 < 10 ms", value: p50, atMost: 10 }],
+          detail: { p50, p99: percentile(waited, 99), max: Math.max(...waited), jobs },
+        },
+      ];
+    });
+  },
+};
+
+async function pickups(client: Program, worker: Program, count: number): Promise<number[]> {
+  await client.ask("other", { count });
+  const waited: number[] = [];
+  while (waited.length < count) {
+    await delay(5);
+    waited.push(...(await worker.ask<number[]>("waited")));
+  }
+  return waited;
+}

@@ -1,0 +1,28 @@
+// From the call of `enqueue` to the start of the handler, in the process of an idle worker. The commit is in it.
+import { percentile } from "../figure.ts";
+import type { Metric } from "../harness.ts";
+
+export const pickupSame: Metric = {
+  names: ["pickupSameMs"],
+  async run(bench) {
+    const jobs = bench.pick(1_000, 100);
+    const worker = await bench.start("pickup", { path: bench.file() });
+    return bench.during([worker], async () => {
+      bench.progress(`pickupSameMs: ${jobs} jobs`);
+      await worker.ask("same", { count: jobs / 10 });
+      await worker.ask("waited"); // the warm-up
+      await worker.ask("same", { count: jobs });
+      const waited = await worker.ask<number[]>("waited");
+      const p50 = percentile(waited, 50);
+      return [
+        {
+          name: "pickupSameMs",
+          unit: "ms",
+          ours: p50,
+          targets: [{ text: "p50 < 2 ms", value: p50, atMost: 2 }],
+          detail: { p50, p99: percentile(waited, 99), jobs },
+        },
+      ];
+    });
+  },
+};

@@ -1,0 +1,32 @@
+// Opens a file that somebody left behind, and says how long that took and what it recovered.
+import { open } from "../../src/index.ts";
+import { given, serve } from "../program.ts";
+import { noop } from "./noop.ts";
+
+const { path } = given<{ path: string }>();
+
+export interface Opened {
+  readonly openMs: number;
+  readonly recoveryMs: number;
+  readonly recovered: number;
+}
+
+serve({
+  open: async (): Promise<Opened> => {
+    let recoveryMs = 0;
+    let recovered = 0;
+    const from = performance.now();
+    const engine = await open(`sqlite:${path}`, {
+      jobs: [noop],
+      logger: false,
+      onEvent: (event) => {
+        if (event.name !== "recovery.completed") return;
+        recoveryMs = event.durationMs;
+        recovered = event.jobs - event.failed;
+      },
+    });
+    const openMs = performance.now() - from;
+    await engine.close();
+    return { openMs, recoveryMs, recovered };
+  },
+});

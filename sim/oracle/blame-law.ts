@@ -1,0 +1,85 @@
+// Promise 8, the part about blame: only a death with nothing else in flight is held against a job; the jobs beside the one that
+// killed are never blamed for it; from its second crash on a job runs alone; and a worker never holds more than it may.
+import { attemptOf, type Model, type Moment, STATE } from "./model.ts";
+import type { HistoryRow, JobRow } from "./watch.ts";
+import { demand } from "./violation.ts";
+
+const ALONE_FROM_CRASHES = 2;
+
+export class BlameLaw {
+  readonly #model: Model;
+  readonly #isPoison: (kind: string) => boolean;
+  readonly #concurrency: number;
+  /** What each worker knows that it holds, by its id: claims that were answered, until they were settled. */
+  readonly #known = new Map<string, Map<string, { readonly alone: boolean }>>();
+
+  constructor(model: Model, isPoison: (kind: string) => boolean, concurrency: number) {
+    this.#model = model;
+    this.#isPoison = isPoison;
+    this.#concurrency = concurrency;
+  }
+
+  /** A crash was counted against the job. */
+  onCrash(was: JobRow, is: JobRow, history: readonly HistoryRow[]): void {
+    if (is.blamed !== was.blamed + 1) return;
+    const entry = history.find((row) => row.job === is.seq && row.event === "crash" && row.fence === is.fence);
+    const incident = this.#model.incidents.get(entry?.incident ?? "");
+    demand(incident?.held === 1, () => `job ${is.id} is blamed although ${incident?.held} jobs were in flight`);
+    const owner = this.#model.workers.get(was.worker ?? -1);
+    demand(
+      this.#isPoison(is.kind) || owner?.process?.cause !== "poison" || !this.#poisonWasHeld(owner.row.seq),
+      () => `job ${is.id} is blamed for the death of ${owner?.row.id}, which another job had killed`,
+    );
+  }
+
+  onMoment(moment: Moment): void {
+    for (const answer of moment.answers) {
+      if (answer.of === "commit") {
+        const { lease } = answer.settlement;
+        this.#of(lease.worker).delete(keyOf(lease));
+      }
+      if (answer.of !== "settleAndClaim") continue;
+      const { worker, settlements, asked } = answer;
+      const { claimed } = answer.answer;
+      const known = this.#of(worker);
+      for (const { lease } of settlements) known.delete(keyOf(lease));
+      demand(claimed.length <= asked, () => `${worker} asked for ${asked} jobs and got ${claimed.length}`);
+      for (const { lease } of claimed) {
+        const row = this.#model.jobsById.get(lease.jobId);
+        // A newer attempt of the same job in the same worker: the older one was fenced out and is over.
+        for (const key of known.keys()) if (key.startsWith(`${lease.jobId} `)) known.delete(key);
+        const alone = (row?.crashes ?? 0) >= ALONE_FROM_CRASHES;
+        demand(
+          ![...known.values()].some((held) => held.alone || alone),
+          () =>
+            `${worker} got ${lease.jobId} beside ${[...known.keys()].join(", ")}, though one of them must run alone`,
+        );
+        known.set(keyOf(lease), { alone });
+      }
+      demand(
+        known.size <= this.#concurrency,
+        () =>
+          `${worker} holds ${known.size} jobs at once, ${this.#concurrency} are allowed: ${[...known.keys()].join(", ")}`,
+      );
+      if (answer.lost) for (const { lease } of claimed) known.delete(keyOf(lease));
+    }
+  }
+
+  /** Whether a job that kills was still this worker's, or was taken from it by the same recovery. */
+  #poisonWasHeld(worker: number): boolean {
+    for (const job of this.#model.jobs.values())
+      if (job.worker === worker && this.#isPoison(job.kind) && (job.state === STATE.running || job.outcome === 3))
+        return true;
+    return false;
+  }
+
+  #of(worker: string): Map<string, { readonly alone: boolean }> {
+    let known = this.#known.get(worker);
+    if (!known) this.#known.set(worker, (known = new Map()));
+    return known;
+  }
+}
+
+function keyOf(lease: { jobId: string; epoch: number; fence: number }): string {
+  return attemptOf({ id: lease.jobId, epoch: lease.epoch, fence: lease.fence });
+}

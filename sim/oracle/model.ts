@@ -1,0 +1,107 @@
+// What the rows say, kept in memory from what the watch saw: the present row of each job and worker, how each attempt ended,
+// and what happened within the present event. The laws compare with it; nothing of it comes from the engine's answers.
+import type { Answer } from "./witness.ts";
+import type { SimProcess } from "../world/process.ts";
+import type { HistoryRow, IncidentRow, JobRow, LedgerRow, Seen, StepRow, WorkerRow } from "./watch.ts";
+
+/** The codes in the file, written down here again: an oracle does not borrow the engine's tables. */
+export const STATE = { queued: 0, running: 1, succeeded: 2, dead: 3, cancelled: 4, quarantined: 5 } as const;
+export const STATE_NAMES = ["queued", "running", "succeeded", "dead", "cancelled", "quarantined"] as const;
+export const OUTCOME = {
+  succeeded: 0,
+  failed: 1,
+  timedOut: 2,
+  crashed: 3,
+  released: 4,
+  cancelled: 5,
+  rejected: 6,
+} as const;
+
+export function isTerminal(state: number): boolean {
+  return state >= STATE.succeeded;
+}
+
+export interface KnownWorker {
+  row: WorkerRow;
+  /** Virtual ms of its registration or latest accepted heartbeat. */
+  aliveAt: number;
+  readonly process: SimProcess | null;
+}
+
+/** Everything that came of one event. */
+export interface Moment {
+  readonly now: number;
+  readonly wall: number;
+  readonly process: SimProcess | null;
+  readonly seen: readonly Seen[];
+  readonly answers: readonly Answer[];
+}
+
+export class Model {
+  readonly jobs = new Map<number, JobRow>();
+  readonly jobsById = new Map<string, JobRow>();
+  readonly workers = new Map<number, KnownWorker>();
+  readonly workersById = new Map<string, KnownWorker>();
+  readonly incidents = new Map<string, IncidentRow>();
+  /** Attempts that have ended, as `job epoch fence`. */
+  readonly ended = new Set<string>();
+  readonly #process: (pid: number) => SimProcess | null;
+
+  constructor(process: (pid: number) => SimProcess | null) {
+    this.#process = process;
+  }
+
+  /** After the laws have looked at it. */
+  learn(seen: Seen, now: number): void {
+    switch (seen.subject) {
+      case "job": {
+        const { was, is } = seen;
+        if (was?.state === STATE.running && is?.state !== STATE.running) this.ended.add(attemptOf(was));
+        if (is) {
+          this.jobs.set(is.seq, is);
+          this.jobsById.set(is.id, is);
+        }
+        return;
+      }
+      case "worker": {
+        const { was, is } = seen;
+        if (!is) return;
+        const known = this.workers.get(is.seq);
+        if (!known) {
+          const fresh = { row: is, aliveAt: now, process: this.#process(is.pid) };
+          this.workers.set(is.seq, fresh);
+          this.workersById.set(is.id, fresh);
+          return;
+        }
+        if (was && was.beats !== is.beats) known.aliveAt = now;
+        known.row = is;
+        return;
+      }
+      case "incident":
+        if (seen.is) this.incidents.set(seen.is.id, seen.is);
+        return;
+      default:
+        return;
+    }
+  }
+}
+
+export function attemptOf(job: { readonly id: string; readonly epoch: number; readonly fence: number }): string {
+  return `${job.id} ${job.epoch} ${job.fence}`;
+}
+
+export function changesOfJobs(moment: Moment): readonly { was: JobRow | null; is: JobRow | null }[] {
+  return moment.seen.flatMap((seen) => (seen.subject === "job" ? [seen] : []));
+}
+
+export function historyOf(moment: Moment): readonly HistoryRow[] {
+  return moment.seen.flatMap((seen) => (seen.subject === "history" && seen.is ? [seen.is] : []));
+}
+
+export function stepsOf(moment: Moment): readonly { was: StepRow | null; is: StepRow | null }[] {
+  return moment.seen.flatMap((seen) => (seen.subject === "step" ? [seen] : []));
+}
+
+export function ledgerOf(moment: Moment): readonly { was: LedgerRow | null; is: LedgerRow | null }[] {
+  return moment.seen.flatMap((seen) => (seen.subject === "ledger" ? [seen] : []));
+}

@@ -1,0 +1,141 @@
+// The oracle of one history: after every event it reads what was written, holds it against the laws, and remembers it.
+import type { Database } from "../../src/stores/sqlite/database.ts";
+import { WALL_ORIGIN } from "../world/thread.ts";
+import type { SimProcess } from "../world/process.ts";
+import { type KindFacts, kindFacts, TRANSFER } from "../workload/kinds.ts";
+import { AnswerLaw } from "./answer-law.ts";
+import { AuthorityLaw } from "./authority-law.ts";
+import { BlameLaw } from "./blame-law.ts";
+import { changesOfJobs, historyOf, ledgerOf, Model, type Moment, OUTCOME, STATE, stepsOf } from "./model.ts";
+import { MoneyLaw } from "./money-law.ts";
+import { RequestLaw } from "./request-law.ts";
+import { StateLaw } from "./state-law.ts";
+import { StepMemory } from "../workload/step-memory.ts";
+import type { Tally } from "./tally.ts";
+import { Watch } from "./watch.ts";
+import type { Witness } from "./witness.ts";
+import { WorkerLaw } from "./worker-law.ts";
+
+export interface OracleDeps {
+  readonly db: Database;
+  readonly witness: Witness;
+  readonly tally: Tally;
+  readonly concurrency: number;
+  readonly process: (pid: number) => SimProcess | null;
+  /** Whether the liveness lock of this worker is held. */
+  readonly holds: (worker: string) => boolean;
+}
+
+export class Oracle {
+  readonly model: Model;
+  readonly requests: RequestLaw;
+  readonly #deps: OracleDeps;
+  readonly #watch: Watch;
+  readonly #states: StateLaw;
+  readonly #authority: AuthorityLaw;
+  readonly #answers: AnswerLaw;
+  readonly #money: MoneyLaw;
+  readonly #blame: BlameLaw;
+  readonly #workers: WorkerLaw;
+  readonly #steps = new StepMemory();
+  #broken: Error | null = null;
+  #calmAt: number | null = null;
+
+  /** The tables and triggers are there already. */
+  constructor(deps: OracleDeps) {
+    this.#deps = deps;
+    const facts = (kind: string): KindFacts => kindFacts(kind);
+    this.model = new Model(deps.process);
+    this.requests = new RequestLaw(this.model);
+    this.#watch = new Watch(deps.db);
+    this.#states = new StateLaw((kind) => facts(kind).limits);
+    this.#authority = new AuthorityLaw(this.model, deps.holds, (kind) => facts(kind).graceMs);
+    this.#workers = new WorkerLaw(deps.holds);
+    this.#answers = new AnswerLaw(this.model);
+    this.#money = new MoneyLaw(deps.db, TRANSFER);
+    this.#blame = new BlameLaw(this.model, (kind) => facts(kind).poison, deps.concurrency);
+  }
+
+  /** The event of `process` at `now` has come to rest. Throws a Violation. */
+  look(process: SimProcess | null, now: number): void {
+    if (this.#broken) throw this.#broken;
+    if (this.#calmAt !== null) this.requests.onCalm(now, this.#calmAt);
+    const answers = this.#deps.witness.take();
+    const seen = this.#watch.read();
+    if (seen.length === 0 && answers.length === 0) return;
+    const moment: Moment = { now, wall: WALL_ORIGIN + now, process, seen, answers };
+    const changes = changesOfJobs(moment);
+    const history = historyOf(moment);
+    const { tally } = this.#deps;
+    // Incidents are needed to judge the crashes of the same transaction.
+    for (const one of seen) if (one.subject === "incident") this.model.learn(one, now);
+    for (const one of seen) {
+      if (one.subject === "job") {
+        const { was, is } = one;
+        this.#states.onChange(was, is);
+        if (!is) continue;
+        this.requests.onChange(was, is);
+        if (was?.state === STATE.queued && is.state === STATE.running) this.#authority.onClaim(is, moment);
+        if (was?.state === STATE.running && is.state !== STATE.running) {
+          if (this.#authority.onEnd(was, is, moment, history)) tally.takeovers++;
+          if (is.outcome === OUTCOME.crashed) this.#blame.onCrash(was, is, history);
+          if (is.state === STATE.succeeded) tally.succeeded++;
+          if (is.state === STATE.quarantined) tally.quarantined++;
+        }
+      }
+      if (one.subject === "worker" && one.was && one.is)
+        this.#workers.onChange(one.was, one.is, this.model.workers.get(one.is.seq), now);
+      this.model.learn(one, now);
+    }
+    this.#states.onMoment(changes, history, this.model);
+    tally.staleWrites += this.#answers.onMoment(moment, changes, history, stepsOf(moment));
+    this.#money.onMoment(changes, ledgerOf(moment));
+    this.#blame.onMoment(moment);
+    this.requests.onMoment(moment, changes);
+  }
+
+  /** From now on nothing is lost, slow, stopped or killed from outside. */
+  calm(now: number): void {
+    this.#calmAt = now;
+  }
+
+  /** A producer's enqueue resolved with this id. */
+  acknowledged(id: string): void {
+    this.requests.acknowledge(id);
+  }
+
+  /** A handler got this result out of a step. */
+  stepCame(job: string, step: string, result: string): void {
+    this.#keep(() => this.#steps.came(job, step, result));
+  }
+
+  /** Inside the simulated program a violation would be taken for its own error: it is kept for the next look. */
+  #keep(law: () => void): void {
+    try {
+      law();
+    } catch (thrown) {
+      this.#broken ??= thrown as Error;
+    }
+  }
+
+  /** The jobs that a person would look at: all of them, and those that run more than others. */
+  inSight(): readonly string[] {
+    const rows = [...this.model.jobsById.values()];
+    const running = rows.filter(({ state }) => state === STATE.running);
+    return [...rows, ...running, ...running, ...running].map(({ id }) => id);
+  }
+
+  /** Whether no worker's row is live but those whose locks are held. */
+  get buried(): boolean {
+    for (const { row } of this.model.workers.values())
+      if (row.state === "recovering" || (row.state === "live" && !this.#deps.holds(row.id))) return false;
+    return true;
+  }
+
+  /** Whether every job that is in the store has ended. */
+  get drained(): boolean {
+    for (const job of this.model.jobs.values())
+      if (job.state === STATE.queued || job.state === STATE.running) return false;
+    return true;
+  }
+}

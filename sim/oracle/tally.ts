@@ -1,0 +1,22 @@
+// What a history has seen, in numbers. A history without a takeover, a stale write or an ambiguous answer proves nothing.
+
+export interface Tally {
+  /** Jobs that recovery took from a worker. */
+  takeovers: number;
+  /** Writes that the store refused because of their fence. */
+  staleWrites: number;
+  /** Writes that were applied and whose answer never came. */
+  ambiguous: number;
+  deaths: number;
+  pauses: number;
+  succeeded: number;
+  quarantined: number;
+}
+
+export function newTally(): Tally {
+  return { takeovers: 0, staleWrites: 0, ambiguous: 0, deaths: 0, pauses: 0, succeeded: 0, quarantined: 0 };
+}
+
+export function isVoid(tally: Tally): boolean {
+  return tally.takeovers === 0 && tally.staleWrites === 0 && tally.ambiguous === 0;
+}

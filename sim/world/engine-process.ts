@@ -1,0 +1,130 @@
+// The real engine in a simulated process, wired as `open()` wires it: the same recovery at open, the same worker host, the same
+// keeper in a thread of its own. Only clock, chance, locks and the way to the store are the world's.
+import { Engine } from "../../src/engine.ts";
+import { engineSettings } from "../../src/config.ts";
+import { pause } from "../../src/core/clock.ts";
+import { settingsWithDefaults } from "../../src/contract.ts";
+import type { AnyContract } from "../../src/core/contract.ts";
+import { toStoredError } from "../../src/core/errors.ts";
+import { EventBus } from "../../src/core/events.ts";
+import { idSource } from "../../src/core/ids.ts";
+import type { KeeperHandle } from "../../src/core/incarnation.ts";
+import { Keeper, type KeeperHost, type KeeperOptions } from "../../src/core/keeper.ts";
+import type { Liveness } from "../../src/core/liveness.ts";
+import { SCHEMA_VERSION } from "../../src/stores/sqlite/schema.ts";
+import type { SqliteBackend } from "../../src/stores/sqlite/open.ts";
+import type { SimProcess } from "./process.ts";
+import { HEARTBEAT_MS, LEASE_MS, PROBE_MS, SWEEP_MS } from "./temper.ts";
+import type { World } from "./world.ts";
+
+/** A thread takes a while to start. */
+const KEEPER_BOOT_MS = 300;
+
+export const SETTINGS = engineSettings({
+  heartbeat: {
+    interval: `${HEARTBEAT_MS}ms`,
+    lease: `${LEASE_MS}ms`,
+    sweep: `${SWEEP_MS}ms`,
+    probe: `${PROBE_MS}ms`,
+  },
+  poll: "3s",
+});
+
+/** Opens the engine: settings of kinds, recovery, then ready for work. Rejects if the store failed on the way. */
+export async function openEngine(
+  world: World,
+  process: SimProcess,
+  contracts: ReadonlyMap<string, AnyContract>,
+): Promise<Engine> {
+  const { clock } = process.main;
+  const random = process.random.fork("engine");
+  const bus = new EventBus(toStoredError);
+  bus.onAny((event) => {
+    if (process.alive && TOLD.has(event.name)) world.story.tell(process.name, `${event.name} ${summary(event)}`);
+  });
+  const store = world.storeFor(process, process.main);
+  const liveness = world.kernel.livenessFor(process);
+  const backend = {
+    store,
+    liveness,
+    schemaVersion: SCHEMA_VERSION,
+    startKeeper: async (options: KeeperOptions, host: Omit<KeeperHost, "loopLagMs" | "kill">) => {
+      await pause(clock, random.next() * KEEPER_BOOT_MS);
+      return startKeeper(world, process, liveness, bus, options, host);
+    },
+    checkpoint: () => ({ integrity: "NOT_CHECKED", walFrames: 0 }),
+    removeStrays: async () => [],
+  } as unknown as SqliteBackend;
+  const identity = { host: "sim", bootId: "boot-1", pid: process.pid };
+  const engine = new Engine({
+    backend,
+    settings: SETTINGS,
+    contracts,
+    clock,
+    random,
+    bus,
+    identity,
+    memory: false,
+  });
+  await store.declare([...contracts.values()].map((contract) => settingsWithDefaults(contract, SETTINGS)));
+  await engine.recoverAtOpen();
+  return engine;
+}
+
+/** The keeper's thread: it shares nothing with the main one but messages, and the instant of the last accepted heartbeat. */
+function startKeeper(
+  world: World,
+  process: SimProcess,
+  liveness: Liveness,
+  events: EventBus,
+  options: KeeperOptions,
+  host: Omit<KeeperHost, "loopLagMs" | "kill">,
+): KeeperHandle {
+  const { main, keeper: thread } = process;
+  const { clock } = thread;
+  const random = process.random.fork(`keeper of ${options.worker.slice(-8)}`);
+  const store = world.storeFor(process, thread);
+  let beatAt: number | null = null;
+  const keeper = new Keeper({ store, liveness, clock, random, events, newId: idSource(clock, random) }, options, {
+    loopLagMs: () => process.loopLagMs(),
+    beaten(sentAtMono, answer) {
+      beatAt = sentAtMono;
+      main.soon(() => host.beaten(sentAtMono, answer));
+    },
+    disowned: () => main.soon(() => host.disowned()),
+    unfit: (why, detail) => main.soon(() => host.unfit(why, detail)),
+    kill: () => process.kill("itself"),
+  });
+  keeper.start();
+  return {
+    beat: () => thread.soon(() => void keeper.beat()),
+    lastBeatMono: () => beatAt,
+    stop: () =>
+      new Promise((resolve) => {
+        const exit = (): void => main.soon(resolve);
+        thread.soon(() => void keeper.stop().then(exit));
+        main.after(2_000, resolve);
+      }),
+  };
+}
+
+const TOLD: ReadonlySet<string> = new Set([
+  "worker.disowned",
+  "worker.stopped",
+  "lease.lost",
+  "job.released",
+  "job.overdue",
+  "store.failed",
+  "recovery.failed",
+  "heartbeat.failed",
+]);
+
+function summary(event: object): string {
+  const { error, ...rest } = event as { error?: { message: string } };
+  const fields = Object.entries(rest).flatMap(([key, value]) =>
+    key !== "name" && (typeof value === "string" || typeof value === "number" || typeof value === "boolean")
+      ? [`${key}=${value}`]
+      : [],
+  );
+  return [...fields, ...(error ? [error.message] : [])].join(" ");
+}

@@ -1,0 +1,139 @@
+// The bench keeps its word about its last line and its exit codes. What it measures is not judged here: a shared machine lies.
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { ratesOf } from "../bench/drains.ts";
+import { median, met, percentile, reach } from "../bench/figure.ts";
+import { readOptions, Usage } from "../bench/options.ts";
+import { jsonLine, missed, table } from "../bench/report.ts";
+
+const main = fileURLToPath(new URL("../bench/main.ts", import.meta.url));
+const temporary = mkdtempSync(join(tmpdir(), "outlive-bench-test-"));
+after(() => rmSync(temporary, { recursive: true, force: true }));
+
+interface Metric {
+  readonly name: string;
+  readonly unit: string;
+  readonly ours: number;
+  readonly floor?: number;
+  readonly ofFloor?: number;
+  readonly target?: string;
+  readonly ok?: boolean;
+}
+
+function bench(...args: string[]): Promise<{ code: number | null; stdout: string; stderr: string }> {
+  return new Promise((resolve, reject) => {
+    const child = spawn(process.execPath, [main, ...args], { env: { ...process.env, TMPDIR: temporary } });
+    let stdout = "";
+    let stderr = "";
+    child.stdout.on("data", (data: Buffer) => (stdout += data.toString()));
+    child.stderr.on("data", (data: Buffer) => (stderr += data.toString()));
+    child.on("error", reject);
+    child.on("close", (code) => resolve({ code, stdout, stderr }));
+  });
+}
+
+test("--quick --only --json prints one line of the documented shape and leaves nothing behind", async () => {
+  const { code, stdout, stderr } = await bench("--quick", "--only", "enqueue,pickupSame", "--json");
+  assert.equal(code, 0, stderr);
+  const last = JSON.parse(stdout.trimEnd().split("\n").at(-1)!) as { store: string; quick: boolean; metrics: Metric[] };
+  assert.deepEqual(Object.keys(last), ["store", "quick", "metrics"]);
+  assert.equal(last.store, "sqlite");
+  assert.equal(last.quick, true);
+  assert.deepEqual(
+    last.metrics.map(({ name }) => name),
+    ["enqueue", "pickupSameMs"],
+  );
+  const [enqueue, pickup] = last.metrics as [Metric, Metric];
+  assert.ok(enqueue.ours > 0 && enqueue.floor! > 0);
+  assert.ok(Math.abs(enqueue.ofFloor! - enqueue.ours / enqueue.floor!) < 0.01 * enqueue.ofFloor!);
+  assert.ok(pickup.ours > 0 && pickup.unit === "ms" && typeof pickup.ok === "boolean");
+  for (const left of ["floor", "ofFloor", "peers", "overBestPeer"])
+    assert.ok(!(left in pickup), `${left} does not apply to pickupSameMs`);
+  assert.deepEqual(
+    readdirSync(temporary).filter((name) => name.startsWith("outlive-bench")),
+    [],
+  );
+});
+
+test("a metric or an option that does not exist is named, with exit code 2, before anything runs", async () => {
+  const { code, stdout, stderr } = await bench("--only", "warpSpeed");
+  assert.equal(code, 2);
+  assert.equal(stdout, "");
+  assert.match(stderr, /There is no metric warpSpeed\. There are: drain, /);
+});
+
+test("--only takes names without their unit, and drainDeep for its three", () => {
+  const names = ["drain", "drainDeepQueued", "drainDeepDelayed", "pickupSameMs", "workerMemoryMb"];
+  const only = (text: string): unknown => readOptions(["--only", text], names).only;
+  assert.deepEqual(only("drain"), ["drain"]);
+  assert.deepEqual(only("drainDeep,pickupSame"), ["drainDeepQueued", "drainDeepDelayed", "pickupSameMs"]);
+  assert.deepEqual(only("workerMemoryMb"), ["workerMemoryMb"]);
+  assert.equal(readOptions([], names).only, null);
+  assert.throws(() => only("drainD"), Usage);
+  assert.throws(() => readOptions(["--store", "paper"], names), /no bench of the store paper/);
+});
+
+test("a target is met at its limit, and what is missed is told with its value", () => {
+  assert.ok(met({ text: "", value: 0.6, atLeast: 0.6 }));
+  assert.ok(!met({ text: "", value: 0.59, atLeast: 0.6 }));
+  assert.ok(met({ text: "", value: 1_000, atMost: 1_000 }));
+  assert.ok(!met({ text: "", value: Number.NaN, atMost: 1_000 }));
+  assert.equal(reach({ text: "", value: 500, atMost: 1_000 }), 2);
+  assert.equal(reach({ text: "", value: 30, atLeast: 60 }), 0.5);
+  const figure = {
+    name: "drain",
+    unit: "jobs/s",
+    ours: 30_000,
+    floor: 60_000,
+    peers: { plain: 10_000, swift: 15_000 },
+    targets: [{ text: "≥ 60 % of the floor", value: 0.5, atLeast: 0.6 }],
+    detail: { jobs: 10 },
+  } as const;
+  assert.deepEqual(missed([figure]), ["drain: ≥ 60 % of the floor, but it is 0.5"]);
+  const report = { store: "sqlite", quick: false, figures: [figure], failed: [] };
+  assert.deepEqual(JSON.parse(jsonLine(report)), {
+    store: "sqlite",
+    quick: false,
+    metrics: [
+      {
+        name: "drain",
+        ours: 30_000,
+        floor: 60_000,
+        ofFloor: 0.5,
+        peers: { plain: 10_000, swift: 15_000 },
+        overBestPeer: 2,
+        unit: "jobs/s",
+        target: "≥ 60 % of the floor",
+        ok: false,
+        jobs: 10,
+      },
+    ],
+  });
+  assert.match(table(report), /drain +30,000 jobs\/s +floor 60,000 +50 % .* MISSED/);
+});
+
+test("medians and percentiles are values that were measured", () => {
+  assert.equal(median([3, 1, 2]), 2);
+  assert.equal(
+    percentile(
+      Array.from({ length: 100 }, (_, i) => i + 1),
+      99,
+    ),
+    99,
+  );
+  assert.equal(percentile([7], 99), 7);
+  assert.ok(Number.isNaN(median([])));
+});
+
+test("the rate of a drain is that of its windows after the warm-up, whoever did the jobs", () => {
+  // Two processes, a batch of 50 each 10 ms: 10,000 jobs a second, after a slow first tenth.
+  const first = Array.from({ length: 100 }, (_, i) => (i < 10 ? i * 100 : 1_000 + i * 10));
+  const second = first.map((at) => at + 1);
+  for (const rate of ratesOf([...first, ...second], 10_000)) assert.ok(Math.abs(rate - 10_000) < 200, String(rate));
+  assert.equal(ratesOf([...first, ...second], 10_000).length, 2);
+});

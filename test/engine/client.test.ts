@@ -1,0 +1,159 @@
+// `outlive/client`: enqueue and inspect from a process that never works. It makes nothing, starts nothing and waits for nothing.
+import assert from "node:assert/strict";
+import { existsSync, readdirSync, writeFileSync } from "node:fs";
+import { type TestContext, test } from "node:test";
+import { type Client, type ClientOptions, connect } from "../../src/client.ts";
+import { ErrorCode, job } from "../../src/index.ts";
+import { sqlite } from "../../src/stores/sqlite/index.ts";
+import { Place, untilState } from "../support/processes.ts";
+import { forever, raw, says, script, untilAborted } from "./engines.ts";
+import { transfer } from "../support/jobs.ts";
+
+async function client(t: TestContext, place: Place, options: ClientOptions): Promise<Client> {
+  const connected = await connect(place.url, options);
+  t.after(() => connected.close());
+  return connected;
+}
+
+test("a client does not migrate: a file without tables is refused and left as it is", async (t) => {
+  const place = new Place(t);
+  writeFileSync(place.path, "");
+  await assert.rejects(
+    connect(place.url),
+    says(ErrorCode.schemaMissing, place.path, "holds no Outlive tables", "clients do not migrate"),
+  );
+  const tables = raw(t, place.path).prepare("SELECT name FROM sqlite_schema").all();
+  assert.deepEqual(tables, []);
+});
+
+test("a client does not create a file that is not there: a mistyped name leaves nothing behind", async (t) => {
+  const place = new Place(t);
+  await assert.rejects(connect(place.url), says(ErrorCode.storeUnusable, `There is no file ${place.path}`));
+  assert.deepEqual(readdirSync(place.folder), []);
+});
+
+test("a client starts no thread and keeps no process: it ends by itself, without being closed", async (t) => {
+  const place = new Place(t);
+  const note = job<number>("note");
+  const engine = await place.engine({ jobs: [note] });
+  const { code, stdout, stderr } = await script(
+    `const { connect } = await import(SRC + "client.ts");
+     const { job } = await import(SRC + "contract.ts");
+     const { readdirSync } = await import("node:fs");
+     const threads = () => readdirSync("/proc/self/task").length;
+     const before = threads();
+     const note = job("note");
+     const client = await connect(ARGS[0], { jobs: [note] });
+     const { id } = await client.enqueue(note, 1);
+     await client.counts();
+     const signals = ["SIGTERM", "SIGINT", "SIGHUP"].flatMap((name) => process.listeners(name));
+     console.log(JSON.stringify({
+       id, threads: threads() - before, signals: signals.length,
+       resources: process.getActiveResourcesInfo().filter((name) => !/Pipe|TTY|File/.test(name)),
+     }));`,
+    { args: [place.url] },
+  );
+  assert.equal(code, 0, stderr);
+  const { id, ...made } = JSON.parse(stdout) as { id: string };
+  assert.deepEqual(made, { threads: 0, signals: 0, resources: [] });
+  assert.equal((await engine.get(id))?.state, "queued");
+  assert.deepEqual(await engine.workers({ all: true }), [], "and it is nobody's worker");
+});
+
+test("a client recovers nothing: what a dead worker held stays its own until somebody works or recovers", async (t) => {
+  const place = new Place(t);
+  const engine = await place.engine();
+  await place.ledger(engine);
+  const { id } = await engine.enqueue(transfer, { n: 1 });
+  const victim = place.child({ heartbeat: {}, killAt: "after:UPDATE outlive_jobs SET state = 1" });
+  await victim.exited;
+  const looking = await client(t, place, { jobs: [transfer] });
+  assert.equal((await looking.get(id))?.state, "running");
+  assert.deepEqual(await looking.incidents(), []);
+});
+
+test("what a client enqueues wakes a worker in another process at once", async (t) => {
+  const place = new Place(t);
+  const engine = await place.engine();
+  await place.ledger(engine);
+  const worker = place.child({ heartbeat: {} });
+  await worker.untilFact("working");
+  const web = await client(t, place, { jobs: [transfer] });
+  const asked = performance.now();
+  const { id } = await web.enqueue(transfer, { n: 1 });
+  await worker.untilFact("started", { id });
+  t.diagnostic(`picked up after ${Math.round(performance.now() - asked)} ms; a poll would be up to 1000`);
+  await untilState(engine, id, "succeeded");
+});
+
+test("a client has the same enqueue, with the same checks, keys and transactions", async (t) => {
+  const place = new Place(t);
+  const note = job<number>("note");
+  const stranger = job<number>("stranger");
+  const engine = await place.engine({ jobs: [note] });
+  const web = await client(t, place, { jobs: [note] });
+  const { id } = await web.enqueue(note, 1, { dedupeKey: "k" });
+  assert.deepEqual(await engine.enqueue(note, 2, { dedupeKey: "k" }), { id, created: false });
+  assert.deepEqual(await web.enqueueMany(note, [1, 2, 3]), { count: 3, created: 3 });
+  const inTx = await web.transaction(sqlite, (tx) => tx.enqueue(note, 9));
+  assert.equal((await engine.get(inTx.id))?.input, 9);
+  await assert.rejects(
+    web.enqueue(stranger, 1),
+    says(ErrorCode.kindUnknown, '"stranger"', "known: note", "Nothing was enqueued"),
+  );
+  await assert.rejects(web.enqueue(note, Number.NaN), says(ErrorCode.notJson));
+  assert.equal((await web.list()).jobs.length, 5);
+  assert.equal((await web.counts())[0]?.ready, 5);
+  assert.equal(await web.report(), null);
+});
+
+test("a client may declare a kind that no worker has seen yet", async (t) => {
+  const place = new Place(t);
+  await (await place.engine({ jobs: [] })).close();
+  const fresh = job<number>("fresh");
+  const web = await client(t, place, { jobs: [fresh] });
+  assert.equal((await web.enqueue(fresh, 1)).created, true);
+});
+
+test("a client of a store with a newer schema is refused", async (t) => {
+  const place = new Place(t);
+  await (await place.engine()).close();
+  raw(t, place.path).exec("UPDATE outlive_meta SET value = 99 WHERE key = 'schema'");
+  await assert.rejects(connect(place.url), says(ErrorCode.schemaNewer, place.path, "99", "Upgrade"));
+});
+
+test("a module that is loaded again and again shares one connection, and the last close closes it", async (t) => {
+  const place = new Place(t);
+  const note = job<number>("note");
+  await place.engine({ jobs: [note] });
+  const clients = await Promise.all([1, 2, 3].map(() => connect(place.url, { jobs: [note] })));
+  const [first, second, third] = clients as [Client, Client, Client];
+  await first.close();
+  await first.close();
+  await second.close();
+  await assert.rejects(first.enqueue(note, 1), says(ErrorCode.closed));
+  assert.equal((await third.enqueue(note, 1)).created, true);
+  await third.close();
+  const again = await client(t, place, { jobs: [note] });
+  assert.equal((await again.enqueue(note, 1)).created, true);
+});
+
+test("closing a client leaves the worker of the same process alone", async (t) => {
+  const place = new Place(t);
+  const long = job<null>("long").handle(async (_, run) => {
+    throw await Promise.race([untilAborted(run.signal), forever()]);
+  });
+  const engine = await place.engine({ jobs: [long], heartbeat: {} });
+  const worker = await engine.start();
+  const { id } = await engine.enqueue(long, null);
+  await untilState(engine, id, "running");
+  const web = await connect(place.url, { jobs: [long] });
+  await web.enqueue(long, null);
+  await web.close();
+  // A second look at the lock from this process would have dropped it: the others would take the worker for dead.
+  const other = place.child({ heartbeat: {}, only: ["transfer"] });
+  await other.untilFact("working");
+  assert.deepEqual(await engine.incidents(), []);
+  assert.equal((await engine.get(id))?.worker, worker.id);
+  assert.ok(existsSync(place.path));
+});

@@ -1,0 +1,213 @@
+// What the documents show are programs that run: each example as a real process, in a folder of its own, killed and started
+// again where that is what it shows.
+import assert from "node:assert/strict";
+import { type ChildProcess, spawn } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type TestContext, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { open } from "../src/index.ts";
+import { untilTrue } from "./support/processes.ts";
+
+const root = fileURLToPath(new URL("../", import.meta.url));
+/** How long a line may take: a limit, never a wait. */
+const LINE_MS = 60_000;
+
+class Example {
+  readonly exited: Promise<{ code: number | null; signal: NodeJS.Signals | null }>;
+  readonly #process: ChildProcess;
+  readonly #heard = new Set<() => void>();
+  stdout = "";
+  stderr = "";
+  #over = false;
+
+  constructor(child: ChildProcess) {
+    this.#process = child;
+    child.stdout!.on("data", (data: Buffer) => {
+      this.stdout += data.toString();
+      for (const hear of this.#heard) hear();
+    });
+    child.stderr!.on("data", (data: Buffer) => (this.stderr += data.toString()));
+    this.exited = new Promise((resolve) => {
+      child.on("close", (code, signal) => {
+        this.#over = true;
+        for (const hear of this.#heard) hear();
+        resolve({ code, signal });
+      });
+    });
+  }
+
+  get lines(): string[] {
+    return this.stdout.trimEnd().split("\n");
+  }
+
+  kill(signal: NodeJS.Signals): void {
+    this.#process.kill(signal);
+  }
+
+  /** Resolves when it has printed this. */
+  until(pattern: RegExp): Promise<RegExpExecArray> {
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(() => done(new Error(`never printed: ${pattern}\n${this.#said()}`)), LINE_MS);
+      const hear = (): void => {
+        const found = pattern.exec(this.stdout);
+        if (found) done(null, found);
+        else if (this.#over) done(new Error(`ended before it printed: ${pattern}\n${this.#said()}`));
+      };
+      const done = (error: Error | null, found?: RegExpExecArray): void => {
+        clearTimeout(timer);
+        this.#heard.delete(hear);
+        if (error) reject(error);
+        else resolve(found!);
+      };
+      this.#heard.add(hear);
+      hear();
+    });
+  }
+
+  async untilEnd(): Promise<void> {
+    assert.deepEqual(await this.exited, { code: 0, signal: null }, this.#said());
+  }
+
+  #said(): string {
+    return `${this.stdout}\n${this.stderr}`;
+  }
+}
+
+/** A folder, and examples that run in it. */
+function folder(t: TestContext): { cwd: string; start: (name: string, ...args: string[]) => Example } {
+  const cwd = mkdtempSync(join(tmpdir(), "outlive-example-"));
+  const started: Example[] = [];
+  t.after(async () => {
+    for (const example of started) example.kill("SIGKILL");
+    await Promise.all(started.map(({ exited }) => exited));
+    rmSync(cwd, { recursive: true, force: true });
+  });
+  const start = (name: string, ...args: string[]): Example => {
+    const example = new Example(
+      spawn(process.execPath, ["--disable-warning=ExperimentalWarning", join(root, "examples", name), ...args], {
+        cwd,
+        stdio: ["ignore", "pipe", "pipe"],
+      }),
+    );
+    started.push(example);
+    return example;
+  };
+  return { cwd, start };
+}
+
+test("the README's program is examples/readme.ts, but for where it imports from", () => {
+  const shown = /```ts\n([^]*?)```/.exec(readFileSync(`${root}README.md`, "utf8"))![1]!;
+  const example = readFileSync(`${root}examples/readme.ts`, "utf8");
+  const code = example.slice(example.indexOf("import {")).replace('import { job, open } from "../src/index.ts"', "");
+  const written = shown.replace('import { job, open } from "outlive"', "");
+  assert.equal(code.slice(code.indexOf("import * as z")), written.slice(written.indexOf("import * as z")));
+  assert.ok(shown.includes('import { job, open } from "outlive";'));
+  const lines = shown.split("\n").filter((line) => line.trim() !== "" && !/^\s*\/\//.test(line));
+  assert.ok(lines.length <= 20, `${lines.length} lines`);
+});
+
+test("the README's program runs its job, and ends on SIGTERM", async (t) => {
+  const { start } = folder(t);
+  const program = start("readme.ts");
+  await program.until(/^mailing \/tmp\/invoice-42\.pdf, idempotency key \w+:mail\n/);
+  program.kill("SIGTERM");
+  await program.untilEnd();
+  assert.equal(program.stderr, "");
+});
+
+test("the README's program, killed while it works and started again, leaves nothing undone", async (t) => {
+  const { cwd, start } = folder(t);
+  const first = start("readme.ts");
+  await first.until(/mailing/);
+  first.kill("SIGKILL");
+  await first.exited;
+  // Whether the kill came before or after the settlement is chance; nothing may be left either way.
+  const second = start("readme.ts");
+  await using engine = await open(`sqlite:${join(cwd, "jobs.db")}`, { logger: false });
+  await untilTrue(
+    () => engine.workers(),
+    (workers) => workers.some(({ state }) => state === "live"),
+    "the second one works, and so listens to SIGTERM",
+  );
+  const { jobs } = await untilTrue(
+    () => engine.list(),
+    (page) => page.jobs.every(({ state }) => state === "succeeded"),
+    "every order is mailed",
+  );
+  assert.ok(jobs.length > 0);
+  second.kill("SIGTERM");
+  await second.untilEnd();
+});
+
+test("the transfers of examples/commit.ts are booked once each, however often it is killed", async (t) => {
+  const { start } = folder(t);
+  for (let kills = 0; kills < 2; kills++) {
+    const killed = start("commit.ts");
+    await killed.until(/working/);
+    killed.kill("SIGKILL");
+    await killed.exited;
+  }
+  for (let run = 0; run < 2; run++) {
+    const program = start("commit.ts");
+    await program.untilEnd();
+    assert.deepEqual(program.lines, [
+      "working",
+      "ada has 10250 cents",
+      "bob has 9750 cents",
+      "together 20000 cents",
+      "500 bookings of 500 jobs",
+      "too-much is dead: ada does not have 999999999 cents",
+    ]);
+  }
+});
+
+test("examples/web-client.ts enqueues over HTTP, a worker in another process runs it, and bad requests are told so", async (t) => {
+  const { start } = folder(t);
+  const worker = start("web-client.ts", "worker");
+  await worker.until(/working/);
+  const web = start("web-client.ts");
+  const [, url] = await web.until(/listening on (\S+)/);
+  const post = (body: string): Promise<Response> => fetch(`${url}/invoices`, { method: "POST", body });
+
+  const accepted = await post('{"orderId":"42"}');
+  assert.equal(accepted.status, 202);
+  const { id, created } = (await accepted.json()) as { id: string; created: boolean };
+  assert.equal(created, true);
+  await worker.until(/rendered \/tmp\/invoice-42\.pdf/);
+  let job: { state: string; result: unknown };
+  do job = (await (await fetch(`${url}/jobs/${id}`)).json()) as typeof job;
+  while (job.state === "running");
+  assert.deepEqual(job, { state: "succeeded", result: { path: "/tmp/invoice-42.pdf" } });
+
+  for (const body of ['{"orderId":42}', '{"orderId":"a\\u0000b"}', "{}", "{broken", "null", "[]"]) {
+    const refused = await post(body);
+    assert.equal(refused.status, 400, body);
+    assert.equal(typeof ((await refused.json()) as { error: string }).error, "string");
+  }
+  assert.equal((await fetch(`${url}/jobs/none`)).status, 404);
+  assert.equal((await fetch(`${url}/elsewhere`)).status, 404);
+  for (const program of [web, worker]) program.kill("SIGTERM");
+  for (const program of [web, worker]) await program.untilEnd();
+});
+
+test("examples/graceful-shutdown.ts stops on SIGTERM at no cost to its job, and goes on where it stopped", async (t) => {
+  const { start } = folder(t);
+  const first = start("graceful-shutdown.ts");
+  await first.until(/page 2\n/);
+  first.kill("SIGTERM");
+  await first.untilEnd();
+  assert.match(first.stdout, /stopping\n[^]*the report is queued, 0 errors, 1 interruptions\n$/);
+  const done = first.lines.filter((line) => line.startsWith("page "));
+  const second = start("graceful-shutdown.ts");
+  await second.untilEnd();
+  const rest = second.lines.filter((line) => line.startsWith("page "));
+  assert.deepEqual(
+    [...done, ...rest],
+    Array.from({ length: 12 }, (_, n) => `page ${n + 1}`),
+    "every page was made once",
+  );
+  assert.ok(second.lines.includes(`going on after ${done.at(-1)} (released)`));
+  assert.match(second.stdout, /done\nthe report is succeeded, 0 errors, 1 interruptions\n$/);
+});
