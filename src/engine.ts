@@ -1,5 +1,5 @@
 // The engine: a client that can also work, recover and operate. Made by `open()` (open.ts).
-import { Client, type Report } from "./client.ts";
+import { Client, type Report } from "./clients.ts";
 import { DEFAULT_GRACE, type EngineSettings, type WorkOptions, workSettings } from "./config.ts";
 import { type Clock, pause, type Random } from "./core/clock.ts";
 import type { AnyContract } from "./core/contract.ts";
@@ -248,7 +248,9 @@ export class Engine extends Client {
     const last = lives.toSorted((a, b) => a.startedAt - b.startedAt).at(-1);
     if (!last) return;
     this.#lookout.livedUntil(last, diedAt);
-    await this.store.note(last.id, last.lastWord === null ? what : `${last.lastWord}; ${what}`);
+    const { lastWord } = last;
+    if (lastWord?.includes(what)) return;
+    await this.store.note(last.id, lastWord === null ? what : `${lastWord}; ${what}`);
   }
 
   /** Stops the worker of this process, if one runs, and closes the store. */

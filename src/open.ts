@@ -1,5 +1,5 @@
 // `open()`: options, store, log and start-up recovery, in that order. It resolves only when recovery is finished.
-import { assertSqlite, contractsOf } from "./client.ts";
+import { assertSqlite, contractsOf } from "./clients.ts";
 import { type EngineOptions, engineSettings } from "./config.ts";
 import type { OutliveConfig } from "./config-file.ts";
 import { settingsWithDefaults } from "./contract.ts";

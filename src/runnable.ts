@@ -1,6 +1,6 @@
 // From contracts to what a worker runs: handlers, parsers, settings with the engine's defaults; and the ids of children.
 import { createHash } from "node:crypto";
-import { unknownKind } from "./client.ts";
+import { unknownKind } from "./clients.ts";
 import type { WorkOptions } from "./config.ts";
 import { settingsWithDefaults } from "./contract.ts";
 import type { AnyContract } from "./core/contract.ts";

@@ -11,10 +11,10 @@ import { promisify } from "node:util";
 
 /** The public surface: what each sub-path exports as values, typed here by hand. A sub-path without a list must only load. */
 const surface: Readonly<Record<string, readonly string[] | undefined>> = {
-  outlive: ["job", "open"],
-  "outlive/client": undefined,
-  "outlive/sqlite": undefined,
-  "outlive/testing": undefined,
+  outlive: ["ErrorCode", "Interruption", "OutliveError", "TerminalError", "attach", "defineConfig", "job", "open"],
+  "outlive/client": ["ErrorCode", "OutliveError", "connect", "job"],
+  "outlive/sqlite": ["sqlite"],
+  "outlive/testing": ["MUSEUM", "storeConformance", "virtualClock"],
 };
 
 type Manifest = {

@@ -43,7 +43,6 @@ export interface Status {
 const MOST_INCIDENTS = 5;
 /** The newest quarantined jobs that are looked at. Whoever has more has a person's work anyway. */
 const MOST_QUARANTINED = 1_000;
-/** Somebody who holds the write lock at each of these looks does not let go; who works takes and drops it all the time. */
 const LOCK_LOOKS = 10;
 const LOCK_LOOK_MS = 30;
 
@@ -95,12 +94,31 @@ async function lastQuarantined(engine: Engine, kinds: readonly KindCounts[]): Pr
   return jobs.reduce<number | null>((last, { finishedAt }) => Math.max(last ?? 0, finishedAt ?? 0), null);
 }
 
+/**
+ * The same process at every look, and nothing moves meanwhile. The lock alone says little: a busy worker was seen with it at ten
+ * looks in a row.
+ */
 async function blockedBy(engine: Engine): Promise<Look["store"]["blockedBy"]> {
   const first = await engine.writer();
+  if (!first) return null;
+  const before = await motion(engine);
   for (let looks = 1; looks < LOCK_LOOKS; looks++) {
-    if (!first) return null;
     await new Promise((resolve) => setTimeout(resolve, LOCK_LOOK_MS));
     if ((await engine.writer())?.pid !== first.pid) return null;
   }
-  return first;
+  return (await motion(engine)) === before ? first : null;
+}
+
+/** What changes all the time while anybody works: the newest job, what runs, heartbeats. */
+async function motion(engine: Engine): Promise<string> {
+  const [newest, running, workers] = await Promise.all([
+    engine.list({ limit: 1 }),
+    engine.list({ state: "running", limit: 50 }),
+    engine.workers(),
+  ]);
+  return JSON.stringify([
+    newest.jobs.map(({ id }) => id),
+    running.jobs.map(({ id, fence }) => [id, fence]),
+    workers.map(({ beats }) => beats),
+  ]);
 }

@@ -27,7 +27,7 @@ if (at && isMainThread) {
     return result;
   };
   const die = (): void => {
-    process.kill(process.pid, (process.env["OUTLIVE_KILL_SIGNAL"] as NodeJS.Signals | undefined) ?? "SIGKILL");
+    process.kill(process.pid, process.env["OUTLIVE_KILL_SIGNAL"] ?? "SIGKILL");
     if (!process.env["OUTLIVE_KILL_SIGNAL"]) for (;;);
   };
 
@@ -40,7 +40,7 @@ if (at && isMainThread) {
       return around(this.sourceSQL, () => original.apply(this, values));
     };
   }
-  const exec = DatabaseSync.prototype.exec;
+  const { exec } = DatabaseSync.prototype as { exec: (this: DatabaseSync, sql: string) => void };
   DatabaseSync.prototype.exec = function (this: DatabaseSync, sql: string) {
     around(sql, () => exec.call(this, sql));
   };

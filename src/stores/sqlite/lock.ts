@@ -4,7 +4,7 @@
 import { mkdirSync, readdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import type { Liveness, WorkerRow } from "../../core/liveness.ts";
+import type { Liveness, Probe, WorkerRow } from "../../core/liveness.ts";
 import { fileKey, lockedFiles } from "./lock-holder.ts";
 import { holdExclusively, probeExclusive } from "./database.ts";
 
@@ -66,13 +66,13 @@ export function lockFileLiveness(databasePath: string, bootId: string, own: Set<
       // The kernel's list says of most that they live, in one read. Whoever is not on it is asked for itself: a process in
       // another container does not show, and only SQLite's own answer proves a death.
       const locked = workers.length > 1 ? lockedFiles() : new Set<string>();
-      return Promise.all(
-        workers.map((worker) => {
-          const { name, identity } = worker.lock;
-          const listed = name !== null && identity !== null && worker.bootId === bootId && locked.has(identity);
-          return listed && inode(pathOf(name)) === identity ? ("held" as const) : this.probe(worker);
-        }),
-      );
+      const probes: Probe[] = [];
+      for (const worker of workers) {
+        const { name, identity } = worker.lock;
+        const listed = name !== null && identity !== null && worker.bootId === bootId && locked.has(identity);
+        probes.push(listed && inode(pathOf(name)) === identity ? "held" : await this.probe(worker));
+      }
+      return probes;
     },
 
     async clean(worker: WorkerRow) {

@@ -94,7 +94,7 @@ export class Recovering {
         recovery.id,
         dead.id,
         death.how,
-        death.evidence,
+        this.#evidence(death.evidence, worker),
         dead.host,
         dead.pid,
         dead.version,
@@ -113,6 +113,15 @@ export class Recovering {
       .sql("UPDATE outlive_workers SET state = 'recovering', incident = ? WHERE seq = ?")
       .run(request.incident, worker);
     return { id: request.incident, cursor: 0, heldAtDeath };
+  }
+
+  /** Its last word may have been written after the look that found it dead: a supervisor heard of its end. */
+  #evidence(known: string | null, worker: number): string | null {
+    const { last_word: lastWord } = this.#db.sql("SELECT last_word FROM outlive_workers WHERE seq = ?").get(worker) as {
+      last_word: string | null;
+    };
+    if (lastWord === null || known?.includes(lastWord)) return known;
+    return known === null || lastWord.includes(known) ? lastWord : `${known}; ${lastWord}`;
   }
 
   #recoverJob(

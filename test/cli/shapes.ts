@@ -1,0 +1,106 @@
+// The forms of what `--json` prints, held by the tests. Scripts of users rely on them: a field may be added, none may go.
+
+export const JOB = {
+  id: "string",
+  kind: "string",
+  state: "string",
+  priority: "number",
+  dedupeKey: "null",
+  createdAt: "number",
+  runAt: "null",
+  startedAt: "null",
+  deadlineAt: "null",
+  finishedAt: "null",
+  worker: "null",
+  epoch: "number",
+  fence: "number",
+  counters: { errors: "number", crashes: "number", blamed: "number", timeouts: "number", interruptions: "number" },
+  lastOutcome: "null",
+  error: "null",
+  cancelRequested: "boolean",
+};
+
+export const KIND = {
+  kind: "string",
+  paused: "boolean",
+  ready: "number",
+  oldestReadyMs: "number",
+  delayed: "number",
+  running: "number",
+  succeeded: "number",
+  dead: "number",
+  cancelled: "number",
+  quarantined: "number",
+  liveWorkers: "number",
+  perSecond: "null",
+};
+
+export const WORKER = {
+  id: "string",
+  host: "string",
+  pid: "number",
+  version: "string",
+  known: "string",
+  kinds: ["string"],
+  concurrency: "number",
+  heldCount: "number",
+  startedAt: "number",
+  heartbeatAt: "number",
+  heartbeatAgeMs: "number",
+  beats: "number",
+  leaseMs: "number",
+  loopLagMs: "number",
+  lastWord: "null",
+};
+
+export const INCIDENT = {
+  id: "string",
+  recovery: "string",
+  worker: "string",
+  how: "string",
+  detectedAt: "number",
+  completedAt: "number",
+  jobCount: "number",
+};
+
+export const REPORT = {
+  id: "string",
+  startedAt: "string",
+  completedAt: "string",
+  durationMs: "number",
+  integrity: "string",
+  walFramesCheckpointed: "number",
+  by: "string",
+  incidents: ["string"],
+  recoveredJobs: [
+    {
+      jobId: "string",
+      kind: "string",
+      decision: "string",
+      attempts: "number",
+      maxAttempts: "number",
+      success: "boolean",
+      error: "null",
+      lastStep: "null",
+      resumedAt: "null",
+    },
+  ],
+  deadWorkers: [
+    {
+      workerId: "string",
+      how: "string",
+      evidence: "null",
+      host: "string",
+      pid: "number",
+      version: "string",
+      uptimeMs: "number",
+      lastHeartbeatAt: "string",
+      lastSeenAliveAt: "null",
+      detectedAt: "string",
+      recoveredAt: "string",
+      runningAgainAt: "null",
+      loopLagMs: "number",
+      jobIds: ["string"],
+    },
+  ],
+};

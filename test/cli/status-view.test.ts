@@ -1,0 +1,259 @@
+// Holds the text of `status` with a fixed clock: what it shows, what it advises, and how it fits a small screen.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { Pen } from "../../src/cli/grid.ts";
+import type { KnownWorker } from "../../src/cli/known-worker.ts";
+import { type Look, statusOf } from "../../src/cli/survey.ts";
+import { statusLines } from "../../src/cli/views/status.ts";
+import { widthOf } from "../../src/cli/words.ts";
+import type { KindCounts } from "../../src/core/store.ts";
+
+const NOW = Date.parse("2026-11-15T12:00:00Z");
+const PAPER: Pen = { style: (_, text) => text, columns: 120, isTty: false };
+const screen = (columns: number): Pen => ({ ...PAPER, columns, isTty: true });
+
+function aKind(kind: string, given: Partial<KindCounts> = {}): KindCounts {
+  return {
+    kind,
+    paused: false,
+    ready: 0,
+    oldestReadyMs: null,
+    delayed: 0,
+    running: 0,
+    succeeded: 0,
+    dead: 0,
+    cancelled: 0,
+    quarantined: 0,
+    ...given,
+  };
+}
+
+function aWorker(id: string, given: Partial<KnownWorker> = {}): KnownWorker {
+  return {
+    id,
+    host: "here",
+    pid: 4242,
+    version: "0.1.0",
+    known: "live",
+    kinds: ["mail", "render"],
+    concurrency: 10,
+    heldCount: 3,
+    startedAt: NOW - 60_000,
+    heartbeatAt: NOW - 2_000,
+    heartbeatAgeMs: 2_000,
+    beats: 2,
+    leaseMs: 90_000,
+    loopLagMs: 1,
+    lastWord: null,
+    ...given,
+  };
+}
+
+function aLook(given: Partial<Look> = {}): Look {
+  return {
+    at: NOW,
+    store: {
+      ok: true,
+      detail: { path: "/srv/app/outlive.db", journalMode: "wal", durability: "full", bytes: 12_345_678 },
+      blockedBy: null,
+    },
+    kinds: [],
+    workers: [],
+    incidents: [],
+    lastQuarantinedAt: null,
+    ...given,
+  };
+}
+
+const MAX_AGE = 300_000;
+const text = (look: Look, before: Look | null = null, pen = PAPER, rows?: number): string =>
+  statusLines(statusOf(look, before, MAX_AGE), pen, rows).join("\n");
+
+test("when all is well it says so and advises nothing", () => {
+  const look = aLook({
+    kinds: [aKind("mail", { ready: 1_200, oldestReadyMs: 3_200, running: 3 }), aKind("render", { delayed: 7 })],
+    workers: [aWorker("here-4242-a")],
+  });
+  assert.equal(
+    text(look),
+    `All is well  2026-11-15 12:00:00Z
+store ok  /srv/app/outlive.db  12.3 MB, durability full, journal wal
+
+KIND    READY  OLDEST  DELAYED  RUNNING  DEAD  QUARANT.
+mail    1,200    3.2s        -        3     -         -
+render      -       -        7        -     -         -
+
+WORKER        PID  STATE     HELD  HEARTBEAT  LOOP LAG
+here-4242-a  4242  live   3 of 10     2s ago       1ms`,
+  );
+});
+
+test("two looks make a rate", () => {
+  const before = aLook({ at: NOW - 2_000, kinds: [aKind("mail", { succeeded: 100 }), aKind("render")] });
+  const look = aLook({ kinds: [aKind("mail", { succeeded: 341 }), aKind("render", { succeeded: 3 })] });
+  assert.deepEqual(
+    statusOf(look, before, MAX_AGE).kinds.map(({ perSecond }) => perSecond),
+    [120.5, 1.5],
+  );
+  assert.match(text(look, before), /DONE\/S/);
+  assert.match(text(look, before), /\nmail .* 121 /);
+  assert.match(text(look, before), /\nrender .* 1\.5 /);
+});
+
+test("a count that fell, or a kind that is new, has no rate", () => {
+  const before = aLook({ at: NOW - 1_000, kinds: [aKind("mail", { succeeded: 100 })] });
+  const look = aLook({ kinds: [aKind("mail", { succeeded: 50 }), aKind("render", { succeeded: 5 })] });
+  assert.deepEqual(
+    statusOf(look, before, MAX_AGE).kinds.map(({ perSecond }) => perSecond),
+    [null, null],
+  );
+});
+
+const TROUBLED = aLook({
+  kinds: [
+    aKind("import", { paused: true, ready: 1, oldestReadyMs: 900_000 }),
+    aKind("mail", { ready: 12, oldestReadyMs: 720_000, running: 5, dead: 3 }),
+    aKind("poison", { quarantined: 2 }),
+    aKind("report", { ready: 1_500, oldestReadyMs: 100, dead: 1 }),
+  ],
+  workers: [
+    aWorker("here-1-a", { known: "blocked", loopLagMs: 12_000 }),
+    aWorker("here-2-b", { known: "silent", pid: 2, heartbeatAgeMs: 150_000 }),
+    aWorker("here-3-c", { known: "gone", pid: 3, heldCount: 1 }),
+  ],
+  incidents: [
+    {
+      id: "01m7gfy4ze7jk813facz5r",
+      recovery: "r",
+      worker: "here-9-z",
+      how: "gone",
+      detectedAt: NOW - 65_000,
+      completedAt: NOW - 64_988,
+      jobCount: 4,
+    },
+    {
+      id: "01m7gfy4ze7jk813facz5q",
+      recovery: "q",
+      worker: "here-8-y",
+      how: "silent",
+      detectedAt: NOW - 7_200_000,
+      completedAt: null,
+      jobCount: 1_000,
+    },
+  ],
+  lastQuarantinedAt: NOW - 3_600_000,
+});
+
+test("trouble is named, the worst first, each with the command that helps", () => {
+  assert.equal(
+    text(TROUBLED),
+    `3 things need you  2026-11-15 12:00:00Z
+store ok  /srv/app/outlive.db  12.3 MB, durability full, journal wal
+
+KIND             READY  OLDEST  DELAYED  RUNNING  DEAD  QUARANT.
+import (paused)      1     15m        -        -     -         -
+mail                12     12m        -        5     3         -
+poison               -       -        -        -     -         2
+report           1,500   100ms        -        -     1         -
+
+WORKER     PID  STATE       HELD  HEARTBEAT  LOOP LAG
+here-1-a  4242  blocked  3 of 10     2s ago       12s
+here-2-b     2  silent   3 of 10   2.5m ago       1ms
+here-3-c     3  gone     1 of 10     2s ago       1ms
+
+INCIDENT                    WHEN  WORKER    HOW      JOBS     RECOVERED
+01m7gfy4ze7jk813facz5r  1.1m ago  here-9-z  gone        4       in 12ms
+01m7gfy4ze7jk813facz5q    2h ago  here-8-y  silent  1,000  not finished
+
+WHAT TO DO NEXT
+! 1,500 jobs are ready (report 1,500), and no live worker knows that kind.
+  outlive work
+! The oldest ready job of mail has waited for 12m; 12 are ready.
+  Start more workers (outlive work), or raise their concurrency.
+! 2 jobs are quarantined (the latest 1h ago): their workers died while they ran alone.
+  outlive quarantine list
+- The main loop of worker here-1-a (pid 4242) has stood still for 12s; it holds 3 jobs.
+  outlive jobs --state running
+- Worker here-2-b (pid 2) has been silent for 2.5m (its lease is 1.5m) and holds 3 jobs.
+  outlive recover --wait
+- Worker here-3-c (pid 3) is gone and holds 1 job.
+  outlive recover
+- 4 jobs are dead (mail 3, report 1).
+  outlive jobs --state dead, then: outlive retry --state dead
+- The kind import is paused; 1 job waits.
+  outlive resume import`,
+  );
+});
+
+test("a small terminal is never overrun, and the most urgent stays on it", () => {
+  for (const [columns, rows] of [
+    [80, 23],
+    [120, 39],
+    [200, 60],
+  ] as const) {
+    const lines = statusLines(statusOf(TROUBLED, null, MAX_AGE), screen(columns), rows);
+    assert.ok(lines.length <= rows, `${lines.length} lines on ${rows}`);
+    assert.ok(
+      lines.every((line) => widthOf(line) < columns),
+      lines.join("\n"),
+    );
+    assert.match(lines.join("\n"), /! 1,500 jobs are ready/);
+  }
+});
+
+test("a hundred kinds and workers are cut to the screen, the troubled ones kept", () => {
+  const look = aLook({
+    kinds: Array.from({ length: 100 }, (_, n) => aKind(`kind-${n}`, { quarantined: n === 77 ? 1 : 0 })),
+    workers: Array.from({ length: 100 }, (_, n) => aWorker(`here-${n}`, n === 66 ? { known: "silent" } : {})),
+  });
+  const lines = statusLines(statusOf(look, null, MAX_AGE), screen(100), 30);
+  assert.ok(lines.length <= 30);
+  assert.match(lines.join("\n"), /\nkind-77 /);
+  assert.match(lines.join("\n"), /\nhere-66 /);
+  assert.match(lines.join("\n"), /… and \d+ more kinds\n/);
+  assert.match(lines.join("\n"), /… and \d+ more workers\n/);
+});
+
+const codes = (look: Look): string[] =>
+  statusOf(look, null, MAX_AGE).advice.map(({ code, needsPerson }) => `${code}${needsPerson ? "!" : ""}`);
+
+test("what needs a person, and what does not", () => {
+  const live = [aWorker("w")];
+  const ready = { ready: 1, oldestReadyMs: 1_000 };
+  assert.deepEqual(codes(aLook({ kinds: [aKind("mail", ready)], workers: live })), []);
+  assert.deepEqual(codes(aLook({ kinds: [aKind("mail", ready)] })), ["no-worker!"]);
+  assert.deepEqual(codes(aLook({ kinds: [aKind("other", ready)], workers: live })), ["no-worker!"]);
+  assert.deepEqual(codes(aLook({ kinds: [aKind("mail", { ...ready, paused: true })] })), ["paused"]);
+  assert.deepEqual(codes(aLook({ kinds: [aKind("mail", { delayed: 1 })] })), []);
+  assert.deepEqual(codes(aLook({ kinds: [aKind("mail", { ready: 1, oldestReadyMs: 300_001 })], workers: live })), [
+    "too-old!",
+  ]);
+  assert.deepEqual(codes(aLook({ kinds: [aKind("mail", { dead: 9 })] })), ["dead"]);
+  const quarantined = [aKind("mail", { quarantined: 1 })];
+  assert.deepEqual(codes(aLook({ kinds: quarantined, lastQuarantinedAt: NOW - 86_399_000 })), ["quarantined!"]);
+  assert.deepEqual(codes(aLook({ kinds: quarantined, lastQuarantinedAt: NOW - 86_401_000 })), ["quarantined"]);
+  assert.deepEqual(codes(aLook({ store: { ok: false, detail: {}, blockedBy: null } })), ["store-not-ok!"]);
+});
+
+test("a dead worker's jobs need a person only when no live worker can take them", () => {
+  const gone = aWorker("g", { known: "gone" });
+  assert.deepEqual(codes(aLook({ workers: [gone] })), ["stranded!"]);
+  assert.deepEqual(codes(aLook({ workers: [aWorker("s", { known: "silent" })] })), ["stranded!"]);
+  assert.deepEqual(codes(aLook({ workers: [gone, aWorker("w")] })), ["worker-gone"]);
+  assert.deepEqual(codes(aLook({ workers: [aWorker("g", { known: "gone", heldCount: 0 })] })), ["worker-gone"]);
+});
+
+test("while the store is blocked its holder is named, and nobody's silence is blamed on itself", () => {
+  const look = aLook({
+    store: { ok: true, detail: {}, blockedBy: { pid: 77, command: "node stuck.ts" } },
+    kinds: [aKind("mail", { ready: 5, oldestReadyMs: 1 })],
+    workers: [aWorker("w", { known: "silent" })],
+  });
+  assert.deepEqual(codes(look), ["store-blocked!"]);
+  assert.match(text(look), /! Process 77 \(node stuck\.ts\) holds the store's write lock/);
+});
+
+test("an empty store says how to begin", () => {
+  assert.match(text(aLook()), /No kind is in the store yet.*outlive work/);
+  assert.match(text(aLook()), /No worker is alive\. Start one: outlive work/);
+});

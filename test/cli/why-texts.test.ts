@@ -1,0 +1,226 @@
+// Holds what `why` says for each cause, with a fixed clock and a store that is only asked.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { type Explanation, explain } from "../../src/why.ts";
+import type { JobDetails } from "../../src/core/job.ts";
+import type { WorkerRow } from "../../src/core/liveness.ts";
+import type { KindCounts, Store } from "../../src/core/store.ts";
+import { NO_COUNTERS } from "../../src/core/job.ts";
+
+const NOW = Date.parse("2026-11-15T12:00:00Z");
+
+function aJob(given: Partial<JobDetails> = {}): JobDetails {
+  return {
+    id: "job-1",
+    kind: "mail",
+    state: "queued",
+    priority: 0,
+    dedupeKey: null,
+    createdAt: NOW - 60_000,
+    runAt: null,
+    startedAt: null,
+    deadlineAt: null,
+    finishedAt: null,
+    worker: null,
+    epoch: 1,
+    fence: 0,
+    counters: NO_COUNTERS,
+    lastOutcome: null,
+    error: null,
+    cancelRequested: false,
+    input: {},
+    result: null,
+    progress: null,
+    steps: [],
+    history: [],
+    log: [],
+    ...given,
+  };
+}
+
+function aWorker(given: Partial<WorkerRow> = {}): WorkerRow {
+  return {
+    id: "here-1-a",
+    host: "here",
+    bootId: "boot",
+    pid: 1,
+    version: "0.1.0",
+    leaseMs: 90_000,
+    concurrency: 10,
+    kinds: ["mail"],
+    lock: { name: null, identity: null },
+    state: "live",
+    startedAt: NOW - 600_000,
+    heartbeatAt: NOW - 4_000,
+    beats: 20,
+    loopLagMs: 2,
+    heldCount: 10,
+    lastWord: null,
+    ...given,
+  };
+}
+
+const KIND: KindCounts = {
+  kind: "mail",
+  paused: false,
+  ready: 8,
+  oldestReadyMs: 60_000,
+  delayed: 0,
+  running: 10,
+  succeeded: 0,
+  dead: 0,
+  cancelled: 0,
+  quarantined: 0,
+};
+
+interface Scene {
+  readonly job?: Partial<JobDetails>;
+  readonly kind?: Partial<KindCounts>;
+  readonly workers?: readonly WorkerRow[];
+  readonly ahead?: number | null;
+  readonly writers?: readonly ({ pid: number; command: string } | null)[];
+}
+
+async function said(scene: Scene): Promise<readonly [Explanation["because"], string, string]> {
+  const writers = [...(scene.writers ?? [null])];
+  const store = {
+    get: async () => aJob(scene.job),
+    workers: async () => scene.workers ?? [aWorker()],
+    counts: async () => [{ ...KIND, ...scene.kind }],
+    ahead: async () => (scene.ahead === undefined ? 7 : scene.ahead),
+    writer: async () => (writers.length > 1 ? writers.shift()! : writers[0]!),
+  } as Partial<Store> as Store;
+  const { because, text, next } = (await explain({ store, now: () => NOW, pause: async () => {} }, "job-1"))!;
+  return [because, text, next];
+}
+
+const RUNNING = {
+  state: "running",
+  worker: "here-1-a",
+  fence: 2,
+  startedAt: NOW - 30_000,
+  deadlineAt: NOW + 870_000,
+} as const;
+const ENTRY = { at: NOW, event: "crash", from: "running", actor: "system/recovery", epoch: 1, fence: 3 } as const;
+
+const scenes: readonly (readonly [title: string, scene: Scene, expected: readonly string[]])[] = [
+  [
+    "it runs",
+    { job: { ...RUNNING, steps: [{ name: "load", result: 1, at: NOW, fence: 2 }] } },
+    [
+      "running",
+      "It runs for 30s (attempt 2) in worker here-1-a, whose last heartbeat was 4s ago; last step load; deadline in 14.5m.",
+      "",
+    ],
+  ],
+  [
+    "it runs in a blocked loop, and its cancel was asked for",
+    { job: { ...RUNNING, cancelRequested: true, deadlineAt: null }, workers: [aWorker({ loopLagMs: 12_000 })] },
+    [
+      "running",
+      "It runs for 30s (attempt 2) in worker here-1-a, whose last heartbeat was 4s ago; its main loop has stood still for 12s; last step none; no deadline. Its cancel was asked for.",
+      "",
+    ],
+  ],
+  [
+    "it is overdue",
+    { job: { ...RUNNING, deadlineAt: NOW - 2_000 } },
+    [
+      "overdue",
+      "It runs for 30s (attempt 2) in worker here-1-a, whose last heartbeat was 4s ago; last step none; deadline passed 2s ago.",
+      "Its worker aborts it after the grace, or is killed if its loop is blocked; look again in a few seconds.",
+    ],
+  ],
+  [
+    "it is not due",
+    { job: { runAt: NOW + 90_000 } },
+    ["not-due", "It is due in 1.5m (2026-11-15T12:01:30.000Z): it was asked for then.", ""],
+  ],
+  [
+    "it waits for its next attempt",
+    { job: { runAt: NOW + 5_000, lastOutcome: "failed", error: { name: "Error", message: "refused" } } },
+    ["not-due", "It is due in 5s (2026-11-15T12:00:05.000Z): its last attempt failed: refused.", ""],
+  ],
+  ["its kind is paused", { kind: { paused: true } }, ["paused", "The kind mail is paused.", "outlive resume mail"]],
+  ["nobody works", { workers: [] }, ["no-worker", "No worker is alive.", "Start one: outlive work"]],
+  [
+    "nobody knows its kind",
+    { workers: [aWorker({ kinds: ["render", "import"] })] },
+    [
+      "no-worker",
+      "None of the 1 live workers knows the kind mail.",
+      "Start a worker that has a handler for mail; they know import, render.",
+    ],
+  ],
+  [
+    "the store is blocked",
+    { writers: [{ pid: 77, command: "node stuck.ts" }] },
+    [
+      "store-blocked",
+      "Process 77 (node stuck.ts) holds the store's write lock and does not let go.",
+      "Look at process 77; if it is frozen or stuck inside a transaction, end it: nothing is lost.",
+    ],
+  ],
+  [
+    "it must run alone",
+    { job: { counters: { ...NO_COUNTERS, crashes: 2 } }, ahead: null },
+    [
+      "runs-alone",
+      "It was in flight at 2 deaths, so it waits for a worker with nothing else to do and then runs alone.",
+      "One worker empties itself for it; look again when its running jobs have ended.",
+    ],
+  ],
+  [
+    "others are ahead",
+    {},
+    [
+      "waiting-its-turn",
+      "10 of 10 slots of 1 worker(s) are taken, and 7 job(s) of its kind are ahead of it.",
+      "Wait, raise the concurrency, or start more workers.",
+    ],
+  ],
+  [
+    "somebody has room",
+    { workers: [aWorker({ heldCount: 2 })], ahead: 0 },
+    [
+      "about-to-run",
+      "A worker has room for it (2 of 10 slots are taken, 0 ahead): it should start now.",
+      "Look again; if it stays, look at the workers' logs.",
+    ],
+  ],
+  [
+    "it succeeded",
+    { job: { state: "succeeded", finishedAt: NOW - 1_000 } },
+    ["finished", "It is succeeded at 2026-11-15T11:59:59.000Z.", ""],
+  ],
+  [
+    "it is dead",
+    { job: { state: "dead", finishedAt: NOW, error: { name: "Error", message: "refused" } } },
+    ["finished", "It is dead at 2026-11-15T12:00:00.000Z: refused.", "outlive retry job-1"],
+  ],
+  [
+    "it is quarantined",
+    {
+      job: {
+        state: "quarantined",
+        finishedAt: NOW,
+        history: [
+          { ...ENTRY, to: "quarantined", reason: "its worker died 3 times while it ran alone", incident: "i-9" },
+        ],
+      },
+    },
+    [
+      "quarantined",
+      "It is quarantined at 2026-11-15T12:00:00.000Z: its worker died 3 times while it ran alone.",
+      "outlive incident i-9; when it is safe: outlive quarantine release job-1",
+    ],
+  ],
+];
+
+for (const [title, scene, expected] of scenes)
+  test(`why: ${title}`, async () => assert.deepEqual(await said(scene), expected));
+
+test("why: no such job is no explanation", async () => {
+  const store = { get: async () => null } as Partial<Store> as Store;
+  assert.equal(await explain({ store, now: () => NOW, pause: async () => {} }, "job-1"), null);
+});

@@ -1,0 +1,124 @@
+// Deaths of worker processes under a supervisor: seen, explained, recovered at once, and the place filled again.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { Engine } from "../../src/index.ts";
+import { poison, slow, transfer } from "../support/jobs.ts";
+import { untilState, untilTrue } from "../support/processes.ts";
+import { Fleet, KILL_AT, SHORT_LEASE } from "./fleet.ts";
+
+test("a killed worker process is started again, its job runs again at once, and the report says how it died", async (t) => {
+  const fleet = new Fleet(t);
+  const engine = await fleet.place.engine();
+  const { id } = await engine.enqueue(slow, { ms: 60_000 });
+  const supervised = fleet.work({ env: { OUTLIVE_HEARTBEAT_INTERVAL: "30s", OUTLIVE_HEARTBEAT_LEASE: "90s" } });
+  const [pid] = await supervised.working();
+  await untilState(engine, id, "running");
+  process.kill(pid!, "SIGKILL");
+  await supervised.working(2);
+  await untilAttempt(engine, id, 2);
+  const [dead] = (await engine.report())!.deadWorkers;
+  assert.deepEqual([dead?.pid, dead?.how, dead?.evidence], [pid, "gone", "killed by SIGKILL"]);
+  assert.equal((await engine.report())?.by, "recover", "the supervisor did it, before the next process was started");
+  const [died] = await supervised.said(/ died after /);
+  assert.match(died!.message, new RegExp(`^worker 1 \\(pid ${pid}\\) died after .*: killed by SIGKILL$`));
+  await supervised.said(/^worker 1 is started again in 100 ms$/);
+});
+
+for (const { how, evidence, env } of [
+  { how: "exit", evidence: /^exited with code 3$/, env: {} },
+  { how: "rejection", evidence: /^exited with code 1: Error: left behind$/, env: {} },
+  {
+    how: "oom",
+    evidence: /^killed by SIG(ABRT|TRAP), out of memory: V8 reached its heap limit$/,
+    env: { NODE_OPTIONS: "--max-old-space-size=60" },
+  },
+] as const) {
+  test(`the report names the evidence of a death by ${how}`, async (t) => {
+    const fleet = new Fleet(t);
+    const engine = await fleet.place.engine();
+    await engine.enqueue(poison, { how });
+    const supervised = fleet.work({ env });
+    await supervised.said(/ died after /);
+    const report = await untilTrue(
+      () => engine.report(),
+      (found) => found !== null,
+      "there is a report",
+    );
+    assert.match(report!.deadWorkers[0]!.evidence ?? "none", evidence);
+  });
+}
+
+test("the evidence reaches the report also if another worker process recovered first", async (t) => {
+  const fleet = new Fleet(t);
+  const engine = await fleet.place.engine();
+  const { id } = await engine.enqueue(slow, { ms: 60_000 });
+  // Neighbours that probe a hundred times a second are often faster than the news of an exit.
+  const supervised = fleet.work({ args: ["--processes", "3"], env: { OUTLIVE_HEARTBEAT_PROBE: "10ms" } });
+  await supervised.working(3);
+  // A third death would quarantine it.
+  for (let round = 1; round <= 2; round++) {
+    await untilState(engine, id, "running");
+    const owner = (await engine.get(id))!.worker;
+    const { pid } = (await engine.workers()).find((worker) => worker.id === owner)!;
+    process.kill(pid, "SIGKILL");
+    await untilAttempt(engine, id, round + 1);
+    const found = await untilTrue(
+      () => engine.incidents().then(([latest]) => engine.report(latest?.id)),
+      (report) => report?.deadWorkers[0]?.evidence !== null,
+      "the incident has its evidence",
+    );
+    assert.deepEqual(
+      found!.deadWorkers.map((worker) => [worker.pid, worker.evidence]),
+      [[pid, "killed by SIGKILL"]],
+    );
+    t.diagnostic(`recovered by ${found!.by === "recover" ? "the supervisor" : "a neighbour"}`);
+  }
+});
+
+test("a worker process that is frozen inside a transaction is killed after a lease, and the store is free again", async (t) => {
+  const fleet = new Fleet(t);
+  const engine = await fleet.place.engine();
+  await fleet.place.ledger(engine);
+  const { id } = await engine.enqueue(transfer, { n: 1 });
+  const supervised = fleet.work({
+    args: ["--import", KILL_AT],
+    env: { ...SHORT_LEASE, OUTLIVE_KILL_AT: "before:INSERT INTO ledger", OUTLIVE_KILL_SIGNAL: "SIGSTOP" },
+  });
+  const [died] = await supervised.said(/ died after /);
+  assert.match(died!.message, /killed by SIGKILL of its supervisor: it blocked the store for \d+(\.\d)? s$/);
+  assert.equal((await engine.enqueue(slow, { ms: 1 })).created, true, "writing goes on");
+  const report = await untilTrue(
+    () => engine.report(),
+    (found) => found !== null,
+    "its death is recovered",
+  );
+  assert.equal(report?.deadWorkers[0]?.pid, died!["pid"]);
+  assert.match(report?.deadWorkers[0]?.evidence ?? "", /it blocked the store for/);
+  assert.deepEqual(await fleet.place.ledgerRows(engine), [], "what it had not committed is not there");
+  assert.deepEqual(
+    report?.recoveredJobs.map(({ jobId, decision }) => [jobId, decision]),
+    [[id, "retry"]],
+  );
+});
+
+test("a worker process that is frozen elsewhere loses its work after a lease, and then its life", async (t) => {
+  const fleet = new Fleet(t);
+  const engine = await fleet.place.engine();
+  const { id } = await engine.enqueue(slow, { ms: 60_000 });
+  const supervised = fleet.work({ env: SHORT_LEASE });
+  const [pid] = await supervised.working();
+  await untilState(engine, id, "running");
+  process.kill(pid!, "SIGSTOP");
+  await supervised.said(/died after .* it showed no life for /);
+  await untilAttempt(engine, id, 2);
+  assert.equal((await engine.incidents()).at(-1)?.how, "silent");
+});
+
+/** It runs again. */
+function untilAttempt(engine: Engine, id: string, fence: number): Promise<unknown> {
+  return untilTrue(
+    () => engine.get(id),
+    (job) => job?.state === "running" && job.fence >= fence,
+    `attempt ${fence} of ${id} runs`,
+  );
+}

@@ -1,0 +1,84 @@
+// Ends that are no deaths: signals to the supervisor, to a worker process, and the death of the supervisor itself.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { slow } from "../support/jobs.ts";
+import { untilState, untilTrue } from "../support/processes.ts";
+import { Fleet, untilGone } from "./fleet.ts";
+
+const NO_COST = { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 1 };
+
+for (const signal of ["SIGTERM", "SIGINT"] as const) {
+  test(`${signal} drains: what can finish does, the rest is given back at no cost, and all end with 0`, async (t) => {
+    const fleet = new Fleet(t);
+    const engine = await fleet.place.engine();
+    const { id: long } = await engine.enqueue(slow, { ms: 60_000 });
+    const supervised = fleet.work({ args: ["--processes", "2", "--grace", "4s"] });
+    const pids = await supervised.working(2);
+    await untilState(engine, long, "running");
+    const { id: short } = await engine.enqueue(slow, { ms: 1_500 });
+    await untilState(engine, short, "running");
+    supervised.kill(signal);
+    assert.deepEqual(await supervised.exited, { code: 0, signal: null });
+    await Promise.all(pids.map(untilGone));
+    assert.equal((await engine.get(short))?.state, "succeeded");
+    const job = await engine.get(long);
+    assert.equal(job?.state, "queued");
+    assert.deepEqual(job?.counters, NO_COST);
+    assert.deepEqual(await engine.incidents(), []);
+    assert.deepEqual(
+      (await engine.workers({ all: true })).map(({ state }) => state),
+      ["stopped", "stopped"],
+    );
+  });
+}
+
+test("a second signal ends at once, and what was killed is recovered on the way out", async (t) => {
+  const fleet = new Fleet(t);
+  const engine = await fleet.place.engine();
+  const { id } = await engine.enqueue(slow, { ms: 60_000 });
+  const supervised = fleet.work({ args: ["--grace", "60s"] });
+  const [pid] = await supervised.working();
+  await untilState(engine, id, "running");
+  supervised.kill("SIGTERM");
+  await supervised.said(/^SIGTERM: 1 worker\(s\) drain, at most 60 s/);
+  supervised.kill("SIGTERM");
+  assert.deepEqual(await supervised.exited, { code: 143, signal: null });
+  await untilGone(pid!);
+  assert.equal((await engine.get(id))?.state, "queued");
+  const [dead] = (await engine.report())!.deadWorkers;
+  assert.equal(dead?.evidence, "killed by SIGKILL of its supervisor: it was told to end at once");
+});
+
+test("worker processes whose supervisor is killed notice it, drain and end", async (t) => {
+  const fleet = new Fleet(t);
+  const engine = await fleet.place.engine();
+  const { id } = await engine.enqueue(slow, { ms: 60_000 });
+  const supervised = fleet.work({ args: ["--processes", "2", "--grace", "500ms"] });
+  const pids = await supervised.working(2);
+  await untilState(engine, id, "running");
+  supervised.kill("SIGKILL");
+  await Promise.all(pids.map(untilGone));
+  const job = await engine.get(id);
+  assert.equal(job?.state, "queued");
+  assert.deepEqual(job?.counters, NO_COST);
+  assert.deepEqual(await engine.incidents(), []);
+});
+
+test("a worker process that gets SIGTERM drains and another takes its place", async (t) => {
+  const fleet = new Fleet(t);
+  const engine = await fleet.place.engine();
+  const { id } = await engine.enqueue(slow, { ms: 60_000 });
+  const supervised = fleet.work({ args: ["--grace", "500ms"] });
+  const [pid] = await supervised.working();
+  await untilState(engine, id, "running");
+  process.kill(pid!, "SIGTERM");
+  await supervised.working(2);
+  await supervised.said(new RegExp(`^worker 1 \\(pid ${pid}\\) has drained and left$`));
+  const job = await untilTrue(
+    () => engine.get(id),
+    (found) => found?.state === "running" && found.fence === 2,
+    "it runs again",
+  );
+  assert.deepEqual(job?.counters, NO_COST);
+  assert.deepEqual(await engine.incidents(), []);
+});

@@ -1,0 +1,102 @@
+// --http: probes and metrics of all worker processes, and nothing else.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { slow } from "../support/jobs.ts";
+import { untilTrue } from "../support/processes.ts";
+import { Fleet, type Supervised } from "./fleet.ts";
+
+async function address(supervised: Supervised): Promise<string> {
+  const [line] = await supervised.said(/answers \/live, \/ready and \/metrics$/);
+  return `http://${String(line!["http"])}`;
+}
+
+/** The value of one sample, or the sum over all samples of that name. */
+async function sample(url: string, pattern: RegExp): Promise<number> {
+  const text = await (await fetch(`${url}/metrics`)).text();
+  return text
+    .split("\n")
+    .filter((line) => pattern.test(line))
+    .reduce((sum, line) => sum + Number(line.split(" ").at(-1)), 0);
+}
+
+test("/live, /ready and /metrics are served on the loopback address, GET only, and nothing else is", async (t) => {
+  const fleet = new Fleet(t);
+  const supervised = fleet.work({ args: ["--http", "0"] });
+  const url = await address(supervised);
+  assert.match(url, /^http:\/\/127\.0\.0\.1:\d+$/);
+  const status = async (path: string, method = "GET"): Promise<number> => (await fetch(url + path, { method })).status;
+  assert.equal(await status("/live"), 200);
+  await supervised.working();
+  assert.equal(await status("/ready"), 200);
+  assert.equal(await status("/metrics?x=1"), 200);
+  for (const path of ["/", "/metricsx", "/live/", "/toString", "/jobs"]) assert.equal(await status(path), 404, path);
+  for (const method of ["POST", "PUT", "DELETE", "HEAD"]) {
+    const response = await fetch(`${url}/metrics`, { method });
+    assert.equal(response.status, 405, method);
+    assert.equal(response.headers.get("allow"), "GET");
+  }
+});
+
+test("/ready says why not while nothing works and while it drains", async (t) => {
+  const fleet = new Fleet(t);
+  const engine = await fleet.place.engine();
+  await engine.enqueue(slow, { ms: 60_000 });
+  const supervised = fleet.work({ args: ["--http", "0", "--grace", "20s"] });
+  const url = await address(supervised);
+  const ready = async (): Promise<[number, string]> => {
+    const response = await fetch(`${url}/ready`);
+    return [response.status, await response.text()];
+  };
+  if (supervised.pids.length === 0) assert.deepEqual(await ready(), [503, "not ready: no worker process is working\n"]);
+  await supervised.working();
+  assert.deepEqual(await ready(), [200, "ready\n"]);
+  supervised.kill("SIGTERM");
+  await supervised.said(/^SIGTERM: /);
+  assert.deepEqual(await ready(), [503, "not ready: draining\n"]);
+});
+
+test("the metrics of two worker processes are summed, also after one of them is gone", async (t) => {
+  const fleet = new Fleet(t);
+  const engine = await fleet.place.engine();
+  const supervised = fleet.work({ args: ["--http", "0", "--processes", "2", "--concurrency", "1"] });
+  const url = await address(supervised);
+  const pids = await supervised.working(2);
+  // One at a time in each: ten that take a moment are shared.
+  await engine.enqueueMany(
+    slow,
+    Array.from({ length: 10 }, () => ({ ms: 100 })),
+  );
+  const succeeded = /^outlive_attempts_total\{.*outcome="succeeded".*\} /;
+  await untilTrue(
+    () => sample(url, succeeded),
+    (n) => n === 10,
+    "ten attempts are counted",
+  );
+  assert.equal(await sample(url, /^outlive_claims_total\{kind="slow"\} /), 10);
+  assert.equal(await sample(url, /^outlive_attempt_duration_seconds_count\{kind="slow"\} /), 10);
+  // What the store says is said once, not once per process.
+  assert.equal(await sample(url, /^outlive_jobs\{.*kind="slow".*state="succeeded"/), 10);
+  assert.equal(await sample(url, /^outlive_workers\{state="live"\} /), 2);
+  const owners = new Set((await engine.list({ kind: "slow" })).jobs.map(({ worker }) => worker));
+  assert.equal(owners.size, 2, "both had some");
+
+  await engine.enqueue(slow, { ms: 60_000 });
+  await untilTrue(
+    () => sample(url, /^outlive_claims_total\{kind="slow"\} /),
+    (n) => n === 11,
+    "the eleventh runs",
+  );
+  for (const pid of pids) process.kill(pid, "SIGKILL");
+  await supervised.working(4);
+  await untilTrue(
+    () => sample(url, /^outlive_claims_total\{kind="slow"\} /),
+    (n) => n === 12,
+    "what the dead had counted stays, and the eleventh runs again",
+  );
+  assert.equal(await sample(url, succeeded), 10);
+  assert.equal(await sample(url, /^outlive_crashes_total\{kind="slow"\} /), 1);
+  assert.equal(await sample(url, /^outlive_incidents_total\{how="gone"\} /), 2);
+  assert.equal(await sample(url, /^outlive_time_to_resume_seconds_count /), 1);
+  // The second may have been found in the same pass, before the news of its own end.
+  assert.ok((await sample(url, /^outlive_time_to_detect_seconds_count /)) >= 1);
+});

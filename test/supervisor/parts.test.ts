@@ -1,0 +1,59 @@
+// The parts of the supervisor that need no process: delays, evidence, and who blocks the store.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { type Ending, evidenceOf } from "../../src/cli/supervisor/evidence.ts";
+import { RestartDelay } from "../../src/cli/supervisor/restart-delay.ts";
+import { StoreWatch } from "../../src/cli/supervisor/store-watch.ts";
+
+test("the delay doubles from 100 ms to 30 s, and a minute of good running sets it back", () => {
+  const delay = new RestartDelay();
+  const delays = Array.from({ length: 11 }, () => delay.next(500));
+  assert.deepEqual(delays, [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000]);
+  assert.equal(delay.next(59_999), 30_000);
+  assert.equal(delay.next(60_000), 100);
+  assert.equal(delay.next(1), 200);
+});
+
+const ending: Ending = { code: null, signal: "SIGKILL", lastWords: "", oomKills: null, killedBecause: null };
+
+test("the evidence names signal or code, and what speaks for a lack of memory", () => {
+  assert.equal(evidenceOf(ending), "killed by SIGKILL");
+  assert.equal(evidenceOf({ ...ending, code: 3, signal: null }), "exited with code 3");
+  assert.equal(
+    evidenceOf({ ...ending, code: 1, signal: null, lastWords: "  at x\nTypeError: no\n    at y\n\nNode.js v24\n" }),
+    "exited with code 1: TypeError: no",
+  );
+  assert.match(
+    evidenceOf({ ...ending, signal: "SIGABRT", lastWords: "FATAL ERROR: Reached heap limit Allocation failed - " }),
+    /^killed by SIGABRT, out of memory/,
+  );
+  assert.match(evidenceOf({ ...ending, oomKills: { before: 2, after: 3 } }), /out of memory: .*\(oom_kill 2 -> 3\)$/);
+  assert.equal(evidenceOf({ ...ending, oomKills: { before: 3, after: 3 } }), "killed by SIGKILL");
+  assert.equal(
+    evidenceOf({ ...ending, killedBecause: "it blocked the store for 1 s" }),
+    "killed by SIGKILL of its supervisor: it blocked the store for 1 s",
+  );
+});
+
+test("who holds the lock at every look for a lease, without a heartbeat, blocks the store", () => {
+  const watch = new StoreWatch(1_000);
+  const look = (mono: number, holder: number | null, beats = 0): ReturnType<StoreWatch["look"]> =>
+    watch.look({ holder, beats: new Map([[7, beats]]), mono });
+  assert.equal(look(0, 7), null);
+  assert.equal(look(999, 7), null);
+  assert.deepEqual(look(1_000, 7), { pid: 7, forMs: 1_000 });
+});
+
+test("who lets go, is another one, or beats meanwhile, blocks nothing", () => {
+  const watch = new StoreWatch(1_000);
+  const look = (mono: number, holder: number | null, beats = 0): ReturnType<StoreWatch["look"]> =>
+    watch.look({ holder, beats: new Map([[7, beats]]), mono });
+  look(0, 7);
+  look(500, null);
+  assert.equal(look(1_000, 7), null, "it had let go");
+  assert.equal(look(1_900, 8), null, "another one");
+  assert.equal(look(2_000, 7, 1), null);
+  assert.equal(look(2_900, 7, 2), null, "it beats: it only writes a lot");
+  assert.equal(look(3_800, 7, 2), null);
+  assert.deepEqual(look(3_900, 7, 2), { pid: 7, forMs: 1_000 });
+});

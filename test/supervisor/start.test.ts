@@ -1,0 +1,101 @@
+// What `outlive work` says when it can't begin, and what it takes for a job.
+import assert from "node:assert/strict";
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { findModules, loadJobs } from "../../src/cli/supervisor/job-modules.ts";
+import { parseAddress } from "../../src/cli/supervisor/http.ts";
+import { OutliveError } from "../../src/index.ts";
+import { Fleet } from "./fleet.ts";
+
+const OUTLIVE = fileURLToPath(new URL("../../src/index.ts", import.meta.url));
+
+function folder(fleet: Fleet, files: Readonly<Record<string, string>>): string {
+  for (const [name, text] of Object.entries(files)) {
+    mkdirSync(join(fleet.place.folder, name, ".."), { recursive: true });
+    writeFileSync(join(fleet.place.folder, name), text.replaceAll("OUTLIVE", JSON.stringify(OUTLIVE)));
+  }
+  return fleet.place.folder;
+}
+
+test("jobs are found in modules, arrays and objects one level deep, each once", async (t) => {
+  const fleet = new Fleet(t);
+  const base = folder(fleet, {
+    "jobs/a.ts": `import { job } from OUTLIVE;
+      export const one = job("one").handle(() => {}); export const list = [one, job("two").handle(() => {})];
+      export const contractOnly = job("three"); export const number = 1; export const nothing = null;`,
+    "jobs/deep/b.mjs": `import { one } from "../a.ts"; export const all = { one }; export default function f() {}`,
+    "jobs/types.d.ts": "export {};",
+    "jobs/node_modules/x/index.ts": "throw new Error('never loaded');",
+  });
+  const globs = { base, patterns: ["jobs/**/*.{ts,mjs}"] };
+  assert.deepEqual(await findModules(globs), [join(base, "jobs/a.ts"), join(base, "jobs/deep/b.mjs")]);
+  assert.deepEqual(
+    (await loadJobs(globs)).map(({ name }) => name),
+    ["one", "two"],
+  );
+});
+
+test("patterns that match nothing, and modules without a handler, are named", async (t) => {
+  const fleet = new Fleet(t);
+  const base = folder(fleet, {
+    "jobs/a.ts": `import { job } from OUTLIVE; export const bare = job("bare");`,
+    "broken/a.ts": "throw new Error('not today');",
+  });
+  const says = (patterns: string[], pattern: RegExp): Promise<void> =>
+    assert.rejects(
+      loadJobs({ base, patterns }),
+      (thrown) => thrown instanceof OutliveError && pattern.test(thrown.message),
+    );
+  await says(["nowhere/*.ts", "elsewhere/*.js"], /^No file matches "nowhere\/\*\.ts", "elsewhere\/\*\.js" in /);
+  await says(["jobs/*.ts"], /1 file\(s\) match "jobs\/\*\.ts".* none exports a job with a handler \(bare have none\)/);
+  await says(["broken/*.ts"], /broken\/a\.ts can't be loaded: Error: not today/);
+});
+
+test("a start that can't succeed ends with the reason and its exit code, whatever the number of processes", async (t) => {
+  const fleet = new Fleet(t);
+  const supervised = fleet.work({ globs: ["nowhere/*.ts"], args: ["--processes", "2"] });
+  assert.deepEqual(await supervised.exited, { code: 2, signal: null });
+  assert.match(supervised.lines.map(({ message }) => message).join("\n"), /could not start: No file matches "nowhere/);
+});
+
+test("--only and --concurrency per kind reach each worker process", async (t) => {
+  const fleet = new Fleet(t);
+  const engine = await fleet.place.engine();
+  const args = ["--processes", "2", "--only", "slow,transfer", "--concurrency", "slow=3,transfer=4"];
+  await fleet.work({ args }).working(2);
+  const workers = await engine.workers();
+  assert.deepEqual(
+    workers.map(({ kinds, concurrency }) => [kinds.toSorted(), concurrency]),
+    [
+      [["slow", "transfer"], 7],
+      [["slow", "transfer"], 7],
+    ],
+  );
+});
+
+for (const [args, what] of [
+  [["--concurrency", "many"], /Use a number, or kind=number pairs/],
+  [["--processes", "0"], /Use a whole number from 1 to 256/],
+  [["--http", "example.org"], /is no address for --http/],
+  [["--store", "sqlite::memory:"], /can't share sqlite::memory:/],
+  [["--grace", "soon"], /--grace/],
+  [["--log", "loud"], /Use pretty or json/],
+] as const) {
+  test(`it refuses ${args.join(" ")} before anything is started`, async (t) => {
+    const supervised = new Fleet(t).work({ args });
+    assert.equal((await supervised.exited).code, 2);
+    assert.match(supervised.other, what);
+    assert.deepEqual(supervised.lines, []);
+  });
+}
+
+test("an address without a host is the loopback one; any other must be named", () => {
+  assert.deepEqual(parseAddress("9090"), { host: "127.0.0.1", port: 9090 });
+  assert.deepEqual(parseAddress(":9090"), { host: "127.0.0.1", port: 9090 });
+  assert.deepEqual(parseAddress("0.0.0.0:80"), { host: "0.0.0.0", port: 80 });
+  assert.deepEqual(parseAddress("[::1]:9090"), { host: "::1", port: 9090 });
+  for (const text of ["", "host", "host:", "1.2.3.4:99999", "::1:80", "a b:80", "http://x:80"])
+    assert.throws(() => parseAddress(text), OutliveError, text);
+});

@@ -1,0 +1,144 @@
+// Metrics of an engine in a registry of the user's own: from what happens, and from what is in the store.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import { Registry } from "prom-client";
+import { job, open } from "../../src/index.ts";
+import { aggregatedText, attachMetrics, lasting } from "../../src/metrics.ts";
+import { slow } from "../support/jobs.ts";
+import { Place, untilState } from "../support/processes.ts";
+
+const good = job<{ n: number }>("good").handle(() => {});
+const bad = job<{ n: number }>("bad", { retry: { errors: 2, backoff: { base: "1ms", max: "1ms" } } }).handle(() => {
+  throw new Error("no");
+});
+const late = job<{ n: number }>("late", { timeout: "20ms", grace: "10ms", retry: { timeouts: 1 } }).handle(
+  () => new Promise(() => setTimeout(() => {}, 1).unref()),
+);
+
+async function samples(registry: Registry): Promise<Map<string, number>> {
+  const lines = (await registry.metrics()).split("\n").filter((line) => line !== "" && !line.startsWith("#"));
+  return new Map(
+    lines.map((line) => [line.slice(0, line.lastIndexOf(" ")), Number(line.slice(line.lastIndexOf(" ") + 1))]),
+  );
+}
+
+test("what happens is counted: claims, attempts, errors, retries, timeouts, deaths of jobs", async () => {
+  await using engine = await open("sqlite::memory:", { jobs: [good, bad, late], logger: false });
+  const registry = new Registry();
+  attachMetrics(engine, { registry });
+  await engine.enqueueMany(good, [{ n: 1 }, { n: 2 }, { n: 3 }]);
+  const enqueued = [
+    await engine.enqueue(bad, { n: 1 }),
+    await engine.enqueue(bad, { n: 2 }),
+    await engine.enqueue(late, { n: 1 }),
+  ];
+  const worker = await engine.start();
+  for (const { id } of enqueued) await untilState(engine, id, "dead");
+  await worker.stop();
+  const told = await samples(registry);
+  const expected = {
+    'outlive_claims_total{kind="good"}': 3,
+    'outlive_claims_total{kind="bad"}': 4,
+    'outlive_attempts_total{kind="good",outcome="succeeded"}': 3,
+    'outlive_attempts_total{kind="bad",outcome="failed"}': 4,
+    'outlive_attempt_duration_seconds_count{kind="good"}': 3,
+    'outlive_errors_total{kind="bad"}': 4,
+    'outlive_retries_total{kind="bad"}': 2,
+    'outlive_dead_total{kind="bad"}': 2,
+    'outlive_timeouts_total{kind="late"}': 1,
+    'outlive_dead_total{kind="late"}': 1,
+    'outlive_jobs{kind="good",state="succeeded"}': 3,
+    'outlive_jobs{kind="bad",state="dead"}': 2,
+    'outlive_jobs{kind="bad",state="ready"}': 0,
+    'outlive_oldest_ready_seconds{kind="good"}': 0,
+    'outlive_workers{state="live"}': 0,
+    outlive_store_up: 1,
+  };
+  for (const [name, value] of Object.entries(expected)) assert.equal(told.get(name), value, name);
+  assert.ok(told.get("outlive_group_commits_total")! >= 3);
+  assert.ok(told.get("outlive_group_commit_writes_total")! >= told.get("outlive_group_commits_total")!);
+});
+
+test("a death and its recovery are counted and timed by whoever recovers", async (t) => {
+  const place = new Place(t);
+  const engine = await place.engine();
+  const registry = new Registry();
+  attachMetrics(engine, { registry });
+  const { id } = await engine.enqueue(slow, { ms: 60_000 });
+  const victim = place.child({ heartbeat: {} });
+  await victim.untilFact("started", { id });
+  assert.equal((await samples(registry)).get('outlive_jobs{kind="slow",state="running"}'), 1);
+  victim.kill();
+  await victim.exited;
+  await engine.noteDeath(victim.pid, "killed by SIGKILL", { diedAt: Date.now() });
+  await engine.recover();
+  const between = await samples(registry);
+  assert.equal(between.get('outlive_crashes_total{kind="slow"}'), 1);
+  assert.equal(between.get('outlive_incidents_total{how="gone"}'), 1);
+  assert.equal(between.get("outlive_recoveries_total"), 1);
+  assert.equal(between.get("outlive_time_to_detect_seconds_count"), 1);
+  assert.equal(between.get("outlive_time_to_resume_seconds_count"), 0, "it does not run again yet");
+  const heir = place.child({ heartbeat: {} });
+  await heir.untilFact("started", { id, attempt: 2 });
+  const after = await samples(registry);
+  assert.equal(after.get("outlive_time_to_resume_seconds_count"), 1);
+  assert.equal(after.get("outlive_time_to_detect_seconds_count"), 1, "each death is counted once");
+  assert.ok(after.get("outlive_wal_bytes")! > 0);
+  assert.ok(after.get("outlive_database_bytes")! > 0);
+  assert.equal((await samples(registry)).get("outlive_time_to_resume_seconds_count"), 1);
+});
+
+test("a store that can't be read is told, and does not fail the scrape", async () => {
+  const engine = await open("sqlite::memory:", { jobs: [good], logger: false });
+  const registry = new Registry();
+  attachMetrics(engine, { registry });
+  await engine.close();
+  const told = await samples(registry);
+  assert.equal(told.get("outlive_store_up"), 0);
+  assert.equal(told.get('outlive_jobs{kind="good",state="ready"}'), undefined);
+});
+
+test("detaching takes the metrics out of the registry and listens no more", async () => {
+  await using engine = await open("sqlite::memory:", { jobs: [good], logger: false });
+  const registry = new Registry();
+  const detach = attachMetrics(engine, { registry });
+  detach();
+  assert.deepEqual(registry.getMetricsAsArray(), []);
+  attachMetrics(engine, { registry });
+});
+
+test("several processes are one: counters are summed, what the store says is not, and the dead stay in the sums", async () => {
+  await using engine = await open("sqlite::memory:", { jobs: [good], logger: false });
+  const registry = new Registry();
+  attachMetrics(engine, { registry });
+  await engine.enqueue(good, { n: 1 });
+  await engine.drain();
+  const snapshot = await registry.getMetricsAsJSON();
+  const remains = await lasting([snapshot, snapshot]);
+  const text = await aggregatedText([snapshot, remains, snapshot]);
+  assert.match(text, /^outlive_claims_total\{kind="good"\} 4$/m);
+  assert.match(text, /^outlive_attempt_duration_seconds_count\{kind="good"\} 4$/m);
+  assert.match(text, /^outlive_jobs\{kind="good",state="succeeded"\} 1$/m);
+  assert.match(text, /^outlive_store_up 1$/m);
+});
+
+test("the table in docs/operations.md, the alerts and the dashboard name the metrics that there are", async () => {
+  await using engine = await open("sqlite::memory:", { jobs: [good], logger: false });
+  const registry = new Registry();
+  attachMetrics(engine, { registry });
+  const names = new Set(registry.getMetricsAsArray().map(({ name }) => name));
+  const read = (name: string): string => readFileSync(new URL(`../../docs/${name}`, import.meta.url), "utf8");
+  const table = read("operations.md").match(/(?<=^\| `)outlive_\w+/gm) ?? [];
+  assert.deepEqual(table.toSorted(), [...names].sort());
+  const dashboard = JSON.parse(read("grafana.json")) as { panels: { targets?: { expr: string }[] }[] };
+  const used = [...dashboard.panels.flatMap(({ targets = [] }) => targets.map(({ expr }) => expr)), read("alerts.yaml")]
+    .join("\n")
+    .match(/\boutlive_\w+/g)!;
+  assert.ok(used.length > 20);
+  const known = (name: string): boolean => names.has(name) || names.has(name.replace(/_(bucket|sum|count)$/, ""));
+  assert.deepEqual(
+    used.filter((name) => !known(name)),
+    [],
+  );
+});

@@ -1,0 +1,73 @@
+// The log: one line per fact, as JSON or text, without secrets.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { jsonWriter, prettyWriter } from "../../src/telemetry/writers.ts";
+import { redact, redactText } from "../../src/telemetry/redact.ts";
+
+const now = (): number => Date.parse("2024-01-15T10:30:00.123Z");
+
+function written(make: typeof jsonWriter, who = {}): { lines: string[]; log: ReturnType<typeof jsonWriter> } {
+  const lines: string[] = [];
+  return { lines, log: make({ write: (line) => void lines.push(line), now, who, colours: false }) };
+}
+
+test("a JSON line has time, level, message, who speaks, and the data", () => {
+  const { lines, log } = written(jsonWriter, { place: 2 });
+  log.warn("job 7 failed", { jobId: "7", error: { message: "no", password: "x" }, level: "mine" });
+  assert.deepEqual(lines, [
+    '{"time":"2024-01-15T10:30:00.123Z","level":"warn","message":"job 7 failed","place":2,"jobId":"7","error":{"message":"no","password":"[redacted]"}}\n',
+  ]);
+});
+
+test("a text line is one line, whatever the message holds", () => {
+  const { lines, log } = written(prettyWriter, { place: 2 });
+  log.error("a\nb\u001B[31mc\td", { more: 1 });
+  log.info("plain");
+  assert.deepEqual(lines, ["10:30:00.123 error [2] a\\nb\\x1b[31mc d\n", "10:30:00.123 info  [2] plain\n"]);
+});
+
+test("data that can't be JSON does not cost the line", () => {
+  const { lines, log } = written(jsonWriter);
+  const cycle: Record<string, unknown> = { big: 1n };
+  cycle["self"] = cycle;
+  log.info("all the same", { cycle });
+  log.info("hostile", {
+    get unreadable(): never {
+      throw new Error("no");
+    },
+  });
+  assert.equal(lines.length, 2);
+  for (const line of lines) assert.equal((JSON.parse(line) as { level: string }).level, "info");
+});
+
+test("values under keys that look like secrets are taken out, at any depth", () => {
+  const secrets = [
+    "password",
+    "PASSWORD",
+    "dbPassword",
+    "passwd",
+    "client_secret",
+    "accessToken",
+    "x-api-key",
+    "apiKey",
+  ];
+  for (const key of [...secrets, "Authorization", "set-cookie", "privateKey", "credentials", "session_id"])
+    assert.deepEqual(redact({ a: [{ [key]: "hunter2" }] }), { a: [{ [key]: "[redacted]" }] }, key);
+  const plain = { jobId: "1", kind: "mail", key: "k", worker: "w", at: 5, none: null, flag: true };
+  assert.deepEqual(redact(plain), plain);
+  assert.deepEqual(redact({ token: null }), { token: null });
+});
+
+test("what looks like a secret inside a text is taken out", () => {
+  for (const [text, expected] of [
+    ["connect to postgres://me:hunter2@db/x failed", "connect to postgres://me:[redacted]@db/x failed"],
+    ["password=hunter2 user=me", "password=[redacted] user=me"],
+    ['{"apiKey":"abc","n":1}', '{"apiKey":[redacted],"n":1}'],
+    ["Authorization: Bearer abcdef.ghi", "Authorization: Bearer [redacted]"],
+    ["authorization: Basic YWJjOmRlZg==", "authorization: Basic [redacted]"],
+    ["GET /?token=abc&x=1", "GET /?token=[redacted]&x=1"],
+    ["a basic question about tokens", "a basic question about tokens"],
+    ["worker host-1-a tried succeed on job 7", "worker host-1-a tried succeed on job 7"],
+  ] as const)
+    assert.equal(redactText(text), expected);
+});
