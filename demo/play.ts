@@ -164,7 +164,7 @@ function unshown({ massacreAt, frozen }: Nemesis, fleet: Fleet): string[] {
 
 /** Of the incidents that put jobs back, the largest. */
 async function oneReport(engine: Engine): Promise<string | null> {
-  const incidents = await engine.incidents({ limit: 10_000 });
+  const incidents = await engine.incidents({ limit: 1_000 });
   const [largest] = [...incidents].sort((a, b) => b.jobCount - a.jobCount);
   return largest ? ((await engine.report(largest.id))?.text ?? null) : null;
 }

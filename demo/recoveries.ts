@@ -36,7 +36,7 @@ export class Recoveries {
   /** Of every kill so far. What is complete is not read again. */
   async of(kills: readonly Kill[]): Promise<readonly Recovery[]> {
     if (kills.every((kill) => this.#done.has(kill))) return kills.map((kill) => this.#done.get(kill)!);
-    const incidents = await this.#engine.incidents({ limit: 10_000 });
+    const incidents = await this.#engine.incidents({ limit: 1_000 });
     return Promise.all(kills.map(async (kill) => this.#done.get(kill) ?? this.#look(kill, incidents)));
   }
 
