@@ -12,12 +12,12 @@ import { type EnqueueOptions, makeDraft } from "./core/enqueue.ts";
 import { Lookout } from "./core/lookout.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
 import { NOTHING_CHECKED, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
-import type { KindCounts, OperatorAnswer, StoreHealth } from "./core/store.ts";
+import type { KindCounts, LockHolder, OperatorAnswer, StoreHealth } from "./core/store.ts";
 import type { ProcessIdentity } from "./platform/identity.ts";
 import type { SqliteBackend } from "./stores/sqlite/open.ts";
 import { childId, contentOf, runnableKinds } from "./runnable.ts";
 import { VERSION } from "./version.ts";
-import { type Explanation, explain } from "./why.ts";
+import { blocker, type Explanation, explain } from "./why.ts";
 import { type WorkerHandle, WorkerHost } from "./worker-host.ts";
 
 /** How this process and its store are. */
@@ -222,8 +222,13 @@ export class Engine extends Client {
   }
 
   /** Which process holds the store's write lock just now, as far as this host can tell; null: none, or not known. */
-  writer(): Promise<{ readonly pid: number; readonly command: string } | null> {
+  writer(): Promise<LockHolder | null> {
     return this.store.writer();
+  }
+
+  /** As `writer`, if it holds the lock at two looks and lets nobody through: nothing moves while it does. */
+  blocker(): Promise<LockHolder | null> {
+    return blocker({ store: this.store, pause: (ms) => pause(this.#wiring.clock, ms) });
   }
 
   /**

@@ -2,7 +2,7 @@
 import { humanMs } from "./core/duration.ts";
 import type { JobDetails } from "./core/job.ts";
 import type { WorkerRow } from "./core/liveness.ts";
-import type { KindCounts, Store } from "./core/store.ts";
+import type { KindCounts, LockHolder, Store } from "./core/store.ts";
 
 /** The answer to "why is it not running?". */
 export interface Explanation {
@@ -104,13 +104,13 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   const workers = await store.workers({});
   const able = workers.filter(({ state, kinds: known }) => state === "live" && known.includes(job.kind));
   if (able.length === 0) return nobody(job, workers);
-  const blocker = await longWriter(deps);
-  if (blocker) {
+  const stuck = await blocker(deps);
+  if (stuck) {
     return say(job, {
       because: "store-blocked",
-      text: `Process ${blocker.pid} (${blocker.command || "unknown command"}) holds the store's write lock and does not let go.`,
-      next: `Look at process ${blocker.pid}; if it is frozen or stuck inside a transaction, end it: nothing is lost.`,
-      details: { pid: blocker.pid, command: blocker.command },
+      text: `Process ${stuck.pid} (${stuck.command || "unknown command"}) holds the store's write lock and does not let go.`,
+      next: `Look at process ${stuck.pid}; if it is frozen or stuck inside a transaction, end it: nothing is lost.`,
+      details: { pid: stuck.pid, command: stuck.command },
     });
   }
   return turn(job, kind, able, await store.ahead(job.id));
@@ -121,7 +121,7 @@ function nobody(job: JobDetails, workers: readonly WorkerRow[]): Explanation {
   const text =
     others.length === 0
       ? "No worker is alive."
-      : `None of the ${others.length} live workers knows the kind ${job.kind}.`;
+      : `None of the ${others.length} live worker(s) knows the kind ${job.kind}.`;
   const known = [...new Set(others.flatMap(({ kinds }) => kinds))].sort().join(", ");
   const next =
     others.length === 0
@@ -130,13 +130,13 @@ function nobody(job: JobDetails, workers: readonly WorkerRow[]): Explanation {
   return say(job, { because: "no-worker", text, next, details: { liveWorkers: others.length } });
 }
 
-/** The same process at two looks: not just a transaction of somebody who works. */
-async function longWriter(deps: WhyDeps): Promise<{ pid: number; command: string } | null> {
+/** The same process at two looks, and nobody committed in between: not just a transaction of somebody who works. */
+export async function blocker(deps: Pick<WhyDeps, "store" | "pause">): Promise<LockHolder | null> {
   const first = await deps.store.writer();
   if (!first) return null;
   await deps.pause(BLOCKED_AFTER_MS);
   const second = await deps.store.writer();
-  return second?.pid === first.pid ? second : null;
+  return second?.pid === first.pid && second.version === first.version ? second : null;
 }
 
 function turn(job: JobDetails, kind: KindCounts, able: readonly WorkerRow[], ahead: number | null): Explanation {

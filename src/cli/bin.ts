@@ -1,5 +1,7 @@
 #!/usr/bin/env node
 // The executable: checks the Node that runs it before anything that an older one could not even parse is loaded.
+import nodeModule from "node:module";
+
 const [major = 0] = process.versions.node.split(".").map(Number);
 if (major < 24) {
   console.error(
@@ -7,6 +9,13 @@ if (major < 24) {
   );
   process.exitCode = 1;
 } else {
+  // Loading takes most of a short command's time: a third of it is saved from the second call on.
+  nodeModule.enableCompileCache?.();
+  // A reader that has seen enough (`| head`) is no failure.
+  process.stdout.on("error", (error: NodeJS.ErrnoException) => {
+    if (error.code === "EPIPE") process.exit(0);
+    throw error;
+  });
   import("./main.ts")
     .then(({ main }) => main(process.argv.slice(2)))
     .then(

@@ -43,8 +43,6 @@ export interface Status {
 const MOST_INCIDENTS = 5;
 /** The newest quarantined jobs that are looked at. Whoever has more has a person's work anyway. */
 const MOST_QUARANTINED = 1_000;
-const LOCK_LOOKS = 10;
-const LOCK_LOOK_MS = 30;
 
 export async function look(engine: Engine, now: () => number): Promise<Look> {
   const [health, deaths, incidents] = await Promise.all([
@@ -55,7 +53,7 @@ export async function look(engine: Engine, now: () => number): Promise<Look> {
   const at = now();
   return {
     at,
-    store: { ok: health.ok, detail: health.store, blockedBy: await blockedBy(engine) },
+    store: { ok: health.ok, detail: health.store, blockedBy: await engine.blocker() },
     kinds: health.kinds,
     workers: withLeftovers(health.workers, deaths).map((worker) => knownWorker(worker, deaths, at)),
     incidents,
@@ -92,33 +90,4 @@ async function lastQuarantined(engine: Engine, kinds: readonly KindCounts[]): Pr
   if (kinds.every(({ quarantined }) => quarantined === 0)) return null;
   const { jobs } = await engine.list({ state: "quarantined", limit: MOST_QUARANTINED });
   return jobs.reduce<number | null>((last, { finishedAt }) => Math.max(last ?? 0, finishedAt ?? 0), null);
-}
-
-/**
- * The same process at every look, and nothing moves meanwhile. The lock alone says little: a busy worker was seen with it at ten
- * looks in a row.
- */
-async function blockedBy(engine: Engine): Promise<Look["store"]["blockedBy"]> {
-  const first = await engine.writer();
-  if (!first) return null;
-  const before = await motion(engine);
-  for (let looks = 1; looks < LOCK_LOOKS; looks++) {
-    await new Promise((resolve) => setTimeout(resolve, LOCK_LOOK_MS));
-    if ((await engine.writer())?.pid !== first.pid) return null;
-  }
-  return (await motion(engine)) === before ? first : null;
-}
-
-/** What changes all the time while anybody works: the newest job, what runs, heartbeats. */
-async function motion(engine: Engine): Promise<string> {
-  const [newest, running, workers] = await Promise.all([
-    engine.list({ limit: 1 }),
-    engine.list({ state: "running", limit: 50 }),
-    engine.workers(),
-  ]);
-  return JSON.stringify([
-    newest.jobs.map(({ id }) => id),
-    running.jobs.map(({ id, fence }) => [id, fence]),
-    workers.map(({ beats }) => beats),
-  ]);
 }

@@ -182,6 +182,13 @@ export interface StoreHealth {
   readonly detail: Readonly<Record<string, string | number | boolean>>;
 }
 
+export interface LockHolder {
+  readonly pid: number;
+  readonly command: string;
+  /** Changes with every commit of another process: the same holder with the same number at two looks lets nobody through. */
+  readonly version: number;
+}
+
 export interface WorkerQuery {
   readonly over?: boolean;
   /** Only ids greater than this one. */
@@ -269,7 +276,7 @@ export interface Store<Tx = unknown> {
   /** How many ready jobs of its kind would be claimed before this one; null: it is not ready. */
   ahead(id: string): Promise<number | null>;
   /** Which process holds the store's write lock just now, as far as this host can tell; null: none, or not known. */
-  writer(): Promise<{ readonly pid: number; readonly command: string } | null>;
+  writer(): Promise<LockHolder | null>;
 
   /** A queued job is cancelled; a running one is asked to end and its worker told. */
   cancel(id: string, actor: string): Promise<OperatorAnswer>;

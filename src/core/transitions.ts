@@ -134,7 +134,7 @@ export function crash(job: JobView, kind: KindSettings, alone: boolean, cancelRe
     };
   }
   if (guilty) {
-    const reason = `its worker died ${counters.blamed} times while it ran alone (limit ${kind.limits.crashes})`;
+    const reason = `its worker died ${times(counters.blamed)} while it ran alone (limit ${kind.limits.crashes})`;
     return {
       decision: "quarantine",
       change: change(job, "crash", { to: "quarantined", counters, outcome: "crashed", error, reason }),
@@ -203,4 +203,8 @@ function change(job: JobView, name: ChangeName, to: Partial<Change> & Pick<Chang
     );
   }
   return { name, counters: job.counters, delayMs: 0, result: null, error: null, reason: null, ...to };
+}
+
+function times(count: number): string {
+  return count === 1 ? "once" : `${count} times`;
 }

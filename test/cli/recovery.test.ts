@@ -1,5 +1,6 @@
 // `workers`, `recover`, `incidents`, `incident`, `recovery`: on processes that were really killed and frozen.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { cliOn, shapeOf } from "../support/cli.ts";
 import { Place, untilTrue } from "../support/processes.ts";
@@ -145,4 +146,26 @@ test("a frozen worker is silent; recover judges it only after it watched for a l
   assert.match(waited.stderr, /^Watching 1 silent worker for 1s: /);
   assert.match(waited.stdout, /slow-1: retry \(attempt 1\/3\)/);
   assert.equal((await engine.get("slow-1"))?.state, "queued");
+});
+
+test("a process frozen inside a transaction is named by status", async (t) => {
+  const place = new Place(t);
+  const engine = await place.engine();
+  await place.ledger(engine);
+  await engine.enqueueByName("transfer", { n: 1 });
+  const frozen = place.child({ only: ["transfer"], killAt: "before:INSERT INTO ledger", freeze: true });
+  await frozen.untilFact("started");
+  await untilTrue(
+    () => readFileSync(`/proc/${frozen.pid}/stat`, "utf8").split(") ")[1]![0],
+    (state) => state === "T",
+    "it is frozen",
+  );
+  const { code, value } = await cliOn(t, place.url).json("status", "--check");
+  assert.equal(code, 1);
+  const { store, advice } = value as { store: { blockedBy: { pid: number } }; advice: { code: string }[] };
+  assert.equal(store.blockedBy.pid, frozen.pid);
+  assert.deepEqual(
+    advice.map((one) => one.code),
+    ["store-blocked"],
+  );
 });

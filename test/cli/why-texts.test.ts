@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { type Explanation, explain } from "../../src/why.ts";
 import type { JobDetails } from "../../src/core/job.ts";
 import type { WorkerRow } from "../../src/core/liveness.ts";
-import type { KindCounts, Store } from "../../src/core/store.ts";
+import type { KindCounts, LockHolder, Store } from "../../src/core/store.ts";
 import { NO_COUNTERS } from "../../src/core/job.ts";
 
 const NOW = Date.parse("2026-11-15T12:00:00Z");
@@ -78,7 +78,7 @@ interface Scene {
   readonly kind?: Partial<KindCounts>;
   readonly workers?: readonly WorkerRow[];
   readonly ahead?: number | null;
-  readonly writers?: readonly ({ pid: number; command: string } | null)[];
+  readonly writers?: readonly (LockHolder | null)[];
 }
 
 async function said(scene: Scene): Promise<readonly [Explanation["because"], string, string]> {
@@ -154,7 +154,7 @@ const scenes: readonly (readonly [title: string, scene: Scene, expected: readonl
   ],
   [
     "the store is blocked",
-    { writers: [{ pid: 77, command: "node stuck.ts" }] },
+    { writers: [{ pid: 77, command: "node stuck.ts", version: 1 }] },
     [
       "store-blocked",
       "Process 77 (node stuck.ts) holds the store's write lock and does not let go.",

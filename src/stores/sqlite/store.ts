@@ -15,6 +15,7 @@ import type {
   JobFilter,
   KindCounts,
   ListPage,
+  LockHolder,
   OperatorAnswer,
   OverdueJob,
   PurgeRequest,
@@ -229,8 +230,13 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return this.#read(`counting what is ahead of ${id}`, () => countAhead(this.#db, id));
   }
 
-  async writer(): Promise<{ readonly pid: number; readonly command: string } | null> {
-    return lockHolder(this.#db.path);
+  async writer(): Promise<LockHolder | null> {
+    const holder = lockHolder(this.#db.path);
+    if (!holder) return null;
+    const { data_version: version } = (await this.#read("asking who writes", () =>
+      this.#db.sql("PRAGMA data_version").get(),
+    )) as { data_version: number };
+    return { ...holder, version };
   }
 
   async cancel(id: string, actor: string): Promise<OperatorAnswer> {
