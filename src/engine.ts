@@ -4,17 +4,17 @@ import { DEFAULT_GRACE, type EngineSettings, type WorkOptions, workSettings } fr
 import { type Clock, pause, type Random } from "./core/clock.ts";
 import type { AnyContract } from "./core/contract.ts";
 import type { Duration } from "./core/duration.ts";
-import { ErrorCode, OutliveError, toStoredError } from "./core/errors.ts";
+import { ErrorCode, OutliveError } from "./core/errors.ts";
 import type { EventBus, EventName, Listener } from "./core/events.ts";
 import { assertKey, idSource } from "./core/ids.ts";
 import type { Enqueued, JobState } from "./core/job.ts";
 import { type EnqueueOptions, makeDraft } from "./core/enqueue.ts";
-import { Lookout } from "./core/lookout.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
-import { NOTHING_CHECKED, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
-import type { KindCounts, LockHolder, OperatorAnswer, StoreHealth } from "./core/store.ts";
+import type { KindCounts, LockHolder, StoreHealth } from "./core/store.ts";
 import type { ProcessIdentity } from "./platform/identity.ts";
 import type { SqliteBackend } from "./stores/sqlite/open.ts";
+import { stateAfter } from "./operator-answer.ts";
+import { Recoveries } from "./recoveries.ts";
 import { childId, contentOf, runnableKinds } from "./runnable.ts";
 import { VERSION } from "./version.ts";
 import { blocker, type Explanation, explain } from "./why.ts";
@@ -44,7 +44,7 @@ export interface Wiring {
 
 export class Engine extends Client {
   readonly #wiring: Wiring;
-  readonly #lookout: Lookout;
+  readonly #recoveries: Recoveries;
   #host: WorkerHost | undefined;
   /** A worker that is on its way: a second one is refused, and a close waits for it. */
   #starting: Promise<WorkerHandle> | undefined;
@@ -53,11 +53,7 @@ export class Engine extends Client {
   constructor(wiring: Wiring) {
     super(wiring.backend.store, wiring.contracts, () => wiring.backend.store.close());
     this.#wiring = wiring;
-    this.#lookout = new Lookout({
-      clock: wiring.clock,
-      liveness: wiring.backend.liveness,
-      bootId: wiring.identity.bootId,
-    });
+    this.#recoveries = new Recoveries(wiring);
   }
 
   /** Hears an event; answers how to stop hearing. A listener that throws harms nothing. */
@@ -162,13 +158,13 @@ export class Engine extends Client {
   async cancel(id: string): Promise<JobState> {
     assertKey(id, "The job's id");
     const answer = await this.store.cancel(id, "operator");
-    return answer.is === "requested" ? "running" : done(id, "cancel", answer);
+    return answer.is === "requested" ? "running" : stateAfter(id, "cancel", answer);
   }
 
   /** Queues a finished job again, with its counters at zero and its steps kept. */
   async retry(id: string): Promise<JobState> {
     assertKey(id, "The job's id");
-    return done(id, "retry", await this.store.retry(id, "operator"));
+    return stateAfter(id, "retry", await this.store.retry(id, "operator"));
   }
 
   /** Nobody claims jobs of this kind until `resume`. What runs goes on. */
@@ -198,15 +194,13 @@ export class Engine extends Client {
    * Answers the report, or null if it found nothing.
    */
   async recover(options: { readonly signal?: AbortSignal } = {}): Promise<Report | null> {
-    const dead = await this.#findDead();
-    if (dead.length === 0) return null;
-    const pass = await recoverDead(this.#recoveryDeps(), dead, "recover", NOTHING_CHECKED, options.signal);
-    return pass.incidents.length === 0 ? null : this.report();
+    const found = await this.#recoveries.pass(this.#host?.id, options.signal);
+    return found ? this.report() : null;
   }
 
   /** Whom `recover` would take the work from now, and why. Changes nothing. */
   deaths(): Promise<readonly { readonly worker: WorkerRow; readonly death: Death }[]> {
-    return this.#findDead();
+    return this.#recoveries.findDead(this.#host?.id);
   }
 
   /** Why a job is not running, or how it runs. Null: there is no such job. */
@@ -235,27 +229,17 @@ export class Engine extends Client {
    * For supervisors: what is known of the death of a process of this machine ("killed by SIGKILL"), kept for the report, also if
    * somebody recovered it meanwhile. `bornAt` keeps an earlier process with the same pid apart. Call `recover` next.
    */
-  async noteDeath(
+  noteDeath(
     pid: number,
     what: string,
     times: { readonly bornAt?: number; readonly diedAt?: number } = {},
   ): Promise<void> {
-    const { bornAt = 0, diedAt = this.#wiring.clock.now() } = times;
-    const { bootId } = this.#wiring.identity;
-    const lives = (await this.workers({ all: true })).filter(
-      (worker) =>
-        worker.pid === pid &&
-        worker.bootId === bootId &&
-        worker.state !== "stopped" &&
-        worker.startedAt >= bornAt &&
-        (worker.state !== "gone" || bornAt > 0),
-    );
-    const last = lives.toSorted((a, b) => a.startedAt - b.startedAt).at(-1);
-    if (!last) return;
-    this.#lookout.livedUntil(last, diedAt);
-    const { lastWord } = last;
-    if (lastWord?.includes(what)) return;
-    await this.store.note(last.id, lastWord === null ? what : `${lastWord}; ${what}`);
+    return this.#recoveries.noteDeath(pid, what, times);
+  }
+
+  /** The start-up recovery of `open`. */
+  recoverAtOpen(): Promise<void> {
+    return this.#recoveries.atOpen();
   }
 
   /** Stops the worker of this process, if one runs, and closes the store. */
@@ -266,50 +250,6 @@ export class Engine extends Client {
     await super.close();
   }
 
-  /** The start-up recovery of `open`. */
-  async recoverAtOpen(): Promise<void> {
-    const { backend } = this.#wiring;
-    const present = await backend.store.workers({});
-    const probes = await Promise.all(present.map((worker) => backend.liveness.probe(worker)));
-    const alone = !probes.includes("held");
-    const findings = backend.checkpoint(alone);
-    if (alone) await backend.store.raiseEpoch();
-    await recoverDead(this.#recoveryDeps(), await this.#findDead(), "open", findings);
-    await backend.removeStrays().catch((thrown: unknown) =>
-      this.#wiring.bus.emit("store.failed", {
-        doing: "removing stray locks",
-        error: toStoredError(thrown),
-        retryInMs: 0,
-      }),
-    );
-  }
-
-  /** Also workers that are over but still hold jobs: an earlier recovery could not deal with those. */
-  async #findDead(): Promise<{ worker: WorkerRow; death: Death }[]> {
-    const { backend, settings, clock } = this.#wiring;
-    const all = await backend.store.workers({ over: true });
-    const present = all.filter(
-      ({ state, id }) => (state === "live" || state === "recovering") && id !== this.#host?.id,
-    );
-    const over = all.filter(({ state, heldCount }) => (state === "gone" || state === "stopped") && heldCount > 0);
-    const dead = await this.#lookout.look(present, settings.times.heartbeatMs);
-    const left = over.map((worker) => ({
-      worker,
-      death: {
-        how: "gone" as const,
-        lastSeenAliveAt: null,
-        detectedAt: clock.now(),
-        evidence: `it was ${worker.state} and still held ${worker.heldCount} job(s)`,
-      },
-    }));
-    return [...dead, ...left];
-  }
-
-  #recoveryDeps(): RecoveryDeps {
-    const { backend, clock, random, bus } = this.#wiring;
-    return { store: backend.store, liveness: backend.liveness, clock, events: bus, newId: idSource(clock, random) };
-  }
-
   async #setPaused(kind: { readonly name: string } | string, paused: boolean): Promise<void> {
     const name = typeof kind === "string" ? kind : kind.name;
     if (!(await this.store.setPaused(name, paused)))
@@ -318,36 +258,6 @@ export class Engine extends Client {
         `No kind ${JSON.stringify(name)} is in the store.`,
         "Check the name; a kind appears with the first program that declares it.",
         { kind: name },
-      );
-  }
-}
-
-function done(id: string, change: string, answer: OperatorAnswer): JobState {
-  switch (answer.is) {
-    case "applied":
-      return answer.state;
-    case "requested":
-      return "running";
-    case "missing":
-      throw new OutliveError(
-        ErrorCode.notFound,
-        `There is no job ${id}.`,
-        "Check the id; finished jobs are kept for the retention time only.",
-        { jobId: id },
-      );
-    case "wrong-state":
-      throw new OutliveError(
-        ErrorCode.wrongState,
-        `Job ${id} is ${answer.state}; it can't be changed by "${change}".`,
-        change === "retry" ? "Only finished jobs can be retried." : "Only queued and running jobs can be cancelled.",
-        { jobId: id, state: answer.state },
-      );
-    case "key-held":
-      throw new OutliveError(
-        ErrorCode.keyHeld,
-        `Job ${id} can't be retried: job ${answer.holder} is unfinished and holds its dedupe key ${JSON.stringify(answer.dedupeKey)}.`,
-        "Cancel that job, or let it finish.",
-        { jobId: id, holder: answer.holder, dedupeKey: answer.dedupeKey },
       );
   }
 }

@@ -148,7 +148,7 @@ const scenes: readonly (readonly [title: string, scene: Scene, expected: readonl
     { workers: [aWorker({ kinds: ["render", "import"] })] },
     [
       "no-worker",
-      "None of the 1 live workers knows the kind mail.",
+      "None of the 1 live worker(s) knows the kind mail.",
       "Start a worker that has a handler for mail; they know import, render.",
     ],
   ],

@@ -1,0 +1,95 @@
+// Recovery as the engine offers it: at the open, by hand, and with what a supervisor knows. The work itself is core's.
+import { toStoredError } from "./core/errors.ts";
+import { idSource } from "./core/ids.ts";
+import type { Death, WorkerRow } from "./core/liveness.ts";
+import { Lookout } from "./core/lookout.ts";
+import { NOTHING_CHECKED, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
+import type { Wiring } from "./engine.ts";
+
+export class Recoveries {
+  readonly #wiring: Wiring;
+  /** Silence is judged from when this engine began to watch. */
+  readonly #lookout: Lookout;
+
+  constructor(wiring: Wiring) {
+    this.#wiring = wiring;
+    this.#lookout = new Lookout({
+      clock: wiring.clock,
+      liveness: wiring.backend.liveness,
+      bootId: wiring.identity.bootId,
+    });
+  }
+
+  /** One pass now. `own` is the worker of this process. Answers whether it found anything. */
+  async pass(own: string | undefined, signal: AbortSignal | undefined): Promise<boolean> {
+    const dead = await this.findDead(own);
+    if (dead.length === 0) return false;
+    const { incidents } = await recoverDead(this.#deps(), dead, "recover", NOTHING_CHECKED, signal);
+    return incidents.length > 0;
+  }
+
+  /** The start-up recovery of `open`: nothing is accepted before it is finished. */
+  async atOpen(): Promise<void> {
+    const { backend } = this.#wiring;
+    const present = await backend.store.workers({});
+    const probes = await Promise.all(present.map((worker) => backend.liveness.probe(worker)));
+    const alone = !probes.includes("held");
+    const findings = backend.checkpoint(alone);
+    if (alone) await backend.store.raiseEpoch();
+    await recoverDead(this.#deps(), await this.findDead(undefined), "open", findings);
+    await backend.removeStrays().catch((thrown: unknown) =>
+      this.#wiring.bus.emit("store.failed", {
+        doing: "removing stray locks",
+        error: toStoredError(thrown),
+        retryInMs: 0,
+      }),
+    );
+  }
+
+  /** Also workers that are over but still hold jobs: an earlier recovery could not deal with those. */
+  async findDead(own: string | undefined): Promise<{ worker: WorkerRow; death: Death }[]> {
+    const { backend, settings, clock } = this.#wiring;
+    const all = await backend.store.workers({ over: true });
+    const present = all.filter(({ state, id }) => (state === "live" || state === "recovering") && id !== own);
+    const over = all.filter(({ state, heldCount }) => (state === "gone" || state === "stopped") && heldCount > 0);
+    const dead = await this.#lookout.look(present, settings.times.heartbeatMs);
+    const left = over.map((worker) => ({
+      worker,
+      death: {
+        how: "gone" as const,
+        lastSeenAliveAt: null,
+        detectedAt: clock.now(),
+        evidence: `it was ${worker.state} and still held ${worker.heldCount} job(s)`,
+      },
+    }));
+    return [...dead, ...left];
+  }
+
+  #deps(): RecoveryDeps {
+    const { backend, clock, random, bus } = this.#wiring;
+    return { store: backend.store, liveness: backend.liveness, clock, events: bus, newId: idSource(clock, random) };
+  }
+
+  async noteDeath(
+    pid: number,
+    what: string,
+    times: { readonly bornAt?: number; readonly diedAt?: number } = {},
+  ): Promise<void> {
+    const { bornAt = 0, diedAt = this.#wiring.clock.now() } = times;
+    const { backend, identity } = this.#wiring;
+    const lives = (await backend.store.workers({ over: true })).filter(
+      (worker) =>
+        worker.pid === pid &&
+        worker.bootId === identity.bootId &&
+        worker.state !== "stopped" &&
+        worker.startedAt >= bornAt &&
+        (worker.state !== "gone" || bornAt > 0),
+    );
+    const last = lives.toSorted((a, b) => a.startedAt - b.startedAt).at(-1);
+    if (!last) return;
+    this.#lookout.livedUntil(last, diedAt);
+    const { lastWord } = last;
+    if (lastWord?.includes(what)) return;
+    await backend.store.note(last.id, lastWord === null ? what : `${lastWord}; ${what}`);
+  }
+}
