@@ -14,7 +14,7 @@ type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent">;
 export interface OutliveConfig extends FileOptions {
   /** The store's address. Default "sqlite:./outlive.db". */
   readonly store?: string;
-  /** Modules that declare jobs and attach their handlers: globs, relative to the folder that the CLI is called in. Default "jobs/**\/*.{ts,js,mjs}". */
+  /** Modules that declare jobs and attach their handlers: globs, relative to the folder that the CLI is called in. Default "jobs/**\/*.{ts,mts,js,mjs}". */
   readonly jobs?: string | readonly string[];
 }
 
@@ -40,7 +40,15 @@ export function defineConfig(config: OutliveConfig): OutliveConfig {
   return config;
 }
 
-const FILES = ["outlive.config.ts", "outlive.config.mjs", "outlive.config.js", "outlive.yaml", "outlive.yml"];
+/** The names under which a configuration is found, in the folder that the CLI is called in. */
+export const CONFIG_FILES = [
+  "outlive.config.ts",
+  "outlive.config.mts",
+  "outlive.config.mjs",
+  "outlive.config.js",
+  "outlive.yaml",
+  "outlive.yml",
+];
 
 interface Said {
   readonly value: unknown;
@@ -73,7 +81,7 @@ function findFile({ cwd, flags }: ConfigSources): string | null {
       );
     return file;
   }
-  const found = FILES.filter((name) => existsSync(resolve(cwd, name)));
+  const found = CONFIG_FILES.filter((name) => existsSync(resolve(cwd, name)));
   if (found.length > 1)
     throw wrong(
       `There are ${found.length} configuration files: ${found.join(", ")}.`,

@@ -15,7 +15,7 @@ export interface Setting {
 
 export const SETTINGS: readonly Setting[] = [
   { key: "store", env: "OUTLIVE_STORE", fallback: "sqlite:./outlive.db" },
-  { key: "jobs", env: "OUTLIVE_JOBS", fallback: "jobs/**/*.{ts,js,mjs}", list: true },
+  { key: "jobs", env: "OUTLIVE_JOBS", fallback: "jobs/**/*.{ts,mts,js,mjs}", list: true },
   { key: "heartbeat.interval", env: "OUTLIVE_HEARTBEAT_INTERVAL", fallback: "30s" },
   { key: "heartbeat.lease", env: "OUTLIVE_HEARTBEAT_LEASE", fallback: "3 intervals" },
   { key: "heartbeat.sweep", env: "OUTLIVE_HEARTBEAT_SWEEP", fallback: "60s" },

@@ -33,7 +33,7 @@ const SEED = `queue:
 test("without a file everything is the default, and says so", async (t) => {
   const config = await load(folder(t));
   assert.equal(config.store, "sqlite:./outlive.db");
-  assert.deepEqual(config.jobs, ["jobs/**/*.{ts,js,mjs}"]);
+  assert.deepEqual(config.jobs, ["jobs/**/*.{ts,mts,js,mjs}"]);
   assert.deepEqual(config.engine, {});
   assert.equal(config.file, null);
   assert.deepEqual(

@@ -1,13 +1,14 @@
 // Holds what users install: the tarball of `npm pack`, built from the sources and laid out as npm would in a project of its
 // own, with nothing but the declared dependencies beside it. It is loaded by the Node that runs the tests.
 import assert from "node:assert/strict";
-import { execFile } from "node:child_process";
+import { execFile, spawn } from "node:child_process";
 import { cp, mkdir, mkdtemp, readFile, realpath, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { basename, dirname, join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { untilTrue } from "./support/processes.ts";
 
 /** The public surface: what each sub-path exports as values, typed here by hand. A sub-path without a list must only load. */
 const surface: Readonly<Record<string, readonly string[] | undefined>> = {
@@ -152,3 +153,43 @@ async function exportedNames(file: string, program: string): Promise<string[]> {
   assert.equal(stderr, "", "loading the package warns of nothing");
   return (JSON.parse(stdout) as string[]).filter((name) => name !== "__esModule" && name !== "module.exports");
 }
+
+test("in an empty folder: init, work, enqueue, kill -9, and the work goes on and is reported", async (t) => {
+  // As `npm init -y` leaves it: a CommonJS package.
+  await writeFile(join(project, "package.json"), JSON.stringify({ name: "app", type: "commonjs" }));
+  const bin = join(project, "node_modules", "outlive", "dist", "cli", "bin.js");
+  const outlive = async (...words: string[]): Promise<string> =>
+    (await run(process.execPath, [bin, ...words], { cwd: project })).stdout;
+  const asked = async (...words: string[]): Promise<unknown> => JSON.parse(await outlive(...words, "--json"));
+  assert.deepEqual(((await asked("init")) as { written: string[] }).written, [
+    "outlive.config.mts",
+    "jobs/hello.mts",
+    ".gitignore",
+  ]);
+
+  const worker = spawn(process.execPath, [bin, "work"], { cwd: project, stdio: "ignore" });
+  t.after(() => worker.kill("SIGKILL"));
+  type Status = { readonly workers: readonly { readonly pid: number; readonly known: string }[] };
+  const live = async (): Promise<number[]> => {
+    const { workers } = (await asked("status").catch(() => ({ workers: [] }))) as Status;
+    return workers.filter(({ known }) => known === "live").map(({ pid }) => pid);
+  };
+  const [first] = await untilTrue(live, (pids) => pids.length === 1, "the worker lives");
+  const { id } = (await asked("enqueue", "hello", '{"name":"world"}')) as { id: string };
+  type Job = { readonly state: string; readonly fence: number; readonly steps: readonly unknown[] };
+  const job = async (): Promise<Job> => (await asked("job", id)) as Job;
+  await untilTrue(job, ({ steps }) => steps.length >= 2, "it has finished some steps");
+  process.kill(first!, "SIGKILL");
+  const again = await untilTrue(job, ({ fence, state }) => fence === 2 && state === "running", "it runs again");
+  assert.ok(again.steps.length >= 2, "what was done is kept");
+  assert.match(await outlive("why", id), /It runs .*attempt 2/);
+  assert.match(await outlive("incidents"), /gone/);
+  const incidents = (await asked("incidents")) as { readonly incidents: readonly { readonly id: string }[] };
+  assert.match(
+    await outlive("incident", incidents.incidents[0]!.id),
+    new RegExp(`=== Queue Recovery Report ===[^]*${id}: retry \\(attempt 1/3\\)`),
+  );
+  assert.match(await outlive("status"), /hello/);
+  worker.kill("SIGTERM");
+  await untilTrue(live, (pids) => pids.length === 0, "it has drained");
+});

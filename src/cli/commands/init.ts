@@ -1,13 +1,14 @@
 // `outlive init`: a configuration and a first job that runs. It never overwrites a file.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
-import { dirname, resolve } from "node:path";
+import { dirname, join, resolve } from "node:path";
+import { CONFIG_FILES } from "../../config-file.ts";
 import type { Register } from "../main.ts";
 
-const CONFIG = `import { defineConfig } from "outlive";
+const config = (extension: string): string => `import { defineConfig } from "outlive";
 
 export default defineConfig({
   store: "sqlite:./outlive.db",
-  jobs: "jobs/**/*.ts",
+  jobs: "jobs/**/*.${extension}",
 });
 `;
 
@@ -39,18 +40,22 @@ export const register: Register = (program, run) => {
       run(async ({ terminal }) => {
         const written: string[] = [];
         const kept: string[] = [];
-        for (const [name, text] of [
-          ["outlive.config.ts", CONFIG],
-          ["jobs/hello.ts", JOB],
-        ] as const) {
+        // Node takes a .ts file for CommonJS where package.json does not say otherwise (`npm init` says "commonjs"); .mts never.
+        const extension = isModuleFolder() ? "ts" : "mts";
+        const there = CONFIG_FILES.find((name) => existsSync(resolve(name)));
+        const files = [
+          [there ?? `outlive.config.${extension}`, config(extension)],
+          [`jobs/hello.${extension}`, JOB],
+        ] as const;
+        for (const [name, text] of files) {
           (writeNew(name, text) ? written : kept).push(name);
         }
         if (ignore()) written.push(".gitignore");
         const next = [
-          "outlive work",
-          `outlive enqueue hello '{"name":"world"}'`,
-          "outlive status",
-          "kill -9 the worker, start it again, and: outlive incidents",
+          "npx outlive work",
+          `npx outlive enqueue hello '{"name":"world"}'      (in another terminal)`,
+          "npx outlive status",
+          "kill -9 the worker that runs it, and: npx outlive incidents",
         ];
         terminal.answer({ written, kept, next }, () =>
           [
@@ -64,6 +69,13 @@ export const register: Register = (program, run) => {
       }),
     );
 };
+
+/** Whether the nearest package.json says that this folder's modules are ES modules. */
+function isModuleFolder(folder = process.cwd()): boolean {
+  const path = join(folder, "package.json");
+  if (existsSync(path)) return (JSON.parse(readFileSync(path, "utf8")) as { type?: unknown }).type === "module";
+  return dirname(folder) !== folder && isModuleFolder(dirname(folder));
+}
 
 function writeNew(name: string, text: string): boolean {
   const path = resolve(name);
