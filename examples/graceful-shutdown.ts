@@ -21,20 +21,20 @@ report.handle(async ({ pages }, run) => {
 await using engine = await open("sqlite:./reports.db", { jobs: [report] });
 await engine.enqueue(report, { pages: 12 }, { id: "yearly" });
 
-const worker = await engine.start({ concurrency: 2 });
-console.log("working");
-
-const ended = new Promise<void>((resolve) => {
-  process.once("SIGTERM", () => {
-    console.log("stopping");
-    // Shorter than what the platform allows before it kills (30 s in Kubernetes, 10 s in Docker).
-    void worker.stop({ grace: "500ms" }).then(resolve);
-  });
-  engine.on("job.succeeded", () => {
-    console.log("done");
-    void worker.stop().then(resolve);
-  });
+// Listen before you work: jobs run before `work` has anything to say.
+const stop = new AbortController();
+process.once("SIGTERM", () => {
+  console.log("stopping");
+  stop.abort();
 });
-await ended;
+engine.on("job.succeeded", () => {
+  console.log("done");
+  stop.abort();
+});
+
+console.log("working");
+// The grace must be shorter than what the platform allows before it kills (30 s in Kubernetes, 10 s in Docker).
+await engine.work({ concurrency: 2, signal: stop.signal, grace: "500ms" });
+
 const { state, counters } = (await engine.get("yearly"))!;
 console.log(`the report is ${state}, ${counters.errors} errors, ${counters.interruptions} interruptions`);

@@ -3,6 +3,7 @@
 // Trap: a second open of one's own lock file by anything drops the lock. Nothing here opens it but SQLite, and never twice.
 import { mkdirSync, readdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
+import { setTimeout as pause } from "node:timers/promises";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Liveness, Probe, WorkerRow } from "../../core/liveness.ts";
 import { fileKey, lockedFiles } from "./lock-holder.ts";
@@ -39,12 +40,7 @@ export function lockFileLiveness(databasePath: string, bootId: string, own: Set<
       makeSideFolder(databasePath);
       const name = `${workerId}${SUFFIX}`;
       own.add(name);
-      let lock = holdExclusively(pathOf(name));
-      // Somebody who clears stray locks may have removed the file between its creation and our lock on it.
-      while (inode(pathOf(name)) === null) {
-        lock.drop();
-        lock = holdExclusively(pathOf(name));
-      }
+      const lock = await hold(pathOf(name));
       return {
         evidence: { name, identity: inode(pathOf(name)) },
         drop: async (remove) => {
@@ -83,6 +79,26 @@ export function lockFileLiveness(databasePath: string, bootId: string, own: Set<
       return true;
     },
   };
+}
+
+/** How often a lock is tried that somebody looks at in the same moment. */
+const TRIES = 200;
+
+/**
+ * Whoever clears stray locks may look at ours between its creation and our lock on it: then it is busy for a moment, or it is
+ * removed, and what we hold has no name any more.
+ */
+async function hold(path: string): Promise<{ drop: () => void }> {
+  for (let tries = 1; ; tries++) {
+    try {
+      const lock = holdExclusively(path);
+      if (inode(path) !== null) return lock;
+      lock.drop();
+    } catch (thrown) {
+      if ((thrown as { code?: unknown }).code !== ErrorCode.storeBusy || tries === TRIES) throw thrown;
+    }
+    await pause(5);
+  }
 }
 
 /** Removes lock files that no worker's row names and nobody holds: left by a death between lock and row. */

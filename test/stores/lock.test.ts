@@ -1,0 +1,64 @@
+// The liveness lock of SQLite: what it proves, and what happens when several processes look at once.
+import assert from "node:assert/strict";
+import { mkdtempSync, readdirSync, rmSync, statSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test, type TestContext } from "node:test";
+import { lockedFiles } from "../../src/stores/sqlite/lock-holder.ts";
+import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "../../src/stores/sqlite/lock.ts";
+import { aWorkerRow } from "../core/samples.ts";
+
+function place(t: TestContext): { database: string; folder: string } {
+  const root = mkdtempSync(join(tmpdir(), "outlive-lock-"));
+  t.after(() => rmSync(root, { recursive: true, force: true }));
+  const database = join(root, "jobs.db");
+  return { database, folder: makeSideFolder(database) };
+}
+
+test("a lock that is held is seen as held by probes and by the kernel's list, and is free when it is dropped", async (t) => {
+  const { database } = place(t);
+  const mine = lockFileLiveness(database, "boot");
+  const theirs = lockFileLiveness(database, "boot");
+  const { evidence, drop } = await mine.take("w1");
+  const row = aWorkerRow({ id: "w1", bootId: "boot", lock: evidence });
+  assert.equal(await theirs.probe(row), "held");
+  assert.ok(lockedFiles().has(evidence.identity!));
+  assert.deepEqual(await theirs.probeAll!([row, row]), ["held", "held"]);
+  await drop(false);
+  assert.equal(await theirs.probe(row), "free");
+  assert.deepEqual(await theirs.probeAll!([row, row]), ["free", "free"]);
+  assert.equal(await theirs.clean(row), true);
+  assert.equal(await theirs.probe(row), "unknown", "a missing file proves nothing");
+});
+
+test("another boot, another inode and no lock at all prove nothing", async (t) => {
+  const { database } = place(t);
+  const liveness = lockFileLiveness(database, "boot");
+  const { evidence, drop } = await lockFileLiveness(database, "boot").take("w1");
+  await drop(false);
+  const row = aWorkerRow({ id: "w1", bootId: "boot", lock: evidence });
+  assert.equal(await liveness.probe(row), "free");
+  assert.equal(await liveness.probe({ ...row, bootId: "other" }), "unknown");
+  assert.equal(await liveness.probe({ ...row, lock: { ...evidence, identity: "00:00:1" } }), "unknown");
+  assert.equal(await liveness.probe({ ...row, lock: { name: null, identity: null } }), "unknown");
+});
+
+test("a lock is taken although somebody clears stray locks without pause, and it still has its name", async (t) => {
+  const { database, folder } = place(t);
+  const liveness = lockFileLiveness(database, "boot");
+  let clearing = true;
+  const cleared = (async () => {
+    while (clearing) {
+      removeStrayLocks(database, new Set());
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+  })();
+  for (let n = 0; n < 50; n++) {
+    const { evidence, drop } = await liveness.take(`w${n}`);
+    assert.ok(statSync(join(folder, evidence.name!)).ino > 0);
+    await drop(true);
+  }
+  clearing = false;
+  await cleared;
+  assert.deepEqual(readdirSync(folder), []);
+});
