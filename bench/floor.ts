@@ -20,6 +20,8 @@ const TABLE = `
 const KIND = 1;
 const WORKER = 1;
 const TIMEOUT_MS = 900_000;
+/** As wide as an instant: rows that grow on full pages split them, and the floor must not pay for that either. */
+const PLACE = 1_700_000_000_000;
 
 interface Claimed {
   readonly seq: number;
@@ -40,7 +42,9 @@ export class FloorQueue {
     this.#db.exec(TABLE);
     this.#begin = this.#db.prepare("BEGIN IMMEDIATE");
     this.#commit = this.#db.prepare("COMMIT");
-    this.#insert = this.#db.prepare("INSERT INTO jobs (state, kind, priority, fence, payload) VALUES (0, ?, 0, 0, ?)");
+    this.#insert = this.#db
+      .prepare(`INSERT INTO jobs (state, kind, priority, worker, fence, started_at, deadline_at, payload)
+       VALUES (0, ?, 0, -1, 0, ${PLACE}, ${PLACE}, ?)`);
     this.#claim = this.#db.prepare(
       `UPDATE jobs SET state = 1, worker = ?, fence = fence + 1, started_at = ?, deadline_at = ?
        WHERE seq IN (SELECT seq FROM jobs WHERE kind = ? AND state = 0 ORDER BY priority DESC, seq LIMIT ?)

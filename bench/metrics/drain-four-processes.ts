@@ -8,7 +8,7 @@ const PROCESSES = 4;
 export const drainFourProcesses: Metric = {
   names: ["drainFourProcesses"],
   async run(bench) {
-    const jobs = bench.pick(100_000, 10_000);
+    const jobs = bench.pick(100_000, 40_000);
     const most = bench.pick(5, 8);
     let rounds = 0;
     const one = await Drainers.start(bench, bench.file(), 1);

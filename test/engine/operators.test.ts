@@ -169,8 +169,7 @@ async function ended(
   await worker.stop();
   well = true;
   raw(t, place.path).exec(
-    `UPDATE outlive_jobs SET state = 5, crashes = 4, blamed = 3, result = NULL WHERE id = '${ids.get("quarantined")}';
-     UPDATE outlive_kinds SET succeeded = succeeded - 1`,
+    `UPDATE outlive_jobs SET state = 5, crashes = 4, blamed = 3, result = NULL WHERE id = '${ids.get("quarantined")}'`,
   );
   return { engine, ids };
 }

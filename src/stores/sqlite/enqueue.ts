@@ -3,21 +3,28 @@ import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Enqueued, JobDraft } from "../../core/job.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
-import { LANE } from "./schema.ts";
+import { LANE, NO_WORKER, storedEpoch } from "./schema.ts";
+
+const INSERT = `INSERT INTO outlive_jobs (state, lane, kind, priority, worker, epoch, created_at, run_at, started_at, deadline_at, finished_at, id, dedupe_key, input)
+  VALUES (0, ?1, ?2, ?3, ${NO_WORKER}, ?4, ?5, ?6, ?5, ?5, ?5, ?7, ?8, ?9) ON CONFLICT DO NOTHING`;
 
 export function insertJobs(db: Database, kinds: Kinds, drafts: readonly JobDraft[], now: number): Enqueued[] {
-  const insert = db.sql(`
-    INSERT INTO outlive_jobs (state, lane, kind, priority, created_at, run_at, id, dedupe_key, input)
-    VALUES (0, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`);
-  return drafts.map((draft) => {
+  const insert = db.sql(INSERT);
+  const epoch = storedEpoch(db);
+  const added = new Map<number, number>();
+  const enqueued = drafts.map((draft) => {
     const kind = kinds.idOf(draft.kind);
     if (kind === undefined) throw undeclared(draft.kind);
     const runAt = draft.runAt ?? (draft.delayMs > 0 ? now + draft.delayMs : null);
     const lane = runAt !== null && runAt > now ? LANE.delayed : LANE.open;
-    const { changes } = insert.run(lane, kind, draft.priority, now, runAt, draft.id, draft.dedupeKey, draft.input);
-    if (changes === 1) return { id: draft.id, created: true };
-    return { id: existing(db, kind, draft), created: false };
+    const { id, priority, dedupeKey, input } = draft;
+    const { changes } = insert.run(lane, kind, priority, epoch, now, runAt, id, dedupeKey, input);
+    if (changes === 0) return { id: existing(db, kind, draft), created: false };
+    added.set(kind, (added.get(kind) ?? 0) + 1);
+    return { id, created: true };
   });
+  for (const [kind, count] of added) kinds.countJobs(kind, count);
+  return enqueued;
 }
 
 /** Which unfinished job holds the key, or the id itself if that was known already. */

@@ -164,13 +164,23 @@ export function countAhead(db: Database, id: string): number | null {
   return n;
 }
 
-/** Every number comes from an index that holds only such rows; succeeded ones are counted in the table of kinds. */
+/** In one read transaction: succeeded jobs are what is left of all, and that must be all of the same moment. */
 export function countJobs(db: Database, now: number): KindCounts[] {
-  const kinds = db.sql("SELECT id, name, paused, succeeded FROM outlive_kinds ORDER BY name").all() as unknown as {
+  db.exec("BEGIN");
+  try {
+    return countNow(db, now);
+  } finally {
+    db.exec("COMMIT");
+  }
+}
+
+/** Every number comes from an index that holds only such rows, or from the table of kinds. */
+function countNow(db: Database, now: number): KindCounts[] {
+  const kinds = db.sql("SELECT id, name, paused, jobs FROM outlive_kinds ORDER BY name").all() as unknown as {
     id: number;
     name: string;
     paused: number;
-    succeeded: number;
+    jobs: number;
   }[];
   const count = (sql: string): Map<number, number> => {
     const rows = db.sql(sql).all() as { kind: number; n: number }[];
@@ -185,18 +195,27 @@ export function countJobs(db: Database, now: number): KindCounts[] {
   const dead = ended("dead");
   const cancelled = ended("cancelled");
   const quarantined = ended("quarantined");
-  return kinds.map(({ id, name, paused, succeeded }) => ({
-    kind: name,
-    paused: paused === 1,
-    ready: (ready.get(id)?.n ?? 0) + (alone.get(id) ?? 0),
-    oldestReadyMs: ready.has(id) ? Math.max(0, now - ready.get(id)!.since) : null,
-    delayed: delayed.get(id) ?? 0,
-    running: running.get(id) ?? 0,
-    succeeded,
-    dead: dead.get(id) ?? 0,
-    cancelled: cancelled.get(id) ?? 0,
-    quarantined: quarantined.get(id) ?? 0,
-  }));
+  return kinds.map(({ id, name, paused, jobs }) => {
+    const unfinished = {
+      ready: (ready.get(id)?.n ?? 0) + (alone.get(id) ?? 0),
+      delayed: delayed.get(id) ?? 0,
+      running: running.get(id) ?? 0,
+    };
+    const failed = {
+      dead: dead.get(id) ?? 0,
+      cancelled: cancelled.get(id) ?? 0,
+      quarantined: quarantined.get(id) ?? 0,
+    };
+    const others = [...Object.values(unfinished), ...Object.values(failed)].reduce((sum, n) => sum + n, 0);
+    return {
+      kind: name,
+      paused: paused === 1,
+      ...unfinished,
+      oldestReadyMs: ready.has(id) ? Math.max(0, now - ready.get(id)!.since) : null,
+      succeeded: Math.max(0, jobs - others),
+      ...failed,
+    };
+  });
 }
 
 /** The ready jobs of each kind, and since when the one that was enqueued first has been ready. */

@@ -59,9 +59,9 @@ export class Kinds {
     return rows.length === 0 ? NONE : new Set(rows.map(({ id }) => id));
   }
 
-  /** Keeps the count of succeeded rows in step. Inside the transaction that changes them. */
-  countSucceeded(kind: number, by: number): void {
-    this.#db.sql("UPDATE outlive_kinds SET succeeded = succeeded + ? WHERE id = ?").run(by, kind);
+  /** Keeps the number of rows in step. Inside the transaction that adds or removes them. */
+  countJobs(kind: number, by: number): void {
+    this.#db.sql("UPDATE outlive_kinds SET jobs = jobs + ? WHERE id = ?").run(by, kind);
   }
 }
 

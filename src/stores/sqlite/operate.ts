@@ -3,7 +3,6 @@ import { JOB_STATES } from "../../core/job.ts";
 import type { OperatorAnswer } from "../../core/store.ts";
 import * as transitions from "../../core/transitions.ts";
 import type { Database } from "./database.ts";
-import type { Kinds } from "./kinds.ts";
 import { type CounterColumns, counters } from "./rows.ts";
 import { applyChange, writeHistory } from "./settle.ts";
 
@@ -39,7 +38,7 @@ export function cancelJob(db: Database, id: string, actor: string, now: number):
   return { is: "applied", state: "cancelled" };
 }
 
-export function retryJob(db: Database, kinds: Kinds, id: string, actor: string, now: number): OperatorAnswer {
+export function retryJob(db: Database, id: string, actor: string, now: number): OperatorAnswer {
   const row = find(db, id);
   if (!row) return { is: "missing" };
   const state = JOB_STATES[row.state]!;
@@ -51,7 +50,6 @@ export function retryJob(db: Database, kinds: Kinds, id: string, actor: string, 
     if (holder) return { is: "key-held", holder: holder.id, dedupeKey: row.dedupe_key };
   }
   apply(db, row, transitions.retry({ id, state, counters: counters(row) }, 0), actor, now);
-  if (state === "succeeded") kinds.countSucceeded(row.kind, -1);
   return { is: "applied", state: "queued" };
 }
 

@@ -3,12 +3,13 @@
 import type { PurgeRequest } from "../../core/store.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
+import { STATE } from "./schema.ts";
 
 interface Candidate {
   readonly seq: number;
   readonly state: number;
   readonly kind: number;
-  readonly finished_at: number | null;
+  readonly finished_at: number;
 }
 
 export interface PurgeCandidates {
@@ -42,9 +43,8 @@ export class Purging {
       )
       .all(this.#cursor, request.limit) as unknown as (Candidate & {
       created_at: number;
-      finished_at: number | null;
     })[];
-    const jobs = rows.filter((row) => row.finished_at !== null && row.finished_at < before);
+    const jobs = rows.filter((row) => row.state >= STATE.succeeded && row.finished_at < before);
     const last = rows.at(-1);
     const atEnd = rows.length < request.limit || last!.created_at >= before;
     this.#cursor = atEnd ? 0 : last!.seq;
@@ -75,7 +75,7 @@ export class Purging {
         .run(job.seq, job.state, job.finished_at);
       if (changes === 0) continue;
       gone++;
-      if (job.state === 2) this.#kinds.countSucceeded(job.kind, -1);
+      this.#kinds.countJobs(job.kind, -1);
       for (const table of ["outlive_steps", "outlive_history", "outlive_logs"])
         this.#db.sql(`DELETE FROM ${table} WHERE job = ?`).run(job.seq);
     }

@@ -1,6 +1,7 @@
 // Between rows and core's forms. Nothing here reads or writes.
 import type { StoredError } from "../../core/errors.ts";
 import { type Counters, JOB_STATES, type JobInfo, type KindSettings, OUTCOMES } from "../../core/job.ts";
+import { STATE } from "./schema.ts";
 import type { WorkerRow, WorkerState } from "../../core/liveness.ts";
 import type { CrashAction } from "../../core/job.ts";
 
@@ -66,9 +67,9 @@ export interface JobColumns extends CounterColumns {
   readonly dedupe_key: string | null;
   readonly created_at: number;
   readonly run_at: number | null;
-  readonly started_at: number | null;
+  readonly started_at: number;
   readonly deadline_at: number | null;
-  readonly finished_at: number | null;
+  readonly finished_at: number;
   readonly worker: string | null;
   readonly epoch: number;
   readonly fence: number;
@@ -78,6 +79,8 @@ export interface JobColumns extends CounterColumns {
 }
 
 export function jobInfo(row: JobColumns): JobInfo {
+  // Before the first claim and before the end these columns only hold their place (schema.ts).
+  const claimed = row.fence > 0;
   return {
     id: row.id,
     kind: row.kind,
@@ -86,11 +89,11 @@ export function jobInfo(row: JobColumns): JobInfo {
     dedupeKey: row.dedupe_key,
     createdAt: row.created_at,
     runAt: row.run_at,
-    startedAt: row.started_at,
-    deadlineAt: row.deadline_at,
-    finishedAt: row.finished_at,
+    startedAt: claimed ? row.started_at : null,
+    deadlineAt: claimed ? row.deadline_at : null,
+    finishedAt: row.state >= STATE.succeeded ? row.finished_at : null,
     worker: row.worker,
-    epoch: row.epoch,
+    epoch: claimed ? row.epoch : 0,
     fence: row.fence,
     counters: counters(row),
     lastOutcome: row.outcome === null ? null : OUTCOMES[row.outcome]!,

@@ -6,7 +6,6 @@ import { mustRunAlone } from "../../core/blame.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../../core/store.ts";
 import { type Change, honourCancel } from "../../core/transitions.ts";
 import type { Database } from "./database.ts";
-import type { Kinds } from "./kinds.ts";
 import { LANE, OUTCOME, STATE } from "./schema.ts";
 import type { Workers } from "./workers.ts";
 
@@ -18,26 +17,18 @@ const SUCCEED = `UPDATE outlive_jobs SET state = 2, outcome = 0, finished_at = ?
 
 export class Settling {
   readonly #db: Database;
-  readonly #kinds: Kinds;
   readonly #workers: Workers;
 
-  constructor(db: Database, kinds: Kinds, workers: Workers) {
+  constructor(db: Database, workers: Workers) {
     this.#db = db;
-    this.#kinds = kinds;
     this.#workers = workers;
   }
 
   settle(settlements: readonly Settlement[], now: number): WriteAnswer[] {
-    const succeeded = new Map<string, number>();
-    const answers = settlements.map((settlement) => {
-      const { lease, change } = settlement;
+    return settlements.map(({ lease, change }) => {
       const applied = change.name === "succeed" ? this.#succeed(lease, change, now) : this.#end(lease, change, now);
-      if (!applied) return this.refused(lease, change.name, now, change);
-      if (change.name === "succeed") succeeded.set(lease.kind, (succeeded.get(lease.kind) ?? 0) + 1);
-      return APPLIED;
+      return applied ? APPLIED : this.refused(lease, change.name, now, change);
     });
-    for (const [kind, count] of succeeded) this.#kinds.countSucceeded(this.#kinds.idOf(kind)!, count);
-    return answers;
   }
 
   /** Whether this attempt owns its job now. */
@@ -161,7 +152,7 @@ export function applyChange(
       counters.interruptions,
       outcome === null ? null : OUTCOME[outcome],
       delayed ? now + change.delayMs : null,
-      queued ? null : now,
+      now,
       change.result,
       change.error === null ? null : JSON.stringify(change.error),
       queued ? incident : null,

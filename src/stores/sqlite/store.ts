@@ -76,7 +76,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
     this.#writer = new Writer(deps.db, deps.clock, deps.random);
     this.#kinds = new Kinds(deps.db);
     this.#workers = new Workers(deps.db);
-    this.#settling = new Settling(deps.db, this.#kinds, this.#workers);
+    this.#settling = new Settling(deps.db, this.#workers);
     this.#recovering = new Recovering(deps.db, this.#kinds, this.#workers);
     this.#purging = new Purging(deps.db, this.#kinds);
   }
@@ -246,9 +246,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
   }
 
   async retry(id: string, actor: string): Promise<OperatorAnswer> {
-    const answer = await this.#writer.write(`retrying ${id}`, () =>
-      retryJob(this.#db, this.#kinds, id, actor, this.#now()),
-    );
+    const answer = await this.#writer.write(`retrying ${id}`, () => retryJob(this.#db, id, actor, this.#now()));
     if (answer.is === "applied") this.#ring();
     return answer;
   }

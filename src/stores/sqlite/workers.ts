@@ -4,7 +4,7 @@ import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
 import type { Database } from "./database.ts";
 import { type CounterColumns, counters, type WorkerColumns, workerRow } from "./rows.ts";
-import { schemaVersion } from "./schema.ts";
+import { schemaVersion, storedEpoch } from "./schema.ts";
 
 export class Workers {
   readonly #db: Database;
@@ -24,10 +24,7 @@ export class Workers {
   }
 
   epoch(): number {
-    const row = this.#db.sql("SELECT value FROM outlive_meta WHERE key = 'epoch'").get() as
-      | { value: number }
-      | undefined;
-    return row?.value ?? 0;
+    return storedEpoch(this.#db);
   }
 
   raiseEpoch(now: number): number {
