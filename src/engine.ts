@@ -207,7 +207,8 @@ export class Engine extends Client {
   async why(id: string): Promise<Explanation | null> {
     assertKey(id, "The job's id");
     const { backend, clock } = this.#wiring;
-    return explain({ store: backend.store, now: () => clock.now(), pause: (ms) => pause(clock, ms) }, id);
+    const deps = { store: backend.store, deaths: () => this.deaths(), now: () => clock.now() };
+    return explain({ ...deps, pause: (ms) => pause(clock, ms) }, id);
   }
 
   /** How the store is, without what is in it. */

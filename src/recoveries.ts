@@ -3,7 +3,7 @@ import { toStoredError } from "./core/errors.ts";
 import { idSource } from "./core/ids.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
 import { Lookout } from "./core/lookout.ts";
-import { NOTHING_CHECKED, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
+import { leftBehind, NOTHING_CHECKED, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
 import type { Wiring } from "./engine.ts";
 
 export class Recoveries {
@@ -51,18 +51,8 @@ export class Recoveries {
     const { backend, settings, clock } = this.#wiring;
     const all = await backend.store.workers({ over: true });
     const present = all.filter(({ state, id }) => (state === "live" || state === "recovering") && id !== own);
-    const over = all.filter(({ state, heldCount }) => (state === "gone" || state === "stopped") && heldCount > 0);
     const dead = await this.#lookout.look(present, settings.times.heartbeatMs);
-    const left = over.map((worker) => ({
-      worker,
-      death: {
-        how: "gone" as const,
-        lastSeenAliveAt: null,
-        detectedAt: clock.now(),
-        evidence: `it was ${worker.state} and still held ${worker.heldCount} job(s)`,
-      },
-    }));
-    return [...dead, ...left];
+    return [...dead, ...leftBehind(all, clock.now())];
   }
 
   #deps(): RecoveryDeps {

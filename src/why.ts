@@ -1,7 +1,7 @@
 // Why a job is not running, or how it runs: one sentence that names the cause, and the next thing to do. It only reads.
 import { humanMs } from "./core/duration.ts";
 import type { JobDetails } from "./core/job.ts";
-import type { WorkerRow } from "./core/liveness.ts";
+import type { Death, WorkerRow } from "./core/liveness.ts";
 import type { KindCounts, LockHolder, Store } from "./core/store.ts";
 
 /** The answer to "why is it not running?". */
@@ -13,6 +13,9 @@ export interface Explanation {
   readonly because:
     | "running"
     | "overdue"
+    | "owner-gone"
+    | "owner-silent"
+    | "degraded"
     | "not-due"
     | "paused"
     | "no-worker"
@@ -34,6 +37,8 @@ const BLOCKED_AFTER_MS = 300;
 
 export interface WhyDeps {
   readonly store: Store;
+  /** Whose work could be taken over now: the provably dead, and who has been silent for a lease while somebody watched. */
+  readonly deaths: () => Promise<readonly { readonly worker: WorkerRow; readonly death: Death }[]>;
   readonly now: () => number;
   readonly pause: (ms: number) => Promise<void>;
 }
@@ -42,7 +47,7 @@ export interface WhyDeps {
 export async function explain(deps: WhyDeps, id: string): Promise<Explanation | null> {
   const job = await deps.store.get(id);
   if (!job) return null;
-  if (job.state === "running") return running(job, await deps.store.workers({ over: true }), deps.now());
+  if (job.state === "running") return owned(deps, job);
   if (job.state === "queued") return queued(deps, job);
   return finished(job);
 }
@@ -51,6 +56,40 @@ type Said = Pick<Explanation, "because" | "text" | "next"> & { readonly details?
 
 function say(job: JobDetails, said: Said): Explanation {
   return { jobId: job.id, kind: job.kind, state: job.state, details: {}, ...said };
+}
+
+async function owned(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
+  const [workers, deaths] = await Promise.all([deps.store.workers({ over: true }), deps.deaths()]);
+  const owner = workers.find(({ id }) => id === job.worker);
+  const lost = owner && lossOf(owner, deaths, deps.now());
+  if (!owner || !lost) return running(job, workers, deps.now());
+  const lastStep = job.steps.at(-1)?.name ?? null;
+  const beat = `its last heartbeat was ${humanMs(Math.max(0, deps.now() - owner.heartbeatAt))} ago`;
+  const gone = lost === "gone";
+  return say(job, {
+    because: gone ? "owner-gone" : "owner-silent",
+    text: `It was running (attempt ${job.fence}) in worker ${owner.id}, which is ${gone ? "dead" : "silent: frozen, cut off, or on a machine that is gone"}; ${beat}; last step ${lastStep ?? "none"}. Nobody has taken it over yet.`,
+    next: gone
+      ? "Start a worker, which recovers it at once, or: outlive recover"
+      : "A live worker takes it over when it has watched the silence for one lease; or: outlive recover --wait",
+    details: {
+      worker: owner.id,
+      workerState: owner.state,
+      heartbeatAgeMs: Math.max(0, deps.now() - owner.heartbeatAt),
+      lastStep,
+    },
+  });
+}
+
+/** What is known against a worker: proved dead, or without a heartbeat for longer than its lease; null: nothing. */
+function lossOf(
+  worker: WorkerRow,
+  deaths: readonly { readonly worker: WorkerRow; readonly death: Death }[],
+  now: number,
+): "gone" | "silent" | null {
+  const found = deaths.find(({ worker: { id } }) => id === worker.id);
+  if (found) return found.death.how;
+  return worker.state === "live" && now - worker.heartbeatAt > worker.leaseMs ? "silent" : null;
 }
 
 function running(job: JobDetails, workers: readonly WorkerRow[], now: number): Explanation {
@@ -101,9 +140,20 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   const kind = kinds.find(({ kind: name }) => name === job.kind)!;
   if (kind.paused)
     return say(job, { because: "paused", text: `The kind ${job.kind} is paused.`, next: `outlive resume ${job.kind}` });
-  const workers = await store.workers({});
+  const health = await store.health();
+  if (!health.ok) {
+    return say(job, {
+      because: "degraded",
+      text: `The store does not take writes just now: ${String(health.detail["lastFailure"] ?? "unknown reason")}.`,
+      next: "outlive check; make room on the disk or correct the file's rights, and the work goes on by itself.",
+    });
+  }
+  const deaths = await deps.deaths();
+  const present = await store.workers({});
+  const workers = present.filter((worker) => lossOf(worker, deaths, now()) === null);
+  const lost = present.length - workers.length;
   const able = workers.filter(({ state, kinds: known }) => state === "live" && known.includes(job.kind));
-  if (able.length === 0) return nobody(job, workers);
+  if (able.length === 0) return nobody(job, workers, lost);
   const stuck = await blocker(deps);
   if (stuck) {
     return say(job, {
@@ -116,11 +166,11 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   return turn(job, kind, able, await store.ahead(job.id));
 }
 
-function nobody(job: JobDetails, workers: readonly WorkerRow[]): Explanation {
+function nobody(job: JobDetails, workers: readonly WorkerRow[], lost: number): Explanation {
   const others = workers.filter(({ state }) => state === "live");
   const text =
     others.length === 0
-      ? "No worker is alive."
+      ? `No worker is alive${lost > 0 ? ` (${lost} dead or silent)` : ""}.`
       : `None of the ${others.length} live worker(s) knows the kind ${job.kind}.`;
   const known = [...new Set(others.flatMap(({ kinds }) => kinds))].sort().join(", ");
   const next =

@@ -7,7 +7,7 @@ import type { Emitter } from "./events.ts";
 import { Heartbeat } from "./heartbeat.ts";
 import type { Liveness, LivenessTimes, WorkerRow } from "./liveness.ts";
 import { Lookout } from "./lookout.ts";
-import { expireOverdue, recoverDead } from "./recovery.ts";
+import { expireOverdue, leftBehind, recoverDead } from "./recovery.ts";
 import { purgeOld, type RetentionTimes } from "./retention.ts";
 import type { BeatAnswer, Store } from "./store.ts";
 
@@ -155,8 +155,11 @@ export class Keeper {
     await expireOverdue(this.#deps, EXPIRE_MARGIN_MS);
   }
 
+  /** Also whoever is over and still holds jobs: an earlier recovery could not deal with those. */
   async sweep(): Promise<void> {
     await purgeOld(this.#deps.store, this.#options.retention);
+    const left = leftBehind(await this.#deps.store.workers({ over: true }), this.#deps.clock.now());
+    if (left.length > 0) await recoverDead(this.#deps, left, this.#options.worker);
   }
 
   async #neighbours(worker: string): Promise<readonly WorkerRow[]> {

@@ -144,12 +144,30 @@ export async function expireOverdue(
     kinds.set(job.id, job.kind.name);
     return decideOverdue(job, deps.random.next());
   });
-  for (const { jobId, worker } of overdue)
-    deps.events.emit("job.overdue", { jobId, kind: kinds.get(jobId)!, worker, fencedOut: true });
+  for (const { jobId, worker, change } of overdue) {
+    const kind = kinds.get(jobId)!;
+    deps.events.emit("job.overdue", { jobId, kind, worker, fencedOut: true });
+    if (change.to === "dead") deps.events.emit("job.dead", { jobId, kind, reason: change.reason ?? "" });
+  }
   return overdue;
 }
 
 export function decideOverdue(job: HeldJob, random: number): transitions.Change {
   if (job.cancelRequested) return transitions.endCancelled(job, "cancelled, and past its deadline");
   return transitions.timeOut(job, job.kind, backoffMs(job.kind.backoff, job.counters.timeouts + 1, random));
+}
+
+/** Workers that are over but still hold jobs: their recovery could not deal with all of them, and tries again. */
+export function leftBehind(workers: readonly WorkerRow[], now: number): { worker: WorkerRow; death: Death }[] {
+  return workers
+    .filter(({ state, heldCount }) => (state === "gone" || state === "stopped") && heldCount > 0)
+    .map((worker) => ({
+      worker,
+      death: {
+        how: "gone",
+        lastSeenAliveAt: null,
+        detectedAt: now,
+        evidence: `it was ${worker.state} and still held ${worker.heldCount} job(s)`,
+      },
+    }));
 }

@@ -79,6 +79,9 @@ interface Scene {
   readonly workers?: readonly WorkerRow[];
   readonly ahead?: number | null;
   readonly writers?: readonly (LockHolder | null)[];
+  /** Ids of workers that are proved dead. */
+  readonly dead?: readonly string[];
+  readonly failure?: string;
 }
 
 async function said(scene: Scene): Promise<readonly [Explanation["because"], string, string]> {
@@ -89,8 +92,13 @@ async function said(scene: Scene): Promise<readonly [Explanation["because"], str
     counts: async () => [{ ...KIND, ...scene.kind }],
     ahead: async () => (scene.ahead === undefined ? 7 : scene.ahead),
     writer: async () => (writers.length > 1 ? writers.shift()! : writers[0]!),
+    health: async () =>
+      scene.failure === undefined ? { ok: true, detail: {} } : { ok: false, detail: { lastFailure: scene.failure } },
   } as Partial<Store> as Store;
-  const { because, text, next } = (await explain({ store, now: () => NOW, pause: async () => {} }, "job-1"))!;
+  const death = { how: "gone", lastSeenAliveAt: null, detectedAt: NOW, evidence: null } as const;
+  const deaths = async () => (scene.dead ?? []).map((id) => ({ worker: aWorker({ id }), death }));
+  const deps = { store, deaths, now: () => NOW, pause: async () => {} };
+  const { because, text, next } = (await explain(deps, "job-1"))!;
   return [because, text, next];
 }
 
@@ -129,6 +137,38 @@ const scenes: readonly (readonly [title: string, scene: Scene, expected: readonl
       "overdue",
       "It runs for 30s (attempt 2) in worker here-1-a, whose last heartbeat was 4s ago; last step none; deadline passed 2s ago.",
       "Its worker aborts it after the grace, or is killed if its loop is blocked; look again in a few seconds.",
+    ],
+  ],
+  [
+    "its worker is dead and nobody has noticed yet",
+    { job: { ...RUNNING, steps: [{ name: "load", result: 1, at: NOW, fence: 2 }] }, dead: ["here-1-a"] },
+    [
+      "owner-gone",
+      "It was running (attempt 2) in worker here-1-a, which is dead; its last heartbeat was 4s ago; last step load. Nobody has taken it over yet.",
+      "Start a worker, which recovers it at once, or: outlive recover",
+    ],
+  ],
+  [
+    "its worker is silent",
+    { job: RUNNING, workers: [aWorker({ heartbeatAt: NOW - 600_000 })] },
+    [
+      "owner-silent",
+      "It was running (attempt 2) in worker here-1-a, which is silent: frozen, cut off, or on a machine that is gone; its last heartbeat was 10m ago; last step none. Nobody has taken it over yet.",
+      "A live worker takes it over when it has watched the silence for one lease; or: outlive recover --wait",
+    ],
+  ],
+  [
+    "all who could run it are dead",
+    { dead: ["here-1-a"] },
+    ["no-worker", "No worker is alive (1 dead or silent).", "Start one: outlive work"],
+  ],
+  [
+    "the store takes no writes",
+    { failure: "database or disk is full" },
+    [
+      "degraded",
+      "The store does not take writes just now: database or disk is full.",
+      "outlive check; make room on the disk or correct the file's rights, and the work goes on by itself.",
     ],
   ],
   [
@@ -222,5 +262,5 @@ for (const [title, scene, expected] of scenes)
 
 test("why: no such job is no explanation", async () => {
   const store = { get: async () => null } as Partial<Store> as Store;
-  assert.equal(await explain({ store, now: () => NOW, pause: async () => {} }, "job-1"), null);
+  assert.equal(await explain({ store, deaths: async () => [], now: () => NOW, pause: async () => {} }, "job-1"), null);
 });

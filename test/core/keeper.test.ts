@@ -162,7 +162,11 @@ test("what throws is told and done again at its time, and stops nothing else", a
   keeper.start();
   await clock.advance(60_000);
   const told = new Set(events.of("store.failed").map(({ doing, error }) => `${doing}: ${error.message}`));
-  assert.deepEqual([...told].toSorted(), ["keeper: look: disk is full", "keeper: probe: disk is full"]);
+  assert.deepEqual([...told].toSorted(), [
+    "keeper: look: disk is full",
+    "keeper: probe: disk is full",
+    "keeper: sweep: disk is full",
+  ]);
   assert.equal(of("beat").length, 2);
   assert.equal(of("purge").length, 1);
 });

@@ -4,7 +4,7 @@ import type { OperatorAnswer } from "../../core/store.ts";
 import * as transitions from "../../core/transitions.ts";
 import type { Database } from "./database.ts";
 import { type CounterColumns, counters } from "./rows.ts";
-import { applyChange, writeHistory } from "./settle.ts";
+import { applyChange, insertHistory, writeHistory } from "./settle.ts";
 
 interface JobRow extends CounterColumns {
   readonly seq: number;
@@ -31,6 +31,19 @@ export function cancelJob(db: Database, id: string, actor: string, now: number):
   if (state === "running") {
     db.sql("UPDATE outlive_jobs SET cancel_requested = 1 WHERE seq = ?").run(row.seq);
     db.sql("INSERT INTO outlive_cancels (worker, job) VALUES (?, ?) ON CONFLICT DO NOTHING").run(row.worker, row.seq);
+    const reason = "its end was asked for while it ran";
+    insertHistory(db, [
+      row.seq,
+      now,
+      "cancel.requested",
+      row.state,
+      row.state,
+      actor,
+      row.epoch,
+      row.fence,
+      reason,
+      null,
+    ]);
     return { is: "requested" };
   }
   if (state !== "queued") return { is: "wrong-state", state };

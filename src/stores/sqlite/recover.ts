@@ -3,7 +3,7 @@
 import { toStoredError } from "../../core/errors.ts";
 import type { Counters, KindSettings } from "../../core/job.ts";
 import type { HeldJob, OverdueJob, RecoverAnswer, RecoveredJob, RecoverRequest } from "../../core/store.ts";
-import type { Change } from "../../core/transitions.ts";
+import type { Change, CrashVerdict } from "../../core/transitions.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
 import { type CounterColumns, counters } from "./rows.ts";
@@ -76,9 +76,14 @@ export class Recovering {
   ): { id: string; cursor: number; heldAtDeath: number } {
     const open = this.#db
       .sql(
-        "SELECT i.id, i.cursor, i.held_at_death FROM outlive_workers w JOIN outlive_incidents i ON i.id = w.incident WHERE w.seq = ? AND i.completed_at IS NULL",
+        "SELECT i.id, i.cursor, i.held_at_death, i.completed_at FROM outlive_workers w JOIN outlive_incidents i ON i.id = w.incident WHERE w.seq = ?",
       )
-      .get(worker) as { id: string; cursor: number; held_at_death: number } | undefined;
+      .get(worker) as { id: string; cursor: number; held_at_death: number; completed_at: number | null } | undefined;
+    if (open && open.completed_at !== null) {
+      // It was closed with jobs that could not be recovered: they are tried again, in the same incident.
+      this.#db.sql("UPDATE outlive_incidents SET completed_at = NULL, cursor = 0 WHERE id = ?").run(open.id);
+      return { id: open.id, cursor: 0, heldAtDeath: open.held_at_death };
+    }
     if (open) return { id: open.id, cursor: open.cursor, heldAtDeath: open.held_at_death };
     const { n: heldAtDeath } = this.#db
       .sql("SELECT count(*) AS n FROM outlive_jobs WHERE state = 1 AND worker = ?")
@@ -140,24 +145,11 @@ export class Recovering {
       fence: row.fence,
       lastStep: row.last_step,
     };
-    let job: RecoveredJob;
-    try {
-      const { change, decision } = request.decide(this.#held(row), heldAtDeath);
-      this.#apply(row, worker, change, incident, now);
-      job = { ...base, decision, counters: change.counters, success: true, error: null };
-    } catch (thrown) {
-      job = {
-        ...base,
-        decision: "none",
-        counters: counters(row),
-        success: false,
-        error: toStoredError(thrown).message,
-      };
-    }
+    const job = { ...base, ...this.#decided(row, worker, incident, heldAtDeath, request, now) };
     this.#db
       .sql(
         `INSERT INTO outlive_incident_jobs (incident, job, job_id, kind, decision, counters, max_crashes, fence, last_step, success, error)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET decision = excluded.decision, success = excluded.success, error = excluded.error`,
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET decision = excluded.decision, counters = excluded.counters, success = excluded.success, error = excluded.error`,
       )
       .run(
         incident,
@@ -173,6 +165,25 @@ export class Recovering {
         job.error,
       );
     return job;
+  }
+
+  /** Only the decision may fail for one job; what the store itself refuses undoes the whole transaction, which is tried again. */
+  #decided(
+    row: HeldColumns,
+    worker: number,
+    incident: string,
+    heldAtDeath: number,
+    request: RecoverRequest,
+    now: number,
+  ): Pick<RecoveredJob, "decision" | "counters" | "success" | "error"> {
+    let verdict: CrashVerdict;
+    try {
+      verdict = request.decide(this.#held(row), heldAtDeath);
+    } catch (thrown) {
+      return { decision: "none", counters: counters(row), success: false, error: toStoredError(thrown).message };
+    }
+    this.#apply(row, worker, verdict.change, incident, now);
+    return { decision: verdict.decision, counters: verdict.change.counters, success: true, error: null };
   }
 
   #apply(row: HeldColumns, worker: number, change: Change, incident: string | null, now: number): void {
@@ -226,10 +237,15 @@ export class Recovering {
   expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change, now: number): OverdueJob[] {
     this.#read.clear();
     const rows = this.overdue(marginMs, limit, now);
-    return rows.map((row) => {
-      const change = decide(this.#held(row));
+    return rows.flatMap((row) => {
+      let change: Change;
+      try {
+        change = decide(this.#held(row));
+      } catch {
+        return []; // Looked at again next time; it holds up nobody else.
+      }
       this.#apply(row, row.worker, change, null, now);
-      return { jobId: row.id, worker: row.worker_id, change };
+      return [{ jobId: row.id, worker: row.worker_id, change }];
     });
   }
 

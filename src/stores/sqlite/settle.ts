@@ -15,6 +15,9 @@ export const OWNED = "seq = ? AND state = 1 AND fence = ? AND epoch = ? AND work
 const OWNS = `SELECT 1 FROM outlive_jobs WHERE ${OWNED}`;
 const SUCCEED = `UPDATE outlive_jobs SET state = 2, outcome = 0, finished_at = ?, result = ? WHERE ${OWNED}`;
 
+/** Refused writes kept in the history of one job: a zombie that writes in a loop must not fill the disk. */
+const MAX_REJECTIONS = 100;
+
 export class Settling {
   readonly #db: Database;
   readonly #workers: Workers;
@@ -84,7 +87,7 @@ export class Settling {
     const stale: Stale = row
       ? { lease, tried, state: JOB_STATES[row.state]!, worker: row.worker, epoch: row.epoch, fence: row.fence }
       : { lease, tried, state: "missing", worker: null, epoch: 0, fence: 0 };
-    if (row) {
+    if (row && this.#rejections(lease.row) < MAX_REJECTIONS) {
       const reason = `refused: "${tried}" by worker ${lease.worker} with (epoch ${lease.epoch}, fence ${lease.fence})`;
       insertHistory(this.#db, [
         lease.row,
@@ -100,6 +103,13 @@ export class Settling {
       ]);
     }
     return { is: "stale", stale };
+  }
+
+  #rejections(job: number): number {
+    const { n } = this.#db
+      .sql("SELECT count(*) AS n FROM outlive_history WHERE job = ? AND event = 'write.rejected'")
+      .get(job) as { n: number };
+    return n;
   }
 
   #acceptedBefore(
@@ -189,7 +199,7 @@ export function writeHistory(db: Database, row: HistoryRow): void {
   ]);
 }
 
-function insertHistory(db: Database, values: (string | number | null)[]): void {
+export function insertHistory(db: Database, values: (string | number | null)[]): void {
   db.sql(
     "INSERT INTO outlive_history (job, at, event, from_state, to_state, actor, epoch, fence, reason, incident) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
   ).run(...values);

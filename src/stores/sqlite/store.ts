@@ -278,7 +278,12 @@ export class SqliteStore implements Store<SqliteTransaction> {
       const detail = { path: this.#db.path, journalMode: pragma("journal_mode"), durability, bytes };
       const { lastGroup, groupCount, operationCount } = this.#writer;
       const groups = { lastGroupCommit: lastGroup, groupCommits: groupCount, groupedWrites: operationCount };
-      return { ok: true, detail: { ...detail, walBytes: walBytes(this.#db.path), ...groups } };
+      const { lastFailure } = this.#writer;
+      const failure = lastFailure === null ? {} : { lastFailure };
+      return {
+        ok: lastFailure === null,
+        detail: { ...detail, walBytes: walBytes(this.#db.path), ...groups, ...failure },
+      };
     });
   }
 

@@ -30,6 +30,8 @@ export class Writer {
   #retrying = false;
   #busySinceMono: number | null = null;
   #closed = false;
+  /** What the latest transaction failed with; null: it was committed. */
+  lastFailure: string | null = null;
   /** How many operations the latest transaction held: the size of a group commit. */
   lastGroup = 0;
   /** How many transactions there were, and how many operations in all of them. */
@@ -115,6 +117,7 @@ export class Writer {
   #rejectAll(thrown: unknown): void {
     const group = this.#waiting;
     this.#waiting = [];
+    this.lastFailure = (thrown as Error).message;
     for (const operation of group) operation.reject(inOurWords(operation.doing, thrown));
   }
 
@@ -131,8 +134,10 @@ export class Writer {
     }
     try {
       this.#db.sql("COMMIT").run();
+      this.lastFailure = null;
       return outcomes;
     } catch (thrown) {
+      this.lastFailure = (thrown as Error).message;
       this.#rollback();
       return group.map(() => ({ thrown }));
     }

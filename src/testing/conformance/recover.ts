@@ -24,6 +24,43 @@ export function specifyRecover(specify: Specify): void {
     },
   );
 
+  specify("a job that could not be recovered is tried again, in the same incident", async (scene) => {
+    await scene.enqueue("a", "b");
+    const worker = await scene.worker("w");
+    await worker.claim(2);
+    const request = await scene.recovery(worker);
+    const failing: typeof request.decide = (job, held) => {
+      if (job.id === "a") throw new Error("no decision");
+      return request.decide(job, held);
+    };
+    const first = await scene.store.recover({ ...request, decide: failing });
+    assert.equal(first.done, true);
+    assert.deepEqual(
+      first.jobs.map(({ jobId, success, error }) => [jobId, success, error]),
+      [
+        ["a", false, "no decision"],
+        ["b", true, null],
+      ],
+    );
+    const row = (await scene.store.workers({ over: true })).find(({ id }) => id === "w");
+    assert.deepEqual([row?.state, row?.heldCount], ["gone", 1]);
+    const again = await scene.store.recover({ ...request, incident: "another" });
+    assert.equal(again.incident, first.incident);
+    assert.deepEqual(
+      again.jobs.map(({ jobId, success }) => [jobId, success]),
+      [["a", true]],
+    );
+    const incident = await scene.store.incident(first.incident!);
+    assert.deepEqual(
+      incident?.jobs.map(({ jobId, success }) => [jobId, success]),
+      [
+        ["a", true],
+        ["b", true],
+      ],
+    );
+    assert.equal((await scene.store.incidents(10, null)).length, 1);
+  });
+
   specify("museum 4: a job that finished before recovery's transaction keeps its end", async (scene) => {
     await scene.enqueue("a", "b", "c");
     const worker = await scene.worker("w");
