@@ -5,8 +5,11 @@ import { relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { isMap, isScalar, isSeq, LineCounter, type Node, parseDocument } from "yaml";
 import { type EngineOptions, engineSettings } from "./config.ts";
-import { fromText, QUEUE_KEYS, SETTINGS } from "./config-settings.ts";
+import { fromText, Intervals, QUEUE_KEYS, SETTINGS } from "./config-settings.ts";
+import { WORK_VALUES, type WorkFileOptions } from "./config-work.ts";
+import { type Duration, durationMs } from "./core/duration.ts";
 import { ErrorCode, OutliveError } from "./core/errors.ts";
+import { whatOf } from "./error-text.ts";
 
 type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent">;
 
@@ -16,12 +19,16 @@ export interface OutliveConfig extends FileOptions {
   readonly store?: string;
   /** Modules that declare jobs and attach their handlers: globs, relative to the folder that the CLI is called in. Default "jobs/**\/*.{ts,mts,js,mjs}". */
   readonly jobs?: string | readonly string[];
+  /** How `outlive work` runs; its flags win. `open` does not look at it. */
+  readonly work?: WorkFileOptions;
 }
 
 export interface LoadedConfig {
   readonly store: string;
   readonly jobs: readonly string[];
   readonly engine: FileOptions;
+  /** What was said of `outlive work`; what was not said is not there. */
+  readonly work: WorkFileOptions;
   /** The file that was read; null: none was found. */
   readonly file: string | null;
   /** Each resolved value and where it came from: "default", "outlive.yaml:7", "OUTLIVE_STORE", "--store". */
@@ -49,6 +56,9 @@ export const CONFIG_FILES = [
   "outlive.yaml",
   "outlive.yml",
 ];
+
+/** Settings whose value may be an object. */
+const OBJECTS: ReadonlySet<string> = new Set(SETTINGS.filter(({ object }) => object).map(({ key }) => key));
 
 interface Said {
   readonly value: unknown;
@@ -103,13 +113,13 @@ function readYaml(file: string, name: string): Leaf[] {
     throw wrong(`${name}:${error.linePos?.[0].line ?? 1}: ${error.message.split("\n")[0]}`, "Correct the YAML.");
   const leaves: Leaf[] = [];
   const walk = (node: unknown, key: string): void => {
-    if (isMap(node)) {
+    if (isMap(node) && !OBJECTS.has(key)) {
       for (const { key: name_, value } of node.items)
         walk(value ?? name_, key === "" ? String(name_) : `${key}.${String(name_)}`);
       return;
     }
     const line = lines.linePos((node as Node | null)?.range?.[0] ?? 0).line;
-    const value = isSeq(node) || isScalar(node) ? (node.toJSON() as unknown) : node;
+    const value = isMap(node) || isSeq(node) || isScalar(node) ? (node.toJSON() as unknown) : node;
     leaves.push({ key, value, source: `${name}:${line}` });
   };
   walk(document.contents, "");
@@ -134,22 +144,31 @@ async function readModule(file: string, name: string): Promise<Leaf[]> {
   const text = readFileSync(file, "utf8").split("\n");
   const leaves: Leaf[] = [];
   const walk = (value: unknown, path: readonly string[]): void => {
-    if (typeof value === "object" && value !== null && !Array.isArray(value) && path.length < 3) {
+    const isGroup = typeof value === "object" && value !== null && !Array.isArray(value);
+    if (isGroup && path.length < 3 && !OBJECTS.has(path.join("."))) {
       for (const [key, member] of Object.entries(value)) walk(member, [...path, key]);
-    } else leaves.push({ key: path.join("."), value, source: `${name}:${lineOf(text, path.at(-1)!)}` });
+    } else leaves.push({ key: path.join("."), value, source: `${name}:${lineOf(text, path)}` });
   };
   walk(config, []);
   return leaves;
 }
 
-/** Good enough for a message: the first line that has the key and a colon. */
-function lineOf(lines: readonly string[], key: string): number {
-  return Math.max(1, lines.findIndex((line) => line.includes(`${key}:`)) + 1);
+/** Good enough for a message: from the line of its group on, the first that begins with the key, or else has it; no comment. */
+function lineOf(lines: readonly string[], path: readonly string[]): number {
+  const code = lines.map((line) => (/^\s*(\/\/|\/?\*)/.test(line) ? "" : line.replace(/\s\/\/.*$/, "")));
+  const at = path.reduce((from, key) => {
+    const name = `["']?${RegExp.escape(key)}["']?\\s*:`;
+    const begins = new RegExp(`^\\s*${name}`);
+    const has = new RegExp(`(^|[\\s{,])${name}`);
+    if (from >= 0 && has.test(code[from]!)) return from;
+    const first = code.findIndex((line, i) => i > from && begins.test(line));
+    return first >= 0 ? first : code.findIndex((line, i) => i > from && has.test(line));
+  }, -1);
+  return Math.max(0, at) + 1;
 }
 
 function takeFile(leaves: readonly Leaf[], said: Map<string, Said>, warnings: string[]): void {
   const known = new Set(SETTINGS.map(({ key }) => key));
-  const all = Object.fromEntries(leaves.map(({ key, value }) => [key, value]));
   for (const { key, value, source } of leaves) {
     if (known.has(key)) {
       said.set(key, { value, source });
@@ -162,7 +181,7 @@ function takeFile(leaves: readonly Leaf[], said: Map<string, Said>, warnings: st
         `Did you mean ${closest(key, [...known, ...Object.keys(QUEUE_KEYS)])}?`,
       );
     if (queue === null) warnings.push(`${source}: ${key} is accepted but has no effect in this version.`);
-    else said.set(queue.key, { value: queue.convert(value as never, all), source });
+    else said.set(queue.key, { value: queue.convert(value as never), source });
   }
 }
 
@@ -179,10 +198,12 @@ function takeEnvironment(env: NodeJS.ProcessEnv, said: Map<string, Said>, warnin
   }
 }
 
-function settle(said: ReadonlyMap<string, Said>, file: string | null, warnings: readonly string[]): LoadedConfig {
+function settle(said: Map<string, Said>, file: string | null, warnings: readonly string[]): LoadedConfig {
+  settleLease(said);
+  const work = workOf(said);
   const engine: Record<string, unknown> = {};
   for (const [key, { value }] of said) {
-    if (value === undefined || key === "store" || key === "jobs") continue;
+    if (value === undefined || key === "store" || key === "jobs" || key.startsWith("work.")) continue;
     const [group, name] = key.split(".") as [string, string | undefined];
     if (name === undefined) engine[group] = value;
     else ((engine[group] ??= {}) as Record<string, unknown>)[name] = value;
@@ -198,7 +219,34 @@ function settle(said: ReadonlyMap<string, Said>, file: string | null, warnings: 
     source: said.get(key)!.source,
   }));
   const store = textsOf("store", said)[0]!;
-  return { store, jobs: textsOf("jobs", said), engine, file, values, warnings };
+  return { store, jobs: textsOf("jobs", said), engine, work, file, values, warnings };
+}
+
+/** A lease in intervals is one of the interval that holds at last, whoever said it. */
+function settleLease(said: Map<string, Said>): void {
+  const { value, source } = said.get("heartbeat.lease")!;
+  if (!(value instanceof Intervals)) return;
+  const { value: interval = "30s", source: from } = said.get("heartbeat.interval")!;
+  if (typeof value.many !== "number" || !(value.many > 0))
+    throw wrong(
+      `${source}: queue.heartbeat.staleThresholdMultiplier is ${JSON.stringify(value.many)}.`,
+      "Write a number, for instance 3.",
+    );
+  const ms = Math.round(value.many * durationMs(interval as Duration, `${from}: heartbeat.interval`));
+  said.set("heartbeat.lease", { value: ms % 1_000 === 0 ? `${ms / 1_000}s` : `${ms}ms`, source });
+}
+
+function workOf(said: Map<string, Said>): WorkFileOptions {
+  const work: Record<string, unknown> = {};
+  for (const [name, { read, hint }] of Object.entries(WORK_VALUES)) {
+    const key = `work.${name}`;
+    const { value, source } = said.get(key)!;
+    if (value === undefined) continue;
+    work[name] = read(value);
+    if (work[name] === undefined) throw wrong(`${source}: ${key} is ${JSON.stringify(value)}.`, hint);
+    said.set(key, { value: work[name], source });
+  }
+  return work;
 }
 
 /** The one or several texts of a setting that must be text. */
@@ -215,10 +263,11 @@ function textsOf(key: "store" | "jobs", said: ReadonlyMap<string, Said>): readon
 /** The option's error with the place in front that said it. */
 function withSource(error: OutliveError, said: ReadonlyMap<string, Said>): OutliveError {
   const key = [...said.keys()]
-    .filter((name) => said.get(name)!.value !== undefined && error.message.includes(name))
+    .filter((name) => said.get(name)!.value !== undefined && whatOf(error).includes(name))
     .sort((a, b) => b.length - a.length)[0];
   if (key === undefined) return error;
-  return new OutliveError(error.code, `${said.get(key)!.source}: ${error.message}`, "", error.data, { cause: error });
+  const what = `${said.get(key)!.source}: ${whatOf(error)}`;
+  return new OutliveError(error.code, what, error.hint, error.data, { cause: error });
 }
 
 /** The known name with the fewest letters to change. */

@@ -1,5 +1,6 @@
 // Every setting of a configuration file, once: its name, its variable in the environment, its spelling in YAML, its default.
 // The later source wins; who reads them is in config-file.ts.
+import { ErrorCode, OutliveError } from "./core/errors.ts";
 
 export interface Setting {
   /** The name in `outlive.config.ts` and in `outlive check`. */
@@ -11,6 +12,8 @@ export interface Setting {
   readonly list?: true;
   readonly number?: true;
   readonly boolean?: true;
+  /** In a file it may be an object, whose keys are no settings. */
+  readonly object?: true;
 }
 
 export const SETTINGS: readonly Setting[] = [
@@ -33,14 +36,25 @@ export const SETTINGS: readonly Setting[] = [
     fallback: "false",
     boolean: true,
   },
+  { key: "work.processes", env: "OUTLIVE_WORK_PROCESSES", fallback: "1", number: true },
+  { key: "work.concurrency", env: "OUTLIVE_WORK_CONCURRENCY", fallback: "10", object: true },
+  { key: "work.grace", env: "OUTLIVE_WORK_GRACE", fallback: "25s" },
+  { key: "work.http", env: "OUTLIVE_WORK_HTTP", fallback: "off" },
+  { key: "work.log", env: "OUTLIVE_WORK_LOG", fallback: "pretty" },
 ];
+
+/** A lease that is said in intervals: how long it is, is known when the interval is. */
+export class Intervals {
+  readonly many: unknown;
+
+  constructor(many: unknown) {
+    this.many = many;
+  }
+}
 
 /** The keys of the first queue's YAML (`queue.recovery`, `queue.heartbeat`), and what each is here. */
 export const QUEUE_KEYS: Readonly<
-  Record<
-    string,
-    { readonly key: string; readonly convert: (value: never, all: Readonly<Record<string, unknown>>) => unknown } | null
-  >
+  Record<string, { readonly key: string; readonly convert: (value: never) => unknown } | null>
 > = {
   "queue.recovery.action": { key: "recovery.action", convert: (value) => value },
   "queue.recovery.maxRecoveryAttempts": { key: "recovery.maxRecoveryAttempts", convert: (value) => value },
@@ -49,15 +63,21 @@ export const QUEUE_KEYS: Readonly<
   "queue.heartbeat.intervalSeconds": { key: "heartbeat.interval", convert: (value: number) => `${value}s` },
   "queue.heartbeat.staleThresholdMultiplier": {
     key: "heartbeat.lease",
-    convert: (value: number, all) => `${value * Number(all["queue.heartbeat.intervalSeconds"] ?? 30)}s`,
+    convert: (value: unknown) => new Intervals(value),
   },
   "queue.heartbeat.detectionIntervalSeconds": { key: "heartbeat.sweep", convert: (value: number) => `${value}s` },
 };
 
-/** A text of the environment as the value that it stands for. */
+const BOOLEANS: Readonly<Record<string, boolean>> = { "1": true, true: true, "0": false, false: false };
+
+/** A text of the environment as the value that it stands for; what stands for none is refused by the variable's name. */
 export function fromText(setting: Setting, text: string): unknown {
   if (setting.list) return text.split(",").map((part) => part.trim());
-  if (setting.number) return Number(text);
-  if (setting.boolean) return text === "1" || text.toLowerCase() === "true";
+  if (setting.number) return /^-?\d+(\.\d+)?$/.test(text) ? Number(text) : refuse(setting, text, "Write a number.");
+  if (setting.boolean) return BOOLEANS[text.toLowerCase()] ?? refuse(setting, text, "Write 1, 0, true or false.");
   return text;
+}
+
+function refuse({ env }: Setting, text: string, hint: string): never {
+  throw new OutliveError(ErrorCode.optionInvalid, `${env} is ${JSON.stringify(text)}.`, hint, { variable: env });
 }

@@ -29,9 +29,9 @@ export async function open(where: string | OutliveConfig, options: EngineOptions
   return engine;
 }
 
-/** The options of the call win over those of the file. Its `jobs` are globs for the CLI; a program passes its own. */
+/** The options of the call win over those of the file. Its `jobs` (globs) and `work` are for the CLI; a program passes its own. */
 function fromConfig(config: OutliveConfig, options: EngineOptions): [string, EngineOptions] {
-  const { store = "sqlite:./outlive.db", jobs: _, ...engine } = config;
+  const { store = "sqlite:./outlive.db", jobs: _, work: __, ...engine } = config;
   return [store, { ...engine, ...options }];
 }
 

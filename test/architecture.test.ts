@@ -29,7 +29,9 @@ const sqliteFile = "src/stores/sqlite/database.ts";
 // Files directly in src are the engine. A folder may import itself and what is listed here.
 const parts = ["batches", "requests", "collections", "stores", "blobs", "brokers", "telemetry"];
 const mayImport: Readonly<Record<string, readonly string[]>> = {
-  cli: ["engine", "core"],
+  cli: ["engine", "core", "demo"],
+  // A user of the engine like any other, which the command line shows.
+  demo: ["engine", "core"],
   dashboard: ["engine", "core"],
   testing: ["engine", "core"],
   engine: [...parts, "platform", "core"],
@@ -66,6 +68,8 @@ const rules: readonly Rule[] = [
       ["src/engine.ts", 'export * from "./testing/index.ts";'],
       ["src/dashboard/page.ts", 'import {\n  claim,\n} from "../stores/sqlite/claim.ts";'],
       ["src/core/job.ts", 'import { sleep } from "../../test/support/sleep.ts";'],
+      ["src/demo/bank.ts", 'import { sqlite } from "../stores/sqlite/index.ts";'],
+      ["src/engine.ts", 'import { demo } from "./demo/main.ts";'],
       ["src/misc/odd.ts", "export const odd = 1;"],
     ],
     keeps: [
@@ -74,6 +78,7 @@ const rules: readonly Rule[] = [
       ["src/engine.ts", 'import { claim } from "./stores/sqlite/claim.ts";\nimport { job } from "./core/job.ts";'],
       ["src/stores/sqlite/claim.ts", 'import type { Store } from "../../core/store.ts";\nimport "./rows.ts";'],
       ["src/cli/main.ts", 'import { open } from "../engine.ts";'],
+      ["src/demo/bank.ts", 'import { sqlite } from "../sqlite.ts";'],
     ],
   },
   {

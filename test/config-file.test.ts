@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { test, type TestContext } from "node:test";
 import { type ConfigSources, loadConfig } from "../src/config-file.ts";
 import { SETTINGS } from "../src/config-settings.ts";
-import { defineConfig, open } from "../src/index.ts";
+import { defineConfig, open, type OutliveError } from "../src/index.ts";
 
 function folder(t: TestContext, files: Readonly<Record<string, string>> = {}): string {
   const path = mkdtempSync(join(tmpdir(), "outlive-config-"));
@@ -76,6 +76,138 @@ test("a TypeScript configuration is loaded, and flags win over the environment, 
   assert.deepEqual(shown, ["--store", "outlive.config.ts:3"]);
 });
 
+test("a lease in intervals is one of the interval that holds at last", async (t) => {
+  const cwd = folder(t, { "outlive.yaml": SEED });
+  const longer = await load(cwd, { env: { OUTLIVE_HEARTBEAT_INTERVAL: "45s" } });
+  assert.deepEqual(longer.engine.heartbeat, { interval: "45s", lease: "135s", sweep: "60s" });
+  const short = await load(cwd, { env: { OUTLIVE_HEARTBEAT_INTERVAL: "250ms" } });
+  assert.equal(short.engine.heartbeat?.lease, "750ms");
+  const said = await load(cwd, { env: { OUTLIVE_HEARTBEAT_LEASE: "5m" } });
+  assert.equal(said.engine.heartbeat?.lease, "5m");
+  await assert.rejects(
+    load(cwd, { env: { OUTLIVE_HEARTBEAT_INTERVAL: "soon" } }),
+    /OUTLIVE_HEARTBEAT_INTERVAL: heartbeat\.interval is "soon"/,
+  );
+});
+
+test("truth and numbers in the environment are refused by the variable's name if they are none", async (t) => {
+  const cwd = folder(t);
+  for (const [text, value] of [
+    ["1", true],
+    ["TRUE", true],
+    ["0", false],
+    ["False", false],
+  ] as const) {
+    const { engine } = await load(cwd, { env: { OUTLIVE_SQLITE_ALLOW_UNSAFE: text } });
+    assert.equal(engine.sqlite?.allowUnsafe, value, text);
+  }
+  for (const [name, text] of [
+    ["OUTLIVE_SQLITE_ALLOW_UNSAFE", "yes"],
+    ["OUTLIVE_SQLITE_ALLOW_NETWORK_FILESYSTEM", "on"],
+    ["OUTLIVE_RECOVERY_MAX_ATTEMPTS", "three"],
+    ["OUTLIVE_RECOVERY_MAX_ATTEMPTS", "0x3"],
+    ["OUTLIVE_WORK_PROCESSES", " "],
+  ] as const) {
+    const refused = load(cwd, { env: { [name]: text } });
+    await assert.rejects(refused, { code: "OPTION_INVALID", message: new RegExp(`^${name} is "${text}"\\. Write `) });
+  }
+});
+
+test("a line is that of the key in its group, never that of a comment", async (t) => {
+  const config = await load(
+    folder(t, {
+      "outlive.config.ts": `// store: nowhere; heartbeat: { lease: "1s" }
+const other = { action: "none" };
+/*
+ * poll: "1s"
+ */
+export default {
+  retention: { finished: "1d" }, // poll: "9s"
+  recovery: {
+    action: "fail",
+  },
+  heartbeat: { interval: "5s", lease: "20s" },
+  work: { grace: "10s" },
+  "poll": "2s",
+  store: "sqlite:./x.db",
+};
+void other;
+`,
+    }),
+  );
+  const source = Object.fromEntries(config.values.map((value) => [value.key, value.source.split(":")[1]]));
+  assert.equal(source["retention.finished"], "7");
+  assert.equal(source["recovery.action"], "9");
+  assert.equal(source["heartbeat.interval"], "11");
+  assert.equal(source["heartbeat.lease"], "11");
+  assert.equal(source["work.grace"], "12");
+  assert.equal(source["poll"], "13");
+  assert.equal(source["store"], "14");
+});
+
+test("an error with its place still has its hint", async (t) => {
+  const cwd = folder(t, { "outlive.yaml": "heartbeat:\n  interval: 10s\n  lease: 12s\n" });
+  await assert.rejects(load(cwd), (error: OutliveError) => {
+    assert.equal(error.hint, "Use at least two intervals; three is the default.");
+    assert.equal(error.message.split(error.hint).length, 2, "once");
+    return true;
+  });
+});
+
+test("how outlive work runs is said by the file and by the environment, which wins", async (t) => {
+  const cwd = folder(t, {
+    "outlive.yaml":
+      "work:\n  processes: 4\n  concurrency:\n    mail: 5\n    render: 2\n  grace: 10s\n  http: 9090\n  log: json\n",
+  });
+  const file = await load(cwd);
+  assert.deepEqual(file.work, {
+    processes: 4,
+    concurrency: { mail: 5, render: 2 },
+    grace: "10s",
+    http: "9090",
+    log: "json",
+  });
+  assert.deepEqual(file.engine, {}, "the engine hears nothing of it");
+  const both = await load(cwd, {
+    env: {
+      OUTLIVE_WORK_PROCESSES: "2",
+      OUTLIVE_WORK_CONCURRENCY: "mail=7",
+      OUTLIVE_WORK_GRACE: "1m",
+      OUTLIVE_WORK_HTTP: "off",
+      OUTLIVE_WORK_LOG: "pretty",
+    },
+  });
+  assert.deepEqual(both.work, { processes: 2, concurrency: { mail: 7 }, grace: "1m", http: "off", log: "pretty" });
+  assert.deepEqual(both.warnings, []);
+  assert.deepEqual(
+    file.values.filter(({ key }) => key.startsWith("work.")).map(({ source }) => source),
+    [2, 4, 6, 7, 8].map((line) => `outlive.yaml:${line}`),
+  );
+  const module = folder(t, {
+    "outlive.config.ts": "export default {\n  work: {\n    concurrency: { mail: 5 },\n  },\n};\n",
+  });
+  assert.deepEqual((await load(module)).work, { concurrency: { mail: 5 } });
+});
+
+for (const [key, value] of [
+  ["processes", "0"],
+  ["processes", "two"],
+  ["concurrency", "{ mail: 0 }"],
+  ["concurrency", "many"],
+  ["grace", "25"],
+  ["grace", "30d"],
+  ["http", "nowhere"],
+  ["log", "loud"],
+] as const) {
+  test(`work.${key} of ${value} is refused with its place`, async (t) => {
+    const cwd = folder(t, { "outlive.yaml": `work:\n  ${key}: ${value}\n` });
+    await assert.rejects(load(cwd), {
+      code: "OPTION_INVALID",
+      message: new RegExp(`^outlive\\.yaml:2: work\\.${key} is .*\\. Use `),
+    });
+  });
+}
+
 for (const [what, files, message] of [
   [
     "an unknown key",
@@ -129,6 +261,7 @@ test("open() takes what defineConfig made, and its own options win", async () =>
     jobs: "jobs/*.ts",
     heartbeat: { interval: "1s" },
     poll: "2s",
+    work: { processes: 2 },
   });
   await using engine = await open(config, { logger: false, poll: "3s" });
   assert.equal((await engine.health()).store["path"], ":memory:");

@@ -2,10 +2,10 @@
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
 import { type Engine, open } from "../src/index.ts";
-import { sqlite, type SqliteTransaction } from "../src/stores/sqlite/index.ts";
-import { type Audit, audit } from "../demo/audit.ts";
-import { openBank } from "../demo/bank.ts";
-import { checkedTransfer, transfer } from "../demo/jobs.ts";
+import { sqlite, type SqliteTransaction } from "../src/sqlite.ts";
+import { type Audit, audit } from "../src/demo/audit.ts";
+import { openBank } from "../src/demo/bank.ts";
+import { checkedTransfer, transfer } from "../src/demo/jobs.ts";
 
 const IDS = ["a", "b", "c", "d"];
 

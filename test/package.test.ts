@@ -193,3 +193,13 @@ test("in an empty folder: init, work, enqueue, kill -9, and the work goes on and
   worker.kill("SIGTERM");
   await untilTrue(live, (pids) => pids.length === 0, "it has drained");
 });
+
+test("the demo runs from the package: its worker processes are built files too", async () => {
+  const bin = join(project, "node_modules", "outlive", "dist", "cli", "bin.js");
+  const { stdout } = await run(process.execPath, [bin, "demo", "--seconds", "6", "--jobs", "600", "--json"], {
+    cwd: project,
+    env: environment(),
+  }).catch((error: { stderr?: string }) => assert.fail(error.stderr));
+  const { enqueued, lost, committedTwice } = JSON.parse(stdout) as Record<string, number>;
+  assert.deepEqual({ enqueued, lost, committedTwice }, { enqueued: 601, lost: 0, committedTwice: 0 });
+});

@@ -1,6 +1,7 @@
 // The command line: one file per command in commands/, each with a `register`. It uses the engine's public face only.
 import { Command, CommanderError } from "commander";
 import { OutliveError } from "../core/errors.ts";
+import { whatOf } from "../error-text.ts";
 import { VERSION } from "../version.ts";
 import { COMMANDS } from "./commands/index.ts";
 import { type Context, type GlobalOptions, makeContext } from "./context.ts";
@@ -19,13 +20,16 @@ export async function main(
   streams: Streams = { stdout: process.stdout, stderr: process.stderr },
 ): Promise<number> {
   let code: number = ExitCode.ok;
+  // Known before commander has understood anything: also what it does not understand is told in JSON.
+  const end = argv.indexOf("--");
+  const json = (end < 0 ? argv : argv.slice(0, end)).includes("--json");
   const program = new Command("outlive")
     .description("Work outlives its workers.")
     .version(VERSION)
     .option("--json", "machine-readable output: one JSON document")
     .option(
       "--config <file>",
-      "the configuration file (default: outlive.config.ts, .js, .mjs or outlive.yaml in this folder)",
+      "the configuration file (default: outlive.config.ts, .mts, .mjs, .js, or outlive.yaml, .yml in this folder)",
     )
     .option("--store <url>", 'the store, for instance "sqlite:./jobs.db"; wins over file and environment')
     .showSuggestionAfterError()
@@ -33,7 +37,7 @@ export async function main(
     .exitOverride()
     .configureOutput({
       writeOut: (text) => void streams.stdout.write(text),
-      writeErr: (text) => void streams.stderr.write(text),
+      writeErr: (text) => void (json || streams.stderr.write(text)),
     });
   for (const register of COMMANDS) {
     register(program, (action) => async (...given) => {
@@ -54,17 +58,28 @@ export async function main(
     await program.parseAsync(argv, { from: "user" });
   } catch (thrown) {
     if (!(thrown instanceof CommanderError)) throw thrown;
-    return thrown.exitCode === 0 ? ExitCode.ok : ExitCode.usage;
+    if (thrown.exitCode === 0) return ExitCode.ok;
+    if (json) streams.stdout.write(`${JSON.stringify({ error: usageError(thrown) })}\n`);
+    return ExitCode.usage;
   }
   return code;
+}
+
+/** Commander's words: "error: unknown command 'stat'", and on a second line "(Did you mean status?)". */
+function usageError({ code, message }: CommanderError): { code: "USAGE"; message: string; hint: string } {
+  const seeHelp = "See `outlive --help`, or `outlive COMMAND --help`.";
+  if (code.startsWith("commander.help")) return { code: "USAGE", message: "A command is missing.", hint: seeHelp };
+  const [what = "", ...suggestion] = message.replace(/^error: /, "").split("\n");
+  return { code: "USAGE", message: what, hint: suggestion.join(" ").replace(/^\((.*)\)$/, "$1") || seeHelp };
 }
 
 function tellError(thrown: unknown, json: boolean, { stdout, stderr }: Streams): void {
   const known = thrown instanceof OutliveError;
   const message = thrown instanceof Error ? thrown.message : String(thrown);
-  if (json)
-    stdout.write(
-      `${JSON.stringify({ error: { code: known ? thrown.code : "UNEXPECTED", message, ...(known ? { hint: thrown.hint, data: thrown.data } : {}) } })}\n`,
-    );
-  else stderr.write(`outlive: ${known ? message : ((thrown as Error)?.stack ?? message)}\n`);
+  if (json) {
+    const error = known
+      ? { code: thrown.code, message: whatOf(thrown), hint: thrown.hint, data: thrown.data }
+      : { code: "UNEXPECTED", message };
+    stdout.write(`${JSON.stringify({ error })}\n`);
+  } else stderr.write(`outlive: ${known ? message : ((thrown as Error)?.stack ?? message)}\n`);
 }

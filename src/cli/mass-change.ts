@@ -6,8 +6,9 @@ import type { JobState } from "../core/job.ts";
 import type { JobFilter } from "../core/store.ts";
 import { ExitCode, exitCodeOf } from "./exit-codes.ts";
 import { allPages, assertKindIsThere } from "./job-pages.ts";
+import { progress } from "./progress.ts";
 import type { Terminal } from "./terminal.ts";
-import { count, thousands } from "./words.ts";
+import { count } from "./words.ts";
 
 export interface ChangeKind {
   /** "retry", "cancel", "release". */
@@ -35,7 +36,6 @@ export interface Changed {
 const MOST_LISTED = 100;
 /** A search for the number is given up here: "more than". */
 const MOST_COUNTED = 100_000;
-const PROGRESS_MS = 1_000;
 
 export async function changeNamed(
   terminal: Terminal,
@@ -54,11 +54,12 @@ export async function changeFound(
   change: ChangeKind,
   filter: JobFilter,
   yes: boolean,
+  now?: () => number,
 ): Promise<number> {
-  if (!yes) throw await unconfirmed(engine, change, filter);
+  const told = progress(terminal.remark, yes ? change.name : "counting", now);
+  if (!yes) throw await unconfirmed(engine, change, filter, told);
   const all: ChangedJob[] = [];
   let code: number = ExitCode.ok;
-  let toldAt = performance.now();
   for (const state of statesOf(change, filter)) {
     for await (const page of allPages(engine, { ...filter, state })) {
       const applied = await applyAll(
@@ -68,9 +69,7 @@ export async function changeFound(
       );
       all.push(...applied.jobs);
       if (code === ExitCode.ok) code = applied.code;
-      if (performance.now() - toldAt < PROGRESS_MS) continue;
-      toldAt = performance.now();
-      terminal.remark(`${change.name}: ${thousands(all.length)} so far`);
+      told(all.length);
     }
   }
   if (all.length === 0) await assertKindIsThere(engine, filter.kind);
@@ -119,8 +118,13 @@ function tell(terminal: Terminal, change: ChangeKind, all: readonly ChangedJob[]
   );
 }
 
-async function unconfirmed(engine: Engine, change: ChangeKind, filter: JobFilter): Promise<OutliveError> {
-  const { found, more } = await howMany(engine, change, filter);
+async function unconfirmed(
+  engine: Engine,
+  change: ChangeKind,
+  filter: JobFilter,
+  told: (jobs: number) => void,
+): Promise<OutliveError> {
+  const { found, more } = await howMany(engine, change, filter, told);
   if (found === 0) await assertKindIsThere(engine, filter.kind);
   const text = `${more ? "more than " : ""}${count(found, "job")}`;
   return new OutliveError(
@@ -136,6 +140,7 @@ async function howMany(
   engine: Engine,
   change: ChangeKind,
   filter: JobFilter,
+  told: (jobs: number) => void,
 ): Promise<{ found: number; more: boolean }> {
   const states = statesOf(change, filter);
   if (filter.text === undefined && filter.createdAfter === undefined && filter.createdBefore === undefined) {
@@ -151,6 +156,7 @@ async function howMany(
   for (const state of states) {
     for await (const page of allPages(engine, { ...filter, state })) {
       found += page.length;
+      told(found);
       if (found >= MOST_COUNTED) return { found, more: true };
     }
   }

@@ -1,6 +1,6 @@
 // The audit: holds what was promised against what is in the file. Each check is one sentence about the data, the SQL that finds
 // what breaks it, and the words for each row that does. It needs nothing of the run but the ids whose enqueue resolved.
-import type { Engine } from "../src/index.ts";
+import type { Engine } from "../index.ts";
 import { BANK, OPENING_BALANCE } from "./bank.ts";
 import { jobStates, number, rows } from "./facts.ts";
 import { POISON_ID } from "./jobs.ts";

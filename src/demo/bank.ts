@@ -1,7 +1,7 @@
 // The user's own tables, in the same file as the jobs: accounts, and a ledger with a row for each transfer. Nothing in them
 // keeps a transfer from being written twice; only `commit` does. So a double would stay, and the audit would find it.
-import type { Engine } from "../src/index.ts";
-import { sqlite, type SqliteTransaction } from "../src/stores/sqlite/index.ts";
+import type { Engine } from "../index.ts";
+import { sqlite, type SqliteTransaction } from "../sqlite.ts";
 
 export const ACCOUNTS = 50;
 /** In cents. */

@@ -1,7 +1,7 @@
 // What the file itself says, by plain SQL over the user's tables and the engine's. Reads only; nothing here trusts a counter
 // that the demo kept in memory.
-import type { Engine } from "../src/index.ts";
-import { sqlite } from "../src/stores/sqlite/index.ts";
+import type { Engine } from "../index.ts";
+import { sqlite } from "../sqlite.ts";
 
 export async function rows<T>(engine: Engine, sql: string, ...values: (string | number)[]): Promise<T[]> {
   return engine.transaction(sqlite, (tx) => tx.all<T>(sql, ...values));

@@ -1,7 +1,7 @@
 // Enqueues the jobs: half of them before anything dies, the rest while everything does. Remembers every id whose enqueue
 // resolved: that is the promise which the audit holds against the store.
 import { setTimeout as pause } from "node:timers/promises";
-import type { Engine } from "../src/index.ts";
+import type { Engine } from "../index.ts";
 import { ACCOUNTS } from "./bank.ts";
 import type { Chance } from "./chance.ts";
 import { checkedTransfer, poison, POISON_ID, transfer, type Transfer } from "./jobs.ts";

@@ -2,7 +2,7 @@
 // means to kill, freeze and wake. It knows each instant of violence; what became of the jobs it leaves to the engine.
 import { type ChildProcess, fork } from "node:child_process";
 import { fileURLToPath } from "node:url";
-import type { EngineEvent } from "../src/index.ts";
+import type { EngineEvent } from "../index.ts";
 import { RESTART_MS } from "./settings.ts";
 import type { FromWorker } from "./worker.ts";
 
@@ -42,7 +42,8 @@ interface Member extends Place {
   lastWords: string;
 }
 
-const WORKER = fileURLToPath(new URL("./worker.ts", import.meta.url));
+// Sources are run as .ts, the package as .js; tsc rewrites imports but not this.
+const WORKER = fileURLToPath(new URL(`./worker${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url));
 
 export class Fleet {
   readonly kills: Kill[] = [];

@@ -1,7 +1,7 @@
 // The jobs of the demo, contracts and handlers: transfers, transfers with steps, and the one that kills its worker.
 import { setTimeout as pause } from "node:timers/promises";
-import { job } from "../src/index.ts";
-import { sqlite } from "../src/stores/sqlite/index.ts";
+import { job } from "../index.ts";
+import { sqlite } from "../sqlite.ts";
 import { moveMoney } from "./bank.ts";
 
 export interface Transfer {

@@ -1,9 +1,9 @@
-// `npm run demo`: a bank on a temporary SQLite file, workers that are killed all the time, and an audit of what is left.
+// `outlive demo`: a bank on a temporary SQLite file, workers that are killed all the time, and an audit of what is left.
 // Whatever happens, it ends by itself, leaves no process and no file behind, and says with its exit code whether every promise
-// held: 0 yes, 1 no, 2 for a wrong command line.
+// held: 0 yes, 1 no.
 import { atEnd, cleanUpInEveryCase } from "./clean-up.ts";
 import { thousands } from "./ink.ts";
-import { type DemoOptions, readOptions, USAGE, UsageError } from "./options.ts";
+import type { DemoOptions } from "./options.ts";
 import { play, timeLimitMs } from "./play.ts";
 import { liveScreen, plainScreen, type Screen } from "./screen.ts";
 import { HEARTBEAT, LEASE } from "./settings.ts";
@@ -12,23 +12,9 @@ import { jsonLine, printSummary } from "./summary.ts";
 /** Violations beyond this many say nothing new. */
 const MOST_TOLD = 50;
 
-cleanUpInEveryCase();
-process.exitCode = await main();
-
-async function main(): Promise<number> {
-  try {
-    const options = readOptions(process.argv.slice(2));
-    if (options) return await show(options);
-    process.stdout.write(`${USAGE}\n`);
-    return 0;
-  } catch (thrown) {
-    if (!(thrown instanceof UsageError)) throw thrown;
-    process.stderr.write(`${thrown.message}\n\n${USAGE}\n`);
-    return 2;
-  }
-}
-
-async function show(options: DemoOptions): Promise<number> {
+/** Plays it once in this process, whose signals and end it takes over, and answers the exit code. */
+export async function demo(options: DemoOptions): Promise<number> {
+  cleanUpInEveryCase();
   endWhateverHappens(options);
   const screen = makeScreen(options);
   atEnd(() => screen.end());

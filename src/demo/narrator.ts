@@ -1,5 +1,5 @@
 // Puts what the engine says in the worker processes into one line for people; most of it needs none.
-import type { EngineEvent } from "../src/index.ts";
+import type { EngineEvent } from "../index.ts";
 import { count } from "./ink.ts";
 import type { Fleet, Place } from "./fleet.ts";
 import type { DemoEvent } from "./observer.ts";

@@ -1,8 +1,8 @@
 // The nemesis: kills workers again and again, all of them once at the same moment, and freezes one past its lease while it
 // surely holds jobs. It waits on facts (who lives, what the store says), so a slow machine makes it slower, not different.
 import { setTimeout as pause } from "node:timers/promises";
-import type { Engine } from "../src/index.ts";
-import { sqlite } from "../src/stores/sqlite/index.ts";
+import type { Engine } from "../index.ts";
+import { sqlite } from "../sqlite.ts";
 import type { Chance } from "./chance.ts";
 import type { Fleet, Place } from "./fleet.ts";
 import { rejectedWritesOf } from "./facts.ts";

@@ -1,7 +1,7 @@
 // What is known while it runs, read from the engine a few times a second: for the screen, for progress lines, and for the one
 // who waits until everything has ended.
 import { setTimeout as pause } from "node:timers/promises";
-import type { Engine } from "../src/index.ts";
+import type { Engine } from "../index.ts";
 import { zombies, rejectedWrites } from "./facts.ts";
 import type { Fleet, PlaceState } from "./fleet.ts";
 import { type Percentiles, percentiles, Recoveries, type Recovery } from "./recoveries.ts";

@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
-import { type Engine, open } from "../src/index.ts";
+import { type Engine, open } from "../index.ts";
 import { audit, type Audit } from "./audit.ts";
 import { openBank } from "./bank.ts";
 import { Chance } from "./chance.ts";

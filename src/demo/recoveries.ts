@@ -1,6 +1,6 @@
 // How fast what died came back: for each SIGKILL the time until the last job that the worker held was running again, or was
 // dealt with for good. The instant of the kill is the parent's own, the others are the incident's; one machine, one wall clock.
-import type { Engine, IncidentSummary, Report } from "../src/index.ts";
+import type { Engine, IncidentSummary, Report } from "../index.ts";
 import type { Kill } from "./fleet.ts";
 
 export interface Recovery {

@@ -1,5 +1,5 @@
 // What every run of the demo has in common: short times, so that a death is seen while you watch, and small crews.
-import type { Duration } from "../src/index.ts";
+import type { Duration } from "../index.ts";
 
 export const HEARTBEAT: Duration = "250ms";
 export const LEASE: Duration = "2s";

@@ -1,8 +1,8 @@
 // One worker process, as a user would write it, and what the parent needs of it: it tells what the engine says, drains on
 // SIGTERM, leaves Ctrl-C to the parent, and does not outlive it.
 import { flushCompileCache } from "node:module";
-import { open } from "../src/index.ts";
-import type { EngineEvent } from "../src/index.ts";
+import { open } from "../index.ts";
+import type { EngineEvent } from "../index.ts";
 import { JOBS } from "./jobs.ts";
 import { CONCURRENCY, HEARTBEAT, LEASE } from "./settings.ts";
 
@@ -19,18 +19,24 @@ process.on("disconnect", () => {
   process.exit(1);
 });
 
-const url = process.argv[2]!;
-await using engine = await open(url, {
-  jobs: JOBS,
-  heartbeat: { interval: HEARTBEAT, lease: LEASE },
-  logger: false,
-  onEvent: tell,
+main(process.argv[2]!).catch((thrown: unknown) => {
+  console.error(thrown);
+  process.exit(1);
 });
-// Written when a process ends, which most of these never do by themselves; with it a new one starts twice as fast.
-flushCompileCache();
-await engine.work({ concurrency: CONCURRENCY, signal: stop.signal, grace: "5s" });
-process.removeAllListeners("disconnect");
-process.disconnect();
+
+async function main(url: string): Promise<void> {
+  await using engine = await open(url, {
+    jobs: JOBS,
+    heartbeat: { interval: HEARTBEAT, lease: LEASE },
+    logger: false,
+    onEvent: tell,
+  });
+  // Written when a process ends, which most of these never do by themselves; with it a new one starts twice as fast.
+  flushCompileCache();
+  await engine.work({ concurrency: CONCURRENCY, signal: stop.signal, grace: "5s" });
+  process.removeAllListeners("disconnect");
+  process.disconnect();
+}
 
 function tell(event: EngineEvent): void {
   if (process.connected) process.send!({ event } satisfies FromWorker);

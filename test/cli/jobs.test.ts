@@ -87,7 +87,7 @@ test("a wrong word says what would be right", async (t) => {
   assert.deepEqual(asJson.value, {
     error: {
       code: "NOT_FOUND",
-      message: 'No kind "mali" is in the store. Did you mean mail?',
+      message: 'No kind "mali" is in the store.',
       hint: "Did you mean mail?",
       data: { kind: "mali", kinds: ["mail"] },
     },

@@ -20,6 +20,20 @@ export const JOB = {
   cancelRequested: "boolean",
 };
 
+export const INIT = { written: ["string"], kept: [], next: ["string"] };
+
+export const CHECK = {
+  ok: "boolean",
+  file: "string",
+  values: [{ key: "string", value: "string", source: "string" }],
+  findings: [{ level: "string", text: "string" }],
+};
+
+export const COMPLETION = { shell: "string", script: "string" };
+
+/** Of a call that can't be understood. */
+export const USAGE = { error: { code: "string", message: "string", hint: "string" } };
+
 export const KIND = {
   kind: "string",
   paused: "boolean",

@@ -19,7 +19,7 @@ async function sample(url: string, pattern: RegExp): Promise<number> {
     .reduce((sum, line) => sum + Number(line.split(" ").at(-1)), 0);
 }
 
-test("/live, /ready and /metrics are served on the loopback address, GET only, and nothing else is", async (t) => {
+test("/live, /ready and /metrics are served on the loopback address, only to be read, and nothing else is", async (t) => {
   const fleet = new Fleet(t);
   const supervised = fleet.work({ args: ["--http", "0"] });
   const url = await address(supervised);
@@ -30,6 +30,11 @@ test("/live, /ready and /metrics are served on the loopback address, GET only, a
   assert.equal(await status("/ready"), 200);
   assert.equal(await status("/metrics?x=1"), 200);
   for (const path of ["/", "/metricsx", "/live/", "/toString", "/jobs"]) assert.equal(await status(path), 404, path);
+  for (const path of ["/live", "/ready"]) {
+    assert.equal(await status(path, "HEAD"), 200, path);
+    const refused = await fetch(url + path, { method: "POST" });
+    assert.deepEqual([refused.status, refused.headers.get("allow")], [405, "GET, HEAD"]);
+  }
   for (const method of ["POST", "PUT", "DELETE", "HEAD"]) {
     const response = await fetch(`${url}/metrics`, { method });
     assert.equal(response.status, 405, method);

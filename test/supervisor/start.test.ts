@@ -99,3 +99,20 @@ test("an address without a host is the loopback one; any other must be named", (
   for (const text of ["", "host", "host:", "1.2.3.4:99999", "::1:80", "a b:80", "http://x:80"])
     assert.throws(() => parseAddress(text), OutliveError, text);
 });
+
+test("processes, http and the like may be said by file and environment; a flag wins", async (t) => {
+  const fleet = new Fleet(t);
+  mkdirSync(fleet.place.folder, { recursive: true });
+  const config = join(fleet.place.folder, "outlive.yaml");
+  writeFileSync(config, "work:\n  processes: 5\n  concurrency: 3\n  http: 0\n");
+  const supervised = fleet.work({ args: ["--processes", "1"], env: { OUTLIVE_WORK_PROCESSES: "2" } });
+  const [line] = await supervised.said(/ starts \d+ worker\(s\) of /);
+  assert.equal(line!["processes"], 1);
+  assert.match(String(line!["http"]), /^127\.0\.0\.1:\d+$/);
+  await supervised.working();
+  const engine = await fleet.place.engine();
+  assert.deepEqual(
+    (await engine.workers()).map(({ concurrency }) => concurrency),
+    [3],
+  );
+});

@@ -34,14 +34,10 @@ export const register: Register = (program, run) => {
         ];
         const ok = findings.every(({ level }) => level !== "error");
         terminal.answer({ ok, file: loaded.file, values: loaded.values, findings }, () => {
-          const shown = loaded.values.map(({ key, value, source }) => [
-            key,
-            Array.isArray(value) ? value.join(", ") : String(value as string),
-            source,
-          ]);
+          const rows = loaded.values.map(({ key, value, source }) => [key, shown(value), source]);
           const colour = { ok: "green", warning: "yellow", error: "red" } as const;
           return [
-            terminal.table(["setting", "value", "from"], shown),
+            terminal.table(["setting", "value", "from"], rows),
             "",
             ...findings.map(({ level, text }) => `${terminal.style(colour[level], level.padEnd(7))}  ${text}`),
           ].join("\n");
@@ -50,6 +46,14 @@ export const register: Register = (program, run) => {
       }),
     );
 };
+
+function shown(value: unknown): string {
+  if (Array.isArray(value)) return value.join(", ");
+  if (typeof value !== "object" || value === null) return String(value);
+  return Object.entries(value)
+    .map(([key, member]) => `${key}=${String(member)}`)
+    .join(",");
+}
 
 async function jobModules(globs: readonly string[]): Promise<Finding> {
   const files: string[] = [];

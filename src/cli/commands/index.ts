@@ -2,6 +2,7 @@
 import type { Register } from "../main.ts";
 import { register as check } from "./check.ts";
 import { register as completion } from "./completion.ts";
+import { register as demo } from "./demo.ts";
 import { register as enqueue } from "./enqueue.ts";
 import { register as incidents } from "./incidents.ts";
 import { register as init } from "./init.ts";
@@ -35,5 +36,6 @@ export const COMMANDS: readonly Register[] = [
   recovery,
   check,
   metrics,
+  demo,
   completion,
 ];

@@ -6,6 +6,7 @@ import { humanMs } from "../../core/duration.ts";
 import { type Deaths, knownWorker } from "../known-worker.ts";
 import { allPages } from "../job-pages.ts";
 import type { Register } from "../main.ts";
+import { progress } from "../progress.ts";
 import { count, oneLine } from "../words.ts";
 
 /** `recover --dry-run --json` is a list of these. */
@@ -38,7 +39,7 @@ export const register: Register = (program, run) => {
           terminal.answer({ wouldRecover }, () => unrecoveredText(wouldRecover));
           return;
         }
-        const report = await engine.recover();
+        const report = await recoverTold(engine, progress(terminal.remark, "recover"));
         const silent = await silentText(engine);
         terminal.answer({ report: withoutText(report) }, () =>
           (report?.text ?? `Nobody is dead; nothing was recovered.\n${silent}`).trimEnd(),
@@ -46,6 +47,20 @@ export const register: Register = (program, run) => {
       }),
     );
 };
+
+/** One pass, with the number of jobs so far as it grows. */
+export async function recoverTold(
+  engine: Pick<Engine, "on" | "recover">,
+  told: (jobs: number) => void,
+): Promise<Report | null> {
+  let jobs = 0;
+  const off = engine.on("job.recovered", () => told(++jobs));
+  try {
+    return await engine.recover();
+  } finally {
+    off();
+  }
+}
 
 /** The report of programs: the text is for people. */
 export function withoutText(report: Report | null): RecoveryReport | null {

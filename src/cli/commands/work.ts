@@ -3,6 +3,7 @@
 import { InvalidArgumentError } from "commander";
 import { DEFAULT_GRACE, engineSettings } from "../../config.ts";
 import type { LoadedConfig } from "../../config-file.ts";
+import { concurrencyOf } from "../../config-work.ts";
 import { type Duration, durationMs } from "../../core/duration.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { EngineEvent } from "../../core/events.ts";
@@ -16,7 +17,7 @@ import type { LogForm, WorkOrder } from "../supervisor/messages.ts";
 import { Supervisor } from "../supervisor/supervisor.ts";
 
 interface WorkFlags {
-  readonly processes: number;
+  readonly processes?: number;
   readonly concurrency?: number | Readonly<Record<string, number>>;
   readonly only?: readonly string[];
   readonly watch?: true;
@@ -35,12 +36,12 @@ export const register: Register = (program, run) => {
     .command("work")
     .argument("[globs...]", "modules that export jobs with handlers (default: `jobs` of the configuration)")
     .description("run worker processes, restart those that die, and recover their jobs at once")
-    .option("--processes <n>", "how many worker processes", wholeNumber, 1)
+    .option("--processes <n>", "how many worker processes (default: 1)", wholeNumber)
     .option("--concurrency <n>", "jobs at once in each process: 50, or per kind: mail=5,render=2", concurrency)
     .option("--only <kinds>", "only these kinds: mail,render", list)
     .option("--watch", "start again when a module changes; costs no job a crash")
     .option("--import <module>", "loaded first in each process, as by node --import; may be repeated", collect, [])
-    .option("--http <host:port>", "serve /live, /ready and /metrics, for example on 127.0.0.1:9090")
+    .option("--http <host:port>", "serve /live, /ready and /metrics, for example on 127.0.0.1:9090 (default: off)")
     .option("--grace <duration>", `how long running jobs may finish at the end (default: ${DEFAULT_GRACE})`)
     .option("--log <form>", "pretty or json (default: pretty, json with --json)", logForm)
     .action(
@@ -52,7 +53,10 @@ export const register: Register = (program, run) => {
 };
 
 async function work(config: LoadedConfig, globs: readonly string[], flags: WorkFlags): Promise<number> {
-  const form = flags.log ?? (flags.json ? "json" : "pretty");
+  const form = flags.log ?? (flags.json ? "json" : (config.work.log ?? "pretty"));
+  const processes = flags.processes ?? config.work.processes ?? 1;
+  const http = flags.http ?? config.work.http ?? "off";
+  const address = http === "off" ? null : parseAddress(http);
   const colours = form === "pretty" && (process.stderr.hasColors?.() ?? false);
   const log = form === "json" ? jsonWriter() : prettyWriter({ colours });
   const order: Omit<WorkOrder, "place"> = {
@@ -60,14 +64,13 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
     engine: config.engine,
     globs: { base: process.cwd(), patterns: globs.length > 0 ? globs : config.jobs },
     only: flags.only ?? null,
-    concurrency: flags.concurrency ?? null,
-    graceMs: durationMs((flags.grace ?? DEFAULT_GRACE) as Duration, "--grace"),
+    concurrency: flags.concurrency ?? config.work.concurrency ?? null,
+    graceMs: durationMs((flags.grace ?? config.work.grace ?? DEFAULT_GRACE) as Duration, "--grace"),
     log: form,
     colours,
-    metrics: flags.http !== undefined,
+    metrics: address !== null,
     watch: flags.watch === true,
   };
-  const address = flags.http === undefined ? null : parseAddress(flags.http);
   const { times } = engineSettings(config.engine);
   const early: EngineEvent[] = [];
   let opening = true;
@@ -78,7 +81,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
     const { FleetMetrics } = address ? await import("../supervisor/fleet-metrics.ts") : { FleetMetrics: null };
     const metrics = FleetMetrics && new FleetMetrics(engine, early);
     const supervisor = new Supervisor(engine, log, {
-      processes: flags.processes,
+      processes,
       order,
       execArgv: execArgv(flags["import"]),
       times,
@@ -92,7 +95,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
         unready: () => supervisor.unready(),
         metrics: () => metrics!.text(supervisor.children),
       }));
-    greet(log, flags, order, server);
+    greet(log, processes, order, server);
     try {
       return await supervisor.run();
     } finally {
@@ -105,7 +108,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
 
 function greet(
   log: Logger,
-  { processes }: WorkFlags,
+  processes: number,
   { globs }: Omit<WorkOrder, "place">,
   server: { readonly address: string; readonly isLoopback: boolean } | null,
 ): void {
@@ -150,11 +153,10 @@ function wholeNumber(text: string): number {
   return n;
 }
 
-function concurrency(text: string): number | Record<string, number> {
-  if (/^\d+$/.test(text)) return Number(text);
-  const pairs = text.split(",").map((pair) => /^([^=]+)=(\d+)$/.exec(pair.trim()));
-  if (pairs.includes(null)) throw new InvalidArgumentError("Use a number, or kind=number pairs: mail=5,render=2.");
-  return Object.fromEntries(pairs.map((pair) => [pair![1]!, Number(pair![2])]));
+function concurrency(text: string): number | Readonly<Record<string, number>> {
+  const said = concurrencyOf(text);
+  if (said === null) throw new InvalidArgumentError("Use a number, or kind=number pairs: mail=5,render=2.");
+  return said;
 }
 
 function list(text: string): string[] {

@@ -1,13 +1,9 @@
-// The supervisor's small server for probes and scrapes: /live, /ready and /metrics, GET only, nothing else. It listens on the
+// The supervisor's small server for probes and scrapes: /live, /ready and /metrics, only read, nothing else. It listens on the
 // loopback address unless another one was named.
 import { createServer, type RequestListener } from "node:http";
 import type { AddressInfo } from "node:net";
+import { type Address, addressOf } from "../../config-work.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
-
-export interface Address {
-  readonly host: string;
-  readonly port: number;
-}
 
 export interface Answers {
   /** Why it is not ready; null: it is. */
@@ -22,18 +18,16 @@ export interface Server {
   close(): Promise<void>;
 }
 
-/** `9090` and `:9090` are on the loopback address; any other is named. */
 export function parseAddress(text: string): Address {
-  const parts = /^(?:(?<host>\[[\da-f:.]+\]|[^:[\]\s]*):)?(?<port>\d{1,5})$/i.exec(text)?.groups;
-  const port = Number(parts?.["port"]);
-  if (!parts || port > 65_535)
+  const address = addressOf(text);
+  if (!address)
     throw new OutliveError(
       ErrorCode.optionInvalid,
       `${JSON.stringify(text)} is no address for --http.`,
       "Use HOST:PORT, for example 127.0.0.1:9090.",
       { http: text },
     );
-  return { host: parts["host"]?.replaceAll(/[[\]]/g, "") || "127.0.0.1", port };
+  return address;
 }
 
 export async function serve({ host, port }: Address, answers: Answers): Promise<Server> {
@@ -80,7 +74,10 @@ function handler({ unready, metrics }: Answers): RequestListener {
       response.writeHead(status, { "content-type": type, "cache-control": "no-store", ...headers }).end(body);
     };
     if (!answer) return send(404, "text/plain", "not found: there are /live, /ready and /metrics\n");
-    if (request.method !== "GET") return send(405, "text/plain", "GET only\n", { allow: "GET" });
+    // Node leaves the body out of an answer to HEAD. Metrics are not collected for nobody.
+    const methods = path === "/metrics" ? ["GET"] : ["GET", "HEAD"];
+    if (!methods.includes(request.method ?? ""))
+      return send(405, "text/plain", `${methods.join(" and ")} only\n`, { allow: methods.join(", ") });
     answer().then(
       (told) => send(...told),
       (thrown: unknown) => send(500, "text/plain", `${thrown instanceof Error ? thrown.message : String(thrown)}\n`),

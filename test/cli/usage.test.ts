@@ -1,0 +1,54 @@
+// Calls that can't be understood: as text on stderr for people, as one document on stdout for programs; exit code 2 either way.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { cli, cliOn, shapeOf } from "../support/cli.ts";
+import { USAGE } from "./shapes.ts";
+
+const NOWHERE = "sqlite:/nowhere/jobs.db";
+const SEE_HELP = "See `outlive --help`, or `outlive COMMAND --help`.";
+
+for (const [what, args, message, hint] of [
+  ["an unknown command", ["job5"], "unknown command 'job5'", "Did you mean one of job, jobs?"],
+  ["an unknown command like no other", ["xyzzy"], "unknown command 'xyzzy'", SEE_HELP],
+  ["an unknown option", ["jobs", "--knd", "mail"], "unknown option '--knd'", "Did you mean --kind?"],
+  [
+    "an unusable value",
+    ["jobs", "--limit", "0"],
+    "option '--limit <number>' argument '0' is invalid. Use a whole number from 1 to 1000.",
+    SEE_HELP,
+  ],
+  ["a missing argument", ["why"], "missing required argument 'id'", SEE_HELP],
+  ["no command at all", [], "A command is missing.", SEE_HELP],
+  ["half a command", ["quarantine"], "A command is missing.", SEE_HELP],
+] as const) {
+  test(`${what} is a JSON document with --json, and text without`, async (t) => {
+    const { code, stdout, stderr } = await cli(t, ["--json", ...args], { store: NOWHERE });
+    assert.deepEqual([code, stderr], [2, ""]);
+    const value = JSON.parse(stdout) as unknown;
+    assert.deepEqual(value, { error: { code: "USAGE", message, hint } });
+    assert.deepEqual(shapeOf(value), USAGE);
+    const text = await cli(t, args, { store: NOWHERE });
+    assert.deepEqual([text.code, text.stdout], [2, ""]);
+    assert.notEqual(text.stderr, "");
+  });
+}
+
+test("the message of a JSON error does not repeat its hint", async (t) => {
+  const { value } = await cliOn(t, NOWHERE).json("status");
+  const { message, hint } = (value as { error: { message: string; hint: string } }).error;
+  assert.notEqual(hint, "");
+  assert.ok(!message.includes(hint), message);
+});
+
+test("--json behind -- is a word like any other", async (t) => {
+  const { code, stdout, stderr } = await cli(t, ["nonsense", "--", "--json"], { store: NOWHERE });
+  assert.deepEqual([code, stdout], [2, ""]);
+  assert.match(stderr, /unknown command/);
+});
+
+test("the help names every configuration file", async (t) => {
+  const { code, stdout } = await cli(t, ["--help"]);
+  assert.equal(code, 0);
+  for (const name of ["outlive.config.ts", ".mts", ".mjs", ".js", "outlive.yaml", ".yml"])
+    assert.ok(stdout.includes(name), name);
+});
