@@ -1,52 +1,14 @@
-// Options: documented once, defaulted once, validated once. An unknown key, a value out of its limits or an impossible pair is
-// an error that names the option, before anything is opened.
+// The options of `open` and of a worker: documented once, defaulted once, validated once. An unknown key, a value out of its limits
+// or an impossible pair is an error that names the option, before anything is opened.
 import * as z from "zod";
+import { check, crashAction, duration, limit, method, refuse, refuseLongTimer } from "./config-checks.ts";
 import { type Duration, durationMs } from "./core/duration.ts";
-import { ErrorCode, OutliveError } from "./core/errors.ts";
 import type { EngineEvent } from "./core/events.ts";
-import type { Backoff, CrashAction, KindSettings, Limits } from "./core/job.ts";
+import type { CrashAction } from "./core/job.ts";
 import type { LivenessTimes } from "./core/liveness.ts";
 import type { RetentionTimes } from "./core/retention.ts";
-import type { StoredError } from "./core/errors.ts";
-import { assertKind } from "./core/ids.ts";
 import type { Concurrency } from "./core/slots.ts";
 import type { Logger } from "./telemetry/log.ts";
-
-/** How a kind retries. */
-export interface RetryOptions {
-  /** Attempts that may fail before the job is dead. Default 10, from 1 to 1000. */
-  readonly errors?: number;
-  /** Attempts that may pass their deadline before the job is dead. Default 10, from 1 to 1000. */
-  readonly timeouts?: number;
-  /** Workers that may die while the job runs alone before it is quarantined. Default 3, from 1 to 1000. */
-  readonly crashes?: number;
-  /** How long to wait after a failure: "exponential" (default), "linear", their numbers, or a function of your own. */
-  readonly backoff?: "exponential" | "linear" | BackoffOptions | ((failures: number, error: StoredError) => Duration);
-}
-
-export interface BackoffOptions {
-  /** Default "exponential": base, 2 base, 4 base, ... */
-  readonly type?: "exponential" | "linear";
-  /** The first delay. Default "1s". */
-  readonly base?: Duration;
-  /** The longest delay. Default "1h". */
-  readonly max?: Duration;
-  /** The share of the delay that is random, 0 to 1. Default 0.5. */
-  readonly jitter?: number;
-}
-
-/** The options of a kind, beside its schema. */
-export interface KindOptions {
-  /** How long an attempt may run, counted again from each `run.heartbeat()`. Default "15m"; "none" must be said. At least "10ms". */
-  readonly timeout?: Duration | "none";
-  /** The longest an attempt may run, whatever its heartbeats say. Default: no cap. */
-  readonly maxRuntime?: Duration;
-  /** How long a handler may go on after its signal was aborted by the deadline or a cancel. Default "5s". */
-  readonly grace?: Duration;
-  readonly retry?: RetryOptions;
-  /** What recovery does when a worker dies with the job: "retry" counts a crash, "pending" does not, "fail" ends the job. Default: the engine's `recovery.action`. */
-  readonly onCrash?: CrashAction;
-}
 
 /** The options of `open`. */
 export interface EngineOptions {
@@ -104,36 +66,6 @@ export interface WorkOptions {
 
 export const DEFAULT_CONCURRENCY = 10;
 export const DEFAULT_GRACE: Duration = "25s";
-
-const duration = z
-  .string()
-  .regex(/^\d+(\.\d+)?(ms|s|m|h|d)$/, 'write a number and a unit: "250ms", "30s", "5m", "12h", "7d"');
-const limit = z.int().min(1).max(1_000);
-const crashAction = z.enum(["retry", "pending", "fail"]);
-const method = z.custom((value) => typeof value === "function", "must be a function");
-
-const backoffObject = z.strictObject({
-  type: z.enum(["exponential", "linear"]).optional(),
-  base: duration.optional(),
-  max: duration.optional(),
-  jitter: z.number().min(0).max(1).optional(),
-});
-
-const kindOptions = z.strictObject({
-  input: z.unknown().optional(),
-  timeout: z.union([z.literal("none"), duration]).optional(),
-  maxRuntime: duration.optional(),
-  grace: duration.optional(),
-  retry: z
-    .strictObject({
-      errors: limit.optional(),
-      timeouts: limit.optional(),
-      crashes: limit.optional(),
-      backoff: z.union([z.enum(["exponential", "linear"]), backoffObject, method]).optional(),
-    })
-    .optional(),
-  onCrash: crashAction.optional(),
-});
 
 const engineOptions = z.strictObject({
   jobs: z.array(z.unknown()).optional(),
@@ -218,68 +150,6 @@ export function engineSettings(options: EngineOptions): EngineSettings {
   };
 }
 
-export interface KindChoice {
-  readonly settings: KindSettings;
-  readonly backoff: ((failures: number, error: StoredError) => number) | null;
-  /** What was left to the engine's defaults. */
-  readonly open: { readonly onCrash: boolean; readonly crashes: boolean };
-}
-
-export function kindChoice(name: string, options: KindOptions): KindChoice {
-  assertKind(name);
-  check(`job ${name}`, kindOptions, options);
-  const { retry = {} } = options;
-  const timeout = options.timeout ?? "15m";
-  const timeoutMs = timeout === "none" ? null : durationMs(timeout, `timeout of ${name}`);
-  const maxRuntimeMs =
-    options.maxRuntime === undefined ? null : durationMs(options.maxRuntime, `maxRuntime of ${name}`);
-  refuse(timeoutMs !== null && timeoutMs < 10, `timeout of ${name}`, "is shorter than 10ms", "Use at least 10ms.");
-  refuse(
-    maxRuntimeMs !== null && timeoutMs !== null && maxRuntimeMs < timeoutMs,
-    `maxRuntime of ${name}`,
-    "is shorter than its timeout",
-    "Make it longer, or the timeout shorter.",
-  );
-  refuse(
-    maxRuntimeMs !== null && timeoutMs === null,
-    `maxRuntime of ${name}`,
-    'caps a timeout, but its timeout is "none"',
-    "Say a timeout, or leave the cap out.",
-  );
-  const own = typeof retry.backoff === "function" ? retry.backoff : null;
-  const limits: Limits = { errors: retry.errors ?? 10, timeouts: retry.timeouts ?? 10, crashes: retry.crashes ?? 3 };
-  return {
-    settings: {
-      name,
-      timeoutMs,
-      maxRuntimeMs,
-      graceMs: durationMs(options.grace ?? "5s", `grace of ${name}`),
-      limits,
-      backoff: backoffOf(name, own ? undefined : retry.backoff),
-      onCrash: options.onCrash ?? "retry",
-    },
-    backoff: own ? (failures, error) => durationMs(own(failures, error), `what the backoff of ${name} returned`) : null,
-    open: { onCrash: options.onCrash === undefined, crashes: retry.crashes === undefined },
-  };
-}
-
-function backoffOf(name: string, given: RetryOptions["backoff"]): Backoff {
-  const {
-    type = "exponential",
-    base = "1s",
-    max = "1h",
-    jitter = 0.5,
-  } = typeof given === "string" ? { type: given } : ((given ?? {}) as BackoffOptions);
-  const backoff: Backoff = {
-    type,
-    baseMs: durationMs(base, `backoff.base of ${name}`),
-    maxMs: durationMs(max, `backoff.max of ${name}`),
-    jitter,
-  };
-  refuse(backoff.maxMs < backoff.baseMs, `backoff.max of ${name}`, "is shorter than backoff.base", "Make it longer.");
-  return backoff;
-}
-
 export interface WorkSettings {
   readonly concurrency: Concurrency;
   readonly graceMs: number;
@@ -311,27 +181,4 @@ function concurrencyOf(given: number | Readonly<Record<string, number>>, kinds: 
   const perKind = new Map(Object.entries(given));
   const others = kinds.some((kind) => !perKind.has(kind)) ? DEFAULT_CONCURRENCY : 0;
   return { total: [...perKind.values()].reduce((sum, most) => sum + most, others), perKind, others };
-}
-
-function check(of: string, schema: z.ZodType, value: unknown): void {
-  const result = schema.safeParse(value);
-  if (result.success) return;
-  const told = result.error.issues
-    .slice(0, 5)
-    .map((issue) => `${issue.path.map(String).join(".") || "options"}: ${issue.message}`);
-  throw new OutliveError(
-    ErrorCode.optionInvalid,
-    `The options of ${of} are not usable: ${told.join("; ")}.`,
-    "See the comments of its option type for what each takes.",
-    { of, issues: told },
-  );
-}
-
-function refuse(wrong: boolean, option: string, what: string, hint: string): void {
-  if (wrong) throw new OutliveError(ErrorCode.optionInvalid, `${option} ${what}.`, hint, { option });
-}
-
-/** Node's timers fire at once when they are told to wait longer than 2^31-1 ms. */
-function refuseLongTimer(option: string, ms: number): void {
-  refuse(ms > 24 * 86_400_000, option, "is longer than 24d, which is as long as a timer can wait", "Use at most 24d.");
 }

@@ -2,14 +2,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as z from "zod";
-import {
-  type EngineOptions,
-  engineSettings,
-  kindChoice,
-  type KindOptions,
-  type WorkOptions,
-  workSettings,
-} from "../src/config.ts";
+import { type EngineOptions, engineSettings, type WorkOptions, workSettings } from "../src/config.ts";
+import { kindChoice, type KindOptions } from "../src/config-kind.ts";
 import { job, settingsWithDefaults } from "../src/contract.ts";
 import { ErrorCode, OutliveError } from "../src/core/errors.ts";
 

@@ -1,11 +1,11 @@
-// The only file that imports node:sqlite: opening with the right settings, the versions that are safe, errors in our own words,
-// cached statements, and the guard that keeps a user's callback from ending our transaction.
+// The only file that imports node:sqlite: opening with the right settings, the versions that are safe, cached statements, lock
+// files, and the guard that keeps a user's callback from ending our transaction.
 // Trap: POSIX locks belong to the process. Nothing but SQLite may open or close the database or a lock file in a process that
 // uses them: a mere readFileSync of it drops every lock that SQLite holds on it.
-import { closeSync, existsSync, openSync, statfsSync } from "node:fs";
-import { dirname } from "node:path";
 import { constants, DatabaseSync, type SQLInputValue, type SQLOutputValue, type StatementSync } from "node:sqlite";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { inOurWords, primaryCode, SQLITE_BUSY, translate } from "./errors.ts";
+import { assertExists, assertLocalFilesystem, createPrivately } from "./file.ts";
 
 export type Row = Record<string, SQLOutputValue>;
 export type { SQLInputValue, StatementSync };
@@ -38,7 +38,7 @@ export class Database {
     this.readOnly = options.readOnly === true;
     const memory = options.path === ":memory:";
     if (!memory) {
-      assertLocalFilesystem(options);
+      if (!options.allowNetworkFilesystem) assertLocalFilesystem(options.path);
       if (options.mustExist) assertExists(options.path);
       else if (!this.readOnly) createPrivately(options.path);
     }
@@ -159,65 +159,6 @@ export function probeExclusive(path: string): "held" | "free" | "unknown" {
   }
 }
 
-export const SQLITE_BUSY = 5;
-export const SQLITE_AUTH = 23;
-const SQLITE_READONLY = 8;
-const SQLITE_CORRUPT = 11;
-const SQLITE_FULL = 13;
-const SQLITE_CANTOPEN = 14;
-const SQLITE_NOTADB = 26;
-
-/** SQLite's primary result code of an error, or undefined if it is not SQLite's. */
-export function primaryCode(thrown: unknown): number | undefined {
-  const code = (thrown as { errcode?: unknown } | null)?.errcode;
-  return typeof code === "number" ? code & 0xff : undefined;
-}
-
-function translate<T>(doing: string, work: () => T): T {
-  try {
-    return work();
-  } catch (thrown) {
-    throw inOurWords(doing, thrown);
-  }
-}
-
-/** An error of SQLite as one of ours; anything else as it is. */
-export function inOurWords(doing: string, thrown: unknown): unknown {
-  if (thrown instanceof OutliveError) return thrown;
-  const code = primaryCode(thrown);
-  if (code === undefined && (thrown as { code?: unknown } | null)?.code !== "ERR_SQLITE_ERROR") return thrown;
-  const message = (thrown as Error).message;
-  const [ours, hint] = WORDS[code ?? -1] ?? [
-    ErrorCode.storeFailed,
-    "Nothing of it was written; it is safe to try again.",
-  ];
-  return new OutliveError(
-    ours,
-    `The SQLite store failed while ${doing}: ${message}.`,
-    hint,
-    { sqlite: code, doing },
-    { cause: thrown },
-  );
-}
-
-const WORDS: Readonly<Record<number, readonly [ErrorCode, string]>> = {
-  [SQLITE_BUSY]: [ErrorCode.storeBusy, "Another process holds the write lock. Nothing was written; try again."],
-  [SQLITE_READONLY]: [
-    ErrorCode.storeReadOnly,
-    "Nothing was written. Give this user the right to write to the file and to its directory.",
-  ],
-  [SQLITE_CORRUPT]: [
-    ErrorCode.storeCorrupt,
-    "Stop all workers, keep a copy of the file, and restore a backup or run PRAGMA integrity_check.",
-  ],
-  [SQLITE_FULL]: [ErrorCode.storeFull, "Nothing was written. Make room on the disk; the engine goes on by itself."],
-  [SQLITE_CANTOPEN]: [
-    ErrorCode.storeUnusable,
-    "Check that the directory exists and that this user may read and write it.",
-  ],
-  [SQLITE_NOTADB]: [ErrorCode.storeUnusable, "The file is something else. Name another file, or move this one away."],
-};
-
 /** Ranges in which two connections that write or checkpoint at once can corrupt the file; the fix went into four lines. */
 export function sqliteIsSafe(version: string): boolean {
   const [major = 0, minor = 0, patch = 0] = version.split(".").map(Number);
@@ -245,71 +186,6 @@ function assertSafeSqlite(db: DatabaseSync, options: DatabaseOptions): void {
     "Use Node 24.16 or newer (26.1 or newer of that line), or pass `sqlite: { allowUnsafe: true }` if you accept the risk.",
     { node: process.version, sqlite: version },
   );
-}
-
-/** File systems that break SQLite's locking or shared memory, by the magic number that statfs gives. */
-const NETWORK_FILESYSTEMS: Readonly<Record<number, string>> = {
-  0x6969: "NFS",
-  0x517b: "SMB",
-  0xff534d42: "CIFS",
-  0xfe534d42: "SMB2",
-  0x01021997: "9P",
-  0x5346414f: "AFS",
-  0x00c36400: "Ceph",
-  0x0bd00bd0: "Lustre",
-  0x47504653: "GPFS",
-  0x65735543: "FUSE control",
-};
-
-/** The name of the network file system that a path is on, or undefined. `magic` is a parameter so that it can be tested. */
-export function networkFilesystem(magic: number): string | undefined {
-  return NETWORK_FILESYSTEMS[magic];
-}
-
-function assertLocalFilesystem(options: DatabaseOptions): void {
-  if (options.allowNetworkFilesystem) return;
-  let magic: number;
-  try {
-    magic = statfsSync(dirname(options.path)).type;
-  } catch {
-    return; // No such directory: the open says so in better words.
-  }
-  const name = networkFilesystem(magic);
-  if (name === undefined) return;
-  throw new OutliveError(
-    ErrorCode.storeUnusable,
-    `${options.path} is on a network file system (${name}), where SQLite's locks do not hold.`,
-    "Put the file on a local disk, or use PostgreSQL for several hosts. `sqlite: { allowNetworkFilesystem: true }` overrides this.",
-    { path: options.path, filesystem: name },
-  );
-}
-
-function assertExists(path: string): void {
-  if (existsSync(path)) return;
-  throw new OutliveError(
-    ErrorCode.storeUnusable,
-    `There is no file ${path}.`,
-    "Check the store's address and the folder that you are in; a worker creates the file when it first starts.",
-    { path },
-  );
-}
-
-/** Makes an empty file that only its owner can read. Never opens one that is there: that could drop our own locks. */
-function createPrivately(path: string): void {
-  try {
-    closeSync(openSync(path, "wx", 0o600));
-  } catch (thrown) {
-    const code = (thrown as NodeJS.ErrnoException).code;
-    if (code === "EEXIST") return;
-    const full = code === "ENOSPC" || code === "EDQUOT";
-    throw new OutliveError(
-      full ? ErrorCode.storeFull : ErrorCode.storeUnusable,
-      `${path} can't be created: ${(thrown as Error).message}.`,
-      full ? "Make room on the disk." : "Check that the directory exists and that this user may write to it.",
-      { path, code },
-      { cause: thrown },
-    );
-  }
 }
 
 const OWN_TABLE = /^outlive_/i;

@@ -5,7 +5,8 @@ import { type EnqueueOptions, makeDraftNow } from "../../core/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Enqueued } from "../../core/job.ts";
 import type { CommitForm } from "../../core/commit.ts";
-import { type Database, primaryCode, type Row, SQLITE_AUTH, type SQLInputValue } from "./database.ts";
+import type { Database, Row, SQLInputValue } from "./database.ts";
+import { primaryCode, SQLITE_AUTH } from "./errors.ts";
 import { insertJobs } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
 

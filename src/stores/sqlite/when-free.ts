@@ -1,7 +1,7 @@
 // Waiting for a file that is busy for a moment, without blocking the loop. Group commits have their own way (writer.ts).
 import { type Clock, pause, type Random } from "../../core/clock.ts";
 import { ErrorCode } from "../../core/errors.ts";
-import { primaryCode, SQLITE_BUSY } from "./database.ts";
+import { primaryCode, SQLITE_BUSY } from "./errors.ts";
 
 const LIMIT_MS = 30_000;
 

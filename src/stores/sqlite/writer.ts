@@ -4,7 +4,8 @@
 // 72-91 %), the smallest share of the work being a fifth.
 import type { Clock, Random } from "../../core/clock.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import { type Database, inOurWords, primaryCode, SQLITE_BUSY } from "./database.ts";
+import type { Database } from "./database.ts";
+import { inOurWords, primaryCode, SQLITE_BUSY } from "./errors.ts";
 
 interface Operation {
   readonly doing: string;

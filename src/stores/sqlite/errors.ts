@@ -1,0 +1,61 @@
+// SQLite's errors in our own words: a stable code, what was being done, and the next thing to do.
+import { ErrorCode, OutliveError } from "../../core/errors.ts";
+
+export const SQLITE_BUSY = 5;
+export const SQLITE_AUTH = 23;
+const SQLITE_READONLY = 8;
+const SQLITE_CORRUPT = 11;
+const SQLITE_FULL = 13;
+const SQLITE_CANTOPEN = 14;
+const SQLITE_NOTADB = 26;
+
+/** SQLite's primary result code of an error, or undefined if it is not SQLite's. */
+export function primaryCode(thrown: unknown): number | undefined {
+  const code = (thrown as { errcode?: unknown } | null)?.errcode;
+  return typeof code === "number" ? code & 0xff : undefined;
+}
+
+export function translate<T>(doing: string, work: () => T): T {
+  try {
+    return work();
+  } catch (thrown) {
+    throw inOurWords(doing, thrown);
+  }
+}
+
+/** An error of SQLite as one of ours; anything else as it is. */
+export function inOurWords(doing: string, thrown: unknown): unknown {
+  if (thrown instanceof OutliveError) return thrown;
+  const code = primaryCode(thrown);
+  if (code === undefined && (thrown as { code?: unknown } | null)?.code !== "ERR_SQLITE_ERROR") return thrown;
+  const message = (thrown as Error).message;
+  const [ours, hint] = WORDS[code ?? -1] ?? [
+    ErrorCode.storeFailed,
+    "Nothing of it was written; it is safe to try again.",
+  ];
+  return new OutliveError(
+    ours,
+    `The SQLite store failed while ${doing}: ${message}.`,
+    hint,
+    { sqlite: code, doing },
+    { cause: thrown },
+  );
+}
+
+const WORDS: Readonly<Record<number, readonly [ErrorCode, string]>> = {
+  [SQLITE_BUSY]: [ErrorCode.storeBusy, "Another process holds the write lock. Nothing was written; try again."],
+  [SQLITE_READONLY]: [
+    ErrorCode.storeReadOnly,
+    "Nothing was written. Give this user the right to write to the file and to its directory.",
+  ],
+  [SQLITE_CORRUPT]: [
+    ErrorCode.storeCorrupt,
+    "Stop all workers, keep a copy of the file, and restore a backup or run PRAGMA integrity_check.",
+  ],
+  [SQLITE_FULL]: [ErrorCode.storeFull, "Nothing was written. Make room on the disk; the engine goes on by itself."],
+  [SQLITE_CANTOPEN]: [
+    ErrorCode.storeUnusable,
+    "Check that the directory exists and that this user may read and write it.",
+  ],
+  [SQLITE_NOTADB]: [ErrorCode.storeUnusable, "The file is something else. Name another file, or move this one away."],
+};

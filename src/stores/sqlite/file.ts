@@ -1,0 +1,69 @@
+// The file before SQLite opens it: where it may be, that it is there, that it is nobody else's to read. It never opens one that is
+// there already: that could drop our own locks.
+import { closeSync, existsSync, openSync, statfsSync } from "node:fs";
+import { dirname } from "node:path";
+import { ErrorCode, OutliveError } from "../../core/errors.ts";
+
+/** File systems that break SQLite's locking or shared memory, by the magic number that statfs gives. */
+const NETWORK_FILESYSTEMS: Readonly<Record<number, string>> = {
+  0x6969: "NFS",
+  0x517b: "SMB",
+  0xff534d42: "CIFS",
+  0xfe534d42: "SMB2",
+  0x01021997: "9P",
+  0x5346414f: "AFS",
+  0x00c36400: "Ceph",
+  0x0bd00bd0: "Lustre",
+  0x47504653: "GPFS",
+  0x65735543: "FUSE control",
+};
+
+/** The name of the network file system that a path is on, or undefined. `magic` is a parameter so that it can be tested. */
+export function networkFilesystem(magic: number): string | undefined {
+  return NETWORK_FILESYSTEMS[magic];
+}
+
+export function assertLocalFilesystem(path: string): void {
+  let magic: number;
+  try {
+    magic = statfsSync(dirname(path)).type;
+  } catch {
+    return; // No such directory: the open says so in better words.
+  }
+  const name = networkFilesystem(magic);
+  if (name === undefined) return;
+  throw new OutliveError(
+    ErrorCode.storeUnusable,
+    `${path} is on a network file system (${name}), where SQLite's locks do not hold.`,
+    "Put the file on a local disk, or use PostgreSQL for several hosts. `sqlite: { allowNetworkFilesystem: true }` overrides this.",
+    { path: path, filesystem: name },
+  );
+}
+
+export function assertExists(path: string): void {
+  if (existsSync(path)) return;
+  throw new OutliveError(
+    ErrorCode.storeUnusable,
+    `There is no file ${path}.`,
+    "Check the store's address and the folder that you are in; a worker creates the file when it first starts.",
+    { path },
+  );
+}
+
+/** Makes an empty file that only its owner can read. Never opens one that is there: that could drop our own locks. */
+export function createPrivately(path: string): void {
+  try {
+    closeSync(openSync(path, "wx", 0o600));
+  } catch (thrown) {
+    const code = (thrown as NodeJS.ErrnoException).code;
+    if (code === "EEXIST") return;
+    const full = code === "ENOSPC" || code === "EDQUOT";
+    throw new OutliveError(
+      full ? ErrorCode.storeFull : ErrorCode.storeUnusable,
+      `${path} can't be created: ${(thrown as Error).message}.`,
+      full ? "Make room on the disk." : "Check that the directory exists and that this user may write to it.",
+      { path, code },
+      { cause: thrown },
+    );
+  }
+}
