@@ -20,6 +20,14 @@ import { VERSION } from "./version.ts";
 import { blocker, type Explanation, explain } from "./why.ts";
 import { type WorkerHandle, WorkerHost } from "./worker-host.ts";
 
+/** The options of `engine.recover`. */
+export interface RecoverOptions {
+  /** Ends the pass between two transactions when it aborts; the next pass goes on. Default: none. */
+  readonly signal?: AbortSignal;
+  /** A backup was put back: everything that its rows call running is put back at once. Refused while a worker lives. Default false. */
+  readonly restored?: boolean;
+}
+
 /** How this process and its store are. */
 export interface Health {
   readonly ok: boolean;
@@ -193,8 +201,11 @@ export class Engine extends Client {
    * One pass of recovery now: whoever is provably dead, or has been silent for a lease since this engine began to watch.
    * Answers the report, or null if it found nothing.
    */
-  async recover(options: { readonly signal?: AbortSignal } = {}): Promise<Report | null> {
-    const found = await this.#recoveries.pass(this.#host?.id, options.signal);
+  async recover(options: RecoverOptions = {}): Promise<Report | null> {
+    const { signal } = options;
+    const found = options.restored
+      ? await this.#recoveries.restored(signal)
+      : await this.#recoveries.pass(this.#host?.id, signal);
     return found ? this.report() : null;
   }
 
@@ -214,6 +225,17 @@ export class Engine extends Client {
   /** How the store is, without what is in it. */
   storeHealth(): Promise<StoreHealth> {
     return this.store.health();
+  }
+
+  /** Reads the whole store and answers what is wrong with it; none: it is sound. May take long: call it where nothing else waits. */
+  integrity(): Promise<readonly string[]> {
+    return this.store.integrity();
+  }
+
+  /** Mends what can be mended without losing anything, and answers what is still wrong. Refused while a worker lives. */
+  async repair(): Promise<readonly string[]> {
+    await this.#recoveries.assertNobodyWorks("repair it");
+    return this.store.repair();
   }
 
   /** Which process holds the store's write lock just now, as far as this host can tell; null: none, or not known. */

@@ -1,5 +1,5 @@
 // Recovery as the engine offers it: at the open, by hand, and with what a supervisor knows. The work itself is core's.
-import { toStoredError } from "./core/errors.ts";
+import { ErrorCode, OutliveError, toStoredError } from "./core/errors.ts";
 import { idSource } from "./core/ids.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
 import { Lookout } from "./core/lookout.ts";
@@ -26,6 +26,37 @@ export class Recoveries {
     if (dead.length === 0) return false;
     const { incidents } = await recoverDead(this.#deps(), dead, "recover", NOTHING_CHECKED, signal);
     return incidents.length > 0;
+  }
+
+  /**
+   * After a backup was put back: whoever the old rows call alive is not, so all that they held goes back at once, under a new epoch.
+   * Refused while anybody's lock is held. Answers whether it found anything.
+   */
+  async restored(signal: AbortSignal | undefined): Promise<boolean> {
+    const { backend, clock } = this.#wiring;
+    const present = await this.assertNobodyWorks("call it restored");
+    await backend.store.raiseEpoch();
+    const death = { how: "gone", lastSeenAliveAt: null, evidence: "the store was restored from a backup" } as const;
+    const dead = present.map((worker) => ({ worker, death: { ...death, detectedAt: clock.now() } }));
+    if (dead.length === 0) return false;
+    const { incidents } = await recoverDead(this.#deps(), dead, "restored", NOTHING_CHECKED, signal);
+    return incidents.length > 0;
+  }
+
+  /** The rows that are not over, if nobody's lock is held; an error that names who is alive otherwise. */
+  async assertNobodyWorks(inOrderTo: string): Promise<readonly WorkerRow[]> {
+    const { backend } = this.#wiring;
+    const present = await backend.store.workers({});
+    for (const worker of present) {
+      if ((await backend.liveness.probe(worker)) !== "held") continue;
+      throw new OutliveError(
+        ErrorCode.wrongState,
+        `Worker ${worker.id} (pid ${worker.pid}) is alive on this store.`,
+        `Stop all workers to ${inOrderTo}, then try again. Nothing was changed.`,
+        { worker: worker.id, pid: worker.pid },
+      );
+    }
+    return present;
   }
 
   /** The start-up recovery of `open`: nothing is accepted before it is finished. */

@@ -1,5 +1,6 @@
 // Why a job is not running, or how it runs: one sentence that names the cause, and the next thing to do. It only reads.
 import { humanMs } from "./core/duration.ts";
+import { UNFIT } from "./core/incarnation.ts";
 import type { JobDetails } from "./core/job.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
 import type { KindCounts, LockHolder, Store } from "./core/store.ts";
@@ -19,6 +20,7 @@ export interface Explanation {
     | "not-due"
     | "paused"
     | "no-worker"
+    | "schema-too-old"
     | "store-blocked"
     | "runs-alone"
     | "waiting-its-turn"
@@ -153,7 +155,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   const workers = present.filter((worker) => lossOf(worker, deaths, now()) === null);
   const lost = present.length - workers.length;
   const able = workers.filter(({ state, kinds: known }) => state === "live" && known.includes(job.kind));
-  if (able.length === 0) return nobody(job, workers, lost);
+  if (able.length === 0) return tooOld(job, await store.workers({ over: true })) ?? nobody(job, workers, lost);
   const stuck = await blocker(deps);
   if (stuck) {
     return say(job, {
@@ -164,6 +166,19 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
     });
   }
   return turn(job, kind, able, await store.ahead(job.id));
+}
+
+/** The latest worker that knew the kind stopped because the store's schema had outgrown it. */
+function tooOld(job: JobDetails, all: readonly WorkerRow[]): Explanation | null {
+  const able = all.filter(({ kinds }) => kinds.includes(job.kind)).toSorted((a, b) => a.heartbeatAt - b.heartbeatAt);
+  const last = able.at(-1);
+  if (last?.state !== "stopped" || !last.lastWord?.startsWith(UNFIT["schema-newer"])) return null;
+  return say(job, {
+    because: "schema-too-old",
+    text: `Worker ${last.id} (outlive ${last.version}) stopped because it is ${last.lastWord}.`,
+    next: "Upgrade the outlive package in the program that runs this kind, and start it again.",
+    details: { worker: last.id, version: last.version },
+  });
 }
 
 function nobody(job: JobDetails, workers: readonly WorkerRow[], lost: number): Explanation {

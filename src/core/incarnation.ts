@@ -61,6 +61,12 @@ export type EndOfLife =
   | { readonly why: "disowned" }
   | { readonly why: "unfit"; readonly reason: "schema-newer" | "foreign-worker"; readonly detail: string };
 
+/** The last word of a worker that had to stop. */
+export const UNFIT = {
+  "schema-newer": "too old for the store",
+  "foreign-worker": "not alone on the file",
+} as const;
+
 /** How long after a lost answer what is held is compared. */
 const COMPARE_MS = 20;
 
@@ -234,6 +240,8 @@ export class Incarnation {
   async #unfit(reason: "schema-newer" | "foreign-worker", detail: string): Promise<void> {
     if (this.#over) return;
     this.#over = true;
+    // Read by `why`: jobs that nobody runs any more have a cause.
+    await this.#deps.backend.store.note(this.id, `${UNFIT[reason]}: ${detail}`).catch(() => {});
     await shutDown(this.worker, this.#deps.clock, 0);
     await this.#leave();
     this.#end({ why: "unfit", reason, detail });

@@ -293,6 +293,12 @@ export interface Store<Tx = unknown> {
 
   health(): Promise<StoreHealth>;
 
+  /** Reads everything and answers what is wrong with it, at most 100 findings; none: the store is sound. May take long. */
+  integrity(): Promise<readonly string[]>;
+
+  /** Mends in place what can be mended without losing anything, and answers what is still wrong. Nobody may work meanwhile. */
+  repair(): Promise<readonly string[]>;
+
   /** Calls `listener` when another process may have made work ready. Best effort: polling is the fallback. */
   onBell(listener: () => void): () => void;
 

@@ -158,6 +158,23 @@ const scenes: readonly (readonly [title: string, scene: Scene, expected: readonl
     ],
   ],
   [
+    "the last worker that knew its kind was too old",
+    {
+      workers: [
+        aWorker({
+          state: "stopped",
+          kinds: ["mail"],
+          lastWord: "too old for the store: the store's schema is 2, this program knows 1",
+        }),
+      ],
+    },
+    [
+      "schema-too-old",
+      "Worker here-1-a (outlive 0.1.0) stopped because it is too old for the store: the store's schema is 2, this program knows 1.",
+      "Upgrade the outlive package in the program that runs this kind, and start it again.",
+    ],
+  ],
+  [
     "all who could run it are dead",
     { dead: ["here-1-a"] },
     ["no-worker", "No worker is alive (1 dead or silent).", "Start one: outlive work"],

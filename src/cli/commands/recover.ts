@@ -1,5 +1,5 @@
 // `outlive recover`: one pass of recovery by hand, or what it would do.
-import type { Engine } from "../../engine.ts";
+import type { Engine, RecoverOptions } from "../../engine.ts";
 import type { Report } from "../../client.ts";
 import type { RecoveryReport } from "../../core/report.ts";
 import { humanMs } from "../../core/duration.ts";
@@ -28,10 +28,11 @@ export const register: Register = (program, run) => {
     .command("recover")
     .description("take the work of dead workers back, now")
     .option("--dry-run", "only say whose work would be taken back; change nothing")
+    .option("--restored", "after a backup was put back: all that its rows call running goes back at once")
     .option("--wait", "watch silent workers for their lease, so that they can be judged, too")
     .action(
       run(async ({ terminal, attach }, command) => {
-        const flags = command.opts<{ dryRun?: boolean; wait?: boolean }>();
+        const flags = command.opts<{ dryRun?: boolean; wait?: boolean; restored?: boolean }>();
         const engine = await attach();
         if (flags.wait === true) await watchSilent(engine, terminal.remark);
         if (flags.dryRun === true) {
@@ -39,7 +40,8 @@ export const register: Register = (program, run) => {
           terminal.answer({ wouldRecover }, () => unrecoveredText(wouldRecover));
           return;
         }
-        const report = await recoverTold(engine, progress(terminal.remark, "recover"));
+        const told = progress(terminal.remark, "recover");
+        const report = await recoverTold(engine, told, { restored: flags.restored === true });
         const silent = await silentText(engine);
         terminal.answer({ report: withoutText(report) }, () =>
           (report?.text ?? `Nobody is dead; nothing was recovered.\n${silent}`).trimEnd(),
@@ -52,11 +54,12 @@ export const register: Register = (program, run) => {
 export async function recoverTold(
   engine: Pick<Engine, "on" | "recover">,
   told: (jobs: number) => void,
+  options: RecoverOptions = {},
 ): Promise<Report | null> {
   let jobs = 0;
   const off = engine.on("job.recovered", () => told(++jobs));
   try {
-    return await engine.recover();
+    return await engine.recover(options);
   } finally {
     off();
   }

@@ -288,6 +288,22 @@ export class SqliteStore implements Store<SqliteTransaction> {
     });
   }
 
+  integrity(): Promise<readonly string[]> {
+    return this.#read("checking the integrity", () => {
+      const rows = this.#db.sql("PRAGMA integrity_check(100)").all() as { integrity_check: string }[];
+      return rows.map((row) => row.integrity_check).filter((finding) => finding !== "ok");
+    });
+  }
+
+  /** Indexes are made anew from their tables; if that was not all, the file is written anew from what can be read. */
+  async repair(): Promise<readonly string[]> {
+    await this.#read("making the indexes anew", () => this.#db.exec("REINDEX"));
+    const left = await this.integrity();
+    if (left.length === 0) return left;
+    await this.#read("writing the file anew", () => this.#db.exec("VACUUM"));
+    return this.integrity();
+  }
+
   onBell(listener: () => void): () => void {
     this.#local.add(listener);
     const unhear = this.#deps.bell?.onRing(listener);
