@@ -40,8 +40,8 @@ const MIGRATIONS: readonly string[] = [
   CREATE INDEX outlive_kinds_paused ON outlive_kinds (id) WHERE paused = 1;
 
   -- A row is inserted as wide as it will be: instants, epoch and worker have values of the later width from the start, which mean
-  -- nothing before the first claim (fence 0) or the end (state < 2). Rows that grow on full pages split them: 9.8 pages were
-  -- written per batch of 50 without this, 8.0 with it.
+  -- nothing before the first claim (fence 0) or the end (state < 2). Rows that grow on full pages split them: with
+  -- this, and without a count kept at each settlement, a batch of 50 writes 6.8 pages instead of 10.0.
   CREATE TABLE outlive_jobs (
     seq INTEGER PRIMARY KEY,
     state INTEGER NOT NULL,
