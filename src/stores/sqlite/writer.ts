@@ -1,7 +1,7 @@
 // Group commit: all writes that are asked for in one turn of the event loop share one transaction and one fsync, and each
 // promise resolves only when that is done. SQLite's own busy handler starves (of 4 processes one did 99 % of the work), so the
 // lock is retried here after 1 to 10 ms at random, without blocking the loop: four processes then drain at 78-95 % of one (1 to 5 ms:
-// 68-91 %), the smallest share of the work being a fifth.
+// 68-91 %), the smallest share of the work being 16-23 %.
 import type { Clock, Random } from "../../core/clock.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Database } from "./database.ts";
