@@ -1,12 +1,15 @@
 // The liveness lock of SQLite: what it proves, and what happens when several processes look at once.
 import assert from "node:assert/strict";
-import { mkdtempSync, readdirSync, rmSync, statSync } from "node:fs";
+import { fork } from "node:child_process";
+import { mkdtempSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
+import { fileURLToPath } from "node:url";
 import { lockedFiles } from "../../src/stores/sqlite/lock-holder.ts";
-import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "../../src/stores/sqlite/lock.ts";
+import { lockFileLiveness, makeSideFolder } from "../../src/stores/sqlite/lock.ts";
 import { aWorkerRow } from "../core/samples.ts";
+import { Child } from "../support/processes.ts";
 
 function place(t: TestContext): { database: string; folder: string } {
   const root = mkdtempSync(join(tmpdir(), "outlive-lock-"));
@@ -43,22 +46,18 @@ test("another boot, another inode and no lock at all prove nothing", async (t) =
   assert.equal(await liveness.probe({ ...row, lock: { name: null, identity: null } }), "unknown");
 });
 
-test("a lock is taken although somebody clears stray locks without pause, and it still has its name", async (t) => {
+test("a lock is taken although other processes clear stray locks without pause, and it keeps its name", async (t) => {
   const { database, folder } = place(t);
+  const clearing = Array.from({ length: 2 }, () => {
+    return new Child(fork(fileURLToPath(new URL("../support/clear-strays.ts", import.meta.url)), [database]));
+  });
+  await Promise.all(clearing.map((child) => child.untilFact("clearing")));
   const liveness = lockFileLiveness(database, "boot");
-  let clearing = true;
-  const cleared = (async () => {
-    while (clearing) {
-      removeStrayLocks(database, new Set());
-      await new Promise((resolve) => setImmediate(resolve));
-    }
-  })();
-  for (let n = 0; n < 50; n++) {
+  for (let n = 0; n < 1_000; n++) {
     const { evidence, drop } = await liveness.take(`w${n}`);
     assert.ok(statSync(join(folder, evidence.name!)).ino > 0);
     await drop(true);
   }
-  clearing = false;
-  await cleared;
-  assert.deepEqual(readdirSync(folder), []);
+  for (const child of clearing) child.kill();
+  await Promise.all(clearing.map(({ exited }) => exited));
 });

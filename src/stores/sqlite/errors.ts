@@ -2,6 +2,7 @@
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 
 export const SQLITE_BUSY = 5;
+export const SQLITE_IOERR = 10;
 export const SQLITE_AUTH = 23;
 const SQLITE_READONLY = 8;
 const SQLITE_CORRUPT = 11;

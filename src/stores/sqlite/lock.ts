@@ -6,8 +6,9 @@ import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Liveness, Probe, WorkerRow } from "../../core/liveness.ts";
+import { SQLITE_BUSY, SQLITE_IOERR } from "./errors.ts";
 import { fileKey, lockedFiles } from "./lock-holder.ts";
-import { holdExclusively, probeExclusive } from "./database.ts";
+import { holdExclusively, probeExclusive, removeUnheld } from "./database.ts";
 
 const SUFFIX = ".lock";
 
@@ -74,9 +75,7 @@ export function lockFileLiveness(databasePath: string, bootId: string, own: Set<
     async clean(worker: WorkerRow) {
       const { name } = worker.lock;
       if (name === null || own.has(name) || worker.bootId !== bootId) return false;
-      if (inode(pathOf(name)) === null || probeExclusive(pathOf(name)) !== "free") return false;
-      rmSync(pathOf(name), { force: true });
-      return true;
+      return inode(pathOf(name)) !== null && removeUnheld(pathOf(name));
     },
   };
 }
@@ -85,8 +84,8 @@ export function lockFileLiveness(databasePath: string, bootId: string, own: Set<
 const TRIES = 200;
 
 /**
- * Whoever clears stray locks may look at ours between its creation and our lock on it: then it is busy for a moment, or it is
- * removed, and what we hold has no name any more.
+ * Whoever clears stray locks may hold ours between its creation and our lock on it: then it is busy for a moment, an I/O error
+ * (its file was removed under us), or what we hold has no name any more.
  */
 async function hold(path: string): Promise<{ drop: () => void }> {
   for (let tries = 1; ; tries++) {
@@ -95,7 +94,8 @@ async function hold(path: string): Promise<{ drop: () => void }> {
       if (inode(path) !== null) return lock;
       lock.drop();
     } catch (thrown) {
-      if ((thrown as { code?: unknown }).code !== ErrorCode.storeBusy || tries === TRIES) throw thrown;
+      const sqlite = (thrown as { data?: { sqlite?: unknown } }).data?.sqlite;
+      if ((sqlite !== SQLITE_BUSY && sqlite !== SQLITE_IOERR) || tries === TRIES) throw thrown;
     }
     await pause(5);
   }
@@ -104,12 +104,9 @@ async function hold(path: string): Promise<{ drop: () => void }> {
 /** Removes lock files that no worker's row names and nobody holds: left by a death between lock and row. */
 export function removeStrayLocks(databasePath: string, known: ReadonlySet<string>): string[] {
   const folder = sideFolder(databasePath);
-  const stray = readdirSync(folder).filter((name) => name.endsWith(SUFFIX) && !known.has(name));
-  return stray.filter((name) => {
-    if (probeExclusive(join(folder, name)) !== "free") return false;
-    rmSync(join(folder, name), { force: true });
-    return true;
-  });
+  return readdirSync(folder).filter(
+    (name) => name.endsWith(SUFFIX) && !known.has(name) && removeUnheld(join(folder, name)),
+  );
 }
 
 function inode(path: string): string | null {
