@@ -1,5 +1,6 @@
 // The client: enqueue and inspect. No thread, no recovery, no migration, no signal handler: safe in web processes, under
 // hot reload and in bundlers. The engine is a client that can also work.
+import { clientStore, storeNameOf } from "./backends.ts";
 import { engineSettings, type EngineOptions } from "./config.ts";
 import { settingsWithDefaults } from "./contract.ts";
 import type { AnyContract, JobContract } from "./core/contract.ts";
@@ -14,7 +15,6 @@ import { assertForm, checkedEnqueue, type CommitForm, type NoPromise } from "./c
 import type { JobFilter, KindCounts, ListPage, Store } from "./core/store.ts";
 import { systemClock, systemRandom } from "./platform/clock.ts";
 import { VERSION } from "./version.ts";
-import { openSqliteClient, sqlitePath } from "./stores/sqlite/client.ts";
 import { assertKey } from "./core/ids.ts";
 
 /** The options of `connect`. */
@@ -212,15 +212,9 @@ function assertLimit(limit: number): void {
 
 /** Connects to a store that is there already. Declares the settings of `jobs`, so that they can be enqueued. */
 export async function connect(url: string, options: ClientOptions = {}): Promise<Client> {
-  const settings = engineSettings(options);
+  const settings = engineSettings(options, storeNameOf(url));
   const contracts = contractsOf(options.jobs ?? []);
-  assertSqlite(url);
-  const { store, release } = sharedStore({
-    path: sqlitePath(url),
-    durability: options.durability ?? "full",
-    allowUnsafeSqlite: options.sqlite?.allowUnsafe ?? false,
-    allowNetworkFilesystem: options.sqlite?.allowNetworkFilesystem ?? false,
-  });
+  const { store, release } = sharedStore(clientStore(url, options));
   try {
     const kinds = [...contracts.values()].map((contract) => settingsWithDefaults(contract, settings));
     if (kinds.length > 0) await store.declare(kinds);
@@ -232,18 +226,17 @@ export async function connect(url: string, options: ClientOptions = {}): Promise
 }
 
 /**
- * One connection per file and process, however often a module is loaded again: a development server that reloads code would
+ * One connection per store and process, however often a module is loaded again: a development server that reloads code would
  * otherwise leave a connection behind with each change.
  */
-function sharedStore(options: Parameters<typeof openSqliteClient>[1]): { store: Store; release: () => Promise<void> } {
+function sharedStore({ key, open }: ReturnType<typeof clientStore>): {
+  store: Store;
+  release: () => Promise<void>;
+} {
   const registry = Symbol.for(`outlive.client ${VERSION}`);
   const place = globalThis as { [registry]?: Map<string, { store: Store; users: number }> };
   const shared = (place[registry] ??= new Map());
-  const key = JSON.stringify(options);
-  const entry = shared.get(key) ?? {
-    store: openSqliteClient({ clock: systemClock, random: systemRandom }, options),
-    users: 0,
-  };
+  const entry = shared.get(key) ?? { store: open({ clock: systemClock, random: systemRandom }), users: 0 };
   shared.set(key, entry);
   entry.users++;
   let released = false;
@@ -255,16 +248,6 @@ function sharedStore(options: Parameters<typeof openSqliteClient>[1]): { store: 
     await entry.store.close();
   };
   return { store: entry.store, release };
-}
-
-export function assertSqlite(url: string): void {
-  if (typeof url === "string" && url.startsWith("sqlite:")) return;
-  throw new OutliveError(
-    ErrorCode.optionInvalid,
-    `${JSON.stringify(url)} is not the address of a store.`,
-    'Use "sqlite:./jobs.db" or "sqlite::memory:".',
-    { url },
-  );
 }
 
 export function contractsOf(jobs: readonly object[]): ReadonlyMap<string, AnyContract> {

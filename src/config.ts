@@ -1,6 +1,7 @@
 // The options of `open` and of a worker: documented once, defaulted once, validated once. An unknown key, a value out of its limits
 // or an impossible pair is an error that names the option, before anything is opened.
 import * as z from "zod";
+import type { StoreName } from "./backends.ts";
 import { check, crashAction, duration, limit, method, refuse, refuseLongTimer } from "./config-checks.ts";
 import { type Duration, durationMs } from "./core/duration.ts";
 import type { EngineEvent } from "./core/events.ts";
@@ -15,11 +16,11 @@ export interface EngineOptions {
   /** The kinds that this program knows. Only these can be enqueued and run here. */
   readonly jobs?: readonly object[];
   readonly heartbeat?: {
-    /** How often a worker says that it lives. Default "30s", from "50ms". */
+    /** How often a worker says that it lives. Default "30s" on SQLite, "10s" on PostgreSQL; from "50ms". */
     readonly interval?: Duration;
     /** How long it may be silent before its work is taken. Default 3 intervals; at least 2 intervals. */
     readonly lease?: Duration;
-    /** How often old rows are purged and everything is looked over. Default "60s". */
+    /** How often old rows are purged and everything is looked over. Default "60s" on SQLite, "10s" on PostgreSQL. */
     readonly sweep?: Duration;
     /** How often the locks of other workers are probed. Default "250ms", from "10ms"; not longer than the lease. */
     readonly probe?: Duration;
@@ -103,15 +104,21 @@ export interface EngineSettings {
   readonly maxCrashes: number;
 }
 
-/** What is said of `open`'s options, in ms and with defaults; or the error that says what is wrong. */
-export function engineSettings(options: EngineOptions): EngineSettings {
+/** A file has one host, which hardly ever vanishes without its processes; a server's workers may, with their connection half open. */
+const DEFAULT_TIMES = {
+  sqlite: { interval: "30s", sweep: "60s" },
+  postgres: { interval: "10s", sweep: "10s" },
+} as const satisfies Record<StoreName, object>;
+
+/** What is said of `open`'s options, in ms and with the store's defaults; or the error that says what is wrong. */
+export function engineSettings(options: EngineOptions, store: StoreName = "sqlite"): EngineSettings {
   check("open", engineOptions, options);
   const { heartbeat = {}, recovery = {}, retention = {} } = options;
-  const heartbeatMs = durationMs(heartbeat.interval ?? "30s", "heartbeat.interval");
+  const heartbeatMs = durationMs(heartbeat.interval ?? DEFAULT_TIMES[store].interval, "heartbeat.interval");
   const times: LivenessTimes = {
     heartbeatMs,
     leaseMs: heartbeat.lease === undefined ? 3 * heartbeatMs : durationMs(heartbeat.lease, "heartbeat.lease"),
-    sweepMs: durationMs(heartbeat.sweep ?? "60s", "heartbeat.sweep"),
+    sweepMs: durationMs(heartbeat.sweep ?? DEFAULT_TIMES[store].sweep, "heartbeat.sweep"),
     probeMs: durationMs(heartbeat.probe ?? "250ms", "heartbeat.probe"),
   };
   const pollMs = durationMs(options.poll ?? "1s", "poll");

@@ -1,6 +1,7 @@
 // The engine: a client that can also work, recover and operate. Made by `open()` (open.ts).
 import { Client, type Report } from "./clients.ts";
 import { DEFAULT_GRACE, type EngineSettings, type WorkOptions, workSettings } from "./config.ts";
+import type { Backend } from "./core/backend.ts";
 import { type Clock, pause, type Random } from "./core/clock.ts";
 import type { AnyContract } from "./core/contract.ts";
 import type { Duration } from "./core/duration.ts";
@@ -12,7 +13,6 @@ import { type EnqueueOptions, makeDraft } from "./core/enqueue.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
 import type { KindCounts, LockHolder, StoreHealth } from "./core/store.ts";
 import type { ProcessIdentity } from "./platform/identity.ts";
-import type { SqliteBackend } from "./stores/sqlite/open.ts";
 import { stateAfter } from "./operator-answer.ts";
 import { Recoveries } from "./recoveries.ts";
 import { childId, contentOf, runnableKinds } from "./runnable.ts";
@@ -40,14 +40,13 @@ export interface Health {
 
 /** What an engine is made of. Tests and the rig wrap its store. */
 export interface Wiring {
-  readonly backend: SqliteBackend;
+  readonly backend: Backend;
   readonly settings: EngineSettings;
   readonly contracts: ReadonlyMap<string, AnyContract>;
   readonly clock: Clock;
   readonly random: Random;
   readonly bus: EventBus;
   readonly identity: ProcessIdentity;
-  readonly memory: boolean;
 }
 
 export class Engine extends Client {
@@ -129,7 +128,7 @@ export class Engine extends Client {
 
   /** Runs everything that is ready, and what that makes ready, then answers how it ended. Only for `sqlite::memory:`, in tests. */
   async drain(options: Pick<WorkOptions, "only" | "concurrency"> = {}): Promise<readonly KindCounts[]> {
-    if (!this.#wiring.memory)
+    if (!this.#wiring.backend.private)
       throw new OutliveError(
         ErrorCode.wrongState,
         "drain() is for sqlite::memory: only.",

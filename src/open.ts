@@ -1,5 +1,6 @@
 // `open()`: options, store, log and start-up recovery, in that order. It resolves only when recovery is finished.
-import { assertSqlite, contractsOf } from "./clients.ts";
+import { openBackend, storeNameOf } from "./backends.ts";
+import { contractsOf } from "./clients.ts";
 import { type EngineOptions, engineSettings } from "./config.ts";
 import type { OutliveConfig } from "./config-file.ts";
 import { settingsWithDefaults } from "./contract.ts";
@@ -8,8 +9,6 @@ import { EventBus } from "./core/events.ts";
 import { Engine } from "./engine.ts";
 import { systemClock, systemRandom } from "./platform/clock.ts";
 import { processIdentity } from "./platform/identity.ts";
-import { sqlitePath } from "./stores/sqlite/client.ts";
-import { openSqlite } from "./stores/sqlite/open.ts";
 import { attachLog, consoleLogger } from "./telemetry/log.ts";
 
 /**
@@ -45,36 +44,15 @@ async function make(
   options: EngineOptions,
   migrate: boolean,
 ): Promise<{ engine: Engine; declare: () => Promise<void> }> {
-  const settings = engineSettings(options);
-  assertSqlite(url);
+  const settings = engineSettings(options, storeNameOf(url));
   const contracts = contractsOf(options.jobs ?? []);
   const bus = new EventBus(toStoredError);
   if (options.logger !== false) attachLog(bus, options.logger ?? consoleLogger);
   if (options.onEvent) bus.onAny(options.onEvent);
   const identity = processIdentity();
-  const path = sqlitePath(url);
-  const backend = await openSqlite(
-    { clock: systemClock, random: systemRandom, events: bus, bootId: identity.bootId },
-    {
-      path,
-      durability: options.durability ?? "full",
-      allowUnsafeSqlite: options.sqlite?.allowUnsafe ?? false,
-      allowNetworkFilesystem: options.sqlite?.allowNetworkFilesystem ?? false,
-      mustExist: !migrate,
-    },
-    { migrate },
-  );
-  const memory = path === ":memory:";
-  const engine = new Engine({
-    backend,
-    settings,
-    contracts,
-    clock: systemClock,
-    random: systemRandom,
-    bus,
-    identity,
-    memory,
-  });
+  const deps = { clock: systemClock, random: systemRandom };
+  const backend = await openBackend(url, options, { ...deps, events: bus, bootId: identity.bootId }, { migrate });
+  const engine = new Engine({ backend, settings, contracts, ...deps, bus, identity });
   const kinds = [...contracts.values()].map((contract) => settingsWithDefaults(contract, settings));
   return { engine, declare: () => backend.store.declare(kinds) };
 }

@@ -3,7 +3,8 @@ import { ErrorCode, OutliveError, toStoredError } from "./core/errors.ts";
 import { idSource } from "./core/ids.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
 import { Lookout } from "./core/lookout.ts";
-import { leftBehind, NOTHING_CHECKED, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
+import { NOTHING_CHECKED } from "./core/integrity.ts";
+import { leftBehind, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
 import type { Wiring } from "./engine.ts";
 
 export class Recoveries {
@@ -65,7 +66,7 @@ export class Recoveries {
     const present = await backend.store.workers({});
     const probes = await Promise.all(present.map((worker) => backend.liveness.probe(worker)));
     const alone = !probes.includes("held");
-    const findings = backend.checkpoint(alone);
+    const findings = await backend.prepare(alone);
     if (alone) await backend.store.raiseEpoch();
     await recoverDead(this.#deps(), await this.findDead(undefined), "open", findings);
     await backend.removeStrays().catch((thrown: unknown) =>

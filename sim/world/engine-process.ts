@@ -4,15 +4,15 @@ import { Engine } from "../../src/engine.ts";
 import { engineSettings } from "../../src/config.ts";
 import { pause } from "../../src/core/clock.ts";
 import { settingsWithDefaults } from "../../src/contract.ts";
+import type { Backend, KeeperHandle } from "../../src/core/backend.ts";
 import type { AnyContract } from "../../src/core/contract.ts";
+import { NOTHING_CHECKED } from "../../src/core/integrity.ts";
 import { toStoredError } from "../../src/core/errors.ts";
 import { EventBus } from "../../src/core/events.ts";
 import { idSource } from "../../src/core/ids.ts";
-import type { KeeperHandle } from "../../src/core/incarnation.ts";
 import { Keeper, type KeeperHost, type KeeperOptions } from "../../src/core/keeper.ts";
 import type { Liveness } from "../../src/core/liveness.ts";
 import { SCHEMA_VERSION } from "../../src/stores/sqlite/schema.ts";
-import type { SqliteBackend } from "../../src/stores/sqlite/open.ts";
 import type { SimProcess } from "./process.ts";
 import { HEARTBEAT_MS, LEASE_MS, PROBE_MS, SWEEP_MS } from "./temper.ts";
 import type { World } from "./world.ts";
@@ -44,17 +44,18 @@ export async function openEngine(
   });
   const store = world.storeFor(process, process.main);
   const liveness = world.kernel.livenessFor(process);
-  const backend = {
+  const backend: Backend = {
     store,
     liveness,
     schemaVersion: SCHEMA_VERSION,
+    private: false,
     startKeeper: async (options: KeeperOptions, host: Omit<KeeperHost, "loopLagMs" | "kill">) => {
       await pause(clock, random.next() * KEEPER_BOOT_MS);
       return startKeeper(world, process, liveness, bus, options, host);
     },
-    checkpoint: () => ({ integrity: "NOT_CHECKED", walFrames: 0 }),
+    prepare: async () => NOTHING_CHECKED,
     removeStrays: async () => [],
-  } as unknown as SqliteBackend;
+  };
   const identity = { host: "sim", bootId: "boot-1", pid: process.pid };
   const engine = new Engine({
     backend,
@@ -64,7 +65,6 @@ export async function openEngine(
     random,
     bus,
     identity,
-    memory: false,
   });
   await store.declare([...contracts.values()].map((contract) => settingsWithDefaults(contract, SETTINGS)));
   await engine.recoverAtOpen();

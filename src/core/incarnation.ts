@@ -1,37 +1,20 @@
 // One life of a worker in this process, from lock to unlock. Start: lock, row, claim. Stop: settle or release, row to stopped,
 // unlock last, heartbeat until the very end. If the store says that the row is not live any more, this life is over and the
 // next one begins under a new id.
+import type { Backend, KeeperHandle } from "./backend.ts";
 import type { Clock, Random } from "./clock.ts";
 import type { Emitter } from "./events.ts";
 import type { KindSettings } from "./job.ts";
-import type { KeeperHost, KeeperOptions } from "./keeper.ts";
 import type { RunnableKind } from "./kind.ts";
 import { trustedUntil } from "./lease.ts";
-import type { Liveness, LivenessTimes } from "./liveness.ts";
+import type { LivenessTimes } from "./liveness.ts";
 import type { RetentionTimes } from "./retention.ts";
 import type { DraftMaker } from "./run.ts";
 import type { Concurrency } from "./slots.ts";
-import type { BeatAnswer, Store } from "./store.ts";
+import type { BeatAnswer } from "./store.ts";
 import { toStoredError } from "./errors.ts";
 import { shutDown } from "./shutdown.ts";
 import { Worker } from "./worker.ts";
-
-/** A keeper at work: in a thread, or beside the worker. */
-export interface KeeperHandle {
-  /** Beats now: an answer was lost. */
-  beat(): void;
-  /** Last accepted heartbeat (own monotonic clock), for stores whose keeper can tell without a message; null: only by `beaten`. */
-  lastBeatMono(): number | null;
-  stop(): Promise<void>;
-}
-
-/** What a store brings along beside the port. */
-export interface Backend {
-  readonly store: Store;
-  readonly liveness: Liveness;
-  readonly schemaVersion: number;
-  startKeeper(options: KeeperOptions, host: Omit<KeeperHost, "loopLagMs" | "kill">): Promise<KeeperHandle>;
-}
 
 export interface IncarnationDeps {
   readonly backend: Backend;

@@ -2,6 +2,7 @@
 // particular process, can be killed at any point and run by anybody again: the next pass goes on where this one ended.
 import type { Clock } from "./clock.ts";
 import { toStoredError } from "./errors.ts";
+import { NOTHING_CHECKED, type StoreFindings } from "./integrity.ts";
 import type { Emitter } from "./events.ts";
 import type { Death, Liveness, WorkerRow } from "./liveness.ts";
 import type { HeldJob, OverdueJob, RecoveredJob, Store } from "./store.ts";
@@ -11,14 +12,6 @@ import { backoffMs } from "./retry.ts";
 import type { Random } from "./clock.ts";
 
 export const RECOVERY_BATCH = 1_000;
-
-/** What the open found out before recovery; a pass by a worker has checked nothing. */
-export interface StoreFindings {
-  readonly integrity: string;
-  readonly walFrames: number;
-}
-
-export const NOTHING_CHECKED: StoreFindings = { integrity: "NOT_CHECKED", walFrames: 0 };
 
 export interface RecoveryDeps {
   readonly store: Store;

@@ -48,7 +48,7 @@ async function engineThatLoses(
   const settings = engineSettings({ heartbeat: SHORT });
   const contracts = new Map((jobs as { name: string }[]).map((contract) => [contract.name, contract as never]));
   const wrapped = { ...backend, store: store as typeof backend.store };
-  const engine = new Engine({ backend: wrapped, settings, contracts, clock, random, bus, identity, memory: false });
+  const engine = new Engine({ backend: wrapped, settings, contracts, clock, random, bus, identity });
   await backend.store.declare((jobs as { settings: never }[]).map((contract) => contract.settings));
   t.after(async () => {
     await engine.close();

@@ -4,7 +4,7 @@ import { Worker as Thread } from "node:worker_threads";
 import type { Clock } from "../../core/clock.ts";
 import { toStoredError } from "../../core/errors.ts";
 import type { Emitter } from "../../core/events.ts";
-import type { KeeperHandle } from "../../core/incarnation.ts";
+import type { KeeperHandle } from "../../core/backend.ts";
 import type { KeeperHost, KeeperOptions } from "../../core/keeper.ts";
 import type { DatabaseOptions } from "./database.ts";
 import { type FromKeeper, type KeeperData, newSharedTimes, sharedTimes, type ToKeeper } from "./keeper-messages.ts";

@@ -3,10 +3,9 @@
 import type { Clock, Random } from "../../core/clock.ts";
 import type { Emitter } from "../../core/events.ts";
 import { idSource } from "../../core/ids.ts";
-import type { Backend } from "../../core/incarnation.ts";
+import type { Backend } from "../../core/backend.ts";
 import { Keeper } from "../../core/keeper.ts";
 import type { Liveness } from "../../core/liveness.ts";
-import type { StoreFindings } from "../../core/recovery.ts";
 import { Bell } from "./bell.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
 import { startKeeperThread } from "./keeper.ts";
@@ -24,10 +23,6 @@ export interface OpenSqliteDeps {
 
 export interface SqliteBackend extends Backend {
   readonly store: SqliteStore;
-  /** Flushes the WAL into the file and answers how many frames it held. Truncates it only when nobody else works. */
-  checkpoint(alone: boolean): StoreFindings;
-  /** Removes locks that no row names. */
-  removeStrays(): Promise<readonly string[]>;
 }
 
 /** With `migrate: false` the file must be there and of this version. */
@@ -54,6 +49,7 @@ export async function openSqlite(
     store,
     liveness,
     schemaVersion: SCHEMA_VERSION,
+    private: memory,
     async startKeeper(keeperOptions, host) {
       if (!memory) {
         const ownLock = `${keeperOptions.worker}.lock`;
@@ -67,7 +63,7 @@ export async function openSqlite(
       keeper.start();
       return { beat: () => void keeper.beat(), lastBeatMono: () => null, stop: () => keeper.stop() };
     },
-    checkpoint(alone) {
+    async prepare(alone) {
       if (memory) return { integrity: "NOT_CHECKED", walFrames: 0 };
       const row = db.sql("PRAGMA wal_checkpoint(PASSIVE)").get() as { log: number };
       if (alone) db.sql("PRAGMA wal_checkpoint(TRUNCATE)").get();

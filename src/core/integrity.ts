@@ -1,0 +1,76 @@
+// What is known of the store's own health: the verdict of a check, what a repair did and lost, and rows that contradict each other.
+
+/** UNFINISHED: the check was ended by its limit of time, and nothing is known of the rest. It is never taken for PASSED. */
+export type Verdict = "PASSED" | "REPAIRED" | "FAILED" | "UNFINISHED" | "NOT_CHECKED";
+
+/** What an open found out about the store before recovery; a pass by a worker has checked nothing. */
+export interface StoreFindings {
+  readonly integrity: Verdict;
+  /** How many frames of the write-ahead log were flushed. */
+  readonly walFrames: number;
+  /** The check itself; null: there was none. */
+  readonly check?: IntegrityCheck | null;
+  /** What was mended; null: nothing had to be. */
+  readonly repair?: Repair | null;
+  readonly inconsistencies?: readonly Inconsistency[];
+}
+
+export const NOTHING_CHECKED: StoreFindings = { integrity: "NOT_CHECKED", walFrames: 0 };
+
+/** quick: the structure of every page. full: also that indexes agree with their tables. */
+export type CheckDepth = "quick" | "full";
+
+export interface IntegrityCheck {
+  readonly verdict: "PASSED" | "FAILED" | "UNFINISHED";
+  readonly depth: CheckDepth;
+  /** At most 100. */
+  readonly findings: readonly string[];
+  readonly tookMs: number;
+}
+
+/** What one attempt to mend came to. */
+export interface RepairStep {
+  readonly step: "reindex" | "vacuum" | "salvage";
+  readonly ok: boolean;
+  readonly detail: string;
+}
+
+export interface Repair {
+  readonly steps: readonly RepairStep[];
+  /** True if a full check after it found nothing. */
+  readonly sound: boolean;
+  /** What is still wrong. */
+  readonly findings: readonly string[];
+  /** What salvage brought over; null: it was not needed, or not allowed. */
+  readonly salvage: Salvage | null;
+}
+
+export interface Salvage {
+  /** Where the damaged file is kept. */
+  readonly keptAs: string;
+  /** The newest change that survived, in ms of the store's clock; null: none did. */
+  readonly recoveryPointAt: number | null;
+  /** Rows brought over and rows known to be lost, by table; `lost` null: not countable. */
+  readonly tables: readonly { readonly table: string; readonly rows: number; readonly lost: number | null }[];
+  /** Ids of jobs of which only a part survived: an input, a step or their history is missing. */
+  readonly partial: readonly string[];
+  /** Ids of jobs whose row is lost although something else still names them. */
+  readonly lost: readonly string[];
+}
+
+/** Rows that contradict each other. */
+export interface Inconsistency {
+  readonly what:
+    | "running-without-owner"
+    | "gone-worker-holds-jobs"
+    | "orphan-steps"
+    | "orphan-history"
+    | "orphan-logs"
+    | "counter-disagrees"
+    | "lock-without-worker";
+  /** One sentence for people. */
+  readonly detail: string;
+  /** What it is about: ids of jobs, workers, kinds or locks; at most 20. */
+  readonly names: readonly string[];
+  readonly count: number;
+}
