@@ -125,6 +125,11 @@ export class DirectSession {
     if (!open.pooled) await this.query(`LISTEN "${channel}"`);
   }
 
+  unlisten(channel: string): void {
+    if (!this.#channels.delete(channel)) return;
+    if (this.#open && !this.#open.pooled) void this.query(`UNLISTEN "${channel}"`).catch(() => {});
+  }
+
   /** Calls `listener` whenever the connection is there again after it was lost. */
   onReturn(listener: () => void): () => void {
     this.#returned.add(listener);

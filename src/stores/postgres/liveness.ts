@@ -12,8 +12,10 @@ export interface LivenessDeps {
   readonly schema: string;
   readonly clock: Clock;
   readonly random: Random;
-  /** Told with each look what the server's clock says, in ms. */
-  readonly onServerNow?: (now: number) => void;
+  /** The worker of this process, whose lock another part of it holds. */
+  readonly ownWorker?: string;
+  /** Told with each look what the server's clock says, in ms, and when it was asked (monotonic). */
+  readonly onServerNow?: (now: number, sentAtMono: number) => void;
   /** Told when watchers begin to hold back: why, and for how long. */
   readonly onHold?: (why: string, holdMs: number) => void;
 }
@@ -56,6 +58,7 @@ export class AdvisoryLiveness implements Liveness {
 
   constructor(deps: LivenessDeps) {
     this.#deps = deps;
+    if (deps.ownWorker !== undefined) this.#own.add(String(lockKey(deps.schema, deps.ownWorker)));
     this.#lookoutKey = lockKey(deps.schema, "the lookout of all workers");
   }
 
@@ -94,16 +97,24 @@ export class AdvisoryLiveness implements Liveness {
     });
   }
 
-  /** Ends what still speaks for a worker that is over: the session of a frozen process or of a lost host. Needs the same role. */
-  async clean({ lock }: WorkerRow): Promise<boolean> {
+  /**
+   * Ends every session of a worker that is taken for dead although it still holds its lock: a frozen process or a lost host may
+   * be in the middle of a transaction, and its row locks would stop the recovery. Needs the same role; without it, that waits.
+   */
+  async evict({ lock }: WorkerRow): Promise<boolean> {
     if (lock.name === null || this.#own.has(lock.name)) return false;
     try {
-      const ended = await this.#deps.session.query<{ ended: boolean }>(END_HOLDER, [lock.name]);
+      const ended = await this.#deps.session.query<{ ended: boolean }>(EVICT, [lock.name]);
       return ended.some((row) => row.ended);
     } catch (thrown) {
       if ((thrown as { code?: unknown }).code === "42501") return false;
       throw thrown;
     }
+  }
+
+  /** Nothing outlives a session, but a session that still speaks for the dead. */
+  clean(worker: WorkerRow): Promise<boolean> {
+    return this.evict(worker);
   }
 
   /** How much longer nobody is called dead because the store was away a moment ago, in ms; 0: not at all. */
@@ -168,11 +179,12 @@ export class AdvisoryLiveness implements Liveness {
   }
 
   async #look(names: readonly string[]): Promise<Look> {
-    const { session, onServerNow } = this.#deps;
+    const { session, onServerNow, clock } = this.#deps;
+    const sentAtMono = clock.mono();
     type Row = { pid: number; run: string; up_ms: number; now_ms: number; held: string[] };
     const [row] = await session.query<Row>(LOOK, [names]);
     const { pid, run, up_ms: upMs, now_ms: now, held } = row!;
-    onServerNow?.(now);
+    onServerNow?.(now, sentAtMono);
     const look = { era: `${pid} ${run}`, run, upMs, held: new Set(held) };
     this.#noteEra(look);
     return look;
@@ -209,5 +221,10 @@ const LOOK = `SELECT pg_backend_pid() AS pid, ${RUN}::text AS run,
   (extract(epoch FROM clock_timestamp() - ${RUN}) * 1000)::float8 AS up_ms,
   (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now_ms,
   ARRAY(SELECT DISTINCT ${KEY}::text FROM pg_locks l WHERE ${ADVISORY} AND ${KEY} = ANY($1::bigint[])) AS held`;
-const END_HOLDER = `SELECT pg_terminate_backend(l.pid) AS ended FROM pg_locks l
-  WHERE ${ADVISORY} AND ${KEY} = $1::bigint AND l.pid <> pg_backend_pid()`;
+// All connections of one process carry the same name, and no other process has it.
+const EVICT = `WITH holder AS (
+    SELECT l.pid, a.application_name AS name FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+    WHERE ${ADVISORY} AND ${KEY} = $1::bigint)
+  SELECT pg_terminate_backend(a.pid) AS ended FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND (
+    a.pid IN (SELECT pid FROM holder) OR
+    (a.application_name ~ '^outlive-[0-9a-f]{12}$' AND a.application_name IN (SELECT name FROM holder)))`;
