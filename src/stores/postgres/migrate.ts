@@ -7,6 +7,8 @@ import { quotedSchema } from "./schema.ts";
 /** One step of the schema. Both texts name everything with its schema, which comes checked and quoted. */
 export interface Migration {
   readonly name: string;
+  /** What its `down` takes away, in words. */
+  readonly drops: string;
   readonly up: (schema: string) => string;
   readonly down: (schema: string) => string;
 }
