@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import type { TestContext } from "node:test";
 import pg from "pg";
-import { JOB_STATES } from "../../src/core/job.ts";
+import { JOB_STATES, type KindSettings } from "../../src/core/job.ts";
 import { freshSchema } from "../support/postgres.ts";
 
 export const MINUTE = 60_000;
@@ -16,6 +16,8 @@ export interface Scene {
   sql<Row = Record<string, never>>(text: string, values?: unknown[]): Promise<Row[]>;
   /** What psql prints, without headers and with | between columns. */
   psql(text: string): Promise<string>;
+  /** Writes the settings of kinds as a worker does at its start. */
+  declare(kinds: readonly Settled[]): Promise<void>;
   /** Moves the clock of the store. */
   pass(ms: number): Promise<void>;
   worker(id: string, options?: { readonly leaseMs?: number }): Promise<void>;
@@ -26,6 +28,11 @@ export interface Scene {
   job(id: string): Promise<JobRow>;
   /** Another session, ended with the test. */
   session(): Promise<{ sql<Row>(text: string, values?: unknown[]): Promise<Row[]>; end(): Promise<void> }>;
+}
+
+/** A contract. */
+export interface Settled {
+  readonly settings: KindSettings;
 }
 
 export interface JobRow {
@@ -66,6 +73,15 @@ export async function scene(t: TestContext): Promise<Scene> {
     sql,
     session,
     psql: (text) => psql(url, named(text)),
+    async declare(kinds) {
+      for (const { settings } of kinds) {
+        const { name, timeoutMs, graceMs, limits, onCrash } = settings;
+        await sql(
+          `INSERT INTO outlive.kinds (name, timeout_ms, grace_ms, max_errors, max_timeouts, max_crashes, on_crash) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+          [name, timeoutMs, graceMs, limits.errors, limits.timeouts, limits.crashes, onCrash],
+        );
+      }
+    },
     pass: async (ms) => void (await sql("UPDATE outlive.test_clock SET now = now + $1", [ms])),
     async worker(id, { leaseMs = 30_000 } = {}) {
       await sql(

@@ -18,7 +18,7 @@ export function tick(schema: string): string {
     held boolean NOT NULL,       -- it took nothing: the server, or whoever calls, had been away
     reclaimed integer NOT NULL,
     caller text NOT NULL,        -- application_name and role
-    server_start timestamptz NOT NULL,
+    server_run timestamptz NOT NULL,
     error text
   );
 
@@ -28,6 +28,8 @@ export function tick(schema: string): string {
     last ${schema}.ticks;
     now bigint := ${schema}.now_ms();
     gap bigint;
+    -- After the crash of one of its processes the server starts all others anew, and only the statistics show it.
+    run timestamptz := greatest(pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_archiver));
     hold boolean;
     taken integer := 0;
     fault text;
@@ -35,7 +37,7 @@ export function tick(schema: string): string {
     SELECT * INTO last FROM ${schema}.ticks;
     gap := now - last.at;
     hold := last.at IS NOT NULL AND NOT last.held
-      AND (last.server_start <> pg_postmaster_start_time() OR gap > 2 * greatest(coalesce(last.gap_ms, 0), ${TICK_SECONDS * 1_000}) + 1000);
+      AND (last.server_run <> run OR gap > 2 * greatest(coalesce(last.gap_ms, 0), ${TICK_SECONDS * 1_000}) + 1000);
     BEGIN
       IF NOT hold THEN SELECT count(*) INTO taken FROM ${schema}.reclaim_stale_jobs(batch); END IF;
     EXCEPTION WHEN query_canceled OR OTHERS THEN
@@ -43,10 +45,10 @@ export function tick(schema: string): string {
       RAISE WARNING 'outlive: nothing was reclaimed in this tick: %', fault;
     END;
     BEGIN
-      INSERT INTO ${schema}.ticks AS t (at, gap_ms, held, reclaimed, caller, server_start, error)
-      VALUES (now, gap, hold, taken, concat_ws(' as ', nullif(current_setting('application_name'), ''), session_user), pg_postmaster_start_time(), fault)
+      INSERT INTO ${schema}.ticks AS t (at, gap_ms, held, reclaimed, caller, server_run, error)
+      VALUES (now, gap, hold, taken, concat_ws(' as ', nullif(current_setting('application_name'), ''), session_user), run, fault)
       ON CONFLICT (one) DO UPDATE SET at = excluded.at, gap_ms = excluded.gap_ms, held = excluded.held, reclaimed = excluded.reclaimed,
-        caller = excluded.caller, server_start = excluded.server_start, error = excluded.error;
+        caller = excluded.caller, server_run = excluded.server_run, error = excluded.error;
     EXCEPTION WHEN query_canceled OR OTHERS THEN
       RAISE WARNING 'outlive: this tick is not recorded: %', SQLERRM;
     END;
