@@ -44,7 +44,7 @@ if (import.meta.main) {
   runTsa.handle((_, run) => alive(run, () => run.step("timestamp", () => work(1_000))));
   submitAnchorPolygon.handle((_, run) => alive(run, () => run.step("submit", () => work(1_000))));
   submitAnchorBitcoin.handle((_, run) => alive(run, () => run.step("submit", () => work(1_000))));
-  buildArtifact.handle(async (_, run) => void (await run.step("build", () => work(500))));
+  buildArtifact.handle((_, run) => alive(run, () => run.step("build", () => work(500))));
 
   await using engine = await open(process.env["DATABASE_URL"] ?? "sqlite:./executor.db", { jobs: executorJobs });
   const stop = new AbortController();

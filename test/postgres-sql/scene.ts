@@ -50,13 +50,16 @@ export interface JobRow {
 
 /** Starts at a fixed instant, and time passes only by `pass`. */
 export async function scene(t: TestContext): Promise<Scene> {
+  // Before the schema is dropped: a session in a transaction would keep it.
+  const sessions: pg.Client[] = [];
+  t.after(() => Promise.all(sessions.map((client) => client.end())));
   const { url, schema } = await freshSchema(t);
   const named = (text: string): string => text.replaceAll("outlive.", `${schema}.`);
   const session = async () => {
     const client = new pg.Client({ connectionString: url });
     client.on("error", () => {});
     await client.connect();
-    t.after(() => client.end());
+    sessions.push(client);
     const sql = async <Row>(text: string, values?: unknown[]) =>
       (await client.query(named(text), values)).rows as Row[];
     return { sql, end: () => client.end() };
