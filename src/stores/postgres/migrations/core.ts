@@ -10,6 +10,16 @@ export const core: Migration = {
   CREATE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE
     AS $$ SELECT floor(date_part('epoch', clock_timestamp()) * 1000)::bigint $$;
 
+  -- Workers raise the epoch; the number of the schema is the owner's.
+  CREATE FUNCTION ${schema}.guard_meta() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+  BEGIN
+    IF coalesce(OLD.key, NEW.key) <> 'epoch' AND NOT pg_has_role((SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'MEMBER') THEN
+      RAISE EXCEPTION 'only the owner may change "%" of %', coalesce(OLD.key, NEW.key), TG_RELID::regclass USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    RETURN coalesce(NEW, OLD);
+  END $$;
+  CREATE TRIGGER guard BEFORE INSERT OR UPDATE OR DELETE ON ${schema}.meta FOR EACH ROW EXECUTE FUNCTION ${schema}.guard_meta();
+
   CREATE TABLE ${schema}.kinds (
     id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text COLLATE "C" NOT NULL UNIQUE,
@@ -193,6 +203,8 @@ export const core: Migration = {
   ]
     .map((table) => `${schema}.${table}`)
     .join(", ")};
+  DROP TRIGGER guard ON ${schema}.meta;
+  DROP FUNCTION ${schema}.guard_meta();
   DROP FUNCTION ${schema}.now_ms();
   `,
 };

@@ -14,8 +14,9 @@ export function upText(name: string, number: number): string {
   const schema = quotedSchema(name);
   const start = `
   CREATE SCHEMA IF NOT EXISTS ${schema};
+  ${asOwner(name)}
   CREATE TABLE IF NOT EXISTS ${schema}.meta (key text PRIMARY KEY, value bigint NOT NULL);`;
-  return `${number === 1 ? start : ""}
+  return `${number === 1 ? start : asOwner(name)}
   ${expect(schema, name, number - 1)}
   ${MIGRATIONS[number - 1]!.up(schema).trim()}
   -- The schema may be opened to roles that may not call everything.
@@ -34,7 +35,8 @@ export function downText(name: string, number: number): string {
       : `DROP TABLE ${schema}.meta;
   -- What is not ours stays, and with it the schema.
   DO $$ BEGIN DROP SCHEMA ${schema}; EXCEPTION WHEN dependent_objects_still_exist THEN NULL; END $$;`;
-  return `${expect(schema, name, number)}
+  return `${asOwner(name)}
+  ${expect(schema, name, number)}
   ${MIGRATIONS[number - 1]!.down(schema).trim()}
   ${version}`;
 }
@@ -63,6 +65,13 @@ SELECT cron.schedule('${name}-tick-log', '17 3 * * *', $$DELETE FROM cron.job_ru
   WHERE j.jobid = d.jobid AND j.jobname = '${name}-tick' AND d.end_time < now() - interval '1 day'$$);
 -- To end it:  SELECT cron.unschedule('${name}-tick');  SELECT cron.unschedule('${name}-tick-log');
 `;
+}
+
+/** What is made belongs to the schema's owner, whichever of its members makes it. Until the end of the transaction. */
+function asOwner(name: string): string {
+  return `DO $$ DECLARE owner name := (SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = '${name}'); BEGIN
+    IF pg_has_role(owner, 'MEMBER') THEN PERFORM set_config('role', trim('"' FROM owner), true); END IF;
+  END $$;`;
 }
 
 function expect(schema: string, name: string, version: number): string {
