@@ -22,6 +22,8 @@ export interface MigrationSession {
 export interface MigrationInfo {
   readonly number: number;
   readonly name: string;
+  /** What its `down` takes away. */
+  readonly drops: string;
   /** In ms of the server's clock; null: it is not there. */
   readonly appliedAt: number | null;
   readonly applied: boolean;
@@ -86,6 +88,7 @@ export async function listMigrations(session: MigrationSession, name: string): P
   return MIGRATIONS.map((migration, i) => ({
     number: i + 1,
     name: migration.name,
+    drops: migration.drops,
     applied: i < version,
     appliedAt: at.get(`migration ${i + 1}`) ?? null,
   }));

@@ -13,7 +13,7 @@ export function roleName(schema: string, role: Role): string {
 }
 
 /** What a worker writes. `meta` holds the epoch, which an open raises; `ticks` belong to cron. */
-const WRITTEN = [
+export const WRITTEN = [
   "kinds",
   "kind_deltas",
   "jobs",
