@@ -25,10 +25,7 @@ export const register: Register = (program, run) => {
     .option("--to <number>", "take back everything above this migration; 0 drops all jobs", step)
     .option("--force", "although there are unfinished jobs")
     .action(run((context, command) => down(context, command.opts<{ to?: number; force?: boolean }>())));
-  migrate
-    .command("list")
-    .description("all migrations, and when each was made")
-    .action(run(list));
+  migrate.command("list").description("all migrations, and when each was made").action(run(list));
   migrate
     .command("print")
     .description("the SQL, for psql or for reading; asks no server")
@@ -80,7 +77,11 @@ async function list({ terminal, config }: Context): Promise<void> {
       all.map(({ number, name, applied, appliedAt }) => [
         number,
         name,
-        appliedAt !== null ? stamp(appliedAt) : applied ? "yes" : { text: "not yet: outlive migrate up", ink: "yellow" },
+        appliedAt !== null
+          ? stamp(appliedAt)
+          : applied
+            ? "yes"
+            : { text: "not yet: outlive migrate up", ink: "yellow" },
       ]),
     ).join("\n"),
   );

@@ -34,7 +34,7 @@ const PARTS: readonly (readonly [about: string, part: Part])[] = [
   ["schema", schema],
   ["rights", rights],
   ["vacuum", vacuum],
-  ["transactions", transactions],
+  ["transactions", (session) => transactions(session)],
   ["tick", ticks],
   ["overdue jobs", overdue],
   ["reclaims", reclaims],
@@ -96,9 +96,7 @@ async function schema(session: Session): Promise<Finding[]> {
   if (missing.length === 0) return [ok(`All ${version} migrations are there.`)];
   const names = missing.map(({ name }) => name).join(", ");
   return [
-    warning(
-      `Not there: ${names}. Workers do without; SQL recovery, cron and views do not. Run: outlive migrate up`,
-    ),
+    warning(`Not there: ${names}. Workers do without; SQL recovery, cron and views do not. Run: outlive migrate up`),
   ];
 }
 
@@ -138,7 +136,8 @@ async function vacuum(session: Session): Promise<Finding[]> {
 
 const LONG_MS = 300_000;
 
-async function transactions(session: Session): Promise<Finding[]> {
+/** `longMs`: from when on one is told about. */
+export async function transactions(session: Session, longMs = LONG_MS): Promise<Finding[]> {
   const rows = await session.rows<{ who: string; ms: number; xids: number | null }>(
     `SELECT concat_ws(' ', 'process', pid, nullif(application_name, ''), '(' || state || ')') AS who,
        (extract(epoch FROM clock_timestamp() - xact_start) * 1000)::bigint AS ms, age(backend_xmin) AS xids
@@ -147,7 +146,7 @@ async function transactions(session: Session): Promise<Finding[]> {
      UNION ALL SELECT 'replication slot ' || slot_name, NULL, age(xmin) FROM pg_replication_slots WHERE xmin IS NOT NULL
      ORDER BY ms DESC NULLS LAST LIMIT 5`,
   );
-  const long = rows.filter(({ ms }) => ms !== null && ms > LONG_MS);
+  const long = rows.filter(({ ms }) => ms !== null && ms > longMs);
   const oldest = Math.max(0, ...rows.map(({ xids }) => xids ?? 0));
   if (long.length === 0) return [ok(`No long transaction; the oldest xmin is ${oldest} transactions old.`)];
   return long.map(({ who, ms, xids }) =>
@@ -171,11 +170,15 @@ async function ticks(session: Session): Promise<Finding[]> {
   if (!last)
     return [
       ...found,
-      ok("Nobody calls outlive.tick(): if all workers die at once, the next one that starts recovers. See: outlive migrate print --pg-cron"),
+      ok(
+        "Nobody calls outlive.tick(): if all workers die at once, the next one that starts recovers. See: outlive migrate print --pg-cron",
+      ),
     ];
   const { ms, caller, error: fault } = last;
-  if (fault !== null) found.push(warning(`The last tick, ${humanMs(ms)} ago by ${caller}, reclaimed nothing: ${fault}.`));
-  else if (ms > LATE_MS) found.push(warning(`The last tick was ${humanMs(ms)} ago, by ${caller}: cron does not call it any more.`));
+  if (fault !== null)
+    found.push(warning(`The last tick, ${humanMs(ms)} ago by ${caller}, reclaimed nothing: ${fault}.`));
+  else if (ms > LATE_MS)
+    found.push(warning(`The last tick was ${humanMs(ms)} ago, by ${caller}: cron does not call it any more.`));
   else found.push(ok(`The last tick was ${humanMs(ms)} ago, by ${caller}.`));
   return found;
 }
@@ -185,7 +188,8 @@ async function schedule(session: Session): Promise<Finding[]> {
   const rows = await session.rows<{ schedule: string; active: boolean }>(
     `SELECT schedule, active FROM cron.job WHERE replace(command, '"', '') LIKE '%' || replace('outlive.', '"', '') || 'tick(%'`,
   );
-  if (rows.length === 0) return [warning("pg_cron is here and does not call tick(). See: outlive migrate print --pg-cron")];
+  if (rows.length === 0)
+    return [warning("pg_cron is here and does not call tick(). See: outlive migrate print --pg-cron")];
   return rows.map((row) =>
     row.active
       ? ok(`pg_cron calls tick(): ${row.schedule}.`)
