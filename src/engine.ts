@@ -58,7 +58,7 @@ export class Engine extends Client {
 
   /** Use `open`. */
   constructor(wiring: Wiring) {
-    super(wiring.backend.store, wiring.contracts, () => wiring.backend.store.close());
+    super(wiring.backend.store, wiring.contracts, () => wiring.backend.close());
     this.#wiring = wiring;
     this.#recoveries = new Recoveries(wiring);
   }
@@ -218,7 +218,11 @@ export class Engine extends Client {
     assertKey(id, "The job's id");
     const { backend, clock } = this.#wiring;
     const deps = { store: backend.store, deaths: () => this.deaths(), now: () => clock.now() };
-    return explain({ ...deps, pause: (ms) => pause(clock, ms) }, id);
+    const returning = async (worker: WorkerRow): Promise<number> => {
+      const { liveness } = backend;
+      return liveness.holdMs && (await liveness.probe(worker)) === "unknown" ? liveness.holdMs() : 0;
+    };
+    return explain({ ...deps, returning, pause: (ms) => pause(clock, ms) }, id);
   }
 
   /** How the store is, without what is in it. */

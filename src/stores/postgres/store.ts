@@ -54,6 +54,8 @@ export interface PostgresStoreDeps {
   readonly connection: Connection;
   readonly clock: Clock;
   readonly newId: () => string;
+  /** How workers are woken. Default: a bell that listens on a session of its own. */
+  readonly bell?: Bell;
 }
 
 const UNIQUE_VIOLATION = "23505";
@@ -73,12 +75,12 @@ export class PostgresStore implements Store<PostgresTransaction> {
   readonly #local = new Set<() => void>();
   #closed = false;
 
-  constructor({ connection, clock, newId }: PostgresStoreDeps) {
+  constructor({ connection, clock, newId, bell }: PostgresStoreDeps) {
     this.#connection = connection;
     const shared = { connection, kinds: this.#kinds, workers: this.#workers, settling: this.#settling };
     this.#enqueuing = new Enqueuing(connection, this.#kinds, clock);
     this.#turns = new Turns(shared);
-    this.#bell = new Bell(connection, clock);
+    this.#bell = bell ?? new Bell(connection, clock);
     this.#commit = { ...shared, clock, newId };
   }
 
