@@ -11,7 +11,7 @@ import { assertKey, idSource } from "./core/ids.ts";
 import type { Enqueued, JobState } from "./core/job.ts";
 import { type EnqueueOptions, makeDraft } from "./core/enqueue.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
-import type { KindCounts, LockHolder, StoreHealth } from "./core/store.ts";
+import type { Finding, KindCounts, LockHolder, StoreHealth } from "./core/store.ts";
 import type { ProcessIdentity } from "./platform/identity.ts";
 import { stateAfter } from "./operator-answer.ts";
 import { Recoveries } from "./recoveries.ts";
@@ -228,6 +228,11 @@ export class Engine extends Client {
   /** How the store is, without what is in it. */
   storeHealth(): Promise<StoreHealth> {
     return this.store.health();
+  }
+
+  /** What an operator should know of the server behind the store: its settings, our rights, what is overdue. Nothing for SQLite. */
+  async advice(): Promise<readonly Finding[]> {
+    return (await this.store.advice?.()) ?? [];
   }
 
   /** Reads the whole store and answers what is wrong with it; none: it is sound. May take long: call it where nothing else waits. */

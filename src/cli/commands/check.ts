@@ -81,7 +81,11 @@ async function store(url: string, options: object, depth: "open" | "integrity" |
     const { store: detail, workers } = await engine.health();
     const live = workers.filter(({ state }) => state === "live").length;
     const opens = `${url} opens: ${detail["bytes"]} bytes, ${detail["durability"]} durability, ${live} live worker(s).`;
-    return [{ level: "ok", text: opens }, ...(depth === "open" ? [] : await integrityOf(engine, depth === "repair"))];
+    return [
+      { level: "ok", text: opens },
+      ...(await engine.advice()),
+      ...(depth === "open" ? [] : await integrityOf(engine, depth === "repair")),
+    ];
   } catch (thrown) {
     if (!(thrown instanceof OutliveError)) throw thrown;
     const fresh = thrown.code === "STORE_UNUSABLE" && thrown.message.startsWith("There is no file");

@@ -10,6 +10,7 @@ import type {
   AttemptWrite,
   Beat,
   BeatAnswer,
+  Finding,
   HeldJob,
   JobFilter,
   KindCounts,
@@ -30,6 +31,7 @@ import type {
   WriteAnswer,
 } from "../../core/store.ts";
 import type { Change } from "../../core/transitions.ts";
+import { advice } from "./advice.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
 import { Bell } from "./bell.ts";
 import { type CommitDeps, commitJob, transact } from "./commit.ts";
@@ -252,6 +254,10 @@ export class PostgresStore implements Store<PostgresTransaction> {
 
   latestRecovery(): Promise<readonly Incident[]> {
     return this.#do("reading the latest recovery", () => latestRecovery(this.#connection));
+  }
+
+  advice(): Promise<readonly Finding[]> {
+    return this.#do("asking what an operator should know", () => advice(this.#connection, null));
   }
 
   health(): Promise<StoreHealth> {
