@@ -69,7 +69,9 @@ test("a worker is killed, nobody is left, and one SELECT of psql puts its jobs b
     "its lease is over",
   );
   assert.equal(
-    await ask(`SELECT job_id, kind, worker = '${worker}', decision, attempts FROM outlive.reclaim_stale_jobs() ORDER BY 1`),
+    await ask(
+      `SELECT job_id, kind, worker = '${worker}', decision, attempts FROM outlive.reclaim_stale_jobs() ORDER BY 1`,
+    ),
     "a|run_tsa|t|retry|1\nb|submit_anchor_bitcoin|t|retry|1",
   );
   assert.equal(await ask(`SELECT outlive.job_heartbeat('${id}', '${worker}', ${fence})`), "f");
@@ -106,14 +108,16 @@ test("a worker's role runs the engine: enqueue, work, steps, a failure, a retry,
   const as = new URL(url);
   as.username = login;
   let failures = 0;
-  const mail = job<{ to: string }>("mail", { retry: { backoff: { base: "10ms", max: "10ms" } } }).handle(async (input, run) => {
-    await run.step("render", () => input.to);
-    await run.log("rendered");
-    await run.progress({ half: true });
-    await run.heartbeat();
-    if (failures++ === 0) throw new Error("not yet");
-    return "sent";
-  });
+  const mail = job<{ to: string }>("mail", { retry: { backoff: { base: "10ms", max: "10ms" } } }).handle(
+    async (input, run) => {
+      await run.step("render", () => input.to);
+      await run.log("rendered");
+      await run.progress({ half: true });
+      await run.heartbeat();
+      if (failures++ === 0) throw new Error("not yet");
+      return "sent";
+    },
+  );
   const app = await engine({ jobs: [mail], poll: "100ms" }, as.href);
   const { id } = await app.enqueue(mail, { to: "a" }, { delay: "10ms" });
   const worker = await app.start({ concurrency: 2 });
@@ -123,7 +127,10 @@ test("a worker's role runs the engine: enqueue, work, steps, a failure, a retry,
   await app.resume("mail");
   await app.recover();
   await worker.stop();
-  const refused = await cli(t, ["migrate", "down", "--force"], { store: as.href, env: { OUTLIVE_POSTGRES_SCHEMA: schema } });
+  const refused = await cli(t, ["migrate", "down", "--force"], {
+    store: as.href,
+    env: { OUTLIVE_POSTGRES_SCHEMA: schema },
+  });
   assert.equal(refused.code, 1);
   assert.match(refused.stderr, /must be owner|permission denied/);
 });
@@ -134,7 +141,14 @@ test("check reads the server: version, durability, rights, ticks and what is ove
   const secret = new URL(url);
   secret.password = "swordfish";
   const { stdout } = await cli(t, ["check"], { store: secret.href, env: { OUTLIVE_POSTGRES_SCHEMA: schema } });
-  for (const said of [/PostgreSQL \d+/, /All 3 migrations/, /a direct connection/i, /This role may do all/, /The last tick was/, /No job is overdue/])
+  for (const said of [
+    /PostgreSQL \d+/,
+    /All 3 migrations/,
+    /a direct connection/i,
+    /This role may do all/,
+    /The last tick was/,
+    /No job is overdue/,
+  ])
     assert.match(stdout, said);
   assert.doesNotMatch(stdout, /swordfish/);
 });
