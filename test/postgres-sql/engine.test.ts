@@ -1,15 +1,16 @@
 // SQL and the engine on the same tables: a worker's process is killed and psql alone puts its work back; what SQL wrote is read by
 // the engine, and what SQL enqueues is run by it; a worker's role has all the rights that the engine needs.
 import assert from "node:assert/strict";
-import { fork } from "node:child_process";
+import { fork, spawn } from "node:child_process";
 import { once } from "node:events";
 import { type TestContext, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { runTsa, submitAnchorBitcoin } from "../../examples/executor-jobs.ts";
 import { type Engine, type EngineOptions, job, open } from "../../src/index.ts";
+import { migrate } from "../../src/stores/postgres/migrate.ts";
 import { roleName, rolesText } from "../../src/stores/postgres/roles.ts";
 import { cli } from "../support/cli.ts";
-import { freshSchema, withClient } from "../support/postgres.ts";
+import { freshDatabase, freshSchema, withClient } from "../support/postgres.ts";
 import { untilState, untilTrue } from "../support/processes.ts";
 import { psql } from "./scene.ts";
 
@@ -28,13 +29,13 @@ async function place(t: TestContext) {
     url,
     schema,
     ask,
-    async engine(options: EngineOptions, address = url): Promise<Engine> {
+    engine: async (options: EngineOptions, address = url): Promise<Engine> => {
       const engine = await open(address, { logger: false, ...options, postgres: { schema } });
       engines.push(engine);
       return engine;
     },
     /** A worker process; `until` resolves with the next thing of that sort that it says. */
-    holder() {
+    holder: () => {
       const file = fileURLToPath(new URL("./holder.ts", import.meta.url));
       const child = fork(file, [url, schema], { execArgv: ["--disable-warning=ExperimentalWarning"] });
       children.push(child);
@@ -91,7 +92,7 @@ test("a worker is killed, nobody is left, and one SELECT of psql puts its jobs b
   await untilState(later, "b", "succeeded");
   const story = await later.get("a");
   assert.equal(story!.result, "begun", "the step of the killed attempt was kept");
-  assert.match(story!.history.map(({ reason }) => reason).join("\n"), /^RECLAIMED_TTL: Exceeded TTL \(3 s\)/);
+  assert.match(story!.history.map(({ reason }) => reason).join("\n"), /^RECLAIMED_TTL: Exceeded TTL \(8 s\)/m);
 });
 
 test("a worker's role runs the engine: enqueue, work, steps, a failure, a retry, recovery; and it can't migrate", async (t) => {
@@ -133,6 +134,31 @@ test("a worker's role runs the engine: enqueue, work, steps, a failure, a retry,
   });
   assert.equal(refused.code, 1);
   assert.match(refused.stderr, /must be owner|permission denied/);
+});
+
+test("the executor's example works on what psql enqueued, and what follows from it", async (t) => {
+  const url = await freshDatabase(t);
+  await withClient(url, (client) => migrate(client, "outlive"));
+  const file = fileURLToPath(new URL("../../examples/executor-jobs.ts", import.meta.url));
+  const child = spawn(process.execPath, ["--disable-warning=ExperimentalWarning", file], {
+    env: { ...process.env, DATABASE_URL: url },
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  t.after(() => child.kill("SIGKILL"));
+  await once(child.stdout, "data");
+  await psql(url, "SELECT outlive.enqueue('protect_document_v2', '{\"documentId\": \"d1\"}')");
+  await untilTrue(
+    () =>
+      psql(
+        url,
+        "SELECT string_agg(k.name || ' ' || j.state, ', ' ORDER BY j.seq) FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind",
+      ),
+    (said) => said === "protect_document_v2 2, document.protected 2, run_tsa 2, build_artifact 2",
+    "all four have succeeded",
+  );
+  child.kill("SIGTERM");
+  assert.deepEqual(await once(child, "exit"), [0, null]);
+  assert.equal(await psql(url, "SELECT DISTINCT state FROM outlive.workers"), "stopped");
 });
 
 test("check reads the server: version, durability, rights, ticks and what is overdue", async (t) => {

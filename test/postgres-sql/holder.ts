@@ -13,7 +13,7 @@ for (const kind of executorJobs) {
 const engine = await open(url!, {
   jobs: executorJobs,
   logger: false,
-  heartbeat: { interval: "500ms", lease: "3s" },
+  heartbeat: { interval: "500ms", lease: "8s" },
   postgres: { schema: schema! },
 });
 const worker = await engine.start({ concurrency: 5 });

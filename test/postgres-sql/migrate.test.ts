@@ -121,7 +121,10 @@ test("several processes that migrate at once make each step once", async (t) => 
     all.map(({ code }) => code),
     [0, 0, 0],
   );
-  assert.deepEqual(all.flatMap(({ value }) => (value as { applied: number[] }).applied).sort(), [1, 2, 3]);
+  assert.deepEqual(
+    all.flatMap(({ value }) => (value as { applied: number[] }).applied).sort((a, b) => a - b),
+    [1, 2, 3],
+  );
 });
 
 test("a table that somebody holds makes a migration give up with a sentence, and nothing has changed", async (t) => {

@@ -13,22 +13,24 @@ export interface Scene {
   readonly url: string;
   readonly schema: string;
   /** Statements name everything as `outlive.x`; it is replaced by the name of this test's schema. */
-  sql<Row = Record<string, never>>(text: string, values?: unknown[]): Promise<Row[]>;
+  readonly sql: Ask;
   /** What psql prints, without headers and with | between columns. */
-  psql(text: string): Promise<string>;
+  readonly psql: (text: string) => Promise<string>;
   /** Writes the settings of kinds as a worker does at its start. */
-  declare(kinds: readonly Settled[]): Promise<void>;
+  readonly declare: (kinds: readonly Settled[]) => Promise<void>;
   /** Moves the clock of the store. */
-  pass(ms: number): Promise<void>;
-  worker(id: string, options?: { readonly leaseMs?: number }): Promise<void>;
+  readonly pass: (ms: number) => Promise<void>;
+  readonly worker: (id: string, options?: { readonly leaseMs?: number }) => Promise<void>;
   /** The heartbeat of a worker. */
-  beat(id: string): Promise<void>;
+  readonly beat: (id: string) => Promise<void>;
   /** Claims as a worker does: owner, fence, start and deadline in one statement. Answers the fence. */
-  claim(worker: string, job: string): Promise<number>;
-  job(id: string): Promise<JobRow>;
+  readonly claim: (worker: string, job: string) => Promise<number>;
+  readonly job: (id: string) => Promise<JobRow>;
   /** Another session, ended with the test. */
-  session(): Promise<{ sql<Row>(text: string, values?: unknown[]): Promise<Row[]>; end(): Promise<void> }>;
+  readonly session: () => Promise<{ readonly sql: Ask }>;
 }
+
+export type Ask = <Row = Record<string, never>>(text: string, values?: unknown[]) => Promise<Row[]>;
 
 /** A contract. */
 export interface Settled {
@@ -62,7 +64,7 @@ export async function scene(t: TestContext): Promise<Scene> {
     sessions.push(client);
     const sql = async <Row>(text: string, values?: unknown[]) =>
       (await client.query(named(text), values)).rows as Row[];
-    return { sql, end: () => client.end() };
+    return { sql };
   };
   const { sql } = await session();
   await sql("CREATE TABLE outlive.test_clock (now bigint NOT NULL)");

@@ -1,5 +1,6 @@
 // `outlive check`: the configuration and the store, nothing started. Prints every resolved value and where it came from.
 import { glob } from "node:fs/promises";
+import { shownAddress } from "../../backends.ts";
 import { OutliveError } from "../../core/errors.ts";
 import { humanMs } from "../../core/duration.ts";
 import type { Engine } from "../../engine.ts";
@@ -80,7 +81,9 @@ async function store(url: string, options: object, depth: "open" | "integrity" |
     await using engine = await attach(url, { ...options, logger: false });
     const { store: detail, workers } = await engine.health();
     const live = workers.filter(({ state }) => state === "live").length;
-    const opens = `${url} opens: ${detail["bytes"]} bytes, ${detail["durability"]} durability, ${live} live worker(s).`;
+    const what =
+      "bytes" in detail ? `${detail["bytes"]} bytes, ${detail["durability"]} durability` : `schema ${detail["schema"]}`;
+    const opens = `${shownAddress(url)} opens: ${what}, ${live} live worker(s).`;
     return [
       { level: "ok", text: opens },
       ...(await engine.advice()),

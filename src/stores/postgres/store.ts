@@ -257,7 +257,10 @@ export class PostgresStore implements Store<PostgresTransaction> {
   }
 
   advice(): Promise<readonly Finding[]> {
-    return this.#do("asking what an operator should know", () => advice(this.#connection, null));
+    return this.#do("asking what an operator should know", async () => {
+      const { pooled } = await this.#connection.greet();
+      return advice(this.#connection, pooled);
+    });
   }
 
   health(): Promise<StoreHealth> {

@@ -1,5 +1,6 @@
 // The way in for whoever has no Node process: `new_id` and `enqueue`, part of migration 1. The checks are those of core's
 // enqueue.ts, ids.ts and json.ts; a test gives both the same bad calls.
+import { ALPHABET } from "../../../core/ids.ts";
 import { MAX_PRIORITY } from "../../../core/enqueue.ts";
 import { MAX_JSON_BYTES } from "../../../core/json.ts";
 
@@ -7,17 +8,15 @@ export const ENQUEUE_SIGNATURE = "enqueue(text, jsonb, text, integer, interval, 
 
 export function enqueueFunctions(schema: string): string {
   return `
-  -- 22 characters that sort by time, as core's ids: 10 of time (ms), 12 at random.
-  CREATE FUNCTION ${schema}.new_id() RETURNS text LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT string_agg(substr('0123456789abcdefghjkmnpqrstvwxyz', ((part >> (5 * place)) & 31)::integer + 1, 1), '' ORDER BY half, place DESC)
-    FROM (
-      SELECT 0 AS half, ${schema}.now_ms() AS part, 9 AS top
-      UNION ALL
-      -- The version and the variant of the uuid are not random: left out.
-      SELECT 1, ('x' || substr(hex, 1, 12) || substr(hex, 18, 3))::bit(60)::bigint, 11
-      FROM (SELECT replace(gen_random_uuid()::text, '-', '') AS hex) AS uuid
-    ) AS halves, LATERAL generate_series(0, top) AS place
-  $$;
+  -- 22 characters that sort by time, as core's ids: 10 of time (ms), 12 at random. The version and the variant of a uuid are not random.
+  CREATE FUNCTION ${schema}.new_id() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+  DECLARE
+    ms bigint := ${schema}.now_ms();
+    hex text := replace(gen_random_uuid()::text, '-', '');
+    chance bigint := ('x' || substr(hex, 1, 12) || substr(hex, 18, 3))::bit(60)::bigint;
+  BEGIN
+    RETURN ${base32("ms", 10)} || ${base32("chance", 12)};
+  END $$;
 
   CREATE FUNCTION ${schema}.assert_key(value text, what text) RETURNS void LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
   BEGIN
@@ -90,6 +89,13 @@ export function enqueueFunctions(schema: string): string {
       -- Who held the key has ended between the two looks: it is free now.
     END LOOP;
   END $$;`;
+}
+
+function base32(value: string, width: number): string {
+  return Array.from(
+    { length: width },
+    (_, i) => `substr('${ALPHABET}', (${value} >> ${5 * (width - 1 - i)} & 31)::integer + 1, 1)`,
+  ).join(" || ");
 }
 
 export function dropEnqueue(schema: string): string {

@@ -36,7 +36,7 @@ function history(schema: string): string {
   return `
   -- What a row about a reclaim says beside the rest.
   ALTER TABLE ${schema}.history ADD COLUMN worker text, ADD COLUMN decision text, ADD COLUMN attempts integer, ADD COLUMN age_ms bigint;
-  CREATE INDEX history_reclaims ON ${schema}.history (at) WHERE actor IN ('system/reclaim', 'system/recovery');`;
+  CREATE INDEX history_reclaims ON ${schema}.history (at, ord) WHERE actor IN ('system/reclaim', 'system/recovery');`;
 }
 
 function heartbeat(schema: string): string {
