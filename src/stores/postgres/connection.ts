@@ -68,7 +68,7 @@ const SETTINGS =
 const DURABLE =
   "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
 const UPKEEP =
-  "SET statement_timeout = '30s'; SET lock_timeout = '5s'; SET idle_in_transaction_session_timeout = '30s'";
+  "SET statement_timeout = '30s'; SET lock_timeout = '2s'; SET idle_in_transaction_session_timeout = '30s'";
 /** Of a callback of `commit` that never ends. */
 const IDLE = "SET idle_in_transaction_session_timeout = '5min'";
 
