@@ -6,6 +6,7 @@ import type { Room, Settlement } from "../../core/store.ts";
 import { list, type Session, texts } from "./connection.ts";
 import type { Kinds } from "./kinds.ts";
 import { type CounterColumns, counters } from "./rows.ts";
+import { OWNED } from "./settle.ts";
 
 /** How many delayed jobs become ready in one transaction. */
 const PROMOTE_BATCH = 1_000;
@@ -60,8 +61,8 @@ export type Taken = readonly [
 const turn = (ready: string): string => `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
   settled AS (
     UPDATE outlive.jobs j SET state = 2, outcome = 0, finished_at = clock.now, result = a.result
-    FROM clock, unnest($2::bigint[], $3::int[], $4::bigint[], $5::text[]) AS a (seq, fence, epoch, result)
-    WHERE j.seq = a.seq AND j.state = 1 AND j.fence = a.fence AND j.epoch = a.epoch AND j.worker = $1 RETURNING j.seq),
+    FROM clock, (SELECT *, $1::bigint AS worker FROM unnest($2::bigint[], $3::int[], $4::bigint[], $5::text[]) AS u (seq, fence, epoch, result)) a
+    WHERE ${OWNED} RETURNING j.seq),
   me AS MATERIALIZED (SELECT seq FROM outlive.fleet WHERE seq = $1 AND state = 'live' FOR KEY SHARE),
   due AS MATERIALIZED (SELECT run_at - clock.now AS ms FROM clock, outlive.jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1),
   alone AS MATERIALIZED (SELECT 1 FROM outlive.jobs WHERE state = 0 AND lane = 2 LIMIT 1),
