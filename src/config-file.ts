@@ -197,7 +197,7 @@ function takeEnvironment(env: NodeJS.ProcessEnv, said: Map<string, Said>, warnin
   }
   const known = new Set(SETTINGS.map((setting) => setting.env));
   for (const name of Object.keys(env)) {
-    if (name.startsWith("OUTLIVE_") && !known.has(name) && !name.startsWith("OUTLIVE_TEST_"))
+    if (name.startsWith("OUTLIVE_") && !known.has(name) && !/^OUTLIVE_(TEST|DEMO)_/.test(name))
       warnings.push(`The variable ${name} is not known; did you mean ${closest(name, [...known])}?`);
   }
 }

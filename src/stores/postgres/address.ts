@@ -69,7 +69,17 @@ export function addressOf(url: string, options: PostgresOptions = {}): Address {
 /** The pool's options without what makes it a pool. */
 function ofPool({ options }: PostgresPool): ClientSettings {
   const { max: _, min: __, idleTimeoutMillis: ___, maxUses: ____, ...client } = options as Record<string, unknown>;
-  return { application_name: "outlive", keepAlive: true, connectionTimeoutMillis: CONNECT_MS, ...client };
+  // A pool hides its secrets from whoever lists its options, so these two are asked for by name.
+  const { password, ssl } = options as { password?: unknown; ssl?: unknown };
+  const key = typeof ssl === "object" && ssl !== null ? (ssl as { key?: unknown }).key : undefined;
+  return {
+    application_name: "outlive",
+    keepAlive: true,
+    ...client,
+    connectionTimeoutMillis: CONNECT_MS,
+    ...(password === undefined ? {} : { password }),
+    ...(key === undefined ? {} : { ssl: { ...(ssl as object), key } }),
+  };
 }
 
 /** Whether these settings can be given to a thread. A function (a password that is asked for, an own stream) can't. */

@@ -92,6 +92,8 @@ function inThread(keepers: Keepers, options: KeeperOptions, host: Host): Promise
   const { client, schema } = address;
   const key = lockKey(schema, options.worker);
   const own: PostgresKeeper = { client, schema, settings };
+  const stand = standIn(keepers, options, host);
+  stand.begin();
   return startKeeperThread(
     {
       clock,
@@ -100,12 +102,48 @@ function inThread(keepers: Keepers, options: KeeperOptions, host: Host): Promise
       own,
       shared,
       bell: () => bell.heard(),
-      up: () => void session.release(key),
-      down: () => void session.hold(key).catch(() => {}),
+      up() {
+        stand.end();
+        void session.release(key);
+      },
+      down() {
+        stand.begin();
+        void session.hold(key).catch(() => {});
+      },
     },
     options,
     host,
-  );
+  ).catch((thrown: unknown) => {
+    stand.end();
+    throw thrown;
+  });
+}
+
+/** Beats from the main thread while there is no keeper: a thread that boots and connects on a busy machine may take a short lease. */
+function standIn({ clock, store }: Keepers, { worker, times }: KeeperOptions, host: Host) {
+  let callOff: (() => void) | undefined;
+  const beat = async (): Promise<void> => {
+    const sentAtMono = clock.mono();
+    const answer = await store.beat(worker, { loopLagMs: 0 });
+    if (callOff && answer.live) host.beaten(sentAtMono, answer);
+  };
+  const next = (): void => {
+    callOff = clock.after(times.heartbeatMs, () => {
+      void beat()
+        // The keeper, once there, says what is wrong.
+        .catch(() => {})
+        .finally(() => {
+          if (callOff) next();
+        });
+    });
+  };
+  return {
+    begin: next,
+    end() {
+      callOff?.();
+      callOff = undefined;
+    },
+  };
 }
 
 /** The pool's options hold a function, which no thread can be given. A handler that blocks the loop then silences the worker. */
