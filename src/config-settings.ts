@@ -36,6 +36,8 @@ export const SETTINGS: readonly Setting[] = [
     fallback: "false",
     boolean: true,
   },
+  { key: "postgres.schema", env: "OUTLIVE_POSTGRES_SCHEMA", fallback: "outlive" },
+  { key: "postgres.connections", env: "OUTLIVE_POSTGRES_CONNECTIONS", fallback: "4", number: true },
   { key: "work.processes", env: "OUTLIVE_WORK_PROCESSES", fallback: "1", number: true },
   { key: "work.concurrency", env: "OUTLIVE_WORK_CONCURRENCY", fallback: "10", object: true },
   { key: "work.grace", env: "OUTLIVE_WORK_GRACE", fallback: "25s" },

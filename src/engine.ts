@@ -11,7 +11,7 @@ import { assertKey, idSource } from "./core/ids.ts";
 import type { Enqueued, JobState } from "./core/job.ts";
 import { type EnqueueOptions, makeDraft } from "./core/enqueue.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
-import type { KindCounts, LockHolder, StoreHealth } from "./core/store.ts";
+import type { Finding, KindCounts, LockHolder, StoreHealth } from "./core/store.ts";
 import type { ProcessIdentity } from "./platform/identity.ts";
 import { stateAfter } from "./operator-answer.ts";
 import { Recoveries } from "./recoveries.ts";
@@ -58,7 +58,7 @@ export class Engine extends Client {
 
   /** Use `open`. */
   constructor(wiring: Wiring) {
-    super(wiring.backend.store, wiring.contracts, () => wiring.backend.store.close());
+    super(wiring.backend.store, wiring.contracts, () => wiring.backend.close());
     this.#wiring = wiring;
     this.#recoveries = new Recoveries(wiring);
   }
@@ -218,12 +218,21 @@ export class Engine extends Client {
     assertKey(id, "The job's id");
     const { backend, clock } = this.#wiring;
     const deps = { store: backend.store, deaths: () => this.deaths(), now: () => clock.now() };
-    return explain({ ...deps, pause: (ms) => pause(clock, ms) }, id);
+    const returning = async (worker: WorkerRow): Promise<number> => {
+      const { liveness } = backend;
+      return liveness.holdMs && (await liveness.probe(worker)) === "unknown" ? liveness.holdMs() : 0;
+    };
+    return explain({ ...deps, returning, pause: (ms) => pause(clock, ms) }, id);
   }
 
   /** How the store is, without what is in it. */
   storeHealth(): Promise<StoreHealth> {
     return this.store.health();
+  }
+
+  /** What an operator should know of the server behind the store: its settings, our rights, what is overdue. Nothing for SQLite. */
+  async advice(): Promise<readonly Finding[]> {
+    return (await this.store.advice?.()) ?? [];
   }
 
   /** Reads the whole store and answers what is wrong with it; none: it is sound. May take long: call it where nothing else waits. */

@@ -52,7 +52,8 @@ async function make(
   const identity = processIdentity();
   const deps = { clock: systemClock, random: systemRandom };
   const backend = await openBackend(url, options, { ...deps, events: bus, bootId: identity.bootId }, { migrate });
-  const engine = new Engine({ backend, settings, contracts, ...deps, bus, identity });
+  const clock = backend.clock ?? deps.clock;
+  const engine = new Engine({ backend, settings, contracts, ...deps, clock, bus, identity });
   const kinds = [...contracts.values()].map((contract) => settingsWithDefaults(contract, settings));
   return { engine, declare: () => backend.store.declare(kinds) };
 }

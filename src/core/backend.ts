@@ -1,4 +1,5 @@
 // What a store brings along beside the port: the proof of life, the keeper, and what an open does to the store itself.
+import type { Clock } from "./clock.ts";
 import type { StoreFindings } from "./integrity.ts";
 import type { KeeperHost, KeeperOptions } from "./keeper.ts";
 import type { Liveness } from "./liveness.ts";
@@ -15,6 +16,8 @@ export interface KeeperHandle {
 
 export interface Backend {
   readonly store: Store;
+  /** What the time is for this store, if that is not this machine's to say: a server's clock decides. */
+  readonly clock?: Clock;
   readonly liveness: Liveness;
   readonly schemaVersion: number;
   /** True if only this process can reach the data: a database in memory. */
@@ -24,4 +27,6 @@ export interface Backend {
   prepare(alone: boolean): Promise<StoreFindings>;
   /** Removes what workers left behind that no row names. Answers what it was. */
   removeStrays(): Promise<readonly string[]>;
+  /** Lets go of all of it, the store included. */
+  close(): Promise<void>;
 }

@@ -51,6 +51,10 @@ export const ErrorCode = {
   storeBusy: "STORE_BUSY",
   /** The store's file is damaged. */
   storeCorrupt: "STORE_CORRUPT",
+  /** The store's server does not answer, or the connection to it was lost; whether a write in flight was done is not known. */
+  storeUnreachable: "STORE_UNREACHABLE",
+  /** The package that talks to the store's server is not installed. */
+  driverMissing: "DRIVER_MISSING",
   /** The store failed in another way; the message is the driver's. */
   storeFailed: "STORE_FAILED",
   /** The engine or client was closed. */

@@ -79,6 +79,10 @@ export interface Events {
   "job.log": { readonly jobId: string; readonly kind: string; readonly attempt: number; readonly message: string };
   /** The store refused or failed; the engine tries again by itself. */
   "store.failed": { readonly doing: string; readonly error: StoredError; readonly retryInMs: number };
+  /** Something about the store that makes it less than it could be; said once, nothing has failed. */
+  "store.notice": { readonly about: "pooler" | "keeper"; readonly text: string };
+  /** The store was away a moment ago: nobody is called dead before its workers have had time to come back. */
+  "recovery.held": { readonly why: string; readonly holdMs: number };
   /** A listener of yours threw. */
   "listener.failed": { readonly event: string; readonly error: StoredError };
 }

@@ -182,6 +182,12 @@ export interface StoreHealth {
   readonly detail: Readonly<Record<string, string | number | boolean>>;
 }
 
+/** One thing that an operator should know of the store. */
+export interface Finding {
+  readonly level: "ok" | "warning" | "error";
+  readonly text: string;
+}
+
 export interface LockHolder {
   readonly pid: number;
   readonly command: string;
@@ -292,6 +298,8 @@ export interface Store<Tx = unknown> {
   latestRecovery(): Promise<readonly Incident[]>;
 
   health(): Promise<StoreHealth>;
+  /** What an operator should know of the server behind the store. Absent: the store has none. Reads only. */
+  advice?(): Promise<readonly Finding[]>;
 
   /** Reads everything and answers what is wrong with it, at most 100 findings; none: the store is sound. May take long. */
   integrity(): Promise<readonly string[]>;

@@ -100,6 +100,13 @@ function lineOf(event: EngineEvent): { level: keyof Logger; text: string } | nul
         level: "warn",
         text: `the store failed while ${event.doing}: ${event.error.message}${event.retryInMs > 0 ? `; again in ${Math.round(event.retryInMs)} ms` : ""}`,
       };
+    case "store.notice":
+      return { level: "warn", text: event.text };
+    case "recovery.held":
+      return {
+        level: "warn",
+        text: `${event.why}; nobody is called dead for the next ${Math.round(event.holdMs)} ms`,
+      };
     case "listener.failed":
       return { level: "error", text: `a listener of ${event.event} threw: ${event.error.message}` };
   }

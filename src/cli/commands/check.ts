@@ -1,5 +1,6 @@
 // `outlive check`: the configuration and the store, nothing started. Prints every resolved value and where it came from.
 import { glob } from "node:fs/promises";
+import { shownAddress } from "../../backends.ts";
 import { OutliveError } from "../../core/errors.ts";
 import { humanMs } from "../../core/duration.ts";
 import type { Engine } from "../../engine.ts";
@@ -80,8 +81,14 @@ async function store(url: string, options: object, depth: "open" | "integrity" |
     await using engine = await attach(url, { ...options, logger: false });
     const { store: detail, workers } = await engine.health();
     const live = workers.filter(({ state }) => state === "live").length;
-    const opens = `${url} opens: ${detail["bytes"]} bytes, ${detail["durability"]} durability, ${live} live worker(s).`;
-    return [{ level: "ok", text: opens }, ...(depth === "open" ? [] : await integrityOf(engine, depth === "repair"))];
+    const what =
+      "bytes" in detail ? `${detail["bytes"]} bytes, ${detail["durability"]} durability` : `schema ${detail["schema"]}`;
+    const opens = `${shownAddress(url)} opens: ${what}, ${live} live worker(s).`;
+    return [
+      { level: "ok", text: opens },
+      ...(await engine.advice()),
+      ...(depth === "open" ? [] : await integrityOf(engine, depth === "repair")),
+    ];
   } catch (thrown) {
     if (!(thrown instanceof OutliveError)) throw thrown;
     const fresh = thrown.code === "STORE_UNUSABLE" && thrown.message.startsWith("There is no file");

@@ -8,11 +8,14 @@ import { Keeper } from "../../core/keeper.ts";
 import type { Liveness } from "../../core/liveness.ts";
 import { Bell } from "./bell.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
-import { startKeeperThread } from "./keeper.ts";
+import { startKeeperThread } from "../../platform/keeper-thread.ts";
+import type { SqliteKeeper } from "./keeper-thread.ts";
 import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "./lock.ts";
 import { assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
 import { SqliteStore } from "./store.ts";
 import { whenFree } from "./when-free.ts";
+
+const KEEPER = new URL("./keeper-thread.ts", import.meta.url);
 
 export interface OpenSqliteDeps {
   readonly clock: Clock;
@@ -53,7 +56,8 @@ export async function openSqlite(
     async startKeeper(keeperOptions, host) {
       if (!memory) {
         const ownLock = `${keeperOptions.worker}.lock`;
-        return startKeeperThread({ clock, events, database: options, ownLock }, keeperOptions, host);
+        const own: SqliteKeeper = { database: options, ownLock };
+        return startKeeperThread({ clock, events, file: KEEPER, own }, keeperOptions, host);
       }
       const keeper = new Keeper({ store, liveness, clock, random, events, newId }, keeperOptions, {
         ...host,
@@ -69,6 +73,7 @@ export async function openSqlite(
       if (alone) db.sql("PRAGMA wal_checkpoint(TRUNCATE)").get();
       return { integrity: "NOT_CHECKED", walFrames: Math.max(0, row.log) };
     },
+    close: () => store.close(),
     async removeStrays() {
       if (memory) return [];
       const rows = await store.workers({ over: true });
