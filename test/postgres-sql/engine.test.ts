@@ -10,7 +10,7 @@ import { type Engine, type EngineOptions, job, open } from "../../src/index.ts";
 import { migrate } from "../../src/stores/postgres/migrate.ts";
 import { roleName, rolesText } from "../../src/stores/postgres/roles.ts";
 import { cli } from "../support/cli.ts";
-import { freshDatabase, freshSchema, withClient } from "../support/postgres.ts";
+import { freshDatabase, freshSchema, ownServer, withClient } from "../support/postgres.ts";
 import { untilState, untilTrue } from "../support/processes.ts";
 import { psql } from "./scene.ts";
 
@@ -159,6 +159,37 @@ test("the executor's example works on what psql enqueued, and what follows from 
   child.kill("SIGTERM");
   assert.deepEqual(await once(child, "exit"), [0, null]);
   assert.equal(await psql(url, "SELECT DISTINCT state FROM outlive.workers"), "stopped");
+});
+
+test("a worker that is too old for the schema says so, and claims no more", async (t) => {
+  const { ask, engine } = await place(t);
+  const mail = job("mail").handle(() => "sent");
+  const old = await engine({ jobs: [mail], heartbeat: { interval: "200ms", lease: "8s" } });
+  const working = old.work();
+  const { id } = await old.enqueue(mail, null);
+  await untilState(old, id, "succeeded");
+  await ask("UPDATE outlive.meta SET value = 99 WHERE key = 'schema'");
+  await assert.rejects(working, { code: "SCHEMA_NEWER", message: /too old for the store: .*schema is 99/ });
+  const { id: left } = await old.enqueue(mail, null);
+  assert.equal((await old.get(left))!.state, "queued");
+  assert.match((await old.why(left))!.text, /too old|schema/);
+});
+
+test("the first tick after a real restart of the server takes nothing, although every heartbeat is old", async (t) => {
+  const server = await ownServer(t);
+  const url = server.url();
+  await withClient(url, (client) => migrate(client, "outlive"));
+  await psql(url, "SELECT outlive.tick(); SELECT outlive.enqueue('mail', id => 'a')");
+  await psql(
+    url,
+    `INSERT INTO outlive.fleet (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at)
+       VALUES ('w', 'live', 'h', 'b', 1, '0', 1, 1000, 1, '[]', 1, 1);
+     UPDATE outlive.jobs SET state = 1, fence = 1, worker = (SELECT seq FROM outlive.fleet), started_at = 1, deadline_at = NULL`,
+  );
+  await server.kill();
+  await server.start();
+  assert.equal(await psql(url, "SELECT outlive.tick(); SELECT held FROM outlive.ticks"), "0\nt");
+  assert.equal(await psql(url, "SELECT outlive.tick(); SELECT held FROM outlive.ticks"), "1\nf");
 });
 
 test("check reads the server: version, durability, rights, ticks and what is overdue", async (t) => {

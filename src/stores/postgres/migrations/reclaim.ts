@@ -105,7 +105,15 @@ function reclaimFunction(schema: string): string {
       RAISE EXCEPTION 'the batch is %', coalesce(batch::text, 'null') USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 1 to 10000.';
     END IF;
 
-    -- Both instants are the server's: its clock wrote heartbeat_at. A heartbeat or a claim under way comes before our lock (the row is
+${deadWorkers(schema)}
+
+${overdueJobs(schema)}
+    IF taken > 0 THEN PERFORM pg_notify('${channelOf(schema)}', ''); END IF;
+  END $$;`;
+}
+
+function deadWorkers(schema: string): string {
+  return `    -- Both instants are the server's: its clock wrote heartbeat_at. A heartbeat or a claim under way comes before our lock (the row is
     -- then looked at again, and lives) or after it (the worker is then told that it is over).
     FOR dead IN
       SELECT f.* FROM ${schema}.fleet f
@@ -140,9 +148,12 @@ function reclaimFunction(schema: string): string {
         UPDATE ${schema}.fleet SET state = 'gone' WHERE seq = dead.seq;
         DELETE FROM ${schema}.cancels c WHERE c.worker = dead.seq;
       END IF;
-    END LOOP;
+    END LOOP;`;
+}
 
-    FOR held IN
+/** Whoever owns them: also jobs whose owner has no row at all. */
+function overdueJobs(schema: string): string {
+  return `    FOR held IN
       SELECT j, k, f.id AS owner FROM ${schema}.jobs j JOIN ${schema}.kinds k ON k.id = j.kind LEFT JOIN ${schema}.fleet f ON f.seq = j.worker
       WHERE j.state = 1 AND coalesce(j.deadline_at, CASE WHEN f.seq IS NULL THEN j.started_at + ${OWNERLESS_MS} END) + k.grace_ms + ${MARGIN_MS} < now
       ORDER BY j.deadline_at, j.seq FOR UPDATE OF j SKIP LOCKED
@@ -155,7 +166,5 @@ function reclaimFunction(schema: string): string {
       EXCEPTION WHEN OTHERS THEN
         RAISE WARNING 'outlive: job % was not reclaimed: %', (held.j).id, SQLERRM;
       END;
-    END LOOP;
-    IF taken > 0 THEN PERFORM pg_notify('${channelOf(schema)}', ''); END IF;
-  END $$;`;
+    END LOOP;`;
 }
