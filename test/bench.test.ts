@@ -63,16 +63,15 @@ test("--quick --only --json prints one line of the documented shape and leaves n
 });
 
 test("--store postgres measures on a server of its own, against its own floor, and leaves neither behind", async () => {
+  const only = "enqueue,enqueueInFlight,heartbeats,pickupOther";
   const { code, stdout, stderr } = await bench(
-    ...[
-      "--store",
-      "postgres",
-      "--no-peers",
-      "--quick",
-      "--only",
-      "enqueue,enqueueInFlight,heartbeats,pickupOther",
-      "--json",
-    ],
+    "--store",
+    "postgres",
+    "--no-peers",
+    "--quick",
+    "--only",
+    only,
+    "--json",
   );
   assert.equal(code, 0, stderr);
   const last = JSON.parse(stdout.trimEnd().split("\n").at(-1)!) as { store: string; metrics: Metric[] };
