@@ -22,7 +22,11 @@ export const killToRerun: Metric = {
     const workers = await bench.startAll(WORKERS, "hang", { url });
     const took: number[] = [];
     try {
-      for (const n of bench.rounds("killToRerunMs, a kill each", bench.pick(100, 15), 9)) {
+      for (const n of bench.rounds(
+        "killToRerunMs, a kill each",
+        bench.pick(100, 15),
+        { sqlite: 9, postgres: 6 }[bench.store.name],
+      )) {
         while (workers.length < WORKERS) workers.push(await bench.start("hang", { url }));
         took.push(await killOne(workers, n));
       }
