@@ -60,6 +60,21 @@ test("--quick --only --json prints one line of the documented shape and leaves n
   );
 });
 
+test("NFR-001 NFR-003 NFR-004 recovery, heartbeats and the look over ten thousand workers are measured against the first queue's limits", async () => {
+  const { code, stdout, stderr } = await bench("--quick", "--only", "heartbeatCpu,lookOver,recoverOrphans", "--json");
+  assert.equal(code, 0, stderr);
+  const { metrics } = JSON.parse(stdout.trimEnd().split("\n").at(-1)!) as { metrics: Metric[] };
+  assert.deepEqual(
+    metrics.map(({ name, unit, target, ok }) => [name, unit, target, typeof ok]),
+    [
+      ["recoverOrphans", "ms", "< 5,000 ms", "boolean"],
+      ["lookOver", "ms", "< 1,000 ms", "boolean"],
+      ["heartbeatCpu", "% of a core", "< 1 % of a core", "boolean"],
+    ],
+  );
+  for (const { name, ours } of metrics) assert.ok(ours > 0, `${name} was measured`);
+});
+
 test("a metric or an option that does not exist is named, with exit code 2, before anything runs", async () => {
   const { code, stdout, stderr } = await bench("--only", "warpSpeed");
   assert.equal(code, 2);

@@ -25,7 +25,7 @@ const engine = (options: unknown) => () => engineSettings(options as EngineOptio
 const kind = (options: unknown) => () => kindChoice("mail", options as KindOptions);
 const work = (options: unknown) => () => workSettings(options as WorkOptions, ["mail", "report"]);
 
-test("the defaults of open are those of the first queue: 30 s, three intervals, 60 s, three crashes, retry", () => {
+test("FR-015 FR-033 FR-038 FR-041 the defaults of open are those of the first queue: 30 s, three intervals, 60 s, three crashes, retry", () => {
   assert.deepEqual(engineSettings({}), {
     times: { heartbeatMs: 30_000, leaseMs: 90_000, sweepMs: 60_000, probeMs: 250 },
     retention: { finishedMs: 604_800_000, incidentsMs: 7_776_000_000 },
@@ -54,7 +54,7 @@ test("the defaults of work", () => {
   assert.deepEqual(workSettings({}, ["mail"]), { concurrency: { total: 10, perKind: new Map() }, graceMs: 25_000 });
 });
 
-test("what is said replaces the default, and the lease follows the interval", () => {
+test("FR-032 FR-037 FR-040 UT-004 what is said replaces the default, and the lease follows the interval", () => {
   const { times } = engineSettings({ heartbeat: { interval: "2s", sweep: "5s", probe: "50ms" } });
   assert.deepEqual(times, { heartbeatMs: 2_000, leaseMs: 6_000, sweepMs: 5_000, probeMs: 50 });
   assert.equal(engineSettings({ heartbeat: { interval: "2s", lease: "4s" } }).times.leaseMs, 4_000);

@@ -73,7 +73,7 @@ function keep(given: Given = {}) {
   return { keeper, clock, events, state, calls, queries, probed, told, of };
 }
 
-test("it beats at its interval and tells when each beat was sent", async () => {
+test("FR-031 FR-032 AC-006 it beats at its interval and tells when each beat was sent", async () => {
   const { keeper, clock, of, told } = keep();
   keeper.start();
   await clock.advance(90_000);
@@ -81,7 +81,7 @@ test("it beats at its interval and tells when each beat was sent", async () => {
   assert.deepEqual(told, ["beaten 30000", "beaten 60000", "beaten 90000"]);
 });
 
-test("a failed beat comes again soon, with growing delays, and at the interval once one is accepted", async () => {
+test("FR-051 FR-052 a failed beat comes again soon, with growing delays, and at the interval once one is accepted", async () => {
   const at: number[] = [];
   const kept = keep({
     store: {
@@ -97,14 +97,14 @@ test("a failed beat comes again soon, with growing delays, and at the interval o
   assert.equal(kept.events.of("heartbeat.failed").length, 3);
 });
 
-test("it sweeps at its interval", async () => {
+test("FR-039 FR-040 it sweeps at its interval", async () => {
   const { keeper, clock, of } = keep();
   keeper.start();
   await clock.advance(120_000);
   assert.deepEqual(of("purge"), ["purge 60000", "purge 120000"]);
 });
 
-test("it looks at everybody often enough to see silence within a quarter of a lease, and expires what is overdue", async () => {
+test("FR-039 FR-040 AC-007 it looks at everybody often enough to see silence within a quarter of a lease, and expires what is overdue", async () => {
   const { keeper, clock, of } = keep();
   keeper.start();
   await clock.advance(45_000);
@@ -227,7 +227,7 @@ test("as long as nobody died it does not look at all workers with each probe", a
   assert.deepEqual(of("expire"), []);
 });
 
-test("a worker that is silent for a lease is recovered although its lock is held", async () => {
+test("FR-043 FR-044 a worker that is silent for a lease is recovered although its lock is held", async () => {
   const { keeper, clock, events } = keep({ workers: [aWorkerRow({ id: "w2", leaseMs: 90_000 })] });
   keeper.start();
   await clock.advance(22_500 + 89_999);

@@ -36,7 +36,7 @@ async function looks(
   return dead;
 }
 
-test("a worker whose lock is free is gone at the first look, however fresh its heartbeat", async () => {
+test("FR-011 UT-001 a worker whose lock is free is gone at the first look, however fresh its heartbeat", async () => {
   const { clock, lookout } = watch({ w2: "free" });
   const row = worker({ lastWord: "killed itself" });
   assert.deepEqual(await lookout.look([row], EVERY), [
@@ -54,7 +54,7 @@ test("a worker whose heartbeat moves is left alone for ever, with its lock held 
   }
 });
 
-test("a worker whose heartbeat stands still for one lease on our own clock is silent, although its lock is held", async () => {
+test("FR-042 AC-007 UT-001 UT-004 a worker whose heartbeat stands still for one lease on our own clock is silent, although its lock is held", async () => {
   for (const probe of ["held", "unknown"] as const) {
     const watching = watch({ w2: probe });
     const dead = await looks(watching, () => [worker({ beats: 5, lastWord: null })], 4);
@@ -71,7 +71,7 @@ test("a silent worker's last word is part of the evidence", async () => {
   assert.equal(dead[0]!.death.evidence, "no heartbeat for 30000 ms (lease 30000 ms); the loop was blocked");
 });
 
-test("each worker is held to its own lease", async () => {
+test("FR-037 UT-004 each worker is held to its own lease", async () => {
   const dead = await looks(watch(), () => [worker({ id: "short", leaseMs: 20_000 }), worker({ id: "long" })], 3);
   assert.deepEqual(
     dead.map(({ worker: { id } }) => id),

@@ -54,7 +54,7 @@ function anIncident(given: Partial<Incident> = {}): Incident {
 const text = (incidents: readonly Incident[], most?: number): string =>
   reportText(recoveryReport(incidents)!, ...(most === undefined ? [] : [most]));
 
-test("the text is the one that operators of the first queue knew", () => {
+test("FR-025 FR-026 FR-028 NFR-010 AC-012 the text is the one that operators of the first queue knew", () => {
   const incident = anIncident({
     jobs: [
       aJob("abc123", { counters: counted({ crashes: 2, blamed: 1 }) }),
@@ -84,7 +84,7 @@ Recovery Complete: 2024-01-15T10:30:01Z
   );
 });
 
-test("every decision has its own words", () => {
+test("FR-022 FR-026 FR-027 every decision has its own words", () => {
   const lines = text([
     anIncident({
       jobs: [
@@ -140,7 +140,7 @@ test("without incidents there is no report", () => {
   assert.equal(recoveryReport([]), null);
 });
 
-test("one incident's report has every field that programs read", () => {
+test("FR-023 FR-024 FR-025 AC-012 one incident's report has every field that programs read", () => {
   const incident = anIncident({
     evidence: "exit code 137",
     lastSeenAliveAt: STARTED - 260,

@@ -161,7 +161,7 @@ test("the last allowed timeout kills the job", () => {
   assert.equal(change.reason, "timeout 2 of 2, no more are allowed");
 });
 
-test("a first crash beside others queues the job again at once and counts, without blame", () => {
+test("FR-014 FR-015 UT-002 a first crash beside others queues the job again at once and counts, without blame", () => {
   const { change, decision } = transitions.crash(aView(), aKind(), false, false);
   assert.equal(decision, "retry");
   assert.equal(change.to, "queued");
@@ -188,7 +188,7 @@ test("crashes beside others never quarantine a job, however many", () => {
   assert.deepEqual(change.counters, counted({ crashes: 501, blamed: 2 }));
 });
 
-test("a job that has killed as many workers alone as it may is quarantined", () => {
+test("FR-016 FR-017 UT-002 a job that has killed as many workers alone as it may is quarantined", () => {
   const { change, decision } = transitions.crash(
     aView({ counters: counted({ crashes: 4, blamed: 2 }) }),
     aKind(),
@@ -201,7 +201,7 @@ test("a job that has killed as many workers alone as it may is quarantined", () 
   assert.equal(change.reason, "its worker died 3 times while it ran alone (limit 3)");
 });
 
-test("onCrash pending queues the job again and counts nothing, also alone and beyond every limit", () => {
+test("FR-013 FR-014 UT-002 onCrash pending queues the job again and counts nothing, also alone and beyond every limit", () => {
   const counters = counted({ crashes: 9, blamed: 9 });
   const { change, decision } = transitions.crash(aView({ counters }), aKind({ onCrash: "pending" }), true, false);
   assert.equal(decision, "pending");
@@ -212,7 +212,7 @@ test("onCrash pending queues the job again and counts nothing, also alone and be
   assert.equal(change.reason, "its worker died; queued again, not counted");
 });
 
-test("onCrash fail ends the job at its first crash and counts it", () => {
+test("FR-013 FR-014 UT-002 onCrash fail ends the job at its first crash and counts it", () => {
   const { change, decision } = transitions.crash(aView(), aKind({ onCrash: "fail" }), false, false);
   assert.equal(decision, "fail");
   assert.equal(change.to, "dead");
@@ -268,7 +268,7 @@ test("a retry by hand starts all counters again and names the state it came from
   assert.equal(change.reason, "retried by hand from quarantined");
 });
 
-test("every change but claim and succeed gives the history a reason", () => {
+test("FR-019 FR-022 every change but claim and succeed gives the history a reason", () => {
   for (const [name, { from, make }] of Object.entries(table)) {
     const { reason } = make(aView({ state: from[0]! }));
     if (name === "claim" || name === "succeed") assert.equal(reason, null);
