@@ -62,8 +62,6 @@ export interface SettleAndClaim {
   readonly live: boolean;
   /** Running jobs of this worker whose cancel was asked for. */
   readonly cancels: readonly string[];
-  /** True if a job that must run alone waits for this worker to become idle: it should not claim others meanwhile. */
-  readonly reserved: boolean;
   /** In how many ms the next delayed job is due; null: none waits. */
   readonly nextDueInMs: number | null;
 }
@@ -222,6 +220,7 @@ export interface Store<Tx = unknown> {
   /**
    * The worker's loop in one transaction: applies each settlement whose fence holds, then, if the worker's row is live, claims
    * what is ready, writing owner, epoch, fence, start and deadline in the same step. Repeating it after a lost answer is safe.
+   * A worker for which a job waits that must run alone gets no other until it is idle.
    */
   settleAndClaim(worker: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim>;
 

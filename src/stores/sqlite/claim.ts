@@ -39,13 +39,14 @@ export interface Claimant {
   readonly epoch: number;
 }
 
-export interface Claims {
-  readonly claimed: readonly ClaimedJob[];
-  readonly reserved: boolean;
-}
-
-export function claimReady(db: Database, kinds: Kinds, worker: Claimant, room: Room, now: number): Claims {
-  if (room.total === 0 || room.kinds.length === 0) return { claimed: [], reserved: false };
+export function claimReady(
+  db: Database,
+  kinds: Kinds,
+  worker: Claimant,
+  room: Room,
+  now: number,
+): readonly ClaimedJob[] {
+  if (room.total === 0 || room.kinds.length === 0) return [];
   const paused = kinds.paused();
   const open = room.kinds.flatMap(({ kind, room: most, shares = false }) => {
     const id = kinds.idOf(kind);
@@ -60,9 +61,9 @@ export function claimReady(db: Database, kinds: Kinds, worker: Claimant, room: R
       ? takeOfOne(db, open[0]!, worker, room.total, now)
       : takeOfMany(db, open, worker, room.total, now);
   if (claimed.length === 0 && room.idle) {
-    return claimAlone(db, open, worker, room, now, true) ?? { claimed, reserved: false };
+    return claimAlone(db, open, worker, room, now, true) ?? claimed;
   }
-  return { claimed, reserved: false };
+  return claimed;
 }
 
 const ALONE_AT_WORK = `SELECT
@@ -151,7 +152,7 @@ function claimAlone(
   room: Room,
   now: number,
   beyondShare = false,
-): Claims | null {
+): readonly ClaimedJob[] | null {
   let mayStart: boolean | undefined;
   for (const { seq, kind: id, reserved_by, holder } of waitingAlone(db)) {
     const kind = open.find((candidate) => candidate.id === id);
@@ -161,12 +162,12 @@ function claimAlone(
     if (room.idle) {
       // Who takes a reserved one sets the worker free that emptied itself for it.
       if (!mayStart && !takesOver) continue;
-      return { claimed: [takeBySeq(db, seq, kind, worker, now, true)], reserved: false };
+      return [takeBySeq(db, seq, kind, worker, now, true)];
     }
-    if (reserved_by === worker.seq) return { claimed: [], reserved: true };
+    if (reserved_by === worker.seq) return [];
     if (takesOver || !mayStart) continue;
     db.sql("UPDATE outlive_jobs SET reserved_by = ? WHERE seq = ?").run(worker.seq, seq);
-    return { claimed: [], reserved: true };
+    return [];
   }
   return null;
 }
