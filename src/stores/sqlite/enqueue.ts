@@ -1,12 +1,13 @@
 // Jobs on their way in. Inside a transaction; what is known already by id or by dedupe key adds nothing.
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Enqueued, JobDraft } from "../../core/job.ts";
+import { checksumOf } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
 import { LANE, NO_WORKER, storedEpoch } from "./schema.ts";
 
-const INSERT = `INSERT INTO outlive_jobs (state, lane, kind, priority, worker, epoch, created_at, run_at, started_at, deadline_at, finished_at, id, dedupe_key, input)
-  VALUES (0, ?1, ?2, ?3, ${NO_WORKER}, ?4, ?5, ?6, ?5, ?5, ?5, ?7, ?8, ?9) ON CONFLICT DO NOTHING`;
+const INSERT = `INSERT INTO outlive_jobs (state, lane, kind, priority, worker, epoch, created_at, run_at, started_at, deadline_at, finished_at, id, dedupe_key, input, input_sum, result_sum)
+  VALUES (0, ?1, ?2, ?3, ${NO_WORKER}, ?4, ?5, ?6, ?5, ?5, ?5, ?7, ?8, ?9, ?10, ?11) ON CONFLICT DO NOTHING`;
 
 export function insertJobs(db: Database, kinds: Kinds, drafts: readonly JobDraft[], now: number): Enqueued[] {
   const insert = db.sql(INSERT);
@@ -18,7 +19,8 @@ export function insertJobs(db: Database, kinds: Kinds, drafts: readonly JobDraft
     const runAt = draft.runAt ?? (draft.delayMs > 0 ? now + draft.delayMs : null);
     const lane = runAt !== null && runAt > now ? LANE.delayed : LANE.open;
     const { id, priority, dedupeKey, input } = draft;
-    const { changes } = insert.run(lane, kind, priority, epoch, now, runAt, id, dedupeKey, input);
+    const sums = [checksumOf(input, id), checksumOf(null, id)] as const;
+    const { changes } = insert.run(lane, kind, priority, epoch, now, runAt, id, dedupeKey, input, ...sums);
     if (changes === 0) return { id: existing(db, kind, draft), created: false };
     added.set(kind, (added.get(kind) ?? 0) + 1);
     return { id, created: true };

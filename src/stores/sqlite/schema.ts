@@ -65,6 +65,8 @@ const MIGRATIONS: readonly string[] = [
     started_at INTEGER NOT NULL,
     deadline_at INTEGER,          -- null while it runs: none
     finished_at INTEGER NOT NULL,
+    input_sum INTEGER NOT NULL,   -- checksums (checksums.ts), of no result too: that of a later one is as wide
+    result_sum INTEGER NOT NULL,
     id TEXT NOT NULL,
     dedupe_key TEXT,
     input TEXT NOT NULL,
@@ -89,6 +91,7 @@ const MIGRATIONS: readonly string[] = [
     job INTEGER NOT NULL,
     name TEXT NOT NULL,
     result TEXT,
+    result_sum INTEGER NOT NULL,
     at INTEGER NOT NULL,
     fence INTEGER NOT NULL
   );
