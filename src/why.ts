@@ -4,6 +4,7 @@ import { UNFIT } from "./core/incarnation.ts";
 import type { JobDetails } from "./core/job.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
 import type { KindCounts, LockHolder, Store } from "./core/store.ts";
+import { CORRUPT_HINT } from "./core/transitions.ts";
 
 /** The answer to "why is it not running?". */
 export interface Explanation {
@@ -237,17 +238,21 @@ function finished(job: JobDetails): Explanation {
   const last = job.history.findLast(({ to }) => to === job.state);
   const when = job.finishedAt === null ? "" : ` at ${new Date(job.finishedAt).toISOString()}`;
   if (job.state === "quarantined") {
+    const corrupt = job.lastOutcome === "corrupt";
     return say(job, {
       because: "quarantined",
       text: `It is quarantined${when}: ${last?.reason ?? "no reason was kept"}.`,
-      next: `outlive incident ${last?.incident ?? "ID"}; when it is safe: outlive quarantine release ${job.id}`,
+      next: corrupt
+        ? CORRUPT_HINT
+        : `outlive incident ${last?.incident ?? "ID"}; when it is safe: outlive quarantine release ${job.id}`,
       details: { incident: last?.incident ?? null },
     });
   }
   const why = job.state === "succeeded" ? "" : `: ${last?.reason ?? job.error?.message ?? ""}`;
+  const damaged = job.corrupt.length === 0 ? "" : ` What is stored of it is damaged: ${job.corrupt.join(", ")}.`;
   return say(job, {
     because: "finished",
-    text: `It is ${job.state}${when}${why}.`,
+    text: `It is ${job.state}${when}${why}.${damaged}`,
     next: job.state === "succeeded" ? "" : `outlive retry ${job.id}`,
   });
 }

@@ -1,7 +1,7 @@
 // The small writes of a running attempt, each under its fence: steps, progress, log, heartbeat, children. Inside a transaction.
 import type { Lease } from "../../core/lease.ts";
 import { APPLIED, type AttemptWrite, type WriteAnswer } from "../../core/store.ts";
-import { checksumOf, stepOwner } from "./checksums.ts";
+import { checksumOrNull, stepOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertJobs } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
@@ -30,7 +30,7 @@ export function writeOfAttempt(
           lease.row,
           write.name,
           write.result,
-          checksumOf(write.result, stepOwner(lease.jobId, write.name)),
+          checksumOrNull(write.result, stepOwner(lease.jobId, write.name)),
           now,
           lease.fence,
         );

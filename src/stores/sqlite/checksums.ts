@@ -8,16 +8,20 @@ import type { Database } from "./database.ts";
  * CRC-32 of the text, started from a hash of its owner; as a signed number, which SQLite keeps in four bytes. The owner is hashed
  * here because a second native call costs more: 25 ns instead of 190 ns, beside the 160 ns of the text itself.
  */
-export function checksumOf(text: string | null, owner: string): number {
-  const seed = seedOf(owner);
-  return text === null ? ~seed : crc32(text, seed >>> 0) | 0;
+export function checksumOf(text: string, owner: string): number {
+  return crc32(text, seedOf(owner)) | 0;
+}
+
+/** Of a result that may be missing: then there is none. */
+export function checksumOrNull(text: string | null, owner: string): number | null {
+  return text === null ? null : checksumOf(text, owner);
 }
 
 /** FNV-1a. Ids and names of steps are well formed, so that they come back from the file as they were given. */
 function seedOf(owner: string): number {
   let hash = 0x811c_9dc5;
   for (let i = 0; i < owner.length; i++) hash = Math.imul(hash ^ owner.charCodeAt(i), 0x0100_0193);
-  return hash | 0;
+  return hash >>> 0;
 }
 
 /** Whose a step's result is. No id contains a line break. */
@@ -27,8 +31,8 @@ export function stepOwner(jobId: string, name: string): string {
 
 /** Whether a text is what was stored. A damaged row may hold anything: a text may have become a blob, a number or nothing. */
 export function isIntact(text: unknown, owner: unknown, checksum: unknown): boolean {
-  if (typeof owner !== "string" || (text !== null && typeof text !== "string")) return false;
-  return checksumOf(text, owner) === Number(checksum);
+  if (text === null || checksum === null) return text === checksum;
+  return typeof text === "string" && typeof owner === "string" && checksumOf(text, owner) === Number(checksum);
 }
 
 /** The columns of a job by which its own texts are checked. */

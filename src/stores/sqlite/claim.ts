@@ -204,10 +204,11 @@ function claimedJob(turn: Turn, row: Taken, kind: string, timeoutMs: number | nu
   const { db, worker, now } = turn;
   const [seq, jobId, fence, , input, inputSum] = row;
   const lease = { jobId, kind, row: seq, worker: worker.id, epoch: worker.epoch, fence };
-  const base = { lease, kind, input, deadlineInMs: timeoutMs, alone };
   const intact = isIntact(input, jobId, inputSum);
+  const deadlineInMs = timeoutMs;
   // Before its first attempt a job has no counters, no outcome, no steps and no incident.
-  if (fence === 1 && intact) return { ...base, counters: NO_COUNTERS, lastOutcome: null, steps: NO_STEPS };
+  if (fence === 1 && intact)
+    return { lease, kind, input, deadlineInMs, alone, counters: NO_COUNTERS, lastOutcome: null, steps: NO_STEPS };
   const later = db.sql(LATER).get(seq) as unknown as LaterColumns;
   const steps = db.sql(STEPS).all(seq) as unknown as (StoredStep & { readonly result_sum: number })[];
   const broken = steps.filter((step) => !stepIsIntact({ ...step, id: jobId }));
@@ -219,7 +220,7 @@ function claimedJob(turn: Turn, row: Taken, kind: string, timeoutMs: number | nu
   if (later.incident !== null) noteResumed(db, seq, later.incident, now);
   const lastOutcome = later.outcome === null ? null : OUTCOMES[later.outcome]!;
   const kept = steps.map(({ name, result }) => ({ name, result }));
-  return { ...base, counters: counters(later), lastOutcome, steps: kept };
+  return { lease, kind, input, deadlineInMs, alone, counters: counters(later), lastOutcome, steps: kept };
 }
 
 const NO_STEPS: readonly StoredStep[] = [];

@@ -2,7 +2,6 @@
 import { JOB_STATES } from "../../core/job.ts";
 import type { OperatorAnswer } from "../../core/store.ts";
 import * as transitions from "../../core/transitions.ts";
-import { checksumOf } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { type CounterColumns, counters } from "./rows.ts";
 import { applyChange, insertHistory, writeHistory } from "./settle.ts";
@@ -65,7 +64,7 @@ export function retryJob(db: Database, id: string, actor: string, now: number): 
   }
   apply(db, row, transitions.retry({ id, state, counters: counters(row) }, 0), actor, now);
   if (state === "succeeded")
-    db.sql("UPDATE outlive_jobs SET result = NULL, result_sum = ? WHERE seq = ?").run(checksumOf(null, id), row.seq);
+    db.sql("UPDATE outlive_jobs SET result = NULL, result_sum = NULL WHERE seq = ?").run(row.seq);
   return { is: "applied", state: "queued" };
 }
 

@@ -14,7 +14,9 @@ import type { Workers } from "./workers.ts";
 export const OWNED = "seq = ? AND state = 1 AND fence = ? AND epoch = ? AND worker = ?";
 
 const OWNS = `SELECT 1 FROM outlive_jobs WHERE ${OWNED}`;
-const SUCCEED = `UPDATE outlive_jobs SET state = 2, outcome = 0, finished_at = ?, result = ?, result_sum = ? WHERE ${OWNED}`;
+const SUCCEED = "UPDATE outlive_jobs SET state = 2, outcome = 0, finished_at = ?";
+const SUCCEED_BARE = `${SUCCEED} WHERE ${OWNED}`;
+const SUCCEED_WITH = `${SUCCEED}, result = ?, result_sum = ? WHERE ${OWNED}`;
 
 /** Refused writes kept in the history of one job: a zombie that writes in a loop must not fill the disk. */
 const MAX_REJECTIONS = 100;
@@ -40,19 +42,14 @@ export class Settling {
     return this.#db.sql(OWNS).get(lease.row, lease.fence, lease.epoch, this.#workers.seqOf(lease.worker)) !== undefined;
   }
 
-  /** The hot one: few columns, no history. */
-  #succeed(lease: Lease, change: Change, now: number): boolean {
-    const { changes } = this.#db
-      .sql(SUCCEED)
-      .run(
-        now,
-        change.result,
-        checksumOf(change.result, lease.jobId),
-        lease.row,
-        lease.fence,
-        lease.epoch,
-        this.#workers.seqOf(lease.worker),
-      );
+  /** The hot one: few columns, no history. A running job has no result, so that none needs not be written. */
+  #succeed(lease: Lease, { result }: Change, now: number): boolean {
+    const { row, fence, epoch } = lease;
+    const worker = this.#workers.seqOf(lease.worker);
+    const { changes } =
+      result === null
+        ? this.#db.sql(SUCCEED_BARE).run(now, row, fence, epoch, worker)
+        : this.#db.sql(SUCCEED_WITH).run(now, result, checksumOf(result, lease.jobId), row, fence, epoch, worker);
     return changes === 1;
   }
 
