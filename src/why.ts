@@ -1,5 +1,5 @@
 // Why a job is not running, or how it runs: one sentence that names the cause, and the next thing to do. It only reads.
-import { humanMs } from "./core/duration.ts";
+import { humanMs, isoInstant } from "./core/duration.ts";
 import { UNFIT } from "./core/incarnation.ts";
 import type { JobDetails } from "./core/job.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
@@ -134,7 +134,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
         : `its last attempt ${job.lastOutcome}: ${job.error?.message ?? ""}`;
     return say(job, {
       because: "not-due",
-      text: `It is due in ${wait} (${new Date(job.runAt).toISOString()}): ${cause}.`,
+      text: `It is due in ${wait} (${isoInstant(job.runAt)}): ${cause}.`,
       next: "",
       details: { dueInMs: job.runAt - now() },
     });
@@ -236,7 +236,7 @@ function turn(job: JobDetails, kind: KindCounts, able: readonly WorkerRow[], ahe
 
 function finished(job: JobDetails): Explanation {
   const last = job.history.findLast(({ to }) => to === job.state);
-  const when = job.finishedAt === null ? "" : ` at ${new Date(job.finishedAt).toISOString()}`;
+  const when = job.finishedAt === null ? "" : ` at ${isoInstant(job.finishedAt)}`;
   if (job.state === "quarantined") {
     const corrupt = job.lastOutcome === "corrupt";
     return say(job, {

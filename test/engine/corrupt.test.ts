@@ -105,7 +105,9 @@ test("a row whose texts are no JSON any more, or no texts, is shown and hides no
     "both are dead",
   );
   raw(t, place.path)
-    .prepare("UPDATE outlive_jobs SET error = '{broken', input = CAST('{' AS BLOB), progress = 7 WHERE id = ?")
+    .prepare(
+      "UPDATE outlive_jobs SET error = '{broken', input = CAST('{' AS BLOB), progress = 7, created_at = 9e18 WHERE id = ?",
+    )
     .run(id);
   const { jobs } = await engine.list();
   assert.deepEqual(

@@ -7,11 +7,11 @@ import { asText, JOB_COLUMNS, JOB_TABLES, type JobColumns, jobInfo } from "./row
 import { STATE } from "./schema.ts";
 
 export function getJob(db: Database, id: string): JobDetails | null {
-  const row = db
-    .sql(
-      `SELECT ${JOB_COLUMNS}, j.input, j.input_sum, j.result, j.result_sum, j.progress FROM ${JOB_TABLES} WHERE j.id = ?`,
-    )
-    .get(id) as unknown as (JobColumns & CheckedJob & { readonly progress: unknown }) | undefined;
+  const [row] = readable<JobColumns & CheckedJob & { readonly progress: unknown }>(
+    db,
+    `SELECT ${JOB_COLUMNS}, j.input, j.input_sum, j.result, j.result_sum, j.progress FROM ${JOB_TABLES} WHERE j.id = ?`,
+    [id],
+  );
   if (!row) return null;
   const steps = db
     .sql("SELECT name, result, result_sum, at, fence FROM outlive_steps WHERE job = ? ORDER BY ord")
@@ -46,6 +46,24 @@ function corruptParts(job: JobColumns & CheckedJob, steps: readonly StepColumns[
     ...(resultIsIntact(job) ? [] : ["result"]),
     ...broken.map(({ name }) => `step ${name}`),
   ];
+}
+
+/** A number of a damaged row may be larger than JavaScript reads exactly. It is rounded then, and hides neither its row nor the others. */
+function readable<Row>(db: Database, text: string, values: readonly (string | number)[]): Row[] {
+  try {
+    return db.sql(text).all(...values) as unknown as Row[];
+  } catch (thrown) {
+    if ((thrown as NodeJS.ErrnoException).code !== "ERR_OUT_OF_RANGE") throw thrown;
+  }
+  const exact = db.sql(`${text} -- exact`);
+  exact.setReadBigInts(true);
+  return exact.all(...values).map((row) => {
+    const columns = Object.entries(row).map(([name, value]) => [
+      name,
+      typeof value === "bigint" ? Number(value) : value,
+    ]);
+    return Object.fromEntries(columns) as Row;
+  });
 }
 
 function history(db: Database, job: number): HistoryEntry[] {
@@ -92,11 +110,11 @@ export function listJobs(db: Database, filter: JobFilter, limit: number, after: 
   const keys = (sources ?? [walkOf(filter.state)]).map(
     (source) => `SELECT j.seq FROM ${source} AND j.seq >= ? AND j.seq < ?${terms}`,
   );
-  const rows = db
-    .sql(
-      `SELECT ${JOB_COLUMNS} FROM ${JOB_TABLES} WHERE j.seq IN (SELECT seq FROM (${keys.join(" UNION ALL ")}) ORDER BY seq DESC LIMIT ?) ORDER BY j.seq DESC`,
-    )
-    .all(...keys.flatMap(() => [floor, before, ...values]), limit + 1) as unknown as JobColumns[];
+  const rows = readable<JobColumns>(
+    db,
+    `SELECT ${JOB_COLUMNS} FROM ${JOB_TABLES} WHERE j.seq IN (SELECT seq FROM (${keys.join(" UNION ALL ")}) ORDER BY seq DESC LIMIT ?) ORDER BY j.seq DESC`,
+    [...keys.flatMap(() => [floor, before, ...values]), limit + 1],
+  );
   const page = rows.slice(0, limit);
   const last = rows.length > limit ? page.at(-1)!.seq : floor;
   return { jobs: page.map(jobInfo), next: last === 0 ? null : String(last) };
