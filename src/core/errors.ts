@@ -49,6 +49,8 @@ export const ErrorCode = {
   storeBusy: "STORE_BUSY",
   /** The store's file is damaged. */
   storeCorrupt: "STORE_CORRUPT",
+  /** A job's stored input, result or step result does not match its checksum. The job is quarantined; the others go on. */
+  corrupt: "CORRUPT",
   /** The store failed in another way; the message is the driver's. */
   storeFailed: "STORE_FAILED",
   /** The engine or client was closed. */
@@ -101,6 +103,8 @@ export interface StoredError {
   readonly name: string;
   readonly message: string;
   readonly stack?: string;
+  /** Of an end that the engine itself decided. */
+  readonly code?: ErrorCode;
 }
 
 const MAX_MESSAGE = 8_192;

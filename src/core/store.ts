@@ -55,15 +55,22 @@ export interface Room {
   readonly idle: boolean;
 }
 
+/** A claimed job that was quarantined in the same transaction, because what is stored of it is not what was written. */
+export interface CorruptJob {
+  readonly lease: Lease;
+  readonly kind: string;
+  readonly change: Change;
+}
+
 export interface SettleAndClaim {
   readonly settled: readonly WriteAnswer[];
   readonly claimed: readonly ClaimedJob[];
+  /** Claimed beside those and quarantined at once: the input or a kept step does not match its checksum. Left out: none. */
+  readonly corrupt?: readonly CorruptJob[];
   /** False if the worker's own row is not live any more: nothing was claimed, and it must register again under a new id. */
   readonly live: boolean;
   /** Running jobs of this worker whose cancel was asked for. */
   readonly cancels: readonly string[];
-  /** True if a job that must run alone waits for this worker to become idle: it should not claim others meanwhile. */
-  readonly reserved: boolean;
   /** In how many ms the next delayed job is due; null: none waits. */
   readonly nextDueInMs: number | null;
 }
@@ -222,6 +229,8 @@ export interface Store<Tx = unknown> {
   /**
    * The worker's loop in one transaction: applies each settlement whose fence holds, then, if the worker's row is live, claims
    * what is ready, writing owner, epoch, fence, start and deadline in the same step. Repeating it after a lost answer is safe.
+   * A worker for which a job waits that must run alone gets no other until it is idle. A claimed job whose input or kept steps are
+   * not what was written is not handed out: it is quarantined (`transitions.quarantine`) in the same transaction.
    */
   settleAndClaim(worker: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim>;
 

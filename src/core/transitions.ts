@@ -14,6 +14,7 @@ export const CHANGES = {
   release: ["running"],
   endCancelled: ["running"],
   refuse: ["running"],
+  quarantine: ["running"],
   cancel: ["queued"],
   retry: ["succeeded", "dead", "cancelled", "quarantined"],
 } as const satisfies Record<string, readonly JobState[]>;
@@ -174,6 +175,25 @@ export function refuse(job: JobView, error: StoredError): Change {
     reason: `its stored input was refused: ${error.message}`,
   });
 }
+
+/** What is stored of it is not what was written: running it could do anything. `what`: "input", "step NAME". */
+export function quarantine(job: JobView, what: readonly string[]): Change {
+  const said = `the stored ${what.join(" and ")} of job ${job.id} ${what.length === 1 ? "does not match its checksum" : "do not match their checksums"}`;
+  return change(job, "quarantine", {
+    to: "quarantined",
+    outcome: "corrupt",
+    error: {
+      name: "Corrupt",
+      code: ErrorCode.corrupt,
+      message: `${said}: the store was damaged. It was not run. ${CORRUPT_HINT}`,
+    },
+    reason: `corrupt: ${said}`,
+  });
+}
+
+/** What to do about a job of which a stored text is not what was written. */
+export const CORRUPT_HINT =
+  "Enqueue it again with the right input, or put a backup back; a retry is quarantined again as long as the damage is there. Look for more: outlive check --integrity.";
 
 /** An operator, or the program, does not want it any more. A running job is only asked to end: `endCancelled` does it. */
 export function cancel(job: JobView): Change {

@@ -12,7 +12,7 @@ import type { Held } from "./held-jobs.ts";
 import { Runner } from "./runner.ts";
 import { type Attempt, type DraftMaker, type RunHost, staleError } from "./run.ts";
 import { type Concurrency, Slots } from "./slots.ts";
-import type { AttemptWrite, BeatAnswer, Settlement, Stale, Store } from "./store.ts";
+import type { AttemptWrite, BeatAnswer, CorruptJob, Settlement, Stale, Store } from "./store.ts";
 import * as transitions from "./transitions.ts";
 
 export interface WorkerDeps {
@@ -198,6 +198,7 @@ export class Worker implements RunHost {
         this.#freed(this.#runner.settled(settlements[i]!, answer.settled[i]!));
       if (!answer.live) return this.#deps.disowned();
       for (const jobId of answer.cancels) this.#runner.cancel(jobId);
+      for (const job of answer.corrupt ?? []) this.#corrupt(job);
       for (const job of answer.claimed) this.#took(job);
       this.#sleep(answer.nextDueInMs);
     } catch (thrown) {
@@ -215,6 +216,12 @@ export class Worker implements RunHost {
     this.#slots.took(job.kind);
     if (job.alone) this.#alone = true;
     this.#runner.begin(job, this);
+  }
+
+  /** Its place is free, and what is behind it may be ready: it is asked for at once. */
+  #corrupt({ lease, kind, change }: CorruptJob): void {
+    this.#deps.events.emit("job.quarantined", { jobId: lease.jobId, kind, reason: change.reason! });
+    this.#again = true;
   }
 
   #supersede(jobId: string): void {

@@ -21,6 +21,7 @@ const table: Readonly<
   release: { from: ["running"], to: "queued", make: (job) => transitions.release(job, "shut down") },
   endCancelled: { from: ["running"], to: "cancelled", make: (job) => transitions.endCancelled(job, "asked") },
   refuse: { from: ["running"], to: "dead", make: (job) => transitions.refuse(job, boom) },
+  quarantine: { from: ["running"], to: "quarantined", make: (job) => transitions.quarantine(job, ["input"]) },
   cancel: { from: ["queued"], to: "cancelled", make: (job) => transitions.cancel(job) },
   retry: {
     from: ["succeeded", "dead", "cancelled", "quarantined"],
@@ -100,6 +101,19 @@ test("a success keeps the result and the counters and writes no history", () => 
     reason: null,
   });
   assert.equal(transitions.succeed(aView(), null).result, null);
+});
+
+test("FR-069 a corrupt job is quarantined with what did not match, a code and the next step, and counts nothing", () => {
+  const counters = counted({ errors: 1, crashes: 1 });
+  const change = transitions.quarantine(aView({ counters }), ["input", "step render"]);
+  assert.deepEqual([change.to, change.outcome, change.counters], ["quarantined", "corrupt", counters]);
+  assert.equal(change.reason, "corrupt: the stored input and step render of job job-1 do not match their checksums");
+  assert.deepEqual([change.error?.name, change.error?.code], ["Corrupt", ErrorCode.corrupt]);
+  assert.match(change.error!.message, /^the stored input and step render of job job-1 .* Enqueue it again/);
+  assert.match(
+    transitions.quarantine(aView(), ["step a"]).reason!,
+    /^corrupt: the stored step a .* does not match its/,
+  );
 });
 
 test("a failure counts one error, waits for its delay and says which error of how many it was", () => {

@@ -331,6 +331,7 @@ test("get tells the whole story of a job", async (t) => {
     input: { n: 1 },
     result: { n: 1 },
     progress: 0.5,
+    corrupt: [],
   });
   assert.ok(createdAt <= startedAt! && startedAt! <= finishedAt!);
   assert.equal(deadlineAt, startedAt! + 900_000, "fifteen minutes, unless the kind says otherwise");

@@ -103,10 +103,10 @@ export class SqliteStore implements Store<SqliteTransaction> {
       const now = this.#now();
       const settled = settlements.length === 0 ? [] : this.#settling.settle(settlements, now);
       const worker = this.#workers.live(workerId);
-      if (!worker) return { settled, claimed: [], live: false, cancels: [], reserved: false, nextDueInMs: null };
+      if (!worker) return { settled, claimed: [], live: false, cancels: [], nextDueInMs: null };
       const nextDueInMs = promoteDue(this.#db, now);
-      const { claimed, reserved } = claimReady(this.#db, this.#kinds, worker, room, now);
-      return { settled, claimed, live: true, cancels: this.#workers.takeCancels(worker.seq), reserved, nextDueInMs };
+      const { claimed, corrupt } = claimReady(this.#db, this.#kinds, worker, room, now);
+      return { settled, claimed, corrupt, live: true, cancels: this.#workers.takeCancels(worker.seq), nextDueInMs };
     });
     // What went back into the queue may be somebody else's to run.
     if (settlements.some(({ change }) => change.to === "queued")) this.#ring();

@@ -82,8 +82,8 @@ export function specifyAlone(specify: Specify): void {
     await suspect(scene, "a");
     await scene.enqueue({ id: "other", priority: 9 });
     const worker = await scene.worker("w");
-    const { claimed, reserved } = await worker.turn([], roomFor(9));
-    assert.deepEqual([idsOf(claimed), claimed[0]?.alone, reserved], [["a"], true, false]);
+    const claimed = await worker.claim(9);
+    assert.deepEqual([idsOf(claimed), claimed[0]?.alone], [["a"], true]);
   });
 
   specify(
@@ -93,15 +93,12 @@ export function specifyAlone(specify: Specify): void {
       const first = await scene.worker("w1");
       const second = await scene.worker("w2", { store: await scene.connect() });
       await scene.enqueue("x", "y", "z");
-      const reserving = await first.turn([], busyRoom(9));
-      assert.deepEqual([reserving.claimed, reserving.reserved], [[], true]);
-      const going = await second.turn([], busyRoom(1));
-      assert.deepEqual([idsOf(going.claimed), going.reserved], [["x"], false]);
-      const still = await first.turn([], busyRoom(9));
-      assert.deepEqual([still.claimed, still.reserved], [[], true]);
-      const idle = await first.turn([], roomFor(9));
-      assert.deepEqual([idsOf(idle.claimed), idle.claimed[0]?.alone, idle.reserved], [["a"], true, false]);
-      await first.settle(SETTLE.succeed(idle.claimed[0]!));
+      assert.deepEqual(idsOf(await first.claim(busyRoom(9))), []);
+      assert.deepEqual(idsOf(await second.claim(busyRoom(1))), ["x"]);
+      assert.deepEqual(idsOf(await first.claim(busyRoom(9))), [], "it still waits until it is idle");
+      const idle = await first.claim(9);
+      assert.deepEqual([idsOf(idle), idle[0]?.alone], [["a"], true]);
+      await first.settle(SETTLE.succeed(idle[0]!));
       assert.deepEqual(idsOf(await first.claim(busyRoom(9))), ["y", "z"]);
     },
   );
@@ -113,23 +110,23 @@ export function specifyAlone(specify: Specify): void {
       const busy = await scene.worker("busy");
       const idle = await scene.worker("idle");
       await scene.enqueue("x");
-      assert.equal((await busy.turn([], busyRoom(9))).reserved, true);
+      assert.deepEqual(idsOf(await busy.claim(busyRoom(9))), [], "it reserves");
       assert.deepEqual(idsOf(await idle.claim(9)), ["a"]);
-      const freed = await busy.turn([], busyRoom(9));
-      assert.deepEqual([idsOf(freed.claimed), freed.reserved], [["x"], false]);
+      assert.deepEqual(idsOf(await busy.claim(busyRoom(9))), ["x"]);
     },
   );
 
   for (const end of ["dies", "stops"]) {
     specify(`museum 20: the reservation of a worker that ${end} is taken over`, async (scene) => {
       await suspect(scene, "a");
+      await scene.enqueue("x", "y");
       const holder = await scene.worker("holder");
       const heir = await scene.worker("heir");
-      assert.equal((await holder.turn([], busyRoom(9))).reserved, true);
-      assert.equal((await heir.turn([], busyRoom(9))).reserved, false);
+      assert.deepEqual(idsOf(await holder.claim(busyRoom(9))), [], "it reserves");
+      assert.deepEqual(idsOf(await heir.claim(busyRoom(1))), ["x"], "it goes on");
       if (end === "dies") await scene.bury(holder);
       else assert.equal(await scene.store.deregister("holder"), true);
-      assert.equal((await heir.turn([], busyRoom(9))).reserved, true);
+      assert.deepEqual(idsOf(await heir.claim(busyRoom(9))), [], "it reserves in its turn");
       assert.deepEqual(idsOf(await heir.claim(9)), ["a"]);
     });
   }
@@ -138,17 +135,18 @@ export function specifyAlone(specify: Specify): void {
     "jobs that run alone take up a quarter of the fleet, at least one worker; the others go on",
     async (scene) => {
       await suspect(scene, "a", "b", "c");
-      await scene.enqueue("x");
+      await scene.enqueue("x1", "x2", "x3");
       const workers = [];
       for (let n = 1; n <= 8; n++) workers.push(await scene.worker(`w${n}`));
-      const reserved: boolean[] = [];
-      for (const worker of workers.slice(0, 4)) reserved.push((await worker.turn([], busyRoom(0))).reserved);
-      assert.deepEqual(reserved, [false, false, false, false], "without room nobody reserves");
-      for (const [at, worker] of workers.slice(0, 4).entries())
-        reserved[at] = (await worker.turn([], busyRoom(1))).reserved;
-      assert.deepEqual(reserved, [true, true, false, false], "two of eight");
-      assert.deepEqual(idsOf(await workers[0]!.claim(9)), ["a"]);
-      assert.equal((await workers[1]!.turn([], busyRoom(9))).reserved, true);
+      // Without room nobody reserves: if the first two did, the others would go on below.
+      for (const worker of workers.slice(0, 2)) await worker.claim(busyRoom(0));
+      const asked = workers.slice(0, 4).toReversed();
+      const claims: (readonly string[])[] = [];
+      for (const worker of asked) claims.push(idsOf(await worker.claim(busyRoom(1))));
+      assert.deepEqual(claims, [[], [], ["x1"], ["x2"]], "two of eight reserve");
+      assert.deepEqual(idsOf(await asked[0]!.claim(9)), ["a"]);
+      assert.deepEqual(idsOf(await asked[1]!.claim(busyRoom(9))), []);
+      assert.deepEqual(idsOf(await workers[6]!.claim(busyRoom(9))), ["x3"]);
       assert.deepEqual(idsOf(await workers[4]!.claim(9)), ["b"], "an idle one takes over what is reserved");
       assert.deepEqual(
         idsOf(await workers[5]!.claim(9)),
@@ -162,14 +160,12 @@ export function specifyAlone(specify: Specify): void {
     await suspect(scene, "a");
     await scene.enqueue({ id: "x", kind: "sms" }, { id: "y", kind: "sms" });
     const worker = await scene.worker("w");
-    const without = await worker.turn([], busyRoom(1, ["sms"]));
-    assert.deepEqual([idsOf(without.claimed), without.reserved], [["x"], false]);
+    assert.deepEqual(idsOf(await worker.claim(busyRoom(1, ["sms"]))), ["x"]);
     const kinds = [
       { kind: "mail", room: 0 },
       { kind: "sms", room: 9 },
     ];
-    const full = await worker.turn([], { total: 9, kinds, idle: true });
-    assert.deepEqual([idsOf(full.claimed), full.reserved], [["y"], false]);
+    assert.deepEqual(idsOf(await worker.claim({ total: 9, kinds, idle: true })), ["y"]);
     assert.deepEqual(await scene.states("a"), ["queued"]);
   });
 
@@ -177,8 +173,7 @@ export function specifyAlone(specify: Specify): void {
     await suspect(scene, "a");
     await scene.enqueue({ id: "x", kind: "sms" });
     await scene.store.setPaused("mail", true);
-    const turn = await (await scene.worker("w")).turn([], busyRoom(9));
-    assert.deepEqual([idsOf(turn.claimed), turn.reserved], [["x"], false]);
+    assert.deepEqual(idsOf(await (await scene.worker("w")).claim(busyRoom(9))), ["x"]);
   });
 
   specify(
@@ -220,8 +215,8 @@ export function specifyAlone(specify: Specify): void {
     await suspect(scene, "a");
     assert.equal((await scene.countsOf("mail")).ready, 1);
     assert.deepEqual(await scene.store.cancel("a", "operator"), { is: "applied", state: "cancelled" });
-    const turn = await (await scene.worker("w")).turn([], busyRoom(9));
-    assert.deepEqual([turn.claimed, turn.reserved], [[], false]);
+    await scene.enqueue("b");
+    assert.deepEqual(idsOf(await (await scene.worker("w")).claim(busyRoom(9))), ["b"]);
   });
 }
 
