@@ -1,0 +1,83 @@
+// The command line of the power losses: record, lose, judge, and say how to see the first broken states again.
+import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { parseArgs } from "node:util";
+import { scenariosOf, scratchRoot, wholeNumber } from "../arguments.ts";
+import type { Durability } from "../scenarios/stage.ts";
+import { assertStrace } from "../strace.ts";
+import { isBroken } from "../verdict.ts";
+import { isClean, runCampaign, type State } from "./campaign.ts";
+import { load, record, type Recording } from "./recording.ts";
+
+/** So many broken states are told in full. */
+const TOLD = 5;
+
+export async function powerLoss(args: readonly string[]): Promise<boolean> {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      states: { type: "string", default: "200" },
+      seed: { type: "string", default: "1" },
+      json: { type: "boolean", default: false },
+      scenario: { type: "string" },
+      /** A recording that was kept, to be lost again. */
+      recording: { type: "string" },
+      /** The controls: both must be found out. */
+      durability: { type: "string", default: "full" },
+      plant: { type: "string" },
+    },
+  });
+  const [states, seed] = [wholeNumber(values.states, "states"), wholeNumber(values.seed, "seed")];
+  const { durability, plant } = values;
+  if (durability !== "full" && durability !== "relaxed") throw new Error("--durability: use full or relaxed.");
+  if (plant !== undefined && plant !== "ignored-syncs") throw new Error("--plant: use ignored-syncs.");
+  const scenarios = scenariosOf(values.scenario);
+  const kept = values.recording === undefined ? undefined : resolve(values.recording);
+  const root = scratchRoot();
+  const folder = kept ?? mkdtempSync(join(root, "outlive-recordings-"));
+  const recordings: Recording[] = [];
+  if (kept === undefined) assertStrace();
+  for (const scenario of scenarios)
+    recordings.push(
+      kept === undefined
+        ? await record(scenario, durability satisfies Durability, folder)
+        : load(join(folder, scenario.name), scenario.name),
+    );
+
+  let broken = 0;
+  const tally = await runCampaign({
+    recordings,
+    states,
+    seed,
+    root,
+    ignoreSyncs: plant === "ignored-syncs",
+    onState(state, done) {
+      if (isBroken(state.verdict) && broken++ < TOLD) tell(state);
+      if (process.stderr.isTTY) process.stderr.write(`\r${done} of ${states} states, ${broken} broken `);
+    },
+  });
+  if (process.stderr.isTTY) process.stderr.write("\n");
+  if (broken === 0 && kept === undefined) rmSync(folder, { recursive: true, force: true });
+  else {
+    mkdirSync(folder, { recursive: true });
+    const again = process.argv.slice(2).filter((arg) => arg !== "--json").join(" ");
+    const recording = kept === undefined ? ` --recording ${folder}` : "";
+    if (broken > 0) process.stderr.write(`see it again: npm run torture -- ${again}${recording}\n`);
+  }
+  // A scenario that can't be recorded ends the run with an error, so nothing is ever left out here.
+  const notRun: string[] = [];
+  process.stdout.write(
+    values.json
+      ? `${JSON.stringify({ ...tally, seed, durability, notRun })}\n`
+      : `${tally.states} power losses in ${tally.scenarios} scenarios (seed ${seed}), ${tally.acknowledged} answers checked: ` +
+          `${tally.lost} lost, ${tally.corrupt} corrupt, ${tally.committedTwice} committed twice, ${tally.stuck} stuck\n`,
+  );
+  return isClean(tally);
+}
+
+function tell({ number, scenario, moment, fate, verdict }: State): void {
+  const lines = Object.entries(verdict).flatMap(([kind, findings]: [string, readonly string[]]) =>
+    findings.slice(0, 5).map((finding) => `  ${kind}: ${finding}`),
+  );
+  process.stderr.write(`\nstate ${number}, ${scenario} after moment ${moment} (${fate}):\n${lines.join("\n")}\n`);
+}

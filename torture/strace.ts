@@ -1,0 +1,62 @@
+// strace, the only way in: the rig sees and kills at system calls, and the engine has no hook for it. Where it can't run, that is
+// an error with the next thing to do, never a quiet success.
+import { spawn, spawnSync } from "node:child_process";
+import { fileURLToPath } from "node:url";
+import type { ActName } from "./scenarios/acts.ts";
+import type { Durability } from "./scenarios/stage.ts";
+
+/** Everything that changes a file, its length or its name, and what makes that durable. */
+export const FILE_CALLS =
+  "openat,open,creat,pwrite64,write,pwritev,pwritev2,writev,ftruncate,truncate,fallocate,copy_file_range,sendfile," +
+  "fsync,fdatasync,sync_file_range,unlink,unlinkat,rename,renameat,renameat2,link,linkat";
+
+const PROGRAM = fileURLToPath(new URL("scenarios/program.ts", import.meta.url));
+
+export interface Play {
+  readonly act: ActName;
+  readonly folder: string;
+  readonly durability: Durability;
+}
+
+/** How a process ended, and the end of what it wrote to its standard error. */
+export interface End {
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  readonly stderr: string;
+}
+
+/** Throws with what to do if strace is not there or may not trace. */
+export function assertStrace(): void {
+  const tried = spawnSync("strace", ["-f", "--seccomp-bpf", "-e", "trace=fsync", "-o", "/dev/null", "true"], {
+    encoding: "utf8",
+  });
+  if (tried.status === 0) return;
+  if ((tried.error as NodeJS.ErrnoException | undefined)?.code === "ENOENT") {
+    throw new Error(
+      "The rig sees system calls through strace, which is not installed. Install it (Debian, Ubuntu: apt-get install strace) and try again. Nothing was run.",
+    );
+  }
+  throw new Error(
+    `strace can't trace here: ${(tried.stderr || String(tried.error)).trim()}. It needs version 5.3 or later, and in a container ` +
+      "the right to ptrace (--cap-add=SYS_PTRACE). Nothing was run.",
+  );
+}
+
+/** Plays an act; with `options`, under a strace that was told them. */
+export function play({ act, folder, durability }: Play, options?: readonly string[]): Promise<End> {
+  const program = [process.execPath, "--disable-warning=ExperimentalWarning", PROGRAM, folder, act, durability];
+  const [command, ...rest] = options === undefined ? program : ["strace", "-f", "--seccomp-bpf", ...options, ...program];
+  const child = spawn(command!, rest, { stdio: ["ignore", "ignore", "pipe"] });
+  let stderr = "";
+  child.stderr.on("data", (data: Buffer) => (stderr = (stderr + data.toString()).slice(-4_000)));
+  return new Promise((resolve, reject) => {
+    child.on("error", reject);
+    child.on("close", (code, signal) => resolve({ code, signal, stderr }));
+  });
+}
+
+/** Throws unless the act was played to its end, which for one that kills itself is SIGKILL. */
+export function assertPlayed({ act }: Play, { code, signal, stderr }: End): void {
+  const played = act === "die" ? signal === "SIGKILL" || code === 137 : code === 0;
+  if (!played) throw new Error(`The act ${act} ended with ${signal ?? `exit code ${code}`}:\n${stderr}`);
+}
