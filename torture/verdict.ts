@@ -73,7 +73,7 @@ export async function judge(
 
 async function look(engine: Engine): Promise<Found> {
   const jobs = new Map<string, JobInfo>();
-  for (let after: string | undefined; ; ) {
+  for (let after: string | undefined; ;) {
     const page = await engine.list({ limit: 1_000, ...(after === undefined ? {} : { after }) });
     for (const job of page.jobs) jobs.set(job.id, job);
     if (page.next === null) break;
@@ -97,7 +97,8 @@ async function comparePromises(engine: Engine, found: Found, promised: Promised,
   for (const id of promised.enqueued) {
     const job = found.jobs.get(id);
     // Retention takes what has ended, and nothing ends that was not claimed.
-    if (!job && !(promised.purging && promised.claimed.has(id))) findings.lost.push(`job ${id} was enqueued and is not there`);
+    if (!job && !(promised.purging && promised.claimed.has(id)))
+      findings.lost.push(`job ${id} was enqueued and is not there`);
   }
   for (const [id, end] of promised.ended) {
     const job = found.jobs.get(id);
@@ -111,9 +112,11 @@ async function comparePromises(engine: Engine, found: Found, promised: Promised,
   for (const [id, names] of promised.steps) {
     if (!found.jobs.has(id)) continue;
     const kept = new Set((await engine.get(id))!.steps.map(({ name }) => name));
-    for (const name of names) if (!kept.has(name)) findings.lost.push(`step ${name} of job ${id} was kept and is not there`);
+    for (const name of names)
+      if (!kept.has(name)) findings.lost.push(`step ${name} of job ${id} was kept and is not there`);
   }
-  for (const id of promised.ordered) if (!found.orders.has(id)) findings.lost.push(`the order of job ${id} is not there`);
+  for (const id of promised.ordered)
+    if (!found.orders.has(id)) findings.lost.push(`the order of job ${id} is not there`);
   for (const id of promised.incidents) if (!found.incidents.has(id)) findings.lost.push(`incident ${id} is not there`);
 }
 

@@ -4,8 +4,9 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { SeededRandom } from "../../sim/world/random.ts";
 import { promisedBy } from "../scenarios/promised.ts";
+import { DATABASE } from "../scenarios/scenario.ts";
 import type { Word } from "../scenarios/word.ts";
-import { isBroken, judge, type Verdict } from "../verdict.ts";
+import { judge, type Verdict } from "../verdict.ts";
 import { Disk } from "./disk.ts";
 import { type DrawnFate, drawFate, NOTHING_UNSYNCED } from "./fate.ts";
 import type { Recording } from "./recording.ts";
@@ -18,6 +19,8 @@ export interface CampaignOptions {
   readonly root: string;
   /** A planted bug: the disk forgets to sync. */
   readonly ignoreSyncs?: boolean;
+  /** Only the state of this number; its files, as the power loss left them, are put into `filesTo`. */
+  readonly only?: { readonly number: number; readonly filesTo: string };
   readonly onState?: (state: State, done: number) => void;
 }
 
@@ -28,12 +31,16 @@ export interface State {
   /** How many moments of the recording had passed. */
   readonly moment: number;
   readonly fate: string;
+  /** Whether anything was not synced at that moment. */
+  readonly exposed: boolean;
   readonly promises: number;
   readonly verdict: Verdict;
 }
 
 export interface Tally {
   readonly states: number;
+  /** States in which something was not synced: the others show nothing but that a sound file opens. */
+  readonly exposed: number;
   /** States in which something acknowledged was missing; the next three likewise. */
   readonly lost: number;
   readonly corrupt: number;
@@ -51,15 +58,18 @@ interface Plan {
 }
 
 export async function runCampaign(options: CampaignOptions): Promise<Tally> {
-  const { recordings, states, seed, root, ignoreSyncs = false, onState } = options;
-  const tally = { states: 0, lost: 0, corrupt: 0, committedTwice: 0, stuck: 0, acknowledged: 0 };
+  const { recordings, states, seed, root, onState, only } = options;
+  const tally = { states: 0, exposed: 0, lost: 0, corrupt: 0, committedTwice: 0, stuck: 0, acknowledged: 0 };
   const folder = mkdtempSync(join(root, "outlive-power-loss-"));
   try {
     for (const [place, recording] of recordings.entries()) {
-      const numbers = Array.from({ length: states }, (_, n) => n).filter((n) => n % recordings.length === place);
+      const numbers = Array.from({ length: states }, (_, n) => n)
+        .filter((n) => n % recordings.length === place)
+        .filter((n) => only === undefined || n === only.number);
       const plans = numbers.map((number) => plan(recording, seed, number)).toSorted((a, b) => a.moment - b.moment);
-      for await (const state of lose(recording, plans, folder, ignoreSyncs)) {
+      for await (const state of lose(recording, plans, folder, options)) {
         tally.states++;
+        if (state.exposed) tally.exposed++;
         tally.acknowledged += state.promises;
         for (const kind of ["lost", "corrupt", "committedTwice", "stuck"] as const)
           if (state.verdict[kind].length > 0) tally[kind]++;
@@ -88,7 +98,7 @@ async function* lose(
   recording: Recording,
   plans: readonly Plan[],
   root: string,
-  ignoreSyncs: boolean,
+  { ignoreSyncs = false, only }: Pick<CampaignOptions, "ignoreSyncs" | "only">,
 ): AsyncGenerator<State> {
   const disk = new Disk(recording.base, { ignoreSyncs });
   const words: Word[] = [...recording.wordsBefore];
@@ -100,16 +110,22 @@ async function* lose(
       else disk.apply(next.change);
     }
     const folder = join(root, String(number));
-    writeFiles(folder, disk.lose(fate));
+    const files = disk.lose(fate);
+    const memory = fate.sharedMemory();
+    if (memory) files.set(`${DATABASE}-shm`, memory);
+    writeFiles(folder, files);
+    if (only) writeFiles(only.filesTo, files);
     const promised = promisedBy(words);
     const verdict = await judge(folder, promised, { rebooted: true });
-    if (!isBroken(verdict)) rmSync(folder, { recursive: true, force: true });
-    yield { number, scenario: recording.scenario, moment, fate: fate.text, promises: promised.count, verdict };
+    rmSync(folder, { recursive: true, force: true });
+    const { scenario } = recording;
+    const exposed = disk.isExposed;
+    yield { number, scenario, moment, fate: fate.text, exposed, promises: promised.count, verdict };
   }
 }
 
 function writeFiles(folder: string, files: ReadonlyMap<string, Buffer>): void {
-  mkdirSync(folder);
+  mkdirSync(folder, { recursive: true });
   for (const [path, bytes] of files) {
     mkdirSync(dirname(join(folder, path)), { recursive: true });
     writeFileSync(join(folder, path), bytes);

@@ -1,5 +1,5 @@
 // The command line of the power losses: record, lose, judge, and say how to see the first broken states again.
-import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { scenariosOf, scratchRoot, wholeNumber } from "../arguments.ts";
@@ -22,6 +22,8 @@ export async function powerLoss(args: readonly string[]): Promise<boolean> {
       scenario: { type: "string" },
       /** A recording that was kept, to be lost again. */
       recording: { type: "string" },
+      /** One state of it alone, whose files are then left for a look. */
+      state: { type: "string" },
       /** The controls: both must be found out. */
       durability: { type: "string", default: "full" },
       plant: { type: "string" },
@@ -51,25 +53,28 @@ export async function powerLoss(args: readonly string[]): Promise<boolean> {
     seed,
     root,
     ignoreSyncs: plant === "ignored-syncs",
+    ...(values.state === undefined
+      ? {}
+      : { only: { number: wholeNumber(values.state, "state"), filesTo: `${folder}/state-${values.state}` } }),
     onState(state, done) {
       if (isBroken(state.verdict) && broken++ < TOLD) tell(state);
       if (process.stderr.isTTY) process.stderr.write(`\r${done} of ${states} states, ${broken} broken `);
     },
   });
   if (process.stderr.isTTY) process.stderr.write("\n");
-  if (broken === 0 && kept === undefined) rmSync(folder, { recursive: true, force: true });
-  else {
-    mkdirSync(folder, { recursive: true });
-    const again = process.argv.slice(2).filter((arg) => arg !== "--json").join(" ");
-    const recording = kept === undefined ? ` --recording ${folder}` : "";
-    if (broken > 0) process.stderr.write(`see it again: npm run torture -- ${again}${recording}\n`);
-  }
+  if (broken > 0) {
+    const again = [...args.filter((arg) => arg !== "--json"), ...(kept === undefined ? ["--recording", folder] : [])];
+    process.stderr.write(
+      `see it again: npm run torture -- --power-loss ${again.join(" ")}\n` +
+        `with --state N one of them alone; its files are then in ${folder}/state-N\n`,
+    );
+  } else if (kept === undefined) rmSync(folder, { recursive: true, force: true });
   // A scenario that can't be recorded ends the run with an error, so nothing is ever left out here.
   const notRun: string[] = [];
   process.stdout.write(
     values.json
       ? `${JSON.stringify({ ...tally, seed, durability, notRun })}\n`
-      : `${tally.states} power losses in ${tally.scenarios} scenarios (seed ${seed}), ${tally.acknowledged} answers checked: ` +
+      : `${tally.states} power losses (${tally.exposed} with something unsynced) in ${tally.scenarios} scenarios (seed ${seed}), ${tally.acknowledged} answers checked: ` +
           `${tally.lost} lost, ${tally.corrupt} corrupt, ${tally.committedTwice} committed twice, ${tally.stuck} stuck\n`,
   );
   return isClean(tally);

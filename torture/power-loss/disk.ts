@@ -12,7 +12,13 @@ export type DiskChange =
   | { readonly is: "sync-names"; readonly folder: string };
 
 export type FileChange =
-  | { readonly is: "write"; readonly path: string; readonly offset: number; readonly bytes: Buffer; readonly at: number }
+  | {
+      readonly is: "write";
+      readonly path: string;
+      readonly offset: number;
+      readonly bytes: Buffer;
+      readonly at: number;
+    }
   | { readonly is: "truncate"; readonly path: string; readonly size: number; readonly at: number };
 
 /** One file, whatever its name: what is durable of it and what is not yet. */
@@ -81,6 +87,12 @@ export class Disk {
         this.#unsyncedNames = this.#unsyncedNames.filter((named) => !here(named));
       }
     }
+  }
+
+  /** Whether a power loss now could take anything. */
+  get isExposed(): boolean {
+    const files = new Set([...this.#names.values(), ...this.#durableNames.values()]);
+    return this.#unsyncedNames.length > 0 || [...files].some(({ unsynced }) => unsynced.length > 0);
   }
 
   /** The files after a power loss now. */

@@ -14,7 +14,12 @@ const ALIKE = 0.4;
 
 export interface DrawnFate extends Fate {
   readonly text: string;
+  /** What is in the file of the shared memory, which is never synced; null: there is none. */
+  sharedMemory(): Buffer | null;
 }
+
+/** As large as SQLite makes it at first. */
+const SHARED_MEMORY_BYTES = 32_768;
 
 export function drawFate(random: SeededRandom): DrawnFate {
   const alike: Form | undefined = random.chance(ALIKE) ? random.weighted(FORMS) : undefined;
@@ -27,6 +32,8 @@ export function drawFate(random: SeededRandom): DrawnFate {
       return alike === "everything" ? count : random.below(count + 1);
     },
     file: (inode) => leftOf(inode, alike ?? random.weighted(FORMS), share, junk, random),
+    sharedMemory: () =>
+      random.chance(0.3) ? Buffer.from(random.hex(random.below(SHARED_MEMORY_BYTES + 1)), "hex") : null,
   };
 }
 
@@ -35,6 +42,7 @@ export const NOTHING_UNSYNCED: DrawnFate = {
   text: "nothing that was not synced",
   names: () => 0,
   file: ({ durable }) => durable,
+  sharedMemory: () => null,
 };
 
 function leftOf({ durable, unsynced }: Inode, form: Form, share: number, junk: boolean, random: SeededRandom): Buffer {
@@ -62,7 +70,9 @@ function keptOf(
     case "writes":
       return unsynced.filter(() => random.chance(share));
     case "sectors":
-      return unsynced.flatMap((change) => (change.is === "write" ? sectorsOf(change) : [change])).filter(() => random.chance(share));
+      return unsynced
+        .flatMap((change) => (change.is === "write" ? sectorsOf(change) : [change]))
+        .filter(() => random.chance(share));
     case "torn": {
       const last = random.below(unsynced.length);
       const torn = unsynced[last]!;
@@ -76,7 +86,7 @@ function keptOf(
 function sectorsOf(write: FileChange & { readonly is: "write" }): FileChange[] {
   const sectors: FileChange[] = [];
   const end = write.offset + write.bytes.length;
-  for (let from = write.offset; from < end; ) {
+  for (let from = write.offset; from < end;) {
     const to = Math.min(end, (Math.floor(from / SECTOR) + 1) * SECTOR);
     sectors.push({ ...write, offset: from, bytes: write.bytes.subarray(from - write.offset, to - write.offset) });
     from = to;
@@ -87,6 +97,7 @@ function sectorsOf(write: FileChange & { readonly is: "write" }): FileChange[] {
 /** Only beyond what was durable: a sector that had been written keeps its old or its new content. */
 function fillWithJunk(bytes: Buffer, durable: number, kept: readonly FileChange[], random: SeededRandom): void {
   const written = Buffer.alloc(bytes.length);
-  for (const change of kept) if (change.is === "write") written.fill(1, change.offset, change.offset + change.bytes.length);
+  for (const change of kept)
+    if (change.is === "write") written.fill(1, change.offset, change.offset + change.bytes.length);
   for (let i = durable; i < bytes.length; i++) if (written[i] === 0) bytes[i] = random.below(256);
 }

@@ -21,6 +21,19 @@ export interface Recording {
   readonly moments: readonly Moment[];
 }
 
+/** Only the calls that matter, at little cost; files by name; every byte. */
+const WATCHING = [
+  "--seccomp-bpf",
+  "-y",
+  "-xx",
+  "-s",
+  String(1 << 24),
+  "-e",
+  `trace=${FILE_CALLS}`,
+  "-e",
+  "signal=none",
+];
+
 /** Plays the scenario in a folder of its own under `parent`, and leaves there what a replay needs. */
 export async function record(scenario: Scenario, durability: Durability, parent: string): Promise<Recording> {
   const folder = join(parent, scenario.name);
@@ -35,8 +48,7 @@ export async function record(scenario: Scenario, durability: Durability, parent:
   for (const [turn, act] of scenario.watched.entries()) {
     const given = { act, folder: live, durability };
     const trace = join(folder, `${turn}.trace`);
-    const options = ["-y", "-xx", "-s", String(1 << 24), "-e", `trace=${FILE_CALLS}`, "-e", "signal=none", "-o", trace];
-    assertPlayed(given, await play(given, options));
+    assertPlayed(given, await play(given, [...WATCHING, "-o", trace]));
   }
   return load(folder, scenario.name);
 }
@@ -144,4 +156,3 @@ function assertSame(scenario: string, model: ReadonlyMap<string, Buffer>, real: 
   if (differ.length > 0)
     throw new Error(`the recorded calls of ${scenario} do not make the files that are there: ${differ.join(", ")}`);
 }
-

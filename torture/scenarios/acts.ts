@@ -72,7 +72,10 @@ export const ACTS = {
   /** Retention, by the keeper's own connection, beside a worker that goes on. */
   async purge(stage) {
     const before = await stage.open();
-    const ids = [...(await stage.bulk(before, named("old", 10), (id) => id)), await stage.transfer(before, "old-move", 1)];
+    const ids = [
+      ...(await stage.bulk(before, named("old", 10), (id) => id)),
+      await stage.transfer(before, "old-move", 1),
+    ];
     await stage.work(before, ids);
     await before.close();
     stage.say({ said: "purging" });

@@ -68,9 +68,13 @@ export class Stage {
   /** Many jobs in one call, which is one transaction. */
   async bulk(engine: Engine, ids: readonly string[], text: (id: string) => string): Promise<readonly string[]> {
     this.#say({ said: "adding", ids });
-    await engine.enqueueMany(this.kinds.note, ids.map((id) => ({ text: text(id) })), {
-      each: (_, index) => ({ id: ids[index]! }),
-    });
+    await engine.enqueueMany(
+      this.kinds.note,
+      ids.map((id) => ({ text: text(id) })),
+      {
+        each: (_, index) => ({ id: ids[index]! }),
+      },
+    );
     this.#say({ said: "enqueued", ids });
     return ids;
   }
