@@ -22,8 +22,8 @@ export interface KillOptions {
 
 export interface Kill {
   readonly scenario: string;
-  /** The call that it did not make. */
-  readonly call: number;
+  /** The calls that were not made, one for each process that died. */
+  readonly calls: readonly number[];
   readonly promises: number;
   readonly verdict: Verdict;
 }
@@ -86,8 +86,8 @@ function chosen(calls: number, most: number | null): number[] {
   return Array.from({ length: kills }, (_, n) => 1 + Math.floor((n * calls) / kills));
 }
 
-/** One scenario: its file before, and a fresh copy of it for every kill. */
-class Site {
+/** One scenario in a folder of its own: its file before, and a fresh copy of it for every kill. */
+export class Site {
   readonly #scenario: Scenario;
   readonly #base: string;
   readonly #scene: string;
@@ -120,20 +120,22 @@ class Site {
     return Math.max(...counts.values());
   }
 
-  /** Null: it ended by itself before that call. */
-  async killAt(call: number): Promise<Kill | null> {
+  /** Killed at each of these calls in turn, the next process on what the one before left. Null: one ended by itself before its call. */
+  async killAt(...calls: readonly number[]): Promise<Kill | null> {
     const given = await this.#set();
-    // Not with --seccomp-bpf: strace 6.1 then injects nothing.
-    const killing = ["-e", `trace=${CALLS}`, "-e", `inject=${CALLS}:signal=SIGKILL:when=${call}`, "-o", "/dev/null"];
-    const end = await play(given, killing, this.#codeCache);
-    if (end.code === 0) return null;
-    if (end.signal !== "SIGKILL" && end.code !== 137)
-      throw new Error(
-        `${this.#scenario.name}, killed at call ${call}, ended with ${end.signal ?? end.code}:\n${end.stderr}`,
-      );
+    for (const call of calls) {
+      // Not with --seccomp-bpf: strace 6.1 then injects nothing.
+      const killing = ["-e", `trace=${CALLS}`, "-e", `inject=${CALLS}:signal=SIGKILL:when=${call}`, "-o", "/dev/null"];
+      const end = await play(given, killing, this.#codeCache);
+      if (end.code === 0) return null;
+      if (end.signal !== "SIGKILL" && end.code !== 137)
+        throw new Error(
+          `${this.#scenario.name}, killed at call ${call}, ended with ${end.signal ?? end.code}:\n${end.stderr}`,
+        );
+    }
     const promised = promisedBy(parseWords(readFileSync(join(this.#scene, WORDS_FILE), "utf8")));
     const verdict = await judge(this.#scene, promised, { rebooted: false });
-    return { scenario: this.#scenario.name, call, promises: promised.count, verdict };
+    return { scenario: this.#scenario.name, calls, promises: promised.count, verdict };
   }
 
   /** The scene up to the last act. Acts before it are played anew: in a copy of the folder no lock is the one that its worker held. */

@@ -1,7 +1,7 @@
 // The command line of the kills at a call.
 import { parseArgs } from "node:util";
 import { scenariosOf, scratchRoot, wholeNumber } from "../arguments.ts";
-import { assertStrace } from "../strace.ts";
+import { ensureStrace } from "../strace.ts";
 import { isBroken } from "../verdict.ts";
 import { isClean, runKills } from "./campaign.ts";
 
@@ -15,18 +15,18 @@ export async function killAtCall(args: readonly string[]): Promise<boolean> {
       json: { type: "boolean", default: false },
     },
   });
-  assertStrace();
+  ensureStrace();
   const tally = await runKills({
     scenarios: scenariosOf(values.scenario),
     most: values.kills === undefined ? null : wholeNumber(values.kills, "kills"),
     root: scratchRoot(),
-    onKill({ scenario, call, verdict }, done) {
-      if (process.stderr.isTTY) process.stderr.write(`\r${done} kills, now ${scenario} at call ${call}  `);
+    onKill({ scenario, calls, verdict }, done) {
+      if (process.stderr.isTTY) process.stderr.write(`\r${done} kills, now ${scenario} at call ${calls.join(", ")}  `);
       if (!isBroken(verdict)) return;
       const findings = Object.entries(verdict).flatMap(([kind, found]: [string, readonly string[]]) =>
         found.map((finding) => `  ${kind}: ${finding}`),
       );
-      process.stderr.write(`\n${scenario}, killed at call ${call}:\n${findings.slice(0, 10).join("\n")}\n`);
+      process.stderr.write(`\n${scenario}, killed at call ${calls.join(", ")}:\n${findings.slice(0, 10).join("\n")}\n`);
     },
   });
   if (process.stderr.isTTY) process.stderr.write("\n");

@@ -4,7 +4,7 @@ import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { scenariosOf, scratchRoot, wholeNumber } from "../arguments.ts";
 import type { Durability } from "../scenarios/stage.ts";
-import { assertStrace } from "../strace.ts";
+import { ensureStrace } from "../strace.ts";
 import { isBroken } from "../verdict.ts";
 import { isClean, runCampaign, type State } from "./campaign.ts";
 import { load, record, type Recording } from "./recording.ts";
@@ -38,7 +38,7 @@ export async function powerLoss(args: readonly string[]): Promise<boolean> {
   const root = scratchRoot();
   const folder = kept ?? mkdtempSync(join(root, "outlive-recordings-"));
   const recordings: Recording[] = [];
-  if (kept === undefined) assertStrace();
+  if (kept === undefined) ensureStrace();
   for (const scenario of scenarios)
     recordings.push(
       kept === undefined

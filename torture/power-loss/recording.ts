@@ -34,12 +34,29 @@ const WATCHING = [
   "signal=none",
 ];
 
-/** Plays the scenario in a folder of its own under `parent`, and leaves there what a replay needs. */
+/** How often a scenario is played until its trace is whole. */
+const TRIES = 3;
+
+/**
+ * Plays the scenario in a folder of its own under `parent`, and leaves there what a replay needs. A thread that is killed inside a
+ * write may have written without an answer in the trace: such a recording is thrown away and made again.
+ */
 export async function record(scenario: Scenario, durability: Durability, parent: string): Promise<Recording> {
   const folder = join(parent, scenario.name);
-  mkdirSync(folder, { recursive: true });
+  for (let tries = 1; ; tries++) {
+    rmSync(folder, { recursive: true, force: true });
+    await playInto(folder, scenario, durability);
+    try {
+      return load(folder, scenario.name);
+    } catch (thrown) {
+      if (!(thrown instanceof NotWhole) || tries === TRIES) throw thrown;
+    }
+  }
+}
+
+async function playInto(folder: string, scenario: Scenario, durability: Durability): Promise<void> {
   const live = join(folder, "live");
-  mkdirSync(live);
+  mkdirSync(live, { recursive: true });
   for (const act of scenario.before) {
     const given = { act, folder: live, durability };
     assertPlayed(given, await play(given));
@@ -47,10 +64,8 @@ export async function record(scenario: Scenario, durability: Durability, parent:
   cpSync(live, join(folder, "base"), { recursive: true });
   for (const [turn, act] of scenario.watched.entries()) {
     const given = { act, folder: live, durability };
-    const trace = join(folder, `${turn}.trace`);
-    assertPlayed(given, await play(given, [...WATCHING, "-o", trace]));
+    assertPlayed(given, await play(given, [...WATCHING, "-o", join(folder, `${turn}.trace`)]));
   }
-  return load(folder, scenario.name);
 }
 
 /** Reads what `record` left in a folder. Throws unless replaying all of it gives the very files that the processes left. */
@@ -148,11 +163,14 @@ function wordsOf(folder: string): Word[] {
   return existsSync(path) ? parseWords(readFileSync(path, "utf8")) : [];
 }
 
+/** The trace and the files disagree. */
+class NotWhole extends Error {}
+
 function assertSame(scenario: string, model: ReadonlyMap<string, Buffer>, real: ReadonlyMap<string, Buffer>): void {
   const differ = [...new Set([...model.keys(), ...real.keys()])].filter((path) => {
     const [ours, theirs] = [model.get(path), real.get(path)];
     return ours === undefined || theirs === undefined || !ours.equals(theirs);
   });
   if (differ.length > 0)
-    throw new Error(`the recorded calls of ${scenario} do not make the files that are there: ${differ.join(", ")}`);
+    throw new NotWhole(`the recorded calls of ${scenario} do not make the files that are there: ${differ.join(", ")}`);
 }

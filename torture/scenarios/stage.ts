@@ -89,7 +89,9 @@ export class Stage {
     return id;
   }
 
+  /** Works until these have ended; an earlier process on the same file may have ended some of them. */
   async work(engine: Engine, ids: readonly string[], concurrency = 3): Promise<void> {
+    for (const id of ids) if ((await engine.get(id))?.state === "succeeded") this.#ended.add(id);
     const worker = await engine.start({ concurrency });
     await this.untilEnded(ids);
     await worker.stop();
