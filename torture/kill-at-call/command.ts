@@ -9,6 +9,7 @@ export async function killAtCall(args: readonly string[]): Promise<boolean> {
   const { values } = parseArgs({
     args: [...args],
     options: {
+      "kill-at-call": { type: "boolean" },
       /** At most so many kills per scenario. Default: at every call. */
       kills: { type: "string" },
       scenario: { type: "string" },

@@ -16,6 +16,7 @@ export async function powerLoss(args: readonly string[]): Promise<boolean> {
   const { values } = parseArgs({
     args: [...args],
     options: {
+      "power-loss": { type: "boolean" },
       states: { type: "string", default: "200" },
       seed: { type: "string", default: "1" },
       json: { type: "boolean", default: false },
@@ -65,7 +66,7 @@ export async function powerLoss(args: readonly string[]): Promise<boolean> {
   if (broken > 0) {
     const again = [...args.filter((arg) => arg !== "--json"), ...(kept === undefined ? ["--recording", folder] : [])];
     process.stderr.write(
-      `see it again: npm run torture -- --power-loss ${again.join(" ")}\n` +
+      `see it again: npm run torture -- ${again.join(" ")}\n` +
         `with --state N one of them alone; its files are then in ${folder}/state-N\n`,
     );
   } else if (kept === undefined) rmSync(folder, { recursive: true, force: true });

@@ -1,6 +1,16 @@
 // A scenario played once by real processes on a real file, with every call that changed the file or made it durable, and every word
 // of the program, in their order.
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { join, relative } from "node:path";
 import type { Scenario } from "../scenarios/scenario.ts";
 import type { Durability } from "../scenarios/stage.ts";
@@ -34,6 +44,9 @@ const WATCHING = [
   "signal=none",
 ];
 
+/** Where it was played: the traces name that folder, and a recording may be moved. */
+const PLACE_FILE = "place";
+
 /** How often a scenario is played until its trace is whole. */
 const TRIES = 3;
 
@@ -55,8 +68,10 @@ export async function record(scenario: Scenario, durability: Durability, parent:
 }
 
 async function playInto(folder: string, scenario: Scenario, durability: Durability): Promise<void> {
-  const live = join(folder, "live");
-  mkdirSync(live, { recursive: true });
+  mkdirSync(join(folder, "live"), { recursive: true });
+  // strace names files as the kernel does.
+  const live = realpathSync(join(folder, "live"));
+  writeFileSync(join(folder, PLACE_FILE), live);
   for (const act of scenario.before) {
     const given = { act, folder: live, durability };
     assertPlayed(given, await play(given));
@@ -70,7 +85,7 @@ async function playInto(folder: string, scenario: Scenario, durability: Durabili
 
 /** Reads what `record` left in a folder. Throws unless replaying all of it gives the very files that the processes left. */
 export function load(folder: string, scenario: string): Recording {
-  const live = join(folder, "live");
+  const live = readFileSync(join(folder, PLACE_FILE), "utf8");
   const base = filesOf(join(folder, "base"));
   const wordsBefore = wordsOf(join(folder, "base"));
   const moments: Moment[] = [];
@@ -85,7 +100,7 @@ export function load(folder: string, scenario: string): Recording {
       }
     }
   }
-  assertSame(scenario, disk.everything(), filesOf(live));
+  assertSame(scenario, disk.everything(), filesOf(join(folder, "live")));
   return { scenario, base, wordsBefore, moments };
 }
 
