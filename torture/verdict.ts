@@ -12,7 +12,7 @@ import { DATABASE } from "./scenarios/scenario.ts";
 export interface Verdict {
   /** Something acknowledged is missing, or less far than it was said to be. */
   readonly lost: readonly string[];
-  /** The file does not open, is not sound, or shows a part of a transaction. */
+  /** The file does not open, is not sound, shows a part of a transaction, or gave a fence twice. */
   readonly corrupt: readonly string[];
   /** The rows of a commit are there more than once. */
   readonly committedTwice: readonly string[];
@@ -63,6 +63,7 @@ export async function judge(
     const after = await look(engine);
     compareTransactions(after, promised, findings);
     compareEnds(before, after, findings);
+    compareFences(before, after, promised, findings);
   } catch (thrown) {
     findings.stuck.push(`the work could not be finished: ${(thrown as Error).message}`);
   } finally {
@@ -151,5 +152,15 @@ function compareEnds(before: Found, after: Found, findings: Findings): void {
       findings.stuck.push(`job ${job.id} was ${job.state} and ends as ${now?.state ?? "nothing"}`);
     if (job.state === "succeeded" && now && now.fence !== job.fence)
       findings.committedTwice.push(`job ${job.id} had succeeded and ran again`);
+  }
+}
+
+/** An attempt after the reopening has a fence above every one that was handed out before, also where that claim itself is lost. */
+function compareFences(before: Found, after: Found, promised: Promised, findings: Findings): void {
+  for (const [id, { epoch, fence }] of promised.claimed) {
+    const [was, now] = [before.jobs.get(id), after.jobs.get(id)];
+    if (!now || (was?.epoch === now.epoch && was.fence === now.fence)) continue;
+    if (now.epoch < epoch || (now.epoch === epoch && now.fence <= fence))
+      findings.corrupt.push(`job ${id} had fence ${epoch}/${fence} and ran again under ${now.epoch}/${now.fence}`);
   }
 }

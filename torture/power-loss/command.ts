@@ -74,7 +74,7 @@ export async function powerLoss(args: readonly string[]): Promise<boolean> {
   const notRun: string[] = [];
   process.stdout.write(
     values.json
-      ? `${JSON.stringify({ ...tally, seed, durability, notRun })}\n`
+      ? `${JSON.stringify({ ...tally, seed, notRun })}\n`
       : `${tally.states} power losses (${tally.exposed} with something unsynced) in ${tally.scenarios} scenarios (seed ${seed}), ${tally.acknowledged} answers checked: ` +
           `${tally.lost} lost, ${tally.corrupt} corrupt, ${tally.committedTwice} committed twice, ${tally.stuck} stuck\n`,
   );
