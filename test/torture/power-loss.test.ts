@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { after, before, describe, it } from "node:test";
 import { scenariosOf, scratchRoot } from "../../torture/arguments.ts";
+import { recordAgain } from "../../torture/power-loss/again.ts";
 import { runCampaign, type State, type Tally } from "../../torture/power-loss/campaign.ts";
 import { Disk } from "../../torture/power-loss/disk.ts";
 import { NOTHING_UNSYNCED } from "../../torture/power-loss/fate.ts";
@@ -79,6 +80,20 @@ describe("a power loss", () => {
       assert.ok(!isBroken(verdict), JSON.stringify(verdict));
     }
     assert.ok(inWalOnly > 5, `only in ${inWalOnly} states the WAL had what the database had not`);
+  });
+
+  it("IT-004 after another one, and what was done since, still loses nothing and commits nothing twice", async () => {
+    const again = await recordAgain(recordings, { count: 6, seed: SEED, durability: "full", parent: folder });
+    const found: State[] = [];
+    const second = await runCampaign({
+      recordings: again,
+      states: 60,
+      seed: SEED,
+      root: folder,
+      onState: (state) => void (isBroken(state.verdict) && found.push(state)),
+    });
+    assert.deepEqual(found, []);
+    assert.ok(second.exposed > 30, `only ${second.exposed} states had something unsynced to lose`);
   });
 
   it("is replayed the same from the same recording and seed", async () => {

@@ -1,7 +1,7 @@
 // Many power losses: which scenario, at which moment, with which fate, all from one seed; then the judge. A scenario is recorded once
 // and walked once, from its first moment to its last.
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { mkdtempSync, rmSync } from "node:fs";
+import { join } from "node:path";
 import { SeededRandom } from "../../sim/world/random.ts";
 import { promisedBy } from "../scenarios/promised.ts";
 import { DATABASE } from "../scenarios/scenario.ts";
@@ -9,7 +9,7 @@ import type { Word } from "../scenarios/word.ts";
 import { judge, type Verdict } from "../verdict.ts";
 import { Disk } from "./disk.ts";
 import { type DrawnFate, drawFate, NOTHING_UNSYNCED } from "./fate.ts";
-import type { Recording } from "./recording.ts";
+import { type Recording, type Start, writeFiles } from "./recording.ts";
 
 export interface CampaignOptions {
   readonly recordings: readonly Recording[];
@@ -94,6 +94,24 @@ function plan({ scenario, moments }: Recording, seed: number, number: number): P
   return { number, moment, fate: random.chance(0.2) ? NOTHING_UNSYNCED : drawFate(random) };
 }
 
+/** One power loss alone: what it leaves, and what had been said by then. */
+export function loseOnce(recording: Recording, seed: number, number: number): Start {
+  const { moment, fate } = plan(recording, seed, number);
+  const disk = new Disk(recording.base);
+  const words: Word[] = [...recording.wordsBefore];
+  for (const passed of recording.moments.slice(0, moment)) {
+    if (passed.is === "word") words.push(passed.word);
+    else disk.apply(passed.change);
+  }
+  return { files: filesAfter(disk, fate), words };
+}
+
+function filesAfter(disk: Disk, fate: DrawnFate): Map<string, Buffer> {
+  const files = disk.lose(fate);
+  const memory = fate.sharedMemory();
+  return memory ? files.set(`${DATABASE}-shm`, memory) : files;
+}
+
 async function* lose(
   recording: Recording,
   plans: readonly Plan[],
@@ -110,9 +128,7 @@ async function* lose(
       else disk.apply(next.change);
     }
     const folder = join(root, String(number));
-    const files = disk.lose(fate);
-    const memory = fate.sharedMemory();
-    if (memory) files.set(`${DATABASE}-shm`, memory);
+    const files = filesAfter(disk, fate);
     writeFiles(folder, files);
     if (only) writeFiles(only.filesTo, files);
     const promised = promisedBy(words);
@@ -121,13 +137,5 @@ async function* lose(
     const { scenario } = recording;
     const exposed = disk.isExposed;
     yield { number, scenario, moment, fate: fate.text, exposed, promises: promised.count, verdict };
-  }
-}
-
-function writeFiles(folder: string, files: ReadonlyMap<string, Buffer>): void {
-  mkdirSync(folder, { recursive: true });
-  for (const [path, bytes] of files) {
-    mkdirSync(dirname(join(folder, path)), { recursive: true });
-    writeFileSync(join(folder, path), bytes);
   }
 }

@@ -3,9 +3,11 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { scenariosOf, scratchRoot, wholeNumber } from "../arguments.ts";
+import type { Scenario } from "../scenarios/scenario.ts";
 import type { Durability } from "../scenarios/stage.ts";
 import { ensureStrace } from "../strace.ts";
 import { isBroken } from "../verdict.ts";
+import { namesAgain, recordAgain } from "./again.ts";
 import { isClean, runCampaign, type State } from "./campaign.ts";
 import { load, record, type Recording } from "./recording.ts";
 
@@ -21,6 +23,8 @@ export async function powerLoss(args: readonly string[]): Promise<boolean> {
       seed: { type: "string", default: "1" },
       json: { type: "boolean", default: false },
       scenario: { type: "string" },
+      /** So many processes go on after a first power loss, and the states are those of a second. */
+      again: { type: "string" },
       /** A recording that was kept, to be lost again. */
       recording: { type: "string" },
       /** One state of it alone, whose files are then left for a look. */
@@ -38,14 +42,11 @@ export async function powerLoss(args: readonly string[]): Promise<boolean> {
   const kept = values.recording === undefined ? undefined : resolve(values.recording);
   const root = scratchRoot();
   const folder = kept ?? mkdtempSync(join(root, "outlive-recordings-"));
-  const recordings: Recording[] = [];
-  if (kept === undefined) ensureStrace();
-  for (const scenario of scenarios)
-    recordings.push(
-      kept === undefined
-        ? await record(scenario, durability satisfies Durability, folder)
-        : load(join(folder, scenario.name), scenario.name),
-    );
+  const again = values.again === undefined ? 0 : wholeNumber(values.again, "again");
+  const recordings =
+    kept === undefined
+      ? await recordAll(scenarios, { durability, folder, again, seed })
+      : loadAll(scenarios, folder, again);
 
   let broken = 0;
   const tally = await runCampaign({
@@ -64,9 +65,9 @@ export async function powerLoss(args: readonly string[]): Promise<boolean> {
   });
   if (process.stderr.isTTY) process.stderr.write("\n");
   if (broken > 0) {
-    const again = [...args.filter((arg) => arg !== "--json"), ...(kept === undefined ? ["--recording", folder] : [])];
+    const line = [...args.filter((arg) => arg !== "--json"), ...(kept === undefined ? ["--recording", folder] : [])];
     process.stderr.write(
-      `see it again: npm run torture -- ${again.join(" ")}\n` +
+      `see it again: npm run torture -- ${line.join(" ")}\n` +
         `with --state N one of them alone; its files are then in ${folder}/state-N\n`,
     );
   } else if (kept === undefined) rmSync(folder, { recursive: true, force: true });
@@ -79,6 +80,30 @@ export async function powerLoss(args: readonly string[]): Promise<boolean> {
           `${tally.lost} lost, ${tally.corrupt} corrupt, ${tally.committedTwice} committed twice, ${tally.stuck} stuck\n`,
   );
   return isClean(tally);
+}
+
+interface RecordOptions {
+  readonly durability: Durability;
+  readonly folder: string;
+  /** How many processes go on after a first power loss; 0: none, the states are of the first. */
+  readonly again: number;
+  readonly seed: number;
+}
+
+async function recordAll(
+  scenarios: readonly Scenario[],
+  { durability, folder, again, seed }: RecordOptions,
+): Promise<Recording[]> {
+  ensureStrace();
+  const recordings: Recording[] = [];
+  for (const scenario of scenarios) recordings.push(await record(scenario, durability, folder));
+  return again === 0 ? recordings : recordAgain(recordings, { count: again, seed, durability, parent: folder });
+}
+
+function loadAll(scenarios: readonly Scenario[], folder: string, again: number): Recording[] {
+  const names = scenarios.map(({ name }) => name);
+  const wanted = again === 0 ? names : namesAgain(names, again).map(({ name }) => name);
+  return wanted.map((name) => load(join(folder, name), name));
 }
 
 function tell({ number, scenario, moment, fate, verdict }: State): void {

@@ -11,10 +11,10 @@ import {
   rmSync,
   writeFileSync,
 } from "node:fs";
-import { join, relative } from "node:path";
+import { dirname, join, relative } from "node:path";
 import type { Scenario } from "../scenarios/scenario.ts";
 import type { Durability } from "../scenarios/stage.ts";
-import { parseWords, type Word, WORDS_FILE } from "../scenarios/word.ts";
+import { parseWords, type Word, WORDS_FILE, writeWords } from "../scenarios/word.ts";
 import { assertPlayed, FILE_CALLS, play } from "../strace.ts";
 import { type Call, parseTrace, textsOf } from "../trace.ts";
 import { Disk, type DiskChange } from "./disk.ts";
@@ -29,6 +29,12 @@ export interface Recording {
   readonly base: ReadonlyMap<string, Buffer>;
   readonly wordsBefore: readonly Word[];
   readonly moments: readonly Moment[];
+}
+
+/** What somebody left and had been told, for a recording that goes on from there. */
+export interface Start {
+  readonly files: ReadonlyMap<string, Buffer>;
+  readonly words: readonly Word[];
 }
 
 /** Only the calls that matter, at little cost; files by name; every byte. */
@@ -54,11 +60,16 @@ const TRIES = 3;
  * Plays the scenario in a folder of its own under `parent`, and leaves there what a replay needs. A thread that is killed inside a
  * write may have written without an answer in the trace: such a recording is thrown away and made again.
  */
-export async function record(scenario: Scenario, durability: Durability, parent: string): Promise<Recording> {
+export async function record(
+  scenario: Scenario,
+  durability: Durability,
+  parent: string,
+  start: Start = { files: new Map(), words: [] },
+): Promise<Recording> {
   const folder = join(parent, scenario.name);
   for (let tries = 1; ; tries++) {
     rmSync(folder, { recursive: true, force: true });
-    await playInto(folder, scenario, durability);
+    await playInto(folder, scenario, durability, start);
     try {
       return load(folder, scenario.name);
     } catch (thrown) {
@@ -67,8 +78,9 @@ export async function record(scenario: Scenario, durability: Durability, parent:
   }
 }
 
-async function playInto(folder: string, scenario: Scenario, durability: Durability): Promise<void> {
-  mkdirSync(join(folder, "live"), { recursive: true });
+async function playInto(folder: string, scenario: Scenario, durability: Durability, start: Start): Promise<void> {
+  writeFiles(join(folder, "live"), start.files);
+  writeWords(join(folder, "live"), start.words);
   // strace names files as the kernel does.
   const live = realpathSync(join(folder, "live"));
   writeFileSync(join(folder, PLACE_FILE), live);
@@ -162,6 +174,14 @@ function momentsOf(call: Call, live: string, disk: Disk): Moment[] {
   const unknown = touched.find((path) => path !== undefined && isKept(path));
   if (unknown !== undefined) throw new Error(`the rig does not know what ${name} does to ${unknown}`);
   return [];
+}
+
+export function writeFiles(folder: string, files: ReadonlyMap<string, Buffer>): void {
+  mkdirSync(folder, { recursive: true });
+  for (const [path, bytes] of files) {
+    mkdirSync(dirname(join(folder, path)), { recursive: true });
+    writeFileSync(join(folder, path), bytes);
+  }
 }
 
 function filesOf(folder: string): Map<string, Buffer> {

@@ -123,6 +123,16 @@ export const ACTS = {
     await engine.close();
   },
 
+  /** Goes on with whatever a power loss left: more jobs, and a worker that runs what it finds. */
+  async resume(stage) {
+    const engine = await stage.open();
+    await stage.makeTables(engine);
+    const ids = [await stage.note(engine, "resumed-1"), await stage.transfer(engine, "resumed-2", 5)];
+    ids.push(await stage.step(engine, "resumed-3", 6), await stage.order(engine, "resumed-4"));
+    await stage.work(engine, ids);
+    await engine.close();
+  },
+
   /** A producer here and a worker in another process. */
   async fleet(stage) {
     const engine = await stage.open();

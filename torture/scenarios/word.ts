@@ -1,7 +1,7 @@
 // What a recorded program says of itself, one JSON line each, into a file outside the database: `adding` and `purging` before it asks
 // for something, all the others when the engine has answered. The lines are calls in the same trace as the writes and syncs, so
 // that the trace says which answer came before which sync.
-import { openSync, writeSync } from "node:fs";
+import { openSync, writeFileSync, writeSync } from "node:fs";
 import { join } from "node:path";
 
 export type Word =
@@ -29,6 +29,11 @@ export const WORDS_FILE = "words";
 export function sayInto(folder: string): Say {
   const fd = openSync(join(folder, WORDS_FILE), "a");
   return (word) => void writeSync(fd, `${JSON.stringify(word)}\n`);
+}
+
+/** What was said before, put where `sayInto` goes on. */
+export function writeWords(folder: string, words: readonly Word[]): void {
+  writeFileSync(join(folder, WORDS_FILE), words.map((word) => `${JSON.stringify(word)}\n`).join(""));
 }
 
 export function parseWords(text: string): Word[] {
