@@ -82,8 +82,9 @@ export async function runCampaign(options: CampaignOptions): Promise<Tally> {
   return { ...tally, scenarios: recordings.length };
 }
 
+/** A run that looked at nothing is not clean. */
 export function isClean(tally: Tally): boolean {
-  return tally.lost + tally.corrupt + tally.committedTwice + tally.stuck === 0;
+  return tally.states > 0 && tally.lost + tally.corrupt + tally.committedTwice + tally.stuck === 0;
 }
 
 /** Every fifth state is the worst case; every third moment is right behind an answer, where a promise is youngest. */

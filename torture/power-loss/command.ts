@@ -95,9 +95,15 @@ async function recordAll(
   { durability, folder, again, seed }: RecordOptions,
 ): Promise<Recording[]> {
   ensureStrace();
-  const recordings: Recording[] = [];
-  for (const scenario of scenarios) recordings.push(await record(scenario, durability, folder));
-  return again === 0 ? recordings : recordAgain(recordings, { count: again, seed, durability, parent: folder });
+  try {
+    const recordings: Recording[] = [];
+    for (const scenario of scenarios) recordings.push(await record(scenario, durability, folder));
+    if (again === 0) return recordings;
+    return await recordAgain(recordings, { count: again, seed, durability, parent: folder });
+  } catch (thrown) {
+    rmSync(folder, { recursive: true, force: true });
+    throw thrown;
+  }
 }
 
 function loadAll(scenarios: readonly Scenario[], folder: string, again: number): Recording[] {
