@@ -8,8 +8,20 @@ export function jsonLine(outcome: Outcome): string {
   const { store, seed, kills, zombies, takeovers, staleWritesRejected, enqueued, lost, committedTwice } = outcome;
   const { quarantined, poison, detectMs, resumeMs, notRun } = outcome;
   return JSON.stringify({
-    ...{ store, seed, kills, zombies, takeovers, staleWritesRejected, enqueued, lost, committedTwice },
-    ...{ quarantined, poison, detectMs, resumeMs, notRun },
+    store,
+    seed,
+    kills,
+    zombies,
+    takeovers,
+    staleWritesRejected,
+    enqueued,
+    lost,
+    committedTwice,
+    quarantined,
+    poison,
+    detectMs,
+    resumeMs,
+    notRun,
   });
 }
 

@@ -73,11 +73,21 @@ export async function torture(
     const { url, seed, seats, cli } = plan;
     const cache = join(plan.folder, "compiled");
     const crew: Crew = new Crew({
-      ...{ url, seed, seats, cli, histories, cache },
+      url,
+      seed,
+      seats,
+      cli,
+      histories,
+      cache,
       heard: (seat, event) => nemesis.heard(seat, event),
     });
     atEnd(() => crew.destroy());
-    const nemesis = new Nemesis(engine, crew, new Chance(seed), { ...plan, signal: limit, tell: show.tell });
+    const nemesis = new Nemesis(engine, crew, new Chance(seed), {
+      kills: plan.kills,
+      faults: plan.faults,
+      signal: limit,
+      tell: (what) => show.tell(what),
+    });
     const told = setInterval(
       () => show.progress({ kills: nemesis.kills, zombies: nemesis.zombies, elapsedMs: performance.now() - began }),
       1_000,
