@@ -3,3 +3,5 @@ export { storeConformance } from "./conformance/suite.ts";
 export type { ConformanceStores, Damage, MakeStores, SteeredClock, UserWrites } from "./conformance/stores.ts";
 export { type Exhibit, MUSEUM, type Showing } from "./museum.ts";
 export { type VirtualClock, virtualClock } from "./virtual-clock.ts";
+export { type CrashReport, type CrashRun, crashTest, type CrashTestOptions } from "./crash-test/crash-test.ts";
+export { effect } from "./crash-test/effects.ts";

@@ -15,6 +15,7 @@ import { register as recover } from "./recover.ts";
 import { register as recovery } from "./recovery.ts";
 import { register as retry } from "./retry.ts";
 import { register as status } from "./status.ts";
+import { register as torture } from "./torture.ts";
 import { register as why } from "./why.ts";
 import { register as work } from "./work.ts";
 import { register as workers } from "./workers.ts";
@@ -37,5 +38,6 @@ export const COMMANDS: readonly Register[] = [
   check,
   metrics,
   demo,
+  torture,
   completion,
 ];
