@@ -1,4 +1,5 @@
-// `npm run torture -- --power-loss | --kill-at-call ...`: picks the rig by the option that only it has; the whole line is then its own.
+// `npm run torture -- [--power-loss | --kill-at-call] ...`: picks the rig by the option that only it has, or that of the processes if there
+// is none; the whole line is then its own.
 // Each rig ends with one line of JSON if it was asked for it, and with exit code 1 on any violation.
 
 /** A rig takes its arguments and answers whether every promise was kept. */
@@ -12,8 +13,8 @@ const RIGS: Readonly<Record<string, () => Promise<Rig>>> = {
 const args = process.argv.slice(2);
 const chosen = args.filter((arg) => arg in RIGS);
 try {
-  if (chosen.length !== 1) throw new Error(`Choose one rig: ${Object.keys(RIGS).join(" or ")}.`);
-  const rig = await RIGS[chosen[0]!]!();
+  if (chosen.length > 1) throw new Error(`Choose one rig: ${Object.keys(RIGS).join(" or ")}.`);
+  const rig = chosen[0] === undefined ? (await import("./processes/command.ts")).processes : await RIGS[chosen[0]]!();
   if (!(await rig(args))) process.exitCode = 1;
 } catch (thrown) {
   process.stderr.write(`${(thrown as Error).message}\n`);

@@ -16,7 +16,12 @@ export function scratchPlace(store: string, keep: boolean): ScratchPlace {
   const beside =
     store === "sqlite" || store === "sqlite::memory:" ? tmpdir() : dirname(resolve(store.slice("sqlite:".length)));
   const folder = mkdtempSync(join(beside, "outlive-torture-"));
+  keepOrRemove(folder, keep);
+  return { store: "sqlite", url: `sqlite:${join(folder, "torture.db")}`, folder };
+}
+
+/** At the end of the process, whatever ends it. */
+export function keepOrRemove(folder: string, keep: boolean): void {
   if (keep) atEnd(() => void process.stderr.write(`Everything is kept in ${folder}\n`));
   else atEnd(() => rmSync(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 }));
-  return { store: "sqlite", url: `sqlite:${join(folder, "torture.db")}`, folder };
 }
