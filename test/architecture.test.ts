@@ -26,6 +26,7 @@ const manifest = JSON.parse(readFileSync(`${root}package.json`, "utf8")) as {
 };
 
 const sqliteFile = "src/stores/sqlite/database.ts";
+const pgFile = "src/stores/postgres/connection.ts";
 // Files directly in src are the engine. A folder may import itself and what is listed here.
 const parts = ["batches", "requests", "collections", "stores", "blobs", "brokers", "telemetry"];
 const mayImport: Readonly<Record<string, readonly string[]>> = {
@@ -119,6 +120,27 @@ const rules: readonly Rule[] = [
     keeps: [
       [sqliteFile, 'import { DatabaseSync } from "node:sqlite";'],
       ["src/stores/sqlite/claim.ts", 'import { open } from "./database.ts"; // node:sqlite'],
+    ],
+  },
+  {
+    title: `pg is imported in ${pgFile} and nowhere else, and only when it is needed`,
+    offences: (path, text) =>
+      importsOf(text)
+        .filter(({ specifier }) => /^pg(-|\/|$)/.test(specifier))
+        .flatMap(({ typeOnly }) => {
+          if (path !== pgFile) return [`${path} imports pg`];
+          return typeOnly || !/^import\b(?!\s+type)[^;]*["']pg["']/m.test(text) ? [] : [`${path} loads pg at once`];
+        }),
+    breaks: [
+      ["src/stores/postgres/claim.ts", 'import pg from "pg";'],
+      ["src/stores/postgres/claim.ts", 'import type { Pool } from "pg";'],
+      ["src/stores/postgres/claim.ts", 'import Pool from "pg-pool";'],
+      ["src/engine.ts", 'const pg = await import("pg");'],
+      [pgFile, 'import pg from "pg";'],
+    ],
+    keeps: [
+      [pgFile, 'import type { Pool } from "pg";\nconst load = async () => await import("pg");'],
+      ["src/stores/postgres/claim.ts", 'import { list } from "./connection.ts"; // pg'],
     ],
   },
   {

@@ -31,6 +31,8 @@ export const ErrorCode = {
   commitForm: "COMMIT_FORM",
   /** The callback ended the engine's transaction (for instance by `INSERT OR ROLLBACK`); its rows are gone. */
   commitRolledBack: "COMMIT_ROLLED_BACK",
+  /** The connection was lost during the commit and the server could not be asked in time: whether it happened is unknown. */
+  commitUnknown: "COMMIT_UNKNOWN",
   /** The store can't be opened: no directory, no permission, a network file system, not a database. */
   storeUnusable: "STORE_UNUSABLE",
   /** The store's file holds no Outlive tables and this caller does not migrate. */

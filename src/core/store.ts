@@ -210,8 +210,8 @@ export interface PurgeRequest {
   readonly limit: number;
 }
 
-/** The user's own transaction as the store runs it; `Tx` is the store's own. */
-export type TransactionBody<Tx, T> = (tx: Tx) => T;
+/** The user's own transaction as the store runs it; `Tx` is the store's own. Whether it may be asynchronous, the store's form says. */
+export type TransactionBody<Tx, T> = (tx: Tx) => T | Promise<T>;
 
 export interface Store<Tx = unknown> {
   /** "sqlite", "postgres", ...: which form of `commit` fits. */

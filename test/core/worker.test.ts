@@ -466,11 +466,11 @@ test("a commit ends the attempt with the callback's value, frees its slot, and t
     start,
   } = worker({
     store: {
-      commit: (settlement, body, encode) => {
+      commit: async (settlement, body, encode) => {
         commits.push(settlement);
-        const value = body({});
+        const value = await body({});
         assert.equal(encode(value), '{"n":1}');
-        return Promise.resolve({ answer: APPLIED, value });
+        return { answer: APPLIED, value };
       },
     },
   });

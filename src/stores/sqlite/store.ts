@@ -26,6 +26,7 @@ import type {
   Settlement,
   Store,
   StoreHealth,
+  TransactionBody,
   WorkerQuery,
   WriteAnswer,
 } from "../../core/store.ts";
@@ -142,10 +143,11 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return done;
   }
 
-  async transact<T>(body: (tx: SqliteTransaction) => T): Promise<T> {
+  /** A body that returns a promise is refused when it does. */
+  async transact<T>(body: TransactionBody<SqliteTransaction, T>): Promise<T> {
     const { value, enqueued } = await this.#writer.write(
       "a transaction of yours",
-      () => runUserBody({ ...this.#deps, kinds: this.#kinds }, this.#now(), body),
+      () => runUserBody({ ...this.#deps, kinds: this.#kinds }, this.#now(), body as (tx: SqliteTransaction) => T),
       true,
     );
     if (enqueued > 0) this.#ring();

@@ -1,0 +1,82 @@
+// The small writes of a running attempt, each one statement under its fence: steps, progress, log, heartbeat, children.
+import type { Lease } from "../../core/lease.ts";
+import { APPLIED, type AttemptWrite, type WriteAnswer } from "../../core/store.ts";
+import type { Session, Value } from "./connection.ts";
+import { insertJobs } from "./enqueue.ts";
+import type { Kinds } from "./kinds.ts";
+import type { Settling } from "./settle.ts";
+import type { Workers } from "./workers.ts";
+
+/** Lines kept of one job's log; the oldest go first. */
+const MAX_LOG_LINES = 1_000;
+
+// The row stays locked until the write is committed, so that no recovery takes the job in between.
+const MINE = "seq = $1 AND state = 1 AND fence = $2 AND epoch = $3 AND worker = $4";
+const OWNED = `owned AS MATERIALIZED (SELECT seq FROM outlive.jobs WHERE ${MINE} FOR NO KEY UPDATE)`;
+const ANSWER = "SELECT EXISTS (SELECT 1 FROM owned) AS owned";
+
+// A repeated write of the same step (its answer was lost) keeps the first result, and is no progress.
+const STEP = `WITH ${OWNED},
+  added AS (INSERT INTO outlive.steps (job, name, result, at, fence) SELECT seq, $5, $6, outlive.now_ms(), $2 FROM owned ON CONFLICT DO NOTHING RETURNING job),
+  progress AS (UPDATE outlive.jobs j SET crashes = 0, blamed = 0 FROM added WHERE j.seq = added.job AND j.crashes > 0)
+  ${ANSWER}`;
+const LOG = `WITH ${OWNED},
+  added AS (INSERT INTO outlive.logs (job, at, fence, message) SELECT seq, outlive.now_ms(), $2, $5 FROM owned),
+  old AS (DELETE FROM outlive.logs WHERE EXISTS (SELECT 1 FROM owned)
+    AND ord IN (SELECT ord FROM outlive.logs WHERE job = $1 ORDER BY ord DESC OFFSET ${MAX_LOG_LINES - 1}))
+  ${ANSWER}`;
+const PROGRESS = `WITH owned AS (UPDATE outlive.jobs SET progress = $5 WHERE ${MINE} RETURNING seq) ${ANSWER}`;
+// deadline = the latest heartbeat + timeout, but never beyond the start + the longest run that the kind allows.
+const HEARTBEAT = `WITH owned AS (
+    UPDATE outlive.jobs j SET deadline_at = (SELECT CASE WHEN k.timeout_ms IS NOT NULL
+      THEN least(outlive.now_ms() + k.timeout_ms, j.started_at + k.max_runtime_ms) END FROM outlive.kinds k WHERE k.id = j.kind)
+    WHERE ${MINE} RETURNING seq)
+  ${ANSWER}`;
+const LOCK = `WITH ${OWNED} ${ANSWER}`;
+
+export interface AttemptWriteDeps {
+  readonly kinds: Kinds;
+  readonly workers: Workers;
+  readonly settling: Settling;
+}
+
+/** Enqueues and refusals are more than one statement: then `session` must be a transaction. */
+export async function writeOfAttempt(
+  session: Session,
+  { kinds, workers, settling }: AttemptWriteDeps,
+  lease: Lease,
+  write: AttemptWrite,
+): Promise<WriteAnswer> {
+  const attempt = [lease.row, lease.fence, lease.epoch, await workers.seqOf(session, lease.worker)];
+  const [statement, ...values] = statementOf(write);
+  const [answer] = await session.rows<{ owned: boolean }>(statement, [...attempt, ...values]);
+  if (!answer!.owned) return settling.refused(session, lease, describe(write));
+  if (write.type !== "enqueue") return APPLIED;
+  return { is: "applied", enqueued: await insertJobs(session, kinds, write.drafts) };
+}
+
+function statementOf(write: AttemptWrite): readonly [string, ...Value[]] {
+  switch (write.type) {
+    case "step":
+      return [STEP, write.name, write.result];
+    case "progress":
+      return [PROGRESS, write.value];
+    case "log":
+      return [LOG, write.message];
+    case "heartbeat":
+      return [HEARTBEAT];
+    case "enqueue":
+      return [LOCK];
+  }
+}
+
+function describe(write: AttemptWrite): string {
+  switch (write.type) {
+    case "step":
+      return `step ${write.name}`;
+    case "enqueue":
+      return `enqueue ${write.drafts.map((draft) => draft.kind).join(", ")}`;
+    default:
+      return write.type;
+  }
+}

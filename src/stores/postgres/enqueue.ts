@@ -1,0 +1,124 @@
+// Jobs on their way in: one statement for any number of them. What is known already by id or by dedupe key adds nothing.
+import type { Clock } from "../../core/clock.ts";
+import type { Enqueued, JobDraft } from "../../core/job.ts";
+import { list, type Session, texts } from "./connection.ts";
+import { sqlState } from "./errors.ts";
+import type { Kinds } from "./kinds.ts";
+
+/** Answers the ids that were added, or null if all of them were. */
+const INSERT = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
+  drafts AS (
+    SELECT d.*, coalesce(d.said_at, CASE WHEN d.delay_ms > 0 THEN clock.now + d.delay_ms END) AS run_at, clock.now
+    FROM clock, unnest($1::int[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[])
+      WITH ORDINALITY AS d (kind, priority, said_at, delay_ms, id, dedupe_key, input, ord)),
+  added AS (
+    INSERT INTO outlive.jobs (lane, kind, priority, created_at, run_at, id, dedupe_key, input)
+    SELECT CASE WHEN run_at > now THEN 0 ELSE 1 END, kind, priority, now, run_at, id, dedupe_key, input FROM drafts ORDER BY ord
+    ON CONFLICT DO NOTHING RETURNING kind, id),
+  counted AS (INSERT INTO outlive.kind_deltas (kind, jobs) SELECT kind, count(*) FROM added GROUP BY kind)
+  SELECT CASE WHEN count(*) < $8::int THEN coalesce(json_agg(id), '[]') END AS added FROM added`;
+
+/** The kinds must be known (`Kinds.demand`). */
+export async function insertJobs(session: Session, kinds: Kinds, drafts: readonly JobDraft[]): Promise<Enqueued[]> {
+  const added = await insert(session, kinds, drafts);
+  if (added === null) return drafts.map(({ id }) => ({ id, created: true }));
+  const fresh = new Set(added);
+  const enqueued: Enqueued[] = [];
+  for (const draft of drafts) {
+    // An id that is in the call twice was added by the first.
+    if (fresh.delete(draft.id)) enqueued.push({ id: draft.id, created: true });
+    else enqueued.push(await existing(session, kinds, draft));
+  }
+  return enqueued;
+}
+
+async function insert(session: Session, kinds: Kinds, drafts: readonly JobDraft[]): Promise<readonly string[] | null> {
+  const [row] = await session.rows<{ added: readonly string[] | null }>(INSERT, [
+    list(drafts.map(({ kind }) => kinds.idOf(kind)!)),
+    list(drafts.map(({ priority }) => priority)),
+    list(drafts.map(({ runAt }) => runAt)),
+    list(drafts.map(({ delayMs }) => delayMs)),
+    texts(drafts.map(({ id }) => id)),
+    texts(drafts.map(({ dedupeKey }) => dedupeKey)),
+    texts(drafts.map(({ input }) => input)),
+    drafts.length,
+  ]);
+  return row!.added;
+}
+
+const KNOWN = `SELECT id FROM outlive.jobs WHERE id = $1
+  UNION ALL SELECT id FROM outlive.jobs WHERE kind = $2 AND dedupe_key = $3 AND dedupe_key IS NOT NULL AND state < 2`;
+
+/** Who was there before: the id itself, or the unfinished job that holds the key. If it has ended since, the key is free. */
+async function existing(session: Session, kinds: Kinds, draft: JobDraft): Promise<Enqueued> {
+  for (;;) {
+    const [known] = await session.rows<{ id: string }>(KNOWN, [draft.id, kinds.idOf(draft.kind)!, draft.dedupeKey]);
+    if (known) return { id: known.id, created: false };
+    if ((await insert(session, kinds, [draft])) === null) return { id: draft.id, created: true };
+  }
+}
+
+/** At most this many jobs in one statement. */
+const MOST = 10_000;
+
+interface Waiting {
+  readonly drafts: readonly JobDraft[];
+  readonly resolve: (enqueued: readonly Enqueued[]) => void;
+  readonly reject: (thrown: unknown) => void;
+}
+
+/** Group commit: all enqueues of one turn of the event loop are one statement, and while it is under way the next ones gather. */
+export class Enqueuing {
+  readonly #session: Session;
+  readonly #kinds: Kinds;
+  readonly #clock: Pick<Clock, "soon">;
+  #waiting: Waiting[] = [];
+  #busy = false;
+  groupCount = 0;
+  operationCount = 0;
+
+  constructor(session: Session, kinds: Kinds, clock: Pick<Clock, "soon">) {
+    this.#session = session;
+    this.#kinds = kinds;
+    this.#clock = clock;
+  }
+
+  async enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
+    if (drafts.length === 0) return [];
+    if (drafts.some(({ kind }) => this.#kinds.idOf(kind) === undefined))
+      await this.#kinds.demand(this.#session, new Set(drafts.map(({ kind }) => kind)));
+    return new Promise((resolve, reject) => {
+      this.#waiting.push({ drafts, resolve, reject });
+      if (this.#busy) return;
+      this.#busy = true;
+      this.#clock.soon(() => void this.#flush());
+    });
+  }
+
+  async #flush(): Promise<void> {
+    while (this.#waiting.length > 0) await this.#write(this.#next());
+    this.#busy = false;
+  }
+
+  #next(): Waiting[] {
+    let count = 0;
+    const end = this.#waiting.findIndex(({ drafts }) => (count += drafts.length) > MOST);
+    return this.#waiting.splice(0, end === -1 ? this.#waiting.length : Math.max(1, end));
+  }
+
+  async #write(group: readonly Waiting[]): Promise<void> {
+    this.groupCount++;
+    this.operationCount += group.length;
+    try {
+      const drafts = group.length === 1 ? group[0]!.drafts : group.flatMap((waiting) => waiting.drafts);
+      const enqueued = await insertJobs(this.#session, this.#kinds, drafts);
+      let from = 0;
+      for (const { drafts: own, resolve } of group) resolve(enqueued.slice(from, (from += own.length)));
+    } catch (thrown) {
+      // A value that PostgreSQL does not take fails its own call only.
+      if (group.length > 1 && sqlState(thrown)?.startsWith("22"))
+        for (const waiting of group) await this.#write([waiting]);
+      else for (const { reject } of group) reject(thrown);
+    }
+  }
+}

@@ -1,0 +1,100 @@
+// The incident of a death as recovery writes it. Inside recovery's transaction, which holds the dead worker's row.
+import type { RecoveredJob, RecoverRequest } from "../../core/store.ts";
+import { list, type Session, texts } from "./connection.ts";
+
+export interface OpenIncident {
+  readonly id: string;
+  /** The last job that was looked at. */
+  readonly cursor: number;
+  readonly heldAtDeath: number;
+}
+
+const OPEN = `INSERT INTO outlive.incidents (id, recovery, worker, how, evidence, host, pid, version, worker_started_at, last_heartbeat_at,
+    last_seen_alive_at, loop_lag_ms, detected_at, started_at, recovered_by, integrity, wal_frames, held_at_death)
+  VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, least($14::bigint, outlive.now_ms()), $15, $16, $17,
+    (SELECT count(*) FROM outlive.jobs WHERE state = 1 AND worker = $18))
+  RETURNING held_at_death`;
+
+/** One incident per death: the first transaction opens it, whoever comes later goes on with it. */
+export async function openIncident(session: Session, request: RecoverRequest, worker: number): Promise<OpenIncident> {
+  const { worker: dead, death, recovery } = request;
+  const [known] = await session.rows<IncidentState>(
+    `SELECT w.last_word, i.id, i.cursor, i.held_at_death, i.completed_at FROM outlive.fleet w LEFT JOIN outlive.incidents i ON i.id = w.incident
+     WHERE w.seq = $1`,
+    [worker],
+  );
+  const { id, last_word: lastWord } = known!;
+  if (id !== null) return goOn(session, { ...known!, id });
+  const [opened] = await session.rows<{ held_at_death: number }>(OPEN, [
+    request.incident,
+    recovery.id,
+    dead.id,
+    death.how,
+    evidence(death.evidence, lastWord),
+    dead.host,
+    dead.pid,
+    dead.version,
+    dead.startedAt,
+    dead.heartbeatAt,
+    death.lastSeenAliveAt,
+    Math.round(dead.loopLagMs),
+    death.detectedAt,
+    recovery.startedAt,
+    recovery.by,
+    recovery.integrity,
+    recovery.walFrames,
+    worker,
+  ]);
+  await session.run("UPDATE outlive.fleet SET state = 'recovering', incident = $1 WHERE seq = $2", [
+    request.incident,
+    worker,
+  ]);
+  return { id: request.incident, cursor: 0, heldAtDeath: opened!.held_at_death };
+}
+
+interface IncidentState {
+  readonly last_word: string | null;
+  readonly id: string | null;
+  readonly cursor: number;
+  readonly held_at_death: number;
+  readonly completed_at: number | null;
+}
+
+async function goOn(session: Session, known: IncidentState & { readonly id: string }): Promise<OpenIncident> {
+  const { id, cursor, held_at_death: heldAtDeath, completed_at: completedAt } = known;
+  if (completedAt === null) return { id, cursor, heldAtDeath };
+  // It was closed with jobs that could not be recovered: they are tried again, in the same incident.
+  await session.run("UPDATE outlive.incidents SET completed_at = NULL, cursor = 0 WHERE id = $1", [id]);
+  return { id, cursor: 0, heldAtDeath };
+}
+
+/** Its last word may have been written after the look that found it dead: a supervisor heard of its end. */
+function evidence(known: string | null, lastWord: string | null): string | null {
+  if (lastWord === null || known?.includes(lastWord)) return known;
+  return known === null || lastWord.includes(known) ? lastWord : `${known}; ${lastWord}`;
+}
+
+const ADD_JOBS = `INSERT INTO outlive.incident_jobs (incident, job, job_id, kind, decision, counters, max_crashes, fence, last_step, success, error)
+  SELECT $1, j.* FROM unnest($2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::int[], $8::int[], $9::text[], $10::boolean[], $11::text[]) AS j
+  ON CONFLICT (incident, job) DO UPDATE SET decision = excluded.decision, counters = excluded.counters, success = excluded.success, error = excluded.error`;
+
+export async function insertIncidentJobs(
+  session: Session,
+  incident: string,
+  rows: readonly { readonly seq: number }[],
+  jobs: readonly RecoveredJob[],
+): Promise<void> {
+  await session.run(ADD_JOBS, [
+    incident,
+    list(rows.map(({ seq }) => seq)),
+    texts(jobs.map(({ jobId }) => jobId)),
+    texts(jobs.map(({ kind }) => kind)),
+    texts(jobs.map(({ decision }) => decision)),
+    texts(jobs.map((job) => JSON.stringify(job.counters))),
+    list(jobs.map(({ limit }) => limit)),
+    list(jobs.map(({ fence }) => fence)),
+    texts(jobs.map(({ lastStep }) => lastStep)),
+    list(jobs.map(({ success }) => success)),
+    texts(jobs.map(({ error }) => error)),
+  ]);
+}

@@ -1,0 +1,194 @@
+// Reading for people: one job whole, pages of jobs, counts. Reads only.
+import { type HistoryEntry, JOB_STATES, type JobDetails, type JobState, type LogLine } from "../../core/job.ts";
+import type { JobFilter, KindCounts, ListPage } from "../../core/store.ts";
+import type { Session, Value } from "./connection.ts";
+import { JOB_COLUMNS, JOB_TABLES, type JobColumns, jobInfo } from "./rows.ts";
+import { STATE } from "./schema.ts";
+
+interface StepColumns {
+  readonly name: string;
+  readonly result: string | null;
+  readonly at: number;
+  readonly fence: number;
+}
+
+type HistoryColumns = Omit<HistoryEntry, "from" | "to"> & { readonly from_state: number; readonly to_state: number };
+
+interface DetailColumns extends JobColumns {
+  readonly input: string;
+  readonly result: string | null;
+  readonly progress: string | null;
+  readonly steps: readonly StepColumns[] | null;
+  readonly history: readonly HistoryColumns[] | null;
+  readonly log: readonly LogLine[] | null;
+}
+
+const own = (columns: string, table: string): string =>
+  `(SELECT json_agg(t ORDER BY ord) FROM (SELECT ${columns}, ord FROM outlive.${table} WHERE job = j.seq) t)`;
+
+/** One statement, so that all of it is of the same moment. */
+const GET = `SELECT ${JOB_COLUMNS}, j.input, j.result, j.progress, ${own("name, result, at, fence", "steps")} AS steps,
+    ${own("at, event, from_state, to_state, actor, epoch, fence, reason, incident", "history")} AS history, ${own("at, fence, message", "logs")} AS log
+  FROM ${JOB_TABLES} WHERE j.id = $1`;
+
+export async function getJob(session: Session, id: string): Promise<JobDetails | null> {
+  const [row] = await session.rows<DetailColumns>(GET, [id]);
+  if (!row) return null;
+  return {
+    ...jobInfo(row),
+    input: parse(row.input),
+    result: parse(row.result),
+    progress: parse(row.progress),
+    steps: (row.steps ?? []).map(({ name, result, at, fence }) => ({ name, result: parse(result), at, fence })),
+    history: (row.history ?? []).map(historyEntry),
+    log: (row.log ?? []).map(({ at, fence, message }) => ({ at, fence, message })),
+  };
+}
+
+function historyEntry(row: HistoryColumns): HistoryEntry {
+  const { at, event, from_state, to_state, actor, epoch, fence, reason, incident } = row;
+  const states = { from: JOB_STATES[from_state]!, to: JOB_STATES[to_state]! };
+  return { at, event, ...states, actor, epoch, fence, reason, incident };
+}
+
+/** What a row that another program damaged can't tell is shown as it is stored. */
+function parse(text: string | null): unknown {
+  if (text === null) return null;
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
+
+/** How many rows one page walks through at the most. What is left follows with `next`. */
+const WALK = 100_000;
+/** Beyond this many rows of an index, looking each of them up in the table costs more than walking through the table. */
+const LOOKUPS = 20_000;
+
+/**
+ * Newest first, by the order in which they were enqueued. The cursor is the last row's own key. An index that holds only jobs
+ * of that state serves if they are few; otherwise the table is walked, a piece at a time.
+ */
+export async function listJobs(
+  session: Session,
+  filter: JobFilter,
+  limit: number,
+  after: string | null,
+): Promise<ListPage> {
+  const before = after === null ? Number.MAX_SAFE_INTEGER : Number(after);
+  const indexed = await servedByIndex(session, filter.state);
+  const floor = indexed ? 0 : await walkFloor(session, filter, before);
+  const { terms, values } = termsOf(filter);
+  const rows = await session.rows<JobColumns>(
+    `SELECT ${JOB_COLUMNS} FROM ${JOB_TABLES} WHERE ${indexed ? `${stateTerm(filter.state!)} AND j.seq + 0` : "j.seq"} >= $1 AND j.seq < $2${terms}
+     ORDER BY ${indexed ? "j.seq + 0" : "j.seq"} DESC LIMIT $3`,
+    [floor, before, limit + 1, ...values],
+  );
+  const page = rows.slice(0, limit);
+  const last = rows.length > limit ? page.at(-1)!.seq : floor;
+  return { jobs: page.map(jobInfo), next: last === 0 ? null : String(last) };
+}
+
+/** Succeeded jobs are in no index of their own. */
+async function servedByIndex(session: Session, state: JobState | undefined): Promise<boolean> {
+  if (state === undefined || state === "succeeded") return false;
+  const [row] = await session.rows<{ n: number }>(
+    `SELECT count(*) AS n FROM (SELECT 1 FROM outlive.jobs j WHERE ${stateTerm(state)} LIMIT ${LOOKUPS + 1}) found`,
+  );
+  return row!.n <= LOOKUPS;
+}
+
+/** In the words of the partial indexes. */
+function stateTerm(state: JobState): string {
+  switch (state) {
+    case "queued":
+      return "(j.state = 0 AND j.lane = 1 OR j.state = 0 AND j.lane = 2 OR j.state = 0 AND j.lane = 0)";
+    case "running":
+      return "j.state = 1";
+    case "succeeded":
+      return "j.state = 2";
+    default:
+      return `j.state > 2 AND j.state = ${STATE[state]}`;
+  }
+}
+
+/** The lowest key of this piece of the walk; 0: it reaches the oldest job. */
+async function walkFloor(session: Session, filter: JobFilter, before: number): Promise<number> {
+  if (Object.values(filter).every((value) => value === undefined)) return 0;
+  const [row] = await session.rows<{ oldest: number | null; newest: number | null }>(
+    "SELECT (SELECT min(seq) FROM outlive.jobs) AS oldest, (SELECT max(seq) FROM outlive.jobs WHERE seq < $1) AS newest",
+    [before],
+  );
+  const floor = (row!.newest ?? 0) - WALK;
+  return floor <= (row!.oldest ?? 0) ? 0 : floor;
+}
+
+function termsOf(filter: JobFilter): { terms: string; values: Value[] } {
+  let terms = "";
+  const values: Value[] = [];
+  const add = (term: (value: string) => string, value: Value): void => {
+    values.push(value);
+    terms += ` AND ${term(`$${values.length + 3}`)}`;
+  };
+  if (filter.state !== undefined) terms += ` AND j.state = ${STATE[filter.state]}`;
+  if (filter.kind !== undefined) add((value) => `k.name = ${value}`, filter.kind);
+  if (filter.createdAfter !== undefined) add((value) => `j.created_at > ${value}`, filter.createdAfter);
+  if (filter.createdBefore !== undefined) add((value) => `j.created_at < ${value}`, filter.createdBefore);
+  if (filter.text !== undefined)
+    add(
+      (value) =>
+        `(strpos(j.id, ${value}) > 0 OR coalesce(strpos(j.dedupe_key, ${value}), 0) > 0 OR coalesce(strpos(j.error, ${value}), 0) > 0)`,
+      filter.text,
+    );
+  return { terms, values };
+}
+
+/** The ready index is in the order of claims, so those ahead are one range of it. */
+export async function countAhead(session: Session, id: string): Promise<number | null> {
+  const [row] = await session.rows<{ n: number }>(
+    `SELECT (SELECT count(*) FROM outlive.jobs b WHERE b.state = 0 AND b.lane = 1 AND b.kind = j.kind
+       AND (b.priority > j.priority OR (b.priority = j.priority AND b.seq < j.seq))) AS n
+     FROM outlive.jobs j WHERE j.id = $1 AND j.state = 0 AND j.lane = 1`,
+    [id],
+  );
+  return row?.n ?? null;
+}
+
+// One statement, so that all numbers are of the same moment: succeeded jobs are what is left of all. Every number comes from an
+// index that holds only such rows, or from the table of kinds.
+const COUNTS = `SELECT k.name AS kind, k.paused, k.jobs + coalesce((SELECT sum(d.jobs) FROM outlive.kind_deltas d WHERE d.kind = k.id), 0)::bigint AS jobs,
+    coalesce(open.n, 0) + coalesce(alone.n, 0) AS ready, coalesce(delayed.n, 0) AS delayed, coalesce(running.n, 0) AS running,
+    coalesce(ended.dead, 0) AS dead, coalesce(ended.cancelled, 0) AS cancelled, coalesce(ended.quarantined, 0) AS quarantined,
+    (SELECT greatest(0, clock.now - greatest(j.created_at, coalesce(j.run_at, 0))) FROM outlive.jobs j WHERE j.seq = open.first) AS oldest_ready_ms
+  FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.kinds k
+  LEFT JOIN (SELECT kind, count(*) AS n, min(seq) AS first FROM outlive.jobs WHERE state = 0 AND lane = 1 GROUP BY kind) open ON open.kind = k.id
+  LEFT JOIN (SELECT kind, count(*) AS n FROM outlive.jobs WHERE state = 0 AND lane = 2 GROUP BY kind) alone ON alone.kind = k.id
+  LEFT JOIN (SELECT kind, count(*) AS n FROM outlive.jobs WHERE state = 0 AND lane = 0 GROUP BY kind) delayed ON delayed.kind = k.id
+  LEFT JOIN (SELECT kind, count(*) AS n FROM outlive.jobs WHERE state = 1 GROUP BY kind) running ON running.kind = k.id
+  LEFT JOIN (
+    SELECT kind, count(*) FILTER (WHERE state = ${STATE.dead}) AS dead, count(*) FILTER (WHERE state = ${STATE.cancelled}) AS cancelled,
+      count(*) FILTER (WHERE state = ${STATE.quarantined}) AS quarantined FROM outlive.jobs WHERE state > 2 GROUP BY kind
+  ) ended ON ended.kind = k.id
+  ORDER BY k.name`;
+
+interface CountColumns {
+  readonly kind: string;
+  readonly paused: boolean;
+  readonly jobs: number;
+  readonly ready: number;
+  readonly delayed: number;
+  readonly running: number;
+  readonly dead: number;
+  readonly cancelled: number;
+  readonly quarantined: number;
+  readonly oldest_ready_ms: number | null;
+}
+
+export async function countJobs(session: Session): Promise<KindCounts[]> {
+  const rows = await session.rows<CountColumns>(COUNTS);
+  return rows.map(({ jobs, oldest_ready_ms: oldestReadyMs, ...row }) => {
+    const others = row.ready + row.delayed + row.running + row.dead + row.cancelled + row.quarantined;
+    return { ...row, oldestReadyMs, succeeded: Math.max(0, jobs - others) };
+  });
+}

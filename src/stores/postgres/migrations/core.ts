@@ -1,0 +1,194 @@
+// Migration 1: the tables of the engine and the store's one clock. `now_ms()` is the only source of time in all SQL, so that
+// a test can steer it by replacing one function.
+import type { Migration } from "../migrate.ts";
+
+export const core: Migration = {
+  name: "core",
+  up: (schema) => `
+  CREATE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE
+    AS $$ SELECT floor(date_part('epoch', clock_timestamp()) * 1000)::bigint $$;
+
+  CREATE TABLE ${schema}.kinds (
+    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text COLLATE "C" NOT NULL UNIQUE,
+    paused boolean NOT NULL DEFAULT false,
+    timeout_ms bigint,
+    max_runtime_ms bigint,
+    grace_ms bigint NOT NULL,
+    max_errors integer NOT NULL,
+    max_timeouts integer NOT NULL,
+    max_crashes integer NOT NULL,
+    backoff_type text NOT NULL,
+    backoff_base_ms bigint NOT NULL,
+    backoff_max_ms bigint NOT NULL,
+    backoff_jitter double precision NOT NULL,
+    on_crash text NOT NULL,
+    jobs bigint NOT NULL DEFAULT 0 -- rows of this kind, as of the latest fold of kind_deltas
+  );
+
+  -- Every transaction that adds or removes jobs says here how many: a counter in the row of the kind would be a lock that all
+  -- enqueuers wait for. Rows of a kind = kinds.jobs + the sum of its deltas; the sweep folds the one into the other.
+  CREATE TABLE ${schema}.kind_deltas (kind integer NOT NULL, jobs bigint NOT NULL);
+
+  -- Columns in the order of their width, so that no row pays for padding. epoch, worker and started_at mean nothing before the
+  -- first claim (fence 0), finished_at nothing before the end (state < 2).
+  CREATE TABLE ${schema}.jobs (
+    seq bigint GENERATED ALWAYS AS IDENTITY,
+    worker bigint NOT NULL DEFAULT 0,        -- fleet.seq of the latest attempt
+    epoch bigint NOT NULL DEFAULT 0,
+    created_at bigint NOT NULL,
+    started_at bigint NOT NULL DEFAULT 0,
+    deadline_at bigint,                      -- null while it runs: none
+    finished_at bigint NOT NULL DEFAULT 0,
+    run_at bigint,
+    reserved_by bigint,                      -- the worker that empties itself to run this one alone
+    kind integer NOT NULL,
+    priority integer NOT NULL,
+    fence integer NOT NULL DEFAULT 0,
+    errors integer NOT NULL DEFAULT 0,
+    crashes integer NOT NULL DEFAULT 0,
+    blamed integer NOT NULL DEFAULT 0,
+    timeouts integer NOT NULL DEFAULT 0,
+    interruptions integer NOT NULL DEFAULT 0,
+    state smallint NOT NULL DEFAULT 0,       -- place in core's JOB_STATES
+    lane smallint NOT NULL DEFAULT 1,        -- 0 delayed, 1 open, 2 alone
+    outcome smallint,                        -- place in core's OUTCOMES, of the latest attempt that ended
+    cancel_requested boolean NOT NULL DEFAULT false,
+    id text COLLATE "C" NOT NULL,
+    dedupe_key text COLLATE "C",
+    input text NOT NULL,                     -- JSON
+    result text,                             -- JSON
+    error text,                              -- JSON
+    progress text,                           -- JSON
+    incident text                            -- the incident that put it back, until it runs again
+  ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
+  ALTER TABLE ${schema}.jobs ADD CONSTRAINT jobs_pkey PRIMARY KEY (seq);
+  CREATE UNIQUE INDEX jobs_id ON ${schema}.jobs (id);
+  -- Leads with the kind and holds only what can be claimed now.
+  CREATE INDEX jobs_ready ON ${schema}.jobs (kind, priority DESC, seq) WHERE state = 0 AND lane = 1;
+  CREATE INDEX jobs_alone ON ${schema}.jobs (seq) WHERE state = 0 AND lane = 2;
+  CREATE INDEX jobs_delayed ON ${schema}.jobs (run_at, kind) WHERE state = 0 AND lane = 0;
+  CREATE INDEX jobs_running ON ${schema}.jobs (worker) WHERE state = 1;
+  -- Succeeded jobs are not in it: their number is what is left of all.
+  CREATE INDEX jobs_ended ON ${schema}.jobs (state, finished_at, kind) WHERE state > 2;
+  CREATE UNIQUE INDEX jobs_dedupe ON ${schema}.jobs (kind, dedupe_key) WHERE dedupe_key IS NOT NULL AND state < 2;
+
+  CREATE TABLE ${schema}.cancels (worker bigint NOT NULL, job bigint NOT NULL, PRIMARY KEY (worker, job));
+
+  CREATE TABLE ${schema}.steps (
+    ord bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job bigint NOT NULL,
+    at bigint NOT NULL,
+    fence integer NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    result text
+  );
+  CREATE UNIQUE INDEX steps_name ON ${schema}.steps (job, name);
+
+  CREATE TABLE ${schema}.history (
+    ord bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job bigint NOT NULL,
+    at bigint NOT NULL,
+    epoch bigint NOT NULL,
+    fence integer NOT NULL,
+    from_state smallint NOT NULL,
+    to_state smallint NOT NULL,
+    event text NOT NULL,
+    actor text NOT NULL,
+    reason text NOT NULL,
+    incident text
+  );
+  CREATE INDEX history_job ON ${schema}.history (job);
+
+  CREATE TABLE ${schema}.logs (
+    ord bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job bigint NOT NULL,
+    at bigint NOT NULL,
+    fence integer NOT NULL,
+    message text NOT NULL
+  );
+  CREATE INDEX logs_job ON ${schema}.logs (job);
+
+  -- The workers. Nothing that a heartbeat writes is in an index, and pages have room, so a heartbeat is a HOT update.
+  CREATE TABLE ${schema}.fleet (
+    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id text COLLATE "C" NOT NULL UNIQUE,
+    state text NOT NULL,
+    host text NOT NULL,
+    boot_id text NOT NULL,
+    pid integer NOT NULL,
+    version text NOT NULL,
+    epoch bigint NOT NULL,
+    lease_ms bigint NOT NULL,
+    concurrency integer NOT NULL,
+    kinds text NOT NULL,
+    lock_name text,
+    lock_identity text,
+    started_at bigint NOT NULL,
+    heartbeat_at bigint NOT NULL,
+    beats bigint NOT NULL DEFAULT 0,
+    loop_lag_ms bigint NOT NULL DEFAULT 0,
+    held text NOT NULL DEFAULT '[]', -- ids of what it held at its latest heartbeat
+    last_word text,
+    incident text
+  ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+  CREATE INDEX fleet_present ON ${schema}.fleet (id) WHERE state IN ('live', 'recovering');
+
+  CREATE TABLE ${schema}.incidents (
+    id text COLLATE "C" PRIMARY KEY,
+    recovery text COLLATE "C" NOT NULL,
+    worker text NOT NULL,
+    how text NOT NULL,
+    evidence text,
+    host text NOT NULL,
+    pid integer NOT NULL,
+    version text NOT NULL,
+    worker_started_at bigint NOT NULL,
+    last_heartbeat_at bigint NOT NULL,
+    last_seen_alive_at bigint,
+    loop_lag_ms bigint NOT NULL,
+    detected_at bigint NOT NULL,
+    started_at bigint NOT NULL,
+    completed_at bigint,
+    recovered_by text NOT NULL,
+    integrity text NOT NULL,
+    wal_frames bigint NOT NULL,
+    held_at_death bigint NOT NULL,
+    cursor bigint NOT NULL DEFAULT 0 -- the last job that was looked at: one that can't be recovered hides no other
+  );
+  CREATE INDEX incidents_recovery ON ${schema}.incidents (recovery);
+
+  CREATE TABLE ${schema}.incident_jobs (
+    incident text COLLATE "C" NOT NULL,
+    job bigint NOT NULL,
+    job_id text NOT NULL,
+    kind text NOT NULL,
+    decision text NOT NULL,
+    counters text NOT NULL,
+    max_crashes integer NOT NULL,
+    fence integer NOT NULL,
+    last_step text,
+    success boolean NOT NULL,
+    error text,
+    resumed_at bigint,
+    PRIMARY KEY (incident, job)
+  );
+  `,
+  down: (schema) => `
+  DROP TABLE ${[
+    "incident_jobs",
+    "incidents",
+    "fleet",
+    "logs",
+    "history",
+    "steps",
+    "cancels",
+    "jobs",
+    "kind_deltas",
+    "kinds",
+  ]
+    .map((table) => `${schema}.${table}`)
+    .join(", ")};
+  DROP FUNCTION ${schema}.now_ms();
+  `,
+};

@@ -1,0 +1,73 @@
+// What people do to jobs and kinds: cancel, retry, pause. Inside a transaction that holds the job's row.
+import { JOB_STATES } from "../../core/job.ts";
+import type { OperatorAnswer } from "../../core/store.ts";
+import * as transitions from "../../core/transitions.ts";
+import type { Session } from "./connection.ts";
+import { insertHistory } from "./history.ts";
+import { type CounterColumns, counters } from "./rows.ts";
+import { applyChanges } from "./settle.ts";
+
+interface JobRow extends CounterColumns {
+  readonly seq: number;
+  readonly state: number;
+  readonly kind: number;
+  readonly worker: number;
+  readonly epoch: number;
+  readonly fence: number;
+  readonly dedupe_key: string | null;
+}
+
+async function lock(session: Session, id: string): Promise<JobRow | undefined> {
+  const [row] = await session.rows<JobRow>(
+    `SELECT seq, state, kind, worker, epoch, fence, dedupe_key, errors, crashes, blamed, timeouts, interruptions FROM outlive.jobs
+     WHERE id = $1 FOR UPDATE`,
+    [id],
+  );
+  return row;
+}
+
+export async function cancelJob(session: Session, id: string, actor: string): Promise<OperatorAnswer> {
+  const row = await lock(session, id);
+  if (!row) return { is: "missing" };
+  const state = JOB_STATES[row.state]!;
+  if (state === "running") {
+    const { seq: job, worker, epoch, fence, state: code } = row;
+    await session.run("UPDATE outlive.jobs SET cancel_requested = true WHERE seq = $1", [job]);
+    await session.run("INSERT INTO outlive.cancels (worker, job) VALUES ($1, $2) ON CONFLICT DO NOTHING", [
+      worker,
+      job,
+    ]);
+    const reason = "its end was asked for while it ran";
+    const entry = { job, event: "cancel.requested", from: code, to: code, actor, epoch, fence, reason };
+    await insertHistory(session, [{ ...entry, incident: null }]);
+    return { is: "requested" };
+  }
+  if (state !== "queued") return { is: "wrong-state", state };
+  await apply(session, row, transitions.cancel({ id, state, counters: counters(row) }), actor);
+  return { is: "applied", state: "cancelled" };
+}
+
+export async function retryJob(session: Session, id: string, actor: string): Promise<OperatorAnswer> {
+  const row = await lock(session, id);
+  if (!row) return { is: "missing" };
+  const state = JOB_STATES[row.state]!;
+  if (state === "queued" || state === "running") return { is: "wrong-state", state };
+  if (row.dedupe_key !== null) {
+    const [holder] = await session.rows<{ id: string }>(
+      "SELECT id FROM outlive.jobs WHERE kind = $1 AND dedupe_key = $2 AND dedupe_key IS NOT NULL AND state < 2",
+      [row.kind, row.dedupe_key],
+    );
+    if (holder) return { is: "key-held", holder: holder.id, dedupeKey: row.dedupe_key };
+  }
+  await apply(session, row, transitions.retry({ id, state, counters: counters(row) }, 0), actor);
+  return { is: "applied", state: "queued" };
+}
+
+async function apply(session: Session, row: JobRow, change: transitions.Change, actor: string): Promise<void> {
+  const { seq, epoch, fence } = row;
+  await applyChanges(session, [{ seq, change, incident: null, epoch, fence, actor }], JOB_STATES[row.state]!);
+}
+
+export async function setPaused(session: Session, kind: string, paused: boolean): Promise<boolean> {
+  return (await session.run("UPDATE outlive.kinds SET paused = $1 WHERE name = $2", [paused, kind])) === 1;
+}

@@ -1,0 +1,164 @@
+// Recovery's transactions: one batch of a dead worker's jobs, and what is overdue. Each may be the last thing that this
+// process does; the next one, here or elsewhere, goes on from the rows.
+import { toStoredError } from "../../core/errors.ts";
+import type { KindSettings } from "../../core/job.ts";
+import type { HeldJob, OverdueJob, RecoverAnswer, RecoveredJob, RecoverRequest } from "../../core/store.ts";
+import type { Change, CrashVerdict } from "../../core/transitions.ts";
+import type { Session } from "./connection.ts";
+import { insertIncidentJobs, type OpenIncident, openIncident } from "./incident-writes.ts";
+import type { Kinds } from "./kinds.ts";
+import { type CounterColumns, counters } from "./rows.ts";
+import { type AppliedChange, applyChanges } from "./settle.ts";
+
+export interface HeldColumns extends CounterColumns {
+  readonly seq: number;
+  readonly id: string;
+  readonly kind: number;
+  readonly epoch: number;
+  readonly fence: number;
+  readonly cancel_requested: boolean;
+  readonly last_step: string | null;
+}
+
+interface OverdueColumns extends HeldColumns {
+  readonly worker_id: string;
+}
+
+const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.cancel_requested,
+  (SELECT name FROM outlive.steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step`;
+
+const OVERDUE = `FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind JOIN outlive.fleet w ON w.seq = j.worker
+  WHERE j.state = 1 AND j.deadline_at + k.grace_ms + $1 < (SELECT outlive.now_ms()) ORDER BY j.deadline_at, j.seq LIMIT $2`;
+
+export class Recovering {
+  readonly #kinds: Kinds;
+
+  constructor(kinds: Kinds) {
+    this.#kinds = kinds;
+  }
+
+  /** Inside a transaction. */
+  async recover(session: Session, request: RecoverRequest): Promise<RecoverAnswer> {
+    const worker = await lockDead(session, request);
+    if (worker === null) return { incident: null, jobs: [], done: true };
+    const incident = await openIncident(session, request, worker);
+    const rows = await session.rows<HeldColumns>(
+      `SELECT ${HELD_COLUMNS} FROM outlive.jobs j WHERE j.state = 1 AND j.worker = $1 AND j.seq > $2 ORDER BY j.seq LIMIT $3 FOR UPDATE OF j`,
+      [worker, incident.cursor, request.limit],
+    );
+    const jobs = await this.#recoverJobs(session, rows, incident, request);
+    const last = rows.at(-1);
+    if (last) await session.run("UPDATE outlive.incidents SET cursor = $1 WHERE id = $2", [last.seq, incident.id]);
+    const done = rows.length < request.limit;
+    if (done) await closeIncident(session, incident.id, worker);
+    return { incident: incident.id, jobs, done };
+  }
+
+  /** Only the decision may fail for one job; what the store itself refuses undoes the whole transaction, which is tried again. */
+  async #recoverJobs(
+    session: Session,
+    rows: readonly HeldColumns[],
+    incident: OpenIncident,
+    request: RecoverRequest,
+  ): Promise<RecoveredJob[]> {
+    if (rows.length === 0) return [];
+    const settings = await this.#kinds.settings(
+      session,
+      rows.map(({ kind }) => kind),
+    );
+    const applied: AppliedChange[] = [];
+    const jobs = rows.map((row): RecoveredJob => {
+      const kind = settings.get(row.kind)!;
+      const base = {
+        jobId: row.id,
+        kind: kind.name,
+        limit: kind.limits.crashes,
+        fence: row.fence,
+        lastStep: row.last_step,
+      };
+      let verdict: CrashVerdict;
+      try {
+        verdict = request.decide(heldJob(row, kind), incident.heldAtDeath);
+      } catch (thrown) {
+        const error = toStoredError(thrown).message;
+        return { ...base, decision: "none", counters: counters(row), success: false, error };
+      }
+      applied.push(byRecovery(row, verdict.change, incident.id));
+      const { decision, change } = verdict;
+      return { ...base, decision, counters: change.counters, success: true, error: null };
+    });
+    await applyChanges(session, applied, "running");
+    await insertIncidentJobs(session, incident.id, rows, jobs);
+    return jobs;
+  }
+
+  /** What is past deadline, grace and margin. A read: most of the time it finds nothing, and then no transaction is needed. */
+  async anyOverdue(session: Session, marginMs: number): Promise<boolean> {
+    return (await session.rows(`SELECT 1 ${OVERDUE}`, [marginMs, 1])).length > 0;
+  }
+
+  /** Inside a transaction. Another process may do the same just now: what it has locked is its own. */
+  async expire(
+    session: Session,
+    marginMs: number,
+    limit: number,
+    decide: (job: HeldJob) => Change,
+  ): Promise<OverdueJob[]> {
+    const rows = await session.rows<OverdueColumns>(
+      `SELECT ${HELD_COLUMNS}, w.id AS worker_id ${OVERDUE} FOR UPDATE OF j SKIP LOCKED`,
+      [marginMs, limit],
+    );
+    if (rows.length === 0) return [];
+    const settings = await this.#kinds.settings(
+      session,
+      rows.map(({ kind }) => kind),
+    );
+    const applied: AppliedChange[] = [];
+    const overdue = rows.flatMap((row) => {
+      let change: Change;
+      try {
+        change = decide(heldJob(row, settings.get(row.kind)!));
+      } catch {
+        return []; // Looked at again next time; it holds up nobody else.
+      }
+      applied.push(byRecovery(row, change, null));
+      return [{ jobId: row.id, worker: row.worker_id, change }];
+    });
+    await applyChanges(session, applied, "running");
+    return overdue;
+  }
+}
+
+/**
+ * The number of the worker, whose row is locked from here on: a claim of it that is in flight was waited for, and none begins.
+ * Null: between the look and this transaction it left in peace, was recovered by somebody else, or, if it was only silent, has
+ * beaten again. Who is over and still holds jobs is recovered again: an earlier recovery could not.
+ */
+async function lockDead(session: Session, { worker, death }: RecoverRequest): Promise<number | null> {
+  const [row] = await session.rows<{ seq: number; state: string; beats: number }>(
+    "SELECT seq, state, beats FROM outlive.fleet WHERE id = $1 FOR UPDATE",
+    [worker.id],
+  );
+  if (!row) return null;
+  if (row.state === "live") return death.how === "gone" || row.beats === worker.beats ? row.seq : null;
+  if (row.state === "recovering") return row.seq;
+  const held = await session.rows("SELECT 1 FROM outlive.jobs WHERE state = 1 AND worker = $1 LIMIT 1", [row.seq]);
+  return held.length > 0 ? row.seq : null;
+}
+
+async function closeIncident(session: Session, incident: string, worker: number): Promise<void> {
+  await session.run(
+    "UPDATE outlive.incidents SET completed_at = outlive.now_ms() WHERE id = $1 AND completed_at IS NULL",
+    [incident],
+  );
+  await session.run("UPDATE outlive.fleet SET state = 'gone' WHERE seq = $1", [worker]);
+  await session.run("DELETE FROM outlive.cancels WHERE worker = $1", [worker]);
+}
+
+function heldJob(row: HeldColumns, kind: KindSettings): HeldJob {
+  return { id: row.id, state: "running", counters: counters(row), kind, cancelRequested: row.cancel_requested };
+}
+
+function byRecovery({ seq, epoch, fence }: HeldColumns, change: Change, incident: string | null): AppliedChange {
+  return { seq, change, incident, epoch, fence, actor: "system/recovery" };
+}

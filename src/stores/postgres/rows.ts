@@ -1,0 +1,145 @@
+// Between rows and core's forms. Nothing here reads or writes.
+import type { StoredError } from "../../core/errors.ts";
+import { type Counters, JOB_STATES, type JobInfo, type KindSettings, OUTCOMES } from "../../core/job.ts";
+import { STATE } from "./schema.ts";
+import type { WorkerRow, WorkerState } from "../../core/liveness.ts";
+import type { CrashAction } from "../../core/job.ts";
+
+export interface CounterColumns {
+  readonly errors: number;
+  readonly crashes: number;
+  readonly blamed: number;
+  readonly timeouts: number;
+  readonly interruptions: number;
+}
+
+export function counters(row: CounterColumns): Counters {
+  const { errors, crashes, blamed, timeouts, interruptions } = row;
+  return { errors, crashes, blamed, timeouts, interruptions };
+}
+
+export interface KindColumns {
+  readonly id: number;
+  readonly name: string;
+  readonly paused: boolean;
+  readonly timeout_ms: number | null;
+  readonly max_runtime_ms: number | null;
+  readonly grace_ms: number;
+  readonly max_errors: number;
+  readonly max_timeouts: number;
+  readonly max_crashes: number;
+  readonly backoff_type: string;
+  readonly backoff_base_ms: number;
+  readonly backoff_max_ms: number;
+  readonly backoff_jitter: number;
+  readonly on_crash: string;
+}
+
+export function kindSettings(row: KindColumns): KindSettings {
+  return {
+    name: row.name,
+    timeoutMs: row.timeout_ms,
+    maxRuntimeMs: row.max_runtime_ms,
+    graceMs: row.grace_ms,
+    limits: { errors: row.max_errors, timeouts: row.max_timeouts, crashes: row.max_crashes },
+    backoff: {
+      type: row.backoff_type as "exponential" | "linear",
+      baseMs: row.backoff_base_ms,
+      maxMs: row.backoff_max_ms,
+      jitter: row.backoff_jitter,
+    },
+    onCrash: row.on_crash as CrashAction,
+  };
+}
+
+/** The columns of `jobInfo`, of jobs as j, kinds as k and fleet as w. */
+export const JOB_COLUMNS = `j.seq, j.id, k.name AS kind, j.state, j.priority, j.dedupe_key, j.created_at, j.run_at, j.started_at, j.deadline_at,
+  j.finished_at, w.id AS worker, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.outcome, j.error, j.cancel_requested`;
+export const JOB_TABLES =
+  "outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind LEFT JOIN outlive.fleet w ON w.seq = j.worker";
+
+export interface JobColumns extends CounterColumns {
+  readonly seq: number;
+  readonly id: string;
+  readonly kind: string;
+  readonly state: number;
+  readonly priority: number;
+  readonly dedupe_key: string | null;
+  readonly created_at: number;
+  readonly run_at: number | null;
+  readonly started_at: number;
+  readonly deadline_at: number | null;
+  readonly finished_at: number;
+  readonly worker: string | null;
+  readonly epoch: number;
+  readonly fence: number;
+  readonly outcome: number | null;
+  readonly error: string | null;
+  readonly cancel_requested: boolean;
+}
+
+export function jobInfo(row: JobColumns): JobInfo {
+  // Before the first claim and before the end these columns only hold their place (migrations/core.ts).
+  const claimed = row.fence > 0;
+  return {
+    id: row.id,
+    kind: row.kind,
+    state: JOB_STATES[row.state]!,
+    priority: row.priority,
+    dedupeKey: row.dedupe_key,
+    createdAt: row.created_at,
+    runAt: row.run_at,
+    startedAt: claimed ? row.started_at : null,
+    deadlineAt: claimed ? row.deadline_at : null,
+    finishedAt: row.state >= STATE.succeeded ? row.finished_at : null,
+    worker: row.worker,
+    epoch: claimed ? row.epoch : 0,
+    fence: row.fence,
+    counters: counters(row),
+    lastOutcome: row.outcome === null ? null : OUTCOMES[row.outcome]!,
+    error: row.error === null ? null : (JSON.parse(row.error) as StoredError),
+    cancelRequested: row.cancel_requested,
+  };
+}
+
+export interface WorkerColumns {
+  readonly seq: number;
+  readonly id: string;
+  readonly state: string;
+  readonly host: string;
+  readonly boot_id: string;
+  readonly pid: number;
+  readonly version: string;
+  readonly lease_ms: number;
+  readonly concurrency: number;
+  readonly kinds: string;
+  readonly lock_name: string | null;
+  readonly lock_identity: string | null;
+  readonly started_at: number;
+  readonly heartbeat_at: number;
+  readonly beats: number;
+  readonly loop_lag_ms: number;
+  readonly last_word: string | null;
+  readonly held_count: number;
+}
+
+export function workerRow(row: WorkerColumns): WorkerRow {
+  return {
+    id: row.id,
+    state: row.state as WorkerState,
+    host: row.host,
+    bootId: row.boot_id,
+    pid: row.pid,
+    version: row.version,
+    leaseMs: row.lease_ms,
+    concurrency: row.concurrency,
+    kinds: JSON.parse(row.kinds) as string[],
+    lock: { name: row.lock_name, identity: row.lock_identity },
+    startedAt: row.started_at,
+    heartbeatAt: row.heartbeat_at,
+    beats: row.beats,
+    loopLagMs: row.loop_lag_ms,
+    heldCount: row.held_count,
+    lastWord: row.last_word,
+  };
+}

@@ -1,0 +1,233 @@
+// Ends of attempts, and the answer to a write whose fence did not hold. Successes are one statement (claim.ts has it together with
+// the claim); everything else is decided by core from the locked row, inside a transaction.
+import { mustRunAlone } from "../../core/blame.ts";
+import { JOB_STATES } from "../../core/job.ts";
+import type { Lease } from "../../core/lease.ts";
+import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../../core/store.ts";
+import { type Change, honourCancel } from "../../core/transitions.ts";
+import { list, type Session, texts } from "./connection.ts";
+import { type HistoryRow, insertHistory } from "./history.ts";
+import { LANE, OUTCOME, STATE } from "./schema.ts";
+import type { Workers } from "./workers.ts";
+
+/** The guard of every fenced write: this attempt, and only while it runs. `a` is unnested from the arrays of `attempts`. */
+export const ATTEMPTS = "unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[])";
+export const OWNED =
+  "j.seq = a.seq AND j.state = 1 AND j.fence = a.fence AND j.epoch = a.epoch AND j.worker = a.worker";
+
+const SUCCEED = `UPDATE outlive.jobs j SET state = 2, outcome = 0, finished_at = outlive.now_ms(), result = a.result
+  FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::text[]) AS a (seq, fence, epoch, worker, result)
+  WHERE ${OWNED} RETURNING j.seq`;
+
+const LOCK = `SELECT j.seq, j.crashes, j.blamed, j.cancel_requested FROM ${ATTEMPTS} AS a (seq, fence, epoch, worker) JOIN outlive.jobs j ON ${OWNED}
+  ORDER BY j.seq FOR UPDATE OF j`;
+
+/** Refused writes kept in the history of one job: a zombie that writes in a loop must not fill the disk. */
+const MAX_REJECTIONS = 100;
+
+export class Settling {
+  readonly #workers: Workers;
+
+  constructor(workers: Workers) {
+    this.#workers = workers;
+  }
+
+  /** Inside a transaction. Each settlement is applied or refused by itself. */
+  async settle(session: Session, settlements: readonly Settlement[]): Promise<WriteAnswer[]> {
+    const answers = new Map<Settlement, WriteAnswer>();
+    for (const round of rounds(settlements)) {
+      const successes = round.filter(({ change }) => change.name === "succeed");
+      const others = round.filter(({ change }) => change.name !== "succeed");
+      const applied = new Set<number>();
+      if (others.length > 0) for (const seq of await this.#end(session, others)) applied.add(seq);
+      if (successes.length > 0) for (const seq of await this.#succeed(session, successes)) applied.add(seq);
+      for (const settlement of round) {
+        const { lease, change } = settlement;
+        answers.set(
+          settlement,
+          applied.has(lease.row) ? APPLIED : await this.refused(session, lease, change.name, change),
+        );
+      }
+    }
+    return settlements.map((settlement) => answers.get(settlement)!);
+  }
+
+  /** The arrays that `ATTEMPTS` unnests: row, fence, epoch and worker of each. */
+  async attempts(session: Session, leases: readonly Lease[]): Promise<string[]> {
+    const workers: number[] = [];
+    for (const { worker } of leases)
+      workers.push(this.#workers.known(worker) ?? (await this.#workers.seqOf(session, worker)));
+    return [
+      list(leases.map(({ row }) => row)),
+      list(leases.map(({ fence }) => fence)),
+      list(leases.map(({ epoch }) => epoch)),
+      list(workers),
+    ];
+  }
+
+  async #succeed(session: Session, settlements: readonly Settlement[]): Promise<number[]> {
+    const attempts = await this.attempts(
+      session,
+      settlements.map(({ lease }) => lease),
+    );
+    const rows = await session.arrays<[number]>(SUCCEED, [
+      ...attempts,
+      texts(settlements.map(({ change }) => change.result)),
+    ]);
+    return rows.map(([seq]) => seq);
+  }
+
+  /** What became of the row since the claim counts: a step has set its crashes back, a cancel was asked for. */
+  async #end(session: Session, settlements: readonly Settlement[]): Promise<number[]> {
+    const attempts = await this.attempts(
+      session,
+      settlements.map(({ lease }) => lease),
+    );
+    const rows = await session.rows<{ seq: number; crashes: number; blamed: number; cancel_requested: boolean }>(
+      LOCK,
+      attempts,
+    );
+    const bySeq = new Map(settlements.map((settlement) => [settlement.lease.row, settlement]));
+    const ends = rows.map(({ seq, crashes, blamed, cancel_requested }): AppliedChange => {
+      const { lease, change: settled } = bySeq.get(seq)!;
+      const kept = { ...settled, counters: { ...settled.counters, crashes, blamed } };
+      const change = cancel_requested ? honourCancel(kept) : kept;
+      return { seq, change, incident: null, epoch: lease.epoch, fence: lease.fence, actor: `worker/${lease.worker}` };
+    });
+    await applyChanges(session, ends, "running");
+    return rows.map(({ seq }) => seq);
+  }
+
+  /**
+   * Why a fenced write changed nothing. If this very settlement of this very attempt was accepted before (the answer was lost),
+   * it is repeated; otherwise it is stale, and the refusal is kept in the job's history.
+   */
+  async refused(session: Session, lease: Lease, tried: string, change: Change | null = null): Promise<WriteAnswer> {
+    const [row] = await session.rows<RefusedColumns>(
+      `SELECT j.state, j.epoch, j.fence, j.outcome, w.id AS worker,
+         (SELECT count(*) FROM outlive.history h WHERE h.job = j.seq AND h.event = 'write.rejected') AS rejections
+       FROM outlive.jobs j LEFT JOIN outlive.fleet w ON w.seq = j.worker WHERE j.seq = $1 AND j.id = $2`,
+      [lease.row, lease.jobId],
+    );
+    if (row && change?.outcome && (await acceptedBefore(session, lease, row, change))) return REPEATED;
+    const stale: Stale = row
+      ? { lease, tried, state: JOB_STATES[row.state]!, worker: row.worker, epoch: row.epoch, fence: row.fence }
+      : { lease, tried, state: "missing", worker: null, epoch: 0, fence: 0 };
+    if (row && row.rejections < MAX_REJECTIONS) {
+      const reason = `refused: "${tried}" by worker ${lease.worker} with (epoch ${lease.epoch}, fence ${lease.fence})`;
+      const { epoch, fence } = lease;
+      const actor = `worker/${lease.worker}`;
+      const history = { job: lease.row, event: "write.rejected", from: row.state, to: row.state, actor, epoch, fence };
+      await insertHistory(session, [{ ...history, reason, incident: null }]);
+    }
+    return { is: "stale", stale };
+  }
+}
+
+interface RefusedColumns {
+  readonly state: number;
+  readonly epoch: number;
+  readonly fence: number;
+  readonly outcome: number | null;
+  readonly worker: string | null;
+  readonly rejections: number;
+}
+
+async function acceptedBefore(session: Session, lease: Lease, row: RefusedColumns, change: Change): Promise<boolean> {
+  if (change.name === "succeed") {
+    return (
+      row.epoch === lease.epoch &&
+      row.fence === lease.fence &&
+      row.state !== STATE.running &&
+      row.worker === lease.worker &&
+      row.outcome === OUTCOME.succeeded
+    );
+  }
+  // Whatever is not a success left a history row by its worker, which neither a newer attempt nor an operator takes away.
+  const found = await session.rows(
+    "SELECT 1 FROM outlive.history WHERE job = $1 AND epoch = $2 AND fence = $3 AND actor = $4 AND event = $5 LIMIT 1",
+    [lease.row, lease.epoch, lease.fence, `worker/${lease.worker}`, change.name],
+  );
+  return found.length > 0;
+}
+
+/** Of one attempt only one settlement in each round: the second of the same finds what the first has written. */
+function rounds(settlements: readonly Settlement[]): Settlement[][] {
+  const all: { seqs: Set<number>; settlements: Settlement[] }[] = [];
+  for (const settlement of settlements) {
+    let round = all.find(({ seqs }) => !seqs.has(settlement.lease.row));
+    if (!round) all.push((round = { seqs: new Set(), settlements: [] }));
+    round.seqs.add(settlement.lease.row);
+    round.settlements.push(settlement);
+  }
+  return all.map((round) => round.settlements);
+}
+
+/** One change of one row, and what its history says of it. */
+export interface AppliedChange {
+  readonly seq: number;
+  readonly change: Change;
+  readonly incident: string | null;
+  readonly epoch: number;
+  readonly fence: number;
+  readonly actor: string;
+}
+
+const APPLY = `UPDATE outlive.jobs j SET state = c.state, lane = c.lane, errors = c.errors, crashes = c.crashes, blamed = c.blamed, timeouts = c.timeouts,
+    interruptions = c.interruptions, outcome = coalesce(c.outcome, j.outcome), run_at = clock.now + c.delay_ms, finished_at = clock.now, result = c.result,
+    error = coalesce(c.error, j.error), cancel_requested = false, reserved_by = NULL, incident = c.incident
+  FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::smallint[], $5::smallint[], $6::int[], $7::int[], $8::int[], $9::int[], $10::int[], $11::smallint[],
+      $12::bigint[], $13::text[], $14::text[], $15::text[])
+      AS c (seq, epoch, fence, state, lane, errors, crashes, blamed, timeouts, interruptions, outcome, delay_ms, result, error, incident),
+    (SELECT outlive.now_ms() AS now) AS clock
+  WHERE j.seq = c.seq AND j.epoch = c.epoch AND j.fence = c.fence AND j.state = $16::smallint`;
+
+/** Writes what core decided into rows that the caller has locked, all of which are in state `from`, and their history. */
+export async function applyChanges(
+  session: Session,
+  changes: readonly AppliedChange[],
+  from: (typeof JOB_STATES)[number],
+): Promise<void> {
+  if (changes.length === 0) return;
+  const all = changes.map(({ change }) => change);
+  const count = (name: keyof Change["counters"]): string => list(all.map(({ counters }) => counters[name]));
+  await session.run(APPLY, [
+    list(changes.map(({ seq }) => seq)),
+    list(changes.map(({ epoch }) => epoch)),
+    list(changes.map(({ fence }) => fence)),
+    list(all.map(({ to }) => STATE[to])),
+    list(all.map(laneOf)),
+    count("errors"),
+    count("crashes"),
+    count("blamed"),
+    count("timeouts"),
+    count("interruptions"),
+    list(all.map(({ outcome }) => (outcome === null ? null : OUTCOME[outcome]))),
+    list(all.map((change) => (isDelayed(change) ? change.delayMs : null))),
+    texts(all.map(({ result }) => result)),
+    texts(all.map(({ error }) => (error === null ? null : JSON.stringify(error)))),
+    texts(changes.map(({ change, incident }) => (change.to === "queued" ? incident : null))),
+    STATE[from],
+  ]);
+  await insertHistory(
+    session,
+    changes.flatMap((applied) => historyOf(applied, from)),
+  );
+}
+
+function isDelayed(change: Change): boolean {
+  return change.to === "queued" && change.delayMs > 0;
+}
+
+function laneOf(change: Change): number {
+  if (isDelayed(change)) return LANE.delayed;
+  return mustRunAlone(change.counters) ? LANE.alone : LANE.open;
+}
+
+/** One entry for everything abnormal; a change without a reason (a success) leaves none. */
+function historyOf(applied: AppliedChange, from: (typeof JOB_STATES)[number]): HistoryRow[] {
+  const { seq: job, change, incident, epoch, fence, actor } = applied;
+  if (change.reason === null) return [];
+  const states = { from: STATE[from], to: STATE[change.to] };
+  return [{ job, event: change.name, ...states, actor, epoch, fence, reason: change.reason, incident }];
+}

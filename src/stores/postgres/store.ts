@@ -1,0 +1,309 @@
+// The store port on PostgreSQL, assembled: every method is one statement, one transaction or one read. The statements are in the
+// files beside it, one role each.
+import type { Clock } from "../../core/clock.ts";
+import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import type { Incident, IncidentSummary } from "../../core/incident.ts";
+import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
+import type { Lease } from "../../core/lease.ts";
+import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
+import type {
+  AttemptWrite,
+  Beat,
+  BeatAnswer,
+  HeldJob,
+  JobFilter,
+  KindCounts,
+  ListPage,
+  LockHolder,
+  OperatorAnswer,
+  OverdueJob,
+  PurgeRequest,
+  RecoverAnswer,
+  RecoverRequest,
+  Room,
+  SettleAndClaim,
+  Settlement,
+  Store,
+  StoreHealth,
+  TransactionBody,
+  WorkerQuery,
+  WriteAnswer,
+} from "../../core/store.ts";
+import type { Change } from "../../core/transitions.ts";
+import { writeOfAttempt } from "./attempt-writes.ts";
+import { Bell } from "./bell.ts";
+import { type CommitDeps, commitJob, transact } from "./commit.ts";
+import type { Connection } from "./connection.ts";
+import { Enqueuing } from "./enqueue.ts";
+import { inOurWords, sqlState } from "./errors.ts";
+import { blocker, findings, serverFacts } from "./health.ts";
+import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
+import { countAhead, countJobs, getJob, listJobs } from "./inspect.ts";
+import { Kinds } from "./kinds.ts";
+import { cancelJob, retryJob, setPaused } from "./operate.ts";
+import { Purging } from "./purge.ts";
+import { Recovering } from "./recover.ts";
+import { Settling } from "./settle.ts";
+import type { PostgresTransaction } from "./transaction.ts";
+import { Turns } from "./turn.ts";
+import { Workers } from "./workers.ts";
+
+export interface PostgresStoreDeps {
+  readonly connection: Connection;
+  readonly clock: Clock;
+  readonly newId: () => string;
+}
+
+const UNIQUE_VIOLATION = "23505";
+
+export class PostgresStore implements Store<PostgresTransaction> {
+  readonly name = "postgres";
+  readonly #connection: Connection;
+  readonly #kinds = new Kinds();
+  readonly #workers = new Workers();
+  readonly #settling = new Settling(this.#workers);
+  readonly #recovering = new Recovering(this.#kinds);
+  readonly #purging = new Purging();
+  readonly #enqueuing: Enqueuing;
+  readonly #turns: Turns;
+  readonly #bell: Bell;
+  readonly #commit: CommitDeps;
+  readonly #local = new Set<() => void>();
+  #closed = false;
+
+  constructor({ connection, clock, newId }: PostgresStoreDeps) {
+    this.#connection = connection;
+    const shared = { connection, kinds: this.#kinds, workers: this.#workers, settling: this.#settling };
+    this.#enqueuing = new Enqueuing(connection, this.#kinds, clock);
+    this.#turns = new Turns(shared);
+    this.#bell = new Bell(connection, clock);
+    this.#commit = { ...shared, clock, newId };
+  }
+
+  declare(kinds: readonly KindSettings[]): Promise<void> {
+    return this.#do("declaring kinds", () => this.#kinds.declare(this.#connection, kinds));
+  }
+
+  async enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
+    const enqueued = await this.#do("enqueueing", () => this.#enqueuing.enqueue(drafts));
+    this.#ring();
+    return enqueued;
+  }
+
+  register(worker: WorkerRecord): Promise<{ readonly epoch: number }> {
+    return this.#do("registering a worker", () => this.#workers.register(this.#connection, worker));
+  }
+
+  async settleAndClaim(worker: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
+    const answer = await this.#do("settling and claiming", () => this.#turns.settleAndClaim(worker, settlements, room));
+    // What went back into the queue may be somebody else's to run.
+    if (settlements.some(({ change }) => change.to === "queued")) this.#ring();
+    return answer;
+  }
+
+  async commit<T>(
+    settlement: Settlement,
+    body: TransactionBody<PostgresTransaction, T>,
+    encode: (value: T) => string | null,
+  ): Promise<{ answer: WriteAnswer; value: T | undefined }> {
+    const doing = `committing job ${settlement.lease.jobId}`;
+    const { enqueued, ...done } = await this.#do(doing, () => commitJob(this.#commit, settlement, body, encode));
+    if (enqueued > 0) this.#ring();
+    return done;
+  }
+
+  async transact<T>(body: TransactionBody<PostgresTransaction, T>): Promise<T> {
+    const { value, enqueued } = await this.#do("a transaction of yours", () => transact(this.#commit, body));
+    if (enqueued > 0) this.#ring();
+    return value;
+  }
+
+  async record(
+    writes: readonly { readonly lease: Lease; readonly write: AttemptWrite }[],
+  ): Promise<readonly WriteAnswer[]> {
+    const drafts = writes.flatMap(({ write }) => (write.type === "enqueue" ? write.drafts : []));
+    const deps = { kinds: this.#kinds, workers: this.#workers, settling: this.#settling };
+    const answers = await this.#do("recording an attempt", async () => {
+      const [only] = writes;
+      // One small write is one statement, and needs no transaction around it.
+      if (writes.length === 1 && drafts.length === 0)
+        return [await writeOfAttempt(this.#connection, deps, only!.lease, only!.write)];
+      if (drafts.length > 0)
+        await this.#kinds.demand(
+          this.#connection,
+          drafts.map(({ kind }) => kind),
+        );
+      return this.#connection.transaction(async (tx) => {
+        const all: WriteAnswer[] = [];
+        for (const { lease, write } of writes) all.push(await writeOfAttempt(tx, deps, lease, write));
+        return all;
+      });
+    });
+    if (drafts.length > 0) this.#ring();
+    return answers;
+  }
+
+  beat(worker: string, beat: Beat): Promise<BeatAnswer> {
+    return this.#do("beating", () => this.#workers.beat(this.#connection, worker, beat));
+  }
+
+  note(worker: string, lastWord: string): Promise<void> {
+    return this.#do("noting a worker's last word", () =>
+      this.#connection.transaction((tx) => this.#workers.note(tx, worker, lastWord)),
+    );
+  }
+
+  deregister(worker: string): Promise<boolean> {
+    return this.#do("deregistering a worker", () =>
+      this.#connection.transaction((tx) => this.#workers.deregister(tx, worker)),
+    );
+  }
+
+  workers(query: WorkerQuery): Promise<readonly WorkerRow[]> {
+    return this.#do("listing workers", () => this.#workers.list(this.#connection, query));
+  }
+
+  raiseEpoch(): Promise<number> {
+    return this.#do("raising the epoch", () => this.#workers.raiseEpoch(this.#connection));
+  }
+
+  async recover(request: RecoverRequest): Promise<RecoverAnswer> {
+    const answer = await this.#do(`recovering ${request.worker.id}`, () =>
+      this.#connection.transaction((tx) => this.#recovering.recover(tx, request)),
+    );
+    if (answer.jobs.length > 0) this.#ring();
+    return answer;
+  }
+
+  async expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]> {
+    const overdue = await this.#do("fencing out overdue jobs", async () => {
+      if (!(await this.#recovering.anyOverdue(this.#connection, marginMs))) return [];
+      return this.#connection.transaction((tx) => this.#recovering.expire(tx, marginMs, limit, decide));
+    });
+    if (overdue.length > 0) this.#ring();
+    return overdue;
+  }
+
+  purge(request: PurgeRequest): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }> {
+    return this.#do("purging", async () => {
+      const candidates = await this.#purging.candidates(this.#connection, request);
+      const gone = await this.#connection.transaction((tx) => this.#purging.delete(tx, candidates, request));
+      if (!candidates.more) await this.#purging.fold(this.#connection);
+      return { ...gone, more: candidates.more };
+    });
+  }
+
+  get(id: string): Promise<JobDetails | null> {
+    return this.#do(`reading job ${id}`, () => getJob(this.#connection, id));
+  }
+
+  list(filter: JobFilter, limit: number, after: string | null): Promise<ListPage> {
+    return this.#do("listing jobs", () => listJobs(this.#connection, filter, limit, after));
+  }
+
+  counts(): Promise<readonly KindCounts[]> {
+    return this.#do("counting jobs", () => countJobs(this.#connection));
+  }
+
+  ahead(id: string): Promise<number | null> {
+    return this.#do(`counting what is ahead of ${id}`, () => countAhead(this.#connection, id));
+  }
+
+  writer(): Promise<LockHolder | null> {
+    return this.#do("asking who blocks us", () => blocker(this.#connection));
+  }
+
+  async cancel(id: string, actor: string): Promise<OperatorAnswer> {
+    const answer = await this.#do(`cancelling ${id}`, () =>
+      this.#connection.transaction((tx) => cancelJob(tx, id, actor)),
+    );
+    if (answer.is === "requested") this.#ring();
+    return answer;
+  }
+
+  async retry(id: string, actor: string): Promise<OperatorAnswer> {
+    const retried = (): Promise<OperatorAnswer> => this.#connection.transaction((tx) => retryJob(tx, id, actor));
+    const answer = await this.#do(`retrying ${id}`, () =>
+      retried().catch((thrown: unknown) => {
+        if (sqlState(thrown) !== UNIQUE_VIOLATION) throw thrown;
+        // Somebody took its dedupe key between our look and our write: the second look finds the holder.
+        return retried();
+      }),
+    );
+    if (answer.is === "applied") this.#ring();
+    return answer;
+  }
+
+  async setPaused(kind: string, paused: boolean): Promise<boolean> {
+    const known = await this.#do(`pausing or resuming ${kind}`, () => setPaused(this.#connection, kind, paused));
+    if (!paused) this.#ring();
+    return known;
+  }
+
+  incidents(limit: number, after: string | null): Promise<readonly IncidentSummary[]> {
+    return this.#do("listing incidents", () => listIncidents(this.#connection, limit, after));
+  }
+
+  incident(id: string): Promise<Incident | null> {
+    return this.#do(`reading incident ${id}`, () => getIncident(this.#connection, id));
+  }
+
+  latestRecovery(): Promise<readonly Incident[]> {
+    return this.#do("reading the latest recovery", () => latestRecovery(this.#connection));
+  }
+
+  health(): Promise<StoreHealth> {
+    return this.#do("asking for the store's health", async () => {
+      const facts = await serverFacts(this.#connection);
+      const { groupCount, operationCount } = this.#enqueuing;
+      const groups = { groupCommits: groupCount, groupedWrites: operationCount };
+      // Settings that make the server forget are for `outlive check`; a replica can't be worked on at all.
+      return { ok: !facts.replica, detail: { schema: this.#connection.schema, ...facts, ...groups } };
+    });
+  }
+
+  integrity(): Promise<readonly string[]> {
+    return this.#do("checking the integrity", () => findings(this.#connection));
+  }
+
+  /** Nothing is mended here: what is damaged on a server is for its backups, and what contradicts itself is for people. */
+  repair(): Promise<readonly string[]> {
+    return this.integrity();
+  }
+
+  onBell(listener: () => void): () => void {
+    this.#local.add(listener);
+    const unhear = this.#bell.onRing(listener);
+    return () => {
+      this.#local.delete(listener);
+      unhear();
+    };
+  }
+
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#local.clear();
+    await this.#bell.close();
+    await this.#connection.close();
+  }
+
+  async #do<T>(doing: string, work: () => Promise<T>): Promise<T> {
+    if (this.#closed) throw closed();
+    try {
+      return await work();
+    } catch (thrown) {
+      throw inOurWords(doing, thrown);
+    }
+  }
+
+  /** This process at once, the others by the bell. */
+  #ring(): void {
+    for (const listener of this.#local) listener();
+    this.#bell.ring();
+  }
+}
+
+function closed(): OutliveError {
+  return new OutliveError(ErrorCode.closed, "The store is closed.", "Open it again to go on.");
+}

@@ -1,0 +1,140 @@
+// The user's own SQL in our transaction: what the callbacks of `commit` and `transaction` get. Asynchronous, on one session that is
+// theirs until the callback has ended.
+import type { CommitForm } from "../../core/commit.ts";
+import type { JobContract } from "../../core/contract.ts";
+import { type EnqueueOptions, makeDraft } from "../../core/enqueue.ts";
+import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import type { Enqueued } from "../../core/job.ts";
+import { type PostgresClient, rolledBack, type Session, sessionOn, type Transaction } from "./connection.ts";
+import { insertJobs } from "./enqueue.ts";
+import { sqlState } from "./errors.ts";
+import { Kinds } from "./kinds.ts";
+
+/** A transaction on one session of the engine's. BEGIN, COMMIT and ROLLBACK are the engine's own; SAVEPOINT is allowed. */
+export interface PostgresTransaction {
+  /** Runs a statement and answers its rows. */
+  query<R = Record<string, unknown>>(text: string, values?: readonly unknown[]): Promise<R[]>;
+  /** Enqueues a job in this same transaction. */
+  enqueue<In>(
+    job: JobContract<In, never> | JobContract<In, unknown>,
+    input: In,
+    options?: EnqueueOptions,
+  ): Promise<Enqueued>;
+  /** The session as a client of `pg`, for a query builder. It is good until the callback has ended. */
+  readonly client: PostgresClient;
+}
+
+/** The form of `run.commit` and `engine.transaction` on PostgreSQL: the callback is asynchronous. */
+export const postgres: CommitForm<PostgresTransaction, "async"> = { store: "postgres", mode: "async" };
+
+export interface TransactionDeps {
+  readonly kinds: Kinds;
+  readonly newId: () => string;
+}
+
+/** Runs the user's callback inside the open transaction. After it ended, its handle is dead. */
+export async function runUserBody<T>(
+  deps: TransactionDeps,
+  session: Transaction,
+  body: (tx: PostgresTransaction) => T | Promise<T>,
+): Promise<{ value: T; enqueued: number; id: string }> {
+  let open = true;
+  let enqueued = 0;
+  const id = await transactionId(session);
+  const client = guarded(session.client, () => open);
+  const tx: PostgresTransaction = {
+    client,
+    async query<R>(text: string, values: readonly unknown[] = []) {
+      return (await client.query(text, [...values])).rows as R[];
+    },
+    async enqueue(job, input, options = {}) {
+      if (!open) throw over();
+      const draft = await makeDraft(job as never, input, options, deps.newId);
+      enqueued++;
+      return enqueueOne(session, deps.kinds, draft);
+    },
+  };
+  try {
+    const value = await body(tx);
+    open = false;
+    if ((await transactionId(session)) !== id) throw ended();
+    return { value, enqueued, id };
+  } finally {
+    open = false;
+  }
+}
+
+/** Enqueues in a transaction of the user's own, on the user's own client: the job is there if that transaction commits. */
+export async function enqueueIn<In>(
+  deps: Pick<TransactionDeps, "newId"> & { readonly schema: string },
+  client: PostgresClient,
+  job: JobContract<In, never> | JobContract<In, unknown>,
+  input: In,
+  options: EnqueueOptions = {},
+): Promise<Enqueued> {
+  const draft = await makeDraft(job as never, input, options, deps.newId);
+  return enqueueOne(await sessionOn(client, deps.schema), new Kinds(), draft);
+}
+
+async function enqueueOne(
+  session: Session,
+  kinds: Kinds,
+  draft: Awaited<ReturnType<typeof makeDraft>>,
+): Promise<Enqueued> {
+  await kinds.demand(session, [draft.kind]);
+  const [enqueued] = await insertJobs(session, kinds, [draft]);
+  return enqueued!;
+}
+
+/** Also finds out whether a statement had failed and the callback went on as if it had not. */
+async function transactionId(session: Session): Promise<string> {
+  try {
+    const [row] = await session.rows<{ id: string }>("SELECT pg_current_xact_id()::text AS id");
+    return row!.id;
+  } catch (thrown) {
+    throw sqlState(thrown) === "25P02" ? rolledBack() : thrown;
+  }
+}
+
+const CONTROL =
+  /^(?:\s|\/\*[^]*?\*\/|--[^\n]*\n)*(?:begin|start\s+transaction|commit|end|abort|prepare\s+transaction|rollback(?!\s+(?:(?:work|transaction)\s+)?to\b))\b/i;
+
+/** Transaction control is ours: refused by its first word here, and whatever else ends the transaction is noticed afterwards. */
+function guarded(client: PostgresClient, isOpen: () => boolean): PostgresClient {
+  return new Proxy(client, {
+    get(target, name) {
+      const member: unknown = Reflect.get(target, name, target);
+      if (name !== "query") return typeof member === "function" ? (member.bind(target) as unknown) : member;
+      return (first: unknown, ...rest: unknown[]): unknown => {
+        if (!isOpen()) throw over();
+        const text = typeof first === "string" ? first : (first as { text?: unknown } | null)?.text;
+        if (typeof text === "string" && CONTROL.test(text)) throw denied();
+        return (member as (...all: unknown[]) => unknown).call(target, first, ...rest);
+      };
+    },
+  });
+}
+
+function over(): OutliveError {
+  return new OutliveError(
+    ErrorCode.commitDenied,
+    "The transaction is over.",
+    "Use its handle only inside the callback, and await everything that uses it there.",
+  );
+}
+
+function denied(): OutliveError {
+  return new OutliveError(
+    ErrorCode.commitDenied,
+    "The callback tried transaction control inside the engine's transaction.",
+    "Leave out BEGIN, COMMIT and ROLLBACK; throw to roll everything back, or use SAVEPOINT.",
+  );
+}
+
+function ended(): OutliveError {
+  return new OutliveError(
+    ErrorCode.commitDenied,
+    "The callback ended the engine's transaction itself. What it wrote before that is not undone, and the job is not completed.",
+    "Leave out BEGIN, COMMIT and ROLLBACK; throw to roll everything back, or use SAVEPOINT.",
+  );
+}

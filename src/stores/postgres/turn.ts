@@ -1,0 +1,133 @@
+// The worker's turn as the port wants it: one statement as a rule, and what must be done besides when that statement says so.
+import type { ClaimedJob } from "../../core/job.ts";
+import { APPLIED, type Room, type SettleAndClaim, type Settlement, type WriteAnswer } from "../../core/store.ts";
+import { claimAlone } from "./alone.ts";
+import { type Claim, claimedJobs, openKinds, promoteDue, takeTurn, type Turn } from "./claim.ts";
+import type { Connection } from "./connection.ts";
+import type { Kinds } from "./kinds.ts";
+import type { Settling } from "./settle.ts";
+import type { Workers } from "./workers.ts";
+
+export interface TurnDeps {
+  readonly connection: Connection;
+  readonly kinds: Kinds;
+  readonly workers: Workers;
+  readonly settling: Settling;
+}
+
+interface Claimed {
+  readonly claimed: readonly ClaimedJob[];
+  readonly reserved: boolean;
+  readonly due: number | null;
+}
+
+export class Turns {
+  readonly #deps: TurnDeps;
+
+  constructor(deps: TurnDeps) {
+    this.#deps = deps;
+  }
+
+  async settleAndClaim(workerId: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
+    const { connection, kinds, workers, settling } = this.#deps;
+    const worker = workers.known(workerId) ?? (await workers.seqOf(connection, workerId));
+    if (room.kinds.some(({ kind }) => kinds.idOf(kind) === undefined))
+      await kinds.learn(
+        connection,
+        room.kinds.map(({ kind }) => kind),
+      );
+    const claim = { worker, kinds: openKinds(kinds, room), total: room.total, regardless: false };
+    const { successes, others } = sorted(settlements, workerId);
+    let refused: ReadonlyMap<Settlement, WriteAnswer> = NONE;
+    let turn: Turn;
+    if (others.length === 0) turn = await takeTurn(connection, successes, claim);
+    else
+      [turn, refused] = await connection.transaction(async (tx) => {
+        const answers = await settling.settle(tx, others);
+        const answered = new Map(others.map((settlement, i) => [settlement, answers[i]!]));
+        return [await takeTurn(tx, successes, claim), answered];
+      });
+    const settled = await this.#answers(settlements, successes, turn, refused);
+    const cancels = await this.#cancels(worker, turn, settlements);
+    if (!turn.live) return { settled, claimed: [], live: false, cancels: [], reserved: false, nextDueInMs: null };
+    const { claimed, reserved, due } = await this.#claimed(workerId, claim, room, turn);
+    return { settled, claimed, live: true, cancels, reserved, nextDueInMs: due === null ? null : Math.max(0, due) };
+  }
+
+  /** What the statement claimed; or, if it held back because something is due or must run alone, what is claimed then. */
+  async #claimed(workerId: string, claim: Claim, room: Room, turn: Turn): Promise<Claimed> {
+    const { connection, kinds } = this.#deps;
+    const jobs = (taken: Turn["taken"], alone: boolean): Promise<ClaimedJob[]> =>
+      claimedJobs(connection, kinds, workerId, taken, alone);
+    const isDue = turn.due !== null && turn.due <= 0;
+    if (!isDue && !turn.alone) return { claimed: await jobs(turn.taken, false), reserved: false, due: turn.due };
+    if (isDue) await promoteDue(connection);
+    const full = room.total === 0 || claim.kinds.length === 0;
+    const { worker, kinds: open } = claim;
+    const first = full ? null : await claimAlone(connection, worker, open, room, false);
+    // Nothing is claimed beside a job that runs alone, but the next due time is still asked for.
+    const limit = first ? { ...claim, total: 0, kinds: [] } : claim;
+    const { taken, due } = await takeTurn(connection, [], { ...limit, regardless: true });
+    if (first) return { claimed: await jobs(first.taken, true), reserved: first.reserved, due };
+    if (taken.length === 0 && room.idle && !full) {
+      const last = await claimAlone(connection, worker, open, room, true);
+      if (last) return { claimed: await jobs(last.taken, true), reserved: last.reserved, due };
+    }
+    return { claimed: await jobs(taken, false), reserved: false, due };
+  }
+
+  async #answers(
+    settlements: readonly Settlement[],
+    successes: readonly Settlement[],
+    turn: Turn,
+    others: ReadonlyMap<Settlement, WriteAnswer>,
+  ): Promise<WriteAnswer[]> {
+    if (turn.settled === null && others.size === 0) return settlements.map(() => APPLIED);
+    const answers = new Map(others);
+    const applied = new Set(turn.settled ?? successes.map(({ lease }) => lease.row));
+    for (const settlement of successes) {
+      const { lease, change } = settlement;
+      const { connection, settling } = this.#deps;
+      const answer = applied.has(lease.row)
+        ? APPLIED
+        : await connection.transaction((tx) => settling.refused(tx, lease, change.name, change));
+      answers.set(settlement, answer);
+    }
+    return settlements.map((settlement) => answers.get(settlement)!);
+  }
+
+  /**
+   * Jobs of this worker whose cancel was asked for. Told again at every look until the attempt is over: the answer of one look
+   * may be lost. A cancel of an earlier attempt (its mark on the job is gone) is not told to a later one.
+   */
+  async #cancels(worker: number, { cancels }: Turn, settlements: readonly Settlement[]): Promise<string[]> {
+    if (cancels === null) return [];
+    if (cancels.some(({ runs }) => !runs))
+      await this.#deps.connection.run(
+        `DELETE FROM outlive.cancels c WHERE c.worker = $1 AND NOT EXISTS
+           (SELECT 1 FROM outlive.jobs j WHERE j.seq = c.job AND j.state = 1 AND j.worker = $1 AND j.cancel_requested)`,
+        [worker],
+      );
+    // The statement saw the rows as they were before it settled them.
+    const over = new Set(settlements.map(({ lease }) => lease.row));
+    return cancels.filter(({ runs, seq }) => runs && !over.has(seq)).map(({ id }) => id);
+  }
+}
+
+/** What one statement can do (successes of this worker, each job once), in the order of rows; and everything else. */
+function sorted(
+  settlements: readonly Settlement[],
+  worker: string,
+): { successes: readonly Settlement[]; others: readonly Settlement[] } {
+  const successes = new Map<number, Settlement>();
+  const others: Settlement[] = [];
+  for (const settlement of settlements) {
+    const { lease, change } = settlement;
+    if (change.name === "succeed" && lease.worker === worker && !successes.has(lease.row))
+      successes.set(lease.row, settlement);
+    else others.push(settlement);
+  }
+  return { successes: [...successes.values()].sort((a, b) => a.lease.row - b.lease.row), others };
+}
+
+const NONE: ReadonlyMap<Settlement, WriteAnswer> = new Map();

@@ -1,0 +1,115 @@
+// The rows of workers (table `fleet`): registering, beating, leaving. One row per process and boot; a row that is not live never
+// becomes so again. A claim shares the row's key lock, so whoever takes the row FOR UPDATE sees every claim or prevents it.
+import type { Counters } from "../../core/job.ts";
+import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
+import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
+import type { Session } from "./connection.ts";
+import { type CounterColumns, counters, type WorkerColumns, workerRow } from "./rows.ts";
+
+const REGISTER = `INSERT INTO outlive.fleet (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, lock_name, lock_identity, started_at, heartbeat_at)
+  SELECT $1, 'live', $2, $3, $4, $5, coalesce((SELECT value FROM outlive.meta WHERE key = 'epoch'), 0), $6, $7, $8, $9, $10, now, now
+  FROM (SELECT outlive.now_ms() AS now) AS clock RETURNING seq, epoch`;
+
+const RAISE_EPOCH = `INSERT INTO outlive.meta AS m (key, value) VALUES ('epoch', outlive.now_ms())
+  ON CONFLICT (key) DO UPDATE SET value = greatest(m.value + 1, excluded.value) RETURNING value`;
+
+const HELD = `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions,
+    clock.now - (j.deadline_at + k.grace_ms) AS overdue_ms
+  FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = $1 ORDER BY j.seq`;
+
+const BEAT = `UPDATE outlive.fleet SET beats = beats + 1, heartbeat_at = outlive.now_ms(), loop_lag_ms = $2, held = $3 WHERE seq = $1 AND state = 'live'
+  RETURNING (SELECT value FROM outlive.meta WHERE key = 'schema') AS schema_version`;
+
+interface HeldColumns extends CounterColumns {
+  readonly seq: number;
+  readonly id: string;
+  readonly kind: string;
+  readonly epoch: number;
+  readonly fence: number;
+  readonly overdue_ms: number | null;
+}
+
+export class Workers {
+  readonly #seqs = new Map<string, number>();
+
+  known(id: string): number | undefined {
+    return this.#seqs.get(id);
+  }
+
+  /** The number that stands for a worker in the rows of jobs; -1 if it has none, which no job ever has. */
+  async seqOf(session: Session, id: string): Promise<number> {
+    const known = this.#seqs.get(id);
+    if (known !== undefined) return known;
+    const [row] = await session.rows<{ seq: number }>("SELECT seq FROM outlive.fleet WHERE id = $1", [id]);
+    if (row) this.#seqs.set(id, row.seq);
+    return row?.seq ?? -1;
+  }
+
+  async raiseEpoch(session: Session): Promise<number> {
+    const [row] = await session.rows<{ value: number }>(RAISE_EPOCH);
+    return row!.value;
+  }
+
+  async register(session: Session, worker: WorkerRecord): Promise<{ epoch: number }> {
+    const { id, host, bootId, pid, version, leaseMs, concurrency, kinds, lock } = worker;
+    const values = [id, host, bootId, pid, version, leaseMs, concurrency, JSON.stringify(kinds)];
+    const [row] = await session.rows<{ seq: number; epoch: number }>(REGISTER, [...values, lock.name, lock.identity]);
+    this.#seqs.set(id, row!.seq);
+    return { epoch: row!.epoch };
+  }
+
+  async beat(session: Session, id: string, { loopLagMs }: Beat): Promise<BeatAnswer> {
+    const seq = await this.seqOf(session, id);
+    const rows = await session.rows<HeldColumns>(HELD, [seq]);
+    const held = JSON.stringify(rows.map((row) => row.id));
+    const [beaten] = await session.rows<{ schema_version: number }>(BEAT, [seq, Math.round(loopLagMs), held]);
+    const overdue = rows
+      .filter(({ overdue_ms }) => overdue_ms !== null && overdue_ms > 0)
+      .sort((a, b) => b.overdue_ms! - a.overdue_ms!)[0];
+    return {
+      live: beaten !== undefined,
+      held: rows.map((row) => ({
+        lease: { jobId: row.id, kind: row.kind, row: row.seq, worker: id, epoch: row.epoch, fence: row.fence },
+        counters: counters(row) satisfies Counters,
+      })),
+      overdueMs: overdue?.overdue_ms ?? null,
+      overdueJobId: overdue?.id ?? null,
+      schemaVersion: beaten?.schema_version ?? 0,
+    };
+  }
+
+  /** Whoever recovered it before this was known has written the incident without it: it is added there. Inside a transaction. */
+  async note(session: Session, id: string, lastWord: string): Promise<void> {
+    const seq = await this.seqOf(session, id);
+    await session.run("UPDATE outlive.fleet SET last_word = $1 WHERE seq = $2", [lastWord, seq]);
+    await session.run(
+      `UPDATE outlive.incidents SET evidence = CASE WHEN evidence IS NULL OR strpos($1, evidence) > 0 THEN $1 ELSE evidence || '; ' || $1 END
+       WHERE id = (SELECT incident FROM outlive.fleet WHERE seq = $2) AND NOT coalesce(strpos(evidence, $1) > 0, false)`,
+      [lastWord, seq],
+    );
+  }
+
+  /** Stopped only if it holds nothing: a leftover of a shutdown stays with a worker that recovery looks at. Inside a transaction. */
+  async deregister(session: Session, id: string): Promise<boolean> {
+    const seq = await this.seqOf(session, id);
+    // Waits for a claim in flight, so that the next statement sees it.
+    await session.run("SELECT 1 FROM outlive.fleet WHERE seq = $1 FOR UPDATE", [seq]);
+    const stopped = await session.run(
+      `UPDATE outlive.fleet SET state = 'stopped', heartbeat_at = outlive.now_ms(), held = '[]'
+       WHERE seq = $1 AND state = 'live' AND NOT EXISTS (SELECT 1 FROM outlive.jobs WHERE state = 1 AND worker = $1)`,
+      [seq],
+    );
+    if (stopped === 1) await session.run("DELETE FROM outlive.cancels WHERE worker = $1", [seq]);
+    return stopped === 1;
+  }
+
+  async list(session: Session, query: WorkerQuery): Promise<WorkerRow[]> {
+    const present = query.over ? "true" : "w.state IN ('live', 'recovering')";
+    const rows = await session.rows<WorkerColumns>(
+      `SELECT w.*, (SELECT count(*) FROM outlive.jobs j WHERE j.state = 1 AND j.worker = w.seq) AS held_count
+       FROM outlive.fleet w WHERE ${present} AND w.id > $1 ORDER BY w.id LIMIT $2`,
+      [query.after ?? "", query.limit ?? null],
+    );
+    return rows.map(workerRow);
+  }
+}

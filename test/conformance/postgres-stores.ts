@@ -1,0 +1,66 @@
+// PostgreSQL as the conformance suite wants it: connections to one fresh schema, a clock that the suite steers in place of the
+// server's, and the user's own writes in its form of a transaction.
+import type { TestContext } from "node:test";
+import { job } from "../../src/contract.ts";
+import { idSource } from "../../src/core/ids.ts";
+import { systemClock, systemRandom } from "../../src/platform/clock.ts";
+import { Connection } from "../../src/stores/postgres/connection.ts";
+import { PostgresStore } from "../../src/stores/postgres/store.ts";
+import type { PostgresTransaction } from "../../src/stores/postgres/transaction.ts";
+import type { ConformanceStores, UserWrites } from "../../src/testing/index.ts";
+import { type FreshSchema, freshSchema } from "../support/postgres.ts";
+
+const START = Date.UTC(2026, 0, 1);
+
+export async function postgresStores(t: TestContext): Promise<ConformanceStores> {
+  const fresh = await freshSchema(t);
+  const clock = await steeredClock(fresh);
+  await fresh.query(`CREATE TABLE "${fresh.schema}".notes (ord bigserial, text text NOT NULL)`);
+  return {
+    open: () => openStore(fresh),
+    clock,
+    user: userWrites(fresh.schema),
+    cleanup: async () => {},
+  };
+}
+
+export async function openStore({ url, schema }: Pick<FreshSchema, "url" | "schema">): Promise<PostgresStore> {
+  const connection = await Connection.open({ url, schema });
+  return new PostgresStore({ connection, clock: systemClock, newId: idSource(systemClock, systemRandom) });
+}
+
+/** Puts the one function that all SQL takes its time from under the suite's hand. */
+async function steeredClock(fresh: FreshSchema): Promise<ConformanceStores["clock"]> {
+  const { schema } = fresh;
+  let now = START;
+  await fresh.query(`CREATE TABLE "${schema}".steered AS SELECT ${now}::bigint AS now`);
+  await fresh.query(
+    `CREATE OR REPLACE FUNCTION "${schema}".now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS $$ SELECT now FROM "${schema}".steered $$`,
+  );
+  return {
+    now: () => now,
+    async advance(ms) {
+      now += ms;
+      await fresh.query(`UPDATE "${schema}".steered SET now = $1`, [now]);
+    },
+  };
+}
+
+function userWrites(schema: string): UserWrites {
+  const notes = `"${schema}".notes`;
+  return {
+    writing: (text, then) => async (tx: PostgresTransaction) => {
+      await tx.query(`INSERT INTO ${notes} (text) VALUES ($1)`, [text]);
+      return then();
+    },
+    enqueueing: (kind, id, then) => async (tx: PostgresTransaction) => {
+      await tx.enqueue(job(kind), {}, { id });
+      return then();
+    },
+    written: (store) =>
+      store.transact(async (handle) => {
+        const tx = handle as PostgresTransaction;
+        return (await tx.query<{ text: string }>(`SELECT text FROM ${notes} ORDER BY ord`)).map(({ text }) => text);
+      }),
+  };
+}
