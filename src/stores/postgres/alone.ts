@@ -7,11 +7,6 @@ import { type Connection, list, type Session } from "./connection.ts";
 /** How many jobs that must run alone are looked at together. */
 const ALONE_PAGE = 100;
 
-export interface AloneAnswer {
-  readonly taken: readonly Taken[];
-  readonly reserved: boolean;
-}
-
 interface AloneColumns {
   readonly seq: number;
   readonly kind: number;
@@ -24,7 +19,7 @@ type Decision = { readonly take: AloneColumns } | { readonly reserve: AloneColum
 
 /**
  * A job that must run alone goes to a worker with nothing in flight. If none is idle, one worker reserves it and claims nothing
- * else until it is; the others go on. Null: none waits that this worker may take or reserve, claim as usual.
+ * else until it is; the others go on. Answers what was taken. Null: none waits that this worker may take or reserve, claim as usual.
  *
  * At most a quarter of the fleet (at least one worker) is taken up by such jobs: after a correlated death there may be hundreds,
  * and the others must go on. `beyondShare`: this worker would have nothing else to do.
@@ -35,29 +30,30 @@ export async function claimAlone(
   open: readonly OpenKind[],
   room: Room,
   beyondShare: boolean,
-): Promise<AloneAnswer | null> {
+): Promise<readonly Taken[] | null> {
   const ask = (session: Session): Promise<Decision> => decide(session, worker, open, room, beyondShare);
   const first = await ask(connection);
   if (first === null) return null;
-  if (first === "reserved") return RESERVED;
+  if (first === "reserved") return NOTHING;
   return connection.transaction(async (tx) => {
     await tx.run("SELECT pg_advisory_xact_lock(hashtextextended('outlive.jobs alone', 0))");
     const decision = await ask(tx);
     if (decision === null) return null;
-    if (decision === "reserved") return RESERVED;
+    if (decision === "reserved") return NOTHING;
     if ("reserve" in decision) {
       await tx.run("UPDATE outlive.jobs SET reserved_by = $1 WHERE seq = $2 AND state = 0 AND lane = 2", [
         worker,
         decision.reserve.seq,
       ]);
-      return RESERVED;
+      return NOTHING;
     }
     const taken = await tx.arrays<Taken>(TAKE, [worker, decision.take.seq]);
-    return taken.length === 0 ? null : { taken, reserved: false };
+    return taken.length === 0 ? null : taken;
   });
 }
 
-const RESERVED: AloneAnswer = { taken: [], reserved: true };
+/** It empties itself for one. */
+const NOTHING: readonly Taken[] = [];
 
 // Under the worker's own row, as every claim.
 const TAKE = `WITH me AS MATERIALIZED (SELECT seq FROM outlive.fleet WHERE seq = $1 AND state = 'live' FOR KEY SHARE),

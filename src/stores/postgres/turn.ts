@@ -17,7 +17,6 @@ export interface TurnDeps {
 
 interface Claimed {
   readonly claimed: readonly ClaimedJob[];
-  readonly reserved: boolean;
   readonly due: number | null;
 }
 
@@ -49,9 +48,9 @@ export class Turns {
       });
     const settled = await this.#answers(settlements, successes, turn, refused);
     const cancels = await this.#cancels(worker, turn, settlements);
-    if (!turn.live) return { settled, claimed: [], live: false, cancels: [], reserved: false, nextDueInMs: null };
-    const { claimed, reserved, due } = await this.#claimed(workerId, claim, room, turn);
-    return { settled, claimed, live: true, cancels, reserved, nextDueInMs: due === null ? null : Math.max(0, due) };
+    if (!turn.live) return { settled, claimed: [], live: false, cancels: [], nextDueInMs: null };
+    const { claimed, due } = await this.#claimed(workerId, claim, room, turn);
+    return { settled, claimed, live: true, cancels, nextDueInMs: due === null ? null : Math.max(0, due) };
   }
 
   /** What the statement claimed; or, if it held back because something is due or must run alone, what is claimed then. */
@@ -60,7 +59,7 @@ export class Turns {
     const jobs = (taken: Turn["taken"], alone: boolean): Promise<ClaimedJob[]> =>
       claimedJobs(connection, kinds, workerId, taken, alone);
     const isDue = turn.due !== null && turn.due <= 0;
-    if (!isDue && !turn.alone) return { claimed: await jobs(turn.taken, false), reserved: false, due: turn.due };
+    if (!isDue && !turn.alone) return { claimed: await jobs(turn.taken, false), due: turn.due };
     if (isDue) await promoteDue(connection);
     const full = room.total === 0 || claim.kinds.length === 0;
     const { worker, kinds: open } = claim;
@@ -68,12 +67,12 @@ export class Turns {
     // Nothing is claimed beside a job that runs alone, but the next due time is still asked for.
     const limit = first ? { ...claim, total: 0, kinds: [] } : claim;
     const { taken, due } = await takeTurn(connection, [], { ...limit, regardless: true });
-    if (first) return { claimed: await jobs(first.taken, true), reserved: first.reserved, due };
+    if (first) return { claimed: await jobs(first, true), due };
     if (taken.length === 0 && room.idle && !full) {
       const last = await claimAlone(connection, worker, open, room, true);
-      if (last) return { claimed: await jobs(last.taken, true), reserved: last.reserved, due };
+      if (last) return { claimed: await jobs(last, true), due };
     }
-    return { claimed: await jobs(taken, false), reserved: false, due };
+    return { claimed: await jobs(taken, false), due };
   }
 
   async #answers(
