@@ -35,7 +35,12 @@ describe("a process killed as it enters a call", () => {
       const [scenario] = scenariosOf("commit");
       const site = new Site(scenario!, join(folder, "commit"), join(folder, "code"));
       await site.prepare();
-      const kill = await site.killAt(50, 40, 30, 20);
+      const kill = await site.killAt(
+        { call: "pwrite64", nth: 50 },
+        { call: "fsync", nth: 5 },
+        { call: "pwrite64", nth: 30 },
+        { call: "fsync", nth: 3 },
+      );
       assert.ok(kill, "every one of them was killed");
       assert.ok(!isBroken(kill.verdict), JSON.stringify(kill.verdict));
       assert.ok(kill.promises > 10);

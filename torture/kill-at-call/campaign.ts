@@ -6,11 +6,16 @@ import { promisedBy } from "../scenarios/promised.ts";
 import type { Scenario } from "../scenarios/scenario.ts";
 import { parseWords, WORDS_FILE } from "../scenarios/word.ts";
 import { assertPlayed, play } from "../strace.ts";
-import { parseTrace } from "../trace.ts";
 import { judge, type Verdict } from "../verdict.ts";
 
 /** Not `write`: it carries only the words and the wake-ups between threads. */
 const CALLS = "pwrite64,fsync,fdatasync,ftruncate,unlink";
+
+/** The n-th call of that name by one thread: strace counts for each name and each thread by itself. */
+export interface Point {
+  readonly call: string;
+  readonly nth: number;
+}
 
 export interface KillOptions {
   readonly scenarios: readonly Scenario[];
@@ -23,7 +28,7 @@ export interface KillOptions {
 export interface Kill {
   readonly scenario: string;
   /** The calls that were not made, one for each process that died. */
-  readonly calls: readonly number[];
+  readonly points: readonly Point[];
   readonly promises: number;
   readonly verdict: Verdict;
 }
@@ -58,8 +63,8 @@ export async function runKills({ scenarios, most, root, onKill }: KillOptions): 
       }
       const site = new Site(scenario, join(folder, scenario.name), join(folder, "code"));
       await site.prepare();
-      for (const call of chosen(await site.countCalls(), most)) {
-        const kill = await site.killAt(call);
+      for (const point of chosen(await site.points(), most)) {
+        const kill = await site.killAt(point);
         if (kill === null) {
           tally.survived++;
           continue;
@@ -81,9 +86,9 @@ export function isClean(tally: KillTally): boolean {
   return tally.kills > 0 && tally.lost + tally.corrupt + tally.committedTwice + tally.stuck === 0;
 }
 
-function chosen(calls: number, most: number | null): number[] {
-  const kills = most === null ? calls : Math.min(calls, most);
-  return Array.from({ length: kills }, (_, n) => 1 + Math.floor((n * calls) / kills));
+function chosen(points: readonly Point[], most: number | null): Point[] {
+  const kills = most === null ? points.length : Math.min(points.length, most);
+  return Array.from({ length: kills }, (_, n) => points[Math.floor((n * points.length) / kills)]!);
 }
 
 /** One scenario in a folder of its own: its file before, and a fresh copy of it for every kill. */
@@ -108,34 +113,38 @@ export class Site {
     }
   }
 
-  /** The calls of the thread that makes most of them: strace counts for each thread. */
-  async countCalls(): Promise<number> {
+  /** Every call of the thread that makes most of them, in their order. */
+  async points(): Promise<Point[]> {
     const trace = join(this.#base, "../trace");
     const given = await this.#set();
     assertPlayed(given, await play(given, ["-e", `trace=${CALLS}`, "-xx", "-o", trace], this.#codeCache));
-    const counts = new Map<string, number>();
-    const text = readFileSync(trace, "latin1");
-    if (parseTrace(text).length === 0) throw new Error(`${this.#scenario.name} makes no call that could be its last`);
-    for (const [, pid] of text.matchAll(/^(\d+) +\w+\(/gm)) counts.set(pid!, (counts.get(pid!) ?? 0) + 1);
-    return Math.max(...counts.values());
+    const threads = new Map<string, Point[]>();
+    for (const [, thread, call] of readFileSync(trace, "latin1").matchAll(/^(\d+) +(\w+)\(/gm)) {
+      const points = threads.get(thread!) ?? [];
+      points.push({ call: call!, nth: points.filter((point) => point.call === call).length + 1 });
+      threads.set(thread!, points);
+    }
+    const [most] = [...threads.values()].toSorted((a, b) => b.length - a.length);
+    if (!most) throw new Error(`${this.#scenario.name} makes no call that could be its last`);
+    return most;
   }
 
-  /** Killed at each of these calls in turn, the next process on what the one before left. Null: one ended by itself before its call. */
-  async killAt(...calls: readonly number[]): Promise<Kill | null> {
+  /** Killed at each of these in turn, the next process on what the one before left. Null: one ended by itself before it. */
+  async killAt(...points: readonly Point[]): Promise<Kill | null> {
     const given = await this.#set();
-    for (const call of calls) {
+    for (const { call, nth } of points) {
       // Not with --seccomp-bpf: strace 6.1 then injects nothing.
-      const killing = ["-e", `trace=${CALLS}`, "-e", `inject=${CALLS}:signal=SIGKILL:when=${call}`, "-o", "/dev/null"];
+      const killing = ["-e", `trace=${call}`, "-e", `inject=${call}:signal=SIGKILL:when=${nth}`, "-o", "/dev/null"];
       const end = await play(given, killing, this.#codeCache);
       if (end.code === 0) return null;
       if (end.signal !== "SIGKILL" && end.code !== 137)
         throw new Error(
-          `${this.#scenario.name}, killed at call ${call}, ended with ${end.signal ?? end.code}:\n${end.stderr}`,
+          `${this.#scenario.name}, killed at ${call} ${nth}, ended with ${end.signal ?? end.code}:\n${end.stderr}`,
         );
     }
     const promised = promisedBy(parseWords(readFileSync(join(this.#scene, WORDS_FILE), "utf8")));
     const verdict = await judge(this.#scene, promised, { rebooted: false });
-    return { scenario: this.#scenario.name, calls, promises: promised.count, verdict };
+    return { scenario: this.#scenario.name, points, promises: promised.count, verdict };
   }
 
   /** The scene up to the last act. Acts before it are played anew: in a copy of the folder no lock is the one that its worker held. */

@@ -21,13 +21,14 @@ export async function killAtCall(args: readonly string[]): Promise<boolean> {
     scenarios: scenariosOf(values.scenario),
     most: values.kills === undefined ? null : wholeNumber(values.kills, "kills"),
     root: scratchRoot(),
-    onKill({ scenario, calls, verdict }, done) {
-      if (process.stderr.isTTY) process.stderr.write(`\r${done} kills, now ${scenario} at call ${calls.join(", ")}  `);
+    onKill({ scenario, points, verdict }, done) {
+      const where = points.map(({ call, nth }) => `${call} ${nth}`).join(", then ");
+      if (process.stderr.isTTY) process.stderr.write(`\r${done} kills, now ${scenario} at ${where}  `);
       if (!isBroken(verdict)) return;
       const findings = Object.entries(verdict).flatMap(([kind, found]: [string, readonly string[]]) =>
         found.map((finding) => `  ${kind}: ${finding}`),
       );
-      process.stderr.write(`\n${scenario}, killed at call ${calls.join(", ")}:\n${findings.slice(0, 10).join("\n")}\n`);
+      process.stderr.write(`\n${scenario}, killed at ${where}:\n${findings.slice(0, 10).join("\n")}\n`);
     },
   });
   if (process.stderr.isTTY) process.stderr.write("\n");

@@ -94,8 +94,8 @@ async function recordAll(
   scenarios: readonly Scenario[],
   { durability, folder, again, seed }: RecordOptions,
 ): Promise<Recording[]> {
-  ensureStrace();
   try {
+    ensureStrace();
     const recordings: Recording[] = [];
     for (const scenario of scenarios) recordings.push(await record(scenario, durability, folder));
     if (again === 0) return recordings;
