@@ -47,14 +47,13 @@ test("the YAML of the first queue is understood, key by key, with its lines", as
   const config = await load(folder(t, { "outlive.yaml": SEED }));
   assert.deepEqual(config.engine, {
     heartbeat: { interval: "30s", lease: "90s", sweep: "60s" },
-    recovery: { action: "retry", maxRecoveryAttempts: 3 },
+    recovery: { action: "retry", maxRecoveryAttempts: 3, integrityCheckOnStartup: true },
   });
   const source = Object.fromEntries(config.values.map((value) => [value.key, value.source]));
   assert.equal(source["recovery.action"], "outlive.yaml:3");
   assert.equal(source["heartbeat.lease"], "outlive.yaml:9");
-  assert.deepEqual(config.warnings, [
-    "outlive.yaml:5: queue.recovery.integrityCheckOnStartup is accepted but has no effect in this version.",
-  ]);
+  assert.equal(source["recovery.integrityCheckOnStartup"], "outlive.yaml:5");
+  assert.deepEqual(config.warnings, []);
 });
 
 test("a TypeScript configuration is loaded, and flags win over the environment, which wins over the file", async (t) => {

@@ -49,6 +49,8 @@ export const ErrorCode = {
   storeBusy: "STORE_BUSY",
   /** The store's file is damaged. */
   storeCorrupt: "STORE_CORRUPT",
+  /** The store's file is damaged and was not, or could not be, mended: `open` does not go on. */
+  storeDamaged: "STORE_DAMAGED",
   /** The store failed in another way; the message is the driver's. */
   storeFailed: "STORE_FAILED",
   /** The engine or client was closed. */

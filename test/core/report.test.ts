@@ -157,6 +157,7 @@ test("one incident's report has every field that programs read", () => {
     durationMs: 1_200,
     integrity: "PASSED",
     walFramesCheckpointed: 145,
+    store: null,
     by: "open",
     incidents: ["incident-1"],
     recoveredJobs: [
