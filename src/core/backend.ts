@@ -9,6 +9,10 @@ export interface StartUpOptions {
   /** Whether the store's integrity is checked before anything trusts its content. */
   readonly integrityCheck: boolean;
   readonly repair: RepairMode;
+  /** How long the check may take. Default 10 s. */
+  readonly checkLimitMs?: number;
+  /** Up to this size the store is checked in this process. Default 8 MB. */
+  readonly checkHereBytes?: number;
 }
 
 /** A keeper at work: in a thread, or beside the worker. */

@@ -108,7 +108,7 @@ async function examine(
     if (!how.integrityCheck || look.bytes === 0) return { integrity: "NOT_CHECKED", check: null, repair: null };
     if (inherited !== null && inherited !== "NOT_CHECKED") return { integrity: inherited, check: null, repair: null };
   }
-  const check = look.wrong ?? (await checked(deps, options, look.bytes, look.unclean ? "full" : "quick"));
+  const check = look.wrong ?? (await checked(deps, options, how, look));
   deps.events.emit("integrity.checked", { ...check, background: false });
   if (check.verdict !== "FAILED") return { integrity: check.verdict, check, repair: null };
   const repair = await mend(deps, options, how, check, look.foreignWal);
@@ -166,10 +166,12 @@ function identityWithoutWal(options: DatabaseOptions): string | null {
 async function checked(
   { clock, random }: StartUpDeps,
   options: DatabaseOptions,
-  bytes: number,
-  depth: CheckDepth,
+  how: StartUpOptions,
+  { bytes, unclean }: Look,
 ): Promise<IntegrityCheck> {
-  if (bytes > CHECK_HERE_BYTES) return checkFile(options.path, depth, CHECK_LIMIT_MS);
+  const { checkHereBytes = CHECK_HERE_BYTES, checkLimitMs = CHECK_LIMIT_MS } = how;
+  const depth = unclean ? "full" : "quick";
+  if (bytes > checkHereBytes) return checkFile(options.path, depth, checkLimitMs);
   const started = clock.mono();
   const findings = await whenFree(clock, random, () => findingsHere(options, depth));
   return {
