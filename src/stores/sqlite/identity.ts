@@ -11,8 +11,7 @@ export function storeIdentity(db: Database): string | null {
   }
 }
 
-/** Gives the file an identity if it has none. The tables are there; the caller retries when the file is busy. */
+/** Gives the file an identity if it has none. In a transaction of the caller's. */
 export function ensureIdentity(db: Database, newId: () => string): void {
-  if (storeIdentity(db) !== null) return;
   db.sql("INSERT INTO outlive_meta (key, value) VALUES ('store', ?) ON CONFLICT DO NOTHING").run(newId());
 }

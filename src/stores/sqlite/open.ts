@@ -12,7 +12,6 @@ import { type BackgroundCheck, checkInBackground } from "./background-check.ts";
 import { Bell } from "./bell.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
 import { inOurWords } from "./errors.ts";
-import { ensureIdentity } from "./identity.ts";
 import { findInconsistencies } from "./inconsistencies.ts";
 import { startKeeperThread } from "./keeper.ts";
 import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "./lock.ts";
@@ -53,7 +52,7 @@ export async function openSqlite(
   const newId = idSource(clock, random);
   let opened: { readonly db: Database; readonly journalWas: string | null };
   try {
-    opened = await openDatabase(deps, options, mayMigrate, newId);
+    opened = await openDatabase(deps, options, mayMigrate);
   } catch (thrown) {
     begun?.lock.drop(null);
     throw thrown;
@@ -62,6 +61,8 @@ export async function openSqlite(
   let background: BackgroundCheck | undefined;
   const bell = memory || options.readOnly ? null : new Bell(options.path);
   const store = new SqliteStore({ db, clock, random, newId, bell, onClose: () => background?.end() });
+  // Shares the transaction of the next write, which is the declaration of kinds; if that fails, the next open does it.
+  if (mayMigrate && !memory) void store.identify().catch(() => {});
   const liveness = memory ? memoryLiveness() : afterStartUps(options.path, clock, bootId);
   return {
     store,
@@ -105,17 +106,13 @@ async function openDatabase(
   { clock, random, events }: OpenSqliteDeps,
   options: DatabaseOptions,
   mayMigrate: boolean,
-  newId: () => string,
 ): Promise<{ db: Database; journalWas: string | null }> {
   const db = await whenFree(clock, random, () => new Database({ ...options, asIs: true }));
   try {
     if (!mayMigrate || schemaVersion(db) > SCHEMA_VERSION) assertSchema(db);
     const journalWas = await whenFree(clock, random, () => db.useWal());
     if (journalWas !== null) events.emit("journal.restored", { was: journalWas });
-    if (mayMigrate) {
-      await whenFree(clock, random, () => migrate(db));
-      await whenFree(clock, random, () => ensureIdentity(db, newId));
-    }
+    if (mayMigrate) await whenFree(clock, random, () => migrate(db));
     if (options.path !== ":memory:" && !options.readOnly) makeSideFolder(options.path);
     return { db, journalWas };
   } catch (thrown) {

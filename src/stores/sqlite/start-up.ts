@@ -103,6 +103,7 @@ async function examine(
   how: StartUpOptions,
   inherited: Verdict | null,
 ): Promise<Omit<StartUp, "lock">> {
+  await whenFree(deps.clock, deps.random, () => rollBackHotJournal(options));
   const look = await whenFree(deps.clock, deps.random, () => lookAt(options));
   if (look.wrong === null) {
     if (!how.integrityCheck || look.bytes === 0) return { integrity: "NOT_CHECKED", check: null, repair: null };
@@ -113,6 +114,16 @@ async function examine(
   if (check.verdict !== "FAILED") return { integrity: check.verdict, check, repair: null };
   const repair = await mend(deps, options, how, check, look.foreignWal);
   return { integrity: "REPAIRED", check, repair };
+}
+
+/** Left by a death under another journal mode. Only a connection that may write can undo it, and until then nobody can read. */
+function rollBackHotJournal(options: DatabaseOptions): void {
+  if ((statSync(`${options.path}-journal`, { throwIfNoEntry: false })?.size ?? 0) === 0) return;
+  try {
+    new Database({ ...options, asIs: true }).close();
+  } catch (thrown) {
+    if (!saysDamaged(thrown)) throw thrown; // The look says so, too.
+  }
 }
 
 /** The version gate, and what kind of stop was before: a look by SQLite that takes no decision on the content but these. */

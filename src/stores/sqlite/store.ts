@@ -38,6 +38,7 @@ import type { Database } from "./database.ts";
 import { inOurWords } from "./errors.ts";
 import { whenFree } from "./when-free.ts";
 import { insertJobs } from "./enqueue.ts";
+import { ensureIdentity, storeIdentity } from "./identity.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import { countAhead, countJobs, getJob, listJobs } from "./inspect.ts";
 import { lockHolder } from "./lock-holder.ts";
@@ -273,6 +274,12 @@ export class SqliteStore implements Store<SqliteTransaction> {
 
   latestRecovery(): Promise<readonly Incident[]> {
     return this.#read("reading the latest recovery", () => latestRecovery(this.#db));
+  }
+
+  /** Gives the file an identity if it has none. */
+  async identify(): Promise<void> {
+    if (storeIdentity(this.#db) !== null) return;
+    await this.#writer.write("naming the store", () => ensureIdentity(this.#db, this.#deps.newId));
   }
 
   latestOpening(): Promise<Opening | null> {
