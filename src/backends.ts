@@ -47,7 +47,7 @@ export async function openBackend(
 ): Promise<Backend> {
   storeNameOf(url);
   const sqlite = { ...sqliteOptions(url, options), mustExist: !migrate, readOnly };
-  const backend = await openSqlite(deps, sqlite, { migrate, startUp });
+  const backend = await openSqlite(deps, sqlite, { migrate, ...(migrate && { startUp }) });
   return readOnly ? lookOnly(backend) : backend;
 }
 

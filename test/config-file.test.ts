@@ -265,3 +265,13 @@ test("open() takes what defineConfig made, and its own options win", async () =>
   await using engine = await open(config, { logger: false, poll: "3s" });
   assert.equal((await engine.health()).store["path"], ":memory:");
 });
+
+test("the check at start-up and the repair come from the first queue's YAML and from the environment, which wins", async (t) => {
+  const off = "queue:\n  recovery:\n    integrityCheckOnStartup: false\n";
+  const cwd = folder(t, { "outlive.yaml": off });
+  assert.deepEqual((await load(cwd)).engine, { recovery: { integrityCheckOnStartup: false } });
+  const env = { OUTLIVE_RECOVERY_INTEGRITY_CHECK: "1", OUTLIVE_RECOVERY_REPAIR: "auto" };
+  assert.deepEqual((await load(cwd, { env })).engine, { recovery: { integrityCheckOnStartup: true, repair: "auto" } });
+  const wrong = folder(t, { "outlive.yaml": "recovery:\n  repair: sometimes\n" });
+  await assert.rejects(load(wrong), { code: "OPTION_INVALID", message: /^outlive\.yaml:2: .*recovery\.repair/ });
+});

@@ -33,22 +33,21 @@ export interface SqliteBackend extends Backend {
   readonly store: SqliteStore;
 }
 
-/** What kind of open: `startUp` is what a worker's does; without it the file must be there and of this version. */
 export interface OpenKind {
+  /** Default true. With false the file must be there and of this version. */
   readonly migrate?: boolean;
+  /** How the start-up goes. Whoever asks for one calls `opened` when it is over: until then others wait. Without it there is none. */
   readonly startUp?: StartUpOptions;
 }
-
-const START_UP: StartUpOptions = { integrityCheck: true, repair: "reindex" };
 
 export async function openSqlite(
   deps: OpenSqliteDeps,
   options: DatabaseOptions,
-  { migrate: mayMigrate = true, startUp: how = START_UP }: OpenKind = {},
+  { migrate: mayMigrate = true, startUp: how }: OpenKind = {},
 ): Promise<SqliteBackend> {
   const { clock, random, events, bootId } = deps;
   const memory = options.path === ":memory:";
-  const begun = memory || !mayMigrate ? null : await startUp(deps, options, how);
+  const begun = memory || !how ? null : await startUp(deps, options, how);
   const newId = idSource(clock, random);
   let opened: { readonly db: Database; readonly journalWas: string | null };
   try {
@@ -60,7 +59,11 @@ export async function openSqlite(
   const { db, journalWas } = opened;
   let background: BackgroundCheck | undefined;
   const bell = memory || options.readOnly ? null : new Bell(options.path);
-  const store = new SqliteStore({ db, clock, random, newId, bell, onClose: () => background?.end() });
+  const onClose = (): void => {
+    background?.end();
+    begun?.lock.drop(null);
+  };
+  const store = new SqliteStore({ db, clock, random, newId, bell, onClose });
   // Shares the transaction of the next write, which is the declaration of kinds; if that fails, the next open does it.
   if (mayMigrate && !memory) void store.identify().catch(() => {});
   const liveness = memory ? memoryLiveness() : afterStartUps(options.path, clock, bootId);
