@@ -16,7 +16,7 @@ import { findInconsistencies } from "./inconsistencies.ts";
 import { startKeeperThread } from "./keeper.ts";
 import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "./lock.ts";
 import { assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
-import { locksBeside, untilNoStartUp } from "./start-lock.ts";
+import { untilNoStartUp } from "./start-lock.ts";
 import { startUp } from "./start-up.ts";
 import { SqliteStore } from "./store.ts";
 import { checkpointAtOpen } from "./wal.ts";
@@ -89,7 +89,7 @@ export async function openSqlite(
       if (memory) return NOTHING_CHECKED;
       const { frames, heldBack } = checkpointAtOpen(db, alone, events);
       const { integrity = "NOT_CHECKED", check = null, repair = null } = begun ?? {};
-      const inconsistencies = begun && alone ? await inconsistenciesOf(db, store, events) : [];
+      const inconsistencies = begun && alone ? await inconsistenciesOf(db, store, begun.lock.left, events) : [];
       return { integrity, walFrames: frames, check, repair, inconsistencies, journalWas, walHeldBack: heldBack };
     },
     async opened(well) {
@@ -148,10 +148,15 @@ async function namedLocks(store: SqliteStore): Promise<ReadonlySet<string>> {
   return new Set(rows.flatMap(({ lock }) => (lock.name === null ? [] : [lock.name])));
 }
 
-async function inconsistenciesOf(db: Database, store: SqliteStore, events: Emitter): Promise<readonly Inconsistency[]> {
+async function inconsistenciesOf(
+  db: Database,
+  store: SqliteStore,
+  leftLocks: readonly string[],
+  events: Emitter,
+): Promise<readonly Inconsistency[]> {
   try {
     const named = await namedLocks(store);
-    const stray = locksBeside(db.path).left.filter((name) => !named.has(name));
+    const stray = leftLocks.filter((name) => !named.has(name));
     const inconsistencies = findInconsistencies(db, stray);
     if (inconsistencies.length > 0) events.emit("store.inconsistent", { inconsistencies });
     return inconsistencies;

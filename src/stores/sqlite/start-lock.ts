@@ -29,28 +29,10 @@ interface Done {
 export interface StartLock {
   /** What another process found while we waited for it; null: nobody has looked, so we must. */
   readonly inherited: Verdict | null;
+  /** Lock files beside the database that nobody holds: each is left of a worker that died. */
+  readonly left: readonly string[];
   /** Lets go. With `done`, whoever waits need not look again. */
   drop(done: Done | null): void;
-}
-
-/** What the lock files beside a database say. They can be asked when the database itself can't. */
-export interface LocksBeside {
-  readonly held: number;
-  /** Nobody holds them: each is left of a worker that died. */
-  readonly left: readonly string[];
-}
-
-export function locksBeside(databasePath: string): LocksBeside {
-  const folder = sideFolder(databasePath);
-  let held = 0;
-  const left: string[] = [];
-  for (const name of existsSync(folder) ? readdirSync(folder) : []) {
-    if (!name.endsWith(".lock")) continue;
-    const probe = probeExclusive(join(folder, name));
-    if (probe === "held") held++;
-    else if (probe === "free") left.push(name);
-  }
-  return { held, left };
 }
 
 /** Waits for the lock as long as nobody works on the file; null: somebody does. The folder beside the database is there already. */
@@ -62,15 +44,15 @@ export async function takeStartLock(
   const before = readDone(databasePath);
   const startedAt = deps.clock.mono();
   let told = false;
+  let lastHeld: string | null = null;
   for (;;) {
-    if (locksBeside(databasePath).held > 0) return null;
     const held = tryToHold(path);
-    if (held) {
-      // A worker may have begun between the look and the lock; whoever begins from now on sees the lock.
-      if (locksBeside(databasePath).held === 0) return startLock(databasePath, held, before);
-      held.drop();
-      return null;
-    }
+    // Whoever begins to work from now on sees our lock; whoever has begun, we see.
+    const beside = locksBeside(databasePath, () => held?.drop());
+    if (held && beside.held === null) return startLock(databasePath, held, before, beside.left);
+    // Whoever removes a dead worker's lock file holds it for a moment: a living one is held at the next look, too.
+    if (beside.held !== null && beside.held === lastHeld) return null;
+    lastHeld = beside.held;
     const waitedMs = deps.clock.mono() - startedAt;
     if (waitedMs > GIVE_UP_MS) throw heldTooLong(databasePath, path);
     if (waitedMs > TELL_MS && !told) {
@@ -91,9 +73,39 @@ export async function untilNoStartUp(databasePath: string, clock: Clock): Promis
   }
 }
 
-function startLock(databasePath: string, held: { drop: () => void }, before: Done | null): StartLock {
+/** What the lock files say: they can be asked when the database itself can't. Ends, after `letGo`, at the first that is held. */
+function locksBeside(
+  databasePath: string,
+  letGo: () => void,
+): { readonly held: string | null; readonly left: readonly string[] } {
+  const folder = sideFolder(databasePath);
+  const left: string[] = [];
+  try {
+    for (const name of readdirSync(folder)) {
+      if (!name.endsWith(".lock")) continue;
+      const probe = probeExclusive(join(folder, name));
+      if (probe === "free") left.push(name);
+      else if (probe === "held") {
+        letGo();
+        return { held: name, left };
+      }
+    }
+  } catch (thrown) {
+    letGo();
+    throw thrown;
+  }
+  return { held: null, left };
+}
+
+function startLock(
+  databasePath: string,
+  held: { drop: () => void },
+  before: Done | null,
+  left: readonly string[],
+): StartLock {
   const now = readDone(databasePath);
   return {
+    left,
     inherited: now && now.id !== before?.id ? now.integrity : null,
     drop(done) {
       if (done) writeDone(databasePath, done);

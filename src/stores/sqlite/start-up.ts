@@ -17,7 +17,7 @@ import { openers } from "./lock-holder.ts";
 import { makeSideFolder, sideFolder } from "./lock.ts";
 import { repairFile } from "./repair.ts";
 import { assertSchema, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
-import { locksBeside, type StartLock, takeStartLock } from "./start-lock.ts";
+import { type StartLock, takeStartLock } from "./start-lock.ts";
 import { setWalAside, walBytes } from "./wal.ts";
 import { whenFree } from "./when-free.ts";
 
@@ -50,7 +50,7 @@ export async function startUp(
   const lock = await takeStartLock(path, deps);
   if (!lock) return null;
   try {
-    return { lock, ...(await examine(deps, options, how, lock.inherited)) };
+    return { lock, ...(await examine(deps, options, how, lock)) };
   } catch (thrown) {
     lock.drop(null);
     throw thrown;
@@ -101,10 +101,10 @@ async function examine(
   deps: StartUpDeps,
   options: DatabaseOptions,
   how: StartUpOptions,
-  inherited: Verdict | null,
+  { inherited, left }: StartLock,
 ): Promise<Omit<StartUp, "lock">> {
   await whenFree(deps.clock, deps.random, () => rollBackHotJournal(options));
-  const look = await whenFree(deps.clock, deps.random, () => lookAt(options));
+  const look = await whenFree(deps.clock, deps.random, () => lookAt(options, left.length > 0));
   if (look.wrong === null) {
     if (!how.integrityCheck || look.bytes === 0) return { integrity: "NOT_CHECKED", check: null, repair: null };
     if (inherited !== null && inherited !== "NOT_CHECKED") return { integrity: inherited, check: null, repair: null };
@@ -127,12 +127,11 @@ function rollBackHotJournal(options: DatabaseOptions): void {
 }
 
 /** The version gate, and what kind of stop was before: a look by SQLite that takes no decision on the content but these. */
-function lookAt(options: DatabaseOptions): Look {
+function lookAt(options: DatabaseOptions, leftByWorkers: boolean): Look {
   const { path } = options;
   const wal = walBytes(path);
   // A log beside a file that somebody has open is in use; one that nobody has open was left behind by a death.
   const walLeft = wal > 0 && (openers(path)?.length ?? 0) === 0;
-  const leftByWorkers = locksBeside(path).left.length > 0;
   const own = walLeft ? identityWithoutWal(options) : null;
   let db: Database | undefined;
   try {
