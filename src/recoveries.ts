@@ -77,7 +77,6 @@ export class Recoveries {
 
   async #atOpen(): Promise<void> {
     const { backend, clock } = this.#wiring;
-    const startedAt = clock.now();
     const present = await backend.store.workers({});
     const probes = await Promise.all(present.map((worker) => backend.liveness.probe(worker)));
     const alone = !probes.includes("held");
@@ -85,8 +84,11 @@ export class Recoveries {
     if (alone) await backend.store.raiseEpoch();
     const deps = this.#deps();
     const recovery = deps.newId();
-    if (isNoteworthy(findings))
-      await backend.store.noteOpening?.({ recovery, startedAt, completedAt: clock.now(), findings });
+    if (isNoteworthy(findings)) {
+      const completedAt = clock.now();
+      const startedAt = completedAt - (findings.tookMs ?? 0);
+      await backend.store.noteOpening?.({ recovery, startedAt, completedAt, findings });
+    }
     await recoverDead(deps, await this.findDead(undefined), "open", findings, undefined, recovery);
     await backend.removeStrays().catch((thrown: unknown) =>
       this.#wiring.bus.emit("store.failed", {

@@ -17,6 +17,8 @@ export interface StoreFindings {
   readonly journalWas?: string | null;
   /** Why the write-ahead log could not be flushed whole; null: it was. */
   readonly walHeldBack?: string | null;
+  /** How long all of this took, waiting for another's start-up included. */
+  readonly tookMs?: number;
 }
 
 export const NOTHING_CHECKED: StoreFindings = { integrity: "NOT_CHECKED", walFrames: 0 };

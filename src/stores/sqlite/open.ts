@@ -47,6 +47,7 @@ export async function openSqlite(
 ): Promise<SqliteBackend> {
   const { clock, random, events, bootId } = deps;
   const memory = options.path === ":memory:";
+  const beganMono = clock.mono();
   const begun = memory || !how ? null : await startUp(deps, options, how);
   const newId = idSource(clock, random);
   let opened: { readonly db: Database; readonly journalWas: string | null };
@@ -90,7 +91,8 @@ export async function openSqlite(
       const { frames, heldBack } = checkpointAtOpen(db, alone, events);
       const { integrity = "NOT_CHECKED", check = null, repair = null } = begun ?? {};
       const inconsistencies = begun && alone ? await inconsistenciesOf(db, store, begun.lock.left, events) : [];
-      return { integrity, walFrames: frames, check, repair, inconsistencies, journalWas, walHeldBack: heldBack };
+      const found = { check, repair, inconsistencies, journalWas, walHeldBack: heldBack };
+      return { integrity, walFrames: frames, ...found, tookMs: Math.round(clock.mono() - beganMono) };
     },
     async opened(well) {
       begun?.lock.drop(well ? { id: newId(), integrity: begun.integrity } : null);
