@@ -90,10 +90,10 @@ const LOOKING = { readOnly: true, asIs: true, mustExist: true } as const;
 /** What a first look found. */
 interface Look {
   readonly bytes: number;
-  /** The stop before was no clean one. */
-  readonly unclean: boolean;
-  /** What can't be right whatever a check says: the file can't be read, or its log is another store's. */
-  readonly wrong: IntegrityCheck | null;
+  /** Full if the stop before was no clean one. */
+  readonly depth: CheckDepth;
+  /** Null: it is still to be checked. FAILED without a check if the file can't be read, or its log is another store's. */
+  readonly check: IntegrityCheck | null;
   readonly foreignWal: boolean;
 }
 
@@ -104,12 +104,14 @@ async function examine(
   { inherited, left }: StartLock,
 ): Promise<Omit<StartUp, "lock">> {
   await whenFree(deps.clock, deps.random, () => rollBackHotJournal(options));
-  const look = await whenFree(deps.clock, deps.random, () => lookAt(options, left.length > 0));
-  if (look.wrong === null) {
-    if (!how.integrityCheck || look.bytes === 0) return { integrity: "NOT_CHECKED", check: null, repair: null };
-    if (inherited !== null && inherited !== "NOT_CHECKED") return { integrity: inherited, check: null, repair: null };
-  }
-  const check = look.wrong ?? (await checked(deps, options, how, look));
+  const taken = inherited === "NOT_CHECKED" ? null : inherited;
+  const wanted = how.integrityCheck && taken === null;
+  const { checkHereBytes = CHECK_HERE_BYTES, checkLimitMs = CHECK_LIMIT_MS } = how;
+  const here = { clock: deps.clock, upTo: wanted ? checkHereBytes : -1 };
+  const look = await whenFree(deps.clock, deps.random, () => lookAt(options, left.length > 0, here));
+  if (look.check === null && (!wanted || look.bytes === 0))
+    return { integrity: how.integrityCheck ? (taken ?? "NOT_CHECKED") : "NOT_CHECKED", check: null, repair: null };
+  const check = look.check ?? (await checkFile(options.path, look.depth, checkLimitMs));
   deps.events.emit("integrity.checked", { ...check, background: false });
   if (check.verdict !== "FAILED") return { integrity: check.verdict, check, repair: null };
   const repair = await mend(deps, options, how, check, look.foreignWal);
@@ -127,7 +129,11 @@ function rollBackHotJournal(options: DatabaseOptions): void {
 }
 
 /** The version gate, and what kind of stop was before: a look by SQLite that takes no decision on the content but these. */
-function lookAt(options: DatabaseOptions, leftByWorkers: boolean): Look {
+function lookAt(
+  options: DatabaseOptions,
+  leftByWorkers: boolean,
+  here: { readonly clock: Clock; readonly upTo: number },
+): Look {
   const { path } = options;
   const wal = walBytes(path);
   // A log beside a file that somebody has open is in use; one that nobody has open was left behind by a death.
@@ -142,15 +148,20 @@ function lookAt(options: DatabaseOptions, leftByWorkers: boolean): Look {
     const { page_size: size } = db.sql("PRAGMA page_size").get() as { page_size: number };
     const identity = storeIdentity(db);
     const foreignWal = own !== null && identity !== null && own !== identity;
-    return {
-      bytes: pages * size + wal,
-      unclean: walLeft || leftByWorkers || (version > 0 && namesTheLiving(db)),
-      wrong: foreignWal ? failed(["the write-ahead log beside the file belongs to another store"]) : null,
-      foreignWal,
-    };
+    const bytes = pages * size + wal;
+    const depth = walLeft || leftByWorkers || (version > 0 && namesTheLiving(db)) ? "full" : "quick";
+    if (foreignWal)
+      return {
+        bytes,
+        depth,
+        check: failed(["the write-ahead log beside the file belongs to another store"]),
+        foreignWal,
+      };
+    const check = bytes > 0 && bytes <= here.upTo ? checkHere(db, depth, here.clock) : null;
+    return { bytes, depth, check, foreignWal };
   } catch (thrown) {
     if (!saysDamaged(thrown)) throw thrown;
-    return { bytes: 0, unclean: true, wrong: failed([(thrown as Error).message]), foreignWal: false };
+    return { bytes: 0, depth: "full", check: failed([(thrown as Error).message]), foreignWal: false };
   } finally {
     db?.close();
   }
@@ -173,23 +184,11 @@ function identityWithoutWal(options: DatabaseOptions): string | null {
   }
 }
 
-async function checked(
-  { clock, random }: StartUpDeps,
-  options: DatabaseOptions,
-  how: StartUpOptions,
-  { bytes, unclean }: Look,
-): Promise<IntegrityCheck> {
-  const { checkHereBytes = CHECK_HERE_BYTES, checkLimitMs = CHECK_LIMIT_MS } = how;
-  const depth = unclean ? "full" : "quick";
-  if (bytes > checkHereBytes) return checkFile(options.path, depth, checkLimitMs);
+function checkHere(db: Database, depth: CheckDepth, clock: Clock): IntegrityCheck {
   const started = clock.mono();
-  const findings = await whenFree(clock, random, () => findingsHere(options, depth));
-  return {
-    verdict: findings.length === 0 ? "PASSED" : "FAILED",
-    depth,
-    findings,
-    tookMs: Math.max(0, clock.mono() - started),
-  };
+  const findings = checkOpen(db, depth);
+  const tookMs = Math.max(0, clock.mono() - started);
+  return { verdict: findings.length === 0 ? "PASSED" : "FAILED", depth, findings, tookMs };
 }
 
 function findingsHere(options: DatabaseOptions, depth: CheckDepth): readonly string[] {
