@@ -1,9 +1,10 @@
 // Which store an address means, and how each is opened. A store's own code, and with it its driver, is loaded only when it is used.
 import type { EngineOptions } from "./config.ts";
-import type { Backend } from "./core/backend.ts";
+import type { Backend, StartUpOptions } from "./core/backend.ts";
 import type { Clock, Random } from "./core/clock.ts";
 import { ErrorCode, OutliveError } from "./core/errors.ts";
 import type { Emitter } from "./core/events.ts";
+import { lookOnly } from "./core/read-only.ts";
 import type { Store } from "./core/store.ts";
 import { openSqliteClient, sqlitePath } from "./stores/sqlite/client.ts";
 import { openSqlite } from "./stores/sqlite/open.ts";
@@ -30,15 +31,24 @@ export function storeNameOf(url: string): StoreName {
   );
 }
 
-/** The store with all that belongs to it. Without `migrate` it must be there and of this version. */
-export function openBackend(
+export interface OpenKind {
+  /** Without it the store must be there and of this version. */
+  readonly migrate: boolean;
+  readonly startUp: StartUpOptions;
+  readonly readOnly: boolean;
+}
+
+/** The store with all that belongs to it. */
+export async function openBackend(
   url: string,
   options: StoreOptions,
   deps: BackendDeps,
-  { migrate }: { readonly migrate: boolean },
+  { migrate, startUp, readOnly }: OpenKind,
 ): Promise<Backend> {
   storeNameOf(url);
-  return openSqlite(deps, { ...sqliteOptions(url, options), mustExist: !migrate }, { migrate });
+  const sqlite = { ...sqliteOptions(url, options), mustExist: !migrate, readOnly };
+  const backend = await openSqlite(deps, sqlite, { migrate, ...(migrate && { startUp }) });
+  return readOnly ? lookOnly(backend) : backend;
 }
 
 /** For clients: the store alone. `key` is the same for what can share one connection. */

@@ -32,6 +32,8 @@ test("FR-015 FR-033 FR-038 FR-041 the defaults of open are those of the first qu
     pollMs: 1_000,
     onCrash: "retry",
     maxCrashes: 3,
+    startUp: { integrityCheck: true, repair: "reindex" },
+    readOnly: false,
   });
 });
 
@@ -59,12 +61,13 @@ test("FR-032 FR-037 FR-040 UT-004 what is said replaces the default, and the lea
   assert.deepEqual(times, { heartbeatMs: 2_000, leaseMs: 6_000, sweepMs: 5_000, probeMs: 50 });
   assert.equal(engineSettings({ heartbeat: { interval: "2s", lease: "4s" } }).times.leaseMs, 4_000);
   const settings = engineSettings({
-    recovery: { action: "pending", maxRecoveryAttempts: 7 },
+    recovery: { action: "pending", maxRecoveryAttempts: 7, integrityCheckOnStartup: false, repair: "auto" },
     retention: { finished: "1h", incidents: "2h" },
     poll: "10ms",
   });
   assert.equal(settings.onCrash, "pending");
   assert.equal(settings.maxCrashes, 7);
+  assert.deepEqual(settings.startUp, { integrityCheck: false, repair: "auto" });
   assert.deepEqual(settings.retention, { finishedMs: 3_600_000, incidentsMs: 7_200_000 });
   assert.equal(settings.pollMs, 10);
 });
@@ -194,6 +197,10 @@ test("words that are not on the list are refused", () => {
   refused(kind({ retry: { backoff: "fibonacci" } }), "backoff");
   for (const action of ["retry", "pending", "fail"]) engine({ recovery: { action } })();
   for (const durability of ["full", "relaxed"]) engine({ durability })();
+  refused(engine({ recovery: { repair: "always" } }), "recovery.repair");
+  for (const repair of ["reindex", "auto", "off"]) engine({ recovery: { repair } })();
+  refused(engine({ recovery: { integrityCheckOnStartup: "no" } }), "recovery.integrityCheckOnStartup");
+  refused(engine({ readOnly: 1 }), "readOnly");
 });
 
 test("a logger has info, warn and error, or is false; a hearer is a function", () => {

@@ -53,6 +53,8 @@ export const ErrorCode = {
   storeCorrupt: "STORE_CORRUPT",
   /** A job's stored input, result or step result does not match its checksum. The job is quarantined; the others go on. */
   corrupt: "CORRUPT",
+  /** The store's file is damaged and was not, or could not be, mended: `open` does not go on. */
+  storeDamaged: "STORE_DAMAGED",
   /** The store failed in another way; the message is the driver's. */
   storeFailed: "STORE_FAILED",
   /** The engine or client was closed. */

@@ -3,6 +3,7 @@
 // rejects only when the store itself fails, and then nothing of it was written unless the sentence says otherwise.
 import type { ClaimedJob, Counters, Enqueued, JobDetails, JobDraft, JobInfo, JobState, KindSettings } from "./job.ts";
 import type { Incident, IncidentSummary } from "./incident.ts";
+import type { Opening } from "./integrity.ts";
 import type { Lease } from "./lease.ts";
 import type { Change, CrashVerdict, JobView } from "./transitions.ts";
 import type { Death, WorkerRecord, WorkerRow } from "./liveness.ts";
@@ -189,6 +190,16 @@ export interface StoreHealth {
   readonly detail: Readonly<Record<string, string | number | boolean>>;
 }
 
+/** What a look after the store's own files came to. */
+export interface Upkeep {
+  /** The size of the write-ahead log afterwards. */
+  readonly walBytes: number;
+  /** Frames that were flushed because it was large; 0: it was not. */
+  readonly frames: number;
+  /** It stays large: these processes read an old state, as far as this host can tell. null: it is not large. */
+  readonly heldBy: readonly { readonly pid: number; readonly command: string }[] | null;
+}
+
 export interface LockHolder {
   readonly pid: number;
   readonly command: string;
@@ -299,8 +310,15 @@ export interface Store<Tx = unknown> {
   incident(id: string): Promise<Incident | null>;
   /** All incidents of the latest recovery pass that found anything. */
   latestRecovery(): Promise<readonly Incident[]>;
+  /** The latest open that found something about the store itself; null: none did. Stores that check nothing leave both out. */
+  latestOpening?(): Promise<Opening | null>;
+  /** Keeps it, in place of the one before. */
+  noteOpening?(opening: Opening): Promise<void>;
 
   health(): Promise<StoreHealth>;
+
+  /** Looks after the store's own files, in small pieces that hold nobody up. Asked by the keeper now and then. */
+  upkeep?(): Promise<Upkeep>;
 
   /** Reads everything and answers what is wrong with it, at most 100 findings; none: the store is sound. May take long. */
   integrity(): Promise<readonly string[]>;

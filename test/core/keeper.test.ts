@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Keeper } from "../../src/core/keeper.ts";
 import type { LivenessTimes, Probe, WorkerRow } from "../../src/core/liveness.ts";
-import type { BeatAnswer, Store, WorkerQuery } from "../../src/core/store.ts";
+import type { BeatAnswer, Store, WorkerQuery, Upkeep } from "../../src/core/store.ts";
 import { fixedRandom, VirtualClock } from "../support/virtual-clock.ts";
 import { aBeatAnswer, aWorkerRow, fakeStore, held, Recorder } from "./samples.ts";
 
@@ -27,7 +27,14 @@ function keep(given: Given = {}) {
   const queries: WorkerQuery[] = [];
   const probed: string[] = [];
   const told: string[] = [];
-  const state = { lagMs: 0, answer: aBeatAnswer(), workers: given.workers ?? [], probes: given.probes ?? {} };
+  const small: Upkeep = { walBytes: 0, frames: 0, heldBy: null };
+  const state = {
+    lagMs: 0,
+    answer: aBeatAnswer(),
+    workers: given.workers ?? [],
+    probes: given.probes ?? {},
+    upkeep: small,
+  };
   const at = (what: string): void => void calls.push(`${what} ${clock.mono() - started}`);
   const store = fakeStore({
     beat: () => (at("beat"), Promise.resolve(state.answer)),
@@ -38,6 +45,7 @@ function keep(given: Given = {}) {
     },
     expire: (marginMs) => (at(`expire+${marginMs}`), Promise.resolve([])),
     purge: () => (at("purge"), Promise.resolve({ jobs: 0, incidents: 0, more: false })),
+    upkeep: () => Promise.resolve(state.upkeep),
     note: (worker, word) => (at(`note ${worker} ${word}`), Promise.resolve()),
     recover: (request) => {
       at(`recover ${request.worker.id}`);
@@ -332,4 +340,25 @@ test("an answer that comes after the stop is not told any more", async () => {
   answer.resolve(aBeatAnswer({ live: false }));
   await beat;
   assert.deepEqual(told, []);
+});
+
+test("FR-063 a large log that was flushed is told; one that a reader holds back is told once, with the reader, until it is small again", async () => {
+  const { keeper, state, events } = keep();
+  const readers = [{ pid: 7, command: "backup" }];
+  await keeper.look();
+  assert.deepEqual(events.of("wal.checkpointed"), [], "a small one is no news");
+  state.upkeep = { walBytes: 0, frames: 9, heldBy: null };
+  await keeper.look();
+  assert.deepEqual(events.of("wal.checkpointed"), [{ name: "wal.checkpointed", frames: 9, truncated: true }]);
+  state.upkeep = { walBytes: 99, frames: 3, heldBy: readers };
+  await keeper.look();
+  await keeper.look();
+  assert.deepEqual(events.of("wal.held"), [{ name: "wal.held", bytes: 99, readers }]);
+  state.upkeep = { walBytes: 0, frames: 0, heldBy: null };
+  await keeper.look();
+  state.upkeep = { walBytes: 98, frames: 0, heldBy: [] };
+  await keeper.look();
+  assert.equal(events.of("wal.held").length, 1, "who can't be named may be gone at the next look");
+  await keeper.look();
+  assert.deepEqual(events.of("wal.held").at(-1), { name: "wal.held", bytes: 98, readers: [] });
 });

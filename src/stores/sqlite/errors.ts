@@ -16,6 +16,17 @@ export function primaryCode(thrown: unknown): number | undefined {
   return typeof code === "number" ? code & 0xff : undefined;
 }
 
+/** Whether SQLite says, itself or in our words, that the file's content is damaged, or no database at all. */
+export function saysDamaged(thrown: unknown): boolean {
+  const code = primaryCode(thrown) ?? (thrown as { data?: { sqlite?: unknown } } | null)?.data?.sqlite;
+  return code === SQLITE_CORRUPT || code === SQLITE_NOTADB;
+}
+
+/** Whether it is no database at all, by its first bytes. */
+export function saysNoDatabase(thrown: unknown): boolean {
+  return (primaryCode(thrown) ?? (thrown as { data?: { sqlite?: unknown } } | null)?.data?.sqlite) === SQLITE_NOTADB;
+}
+
 export function translate<T>(doing: string, work: () => T): T {
   try {
     return work();
@@ -51,7 +62,7 @@ const WORDS: Readonly<Record<number, readonly [ErrorCode, string]>> = {
   ],
   [SQLITE_CORRUPT]: [
     ErrorCode.storeCorrupt,
-    "Stop all workers, keep a copy of the file, and restore a backup or run PRAGMA integrity_check.",
+    "What this read needs is damaged; other reads go on. Stop all workers, then: outlive check --repair.",
   ],
   [SQLITE_FULL]: [ErrorCode.storeFull, "Nothing was written. Make room on the disk; the engine goes on by itself."],
   [SQLITE_CANTOPEN]: [

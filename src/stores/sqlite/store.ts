@@ -1,9 +1,9 @@
 // The store port on SQLite, assembled: every method is one operation of the writer or one short read. The statements are in the
 // files beside it, one role each.
-import { statSync } from "node:fs";
 import type { Clock, Random } from "../../core/clock.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
 import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
+import type { Opening } from "../../core/integrity.ts";
 import type { Lease } from "../../core/lease.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import { APPLIED } from "../../core/store.ts";
@@ -27,6 +27,7 @@ import type {
   Store,
   StoreHealth,
   TransactionBody,
+  Upkeep,
   WorkerQuery,
   WriteAnswer,
 } from "../../core/store.ts";
@@ -38,16 +39,19 @@ import type { Database } from "./database.ts";
 import { inOurWords } from "./errors.ts";
 import { whenFree } from "./when-free.ts";
 import { insertJobs } from "./enqueue.ts";
+import { ensureIdentity, storeIdentity } from "./identity.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import { countAhead, countJobs, getJob, listJobs } from "./inspect.ts";
 import { lockHolder } from "./lock-holder.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
+import { latestOpening, noteOpening } from "./opening.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
 import { Settling } from "./settle.ts";
 import { runUserBody, type SqliteTransaction } from "./transaction.ts";
 import { Workers } from "./workers.ts";
+import { tendWal, walBytes } from "./wal.ts";
 import { closed, Writer } from "./writer.ts";
 
 export interface SqliteStoreDeps {
@@ -57,6 +61,8 @@ export interface SqliteStoreDeps {
   readonly newId: () => string;
   /** Rings other processes; null for a database that only this one has. */
   readonly bell: Bell | null;
+  /** Called once, before the connection is closed. */
+  readonly onClose?: () => void;
 }
 
 export class SqliteStore implements Store<SqliteTransaction> {
@@ -272,6 +278,24 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return this.#read("reading the latest recovery", () => latestRecovery(this.#db));
   }
 
+  /** Gives the file an identity if it has none. */
+  async identify(): Promise<void> {
+    if (storeIdentity(this.#db) !== null) return;
+    await this.#writer.write("naming the store", () => ensureIdentity(this.#db, this.#deps.newId));
+  }
+
+  latestOpening(): Promise<Opening | null> {
+    return this.#read("reading the latest opening", () => latestOpening(this.#db));
+  }
+
+  noteOpening(opening: Opening): Promise<void> {
+    return this.#writer.write("keeping what an open found", () => noteOpening(this.#db, opening));
+  }
+
+  upkeep(): Promise<Upkeep> {
+    return this.#read("looking after the write-ahead log", () => tendWal(this.#db));
+  }
+
   health(): Promise<StoreHealth> {
     return this.#read("asking for the store's health", () => {
       const pragma = (name: string): string | number =>
@@ -321,6 +345,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
     this.#closed = true;
     this.#local.clear();
     this.#deps.bell?.close();
+    this.#deps.onClose?.();
     this.#db.close();
   }
 
@@ -343,9 +368,4 @@ export class SqliteStore implements Store<SqliteTransaction> {
     for (const listener of this.#local) listener();
     this.#deps.bell?.ring();
   }
-}
-
-/** The size of the write-ahead log, by a stat: it opens nothing and so drops no lock. */
-function walBytes(path: string): number {
-  return statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0;
 }

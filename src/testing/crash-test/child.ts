@@ -40,7 +40,7 @@ async function main(order: Order): Promise<void> {
   const bus = new EventBus(toStoredError);
   const identity = processIdentity();
   const deps = { clock, random, events: bus, bootId: identity.bootId };
-  const backend = await openBackend(order.url, {}, deps, { migrate: true });
+  const backend = await openBackend(order.url, {}, deps, { ...settings, migrate: true });
   let passed = 0;
   const store = tellingStore(backend.store, order.jobId, (point) => {
     if (passed++ === order.killAt) process.kill(process.pid, "SIGKILL");
