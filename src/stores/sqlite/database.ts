@@ -3,6 +3,7 @@
 // Trap: POSIX locks belong to the process. Nothing but SQLite may open or close the database or a lock file in a process that
 // uses them: a mere readFileSync of it drops every lock that SQLite holds on it.
 import { rmSync } from "node:fs";
+import { pathToFileURL } from "node:url";
 import { constants, DatabaseSync, type SQLInputValue, type SQLOutputValue, type StatementSync } from "node:sqlite";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import { inOurWords, primaryCode, SQLITE_BUSY, translate } from "./errors.ts";
@@ -243,4 +244,21 @@ function authorize(action: number, name: string | null, detail: string | null): 
     default:
       return constants.SQLITE_OK;
   }
+}
+
+export type { DatabaseSync };
+
+/**
+ * A connection with none of our settings, for the children that check, mend and copy files (doctor-child.ts): the file may be in
+ * any state. `immutable` reads without locks and without making files beside it: only where nobody else writes.
+ */
+export function openBare(
+  path: string,
+  how: { readonly readOnly?: boolean; readonly immutable?: boolean; readonly timeout?: number } = {},
+): DatabaseSync {
+  const { readOnly = false, immutable = false, timeout = 0 } = how;
+  // As an address: a path may hold what SQLite would take for options.
+  const url = path === ":memory:" ? path : pathToFileURL(path);
+  if (immutable && typeof url === "object") url.searchParams.set("immutable", "1");
+  return new DatabaseSync(url, { readOnly: readOnly || immutable, timeout, defensive: false });
 }
