@@ -1,5 +1,5 @@
 // A small database with a page of every type, and ways to damage it: which page is what, and whose rows are on it.
-import { closeSync, copyFileSync, openSync, readFileSync, statSync, writeSync } from "node:fs";
+import { closeSync, copyFileSync, openSync, readFileSync, writeSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
 import { job } from "../../src/index.ts";
 import { sqlite } from "../../src/stores/sqlite/index.ts";
@@ -108,10 +108,6 @@ export function overwrite(path: string, at: number, bytes: Buffer): void {
   const file = openSync(path, "r+");
   writeSync(file, bytes, 0, bytes.length, at);
   closeSync(file);
-}
-
-export function pageCount(path: string): number {
-  return statSync(path).size / PAGE;
 }
 
 /** Rows that an index does not know of, as a bug in a file system would leave it. */

@@ -115,7 +115,8 @@ function decode(bytes: Buffer, length: number, encoding: Pages["header"]["encodi
   return types.map((type) => {
     const from = at;
     at += sizeOf(type);
-    return at > bytes.length ? undefined : valueOf(type, bytes, from, at, encoding);
+    // A null is all in the head.
+    return at > bytes.length && at > from ? undefined : valueOf(type, bytes, from, at, encoding);
   });
 }
 

@@ -36,6 +36,8 @@ export class Survey {
   readonly #claimed = new Set<number>();
   /** Which pages are said to be free. A tree that points to one is right: only what nobody points to is judged by this. */
   readonly #free = new Set<number>();
+  /** True if the list of free pages agrees with its length: then a page that is neither on it nor in a tree has lost its tree. */
+  #freeIsWhole = false;
   /** How many things were found to be wrong. */
   anomalies = 0;
 
@@ -138,9 +140,11 @@ export class Survey {
     });
   }
 
-  /** Looks through all pages that nobody points to, and gives each leaf to the one tree in whose gaps all that it holds fits. */
+  /**
+   * Looks through all pages that nobody points to, and gives each leaf to the one tree in whose gaps all that it holds fits; or, if
+   * it can't be a free page, to the one tree that it fits at all. Answers the leaves of tables that found no home.
+   */
   adopt(trees: readonly Tree[]): number[] {
-    const wanting = trees.filter(({ gaps }) => gaps.some(({ from, to }) => from < to));
     const left: number[] = [];
     for (let page = 2; page <= this.pages.count; page++) {
       if (this.#claimed.has(page) || this.#free.has(page)) continue;
@@ -149,7 +153,9 @@ export class Survey {
       if (!bytes || !kind) continue;
       const cells = [...this.cells(page, bytes, kind)].filter((cell) => cell !== null);
       if (cells.length === 0) continue;
-      const homes = wanting.filter((tree) => tree.kind === kind && cells.every((cell) => belongs(tree, cell)));
+      const fitting = trees.filter((tree) => tree.kind === kind && cells.every(tree.fits));
+      const gapped = fitting.filter((tree) => cells.every((cell) => inGap(tree, cell)));
+      const homes = gapped.length > 0 || !this.#freeIsWhole ? gapped : fitting;
       if (homes.length === 1) homes[0]!.found.push(page);
       else if (kind === "table") left.push(page);
     }
@@ -162,9 +168,7 @@ export class Survey {
       for (const cell of this.#readable(page, tree))
         if (within(cell.rowid, range, tree.kind)) yield { ...cell, found: false };
     }
-    for (const page of tree.found) {
-      for (const cell of this.#readable(page, tree)) if (belongs(tree, cell)) yield { ...cell, found: true };
-    }
+    for (const page of tree.found) for (const cell of this.#readable(page, tree)) yield { ...cell, found: true };
   }
 
   *#readable(page: number, tree: Tree): Generator<Cell> {
@@ -179,15 +183,19 @@ export class Survey {
 
   /** The list of free pages, as far as it holds: what is on it is nobody's, whatever it looks like. */
   #readFree(): void {
-    const { freelistTrunk, usable } = this.pages.header;
+    const { freelistTrunk, freelistCount, usable, sound } = this.pages.header;
     const most = usable / 4 - 2;
-    for (let trunk = freelistTrunk; trunk > 1 && !this.#free.has(trunk);) {
-      const bytes = this.pages.read(trunk);
+    let listed = 0;
+    for (let trunk = freelistTrunk; trunk !== 0;) {
+      const bytes = trunk < 2 || this.#free.has(trunk) ? null : this.pages.read(trunk);
       if (!bytes || bytes.readUInt32BE(4) > most) return void this.anomalies++;
       this.#free.add(trunk);
-      for (let n = 0; n < bytes.readUInt32BE(4); n++) this.#free.add(bytes.readUInt32BE(8 + 4 * n));
+      const leaves = bytes.readUInt32BE(4);
+      for (let n = 0; n < leaves; n++) this.#free.add(bytes.readUInt32BE(8 + 4 * n));
+      listed += 1 + leaves;
       trunk = bytes.readUInt32BE(0);
     }
+    this.#freeIsWhole = sound && listed === freelistCount && this.#free.size === listed;
   }
 }
 
@@ -195,6 +203,6 @@ function within(rowid: RowId, { from, to }: Range, kind: Tree["kind"]): boolean 
   return kind === "index" || (rowid > from && rowid <= to);
 }
 
-function belongs(tree: Tree, cell: Cell): boolean {
-  return tree.fits(cell) && tree.gaps.some((gap) => within(cell.rowid, gap, tree.kind) && gap.from < gap.to);
+function inGap({ gaps, kind }: Tree, { rowid }: Cell): boolean {
+  return gaps.some((gap) => gap.from < gap.to && within(rowid, gap, kind));
 }
