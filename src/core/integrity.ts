@@ -74,3 +74,8 @@ export interface Inconsistency {
   readonly names: readonly string[];
   readonly count: number;
 }
+
+/** A full check together with what the rows themselves say. */
+export interface IntegrityReport extends IntegrityCheck {
+  readonly inconsistencies: readonly Inconsistency[];
+}

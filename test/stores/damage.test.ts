@@ -20,7 +20,7 @@ import {
   rowsOn,
   type Scene,
   zero,
-} from "../support/damage.ts";
+} from "../support/damaged-file.ts";
 import { Place, untilState } from "../support/processes.ts";
 
 interface Case {

@@ -1,7 +1,8 @@
 // What SQLite mends by itself, in the doctor's child: indexes made anew from their tables, the file written anew from its tables.
 // Both are one transaction: killed at any moment, they have not happened.
 import { type DatabaseSync, openBare } from "./database.ts";
-import { inOurWords } from "./errors.ts";
+import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { inOurWords, primaryCode, SQLITE_BUSY } from "./errors.ts";
 import { holdForRepair } from "./swap.ts";
 
 export function reindex(path: string): null {
@@ -21,9 +22,20 @@ function alone(path: string, doing: string, work: (db: DatabaseSync) => void): n
     work(db);
     return null;
   } catch (thrown) {
+    if (primaryCode(thrown) === SQLITE_BUSY) throw inUse(path, thrown);
     throw inOurWords(doing, thrown);
   } finally {
     db.close();
     hold.drop();
   }
+}
+
+export function inUse(path: string, cause: unknown): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeBusy,
+    `${path} is open in another process.`,
+    "Stop all workers and everything else that has it open, then try again. Nothing was changed.",
+    { path },
+    { cause },
+  );
 }

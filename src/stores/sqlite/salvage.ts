@@ -7,6 +7,7 @@ import { type DatabaseSync, openBare } from "./database.ts";
 import type { Progress, SalvageAnswer } from "./doctor-tasks.ts";
 import { inOurWords, primaryCode, SQLITE_BUSY, SQLITE_FULL } from "./errors.ts";
 import { readFindings } from "./findings.ts";
+import { inUse } from "./in-place.ts";
 import { fileKey } from "./lock-holder.ts";
 import { type Log, Pages, readLog } from "./pages.ts";
 import { writeNew } from "./salvage-write.ts";
@@ -48,14 +49,7 @@ function keepOthersOut(path: string): void {
   try {
     db.exec("PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE");
   } catch (thrown) {
-    if (primaryCode(thrown) === SQLITE_BUSY || othersHold(path))
-      throw new OutliveError(
-        ErrorCode.storeBusy,
-        `${path} is open in another process.`,
-        "Stop all workers and everything else that has it open, then try again. Nothing was changed.",
-        { path },
-        { cause: thrown },
-      );
+    if (primaryCode(thrown) === SQLITE_BUSY || othersHold(path)) throw inUse(path, thrown);
   }
 }
 
