@@ -10,6 +10,8 @@ import { readFindings } from "./findings.ts";
 import { salvage } from "./salvage.ts";
 
 const PARENT_MS = 250;
+/** Known before the task comes: later it may be the process that takes over orphans. */
+const PARENT = process.ppid;
 
 process.once("message", (task: Task) => begin(task));
 
@@ -52,6 +54,6 @@ function whatOf({ message, hint }: OutliveError): string {
 
 /** A thread, because the main one is inside SQLite for as long as the task takes. */
 function endWithParent(): void {
-  const watch = `const parent = process.ppid; setInterval(() => process.ppid === parent || process.kill(process.pid, "SIGKILL"), ${PARENT_MS});`;
+  const watch = `setInterval(() => process.ppid === ${PARENT} || process.kill(process.pid, "SIGKILL"), ${PARENT_MS});`;
   new Thread(watch, { eval: true, execArgv: [] }).unref();
 }

@@ -28,7 +28,7 @@ export function mend(db: DatabaseSync, partialRows: readonly PartialJob[], index
   dropDoubles(db, partial);
   nameKinds(db, partial);
   missingParts(db, partial);
-  nameWorkers(db, now);
+  nameWorkers(db);
   for (const table of ["outlive_steps", "outlive_history", "outlive_logs"])
     db.exec(`DELETE FROM ${table} WHERE job NOT IN (SELECT seq FROM outlive_jobs)`);
   partial.write();
@@ -176,13 +176,13 @@ function missingParts(db: DatabaseSync, partial: Partials): void {
 }
 
 /** A running job whose worker's row is gone: recovery finds it by a row that says so. */
-function nameWorkers(db: DatabaseSync, now: number): void {
+function nameWorkers(db: DatabaseSync): void {
   db.prepare(
     `INSERT INTO outlive_workers (seq, id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at, last_word)
-     SELECT j.worker, ifnull(w.id, 'lost-worker-' || j.worker), 'gone', '', '', 0, '', 0, 90000, 1, '[]', min(j.started_at), ?, 'its row was lost with a part of the store'
-     FROM (SELECT worker, min(started_at) AS started_at FROM outlive_jobs WHERE state = 1 GROUP BY worker) j LEFT JOIN temp.witness_workers w ON w.seq = j.worker
-     WHERE j.worker NOT IN (SELECT seq FROM outlive_workers) GROUP BY j.worker`,
-  ).run(now);
+     SELECT j.worker, ifnull(w.id, 'lost-worker-' || j.worker), 'gone', '', '', 0, '', 0, 90000, 1, '[]', j.first, j.last, 'its row was lost with a part of the store'
+     FROM (SELECT worker, min(started_at) AS first, max(started_at) AS last FROM outlive_jobs WHERE state = 1 GROUP BY worker) j LEFT JOIN temp.witness_workers w ON w.seq = j.worker
+     WHERE j.worker NOT IN (SELECT seq FROM outlive_workers)`,
+  ).run();
   // Never used again: jobs name their owner by it.
   db.exec(
     `DELETE FROM sqlite_sequence WHERE name = 'outlive_workers' AND seq < (SELECT max(s) FROM (SELECT max(seq) AS s FROM outlive_workers UNION SELECT max(worker) FROM outlive_jobs));

@@ -65,12 +65,17 @@ function othersHold(path: string): boolean {
   }
 }
 
-/** With what the log has committed; without it, if with it almost nothing fits together: then it belongs to another file. */
+/**
+ * With what the log has committed. Without it, if the file alone is whole and with the log is not, or if with it almost nothing
+ * fits together: then the log is another file's.
+ */
 function bestView(file: number, log: Log | null): { plan: SalvagePlan; remarks: string[] } {
   const plan = readPlan(new Pages(file, log));
-  if (!log || plan.survey.anomalies < 4) return { plan, remarks: [] };
+  const wrong = plan.survey.anomalies;
+  if (!log || wrong === 0) return { plan, remarks: [] };
   const alone = readPlan(new Pages(file, null));
-  if (plan.survey.anomalies < 4 * (alone.survey.anomalies + 1)) return { plan, remarks: [] };
+  const wrongAlone = alone.survey.anomalies;
+  if (wrongAlone > 0 && wrong < 4 * (wrongAlone + 1)) return { plan, remarks: [] };
   return {
     plan: alone,
     remarks: ["The write-ahead log does not belong to this file and was left out; it is kept beside the damaged file."],
