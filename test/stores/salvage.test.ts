@@ -179,11 +179,12 @@ test("FR-070 an open looks for inconsistencies among 100,000 jobs without readin
   await engine.enqueue(slow, { ms: 1 });
   await engine.close();
   const raw = new DatabaseSync(place.path);
+  const columns = (raw.prepare("PRAGMA table_info(outlive_jobs)").all() as { name: string }[]).map(({ name }) =>
+    name === "seq" ? "seq + i" : name === "id" ? "'job-' || i" : name,
+  );
   raw.exec(`
     WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
-    INSERT INTO outlive_jobs SELECT seq + i, state, lane, kind, priority, worker, epoch, fence, errors, crashes, blamed, timeouts, interruptions,
-      outcome, cancel_requested, reserved_by, incident, created_at, run_at, started_at, deadline_at, finished_at, 'job-' || i, NULL, input, NULL, NULL, NULL
-    FROM n, outlive_jobs WHERE outlive_jobs.id NOT LIKE 'job-%'`);
+    INSERT INTO outlive_jobs SELECT ${columns.join(", ")} FROM n, outlive_jobs WHERE outlive_jobs.id NOT LIKE 'job-%'`);
   raw.close();
   const db = new Database({ path: place.path });
   t.after(() => db.close());
