@@ -119,7 +119,7 @@ test("FR-057 FR-058 FR-067 check --repair --yes salvages a file that no engine c
   assert.equal(failed.code, 1, failed.stderr);
   const { integrity } = JSON.parse(failed.stdout) as Checked;
   assert.deepEqual([integrity.verdict, integrity.depth, integrity.findings.length], ["FAILED", "full", 1]);
-  assert.match(integrity.findings[0]!, /does not begin like a database/);
+  assert.match(integrity.findings[0]!, /the file is not a database: its head is damaged/);
 
   const unsure = await run("check", "--repair");
   assert.equal(unsure.code, 1);

@@ -43,8 +43,8 @@ function findings(path: string, depth: CheckDepth, immutable: boolean): readonly
       throw inOurWords(`checking ${path}`, thrown);
     return [
       code === SQLITE_NOTADB
-        ? "The file does not begin like a database: its header is damaged, or it is something else."
-        : `SQLite can't read the file: ${(thrown as Error).message}.`,
+        ? "the file is not a database: its head is damaged, or it is something else"
+        : `SQLite can't read the file: ${(thrown as Error).message}`,
     ];
   }
 }
