@@ -17,6 +17,7 @@ export type { IncidentSummary } from "./core/incident.ts";
 export type {
   Inconsistency,
   IntegrityCheck,
+  IntegrityReport,
   Repair,
   RepairMode,
   RepairStep,
@@ -28,5 +29,5 @@ export type { Counters, CrashAction, Enqueued, HistoryEntry, JobDetails, JobInfo
 export type { Json } from "./core/json.ts";
 export type { WorkerRow } from "./core/liveness.ts";
 export type { RecoveryReport } from "./core/report.ts";
-export type { KindCounts, ListPage } from "./core/store.ts";
+export type { Backup, BackupOptions, KindCounts, ListPage } from "./core/store.ts";
 export type { Logger } from "./telemetry/log.ts";

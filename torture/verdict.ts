@@ -1,6 +1,8 @@
 // The judge of a file that a death or a power loss left: it opens, is sound, holds all that was promised, holds whole transactions
 // only, and the rest of the work can be finished, each commit exactly once.
+import { DatabaseSync } from "node:sqlite";
 import { join } from "node:path";
+import { checkPragma, findingsOf } from "../src/stores/sqlite/findings.ts";
 import type { Engine, JobInfo } from "../src/index.ts";
 import { sqlite } from "../src/stores/sqlite/index.ts";
 import { type Reopened, reopen } from "./reopened.ts";
@@ -55,7 +57,11 @@ export async function judge(
   }
   const { engine } = reopened;
   try {
-    findings.corrupt.push(...(await engine.integrity()));
+    findings.corrupt.push(...structure(join(folder, DATABASE)));
+    const contradictions = await engine.inconsistencies();
+    findings.corrupt.push(
+      ...contradictions.filter(({ what }) => what === "corrupt-content").map(({ detail }) => detail),
+    );
     const before = await look(engine);
     await comparePromises(engine, before, promised, findings);
     compareTransactions(before, promised, findings);
@@ -70,6 +76,16 @@ export async function judge(
     await engine.close();
   }
   return findings;
+}
+
+/** In this process: a state is judged in 20 ms, and a child of the doctor's would cost three times that. */
+function structure(path: string): readonly string[] {
+  const db = new DatabaseSync(path, { readOnly: true });
+  try {
+    return findingsOf(db.prepare(checkPragma("full")).all());
+  } finally {
+    db.close();
+  }
 }
 
 async function look(engine: Engine): Promise<Found> {

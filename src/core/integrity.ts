@@ -97,10 +97,16 @@ export interface Inconsistency {
     | "orphan-history"
     | "orphan-logs"
     | "counter-disagrees"
+    | "corrupt-content"
     | "lock-without-worker";
   /** One sentence for people. */
   readonly detail: string;
   /** What it is about: ids of jobs, workers, kinds or locks; at most 20. */
   readonly names: readonly string[];
   readonly count: number;
+}
+
+/** A full check together with what the rows themselves say. */
+export interface IntegrityReport extends IntegrityCheck {
+  readonly inconsistencies: readonly Inconsistency[];
 }

@@ -3,7 +3,7 @@
 // rejects only when the store itself fails, and then nothing of it was written unless the sentence says otherwise.
 import type { ClaimedJob, Counters, Enqueued, JobDetails, JobDraft, JobInfo, JobState, KindSettings } from "./job.ts";
 import type { Incident, IncidentSummary } from "./incident.ts";
-import type { Opening } from "./integrity.ts";
+import type { Inconsistency, Opening } from "./integrity.ts";
 import type { Lease } from "./lease.ts";
 import type { Change, CrashVerdict, JobView } from "./transitions.ts";
 import type { Death, WorkerRecord, WorkerRow } from "./liveness.ts";
@@ -326,8 +326,30 @@ export interface Store<Tx = unknown> {
   /** Mends in place what can be mended without losing anything, and answers what is still wrong. Nobody may work meanwhile. */
   repair(): Promise<readonly string[]>;
 
+  /** Rows that contradict each other, by reading all of them. Absent: the store's own constraints leave no room for any. */
+  inconsistencies?(): Promise<readonly Inconsistency[]>;
+
+  /** Copies the whole store, as it is at one moment, into a new file while others work. Absent: the store has its own tools. */
+  backup?(file: string, options?: BackupOptions): Promise<Backup>;
+
   /** Calls `listener` when another process may have made work ready. Best effort: polling is the fallback. */
   onBell(listener: () => void): () => void;
 
   close(): Promise<void>;
+}
+
+export interface BackupOptions {
+  /** Replaces a file of that name. Default false: it is refused. */
+  readonly force?: boolean;
+  /** Told a few times a second. `totalBytes` is the size of the store; the copy may be smaller. */
+  readonly onProgress?: (progress: { readonly bytes: number; readonly totalBytes: number }) => void;
+  /** Ends it when it aborts; nothing is left behind. */
+  readonly signal?: AbortSignal;
+}
+
+/** A copy that is complete, sound and on the disk. */
+export interface Backup {
+  readonly file: string;
+  readonly bytes: number;
+  readonly tookMs: number;
 }

@@ -1,6 +1,6 @@
 // Start-ups that die, and start-ups side by side, in real processes.
 import assert from "node:assert/strict";
-import { readdirSync, rmSync } from "node:fs";
+import { readdirSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
 import type { EngineEvent } from "../../src/index.ts";
@@ -20,6 +20,20 @@ async function unclean(t: TestContext): Promise<{ place: Place; id: string }> {
   worker.kill();
   await worker.exited;
   return { place, id };
+}
+
+/** Processes that check or mend a file for the process `pid`. */
+function doctorsOf(pid: number): string[] {
+  return readdirSync("/proc")
+    .filter((name) => /^\d+$/.test(name))
+    .filter((name) => {
+      try {
+        const parent = readFileSync(`/proc/${name}/stat`, "utf8").split(") ")[1]?.split(" ")[1];
+        return Number(parent) === pid && readFileSync(`/proc/${name}/cmdline`, "utf8").includes("doctor-child");
+      } catch {
+        return false; // it has ended meanwhile
+      }
+    });
 }
 
 function eventsOf(child: Child): EngineEvent[] {
@@ -95,7 +109,10 @@ test("an open that is killed while it mends an index leaves it to the next one",
   garbleIndex(place.path, "outlive_jobs_id", other);
   // Left by a death: the check is a full one.
   holdExclusively(join(`${place.path}.outlive`, "dead.lock")).drop();
-  const child = place.child({ recoverOnly: true, killAt: "at:REINDEX" });
+  const child = place.child({ recoverOnly: true });
+  // The process that makes the indexes anew is the opener's child; it ends with its parent.
+  await untilTrue(() => doctorsOf(child.pid).length > 0, Boolean, "the doctor is at work");
+  child.kill();
   assert.equal((await child.exited).signal, "SIGKILL");
   const events: EngineEvent[] = [];
   const again = await place.engine({ onEvent: (event) => void events.push(event) });

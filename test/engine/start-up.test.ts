@@ -138,10 +138,10 @@ for (const repair of ["off", "reindex"] as const)
         `outlive check --repair --store ${place.url}`,
         "outlive recover --restored",
         "readOnly: true",
-        repair === "off" ? "Nothing was changed." : "reindex (not enough)",
+        repair === "off" ? "Nothing was changed." : "Nothing can mend it without a loss.",
       ),
     );
-    if (repair === "off") assert.ok(readFileSync(place.path).equals(before), "it is as it was");
+    assert.ok(readFileSync(place.path).equals(before), "it is as it was");
     // Nothing is held after it: the next one comes to the same answer at once.
     await assert.rejects(open(place.url, { logger: false, recovery: { repair } }), says(ErrorCode.storeDamaged));
   });
@@ -247,7 +247,7 @@ test("NFR-009 readOnly: everything can be read, and every change is refused by n
   assert.deepEqual(await engine.deaths(), []);
   assert.ok(await engine.why(id));
   assert.equal((await engine.health()).ok, true);
-  assert.deepEqual(await engine.integrity(), []);
+  assert.equal((await engine.integrity()).verdict, "PASSED");
   const refused = says(ErrorCode.storeReadOnly, "readOnly", "Nothing was written");
   const changes: Record<string, () => Promise<unknown>> = {
     enqueue: () => engine.enqueue(note, 1),

@@ -74,7 +74,7 @@ test("FR-010 FR-066 the same under a journal mode that another tool had set: und
   const again = await place.engine({ onEvent: ({ name }) => void names.push(name) });
   assert.deepEqual(await place.ledgerRows(again), []);
   assert.ok(names.includes("journal.restored"));
-  assert.deepEqual(await again.integrity(), []);
+  assert.equal((await again.integrity()).verdict, "PASSED");
 });
 
 test("a missing -shm file costs nothing", async (t) => {

@@ -1,5 +1,6 @@
 // The list of commands, in the order in which the help shows them.
 import type { Register } from "../main.ts";
+import { register as backup } from "./backup.ts";
 import { register as check } from "./check.ts";
 import { register as completion } from "./completion.ts";
 import { register as demo } from "./demo.ts";
@@ -36,6 +37,7 @@ export const COMMANDS: readonly Register[] = [
   incidents,
   recovery,
   check,
+  backup,
   metrics,
   demo,
   torture,

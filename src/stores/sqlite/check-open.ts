@@ -2,12 +2,12 @@
 import type { CheckDepth } from "../../core/integrity.ts";
 import type { Database } from "./database.ts";
 import { saysDamaged } from "./errors.ts";
+import { checkPragma, findingsOf } from "./findings.ts";
 
 /** What is wrong with the file, at most 100 findings; none: it is sound. */
 export function checkOpen(db: Database, depth: CheckDepth): readonly string[] {
   try {
-    const rows = db.sql(`PRAGMA ${depth === "full" ? "integrity" : "quick"}_check(100)`).all();
-    return rows.map((row) => String(Object.values(row)[0])).filter((finding) => finding !== "ok");
+    return findingsOf(db.sql(checkPragma(depth)).all());
   } catch (thrown) {
     // Damaged so early that the check itself can't go on.
     if (saysDamaged(thrown)) return [(thrown as Error).message];

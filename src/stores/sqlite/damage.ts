@@ -15,14 +15,16 @@ export interface Damage {
 export function damaged(path: string, { check, repair, because }: Damage): OutliveError {
   const findings = repair && repair.findings.length > 0 ? repair.findings : check.findings;
   const more = findings.length > MOST_TOLD ? `; and ${findings.length - MOST_TOLD} more` : "";
-  const tried = repair
-    ? ` Tried: ${repair.steps.map(({ step, ok }) => `${step} (${ok ? "done" : "not enough"})`).join(", ")}.`
-    : " Nothing was changed.";
+  const steps = repair?.steps.map(({ step, ok }) => `${step} (${ok ? "done" : "not enough"})`) ?? [];
+  const tried =
+    steps.length > 0
+      ? ` Tried: ${steps.join(", ")}.`
+      : `${repair ? " Nothing can mend it without a loss." : ""} Nothing was changed.`;
   return new OutliveError(
     ErrorCode.storeDamaged,
     `${path} is damaged: ${findings.slice(0, MOST_TOLD).join("; ")}${more}.${because === undefined ? "" : ` ${because}`}${tried}`,
     [
-      `Stop everything that uses it, then: outlive check --repair --store sqlite:${path}`,
+      `Stop everything that uses it, then: outlive check --repair --store sqlite:${path} (with --yes it may leave behind what can't be read)`,
       `If that is not enough, put a backup in its place (remove ${path}-wal and ${path}-shm, too), then: outlive recover --restored --store sqlite:${path}`,
       `To look at what can be read: outlive status --read-only --store sqlite:${path}, or open(url, { readOnly: true }).`,
     ].join(". "),

@@ -279,3 +279,20 @@ function authorize(action: number, name: string | null, detail: string | null): 
       return constants.SQLITE_OK;
   }
 }
+
+export type { DatabaseSync };
+
+/**
+ * A connection with none of our settings, for the children that check, mend and copy files (doctor-child.ts): the file may be in
+ * any state. `immutable` reads without locks and without making files beside it: only where nobody else writes.
+ */
+export function openBare(
+  path: string,
+  how: { readonly readOnly?: boolean; readonly immutable?: boolean; readonly timeout?: number } = {},
+): DatabaseSync {
+  const { readOnly = false, immutable = false, timeout = 0 } = how;
+  // As an address: a path may hold what SQLite would take for options.
+  const url = path === ":memory:" ? path : pathToFileURL(path);
+  if (immutable && typeof url === "object") url.searchParams.set("immutable", "1");
+  return new DatabaseSync(url, { readOnly: readOnly || immutable, timeout, defensive: false });
+}

@@ -5,10 +5,10 @@ export const SQLITE_BUSY = 5;
 export const SQLITE_IOERR = 10;
 export const SQLITE_AUTH = 23;
 const SQLITE_READONLY = 8;
-const SQLITE_CORRUPT = 11;
-const SQLITE_FULL = 13;
-const SQLITE_CANTOPEN = 14;
-const SQLITE_NOTADB = 26;
+export const SQLITE_CORRUPT = 11;
+export const SQLITE_FULL = 13;
+export const SQLITE_CANTOPEN = 14;
+export const SQLITE_NOTADB = 26;
 
 /** SQLite's primary result code of an error, or undefined if it is not SQLite's. */
 export function primaryCode(thrown: unknown): number | undefined {

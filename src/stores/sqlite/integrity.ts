@@ -1,13 +1,22 @@
-// The check of a whole file, in a process of its own that is ended at its limit: node:sqlite can't be interrupted.
+// The check of a file, seen from outside: in a child process, under a limit of time. What was not finished is never called passed.
 import type { CheckDepth, IntegrityCheck } from "../../core/integrity.ts";
-import { startCheck } from "./check-child.ts";
+import { type DoctorOptions, inChild } from "./doctor.ts";
+import { assertExists } from "./file.ts";
 
-export async function checkFile(path: string, depth: CheckDepth, limitMs: number): Promise<IntegrityCheck> {
+/**
+ * Reads the whole file and answers what is wrong with it. Beside live workers, at a low priority, and never through this process's
+ * own connections. A check that is not done within `limitMs` (Infinity: no limit) is killed and UNFINISHED.
+ */
+export async function checkFile(
+  path: string,
+  depth: CheckDepth,
+  limitMs: number,
+  options: Pick<DoctorOptions, "signal" | "background"> = {},
+): Promise<IntegrityCheck> {
+  assertExists(path);
   const started = performance.now();
-  const { child, findings } = startCheck(path, depth);
-  const timer = setTimeout(() => child.kill("SIGKILL"), limitMs);
-  const found = await findings;
-  clearTimeout(timer);
-  const verdict = found === null ? "UNFINISHED" : found.length === 0 ? "PASSED" : "FAILED";
-  return { verdict, depth, findings: found ?? [], tookMs: performance.now() - started };
+  const findings = await inChild({ do: "check", path, depth }, { limitMs, ...options });
+  const tookMs = Math.round(performance.now() - started);
+  if (findings === null) return { verdict: "UNFINISHED", depth, findings: [], tookMs };
+  return { verdict: findings.length === 0 ? "PASSED" : "FAILED", depth, findings, tookMs };
 }

@@ -20,6 +20,7 @@ import { untilNoStartUp } from "./start-lock.ts";
 import { startUp } from "./start-up.ts";
 import { SqliteStore } from "./store.ts";
 import { checkpointAtOpen } from "./wal.ts";
+import { finishSwap } from "./swap.ts";
 import { whenFree } from "./when-free.ts";
 
 export interface OpenSqliteDeps {
@@ -48,6 +49,7 @@ export async function openSqlite(
   const { clock, random, events, bootId } = deps;
   const memory = options.path === ":memory:";
   const beganMono = clock.mono();
+  if (!memory) finishSwap(options.path);
   const begun = memory || !how ? null : await startUp(deps, options, how);
   const newId = idSource(clock, random);
   let opened: { readonly db: Database; readonly journalWas: string | null };

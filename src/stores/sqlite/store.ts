@@ -1,14 +1,17 @@
 // The store port on SQLite, assembled: every method is one operation of the writer or one short read. The statements are in the
 // files beside it, one role each.
 import type { Clock, Random } from "../../core/clock.ts";
+import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
+import type { Inconsistency, Opening } from "../../core/integrity.ts";
 import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
-import type { Opening } from "../../core/integrity.ts";
 import type { Lease } from "../../core/lease.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import { APPLIED } from "../../core/store.ts";
 import type {
   AttemptWrite,
+  Backup,
+  BackupOptions,
   Beat,
   BeatAnswer,
   HeldJob,
@@ -33,7 +36,9 @@ import type {
 } from "../../core/store.ts";
 import type { Change } from "../../core/transitions.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
+import { backupFile } from "./backup.ts";
 import type { Bell } from "./bell.ts";
+import { checkOpen } from "./check-open.ts";
 import { claimReady, promoteDue } from "./claim.ts";
 import type { Database } from "./database.ts";
 import { inOurWords } from "./errors.ts";
@@ -41,6 +46,8 @@ import { whenFree } from "./when-free.ts";
 import { insertJobs } from "./enqueue.ts";
 import { ensureIdentity, storeIdentity } from "./identity.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
+import { findInconsistencies, findStrayLocks } from "./inconsistencies.ts";
+import { checkFile } from "./integrity.ts";
 import { countAhead, countJobs, getJob, listJobs } from "./inspect.ts";
 import { lockHolder } from "./lock-holder.ts";
 import { Kinds } from "./kinds.ts";
@@ -314,20 +321,33 @@ export class SqliteStore implements Store<SqliteTransaction> {
     });
   }
 
-  integrity(): Promise<readonly string[]> {
-    return this.#read("checking the integrity", () => {
-      const rows = this.#db.sql("PRAGMA integrity_check(100)").all() as { integrity_check: string }[];
-      return rows.map((row) => row.integrity_check).filter((finding) => finding !== "ok");
-    });
+  /** In a process of its own, so that this one's loop goes on. A database in memory has only this one. */
+  async integrity(): Promise<readonly string[]> {
+    if (this.#db.path !== ":memory:")
+      return (await checkFile(this.#db.path, "full", Number.POSITIVE_INFINITY)).findings;
+    return this.#read("checking the integrity", () => checkOpen(this.#db, "full"));
   }
 
-  /** Indexes are made anew from their tables; if that was not all, the file is written anew from what can be read. */
+  /** Indexes are made anew from their tables. What is worse needs the file to itself: `outlive check --repair` (repair.ts). */
   async repair(): Promise<readonly string[]> {
     await this.#read("making the indexes anew", () => this.#db.exec("REINDEX"));
-    const left = await this.integrity();
-    if (left.length === 0) return left;
-    await this.#read("writing the file anew", () => this.#db.exec("VACUUM"));
     return this.integrity();
+  }
+
+  inconsistencies(): Promise<readonly Inconsistency[]> {
+    return this.#read("looking for inconsistencies", () =>
+      findInconsistencies(this.#db, this.#db.path === ":memory:" ? [] : findStrayLocks(this.#db), "full"),
+    );
+  }
+
+  async backup(file: string, options: BackupOptions = {}): Promise<Backup> {
+    if (this.#closed) throw closed();
+    if (this.#db.path !== ":memory:") return backupFile(this.#db.path, file, options);
+    throw new OutliveError(
+      ErrorCode.wrongState,
+      "A database in memory dies with its process and can't be backed up.",
+      "Use a file: sqlite:./jobs.db.",
+    );
   }
 
   onBell(listener: () => void): () => void {
