@@ -43,18 +43,16 @@ export const core: Migration = {
   -- enqueuers wait for. Rows of a kind = kinds.jobs + the sum of its deltas; the sweep folds the one into the other.
   CREATE TABLE ${schema}.kind_deltas (kind integer NOT NULL, jobs bigint NOT NULL);
 
-  -- Columns in the order of their width, so that no row pays for padding. epoch, worker and started_at mean nothing before the
-  -- first claim (fence 0), finished_at nothing before the end (state < 2).
+  -- What is never null comes first and in the order of its width: behind a null, each column is found by walking through all before
+  -- it, which every index entry pays for. epoch, worker and started_at mean nothing before the first claim (fence 0), finished_at
+  -- nothing before the end (state < 2).
   CREATE TABLE ${schema}.jobs (
     seq bigint GENERATED ALWAYS AS IDENTITY,
     worker bigint NOT NULL DEFAULT 0,        -- fleet.seq of the latest attempt
     epoch bigint NOT NULL DEFAULT 0,
     created_at bigint NOT NULL,
     started_at bigint NOT NULL DEFAULT 0,
-    deadline_at bigint,                      -- null while it runs: none
     finished_at bigint NOT NULL DEFAULT 0,
-    run_at bigint,
-    reserved_by bigint,                      -- the worker that empties itself to run this one alone
     kind integer NOT NULL,
     priority integer NOT NULL,
     fence integer NOT NULL DEFAULT 0,
@@ -65,18 +63,23 @@ export const core: Migration = {
     interruptions integer NOT NULL DEFAULT 0,
     state smallint NOT NULL DEFAULT 0,       -- place in core's JOB_STATES
     lane smallint NOT NULL DEFAULT 1,        -- 0 delayed, 1 open, 2 alone
-    outcome smallint,                        -- place in core's OUTCOMES, of the latest attempt that ended
     cancel_requested boolean NOT NULL DEFAULT false,
     id text COLLATE "C" NOT NULL,
-    dedupe_key text COLLATE "C",
     input text NOT NULL,                     -- JSON
+    dedupe_key text COLLATE "C",
+    deadline_at bigint,                      -- null while it runs: none
+    run_at bigint,
+    reserved_by bigint,                      -- the worker that empties itself to run this one alone
+    outcome smallint,                        -- place in core's OUTCOMES, of the latest attempt that ended
     result text,                             -- JSON
     error text,                              -- JSON
     progress text,                           -- JSON
     incident text                            -- the incident that put it back, until it runs again
   ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
-  ALTER TABLE ${schema}.jobs ADD CONSTRAINT jobs_pkey PRIMARY KEY (seq);
+  -- Not unique: the identity gives each number once, and a unique index asks the table again at every new version of a row.
+  CREATE INDEX jobs_seq ON ${schema}.jobs (seq);
   CREATE UNIQUE INDEX jobs_id ON ${schema}.jobs (id);
+  ALTER TABLE ${schema}.jobs REPLICA IDENTITY USING INDEX jobs_id;
   -- Leads with the kind and holds only what can be claimed now.
   CREATE INDEX jobs_ready ON ${schema}.jobs (kind, priority DESC, seq) WHERE state = 0 AND lane = 1;
   CREATE INDEX jobs_alone ON ${schema}.jobs (seq) WHERE state = 0 AND lane = 2;
