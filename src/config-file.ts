@@ -218,9 +218,12 @@ function settle(said: Map<string, Said>, file: string | null, warnings: readonly
   } catch (thrown) {
     throw withSource(thrown as OutliveError, said);
   }
-  const values = SETTINGS.map(({ key, fallback }) => ({
+  const values = SETTINGS.map(({ key, fallback, onPostgres }) => ({
     key,
-    value: key === "store" ? shownAddress(store) : (said.get(key)!.value ?? fallback),
+    value:
+      key === "store"
+        ? shownAddress(store)
+        : (said.get(key)!.value ?? (isPostgres(store) ? (onPostgres ?? fallback) : fallback)),
     source: said.get(key)!.source,
   }));
   return { store, jobs: textsOf("jobs", said), engine, work, file, values, warnings };
@@ -230,7 +233,8 @@ function settle(said: Map<string, Said>, file: string | null, warnings: readonly
 function settleLease(said: Map<string, Said>): void {
   const { value, source } = said.get("heartbeat.lease")!;
   if (!(value instanceof Intervals)) return;
-  const { value: interval = "30s", source: from } = said.get("heartbeat.interval")!;
+  const usual = isPostgres(said.get("store")!.value) ? "10s" : "30s";
+  const { value: interval = usual, source: from } = said.get("heartbeat.interval")!;
   if (typeof value.many !== "number" || !(value.many > 0))
     throw wrong(
       `${source}: queue.heartbeat.staleThresholdMultiplier is ${JSON.stringify(value.many)}.`,

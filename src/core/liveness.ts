@@ -60,7 +60,7 @@ export interface Liveness {
   probeAll?(workers: readonly WorkerRow[]): Promise<readonly Probe[]>;
   /** Removes what a dead or stopped worker left behind: a file that is provably free, a session that still speaks for it. Answers whether something was removed. */
   clean(worker: WorkerRow): Promise<boolean>;
-  /** Before a recovery from a silent worker: ends what it may still hold in the store, a transaction with its locks for instance. */
+  /** Before a recovery: ends what the dead may still hold in the store, a transaction with its locks for instance. */
   evict?(worker: WorkerRow): Promise<unknown>;
   /** True: the workers of several machines belong together, and one under another kernel is no mistake. */
   readonly manyHosts?: boolean;

@@ -72,7 +72,7 @@ async function recoverWorker(
   const { store, events } = deps;
   const jobs: RecoveredJob[] = [];
   const newIncident = deps.newId();
-  if (death.how === "silent") await deps.liveness.evict?.(worker);
+  await deps.liveness.evict?.(worker);
   for (;;) {
     const answer = await store.recover({
       worker,

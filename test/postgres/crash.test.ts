@@ -2,6 +2,7 @@
 // what they write afterwards is refused.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { withClient } from "../support/postgres.ts";
 import { untilState, untilTrue } from "../support/processes.ts";
 import { slow, stepped, transfer, compute, block } from "./jobs.ts";
 import { PostgresPlace } from "./place.ts";
@@ -150,4 +151,33 @@ test("what a dead attempt has finished is kept, and a shutdown by SIGTERM costs 
   await second.untilFact("stopped");
   const job = await engine.get(long);
   assert.deepEqual([job!.state, job!.counters.crashes, job!.counters.errors], ["queued", 0, 0]);
+});
+
+test("a killed worker whose session still waits for a frozen one's lock is recovered at once", async (t) => {
+  const place = await PostgresPlace.shared(t);
+  const engine = await place.engine();
+  const killed = place.child({ concurrency: 1 });
+  await killed.untilFact("working");
+  await withClient(place.url, async (blocker) => {
+    // Somebody else's transaction, which stands for a frozen worker's.
+    await blocker.query("BEGIN");
+    await blocker.query(`LOCK TABLE "${place.schema}".ledger IN ACCESS EXCLUSIVE MODE`);
+    const { id } = await engine.enqueue(transfer, { n: 1 });
+    await killed.untilFact("started", { id });
+    await untilTrue(
+      () =>
+        place.query<{ n: number }>(
+          "SELECT count(*)::int AS n FROM pg_locks WHERE relation = 'outlive.ledger'::regclass AND NOT granted",
+        ),
+      ([row]) => row!.n === 1,
+      "its commit waits",
+    );
+    const other = place.child({ concurrency: 1 });
+    await other.untilFact("working");
+    killed.kill();
+    await other.untilFact("started", { id, attempt: 2 });
+    await blocker.query("ROLLBACK");
+    await untilState(engine, id, "succeeded");
+    assert.deepEqual([...(await place.ledgerRows())], [[id, 1]]);
+  });
 });

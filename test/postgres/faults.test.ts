@@ -68,8 +68,9 @@ test("a schema that is missing, older or newer is refused, and never migrated by
   const empty = await refusal(await freshDatabase(t));
   assert.equal(empty.code, "SCHEMA_MISSING");
   assert.match(empty.hint, /outlive migrate up/);
-  const { url, schema, query } = await freshSchema(t);
-  await query(`UPDATE "${schema}".meta SET value = value + 1 WHERE key = 'schema'`);
+  const fresh = await freshSchema(t);
+  const { url, schema } = fresh;
+  await fresh.query(`UPDATE "${schema}".meta SET value = value + 1 WHERE key = 'schema'`);
   const newer = await refusal(url, { postgres: { schema } });
   assert.equal(newer.code, "SCHEMA_NEWER");
   assert.match(newer.hint, /Upgrade the outlive package/);
@@ -84,10 +85,11 @@ test("a worker that is too old for a schema that was migrated meanwhile says so 
 });
 
 test("a role without rights is refused with what to do", async (t) => {
-  const { url, schema, query } = await freshSchema(t);
+  const fresh = await freshSchema(t);
+  const { url, schema } = fresh;
   const role = `r_${schema}`;
-  await query(`CREATE ROLE ${role} LOGIN`);
-  t.after(() => query(`DROP ROLE ${role}`));
+  await fresh.query(`CREATE ROLE ${role} LOGIN`);
+  t.after(() => fresh.query(`DROP ROLE ${role}`));
   const address = new URL(url);
   address.username = role;
   const thrown = await refusal(address.href, { postgres: { schema } });

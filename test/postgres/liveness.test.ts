@@ -31,7 +31,11 @@ async function worker(t: TestContext, url: string) {
   const process = processOn(t, url);
   const id = `w${++workers}`;
   const { evidence, drop } = await process.liveness.take(id);
-  return { ...process, drop, row: { id, bootId: "elsewhere", leaseMs: 1_000, lock: evidence } as WorkerRow };
+  return {
+    ...process,
+    drop,
+    row: { id, bootId: "elsewhere", leaseMs: 1_000, state: "live", lock: evidence } as WorkerRow,
+  };
 }
 
 const killSession = (url: string, pid: number): Promise<unknown> =>
@@ -123,14 +127,15 @@ test("the session of a worker that was recovered as silent is ended, so that it 
   const frozen = await worker(t, url);
   const { pid } = frozen.session.greeting!;
   const watcher = processOn(t, url);
-  assert.equal(await watcher.liveness.clean(frozen.row), true);
+  assert.equal(await watcher.liveness.evict({ ...frozen.row, state: "gone" }), false, "only what is still called live");
+  assert.equal(await watcher.liveness.evict(frozen.row), true);
   await untilTrue(
     () =>
       withClient(url, async (c) => (await c.query("SELECT 1 FROM pg_stat_activity WHERE pid = $1", [pid])).rowCount),
     (count) => count === 0,
     "its session is over",
   );
-  assert.equal(await frozen.liveness.clean(frozen.row), false, "never its own");
+  assert.equal(await frozen.liveness.evict(frozen.row), false, "never its own");
 });
 
 test("two sessions of one process hold a lock together, so that one can hand over to the other", async (t) => {

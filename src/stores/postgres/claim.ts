@@ -38,27 +38,36 @@ interface Head {
   /** Whether a job waits that must run alone. */
   readonly alone: boolean;
   readonly cancels: readonly { readonly id: string; readonly seq: number; readonly runs: boolean }[] | null;
+  readonly granted: Granted;
+}
+
+/** What all claims of one statement have in common. */
+export interface Granted {
+  readonly epoch: number;
+  /** By the kind's number. */
+  readonly timeouts: Readonly<Record<number, number | null>> | null;
 }
 
 export interface Turn extends Head {
   readonly taken: readonly Taken[];
 }
 
-/** Claimed, as the row came. `more` is the head in the first row, and the input in the others. */
+/** Claimed, as the row came: few columns, and null where all rows would say the same. `more` is the head in the one row without a number. */
 export type Taken = readonly [
   seq: number | null,
   id: string,
   fence: number,
-  epoch: number,
   priority: number,
-  kind: number,
-  timeoutMs: number | null,
+  /** Null: the only kind that was asked for. */
+  kind: number | null,
+  /** Null: the epoch of the statement. */
+  epoch: number | null,
   more: string,
 ];
 
 // The worker's row is locked against recovery until the claim is committed: FOR KEY SHARE waits for a recovery in progress and then
 // sees its mark, but not for a heartbeat. greatest(): an open elsewhere may have raised the epoch after this snapshot was taken.
-const turn = (ready: string): string => `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
+const turn = (kind: string, ready: string): string => `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
   settled AS (
     UPDATE outlive.jobs j SET state = 2, outcome = 0, finished_at = clock.now, result = a.result
     FROM clock, (SELECT *, $1::bigint AS worker FROM unnest($2::bigint[], $3::int[], $4::bigint[], $5::text[]) AS u (seq, fence, epoch, result)) a
@@ -69,12 +78,15 @@ const turn = (ready: string): string => `WITH clock AS MATERIALIZED (SELECT outl
   may AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM me)
     AND ($6 OR NOT (EXISTS (SELECT 1 FROM due WHERE ms <= 0) OR EXISTS (SELECT 1 FROM alone))) AS claim),
   ready AS MATERIALIZED (${ready}),
+  epoch AS MATERIALIZED (SELECT coalesce((SELECT value FROM outlive.meta WHERE key = 'epoch'), 0) AS value),
   taken AS (
-    UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, (SELECT value FROM outlive.meta WHERE key = 'epoch')),
-      fence = j.fence + 1, started_at = clock.now, deadline_at = clock.now + ready.timeout_ms
-    FROM ready, clock WHERE j.ctid = ready.tid
-    RETURNING j.seq, j.id, j.fence, j.epoch, j.priority, j.kind, ready.timeout_ms, j.input)
-  SELECT NULL::bigint, NULL::text, NULL::int, NULL::bigint, NULL::int, NULL::int, NULL::bigint, json_build_object(
+    UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, epoch.value), fence = j.fence + 1, started_at = clock.now,
+      deadline_at = clock.now + ready.timeout_ms
+    FROM ready, clock, epoch WHERE j.ctid = ready.tid
+    RETURNING j.seq, j.id, j.fence, j.priority, ${kind}, nullif(j.epoch, epoch.value), j.input)
+  SELECT NULL::bigint, NULL::text, NULL::int, NULL::int, NULL::int, NULL::bigint, json_build_object(
+    'granted', json_build_object('epoch', (SELECT value FROM epoch),
+      'timeouts', (SELECT json_object_agg(id, timeout_ms) FROM outlive.kinds WHERE id = ANY ($7::int[]))),
     'live', EXISTS (SELECT 1 FROM me),
     'settled', (SELECT CASE WHEN count(*) < cardinality($2::bigint[]) THEN coalesce(json_agg(seq), '[]') END FROM settled),
     'due', (SELECT ms FROM due),
@@ -84,13 +96,19 @@ const turn = (ready: string): string => `WITH clock AS MATERIALIZED (SELECT outl
       FROM outlive.cancels c LEFT JOIN outlive.jobs j ON j.seq = c.job WHERE c.worker = $1))::text
   UNION ALL SELECT * FROM taken`;
 
-const TURN_OF_ONE = turn(`
-    SELECT j.ctid AS tid, (SELECT timeout_ms FROM outlive.kinds WHERE id = $7) AS timeout_ms FROM outlive.jobs j
-    WHERE j.kind = $7 AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may) AND NOT (SELECT paused FROM outlive.kinds WHERE id = $7)
-    ORDER BY j.priority DESC, j.seq LIMIT $8 FOR UPDATE SKIP LOCKED`);
+const TURN_OF_ONE = turn(
+  "NULL::int",
+  `
+    SELECT j.ctid AS tid, (SELECT timeout_ms FROM outlive.kinds WHERE id = ($7::int[])[1]) AS timeout_ms FROM outlive.jobs j
+    WHERE j.kind = ($7::int[])[1] AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
+      AND NOT (SELECT paused FROM outlive.kinds WHERE id = ($7::int[])[1])
+    ORDER BY j.priority DESC, j.seq LIMIT $8 FOR UPDATE SKIP LOCKED`,
+);
 
 // The best of all kinds by (priority, age), each within its own room. What was locked and not taken is free again at the commit.
-const TURN_OF_MANY = turn(`
+const TURN_OF_MANY = turn(
+  "j.kind",
+  `
     SELECT tid, timeout_ms FROM (
       SELECT r.tid, r.priority, r.seq, k.timeout_ms, k.shares, k.room, row_number() OVER (PARTITION BY k.shares ORDER BY r.priority DESC, r.seq) AS nth
       FROM (
@@ -101,7 +119,8 @@ const TURN_OF_MANY = turn(`
         WHERE j.kind = k.kind AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
         ORDER BY j.priority DESC, j.seq LIMIT least(k.room, $8::int) FOR UPDATE SKIP LOCKED
       ) r
-    ) c WHERE NOT shares OR nth <= room ORDER BY priority DESC, seq LIMIT $8`);
+    ) c WHERE NOT shares OR nth <= room ORDER BY priority DESC, seq LIMIT $8`,
+);
 
 /** One statement. `successes` are all by this worker, each job once. */
 export async function takeTurn(session: Session, successes: readonly Settlement[], claim: Claim): Promise<Turn> {
@@ -113,26 +132,22 @@ export async function takeTurn(session: Session, successes: readonly Settlement[
     list(successes.map(({ lease }) => lease.epoch)),
     texts(successes.map(({ change }) => change.result)),
     regardless,
+    list(kinds.map(({ id }) => id)),
   ];
   const rows =
     kinds.length > 1
       ? await session.arrays<Taken>(TURN_OF_MANY, [
           ...values,
-          list(kinds.map(({ id }) => id)),
           total,
           list(kinds.map(({ most }) => most)),
           list(kinds.map(({ shares }) => shares)),
         ])
-      : await session.arrays<Taken>(TURN_OF_ONE, [
-          ...values,
-          kinds[0]?.id ?? null,
-          kinds.length === 0 ? 0 : Math.min(kinds[0]!.most, total),
-        ]);
+      : await session.arrays<Taken>(TURN_OF_ONE, [...values, Math.min(kinds[0]?.most ?? 0, total)]);
   const at = rows.findIndex(([seq]) => seq === null);
   const [head] = rows.splice(at, 1);
   // RETURNING promises no order.
-  rows.sort((a, b) => b[4] - a[4] || a[0]! - b[0]!);
-  return { ...(JSON.parse(head![7]) as Head), taken: rows };
+  rows.sort((a, b) => b[3] - a[3] || a[0]! - b[0]!);
+  return { ...(JSON.parse(head![6]) as Head), taken: rows };
 }
 
 /** Kinds with room, as far as somebody has declared them. */
@@ -170,20 +185,26 @@ const RESUMED = `WITH resumed AS (
     WHERE j.seq = ANY ($1::bigint[]) AND i.incident = j.incident AND i.job = j.seq AND i.resumed_at IS NULL)
   UPDATE outlive.jobs SET incident = NULL WHERE seq = ANY ($1::bigint[]) AND incident IS NOT NULL`;
 
+/** For whom the rows are, and what the statement that took them said besides. */
+export interface Claimant {
+  readonly worker: string;
+  readonly open: readonly OpenKind[];
+  readonly granted: Granted;
+  readonly alone: boolean;
+}
+
 /** The rows as core wants them. What earlier attempts have left is read here: nobody but the new owner writes it any more. */
 export async function claimedJobs(
   session: Session,
-  kinds: Kinds,
-  worker: string,
   taken: readonly Taken[],
-  alone: boolean,
+  { worker, open, granted, alone }: Claimant,
 ): Promise<ClaimedJob[]> {
   const again = taken.filter(([, , fence]) => fence > 1).map(([seq]) => seq!);
   const later = again.length === 0 ? NONE : await laterAttempts(session, again);
-  return taken.map(([seq, jobId, fence, epoch, , kindId, deadlineInMs, input]) => {
-    const kind = kinds.nameOf(kindId);
-    const lease = { jobId, kind, row: seq!, worker, epoch, fence };
-    const base = { lease, kind, input, deadlineInMs, alone };
+  return taken.map(([seq, jobId, fence, , kindId, epoch, input]) => {
+    const { kind, id } = kindId === null ? open[0]! : open.find((each) => each.id === kindId)!;
+    const lease = { jobId, kind, row: seq!, worker, epoch: epoch ?? granted.epoch, fence };
+    const base = { lease, kind, input, deadlineInMs: granted.timeouts?.[id] ?? null, alone };
     const row = later.get(seq!);
     // Before its first attempt a job has no counters, no outcome, no steps and no incident.
     if (!row) return { ...base, counters: NO_COUNTERS, lastOutcome: null, steps: NO_STEPS };

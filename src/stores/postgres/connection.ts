@@ -68,7 +68,7 @@ const SETTINGS =
 const DURABLE =
   "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
 const UPKEEP =
-  "SET statement_timeout = '30s'; SET lock_timeout = '5s'; SET idle_in_transaction_session_timeout = '30s'";
+  "SET statement_timeout = '30s'; SET lock_timeout = '2s'; SET idle_in_transaction_session_timeout = '30s'";
 /** Of a callback of `commit` that never ends. */
 const IDLE = "SET idle_in_transaction_session_timeout = '5min'";
 
@@ -82,24 +82,26 @@ const UNUSED_MS = 60_000;
 export class Connection implements Session {
   readonly schema: string;
   readonly #pool: Pool;
-  readonly #ours: boolean;
+  /** How our own sessions are; null: the pool is the user's. */
+  readonly #ours: ConnectionOptions | null;
+  readonly #ready = new WeakSet<PoolClient>();
   readonly #types: Types;
   #statements: Statements;
   #closed: Promise<void> | undefined;
 
-  private constructor(pool: Pool, ours: boolean, schema: string, types: Types) {
+  private constructor(pool: Pool, ours: ConnectionOptions | null, schema: string, types: Types) {
     this.#pool = pool;
     this.#ours = ours;
     this.schema = schema;
     this.#types = types;
     // On somebody else's pool nothing is left behind in a session: neither prepared statements nor settings.
-    this.#statements = new Statements(schema, types, ours);
+    this.#statements = new Statements(schema, types, ours !== null);
   }
 
   static async open(options: ConnectionOptions): Promise<Connection> {
     const { schema, url, client = { connectionString: url }, pool: given, max = 4 } = options;
     const pg = await driver();
-    if (given) return new Connection(given as Pool, false, schema, wholeNumbers(pg));
+    if (given) return new Connection(given as Pool, null, schema, wholeNumbers(pg));
     const config: PoolConfig = {
       application_name: "outlive",
       keepAlive: true,
@@ -108,12 +110,7 @@ export class Connection implements Session {
       connectionTimeoutMillis: SESSION_MS,
       idleTimeoutMillis: UNUSED_MS,
     };
-    const connection: Connection = new Connection(
-      new pg.Pool({ ...config, onConnect: (fresh) => connection.#prepare(fresh as PoolClient, options) }),
-      true,
-      schema,
-      wholeNumbers(pg),
-    );
+    const connection = new Connection(new pg.Pool(config), options, schema, wholeNumbers(pg));
     // An idle session that breaks is replaced by the pool; the next query says what is wrong.
     connection.#pool.on("error", () => {});
     return connection;
@@ -121,13 +118,12 @@ export class Connection implements Session {
 
   /** A session is made ours once, unless a pooler would hand it to somebody else with what we left in it. */
   async #prepare(client: PoolClient, { durability = "full", maintenance = false }: ConnectionOptions): Promise<void> {
-    client.on("error", () => {});
-    if ((await greetingOf(client)).pooled) {
-      this.#statements = new Statements(this.schema, this.#types, false);
-      return;
+    if ((await greetingOf(client)).pooled) this.#statements = new Statements(this.schema, this.#types, false);
+    else {
+      const commits = durability === "full" ? DURABLE : "SET synchronous_commit = off";
+      await client.query(timed(`${SETTINGS}; ${commits}; ${maintenance ? UPKEEP : IDLE}`));
     }
-    const commits = durability === "full" ? DURABLE : "SET synchronous_commit = off";
-    await client.query(timed(`${SETTINGS}; ${commits}; ${maintenance ? UPKEEP : IDLE}`));
+    this.#ready.add(client);
   }
 
   greet(): Promise<ServerGreeting> {
@@ -196,6 +192,7 @@ export class Connection implements Session {
     const noticed = (): void => void (broken = true);
     client.on("error", noticed);
     try {
+      if (this.#ours && !this.#ready.has(client)) await this.#prepare(client, this.#ours);
       return await work(client);
     } catch (thrown) {
       broken ||= mayHaveCommitted(thrown);

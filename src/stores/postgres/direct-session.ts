@@ -28,6 +28,8 @@ export interface Greeting {
   readonly pid: number;
   /** The database's own number: locks belong to it. */
   readonly database: string;
+  /** What the connection calls itself. */
+  readonly application: string;
   /** Which run of the server this is. */
   readonly run: string;
   /** Somebody else than the server answers the connection: what a session holds is not ours. */
@@ -48,7 +50,7 @@ const QUERY_MS = 5_000;
  * anew: then every lock is gone too, but the postmaster's time is unchanged, and only the statistics show it.
  */
 export const RUN = "greatest(pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_archiver))";
-const GREET = `SELECT pg_backend_pid() AS pid, ${RUN}::text AS run,
+const GREET = `SELECT pg_backend_pid() AS pid, current_setting('application_name') AS application, ${RUN}::text AS run,
   (SELECT oid::text FROM pg_database WHERE datname = current_database()) AS database`;
 
 /** A host that vanished is noticed by the server within half a minute, and its session ended. */

@@ -98,13 +98,15 @@ export class AdvisoryLiveness implements Liveness {
   }
 
   /**
-   * Ends every session of a worker that is taken for dead although it still holds its lock: a frozen process or a lost host may
-   * be in the middle of a transaction, and its row locks would stop the recovery. Needs the same role; without it, that waits.
+   * Ends every session of a worker that is taken for dead. A frozen process or a lost host may be in the middle of a transaction,
+   * and so may be a session of a killed one that waits for somebody's lock: their row locks would stop the recovery. Needs the
+   * same role; without it, the recovery waits. Only of a row that is still live: later its process may work under a new id.
    */
-  async evict({ lock }: WorkerRow): Promise<boolean> {
-    if (lock.name === null || this.#own.has(lock.name)) return false;
+  async evict({ lock, state }: WorkerRow): Promise<boolean> {
+    if (lock.name === null || state !== "live" || this.#own.has(lock.name)) return false;
     try {
-      const ended = await this.#deps.session.query<{ ended: boolean }>(EVICT, [lock.name]);
+      const tag = lock.identity?.split(" ")[1] ?? "-";
+      const ended = await this.#deps.session.query<{ ended: boolean }>(EVICT, [lock.name, tag]);
       return ended.some((row) => row.ended);
     } catch (thrown) {
       if ((thrown as { code?: unknown }).code === "42501") return false;
@@ -112,9 +114,9 @@ export class AdvisoryLiveness implements Liveness {
     }
   }
 
-  /** Nothing outlives a session, but a session that still speaks for the dead. */
-  clean(worker: WorkerRow): Promise<boolean> {
-    return this.evict(worker);
+  /** Nothing is left behind: a lock ends with its session, and the sessions were ended first. */
+  async clean(): Promise<boolean> {
+    return false;
   }
 
   /** How much longer nobody is called dead because the store was away a moment ago, in ms; 0: not at all. */
@@ -205,8 +207,9 @@ export class AdvisoryLiveness implements Liveness {
   }
 }
 
-function identityOf({ database, run }: Greeting): string {
-  return `${database} ${run}`;
+/** Of a worker's lock: its database, the name that all connections of its process carry and no other's do, and the server's run. */
+function identityOf({ database, run, application }: Greeting): string {
+  return `${database} ${/^outlive-[0-9a-f]{12}$/.test(application) ? application : "-"} ${run}`;
 }
 
 /** 64 bits of a hash: an advisory lock has no other name. */
@@ -221,10 +224,6 @@ const LOOK = `SELECT pg_backend_pid() AS pid, ${RUN}::text AS run,
   (extract(epoch FROM clock_timestamp() - ${RUN}) * 1000)::float8 AS up_ms,
   (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now_ms,
   ARRAY(SELECT DISTINCT ${KEY}::text FROM pg_locks l WHERE ${ADVISORY} AND ${KEY} = ANY($1::bigint[])) AS held`;
-// All connections of one process carry the same name, and no other process has it.
-const EVICT = `WITH holder AS (
-    SELECT l.pid, a.application_name AS name FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
-    WHERE ${ADVISORY} AND ${KEY} = $1::bigint)
-  SELECT pg_terminate_backend(a.pid) AS ended FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND (
-    a.pid IN (SELECT pid FROM holder) OR
-    (a.application_name ~ '^outlive-[0-9a-f]{12}$' AND a.application_name IN (SELECT name FROM holder)))`;
+const EVICT = `SELECT pg_terminate_backend(a.pid) AS ended FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND (
+    (a.application_name = $2 AND a.datname = current_database()) OR
+    a.pid IN (SELECT l.pid FROM pg_locks l WHERE ${ADVISORY} AND ${KEY} = $1::bigint))`;

@@ -56,24 +56,25 @@ export class Turns {
 
   /** What the statement claimed; or, if it held back because something is due or must run alone, what is claimed then. */
   async #claimed(workerId: string, claim: Claim, room: Room, turn: Turn): Promise<Claimed> {
-    const { connection, kinds } = this.#deps;
-    const jobs = (taken: Turn["taken"], alone: boolean): Promise<ClaimedJob[]> =>
-      claimedJobs(connection, kinds, workerId, taken, alone);
+    const { connection } = this.#deps;
+    const { worker, kinds: open } = claim;
+    const jobs = ({ taken, granted }: Pick<Turn, "taken" | "granted">, alone: boolean): Promise<ClaimedJob[]> =>
+      claimedJobs(connection, taken, { worker: workerId, open, granted, alone });
     const isDue = turn.due !== null && turn.due <= 0;
-    if (!isDue && !turn.alone) return { claimed: await jobs(turn.taken, false), reserved: false, due: turn.due };
+    if (!isDue && !turn.alone) return { claimed: await jobs(turn, false), reserved: false, due: turn.due };
     if (isDue) await promoteDue(connection);
     const full = room.total === 0 || claim.kinds.length === 0;
-    const { worker, kinds: open } = claim;
     const first = full ? null : await claimAlone(connection, worker, open, room, false);
     // Nothing is claimed beside a job that runs alone, but the next due time is still asked for.
     const limit = first ? { ...claim, total: 0, kinds: [] } : claim;
-    const { taken, due } = await takeTurn(connection, [], { ...limit, regardless: true });
-    if (first) return { claimed: await jobs(first.taken, true), reserved: first.reserved, due };
-    if (taken.length === 0 && room.idle && !full) {
+    const second = await takeTurn(connection, [], { ...limit, regardless: true });
+    const { due } = second;
+    if (first) return { claimed: await jobs(first, true), reserved: first.reserved, due };
+    if (second.taken.length === 0 && room.idle && !full) {
       const last = await claimAlone(connection, worker, open, room, true);
-      if (last) return { claimed: await jobs(last.taken, true), reserved: last.reserved, due };
+      if (last) return { claimed: await jobs(last, true), reserved: last.reserved, due };
     }
-    return { claimed: await jobs(taken, false), reserved: false, due };
+    return { claimed: await jobs(second, false), reserved: false, due };
   }
 
   async #answers(

@@ -76,10 +76,8 @@ export const core: Migration = {
     progress text,                           -- JSON
     incident text                            -- the incident that put it back, until it runs again
   ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
-  -- Not unique: the identity gives each number once, and a unique index asks the table again at every new version of a row.
-  CREATE INDEX jobs_seq ON ${schema}.jobs (seq);
+  ALTER TABLE ${schema}.jobs ADD CONSTRAINT jobs_pkey PRIMARY KEY (seq);
   CREATE UNIQUE INDEX jobs_id ON ${schema}.jobs (id);
-  ALTER TABLE ${schema}.jobs REPLICA IDENTITY USING INDEX jobs_id;
   -- Leads with the kind and holds only what can be claimed now.
   CREATE INDEX jobs_ready ON ${schema}.jobs (kind, priority DESC, seq) WHERE state = 0 AND lane = 1;
   CREATE INDEX jobs_alone ON ${schema}.jobs (seq) WHERE state = 0 AND lane = 2;
