@@ -1,7 +1,7 @@
 // Jobs that must run alone: which worker takes one, and which empties itself for one. Looked at only while such a job waits; a
 // decision is made under one lock for the whole store, so that two workers never make the same.
 import type { Room } from "../../core/store.ts";
-import type { Granted, OpenKind, Taken } from "./claim.ts";
+import type { OpenKind, Taken } from "./claim.ts";
 import { type Connection, list, type Session } from "./connection.ts";
 
 /** How many jobs that must run alone are looked at together. */
@@ -9,7 +9,6 @@ const ALONE_PAGE = 100;
 
 export interface AloneAnswer {
   readonly taken: readonly Taken[];
-  readonly granted: Granted;
   readonly reserved: boolean;
 }
 
@@ -53,15 +52,12 @@ export async function claimAlone(
       ]);
       return RESERVED;
     }
-    const [row] = await tx.arrays<[...Taken, timeoutMs: number | null]>(TAKE, [worker, decision.take.seq]);
-    if (!row) return null;
-    const [seq, id, fence, priority, kind, epoch, input, timeoutMs] = row;
-    const granted = { epoch: epoch!, timeouts: { [kind!]: timeoutMs } };
-    return { taken: [[seq, id, fence, priority, kind, epoch, input]], granted, reserved: false };
+    const taken = await tx.arrays<Taken>(TAKE, [worker, decision.take.seq]);
+    return taken.length === 0 ? null : { taken, reserved: false };
   });
 }
 
-const RESERVED: AloneAnswer = { taken: [], granted: { epoch: 0, timeouts: null }, reserved: true };
+const RESERVED: AloneAnswer = { taken: [], reserved: true };
 
 // Under the worker's own row, as every claim.
 const TAKE = `WITH me AS MATERIALIZED (SELECT seq FROM outlive.fleet WHERE seq = $1 AND state = 'live' FOR KEY SHARE),
@@ -69,7 +65,7 @@ const TAKE = `WITH me AS MATERIALIZED (SELECT seq FROM outlive.fleet WHERE seq =
   UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, (SELECT value FROM outlive.meta WHERE key = 'epoch')),
     fence = j.fence + 1, started_at = clock.now, deadline_at = clock.now + k.timeout_ms, reserved_by = NULL
   FROM me, clock, outlive.kinds k WHERE j.seq = $2 AND j.state = 0 AND j.lane = 2 AND k.id = j.kind AND NOT k.paused
-  RETURNING j.seq, j.id, j.fence, j.priority, j.kind, j.epoch, j.input, k.timeout_ms`;
+  RETURNING j.seq, j.id, j.fence, j.priority, j.kind, j.epoch, k.timeout_ms, j.input`;
 
 async function decide(
   session: Session,

@@ -58,8 +58,8 @@ export class Turns {
   async #claimed(workerId: string, claim: Claim, room: Room, turn: Turn): Promise<Claimed> {
     const { connection } = this.#deps;
     const { worker, kinds: open } = claim;
-    const jobs = ({ taken, granted }: Pick<Turn, "taken" | "granted">, alone: boolean): Promise<ClaimedJob[]> =>
-      claimedJobs(connection, taken, { worker: workerId, open, granted, alone });
+    const jobs = ({ taken }: Pick<Turn, "taken">, alone: boolean): Promise<ClaimedJob[]> =>
+      claimedJobs(connection, taken, { worker: workerId, open, epoch: turn.epoch, alone });
     const isDue = turn.due !== null && turn.due <= 0;
     if (!isDue && !turn.alone) return { claimed: await jobs(turn, false), reserved: false, due: turn.due };
     if (isDue) await promoteDue(connection);

@@ -98,12 +98,13 @@ function takeBack(schema: string): string {
     new_lane := CASE WHEN next_state = ${STATE.queued} AND delay_ms > 0 THEN ${LANE.delayed}
       WHEN new_crashes >= ${ALONE_FROM_CRASHES} THEN ${LANE.alone} ELSE ${LANE.open} END;
 
+    -- The sums keep the planner off the index of running jobs (settle.ts).
     UPDATE ${schema}.jobs AS t SET state = next_state, lane = new_lane, crashes = new_crashes, blamed = new_blamed,
       timeouts = new_timeouts, outcome = new_outcome, finished_at = now, result = NULL, cancel_requested = false, reserved_by = NULL,
       run_at = CASE WHEN delay_ms > 0 THEN now + delay_ms END,
       incident = CASE WHEN next_state = ${STATE.queued} THEN take_back.incident END,
       error = json_build_object('name', CASE cause WHEN 'timeOut' THEN 'Timeout' ELSE 'WorkerDied' END, 'message', message)::text
-    WHERE t.seq = j.seq AND t.state = ${STATE.running} AND t.fence = j.fence AND t.epoch = j.epoch AND t.worker = j.worker;
+    WHERE t.seq = j.seq AND t.state + 0 = ${STATE.running} AND t.fence = j.fence AND t.epoch = j.epoch AND t.worker + 0 = j.worker;
     IF NOT FOUND THEN RETURN; END IF;
 
     job_id := j.id;
