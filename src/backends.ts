@@ -6,8 +6,11 @@ import { ErrorCode, OutliveError } from "./core/errors.ts";
 import type { Emitter } from "./core/events.ts";
 import { lookOnly } from "./core/read-only.ts";
 import type { Store } from "./core/store.ts";
+import { addressOf, shownAddress } from "./stores/postgres/address.ts";
 import { openSqliteClient, sqlitePath } from "./stores/sqlite/client.ts";
 import { openSqlite } from "./stores/sqlite/open.ts";
+
+export { shownAddress };
 
 export type StoreName = "sqlite" | "postgres";
 
@@ -18,16 +21,22 @@ export interface BackendDeps {
   readonly bootId: string;
 }
 
-type StoreOptions = Pick<EngineOptions, "durability" | "sqlite">;
+type StoreOptions = Pick<EngineOptions, "durability" | "sqlite" | "postgres">;
+
+export function isPostgres(url: unknown): boolean {
+  return typeof url === "string" && /^postgres(ql)?:/.test(url);
+}
 
 /** By the scheme of the address; what is none is refused here, once. */
 export function storeNameOf(url: string): StoreName {
   if (typeof url === "string" && url.startsWith("sqlite:")) return "sqlite";
+  if (isPostgres(url)) return "postgres";
+  const shown = typeof url === "string" ? shownAddress(url) : url;
   throw new OutliveError(
     ErrorCode.optionInvalid,
-    `${JSON.stringify(url)} is not the address of a store.`,
-    'Use "sqlite:./jobs.db" or "sqlite::memory:".',
-    { url },
+    `${JSON.stringify(shown)} is not the address of a store.`,
+    'Use "sqlite:./jobs.db", "sqlite::memory:" or "postgres://user:password@host/database".',
+    { url: shown },
   );
 }
 
@@ -38,27 +47,55 @@ export interface OpenKind {
   readonly readOnly: boolean;
 }
 
-/** The store with all that belongs to it. */
+/** The store with all that belongs to it. Without `migrate`, and on PostgreSQL in every case, it must be there and of this version. */
 export async function openBackend(
   url: string,
   options: StoreOptions,
   deps: BackendDeps,
   { migrate, startUp, readOnly }: OpenKind,
 ): Promise<Backend> {
-  storeNameOf(url);
-  const sqlite = { ...sqliteOptions(url, options), mustExist: !migrate, readOnly };
-  const backend = await openSqlite(deps, sqlite, { migrate, ...(migrate && { startUp }) });
+  const backend = await openStore(url, options, deps, { migrate, startUp, readOnly });
   return readOnly ? lookOnly(backend) : backend;
 }
 
-/** For clients: the store alone. `key` is the same for what can share one connection. */
+async function openStore(
+  url: string,
+  options: StoreOptions,
+  deps: BackendDeps,
+  { migrate, startUp, readOnly }: OpenKind,
+): Promise<Backend> {
+  if (storeNameOf(url) === "postgres") {
+    const { openPostgres } = await import("./stores/postgres/open.ts");
+    return openPostgres(deps, addressOf(url, options.postgres), { durability: options.durability ?? "full" });
+  }
+  const sqlite = { ...sqliteOptions(url, options), mustExist: !migrate, readOnly };
+  return openSqlite(deps, sqlite, { migrate, ...(migrate && { startUp }) });
+}
+
+interface ClientDeps {
+  readonly clock: Clock;
+  readonly random: Random;
+}
+
+/** For clients: the store alone. `key` is the same for what can share one connection; null: nobody can. */
 export function clientStore(
   url: string,
   options: StoreOptions,
-): { readonly key: string; readonly open: (deps: { readonly clock: Clock; readonly random: Random }) => Store } {
-  storeNameOf(url);
+): { readonly key: string | null; readonly open: (deps: ClientDeps) => Promise<Store> } {
+  if (storeNameOf(url) === "postgres") {
+    const address = addressOf(url, options.postgres);
+    const durability = options.durability ?? "full";
+    const { pool, client, schema, connections } = address;
+    return {
+      key: pool ? null : JSON.stringify({ client, schema, connections, durability }),
+      open: async (deps) => {
+        const { openPostgresClient } = await import("./stores/postgres/client.ts");
+        return openPostgresClient(deps, address, { durability });
+      },
+    };
+  }
   const settings = sqliteOptions(url, options);
-  return { key: JSON.stringify(settings), open: (deps) => openSqliteClient(deps, settings) };
+  return { key: JSON.stringify(settings), open: async (deps) => openSqliteClient(deps, settings) };
 }
 
 function sqliteOptions(url: string, { durability = "full", sqlite = {} }: StoreOptions) {

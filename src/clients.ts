@@ -18,7 +18,7 @@ import { VERSION } from "./version.ts";
 import { assertKey } from "./core/ids.ts";
 
 /** The options of `connect`. */
-export type ClientOptions = Pick<EngineOptions, "jobs" | "durability" | "sqlite">;
+export type ClientOptions = Pick<EngineOptions, "jobs" | "durability" | "sqlite" | "postgres">;
 
 /** A report for people (`text`) and programs (the rest). */
 export type Report = RecoveryReport & { readonly text: string };
@@ -215,7 +215,7 @@ function assertLimit(limit: number): void {
 export async function connect(url: string, options: ClientOptions = {}): Promise<Client> {
   const settings = engineSettings(options, storeNameOf(url));
   const contracts = contractsOf(options.jobs ?? []);
-  const { store, release } = sharedStore(clientStore(url, options));
+  const { store, release } = await sharedStore(clientStore(url, options));
   try {
     const kinds = [...contracts.values()].map((contract) => settingsWithDefaults(contract, settings));
     if (kinds.length > 0) await store.declare(kinds);
@@ -230,14 +230,19 @@ export async function connect(url: string, options: ClientOptions = {}): Promise
  * One connection per store and process, however often a module is loaded again: a development server that reloads code would
  * otherwise leave a connection behind with each change.
  */
-function sharedStore({ key, open }: ReturnType<typeof clientStore>): {
+async function sharedStore({ key, open }: ReturnType<typeof clientStore>): Promise<{
   store: Store;
   release: () => Promise<void>;
-} {
+}> {
+  const opened = (): Promise<Store> => open({ clock: systemClock, random: systemRandom });
+  if (key === null) {
+    const store = await opened();
+    return { store, release: () => store.close() };
+  }
   const registry = Symbol.for(`outlive.client ${VERSION}`);
-  const place = globalThis as { [registry]?: Map<string, { store: Store; users: number }> };
+  const place = globalThis as { [registry]?: Map<string, { store: Promise<Store>; users: number }> };
   const shared = (place[registry] ??= new Map());
-  const entry = shared.get(key) ?? { store: open({ clock: systemClock, random: systemRandom }), users: 0 };
+  const entry = shared.get(key) ?? { store: opened(), users: 0 };
   shared.set(key, entry);
   entry.users++;
   let released = false;
@@ -246,9 +251,15 @@ function sharedStore({ key, open }: ReturnType<typeof clientStore>): {
     released = true;
     if (--entry.users > 0) return;
     shared.delete(key);
-    await entry.store.close();
+    await (await entry.store).close();
   };
-  return { store: entry.store, release };
+  try {
+    return { store: await entry.store, release };
+  } catch (thrown) {
+    // Whoever comes next tries again.
+    if (shared.get(key) === entry) shared.delete(key);
+    throw thrown;
+  }
 }
 
 export function contractsOf(jobs: readonly object[]): ReadonlyMap<string, AnyContract> {

@@ -6,12 +6,16 @@ import { pathToFileURL } from "node:url";
 import { isMap, isScalar, isSeq, LineCounter, type Node, parseDocument } from "yaml";
 import { type EngineOptions, engineSettings } from "./config.ts";
 import { fromText, Intervals, QUEUE_KEYS, SETTINGS } from "./config-settings.ts";
+import { isPostgres, shownAddress } from "./backends.ts";
 import { WORK_VALUES, type WorkFileOptions } from "./config-work.ts";
 import { type Duration, durationMs } from "./core/duration.ts";
 import { ErrorCode, OutliveError } from "./core/errors.ts";
 import { whatOf } from "./error-text.ts";
 
-type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly">;
+interface FileOptions extends Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "postgres"> {
+  /** Without `pool`, which only a program of your own can have. */
+  readonly postgres?: Omit<NonNullable<EngineOptions["postgres"]>, "pool">;
+}
 
 /** What a configuration file says. */
 export interface OutliveConfig extends FileOptions {
@@ -192,7 +196,7 @@ function takeEnvironment(env: NodeJS.ProcessEnv, said: Map<string, Said>, warnin
   }
   const known = new Set(SETTINGS.map((setting) => setting.env));
   for (const name of Object.keys(env)) {
-    if (name.startsWith("OUTLIVE_") && !known.has(name) && !name.startsWith("OUTLIVE_TEST_"))
+    if (name.startsWith("OUTLIVE_") && !known.has(name) && !/^OUTLIVE_(TEST|DEMO)_/.test(name))
       warnings.push(`The variable ${name} is not known; did you mean ${closest(name, [...known])}?`);
   }
 }
@@ -207,17 +211,20 @@ function settle(said: Map<string, Said>, file: string | null, warnings: readonly
     if (name === undefined) engine[group] = value;
     else ((engine[group] ??= {}) as Record<string, unknown>)[name] = value;
   }
+  const store = textsOf("store", said)[0]!;
   try {
-    engineSettings(engine);
+    engineSettings(engine, isPostgres(store) ? "postgres" : "sqlite");
   } catch (thrown) {
     throw withSource(thrown as OutliveError, said);
   }
-  const values = SETTINGS.map(({ key, fallback }) => ({
+  const values = SETTINGS.map(({ key, fallback, onPostgres }) => ({
     key,
-    value: said.get(key)!.value ?? fallback,
+    value:
+      key === "store"
+        ? shownAddress(store)
+        : (said.get(key)!.value ?? (isPostgres(store) ? (onPostgres ?? fallback) : fallback)),
     source: said.get(key)!.source,
   }));
-  const store = textsOf("store", said)[0]!;
   return { store, jobs: textsOf("jobs", said), engine, work, file, values, warnings };
 }
 
@@ -225,7 +232,8 @@ function settle(said: Map<string, Said>, file: string | null, warnings: readonly
 function settleLease(said: Map<string, Said>): void {
   const { value, source } = said.get("heartbeat.lease")!;
   if (!(value instanceof Intervals)) return;
-  const { value: interval = "30s", source: from } = said.get("heartbeat.interval")!;
+  const usual = isPostgres(said.get("store")!.value) ? "10s" : "30s";
+  const { value: interval = usual, source: from } = said.get("heartbeat.interval")!;
   if (typeof value.many !== "number" || !(value.many > 0))
     throw wrong(
       `${source}: queue.heartbeat.staleThresholdMultiplier is ${JSON.stringify(value.many)}.`,

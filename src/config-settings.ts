@@ -8,6 +8,8 @@ export interface Setting {
   readonly env: string;
   /** What holds if nobody says anything, as `check` prints it. */
   readonly fallback: string;
+  /** The same on PostgreSQL, if it differs there. */
+  readonly onPostgres?: string;
   /** A list of texts, separated by commas in the environment. */
   readonly list?: true;
   readonly number?: true;
@@ -19,9 +21,9 @@ export interface Setting {
 export const SETTINGS: readonly Setting[] = [
   { key: "store", env: "OUTLIVE_STORE", fallback: "sqlite:./outlive.db" },
   { key: "jobs", env: "OUTLIVE_JOBS", fallback: "jobs/**/*.{ts,mts,js,mjs}", list: true },
-  { key: "heartbeat.interval", env: "OUTLIVE_HEARTBEAT_INTERVAL", fallback: "30s" },
+  { key: "heartbeat.interval", env: "OUTLIVE_HEARTBEAT_INTERVAL", fallback: "30s", onPostgres: "10s" },
   { key: "heartbeat.lease", env: "OUTLIVE_HEARTBEAT_LEASE", fallback: "3 intervals" },
-  { key: "heartbeat.sweep", env: "OUTLIVE_HEARTBEAT_SWEEP", fallback: "60s" },
+  { key: "heartbeat.sweep", env: "OUTLIVE_HEARTBEAT_SWEEP", fallback: "60s", onPostgres: "10s" },
   { key: "heartbeat.probe", env: "OUTLIVE_HEARTBEAT_PROBE", fallback: "250ms" },
   { key: "recovery.action", env: "OUTLIVE_RECOVERY_ACTION", fallback: "retry" },
   { key: "recovery.maxRecoveryAttempts", env: "OUTLIVE_RECOVERY_MAX_ATTEMPTS", fallback: "3", number: true },
@@ -43,6 +45,8 @@ export const SETTINGS: readonly Setting[] = [
     fallback: "false",
     boolean: true,
   },
+  { key: "postgres.schema", env: "OUTLIVE_POSTGRES_SCHEMA", fallback: "outlive" },
+  { key: "postgres.connections", env: "OUTLIVE_POSTGRES_CONNECTIONS", fallback: "4", number: true },
   { key: "work.processes", env: "OUTLIVE_WORK_PROCESSES", fallback: "1", number: true },
   { key: "work.concurrency", env: "OUTLIVE_WORK_CONCURRENCY", fallback: "10", object: true },
   { key: "work.grace", env: "OUTLIVE_WORK_GRACE", fallback: "25s" },

@@ -11,6 +11,7 @@ import type { CrashAction } from "./core/job.ts";
 import type { LivenessTimes } from "./core/liveness.ts";
 import type { RetentionTimes } from "./core/retention.ts";
 import type { Concurrency } from "./core/slots.ts";
+import type { PostgresOptions } from "./stores/postgres/address.ts";
 import type { Logger } from "./telemetry/log.ts";
 
 /** The options of `open`. */
@@ -55,6 +56,7 @@ export interface EngineOptions {
   };
   /** Opens to look only, also what is damaged: everything readable, nothing claimed, nothing written, nothing recovered. The store must be there. Default false. */
   readonly readOnly?: boolean;
+  readonly postgres?: PostgresOptions;
   /** Where the log goes: anything with `info`, `warn` and `error`; false: nowhere. Default: `console`, warnings and recoveries only. */
   readonly logger?: Logger | false;
   /** Hears every event from the first on, also those of the recovery that `open` itself runs. */
@@ -101,6 +103,19 @@ const engineOptions = z.strictObject({
     .strictObject({ allowUnsafe: z.boolean().optional(), allowNetworkFilesystem: z.boolean().optional() })
     .optional(),
   readOnly: z.boolean().optional(),
+  postgres: z
+    .strictObject({
+      schema: z
+        .string()
+        .regex(
+          /^[a-z_][a-z0-9_]{0,39}$/,
+          "must be small letters, digits and underscores, at most 40, the first no digit",
+        )
+        .optional(),
+      pool: z.looseObject({ connect: method, options: z.looseObject({}) }).optional(),
+      connections: z.int().min(1).max(50).optional(),
+    })
+    .optional(),
   logger: z.union([z.literal(false), z.looseObject({ info: method, warn: method, error: method })]).optional(),
   onEvent: method.optional(),
 });
@@ -131,7 +146,13 @@ const DEFAULT_TIMES = {
 /** What is said of `open`'s options, in ms and with the store's defaults; or the error that says what is wrong. */
 export function engineSettings(options: EngineOptions, store: StoreName = "sqlite"): EngineSettings {
   check("open", engineOptions, options);
-  const { heartbeat = {}, recovery = {}, retention = {} } = options;
+  const { heartbeat = {}, recovery = {}, retention = {}, postgres = {} } = options;
+  refuse(
+    postgres.pool !== undefined && postgres.connections !== undefined,
+    "postgres.connections",
+    "is given together with a pool, which has a limit of its own",
+    "Leave it away, or the pool.",
+  );
   const heartbeatMs = durationMs(heartbeat.interval ?? DEFAULT_TIMES[store].interval, "heartbeat.interval");
   const times: LivenessTimes = {
     heartbeatMs,

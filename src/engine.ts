@@ -12,7 +12,7 @@ import type { Enqueued, JobState } from "./core/job.ts";
 import { type EnqueueOptions, makeDraft } from "./core/enqueue.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
 import type { Inconsistency, IntegrityReport } from "./core/integrity.ts";
-import type { Backup, BackupOptions, KindCounts, LockHolder, StoreHealth } from "./core/store.ts";
+import type { Backup, BackupOptions, Finding, KindCounts, LockHolder, StoreHealth } from "./core/store.ts";
 import type { ProcessIdentity } from "./platform/identity.ts";
 import { stateAfter } from "./operator-answer.ts";
 import { Recoveries } from "./recoveries.ts";
@@ -59,7 +59,7 @@ export class Engine extends Client {
 
   /** Use `open`. */
   constructor(wiring: Wiring) {
-    super(wiring.backend.store, wiring.contracts, () => wiring.backend.store.close());
+    super(wiring.backend.store, wiring.contracts, () => wiring.backend.close());
     this.#wiring = wiring;
     this.#recoveries = new Recoveries(wiring);
   }
@@ -219,12 +219,21 @@ export class Engine extends Client {
     assertKey(id, "The job's id");
     const { backend, clock } = this.#wiring;
     const deps = { store: backend.store, deaths: () => this.deaths(), now: () => clock.now() };
-    return explain({ ...deps, pause: (ms) => pause(clock, ms) }, id);
+    const returning = async (worker: WorkerRow): Promise<number> => {
+      const { liveness } = backend;
+      return liveness.holdMs && (await liveness.probe(worker)) === "unknown" ? liveness.holdMs() : 0;
+    };
+    return explain({ ...deps, returning, pause: (ms) => pause(clock, ms) }, id);
   }
 
   /** How the store is, without what is in it. */
   storeHealth(): Promise<StoreHealth> {
     return this.store.health();
+  }
+
+  /** What an operator should know of the server behind the store: its settings, our rights, what is overdue. Nothing for SQLite. */
+  async advice(): Promise<readonly Finding[]> {
+    return (await this.store.advice?.()) ?? [];
   }
 
   /**

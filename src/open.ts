@@ -56,7 +56,8 @@ async function make(
   const { readOnly, startUp } = settings;
   const kind = { migrate, startUp, readOnly };
   const backend = await openBackend(url, options, { ...deps, events: bus, bootId: identity.bootId }, kind);
-  const engine = new Engine({ backend, settings, contracts, ...deps, bus, identity });
+  const clock = backend.clock ?? deps.clock;
+  const engine = new Engine({ backend, settings, contracts, ...deps, clock, bus, identity });
   const kinds = [...contracts.values()].map((contract) => settingsWithDefaults(contract, settings));
   const abandon = async (): Promise<void> => {
     await backend.opened?.(false);

@@ -1,7 +1,7 @@
 // Recovery as the engine offers it: at the open, by hand, and with what a supervisor knows. The work itself is core's.
 import { ErrorCode, OutliveError, toStoredError } from "./core/errors.ts";
 import { idSource } from "./core/ids.ts";
-import type { Death, WorkerRow } from "./core/liveness.ts";
+import type { Death, Probe, WorkerRow } from "./core/liveness.ts";
 import { Lookout } from "./core/lookout.ts";
 import { isNoteworthy, NOTHING_CHECKED } from "./core/integrity.ts";
 import { readOnlyError } from "./core/read-only.ts";
@@ -51,8 +51,9 @@ export class Recoveries {
   async assertNobodyWorks(inOrderTo: string): Promise<readonly WorkerRow[]> {
     const { backend } = this.#wiring;
     const present = await backend.store.workers({});
-    for (const worker of present) {
-      if ((await backend.liveness.probe(worker)) !== "held") continue;
+    const probes = await this.#probe(present);
+    for (const [at, worker] of present.entries()) {
+      if (probes[at] !== "held") continue;
       throw new OutliveError(
         ErrorCode.wrongState,
         `Worker ${worker.id} (pid ${worker.pid}) is alive on this store.`,
@@ -78,7 +79,7 @@ export class Recoveries {
   async #atOpen(): Promise<void> {
     const { backend, clock } = this.#wiring;
     const present = await backend.store.workers({});
-    const probes = await Promise.all(present.map((worker) => backend.liveness.probe(worker)));
+    const probes = await this.#probe(present);
     const alone = !probes.includes("held");
     const findings = await backend.prepare(alone);
     if (alone) await backend.store.raiseEpoch();
@@ -111,6 +112,12 @@ export class Recoveries {
   /** Core tells a store's refusal to recover and goes on; by hand it is the answer. */
   #assertWritable(): void {
     if (this.#wiring.backend.readOnly) throw readOnlyError("recover");
+  }
+
+  async #probe(workers: readonly WorkerRow[]): Promise<readonly Probe[]> {
+    const { liveness } = this.#wiring.backend;
+    if (liveness.probeAll) return liveness.probeAll(workers);
+    return Promise.all(workers.map((worker) => liveness.probe(worker)));
   }
 
   #deps(): RecoveryDeps {

@@ -23,6 +23,7 @@ export interface Explanation {
     | "no-worker"
     | "schema-too-old"
     | "store-blocked"
+    | "store-returned"
     | "runs-alone"
     | "waiting-its-turn"
     | "about-to-run"
@@ -42,6 +43,8 @@ export interface WhyDeps {
   readonly store: Store;
   /** Whose work could be taken over now: the provably dead, and who has been silent for a lease while somebody watched. */
   readonly deaths: () => Promise<readonly { readonly worker: WorkerRow; readonly death: Death }[]>;
+  /** How long a worker whose lock is not held still has to come back, because the store was away a moment ago; 0: not that. */
+  readonly returning?: (worker: WorkerRow) => Promise<number>;
   readonly now: () => number;
   readonly pause: (ms: number) => Promise<void>;
 }
@@ -65,6 +68,8 @@ async function owned(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   const [workers, deaths] = await Promise.all([deps.store.workers({ over: true }), deps.deaths()]);
   const owner = workers.find(({ id }) => id === job.worker);
   const lost = owner && lossOf(owner, deaths, deps.now());
+  const holdMs = (owner && (await deps.returning?.(owner))) ?? 0;
+  if (owner && holdMs > 0) return held(job, owner, holdMs);
   if (!owner || !lost) return running(job, workers, deps.now());
   const lastStep = job.steps.at(-1)?.name ?? null;
   const beat = `its last heartbeat was ${humanMs(Math.max(0, deps.now() - owner.heartbeatAt))} ago`;
@@ -81,6 +86,16 @@ async function owned(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
       heartbeatAgeMs: Math.max(0, deps.now() - owner.heartbeatAt),
       lastStep,
     },
+  });
+}
+
+/** After a restart of the store every connection is gone; that proves no death. */
+function held(job: JobDetails, owner: WorkerRow, holdMs: number): Explanation {
+  return say(job, {
+    because: "store-returned",
+    text: `It runs (attempt ${job.fence}) in worker ${owner.id}, which lost its connection when the store was away and has not come back yet. It has ${humanMs(holdMs)} left to do so before its work is taken.`,
+    next: "Look again in a few seconds: it goes on where it is, or is taken over.",
+    details: { worker: owner.id, workerState: owner.state, holdMs },
   });
 }
 

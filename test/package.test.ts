@@ -15,6 +15,7 @@ const surface: Readonly<Record<string, readonly string[] | undefined>> = {
   outlive: ["ErrorCode", "Interruption", "OutliveError", "TerminalError", "attach", "defineConfig", "job", "open"],
   "outlive/client": ["ErrorCode", "OutliveError", "connect", "job"],
   "outlive/sqlite": ["sqlite"],
+  "outlive/postgres": ["enqueue", "postgres"],
   "outlive/metrics": ["aggregatedText", "attachMetrics", "lasting"],
   "outlive/log": ["jsonWriter", "prettyWriter"],
   "outlive/testing": ["MUSEUM", "crashTest", "effect", "storeConformance", "virtualClock"],

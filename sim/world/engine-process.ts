@@ -55,6 +55,7 @@ export async function openEngine(
     },
     prepare: async () => NOTHING_CHECKED,
     removeStrays: async () => [],
+    close: () => store.close(),
   };
   const identity = { host: "sim", bootId: "boot-1", pid: process.pid };
   const engine = new Engine({

@@ -1,4 +1,5 @@
 // What a store brings along beside the port: the proof of life, the keeper, and what an open does to the store itself.
+import type { Clock } from "./clock.ts";
 import type { RepairMode, StoreFindings } from "./integrity.ts";
 import type { KeeperHost, KeeperOptions } from "./keeper.ts";
 import type { Liveness } from "./liveness.ts";
@@ -26,6 +27,8 @@ export interface KeeperHandle {
 
 export interface Backend {
   readonly store: Store;
+  /** What the time is for this store, if that is not this machine's to say: a server's clock decides. */
+  readonly clock?: Clock;
   readonly liveness: Liveness;
   readonly schemaVersion: number;
   /** True if only this process can reach the data: a database in memory. */
@@ -39,4 +42,6 @@ export interface Backend {
   removeStrays(): Promise<readonly string[]>;
   /** The open is over: lets go of what only a start-up may hold. `well` false: it failed, and the next one begins anew. */
   opened?(well: boolean): Promise<void>;
+  /** Lets go of all of it, the store included. */
+  close(): Promise<void>;
 }

@@ -55,6 +55,10 @@ export const ErrorCode = {
   corrupt: "CORRUPT",
   /** The store's file is damaged and was not, or could not be, mended: `open` does not go on. */
   storeDamaged: "STORE_DAMAGED",
+  /** The store's server does not answer, or the connection to it was lost; whether a write in flight was done is not known. */
+  storeUnreachable: "STORE_UNREACHABLE",
+  /** The package that talks to the store's server is not installed. */
+  driverMissing: "DRIVER_MISSING",
   /** The store failed in another way; the message is the driver's. */
   storeFailed: "STORE_FAILED",
   /** The engine or client was closed. */

@@ -105,6 +105,10 @@ export interface Events {
     readonly bytes: number;
     readonly readers: readonly { readonly pid: number; readonly command: string }[];
   };
+  /** Something about the store that makes it less than it could be; said once, nothing has failed. */
+  "store.notice": { readonly about: "pooler" | "keeper"; readonly text: string };
+  /** The store was away a moment ago: nobody is called dead before its workers have had time to come back. */
+  "recovery.held": { readonly why: string; readonly holdMs: number };
   /** A listener of yours threw. */
   "listener.failed": { readonly event: string; readonly error: StoredError };
 }

@@ -3,7 +3,8 @@
 import type { Clock, Random } from "./clock.ts";
 import { ErrorCode, OutliveError } from "./errors.ts";
 
-const ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz";
+/** Crockford's, in small letters: no i, l, o, u. */
+export const ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz";
 const MAX_KEY = 255;
 
 /** A source of ids of 22 characters: 10 of time (ms), 12 that start at random and count up within a ms; one bit is left for the carry. */

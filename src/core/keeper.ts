@@ -131,26 +131,29 @@ export class Keeper {
     await this.#killIfBlockedBeyondDeadline(beat.answer);
   }
 
-  /** The locks of the next few workers in the ring, four times a second. */
+  /** The locks of the next few workers in the ring, or of all where one looks for all, four times a second. */
   async probe(): Promise<void> {
     const { worker } = this.#options;
     const lagMs = this.#host.loopLagMs();
     if (lagMs > BLOCKED_MS) await this.#blocked(lagMs);
     else this.#warnedBlocked = false;
-    const neighbours = await this.#neighbours(worker);
-    const dead = await this.#lookout.probe(neighbours);
+    const leads = await this.#deps.liveness.leads?.();
+    if (leads === false) return;
+    const watched = leads ? await this.#others(worker) : await this.#neighbours(worker);
+    const dead = await this.#lookout.probe(watched);
     if (dead.length === 0) return;
     await recoverDead(this.#deps, dead, worker);
     // Several may have died at once, further round the ring than we probe: look at all of them now.
     await this.look();
   }
 
-  /** Everybody's lock and silence. */
+  /** Everybody's lock and silence. Where another one looks for all, only the neighbours': it may itself be frozen. */
   async look(): Promise<void> {
     const { worker } = this.#options;
-    const others = (await this.#deps.store.workers({})).filter((row) => row.id !== worker);
-    const dead = await this.#lookout.look(others, this.#lookMs);
-    const foreign = this.#lookout.foreign;
+    const follows = (await this.#deps.liveness.leads?.()) === false;
+    const watched = follows ? await this.#neighbours(worker) : await this.#others(worker);
+    const dead = await this.#lookout.look(watched, this.#lookMs);
+    const foreign = this.#deps.liveness.manyHosts ? null : this.#lookout.foreign;
     if (foreign)
       this.#host.unfit("foreign-worker", `worker ${foreign.id} on ${foreign.host} is alive under another kernel`);
     if (dead.length > 0) await recoverDead(this.#deps, dead, worker);
@@ -178,6 +181,10 @@ export class Keeper {
       this.#toldHeld = true;
       events.emit("wal.held", { bytes, readers: heldBy });
     }
+  }
+
+  async #others(worker: string): Promise<readonly WorkerRow[]> {
+    return (await this.#deps.store.workers({})).filter((row) => row.id !== worker);
   }
 
   async #neighbours(worker: string): Promise<readonly WorkerRow[]> {

@@ -58,8 +58,16 @@ export interface Liveness {
   probe(worker: WorkerRow): Promise<Probe>;
   /** As `probe`, of many at once, where that is cheaper. */
   probeAll?(workers: readonly WorkerRow[]): Promise<readonly Probe[]>;
-  /** Removes what a dead or stopped worker left behind, if it is provably free. Answers whether something was removed. */
+  /** Removes what a dead or stopped worker left behind: a file that is provably free, a session that still speaks for it. Answers whether something was removed. */
   clean(worker: WorkerRow): Promise<boolean>;
+  /** Before a recovery: ends what the dead may still hold in the store, a transaction with its locks for instance. */
+  evict?(worker: WorkerRow): Promise<unknown>;
+  /** True: the workers of several machines belong together, and one under another kernel is no mistake. */
+  readonly manyHosts?: boolean;
+  /** Where one process looks for all: whether that is this one. Null: nobody can be elected, each looks at its neighbours. */
+  leads?(): Promise<boolean | null>;
+  /** How much longer nobody is called dead because the store was away a moment ago, in ms; 0: not at all. */
+  holdMs?(): number;
 }
 
 /** How long each worker may be silent, how often it speaks, and how often the others look. */

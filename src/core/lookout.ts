@@ -50,6 +50,8 @@ export class Lookout {
   async look(workers: readonly WorkerRow[], everyMs: number): Promise<{ worker: WorkerRow; death: Death }[]> {
     this.#restartIfAsleep(everyMs);
     const dead = await this.probe(workers);
+    // While the store was away nobody could beat: that silence is its own.
+    if (this.#liveness.holdMs?.()) this.#restart();
     const gone = new Set(dead.map(({ worker }) => worker.id));
     const mono = this.#clock.mono();
     for (const worker of workers) {
@@ -98,10 +100,14 @@ export class Lookout {
       const passed = mono - this.#lastMono;
       const late = passed > 2 * everyMs + LATE_MS;
       const jumped = Math.abs(now - this.#lastNow - passed) > DRIFT_MS;
-      if (late || jumped) for (const watch of this.#watched.values()) watch.sinceMono = mono;
+      if (late || jumped) this.#restart();
     }
     this.#lastMono = mono;
     this.#lastNow = now;
+  }
+
+  #restart(): void {
+    for (const watch of this.#watched.values()) watch.sinceMono = this.#clock.mono();
   }
 
   #forgetAllBut(workers: readonly WorkerRow[]): void {

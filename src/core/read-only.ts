@@ -41,25 +41,30 @@ export function lookOnly(backend: Backend): Backend {
   const refuse = (what: string) => (): Promise<never> => Promise.reject(readOnlyError(what));
   return {
     store: readsOf(backend.store),
-    liveness: { ...backend.liveness, take: refuse("work"), clean: async () => false },
+    liveness: replaced(backend.liveness, { take: refuse("work"), clean: async () => false }),
     schemaVersion: backend.schemaVersion,
     private: backend.private,
     readOnly: true,
     startKeeper: refuse("work"),
     prepare: refuse("start up"),
     removeStrays: async () => [],
+    ...(backend.clock && { clock: backend.clock }),
+    close: () => backend.close(),
   };
 }
 
 function readsOf(store: Store): Store {
-  return new Proxy(store, {
-    get(target, name) {
-      if (Object.hasOwn(WRITES, name)) {
-        const what = WRITES[name as keyof typeof WRITES];
-        return () => Promise.reject(readOnlyError(what));
-      }
+  const refusals = Object.entries(WRITES).map(([name, what]) => [name, () => Promise.reject(readOnlyError(what))]);
+  return replaced(store, Object.fromEntries(refusals) as Partial<Store>);
+}
+
+/** `target` with some of its members replaced. It may be of a class with private members: its own methods see it, not this. */
+function replaced<T extends object>(target: T, members: Partial<T>): T {
+  return new Proxy(target, {
+    get(_, name) {
+      if (Object.hasOwn(members, name)) return Reflect.get(members, name) as unknown;
       const member = Reflect.get(target, name, target) as unknown;
-      return typeof member === "function" ? member.bind(target) : member;
+      return typeof member === "function" ? (member.bind(target) as unknown) : member;
     },
   });
 }

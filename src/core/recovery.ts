@@ -73,6 +73,7 @@ async function recoverWorker(
   const { store, events } = deps;
   const jobs: RecoveredJob[] = [];
   const newIncident = deps.newId();
+  await deps.liveness.evict?.(worker);
   for (;;) {
     const answer = await store.recover({
       worker,

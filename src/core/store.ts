@@ -200,6 +200,12 @@ export interface Upkeep {
   readonly heldBy: readonly { readonly pid: number; readonly command: string }[] | null;
 }
 
+/** One thing that an operator should know of the store. */
+export interface Finding {
+  readonly level: "ok" | "warning" | "error";
+  readonly text: string;
+}
+
 export interface LockHolder {
   readonly pid: number;
   readonly command: string;
@@ -316,6 +322,8 @@ export interface Store<Tx = unknown> {
   noteOpening?(opening: Opening): Promise<void>;
 
   health(): Promise<StoreHealth>;
+  /** What an operator should know of the server behind the store. Absent: the store has none. Reads only. */
+  advice?(): Promise<readonly Finding[]>;
 
   /** Looks after the store's own files, in small pieces that hold nobody up. Asked by the keeper now and then. */
   upkeep?(): Promise<Upkeep>;

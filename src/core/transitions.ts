@@ -84,7 +84,9 @@ export function fail(job: JobView, kind: KindSettings, error: StoredError, delay
 
 /** The attempt was past its deadline and its grace. */
 export function timeOut(job: JobView, kind: KindSettings, delayMs: number): Change {
-  const counters = { ...job.counters, timeouts: job.counters.timeouts + 1 };
+  const { timeouts } = job.counters;
+  // Never beyond the limit: a job that had used it up already (the limit was lowered) is over with its count as it was.
+  const counters = { ...job.counters, timeouts: Math.max(timeouts, Math.min(timeouts + 1, kind.limits.timeouts)) };
   const over = counters.timeouts >= kind.limits.timeouts;
   const count = `timeout ${counters.timeouts} of ${kind.limits.timeouts}`;
   const error = { name: "Timeout", message: `the attempt passed its deadline (${count})` };

@@ -86,17 +86,17 @@ const CHECKS: readonly Check[] = [
   },
   {
     title: "the sum of the accounts is what it was",
-    sql: `SELECT sum(balance) AS now, count(*) * ${OPENING_BALANCE} AS was FROM accounts HAVING now <> was`,
+    sql: `SELECT now, was FROM (SELECT sum(balance) AS now, count(*) * ${OPENING_BALANCE} AS was FROM accounts) AS sums WHERE now <> was`,
     say: ({ now, was }) => `the accounts hold ${money(Number(now))}; they began with ${money(Number(was))}`,
   },
   {
     title: "each account holds what the ledger says",
-    sql: `SELECT a.id, a.balance, ${OPENING_BALANCE} + ifnull(m.net, 0) AS due FROM accounts a LEFT JOIN
+    sql: `SELECT a.id, a.balance, ${OPENING_BALANCE} + coalesce(m.net, 0) AS due FROM accounts a LEFT JOIN
             (SELECT account, sum(change) AS net FROM
                (SELECT from_account AS account, -(amount + fee) AS change FROM ledger UNION ALL
                 SELECT to_account, amount FROM ledger UNION ALL
-                SELECT ${BANK}, fee FROM ledger) GROUP BY account) m ON m.account = a.id
-          WHERE a.balance <> due`,
+                SELECT ${BANK}, fee FROM ledger) AS moves GROUP BY account) m ON m.account = a.id
+          WHERE a.balance <> ${OPENING_BALANCE} + coalesce(m.net, 0)`,
     say: ({ id, balance, due }) =>
       `account ${id} holds ${money(Number(balance))}; its ledger makes ${money(Number(due))}`,
   },

@@ -1,7 +1,7 @@
-// The user's own tables, in the same file as the jobs: accounts, and a ledger with a row for each transfer. Nothing in them
+// The user's own tables, beside the jobs in the same store: accounts, and a ledger with a row for each transfer. Nothing in them
 // keeps a transfer from being written twice; only `commit` does. So a double would stay, and the audit would find it.
 import type { Engine } from "../index.ts";
-import { sqlite, type SqliteTransaction } from "../sqlite.ts";
+import { type Statement, vaultOf } from "./vault.ts";
 
 export const ACCOUNTS = 50;
 /** In cents. */
@@ -20,10 +20,10 @@ export interface Movement {
 }
 
 export async function openBank(engine: Engine): Promise<void> {
-  await engine.transaction(sqlite, (tx) => {
-    tx.exec(`
-      CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL);
-      CREATE TABLE ledger (
+  await vaultOf(engine).write(engine, [
+    { sql: "CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL)" },
+    {
+      sql: `CREATE TABLE ledger (
         job_id TEXT NOT NULL,
         from_account INTEGER NOT NULL,
         to_account INTEGER NOT NULL,
@@ -31,15 +31,30 @@ export async function openBank(engine: Engine): Promise<void> {
         fee INTEGER NOT NULL,
         attempt INTEGER NOT NULL,
         pid INTEGER NOT NULL
-      );
-    `);
-    for (let id = BANK; id <= ACCOUNTS; id++) tx.run("INSERT INTO accounts VALUES (?, ?)", id, OPENING_BALANCE);
-  });
+      )`,
+    },
+    ...Array.from({ length: ACCOUNTS + 1 }, (_, id) => ({
+      sql: "INSERT INTO accounts VALUES (?, ?)",
+      values: [BANK + id, OPENING_BALANCE],
+    })),
+  ]);
 }
 
-export function moveMoney(tx: SqliteTransaction, { jobId, from, to, amount, fee, attempt }: Movement): void {
-  tx.run("UPDATE accounts SET balance = balance - ? WHERE id = ?", amount + fee, from);
-  tx.run("UPDATE accounts SET balance = balance + ? WHERE id = ?", amount, to);
-  if (fee > 0) tx.run("UPDATE accounts SET balance = balance + ? WHERE id = ?", fee, BANK);
-  tx.run("INSERT INTO ledger VALUES (?, ?, ?, ?, ?, ?, ?)", jobId, from, to, amount, fee, attempt, process.pid);
+/** What a movement writes. Accounts in the order of their numbers: two movements never wait for each other in a circle. */
+export function movement({ jobId, from, to, amount, fee, attempt }: Movement): Statement[] {
+  const changes = [
+    { id: from, change: -(amount + fee) },
+    { id: to, change: amount },
+    ...(fee > 0 ? [{ id: BANK, change: fee }] : []),
+  ].sort((a, b) => a.id - b.id);
+  return [
+    ...changes.map(({ id, change }) => ({
+      sql: "UPDATE accounts SET balance = balance + ? WHERE id = ?",
+      values: [change, id],
+    })),
+    {
+      sql: "INSERT INTO ledger VALUES (?, ?, ?, ?, ?, ?, ?)",
+      values: [jobId, from, to, amount, fee, attempt, process.pid],
+    },
+  ];
 }

@@ -1,10 +1,10 @@
-// What the file itself says, by plain SQL over the user's tables and the engine's. Reads only; nothing here trusts a counter
+// What the store itself says, by plain SQL over the user's tables and the engine's. Reads only; nothing here trusts a counter
 // that the demo kept in memory.
 import type { Engine } from "../index.ts";
-import { sqlite } from "../sqlite.ts";
+import { vaultOf } from "./vault.ts";
 
 export async function rows<T>(engine: Engine, sql: string, ...values: (string | number)[]): Promise<T[]> {
-  return engine.transaction(sqlite, (tx) => tx.all<T>(sql, ...values));
+  return vaultOf(engine).rows<T>(engine, sql, values);
 }
 
 export async function number(engine: Engine, sql: string, ...values: (string | number)[]): Promise<number> {

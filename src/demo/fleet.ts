@@ -4,6 +4,7 @@ import { type ChildProcess, fork } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import type { EngineEvent } from "../index.ts";
 import { RESTART_MS } from "./settings.ts";
+import type { Scene } from "./vault.ts";
 import type { FromWorker } from "./worker.ts";
 
 export type PlaceState = "starting" | "live" | "frozen" | "dead" | "stopped";
@@ -52,15 +53,15 @@ export class Fleet {
   /** Deaths by the poison job. */
   poisoned = 0;
   readonly #members: Member[];
-  readonly #url: string;
+  readonly #scene: Scene;
   readonly #cache: string;
   readonly #listener: FleetListener;
   readonly #placeOfPid = new Map<number, number>();
   #stopping = false;
 
   /** `cache`: a folder in which the processes keep their compiled code for the next ones. */
-  constructor(size: number, url: string, cache: string, listener: FleetListener) {
-    this.#url = url;
+  constructor(size: number, scene: Scene, cache: string, listener: FleetListener) {
+    this.#scene = scene;
     this.#cache = cache;
     this.#listener = listener;
     this.#members = Array.from({ length: size }, (_, i) => ({
@@ -145,7 +146,7 @@ export class Fleet {
   }
 
   #spawn(member: Member): void {
-    const child = fork(WORKER, [this.#url], {
+    const child = fork(WORKER, [JSON.stringify(this.#scene)], {
       execArgv: ["--disable-warning=ExperimentalWarning"],
       stdio: ["ignore", "ignore", "pipe", "ipc"],
       env: { ...process.env, NODE_COMPILE_CACHE: this.#cache },

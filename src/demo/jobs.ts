@@ -1,8 +1,15 @@
 // The jobs of the demo, contracts and handlers: transfers, transfers with steps, and the one that kills its worker.
 import { setTimeout as pause } from "node:timers/promises";
 import { job } from "../index.ts";
-import { sqlite } from "../sqlite.ts";
-import { moveMoney } from "./bank.ts";
+import { movement } from "./bank.ts";
+import { sqliteVault, type Vault } from "./vault.ts";
+
+let vault: Vault = sqliteVault;
+
+/** Where the handlers of this process write. */
+export function workAt(there: Vault): void {
+  vault = there;
+}
 
 export interface Transfer {
   readonly from: number;
@@ -16,7 +23,7 @@ export interface Transfer {
 export const transfer = job<Transfer>("transfer");
 transfer.handle(async ({ from, to, amount, workMs }, run) => {
   await pause(workMs);
-  await run.commit(sqlite, (tx) => moveMoney(tx, { jobId: run.id, from, to, amount, fee: 0, attempt: run.attempt }));
+  await vault.commit(run, movement({ jobId: run.id, from, to, amount, fee: 0, attempt: run.attempt }));
 });
 
 /** The same in steps: what a dead attempt has finished, the next one does not do again. */
@@ -25,7 +32,7 @@ checkedTransfer.handle(async ({ from, to, amount, workMs }, run) => {
   await run.step("screen", () => pause(workMs / 2));
   const fee = await run.step("fee", () => Math.ceil(amount / 100));
   await pause(workMs / 2, undefined, { signal: run.signal });
-  await run.commit(sqlite, (tx) => moveMoney(tx, { jobId: run.id, from, to, amount, fee, attempt: run.attempt }));
+  await vault.commit(run, movement({ jobId: run.id, from, to, amount, fee, attempt: run.attempt }));
 });
 
 /** Kills its process whenever it runs, as a handler that runs out of memory or into a native crash does. */

@@ -2,11 +2,11 @@
 // surely holds jobs. It waits on facts (who lives, what the store says), so a slow machine makes it slower, not different.
 import { setTimeout as pause } from "node:timers/promises";
 import type { Engine } from "../index.ts";
-import { sqlite } from "../sqlite.ts";
 import type { Chance } from "./chance.ts";
 import type { Fleet, Place } from "./fleet.ts";
 import { rejectedWritesOf } from "./facts.ts";
 import { count } from "./ink.ts";
+import { vaultOf } from "./vault.ts";
 
 /** What happened to the worker that was frozen. */
 export interface Freeze {
@@ -167,8 +167,10 @@ export class Nemesis {
   }
 
   async #storeIsFree(): Promise<boolean> {
-    const written = this.#engine.transaction(sqlite, (tx) => tx.get("SELECT 1") !== undefined).catch(() => false);
-    return Promise.race([written, pause(200, false)]);
+    const free = vaultOf(this.#engine)
+      .isFree(this.#engine)
+      .catch(() => false);
+    return Promise.race([free, pause(200, false)]);
   }
 
   async #heldBy(workerId: string): Promise<number> {

@@ -1,7 +1,9 @@
 // What a run of the demo can be told, within which limits, and what holds when nothing is said.
 
 export interface DemoOptions {
-  readonly store: "sqlite";
+  readonly store: "sqlite" | "postgres";
+  /** The PostgreSQL server to play on, in a schema of the demo's own; null: it starts one of its own. */
+  readonly url: string | null;
   /** Transfers to make; the poison job comes on top. */
   readonly jobs: number;
   readonly workers: number;
@@ -13,7 +15,7 @@ export interface DemoOptions {
 }
 
 /** The stores that there is a demo on. */
-export const STORES: readonly DemoOptions["store"][] = ["sqlite"];
+export const STORES: readonly DemoOptions["store"][] = ["sqlite", "postgres"];
 
 /** Whole numbers, both ends included. */
 export const LIMITS = {

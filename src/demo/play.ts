@@ -16,11 +16,13 @@ import { JOBS } from "./jobs.ts";
 import { narrate } from "./narrator.ts";
 import { Nemesis } from "./nemesis.ts";
 import { Observer } from "./observer.ts";
+import { setScene, strike } from "./scene.ts";
 import type { DemoOptions } from "./options.ts";
 import { percentiles, type Recovery } from "./recoveries.ts";
 import type { Screen } from "./screen.ts";
 import { CONCURRENCY, HEARTBEAT, LEASE, UNDER_FIRE } from "./settings.ts";
 import type { Outcome } from "./summary.ts";
+import { sceneOptions, useVault, vaultAt } from "./vault.ts";
 
 /** The share of the workers' time that deaths and recoveries leave; jobs take as long as makes them last while the nemesis does. */
 const ALIVE = 0.45;
@@ -53,6 +55,7 @@ export async function play(options: DemoOptions, screen: Screen): Promise<Outcom
   screen.end();
   const found = await audit(engine, feeder.promised);
   const outcome = await judge(cast, options, found, inTime, startedAt);
+  await strike(engine, options);
   await engine.close();
   return { ...outcome, elapsedMs: performance.now() - began };
 }
@@ -65,10 +68,16 @@ export function timeLimitMs({ seconds }: DemoOptions): number {
 async function gather(options: DemoOptions, screen: Screen, limit: AbortSignal): Promise<Cast> {
   const { jobs, workers, seed } = options;
   const folder = makeFolder(options);
-  const url = `sqlite:${join(folder, "bank.db")}`;
-  const engine = await open(url, { jobs: JOBS, heartbeat: { interval: HEARTBEAT, lease: LEASE }, logger: false });
+  const scene = await setScene(options, folder);
+  const engine = await open(scene.url, {
+    ...sceneOptions(scene),
+    jobs: JOBS,
+    heartbeat: { interval: HEARTBEAT, lease: LEASE },
+    logger: false,
+  });
+  useVault(engine, vaultAt(scene));
   await openBank(engine);
-  const fleet: Fleet = new Fleet(workers, url, join(folder, "compiled"), {
+  const fleet: Fleet = new Fleet(workers, scene, join(folder, "compiled"), {
     heard(place, event) {
       const line = narrate(fleet, place, event);
       if (line) screen.told(observer.note(line.text, line.mood));
@@ -89,9 +98,10 @@ async function gather(options: DemoOptions, screen: Screen, limit: AbortSignal):
 }
 
 /** A folder of its own under the system's temporary one, removed in every case unless it is to be kept. */
-function makeFolder({ keep }: DemoOptions): string {
+function makeFolder({ keep, store }: DemoOptions): string {
   const folder = mkdtempSync(join(tmpdir(), "outlive-demo-"));
-  if (keep) atEnd(() => void process.stderr.write(`The database is kept: ${join(folder, "bank.db")}\n`));
+  if (keep && store === "sqlite")
+    atEnd(() => void process.stderr.write(`The database is kept: ${join(folder, "bank.db")}\n`));
   else atEnd(() => rmSync(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 }));
   return folder;
 }

@@ -3,8 +3,9 @@
 import { flushCompileCache } from "node:module";
 import { open } from "../index.ts";
 import type { EngineEvent } from "../index.ts";
-import { JOBS } from "./jobs.ts";
+import { JOBS, workAt } from "./jobs.ts";
 import { CONCURRENCY, HEARTBEAT, LEASE } from "./settings.ts";
+import { type Scene, sceneOptions, vaultAt } from "./vault.ts";
 
 /** What a worker process tells its parent. */
 export interface FromWorker {
@@ -19,13 +20,15 @@ process.on("disconnect", () => {
   process.exit(1);
 });
 
-main(process.argv[2]!).catch((thrown: unknown) => {
+main(JSON.parse(process.argv[2]!) as Scene).catch((thrown: unknown) => {
   console.error(thrown);
   process.exit(1);
 });
 
-async function main(url: string): Promise<void> {
-  await using engine = await open(url, {
+async function main(scene: Scene): Promise<void> {
+  workAt(vaultAt(scene));
+  await using engine = await open(scene.url, {
+    ...sceneOptions(scene),
     jobs: JOBS,
     heartbeat: { interval: HEARTBEAT, lease: LEASE },
     logger: false,

@@ -115,6 +115,13 @@ function lineOf(event: EngineEvent): Line | null {
     case "checkpoint.failed":
     case "wal.held":
       return lineOfStore(event);
+    case "store.notice":
+      return { level: "warn", text: event.text };
+    case "recovery.held":
+      return {
+        level: "warn",
+        text: `${event.why}; nobody is called dead for the next ${Math.round(event.holdMs)} ms`,
+      };
     case "listener.failed":
       return { level: "error", text: `a listener of ${event.event} threw: ${event.error.message}` };
   }

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Keeper } from "../../src/core/keeper.ts";
-import type { LivenessTimes, Probe, WorkerRow } from "../../src/core/liveness.ts";
+import type { Liveness, LivenessTimes, Probe, WorkerRow } from "../../src/core/liveness.ts";
 import type { BeatAnswer, Store, WorkerQuery, Upkeep } from "../../src/core/store.ts";
 import { fixedRandom, VirtualClock } from "../support/virtual-clock.ts";
 import { aBeatAnswer, aWorkerRow, fakeStore, held, Recorder } from "./samples.ts";
@@ -15,6 +15,7 @@ interface Given {
   readonly workers?: WorkerRow[];
   readonly probes?: Record<string, Probe>;
   readonly store?: Partial<Store>;
+  readonly liveness?: Partial<Liveness>;
 }
 
 /** A keeper of w1 with everything that it did written down. */
@@ -58,6 +59,7 @@ function keep(given: Given = {}) {
     take: () => Promise.reject(new Error("not asked")),
     probe: (worker: WorkerRow) => (probed.push(worker.id), Promise.resolve(state.probes[worker.id] ?? "held")),
     clean: () => Promise.resolve(true),
+    ...given.liveness,
   };
   let ids = 0;
   const keeper = new Keeper(
@@ -361,4 +363,36 @@ test("FR-063 a large log that was flushed is told; one that a reader holds back 
   assert.equal(events.of("wal.held").length, 1, "who can't be named may be gone at the next look");
   await keeper.look();
   assert.deepEqual(events.of("wal.held").at(-1), { name: "wal.held", bytes: 98, readers: [] });
+});
+
+test("where one looks for all, it probes everybody, the others nobody, and without one each probes its ring", async () => {
+  const workers = Array.from({ length: 30 }, (_, n) => aWorkerRow({ id: `w${String(n).padStart(2, "0")}` }));
+  for (const [leads, probes] of [
+    [true, 29],
+    [false, 0],
+    [null, 8],
+  ] as const) {
+    const kept = keep({ worker: "w05", workers, liveness: { leads: () => Promise.resolve(leads) } });
+    await kept.keeper.probe();
+    assert.equal(kept.probed.length, probes, String(leads));
+  }
+});
+
+test("whoever does not look for all still watches its ring, so that a frozen lookout is found", async () => {
+  const workers = Array.from({ length: 30 }, (_, n) => aWorkerRow({ id: `w${String(n).padStart(2, "0")}` }));
+  const kept = keep({ worker: "w05", workers, liveness: { leads: () => Promise.resolve(false) } });
+  await kept.keeper.look();
+  assert.deepEqual(kept.probed, ["w06", "w07", "w08", "w09", "w10", "w11", "w12", "w13"]);
+});
+
+test("where workers of several machines belong together, one under another kernel is no mistake", async () => {
+  const foreign = aWorkerRow({ id: "w2", bootId: "elsewhere", beats: 1 });
+  const kept = keep({ workers: [foreign], liveness: { manyHosts: true } });
+  await kept.keeper.look();
+  kept.state.workers = [{ ...foreign, beats: 2 }];
+  await kept.keeper.look();
+  assert.deepEqual(
+    kept.told.filter((told) => told.startsWith("unfit")),
+    [],
+  );
 });

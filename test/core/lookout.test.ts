@@ -9,12 +9,16 @@ import { aWorkerRow } from "./samples.ts";
 const EVERY = 10_000;
 const LEASE = 30_000;
 
-function watch(probes: Record<string, Probe> = {}): { clock: VirtualClock; lookout: Lookout } {
+function watch(
+  probes: Record<string, Probe> = {},
+  given: Partial<Liveness> = {},
+): { clock: VirtualClock; lookout: Lookout } {
   const clock = new VirtualClock();
   const liveness: Liveness = {
     take: () => Promise.reject(new Error("not asked")),
     probe: (worker) => Promise.resolve(probes[worker.id] ?? "unknown"),
     clean: () => Promise.resolve(false),
+    ...given,
   };
   return { clock, lookout: new Lookout({ clock, liveness, bootId: "boot" }) };
 }
@@ -214,4 +218,24 @@ test("the death of one hides nobody else's", async () => {
     dead.map(({ worker: { id } }) => id),
     ["a", "c"],
   );
+});
+
+test("silence while the store was away is the store's own: the watch starts again when the hold is over", async () => {
+  let holdMs = 0;
+  const watching = watch({}, { holdMs: () => holdMs });
+  assert.deepEqual(await looks(watching, () => [worker()], 3), []);
+  holdMs = 5_000;
+  await watching.clock.advance(EVERY);
+  assert.deepEqual(
+    await watching.lookout.look([worker()], EVERY),
+    [],
+    "a lease is over, but the store has just come back",
+  );
+  holdMs = 0;
+  await watching.clock.advance(EVERY);
+  assert.deepEqual(await watching.lookout.look([worker()], EVERY), []);
+  await watching.clock.advance(EVERY);
+  assert.deepEqual(await watching.lookout.look([worker()], EVERY), []);
+  await watching.clock.advance(EVERY);
+  assert.equal((await watching.lookout.look([worker()], EVERY))[0]?.death.how, "silent");
 });

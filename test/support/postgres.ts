@@ -47,7 +47,7 @@ export interface FreshSchema {
   readonly url: string;
   readonly schema: string;
   /** One statement on a connection of its own. */
-  query(text: string, values?: unknown[]): Promise<Record<string, unknown>[]>;
+  readonly query: (text: string, values?: unknown[]) => Promise<Record<string, unknown>[]>;
 }
 
 /** A migrated schema of this test's own, dropped when the test has ended. Several tests share one database. */

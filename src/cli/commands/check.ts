@@ -1,5 +1,6 @@
 // `outlive check`: the configuration and the store, nothing started. Prints every resolved value and where it came from.
 import { glob } from "node:fs/promises";
+import { shownAddress } from "../../backends.ts";
 import { OutliveError } from "../../core/errors.ts";
 import type { IntegrityReport, Repair } from "../../core/integrity.ts";
 import { checkStore, repairStore } from "../../doctor.ts";
@@ -33,7 +34,7 @@ export const register: Register = (program, run) => {
         const findings: Finding[] = [
           ...loaded.warnings.map((text): Finding => ({ level: "warning", text })),
           await jobModules(loaded.jobs),
-          await store(loaded.store, loaded.engine),
+          ...(await store(loaded.store, loaded.engine)),
           ...(health?.findings ?? []),
           ...(loaded.engine.durability === "relaxed"
             ? [
@@ -80,16 +81,18 @@ async function jobModules(globs: readonly string[]): Promise<Finding> {
       };
 }
 
-async function store(url: string, options: object): Promise<Finding> {
+async function store(url: string, options: object): Promise<readonly Finding[]> {
   try {
     await using engine = await attach(url, { ...options, logger: false });
     const { store: detail, workers } = await engine.health();
     const live = workers.filter(({ state }) => state === "live").length;
-    const opens = `${url} opens: ${detail["bytes"]} bytes, ${detail["durability"]} durability, ${live} live worker(s).`;
-    return { level: "ok", text: opens };
+    const what =
+      "bytes" in detail ? `${detail["bytes"]} bytes, ${detail["durability"]} durability` : `schema ${detail["schema"]}`;
+    const opens = `${shownAddress(url)} opens: ${what}, ${live} live worker(s).`;
+    return [{ level: "ok", text: opens }, ...(await engine.advice())];
   } catch (thrown) {
     if (!(thrown instanceof OutliveError)) throw thrown;
-    return { level: isFresh(thrown) ? "warning" : "error", text: thrown.message };
+    return [{ level: isFresh(thrown) ? "warning" : "error", text: thrown.message }];
   }
 }
 
@@ -115,7 +118,7 @@ async function examine(
     const report = await checkStore(url, options);
     if (report.verdict === "PASSED" || !repair)
       return { report, mended: null, findings: integrityFindings(report, repair) };
-    terminal.remark(`integrity ${report.verdict}: repairing ${url}`);
+    terminal.remark(`integrity ${report.verdict}: repairing ${shownAddress(url)}`);
     const mended = await repairStore(url, options, {
       salvage,
       tell: ({ step, ok, detail }) => terminal.remark(`${step}: ${ok ? "" : "did not help: "}${detail}`),

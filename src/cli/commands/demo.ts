@@ -1,5 +1,6 @@
 // `outlive demo`: shows on a temporary file of its own what the promises are worth. Neither the configuration nor the store of
 // this folder is touched.
+import { isPostgres, shownAddress } from "../../backends.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import { type DemoOptions, LIMITS, newSeed, STORES } from "../../demo/options.ts";
 import { wholeNumber } from "../flags.ts";
@@ -31,7 +32,9 @@ export const register: Register = (program, run) => {
     .addHelpText(
       "after",
       `
-Here --store takes the name of a kind of store: ${STORES.join(", ")} (the default). Progress with --json is on stderr.
+Here --store takes the name of a kind of store: ${STORES.join(", ")} (default sqlite), or the address of a PostgreSQL server, on
+which the demo makes a schema of its own and drops it. Without an address (or OUTLIVE_DEMO_POSTGRES_URL) it starts a server of its
+own from the machine's binaries. Progress with --json is on stderr.
 Exit code 0: every promise held; 1: one did not.`,
     )
     .action(
@@ -46,13 +49,14 @@ Exit code 0: every promise held; 1: one did not.`,
 
 function optionsOf(flags: DemoFlags): DemoOptions {
   const { jobs, workers, seconds, seed = newSeed(), keep = false, json = false, store: named = "sqlite" } = flags;
-  const store = STORES.find((name) => name === named);
+  const given = isPostgres(named) ? named : (process.env["OUTLIVE_DEMO_POSTGRES_URL"] ?? null);
+  const store = isPostgres(named) ? "postgres" : STORES.find((name) => name === named);
   if (store === undefined)
     throw new OutliveError(
       ErrorCode.optionInvalid,
-      `There is no demo on the store "${named}". There is: ${STORES.join(", ")}.`,
+      `There is no demo on the store "${shownAddress(named)}". There is: ${STORES.join(", ")}.`,
       "Leave --store away: the demo makes a temporary file of its own.",
-      { store: named },
+      { store: shownAddress(named) },
     );
-  return { store, jobs, workers, seconds, seed, keep, json };
+  return { store, url: store === "postgres" ? given : null, jobs, workers, seconds, seed, keep, json };
 }

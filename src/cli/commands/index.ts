@@ -10,6 +10,7 @@ import { register as init } from "./init.ts";
 import { register as job } from "./job.ts";
 import { register as jobs } from "./jobs.ts";
 import { register as metrics } from "./metrics.ts";
+import { register as migrate } from "./migrate.ts";
 import { register as pause } from "./pause.ts";
 import { register as quarantine } from "./quarantine.ts";
 import { register as recover } from "./recover.ts";
@@ -38,6 +39,7 @@ export const COMMANDS: readonly Register[] = [
   recovery,
   check,
   backup,
+  migrate,
   metrics,
   demo,
   torture,

@@ -11,7 +11,7 @@ import type { Workers } from "./workers.ts";
 const MAX_LOG_LINES = 1_000;
 
 // The row stays locked until the write is committed, so that no recovery takes the job in between.
-const MINE = "seq = $1 AND state = 1 AND fence = $2 AND epoch = $3 AND worker = $4";
+const MINE = "seq = $1 AND state + 0 = 1 AND fence = $2 AND epoch = $3 AND worker + 0 = $4";
 const OWNED = `owned AS MATERIALIZED (SELECT seq FROM outlive.jobs WHERE ${MINE} FOR NO KEY UPDATE)`;
 const ANSWER = "SELECT EXISTS (SELECT 1 FROM owned) AS owned";
 

@@ -5,7 +5,7 @@ import type { Connection } from "./connection.ts";
 import { bellChannel } from "./schema.ts";
 
 /** Rings that follow each other faster than this are one. */
-const APART_MS = 5;
+const APART_MS = 10;
 /** After a session that listened was lost. */
 const AGAIN_MS = 500;
 
@@ -15,6 +15,7 @@ export class Bell {
   readonly #connection: Connection;
   readonly #clock: Pick<Clock, "after">;
   readonly #channel: string;
+  readonly #listens: boolean;
   readonly #listeners = new Set<() => void>();
   #ringing = false;
   #again = false;
@@ -22,7 +23,13 @@ export class Bell {
   #retry: CallOff | undefined;
   #closed = false;
 
-  constructor(connection: Connection, clock: Pick<Clock, "after">) {
+  /** Without `listens` somebody else does, and says so by `heard`. */
+  constructor(
+    connection: Connection,
+    clock: Pick<Clock, "after">,
+    { listens = true }: { readonly listens?: boolean } = {},
+  ) {
+    this.#listens = listens;
     this.#connection = connection;
     this.#clock = clock;
     this.#channel = bellChannel(connection.schema);
@@ -44,8 +51,13 @@ export class Bell {
 
   onRing(listener: () => void): () => void {
     this.#listeners.add(listener);
-    this.#listening ??= this.#listen();
+    if (this.#listens) this.#listening ??= this.#listen();
     return () => void this.#listeners.delete(listener);
+  }
+
+  /** Somebody rang. */
+  heard(): void {
+    for (const listener of this.#listeners) listener();
   }
 
   async close(): Promise<void> {
@@ -66,9 +78,7 @@ export class Bell {
   async #listen(): Promise<Listening | undefined> {
     try {
       const client = await this.#connection.dedicated();
-      client.on("notification", () => {
-        for (const listener of this.#listeners) listener();
-      });
+      client.on("notification", () => this.heard());
       client.once("error", () => this.#lost(client));
       await client.query(`LISTEN "${this.#channel}"`);
       return client;

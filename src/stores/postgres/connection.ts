@@ -1,39 +1,34 @@
 // The one file that imports `pg`, and only when a connection is asked for. Our own SQL is written with the schema `outlive.`; here
 // it gets the real name, and a name of its own as a prepared statement. Whole numbers come back as numbers.
 import type * as pgTypes from "pg";
-import type { Pool, PoolClient, PoolConfig, QueryArrayConfig, QueryConfig } from "pg";
+import type { Client, Pool, PoolClient, PoolConfig, QueryArrayConfig, QueryConfig } from "pg";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import { isTransient, mayHaveCommitted } from "./errors.ts";
+import type { ClientSettings, PostgresPool } from "./address.ts";
+import { inOurWords, isTransient, mayHaveCommitted } from "./errors.ts";
 import { quotedSchema } from "./schema.ts";
+import type { PostgresClient, Session, Transaction, Value } from "./session.ts";
 
-/** What a statement may be given. Arrays go as PostgreSQL writes them (see `list` and `texts`). */
-export type Value = string | number | boolean | null;
-
-/** Runs our own statements, which name the schema `outlive.`. */
-export interface Session {
-  rows<R>(sql: string, values?: readonly Value[]): Promise<R[]>;
-  /** Rows as arrays: less work where they are many. */
-  arrays<R extends readonly unknown[]>(sql: string, values?: readonly Value[]): Promise<R[]>;
-  /** Answers how many rows were changed. */
-  run(sql: string, values?: readonly Value[]): Promise<number>;
-}
-
-/** A client of `pg` as far as we and users' query builders need it. */
-export interface PostgresClient {
-  // oxlint-disable-next-line typescript/no-explicit-any -- a row is whatever the caller's SQL says
-  query(text: string, values?: unknown[]): Promise<{ rows: any[]; rowCount: number | null }>;
-}
-
-export interface Transaction extends Session {
-  /** The session's client, for SQL that is not ours. */
-  readonly client: PostgresClient;
-}
+export type { PostgresClient, Session, Transaction, Value };
 
 export interface ConnectionOptions {
-  readonly url: string;
   readonly schema: string;
+  /** The server's address, or what a client of `pg` is made of, or the user's own pool. */
+  readonly url?: string;
+  readonly client?: ClientSettings;
+  readonly pool?: PostgresPool | null;
   /** Sessions that work at the same time. */
   readonly max?: number;
+  readonly durability?: "full" | "relaxed";
+  /** Everything here is upkeep: the server ends what takes longer than it may, so that nobody waits for it for ever. */
+  readonly maintenance?: boolean;
+}
+
+/** What is known of the server when somebody has come to it. */
+export interface ServerGreeting {
+  /** As `server_version_num` has it: 150004. */
+  readonly version: number;
+  /** A pooler answers in the server's place: nothing may be kept in a session. */
+  readonly pooled: boolean;
 }
 
 /** The COMMIT was sent and its answer never came: it may have happened. */
@@ -49,33 +44,75 @@ const RETRIES = 10;
 const SETTINGS =
   "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan";
 
+/** A server that forgets acknowledged commits is told not to, for us. */
+const DURABLE =
+  "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
+const UPKEEP =
+  "SET statement_timeout = '30s'; SET lock_timeout = '2s'; SET idle_in_transaction_session_timeout = '30s'";
+/** Of a callback of `commit` that never ends. */
+const IDLE = "SET idle_in_transaction_session_timeout = '5min'";
+
+/** No statement of our own takes longer on a server that answers at all. */
+const ANSWER_MS = 60_000;
+/** How long one waits for a free session of the pool, and for a new one. */
+const SESSION_MS = 10_000;
+/** A session that nobody needs is given back after this long. */
+const UNUSED_MS = 60_000;
+
 export class Connection implements Session {
   readonly schema: string;
   readonly #pool: Pool;
-  readonly #statements: Statements;
+  /** How our own sessions are; null: the pool is the user's. */
+  readonly #ours: ConnectionOptions | null;
+  readonly #ready = new WeakSet<PoolClient>();
+  readonly #types: Types;
+  #statements: Statements;
   #closed: Promise<void> | undefined;
 
-  private constructor(pool: Pool, schema: string, types: Types) {
+  private constructor(pool: Pool, ours: ConnectionOptions | null, schema: string, types: Types) {
     this.#pool = pool;
+    this.#ours = ours;
     this.schema = schema;
-    this.#statements = new Statements(schema, types, true);
+    this.#types = types;
+    // On somebody else's pool nothing is left behind in a session: neither prepared statements nor settings.
+    this.#statements = new Statements(schema, types, ours !== null);
   }
 
-  static async open({ url, schema, max = 4 }: ConnectionOptions): Promise<Connection> {
+  static async open(options: ConnectionOptions): Promise<Connection> {
+    const { schema, url, client = { connectionString: url }, pool: given, max = 4 } = options;
     const pg = await driver();
+    if (given) return new Connection(given as Pool, null, schema, wholeNumbers(pg));
     const config: PoolConfig = {
-      connectionString: url,
-      max,
-      keepAlive: true,
       application_name: "outlive",
-      idleTimeoutMillis: 0,
+      keepAlive: true,
+      ...client,
+      max,
+      connectionTimeoutMillis: SESSION_MS,
+      idleTimeoutMillis: UNUSED_MS,
     };
-    const pool = new pg.Pool(config);
-    // First in the queue of the session; if it fails, so does whatever comes after it.
-    pool.on("connect", (client) => void client.query(SETTINGS).catch(() => {}));
+    const connection = new Connection(new pg.Pool(config), options, schema, wholeNumbers(pg));
     // An idle session that breaks is replaced by the pool; the next query says what is wrong.
-    pool.on("error", () => {});
-    return new Connection(pool, schema, wholeNumbers(pg));
+    connection.#pool.on("error", () => {});
+    return connection;
+  }
+
+  /** A session is made ours once, unless a pooler would hand it to somebody else with what we left in it. */
+  async #prepare(client: PoolClient, { durability = "full", maintenance = false }: ConnectionOptions): Promise<void> {
+    if ((await greetingOf(client)).pooled) this.#statements = new Statements(this.schema, this.#types, false);
+    else {
+      const commits = durability === "full" ? DURABLE : "SET synchronous_commit = off";
+      await client.query(timed(`${SETTINGS}; ${commits}; ${maintenance ? UPKEEP : IDLE}`));
+    }
+    this.#ready.add(client);
+  }
+
+  greet(): Promise<ServerGreeting> {
+    return this.#lend(greetingOf);
+  }
+
+  /** One session for as long as `work` takes. */
+  lend<T>(work: (client: PostgresClient) => Promise<T>): Promise<T> {
+    return this.#lend(work);
   }
 
   rows<R>(sql: string, values?: readonly Value[]): Promise<R[]> {
@@ -99,13 +136,13 @@ export class Connection implements Session {
   once<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
     return this.#lend(async (client) => {
       const session = new ClientSession(client, this.#statements);
-      await client.query("BEGIN");
+      await client.query(timed("BEGIN"));
       let value: T;
       try {
         value = await work(session);
       } catch (thrown) {
         // If that fails too, the session is broken, and the server rolls back by itself.
-        await client.query("ROLLBACK").catch(() => {});
+        await client.query(timed("ROLLBACK")).catch(() => {});
         throw thrown;
       }
       await commit(client);
@@ -118,9 +155,9 @@ export class Connection implements Session {
     return this.#pool.connect();
   }
 
-  /** Ends every session, after what is under way. */
+  /** Ends every session, after what is under way. The user's own pool is the user's to end. */
   close(): Promise<void> {
-    this.#closed ??= this.#pool.end();
+    this.#closed ??= this.#ours ? this.#pool.end() : Promise.resolve();
     return this.#closed;
   }
 
@@ -135,6 +172,7 @@ export class Connection implements Session {
     const noticed = (): void => void (broken = true);
     client.on("error", noticed);
     try {
+      if (this.#ours && !this.#ready.has(client)) await this.#prepare(client, this.#ours);
       return await work(client);
     } catch (thrown) {
       broken ||= mayHaveCommitted(thrown);
@@ -162,10 +200,38 @@ async function untilItWins<T>(work: () => Promise<T>): Promise<T> {
   }
 }
 
+/** The client gives up on an answer that does not come; the session is ended then. */
+function timed(query: string | QueryConfig): QueryConfig {
+  const config = typeof query === "string" ? { text: query } : query;
+  return { ...config, query_timeout: ANSWER_MS } as QueryConfig;
+}
+
+async function greetingOf(client: PoolClient): Promise<ServerGreeting> {
+  const query = timed("SELECT pg_backend_pid() AS pid, current_setting('server_version_num')::int AS version");
+  const [row] = (await client.query<{ pid: number; version: number }>(query)).rows;
+  const { processID } = client as { processID?: number | null };
+  return { version: row!.version, pooled: typeof processID === "number" && processID !== row!.pid };
+}
+
+/** One connected client, outside of any pool. */
+export async function newClient(settings: ClientSettings): Promise<Client> {
+  const pg = await driver();
+  const client = new pg.Client(settings);
+  // Whoever uses it hears of its end; without a listener an error ends the process.
+  client.on("error", () => {});
+  try {
+    await client.connect();
+  } catch (thrown) {
+    void client.end().catch(() => {});
+    throw inOurWords("connecting", thrown);
+  }
+  return client;
+}
+
 async function commit(client: PoolClient): Promise<void> {
   let command: string;
   try {
-    ({ command } = await client.query("COMMIT"));
+    ({ command } = await client.query(timed("COMMIT")));
   } catch (thrown) {
     if (mayHaveCommitted(thrown)) throw new OutcomeUnknown("the answer to COMMIT was lost", { cause: thrown });
     throw thrown;
@@ -216,7 +282,7 @@ class Statements {
   }
 
   query(sql: string, values: readonly Value[]): QueryConfig {
-    return { ...(this.#made.get(sql) ?? this.#make(sql)), values: values as unknown[] };
+    return timed({ ...(this.#made.get(sql) ?? this.#make(sql)), values: values as unknown[] });
   }
 
   #make(sql: string): Pick<QueryConfig, "name" | "text" | "types"> {
@@ -232,7 +298,7 @@ class Statements {
   }
 }
 
-type Driver = Pick<typeof pgTypes, "Pool" | "types">;
+type Driver = Pick<typeof pgTypes, "Client" | "Pool" | "types">;
 
 async function driver(): Promise<Driver> {
   try {
@@ -240,7 +306,7 @@ async function driver(): Promise<Driver> {
     return module.default;
   } catch (thrown) {
     throw new OutliveError(
-      ErrorCode.storeUnusable,
+      ErrorCode.driverMissing,
       "The PostgreSQL store needs the package `pg`, which is not installed.",
       "Run `npm install pg` in this program.",
       {},

@@ -17,9 +17,18 @@ export function isTransient(thrown: unknown): boolean {
 export function mayHaveCommitted(thrown: unknown): boolean {
   if (!(thrown instanceof Error) || thrown instanceof OutliveError) return false;
   const state = sqlState(thrown);
-  if (state === undefined) return "code" in thrown || /connection|timeout/i.test(thrown.message);
+  if (state === undefined) return "code" in thrown || /connection|timeout|not queryable/i.test(thrown.message);
   const { severity } = thrown as Error & { severity?: string };
   return severity === "FATAL" || severity === "PANIC" || state.startsWith("08") || state.startsWith("57P");
+}
+
+/** What went wrong while the store was opened, with the address that it happened at. */
+export function openingError(shown: string, thrown: unknown): unknown {
+  const ours = inOurWords("opening it", thrown);
+  if (!(ours instanceof OutliveError)) return ours;
+  const what = ours.message.slice(0, ours.message.length - ours.hint.length).trimEnd();
+  const options = ours.cause === undefined ? undefined : { cause: ours.cause };
+  return new OutliveError(ours.code, `${shown}: ${what}`, ours.hint, { ...ours.data, address: shown }, options);
 }
 
 /** An error of PostgreSQL or of the way to it as one of ours; anything else as it is. */
@@ -27,7 +36,7 @@ export function inOurWords(doing: string, thrown: unknown): unknown {
   if (thrown instanceof OutliveError || !(thrown instanceof Error)) return thrown;
   const state = sqlState(thrown);
   if (state === undefined && !mayHaveCommitted(thrown)) return thrown;
-  const [code, hint] = wordsFor(state);
+  const [code, hint] = wordsFor(state, thrown);
   return new OutliveError(
     code,
     `The PostgreSQL store failed while ${doing}: ${thrown.message}.`,
@@ -37,16 +46,35 @@ export function inOurWords(doing: string, thrown: unknown): unknown {
   );
 }
 
-function wordsFor(state: string | undefined): readonly [ErrorCode, string] {
-  if (state === undefined)
-    return [ErrorCode.storeFailed, "The server can't be reached; the engine tries again by itself."];
-  return (
-    WORDS[state] ??
-    WORDS[state.slice(0, 2)] ?? [ErrorCode.storeFailed, "Nothing of it was written; it is safe to try again."]
-  );
+type Words = readonly [ErrorCode, string];
+
+function wordsFor(state: string | undefined, { code, message }: Error & { code?: unknown }): Words {
+  if (state !== undefined) return WORDS[state] ?? WORDS[state.slice(0, 3)] ?? WORDS[state.slice(0, 2)] ?? FAILED;
+  if (message.startsWith("timeout exceeded when trying to connect")) return POOL_EXHAUSTED;
+  return WAY[String(code)] ?? UNREACHABLE;
 }
 
-const WORDS: Readonly<Record<string, readonly [ErrorCode, string]>> = {
+const FAILED: Words = [ErrorCode.storeFailed, "Nothing of it was written; it is safe to try again."];
+const UNREACHABLE: Words = [
+  ErrorCode.storeUnreachable,
+  "The connection was lost or never came about. Check that the server runs; what works already tries again by itself.",
+];
+const POOL_EXHAUSTED: Words = [
+  ErrorCode.storeBusy,
+  "Every connection of the pool was in use all the time. Nothing was written. Shorten what your commits wait for, use `tx.enqueue` instead of `engine.enqueue` inside them, or raise `postgres.connections`.",
+];
+/** By the codes of Node's own errors. */
+const WAY: Readonly<Record<string, Words>> = {
+  ECONNREFUSED: [
+    ErrorCode.storeUnreachable,
+    "Nobody listens there: start the server, or correct host and port in the address.",
+  ],
+  ENOTFOUND: [ErrorCode.storeUnreachable, "There is no such host: correct it in the address."],
+  EAI_AGAIN: [ErrorCode.storeUnreachable, "The host's name can't be resolved just now; check the network."],
+  ENOENT: [ErrorCode.storeUnreachable, "There is no socket of a server there: start it, or correct the address."],
+};
+
+const WORDS: Readonly<Record<string, Words>> = {
   "28": [ErrorCode.storeUnusable, "Check the user and the password in the address."],
   "3D": [ErrorCode.storeUnusable, "The database does not exist: create it, or correct the address."],
   "42501": [
@@ -59,6 +87,19 @@ const WORDS: Readonly<Record<string, readonly [ErrorCode, string]>> = {
   "55P03": [ErrorCode.storeBusy, "Another session holds a lock. Nothing was written; try again."],
   "57014": [ErrorCode.storeBusy, "The statement took longer than it may. Nothing was written; try again."],
   "53100": [ErrorCode.storeFull, "Nothing was written. Make room on the server's disk; the engine goes on by itself."],
+  "08": UNREACHABLE,
+  "25P03": [
+    ErrorCode.storeBusy,
+    "The callback left its transaction idle for too long, and the server ended it. Nothing was written.",
+  ],
+  "53300": [
+    ErrorCode.storeBusy,
+    "The server has no connection left. Raise its max_connections, lower `postgres.connections`, or close what is idle.",
+  ],
+  "57P": [
+    ErrorCode.storeUnreachable,
+    "The server is starting, stopping or was told to end the session. What works already tries again by itself.",
+  ],
   "53": [ErrorCode.storeBusy, "The server lacks connections or memory. Nothing was written; try again."],
   "25006": [ErrorCode.storeReadOnly, "Nothing was written. Connect to the primary, not to a replica."],
   XX001: [ErrorCode.storeCorrupt, "Stop all workers and restore a backup; see `outlive check --integrity`."],

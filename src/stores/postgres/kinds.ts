@@ -1,7 +1,8 @@
 // The table of kinds: settings that every process and every decision reads, and the numbers that stand for the names.
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { KindSettings } from "../../core/job.ts";
-import { list, type Session, texts } from "./connection.ts";
+import { list, texts } from "./connection.ts";
+import type { Session } from "./session.ts";
 import { type KindColumns, kindSettings } from "./rows.ts";
 
 const COLUMNS =
@@ -15,7 +16,6 @@ const DECLARE = `INSERT INTO outlive.kinds (${COLUMNS})
 
 export class Kinds {
   readonly #ids = new Map<string, number>();
-  readonly #names = new Map<number, string>();
 
   async declare(session: Session, kinds: readonly KindSettings[]): Promise<void> {
     // One statement may not touch a row twice: of a name that is said twice the last counts.
@@ -41,10 +41,6 @@ export class Kinds {
     return this.#ids.get(name);
   }
 
-  nameOf(id: number): string {
-    return this.#names.get(id)!;
-  }
-
   /** Looks up what is not known yet. What nobody has declared stays unknown, and is asked for again next time. */
   async learn(session: Session, names: Iterable<string>): Promise<void> {
     const unknown = [...new Set(names)].filter((name) => !this.#ids.has(name));
@@ -53,10 +49,7 @@ export class Kinds {
       "SELECT id, name FROM outlive.kinds WHERE name = ANY ($1::text[])",
       [texts(unknown)],
     );
-    for (const { id, name } of rows) {
-      this.#ids.set(name, id);
-      this.#names.set(id, name);
-    }
+    for (const { id, name } of rows) this.#ids.set(name, id);
   }
 
   /** As `learn`, but what nobody has declared is refused. */

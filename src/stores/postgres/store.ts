@@ -10,6 +10,7 @@ import type {
   AttemptWrite,
   Beat,
   BeatAnswer,
+  Finding,
   HeldJob,
   JobFilter,
   KindCounts,
@@ -30,6 +31,7 @@ import type {
   WriteAnswer,
 } from "../../core/store.ts";
 import type { Change } from "../../core/transitions.ts";
+import { advice } from "./advice.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
 import { Bell } from "./bell.ts";
 import { type CommitDeps, commitJob, transact } from "./commit.ts";
@@ -52,6 +54,8 @@ export interface PostgresStoreDeps {
   readonly connection: Connection;
   readonly clock: Clock;
   readonly newId: () => string;
+  /** How workers are woken. Default: a bell that listens on a session of its own. */
+  readonly bell?: Bell;
 }
 
 const UNIQUE_VIOLATION = "23505";
@@ -71,12 +75,12 @@ export class PostgresStore implements Store<PostgresTransaction> {
   readonly #local = new Set<() => void>();
   #closed = false;
 
-  constructor({ connection, clock, newId }: PostgresStoreDeps) {
+  constructor({ connection, clock, newId, bell }: PostgresStoreDeps) {
     this.#connection = connection;
     const shared = { connection, kinds: this.#kinds, workers: this.#workers, settling: this.#settling };
     this.#enqueuing = new Enqueuing(connection, this.#kinds, clock);
     this.#turns = new Turns(shared);
-    this.#bell = new Bell(connection, clock);
+    this.#bell = bell ?? new Bell(connection, clock);
     this.#commit = { ...shared, clock, newId };
   }
 
@@ -250,6 +254,13 @@ export class PostgresStore implements Store<PostgresTransaction> {
 
   latestRecovery(): Promise<readonly Incident[]> {
     return this.#do("reading the latest recovery", () => latestRecovery(this.#connection));
+  }
+
+  advice(): Promise<readonly Finding[]> {
+    return this.#do("asking what an operator should know", async () => {
+      const { pooled } = await this.#connection.greet();
+      return advice(this.#connection, pooled);
+    });
   }
 
   health(): Promise<StoreHealth> {

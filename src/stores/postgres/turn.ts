@@ -55,24 +55,25 @@ export class Turns {
 
   /** What the statement claimed; or, if it held back because something is due or must run alone, what is claimed then. */
   async #claimed(workerId: string, claim: Claim, room: Room, turn: Turn): Promise<Claimed> {
-    const { connection, kinds } = this.#deps;
-    const jobs = (taken: Turn["taken"], alone: boolean): Promise<ClaimedJob[]> =>
-      claimedJobs(connection, kinds, workerId, taken, alone);
+    const { connection } = this.#deps;
+    const { worker, kinds: open } = claim;
+    const jobs = ({ taken }: Pick<Turn, "taken">, alone: boolean): Promise<ClaimedJob[]> =>
+      claimedJobs(connection, taken, { worker: workerId, open, epoch: turn.epoch, alone });
     const isDue = turn.due !== null && turn.due <= 0;
-    if (!isDue && !turn.alone) return { claimed: await jobs(turn.taken, false), due: turn.due };
+    if (!isDue && !turn.alone) return { claimed: await jobs(turn, false), due: turn.due };
     if (isDue) await promoteDue(connection);
     const full = room.total === 0 || claim.kinds.length === 0;
-    const { worker, kinds: open } = claim;
     const first = full ? null : await claimAlone(connection, worker, open, room, false);
     // Nothing is claimed beside a job that runs alone, but the next due time is still asked for.
     const limit = first ? { ...claim, total: 0, kinds: [] } : claim;
-    const { taken, due } = await takeTurn(connection, [], { ...limit, regardless: true });
-    if (first) return { claimed: await jobs(first, true), due };
-    if (taken.length === 0 && room.idle && !full) {
+    const second = await takeTurn(connection, [], { ...limit, regardless: true });
+    const { due } = second;
+    if (first) return { claimed: await jobs({ taken: first }, true), due };
+    if (second.taken.length === 0 && room.idle && !full) {
       const last = await claimAlone(connection, worker, open, room, true);
-      if (last) return { claimed: await jobs(last, true), due };
+      if (last) return { claimed: await jobs({ taken: last }, true), due };
     }
-    return { claimed: await jobs(taken, false), due };
+    return { claimed: await jobs(second, false), due };
   }
 
   async #answers(

@@ -13,7 +13,8 @@ import { Bell } from "./bell.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
 import { inOurWords } from "./errors.ts";
 import { findInconsistencies } from "./inconsistencies.ts";
-import { startKeeperThread } from "./keeper.ts";
+import { startKeeperThread } from "../../platform/keeper-thread.ts";
+import type { SqliteKeeper } from "./keeper-thread.ts";
 import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "./lock.ts";
 import { assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
 import { untilNoStartUp } from "./start-lock.ts";
@@ -22,6 +23,8 @@ import { SqliteStore } from "./store.ts";
 import { checkpointAtOpen } from "./wal.ts";
 import { finishSwap } from "./swap.ts";
 import { whenFree } from "./when-free.ts";
+
+const KEEPER = new URL("./keeper-thread.ts", import.meta.url);
 
 export interface OpenSqliteDeps {
   readonly clock: Clock;
@@ -78,7 +81,8 @@ export async function openSqlite(
     async startKeeper(keeperOptions, host) {
       if (!memory) {
         const ownLock = `${keeperOptions.worker}.lock`;
-        return startKeeperThread({ clock, events, database: options, ownLock }, keeperOptions, host);
+        const own: SqliteKeeper = { database: options, ownLock };
+        return startKeeperThread({ clock, events, file: KEEPER, own }, keeperOptions, host);
       }
       const keeper = new Keeper({ store, liveness, clock, random, events, newId }, keeperOptions, {
         ...host,
@@ -101,6 +105,7 @@ export async function openSqlite(
       if (well && begun?.check?.verdict === "UNFINISHED") background = checkInBackground(options.path, events);
       void background?.verdict.then((check) => check && keepVerdict(store, check));
     },
+    close: () => store.close(),
     async removeStrays() {
       if (memory) return [];
       return removeStrayLocks(options.path, await namedLocks(store));

@@ -1,28 +1,41 @@
 // Migration 1: the tables of the engine and the store's one clock. `now_ms()` is the only source of time in all SQL, so that
 // a test can steer it by replacing one function.
 import type { Migration } from "../migrate.ts";
+import { dropEnqueue, enqueueFunctions } from "./enqueue.ts";
 
 export const core: Migration = {
   name: "core",
+  drops: "all jobs with their steps, history and logs, all kinds, workers and incidents, and the function enqueue",
   up: (schema) => `
   CREATE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE
     AS $$ SELECT floor(date_part('epoch', clock_timestamp()) * 1000)::bigint $$;
+
+  -- Workers raise the epoch; the number of the schema is the owner's.
+  CREATE FUNCTION ${schema}.guard_meta() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+  BEGIN
+    IF coalesce(OLD.key, NEW.key) <> 'epoch' AND NOT pg_has_role((SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'MEMBER') THEN
+      RAISE EXCEPTION 'only the owner may change "%" of %', coalesce(OLD.key, NEW.key), TG_RELID::regclass USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    RETURN coalesce(NEW, OLD);
+  END $$;
+  CREATE TRIGGER guard BEFORE INSERT OR UPDATE OR DELETE ON ${schema}.meta FOR EACH ROW EXECUTE FUNCTION ${schema}.guard_meta();
 
   CREATE TABLE ${schema}.kinds (
     id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text COLLATE "C" NOT NULL UNIQUE,
     paused boolean NOT NULL DEFAULT false,
-    timeout_ms bigint,
+    -- The defaults are those of config-kind.ts: a kind that somebody enqueued by name before any program declared it has a timeout, too.
+    timeout_ms bigint DEFAULT 900000,        -- null, which a program must have said: none
     max_runtime_ms bigint,
-    grace_ms bigint NOT NULL,
-    max_errors integer NOT NULL,
-    max_timeouts integer NOT NULL,
-    max_crashes integer NOT NULL,
-    backoff_type text NOT NULL,
-    backoff_base_ms bigint NOT NULL,
-    backoff_max_ms bigint NOT NULL,
-    backoff_jitter double precision NOT NULL,
-    on_crash text NOT NULL,
+    grace_ms bigint NOT NULL DEFAULT 5000,
+    max_errors integer NOT NULL DEFAULT 10,
+    max_timeouts integer NOT NULL DEFAULT 10,
+    max_crashes integer NOT NULL DEFAULT 3,
+    backoff_type text NOT NULL DEFAULT 'exponential',
+    backoff_base_ms bigint NOT NULL DEFAULT 1000,
+    backoff_max_ms bigint NOT NULL DEFAULT 3600000,
+    backoff_jitter double precision NOT NULL DEFAULT 0.5,
+    on_crash text NOT NULL DEFAULT 'retry',
     jobs bigint NOT NULL DEFAULT 0 -- rows of this kind, as of the latest fold of kind_deltas
   );
 
@@ -30,18 +43,16 @@ export const core: Migration = {
   -- enqueuers wait for. Rows of a kind = kinds.jobs + the sum of its deltas; the sweep folds the one into the other.
   CREATE TABLE ${schema}.kind_deltas (kind integer NOT NULL, jobs bigint NOT NULL);
 
-  -- Columns in the order of their width, so that no row pays for padding. epoch, worker and started_at mean nothing before the
-  -- first claim (fence 0), finished_at nothing before the end (state < 2).
+  -- What is never null comes first and in the order of its width: behind a null, each column is found by walking through all before
+  -- it, which every index entry pays for. epoch, worker and started_at mean nothing before the first claim (fence 0), finished_at
+  -- nothing before the end (state < 2).
   CREATE TABLE ${schema}.jobs (
     seq bigint GENERATED ALWAYS AS IDENTITY,
     worker bigint NOT NULL DEFAULT 0,        -- fleet.seq of the latest attempt
     epoch bigint NOT NULL DEFAULT 0,
     created_at bigint NOT NULL,
     started_at bigint NOT NULL DEFAULT 0,
-    deadline_at bigint,                      -- null while it runs: none
     finished_at bigint NOT NULL DEFAULT 0,
-    run_at bigint,
-    reserved_by bigint,                      -- the worker that empties itself to run this one alone
     kind integer NOT NULL,
     priority integer NOT NULL,
     fence integer NOT NULL DEFAULT 0,
@@ -52,11 +63,14 @@ export const core: Migration = {
     interruptions integer NOT NULL DEFAULT 0,
     state smallint NOT NULL DEFAULT 0,       -- place in core's JOB_STATES
     lane smallint NOT NULL DEFAULT 1,        -- 0 delayed, 1 open, 2 alone
-    outcome smallint,                        -- place in core's OUTCOMES, of the latest attempt that ended
     cancel_requested boolean NOT NULL DEFAULT false,
     id text COLLATE "C" NOT NULL,
-    dedupe_key text COLLATE "C",
     input text NOT NULL,                     -- JSON
+    dedupe_key text COLLATE "C",
+    deadline_at bigint,                      -- null while it runs: none
+    run_at bigint,
+    reserved_by bigint,                      -- the worker that empties itself to run this one alone
+    outcome smallint,                        -- place in core's OUTCOMES, of the latest attempt that ended
     result text,                             -- JSON
     error text,                              -- JSON
     progress text,                           -- JSON
@@ -173,8 +187,9 @@ export const core: Migration = {
     resumed_at bigint,
     PRIMARY KEY (incident, job)
   );
+  ${enqueueFunctions(schema)}
   `,
-  down: (schema) => `
+  down: (schema) => `${dropEnqueue(schema)}
   DROP TABLE ${[
     "incident_jobs",
     "incidents",
@@ -189,6 +204,8 @@ export const core: Migration = {
   ]
     .map((table) => `${schema}.${table}`)
     .join(", ")};
+  DROP TRIGGER guard ON ${schema}.meta;
+  DROP FUNCTION ${schema}.guard_meta();
   DROP FUNCTION ${schema}.now_ms();
   `,
 };

@@ -1,12 +1,11 @@
-// What the main thread and the keeper's thread say to each other, and the two instants that they share without saying.
-import type { BeatAnswer } from "../../core/store.ts";
-import type { KeeperOptions } from "../../core/keeper.ts";
-import type { DatabaseOptions } from "./database.ts";
+// What the main thread and the keeper's thread say to each other, and the instants that they share without saying.
+import type { KeeperOptions } from "../core/keeper.ts";
+import type { BeatAnswer } from "../core/store.ts";
 
-export interface KeeperData {
-  readonly database: DatabaseOptions;
+export interface KeeperData<Own> {
   readonly options: KeeperOptions;
-  readonly ownLock: string;
+  /** What the store's own part of the thread needs: how to open it, which lock is the worker's. */
+  readonly own: Own;
   readonly shared: SharedArrayBuffer;
 }
 
@@ -17,18 +16,23 @@ export type FromKeeper =
   | { readonly type: "event"; readonly name: string; readonly event: object }
   | { readonly type: "beaten"; readonly sentAtMono: number; readonly answer: BeatAnswer }
   | { readonly type: "disowned" }
-  | { readonly type: "unfit"; readonly why: "schema-newer" | "foreign-worker"; readonly detail: string };
+  | { readonly type: "unfit"; readonly why: "schema-newer" | "foreign-worker"; readonly detail: string }
+  /** Another process may have made work ready, or the store is back. */
+  | { readonly type: "bell" };
 
-/** Two instants of the process's monotonic clock in microseconds: when the main loop last turned, and the last accepted beat. */
+/** In ms: when the main loop last turned and the last accepted beat (monotonic), and how far the store's clock is from the monotonic one. */
 export interface SharedTimes {
   loopAt(): number;
   setLoopAt(mono: number): void;
   beatAt(): number | null;
   setBeatAt(mono: number): void;
+  /** Null: not said yet. */
+  storeOffset(): number | null;
+  setStoreOffset(ms: number): void;
 }
 
 export function newSharedTimes(): SharedArrayBuffer {
-  return new SharedArrayBuffer(16);
+  return new SharedArrayBuffer(24);
 }
 
 export function sharedTimes(shared: SharedArrayBuffer): SharedTimes {
@@ -40,5 +44,7 @@ export function sharedTimes(shared: SharedArrayBuffer): SharedTimes {
     setLoopAt: (mono) => write(0, mono),
     beatAt: () => read(1) || null,
     setBeatAt: (mono) => write(1, mono),
+    storeOffset: () => read(2) || null,
+    setStoreOffset: (ms) => write(2, ms),
   };
 }

@@ -1,37 +1,41 @@
-// The main thread's side of the keeper: starts the thread, stamps the loop's progress for it, passes on what it says. A keeper
-// thread that dies is started again; while there is none, the worker's trust in what it holds runs out by itself.
+// The main thread's side of a keeper in a thread: starts it, stamps the loop's progress for it, passes on what it says. A keeper
+// thread that dies is started again; while there is none, the worker's trust in what it holds runs out by itself. What runs in
+// the thread is the store's (`keep-in-thread.ts`).
 import { Worker as Thread } from "node:worker_threads";
-import type { Clock } from "../../core/clock.ts";
-import { toStoredError } from "../../core/errors.ts";
-import type { Emitter } from "../../core/events.ts";
-import type { KeeperHandle } from "../../core/backend.ts";
-import type { KeeperHost, KeeperOptions } from "../../core/keeper.ts";
-import type { DatabaseOptions } from "./database.ts";
+import type { Clock } from "../core/clock.ts";
+import { toStoredError } from "../core/errors.ts";
+import type { Emitter } from "../core/events.ts";
+import type { KeeperHandle } from "../core/backend.ts";
+import type { KeeperHost, KeeperOptions } from "../core/keeper.ts";
 import { type FromKeeper, type KeeperData, newSharedTimes, sharedTimes, type ToKeeper } from "./keeper-messages.ts";
 
 /** How often the main loop says that it turns. A loop is called blocked after a second without it. */
 const STAMP_MS = 200;
 const RESTART_MS = 500;
 
-// Sources are run as .ts, the package as .js; tsc rewrites imports but not this.
-const THREAD = new URL(`./keeper-thread${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url);
-
-export interface KeeperThreadDeps {
+export interface KeeperThreadDeps<Own> {
   readonly clock: Clock;
   readonly events: Emitter;
-  readonly database: DatabaseOptions;
-  readonly ownLock: string;
+  /** The source file that the thread runs; in the package, where tsc rewrites imports but not this, it ends in .js. */
+  readonly file: URL;
+  readonly own: Own;
+  readonly shared?: SharedArrayBuffer;
+  readonly bell?: () => void;
+  /** The thread is at work, or it died and is to be started again. */
+  readonly up?: () => void;
+  readonly down?: () => void;
 }
 
-export async function startKeeperThread(
-  deps: KeeperThreadDeps,
+export async function startKeeperThread<Own>(
+  deps: KeeperThreadDeps<Own>,
   options: KeeperOptions,
   host: Omit<KeeperHost, "loopLagMs" | "kill">,
 ): Promise<KeeperHandle> {
   const { clock, events } = deps;
-  const shared = newSharedTimes();
+  const { own, shared = newSharedTimes() } = deps;
   const times = sharedTimes(shared);
-  const data: KeeperData = { database: deps.database, options, ownLock: deps.ownLock, shared };
+  const data: KeeperData<Own> = { options, own, shared };
+  const file = import.meta.url.endsWith(".ts") ? deps.file : new URL(deps.file.href.replace(/\.ts$/, ".js"));
   let stopping = false;
   let thread = await spawn();
   times.setLoopAt(clock.mono());
@@ -58,11 +62,12 @@ export async function startKeeperThread(
   function spawn(): Promise<Thread> {
     return new Promise((resolve, reject) => {
       times.setLoopAt(clock.mono());
-      const born = new Thread(THREAD, { workerData: data, name: "outlive-keeper", execArgv: [] });
+      const born = new Thread(file, { workerData: data, name: "outlive-keeper", execArgv: [] });
       let ready = false;
       born.on("message", (message: FromKeeper) => {
         if (message.type === "ready") {
           ready = true;
+          deps.up?.();
           resolve(born);
         } else hear(message);
       });
@@ -71,7 +76,9 @@ export async function startKeeperThread(
         else events.emit("heartbeat.failed", { worker: options.worker, error: toStoredError(thrown), failures: 1 });
       });
       born.on("exit", () => {
-        if (ready && !stopping) clock.after(RESTART_MS, () => void restart());
+        if (!ready || stopping) return;
+        deps.down?.();
+        clock.after(RESTART_MS, () => void restart());
       });
     });
   }
@@ -96,6 +103,8 @@ export async function startKeeperThread(
         return host.disowned();
       case "unfit":
         return host.unfit(message.why, message.detail);
+      case "bell":
+        return deps.bell?.();
       case "ready":
         return;
     }

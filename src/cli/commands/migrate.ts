@@ -1,0 +1,120 @@
+// `outlive migrate up|down|list|print`: the tables of a PostgreSQL store. Workers never migrate it; a deploy does, once, by this.
+import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { migrationsOf, printedSql, type StoreMigrations } from "../../migrations.ts";
+import type { Context } from "../context.ts";
+import { wholeNumber } from "../flags.ts";
+import { grid } from "../grid.ts";
+import type { Register } from "../main.ts";
+import { count, stamp } from "../words.ts";
+
+const step = wholeNumber(0, 1_000);
+const BY_ITSELF = "A SQLite file migrates by itself when a worker opens it; there is nothing to run.";
+
+export const register: Register = (program, run) => {
+  const migrate = program
+    .command("migrate")
+    .description("the tables of a PostgreSQL store: up, down, list, print (a SQLite file migrates by itself)");
+  migrate
+    .command("up")
+    .description("make or upgrade the tables; safe to repeat, and to run in several processes at once")
+    .option("--to <number>", "only up to this migration", step)
+    .action(run((context, command) => up(context, command.opts<{ to?: number }>().to)));
+  migrate
+    .command("down")
+    .description("take the latest migration back; refuses while unfinished jobs exist")
+    .option("--to <number>", "take back everything above this migration; 0 drops all jobs", step)
+    .option("--force", "although there are unfinished jobs")
+    .action(run((context, command) => down(context, command.opts<{ to?: number; force?: boolean }>())));
+  migrate.command("list").description("all migrations, and when each was made").action(run(list));
+  migrate
+    .command("print")
+    .description("the SQL, for psql or for reading; asks no server")
+    .option("--from <number>", "from this migration", step, 1)
+    .option("--to <number>", "up to this migration", step, 1_000)
+    .option("--down", "the way back, the latest first")
+    .option("--roles", "the SQL of the roles: owner, worker, enqueue-only, read-only")
+    .option("--pg-cron", "the schedule that calls outlive.tick(), for pg_cron")
+    .action(run((context, command) => print(context, command.opts<PrintFlags>())));
+};
+
+async function up({ terminal, config }: Context, to: number | undefined): Promise<void> {
+  const { store, engine } = await config();
+  const migrations = await migrationsOf(store, engine);
+  if (!migrations) return terminal.answer({ applied: [], store: "sqlite" }, () => BY_ITSELF);
+  const applied = await migrations.up(to);
+  const { schema } = migrations;
+  terminal.answer({ schema, applied }, () =>
+    applied.length === 0
+      ? `The schema ${schema} is up to date.`
+      : `Schema ${schema}: ${count(applied.length, "migration")} done (${applied.join(", ")}).`,
+  );
+}
+
+async function down({ terminal, config }: Context, options: { to?: number; force?: boolean }): Promise<void> {
+  const migrations = await onPostgres(config);
+  const before = await migrations.list();
+  const undone = await migrations.down(options);
+  const { schema } = migrations;
+  const dropped = before.filter(({ number }) => undone.includes(number)).map(({ drops }) => drops);
+  terminal.answer({ schema, undone, dropped }, () =>
+    undone.length === 0
+      ? `There is nothing to take back in the schema ${schema}.`
+      : [`Schema ${schema}: ${count(undone.length, "migration")} taken back (${undone.join(", ")}). Dropped:`]
+          .concat(dropped.toReversed().map((what) => `  ${what}`))
+          .join("\n"),
+  );
+}
+
+async function list({ terminal, config }: Context): Promise<void> {
+  const { store, engine } = await config();
+  const migrations = await migrationsOf(store, engine);
+  if (!migrations) return terminal.answer({ migrations: [], store: "sqlite" }, () => BY_ITSELF);
+  const all = await migrations.list();
+  terminal.answer({ schema: migrations.schema, migrations: all }, () =>
+    grid(
+      terminal,
+      [{ title: "NUMBER", align: "right" }, { title: "NAME" }, { title: "MADE" }],
+      all.map(({ number, name, applied, appliedAt }) => [
+        number,
+        name,
+        appliedAt !== null
+          ? stamp(appliedAt)
+          : applied
+            ? "yes"
+            : { text: "not yet: outlive migrate up", ink: "yellow" },
+      ]),
+    ).join("\n"),
+  );
+}
+
+interface PrintFlags {
+  readonly from: number;
+  readonly to: number;
+  readonly down?: boolean;
+  readonly roles?: boolean;
+  readonly pgCron?: boolean;
+}
+
+/** Without a choice the migrations are printed; with --roles or --pg-cron only those. */
+async function print({ terminal, config }: Context, flags: PrintFlags): Promise<void> {
+  const { engine } = await config();
+  const schema = engine.postgres?.schema ?? "outlive";
+  const { from, to, down: back = false, roles = false, pgCron = false } = flags;
+  const sql = await printedSql(schema, {
+    ...(!roles && !pgCron && { migrations: { from, to, direction: back ? "down" : "up" } }),
+    roles,
+    cron: pgCron,
+  });
+  terminal.answer({ schema, sql }, () => sql);
+}
+
+async function onPostgres(config: Context["config"]): Promise<StoreMigrations> {
+  const { store, engine } = await config();
+  const migrations = await migrationsOf(store, engine);
+  if (migrations) return migrations;
+  throw new OutliveError(
+    ErrorCode.optionInvalid,
+    "A SQLite file has no way back to an older version.",
+    "Restore a backup that the older version has written.",
+  );
+}

@@ -1,0 +1,79 @@
+// Migrations of a store as the command line and deploy scripts use them. SQLite's file migrates by itself when it is opened; a
+// PostgreSQL schema is migrated here and nowhere else, because a worker's role has no such right.
+import { storeNameOf } from "./backends.ts";
+import type { PostgresOptions } from "./stores/postgres/address.ts";
+import type { MigrationInfo } from "./stores/postgres/migrate.ts";
+
+export type { MigrationInfo };
+
+export interface StoreMigrations {
+  readonly schema: string;
+  list(): Promise<readonly MigrationInfo[]>;
+  /** Brings the store up to migration `to` (default: the latest) and answers the numbers of what was done. */
+  up(to?: number): Promise<readonly number[]>;
+  /** Takes back everything above `to` (default: the latest one only). Refuses while unfinished jobs exist unless forced. */
+  down(options: { readonly to?: number; readonly force?: boolean }): Promise<readonly number[]>;
+}
+
+/** The migrations of the store at this address; null: it migrates by itself when it is opened (SQLite). Nothing is connected before it is asked. */
+export async function migrationsOf(
+  url: string,
+  { postgres = {} }: { readonly postgres?: PostgresOptions } = {},
+): Promise<StoreMigrations | null> {
+  if (storeNameOf(url) !== "postgres") return null;
+  const [{ addressOf }, { newClient }, { listMigrations, migrate, migrateDown }] = await Promise.all([
+    import("./stores/postgres/address.ts"),
+    import("./stores/postgres/connection.ts"),
+    import("./stores/postgres/migrate.ts"),
+  ]);
+  const { client, schema } = addressOf(url, postgres);
+  const connected = async <T>(work: (session: Awaited<ReturnType<typeof newClient>>) => Promise<T>): Promise<T> => {
+    const session = await newClient(client);
+    try {
+      return await work(session);
+    } finally {
+      await session.end().catch(() => {});
+    }
+  };
+  return {
+    schema,
+    list: () => connected((session) => listMigrations(session, schema)),
+    up: (to) => connected((session) => migrate(session, schema, to)),
+    down: ({ to, force = false }) =>
+      connected(async (session) => {
+        const latest = (await listMigrations(session, schema)).filter(({ applied }) => applied).length;
+        return migrateDown(session, schema, { target: to ?? Math.max(0, latest - 1), force });
+      }),
+  };
+}
+
+/** What to print. */
+export interface PrintedSql {
+  /** Migrations from..to, up or down. Default: all, up. */
+  readonly migrations?: { readonly from: number; readonly to: number; readonly direction: "up" | "down" };
+  /** The schedule for pg_cron. */
+  readonly cron?: boolean;
+  /** The roles and their grants. */
+  readonly roles?: boolean;
+}
+
+/** The SQL of a PostgreSQL store, to be read and run with psql. Asks no server. */
+export async function printedSql(schema: string, { migrations, cron, roles }: PrintedSql): Promise<string> {
+  const [{ MIGRATIONS }, { pgCronText, scriptText }, { rolesText }, { quotedSchema }] = await Promise.all([
+    import("./stores/postgres/migrations/index.ts"),
+    import("./stores/postgres/migrations/text.ts"),
+    import("./stores/postgres/roles.ts"),
+    import("./stores/postgres/schema.ts"),
+  ]);
+  quotedSchema(schema);
+  const numbers = MIGRATIONS.map((_, i) => i + 1);
+  const script = ({ from, to, direction }: NonNullable<PrintedSql["migrations"]>): string => {
+    const chosen = numbers.filter((number) => number >= from && number <= to);
+    return scriptText(schema, direction === "up" ? chosen : chosen.toReversed(), direction);
+  };
+  return [
+    ...(migrations ? [script(migrations)] : []),
+    ...(roles ? [rolesText(schema)] : []),
+    ...(cron ? [pgCronText(schema)] : []),
+  ].join("\n");
+}

@@ -1,0 +1,100 @@
+// Where the server is and how we come to it: an address, or the user's own pool. Nothing of it that is secret is ever shown: what
+// people see is the address without its password.
+import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { DEFAULT_SCHEMA, quotedSchema } from "./schema.ts";
+
+/** A pool of `pg`, as far as it is used: the store's queries run on it, and its own options make the one session beside it. */
+export interface PostgresPool {
+  // oxlint-disable-next-line typescript/no-explicit-any -- a client of `pg`; its types are the user's to have
+  connect(): Promise<any>;
+  /** What the pool was made of. */
+  readonly options: object;
+}
+
+/** The options of the store. */
+export interface PostgresOptions {
+  /** The schema that holds Outlive's tables: small letters, digits and underscores, at most 40. Default "outlive". */
+  readonly schema?: string;
+  /** Your own pool of `pg`: queries run on it, and it is not closed with the engine. The keeper's connections are made of its options. Default: none. */
+  readonly pool?: PostgresPool;
+  /** Most connections of this process's own pool; its keeper has two more. Default 4, from 1 to 50. Not with `pool`. */
+  readonly connections?: number;
+}
+
+export const DEFAULT_CONNECTIONS = 4;
+
+/** What a client of `pg` is made of. Plain data unless the user's own pool said otherwise. */
+export type ClientSettings = Readonly<Record<string, unknown>>;
+
+export interface Address {
+  readonly schema: string;
+  readonly client: ClientSettings;
+  readonly pool: PostgresPool | null;
+  readonly connections: number;
+  /** What people may see: host and database, never a password. */
+  readonly shown: string;
+}
+
+/** How long a connection may take to come about. */
+const CONNECT_MS = 5_000;
+
+export function addressOf(url: string, options: PostgresOptions = {}): Address {
+  const { schema = DEFAULT_SCHEMA, pool = null, connections = DEFAULT_CONNECTIONS } = options;
+  quotedSchema(schema);
+  const shown = shownAddress(url);
+  let parsed: URL;
+  try {
+    parsed = new URL(url);
+  } catch {
+    // The error of the parser holds the whole address, so it is no cause of ours.
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `${shown} is not an address.`,
+      'Write "postgres://user:password@host:5432/database", with special characters of the password percent-encoded.',
+      { url: shown },
+    );
+  }
+  if (pool && (parsed.host !== "" || parsed.pathname.length > 1))
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `Both the address ${shown} and \`postgres.pool\` say where the server is.`,
+      'With a pool of your own the address is "postgres:".',
+      { url: shown },
+    );
+  const common = { application_name: "outlive", keepAlive: true, connectionTimeoutMillis: CONNECT_MS };
+  const client = pool ? ofPool(pool) : { ...common, connectionString: url };
+  return { schema, client, pool, connections, shown };
+}
+
+/** The pool's options without what makes it a pool. */
+function ofPool({ options }: PostgresPool): ClientSettings {
+  const { max: _, min: __, idleTimeoutMillis: ___, maxUses: ____, ...client } = options as Record<string, unknown>;
+  // A pool hides its secrets from whoever lists its options, so these two are asked for by name.
+  const { password, ssl } = options as { password?: unknown; ssl?: unknown };
+  const key = typeof ssl === "object" && ssl !== null ? (ssl as { key?: unknown }).key : undefined;
+  return {
+    application_name: "outlive",
+    keepAlive: true,
+    ...client,
+    connectionTimeoutMillis: CONNECT_MS,
+    ...(password === undefined ? {} : { password }),
+    ...(key === undefined ? {} : { ssl: { ...(ssl as object), key } }),
+  };
+}
+
+/** Whether these settings can be given to a thread. A function (a password that is asked for, an own stream) can't. */
+export function canBeCopied(client: ClientSettings): boolean {
+  try {
+    structuredClone(client);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** The address without its password, however badly it is written. */
+export function shownAddress(url: string): string {
+  return String(url)
+    .replace(/^([a-z][a-z\d+.-]*:\/\/[^:@/]*):.*@/is, "$1:[redacted]@")
+    .replaceAll(/([?&]password=)[^&]*/gi, "$1[redacted]");
+}

@@ -1,0 +1,233 @@
+// What an operator should know of the server and of our tables on it, for `outlive check`. Reads only, each part by itself: what this
+// role may not see is said instead of failing the rest.
+import { humanMs } from "../../core/duration.ts";
+import type { Finding } from "../../core/store.ts";
+import type { Session } from "./connection.ts";
+import { MARGIN_MS } from "./migrations/reclaim.ts";
+import { TICK_SECONDS } from "./migrations/tick.ts";
+import { MIGRATIONS } from "./migrations/index.ts";
+import { WRITTEN } from "./roles.ts";
+
+const TESTED = 15;
+const OLDEST = 14;
+
+/** Everything, the server first. `pooled`: a pooler stands between; null: not known. */
+export async function advice(session: Session, pooled: boolean | null): Promise<Finding[]> {
+  const findings: Finding[] = [];
+  for (const [about, part] of PARTS) {
+    try {
+      findings.push(...(await part(session)));
+    } catch (thrown) {
+      const message = thrown instanceof Error ? thrown.message : String(thrown);
+      findings.push({ level: "warning", text: `${about}: not known, ${message}.` });
+    }
+  }
+  if (pooled !== null) findings.splice(2, 0, pooler(pooled));
+  return findings;
+}
+
+type Part = (session: Session) => Promise<Finding[]>;
+
+const PARTS: readonly (readonly [about: string, part: Part])[] = [
+  ["server", server],
+  ["settings", settings],
+  ["schema", schema],
+  ["rights", rights],
+  ["vacuum", vacuum],
+  ["transactions", (session) => transactions(session)],
+  ["tick", ticks],
+  ["overdue jobs", overdue],
+  ["reclaims", reclaims],
+];
+
+async function server(session: Session): Promise<Finding[]> {
+  const [row] = await session.rows<{ version: string; number: number; replica: boolean }>(
+    "SELECT current_setting('server_version') AS version, current_setting('server_version_num')::integer / 10000 AS number, pg_is_in_recovery() AS replica",
+  );
+  const { version, number, replica } = row!;
+  const found: Finding[] = [
+    number === TESTED
+      ? ok(`PostgreSQL ${version}, the version that Outlive is tested on.`)
+      : number < OLDEST
+        ? error(`PostgreSQL ${version} is too old: Outlive needs ${OLDEST} or newer.`)
+        : warning(`PostgreSQL ${version}: Outlive is tested on ${TESTED}; this version is untested.`),
+  ];
+  if (replica) found.push(error("This server is a replica and takes no writes. Connect to the primary."));
+  return found;
+}
+
+const LOSSES: Readonly<Record<string, string>> = {
+  fsync: "fsync is off: a crash of the machine may destroy the whole database.",
+  full_page_writes: "full_page_writes is off: a power loss may leave pages that are half old and half new.",
+  synchronous_commit:
+    "synchronous_commit is off: a crash of the server loses commits that were acknowledged; jobs that ended may run again, and jobs that were enqueued may be gone.",
+};
+
+async function settings(session: Session): Promise<Finding[]> {
+  const rows = await session.rows<{ name: string; setting: string }>(
+    "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'autovacuum') ORDER BY name",
+  );
+  const off = rows.filter(({ name, setting }) => setting === "off" && name in LOSSES);
+  // Warnings, not errors: a server for tests runs so on purpose.
+  const found = off.map(({ name }) => warning(LOSSES[name]!));
+  if (off.length === 0) {
+    const commit = rows.find(({ name }) => name === "synchronous_commit")!.setting;
+    found.push(ok(`Durable: fsync and full_page_writes are on, synchronous_commit is ${commit}.`));
+  }
+  if (rows.some(({ name, setting }) => name === "autovacuum" && setting === "off"))
+    found.push(warning("autovacuum is off: the tables will bloat and claims will slow down."));
+  return found;
+}
+
+function pooler(pooled: boolean): Finding {
+  return pooled
+    ? warning(
+        "A pooler stands between this program and the server: a death is found when the lease is over, and workers poll. Give workers a direct connection.",
+      )
+    : ok("A direct connection: the liveness lock and LISTEN work.");
+}
+
+async function schema(session: Session): Promise<Finding[]> {
+  const [row] = await session.rows<{ value: number }>("SELECT value FROM outlive.meta WHERE key = 'schema'");
+  const version = row?.value ?? 0;
+  const missing = MIGRATIONS.slice(version);
+  if (missing.length === 0) return [ok(`All ${version} migrations are there.`)];
+  const names = missing.map(({ name }) => name).join(", ");
+  return [
+    warning(`Not there: ${names}. Workers do without; SQL recovery, cron and views do not. Run: outlive migrate up`),
+  ];
+}
+
+async function rights(session: Session): Promise<Finding[]> {
+  const rows = await session.rows<{ lacks: string; role: string }>(
+    `SELECT current_user AS role, 'outlive.' || t || ': ' || string_agg(r, ', ') AS lacks FROM unnest($1::text[]) t, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) r
+     WHERE NOT has_table_privilege('outlive.' || t, r) GROUP BY t ORDER BY t`,
+    [`{${WRITTEN.join(",")}}`],
+  );
+  if (rows.length === 0) return [ok("This role may do all that a worker does.")];
+  const lacks = rows.map((row) => row.lacks).join("; ");
+  return [
+    warning(
+      `The role ${rows[0]!.role} can't work, only look: it lacks ${lacks}. If it shall work: outlive migrate print --roles`,
+    ),
+  ];
+}
+
+const MANY_DEAD = 10_000;
+
+async function vacuum(session: Session): Promise<Finding[]> {
+  const rows = await session.rows<{ name: string; live: number; dead: number; ago: number | null }>(
+    `SELECT relname AS name, n_live_tup AS live, n_dead_tup AS dead, (extract(epoch FROM clock_timestamp() - greatest(last_autovacuum, last_vacuum)) * 1000)::bigint AS ago
+     FROM pg_stat_user_tables WHERE relid = ANY (ARRAY['outlive.jobs', 'outlive.fleet', 'outlive.history', 'outlive.steps']::regclass[]) ORDER BY n_dead_tup DESC`,
+  );
+  const bloated = rows.filter(({ live, dead }) => dead > MANY_DEAD && dead > live / 4);
+  if (bloated.length === 0) {
+    const dead = rows.reduce((sum, row) => sum + row.dead, 0);
+    return [ok(`Vacuum keeps up: ${dead} dead rows in our tables.`)];
+  }
+  return bloated.map(({ name, live, dead, ago }) =>
+    warning(
+      `The table ${name} has ${dead} dead rows beside ${live} live ones; the last vacuum was ${ago === null ? "never" : `${humanMs(ago)} ago`}. Look for a long transaction, or give autovacuum more.`,
+    ),
+  );
+}
+
+const LONG_MS = 300_000;
+
+/** `longMs`: from when on one is told about. */
+export async function transactions(session: Session, longMs = LONG_MS): Promise<Finding[]> {
+  const rows = await session.rows<{ who: string; ms: number; xids: number | null }>(
+    `SELECT concat_ws(' ', 'process', pid, nullif(application_name, ''), '(' || state || ')') AS who,
+       (extract(epoch FROM clock_timestamp() - xact_start) * 1000)::bigint AS ms, age(backend_xmin) AS xids
+     FROM pg_stat_activity WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+     UNION ALL SELECT 'prepared transaction ' || gid, (extract(epoch FROM clock_timestamp() - prepared) * 1000)::bigint, age(transaction) FROM pg_prepared_xacts
+     UNION ALL SELECT 'replication slot ' || slot_name, NULL, age(xmin) FROM pg_replication_slots WHERE xmin IS NOT NULL
+     ORDER BY ms DESC NULLS LAST LIMIT 5`,
+  );
+  const long = rows.filter(({ ms }) => ms !== null && ms > longMs);
+  const oldest = Math.max(0, ...rows.map(({ xids }) => xids ?? 0));
+  if (long.length === 0) return [ok(`No long transaction; the oldest xmin is ${oldest} transactions old.`)];
+  return long.map(({ who, ms, xids }) =>
+    warning(
+      `A transaction of ${who} is open for ${humanMs(ms)}${xids === null ? "" : `, its xmin is ${xids} transactions old`}: no dead row since then can be vacuumed.`,
+    ),
+  );
+}
+
+const LATE_MS = 4 * TICK_SECONDS * 1_000;
+
+async function ticks(session: Session): Promise<Finding[]> {
+  const [there] = await session.rows<{ ticks: boolean; cron: boolean }>(
+    "SELECT to_regclass('outlive.ticks') IS NOT NULL AS ticks, to_regclass('cron.job') IS NOT NULL AS cron",
+  );
+  if (!there!.ticks) return [];
+  const found: Finding[] = there!.cron ? await schedule(session) : [];
+  const [last] = await session.rows<{ ms: number; caller: string; error: string | null; reclaimed: number }>(
+    "SELECT outlive.now_ms() - at AS ms, caller, error, reclaimed FROM outlive.ticks",
+  );
+  if (!last)
+    return [
+      ...found,
+      ok(
+        "Nobody calls outlive.tick(): if all workers die at once, the next one that starts recovers. See: outlive migrate print --pg-cron",
+      ),
+    ];
+  const { ms, caller, error: fault } = last;
+  if (fault !== null)
+    found.push(warning(`The last tick, ${humanMs(ms)} ago by ${caller}, reclaimed nothing: ${fault}.`));
+  else if (ms > LATE_MS)
+    found.push(warning(`The last tick was ${humanMs(ms)} ago, by ${caller}: cron does not call it any more.`));
+  else found.push(ok(`The last tick was ${humanMs(ms)} ago, by ${caller}.`));
+  return found;
+}
+
+/** `cron` is not our schema: what it says is read only where it is. */
+async function schedule(session: Session): Promise<Finding[]> {
+  const rows = await session.rows<{ schedule: string; active: boolean }>(
+    `SELECT schedule, active FROM cron.job WHERE replace(command, '"', '') LIKE '%' || replace('outlive.', '"', '') || 'tick(%'`,
+  );
+  if (rows.length === 0)
+    return [warning("pg_cron is here and does not call tick(). See: outlive migrate print --pg-cron")];
+  return rows.map((row) =>
+    row.active
+      ? ok(`pg_cron calls tick(): ${row.schedule}.`)
+      : warning(`pg_cron has a schedule for tick() (${row.schedule}), but it is not active.`),
+  );
+}
+
+async function overdue(session: Session): Promise<Finding[]> {
+  const rows = await session.rows<{ kind: string; n: number; ms: number }>(
+    `SELECT k.name AS kind, count(*) AS n, max(outlive.now_ms() - j.deadline_at) AS ms FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind
+     WHERE j.state = 1 AND j.deadline_at + k.grace_ms + ${MARGIN_MS} < outlive.now_ms() GROUP BY k.name ORDER BY ms DESC`,
+  );
+  if (rows.length === 0) return [ok("No job is overdue.")];
+  return rows.map(({ kind, n, ms }) =>
+    warning(
+      `${n} job(s) of ${kind} are overdue, the oldest by ${humanMs(ms)}: no worker and no cron recovers. Run: SELECT * FROM outlive.reclaim_stale_jobs()`,
+    ),
+  );
+}
+
+async function reclaims(session: Session): Promise<Finding[]> {
+  const rows = await session.rows<{ kind: string; decision: string; n: number }>(
+    `SELECT k.name AS kind, CASE h.to_state WHEN 0 THEN 'retry' WHEN 3 THEN 'fail' WHEN 4 THEN 'cancel' ELSE 'quarantine' END AS decision, count(*) AS n
+     FROM outlive.history h JOIN outlive.jobs j ON j.seq = h.job JOIN outlive.kinds k ON k.id = j.kind
+     WHERE h.actor IN ('system/reclaim', 'system/recovery') AND h.event IN ('crash', 'timeOut', 'endCancelled') AND h.at > outlive.now_ms() - 3600000
+     GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2`,
+  );
+  if (rows.length === 0) return [ok("Nothing was reclaimed in the last hour.")];
+  const told = rows.map(({ kind, decision, n }) => `${kind} ${decision} ${n}`).join(", ");
+  return [ok(`Reclaimed in the last hour: ${told}.`)];
+}
+
+function ok(text: string): Finding {
+  return { level: "ok", text };
+}
+
+function warning(text: string): Finding {
+  return { level: "warning", text };
+}
+
+function error(text: string): Finding {
+  return { level: "error", text };
+}

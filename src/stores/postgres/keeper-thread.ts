@@ -1,0 +1,56 @@
+// What the keeper's thread opens on PostgreSQL: the session that holds the worker's lock and hears the bell, and two connections
+// for its work, so that a long recovery does not keep the heartbeat waiting.
+import { systemClock, systemRandom as random } from "../../platform/clock.ts";
+import { keepInThread } from "../../platform/keep-in-thread.ts";
+import type { ClientSettings } from "./address.ts";
+import { Bell } from "./bell.ts";
+import type { StoreSettings } from "./client.ts";
+import { Connection, newClient } from "./connection.ts";
+import { DirectSession } from "./direct-session.ts";
+import { AdvisoryLiveness, lockKey } from "./liveness.ts";
+import { bellChannel } from "./schema.ts";
+import { serverClock } from "./server-clock.ts";
+import { PostgresStore } from "./store.ts";
+
+/** How to come to the server, and to which schema. */
+export interface PostgresKeeper {
+  readonly client: ClientSettings;
+  readonly schema: string;
+  readonly settings: StoreSettings;
+}
+
+const KEEPER_CONNECTIONS = 2;
+
+keepInThread<PostgresKeeper>(async (own, { options, newId, events, times, bell: wake }) => {
+  const { client, schema } = own;
+  const clock = serverClock(systemClock, times);
+  const session = new DirectSession({ connect: () => newClient(client), clock, random });
+  await session.hold(lockKey(schema, options.worker));
+  await session.listen(bellChannel(schema), wake);
+  // What was rung while the connection was away is lost, and the main thread may be waiting for the store to be back.
+  session.onReturn(wake);
+  const { durability } = own.settings;
+  const connection = await Connection.open({
+    client,
+    pool: null,
+    schema,
+    max: KEEPER_CONNECTIONS,
+    durability,
+    maintenance: true,
+  });
+  const store = new PostgresStore({ connection, clock, newId, bell: new Bell(connection, clock, { listens: false }) });
+  const liveness = new AdvisoryLiveness({
+    session,
+    schema,
+    clock,
+    random,
+    ownWorker: options.worker,
+    onServerNow: (now, sentAtMono) => clock.set(now, sentAtMono),
+    onHold: (why, holdMs) => events.emit("recovery.held", { why, holdMs }),
+  });
+  const close = async (): Promise<void> => {
+    await store.close();
+    await session.close();
+  };
+  return { store, liveness, clock, close };
+});

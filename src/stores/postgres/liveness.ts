@@ -1,0 +1,229 @@
+// The proof of life on PostgreSQL: a session advisory lock per worker, held by the keeper's connection. Gone is a lock that is
+// missing in two looks 250 ms apart, while the server's run and the watcher's own session are the same in both. When either
+// changed, everybody's lock may be gone for a reason that is no death: the watcher holds back for 5 s and looks again.
+// One elected process looks for all; behind a pooler nothing is proved, and heartbeats decide.
+import { createHash } from "node:crypto";
+import { type Clock, pause, type Random } from "../../core/clock.ts";
+import type { Liveness, Probe, WorkerRow } from "../../core/liveness.ts";
+import { type Greeting, RUN, type DirectSession } from "./direct-session.ts";
+
+export interface LivenessDeps {
+  readonly session: DirectSession;
+  readonly schema: string;
+  readonly clock: Clock;
+  readonly random: Random;
+  /** The worker of this process, whose lock another part of it holds. */
+  readonly ownWorker?: string;
+  /** Told with each look what the server's clock says, in ms, and when it was asked (monotonic). */
+  readonly onServerNow?: (now: number, sentAtMono: number) => void;
+  /** Told when watchers begin to hold back: why, and for how long. */
+  readonly onHold?: (why: string, holdMs: number) => void;
+}
+
+const LOOKS_APART_MS = 250;
+/** A look that is older than this confirms nothing. */
+const MISSING_FOR_MS = 2_000;
+export const HOLD_MS = 5_000;
+/** Followers ask for the lookout's place; with more workers than this each asks less often. */
+const FEW = 8;
+
+interface Named {
+  readonly name: string;
+  readonly identity: string;
+}
+
+interface Look {
+  /** Session and run of the server: what must not have changed between two looks. */
+  readonly era: string;
+  readonly run: string;
+  readonly upMs: number;
+  readonly held: ReadonlySet<string>;
+}
+
+export class AdvisoryLiveness implements Liveness {
+  readonly manyHosts = true;
+  readonly #deps: LivenessDeps;
+  readonly #own = new Set<string>();
+  readonly #lookoutKey: bigint;
+  #era: { readonly id: string; readonly run: string; readonly rests: number } | null = null;
+  #holdUntil = 0;
+  /** This watcher was not there before the hold began: its own session lost nothing. */
+  #newHere = false;
+  /** Locks that a look did not find, and when. */
+  readonly #missing = new Map<string, { readonly atMono: number; readonly era: string }>();
+  /** The session on which we are the lookout. */
+  #leadsOn: number | null = null;
+  /** About how many workers there are. */
+  #fleet = 1;
+
+  constructor(deps: LivenessDeps) {
+    this.#deps = deps;
+    if (deps.ownWorker !== undefined) this.#own.add(String(lockKey(deps.schema, deps.ownWorker)));
+    this.#lookoutKey = lockKey(deps.schema, "the lookout of all workers");
+  }
+
+  async take(workerId: string): ReturnType<Liveness["take"]> {
+    const { session, schema } = this.#deps;
+    const key = lockKey(schema, workerId);
+    const proves = await session.hold(key);
+    const name = String(key);
+    this.#own.add(name);
+    return {
+      evidence: proves ? { name, identity: identityOf(await session.greet()) } : { name: null, identity: null },
+      drop: async () => {
+        this.#own.delete(name);
+        await session.release(key);
+      },
+    };
+  }
+
+  async probe(worker: WorkerRow): Promise<Probe> {
+    return (await this.probeAll([worker]))[0]!;
+  }
+
+  async probeAll(workers: readonly WorkerRow[]): Promise<readonly Probe[]> {
+    const { database, pooled } = await this.#deps.session.greet();
+    const provable = ({ lock }: WorkerRow): boolean =>
+      !pooled && lock.name !== null && lock.identity !== null && lock.identity.startsWith(`${database} `);
+    const locks = workers.filter(provable).map(({ lock }) => lock as Named);
+    if (locks.length === 0) return workers.map(() => "unknown");
+    const first = await this.#look(locks.map(({ name }) => name));
+    const free = await this.#confirmed(first, locks);
+    return workers.map((worker) => {
+      if (!provable(worker)) return "unknown";
+      const name = worker.lock.name!;
+      if (free.has(name)) return "free";
+      return first.held.has(name) || this.#own.has(name) ? "held" : "unknown";
+    });
+  }
+
+  /**
+   * Ends every session of a worker that is taken for dead. A frozen process or a lost host may be in the middle of a transaction,
+   * and so may be a session of a killed one that waits for somebody's lock: their row locks would stop the recovery. Needs the
+   * same role; without it, the recovery waits. Only of a row that is still live: later its process may work under a new id.
+   */
+  async evict({ lock, state }: WorkerRow): Promise<boolean> {
+    if (lock.name === null || state !== "live" || this.#own.has(lock.name)) return false;
+    try {
+      const tag = lock.identity?.split(" ")[1] ?? "-";
+      const ended = await this.#deps.session.query<{ ended: boolean }>(EVICT, [lock.name, tag]);
+      return ended.some((row) => row.ended);
+    } catch (thrown) {
+      if ((thrown as { code?: unknown }).code === "42501") return false;
+      throw thrown;
+    }
+  }
+
+  /** Nothing is left behind: a lock ends with its session, and the sessions were ended first. */
+  async clean(): Promise<boolean> {
+    return false;
+  }
+
+  /** How much longer nobody is called dead because the store was away a moment ago, in ms; 0: not at all. */
+  holdMs(): number {
+    return Math.max(0, this.#holdUntil - this.#deps.clock.mono());
+  }
+
+  /**
+   * Whether this process looks for all. The place is a lock of the session, so that it is free within milliseconds of the
+   * lookout's death; the fleet as a whole asks for it some thirty times a second. Null: nobody can be elected behind a pooler.
+   */
+  async leads(): Promise<boolean | null> {
+    const { session, random } = this.#deps;
+    const { pid, pooled } = await session.greet();
+    if (pooled) return null;
+    if (this.#leadsOn === pid) return true;
+    if (random.next() > FEW / this.#fleet) return false;
+    const [row] = await session.query<{ leads: boolean; pid: number; fleet: number }>(
+      `SELECT pg_try_advisory_lock($1::bigint) AS leads, pg_backend_pid() AS pid,
+         (SELECT count(*)::int FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())) AS fleet`,
+      [String(this.#lookoutKey)],
+    );
+    this.#fleet = Math.max(1, row!.fleet);
+    this.#leadsOn = row!.leads ? row!.pid : null;
+    return row!.leads;
+  }
+
+  /** Which of these locks are missing in this look and in another one of the same era, 250 ms before or after it. */
+  async #confirmed(first: Look, locks: readonly Named[]): Promise<ReadonlySet<string>> {
+    const { clock } = this.#deps;
+    const now = clock.mono();
+    const free = new Set<string>();
+    for (const [name, seen] of this.#missing)
+      if (first.held.has(name) || seen.era !== first.era || now - seen.atMono > MISSING_FOR_MS)
+        this.#missing.delete(name);
+    const missing = locks.filter(({ name }) => !first.held.has(name) && !this.#own.has(name));
+    const unconfirmed: string[] = [];
+    for (const { name } of missing.filter(({ identity }) => this.#speaks(identity, first))) {
+      const seen = this.#missing.get(name);
+      if (seen && now - seen.atMono >= LOOKS_APART_MS) free.add(name);
+      else unconfirmed.push(name);
+      this.#missing.set(name, seen ?? { atMono: now, era: first.era });
+    }
+    if (unconfirmed.length === 0) return free;
+    await pause(clock, LOOKS_APART_MS);
+    const second = await this.#look(unconfirmed);
+    if (second.era !== first.era) return new Set();
+    for (const name of unconfirmed)
+      if (second.held.has(name)) this.#missing.delete(name);
+      else free.add(name);
+    return free;
+  }
+
+  /**
+   * Whether a missing lock says anything now. Not while workers may still be on their way back; but one that took its lock in
+   * this very run of the server did not lose it to a restart.
+   */
+  #speaks(identity: string, { run }: Look): boolean {
+    if (this.holdMs() === 0) return true;
+    return this.#newHere && identity.endsWith(` ${run}`);
+  }
+
+  async #look(names: readonly string[]): Promise<Look> {
+    const { session, onServerNow, clock } = this.#deps;
+    const sentAtMono = clock.mono();
+    type Row = { pid: number; run: string; up_ms: number; now_ms: number; held: string[] };
+    const [row] = await session.query<Row>(LOOK, [names]);
+    const { pid, run, up_ms: upMs, now_ms: now, held } = row!;
+    onServerNow?.(now, sentAtMono);
+    const look = { era: `${pid} ${run}`, run, upMs, held: new Set(held) };
+    this.#noteEra(look);
+    return look;
+  }
+
+  #noteEra({ era, run, upMs }: Look): void {
+    const { session, clock, onHold } = this.#deps;
+    const before = this.#era?.rests === session.rests ? this.#era : null;
+    if (before?.id === era) return;
+    this.#era = { id: era, run, rests: session.rests };
+    // A watcher that is new here lost nothing; all it can know is that the server itself is young.
+    const restarted = before === null ? upMs < HOLD_MS : before.run !== run;
+    const holdMs = restarted ? HOLD_MS - upMs : before === null ? 0 : HOLD_MS;
+    if (holdMs <= 0) return;
+    this.#holdUntil = clock.mono() + holdMs;
+    this.#newHere = before === null;
+    onHold?.(restarted ? "the store restarted" : "the connection to the store was lost", holdMs);
+  }
+}
+
+/** Of a worker's lock: its database, the name that all connections of its process carry and no other's do, and the server's run. */
+function identityOf({ database, run, application }: Greeting): string {
+  return `${database} ${/^outlive-[0-9a-f]{12}$/.test(application) ? application : "-"} ${run}`;
+}
+
+/** 64 bits of a hash: an advisory lock has no other name. */
+export function lockKey(schema: string, workerId: string): bigint {
+  return createHash("sha256").update(`outlive\0${schema}\0${workerId}`).digest().readBigInt64BE();
+}
+
+const ADVISORY = `l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`;
+const KEY = "((l.classid::bigint << 32) | l.objid::bigint)";
+const LOOK = `SELECT pg_backend_pid() AS pid, ${RUN}::text AS run,
+  (extract(epoch FROM clock_timestamp() - ${RUN}) * 1000)::float8 AS up_ms,
+  (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now_ms,
+  ARRAY(SELECT DISTINCT ${KEY}::text FROM pg_locks l WHERE ${ADVISORY} AND ${KEY} = ANY($1::bigint[])) AS held`;
+const EVICT = `SELECT pg_terminate_backend(a.pid) AS ended FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND (
+    (a.application_name = $2 AND a.datname = current_database()) OR
+    a.pid IN (SELECT l.pid FROM pg_locks l WHERE ${ADVISORY} AND ${KEY} = $1::bigint))`;

@@ -1,0 +1,171 @@
+// Opening the PostgreSQL store: the server, its schema, its clock, and what belongs to it beside the port (liveness, bell, keeper).
+// It never migrates: a worker's role has no such right. Everything that can be wrong on the way is said here.
+import type { Backend, KeeperHandle } from "../../core/backend.ts";
+import type { Clock, Random } from "../../core/clock.ts";
+import type { Emitter } from "../../core/events.ts";
+import { idSource } from "../../core/ids.ts";
+import { NOTHING_CHECKED } from "../../core/integrity.ts";
+import { Keeper, type KeeperHost, type KeeperOptions } from "../../core/keeper.ts";
+import { newSharedTimes, sharedTimes } from "../../platform/keeper-messages.ts";
+import { startKeeperThread } from "../../platform/keeper-thread.ts";
+import { type Address, canBeCopied } from "./address.ts";
+import { Bell } from "./bell.ts";
+import { openConnection, type StoreSettings } from "./client.ts";
+import { newClient } from "./connection.ts";
+import { DirectSession } from "./direct-session.ts";
+import type { PostgresKeeper } from "./keeper-thread.ts";
+import { AdvisoryLiveness, lockKey } from "./liveness.ts";
+import { MIGRATIONS } from "./migrations/index.ts";
+import { bellChannel } from "./schema.ts";
+import { serverClock } from "./server-clock.ts";
+import { PostgresStore } from "./store.ts";
+
+export interface OpenPostgresDeps {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly events: Emitter;
+}
+
+const KEEPER = new URL("./keeper-thread.ts", import.meta.url);
+/** The main thread's own session is for looks at the open and by hand, and for a lock until the keeper has it. */
+const SESSION_IDLE_MS = 3_000;
+
+export async function openPostgres(deps: OpenPostgresDeps, given: Address, settings: StoreSettings): Promise<Backend> {
+  const { random, events } = deps;
+  const { schema } = given;
+  // Our own connections carry a name that no other process has: whoever takes over from us can end them all.
+  const client = given.pool ? given.client : { ...given.client, application_name: `outlive-${random.hex(6)}` };
+  const address = { ...given, client };
+  const shared = newSharedTimes();
+  const clock = serverClock(deps.clock, sharedTimes(shared));
+  const { connection, pooled } = await openConnection(address, settings, clock);
+  if (pooled) events.emit("store.notice", { about: "pooler", text: POOLED });
+  const connect = () => newClient(address.client);
+  const session = new DirectSession({ connect, clock, random, idleMs: SESSION_IDLE_MS });
+  const liveness = new AdvisoryLiveness({
+    session,
+    schema,
+    clock,
+    random,
+    onServerNow: (now, sentAtMono) => clock.set(now, sentAtMono),
+    onHold: (why, holdMs) => events.emit("recovery.held", { why, holdMs }),
+  });
+  const newId = idSource(clock, random);
+  const bell = new Bell(connection, clock, { listens: false });
+  const store = new PostgresStore({ connection, clock, newId, bell });
+  const keepers = { ...deps, clock, address, settings, pooled, shared, session, liveness, bell, store, newId };
+  return {
+    store,
+    liveness,
+    clock,
+    schemaVersion: MIGRATIONS.length,
+    private: false,
+    startKeeper: (options, host) =>
+      canBeCopied(address.client) ? inThread(keepers, options, host) : beside(keepers, options, host),
+    // The server recovers by itself and checks its own log; `outlive check` reads more.
+    prepare: async () => NOTHING_CHECKED,
+    removeStrays: async () => [],
+    async close() {
+      await session.close();
+      await store.close();
+    },
+  };
+}
+
+interface Keepers extends OpenPostgresDeps {
+  readonly address: Address;
+  readonly settings: StoreSettings;
+  readonly pooled: boolean;
+  readonly shared: SharedArrayBuffer;
+  readonly session: DirectSession;
+  readonly liveness: AdvisoryLiveness;
+  readonly bell: Bell;
+  readonly store: PostgresStore;
+  readonly newId: () => string;
+}
+
+type Host = Omit<KeeperHost, "loopLagMs" | "kill">;
+
+/** The thread's session takes the worker's lock before ours lets go of it; should the thread die, ours takes it back. */
+function inThread(keepers: Keepers, options: KeeperOptions, host: Host): Promise<KeeperHandle> {
+  const { clock, events, address, settings, shared, session, bell } = keepers;
+  const { client, schema } = address;
+  const key = lockKey(schema, options.worker);
+  const own: PostgresKeeper = { client, schema, settings };
+  const stand = standIn(keepers, options, host);
+  stand.begin();
+  return startKeeperThread(
+    {
+      clock,
+      events,
+      file: KEEPER,
+      own,
+      shared,
+      bell: () => bell.heard(),
+      up() {
+        stand.end();
+        void session.release(key);
+      },
+      down() {
+        stand.begin();
+        void session.hold(key).catch(() => {});
+      },
+    },
+    options,
+    host,
+  ).catch((thrown: unknown) => {
+    stand.end();
+    throw thrown;
+  });
+}
+
+/** Beats from the main thread while there is no keeper: a thread that boots and connects on a busy machine may take a short lease. */
+function standIn({ clock, store }: Keepers, { worker, times }: KeeperOptions, host: Host) {
+  let callOff: (() => void) | undefined;
+  const beat = async (): Promise<void> => {
+    const sentAtMono = clock.mono();
+    const answer = await store.beat(worker, { loopLagMs: 0 });
+    if (callOff && answer.live) host.beaten(sentAtMono, answer);
+  };
+  const next = (): void => {
+    callOff = clock.after(times.heartbeatMs, () => {
+      void beat()
+        // The keeper, once there, says what is wrong.
+        .catch(() => {})
+        .finally(() => {
+          if (callOff) next();
+        });
+    });
+  };
+  return {
+    begin: next,
+    end() {
+      callOff?.();
+      callOff = undefined;
+    },
+  };
+}
+
+/** The pool's options hold a function, which no thread can be given. A handler that blocks the loop then silences the worker. */
+async function beside(keepers: Keepers, options: KeeperOptions, host: Host): Promise<KeeperHandle> {
+  const { events, address, session, bell, pooled } = keepers;
+  events.emit("store.notice", { about: "keeper", text: BESIDE });
+  if (!pooled) await session.listen(bellChannel(address.schema), () => bell.heard());
+  const unhear = session.onReturn(() => bell.heard());
+  const keeper = new Keeper(keepers, options, { ...host, loopLagMs: () => 0, kill: () => {} });
+  keeper.start();
+  return {
+    beat: () => void keeper.beat(),
+    lastBeatMono: () => null,
+    async stop() {
+      unhear();
+      session.unlisten(bellChannel(address.schema));
+      await keeper.stop();
+    },
+  };
+}
+
+const POOLED =
+  "A pooler stands between this process and PostgreSQL, so the liveness lock proves nothing: a death is found when the lease is over, not within a second. Give Outlive a direct connection.";
+const BESIDE =
+  "The options of the pool hold a function, so the keeper runs beside the worker and not in a thread: a handler that blocks the event loop for a lease is taken for dead. Make the pool of plain options.";

@@ -1,0 +1,142 @@
+// What `outlive check` says of a server: each fault is made on a real one, and is said.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import pg from "pg";
+import { advice, transactions } from "../../src/stores/postgres/advice.ts";
+import type { Session } from "../../src/stores/postgres/connection.ts";
+import { migrate } from "../../src/stores/postgres/migrate.ts";
+import { freshDatabase, withClient } from "../support/postgres.ts";
+import { MINUTE, type Scene, scene } from "./scene.ts";
+
+async function told(store: Scene, pooled: boolean | null = null): Promise<string[]> {
+  const found = await advice(sessionOf(store), pooled);
+  return found.map(({ level, text }) => `${level}: ${text}`);
+}
+
+/** Numbers come back as numbers, as the store's own connection has it. */
+function sessionOf(store: Scene): Session {
+  const rows = async <R>(sql: string, values?: readonly unknown[]): Promise<R[]> => {
+    const found = await store.sql<Record<string, unknown>>(sql, values as unknown[]);
+    return found.map((row) =>
+      Object.fromEntries(
+        Object.entries(row).map(([key, value]) => [
+          key,
+          typeof value === "string" && /^-?\d+$/.test(value) ? Number(value) : value,
+        ]),
+      ),
+    ) as R[];
+  };
+  return {
+    rows,
+    arrays: () => Promise.reject(new Error("not asked")),
+    run: () => Promise.reject(new Error("not asked")),
+  };
+}
+
+function said(lines: readonly string[], pattern: RegExp): void {
+  assert.ok(
+    lines.some((line) => pattern.test(line)),
+    `${pattern} in:\n${lines.join("\n")}`,
+  );
+}
+
+test("a sound store is told part by part, and a part that this role may not see spoils no other", async (t) => {
+  const store = await scene(t);
+  const lines = await told(store, false);
+  said(lines, /PostgreSQL \d+\.\d+/);
+  said(lines, /^ok: A direct connection/);
+  said(lines, /^ok: All 3 migrations are there/);
+  said(lines, /^ok: This role may do all/);
+  said(lines, /^ok: Vacuum keeps up/);
+  said(lines, /^ok: Nobody calls outlive.tick/);
+  said(lines, /^ok: No job is overdue/);
+  said(lines, /^ok: Nothing was reclaimed/);
+  await store.sql("ALTER TABLE outlive.history RENAME TO elsewhere");
+  const without = await told(store, true);
+  said(without, /^warning: reclaims: not known/);
+  said(without, /^ok: No job is overdue/);
+  said(without, /^warning: A pooler stands between/);
+});
+
+test("settings that lose data are said with what they lose", async (t) => {
+  const store = await scene(t);
+  const [shared] = await store.sql<{ setting: string }>("SELECT setting FROM pg_settings WHERE name = 'fsync'");
+  // The server that tests share runs with fsync off: that is said, too.
+  if (shared!.setting === "off") said(await told(store), /^warning: fsync is off/);
+  await store.sql("SET synchronous_commit = off");
+  said(await told(store), /^warning: synchronous_commit is off: .* may run again/);
+});
+
+test("a migration that is not there, and a role that can't work, are told with what to run", async (t) => {
+  const store = await scene(t);
+  await store.sql("UPDATE outlive.meta SET value = 2 WHERE key = 'schema'");
+  said(await told(store), /^warning: Not there: views\. .*outlive migrate up/);
+  const role = `${store.schema}_looks`;
+  await store.sql(`CREATE ROLE ${role}`);
+  await store.sql(
+    `GRANT USAGE ON SCHEMA ${store.schema} TO ${role}; GRANT SELECT ON ALL TABLES IN SCHEMA ${store.schema} TO ${role}`,
+  );
+  await store.sql(`SET ROLE ${role}`);
+  const lines = await told(store);
+  await store.sql("RESET ROLE");
+  await store.sql(`DROP OWNED BY ${role}; DROP ROLE ${role}`);
+  said(lines, new RegExp(`^warning: The role ${role} can't work.*jobs: INSERT, UPDATE, DELETE`));
+  said(lines, /^warning: overdue jobs: not known, permission denied/);
+});
+
+test("overdue jobs are told with their age and what to run, and reclaims by kind and decision", async (t) => {
+  const store = await scene(t);
+  await store.worker("w");
+  for (const id of ["a", "b"]) {
+    await store.sql("SELECT outlive.enqueue('run_tsa', id => $1)", [id]);
+    await store.claim("w", id);
+  }
+  await store.pass(20 * MINUTE);
+  await store.beat("w");
+  said(await told(store), /^warning: 2 job\(s\) of run_tsa are overdue, the oldest by 5m.*reclaim_stale_jobs/);
+  await store.psql("SELECT outlive.reclaim_stale_jobs()");
+  said(await told(store), /^ok: Reclaimed in the last hour: run_tsa retry 2\./);
+});
+
+test("the last tick is told with its caller, also if it is late or failed", async (t) => {
+  const store = await scene(t);
+  await store.sql("SET application_name = 'pg_cron'");
+  await store.sql("SELECT outlive.tick()");
+  said(await told(store), /^ok: The last tick was .* ago, by pg_cron as /);
+  await store.pass(5 * MINUTE);
+  said(await told(store), /^warning: The last tick was 5m.* ago, by pg_cron as .*: cron does not call it any more/);
+  await store.sql("UPDATE outlive.ticks SET error = 'the disk is on fire'");
+  said(await told(store), /^warning: The last tick.*reclaimed nothing: the disk is on fire/);
+});
+
+test("a transaction that is open for long is named with its process", async (t) => {
+  const store = await scene(t);
+  const other = new pg.Client({ connectionString: store.url, application_name: "report" });
+  await other.connect();
+  await other.query("BEGIN");
+  await other.query("SELECT 1");
+  const pid = String((other as unknown as { processID: number }).processID);
+  const find = async (longMs: number): Promise<string[]> =>
+    (await transactions(sessionOf(store), longMs)).map(({ level, text }) => `${level}: ${text}`);
+  said(
+    await find(0),
+    new RegExp(`^warning: A transaction of process ${pid} report \\(idle in transaction\\) is open for`),
+  );
+  said(await find(MINUTE * 60), /^ok: No long transaction/);
+  await other.end();
+});
+
+test("pg_cron is told about where it is: not scheduled, scheduled, not active", async (t) => {
+  const url = await freshDatabase(t);
+  await withClient(url, async (client) => {
+    await migrate(client, "outlive");
+    // The two columns of pg_cron's table that are read; the extension itself is not on every server.
+    await client.query("CREATE SCHEMA cron; CREATE TABLE cron.job (schedule text, command text, active boolean)");
+    const store = { sql: async (text: string, values?: unknown[]) => (await client.query(text, values)).rows } as Scene;
+    said(await told(store), /^warning: pg_cron is here and does not call tick/);
+    await client.query(`INSERT INTO cron.job VALUES ('15 seconds', 'SELECT "outlive".tick()', true)`);
+    said(await told(store), /^ok: pg_cron calls tick\(\): 15 seconds/);
+    await client.query("UPDATE cron.job SET active = false, command = 'select outlive.tick()'");
+    said(await told(store), /^warning: pg_cron has a schedule .* not active/);
+  });
+});

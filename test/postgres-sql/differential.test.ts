@@ -1,0 +1,217 @@
+// Core and SQL decide the same: several hundred generated jobs of dead workers and jobs past their deadlines, the same for both. Only
+// the random part of a backoff may differ, and it stays within what core could have said.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { mustRunAlone } from "../../src/core/blame.ts";
+import { JOB_STATES, type KindSettings } from "../../src/core/job.ts";
+import { decideCrash, decideOverdue } from "../../src/core/recovery.ts";
+import { backoffMs } from "../../src/core/retry.ts";
+import type { HeldJob } from "../../src/core/store.ts";
+import type { Change } from "../../src/core/transitions.ts";
+import { LANE, OUTCOME, STATE } from "../../src/stores/postgres/schema.ts";
+import { type Scene, scene } from "./scene.ts";
+
+const SEED = Number(process.env["OUTLIVE_SEED"] ?? 20261115);
+const WORKERS = 320;
+
+interface Case {
+  readonly job: HeldJob;
+  readonly worker: number;
+  readonly cause: "crash" | "timeOut";
+}
+
+test(`core and SQL decide the same about every generated job (OUTLIVE_SEED=${SEED})`, async (t) => {
+  const store = await scene(t);
+  const cases = generate(dice(SEED));
+  await write(store, cases);
+  const reclaimed = await store.sql<{ job_id: string; decision: string; attempts: number }>(
+    "SELECT * FROM outlive.reclaim_stale_jobs(10000)",
+  );
+  assert.equal(reclaimed.length, cases.length);
+  const rows = new Map((await read(store)).map((row) => [row.id, row]));
+  const held = Map.groupBy(cases, ({ worker }) => worker);
+  const told = new Map(reclaimed.map((row) => [row.job_id, row]));
+  const seen = new Set<string>();
+  for (const { job, worker, cause } of cases) {
+    const row = rows.get(job.id)!;
+    const delayMs = row.delay === null ? 0 : Number(row.delay);
+    const [least, most] = expected(job, cause, held.get(worker)!.length);
+    const { counters } = least.change;
+    const lane =
+      least.change.to === "queued" && delayMs > 0 ? LANE.delayed : mustRunAlone(counters) ? LANE.alone : LANE.open;
+    const attempts = counters.errors + counters.crashes + counters.timeouts;
+    assert.deepEqual(
+      { ...row, delay: undefined, told: told.get(job.id)!.decision, attempts: told.get(job.id)!.attempts },
+      {
+        ...counters,
+        id: job.id,
+        state: STATE[least.change.to],
+        outcome: OUTCOME[least.change.outcome!],
+        lane,
+        event: least.change.name,
+        delay: undefined,
+        told: least.decision,
+        attempts,
+      },
+      JSON.stringify({ job, cause, seed: SEED }),
+    );
+    assert.ok(
+      delayMs >= least.change.delayMs && delayMs <= most.change.delayMs,
+      `${delayMs} ms is between ${least.change.delayMs} and ${most.change.delayMs}`,
+    );
+    seen.add(`${cause} ${least.decision}${delayMs > 0 ? " later" : ""}`);
+  }
+  // What was generated reached every decision.
+  assert.deepEqual([...seen].sort(), [
+    "crash cancel",
+    "crash fail",
+    "crash pending",
+    "crash quarantine",
+    "crash retry",
+    "timeOut cancel",
+    "timeOut fail",
+    "timeOut retry later",
+  ]);
+});
+
+test(`core and SQL compute the same backoff to the millisecond (OUTLIVE_SEED=${SEED})`, async (t) => {
+  const store = await scene(t);
+  const random = dice(SEED);
+  const asked = Array.from({ length: 400 }, (_, i) => ({
+    ...kind(random, `k${i}`).backoff,
+    failures: Math.floor(random() * 60),
+    chance: random(),
+  }));
+  const rows = await store.sql<{ ms: string }>(
+    `SELECT outlive.backoff_ms(jsonb_populate_record(NULL::outlive.kinds, a.value), (a.value->>'failures')::integer, (a.value->>'chance')::float8) AS ms
+     FROM jsonb_array_elements($1) WITH ORDINALITY a ORDER BY a.ordinality`,
+    [
+      JSON.stringify(
+        asked.map(({ type, baseMs, maxMs, jitter, ...rest }) => ({
+          backoff_type: type,
+          backoff_base_ms: baseMs,
+          backoff_max_ms: maxMs,
+          backoff_jitter: jitter,
+          ...rest,
+        })),
+      ),
+    ],
+  );
+  assert.deepEqual(
+    rows.map(({ ms }) => Number(ms)),
+    asked.map(({ failures, chance, ...backoff }) => backoffMs(backoff, failures, chance)),
+  );
+});
+
+/** What core says with the shortest and with the longest backoff. */
+function expected(job: HeldJob, cause: Case["cause"], held: number): [least: Verdict, most: Verdict] {
+  const at = (random: number): Verdict => {
+    if (cause === "crash") return decideCrash(job, held);
+    const change = decideOverdue(job, random);
+    const decision = { queued: "retry", dead: "fail", cancelled: "cancel" }[change.to as "queued"];
+    return { change, decision };
+  };
+  return [at(0), at(1)];
+}
+
+interface Verdict {
+  readonly change: Change;
+  readonly decision: string;
+}
+
+function generate(random: () => number): Case[] {
+  return Array.from({ length: WORKERS }, (_, worker) => {
+    const cause = worker % 2 === 0 ? ("crash" as const) : ("timeOut" as const);
+    const jobs = random() < 0.5 ? 1 : 2 + Math.floor(random() * 3);
+    return Array.from({ length: jobs }, (__, place): Case => ({
+      cause,
+      worker,
+      job: {
+        id: `job-${worker}-${place}`,
+        state: "running",
+        kind: kind(random, `kind-${worker}-${place}`),
+        cancelRequested: random() < 0.1,
+        counters: {
+          errors: upTo(random, 12),
+          crashes: upTo(random, 4),
+          blamed: upTo(random, 4),
+          timeouts: upTo(random, 12),
+          interruptions: upTo(random, 3),
+        },
+      },
+    }));
+  }).flat();
+}
+
+function kind(random: () => number, name: string): KindSettings {
+  const baseMs = 10 + upTo(random, 5_000);
+  return {
+    name,
+    timeoutMs: 1_000 + upTo(random, 100_000),
+    maxRuntimeMs: null,
+    graceMs: upTo(random, 5_000),
+    limits: { errors: 1 + upTo(random, 10), timeouts: 1 + upTo(random, 14), crashes: 1 + upTo(random, 5) },
+    backoff: {
+      type: random() < 0.5 ? "linear" : "exponential",
+      baseMs,
+      maxMs: baseMs + upTo(random, 3_600_000),
+      jitter: [0, 0.5, 0.9, random()][upTo(random, 3)]!,
+    },
+    onCrash: (["retry", "retry", "retry", "pending", "fail"] as const)[upTo(random, 4)]!,
+  };
+}
+
+/** Workers with even numbers are silent for longer than their lease; the jobs of the others are past deadline, grace and margin. */
+async function write(store: Scene, cases: readonly Case[]): Promise<void> {
+  for (const worker of new Set(cases.map((one) => one.worker))) await store.worker(`w${worker}`);
+  await store.sql(
+    `INSERT INTO outlive.kinds (name, timeout_ms, grace_ms, max_errors, max_timeouts, max_crashes, backoff_type, backoff_base_ms, backoff_max_ms, backoff_jitter, on_crash)
+     SELECT k->>'name', (k->>'timeoutMs')::bigint, (k->>'graceMs')::bigint, (k->'limits'->>'errors')::integer, (k->'limits'->>'timeouts')::integer,
+       (k->'limits'->>'crashes')::integer, k->'backoff'->>'type', (k->'backoff'->>'baseMs')::bigint, (k->'backoff'->>'maxMs')::bigint,
+       (k->'backoff'->>'jitter')::float8, k->>'onCrash'
+     FROM jsonb_array_elements($1) c, LATERAL (SELECT c->'job'->'kind' AS k) AS one`,
+    [JSON.stringify(cases)],
+  );
+  await store.sql(
+    `INSERT INTO outlive.jobs (id, kind, priority, input, created_at, state, worker, epoch, fence, started_at, deadline_at,
+       errors, crashes, blamed, timeouts, interruptions, cancel_requested)
+     SELECT c->'job'->>'id', k.id, 0, 'null', outlive.now_ms(), 1, f.seq, 1, 1, outlive.now_ms(), outlive.now_ms() + k.timeout_ms,
+       (n->>'errors')::integer, (n->>'crashes')::integer, (n->>'blamed')::integer, (n->>'timeouts')::integer, (n->>'interruptions')::integer,
+       (c->'job'->>'cancelRequested')::boolean
+     FROM jsonb_array_elements($1) c JOIN outlive.kinds k ON k.name = c->'job'->'kind'->>'name' JOIN outlive.fleet f ON f.id = 'w' || (c->>'worker'),
+       LATERAL (SELECT c->'job'->'counters' AS n) AS one`,
+    [JSON.stringify(cases)],
+  );
+  await store.pass(200_000);
+  await store.sql("UPDATE outlive.fleet SET heartbeat_at = outlive.now_ms() WHERE substr(id, 2)::integer % 2 = 1");
+}
+
+interface Row {
+  readonly id: string;
+  readonly delay: string | null;
+}
+
+function read(store: Scene): Promise<Row[]> {
+  return store.sql<Row>(
+    `SELECT j.id, j.state, j.lane, j.outcome, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.run_at - outlive.now_ms() AS delay,
+       (SELECT h.event FROM outlive.history h WHERE h.job = j.seq) AS event FROM outlive.jobs j`,
+  );
+}
+
+function upTo(random: () => number, most: number): number {
+  return Math.floor(random() * (most + 1));
+}
+
+/** A generator with one seed: mulberry32. */
+function dice(seed: number): () => number {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let mixed = state;
+    mixed = Math.imul(mixed ^ (mixed >>> 15), mixed | 1);
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4_294_967_296;
+  };
+}
+
+assert.equal(JOB_STATES.length, 6, "a new state needs its decision in SQL");

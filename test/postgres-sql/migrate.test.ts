@@ -1,0 +1,189 @@
+// `outlive migrate` as an operator runs it, on a real server: up and down, refused, killed in the middle, and printed for psql.
+import assert from "node:assert/strict";
+import { type TestContext, test } from "node:test";
+import { cli, cliOn, ended, startCli } from "../support/cli.ts";
+import { freshDatabase, withClient } from "../support/postgres.ts";
+import { untilTrue } from "../support/processes.ts";
+import { psql } from "./scene.ts";
+
+interface Listed {
+  readonly migrations: readonly { readonly number: number; readonly name: string; readonly applied: boolean }[];
+}
+
+async function applied(t: TestContext, store: string): Promise<number[]> {
+  const { value } = await cliOn(t, store).json("migrate", "list");
+  return (value as Listed).migrations.filter((one) => one.applied).map(({ number }) => number);
+}
+
+/** Names of everything in the schema. */
+function things(url: string): Promise<string> {
+  return psql(
+    url,
+    `SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace('outlive') UNION ALL
+     SELECT proname FROM pg_proc WHERE pronamespace = to_regnamespace('outlive') ORDER BY 1`,
+  );
+}
+
+test("up makes all steps one after the other, and once more changes nothing", async (t) => {
+  const url = await freshDatabase(t);
+  const { json, run } = cliOn(t, url);
+  assert.deepEqual(await applied(t, url), []);
+  assert.deepEqual((await json("migrate", "up", "--to", "1")).value, { schema: "outlive", applied: [1] });
+  assert.deepEqual(await applied(t, url), [1]);
+  assert.match((await run("migrate", "list")).stdout, /1 {2}core +\d{4}-.*Z\n +2 {2}heartbeats and reclaim +not yet/);
+  assert.deepEqual((await json("migrate", "up")).value, { schema: "outlive", applied: [2, 3] });
+  assert.match((await run("migrate", "up")).stdout, /up to date/);
+});
+
+test("down takes everything back that up made, and leaves what is not ours", async (t) => {
+  const url = await freshDatabase(t);
+  const { run, json } = cliOn(t, url);
+  await run("migrate", "up", "--to", "1");
+  const core = await things(url);
+  await run("migrate", "up");
+  assert.notEqual(await things(url), core);
+  const { stdout } = await run("migrate", "down", "--to", "1");
+  assert.match(
+    stdout,
+    /2 migrations taken back \(3, 2\)\. Dropped:\n {2}the views stale_monitor.*\n {2}the functions job_heartbeat/,
+  );
+  assert.equal(await things(url), core);
+  await psql(url, "CREATE TABLE outlive.mine (a int)");
+  assert.deepEqual(((await json("migrate", "down", "--to", "0")).value as { undone: number[] }).undone, [1]);
+  assert.equal(await things(url), "mine");
+  await run("migrate", "up");
+  await psql(url, "DROP TABLE outlive.mine");
+  await run("migrate", "down", "--to", "0");
+  assert.equal(await psql(url, "SELECT to_regnamespace('outlive') IS NULL"), "t");
+});
+
+test("down refuses while unfinished jobs exist, says what it would drop, and does it when it is forced", async (t) => {
+  const url = await freshDatabase(t);
+  const { run, json } = cliOn(t, url);
+  await run("migrate", "up");
+  await psql(url, "SELECT outlive.enqueue('mail'), outlive.enqueue('mail')");
+  const refused = await run("migrate", "down", "--to", "0");
+  assert.equal(refused.code, 4);
+  assert.match(refused.stderr, /2 job\(s\) .* are unfinished.*drops the views.*; the functions.*; all jobs.*--force/);
+  assert.equal((await run("migrate", "down")).code, 4, "one step as well");
+  assert.deepEqual(await applied(t, url), [1, 2, 3]);
+  const { value } = await json("migrate", "down", "--to", "0", "--force");
+  assert.deepEqual((value as { undone: number[] }).undone, [3, 2, 1]);
+});
+
+test("without jobs that are unfinished, down is one step", async (t) => {
+  const url = await freshDatabase(t);
+  const { json, run } = cliOn(t, url);
+  await run("migrate", "up");
+  await psql(url, "SELECT outlive.enqueue('mail'); UPDATE outlive.jobs SET state = 2");
+  assert.deepEqual(((await json("migrate", "down")).value as { undone: number[] }).undone, [3]);
+});
+
+test("a migration that is killed in the middle has not happened, and the next one does it", async (t) => {
+  const url = await freshDatabase(t);
+  await cliOn(t, url).run("migrate", "up", "--to", "1");
+  const core = await things(url);
+  await withClient(url, async (other) => {
+    // The second step changes the history first: it waits here, inside its transaction.
+    await other.query("BEGIN; LOCK TABLE outlive.history IN ACCESS SHARE MODE");
+    const process = startCli(t, ["migrate", "up"], { store: url });
+    const over = ended(process);
+    await untilTrue(
+      async () =>
+        (
+          await withClient(url, (c) =>
+            c.query("SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'outlive.history'::regclass"),
+          )
+        ).rows.length,
+      (waiting) => waiting === 1,
+      "the migration waits for the table",
+    );
+    process.kill("SIGKILL");
+    await over;
+    await other.query("ROLLBACK");
+  });
+  await untilTrue(
+    () =>
+      psql(url, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"),
+    (sessions) => sessions === "0",
+    "the killed session has ended",
+  );
+  assert.equal(await things(url), core);
+  assert.deepEqual(await applied(t, url), [1]);
+  await cliOn(t, url).run("migrate", "up");
+  assert.deepEqual(await applied(t, url), [1, 2, 3]);
+});
+
+test("several processes that migrate at once make each step once", async (t) => {
+  const url = await freshDatabase(t);
+  const all = await Promise.all(Array.from({ length: 3 }, () => cliOn(t, url).json("migrate", "up")));
+  assert.deepEqual(
+    all.map(({ code }) => code),
+    [0, 0, 0],
+  );
+  assert.deepEqual(
+    all.flatMap(({ value }) => (value as { applied: number[] }).applied).sort((a, b) => a - b),
+    [1, 2, 3],
+  );
+});
+
+test("a table that somebody holds makes a migration give up with a sentence, and nothing has changed", async (t) => {
+  const url = await freshDatabase(t);
+  await cliOn(t, url).run("migrate", "up", "--to", "1");
+  await withClient(url, async (other) => {
+    await other.query("BEGIN; LOCK TABLE outlive.history IN ACCESS SHARE MODE");
+    const { code, stderr } = await cliOn(t, url).run("migrate", "up");
+    assert.equal(code, 1);
+    assert.match(stderr, /could not be migrated: .*lock timeout.*run it again/);
+  });
+  assert.deepEqual(await applied(t, url), [1]);
+});
+
+test("a role that may not create tables is told so", async (t) => {
+  const url = await freshDatabase(t);
+  const role = `r_${new URL(url).pathname.slice(1)}`;
+  await psql(url, `CREATE ROLE ${role} LOGIN; REVOKE CREATE ON DATABASE ${new URL(url).pathname.slice(1)} FROM PUBLIC`);
+  t.after(() => psql(new URL("/postgres", url).href, `DROP ROLE IF EXISTS ${role}`));
+  const as = new URL(url);
+  as.username = role;
+  const { code, stderr } = await cliOn(t, as.href).run("migrate", "up");
+  assert.equal(code, 1);
+  assert.match(stderr, /permission denied.*a role that may create/);
+});
+
+test("print gives SQL that psql takes, and refuses to run twice", async (t) => {
+  const url = await freshDatabase(t);
+  const { run } = cliOn(t, url);
+  const up = (await run("migrate", "print")).stdout;
+  await psql(url, up);
+  assert.deepEqual(await applied(t, url), [1, 2, 3]);
+  await assert.rejects(psql(url, up), /has version 3, and this needs 0/);
+  await psql(url, (await run("migrate", "print", "--down", "--from", "2")).stdout);
+  assert.deepEqual(await applied(t, url), [1]);
+  await psql(url, (await run("migrate", "print", "--from", "2", "--to", "2")).stdout);
+  assert.deepEqual(await applied(t, url), [1, 2]);
+});
+
+test("print --pg-cron schedules tick every 15 s, and print --roles names the four roles", async (t) => {
+  const { run } = cliOn(t, "postgres://nobody@127.0.0.1:1/none");
+  const cron = (await run("migrate", "print", "--pg-cron")).stdout;
+  assert.match(cron, /cron\.schedule\('outlive-tick', '15 seconds', 'SELECT "outlive"\.tick\(\)'\)/);
+  assert.doesNotMatch(cron, /CREATE TABLE/);
+  const roles = (await run("migrate", "print", "--roles")).stdout;
+  for (const role of ["outlive_owner", "outlive_worker", "outlive_enqueue", "outlive_read"])
+    assert.match(roles, new RegExp(`CREATE ROLE "${role}"`));
+});
+
+test("on SQLite there is nothing to run, and no way back", async (t) => {
+  const { run, json } = cliOn(t, "sqlite:./nothing.db");
+  assert.match((await run("migrate", "up")).stdout, /migrates by itself/);
+  assert.match((await run("migrate", "list")).stdout, /migrates by itself/);
+  assert.equal((await json("migrate", "down")).code, 2);
+});
+
+test("a worker on a schema that is not there is told what to run", async (t) => {
+  const url = await freshDatabase(t);
+  const { code, stderr } = await cli(t, ["status"], { store: url });
+  assert.equal(code, 1);
+  assert.match(stderr, /holds no Outlive tables.*outlive migrate up/);
+});

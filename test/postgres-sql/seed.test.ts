@@ -1,0 +1,231 @@
+// The tests, edge cases and troubleshooting queries of the executor jobs that this store had to take over (seed 003), with our
+// names, asked by psql while no Node worker is alive.
+import assert from "node:assert/strict";
+import { type TestContext, test } from "node:test";
+import { executorJobs } from "../../examples/executor-jobs.ts";
+import { MINUTE, scene, type Scene } from "./scene.ts";
+
+/** The store of the executor with its six kinds, and one worker that has started and does not beat any more. */
+async function executor(t: TestContext): Promise<Scene> {
+  const store = await scene(t);
+  await store.declare(executorJobs);
+  await store.worker("test-worker");
+  return store;
+}
+
+test("the six kinds have their timeouts in the table, names with dots included", async (t) => {
+  const store = await executor(t);
+  assert.equal(
+    await store.psql("SELECT name, outlive.ttl_text(timeout_ms) FROM outlive.kinds ORDER BY name"),
+    [
+      "build_artifact|15 min",
+      "document.protected|5 min",
+      "protect_document_v2|5 min",
+      "run_tsa|30 min",
+      "submit_anchor_bitcoin|60 min",
+      "submit_anchor_polygon|60 min",
+    ].join("\n"),
+  );
+});
+
+test("test 1: the job of a dead worker is queued again with one attempt more, and its error says why", async (t) => {
+  const store = await executor(t);
+  await store.psql("SELECT outlive.enqueue('run_tsa', '{}', id => 'a', dedupe_key => 'test-ttl-reclaim')");
+  await store.sql("UPDATE outlive.jobs SET errors = 1 WHERE id = 'a'");
+  await store.claim("test-worker", "a");
+  await store.pass(35 * MINUTE);
+  assert.equal(
+    await store.psql("SELECT * FROM outlive.reclaim_stale_jobs()"),
+    "a|run_tsa|test-worker|retry|2|00:35:00",
+  );
+  const { state, error } = await store.job("a");
+  assert.equal(state, "queued");
+  assert.match(error!.message, /^RECLAIMED_TTL: Exceeded TTL \(30 min\)/);
+  assert.equal(
+    await store.psql(
+      "SELECT dedupe_key, attempts FROM outlive.jobs JOIN outlive.reclaim_history ON job_id = id WHERE reason LIKE 'RECLAIMED_TTL:%'",
+    ),
+    "test-ttl-reclaim|2",
+  );
+});
+
+test("test 1, as it was written: a row put in by hand under a worker that nobody knows", async (t) => {
+  const store = await executor(t);
+  await store.psql(`
+    INSERT INTO outlive.jobs (id, dedupe_key, kind, priority, input, state, created_at, started_at, deadline_at, worker, fence, timeouts)
+    SELECT 'a', 'test-ttl-reclaim', id, 0, '{}', 1, outlive.now_ms(), outlive.now_ms() - 35 * 60000, outlive.now_ms() - 5 * 60000, 999, 1, 1
+    FROM outlive.kinds WHERE name = 'run_tsa'`);
+  assert.equal(await store.psql("SELECT * FROM outlive.reclaim_stale_jobs()"), "a|run_tsa||retry|2|00:35:00");
+  const { state, error, waitsMs } = await store.job("a");
+  assert.equal(state, "queued");
+  assert.ok(waitsMs! > 0, "a timeout has a backoff");
+  assert.match(error!.message, /^RECLAIMED_TTL: Exceeded TTL \(30 min\)/);
+});
+
+test("test 2: no job runs for longer than twice its timeout once something has called tick", async (t) => {
+  const store = await executor(t);
+  await store.psql(
+    "SELECT outlive.enqueue('run_tsa', '{}', id => 'a'), outlive.enqueue('build_artifact', '{}', id => 'b')",
+  );
+  await store.claim("test-worker", "a");
+  await store.claim("test-worker", "b");
+  await store.pass(61 * MINUTE);
+  assert.equal(await store.psql("SELECT job_id FROM outlive.stale_validation ORDER BY job_id"), "a\nb");
+  await store.psql("SELECT outlive.tick()");
+  assert.equal(await store.psql("SELECT count(*) FROM outlive.stale_validation"), "0");
+});
+
+test("test 3: a job that has used up its attempts is dead, and their number is unchanged", async (t) => {
+  const store = await executor(t);
+  await store.psql("SELECT outlive.enqueue('run_tsa', '{}', id => 'a')");
+  await store.sql("UPDATE outlive.jobs SET timeouts = 10 WHERE id = 'a'");
+  await store.claim("test-worker", "a");
+  await store.pass(35 * MINUTE);
+  await store.beat("test-worker");
+  assert.equal(await store.psql("SELECT job_id, decision, attempts FROM outlive.reclaim_stale_jobs()"), "a|fail|10");
+  assert.equal((await store.job("a")).state, "dead");
+  assert.match(
+    await store.psql("SELECT state, attempts, reason FROM outlive.dead_jobs"),
+    /^dead\|10\|RECLAIMED_TTL: Max attempts reached/,
+  );
+});
+
+test("the tenth timeout is the last: nine and one are ten, never eleven", async (t) => {
+  const store = await executor(t);
+  await store.psql("SELECT outlive.enqueue('run_tsa', '{}', id => 'a')");
+  await store.sql("UPDATE outlive.jobs SET timeouts = 8 WHERE id = 'a'");
+  for (const [decision, attempts] of [
+    ["retry", 9],
+    ["fail", 10],
+  ]) {
+    await store.sql("UPDATE outlive.jobs SET lane = 1 WHERE id = 'a'");
+    await store.claim("test-worker", "a");
+    await store.pass(31 * MINUTE);
+    await store.beat("test-worker");
+    assert.equal(
+      await store.psql("SELECT decision, attempts FROM outlive.reclaim_stale_jobs()"),
+      `${decision}|${attempts}`,
+    );
+  }
+});
+
+test("edge case 1: who is reclaimed while it runs finds out with its next heartbeat, and its end changes nothing", async (t) => {
+  const store = await executor(t);
+  await store.psql("SELECT outlive.enqueue('run_tsa', '{}', id => 'a')");
+  const fence = await store.claim("test-worker", "a");
+  assert.equal(await store.psql(`SELECT outlive.job_heartbeat('a', 'test-worker', ${fence})`), "t");
+  await store.pass(31 * MINUTE);
+  await store.beat("test-worker");
+  await store.psql("SELECT outlive.reclaim_stale_jobs()");
+  await store.worker("other");
+  await store.sql("UPDATE outlive.jobs SET lane = 1 WHERE id = 'a'");
+  assert.equal(await store.claim("other", "a"), fence + 1);
+  assert.equal(await store.psql(`SELECT outlive.job_heartbeat('a', 'test-worker', ${fence})`), "f");
+  assert.equal(await store.psql(`SELECT outlive.job_heartbeat('a', 'other', ${fence})`), "f");
+  assert.equal(await store.psql(`SELECT outlive.job_heartbeat('a', 'other', ${fence + 1})`), "t");
+});
+
+test("edge case 2: a job that always runs into its timeout ends dead after ten attempts, by SQL alone", async (t) => {
+  const store = await executor(t);
+  await store.psql("SELECT outlive.enqueue('run_tsa', '{}', id => 'a')");
+  let attempts = 0;
+  while ((await store.job("a")).state === "queued") {
+    await store.sql("UPDATE outlive.jobs SET lane = 1 WHERE id = 'a'");
+    await store.claim("test-worker", "a");
+    await store.pass(31 * MINUTE);
+    await store.beat("test-worker");
+    await store.psql("SELECT outlive.tick()");
+    // The first tick after a long gap only looks.
+    await store.psql("SELECT outlive.tick()");
+    attempts++;
+  }
+  assert.equal(attempts, 10);
+  assert.equal((await store.job("a")).state, "dead");
+  assert.equal(await store.psql("SELECT count(*) FROM outlive.reclaim_history"), "10");
+});
+
+test("edge case 3: a reclaim that fails is a warning, the workers are woken all the same, and the next tick tries again", async (t) => {
+  const store = await executor(t);
+  await store.psql("SELECT outlive.enqueue('run_tsa', '{}', id => 'a')");
+  await store.claim("test-worker", "a");
+  await store.pass(35 * MINUTE);
+  const [{ body }] = (await store.sql<{ body: string }>(
+    `SELECT pg_get_functiondef('outlive.reclaim_stale_jobs(integer)'::regprocedure) AS body`,
+  )) as [{ body: string }];
+  await store.sql(
+    `CREATE OR REPLACE FUNCTION outlive.reclaim_stale_jobs(batch integer DEFAULT 500)
+     RETURNS TABLE (job_id text, kind text, worker text, decision text, attempts integer, age interval)
+     LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'the disk is on fire'; END $$`,
+  );
+  const heard = await store.psql(`LISTEN ${store.schema}_bell; SELECT outlive.tick();`);
+  assert.match(heard, /Asynchronous notification/);
+  assert.equal(await store.psql("SELECT error FROM outlive.ticks"), "the disk is on fire");
+  assert.equal((await store.job("a")).state, "running");
+  await store.sql(body);
+  assert.equal(await store.psql("SELECT outlive.tick()"), "1");
+  assert.equal(await store.psql("SELECT error IS NULL FROM outlive.ticks"), "t");
+});
+
+test("edge case 4: a heartbeat of the job keeps it, however long ago it began", async (t) => {
+  const store = await executor(t);
+  await store.psql("SELECT outlive.enqueue('run_tsa', '{}', id => 'a')");
+  const fence = await store.claim("test-worker", "a");
+  for (let i = 0; i < 4; i++) {
+    await store.pass(20 * MINUTE);
+    await store.beat("test-worker");
+    assert.equal(await store.psql(`SELECT outlive.job_heartbeat('a', 'test-worker', ${fence})`), "t");
+  }
+  await store.pass(20 * MINUTE);
+  await store.beat("test-worker");
+  assert.equal(await store.psql("SELECT * FROM outlive.reclaim_stale_jobs()"), "");
+  assert.equal(
+    await store.psql("SELECT age, percent, status, heartbeat_at - started_at FROM outlive.stale_monitor"),
+    "00:20:00|66.7|OK|01:20:00",
+  );
+});
+
+test("a heartbeat of the worker shortens detection: its job is back after one lease, long before its timeout", async (t) => {
+  const store = await executor(t);
+  await store.psql("SELECT outlive.enqueue('submit_anchor_bitcoin', '{}', id => 'a')");
+  await store.claim("test-worker", "a");
+  await store.pass(29_000);
+  assert.equal(await store.psql("SELECT * FROM outlive.reclaim_stale_jobs()"), "");
+  await store.pass(2_000);
+  assert.equal(await store.psql("SELECT job_id, decision, age FROM outlive.reclaim_stale_jobs()"), "a|retry|00:00:31");
+  assert.match((await store.job("a")).error!.message, /^RECLAIMED_TTL: Exceeded TTL \(30 s\)/);
+});
+
+test("a kind that nobody declared is reclaimed after the default timeout", async (t) => {
+  const store = await executor(t);
+  await store.psql("SELECT outlive.enqueue('brand.new', '{}', id => 'a')");
+  await store.claim("test-worker", "a");
+  await store.pass(16 * MINUTE);
+  await store.beat("test-worker");
+  assert.equal(await store.psql("SELECT job_id, decision FROM outlive.reclaim_stale_jobs()"), "a|retry");
+  assert.match((await store.job("a")).error!.message, /^RECLAIMED_TTL: Exceeded TTL \(15 min\)/);
+});
+
+test("the troubleshooting queries answer: is it running, what should be reclaimed, how often it was", async (t) => {
+  const store = await executor(t);
+  await store.psql("SELECT outlive.enqueue('run_tsa', '{}', id => 'a')");
+  await store.claim("test-worker", "a");
+  await store.pass(35 * MINUTE);
+  assert.equal(
+    await store.psql("SELECT job_id, kind, status, age FROM outlive.stale_monitor WHERE status = 'STALE'"),
+    "a|run_tsa|STALE|00:35:00",
+  );
+  assert.equal(
+    await store.psql(
+      "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%reclaim_stale_jobs%' AND pid <> pg_backend_pid()",
+    ),
+    "0",
+  );
+  await store.psql("SELECT * FROM outlive.reclaim_stale_jobs()");
+  assert.equal(
+    await store.psql(
+      `SELECT kind, decision, count(*) FROM outlive.reclaim_history
+       WHERE at > outlive.instant(outlive.now_ms()) - interval '1 hour' AND reason LIKE 'RECLAIMED_TTL:%' GROUP BY kind, decision`,
+    ),
+    "run_tsa|retry|1",
+  );
+});

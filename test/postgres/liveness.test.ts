@@ -1,0 +1,209 @@
+// The proof of life on PostgreSQL against a real server: who is gone, who only lost a connection, and when nothing is proved.
+import assert from "node:assert/strict";
+import { randomBytes } from "node:crypto";
+import { test, type TestContext } from "node:test";
+import pg from "pg";
+import type { WorkerRow } from "../../src/core/liveness.ts";
+import { systemClock as clock, systemRandom as random } from "../../src/platform/clock.ts";
+import { AdvisoryLiveness, HOLD_MS, lockKey } from "../../src/stores/postgres/liveness.ts";
+import { DirectSession } from "../../src/stores/postgres/direct-session.ts";
+import { ownServer, sharedServer, withClient } from "../support/postgres.ts";
+import { untilTrue } from "../support/processes.ts";
+
+const schema = `t_${randomBytes(6).toString("hex")}`;
+let workers = 0;
+
+function processOn(t: TestContext, url: string) {
+  const holds: string[] = [];
+  const connect = async (): Promise<pg.Client> => {
+    const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 2_000 });
+    client.on("error", () => {});
+    await client.connect();
+    return client;
+  };
+  const session = new DirectSession({ connect, clock, random });
+  t.after(() => session.close());
+  const liveness = new AdvisoryLiveness({ session, schema, clock, random, onHold: (why) => holds.push(why) });
+  return { session, liveness, holds };
+}
+
+async function worker(t: TestContext, url: string) {
+  const process = processOn(t, url);
+  const id = `w${++workers}`;
+  const { evidence, drop } = await process.liveness.take(id);
+  return {
+    ...process,
+    drop,
+    row: { id, bootId: "elsewhere", leaseMs: 1_000, state: "live", lock: evidence } as WorkerRow,
+  };
+}
+
+const killSession = (url: string, pid: number): Promise<unknown> =>
+  withClient(url, (client) => client.query("SELECT pg_terminate_backend($1)", [pid]));
+
+test("a worker that holds its lock is alive, one whose connection is gone for good is gone, at the first question", async (t) => {
+  const url = await sharedServer();
+  const one = await worker(t, url);
+  const other = await worker(t, url);
+  const watcher = processOn(t, url);
+  assert.deepEqual(await watcher.liveness.probeAll([one.row, other.row]), ["held", "held"]);
+  await one.session.close();
+  const began = performance.now();
+  assert.deepEqual(await watcher.liveness.probeAll([one.row, other.row]), ["free", "held"]);
+  assert.ok(performance.now() - began >= 240, "two looks, 250 ms apart");
+  const again = performance.now();
+  assert.deepEqual(await watcher.liveness.probeAll([one.row]), ["free"]);
+  assert.ok(performance.now() - again < 240, "the look before counts as the first of the two");
+  assert.equal(await other.liveness.probe(other.row), "held", "its own lock");
+});
+
+test("a lock of another database, or none at all, proves nothing", async (t) => {
+  const url = await sharedServer();
+  const { row, session } = await worker(t, url);
+  await session.close();
+  const { liveness } = processOn(t, url);
+  assert.equal(await liveness.probe({ ...row, lock: { ...row.lock, identity: "1" } }), "unknown");
+  assert.equal(await liveness.probe({ ...row, lock: { name: null, identity: null } }), "unknown");
+});
+
+test("a heartbeat session that is killed alone comes back at once with its lock, and nobody is called dead", async (t) => {
+  const url = await sharedServer();
+  const one = await worker(t, url);
+  const watcher = processOn(t, url);
+  await watcher.liveness.probe(one.row);
+  const { pid } = one.session.greeting!;
+  const looking = (async () => {
+    const seen: string[] = [];
+    while (one.session.greeting === null || one.session.greeting.pid === pid || seen.length < 20)
+      seen.push(await watcher.liveness.probe(one.row));
+    return seen;
+  })();
+  await killSession(url, pid);
+  assert.ok(!(await looking).includes("free"));
+  assert.equal(await watcher.liveness.probe(one.row), "held");
+});
+
+test("a watcher whose own session was cut holds back before it calls anybody dead", async (t) => {
+  const url = await sharedServer();
+  const one = await worker(t, url);
+  const watcher = processOn(t, url);
+  assert.equal(await watcher.liveness.probe(one.row), "held");
+  await one.session.close();
+  await killSession(url, watcher.session.greeting!.pid);
+  await untilTrue(
+    () => watcher.liveness.probe(one.row).catch(() => "cut"),
+    (probe) => probe === "unknown",
+    "it looks again",
+  );
+  assert.equal(watcher.holds.at(-1), "the connection to the store was lost");
+  const left = watcher.liveness.holdMs();
+  assert.ok(left > 0 && left <= HOLD_MS);
+  await untilTrue(
+    () => watcher.liveness.probe(one.row),
+    (probe) => probe === "free",
+    "after the hold it is gone",
+  );
+  assert.equal(watcher.liveness.holdMs(), 0);
+});
+
+test("one process looks for all, and another one does within a second of its death", async (t) => {
+  const url = await sharedServer();
+  const all = [processOn(t, url), processOn(t, url), processOn(t, url)];
+  const who = async (): Promise<number[]> => {
+    const leads = await Promise.all(all.map(({ liveness }) => liveness.leads().catch(() => false)));
+    return leads.flatMap((yes, at) => (yes ? [at] : []));
+  };
+  const [first] = await untilTrue(who, (leaders) => leaders.length === 1, "one leads");
+  assert.deepEqual(await who(), [first], "and stays");
+  await all[first!]!.session.close();
+  const began = performance.now();
+  const [next] = await untilTrue(who, (leaders) => leaders.length === 1, "another one leads");
+  assert.notEqual(next, first);
+  assert.ok(performance.now() - began < 1_000);
+});
+
+test("the session of a worker that was recovered as silent is ended, so that it neither leads nor fills the server", async (t) => {
+  const url = await sharedServer();
+  const frozen = await worker(t, url);
+  const { pid } = frozen.session.greeting!;
+  const watcher = processOn(t, url);
+  assert.equal(await watcher.liveness.evict({ ...frozen.row, state: "gone" }), false, "only what is still called live");
+  assert.equal(await watcher.liveness.evict(frozen.row), true);
+  await untilTrue(
+    () =>
+      withClient(url, async (c) => (await c.query("SELECT 1 FROM pg_stat_activity WHERE pid = $1", [pid])).rowCount),
+    (count) => count === 0,
+    "its session is over",
+  );
+  assert.equal(await frozen.liveness.evict(frozen.row), false, "never its own");
+});
+
+test("two sessions of one process hold a lock together, so that one can hand over to the other", async (t) => {
+  const url = await sharedServer();
+  const one = await worker(t, url);
+  const keeper = processOn(t, url);
+  await keeper.session.hold(lockKey(schema, one.row.id));
+  await one.drop(false);
+  assert.equal(await processOn(t, url).liveness.probe(one.row), "held");
+});
+
+for (const [title, end] of [
+  ["killed with all its processes", "kill"],
+  ["stopped and started", "stop"],
+] as const) {
+  test(`the server is ${title}: everybody's lock is gone, and nobody is called dead before the hold is over`, async (t) => {
+    const server = await ownServer(t);
+    await withClient(server.url(), (c) => c.query("SELECT pg_sleep(0)"));
+    const one = await worker(t, server.url());
+    const dead = await worker(t, server.url());
+    const watcher = processOn(t, server.url());
+    await untilTrue(
+      () => watcher.liveness.probeAll([one.row, dead.row]),
+      (probes) => probes.every((probe) => probe === "held"),
+      "both live",
+    );
+    await server[end]();
+    await dead.session.close();
+    await server.start();
+    const backAt = performance.now();
+    const seen: string[] = [];
+    await untilTrue(
+      async () => {
+        const probes = await watcher.liveness.probeAll([one.row, dead.row]).catch(() => ["away", "away"]);
+        seen.push(probes[0]!);
+        return probes[1];
+      },
+      (probe) => probe === "free",
+      "the one that did not come back is gone",
+    );
+    const took = performance.now() - backAt;
+    assert.ok(!seen.includes("free"), "who came back was never called dead");
+    assert.ok(took > HOLD_MS - 1_500 && took < HOLD_MS + 3_000, `held for ${took} ms`);
+    assert.ok(watcher.holds.includes("the store restarted"));
+  });
+}
+
+test("one process of the server crashes and takes all sessions with it: a watcher that is new here holds back too", async (t) => {
+  const server = await ownServer(t);
+  const url = server.url();
+  const victim = await worker(t, url);
+  await untilTrue(
+    () =>
+      withClient(
+        url,
+        async (c) => (await c.query("SELECT clock_timestamp() - pg_postmaster_start_time() > '6s' AS old")).rows[0].old,
+      ),
+    (old) => old === true,
+    "the server has been up for longer than the hold",
+  );
+  process.kill(victim.session.greeting!.pid, "SIGKILL");
+  await victim.session.close();
+  const watcher = processOn(t, url);
+  const probe = await untilTrue(
+    () => watcher.liveness.probe(victim.row).catch(() => "away"),
+    (said) => said !== "away",
+    "the server is back",
+  );
+  assert.equal(probe, "unknown");
+  assert.deepEqual(watcher.holds, ["the store restarted"]);
+});

@@ -1,0 +1,113 @@
+// One schema on a PostgreSQL server with its children and its engines, all gone after the test.
+import { fork } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { TestContext } from "node:test";
+import { fileURLToPath } from "node:url";
+import { type Engine, type EngineOptions, open } from "../../src/index.ts";
+import { migrate } from "../../src/stores/postgres/migrate.ts";
+import { freshSchema, withClient } from "../support/postgres.ts";
+import { Child } from "../support/processes.ts";
+import { jobs } from "./jobs.ts";
+
+/** Short, so that silence is found while a test waits, but longer than a keeper's thread takes to boot and to connect. */
+export const SHORT = { interval: "500ms", lease: "3s", probe: "100ms", sweep: "1s" } as const;
+
+export interface ChildOptions {
+  readonly concurrency?: number;
+  readonly heartbeat?: NonNullable<EngineOptions["heartbeat"]>;
+  /** Another way to the same server: through a proxy or a pooler. */
+  readonly url?: string;
+}
+
+export class PostgresPlace {
+  readonly url: string;
+  readonly schema: string;
+  readonly #folder = mkdtempSync(join(tmpdir(), "outlive-test-"));
+  readonly #children: Child[] = [];
+  readonly #engines: Engine[] = [];
+
+  private constructor(t: TestContext, url: string, schema: string) {
+    this.url = url;
+    this.schema = schema;
+    t.after(async () => {
+      for (const child of this.#children) child.kill("SIGKILL");
+      await Promise.all(this.#children.map((child) => child.exited));
+      for (const engine of this.#engines) await engine.close({ grace: "0ms" }).catch(() => {});
+      rmSync(this.#folder, { recursive: true, force: true });
+    });
+  }
+
+  /** On the shared server. */
+  static async shared(t: TestContext): Promise<PostgresPlace> {
+    const { url, schema } = await freshSchema(t);
+    const place = new PostgresPlace(t, url, schema);
+    await place.#ledger();
+    return place;
+  }
+
+  /** On a server of the test's own. */
+  static async on(t: TestContext, url: string, schema = "outlive"): Promise<PostgresPlace> {
+    await withClient(url, (client) => migrate(client, schema));
+    const place = new PostgresPlace(t, url, schema);
+    await place.#ledger();
+    return place;
+  }
+
+  child(options: ChildOptions = {}): Child {
+    const { concurrency = 10, heartbeat = SHORT, url = this.url } = options;
+    const file = fileURLToPath(new URL("./worker-process.ts", import.meta.url));
+    const child = new Child(
+      fork(file, [url, JSON.stringify({ concurrency, heartbeat, schema: this.schema })], {
+        execArgv: ["--disable-warning=ExperimentalWarning"],
+        env: { ...process.env, OUTLIVE_EFFECTS: this.#effects, OUTLIVE_TEST_SCHEMA: this.schema },
+        stdio: ["ignore", "inherit", "pipe", "ipc"],
+      }),
+    );
+    this.#children.push(child);
+    return child;
+  }
+
+  async engine(options: EngineOptions = {}): Promise<Engine> {
+    const postgres = { schema: this.schema, ...options.postgres };
+    const engine = await open(this.url, { jobs, logger: false, heartbeat: SHORT, ...options, postgres });
+    this.#engines.push(engine);
+    return engine;
+  }
+
+  query<R = Record<string, unknown>>(text: string, values: unknown[] = []): Promise<R[]> {
+    const sql = text.replaceAll("outlive.", `"${this.schema}".`);
+    return withClient(this.url, async (client) => (await client.query(sql, values)).rows as R[]);
+  }
+
+  /** How often each job is in the ledger. */
+  async ledgerRows(): Promise<Map<string, number>> {
+    const rows = await this.query<{ job: string; n: string }>(
+      "SELECT job, count(*) AS n FROM outlive.ledger GROUP BY job",
+    );
+    return new Map(rows.map(({ job, n }) => [job, Number(n)]));
+  }
+
+  /** How often each effect happened. */
+  effects(): Map<string, number> {
+    const counts = new Map<string, number>();
+    let text = "";
+    try {
+      text = readFileSync(this.#effects, "utf8");
+    } catch {
+      // None happened.
+    }
+    for (const line of text.split("\n").filter(Boolean)) counts.set(line, (counts.get(line) ?? 0) + 1);
+    return counts;
+  }
+
+  get #effects(): string {
+    return join(this.#folder, "effects.txt");
+  }
+
+  /** The ledger of the transfers, without any constraint that could hide a double. */
+  async #ledger(): Promise<void> {
+    await this.query("CREATE TABLE outlive.ledger (job text, n integer)");
+  }
+}

@@ -1,0 +1,29 @@
+// A worker process of the PostgreSQL tests: opens the store that it is told, works, and tells its parent what happens. It ends on
+// SIGTERM. Arguments: the address, then a JSON of { concurrency, heartbeat, schema }.
+import { open, type EngineOptions } from "../../src/index.ts";
+import { tell } from "../support/jobs.ts";
+import { jobs } from "./jobs.ts";
+
+const [url, given] = process.argv.slice(2);
+const { concurrency, heartbeat, schema } = JSON.parse(given!) as {
+  concurrency: number;
+  heartbeat: NonNullable<EngineOptions["heartbeat"]>;
+  schema: string;
+};
+
+const engine = await open(url!, {
+  jobs,
+  logger: false,
+  heartbeat,
+  poll: "200ms",
+  postgres: { schema },
+  onEvent: (event) => tell("event", { event }),
+});
+const starting = engine.start({ concurrency });
+process.on("SIGTERM", () => {
+  void starting
+    .then((worker) => worker.stop({ grace: "5s" }))
+    .then(() => engine.close())
+    .then(() => process.send?.({ fact: "stopped" }, () => process.exit(0)));
+});
+tell("working", { worker: (await starting).id });
