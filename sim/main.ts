@@ -23,7 +23,7 @@ async function many(from: number, seeds: number): Promise<void> {
     from,
     seeds,
     onHistory(history, done) {
-      if (history.violation !== null && told++ < 3) tellViolation(history);
+      if (history.violation !== null && told++ < 30) tellViolation(history);
       if (process.stderr.isTTY) process.stderr.write(`\r${done} of ${seeds} seeds, ${told} violations `);
     },
   });

@@ -20,6 +20,10 @@ export class AuthorityLaw {
   }
 
   onClaim(is: JobRow, moment: Moment): void {
+    demand(
+      is.runAt === null || is.runAt <= moment.wall,
+      () => `job ${is.id} was claimed ${is.runAt! - moment.wall} ms before its time`,
+    );
     const owner = this.#ownerOf(is);
     demand(
       owner.row.state === "live",
@@ -43,6 +47,7 @@ export class AuthorityLaw {
     if (entry.incident === null) {
       const dueAt = was.deadline === null ? Infinity : was.deadline + this.#graceMs(was.kind) + EXPIRE_MARGIN_MS;
       demand(moment.wall > dueAt, () => `${told()} as overdue, ${dueAt - moment.wall} ms too early`);
+      this.#model.expiredOf.set(owner.row.id, (this.#model.expiredOf.get(owner.row.id) ?? 0) + 1);
       return true;
     }
     const silentMs = moment.now - owner.aliveAt;

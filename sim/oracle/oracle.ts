@@ -1,8 +1,9 @@
 // The oracle of one history: after every event it reads what was written, holds it against the laws, and remembers it.
-import type { Database } from "../../src/stores/sqlite/database.ts";
-import { WALL_ORIGIN } from "../world/thread.ts";
+import type { Disk } from "../world/disk.ts";
 import type { SimProcess } from "../world/process.ts";
-import { type KindFacts, kindFacts, TRANSFER } from "../workload/kinds.ts";
+import { kindFacts } from "../workloads/index.ts";
+import { TRANSFER } from "../workloads/money.ts";
+import { ACCOUNTS, BALANCE } from "../workloads/tables.ts";
 import { AnswerLaw } from "./answer-law.ts";
 import { AuthorityLaw } from "./authority-law.ts";
 import { BlameLaw } from "./blame-law.ts";
@@ -10,14 +11,14 @@ import { changesOfJobs, historyOf, ledgerOf, Model, type Moment, OUTCOME, STATE,
 import { MoneyLaw } from "./money-law.ts";
 import { RequestLaw } from "./request-law.ts";
 import { StateLaw } from "./state-law.ts";
-import { StepMemory } from "../workload/step-memory.ts";
+import { StepMemory } from "./step-memory.ts";
 import type { Tally } from "./tally.ts";
 import { Watch } from "./watch.ts";
 import type { Witness } from "./witness.ts";
 import { WorkerLaw } from "./worker-law.ts";
 
 export interface OracleDeps {
-  readonly db: Database;
+  readonly disk: Disk;
   readonly witness: Witness;
   readonly tally: Tally;
   readonly concurrency: number;
@@ -44,26 +45,25 @@ export class Oracle {
   /** The tables and triggers are there already. */
   constructor(deps: OracleDeps) {
     this.#deps = deps;
-    const facts = (kind: string): KindFacts => kindFacts(kind);
     this.model = new Model(deps.process);
     this.requests = new RequestLaw(this.model);
-    this.#watch = new Watch(deps.db);
-    this.#states = new StateLaw((kind) => facts(kind).limits);
-    this.#authority = new AuthorityLaw(this.model, deps.holds, (kind) => facts(kind).graceMs);
-    this.#workers = new WorkerLaw(deps.holds);
+    this.#watch = new Watch(deps.disk);
+    this.#states = new StateLaw((kind) => kindFacts(kind).limits);
+    this.#authority = new AuthorityLaw(this.model, deps.holds, (kind) => kindFacts(kind).graceMs);
+    this.#workers = new WorkerLaw(this.model, deps.holds);
     this.#answers = new AnswerLaw(this.model);
-    this.#money = new MoneyLaw(deps.db, TRANSFER);
-    this.#blame = new BlameLaw(this.model, (kind) => facts(kind).poison, deps.concurrency);
+    this.#money = new MoneyLaw(deps.disk.db, TRANSFER, ACCOUNTS * BALANCE);
+    this.#blame = new BlameLaw(this.model, kindFacts, deps.concurrency);
   }
 
-  /** The event of `process` at `now` has come to rest. Throws a Violation. */
-  look(process: SimProcess | null, now: number): void {
+  /** The event of `process` at `now` (virtual; `wall`: the host's clock) has come to rest. Throws a Violation. */
+  look(process: SimProcess | null, now: number, wall: number): void {
     if (this.#broken) throw this.#broken;
     if (this.#calmAt !== null) this.requests.onCalm(now, this.#calmAt);
     const answers = this.#deps.witness.take();
     const seen = this.#watch.read();
     if (seen.length === 0 && answers.length === 0) return;
-    const moment: Moment = { now, wall: WALL_ORIGIN + now, process, seen, answers };
+    const moment: Moment = { now, wall, process, seen, answers };
     const changes = changesOfJobs(moment);
     const history = historyOf(moment);
     const { tally } = this.#deps;
@@ -78,9 +78,10 @@ export class Oracle {
         if (was?.state === STATE.queued && is.state === STATE.running) this.#authority.onClaim(is, moment);
         if (was?.state === STATE.running && is.state !== STATE.running) {
           if (this.#authority.onEnd(was, is, moment, history)) tally.takeovers++;
-          if (is.outcome === OUTCOME.crashed) this.#blame.onCrash(was, is, history);
+          if (is.outcome === OUTCOME.crashed) this.#blame.onCrash(was, is, history, wall - 1);
           if (is.state === STATE.succeeded) tally.succeeded++;
           if (is.state === STATE.quarantined) tally.quarantined++;
+          if (is.state === STATE.quarantined && !kindFacts(is.kind).poison) tally.innocents++;
         }
       }
       if (one.subject === "worker" && one.was && one.is)
@@ -100,8 +101,19 @@ export class Oracle {
   }
 
   /** A producer's enqueue resolved with this id. */
-  acknowledged(id: string): void {
-    this.requests.acknowledge(id);
+  acknowledged(id: string, now: number): void {
+    this.requests.acknowledge(id, now);
+  }
+
+  /** All processes are dead, and the disk has gone back to its last sync. */
+  powerLost(): void {
+    this.#deps.witness.take();
+    this.model.reload(this.#watch);
+    const kept = this.#watch.all("step").map(({ job, name }) => `${this.model.jobs.get(job)?.id}/${name}`);
+    this.#steps.powerLost(new Set(kept));
+    this.#keep(() => {
+      this.#deps.tally.lostWithPower += this.requests.powerLost(this.#deps.disk.syncedAt);
+    });
   }
 
   /** A handler got this result out of a step. */

@@ -13,8 +13,8 @@ export class RequestLaw {
   readonly #cancelling = new Map<string, number>();
   /** Jobs whose cancel was asked for, and accepted, since they were last queued by hand. */
   readonly #asked = new Set<string>();
-  /** What a producer was told is in. */
-  readonly acknowledged = new Set<string>();
+  /** What a producer was told is in, and when. */
+  readonly acknowledged = new Map<string, number>();
   #fresh: string[] = [];
 
   constructor(model: Model) {
@@ -78,8 +78,22 @@ export class RequestLaw {
   }
 
   /** The producer's promise resolved. */
-  acknowledge(id: string): void {
-    this.acknowledged.add(id);
+  acknowledge(id: string, now: number): void {
+    this.acknowledged.set(id, now);
     this.#fresh.push(id);
+  }
+
+  /** The power was lost with durability "relaxed": what was acknowledged since the last sync may be gone, nothing else. Answers how many are. */
+  powerLost(syncedAt: number): number {
+    this.#fresh.length = 0;
+    this.#cancelling.clear();
+    let lost = 0;
+    for (const [id, at] of this.acknowledged) {
+      if (this.#model.jobsById.has(id)) continue;
+      demand(at >= syncedAt, () => `${id} was acknowledged at ${at}, synced at ${syncedAt}, and lost with the power`);
+      this.acknowledged.delete(id);
+      lost++;
+    }
+    return lost;
   }
 }

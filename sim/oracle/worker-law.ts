@@ -1,6 +1,6 @@
 // The rows of workers: one that is over never comes back, one that left in peace is not called dead, a death has one incident,
 // and silence is called so only after a whole lease without an accepted heartbeat.
-import type { KnownWorker } from "./model.ts";
+import { type KnownWorker, type Model, STATE } from "./model.ts";
 import type { WorkerRow } from "./watch.ts";
 import { demand } from "./violation.ts";
 
@@ -11,14 +11,32 @@ const NEXT: Readonly<Record<string, readonly string[]>> = {
   stopped: ["stopped"],
 };
 
+/** Leases for which nothing happened to a worker, its calls or its store: it is in good health, and nobody may take its work. */
+const HEALTHY_LEASES = 2;
+
 export class WorkerLaw {
+  readonly #model: Model;
   readonly #holds: (worker: string) => boolean;
 
-  constructor(holds: (worker: string) => boolean) {
+  constructor(model: Model, holds: (worker: string) => boolean) {
+    this.#model = model;
     this.#holds = holds;
   }
 
   onChange(was: WorkerRow, is: WorkerRow, known: KnownWorker | undefined, now: number): void {
+    const process = known?.process;
+    const over = was.state === "live" && is.state !== "live";
+    demand(
+      !over ||
+        is.state === "stopped" ||
+        !process?.alive ||
+        now - Math.max(process.troubledUntil, known!.bornAt) < HEALTHY_LEASES * is.lease,
+      () =>
+        `worker ${is.id} was taken for dead in good health: nothing was done to it since ${process?.troubledUntil.toFixed(1)}`,
+    );
+    if (over && is.state === "stopped")
+      for (const { id, state, worker } of this.#model.jobs.values())
+        demand(state !== STATE.running || worker !== is.seq, () => `worker ${is.id} stopped and still holds ${id}`);
     demand(
       NEXT[was.state]?.includes(is.state) ?? false,
       () => `worker ${is.id} was ${was.state} and became ${is.state}`,

@@ -43,7 +43,8 @@ export async function openEngine(
     if (process.alive && TOLD.has(event.name)) world.story.tell(process.name, `${event.name} ${summary(event)}`);
   });
   const store = world.storeFor(process, process.main);
-  const liveness = world.kernel.livenessFor(process);
+  const real = world.kernel.livenessFor(process);
+  const liveness = world.mutant?.liveness?.(real, process) ?? real;
   const backend: Backend = {
     store,
     liveness,
@@ -51,7 +52,9 @@ export async function openEngine(
     private: false,
     startKeeper: async (options: KeeperOptions, host: Omit<KeeperHost, "loopLagMs" | "kill">) => {
       await pause(clock, random.next() * KEEPER_BOOT_MS);
-      return startKeeper(world, process, liveness, bus, options, host);
+      const keeper = startKeeper(world, process, liveness, bus, options, host);
+      keepers.set(process, keeper);
+      return keeper;
     },
     prepare: async () => NOTHING_CHECKED,
     removeStrays: async () => [],
@@ -70,6 +73,9 @@ export async function openEngine(
   await engine.recoverAtOpen();
   return engine;
 }
+
+/** The keeper of each process, if it has one: some mutants stop it too early. */
+export const keepers = new WeakMap<SimProcess, KeeperHandle>();
 
 /** The keeper's thread: it shares nothing with the main one but messages, and the instant of the last accepted heartbeat. */
 function startKeeper(

@@ -19,6 +19,10 @@ export class SimProcess {
   cause: DeathCause | null = null;
   /** When the main loop was blocked, if it is. */
   blockedAt: number | null = null;
+  /** How wrong its own wall clock is. */
+  clockErrorMs = 0;
+  /** Until when the latest harm to it lasted: a process that was left alone for longer is in good health. */
+  troubledUntil = 0;
   /** Answers of applied writes that are on their way here. */
   undelivered = 0;
   readonly #scheduler: Scheduler;
@@ -39,6 +43,7 @@ export class SimProcess {
     this.#story = world.story;
     this.random = world.random.fork(`process ${pid}`);
     const monoOrigin = this.random.below(1_000_000);
+    this.troubledUntil = world.scheduler.now;
     this.main = new Thread(name, this, world.scheduler, this.random.fork("main"), monoOrigin);
     this.keeper = new Thread(`${name}/keeper`, this, world.scheduler, this.random.fork("keeper"), monoOrigin);
   }
@@ -67,6 +72,7 @@ export class SimProcess {
     if (!this.alive || this.#paused) return;
     this.#story.tell(this.name, `PAUSED for ${Math.round(ms)} ms`);
     this.#paused = true;
+    this.trouble(ms);
     this.main.stop();
     this.keeper.stop();
     this.#scheduler.at(this.#scheduler.now + ms, null, () => this.resume());
@@ -76,6 +82,7 @@ export class SimProcess {
     if (!this.alive || !this.#paused) return;
     this.#story.tell(this.name, "RESUMED");
     this.#paused = false;
+    this.trouble(0);
     this.keeper.goOn();
     if (this.blockedAt === null) this.main.goOn();
   }
@@ -90,6 +97,16 @@ export class SimProcess {
       this.blockedAt = null;
       if (this.alive && !this.#paused) this.main.goOn();
     });
+  }
+
+  trouble(forMs: number): void {
+    this.troubledUntil = Math.max(this.troubledUntil, this.#scheduler.now + forMs);
+  }
+
+  /** Its own wall clock says something else from now on. */
+  jumpClock(byMs: number): void {
+    this.#story.tell(this.name, `ITS CLOCK JUMPS by ${Math.round(byMs)} ms`);
+    this.clockErrorMs += byMs;
   }
 
   loopLagMs(): number {
