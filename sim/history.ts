@@ -38,6 +38,8 @@ export interface History {
 /** However bad the faults were, this long after them all work is done. */
 const DRAIN_MS = 180_000;
 const LEAVE_MS = 30_000;
+/** Longer than a lease: whoever takes its time to stop is not dead. */
+const LONG_GRACE_MS = 10_000;
 
 export async function simulate(seed: number, options: WorldOptions = {}): Promise<History> {
   const sort = options.mutant?.schema ? options.mutant.name : "sound";
@@ -115,6 +117,7 @@ async function unfold(
     concurrency: temper.concurrency,
     process: (pid) => world.byPid(pid),
     holds: (worker) => world.kernel.holds(worker),
+    reclaimed: (from) => void world.ambush(from, 100),
   });
   const supervisor = new Supervisor(world, {
     workloads,
@@ -131,6 +134,7 @@ async function unfold(
   await scheduler.run(temper.faultsMs, look, () => false);
   world.calm();
   oracle.calm(scheduler.now);
+  if (world.random.fork("deploy").chance(0.5)) supervisor.deploy(0, LONG_GRACE_MS);
   const atRest = (): boolean => supervisor.produced && oracle.drained && supervisor.allRunning && oracle.buried;
   const drained = await scheduler.run(temper.faultsMs + DRAIN_MS, look, atRest);
   demand(drained, () => `${DRAIN_MS} ms after the last fault there is work left`);

@@ -6,12 +6,14 @@ import type { Store } from "../../src/core/store.ts";
 import type { Database } from "../../src/stores/sqlite/database.ts";
 import type { SimProcess } from "../world/process.ts";
 
+export type StoreMutation = (store: Store, db: Database, clock: Clock) => Store;
+
 export interface Mutant {
   readonly name: string;
   /** What is wrong with it. */
   readonly what: string;
   /** Instead of the real store, behind the wire. */
-  readonly store?: (store: Store, db: Database, clock: Clock) => Store;
+  readonly store?: StoreMutation;
   /** A file whose tables lack something. */
   readonly schema?: (db: Database) => void;
   /** The clock by which the store decides, given its host's and the calling process's. */

@@ -25,7 +25,7 @@ export function audit(db: Database, oracle: Oracle, workloads: readonly Workload
   for (const workload of workloads) workload.audit?.(db);
 }
 
-/** A job that was in flight is in the incident of its worker, unless it was overdue before the recovery came to it. */
+/** A job that was in flight is in the incident of its worker, unless it ended before the recovery came to it. */
 function incidentsAreWhole(db: Database, oracle: Oracle): void {
   const rows = db
     .sql(
@@ -35,7 +35,7 @@ function incidentsAreWhole(db: Database, oracle: Oracle): void {
     .all() as unknown as { id: string; worker: string; held: number; jobs: number }[];
   for (const { id, worker, held, jobs } of rows)
     demand(
-      jobs < held && jobs + (oracle.model.expiredOf.get(worker) ?? 0) >= held,
+      jobs < held && jobs + (oracle.model.endedBeside.get(worker) ?? 0) >= held,
       () => `incident ${id} of ${worker}: ${held} jobs were in flight and ${jobs} are in it`,
     );
 }

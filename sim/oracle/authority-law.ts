@@ -38,8 +38,11 @@ export class AuthorityLaw {
   /** The attempt of `was` is over. Answers whether it was taken from its owner. */
   onEnd(was: JobRow, is: JobRow, moment: Moment, history: readonly HistoryRow[]): boolean {
     const own = moment.answers.some((answer) => settledBy(answer, was));
-    if (own) return false;
     const owner = this.#ownerOf(was);
+    if (own) {
+      if (owner.row.state !== "live") this.#endedBeside(owner);
+      return false;
+    }
     const entry = history.find((row) => row.job === was.seq && row.fence === was.fence && row.to === is.state);
     const told = (): string => `attempt ${attemptOf(was)} of ${owner.row.id} was ended by ${moment.process?.name}`;
     if (!entry || entry.actor !== "system/recovery")
@@ -47,7 +50,7 @@ export class AuthorityLaw {
     if (entry.incident === null) {
       const dueAt = was.deadline === null ? Infinity : was.deadline + this.#graceMs(was.kind) + EXPIRE_MARGIN_MS;
       demand(moment.wall > dueAt, () => `${told()} as overdue, ${dueAt - moment.wall} ms too early`);
-      this.#model.expiredOf.set(owner.row.id, (this.#model.expiredOf.get(owner.row.id) ?? 0) + 1);
+      this.#endedBeside(owner);
       return true;
     }
     const silentMs = moment.now - owner.aliveAt;
@@ -57,6 +60,11 @@ export class AuthorityLaw {
         `${told()} as dead, but its lock was held and its last accepted heartbeat was ${silentMs.toFixed(1)} ms ago (lease ${owner.row.lease} ms)`,
     );
     return true;
+  }
+
+  #endedBeside({ row }: KnownWorker): void {
+    const { endedBeside } = this.#model;
+    endedBeside.set(row.id, (endedBeside.get(row.id) ?? 0) + 1);
   }
 
   #ownerOf(row: JobRow): KnownWorker {

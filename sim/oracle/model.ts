@@ -46,8 +46,8 @@ export class Model {
   readonly incidents = new Map<string, IncidentRow>();
   /** Attempts that have ended, as `job epoch fence`. */
   readonly ended = new Set<string>();
-  /** How many jobs of each worker, by its id, were fenced out because they were overdue. */
-  readonly expiredOf = new Map<string, number>();
+  /** How many attempts of each worker, by its id, ended otherwise than by its recovery, although that may have begun. */
+  readonly endedBeside = new Map<string, number>();
   /** The jobs that each incident took, by its id. */
   readonly takenIn = new Map<string, Set<number>>();
   readonly #process: (pid: number) => SimProcess | null;

@@ -25,6 +25,8 @@ export interface OracleDeps {
   readonly process: (pid: number) => SimProcess | null;
   /** Whether the liveness lock of this worker is held. */
   readonly holds: (worker: string) => boolean;
+  /** Hears that a job was claimed which this process had before. */
+  readonly reclaimed: (from: SimProcess) => void;
 }
 
 export class Oracle {
@@ -75,7 +77,11 @@ export class Oracle {
         this.#states.onChange(was, is);
         if (!is) continue;
         this.requests.onChange(was, is);
-        if (was?.state === STATE.queued && is.state === STATE.running) this.#authority.onClaim(is, moment);
+        if (was?.state === STATE.queued && is.state === STATE.running) {
+          this.#authority.onClaim(is, moment);
+          const former = this.model.workers.get(was.worker ?? -1)?.process;
+          if (former && former !== process) this.#deps.reclaimed(former);
+        }
         if (was?.state === STATE.running && is.state !== STATE.running) {
           if (this.#authority.onEnd(was, is, moment, history)) tally.takeovers++;
           if (is.outcome === OUTCOME.crashed) this.#blame.onCrash(was, is, history, wall - 1);
@@ -84,6 +90,7 @@ export class Oracle {
           if (is.state === STATE.quarantined && !kindFacts(is.kind).poison) tally.innocents++;
         }
       }
+      if (one.subject === "history") this.#states.onHistory(one.was);
       if (one.subject === "worker" && one.was && one.is)
         this.#workers.onChange(one.was, one.is, this.model.workers.get(one.is.seq), now);
       this.model.learn(one, now);

@@ -28,6 +28,11 @@ export class StateLaw {
     this.#bounds(is);
   }
 
+  /** What was written down stays. */
+  onHistory(was: HistoryRow | null): void {
+    demand(was === null, () => `"${was!.event}" was taken out of the history of job ${was!.job}`);
+  }
+
   /** A terminal state is left only by a retry that is written down in the same transaction. */
   onMoment(
     changes: readonly { readonly was: JobRow | null; readonly is: JobRow | null }[],

@@ -12,7 +12,7 @@ const NEXT: Readonly<Record<string, readonly string[]>> = {
 };
 
 /** Leases for which nothing happened to a worker, its calls or its store: it is in good health, and nobody may take its work. */
-const HEALTHY_LEASES = 2;
+const HEALTHY_LEASES = 1;
 
 export class WorkerLaw {
   readonly #model: Model;

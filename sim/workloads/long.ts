@@ -4,7 +4,7 @@ import { ORDINARY, type Workload } from "./workload.ts";
 
 export const long: Workload = {
   name: "long",
-  share: 0.1,
+  share: 0.2,
   weight: 1,
   most: 1,
   kinds: { long: { ...ORDINARY, timeoutMs: 60_000 } },

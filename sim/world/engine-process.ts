@@ -2,7 +2,6 @@
 // keeper in a thread of its own. Only clock, chance, locks and the way to the store are the world's.
 import { Engine } from "../../src/engine.ts";
 import { engineSettings } from "../../src/config.ts";
-import { pause } from "../../src/core/clock.ts";
 import { settingsWithDefaults } from "../../src/contract.ts";
 import type { Backend, KeeperHandle } from "../../src/core/backend.ts";
 import type { AnyContract } from "../../src/core/contract.ts";
@@ -50,12 +49,15 @@ export async function openEngine(
     liveness,
     schemaVersion: SCHEMA_VERSION,
     private: false,
-    startKeeper: async (options: KeeperOptions, host: Omit<KeeperHost, "loopLagMs" | "kill">) => {
-      await pause(clock, random.next() * KEEPER_BOOT_MS);
-      const keeper = startKeeper(world, process, liveness, bus, options, host);
-      keepers.set(process, keeper);
-      return keeper;
-    },
+    // The thread boots and beats by itself; the main one only hears of it.
+    startKeeper: (options: KeeperOptions, host: Omit<KeeperHost, "loopLagMs" | "kill">) =>
+      new Promise((resolve) => {
+        process.keeper.after(random.next() * KEEPER_BOOT_MS, () => {
+          const keeper = startKeeper(world, process, liveness, bus, options, host);
+          keepers.set(process, keeper);
+          process.main.soon(() => resolve(keeper));
+        });
+      }),
     prepare: async () => NOTHING_CHECKED,
     removeStrays: async () => [],
   };

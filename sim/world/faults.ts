@@ -6,6 +6,7 @@ export const FAULT_KINDS = [
   "killAll",
   "pause",
   "stall",
+  "ambush",
   "block",
   "clockJump",
   "hostClockJump",

@@ -18,6 +18,8 @@ export interface Temper {
   readonly slowMs: number;
   /** Share of fenced writes at which the whole process stands still, for longer than a lease, before they are applied. */
   readonly stall: number;
+  /** Share of pauses that end at the worst moment: when somebody else has just got the work, or is about to take it. */
+  readonly ambush: number;
   /** Share of a recovery's transactions after, or before, which its process is killed. */
   readonly killRecovery: number;
   /** How many jobs one transaction of a recovery takes: fewer, and it can be killed half-way. */
@@ -71,6 +73,7 @@ export function drawTemper(random: SeededRandom, drawWorkloads: (random: SeededR
     slow: some(0.7, () => random.pick([0.01, 0.05, 0.15])),
     slowMs: random.pick([20, 500, 1.4 * LEASE_MS]),
     stall: some(0.6, () => random.pick([0.003, 0.01, 0.03])),
+    ambush: some(0.7, () => random.pick([0.3, 0.8])),
     killRecovery: some(0.3, () => random.pick([0.1, 0.4])),
     recoveryBatch: random.pick([1, 2, 1_000]),
     durability: powerLoss > 0 ? "relaxed" : "full",

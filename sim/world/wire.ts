@@ -31,6 +31,8 @@ export interface WireDeps {
   readonly faults: Faults;
   readonly witness: Witness;
   readonly tower: BellTower;
+  /** A recovery of this process's worker is on its way. Answers whether it wakes up meanwhile. */
+  readonly aboutToRecover: (pid: number) => boolean;
 }
 
 export type Method = Exclude<keyof Store, "name" | "onBell" | "close">;
@@ -80,7 +82,7 @@ function travel(
   call: (...args: unknown[]) => Promise<unknown>,
 ): Promise<unknown> {
   const { process, thread, witness, tower, weather, scheduler } = deps;
-  const fate = drawFate(deps, random, method);
+  const fate = drawFate(deps, random, method, args);
   return new Promise((resolve, reject) => {
     const refuse = (why: string): void => {
       process.trouble(fate.afterMs + 1);
@@ -132,7 +134,11 @@ function later(thread: Thread, ms: number, task: () => void): void {
 /** Writes under a fence: what a process that was stopped must not get through. The rarer ones are chosen more often. */
 const STALLS: Readonly<Partial<Record<Method, number>>> = { settleAndClaim: 1, commit: 8, record: 4 };
 
-function drawFate({ temper, weather, faults, process, thread }: WireDeps, random: SeededRandom, method: Method): Fate {
+/** How long a recovery is on its way while its victim wakes up. */
+const AMBUSH_MS = 50;
+
+function drawFate(deps: WireDeps, random: SeededRandom, method: Method, args: readonly unknown[]): Fate {
+  const { temper, weather, faults, process, thread } = deps;
   const draw = random.next();
   const travelMs = (): number => (random.chance(0.3) ? random.next() * 3 : 0);
   if (weather.calm) return { beforeMs: travelMs(), afterMs: travelMs(), lost: null, stalledMs: 0, killed: null };
@@ -150,7 +156,11 @@ function drawFate({ temper, weather, faults, process, thread }: WireDeps, random
     }
     return random.chance(0.3) ? ms % 3 : 0;
   };
-  const beforeMs = slowMs();
+  const ambushed =
+    method === "recover" && (args[0] as RecoverRequest).death.how === "silent"
+      ? deps.aboutToRecover((args[0] as RecoverRequest).worker.pid)
+      : false;
+  const beforeMs = ambushed ? AMBUSH_MS : slowMs();
   const afterMs = slowMs();
   const stalledMs = LEASE_MS * random.between(1.1, 2);
   const stalled = random.chance(temper.stall * (STALLS[method] ?? 0)) && strikes("stall");

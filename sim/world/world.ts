@@ -60,6 +60,16 @@ export class World {
     this.mutant = options.mutant ?? null;
   }
 
+  /** A process that stands still wakes up at the worst moment: a job of its own was just claimed by another. */
+  ambush(victim: SimProcess, withinMs: number): boolean {
+    const { scheduler, temper, weather } = this;
+    if (!victim.alive || !victim.paused || weather.calm) return false;
+    const random = victim.random.fork(`ambush ${scheduler.now}`);
+    if (!random.chance(temper.ambush) || !this.faults.strikes("ambush", victim.name)) return false;
+    scheduler.at(scheduler.now + random.next() * withinMs, null, () => victim.resume());
+    return true;
+  }
+
   /** From now on nothing is lost, slow, stopped or killed from outside. */
   calm(): void {
     this.story.tell("world", "CALM");
@@ -97,6 +107,11 @@ export class World {
     const storeClock = mutant?.storeClock?.(clock, thread.clock) ?? clock;
     const db = this.disk.connect();
     const real = new SqliteStore({ db, clock: storeClock, random, newId: idSource(clock, random), bell: null });
-    return wire(mutant?.store?.(real, this.disk.db, clock) ?? real, { ...this, process, thread });
+    return wire(mutant?.store?.(real, this.disk.db, clock) ?? real, {
+      ...this,
+      process,
+      thread,
+      aboutToRecover: (pid) => this.ambush(this.processes[pid - 1]!, 1),
+    });
   }
 }

@@ -1,0 +1,3 @@
+export async function exhaust(): Promise<{ violations: number; story: string[] }> {
+  throw new Error("soon");
+}

@@ -1,0 +1,44 @@
+// Writes without a fence: a zombie's write ends, or adds to, an attempt that is not its own.
+import { instead, present, refenced, refencing } from "./instead.ts";
+import type { Mutant, StoreMutation } from "./mutant.ts";
+import type { AttemptWrite } from "../../src/core/store.ts";
+
+function unfencedWrite(type: AttemptWrite["type"]): StoreMutation {
+  return (store, db) =>
+    instead(store, {
+      record: (writes) =>
+        store.record(writes.map((one) => (one.write.type === type ? { ...one, lease: present(db, one.lease) } : one))),
+    });
+}
+
+export const fenceMutants: readonly Mutant[] = [
+  {
+    name: "completeWithoutFence",
+    what: "a success is written whoever owns the job by now",
+    store: refencing(({ name }) => name === "succeed"),
+  },
+  {
+    name: "failWithoutFence",
+    what: "a failure is written whoever owns the job by now",
+    store: refencing(({ name }) => name === "fail"),
+  },
+  {
+    name: "releaseWithoutFence",
+    what: "a release takes the job from whoever owns it by now",
+    store: refencing(({ name }) => name === "release"),
+  },
+  {
+    name: "commitWithoutFence",
+    what: "the user's rows of a zombie appear",
+    store: (store, db) =>
+      instead(store, { commit: (settlement, body, encode) => store.commit(refenced(db, settlement), body, encode) }),
+  },
+  { name: "stepWithoutFence", what: "a zombie's step is kept", store: unfencedWrite("step") },
+  { name: "progressWithoutFence", what: "a zombie's progress is shown", store: unfencedWrite("progress") },
+  { name: "childWithoutFence", what: "a zombie enqueues children", store: unfencedWrite("enqueue") },
+  {
+    name: "epochNotRaised",
+    what: "an open that finds nobody at work leaves the epoch as it is, so a lost fence is issued again",
+    store: (store) => instead(store, { raiseEpoch: async () => 0 }),
+  },
+];
