@@ -50,7 +50,9 @@ async function many(from: number, seeds: number): Promise<void> {
       from: from + i * share,
       seeds: Math.min(share, seeds - i * share),
     })).filter((part) => part.seeds > 0);
-    const sums = await inParallel<Campaign>(parts.map((part) => ["--from", `${part.from}`, "--seeds", `${part.seeds}`]));
+    const sums = await inParallel<Campaign>(
+      parts.map((part) => ["--from", `${part.from}`, "--seeds", `${part.seeds}`]),
+    );
     return tellCampaign(sums.reduce(together, NO_CAMPAIGN));
   }
   let told = 0;
@@ -99,15 +101,23 @@ async function one(seed: number): Promise<void> {
 
 async function mutants(budget: number): Promise<void> {
   const chosen = MUTANTS.filter(({ name }) => values.mutant.length === 0 || values.mutant.includes(name));
-  const caught = await huntAll(chosen.map(({ name }) => name), budget);
+  const caught = await huntAll(
+    chosen.map(({ name }) => name),
+    budget,
+  );
   if (report(caught)) return;
   const missed = caught.filter(({ seed }) => seed === null).map(({ mutant }) => mutant);
   if (missed.length > 0) process.exitCode = 1;
   for (const { mutant, seeds, violation } of caught)
-    process.stdout.write(`${mutant}: ${violation === null ? "MISSED" : `caught by seed ${seeds}`}  ${violation?.split("\n", 1)[0] ?? ""}\n`);
+    process.stdout.write(
+      `${mutant}: ${violation === null ? "MISSED" : `caught by seed ${seeds}`}  ${violation?.split("\n", 1)[0] ?? ""}\n`,
+    );
   const result = { mutants: caught.length, caught: caught.length - missed.length, missed };
   if (values.json) tell(result);
-  else process.stdout.write(`${result.caught} of ${result.mutants} mutants were caught; missed: ${missed.join(", ") || "none"}\n`);
+  else
+    process.stdout.write(
+      `${result.caught} of ${result.mutants} mutants were caught; missed: ${missed.join(", ") || "none"}\n`,
+    );
 }
 
 async function huntAll(names: readonly string[], budget: number): Promise<readonly Caught[]> {

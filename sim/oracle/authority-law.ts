@@ -12,6 +12,7 @@ export class AuthorityLaw {
   readonly #model: Model;
   readonly #holds: (worker: string) => boolean;
   readonly #graceMs: (kind: string) => number;
+  #latest = 0;
 
   constructor(model: Model, holds: (worker: string) => boolean, graceMs: (kind: string) => number) {
     this.#model = model;
@@ -20,8 +21,10 @@ export class AuthorityLaw {
   }
 
   onClaim(is: JobRow, moment: Moment): void {
+    // What was due once stays so, even if the clock goes back.
+    this.#latest = Math.max(this.#latest, moment.wall);
     demand(
-      is.runAt === null || is.runAt <= moment.wall,
+      is.runAt === null || is.runAt <= this.#latest,
       () => `job ${is.id} was claimed ${is.runAt! - moment.wall} ms before its time`,
     );
     const owner = this.#ownerOf(is);

@@ -98,7 +98,10 @@ const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: str
   ],
   step: ["outlive_steps", "'job', @.job, 'name', @.name, 'result', @.result, 'fence', @.fence"],
   ledger: ["ledger", "'job', @.job, 'fence', @.fence"],
-  incident: ["outlive_incidents", "'id', @.id, 'worker', @.worker, 'how', @.how, 'held', @.held_at_death, 'completed', @.completed_at"],
+  incident: [
+    "outlive_incidents",
+    "'id', @.id, 'worker', @.worker, 'how', @.how, 'held', @.held_at_death, 'completed', @.completed_at",
+  ],
 };
 
 export class Watch {

@@ -53,10 +53,10 @@ export interface Tools {
   readonly random: SeededRandom;
   readonly clock: Clock;
   /** Takes up to so many ms. */
-  work(mostMs: number): Promise<void>;
+  readonly work: (mostMs: number) => Promise<void>;
   /** Tells the oracle what `run.step` gave to a handler. */
   readonly stepCame: StepCame;
-  contract(kind: string): JobContract<unknown, unknown>;
+  readonly contract: (kind: string) => JobContract<unknown, unknown>;
 }
 
 export type StepCame = (job: string, step: string, result: string) => void;
@@ -78,9 +78,9 @@ export function contractsFor(
     work: (mostMs) => pause(clock, random.between(1, mostMs)),
     contract: (kind) => contracts.get(kind) as unknown as JobContract<unknown, unknown>,
   };
-  for (const { kinds, handlers } of workloads) {
-    const own = handlers(tools);
-    for (const [kind, facts] of Object.entries(kinds)) {
+  for (const workload of workloads) {
+    const own = workload.handlers(tools);
+    for (const [kind, facts] of Object.entries(workload.kinds)) {
       const contract = new JobContract<never, never>(settingsOf(kind, facts), null, null);
       contracts.set(kind, contract.handle(own[kind] as never));
     }

@@ -1,7 +1,7 @@
 // The disk under all simulated processes: one real SQLite database, and what can happen to a file. It is busy for a while, it is
 // full for a while, and with relaxed durability a loss of power takes everything since the last sync. Each process has a
 // connection of its own, which is the real one with these faults in it.
-import { Database, type StatementSync } from "../../src/stores/sqlite/database.ts";
+import type { Database, StatementSync } from "../../src/stores/sqlite/database.ts";
 
 type Runs = Pick<StatementSync, "run">;
 

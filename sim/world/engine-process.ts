@@ -29,9 +29,15 @@ export const SETTINGS = engineSettings({
   poll: "3s",
 });
 
+/** What an engine needs of the world around it. */
+export type EngineWorld = Pick<World, "storeFor" | "kernel" | "story" | "mutant"> & {
+  /** False: nobody beats, watches or recovers but the opens. */
+  readonly keepers?: boolean;
+};
+
 /** Opens the engine: settings of kinds, recovery, then ready for work. Rejects if the store failed on the way. */
 export async function openEngine(
-  world: World,
+  world: EngineWorld,
   process: SimProcess,
   contracts: ReadonlyMap<string, AnyContract>,
 ): Promise<Engine> {
@@ -52,6 +58,7 @@ export async function openEngine(
     // The thread boots and beats by itself; the main one only hears of it.
     startKeeper: (options: KeeperOptions, host: Omit<KeeperHost, "loopLagMs" | "kill">) =>
       new Promise((resolve) => {
+        if (world.keepers === false) return resolve(NO_KEEPER);
         process.keeper.after(random.next() * KEEPER_BOOT_MS, () => {
           const keeper = startKeeper(world, process, liveness, bus, options, host);
           keepers.set(process, keeper);
@@ -79,9 +86,11 @@ export async function openEngine(
 /** The keeper of each process, if it has one: some mutants stop it too early. */
 export const keepers = new WeakMap<SimProcess, KeeperHandle>();
 
+const NO_KEEPER: KeeperHandle = { beat: () => {}, lastBeatMono: () => null, stop: async () => {} };
+
 /** The keeper's thread: it shares nothing with the main one but messages, and the instant of the last accepted heartbeat. */
 function startKeeper(
-  world: World,
+  world: EngineWorld,
   process: SimProcess,
   liveness: Liveness,
   events: EventBus,

@@ -31,10 +31,12 @@ export class SimProcess {
   readonly #mourners: ((cause: DeathCause) => void)[] = [];
   #paused = false;
 
+  /** `punctual`: a source of lateness for its timers, instead of chance. */
   constructor(
     name: string,
     pid: number,
     world: { scheduler: Scheduler; kernel: Kernel; story: Story; random: SeededRandom },
+    punctual: Pick<SeededRandom, "next"> | null = null,
   ) {
     this.name = name;
     this.pid = pid;
@@ -44,8 +46,14 @@ export class SimProcess {
     this.random = world.random.fork(`process ${pid}`);
     const monoOrigin = this.random.below(1_000_000);
     this.troubledUntil = world.scheduler.now;
-    this.main = new Thread(name, this, world.scheduler, this.random.fork("main"), monoOrigin);
-    this.keeper = new Thread(`${name}/keeper`, this, world.scheduler, this.random.fork("keeper"), monoOrigin);
+    this.main = new Thread(name, this, world.scheduler, punctual ?? this.random.fork("main"), monoOrigin);
+    this.keeper = new Thread(
+      `${name}/keeper`,
+      this,
+      world.scheduler,
+      punctual ?? this.random.fork("keeper"),
+      monoOrigin,
+    );
   }
 
   get paused(): boolean {

@@ -62,6 +62,11 @@ export class Scheduler {
     return true;
   }
 
+  /** When the next event is due; null: nothing is left to happen. */
+  nextAt(): number | null {
+    return this.#heap[0]?.at ?? null;
+  }
+
   push(event: Event): void {
     const heap = this.#heap;
     let at = heap.length;
@@ -99,6 +104,6 @@ function before(a: Event, b: Event): boolean {
 }
 
 /** Node runs every microtask, and those they make, before the next immediate. Nothing in the simulation waits for anything else. */
-function allAtRest(): Promise<void> {
+export function allAtRest(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }

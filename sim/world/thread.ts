@@ -18,11 +18,17 @@ export class Thread {
   /** What the program sees: its wall clock may be wrong and may jump. */
   readonly clock: Clock;
   readonly #scheduler: Scheduler;
-  readonly #random: SeededRandom;
+  readonly #random: Pick<SeededRandom, "next">;
   readonly #deferred: Event[] = [];
   #lastSoonAt = 0;
 
-  constructor(name: string, process: SimProcess, scheduler: Scheduler, random: SeededRandom, monoOrigin: number) {
+  constructor(
+    name: string,
+    process: SimProcess,
+    scheduler: Scheduler,
+    random: Pick<SeededRandom, "next">,
+    monoOrigin: number,
+  ) {
     this.name = name;
     this.process = process;
     this.#scheduler = scheduler;

@@ -108,9 +108,14 @@ export class World {
     const db = this.disk.connect();
     const real = new SqliteStore({ db, clock: storeClock, random, newId: idSource(clock, random), bell: null });
     return wire(mutant?.store?.(real, this.disk.db, clock) ?? real, {
-      ...this,
       process,
       thread,
+      scheduler,
+      temper: this.temper,
+      weather: this.weather,
+      faults: this.faults,
+      witness: this.witness,
+      tower: this.tower,
       aboutToRecover: (pid) => this.ambush(this.processes[pid - 1]!, 1),
     });
   }
