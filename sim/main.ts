@@ -2,7 +2,7 @@
 // story of what happened and the command that replays it.
 //
 //   --seeds 2000 [--from 1]   many histories          --seed 7 [--verbose] [--shrink]   one of them
-//   --mutants [--budget 500]  bugs on purpose         --exhaustive                      every schedule of a small scope
+//   --mutants [--budget 500] [--focus]  bugs on purpose         --exhaustive                      every schedule of a small scope
 //   --storm                   kills from outside, many, and who is blamed for them
 //   --processes 2             how many at once        --json                            the last line is JSON
 import { availableParallelism } from "node:os";
@@ -24,6 +24,7 @@ const { values } = parseArgs({
     mutants: { type: "boolean", default: false },
     mutant: { type: "string", multiple: true, default: [] },
     budget: { type: "string", default: "500" },
+    focus: { type: "boolean", default: false },
     exhaustive: { type: "boolean", default: false },
     storm: { type: "boolean", default: false },
     shrink: { type: "boolean", default: false },
@@ -125,11 +126,18 @@ async function huntAll(names: readonly string[], budget: number): Promise<readon
     const lists = Array.from({ length: processes }, (_, i) => names.filter((_name, at) => at % processes === i));
     const args = lists
       .filter((list) => list.length > 0)
-      .map((list) => ["--mutants", "--budget", `${budget}`, ...list.flatMap((name) => ["--mutant", name])]);
+      .map((list) => [
+        "--mutants",
+        "--budget",
+        `${budget}`,
+        ...(values.focus ? ["--focus"] : []),
+        ...list.flatMap((name) => ["--mutant", name]),
+      ]);
     return (await inParallel<readonly Caught[]>(args)).flat();
   }
   const caught: Caught[] = [];
-  for (const mutant of MUTANTS) if (names.includes(mutant.name)) caught.push(await hunt(mutant, 1, budget));
+  for (const mutant of MUTANTS)
+    if (names.includes(mutant.name)) caught.push(await hunt(mutant, 1, budget, values.focus));
   return caught;
 }
 

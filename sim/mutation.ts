@@ -11,9 +11,11 @@ export interface Caught {
   readonly violation: string | null;
 }
 
-export async function hunt(mutant: Mutant, from: number, budget: number): Promise<Caught> {
+/** `focused`: in the weather in which it shows soonest, instead of any. */
+export async function hunt(mutant: Mutant, from: number, budget: number, focused = false): Promise<Caught> {
+  const options = focused && mutant.focus ? { mutant, temper: mutant.focus } : { mutant };
   for (let seed = from; seed < from + budget; seed++) {
-    const history: History = await simulate(seed, { mutant });
+    const history: History = await simulate(seed, options);
     if (history.violation !== null)
       return { mutant: mutant.name, seed, seeds: seed - from + 1, violation: history.violation };
   }

@@ -6,16 +6,19 @@ export interface Storm {
   readonly seeds: number;
   readonly deaths: number;
   readonly innocentsQuarantined: number;
+  /** How many would have been by the number of their deaths alone. */
+  readonly innocentsAccused: number;
   readonly poisonQuarantined: number;
   readonly violations: number;
 }
 
 export async function runStorm(seeds: number): Promise<Storm> {
-  const sum = { seeds, deaths: 0, innocentsQuarantined: 0, poisonQuarantined: 0, violations: 0 };
+  const sum = { seeds, deaths: 0, innocentsQuarantined: 0, innocentsAccused: 0, poisonQuarantined: 0, violations: 0 };
   for (let seed = 1; seed <= seeds; seed++) {
     const { tally, violation } = await simulate(seed, { temper: STORM });
     sum.deaths += tally.deaths;
     sum.innocentsQuarantined += tally.innocents;
+    sum.innocentsAccused += tally.accused;
     sum.poisonQuarantined += tally.quarantined - tally.innocents;
     if (violation !== null) sum.violations++;
   }

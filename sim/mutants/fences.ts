@@ -1,6 +1,6 @@
 // Writes without a fence: a zombie's write ends, or adds to, an attempt that is not its own.
 import { instead, present, refenced, refencing } from "./instead.ts";
-import type { Mutant, StoreMutation } from "./mutant.ts";
+import { type Mutant, type StoreMutation, zombies } from "./mutant.ts";
 import type { AttemptWrite } from "../../src/core/store.ts";
 
 function unfencedWrite(type: AttemptWrite["type"]): StoreMutation {
@@ -15,11 +15,13 @@ export const fenceMutants: readonly Mutant[] = [
   {
     name: "completeWithoutFence",
     what: "a success is written whoever owns the job by now",
+    focus: zombies("steps"),
     store: refencing(({ name }) => name === "succeed"),
   },
   {
     name: "failWithoutFence",
     what: "a failure is written whoever owns the job by now",
+    focus: zombies("failures"),
     store: refencing(({ name }) => name === "fail"),
   },
   {
@@ -30,12 +32,28 @@ export const fenceMutants: readonly Mutant[] = [
   {
     name: "commitWithoutFence",
     what: "the user's rows of a zombie appear",
+    focus: zombies("money"),
     store: (store, db) =>
       instead(store, { commit: (settlement, body, encode) => store.commit(refenced(db, settlement), body, encode) }),
   },
-  { name: "stepWithoutFence", what: "a zombie's step is kept", store: unfencedWrite("step") },
-  { name: "progressWithoutFence", what: "a zombie's progress is shown", store: unfencedWrite("progress") },
-  { name: "childWithoutFence", what: "a zombie enqueues children", store: unfencedWrite("enqueue") },
+  {
+    name: "stepWithoutFence",
+    what: "a zombie's step is kept",
+    focus: zombies("steps"),
+    store: unfencedWrite("step"),
+  },
+  {
+    name: "progressWithoutFence",
+    what: "a zombie's progress is shown",
+    focus: zombies("steps"),
+    store: unfencedWrite("progress"),
+  },
+  {
+    name: "childWithoutFence",
+    what: "a zombie enqueues children",
+    focus: zombies("family"),
+    store: unfencedWrite("enqueue"),
+  },
   {
     name: "epochNotRaised",
     what: "an open that finds nobody at work leaves the epoch as it is, so a lost fence is issued again",

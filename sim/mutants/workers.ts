@@ -1,6 +1,6 @@
 // Workers: what they may claim, how they leave, and whose clock decides.
 import { instead } from "./instead.ts";
-import type { Mutant } from "./mutant.ts";
+import { type Mutant, only } from "./mutant.ts";
 
 export const workerMutants: readonly Mutant[] = [
   {
@@ -11,6 +11,7 @@ export const workerMutants: readonly Mutant[] = [
   {
     name: "heartbeatStoppedBeforeTheDrain",
     what: "a worker that is asked to stop stops beating first and finishes its jobs afterwards",
+    focus: only(["money", "long"], { deploy: 1 }, { workers: 2, requestLost: 0, answerLost: 0, slow: 0, stall: 0 }),
     beforeStop: (keeper) => void keeper.stop(),
   },
   {

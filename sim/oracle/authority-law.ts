@@ -20,9 +20,12 @@ export class AuthorityLaw {
     this.#graceMs = graceMs;
   }
 
+  /** What was due once stays so, even if the clock goes back. */
+  onTime(wall: number): void {
+    this.#latest = Math.max(this.#latest, wall);
+  }
+
   onClaim(is: JobRow, moment: Moment): void {
-    // What was due once stays so, even if the clock goes back.
-    this.#latest = Math.max(this.#latest, moment.wall);
     demand(
       is.runAt === null || is.runAt <= this.#latest,
       () => `job ${is.id} was claimed ${is.runAt! - moment.wall} ms before its time`,

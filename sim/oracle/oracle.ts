@@ -61,6 +61,7 @@ export class Oracle {
   /** The event of `process` at `now` (virtual; `wall`: the host's clock) has come to rest. Throws a Violation. */
   look(process: SimProcess | null, now: number, wall: number): void {
     if (this.#broken) throw this.#broken;
+    this.#authority.onTime(wall);
     if (this.#calmAt !== null) this.requests.onCalm(now, this.#calmAt);
     const answers = this.#deps.witness.take();
     const seen = this.#watch.read();
@@ -84,10 +85,12 @@ export class Oracle {
         }
         if (was?.state === STATE.running && is.state !== STATE.running) {
           if (this.#authority.onEnd(was, is, moment, history)) tally.takeovers++;
+          const { limits, poison } = kindFacts(is.kind);
+          if (!poison && is.blamed === limits.crashes && was.blamed < is.blamed) tally.accused++;
           if (is.outcome === OUTCOME.crashed) this.#blame.onCrash(was, is, history, wall - 1);
           if (is.state === STATE.succeeded) tally.succeeded++;
           if (is.state === STATE.quarantined) tally.quarantined++;
-          if (is.state === STATE.quarantined && !kindFacts(is.kind).poison) tally.innocents++;
+          if (is.state === STATE.quarantined && !poison) tally.innocents++;
         }
       }
       if (one.subject === "history") this.#states.onHistory(one.was);

@@ -13,6 +13,8 @@ export interface Tally {
   quarantined: number;
   /** Jobs in quarantine that never killed anybody. */
   innocents: number;
+  /** Of those that never killed anybody: how many reached their limit of deaths alone. */
+  accused: number;
   powerLosses: number;
   /** Acknowledged under "relaxed" durability, and gone with the power. */
   lostWithPower: number;
@@ -28,6 +30,7 @@ export function newTally(): Tally {
     succeeded: 0,
     quarantined: 0,
     innocents: 0,
+    accused: 0,
     powerLosses: 0,
     lostWithPower: 0,
   };

@@ -30,13 +30,15 @@ export class WorkerLaw {
       !over ||
         is.state === "stopped" ||
         !process?.alive ||
+        !this.#holdsWork(is) ||
         now - Math.max(process.troubledUntil, known!.bornAt) < HEALTHY_LEASES * is.lease,
       () =>
         `worker ${is.id} was taken for dead in good health: nothing was done to it since ${process?.troubledUntil.toFixed(1)}`,
     );
-    if (over && is.state === "stopped")
-      for (const { id, state, worker } of this.#model.jobs.values())
-        demand(state !== STATE.running || worker !== is.seq, () => `worker ${is.id} stopped and still holds ${id}`);
+    demand(
+      !over || is.state !== "stopped" || !this.#holdsWork(is),
+      () => `worker ${is.id} stopped and still holds jobs`,
+    );
     demand(
       NEXT[was.state]?.includes(is.state) ?? false,
       () => `worker ${is.id} was ${was.state} and became ${is.state}`,
@@ -51,5 +53,12 @@ export class WorkerLaw {
       () =>
         `worker ${is.id} was taken for dead, but its lock was held and its last accepted heartbeat was ${silentMs.toFixed(1)} ms ago (lease ${is.lease} ms)`,
     );
+  }
+
+  /** A row whose registration was never answered holds nothing, and may be buried at any time. */
+  #holdsWork({ seq }: WorkerRow): boolean {
+    for (const { state, worker } of this.#model.jobs.values())
+      if (state === STATE.running && worker === seq) return true;
+    return false;
   }
 }

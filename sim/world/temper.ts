@@ -51,7 +51,7 @@ export type Act = Extract<
   | "deploy"
 >;
 
-export const LEASE_MS = 4_000;
+export const LEASE_MS = 2_500;
 export const HEARTBEAT_MS = 1_000;
 export const PROBE_MS = 1_000;
 export const SWEEP_MS = 10_000;
@@ -72,7 +72,7 @@ export function drawTemper(random: SeededRandom, drawWorkloads: (random: SeededR
     answerLost: lossy ? random.pick([0.01, 0.02, 0.05]) : 0,
     slow: some(0.7, () => random.pick([0.01, 0.05, 0.15])),
     slowMs: random.pick([20, 500, 1.4 * LEASE_MS]),
-    stall: some(0.6, () => random.pick([0.003, 0.01, 0.03])),
+    stall: some(0.6, () => random.pick([0.005, 0.015, 0.04])),
     ambush: some(0.7, () => random.pick([0.3, 0.8])),
     killRecovery: some(0.3, () => random.pick([0.1, 0.4])),
     recoveryBatch: random.pick([1, 2, 1_000]),

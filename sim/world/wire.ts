@@ -132,7 +132,7 @@ function later(thread: Thread, ms: number, task: () => void): void {
 }
 
 /** Writes under a fence: what a process that was stopped must not get through. The rarer ones are chosen more often. */
-const STALLS: Readonly<Partial<Record<Method, number>>> = { settleAndClaim: 1, commit: 8, record: 4 };
+const STALLS: Readonly<Partial<Record<Method, number>>> = { settleAndClaim: 0.7, commit: 10, record: 8 };
 
 /** How long a recovery is on its way while its victim wakes up. */
 const AMBUSH_MS = 50;
@@ -162,7 +162,7 @@ function drawFate(deps: WireDeps, random: SeededRandom, method: Method, args: re
       : false;
   const beforeMs = ambushed ? AMBUSH_MS : slowMs();
   const afterMs = slowMs();
-  const stalledMs = LEASE_MS * random.between(1.1, 2);
+  const stalledMs = LEASE_MS * random.between(1.3, 2.5);
   const stalled = random.chance(temper.stall * (STALLS[method] ?? 0)) && strikes("stall");
   const killed = method === "recover" && random.chance(temper.killRecovery) && strikes("killRecovery");
   const lost =
