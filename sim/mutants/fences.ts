@@ -1,6 +1,6 @@
 // Writes without a fence: a zombie's write ends, or adds to, an attempt that is not its own.
 import { instead, present, refenced, refencing } from "./instead.ts";
-import { type Mutant, type StoreMutation, zombies } from "./mutant.ts";
+import { type Mutant, only, type StoreMutation, zombies } from "./mutant.ts";
 import type { AttemptWrite } from "../../src/core/store.ts";
 
 function unfencedWrite(type: AttemptWrite["type"]): StoreMutation {
@@ -15,7 +15,7 @@ export const fenceMutants: readonly Mutant[] = [
   {
     name: "completeWithoutFence",
     what: "a success is written whoever owns the job by now",
-    focus: zombies("steps"),
+    focus: { ...zombies("steps"), stall: 0.1 },
     store: refencing(({ name }) => name === "succeed"),
   },
   {
@@ -57,6 +57,7 @@ export const fenceMutants: readonly Mutant[] = [
   {
     name: "epochNotRaised",
     what: "an open that finds nobody at work leaves the epoch as it is, so a lost fence is issued again",
+    focus: only(["money"], { powerLoss: 1, kill: 0.3 }, { durability: "relaxed", nemesisEveryMs: 1_500 }),
     store: (store) => instead(store, { raiseEpoch: async () => 0 }),
   },
 ];

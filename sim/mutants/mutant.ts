@@ -51,5 +51,5 @@ export function only(
 
 /** Processes that stop with a write in their hand, and wake up when somebody else has the job. */
 export function zombies(workload: string): Partial<Temper> {
-  return only([workload], { pause: 1 }, { stall: 0.05, ambush: 0.9, durability: "full" });
+  return only([workload], {}, { workers: 3, stall: 0.02, ambush: 0.9, durability: "full" });
 }

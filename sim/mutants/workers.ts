@@ -62,6 +62,7 @@ export const workerMutants: readonly Mutant[] = [
   {
     name: "stoppedWithJobs",
     what: "a worker that leaves is called stopped although it still holds jobs",
+    focus: only(["money", "steps"], { deploy: 1 }, { answerLost: 0.15, requestLost: 0, slow: 0, stall: 0 }),
     store: (store, db) =>
       instead(store, {
         async deregister(worker) {

@@ -56,6 +56,10 @@ export class SimProcess {
     );
   }
 
+  get isWorker(): boolean {
+    return this.name.startsWith("w");
+  }
+
   get paused(): boolean {
     return this.#paused;
   }

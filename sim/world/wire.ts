@@ -31,6 +31,8 @@ export interface WireDeps {
   readonly faults: Faults;
   readonly witness: Witness;
   readonly tower: BellTower;
+  /** Whether somebody else is there to take over while this process stands still. */
+  readonly othersAwake: () => boolean;
   /** A recovery of this process's worker is on its way. Answers whether it wakes up meanwhile. */
   readonly aboutToRecover: (pid: number) => boolean;
 }
@@ -163,7 +165,7 @@ function drawFate(deps: WireDeps, random: SeededRandom, method: Method, args: re
   const beforeMs = ambushed ? AMBUSH_MS : slowMs();
   const afterMs = slowMs();
   const stalledMs = LEASE_MS * random.between(1.3, 2.5);
-  const stalled = random.chance(temper.stall * (STALLS[method] ?? 0)) && strikes("stall");
+  const stalled = random.chance(temper.stall * (STALLS[method] ?? 0)) && deps.othersAwake() && strikes("stall");
   const killed = method === "recover" && random.chance(temper.killRecovery) && strikes("killRecovery");
   const lost =
     draw < temper.answerLost

@@ -33,6 +33,9 @@ export interface WorldOptions {
   readonly keepLines?: number;
 }
 
+/** Who wakes up before its recovery loses nothing: more often it should be too late. */
+const BEFORE_RECOVERY = 0.15;
+
 export class World {
   readonly random: SeededRandom;
   readonly temper: Temper;
@@ -60,12 +63,12 @@ export class World {
     this.mutant = options.mutant ?? null;
   }
 
-  /** A process that stands still wakes up at the worst moment: a job of its own was just claimed by another. */
-  ambush(victim: SimProcess, withinMs: number): boolean {
+  /** A process that stands still wakes up at the worst moment. `share`: how often, beside how often the seed does it at all. */
+  ambush(victim: SimProcess, withinMs: number, share = 1): boolean {
     const { scheduler, temper, weather } = this;
     if (!victim.alive || !victim.paused || weather.calm) return false;
     const random = victim.random.fork(`ambush ${scheduler.now}`);
-    if (!random.chance(temper.ambush) || !this.faults.strikes("ambush", victim.name)) return false;
+    if (!random.chance(share * temper.ambush) || !this.faults.strikes("ambush", victim.name)) return false;
     scheduler.at(scheduler.now + random.next() * withinMs, null, () => victim.resume());
     return true;
   }
@@ -116,7 +119,8 @@ export class World {
       faults: this.faults,
       witness: this.witness,
       tower: this.tower,
-      aboutToRecover: (pid) => this.ambush(this.processes[pid - 1]!, 1),
+      othersAwake: () => this.processes.some((one) => one.isWorker && one !== process && one.alive && !one.paused),
+      aboutToRecover: (pid) => this.ambush(this.processes[pid - 1]!, 1, BEFORE_RECOVERY),
     });
   }
 }
