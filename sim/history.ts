@@ -39,7 +39,7 @@ export interface History {
 const DRAIN_MS = 180_000;
 const LEAVE_MS = 30_000;
 /** Longer than a lease: whoever takes its time to stop is not dead. */
-const LONG_GRACE_MS = 10_000;
+const LONG_GRACE_MS = 8_000;
 
 export async function simulate(seed: number, options: WorldOptions = {}): Promise<History> {
   const sort = options.mutant?.schema ? options.mutant.name : "sound";
@@ -134,7 +134,11 @@ async function unfold(
   await scheduler.run(temper.faultsMs, look, () => false);
   world.calm();
   oracle.calm(scheduler.now);
-  if (world.random.fork("deploy").chance(0.5)) supervisor.deploy(0, LONG_GRACE_MS);
+  const deploy = world.random.fork("deploy");
+  if (deploy.chance(0.4))
+    scheduler.at(scheduler.now + deploy.next() * LONG_GRACE_MS, null, () =>
+      supervisor.deploy(deploy.below(temper.workers), LONG_GRACE_MS),
+    );
   const atRest = (): boolean => supervisor.produced && oracle.drained && supervisor.allRunning && oracle.buried;
   const drained = await scheduler.run(temper.faultsMs + DRAIN_MS, look, atRest);
   demand(drained, () => `${DRAIN_MS} ms after the last fault there is work left`);

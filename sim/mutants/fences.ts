@@ -15,7 +15,7 @@ export const fenceMutants: readonly Mutant[] = [
   {
     name: "completeWithoutFence",
     what: "a success is written whoever owns the job by now",
-    focus: { ...zombies("steps"), stall: 0.1 },
+    focus: { ...zombies("failures"), stall: 0.1 },
     store: refencing(({ name }) => name === "succeed"),
   },
   {

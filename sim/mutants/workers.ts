@@ -11,7 +11,11 @@ export const workerMutants: readonly Mutant[] = [
   {
     name: "heartbeatStoppedBeforeTheDrain",
     what: "a worker that is asked to stop stops beating first and finishes its jobs afterwards",
-    focus: only(["money", "long"], { deploy: 1 }, { workers: 2, requestLost: 0, answerLost: 0, slow: 0, stall: 0 }),
+    focus: only(
+      ["money", "long"],
+      { deploy: 1 },
+      { workers: 2, requestLost: 0, answerLost: 0, slow: 0, stall: 0, durability: "full", nemesisEveryMs: 4_000 },
+    ),
     beforeStop: (keeper) => void keeper.stop(),
   },
   {

@@ -6,7 +6,7 @@ export const long: Workload = {
   name: "long",
   share: 0.2,
   weight: 1,
-  most: 1,
+  most: 2,
   kinds: { long: { ...ORDINARY, timeoutMs: 60_000 } },
 
   wish: () => ({ kind: "long", input: null }),

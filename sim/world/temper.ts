@@ -51,9 +51,9 @@ export type Act = Extract<
   | "deploy"
 >;
 
-export const LEASE_MS = 2_500;
+export const LEASE_MS = 3_000;
 export const HEARTBEAT_MS = 1_000;
-export const PROBE_MS = 1_000;
+export const PROBE_MS = 2_500;
 export const SWEEP_MS = 10_000;
 
 export function drawTemper(random: SeededRandom, drawWorkloads: (random: SeededRandom) => readonly string[]): Temper {
@@ -65,7 +65,7 @@ export function drawTemper(random: SeededRandom, drawWorkloads: (random: SeededR
   return {
     workers: random.pick([2, 2, 3, 4]),
     concurrency: random.pick([1, 2, 3, 4, 6]),
-    jobs: 10 + random.below(18),
+    jobs: 8 + random.below(17),
     locksProve: random.chance(0.8),
     workloads: drawWorkloads(random.fork("workloads")),
     requestLost: lossy ? some(0.6, () => random.pick([0.01, 0.03])) : 0,
@@ -93,6 +93,6 @@ export function drawTemper(random: SeededRandom, drawWorkloads: (random: SeededR
       powerLoss,
       deploy: some(0.5, () => 0.7),
     },
-    faultsMs: 6_000 + random.below(10_000),
+    faultsMs: 5_000 + random.below(9_000),
   };
 }
