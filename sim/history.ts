@@ -124,6 +124,7 @@ async function unfold(
     migration,
     drafts,
     stepCame: (job, step, result) => oracle.stepCame(job, step, result),
+    leaseLost: (process) => oracle.leaseLost(process, scheduler.now),
     acknowledged: (id) => oracle.acknowledged(id, scheduler.now),
     jobs: () => oracle.inSight(),
   });

@@ -126,6 +126,11 @@ export class Oracle {
     });
   }
 
+  /** The engine in `process` stopped trusting what it holds: nobody in good health has to. */
+  leaseLost(process: SimProcess, now: number): void {
+    this.#keep(() => this.#workers.onLeaseLost(process, now));
+  }
+
   /** A handler got this result out of a step. */
   stepCame(job: string, step: string, result: string): void {
     this.#keep(() => this.#steps.came(job, step, result));

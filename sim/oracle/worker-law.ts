@@ -1,6 +1,8 @@
 // The rows of workers: one that is over never comes back, one that left in peace is not called dead, a death has one incident,
 // and silence is called so only after a whole lease without an accepted heartbeat.
 import { type KnownWorker, type Model, STATE } from "./model.ts";
+import type { SimProcess } from "../world/process.ts";
+import { LEASE_MS } from "../world/temper.ts";
 import type { WorkerRow } from "./watch.ts";
 import { demand } from "./violation.ts";
 
@@ -52,6 +54,14 @@ export class WorkerLaw {
         silentMs >= is.lease,
       () =>
         `worker ${is.id} was taken for dead, but its lock was held and its last accepted heartbeat was ${silentMs.toFixed(1)} ms ago (lease ${is.lease} ms)`,
+    );
+  }
+
+  onLeaseLost(process: SimProcess, now: number): void {
+    demand(
+      now - process.troubledUntil < HEALTHY_LEASES * LEASE_MS,
+      () =>
+        `${process.name} lost its lease in good health: nothing was done to it since ${process.troubledUntil.toFixed(1)}`,
     );
   }
 

@@ -33,6 +33,8 @@ export const SETTINGS = engineSettings({
 export type EngineWorld = Pick<World, "storeFor" | "kernel" | "story" | "mutant"> & {
   /** False: nobody beats, watches or recovers but the opens. */
   readonly keepers?: boolean;
+  /** Hears that the engine in this process stopped trusting what it holds. */
+  readonly leaseLost?: (process: SimProcess) => void;
 };
 
 /** Opens the engine: settings of kinds, recovery, then ready for work. Rejects if the store failed on the way. */
@@ -44,6 +46,9 @@ export async function openEngine(
   const { clock } = process.main;
   const random = process.random.fork("engine");
   const bus = new EventBus(toStoredError);
+  bus.on("lease.lost", () => {
+    if (process.alive) world.leaseLost?.(process);
+  });
   bus.onAny((event) => {
     if (process.alive && TOLD.has(event.name)) world.story.tell(process.name, `${event.name} ${summary(event)}`);
   });
@@ -59,10 +64,14 @@ export async function openEngine(
     startKeeper: (options: KeeperOptions, host: Omit<KeeperHost, "loopLagMs" | "kill">) =>
       new Promise((resolve) => {
         if (world.keepers === false) return resolve(NO_KEEPER);
+        process.keeperKnown = false;
         process.keeper.after(random.next() * KEEPER_BOOT_MS, () => {
           const keeper = startKeeper(world, process, liveness, bus, options, host);
           keepers.set(process, keeper);
-          process.main.soon(() => resolve(keeper));
+          process.main.soon(() => {
+            process.keeperKnown = true;
+            resolve(keeper);
+          });
         });
       }),
     prepare: async () => NOTHING_CHECKED,

@@ -23,6 +23,8 @@ export interface Program {
   readonly migration: Migration;
   readonly drafts: JobDraft[];
   readonly stepCame: StepCame;
+  /** The engine in this process stopped trusting what it holds. */
+  readonly leaseLost: (process: SimProcess) => void;
   /** A producer's enqueue resolved. */
   readonly acknowledged: (id: string) => void;
   /** What a person at the console sees. */
@@ -140,7 +142,7 @@ export class Supervisor {
     process.main.soon(() => {
       this.#program.migration.open(process);
       if (!process.alive) return;
-      openEngine(this.#world, process, this.#contracts(process))
+      openEngine(this.#world.forEngine(this.#program.leaseLost), process, this.#contracts(process))
         .then(work)
         .then(
           () => process.main.soon(() => process.kill("ended")),

@@ -11,6 +11,7 @@ import { Witness } from "../oracle/witness.ts";
 import { drawWorkloads } from "../workloads/index.ts";
 import { BellTower } from "./bell-tower.ts";
 import { Disk } from "./disk.ts";
+import type { EngineWorld } from "./engine-process.ts";
 import { Faults, type Muted } from "./faults.ts";
 import { Kernel } from "./kernel.ts";
 import { SimProcess } from "./process.ts";
@@ -91,6 +92,11 @@ export class World {
     });
     this.processes.push(process);
     return process;
+  }
+
+  forEngine(leaseLost: (process: SimProcess) => void): EngineWorld {
+    const { kernel, story, mutant } = this;
+    return { kernel, story, mutant, leaseLost, storeFor: (process, thread) => this.storeFor(process, thread) };
   }
 
   byPid(pid: number): SimProcess | null {
