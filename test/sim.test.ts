@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import { runCampaign } from "../sim/campaign.ts";
+import { exhaust } from "../sim/exhaustive/exhaust.ts";
 import { type History, simulate } from "../sim/history.ts";
 import { MUTANTS } from "../sim/mutants/index.ts";
 import { hunt } from "../sim/mutation.ts";
@@ -56,6 +57,13 @@ describe("the simulator", () => {
       assert.notEqual((await hunt(mutant, 1, FOUND_WITHIN)).seed, null, `not found within ${FOUND_WITHIN} seeds`);
     });
   }
+
+  it("finds a commit in two parts in the small scope, whatever the order of the store calls", async () => {
+    const mutant = MUTANTS.find(({ name }) => name === "commitInTwoParts")!;
+    const { violations, story } = await exhaust({ mutant, untilFirst: true });
+    assert.equal(violations, 1);
+    assert.match(story.at(-1)!, /the ledger got a row/);
+  });
 
   it("shrinks a failing seed to fewer faults and jobs that still break the same law", async () => {
     const mutant = MUTANTS.find(({ name }) => name === "innocentsBlamed")!;

@@ -2,6 +2,7 @@
 // before and after each of them. A schedule is run again from its beginning with one choice changed; one that meets a state in which
 // another has been is ended there, for they have the same futures.
 import { createHash } from "node:crypto";
+import type { Mutant } from "../mutants/mutant.ts";
 import { demand } from "../oracle/violation.ts";
 import { Watch } from "../oracle/watch.ts";
 import { createTables } from "../workloads/tables.ts";
@@ -27,13 +28,23 @@ const LIMIT_MS = 60_000;
 
 type Fate = "passes" | "dies before" | "dies after";
 
-export async function exhaust(killsAtMost = 1): Promise<Exhausted> {
+export interface ExhaustOptions {
+  /** A bug on purpose. */
+  readonly mutant?: Mutant;
+  /** Ends at the first violation. */
+  readonly untilFirst?: boolean;
+}
+
+/** Kills in one schedule. */
+const KILLS = 1;
+
+export async function exhaust({ mutant, untilFirst = false }: ExhaustOptions = {}): Promise<Exhausted> {
   const seen = new Set<string>();
   const sum = { schedules: 0, merged: 0, calls: 0, kills: 0, takeovers: 0, violations: 0 };
   let story: readonly string[] = [];
   const todo: number[][] = [[]];
   for (let choices = todo.pop(); choices; choices = todo.pop()) {
-    const schedule = new Schedule(choices, killsAtMost, seen);
+    const schedule = new Schedule(choices, seen, mutant ?? null);
     const end = await schedule.run();
     sum.schedules++;
     sum.calls += schedule.calls;
@@ -42,6 +53,7 @@ export async function exhaust(killsAtMost = 1): Promise<Exhausted> {
     sum.kills += schedule.killed;
     todo.push(...schedule.siblings);
     if (end === "broken" && sum.violations++ === 0) story = schedule.story;
+    if (untilFirst && sum.violations > 0) break;
   }
   return { ...sum, states: seen.size, story };
 }
@@ -53,18 +65,18 @@ class Schedule {
   takeovers = 0;
   story: readonly string[] = [];
   readonly #choices: readonly number[];
-  readonly #killsAtMost: number;
   readonly #seen: Set<string>;
+  readonly #mutant: Mutant | null;
   readonly #taken: number[] = [];
   #starting = true;
   #mover: SimProcess | null = null;
   /** Killed as soon as its last call has been applied. */
   #dying: SimProcess | null = null;
 
-  constructor(choices: readonly number[], killsAtMost: number, seen: Set<string>) {
+  constructor(choices: readonly number[], seen: Set<string>, mutant: Mutant | null) {
     this.#choices = choices;
-    this.#killsAtMost = killsAtMost;
     this.#seen = seen;
+    this.#mutant = mutant;
   }
 
   async run(): Promise<"done" | "merged" | "broken"> {
@@ -72,7 +84,7 @@ class Schedule {
       createTables(blank);
       Watch.install(blank);
     });
-    const scope = new Scope(db);
+    const scope = new Scope(db, this.#mutant);
     try {
       await scope.begin();
       const merged = await this.#explore(scope);
@@ -125,8 +137,7 @@ class Schedule {
     const first = waiting.find(({ method }) => method !== "settleAndClaim");
     const open = this.killed === 0 && this.#starting && first ? [first] : waiting;
     if (open === waiting) this.#starting = false;
-    const fates: readonly Fate[] =
-      this.killed < this.#killsAtMost ? ["passes", "dies before", "dies after"] : ["passes"];
+    const fates: readonly Fate[] = this.killed < KILLS ? ["passes", "dies before", "dies after"] : ["passes"];
     const at = this.#taken.length;
     const choice = this.#choices[at] ?? 0;
     if (at >= this.#choices.length)

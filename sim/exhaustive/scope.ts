@@ -7,6 +7,7 @@ import type { Store } from "../../src/core/store.ts";
 import type { Database } from "../../src/stores/sqlite/database.ts";
 import { SqliteStore } from "../../src/stores/sqlite/store.ts";
 import { sqlite } from "../../src/stores/sqlite/transaction.ts";
+import type { Mutant } from "../mutants/mutant.ts";
 import { noRows } from "../oracle/audit-rows.ts";
 import { Oracle } from "../oracle/oracle.ts";
 import { newTally } from "../oracle/tally.ts";
@@ -58,7 +59,7 @@ export class Scope {
   readonly #random = new SeededRandom("small scope");
   readonly #engineWorld: EngineWorld;
 
-  constructor(db: Database) {
+  constructor(db: Database, mutant: Mutant | null) {
     this.#disk = new Disk(db, "full", () => this.scheduler.now);
     const witness = new Witness(this.story, this.tally);
     this.turnstile = new Turnstile(witness);
@@ -76,7 +77,10 @@ export class Scope {
       story: this.story,
       mutant: null,
       keepers: false,
-      storeFor: (process) => this.turnstile.guard(this.#storeOf(process), process),
+      storeFor: (process) => {
+        const real = this.#storeOf(process);
+        return this.turnstile.guard(mutant?.store?.(real, db, process.main.clock) ?? real, process);
+      },
     };
   }
 
