@@ -13,6 +13,7 @@ export class RequestLaw {
   readonly #cancelling = new Map<string, number>();
   /** Jobs whose cancel was asked for, and accepted, since they were last queued by hand. */
   readonly #asked = new Set<string>();
+  readonly #everAsked = new Set<string>();
   /** What a producer was told is in, and when. */
   readonly acknowledged = new Map<string, number>();
   #fresh: string[] = [];
@@ -51,7 +52,7 @@ export class RequestLaw {
           );
         });
       } else if (answer.of === "cancel") {
-        if (answer.answer.is === "applied" || answer.answer.is === "requested") this.#asked.add(answer.job);
+        if (answer.answer.is === "applied" || answer.answer.is === "requested") this.#ask(answer.job);
         if (answer.answer.is === "requested" && !isTerminal(this.#model.jobsById.get(answer.job)?.state ?? 0))
           this.#cancelling.set(answer.job, moment.now);
       }
@@ -67,6 +68,11 @@ export class RequestLaw {
         now - at < HEARD_WITHIN_MS || this.#model.jobsById.get(id)?.state !== STATE.running,
         () => `job ${id} runs on, ${Math.round(now - at)} ms after its cancel was accepted`,
       );
+  }
+
+  #ask(id: string): void {
+    this.#asked.add(id);
+    this.#everAsked.add(id);
   }
 
   /** Nobody is cancelled who was not asked to be. */
@@ -87,6 +93,8 @@ export class RequestLaw {
   powerLost(syncedAt: number): number {
     this.#fresh.length = 0;
     this.#cancelling.clear();
+    // The retry after a cancel may be among what is gone, and then the cancel counts again.
+    for (const id of this.#everAsked) this.#asked.add(id);
     let lost = 0;
     for (const [id, at] of this.acknowledged) {
       if (this.#model.jobsById.has(id)) continue;
