@@ -112,7 +112,7 @@ async function recoverWorker(
 
 /** The decision about one job of a dead worker. */
 export function decideCrash(job: HeldJob, heldAtDeath: number): transitions.CrashVerdict {
-  return transitions.crash(job, job.kind, ranAlone(heldAtDeath), job.cancelRequested);
+  return transitions.crash(job, job.kind, ranAlone(heldAtDeath), job.cancelRequested, job.deathsElsewhere);
 }
 
 /** A lock file that can't be removed now is found again by the next open; it harms nobody. */

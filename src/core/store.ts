@@ -97,6 +97,11 @@ export interface BeatAnswer {
 export interface HeldJob extends JobView {
   readonly kind: KindSettings;
   readonly cancelRequested: boolean;
+  /**
+   * How many workers died without holding it, of those whose recovery was completed since this job's first counted crash or
+   * within the last BACKGROUND_MS, by the store's clock. Needed only where `isOnTrial` says so; 0 is right elsewhere.
+   */
+  readonly deathsElsewhere: number;
 }
 
 export interface RecoverRequest {

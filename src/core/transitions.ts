@@ -108,10 +108,16 @@ export interface CrashVerdict {
 }
 
 /**
- * The worker died while it held the job. `alone`: it held nothing else. A cancel that was asked for before the death is
- * honoured, so that a job that kills its workers can be stopped.
+ * The worker died while it held the job. `alone`: it held nothing else. `deathsElsewhere`: workers that died meanwhile without
+ * holding it. A cancel that was asked for before the death is honoured, so that a job that kills its workers can be stopped.
  */
-export function crash(job: JobView, kind: KindSettings, alone: boolean, cancelRequested: boolean): CrashVerdict {
+export function crash(
+  job: JobView,
+  kind: KindSettings,
+  alone: boolean,
+  cancelRequested: boolean,
+  deathsElsewhere = 0,
+): CrashVerdict {
   if (cancelRequested) {
     const reason = "cancelled; its worker died before it could end the attempt";
     return { decision: "cancel", change: change(job, "crash", { to: "cancelled", outcome: "cancelled", reason }) };
@@ -127,7 +133,7 @@ export function crash(job: JobView, kind: KindSettings, alone: boolean, cancelRe
       }),
     };
   }
-  const { counters, guilty } = blame(job.counters, alone, kind.limits);
+  const { counters, guilty } = blame(job.counters, alone, kind.limits, deathsElsewhere);
   const error = { name: "WorkerDied", message: `the worker died during the attempt (crash ${counters.crashes})` };
   if (action === "fail") {
     const reason = "its worker died, and its kind says that a crash ends the job";
@@ -143,7 +149,12 @@ export function crash(job: JobView, kind: KindSettings, alone: boolean, cancelRe
       change: change(job, "crash", { to: "quarantined", counters, outcome: "crashed", error, reason }),
     };
   }
-  const next = mustRunAlone(counters) ? "; it will run alone" : "";
+  const spared = alone && counters.blamed >= kind.limits.crashes;
+  const next = spared
+    ? `; not blamed, for ${deathsElsewhere} workers died meanwhile that did not hold it`
+    : mustRunAlone(counters)
+      ? "; it will run alone"
+      : "";
   const reason = `its worker died (crash ${counters.crashes}, ${counters.blamed} of ${kind.limits.crashes} alone)${next}`;
   return {
     decision: "retry",

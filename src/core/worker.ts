@@ -63,6 +63,8 @@ export class Worker implements RunHost {
   #rung = false;
   #claiming = false;
   #alone = false;
+  /** Silent for longer than the lease allows: what it claimed now it would have to give back at once. A heartbeat ends it. */
+  #withheld = false;
   #timer: CallOff | undefined;
   #failures = 0;
   #over = false;
@@ -168,6 +170,7 @@ export class Worker implements RunHost {
       this.wake();
     }
     this.#strangers = strangers;
+    if (this.#withheld) this.wake();
     if (strangers.size > 0) this.#deps.compareSoon();
   }
 
@@ -183,7 +186,10 @@ export class Worker implements RunHost {
     const finished = this.#finished;
     const settlements = this.#strays.length === 0 ? finished : [...finished, ...this.#strays];
     const running = this.#runner.heldCount - finished.length;
-    const room = this.#claiming && !(this.#alone && running > 0) ? this.#slots.room(running, finished) : Slots.NONE;
+    this.#withheld = this.#claiming && this.#deps.clock.mono() >= this.#deps.trustedUntil();
+    const mayClaim = this.#claiming && !this.#withheld && !(this.#alone && running > 0);
+    const room = mayClaim ? this.#slots.room(running, finished) : Slots.NONE;
+    if (this.#withheld) this.#deps.compareSoon();
     this.#timer?.();
     this.#timer = undefined;
     this.#finished = [];

@@ -27,7 +27,7 @@ function aRecovered(jobId: string, given: Partial<RecoveredJob> = {}): Recovered
 }
 
 function aHeld(given: Partial<HeldJob> = {}): HeldJob {
-  return { ...aView(), kind: aKind(), cancelRequested: false, ...given };
+  return { ...aView(), kind: aKind(), cancelRequested: false, deathsElsewhere: 0, ...given };
 }
 
 /** Recovery against a store that answers with `answers`, one after the other. */

@@ -23,7 +23,12 @@ interface Turn {
 
 /** A worker of the kinds mail and report whose turns stay open until the test answers them. */
 function worker(
-  given: { concurrency?: Partial<Concurrency>; store?: Partial<Store>; kind?: Partial<RunnableKind> } = {},
+  given: {
+    concurrency?: Partial<Concurrency>;
+    store?: Partial<Store>;
+    kind?: Partial<RunnableKind>;
+    trustedUntil?: () => number;
+  } = {},
 ) {
   const clock = new VirtualClock();
   const events = new Recorder();
@@ -68,7 +73,7 @@ function worker(
         ["report", { ...kind, settings: aKind({ name: "report" }) }],
       ]),
       draft: () => assert.fail("not asked"),
-      trustedUntil: () => Number.POSITIVE_INFINITY,
+      trustedUntil: given.trustedUntil ?? (() => Number.POSITIVE_INFINITY),
       disowned: () => void told.push("disowned"),
       compareSoon: () => void told.push("compareSoon"),
     },
@@ -523,4 +528,17 @@ test("a commit in the form of another store is refused before anything happens",
     runs.get("a")!.run.commit({ store: "postgres", mode: "async" }, async () => 1),
     (thrown: unknown) => thrown instanceof OutliveError && thrown.code === ErrorCode.commitForm,
   );
+});
+
+test("a worker that was silent for too long asks for a heartbeat and claims nothing until one got through", async () => {
+  let trusted = 0;
+  const { worker: made, clock, turns, told } = worker({ trustedUntil: () => trusted });
+  made.start();
+  await clock.settle();
+  assert.deepEqual([turns.length, turns[0]!.room.total, told], [1, 0, ["compareSoon"]]);
+  await turns[0]!.answer();
+  trusted = Number.POSITIVE_INFINITY;
+  made.compare([]);
+  await clock.settle();
+  assert.deepEqual([turns.length, turns[1]!.room.total, told], [2, 3, ["compareSoon"]]);
 });

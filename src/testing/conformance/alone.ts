@@ -1,5 +1,7 @@
 // What the port promises about blame: who is counted at a death, and the lane of the jobs that must run alone, with its reservation.
 import assert from "node:assert/strict";
+import { BACKGROUND_MS } from "../../core/blame.ts";
+import type { JobState } from "../../core/job.ts";
 import { type Draft, kind, names } from "./drafts.ts";
 import { type Hand, idsOf, roomFor, SETTLE } from "./hand.ts";
 import type { Scene, Specify } from "./scene.ts";
@@ -77,6 +79,32 @@ export function specifyAlone(specify: Specify): void {
       assert.equal((await scene.countsOf("mail")).quarantined, 1);
     },
   );
+
+  specify(
+    "a job is not blamed while as many workers die that did not hold it, and is when it stands out again",
+    async (scene) => {
+      await scene.declare(kind("mail", { limits: { errors: 3, timeouts: 3, crashes: 2 } }));
+      await scene.enqueue("a");
+      for (const id of ["idle1", "idle2"]) await scene.bury(await scene.worker(id));
+      assert.deepEqual(await dyingAlone(scene, "a", 3), ["queued", "queued", "quarantined"]);
+      assert.deepEqual(await blamed(scene, "a"), [[3, 3]]);
+    },
+  );
+
+  specify("however many others die, three times its limit of deaths alone is the end of a job", async (scene) => {
+    await scene.declare(kind("mail", { limits: { errors: 3, timeouts: 3, crashes: 1 } }));
+    await scene.enqueue("a");
+    for (const id of names("idle", 9)) await scene.bury(await scene.worker(id));
+    assert.deepEqual(await dyingAlone(scene, "a", 3), ["queued", "queued", "quarantined"]);
+  });
+
+  specify("deaths of long ago, before the first crash of a job, say nothing about its own", async (scene) => {
+    await scene.declare(kind("mail", { limits: { errors: 3, timeouts: 3, crashes: 1 } }));
+    await scene.enqueue("a");
+    for (const id of names("idle", 9)) await scene.bury(await scene.worker(id));
+    await scene.clock.advance(BACKGROUND_MS + 1);
+    assert.deepEqual(await dyingAlone(scene, "a", 1), ["quarantined"]);
+  });
 
   specify("an idle worker takes a job that must run alone, says so, and takes nothing beside it", async (scene) => {
     await suspect(scene, "a");
@@ -236,6 +264,18 @@ async function suspect(scene: Scene, ...said: readonly (string | Draft)[]): Prom
 }
 
 /** Crashes and blame of each. */
+/** The states of a job after each of so many deaths of workers that held only it. */
+async function dyingAlone(scene: Scene, id: string, times: number): Promise<readonly (JobState | "missing")[]> {
+  const states: (JobState | "missing")[] = [];
+  for (const worker of names("alone", times)) {
+    const hand = await scene.worker(worker);
+    assert.deepEqual(idsOf(await hand.claim(1)), [id]);
+    await scene.bury(hand);
+    states.push(...(await scene.states(id)));
+  }
+  return states;
+}
+
 async function blamed(scene: Scene, ...ids: readonly string[]): Promise<readonly (readonly number[])[]> {
   const jobs = await Promise.all(ids.map((id) => scene.job(id)));
   return jobs.map(({ counters }) => [counters.crashes, counters.blamed]);
