@@ -53,8 +53,8 @@ export class Worker implements RunHost {
   #finished: Settlement[] = [];
   /** Releases of claims that nobody here remembers; they take no slot. */
   #strays: Settlement[] = [];
-  /** Held by the store but unknown here at the last comparison. */
-  #strangers = new Set<string>();
+  /** Held by the store but unknown here at the last comparison, and since when (own monotonic clock). */
+  #strangers = new Map<string, number>();
   #turning = false;
   /** Woken during a turn: something may have become ready after the turn's claim. */
   #again = false;
@@ -149,16 +149,19 @@ export class Worker implements RunHost {
 
   /**
    * Compares what the store says we hold with what we run. What was unknown at two comparisons in a row is a claim whose
-   * answer was lost: it is given back. One look is not enough: a settlement may have landed since the list was read.
+   * answer was lost: it is given back. One look is not enough: a settlement may have landed since the list was read. And the
+   * second list must have been asked for after the first was looked at: after a blocked loop many old ones come at once.
    */
-  compare(held: BeatAnswer["held"]): void {
-    const strangers = new Set<string>();
+  compare(held: BeatAnswer["held"], askedAtMono: number): void {
+    const strangers = new Map<string, number>();
+    const mono = this.#deps.clock.mono();
     const ours = this.#runner.ids();
     for (const { lease, counters } of held) {
       if (ours.has(lease.jobId)) continue;
       const key = `${lease.jobId} ${lease.epoch} ${lease.fence}`;
-      if (!this.#strangers.has(key) || this.#turning) {
-        strangers.add(key);
+      const noticedAtMono = this.#strangers.get(key);
+      if (noticedAtMono === undefined || askedAtMono <= noticedAtMono || this.#turning) {
+        strangers.set(key, noticedAtMono ?? mono);
         continue;
       }
       const reason = "its worker never got the answer to the claim";
