@@ -38,6 +38,8 @@ interface Member extends Seat {
 
 export interface CrewOptions {
   readonly url: string;
+  /** On PostgreSQL; null: the store is a file. */
+  readonly schema: string | null;
   readonly seed: number;
   readonly seats: Readonly<Record<Role, number>>;
   /** Where the processes write their histories. */
@@ -145,7 +147,7 @@ export class Crew {
 
   #spawn(member: Member): void {
     member.lives++;
-    const { url, histories, cache } = this.#options;
+    const { schema, histories, cache } = this.#options;
     const child = fork(...programOf(member, this.#options), {
       cwd: histories,
       execArgv: ["--disable-warning=ExperimentalWarning", `--max-old-space-size=${HEAP_MB}`],
@@ -154,7 +156,7 @@ export class Crew {
         ...process.env,
         NODE_COMPILE_CACHE: cache,
         OUTLIVE_TORTURE_HISTORY: histories,
-        OUTLIVE_TORTURE_STORE: url,
+        ...(schema !== null && { OUTLIVE_POSTGRES_SCHEMA: schema }),
         OUTLIVE_HEARTBEAT_INTERVAL: HEARTBEAT,
         OUTLIVE_HEARTBEAT_LEASE: LEASE,
       },

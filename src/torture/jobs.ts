@@ -6,11 +6,11 @@ import { booksOf } from "./books.ts";
 import { teller } from "./history.ts";
 
 const FOLDER = process.env["OUTLIVE_TORTURE_HISTORY"];
-const URL = process.env["OUTLIVE_TORTURE_STORE"] ?? "sqlite:";
+const SCHEMA = process.env["OUTLIVE_POSTGRES_SCHEMA"] ?? null;
 
 /** In the rig's own processes only: whoever merely names the kinds keeps no history. */
 const tell = FOLDER === undefined ? () => {} : teller(FOLDER);
-const books = booksOf(URL);
+const books = booksOf(SCHEMA);
 const retry = { backoff: { base: "20ms", max: "200ms" } } as const;
 
 const fenceOf = ({ fence }: Run): string => `${fence.epoch}.${fence.number}`;

@@ -6,7 +6,7 @@ import { Chance } from "../demo/chance.ts";
 import type { EnqueueOptions, JobContract } from "../index.ts";
 import { teller } from "./history.ts";
 import { block, flaky, stepped, transfer, JOBS } from "./jobs.ts";
-import { JOBS_PER_SECOND, LEASE_MS } from "./settings.ts";
+import { JOBS_PER_SECOND, LEASE_MS, storeOptions } from "./settings.ts";
 
 const EVERY_MS = 50;
 const [url, name, seed] = process.argv.slice(2) as [string, string, string];
@@ -29,7 +29,7 @@ main().catch((thrown: unknown) => {
 });
 
 async function main(): Promise<void> {
-  const client = await connect(url, { jobs: JOBS });
+  const client = await connect(url, { ...storeOptions(), jobs: JOBS });
   let made = 0;
   let owed = 0;
   while (!stop.signal.aborted) {

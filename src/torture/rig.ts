@@ -12,7 +12,7 @@ import { readHistories } from "./history.ts";
 import { hog, JOBS, poison } from "./jobs.ts";
 import { type Fault, Nemesis } from "./nemesis.ts";
 import { judge, type Judgement } from "./oracle.ts";
-import { HEARTBEAT, KILLS_PER_HOG, KILLS_PER_POISON, LEASE } from "./settings.ts";
+import { HEARTBEAT, KILLS_PER_HOG, KILLS_PER_POISON, LEASE, storeOptions } from "./settings.ts";
 import { type Timing, timingOf } from "./timing.ts";
 
 export interface Plan {
@@ -22,6 +22,8 @@ export interface Plan {
   readonly url: string;
   /** What the judge opens. */
   readonly directUrl: string;
+  /** The schema of the run on PostgreSQL; null: the store is a file. */
+  readonly schema: string | null;
   readonly kills: number;
   readonly seed: number;
   readonly seats: Readonly<Record<Role, number>>;
@@ -62,8 +64,9 @@ export async function torture(
   const limit = AbortSignal.timeout(plan.kills * MS_PER_KILL + DRAIN_MS);
   const histories = join(plan.folder, "histories");
   mkdirSync(histories, { recursive: true });
-  const books = booksOf(plan.url);
+  const books = booksOf(plan.schema);
   const engine = await open(plan.directUrl, {
+    ...storeOptions(plan.schema ?? undefined),
     jobs: JOBS,
     heartbeat: { interval: HEARTBEAT, lease: LEASE },
     logger: false,
@@ -74,6 +77,7 @@ export async function torture(
     const cache = join(plan.folder, "compiled");
     const crew: Crew = new Crew({
       url,
+      schema: plan.schema,
       seed,
       seats,
       cli,

@@ -21,3 +21,8 @@ export const JOBS_PER_SECOND = 40;
 /** One job in so many kills ends its worker whenever it runs, and one in so many takes all of its memory. */
 export const KILLS_PER_POISON = 100;
 export const KILLS_PER_HOG = 400;
+
+/** Where on PostgreSQL, as the parent said it to its processes. */
+export function storeOptions(schema = process.env["OUTLIVE_POSTGRES_SCHEMA"]): { postgres?: { schema: string } } {
+  return schema === undefined ? {} : { postgres: { schema } };
+}

@@ -3,7 +3,7 @@
 import { flushCompileCache } from "node:module";
 import { type EngineEvent, open } from "../index.ts";
 import { JOBS, rejected } from "./jobs.ts";
-import { CONCURRENCY, HEARTBEAT, LEASE } from "./settings.ts";
+import { CONCURRENCY, HEARTBEAT, LEASE, storeOptions } from "./settings.ts";
 
 /** What a worker process tells its parent. */
 export interface FromWorker {
@@ -28,6 +28,7 @@ main(process.argv[2]!).catch((thrown: unknown) => {
 
 async function main(url: string): Promise<void> {
   await using engine = await open(url, {
+    ...storeOptions(),
     jobs: JOBS,
     heartbeat: { interval: HEARTBEAT, lease: LEASE },
     logger: false,

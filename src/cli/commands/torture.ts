@@ -27,7 +27,7 @@ export const register: Register = (program, run) => {
     .addHelpText(
       "after",
       `
---store says beside which store: the scratch one is made in the same folder, and removed at the end.
+--store says beside which store: the scratch one is a file in the same folder, or a schema on the same server, and is removed at the end.
 Progress is on stderr. Exit code 0: every promise held; 1: one did not.`,
     )
     .action(
@@ -39,10 +39,17 @@ Progress is on stderr. Exit code 0: every promise held; 1: one did not.`,
           import("../../torture/main.ts"),
           import("../../torture/place.ts"),
         ]);
-        const { store, url, folder } = scratchPlace((await config()).store, keep);
+        const { strike, ...place } = await scratchPlace((await config()).store, keep);
         const seats = { worker: workers, producer: 2, supervisor: 1 };
-        const notRun = ["full disk, strace and power loss: only from the repository, by npm run torture"];
-        return torture({ store, url, directUrl: url, kills, seed, seats, folder, cli: BIN, faults: [], notRun }, json);
+        const notRun = [
+          "full disk, a failing server or network, power loss: only from the repository, by npm run torture",
+        ];
+        const code = await torture(
+          { ...place, directUrl: place.url, kills, seed, seats, cli: BIN, faults: [], notRun },
+          json,
+        );
+        await strike();
+        return code;
       }),
     );
 };
