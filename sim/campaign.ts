@@ -16,30 +16,50 @@ export interface Campaign {
 export interface CampaignOptions extends WorldOptions {
   readonly from: number;
   readonly seeds: number;
-  /** Every how many-th seed is run twice and compared. Default 100. */
-  readonly replayEvery?: number;
-  readonly onHistory?: (history: History, done: number) => void;
-  /** Stops at the first violation. */
-  readonly untilFirst?: boolean;
+  readonly onHistory?: (history: History, done: number) => void | Promise<void>;
 }
 
+/** Seeds 1, 101, 201, ... are run twice and compared. */
+const REPLAY_EVERY = 100;
+
+export const NO_CAMPAIGN: Campaign = {
+  seeds: 0,
+  violations: 0,
+  void: 0,
+  takeovers: 0,
+  staleWrites: 0,
+  ambiguous: 0,
+  simulatedHours: 0,
+};
+
 export async function runCampaign(options: CampaignOptions): Promise<Campaign> {
-  const sum = { seeds: 0, violations: 0, void: 0, takeovers: 0, staleWrites: 0, ambiguous: 0 };
-  let simulatedMs = 0;
+  let sum = NO_CAMPAIGN;
   for (let seed = options.from; seed < options.from + options.seeds; seed++) {
     let history = await simulate(seed, options);
-    if ((seed - options.from) % (options.replayEvery ?? 100) === 0) history = await replayed(history, options);
-    sum.seeds++;
-    simulatedMs += history.simulatedMs;
-    if (history.violation !== null) sum.violations++;
-    else if (isVoid(history.tally)) sum.void++;
-    sum.takeovers += history.tally.takeovers;
-    sum.staleWrites += history.tally.staleWrites;
-    sum.ambiguous += history.tally.ambiguous;
-    options.onHistory?.(history, sum.seeds);
-    if (options.untilFirst && sum.violations > 0) break;
+    if (seed % REPLAY_EVERY === 1) history = await replayed(history, options);
+    sum = together(sum, campaignOf(history));
+    await options.onHistory?.(history, sum.seeds);
   }
-  return { ...sum, simulatedHours: Math.round(simulatedMs / 3_600) / 1_000 };
+  return sum;
+}
+
+export function together(one: Campaign, other: Campaign): Campaign {
+  const names = Object.keys(one) as (keyof Campaign)[];
+  const sums = names.map((name) => [name, one[name] + other[name]]);
+  const { simulatedHours, ...counts } = Object.fromEntries(sums) as unknown as Campaign;
+  return { ...counts, simulatedHours: Math.round(simulatedHours * 1e6) / 1e6 };
+}
+
+function campaignOf({ violation, tally, simulatedMs }: History): Campaign {
+  return {
+    seeds: 1,
+    violations: violation === null ? 0 : 1,
+    void: violation === null && isVoid(tally) ? 1 : 0,
+    takeovers: tally.takeovers,
+    staleWrites: tally.staleWrites,
+    ambiguous: tally.ambiguous,
+    simulatedHours: simulatedMs / 3_600_000,
+  };
 }
 
 /** A history that can't be told twice in the same words is worth nothing. */

@@ -1,58 +1,157 @@
-// `npm run sim -- --seeds 300 --json`: the command line of the simulator. Exit 1 if any promise was broken, with the story of the
-// first such seed and the command that replays it.
+// `npm run sim`: the command line of the simulator. Exit 1 if any promise was broken, or if a mutant was not found; with the
+// story of what happened and the command that replays it.
+//
+//   --seeds 2000 [--from 1]   many histories          --seed 7 [--verbose] [--shrink]   one of them
+//   --mutants [--budget 500] [--focus]  bugs on purpose         --exhaustive                      every schedule of a small scope
+//   --storm                   kills from outside, many, and who is blamed for them
+//   --processes 2             how many at once        --json                            the last line is JSON
+import { availableParallelism } from "node:os";
 import { parseArgs } from "node:util";
-import { runCampaign } from "./campaign.ts";
+import { type Campaign, NO_CAMPAIGN, runCampaign, together } from "./campaign.ts";
+import { exhaust } from "./exhaustive/exhaust.ts";
 import { type History, simulate } from "./history.ts";
+import { MUTANTS } from "./mutants/index.ts";
+import { type Caught, hunt } from "./mutation.ts";
+import { inParallel, report } from "./parallel.ts";
+import { shrink } from "./shrink.ts";
+import { runStorm } from "./storm.ts";
 
 const { values } = parseArgs({
   options: {
     seeds: { type: "string", default: "300" },
     from: { type: "string", default: "1" },
     seed: { type: "string" },
+    mutants: { type: "boolean", default: false },
+    mutant: { type: "string", multiple: true, default: [] },
+    budget: { type: "string", default: "500" },
+    focus: { type: "boolean", default: false },
+    exhaustive: { type: "boolean", default: false },
+    storm: { type: "boolean", default: false },
+    shrink: { type: "boolean", default: false },
+    processes: { type: "string", default: String(availableParallelism()) },
     json: { type: "boolean", default: false },
     verbose: { type: "boolean", default: false },
   },
 });
 
-if (values.seed === undefined) await many(whole(values.from, "from"), whole(values.seeds, "seeds"));
-else await one(whole(values.seed, "seed"));
+/** Stories of at most so many violations are told. */
+const TOLD = 3;
+const processes = Math.max(1, whole(values.processes, "processes"));
+
+if (values.exhaustive) tellExhaustive(await exhaust());
+else if (values.storm) tell(await runStorm(whole(values.seeds, "seeds")));
+else if (values.seed !== undefined) await one(whole(values.seed, "seed"));
+else if (values.mutants) await mutants(whole(values.budget, "budget"));
+else await many(whole(values.from, "from"), whole(values.seeds, "seeds"));
 
 async function many(from: number, seeds: number): Promise<void> {
+  if (processes > 1 && seeds > 1) {
+    const share = Math.ceil(seeds / processes);
+    const parts = Array.from({ length: processes }, (_, i) => ({
+      from: from + i * share,
+      seeds: Math.min(share, seeds - i * share),
+    })).filter((part) => part.seeds > 0);
+    const sums = await inParallel<Campaign>(
+      parts.map((part) => ["--from", `${part.from}`, "--seeds", `${part.seeds}`]),
+    );
+    return tellCampaign(sums.reduce(together, NO_CAMPAIGN));
+  }
   let told = 0;
   const campaign = await runCampaign({
     from,
     seeds,
-    onHistory(history, done) {
-      if (history.violation !== null && told++ < 3) tellViolation(history);
-      if (process.stderr.isTTY) process.stderr.write(`\r${done} of ${seeds} seeds, ${told} violations `);
+    async onHistory(history) {
+      if (history.violation !== null && told++ < TOLD) await tellViolation(history);
     },
   });
-  if (process.stderr.isTTY) process.stderr.write("\n");
+  if (!report(campaign)) tellCampaign(campaign);
+}
+
+function tellCampaign(campaign: Campaign): void {
   if (campaign.violations > 0) process.exitCode = 1;
-  if (values.json) return void process.stdout.write(`${JSON.stringify(campaign)}\n`);
+  if (values.json) return tell(campaign);
   process.stdout.write(
     `${campaign.seeds} seeds, ${campaign.simulatedHours} simulated hours: ${campaign.violations} violations\n` +
       `${campaign.takeovers} takeovers, ${campaign.staleWrites} stale writes refused, ${campaign.ambiguous} ambiguous answers, ${campaign.void} void seeds\n`,
   );
 }
 
+/** The failing seed, shrunk, as a story. */
+async function tellViolation(failed: History): Promise<void> {
+  const { history, tries } = await shrink(failed, {});
+  process.stderr.write(
+    `\nseed ${failed.seed}: ${failed.violation}\n` +
+      `shrunk in ${tries} tries from ${failed.strikes.length} faults to ${history.strikes.length} (${history.strikes.join("; ")}), ` +
+      `from ${failed.jobs.length} jobs to ${history.jobs.length}, from ${failed.events} events to ${history.events}:\n` +
+      `${history.story.join("\n")}\n` +
+      `replay it: npm run sim -- --seed ${failed.seed} --verbose      shrink it: npm run sim -- --seed ${failed.seed} --shrink\n\n`,
+  );
+}
+
 async function one(seed: number): Promise<void> {
-  const history = await simulate(seed, { keepLines: values.verbose ? 1_000_000 : 80 });
-  if (values.verbose) process.stdout.write(`${history.story.join("\n")}\n`);
-  if (history.violation !== null) {
-    process.exitCode = 1;
-    if (!values.verbose) tellViolation(history);
-  }
+  const mutant = MUTANTS.find(({ name }) => name === values.mutant[0]);
+  const options = mutant ? { mutant } : {};
+  let history = await simulate(seed, { ...options, keepLines: values.verbose ? 1_000_000 : 80 });
+  if (history.violation !== null) process.exitCode = 1;
+  if (history.violation !== null && values.shrink) ({ history } = await shrink(history, options));
+  if (values.verbose || history.violation !== null) process.stdout.write(`${history.story.join("\n")}\n`);
   process.stdout.write(
     `seed ${seed}: ${history.violation ?? "every promise was kept"} (${history.digest.slice(0, 16)})\n`,
   );
 }
 
-function tellViolation(history: History): void {
-  process.stderr.write(
-    `\nseed ${history.seed}: ${history.violation}\n${history.story.join("\n")}\n` +
-      `replay it: npm run sim -- --seed ${history.seed} --verbose\n\n`,
+async function mutants(budget: number): Promise<void> {
+  const chosen = MUTANTS.filter(({ name }) => values.mutant.length === 0 || values.mutant.includes(name));
+  const caught = await huntAll(
+    chosen.map(({ name }) => name),
+    budget,
   );
+  if (report(caught)) return;
+  const missed = caught.filter(({ seed }) => seed === null).map(({ mutant }) => mutant);
+  if (missed.length > 0) process.exitCode = 1;
+  for (const { mutant, seeds, violation } of caught)
+    process.stdout.write(
+      `${mutant}: ${violation === null ? "MISSED" : `caught by seed ${seeds}`}  ${violation?.split("\n", 1)[0] ?? ""}\n`,
+    );
+  const result = { mutants: caught.length, caught: caught.length - missed.length, missed };
+  if (values.json) tell(result);
+  else
+    process.stdout.write(
+      `${result.caught} of ${result.mutants} mutants were caught; missed: ${missed.join(", ") || "none"}\n`,
+    );
+}
+
+async function huntAll(names: readonly string[], budget: number): Promise<readonly Caught[]> {
+  if (processes > 1) {
+    const lists = Array.from({ length: processes }, (_, i) => names.filter((_name, at) => at % processes === i));
+    const args = lists
+      .filter((list) => list.length > 0)
+      .map((list) => [
+        "--mutants",
+        "--budget",
+        `${budget}`,
+        ...(values.focus ? ["--focus"] : []),
+        ...list.flatMap((name) => ["--mutant", name]),
+      ]);
+    return (await inParallel<readonly Caught[]>(args)).flat();
+  }
+  const caught: Caught[] = [];
+  for (const mutant of MUTANTS)
+    if (names.includes(mutant.name)) caught.push(await hunt(mutant, 1, budget, values.focus));
+  return caught;
+}
+
+function tellExhaustive(result: Awaited<ReturnType<typeof exhaust>>): void {
+  const { story, ...counts } = result;
+  if (result.violations > 0) {
+    process.exitCode = 1;
+    process.stderr.write(`${story.join("\n")}\n`);
+  }
+  tell(counts);
+}
+
+function tell(result: unknown): void {
+  process.stdout.write(`${JSON.stringify(result)}\n`);
 }
 
 function whole(text: string, option: string): number {

@@ -1,9 +1,10 @@
 // Which store an address means, and how each is opened. A store's own code, and with it its driver, is loaded only when it is used.
 import type { EngineOptions } from "./config.ts";
-import type { Backend } from "./core/backend.ts";
+import type { Backend, StartUpOptions } from "./core/backend.ts";
 import type { Clock, Random } from "./core/clock.ts";
 import { ErrorCode, OutliveError } from "./core/errors.ts";
 import type { Emitter } from "./core/events.ts";
+import { lookOnly } from "./core/read-only.ts";
 import type { Store } from "./core/store.ts";
 import { addressOf, shownAddress } from "./stores/postgres/address.ts";
 import { openSqliteClient, sqlitePath } from "./stores/sqlite/client.ts";
@@ -39,18 +40,36 @@ export function storeNameOf(url: string): StoreName {
   );
 }
 
+export interface OpenKind {
+  /** Without it the store must be there and of this version. */
+  readonly migrate: boolean;
+  readonly startUp: StartUpOptions;
+  readonly readOnly: boolean;
+}
+
 /** The store with all that belongs to it. Without `migrate`, and on PostgreSQL in every case, it must be there and of this version. */
 export async function openBackend(
   url: string,
   options: StoreOptions,
   deps: BackendDeps,
-  { migrate }: { readonly migrate: boolean },
+  { migrate, startUp, readOnly }: OpenKind,
+): Promise<Backend> {
+  const backend = await openStore(url, options, deps, { migrate, startUp, readOnly });
+  return readOnly ? lookOnly(backend) : backend;
+}
+
+async function openStore(
+  url: string,
+  options: StoreOptions,
+  deps: BackendDeps,
+  { migrate, startUp, readOnly }: OpenKind,
 ): Promise<Backend> {
   if (storeNameOf(url) === "postgres") {
     const { openPostgres } = await import("./stores/postgres/open.ts");
     return openPostgres(deps, addressOf(url, options.postgres), { durability: options.durability ?? "full" });
   }
-  return openSqlite(deps, { ...sqliteOptions(url, options), mustExist: !migrate }, { migrate });
+  const sqlite = { ...sqliteOptions(url, options), mustExist: !migrate, readOnly };
+  return openSqlite(deps, sqlite, { migrate, ...(migrate && { startUp }) });
 }
 
 interface ClientDeps {

@@ -160,11 +160,12 @@ export class Client {
     return this.store.incidents(limit, after);
   }
 
-  /** The report of one incident, or without an id that of the latest recovery that found anything. Null: there was none. */
+  /** The report of one incident, or without an id that of the latest recovery or open that found anything. Null: there was none. */
   async report(id?: string): Promise<Report | null> {
     const incident = id === undefined ? null : await this.store.incident(id);
     const incidents = id === undefined ? await this.store.latestRecovery() : incident ? [incident] : [];
-    const report = recoveryReport(incidents);
+    const opening = (id === undefined || incident ? await this.store.latestOpening?.() : null) ?? null;
+    const report = recoveryReport(incidents, opening, id !== undefined);
     return report && { ...report, text: reportText(report) };
   }
 

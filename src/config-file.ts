@@ -12,7 +12,7 @@ import { type Duration, durationMs } from "./core/duration.ts";
 import { ErrorCode, OutliveError } from "./core/errors.ts";
 import { whatOf } from "./error-text.ts";
 
-interface FileOptions extends Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "postgres"> {
+interface FileOptions extends Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "postgres"> {
   /** Without `pool`, which only a program of your own can have. */
   readonly postgres?: Omit<NonNullable<EngineOptions["postgres"]>, "pool">;
 }
@@ -78,7 +78,7 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
   if (file) {
     const name = relative(sources.cwd, file) || file;
     const leaves = /\.ya?ml$/.test(file) ? readYaml(file, name) : await readModule(file, name);
-    takeFile(leaves, said, warnings);
+    takeFile(leaves, said);
   }
   takeEnvironment(sources.env, said, warnings);
   if (sources.flags.store !== undefined) said.set("store", { value: sources.flags.store, source: "--store" });
@@ -171,7 +171,7 @@ function lineOf(lines: readonly string[], path: readonly string[]): number {
   return Math.max(0, at) + 1;
 }
 
-function takeFile(leaves: readonly Leaf[], said: Map<string, Said>, warnings: string[]): void {
+function takeFile(leaves: readonly Leaf[], said: Map<string, Said>): void {
   const known = new Set(SETTINGS.map(({ key }) => key));
   for (const { key, value, source } of leaves) {
     if (known.has(key)) {
@@ -184,8 +184,7 @@ function takeFile(leaves: readonly Leaf[], said: Map<string, Said>, warnings: st
         `${source}: unknown key ${key}.`,
         `Did you mean ${closest(key, [...known, ...Object.keys(QUEUE_KEYS)])}?`,
       );
-    if (queue === null) warnings.push(`${source}: ${key} is accepted but has no effect in this version.`);
-    else said.set(queue.key, { value: queue.convert(value as never), source });
+    said.set(queue.key, { value: queue.convert(value as never), source });
   }
 }
 

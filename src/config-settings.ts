@@ -27,6 +27,13 @@ export const SETTINGS: readonly Setting[] = [
   { key: "heartbeat.probe", env: "OUTLIVE_HEARTBEAT_PROBE", fallback: "250ms" },
   { key: "recovery.action", env: "OUTLIVE_RECOVERY_ACTION", fallback: "retry" },
   { key: "recovery.maxRecoveryAttempts", env: "OUTLIVE_RECOVERY_MAX_ATTEMPTS", fallback: "3", number: true },
+  {
+    key: "recovery.integrityCheckOnStartup",
+    env: "OUTLIVE_RECOVERY_INTEGRITY_CHECK",
+    fallback: "true",
+    boolean: true,
+  },
+  { key: "recovery.repair", env: "OUTLIVE_RECOVERY_REPAIR", fallback: "reindex" },
   { key: "retention.finished", env: "OUTLIVE_RETENTION_FINISHED", fallback: "7d" },
   { key: "retention.incidents", env: "OUTLIVE_RETENTION_INCIDENTS", fallback: "90d" },
   { key: "poll", env: "OUTLIVE_POLL", fallback: "1s" },
@@ -58,12 +65,11 @@ export class Intervals {
 
 /** The keys of the first queue's YAML (`queue.recovery`, `queue.heartbeat`), and what each is here. */
 export const QUEUE_KEYS: Readonly<
-  Record<string, { readonly key: string; readonly convert: (value: never) => unknown } | null>
+  Record<string, { readonly key: string; readonly convert: (value: never) => unknown }>
 > = {
   "queue.recovery.action": { key: "recovery.action", convert: (value) => value },
   "queue.recovery.maxRecoveryAttempts": { key: "recovery.maxRecoveryAttempts", convert: (value) => value },
-  // Accepted so that such a file is not refused; it has no effect yet, and `check` says so.
-  "queue.recovery.integrityCheckOnStartup": null,
+  "queue.recovery.integrityCheckOnStartup": { key: "recovery.integrityCheckOnStartup", convert: (value) => value },
   "queue.heartbeat.intervalSeconds": { key: "heartbeat.interval", convert: (value: number) => `${value}s` },
   "queue.heartbeat.staleThresholdMultiplier": {
     key: "heartbeat.lease",

@@ -3,8 +3,10 @@
 import * as z from "zod";
 import type { StoreName } from "./backends.ts";
 import { check, crashAction, duration, limit, method, refuse, refuseLongTimer } from "./config-checks.ts";
+import type { StartUpOptions } from "./core/backend.ts";
 import { type Duration, durationMs } from "./core/duration.ts";
 import type { EngineEvent } from "./core/events.ts";
+import type { RepairMode } from "./core/integrity.ts";
 import type { CrashAction } from "./core/job.ts";
 import type { LivenessTimes } from "./core/liveness.ts";
 import type { RetentionTimes } from "./core/retention.ts";
@@ -31,6 +33,10 @@ export interface EngineOptions {
     readonly action?: CrashAction;
     /** The default of `retry.crashes`. Default 3. */
     readonly maxRecoveryAttempts?: number;
+    /** Whether an open that finds nobody at work checks the store's integrity first: quick after a clean stop, in full after any other, 10 s at the most. Default true. */
+    readonly integrityCheckOnStartup?: boolean;
+    /** What an open does about a damaged store. "reindex" (default): mends what can be mended without losing anything. "auto": if that is not enough, also saves what can be read into a new file and keeps the old one. "off": nothing. */
+    readonly repair?: RepairMode;
   };
   readonly retention?: {
     /** How long finished jobs are kept. Default "7d". */
@@ -48,6 +54,8 @@ export interface EngineOptions {
     /** Opens a file on a network file system. Default false. */
     readonly allowNetworkFilesystem?: boolean;
   };
+  /** Opens to look only, also what is damaged: everything readable, nothing claimed, nothing written, nothing recovered. The store must be there. Default false. */
+  readonly readOnly?: boolean;
   readonly postgres?: PostgresOptions;
   /** Where the log goes: anything with `info`, `warn` and `error`; false: nowhere. Default: `console`, warnings and recoveries only. */
   readonly logger?: Logger | false;
@@ -80,13 +88,21 @@ const engineOptions = z.strictObject({
       probe: duration.optional(),
     })
     .optional(),
-  recovery: z.strictObject({ action: crashAction.optional(), maxRecoveryAttempts: limit.optional() }).optional(),
+  recovery: z
+    .strictObject({
+      action: crashAction.optional(),
+      maxRecoveryAttempts: limit.optional(),
+      integrityCheckOnStartup: z.boolean().optional(),
+      repair: z.enum(["reindex", "auto", "off"]).optional(),
+    })
+    .optional(),
   retention: z.strictObject({ finished: duration.optional(), incidents: duration.optional() }).optional(),
   poll: duration.optional(),
   durability: z.enum(["full", "relaxed"]).optional(),
   sqlite: z
     .strictObject({ allowUnsafe: z.boolean().optional(), allowNetworkFilesystem: z.boolean().optional() })
     .optional(),
+  readOnly: z.boolean().optional(),
   postgres: z
     .strictObject({
       schema: z
@@ -117,6 +133,8 @@ export interface EngineSettings {
   readonly pollMs: number;
   readonly onCrash: CrashAction;
   readonly maxCrashes: number;
+  readonly startUp: StartUpOptions;
+  readonly readOnly: boolean;
 }
 
 /** A file has one host, which hardly ever vanishes without its processes; a server's workers may, with their connection half open. */
@@ -175,6 +193,8 @@ export function engineSettings(options: EngineOptions, store: StoreName = "sqlit
     pollMs,
     onCrash: recovery.action ?? "retry",
     maxCrashes: recovery.maxRecoveryAttempts ?? 3,
+    startUp: { integrityCheck: recovery.integrityCheckOnStartup ?? true, repair: recovery.repair ?? "reindex" },
+    readOnly: options.readOnly ?? false,
   };
 }
 

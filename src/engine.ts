@@ -11,7 +11,8 @@ import { assertKey, idSource } from "./core/ids.ts";
 import type { Enqueued, JobState } from "./core/job.ts";
 import { type EnqueueOptions, makeDraft } from "./core/enqueue.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
-import type { Finding, KindCounts, LockHolder, StoreHealth } from "./core/store.ts";
+import type { Inconsistency, IntegrityReport } from "./core/integrity.ts";
+import type { Backup, BackupOptions, Finding, KindCounts, LockHolder, StoreHealth } from "./core/store.ts";
 import type { ProcessIdentity } from "./platform/identity.ts";
 import { stateAfter } from "./operator-answer.ts";
 import { Recoveries } from "./recoveries.ts";
@@ -235,12 +236,38 @@ export class Engine extends Client {
     return (await this.store.advice?.()) ?? [];
   }
 
-  /** Reads the whole store and answers what is wrong with it; none: it is sound. May take long: call it where nothing else waits. */
-  integrity(): Promise<readonly string[]> {
-    return this.store.integrity();
+  /**
+   * Reads the whole store and answers what is wrong with it, and which rows contradict each other. May take minutes on a large
+   * store; workers go on meanwhile.
+   */
+  async integrity(): Promise<IntegrityReport> {
+    const { clock } = this.#wiring;
+    const startedMono = clock.mono();
+    const findings = await this.store.integrity();
+    const verdict = findings.length === 0 ? "PASSED" : "FAILED";
+    const inconsistencies = verdict === "PASSED" ? await this.inconsistencies() : [];
+    return { verdict, depth: "full", findings, tookMs: Math.round(clock.mono() - startedMono), inconsistencies };
   }
 
-  /** Mends what can be mended without losing anything, and answers what is still wrong. Refused while a worker lives. */
+  /** Rows that contradict each other: what recovery, retention or a repair has still to put right. Reads all rows. */
+  async inconsistencies(): Promise<readonly Inconsistency[]> {
+    return (await this.store.inconsistencies?.()) ?? [];
+  }
+
+  /**
+   * Copies the store, as it is at one moment, into a new file that only its owner can read, while workers go on. The copy is
+   * checked and on the disk when this resolves. After putting one back: `recover({ restored: true })`.
+   */
+  async backup(file: string, options: BackupOptions = {}): Promise<Backup> {
+    if (this.store.backup) return this.store.backup(file, options);
+    throw new OutliveError(
+      ErrorCode.wrongState,
+      "This store is not a file and can't be copied into one.",
+      "Use the tools of its server, for instance pg_dump or a base backup.",
+    );
+  }
+
+  /** Makes indexes anew, and answers what is still wrong. Refused while a worker lives. `outlive check --repair` can do more. */
   async repair(): Promise<readonly string[]> {
     await this.#recoveries.assertNobodyWorks("repair it");
     return this.store.repair();

@@ -14,9 +14,20 @@ export type { EnqueueOptions } from "./core/enqueue.ts";
 export { ErrorCode, Interruption, OutliveError, type StoredError, TerminalError } from "./core/errors.ts";
 export type { EngineEvent, EventName, Events } from "./core/events.ts";
 export type { IncidentSummary } from "./core/incident.ts";
+export type {
+  Inconsistency,
+  IntegrityCheck,
+  IntegrityReport,
+  Repair,
+  RepairMode,
+  RepairStep,
+  Salvage,
+  StoreFindings,
+  Verdict,
+} from "./core/integrity.ts";
 export type { Counters, CrashAction, Enqueued, HistoryEntry, JobDetails, JobInfo, JobState } from "./core/job.ts";
 export type { Json } from "./core/json.ts";
 export type { WorkerRow } from "./core/liveness.ts";
 export type { RecoveryReport } from "./core/report.ts";
-export type { KindCounts, ListPage } from "./core/store.ts";
+export type { Backup, BackupOptions, KindCounts, ListPage } from "./core/store.ts";
 export type { Logger } from "./telemetry/log.ts";

@@ -13,16 +13,18 @@ import { attachLog, consoleLogger } from "./telemetry/log.ts";
 
 /**
  * Opens a store: `sqlite:./jobs.db`, `sqlite::memory:` for tests, or what `defineConfig` made. Creates and migrates the file,
- * recovers the work of workers that died, and only then resolves.
+ * recovers the work of workers that died, and only then resolves. A damaged file is mended as far as `recovery.repair` allows;
+ * beyond that it rejects with STORE_DAMAGED, and `readOnly: true` opens it to look at what can be read.
  */
 export async function open(where: string | OutliveConfig, options: EngineOptions = {}): Promise<Engine> {
   const [url, merged] = typeof where === "object" && where !== null ? fromConfig(where, options) : [where, options];
-  const { engine, declare } = await make(url, merged, true);
+  if (merged.readOnly === true) return attach(url, merged);
+  const { engine, declare, abandon } = await make(url, merged, true);
   try {
     await declare();
     await engine.recoverAtOpen();
   } catch (thrown) {
-    await engine.close();
+    await abandon();
     throw thrown;
   }
   return engine;
@@ -43,7 +45,7 @@ async function make(
   url: string,
   options: EngineOptions,
   migrate: boolean,
-): Promise<{ engine: Engine; declare: () => Promise<void> }> {
+): Promise<{ engine: Engine; declare: () => Promise<void>; abandon: () => Promise<void> }> {
   const settings = engineSettings(options, storeNameOf(url));
   const contracts = contractsOf(options.jobs ?? []);
   const bus = new EventBus(toStoredError);
@@ -51,9 +53,15 @@ async function make(
   if (options.onEvent) bus.onAny(options.onEvent);
   const identity = processIdentity();
   const deps = { clock: systemClock, random: systemRandom };
-  const backend = await openBackend(url, options, { ...deps, events: bus, bootId: identity.bootId }, { migrate });
+  const { readOnly, startUp } = settings;
+  const kind = { migrate, startUp, readOnly };
+  const backend = await openBackend(url, options, { ...deps, events: bus, bootId: identity.bootId }, kind);
   const clock = backend.clock ?? deps.clock;
   const engine = new Engine({ backend, settings, contracts, ...deps, clock, bus, identity });
   const kinds = [...contracts.values()].map((contract) => settingsWithDefaults(contract, settings));
-  return { engine, declare: () => backend.store.declare(kinds) };
+  const abandon = async (): Promise<void> => {
+    await backend.opened?.(false);
+    await engine.close();
+  };
+  return { engine, declare: () => backend.store.declare(kinds), abandon };
 }

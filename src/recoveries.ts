@@ -3,7 +3,8 @@ import { ErrorCode, OutliveError, toStoredError } from "./core/errors.ts";
 import { idSource } from "./core/ids.ts";
 import type { Death, Probe, WorkerRow } from "./core/liveness.ts";
 import { Lookout } from "./core/lookout.ts";
-import { NOTHING_CHECKED } from "./core/integrity.ts";
+import { isNoteworthy, NOTHING_CHECKED } from "./core/integrity.ts";
+import { readOnlyError } from "./core/read-only.ts";
 import { leftBehind, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
 import type { Wiring } from "./engine.ts";
 
@@ -23,6 +24,7 @@ export class Recoveries {
 
   /** One pass now. `own` is the worker of this process. Answers whether it found anything. */
   async pass(own: string | undefined, signal: AbortSignal | undefined): Promise<boolean> {
+    this.#assertWritable();
     const dead = await this.findDead(own);
     if (dead.length === 0) return false;
     const { incidents } = await recoverDead(this.#deps(), dead, "recover", NOTHING_CHECKED, signal);
@@ -35,6 +37,7 @@ export class Recoveries {
    */
   async restored(signal: AbortSignal | undefined): Promise<boolean> {
     const { backend, clock } = this.#wiring;
+    this.#assertWritable();
     const present = await this.assertNobodyWorks("call it restored");
     await backend.store.raiseEpoch();
     const death = { how: "gone", lastSeenAliveAt: null, evidence: "the store was restored from a backup" } as const;
@@ -64,12 +67,30 @@ export class Recoveries {
   /** The start-up recovery of `open`: nothing is accepted before it is finished. */
   async atOpen(): Promise<void> {
     const { backend } = this.#wiring;
+    let well = false;
+    try {
+      await this.#atOpen();
+      well = true;
+    } finally {
+      await backend.opened?.(well);
+    }
+  }
+
+  async #atOpen(): Promise<void> {
+    const { backend, clock } = this.#wiring;
     const present = await backend.store.workers({});
     const probes = await this.#probe(present);
     const alone = !probes.includes("held");
     const findings = await backend.prepare(alone);
     if (alone) await backend.store.raiseEpoch();
-    await recoverDead(this.#deps(), await this.findDead(undefined), "open", findings);
+    const deps = this.#deps();
+    const recovery = deps.newId();
+    if (isNoteworthy(findings)) {
+      const completedAt = clock.now();
+      const startedAt = completedAt - (findings.tookMs ?? 0);
+      await backend.store.noteOpening?.({ recovery, startedAt, completedAt, findings });
+    }
+    await recoverDead(deps, await this.findDead(undefined), "open", findings, undefined, recovery);
     await backend.removeStrays().catch((thrown: unknown) =>
       this.#wiring.bus.emit("store.failed", {
         doing: "removing stray locks",
@@ -86,6 +107,11 @@ export class Recoveries {
     const present = all.filter(({ state, id }) => (state === "live" || state === "recovering") && id !== own);
     const dead = await this.#lookout.look(present, settings.times.heartbeatMs);
     return [...dead, ...leftBehind(all, clock.now())];
+  }
+
+  /** Core tells a store's refusal to recover and goes on; by hand it is the answer. */
+  #assertWritable(): void {
+    if (this.#wiring.backend.readOnly) throw readOnlyError("recover");
   }
 
   async #probe(workers: readonly WorkerRow[]): Promise<readonly Probe[]> {

@@ -1,9 +1,10 @@
 // Why a job is not running, or how it runs: one sentence that names the cause, and the next thing to do. It only reads.
-import { humanMs } from "./core/duration.ts";
+import { humanMs, isoInstant } from "./core/duration.ts";
 import { UNFIT } from "./core/incarnation.ts";
 import type { JobDetails } from "./core/job.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
 import type { KindCounts, LockHolder, Store } from "./core/store.ts";
+import { CORRUPT_HINT } from "./core/transitions.ts";
 
 /** The answer to "why is it not running?". */
 export interface Explanation {
@@ -148,7 +149,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
         : `its last attempt ${job.lastOutcome}: ${job.error?.message ?? ""}`;
     return say(job, {
       because: "not-due",
-      text: `It is due in ${wait} (${new Date(job.runAt).toISOString()}): ${cause}.`,
+      text: `It is due in ${wait} (${isoInstant(job.runAt)}): ${cause}.`,
       next: "",
       details: { dueInMs: job.runAt - now() },
     });
@@ -250,19 +251,23 @@ function turn(job: JobDetails, kind: KindCounts, able: readonly WorkerRow[], ahe
 
 function finished(job: JobDetails): Explanation {
   const last = job.history.findLast(({ to }) => to === job.state);
-  const when = job.finishedAt === null ? "" : ` at ${new Date(job.finishedAt).toISOString()}`;
+  const when = job.finishedAt === null ? "" : ` at ${isoInstant(job.finishedAt)}`;
   if (job.state === "quarantined") {
+    const corrupt = job.lastOutcome === "corrupt";
     return say(job, {
       because: "quarantined",
       text: `It is quarantined${when}: ${last?.reason ?? "no reason was kept"}.`,
-      next: `outlive incident ${last?.incident ?? "ID"}; when it is safe: outlive quarantine release ${job.id}`,
+      next: corrupt
+        ? CORRUPT_HINT
+        : `outlive incident ${last?.incident ?? "ID"}; when it is safe: outlive quarantine release ${job.id}`,
       details: { incident: last?.incident ?? null },
     });
   }
   const why = job.state === "succeeded" ? "" : `: ${last?.reason ?? job.error?.message ?? ""}`;
+  const damaged = job.corrupt.length === 0 ? "" : ` What is stored of it is damaged: ${job.corrupt.join(", ")}.`;
   return say(job, {
     because: "finished",
-    text: `It is ${job.state}${when}${why}.`,
+    text: `It is ${job.state}${when}${why}.${damaged}`,
     next: job.state === "succeeded" ? "" : `outlive retry ${job.id}`,
   });
 }

@@ -63,16 +63,8 @@ test("--quick --only --json prints one line of the documented shape and leaves n
 });
 
 test("--store postgres measures on a server of its own, against its own floor, and leaves neither behind", async () => {
-  const only = "enqueue,enqueueInFlight,heartbeats,pickupOther";
-  const { code, stdout, stderr } = await bench(
-    "--store",
-    "postgres",
-    "--no-peers",
-    "--quick",
-    "--only",
-    only,
-    "--json",
-  );
+  const only = ["--only", "enqueue,enqueueInFlight,heartbeats,pickupOther"];
+  const { code, stdout, stderr } = await bench("--store", "postgres", "--no-peers", "--quick", ...only, "--json");
   assert.equal(code, 0, stderr);
   const last = JSON.parse(stdout.trimEnd().split("\n").at(-1)!) as { store: string; metrics: Metric[] };
   assert.equal(last.store, "postgres");
@@ -95,6 +87,21 @@ test("--store postgres measures on a server of its own, against its own floor, a
     readdirSync(temporary).filter((name) => name.startsWith("outlive-")),
     [],
   );
+});
+
+test("NFR-001 NFR-003 NFR-004 recovery, heartbeats and the look over ten thousand workers are measured against the first queue's limits", async () => {
+  const { code, stdout, stderr } = await bench("--quick", "--only", "heartbeatCpu,lookOver,recoverOrphans", "--json");
+  assert.equal(code, 0, stderr);
+  const { metrics } = JSON.parse(stdout.trimEnd().split("\n").at(-1)!) as { metrics: Metric[] };
+  assert.deepEqual(
+    metrics.map(({ name, unit, target, ok }) => [name, unit, target, typeof ok]),
+    [
+      ["recoverOrphans", "ms", "< 5,000 ms", "boolean"],
+      ["lookOver", "ms", "< 1,000 ms", "boolean"],
+      ["heartbeatCpu", "% of a core", "< 1 % of a core", "boolean"],
+    ],
+  );
+  for (const { name, ours } of metrics) assert.ok(ours > 0, `${name} was measured`);
 });
 
 test("a metric or an option that does not exist is named, with exit code 2, before anything runs", async () => {

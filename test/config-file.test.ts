@@ -47,14 +47,13 @@ test("the YAML of the first queue is understood, key by key, with its lines", as
   const config = await load(folder(t, { "outlive.yaml": SEED }));
   assert.deepEqual(config.engine, {
     heartbeat: { interval: "30s", lease: "90s", sweep: "60s" },
-    recovery: { action: "retry", maxRecoveryAttempts: 3 },
+    recovery: { action: "retry", maxRecoveryAttempts: 3, integrityCheckOnStartup: true },
   });
   const source = Object.fromEntries(config.values.map((value) => [value.key, value.source]));
   assert.equal(source["recovery.action"], "outlive.yaml:3");
   assert.equal(source["heartbeat.lease"], "outlive.yaml:9");
-  assert.deepEqual(config.warnings, [
-    "outlive.yaml:5: queue.recovery.integrityCheckOnStartup is accepted but has no effect in this version.",
-  ]);
+  assert.equal(source["recovery.integrityCheckOnStartup"], "outlive.yaml:5");
+  assert.deepEqual(config.warnings, []);
 });
 
 test("a TypeScript configuration is loaded, and flags win over the environment, which wins over the file", async (t) => {
@@ -265,4 +264,14 @@ test("open() takes what defineConfig made, and its own options win", async () =>
   });
   await using engine = await open(config, { logger: false, poll: "3s" });
   assert.equal((await engine.health()).store["path"], ":memory:");
+});
+
+test("the check at start-up and the repair come from the first queue's YAML and from the environment, which wins", async (t) => {
+  const off = "queue:\n  recovery:\n    integrityCheckOnStartup: false\n";
+  const cwd = folder(t, { "outlive.yaml": off });
+  assert.deepEqual((await load(cwd)).engine, { recovery: { integrityCheckOnStartup: false } });
+  const env = { OUTLIVE_RECOVERY_INTEGRITY_CHECK: "1", OUTLIVE_RECOVERY_REPAIR: "auto" };
+  assert.deepEqual((await load(cwd, { env })).engine, { recovery: { integrityCheckOnStartup: true, repair: "auto" } });
+  const wrong = folder(t, { "outlive.yaml": "recovery:\n  repair: sometimes\n" });
+  await assert.rejects(load(wrong), { code: "OPTION_INVALID", message: /^outlive\.yaml:2: .*recovery\.repair/ });
 });

@@ -25,13 +25,15 @@ const engine = (options: unknown) => () => engineSettings(options as EngineOptio
 const kind = (options: unknown) => () => kindChoice("mail", options as KindOptions);
 const work = (options: unknown) => () => workSettings(options as WorkOptions, ["mail", "report"]);
 
-test("the defaults of open are those of the first queue: 30 s, three intervals, 60 s, three crashes, retry", () => {
+test("FR-015 FR-033 FR-038 FR-041 the defaults of open are those of the first queue: 30 s, three intervals, 60 s, three crashes, retry", () => {
   assert.deepEqual(engineSettings({}), {
     times: { heartbeatMs: 30_000, leaseMs: 90_000, sweepMs: 60_000, probeMs: 250 },
     retention: { finishedMs: 604_800_000, incidentsMs: 7_776_000_000 },
     pollMs: 1_000,
     onCrash: "retry",
     maxCrashes: 3,
+    startUp: { integrityCheck: true, repair: "reindex" },
+    readOnly: false,
   });
 });
 
@@ -54,17 +56,18 @@ test("the defaults of work", () => {
   assert.deepEqual(workSettings({}, ["mail"]), { concurrency: { total: 10, perKind: new Map() }, graceMs: 25_000 });
 });
 
-test("what is said replaces the default, and the lease follows the interval", () => {
+test("FR-032 FR-037 FR-040 UT-004 what is said replaces the default, and the lease follows the interval", () => {
   const { times } = engineSettings({ heartbeat: { interval: "2s", sweep: "5s", probe: "50ms" } });
   assert.deepEqual(times, { heartbeatMs: 2_000, leaseMs: 6_000, sweepMs: 5_000, probeMs: 50 });
   assert.equal(engineSettings({ heartbeat: { interval: "2s", lease: "4s" } }).times.leaseMs, 4_000);
   const settings = engineSettings({
-    recovery: { action: "pending", maxRecoveryAttempts: 7 },
+    recovery: { action: "pending", maxRecoveryAttempts: 7, integrityCheckOnStartup: false, repair: "auto" },
     retention: { finished: "1h", incidents: "2h" },
     poll: "10ms",
   });
   assert.equal(settings.onCrash, "pending");
   assert.equal(settings.maxCrashes, 7);
+  assert.deepEqual(settings.startUp, { integrityCheck: false, repair: "auto" });
   assert.deepEqual(settings.retention, { finishedMs: 3_600_000, incidentsMs: 7_200_000 });
   assert.equal(settings.pollMs, 10);
 });
@@ -194,6 +197,10 @@ test("words that are not on the list are refused", () => {
   refused(kind({ retry: { backoff: "fibonacci" } }), "backoff");
   for (const action of ["retry", "pending", "fail"]) engine({ recovery: { action } })();
   for (const durability of ["full", "relaxed"]) engine({ durability })();
+  refused(engine({ recovery: { repair: "always" } }), "recovery.repair");
+  for (const repair of ["reindex", "auto", "off"]) engine({ recovery: { repair } })();
+  refused(engine({ recovery: { integrityCheckOnStartup: "no" } }), "recovery.integrityCheckOnStartup");
+  refused(engine({ readOnly: 1 }), "readOnly");
 });
 
 test("a logger has info, warn and error, or is false; a hearer is a function", () => {

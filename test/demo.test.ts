@@ -108,7 +108,10 @@ test("a demo that is killed itself takes its workers with it", async (t) => {
 
 test("a store that has no demo, a wrong number and an unknown option are told in one sentence", async (t) => {
   const cases = [
-    [["--store", "postgres"], 'outlive: There is no demo on the store "postgres". There is: sqlite.'],
+    [
+      ["--store", "mysql://u:secret@h/db"],
+      'outlive: There is no demo on the store "mysql://u:[redacted]@h/db". There is: sqlite, postgres.',
+    ],
     [["--workers", "1"], "error: option '--workers <n>' argument '1' is invalid. Use a whole number from 2 to 16."],
     [
       ["--jobs", "many"],

@@ -18,7 +18,7 @@ const surface: Readonly<Record<string, readonly string[] | undefined>> = {
   "outlive/postgres": ["enqueue", "postgres"],
   "outlive/metrics": ["aggregatedText", "attachMetrics", "lasting"],
   "outlive/log": ["jsonWriter", "prettyWriter"],
-  "outlive/testing": ["MUSEUM", "storeConformance", "virtualClock"],
+  "outlive/testing": ["MUSEUM", "crashTest", "effect", "storeConformance", "virtualClock"],
 };
 
 type Manifest = {

@@ -12,6 +12,7 @@ export class AuthorityLaw {
   readonly #model: Model;
   readonly #holds: (worker: string) => boolean;
   readonly #graceMs: (kind: string) => number;
+  #latest = 0;
 
   constructor(model: Model, holds: (worker: string) => boolean, graceMs: (kind: string) => number) {
     this.#model = model;
@@ -19,7 +20,16 @@ export class AuthorityLaw {
     this.#graceMs = graceMs;
   }
 
+  /** What was due once stays so, even if the clock goes back. */
+  onTime(wall: number): void {
+    this.#latest = Math.max(this.#latest, wall);
+  }
+
   onClaim(is: JobRow, moment: Moment): void {
+    demand(
+      is.runAt === null || is.runAt <= this.#latest,
+      () => `job ${is.id} was claimed ${is.runAt! - moment.wall} ms before its time`,
+    );
     const owner = this.#ownerOf(is);
     demand(
       owner.row.state === "live",
@@ -34,8 +44,11 @@ export class AuthorityLaw {
   /** The attempt of `was` is over. Answers whether it was taken from its owner. */
   onEnd(was: JobRow, is: JobRow, moment: Moment, history: readonly HistoryRow[]): boolean {
     const own = moment.answers.some((answer) => settledBy(answer, was));
-    if (own) return false;
     const owner = this.#ownerOf(was);
+    if (own) {
+      if (owner.row.state !== "live") this.#endedBeside(owner);
+      return false;
+    }
     const entry = history.find((row) => row.job === was.seq && row.fence === was.fence && row.to === is.state);
     const told = (): string => `attempt ${attemptOf(was)} of ${owner.row.id} was ended by ${moment.process?.name}`;
     if (!entry || entry.actor !== "system/recovery")
@@ -43,6 +56,7 @@ export class AuthorityLaw {
     if (entry.incident === null) {
       const dueAt = was.deadline === null ? Infinity : was.deadline + this.#graceMs(was.kind) + EXPIRE_MARGIN_MS;
       demand(moment.wall > dueAt, () => `${told()} as overdue, ${dueAt - moment.wall} ms too early`);
+      this.#endedBeside(owner);
       return true;
     }
     const silentMs = moment.now - owner.aliveAt;
@@ -52,6 +66,11 @@ export class AuthorityLaw {
         `${told()} as dead, but its lock was held and its last accepted heartbeat was ${silentMs.toFixed(1)} ms ago (lease ${owner.row.lease} ms)`,
     );
     return true;
+  }
+
+  #endedBeside({ row }: KnownWorker): void {
+    const { endedBeside } = this.#model;
+    endedBeside.set(row.id, (endedBeside.get(row.id) ?? 0) + 1);
   }
 
   #ownerOf(row: JobRow): KnownWorker {

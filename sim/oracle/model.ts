@@ -2,7 +2,7 @@
 // and what happened within the present event. The laws compare with it; nothing of it comes from the engine's answers.
 import type { Answer } from "./witness.ts";
 import type { SimProcess } from "../world/process.ts";
-import type { HistoryRow, IncidentRow, JobRow, LedgerRow, Seen, StepRow, WorkerRow } from "./watch.ts";
+import type { HistoryRow, IncidentRow, JobRow, LedgerRow, Seen, StepRow, Watch, WorkerRow } from "./watch.ts";
 
 /** The codes in the file, written down here again: an oracle does not borrow the engine's tables. */
 export const STATE = { queued: 0, running: 1, succeeded: 2, dead: 3, cancelled: 4, quarantined: 5 } as const;
@@ -25,6 +25,7 @@ export interface KnownWorker {
   row: WorkerRow;
   /** Virtual ms of its registration or latest accepted heartbeat. */
   aliveAt: number;
+  readonly bornAt: number;
   readonly process: SimProcess | null;
 }
 
@@ -45,6 +46,10 @@ export class Model {
   readonly incidents = new Map<string, IncidentRow>();
   /** Attempts that have ended, as `job epoch fence`. */
   readonly ended = new Set<string>();
+  /** How many attempts of each worker, by its id, ended otherwise than by its recovery, although that may have begun. */
+  readonly endedBeside = new Map<string, number>();
+  /** The jobs that each incident took, by its id. */
+  readonly takenIn = new Map<string, Set<number>>();
   readonly #process: (pid: number) => SimProcess | null;
 
   constructor(process: (pid: number) => SimProcess | null) {
@@ -68,7 +73,7 @@ export class Model {
         if (!is) return;
         const known = this.workers.get(is.seq);
         if (!known) {
-          const fresh = { row: is, aliveAt: now, process: this.#process(is.pid) };
+          const fresh = { row: is, aliveAt: now, bornAt: now, process: this.#process(is.pid) };
           this.workers.set(is.seq, fresh);
           this.workersById.set(is.id, fresh);
           return;
@@ -80,9 +85,36 @@ export class Model {
       case "incident":
         if (seen.is) this.incidents.set(seen.is.id, seen.is);
         return;
+      case "history": {
+        const { is } = seen;
+        if (!is || is.incident === null) return;
+        const taken = this.takenIn.get(is.incident) ?? new Set();
+        this.takenIn.set(is.incident, taken.add(is.job));
+        return;
+      }
       default:
         return;
     }
+  }
+
+  /** How many workers died, and were recovered whole before `wall`, without holding this job. */
+  deathsElsewhere(job: number, wall: number): number {
+    let count = 0;
+    for (const { id, completed } of this.incidents.values())
+      if (completed !== null && completed <= wall && !this.takenIn.get(id)?.has(job)) count++;
+    return count;
+  }
+
+  /** The power was lost: the rows are what is left of them. What was ever issued and ended stays known. */
+  reload(watch: Watch): void {
+    const workers = new Map(this.workersById);
+    for (const memory of [this.jobs, this.jobsById, this.workers, this.workersById, this.incidents, this.takenIn])
+      memory.clear();
+    for (const is of watch.all("job")) this.learn({ subject: "job", was: null, is }, 0);
+    for (const is of watch.all("incident")) this.learn({ subject: "incident", was: null, is }, 0);
+    for (const is of watch.all("history")) this.learn({ subject: "history", was: null, is }, 0);
+    for (const is of watch.all("worker"))
+      this.learn({ subject: "worker", was: null, is }, workers.get(is.id)?.aliveAt ?? 0);
   }
 }
 

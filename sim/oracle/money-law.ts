@@ -10,11 +10,11 @@ export class MoneyLaw {
   readonly #kind: string;
   readonly #sum: number;
 
-  /** `kind`: the kind whose success is a commit. */
-  constructor(db: Database, kind: string) {
+  /** `kind`: the kind whose success is a commit. `sum`: of all accounts, for ever. */
+  constructor(db: Database, kind: string, sum: number) {
     this.#db = db;
     this.#kind = kind;
-    this.#sum = this.#total();
+    this.#sum = sum;
   }
 
   onMoment(

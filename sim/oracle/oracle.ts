@@ -1,8 +1,9 @@
 // The oracle of one history: after every event it reads what was written, holds it against the laws, and remembers it.
-import type { Database } from "../../src/stores/sqlite/database.ts";
-import { WALL_ORIGIN } from "../world/thread.ts";
+import type { Disk } from "../world/disk.ts";
 import type { SimProcess } from "../world/process.ts";
-import { type KindFacts, kindFacts, TRANSFER } from "../workload/kinds.ts";
+import { kindFacts } from "../workloads/index.ts";
+import { TRANSFER } from "../workloads/money.ts";
+import { ACCOUNTS, BALANCE } from "../workloads/tables.ts";
 import { AnswerLaw } from "./answer-law.ts";
 import { AuthorityLaw } from "./authority-law.ts";
 import { BlameLaw } from "./blame-law.ts";
@@ -10,20 +11,22 @@ import { changesOfJobs, historyOf, ledgerOf, Model, type Moment, OUTCOME, STATE,
 import { MoneyLaw } from "./money-law.ts";
 import { RequestLaw } from "./request-law.ts";
 import { StateLaw } from "./state-law.ts";
-import { StepMemory } from "../workload/step-memory.ts";
+import { StepMemory } from "./step-memory.ts";
 import type { Tally } from "./tally.ts";
 import { Watch } from "./watch.ts";
 import type { Witness } from "./witness.ts";
 import { WorkerLaw } from "./worker-law.ts";
 
 export interface OracleDeps {
-  readonly db: Database;
+  readonly disk: Disk;
   readonly witness: Witness;
   readonly tally: Tally;
   readonly concurrency: number;
   readonly process: (pid: number) => SimProcess | null;
   /** Whether the liveness lock of this worker is held. */
   readonly holds: (worker: string) => boolean;
+  /** Hears that a job was claimed which this process had before. */
+  readonly reclaimed: (from: SimProcess) => void;
 }
 
 export class Oracle {
@@ -44,26 +47,26 @@ export class Oracle {
   /** The tables and triggers are there already. */
   constructor(deps: OracleDeps) {
     this.#deps = deps;
-    const facts = (kind: string): KindFacts => kindFacts(kind);
     this.model = new Model(deps.process);
     this.requests = new RequestLaw(this.model);
-    this.#watch = new Watch(deps.db);
-    this.#states = new StateLaw((kind) => facts(kind).limits);
-    this.#authority = new AuthorityLaw(this.model, deps.holds, (kind) => facts(kind).graceMs);
-    this.#workers = new WorkerLaw(deps.holds);
+    this.#watch = new Watch(deps.disk);
+    this.#states = new StateLaw((kind) => kindFacts(kind).limits);
+    this.#authority = new AuthorityLaw(this.model, deps.holds, (kind) => kindFacts(kind).graceMs);
+    this.#workers = new WorkerLaw(this.model, deps.holds);
     this.#answers = new AnswerLaw(this.model);
-    this.#money = new MoneyLaw(deps.db, TRANSFER);
-    this.#blame = new BlameLaw(this.model, (kind) => facts(kind).poison, deps.concurrency);
+    this.#money = new MoneyLaw(deps.disk.db, TRANSFER, ACCOUNTS * BALANCE);
+    this.#blame = new BlameLaw(this.model, kindFacts, deps.concurrency);
   }
 
-  /** The event of `process` at `now` has come to rest. Throws a Violation. */
-  look(process: SimProcess | null, now: number): void {
+  /** The event of `process` at `now` (virtual; `wall`: the host's clock) has come to rest. Throws a Violation. */
+  look(process: SimProcess | null, now: number, wall: number): void {
     if (this.#broken) throw this.#broken;
+    this.#authority.onTime(wall);
     if (this.#calmAt !== null) this.requests.onCalm(now, this.#calmAt);
     const answers = this.#deps.witness.take();
     const seen = this.#watch.read();
     if (seen.length === 0 && answers.length === 0) return;
-    const moment: Moment = { now, wall: WALL_ORIGIN + now, process, seen, answers };
+    const moment: Moment = { now, wall, process, seen, answers };
     const changes = changesOfJobs(moment);
     const history = historyOf(moment);
     const { tally } = this.#deps;
@@ -75,14 +78,22 @@ export class Oracle {
         this.#states.onChange(was, is);
         if (!is) continue;
         this.requests.onChange(was, is);
-        if (was?.state === STATE.queued && is.state === STATE.running) this.#authority.onClaim(is, moment);
+        if (was?.state === STATE.queued && is.state === STATE.running) {
+          this.#authority.onClaim(is, moment);
+          const former = this.model.workers.get(was.worker ?? -1)?.process;
+          if (former && former !== process) this.#deps.reclaimed(former);
+        }
         if (was?.state === STATE.running && is.state !== STATE.running) {
           if (this.#authority.onEnd(was, is, moment, history)) tally.takeovers++;
-          if (is.outcome === OUTCOME.crashed) this.#blame.onCrash(was, is, history);
+          const { limits, poison } = kindFacts(is.kind);
+          if (!poison && is.blamed === limits.crashes && was.blamed < is.blamed) tally.accused++;
+          if (is.outcome === OUTCOME.crashed) this.#blame.onCrash(was, is, history, wall - 1);
           if (is.state === STATE.succeeded) tally.succeeded++;
           if (is.state === STATE.quarantined) tally.quarantined++;
+          if (is.state === STATE.quarantined && !poison) tally.innocents++;
         }
       }
+      if (one.subject === "history") this.#states.onHistory(one.was);
       if (one.subject === "worker" && one.was && one.is)
         this.#workers.onChange(one.was, one.is, this.model.workers.get(one.is.seq), now);
       this.model.learn(one, now);
@@ -100,8 +111,24 @@ export class Oracle {
   }
 
   /** A producer's enqueue resolved with this id. */
-  acknowledged(id: string): void {
-    this.requests.acknowledge(id);
+  acknowledged(id: string, now: number): void {
+    this.requests.acknowledge(id, now);
+  }
+
+  /** All processes are dead, and the disk has gone back to its last sync. */
+  powerLost(): void {
+    this.#deps.witness.take();
+    this.model.reload(this.#watch);
+    const kept = this.#watch.all("step").map(({ job, name }) => `${this.model.jobs.get(job)?.id}/${name}`);
+    this.#steps.powerLost(new Set(kept));
+    this.#keep(() => {
+      this.#deps.tally.lostWithPower += this.requests.powerLost(this.#deps.disk.syncedAt);
+    });
+  }
+
+  /** The engine in `process` stopped trusting what it holds: nobody in good health has to. */
+  leaseLost(process: SimProcess, now: number): void {
+    this.#keep(() => this.#workers.onLeaseLost(process, now));
   }
 
   /** A handler got this result out of a step. */

@@ -13,8 +13,9 @@ export class RequestLaw {
   readonly #cancelling = new Map<string, number>();
   /** Jobs whose cancel was asked for, and accepted, since they were last queued by hand. */
   readonly #asked = new Set<string>();
-  /** What a producer was told is in. */
-  readonly acknowledged = new Set<string>();
+  readonly #everAsked = new Set<string>();
+  /** What a producer was told is in, and when. */
+  readonly acknowledged = new Map<string, number>();
   #fresh: string[] = [];
 
   constructor(model: Model) {
@@ -51,7 +52,7 @@ export class RequestLaw {
           );
         });
       } else if (answer.of === "cancel") {
-        if (answer.answer.is === "applied" || answer.answer.is === "requested") this.#asked.add(answer.job);
+        if (answer.answer.is === "applied" || answer.answer.is === "requested") this.#ask(answer.job);
         if (answer.answer.is === "requested" && !isTerminal(this.#model.jobsById.get(answer.job)?.state ?? 0))
           this.#cancelling.set(answer.job, moment.now);
       }
@@ -69,6 +70,11 @@ export class RequestLaw {
       );
   }
 
+  #ask(id: string): void {
+    this.#asked.add(id);
+    this.#everAsked.add(id);
+  }
+
   /** Nobody is cancelled who was not asked to be. */
   #cancelled({ was, is }: { readonly was: JobRow | null; readonly is: JobRow | null }): void {
     demand(
@@ -78,8 +84,24 @@ export class RequestLaw {
   }
 
   /** The producer's promise resolved. */
-  acknowledge(id: string): void {
-    this.acknowledged.add(id);
+  acknowledge(id: string, now: number): void {
+    this.acknowledged.set(id, now);
     this.#fresh.push(id);
+  }
+
+  /** The power was lost with durability "relaxed": what was acknowledged since the last sync may be gone, nothing else. Answers how many are. */
+  powerLost(syncedAt: number): number {
+    this.#fresh.length = 0;
+    this.#cancelling.clear();
+    // The retry after a cancel may be among what is gone, and then the cancel counts again.
+    for (const id of this.#everAsked) this.#asked.add(id);
+    let lost = 0;
+    for (const [id, at] of this.acknowledged) {
+      if (this.#model.jobsById.has(id)) continue;
+      demand(at >= syncedAt, () => `${id} was acknowledged at ${at}, synced at ${syncedAt}, and lost with the power`);
+      this.acknowledged.delete(id);
+      lost++;
+    }
+    return lost;
   }
 }

@@ -5,11 +5,13 @@ import type { HistoryRow, JobRow } from "./watch.ts";
 import { demand, Violation } from "./violation.ts";
 
 export interface LimitsOf {
-  (kind: string): { readonly errors: number; readonly timeouts: number; readonly crashes: number };
+  (kind: string): { readonly errors: number; readonly timeouts: number };
 }
 
 export class StateLaw {
   readonly #limits: LimitsOf;
+  /** The highest (epoch, fence) that was ever issued for a job, whatever the disk remembers of it. */
+  readonly #issued = new Map<string, { readonly epoch: number; readonly fence: number }>();
 
   constructor(limits: LimitsOf) {
     this.#limits = limits;
@@ -24,6 +26,11 @@ export class StateLaw {
     this.#fences(was, is);
     this.#counters(was, is);
     this.#bounds(is);
+  }
+
+  /** What was written down stays. */
+  onHistory(was: HistoryRow | null): void {
+    demand(was === null, () => `"${was!.event}" was taken out of the history of job ${was!.job}`);
   }
 
   /** A terminal state is left only by a retry that is written down in the same transaction. */
@@ -57,6 +64,13 @@ export class StateLaw {
         is.epoch >= was.epoch,
         () => `job ${is.id}: (epoch, fence) fell from (${was.epoch}, ${was.fence}) to (${is.epoch}, ${is.fence})`,
       );
+      const issued = this.#issued.get(is.id) ?? { epoch: 0, fence: 0 };
+      demand(
+        is.epoch > issued.epoch || (is.epoch === issued.epoch && is.fence > issued.fence),
+        () =>
+          `job ${is.id} was claimed under (${is.epoch}, ${is.fence}), and (${issued.epoch}, ${issued.fence}) had been issued before`,
+      );
+      this.#issued.set(is.id, is);
       return;
     }
     demand(
@@ -99,12 +113,12 @@ export class StateLaw {
   }
 
   #bounds(is: JobRow): void {
-    const { errors, timeouts, crashes } = this.#limits(is.kind);
-    const over = is.errors > errors || is.timeouts > timeouts || is.blamed > crashes;
-    const used = is.errors === errors || is.timeouts === timeouts || is.blamed === crashes;
+    const { errors, timeouts } = this.#limits(is.kind);
+    const over = is.errors > errors || is.timeouts > timeouts;
+    const used = is.errors === errors || is.timeouts === timeouts;
     if (over || (used && (is.state === STATE.queued || is.state === STATE.running)))
       throw new Violation(
-        `job ${is.id} is ${name(is)} with ${is.errors} errors, ${is.timeouts} timeouts and ${is.blamed} crashes alone; the limits are ${errors}, ${timeouts} and ${crashes}`,
+        `job ${is.id} is ${name(is)} with ${is.errors} errors and ${is.timeouts} timeouts; the limits are ${errors} and ${timeouts}`,
       );
   }
 }

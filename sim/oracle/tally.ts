@@ -11,10 +11,29 @@ export interface Tally {
   pauses: number;
   succeeded: number;
   quarantined: number;
+  /** Jobs in quarantine that never killed anybody. */
+  innocents: number;
+  /** Of those that never killed anybody: how many reached their limit of deaths alone. */
+  accused: number;
+  powerLosses: number;
+  /** Acknowledged under "relaxed" durability, and gone with the power. */
+  lostWithPower: number;
 }
 
 export function newTally(): Tally {
-  return { takeovers: 0, staleWrites: 0, ambiguous: 0, deaths: 0, pauses: 0, succeeded: 0, quarantined: 0 };
+  return {
+    takeovers: 0,
+    staleWrites: 0,
+    ambiguous: 0,
+    deaths: 0,
+    pauses: 0,
+    succeeded: 0,
+    quarantined: 0,
+    innocents: 0,
+    accused: 0,
+    powerLosses: 0,
+    lostWithPower: 0,
+  };
 }
 
 export function isVoid(tally: Tally): boolean {

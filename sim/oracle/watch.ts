@@ -1,6 +1,7 @@
 // Reads the database with SQL of its own: triggers write down every change of every row that a promise speaks of, inside the
 // transaction that makes it. What the engine says about its own writes is never asked here.
 import type { Database } from "../../src/stores/sqlite/database.ts";
+import type { Disk } from "../world/disk.ts";
 
 export interface JobRow {
   readonly seq: number;
@@ -17,6 +18,7 @@ export interface JobRow {
   readonly interruptions: number;
   readonly outcome: number | null;
   readonly deadline: number | null;
+  readonly runAt: number | null;
   readonly key: string | null;
 }
 
@@ -57,6 +59,7 @@ export interface IncidentRow {
   readonly worker: string;
   readonly how: string;
   readonly held: number;
+  readonly completed: number | null;
 }
 
 interface Rows {
@@ -82,7 +85,7 @@ const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: str
     "outlive_jobs",
     `'seq', @.seq, 'id', @.id, 'kind', (SELECT name FROM outlive_kinds WHERE id = @.kind), 'state', @.state, 'worker', @.worker,
      'epoch', @.epoch, 'fence', @.fence, 'errors', @.errors, 'crashes', @.crashes, 'blamed', @.blamed, 'timeouts', @.timeouts,
-     'interruptions', @.interruptions, 'outcome', @.outcome, 'deadline', @.deadline_at, 'key', @.dedupe_key`,
+     'interruptions', @.interruptions, 'outcome', @.outcome, 'deadline', @.deadline_at, 'runAt', @.run_at, 'key', @.dedupe_key`,
   ],
   worker: [
     "outlive_workers",
@@ -95,16 +98,20 @@ const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: str
   ],
   step: ["outlive_steps", "'job', @.job, 'name', @.name, 'result', @.result, 'fence', @.fence"],
   ledger: ["ledger", "'job', @.job, 'fence', @.fence"],
-  incident: ["outlive_incidents", "'id', @.id, 'worker', @.worker, 'how', @.how, 'held', @.held_at_death"],
+  incident: [
+    "outlive_incidents",
+    "'id', @.id, 'worker', @.worker, 'how', @.how, 'held', @.held_at_death, 'completed', @.completed_at",
+  ],
 };
 
 export class Watch {
+  readonly #disk: Disk;
   readonly #db: Database;
-  #changes = 0;
+  #commits = 0;
 
-  constructor(db: Database) {
-    this.#db = db;
-    this.#changes = -1;
+  constructor(disk: Disk) {
+    this.#disk = disk;
+    this.#db = disk.db;
   }
 
   /** Once for each database, after the tables of the engine and of the workload are there. */
@@ -130,14 +137,14 @@ export class Watch {
 
   /** What has been committed since the last call, in its order. */
   read(): readonly Seen[] {
-    if (this.#totalChanges() === this.#changes) return NOTHING;
+    if (this.#disk.commitCount === this.#commits) return NOTHING;
+    this.#commits = this.#disk.commitCount;
     const rows = this.#db.sql("SELECT subject, was, now FROM sim_seen ORDER BY ord").all() as unknown as {
       subject: string;
       was: string | null;
       now: string | null;
     }[];
     if (rows.length > 0) this.#db.sql("DELETE FROM sim_seen").run();
-    this.#changes = this.#totalChanges();
     return rows.map(
       ({ subject, was, now }) =>
         ({
@@ -148,8 +155,11 @@ export class Watch {
     );
   }
 
-  #totalChanges(): number {
-    return (this.#db.sql("SELECT total_changes() AS n").get() as { n: number }).n;
+  /** All rows of a table as they are now. */
+  all<Subject extends keyof Rows>(subject: Subject): readonly Rows[Subject][] {
+    const [table, columns] = COLUMNS[subject];
+    const rows = this.#db.sql(`SELECT json_object(${columns.replaceAll("@", "t")}) AS row FROM ${table} t`).all();
+    return rows.map(({ row }) => JSON.parse(row as string) as Rows[Subject]);
   }
 }
 

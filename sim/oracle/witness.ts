@@ -38,6 +38,8 @@ export type Answer = { readonly process: SimProcess; readonly lost: boolean } & 
       readonly answers: readonly WriteAnswer[];
     }
   | { readonly of: "cancel" | "retry"; readonly job: string; readonly answer: OperatorAnswer }
+  /** An earlier answer with these claims in it never arrived. */
+  | { readonly of: "lost"; readonly claimed: SettleAndClaim["claimed"] }
 );
 
 /** Losing the answer of a read or of a heartbeat leaves nothing in doubt. */
@@ -87,6 +89,14 @@ export class Witness {
     const what = QUIET.has(method) ? method : tell(call, value);
     if (lost) this.#story.tell(process.name, `${what}; ANSWER LOST`);
     else if (what !== null && !QUIET.has(method)) this.#story.tell(process.name, what);
+  }
+
+  /** It was applied and answered, and the answer got lost later. */
+  answerLost({ process, method }: Call, value: unknown): void {
+    if (MATTERS.has(method)) this.#tally.ambiguous++;
+    if (method === "settleAndClaim")
+      this.#answers.push({ process, lost: true, of: "lost", claimed: (value as SettleAndClaim).claimed });
+    this.#story.tell(process.name, `${method}: ANSWER LOST with the restart`);
   }
 
   failed({ process, method }: Call, thrown: unknown): void {

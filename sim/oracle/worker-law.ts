@@ -1,6 +1,8 @@
 // The rows of workers: one that is over never comes back, one that left in peace is not called dead, a death has one incident,
 // and silence is called so only after a whole lease without an accepted heartbeat.
-import type { KnownWorker } from "./model.ts";
+import { type KnownWorker, type Model, STATE } from "./model.ts";
+import type { SimProcess } from "../world/process.ts";
+import { LEASE_MS } from "../world/temper.ts";
 import type { WorkerRow } from "./watch.ts";
 import { demand } from "./violation.ts";
 
@@ -11,14 +13,34 @@ const NEXT: Readonly<Record<string, readonly string[]>> = {
   stopped: ["stopped"],
 };
 
+/** Leases for which nothing happened to a worker, its calls or its store: it is in good health, and nobody may take its work. */
+const HEALTHY_LEASES = 1;
+
 export class WorkerLaw {
+  readonly #model: Model;
   readonly #holds: (worker: string) => boolean;
 
-  constructor(holds: (worker: string) => boolean) {
+  constructor(model: Model, holds: (worker: string) => boolean) {
+    this.#model = model;
     this.#holds = holds;
   }
 
   onChange(was: WorkerRow, is: WorkerRow, known: KnownWorker | undefined, now: number): void {
+    const process = known?.process;
+    const over = was.state === "live" && is.state !== "live";
+    demand(
+      !over ||
+        is.state === "stopped" ||
+        !process?.alive ||
+        !this.#holdsWork(is) ||
+        now - Math.max(process.troubledUntil, known!.bornAt) < HEALTHY_LEASES * is.lease,
+      () =>
+        `worker ${is.id} was taken for dead in good health: nothing was done to it since ${process?.troubledUntil.toFixed(1)}`,
+    );
+    demand(
+      !over || is.state !== "stopped" || !this.#holdsWork(is),
+      () => `worker ${is.id} stopped and still holds jobs`,
+    );
     demand(
       NEXT[was.state]?.includes(is.state) ?? false,
       () => `worker ${is.id} was ${was.state} and became ${is.state}`,
@@ -33,5 +55,20 @@ export class WorkerLaw {
       () =>
         `worker ${is.id} was taken for dead, but its lock was held and its last accepted heartbeat was ${silentMs.toFixed(1)} ms ago (lease ${is.lease} ms)`,
     );
+  }
+
+  onLeaseLost(process: SimProcess, now: number): void {
+    demand(
+      now - process.troubledUntil < HEALTHY_LEASES * LEASE_MS,
+      () =>
+        `${process.name} lost its lease in good health: nothing was done to it since ${process.troubledUntil.toFixed(1)}`,
+    );
+  }
+
+  /** A row whose registration was never answered holds nothing, and may be buried at any time. */
+  #holdsWork({ seq }: WorkerRow): boolean {
+    for (const { state, worker } of this.#model.jobs.values())
+      if (state === STATE.running && worker === seq) return true;
+    return false;
   }
 }

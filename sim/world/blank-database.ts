@@ -3,20 +3,24 @@
 import { Database } from "../../src/stores/sqlite/database.ts";
 import { migrate } from "../../src/stores/sqlite/schema.ts";
 
-const spares: Database[] = [];
+const spares = new Map<string, Database[]>();
 
-/** `prepare` is called once for each real database, to add tables and triggers of one's own. */
-export function takeBlank(prepare: (db: Database) => void): Database {
-  const spare = spares.pop();
+export function emptyDatabase(): Database {
+  return new Database({ path: ":memory:", durability: "relaxed" });
+}
+
+/** `prepare` is called once for each real database, to add tables and triggers of one's own; `sort` tells different ones apart. */
+export function takeBlank(sort: string, prepare: (db: Database) => void): Database {
+  const spare = spares.get(sort)?.pop();
   if (spare) return spare;
-  const db = new Database({ path: ":memory:", durability: "relaxed" });
+  const db = emptyDatabase();
   migrate(db);
   prepare(db);
   return db;
 }
 
 /** Makes it blank again for the next history. */
-export function giveBack(db: Database): void {
+export function giveBack(sort: string, db: Database): void {
   if (db.inTransaction) return db.close();
   const tables = db.sql("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'").all();
   db.exec("BEGIN");
@@ -25,5 +29,7 @@ export function giveBack(db: Database): void {
   db.sql("DELETE FROM sqlite_sequence").run();
   db.sql("DELETE FROM sim_seen").run();
   db.exec("COMMIT");
-  spares.push(db);
+  const pool = spares.get(sort) ?? [];
+  spares.set(sort, pool);
+  pool.push(db);
 }

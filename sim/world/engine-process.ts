@@ -2,7 +2,6 @@
 // keeper in a thread of its own. Only clock, chance, locks and the way to the store are the world's.
 import { Engine } from "../../src/engine.ts";
 import { engineSettings } from "../../src/config.ts";
-import { pause } from "../../src/core/clock.ts";
 import { settingsWithDefaults } from "../../src/contract.ts";
 import type { Backend, KeeperHandle } from "../../src/core/backend.ts";
 import type { AnyContract } from "../../src/core/contract.ts";
@@ -30,29 +29,51 @@ export const SETTINGS = engineSettings({
   poll: "3s",
 });
 
+/** What an engine needs of the world around it. */
+export type EngineWorld = Pick<World, "storeFor" | "kernel" | "story" | "mutant"> & {
+  /** False: nobody beats, watches or recovers but the opens. */
+  readonly keepers?: boolean;
+  /** Hears that the engine in this process stopped trusting what it holds. */
+  readonly leaseLost?: (process: SimProcess) => void;
+};
+
 /** Opens the engine: settings of kinds, recovery, then ready for work. Rejects if the store failed on the way. */
 export async function openEngine(
-  world: World,
+  world: EngineWorld,
   process: SimProcess,
   contracts: ReadonlyMap<string, AnyContract>,
 ): Promise<Engine> {
   const { clock } = process.main;
   const random = process.random.fork("engine");
   const bus = new EventBus(toStoredError);
+  bus.on("lease.lost", () => {
+    if (process.alive) world.leaseLost?.(process);
+  });
   bus.onAny((event) => {
     if (process.alive && TOLD.has(event.name)) world.story.tell(process.name, `${event.name} ${summary(event)}`);
   });
   const store = world.storeFor(process, process.main);
-  const liveness = world.kernel.livenessFor(process);
+  const real = world.kernel.livenessFor(process);
+  const liveness = world.mutant?.liveness?.(real, process) ?? real;
   const backend: Backend = {
     store,
     liveness,
     schemaVersion: SCHEMA_VERSION,
     private: false,
-    startKeeper: async (options: KeeperOptions, host: Omit<KeeperHost, "loopLagMs" | "kill">) => {
-      await pause(clock, random.next() * KEEPER_BOOT_MS);
-      return startKeeper(world, process, liveness, bus, options, host);
-    },
+    // The thread boots and beats by itself; the main one only hears of it.
+    startKeeper: (options: KeeperOptions, host: Omit<KeeperHost, "loopLagMs" | "kill">) =>
+      new Promise((resolve) => {
+        if (world.keepers === false) return resolve(NO_KEEPER);
+        process.keeperKnown = false;
+        process.keeper.after(random.next() * KEEPER_BOOT_MS, () => {
+          const keeper = startKeeper(world, process, liveness, bus, options, host);
+          keepers.set(process, keeper);
+          process.main.soon(() => {
+            process.keeperKnown = true;
+            resolve(keeper);
+          });
+        });
+      }),
     prepare: async () => NOTHING_CHECKED,
     removeStrays: async () => [],
     close: () => store.close(),
@@ -72,9 +93,14 @@ export async function openEngine(
   return engine;
 }
 
+/** The keeper of each process, if it has one: some mutants stop it too early. */
+export const keepers = new WeakMap<SimProcess, KeeperHandle>();
+
+const NO_KEEPER: KeeperHandle = { beat: () => {}, lastBeatMono: () => null, stop: async () => {} };
+
 /** The keeper's thread: it shares nothing with the main one but messages, and the instant of the last accepted heartbeat. */
 function startKeeper(
-  world: World,
+  world: EngineWorld,
   process: SimProcess,
   liveness: Liveness,
   events: EventBus,

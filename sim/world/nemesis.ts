@@ -4,49 +4,107 @@ import type { Supervisor } from "./supervisor.ts";
 import { type Act, LEASE_MS } from "./temper.ts";
 import type { World } from "./world.ts";
 
+const DAY_MS = 86_400_000;
+/** What is not synced is at most this old. */
+const SYNC_WITHIN_MS = 2_500;
+
 export class Nemesis {
   readonly #world: World;
   readonly #supervisor: Supervisor;
   readonly #random: SeededRandom;
+  readonly #powerLost: () => void;
 
-  constructor(world: World, supervisor: Supervisor) {
+  /** `powerLost`: all processes are dead and the disk has lost what it lost. */
+  constructor(world: World, supervisor: Supervisor, powerLost: () => void) {
     this.#world = world;
     this.#supervisor = supervisor;
     this.#random = world.random.fork("nemesis");
+    this.#powerLost = powerLost;
   }
 
   start(): void {
+    if (this.#world.temper.durability === "relaxed") this.#syncNowAndThen(this.#world.random.fork("sync"));
+    this.#next();
+  }
+
+  #next(): void {
     const { scheduler, temper, weather } = this.#world;
+    const sum = Object.values(temper.nemesis).reduce((all, weight) => all + weight, 0);
+    if (sum === 0) return;
     scheduler.at(scheduler.now + this.#random.next() * 2 * temper.nemesisEveryMs, null, () => {
       if (weather.calm) return;
-      this.#act(this.#random.weighted(temper.nemesis));
-      this.start();
+      this.#act(this.#random.weighted(temper.nemesis), this.#random.fork(`act ${scheduler.now}`));
+      this.#next();
     });
   }
 
-  #act(act: Act): void {
-    const { workers, producer, console } = this.#supervisor;
-    const slot = this.#random.below(workers.length);
-    const victim = workers[slot]?.process;
+  #act(act: Act, random: SeededRandom): void {
+    const { faults, disk, scheduler, weather, story } = this.#world;
+    const { workers } = this.#supervisor;
+    const slot = random.below(workers.length);
+    const other = random.next();
+    const victim =
+      other < 0.06 ? this.#supervisor.producer : other < 0.12 ? this.#supervisor.console : workers[slot]?.process;
+    const forMs = random.between(5, 0.8 * LEASE_MS);
+    if (!faults.strikes(act, "nemesis")) return;
     switch (act) {
       case "kill":
         return victim?.kill("nemesis");
       case "killAll":
         for (const running of workers) running?.process.kill("nemesis");
         return;
-      case "pause": {
-        const ms = this.#random.pick([0.2, 1, 1.3, 2, 4]) * LEASE_MS * this.#random.between(0.7, 1.3);
+      case "pause":
         if (victim?.alive) this.#world.tally.pauses++;
-        return victim?.pause(ms);
-      }
+        return victim?.pause(random.pick([0.2, 1, 1.3, 2, 4]) * LEASE_MS * random.between(0.7, 1.3));
       case "block":
-        return victim?.block(this.#random.between(0.3, 2) * LEASE_MS);
+        return victim?.block(random.between(0.3, 2) * LEASE_MS);
+      case "clockJump":
+        return victim?.alive ? victim.jumpClock(jump(random, random.pick([2_000, 3_600_000, DAY_MS]))) : undefined;
+      case "hostClockJump": {
+        const byMs = jump(random, 20_000);
+        story.tell("world", `THE HOST'S CLOCK JUMPS by ${Math.round(byMs)} ms`);
+        scheduler.wallJumpMs += byMs;
+        return;
+      }
+      case "busy":
+        story.tell("world", `THE FILE IS BUSY for ${Math.round(forMs)} ms`);
+        disk.busyUntil = scheduler.now + forMs;
+        return this.#world.troubleAll(forMs);
+      case "fullDisk":
+        story.tell("world", `THE DISK IS FULL for ${Math.round(forMs)} ms`);
+        disk.fullUntil = scheduler.now + forMs;
+        return this.#world.troubleAll(forMs);
+      case "storeRestart":
+        story.tell("world", `THE STORE RESTARTS and is back in ${Math.round(forMs)} ms`);
+        weather.downUntil = scheduler.now + forMs;
+        weather.restarts++;
+        return this.#world.troubleAll(forMs);
+      case "powerLoss":
+        return this.#losePower();
       case "deploy":
-        return this.#supervisor.deploy(slot, this.#random.pick([0, 200, 2_000]));
-      case "killProducer":
-        return producer?.kill("nemesis");
-      case "killConsole":
-        return console?.kill("nemesis");
+        return this.#supervisor.deploy(slot, random.pick([0, 200, 2_000, 2.5 * LEASE_MS]));
     }
   }
+
+  #losePower(): void {
+    const { story, disk, processes, scheduler, tally } = this.#world;
+    story.tell("world", `POWER LOST; what came after ${disk.syncedAt.toFixed(3)} is not on the disk`);
+    for (const process of processes) process.kill("nemesis");
+    disk.losePower();
+    tally.powerLosses++;
+    this.#powerLost();
+    disk.syncedAt = scheduler.now;
+  }
+
+  #syncNowAndThen(random: SeededRandom): void {
+    const { scheduler, disk } = this.#world;
+    scheduler.at(scheduler.now + random.next() * SYNC_WITHIN_MS, null, () => {
+      disk.sync();
+      this.#syncNowAndThen(random);
+    });
+  }
+}
+
+function jump(random: SeededRandom, most: number): number {
+  return random.between(-most, most);
 }

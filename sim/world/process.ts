@@ -19,6 +19,12 @@ export class SimProcess {
   cause: DeathCause | null = null;
   /** When the main loop was blocked, if it is. */
   blockedAt: number | null = null;
+  /** Whether its main loop has heard that its keeper's thread is up. */
+  keeperKnown = false;
+  /** How wrong its own wall clock is. */
+  clockErrorMs = 0;
+  /** Until when the latest harm to it lasted: a process that was left alone for longer is in good health. */
+  troubledUntil = 0;
   /** Answers of applied writes that are on their way here. */
   undelivered = 0;
   readonly #scheduler: Scheduler;
@@ -27,10 +33,12 @@ export class SimProcess {
   readonly #mourners: ((cause: DeathCause) => void)[] = [];
   #paused = false;
 
+  /** `punctual`: a source of lateness for its timers, instead of chance. */
   constructor(
     name: string,
     pid: number,
     world: { scheduler: Scheduler; kernel: Kernel; story: Story; random: SeededRandom },
+    punctual: Pick<SeededRandom, "next"> | null = null,
   ) {
     this.name = name;
     this.pid = pid;
@@ -39,8 +47,19 @@ export class SimProcess {
     this.#story = world.story;
     this.random = world.random.fork(`process ${pid}`);
     const monoOrigin = this.random.below(1_000_000);
-    this.main = new Thread(name, this, world.scheduler, this.random.fork("main"), monoOrigin);
-    this.keeper = new Thread(`${name}/keeper`, this, world.scheduler, this.random.fork("keeper"), monoOrigin);
+    this.troubledUntil = world.scheduler.now;
+    this.main = new Thread(name, this, world.scheduler, punctual ?? this.random.fork("main"), monoOrigin);
+    this.keeper = new Thread(
+      `${name}/keeper`,
+      this,
+      world.scheduler,
+      punctual ?? this.random.fork("keeper"),
+      monoOrigin,
+    );
+  }
+
+  get isWorker(): boolean {
+    return this.name.startsWith("w");
   }
 
   get paused(): boolean {
@@ -67,6 +86,7 @@ export class SimProcess {
     if (!this.alive || this.#paused) return;
     this.#story.tell(this.name, `PAUSED for ${Math.round(ms)} ms`);
     this.#paused = true;
+    this.trouble(ms);
     this.main.stop();
     this.keeper.stop();
     this.#scheduler.at(this.#scheduler.now + ms, null, () => this.resume());
@@ -76,6 +96,7 @@ export class SimProcess {
     if (!this.alive || !this.#paused) return;
     this.#story.tell(this.name, "RESUMED");
     this.#paused = false;
+    this.trouble(0);
     this.keeper.goOn();
     if (this.blockedAt === null) this.main.goOn();
   }
@@ -85,11 +106,23 @@ export class SimProcess {
     if (!this.alive || this.blockedAt !== null || this.#paused) return;
     this.#story.tell(this.name, `BLOCKED for ${Math.round(ms)} ms`);
     this.blockedAt = this.#scheduler.now;
+    // A loop that is blocked before it has heard of its keeper does not know afterwards that somebody beat for it.
+    if (!this.keeperKnown) this.trouble(ms);
     this.main.stop();
     this.#scheduler.at(this.#scheduler.now + ms, null, () => {
       this.blockedAt = null;
       if (this.alive && !this.#paused) this.main.goOn();
     });
+  }
+
+  trouble(forMs: number): void {
+    this.troubledUntil = Math.max(this.troubledUntil, this.#scheduler.now + forMs);
+  }
+
+  /** Its own wall clock says something else from now on. */
+  jumpClock(byMs: number): void {
+    this.#story.tell(this.name, `ITS CLOCK JUMPS by ${Math.round(byMs)} ms`);
+    this.clockErrorMs += byMs;
   }
 
   loopLagMs(): number {

@@ -3,6 +3,9 @@
 import type { CallOff } from "../../src/core/clock.ts";
 import type { Thread } from "./thread.ts";
 
+/** 2026-03-01 in ms: the wall clock of the simulated host at the beginning. */
+export const WALL_ORIGIN = 1_772_323_200_000;
+
 export interface Event {
   at: number;
   readonly order: number;
@@ -15,9 +18,16 @@ export interface Event {
 export class Scheduler {
   /** Virtual ms since the beginning of this history. */
   now = 0;
+  /** How far the wall clock of the host has jumped. */
+  wallJumpMs = 0;
   eventCount = 0;
   readonly #heap: Event[] = [];
   #orders = 0;
+
+  /** The wall clock of the simulated host, which is the store's. */
+  get wall(): number {
+    return WALL_ORIGIN + this.now + this.wallJumpMs;
+  }
 
   at(at: number, thread: Thread | null, task: () => void): CallOff {
     const event: Event = { at: Math.max(at, this.now), order: this.#orders++, thread, task, calledOff: false };
@@ -50,6 +60,11 @@ export class Scheduler {
       after(event);
     }
     return true;
+  }
+
+  /** When the next event is due; null: nothing is left to happen. */
+  nextAt(): number | null {
+    return this.#heap[0]?.at ?? null;
   }
 
   push(event: Event): void {
@@ -89,6 +104,6 @@ function before(a: Event, b: Event): boolean {
 }
 
 /** Node runs every microtask, and those they make, before the next immediate. Nothing in the simulation waits for anything else. */
-function allAtRest(): Promise<void> {
+export function allAtRest(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }

@@ -2,11 +2,13 @@
 // would: after a moment, with nothing of the old memory.
 import type { Engine } from "../../src/engine.ts";
 import type { WorkerHandle } from "../../src/worker-host.ts";
-import { contractsFor, type StepCame } from "../workload/kinds.ts";
-import { operate } from "../workload/console.ts";
-import { produce } from "../workload/producer.ts";
+import type { AnyContract } from "../../src/core/contract.ts";
 import type { JobDraft } from "../../src/core/job.ts";
-import { openEngine } from "./engine-process.ts";
+import { operate } from "../actors/console.ts";
+import { produce } from "../actors/producer.ts";
+import { contractsFor, type StepCame, type Workload } from "../workloads/workload.ts";
+import { keepers, openEngine } from "./engine-process.ts";
+import type { Migration } from "./migration.ts";
 import type { SimProcess } from "./process.ts";
 import type { World } from "./world.ts";
 
@@ -15,36 +17,36 @@ export interface Running {
   handle: WorkerHandle | null;
 }
 
+/** What the supervised program is. */
+export interface Program {
+  readonly workloads: readonly Workload[];
+  readonly migration: Migration;
+  readonly drafts: JobDraft[];
+  readonly stepCame: StepCame;
+  /** The engine in this process stopped trusting what it holds. */
+  readonly leaseLost: (process: SimProcess) => void;
+  /** A producer's enqueue resolved. */
+  readonly acknowledged: (id: string) => void;
+  /** What a person at the console sees. */
+  readonly jobs: () => readonly string[];
+}
+
 export class Supervisor {
   readonly workers: (Running | null)[];
   producer: SimProcess | null = null;
   console: SimProcess | null = null;
   readonly #world: World;
-  readonly #stepCame: StepCame;
-  readonly #drafts: JobDraft[];
-  readonly #acknowledged: (id: string) => void;
-  readonly #jobs: () => readonly string[];
+  readonly #program: Program;
   #ending = false;
 
-  constructor(
-    world: World,
-    workload: {
-      stepCame: StepCame;
-      drafts: JobDraft[];
-      acknowledged: (id: string) => void;
-      jobs: () => readonly string[];
-    },
-  ) {
+  constructor(world: World, program: Program) {
     this.#world = world;
-    this.#stepCame = workload.stepCame;
-    this.#drafts = workload.drafts;
-    this.#acknowledged = workload.acknowledged;
-    this.#jobs = workload.jobs;
+    this.#program = program;
     this.workers = Array.from({ length: world.temper.workers }, () => null);
   }
 
   get produced(): boolean {
-    return this.#drafts.length === 0;
+    return this.#program.drafts.length === 0;
   }
 
   start(): void {
@@ -60,6 +62,8 @@ export class Supervisor {
     const { process, handle } = running;
     this.#world.story.tell(process.name, `DEPLOY with a grace of ${Math.round(graceMs)} ms`);
     running.handle = null;
+    const keeper = keepers.get(process);
+    if (keeper) this.#world.mutant?.beforeStop?.(keeper);
     handle.stop({ grace: `${graceMs}ms` }).then(
       () => process.kill("ended"),
       (thrown: unknown) => this.#failed(process, thrown),
@@ -106,7 +110,7 @@ export class Supervisor {
     process.onDeath(() => {
       if (!this.#world.weather.calm) this.#again(() => this.#startConsole(), 2_000);
     });
-    this.#boot(process, (engine) => operate(process, engine, 600, this.#jobs, () => this.#world.weather.calm));
+    this.#boot(process, (engine) => operate(process, engine, 600, this.#program.jobs, () => this.#world.weather.calm));
   }
 
   #startProducer(): void {
@@ -118,12 +122,14 @@ export class Supervisor {
     const { temper } = this.#world;
     const store = this.#world.storeFor(process, process.main);
     const spreadMs = temper.faultsMs / temper.jobs;
-    const contracts = contractsFor(process, this.#stepCame);
+    const { drafts, migration, acknowledged } = this.#program;
     process.main.soon(() => {
-      const settings = [...contracts.values()].map((contract) => contract.settings);
+      migration.open(process);
+      if (!process.alive) return;
+      const settings = [...this.#contracts(process).values()].map((contract) => contract.settings);
       store
         .declare(settings)
-        .then(() => produce(process, store, this.#drafts, spreadMs, this.#acknowledged))
+        .then(() => produce(process, store, drafts, spreadMs, acknowledged))
         .then(
           () => process.kill("ended"),
           (thrown: unknown) => this.#failed(process, thrown),
@@ -134,13 +140,19 @@ export class Supervisor {
   /** Opens the engine in the process and does `work` with it; the process ends with it, in peace or by its error. */
   #boot(process: SimProcess, work: (engine: Engine) => Promise<void>): void {
     process.main.soon(() => {
-      openEngine(this.#world, process, contractsFor(process, this.#stepCame))
+      this.#program.migration.open(process);
+      if (!process.alive) return;
+      openEngine(this.#world.forEngine(this.#program.leaseLost), process, this.#contracts(process))
         .then(work)
         .then(
           () => process.main.soon(() => process.kill("ended")),
           (thrown: unknown) => this.#failed(process, thrown),
         );
     });
+  }
+
+  #contracts(process: SimProcess): ReadonlyMap<string, AnyContract> {
+    return contractsFor(this.#program.workloads, process, this.#program.stepCame);
   }
 
   #failed(process: SimProcess, thrown: unknown): void {

@@ -5,8 +5,6 @@ import type { SimProcess } from "./process.ts";
 import type { SeededRandom } from "./random.ts";
 import type { Event, Scheduler } from "./scheduler.ts";
 
-/** 2026-03-01 in ms: the wall clock of the simulated host at the beginning. */
-export const WALL_ORIGIN = 1_772_323_200_000;
 /** A timer fires up to this much late. Never early, and never twice at the same instant in two threads. */
 const LATE_MS = 2;
 /** How long the end of a turn is away. */
@@ -17,19 +15,26 @@ export class Thread {
   readonly process: SimProcess;
   dead = false;
   stopped = false;
+  /** What the program sees: its wall clock may be wrong and may jump. */
   readonly clock: Clock;
   readonly #scheduler: Scheduler;
-  readonly #random: SeededRandom;
+  readonly #random: Pick<SeededRandom, "next">;
   readonly #deferred: Event[] = [];
   #lastSoonAt = 0;
 
-  constructor(name: string, process: SimProcess, scheduler: Scheduler, random: SeededRandom, monoOrigin: number) {
+  constructor(
+    name: string,
+    process: SimProcess,
+    scheduler: Scheduler,
+    random: Pick<SeededRandom, "next">,
+    monoOrigin: number,
+  ) {
     this.name = name;
     this.process = process;
     this.#scheduler = scheduler;
     this.#random = random;
     this.clock = {
-      now: () => Math.floor(WALL_ORIGIN + scheduler.now),
+      now: () => Math.floor(scheduler.wall + process.clockErrorMs),
       mono: () => monoOrigin + scheduler.now,
       after: (ms, task) => this.after(ms, task),
       soon: (task) => this.soon(task),

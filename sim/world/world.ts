@@ -1,12 +1,18 @@
-// The world of one seed: one database, one kernel, one scheduler, the processes and what observes them. Nothing here decides
-// anything; the nemesis, the workload and the oracle do.
+// The world of one seed: one disk, one kernel, one scheduler, the processes and what observes them. Nothing here decides
+// anything; the nemesis, the workloads and the oracle do.
+import type { Clock } from "../../src/core/clock.ts";
 import { idSource } from "../../src/core/ids.ts";
 import type { Store } from "../../src/core/store.ts";
 import type { Database } from "../../src/stores/sqlite/database.ts";
 import { SqliteStore } from "../../src/stores/sqlite/store.ts";
+import type { Mutant } from "../mutants/mutant.ts";
 import { newTally, type Tally } from "../oracle/tally.ts";
 import { Witness } from "../oracle/witness.ts";
+import { drawWorkloads } from "../workloads/index.ts";
 import { BellTower } from "./bell-tower.ts";
+import { Disk } from "./disk.ts";
+import type { EngineWorld } from "./engine-process.ts";
+import { Faults, type Muted } from "./faults.ts";
 import { Kernel } from "./kernel.ts";
 import { SimProcess } from "./process.ts";
 import { SeededRandom } from "./random.ts";
@@ -14,18 +20,22 @@ import { Scheduler } from "./scheduler.ts";
 import { Story } from "./story.ts";
 import type { Thread } from "./thread.ts";
 import { drawTemper, type Temper } from "./temper.ts";
-import { wire, type Weather } from "./wire.ts";
-
-/** A bug put between the wire and the real store, to see whether the oracle finds it. */
-export type Plant = (store: Store, db: Database) => Store;
+import { Weather } from "./weather.ts";
+import { wire } from "./wire.ts";
 
 export interface WorldOptions {
-  readonly plant?: Plant;
+  /** A bug on purpose, to see whether the oracle finds it. */
+  readonly mutant?: Mutant;
   /** Instead of what the seed would draw. */
   readonly temper?: Partial<Temper>;
+  /** What is left out of what the seed would do: faults, and jobs by their ids. */
+  readonly muted?: Muted & { readonly jobs?: ReadonlySet<string> };
   /** How many of the last lines of the story are kept. Default 80. */
   readonly keepLines?: number;
 }
+
+/** Who wakes up before its recovery loses nothing: more often it should be too late. */
+const BEFORE_RECOVERY = 0.15;
 
 export class World {
   readonly random: SeededRandom;
@@ -36,20 +46,42 @@ export class World {
   readonly witness: Witness;
   readonly kernel: Kernel;
   readonly tower: BellTower;
-  readonly weather: Weather = { calm: false };
-  readonly db: Database;
+  readonly weather = new Weather();
+  readonly faults: Faults;
+  readonly disk: Disk;
   readonly processes: SimProcess[] = [];
-  readonly #plant: Plant | null;
+  readonly mutant: Mutant | null;
 
   constructor(seed: number, db: Database, options: WorldOptions) {
-    this.db = db;
     this.random = new SeededRandom(`seed ${seed}`);
-    this.temper = { ...drawTemper(this.random.fork("temper")), ...options.temper };
+    this.temper = { ...drawTemper(this.random.fork("temper"), drawWorkloads), ...options.temper };
+    this.disk = new Disk(db, this.temper.durability, () => this.scheduler.now);
+    this.faults = new Faults(options.muted ?? {});
     this.story = new Story(this.scheduler, options.keepLines ?? 80);
     this.witness = new Witness(this.story, this.tally);
     this.kernel = new Kernel(this.temper.locksProve);
     this.tower = new BellTower(this.random.fork("bells"));
-    this.#plant = options.plant ?? null;
+    this.mutant = options.mutant ?? null;
+  }
+
+  /** A process that stands still wakes up at the worst moment. `share`: how often, beside how often the seed does it at all. */
+  ambush(victim: SimProcess, withinMs: number, share = 1): boolean {
+    const { scheduler, temper, weather } = this;
+    if (!victim.alive || !victim.paused || weather.calm) return false;
+    const random = victim.random.fork(`ambush ${scheduler.now}`);
+    if (!random.chance(share * temper.ambush) || !this.faults.strikes("ambush", victim.name)) return false;
+    scheduler.at(scheduler.now + random.next() * withinMs, null, () => victim.resume());
+    return true;
+  }
+
+  /** From now on nothing is lost, slow, stopped or killed from outside. */
+  calm(): void {
+    this.story.tell("world", "CALM");
+    const { now } = this.scheduler;
+    this.weather.calm = true;
+    this.weather.downUntil = this.disk.busyUntil = this.disk.fullUntil = now;
+    this.troubleAll(0);
+    for (const process of this.processes) process.resume();
   }
 
   spawn(name: string): SimProcess {
@@ -62,22 +94,39 @@ export class World {
     return process;
   }
 
+  forEngine(leaseLost: (process: SimProcess) => void): EngineWorld {
+    const { kernel, story, mutant } = this;
+    return { kernel, story, mutant, leaseLost, storeFor: (process, thread) => this.storeFor(process, thread) };
+  }
+
   byPid(pid: number): SimProcess | null {
     return this.processes[pid - 1] ?? null;
+  }
+
+  troubleAll(forMs: number): void {
+    for (const process of this.processes) if (process.alive) process.trouble(forMs);
   }
 
   /** The store as one thread of a process has it: statements and group commits of its own, reached over a wire of its own. */
   storeFor(process: SimProcess, thread: Thread): Store {
     const random = process.random.fork(`store ${thread.name}`);
-    const { clock } = thread;
-    const real: Store = new SqliteStore({ db: this.db, clock, random, newId: idSource(clock, random), bell: null });
-    return wire(this.#plant ? this.#plant(real, this.db) : real, {
+    const { scheduler, mutant } = this;
+    // The store's own clock, whatever the process believes.
+    const clock: Clock = { ...thread.clock, now: () => Math.floor(scheduler.wall) };
+    const storeClock = mutant?.storeClock?.(clock, thread.clock) ?? clock;
+    const db = this.disk.connect();
+    const real = new SqliteStore({ db, clock: storeClock, random, newId: idSource(clock, random), bell: null });
+    return wire(mutant?.store?.(real, this.disk.db, clock) ?? real, {
       process,
       thread,
+      scheduler,
       temper: this.temper,
       weather: this.weather,
+      faults: this.faults,
       witness: this.witness,
       tower: this.tower,
+      othersAwake: () => this.processes.some((one) => one.isWorker && one !== process && one.alive && !one.paused),
+      aboutToRecover: (pid) => this.ambush(this.processes[pid - 1]!, 1, BEFORE_RECOVERY),
     });
   }
 }

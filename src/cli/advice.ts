@@ -106,7 +106,7 @@ function ofLate(kind: KindStatus, maxAgeMs: number): Advice[] {
   ];
 }
 
-function ofQuarantine({ kinds, at, lastQuarantinedAt }: Surveyed): Advice[] {
+function ofQuarantine({ kinds, at, lastQuarantinedAt, corruptCount }: Surveyed): Advice[] {
   const total = kinds.reduce((sum, { quarantined }) => sum + quarantined, 0);
   if (total === 0) return [];
   const age = lastQuarantinedAt === null ? null : Math.max(0, at - lastQuarantinedAt);
@@ -117,11 +117,17 @@ function ofQuarantine({ kinds, at, lastQuarantinedAt }: Surveyed): Advice[] {
       needsPerson: age !== null && age < DAY_MS,
       text:
         total === 1
-          ? `1 job is quarantined${when("")}: its worker died while it ran alone.`
-          : `${thousands(total)} jobs are quarantined${when("the latest ")}: their workers died while they ran alone.`,
-      next: "outlive quarantine list",
+          ? `1 job is quarantined${when("")}: ${corruptCount > 0 ? "what is stored of it is damaged" : "its worker died while it ran alone"}.`
+          : `${thousands(total)} jobs are quarantined${when("the latest ")}: ${whyQuarantined(total, corruptCount)}.`,
+      next: corruptCount > 0 ? "outlive quarantine list; outlive check --integrity" : "outlive quarantine list",
     }),
   ];
+}
+
+function whyQuarantined(total: number, corrupt: number): string {
+  if (corrupt === 0) return "their workers died while they ran alone";
+  const damaged = `what is stored of ${corrupt === total ? "them" : thousands(corrupt)} is damaged`;
+  return corrupt === total ? damaged : `${damaged}, the workers of the others died while they ran alone`;
 }
 
 /** A dead worker's jobs are taken by any live one; without a live one they wait for a person. */

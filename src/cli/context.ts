@@ -12,6 +12,8 @@ export interface GlobalOptions {
   readonly config?: string;
   /** The store's address; wins over the file and the environment. */
   readonly store?: string;
+  /** Opens the store to look only. */
+  readonly readOnly?: boolean;
 }
 
 export interface Context {
@@ -47,11 +49,11 @@ export function makeContext(
     config,
     attach: async () => {
       const { store, engine } = await config();
-      return keep(attach(store, { ...engine, logger: false }));
+      return keep(attach(store, { ...engine, logger: false, readOnly: options.readOnly === true }));
     },
     open: async (jobs = []) => {
       const { store, engine } = await config();
-      return keep(open(store, { ...engine, jobs, logger: false }));
+      return keep(open(store, { ...engine, jobs, logger: false, readOnly: options.readOnly === true }));
     },
     close: async () => {
       for (const engine of opened.splice(0)) await engine.close();

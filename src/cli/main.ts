@@ -32,6 +32,7 @@ export async function main(
       "the configuration file (default: outlive.config.ts, .mts, .mjs, .js, or outlive.yaml, .yml in this folder)",
     )
     .option("--store <url>", 'the store, for instance "sqlite:./jobs.db"; wins over file and environment')
+    .option("--read-only", "look only, also at a damaged store: everything that can be read, nothing is changed")
     .showSuggestionAfterError()
     .configureHelp({ showGlobalOptions: true })
     .exitOverride()

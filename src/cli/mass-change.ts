@@ -4,6 +4,7 @@ import type { Engine } from "../engine.ts";
 import { ErrorCode, OutliveError } from "../core/errors.ts";
 import type { JobState } from "../core/job.ts";
 import type { JobFilter } from "../core/store.ts";
+import { CORRUPT_HINT } from "../core/transitions.ts";
 import { ExitCode, exitCodeOf } from "./exit-codes.ts";
 import { allPages, assertKindIsThere } from "./job-pages.ts";
 import { progress } from "./progress.ts";
@@ -21,7 +22,12 @@ export interface ChangeKind {
 }
 
 export type ChangedJob =
-  | { readonly id: string; readonly state: JobState }
+  | {
+      readonly id: string;
+      readonly state: JobState;
+      /** What is damaged of a job that was queued again: it will be quarantined again. Left out: nothing that was looked at. */
+      readonly corrupt?: readonly string[];
+    }
   | { readonly id: string; readonly error: { readonly code: string; readonly message: string } };
 
 /** `--json` of retry, cancel and quarantine release. */
@@ -43,7 +49,7 @@ export async function changeNamed(
   change: ChangeKind,
   ids: readonly string[],
 ): Promise<number> {
-  const { jobs, code } = await applyAll(engine, change, [...new Set(ids)]);
+  const { jobs, code } = await applyAll(engine, change, [...new Set(ids)], true);
   tell(terminal, change, jobs, jobs);
   return code;
 }
@@ -66,6 +72,7 @@ export async function changeFound(
         engine,
         change,
         page.map(({ id }) => id),
+        state === "quarantined",
       );
       all.push(...applied.jobs);
       if (code === ExitCode.ok) code = applied.code;
@@ -81,17 +88,20 @@ function statesOf(change: ChangeKind, filter: JobFilter): readonly JobState[] {
   return filter.state === undefined ? change.states : [filter.state];
 }
 
-/** Together, so that they share transactions. */
+/** Together, so that they share transactions. `looked`: also looks whether what was queued again can run at all. */
 async function applyAll(
   engine: Engine,
   change: ChangeKind,
   ids: readonly string[],
+  looked: boolean,
 ): Promise<{ jobs: ChangedJob[]; code: number }> {
   let code: number = ExitCode.ok;
   const jobs = await Promise.all(
     ids.map(async (id): Promise<ChangedJob> => {
       try {
-        return { id, state: await change.apply(engine, id) };
+        const state = await change.apply(engine, id);
+        const corrupt = (looked && state === "queued" && (await engine.get(id))?.corrupt) || [];
+        return corrupt.length === 0 ? { id, state } : { id, state, corrupt };
       } catch (thrown) {
         if (!(thrown instanceof OutliveError) || exitCodeOf(thrown) === ExitCode.failure) throw thrown;
         if (code === ExitCode.ok) code = exitCodeOf(thrown);
@@ -111,6 +121,13 @@ function tell(terminal: Terminal, change: ChangeKind, all: readonly ChangedJob[]
       all.length === 0 ? "No such jobs; nothing was changed." : `${count(changed, "job")} ${change.done}.`,
       ...(failed === 0 ? [] : [`${count(failed, "job")} could not be changed:`]),
       ...listed.flatMap((job) => ("error" in job ? [`  ${job.error.message}`] : [])),
+      ...all.flatMap((job) =>
+        "state" in job && job.corrupt
+          ? [
+              `Job ${job.id}: the stored ${job.corrupt.join(" and ")} ${job.corrupt.length === 1 ? "does" : "do"} not match, so it will be quarantined again. ${CORRUPT_HINT}`,
+            ]
+          : [],
+      ),
       ...(change.name === "cancel" && all.some((job) => "state" in job && job.state === "running")
         ? ["Those that run were told by their signal; they end within the grace of their kind."]
         : []),

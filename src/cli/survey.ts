@@ -19,6 +19,8 @@ export interface Look {
   readonly incidents: readonly IncidentSummary[];
   /** When the latest of the quarantined jobs was put there; null: there is none. */
   readonly lastQuarantinedAt: number | null;
+  /** How many of them are there because what is stored of them is damaged. */
+  readonly corruptCount: number;
 }
 
 export interface KindStatus extends KindCounts {
@@ -57,7 +59,7 @@ export async function look(engine: Engine, now: () => number): Promise<Look> {
     kinds: health.kinds,
     workers: withLeftovers(health.workers, deaths).map((worker) => knownWorker(worker, deaths, at)),
     incidents,
-    lastQuarantinedAt: await lastQuarantined(engine, health.kinds),
+    ...(await quarantine(engine, health.kinds)),
   };
 }
 
@@ -86,8 +88,14 @@ function withLeftovers(workers: readonly Deaths[number]["worker"][], deaths: Dea
   return [...workers, ...deaths.map(({ worker }) => worker).filter(({ id }) => !there.has(id))];
 }
 
-async function lastQuarantined(engine: Engine, kinds: readonly KindCounts[]): Promise<number | null> {
-  if (kinds.every(({ quarantined }) => quarantined === 0)) return null;
+async function quarantine(
+  engine: Engine,
+  kinds: readonly KindCounts[],
+): Promise<Pick<Look, "lastQuarantinedAt" | "corruptCount">> {
+  if (kinds.every(({ quarantined }) => quarantined === 0)) return { lastQuarantinedAt: null, corruptCount: 0 };
   const { jobs } = await engine.list({ state: "quarantined", limit: MOST_QUARANTINED });
-  return jobs.reduce<number | null>((last, { finishedAt }) => Math.max(last ?? 0, finishedAt ?? 0), null);
+  return {
+    lastQuarantinedAt: jobs.reduce<number | null>((last, { finishedAt }) => Math.max(last ?? 0, finishedAt ?? 0), null),
+    corruptCount: jobs.filter(({ lastOutcome }) => lastOutcome === "corrupt").length,
+  };
 }

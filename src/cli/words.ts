@@ -1,5 +1,5 @@
 // How amounts, instants and texts are written for people. Pure.
-import { humanMs } from "../core/duration.ts";
+import { humanMs, isoInstant } from "../core/duration.ts";
 import { printable } from "./terminal.ts";
 
 export function thousands(value: number): string {
@@ -13,12 +13,12 @@ export function count(value: number, one: string, many = `${one}s`): string {
 
 /** UTC to the second, as the reports have it: "2026-11-15 12:03:41Z". */
 export function stamp(at: number): string {
-  return `${new Date(at).toISOString().slice(0, 19).replace("T", " ")}Z`;
+  return `${isoInstant(at).split(".", 1)[0]!.replace("T", " ")}Z`;
 }
 
 /** The time of day only, to the millisecond: for lines whose day is said elsewhere. */
 export function timeOfDay(at: number): string {
-  return new Date(at).toISOString().slice(11, 23);
+  return isoInstant(at).slice(-13, -1);
 }
 
 export function ago(ms: number): string {

@@ -34,3 +34,11 @@ export function humanMs(ms: number): string {
 function trim(value: number): string {
   return String(Number(value.toFixed(1)));
 }
+
+/** An instant as ISO text. A damaged row may hold a number that is none: it is shown as the latest that there is. */
+export function isoInstant(at: number): string {
+  return new Date(Math.max(-LATEST, Math.min(LATEST, at))).toISOString();
+}
+
+/** The limit of ECMAScript's Date. */
+const LATEST = 8.64e15;

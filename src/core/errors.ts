@@ -51,6 +51,10 @@ export const ErrorCode = {
   storeBusy: "STORE_BUSY",
   /** The store's file is damaged. */
   storeCorrupt: "STORE_CORRUPT",
+  /** A job's stored input, result or step result does not match its checksum. The job is quarantined; the others go on. */
+  corrupt: "CORRUPT",
+  /** The store's file is damaged and was not, or could not be, mended: `open` does not go on. */
+  storeDamaged: "STORE_DAMAGED",
   /** The store's server does not answer, or the connection to it was lost; whether a write in flight was done is not known. */
   storeUnreachable: "STORE_UNREACHABLE",
   /** The package that talks to the store's server is not installed. */
@@ -107,6 +111,8 @@ export interface StoredError {
   readonly name: string;
   readonly message: string;
   readonly stack?: string;
+  /** Of an end that the engine itself decided. */
+  readonly code?: ErrorCode;
 }
 
 const MAX_MESSAGE = 8_192;

@@ -1,11 +1,12 @@
 // Everything the engine tells, typed in one place. Core never logs: it emits, and one subscriber writes the log.
 import type { StoredError } from "./errors.ts";
+import type { Inconsistency, IntegrityCheck, Repair, StoreFindings } from "./integrity.ts";
 import type { JobState, Outcome } from "./job.ts";
 import type { RecoveredJob, Stale } from "./store.ts";
 
 export interface Events {
   /** A recovery pass begins: at an open, by a worker that saw a death, by hand. */
-  "recovery.started": { readonly recovery: string; readonly by: string };
+  "recovery.started": { readonly recovery: string; readonly by: string; readonly findings?: StoreFindings };
   /** A recovery pass is over. `incidents` is empty if it found nothing. */
   "recovery.completed": {
     readonly recovery: string;
@@ -14,6 +15,8 @@ export interface Events {
     readonly jobs: number;
     readonly failed: number;
     readonly durationMs: number;
+    /** What the open found out about the store itself; a pass by a worker has none. */
+    readonly findings?: StoreFindings;
   };
   /** The recovery of one worker failed and will be tried again. */
   "recovery.failed": { readonly worker: string; readonly error: StoredError };
@@ -79,6 +82,29 @@ export interface Events {
   "job.log": { readonly jobId: string; readonly kind: string; readonly attempt: number; readonly message: string };
   /** The store refused or failed; the engine tries again by itself. */
   "store.failed": { readonly doing: string; readonly error: StoredError; readonly retryInMs: number };
+  /** Another process is at its start-up on this store; this open goes on after it. */
+  "open.waits": { readonly pid: number | null; readonly command: string };
+  /** The store was checked at an open. `background`: it goes on with a check that an open could not finish in time. */
+  "integrity.checked": IntegrityCheck & { readonly background: boolean };
+  /** A damaged store was worked on; `sound` says whether that was enough. */
+  "store.repaired": Repair;
+  /** Rows that contradict each other were found. */
+  "store.inconsistent": { readonly inconsistencies: readonly Inconsistency[] };
+  /** Another tool had changed the journal mode; it is WAL again. */
+  "journal.restored": { readonly was: string };
+  /** The write-ahead log was flushed into the database. */
+  "wal.checkpointed": { readonly frames: number; readonly truncated: boolean };
+  /** It could not be, or not whole. Nothing is lost: the next open or look tries again. */
+  "checkpoint.failed": {
+    readonly frames: number;
+    readonly reason: string;
+    readonly readers: readonly { readonly pid: number; readonly command: string }[];
+  };
+  /** The write-ahead log is large and can't shrink, because of these readers as far as this host can tell. Told once until it is small again. */
+  "wal.held": {
+    readonly bytes: number;
+    readonly readers: readonly { readonly pid: number; readonly command: string }[];
+  };
   /** Something about the store that makes it less than it could be; said once, nothing has failed. */
   "store.notice": { readonly about: "pooler" | "keeper"; readonly text: string };
   /** The store was away a moment ago: nobody is called dead before its workers have had time to come back. */

@@ -184,7 +184,7 @@ export class Incarnation {
   #beaten(sentAtMono: number, answer: BeatAnswer): void {
     this.#trustedUntil = Math.max(this.#trustedUntil, trustedUntil(sentAtMono, this.#leaseMs));
     this.lastBeat = { atMono: sentAtMono, held: answer.held.length };
-    this.worker.compare(answer.held);
+    this.worker.compare(answer.held, sentAtMono);
   }
 
   /** Asked for at once by several, answered by one: on a slow store the asking must not become a storm of heartbeats. */

@@ -13,9 +13,39 @@ export interface StoreFindings {
   /** What was mended; null: nothing had to be. */
   readonly repair?: Repair | null;
   readonly inconsistencies?: readonly Inconsistency[];
+  /** The journal mode that another tool had left and that was set right; null: it was as it must be. */
+  readonly journalWas?: string | null;
+  /** Why the write-ahead log could not be flushed whole; null: it was. */
+  readonly walHeldBack?: string | null;
+  /** How long all of this took, waiting for another's start-up included. */
+  readonly tookMs?: number;
 }
 
 export const NOTHING_CHECKED: StoreFindings = { integrity: "NOT_CHECKED", walFrames: 0 };
+
+/** An open that found something about the store itself. Kept apart from incidents, which are about deaths; one is kept, the latest. */
+export interface Opening {
+  /** The recovery pass of that open: its incidents, if there were any, name the same. */
+  readonly recovery: string;
+  readonly startedAt: number;
+  readonly completedAt: number;
+  readonly findings: StoreFindings;
+}
+
+/** Whether an open has to be kept and reported although nobody had died. A sound store and a flushed log are no news. */
+export function isNoteworthy(findings: StoreFindings): boolean {
+  const { integrity, repair, inconsistencies, journalWas, walHeldBack } = findings;
+  return (
+    (integrity !== "PASSED" && integrity !== "NOT_CHECKED") ||
+    Boolean(repair) ||
+    (inconsistencies?.length ?? 0) > 0 ||
+    Boolean(journalWas) ||
+    Boolean(walHeldBack)
+  );
+}
+
+/** What an open does about a damaged store. */
+export type RepairMode = "off" | "reindex" | "auto";
 
 /** quick: the structure of every page. full: also that indexes agree with their tables. */
 export type CheckDepth = "quick" | "full";
@@ -30,7 +60,7 @@ export interface IntegrityCheck {
 
 /** What one attempt to mend came to. */
 export interface RepairStep {
-  readonly step: "reindex" | "vacuum" | "salvage";
+  readonly step: "set-wal-aside" | "reindex" | "vacuum" | "salvage";
   readonly ok: boolean;
   readonly detail: string;
 }
@@ -67,10 +97,16 @@ export interface Inconsistency {
     | "orphan-history"
     | "orphan-logs"
     | "counter-disagrees"
+    | "corrupt-content"
     | "lock-without-worker";
   /** One sentence for people. */
   readonly detail: string;
   /** What it is about: ids of jobs, workers, kinds or locks; at most 20. */
   readonly names: readonly string[];
   readonly count: number;
+}
+
+/** A full check together with what the rows themselves say. */
+export interface IntegrityReport extends IntegrityCheck {
+  readonly inconsistencies: readonly Inconsistency[];
 }

@@ -28,7 +28,16 @@ export interface Counters {
 export const NO_COUNTERS: Counters = { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0 };
 
 /** How the latest attempt of a job ended. */
-export const OUTCOMES = ["succeeded", "failed", "timed-out", "crashed", "released", "cancelled", "rejected"] as const;
+export const OUTCOMES = [
+  "succeeded",
+  "failed",
+  "timed-out",
+  "crashed",
+  "released",
+  "cancelled",
+  "rejected",
+  "corrupt",
+] as const;
 export type Outcome = (typeof OUTCOMES)[number];
 
 export interface Limits {
@@ -163,4 +172,9 @@ export interface JobDetails extends JobInfo {
   }[];
   readonly history: readonly HistoryEntry[];
   readonly log: readonly LogLine[];
+  /**
+   * What is not what was stored, because the store was damaged: "input", "result", "step NAME". It is shown as it is found and must
+   * not be trusted. Empty where nothing is wrong, and on stores that leave checksums to their database.
+   */
+  readonly corrupt: readonly string[];
 }

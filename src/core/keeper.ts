@@ -60,6 +60,8 @@ export class Keeper {
   #busy: Promise<void> = Promise.resolve();
   #beating: Promise<void> = Promise.resolve();
   #warnedBlocked = false;
+  #toldHeld = false;
+  #heldLooks = 0;
 
   constructor(
     deps: { store: Store; liveness: Liveness; clock: Clock; random: Random; events: Emitter; newId: () => string },
@@ -156,6 +158,7 @@ export class Keeper {
       this.#host.unfit("foreign-worker", `worker ${foreign.id} on ${foreign.host} is alive under another kernel`);
     if (dead.length > 0) await recoverDead(this.#deps, dead, worker);
     await expireOverdue(this.#deps, EXPIRE_MARGIN_MS);
+    await this.#tendStore();
   }
 
   /** Also whoever is over and still holds jobs: an earlier recovery could not deal with those. */
@@ -163,6 +166,21 @@ export class Keeper {
     await purgeOld(this.#deps.store, this.#options.retention);
     const left = leftBehind(await this.#deps.store.workers({ over: true }), this.#deps.clock.now());
     if (left.length > 0) await recoverDead(this.#deps, left, this.#options.worker);
+  }
+
+  /** What holds a large log back is told once, and again only after it was free. Who can't be named may be gone at the next look. */
+  async #tendStore(): Promise<void> {
+    const { store, events } = this.#deps;
+    const done = await store.upkeep?.();
+    if (!done) return;
+    const { walBytes: bytes, frames, heldBy } = done;
+    if (frames > 0 && heldBy === null) events.emit("wal.checkpointed", { frames, truncated: bytes === 0 });
+    this.#heldLooks = heldBy === null ? 0 : this.#heldLooks + 1;
+    if (heldBy === null) this.#toldHeld = false;
+    else if (!this.#toldHeld && (heldBy.length > 0 || this.#heldLooks > 1)) {
+      this.#toldHeld = true;
+      events.emit("wal.held", { bytes, readers: heldBy });
+    }
   }
 
   async #others(worker: string): Promise<readonly WorkerRow[]> {

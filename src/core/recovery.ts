@@ -37,12 +37,13 @@ export async function recoverDead(
   by: string,
   findings: StoreFindings = NOTHING_CHECKED,
   signal?: AbortSignal,
+  recovery: string = deps.newId(),
 ): Promise<RecoveryPass> {
   const { clock, events } = deps;
-  const recovery = deps.newId();
   const startedAt = clock.now();
   const startedMono = clock.mono();
-  events.emit("recovery.started", { recovery, by });
+  const told = findings === NOTHING_CHECKED ? {} : { findings };
+  events.emit("recovery.started", { recovery, by, ...told });
   const incidents: string[] = [];
   const jobs: RecoveredJob[] = [];
   for (const { worker, death } of dead) {
@@ -58,7 +59,7 @@ export async function recoverDead(
   }
   const failed = jobs.filter((job) => !job.success).length;
   const durationMs = clock.mono() - startedMono;
-  events.emit("recovery.completed", { recovery, by, incidents, jobs: jobs.length, failed, durationMs });
+  events.emit("recovery.completed", { recovery, by, incidents, jobs: jobs.length, failed, durationMs, ...told });
   return { recovery, startedAt, completedAt: clock.now(), incidents, jobs };
 }
 
@@ -111,7 +112,7 @@ async function recoverWorker(
 
 /** The decision about one job of a dead worker. */
 export function decideCrash(job: HeldJob, heldAtDeath: number): transitions.CrashVerdict {
-  return transitions.crash(job, job.kind, ranAlone(heldAtDeath), job.cancelRequested);
+  return transitions.crash(job, job.kind, ranAlone(heldAtDeath), job.cancelRequested, job.deathsElsewhere);
 }
 
 /** A lock file that can't be removed now is found again by the next open; it harms nobody. */

@@ -2,6 +2,7 @@
 // Pure: it is made of stored incidents and changes nothing.
 import { humanMs } from "./duration.ts";
 import type { Incident, IncidentJob } from "./incident.ts";
+import type { Inconsistency, Opening, Repair, StoreFindings } from "./integrity.ts";
 
 /** How a recovery went, for programs. Instants are ISO 8601 texts. */
 export interface RecoveryReport {
@@ -10,13 +11,30 @@ export interface RecoveryReport {
   /** null: it is not finished yet. */
   readonly completedAt: string | null;
   readonly durationMs: number | null;
-  /** PASSED, FAILED, UNFINISHED or NOT_CHECKED. */
+  /** PASSED, REPAIRED, FAILED, UNFINISHED or NOT_CHECKED. */
   readonly integrity: string;
   readonly walFramesCheckpointed: number;
+  /** What the open found out about the store itself; null: nothing but the verdict is known. */
+  readonly store: ReportedStore | null;
   readonly by: string;
   readonly incidents: readonly string[];
   readonly recoveredJobs: readonly ReportedJob[];
   readonly deadWorkers: readonly ReportedWorker[];
+}
+
+export interface ReportedStore {
+  /** What the check found wrong. */
+  readonly findings: readonly string[];
+  /** What was mended, and what that lost; null: nothing had to be. */
+  readonly repair: Repair | null;
+  /** When the newest change was made that survived a salvage; null: nothing was lost, or nothing is known. */
+  readonly recoveryPointAt: string | null;
+  readonly inconsistencies: readonly Inconsistency[];
+  /** The journal mode that another tool had left; null: it was WAL. */
+  readonly journalWas: string | null;
+  /** Why the write-ahead log was not flushed whole; null: it was. */
+  readonly walHeldBack: string | null;
+  readonly backupRecommended: boolean;
 }
 
 export interface ReportedJob {
@@ -51,9 +69,18 @@ export interface ReportedWorker {
   readonly jobIds: readonly string[];
 }
 
-/** One report of the incidents of one recovery pass (or of a single incident). Null if there are none. */
-export function recoveryReport(incidents: readonly Incident[]): RecoveryReport | null {
+/**
+ * One report of the incidents of one recovery pass (or, with `single`, of one incident), with what the open found out about the store
+ * if it was the same. An open that was later, and found something, has a report of its own. Null if there is nothing to report.
+ */
+export function recoveryReport(
+  incidents: readonly Incident[],
+  opening: Opening | null = null,
+  single = false,
+): RecoveryReport | null {
   const [first] = incidents;
+  const same = opening !== null && opening.recovery === first?.recovery;
+  if (opening && !same && !single && (!first || opening.startedAt >= first.startedAt)) return openingReport(opening);
   if (!first) return null;
   const startedAt = Math.min(...incidents.map((incident) => incident.startedAt));
   const ends = incidents.map((incident) => incident.completedAt);
@@ -63,12 +90,44 @@ export function recoveryReport(incidents: readonly Incident[]): RecoveryReport |
     startedAt: iso(startedAt),
     completedAt: completedAt === null ? null : iso(completedAt),
     durationMs: completedAt === null ? null : completedAt - startedAt,
-    integrity: first.integrity,
+    integrity: same ? opening.findings.integrity : first.integrity,
     walFramesCheckpointed: first.walFrames,
+    store: same ? reportedStore(opening.findings) : null,
     by: first.by,
     incidents: incidents.map((incident) => incident.id),
     recoveredJobs: incidents.flatMap((incident) => incident.jobs.map(reportedJob)),
     deadWorkers: incidents.map(reportedWorker),
+  };
+}
+
+/** Nobody had died. */
+function openingReport({ recovery, startedAt, completedAt, findings }: Opening): RecoveryReport {
+  return {
+    id: recovery,
+    startedAt: iso(startedAt),
+    completedAt: iso(completedAt),
+    durationMs: Math.max(0, completedAt - startedAt),
+    integrity: findings.integrity,
+    walFramesCheckpointed: findings.walFrames,
+    store: reportedStore(findings),
+    by: "open",
+    incidents: [],
+    recoveredJobs: [],
+    deadWorkers: [],
+  };
+}
+
+function reportedStore(findings: StoreFindings): ReportedStore {
+  const { integrity, check, repair = null, inconsistencies = [], journalWas = null, walHeldBack = null } = findings;
+  const point = repair?.salvage?.recoveryPointAt ?? null;
+  return {
+    findings: check?.findings ?? [],
+    repair,
+    recoveryPointAt: point === null ? null : iso(point),
+    inconsistencies,
+    journalWas,
+    walHeldBack,
+    backupRecommended: integrity === "FAILED" || integrity === "REPAIRED",
   };
 }
 
@@ -117,6 +176,7 @@ export function reportText(report: RecoveryReport, most = 50): string {
     "",
     `Integrity Check: ${report.integrity.replaceAll("_", " ")}`,
     `WAL Checkpointed: ${report.walFramesCheckpointed} frames`,
+    ...(report.store ? storeLines(report.store) : []),
     "",
     `Orphaned Jobs Found: ${report.recoveredJobs.length}`,
     ...report.recoveredJobs.slice(0, most).map((job) => `  - ${job.jobId}: ${verdict(job)}`),
@@ -131,6 +191,50 @@ export function reportText(report: RecoveryReport, most = 50): string {
     report.completedAt === null ? "Recovery Not Complete" : `Recovery Complete: ${short(report.completedAt)}`,
   ];
   return `${lines.join("\n")}\n`;
+}
+
+/** At most this many of a kind are listed, the rest counted. */
+const MOST_LISTED = 20;
+
+function storeLines(store: ReportedStore): string[] {
+  const { findings, repair, recoveryPointAt, inconsistencies, journalWas, walHeldBack } = store;
+  const salvage = repair?.salvage ?? null;
+  return [
+    ...(walHeldBack === null ? [] : [`WAL Not Flushed: ${walHeldBack}`]),
+    ...(journalWas === null ? [] : [`Journal Mode: restored to WAL (it was ${journalWas})`]),
+    ...listed("Damage Found", findings),
+    ...listed(
+      "Repair",
+      repair ? repair.steps.map(({ step, ok, detail }) => `${step}: ${ok ? "ok" : "not enough"} (${detail})`) : [],
+    ),
+    ...(salvage
+      ? [
+          `Damaged File Kept As: ${salvage.keptAs}`,
+          `Recovery Point: ${recoveryPointAt === null ? "none: no change survived" : short(recoveryPointAt)}`,
+          ...listed(
+            "Rows Lost",
+            salvage.tables
+              .filter(({ lost }) => lost !== 0)
+              .map(({ table, rows, lost }) => `${table}: ${lost ?? "unknown"} (${rows} saved)`),
+          ),
+          ...listed("Lost Jobs", salvage.lost),
+          ...listed("Partial Jobs", salvage.partial),
+        ]
+      : []),
+    ...listed(
+      "Inconsistencies",
+      inconsistencies.map(({ detail, names }) => (names.length === 0 ? detail : `${detail} (${names.join(", ")})`)),
+    ),
+    ...(store.backupRecommended
+      ? ["Recommended: make a backup now (outlive backup FILE), and find out what damaged the file"]
+      : []),
+  ];
+}
+
+function listed(title: string, items: readonly string[]): string[] {
+  if (items.length === 0) return [];
+  const more = items.length > MOST_LISTED ? [`  ... and ${items.length - MOST_LISTED} more`] : [];
+  return [`${title}: ${items.length}`, ...items.slice(0, MOST_LISTED).map((item) => `  - ${item}`), ...more];
 }
 
 function verdict(job: ReportedJob): string {

@@ -3,6 +3,7 @@
 // rejects only when the store itself fails, and then nothing of it was written unless the sentence says otherwise.
 import type { ClaimedJob, Counters, Enqueued, JobDetails, JobDraft, JobInfo, JobState, KindSettings } from "./job.ts";
 import type { Incident, IncidentSummary } from "./incident.ts";
+import type { Inconsistency, Opening } from "./integrity.ts";
 import type { Lease } from "./lease.ts";
 import type { Change, CrashVerdict, JobView } from "./transitions.ts";
 import type { Death, WorkerRecord, WorkerRow } from "./liveness.ts";
@@ -55,15 +56,22 @@ export interface Room {
   readonly idle: boolean;
 }
 
+/** A claimed job that was quarantined in the same transaction, because what is stored of it is not what was written. */
+export interface CorruptJob {
+  readonly lease: Lease;
+  readonly kind: string;
+  readonly change: Change;
+}
+
 export interface SettleAndClaim {
   readonly settled: readonly WriteAnswer[];
   readonly claimed: readonly ClaimedJob[];
+  /** Claimed beside those and quarantined at once: the input or a kept step does not match its checksum. Left out: none. */
+  readonly corrupt?: readonly CorruptJob[];
   /** False if the worker's own row is not live any more: nothing was claimed, and it must register again under a new id. */
   readonly live: boolean;
   /** Running jobs of this worker whose cancel was asked for. */
   readonly cancels: readonly string[];
-  /** True if a job that must run alone waits for this worker to become idle: it should not claim others meanwhile. */
-  readonly reserved: boolean;
   /** In how many ms the next delayed job is due; null: none waits. */
   readonly nextDueInMs: number | null;
 }
@@ -89,6 +97,11 @@ export interface BeatAnswer {
 export interface HeldJob extends JobView {
   readonly kind: KindSettings;
   readonly cancelRequested: boolean;
+  /**
+   * How many workers died without holding it, of those whose recovery was completed since this job's first counted crash or
+   * within the last BACKGROUND_MS, by the store's clock. Needed only where `isOnTrial` says so; 0 is right elsewhere.
+   */
+  readonly deathsElsewhere: number;
 }
 
 export interface RecoverRequest {
@@ -182,6 +195,16 @@ export interface StoreHealth {
   readonly detail: Readonly<Record<string, string | number | boolean>>;
 }
 
+/** What a look after the store's own files came to. */
+export interface Upkeep {
+  /** The size of the write-ahead log afterwards. */
+  readonly walBytes: number;
+  /** Frames that were flushed because it was large; 0: it was not. */
+  readonly frames: number;
+  /** It stays large: these processes read an old state, as far as this host can tell. null: it is not large. */
+  readonly heldBy: readonly { readonly pid: number; readonly command: string }[] | null;
+}
+
 /** One thing that an operator should know of the store. */
 export interface Finding {
   readonly level: "ok" | "warning" | "error";
@@ -228,6 +251,8 @@ export interface Store<Tx = unknown> {
   /**
    * The worker's loop in one transaction: applies each settlement whose fence holds, then, if the worker's row is live, claims
    * what is ready, writing owner, epoch, fence, start and deadline in the same step. Repeating it after a lost answer is safe.
+   * A worker for which a job waits that must run alone gets no other until it is idle. A claimed job whose input or kept steps are
+   * not what was written is not handed out: it is quarantined (`transitions.quarantine`) in the same transaction.
    */
   settleAndClaim(worker: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim>;
 
@@ -296,10 +321,17 @@ export interface Store<Tx = unknown> {
   incident(id: string): Promise<Incident | null>;
   /** All incidents of the latest recovery pass that found anything. */
   latestRecovery(): Promise<readonly Incident[]>;
+  /** The latest open that found something about the store itself; null: none did. Stores that check nothing leave both out. */
+  latestOpening?(): Promise<Opening | null>;
+  /** Keeps it, in place of the one before. */
+  noteOpening?(opening: Opening): Promise<void>;
 
   health(): Promise<StoreHealth>;
   /** What an operator should know of the server behind the store. Absent: the store has none. Reads only. */
   advice?(): Promise<readonly Finding[]>;
+
+  /** Looks after the store's own files, in small pieces that hold nobody up. Asked by the keeper now and then. */
+  upkeep?(): Promise<Upkeep>;
 
   /** Reads everything and answers what is wrong with it, at most 100 findings; none: the store is sound. May take long. */
   integrity(): Promise<readonly string[]>;
@@ -307,8 +339,30 @@ export interface Store<Tx = unknown> {
   /** Mends in place what can be mended without losing anything, and answers what is still wrong. Nobody may work meanwhile. */
   repair(): Promise<readonly string[]>;
 
+  /** Rows that contradict each other, by reading all of them. Absent: the store's own constraints leave no room for any. */
+  inconsistencies?(): Promise<readonly Inconsistency[]>;
+
+  /** Copies the whole store, as it is at one moment, into a new file while others work. Absent: the store has its own tools. */
+  backup?(file: string, options?: BackupOptions): Promise<Backup>;
+
   /** Calls `listener` when another process may have made work ready. Best effort: polling is the fallback. */
   onBell(listener: () => void): () => void;
 
   close(): Promise<void>;
+}
+
+export interface BackupOptions {
+  /** Replaces a file of that name. Default false: it is refused. */
+  readonly force?: boolean;
+  /** Told a few times a second. `totalBytes` is the size of the store; the copy may be smaller. */
+  readonly onProgress?: (progress: { readonly bytes: number; readonly totalBytes: number }) => void;
+  /** Ends it when it aborts; nothing is left behind. */
+  readonly signal?: AbortSignal;
+}
+
+/** A copy that is complete, sound and on the disk. */
+export interface Backup {
+  readonly file: string;
+  readonly bytes: number;
+  readonly tookMs: number;
 }

@@ -14,6 +14,7 @@ export const CHANGES = {
   release: ["running"],
   endCancelled: ["running"],
   refuse: ["running"],
+  quarantine: ["running"],
   cancel: ["queued"],
   retry: ["succeeded", "dead", "cancelled", "quarantined"],
 } as const satisfies Record<string, readonly JobState[]>;
@@ -107,10 +108,16 @@ export interface CrashVerdict {
 }
 
 /**
- * The worker died while it held the job. `alone`: it held nothing else. A cancel that was asked for before the death is
- * honoured, so that a job that kills its workers can be stopped.
+ * The worker died while it held the job. `alone`: it held nothing else. `deathsElsewhere`: workers that died meanwhile without
+ * holding it. A cancel that was asked for before the death is honoured, so that a job that kills its workers can be stopped.
  */
-export function crash(job: JobView, kind: KindSettings, alone: boolean, cancelRequested: boolean): CrashVerdict {
+export function crash(
+  job: JobView,
+  kind: KindSettings,
+  alone: boolean,
+  cancelRequested: boolean,
+  deathsElsewhere = 0,
+): CrashVerdict {
   if (cancelRequested) {
     const reason = "cancelled; its worker died before it could end the attempt";
     return { decision: "cancel", change: change(job, "crash", { to: "cancelled", outcome: "cancelled", reason }) };
@@ -126,7 +133,7 @@ export function crash(job: JobView, kind: KindSettings, alone: boolean, cancelRe
       }),
     };
   }
-  const { counters, guilty } = blame(job.counters, alone, kind.limits);
+  const { counters, guilty } = blame(job.counters, alone, kind.limits, deathsElsewhere);
   const error = { name: "WorkerDied", message: `the worker died during the attempt (crash ${counters.crashes})` };
   if (action === "fail") {
     const reason = "its worker died, and its kind says that a crash ends the job";
@@ -142,7 +149,12 @@ export function crash(job: JobView, kind: KindSettings, alone: boolean, cancelRe
       change: change(job, "crash", { to: "quarantined", counters, outcome: "crashed", error, reason }),
     };
   }
-  const next = mustRunAlone(counters) ? "; it will run alone" : "";
+  const spared = alone && counters.blamed >= kind.limits.crashes;
+  const next = spared
+    ? `; not blamed, for ${deathsElsewhere} workers died meanwhile that did not hold it`
+    : mustRunAlone(counters)
+      ? "; it will run alone"
+      : "";
   const reason = `its worker died (crash ${counters.crashes}, ${counters.blamed} of ${kind.limits.crashes} alone)${next}`;
   return {
     decision: "retry",
@@ -176,6 +188,25 @@ export function refuse(job: JobView, error: StoredError): Change {
     reason: `its stored input was refused: ${error.message}`,
   });
 }
+
+/** What is stored of it is not what was written: running it could do anything. `what`: "input", "step NAME". */
+export function quarantine(job: JobView, what: readonly string[]): Change {
+  const said = `the stored ${what.join(" and ")} of job ${job.id} ${what.length === 1 ? "does not match its checksum" : "do not match their checksums"}`;
+  return change(job, "quarantine", {
+    to: "quarantined",
+    outcome: "corrupt",
+    error: {
+      name: "Corrupt",
+      code: ErrorCode.corrupt,
+      message: `${said}: the store was damaged. It was not run. ${CORRUPT_HINT}`,
+    },
+    reason: `corrupt: ${said}`,
+  });
+}
+
+/** What to do about a job of which a stored text is not what was written. */
+export const CORRUPT_HINT =
+  "Enqueue it again with the right input, or put a backup back; a retry is quarantined again as long as the damage is there. Look for more: outlive check --integrity.";
 
 /** An operator, or the program, does not want it any more. A running job is only asked to end: `endCancelled` does it. */
 export function cancel(job: JobView): Change {

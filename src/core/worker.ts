@@ -12,7 +12,7 @@ import type { Held } from "./held-jobs.ts";
 import { Runner } from "./runner.ts";
 import { type Attempt, type DraftMaker, type RunHost, staleError } from "./run.ts";
 import { type Concurrency, Slots } from "./slots.ts";
-import type { AttemptWrite, BeatAnswer, Settlement, Stale, Store } from "./store.ts";
+import type { AttemptWrite, BeatAnswer, CorruptJob, Settlement, Stale, Store } from "./store.ts";
 import * as transitions from "./transitions.ts";
 
 export interface WorkerDeps {
@@ -53,8 +53,8 @@ export class Worker implements RunHost {
   #finished: Settlement[] = [];
   /** Releases of claims that nobody here remembers; they take no slot. */
   #strays: Settlement[] = [];
-  /** Held by the store but unknown here at the last comparison. */
-  #strangers = new Set<string>();
+  /** Held by the store but unknown here at the last comparison, and since when (own monotonic clock). */
+  #strangers = new Map<string, number>();
   #turning = false;
   /** Woken during a turn: something may have become ready after the turn's claim. */
   #again = false;
@@ -63,6 +63,8 @@ export class Worker implements RunHost {
   #rung = false;
   #claiming = false;
   #alone = false;
+  /** Silent for longer than the lease allows: what it claimed now it would have to give back at once. A heartbeat ends it. */
+  #withheld = false;
   #timer: CallOff | undefined;
   #failures = 0;
   #over = false;
@@ -147,16 +149,19 @@ export class Worker implements RunHost {
 
   /**
    * Compares what the store says we hold with what we run. What was unknown at two comparisons in a row is a claim whose
-   * answer was lost: it is given back. One look is not enough: a settlement may have landed since the list was read.
+   * answer was lost: it is given back. One look is not enough: a settlement may have landed since the list was read. And the
+   * second list must have been asked for after the first was looked at: after a blocked loop many old ones come at once.
    */
-  compare(held: BeatAnswer["held"]): void {
-    const strangers = new Set<string>();
+  compare(held: BeatAnswer["held"], askedAtMono: number): void {
+    const strangers = new Map<string, number>();
+    const mono = this.#deps.clock.mono();
     const ours = this.#runner.ids();
     for (const { lease, counters } of held) {
       if (ours.has(lease.jobId)) continue;
       const key = `${lease.jobId} ${lease.epoch} ${lease.fence}`;
-      if (!this.#strangers.has(key) || this.#turning) {
-        strangers.add(key);
+      const noticedAtMono = this.#strangers.get(key);
+      if (noticedAtMono === undefined || askedAtMono <= noticedAtMono || this.#turning) {
+        strangers.set(key, noticedAtMono ?? mono);
         continue;
       }
       const reason = "its worker never got the answer to the claim";
@@ -168,6 +173,7 @@ export class Worker implements RunHost {
       this.wake();
     }
     this.#strangers = strangers;
+    if (this.#withheld) this.wake();
     if (strangers.size > 0) this.#deps.compareSoon();
   }
 
@@ -183,7 +189,10 @@ export class Worker implements RunHost {
     const finished = this.#finished;
     const settlements = this.#strays.length === 0 ? finished : [...finished, ...this.#strays];
     const running = this.#runner.heldCount - finished.length;
-    const room = this.#claiming && !(this.#alone && running > 0) ? this.#slots.room(running, finished) : Slots.NONE;
+    this.#withheld = this.#claiming && this.#deps.clock.mono() >= this.#deps.trustedUntil();
+    const mayClaim = this.#claiming && !this.#withheld && !(this.#alone && running > 0);
+    const room = mayClaim ? this.#slots.room(running, finished) : Slots.NONE;
+    if (this.#withheld) this.#deps.compareSoon();
     this.#timer?.();
     this.#timer = undefined;
     this.#finished = [];
@@ -198,6 +207,7 @@ export class Worker implements RunHost {
         this.#freed(this.#runner.settled(settlements[i]!, answer.settled[i]!));
       if (!answer.live) return this.#deps.disowned();
       for (const jobId of answer.cancels) this.#runner.cancel(jobId);
+      for (const job of answer.corrupt ?? []) this.#corrupt(job);
       for (const job of answer.claimed) this.#took(job);
       this.#sleep(answer.nextDueInMs);
     } catch (thrown) {
@@ -215,6 +225,12 @@ export class Worker implements RunHost {
     this.#slots.took(job.kind);
     if (job.alone) this.#alone = true;
     this.#runner.begin(job, this);
+  }
+
+  /** Its place is free, and what is behind it may be ready: it is asked for at once. */
+  #corrupt({ lease, kind, change }: CorruptJob): void {
+    this.#deps.events.emit("job.quarantined", { jobId: lease.jobId, kind, reason: change.reason! });
+    this.#again = true;
   }
 
   #supersede(jobId: string): void {

@@ -24,7 +24,12 @@ export function attachLog(bus: EventBus, logger: Logger): () => void {
   });
 }
 
-function lineOf(event: EngineEvent): { level: keyof Logger; text: string } | null {
+interface Line {
+  readonly level: keyof Logger;
+  readonly text: string;
+}
+
+function lineOf(event: EngineEvent): Line | null {
   switch (event.name) {
     case "recovery.started":
     case "worker.started":
@@ -33,6 +38,8 @@ function lineOf(event: EngineEvent): { level: keyof Logger; text: string } | nul
     case "job.claimed":
     case "attempt.ended":
     case "job.log":
+      return null;
+    case "wal.checkpointed":
       return null;
     case "recovery.completed":
       if (event.incidents.length === 0) return null;
@@ -100,6 +107,14 @@ function lineOf(event: EngineEvent): { level: keyof Logger; text: string } | nul
         level: "warn",
         text: `the store failed while ${event.doing}: ${event.error.message}${event.retryInMs > 0 ? `; again in ${Math.round(event.retryInMs)} ms` : ""}`,
       };
+    case "open.waits":
+    case "integrity.checked":
+    case "store.repaired":
+    case "store.inconsistent":
+    case "journal.restored":
+    case "checkpoint.failed":
+    case "wal.held":
+      return lineOfStore(event);
     case "store.notice":
       return { level: "warn", text: event.text };
     case "recovery.held":
@@ -110,4 +125,71 @@ function lineOf(event: EngineEvent): { level: keyof Logger; text: string } | nul
     case "listener.failed":
       return { level: "error", text: `a listener of ${event.event} threw: ${event.error.message}` };
   }
+}
+
+type OfStore =
+  | "open.waits"
+  | "integrity.checked"
+  | "store.repaired"
+  | "store.inconsistent"
+  | "journal.restored"
+  | "checkpoint.failed"
+  | "wal.held";
+
+/** What is told of the store itself. */
+function lineOfStore(event: EngineEvent & { readonly name: OfStore }): Line | null {
+  switch (event.name) {
+    case "open.waits":
+      return {
+        level: "warn",
+        text: `the open waits for the start-up of ${event.pid === null ? "another process" : `process ${event.pid} (${event.command})`}`,
+      };
+    case "integrity.checked":
+      return lineOfCheck(event);
+    case "store.repaired":
+      return {
+        level: event.sound ? "warn" : "error",
+        text: `the store was damaged and ${event.sound ? "is sound again; make a backup now" : "could not be repaired"}: ${event.steps.map(({ step, detail }) => `${step}: ${detail}`).join("; ")}`,
+      };
+    case "store.inconsistent":
+      return {
+        level: "warn",
+        text: `the store contradicts itself: ${event.inconsistencies.map(({ detail }) => detail).join(" ")}`,
+      };
+    case "journal.restored":
+      return { level: "warn", text: `another tool had set the journal mode to ${event.was}; it is WAL again` };
+    case "checkpoint.failed":
+      return {
+        level: "warn",
+        text: `the write-ahead log (${event.frames} frames) was not flushed whole: ${event.reason}${readersText(event.readers)}; nothing is lost, it is tried again`,
+      };
+    case "wal.held":
+      return {
+        level: "warn",
+        text: `the write-ahead log has ${Math.round(event.bytes / (1 << 20))} MB and can't shrink while an old state is read${readersText(event.readers)}`,
+      };
+  }
+}
+
+function lineOfCheck(event: EngineEvent & { readonly name: "integrity.checked" }): Line | null {
+  const which = `the ${event.depth} integrity check${event.background ? " in the background" : ""}`;
+  switch (event.verdict) {
+    case "PASSED":
+      return event.background ? { level: "info", text: `${which} PASSED` } : null;
+    case "UNFINISHED":
+      return {
+        level: "warn",
+        text: `${which} was not finished within ${Math.round(event.tookMs)} ms; it goes on in the background`,
+      };
+    case "FAILED":
+      return {
+        level: "error",
+        text: `${which} FAILED: ${event.findings.slice(0, 3).join("; ")}${event.background ? ". Stop all workers, then: outlive check --repair" : ""}`,
+      };
+  }
+}
+
+function readersText(readers: readonly { readonly pid: number; readonly command: string }[]): string {
+  if (readers.length === 0) return "";
+  return `, by ${readers.map(({ pid, command }) => `process ${pid} (${command})`).join(", ")}`;
 }

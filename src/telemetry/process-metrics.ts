@@ -118,6 +118,14 @@ function troubles(on: On, counter: MakeCounter): (() => void)[] {
   const leases = counter("outlive_leases_lost_total", "Pauses of this process that were longer than its lease allows");
   const disowned = counter("outlive_disowned_total", "Times a worker of this process was taken for dead and lived");
   const blocked = counter("outlive_blocked_total", "Times the main loop stood still for more than a second");
+  const checks = counter("outlive_integrity_checks_total", "Integrity checks at an open, by verdict", "verdict");
+  const repairs = counter(
+    "outlive_repairs_total",
+    "Repairs of a damaged store, by whether it was sound after",
+    "sound",
+  );
+  const checkpoints = counter("outlive_checkpoint_failures_total", "Checkpoints at an open that were not finished");
+  const walHeld = counter("outlive_wal_held_total", "Times a reader kept a large write-ahead log from shrinking");
   return [
     // The first word only: the name of a step is the user's, and a label must not grow without limit.
     on("write.rejected", ({ tried }) => stale.inc({ tried: tried.split(" ", 1)[0]! })),
@@ -126,6 +134,10 @@ function troubles(on: On, counter: MakeCounter): (() => void)[] {
     on("lease.lost", () => leases.inc()),
     on("worker.disowned", () => disowned.inc()),
     on("worker.blocked", () => blocked.inc()),
+    on("integrity.checked", ({ verdict }) => checks.inc({ verdict })),
+    on("store.repaired", ({ sound }) => repairs.inc({ sound: String(sound) })),
+    on("checkpoint.failed", () => checkpoints.inc()),
+    on("wal.held", () => walHeld.inc()),
   ];
 }
 

@@ -163,6 +163,7 @@ result      {"n":7,"text":"${"y".repeat(184)}…
     steps: [{ name: "string", result: { frames: "number" }, at: "number", fence: "number" }],
     history: [],
     log: [{ at: "number", fence: "number", message: "string" }],
+    corrupt: [],
   });
 });
 

@@ -17,10 +17,10 @@ async function filled(place: Place): Promise<Engine> {
   db.exec(`
     PRAGMA synchronous = OFF;
     WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < ${MANY})
-    INSERT INTO outlive_jobs (seq, state, lane, kind, priority, worker, epoch, created_at, started_at, finished_at, run_at, id, input, error)
+    INSERT INTO outlive_jobs (seq, state, lane, kind, priority, worker, epoch, created_at, started_at, finished_at, run_at, id, input, input_sum, error)
     SELECT n, CASE n % 10 WHEN 0 THEN 3 WHEN 1 THEN 0 WHEN 2 THEN 0 ELSE 2 END, CASE n % 10 WHEN 1 THEN 0 ELSE 1 END,
       (SELECT id FROM outlive_kinds WHERE name = CASE WHEN n % 25000 = 0 THEN 'rare' ELSE 'common' END), 0, -1000, 1, n, n, n,
-      CASE n % 10 WHEN 1 THEN 9e15 END, 'job-' || n, 'null',
+      CASE n % 10 WHEN 1 THEN 9e15 END, 'job-' || n, 'null', 0,
       CASE WHEN n % 10 = 0 THEN '{"name":"Error","message":"number ' || n || '."}' END FROM n`);
   db.close();
   return engine;

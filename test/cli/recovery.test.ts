@@ -36,7 +36,7 @@ test("a store without workers and incidents says so", async (t) => {
   assert.deepEqual(latest.value, { wouldRecover: [], latest: null });
 });
 
-test("a killed worker: what it holds is shown, a dry run changes nothing, and recover tells what it did", async (t) => {
+test("FR-011 FR-018 FR-021 FR-025 FR-055 a killed worker: what it holds is shown, a dry run changes nothing, and recover tells what it did", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   await engine.enqueueByName("slow", { ms: 600_000 }, { id: "slow-1" });

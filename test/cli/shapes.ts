@@ -84,6 +84,7 @@ export const REPORT = {
   durationMs: "number",
   integrity: "string",
   walFramesCheckpointed: "number",
+  store: "null",
   by: "string",
   incidents: ["string"],
   recoveredJobs: [

@@ -61,6 +61,7 @@ function aLook(given: Partial<Look> = {}): Look {
     workers: [],
     incidents: [],
     lastQuarantinedAt: null,
+    corruptCount: 0,
     ...given,
   };
 }

@@ -34,6 +34,7 @@ function aJob(given: Partial<JobDetails> = {}): JobDetails {
     steps: [],
     history: [],
     log: [],
+    corrupt: [],
     ...given,
   };
 }

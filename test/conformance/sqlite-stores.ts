@@ -1,4 +1,6 @@
 // SQLite as the conformance suite wants it: connections by path, and the user's own writes in its form of a transaction.
+import assert from "node:assert/strict";
+import { DatabaseSync } from "node:sqlite";
 import { job } from "../../src/contract.ts";
 import type { Clock } from "../../src/core/clock.ts";
 import { toStoredError } from "../../src/core/errors.ts";
@@ -7,11 +9,29 @@ import type { Store } from "../../src/core/store.ts";
 import { systemRandom } from "../../src/platform/clock.ts";
 import { openSqlite } from "../../src/stores/sqlite/open.ts";
 import type { SqliteTransaction } from "../../src/stores/sqlite/transaction.ts";
-import type { UserWrites } from "../../src/testing/index.ts";
+import type { Damage, UserWrites } from "../../src/testing/index.ts";
 
 export async function openStore(clock: Clock, path: string): Promise<Store> {
   const deps = { clock, random: systemRandom, events: new EventBus(toStoredError), bootId: "boot-1" };
   return (await openSqlite(deps, { path })).store;
+}
+
+const TEXTS = {
+  input: "UPDATE outlive_jobs SET input = replace(input, substr(input, 1, 1), '?') WHERE id = ?",
+  result: "UPDATE outlive_jobs SET result = replace(result, substr(result, 1, 1), '?') WHERE id = ?",
+  step: "UPDATE outlive_steps SET result = replace(result, substr(result, 1, 1), '?') WHERE job = (SELECT seq FROM outlive_jobs WHERE id = ?)",
+} as const;
+
+/** By a connection of its own that knows nothing of checksums. */
+export function damageIn(path: string): Damage {
+  return async (id, what) => {
+    const db = new DatabaseSync(path, { timeout: 10_000 });
+    try {
+      assert.equal(db.prepare(TEXTS[what]).run(id).changes, 1, `job ${id} has one ${what}`);
+    } finally {
+      db.close();
+    }
+  };
 }
 
 const NOTES = "CREATE TABLE IF NOT EXISTS notes (text TEXT NOT NULL)";

@@ -3,13 +3,14 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { storeConformance, virtualClock } from "../../src/testing/index.ts";
-import { openStore, sqliteUser } from "./sqlite-stores.ts";
+import { damageIn, openStore, sqliteUser } from "./sqlite-stores.ts";
 
 storeConformance("sqlite in a file", async () => {
   const folder = await mkdtemp(join(tmpdir(), "outlive-conformance-"));
   const clock = virtualClock();
-  const open = () => openStore(clock, join(folder, "jobs.db"));
-  return { open, clock, user: sqliteUser, cleanup: () => rm(folder, { recursive: true }) };
+  const path = join(folder, "jobs.db");
+  const open = () => openStore(clock, path);
+  return { open, clock, user: sqliteUser, damage: damageIn(path), cleanup: () => rm(folder, { recursive: true }) };
 });
 
 storeConformance("sqlite in memory", async () => {

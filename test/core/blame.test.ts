@@ -1,7 +1,7 @@
 // Holds the search for the job that kills its workers.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ALONE_FROM_CRASHES, blame, mustRunAlone, ranAlone } from "../../src/core/blame.ts";
+import { ALONE_FROM_CRASHES, blame, HARD_LIMIT, isOnTrial, mustRunAlone, ranAlone } from "../../src/core/blame.ts";
 import { counted } from "./samples.ts";
 
 const limits = { errors: 10, timeouts: 10, crashes: 3 };
@@ -31,6 +31,24 @@ test("a job is guilty at the death alone that reaches its limit", () => {
   assert.equal(blame(counted({ blamed: 1 }), true, limits).guilty, false);
   assert.equal(blame(counted({ blamed: 2 }), true, limits).guilty, true);
   assert.equal(blame(counted({ blamed: 7 }), true, limits).guilty, true);
+});
+
+test("a job does not stand out while as many workers died that did not hold it, up to three times its limit", () => {
+  const guiltyAt = (blamedBefore: number, deathsElsewhere: number): boolean =>
+    blame(counted({ blamed: blamedBefore }), true, limits, deathsElsewhere).guilty;
+  assert.equal(HARD_LIMIT, 3);
+  assert.deepEqual(
+    [2, 3, 4].map((deaths) => guiltyAt(2, deaths)),
+    [true, false, false],
+  );
+  assert.equal(guiltyAt(7, 1_000), false);
+  assert.equal(guiltyAt(8, 1_000), true);
+});
+
+test("what others suffered matters only for a job that was alone and is at its limit", () => {
+  assert.equal(isOnTrial(counted({ blamed: 1 }), 1, limits), false);
+  assert.equal(isOnTrial(counted({ blamed: 2 }), 1, limits), true);
+  assert.equal(isOnTrial(counted({ blamed: 2 }), 2, limits), false);
 });
 
 test("a death beside others never makes a job guilty, even one that has used up its blame", () => {

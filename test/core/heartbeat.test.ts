@@ -17,7 +17,7 @@ function heart(beat: (worker: string, beat: Beat) => Promise<BeatAnswer>, interv
   };
 }
 
-test("a beat names the worker and tells how long the loop stood still, in whole ms", async () => {
+test("FR-031 FR-035 AC-006 a beat names the worker and tells how long the loop stood still, in whole ms", async () => {
   const beats: unknown[] = [];
   const { heartbeat } = heart((...given) => (beats.push(given), Promise.resolve(aBeatAnswer())), 30_000, 12.7);
   await heartbeat.tick();
@@ -41,7 +41,7 @@ test("an answered beat leaves no timer behind", async () => {
   assert.deepEqual(clock.pending(), []);
 });
 
-test("a beat without an answer within a third of the interval has failed", async () => {
+test("FR-053 UT-003 a beat without an answer within a third of the interval has failed", async () => {
   const { clock, events, heartbeat } = heart(() => new Promise(() => {}));
   const beat = heartbeat.tick();
   await clock.advance(9_999);
@@ -77,7 +77,7 @@ test("an answer that comes after the time was up changes nothing, and a late rej
   }
 });
 
-test("failures are counted and told until a beat is accepted, and never thrown", async () => {
+test("FR-051 FR-054 UT-003 failures are counted and told until a beat is accepted, and never thrown", async () => {
   const answers: (() => Promise<BeatAnswer>)[] = [
     () => Promise.reject(new Error("busy")),
     () => {
@@ -106,7 +106,7 @@ test("a refused beat, of a worker that is not live any more, is an answer and no
   assert.equal(heartbeat.failures, 0);
 });
 
-test("after a failure the next beat comes after 100 ms, doubling up to half the interval", async () => {
+test("FR-052 after a failure the next beat comes after 100 ms, doubling up to half the interval", async () => {
   const { heartbeat } = heart(() => Promise.reject(new Error("down")));
   assert.equal(heartbeat.nextInMs(30_000), 30_000);
   const delays: number[] = [];

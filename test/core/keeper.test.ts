@@ -2,8 +2,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Keeper } from "../../src/core/keeper.ts";
-import type { LivenessTimes, Probe, WorkerRow } from "../../src/core/liveness.ts";
-import type { BeatAnswer, Store, WorkerQuery } from "../../src/core/store.ts";
+import type { Liveness, LivenessTimes, Probe, WorkerRow } from "../../src/core/liveness.ts";
+import type { BeatAnswer, Store, WorkerQuery, Upkeep } from "../../src/core/store.ts";
 import { fixedRandom, VirtualClock } from "../support/virtual-clock.ts";
 import { aBeatAnswer, aWorkerRow, fakeStore, held, Recorder } from "./samples.ts";
 
@@ -15,6 +15,7 @@ interface Given {
   readonly workers?: WorkerRow[];
   readonly probes?: Record<string, Probe>;
   readonly store?: Partial<Store>;
+  readonly liveness?: Partial<Liveness>;
 }
 
 /** A keeper of w1 with everything that it did written down. */
@@ -27,7 +28,14 @@ function keep(given: Given = {}) {
   const queries: WorkerQuery[] = [];
   const probed: string[] = [];
   const told: string[] = [];
-  const state = { lagMs: 0, answer: aBeatAnswer(), workers: given.workers ?? [], probes: given.probes ?? {} };
+  const small: Upkeep = { walBytes: 0, frames: 0, heldBy: null };
+  const state = {
+    lagMs: 0,
+    answer: aBeatAnswer(),
+    workers: given.workers ?? [],
+    probes: given.probes ?? {},
+    upkeep: small,
+  };
   const at = (what: string): void => void calls.push(`${what} ${clock.mono() - started}`);
   const store = fakeStore({
     beat: () => (at("beat"), Promise.resolve(state.answer)),
@@ -38,6 +46,7 @@ function keep(given: Given = {}) {
     },
     expire: (marginMs) => (at(`expire+${marginMs}`), Promise.resolve([])),
     purge: () => (at("purge"), Promise.resolve({ jobs: 0, incidents: 0, more: false })),
+    upkeep: () => Promise.resolve(state.upkeep),
     note: (worker, word) => (at(`note ${worker} ${word}`), Promise.resolve()),
     recover: (request) => {
       at(`recover ${request.worker.id}`);
@@ -50,6 +59,7 @@ function keep(given: Given = {}) {
     take: () => Promise.reject(new Error("not asked")),
     probe: (worker: WorkerRow) => (probed.push(worker.id), Promise.resolve(state.probes[worker.id] ?? "held")),
     clean: () => Promise.resolve(true),
+    ...given.liveness,
   };
   let ids = 0;
   const keeper = new Keeper(
@@ -73,7 +83,7 @@ function keep(given: Given = {}) {
   return { keeper, clock, events, state, calls, queries, probed, told, of };
 }
 
-test("it beats at its interval and tells when each beat was sent", async () => {
+test("FR-031 FR-032 AC-006 it beats at its interval and tells when each beat was sent", async () => {
   const { keeper, clock, of, told } = keep();
   keeper.start();
   await clock.advance(90_000);
@@ -81,7 +91,7 @@ test("it beats at its interval and tells when each beat was sent", async () => {
   assert.deepEqual(told, ["beaten 30000", "beaten 60000", "beaten 90000"]);
 });
 
-test("a failed beat comes again soon, with growing delays, and at the interval once one is accepted", async () => {
+test("FR-051 FR-052 a failed beat comes again soon, with growing delays, and at the interval once one is accepted", async () => {
   const at: number[] = [];
   const kept = keep({
     store: {
@@ -97,14 +107,14 @@ test("a failed beat comes again soon, with growing delays, and at the interval o
   assert.equal(kept.events.of("heartbeat.failed").length, 3);
 });
 
-test("it sweeps at its interval", async () => {
+test("FR-039 FR-040 it sweeps at its interval", async () => {
   const { keeper, clock, of } = keep();
   keeper.start();
   await clock.advance(120_000);
   assert.deepEqual(of("purge"), ["purge 60000", "purge 120000"]);
 });
 
-test("it looks at everybody often enough to see silence within a quarter of a lease, and expires what is overdue", async () => {
+test("FR-039 FR-040 AC-007 it looks at everybody often enough to see silence within a quarter of a lease, and expires what is overdue", async () => {
   const { keeper, clock, of } = keep();
   keeper.start();
   await clock.advance(45_000);
@@ -227,7 +237,7 @@ test("as long as nobody died it does not look at all workers with each probe", a
   assert.deepEqual(of("expire"), []);
 });
 
-test("a worker that is silent for a lease is recovered although its lock is held", async () => {
+test("FR-043 FR-044 a worker that is silent for a lease is recovered although its lock is held", async () => {
   const { keeper, clock, events } = keep({ workers: [aWorkerRow({ id: "w2", leaseMs: 90_000 })] });
   keeper.start();
   await clock.advance(22_500 + 89_999);
@@ -332,4 +342,57 @@ test("an answer that comes after the stop is not told any more", async () => {
   answer.resolve(aBeatAnswer({ live: false }));
   await beat;
   assert.deepEqual(told, []);
+});
+
+test("FR-063 a large log that was flushed is told; one that a reader holds back is told once, with the reader, until it is small again", async () => {
+  const { keeper, state, events } = keep();
+  const readers = [{ pid: 7, command: "backup" }];
+  await keeper.look();
+  assert.deepEqual(events.of("wal.checkpointed"), [], "a small one is no news");
+  state.upkeep = { walBytes: 0, frames: 9, heldBy: null };
+  await keeper.look();
+  assert.deepEqual(events.of("wal.checkpointed"), [{ name: "wal.checkpointed", frames: 9, truncated: true }]);
+  state.upkeep = { walBytes: 99, frames: 3, heldBy: readers };
+  await keeper.look();
+  await keeper.look();
+  assert.deepEqual(events.of("wal.held"), [{ name: "wal.held", bytes: 99, readers }]);
+  state.upkeep = { walBytes: 0, frames: 0, heldBy: null };
+  await keeper.look();
+  state.upkeep = { walBytes: 98, frames: 0, heldBy: [] };
+  await keeper.look();
+  assert.equal(events.of("wal.held").length, 1, "who can't be named may be gone at the next look");
+  await keeper.look();
+  assert.deepEqual(events.of("wal.held").at(-1), { name: "wal.held", bytes: 98, readers: [] });
+});
+
+test("where one looks for all, it probes everybody, the others nobody, and without one each probes its ring", async () => {
+  const workers = Array.from({ length: 30 }, (_, n) => aWorkerRow({ id: `w${String(n).padStart(2, "0")}` }));
+  for (const [leads, probes] of [
+    [true, 29],
+    [false, 0],
+    [null, 8],
+  ] as const) {
+    const kept = keep({ worker: "w05", workers, liveness: { leads: () => Promise.resolve(leads) } });
+    await kept.keeper.probe();
+    assert.equal(kept.probed.length, probes, String(leads));
+  }
+});
+
+test("whoever does not look for all still watches its ring, so that a frozen lookout is found", async () => {
+  const workers = Array.from({ length: 30 }, (_, n) => aWorkerRow({ id: `w${String(n).padStart(2, "0")}` }));
+  const kept = keep({ worker: "w05", workers, liveness: { leads: () => Promise.resolve(false) } });
+  await kept.keeper.look();
+  assert.deepEqual(kept.probed, ["w06", "w07", "w08", "w09", "w10", "w11", "w12", "w13"]);
+});
+
+test("where workers of several machines belong together, one under another kernel is no mistake", async () => {
+  const foreign = aWorkerRow({ id: "w2", bootId: "elsewhere", beats: 1 });
+  const kept = keep({ workers: [foreign], liveness: { manyHosts: true } });
+  await kept.keeper.look();
+  kept.state.workers = [{ ...foreign, beats: 2 }];
+  await kept.keeper.look();
+  assert.deepEqual(
+    kept.told.filter((told) => told.startsWith("unfit")),
+    [],
+  );
 });

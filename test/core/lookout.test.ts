@@ -9,12 +9,16 @@ import { aWorkerRow } from "./samples.ts";
 const EVERY = 10_000;
 const LEASE = 30_000;
 
-function watch(probes: Record<string, Probe> = {}): { clock: VirtualClock; lookout: Lookout } {
+function watch(
+  probes: Record<string, Probe> = {},
+  given: Partial<Liveness> = {},
+): { clock: VirtualClock; lookout: Lookout } {
   const clock = new VirtualClock();
   const liveness: Liveness = {
     take: () => Promise.reject(new Error("not asked")),
     probe: (worker) => Promise.resolve(probes[worker.id] ?? "unknown"),
     clean: () => Promise.resolve(false),
+    ...given,
   };
   return { clock, lookout: new Lookout({ clock, liveness, bootId: "boot" }) };
 }
@@ -36,7 +40,7 @@ async function looks(
   return dead;
 }
 
-test("a worker whose lock is free is gone at the first look, however fresh its heartbeat", async () => {
+test("FR-011 UT-001 a worker whose lock is free is gone at the first look, however fresh its heartbeat", async () => {
   const { clock, lookout } = watch({ w2: "free" });
   const row = worker({ lastWord: "killed itself" });
   assert.deepEqual(await lookout.look([row], EVERY), [
@@ -54,7 +58,7 @@ test("a worker whose heartbeat moves is left alone for ever, with its lock held 
   }
 });
 
-test("a worker whose heartbeat stands still for one lease on our own clock is silent, although its lock is held", async () => {
+test("FR-042 AC-007 UT-001 UT-004 a worker whose heartbeat stands still for one lease on our own clock is silent, although its lock is held", async () => {
   for (const probe of ["held", "unknown"] as const) {
     const watching = watch({ w2: probe });
     const dead = await looks(watching, () => [worker({ beats: 5, lastWord: null })], 4);
@@ -71,7 +75,7 @@ test("a silent worker's last word is part of the evidence", async () => {
   assert.equal(dead[0]!.death.evidence, "no heartbeat for 30000 ms (lease 30000 ms); the loop was blocked");
 });
 
-test("each worker is held to its own lease", async () => {
+test("FR-037 UT-004 each worker is held to its own lease", async () => {
   const dead = await looks(watch(), () => [worker({ id: "short", leaseMs: 20_000 }), worker({ id: "long" })], 3);
   assert.deepEqual(
     dead.map(({ worker: { id } }) => id),
@@ -214,4 +218,24 @@ test("the death of one hides nobody else's", async () => {
     dead.map(({ worker: { id } }) => id),
     ["a", "c"],
   );
+});
+
+test("silence while the store was away is the store's own: the watch starts again when the hold is over", async () => {
+  let holdMs = 0;
+  const watching = watch({}, { holdMs: () => holdMs });
+  assert.deepEqual(await looks(watching, () => [worker()], 3), []);
+  holdMs = 5_000;
+  await watching.clock.advance(EVERY);
+  assert.deepEqual(
+    await watching.lookout.look([worker()], EVERY),
+    [],
+    "a lease is over, but the store has just come back",
+  );
+  holdMs = 0;
+  await watching.clock.advance(EVERY);
+  assert.deepEqual(await watching.lookout.look([worker()], EVERY), []);
+  await watching.clock.advance(EVERY);
+  assert.deepEqual(await watching.lookout.look([worker()], EVERY), []);
+  await watching.clock.advance(EVERY);
+  assert.equal((await watching.lookout.look([worker()], EVERY))[0]?.death.how, "silent");
 });

@@ -27,7 +27,7 @@ function aRecovered(jobId: string, given: Partial<RecoveredJob> = {}): Recovered
 }
 
 function aHeld(given: Partial<HeldJob> = {}): HeldJob {
-  return { ...aView(), kind: aKind(), cancelRequested: false, ...given };
+  return { ...aView(), kind: aKind(), cancelRequested: false, deathsElsewhere: 0, ...given };
 }
 
 /** Recovery against a store that answers with `answers`, one after the other. */
@@ -59,7 +59,7 @@ function recovering(answers: ((request: RecoverRequest) => RecoverAnswer)[], sto
   return { deps, clock, events, asked, cleaned };
 }
 
-test("a pass recovers each death under one recovery id, tells everything and cleans up", async () => {
+test("FR-020 FR-046 FR-047 FR-048 FR-049 FR-050 AC-008 AC-013 a pass recovers each death under one recovery id, tells everything and cleans up", async () => {
   const { deps, clock, events, asked, cleaned } = recovering([
     ({ incident }) => ({ incident, jobs: [aRecovered("a"), aRecovered("b", { success: false })], done: true }),
     ({ incident }) => ({ incident, jobs: [], done: true }),
@@ -90,7 +90,7 @@ test("a pass recovers each death under one recovery id, tells everything and cle
   assert.deepEqual([jobs, failed, durationMs], [2, 1, 20]);
 });
 
-test("a pass that found nothing says so and writes nothing", async () => {
+test("FR-029 FR-030 UT-005 a pass that found nothing says so and writes nothing", async () => {
   const { deps, events, asked } = recovering([]);
   const pass = await recoverDead(deps, [], "open");
   assert.deepEqual(pass.incidents, []);
@@ -112,7 +112,7 @@ test("a death with many jobs is one incident in several transactions, told once"
   assert.deepEqual(cleaned, ["w2"]);
 });
 
-test("who turned out not to be dead, or was recovered by somebody else, is no incident", async () => {
+test("FR-029 UT-005 who turned out not to be dead, or was recovered by somebody else, is no incident", async () => {
   const { deps, events, cleaned } = recovering([() => ({ incident: null, jobs: [], done: true })]);
   const pass = await recoverDead(deps, dead("w2"), "w1");
   assert.deepEqual(pass.incidents, []);
@@ -120,7 +120,7 @@ test("who turned out not to be dead, or was recovered by somebody else, is no in
   assert.deepEqual(events.names(), ["recovery.started", "recovery.completed"]);
 });
 
-test("a worker whose recovery fails is told about and stops nobody else", async () => {
+test("FR-027 a worker whose recovery fails is told about and stops nobody else", async () => {
   const { deps, events, cleaned } = recovering([
     () => {
       throw new Error("disk is full");
@@ -174,7 +174,7 @@ test("a pass that is told to stop ends after the transaction that is under way",
   assert.deepEqual(cleaned, []);
 });
 
-test("only a job that its worker held alone is blamed for the death", () => {
+test("UT-002 only a job that its worker held alone is blamed for the death", () => {
   const job = aHeld({ counters: counted({ crashes: 3, blamed: 2 }) });
   assert.equal(decideCrash(job, 1).decision, "quarantine");
   assert.equal(decideCrash(job, 2).decision, "retry");

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Incident, IncidentJob } from "../../src/core/incident.ts";
+import { isNoteworthy, type Opening } from "../../src/core/integrity.ts";
 import { recoveryReport, reportText } from "../../src/core/report.ts";
 import { counted } from "./samples.ts";
 
@@ -54,7 +55,7 @@ function anIncident(given: Partial<Incident> = {}): Incident {
 const text = (incidents: readonly Incident[], most?: number): string =>
   reportText(recoveryReport(incidents)!, ...(most === undefined ? [] : [most]));
 
-test("the text is the one that operators of the first queue knew", () => {
+test("FR-025 FR-026 FR-028 NFR-010 AC-012 the text is the one that operators of the first queue knew", () => {
   const incident = anIncident({
     jobs: [
       aJob("abc123", { counters: counted({ crashes: 2, blamed: 1 }) }),
@@ -84,7 +85,7 @@ Recovery Complete: 2024-01-15T10:30:01Z
   );
 });
 
-test("every decision has its own words", () => {
+test("FR-022 FR-026 FR-027 every decision has its own words", () => {
   const lines = text([
     anIncident({
       jobs: [
@@ -140,7 +141,7 @@ test("without incidents there is no report", () => {
   assert.equal(recoveryReport([]), null);
 });
 
-test("one incident's report has every field that programs read", () => {
+test("FR-023 FR-024 FR-025 AC-012 one incident's report has every field that programs read", () => {
   const incident = anIncident({
     evidence: "exit code 137",
     lastSeenAliveAt: STARTED - 260,
@@ -157,6 +158,7 @@ test("one incident's report has every field that programs read", () => {
     durationMs: 1_200,
     integrity: "PASSED",
     walFramesCheckpointed: 145,
+    store: null,
     by: "open",
     incidents: ["incident-1"],
     recoveredJobs: [
@@ -256,4 +258,100 @@ test("the report of several deaths has the pass's id, its first start, its last 
 test("a retry in the report is never beyond its limit", () => {
   const incident = anIncident({ jobs: [aJob("a", { counters: counted({ crashes: 4, blamed: 2 }) })] });
   assert.doesNotMatch(text([incident]), /attempt 4\/3/);
+});
+
+const SALVAGED: Opening = {
+  recovery: "recovery-1",
+  startedAt: STARTED,
+  completedAt: STARTED + 1_500,
+  findings: {
+    integrity: "REPAIRED",
+    walFrames: 145,
+    check: {
+      verdict: "FAILED",
+      depth: "full",
+      findings: ["Tree 7 page 9: btreeInitPage() returns error code 11"],
+      tookMs: 3,
+    },
+    repair: {
+      steps: [
+        { step: "reindex", ok: false, detail: "the table itself is damaged" },
+        { step: "salvage", ok: true, detail: "41 of 42 rows" },
+      ],
+      sound: true,
+      findings: [],
+      salvage: {
+        keptAs: "/data/jobs.db.damaged",
+        recoveryPointAt: Date.parse("2024-01-15T10:29:58Z"),
+        tables: [
+          { table: "outlive_jobs", rows: 41, lost: 1 },
+          { table: "outlive_kinds", rows: 2, lost: 0 },
+          { table: "outlive_logs", rows: 7, lost: null },
+        ],
+        partial: ["job-p"],
+        lost: ["job-l"],
+      },
+    },
+    inconsistencies: [{ what: "orphan-steps", detail: "2 steps belong to no job.", names: ["job-l"], count: 2 }],
+    journalWas: "delete",
+    walHeldBack: null,
+  },
+};
+
+test("FR-067 FR-068 FR-069 FR-070 what an open found about the store is in the report: damage, repair, recovery point, what is lost and partial, and the advice", () => {
+  const report = recoveryReport([], SALVAGED)!;
+  assert.deepEqual([report.id, report.durationMs, report.incidents], ["recovery-1", 1_500, []]);
+  assert.equal(report.store?.recoveryPointAt, "2024-01-15T10:29:58.000Z");
+  assert.match(
+    reportText(report),
+    new RegExp(
+      [
+        "Integrity Check: REPAIRED",
+        "WAL Checkpointed: 145 frames",
+        "Journal Mode: restored to WAL (it was delete)",
+        "Damage Found: 1",
+        "  - Tree 7 page 9: btreeInitPage() returns error code 11",
+        "Repair: 2",
+        "  - reindex: not enough (the table itself is damaged)",
+        "  - salvage: ok (41 of 42 rows)",
+        "Damaged File Kept As: /data/jobs.db.damaged",
+        "Recovery Point: 2024-01-15T10:29:58Z",
+        "Rows Lost: 2",
+        "  - outlive_jobs: 1 (41 saved)",
+        "  - outlive_logs: unknown (7 saved)",
+        "Lost Jobs: 1",
+        "  - job-l",
+        "Partial Jobs: 1",
+        "  - job-p",
+        "Inconsistencies: 1",
+        "  - 2 steps belong to no job. (job-l)",
+        "Recommended: make a backup now (outlive backup FILE), and find out what damaged the file",
+        "",
+        "Orphaned Jobs Found: 0",
+      ]
+        .map((line) => RegExp.escape(line))
+        .join("\n"),
+    ),
+  );
+});
+
+test("deaths that the same open found share its report; earlier and single ones have their own", () => {
+  const same = recoveryReport([anIncident({ integrity: "UNFINISHED" })], SALVAGED)!;
+  assert.deepEqual([same.integrity, same.incidents.length, same.store?.journalWas], ["REPAIRED", 1, "delete"]);
+  const earlier = anIncident({ recovery: "recovery-0", startedAt: STARTED - 1 });
+  assert.equal(recoveryReport([earlier], SALVAGED)?.id, "recovery-1", "the open was later");
+  assert.equal(recoveryReport([earlier], SALVAGED, true)?.id, "incident-1", "one incident was asked for");
+  const later = anIncident({ recovery: "recovery-2", startedAt: STARTED + 1 });
+  assert.deepEqual(
+    [recoveryReport([later], SALVAGED)?.id, recoveryReport([later], SALVAGED)?.store],
+    ["incident-1", null],
+  );
+});
+
+test("an open that found nothing is not worth a report", () => {
+  for (const integrity of ["PASSED", "NOT_CHECKED"] as const)
+    assert.equal(isNoteworthy({ integrity, walFrames: 99, inconsistencies: [], journalWas: null }), false);
+  for (const integrity of ["REPAIRED", "FAILED", "UNFINISHED"] as const)
+    assert.equal(isNoteworthy({ integrity, walFrames: 0 }), true);
+  assert.equal(isNoteworthy({ integrity: "PASSED", walFrames: 0, journalWas: "delete" }), true);
 });

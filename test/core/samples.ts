@@ -79,7 +79,6 @@ export function aTurn(settledCount: number, given: Partial<SettleAndClaim> = {})
     claimed: [],
     live: true,
     cancels: [],
-    reserved: false,
     nextDueInMs: null,
     ...given,
   };

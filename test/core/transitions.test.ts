@@ -21,6 +21,7 @@ const table: Readonly<
   release: { from: ["running"], to: "queued", make: (job) => transitions.release(job, "shut down") },
   endCancelled: { from: ["running"], to: "cancelled", make: (job) => transitions.endCancelled(job, "asked") },
   refuse: { from: ["running"], to: "dead", make: (job) => transitions.refuse(job, boom) },
+  quarantine: { from: ["running"], to: "quarantined", make: (job) => transitions.quarantine(job, ["input"]) },
   cancel: { from: ["queued"], to: "cancelled", make: (job) => transitions.cancel(job) },
   retry: {
     from: ["succeeded", "dead", "cancelled", "quarantined"],
@@ -102,6 +103,19 @@ test("a success keeps the result and the counters and writes no history", () => 
   assert.equal(transitions.succeed(aView(), null).result, null);
 });
 
+test("FR-069 a corrupt job is quarantined with what did not match, a code and the next step, and counts nothing", () => {
+  const counters = counted({ errors: 1, crashes: 1 });
+  const change = transitions.quarantine(aView({ counters }), ["input", "step render"]);
+  assert.deepEqual([change.to, change.outcome, change.counters], ["quarantined", "corrupt", counters]);
+  assert.equal(change.reason, "corrupt: the stored input and step render of job job-1 do not match their checksums");
+  assert.deepEqual([change.error?.name, change.error?.code], ["Corrupt", ErrorCode.corrupt]);
+  assert.match(change.error!.message, /^the stored input and step render of job job-1 .* Enqueue it again/);
+  assert.match(
+    transitions.quarantine(aView(), ["step a"]).reason!,
+    /^corrupt: the stored step a .* does not match its/,
+  );
+});
+
 test("a failure counts one error, waits for its delay and says which error of how many it was", () => {
   const change = transitions.fail(aView({ counters: counted({ crashes: 1 }) }), aKind(), boom, 1_500, false);
   assert.equal(change.to, "queued");
@@ -161,7 +175,7 @@ test("the last allowed timeout kills the job", () => {
   assert.equal(change.reason, "timeout 2 of 2, no more are allowed");
 });
 
-test("a first crash beside others queues the job again at once and counts, without blame", () => {
+test("FR-014 FR-015 UT-002 a first crash beside others queues the job again at once and counts, without blame", () => {
   const { change, decision } = transitions.crash(aView(), aKind(), false, false);
   assert.equal(decision, "retry");
   assert.equal(change.to, "queued");
@@ -188,7 +202,7 @@ test("crashes beside others never quarantine a job, however many", () => {
   assert.deepEqual(change.counters, counted({ crashes: 501, blamed: 2 }));
 });
 
-test("a job that has killed as many workers alone as it may is quarantined", () => {
+test("FR-016 FR-017 UT-002 a job that has killed as many workers alone as it may is quarantined", () => {
   const { change, decision } = transitions.crash(
     aView({ counters: counted({ crashes: 4, blamed: 2 }) }),
     aKind(),
@@ -201,7 +215,7 @@ test("a job that has killed as many workers alone as it may is quarantined", () 
   assert.equal(change.reason, "its worker died 3 times while it ran alone (limit 3)");
 });
 
-test("onCrash pending queues the job again and counts nothing, also alone and beyond every limit", () => {
+test("FR-013 FR-014 UT-002 onCrash pending queues the job again and counts nothing, also alone and beyond every limit", () => {
   const counters = counted({ crashes: 9, blamed: 9 });
   const { change, decision } = transitions.crash(aView({ counters }), aKind({ onCrash: "pending" }), true, false);
   assert.equal(decision, "pending");
@@ -212,7 +226,7 @@ test("onCrash pending queues the job again and counts nothing, also alone and be
   assert.equal(change.reason, "its worker died; queued again, not counted");
 });
 
-test("onCrash fail ends the job at its first crash and counts it", () => {
+test("FR-013 FR-014 UT-002 onCrash fail ends the job at its first crash and counts it", () => {
   const { change, decision } = transitions.crash(aView(), aKind({ onCrash: "fail" }), false, false);
   assert.equal(decision, "fail");
   assert.equal(change.to, "dead");
@@ -268,7 +282,7 @@ test("a retry by hand starts all counters again and names the state it came from
   assert.equal(change.reason, "retried by hand from quarantined");
 });
 
-test("every change but claim and succeed gives the history a reason", () => {
+test("FR-019 FR-022 every change but claim and succeed gives the history a reason", () => {
   for (const [name, { from, make }] of Object.entries(table)) {
     const { reason } = make(aView({ state: from[0]! }));
     if (name === "claim" || name === "succeed") assert.equal(reason, null);

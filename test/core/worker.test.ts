@@ -23,7 +23,12 @@ interface Turn {
 
 /** A worker of the kinds mail and report whose turns stay open until the test answers them. */
 function worker(
-  given: { concurrency?: Partial<Concurrency>; store?: Partial<Store>; kind?: Partial<RunnableKind> } = {},
+  given: {
+    concurrency?: Partial<Concurrency>;
+    store?: Partial<Store>;
+    kind?: Partial<RunnableKind>;
+    trustedUntil?: () => number;
+  } = {},
 ) {
   const clock = new VirtualClock();
   const events = new Recorder();
@@ -68,7 +73,7 @@ function worker(
         ["report", { ...kind, settings: aKind({ name: "report" }) }],
       ]),
       draft: () => assert.fail("not asked"),
-      trustedUntil: () => Number.POSITIVE_INFINITY,
+      trustedUntil: given.trustedUntil ?? (() => Number.POSITIVE_INFINITY),
       disowned: () => void told.push("disowned"),
       compareSoon: () => void told.push("compareSoon"),
     },
@@ -191,15 +196,29 @@ test("while the store fails the delays double up to five seconds, and nothing wa
   assert.equal(events.of("store.failed").at(-1)!.retryInMs, 50);
 });
 
+/** When a list was asked for: after everything that was looked at before. */
+let asked = 1e9;
+const later = (): number => ++asked;
+
+test("lists that were asked for before the first of them was looked at accuse nobody twice: a blocked loop gets many at once", async () => {
+  const { worker: made, clock, turns, told, start } = worker();
+  await (await start()).answer();
+  const stranger = { lease: aLease({ jobId: "x", fence: 4 }), counters: counted() };
+  for (const agoMs of [300, 200, 100, 0]) made.compare([stranger], clock.mono() - agoMs);
+  await clock.settle();
+  assert.equal(turns.length, 1);
+  assert.deepEqual(told, Array(4).fill("compareSoon"), "but it is asked again");
+});
+
 test("a claim that nobody here remembers is released only when two comparisons in a row have shown it", async () => {
   const { worker: made, clock, turns, events, told, start } = worker();
   await (await start()).answer();
   const stranger = { lease: aLease({ jobId: "x", fence: 4 }), counters: counted({ errors: 1 }) };
-  made.compare([stranger]);
+  made.compare([stranger], later());
   await clock.settle();
   assert.deepEqual(told, ["compareSoon"]);
   assert.equal(turns.length, 1);
-  made.compare([stranger]);
+  made.compare([stranger], later());
   await clock.settle();
   assert.equal(turns.length, 2);
   const [release] = turns[1]!.settlements;
@@ -216,10 +235,10 @@ test("a stranger that was gone at one comparison, or has another fence, is looke
   const { worker: made, clock, turns, start } = worker();
   await (await start()).answer();
   const stranger = (fence: number) => ({ lease: aLease({ jobId: "x", fence }), counters: counted() });
-  made.compare([stranger(4)]);
-  made.compare([]);
-  made.compare([stranger(4)]);
-  made.compare([stranger(5)]);
+  made.compare([stranger(4)], later());
+  made.compare([], later());
+  made.compare([stranger(4)], later());
+  made.compare([stranger(5)], later());
   await clock.settle();
   assert.equal(turns.length, 1);
 });
@@ -229,12 +248,12 @@ test("during a turn no stranger is released: the answer that explains it may be 
   await start();
   const claimed = aClaim({ id: "a" });
   const stranger = { lease: claimed.lease, counters: counted() };
-  made.compare([stranger]);
-  made.compare([stranger]);
-  made.compare([stranger]);
+  made.compare([stranger], later());
+  made.compare([stranger], later());
+  made.compare([stranger], later());
   assert.deepEqual(told, Array(3).fill("compareSoon"));
   await turns[0]!.answer({ claimed: [claimed] });
-  made.compare([stranger]);
+  made.compare([stranger], later());
   assert.equal(turns.flatMap(({ settlements }) => settlements).length, 0);
 });
 
@@ -242,8 +261,8 @@ test("what it runs is no stranger", async () => {
   const { worker: made, told, start } = worker();
   await (await start()).answer({ claimed: claims("a") });
   const mine = { lease: aLease({ jobId: "a" }), counters: counted() };
-  made.compare([mine]);
-  made.compare([mine]);
+  made.compare([mine], later());
+  made.compare([mine], later());
   assert.deepEqual(told, []);
 });
 
@@ -523,4 +542,17 @@ test("a commit in the form of another store is refused before anything happens",
     runs.get("a")!.run.commit({ store: "postgres", mode: "async" }, async () => 1),
     (thrown: unknown) => thrown instanceof OutliveError && thrown.code === ErrorCode.commitForm,
   );
+});
+
+test("a worker that was silent for too long asks for a heartbeat and claims nothing until one got through", async () => {
+  let trusted = 0;
+  const { worker: made, clock, turns, told } = worker({ trustedUntil: () => trusted });
+  made.start();
+  await clock.settle();
+  assert.deepEqual([turns.length, turns[0]!.room.total, told], [1, 0, ["compareSoon"]]);
+  await turns[0]!.answer();
+  trusted = Number.POSITIVE_INFINITY;
+  made.compare([], later());
+  await clock.settle();
+  assert.deepEqual([turns.length, turns[1]!.room.total, told], [2, 3, ["compareSoon"]]);
 });

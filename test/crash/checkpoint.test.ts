@@ -8,7 +8,7 @@ import { fileURLToPath } from "node:url";
 import { transfer } from "../support/jobs.ts";
 import { Child, Place, untilTrue } from "../support/processes.ts";
 
-test("workers killed during checkpoints leave a sound file and every transfer exactly once", async (t) => {
+test("FR-009 FR-010 NFR-005 IT-003 workers killed during checkpoints leave a sound file and every transfer exactly once", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   await place.ledger(engine);

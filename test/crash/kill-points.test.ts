@@ -21,7 +21,7 @@ const POINTS = [
 ];
 
 for (const { point, what, claimed } of POINTS) {
-  test(`a transfer whose worker is killed ${what} is committed exactly once`, async (t) => {
+  test(`FR-010 NFR-005 a transfer whose worker is killed ${what} is committed exactly once`, async (t) => {
     const place = new Place(t);
     const engine = await place.engine();
     await place.ledger(engine);
@@ -128,7 +128,7 @@ for (const point of ["inside", "between"] as const) {
   });
 }
 
-test("a recovery that is killed before or after any of its transactions is finished by the next one, in one incident", async (t) => {
+test("FR-029 FR-030 NFR-006 AC-011 a recovery that is killed before or after any of its transactions is finished by the next one, in one incident", async (t) => {
   for (const killAt of ["before:outlive_incidents", "after:INSERT INTO outlive_incidents", "before:SET completed_at"]) {
     const place = new Place(t);
     const engine = await place.engine();

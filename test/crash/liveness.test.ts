@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { block, compute, poison, slow, stepped, transfer } from "../support/jobs.ts";
 import { Place, untilState, untilTrue } from "../support/processes.ts";
 
-test("at default settings a killed worker's job runs again in another process within a second", async (t) => {
+test("FR-012 FR-018 IT-001 AC-002 AC-003 at default settings a killed worker's job runs again in another process within a second", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   const { id } = await engine.enqueue(slow, { ms: 60_000 });
@@ -23,7 +23,7 @@ test("at default settings a killed worker's job runs again in another process wi
   assert.ok(ms < 20_000, `${ms} ms`);
 });
 
-test("a restart right after the crash recovers at once, long before the lease is over", async (t) => {
+test("FR-001 FR-011 AC-001 IT-001 a restart right after the crash recovers at once, long before the lease is over", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   const { id } = await engine.enqueue(stepped, { stopAt: "end" });
@@ -42,7 +42,7 @@ test("a restart right after the crash recovers at once, long before the lease is
   );
 });
 
-test("all workers killed at once are recovered by the next that starts", async (t) => {
+test("FR-012 IT-002 IT-004 all workers killed at once are recovered by the next that starts", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   const { count } = await engine.enqueueMany(
@@ -64,7 +64,7 @@ test("all workers killed at once are recovered by the next that starts", async (
   assert.equal((await engine.incidents()).length, 4);
 });
 
-test("a worker frozen past its lease loses its work, and when it wakes everything it writes is refused", async (t) => {
+test("FR-042 FR-043 FR-044 FR-045 AC-007 IT-002 a worker frozen past its lease loses its work, and when it wakes everything it writes is refused", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   await place.ledger(engine);
@@ -143,7 +143,7 @@ test("a handler that blocks the loop beyond its deadline costs its process, not 
   assert.equal((await engine.get(beside))?.fence, 1);
 });
 
-test("a job that kills its worker ends in quarantine, and the jobs that ran beside it lose nothing", async (t) => {
+test("FR-016 FR-017 AC-004 AC-005 IT-004 a job that kills its worker ends in quarantine, and the jobs that ran beside it lose nothing", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   const { id: bad } = await engine.enqueue(poison, { how: "SIGKILL" }, { priority: 10 });

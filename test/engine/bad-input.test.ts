@@ -7,7 +7,7 @@ import { test } from "node:test";
 import * as z from "zod";
 import { type Engine, ErrorCode, job, type Json, open } from "../../src/index.ts";
 import { Place, untilState } from "../support/processes.ts";
-import { AT_ONCE, memory, PATIENT, raw, says, script } from "./engines.ts";
+import { AT_ONCE, memory, PATIENT, raw, replaceInput, says, script } from "./engines.ts";
 
 const count = async (engine: Engine): Promise<number> => (await engine.list({ limit: 1000 })).jobs.length;
 
@@ -80,7 +80,7 @@ test("a key named __proto__ is refused wherever it is, and a stored one does not
   );
   assert.equal(await count(engine), 0);
   const { id } = await engine.enqueue(note, {});
-  raw(t, place.path).exec(`UPDATE outlive_jobs SET input = '{"__proto__":{"admin":true}}'`);
+  replaceInput(raw(t, place.path), id, '{"__proto__":{"admin":true}}');
   await engine.start();
   await untilState(engine, id, "dead");
   assert.equal(ran, 0);
@@ -147,8 +147,8 @@ test("a stored input that is not JSON ends that job with a reason and stops nobo
   const { id: empty } = await engine.enqueue(note, 2, { priority: 5 });
   const { id: fine } = await engine.enqueue(note, 3);
   const db = raw(t, place.path);
-  db.prepare("UPDATE outlive_jobs SET input = '{broken' WHERE id = ?").run(broken);
-  db.prepare("UPDATE outlive_jobs SET input = '' WHERE id = ?").run(empty);
+  replaceInput(db, broken, "{broken");
+  replaceInput(db, empty, "");
   await engine.start();
   await untilState(engine, fine, "succeeded");
   for (const id of [broken, empty]) {

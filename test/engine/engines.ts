@@ -8,6 +8,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import type { TestContext } from "node:test";
+import { checksumOf } from "../../src/stores/sqlite/checksums.ts";
 import { type Engine, type EngineOptions, type ErrorCode, Interruption, open, OutliveError } from "../../src/index.ts";
 
 /** No waiting between attempts, so that `drain()` runs them all. */
@@ -30,6 +31,11 @@ export function raw(t: TestContext, path: string): DatabaseSync {
     if (db.isOpen) db.close();
   });
   return db;
+}
+
+/** Replaces a stored input and its checksum, as a program does that writes to our tables itself. */
+export function replaceInput(db: DatabaseSync, id: string, text: string): void {
+  db.prepare("UPDATE outlive_jobs SET input = ?, input_sum = ? WHERE id = ?").run(text, checksumOf(text, id), id);
 }
 
 /** Whether an error has this code, tells what it is about and what to do next. For `assert.rejects` and `assert.throws`. */

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as z from "zod";
 import { ErrorCode, type Interruption, job, type Json, open, OutliveError, type Run } from "../../src/index.ts";
+import { checksumOf, stepOwner } from "../../src/stores/sqlite/checksums.ts";
 import { Place, untilState, untilTrue } from "../support/processes.ts";
 import { AT_ONCE, forever, memory, raw, says, untilAborted } from "./engines.ts";
 
@@ -486,14 +487,15 @@ test("what a handler writes after its end is refused and changes nothing", async
   assert.equal((await engine.list()).jobs.length, 1);
 });
 
-test("a damaged step result fails the attempt and not the worker", async (t) => {
+test("a step result that is not JSON fails the attempt and not the worker", async (t) => {
   const place = new Place(t);
   const stepped = job<null>("stepped", { retry: { errors: 2, backoff: AT_ONCE } });
   const db = raw(t, place.path);
   stepped.handle(async (_, run) => {
     await run.step("a", () => 1);
     if (run.attempt === 1) {
-      db.exec("UPDATE outlive_steps SET result = '{not json'");
+      const sum = checksumOf("{not json", stepOwner(run.id, "a"));
+      db.exec(`UPDATE outlive_steps SET result = '{not json', result_sum = ${sum}`);
       throw new Error("again");
     }
   });

@@ -331,6 +331,7 @@ test("get tells the whole story of a job", async (t) => {
     input: { n: 1 },
     result: { n: 1 },
     progress: 0.5,
+    corrupt: [],
   });
   assert.ok(createdAt <= startedAt! && startedAt! <= finishedAt!);
   assert.equal(deadlineAt, startedAt! + 900_000, "fifteen minutes, unless the kind says otherwise");
@@ -350,7 +351,7 @@ test("get tells the whole story of a job", async (t) => {
   );
 });
 
-test("workers shows who works, and with all also who has stopped", async (t) => {
+test("FR-055 workers shows who works, and with all also who has stopped", async (t) => {
   const place = new Place(t);
   const note = sleeper().handle(forever);
   const engine = await place.engine({ jobs: [note], heartbeat: PATIENT });
@@ -402,7 +403,7 @@ test("at first there are no incidents and no report, and a recovery that finds n
   assert.equal(await engine.report(), null);
 });
 
-test("a recovery that finds nothing does not replace the last report", async (t) => {
+test("FR-030 a recovery that finds nothing does not replace the last report", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   const { id } = await engine.enqueue(stepped, { stopAt: "between" });

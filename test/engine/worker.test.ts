@@ -397,7 +397,7 @@ test("drain does not wait for kinds that are paused or have no handler, and is r
   await assert.rejects(onFile.drain(), says(ErrorCode.wrongState, "sqlite::memory:"));
 });
 
-test("open tells of its recovery before it resolves: started, then completed, with nothing between when nothing was found", async (t) => {
+test("FR-001 FR-002 FR-004 FR-005 AC-001 AC-013 open tells of its recovery before it resolves: started, then completed, with nothing between when nothing was found", async (t) => {
   const events: EngineEvent[] = [];
   await memory(t, [], { onEvent: (event) => void events.push(event) });
   assert.deepEqual(
@@ -462,7 +462,7 @@ test("a listener that throws harms neither the others nor the engine, and is tol
   assert.ok(heard.includes("worker.started: onEvent broke"));
 });
 
-test("a logger gets one line per fact with its data; without one, warnings go to stderr; with false, nothing does", async (t) => {
+test("NFR-007 AC-014 a logger gets one line per fact with its data; without one, warnings go to stderr; with false, nothing does", async (t) => {
   const lines: [string, string, object | undefined][] = [];
   const take =
     (level: string) =>
@@ -554,7 +554,7 @@ test("options that can't be are refused before anything is opened, and name the 
   ];
   for (const [options, named] of cases)
     await assert.rejects(open("sqlite:/nowhere/at/all.db", options), says(ErrorCode.optionInvalid, named));
-  for (const url of ["./jobs.db", "postgres://localhost", "sqlite:", undefined as unknown as string])
+  for (const url of ["./jobs.db", "redis://localhost", "sqlite:", undefined as unknown as string])
     await assert.rejects(open(url), says(ErrorCode.optionInvalid));
 });
 

@@ -4,6 +4,8 @@ import { test } from "node:test";
 import pg from "pg";
 import { advice, transactions } from "../../src/stores/postgres/advice.ts";
 import type { Session } from "../../src/stores/postgres/connection.ts";
+import { migrate } from "../../src/stores/postgres/migrate.ts";
+import { freshDatabase, withClient } from "../support/postgres.ts";
 import { MINUTE, type Scene, scene } from "./scene.ts";
 
 async function told(store: Scene, pooled: boolean | null = null): Promise<string[]> {
@@ -60,7 +62,7 @@ test("settings that lose data are said with what they lose", async (t) => {
   const store = await scene(t);
   const [shared] = await store.sql<{ setting: string }>("SELECT setting FROM pg_settings WHERE name = 'fsync'");
   // The server that tests share runs with fsync off: that is said, too.
-  if (shared!.setting === "off") said(await told(store), /^error: fsync is off/);
+  if (shared!.setting === "off") said(await told(store), /^warning: fsync is off/);
   await store.sql("SET synchronous_commit = off");
   said(await told(store), /^warning: synchronous_commit is off: .* may run again/);
 });
@@ -122,4 +124,19 @@ test("a transaction that is open for long is named with its process", async (t) 
   );
   said(await find(MINUTE * 60), /^ok: No long transaction/);
   await other.end();
+});
+
+test("pg_cron is told about where it is: not scheduled, scheduled, not active", async (t) => {
+  const url = await freshDatabase(t);
+  await withClient(url, async (client) => {
+    await migrate(client, "outlive");
+    // The two columns of pg_cron's table that are read; the extension itself is not on every server.
+    await client.query("CREATE SCHEMA cron; CREATE TABLE cron.job (schedule text, command text, active boolean)");
+    const store = { sql: async (text: string, values?: unknown[]) => (await client.query(text, values)).rows } as Scene;
+    said(await told(store), /^warning: pg_cron is here and does not call tick/);
+    await client.query(`INSERT INTO cron.job VALUES ('15 seconds', 'SELECT "outlive".tick()', true)`);
+    said(await told(store), /^ok: pg_cron calls tick\(\): 15 seconds/);
+    await client.query("UPDATE cron.job SET active = false, command = 'select outlive.tick()'");
+    said(await told(store), /^warning: pg_cron has a schedule .* not active/);
+  });
 });

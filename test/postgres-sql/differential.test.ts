@@ -131,6 +131,8 @@ function generate(random: () => number): Case[] {
         state: "running",
         kind: kind(random, `kind-${worker}-${place}`),
         cancelRequested: random() < 0.1,
+        // The dead are taken one after the other; whoever was taken before did not hold it.
+        deathsElsewhere: cause === "crash" && jobs === 1 ? worker / 2 : 0,
         counters: {
           errors: upTo(random, 12),
           crashes: upTo(random, 4),

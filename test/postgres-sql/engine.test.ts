@@ -95,6 +95,28 @@ test("a worker is killed, nobody is left, and one SELECT of psql puts its jobs b
   assert.match(story!.history.map(({ reason }) => reason).join("\n"), /^RECLAIMED_TTL: Exceeded TTL \(8 s\)/m);
 });
 
+test("what an engine recovers is in reclaim_history beside what SQL reclaims, and its dead worker in the view of workers", async (t) => {
+  const { ask, engine, holder } = await place(t);
+  const { child, until } = holder();
+  const { worker } = await until("working");
+  await ask("SELECT outlive.enqueue('run_tsa', '{\"documentId\": \"d1\"}', id => 'a')");
+  await until("holding");
+  child.kill("SIGKILL");
+  await once(child, "exit");
+  const later = await engine({ jobs: [runTsa] });
+  await untilTrue(
+    () => later.recover().then(() => ask("SELECT state FROM outlive.workers")),
+    (state) => state === "gone",
+    "the engine has recovered it",
+  );
+  assert.equal(
+    await ask(
+      `SELECT job_id, kind, worker = '${worker}', decision, cause, state, by <> 'sql' FROM outlive.reclaim_history`,
+    ),
+    "a|run_tsa|t|retry|crash|queued|t",
+  );
+});
+
 test("a worker's role runs the engine: enqueue, work, steps, a failure, a retry, recovery; and it can't migrate", async (t) => {
   const { url, schema, ask, engine } = await place(t);
   await psql(url, rolesText(schema));

@@ -75,8 +75,8 @@ test("a client's clock that is hours off changes nothing: the server's decides",
   const identity = processIdentity();
   const options = { postgres: { schema: place.schema } };
   const deps = { clock: wrong, random: systemRandom, events: bus, bootId: identity.bootId };
-  const backend = await openBackend(place.url, options, deps, { migrate: false });
   const settings = engineSettings({ heartbeat: SHORT }, "postgres");
+  const backend = await openBackend(place.url, options, deps, { ...settings, migrate: false });
   const contracts = contractsOf(jobs);
   const engine = new Engine({
     backend,

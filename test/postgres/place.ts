@@ -28,21 +28,28 @@ export class PostgresPlace {
   readonly #children: Child[] = [];
   readonly #engines: Engine[] = [];
 
-  private constructor(t: TestContext, url: string, schema: string) {
+  private constructor(url: string, schema: string) {
     this.url = url;
     this.schema = schema;
-    t.after(async () => {
-      for (const child of this.#children) child.kill("SIGKILL");
-      await Promise.all(this.#children.map((child) => child.exited));
-      for (const engine of this.#engines) await engine.close({ grace: "0ms" }).catch(() => {});
-      rmSync(this.#folder, { recursive: true, force: true });
-    });
+  }
+
+  async #end(): Promise<void> {
+    for (const child of this.#children) child.kill("SIGKILL");
+    await Promise.all(this.#children.map((child) => child.exited));
+    for (const engine of this.#engines) await engine.close({ grace: "0ms" }).catch(() => {});
+    rmSync(this.#folder, { recursive: true, force: true });
   }
 
   /** On the shared server. */
   static async shared(t: TestContext): Promise<PostgresPlace> {
+    // Hooks run in the order in which they came: everybody is gone before the schema is dropped.
+    const places: PostgresPlace[] = [];
+    t.after(async () => {
+      for (const place of places) await place.#end();
+    });
     const { url, schema } = await freshSchema(t);
-    const place = new PostgresPlace(t, url, schema);
+    const place = new PostgresPlace(url, schema);
+    places.push(place);
     await place.#ledger();
     return place;
   }
@@ -50,7 +57,8 @@ export class PostgresPlace {
   /** On a server of the test's own. */
   static async on(t: TestContext, url: string, schema = "outlive"): Promise<PostgresPlace> {
     await withClient(url, (client) => migrate(client, schema));
-    const place = new PostgresPlace(t, url, schema);
+    const place = new PostgresPlace(url, schema);
+    t.after(() => place.#end());
     await place.#ledger();
     return place;
   }

@@ -144,6 +144,19 @@ export class Place {
     return child;
   }
 
+  /** A process that enqueues, reads or writes and stays until it is killed (file-user.ts). */
+  fileUser(does: { readonly enqueue?: number; readonly read?: true; readonly uncommitted?: number }): Child {
+    const program = fileURLToPath(new URL("./file-user.ts", import.meta.url));
+    const child = new Child(
+      fork(program, [this.url, this.path, JSON.stringify(does)], {
+        execArgv: ["--disable-warning=ExperimentalWarning"],
+        stdio: ["ignore", "inherit", "pipe", "ipc"],
+      }),
+    );
+    this.#children.push(child);
+    return child;
+  }
+
   async engine(options: EngineOptions = {}): Promise<Engine> {
     const engine = await open(this.url, { jobs, logger: false, heartbeat: SHORT, ...options });
     this.#engines.push(engine);

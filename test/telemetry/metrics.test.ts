@@ -60,7 +60,7 @@ test("what happens is counted: claims, attempts, errors, retries, timeouts, deat
   assert.ok(told.get("outlive_group_commit_writes_total")! >= told.get("outlive_group_commits_total")!);
 });
 
-test("a death and its recovery are counted and timed by whoever recovers", async (t) => {
+test("FR-023 FR-024 NFR-008 AC-015 a death and its recovery are counted and timed by whoever recovers", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   const registry = new Registry();

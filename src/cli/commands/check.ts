@@ -2,16 +2,13 @@
 import { glob } from "node:fs/promises";
 import { shownAddress } from "../../backends.ts";
 import { OutliveError } from "../../core/errors.ts";
-import { humanMs } from "../../core/duration.ts";
-import type { Engine } from "../../engine.ts";
+import type { IntegrityReport, Repair } from "../../core/integrity.ts";
+import { checkStore, repairStore } from "../../doctor.ts";
 import { attach } from "../../open.ts";
 import { ExitCode } from "../exit-codes.ts";
 import type { Register } from "../main.ts";
-
-interface Finding {
-  readonly level: "ok" | "warning" | "error";
-  readonly text: string;
-}
+import type { Terminal } from "../terminal.ts";
+import { type Finding, integrityFindings, repairFindings } from "../views/integrity.ts";
 
 export const register: Register = (program, run) => {
   program
@@ -24,15 +21,21 @@ export const register: Register = (program, run) => {
       "--repair",
       "if the integrity check fails, mend what can be mended without losing anything; no worker may live",
     )
+    .option("--yes", "with --repair: what can't be mended is salvaged into a new file; the damaged one is kept")
     .action(
       run(async ({ terminal, config }, command) => {
-        const { integrity, repair } = command.opts<{ integrity?: boolean; repair?: boolean }>();
-        const depth = repair === true ? "repair" : integrity === true ? "integrity" : "open";
+        const { integrity, repair, yes } = command.opts<{ integrity?: boolean; repair?: boolean; yes?: boolean }>();
         const loaded = await config();
+        // Before the store is opened: it may be too damaged for that.
+        const health =
+          integrity === true || repair === true
+            ? await examine(terminal, loaded.store, loaded.engine, repair === true, yes === true)
+            : null;
         const findings: Finding[] = [
           ...loaded.warnings.map((text): Finding => ({ level: "warning", text })),
           await jobModules(loaded.jobs),
-          ...(await store(loaded.store, loaded.engine, depth)),
+          ...(await store(loaded.store, loaded.engine)),
+          ...(health?.findings ?? []),
           ...(loaded.engine.durability === "relaxed"
             ? [
                 {
@@ -43,7 +46,9 @@ export const register: Register = (program, run) => {
             : []),
         ];
         const ok = findings.every(({ level }) => level !== "error");
-        terminal.answer({ ok, file: loaded.file, values: loaded.values, findings }, () => {
+        const { report = null, mended = null } = health ?? {};
+        const more = { ...(report && { integrity: report }), ...(mended && { repair: mended }) };
+        terminal.answer({ ok, file: loaded.file, values: loaded.values, findings, ...more }, () => {
           const rows = loaded.values.map(({ key, value, source }) => [key, shown(value), source]);
           const colour = { ok: "green", warning: "yellow", error: "red" } as const;
           return [
@@ -76,7 +81,7 @@ async function jobModules(globs: readonly string[]): Promise<Finding> {
       };
 }
 
-async function store(url: string, options: object, depth: "open" | "integrity" | "repair"): Promise<Finding[]> {
+async function store(url: string, options: object): Promise<readonly Finding[]> {
   try {
     await using engine = await attach(url, { ...options, logger: false });
     const { store: detail, workers } = await engine.health();
@@ -84,35 +89,46 @@ async function store(url: string, options: object, depth: "open" | "integrity" |
     const what =
       "bytes" in detail ? `${detail["bytes"]} bytes, ${detail["durability"]} durability` : `schema ${detail["schema"]}`;
     const opens = `${shownAddress(url)} opens: ${what}, ${live} live worker(s).`;
-    return [
-      { level: "ok", text: opens },
-      ...(await engine.advice()),
-      ...(depth === "open" ? [] : await integrityOf(engine, depth === "repair")),
-    ];
+    return [{ level: "ok", text: opens }, ...(await engine.advice())];
   } catch (thrown) {
     if (!(thrown instanceof OutliveError)) throw thrown;
-    const fresh = thrown.code === "STORE_UNUSABLE" && thrown.message.startsWith("There is no file");
-    return [{ level: fresh ? "warning" : "error", text: thrown.message }];
+    return [{ level: isFresh(thrown) ? "warning" : "error", text: thrown.message }];
   }
 }
 
-async function integrityOf(engine: Engine, repair: boolean): Promise<Finding[]> {
-  const started = performance.now();
-  const found = await engine.integrity();
-  if (found.length === 0)
-    return [{ level: "ok", text: `integrity PASSED in ${humanMs(performance.now() - started)}.` }];
-  const left = repair ? await engine.repair() : found;
-  const took = humanMs(performance.now() - started);
-  if (left.length === 0)
-    return [
-      {
-        level: "warning",
-        text: `integrity FAILED with ${found.length} finding(s); all were repaired in ${took}. Make a backup now.`,
-      },
-    ];
-  const advice = `${repair ? "It could not be repaired in place. " : "Try: outlive check --repair. "}Stop all workers, keep a copy of the file, and put a backup back (then: outlive recover --restored).`;
-  return [
-    { level: "error", text: `integrity FAILED with ${left.length} finding(s) in ${took}. ${advice}` },
-    ...left.slice(0, 10).map((text): Finding => ({ level: "error", text: `  ${text}` })),
-  ];
+function isFresh({ code, message }: OutliveError): boolean {
+  return code === "STORE_UNUSABLE" && message.startsWith("There is no file");
+}
+
+interface Health {
+  readonly report: IntegrityReport | null;
+  readonly mended: Repair | null;
+  readonly findings: readonly Finding[];
+}
+
+/** The check, and the repair if there is something to mend. Steps are told while they are done: each may take minutes. */
+async function examine(
+  terminal: Terminal,
+  url: string,
+  options: object,
+  repair: boolean,
+  salvage: boolean,
+): Promise<Health> {
+  try {
+    const report = await checkStore(url, options);
+    if (report.verdict === "PASSED" || !repair)
+      return { report, mended: null, findings: integrityFindings(report, repair) };
+    terminal.remark(`integrity ${report.verdict}: repairing ${shownAddress(url)}`);
+    const mended = await repairStore(url, options, {
+      salvage,
+      tell: ({ step, ok, detail }) => terminal.remark(`${step}: ${ok ? "" : "did not help: "}${detail}`),
+      onProgress: terminal.isTty ? (what) => terminal.remark(`salvage: ${what}`) : () => {},
+    });
+    return { report, mended, findings: repairFindings(report, mended, salvage) };
+  } catch (thrown) {
+    if (!(thrown instanceof OutliveError)) throw thrown;
+    // Told once, by the look at the store itself.
+    if (isFresh(thrown)) return { report: null, mended: null, findings: [] };
+    return { report: null, mended: null, findings: [{ level: "error", text: thrown.message }] };
+  }
 }

@@ -1,5 +1,6 @@
 // The list of commands, in the order in which the help shows them.
 import type { Register } from "../main.ts";
+import { register as backup } from "./backup.ts";
 import { register as check } from "./check.ts";
 import { register as completion } from "./completion.ts";
 import { register as demo } from "./demo.ts";
@@ -16,6 +17,7 @@ import { register as recover } from "./recover.ts";
 import { register as recovery } from "./recovery.ts";
 import { register as retry } from "./retry.ts";
 import { register as status } from "./status.ts";
+import { register as torture } from "./torture.ts";
 import { register as why } from "./why.ts";
 import { register as work } from "./work.ts";
 import { register as workers } from "./workers.ts";
@@ -36,8 +38,10 @@ export const COMMANDS: readonly Register[] = [
   incidents,
   recovery,
   check,
+  backup,
   migrate,
   metrics,
   demo,
+  torture,
   completion,
 ];

@@ -1,7 +1,9 @@
-// `outlive quarantine list|release`: jobs that killed their worker while they ran alone, and letting them run again.
+// `outlive quarantine list|release`: jobs that killed their worker while they ran alone or were damaged in the store, and letting them
+// run again.
 import type { Engine } from "../../engine.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { JobInfo } from "../../core/job.ts";
+import { CORRUPT_HINT } from "../../core/transitions.ts";
 import { type FilterFlags, filterOf, wholeNumber, withFilters } from "../flags.ts";
 import { grid } from "../grid.ts";
 import { assertKindIsThere, pageOfJobs } from "../job-pages.ts";
@@ -36,7 +38,9 @@ const RELEASE: ChangeKind = {
 };
 
 export const register: Register = (program, run) => {
-  const quarantine = program.command("quarantine").description("jobs that killed their workers: list, release");
+  const quarantine = program
+    .command("quarantine")
+    .description("jobs that killed their workers, or were damaged: list, release");
   withFilters(quarantine.command("list"), [])
     .description("the quarantined jobs, with the incident that put each there")
     .option("--limit <number>", "most jobs on the page, 1 to 1000", wholeNumber(1, 1_000), 50)
@@ -73,6 +77,7 @@ export const register: Register = (program, run) => {
                 "",
                 ...(next === null ? [] : [terminal.style("dim", `There are more: --after ${next}`)]),
                 `When it is safe: ${terminal.style("cyan", "outlive quarantine release ID")}`,
+                ...(told.some(({ lastOutcome }) => lastOutcome === "corrupt") ? [`Corrupt ones: ${CORRUPT_HINT}`] : []),
               ].join("\n"),
         );
       }),

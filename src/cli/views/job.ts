@@ -16,16 +16,22 @@ export function storyLines(job: JobDetails, pen: Pen, now: number, full = false)
   const width = Math.max(...facts.map(([name]) => name.length));
   return [
     `${pen.style("bold", `Job ${printable(job.id)}`)}  ${job.kind}  ${job.state}`,
+    ...(job.corrupt.length === 0 ? [] : [pen.style("red", corruptText(job))]),
     "",
     ...facts.map(([name, text]) => {
       const indented = text.replaceAll("\n", `\n${" ".repeat(width + 2)}`);
-      return `${pen.style("dim", name.padEnd(width))}  ${indented}`;
+      return `${pen.style("dim", name.padEnd(width))}  ${job.corrupt.includes(name) ? pen.style("red", indented) : indented}`;
     }),
     "",
     ...timeline(job, pen, full),
     "",
     ...nextOf(job, pen),
   ];
+}
+
+function corruptText({ corrupt }: JobDetails): string {
+  const names = corrupt.map((name) => printable(name)).join(", ");
+  return `corrupt: ${names}. This is not what was stored: the store was damaged. Do not trust it.`;
 }
 
 function factsOf(job: JobDetails, now: number, full: boolean): (readonly [string, string])[] {
@@ -101,7 +107,13 @@ function timeline(job: JobDetails, pen: Pen, full: boolean): string[] {
     told(job.createdAt, 0, "enqueued", ""),
     ...(job.startedAt === null ? [] : [told(job.startedAt, job.fence, "started", `in ${job.worker ?? "?"}`)]),
     ...job.steps.map(({ at, fence, name, result }) =>
-      told(at, fence, "step", `${name}${result === null ? "" : ` = ${JSON.stringify(result)}`}`, "cyan"),
+      told(
+        at,
+        fence,
+        "step",
+        `${name}${result === null ? "" : ` = ${JSON.stringify(result)}`}`,
+        job.corrupt.includes(`step ${name}`) ? "red" : "cyan",
+      ),
     ),
     ...job.log.map(({ at, fence, message }) => told(at, fence, "log", message)),
     ...job.history.map(({ at, fence, event, to, actor, reason, incident }) =>
@@ -141,7 +153,8 @@ function nextOf(job: JobDetails, pen: Pen): string[] {
   const incident = job.history.findLast((entry) => entry.incident !== null)?.incident;
   const commands = [
     ...(job.state === "succeeded" ? [] : [`outlive why ${job.id}`]),
-    ...(job.state === "quarantined" ? [`outlive quarantine release ${job.id}`] : []),
+    ...(job.corrupt.length === 0 ? [] : ["outlive check --integrity"]),
+    ...(job.state === "quarantined" && job.corrupt.length === 0 ? [`outlive quarantine release ${job.id}`] : []),
     ...(job.state === "dead" || job.state === "cancelled" ? [`outlive retry ${job.id}`] : []),
     ...(job.state === "queued" || job.state === "running" ? [`outlive cancel ${job.id}`] : []),
     ...(incident === undefined || incident === null ? [] : [`outlive incident ${incident}`]),

@@ -1,17 +1,11 @@
 // Jobs that must run alone: which worker takes one, and which empties itself for one. Looked at only while such a job waits; a
 // decision is made under one lock for the whole store, so that two workers never make the same.
 import type { Room } from "../../core/store.ts";
-import type { Granted, OpenKind, Taken } from "./claim.ts";
+import type { OpenKind, Taken } from "./claim.ts";
 import { type Connection, list, type Session } from "./connection.ts";
 
 /** How many jobs that must run alone are looked at together. */
 const ALONE_PAGE = 100;
-
-export interface AloneAnswer {
-  readonly taken: readonly Taken[];
-  readonly granted: Granted;
-  readonly reserved: boolean;
-}
 
 interface AloneColumns {
   readonly seq: number;
@@ -25,7 +19,7 @@ type Decision = { readonly take: AloneColumns } | { readonly reserve: AloneColum
 
 /**
  * A job that must run alone goes to a worker with nothing in flight. If none is idle, one worker reserves it and claims nothing
- * else until it is; the others go on. Null: none waits that this worker may take or reserve, claim as usual.
+ * else until it is; the others go on. Answers what was taken. Null: none waits that this worker may take or reserve, claim as usual.
  *
  * At most a quarter of the fleet (at least one worker) is taken up by such jobs: after a correlated death there may be hundreds,
  * and the others must go on. `beyondShare`: this worker would have nothing else to do.
@@ -36,32 +30,30 @@ export async function claimAlone(
   open: readonly OpenKind[],
   room: Room,
   beyondShare: boolean,
-): Promise<AloneAnswer | null> {
+): Promise<readonly Taken[] | null> {
   const ask = (session: Session): Promise<Decision> => decide(session, worker, open, room, beyondShare);
   const first = await ask(connection);
   if (first === null) return null;
-  if (first === "reserved") return RESERVED;
+  if (first === "reserved") return NOTHING;
   return connection.transaction(async (tx) => {
     await tx.run("SELECT pg_advisory_xact_lock(hashtextextended('outlive.jobs alone', 0))");
     const decision = await ask(tx);
     if (decision === null) return null;
-    if (decision === "reserved") return RESERVED;
+    if (decision === "reserved") return NOTHING;
     if ("reserve" in decision) {
       await tx.run("UPDATE outlive.jobs SET reserved_by = $1 WHERE seq = $2 AND state = 0 AND lane = 2", [
         worker,
         decision.reserve.seq,
       ]);
-      return RESERVED;
+      return NOTHING;
     }
-    const [row] = await tx.arrays<[...Taken, timeoutMs: number | null]>(TAKE, [worker, decision.take.seq]);
-    if (!row) return null;
-    const [seq, id, fence, priority, kind, epoch, input, timeoutMs] = row;
-    const granted = { epoch: epoch!, timeouts: { [kind!]: timeoutMs } };
-    return { taken: [[seq, id, fence, priority, kind, epoch, input]], granted, reserved: false };
+    const taken = await tx.arrays<Taken>(TAKE, [worker, decision.take.seq]);
+    return taken.length === 0 ? null : taken;
   });
 }
 
-const RESERVED: AloneAnswer = { taken: [], granted: { epoch: 0, timeouts: null }, reserved: true };
+/** It empties itself for one. */
+const NOTHING: readonly Taken[] = [];
 
 // Under the worker's own row, as every claim.
 const TAKE = `WITH me AS MATERIALIZED (SELECT seq FROM outlive.fleet WHERE seq = $1 AND state = 'live' FOR KEY SHARE),
@@ -69,7 +61,7 @@ const TAKE = `WITH me AS MATERIALIZED (SELECT seq FROM outlive.fleet WHERE seq =
   UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, (SELECT value FROM outlive.meta WHERE key = 'epoch')),
     fence = j.fence + 1, started_at = clock.now, deadline_at = clock.now + k.timeout_ms, reserved_by = NULL
   FROM me, clock, outlive.kinds k WHERE j.seq = $2 AND j.state = 0 AND j.lane = 2 AND k.id = j.kind AND NOT k.paused
-  RETURNING j.seq, j.id, j.fence, j.priority, j.kind, j.epoch, j.input, k.timeout_ms`;
+  RETURNING j.seq, j.id, j.fence, j.priority, j.kind, j.epoch, k.timeout_ms, j.input`;
 
 async function decide(
   session: Session,

@@ -6,29 +6,9 @@ import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { ClientSettings, PostgresPool } from "./address.ts";
 import { inOurWords, isTransient, mayHaveCommitted } from "./errors.ts";
 import { quotedSchema } from "./schema.ts";
+import type { PostgresClient, Session, Transaction, Value } from "./session.ts";
 
-/** What a statement may be given. Arrays go as PostgreSQL writes them (see `list` and `texts`). */
-export type Value = string | number | boolean | null;
-
-/** Runs our own statements, which name the schema `outlive.`. */
-export interface Session {
-  rows<R>(sql: string, values?: readonly Value[]): Promise<R[]>;
-  /** Rows as arrays: less work where they are many. */
-  arrays<R extends readonly unknown[]>(sql: string, values?: readonly Value[]): Promise<R[]>;
-  /** Answers how many rows were changed. */
-  run(sql: string, values?: readonly Value[]): Promise<number>;
-}
-
-/** A client of `pg` as far as we and users' query builders need it. */
-export interface PostgresClient {
-  // oxlint-disable-next-line typescript/no-explicit-any -- a row is whatever the caller's SQL says
-  query(text: string, values?: unknown[]): Promise<{ rows: any[]; rowCount: number | null }>;
-}
-
-export interface Transaction extends Session {
-  /** The session's client, for SQL that is not ours. */
-  readonly client: PostgresClient;
-}
+export type { PostgresClient, Session, Transaction, Value };
 
 export interface ConnectionOptions {
   readonly schema: string;

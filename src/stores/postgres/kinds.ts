@@ -1,7 +1,8 @@
 // The table of kinds: settings that every process and every decision reads, and the numbers that stand for the names.
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { KindSettings } from "../../core/job.ts";
-import { list, type Session, texts } from "./connection.ts";
+import { list, texts } from "./connection.ts";
+import type { Session } from "./session.ts";
 import { type KindColumns, kindSettings } from "./rows.ts";
 
 const COLUMNS =

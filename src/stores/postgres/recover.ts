@@ -1,10 +1,12 @@
 // Recovery's transactions: one batch of a dead worker's jobs, and what is overdue. Each may be the last thing that this
 // process does; the next one, here or elsewhere, goes on from the rows.
+import { isOnTrial } from "../../core/blame.ts";
 import { toStoredError } from "../../core/errors.ts";
 import type { KindSettings } from "../../core/job.ts";
 import type { HeldJob, OverdueJob, RecoverAnswer, RecoveredJob, RecoverRequest } from "../../core/store.ts";
 import type { Change, CrashVerdict } from "../../core/transitions.ts";
 import type { Session } from "./connection.ts";
+import { deathsElsewhere } from "./deaths-elsewhere.ts";
 import { insertIncidentJobs, type OpenIncident, openIncident } from "./incident-writes.ts";
 import type { Kinds } from "./kinds.ts";
 import { type CounterColumns, counters } from "./rows.ts";
@@ -29,6 +31,8 @@ const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes
 
 const OVERDUE = `FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind JOIN outlive.fleet w ON w.seq = j.worker
   WHERE j.state = 1 AND j.deadline_at + k.grace_ms + $1 < (SELECT outlive.now_ms()) ORDER BY j.deadline_at, j.seq LIMIT $2`;
+
+const DEATHS_ELSEWHERE = `SELECT ${deathsElsewhere("outlive", "$1", "$2", "outlive.now_ms()")} AS n`;
 
 export class Recovering {
   readonly #kinds: Kinds;
@@ -66,6 +70,7 @@ export class Recovering {
       session,
       rows.map(({ kind }) => kind),
     );
+    const elsewhere = await this.#deathsElsewhere(session, rows, incident, settings);
     const applied: AppliedChange[] = [];
     const jobs = rows.map((row): RecoveredJob => {
       const kind = settings.get(row.kind)!;
@@ -78,7 +83,7 @@ export class Recovering {
       };
       let verdict: CrashVerdict;
       try {
-        verdict = request.decide(heldJob(row, kind), incident.heldAtDeath);
+        verdict = request.decide(heldJob(row, kind, elsewhere), incident.heldAtDeath);
       } catch (thrown) {
         const error = toStoredError(thrown).message;
         return { ...base, decision: "none", counters: counters(row), success: false, error };
@@ -90,6 +95,18 @@ export class Recovering {
     await applyChanges(session, applied, "running");
     await insertIncidentJobs(session, incident.id, rows, jobs);
     return jobs;
+  }
+
+  /** Asked only if the verdict depends on it; then there is one job. */
+  async #deathsElsewhere(
+    session: Session,
+    [row]: readonly HeldColumns[],
+    { heldAtDeath }: OpenIncident,
+    settings: ReadonlyMap<number, KindSettings>,
+  ): Promise<number> {
+    if (!row || !isOnTrial(row, heldAtDeath, settings.get(row.kind)!.limits)) return 0;
+    const [found] = await session.rows<{ n: number }>(DEATHS_ELSEWHERE, [row.seq, row.crashes]);
+    return found!.n;
   }
 
   /** What is past deadline, grace and margin. A read: most of the time it finds nothing, and then no transaction is needed. */
@@ -155,8 +172,15 @@ async function closeIncident(session: Session, incident: string, worker: number)
   await session.run("DELETE FROM outlive.cancels WHERE worker = $1", [worker]);
 }
 
-function heldJob(row: HeldColumns, kind: KindSettings): HeldJob {
-  return { id: row.id, state: "running", counters: counters(row), kind, cancelRequested: row.cancel_requested };
+function heldJob(row: HeldColumns, kind: KindSettings, elsewhere = 0): HeldJob {
+  return {
+    id: row.id,
+    state: "running",
+    counters: counters(row),
+    kind,
+    cancelRequested: row.cancel_requested,
+    deathsElsewhere: elsewhere,
+  };
 }
 
 function byRecovery({ seq, epoch, fence }: HeldColumns, change: Change, incident: string | null): AppliedChange {

@@ -17,7 +17,6 @@ export interface TurnDeps {
 
 interface Claimed {
   readonly claimed: readonly ClaimedJob[];
-  readonly reserved: boolean;
   readonly due: number | null;
 }
 
@@ -49,19 +48,19 @@ export class Turns {
       });
     const settled = await this.#answers(settlements, successes, turn, refused);
     const cancels = await this.#cancels(worker, turn, settlements);
-    if (!turn.live) return { settled, claimed: [], live: false, cancels: [], reserved: false, nextDueInMs: null };
-    const { claimed, reserved, due } = await this.#claimed(workerId, claim, room, turn);
-    return { settled, claimed, live: true, cancels, reserved, nextDueInMs: due === null ? null : Math.max(0, due) };
+    if (!turn.live) return { settled, claimed: [], live: false, cancels: [], nextDueInMs: null };
+    const { claimed, due } = await this.#claimed(workerId, claim, room, turn);
+    return { settled, claimed, live: true, cancels, nextDueInMs: due === null ? null : Math.max(0, due) };
   }
 
   /** What the statement claimed; or, if it held back because something is due or must run alone, what is claimed then. */
   async #claimed(workerId: string, claim: Claim, room: Room, turn: Turn): Promise<Claimed> {
     const { connection } = this.#deps;
     const { worker, kinds: open } = claim;
-    const jobs = ({ taken, granted }: Pick<Turn, "taken" | "granted">, alone: boolean): Promise<ClaimedJob[]> =>
-      claimedJobs(connection, taken, { worker: workerId, open, granted, alone });
+    const jobs = ({ taken }: Pick<Turn, "taken">, alone: boolean): Promise<ClaimedJob[]> =>
+      claimedJobs(connection, taken, { worker: workerId, open, epoch: turn.epoch, alone });
     const isDue = turn.due !== null && turn.due <= 0;
-    if (!isDue && !turn.alone) return { claimed: await jobs(turn, false), reserved: false, due: turn.due };
+    if (!isDue && !turn.alone) return { claimed: await jobs(turn, false), due: turn.due };
     if (isDue) await promoteDue(connection);
     const full = room.total === 0 || claim.kinds.length === 0;
     const first = full ? null : await claimAlone(connection, worker, open, room, false);
@@ -69,12 +68,12 @@ export class Turns {
     const limit = first ? { ...claim, total: 0, kinds: [] } : claim;
     const second = await takeTurn(connection, [], { ...limit, regardless: true });
     const { due } = second;
-    if (first) return { claimed: await jobs(first, true), reserved: first.reserved, due };
+    if (first) return { claimed: await jobs({ taken: first }, true), due };
     if (second.taken.length === 0 && room.idle && !full) {
       const last = await claimAlone(connection, worker, open, room, true);
-      if (last) return { claimed: await jobs(last, true), reserved: last.reserved, due };
+      if (last) return { claimed: await jobs({ taken: last }, true), due };
     }
-    return { claimed: await jobs(second, false), reserved: false, due };
+    return { claimed: await jobs(second, false), due };
   }
 
   async #answers(

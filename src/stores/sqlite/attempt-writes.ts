@@ -1,6 +1,7 @@
 // The small writes of a running attempt, each under its fence: steps, progress, log, heartbeat, children. Inside a transaction.
 import type { Lease } from "../../core/lease.ts";
 import { APPLIED, type AttemptWrite, type WriteAnswer } from "../../core/store.ts";
+import { checksumOrNull, stepOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertJobs } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
@@ -22,8 +23,17 @@ export function writeOfAttempt(
     case "step": {
       // A repeated write of the same step (its answer was lost) keeps the first result, and is no progress.
       const { changes } = db
-        .sql("INSERT INTO outlive_steps (job, name, result, at, fence) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")
-        .run(lease.row, write.name, write.result, now, lease.fence);
+        .sql(
+          "INSERT INTO outlive_steps (job, name, result, result_sum, at, fence) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        )
+        .run(
+          lease.row,
+          write.name,
+          write.result,
+          checksumOrNull(write.result, stepOwner(lease.jobId, write.name)),
+          now,
+          lease.fence,
+        );
       if (changes === 1)
         db.sql("UPDATE outlive_jobs SET crashes = 0, blamed = 0 WHERE seq = ? AND crashes > 0").run(lease.row);
       break;

@@ -1,10 +1,15 @@
-// Claims: owner, epoch, fence, start and deadline in one statement, only of what can be claimed now. Inside a transaction.
+// Claims: owner, epoch, fence, start and deadline in one statement, only of what can be claimed now. What is claimed and not what was
+// stored is quarantined before anybody gets it. Inside a transaction.
 import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../core/job.ts";
 import { ALONE_FROM_CRASHES } from "../../core/blame.ts";
-import type { Room } from "../../core/store.ts";
+import type { Lease } from "../../core/lease.ts";
+import type { CorruptJob, Room } from "../../core/store.ts";
+import * as transitions from "../../core/transitions.ts";
+import { isIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
 import { type CounterColumns, counters } from "./rows.ts";
+import { applyChange, OWNED, writeHistory } from "./settle.ts";
 
 /** How many delayed jobs become ready in one transaction. */
 const PROMOTE_BATCH = 1_000;
@@ -15,7 +20,7 @@ const TAKE =
   "UPDATE outlive_jobs SET state = 1, worker = ?, epoch = ?, fence = fence + 1, started_at = ?, deadline_at = ?";
 const READY = "FROM outlive_jobs WHERE kind = ? AND state = 0 AND lane = 1 ORDER BY priority DESC, seq LIMIT ?";
 // Few columns, as arrays: with all of them, as objects, a claim cost a quarter more. The rest is read for later attempts only.
-const TAKEN = "RETURNING seq, id, fence, priority, input";
+const TAKEN = "RETURNING seq, id, fence, priority, input, input_sum";
 const TAKE_READY = `${TAKE} WHERE seq IN (SELECT seq ${READY}) ${TAKEN}`;
 const TAKE_ONE = `${TAKE}, reserved_by = NULL WHERE seq = ? AND state = 0 ${TAKEN}`;
 const CANDIDATES = `SELECT seq, priority ${READY}`;
@@ -26,7 +31,9 @@ const LATER =
   "SELECT errors, crashes, blamed, timeouts, interruptions, outcome, incident FROM outlive_jobs WHERE seq = ?";
 const NEXT_DUE = "SELECT run_at FROM outlive_jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1";
 
-type Taken = readonly [seq: number, id: string, fence: number, priority: number, input: string];
+const STEPS = "SELECT name, result, result_sum FROM outlive_steps WHERE job = ? ORDER BY ord";
+
+type Taken = readonly [seq: number, id: string, fence: number, priority: number, input: string, inputSum: number];
 
 interface LaterColumns extends CounterColumns {
   readonly outcome: number | null;
@@ -41,11 +48,24 @@ export interface Claimant {
 
 export interface Claims {
   readonly claimed: readonly ClaimedJob[];
-  readonly reserved: boolean;
+  readonly corrupt: readonly CorruptJob[];
+}
+
+/** One claim on its way: by whom, when, and what was found corrupt. */
+interface Turn {
+  readonly db: Database;
+  readonly worker: Claimant;
+  readonly now: number;
+  readonly corrupt: CorruptJob[];
 }
 
 export function claimReady(db: Database, kinds: Kinds, worker: Claimant, room: Room, now: number): Claims {
-  if (room.total === 0 || room.kinds.length === 0) return { claimed: [], reserved: false };
+  const turn: Turn = { db, worker, now, corrupt: [] };
+  const claimed = room.total === 0 || room.kinds.length === 0 ? [] : claimAny(turn, kinds, room);
+  return { claimed, corrupt: turn.corrupt };
+}
+
+function claimAny(turn: Turn, kinds: Kinds, room: Room): readonly ClaimedJob[] {
   const paused = kinds.paused();
   const open = room.kinds.flatMap(({ kind, room: most, shares = false }) => {
     const id = kinds.idOf(kind);
@@ -53,16 +73,10 @@ export function claimReady(db: Database, kinds: Kinds, worker: Claimant, room: R
   });
   // At most a quarter of the fleet (at least one worker) is taken up by jobs that must run alone: after a correlated death
   // there may be hundreds, and the others must go on. Whoever would have nothing else to do may always take one.
-  const alone = claimAlone(db, open, worker, room, now);
+  const alone = claimAlone(turn, open, room);
   if (alone) return alone;
-  const claimed =
-    open.length === 1
-      ? takeOfOne(db, open[0]!, worker, room.total, now)
-      : takeOfMany(db, open, worker, room.total, now);
-  if (claimed.length === 0 && room.idle) {
-    return claimAlone(db, open, worker, room, now, true) ?? { claimed, reserved: false };
-  }
-  return { claimed, reserved: false };
+  const claimed = open.length === 1 ? takeOfOne(turn, open[0]!, room.total) : takeOfMany(turn, open, room.total);
+  return claimed.length === 0 && room.idle ? (claimAlone(turn, open, room, true) ?? claimed) : claimed;
 }
 
 const ALONE_AT_WORK = `SELECT
@@ -79,13 +93,8 @@ interface OpenKind {
   readonly shares: boolean;
 }
 
-function takeOfOne(
-  db: Database,
-  { kind, id, most }: OpenKind,
-  worker: Claimant,
-  total: number,
-  now: number,
-): ClaimedJob[] {
+function takeOfOne(turn: Turn, { kind, id, most }: OpenKind, total: number): ClaimedJob[] {
+  const { db, worker, now } = turn;
   const timeoutMs = timeoutOf(db, id);
   const deadlineAt = timeoutMs === null ? null : now + timeoutMs;
   const rows = db
@@ -93,7 +102,12 @@ function takeOfOne(
     .all(worker.seq, worker.epoch, now, deadlineAt, id, Math.min(most, total)) as unknown as Taken[];
   // RETURNING promises no order.
   rows.sort((a, b) => b[3] - a[3] || a[0] - b[0]);
-  return rows.map((row) => claimedJob(db, row, kind, worker, now, timeoutMs, false));
+  const claimed: ClaimedJob[] = [];
+  for (const row of rows) {
+    const job = claimedJob(turn, row, kind, timeoutMs, false);
+    if (job) claimed.push(job);
+  }
+  return claimed;
 }
 
 function timeoutOf(db: Database, kind: number): number | null {
@@ -101,15 +115,9 @@ function timeoutOf(db: Database, kind: number): number | null {
 }
 
 /** The best of all kinds by (priority, age), each within its own room. */
-function takeOfMany(
-  db: Database,
-  open: readonly OpenKind[],
-  worker: Claimant,
-  total: number,
-  now: number,
-): ClaimedJob[] {
+function takeOfMany(turn: Turn, open: readonly OpenKind[], total: number): ClaimedJob[] {
   const candidates = open.flatMap((kind) => {
-    const rows = db.sql(CANDIDATES).all(kind.id, Math.min(kind.most, total)) as {
+    const rows = turn.db.sql(CANDIDATES).all(kind.id, Math.min(kind.most, total)) as {
       seq: number;
       priority: number;
     }[];
@@ -121,23 +129,18 @@ function takeOfMany(
   for (const { seq, kind } of candidates) {
     if (claimed.length === total) break;
     if (kind.shares && shared++ >= kind.most) continue;
-    claimed.push(takeBySeq(db, seq, kind, worker, now, false));
+    const job = takeBySeq(turn, seq, kind, false);
+    if (job) claimed.push(job);
   }
   return claimed;
 }
 
-function takeBySeq(
-  db: Database,
-  seq: number,
-  { kind, id }: OpenKind,
-  worker: Claimant,
-  now: number,
-  alone: boolean,
-): ClaimedJob {
+function takeBySeq(turn: Turn, seq: number, { kind, id }: OpenKind, alone: boolean): ClaimedJob | null {
+  const { db, worker, now } = turn;
   const timeoutMs = timeoutOf(db, id);
   const deadlineAt = timeoutMs === null ? null : now + timeoutMs;
   const row = db.sqlArrays(TAKE_ONE).get(worker.seq, worker.epoch, now, deadlineAt, seq) as unknown as Taken;
-  return claimedJob(db, row, kind, worker, now, timeoutMs, alone);
+  return claimedJob(turn, row, kind, timeoutMs, alone);
 }
 
 /**
@@ -145,13 +148,12 @@ function takeBySeq(
  * else until it is; the others go on. Null: none waits that this worker may take or reserve, claim as usual.
  */
 function claimAlone(
-  db: Database,
+  turn: Turn,
   open: readonly OpenKind[],
-  worker: Claimant,
   room: Room,
-  now: number,
   beyondShare = false,
-): Claims | null {
+): readonly ClaimedJob[] | null {
+  const { db, worker } = turn;
   let mayStart: boolean | undefined;
   for (const { seq, kind: id, reserved_by, holder } of waitingAlone(db)) {
     const kind = open.find((candidate) => candidate.id === id);
@@ -161,12 +163,14 @@ function claimAlone(
     if (room.idle) {
       // Who takes a reserved one sets the worker free that emptied itself for it.
       if (!mayStart && !takesOver) continue;
-      return { claimed: [takeBySeq(db, seq, kind, worker, now, true)], reserved: false };
+      const job = takeBySeq(turn, seq, kind, true);
+      if (job) return [job];
+      continue;
     }
-    if (reserved_by === worker.seq) return { claimed: [], reserved: true };
+    if (reserved_by === worker.seq) return [];
     if (takesOver || !mayStart) continue;
     db.sql("UPDATE outlive_jobs SET reserved_by = ? WHERE seq = ?").run(worker.seq, seq);
-    return { claimed: [], reserved: true };
+    return [];
   }
   return null;
 }
@@ -195,32 +199,42 @@ function* waitingAlone(db: Database): Generator<AloneColumns> {
   }
 }
 
-function claimedJob(
-  db: Database,
-  row: Taken,
-  kind: string,
-  worker: Claimant,
-  now: number,
-  timeoutMs: number | null,
-  alone: boolean,
-): ClaimedJob {
-  const [seq, jobId, fence, , input] = row;
+/** Null: it is corrupt, and quarantined. */
+function claimedJob(turn: Turn, row: Taken, kind: string, timeoutMs: number | null, alone: boolean): ClaimedJob | null {
+  const { db, worker, now } = turn;
+  const [seq, jobId, fence, , input, inputSum] = row;
   const lease = { jobId, kind, row: seq, worker: worker.id, epoch: worker.epoch, fence };
-  const base = { lease, kind, input, deadlineInMs: timeoutMs, alone };
+  const intact = isIntact(input, jobId, inputSum);
+  const deadlineInMs = timeoutMs;
   // Before its first attempt a job has no counters, no outcome, no steps and no incident.
-  if (fence === 1) return { ...base, counters: NO_COUNTERS, lastOutcome: null, steps: NO_STEPS };
+  if (fence === 1 && intact)
+    return { lease, kind, input, deadlineInMs, alone, counters: NO_COUNTERS, lastOutcome: null, steps: NO_STEPS };
   const later = db.sql(LATER).get(seq) as unknown as LaterColumns;
+  const steps = db.sql(STEPS).all(seq) as unknown as (StoredStep & { readonly result_sum: number })[];
+  const broken = steps.filter((step) => !stepIsIntact({ ...step, id: jobId }));
+  const what = [...(intact ? [] : ["input"]), ...broken.map(({ name }) => `step ${name}`)];
+  if (what.length > 0) {
+    turn.corrupt.push(quarantined(turn, lease, transitions.quarantine(view(jobId, later), what)));
+    return null;
+  }
   if (later.incident !== null) noteResumed(db, seq, later.incident, now);
   const lastOutcome = later.outcome === null ? null : OUTCOMES[later.outcome]!;
-  return { ...base, counters: counters(later), lastOutcome, steps: keptSteps(db, seq) };
+  const kept = steps.map(({ name, result }) => ({ name, result }));
+  return { lease, kind, input, deadlineInMs, alone, counters: counters(later), lastOutcome, steps: kept };
 }
 
 const NO_STEPS: readonly StoredStep[] = [];
 
-function keptSteps(db: Database, job: number): readonly StoredStep[] {
-  return db
-    .sql("SELECT name, result FROM outlive_steps WHERE job = ? ORDER BY ord")
-    .all(job) as unknown as StoredStep[];
+function view(id: string, row: CounterColumns): transitions.JobView {
+  return { id, state: "running", counters: counters(row) };
+}
+
+function quarantined({ db, worker, now }: Turn, lease: Lease, change: transitions.Change): CorruptJob {
+  const { row: job, epoch, fence } = lease;
+  applyChange(db, change, now, { sql: OWNED, values: [job, fence, epoch, worker.seq] });
+  const actor = `worker/${worker.id}`;
+  writeHistory(db, { job, at: now, change, from: "running", actor, epoch, fence, incident: null });
+  return { lease, kind: lease.kind, change };
 }
 
 /** The job runs again after a death: the incident's clock stops. */

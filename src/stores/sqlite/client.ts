@@ -7,6 +7,7 @@ import { Bell } from "./bell.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
 import { assertSchema } from "./schema.ts";
 import { SqliteStore } from "./store.ts";
+import { finishSwap } from "./swap.ts";
 
 /** `sqlite:./jobs.db`, `sqlite:/var/lib/app/jobs.db`, `sqlite::memory:`. */
 export function sqlitePath(url: string): string {
@@ -26,6 +27,7 @@ export function openSqliteClient(
   deps: { readonly clock: Clock; readonly random: Random },
   options: DatabaseOptions,
 ): SqliteStore {
+  if (options.path !== ":memory:") finishSwap(options.path);
   const db = new Database({ ...options, mustExist: true });
   try {
     assertSchema(db);

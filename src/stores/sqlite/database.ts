@@ -3,6 +3,7 @@
 // Trap: POSIX locks belong to the process. Nothing but SQLite may open or close the database or a lock file in a process that
 // uses them: a mere readFileSync of it drops every lock that SQLite holds on it.
 import { rmSync } from "node:fs";
+import { pathToFileURL } from "node:url";
 import { constants, DatabaseSync, type SQLInputValue, type SQLOutputValue, type StatementSync } from "node:sqlite";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import { inOurWords, primaryCode, SQLITE_BUSY, translate } from "./errors.ts";
@@ -15,6 +16,10 @@ export interface DatabaseOptions {
   /** `:memory:` or a path. */
   readonly path: string;
   readonly readOnly?: boolean;
+  /** Leaves the journal mode as it is, for whoever looks before anything is changed. `useWal` sets it right. */
+  readonly asIs?: boolean;
+  /** Reads the main file alone, without its write-ahead log, and takes no lock: only while nobody else has it open. */
+  readonly withoutWal?: boolean;
   /** A file that is not there is an error instead of a new one. */
   readonly mustExist?: boolean;
   /** "relaxed" is synchronous=NORMAL: a power loss may take the last acknowledged commits with it. */
@@ -45,14 +50,18 @@ export class Database {
     }
     this.#db = translate(
       `opening ${options.path}`,
-      () => new DatabaseSync(options.path, { readOnly: this.readOnly, timeout: 0 }),
+      () =>
+        new DatabaseSync(options.withoutWal ? immutable(options.path) : options.path, {
+          readOnly: this.readOnly,
+          timeout: 0,
+        }),
     );
     try {
       translate(`opening ${options.path}`, () => {
         // The first reads: they fail here if the file is no database, is damaged at its head, or can't be read.
         assertSafeSqlite(this.#db, options);
         this.#db.prepare("SELECT count(*) FROM sqlite_schema").get();
-        if (!this.readOnly && !memory) this.#db.exec("PRAGMA journal_mode = WAL");
+        if (!options.asIs) this.useWal();
         this.#db.exec(`PRAGMA synchronous = ${options.durability === "relaxed" ? "NORMAL" : "FULL"}`);
       });
       this.#db.setAuthorizer((action, name, detail) =>
@@ -62,6 +71,26 @@ export class Database {
       this.#db.close();
       throw thrown;
     }
+  }
+
+  /** Sets the journal mode to WAL. Answers what it was, if another tool had changed it; null: it was WAL, or the file is new. */
+  useWal(): string | null {
+    if (this.readOnly || this.path === ":memory:") return null;
+    const was = this.#journalMode("PRAGMA journal_mode");
+    if (was === "wal") return null;
+    const { page_count: pages } = this.#db.prepare("PRAGMA page_count").get() as { page_count: number };
+    const is = this.#journalMode("PRAGMA journal_mode = WAL");
+    if (is === "wal") return pages === 0 ? null : was;
+    throw new OutliveError(
+      ErrorCode.storeUnusable,
+      `${this.path} stays in journal mode ${is} instead of WAL.`,
+      "Put the file on a local disk where SQLite can share memory between processes, and close whatever else has it open.",
+      { path: this.path, journalMode: is },
+    );
+  }
+
+  #journalMode(pragma: string): string {
+    return (this.#db.prepare(pragma).get() as { journal_mode: string }).journal_mode;
   }
 
   /** The prepared statement of a text; each text is prepared once. */
@@ -124,10 +153,16 @@ export class Database {
   }
 }
 
+function immutable(path: string): URL {
+  const url = pathToFileURL(path);
+  url.searchParams.set("immutable", "1");
+  return url;
+}
+
 /** Holds `path` exclusively as long as this process lives or until `drop`. The file is created if it is not there. */
 export function holdExclusively(path: string): { drop: () => void } {
   createPrivately(path);
-  const db = new DatabaseSync(path, { timeout: 0 });
+  const db = translate(`opening ${path}`, () => new DatabaseSync(path, { timeout: 0 }));
   try {
     db.exec("BEGIN EXCLUSIVE");
   } catch (thrown) {
@@ -243,4 +278,21 @@ function authorize(action: number, name: string | null, detail: string | null): 
     default:
       return constants.SQLITE_OK;
   }
+}
+
+export type { DatabaseSync };
+
+/**
+ * A connection with none of our settings, for the children that check, mend and copy files (doctor-child.ts): the file may be in
+ * any state. `immutable` reads without locks and without making files beside it: only where nobody else writes.
+ */
+export function openBare(
+  path: string,
+  how: { readonly readOnly?: boolean; readonly immutable?: boolean; readonly timeout?: number } = {},
+): DatabaseSync {
+  const { readOnly = false, immutable = false, timeout = 0 } = how;
+  // As an address: a path may hold what SQLite would take for options.
+  const url = path === ":memory:" ? path : pathToFileURL(path);
+  if (immutable && typeof url === "object") url.searchParams.set("immutable", "1");
+  return new DatabaseSync(url, { readOnly: readOnly || immutable, timeout, defensive: false });
 }

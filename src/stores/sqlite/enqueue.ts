@@ -1,14 +1,21 @@
 // Jobs on their way in. Inside a transaction; what is known already by id or by dedupe key adds nothing.
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Enqueued, JobDraft } from "../../core/job.ts";
+import { checksumOf } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
 import { LANE, NO_WORKER, storedEpoch } from "./schema.ts";
 
-const INSERT = `INSERT INTO outlive_jobs (state, lane, kind, priority, worker, epoch, created_at, run_at, started_at, deadline_at, finished_at, id, dedupe_key, input)
-  VALUES (0, ?1, ?2, ?3, ${NO_WORKER}, ?4, ?5, ?6, ?5, ?5, ?5, ?7, ?8, ?9) ON CONFLICT DO NOTHING`;
+const COLUMNS =
+  "state, lane, kind, priority, worker, epoch, created_at, run_at, started_at, deadline_at, finished_at, id, dedupe_key, input, input_sum";
+/** Most jobs ask for nothing special. Each value that is bound costs 50 ns, and four of ten are the same for all of those. */
+const INSERT_PLAIN = `INSERT INTO outlive_jobs (${COLUMNS})
+  VALUES (0, ${LANE.open}, ?1, 0, ${NO_WORKER}, ?2, ?3, NULL, ?3, ?3, ?3, ?4, NULL, ?5, ?6) ON CONFLICT DO NOTHING`;
+const INSERT = `INSERT INTO outlive_jobs (${COLUMNS})
+  VALUES (0, ?7, ?1, ?8, ${NO_WORKER}, ?2, ?3, ?9, ?3, ?3, ?3, ?4, ?10, ?5, ?6) ON CONFLICT DO NOTHING`;
 
 export function insertJobs(db: Database, kinds: Kinds, drafts: readonly JobDraft[], now: number): Enqueued[] {
+  const insertPlain = db.sql(INSERT_PLAIN);
   const insert = db.sql(INSERT);
   const epoch = storedEpoch(db);
   const added = new Map<number, number>();
@@ -18,7 +25,11 @@ export function insertJobs(db: Database, kinds: Kinds, drafts: readonly JobDraft
     const runAt = draft.runAt ?? (draft.delayMs > 0 ? now + draft.delayMs : null);
     const lane = runAt !== null && runAt > now ? LANE.delayed : LANE.open;
     const { id, priority, dedupeKey, input } = draft;
-    const { changes } = insert.run(lane, kind, priority, epoch, now, runAt, id, dedupeKey, input);
+    const sum = checksumOf(input, id);
+    const plain = runAt === null && priority === 0 && dedupeKey === null;
+    const { changes } = plain
+      ? insertPlain.run(kind, epoch, now, id, input, sum)
+      : insert.run(kind, epoch, now, id, input, sum, lane, priority, runAt, dedupeKey);
     if (changes === 0) return { id: existing(db, kind, draft), created: false };
     added.set(kind, (added.get(kind) ?? 0) + 1);
     return { id, created: true };

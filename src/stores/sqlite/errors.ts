@@ -5,15 +5,26 @@ export const SQLITE_BUSY = 5;
 export const SQLITE_IOERR = 10;
 export const SQLITE_AUTH = 23;
 const SQLITE_READONLY = 8;
-const SQLITE_CORRUPT = 11;
-const SQLITE_FULL = 13;
-const SQLITE_CANTOPEN = 14;
-const SQLITE_NOTADB = 26;
+export const SQLITE_CORRUPT = 11;
+export const SQLITE_FULL = 13;
+export const SQLITE_CANTOPEN = 14;
+export const SQLITE_NOTADB = 26;
 
 /** SQLite's primary result code of an error, or undefined if it is not SQLite's. */
 export function primaryCode(thrown: unknown): number | undefined {
   const code = (thrown as { errcode?: unknown } | null)?.errcode;
   return typeof code === "number" ? code & 0xff : undefined;
+}
+
+/** Whether SQLite says, itself or in our words, that the file's content is damaged, or no database at all. */
+export function saysDamaged(thrown: unknown): boolean {
+  const code = primaryCode(thrown) ?? (thrown as { data?: { sqlite?: unknown } } | null)?.data?.sqlite;
+  return code === SQLITE_CORRUPT || code === SQLITE_NOTADB;
+}
+
+/** Whether it is no database at all, by its first bytes. */
+export function saysNoDatabase(thrown: unknown): boolean {
+  return (primaryCode(thrown) ?? (thrown as { data?: { sqlite?: unknown } } | null)?.data?.sqlite) === SQLITE_NOTADB;
 }
 
 export function translate<T>(doing: string, work: () => T): T {
@@ -51,7 +62,7 @@ const WORDS: Readonly<Record<number, readonly [ErrorCode, string]>> = {
   ],
   [SQLITE_CORRUPT]: [
     ErrorCode.storeCorrupt,
-    "Stop all workers, keep a copy of the file, and restore a backup or run PRAGMA integrity_check.",
+    "What this read needs is damaged; other reads go on. Stop all workers, then: outlive check --repair.",
   ],
   [SQLITE_FULL]: [ErrorCode.storeFull, "Nothing was written. Make room on the disk; the engine goes on by itself."],
   [SQLITE_CANTOPEN]: [

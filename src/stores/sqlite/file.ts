@@ -1,6 +1,6 @@
 // The file before SQLite opens it: where it may be, that it is there, that it is nobody else's to read. It never opens one that is
 // there already: that could drop our own locks.
-import { closeSync, existsSync, openSync, statfsSync } from "node:fs";
+import { accessSync, closeSync, constants, existsSync, openSync, statfsSync } from "node:fs";
 import { dirname } from "node:path";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 
@@ -48,6 +48,21 @@ export function assertExists(path: string): void {
     "Check the store's address and the folder that you are in; a worker creates the file when it first starts.",
     { path },
   );
+}
+
+/** Asks the kernel and opens nothing. Nothing is put beside a file that this user can't write to. */
+export function assertWritable(path: string): void {
+  try {
+    accessSync(path, constants.R_OK | constants.W_OK);
+  } catch (thrown) {
+    throw new OutliveError(
+      ErrorCode.storeReadOnly,
+      `${path} can't be written: ${(thrown as Error).message}.`,
+      "Nothing was written. Give this user the right to write to the file and to its directory, or open it with `readOnly: true`.",
+      { path },
+      { cause: thrown },
+    );
+  }
 }
 
 /** Makes an empty file that only its owner can read. Never opens one that is there: that could drop our own locks. */

@@ -1,18 +1,21 @@
 // Reading for people: one job whole, pages of jobs, counts. Short reads only; nothing here takes the write lock.
 import { type HistoryEntry, JOB_STATES, type JobDetails, type JobState, type LogLine } from "../../core/job.ts";
 import type { JobFilter, KindCounts, ListPage } from "../../core/store.ts";
+import { type CheckedJob, inputIsIntact, resultIsIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
-import { JOB_COLUMNS, JOB_TABLES, type JobColumns, jobInfo } from "./rows.ts";
+import { asText, JOB_COLUMNS, JOB_TABLES, type JobColumns, jobInfo } from "./rows.ts";
 import { STATE } from "./schema.ts";
 
 export function getJob(db: Database, id: string): JobDetails | null {
-  const row = db
-    .sql(`SELECT ${JOB_COLUMNS}, j.input, j.result, j.progress FROM ${JOB_TABLES} WHERE j.id = ?`)
-    .get(id) as unknown as (JobColumns & { input: string; result: string | null; progress: string | null }) | undefined;
+  const [row] = readable<JobColumns & CheckedJob & { readonly progress: unknown }>(
+    db,
+    `SELECT ${JOB_COLUMNS}, j.input, j.input_sum, j.result, j.result_sum, j.progress FROM ${JOB_TABLES} WHERE j.id = ?`,
+    [id],
+  );
   if (!row) return null;
   const steps = db
-    .sql("SELECT name, result, at, fence FROM outlive_steps WHERE job = ? ORDER BY ord")
-    .all(row.seq) as unknown as { name: string; result: string | null; at: number; fence: number }[];
+    .sql("SELECT name, result, result_sum, at, fence FROM outlive_steps WHERE job = ? ORDER BY ord")
+    .all(row.seq) as unknown as StepColumns[];
   const log = db
     .sql("SELECT at, fence, message FROM outlive_logs WHERE job = ? ORDER BY ord")
     .all(row.seq) as unknown as LogLine[];
@@ -21,10 +24,46 @@ export function getJob(db: Database, id: string): JobDetails | null {
     input: parse(row.input),
     result: parse(row.result),
     progress: parse(row.progress),
-    steps: steps.map((step) => ({ ...step, result: parse(step.result) })),
+    steps: steps.map(({ name, result, at, fence }) => ({ name, result: parse(result), at, fence })),
     history: history(db, row.seq),
     log: log.map((line) => ({ ...line })),
+    corrupt: corruptParts(row, steps),
   };
+}
+
+interface StepColumns {
+  readonly name: string;
+  readonly result: unknown;
+  readonly result_sum: unknown;
+  readonly at: number;
+  readonly fence: number;
+}
+
+function corruptParts(job: JobColumns & CheckedJob, steps: readonly StepColumns[]): string[] {
+  const broken = steps.filter((step) => !stepIsIntact({ ...step, id: job.id }));
+  return [
+    ...(inputIsIntact(job) ? [] : ["input"]),
+    ...(resultIsIntact(job) ? [] : ["result"]),
+    ...broken.map(({ name }) => `step ${name}`),
+  ];
+}
+
+/** A number of a damaged row may be larger than JavaScript reads exactly. It is rounded then, and hides neither its row nor the others. */
+function readable<Row>(db: Database, text: string, values: readonly (string | number)[]): Row[] {
+  try {
+    return db.sql(text).all(...values) as unknown as Row[];
+  } catch (thrown) {
+    if ((thrown as NodeJS.ErrnoException).code !== "ERR_OUT_OF_RANGE") throw thrown;
+  }
+  const exact = db.sql(`${text} -- exact`);
+  exact.setReadBigInts(true);
+  return exact.all(...values).map((row) => {
+    const columns = Object.entries(row).map(([name, value]) => [
+      name,
+      typeof value === "bigint" ? Number(value) : value,
+    ]);
+    return Object.fromEntries(columns) as Row;
+  });
 }
 
 function history(db: Database, job: number): HistoryEntry[] {
@@ -41,8 +80,9 @@ function history(db: Database, job: number): HistoryEntry[] {
 }
 
 /** What a row that another program damaged can't tell is shown as it is stored. */
-function parse(text: string | null): unknown {
-  if (text === null) return null;
+function parse(stored: unknown): unknown {
+  if (stored === null) return null;
+  const text = asText(stored);
   try {
     return JSON.parse(text);
   } catch {
@@ -70,11 +110,11 @@ export function listJobs(db: Database, filter: JobFilter, limit: number, after: 
   const keys = (sources ?? [walkOf(filter.state)]).map(
     (source) => `SELECT j.seq FROM ${source} AND j.seq >= ? AND j.seq < ?${terms}`,
   );
-  const rows = db
-    .sql(
-      `SELECT ${JOB_COLUMNS} FROM ${JOB_TABLES} WHERE j.seq IN (SELECT seq FROM (${keys.join(" UNION ALL ")}) ORDER BY seq DESC LIMIT ?) ORDER BY j.seq DESC`,
-    )
-    .all(...keys.flatMap(() => [floor, before, ...values]), limit + 1) as unknown as JobColumns[];
+  const rows = readable<JobColumns>(
+    db,
+    `SELECT ${JOB_COLUMNS} FROM ${JOB_TABLES} WHERE j.seq IN (SELECT seq FROM (${keys.join(" UNION ALL ")}) ORDER BY seq DESC LIMIT ?) ORDER BY j.seq DESC`,
+    [...keys.flatMap(() => [floor, before, ...values]), limit + 1],
+  );
   const page = rows.slice(0, limit);
   const last = rows.length > limit ? page.at(-1)!.seq : floor;
   return { jobs: page.map(jobInfo), next: last === 0 ? null : String(last) };

@@ -4,24 +4,56 @@ import { readFileSync, statSync } from "node:fs";
 
 /** In WAL mode the writer holds this byte of the shared-memory file (WAL_WRITE_LOCK in SQLite's wal.c). */
 const WRITE_LOCK_BYTE = 120;
+/** Whoever reads from the log holds one of these (WAL_READ_LOCK 1 to 4); 123 is held by those who read the database alone. */
+const READ_LOCK_BYTES = [124, 127] as const;
+/** Every connection holds it as long as it is open (the "deadman switch"). */
+const OPEN_BYTE = 128;
 
-export function lockHolder(databasePath: string): { readonly pid: number; readonly command: string } | null {
+export interface ProcessOnFile {
+  readonly pid: number;
+  readonly command: string;
+}
+
+export function lockHolder(databasePath: string): ProcessOnFile | null {
+  return holders(`${databasePath}-shm`, "WRITE", WRITE_LOCK_BYTE, WRITE_LOCK_BYTE)?.[0] ?? null;
+}
+
+/** Who reads an older state out of the write-ahead log, so that it can't be flushed whole. */
+export function walReaders(databasePath: string): readonly ProcessOnFile[] {
+  return holders(`${databasePath}-shm`, "READ", ...READ_LOCK_BYTES) ?? [];
+}
+
+/** Which processes have the database open in WAL mode, this one included; null: this host does not tell. */
+export function openers(databasePath: string): readonly ProcessOnFile[] | null {
+  return holders(`${databasePath}-shm`, "(?:READ|WRITE)", OPEN_BYTE, OPEN_BYTE);
+}
+
+/** Who holds a file exclusively, as SQLite does with a lock file. */
+export function exclusiveHolder(path: string): ProcessOnFile | null {
+  return holders(path, "WRITE", 0, Number.MAX_SAFE_INTEGER)?.[0] ?? null;
+}
+
+/** Who holds a lock of this kind on any byte from `first` to `last`, each once; null: the kernel does not tell. */
+function holders(path: string, kind: string, first: number, last: number): ProcessOnFile[] | null {
   try {
     // stat opens nothing: an open and close of the file itself would drop our own locks on it.
-    const { dev, ino } = statSync(`${databasePath}-shm`, { bigint: true });
-    const key = fileKey(dev, ino);
-    for (const line of readFileSync("/proc/locks", "utf8").split("\n")) {
-      // 12: POSIX  ADVISORY  WRITE 4711 fe:01:1835017 120 120
-      const lock = /POSIX\s+ADVISORY\s+WRITE\s+(\d+)\s+(\S+:\d+)\s+(\d+)\s+(\d+|EOF)/.exec(line);
-      if (lock?.[2] !== key) continue;
-      const to = lock[4] === "EOF" ? Number.POSITIVE_INFINITY : Number(lock[4]);
-      if (Number(lock[3]) <= WRITE_LOCK_BYTE && to >= WRITE_LOCK_BYTE)
-        return { pid: Number(lock[1]), command: commandOf(lock[1]!) };
+    const file = statSync(path, { bigint: true, throwIfNoEntry: false });
+    const list = readFileSync("/proc/locks", "utf8");
+    if (!file) return [];
+    const key = fileKey(file.dev, file.ino);
+    // 12: POSIX  ADVISORY  WRITE 4711 fe:01:1835017 120 120
+    const locks = list.matchAll(
+      new RegExp(String.raw`POSIX\s+ADVISORY\s+${kind}\s+(\d+)\s+(\S+:\d+)\s+(\d+)\s+(\d+|EOF)`, "g"),
+    );
+    const pids = new Set<string>();
+    for (const [, pid, of, from, to] of locks) {
+      const until = to === "EOF" ? Number.POSITIVE_INFINITY : Number(to);
+      if (of === key && Number(from) <= last && until >= first) pids.add(pid!);
     }
+    return [...pids].map((pid) => ({ pid: Number(pid), command: commandOf(pid) }));
   } catch {
-    // Not Linux, or no such file: not known.
+    return null; // Not Linux.
   }
-  return null;
 }
 
 /** A file as the kernel's list names it: device (major and minor in hex) and inode. */

@@ -1,7 +1,7 @@
 // The liveness lock: a small SQLite file per worker beside the database, held in an exclusive transaction by the main thread.
 // The kernel takes it away within 5 ms of the process's death; a blocked loop does not lose it. A probe costs 50 µs.
 // Trap: a second open of one's own lock file by anything drops the lock. Nothing here opens it but SQLite, and never twice.
-import { mkdirSync, readdirSync, rmSync, statSync } from "node:fs";
+import { accessSync, constants, mkdirSync, readdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
@@ -21,10 +21,11 @@ export function makeSideFolder(databasePath: string): string {
   const folder = sideFolder(databasePath);
   try {
     mkdirSync(folder, { recursive: true, mode: 0o700 });
+    accessSync(folder, constants.R_OK | constants.W_OK | constants.X_OK);
   } catch (thrown) {
     throw new OutliveError(
       ErrorCode.storeUnusable,
-      `${folder}, the folder for locks beside the database, can't be made: ${(thrown as Error).message}.`,
+      `${folder}, the folder for locks beside the database, can't be made or used: ${(thrown as Error).message}.`,
       "Check that this user may write to the directory and that nothing else has that name.",
       { path: folder },
       { cause: thrown },

@@ -63,6 +63,8 @@ export function retryJob(db: Database, id: string, actor: string, now: number): 
     if (holder) return { is: "key-held", holder: holder.id, dedupeKey: row.dedupe_key };
   }
   apply(db, row, transitions.retry({ id, state, counters: counters(row) }, 0), actor, now);
+  if (state === "succeeded")
+    db.sql("UPDATE outlive_jobs SET result = NULL, result_sum = NULL WHERE seq = ?").run(row.seq);
   return { is: "applied", state: "queued" };
 }
 

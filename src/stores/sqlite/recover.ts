@@ -1,5 +1,6 @@
 // Recovery's transactions: one batch of a dead worker's jobs, and what is overdue. Each may be the last thing that this
 // process does; the next one, here or elsewhere, goes on from the rows.
+import { BACKGROUND_MS, isOnTrial } from "../../core/blame.ts";
 import { toStoredError } from "../../core/errors.ts";
 import type { Counters, KindSettings } from "../../core/job.ts";
 import type { HeldJob, OverdueJob, RecoverAnswer, RecoveredJob, RecoverRequest } from "../../core/store.ts";
@@ -22,6 +23,13 @@ interface HeldColumns extends CounterColumns {
 
 const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.cancel_requested,
   (SELECT name FROM outlive_steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step`;
+
+// Deaths that this job had no part in. Asked only when the verdict depends on it, so no index is kept for it. The last `crashes`
+// crashes in the history are those that count: a step or a retry by hand has set the counters back before them.
+const DEATHS_ELSEWHERE = `SELECT count(*) AS n FROM outlive_incidents i
+  WHERE i.completed_at >= min(?1 - ${BACKGROUND_MS}, (SELECT ifnull(min(at), ?1) FROM (
+    SELECT at FROM outlive_history WHERE job = ?2 AND event = 'crash' ORDER BY ord DESC LIMIT ?3)))
+  AND NOT EXISTS (SELECT 1 FROM outlive_incident_jobs j WHERE j.incident = i.id AND j.job = ?2)`;
 
 export class Recovering {
   readonly #db: Database;
@@ -178,7 +186,7 @@ export class Recovering {
   ): Pick<RecoveredJob, "decision" | "counters" | "success" | "error"> {
     let verdict: CrashVerdict;
     try {
-      verdict = request.decide(this.#held(row), heldAtDeath);
+      verdict = request.decide(this.#held(row, this.#deathsElsewhere(row, heldAtDeath, now)), heldAtDeath);
     } catch (thrown) {
       return { decision: "none", counters: counters(row), success: false, error: toStoredError(thrown).message };
     }
@@ -216,13 +224,19 @@ export class Recovering {
     return known;
   }
 
-  #held(row: HeldColumns): HeldJob {
+  #deathsElsewhere(row: HeldColumns, heldAtDeath: number, now: number): number {
+    if (!isOnTrial(row, heldAtDeath, this.#settings(row.kind).limits)) return 0;
+    return (this.#db.sql(DEATHS_ELSEWHERE).get(now, row.seq, row.crashes) as { n: number }).n;
+  }
+
+  #held(row: HeldColumns, deathsElsewhere = 0): HeldJob {
     return {
       id: row.id,
       state: "running",
       counters: counters(row),
       kind: this.#settings(row.kind),
       cancelRequested: row.cancel_requested === 1,
+      deathsElsewhere,
     };
   }
 

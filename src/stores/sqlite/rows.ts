@@ -97,9 +97,27 @@ export function jobInfo(row: JobColumns): JobInfo {
     fence: row.fence,
     counters: counters(row),
     lastOutcome: row.outcome === null ? null : OUTCOMES[row.outcome]!,
-    error: row.error === null ? null : (JSON.parse(row.error) as StoredError),
+    error: row.error === null ? null : storedError(row.error),
     cancelRequested: row.cancel_requested === 1,
   };
+}
+
+/** A damaged one is shown as it is found: it must not hide its job, nor the others of a list. */
+function storedError(stored: unknown): StoredError {
+  const text = asText(stored);
+  try {
+    const { name, message, ...more } = JSON.parse(text) as StoredError;
+    if (typeof name === "string" && typeof message === "string") return { name, message, ...more };
+  } catch {
+    // Not JSON any more, or no object.
+  }
+  return { name: "Unreadable", message: `the stored error is damaged: ${text}` };
+}
+
+/** A text column of a damaged row may hold a blob or a number. */
+export function asText(stored: unknown): string {
+  if (typeof stored === "string") return stored;
+  return stored instanceof Uint8Array ? Buffer.from(stored).toString() : JSON.stringify(stored);
 }
 
 export interface WorkerColumns {

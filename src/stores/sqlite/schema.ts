@@ -40,7 +40,7 @@ const MIGRATIONS: readonly string[] = [
   CREATE INDEX outlive_kinds_paused ON outlive_kinds (id) WHERE paused = 1;
 
   -- A row is inserted as wide as it will be: instants, epoch and worker have values of the later width from the start, which mean
-  -- nothing before the first claim (fence 0) or the end (state < 2). Rows that grow on full pages split them: with
+  -- nothing before the first claim (fence 0) or the end (state < 2). A result makes its row grow, and may. Rows that grow on full pages split them: with
   -- this, and without a count kept at each settlement, a batch of 50 writes 6.8 pages instead of 10.0.
   CREATE TABLE outlive_jobs (
     seq INTEGER PRIMARY KEY,
@@ -65,6 +65,8 @@ const MIGRATIONS: readonly string[] = [
     started_at INTEGER NOT NULL,
     deadline_at INTEGER,          -- null while it runs: none
     finished_at INTEGER NOT NULL,
+    input_sum INTEGER NOT NULL,   -- checksums.ts
+    result_sum INTEGER,
     id TEXT NOT NULL,
     dedupe_key TEXT,
     input TEXT NOT NULL,
@@ -89,6 +91,7 @@ const MIGRATIONS: readonly string[] = [
     job INTEGER NOT NULL,
     name TEXT NOT NULL,
     result TEXT,
+    result_sum INTEGER,
     at INTEGER NOT NULL,
     fence INTEGER NOT NULL
   );

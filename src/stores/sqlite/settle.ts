@@ -5,6 +5,7 @@ import type { Lease } from "../../core/lease.ts";
 import { mustRunAlone } from "../../core/blame.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../../core/store.ts";
 import { type Change, honourCancel } from "../../core/transitions.ts";
+import { checksumOf } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { LANE, OUTCOME, STATE } from "./schema.ts";
 import type { Workers } from "./workers.ts";
@@ -13,7 +14,9 @@ import type { Workers } from "./workers.ts";
 export const OWNED = "seq = ? AND state = 1 AND fence = ? AND epoch = ? AND worker = ?";
 
 const OWNS = `SELECT 1 FROM outlive_jobs WHERE ${OWNED}`;
-const SUCCEED = `UPDATE outlive_jobs SET state = 2, outcome = 0, finished_at = ?, result = ? WHERE ${OWNED}`;
+const SUCCEED = "UPDATE outlive_jobs SET state = 2, outcome = 0, finished_at = ?";
+const SUCCEED_BARE = `${SUCCEED} WHERE ${OWNED}`;
+const SUCCEED_WITH = `${SUCCEED}, result = ?, result_sum = ? WHERE ${OWNED}`;
 
 /** Refused writes kept in the history of one job: a zombie that writes in a loop must not fill the disk. */
 const MAX_REJECTIONS = 100;
@@ -39,11 +42,14 @@ export class Settling {
     return this.#db.sql(OWNS).get(lease.row, lease.fence, lease.epoch, this.#workers.seqOf(lease.worker)) !== undefined;
   }
 
-  /** The hot one: four columns, no history. */
-  #succeed(lease: Lease, change: Change, now: number): boolean {
-    const { changes } = this.#db
-      .sql(SUCCEED)
-      .run(now, change.result, lease.row, lease.fence, lease.epoch, this.#workers.seqOf(lease.worker));
+  /** The hot one: few columns, no history. A running job has no result, so that none needs not be written. */
+  #succeed(lease: Lease, { result }: Change, now: number): boolean {
+    const { row, fence, epoch } = lease;
+    const worker = this.#workers.seqOf(lease.worker);
+    const { changes } =
+      result === null
+        ? this.#db.sql(SUCCEED_BARE).run(now, row, fence, epoch, worker)
+        : this.#db.sql(SUCCEED_WITH).run(now, result, checksumOf(result, lease.jobId), row, fence, epoch, worker);
     return changes === 1;
   }
 
@@ -135,7 +141,10 @@ export class Settling {
   }
 }
 
-/** Writes what a change says into the rows that `where` names. Answers whether there was one. */
+/**
+ * Writes what a change says into the rows that `where` names. Answers whether there was one. The result is left alone: only a
+ * success, which is not written here, brings one, and only a retry takes it away.
+ */
 export function applyChange(
   db: Database,
   change: Change,
@@ -150,7 +159,7 @@ export function applyChange(
   const { changes } = db
     .sql(
       `UPDATE outlive_jobs SET state = ?, lane = ?, errors = ?, crashes = ?, blamed = ?, timeouts = ?, interruptions = ?, outcome = ifnull(?, outcome),
-         run_at = ?, finished_at = ?, result = ?, error = ifnull(?, error), cancel_requested = 0, reserved_by = NULL, incident = ? WHERE ${where.sql}`,
+         run_at = ?, finished_at = ?, error = ifnull(?, error), cancel_requested = 0, reserved_by = NULL, incident = ? WHERE ${where.sql}`,
     )
     .run(
       STATE[to],
@@ -163,7 +172,6 @@ export function applyChange(
       outcome === null ? null : OUTCOME[outcome],
       delayed ? now + change.delayMs : null,
       now,
-      change.result,
       change.error === null ? null : JSON.stringify(change.error),
       queued ? incident : null,
       ...where.values,

@@ -1,14 +1,17 @@
 // The store port on SQLite, assembled: every method is one operation of the writer or one short read. The statements are in the
 // files beside it, one role each.
-import { statSync } from "node:fs";
 import type { Clock, Random } from "../../core/clock.ts";
+import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
+import type { Inconsistency, Opening } from "../../core/integrity.ts";
 import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import { APPLIED } from "../../core/store.ts";
 import type {
   AttemptWrite,
+  Backup,
+  BackupOptions,
   Beat,
   BeatAnswer,
   HeldJob,
@@ -27,27 +30,35 @@ import type {
   Store,
   StoreHealth,
   TransactionBody,
+  Upkeep,
   WorkerQuery,
   WriteAnswer,
 } from "../../core/store.ts";
 import type { Change } from "../../core/transitions.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
+import { backupFile } from "./backup.ts";
 import type { Bell } from "./bell.ts";
+import { checkOpen } from "./check-open.ts";
 import { claimReady, promoteDue } from "./claim.ts";
 import type { Database } from "./database.ts";
 import { inOurWords } from "./errors.ts";
 import { whenFree } from "./when-free.ts";
 import { insertJobs } from "./enqueue.ts";
+import { ensureIdentity, storeIdentity } from "./identity.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
+import { findInconsistencies, findStrayLocks } from "./inconsistencies.ts";
+import { checkFile } from "./integrity.ts";
 import { countAhead, countJobs, getJob, listJobs } from "./inspect.ts";
 import { lockHolder } from "./lock-holder.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
+import { latestOpening, noteOpening } from "./opening.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
 import { Settling } from "./settle.ts";
 import { runUserBody, type SqliteTransaction } from "./transaction.ts";
 import { Workers } from "./workers.ts";
+import { tendWal, walBytes } from "./wal.ts";
 import { closed, Writer } from "./writer.ts";
 
 export interface SqliteStoreDeps {
@@ -57,6 +68,8 @@ export interface SqliteStoreDeps {
   readonly newId: () => string;
   /** Rings other processes; null for a database that only this one has. */
   readonly bell: Bell | null;
+  /** Called once, before the connection is closed. */
+  readonly onClose?: () => void;
 }
 
 export class SqliteStore implements Store<SqliteTransaction> {
@@ -104,10 +117,10 @@ export class SqliteStore implements Store<SqliteTransaction> {
       const now = this.#now();
       const settled = settlements.length === 0 ? [] : this.#settling.settle(settlements, now);
       const worker = this.#workers.live(workerId);
-      if (!worker) return { settled, claimed: [], live: false, cancels: [], reserved: false, nextDueInMs: null };
+      if (!worker) return { settled, claimed: [], live: false, cancels: [], nextDueInMs: null };
       const nextDueInMs = promoteDue(this.#db, now);
-      const { claimed, reserved } = claimReady(this.#db, this.#kinds, worker, room, now);
-      return { settled, claimed, live: true, cancels: this.#workers.takeCancels(worker.seq), reserved, nextDueInMs };
+      const { claimed, corrupt } = claimReady(this.#db, this.#kinds, worker, room, now);
+      return { settled, claimed, corrupt, live: true, cancels: this.#workers.takeCancels(worker.seq), nextDueInMs };
     });
     // What went back into the queue may be somebody else's to run.
     if (settlements.some(({ change }) => change.to === "queued")) this.#ring();
@@ -272,6 +285,24 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return this.#read("reading the latest recovery", () => latestRecovery(this.#db));
   }
 
+  /** Gives the file an identity if it has none. */
+  async identify(): Promise<void> {
+    if (storeIdentity(this.#db) !== null) return;
+    await this.#writer.write("naming the store", () => ensureIdentity(this.#db, this.#deps.newId));
+  }
+
+  latestOpening(): Promise<Opening | null> {
+    return this.#read("reading the latest opening", () => latestOpening(this.#db));
+  }
+
+  noteOpening(opening: Opening): Promise<void> {
+    return this.#writer.write("keeping what an open found", () => noteOpening(this.#db, opening));
+  }
+
+  upkeep(): Promise<Upkeep> {
+    return this.#read("looking after the write-ahead log", () => tendWal(this.#db));
+  }
+
   health(): Promise<StoreHealth> {
     return this.#read("asking for the store's health", () => {
       const pragma = (name: string): string | number =>
@@ -290,20 +321,33 @@ export class SqliteStore implements Store<SqliteTransaction> {
     });
   }
 
-  integrity(): Promise<readonly string[]> {
-    return this.#read("checking the integrity", () => {
-      const rows = this.#db.sql("PRAGMA integrity_check(100)").all() as { integrity_check: string }[];
-      return rows.map((row) => row.integrity_check).filter((finding) => finding !== "ok");
-    });
+  /** In a process of its own, so that this one's loop goes on. A database in memory has only this one. */
+  async integrity(): Promise<readonly string[]> {
+    if (this.#db.path !== ":memory:")
+      return (await checkFile(this.#db.path, "full", Number.POSITIVE_INFINITY)).findings;
+    return this.#read("checking the integrity", () => checkOpen(this.#db, "full"));
   }
 
-  /** Indexes are made anew from their tables; if that was not all, the file is written anew from what can be read. */
+  /** Indexes are made anew from their tables. What is worse needs the file to itself: `outlive check --repair` (repair.ts). */
   async repair(): Promise<readonly string[]> {
     await this.#read("making the indexes anew", () => this.#db.exec("REINDEX"));
-    const left = await this.integrity();
-    if (left.length === 0) return left;
-    await this.#read("writing the file anew", () => this.#db.exec("VACUUM"));
     return this.integrity();
+  }
+
+  inconsistencies(): Promise<readonly Inconsistency[]> {
+    return this.#read("looking for inconsistencies", () =>
+      findInconsistencies(this.#db, this.#db.path === ":memory:" ? [] : findStrayLocks(this.#db), "full"),
+    );
+  }
+
+  async backup(file: string, options: BackupOptions = {}): Promise<Backup> {
+    if (this.#closed) throw closed();
+    if (this.#db.path !== ":memory:") return backupFile(this.#db.path, file, options);
+    throw new OutliveError(
+      ErrorCode.wrongState,
+      "A database in memory dies with its process and can't be backed up.",
+      "Use a file: sqlite:./jobs.db.",
+    );
   }
 
   onBell(listener: () => void): () => void {
@@ -321,6 +365,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
     this.#closed = true;
     this.#local.clear();
     this.#deps.bell?.close();
+    this.#deps.onClose?.();
     this.#db.close();
   }
 
@@ -343,9 +388,4 @@ export class SqliteStore implements Store<SqliteTransaction> {
     for (const listener of this.#local) listener();
     this.#deps.bell?.ring();
   }
-}
-
-/** The size of the write-ahead log, by a stat: it opens nothing and so drops no lock. */
-function walBytes(path: string): number {
-  return statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0;
 }

@@ -1,5 +1,7 @@
 // What the port promises about blame: who is counted at a death, and the lane of the jobs that must run alone, with its reservation.
 import assert from "node:assert/strict";
+import { BACKGROUND_MS } from "../../core/blame.ts";
+import type { JobState } from "../../core/job.ts";
 import { type Draft, kind, names } from "./drafts.ts";
 import { type Hand, idsOf, roomFor, SETTLE } from "./hand.ts";
 import type { Scene, Specify } from "./scene.ts";
@@ -78,12 +80,38 @@ export function specifyAlone(specify: Specify): void {
     },
   );
 
+  specify(
+    "a job is not blamed while as many workers die that did not hold it, and is when it stands out again",
+    async (scene) => {
+      await scene.declare(kind("mail", { limits: { errors: 3, timeouts: 3, crashes: 2 } }));
+      await scene.enqueue("a");
+      for (const id of ["idle1", "idle2"]) await scene.bury(await scene.worker(id));
+      assert.deepEqual(await dyingAlone(scene, "a", 3), ["queued", "queued", "quarantined"]);
+      assert.deepEqual(await blamed(scene, "a"), [[3, 3]]);
+    },
+  );
+
+  specify("however many others die, three times its limit of deaths alone is the end of a job", async (scene) => {
+    await scene.declare(kind("mail", { limits: { errors: 3, timeouts: 3, crashes: 1 } }));
+    await scene.enqueue("a");
+    for (const id of names("idle", 9)) await scene.bury(await scene.worker(id));
+    assert.deepEqual(await dyingAlone(scene, "a", 3), ["queued", "queued", "quarantined"]);
+  });
+
+  specify("deaths of long ago, before the first crash of a job, say nothing about its own", async (scene) => {
+    await scene.declare(kind("mail", { limits: { errors: 3, timeouts: 3, crashes: 1 } }));
+    await scene.enqueue("a");
+    for (const id of names("idle", 9)) await scene.bury(await scene.worker(id));
+    await scene.clock.advance(BACKGROUND_MS + 1);
+    assert.deepEqual(await dyingAlone(scene, "a", 1), ["quarantined"]);
+  });
+
   specify("an idle worker takes a job that must run alone, says so, and takes nothing beside it", async (scene) => {
     await suspect(scene, "a");
     await scene.enqueue({ id: "other", priority: 9 });
     const worker = await scene.worker("w");
-    const { claimed, reserved } = await worker.turn([], roomFor(9));
-    assert.deepEqual([idsOf(claimed), claimed[0]?.alone, reserved], [["a"], true, false]);
+    const claimed = await worker.claim(9);
+    assert.deepEqual([idsOf(claimed), claimed[0]?.alone], [["a"], true]);
   });
 
   specify(
@@ -93,15 +121,12 @@ export function specifyAlone(specify: Specify): void {
       const first = await scene.worker("w1");
       const second = await scene.worker("w2", { store: await scene.connect() });
       await scene.enqueue("x", "y", "z");
-      const reserving = await first.turn([], busyRoom(9));
-      assert.deepEqual([reserving.claimed, reserving.reserved], [[], true]);
-      const going = await second.turn([], busyRoom(1));
-      assert.deepEqual([idsOf(going.claimed), going.reserved], [["x"], false]);
-      const still = await first.turn([], busyRoom(9));
-      assert.deepEqual([still.claimed, still.reserved], [[], true]);
-      const idle = await first.turn([], roomFor(9));
-      assert.deepEqual([idsOf(idle.claimed), idle.claimed[0]?.alone, idle.reserved], [["a"], true, false]);
-      await first.settle(SETTLE.succeed(idle.claimed[0]!));
+      assert.deepEqual(idsOf(await first.claim(busyRoom(9))), []);
+      assert.deepEqual(idsOf(await second.claim(busyRoom(1))), ["x"]);
+      assert.deepEqual(idsOf(await first.claim(busyRoom(9))), [], "it still waits until it is idle");
+      const idle = await first.claim(9);
+      assert.deepEqual([idsOf(idle), idle[0]?.alone], [["a"], true]);
+      await first.settle(SETTLE.succeed(idle[0]!));
       assert.deepEqual(idsOf(await first.claim(busyRoom(9))), ["y", "z"]);
     },
   );
@@ -113,23 +138,23 @@ export function specifyAlone(specify: Specify): void {
       const busy = await scene.worker("busy");
       const idle = await scene.worker("idle");
       await scene.enqueue("x");
-      assert.equal((await busy.turn([], busyRoom(9))).reserved, true);
+      assert.deepEqual(idsOf(await busy.claim(busyRoom(9))), [], "it reserves");
       assert.deepEqual(idsOf(await idle.claim(9)), ["a"]);
-      const freed = await busy.turn([], busyRoom(9));
-      assert.deepEqual([idsOf(freed.claimed), freed.reserved], [["x"], false]);
+      assert.deepEqual(idsOf(await busy.claim(busyRoom(9))), ["x"]);
     },
   );
 
   for (const end of ["dies", "stops"]) {
     specify(`museum 20: the reservation of a worker that ${end} is taken over`, async (scene) => {
       await suspect(scene, "a");
+      await scene.enqueue("x", "y");
       const holder = await scene.worker("holder");
       const heir = await scene.worker("heir");
-      assert.equal((await holder.turn([], busyRoom(9))).reserved, true);
-      assert.equal((await heir.turn([], busyRoom(9))).reserved, false);
+      assert.deepEqual(idsOf(await holder.claim(busyRoom(9))), [], "it reserves");
+      assert.deepEqual(idsOf(await heir.claim(busyRoom(1))), ["x"], "it goes on");
       if (end === "dies") await scene.bury(holder);
       else assert.equal(await scene.store.deregister("holder"), true);
-      assert.equal((await heir.turn([], busyRoom(9))).reserved, true);
+      assert.deepEqual(idsOf(await heir.claim(busyRoom(9))), [], "it reserves in its turn");
       assert.deepEqual(idsOf(await heir.claim(9)), ["a"]);
     });
   }
@@ -138,17 +163,18 @@ export function specifyAlone(specify: Specify): void {
     "jobs that run alone take up a quarter of the fleet, at least one worker; the others go on",
     async (scene) => {
       await suspect(scene, "a", "b", "c");
-      await scene.enqueue("x");
+      await scene.enqueue("x1", "x2", "x3");
       const workers = [];
       for (let n = 1; n <= 8; n++) workers.push(await scene.worker(`w${n}`));
-      const reserved: boolean[] = [];
-      for (const worker of workers.slice(0, 4)) reserved.push((await worker.turn([], busyRoom(0))).reserved);
-      assert.deepEqual(reserved, [false, false, false, false], "without room nobody reserves");
-      for (const [at, worker] of workers.slice(0, 4).entries())
-        reserved[at] = (await worker.turn([], busyRoom(1))).reserved;
-      assert.deepEqual(reserved, [true, true, false, false], "two of eight");
-      assert.deepEqual(idsOf(await workers[0]!.claim(9)), ["a"]);
-      assert.equal((await workers[1]!.turn([], busyRoom(9))).reserved, true);
+      // Without room nobody reserves: if the first two did, the others would go on below.
+      for (const worker of workers.slice(0, 2)) await worker.claim(busyRoom(0));
+      const asked = workers.slice(0, 4).toReversed();
+      const claims: (readonly string[])[] = [];
+      for (const worker of asked) claims.push(idsOf(await worker.claim(busyRoom(1))));
+      assert.deepEqual(claims, [[], [], ["x1"], ["x2"]], "two of eight reserve");
+      assert.deepEqual(idsOf(await asked[0]!.claim(9)), ["a"]);
+      assert.deepEqual(idsOf(await asked[1]!.claim(busyRoom(9))), []);
+      assert.deepEqual(idsOf(await workers[6]!.claim(busyRoom(9))), ["x3"]);
       assert.deepEqual(idsOf(await workers[4]!.claim(9)), ["b"], "an idle one takes over what is reserved");
       assert.deepEqual(
         idsOf(await workers[5]!.claim(9)),
@@ -162,14 +188,12 @@ export function specifyAlone(specify: Specify): void {
     await suspect(scene, "a");
     await scene.enqueue({ id: "x", kind: "sms" }, { id: "y", kind: "sms" });
     const worker = await scene.worker("w");
-    const without = await worker.turn([], busyRoom(1, ["sms"]));
-    assert.deepEqual([idsOf(without.claimed), without.reserved], [["x"], false]);
+    assert.deepEqual(idsOf(await worker.claim(busyRoom(1, ["sms"]))), ["x"]);
     const kinds = [
       { kind: "mail", room: 0 },
       { kind: "sms", room: 9 },
     ];
-    const full = await worker.turn([], { total: 9, kinds, idle: true });
-    assert.deepEqual([idsOf(full.claimed), full.reserved], [["y"], false]);
+    assert.deepEqual(idsOf(await worker.claim({ total: 9, kinds, idle: true })), ["y"]);
     assert.deepEqual(await scene.states("a"), ["queued"]);
   });
 
@@ -177,8 +201,7 @@ export function specifyAlone(specify: Specify): void {
     await suspect(scene, "a");
     await scene.enqueue({ id: "x", kind: "sms" });
     await scene.store.setPaused("mail", true);
-    const turn = await (await scene.worker("w")).turn([], busyRoom(9));
-    assert.deepEqual([idsOf(turn.claimed), turn.reserved], [["x"], false]);
+    assert.deepEqual(idsOf(await (await scene.worker("w")).claim(busyRoom(9))), ["x"]);
   });
 
   specify(
@@ -220,8 +243,8 @@ export function specifyAlone(specify: Specify): void {
     await suspect(scene, "a");
     assert.equal((await scene.countsOf("mail")).ready, 1);
     assert.deepEqual(await scene.store.cancel("a", "operator"), { is: "applied", state: "cancelled" });
-    const turn = await (await scene.worker("w")).turn([], busyRoom(9));
-    assert.deepEqual([turn.claimed, turn.reserved], [[], false]);
+    await scene.enqueue("b");
+    assert.deepEqual(idsOf(await (await scene.worker("w")).claim(busyRoom(9))), ["b"]);
   });
 }
 
@@ -241,6 +264,18 @@ async function suspect(scene: Scene, ...said: readonly (string | Draft)[]): Prom
 }
 
 /** Crashes and blame of each. */
+/** The states of a job after each of so many deaths of workers that held only it. */
+async function dyingAlone(scene: Scene, id: string, times: number): Promise<readonly (JobState | "missing")[]> {
+  const states: (JobState | "missing")[] = [];
+  for (const worker of names("alone", times)) {
+    const hand = await scene.worker(worker);
+    assert.deepEqual(idsOf(await hand.claim(1)), [id]);
+    await scene.bury(hand);
+    states.push(...(await scene.states(id)));
+  }
+  return states;
+}
+
 async function blamed(scene: Scene, ...ids: readonly string[]): Promise<readonly (readonly number[])[]> {
   const jobs = await Promise.all(ids.map((id) => scene.job(id)));
   return jobs.map(({ counters }) => [counters.crashes, counters.blamed]);

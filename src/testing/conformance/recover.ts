@@ -166,16 +166,19 @@ export function specifyRecover(specify: Specify): void {
     },
   );
 
-  specify("recoverers on several connections at once share one incident and take every job once", async (scene) => {
-    const ids = names("j", 25);
-    await scene.enqueue(...ids);
-    const worker = await scene.worker("w");
-    await worker.claim(25);
-    const stores = await Promise.all([scene.connect(), scene.connect(), scene.connect()]);
-    const buried = await Promise.all(stores.map((by) => scene.bury(worker, { by, limit: 2 })));
-    assert.deepEqual(buried.flatMap(({ jobs }) => jobs.map(({ jobId }) => jobId)).toSorted(), ids);
-    assert.equal((await scene.incidentsOf(worker)).length, 1);
-  });
+  specify(
+    "FR-029 NFR-006 AC-011 UT-005 recoverers on several connections at once share one incident and take every job once",
+    async (scene) => {
+      const ids = names("j", 25);
+      await scene.enqueue(...ids);
+      const worker = await scene.worker("w");
+      await worker.claim(25);
+      const stores = await Promise.all([scene.connect(), scene.connect(), scene.connect()]);
+      const buried = await Promise.all(stores.map((by) => scene.bury(worker, { by, limit: 2 })));
+      assert.deepEqual(buried.flatMap(({ jobs }) => jobs.map(({ jobId }) => jobId)).toSorted(), ids);
+      assert.equal((await scene.incidentsOf(worker)).length, 1);
+    },
+  );
 
   specify(
     "a recovery of a worker that is over, by whatever way, opens no incident and writes nothing",

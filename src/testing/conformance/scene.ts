@@ -5,7 +5,7 @@ import { type TestContext, test } from "node:test";
 import type { Draft } from "./drafts.ts";
 import { draft, kind, workerRecord } from "./drafts.ts";
 import { Hand } from "./hand.ts";
-import type { ConformanceStores, MakeStores, SteeredClock, UserWrites } from "./stores.ts";
+import type { ConformanceStores, Damage, MakeStores, SteeredClock, UserWrites } from "./stores.ts";
 import type { Enqueued, JobDetails, JobState, KindSettings } from "../../core/job.ts";
 import type { WorkerRecord } from "../../core/liveness.ts";
 import { decideCrash } from "../../core/recovery.ts";
@@ -66,6 +66,12 @@ export class Scene {
   user(): UserWrites | null {
     if (this.#stores.user === undefined) this.t.skip("this store has no commit");
     return this.#stores.user ?? null;
+  }
+
+  /** The store's way to damage what it keeps; null where it has none, and then the test is skipped. */
+  damage(): Damage | null {
+    if (this.#stores.damage === undefined) this.t.skip("this store can't be damaged by a test");
+    return this.#stores.damage ?? null;
   }
 
   declare(...kinds: readonly KindSettings[]): Promise<void> {

@@ -13,7 +13,14 @@ export interface ConformanceStores {
   cleanup(): Promise<void>;
   /** The user's own writes in `commit` and `transact`; left out: this store has neither, and their tests are skipped. */
   readonly user?: UserWrites;
+  /**
+   * Changes a stored text behind the back of every connection, as a flipped bit on the disk would: the input, the result, or the
+   * result of every step of this job. Left out: this store leaves that to its database, and those tests are skipped.
+   */
+  readonly damage?: Damage;
 }
+
+export type Damage = (id: string, what: "input" | "result" | "step") => Promise<void>;
 
 export type MakeStores = (t: TestContext) => Promise<ConformanceStores>;
 

@@ -4,6 +4,7 @@ import { specifyAlone } from "./alone.ts";
 import { specifyAttemptWrites } from "./attempt-writes.ts";
 import { specifyClaim } from "./claim.ts";
 import { specifyCommit } from "./commit.ts";
+import { specifyCorrupt } from "./corrupt.ts";
 import { specifyEnqueue } from "./enqueue.ts";
 import { specifyExpire } from "./expire.ts";
 import { specifyInspect } from "./inspect.ts";
@@ -23,6 +24,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   settle: specifySettle,
   "attempt writes": specifyAttemptWrites,
   commit: specifyCommit,
+  corrupt: specifyCorrupt,
   recover: specifyRecover,
   verdicts: specifyVerdicts,
   alone: specifyAlone,

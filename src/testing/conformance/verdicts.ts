@@ -71,7 +71,7 @@ export function specifyVerdicts(specify: Specify): void {
     assert.deepEqual(await (await scene.worker("next")).claim(9), []);
   });
 
-  specify("a kind's own answer to a crash is kept: uncounted, or the end", async (scene) => {
+  specify("FR-013 FR-014 a kind's own answer to a crash is kept: uncounted, or the end", async (scene) => {
     await scene.declare(kind("mail", { onCrash: "pending" }), kind("sms", { onCrash: "fail" }));
     await scene.enqueue("a", { id: "b", kind: "sms" });
     const worker = await scene.worker("w");

@@ -62,7 +62,7 @@ export function specifyWorkers(specify: Specify): void {
     assert.deepEqual([second.lease.epoch >= raised, second.lease.fence], [true, 2]);
   });
 
-  specify("a beat is one step of the counter, and keeps the instant and the lag of the loop", async (scene) => {
+  specify("FR-034 a beat is one step of the counter, and keeps the instant and the lag of the loop", async (scene) => {
     const worker = await scene.worker("w");
     await scene.clock.advance(5_000);
     assert.equal((await scene.store.beat("w", { loopLagMs: 17 })).live, true);
@@ -71,24 +71,27 @@ export function specifyWorkers(specify: Specify): void {
     assert.deepEqual([row.beats, row.heartbeatAt, row.loopLagMs], [2, scene.clock.now(), 18]);
   });
 
-  specify("a beat answers what the store says is held, with the lease and the counters of each", async (scene) => {
-    await scene.enqueue("a", "b", "c");
-    const worker = await scene.worker("w");
-    const [a, b] = await worker.claim(2);
-    await worker.settle(SETTLE.fail(a!));
-    const again = await worker.next();
-    const { held, schemaVersion } = await scene.store.beat("w", BEAT);
-    assert.deepEqual(
-      held.toSorted((x, y) => x.lease.jobId.localeCompare(y.lease.jobId)),
-      [
-        { lease: again.lease, counters: { ...again.counters, errors: 1 } },
-        { lease: b!.lease, counters: b!.counters },
-      ],
-    );
-    assert.ok(schemaVersion > 0);
-    await scene.worker("other");
-    assert.deepEqual((await scene.store.beat("other", BEAT)).held, []);
-  });
+  specify(
+    "FR-035 FR-036 a beat answers what the store says is held, with the lease and the counters of each",
+    async (scene) => {
+      await scene.enqueue("a", "b", "c");
+      const worker = await scene.worker("w");
+      const [a, b] = await worker.claim(2);
+      await worker.settle(SETTLE.fail(a!));
+      const again = await worker.next();
+      const { held, schemaVersion } = await scene.store.beat("w", BEAT);
+      assert.deepEqual(
+        held.toSorted((x, y) => x.lease.jobId.localeCompare(y.lease.jobId)),
+        [
+          { lease: again.lease, counters: { ...again.counters, errors: 1 } },
+          { lease: b!.lease, counters: b!.counters },
+        ],
+      );
+      assert.ok(schemaVersion > 0);
+      await scene.worker("other");
+      assert.deepEqual((await scene.store.beat("other", BEAT)).held, []);
+    },
+  );
 
   specify("a beat names the job that is most overdue, once deadline and grace are over", async (scene) => {
     await scene.enqueue("a", "b");

@@ -1,6 +1,7 @@
 // What becomes of one job that a reclaim takes: core's `crash`, `timeOut` and `endCancelled` written in SQL, with the backoff of
 // retry.ts and the blame of blame.ts. Nothing here looks for jobs; reclaim.ts does.
-import { ALONE_FROM_CRASHES } from "../../../core/blame.ts";
+import { ALONE_FROM_CRASHES, HARD_LIMIT } from "../../../core/blame.ts";
+import { deathsElsewhere } from "../deaths-elsewhere.ts";
 import { LANE, OUTCOME, STATE } from "../schema.ts";
 
 export function takeBackFunctions(schema: string): string {
@@ -84,7 +85,8 @@ function takeBack(schema: string): string {
         decision := 'fail';
         next_state := ${STATE.dead};
         message := format('Max attempts reached: its kind says that a crash ends the job; %s', what);
-      ELSIF alone AND new_blamed >= k.max_crashes THEN
+      ELSIF alone AND new_blamed >= k.max_crashes AND (new_blamed >= ${HARD_LIMIT} * k.max_crashes
+        OR new_blamed > ${deathsElsewhere(schema, "j.seq", "j.crashes", "now")}) THEN
         decision := 'quarantine';
         next_state := ${STATE.quarantined};
         message := format('Max attempts reached: %s of %s workers died while it ran alone; %s', new_blamed, k.max_crashes, what);
@@ -98,12 +100,13 @@ function takeBack(schema: string): string {
     new_lane := CASE WHEN next_state = ${STATE.queued} AND delay_ms > 0 THEN ${LANE.delayed}
       WHEN new_crashes >= ${ALONE_FROM_CRASHES} THEN ${LANE.alone} ELSE ${LANE.open} END;
 
+    -- The sums keep the planner off the index of running jobs (settle.ts).
     UPDATE ${schema}.jobs AS t SET state = next_state, lane = new_lane, crashes = new_crashes, blamed = new_blamed,
       timeouts = new_timeouts, outcome = new_outcome, finished_at = now, result = NULL, cancel_requested = false, reserved_by = NULL,
       run_at = CASE WHEN delay_ms > 0 THEN now + delay_ms END,
       incident = CASE WHEN next_state = ${STATE.queued} THEN take_back.incident END,
       error = json_build_object('name', CASE cause WHEN 'timeOut' THEN 'Timeout' ELSE 'WorkerDied' END, 'message', message)::text
-    WHERE t.seq = j.seq AND t.state = ${STATE.running} AND t.fence = j.fence AND t.epoch = j.epoch AND t.worker = j.worker;
+    WHERE t.seq = j.seq AND t.state + 0 = ${STATE.running} AND t.fence = j.fence AND t.epoch = j.epoch AND t.worker + 0 = j.worker;
     IF NOT FOUND THEN RETURN; END IF;
 
     job_id := j.id;

@@ -69,8 +69,8 @@ SELECT cron.schedule('${name}-tick-log', '17 3 * * *', $$DELETE FROM cron.job_ru
 
 /** What is made belongs to the schema's owner, whichever of its members makes it. Until the end of the transaction. */
 function asOwner(name: string): string {
-  return `DO $$ DECLARE owner name := (SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = '${name}'); BEGIN
-    IF pg_has_role(owner, 'MEMBER') THEN PERFORM set_config('role', trim('"' FROM owner), true); END IF;
+  return `DO $$ DECLARE owner name := (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = '${name}'); BEGIN
+    IF pg_has_role(owner, 'MEMBER') THEN PERFORM set_config('role', owner, true); END IF;
   END $$;`;
 }
 

@@ -1,0 +1,28 @@
+// A process that only enqueues. It chooses its own ids, so that after a lost answer, or a death, the same enqueue is sent again.
+import { pause } from "../../src/core/clock.ts";
+import type { Store } from "../../src/core/store.ts";
+import type { JobDraft } from "../../src/core/job.ts";
+import type { SimProcess } from "../world/process.ts";
+
+/** Sends what `next` gives, each until it was answered; `acknowledged` hears the id that is in the store. */
+export async function produce(
+  process: SimProcess,
+  store: Store,
+  left: JobDraft[],
+  spreadMs: number,
+  acknowledged: (id: string) => void,
+): Promise<void> {
+  const random = process.random.fork("producer");
+  const { clock } = process.main;
+  while (left.length > 0) {
+    const some = left.slice(0, 1 + random.below(4));
+    await pause(clock, random.next() * spreadMs);
+    try {
+      const enqueued = await store.enqueue(some);
+      for (const { id } of enqueued) acknowledged(id);
+      left.splice(0, some.length);
+    } catch {
+      await pause(clock, random.between(1, 200));
+    }
+  }
+}

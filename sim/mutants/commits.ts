@@ -1,0 +1,44 @@
+// `commit`: the user's rows and the job's success are one transaction, once.
+import { instead } from "./instead.ts";
+import type { Mutant } from "./mutant.ts";
+
+export const commitMutants: readonly Mutant[] = [
+  {
+    name: "commitInTwoParts",
+    what: "the user's rows are a transaction before the one of the success",
+    store: (store) =>
+      instead(store, {
+        async commit(settlement, body, encode) {
+          const value = await store.transact(body);
+          return store.commit(settlement, () => value, encode);
+        },
+      }),
+  },
+  {
+    name: "commitBodyTwice",
+    what: "the user's body is run again in the same transaction, as a careless retry would",
+    store: (store) =>
+      instead(store, {
+        commit: (settlement, body, encode) =>
+          store.commit(
+            settlement,
+            (tx) => {
+              if (settlement.lease.fence > 1) void body(tx);
+              return body(tx);
+            },
+            encode,
+          ),
+      }),
+  },
+  {
+    name: "commitNotSettled",
+    what: "the user's rows are written and the job is left to the next turn",
+    store: (store) =>
+      instead(store, {
+        async commit(_settlement, body) {
+          const value = await store.transact(body);
+          return { answer: { is: "applied" }, value };
+        },
+      }),
+  },
+];

@@ -1,0 +1,17 @@
+// All mutants. Each breaks one promise on purpose; the oracle must find every one of them, or it proves nothing.
+import { attemptMutants } from "./attempts.ts";
+import { commitMutants } from "./commits.ts";
+import { fenceMutants } from "./fences.ts";
+import type { Mutant } from "./mutant.ts";
+import { queueMutants } from "./queue.ts";
+import { recoveryMutants } from "./recovery.ts";
+import { workerMutants } from "./workers.ts";
+
+export const MUTANTS: readonly Mutant[] = [
+  ...fenceMutants,
+  ...attemptMutants,
+  ...commitMutants,
+  ...queueMutants,
+  ...recoveryMutants,
+  ...workerMutants,
+];

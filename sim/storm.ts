@@ -1,0 +1,56 @@
+// A storm of kills from outside over short innocent jobs and one poison: who is blamed. It measures the rule of blame, and is not
+// a law: an innocent whose every run is killed can't be told from a poison.
+import { simulate } from "./history.ts";
+
+export interface Storm {
+  readonly seeds: number;
+  readonly deaths: number;
+  readonly innocentsQuarantined: number;
+  /** How many would have been by the number of their deaths alone. */
+  readonly innocentsAccused: number;
+  readonly poisonQuarantined: number;
+  readonly violations: number;
+}
+
+export async function runStorm(seeds: number): Promise<Storm> {
+  const sum = { seeds, deaths: 0, innocentsQuarantined: 0, innocentsAccused: 0, poisonQuarantined: 0, violations: 0 };
+  for (let seed = 1; seed <= seeds; seed++) {
+    const { tally, violation } = await simulate(seed, { temper: STORM });
+    sum.deaths += tally.deaths;
+    sum.innocentsQuarantined += tally.innocents;
+    sum.innocentsAccused += tally.accused;
+    sum.poisonQuarantined += tally.quarantined - tally.innocents;
+    if (violation !== null) sum.violations++;
+  }
+  return sum;
+}
+
+const STORM = {
+  workers: 4,
+  concurrency: 1,
+  jobs: 40,
+  locksProve: true,
+  workloads: ["money", "poison"],
+  requestLost: 0,
+  answerLost: 0,
+  slow: 0,
+  stall: 0,
+  killRecovery: 0,
+  killMigration: 0,
+  durability: "full",
+  nemesisEveryMs: 250,
+  nemesis: {
+    kill: 1,
+    killAll: 0,
+    pause: 0,
+    block: 0,
+    clockJump: 0,
+    hostClockJump: 0,
+    busy: 0,
+    fullDisk: 0,
+    storeRestart: 0,
+    powerLoss: 0,
+    deploy: 0,
+  },
+  faultsMs: 40_000,
+} as const;

@@ -1,0 +1,10 @@
+// What all wires have in common: whether faults are over, and whether the store can be reached.
+
+export class Weather {
+  /** True: nothing is lost, slow, stopped or killed from outside any more. */
+  calm = false;
+  /** Until when (virtual ms) nobody reaches the store. */
+  downUntil = 0;
+  /** How often the store was restarted: an answer that was on its way during a restart is lost. */
+  restarts = 0;
+}

@@ -1,0 +1,81 @@
+// What people read about the store's health: the verdict of a check, what contradicts itself, what a repair did and lost.
+import { humanMs } from "../../core/duration.ts";
+import type { IntegrityReport, Repair, Salvage } from "../../core/integrity.ts";
+import { count, oneLine, stamp, thousands } from "../words.ts";
+
+export interface Finding {
+  readonly level: "ok" | "warning" | "error";
+  readonly text: string;
+}
+
+const MOST_LISTED = 10;
+const BACKUP = "Make a backup now: outlive backup FILE.";
+const RESTORE = "keep a copy of the file, and put a backup back (then: outlive recover --restored)";
+
+export function integrityFindings(report: IntegrityReport, repairing: boolean): Finding[] {
+  const { verdict, findings, tookMs, inconsistencies } = report;
+  const took = humanMs(tookMs);
+  if (verdict === "PASSED")
+    return [
+      { level: "ok", text: `integrity PASSED in ${took}${repairing ? ": there is nothing to repair" : ""}.` },
+      ...inconsistencies.map(({ detail, names }): Finding => ({
+        level: "warning",
+        text: `${detail}: ${oneLine(names.slice(0, 5).join(", "), 200)}${names.length > 5 ? ", …" : ""}`,
+      })),
+    ];
+  if (verdict === "UNFINISHED")
+    return [{ level: "warning", text: `integrity UNFINISHED after ${took}: nothing is known of the rest.` }];
+  return [
+    {
+      level: "error",
+      text: `integrity FAILED with ${findings.length} finding(s) in ${took}. Stop all workers, then try: outlive check --repair. Or ${RESTORE}.`,
+    },
+    ...listed(findings),
+  ];
+}
+
+export function repairFindings(before: IntegrityReport, repair: Repair, mightSalvage: boolean): Finding[] {
+  const found = `integrity FAILED with ${before.findings.length} finding(s)`;
+  if (repair.salvage) return [...salvageFindings(found, repair.salvage), ...listed(repair.findings)];
+  if (repair.sound)
+    return [
+      {
+        level: "warning",
+        text: `${found}; all were repaired (${repair.steps.map(({ step }) => step).join(", ")}) and nothing is lost. ${BACKUP}`,
+      },
+    ];
+  const next = mightSalvage
+    ? `It could not be repaired: ${RESTORE}.`
+    : `It can't be repaired in place. What can still be read can be salvaged into a new file, with the damaged one kept: outlive check --repair --yes. Or ${RESTORE}.`;
+  return [{ level: "error", text: `${found}. ${next}` }, ...listed(repair.findings)];
+}
+
+/** What a person must know after a salvage: up to when, what is gone, what must be looked at. */
+function salvageFindings(found: string, { keptAs, recoveryPointAt, tables, partial, lost }: Salvage): Finding[] {
+  const point = recoveryPointAt === null ? "no change of a job survived" : stamp(recoveryPointAt);
+  const gone = tables.filter((table) => table.lost !== 0);
+  return [
+    {
+      level: "warning",
+      text: `${found}; what could be read is in a new file in its place, and the damaged one is kept as ${keptAs}. ${BACKUP}`,
+    },
+    { level: "warning", text: `recovery point (the newest change that survived): ${point}` },
+    ...gone.map(({ table, rows, lost: n }): Finding => ({
+      level: "warning",
+      text: `${table}: ${thousands(rows)} rows survived, ${n === null ? "an unknown number is" : `${thousands(n)} ${n === 1 ? "is" : "are"}`} lost`,
+    })),
+    ...named("lost", lost),
+    ...named("partial: a part is missing; look at each (outlive job ID)", partial),
+  ];
+}
+
+function named(what: string, ids: readonly string[]): Finding[] {
+  if (ids.length === 0) return [];
+  const some = ids.slice(0, MOST_LISTED).join(", ");
+  const more = ids.length > MOST_LISTED ? `, and ${thousands(ids.length - MOST_LISTED)} more (--json lists them)` : "";
+  return [{ level: "warning", text: `${count(ids.length, "job")} ${what}: ${some}${more}` }];
+}
+
+function listed(findings: readonly string[]): Finding[] {
+  return findings.slice(0, MOST_LISTED).map((text) => ({ level: "error", text: `  ${text}` }));
+}

@@ -1,0 +1,59 @@
+// Checking and repairing a store by its address: also one that can't be opened. For faces; it starts nothing and accepts no work.
+import { storeNameOf } from "./backends.ts";
+import type { EngineOptions } from "./config.ts";
+import { OutliveError } from "./core/errors.ts";
+import type { IntegrityReport, Repair, RepairStep } from "./core/integrity.ts";
+import { attach } from "./open.ts";
+import { systemClock } from "./platform/clock.ts";
+import { sqlitePath } from "./stores/sqlite/client.ts";
+import { checkFile } from "./stores/sqlite/integrity.ts";
+import { repairFile } from "./stores/sqlite/repair.ts";
+import { finishSwap } from "./stores/sqlite/swap.ts";
+
+/** A full check, without a limit. What the rows say is read only if the file is sound. */
+export async function checkStore(url: string, options: EngineOptions): Promise<IntegrityReport> {
+  if (storeNameOf(url) !== "sqlite" || sqlitePath(url) === ":memory:") return viaEngine(url, options);
+  const path = sqlitePath(url);
+  finishSwap(path);
+  const check = await checkFile(path, "full", Number.POSITIVE_INFINITY);
+  if (check.verdict !== "PASSED") return { ...check, inconsistencies: [] };
+  try {
+    await using engine = await attach(url, { ...options, logger: false });
+    return { ...check, inconsistencies: await engine.inconsistencies() };
+  } catch (thrown) {
+    // A sound file that is not ours, or not of this version: there is nothing to compare.
+    if (!(thrown instanceof OutliveError)) throw thrown;
+    return { ...check, inconsistencies: [] };
+  }
+}
+
+export interface RepairOptions {
+  /** Whether what can't be mended may be salvaged into a new file: the old one is kept, but something may be lost. */
+  readonly salvage: boolean;
+  readonly tell?: (step: RepairStep) => void;
+  readonly onProgress?: (what: string) => void;
+}
+
+export async function repairStore(url: string, options: EngineOptions, how: RepairOptions): Promise<Repair> {
+  const { salvage, tell, onProgress } = how;
+  if (storeNameOf(url) === "sqlite")
+    return repairFile(
+      sqlitePath(url),
+      { salvage },
+      {
+        clock: systemClock,
+        ...(tell && { tell }),
+        ...(onProgress && { onProgress: ({ done, total, what }) => onProgress(`${what} (${done + 1} of ${total})`) }),
+      },
+    );
+  await using engine = await attach(url, { ...options, logger: false });
+  const findings = await engine.repair();
+  const step: RepairStep = { step: "reindex", ok: findings.length === 0, detail: "all indexes were made anew" };
+  tell?.(step);
+  return { steps: [step], sound: findings.length === 0, findings, salvage: null };
+}
+
+async function viaEngine(url: string, options: EngineOptions): Promise<IntegrityReport> {
+  await using engine = await attach(url, { ...options, logger: false });
+  return await engine.integrity();
+}

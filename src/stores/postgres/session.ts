@@ -1,0 +1,24 @@
+// One session of the server's as our statements see it. No types of `pg` here: what users import from us must compile without it.
+
+/** What a statement may be given. Arrays go as PostgreSQL writes them (see `list` and `texts`). */
+export type Value = string | number | boolean | null;
+
+/** Runs our own statements, which name the schema `outlive.`. */
+export interface Session {
+  rows<R>(sql: string, values?: readonly Value[]): Promise<R[]>;
+  /** Rows as arrays: less work where they are many. */
+  arrays<R extends readonly unknown[]>(sql: string, values?: readonly Value[]): Promise<R[]>;
+  /** Answers how many rows were changed. */
+  run(sql: string, values?: readonly Value[]): Promise<number>;
+}
+
+/** A client of `pg` as far as we and users' query builders need it. */
+export interface PostgresClient {
+  // oxlint-disable-next-line typescript/no-explicit-any -- a row is whatever the caller's SQL says
+  query(text: string, values?: unknown[]): Promise<{ rows: any[]; rowCount: number | null }>;
+}
+
+export interface Transaction extends Session {
+  /** The session's client, for SQL that is not ours. */
+  readonly client: PostgresClient;
+}

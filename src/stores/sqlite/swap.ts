@@ -1,0 +1,136 @@
+// Putting a salvaged file in the place of the damaged one. A kill at any moment leaves the old file in its place, or the new one
+// complete: from the moment the journal of the swap is there, whoever comes next finishes it before anything else opens the file.
+// The order matters: the old log goes before the new file comes, because SQLite would apply it to whatever file has the name.
+import {
+  closeSync,
+  existsSync,
+  fsyncSync,
+  linkSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
+import { dirname, join } from "node:path";
+import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { holdExclusively } from "./database.ts";
+import { SQLITE_BUSY } from "./errors.ts";
+import { makeSideFolder, sideFolder } from "./lock.ts";
+
+/** What belongs to a database file beside it. */
+const LOGS = ["-wal", "-journal"] as const;
+
+/** Where a new file is made until it is complete. */
+export const salvagePath = (path: string): string => `${path}.salvage`;
+const journalPath = (path: string): string => `${path}.swap`;
+/** Without the suffix of workers' locks, so that nobody takes it for a stray one. */
+const holdPath = (path: string): string => join(sideFolder(path), "repair.hold");
+
+/** One repair at a time, and no open meanwhile. Gone with the process. */
+export function holdForRepair(path: string): { readonly drop: () => void } {
+  makeSideFolder(path);
+  try {
+    const hold = holdExclusively(holdPath(path));
+    return {
+      drop: () => {
+        rmSync(holdPath(path), { force: true });
+        hold.drop();
+      },
+    };
+  } catch (thrown) {
+    if ((thrown as { data?: { sqlite?: unknown } }).data?.sqlite !== SQLITE_BUSY) throw thrown;
+    throw new OutliveError(
+      ErrorCode.storeBusy,
+      `${path} is being repaired by another process.`,
+      "Wait until it is done, then try again. Nothing was changed.",
+      { path },
+      { cause: thrown },
+    );
+  }
+}
+
+/**
+ * Ends a swap that was interrupted, and removes what an interrupted salvage left. The first thing that an open does; costs two
+ * looks for a name when there is nothing to do. Throws STORE_BUSY while a repair is under way. Answers whether it ended one.
+ */
+export function finishSwap(path: string): boolean {
+  if (!existsSync(journalPath(path)) && !existsSync(holdPath(path))) return false;
+  const hold = holdForRepair(path);
+  try {
+    if (existsSync(journalPath(path))) {
+      complete(path);
+      return true;
+    }
+    removeSalvage(path);
+    return false;
+  } finally {
+    hold.drop();
+  }
+}
+
+/** Makes the salvaged file the database. Under the hold, and with no connection open to either. */
+export function swapIn(path: string, keptAs: string): void {
+  flush(salvagePath(path));
+  const draft = `${journalPath(path)}.draft`;
+  writeFileSync(draft, JSON.stringify({ keptAs }), { mode: 0o600 });
+  flush(draft);
+  renameSync(draft, journalPath(path));
+  flushFolder(path);
+  complete(path);
+}
+
+export function removeSalvage(path: string): void {
+  for (const suffix of ["", "-journal", "-wal", "-shm"]) rmSync(salvagePath(path) + suffix, { force: true });
+  rmSync(`${journalPath(path)}.draft`, { force: true });
+}
+
+/** Every step can be the last one before a kill, and can be done again. */
+function complete(path: string): void {
+  const { keptAs } = JSON.parse(readFileSync(journalPath(path), "utf8")) as { keptAs: string };
+  if (existsSync(salvagePath(path))) {
+    // A second name for the old file, so that at no moment there is none of that name.
+    if (!existsSync(keptAs)) keepOld(path, keptAs);
+    for (const log of LOGS) {
+      const { size } = statSync(path + log, { throwIfNoEntry: false }) ?? {};
+      if (size === 0) rmSync(path + log, { force: true });
+      else if (size !== undefined) renameSync(path + log, keptAs + log);
+    }
+    rmSync(`${path}-shm`, { force: true });
+    flushFolder(path);
+    renameSync(salvagePath(path), path);
+    flushFolder(path);
+  }
+  rmSync(journalPath(path), { force: true });
+  flushFolder(path);
+}
+
+function keepOld(path: string, keptAs: string): void {
+  try {
+    linkSync(path, keptAs);
+  } catch (thrown) {
+    const { code } = thrown as NodeJS.ErrnoException;
+    // A file system without links: for a moment there is no file of that name, but the journal says which one will be.
+    if (code !== "EPERM" && code !== "ENOTSUP" && code !== "EOPNOTSUPP" && code !== "EMLINK") throw thrown;
+    renameSync(path, keptAs);
+  }
+}
+
+export function flush(path: string): void {
+  const file = openSync(path, "r+");
+  try {
+    fsyncSync(file);
+  } finally {
+    closeSync(file);
+  }
+}
+
+export function flushFolder(path: string): void {
+  const folder = openSync(dirname(path), "r");
+  try {
+    fsyncSync(folder);
+  } finally {
+    closeSync(folder);
+  }
+}

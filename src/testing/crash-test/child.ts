@@ -1,0 +1,77 @@
+// The process that is killed: runs one job of the user's module on a scratch store, and kills itself with SIGKILL at the point it was told.
+// With no such point it runs to the end and tells every point it passed.
+import { pathToFileURL } from "node:url";
+import { openBackend } from "../../backends.ts";
+import { engineSettings } from "../../config.ts";
+import { settingsWithDefaults } from "../../contract.ts";
+import type { AnyContract } from "../../core/contract.ts";
+import { toStoredError } from "../../core/errors.ts";
+import { EventBus } from "../../core/events.ts";
+import { Engine } from "../../engine.ts";
+import { systemClock as clock, systemRandom as random } from "../../platform/clock.ts";
+import { processIdentity } from "../../platform/identity.ts";
+import { watchRequests } from "./effects.ts";
+import { tellingStore } from "./points.ts";
+
+/** What the parent says. */
+export interface Order {
+  readonly url: string;
+  readonly module: string;
+  readonly kind: string;
+  readonly jobId: string;
+  /** Null: somebody has enqueued it already. */
+  readonly input: { readonly json: string } | null;
+  /** The how-manieth point ends the process; null: none does. */
+  readonly killAt: number | null;
+}
+
+/** What the child says. */
+export type Said = { readonly point: string } | { readonly ended: string; readonly error: string | null };
+
+main(JSON.parse(process.argv[2]!) as Order).catch((thrown: unknown) => {
+  console.error(thrown);
+  process.exit(1);
+});
+
+async function main(order: Order): Promise<void> {
+  const contract = await contractOf(order);
+  watchRequests();
+  const settings = engineSettings({ heartbeat: { interval: "100ms", lease: "5s", probe: "20ms" }, poll: "50ms" });
+  const bus = new EventBus(toStoredError);
+  const identity = processIdentity();
+  const deps = { clock, random, events: bus, bootId: identity.bootId };
+  const backend = await openBackend(order.url, {}, deps, { ...settings, migrate: true });
+  let passed = 0;
+  const store = tellingStore(backend.store, order.jobId, (point) => {
+    if (passed++ === order.killAt) process.kill(process.pid, "SIGKILL");
+    if (order.killAt === null) process.send!({ point } satisfies Said);
+  });
+  const contracts = new Map([[contract.name, contract]]);
+  const engine = new Engine({ backend: { ...backend, store }, settings, contracts, clock, random, bus, identity });
+  await backend.store.declare([settingsWithDefaults(contract, settings)]);
+  await engine.recoverAtOpen();
+  if (order.input) await engine.enqueue(contract, JSON.parse(order.input.json) as never, { id: order.jobId });
+  const worker = await engine.start({ concurrency: 1 });
+  for (;;) {
+    const job = await engine.get(order.jobId);
+    if (job && job.state !== "queued" && job.state !== "running") {
+      process.send!({ ended: job.state, error: job.error?.message ?? null } satisfies Said);
+      break;
+    }
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+  await worker.stop();
+  await engine.close();
+  process.exit(0); // whatever a handler left behind
+}
+
+async function contractOf({ module, kind }: Order): Promise<AnyContract> {
+  const exports = Object.values((await import(pathToFileURL(module).href)) as object).flatMap((value: unknown) =>
+    Array.isArray(value) ? (value as unknown[]) : [value],
+  );
+  const found = exports.find(
+    (value): value is AnyContract => typeof value === "object" && (value as AnyContract | null)?.name === kind,
+  );
+  if (!found?.handler) throw new Error(`${module} exports no job named ${kind} with a handler.`);
+  return found;
+}

@@ -1,0 +1,49 @@
+// The user's own tables, in the same database as the jobs: a ledger with a row for each transfer, and nothing in it that would keep a
+// transfer from being written twice. One form per store, because the transaction's handle differs.
+import type { Engine, Run } from "../index.ts";
+import { postgres } from "../postgres.ts";
+import { sqlite } from "../sqlite.ts";
+
+export interface Entry {
+  readonly job: string;
+  readonly amount: number;
+  readonly fence: string;
+}
+
+export interface Books {
+  create(engine: Engine): Promise<void>;
+  /** Completes the job in the same transaction as its row. */
+  commit(run: Run, entry: Entry): Promise<unknown>;
+  entries(engine: Engine): Promise<readonly Entry[]>;
+}
+
+const onSqlite: Books = {
+  create: (engine) =>
+    engine.transaction(sqlite, (tx) =>
+      tx.exec("CREATE TABLE torture_ledger (job TEXT NOT NULL, amount INTEGER NOT NULL, fence TEXT NOT NULL)"),
+    ),
+  commit: (run, { job, amount, fence }) =>
+    run.commit(sqlite, (tx) => void tx.run("INSERT INTO torture_ledger VALUES (?, ?, ?)", job, amount, fence)),
+  entries: (engine) => engine.transaction(sqlite, (tx) => tx.all<Entry>("SELECT * FROM torture_ledger")),
+};
+
+/** In the schema of the run, so that nothing of anybody else's is touched. */
+function onPostgres(schema: string): Books {
+  const ledger = `"${schema}".torture_ledger`;
+  return {
+    create: (engine) =>
+      engine.transaction(postgres, async (tx) => {
+        await tx.query(`CREATE TABLE ${ledger} (job text NOT NULL, amount integer NOT NULL, fence text NOT NULL)`);
+      }),
+    commit: (run, { job, amount, fence }) =>
+      run.commit(postgres, async (tx) => {
+        await tx.query(`INSERT INTO ${ledger} VALUES ($1, $2, $3)`, [job, amount, fence]);
+      }),
+    entries: (engine) => engine.transaction(postgres, (tx) => tx.query<Entry>(`SELECT * FROM ${ledger}`)),
+  };
+}
+
+/** `schema`: where on PostgreSQL; null: the store is a file. */
+export function booksOf(schema: string | null): Books {
+  return schema === null ? onSqlite : onPostgres(schema);
+}

@@ -1,0 +1,223 @@
+// The processes of the rig as their parent sees them: places that are filled again when somebody dies. It can kill, freeze and wake, and it
+// knows the instant of each; what became of the jobs it leaves to the engine.
+import { type ChildProcess, fork } from "node:child_process";
+import { fileURLToPath } from "node:url";
+import type { EngineEvent } from "../index.ts";
+import { CONCURRENCY, HEAP_MB, HEARTBEAT, LEASE, SUPERVISED } from "./settings.ts";
+
+export type Role = "worker" | "producer" | "supervisor";
+export type SeatState = "starting" | "live" | "frozen" | "dead" | "stopped";
+
+/** A place for one process after the other. */
+export interface Seat {
+  readonly role: Role;
+  readonly number: number;
+  state: SeatState;
+  pid: number;
+  /** Of a worker that has registered; null otherwise. */
+  workerId: string | null;
+  sinceAt: number;
+}
+
+/** One SIGKILL by the nemesis. */
+export interface Kill {
+  readonly at: number;
+  readonly role: Role;
+  readonly pid: number;
+  /** Null: it was no worker, or was killed before it had registered. */
+  readonly workerId: string | null;
+}
+
+interface Member extends Seat {
+  child: ChildProcess | null;
+  restart: NodeJS.Timeout | undefined;
+  killedByUs: boolean;
+  lives: number;
+  lastWords: string;
+}
+
+export interface CrewOptions {
+  readonly url: string;
+  /** On PostgreSQL; null: the store is a file. */
+  readonly schema: string | null;
+  readonly seed: number;
+  readonly seats: Readonly<Record<Role, number>>;
+  /** Where the processes write their histories. */
+  readonly histories: string;
+  /** A folder in which the processes keep their compiled code for the next ones. */
+  readonly cache: string;
+  /** The program of the command line, for the supervisor. */
+  readonly cli: string;
+  heard(seat: Seat, event: EngineEvent): void;
+}
+
+/** How long a place stays empty. */
+const RESTART_MS = 50;
+// Sources are run as .ts, the package as .js; tsc rewrites imports but not these.
+const EXTENSION = import.meta.url.endsWith(".ts") ? ".ts" : ".js";
+const file = (name: string): string => fileURLToPath(new URL(`${name}${EXTENSION}`, import.meta.url));
+
+export class Crew {
+  readonly kills: Kill[] = [];
+  /** Processes that ended in a way that nobody intended, one sentence each. */
+  readonly unexpected: string[] = [];
+  readonly #options: CrewOptions;
+  readonly #members: Member[];
+  #stopping = false;
+
+  constructor(options: CrewOptions) {
+    this.#options = options;
+    this.#members = Object.entries(options.seats).flatMap(([role, count]) =>
+      Array.from({ length: count }, (_, i) => ({
+        role: role as Role,
+        number: i + 1,
+        state: "dead" as const,
+        pid: 0,
+        workerId: null,
+        sinceAt: Date.now(),
+        child: null,
+        restart: undefined,
+        killedByUs: false,
+        lives: 0,
+        lastWords: "",
+      })),
+    );
+  }
+
+  seats(role?: Role): readonly Seat[] {
+    return role === undefined ? this.#members : this.#members.filter((member) => member.role === role);
+  }
+
+  start(): void {
+    for (const member of this.#members) this.#spawn(member);
+  }
+
+  kill(seats: readonly Seat[]): number {
+    let count = 0;
+    for (const seat of seats as readonly Member[]) {
+      const at = Date.now();
+      if (seat.state === "dead" || !seat.child?.kill("SIGKILL")) continue;
+      seat.killedByUs = true;
+      this.#enter(seat, "dead");
+      this.kills.push({ at, role: seat.role, pid: seat.pid, workerId: seat.workerId });
+      count++;
+    }
+    return count;
+  }
+
+  freeze(seat: Seat): void {
+    if ((seat as Member).child?.kill("SIGSTOP")) this.#enter(seat as Member, "frozen");
+  }
+
+  wake(seat: Seat): void {
+    if ((seat as Member).child?.kill("SIGCONT") && seat.state === "frozen") this.#enter(seat as Member, "live");
+  }
+
+  /** Lets these finish and leave; what has not left after `graceMs` is killed and reported. */
+  async stop(roles: readonly Role[], graceMs: number): Promise<void> {
+    this.#stopping = true;
+    const leaving = this.#members.filter(({ role }) => roles.includes(role));
+    await Promise.all(leaving.map((member) => this.#leave(member, graceMs)));
+  }
+
+  /** The end of everything, at once. Safe to call at any time, also while the process exits. */
+  destroy(): void {
+    this.#stopping = true;
+    for (const { child, restart } of this.#members) {
+      clearTimeout(restart);
+      child?.kill("SIGKILL");
+    }
+  }
+
+  async #leave(member: Member, graceMs: number): Promise<void> {
+    clearTimeout(member.restart);
+    const { child } = member;
+    if (!child || child.exitCode !== null || child.signalCode !== null) return;
+    const gone = new Promise<void>((resolve) => child.once("exit", () => resolve()));
+    const late = setTimeout(() => {
+      this.unexpected.push(`${nameOf(member)} did not stop within ${graceMs} ms`);
+      member.killedByUs = true;
+      child.kill("SIGKILL");
+    }, graceMs);
+    child.kill("SIGCONT");
+    child.kill("SIGTERM");
+    await gone;
+    clearTimeout(late);
+  }
+
+  #spawn(member: Member): void {
+    member.lives++;
+    const { schema, histories, cache } = this.#options;
+    const child = fork(...programOf(member, this.#options), {
+      cwd: histories,
+      execArgv: ["--disable-warning=ExperimentalWarning", `--max-old-space-size=${HEAP_MB}`],
+      stdio: ["ignore", "ignore", "pipe", "ipc"],
+      env: {
+        ...process.env,
+        NODE_COMPILE_CACHE: cache,
+        OUTLIVE_TORTURE_HISTORY: histories,
+        ...(schema !== null && { OUTLIVE_POSTGRES_SCHEMA: schema }),
+        OUTLIVE_HEARTBEAT_INTERVAL: HEARTBEAT,
+        OUTLIVE_HEARTBEAT_LEASE: LEASE,
+      },
+    });
+    Object.assign(member, { child, pid: child.pid ?? 0, workerId: null, killedByUs: false, lastWords: "" });
+    // Only a worker tells when it is ready; a producer and a supervisor are at work as soon as they run.
+    this.#enter(member, member.role === "worker" ? "starting" : "live");
+    child.stderr!.setEncoding("utf8").on("data", (text: string) => {
+      member.lastWords = (member.lastWords + text).slice(-2_000);
+    });
+    child.on("message", (message) => this.#heard(member, (message as { event?: EngineEvent }).event));
+    child.on("error", () => {}); // a message to a process that is just dying; `exit` says what happened
+    child.on("exit", (code, signal) => this.#exited(member, code, signal));
+  }
+
+  #heard(member: Member, event: EngineEvent | undefined): void {
+    if (!event) return;
+    if (event.name === "worker.started") {
+      member.workerId = event.worker;
+      if (member.state === "starting") this.#enter(member, "live");
+    }
+    this.#options.heard(member, event);
+  }
+
+  #exited(member: Member, code: number | null, signal: NodeJS.Signals | null): void {
+    const asked = this.#stopping && (code === 0 || signal === "SIGTERM");
+    if (!member.killedByUs && !asked && !byItsJob(member, code, signal)) {
+      const said = member.lastWords.trim();
+      this.unexpected.push(
+        `${nameOf(member)} ended by itself: ${signal ?? `exit code ${code}`}${said && `; it said: ${said}`}`,
+      );
+    }
+    this.#enter(member, this.#stopping ? "stopped" : "dead");
+    if (!this.#stopping) member.restart = setTimeout(() => this.#spawn(member), RESTART_MS);
+  }
+
+  #enter(member: Member, state: SeatState): void {
+    member.state = state;
+    member.sinceAt = Date.now();
+  }
+}
+
+function programOf({ role, number, lives }: Member, { url, seed, cli }: CrewOptions): [string, string[]] {
+  switch (role) {
+    case "worker":
+      return [file("./worker"), [url]];
+    case "producer":
+      return [file("./producer"), [url, `p${number}.${lives}`, String(seed + 1_000 * lives + number)]];
+    case "supervisor":
+      return [
+        cli,
+        ["work", file("./jobs"), "--store", url, "--processes", `${SUPERVISED}`, "--concurrency", `${CONCURRENCY}`],
+      ];
+  }
+}
+
+/** A poison job kills with SIGKILL; one that takes all memory ends with SIGABRT, or with 134 where a shell stood between. */
+function byItsJob({ role }: Member, code: number | null, signal: NodeJS.Signals | null): boolean {
+  return role === "worker" && (signal === "SIGKILL" || signal === "SIGABRT" || signal === "SIGTRAP" || code === 134);
+}
+
+function nameOf({ role, number, pid }: Seat): string {
+  return `${role} ${number} (pid ${pid})`;
+}

@@ -1,0 +1,41 @@
+// What each process says of itself, in an append-only file of its own: a line is there as soon as `tell` has returned, whatever kills
+// the process next. The oracle holds these lines against the store.
+import { mkdirSync, openSync, readdirSync, readFileSync, writeSync } from "node:fs";
+import { join } from "node:path";
+
+/** Every line has its instant and its process. */
+export type Line = { readonly at: number; readonly pid: number } & (
+  | { readonly what: "ask"; readonly id: string; readonly kind: string }
+  | { readonly what: "ack"; readonly id: string; readonly got: string; readonly created: boolean }
+  | { readonly what: "refused"; readonly id: string; readonly code: string }
+  | { readonly what: "start"; readonly id: string; readonly kind: string; readonly fence: string }
+  | { readonly what: "step"; readonly id: string; readonly name: string; readonly attempt: number }
+  | { readonly what: "kept"; readonly id: string; readonly name: string; readonly attempt: number }
+  | { readonly what: "committed"; readonly id: string; readonly fence: string }
+  | { readonly what: "rejected"; readonly id: string; readonly write: string }
+);
+
+/** What a process says: the instant and the process are added. */
+export type Told = Line extends infer L ? (L extends Line ? Omit<L, "at" | "pid"> : never) : never;
+
+export function teller(folder: string): (told: Told) => void {
+  mkdirSync(folder, { recursive: true });
+  const file = openSync(join(folder, `${process.pid}-${Date.now()}.jsonl`), "a");
+  return (told) => void writeSync(file, `${JSON.stringify({ at: Date.now(), pid: process.pid, ...told })}\n`);
+}
+
+/** All lines of all processes, by time. The last line of a killed process may be cut: it was never told. */
+export function readHistories(folder: string): Line[] {
+  return readdirSync(folder)
+    .flatMap((name) => readFileSync(join(folder, name), "utf8").split("\n").flatMap(parsed))
+    .sort((a, b) => a.at - b.at);
+}
+
+function parsed(text: string): Line[] {
+  if (text === "") return [];
+  try {
+    return [JSON.parse(text) as Line];
+  } catch {
+    return [];
+  }
+}

@@ -1,0 +1,88 @@
+// The jobs of the rig. Each handler tells its history what it does, at the instant at which it does it; none looks whether somebody else
+// did it before: only the engine may keep it from happening twice.
+import { setTimeout as pause } from "node:timers/promises";
+import { job, type Run } from "../index.ts";
+import { booksOf } from "./books.ts";
+import { teller } from "./history.ts";
+
+const FOLDER = process.env["OUTLIVE_TORTURE_HISTORY"];
+const SCHEMA = process.env["OUTLIVE_POSTGRES_SCHEMA"] ?? null;
+
+/** In the rig's own processes only: whoever merely names the kinds keeps no history. */
+const tell = FOLDER === undefined ? () => {} : teller(FOLDER);
+const books = booksOf(SCHEMA);
+const retry = { backoff: { base: "20ms", max: "200ms" } } as const;
+
+const fenceOf = ({ fence }: Run): string => `${fence.epoch}.${fence.number}`;
+
+function start(run: Run, kind: string): void {
+  tell({ what: "start", id: run.id, kind, fence: fenceOf(run) });
+}
+
+interface Transfer {
+  readonly amount: number;
+  readonly workMs: number;
+}
+
+/** One row in the ledger, exactly once. Looks at no signal. */
+export const transfer = job<Transfer>("torture.transfer", { retry });
+transfer.handle(async ({ amount, workMs }, run) => {
+  start(run, "transfer");
+  await pause(workMs);
+  await books.commit(run, { job: run.id, amount, fence: fenceOf(run) });
+  tell({ what: "committed", id: run.id, fence: fenceOf(run) });
+});
+
+/** Three steps. What is kept is not run again by a later attempt. */
+export const stepped = job<{ readonly workMs: number }>("torture.stepped", { retry });
+stepped.handle(async ({ workMs }, run) => {
+  start(run, "stepped");
+  for (const name of ["first", "second", "third"]) {
+    await run.step(name, async () => {
+      tell({ what: "step", id: run.id, name, attempt: run.attempt });
+      await pause(workMs / 3);
+    });
+    tell({ what: "kept", id: run.id, name, attempt: run.attempt });
+  }
+});
+
+/** Fails a few times before it succeeds. */
+export const flaky = job<{ readonly failures: number }>("torture.flaky", { retry: { ...retry, errors: 10 } });
+flaky.handle(async ({ failures }, run) => {
+  start(run, "flaky");
+  await pause(5);
+  if (run.attempt <= failures) throw new Error(`failure ${run.attempt} of ${failures}`);
+});
+
+/** Stands on the loop: its worker is busy, not dead. */
+export const block = job<{ readonly ms: number }>("torture.block", { retry });
+block.handle(({ ms }, run) => {
+  start(run, "block");
+  const until = performance.now() + ms;
+  while (performance.now() < until);
+});
+
+/** Kills its process whenever it runs. */
+export const poison = job<Record<string, never>>("torture.poison", { retry });
+poison.handle((_, run) => {
+  start(run, "poison");
+  process.kill(process.pid, "SIGKILL");
+});
+
+/** Takes more memory than its process may have. */
+export const hog = job<Record<string, never>>("torture.hog", { retry });
+hog.handle((_, run) => {
+  start(run, "hog");
+  const kept: string[][] = [];
+  for (;;) kept.push(Array.from({ length: 10_000 }, (__, i) => `${kept.length}-${i}`));
+});
+
+export const JOBS = [transfer, stepped, flaky, block, poison, hog] as const;
+
+/** Kinds that end their worker: they end in quarantine, and nobody else does. */
+export const GUILTY: ReadonlySet<string> = new Set([poison.name, hog.name]);
+
+/** For the worker process: a write of an attempt that does not own its job any more. */
+export function rejected(id: string, write: string): void {
+  tell({ what: "rejected", id, write });
+}

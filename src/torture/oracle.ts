@@ -1,0 +1,115 @@
+// The independent judge: what the processes wrote down, the ledger and the jobs, each held against the others. An enqueue that was never
+// answered may have happened or not; nothing else may differ.
+import type { Engine, JobInfo } from "../index.ts";
+import type { Books } from "./books.ts";
+import type { Line } from "./history.ts";
+import { GUILTY, transfer } from "./jobs.ts";
+
+export interface Judgement {
+  readonly enqueued: number;
+  readonly lost: number;
+  readonly committedTwice: number;
+  readonly quarantined: number;
+  readonly poison: number;
+  readonly staleWritesRejected: number;
+  readonly violations: readonly string[];
+}
+
+export async function judge(engine: Engine, books: Books, lines: readonly Line[]): Promise<Judgement> {
+  const jobs = await allJobs(engine);
+  const missing = promised(lines).filter((id) => !jobs.has(id));
+  const unfinished = [...jobs.values()].filter(({ state }) => state === "queued" || state === "running");
+  const rows = Map.groupBy(await books.entries(engine), ({ job }) => job);
+  const twice = [...rows].filter(([, entries]) => entries.length > 1);
+  const all = [...jobs.values()];
+  return {
+    enqueued: jobs.size,
+    lost: missing.length + unfinished.length,
+    committedTwice: twice.length,
+    quarantined: all.filter(({ state }) => state === "quarantined").length,
+    poison: all.filter(({ kind }) => GUILTY.has(kind)).length,
+    staleWritesRejected: lines.filter(({ what }) => what === "rejected").length,
+    violations: [
+      ...missing.map((id) => `job ${id} was acknowledged and is not in the store`),
+      ...unfinished.map(({ id, state }) => `job ${id} is still ${state}`),
+      ...twice.map(([id, entries]) => `job ${id} has ${entries.length} rows in the ledger`),
+      ...all.flatMap(wrongEnd),
+      ...ledger(jobs, rows),
+      ...fences(lines),
+      ...ends(lines, rows),
+      ...steps(lines),
+    ],
+  };
+}
+
+/** What an answered enqueue named. */
+function promised(lines: readonly Line[]): string[] {
+  return [...new Set(lines.flatMap((line) => (line.what === "ack" ? [line.got] : [])))];
+}
+
+function wrongEnd({ id, kind, state, error }: JobInfo): string[] {
+  if (state === "queued" || state === "running") return [];
+  const right = GUILTY.has(kind) ? "quarantined" : "succeeded";
+  return state === right ? [] : [`job ${id} (${kind}) is ${state}, not ${right}${error ? `: ${error.message}` : ""}`];
+}
+
+/** A row if and only if the job succeeded. */
+function ledger(jobs: ReadonlyMap<string, JobInfo>, rows: ReadonlyMap<string, unknown>): string[] {
+  const without = [...jobs.values()].filter(
+    ({ id, kind, state }) => kind === transfer.name && state === "succeeded" && !rows.has(id),
+  );
+  const beyond = [...rows.keys()].filter((id) => jobs.get(id)?.state !== "succeeded");
+  return [
+    ...without.map(({ id }) => `job ${id} succeeded and has no row in the ledger`),
+    ...beyond.map((id) => `job ${id} has a row in the ledger and is ${jobs.get(id)?.state ?? "not in the store"}`),
+  ];
+}
+
+/** Every attempt has a fence of its own, greater than those before it. */
+function fences(lines: readonly Line[]): string[] {
+  const starts = Map.groupBy(
+    lines.filter((line) => line.what === "start"),
+    ({ id }) => id,
+  );
+  return [...starts].flatMap(([id, of]) => {
+    const seen = new Set(of.map(({ fence }) => fence));
+    return seen.size === of.length
+      ? []
+      : [`job ${id} was started twice under one fence: ${of.map(({ fence }) => fence).join(", ")}`];
+  });
+}
+
+/** Whoever was told that it had committed is the one whose row is there. */
+function ends(lines: readonly Line[], rows: ReadonlyMap<string, readonly { readonly fence: string }[]>): string[] {
+  return lines.flatMap((line) =>
+    line.what === "committed" && !rows.get(line.id)?.some(({ fence }) => fence === line.fence)
+      ? [`attempt ${line.fence} of job ${line.id} was told that it had committed, and its row is not there`]
+      : [],
+  );
+}
+
+/** A step that was kept is not run by a later attempt; an earlier one, a zombie's, may still be at it. */
+function steps(lines: readonly Line[]): string[] {
+  const kept = new Map<string, number>();
+  return lines.flatMap((line) => {
+    if (line.what === "kept") {
+      const key = `${line.id} ${line.name}`;
+      kept.set(key, Math.min(line.attempt, kept.get(key) ?? Infinity));
+    }
+    if (line.what !== "step") return [];
+    const by = kept.get(`${line.id} ${line.name}`);
+    return by !== undefined && by < line.attempt
+      ? [`step ${line.name} of job ${line.id} was kept by attempt ${by} and run again by attempt ${line.attempt}`]
+      : [];
+  });
+}
+
+async function allJobs(engine: Engine): Promise<Map<string, JobInfo>> {
+  const jobs = new Map<string, JobInfo>();
+  for (let after: string | undefined; ;) {
+    const page = await engine.list({ limit: 1_000, ...(after === undefined ? {} : { after }) });
+    for (const job of page.jobs) jobs.set(job.id, job);
+    if (page.next === null) return jobs;
+    after = page.next;
+  }
+}

@@ -1,0 +1,46 @@
+// The end of a run, for people and for programs.
+import type { Outcome } from "./rig.ts";
+import { HEARTBEAT, LEASE } from "./settings.ts";
+import type { Percentiles } from "./timing.ts";
+
+/** The last line of `--json`. */
+export function jsonLine(outcome: Outcome): string {
+  const { store, seed, kills, zombies, takeovers, staleWritesRejected, enqueued, lost, committedTwice } = outcome;
+  const { quarantined, poison, detectMs, resumeMs, notRun } = outcome;
+  return JSON.stringify({
+    store,
+    seed,
+    kills,
+    zombies,
+    takeovers,
+    staleWritesRejected,
+    enqueued,
+    lost,
+    committedTwice,
+    quarantined,
+    poison,
+    detectMs,
+    resumeMs,
+    notRun,
+  });
+}
+
+export function text(outcome: Outcome): string {
+  const { store, seed, kills, zombies, takeovers, enqueued, lost, committedTwice, quarantined, poison } = outcome;
+  return [
+    `${store}: heartbeat ${HEARTBEAT}, lease ${LEASE}, --seed ${seed}, ${Math.round(outcome.elapsedMs / 1_000)} s`,
+    ...[...outcome.acts].map(([name, times]) => `${String(times).padStart(7)}  ${name}`),
+    `${String(kills).padStart(7)}  processes killed with SIGKILL, ${zombies} zombies woken`,
+    `${String(takeovers).padStart(7)}  jobs taken over, ${outcome.staleWritesRejected} stale writes refused`,
+    `${String(enqueued).padStart(7)}  jobs enqueued: ${lost} lost, ${committedTwice} committed twice`,
+    `${String(quarantined).padStart(7)}  in quarantine, of ${poison} that kill their workers`,
+    `         from the kill to its proof ${range(outcome.detectMs)}, to the last job running again ${range(outcome.resumeMs)}`,
+    ...outcome.notRun.map((what) => `not run: ${what}`),
+    ...outcome.violations.slice(0, 50).map((sentence) => `violation: ${sentence}`),
+    outcome.violations.length === 0 ? "Every promise held." : `${outcome.violations.length} thing(s) went wrong.`,
+  ].join("\n");
+}
+
+function range({ p50, p99, max }: Percentiles): string {
+  return p50 === null ? "not measured" : `${p50} / ${p99} / ${max} ms (median, p99, worst)`;
+}

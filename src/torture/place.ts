@@ -1,0 +1,59 @@
+// Where a run takes place: a scratch store of its own beside the user's, on the same disk or server, so that what is shown holds for
+// that place. Nothing of the user's is opened, and nothing is left.
+import { randomBytes } from "node:crypto";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join, resolve } from "node:path";
+import { storeNameOf, type StoreName } from "../backends.ts";
+import { atEnd } from "../demo/clean-up.ts";
+import { migrationsOf } from "../migrations.ts";
+
+export interface ScratchPlace {
+  readonly store: StoreName;
+  readonly url: string;
+  /** On PostgreSQL; null: the store is a file. */
+  readonly schema: string | null;
+  /** For the histories, and for a file. */
+  readonly folder: string;
+  /** Takes a schema away again. A folder goes with the process. */
+  readonly strike: () => Promise<void>;
+}
+
+export async function scratchPlace(url: string, keep: boolean): Promise<ScratchPlace> {
+  const store = storeNameOf(url);
+  if (store === "postgres") return scratchSchema(url, keep);
+  const beside = url === "sqlite::memory:" ? tmpdir() : dirname(resolve(url.slice("sqlite:".length)));
+  const folder = scratchFolder(beside, keep);
+  return { store, url: `sqlite:${join(folder, "torture.db")}`, schema: null, folder, strike: async () => {} };
+}
+
+/** A schema of its own on a server that is there; its role must be allowed to create one. */
+export async function scratchSchema(url: string, keep: boolean): Promise<ScratchPlace> {
+  const schema = `outlive_torture_${randomBytes(4).toString("hex")}`;
+  const migrations = (await migrationsOf(url, { postgres: { schema } }))!;
+  await migrations.up();
+  return {
+    store: "postgres",
+    url,
+    schema,
+    folder: scratchFolder(tmpdir(), keep),
+    async strike() {
+      if (!keep) await dropSchema(url, schema);
+    },
+  };
+}
+
+async function dropSchema(url: string, schema: string): Promise<void> {
+  const [{ attach }, { postgres }] = await Promise.all([import("../open.ts"), import("../postgres.ts")]);
+  await using engine = await attach(url, { postgres: { schema }, logger: false });
+  await engine.transaction(postgres, async (tx) => {
+    await tx.query(`DROP SCHEMA "${schema}" CASCADE`);
+  });
+}
+
+export function scratchFolder(beside: string, keep: boolean): string {
+  const folder = mkdtempSync(join(beside, "outlive-torture-"));
+  if (keep) atEnd(() => void process.stderr.write(`Everything is kept in ${folder}\n`));
+  else atEnd(() => rmSync(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 }));
+  return folder;
+}

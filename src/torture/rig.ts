@@ -1,0 +1,156 @@
+// One run: producers enqueue, workers work, the nemesis strikes until it has killed enough, everything ends, and the oracle judges. It is
+// over when its time is up, whatever the engine does.
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as pause } from "node:timers/promises";
+import { Chance } from "../demo/chance.ts";
+import { atEnd } from "../demo/clean-up.ts";
+import { type Engine, open } from "../index.ts";
+import { booksOf } from "./books.ts";
+import { Crew, type Role } from "./crew.ts";
+import { readHistories } from "./history.ts";
+import { hog, JOBS, poison } from "./jobs.ts";
+import { type Fault, Nemesis } from "./nemesis.ts";
+import { judge, type Judgement } from "./oracle.ts";
+import { HEARTBEAT, KILLS_PER_HOG, KILLS_PER_POISON, LEASE, storeOptions } from "./settings.ts";
+import { type Timing, timingOf } from "./timing.ts";
+
+export interface Plan {
+  /** The name in the outcome. */
+  readonly store: string;
+  /** What the processes open; it may lead through a proxy. */
+  readonly url: string;
+  /** What the judge opens. */
+  readonly directUrl: string;
+  /** The schema of the run on PostgreSQL; null: the store is a file. */
+  readonly schema: string | null;
+  readonly kills: number;
+  readonly seed: number;
+  readonly seats: Readonly<Record<Role, number>>;
+  /** For the histories and what else belongs to the run. */
+  readonly folder: string;
+  readonly cli: string;
+  readonly faults: readonly Fault[];
+  /** What can't be done here, with the reason. */
+  readonly notRun: readonly string[];
+}
+
+export interface Outcome extends Judgement, Omit<Timing, "violations"> {
+  readonly store: string;
+  readonly seed: number;
+  readonly kills: number;
+  readonly zombies: number;
+  readonly acts: ReadonlyMap<string, number>;
+  readonly elapsedMs: number;
+  readonly notRun: readonly string[];
+}
+
+export interface Progress {
+  readonly kills: number;
+  readonly zombies: number;
+  readonly elapsedMs: number;
+}
+
+/** What a kill may take at most, with all that belongs to it. */
+const MS_PER_KILL = 3_000;
+const DRAIN_MS = 120_000;
+const STOP_MS = 20_000;
+
+export async function torture(
+  plan: Plan,
+  show: { tell(what: string): void; progress(now: Progress): void },
+): Promise<Outcome> {
+  const began = performance.now();
+  const limit = AbortSignal.timeout(plan.kills * MS_PER_KILL + DRAIN_MS);
+  const histories = join(plan.folder, "histories");
+  mkdirSync(histories, { recursive: true });
+  const books = booksOf(plan.schema);
+  const engine = await open(plan.directUrl, {
+    ...storeOptions(plan.schema ?? undefined),
+    jobs: JOBS,
+    heartbeat: { interval: HEARTBEAT, lease: LEASE },
+    logger: false,
+  });
+  try {
+    await books.create(engine);
+    const { url, seed, seats, cli } = plan;
+    const cache = join(plan.folder, "compiled");
+    const crew: Crew = new Crew({
+      url,
+      schema: plan.schema,
+      seed,
+      seats,
+      cli,
+      histories,
+      cache,
+      heard: (seat, event) => nemesis.heard(seat, event),
+    });
+    atEnd(() => crew.destroy());
+    const nemesis = new Nemesis(engine, crew, new Chance(seed), {
+      kills: plan.kills,
+      faults: plan.faults,
+      signal: limit,
+      tell: (what) => show.tell(what),
+    });
+    const told = setInterval(
+      () => show.progress({ kills: nemesis.kills, zombies: nemesis.zombies, elapsedMs: performance.now() - began }),
+      1_000,
+    );
+    crew.start();
+    await Promise.all([nemesis.run(), plant(engine, nemesis, plan.kills, limit)]);
+    await crew.stop(["producer"], STOP_MS);
+    const inTime = await allEnded(engine, limit);
+    await crew.stop(["worker", "supervisor"], STOP_MS);
+    clearInterval(told);
+    const judgement = await judge(engine, books, readHistories(histories));
+    const timing = await timingOf(engine, crew.kills);
+    const late = inTime ? [] : ["not every job had ended when the time was up"];
+    return {
+      ...judgement,
+      ...timing,
+      violations: [...late, ...judgement.violations, ...timing.violations, ...crew.unexpected],
+      store: plan.store,
+      seed: plan.seed,
+      kills: nemesis.kills,
+      zombies: nemesis.zombies,
+      acts: nemesis.acts,
+      elapsedMs: performance.now() - began,
+      notRun: plan.notRun,
+    };
+  } finally {
+    await engine.close();
+  }
+}
+
+/** Jobs that end their worker, spread over the run. */
+async function plant(engine: Engine, nemesis: Nemesis, kills: number, limit: AbortSignal): Promise<void> {
+  const plants = [
+    { contract: poison, every: KILLS_PER_POISON },
+    { contract: hog, every: KILLS_PER_HOG },
+  ].flatMap(({ contract, every }) =>
+    Array.from({ length: Math.max(1, Math.floor(kills / every)) }, (_, i) => ({
+      at: Math.min(kills / 2, every / 10) + i * every,
+      contract,
+      id: `${contract.name}-${i + 1}`,
+    })),
+  );
+  plants.sort((a, b) => a.at - b.at);
+  for (const { at, contract, id } of plants) {
+    while (nemesis.kills < at && !limit.aborted) await pause(50, undefined, { signal: limit }).catch(() => {});
+    while (!limit.aborted) {
+      // An answer may be lost on the way: the same id adds nothing.
+      const done = await engine.enqueue(contract, {}, { id }).catch(() => null);
+      if (done) break;
+      await pause(100, undefined, { signal: limit }).catch(() => {});
+    }
+  }
+}
+
+async function allEnded(engine: Engine, limit: AbortSignal): Promise<boolean> {
+  while (!limit.aborted) {
+    const counts = await engine.counts().catch(() => null);
+    if (counts?.every(({ ready, delayed, running }) => ready + delayed + running === 0)) return true;
+    await pause(100, undefined, { signal: limit }).catch(() => {});
+  }
+  return false;
+}

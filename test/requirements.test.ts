@@ -1,0 +1,26 @@
+// Every requirement of the first queue is held by a test that names it.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { IDS, requirements, titlesOf } from "./support/requirements.ts";
+
+test("the seed has 104 requirements, criteria and tests, each once", () => {
+  assert.equal(IDS.length, 104);
+  assert.equal(new Set(IDS).size, 104);
+  assert.deepEqual([IDS[0], IDS[69], IDS[70], IDS.at(-1)], ["FR-001", "FR-070", "NFR-001", "IT-004"]);
+});
+
+test("each of them is named by the title of a test", () => {
+  const missing = requirements().filter(({ tests }) => tests.length === 0);
+  assert.deepEqual(
+    missing.map(({ id }) => id),
+    [],
+  );
+});
+
+test("only titles count: an id in a comment, in a later word or in another text holds nothing", () => {
+  const ids = (text: string): readonly string[] => titlesOf("a.ts", text).flatMap((title) => title.ids);
+  assert.deepEqual(ids('test("FR-001 NFR-002 recovery runs", () => {});'), ["FR-001", "NFR-002"]);
+  assert.deepEqual(ids("specify(\n  `FR-003 a ${kind} is told`, async () => {});"), ["FR-003"]);
+  assert.deepEqual(ids('// FR-001\ntest("recovery of FR-001", () => {});\nconst text = "FR-004 is here";'), []);
+  assert.deepEqual(ids('latest("FR-001 is no test");'), []);
+});

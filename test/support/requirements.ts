@@ -1,0 +1,44 @@
+// Which tests hold which requirement of the first queue (seed 004). A test says it itself: its title begins with the ids. There is no list
+// beside the tests that could say something else.
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+export interface Holding {
+  readonly id: string;
+  readonly tests: readonly { readonly file: string; readonly title: string }[];
+}
+
+/** How many of each there are; their numbers begin with 1. */
+const COUNTS = { FR: 70, NFR: 10, AC: 15, UT: 5, IT: 4 } as const;
+
+const FOLDERS = ["test", "src/testing"] as const;
+const TITLE = /\b(?:test|specify|it)\(\s*(["`])((?:(?:N?FR|AC|UT|IT)-\d{3} )+)((?:\\.|(?!\1).)+)\1/g;
+
+const root = fileURLToPath(new URL("../../", import.meta.url));
+
+export const IDS: readonly string[] = Object.entries(COUNTS).flatMap(([prefix, count]) =>
+  Array.from({ length: count }, (_, i) => `${prefix}-${String(i + 1).padStart(3, "0")}`),
+);
+
+/** Every id of the seed with the tests whose titles name it. */
+export function requirements(): readonly Holding[] {
+  const found = FOLDERS.flatMap((folder) =>
+    readdirSync(join(root, folder), { recursive: true, encoding: "utf8" })
+      // The test of this file quotes titles that hold nothing.
+      .filter((name) => name.endsWith(".ts") && name !== "requirements.test.ts")
+      .flatMap((name) => titlesOf(`${folder}/${name}`, readFileSync(join(root, folder, name), "utf8"))),
+  );
+  return IDS.map((id) => ({
+    id,
+    tests: found.filter(({ ids }) => ids.includes(id)).map(({ file, title }) => ({ file, title })),
+  }));
+}
+
+export function titlesOf(file: string, text: string): { file: string; ids: readonly string[]; title: string }[] {
+  return [...text.matchAll(TITLE)].map(([, , ids, title]) => ({
+    file,
+    ids: ids!.trim().split(" "),
+    title: title!,
+  }));
+}

@@ -1,0 +1,73 @@
+// `crashTest` says what really happens twice: each job here is killed for real, at each point, and its effects are counted.
+import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { test } from "node:test";
+import { crashTest } from "../../src/testing/index.ts";
+import { booked, calling, careful, failing, keyless, stepless } from "../support/crash-test-jobs.ts";
+
+const module = new URL("../support/crash-test-jobs.ts", import.meta.url);
+const input = { amount: 7 };
+const BEFORE_KEPT = 'after step "charge" returned, before its result was kept';
+
+test("a step with an idempotency key is repeated under that key only, and only if it was not kept", async () => {
+  const report = await crashTest(careful, { module, input });
+  assert.deepEqual(
+    report.runs.map(({ point, twice, twiceUnderOneKey }) => [point, twice, twiceUnderOneKey]),
+    [
+      ["after the claim, before the handler ran", [], []],
+      [BEFORE_KEPT, [], ["charge 7"]],
+      ['after the result of step "charge" was kept', [], []],
+      ["after the handler returned, before that was settled", [], []],
+      ["after the settlement was durable", [], []],
+    ],
+  );
+  assert.equal(report.ok, true);
+  assert.match(report.text, /sent again under the same idempotency key: charge 7/);
+});
+
+test("a step whose receiver can't know a repetition happens twice if its process dies before it is kept", async () => {
+  const report = await crashTest(keyless, { module, input });
+  assert.equal(report.ok, false);
+  assert.deepEqual(
+    report.runs.filter(({ twice }) => twice.length > 0).map(({ point, twice }) => [point, twice]),
+    [[BEFORE_KEPT, ["charge 7"]]],
+  );
+});
+
+test("an effect outside of steps happens twice at every later point until the settlement", async () => {
+  const report = await crashTest(stepless, { module, input });
+  assert.deepEqual(
+    report.runs.map(({ twice }) => twice.length),
+    [0, 1, 1, 1, 0],
+  );
+  assert.match(report.text, /BAD {2}killed after step "book" returned.*\n\s+happened twice: charge 7/);
+});
+
+test("a commit is killed before, inside and after, and does no harm", async () => {
+  const report = await crashTest(booked, { module, input });
+  assert.equal(report.ok, true, report.text);
+  const points = report.runs.map(({ point }) => point);
+  for (const point of ["before the commit", "inside the commit, before it was durable", "after the commit was durable"])
+    assert.ok(points.includes(point), point);
+});
+
+test("requests are seen by themselves, with their idempotency keys", async (t) => {
+  const server = createServer((_, response) => response.end("ok"));
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  t.after(() => server.close());
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const report = await crashTest(calling, { module, input: { url } });
+  const twice = new Set(report.runs.flatMap((run) => run.twice));
+  const keyed = new Set(report.runs.flatMap((run) => run.twiceUnderOneKey));
+  assert.deepEqual([...twice], [`POST ${url}/tell`]);
+  assert.deepEqual([...keyed], [`POST ${url}/`]);
+});
+
+test("a job that never succeeds, and a module without it, are said before anything is killed", async () => {
+  await assert.rejects(
+    crashTest(failing, { module, input: null }),
+    /does not succeed even when nobody kills it.*it never works/,
+  );
+  await assert.rejects(crashTest({ name: "nobody" }, { module, input }), /exports no job named nobody/);
+});

@@ -1,0 +1,42 @@
+// The command line of the kills at a call.
+import { parseArgs } from "node:util";
+import { scenariosOf, scratchRoot, wholeNumber } from "../arguments.ts";
+import { ensureStrace } from "../strace.ts";
+import { isBroken } from "../verdict.ts";
+import { isClean, runKills } from "./campaign.ts";
+
+export async function killAtCall(args: readonly string[]): Promise<boolean> {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      "kill-at-call": { type: "boolean" },
+      /** At most so many kills per scenario. Default: at every call. */
+      kills: { type: "string" },
+      scenario: { type: "string" },
+      json: { type: "boolean", default: false },
+    },
+  });
+  ensureStrace();
+  const tally = await runKills({
+    scenarios: scenariosOf(values.scenario),
+    most: values.kills === undefined ? null : wholeNumber(values.kills, "kills"),
+    root: scratchRoot(),
+    onKill({ scenario, points, verdict }, done) {
+      const where = points.map(({ call, nth }) => `${call} ${nth}`).join(", then ");
+      if (process.stderr.isTTY) process.stderr.write(`\r${done} kills, now ${scenario} at ${where}  `);
+      if (!isBroken(verdict)) return;
+      const findings = Object.entries(verdict).flatMap(([kind, found]: [string, readonly string[]]) =>
+        found.map((finding) => `  ${kind}: ${finding}`),
+      );
+      process.stderr.write(`\n${scenario}, killed at ${where}:\n${findings.slice(0, 10).join("\n")}\n`);
+    },
+  });
+  if (process.stderr.isTTY) process.stderr.write("\n");
+  process.stdout.write(
+    values.json
+      ? `${JSON.stringify(tally)}\n`
+      : `${tally.kills} kills in ${tally.scenarios} scenarios, ${tally.acknowledged} answers checked: ${tally.lost} lost, ` +
+          `${tally.corrupt} corrupt, ${tally.committedTwice} committed twice, ${tally.stuck} stuck${tally.notRun.map((why) => `\nnot run: ${why}`).join("")}\n`,
+  );
+  return isClean(tally);
+}

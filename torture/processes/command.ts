@@ -1,0 +1,86 @@
+// The command line of the rig of processes: a store of its own on a small disk or on a server of its own, the faults of its surroundings,
+// and the run.
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+import { run } from "../../src/torture/main.ts";
+import { scratchFolder, scratchSchema } from "../../src/torture/place.ts";
+import type { Plan } from "../../src/torture/rig.ts";
+import { wholeNumber } from "../arguments.ts";
+import { Proxy } from "./proxy.ts";
+import { startServer } from "./server.ts";
+import { mountSmallDisk } from "./small-disk.ts";
+
+const CLI = fileURLToPath(new URL("../../src/cli/bin.ts", import.meta.url));
+/** Enough for the jobs of a run of so many kills, and never so much that filling it takes long. */
+const diskMegabytes = (kills: number): number => 96 + Math.ceil(kills / 5);
+
+type Surroundings = Pick<Plan, "url" | "directUrl" | "schema" | "faults" | "notRun">;
+
+const STORES: Readonly<Record<string, (kills: number, folder: string) => Promise<Surroundings>>> = {
+  sqlite: onSqlite,
+  postgres: onPostgres,
+};
+
+export async function processes(args: readonly string[]): Promise<boolean> {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      store: { type: "string", default: "sqlite" },
+      kills: { type: "string", default: "200" },
+      seed: { type: "string", default: "1" },
+      workers: { type: "string", default: "5" },
+      json: { type: "boolean", default: false },
+      keep: { type: "boolean", default: false },
+    },
+  });
+  const surround = STORES[values.store];
+  if (!surround) throw new Error(`--store ${values.store}: use ${Object.keys(STORES).join(" or ")}.`);
+  const kills = wholeNumber(values.kills, "kills");
+  const folder = scratchFolder(tmpdir(), values.keep);
+  const surroundings = await surround(kills, folder);
+  const code = await run(
+    {
+      ...surroundings,
+      store: values.store,
+      kills,
+      seed: wholeNumber(values.seed, "seed"),
+      seats: { worker: wholeNumber(values.workers, "workers"), producer: 2, supervisor: 1 },
+      folder,
+      cli: CLI,
+    },
+    values.json,
+  );
+  return code === 0;
+}
+
+async function onSqlite(kills: number, folder: string): Promise<Surroundings> {
+  const disk = mountSmallDisk(diskMegabytes(kills));
+  const at = typeof disk === "string" ? folder : disk.folder;
+  const url = `sqlite:${join(at, "torture.db")}`;
+  return {
+    url,
+    directUrl: url,
+    schema: null,
+    faults: typeof disk === "string" ? [] : [disk.fault],
+    notRun: typeof disk === "string" ? [disk] : [],
+  };
+}
+
+/** Through a proxy, all but the judge, who must see what is there. */
+async function onPostgres(): Promise<Surroundings> {
+  const server = await startServer();
+  const { schema } = await scratchSchema(server.url, false);
+  const { proxy, url } = await Proxy.before(server.url);
+  return {
+    url,
+    directUrl: server.url,
+    schema,
+    faults: [...server.faults, ...proxy.faults],
+    notRun: [
+      "full disk: that of a server is not ours to fill",
+      "power loss: PostgreSQL's own write-ahead log is not replayed",
+    ],
+  };
+}

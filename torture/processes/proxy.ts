@@ -1,0 +1,120 @@
+// A TCP proxy between the processes and their server, and what it can do to them: delay, cut, cut after some bytes of an answer, and
+// swallow everything without closing anything (a half-open connection, as a lost host leaves it).
+import { connect, createServer, type Socket } from "node:net";
+import type { AddressInfo } from "node:net";
+import { setTimeout as pause } from "node:timers/promises";
+import { atEnd } from "../../src/demo/clean-up.ts";
+import type { Fault } from "../../src/torture/nemesis.ts";
+
+interface Line {
+  readonly client: Socket;
+  readonly server: Socket;
+}
+
+export class Proxy {
+  readonly faults: readonly Fault[] = [
+    this.#fault("delay everything on the network", 4, async (chance, wait) => {
+      this.#delayMs = chance.whole(20, 200);
+      await wait(chance.whole(200, 1_500));
+      this.#delayMs = 0;
+    }),
+    this.#fault("cut every connection", 4, async () => this.#cut(this.#lines)),
+    this.#fault("cut some connections", 6, async (chance) =>
+      this.#cut([...this.#lines].filter(() => chance.next() < 0.4)),
+    ),
+    this.#fault("cut connections after some bytes of an answer", 6, async (chance, wait) => {
+      this.#answerBytesLeft = chance.whole(1, 400);
+      await wait(1_000);
+      this.#answerBytesLeft = null;
+    }),
+    this.#fault("swallow what some connections say", 3, async (chance, wait) => {
+      const swallowed = [...this.#lines].filter(() => chance.next() < 0.3);
+      for (const line of swallowed) this.#silent.add(line);
+      await wait(chance.whole(500, 3_000));
+      // What was swallowed is lost: such a connection can't go on.
+      this.#cut(swallowed);
+    }),
+  ];
+  readonly #lines = new Set<Line>();
+  readonly #silent = new WeakSet<Line>();
+  readonly #to: { readonly host: string; readonly port: number };
+  #delayMs = 0;
+  /** Cuts whoever gets the last of them; null: nobody. */
+  #answerBytesLeft: number | null = null;
+
+  private constructor(to: { readonly host: string; readonly port: number }) {
+    this.#to = to;
+  }
+
+  /** Listens on a free port of the loopback and answers the url that leads through it. */
+  static async before(url: string): Promise<{ readonly proxy: Proxy; readonly url: string }> {
+    const target = new URL(url);
+    const proxy = new Proxy({ host: target.hostname, port: Number(target.port) });
+    const server = createServer((client) => proxy.#accept(client));
+    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+    server.unref();
+    atEnd(() => server.close());
+    target.hostname = "127.0.0.1";
+    target.port = String((server.address() as AddressInfo).port);
+    return { proxy, url: target.href };
+  }
+
+  #accept(client: Socket): void {
+    const server = connect(this.#to);
+    const line: Line = { client, server };
+    this.#lines.add(line);
+    const end = (): void => {
+      this.#lines.delete(line);
+      client.destroy();
+      server.destroy();
+    };
+    for (const socket of [client, server]) {
+      socket.setNoDelay(true);
+      socket.on("error", end);
+      socket.on("close", end);
+    }
+    client.on("data", (bytes) => this.#pass(line, bytes, server));
+    server.on("data", (bytes) => this.#pass(line, this.#shortened(line, bytes), client));
+  }
+
+  #pass(line: Line, bytes: Buffer | null, to: Socket): void {
+    if (bytes === null || this.#silent.has(line)) return;
+    if (this.#delayMs === 0) to.write(bytes);
+    else setTimeout(() => to.write(bytes), this.#delayMs);
+  }
+
+  /** What is left of an answer when its connection is cut in the middle of it. */
+  #shortened(line: Line, bytes: Buffer): Buffer | null {
+    if (this.#answerBytesLeft === null) return bytes;
+    if (bytes.length < this.#answerBytesLeft) {
+      this.#answerBytesLeft -= bytes.length;
+      return bytes;
+    }
+    const part = bytes.subarray(0, this.#answerBytesLeft);
+    this.#answerBytesLeft = null;
+    line.client.write(part, () => this.#cut([line]));
+    return null;
+  }
+
+  #cut(lines: Iterable<Line>): void {
+    for (const { client, server } of lines) {
+      client.destroy();
+      server.destroy();
+    }
+  }
+
+  #fault(
+    name: string,
+    weight: number,
+    strike: (chance: Parameters<Fault["strike"]>[0], wait: (ms: number) => Promise<void>) => Promise<void>,
+  ): Fault {
+    return {
+      name,
+      weight,
+      strike: (chance, signal) =>
+        strike(chance, async (ms) => {
+          await pause(ms, undefined, { signal }).catch(() => {});
+        }),
+    };
+  }
+}
