@@ -1,5 +1,6 @@
 // Draining as the bench sees it: processes that work off a round of jobs together, and the rate at which they did.
 import type { Bench, Program } from "./harness.ts";
+import type { Peer } from "./peers.ts";
 
 export const CONCURRENCY = 50;
 /** A process notes the time of every 50th job: one batch. */
@@ -7,7 +8,7 @@ const EVERY = 50;
 
 /**
  * A shared machine stalls for moments, so the rate of a drain is the median of windows this long. Long enough for what SQLite does
- * now and then (a checkpoint comes every 1,000 pages), for the floor as for us.
+ * now and then (a checkpoint comes every 1,000 pages), for the floor as for us. A shorter round has shorter ones.
  */
 const WINDOW = 4_400;
 
@@ -31,11 +32,11 @@ export class Drainers {
 
   static async start(
     bench: Bench,
-    path: string,
+    url: string,
     processes: number,
     execArgv: readonly string[] = [],
   ): Promise<Drainers> {
-    const data = { path, concurrency: CONCURRENCY, every: EVERY };
+    const data = { url, concurrency: CONCURRENCY, every: EVERY };
     return new Drainers(await bench.startAll(processes, "drain", data, execArgv));
   }
 
@@ -94,20 +95,25 @@ export class Drainers {
 /** Jobs per second in each window of the first `count` jobs. */
 export function ratesOf(marks: readonly number[], count: number): number[] {
   const sorted = marks.toSorted((a, b) => a - b).slice(0, Math.floor(count / EVERY));
-  const step = WINDOW / EVERY;
+  const step = Math.floor(Math.min(WINDOW, 0.44 * count) / EVERY);
   const rates: number[] = [];
   for (let from = Math.floor(sorted.length / 10); from + step < sorted.length; from += step)
-    rates.push((WINDOW * 1_000) / (sorted[from + step]! - sorted[from]!));
+    rates.push((step * EVERY * 1_000) / (sorted[from + step]! - sorted[from]!));
   return rates;
 }
 
-/** The floor's rates for the same round. */
-export async function floorRound(program: Program, count: number): Promise<number[]> {
+/** The rates of the floor or of a peer for the same round. */
+export async function roundOf(program: Program, count: number): Promise<number[]> {
   await program.ask("fill", { count });
   const { marks } = await program.ask<{ marks: number[] }>("go");
   return ratesOf(marks, count);
 }
 
-export function startFloor(bench: Bench): Promise<Program> {
-  return bench.start("drain-floor", { path: bench.file(), batch: CONCURRENCY });
+export async function startFloor(bench: Bench): Promise<Program> {
+  const { store } = bench;
+  return bench.start(store.floors.drain, { url: await store.place(), batch: store.floorBatch, every: EVERY });
+}
+
+export async function startPeer(bench: Bench, peer: Peer): Promise<Program> {
+  return bench.start(peer.program, { url: await bench.store.place(), settings: peer.settings, every: EVERY });
 }

@@ -1,16 +1,20 @@
 // Where a metric runs: temporary folders on the real disk, child processes, counts that shrink with --quick, progress. Whatever
 // happens, no folder and no process outlives the bench.
 import { type ChildProcess, fork } from "node:child_process";
-import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import type { Figure } from "./figure.ts";
 import type { Ask, FromProgram } from "./program.ts";
+import { TestedSqlite } from "./stores/sqlite.ts";
+import type { StoreName, TestedStore } from "./stores/tested-store.ts";
 
 /** One thing that is measured; some that need the same long set-up are measured together. */
 export interface Metric {
   readonly names: readonly string[];
+  /** On which stores other engines are measured beside us. */
+  readonly peers?: Readonly<Partial<Record<StoreName, boolean>>>;
   run(bench: Bench): Promise<Figure[]>;
 }
 
@@ -19,24 +23,38 @@ const SPEAK_EVERY_MS = 5_000;
 const QUICK_LATE_MS = 40_000;
 
 export interface BenchOptions {
+  readonly store: StoreName;
+  /** Whether the peers are measured beside us. */
+  readonly peers: boolean;
   readonly quick: boolean;
   /** Where the drain's profiles go; null: none are taken. */
   readonly profile: string | null;
 }
 
 export class Bench {
+  readonly store: TestedStore;
+  readonly peers: boolean;
   readonly quick: boolean;
   readonly profile: string | null;
   readonly #root: string;
   readonly #programs = new Set<Program>();
   readonly #startedAt = performance.now();
-  #folders = 0;
   #spokeAt = 0;
 
-  constructor(options: BenchOptions) {
+  static async open(options: BenchOptions): Promise<Bench> {
+    const root = mkdtempSync(join(tmpdir(), "outlive-bench-"));
+    if (options.store === "sqlite") return new Bench(options, root, new TestedSqlite(root));
+    // Whoever measures SQLite needs no `pg`.
+    const { TestedPostgres } = await import("./stores/postgres.ts");
+    return new Bench(options, root, new TestedPostgres());
+  }
+
+  private constructor(options: BenchOptions, root: string, store: TestedStore) {
+    this.#root = root;
+    this.store = store;
     this.quick = options.quick;
     this.profile = options.profile;
-    this.#root = mkdtempSync(join(tmpdir(), "outlive-bench-"));
+    this.peers = options.peers;
     process.once("exit", () => this.#clean());
     for (const [signal, code] of [
       ["SIGINT", 130],
@@ -66,18 +84,6 @@ export class Bench {
     }
   }
 
-  /** A new database path in a folder of its own. */
-  file(): string {
-    const folder = join(this.#root, String(this.#folders++));
-    mkdirSync(folder);
-    return join(folder, "jobs.db");
-  }
-
-  /** Removes what `file` made, as soon as it is not needed: a million jobs are some hundred MB. */
-  remove(file: string): void {
-    rmSync(join(file, ".."), { recursive: true, force: true, maxRetries: 3 });
-  }
-
   /** Starts bench/programs/<name>.ts and waits until it is set up. */
   async start(name: string, data: object, execArgv: readonly string[] = []): Promise<Program> {
     const program = new Program(name, data, execArgv, join(this.#root, "compiled"), (ended) =>
@@ -97,7 +103,7 @@ export class Bench {
     }
   }
 
-  /** Several of the same program; the first is set up before the others start, so that one of them creates the file. */
+  /** Several of the same program; the first is set up before the others start, so that one of them creates what all need. */
   async startAll(count: number, name: string, data: object, execArgv: readonly string[] = []): Promise<Program[]> {
     const first = await this.start(name, data, execArgv);
     const others = Array.from({ length: count - 1 }, () => this.start(name, data, execArgv));
@@ -123,6 +129,7 @@ export class Bench {
 
   #clean(): void {
     for (const program of this.#programs) program.killNow();
+    this.store.destroyNow();
     if (process.stderr.isTTY) process.stderr.write("\r\x1b[K");
     rmSync(this.#root, { recursive: true, force: true, maxRetries: 3 });
   }

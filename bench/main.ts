@@ -2,13 +2,17 @@
 import { mkdirSync } from "node:fs";
 import { resolve } from "node:path";
 import type { Figure } from "./figure.ts";
-import { Bench } from "./harness.ts";
+import { Bench, type Metric } from "./harness.ts";
 import { metrics } from "./metrics/index.ts";
 import { type Options, readOptions, Usage } from "./options.ts";
+import { installPeers, PeersMissing } from "./peers.ts";
 import { jsonLine, missed, table } from "./report.ts";
 
 process.exitCode = await main(process.argv.slice(2)).catch((thrown: unknown) => {
-  if (!(thrown instanceof Usage) && (thrown as { code?: string }).code?.startsWith("ERR_PARSE_ARGS") !== true)
+  if (
+    !(thrown instanceof Usage || thrown instanceof PeersMissing) &&
+    (thrown as { code?: string }).code?.startsWith("ERR_PARSE_ARGS") !== true
+  )
     throw thrown;
   console.error((thrown as Error).message);
   return 2;
@@ -17,13 +21,13 @@ process.exitCode = await main(process.argv.slice(2)).catch((thrown: unknown) => 
 process.exit();
 
 async function main(argv: readonly string[]): Promise<number> {
-  const options = readOptions(
-    argv,
-    metrics.flatMap(({ names }) => names),
-  );
+  const options = readOptions(argv, (store) => metrics[store].flatMap(({ names }) => names));
   const profile = options.profile === null ? null : resolve(options.profile);
   if (profile !== null) mkdirSync(profile, { recursive: true });
-  const { figures, failed } = await measure(new Bench({ quick: options.quick, profile }), options);
+  const chosen = metrics[options.store].filter(({ names }) => names.some((name) => wanted(options, name)));
+  if (options.peers && chosen.some(({ peers }) => peers?.[options.store])) installPeers();
+  const bench = await Bench.open({ ...options, profile });
+  const { figures, failed } = await measure(bench, chosen, options);
   const report = { store: options.store, quick: options.quick, figures, failed };
   const misses = missed(figures);
   if (misses.length > 0) process.stderr.write(`Missed:\n${misses.map((miss) => `  ${miss}\n`).join("")}`);
@@ -34,22 +38,28 @@ async function main(argv: readonly string[]): Promise<number> {
 }
 
 /** A metric that can't be measured does not take the others with it. */
-async function measure(bench: Bench, options: Options): Promise<{ figures: Figure[]; failed: string[] }> {
-  const wanted = (name: string): boolean => options.only === null || options.only.includes(name);
+async function measure(
+  bench: Bench,
+  chosen: readonly Metric[],
+  options: Options,
+): Promise<{ figures: Figure[]; failed: string[] }> {
   const figures: Figure[] = [];
   const failed: string[] = [];
-  for (const metric of metrics) {
-    if (!metric.names.some(wanted)) continue;
+  for (const metric of chosen) {
     const from = performance.now();
     try {
       const found = await metric.run(bench);
-      figures.push(...found.filter(({ name }) => wanted(name)));
+      figures.push(...found.filter(({ name }) => wanted(options, name)));
       bench.say(`${metric.names.join(", ")}: ${((performance.now() - from) / 1000).toFixed(1)} s`);
     } catch (thrown) {
-      failed.push(...metric.names.filter(wanted));
+      failed.push(...metric.names.filter((name) => wanted(options, name)));
       bench.say(`${metric.names.join(", ")} could not be measured: ${(thrown as Error).stack}`);
     }
     await bench.endAll();
   }
   return { figures, failed };
+}
+
+function wanted({ only }: Options, name: string): boolean {
+  return only === null || only.includes(name);
 }

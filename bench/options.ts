@@ -1,11 +1,14 @@
 // The command line of the bench, read once. What is wrong is said in one sentence, before anything runs.
 import { parseArgs } from "node:util";
+import { STORE_NAMES, type StoreName } from "./stores/tested-store.ts";
 
 export interface Options {
-  readonly store: "sqlite";
+  readonly store: StoreName;
   readonly json: boolean;
   readonly quick: boolean;
   readonly strict: boolean;
+  /** Whether other engines are measured beside us, where the store has such. */
+  readonly peers: boolean;
   /** The metrics to run; null: all. */
   readonly only: readonly string[] | null;
   /** The folder of the drain's CPU profiles; null: none. */
@@ -18,9 +21,10 @@ export const USAGE = `npm run bench -- [options]
   --only a,b        these metrics only; drainDeep stands for its three
   --strict          exit 1 if a target is missed
   --profile [dir]   CPU profiles of the drain's worker into dir (default ./bench-profile)
-  --store sqlite    the only one so far`;
+  --store name      sqlite (the default) or postgres, on a server that the bench starts
+  --no-peers        PostgreSQL: without the engines beside us, which are installed into bench/node_modules otherwise`;
 
-export function readOptions(argv: readonly string[], names: readonly string[]): Options {
+export function readOptions(argv: readonly string[], namesOf: (store: StoreName) => readonly string[]): Options {
   const { values, positionals } = parseArgs({
     args: [...argv],
     allowPositionals: true,
@@ -31,19 +35,22 @@ export function readOptions(argv: readonly string[], names: readonly string[]): 
       strict: { type: "boolean", default: false },
       only: { type: "string" },
       profile: { type: "boolean", default: false },
+      "no-peers": { type: "boolean", default: false },
       help: { type: "boolean", default: false },
     },
   });
   if (values.help) throw new Usage(USAGE);
-  if (values.store !== "sqlite") throw new Usage(`There is no bench of the store ${values.store} yet; use sqlite.`);
+  const store = STORE_NAMES.find((name) => name === values.store);
+  if (!store) throw new Usage(`There is no bench of the store ${values.store}; use ${STORE_NAMES.join(" or ")}.`);
   if (positionals.length > (values.profile ? 1 : 0))
     throw new Usage(`${positionals.at(-1)} is not an option.\n${USAGE}`);
   return {
-    store: values.store,
+    store,
+    peers: !values["no-peers"],
     json: values.json,
     quick: values.quick,
     strict: values.strict,
-    only: values.only === undefined ? null : chosen(values.only.split(","), names),
+    only: values.only === undefined ? null : chosen(values.only.split(","), namesOf(store)),
     profile: values.profile ? (positionals[0] ?? "bench-profile") : null,
   };
 }

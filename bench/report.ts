@@ -21,7 +21,11 @@ function asJson(figure: Figure): object {
     name,
     ours: round(ours),
     ...(floor !== undefined && { floor: round(floor), ofFloor: round(ours / floor) }),
-    ...(peers && bestPeer !== undefined && { peers, overBestPeer: round(ours / bestPeer) }),
+    ...(peers &&
+      bestPeer !== undefined && {
+        peers: Object.fromEntries(Object.entries(peers).map(([peer, rate]) => [peer, round(rate)])),
+        overBestPeer: round(ours / bestPeer),
+      }),
     ...(base && { base: base.what, baseValue: round(base.value), ofBase: round(ours / base.value) }),
     unit,
     ...(targets.length > 0 && { target: targets.map(({ text }) => text).join(", "), ok: targets.every(met) }),
@@ -83,8 +87,8 @@ function worst(targets: readonly Target[]): string {
   return `${bar.slice(0, HALF)}│${bar.slice(HALF)} ${targets.every(met) ? "met" : "MISSED"}`;
 }
 
-function details({ detail }: Figure): string {
-  return Object.entries(detail)
+function details({ peers = {}, detail }: Figure): string {
+  return Object.entries({ ...peers, ...detail })
     .map(([key, value]) => `${key} ${typeof value === "number" ? grouped(value) : value}`)
     .join(", ");
 }

@@ -1,38 +1,75 @@
-// How fast one process of ours works off no-op jobs, beside the least that SQLite needs for it.
-import { CONCURRENCY, Drainers, floorRound, startFloor } from "../drains.ts";
-import { median } from "../figure.ts";
-import type { Metric } from "../harness.ts";
+// How fast one process of ours works off no-op jobs, beside the least that the store needs for it, and on PostgreSQL beside other
+// engines. All of them do a round in turn, so that a slow moment of the machine is everybody's.
+import { CONCURRENCY, Drainers, roundOf, startFloor, startPeer } from "../drains.ts";
+import { median, type Target } from "../figure.ts";
+import type { Bench, Metric, Program } from "../harness.ts";
+import { DRAIN_PEERS, type Peer, shownSettings } from "../peers.ts";
 
 export const drain: Metric = {
   names: ["drain"],
+  peers: { postgres: true },
   async run(bench) {
-    const jobs = bench.pick(100_000, 10_000);
-    const most = bench.pick(5, 10);
+    const jobs = bench.pick({ sqlite: 100_000, postgres: 50_000 }[bench.store.name], 10_000);
+    const most = bench.pick(5, { sqlite: 10, postgres: 3 }[bench.store.name]);
     let rounds = 0;
     const floor = await startFloor(bench);
     const execArgv = bench.profile === null ? [] : ["--cpu-prof", `--cpu-prof-dir=${bench.profile}`];
-    const drainers = await Drainers.start(bench, bench.file(), 1, execArgv);
-    return bench.during([floor, ...drainers.programs], async () => {
+    const drainers = await Drainers.start(bench, await bench.store.place(), 1, execArgv);
+    const peers = await startPeers(bench);
+    return bench.during([floor, ...drainers.programs, ...peers.map(({ program }) => program)], async () => {
       const floorRates: number[] = [];
       const ourRates: number[] = [];
-      for (const round of bench.rounds(`drain, ${jobs} jobs`, most, 5)) {
+      for (const round of bench.rounds(`drain, ${jobs} jobs`, most, { sqlite: 5, postgres: 12 }[bench.store.name])) {
         rounds = round;
-        floorRates.push(...(await floorRound(floor, jobs)));
+        floorRates.push(...(await roundOf(floor, jobs)));
         ourRates.push(...(await drainers.round(jobs)).rates);
+        for (const { peer, program, rates } of peers)
+          rates.push(...(await roundOf(program, peer.slow ? jobs / SLOWER : jobs)));
       }
       await drainers.stop();
       const ours = median(ourRates);
       const least = median(floorRates);
+      const beside = Object.fromEntries(peers.map(({ peer, rates }) => [peer.name, median(rates)]));
       return [
         {
           name: "drain",
           unit: "jobs/s",
           ours,
           floor: least,
-          targets: [{ text: "≥ 60 % of the floor", value: ours / least, atLeast: 0.6 }],
-          detail: { jobs, rounds, concurrency: CONCURRENCY },
+          ...(peers.length > 0 && { peers: beside }),
+          targets: [
+            { text: "≥ 60 % of the floor", value: ours / least, atLeast: 0.6 },
+            ...aheadOf(ours, Object.values(beside)),
+          ],
+          detail: {
+            jobs,
+            rounds,
+            concurrency: CONCURRENCY,
+            ...(bench.store.name === "postgres" && { floorBatch: bench.store.floorBatch }),
+            ...(peers.length > 0 && { slowPeersJobs: jobs / SLOWER, settings: shownSettings(DRAIN_PEERS) }),
+          },
         },
       ];
     });
   },
 };
+
+const SLOWER = 10;
+
+interface Beside {
+  readonly peer: Peer;
+  readonly program: Program;
+  readonly rates: number[];
+}
+
+async function startPeers(bench: Bench): Promise<Beside[]> {
+  const started: Beside[] = [];
+  if (bench.store.name === "postgres" && bench.peers)
+    for (const peer of DRAIN_PEERS) started.push({ peer, program: await startPeer(bench, peer), rates: [] });
+  return started;
+}
+
+function aheadOf(ours: number, peers: readonly number[]): Target[] {
+  if (peers.length === 0) return [];
+  return [{ text: "ahead of all peers", value: ours / Math.max(...peers), atLeast: 1 }];
+}

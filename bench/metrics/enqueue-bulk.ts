@@ -11,8 +11,8 @@ export const enqueueBulk: Metric = {
     const jobs = bench.pick(100_000, 20_000);
     const most = 5;
     let rounds = 0;
-    const floor = await bench.start("enqueue-floor", { path: bench.file() });
-    const ours = await bench.start("enqueue", { path: bench.file() });
+    const floor = await bench.start(bench.store.floors.enqueue, { url: await bench.store.place() });
+    const ours = await bench.start("enqueue", { url: await bench.store.place() });
     return bench.during([floor, ours], async () => {
       const floorRates: number[] = [];
       const ourRates: number[] = [];
@@ -29,7 +29,9 @@ export const enqueueBulk: Metric = {
           unit: "jobs/s",
           ours: rate,
           floor: least,
-          targets: [{ text: "≥ 60 % of raw inserts", value: rate / least, atLeast: 0.6 }],
+          // Nobody has set one for PostgreSQL.
+          targets:
+            bench.store.name === "sqlite" ? [{ text: "≥ 60 % of raw inserts", value: rate / least, atLeast: 0.6 }] : [],
           detail: { jobs, rounds, batch: BATCH },
         },
       ];

@@ -1,11 +1,14 @@
-// All metrics, in the order in which they are run and printed.
+// All metrics of each store, in the order in which they are run and printed.
 import type { Metric } from "../harness.ts";
-import { drainDeep } from "./drain-deep.ts";
+import type { StoreName } from "../stores/tested-store.ts";
+import { drainDeepPostgres, drainDeepSqlite } from "./drain-deep.ts";
 import { drainFourProcesses } from "./drain-four-processes.ts";
 import { drain } from "./drain.ts";
 import { enqueueBulk } from "./enqueue-bulk.ts";
 import { enqueueInFlight } from "./enqueue-in-flight.ts";
+import { enqueueInFlightPeers } from "./enqueue-in-flight-peers.ts";
 import { enqueue } from "./enqueue.ts";
+import { heartbeats } from "./heartbeats.ts";
 import { idleCpu } from "./idle-cpu.ts";
 import { killToRerun } from "./kill-to-rerun.ts";
 import { lookOver } from "./look-over.ts";
@@ -15,19 +18,34 @@ import { pickupSame } from "./pickup-same.ts";
 import { recoverOrphans } from "./recover-orphans.ts";
 import { workerMemory } from "./worker-memory.ts";
 
-export const metrics: readonly Metric[] = [
-  drain,
-  drainFourProcesses,
-  drainDeep,
-  enqueue,
-  enqueueInFlight,
-  enqueueBulk,
-  killToRerun,
-  recoverOrphans,
-  openUnclean,
-  lookOver,
-  idleCpu,
-  workerMemory,
-  pickupSame,
-  pickupOther,
-];
+export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
+  sqlite: [
+    drain,
+    drainFourProcesses,
+    drainDeepSqlite,
+    enqueue,
+    enqueueInFlight,
+    enqueueBulk,
+    killToRerun,
+    recoverOrphans,
+    openUnclean,
+    lookOver,
+    idleCpu,
+    workerMemory,
+    pickupSame,
+    pickupOther,
+  ],
+  postgres: [
+    drain,
+    drainDeepPostgres,
+    enqueue,
+    enqueueInFlightPeers,
+    enqueueBulk,
+    killToRerun,
+    heartbeats,
+    idleCpu,
+    workerMemory,
+    pickupSame,
+    pickupOther,
+  ],
+};

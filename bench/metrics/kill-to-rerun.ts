@@ -18,12 +18,16 @@ interface Started {
 export const killToRerun: Metric = {
   names: ["killToRerunMs"],
   async run(bench) {
-    const path = bench.file();
-    const workers = await bench.startAll(WORKERS, "hang", { path });
+    const url = await bench.store.place();
+    const workers = await bench.startAll(WORKERS, "hang", { url });
     const took: number[] = [];
     try {
-      for (const n of bench.rounds("killToRerunMs, a kill each", bench.pick(100, 15), 9)) {
-        while (workers.length < WORKERS) workers.push(await bench.start("hang", { path }));
+      for (const n of bench.rounds(
+        "killToRerunMs, a kill each",
+        bench.pick(100, 15),
+        { sqlite: 9, postgres: 6 }[bench.store.name],
+      )) {
+        while (workers.length < WORKERS) workers.push(await bench.start("hang", { url }));
         took.push(await killOne(workers, n));
       }
     } finally {

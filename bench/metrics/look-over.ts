@@ -1,6 +1,7 @@
 // One liveness pass over ten thousand workers whose locks are held by other processes.
 import { median } from "../figure.ts";
 import type { Metric } from "../harness.ts";
+import { fileOf } from "../stores/sqlite.ts";
 import type { Pass } from "../programs/look-over.ts";
 
 /** Each holds a quarter of the locks: a lock is an open file, and a process may not have ten thousand of those. */
@@ -11,7 +12,7 @@ export const lookOver: Metric = {
   async run(bench) {
     const workers = bench.pick(10_000, 1_000);
     const passes = 5;
-    const path = bench.file();
+    const path = fileOf(await bench.store.place());
     const looker = await bench.start("look-over", { path });
     const holders = await bench.startAll(HOLDERS, "hold-locks", { path });
     return bench.during([looker, ...holders], async () => {

@@ -3,7 +3,8 @@ import { statSync } from "node:fs";
 import { median } from "../figure.ts";
 import type { Metric } from "../harness.ts";
 import type { Opened } from "../programs/open.ts";
-import { fill } from "./drain-deep.ts";
+import { fileOf } from "../stores/sqlite.ts";
+import { filled } from "./drain-deep.ts";
 
 const RUNNING = 50;
 
@@ -13,7 +14,8 @@ export const openUnclean: Metric = {
     const jobs = bench.pick(1_000_000, 100_000);
     const soiled = bench.pick(50_000, 20_000);
     const rounds = 3;
-    const path = await fill(bench, { kind: "noop", priority: 0 }, jobs - rounds * soiled);
+    const url = await filled(bench, [{ kind: "noop", priority: 0, count: jobs - rounds * soiled }]);
+    const path = fileOf(url);
     const took: number[] = [];
     const walMb: number[] = [];
     for (let round = 1; round <= rounds; round++) {
@@ -28,7 +30,7 @@ export const openUnclean: Metric = {
       if (recovered !== RUNNING) throw new Error(`${recovered} of ${RUNNING} running jobs were recovered`);
       took.push(openMs);
     }
-    bench.remove(path);
+    await bench.store.drop(url);
     const ours = median(took);
     return [
       {

@@ -1,20 +1,22 @@
 // One worker died with a hundred thousand running jobs: how long `open` takes, which recovers them before it resolves.
 import type { Metric } from "../harness.ts";
 import type { Opened } from "../programs/open.ts";
-import { fill } from "./drain-deep.ts";
+import { fileOf } from "../stores/sqlite.ts";
+import { filled } from "./drain-deep.ts";
 
 export const recoverOrphans: Metric = {
   names: ["recoverOrphans"],
   async run(bench) {
     const jobs = bench.pick(100_000, 20_000);
-    const path = await fill(bench, { kind: "noop", priority: 0 }, jobs);
+    const url = await filled(bench, [{ kind: "noop", priority: 0, count: jobs }]);
+    const path = fileOf(url);
     const orphan = await bench.start("orphan", { path });
     const claimed = await orphan.ask<number>("claim", { kind: "noop", count: jobs });
     await orphan.kill();
     bench.progress(`recoverOrphans: ${claimed} jobs`);
     const opener = await bench.start("open", { path });
     const { openMs, recoveryMs, recovered } = await bench.during([opener], () => opener.ask<Opened>("open"));
-    bench.remove(path);
+    await bench.store.drop(url);
     if (recovered !== jobs) throw new Error(`${recovered} of ${jobs} orphans were recovered`);
     return [
       {

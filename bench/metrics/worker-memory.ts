@@ -1,26 +1,27 @@
 // The memory of a worker process that drains, with a million jobs queued: what waits must not be in it.
 import { CONCURRENCY, Drainers } from "../drains.ts";
 import type { Metric } from "../harness.ts";
-import { fill } from "./drain-deep.ts";
+import { filled } from "./drain-deep.ts";
 
 export const workerMemory: Metric = {
   names: ["workerMemoryMb"],
   async run(bench) {
     const queued = bench.pick(1_000_000, 100_000);
-    const drained = bench.pick(200_000, 80_000);
-    const path = await fill(bench, { kind: "noop", priority: 0 }, queued);
-    const drainers = await Drainers.start(bench, path, 1);
+    const drained = bench.pick(200_000, { sqlite: 80_000, postgres: 40_000 }[bench.store.name]);
+    const url = await filled(bench, [{ kind: "noop", priority: 0, count: queued }]);
+    const drainers = await Drainers.start(bench, url, 1);
     const { peakRssMb } = await bench.during(drainers.programs, () => {
       bench.progress(`workerMemoryMb: draining ${drained} of ${queued} jobs`);
       return drainers.round(drained, null);
     });
-    bench.remove(path);
+    await bench.store.drop(url);
     return [
       {
         name: "workerMemoryMb",
         unit: "MB",
         ours: peakRssMb,
-        targets: [{ text: "< 150 MB", value: peakRssMb, atMost: 150 }],
+        // Nobody has set one for PostgreSQL, whose driver is loaded twice: the keeper has its own.
+        targets: bench.store.name === "sqlite" ? [{ text: "< 150 MB", value: peakRssMb, atMost: 150 }] : [],
         detail: { how: "largest RSS while it drains", queued, drained, concurrency: CONCURRENCY },
       },
     ];

@@ -1,10 +1,11 @@
 // Drains the floor's queue, a round at a time, and says when each batch was durable.
-import { FloorQueue } from "../floor.ts";
+import { FloorQueue } from "../stores/sqlite-floor.ts";
+import { fileOf } from "../stores/sqlite.ts";
 import { given, monoMs, serve } from "../program.ts";
 import { payload } from "./noop.ts";
 
-const { path, batch } = given<{ path: string; batch: number }>();
-const queue = new FloorQueue(path);
+const { url, batch } = given<{ url: string; batch: number }>();
+const queue = new FloorQueue(fileOf(url));
 
 serve({
   fill: ({ count }: { count: number }) => queue.fill(count, payload),

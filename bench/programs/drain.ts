@@ -4,7 +4,7 @@ import { open } from "../../src/index.ts";
 import { given, monoMs, serve, tell } from "../program.ts";
 import { inputs, noop } from "./noop.ts";
 
-const { path, concurrency, every } = given<{ path: string; concurrency: number; every: number }>();
+const { url, concurrency, every } = given<{ url: string; concurrency: number; every: number }>();
 let handled = 0;
 let marks: number[] = [];
 let told = 0;
@@ -13,7 +13,7 @@ noop.handle(() => {
   if (++handled % every === 0) marks.push(monoMs());
 });
 
-const engine = await open(`sqlite:${path}`, { jobs: [noop], logger: false });
+const engine = await open(url, { jobs: [noop], logger: false });
 await engine.pause(noop);
 const handle = await engine.start({ concurrency });
 setInterval(() => {

@@ -1,10 +1,11 @@
 // Raw durable inserts, in transactions of the size that is asked for.
-import { FloorInserts } from "../floor.ts";
+import { FloorInserts } from "../stores/sqlite-floor.ts";
+import { fileOf } from "../stores/sqlite.ts";
 import { given, serve } from "../program.ts";
 import { payload } from "./noop.ts";
 
-const { path } = given<{ path: string }>();
-const inserts = new FloorInserts(path);
+const { url } = given<{ url: string }>();
+const inserts = new FloorInserts(fileOf(url));
 
 serve({
   insert: ({ count, batch }: { count: number; batch: number }) => {

@@ -3,8 +3,8 @@ import { open } from "../../src/index.ts";
 import { given, serve } from "../program.ts";
 import { inputs, noop } from "./noop.ts";
 
-const { path } = given<{ path: string }>();
-const engine = await open(`sqlite:${path}`, { jobs: [noop], logger: false });
+const { url } = given<{ url: string }>();
+const engine = await open(url, { jobs: [noop], logger: false });
 
 async function perSecond(count: number, work: () => Promise<unknown>): Promise<number> {
   const from = performance.now();

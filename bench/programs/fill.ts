@@ -3,8 +3,8 @@ import { type Duration, open } from "../../src/index.ts";
 import { given, serve } from "../program.ts";
 import { inputs, noop, unknown } from "./noop.ts";
 
-const { path } = given<{ path: string }>();
-const engine = await open(`sqlite:${path}`, { jobs: [noop, unknown], durability: "relaxed", logger: false });
+const { url } = given<{ url: string }>();
+const engine = await open(url, { jobs: [noop, unknown], durability: "relaxed", logger: false });
 
 serve({
   fill: async (asked: { kind: "noop" | "unknown"; count: number; priority: number; delay?: Duration }) => {

@@ -3,10 +3,10 @@ import { type Duration, open } from "../../src/index.ts";
 import { given, serve } from "../program.ts";
 import { noop } from "./noop.ts";
 
-const { path, interval, lease } = given<{ path: string; interval?: Duration; lease?: Duration }>();
+const { url, interval, lease } = given<{ url: string; interval?: Duration; lease?: Duration }>();
 noop.handle(() => {});
 const heartbeat = interval === undefined || lease === undefined ? {} : { heartbeat: { interval, lease } };
-const engine = await open(`sqlite:${path}`, { jobs: [noop], logger: false, ...heartbeat });
+const engine = await open(url, { jobs: [noop], logger: false, ...heartbeat });
 const handle = await engine.start();
 
 export interface Idle {

@@ -4,9 +4,9 @@ import { connect } from "../../src/client.ts";
 import { job } from "../../src/index.ts";
 import { given, monoMs, serve } from "../program.ts";
 
-const { path } = given<{ path: string }>();
+const { url } = given<{ url: string }>();
 const timed = job<{ at: number }>("timed");
-const client = await connect(`sqlite:${path}`, { jobs: [timed] });
+const client = await connect(url, { jobs: [timed] });
 
 serve({
   other: async ({ count }: { count: number }) => {

@@ -3,13 +3,13 @@ import { setTimeout as delay } from "node:timers/promises";
 import { job, open } from "../../src/index.ts";
 import { given, monoMs, serve } from "../program.ts";
 
-const { path } = given<{ path: string }>();
+const { url } = given<{ url: string }>();
 const timed = job<{ at: number }>("timed");
 let waited: number[] = [];
 timed.handle(({ at }) => {
   waited.push(monoMs() - at);
 });
-const engine = await open(`sqlite:${path}`, { jobs: [timed], logger: false });
+const engine = await open(url, { jobs: [timed], logger: false });
 await engine.start();
 
 serve({
