@@ -12,6 +12,7 @@ const root = fileURLToPath(new URL("../", import.meta.url));
 /** What a block may use without having said where it is from; only what it does not import or declare itself is added. */
 const GRANTED: Readonly<Record<string, string>> = {
   engine: 'declare const engine: import("outlive").Engine;',
+  open: 'const { open } = await import("outlive");',
   sqlite: 'declare const sqlite: typeof import("outlive/sqlite").sqlite;',
   id: "declare const id: string;",
   asyncIterableOfInputs: "declare const asyncIterableOfInputs: AsyncIterable<{ orderId: string }>;",

@@ -206,9 +206,12 @@ test("rows that contradict each other are found, each in a sentence", async (t) 
   await fresh.query(`UPDATE ${jobs} SET state = 1, fence = 1, worker = 99 WHERE id = 'a'`);
   await fresh.query(`UPDATE ${jobs} SET lane = 0 WHERE id = 'b'`);
   await fresh.query(`DELETE FROM ${jobs} WHERE id = 'c'`);
+  await fresh.query(`UPDATE "${fresh.schema}".job_ids SET id = 'x' WHERE id = 'b'`);
   assert.deepEqual(await store.integrity(), [
     "job a runs, but its worker 99 has no row",
     "job b is delayed, but has no time at which it becomes ready",
+    "job b can't be found by its id",
+    "the id c is taken, but job 3 is not there",
     "kind mail counts 3 jobs and has 2",
   ]);
   assert.deepEqual(await store.repair(), await store.integrity());

@@ -6,17 +6,8 @@ import { sqlState } from "./errors.ts";
 import type { Kinds } from "./kinds.ts";
 
 /** Answers the ids that were added, or null if all of them were. */
-const INSERT = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
-  drafts AS (
-    SELECT d.*, coalesce(d.said_at, CASE WHEN d.delay_ms > 0 THEN clock.now + d.delay_ms END) AS run_at, clock.now
-    FROM clock, unnest($1::int[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[])
-      WITH ORDINALITY AS d (kind, priority, said_at, delay_ms, id, dedupe_key, input, ord)),
-  added AS (
-    INSERT INTO outlive.jobs (lane, kind, priority, created_at, run_at, id, dedupe_key, input)
-    SELECT CASE WHEN run_at > now THEN 0 ELSE 1 END, kind, priority, now, run_at, id, dedupe_key, input FROM drafts ORDER BY ord
-    ON CONFLICT DO NOTHING RETURNING kind, id),
-  counted AS (INSERT INTO outlive.kind_deltas (kind, jobs) SELECT kind, count(*) FROM added GROUP BY kind)
-  SELECT CASE WHEN count(*) < $8::int THEN coalesce(json_agg(id), '[]') END AS added FROM added`;
+const ADD =
+  "SELECT outlive.add_jobs($1::int[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[]) AS added";
 
 /** The kinds must be known (`Kinds.demand`). */
 export async function insertJobs(session: Session, kinds: Kinds, drafts: readonly JobDraft[]): Promise<Enqueued[]> {
@@ -33,7 +24,7 @@ export async function insertJobs(session: Session, kinds: Kinds, drafts: readonl
 }
 
 async function insert(session: Session, kinds: Kinds, drafts: readonly JobDraft[]): Promise<readonly string[] | null> {
-  const [row] = await session.rows<{ added: readonly string[] | null }>(INSERT, [
+  const [row] = await session.rows<{ added: readonly string[] | null }>(ADD, [
     list(drafts.map(({ kind }) => kinds.idOf(kind)!)),
     list(drafts.map(({ priority }) => priority)),
     list(drafts.map(({ runAt }) => runAt)),
@@ -41,12 +32,11 @@ async function insert(session: Session, kinds: Kinds, drafts: readonly JobDraft[
     texts(drafts.map(({ id }) => id)),
     texts(drafts.map(({ dedupeKey }) => dedupeKey)),
     texts(drafts.map(({ input }) => input)),
-    drafts.length,
   ]);
   return row!.added;
 }
 
-const KNOWN = `SELECT id FROM outlive.jobs WHERE id = $1
+const KNOWN = `SELECT id FROM outlive.job_ids WHERE id = $1
   UNION ALL SELECT id FROM outlive.jobs WHERE kind = $2 AND dedupe_key = $3 AND dedupe_key IS NOT NULL AND state < 2`;
 
 /** Who was there before: the id itself, or the unfinished job that holds the key. If it has ended since, the key is free. */

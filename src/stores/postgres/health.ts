@@ -35,6 +35,10 @@ const CHECKS: readonly string[] = [
      WHERE state NOT BETWEEN 0 AND 5 OR lane NOT BETWEEN 0 AND 2`,
   `SELECT 'job ' || id || ' is delayed, but has no time at which it becomes ready' FROM outlive.jobs WHERE state = 0 AND lane = 0 AND run_at IS NULL`,
   `SELECT 'job ' || id || ' runs, but was never claimed' FROM outlive.jobs WHERE state = 1 AND fence = 0`,
+  `SELECT 'job ' || j.id || ' can''t be found by its id' FROM outlive.jobs j
+     WHERE NOT EXISTS (SELECT 1 FROM outlive.job_ids i WHERE i.id = j.id AND i.seq = j.seq)`,
+  `SELECT 'the id ' || i.id || ' is taken, but job ' || i.seq || ' is not there' FROM outlive.job_ids i
+     WHERE NOT EXISTS (SELECT 1 FROM outlive.jobs j WHERE j.seq = i.seq)`,
   `SELECT 'worker ' || w.id || ' is ' || w.state || ', but holds ' || count(*) || ' jobs' FROM outlive.fleet w JOIN outlive.jobs j ON j.state = 1 AND j.worker = w.seq
      WHERE w.state IN ('gone', 'stopped') GROUP BY w.id, w.state`,
   `SELECT 'kind ' || k.name || ' counts ' || c.said || ' jobs and has ' || c.there FROM outlive.kinds k CROSS JOIN LATERAL (

@@ -29,7 +29,7 @@ const own = (columns: string, table: string): string =>
 /** One statement, so that all of it is of the same moment. */
 const GET = `SELECT ${JOB_COLUMNS}, j.input, j.result, j.progress, ${own("name, result, at, fence", "steps")} AS steps,
     ${own("at, event, from_state, to_state, actor, epoch, fence, reason, incident", "history")} AS history, ${own("at, fence, message", "logs")} AS log
-  FROM ${JOB_TABLES} WHERE j.id = $1`;
+  FROM ${JOB_TABLES} WHERE j.seq = (SELECT i.seq FROM outlive.job_ids i WHERE i.id = $1)`;
 
 export async function getJob(session: Session, id: string): Promise<JobDetails | null> {
   const [row] = await session.rows<DetailColumns>(GET, [id]);
@@ -151,7 +151,7 @@ export async function countAhead(session: Session, id: string): Promise<number |
   const [row] = await session.rows<{ n: number }>(
     `SELECT (SELECT count(*) FROM outlive.jobs b WHERE b.state = 0 AND b.lane = 1 AND b.kind = j.kind
        AND (b.priority > j.priority OR (b.priority = j.priority AND b.seq < j.seq))) AS n
-     FROM outlive.jobs j WHERE j.id = $1 AND j.state = 0 AND j.lane = 1`,
+     FROM outlive.jobs j WHERE j.seq = (SELECT i.seq FROM outlive.job_ids i WHERE i.id = $1) AND j.state = 0 AND j.lane = 1`,
     [id],
   );
   return row?.n ?? null;

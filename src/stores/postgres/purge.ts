@@ -21,8 +21,9 @@ const WALK = `SELECT seq, state, finished_at, created_at >= now - $3 AS young, f
 // Retried since it was read: then it is not finished any more, or finished again just now.
 const DELETE_JOBS = `WITH gone AS (
     DELETE FROM outlive.jobs j USING unnest($1::bigint[], $2::smallint[], $3::bigint[]) AS c (seq, state, finished_at)
-    WHERE j.seq = c.seq AND j.state = c.state AND j.finished_at = c.finished_at RETURNING j.seq, j.kind),
+    WHERE j.seq = c.seq AND j.state = c.state AND j.finished_at = c.finished_at RETURNING j.seq, j.id, j.kind),
   counted AS (INSERT INTO outlive.kind_deltas (kind, jobs) SELECT kind, -count(*) FROM gone GROUP BY kind),
+  ids AS (DELETE FROM outlive.job_ids i USING gone WHERE i.id = gone.id),
   steps AS (DELETE FROM outlive.steps s USING gone WHERE s.job = gone.seq),
   history AS (DELETE FROM outlive.history h USING gone WHERE h.job = gone.seq),
   logs AS (DELETE FROM outlive.logs l USING gone WHERE l.job = gone.seq)

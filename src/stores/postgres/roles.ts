@@ -17,6 +17,7 @@ export const WRITTEN = [
   "kinds",
   "kind_deltas",
   "jobs",
+  "job_ids",
   "cancels",
   "steps",
   "history",

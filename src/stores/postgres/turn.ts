@@ -57,8 +57,8 @@ export class Turns {
   async #claimed(workerId: string, claim: Claim, room: Room, turn: Turn): Promise<Claimed> {
     const { connection } = this.#deps;
     const { worker, kinds: open } = claim;
-    const jobs = ({ taken }: Pick<Turn, "taken">, alone: boolean): Promise<ClaimedJob[]> =>
-      claimedJobs(connection, taken, { worker: workerId, open, epoch: turn.epoch, alone });
+    const jobs = ({ taken, epoch, timeoutMs }: Turn, alone: boolean): Promise<ClaimedJob[]> =>
+      claimedJobs(connection, taken, { worker: workerId, open, epoch, timeoutMs, alone });
     const isDue = turn.due !== null && turn.due <= 0;
     if (!isDue && !turn.alone) return { claimed: await jobs(turn, false), due: turn.due };
     if (isDue) await promoteDue(connection);
@@ -68,10 +68,10 @@ export class Turns {
     const limit = first ? { ...claim, total: 0, kinds: [] } : claim;
     const second = await takeTurn(connection, [], { ...limit, regardless: true });
     const { due } = second;
-    if (first) return { claimed: await jobs({ taken: first }, true), due };
+    if (first) return { claimed: await jobs({ ...second, taken: first }, true), due };
     if (second.taken.length === 0 && room.idle && !full) {
       const last = await claimAlone(connection, worker, open, room, true);
-      if (last) return { claimed: await jobs({ taken: last }, true), due };
+      if (last) return { claimed: await jobs({ ...second, taken: last }, true), due };
     }
     return { claimed: await jobs(second, false), due };
   }
@@ -119,15 +119,18 @@ function sorted(
   settlements: readonly Settlement[],
   worker: string,
 ): { successes: readonly Settlement[]; others: readonly Settlement[] } {
-  const successes = new Map<number, Settlement>();
+  const successes: Settlement[] = [];
   const others: Settlement[] = [];
+  const rows = new Set<number>();
   for (const settlement of settlements) {
     const { lease, change } = settlement;
-    if (change.name === "succeed" && lease.worker === worker && !successes.has(lease.row))
-      successes.set(lease.row, settlement);
-    else others.push(settlement);
+    if (change.name !== "succeed" || lease.worker !== worker || rows.has(lease.row)) others.push(settlement);
+    else {
+      rows.add(lease.row);
+      successes.push(settlement);
+    }
   }
-  return { successes: [...successes.values()].sort((a, b) => a.lease.row - b.lease.row), others };
+  return { successes: successes.sort((a, b) => a.lease.row - b.lease.row), others };
 }
 
 const NONE: ReadonlyMap<Settlement, WriteAnswer> = new Map();

@@ -1,5 +1,5 @@
-// The way in for whoever has no Node process: `new_id` and `enqueue`, part of migration 1. The checks are those of core's
-// enqueue.ts, ids.ts and json.ts; a test gives both the same bad calls.
+// The way in, part of migration 1: `add_jobs`, which everybody goes through, and for whoever has no Node process `new_id` and `enqueue`.
+// The checks of `enqueue` are those of core's enqueue.ts, ids.ts and json.ts; a test gives both the same bad calls.
 import { ALPHABET } from "../../../core/ids.ts";
 import { MAX_PRIORITY } from "../../../core/enqueue.ts";
 import { MAX_JSON_BYTES } from "../../../core/json.ts";
@@ -7,7 +7,7 @@ import { MAX_JSON_BYTES } from "../../../core/json.ts";
 export const ENQUEUE_SIGNATURE = "enqueue(text, jsonb, text, integer, interval, timestamptz, text, boolean)";
 
 export function enqueueFunctions(schema: string): string {
-  return `
+  return `${addJobs(schema)}
   -- 22 characters that sort by time, as core's ids: 10 of time (ms), 12 at random. The version and the variant of a uuid are not random.
   CREATE FUNCTION ${schema}.new_id() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
   DECLARE
@@ -68,17 +68,13 @@ export function enqueueFunctions(schema: string): string {
       SELECT k.id INTO STRICT kind_id FROM ${schema}.kinds k WHERE k.name = enqueue.kind;
     END IF;
     LOOP
-      INSERT INTO ${schema}.jobs AS j (kind, priority, epoch, created_at, run_at, lane, id, dedupe_key, input)
-      VALUES (kind_id, enqueue.priority, coalesce((SELECT m.value FROM ${schema}.meta m WHERE m.key = 'epoch'), 0), now_ms, due,
-              CASE WHEN due > now_ms THEN 0 ELSE 1 END, new_job, enqueue.dedupe_key, coalesce(enqueue.input, 'null')::text)
-      ON CONFLICT DO NOTHING;
-      IF FOUND THEN
-        INSERT INTO ${schema}.kind_deltas (kind, jobs) VALUES (kind_id, 1);
+      IF ${schema}.add_jobs(ARRAY[kind_id], ARRAY[enqueue.priority], ARRAY[due], ARRAY[NULL::bigint], ARRAY[new_job], ARRAY[enqueue.dedupe_key],
+        ARRAY[coalesce(enqueue.input, 'null')::text]) IS NULL THEN
         IF enqueue.wake THEN PERFORM pg_notify('${channelOf(schema)}', ''); END IF;
         RETURN QUERY SELECT new_job, true;
         RETURN;
       END IF;
-      SELECT j.id INTO known FROM ${schema}.jobs j WHERE j.id = new_job;
+      SELECT i.id INTO known FROM ${schema}.job_ids i WHERE i.id = new_job;
       IF NOT FOUND THEN
         SELECT j.id INTO known FROM ${schema}.jobs j WHERE j.kind = kind_id AND j.dedupe_key = enqueue.dedupe_key AND j.state < 2;
       END IF;
@@ -88,6 +84,41 @@ export function enqueueFunctions(schema: string): string {
       END IF;
       -- Who held the key has ended between the two looks: it is free now.
     END LOOP;
+  END $$;`;
+}
+
+function addJobs(schema: string): string {
+  return `
+  -- Adds what is known neither by its id nor by its dedupe key. Answers the ids that were added, or null if all of them were. One place
+  -- holds the ids and another the keys, so a job may win the one and lose the other: then it gives its id back. Whoever adds the same id
+  -- or key meanwhile waits until this transaction has ended, and then sees the job or none.
+  CREATE FUNCTION ${schema}.add_jobs(
+    kinds integer[], priorities integer[], run_ats bigint[], delays_ms bigint[], ids text[], dedupe_keys text[], inputs text[]
+  ) RETURNS text[] LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+  DECLARE
+    now_ms bigint := ${schema}.now_ms();
+    seqs bigint[] := ARRAY(SELECT nextval('${schema}.jobs_seq_seq') FROM generate_series(1, cardinality(ids)));
+    named integer;
+    added text[];
+  BEGIN
+    INSERT INTO ${schema}.job_ids (id, seq) SELECT d.id, d.seq FROM unnest(ids, seqs) AS d (id, seq) ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS named = ROW_COUNT;
+    WITH drafts AS (
+      SELECT d.*, coalesce(d.said_at, CASE WHEN d.delay_ms > 0 THEN now_ms + d.delay_ms END) AS run_at
+      FROM unnest(seqs, kinds, priorities, run_ats, delays_ms, ids, dedupe_keys, inputs)
+        AS d (seq, kind, priority, said_at, delay_ms, id, dedupe_key, input)
+      WHERE named = cardinality(ids) OR (SELECT i.seq FROM ${schema}.job_ids i WHERE i.id = d.id) = d.seq),
+    jobs AS (
+      INSERT INTO ${schema}.jobs (seq, lane, kind, priority, created_at, run_at, id, dedupe_key, input) OVERRIDING SYSTEM VALUE
+      SELECT d.seq, CASE WHEN d.run_at > now_ms THEN 0 ELSE 1 END, d.kind, d.priority, now_ms, d.run_at, d.id, d.dedupe_key, d.input FROM drafts d
+      ON CONFLICT DO NOTHING RETURNING kind, id),
+    counted AS (INSERT INTO ${schema}.kind_deltas (kind, jobs) SELECT j.kind, count(*) FROM jobs j GROUP BY j.kind)
+    SELECT CASE WHEN count(*) < cardinality(ids) THEN coalesce(array_agg(j.id), '{}') END INTO added FROM jobs j;
+    IF cardinality(added) < named THEN
+      DELETE FROM ${schema}.job_ids i USING unnest(ids, seqs) AS d (id, seq)
+      WHERE i.id = d.id AND i.seq = d.seq AND NOT EXISTS (SELECT 1 FROM ${schema}.jobs j WHERE j.seq = d.seq);
+    END IF;
+    RETURN added;
   END $$;`;
 }
 
@@ -102,7 +133,8 @@ export function dropEnqueue(schema: string): string {
   return `
   DROP FUNCTION ${schema}.${ENQUEUE_SIGNATURE};
   DROP FUNCTION ${schema}.assert_key(text, text);
-  DROP FUNCTION ${schema}.new_id();`;
+  DROP FUNCTION ${schema}.new_id();
+  DROP FUNCTION ${schema}.add_jobs(integer[], integer[], bigint[], bigint[], text[], text[], text[]);`;
 }
 
 /** The channel of a quoted schema on which its workers are woken. */

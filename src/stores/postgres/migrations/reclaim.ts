@@ -47,7 +47,7 @@ function heartbeat(schema: string): string {
     WITH beaten AS (
       UPDATE ${schema}.jobs j SET deadline_at = CASE WHEN k.timeout_ms IS NOT NULL THEN least(${schema}.now_ms() + k.timeout_ms, j.started_at + k.max_runtime_ms) END
       FROM ${schema}.kinds k, ${schema}.fleet f
-      WHERE j.id = job_heartbeat.job AND j.state + 0 = 1 AND j.fence = job_heartbeat.fence
+      WHERE j.seq = (SELECT i.seq FROM ${schema}.job_ids i WHERE i.id = job_heartbeat.job) AND j.state + 0 = 1 AND j.fence = job_heartbeat.fence
         AND f.id = job_heartbeat.worker AND j.worker + 0 = f.seq AND k.id = j.kind
       RETURNING 1
     ) SELECT EXISTS (SELECT 1 FROM beaten)
