@@ -41,11 +41,13 @@ export class TestedPostgres implements TestedStore {
       url,
       "SET synchronous_commit = off",
       `INSERT INTO outlive.kinds (name) VALUES ('${kind}') ON CONFLICT DO NOTHING`,
-      `INSERT INTO outlive.jobs (id, kind, priority, input, created_at, state, outcome, started_at, finished_at, fence, worker, lane, run_at)
-       SELECT format('fill-%s-%s', (SELECT coalesce(max(seq), 0) FROM outlive.jobs), n), k.id, ${priority}, format('{"n":%s}', n), now, ${ended}, ${due}
-       FROM outlive.kinds k, outlive.now_ms() AS now, generate_series(1, ${count}) AS n WHERE k.name = '${kind}'`,
+      `WITH filled AS (
+         INSERT INTO outlive.jobs (id, kind, priority, input, created_at, state, outcome, started_at, finished_at, fence, worker, lane, run_at)
+         SELECT format('fill-%s-%s', (SELECT coalesce(max(seq), 0) FROM outlive.jobs), n), k.id, ${priority}, format('{"n":%s}', n), now, ${ended}, ${due}
+         FROM outlive.kinds k, outlive.now_ms() AS now, generate_series(1, ${count}) AS n WHERE k.name = '${kind}' RETURNING id, seq)
+       INSERT INTO outlive.job_ids (id, seq) SELECT id, seq FROM filled`,
       `INSERT INTO outlive.kind_deltas (kind, jobs) SELECT id, ${count} FROM outlive.kinds WHERE name = '${kind}'`,
-      "VACUUM (ANALYZE) outlive.jobs",
+      "VACUUM (ANALYZE) outlive.jobs, outlive.job_ids",
     );
   }
 
