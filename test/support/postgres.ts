@@ -5,6 +5,7 @@ import { randomBytes } from "node:crypto";
 import { connect } from "node:net";
 import type { TestContext } from "node:test";
 import pg from "pg";
+import { sqlState } from "../../src/stores/postgres/errors.ts";
 import { migrate } from "../../src/stores/postgres/migrate.ts";
 import { PostgresServer, type ServerOptions } from "./postgres-server.ts";
 
@@ -55,8 +56,20 @@ export async function freshSchema(t: TestContext): Promise<FreshSchema> {
   const url = await sharedServer();
   const schema = `t_${randomBytes(8).toString("hex")}`;
   await withClient(url, (client) => migrate(client, schema));
-  t.after(() => withClient(url, (client) => client.query(`DROP SCHEMA IF EXISTS "${schema}" CASCADE`)));
+  t.after(() => withClient(url, (client) => dropSchema(client, schema)));
   return { url, schema, query: (text, values) => withClient(url, async (c) => (await c.query(text, values)).rows) };
+}
+
+/** Hooks run in the order in which they were given, so workers of the test may still be at work: then either may lose a deadlock. */
+async function dropSchema(client: pg.Client, schema: string): Promise<void> {
+  for (;;) {
+    try {
+      await client.query(`DROP SCHEMA IF EXISTS "${schema}" CASCADE`);
+      return;
+    } catch (thrown) {
+      if (sqlState(thrown) !== "40P01") throw thrown;
+    }
+  }
 }
 
 /** An empty database of this test's own, dropped when the test has ended. */
