@@ -30,7 +30,8 @@ export const afterDeath: readonly Row[] = [
   row("a job that kills its worker: innocents of 19 that end badly", ({ poison }) => {
     if (!poison) return undefined;
     const { done, failed, open } = poison.innocents;
-    return open > 0 ? `**${failed}**, ${open} never got through, ${done} done` : `**${failed}**, ${done} done`;
+    if (open > 0) return `**${failed}, and ${open} never got through**, ${done} done`;
+    return failed > 0 ? `**${failed}**, ${done} done` : `0, ${done} done`;
   }),
   row("a job that kills its worker: deaths until it stops", ({ poison }) => {
     if (!poison) return undefined;
@@ -39,7 +40,7 @@ export const afterDeath: readonly Row[] = [
   row("SIGTERM in the middle of a job of 50 s", ({ sigterm }) => {
     if (!sigterm) return undefined;
     const exit = sigterm.exitedAfterMs === null ? "still there" : `exit after ${time(sigterm.exitedAfterMs)}`;
-    if (sigterm.ended) return `${exit}: the job finished`;
+    if (sigterm.ended) return `${exit}: the handler finished (${sigterm.atExit})`;
     if (sigterm.rerunAfterMs === null)
       return `${exit}; **nobody had it ${time(sigterm.watchedMs)} later** (${sigterm.atExit})`;
     return `${exit}; started elsewhere after ${time(sigterm.rerunAfterMs)} (${sigterm.atExit})`;
@@ -86,17 +87,16 @@ function twice(blocked: Blocked | undefined): string | undefined {
   return `**run ${blocked.starts} times**, again after ${time(blocked.secondAfterMs)} (${blocked.end})`;
 }
 
-type Rate = "drainDefault" | "drainThroughput" | "addsOneByOne" | "addsFiftyInFlight";
-
 /** With the ratio to ours: on the same store, or on PostgreSQL, which is a server as theirs is. */
-function rate(title: string, name: Rate): Row {
+function rate(title: string, name: keyof Speed): Row {
   return {
     title,
-    cell({ id, home, package: name_ }, { cells }) {
-      const value = cells[id]?.speed?.[name];
+    cell(contender, { cells }) {
+      const value = cells[contender.id]?.speed?.[name];
       if (value === undefined) return NOT_MEASURED;
-      const ours = cells[home === "sqlite" ? "outlive-sqlite" : "outlive-postgres"]?.speed?.[name as keyof Speed];
-      return name_ === null || ours === undefined ? count(value) : `${count(value)} (${ratio(value, ours)})`;
+      const ours = cells[contender.home === "sqlite" ? "outlive-sqlite" : "outlive-postgres"]?.speed?.[name];
+      if (contender.package === null || ours === undefined) return count(value);
+      return `${count(value)} (${ratio(value, ours)})`;
     },
   };
 }

@@ -1,5 +1,5 @@
 // docs/scoreboard.md and its pictures as pure functions of a results file.
-import { afterDeath, type Row, speeds } from "./cells.ts";
+import { afterDeath, NOT_MEASURED, type Row, speeds } from "./cells.ts";
 import { type Contender, contenders } from "./contenders.ts";
 import { type Bar, svgOf } from "./picture.ts";
 import type { Results } from "./results.ts";
@@ -25,6 +25,7 @@ export function picturesOf(results: Results): Readonly<Record<string, string>> {
       subtitle: "At default settings, median, logarithmic scale. Dashed: quoted from its source, not measured.",
       scale: "log",
       ticks: [
+        [10, "10 ms"],
         [100, "0.1 s"],
         [1_000, "1 s"],
         [10_000, "10 s"],
@@ -39,16 +40,16 @@ export function picturesOf(results: Results): Readonly<Record<string, string>> {
   };
 }
 
-function opening({ date, machine, nodes, servers, absent }: Results): string {
+function opening({ date, machine, nodes, servers, absent, apart = [] }: Results): string {
   return `# Scoreboard
 
-What happens to a job when something dies, and how fast jobs go, for Outlive and the job queues for Node that need no broker of their
-own. \`npm run scoreboard\` made this page: it starts the servers, plays every experiment with every contender in one run, with real
-processes that are really killed, and writes the page from what it found.
+What happens to a job when something dies, and how fast jobs go, for Outlive and four other job queues for Node. \`npm run scoreboard\`
+made this page: it starts the servers, plays every experiment with every contender in one run, with real processes that are really
+killed, and writes the page from what it found.
 
-Run on ${date}, ${machine}; ${servers.join(", ")}; ${nodes}. The figures of another machine will differ, most of all the
-speeds; what a contender does after a death will not. **Bold** is worth a look. _Italics, "quoted"_: not measured, because no run can wait that
-long, but taken from the contender's source ([Quoted](#quoted)). "${"not measured"}" means that, and nothing is filled in.${absentees(absent)}`;
+Run on ${date}, ${machine}; ${servers.join(", ")}; ${nodes}. The figures of
+another machine will differ, most of all the speeds; what a contender does after a death will not. **Bold** is what should make one look. _Italics, "quoted"_: not measured, because no run
+can wait that long, but taken from the contender's source ([Quoted](#quoted)). "${NOT_MEASURED}" means just that.${absentees(absent)}${apart.map((line) => `\n\nNot of the same run: ${line}.`).join("")}`;
 }
 
 function absentees(absent: Results["absent"]): string {
@@ -80,8 +81,9 @@ function versionOf(id: string, { versions }: Results): string {
 function howItWasPlayed(): string {
   return `How it was played (one file each in \`scoreboard/experiments/\`; every contender's adapter is one file in \`scoreboard/peers/\`):
 
-- **kill**: two workers, one runs a job, the other is idle. The first gets SIGKILL at a random moment; the clock runs from the signal to the start
-  of the handler in the other.
+- **kill**: two workers, one runs a job, the other is idle. The first gets SIGKILL after 0 to 1 s (at a peer's defaults 0 to 30 s); the clock runs from the
+  signal to the start of the handler in the other. pg-boss counts from the last heartbeat and plainjob from the scheduled time, so a part of
+  their time has passed at the kill.
 - **zombie**, at the fastest settings: the worker that runs the job gets SIGSTOP. When the other worker runs the job, the first gets SIGCONT; its
   handler writes progress and returns, while the new owner is still at work.
 - **a job that kills its worker**, at the fastest settings: one worker at concurrency 20 holds it and 19 innocents, which need 4 s; it kills the process

@@ -1,7 +1,7 @@
 // `npm run scoreboard`: starts the servers, plays every experiment with every contender, writes the raw results, and makes
 // docs/scoreboard.md and its pictures from them.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
-import { cpus } from "node:os";
+import { cpus, loadavg } from "node:os";
 import { contender } from "./contenders.ts";
 import { documentOf, picturesOf } from "./document.ts";
 import { type Experiment } from "./experiment.ts";
@@ -83,7 +83,8 @@ async function playAll(
 async function about(stage: Stage, installation: Installation): Promise<Omit<Results, "cells" | "broken">> {
   return {
     date: new Date().toISOString().slice(0, 10),
-    machine: `${cpus().length} cores (${cpus()[0]?.model.trim() ?? "unknown"}), shared with other work`,
+    // The average of 15 minutes is about that of the run: what else the machine did belongs to the figures.
+    machine: `${cpus().length} cores (${cpus()[0]?.model.trim() ?? "unknown"}), shared, load average ${loadavg()[2]!.toFixed(1)} over the run`,
     nodes: installation.nodes,
     servers: [`PostgreSQL ${await stage.sql("SHOW server_version")}`, redisVersion()],
     versions: installation.versions,

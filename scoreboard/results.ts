@@ -13,6 +13,8 @@ export interface Results {
   readonly cells: Readonly<Record<string, Cells>>;
   /** Experiments that broke, as "contender: experiment: reason". */
   readonly broken: readonly string[];
+  /** Cells that are not of the same run, with the reason. */
+  readonly apart?: readonly string[];
 }
 
 export interface Cells {

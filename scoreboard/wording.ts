@@ -16,7 +16,7 @@ export function time(ms: number): string {
 /** The median, and between what the others lie. */
 export function times(values: readonly number[]): string {
   if (values.length === 1) return `${time(values[0]!)} (once)`;
-  return `**${time(median(values))}** (${time(Math.min(...values))} to ${time(Math.max(...values))}, ${values.length} kills)`;
+  return `${time(median(values))} (${time(Math.min(...values))} to ${time(Math.max(...values))}, ${values.length} kills)`;
 }
 
 export function count(value: number): string {

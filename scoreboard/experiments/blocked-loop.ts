@@ -1,7 +1,7 @@
 // A handler that blocks its event loop for 40 s, with another worker idle beside it. Is the job taken away from it and run twice?
 import { type Found, type Mode } from "../adapter.ts";
 import type { Contender } from "../contenders.ts";
-import { type Experiment, pause } from "../experiment.ts";
+import { type Experiment, pause, until } from "../experiment.ts";
 import type { Started } from "../processes.ts";
 import type { Blocked } from "../results.ts";
 import type { Stage } from "../stage.ts";
@@ -29,7 +29,7 @@ async function played(stage: Stage, contender: Contender, mode: Mode, blockMs: n
   const hear = ({ at }: Started): void => void starts.push(at);
   blocked.on("started", hear);
   const id = await observer.ask<string>("add", { n: 1, act: "block", ms: blockMs });
-  while (starts.length === 0) await pause(50);
+  if (!(await until(30_000, () => starts.length > 0))) throw new Error("the job did not start");
   const idle = await stage.worker(contender, place, mode);
   idle.on("started", hear);
   await pause(blockMs + TAIL_MS);

@@ -27,6 +27,8 @@ export const sigterm: Experiment = {
     leaving.signal("SIGTERM");
     await Promise.race([leaving.exited, pause(watchedMs)]);
     const exitedAfterMs = leaving.over ? monoMs() - from : null;
+    // What it sent in its last moment may still be on its way.
+    await pause(1_000);
     const atExit = await observer.ask<Found>("find", id);
     const again = ended ? null : await rerun;
     await Promise.all([leaving.kill(), staying.kill(), observer.kill()]);
