@@ -1,0 +1,84 @@
+// What a run of the scoreboard found, as it is written to the results file and read by the document. Cells that are missing were not
+// measured, and the document says so.
+
+export interface Results {
+  readonly date: string;
+  readonly machine: string;
+  readonly nodes: string;
+  readonly servers: readonly string[];
+  /** What really was installed, by contender. */
+  readonly versions: Readonly<Record<string, string>>;
+  /** Contenders that could not be run, with the reason. */
+  readonly absent: Readonly<Record<string, string>>;
+  readonly cells: Readonly<Record<string, Cells>>;
+  /** Experiments that broke, as "contender: experiment: reason". */
+  readonly broken: readonly string[];
+  /** Cells that are not of the same run, with the reason. */
+  readonly apart?: readonly string[];
+}
+
+export interface Cells {
+  readonly killToRerun?: { readonly default?: readonly number[]; readonly fastest?: readonly number[] };
+  readonly zombie?: Zombie;
+  readonly poison?: Poison;
+  readonly sigterm?: Sigterm;
+  readonly kept?: readonly Kept[];
+  readonly blocked?: { readonly default?: Blocked; readonly fastest?: Blocked };
+  readonly speed?: Speed;
+}
+
+export interface Zombie {
+  /** From the SIGSTOP to the start elsewhere. */
+  readonly takenAfterMs: number;
+  /** What became of its progress write: null if there is no such thing. */
+  readonly note: string | null;
+  readonly noteStored: boolean;
+  /** Whether its completion ended the job of the new owner, who was still at work. */
+  readonly completed: boolean;
+  readonly afterZombie: string;
+  readonly afterOwner: string;
+}
+
+export interface Poison {
+  readonly deaths: number;
+  /** The innocents by their end; "open": neither done nor failed when the experiment was stopped. */
+  readonly innocents: { readonly done: number; readonly failed: number; readonly open: number };
+  readonly poison: string;
+  readonly stopped: boolean;
+  readonly tookMs: number;
+}
+
+export interface Sigterm {
+  readonly jobMs: number;
+  /** null: it was still there when the experiment ended. */
+  readonly exitedAfterMs: number | null;
+  readonly ended: boolean;
+  /** null: nobody else had started it when the experiment ended. */
+  readonly rerunAfterMs: number | null;
+  readonly atExit: string;
+  readonly watchedMs: number;
+}
+
+export interface Kept {
+  readonly what: "client killed" | "server killed" | "server killed, as installed";
+  readonly acknowledged: number;
+  readonly missing: number;
+}
+
+export interface Blocked {
+  readonly blockMs: number;
+  readonly starts: number;
+  /** From the first start to the second; null: there was none. */
+  readonly secondAfterMs: number | null;
+  readonly end: string;
+}
+
+export interface Speed {
+  /** Jobs per second. */
+  readonly drainDefault?: number;
+  readonly drainThroughput?: number;
+  readonly addsOneByOne?: number;
+  readonly addsFiftyInFlight?: number;
+  readonly pickupDefaultMs?: number;
+  readonly pickupFastestMs?: number;
+}
