@@ -2,7 +2,7 @@
 // files, and the guard that keeps a user's callback from ending our transaction.
 // Trap: POSIX locks belong to the process. Nothing but SQLite may open or close the database or a lock file in a process that
 // uses them: a mere readFileSync of it drops every lock that SQLite holds on it.
-import { rmSync } from "node:fs";
+import { rmSync, statSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 import { constants, DatabaseSync, type SQLInputValue, type SQLOutputValue, type StatementSync } from "node:sqlite";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
@@ -188,8 +188,12 @@ const heldLocks = new Set<DatabaseSync>();
 export function removeUnheld(path: string): boolean {
   let db: DatabaseSync | undefined;
   try {
+    const before = statSync(path, { throwIfNoEntry: false })?.ino;
+    if (before === undefined) return false;
     db = new DatabaseSync(path, { timeout: 0 });
     db.exec("BEGIN EXCLUSIVE");
+    // Another may have removed the file that we hold, and a third taken the name for its own lock since.
+    if (statSync(path, { throwIfNoEntry: false })?.ino !== before) return false;
     rmSync(path, { force: true });
     return true;
   } catch (thrown) {
