@@ -49,6 +49,8 @@ export interface CrewOptions {
   /** The program of the command line, for the supervisor. */
   readonly cli: string;
   heard(seat: Seat, event: EngineEvent): void;
+  /** False while the store is broken on purpose, and a while after: who starts then says that it can't, and ends. */
+  storeIsWell(): boolean;
 }
 
 /** How long a place stays empty. */
@@ -183,7 +185,8 @@ export class Crew {
 
   #exited(member: Member, code: number | null, signal: NodeJS.Signals | null): void {
     const asked = this.#stopping && (code === 0 || signal === "SIGTERM");
-    if (!member.killedByUs && !asked && !byItsJob(member, code, signal)) {
+    const excused = code === 1 && !this.#options.storeIsWell();
+    if (!member.killedByUs && !asked && !excused && !byItsJob(member, code, signal)) {
       const said = member.lastWords.trim();
       this.unexpected.push(
         `${nameOf(member)} ended by itself: ${signal ?? `exit code ${code}`}${said && `; it said: ${said}`}`,

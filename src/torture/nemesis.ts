@@ -25,6 +25,8 @@ export interface NemesisOptions {
 
 /** How long the nemesis waits for a fact before it goes on without it. */
 const PATIENCE_MS = 10_000;
+/** How long after a fault of the surroundings a process may still fail to start. */
+const AFTERMATH_MS = 5_000;
 const LEAST_GAP_MS = 60;
 const MOST_GAP_MS = 350;
 
@@ -40,6 +42,7 @@ export class Nemesis {
   readonly #acts: readonly { readonly name: string; readonly weight: number; readonly act: () => Promise<void> }[];
   #freezing: Promise<void> | null = null;
   #striking: Promise<void> | null = null;
+  #struckAt = Number.NEGATIVE_INFINITY;
   /** Kills the next worker that says it found a death. */
   #ambush = false;
 
@@ -58,6 +61,11 @@ export class Nemesis {
       { name: "freeze a worker past its lease", weight: 17, act: () => this.#freeze() },
       ...options.faults.map((fault) => ({ name: fault.name, weight: fault.weight, act: () => this.#strike(fault) })),
     ];
+  }
+
+  /** Nothing around the processes is broken now, nor was a moment ago. */
+  get storeIsWell(): boolean {
+    return this.#striking === null && performance.now() - this.#struckAt > AFTERMATH_MS;
   }
 
   get kills(): number {
@@ -156,7 +164,10 @@ export class Nemesis {
   async #strike(fault: Fault): Promise<void> {
     if (this.#striking) return;
     this.#options.tell(fault.name);
-    this.#striking = fault.strike(this.#chance, this.#options.signal).finally(() => (this.#striking = null));
+    this.#striking = fault.strike(this.#chance, this.#options.signal).finally(() => {
+      this.#striking = null;
+      this.#struckAt = performance.now();
+    });
   }
 
   /** Nobody while less than half of the workers would be left alive, or a slow machine would never get any work done. */

@@ -84,6 +84,7 @@ export async function torture(
       histories,
       cache,
       heard: (seat, event) => nemesis.heard(seat, event),
+      storeIsWell: () => nemesis.storeIsWell,
     });
     atEnd(() => crew.destroy());
     const nemesis = new Nemesis(engine, crew, new Chance(seed), {
