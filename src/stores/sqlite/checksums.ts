@@ -4,12 +4,17 @@
 import { crc32 } from "node:zlib";
 import type { Database } from "./database.ts";
 
+/** Up to this length a text is hashed here: a native call costs 160 ns, a character less than 2 ns. */
+const SHORT = 64;
+const FNV_START = 0x811c_9dc5;
+
 /**
- * CRC-32 of the text, started from a hash of its owner; as a signed number, which SQLite keeps in four bytes. The owner is hashed
- * here because a second native call costs more: 25 ns instead of 190 ns, beside the 160 ns of the text itself.
+ * The text's hash, started from that of its owner: FNV-1a of a short one, CRC-32 of a longer one; as a signed number, which SQLite
+ * keeps in four bytes. Either notices every single flipped bit.
  */
 export function checksumOf(text: string, owner: string): number {
-  return crc32(text, seedOf(owner)) | 0;
+  const start = fnv(owner, FNV_START);
+  return text.length <= SHORT ? fnv(text, start) | 0 : crc32(text, start >>> 0) | 0;
 }
 
 /** Of a result that may be missing: then there is none. */
@@ -17,11 +22,11 @@ export function checksumOrNull(text: string | null, owner: string): number | nul
   return text === null ? null : checksumOf(text, owner);
 }
 
-/** FNV-1a. Ids and names of steps are well formed, so that they come back from the file as they were given. */
-function seedOf(owner: string): number {
-  let hash = 0x811c_9dc5;
-  for (let i = 0; i < owner.length; i++) hash = Math.imul(hash ^ owner.charCodeAt(i), 0x0100_0193);
-  return hash >>> 0;
+/** FNV-1a of code units. What is stored is well formed, so that it comes back from the file as it was given. */
+function fnv(text: string, start: number): number {
+  let hash = start;
+  for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x0100_0193);
+  return hash;
 }
 
 /** Whose a step's result is. No id contains a line break. */

@@ -23,7 +23,7 @@ import { whenFree } from "./when-free.ts";
 
 /** How long an open may wait for a check. What is not finished then is UNFINISHED, never PASSED. */
 const CHECK_LIMIT_MS = 10_000;
-/** Up to this size the check runs here: 18 ms quick, 50 ms full, measured at 2.2 and 6.2 ms per MB. A process costs 60 ms to start. */
+/** Up to this size the check runs here: 18 ms quick, 50 ms full, measured at 2.2 and 6.2 ms per MB. */
 const CHECK_HERE_BYTES = 8 << 20;
 
 export interface StartUp {
