@@ -5,28 +5,33 @@ import { job } from "../../src/contract.ts";
 import { idSource } from "../../src/core/ids.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
 import { Connection } from "../../src/stores/postgres/connection.ts";
-import { PostgresStore } from "../../src/stores/postgres/store.ts";
+import { PostgresStore, type PostgresStoreDeps } from "../../src/stores/postgres/store.ts";
 import type { PostgresTransaction } from "../../src/stores/postgres/transaction.ts";
 import type { ConformanceStores, UserWrites } from "../../src/testing/index.ts";
 import { type FreshSchema, freshSchema } from "../support/postgres.ts";
 
 const START = Date.UTC(2026, 0, 1);
 
-export async function postgresStores(t: TestContext): Promise<ConformanceStores> {
+export async function postgresStores(t: TestContext, more: More = {}): Promise<ConformanceStores> {
   const fresh = await freshSchema(t);
   const clock = await steeredClock(fresh);
   await fresh.query(`CREATE TABLE "${fresh.schema}".notes (ord bigserial, text text NOT NULL)`);
   return {
-    open: () => openStore(fresh),
+    open: () => openStore(fresh, more),
     clock,
     user: userWrites(fresh.schema),
     cleanup: async () => {},
   };
 }
 
-export async function openStore({ url, schema }: Pick<FreshSchema, "url" | "schema">): Promise<PostgresStore> {
+type More = Pick<PostgresStoreDeps, "turnInTwoFrom">;
+
+export async function openStore(
+  { url, schema }: Pick<FreshSchema, "url" | "schema">,
+  more: More = {},
+): Promise<PostgresStore> {
   const connection = await Connection.open({ url, schema });
-  return new PostgresStore({ connection, clock: systemClock, newId: idSource(systemClock, systemRandom) });
+  return new PostgresStore({ connection, clock: systemClock, newId: idSource(systemClock, systemRandom), ...more });
 }
 
 /** Puts the one function that all SQL takes its time from under the suite's hand. */

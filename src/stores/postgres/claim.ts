@@ -1,12 +1,13 @@
-// The worker's turn: successes settled and new jobs claimed in one statement, which is one transaction and one round trip. What is
-// rare (an end that is no success, jobs that became due, jobs that must run alone, later attempts) takes further statements.
+// The worker's turn: successes settled and new jobs claimed in one statement, which is one transaction and one round trip, or in two at
+// the same time if there is much to settle. What is rare (an end that is no success, jobs that became due, jobs that must run alone,
+// later attempts) takes further statements.
 import { ALONE_FROM_CRASHES } from "../../core/blame.ts";
 import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../core/job.ts";
 import type { Room, Settlement } from "../../core/store.ts";
-import { list, type Session, texts } from "./connection.ts";
+import { type Connection, list, type Session, texts, type Value } from "./connection.ts";
 import type { Kinds } from "./kinds.ts";
 import { type CounterColumns, counters } from "./rows.ts";
-import { OWNED } from "./settle.ts";
+import { CLAIM, SETTLE, TURN } from "./turn-text.ts";
 
 /** How many delayed jobs become ready in one transaction. */
 const PROMOTE_BATCH = 1_000;
@@ -38,6 +39,8 @@ export interface Turn {
   /** Whether a job waits that must run alone. */
   readonly alone: boolean;
   readonly cancels: readonly { readonly id: string; readonly seq: number; readonly runs: boolean }[] | null;
+  /** The server was started again since somebody claimed here: nothing was claimed, the epoch must be raised first. */
+  readonly restarted: boolean;
   /** Under which all was claimed that does not say otherwise. */
   readonly epoch: number;
   /** Of all that was claimed, if only one kind was asked for. */
@@ -69,7 +72,8 @@ export type Taken = readonly [
 type Head = readonly [
   seq: null,
   settled: string | null,
-  liveAndAlone: number,
+  /** 1: the worker is live; 2: a job waits that must run alone; 4: the server was restarted. */
+  facts: number,
   timeoutMs: number | null,
   kind: null,
   epoch: number,
@@ -77,100 +81,74 @@ type Head = readonly [
   cancels: string | null,
 ];
 
-// The worker's row is locked against recovery until the claim is committed: FOR KEY SHARE waits for a recovery in progress and then
-// sees its mark, but not for a heartbeat. greatest(): an open elsewhere may have raised the epoch after this snapshot was taken.
-const turn = (
-  columns: { kind: string; timeout: string; head: string },
-  ready: string,
-): string => `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
-  settled AS (
-    UPDATE outlive.jobs j SET state = 2, outcome = 0, finished_at = clock.now, result = a.result
-    FROM clock, (SELECT *, $1::bigint AS worker FROM unnest($2::bigint[], $3::int[], $4::bigint[], $5::text[]) AS u (seq, fence, epoch, result)) a
-    WHERE ${OWNED} RETURNING j.seq),
-  me AS MATERIALIZED (SELECT seq FROM outlive.fleet WHERE seq = $1 AND state = 'live' FOR KEY SHARE),
-  due AS MATERIALIZED (SELECT run_at - clock.now AS ms FROM clock, outlive.jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1),
-  alone AS MATERIALIZED (SELECT 1 FROM outlive.jobs WHERE state = 0 AND lane = 2 LIMIT 1),
-  may AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM me)
-    AND ($6 OR NOT (EXISTS (SELECT 1 FROM due WHERE ms <= 0) OR EXISTS (SELECT 1 FROM alone))) AS claim),
-  ready AS MATERIALIZED (${ready}),
-  epoch AS MATERIALIZED (SELECT coalesce((SELECT value FROM outlive.meta WHERE key = 'epoch'), 0) AS value),
-  taken AS (
-    UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, epoch.value), fence = j.fence + 1, started_at = clock.now,
-      deadline_at = clock.now + ready.timeout_ms
-    FROM ready, clock, epoch WHERE j.ctid = ready.tid
-    RETURNING j.seq, j.id, nullif(j.fence, 1), nullif(j.priority, 0)::bigint, ${columns.kind}, nullif(j.epoch, epoch.value), ${columns.timeout}, j.input)
-  SELECT NULL::bigint, (SELECT CASE WHEN count(*) < cardinality($2::bigint[]) THEN coalesce(string_agg(seq::text, ' '), '') END FROM settled),
-    EXISTS (SELECT 1 FROM me)::int + 2 * EXISTS (SELECT 1 FROM alone)::int, ${columns.head}, NULL::int, (SELECT value FROM epoch), (SELECT ms FROM due),
-    (SELECT json_agg(json_build_object('id', j.id, 'seq', c.job, 'runs', coalesce(j.state = 1 AND j.worker = c.worker AND j.cancel_requested, false)))
-      FROM outlive.cancels c LEFT JOIN outlive.jobs j ON j.seq = c.job WHERE c.worker = $1)::text
-  UNION ALL SELECT * FROM taken`;
-
-const TURN_OF_ONE = turn(
-  { kind: "NULL::int", timeout: "NULL::bigint", head: "(SELECT timeout_ms FROM ready LIMIT 1)" },
-  `
-    SELECT j.ctid AS tid, (SELECT timeout_ms FROM outlive.kinds WHERE id = $7) AS timeout_ms FROM outlive.jobs j
-    WHERE j.kind = $7 AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
-      AND NOT (SELECT paused FROM outlive.kinds WHERE id = $7)
-    ORDER BY j.priority DESC, j.seq LIMIT $8 FOR UPDATE SKIP LOCKED`,
-);
-
-// The best of all kinds by (priority, age), each within its own room. What was locked and not taken is free again at the commit.
-const TURN_OF_MANY = turn(
-  { kind: "j.kind", timeout: "ready.timeout_ms", head: "NULL::bigint" },
-  `
-    SELECT tid, timeout_ms FROM (
-      SELECT r.tid, r.priority, r.seq, k.timeout_ms, k.shares, k.room, row_number() OVER (PARTITION BY k.shares ORDER BY r.priority DESC, r.seq) AS nth
-      FROM (
-        SELECT o.kind, o.room, o.shares, k.timeout_ms FROM unnest($7::int[], $9::int[], $10::boolean[]) AS o (kind, room, shares)
-        JOIN outlive.kinds k ON k.id = o.kind WHERE NOT k.paused
-      ) k CROSS JOIN LATERAL (
-        SELECT j.ctid AS tid, j.priority, j.seq FROM outlive.jobs j
-        WHERE j.kind = k.kind AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
-        ORDER BY j.priority DESC, j.seq LIMIT least(k.room, $8::int) FOR UPDATE SKIP LOCKED
-      ) r
-    ) c WHERE NOT shares OR nth <= room ORDER BY priority DESC, seq LIMIT $8`,
-);
-
-/** One statement. `successes` are all by this worker, each job once. */
+/** One statement: settles and claims. `successes` are all by this worker, each job once. */
 export async function takeTurn(session: Session, successes: readonly Settlement[], claim: Claim): Promise<Turn> {
-  const { worker, kinds, total, regardless } = claim;
-  const values = [
-    worker,
+  return turnOf(await session.arrays<Taken | Head>(textOf(TURN, claim), [...room(claim), ...settling(successes)]));
+}
+
+/**
+ * The same as two statements at the same time on two sessions, for a busy worker: what is claimed is picked while what is settled is on
+ * its way to the disk, and only for the latter is waited. A claim that a dying server forgets has left nothing behind, for whatever is
+ * written under it is on disk only together with it; and its fence is not given again, for the server's next start raises the epoch.
+ */
+export async function takeTurnInTwo(
+  connection: Connection,
+  successes: readonly Settlement[],
+  claim: Claim,
+): Promise<Turn> {
+  const [claimed, settled] = await both(
+    connection.arrays<Taken | Head>(textOf(CLAIM, claim), room(claim)),
+    connection.arrays<[string | null]>(SETTLE, [claim.worker, ...settling(successes)]),
+  );
+  return { ...turnOf(claimed), settled: numbers(settled[0]![0]) };
+}
+
+/** Both are over, whatever became of them, when this throws: nobody repeats what is still under way. */
+async function both<A, B>(one: Promise<A>, other: Promise<B>): Promise<[A, B]> {
+  await Promise.allSettled([one, other]);
+  return [await one, await other];
+}
+
+function textOf(texts: { readonly ofOne: string; readonly ofMany: string }, { kinds }: Claim): string {
+  return kinds.length > 1 ? texts.ofMany : texts.ofOne;
+}
+
+function room({ worker, kinds, total, regardless }: Claim): Value[] {
+  if (kinds.length <= 1) return [worker, regardless, kinds[0]?.id ?? null, Math.min(kinds[0]?.most ?? 0, total)];
+  const ids = list(kinds.map(({ id }) => id));
+  return [worker, regardless, ids, total, list(kinds.map(({ most }) => most)), list(kinds.map(({ shares }) => shares))];
+}
+
+function settling(successes: readonly Settlement[]): Value[] {
+  return [
     list(successes.map(({ lease }) => lease.row)),
     list(successes.map(({ lease }) => lease.fence)),
     list(successes.map(({ lease }) => lease.epoch)),
     texts(successes.map(({ change }) => change.result)),
-    regardless,
   ];
-  const rows =
-    kinds.length > 1
-      ? await session.arrays<Taken | Head>(TURN_OF_MANY, [
-          ...values,
-          list(kinds.map(({ id }) => id)),
-          total,
-          list(kinds.map(({ most }) => most)),
-          list(kinds.map(({ shares }) => shares)),
-        ])
-      : await session.arrays<Taken | Head>(TURN_OF_ONE, [
-          ...values,
-          kinds[0]?.id ?? null,
-          Math.min(kinds[0]?.most ?? 0, total),
-        ]);
+}
+
+function turnOf(rows: (Taken | Head)[]): Turn {
   const at = rows.findIndex(([seq]) => seq === null);
-  const [, settled, liveAndAlone, timeoutMs, , epoch, due, cancels] = rows.splice(at, 1)[0] as Head;
+  const [, settled, facts, timeoutMs, , epoch, due, cancels] = rows.splice(at, 1)[0] as Head;
   const taken = rows as Taken[];
   // RETURNING promises no order.
   taken.sort((a, b) => (b[3] ?? 0) - (a[3] ?? 0) || a[0] - b[0]);
   return {
-    live: (liveAndAlone & 1) === 1,
-    alone: (liveAndAlone & 2) === 2,
-    settled: settled === null ? null : settled.split(" ").filter(Boolean).map(Number),
+    live: (facts & 1) === 1,
+    alone: (facts & 2) === 2,
+    restarted: (facts & 4) === 4,
+    settled: numbers(settled),
     due,
     cancels: cancels === null ? null : (JSON.parse(cancels) as Turn["cancels"]),
     epoch,
     timeoutMs,
     taken,
   };
+}
+
+function numbers(text: string | null): number[] | null {
+  return text === null ? null : text.split(" ").filter(Boolean).map(Number);
 }
 
 /** Kinds with room, as far as somebody has declared them. */

@@ -51,7 +51,7 @@ DO $$ DECLARE thing text; BEGIN
 END $$;
 ALTER SCHEMA ${schema} OWNER TO ${owner};
 
--- Workers: every row, no table. They can't migrate, truncate or drop, and of meta they can write the epoch alone (a trigger).
+-- Workers: every row, no table. They can't migrate, truncate or drop, and of meta they can write the epoch and the server's start alone (a trigger).
 GRANT USAGE ON SCHEMA ${schema} TO ${worker};
 GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(WRITTEN)} TO ${worker};
 GRANT SELECT, INSERT, UPDATE ON ${tables(["meta"])} TO ${worker};

@@ -56,7 +56,11 @@ export interface PostgresStoreDeps {
   readonly newId: () => string;
   /** How workers are woken. Default: a bell that listens on a session of its own. */
   readonly bell?: Bell;
+  /** From how many successes on a worker's turn is two statements at the same time instead of one. Default 16. */
+  readonly turnInTwoFrom?: number;
 }
+
+const TURN_IN_TWO_FROM = 16;
 
 const UNIQUE_VIOLATION = "23505";
 
@@ -75,11 +79,11 @@ export class PostgresStore implements Store<PostgresTransaction> {
   readonly #local = new Set<() => void>();
   #closed = false;
 
-  constructor({ connection, clock, newId, bell }: PostgresStoreDeps) {
+  constructor({ connection, clock, newId, bell, turnInTwoFrom: inTwoFrom = TURN_IN_TWO_FROM }: PostgresStoreDeps) {
     this.#connection = connection;
     const shared = { connection, kinds: this.#kinds, workers: this.#workers, settling: this.#settling };
     this.#enqueuing = new Enqueuing(connection, this.#kinds, clock);
-    this.#turns = new Turns(shared);
+    this.#turns = new Turns({ ...shared, inTwoFrom });
     this.#bell = bell ?? new Bell(connection, clock);
     this.#commit = { ...shared, clock, newId };
   }

@@ -2,7 +2,7 @@
 import type { ClaimedJob } from "../../core/job.ts";
 import { APPLIED, type Room, type SettleAndClaim, type Settlement, type WriteAnswer } from "../../core/store.ts";
 import { claimAlone } from "./alone.ts";
-import { type Claim, claimedJobs, openKinds, promoteDue, takeTurn, type Turn } from "./claim.ts";
+import { type Claim, claimedJobs, openKinds, promoteDue, takeTurn, takeTurnInTwo, type Turn } from "./claim.ts";
 import type { Connection } from "./connection.ts";
 import type { Kinds } from "./kinds.ts";
 import type { Settling } from "./settle.ts";
@@ -13,6 +13,8 @@ export interface TurnDeps {
   readonly kinds: Kinds;
   readonly workers: Workers;
   readonly settling: Settling;
+  /** From how many successes on they are settled beside the claim: with fewer, a second statement costs more than it hides. */
+  readonly inTwoFrom: number;
 }
 
 interface Claimed {
@@ -28,7 +30,7 @@ export class Turns {
   }
 
   async settleAndClaim(workerId: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
-    const { connection, kinds, workers, settling } = this.#deps;
+    const { connection, kinds, workers, settling, inTwoFrom } = this.#deps;
     const worker = workers.known(workerId) ?? (await workers.seqOf(connection, workerId));
     if (room.kinds.some(({ kind }) => kinds.idOf(kind) === undefined))
       await kinds.learn(
@@ -39,13 +41,19 @@ export class Turns {
     const { successes, others } = sorted(settlements, workerId);
     let refused: ReadonlyMap<Settlement, WriteAnswer> = NONE;
     let turn: Turn;
-    if (others.length === 0) turn = await takeTurn(connection, successes, claim);
+    if (others.length === 0 && successes.length >= inTwoFrom && room.total > 0)
+      turn = await takeTurnInTwo(connection, successes, claim);
+    else if (others.length === 0) turn = await takeTurn(connection, successes, claim);
     else
       [turn, refused] = await connection.transaction(async (tx) => {
         const answers = await settling.settle(tx, others);
         const answered = new Map(others.map((settlement, i) => [settlement, answers[i]!]));
         return [await takeTurn(tx, successes, claim), answered];
       });
+    if (turn.restarted) {
+      await workers.raiseEpochOnce(connection);
+      turn = { ...(await takeTurn(connection, [], claim)), settled: turn.settled };
+    }
     const settled = await this.#answers(settlements, successes, turn, refused);
     const cancels = await this.#cancels(worker, turn, settlements);
     if (!turn.live) return { settled, claimed: [], live: false, cancels: [], nextDueInMs: null };

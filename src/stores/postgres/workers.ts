@@ -13,6 +13,13 @@ const REGISTER = `INSERT INTO outlive.fleet (id, state, host, boot_id, pid, vers
 const RAISE_EPOCH = `INSERT INTO outlive.meta AS m (key, value) VALUES ('epoch', outlive.now_ms())
   ON CONFLICT (key) DO UPDATE SET value = greatest(m.value + 1, excluded.value) RETURNING value`;
 
+// Once for each start of the server: who comes second waits for the first and finds it done.
+const RAISE_EPOCH_ONCE = `WITH first AS (
+    INSERT INTO outlive.meta AS m (key, value) VALUES ('server', outlive.server_start())
+    ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE m.value <> excluded.value RETURNING 1)
+  INSERT INTO outlive.meta AS m (key, value) SELECT 'epoch', outlive.now_ms() FROM first
+  ON CONFLICT (key) DO UPDATE SET value = greatest(m.value + 1, excluded.value)`;
+
 const HELD = `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions,
     clock.now - (j.deadline_at + k.grace_ms) AS overdue_ms
   FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = $1 ORDER BY j.seq`;
@@ -48,6 +55,11 @@ export class Workers {
   async raiseEpoch(session: Session): Promise<number> {
     const [row] = await session.rows<{ value: number }>(RAISE_EPOCH);
     return row!.value;
+  }
+
+  /** After a start of the server, which may have forgotten the latest claims. */
+  async raiseEpochOnce(session: Session): Promise<void> {
+    await session.run(RAISE_EPOCH_ONCE);
   }
 
   async register(session: Session, worker: WorkerRecord): Promise<{ epoch: number }> {

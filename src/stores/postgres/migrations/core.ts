@@ -10,10 +10,16 @@ export const core: Migration = {
   CREATE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE
     AS $$ SELECT floor(date_part('epoch', clock_timestamp()) * 1000)::bigint $$;
 
+  -- Which start of the server this is. A claim of a busy worker is not waited for until it is on disk, so a server that comes back
+  -- may have forgotten it: whoever claims first after that raises the epoch, and its fence is not given again.
+  CREATE FUNCTION ${schema}.server_start() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$ SELECT (date_part('epoch', pg_postmaster_start_time()) * 1000000)::bigint $$;
+  INSERT INTO ${schema}.meta (key, value) VALUES ('server', ${schema}.server_start()) ON CONFLICT DO NOTHING;
+
   -- Workers raise the epoch; the number of the schema is the owner's.
   CREATE FUNCTION ${schema}.guard_meta() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
   BEGIN
-    IF coalesce(OLD.key, NEW.key) <> 'epoch' AND NOT pg_has_role((SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'MEMBER') THEN
+    IF coalesce(OLD.key, NEW.key) NOT IN ('epoch', 'server') AND NOT pg_has_role((SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'MEMBER') THEN
       RAISE EXCEPTION 'only the owner may change "%" of %', coalesce(OLD.key, NEW.key), TG_RELID::regclass USING ERRCODE = 'insufficient_privilege';
     END IF;
     RETURN coalesce(NEW, OLD);
@@ -210,6 +216,7 @@ export const core: Migration = {
     .join(", ")};
   DROP TRIGGER guard ON ${schema}.meta;
   DROP FUNCTION ${schema}.guard_meta();
+  DROP FUNCTION ${schema}.server_start();
   DROP FUNCTION ${schema}.now_ms();
   `,
 };

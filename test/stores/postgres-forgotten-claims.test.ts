@@ -1,0 +1,91 @@
+// A busy worker does not wait until its claims are on disk, and a server that dies forgets what is not. Then the jobs are queued as
+// before, and the attempts that ran under the forgotten claims can neither write nor be taken for later ones.
+import assert from "node:assert/strict";
+import { test, type TestContext } from "node:test";
+import { idSource } from "../../src/core/ids.ts";
+import type { Room, Settlement } from "../../src/core/store.ts";
+import { succeed } from "../../src/core/transitions.ts";
+import type { ClaimedJob, JobInfo } from "../../src/core/job.ts";
+import { systemClock, systemRandom } from "../../src/platform/clock.ts";
+import { Connection } from "../../src/stores/postgres/connection.ts";
+import { migrate } from "../../src/stores/postgres/migrate.ts";
+import { PostgresStore } from "../../src/stores/postgres/store.ts";
+import { draft, kind, names, workerRecord } from "../../src/testing/conformance/drafts.ts";
+import { ownServer, withClient } from "../support/postgres.ts";
+
+const ROOM: Room = { total: 20, kinds: [{ kind: "mail", room: 20 }], idle: false };
+const NONE: Room = { total: 0, kinds: [], idle: false };
+
+const success = ({ lease, counters }: ClaimedJob): Settlement => ({
+  lease,
+  change: succeed({ id: lease.jobId, state: "running", counters }, null),
+});
+
+/** A server whose log is written by nothing but our own commits, and a worker with 20 successes to settle and 40 jobs to claim. */
+async function stage(t: TestContext) {
+  const server = await ownServer(t, { settings: { wal_writer_delay: "10s", autovacuum: "off" } });
+  const url = server.url();
+  await withClient(url, (client) => migrate(client, "outlive"));
+  const connection = await Connection.open({ url, schema: "outlive" });
+  const store = new PostgresStore({ connection, clock: systemClock, newId: idSource(systemClock, systemRandom) });
+  t.after(() => store.close());
+  await store.declare([kind("mail")]);
+  await store.register(workerRecord("w"));
+  await store.enqueue(names("j", 60).map((id) => draft(id)));
+  const first = (await store.settleAndClaim("w", [], ROOM)).claimed.map(success);
+  return { server, store, first };
+}
+
+test("a claim that a killed server forgets is void: its job is queued, its fence is never given again, its writes are refused", async (t) => {
+  const { server, store, first } = await stage(t);
+  await store.settleAndClaim("w", first, NONE);
+  await stopLogWriter(server.url());
+  // What is settled already is settled by nothing that would be flushed, and the claim beside it is not either.
+  const { claimed } = await store.settleAndClaim("w", first, ROOM);
+  assert.equal(claimed.length, 20);
+  assert.equal((await store.get(claimed[0]!.lease.jobId))?.state, "running");
+  await server.kill();
+  await server.start();
+  const forgotten = claimed[0]!.lease;
+  const { state, fence } = await whenBack(store, forgotten.jobId);
+  assert.deepEqual([state, fence], ["queued", 0], "the server has forgotten the claim");
+  assert.equal((await store.settleAndClaim("w", [success(claimed[0]!)], NONE)).settled[0]?.is, "stale");
+  const again = (await store.settleAndClaim("w", [], ROOM)).claimed;
+  assert.deepEqual(
+    again.map(({ lease }) => lease.jobId),
+    claimed.map(({ lease }) => lease.jobId),
+  );
+  for (const { lease } of again) assert.ok(lease.epoch > forgotten.epoch, `${lease.epoch} > ${forgotten.epoch}`);
+  const answers = (await store.settleAndClaim("w", [...claimed, ...again].map(success), NONE)).settled;
+  assert.deepEqual(
+    answers.map(({ is }) => is),
+    [...claimed.map(() => "stale"), ...again.map(() => "applied")],
+  );
+});
+
+test("a claim beside a settlement is on disk with the next thing that is written under it", async (t) => {
+  const { server, store, first } = await stage(t);
+  await stopLogWriter(server.url());
+  const { claimed } = await store.settleAndClaim("w", first, ROOM);
+  const { lease } = claimed[0]!;
+  await store.record([{ lease, write: { type: "step", name: "charge", result: "1" } }]);
+  await server.kill();
+  await server.start();
+  const { state, epoch, fence } = await whenBack(store, lease.jobId);
+  assert.deepEqual([state, epoch, fence], ["running", lease.epoch, lease.fence]);
+});
+
+async function whenBack(store: PostgresStore, id: string): Promise<JobInfo> {
+  for (;;) {
+    const found = await store.get(id).catch(() => null);
+    if (found) return found;
+  }
+}
+
+/** The process that writes the log in the background, stopped in its tracks; it dies with its server. */
+async function stopLogWriter(url: string): Promise<void> {
+  const { rows } = await withClient(url, (client) =>
+    client.query<{ pid: number }>("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'"),
+  );
+  process.kill(rows[0]!.pid, "SIGSTOP");
+}
