@@ -74,10 +74,12 @@ export class Incarnation {
     const { backend, clock, events } = deps;
     const lock = await backend.liveness.take(options.id);
     const sentAtMono = clock.mono();
+    let registering = false;
     try {
       await backend.store.declare([...deps.kinds.values()].map((kind): KindSettings => kind.settings));
       const kinds = [...deps.kinds.keys()];
       const { id, host, bootId, pid, version, times, concurrency } = options;
+      registering = true;
       await backend.store.register({
         id,
         host,
@@ -94,7 +96,9 @@ export class Incarnation {
       events.emit("worker.started", { worker: id, concurrency: concurrency.total, kinds });
       return life;
     } catch (thrown) {
-      await lock.drop(false);
+      // Its row may be there although the answer was lost; then it leaves with us, or a clean stop would look like a death.
+      const left = registering && (await backend.store.deregister(options.id).catch(() => false));
+      await lock.drop(left);
       throw thrown;
     }
   }

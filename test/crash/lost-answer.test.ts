@@ -22,6 +22,7 @@ async function engineThatLoses(
   t: TestContext,
   jobs: readonly object[],
   loses: Loses,
+  losesRegistering = false,
 ): Promise<{ engine: Engine; events: EngineEvent[] }> {
   const folder = mkdtempSync(join(tmpdir(), "outlive-test-"));
   const bus = new EventBus(toStoredError);
@@ -39,6 +40,12 @@ async function engineThatLoses(
           const answer = await target.settleAndClaim(...asked);
           if (loses(asked[1], answer)) throw new Error("the answer was lost");
           return answer;
+        };
+      }
+      if (name === "register" && losesRegistering) {
+        return async (...asked: Parameters<Store["register"]>) => {
+          await target.register(...asked);
+          throw new Error("the answer was lost");
         };
       }
       const value = Reflect.get(target, name, target) as unknown;
@@ -101,3 +108,15 @@ for (const [what, handler, end] of [
     assert.ok(!events.some(({ name }) => name === "write.rejected"), "a repetition is not a stale write");
   });
 }
+
+test("a worker that never heard that it was registered leaves no row behind that would look like a death", async (t) => {
+  const task = job<{ n: number }>("task").handle(() => {});
+  const { engine } = await engineThatLoses(t, [task], () => false, true);
+  await assert.rejects(engine.start({ concurrency: 2 }), /the answer was lost/);
+  assert.deepEqual(
+    (await engine.workers({ all: true })).map(({ state }) => state),
+    ["stopped"],
+  );
+  assert.equal(await engine.recover(), null);
+  assert.deepEqual(await engine.incidents(), []);
+});
