@@ -5,7 +5,7 @@ import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../c
 import type { Room, Settlement } from "../../core/store.ts";
 import { list, type Session, texts } from "./connection.ts";
 import type { Kinds } from "./kinds.ts";
-import { type CounterColumns, counters } from "./rows.ts";
+import { type CounterColumns, counters } from "../rows.ts";
 import { OWNED } from "./settle.ts";
 
 /** How many delayed jobs become ready in one transaction. */

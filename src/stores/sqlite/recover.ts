@@ -7,7 +7,7 @@ import type { HeldJob, OverdueJob, RecoverAnswer, RecoveredJob, RecoverRequest }
 import type { Change, CrashVerdict } from "../../core/transitions.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
-import { type CounterColumns, counters } from "./rows.ts";
+import { type CounterColumns, counters } from "../rows.ts";
 import { applyChange, writeHistory } from "./settle.ts";
 import type { Workers } from "./workers.ts";
 
