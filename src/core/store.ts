@@ -47,6 +47,21 @@ export type AttemptWrite =
   | { readonly type: "heartbeat" }
   | { readonly type: "enqueue"; readonly drafts: readonly JobDraft[] };
 
+/** Lines kept of one job's log; the oldest go first. */
+export const MAX_LOG_LINES = 1_000;
+
+/** `tried` of a small write that was refused. */
+export function triedBy(write: AttemptWrite): string {
+  switch (write.type) {
+    case "step":
+      return `step ${write.name}`;
+    case "enqueue":
+      return `enqueue ${write.drafts.map((draft) => draft.kind).join(", ")}`;
+    default:
+      return write.type;
+  }
+}
+
 /** How many jobs a worker can take: of each kind at most `room`, `total` together. */
 export interface Room {
   readonly total: number;

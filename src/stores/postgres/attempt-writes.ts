@@ -1,14 +1,11 @@
 // The small writes of a running attempt, each one statement under its fence: steps, progress, log, heartbeat, children.
 import type { Lease } from "../../core/lease.ts";
-import { APPLIED, type AttemptWrite, type WriteAnswer } from "../../core/store.ts";
+import { APPLIED, type AttemptWrite, MAX_LOG_LINES, triedBy, type WriteAnswer } from "../../core/store.ts";
 import type { Session, Value } from "./connection.ts";
 import { insertJobs } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
 import type { Settling } from "./settle.ts";
 import type { Workers } from "./workers.ts";
-
-/** Lines kept of one job's log; the oldest go first. */
-const MAX_LOG_LINES = 1_000;
 
 // The row stays locked until the write is committed, so that no recovery takes the job in between.
 const MINE = "seq = $1 AND state + 0 = 1 AND fence = $2 AND epoch = $3 AND worker + 0 = $4";
@@ -50,7 +47,7 @@ export async function writeOfAttempt(
   const attempt = [lease.row, lease.fence, lease.epoch, await workers.seqOf(session, lease.worker)];
   const [statement, ...values] = statementOf(write);
   const [answer] = await session.rows<{ owned: boolean }>(statement, [...attempt, ...values]);
-  if (!answer!.owned) return settling.refused(session, lease, describe(write));
+  if (!answer!.owned) return settling.refused(session, lease, triedBy(write));
   if (write.type !== "enqueue") return APPLIED;
   return { is: "applied", enqueued: await insertJobs(session, kinds, write.drafts) };
 }
@@ -67,16 +64,5 @@ function statementOf(write: AttemptWrite): readonly [string, ...Value[]] {
       return [HEARTBEAT];
     case "enqueue":
       return [LOCK];
-  }
-}
-
-function describe(write: AttemptWrite): string {
-  switch (write.type) {
-    case "step":
-      return `step ${write.name}`;
-    case "enqueue":
-      return `enqueue ${write.drafts.map((draft) => draft.kind).join(", ")}`;
-    default:
-      return write.type;
   }
 }
