@@ -35,3 +35,9 @@ export interface Incident extends IncidentSummary {
   readonly heldAtDeath: number;
   readonly jobs: readonly IncidentJob[];
 }
+
+/** What is known of a death, with the worker's last word: that may have been written after the look which found it dead, by a supervisor. */
+export function withLastWord(known: string | null, lastWord: string | null): string | null {
+  if (lastWord === null || known?.includes(lastWord)) return known;
+  return known === null || lastWord.includes(known) ? lastWord : `${known}; ${lastWord}`;
+}
