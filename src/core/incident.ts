@@ -1,5 +1,5 @@
 // One death and everything recovery did about it, as it is stored. The readable account is made in report.ts.
-import type { RecoveredJob } from "./store.ts";
+import type { RecoveredJob } from "./recover-request.ts";
 
 export interface IncidentSummary {
   readonly id: string;
