@@ -1,7 +1,7 @@
 // The small writes of a running attempt, each one statement under its fence: steps, progress, log, heartbeat, children.
 import type { Lease } from "../../core/lease.ts";
 import { APPLIED, type AttemptWrite, MAX_LOG_LINES, triedBy, type WriteAnswer } from "../../core/store.ts";
-import type { Session, Value } from "./connection.ts";
+import type { Connection, Session, Value } from "./connection.ts";
 import { insertJobs } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
 import type { Settling } from "./settle.ts";
@@ -37,8 +37,30 @@ export interface AttemptWriteDeps {
   readonly settling: Settling;
 }
 
+export async function recordWrites(
+  connection: Connection,
+  deps: AttemptWriteDeps,
+  writes: readonly { readonly lease: Lease; readonly write: AttemptWrite }[],
+): Promise<readonly WriteAnswer[]> {
+  const drafts = writes.flatMap(({ write }) => (write.type === "enqueue" ? write.drafts : []));
+  const [only] = writes;
+  // One small write is one statement, and needs no transaction around it.
+  if (writes.length === 1 && drafts.length === 0)
+    return [await writeOfAttempt(connection, deps, only!.lease, only!.write)];
+  if (drafts.length > 0)
+    await deps.kinds.demand(
+      connection,
+      drafts.map(({ kind }) => kind),
+    );
+  return connection.transaction(async (tx) => {
+    const answers: WriteAnswer[] = [];
+    for (const { lease, write } of writes) answers.push(await writeOfAttempt(tx, deps, lease, write));
+    return answers;
+  });
+}
+
 /** Enqueues and refusals are more than one statement: then `session` must be a transaction. */
-export async function writeOfAttempt(
+async function writeOfAttempt(
   session: Session,
   { kinds, workers, settling }: AttemptWriteDeps,
   lease: Lease,
