@@ -1,15 +1,15 @@
 // The configuration that a program and the CLI share: `outlive.config.ts` or `outlive.yaml`, then the environment, then flags; the
 // later wins. An unknown key or an impossible pair is an error that names file and line.
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { relative, resolve } from "node:path";
-import { pathToFileURL } from "node:url";
-import { isMap, isScalar, isSeq, LineCounter, type Node, parseDocument } from "yaml";
 import { type EngineOptions, engineSettings } from "./config.ts";
+import { closest } from "./closest.ts";
+import { type Leaf, readLeaves, type Said, wrong } from "./config-leaves.ts";
 import { fromText, Intervals, QUEUE_KEYS, SETTINGS } from "./config-settings.ts";
 import { isPostgres, shownAddress } from "./backends.ts";
 import { WORK_VALUES, type WorkFileOptions } from "./config-work.ts";
 import { type Duration, durationMs } from "./core/duration.ts";
-import { ErrorCode, OutliveError } from "./core/errors.ts";
+import { OutliveError } from "./core/errors.ts";
 import { whatOf } from "./error-text.ts";
 
 interface FileOptions extends Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "postgres"> {
@@ -61,14 +61,6 @@ export const CONFIG_FILES = [
   "outlive.yml",
 ];
 
-/** Settings whose value may be an object. */
-const OBJECTS: ReadonlySet<string> = new Set(SETTINGS.filter(({ object }) => object).map(({ key }) => key));
-
-interface Said {
-  readonly value: unknown;
-  readonly source: string;
-}
-
 /** Finds, reads and merges. Rejects with OPTION_INVALID that names file and line. */
 export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> {
   const file = findFile(sources);
@@ -77,8 +69,7 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
   for (const setting of SETTINGS) said.set(setting.key, { value: undefined, source: "default" });
   if (file) {
     const name = relative(sources.cwd, file) || file;
-    const leaves = /\.ya?ml$/.test(file) ? readYaml(file, name) : await readModule(file, name);
-    takeFile(leaves, said);
+    takeFile(await readLeaves(file, name), said);
   }
   takeEnvironment(sources.env, said, warnings);
   if (sources.flags.store !== undefined) said.set("store", { value: sources.flags.store, source: "--store" });
@@ -102,73 +93,6 @@ function findFile({ cwd, flags }: ConfigSources): string | null {
       "Keep one, or name it with --config.",
     );
   return found[0] === undefined ? null : resolve(cwd, found[0]);
-}
-
-/** A value of the file, its dotted key, and "name:line". */
-interface Leaf extends Said {
-  readonly key: string;
-}
-
-function readYaml(file: string, name: string): Leaf[] {
-  const lines = new LineCounter();
-  const document = parseDocument(readFileSync(file, "utf8"), { lineCounter: lines });
-  const [error] = document.errors;
-  if (error)
-    throw wrong(`${name}:${error.linePos?.[0].line ?? 1}: ${error.message.split("\n")[0]}`, "Correct the YAML.");
-  const leaves: Leaf[] = [];
-  const walk = (node: unknown, key: string): void => {
-    if (isMap(node) && !OBJECTS.has(key)) {
-      for (const { key: name_, value } of node.items)
-        walk(value ?? name_, key === "" ? String(name_) : `${key}.${String(name_)}`);
-      return;
-    }
-    const line = lines.linePos((node as Node | null)?.range?.[0] ?? 0).line;
-    const value = isMap(node) || isSeq(node) || isScalar(node) ? (node.toJSON() as unknown) : node;
-    leaves.push({ key, value, source: `${name}:${line}` });
-  };
-  walk(document.contents, "");
-  return leaves.filter(({ key }) => key !== "");
-}
-
-async function readModule(file: string, name: string): Promise<Leaf[]> {
-  let config: unknown;
-  try {
-    config = ((await import(pathToFileURL(file).href)) as { default?: unknown }).default;
-  } catch (cause) {
-    throw new OutliveError(
-      ErrorCode.optionInvalid,
-      `${name} can't be loaded: ${(cause as Error).message}.`,
-      "Correct the file; `node --check` may say more.",
-      { file },
-      { cause },
-    );
-  }
-  if (typeof config !== "object" || config === null)
-    throw wrong(`${name} has no default export.`, "Write `export default defineConfig({ ... })`.");
-  const text = readFileSync(file, "utf8").split("\n");
-  const leaves: Leaf[] = [];
-  const walk = (value: unknown, path: readonly string[]): void => {
-    const isGroup = typeof value === "object" && value !== null && !Array.isArray(value);
-    if (isGroup && path.length < 3 && !OBJECTS.has(path.join("."))) {
-      for (const [key, member] of Object.entries(value)) walk(member, [...path, key]);
-    } else leaves.push({ key: path.join("."), value, source: `${name}:${lineOf(text, path)}` });
-  };
-  walk(config, []);
-  return leaves;
-}
-
-/** Good enough for a message: from the line of its group on, the first that begins with the key, or else has it; no comment. */
-function lineOf(lines: readonly string[], path: readonly string[]): number {
-  const code = lines.map((line) => (/^\s*(\/\/|\/?\*)/.test(line) ? "" : line.replace(/\s\/\/.*$/, "")));
-  const at = path.reduce((from, key) => {
-    const name = `["']?${RegExp.escape(key)}["']?\\s*:`;
-    const begins = new RegExp(`^\\s*${name}`);
-    const has = new RegExp(`(^|[\\s{,])${name}`);
-    if (from >= 0 && has.test(code[from]!)) return from;
-    const first = code.findIndex((line, i) => i > from && begins.test(line));
-    return first >= 0 ? first : code.findIndex((line, i) => i > from && has.test(line));
-  }, -1);
-  return Math.max(0, at) + 1;
 }
 
 function takeFile(leaves: readonly Leaf[], said: Map<string, Said>): void {
@@ -275,27 +199,4 @@ function withSource(error: OutliveError, said: ReadonlyMap<string, Said>): Outli
   if (key === undefined) return error;
   const what = `${said.get(key)!.source}: ${whatOf(error)}`;
   return new OutliveError(error.code, what, error.hint, error.data, { cause: error });
-}
-
-/** The known name with the fewest letters to change. */
-function closest(name: string, known: readonly string[]): string {
-  const last = name.split(".").at(-1)!;
-  const distance = (candidate: string): number =>
-    Math.min(edits(name, candidate), edits(last, candidate.split(".").at(-1)!));
-  return known.toSorted((a, b) => distance(a) - distance(b))[0]!;
-}
-
-function edits(a: string, b: string): number {
-  let row = Array.from({ length: b.length + 1 }, (_, j) => j);
-  for (let i = 1; i <= a.length; i++) {
-    const next = [i];
-    for (let j = 1; j <= b.length; j++)
-      next[j] = Math.min(next[j - 1]! + 1, row[j]! + 1, row[j - 1]! + (a[i - 1] === b[j - 1] ? 0 : 1));
-    row = next;
-  }
-  return row[b.length]!;
-}
-
-function wrong(what: string, hint: string): OutliveError {
-  return new OutliveError(ErrorCode.optionInvalid, what, hint);
 }

@@ -1,13 +1,14 @@
 // Checking and repairing a store by its address: also one that can't be opened. For faces; it starts nothing and accepts no work.
 import { storeNameOf } from "./backends.ts";
 import type { EngineOptions } from "./config.ts";
-import { OutliveError } from "./core/errors.ts";
+import { OutliveError, toStoredError } from "./core/errors.ts";
+import { EventBus } from "./core/events.ts";
 import type { IntegrityReport, Repair, RepairStep } from "./core/integrity.ts";
 import { attach } from "./open.ts";
 import { systemClock } from "./platform/clock.ts";
 import { sqlitePath } from "./stores/sqlite/client.ts";
 import { checkFile } from "./stores/sqlite/integrity.ts";
-import { repairFile } from "./stores/sqlite/repair.ts";
+import { repairUnused } from "./stores/sqlite/repair.ts";
 import { finishSwap } from "./stores/sqlite/swap.ts";
 
 /** A full check, without a limit. What the rows say is read only if the file is sound. */
@@ -36,12 +37,15 @@ export interface RepairOptions {
 
 export async function repairStore(url: string, options: EngineOptions, how: RepairOptions): Promise<Repair> {
   const { salvage, tell, onProgress } = how;
+  const waiting = new EventBus(toStoredError);
+  waiting.on("open.waits", ({ pid }) => onProgress?.(`waiting for the start-up of process ${pid ?? "unknown"}`));
   if (storeNameOf(url) === "sqlite")
-    return repairFile(
+    return repairUnused(
       sqlitePath(url),
       { salvage },
       {
         clock: systemClock,
+        events: waiting,
         ...(tell && { tell }),
         ...(onProgress && { onProgress: ({ done, total, what }) => onProgress(`${what} (${done + 1} of ${total})`) }),
       },

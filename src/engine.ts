@@ -14,20 +14,13 @@ import type { Death, WorkerRow } from "./core/liveness.ts";
 import type { Inconsistency, IntegrityReport } from "./core/integrity.ts";
 import type { Backup, BackupOptions, Finding, KindCounts, LockHolder, StoreHealth } from "./core/store.ts";
 import type { ProcessIdentity } from "./platform/identity.ts";
+import { untilDrained } from "./drain.ts";
 import { stateAfter } from "./operator-answer.ts";
-import { Recoveries } from "./recoveries.ts";
+import { Recoveries, type RecoverOptions } from "./recoveries.ts";
 import { childId, contentOf, runnableKinds } from "./runnable.ts";
 import { VERSION } from "./version.ts";
 import { blocker, type Explanation, explain } from "./why.ts";
 import { type WorkerHandle, WorkerHost } from "./worker-host.ts";
-
-/** The options of `engine.recover`. */
-export interface RecoverOptions {
-  /** Ends the pass between two transactions when it aborts; the next pass goes on. Default: none. */
-  readonly signal?: AbortSignal;
-  /** A backup was put back: everything that its rows call running is put back at once. Refused while a worker lives. Default false. */
-  readonly restored?: boolean;
-}
 
 /** How this process and its store are. */
 export interface Health {
@@ -137,18 +130,7 @@ export class Engine extends Client {
       );
     const handle = await this.start(options);
     try {
-      for (;;) {
-        const counts = await this.counts();
-        const mine = options.only
-          ? counts.filter(({ kind }) => options.only!.some(({ name }) => name === kind))
-          : counts;
-        const left = mine.filter(
-          ({ kind, paused, ready, running }) =>
-            running > 0 || (ready > 0 && !paused && this.contracts.get(kind)?.handler),
-        );
-        if (left.length === 0) return counts;
-        await new Promise<void>((resolve) => this.#wiring.clock.after(1, resolve));
-      }
+      return await untilDrained({ client: this, clock: this.#wiring.clock, contracts: this.contracts }, options.only);
     } finally {
       await handle.stop();
     }

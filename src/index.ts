@@ -1,7 +1,8 @@
 // The public surface: a list that somebody typed.
 export { job } from "./contract.ts";
 export { attach, open } from "./open.ts";
-export type { Engine, Health, RecoverOptions } from "./engine.ts";
+export type { Engine, Health } from "./engine.ts";
+export type { RecoverOptions } from "./recoveries.ts";
 export type { Explanation } from "./why.ts";
 export type { WorkerHandle } from "./worker-host.ts";
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";

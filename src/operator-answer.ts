@@ -3,7 +3,7 @@ import { ErrorCode, OutliveError } from "./core/errors.ts";
 import type { JobState } from "./core/job.ts";
 import type { OperatorAnswer } from "./core/store.ts";
 
-export function stateAfter(id: string, change: string, answer: OperatorAnswer): JobState {
+export function stateAfter(id: string, change: "cancel" | "retry", answer: OperatorAnswer): JobState {
   switch (answer.is) {
     case "applied":
       return answer.state;
@@ -17,12 +17,7 @@ export function stateAfter(id: string, change: string, answer: OperatorAnswer): 
         { jobId: id },
       );
     case "wrong-state":
-      throw new OutliveError(
-        ErrorCode.wrongState,
-        `Job ${id} is ${answer.state}; it can't be changed by "${change}".`,
-        change === "retry" ? "Only finished jobs can be retried." : "Only queued and running jobs can be cancelled.",
-        { jobId: id, state: answer.state },
-      );
+      throw wrongState(id, change, answer.state);
     case "key-held":
       throw new OutliveError(
         ErrorCode.keyHeld,
@@ -31,4 +26,16 @@ export function stateAfter(id: string, change: string, answer: OperatorAnswer): 
         { jobId: id, holder: answer.holder, dedupeKey: answer.dedupeKey },
       );
   }
+}
+
+/** Only what has ended can be retried, and only what has not can be cancelled. */
+function wrongState(id: string, change: "cancel" | "retry", state: JobState): OutliveError {
+  const [what, hint] =
+    change === "cancel"
+      ? [
+          "it has ended and will not run again, so there is nothing to cancel",
+          `Leave it, and it goes after the retention time; or run it again: outlive retry ${id}, or engine.retry(id).`,
+        ]
+      : ["it has not ended, so there is nothing to retry", "It runs without that. Only finished jobs can be retried."];
+  return new OutliveError(ErrorCode.wrongState, `Job ${id} is ${state}; ${what}.`, hint, { jobId: id, state });
 }

@@ -8,6 +8,14 @@ import { readOnlyError } from "./core/read-only.ts";
 import { leftBehind, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
 import type { Wiring } from "./engine.ts";
 
+/** The options of `engine.recover`. */
+export interface RecoverOptions {
+  /** Ends the pass between two transactions when it aborts; the next pass goes on. Default: none. */
+  readonly signal?: AbortSignal;
+  /** A backup was put back: everything that its rows call running is put back at once. Refused while a worker lives. Default false. */
+  readonly restored?: boolean;
+}
+
 export class Recoveries {
   readonly #wiring: Wiring;
   /** Silence is judged from when this engine began to watch. */

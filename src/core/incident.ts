@@ -1,5 +1,5 @@
 // One death and everything recovery did about it, as it is stored. The readable account is made in report.ts.
-import type { RecoveredJob } from "./store.ts";
+import type { RecoveredJob } from "./recover-request.ts";
 
 export interface IncidentSummary {
   readonly id: string;
@@ -34,4 +34,10 @@ export interface Incident extends IncidentSummary {
   readonly walFrames: number;
   readonly heldAtDeath: number;
   readonly jobs: readonly IncidentJob[];
+}
+
+/** What is known of a death, with the worker's last word: that may have been written after the look which found it dead, by a supervisor. */
+export function withLastWord(known: string | null, lastWord: string | null): string | null {
+  if (lastWord === null || known?.includes(lastWord)) return known;
+  return known === null || lastWord.includes(known) ? lastWord : `${known}; ${lastWord}`;
 }

@@ -1,13 +1,13 @@
 // Runs the handlers of what was claimed: from the stored input to a settlement, with deadlines, cancels and lost leases on the
 // way. It holds a job until its settlement is durable, and decides nothing about anybody else's.
 import type { CallOff, Clock, Random } from "./clock.ts";
-import { ErrorCode, OutliveError, TerminalError, toStoredError } from "./errors.ts";
+import { changeOfGivenUp, changeOfThrown, viewOf } from "./attempt-end.ts";
+import { ErrorCode, OutliveError, toStoredError } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import type { ClaimedJob } from "./job.ts";
 import { decodeJson, encodeJson, type Json } from "./json.ts";
 import type { RunnableKind } from "./kind.ts";
 import { type Held, HeldJobs } from "./held-jobs.ts";
-import { backoffMs } from "./retry.ts";
 import { Attempt, type RunHost, staleText } from "./run.ts";
 import type { Settlement, Stale, WriteAnswer } from "./store.ts";
 import * as transitions from "./transitions.ts";
@@ -95,7 +95,7 @@ export class Runner {
     const refuse = (thrown: unknown): void => {
       const hopeless =
         thrown instanceof OutliveError && (thrown.code === ErrorCode.inputInvalid || thrown.code === ErrorCode.notJson);
-      if (hopeless) this.#settle(held, transitions.refuse(view(held), toStoredError(thrown)));
+      if (hopeless) this.#settle(held, transitions.refuse(viewOf(held), toStoredError(thrown)));
       else this.#threw(held, thrown);
     };
     let input: unknown;
@@ -134,51 +134,11 @@ export class Runner {
     } catch (thrown) {
       return this.#threw(held, thrown);
     }
-    this.#settle(held, transitions.succeed(view(held), result));
+    this.#settle(held, transitions.succeed(viewOf(held), result));
   }
 
   #threw(held: Held, thrown: unknown): void {
-    if (held.settling) return;
-    switch (held.run.abortedBy) {
-      case "shutdown":
-        return this.#settle(held, transitions.release(view(held), "its worker shut down"));
-      case "lease-lost":
-        return this.#settle(held, transitions.release(view(held), "its worker lost the lease"));
-      case "cancelled":
-        return this.#settle(held, transitions.endCancelled(view(held), "cancelled while it ran"));
-      case "timeout":
-        return this.#settle(held, this.#timedOut(held));
-      case undefined:
-        return this.#settle(held, this.#failed(held, thrown));
-    }
-  }
-
-  #failed(held: Held, thrown: unknown): transitions.Change {
-    const error = toStoredError(thrown);
-    const failures = held.job.counters.errors + 1;
-    let delayMs = this.#delayMs(held, failures);
-    try {
-      if (held.kind.delayMs) delayMs = held.kind.delayMs(failures, error);
-    } catch (ofBackoff) {
-      // The user's own backoff failed: the default one stands in, and the error says so.
-      const { message } = toStoredError(ofBackoff);
-      return transitions.fail(
-        view(held),
-        held.kind.settings,
-        { ...error, message: `${error.message} (and its backoff function threw: ${message})` },
-        delayMs,
-        thrown instanceof TerminalError,
-      );
-    }
-    return transitions.fail(view(held), held.kind.settings, error, delayMs, thrown instanceof TerminalError);
-  }
-
-  #timedOut(held: Held): transitions.Change {
-    return transitions.timeOut(view(held), held.kind.settings, this.#delayMs(held, held.job.counters.timeouts + 1));
-  }
-
-  #delayMs(held: Held, failures: number): number {
-    return backoffMs(held.kind.settings.backoff, failures, this.#deps.random.next());
+    if (!held.settling) this.#settle(held, changeOfThrown(held, thrown, this.#deps.random));
   }
 
   #settle(held: Held, change: transitions.Change): void {
@@ -274,13 +234,7 @@ export class Runner {
 
   /** The handler does not end: its attempt does. What it still writes is refused by the fence. */
   #giveUp(held: Held): void {
-    const cancelled = held.run.abortedBy === "cancelled";
-    this.#settle(
-      held,
-      cancelled
-        ? transitions.endCancelled(view(held), "cancelled; its handler did not end within the grace")
-        : this.#timedOut(held),
-    );
+    this.#settle(held, changeOfGivenUp(held, this.#deps.random));
   }
 
   /** The job said that it lives: its deadline is one timeout from now. */
@@ -316,7 +270,7 @@ export class Runner {
   /** Gives back what still runs, at no cost to the jobs. */
   releaseAll(reason: string): number {
     const running = this.#held.all().filter((held) => !held.settling);
-    for (const held of running) this.#settle(held, transitions.release(view(held), reason));
+    for (const held of running) this.#settle(held, transitions.release(viewOf(held), reason));
     return running.length;
   }
 
@@ -325,10 +279,6 @@ export class Runner {
     this.#ticker?.();
     for (const held of this.#held.all()) held.run.over = true;
   }
-}
-
-function view(held: Held): transitions.JobView {
-  return { id: held.run.id, state: "running", counters: held.job.counters };
 }
 
 function isThenable(value: unknown): value is PromiseLike<unknown> {

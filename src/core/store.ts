@@ -1,80 +1,31 @@
 // The store port: what the engine asks of a database. It speaks intentions, works on arrays, and every method says what is
 // atomic, what is checked, and what comes back when the check fails. A refused write is a value, never an exception; a method
-// rejects only when the store itself fails, and then nothing of it was written unless the sentence says otherwise.
-import type { ClaimedJob, Counters, Enqueued, JobDetails, JobDraft, JobInfo, JobState, KindSettings } from "./job.ts";
+// rejects only when the store itself fails, and then nothing of it was written unless the sentence says otherwise. The forms
+// that cross it are beside it (settlement.ts, recover-request.ts, inspection.ts) and come with it: who speaks to the port imports one file.
+import type { Counters, Enqueued, JobDetails, JobDraft, KindSettings } from "./job.ts";
 import type { Incident, IncidentSummary } from "./incident.ts";
+import type {
+  Backup,
+  BackupOptions,
+  Finding,
+  JobFilter,
+  KindCounts,
+  ListPage,
+  LockHolder,
+  OperatorAnswer,
+  StoreHealth,
+  Upkeep,
+} from "./inspection.ts";
 import type { Inconsistency, Opening } from "./integrity.ts";
 import type { Lease } from "./lease.ts";
-import type { Change, CrashVerdict, JobView } from "./transitions.ts";
-import type { Death, WorkerRecord, WorkerRow } from "./liveness.ts";
+import type { WorkerRecord, WorkerRow } from "./liveness.ts";
+import type { HeldJob, OverdueJob, RecoverAnswer, RecoverRequest } from "./recover-request.ts";
+import type { AttemptWrite, Room, SettleAndClaim, Settlement, WriteAnswer } from "./settlement.ts";
+import type { Change } from "./transitions.ts";
 
-/** How a settled attempt ended. */
-export interface Settlement {
-  readonly lease: Lease;
-  readonly change: Change;
-  /** The worker's own mark; stores do not look at it. */
-  readonly slot?: number;
-}
-
-/** The fence did not hold: what the row says now. Nothing was changed; the store has counted and recorded it. */
-export interface Stale {
-  readonly lease: Lease;
-  /** What was tried: "succeed", "step render", ... */
-  readonly tried: string;
-  readonly state: JobState | "missing";
-  readonly worker: string | null;
-  readonly epoch: number;
-  readonly fence: number;
-}
-
-/**
- * `applied`: written now. `repeated`: this same settlement of this same attempt had been accepted before, nothing changed.
- * `stale`: the attempt does not own the job any more, nothing changed.
- */
-export type WriteAnswer =
-  | { readonly is: "applied"; readonly enqueued?: readonly Enqueued[] }
-  | { readonly is: "repeated" }
-  | { readonly is: "stale"; readonly stale: Stale };
-
-export const APPLIED: WriteAnswer = { is: "applied" };
-export const REPEATED: WriteAnswer = { is: "repeated" };
-
-/** A small write about a running attempt. */
-export type AttemptWrite =
-  | { readonly type: "step"; readonly name: string; readonly result: string | null }
-  | { readonly type: "progress"; readonly value: string }
-  | { readonly type: "log"; readonly message: string }
-  | { readonly type: "heartbeat" }
-  | { readonly type: "enqueue"; readonly drafts: readonly JobDraft[] };
-
-/** How many jobs a worker can take: of each kind at most `room`, `total` together. */
-export interface Room {
-  readonly total: number;
-  /** Kinds with `shares` have one room in common: `room` is what is left of it for all of them together. */
-  readonly kinds: readonly { readonly kind: string; readonly room: number; readonly shares?: boolean }[];
-  /** True if nothing is in flight in the worker, so that it may take a job that must run alone. */
-  readonly idle: boolean;
-}
-
-/** A claimed job that was quarantined in the same transaction, because what is stored of it is not what was written. */
-export interface CorruptJob {
-  readonly lease: Lease;
-  readonly kind: string;
-  readonly change: Change;
-}
-
-export interface SettleAndClaim {
-  readonly settled: readonly WriteAnswer[];
-  readonly claimed: readonly ClaimedJob[];
-  /** Claimed beside those and quarantined at once: the input or a kept step does not match its checksum. Left out: none. */
-  readonly corrupt?: readonly CorruptJob[];
-  /** False if the worker's own row is not live any more: nothing was claimed, and it must register again under a new id. */
-  readonly live: boolean;
-  /** Running jobs of this worker whose cancel was asked for. */
-  readonly cancels: readonly string[];
-  /** In how many ms the next delayed job is due; null: none waits. */
-  readonly nextDueInMs: number | null;
-}
+export type * from "./inspection.ts";
+export type * from "./recover-request.ts";
+export * from "./settlement.ts";
 
 /** What a worker says of itself with each heartbeat. */
 export interface Beat {
@@ -91,131 +42,6 @@ export interface BeatAnswer {
   readonly overdueJobId: string | null;
   /** The version of the schema in the store now: greater than our own after a deploy elsewhere. */
   readonly schemaVersion: number;
-}
-
-/** One job as recovery finds it. */
-export interface HeldJob extends JobView {
-  readonly kind: KindSettings;
-  readonly cancelRequested: boolean;
-  /**
-   * How many workers died without holding it, of those whose recovery was completed since this job's first counted crash or
-   * within the last BACKGROUND_MS, by the store's clock. Needed only where `isOnTrial` says so; 0 is right elsewhere.
-   */
-  readonly deathsElsewhere: number;
-}
-
-export interface RecoverRequest {
-  readonly worker: WorkerRow;
-  readonly death: Death;
-  /** The recovery pass that this belongs to; incidents of one pass share a report. */
-  readonly recovery: {
-    readonly id: string;
-    readonly startedAt: number;
-    readonly by: string;
-    readonly integrity: string;
-    readonly walFrames: number;
-  };
-  /** The id of the incident if this is the first transaction about this death; a death has one. */
-  readonly incident: string;
-  /** At most this many jobs in this transaction. */
-  readonly limit: number;
-  /** Pure. An exception is recorded as that job's own failure and stops nobody else. */
-  readonly decide: (job: HeldJob, heldAtDeath: number) => CrashVerdict;
-}
-
-export interface RecoveredJob {
-  readonly jobId: string;
-  readonly kind: string;
-  readonly decision: CrashVerdict["decision"] | "none";
-  readonly counters: Counters;
-  readonly limit: number;
-  readonly fence: number;
-  readonly lastStep: string | null;
-  readonly success: boolean;
-  readonly error: string | null;
-}
-
-export interface RecoverAnswer {
-  /** Null: it was not dead, or its recovery was over already; nothing was written. */
-  readonly incident: string | null;
-  readonly jobs: readonly RecoveredJob[];
-  /** False: more are left, ask again. */
-  readonly done: boolean;
-}
-
-export interface OverdueJob {
-  readonly jobId: string;
-  readonly worker: string;
-  readonly change: Change;
-}
-
-export interface JobFilter {
-  readonly state?: JobState;
-  readonly kind?: string;
-  /** Only jobs whose id, dedupe key or error contains this text. */
-  readonly text?: string;
-  /** Only jobs enqueued before or after this instant, in ms of the store's clock. */
-  readonly createdBefore?: number;
-  readonly createdAfter?: number;
-}
-
-export interface ListPage {
-  /** May be fewer than were asked for although more follow: a page is bounded by what it looks at, too. */
-  readonly jobs: readonly JobInfo[];
-  /** Pass it to get what follows; null: that was all. */
-  readonly next: string | null;
-}
-
-export interface KindCounts {
-  readonly kind: string;
-  readonly paused: boolean;
-  /** Could be claimed now. */
-  readonly ready: number;
-  /** How long the oldest of those has been ready; null: none is. */
-  readonly oldestReadyMs: number | null;
-  /** Queued, but not due yet. */
-  readonly delayed: number;
-  readonly running: number;
-  readonly succeeded: number;
-  readonly dead: number;
-  readonly cancelled: number;
-  readonly quarantined: number;
-}
-
-/** What an operator's change of one job came to. */
-export type OperatorAnswer =
-  | { readonly is: "applied"; readonly state: JobState }
-  | { readonly is: "requested" }
-  | { readonly is: "missing" }
-  | { readonly is: "wrong-state"; readonly state: JobState }
-  | { readonly is: "key-held"; readonly holder: string; readonly dedupeKey: string };
-
-export interface StoreHealth {
-  readonly ok: boolean;
-  readonly detail: Readonly<Record<string, string | number | boolean>>;
-}
-
-/** What a look after the store's own files came to. */
-export interface Upkeep {
-  /** The size of the write-ahead log afterwards. */
-  readonly walBytes: number;
-  /** Frames that were flushed because it was large; 0: it was not. */
-  readonly frames: number;
-  /** It stays large: these processes read an old state, as far as this host can tell. null: it is not large. */
-  readonly heldBy: readonly { readonly pid: number; readonly command: string }[] | null;
-}
-
-/** One thing that an operator should know of the store. */
-export interface Finding {
-  readonly level: "ok" | "warning" | "error";
-  readonly text: string;
-}
-
-export interface LockHolder {
-  readonly pid: number;
-  readonly command: string;
-  /** Changes with every commit of another process: the same holder with the same number at two looks lets nobody through. */
-  readonly version: number;
 }
 
 export interface WorkerQuery {
@@ -349,20 +175,4 @@ export interface Store<Tx = unknown> {
   onBell(listener: () => void): () => void;
 
   close(): Promise<void>;
-}
-
-export interface BackupOptions {
-  /** Replaces a file of that name. Default false: it is refused. */
-  readonly force?: boolean;
-  /** Told a few times a second. `totalBytes` is the size of the store; the copy may be smaller. */
-  readonly onProgress?: (progress: { readonly bytes: number; readonly totalBytes: number }) => void;
-  /** Ends it when it aborts; nothing is left behind. */
-  readonly signal?: AbortSignal;
-}
-
-/** A copy that is complete, sound and on the disk. */
-export interface Backup {
-  readonly file: string;
-  readonly bytes: number;
-  readonly tookMs: number;
 }

@@ -1,18 +1,16 @@
 // One worker: its loop is one store call, `settleAndClaim`, and a slot is free only when the settlement of what ran in it is
 // durable. What it claims is run by the runner. It never decides who is dead and never touches another worker's jobs.
 import type { CallOff, Clock, Random } from "./clock.ts";
-import { ErrorCode, OutliveError, toStoredError } from "./errors.ts";
+import { toStoredError } from "./errors.ts";
 import type { Emitter } from "./events.ts";
-import type { ClaimedJob, Enqueued } from "./job.ts";
-import { assertForm, checkedEnqueue, type CommitForm } from "./commit.ts";
-import { encodeJson } from "./json.ts";
+import type { ClaimedJob } from "./job.ts";
 import type { RunnableKind } from "./kind.ts";
-import type { Lease } from "./lease.ts";
 import type { Held } from "./held-jobs.ts";
 import { Runner } from "./runner.ts";
-import { type Attempt, type DraftMaker, type RunHost, staleError } from "./run.ts";
+import type { DraftMaker } from "./run.ts";
+import { WorkerRunHost } from "./run-host.ts";
 import { type Concurrency, Slots } from "./slots.ts";
-import type { AttemptWrite, BeatAnswer, CorruptJob, Settlement, Stale, Store } from "./store.ts";
+import type { BeatAnswer, CorruptJob, Settlement, Store } from "./store.ts";
 import * as transitions from "./transitions.ts";
 
 export interface WorkerDeps {
@@ -42,11 +40,11 @@ export interface WorkerOptions {
 const RETRY_MIN_MS = 50;
 const RETRY_MAX_MS = 5_000;
 
-export class Worker implements RunHost {
+export class Worker {
   readonly id: string;
-  readonly draft: DraftMaker;
   readonly #deps: WorkerDeps;
   readonly #runner: Runner;
+  readonly #runHost: WorkerRunHost;
   readonly #slots: Slots;
   readonly #total: number;
   readonly #pollMs: number;
@@ -73,7 +71,6 @@ export class Worker implements RunHost {
   constructor(deps: WorkerDeps, options: WorkerOptions) {
     this.#deps = deps;
     this.id = options.id;
-    this.draft = deps.draft;
     this.#pollMs = options.pollMs;
     this.#total = options.concurrency.total;
     this.#slots = new Slots(options.concurrency, [...deps.kinds.keys()]);
@@ -86,6 +83,14 @@ export class Worker implements RunHost {
       },
       ticked: () => {
         if (this.#rung) this.wake();
+      },
+    });
+    this.#runHost = new WorkerRunHost({
+      ...deps,
+      runner: this.#runner,
+      committed: (held) => {
+        if (this.#runner.forget(held)) this.#freed(held);
+        this.wake();
       },
     });
   }
@@ -224,7 +229,7 @@ export class Worker implements RunHost {
     if (job.lease.fence > 1) this.#supersede(job.lease.jobId);
     this.#slots.took(job.kind);
     if (job.alone) this.#alone = true;
-    this.#runner.begin(job, this);
+    this.#runner.begin(job, this.#runHost);
   }
 
   /** Its place is free, and what is behind it may be ready: it is asked for at once. */
@@ -268,73 +273,5 @@ export class Worker implements RunHost {
       this.#scheduled = false;
       this.wake();
     });
-  }
-
-  // ---- what a handler asks for
-
-  async write(
-    lease: Lease,
-    write: AttemptWrite,
-  ): Promise<{ readonly stale: Stale | null; readonly enqueued: readonly Enqueued[] }> {
-    const [answer] = await this.#deps.store.record([{ lease, write }]);
-    if (answer?.is === "stale") {
-      this.#runner.rejected(answer.stale);
-      return { stale: answer.stale, enqueued: [] };
-    }
-    return { stale: null, enqueued: (answer?.is === "applied" ? answer.enqueued : undefined) ?? [] };
-  }
-
-  checkTrust(): void {
-    this.#runner.checkTrust();
-  }
-
-  touched(run: Attempt): void {
-    this.#runner.touched(run);
-  }
-
-  logged(job: ClaimedJob, message: string): void {
-    this.#deps.events.emit("job.log", { jobId: job.lease.jobId, kind: job.kind, attempt: job.lease.fence, message });
-  }
-
-  async commit(
-    run: Attempt,
-    form: CommitForm<unknown, "sync" | "async">,
-    body: (tx: never) => unknown,
-  ): Promise<unknown> {
-    const { store } = this.#deps;
-    assertForm(form, store.name, `Job ${run.id} called commit`);
-    const held = this.#runner.running(run);
-    if (!held)
-      throw new OutliveError(
-        ErrorCode.stale,
-        `Attempt ${run.attempt} of job ${run.id} is over.`,
-        "Write nothing after the end of the attempt.",
-        { jobId: run.id },
-      );
-    const change = transitions.succeed({ id: run.id, state: "running", counters: run.job.counters }, null);
-    const encode = (value: unknown): string | null =>
-      value === undefined ? null : encodeJson(value, `The result of job ${run.id}`);
-    // From here on neither the deadline nor a shutdown ends the attempt: the transaction does, one way or the other.
-    held.settling = true;
-    const { answer, value } = await store
-      .commit(
-        { lease: run.job.lease, change },
-        checkedEnqueue(body as (tx: unknown) => unknown, this.#deps.assertKnown ?? (() => {})),
-        encode,
-      )
-      .catch((thrown: unknown) => {
-        held.settling = false;
-        throw thrown;
-      });
-    run.over = true;
-    if (this.#runner.forget(held)) this.#freed(held);
-    this.wake();
-    if (answer.is === "stale") {
-      this.#runner.rejected(answer.stale);
-      run.abort("lease-lost", `job ${run.id} has a new owner`);
-      throw staleError(answer.stale);
-    }
-    this.#runner.tell(held, change);
-    return value;
   }
 }

@@ -8,6 +8,10 @@ export interface VirtualClock extends Clock {
    * loop passes, so that what it starts may set further timers within the same `ms`.
    */
   advance(ms: number): Promise<void>;
+  /** Lets everything run that needs no time. */
+  settle(): Promise<void>;
+  /** The process stands still (a stopped process, a sleeping laptop): time passes on both clocks, and nothing runs. */
+  freeze(ms: number): void;
   /** Moves the wall clock alone, forward or back, as an operator or a time server does. Fires nothing. */
   jump(ms: number): void;
   /** In how many ms the next timer is due; null: none is set. */
@@ -23,11 +27,16 @@ interface Timer {
 export function virtualClock(startAt: number = Date.UTC(2026, 0, 1)): VirtualClock {
   let mono = 0;
   let wallAhead = startAt;
+  let soonCount = 0;
   const timers = new Set<Timer>();
   const next = (): Timer | undefined => {
     let first: Timer | undefined;
     for (const timer of timers) if (first === undefined || timer.atMono < first.atMono) first = timer;
     return first;
+  };
+  const settle = async (): Promise<void> => {
+    do await turn();
+    while (soonCount > 0);
   };
   return {
     now: () => wallAhead + mono,
@@ -37,17 +46,27 @@ export function virtualClock(startAt: number = Date.UTC(2026, 0, 1)): VirtualClo
       timers.add(timer);
       return () => void timers.delete(timer);
     },
-    soon: (task) => void setImmediate(task),
+    soon(task) {
+      soonCount++;
+      setImmediate(() => {
+        soonCount--;
+        task();
+      });
+    },
+    settle,
     async advance(ms) {
       const until = mono + ms;
-      await turn();
+      await settle();
       for (let timer = next(); timer !== undefined && timer.atMono <= until; timer = next()) {
         timers.delete(timer);
         mono = Math.max(mono, timer.atMono);
         timer.task();
-        await turn();
+        await settle();
       }
       mono = Math.max(mono, until);
+    },
+    freeze(ms) {
+      mono += ms;
     },
     jump(ms) {
       wallAhead += ms;

@@ -61,6 +61,28 @@ test("a jump moves the wall clock alone and fires nothing", async () => {
   assert.deepEqual([clock.now(), clock.mono()], [1_000, 0]);
 });
 
+test("a freeze lets time pass on both clocks and runs nothing until the clock is moved; then it runs late", async () => {
+  const clock = virtualClock(0);
+  const ranAt: number[] = [];
+  clock.after(10, () => ranAt.push(clock.mono()));
+  clock.freeze(1_000);
+  assert.deepEqual([clock.now(), clock.mono(), ranAt], [1_000, 1_000, []]);
+  await clock.advance(0);
+  assert.deepEqual(ranAt, [1_000]);
+});
+
+test("settling runs all that needs no time, also what that puts off again, and moves no clock", async () => {
+  const clock = virtualClock(0);
+  const ran: string[] = [];
+  clock.soon(() => {
+    ran.push("first");
+    clock.soon(() => ran.push("second"));
+  });
+  clock.after(1, () => assert.fail("no time has passed"));
+  await clock.settle();
+  assert.deepEqual([ran, clock.mono()], [["first", "second"], 0]);
+});
+
 test("what is to run soon runs by itself", async () => {
   const clock = virtualClock();
   await new Promise<void>((resolve) => clock.soon(resolve));

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Liveness, Probe, WorkerRow } from "../../src/core/liveness.ts";
 import { Lookout } from "../../src/core/lookout.ts";
-import { VirtualClock } from "../support/virtual-clock.ts";
+import { type VirtualClock, virtualClock } from "../../src/testing/virtual-clock.ts";
 import { aWorkerRow } from "./samples.ts";
 
 const EVERY = 10_000;
@@ -13,7 +13,7 @@ function watch(
   probes: Record<string, Probe> = {},
   given: Partial<Liveness> = {},
 ): { clock: VirtualClock; lookout: Lookout } {
-  const clock = new VirtualClock();
+  const clock = virtualClock();
   const liveness: Liveness = {
     take: () => Promise.reject(new Error("not asked")),
     probe: (worker) => Promise.resolve(probes[worker.id] ?? "unknown"),
@@ -140,7 +140,7 @@ test("a wall clock that jumps, forward or back, starts the watch again", async (
       assert.deepEqual(await lookout.look([worker()], EVERY), []);
       await clock.advance(EVERY);
     }
-    clock.jumpWall(jump);
+    clock.jump(jump);
     assert.deepEqual(await lookout.look([worker()], EVERY), [], `jump ${jump}`);
     await clock.advance(EVERY);
     await lookout.look([worker()], EVERY);
@@ -156,7 +156,7 @@ test("a wall clock that is slewed does not start the watch again", async () => {
   for (let look = 0; look < 3; look++) {
     assert.deepEqual(await lookout.look([worker()], EVERY), []);
     await clock.advance(EVERY);
-    clock.jumpWall(500);
+    clock.jump(500);
   }
   assert.equal((await lookout.look([worker()], EVERY)).length, 1);
 });

@@ -4,7 +4,8 @@ import { test } from "node:test";
 import type { Death, WorkerRow } from "../../src/core/liveness.ts";
 import { decideCrash, decideOverdue, expireOverdue, RECOVERY_BATCH, recoverDead } from "../../src/core/recovery.ts";
 import type { HeldJob, RecoverAnswer, RecoveredJob, RecoverRequest, Store } from "../../src/core/store.ts";
-import { fixedRandom, VirtualClock } from "../support/virtual-clock.ts";
+import { virtualClock } from "../../src/testing/virtual-clock.ts";
+import { fixedRandom } from "../support/fixed-random.ts";
 import { aKind, aView, aWorkerRow, counted, fakeStore, Recorder } from "./samples.ts";
 
 const gone: Death = { how: "gone", lastSeenAliveAt: null, detectedAt: 1, evidence: "exit code 137" };
@@ -32,7 +33,7 @@ function aHeld(given: Partial<HeldJob> = {}): HeldJob {
 
 /** Recovery against a store that answers with `answers`, one after the other. */
 function recovering(answers: ((request: RecoverRequest) => RecoverAnswer)[], store: Partial<Store> = {}) {
-  const clock = new VirtualClock();
+  const clock = virtualClock();
   const events = new Recorder();
   const asked: RecoverRequest[] = [];
   const cleaned: string[] = [];

@@ -7,14 +7,15 @@ import type { RunnableKind } from "../../src/core/kind.ts";
 import type { Attempt, Run, RunHost } from "../../src/core/run.ts";
 import { Runner } from "../../src/core/runner.ts";
 import { APPLIED, type Settlement } from "../../src/core/store.ts";
-import { fixedRandom, VirtualClock } from "../support/virtual-clock.ts";
+import { virtualClock } from "../../src/testing/virtual-clock.ts";
+import { fixedRandom } from "../support/fixed-random.ts";
 import { aClaim, aKind, aLease, counted, held, Recorder } from "./samples.ts";
 
 type Given = Partial<Omit<RunnableKind, "handler">> & { readonly handler?: (input: never, run: Attempt) => unknown };
 
 /** A runner of one kind; what it settles is written down and becomes durable only when the test says so. */
 function runner(given: Given = {}) {
-  const clock = new VirtualClock();
+  const clock = virtualClock();
   const events = new Recorder();
   const settled: Settlement[] = [];
   const state = { trustedUntil: Number.POSITIVE_INFINITY, ticks: 0 };
@@ -425,10 +426,10 @@ test("it ticks only while something is held, and not any more once it is closed"
   running.settled(settled[0]!, APPLIED);
   await clock.advance(1_000);
   assert.equal(state.ticks, 11);
-  assert.deepEqual(clock.pending(), []);
+  assert.equal(clock.nextTimerInMs(), null);
   begin();
   running.close();
-  assert.deepEqual(clock.pending(), []);
+  assert.equal(clock.nextTimerInMs(), null);
 });
 
 test("a thenable that throws when it is asked is a failure of the attempt and of nobody else", () => {

@@ -3,12 +3,12 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { shutDown } from "../../src/core/shutdown.ts";
 import type { Worker } from "../../src/core/worker.ts";
-import { VirtualClock } from "../support/virtual-clock.ts";
+import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { held } from "./samples.ts";
 
 /** A worker that holds `jobs` until `empty` is resolved, and writes down what it is told and when. */
 function stopping(graceMs: number, jobs = 3) {
-  const clock = new VirtualClock();
+  const clock = virtualClock();
   const started = clock.mono();
   const told: string[] = [];
   const empty = held<void>();
@@ -33,7 +33,7 @@ test("a worker that becomes empty within the grace leaves at once, and nobody is
   await done;
   assert.deepEqual(told, ["drain at 0", "left at 19999"]);
   assert.equal(released(), 0);
-  assert.deepEqual(clock.pending(), []);
+  assert.equal(clock.nextTimerInMs(), null);
 });
 
 test("for the last fifth of the grace handlers know that they should end", async () => {
@@ -73,7 +73,7 @@ test("a store that does not answer keeps a worker from leaving for five seconds 
   await done;
   assert.equal(told.at(-1), "left at 15000");
   assert.equal(released(), 3);
-  assert.deepEqual(clock.pending(), []);
+  assert.equal(clock.nextTimerInMs(), null);
 });
 
 test("without a grace everything is told and released at once, in this order", async () => {

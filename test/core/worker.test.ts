@@ -8,7 +8,8 @@ import type { Attempt } from "../../src/core/run.ts";
 import type { Concurrency } from "../../src/core/slots.ts";
 import { APPLIED, type Room, type SettleAndClaim, type Settlement, type Store } from "../../src/core/store.ts";
 import { Worker } from "../../src/core/worker.ts";
-import { fixedRandom, VirtualClock } from "../support/virtual-clock.ts";
+import { virtualClock } from "../../src/testing/virtual-clock.ts";
+import { fixedRandom } from "../support/fixed-random.ts";
 import { aClaim, aKind, aLease, aTurn, counted, fakeStore, held, Recorder } from "./samples.ts";
 
 const form: CommitForm<unknown, "sync"> = { store: "fake", mode: "sync" };
@@ -30,7 +31,7 @@ function worker(
     trustedUntil?: () => number;
   } = {},
 ) {
-  const clock = new VirtualClock();
+  const clock = virtualClock();
   const events = new Recorder();
   const started = clock.mono();
   const turns: Turn[] = [];
@@ -447,7 +448,7 @@ test("a closed worker asks for nothing, whatever rings, ends or is answered", as
   await clock.advance(60_000);
   assert.equal(runs.has("b"), false);
   assert.equal(turns.at(-1), open);
-  assert.deepEqual(clock.pending(), []);
+  assert.equal(clock.nextTimerInMs(), null);
   assert.equal(runs.get("a")!.run.over, true);
 });
 

@@ -179,6 +179,9 @@ test("every terminal state is left by a retry only, which is recorded; counters 
   for (const [how, id] of ids) {
     const before = (await engine.get(id))!;
     assert.equal(before.state, how);
+    const refusal = says(ErrorCode.wrongState, `Job ${id} is ${how}; it has ended`, `Leave it`, `outlive retry ${id}`);
+    await assert.rejects(engine.cancel(id), refusal);
+    assert.equal((await engine.get(id))?.state, how);
     assert.equal(await engine.retry(id), "queued");
     const after = (await engine.get(id))!;
     assert.equal(after.state, "queued");

@@ -8,7 +8,7 @@ import { DatabaseSync, type StatementSync } from "node:sqlite";
 import { type TestContext, test } from "node:test";
 import { connect } from "../../src/client.ts";
 import { ErrorCode, open } from "../../src/index.ts";
-import { sqliteIsSafe } from "../../src/stores/sqlite/database.ts";
+import { sqliteIsSafe } from "../../src/stores/sqlite/safe-sqlite.ts";
 import { networkFilesystem } from "../../src/stores/sqlite/file.ts";
 import { Place } from "../support/processes.ts";
 import { says } from "./engines.ts";

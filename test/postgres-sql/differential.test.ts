@@ -8,7 +8,7 @@ import { decideCrash, decideOverdue } from "../../src/core/recovery.ts";
 import { backoffMs } from "../../src/core/retry.ts";
 import type { HeldJob } from "../../src/core/store.ts";
 import type { Change } from "../../src/core/transitions.ts";
-import { LANE, OUTCOME, STATE } from "../../src/stores/postgres/schema.ts";
+import { LANE, OUTCOME, STATE } from "../../src/stores/codes.ts";
 import { type Scene, scene } from "./scene.ts";
 
 const SEED = Number(process.env["OUTLIVE_SEED"] ?? 20261115);

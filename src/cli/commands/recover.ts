@@ -1,5 +1,6 @@
 // `outlive recover`: one pass of recovery by hand, or what it would do.
-import type { Engine, RecoverOptions } from "../../engine.ts";
+import type { Engine } from "../../engine.ts";
+import type { RecoverOptions } from "../../recoveries.ts";
 import type { Report } from "../../client.ts";
 import type { RecoveryReport } from "../../core/report.ts";
 import { humanMs } from "../../core/duration.ts";

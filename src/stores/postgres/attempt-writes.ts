@@ -1,14 +1,11 @@
 // The small writes of a running attempt, each one statement under its fence: steps, progress, log, heartbeat, children.
 import type { Lease } from "../../core/lease.ts";
-import { APPLIED, type AttemptWrite, type WriteAnswer } from "../../core/store.ts";
-import type { Session, Value } from "./connection.ts";
+import { APPLIED, type AttemptWrite, MAX_LOG_LINES, triedBy, type WriteAnswer } from "../../core/store.ts";
+import type { Connection, Session, Value } from "./connection.ts";
 import { insertJobs } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
 import type { Settling } from "./settle.ts";
 import type { Workers } from "./workers.ts";
-
-/** Lines kept of one job's log; the oldest go first. */
-const MAX_LOG_LINES = 1_000;
 
 // The row stays locked until the write is committed, so that no recovery takes the job in between.
 const MINE = "seq = $1 AND state + 0 = 1 AND fence = $2 AND epoch = $3 AND worker + 0 = $4";
@@ -40,8 +37,30 @@ export interface AttemptWriteDeps {
   readonly settling: Settling;
 }
 
+export async function recordWrites(
+  connection: Connection,
+  deps: AttemptWriteDeps,
+  writes: readonly { readonly lease: Lease; readonly write: AttemptWrite }[],
+): Promise<readonly WriteAnswer[]> {
+  const drafts = writes.flatMap(({ write }) => (write.type === "enqueue" ? write.drafts : []));
+  const [only] = writes;
+  // One small write is one statement, and needs no transaction around it.
+  if (writes.length === 1 && drafts.length === 0)
+    return [await writeOfAttempt(connection, deps, only!.lease, only!.write)];
+  if (drafts.length > 0)
+    await deps.kinds.demand(
+      connection,
+      drafts.map(({ kind }) => kind),
+    );
+  return connection.transaction(async (tx) => {
+    const answers: WriteAnswer[] = [];
+    for (const { lease, write } of writes) answers.push(await writeOfAttempt(tx, deps, lease, write));
+    return answers;
+  });
+}
+
 /** Enqueues and refusals are more than one statement: then `session` must be a transaction. */
-export async function writeOfAttempt(
+async function writeOfAttempt(
   session: Session,
   { kinds, workers, settling }: AttemptWriteDeps,
   lease: Lease,
@@ -50,7 +69,7 @@ export async function writeOfAttempt(
   const attempt = [lease.row, lease.fence, lease.epoch, await workers.seqOf(session, lease.worker)];
   const [statement, ...values] = statementOf(write);
   const [answer] = await session.rows<{ owned: boolean }>(statement, [...attempt, ...values]);
-  if (!answer!.owned) return settling.refused(session, lease, describe(write));
+  if (!answer!.owned) return settling.refused(session, lease, triedBy(write));
   if (write.type !== "enqueue") return APPLIED;
   return { is: "applied", enqueued: await insertJobs(session, kinds, write.drafts) };
 }
@@ -67,16 +86,5 @@ function statementOf(write: AttemptWrite): readonly [string, ...Value[]] {
       return [HEARTBEAT];
     case "enqueue":
       return [LOCK];
-  }
-}
-
-function describe(write: AttemptWrite): string {
-  switch (write.type) {
-    case "step":
-      return `step ${write.name}`;
-    case "enqueue":
-      return `enqueue ${write.drafts.map((draft) => draft.kind).join(", ")}`;
-    default:
-      return write.type;
   }
 }

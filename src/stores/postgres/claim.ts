@@ -6,7 +6,7 @@ import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../c
 import type { Room, Settlement } from "../../core/store.ts";
 import { type Connection, list, type Session, texts, type Value } from "./connection.ts";
 import type { Kinds } from "./kinds.ts";
-import { type CounterColumns, counters } from "./rows.ts";
+import { type CounterColumns, counters } from "../rows.ts";
 import { CLAIM, SETTLE, TURN } from "./turn-text.ts";
 
 /** How many delayed jobs become ready in one transaction. */

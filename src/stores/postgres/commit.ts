@@ -5,7 +5,7 @@ import { ErrorCode, OutliveError, toStoredError } from "../../core/errors.ts";
 import { APPLIED, type Settlement, type TransactionBody, type WriteAnswer } from "../../core/store.ts";
 import { type Connection, OutcomeUnknown, type Transaction } from "./connection.ts";
 import { ATTEMPTS, OWNED, type Settling } from "./settle.ts";
-import { OUTCOME, STATE } from "./schema.ts";
+import { OUTCOME, STATE } from "../codes.ts";
 import { type PostgresTransaction, runUserBody, type TransactionDeps } from "./transaction.ts";
 
 /** How long the server is asked what became of a transaction whose answer was lost, and how often. */

@@ -4,11 +4,12 @@ import type * as pgTypes from "pg";
 import type { Client, Pool, PoolClient, PoolConfig, QueryArrayConfig, QueryConfig } from "pg";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { ClientSettings, PostgresPool } from "./address.ts";
+import { closed } from "../closed.ts";
 import { inOurWords, isTransient, mayHaveCommitted } from "./errors.ts";
-import { quotedSchema } from "./schema.ts";
-import type { PostgresClient, Session, Transaction, Value } from "./session.ts";
+import { list, type PostgresClient, type Session, texts, type Transaction, type Value } from "./session.ts";
+import { Statements, timed } from "./statements.ts";
 
-export type { PostgresClient, Session, Transaction, Value };
+export { list, type PostgresClient, type Session, texts, type Transaction, type Value };
 
 export interface ConnectionOptions {
   readonly schema: string;
@@ -52,8 +53,6 @@ const UPKEEP =
 /** Of a callback of `commit` that never ends. */
 const IDLE = "SET idle_in_transaction_session_timeout = '5min'";
 
-/** No statement of our own takes longer on a server that answers at all. */
-const ANSWER_MS = 60_000;
 /** How long one waits for a free session of the pool, and for a new one. */
 const SESSION_MS = 10_000;
 /** A session that nobody needs is given back after this long. */
@@ -66,7 +65,7 @@ export class Connection implements Session {
   readonly #ours: ConnectionOptions | null;
   readonly #ready = new WeakSet<PoolClient>();
   readonly #types: Types;
-  #statements: Statements;
+  #statements: Statements<Types>;
   #closed: Promise<void> | undefined;
 
   private constructor(pool: Pool, ours: ConnectionOptions | null, schema: string, types: Types) {
@@ -200,12 +199,6 @@ async function untilItWins<T>(work: () => Promise<T>): Promise<T> {
   }
 }
 
-/** The client gives up on an answer that does not come; the session is ended then. */
-function timed(query: string | QueryConfig): QueryConfig {
-  const config = typeof query === "string" ? { text: query } : query;
-  return { ...config, query_timeout: ANSWER_MS } as QueryConfig;
-}
-
 async function greetingOf(client: PoolClient): Promise<ServerGreeting> {
   const query = timed("SELECT pg_backend_pid() AS pid, current_setting('server_version_num')::int AS version");
   const [row] = (await client.query<{ pid: number; version: number }>(query)).rows;
@@ -242,9 +235,9 @@ async function commit(client: PoolClient): Promise<void> {
 
 class ClientSession implements Transaction {
   readonly client: PoolClient;
-  readonly #statements: Statements;
+  readonly #statements: Statements<Types>;
 
-  constructor(client: PoolClient, statements: Statements) {
+  constructor(client: PoolClient, statements: Statements<Types>) {
     this.client = client;
     this.#statements = statements;
   }
@@ -264,39 +257,6 @@ class ClientSession implements Transaction {
 }
 
 type Types = NonNullable<QueryConfig["types"]>;
-
-/** Statement names are the same in the whole process: two stores may share a user's pool. */
-const names = new Map<string, string>();
-
-/** Our texts with the real schema, each made once. */
-class Statements {
-  readonly #schema: string;
-  readonly #types: Types;
-  readonly #prepared: boolean;
-  readonly #made = new Map<string, Pick<QueryConfig, "name" | "text" | "types">>();
-
-  constructor(schema: string, types: Types, prepared: boolean) {
-    this.#schema = `${quotedSchema(schema)}.`;
-    this.#types = types;
-    this.#prepared = prepared;
-  }
-
-  query(sql: string, values: readonly Value[]): QueryConfig {
-    return timed({ ...(this.#made.get(sql) ?? this.#make(sql)), values: values as unknown[] });
-  }
-
-  #make(sql: string): Pick<QueryConfig, "name" | "text" | "types"> {
-    const text = sql.replaceAll(/\boutlive\./g, this.#schema);
-    let name = names.get(text);
-    if (name === undefined) {
-      name = `outlive_${names.size + 1}`;
-      names.set(text, name);
-    }
-    const made = { text, types: this.#types, ...(this.#prepared ? { name } : {}) };
-    this.#made.set(sql, made);
-    return made;
-  }
-}
 
 type Driver = Pick<typeof pgTypes, "Client" | "Pool" | "types">;
 
@@ -323,28 +283,6 @@ function wholeNumbers(pg: Driver): Types {
     getTypeParser: (oid: number, format?: "text" | "binary") =>
       oid === INT8 ? Number : (pg.types.getTypeParser(oid, format) as never),
   };
-}
-
-/** An array of numbers as PostgreSQL reads it. */
-export function list(values: readonly (number | boolean | null)[]): string {
-  let text = "{";
-  for (let i = 0; i < values.length; i++) text += i === 0 ? (values[i] ?? "null") : `,${values[i] ?? "null"}`;
-  return `${text}}`;
-}
-
-/** An array of texts as PostgreSQL reads it. */
-export function texts(values: readonly (string | null)[]): string {
-  let text = "{";
-  for (let i = 0; i < values.length; i++) {
-    const value = values[i];
-    if (i > 0) text += ",";
-    text += value === null || value === undefined ? "null" : `"${value.replaceAll(/["\\]/g, "\\$&")}"`;
-  }
-  return `${text}}`;
-}
-
-function closed(): OutliveError {
-  return new OutliveError(ErrorCode.closed, "The store is closed.", "Open it again to go on.");
 }
 
 export function rolledBack(): OutliveError {

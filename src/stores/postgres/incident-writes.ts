@@ -1,4 +1,5 @@
 // The incident of a death as recovery writes it. Inside recovery's transaction, which holds the dead worker's row.
+import { withLastWord } from "../../core/incident.ts";
 import type { RecoveredJob, RecoverRequest } from "../../core/store.ts";
 import { list, type Session, texts } from "./connection.ts";
 
@@ -30,7 +31,7 @@ export async function openIncident(session: Session, request: RecoverRequest, wo
     recovery.id,
     dead.id,
     death.how,
-    evidence(death.evidence, lastWord),
+    withLastWord(death.evidence, lastWord),
     dead.host,
     dead.pid,
     dead.version,
@@ -66,12 +67,6 @@ async function goOn(session: Session, known: IncidentState & { readonly id: stri
   // It was closed with jobs that could not be recovered: they are tried again, in the same incident.
   await session.run("UPDATE outlive.incidents SET completed_at = NULL, cursor = 0 WHERE id = $1", [id]);
   return { id, cursor: 0, heldAtDeath };
-}
-
-/** Its last word may have been written after the look that found it dead: a supervisor heard of its end. */
-function evidence(known: string | null, lastWord: string | null): string | null {
-  if (lastWord === null || known?.includes(lastWord)) return known;
-  return known === null || lastWord.includes(known) ? lastWord : `${known}; ${lastWord}`;
 }
 
 const ADD_JOBS = `INSERT INTO outlive.incident_jobs (incident, job, job_id, kind, decision, counters, max_crashes, fence, last_step, success, error)

@@ -1,47 +1,13 @@
 // Incidents as they are read: pages for a list, one whole for its report.
-import type { Incident, IncidentJob, IncidentSummary } from "../../core/incident.ts";
-import type { Counters } from "../../core/job.ts";
-import type { RecoveredJob } from "../../core/store.ts";
+import type { Incident, IncidentSummary } from "../../core/incident.ts";
+import {
+  type IncidentColumns,
+  type IncidentJobColumns,
+  incidentSummary,
+  type SummaryColumns,
+  wholeIncident,
+} from "../incident-rows.ts";
 import { type Session, texts } from "./connection.ts";
-
-interface SummaryColumns {
-  readonly id: string;
-  readonly recovery: string;
-  readonly worker: string;
-  readonly how: "gone" | "silent";
-  readonly detected_at: number;
-  readonly completed_at: number | null;
-}
-
-interface IncidentColumns extends SummaryColumns {
-  readonly evidence: string | null;
-  readonly host: string;
-  readonly pid: number;
-  readonly version: string;
-  readonly worker_started_at: number;
-  readonly last_heartbeat_at: number;
-  readonly last_seen_alive_at: number | null;
-  readonly loop_lag_ms: number;
-  readonly started_at: number;
-  readonly recovered_by: string;
-  readonly integrity: string;
-  readonly wal_frames: number;
-  readonly held_at_death: number;
-}
-
-interface JobOfIncident {
-  readonly incident: string;
-  readonly job_id: string;
-  readonly kind: string;
-  readonly decision: string;
-  readonly counters: string;
-  readonly max_crashes: number;
-  readonly fence: number;
-  readonly last_step: string | null;
-  readonly success: boolean;
-  readonly error: string | null;
-  readonly resumed_at: number | null;
-}
 
 /** Newest first; ids sort by time. */
 export async function listIncidents(session: Session, limit: number, after: string | null): Promise<IncidentSummary[]> {
@@ -50,7 +16,7 @@ export async function listIncidents(session: Session, limit: number, after: stri
      FROM outlive.incidents i WHERE $1::text IS NULL OR id < $1 ORDER BY id DESC LIMIT $2`,
     [after, limit],
   );
-  return rows.map((row) => ({ ...summary(row), jobCount: row.jobs }));
+  return rows.map((row) => incidentSummary(row, row.jobs));
 }
 
 export async function getIncident(session: Session, id: string): Promise<Incident | null> {
@@ -66,51 +32,16 @@ export async function latestRecovery(session: Session): Promise<Incident[]> {
   return whole(session, rows);
 }
 
-function summary(row: SummaryColumns): Omit<IncidentSummary, "jobCount"> {
-  const { id, recovery, worker, how, detected_at: detectedAt, completed_at: completedAt } = row;
-  return { id, recovery, worker, how, detectedAt, completedAt };
-}
-
 async function whole(session: Session, rows: readonly IncidentColumns[]): Promise<Incident[]> {
   if (rows.length === 0) return [];
-  const jobs = await session.rows<JobOfIncident>(
+  const jobs = await session.rows<IncidentJobColumns>(
     "SELECT * FROM outlive.incident_jobs WHERE incident = ANY ($1::text[]) ORDER BY incident, job",
     [texts(rows.map(({ id }) => id))],
   );
-  return rows.map((row): Incident => {
-    const own = jobs.filter(({ incident }) => incident === row.id).map(incidentJob);
-    return {
-      ...summary(row),
-      jobCount: own.length,
-      host: row.host,
-      pid: row.pid,
-      version: row.version,
-      workerStartedAt: row.worker_started_at,
-      lastHeartbeatAt: row.last_heartbeat_at,
-      lastSeenAliveAt: row.last_seen_alive_at,
-      loopLagMs: row.loop_lag_ms,
-      evidence: row.evidence,
-      startedAt: row.started_at,
-      by: row.recovered_by,
-      integrity: row.integrity,
-      walFrames: row.wal_frames,
-      heldAtDeath: row.held_at_death,
-      jobs: own,
-    };
-  });
-}
-
-function incidentJob(job: JobOfIncident): IncidentJob {
-  return {
-    jobId: job.job_id,
-    kind: job.kind,
-    decision: job.decision as RecoveredJob["decision"],
-    counters: JSON.parse(job.counters) as Counters,
-    limit: job.max_crashes,
-    fence: job.fence,
-    lastStep: job.last_step,
-    success: job.success,
-    error: job.error,
-    resumedAt: job.resumed_at,
-  };
+  return rows.map((row) =>
+    wholeIncident(
+      row,
+      jobs.filter(({ incident }) => incident === row.id),
+    ),
+  );
 }

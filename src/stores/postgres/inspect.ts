@@ -1,9 +1,9 @@
 // Reading for people: one job whole, pages of jobs, counts. Reads only.
-import { type HistoryEntry, JOB_STATES, type JobDetails, type JobState, type LogLine } from "../../core/job.ts";
+import type { JobDetails, JobState, LogLine } from "../../core/job.ts";
 import type { JobFilter, KindCounts, ListPage } from "../../core/store.ts";
 import type { Session, Value } from "./connection.ts";
-import { JOB_COLUMNS, JOB_TABLES, type JobColumns, jobInfo } from "./rows.ts";
-import { STATE } from "./schema.ts";
+import { type HistoryColumns, historyEntry, JOB_COLUMNS, type JobColumns, jobInfo, storedValue } from "../rows.ts";
+import { STATE } from "../codes.ts";
 
 interface StepColumns {
   readonly name: string;
@@ -11,8 +11,6 @@ interface StepColumns {
   readonly at: number;
   readonly fence: number;
 }
-
-type HistoryColumns = Omit<HistoryEntry, "from" | "to"> & { readonly from_state: number; readonly to_state: number };
 
 interface DetailColumns extends JobColumns {
   readonly input: string;
@@ -22,6 +20,8 @@ interface DetailColumns extends JobColumns {
   readonly history: readonly HistoryColumns[] | null;
   readonly log: readonly LogLine[] | null;
 }
+
+const JOB_TABLES = "outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind LEFT JOIN outlive.fleet w ON w.seq = j.worker";
 
 const own = (columns: string, table: string): string =>
   `(SELECT json_agg(t ORDER BY ord) FROM (SELECT ${columns}, ord FROM outlive.${table} WHERE job = j.seq) t)`;
@@ -36,31 +36,15 @@ export async function getJob(session: Session, id: string): Promise<JobDetails |
   if (!row) return null;
   return {
     ...jobInfo(row),
-    input: parse(row.input),
-    result: parse(row.result),
-    progress: parse(row.progress),
-    steps: (row.steps ?? []).map(({ name, result, at, fence }) => ({ name, result: parse(result), at, fence })),
+    input: storedValue(row.input),
+    result: storedValue(row.result),
+    progress: storedValue(row.progress),
+    steps: (row.steps ?? []).map(({ name, result, at, fence }) => ({ name, result: storedValue(result), at, fence })),
     history: (row.history ?? []).map(historyEntry),
     log: (row.log ?? []).map(({ at, fence, message }) => ({ at, fence, message })),
     // The server keeps checksums of its pages itself (initdb --data-checksums).
     corrupt: [],
   };
-}
-
-function historyEntry(row: HistoryColumns): HistoryEntry {
-  const { at, event, from_state, to_state, actor, epoch, fence, reason, incident } = row;
-  const states = { from: JOB_STATES[from_state]!, to: JOB_STATES[to_state]! };
-  return { at, event, ...states, actor, epoch, fence, reason, incident };
-}
-
-/** What a row that another program damaged can't tell is shown as it is stored. */
-function parse(text: string | null): unknown {
-  if (text === null) return null;
-  try {
-    return JSON.parse(text);
-  } catch {
-    return text;
-  }
 }
 
 /** How many rows one page walks through at the most. What is left follows with `next`. */

@@ -3,7 +3,7 @@ import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { KindSettings } from "../../core/job.ts";
 import { list, texts } from "./connection.ts";
 import type { Session } from "./session.ts";
-import { type KindColumns, kindSettings } from "./rows.ts";
+import { type KindColumns, kindSettings } from "../rows.ts";
 
 const COLUMNS =
   "name, timeout_ms, max_runtime_ms, grace_ms, max_errors, max_timeouts, max_crashes, backoff_type, backoff_base_ms, backoff_max_ms, backoff_jitter, on_crash";

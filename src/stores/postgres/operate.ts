@@ -4,7 +4,7 @@ import type { OperatorAnswer } from "../../core/store.ts";
 import * as transitions from "../../core/transitions.ts";
 import type { Session } from "./connection.ts";
 import { insertHistory } from "./history.ts";
-import { type CounterColumns, counters } from "./rows.ts";
+import { type CounterColumns, counters } from "../rows.ts";
 import { applyChanges } from "./settle.ts";
 
 interface JobRow extends CounterColumns {

@@ -1,7 +1,7 @@
 // Retention, and the fold of the counts. Candidates are found by reads; only what goes is written.
 import type { PurgeRequest } from "../../core/store.ts";
 import { list, type Session, texts } from "./connection.ts";
-import { STATE } from "./schema.ts";
+import { STATE } from "../codes.ts";
 
 interface Candidate {
   readonly seq: number;

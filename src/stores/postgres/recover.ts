@@ -9,7 +9,7 @@ import type { Session } from "./connection.ts";
 import { deathsElsewhere } from "./deaths-elsewhere.ts";
 import { insertIncidentJobs, type OpenIncident, openIncident } from "./incident-writes.ts";
 import type { Kinds } from "./kinds.ts";
-import { type CounterColumns, counters } from "./rows.ts";
+import { type CounterColumns, counters } from "../rows.ts";
 import { type AppliedChange, applyChanges } from "./settle.ts";
 
 export interface HeldColumns extends CounterColumns {

@@ -22,3 +22,21 @@ export interface Transaction extends Session {
   /** The session's client, for SQL that is not ours. */
   readonly client: PostgresClient;
 }
+
+/** An array of numbers as PostgreSQL reads it. */
+export function list(values: readonly (number | boolean | null)[]): string {
+  let text = "{";
+  for (let i = 0; i < values.length; i++) text += i === 0 ? (values[i] ?? "null") : `,${values[i] ?? "null"}`;
+  return `${text}}`;
+}
+
+/** An array of texts as PostgreSQL reads it. */
+export function texts(values: readonly (string | null)[]): string {
+  let text = "{";
+  for (let i = 0; i < values.length; i++) {
+    const value = values[i];
+    if (i > 0) text += ",";
+    text += value === null || value === undefined ? "null" : `"${value.replaceAll(/["\\]/g, "\\$&")}"`;
+  }
+  return `${text}}`;
+}

@@ -7,7 +7,7 @@ import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from
 import { type Change, honourCancel } from "../../core/transitions.ts";
 import { list, type Session, texts } from "./connection.ts";
 import { type HistoryRow, insertHistory } from "./history.ts";
-import { LANE, OUTCOME, STATE } from "./schema.ts";
+import { LANE, OUTCOME, STATE } from "../codes.ts";
 import type { Workers } from "./workers.ts";
 
 /**

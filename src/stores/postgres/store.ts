@@ -1,7 +1,6 @@
 // The store port on PostgreSQL, assembled: every method is one statement, one transaction or one read. The statements are in the
 // files beside it, one role each.
 import type { Clock } from "../../core/clock.ts";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
 import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
@@ -32,9 +31,11 @@ import type {
 } from "../../core/store.ts";
 import type { Change } from "../../core/transitions.ts";
 import { advice } from "./advice.ts";
-import { writeOfAttempt } from "./attempt-writes.ts";
+import { type AttemptWriteDeps, recordWrites } from "./attempt-writes.ts";
 import { Bell } from "./bell.ts";
 import { type CommitDeps, commitJob, transact } from "./commit.ts";
+import { closed } from "../closed.ts";
+import { Ringing } from "../ringing.ts";
 import type { Connection } from "./connection.ts";
 import { Enqueuing } from "./enqueue.ts";
 import { inOurWords, sqlState } from "./errors.ts";
@@ -76,7 +77,8 @@ export class PostgresStore implements Store<PostgresTransaction> {
   readonly #turns: Turns;
   readonly #bell: Bell;
   readonly #commit: CommitDeps;
-  readonly #local = new Set<() => void>();
+  readonly #attempts: AttemptWriteDeps;
+  readonly #ringing: Ringing;
   #closed = false;
 
   constructor({ connection, clock, newId, bell, turnInTwoFrom: inTwoFrom = TURN_IN_TWO_FROM }: PostgresStoreDeps) {
@@ -84,7 +86,9 @@ export class PostgresStore implements Store<PostgresTransaction> {
     const shared = { connection, kinds: this.#kinds, workers: this.#workers, settling: this.#settling };
     this.#enqueuing = new Enqueuing(connection, this.#kinds, clock);
     this.#turns = new Turns({ ...shared, inTwoFrom });
+    this.#attempts = shared;
     this.#bell = bell ?? new Bell(connection, clock);
+    this.#ringing = new Ringing(this.#bell);
     this.#commit = { ...shared, clock, newId };
   }
 
@@ -94,7 +98,7 @@ export class PostgresStore implements Store<PostgresTransaction> {
 
   async enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
     const enqueued = await this.#do("enqueueing", () => this.#enqueuing.enqueue(drafts));
-    this.#ring();
+    this.#ringing.ring();
     return enqueued;
   }
 
@@ -105,7 +109,7 @@ export class PostgresStore implements Store<PostgresTransaction> {
   async settleAndClaim(worker: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
     const answer = await this.#do("settling and claiming", () => this.#turns.settleAndClaim(worker, settlements, room));
     // What went back into the queue may be somebody else's to run.
-    if (settlements.some(({ change }) => change.to === "queued")) this.#ring();
+    if (settlements.some(({ change }) => change.to === "queued")) this.#ringing.ring();
     return answer;
   }
 
@@ -116,38 +120,23 @@ export class PostgresStore implements Store<PostgresTransaction> {
   ): Promise<{ answer: WriteAnswer; value: T | undefined }> {
     const doing = `committing job ${settlement.lease.jobId}`;
     const { enqueued, ...done } = await this.#do(doing, () => commitJob(this.#commit, settlement, body, encode));
-    if (enqueued > 0) this.#ring();
+    if (enqueued > 0) this.#ringing.ring();
     return done;
   }
 
   async transact<T>(body: TransactionBody<PostgresTransaction, T>): Promise<T> {
     const { value, enqueued } = await this.#do("a transaction of yours", () => transact(this.#commit, body));
-    if (enqueued > 0) this.#ring();
+    if (enqueued > 0) this.#ringing.ring();
     return value;
   }
 
   async record(
     writes: readonly { readonly lease: Lease; readonly write: AttemptWrite }[],
   ): Promise<readonly WriteAnswer[]> {
-    const drafts = writes.flatMap(({ write }) => (write.type === "enqueue" ? write.drafts : []));
-    const deps = { kinds: this.#kinds, workers: this.#workers, settling: this.#settling };
-    const answers = await this.#do("recording an attempt", async () => {
-      const [only] = writes;
-      // One small write is one statement, and needs no transaction around it.
-      if (writes.length === 1 && drafts.length === 0)
-        return [await writeOfAttempt(this.#connection, deps, only!.lease, only!.write)];
-      if (drafts.length > 0)
-        await this.#kinds.demand(
-          this.#connection,
-          drafts.map(({ kind }) => kind),
-        );
-      return this.#connection.transaction(async (tx) => {
-        const all: WriteAnswer[] = [];
-        for (const { lease, write } of writes) all.push(await writeOfAttempt(tx, deps, lease, write));
-        return all;
-      });
-    });
-    if (drafts.length > 0) this.#ring();
+    const answers = await this.#do("recording an attempt", () =>
+      recordWrites(this.#connection, this.#attempts, writes),
+    );
+    if (writes.some(({ write }) => write.type === "enqueue")) this.#ringing.ring();
     return answers;
   }
 
@@ -179,7 +168,7 @@ export class PostgresStore implements Store<PostgresTransaction> {
     const answer = await this.#do(`recovering ${request.worker.id}`, () =>
       this.#connection.transaction((tx) => this.#recovering.recover(tx, request)),
     );
-    if (answer.jobs.length > 0) this.#ring();
+    if (answer.jobs.length > 0) this.#ringing.ring();
     return answer;
   }
 
@@ -188,7 +177,7 @@ export class PostgresStore implements Store<PostgresTransaction> {
       if (!(await this.#recovering.anyOverdue(this.#connection, marginMs))) return [];
       return this.#connection.transaction((tx) => this.#recovering.expire(tx, marginMs, limit, decide));
     });
-    if (overdue.length > 0) this.#ring();
+    if (overdue.length > 0) this.#ringing.ring();
     return overdue;
   }
 
@@ -225,7 +214,7 @@ export class PostgresStore implements Store<PostgresTransaction> {
     const answer = await this.#do(`cancelling ${id}`, () =>
       this.#connection.transaction((tx) => cancelJob(tx, id, actor)),
     );
-    if (answer.is === "requested") this.#ring();
+    if (answer.is === "requested") this.#ringing.ring();
     return answer;
   }
 
@@ -238,13 +227,13 @@ export class PostgresStore implements Store<PostgresTransaction> {
         return retried();
       }),
     );
-    if (answer.is === "applied") this.#ring();
+    if (answer.is === "applied") this.#ringing.ring();
     return answer;
   }
 
   async setPaused(kind: string, paused: boolean): Promise<boolean> {
     const known = await this.#do(`pausing or resuming ${kind}`, () => setPaused(this.#connection, kind, paused));
-    if (!paused) this.#ring();
+    if (!paused) this.#ringing.ring();
     return known;
   }
 
@@ -287,18 +276,13 @@ export class PostgresStore implements Store<PostgresTransaction> {
   }
 
   onBell(listener: () => void): () => void {
-    this.#local.add(listener);
-    const unhear = this.#bell.onRing(listener);
-    return () => {
-      this.#local.delete(listener);
-      unhear();
-    };
+    return this.#ringing.onBell(listener);
   }
 
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
-    this.#local.clear();
+    this.#ringing.close();
     await this.#bell.close();
     await this.#connection.close();
   }
@@ -311,14 +295,4 @@ export class PostgresStore implements Store<PostgresTransaction> {
       throw inOurWords(doing, thrown);
     }
   }
-
-  /** This process at once, the others by the bell. */
-  #ring(): void {
-    for (const listener of this.#local) listener();
-    this.#bell.ring();
-  }
-}
-
-function closed(): OutliveError {
-  return new OutliveError(ErrorCode.closed, "The store is closed.", "Open it again to go on.");
 }

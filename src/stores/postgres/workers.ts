@@ -4,7 +4,7 @@ import type { Counters } from "../../core/job.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
 import type { Session } from "./connection.ts";
-import { type CounterColumns, counters, type WorkerColumns, workerRow } from "./rows.ts";
+import { type CounterColumns, counters, type WorkerColumns, workerRow } from "../rows.ts";
 
 const REGISTER = `INSERT INTO outlive.fleet (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, lock_name, lock_identity, started_at, heartbeat_at)
   SELECT $1, 'live', $2, $3, $4, $5, coalesce((SELECT value FROM outlive.meta WHERE key = 'epoch'), 0), $6, $7, $8, $9, $10, now, now

@@ -1,14 +1,11 @@
 // The small writes of a running attempt, each under its fence: steps, progress, log, heartbeat, children. Inside a transaction.
 import type { Lease } from "../../core/lease.ts";
-import { APPLIED, type AttemptWrite, type WriteAnswer } from "../../core/store.ts";
+import { APPLIED, type AttemptWrite, MAX_LOG_LINES, triedBy, type WriteAnswer } from "../../core/store.ts";
 import { checksumOrNull, stepOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertJobs } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
 import type { Settling } from "./settle.ts";
-
-/** Lines kept of one job's log; the oldest go first. */
-const MAX_LOG_LINES = 1_000;
 
 export function writeOfAttempt(
   db: Database,
@@ -18,7 +15,7 @@ export function writeOfAttempt(
   write: AttemptWrite,
   now: number,
 ): WriteAnswer {
-  if (!settling.owns(lease)) return settling.refused(lease, describe(write), now);
+  if (!settling.owns(lease)) return settling.refused(lease, triedBy(write), now);
   switch (write.type) {
     case "step": {
       // A repeated write of the same step (its answer was lost) keeps the first result, and is no progress.
@@ -64,15 +61,4 @@ export function writeOfAttempt(
       return { is: "applied", enqueued: insertJobs(db, kinds, write.drafts, now) };
   }
   return APPLIED;
-}
-
-function describe(write: AttemptWrite): string {
-  switch (write.type) {
-    case "step":
-      return `step ${write.name}`;
-    case "enqueue":
-      return `enqueue ${write.drafts.map((draft) => draft.kind).join(", ")}`;
-    default:
-      return write.type;
-  }
 }

@@ -8,7 +8,7 @@ import * as transitions from "../../core/transitions.ts";
 import { isIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
-import { type CounterColumns, counters } from "./rows.ts";
+import { type CounterColumns, counters } from "../rows.ts";
 import { applyChange, OWNED, writeHistory } from "./settle.ts";
 
 /** How many delayed jobs become ready in one transaction. */

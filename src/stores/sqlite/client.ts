@@ -7,7 +7,7 @@ import { Bell } from "./bell.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
 import { assertSchema } from "./schema.ts";
 import { SqliteStore } from "./store.ts";
-import { finishSwap } from "./swap.ts";
+import { assertNoRepair, finishSwap } from "./swap.ts";
 
 /** `sqlite:./jobs.db`, `sqlite:/var/lib/app/jobs.db`, `sqlite::memory:`. */
 export function sqlitePath(url: string): string {
@@ -30,6 +30,7 @@ export function openSqliteClient(
   if (options.path !== ":memory:") finishSwap(options.path);
   const db = new Database({ ...options, mustExist: true });
   try {
+    if (options.path !== ":memory:") assertNoRepair(options.path);
     assertSchema(db);
     return new SqliteStore({
       ...deps,

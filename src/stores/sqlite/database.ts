@@ -1,5 +1,5 @@
-// The only file that imports node:sqlite: opening with the right settings, the versions that are safe, cached statements, lock
-// files, and the guard that keeps a user's callback from ending our transaction.
+// The only file that imports node:sqlite: opening with the right settings, cached statements, lock files, and the guard that keeps a
+// user's callback from ending our transaction.
 // Trap: POSIX locks belong to the process. Nothing but SQLite may open or close the database or a lock file in a process that
 // uses them: a mere readFileSync of it drops every lock that SQLite holds on it.
 import { rmSync, statSync } from "node:fs";
@@ -7,6 +7,7 @@ import { pathToFileURL } from "node:url";
 import { constants, DatabaseSync, type SQLInputValue, type SQLOutputValue, type StatementSync } from "node:sqlite";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import { inOurWords, primaryCode, SQLITE_BUSY, translate } from "./errors.ts";
+import { assertSafeSqlite } from "./safe-sqlite.ts";
 import { assertExists, assertLocalFilesystem, createPrivately } from "./file.ts";
 
 export type Row = Record<string, SQLOutputValue>;
@@ -59,7 +60,7 @@ export class Database {
     try {
       translate(`opening ${options.path}`, () => {
         // The first reads: they fail here if the file is no database, is damaged at its head, or can't be read.
-        assertSafeSqlite(this.#db, options);
+        if (!options.allowUnsafeSqlite) assertSafeSqlite(this.#db);
         this.#db.prepare("SELECT count(*) FROM sqlite_schema").get();
         if (!options.asIs) this.useWal();
         this.#db.exec(`PRAGMA synchronous = ${options.durability === "relaxed" ? "NORMAL" : "FULL"}`);
@@ -216,35 +217,6 @@ export function probeExclusive(path: string): "held" | "free" | "unknown" {
   } finally {
     db?.close();
   }
-}
-
-/** Ranges in which two connections that write or checkpoint at once can corrupt the file; the fix went into four lines. */
-export function sqliteIsSafe(version: string): boolean {
-  const [major = 0, minor = 0, patch = 0] = version.split(".").map(Number);
-  if (major !== 3) return major > 3;
-  if (minor === 44) return patch >= 6;
-  if (minor === 50) return patch >= 7;
-  if (minor === 51) return patch >= 3;
-  return minor >= 52 || minor < 7;
-}
-
-function assertSafeSqlite(db: DatabaseSync, options: DatabaseOptions): void {
-  const { version, nul } = db.prepare("SELECT sqlite_version() AS version, 'a' || char(0) || 'b' AS nul").get() as {
-    version: string;
-    nul: string;
-  };
-  const wrong = !sqliteIsSafe(version)
-    ? `SQLite ${version} can corrupt a database that two connections write to at once`
-    : nul.length !== 3
-      ? "this Node cuts texts at a NUL character when it reads them from SQLite"
-      : undefined;
-  if (wrong === undefined || options.allowUnsafeSqlite) return;
-  throw new OutliveError(
-    ErrorCode.sqliteUnsafe,
-    `Node ${process.version} is not safe for the SQLite store: ${wrong}.`,
-    "Use Node 24.16 or newer (26.1 or newer of that line), or pass `sqlite: { allowUnsafe: true }` if you accept the risk.",
-    { node: process.version, sqlite: version },
-  );
 }
 
 const OWN_TABLE = /^outlive_/i;

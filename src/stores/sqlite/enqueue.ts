@@ -4,7 +4,8 @@ import type { Enqueued, JobDraft } from "../../core/job.ts";
 import { checksumOf } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
-import { LANE, NO_WORKER, storedEpoch } from "./schema.ts";
+import { LANE } from "../codes.ts";
+import { NO_WORKER, storedEpoch } from "./schema.ts";
 
 const COLUMNS =
   "state, lane, kind, priority, worker, epoch, created_at, run_at, started_at, deadline_at, finished_at, id, dedupe_key, input, input_sum";

@@ -30,7 +30,7 @@ function alone(path: string, doing: string, work: (db: DatabaseSync) => void): n
   }
 }
 
-export function inUse(path: string, cause: unknown): OutliveError {
+export function inUse(path: string, cause?: unknown): OutliveError {
   return new OutliveError(
     ErrorCode.storeBusy,
     `${path} is open in another process.`,

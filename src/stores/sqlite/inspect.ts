@@ -1,10 +1,13 @@
 // Reading for people: one job whole, pages of jobs, counts. Short reads only; nothing here takes the write lock.
-import { type HistoryEntry, JOB_STATES, type JobDetails, type JobState, type LogLine } from "../../core/job.ts";
+import type { HistoryEntry, JobDetails, JobState, LogLine } from "../../core/job.ts";
 import type { JobFilter, KindCounts, ListPage } from "../../core/store.ts";
 import { type CheckedJob, inputIsIntact, resultIsIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
-import { asText, JOB_COLUMNS, JOB_TABLES, type JobColumns, jobInfo } from "./rows.ts";
-import { STATE } from "./schema.ts";
+import { type HistoryColumns, historyEntry, JOB_COLUMNS, type JobColumns, jobInfo, storedValue } from "../rows.ts";
+import { STATE } from "../codes.ts";
+
+const JOB_TABLES =
+  "outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind LEFT JOIN outlive_workers w ON w.seq = j.worker";
 
 export function getJob(db: Database, id: string): JobDetails | null {
   const [row] = readable<JobColumns & CheckedJob & { readonly progress: unknown }>(
@@ -21,10 +24,10 @@ export function getJob(db: Database, id: string): JobDetails | null {
     .all(row.seq) as unknown as LogLine[];
   return {
     ...jobInfo(row),
-    input: parse(row.input),
-    result: parse(row.result),
-    progress: parse(row.progress),
-    steps: steps.map(({ name, result, at, fence }) => ({ name, result: parse(result), at, fence })),
+    input: storedValue(row.input),
+    result: storedValue(row.result),
+    progress: storedValue(row.progress),
+    steps: steps.map(({ name, result, at, fence }) => ({ name, result: storedValue(result), at, fence })),
     history: history(db, row.seq),
     log: log.map((line) => ({ ...line })),
     corrupt: corruptParts(row, steps),
@@ -71,23 +74,8 @@ function history(db: Database, job: number): HistoryEntry[] {
     .sql(
       "SELECT at, event, from_state, to_state, actor, epoch, fence, reason, incident FROM outlive_history WHERE job = ? ORDER BY ord",
     )
-    .all(job) as unknown as (Omit<HistoryEntry, "from" | "to"> & { from_state: number; to_state: number })[];
-  return rows.map(({ from_state, to_state, ...entry }) => ({
-    ...entry,
-    from: JOB_STATES[from_state]!,
-    to: JOB_STATES[to_state]!,
-  }));
-}
-
-/** What a row that another program damaged can't tell is shown as it is stored. */
-function parse(stored: unknown): unknown {
-  if (stored === null) return null;
-  const text = asText(stored);
-  try {
-    return JSON.parse(text);
-  } catch {
-    return text;
-  }
+    .all(job) as unknown as HistoryColumns[];
+  return rows.map(historyEntry);
 }
 
 /** How many rows one page walks through at the most: 20-40 ms on the thread that also works. What is left follows with `next`. */

@@ -1,7 +1,7 @@
 // The table of kinds: settings that every process and every decision reads, and the numbers that stand for the names.
 import type { KindSettings } from "../../core/job.ts";
 import type { Database } from "./database.ts";
-import { type KindColumns, kindSettings } from "./rows.ts";
+import { type KindColumns, kindSettings } from "../rows.ts";
 
 /** Settings of a kind that somebody enqueued by name before any program declared it. A worker's own replace them. */
 const DEFAULTS =

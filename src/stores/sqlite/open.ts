@@ -21,7 +21,7 @@ import { untilNoStartUp } from "./start-lock.ts";
 import { startUp } from "./start-up.ts";
 import { SqliteStore } from "./store.ts";
 import { checkpointAtOpen } from "./wal.ts";
-import { finishSwap } from "./swap.ts";
+import { assertNoRepair, finishSwap, isUnderRepair } from "./swap.ts";
 import { whenFree } from "./when-free.ts";
 
 const KEEPER = new URL("./keeper-thread.ts", import.meta.url);
@@ -52,7 +52,8 @@ export async function openSqlite(
   const { clock, random, events, bootId } = deps;
   const memory = options.path === ":memory:";
   const beganMono = clock.mono();
-  if (!memory) finishSwap(options.path);
+  // A repair holds the start lock: whoever starts up waits for its end there, and only who does not is refused here.
+  if (!memory && !(how && isUnderRepair(options.path))) finishSwap(options.path);
   const begun = memory || !how ? null : await startUp(deps, options, how);
   const newId = idSource(clock, random);
   let opened: { readonly db: Database; readonly journalWas: string | null };
@@ -125,7 +126,10 @@ async function openDatabase(
     const journalWas = await whenFree(clock, random, () => db.useWal());
     if (journalWas !== null) events.emit("journal.restored", { was: journalWas });
     if (mayMigrate) await whenFree(clock, random, () => migrate(db));
-    if (options.path !== ":memory:" && !options.readOnly) makeSideFolder(options.path);
+    if (options.path !== ":memory:") {
+      if (!options.readOnly) makeSideFolder(options.path);
+      assertNoRepair(options.path);
+    }
     return { db, journalWas };
   } catch (thrown) {
     db.close();

@@ -3,7 +3,7 @@ import { JOB_STATES } from "../../core/job.ts";
 import type { OperatorAnswer } from "../../core/store.ts";
 import * as transitions from "../../core/transitions.ts";
 import type { Database } from "./database.ts";
-import { type CounterColumns, counters } from "./rows.ts";
+import { type CounterColumns, counters } from "../rows.ts";
 import { applyChange, insertHistory, writeHistory } from "./settle.ts";
 
 interface JobRow extends CounterColumns {

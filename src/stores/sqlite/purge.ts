@@ -3,7 +3,7 @@
 import type { PurgeRequest } from "../../core/store.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
-import { STATE } from "./schema.ts";
+import { STATE } from "../codes.ts";
 
 interface Candidate {
   readonly seq: number;

@@ -2,12 +2,13 @@
 // process does; the next one, here or elsewhere, goes on from the rows.
 import { BACKGROUND_MS, isOnTrial } from "../../core/blame.ts";
 import { toStoredError } from "../../core/errors.ts";
-import type { Counters, KindSettings } from "../../core/job.ts";
+import type { KindSettings } from "../../core/job.ts";
 import type { HeldJob, OverdueJob, RecoverAnswer, RecoveredJob, RecoverRequest } from "../../core/store.ts";
 import type { Change, CrashVerdict } from "../../core/transitions.ts";
 import type { Database } from "./database.ts";
+import { closeIncident, openIncident, writeIncidentJob } from "./incident-writes.ts";
 import type { Kinds } from "./kinds.ts";
-import { type CounterColumns, counters } from "./rows.ts";
+import { type CounterColumns, counters } from "../rows.ts";
 import { applyChange, writeHistory } from "./settle.ts";
 import type { Workers } from "./workers.ts";
 
@@ -48,7 +49,7 @@ export class Recovering {
     this.#read.clear();
     const worker = this.#workers.seqOf(request.worker.id);
     if (!this.#isDead(request, worker)) return { incident: null, jobs: [], done: true };
-    const { id: incident, cursor, heldAtDeath } = this.#openIncident(request, worker, now);
+    const { id: incident, cursor, heldAtDeath } = openIncident(this.#db, request, worker, now);
     const rows = this.#db
       .sql(
         `SELECT ${HELD_COLUMNS} FROM outlive_jobs j WHERE j.state = 1 AND j.worker = ? AND j.seq > ? ORDER BY j.seq LIMIT ?`,
@@ -58,7 +59,7 @@ export class Recovering {
     const last = rows.at(-1);
     if (last) this.#db.sql("UPDATE outlive_incidents SET cursor = ? WHERE id = ?").run(last.seq, incident);
     const done = rows.length < request.limit;
-    if (done) this.#closeIncident(incident, worker, now);
+    if (done) closeIncident(this.#db, incident, worker, now);
     return { incident, jobs, done };
   }
 
@@ -74,67 +75,6 @@ export class Recovering {
     if (row.state === "live") return death.how === "gone" || row.beats === beats;
     if (row.state === "recovering") return true;
     return this.#db.sql("SELECT 1 FROM outlive_jobs WHERE state = 1 AND worker = ?").get(worker) !== undefined;
-  }
-
-  /** One incident per death: the first transaction opens it, whoever comes later goes on with it. */
-  #openIncident(
-    request: RecoverRequest,
-    worker: number,
-    now: number,
-  ): { id: string; cursor: number; heldAtDeath: number } {
-    const open = this.#db
-      .sql(
-        "SELECT i.id, i.cursor, i.held_at_death, i.completed_at FROM outlive_workers w JOIN outlive_incidents i ON i.id = w.incident WHERE w.seq = ?",
-      )
-      .get(worker) as { id: string; cursor: number; held_at_death: number; completed_at: number | null } | undefined;
-    if (open && open.completed_at !== null) {
-      // It was closed with jobs that could not be recovered: they are tried again, in the same incident.
-      this.#db.sql("UPDATE outlive_incidents SET completed_at = NULL, cursor = 0 WHERE id = ?").run(open.id);
-      return { id: open.id, cursor: 0, heldAtDeath: open.held_at_death };
-    }
-    if (open) return { id: open.id, cursor: open.cursor, heldAtDeath: open.held_at_death };
-    const { n: heldAtDeath } = this.#db
-      .sql("SELECT count(*) AS n FROM outlive_jobs WHERE state = 1 AND worker = ?")
-      .get(worker) as { n: number };
-    const { worker: dead, death, recovery } = request;
-    this.#db
-      .sql(
-        `INSERT INTO outlive_incidents (id, recovery, worker, how, evidence, host, pid, version, worker_started_at, last_heartbeat_at, last_seen_alive_at,
-           loop_lag_ms, detected_at, started_at, recovered_by, integrity, wal_frames, held_at_death) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-      )
-      .run(
-        request.incident,
-        recovery.id,
-        dead.id,
-        death.how,
-        this.#evidence(death.evidence, worker),
-        dead.host,
-        dead.pid,
-        dead.version,
-        dead.startedAt,
-        dead.heartbeatAt,
-        death.lastSeenAliveAt,
-        dead.loopLagMs,
-        death.detectedAt,
-        Math.min(recovery.startedAt, now),
-        recovery.by,
-        recovery.integrity,
-        recovery.walFrames,
-        heldAtDeath,
-      );
-    this.#db
-      .sql("UPDATE outlive_workers SET state = 'recovering', incident = ? WHERE seq = ?")
-      .run(request.incident, worker);
-    return { id: request.incident, cursor: 0, heldAtDeath };
-  }
-
-  /** Its last word may have been written after the look that found it dead: a supervisor heard of its end. */
-  #evidence(known: string | null, worker: number): string | null {
-    const { last_word: lastWord } = this.#db.sql("SELECT last_word FROM outlive_workers WHERE seq = ?").get(worker) as {
-      last_word: string | null;
-    };
-    if (lastWord === null || known?.includes(lastWord)) return known;
-    return known === null || lastWord.includes(known) ? lastWord : `${known}; ${lastWord}`;
   }
 
   #recoverJob(
@@ -154,24 +94,7 @@ export class Recovering {
       lastStep: row.last_step,
     };
     const job = { ...base, ...this.#decided(row, worker, incident, heldAtDeath, request, now) };
-    this.#db
-      .sql(
-        `INSERT INTO outlive_incident_jobs (incident, job, job_id, kind, decision, counters, max_crashes, fence, last_step, success, error)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET decision = excluded.decision, counters = excluded.counters, success = excluded.success, error = excluded.error`,
-      )
-      .run(
-        incident,
-        row.seq,
-        job.jobId,
-        job.kind,
-        job.decision,
-        JSON.stringify(job.counters satisfies Counters),
-        job.limit,
-        job.fence,
-        job.lastStep,
-        job.success ? 1 : 0,
-        job.error,
-      );
+    writeIncidentJob(this.#db, incident, row.seq, job);
     return job;
   }
 
@@ -238,14 +161,6 @@ export class Recovering {
       cancelRequested: row.cancel_requested === 1,
       deathsElsewhere,
     };
-  }
-
-  #closeIncident(incident: string, worker: number, now: number): void {
-    this.#db
-      .sql("UPDATE outlive_incidents SET completed_at = ? WHERE id = ? AND completed_at IS NULL")
-      .run(now, incident);
-    this.#db.sql("UPDATE outlive_workers SET state = 'gone' WHERE seq = ?").run(worker);
-    this.#db.sql("DELETE FROM outlive_cancels WHERE worker = ?").run(worker);
   }
 
   expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change, now: number): OverdueJob[] {

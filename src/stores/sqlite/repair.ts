@@ -1,13 +1,20 @@
 // Mending a damaged file, from what costs nothing to what may lose something: indexes made anew, the file written anew, and last,
 // if it is allowed, everything that can still be read salvaged into a new file. Nobody may work meanwhile.
-import type { Clock } from "../../core/clock.ts";
+import { type Clock, pause } from "../../core/clock.ts";
 import { OutliveError } from "../../core/errors.ts";
 import type { IntegrityCheck, Repair, RepairStep, Salvage } from "../../core/integrity.ts";
+import type { Emitter } from "../../core/events.ts";
 import { inChild } from "./doctor.ts";
 import type { Progress } from "./doctor-tasks.ts";
 import { assertExists } from "./file.ts";
+import { inUse } from "./in-place.ts";
 import { checkFile } from "./integrity.ts";
-import { finishSwap } from "./swap.ts";
+import { makeSideFolder } from "./lock.ts";
+import { takeStartLock } from "./start-lock.ts";
+import { finishSwap, holdForWholeRepair } from "./swap.ts";
+
+const HOLD_TRIES = 100;
+const HOLD_RETRY_MS = 10;
 
 export interface RepairDeps {
   readonly clock: Clock;
@@ -15,8 +22,26 @@ export interface RepairDeps {
   readonly onProgress?: (progress: Progress) => void;
 }
 
+/** As `repairFile`, for whoever is not at a start-up: nobody else may begin one before this is over. A file that somebody works on is refused. */
+export async function repairUnused(
+  path: string,
+  allow: { readonly salvage: boolean },
+  deps: RepairDeps & { readonly events: Emitter },
+): Promise<Repair> {
+  finishSwap(path);
+  assertExists(path);
+  makeSideFolder(path);
+  const lock = await takeStartLock(path, deps);
+  if (!lock) throw inUse(path);
+  try {
+    return await repairFile(path, allow, deps);
+  } finally {
+    lock.drop(null);
+  }
+}
+
 /**
- * Mends `path` and answers what that came to. The caller makes sure that nobody works; a file that another process has open is
+ * Mends `path` and answers what that came to. The caller holds the start lock, and so knows that nobody works; a file that another process has open is
  * refused (STORE_BUSY), as is a salvage for which there is no room (STORE_FULL): both have changed nothing.
  */
 export async function repairFile(
@@ -26,6 +51,27 @@ export async function repairFile(
 ): Promise<Repair> {
   finishSwap(path);
   assertExists(path);
+  const hold = await holdOverProbes(path, deps.clock);
+  try {
+    return await mend(path, allow, deps);
+  } finally {
+    hold.drop();
+  }
+}
+
+/** Whoever opens the file looks at the lock, and holds it for that moment. */
+async function holdOverProbes(path: string, clock: Clock): Promise<{ readonly drop: () => void }> {
+  for (let tries = 1; ; tries++) {
+    try {
+      return holdForWholeRepair(path);
+    } catch (thrown) {
+      if (tries === HOLD_TRIES || !(thrown instanceof OutliveError) || thrown.code !== "STORE_BUSY") throw thrown;
+    }
+    await pause(clock, HOLD_RETRY_MS);
+  }
+}
+
+async function mend(path: string, allow: { readonly salvage: boolean }, deps: RepairDeps): Promise<Repair> {
   const steps: RepairStep[] = [];
   const note = (step: RepairStep): void => {
     steps.push(step);

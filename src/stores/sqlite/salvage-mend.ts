@@ -3,7 +3,8 @@
 import { OUTCOMES } from "../../core/job.ts";
 import type { DatabaseSync } from "./database.ts";
 import type { PartialJob } from "./salvage-copy.ts";
-import { LANE, SCHEMA_VERSION, STATE } from "./schema.ts";
+import { LANE, STATE } from "../codes.ts";
+import { SCHEMA_VERSION } from "./schema.ts";
 
 /** Ids that are named; the numbers are complete. */
 const MOST_NAMED = 10_000;

@@ -3,7 +3,7 @@
 import { JOB_STATES } from "../../core/job.ts";
 import { BadText, type Value } from "./records.ts";
 import type { Column, StoredTable } from "./salvage-schema.ts";
-import { LANE, STATE } from "./schema.ts";
+import { LANE, STATE } from "../codes.ts";
 
 /** A value that is there. */
 export type Kept = Exclude<Value, undefined>;

@@ -1,19 +1,7 @@
 // The tables, as numbered migrations, each in one transaction: killed half-way it has not happened. The file may be the user's
 // own, so every name begins with outlive_ and nothing outside (user_version, application_id) is touched.
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import { JOB_STATES, OUTCOMES, type JobState, type Outcome } from "../../core/job.ts";
 import type { Database } from "./database.ts";
-
-/** Codes of states and outcomes in the file: their places in core's lists, which only ever grow at the end. */
-export const STATE = Object.fromEntries(JOB_STATES.map((state, code) => [state, code])) as Readonly<
-  Record<JobState, number>
->;
-export const OUTCOME = Object.fromEntries(OUTCOMES.map((outcome, code) => [outcome, code])) as Readonly<
-  Record<Outcome, number>
->;
-
-/** Where a queued job waits: for its time, for anybody, or for a worker with nothing else in flight. */
-export const LANE = { delayed: 0, open: 1, alone: 2 } as const;
 
 /** Stands for "no worker yet" in the width of a worker's number. */
 export const NO_WORKER = -1_000;

@@ -7,7 +7,7 @@ import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from
 import { type Change, honourCancel } from "../../core/transitions.ts";
 import { checksumOf } from "./checksums.ts";
 import type { Database } from "./database.ts";
-import { LANE, OUTCOME, STATE } from "./schema.ts";
+import { LANE, OUTCOME, STATE } from "../codes.ts";
 import type { Workers } from "./workers.ts";
 
 /** The guard of every fenced write: this attempt, and only while it runs. */

@@ -18,6 +18,7 @@ import { makeSideFolder, sideFolder } from "./lock.ts";
 import { repairFile } from "./repair.ts";
 import { assertSchema, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
 import { type StartLock, takeStartLock } from "./start-lock.ts";
+import { finishSwap } from "./swap.ts";
 import { setWalAside, walBytes } from "./wal.ts";
 import { whenFree } from "./when-free.ts";
 
@@ -50,6 +51,8 @@ export async function startUp(
   const lock = await takeStartLock(path, deps);
   if (!lock) return null;
   try {
+    // Whoever held the lock before may have died in the middle of a repair.
+    finishSwap(path);
     return { lock, ...(await examine(deps, options, how, lock)) };
   } catch (thrown) {
     lock.drop(null);

@@ -7,7 +7,6 @@ import type { Inconsistency, Opening } from "../../core/integrity.ts";
 import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
-import { APPLIED } from "../../core/store.ts";
 import type {
   AttemptWrite,
   Backup,
@@ -39,17 +38,19 @@ import { writeOfAttempt } from "./attempt-writes.ts";
 import { backupFile } from "./backup.ts";
 import type { Bell } from "./bell.ts";
 import { checkOpen } from "./check-open.ts";
-import { claimReady, promoteDue } from "./claim.ts";
+import { closed } from "../closed.ts";
+import { Ringing } from "../ringing.ts";
+import { type CommitDeps, commitJob } from "./commit.ts";
 import type { Database } from "./database.ts";
 import { inOurWords } from "./errors.ts";
 import { whenFree } from "./when-free.ts";
 import { insertJobs } from "./enqueue.ts";
 import { ensureIdentity, storeIdentity } from "./identity.ts";
+import { blocker, storeHealth } from "./health.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import { findInconsistencies, findStrayLocks } from "./inconsistencies.ts";
 import { checkFile } from "./integrity.ts";
 import { countAhead, countJobs, getJob, listJobs } from "./inspect.ts";
-import { lockHolder } from "./lock-holder.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
 import { latestOpening, noteOpening } from "./opening.ts";
@@ -57,9 +58,10 @@ import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
 import { Settling } from "./settle.ts";
 import { runUserBody, type SqliteTransaction } from "./transaction.ts";
+import { takeTurn, type TurnDeps } from "./turn.ts";
 import { Workers } from "./workers.ts";
-import { tendWal, walBytes } from "./wal.ts";
-import { closed, Writer } from "./writer.ts";
+import { tendWal } from "./wal.ts";
+import { Writer } from "./writer.ts";
 
 export interface SqliteStoreDeps {
   readonly db: Database;
@@ -82,7 +84,9 @@ export class SqliteStore implements Store<SqliteTransaction> {
   readonly #settling: Settling;
   readonly #recovering: Recovering;
   readonly #purging: Purging;
-  readonly #local = new Set<() => void>();
+  readonly #ringing: Ringing;
+  /** For what is done inside a transaction. */
+  readonly #parts: TurnDeps & CommitDeps;
   #closed = false;
 
   constructor(deps: SqliteStoreDeps) {
@@ -94,6 +98,9 @@ export class SqliteStore implements Store<SqliteTransaction> {
     this.#settling = new Settling(deps.db, this.#workers);
     this.#recovering = new Recovering(deps.db, this.#kinds, this.#workers);
     this.#purging = new Purging(deps.db, this.#kinds);
+    this.#ringing = new Ringing(deps.bell);
+    const { db, newId } = deps;
+    this.#parts = { db, newId, kinds: this.#kinds, workers: this.#workers, settling: this.#settling };
   }
 
   declare(kinds: readonly KindSettings[]): Promise<void> {
@@ -104,7 +111,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
     const enqueued = await this.#writer.write("enqueueing", () =>
       insertJobs(this.#db, this.#kinds, drafts, this.#now()),
     );
-    this.#ring();
+    this.#ringing.ring();
     return enqueued;
   }
 
@@ -113,17 +120,11 @@ export class SqliteStore implements Store<SqliteTransaction> {
   }
 
   async settleAndClaim(workerId: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
-    const answer = await this.#writer.writeNow("settling and claiming", (): SettleAndClaim => {
-      const now = this.#now();
-      const settled = settlements.length === 0 ? [] : this.#settling.settle(settlements, now);
-      const worker = this.#workers.live(workerId);
-      if (!worker) return { settled, claimed: [], live: false, cancels: [], nextDueInMs: null };
-      const nextDueInMs = promoteDue(this.#db, now);
-      const { claimed, corrupt } = claimReady(this.#db, this.#kinds, worker, room, now);
-      return { settled, claimed, corrupt, live: true, cancels: this.#workers.takeCancels(worker.seq), nextDueInMs };
-    });
+    const answer = await this.#writer.writeNow("settling and claiming", () =>
+      takeTurn(this.#parts, workerId, settlements, room, this.#now()),
+    );
     // What went back into the queue may be somebody else's to run.
-    if (settlements.some(({ change }) => change.to === "queued")) this.#ring();
+    if (settlements.some(({ change }) => change.to === "queued")) this.#ringing.ring();
     return answer;
   }
 
@@ -134,25 +135,10 @@ export class SqliteStore implements Store<SqliteTransaction> {
   ): Promise<{ answer: WriteAnswer; value: T | undefined }> {
     const done = await this.#writer.write(
       `committing job ${settlement.lease.jobId}`,
-      () => {
-        const now = this.#now();
-        if (!this.#settling.owns(settlement.lease)) {
-          return {
-            answer: this.#settling.refused(settlement.lease, "commit", now, settlement.change),
-            value: undefined,
-            enqueued: 0,
-          };
-        }
-        const { value, enqueued } = runUserBody({ ...this.#deps, kinds: this.#kinds }, now, body);
-        const [answer] = this.#settling.settle(
-          [{ ...settlement, change: { ...settlement.change, result: encode(value) } }],
-          now,
-        );
-        return { answer: answer ?? APPLIED, value, enqueued };
-      },
+      () => commitJob(this.#parts, settlement, body, encode, this.#now()),
       true,
     );
-    if (done.enqueued > 0) this.#ring();
+    if (done.enqueued > 0) this.#ringing.ring();
     return done;
   }
 
@@ -160,10 +146,10 @@ export class SqliteStore implements Store<SqliteTransaction> {
   async transact<T>(body: TransactionBody<SqliteTransaction, T>): Promise<T> {
     const { value, enqueued } = await this.#writer.write(
       "a transaction of yours",
-      () => runUserBody({ ...this.#deps, kinds: this.#kinds }, this.#now(), body as (tx: SqliteTransaction) => T),
+      () => runUserBody(this.#parts, this.#now(), body as (tx: SqliteTransaction) => T),
       true,
     );
-    if (enqueued > 0) this.#ring();
+    if (enqueued > 0) this.#ringing.ring();
     return value;
   }
 
@@ -174,7 +160,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
       const now = this.#now();
       return writes.map(({ lease, write }) => writeOfAttempt(this.#db, this.#kinds, this.#settling, lease, write, now));
     });
-    if (writes.some(({ write }) => write.type === "enqueue")) this.#ring();
+    if (writes.some(({ write }) => write.type === "enqueue")) this.#ringing.ring();
     return answers;
   }
 
@@ -202,7 +188,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
     const answer = await this.#writer.write(`recovering ${request.worker.id}`, () =>
       this.#recovering.recover(request, this.#now()),
     );
-    if (answer.jobs.length > 0) this.#ring();
+    if (answer.jobs.length > 0) this.#ringing.ring();
     return answer;
   }
 
@@ -212,7 +198,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
     const overdue = await this.#writer.write("fencing out overdue jobs", () =>
       this.#recovering.expire(marginMs, limit, decide, this.#now()),
     );
-    if (overdue.length > 0) this.#ring();
+    if (overdue.length > 0) this.#ringing.ring();
     return overdue;
   }
 
@@ -246,30 +232,25 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return this.#read(`counting what is ahead of ${id}`, () => countAhead(this.#db, id));
   }
 
-  async writer(): Promise<LockHolder | null> {
-    const holder = lockHolder(this.#db.path);
-    if (!holder) return null;
-    const { data_version: version } = (await this.#read("asking who writes", () =>
-      this.#db.sql("PRAGMA data_version").get(),
-    )) as { data_version: number };
-    return { ...holder, version };
+  writer(): Promise<LockHolder | null> {
+    return this.#read("asking who writes", () => blocker(this.#db));
   }
 
   async cancel(id: string, actor: string): Promise<OperatorAnswer> {
     const answer = await this.#writer.write(`cancelling ${id}`, () => cancelJob(this.#db, id, actor, this.#now()));
-    if (answer.is === "requested") this.#ring();
+    if (answer.is === "requested") this.#ringing.ring();
     return answer;
   }
 
   async retry(id: string, actor: string): Promise<OperatorAnswer> {
     const answer = await this.#writer.write(`retrying ${id}`, () => retryJob(this.#db, id, actor, this.#now()));
-    if (answer.is === "applied") this.#ring();
+    if (answer.is === "applied") this.#ringing.ring();
     return answer;
   }
 
   async setPaused(kind: string, paused: boolean): Promise<boolean> {
     const known = await this.#writer.write(`pausing or resuming ${kind}`, () => setPaused(this.#db, kind, paused));
-    if (!paused) this.#ring();
+    if (!paused) this.#ringing.ring();
     return known;
   }
 
@@ -304,21 +285,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
   }
 
   health(): Promise<StoreHealth> {
-    return this.#read("asking for the store's health", () => {
-      const pragma = (name: string): string | number =>
-        Object.values(this.#db.sql(`PRAGMA ${name}`).get()!)[0] as never;
-      const bytes = Number(pragma("page_count")) * Number(pragma("page_size"));
-      const durability = pragma("synchronous") === 2 ? "full" : "relaxed";
-      const detail = { path: this.#db.path, journalMode: pragma("journal_mode"), durability, bytes };
-      const { lastGroup, groupCount, operationCount } = this.#writer;
-      const groups = { lastGroupCommit: lastGroup, groupCommits: groupCount, groupedWrites: operationCount };
-      const { lastFailure } = this.#writer;
-      const failure = lastFailure === null ? {} : { lastFailure };
-      return {
-        ok: lastFailure === null,
-        detail: { ...detail, walBytes: walBytes(this.#db.path), ...groups, ...failure },
-      };
-    });
+    return this.#read("asking for the store's health", () => storeHealth(this.#db, this.#writer));
   }
 
   /** In a process of its own, so that this one's loop goes on. A database in memory has only this one. */
@@ -351,19 +318,14 @@ export class SqliteStore implements Store<SqliteTransaction> {
   }
 
   onBell(listener: () => void): () => void {
-    this.#local.add(listener);
-    const unhear = this.#deps.bell?.onRing(listener);
-    return () => {
-      this.#local.delete(listener);
-      unhear?.();
-    };
+    return this.#ringing.onBell(listener);
   }
 
   async close(): Promise<void> {
     if (this.#closed) return;
     await this.#writer.close();
     this.#closed = true;
-    this.#local.clear();
+    this.#ringing.close();
     this.#deps.bell?.close();
     this.#deps.onClose?.();
     this.#db.close();
@@ -381,11 +343,5 @@ export class SqliteStore implements Store<SqliteTransaction> {
     } catch (thrown) {
       throw inOurWords(doing, thrown);
     }
-  }
-
-  /** This process at once, the others by the bell. */
-  #ring(): void {
-    for (const listener of this.#local) listener();
-    this.#deps.bell?.ring();
   }
 }

@@ -15,7 +15,7 @@ import {
 } from "node:fs";
 import { dirname, join } from "node:path";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import { holdExclusively } from "./database.ts";
+import { holdExclusively, probeExclusive } from "./database.ts";
 import { SQLITE_BUSY } from "./errors.ts";
 import { makeSideFolder, sideFolder } from "./lock.ts";
 
@@ -25,37 +25,71 @@ const LOGS = ["-wal", "-journal"] as const;
 /** Where a new file is made until it is complete. */
 export const salvagePath = (path: string): string => `${path}.salvage`;
 const journalPath = (path: string): string => `${path}.swap`;
-/** Without the suffix of workers' locks, so that nobody takes it for a stray one. */
+// Without the suffix of workers' locks, so that nobody takes one for a stray one.
 const holdPath = (path: string): string => join(sideFolder(path), "repair.hold");
+const wholePath = (path: string): string => join(sideFolder(path), "repair-whole.hold");
 
-/** One repair at a time, and no open meanwhile. Gone with the process. */
+/** One step of a repair at a time, and no open meanwhile. Gone with the process. */
 export function holdForRepair(path: string): { readonly drop: () => void } {
-  makeSideFolder(path);
-  try {
-    const hold = holdExclusively(holdPath(path));
-    return {
-      drop: () => {
-        rmSync(holdPath(path), { force: true });
-        hold.drop();
-      },
-    };
-  } catch (thrown) {
-    if ((thrown as { data?: { sqlite?: unknown } }).data?.sqlite !== SQLITE_BUSY) throw thrown;
-    throw new OutliveError(
-      ErrorCode.storeBusy,
-      `${path} is being repaired by another process.`,
-      "Wait until it is done, then try again. Nothing was changed.",
-      { path },
-      { cause: thrown },
-    );
-  }
+  const hold = holdAt(path, holdPath(path));
+  return {
+    drop: () => {
+      rmSync(holdPath(path), { force: true });
+      hold.drop();
+    },
+  };
 }
 
 /**
- * Ends a swap that was interrupted, and removes what an interrupted salvage left. The first thing that an open does; costs two
+ * From the first check of a repair to its last, by whoever has the start lock: the steps are done by children, and nobody opens the
+ * file between two. The file of this lock stays, as that of the start lock does, so that all see the same one.
+ */
+export function holdForWholeRepair(path: string): { readonly drop: () => void } {
+  return holdAt(path, wholePath(path));
+}
+
+function holdAt(path: string, file: string): { readonly drop: () => void } {
+  makeSideFolder(path);
+  try {
+    return holdExclusively(file);
+  } catch (thrown) {
+    if ((thrown as { data?: { sqlite?: unknown } }).data?.sqlite !== SQLITE_BUSY) throw thrown;
+    throw beingRepaired(path, thrown);
+  }
+}
+
+function beingRepaired(path: string, cause?: unknown): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeBusy,
+    `${path} is being repaired by another process.`,
+    "Wait until it is done, then try again. Nothing was changed.",
+    { path },
+    { cause },
+  );
+}
+
+/**
+ * For whoever has just opened the file: a repair that began after its look (`finishSwap`) may not have seen its connection. Either
+ * the repair finds that somebody has the file open, or this finds the repair; the caller closes its connection then.
+ */
+export function assertNoRepair(path: string): void {
+  if (isUnderRepair(path)) throw beingRepaired(path);
+}
+
+export function isUnderRepair(path: string): boolean {
+  return isHeld(wholePath(path)) || isHeld(holdPath(path));
+}
+
+function isHeld(file: string): boolean {
+  return existsSync(file) && probeExclusive(file) === "held";
+}
+
+/**
+ * Ends a swap that was interrupted, and removes what an interrupted salvage left. The first thing that an open does; costs three
  * looks for a name when there is nothing to do. Throws STORE_BUSY while a repair is under way. Answers whether it ended one.
  */
 export function finishSwap(path: string): boolean {
+  if (isHeld(wholePath(path))) throw beingRepaired(path);
   if (!existsSync(journalPath(path)) && !existsSync(holdPath(path))) return false;
   const hold = holdForRepair(path);
   try {

@@ -3,7 +3,7 @@ import type { Counters } from "../../core/job.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
 import type { Database } from "./database.ts";
-import { type CounterColumns, counters, type WorkerColumns, workerRow } from "./rows.ts";
+import { type CounterColumns, counters, type WorkerColumns, workerRow } from "../rows.ts";
 import { schemaVersion, storedEpoch } from "./schema.ts";
 
 export class Workers {

@@ -4,6 +4,7 @@
 // 68-91 %), the smallest share of the work being 16-23 %.
 import type { Clock, Random } from "../../core/clock.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { closed } from "../closed.ts";
 import type { Database } from "./database.ts";
 import { inOurWords, primaryCode, SQLITE_BUSY } from "./errors.ts";
 
@@ -200,12 +201,4 @@ function settle(group: readonly Operation[], outcomes: readonly Outcome[]): void
       operation.reject(outcome.own ? outcome.thrown : inOurWords(operation.doing, outcome.thrown));
     else operation.resolve(outcome.value as never);
   });
-}
-
-export function closed(): OutliveError {
-  return new OutliveError(
-    ErrorCode.closed,
-    "The store is closed.",
-    "Open it again, or await what you started before you close it.",
-  );
 }

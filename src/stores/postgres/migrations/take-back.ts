@@ -2,7 +2,7 @@
 // retry.ts and the blame of blame.ts. Nothing here looks for jobs; reclaim.ts does.
 import { ALONE_FROM_CRASHES, HARD_LIMIT } from "../../../core/blame.ts";
 import { deathsElsewhere } from "../deaths-elsewhere.ts";
-import { LANE, OUTCOME, STATE } from "../schema.ts";
+import { LANE, OUTCOME, STATE } from "../../codes.ts";
 
 export function takeBackFunctions(schema: string): string {
   return `${backoff(schema)}\n${ttlText(schema)}\n${takeBack(schema)}`;

@@ -2,7 +2,7 @@
 // Instants are timestamptz, spans are intervals, `attempts` is errors + crashes + timeouts.
 import { JOB_STATES } from "../../../core/job.ts";
 import type { Migration } from "../migrate.ts";
-import { STATE } from "../schema.ts";
+import { STATE } from "../../codes.ts";
 import { MARGIN_MS } from "./reclaim.ts";
 
 export const VIEWS = ["stale_monitor", "stale_validation", "reclaim_history", "dead_jobs", "workers"] as const;

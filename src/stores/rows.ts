@@ -1,9 +1,20 @@
-// Between rows and core's forms. Nothing here reads or writes.
-import type { StoredError } from "../../core/errors.ts";
-import { type Counters, JOB_STATES, type JobInfo, type KindSettings, OUTCOMES } from "../../core/job.ts";
-import { STATE } from "./schema.ts";
-import type { WorkerRow, WorkerState } from "../../core/liveness.ts";
-import type { CrashAction } from "../../core/job.ts";
+// Between the rows of a store's tables, whose columns have the same names in all of them, and core's forms. Nothing here reads or
+// writes. What is read for people is shown as it is found, also where somebody damaged it.
+import type { StoredError } from "../core/errors.ts";
+import {
+  type Counters,
+  type CrashAction,
+  type HistoryEntry,
+  isTerminal,
+  JOB_STATES,
+  type JobInfo,
+  type KindSettings,
+  OUTCOMES,
+} from "../core/job.ts";
+import type { WorkerRow, WorkerState } from "../core/liveness.ts";
+
+/** SQLite has no booleans: there it is 0 or 1. */
+export type Flag = boolean | number;
 
 export interface CounterColumns {
   readonly errors: number;
@@ -21,7 +32,6 @@ export function counters(row: CounterColumns): Counters {
 export interface KindColumns {
   readonly id: number;
   readonly name: string;
-  readonly paused: number;
   readonly timeout_ms: number | null;
   readonly max_runtime_ms: number | null;
   readonly grace_ms: number;
@@ -52,11 +62,9 @@ export function kindSettings(row: KindColumns): KindSettings {
   };
 }
 
-/** The columns of `jobInfo`, of outlive_jobs as j, outlive_kinds as k and outlive_workers as w. */
+/** The columns of `jobInfo`: of the jobs as j, the kinds as k and the workers as w. */
 export const JOB_COLUMNS = `j.seq, j.id, k.name AS kind, j.state, j.priority, j.dedupe_key, j.created_at, j.run_at, j.started_at, j.deadline_at,
   j.finished_at, w.id AS worker, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.outcome, j.error, j.cancel_requested`;
-export const JOB_TABLES =
-  "outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind LEFT JOIN outlive_workers w ON w.seq = j.worker";
 
 export interface JobColumns extends CounterColumns {
   readonly seq: number;
@@ -75,30 +83,31 @@ export interface JobColumns extends CounterColumns {
   readonly fence: number;
   readonly outcome: number | null;
   readonly error: string | null;
-  readonly cancel_requested: number;
+  readonly cancel_requested: Flag;
 }
 
 export function jobInfo(row: JobColumns): JobInfo {
-  // Before the first claim and before the end these columns only hold their place (schema.ts).
+  // Before the first claim and before the end these columns only hold their place (the tables of each store say why).
   const claimed = row.fence > 0;
+  const state = JOB_STATES[row.state]!;
   return {
     id: row.id,
     kind: row.kind,
-    state: JOB_STATES[row.state]!,
+    state,
     priority: row.priority,
     dedupeKey: row.dedupe_key,
     createdAt: row.created_at,
     runAt: row.run_at,
     startedAt: claimed ? row.started_at : null,
     deadlineAt: claimed ? row.deadline_at : null,
-    finishedAt: row.state >= STATE.succeeded ? row.finished_at : null,
+    finishedAt: isTerminal(state) ? row.finished_at : null,
     worker: row.worker,
     epoch: claimed ? row.epoch : 0,
     fence: row.fence,
     counters: counters(row),
     lastOutcome: row.outcome === null ? null : OUTCOMES[row.outcome]!,
     error: row.error === null ? null : storedError(row.error),
-    cancelRequested: row.cancel_requested === 1,
+    cancelRequested: Boolean(row.cancel_requested),
   };
 }
 
@@ -114,10 +123,32 @@ function storedError(stored: unknown): StoredError {
   return { name: "Unreadable", message: `the stored error is damaged: ${text}` };
 }
 
+/** JSON that was stored, as its value; what is none any more as its text. */
+export function storedValue(stored: unknown): unknown {
+  if (stored === null) return null;
+  const text = asText(stored);
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
+
 /** A text column of a damaged row may hold a blob or a number. */
-export function asText(stored: unknown): string {
+function asText(stored: unknown): string {
   if (typeof stored === "string") return stored;
   return stored instanceof Uint8Array ? Buffer.from(stored).toString() : JSON.stringify(stored);
+}
+
+export type HistoryColumns = Omit<HistoryEntry, "from" | "to"> & {
+  readonly from_state: number;
+  readonly to_state: number;
+};
+
+export function historyEntry(row: HistoryColumns): HistoryEntry {
+  const { at, event, from_state, to_state, actor, epoch, fence, reason, incident } = row;
+  const states = { from: JOB_STATES[from_state]!, to: JOB_STATES[to_state]! };
+  return { at, event, ...states, actor, epoch, fence, reason, incident };
 }
 
 export interface WorkerColumns {

@@ -1,0 +1,60 @@
+// How the end of an attempt that did not succeed becomes a change: what was thrown, together with why the attempt had been told to stop.
+// The changes themselves are in transitions.ts.
+import type { Random } from "./clock.ts";
+import { TerminalError, toStoredError } from "./errors.ts";
+import type { Held } from "./held-jobs.ts";
+import { backoffMs } from "./retry.ts";
+import * as transitions from "./transitions.ts";
+
+/** A held job as transitions look at it. */
+export function viewOf(held: Held): transitions.JobView {
+  return { id: held.run.id, state: "running", counters: held.job.counters };
+}
+
+/** The handler threw. If it had been told to stop, that is the reason, and not what it threw. */
+export function changeOfThrown(held: Held, thrown: unknown, random: Random): transitions.Change {
+  switch (held.run.abortedBy) {
+    case "shutdown":
+      return transitions.release(viewOf(held), "its worker shut down");
+    case "lease-lost":
+      return transitions.release(viewOf(held), "its worker lost the lease");
+    case "cancelled":
+      return transitions.endCancelled(viewOf(held), "cancelled while it ran");
+    case "timeout":
+      return timedOut(held, random);
+    case undefined:
+      return failed(held, thrown, random);
+  }
+}
+
+/** The handler was told to stop by a cancel or a deadline, and did not end within the grace. */
+export function changeOfGivenUp(held: Held, random: Random): transitions.Change {
+  return held.run.abortedBy === "cancelled"
+    ? transitions.endCancelled(viewOf(held), "cancelled; its handler did not end within the grace")
+    : timedOut(held, random);
+}
+
+function failed(held: Held, thrown: unknown, random: Random): transitions.Change {
+  const { settings, delayMs: ownDelayMs } = held.kind;
+  const terminal = thrown instanceof TerminalError;
+  const failures = held.job.counters.errors + 1;
+  let error = toStoredError(thrown);
+  let delayMs = usualDelayMs(held, failures, random);
+  try {
+    if (ownDelayMs) delayMs = ownDelayMs(failures, error);
+  } catch (ofBackoff) {
+    // The user's own backoff failed: the default one stands in, and the error says so.
+    const { message } = toStoredError(ofBackoff);
+    error = { ...error, message: `${error.message} (and its backoff function threw: ${message})` };
+  }
+  return transitions.fail(viewOf(held), settings, error, delayMs, terminal);
+}
+
+function timedOut(held: Held, random: Random): transitions.Change {
+  const delayMs = usualDelayMs(held, held.job.counters.timeouts + 1, random);
+  return transitions.timeOut(viewOf(held), held.kind.settings, delayMs);
+}
+
+function usualDelayMs(held: Held, failures: number, random: Random): number {
+  return backoffMs(held.kind.settings.backoff, failures, random.next());
+}

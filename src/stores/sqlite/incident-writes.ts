@@ -1,0 +1,92 @@
+// The incident of a death as recovery writes it. Inside recovery's transaction.
+import { withLastWord } from "../../core/incident.ts";
+import type { RecoveredJob, RecoverRequest } from "../../core/store.ts";
+import type { Database } from "./database.ts";
+
+export interface OpenIncident {
+  readonly id: string;
+  /** The last job that was looked at. */
+  readonly cursor: number;
+  readonly heldAtDeath: number;
+}
+
+interface IncidentState {
+  readonly last_word: string | null;
+  readonly id: string | null;
+  readonly cursor: number;
+  readonly held_at_death: number;
+  readonly completed_at: number | null;
+}
+
+/** One incident per death: the first transaction opens it, whoever comes later goes on with it. */
+export function openIncident(db: Database, request: RecoverRequest, worker: number, now: number): OpenIncident {
+  const known = db
+    .sql(
+      `SELECT w.last_word, i.id, i.cursor, i.held_at_death, i.completed_at FROM outlive_workers w LEFT JOIN outlive_incidents i ON i.id = w.incident
+       WHERE w.seq = ?`,
+    )
+    .get(worker) as unknown as IncidentState;
+  if (known.id !== null) return goOn(db, { ...known, id: known.id });
+  const { n: heldAtDeath } = db
+    .sql("SELECT count(*) AS n FROM outlive_jobs WHERE state = 1 AND worker = ?")
+    .get(worker) as { n: number };
+  const { worker: dead, death, recovery } = request;
+  db.sql(
+    `INSERT INTO outlive_incidents (id, recovery, worker, how, evidence, host, pid, version, worker_started_at, last_heartbeat_at, last_seen_alive_at,
+       loop_lag_ms, detected_at, started_at, recovered_by, integrity, wal_frames, held_at_death) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+  ).run(
+    request.incident,
+    recovery.id,
+    dead.id,
+    death.how,
+    withLastWord(death.evidence, known.last_word),
+    dead.host,
+    dead.pid,
+    dead.version,
+    dead.startedAt,
+    dead.heartbeatAt,
+    death.lastSeenAliveAt,
+    dead.loopLagMs,
+    death.detectedAt,
+    Math.min(recovery.startedAt, now),
+    recovery.by,
+    recovery.integrity,
+    recovery.walFrames,
+    heldAtDeath,
+  );
+  db.sql("UPDATE outlive_workers SET state = 'recovering', incident = ? WHERE seq = ?").run(request.incident, worker);
+  return { id: request.incident, cursor: 0, heldAtDeath };
+}
+
+function goOn(db: Database, known: IncidentState & { readonly id: string }): OpenIncident {
+  const { id, cursor, held_at_death: heldAtDeath, completed_at: completedAt } = known;
+  if (completedAt === null) return { id, cursor, heldAtDeath };
+  // It was closed with jobs that could not be recovered: they are tried again, in the same incident.
+  db.sql("UPDATE outlive_incidents SET completed_at = NULL, cursor = 0 WHERE id = ?").run(id);
+  return { id, cursor: 0, heldAtDeath };
+}
+
+export function writeIncidentJob(db: Database, incident: string, seq: number, job: RecoveredJob): void {
+  db.sql(
+    `INSERT INTO outlive_incident_jobs (incident, job, job_id, kind, decision, counters, max_crashes, fence, last_step, success, error)
+     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET decision = excluded.decision, counters = excluded.counters, success = excluded.success, error = excluded.error`,
+  ).run(
+    incident,
+    seq,
+    job.jobId,
+    job.kind,
+    job.decision,
+    JSON.stringify(job.counters),
+    job.limit,
+    job.fence,
+    job.lastStep,
+    job.success ? 1 : 0,
+    job.error,
+  );
+}
+
+export function closeIncident(db: Database, incident: string, worker: number, now: number): void {
+  db.sql("UPDATE outlive_incidents SET completed_at = ? WHERE id = ? AND completed_at IS NULL").run(now, incident);
+  db.sql("UPDATE outlive_workers SET state = 'gone' WHERE seq = ?").run(worker);
+  db.sql("DELETE FROM outlive_cancels WHERE worker = ?").run(worker);
+}

@@ -1,0 +1,17 @@
+// A repair in a process of its own, as `outlive check --repair` does it, that stands still after its first step until it is killed
+// or gets a byte on its standard input.
+import { readSync, writeSync } from "node:fs";
+import { repairStore } from "../../src/doctor.ts";
+
+const repair = await repairStore(
+  process.argv[2]!,
+  {},
+  {
+    salvage: true,
+    tell({ step }) {
+      writeSync(1, `${step}\n`);
+      readSync(0, Buffer.alloc(1));
+    },
+  },
+);
+writeSync(1, `sound ${repair.sound}\n`);
