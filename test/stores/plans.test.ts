@@ -8,17 +8,16 @@ import { draft, kind, workerRecord } from "../../src/testing/conformance/drafts.
 import { roomFor, SETTLE } from "../../src/testing/conformance/hand.ts";
 import { openStore } from "../conformance/sqlite-stores.ts";
 
+type Ask = NonNullable<Parameters<DatabaseSync["setAuthorizer"]>[0]>;
+
 test("nothing that a worker and its keeper ask again and again is planned again", async (t) => {
   let planned = 0;
   // SQLite asks the authorizer while it plans, and at no other time.
-  const { setAuthorizer } = DatabaseSync.prototype;
-  t.mock.method(
-    DatabaseSync.prototype,
-    "setAuthorizer",
-    function (this: DatabaseSync, ask: Parameters<typeof setAuthorizer>[0]) {
-      setAuthorizer.call(this, (...of) => (planned++, ask!(...of)));
-    },
-  );
+  const { value } = Object.getOwnPropertyDescriptor(DatabaseSync.prototype, "setAuthorizer")!;
+  const setAuthorizer = value as (this: DatabaseSync, ask: Ask) => void;
+  t.mock.method(DatabaseSync.prototype, "setAuthorizer", function (this: DatabaseSync, ask: Ask) {
+    setAuthorizer.call(this, (...of) => (planned++, ask(...of)));
+  });
   const store = await openStore(systemClock, ":memory:");
   t.after(() => store.close());
   await store.declare([kind("mail"), kind("sms")]);
