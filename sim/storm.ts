@@ -1,6 +1,7 @@
 // A storm of kills from outside over short innocent jobs and one poison: who is blamed. It measures the rule of blame, and is not
 // a law: an innocent whose every run is killed can't be told from a poison.
 import { simulate } from "./history.ts";
+import { NO_ACTS } from "./world/temper.ts";
 
 export interface Storm {
   readonly seeds: number;
@@ -39,18 +40,6 @@ const STORM = {
   killMigration: 0,
   durability: "full",
   nemesisEveryMs: 250,
-  nemesis: {
-    kill: 1,
-    killAll: 0,
-    pause: 0,
-    block: 0,
-    clockJump: 0,
-    hostClockJump: 0,
-    busy: 0,
-    fullDisk: 0,
-    storeRestart: 0,
-    powerLoss: 0,
-    deploy: 0,
-  },
+  nemesis: { ...NO_ACTS, kill: 1 },
   faultsMs: 40_000,
 } as const;

@@ -56,10 +56,10 @@ function isMissing({ error }: SpawnSyncReturns<string>): boolean {
   return error !== undefined && "code" in error && error.code === "ENOENT";
 }
 
-/** Plays an act; with `options`, under a strace that was told them. `codeCache` is a folder that makes later starts cheaper. */
+/** Plays an act; with `options`, under a strace that was told them (`-f`: it watches all threads). `codeCache` is a folder that makes later starts cheaper. */
 export function play({ act, folder, durability }: Play, options?: readonly string[], codeCache?: string): Promise<End> {
   const program = [process.execPath, "--disable-warning=ExperimentalWarning", PROGRAM, folder, act, durability];
-  const [command, ...rest] = options === undefined ? program : ["strace", "-f", ...options, ...program];
+  const [command, ...rest] = options === undefined ? program : ["strace", ...options, ...program];
   const env = codeCache === undefined ? process.env : { ...process.env, NODE_COMPILE_CACHE: codeCache };
   // A group of its own, so that strace and what it watches can be ended together.
   const child = spawn(command!, rest, { stdio: ["ignore", "ignore", "pipe"], env, detached: true });

@@ -1,17 +1,14 @@
 // What attempts come to: counted wrongly, told wrongly, remembered wrongly.
 import { APPLIED, type Settlement, type WriteAnswer } from "../../src/core/store.ts";
-import { instead } from "./instead.ts";
+import { afterTurns, instead } from "./instead.ts";
 import type { Mutant, StoreMutation } from "./mutant.ts";
 
 /** A turn whose answers about settlements are told differently. */
 function telling(tell: (answer: WriteAnswer, settlement: Settlement) => WriteAnswer): StoreMutation {
-  return (store) =>
-    instead(store, {
-      async settleAndClaim(worker, settlements, room) {
-        const answer = await store.settleAndClaim(worker, settlements, room);
-        return { ...answer, settled: answer.settled.map((one, i) => tell(one, settlements[i]!)) };
-      },
-    });
+  return afterTurns((answer, _db, settlements) => ({
+    ...answer,
+    settled: answer.settled.map((one, i) => tell(one, settlements[i]!)),
+  }));
 }
 
 export const attemptMutants: readonly Mutant[] = [
@@ -65,38 +62,22 @@ export const attemptMutants: readonly Mutant[] = [
   {
     name: "countedAtTheClaim",
     what: "an attempt is counted when it is claimed, and again when it fails",
-    store: (store, db) =>
-      instead(store, {
-        async settleAndClaim(worker, settlements, room) {
-          const answer = await store.settleAndClaim(worker, settlements, room);
-          for (const { lease } of answer.claimed)
-            db.sql("UPDATE outlive_jobs SET errors = errors + 1 WHERE seq = ?").run(lease.row);
-          return answer;
-        },
-      }),
+    store: afterTurns(({ claimed }, db) => {
+      for (const { lease } of claimed)
+        db.sql("UPDATE outlive_jobs SET errors = errors + 1 WHERE seq = ?").run(lease.row);
+    }),
   },
   {
     name: "stepsForgotten",
     what: "a later attempt is not given the steps of the earlier ones",
-    store: (store) =>
-      instead(store, {
-        async settleAndClaim(worker, settlements, room) {
-          const answer = await store.settleAndClaim(worker, settlements, room);
-          return { ...answer, claimed: answer.claimed.map((job) => ({ ...job, steps: [] })) };
-        },
-      }),
+    store: afterTurns((answer) => ({ ...answer, claimed: answer.claimed.map((job) => ({ ...job, steps: [] })) })),
   },
   {
     name: "refusalNotRecorded",
     what: "a refused write leaves no trace",
-    store: (store, db) =>
-      instead(store, {
-        async settleAndClaim(worker, settlements, room) {
-          const answer = await store.settleAndClaim(worker, settlements, room);
-          if (answer.settled.some(({ is }) => is === "stale"))
-            db.exec("DELETE FROM outlive_history WHERE event = 'write.rejected'");
-          return answer;
-        },
-      }),
+    store: afterTurns(({ settled }, db) => {
+      if (settled.some(({ is }) => is === "stale"))
+        db.exec("DELETE FROM outlive_history WHERE event = 'write.rejected'");
+    }),
   },
 ];

@@ -1,6 +1,6 @@
 // The tools of mutants: a store with some methods replaced, and leases that always fit.
 import type { Lease } from "../../src/core/lease.ts";
-import type { Settlement, Store } from "../../src/core/store.ts";
+import type { SettleAndClaim, Settlement, Store } from "../../src/core/store.ts";
 import type { Change } from "../../src/core/transitions.ts";
 import type { Database } from "../../src/stores/sqlite/database.ts";
 
@@ -14,6 +14,19 @@ export function instead(store: Store, own: Partial<Store>): Store {
       return typeof member === "function" ? (member.bind(target) as unknown) : member;
     },
   });
+}
+
+/** Turns that go on when they are over: `then` spoils the rows, or gives another answer. */
+export function afterTurns(
+  then: (answer: SettleAndClaim, db: Database, settlements: readonly Settlement[]) => SettleAndClaim | void,
+): (store: Store, db: Database) => Store {
+  return (store, db) =>
+    instead(store, {
+      async settleAndClaim(worker, settlements, room) {
+        const answer = await store.settleAndClaim(worker, settlements, room);
+        return then(answer, db, settlements) ?? answer;
+      },
+    });
 }
 
 /** The lease with whatever fence and owner the row has now. */

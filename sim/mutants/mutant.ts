@@ -5,7 +5,7 @@ import type { Liveness } from "../../src/core/liveness.ts";
 import type { Store } from "../../src/core/store.ts";
 import type { Database } from "../../src/stores/sqlite/database.ts";
 import type { SimProcess } from "../world/process.ts";
-import type { Act, Temper } from "../world/temper.ts";
+import { type Act, NO_ACTS, type Temper } from "../world/temper.ts";
 
 export type StoreMutation = (store: Store, db: Database, clock: Clock) => Store;
 
@@ -26,27 +26,13 @@ export interface Mutant {
   readonly beforeStop?: (keeper: KeeperHandle) => void;
 }
 
-const NOTHING: Readonly<Record<Act, number>> = {
-  kill: 0,
-  killAll: 0,
-  pause: 0,
-  block: 0,
-  clockJump: 0,
-  hostClockJump: 0,
-  busy: 0,
-  fullDisk: 0,
-  storeRestart: 0,
-  powerLoss: 0,
-  deploy: 0,
-};
-
 /** A temper in which only this is done, to a program with these workloads. */
 export function only(
   workloads: readonly string[],
   nemesis: Partial<Record<Act, number>>,
   more: Partial<Temper>,
 ): Partial<Temper> {
-  return { workloads, killMigration: 0, nemesisEveryMs: 700, nemesis: { ...NOTHING, ...nemesis }, ...more };
+  return { workloads, killMigration: 0, nemesisEveryMs: 700, nemesis: { ...NO_ACTS, ...nemesis }, ...more };
 }
 
 /** Processes that stop with a write in their hand, and wake up when somebody else has the job. */

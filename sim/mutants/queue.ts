@@ -1,7 +1,7 @@
 // Jobs on their way in and out of the queue.
 import { pause } from "../../src/core/clock.ts";
 import type { Enqueued } from "../../src/core/job.ts";
-import { instead } from "./instead.ts";
+import { afterTurns, instead } from "./instead.ts";
 import type { Mutant } from "./mutant.ts";
 
 export const queueMutants: readonly Mutant[] = [
@@ -104,15 +104,10 @@ export const queueMutants: readonly Mutant[] = [
   {
     name: "claimedTwice",
     what: "what was claimed stays in the queue for others",
-    store: (store, db) =>
-      instead(store, {
-        async settleAndClaim(worker, settlements, room) {
-          const answer = await store.settleAndClaim(worker, settlements, room);
-          const last = answer.claimed.at(-1);
-          if (last && answer.claimed.length > 1)
-            db.sql("UPDATE outlive_jobs SET state = 0, lane = 1 WHERE seq = ?").run(last.lease.row);
-          return answer;
-        },
-      }),
+    store: afterTurns(({ claimed }, db) => {
+      const last = claimed.at(-1);
+      if (last && claimed.length > 1)
+        db.sql("UPDATE outlive_jobs SET state = 0, lane = 1 WHERE seq = ?").run(last.lease.row);
+    }),
   },
 ];

@@ -134,7 +134,11 @@ class Connection {
   close(): void {}
 }
 
-/** An error as node:sqlite throws it. */
+/** An error as node:sqlite throws it. Without a stack: a busy file refuses thousands of times, and nobody looks where. */
 function sqliteError(errcode: number, message: string): Error {
-  return Object.assign(new Error(message), { code: "ERR_SQLITE_ERROR", errcode, errstr: message });
+  const { stackTraceLimit } = Error;
+  Error.stackTraceLimit = 0;
+  const error = new Error(message);
+  Error.stackTraceLimit = stackTraceLimit;
+  return Object.assign(error, { code: "ERR_SQLITE_ERROR", errcode, errstr: message });
 }

@@ -103,7 +103,7 @@ function before(a: Event, b: Event): boolean {
   return a.at < b.at || (a.at === b.at && a.order < b.order);
 }
 
-/** Node runs every microtask, and those they make, before the next immediate. Nothing in the simulation waits for anything else. */
+/** Node runs every microtask, and those they make, before the next tick. Nothing in the simulation waits for anything else. */
 export function allAtRest(): Promise<void> {
-  return new Promise((resolve) => setImmediate(resolve));
+  return new Promise((resolve) => process.nextTick(resolve));
 }

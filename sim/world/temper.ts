@@ -51,6 +51,21 @@ export type Act = Extract<
   | "deploy"
 >;
 
+/** A nemesis that does nothing, to which one adds what it shall do. */
+export const NO_ACTS: Readonly<Record<Act, number>> = {
+  kill: 0,
+  killAll: 0,
+  pause: 0,
+  block: 0,
+  clockJump: 0,
+  hostClockJump: 0,
+  busy: 0,
+  fullDisk: 0,
+  storeRestart: 0,
+  powerLoss: 0,
+  deploy: 0,
+};
+
 export const LEASE_MS = 3_000;
 export const HEARTBEAT_MS = 1_000;
 export const PROBE_MS = 2_500;

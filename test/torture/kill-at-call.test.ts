@@ -19,6 +19,7 @@ describe("a process killed as it enters a call", () => {
       const { kills, survived, acknowledged } = await runKills({
         scenarios: scenariosOf(name),
         most: KILLS,
+        lanes: 2,
         root: scratchRoot(),
         onKill: (kill) => void (isBroken(kill.verdict) && broken.push(kill)),
       });

@@ -1,17 +1,18 @@
-// A process killed with SIGKILL as it enters its N-th write, sync, truncate or unlink, for every N or for some; then the judge. What
-// the dead process had written is all there: this finds orders of writes that are wrong, where power losses find missing syncs.
+// A process killed with SIGKILL as its main thread enters its N-th write, sync, truncate or unlink, for every N or for some; then the
+// judge. What the dead process had written is all there: this finds orders of writes that are wrong, where power losses find missing
+// syncs.
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { promisedBy } from "../scenarios/promised.ts";
 import type { Scenario } from "../scenarios/scenario.ts";
 import { parseWords, WORDS_FILE } from "../scenarios/word.ts";
-import { assertPlayed, play } from "../strace.ts";
+import { assertPlayed, play, type Play } from "../strace.ts";
 import { judge, type Verdict } from "../verdict.ts";
 
 /** Not `write`: it carries only the words and the wake-ups between threads. */
 const CALLS = "pwrite64,fsync,fdatasync,ftruncate,unlink";
 
-/** The n-th call of that name by one thread: strace counts for each name and each thread by itself. */
+/** The n-th call of that name: strace counts for each name by itself. */
 export interface Point {
   readonly call: string;
   readonly nth: number;
@@ -21,6 +22,8 @@ export interface KillOptions {
   readonly scenarios: readonly Scenario[];
   /** At most so many kills per scenario, spread evenly over its calls; null: at every call. */
   readonly most: number | null;
+  /** How many processes are killed at once. */
+  readonly lanes: number;
   readonly root: string;
   readonly onKill?: (kill: Kill, done: number) => void;
 }
@@ -42,44 +45,46 @@ export interface KillTally {
   readonly committedTwice: number;
   readonly stuck: number;
   readonly acknowledged: number;
-  readonly scenarios: number;
-  /** What was left out, and why. */
-  readonly notRun: readonly string[];
+  /** How many kills there were in each scenario. */
+  readonly scenarios: Readonly<Record<string, number>>;
 }
 
-/** Several processes count each for itself, and the others would wait for the dead one. */
-const NOT_KILLABLE: Readonly<Record<string, string>> = { fleet: "two processes, each with calls of its own" };
-
-export async function runKills({ scenarios, most, root, onKill }: KillOptions): Promise<KillTally> {
+export async function runKills({ scenarios, most, lanes, root, onKill }: KillOptions): Promise<KillTally> {
   const tally = { kills: 0, survived: 0, lost: 0, corrupt: 0, committedTwice: 0, stuck: 0, acknowledged: 0 };
-  const notRun: string[] = [];
+  const killed: Record<string, number> = {};
   const folder = mkdtempSync(join(root, "outlive-kill-at-call-"));
   try {
     for (const scenario of scenarios) {
-      const why = NOT_KILLABLE[scenario.name];
-      if (why !== undefined) {
-        notRun.push(`${scenario.name}: ${why}`);
-        continue;
-      }
       const site = new Site(scenario, join(folder, scenario.name), join(folder, "code"));
       await site.prepare();
-      for (const point of chosen(await site.points(), most)) {
+      killed[scenario.name] = 0;
+      await inLanes(lanes, chosen(await site.points(), most), async (point) => {
         const kill = await site.killAt(point);
         if (kill === null) {
           tally.survived++;
-          continue;
+          return;
         }
         tally.kills++;
+        killed[scenario.name]!++;
         tally.acknowledged += kill.promises;
         for (const kind of ["lost", "corrupt", "committedTwice", "stuck"] as const)
           if (kill.verdict[kind].length > 0) tally[kind]++;
         onKill?.(kill, tally.kills);
-      }
+      });
     }
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }
-  return { ...tally, scenarios: scenarios.length - notRun.length, notRun };
+  return { ...tally, scenarios: killed };
+}
+
+/** Each lane takes the next point when it is done with one. */
+async function inLanes(lanes: number, points: readonly Point[], kill: (point: Point) => Promise<void>): Promise<void> {
+  const left = points.values();
+  const lane = async (): Promise<void> => {
+    for (const point of left) await kill(point);
+  };
+  await Promise.all(Array.from({ length: lanes }, lane));
 }
 
 export function isClean(tally: KillTally): boolean {
@@ -91,17 +96,17 @@ function chosen(points: readonly Point[], most: number | null): Point[] {
   return Array.from({ length: kills }, (_, n) => points[Math.floor((n * points.length) / kills)]!);
 }
 
-/** One scenario in a folder of its own: its file before, and a fresh copy of it for every kill. */
+/** One scenario in a folder of its own: its file before, and a fresh copy of it, a scene, for every kill. */
 export class Site {
   readonly #scenario: Scenario;
+  readonly #folder: string;
   readonly #base: string;
-  readonly #scene: string;
   readonly #codeCache: string;
 
   constructor(scenario: Scenario, folder: string, codeCache: string) {
     this.#scenario = scenario;
+    this.#folder = folder;
     this.#base = join(folder, "base");
-    this.#scene = join(folder, "scene");
     this.#codeCache = codeCache;
   }
 
@@ -113,49 +118,58 @@ export class Site {
     }
   }
 
-  /** Every call of the thread that makes most of them, in their order. */
+  /** Every call of the main thread, in their order. */
   async points(): Promise<Point[]> {
-    const trace = join(this.#base, "../trace");
-    const given = await this.#set();
-    assertPlayed(given, await play(given, ["-e", `trace=${CALLS}`, "-xx", "-o", trace], this.#codeCache));
-    const threads = new Map<string, Point[]>();
-    for (const [, thread, call] of readFileSync(trace, "latin1").matchAll(/^(\d+) +(\w+)\(/gm)) {
-      const points = threads.get(thread!) ?? [];
-      points.push({ call: call!, nth: points.filter((point) => point.call === call).length + 1 });
-      threads.set(thread!, points);
-    }
-    const [most] = [...threads.values()].toSorted((a, b) => b.length - a.length);
-    if (!most) throw new Error(`${this.#scenario.name} makes no call that could be its last`);
-    return most;
+    const trace = join(this.#folder, "trace");
+    await this.#inScene(async (given) =>
+      assertPlayed(given, await play(given, ["-e", `trace=${CALLS}`, "-xx", "-o", trace], this.#codeCache)),
+    );
+    const counts = new Map<string, number>();
+    const points = readFileSync(trace, "latin1")
+      .matchAll(/^(\w+)\(/gm)
+      .map(([, call]) => {
+        const nth = (counts.get(call!) ?? 0) + 1;
+        counts.set(call!, nth);
+        return { call: call!, nth };
+      });
+    const all = [...points];
+    if (all.length === 0) throw new Error(`${this.#scenario.name} makes no call that could be its last`);
+    return all;
   }
 
   /** Killed at each of these in turn, the next process on what the one before left. Null: one ended by itself before it. */
-  async killAt(...points: readonly Point[]): Promise<Kill | null> {
-    const given = await this.#set();
-    for (const { call, nth } of points) {
-      // Not with --seccomp-bpf: strace 6.1 then injects nothing.
-      const killing = ["-e", `trace=${call}`, "-e", `inject=${call}:signal=SIGKILL:when=${nth}`, "-o", "/dev/null"];
-      const end = await play(given, killing, this.#codeCache);
-      if (end.code === 0) return null;
-      if (end.signal !== "SIGKILL" && end.code !== 137)
-        throw new Error(
-          `${this.#scenario.name}, killed at ${call} ${nth}, ended with ${end.signal ?? end.code}:\n${end.stderr}`,
-        );
-    }
-    const promised = promisedBy(parseWords(readFileSync(join(this.#scene, WORDS_FILE), "utf8")));
-    const verdict = await judge(this.#scene, promised, { rebooted: false });
-    return { scenario: this.#scenario.name, points, promises: promised.count, verdict };
+  killAt(...points: readonly Point[]): Promise<Kill | null> {
+    return this.#inScene(async (given) => {
+      for (const { call, nth } of points) {
+        // Not with --seccomp-bpf: strace 6.1 then injects nothing. Not with -f: each thread would have a count of its own, and
+        // whichever came to it first would be the one that dies.
+        const killing = ["-e", `trace=${call}`, "-e", `inject=${call}:signal=SIGKILL:when=${nth}`, "-o", "/dev/null"];
+        const end = await play(given, killing, this.#codeCache);
+        if (end.code === 0) return null;
+        if (end.signal !== "SIGKILL" && end.code !== 137)
+          throw new Error(
+            `${this.#scenario.name}, killed at ${call} ${nth}, ended with ${end.signal ?? end.code}:\n${end.stderr}`,
+          );
+      }
+      const promised = promisedBy(parseWords(readFileSync(join(given.folder, WORDS_FILE), "utf8")));
+      const verdict = await judge(given.folder, promised, { rebooted: false });
+      return { scenario: this.#scenario.name, points, promises: promised.count, verdict };
+    });
   }
 
-  /** The scene up to the last act. Acts before it are played anew: in a copy of the folder no lock is the one that its worker held. */
-  async #set() {
-    rmSync(this.#scene, { recursive: true, force: true });
-    cpSync(this.#base, this.#scene, { recursive: true });
-    const { watched } = this.#scenario;
-    for (const act of watched.slice(0, -1)) {
-      const given = { act, folder: this.#scene, durability: "full" } as const;
-      assertPlayed(given, await play(given, undefined, this.#codeCache));
+  /**
+   * Sets a scene up to the last act, for as long as `body` takes. Acts before the last are played anew: in a copy of the folder no
+   * lock is the one that its worker held.
+   */
+  async #inScene<T>(body: (last: Play) => Promise<T>): Promise<T> {
+    const folder = mkdtempSync(join(this.#folder, "scene-"));
+    try {
+      cpSync(this.#base, folder, { recursive: true });
+      const given = this.#scenario.watched.map((act) => ({ act, folder, durability: "full" }) as const);
+      for (const before of given.slice(0, -1)) assertPlayed(before, await play(before, undefined, this.#codeCache));
+      return await body(given.at(-1)!);
+    } finally {
+      rmSync(folder, { recursive: true, force: true });
     }
-    return { act: watched.at(-1)!, folder: this.#scene, durability: "full" } as const;
   }
 }

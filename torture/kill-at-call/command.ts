@@ -13,6 +13,8 @@ export async function killAtCall(args: readonly string[]): Promise<boolean> {
       /** At most so many kills per scenario. Default: at every call. */
       kills: { type: "string" },
       scenario: { type: "string" },
+      /** How many processes are killed at once. */
+      lanes: { type: "string", default: "2" },
       json: { type: "boolean", default: false },
     },
   });
@@ -20,6 +22,7 @@ export async function killAtCall(args: readonly string[]): Promise<boolean> {
   const tally = await runKills({
     scenarios: scenariosOf(values.scenario),
     most: values.kills === undefined ? null : wholeNumber(values.kills, "kills"),
+    lanes: Math.max(1, wholeNumber(values.lanes, "lanes")),
     root: scratchRoot(),
     onKill({ scenario, points, verdict }, done) {
       const where = points.map(({ call, nth }) => `${call} ${nth}`).join(", then ");
@@ -35,8 +38,8 @@ export async function killAtCall(args: readonly string[]): Promise<boolean> {
   process.stdout.write(
     values.json
       ? `${JSON.stringify(tally)}\n`
-      : `${tally.kills} kills in ${tally.scenarios} scenarios, ${tally.acknowledged} answers checked: ${tally.lost} lost, ` +
-          `${tally.corrupt} corrupt, ${tally.committedTwice} committed twice, ${tally.stuck} stuck${tally.notRun.map((why) => `\nnot run: ${why}`).join("")}\n`,
+      : `${tally.kills} kills in ${Object.keys(tally.scenarios).length} scenarios, ${tally.acknowledged} answers checked: ${tally.lost} lost, ` +
+          `${tally.corrupt} corrupt, ${tally.committedTwice} committed twice, ${tally.stuck} stuck\n`,
   );
   return isClean(tally);
 }

@@ -39,6 +39,7 @@ export interface Start {
 
 /** Only the calls that matter, at little cost; files by name; every byte. */
 const WATCHING = [
+  "-f",
   "--seccomp-bpf",
   "-y",
   "-xx",

@@ -1,5 +1,5 @@
 // What the recorded programs do: one act is one run of one process, short, and of everything that writes.
-import { fork } from "node:child_process";
+import { type ChildProcess, fork } from "node:child_process";
 import { once } from "node:events";
 import { dirname } from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -115,12 +115,29 @@ export const ACTS = {
     }
   },
 
-  /** Inputs so large that SQLite checkpoints by itself (1,000 pages) and starts the WAL anew. */
+  /**
+   * Inputs so large that SQLite checkpoints by itself (1,000 pages) and starts the WAL anew. Most of those pages another process has
+   * written, for this one is killed at each of its own calls.
+   */
   async large(stage) {
     const engine = await stage.open();
-    for (const id of named("large", 9)) await stage.note(engine, id, id.padEnd(500_000, "-"));
+    await once(beside("swell", stage), "exit");
+    for (const id of named("large", 4)) await stage.note(engine, id, id.padEnd(120_000, "-"));
     await stage.transfer(engine, "after-large", 1);
     await engine.close();
+  },
+
+  /** The other process of `large`: a user's own program, which writes the same few pages again and again. */
+  async swell(stage) {
+    const own = new DatabaseSync(stage.path, { timeout: 5_000 });
+    own.exec("PRAGMA wal_autocheckpoint = 0; CREATE TABLE IF NOT EXISTS ballast (n INTEGER PRIMARY KEY, text TEXT)");
+    const write = own.prepare("REPLACE INTO ballast VALUES (?, ?)");
+    for (let turn = 0; turn < 48; turn++) {
+      own.exec("BEGIN IMMEDIATE");
+      for (let n = 0; n < 20; n++) write.run(n, String(turn).padEnd(3_500, "-"));
+      own.exec("COMMIT");
+    }
+    own.close();
   },
 
   /** Goes on with whatever a power loss left: more jobs, and a worker that runs what it finds. */
@@ -136,8 +153,7 @@ export const ACTS = {
   /** A producer here and a worker in another process. */
   async fleet(stage) {
     const engine = await stage.open();
-    const program = fileURLToPath(new URL("program.ts", import.meta.url));
-    const child = fork(program, [dirname(stage.path), "serve", stage.durability], { stdio: "inherit" });
+    const child = beside("serve", stage);
     await once(child, "message");
     for (const id of named("shared", 8)) await stage.transfer(engine, id, 3);
     while ((await engine.counts()).some(({ ready, running }) => ready + running > 0))
@@ -147,16 +163,23 @@ export const ACTS = {
     await engine.close();
   },
 
-  /** The other process of `fleet`. */
+  /** The other process of `fleet`, until it is told to stop or its parent is dead. */
   async serve(stage) {
+    const over = Promise.race([once(process, "message"), once(process, "disconnect")]);
     const engine = await stage.open();
     const worker = await engine.start();
-    process.send!("working");
-    await once(process, "message");
+    process.send?.("working", () => {});
+    await over;
     await worker.stop();
     await engine.close();
-    process.disconnect();
+    if (process.connected) process.disconnect();
   },
 } as const satisfies Record<string, Act>;
 
 export type ActName = keyof typeof ACTS;
+
+/** Another process on the same stage. It has our standard error, so that whoever waits for the end of that waits for both. */
+function beside(act: ActName, { path, durability }: Stage): ChildProcess {
+  const program = fileURLToPath(new URL("program.ts", import.meta.url));
+  return fork(program, [dirname(path), act, durability], { stdio: "inherit" });
+}

@@ -52,7 +52,7 @@ export class Recovering {
     const { id: incident, cursor, heldAtDeath } = openIncident(this.#db, request, worker, now);
     const rows = this.#db
       .sql(
-        `SELECT ${HELD_COLUMNS} FROM outlive_jobs j WHERE j.state = 1 AND j.worker = ? AND j.seq > ? ORDER BY j.seq LIMIT ?`,
+        `SELECT ${HELD_COLUMNS} FROM outlive_jobs j WHERE j.state = 1 AND j.worker = ? AND j.seq > ? ORDER BY j.seq LIMIT ? + 0`,
       )
       .all(worker, cursor, request.limit) as unknown as HeldColumns[];
     const jobs = rows.map((row) => this.#recoverJob(row, worker, incident, heldAtDeath, request, now));
@@ -183,7 +183,7 @@ export class Recovering {
     return this.#db
       .sql(
         `SELECT ${HELD_COLUMNS}, j.worker, w.id AS worker_id FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind JOIN outlive_workers w ON w.seq = j.worker
-         WHERE j.state = 1 AND j.deadline_at + k.grace_ms + ? < ? ORDER BY j.deadline_at LIMIT ?`,
+         WHERE j.state = 1 AND j.deadline_at + k.grace_ms + ? < ? ORDER BY j.deadline_at LIMIT ? + 0`,
       )
       .all(marginMs, now, limit) as unknown as (HeldColumns & { worker: number; worker_id: string })[];
   }

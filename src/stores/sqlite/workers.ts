@@ -158,7 +158,7 @@ export class Workers {
     const rows = this.#db
       .sql(
         `SELECT w.*, (SELECT count(*) FROM outlive_jobs j WHERE j.state = 1 AND j.worker = w.seq) AS held_count
-         FROM outlive_workers w WHERE ${present} AND w.id > ? ORDER BY w.id LIMIT ?`,
+         FROM outlive_workers w WHERE ${present} AND w.id > ? ORDER BY w.id LIMIT ? + 0`,
       )
       .all(query.after ?? "", query.limit ?? -1) as unknown as WorkerColumns[];
     return rows.map(workerRow);

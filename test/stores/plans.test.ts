@@ -1,0 +1,48 @@
+// A worker's statements are planned once. SQLite plans some anew whenever a value is bound (a bare `LIMIT ?` is one), which is twenty
+// times the cost of a read that finds nothing and which nothing else would show.
+import assert from "node:assert/strict";
+import { DatabaseSync } from "node:sqlite";
+import { test } from "node:test";
+import { systemClock } from "../../src/platform/clock.ts";
+import { draft, kind, workerRecord } from "../../src/testing/conformance/drafts.ts";
+import { roomFor, SETTLE } from "../../src/testing/conformance/hand.ts";
+import { openStore } from "../conformance/sqlite-stores.ts";
+
+type Ask = NonNullable<Parameters<DatabaseSync["setAuthorizer"]>[0]>;
+
+test("nothing that a worker and its keeper ask again and again is planned again", async (t) => {
+  let planned = 0;
+  // SQLite asks the authorizer while it plans, and at no other time.
+  const { value } = Object.getOwnPropertyDescriptor(DatabaseSync.prototype, "setAuthorizer")!;
+  const setAuthorizer = value as (this: DatabaseSync, ask: Ask) => void;
+  t.mock.method(DatabaseSync.prototype, "setAuthorizer", function (this: DatabaseSync, ask: Ask) {
+    setAuthorizer.call(this, (...of) => (planned++, ask(...of)));
+  });
+  const store = await openStore(systemClock, ":memory:");
+  t.after(() => store.close());
+  await store.declare([kind("mail"), kind("sms")]);
+  await store.register(workerRecord("w"));
+
+  const round = async (n: number): Promise<void> => {
+    await store.enqueue([draft(`many-${n}`), draft(`one-${n}`)]);
+    const many = await store.settleAndClaim("w", [], roomFor(1));
+    const settled = many.claimed.map((job) => SETTLE.succeed(job));
+    const one = await store.settleAndClaim("w", settled, roomFor(n, ["mail"]));
+    assert.deepEqual([many.claimed.length, one.claimed.length], [1, 1]);
+    await store.settleAndClaim(
+      "w",
+      one.claimed.map((job) => SETTLE.succeed(job)),
+      roomFor(0),
+    );
+    await store.beat("w", { loopLagMs: n });
+    assert.equal((await store.workers({})).length, 1);
+    await store.workers({ after: "v", limit: n });
+    await store.workers({ over: true });
+    await store.expire(n, n, () => assert.fail("nothing is overdue"));
+  };
+  await round(1);
+  const once = planned;
+  assert.ok(once > 0);
+  for (const n of [2, 3, 4]) await round(n);
+  assert.equal(planned - once, 0);
+});
