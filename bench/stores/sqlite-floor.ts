@@ -47,7 +47,7 @@ export class FloorQueue {
        VALUES (0, ?, 0, -1, 0, ${PLACE}, ${PLACE}, ?)`);
     this.#claim = this.#db.prepare(
       `UPDATE jobs SET state = 1, worker = ?, fence = fence + 1, started_at = ?, deadline_at = ?
-       WHERE seq IN (SELECT seq FROM jobs WHERE kind = ? AND state = 0 ORDER BY priority DESC, seq LIMIT ?)
+       WHERE seq IN (SELECT seq FROM jobs WHERE kind = ? AND state = 0 ORDER BY priority DESC, seq LIMIT ? + 0)
        RETURNING seq, fence, payload`,
     );
     this.#settle = this.#db.prepare(
