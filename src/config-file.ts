@@ -3,7 +3,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import { relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
-import { isMap, isScalar, isSeq, LineCounter, type Node, parseDocument } from "yaml";
+import type { Node } from "yaml";
 import { type EngineOptions, engineSettings } from "./config.ts";
 import { fromText, Intervals, QUEUE_KEYS, SETTINGS } from "./config-settings.ts";
 import { isPostgres, shownAddress } from "./backends.ts";
@@ -77,7 +77,7 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
   for (const setting of SETTINGS) said.set(setting.key, { value: undefined, source: "default" });
   if (file) {
     const name = relative(sources.cwd, file) || file;
-    const leaves = /\.ya?ml$/.test(file) ? readYaml(file, name) : await readModule(file, name);
+    const leaves = await (/\.ya?ml$/.test(file) ? readYaml(file, name) : readModule(file, name));
     takeFile(leaves, said);
   }
   takeEnvironment(sources.env, said, warnings);
@@ -109,7 +109,9 @@ interface Leaf extends Said {
   readonly key: string;
 }
 
-function readYaml(file: string, name: string): Leaf[] {
+async function readYaml(file: string, name: string): Promise<Leaf[]> {
+  // Loaded here: its 70 files would be a sixth of what starting a program costs, and most have no such file.
+  const { isMap, isScalar, isSeq, LineCounter, parseDocument } = await import("yaml");
   const lines = new LineCounter();
   const document = parseDocument(readFileSync(file, "utf8"), { lineCounter: lines });
   const [error] = document.errors;
