@@ -10,7 +10,7 @@ const SCHEMA = process.env["OUTLIVE_POSTGRES_SCHEMA"] ?? null;
 
 /** In the rig's own processes only: whoever merely names the kinds keeps no history. */
 const tell = FOLDER === undefined ? () => {} : teller(FOLDER);
-const books = booksOf(SCHEMA);
+const books = await booksOf(SCHEMA);
 const retry = { backoff: { base: "20ms", max: "200ms" } } as const;
 
 const fenceOf = ({ fence }: Run): string => `${fence.epoch}.${fence.number}`;
@@ -54,11 +54,11 @@ flaky.handle(async ({ failures }, run) => {
   if (run.attempt <= failures) throw new Error(`failure ${run.attempt} of ${failures}`);
 });
 
-/** Stands on the loop: its worker is busy, not dead. */
+/** Stands on the loop: its worker is busy, not dead. Shorter each time: an innocent that the nemesis hits again and again looks guilty. */
 export const block = job<{ readonly ms: number }>("torture.block", { retry });
 block.handle(({ ms }, run) => {
   start(run, "block");
-  const until = performance.now() + ms;
+  const until = performance.now() + ms / run.attempt;
   while (performance.now() < until);
 });
 
