@@ -10,7 +10,7 @@ const SCHEMA = process.env["OUTLIVE_POSTGRES_SCHEMA"] ?? null;
 
 /** In the rig's own processes only: whoever merely names the kinds keeps no history. */
 const tell = FOLDER === undefined ? () => {} : teller(FOLDER);
-const books = await booksOf(SCHEMA);
+const books = booksOf(SCHEMA);
 const retry = { backoff: { base: "20ms", max: "200ms" } } as const;
 
 const fenceOf = ({ fence }: Run): string => `${fence.epoch}.${fence.number}`;
@@ -29,7 +29,7 @@ export const transfer = job<Transfer>("torture.transfer", { retry });
 transfer.handle(async ({ amount, workMs }, run) => {
   start(run, "transfer");
   await pause(workMs);
-  await books.commit(run, { job: run.id, amount, fence: fenceOf(run) });
+  await (await books).commit(run, { job: run.id, amount, fence: fenceOf(run) });
   tell({ what: "committed", id: run.id, fence: fenceOf(run) });
 });
 
