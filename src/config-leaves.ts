@@ -2,7 +2,7 @@
 // the value means, is for config-file.ts.
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
-import { isMap, isScalar, isSeq, LineCounter, type Node, parseDocument } from "yaml";
+import type { Node } from "yaml";
 import { SETTINGS } from "./config-settings.ts";
 import { ErrorCode, OutliveError } from "./core/errors.ts";
 
@@ -25,7 +25,9 @@ export async function readLeaves(file: string, name: string): Promise<Leaf[]> {
   return /\.ya?ml$/.test(file) ? readYaml(file, name) : readModule(file, name);
 }
 
-function readYaml(file: string, name: string): Leaf[] {
+async function readYaml(file: string, name: string): Promise<Leaf[]> {
+  // Loaded here: its 70 files would be a sixth of what starting a program costs, and most have no such file.
+  const { isMap, isScalar, isSeq, LineCounter, parseDocument } = await import("yaml");
   const lines = new LineCounter();
   const document = parseDocument(readFileSync(file, "utf8"), { lineCounter: lines });
   const [error] = document.errors;

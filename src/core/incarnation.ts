@@ -108,6 +108,8 @@ export class Incarnation {
     this.worker.start();
     try {
       await this.#startKeeper(options);
+      // Disowned while the thread booted: it is not known to `#abandon`, and would keep the process alive for ever.
+      if (this.#over) await this.#keeper?.stop().catch(() => {});
     } catch (thrown) {
       this.#over = true;
       await shutDown(this.worker, this.#deps.clock, 0);

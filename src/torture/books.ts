@@ -1,8 +1,8 @@
 // The user's own tables, in the same database as the jobs: a ledger with a row for each transfer, and nothing in it that would keep a
 // transfer from being written twice. One form per store, because the transaction's handle differs.
 import type { Engine, Run } from "../index.ts";
-import { postgres } from "../postgres.ts";
-import { sqlite } from "../sqlite.ts";
+import type { postgres as Postgres } from "../postgres.ts";
+import type { sqlite as Sqlite } from "../sqlite.ts";
 
 export interface Entry {
   readonly job: string;
@@ -17,18 +17,20 @@ export interface Books {
   entries(engine: Engine): Promise<readonly Entry[]>;
 }
 
-const onSqlite: Books = {
-  create: (engine) =>
-    engine.transaction(sqlite, (tx) =>
-      tx.exec("CREATE TABLE torture_ledger (job TEXT NOT NULL, amount INTEGER NOT NULL, fence TEXT NOT NULL)"),
-    ),
-  commit: (run, { job, amount, fence }) =>
-    run.commit(sqlite, (tx) => void tx.run("INSERT INTO torture_ledger VALUES (?, ?, ?)", job, amount, fence)),
-  entries: (engine) => engine.transaction(sqlite, (tx) => tx.all<Entry>("SELECT * FROM torture_ledger")),
-};
+function onSqlite(sqlite: typeof Sqlite): Books {
+  return {
+    create: (engine) =>
+      engine.transaction(sqlite, (tx) =>
+        tx.exec("CREATE TABLE torture_ledger (job TEXT NOT NULL, amount INTEGER NOT NULL, fence TEXT NOT NULL)"),
+      ),
+    commit: (run, { job, amount, fence }) =>
+      run.commit(sqlite, (tx) => void tx.run("INSERT INTO torture_ledger VALUES (?, ?, ?)", job, amount, fence)),
+    entries: (engine) => engine.transaction(sqlite, (tx) => tx.all<Entry>("SELECT * FROM torture_ledger")),
+  };
+}
 
 /** In the schema of the run, so that nothing of anybody else's is touched. */
-function onPostgres(schema: string): Books {
+function onPostgres(postgres: typeof Postgres, schema: string): Books {
   const ledger = `"${schema}".torture_ledger`;
   return {
     create: (engine) =>
@@ -43,7 +45,9 @@ function onPostgres(schema: string): Books {
   };
 }
 
-/** `schema`: where on PostgreSQL; null: the store is a file. */
-export function booksOf(schema: string | null): Books {
-  return schema === null ? onSqlite : onPostgres(schema);
+/** `schema`: where on PostgreSQL; null: the store is a file. A process starts without the code of the store that it does not use. */
+export async function booksOf(schema: string | null): Promise<Books> {
+  return schema === null
+    ? onSqlite((await import("../sqlite.ts")).sqlite)
+    : onPostgres((await import("../postgres.ts")).postgres, schema);
 }

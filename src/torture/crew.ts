@@ -1,6 +1,7 @@
 // The processes of the rig as their parent sees them: places that are filled again when somebody dies. It can kill, freeze and wake, and it
 // knows the instant of each; what became of the jobs it leaves to the engine.
 import { type ChildProcess, fork } from "node:child_process";
+import { availableParallelism } from "node:os";
 import { fileURLToPath } from "node:url";
 import type { EngineEvent } from "../index.ts";
 import { CONCURRENCY, HEAP_MB, HEARTBEAT, LEASE, SUPERVISED } from "./settings.ts";
@@ -26,11 +27,17 @@ export interface Kill {
   readonly pid: number;
   /** Null: it was no worker, or was killed before it had registered. */
   readonly workerId: string | null;
+  /** Everybody else was killed with it: nobody could see it before somebody had started again. */
+  readonly nobodyLeft: boolean;
+  /** How many places were empty or starting then, this one not counted. */
+  readonly missing: number;
 }
 
 interface Member extends Seat {
   child: ChildProcess | null;
-  restart: NodeJS.Timeout | undefined;
+  /** Has been started and is not at work yet, as far as one can see. */
+  booting: boolean;
+  timer: NodeJS.Timeout | undefined;
   killedByUs: boolean;
   lives: number;
   lastWords: string;
@@ -53,8 +60,12 @@ export interface CrewOptions {
   storeIsWell(): boolean;
 }
 
-/** How long a place stays empty. */
+/** How long a place stays empty at the least. */
 const RESTART_MS = 50;
+/** After this a start holds up nobody else, whatever became of it. Nobody tells when a supervisor is at work: it takes about this. */
+const BOOT_MS = 1_000;
+/** Starting all at once would make each of them as slow as all of them: after the death of everybody the first is soon at work. */
+const MOST_BOOTING = Math.max(2, availableParallelism());
 // Sources are run as .ts, the package as .js; tsc rewrites imports but not these.
 const EXTENSION = import.meta.url.endsWith(".ts") ? ".ts" : ".js";
 const file = (name: string): string => fileURLToPath(new URL(`${name}${EXTENSION}`, import.meta.url));
@@ -65,6 +76,7 @@ export class Crew {
   readonly unexpected: string[] = [];
   readonly #options: CrewOptions;
   readonly #members: Member[];
+  #waiting: Member[] = [];
   #stopping = false;
 
   constructor(options: CrewOptions) {
@@ -78,7 +90,8 @@ export class Crew {
         workerId: null,
         sinceAt: Date.now(),
         child: null,
-        restart: undefined,
+        booting: false,
+        timer: undefined,
         killedByUs: false,
         lives: 0,
         lastWords: "",
@@ -90,18 +103,24 @@ export class Crew {
     return role === undefined ? this.#members : this.#members.filter((member) => member.role === role);
   }
 
-  start(): void {
-    for (const member of this.#members) this.#spawn(member);
+  /** Places that are empty, or whose process is not at work yet. */
+  missing(): number {
+    return this.#members.filter(({ state, booting }) => state === "dead" || booting).length;
   }
 
-  kill(seats: readonly Seat[]): number {
+  start(): void {
+    for (const member of this.#members) this.#enqueue(member);
+  }
+
+  kill(seats: readonly Seat[], { nobodyLeft = false } = {}): number {
+    const missing = this.missing();
     let count = 0;
     for (const seat of seats as readonly Member[]) {
       const at = Date.now();
       if (seat.state === "dead" || !seat.child?.kill("SIGKILL")) continue;
       seat.killedByUs = true;
       this.#enter(seat, "dead");
-      this.kills.push({ at, role: seat.role, pid: seat.pid, workerId: seat.workerId });
+      this.kills.push({ at, role: seat.role, pid: seat.pid, workerId: seat.workerId, nobodyLeft, missing });
       count++;
     }
     return count;
@@ -125,14 +144,14 @@ export class Crew {
   /** The end of everything, at once. Safe to call at any time, also while the process exits. */
   destroy(): void {
     this.#stopping = true;
-    for (const { child, restart } of this.#members) {
-      clearTimeout(restart);
+    for (const { child, timer } of this.#members) {
+      clearTimeout(timer);
       child?.kill("SIGKILL");
     }
   }
 
   async #leave(member: Member, graceMs: number): Promise<void> {
-    clearTimeout(member.restart);
+    clearTimeout(member.timer);
     const { child } = member;
     if (!child || child.exitCode !== null || child.signalCode !== null) return;
     const gone = new Promise<void>((resolve) => child.once("exit", () => resolve()));
@@ -145,6 +164,25 @@ export class Crew {
     child.kill("SIGTERM");
     await gone;
     clearTimeout(late);
+  }
+
+  /** Workers first: they bring the work back. */
+  #enqueue(member: Member): void {
+    this.#waiting.push(member);
+    this.#waiting.sort((a, b) => Number(b.role === "worker") - Number(a.role === "worker"));
+    this.#fill();
+  }
+
+  #fill(): void {
+    while (!this.#stopping && this.#waiting.length > 0 && this.#members.filter((m) => m.booting).length < MOST_BOOTING)
+      this.#spawn(this.#waiting.shift()!);
+  }
+
+  #booted(member: Member): void {
+    if (!member.booting) return;
+    member.booting = false;
+    clearTimeout(member.timer);
+    this.#fill();
   }
 
   #spawn(member: Member): void {
@@ -163,18 +201,29 @@ export class Crew {
         OUTLIVE_HEARTBEAT_LEASE: LEASE,
       },
     });
-    Object.assign(member, { child, pid: child.pid ?? 0, workerId: null, killedByUs: false, lastWords: "" });
+    Object.assign(member, {
+      child,
+      pid: child.pid ?? 0,
+      workerId: null,
+      killedByUs: false,
+      lastWords: "",
+      booting: true,
+    });
+    member.timer = setTimeout(() => this.#booted(member), BOOT_MS);
     // Only a worker tells when it is ready; a producer and a supervisor are at work as soon as they run.
     this.#enter(member, member.role === "worker" ? "starting" : "live");
     child.stderr!.setEncoding("utf8").on("data", (text: string) => {
       member.lastWords = (member.lastWords + text).slice(-2_000);
     });
-    child.on("message", (message) => this.#heard(member, (message as { event?: EngineEvent }).event));
+    child.on("message", (message) => {
+      if (member.child === child) this.#heard(member, (message as { event?: EngineEvent }).event);
+    });
     child.on("error", () => {}); // a message to a process that is just dying; `exit` says what happened
     child.on("exit", (code, signal) => this.#exited(member, code, signal));
   }
 
   #heard(member: Member, event: EngineEvent | undefined): void {
+    this.#booted(member);
     if (!event) return;
     if (event.name === "worker.started") {
       member.workerId = event.worker;
@@ -193,7 +242,8 @@ export class Crew {
       );
     }
     this.#enter(member, this.#stopping ? "stopped" : "dead");
-    if (!this.#stopping) member.restart = setTimeout(() => this.#spawn(member), RESTART_MS);
+    this.#booted(member);
+    if (!this.#stopping) member.timer = setTimeout(() => this.#enqueue(member), RESTART_MS);
   }
 
   #enter(member: Member, state: SeatState): void {

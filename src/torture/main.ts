@@ -13,15 +13,21 @@ export async function run(plan: Plan, json: boolean): Promise<number> {
   const outcome = await torture(plan, {
     tell: (what) => void status.write(`${what}\n`),
     progress: ({ kills, zombies, elapsedMs }) => {
-      const line = `${Math.round(elapsedMs / 1_000)} s: ${kills} of ${plan.kills} kills, ${zombies} zombies`;
+      const left = kills === 0 ? "" : `, about ${seconds((elapsedMs / kills) * Math.max(0, plan.kills - kills))} to go`;
+      const line = `${seconds(elapsedMs)}: ${kills} of ${plan.kills} kills, ${zombies} zombies${left}`;
       if (status.isTTY) status.write(`\r\x1b[K${line}`);
       else if (Math.round(elapsedMs / 1_000) % 10 === 0) status.write(`${line}\n`);
     },
   });
   if (status.isTTY) status.write("\r\x1b[K");
+  for (const sentence of outcome.slowest) status.write(`slow: ${sentence}\n`);
   if (json) {
     for (const sentence of outcome.violations.slice(0, MOST_TOLD)) status.write(`violation: ${sentence}\n`);
     process.stdout.write(`${jsonLine(outcome)}\n`);
   } else process.stdout.write(`${text(outcome)}\n`);
   return outcome.violations.length === 0 ? 0 : 1;
+}
+
+function seconds(ms: number): string {
+  return `${Math.round(ms / 1_000)} s`;
 }

@@ -1,12 +1,12 @@
 // The end of a run, for people and for programs.
 import type { Outcome } from "./rig.ts";
 import { HEARTBEAT, LEASE } from "./settings.ts";
-import type { Percentiles } from "./timing.ts";
+import type { Percentiles, Timed } from "./timing.ts";
 
 /** The last line of `--json`. */
 export function jsonLine(outcome: Outcome): string {
   const { store, seed, kills, zombies, takeovers, staleWritesRejected, enqueued, lost, committedTwice } = outcome;
-  const { quarantined, poison, detectMs, resumeMs, notRun } = outcome;
+  const { quarantined, poison, detectMs, resumeMs, timed, resumeMsDuringFaults, resumeMsNobodyLeft, notRun } = outcome;
   return JSON.stringify({
     store,
     seed,
@@ -21,6 +21,9 @@ export function jsonLine(outcome: Outcome): string {
     poison,
     detectMs,
     resumeMs,
+    timed,
+    resumeMsDuringFaults,
+    resumeMsNobodyLeft,
     notRun,
   });
 }
@@ -34,7 +37,10 @@ export function text(outcome: Outcome): string {
     `${String(takeovers).padStart(7)}  jobs taken over, ${outcome.staleWritesRejected} stale writes refused`,
     `${String(enqueued).padStart(7)}  jobs enqueued: ${lost} lost, ${committedTwice} committed twice`,
     `${String(quarantined).padStart(7)}  in quarantine, of ${poison} that kill their workers`,
-    `         from the kill to its proof ${range(outcome.detectMs)}, to the last job running again ${range(outcome.resumeMs)}`,
+    `         from the kill to its proof ${range(outcome.detectMs)}`,
+    `         from the kill to the last job running again ${range(outcome.resumeMs)}, of ${outcome.timed} kills`,
+    `         the same while the store was broken on purpose ${timedRange(outcome.resumeMsDuringFaults)}`,
+    `         the same when everybody was killed, with the start of a process ${timedRange(outcome.resumeMsNobodyLeft)}`,
     ...outcome.notRun.map((what) => `not run: ${what}`),
     ...outcome.violations.slice(0, 50).map((sentence) => `violation: ${sentence}`),
     outcome.violations.length === 0 ? "Every promise held." : `${outcome.violations.length} thing(s) went wrong.`,
@@ -43,4 +49,8 @@ export function text(outcome: Outcome): string {
 
 function range({ p50, p99, max }: Percentiles): string {
   return p50 === null ? "not measured" : `${p50} / ${p99} / ${max} ms (median, p99, worst)`;
+}
+
+function timedRange(of: Timed): string {
+  return of.timed === 0 ? "not measured" : `${range(of)}, of ${of.timed} kills`;
 }

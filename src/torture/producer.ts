@@ -30,6 +30,7 @@ main().catch((thrown: unknown) => {
 
 async function main(): Promise<void> {
   const client = await connect(url, { ...storeOptions(), jobs: JOBS });
+  process.send!({}); // at work; a producer has nothing else to tell its parent
   let made = 0;
   let owed = 0;
   while (!stop.signal.aborted) {
@@ -60,7 +61,7 @@ async function place(client: Client, { contract, input, options }: Order): Promi
 }
 
 function order(id: string): Order {
-  const workMs = chance.whole(2, 60);
+  const workMs = chance.whole(10, 300);
   const amount = chance.whole(1, 1_000);
   const as = (contract: object, input: unknown, options: EnqueueOptions = {}): Order => ({
     contract: contract as JobContract<never, unknown>,

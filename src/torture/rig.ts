@@ -10,9 +10,10 @@ import { booksOf } from "./books.ts";
 import { Crew, type Role } from "./crew.ts";
 import { readHistories } from "./history.ts";
 import { hog, JOBS, poison } from "./jobs.ts";
-import { type Fault, Nemesis } from "./nemesis.ts";
+import { Nemesis } from "./nemesis.ts";
 import { judge, type Judgement } from "./oracle.ts";
 import { HEARTBEAT, KILLS_PER_HOG, KILLS_PER_POISON, LEASE, storeOptions } from "./settings.ts";
+import type { Fault } from "./strikes.ts";
 import { type Timing, timingOf } from "./timing.ts";
 
 export interface Plan {
@@ -53,7 +54,7 @@ export interface Progress {
 
 /** What a kill may take at most, with all that belongs to it. */
 const MS_PER_KILL = 3_000;
-const DRAIN_MS = 120_000;
+const DRAIN_MS = 300_000;
 const STOP_MS = 20_000;
 
 export async function torture(
@@ -64,7 +65,7 @@ export async function torture(
   const limit = AbortSignal.timeout(plan.kills * MS_PER_KILL + DRAIN_MS);
   const histories = join(plan.folder, "histories");
   mkdirSync(histories, { recursive: true });
-  const books = booksOf(plan.schema);
+  const books = await booksOf(plan.schema);
   const engine = await open(plan.directUrl, {
     ...storeOptions(plan.schema ?? undefined),
     jobs: JOBS,
@@ -84,7 +85,7 @@ export async function torture(
       histories,
       cache,
       heard: (seat, event) => nemesis.heard(seat, event),
-      storeIsWell: () => nemesis.storeIsWell,
+      storeIsWell: () => nemesis.strikes.storeIsWell,
     });
     atEnd(() => crew.destroy());
     const nemesis = new Nemesis(engine, crew, new Chance(seed), {
@@ -104,7 +105,7 @@ export async function torture(
     await crew.stop(["worker", "supervisor"], STOP_MS);
     clearInterval(told);
     const judgement = await judge(engine, books, readHistories(histories));
-    const timing = await timingOf(engine, crew.kills);
+    const timing = await timingOf(engine, crew.kills, (from, to) => nemesis.strikes.during(from, to));
     const late = inTime ? [] : ["not every job had ended when the time was up"];
     return {
       ...judgement,

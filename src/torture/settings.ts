@@ -16,11 +16,11 @@ export const SUPERVISED = 2;
 export const HEAP_MB = 96;
 
 /** How many jobs a producer enqueues in a second. */
-export const JOBS_PER_SECOND = 40;
+export const JOBS_PER_SECOND = 25;
 
 /** One job in so many kills ends its worker whenever it runs, and one in so many takes all of its memory. */
-export const KILLS_PER_POISON = 100;
-export const KILLS_PER_HOG = 400;
+export const KILLS_PER_POISON = 250;
+export const KILLS_PER_HOG = 1_000;
 
 /** Where on PostgreSQL, as the parent said it to its processes. */
 export function storeOptions(schema = process.env["OUTLIVE_POSTGRES_SCHEMA"]): { postgres?: { schema: string } } {

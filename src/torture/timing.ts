@@ -1,6 +1,7 @@
 // How fast what was killed came back: from each SIGKILL to the proof of the death, and to the last of its jobs running again. The instant
-// of the kill is the parent's own, the others are the incident's; one machine, one wall clock.
-import type { Engine, IncidentSummary } from "../index.ts";
+// of the kill is the parent's own, the others are the incident's; one machine, one wall clock. Kills that the engine could not
+// answer at once are told apart, never left out: the store was broken on purpose, or nobody was left alive to see it.
+import type { Engine, IncidentSummary, RecoveryReport } from "../index.ts";
 import type { Kill } from "./crew.ts";
 
 export interface Percentiles {
@@ -9,48 +10,131 @@ export interface Percentiles {
   readonly max: number | null;
 }
 
+/** With the number of kills behind them. */
+export interface Timed extends Percentiles {
+  readonly timed: number;
+}
+
 export interface Timing {
+  /** Of workers that held jobs, or not, and were killed on a well store, with others alive. */
   readonly detectMs: Percentiles;
+  /** Of those among them whose jobs were to run again. */
   readonly resumeMs: Percentiles;
+  /** How many kills `resumeMs` is made of. */
+  readonly timed: number;
+  /** Between the kill and the last of its jobs, a strike or its aftermath. */
+  readonly resumeMsDuringFaults: Timed;
+  /** Killed with everybody else: the start of a process, and the store's check of itself, are in it. */
+  readonly resumeMsNobodyLeft: Timed;
+  /** The slowest of each, a sentence each. */
+  readonly slowest: readonly string[];
   /** Jobs that were taken from the dead. */
   readonly takeovers: number;
   /** What recovery left undone, one sentence each. */
   readonly violations: readonly string[];
 }
 
-/** Read when everything has ended and nobody works any more. */
-export async function timingOf(engine: Engine, kills: readonly Kill[]): Promise<Timing> {
+/** One kill whose jobs are all back. */
+interface Comeback {
+  readonly ms: number;
+  readonly story: string;
+}
+
+const MOST_TOLD = 5;
+
+/** Read when everything has ended and nobody works any more. `strikesDuring`: what was broken on purpose in that time. */
+export async function timingOf(
+  engine: Engine,
+  kills: readonly Kill[],
+  strikesDuring: (from: number, to: number) => readonly string[],
+): Promise<Timing> {
   const incidents = await allIncidents(engine);
-  const byWorker = Map.groupBy(incidents, ({ worker }) => worker);
+  const killOf = new Map(kills.flatMap((kill) => (kill.workerId === null ? [] : [[kill.workerId, kill] as const])));
+  const violations = [...manifold(incidents), ...(await unnoticed(engine, incidents, killOf))];
+  const began = Math.min(...kills.map(({ at }) => at));
   const detect: number[] = [];
-  const resume: number[] = [];
-  const violations: string[] = [];
-  let takeovers = 0;
-  for (const [worker, found] of byWorker)
-    if (found.length > 1) violations.push(`the death of worker ${worker} has ${found.length} incidents`);
-  const instants = new Map(kills.flatMap(({ workerId, at }) => (workerId === null ? [] : [[workerId, at] as const])));
-  for (const { id, worker, jobCount } of incidents) {
-    takeovers += jobCount;
+  const groups = { well: [] as Comeback[], faults: [] as Comeback[], nobodyLeft: [] as Comeback[] };
+  for (const { id, worker } of incidents) {
     const report = await engine.report(id);
-    const killedAt = instants.get(worker);
-    if (!report || report.completedAt === null)
-      violations.push(`incident ${id} of worker ${worker} was never finished`);
-    if (!report) continue;
-    const back = report.recoveredJobs.filter(({ decision }) => decision === "retry" || decision === "pending");
-    for (const { jobId, resumedAt } of back)
-      // On a server the clock is stopped by a statement of its own, which may be lost; what has ended did run again.
-      if (resumedAt === null && !(await hasEnded(engine, jobId)))
-        violations.push(`job ${jobId} was recovered from worker ${worker} and never ran again`);
+    violations.push(...(await undone(engine, id, worker, report)));
+    const kill = killOf.get(worker);
     // A worker that had been taken for dead before it was killed (a zombie) was found by its silence.
-    if (killedAt === undefined || report.deadWorkers[0]?.how !== "gone") continue;
-    detect.push(Date.parse(report.deadWorkers[0].detectedAt) - killedAt);
-    const last = back.flatMap(({ resumedAt }) => (resumedAt === null ? [] : [Date.parse(resumedAt)]));
-    if (last.length > 0) resume.push(Math.max(...last) - killedAt);
+    if (!kill || report?.deadWorkers[0]?.how !== "gone") continue;
+    const detectedAt = Date.parse(report.deadWorkers[0].detectedAt);
+    const { ms, job } = lastBack(report, kill.at);
+    const struck = strikesDuring(kill.at, ms === null ? detectedAt : kill.at + ms);
+    const group = kill.nobodyLeft ? "nobodyLeft" : struck.length > 0 ? "faults" : "well";
+    if (group === "well") detect.push(detectedAt - kill.at);
+    if (ms === null) continue;
+    const circumstances =
+      [kill.nobodyLeft ? "nobody was left" : "", ...struck].filter(Boolean).join(", ") || "store well";
+    groups[group].push({
+      ms,
+      story: `${story(report, kill, began)}, running again after ${ms} ms: ${job} (${circumstances})`,
+    });
   }
-  for (const [worker] of instants)
-    if (!byWorker.has(worker) && !(await left(engine, worker)))
-      violations.push(`worker ${worker} was killed, and there is no incident of its death`);
-  return { detectMs: percentiles(detect), resumeMs: percentiles(resume), takeovers, violations };
+  const resumeMs = timed(groups.well);
+  return {
+    detectMs: percentiles(detect),
+    resumeMs: { p50: resumeMs.p50, p99: resumeMs.p99, max: resumeMs.max },
+    timed: resumeMs.timed,
+    resumeMsDuringFaults: timed(groups.faults),
+    resumeMsNobodyLeft: timed(groups.nobodyLeft),
+    slowest: Object.values(groups).flatMap(slowestOf),
+    takeovers: incidents.reduce((sum, { jobCount }) => sum + jobCount, 0),
+    violations,
+  };
+}
+
+function manifold(incidents: readonly IncidentSummary[]): string[] {
+  return [...Map.groupBy(incidents, ({ worker }) => worker)]
+    .filter(([, found]) => found.length > 1)
+    .map(([worker, found]) => `the death of worker ${worker} has ${found.length} incidents`);
+}
+
+async function unnoticed(
+  engine: Engine,
+  incidents: readonly IncidentSummary[],
+  killOf: ReadonlyMap<string, Kill>,
+): Promise<string[]> {
+  const found = new Set(incidents.map(({ worker }) => worker));
+  // Whoever had stopped in peace before it was killed has no incident.
+  const rows = await engine.workers({ all: true });
+  const stopped = new Set(rows.filter(({ state }) => state === "stopped").map(({ id }) => id));
+  return [...killOf.keys()]
+    .filter((worker) => !found.has(worker) && !stopped.has(worker))
+    .map((worker) => `worker ${worker} was killed, and there is no incident of its death`);
+}
+
+async function undone(engine: Engine, id: string, worker: string, report: RecoveryReport | null): Promise<string[]> {
+  if (!report || report.completedAt === null) return [`incident ${id} of worker ${worker} was never finished`];
+  const never: string[] = [];
+  for (const { jobId, resumedAt } of goesOn(report))
+    // On a server the clock is stopped by a statement of its own, which may be lost; what has ended did run again.
+    if (resumedAt === null && !(await hasEnded(engine, jobId)))
+      never.push(`job ${jobId} was recovered from worker ${worker} and never ran again`);
+  return never;
+}
+
+function goesOn({ recoveredJobs }: RecoveryReport): RecoveryReport["recoveredJobs"] {
+  return recoveredJobs.filter(({ decision }) => decision === "retry" || decision === "pending");
+}
+
+/** The last of its jobs to run again, and what is known of it. Null: it held none. */
+function lastBack(report: RecoveryReport, killedAt: number): { readonly ms: number | null; readonly job: string } {
+  const back = goesOn(report).flatMap(({ jobId, kind, attempts, resumedAt }) =>
+    resumedAt === null ? [] : [{ at: Date.parse(resumedAt), job: `${kind} ${jobId}, crash ${attempts}` }],
+  );
+  const last = back.reduce<(typeof back)[number] | null>((a, b) => (a && a.at >= b.at ? a : b), null);
+  return last ? { ms: last.at - killedAt, job: `the last of ${back.length}, ${last.job}` } : { ms: null, job: "" };
+}
+
+function story(report: RecoveryReport, kill: Kill, began: number): string {
+  const { workerId, detectedAt, recoveredAt } = report.deadWorkers[0]!;
+  const after = (instant: string | null): string =>
+    instant === null ? "never" : `after ${Date.parse(instant) - kill.at} ms`;
+  const at = `${((kill.at - began) / 1_000).toFixed(1)} s`;
+  return `worker ${workerId} at ${at}, ${kill.missing} missing then: found ${after(detectedAt)}, recovered ${after(recoveredAt)}`;
 }
 
 async function allIncidents(engine: Engine): Promise<IncidentSummary[]> {
@@ -68,10 +152,15 @@ async function hasEnded(engine: Engine, jobId: string): Promise<boolean> {
   return state !== undefined && state !== "queued" && state !== "running";
 }
 
-/** It had stopped in peace before it was killed. */
-async function left(engine: Engine, worker: string): Promise<boolean> {
-  const rows = await engine.workers({ all: true });
-  return rows.some(({ id, state }) => id === worker && state === "stopped");
+function slowestOf(group: readonly Comeback[]): string[] {
+  return group
+    .toSorted((a, b) => b.ms - a.ms)
+    .slice(0, MOST_TOLD)
+    .map(({ story: sentence }) => sentence);
+}
+
+function timed(group: readonly Comeback[]): Timed {
+  return { timed: group.length, ...percentiles(group.map(({ ms }) => ms)) };
 }
 
 export function percentiles(values: readonly number[]): Percentiles {

@@ -13,8 +13,8 @@ import { startServer } from "./server.ts";
 import { mountSmallDisk } from "./small-disk.ts";
 
 const CLI = fileURLToPath(new URL("../../src/cli/bin.ts", import.meta.url));
-/** Enough for the jobs of a run of so many kills, and never so much that filling it takes long. */
-const diskMegabytes = (kills: number): number => 96 + Math.ceil(kills / 5);
+/** More than enough for the jobs of a run of so many kills; it is in memory, but takes only what is on it. */
+const diskMegabytes = (kills: number): number => 256 + Math.ceil(kills / 5);
 
 type Surroundings = Pick<Plan, "url" | "directUrl" | "schema" | "faults" | "notRun">;
 
@@ -30,7 +30,7 @@ export async function processes(args: readonly string[]): Promise<boolean> {
       store: { type: "string", default: "sqlite" },
       kills: { type: "string", default: "200" },
       seed: { type: "string", default: "1" },
-      workers: { type: "string", default: "5" },
+      workers: { type: "string", default: "7" },
       json: { type: "boolean", default: false },
       keep: { type: "boolean", default: false },
     },

@@ -4,7 +4,10 @@ import { connect, createServer, type Socket } from "node:net";
 import type { AddressInfo } from "node:net";
 import { setTimeout as pause } from "node:timers/promises";
 import { atEnd } from "../../src/demo/clean-up.ts";
-import type { Fault } from "../../src/torture/nemesis.ts";
+import type { Fault } from "../../src/torture/strikes.ts";
+
+/** The watchers hold back for 5 s at the most once their sessions are new, then look twice, 250 ms apart. */
+export const HELD_BACK_MS = 6_000;
 
 interface Line {
   readonly client: Socket;
@@ -111,6 +114,7 @@ export class Proxy {
     return {
       name,
       weight,
+      aftermathMs: HELD_BACK_MS,
       strike: (chance, signal) =>
         strike(chance, async (ms) => {
           await pause(ms, undefined, { signal }).catch(() => {});

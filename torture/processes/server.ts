@@ -2,7 +2,8 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { atEnd } from "../../src/demo/clean-up.ts";
 import { PostgresServer } from "../../src/demo/postgres-server.ts";
-import type { Fault } from "../../src/torture/nemesis.ts";
+import type { Fault } from "../../src/torture/strikes.ts";
+import { HELD_BACK_MS } from "./proxy.ts";
 
 export async function startServer(): Promise<{ readonly url: string; readonly faults: readonly Fault[] }> {
   const server = await PostgresServer.create({ fsync: true });
@@ -16,6 +17,7 @@ export async function startServer(): Promise<{ readonly url: string; readonly fa
       {
         name: "kill the server with SIGKILL and start it again",
         weight: 1,
+        aftermathMs: HELD_BACK_MS,
         async strike(chance, signal) {
           await server.kill();
           await wait(chance.whole(0, 1_000), signal);
@@ -25,6 +27,7 @@ export async function startServer(): Promise<{ readonly url: string; readonly fa
       {
         name: "stop the server and start it again",
         weight: 1,
+        aftermathMs: HELD_BACK_MS,
         async strike(chance, signal) {
           await server.stop();
           await wait(chance.whole(0, 1_000), signal);
@@ -34,6 +37,7 @@ export async function startServer(): Promise<{ readonly url: string; readonly fa
       {
         name: "freeze the server",
         weight: 2,
+        aftermathMs: HELD_BACK_MS,
         async strike(chance, signal) {
           server.freeze();
           await wait(chance.whole(200, 3_000), signal);

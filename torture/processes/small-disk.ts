@@ -1,12 +1,12 @@
 // A small disk of the rig's own, a tmpfs that only root may mount, and the fault that fills it: what is written meanwhile is refused, and
 // goes on when there is room again.
 import { spawnSync } from "node:child_process";
-import { mkdtempSync, rmSync, statfsSync, writeFileSync } from "node:fs";
+import { mkdtempSync, rmSync, statfsSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import { atEnd } from "../../src/demo/clean-up.ts";
-import type { Fault } from "../../src/torture/nemesis.ts";
+import type { Fault } from "../../src/torture/strikes.ts";
 
 const MOST_FULL_MS = 800;
 
@@ -22,21 +22,21 @@ export function mountSmallDisk(megabytes: number): { readonly folder: string; re
     spawnSync("umount", ["-l", folder]);
     rmSync(folder, { recursive: true, force: true });
   });
-  const ballast = join(folder, "ballast");
+  const resize = (size: string): boolean => spawnSync("mount", ["-o", `remount,size=${size}`, folder]).status === 0;
   return {
     folder,
     fault: {
       name: "fill the disk",
       weight: 4,
+      aftermathMs: 1_000,
       async strike(chance, signal) {
-        const { bavail, bsize } = statfsSync(folder);
-        try {
-          writeFileSync(ballast, Buffer.alloc(bavail * bsize));
-        } catch {
-          // Somebody else took the last of it: it is full all the same.
+        // As small as what is on it: full at once, whatever its size, and no memory is taken for that. Refused if it grew meanwhile.
+        for (let spare = 0; spare < 64; spare++) {
+          const { blocks, bavail, bsize } = statfsSync(folder);
+          if (resize(String((blocks - bavail + spare) * bsize))) break;
         }
         await pause(chance.whole(100, MOST_FULL_MS), undefined, { signal }).catch(() => {});
-        rmSync(ballast, { force: true });
+        resize(`${megabytes}m`);
       },
     },
   };

@@ -1,0 +1,143 @@
+// Zombies: workers that are frozen for longer than their lease, lose their work to others, and are woken into a world in which they are
+// dead. Counted are those alone that were recovered while they were frozen and are seen at work after it, under a new name.
+import { setTimeout as pause } from "node:timers/promises";
+import type { Chance } from "../demo/chance.ts";
+import type { Engine } from "../index.ts";
+import type { Crew, Seat } from "./crew.ts";
+import { flaky } from "./jobs.ts";
+import { LEASE_MS } from "./settings.ts";
+
+/** Frozen at once: the others have to watch, for a whole lease each. */
+const MOST_FROZEN = 2;
+/** How often another instant is tried when one was inside a transaction. */
+const MOST_TRIES = 8;
+const STORE_ANSWERS_MS = 120;
+const TAKEN_WITHIN_MS = 10_000;
+const BACK_WITHIN_MS = 10_000;
+const LOOK_EVERY_MS = 60;
+/** So many deaths lie between a death and its incident, at the most. */
+const LATEST_INCIDENTS = 40;
+
+/** What became of a freeze. */
+type End =
+  | "a zombie"
+  | "always inside a transaction"
+  | "killed meanwhile"
+  | "not taken for dead in time"
+  | "not back in time";
+
+export class Freezer {
+  /** How often each end came. */
+  readonly ends = new Map<End, number>();
+  readonly #engine: Engine;
+  readonly #crew: Crew;
+  readonly #chance: Chance;
+  readonly #signal: AbortSignal;
+  readonly #held = new Map<Seat, Promise<void>>();
+  #probes = 0;
+
+  constructor(engine: Engine, crew: Crew, chance: Chance, signal: AbortSignal) {
+    this.#engine = engine;
+    this.#crew = crew;
+    this.#chance = chance;
+    this.#signal = signal;
+  }
+
+  get zombies(): number {
+    return this.ends.get("a zombie") ?? 0;
+  }
+
+  /** How many are under way. */
+  get frozen(): number {
+    return this.#held.size;
+  }
+
+  get hasRoom(): boolean {
+    return this.#held.size < MOST_FROZEN;
+  }
+
+  /** To be left alone until it is over. Whoever kills it all the same costs a zombie, and nothing else. */
+  holds(seat: Seat): boolean {
+    return this.#held.has(seat);
+  }
+
+  /** In the background: the others go on dying meanwhile. */
+  begin(seat: Seat): void {
+    const over = this.#freeze(seat).then((end) => {
+      if (seat.state === "frozen") this.#crew.wake(seat);
+      this.#held.delete(seat);
+      this.ends.set(end, (this.ends.get(end) ?? 0) + 1);
+    });
+    this.#held.set(seat, over);
+  }
+
+  async finished(): Promise<void> {
+    await Promise.all(this.#held.values());
+  }
+
+  async #freeze(seat: Seat): Promise<End> {
+    const { workerId, pid } = seat;
+    if (!(await this.#stopBetweenWrites(seat)))
+      return seat.pid === pid ? "always inside a transaction" : "killed meanwhile";
+    if (!(await this.#wasTaken(seat, workerId)))
+      return isFrozen(seat) ? "not taken for dead in time" : "killed meanwhile";
+    await this.#pause(this.#chance.whole(0, LEASE_MS / 2));
+    if (!isFrozen(seat)) return "killed meanwhile";
+    this.#crew.wake(seat);
+    await this.#fact(() => seat.state !== "live" || seat.workerId !== workerId, BACK_WITHIN_MS);
+    if (seat.pid !== pid || seat.state !== "live") return "killed meanwhile";
+    return seat.workerId === workerId ? "not back in time" : "a zombie";
+  }
+
+  /** A process that is frozen inside a transaction of a file stops everybody, which loses nothing and shows nothing either. */
+  async #stopBetweenWrites(seat: Seat): Promise<boolean> {
+    for (let tries = 1; tries <= MOST_TRIES && seat.state === "live"; tries++) {
+      this.#crew.freeze(seat);
+      if (await this.#storeAnswers()) return true;
+      this.#crew.wake(seat);
+      await this.#pause(this.#chance.whole(1, 25));
+    }
+    return false;
+  }
+
+  /** By a write: who is frozen inside a transaction keeps nobody from reading. */
+  async #storeAnswers(): Promise<boolean> {
+    const written = this.#engine.enqueue(flaky, { failures: 0 }, { id: `probe-${++this.#probes}` });
+    return Promise.race([
+      written.then(
+        () => true,
+        () => false,
+      ),
+      pause(STORE_ANSWERS_MS, false),
+    ]);
+  }
+
+  async #wasTaken(seat: Seat, workerId: string | null): Promise<boolean> {
+    await this.#pause(LEASE_MS);
+    let taken = false;
+    await this.#fact(async () => {
+      if (!isFrozen(seat)) return true;
+      const incidents = await this.#engine.incidents({ limit: LATEST_INCIDENTS }).catch(() => []);
+      taken = incidents.some(({ worker, completedAt }) => worker === workerId && completedAt !== null);
+      return taken;
+    }, TAKEN_WITHIN_MS);
+    return taken && isFrozen(seat);
+  }
+
+  async #fact(holds: () => boolean | Promise<boolean>, patienceMs: number): Promise<boolean> {
+    const deadline = performance.now() + patienceMs;
+    while (!(await holds())) {
+      if (performance.now() > deadline || this.#signal.aborted) return false;
+      await this.#pause(LOOK_EVERY_MS);
+    }
+    return true;
+  }
+
+  async #pause(ms: number): Promise<void> {
+    await pause(ms, undefined, { signal: this.#signal }).catch(() => {});
+  }
+}
+
+function isFrozen({ state }: Seat): boolean {
+  return state === "frozen";
+}
