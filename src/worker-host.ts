@@ -85,6 +85,8 @@ export class WorkerHost implements WorkerHandle {
       if (end.why === "stopped" || this.#wanted.signal.aborted) return;
       const next = await this.#nextLife();
       if (!next) return;
+      // Stopped in the very moment in which the next life began: `stop` knew only the one before.
+      if (this.#wanted.signal.aborted) return next.stop(0);
       this.#former.push(this.#life);
       this.#life = next;
     }

@@ -312,6 +312,37 @@ test("a close while the worker is starting leaves nothing running: the process e
   assert.equal(code, 0, stderr);
 });
 
+test("a worker that is taken for dead while its thread is still starting begins again, and its process can end", async (t) => {
+  const place = new Place(t);
+  const { code, stdout, stderr } = await script(
+    `const { job, open } = await import(SRC + "index.ts");
+       const { DatabaseSync } = await import("node:sqlite");
+       const again = Promise.withResolvers();
+       const told = [];
+       // Claimed before the thread is up: its worker is over by the time that this has ended.
+       const note = job("note").handle(() => {
+         using raw = new DatabaseSync(ARGS[0].slice("sqlite:".length));
+         raw.exec("UPDATE outlive_workers SET state = 'gone' WHERE state = 'live'");
+       });
+       const onEvent = ({ name }) => {
+         if (!/^worker[.](started|disowned)$/.test(name)) return;
+         told.push(name);
+         if (told.length === 3) again.resolve();
+       };
+       const engine = await open(ARGS[0], { jobs: [note], logger: false, onEvent });
+       await engine.enqueue(note, {});
+       await engine.start();
+       await again.promise;
+       await engine.close({ grace: "0ms" });
+       console.log(told.join(" "));
+       // Reached only by a process that something keeps.
+       setTimeout(() => process.exit(7), 5_000).unref();`,
+    { args: [place.url] },
+  );
+  assert.equal(stdout.trim(), "worker.disowned worker.started worker.started", stderr);
+  assert.equal(code, 0, stderr);
+});
+
 test("a worker starts also in a process that was given its program as a text, and runs no preload of the user's in its thread", async (t) => {
   const place = new Place(t);
   const preload = join(place.folder, "preload.mjs");
