@@ -45,6 +45,7 @@ import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
+import { bellChannel } from "./schema.ts";
 import { Settling } from "./settle.ts";
 import type { PostgresTransaction } from "./transaction.ts";
 import { Turns } from "./turn.ts";
@@ -173,9 +174,10 @@ export class PostgresStore implements Store<PostgresTransaction> {
 
   async recover(request: RecoverRequest): Promise<RecoverAnswer> {
     const answer = await this.#do(`recovering ${request.worker.id}`, () =>
-      this.#connection.transaction((tx) => this.#recovering.recover(tx, request)),
+      this.#connection.transaction((tx) => this.#recovering.recover(tx, request, bellChannel(this.#connection.schema))),
     );
-    if (answer.jobs.length > 0) this.#ring();
+    // The others were told by the commit.
+    if (answer.jobs.length > 0) this.#ringHere();
     return answer;
   }
 
@@ -310,8 +312,12 @@ export class PostgresStore implements Store<PostgresTransaction> {
 
   /** This process at once, the others by the bell. */
   #ring(): void {
-    for (const listener of this.#local) listener();
+    this.#ringHere();
     this.#bell.ring();
+  }
+
+  #ringHere(): void {
+    for (const listener of this.#local) listener();
   }
 }
 
