@@ -18,7 +18,7 @@ const newId = idSource(systemClock, systemRandom);
 
 /**
  * Enqueues on your own client, in the transaction that is open on it: the job is there if and only if you commit. The kind must
- * have been declared by some `open` or `connect`. Workers are not woken, they find it when they look (`poll`, a second).
+ * have been declared by some `open` or `connect`. Your COMMIT wakes an idle worker, once however many jobs it brings.
  */
 export function enqueue<In>(
   client: PostgresClient,
@@ -27,8 +27,13 @@ export function enqueue<In>(
   options: EnqueueOptions & {
     /** The schema that holds Outlive's tables. Default "outlive". */
     readonly schema?: string;
+    /**
+     * Whether the commit wakes idle workers. Transactions that do so commit one after the other in the whole server; with false they
+     * do not, and a worker finds the job when it looks (`poll`, a second). Default true.
+     */
+    readonly wake?: boolean;
   } = {},
 ): Promise<Enqueued> {
-  const { schema = "outlive", ...given } = options;
-  return enqueueIn({ newId, schema }, client, job, input, given);
+  const { schema = "outlive", wake = true, ...given } = options;
+  return enqueueIn({ newId, schema, wake }, client, job, input, given);
 }

@@ -1,5 +1,5 @@
 // What a thousand workers cost a PostgreSQL server when nobody has anything to do: their heartbeats, the look of the one that looks
-// for all, and the looks of each at its neighbours. Measured one after the other as fast as they go, then scaled to the defaults.
+// for all, the others asking for its place, and the looks of each at its neighbours. Measured one after the other as fast as they go, then scaled to the defaults.
 import { setTimeout as delay } from "node:timers/promises";
 import type { Bench, Metric } from "../harness.ts";
 import { asked, type TestedPostgres } from "../stores/postgres.ts";
@@ -7,6 +7,8 @@ import { asked, type TestedPostgres } from "../stores/postgres.ts";
 const BEAT_EVERY_S = 10;
 const PROBE_EVERY_S = 0.25;
 const LOOK_EVERY_S = 7.5;
+/** All together 32 times a second, and each at least every 10 s. */
+const asksASecond = (workers: number): number => 32 + workers / 10;
 
 export const heartbeats: Metric = {
   names: ["heartbeats"],
@@ -33,19 +35,21 @@ export const heartbeats: Metric = {
       );
       const grown = (await indexBytes(url)) - before.bytes;
       const probe = await cost(bench, probes, () => fleet.ask("probe", { times: probes }));
+      const ask = await cost(bench, workers, () => fleet.ask("ask", { times: workers }));
       const look = await cost(bench, workers, () => fleet.ask("look", { times: workers }));
-      return { beat, probe, look, grown, walPerBeat: wal!.bytes / beats };
+      return { beat, probe, ask, look, grown, walPerBeat: wal!.bytes / beats };
     });
     const { updates, hot } = await updatesOf(url, beats + workers);
-    const { beat, probe, look, grown, walPerBeat } = measured;
+    const { beat, probe, ask, look, grown, walPerBeat } = measured;
     const beatsCpu = (beat.cpuMs * workers) / BEAT_EVERY_S / 10;
     const probesCpu = probe.cpuMs / PROBE_EVERY_S / 10;
+    const asksCpu = (ask.cpuMs * asksASecond(workers)) / 10;
     const looksCpu = (look.cpuMs * workers) / LOOK_EVERY_S / 10;
     return [
       {
         name: "heartbeats",
         unit: "% of a core",
-        ours: beatsCpu + probesCpu + looksCpu,
+        ours: beatsCpu + probesCpu + asksCpu + looksCpu,
         targets: [
           { text: "1 update a beat", value: updates / (beats + workers), atLeast: 1, atMost: 1 },
           { text: "all of them HOT", value: hot / updates, atLeast: 1 },
@@ -57,12 +61,14 @@ export const heartbeats: Metric = {
           beats,
           beatsCpu,
           probesCpu,
+          asksCpu,
           looksCpu,
           beatsPerSecond: workers / BEAT_EVERY_S,
           walBytesPerBeat: walPerBeat,
           walKbPerSecond: (walPerBeat * workers) / BEAT_EVERY_S / 1024,
           beatMs: beat.tookMs,
           probeMs: probe.tookMs,
+          askMs: ask.tookMs,
           lookMs: look.tookMs,
         },
       },

@@ -147,7 +147,7 @@ export class Keeper {
     await this.look();
   }
 
-  /** Everybody's lock and silence. Where another one looks for all, only the neighbours': it may itself be frozen. */
+  /** Everybody's lock and silence, and what is overdue. Where another one looks for all, only the neighbours: it may itself be frozen. */
   async look(): Promise<void> {
     const { worker } = this.#options;
     const follows = (await this.#deps.liveness.leads?.()) === false;
@@ -157,7 +157,7 @@ export class Keeper {
     if (foreign)
       this.#host.unfit("foreign-worker", `worker ${foreign.id} on ${foreign.host} is alive under another kernel`);
     if (dead.length > 0) await recoverDead(this.#deps, dead, worker);
-    await expireOverdue(this.#deps, EXPIRE_MARGIN_MS);
+    if (!follows) await expireOverdue(this.#deps, EXPIRE_MARGIN_MS);
     await this.#tendStore();
   }
 

@@ -5,6 +5,7 @@ import { chownSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, 
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as pause } from "node:timers/promises";
 
 export interface ServerOptions {
   /** Off is faster and loses data only if the machine dies: fine for the shared server, never for tests about crashes. */
@@ -91,9 +92,12 @@ export class PostgresServer {
 
   /** As if the machine had lost it: every process at once by SIGKILL. */
   async kill(): Promise<void> {
-    for (const pid of this.#backends()) signal(pid, "SIGKILL");
+    const backends = this.#backends();
+    for (const pid of backends) signal(pid, "SIGKILL");
     this.#frozen = [];
     await this.#end("SIGKILL");
+    // On a busy machine they die a while after it, and the next start refuses a folder whose memory is still in use.
+    while (backends.some((pid) => existsSync(`/proc/${pid}`))) await pause(10);
   }
 
   async restart(): Promise<void> {
@@ -126,6 +130,13 @@ export class PostgresServer {
       for (const pid of [...this.#backends(), this.#process!.pid!]) signal(pid, "SIGKILL");
     }
     rmSync(this.folder, { recursive: true, force: true, maxRetries: 10 });
+  }
+
+  /** Stops it, but keeps what it holds; from the handler of an exit. Answers how it is started again. */
+  leaveNow(): string {
+    this.thaw();
+    if (this.#running) signal(this.#process!.pid!, "SIGINT");
+    return `${join(this.#bin, "pg_ctl")} -D ${this.#data} -o "-p ${this.port} -c unix_socket_directories=" start`;
   }
 
   get #data(): string {

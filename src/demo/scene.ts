@@ -14,7 +14,7 @@ let schemaToDrop: string | null = null;
 export async function setScene(options: DemoOptions, folder: string): Promise<Scene> {
   if (options.store === "sqlite") return { url: `sqlite:${join(folder, "bank.db")}`, schema: null };
   const schema = newDemoSchema();
-  const url = options.url ?? (await ownServer());
+  const url = options.url ?? (await ownServer(options.keep, schema));
   await (await migrationsOf(url, { postgres: { schema } }))!.up();
   schemaToDrop = schema;
   // Said last of all, and only if it is still there.
@@ -34,10 +34,16 @@ export async function strike(engine: Engine, { url, keep }: DemoOptions): Promis
 }
 
 /** With fsync on: what the demo shows must hold for a server as people run it. */
-async function ownServer(): Promise<string> {
+async function ownServer(keep: boolean, schema: string): Promise<string> {
   try {
     const server = await PostgresServer.create({ fsync: true, mayInstall: false });
-    atEnd(() => server.destroyNow());
+    atEnd(() => {
+      if (!keep) return server.destroyNow();
+      const start = server.leaveNow();
+      process.stderr.write(
+        `The server is kept: ${server.folder}, schema ${schema}, at ${server.url()} once it is started:\n${start}\n`,
+      );
+    });
     return server.url();
   } catch (cause) {
     throw new OutliveError(

@@ -17,8 +17,13 @@ export class Ringing {
   }
 
   ring(): void {
-    for (const listener of this.#local) listener();
+    this.ringHere();
     this.#bell?.ring();
+  }
+
+  /** When the others hear of it in another way. */
+  ringHere(): void {
+    for (const listener of this.#local) listener();
   }
 
   onBell(listener: () => void): () => void {

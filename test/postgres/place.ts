@@ -17,6 +17,7 @@ export const SHORT = { interval: "500ms", lease: "3s", probe: "100ms", sweep: "1
 export interface ChildOptions {
   readonly concurrency?: number;
   readonly heartbeat?: NonNullable<EngineOptions["heartbeat"]>;
+  readonly poll?: NonNullable<EngineOptions["poll"]>;
   /** Another way to the same server: through a proxy or a pooler. */
   readonly url?: string;
 }
@@ -64,10 +65,10 @@ export class PostgresPlace {
   }
 
   child(options: ChildOptions = {}): Child {
-    const { concurrency = 10, heartbeat = SHORT, url = this.url } = options;
+    const { concurrency = 10, heartbeat = SHORT, poll = "200ms", url = this.url } = options;
     const file = fileURLToPath(new URL("./worker-process.ts", import.meta.url));
     const child = new Child(
-      fork(file, [url, JSON.stringify({ concurrency, heartbeat, schema: this.schema })], {
+      fork(file, [url, JSON.stringify({ concurrency, heartbeat, poll, schema: this.schema })], {
         execArgv: ["--disable-warning=ExperimentalWarning"],
         env: { ...process.env, OUTLIVE_EFFECTS: this.#effects, OUTLIVE_TEST_SCHEMA: this.schema },
         stdio: ["ignore", "inherit", "pipe", "ipc"],

@@ -1,13 +1,14 @@
 // A worker process of the PostgreSQL tests: opens the store that it is told, works, and tells its parent what happens. It ends on
-// SIGTERM. Arguments: the address, then a JSON of { concurrency, heartbeat, schema }.
+// SIGTERM. Arguments: the address, then a JSON of { concurrency, heartbeat, poll, schema }.
 import { open, type EngineOptions } from "../../src/index.ts";
 import { tell } from "../support/jobs.ts";
 import { jobs } from "./jobs.ts";
 
 const [url, given] = process.argv.slice(2);
-const { concurrency, heartbeat, schema } = JSON.parse(given!) as {
+const { concurrency, heartbeat, poll, schema } = JSON.parse(given!) as {
   concurrency: number;
   heartbeat: NonNullable<EngineOptions["heartbeat"]>;
+  poll: NonNullable<EngineOptions["poll"]>;
   schema: string;
 };
 
@@ -15,7 +16,7 @@ const engine = await open(url!, {
   jobs,
   logger: false,
   heartbeat,
-  poll: "200ms",
+  poll,
   postgres: { schema },
   onEvent: (event) => tell("event", { event }),
 });

@@ -17,7 +17,7 @@ export interface PostgresOptions {
   readonly schema?: string;
   /** Your own pool of `pg`: queries run on it, and it is not closed with the engine. The keeper's connections are made of its options. Default: none. */
   readonly pool?: PostgresPool;
-  /** Most connections of this process's own pool; its keeper has two more. Default 4, from 1 to 50. Not with `pool`. */
+  /** Most connections of this process's own pool; its keeper has up to three more. Default 4, from 1 to 50. Not with `pool`. */
   readonly connections?: number;
 }
 

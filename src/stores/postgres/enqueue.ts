@@ -8,10 +8,17 @@ import type { Kinds } from "./kinds.ts";
 /** Answers the ids that were added, or null if all of them were. */
 const ADD =
   "SELECT outlive.add_jobs($1::int[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[]) AS added";
+/** The same, and the bell rings when the transaction is committed: once, however often it is said in one transaction. */
+const ADD_AND_RING = `${ADD}, pg_notify($8, '')`;
 
-/** The kinds must be known (`Kinds.demand`). */
-export async function insertJobs(session: Session, kinds: Kinds, drafts: readonly JobDraft[]): Promise<Enqueued[]> {
-  const added = await insert(session, kinds, drafts);
+/** The kinds must be known (`Kinds.demand`). With `bell`, the channel on which workers listen, they hear of it at the commit. */
+export async function insertJobs(
+  session: Session,
+  kinds: Kinds,
+  drafts: readonly JobDraft[],
+  bell: string | null = null,
+): Promise<Enqueued[]> {
+  const added = await insert(session, kinds, drafts, bell);
   if (added === null) return drafts.map(({ id }) => ({ id, created: true }));
   const fresh = new Set(added);
   const enqueued: Enqueued[] = [];
@@ -23,8 +30,13 @@ export async function insertJobs(session: Session, kinds: Kinds, drafts: readonl
   return enqueued;
 }
 
-async function insert(session: Session, kinds: Kinds, drafts: readonly JobDraft[]): Promise<readonly string[] | null> {
-  const [row] = await session.rows<{ added: readonly string[] | null }>(ADD, [
+async function insert(
+  session: Session,
+  kinds: Kinds,
+  drafts: readonly JobDraft[],
+  bell: string | null = null,
+): Promise<readonly string[] | null> {
+  const [row] = await session.rows<{ added: readonly string[] | null }>(bell === null ? ADD : ADD_AND_RING, [
     list(drafts.map(({ kind }) => kinds.idOf(kind)!)),
     list(drafts.map(({ priority }) => priority)),
     list(drafts.map(({ runAt }) => runAt)),
@@ -32,6 +44,7 @@ async function insert(session: Session, kinds: Kinds, drafts: readonly JobDraft[
     texts(drafts.map(({ id }) => id)),
     texts(drafts.map(({ dedupeKey }) => dedupeKey)),
     texts(drafts.map(({ input }) => input)),
+    ...(bell === null ? [] : [bell]),
   ]);
   return row!.added;
 }

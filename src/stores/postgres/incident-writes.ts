@@ -3,6 +3,14 @@ import { withLastWord } from "../../core/incident.ts";
 import type { RecoveredJob, RecoverRequest } from "../../core/store.ts";
 import { list, type Session, texts } from "./connection.ts";
 
+/** What the locked row says of a worker that is being recovered. */
+export interface DeadWorker {
+  readonly seq: number;
+  readonly last_word: string | null;
+  /** The incident of its death, if somebody has begun with it. */
+  readonly incident: string | null;
+}
+
 export interface OpenIncident {
   readonly id: string;
   /** The last job that was looked at. */
@@ -10,28 +18,30 @@ export interface OpenIncident {
   readonly heldAtDeath: number;
 }
 
-const OPEN = `INSERT INTO outlive.incidents (id, recovery, worker, how, evidence, host, pid, version, worker_started_at, last_heartbeat_at,
+const OPEN = `WITH marked AS (UPDATE outlive.fleet SET state = 'recovering', incident = $1 WHERE seq = $18)
+  INSERT INTO outlive.incidents (id, recovery, worker, how, evidence, host, pid, version, worker_started_at, last_heartbeat_at,
     last_seen_alive_at, loop_lag_ms, detected_at, started_at, recovered_by, integrity, wal_frames, held_at_death)
   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, least($14::bigint, outlive.now_ms()), $15, $16, $17,
     (SELECT count(*) FROM outlive.jobs WHERE state = 1 AND worker = $18))
   RETURNING held_at_death`;
 
 /** One incident per death: the first transaction opens it, whoever comes later goes on with it. */
-export async function openIncident(session: Session, request: RecoverRequest, worker: number): Promise<OpenIncident> {
+export async function openIncident(
+  session: Session,
+  request: RecoverRequest,
+  worker: DeadWorker,
+): Promise<OpenIncident> {
+  if (worker.incident !== null) {
+    const known = await goOn(session, worker.incident);
+    if (known) return known;
+  }
   const { worker: dead, death, recovery } = request;
-  const [known] = await session.rows<IncidentState>(
-    `SELECT w.last_word, i.id, i.cursor, i.held_at_death, i.completed_at FROM outlive.fleet w LEFT JOIN outlive.incidents i ON i.id = w.incident
-     WHERE w.seq = $1`,
-    [worker],
-  );
-  const { id, last_word: lastWord } = known!;
-  if (id !== null) return goOn(session, { ...known!, id });
   const [opened] = await session.rows<{ held_at_death: number }>(OPEN, [
     request.incident,
     recovery.id,
     dead.id,
     death.how,
-    withLastWord(death.evidence, lastWord),
+    withLastWord(death.evidence, worker.last_word),
     dead.host,
     dead.pid,
     dead.version,
@@ -44,25 +54,25 @@ export async function openIncident(session: Session, request: RecoverRequest, wo
     recovery.by,
     recovery.integrity,
     recovery.walFrames,
-    worker,
-  ]);
-  await session.run("UPDATE outlive.fleet SET state = 'recovering', incident = $1 WHERE seq = $2", [
-    request.incident,
-    worker,
+    worker.seq,
   ]);
   return { id: request.incident, cursor: 0, heldAtDeath: opened!.held_at_death };
 }
 
 interface IncidentState {
-  readonly last_word: string | null;
-  readonly id: string | null;
   readonly cursor: number;
   readonly held_at_death: number;
   readonly completed_at: number | null;
 }
 
-async function goOn(session: Session, known: IncidentState & { readonly id: string }): Promise<OpenIncident> {
-  const { id, cursor, held_at_death: heldAtDeath, completed_at: completedAt } = known;
+/** Null: retention has removed it. */
+async function goOn(session: Session, id: string): Promise<OpenIncident | null> {
+  const [known] = await session.rows<IncidentState>(
+    "SELECT cursor, held_at_death, completed_at FROM outlive.incidents WHERE id = $1",
+    [id],
+  );
+  if (!known) return null;
+  const { cursor, held_at_death: heldAtDeath, completed_at: completedAt } = known;
   if (completedAt === null) return { id, cursor, heldAtDeath };
   // It was closed with jobs that could not be recovered: they are tried again, in the same incident.
   await session.run("UPDATE outlive.incidents SET completed_at = NULL, cursor = 0 WHERE id = $1", [id]);
@@ -92,4 +102,15 @@ export async function insertIncidentJobs(
     list(jobs.map(({ success }) => success)),
     texts(jobs.map(({ error }) => error)),
   ]);
+}
+
+const STAMP = `UPDATE outlive.incident_jobs i SET resumed_at = j.started_at FROM outlive.jobs j
+  WHERE j.seq = ANY ($1::bigint[]) AND i.incident = j.incident AND i.job = j.seq AND i.fence < j.fence AND i.resumed_at IS NULL`;
+
+/**
+ * Stops the clock of the incidents that put these running jobs back. A claim does that itself in a statement of its own; its worker
+ * died in between.
+ */
+export async function stampResumed(session: Session, rows: readonly { readonly seq: number }[]): Promise<void> {
+  await session.run(STAMP, [list(rows.map(({ seq }) => seq))]);
 }

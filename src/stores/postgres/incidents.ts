@@ -32,12 +32,14 @@ export async function latestRecovery(session: Session): Promise<Incident[]> {
   return whole(session, rows);
 }
 
+// The claim that runs a job again stops the incident's clock in a statement of its own, and whoever claims may be cut off before it:
+// then the job's later fence says that it was claimed since, and its row when. After several attempts that is the latest of them.
+const JOBS = `SELECT i.*, coalesce(i.resumed_at, (SELECT j.started_at FROM outlive.jobs j WHERE j.seq = i.job AND j.fence > i.fence)) AS resumed_at
+  FROM outlive.incident_jobs i WHERE i.incident = ANY ($1::text[]) ORDER BY i.incident, i.job`;
+
 async function whole(session: Session, rows: readonly IncidentColumns[]): Promise<Incident[]> {
   if (rows.length === 0) return [];
-  const jobs = await session.rows<IncidentJobColumns>(
-    "SELECT * FROM outlive.incident_jobs WHERE incident = ANY ($1::text[]) ORDER BY incident, job",
-    [texts(rows.map(({ id }) => id))],
-  );
+  const jobs = await session.rows<IncidentJobColumns>(JOBS, [texts(rows.map(({ id }) => id))]);
   return rows.map((row) =>
     wholeIncident(
       row,

@@ -11,6 +11,7 @@ import { AdvisoryLiveness, lockKey } from "./liveness.ts";
 import { bellChannel } from "./schema.ts";
 import { serverClock } from "./server-clock.ts";
 import { PostgresStore } from "./store.ts";
+import { countPresent } from "./workers.ts";
 
 /** How to come to the server, and to which schema. */
 export interface PostgresKeeper {
@@ -39,12 +40,15 @@ keepInThread<PostgresKeeper>(async (own, { options, newId, events, times, bell: 
     maintenance: true,
   });
   const store = new PostgresStore({ connection, clock, newId, bell: new Bell(connection, clock, { listens: false }) });
+  // What the keeper itself puts back wakes its own worker without a way through the server.
+  store.onBell(wake);
   const liveness = new AdvisoryLiveness({
     session,
     schema,
     clock,
     random,
     ownWorker: options.worker,
+    countWorkers: () => countPresent(connection),
     onServerNow: (now, sentAtMono) => clock.set(now, sentAtMono),
     onHold: (why, holdMs) => events.emit("recovery.held", { why, holdMs }),
   });

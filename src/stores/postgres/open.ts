@@ -19,6 +19,7 @@ import { MIGRATIONS } from "./migrations/index.ts";
 import { bellChannel } from "./schema.ts";
 import { serverClock } from "./server-clock.ts";
 import { PostgresStore } from "./store.ts";
+import { countPresent } from "./workers.ts";
 
 export interface OpenPostgresDeps {
   readonly clock: Clock;
@@ -47,6 +48,7 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
     schema,
     clock,
     random,
+    countWorkers: () => countPresent(connection),
     onServerNow: (now, sentAtMono) => clock.set(now, sentAtMono),
     onHold: (why, holdMs) => events.emit("recovery.held", { why, holdMs }),
   });
@@ -105,6 +107,8 @@ function inThread(keepers: Keepers, options: KeeperOptions, host: Host): Promise
       up() {
         stand.end();
         void session.release(key);
+        // What was rung while nobody listened.
+        bell.heard();
       },
       down() {
         stand.begin();

@@ -7,7 +7,13 @@ import type { HeldJob, OverdueJob, RecoverAnswer, RecoveredJob, RecoverRequest }
 import type { Change, CrashVerdict } from "../../core/transitions.ts";
 import type { Session } from "./connection.ts";
 import { deathsElsewhere } from "./deaths-elsewhere.ts";
-import { insertIncidentJobs, type OpenIncident, openIncident } from "./incident-writes.ts";
+import {
+  type DeadWorker,
+  insertIncidentJobs,
+  type OpenIncident,
+  openIncident,
+  stampResumed,
+} from "./incident-writes.ts";
 import type { Kinds } from "./kinds.ts";
 import { type CounterColumns, counters } from "../rows.ts";
 import { type AppliedChange, applyChanges } from "./settle.ts";
@@ -19,6 +25,8 @@ export interface HeldColumns extends CounterColumns {
   readonly epoch: number;
   readonly fence: number;
   readonly cancel_requested: boolean;
+  /** The incident that put it back before, if nobody has noted that it ran again since. */
+  readonly incident: string | null;
   readonly last_step: string | null;
 }
 
@@ -26,7 +34,7 @@ interface OverdueColumns extends HeldColumns {
   readonly worker_id: string;
 }
 
-const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.cancel_requested,
+const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.cancel_requested, j.incident,
   (SELECT name FROM outlive.steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step`;
 
 const OVERDUE = `FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind JOIN outlive.fleet w ON w.seq = j.worker
@@ -41,20 +49,23 @@ export class Recovering {
     this.#kinds = kinds;
   }
 
-  /** Inside a transaction. */
-  async recover(session: Session, request: RecoverRequest): Promise<RecoverAnswer> {
-    const worker = await lockDead(session, request);
-    if (worker === null) return { incident: null, jobs: [], done: true };
-    const incident = await openIncident(session, request, worker);
+  /** Inside a transaction, with as few statements as it takes: each is a round trip between a death and the next run of its jobs. */
+  async recover(session: Session, request: RecoverRequest, bell: string): Promise<RecoverAnswer> {
+    const dead = await lockDead(session, request);
+    if (dead === null) return { incident: null, jobs: [], done: true };
+    const worker = dead.seq;
+    const incident = await openIncident(session, request, dead);
     const rows = await session.rows<HeldColumns>(
       `SELECT ${HELD_COLUMNS} FROM outlive.jobs j WHERE j.state = 1 AND j.worker = $1 AND j.seq > $2 ORDER BY j.seq LIMIT $3 FOR UPDATE OF j`,
       [worker, incident.cursor, request.limit],
     );
     const jobs = await this.#recoverJobs(session, rows, incident, request);
-    const last = rows.at(-1);
-    if (last) await session.run("UPDATE outlive.incidents SET cursor = $1 WHERE id = $2", [last.seq, incident.id]);
     const done = rows.length < request.limit;
-    if (done) await closeIncident(session, incident.id, worker);
+    const cursor = rows.at(-1)?.seq ?? incident.cursor;
+    if (done) await session.run(CLOSE, [worker, incident.id, cursor]);
+    else await session.run("UPDATE outlive.incidents SET cursor = $1 WHERE id = $2", [cursor, incident.id]);
+    // Heard at the commit: by the time the others look, the jobs are there.
+    if (jobs.length > 0) await session.run("SELECT pg_notify($1, '')", [bell]);
     return { incident: incident.id, jobs, done };
   }
 
@@ -92,6 +103,8 @@ export class Recovering {
       const { decision, change } = verdict;
       return { ...base, decision, counters: change.counters, success: true, error: null };
     });
+    // Before the rows name this incident instead.
+    if (rows.some((row) => row.incident !== null)) await stampResumed(session, rows);
     await applyChanges(session, applied, "running");
     await insertIncidentJobs(session, incident.id, rows, jobs);
     return jobs;
@@ -147,30 +160,25 @@ export class Recovering {
 }
 
 /**
- * The number of the worker, whose row is locked from here on: a claim of it that is in flight was waited for, and none begins.
+ * The dead worker, whose row is locked from here on: a claim of it that is in flight was waited for, and none begins.
  * Null: between the look and this transaction it left in peace, was recovered by somebody else, or, if it was only silent, has
  * beaten again. Who is over and still holds jobs is recovered again: an earlier recovery could not.
  */
-async function lockDead(session: Session, { worker, death }: RecoverRequest): Promise<number | null> {
-  const [row] = await session.rows<{ seq: number; state: string; beats: number }>(
-    "SELECT seq, state, beats FROM outlive.fleet WHERE id = $1 FOR UPDATE",
+async function lockDead(session: Session, { worker, death }: RecoverRequest): Promise<DeadWorker | null> {
+  const [row] = await session.rows<DeadWorker & { state: string; beats: number }>(
+    "SELECT seq, state, beats, last_word, incident FROM outlive.fleet WHERE id = $1 FOR UPDATE",
     [worker.id],
   );
   if (!row) return null;
-  if (row.state === "live") return death.how === "gone" || row.beats === worker.beats ? row.seq : null;
-  if (row.state === "recovering") return row.seq;
+  if (row.state === "live") return death.how === "gone" || row.beats === worker.beats ? row : null;
+  if (row.state === "recovering") return row;
   const held = await session.rows("SELECT 1 FROM outlive.jobs WHERE state = 1 AND worker = $1 LIMIT 1", [row.seq]);
-  return held.length > 0 ? row.seq : null;
+  return held.length > 0 ? row : null;
 }
 
-async function closeIncident(session: Session, incident: string, worker: number): Promise<void> {
-  await session.run(
-    "UPDATE outlive.incidents SET completed_at = outlive.now_ms() WHERE id = $1 AND completed_at IS NULL",
-    [incident],
-  );
-  await session.run("UPDATE outlive.fleet SET state = 'gone' WHERE seq = $1", [worker]);
-  await session.run("DELETE FROM outlive.cancels WHERE worker = $1", [worker]);
-}
+const CLOSE = `WITH closed AS (UPDATE outlive.incidents SET cursor = $3, completed_at = coalesce(completed_at, outlive.now_ms()) WHERE id = $2),
+    told AS (DELETE FROM outlive.cancels WHERE worker = $1)
+  UPDATE outlive.fleet SET state = 'gone' WHERE seq = $1`;
 
 function heldJob(row: HeldColumns, kind: KindSettings, elsewhere = 0): HeldJob {
   return {

@@ -46,6 +46,7 @@ import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
+import { bellChannel } from "./schema.ts";
 import { Settling } from "./settle.ts";
 import type { PostgresTransaction } from "./transaction.ts";
 import { Turns } from "./turn.ts";
@@ -166,9 +167,10 @@ export class PostgresStore implements Store<PostgresTransaction> {
 
   async recover(request: RecoverRequest): Promise<RecoverAnswer> {
     const answer = await this.#do(`recovering ${request.worker.id}`, () =>
-      this.#connection.transaction((tx) => this.#recovering.recover(tx, request)),
+      this.#connection.transaction((tx) => this.#recovering.recover(tx, request, bellChannel(this.#connection.schema))),
     );
-    if (answer.jobs.length > 0) this.#ringing.ring();
+    // The others were told by the commit.
+    if (answer.jobs.length > 0) this.#ringing.ringHere();
     return answer;
   }
 

@@ -10,6 +10,7 @@ import type { PostgresClient, Session, Transaction } from "./session.ts";
 import { insertJobs } from "./enqueue.ts";
 import { sqlState } from "./errors.ts";
 import { Kinds } from "./kinds.ts";
+import { bellChannel } from "./schema.ts";
 
 /** A transaction on one session of the engine's. BEGIN, COMMIT and ROLLBACK are the engine's own; SAVEPOINT is allowed. */
 export interface PostgresTransaction {
@@ -67,23 +68,27 @@ export async function runUserBody<T>(
 
 /** Enqueues in a transaction of the user's own, on the user's own client: the job is there if that transaction commits. */
 export async function enqueueIn<In>(
-  deps: Pick<TransactionDeps, "newId"> & { readonly schema: string },
+  deps: Pick<TransactionDeps, "newId"> & { readonly schema: string; readonly wake?: boolean },
   client: PostgresClient,
   job: JobContract<In, never> | JobContract<In, unknown>,
   input: In,
   options: EnqueueOptions = {},
 ): Promise<Enqueued> {
   const draft = await makeDraft(job as never, input, options, deps.newId);
-  return enqueueOne(await sessionOn(client, deps.schema), new Kinds(), draft);
+  // A worker that is woken for a job whose time has not come finds nothing.
+  const isReady = draft.delayMs === 0 && draft.runAt === null;
+  const bell = deps.wake !== false && isReady ? bellChannel(deps.schema) : null;
+  return enqueueOne(await sessionOn(client, deps.schema), new Kinds(), draft, bell);
 }
 
 async function enqueueOne(
   session: Session,
   kinds: Kinds,
   draft: Awaited<ReturnType<typeof makeDraft>>,
+  bell: string | null = null,
 ): Promise<Enqueued> {
   await kinds.demand(session, [draft.kind]);
-  const [enqueued] = await insertJobs(session, kinds, [draft]);
+  const [enqueued] = await insertJobs(session, kinds, [draft], bell);
   return enqueued!;
 }
 

@@ -125,3 +125,11 @@ export class Workers {
     return rows.map(workerRow);
   }
 }
+
+/** How many are not over. */
+export async function countPresent(session: Session): Promise<number> {
+  const [row] = await session.rows<{ n: number }>(
+    "SELECT count(*) AS n FROM outlive.fleet WHERE state IN ('live', 'recovering')",
+  );
+  return row!.n;
+}
