@@ -29,9 +29,9 @@ export function changeOfThrown(held: Held, thrown: unknown, random: Random): tra
 
 /** The handler was told to stop by a cancel or a deadline, and did not end within the grace. */
 export function changeOfGivenUp(held: Held, random: Random): transitions.Change {
-  return held.run.abortedBy === "cancelled"
-    ? transitions.endCancelled(viewOf(held), "cancelled; its handler did not end within the grace")
-    : timedOut(held, random);
+  return held.run.abortedBy === "timeout"
+    ? timedOut(held, random)
+    : transitions.endCancelled(viewOf(held), "cancelled; its handler did not end within the grace");
 }
 
 function failed(held: Held, thrown: unknown, random: Random): transitions.Change {

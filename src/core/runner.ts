@@ -225,9 +225,10 @@ export class Runner {
     held.run.abort("timeout", `job ${held.run.id} passed its deadline; it has ${graceMs} ms to end`);
   }
 
+  /** Also of an attempt that was told to stop for another reason and goes on: it has the grace and no more. */
   cancel(jobId: string): void {
     const held = this.#held.find(jobId);
-    if (!held || held.settling || held.run.abortedBy !== undefined) return;
+    if (!held || held.settling || held.run.abortedBy === "cancelled" || held.run.abortedBy === "timeout") return;
     held.giveUpMono = this.#deps.clock.mono() + held.kind.settings.graceMs;
     held.run.abort("cancelled", `job ${jobId} was cancelled`);
   }

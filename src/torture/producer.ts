@@ -8,7 +8,7 @@ import { teller } from "./history.ts";
 import { block, flaky, stepped, transfer, JOBS } from "./jobs.ts";
 import { JOBS_PER_SECOND, LEASE_MS, storeOptions } from "./settings.ts";
 
-const EVERY_MS = 50;
+const EVERY_MS = 250;
 const [url, name, seed] = process.argv.slice(2) as [string, string, string];
 const tell = teller(process.env["OUTLIVE_TORTURE_HISTORY"]!);
 const chance = new Chance(Number(seed));

@@ -335,6 +335,19 @@ test("a cancelled job whose handler does not end is cancelled after the grace", 
   assert.deepEqual(ends(), ["endCancelled cancelled: cancelled; its handler did not end within the grace"]);
 });
 
+test("a cancel ends an attempt that goes on although its worker had lost the lease", async () => {
+  const { handler, runs } = waiting();
+  const { runner: running, begin, clock, ends, state } = runner({ handler, settings: aKind({ graceMs: 100 }) });
+  begin();
+  state.trustedUntil = -1;
+  running.checkTrust();
+  assert.equal(runs[0]!.abortedBy, "lease-lost");
+  state.trustedUntil = Number.POSITIVE_INFINITY;
+  running.cancel("job-1");
+  await clock.advance(1_000);
+  assert.deepEqual(ends(), ["endCancelled cancelled: cancelled; its handler did not end within the grace"]);
+});
+
 test("a cancelled job whose handler still succeeds has succeeded", async () => {
   const { end, handler } = waiting();
   const { clock, runner: running, ends, begin } = runner({ handler });
