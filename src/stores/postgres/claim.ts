@@ -172,19 +172,17 @@ export async function promoteDue(session: Session): Promise<void> {
 interface LaterColumns extends CounterColumns {
   readonly seq: number;
   readonly outcome: number | null;
-  readonly incident: string | null;
   readonly steps: readonly StoredStep[] | null;
 }
 
-const LATER = `SELECT j.seq, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.outcome, j.incident,
+// One statement, before the handlers: also stops the clock of the incident that had put the job back, for it runs again.
+const LATER = `WITH resumed AS (
+    UPDATE outlive.incident_jobs i SET resumed_at = outlive.now_ms() FROM outlive.jobs j
+    WHERE j.seq = ANY ($1::bigint[]) AND i.incident = j.incident AND i.job = j.seq AND i.resumed_at IS NULL),
+  cleared AS (UPDATE outlive.jobs SET incident = NULL WHERE seq = ANY ($1::bigint[]) AND incident IS NOT NULL)
+  SELECT j.seq, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.outcome,
     (SELECT json_agg(json_build_object('name', s.name, 'result', s.result) ORDER BY s.ord) FROM outlive.steps s WHERE s.job = j.seq) AS steps
   FROM outlive.jobs j WHERE j.seq = ANY ($1::bigint[])`;
-
-// The job runs again after a death: the incident's clock stops.
-const RESUMED = `WITH resumed AS (
-    UPDATE outlive.incident_jobs i SET resumed_at = outlive.now_ms() FROM outlive.jobs j
-    WHERE j.seq = ANY ($1::bigint[]) AND i.incident = j.incident AND i.job = j.seq AND i.resumed_at IS NULL)
-  UPDATE outlive.jobs SET incident = NULL WHERE seq = ANY ($1::bigint[]) AND incident IS NOT NULL`;
 
 /** For whom the rows are, and what the statement that took them said besides. */
 export interface Claimant {
@@ -223,8 +221,6 @@ export async function claimedJobs(
 
 async function laterAttempts(session: Session, seqs: readonly number[]): Promise<ReadonlyMap<number, LaterColumns>> {
   const rows = await session.rows<LaterColumns>(LATER, [list(seqs)]);
-  const resumed = rows.filter(({ incident }) => incident !== null).map(({ seq }) => seq);
-  if (resumed.length > 0) await session.run(RESUMED, [list(resumed)]);
   return new Map(rows.map((row) => [row.seq, row]));
 }
 
