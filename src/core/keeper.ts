@@ -161,8 +161,9 @@ export class Keeper {
     await this.#tendStore();
   }
 
-  /** Also whoever is over and still holds jobs: an earlier recovery could not deal with those. */
+  /** Also whoever is over and still holds jobs: an earlier recovery could not deal with those. And what is long overdue: who looks for all may be unable to. */
   async sweep(): Promise<void> {
+    await expireOverdue(this.#deps, EXPIRE_MARGIN_MS + this.#options.times.leaseMs);
     await purgeOld(this.#deps.store, this.#options.retention);
     const left = leftBehind(await this.#deps.store.workers({ over: true }), this.#deps.clock.now());
     if (left.length > 0) await recoverDead(this.#deps, left, this.#options.worker);

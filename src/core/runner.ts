@@ -56,6 +56,13 @@ export class Runner {
     return new Set(this.#held.all().map((held) => held.run.id));
   }
 
+  /** What was begun before that instant (monotonic), and goes on. */
+  runningSince(mono: number): readonly Held[] {
+    return this.#held
+      .all()
+      .filter(({ startedMono, settling, run }) => startedMono < mono && !settling && run.abortedBy === undefined);
+  }
+
   jobs(): readonly ClaimedJob[] {
     return this.#held.all().map((held) => held.job);
   }
@@ -225,10 +232,10 @@ export class Runner {
     held.run.abort("timeout", `job ${held.run.id} passed its deadline; it has ${graceMs} ms to end`);
   }
 
-  /** Also of an attempt that was told to stop for another reason and goes on: it has the grace and no more. */
+  /** Told again and again until the attempt is over. One that was told to stop for another reason and goes on has the grace and no more. */
   cancel(jobId: string): void {
     const held = this.#held.find(jobId);
-    if (!held || held.settling || held.run.abortedBy === "cancelled" || held.run.abortedBy === "timeout") return;
+    if (!held || held.settling || held.giveUpMono !== Number.POSITIVE_INFINITY) return;
     held.giveUpMono = this.#deps.clock.mono() + held.kind.settings.graceMs;
     held.run.abort("cancelled", `job ${jobId} was cancelled`);
   }

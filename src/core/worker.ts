@@ -5,6 +5,7 @@ import { toStoredError } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import type { ClaimedJob } from "./job.ts";
 import type { RunnableKind } from "./kind.ts";
+import type { Lease } from "./lease.ts";
 import type { Held } from "./held-jobs.ts";
 import { Runner } from "./runner.ts";
 import type { DraftMaker } from "./run.ts";
@@ -53,6 +54,10 @@ export class Worker {
   #strays: Settlement[] = [];
   /** Held by the store but unknown here at the last comparison, and since when (own monotonic clock). */
   #strangers = new Map<string, number>();
+  /** Run here but not held by the store at the last comparison, and since when. */
+  #forgotten = new Map<string, number>();
+  /** Of the first claim. */
+  #epoch: number | undefined;
   #turning = false;
   /** Woken during a turn: something may have become ready after the turn's claim. */
   #again = false;
@@ -163,7 +168,7 @@ export class Worker {
     const ours = this.#runner.ids();
     for (const { lease, counters } of held) {
       if (ours.has(lease.jobId)) continue;
-      const key = `${lease.jobId} ${lease.epoch} ${lease.fence}`;
+      const key = nameOf(lease);
       const noticedAtMono = this.#strangers.get(key);
       if (noticedAtMono === undefined || askedAtMono <= noticedAtMono || this.#turning) {
         strangers.set(key, noticedAtMono ?? mono);
@@ -178,8 +183,24 @@ export class Worker {
       this.wake();
     }
     this.#strangers = strangers;
+    this.#compareRunning(held, askedAtMono);
     if (this.#withheld) this.wake();
     if (strangers.size > 0) this.#deps.compareSoon();
+  }
+
+  /** What runs here and is not ours, at two comparisons in a row: taken from us, or claimed of a store that has forgotten it in a crash. */
+  #compareRunning(held: BeatAnswer["held"], askedAtMono: number): void {
+    const listed = new Set(held.map(({ lease }) => nameOf(lease)));
+    const forgotten = new Map<string, number>();
+    for (const { job, run } of this.#runner.runningSince(askedAtMono)) {
+      const name = nameOf(job.lease);
+      if (listed.has(name)) continue;
+      const noticedAtMono = this.#forgotten.get(name);
+      if (noticedAtMono !== undefined && askedAtMono > noticedAtMono && !this.#turning)
+        run.abort("lease-lost", `the store does not know that worker ${this.id} holds job ${run.id}`);
+      else forgotten.set(name, noticedAtMono ?? this.#deps.clock.mono());
+    }
+    this.#forgotten = forgotten;
   }
 
   // ---- the loop
@@ -226,7 +247,9 @@ export class Worker {
   }
 
   #took(job: ClaimedJob): void {
-    if (job.lease.fence > 1) this.#supersede(job.lease.jobId);
+    const { jobId, epoch, fence } = job.lease;
+    // Fence 1 under a later epoch may be the second claim of a job: a store that crashed may have forgotten the first.
+    if (fence > 1 || epoch !== (this.#epoch ??= epoch)) this.#supersede(jobId);
     this.#slots.took(job.kind);
     if (job.alone) this.#alone = true;
     this.#runner.begin(job, this.#runHost);
@@ -274,4 +297,8 @@ export class Worker {
       this.wake();
     });
   }
+}
+
+function nameOf({ jobId, epoch, fence }: Lease): string {
+  return `${jobId} ${epoch} ${fence}`;
 }

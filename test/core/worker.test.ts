@@ -258,6 +258,39 @@ test("during a turn no stranger is released: the answer that explains it may be 
   assert.equal(turns.flatMap(({ settlements }) => settlements).length, 0);
 });
 
+test("what it runs and the store does not know at two comparisons in a row is told that its lease is lost", async () => {
+  const { worker: made, runs, start } = worker();
+  const [known, forgotten, fresh] = [aClaim({ id: "known" }), aClaim({ id: "forgotten" }), aClaim({ id: "fresh" })];
+  await (await start()).answer({ claimed: [known, forgotten, fresh] });
+  const listed = { lease: known.lease, counters: counted() };
+  made.compare([listed, { lease: fresh.lease, counters: counted() }], later());
+  assert.equal(runs.get("forgotten")!.run.abortedBy, undefined, "a settlement may have landed since the list was read");
+  made.compare([listed], later());
+  assert.deepEqual(
+    ["known", "forgotten", "fresh"].map((id) => runs.get(id)!.run.abortedBy),
+    [undefined, "lease-lost", undefined],
+  );
+});
+
+test("the first fence of a later epoch takes the place of an attempt that the store has forgotten", async () => {
+  const { worker: made, clock, turns, runs, start } = worker();
+  const first = aClaim({ id: "a", lease: aLease({ jobId: "a", epoch: 7, fence: 1 }) });
+  await (await start()).answer({ claimed: [first] });
+  const { run: zombie, end } = runs.get("a")!;
+  made.wake();
+  await clock.settle();
+  await turns.at(-1)!.answer({ claimed: [aClaim({ id: "a", lease: aLease({ jobId: "a", epoch: 8, fence: 1 }) })] });
+  assert.equal(made.heldCount, 1);
+  assert.equal(zombie.abortedBy, "lease-lost");
+  end.resolve(1);
+  await clock.settle();
+  assert.deepEqual(
+    turns.flatMap(({ settlements }) => settlements),
+    [],
+    "what the zombie returns is nobody's end",
+  );
+});
+
 test("what it runs is no stranger", async () => {
   const { worker: made, told, start } = worker();
   await (await start()).answer({ claimed: claims("a") });

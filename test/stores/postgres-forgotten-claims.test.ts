@@ -11,7 +11,7 @@ import { Connection } from "../../src/stores/postgres/connection.ts";
 import { migrate } from "../../src/stores/postgres/migrate.ts";
 import { PostgresStore } from "../../src/stores/postgres/store.ts";
 import { draft, kind, names, workerRecord } from "../../src/testing/conformance/drafts.ts";
-import { ownServer, withClient } from "../support/postgres.ts";
+import { ownServer, type PostgresServer, withClient } from "../support/postgres.ts";
 
 const ROOM: Room = { total: 20, kinds: [{ kind: "mail", room: 20 }], idle: false };
 const NONE: Room = { total: 0, kinds: [], idle: false };
@@ -36,32 +36,54 @@ async function stage(t: TestContext) {
   return { server, store, first };
 }
 
-test("a claim that a killed server forgets is void: its job is queued, its fence is never given again, its writes are refused", async (t) => {
-  const { server, store, first } = await stage(t);
-  await store.settleAndClaim("w", first, NONE);
-  await stopLogWriter(server.url());
-  // What is settled already is settled by nothing that would be flushed, and the claim beside it is not either.
-  const { claimed } = await store.settleAndClaim("w", first, ROOM);
-  assert.equal(claimed.length, 20);
-  assert.equal((await store.get(claimed[0]!.lease.jobId))?.state, "running");
-  await server.kill();
-  await server.start();
-  const forgotten = claimed[0]!.lease;
-  const { state, fence } = await whenBack(store, forgotten.jobId);
-  assert.deepEqual([state, fence], ["queued", 0], "the server has forgotten the claim");
-  assert.equal((await store.settleAndClaim("w", [success(claimed[0]!)], NONE)).settled[0]?.is, "stale");
-  const again = (await store.settleAndClaim("w", [], ROOM)).claimed;
-  assert.deepEqual(
-    again.map(({ lease }) => lease.jobId),
-    claimed.map(({ lease }) => lease.jobId),
-  );
-  for (const { lease } of again) assert.ok(lease.epoch > forgotten.epoch, `${lease.epoch} > ${forgotten.epoch}`);
-  const answers = (await store.settleAndClaim("w", [...claimed, ...again].map(success), NONE)).settled;
-  assert.deepEqual(
-    answers.map(({ is }) => is),
-    [...claimed.map(() => "stale"), ...again.map(() => "applied")],
-  );
-});
+/** Both lose what was in the server's memory; the second leaves the postmaster and its start time as they were. */
+const CRASHES: Readonly<Record<string, (server: PostgresServer) => Promise<void>>> = {
+  "a server that is killed": async (server) => {
+    await server.kill();
+    await server.start();
+  },
+  "a server of which one process is killed": async (server) => {
+    const { rows } = await withClient(server.url(), (client) =>
+      client.query<{ pid: number }>("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'"),
+    );
+    // A session that waits hears of the crash; before that, nobody may be answered.
+    await withClient(server.url(), async (client) => {
+      const ended = client.query("SELECT pg_sleep(60)").then(
+        () => assert.fail("the server did not crash"),
+        () => {},
+      );
+      process.kill(rows[0]!.pid, "SIGKILL");
+      await ended;
+    });
+  },
+};
+
+for (const [who, crash] of Object.entries(CRASHES))
+  test(`a claim that ${who} forgets is void: its job is queued, its fence is never given again, its writes are refused`, async (t) => {
+    const { server, store, first } = await stage(t);
+    await store.settleAndClaim("w", first, NONE);
+    await stopLogWriter(server.url());
+    // What is settled already is settled by nothing that would be flushed, and the claim beside it is not either.
+    const { claimed } = await store.settleAndClaim("w", first, ROOM);
+    assert.equal(claimed.length, 20);
+    assert.equal((await store.get(claimed[0]!.lease.jobId))?.state, "running");
+    await crash(server);
+    const forgotten = claimed[0]!.lease;
+    const { state, fence } = await whenBack(store, forgotten.jobId);
+    assert.deepEqual([state, fence], ["queued", 0], "the server has forgotten the claim");
+    assert.equal((await store.settleAndClaim("w", [success(claimed[0]!)], NONE)).settled[0]?.is, "stale");
+    const again = (await store.settleAndClaim("w", [], ROOM)).claimed;
+    assert.deepEqual(
+      again.map(({ lease }) => lease.jobId),
+      claimed.map(({ lease }) => lease.jobId),
+    );
+    for (const { lease } of again) assert.ok(lease.epoch > forgotten.epoch, `${lease.epoch} > ${forgotten.epoch}`);
+    const answers = (await store.settleAndClaim("w", [...claimed, ...again].map(success), NONE)).settled;
+    assert.deepEqual(
+      answers.map(({ is }) => is),
+      [...claimed.map(() => "stale"), ...again.map(() => "applied")],
+    );
+  });
 
 test("a claim beside a settlement is on disk with the next thing that is written under it", async (t) => {
   const { server, store, first } = await stage(t);

@@ -39,7 +39,7 @@ export interface Turn {
   /** Whether a job waits that must run alone. */
   readonly alone: boolean;
   readonly cancels: readonly { readonly id: string; readonly seq: number; readonly runs: boolean }[] | null;
-  /** The server was started again since somebody claimed here: nothing was claimed, the epoch must be raised first. */
+  /** The server may have forgotten claims since somebody claimed here: nothing was claimed, the epoch must be raised first. */
   readonly restarted: boolean;
   /** Under which all was claimed that does not say otherwise. */
   readonly epoch: number;
@@ -89,7 +89,7 @@ export async function takeTurn(session: Session, successes: readonly Settlement[
 /**
  * The same as two statements at the same time on two sessions, for a busy worker: what is claimed is picked while what is settled is on
  * its way to the disk, and only for the latter is waited. A claim that a dying server forgets has left nothing behind, for whatever is
- * written under it is on disk only together with it; and its fence is not given again, for the server's next start raises the epoch.
+ * written under it is on disk only together with it; and its fence is not given again, for the first claim after a crash raises the epoch.
  */
 export async function takeTurnInTwo(
   connection: Connection,
@@ -175,11 +175,12 @@ interface LaterColumns extends CounterColumns {
   readonly steps: readonly StoredStep[] | null;
 }
 
-// One statement, before the handlers: also stops the clock of the incident that had put the job back, for it runs again.
+// One statement, before the handlers: also stops the clock of the incident that had put the job back, for it runs again. Only while it is
+// ours: who was frozen since the claim must not touch what the job has become.
 const LATER = `WITH resumed AS (
     UPDATE outlive.incident_jobs i SET resumed_at = outlive.now_ms() FROM outlive.jobs j
-    WHERE j.seq = ANY ($1::bigint[]) AND i.incident = j.incident AND i.job = j.seq AND i.resumed_at IS NULL),
-  cleared AS (UPDATE outlive.jobs SET incident = NULL WHERE seq = ANY ($1::bigint[]) AND incident IS NOT NULL)
+    WHERE j.seq = ANY ($1::bigint[]) AND j.state + 0 = 1 AND j.worker + 0 = $2 AND i.incident = j.incident AND i.job = j.seq AND i.resumed_at IS NULL),
+  cleared AS (UPDATE outlive.jobs SET incident = NULL WHERE seq = ANY ($1::bigint[]) AND state + 0 = 1 AND worker + 0 = $2 AND incident IS NOT NULL)
   SELECT j.seq, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.outcome,
     (SELECT json_agg(json_build_object('name', s.name, 'result', s.result) ORDER BY s.ord) FROM outlive.steps s WHERE s.job = j.seq) AS steps
   FROM outlive.jobs j WHERE j.seq = ANY ($1::bigint[])`;
@@ -187,6 +188,8 @@ const LATER = `WITH resumed AS (
 /** For whom the rows are, and what the statement that took them said besides. */
 export interface Claimant {
   readonly worker: string;
+  /** Its number in the rows. */
+  readonly seq: number;
   readonly open: readonly OpenKind[];
   readonly epoch: number;
   readonly timeoutMs: number | null;
@@ -197,10 +200,10 @@ export interface Claimant {
 export async function claimedJobs(
   session: Session,
   taken: readonly Taken[],
-  { worker, open, epoch: ofTurn, timeoutMs: ofKind, alone }: Claimant,
+  { worker, seq, open, epoch: ofTurn, timeoutMs: ofKind, alone }: Claimant,
 ): Promise<ClaimedJob[]> {
-  const again = taken.filter(([, , fence]) => fence !== null).map(([seq]) => seq);
-  const later = again.length === 0 ? NONE : await laterAttempts(session, again);
+  const again = taken.filter(([, , fence]) => fence !== null).map(([row]) => row);
+  const later = again.length === 0 ? NONE : await laterAttempts(session, again, seq);
   return taken.map(([row, jobId, fence, , kindId, epoch, timeoutMs, input]) => {
     const { kind } = kindId === null ? open[0]! : open.find(({ id }) => id === kindId)!;
     const lease = { jobId, kind, row, worker, epoch: epoch ?? ofTurn, fence: fence ?? 1 };
@@ -219,8 +222,12 @@ export async function claimedJobs(
   });
 }
 
-async function laterAttempts(session: Session, seqs: readonly number[]): Promise<ReadonlyMap<number, LaterColumns>> {
-  const rows = await session.rows<LaterColumns>(LATER, [list(seqs)]);
+async function laterAttempts(
+  session: Session,
+  seqs: readonly number[],
+  worker: number,
+): Promise<ReadonlyMap<number, LaterColumns>> {
+  const rows = await session.rows<LaterColumns>(LATER, [list(seqs), worker]);
   return new Map(rows.map((row) => [row.seq, row]));
 }
 

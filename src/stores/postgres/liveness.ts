@@ -57,7 +57,7 @@ export class AdvisoryLiveness implements Liveness {
   /** Locks that a look did not find, and when. */
   readonly #missing = new Map<string, { readonly atMono: number; readonly era: string }>();
   /** The session on which we are the lookout. */
-  #leadsOn: number | null = null;
+  #leadsOn: string | null = null;
   /** Another one looks for all, as far as is known. */
   #follows = false;
   #fleet = 1;
@@ -138,8 +138,8 @@ export class AdvisoryLiveness implements Liveness {
    */
   async leads(): Promise<boolean | null> {
     const { session, random, clock, countWorkers } = this.#deps;
-    const { pid, pooled } = await session.greet();
-    this.#follows = !pooled && this.#leadsOn !== pid;
+    const { pid, run, pooled } = await session.greet();
+    this.#follows = !pooled && this.#leadsOn !== `${pid} ${run}`;
     if (pooled) return null;
     if (!this.#follows) return true;
     const mono = clock.mono();
@@ -149,7 +149,8 @@ export class AdvisoryLiveness implements Liveness {
       "SELECT pg_try_advisory_lock($1::bigint) AS leads, pg_backend_pid() AS pid",
       [String(this.#lookoutKey)],
     );
-    this.#leadsOn = row!.leads ? row!.pid : null;
+    // Numbers of processes come again; in another run of the server the place is nobody's.
+    this.#leadsOn = row!.leads ? `${row!.pid} ${run}` : null;
     this.#follows = !row!.leads;
     if (this.#follows && countWorkers && mono - this.#countedAtMono >= COUNT_EVERY_MS) {
       this.#countedAtMono = mono;
@@ -250,4 +251,4 @@ const LOOK = look(
 const LOOK_AT_FEW = look("SELECT k::text FROM unnest($1::bigint[]) AS k WHERE NOT pg_try_advisory_xact_lock(k)");
 const EVICT = `SELECT pg_terminate_backend(a.pid) AS ended FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND (
     (a.application_name = $2 AND a.datname = current_database()) OR
-    a.pid IN (SELECT l.pid FROM pg_locks l WHERE ${ADVISORY} AND ${KEY} = $1::bigint))`;
+    a.pid IN (SELECT l.pid FROM pg_locks l WHERE ${ADVISORY} AND l.mode = 'ShareLock' AND ${KEY} = $1::bigint))`;

@@ -25,6 +25,7 @@ export const WRITTEN = [
   "fleet",
   "incidents",
   "incident_jobs",
+  "server_run",
 ];
 
 /** Roles without login: grant them to the users that programs log in as. */
@@ -51,7 +52,7 @@ DO $$ DECLARE thing text; BEGIN
 END $$;
 ALTER SCHEMA ${schema} OWNER TO ${owner};
 
--- Workers: every row, no table. They can't migrate, truncate or drop, and of meta they can write the epoch and the server's start alone (a trigger).
+-- Workers: every row, no table. They can't migrate, truncate or drop, and of meta they can write the epoch alone (a trigger).
 GRANT USAGE ON SCHEMA ${schema} TO ${worker};
 GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(WRITTEN)} TO ${worker};
 GRANT SELECT, INSERT, UPDATE ON ${tables(["meta"])} TO ${worker};

@@ -35,7 +35,7 @@ const turn = ({ settle, ready, kind, timeout, headTimeout }: Parts): string => `
   due AS MATERIALIZED (SELECT run_at - clock.now AS ms FROM clock, outlive.jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1),
   alone AS MATERIALIZED (SELECT 1 FROM outlive.jobs WHERE state = 0 AND lane = 2 LIMIT 1),
   epoch AS MATERIALIZED (SELECT coalesce((SELECT value FROM outlive.meta WHERE key = 'epoch'), 0) AS value,
-    coalesce((SELECT value FROM outlive.meta WHERE key = 'server') = outlive.server_start(), false) AS lasts),
+    coalesce((SELECT started FROM outlive.server_run WHERE one) = outlive.server_start(), false) AS lasts),
   may AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM me) AND (SELECT lasts FROM epoch)
     AND ($2 OR NOT (EXISTS (SELECT 1 FROM due WHERE ms <= 0) OR EXISTS (SELECT 1 FROM alone))) AS claim),
   ready AS MATERIALIZED (${ready}),

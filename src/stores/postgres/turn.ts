@@ -66,7 +66,7 @@ export class Turns {
     const { connection } = this.#deps;
     const { worker, kinds: open } = claim;
     const jobs = ({ taken, epoch, timeoutMs }: Turn, alone: boolean): Promise<ClaimedJob[]> =>
-      claimedJobs(connection, taken, { worker: workerId, open, epoch, timeoutMs, alone });
+      claimedJobs(connection, taken, { worker: workerId, seq: worker, open, epoch, timeoutMs, alone });
     const isDue = turn.due !== null && turn.due <= 0;
     if (!isDue && !turn.alone) return { claimed: await jobs(turn, false), due: turn.due };
     if (isDue) await promoteDue(connection);

@@ -13,10 +13,10 @@ const REGISTER = `INSERT INTO outlive.fleet (id, state, host, boot_id, pid, vers
 const RAISE_EPOCH = `INSERT INTO outlive.meta AS m (key, value) VALUES ('epoch', outlive.now_ms())
   ON CONFLICT (key) DO UPDATE SET value = greatest(m.value + 1, excluded.value) RETURNING value`;
 
-// Once for each start of the server: who comes second waits for the first and finds it done.
+// Once for each run of the server: who comes second waits for the first and finds it done.
 const RAISE_EPOCH_ONCE = `WITH first AS (
-    INSERT INTO outlive.meta AS m (key, value) VALUES ('server', outlive.server_start())
-    ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE m.value <> excluded.value RETURNING 1)
+    INSERT INTO outlive.server_run AS r (started) VALUES (outlive.server_start())
+    ON CONFLICT (one) DO UPDATE SET started = excluded.started WHERE r.started <> excluded.started RETURNING 1)
   INSERT INTO outlive.meta AS m (key, value) SELECT 'epoch', outlive.now_ms() FROM first
   ON CONFLICT (key) DO UPDATE SET value = greatest(m.value + 1, excluded.value)`;
 
@@ -57,7 +57,7 @@ export class Workers {
     return row!.value;
   }
 
-  /** After a start of the server, which may have forgotten the latest claims. */
+  /** After a new run of the server, which may have forgotten the latest claims. */
   async raiseEpochOnce(session: Session): Promise<void> {
     await session.run(RAISE_EPOCH_ONCE);
   }

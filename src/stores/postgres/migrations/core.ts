@@ -10,16 +10,18 @@ export const core: Migration = {
   CREATE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE
     AS $$ SELECT floor(date_part('epoch', clock_timestamp()) * 1000)::bigint $$;
 
-  -- Which start of the server this is. A claim of a busy worker is not waited for until it is on disk, so a server that comes back
-  -- may have forgotten it: whoever claims first after that raises the epoch, and its fence is not given again.
+  -- Whether the server may have forgotten something. A busy worker does not wait until its claims are on disk, and a server that has
+  -- crashed comes back without the last of them: also without this row, for it empties what is unlogged. Whoever claims first after
+  -- that raises the epoch, so that no fence is given twice. The number tells servers apart: a dump is restored with its rows.
   CREATE FUNCTION ${schema}.server_start() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE
     AS $$ SELECT (date_part('epoch', pg_postmaster_start_time()) * 1000000)::bigint $$;
-  INSERT INTO ${schema}.meta (key, value) VALUES ('server', ${schema}.server_start()) ON CONFLICT DO NOTHING;
+  CREATE UNLOGGED TABLE ${schema}.server_run (one boolean PRIMARY KEY DEFAULT true CHECK (one), started bigint NOT NULL);
+  INSERT INTO ${schema}.server_run (started) VALUES (${schema}.server_start());
 
   -- Workers raise the epoch; the number of the schema is the owner's.
   CREATE FUNCTION ${schema}.guard_meta() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
   BEGIN
-    IF coalesce(OLD.key, NEW.key) NOT IN ('epoch', 'server') AND NOT pg_has_role((SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'MEMBER') THEN
+    IF coalesce(OLD.key, NEW.key) <> 'epoch' AND NOT pg_has_role((SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'MEMBER') THEN
       RAISE EXCEPTION 'only the owner may change "%" of %', coalesce(OLD.key, NEW.key), TG_RELID::regclass USING ERRCODE = 'insufficient_privilege';
     END IF;
     RETURN coalesce(NEW, OLD);
@@ -211,6 +213,7 @@ export const core: Migration = {
     "job_ids",
     "kind_deltas",
     "kinds",
+    "server_run",
   ]
     .map((table) => `${schema}.${table}`)
     .join(", ")};
