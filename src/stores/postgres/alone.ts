@@ -1,5 +1,6 @@
-// Jobs that must run alone: which worker takes one, and which empties itself for one. Looked at only while such a job waits; a
-// decision is made under one lock for the whole store, so that two workers never make the same.
+// Jobs that must run alone: which worker takes one, and which empties itself for one. Looked at only while such a job waits. What is
+// decided is done in one statement that finds the row as it was seen, or changes nothing: a transaction across several of them could
+// be frozen with its process, and everybody would wait for its lock.
 import type { Room } from "../../core/store.ts";
 import type { OpenKind, Taken } from "./claim.ts";
 import { type Connection, list, type Session } from "./connection.ts";
@@ -22,7 +23,7 @@ type Decision = { readonly take: AloneColumns } | { readonly reserve: AloneColum
  * else until it is; the others go on. Answers what was taken. Null: none waits that this worker may take or reserve, claim as usual.
  *
  * At most a quarter of the fleet (at least one worker) is taken up by such jobs: after a correlated death there may be hundreds,
- * and the others must go on. `beyondShare`: this worker would have nothing else to do.
+ * and the others must go on. Two that decide in the same moment may be one more. `beyondShare`: this worker would have nothing else to do.
  */
 export async function claimAlone(
   connection: Connection,
@@ -31,29 +32,22 @@ export async function claimAlone(
   room: Room,
   beyondShare: boolean,
 ): Promise<readonly Taken[] | null> {
-  const ask = (session: Session): Promise<Decision> => decide(session, worker, open, room, beyondShare);
-  const first = await ask(connection);
-  if (first === null) return null;
-  if (first === "reserved") return NOTHING;
-  return connection.transaction(async (tx) => {
-    await tx.run("SELECT pg_advisory_xact_lock(hashtextextended('outlive.jobs alone', 0))");
-    const decision = await ask(tx);
-    if (decision === null) return null;
-    if (decision === "reserved") return NOTHING;
-    if ("reserve" in decision) {
-      await tx.run("UPDATE outlive.jobs SET reserved_by = $1 WHERE seq = $2 AND state = 0 AND lane = 2", [
-        worker,
-        decision.reserve.seq,
-      ]);
-      return NOTHING;
-    }
-    const taken = await tx.arrays<Taken>(TAKE, [worker, decision.take.seq]);
-    return taken.length === 0 ? null : taken;
-  });
+  const decision = await decide(connection, worker, open, room, beyondShare);
+  if (decision === null) return null;
+  if (decision === "reserved") return NOTHING;
+  if ("reserve" in decision) {
+    const { seq, reserved_by: seen } = decision.reserve;
+    return (await connection.run(RESERVE, [worker, seq, seen])) === 0 ? null : NOTHING;
+  }
+  const taken = await connection.arrays<Taken>(TAKE, [worker, decision.take.seq]);
+  return taken.length === 0 ? null : taken;
 }
 
 /** It empties itself for one. */
 const NOTHING: readonly Taken[] = [];
+
+const RESERVE =
+  "UPDATE outlive.jobs SET reserved_by = $1 WHERE seq = $2 AND state = 0 AND lane = 2 AND reserved_by IS NOT DISTINCT FROM $3::bigint";
 
 // Under the worker's own row, as every claim.
 const TAKE = `WITH me AS MATERIALIZED (SELECT seq FROM outlive.fleet WHERE seq = $1 AND state = 'live' FOR KEY SHARE),
