@@ -112,7 +112,7 @@ test("a role without rights is refused with what to do", async (t) => {
   assert.match(thrown.message, /permission denied.*Grant this role/s);
 });
 
-test("the server is gone in the middle of a commit: what became of it is read, never guessed", async (t) => {
+test("the server is killed while the callback of a commit is under way: the job is tried again, and its row is there once", async (t) => {
   const server = await ownServer(t);
   const place = await PostgresPlace.on(t, server.url());
   const engine = await place.engine();
