@@ -208,16 +208,22 @@ function binaries(mayInstall: boolean): string {
     try {
       execFileSync("apt-get", ["install", "-y", "--no-install-recommends", "postgresql"], { stdio: "pipe" });
     } catch (thrown) {
-      throw new Error(WHAT_TO_DO, { cause: thrown });
+      throw new Error(noBinaries(), { cause: thrown });
     }
   }
   const installed = installedBinaries();
   if (installed) return installed;
-  throw new Error(WHAT_TO_DO);
+  throw new Error(noBinaries());
 }
 
-const WHAT_TO_DO =
-  "The tests need PostgreSQL and found none: install it (Debian: apt-get install postgresql), or set OUTLIVE_TEST_POSTGRES_URL to a server on which they may create databases.";
+/** What to do when there are none. `given`: a server that the tests may use, which does not help whoever kills and restarts one. */
+export function noBinaries(given = process.env["OUTLIVE_TEST_POSTGRES_URL"]): string {
+  return given
+    ? `This needs a PostgreSQL server of its own, which it kills, freezes or restarts; the one of OUTLIVE_TEST_POSTGRES_URL is left in peace. ${INSTALL}.`
+    : `This needs PostgreSQL and found none. ${INSTALL}, or name a server: OUTLIVE_TEST_POSTGRES_URL for tests that only need databases on it, \`--store\` for the demo.`;
+}
+
+const INSTALL = "Install its programs on this machine (Debian: apt-get install postgresql)";
 
 function installedBinaries(): string | undefined {
   const candidates: string[] = [];

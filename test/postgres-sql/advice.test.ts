@@ -2,10 +2,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import pg from "pg";
-import { advice, transactions } from "../../src/stores/postgres/advice.ts";
+import { advice, transactions, vacuum } from "../../src/stores/postgres/advice.ts";
 import type { Session } from "../../src/stores/postgres/connection.ts";
 import { migrate } from "../../src/stores/postgres/migrate.ts";
 import { freshDatabase, withClient } from "../support/postgres.ts";
+import { untilTrue } from "../support/processes.ts";
 import { MINUTE, type Scene, scene } from "./scene.ts";
 
 async function told(store: Scene, pooled: boolean | null = null): Promise<string[]> {
@@ -124,6 +125,28 @@ test("a transaction that is open for long is named with its process", async (t) 
   );
   said(await find(MINUTE * 60), /^ok: No long transaction/);
   await other.end();
+});
+
+test("a table with more dead rows than vacuum keeps up with is named with its numbers", async (t) => {
+  const store = await scene(t);
+  await store.sql("ALTER TABLE outlive.jobs SET (autovacuum_enabled = false)");
+  const find = async (many: number): Promise<string> =>
+    (await vacuum(sessionOf(store), many)).map(({ level, text }) => `${level}: ${text}`).join("\n");
+  // A session's numbers are there when it has ended.
+  await withClient(store.url, async (client) => {
+    await client.query(`SELECT ${store.schema}.enqueue('mail') FROM generate_series(1, 20)`);
+    await client.query(`DELETE FROM ${store.schema}.jobs`);
+  });
+  const warned = await untilTrue(
+    () => find(10),
+    (said_) => said_.startsWith("warning"),
+    "the dead rows are counted",
+  );
+  assert.match(
+    warned,
+    /^warning: The table jobs has 20 dead rows beside 0 live ones; the last vacuum was never\. Look for a long transaction/,
+  );
+  assert.match(await find(10_000), /^ok: Vacuum keeps up: \d+ dead rows/);
 });
 
 test("pg_cron is told about where it is: not scheduled, scheduled, not active", async (t) => {

@@ -15,7 +15,7 @@ export interface Scene {
   /** Statements name everything as `outlive.x`; it is replaced by the name of this test's schema. */
   readonly sql: Ask;
   /** What psql prints, without headers and with | between columns. */
-  readonly psql: (text: string) => Promise<string>;
+  readonly psql: (text: string, heard?: (notices: string) => void) => Promise<string>;
   /** Writes the settings of kinds as a worker does at its start. */
   readonly declare: (kinds: readonly Settled[]) => Promise<void>;
   /** Moves the clock of the store. */
@@ -77,7 +77,7 @@ export async function scene(t: TestContext): Promise<Scene> {
     schema,
     sql,
     session,
-    psql: (text) => psql(url, named(text)),
+    psql: (text, heard) => psql(url, named(text), [], heard),
     async declare(kinds) {
       for (const { settings } of kinds) {
         const { name, timeoutMs, graceMs, limits, onCrash } = settings;
@@ -121,8 +121,13 @@ export async function scene(t: TestContext): Promise<Scene> {
   };
 }
 
-/** Rejects with what psql said if one of the statements fails. */
-export function psql(url: string, text: string, options: readonly string[] = []): Promise<string> {
+/** Rejects with what psql said if one of the statements fails. `heard` gets the notices and warnings on the side. */
+export function psql(
+  url: string,
+  text: string,
+  options: readonly string[] = [],
+  heard: (notices: string) => void = () => {},
+): Promise<string> {
   return new Promise((resolve, reject) => {
     const child = execFile(
       "psql",
@@ -130,7 +135,10 @@ export function psql(url: string, text: string, options: readonly string[] = [])
       { env: { PATH: process.env["PATH"], PGOPTIONS: "-c client_min_messages=warning" } },
       (error, stdout, stderr) => {
         if (error) reject(new Error(stderr || error.message));
-        else resolve(stdout.trimEnd());
+        else {
+          heard(stderr);
+          resolve(stdout.trimEnd());
+        }
       },
     );
     child.stdin!.end(text);

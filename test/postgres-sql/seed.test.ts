@@ -157,8 +157,13 @@ test("edge case 3: a reclaim that fails is a warning, the workers are woken all 
      RETURNS TABLE (job_id text, kind text, worker text, decision text, attempts integer, age interval)
      LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'the disk is on fire'; END $$`,
   );
-  const heard = await store.psql(`LISTEN ${store.schema}_bell; SELECT outlive.tick();`);
+  let warned = "";
+  const heard = await store.psql(
+    `LISTEN ${store.schema}_bell; SELECT outlive.tick();`,
+    (notices) => void (warned = notices),
+  );
   assert.match(heard, /Asynchronous notification/);
+  assert.match(warned, /^WARNING: .*the disk is on fire/m);
   assert.equal(await store.psql("SELECT error FROM outlive.ticks"), "the disk is on fire");
   assert.equal((await store.job("a")).state, "running");
   await store.sql(body);

@@ -12,7 +12,7 @@ import { untilTrue } from "../support/processes.ts";
 const SECRET = "s3cr3t-w0rd";
 const SOURCE = fileURLToPath(new URL("../../src/index.ts", import.meta.url));
 
-test("migrate, work, enqueue, status, jobs, workers, why, kill, incidents, recover and check, with no password shown", async (t) => {
+test("migrate, work, enqueue, status, jobs, workers, why, kill, incidents, recover, metrics, pause, cancel, retry, resume and check, with no password shown", async (t) => {
   const server = await ownServer(t, { password: SECRET });
   const store = server.url();
   const cwd = mkdtempSync(join(tmpdir(), "outlive-test-cli-"));
@@ -55,10 +55,27 @@ wait.handle((_, run) => new Promise((resolve) => run.signal.addEventListener("ab
   await untilTrue(job, ({ state, fence }) => state === "running" && fence === 2, "it runs again");
   assert.match(await said("incidents"), /gone/);
   await said("recover");
+  await said("pause", "wait");
+  const metrics = await said("metrics");
+  assert.match(metrics, /^outlive_store_up 1$/m);
+  assert.match(metrics, /^outlive_jobs\{kind="wait",state="running"\} 1$/m);
+  assert.match(metrics, /^outlive_paused\{kind="wait"\} 1$/m);
+  const { id: other } = JSON.parse(await said("enqueue", "wait", "{}", "--json")) as { id: string };
+  assert.match(await said("why", other), /paused/);
+  await said("cancel", other);
+  assert.match(await said("job", other), /cancelled/);
+  await said("retry", other);
+  assert.match(await said("job", other), /queued/);
+  await said("resume", "wait");
+  await untilTrue(
+    async () => JSON.parse(await said("job", other, "--json")) as { state: string },
+    ({ state }) => state === "running",
+    "what was resumed runs",
+  );
   await said("check");
   work.kill("SIGTERM");
   await untilTrue(live, (workers) => workers.length === 0, "it has drained");
-  const left = await withClient(store, (client) => client.query("SELECT state FROM outlive.jobs WHERE id = $1", [id]));
-  assert.notEqual(left.rows[0].state, 1, "nothing is left running");
+  const left = await withClient(store, (client) => client.query("SELECT state FROM outlive.jobs WHERE state = 1"));
+  assert.deepEqual(left.rows, [], "nothing is left running");
   assert.doesNotMatch(all.join("\n"), new RegExp(SECRET));
 });

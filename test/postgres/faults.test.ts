@@ -76,12 +76,27 @@ test("a schema that is missing, older or newer is refused, and never migrated by
   assert.match(newer.hint, /Upgrade the outlive package/);
 });
 
-test("a worker that is too old for a schema that was migrated meanwhile says so and stops claiming", async (t) => {
+test("a worker that is too old for a schema that was migrated meanwhile says so, stops claiming and gives back what it holds", async (t) => {
   const place = await PostgresPlace.shared(t);
-  const engine = await place.engine();
+  const wait = job<object>("wait");
+  wait.handle(
+    (_, run) => new Promise((_resolve, reject) => (run.signal.onabort = () => reject(run.signal.reason as Error))),
+  );
+  const engine = await place.engine({ jobs: [wait] });
   const worker = await engine.start();
+  const { id } = await engine.enqueue(wait, {});
+  await untilState(engine, id, "running");
   await place.query("UPDATE outlive.meta SET value = value + 1 WHERE key = 'schema'");
   await assert.rejects(worker.stopped, { code: "SCHEMA_NEWER" });
+  const given = await place.query(
+    "SELECT state, fence, interruptions, errors, crashes FROM outlive.jobs WHERE id = $1",
+    [id],
+  );
+  assert.deepEqual(
+    given,
+    [{ state: 0, fence: 1, interruptions: 1, errors: 0, crashes: 0 }],
+    "it is queued again at once",
+  );
 });
 
 test("a role without rights is refused with what to do", async (t) => {
@@ -97,7 +112,7 @@ test("a role without rights is refused with what to do", async (t) => {
   assert.match(thrown.message, /permission denied.*Grant this role/s);
 });
 
-test("the server is gone in the middle of a commit: what became of it is read, never guessed", async (t) => {
+test("the server is killed while the callback of a commit is under way: the job is tried again, and its row is there once", async (t) => {
   const server = await ownServer(t);
   const place = await PostgresPlace.on(t, server.url());
   const engine = await place.engine();

@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { createServer, connect as dial, type Socket } from "node:net";
 import { test, type TestContext } from "node:test";
+import { connect } from "../../src/client.ts";
 import { openBackend } from "../../src/backends.ts";
 import { engineSettings } from "../../src/config.ts";
 import { settingsWithDefaults } from "../../src/contract.ts";
@@ -18,31 +19,43 @@ import { jobs, slow, transfer } from "./jobs.ts";
 import { pgbouncer } from "./pgbouncer.ts";
 import { PostgresPlace, SHORT } from "./place.ts";
 
-test("behind a transaction pooler work goes on, it is said that the lock proves nothing, and a death is found by its silence", async (t) => {
-  const place = await PostgresPlace.shared(t);
-  const url = await pgbouncer(t, place.url, "transaction");
-  const engine = await place.engine();
-  const first = place.child({ url });
-  const notice = await first.untilEvent("store.notice");
-  assert.match(String(notice["text"]), /A pooler stands between/);
-  await first.untilFact("working");
-  const { id } = await engine.enqueue(transfer, { n: 1 });
-  await untilState(engine, id, "succeeded");
-  const [row] = await engine.workers();
-  assert.deepEqual(row!.lock, { name: null, identity: null });
-  const { id: long } = await engine.enqueue(slow, { ms: 600_000 });
-  await first.untilFact("started", { id: long });
-  const second = place.child({ url });
-  await second.untilFact("working");
-  first.kill();
-  await second.untilFact("started", { id: long, attempt: 2 });
-  const [incident] = await engine.incidents();
-  assert.equal(incident!.how, "silent");
-  const held = await place.query(
-    "SELECT 1 FROM pg_locks l JOIN outlive.fleet f ON f.lock_name = ((l.classid::bigint << 32) | l.objid::bigint)::text",
-  );
-  assert.deepEqual(held, [], "no lock was left in a session of the pooler's");
-});
+for (const mode of ["transaction", "session"] as const) {
+  test(`behind a pooler in ${mode} mode work goes on, it is said that the lock proves nothing, and a death is found by its silence`, async (t) => {
+    const place = await PostgresPlace.shared(t);
+    const url = await pgbouncer(t, place.url, mode);
+    const engine = await place.engine();
+    const first = place.child({ url });
+    const notice = await first.untilEvent("store.notice");
+    assert.match(String(notice["text"]), /A pooler stands between/);
+    await first.untilFact("working");
+    const { id } = await enqueuedThrough(url, place);
+    await untilState(engine, id, "succeeded");
+    const [row] = await engine.workers();
+    assert.deepEqual(row!.lock, { name: null, identity: null });
+    const { id: long } = await engine.enqueue(slow, { ms: 600_000 });
+    await first.untilFact("started", { id: long });
+    const second = place.child({ url });
+    await second.untilFact("working");
+    first.kill();
+    await second.untilFact("started", { id: long, attempt: 2 });
+    const [incident] = await engine.incidents();
+    assert.equal(incident!.how, "silent");
+    const held = await place.query(
+      "SELECT 1 FROM pg_locks l JOIN outlive.fleet f ON f.lock_name = ((l.classid::bigint << 32) | l.objid::bigint)::text",
+    );
+    assert.deepEqual(held, [], "no lock was left in a session of the pooler's");
+  });
+}
+
+/** By a client, as a web process behind a pooler does. */
+async function enqueuedThrough(url: string, { schema }: PostgresPlace): Promise<{ id: string }> {
+  const client = await connect(url, { jobs, postgres: { schema } });
+  try {
+    return await client.enqueue(transfer, { n: 1 });
+  } finally {
+    await client.close();
+  }
+}
 
 test("a host that is lost with its connections half open is recovered when the lease is over", async (t) => {
   const place = await PostgresPlace.shared(t);

@@ -33,7 +33,7 @@ const PARTS: readonly (readonly [about: string, part: Part])[] = [
   ["settings", settings],
   ["schema", schema],
   ["rights", rights],
-  ["vacuum", vacuum],
+  ["vacuum", (session) => vacuum(session)],
   ["transactions", (session) => transactions(session)],
   ["tick", ticks],
   ["overdue jobs", overdue],
@@ -115,12 +115,13 @@ async function rights(session: Session): Promise<Finding[]> {
 
 const MANY_DEAD = 10_000;
 
-async function vacuum(session: Session): Promise<Finding[]> {
+/** `many`: from how many dead rows on a table is told about. */
+export async function vacuum(session: Session, many = MANY_DEAD): Promise<Finding[]> {
   const rows = await session.rows<{ name: string; live: number; dead: number; ago: number | null }>(
     `SELECT relname AS name, n_live_tup AS live, n_dead_tup AS dead, (extract(epoch FROM clock_timestamp() - greatest(last_autovacuum, last_vacuum)) * 1000)::bigint AS ago
      FROM pg_stat_user_tables WHERE relid = ANY (ARRAY['outlive.jobs', 'outlive.fleet', 'outlive.history', 'outlive.steps']::regclass[]) ORDER BY n_dead_tup DESC`,
   );
-  const bloated = rows.filter(({ live, dead }) => dead > MANY_DEAD && dead > live / 4);
+  const bloated = rows.filter(({ live, dead }) => dead > many && dead > live / 4);
   if (bloated.length === 0) {
     const dead = rows.reduce((sum, row) => sum + row.dead, 0);
     return [ok(`Vacuum keeps up: ${dead} dead rows in our tables.`)];

@@ -1,35 +1,23 @@
 // Wake-ups between processes: NOTIFY on one channel per schema, in transactions of their own, never in a hot one, and never more
-// than one on its way. A missed ring costs one poll interval, no more.
-import type { CallOff, Clock } from "../../core/clock.ts";
+// than one on its way. A missed ring costs one poll interval, no more. Whoever has a session that stays listens on it (the keeper) and
+// says so by `heard`.
+import type { Clock } from "../../core/clock.ts";
 import type { Connection } from "./connection.ts";
 import { bellChannel } from "./schema.ts";
 
 /** Rings that follow each other faster than this are one. */
 const APART_MS = 10;
-/** After a session that listened was lost. */
-const AGAIN_MS = 500;
-
-type Listening = Awaited<ReturnType<Connection["dedicated"]>>;
 
 export class Bell {
   readonly #connection: Connection;
   readonly #clock: Pick<Clock, "after">;
   readonly #channel: string;
-  readonly #listens: boolean;
   readonly #listeners = new Set<() => void>();
   #ringing = false;
   #again = false;
-  #listening: Promise<Listening | undefined> | undefined;
-  #retry: CallOff | undefined;
   #closed = false;
 
-  /** Without `listens` somebody else does, and says so by `heard`. */
-  constructor(
-    connection: Connection,
-    clock: Pick<Clock, "after">,
-    { listens = true }: { readonly listens?: boolean } = {},
-  ) {
-    this.#listens = listens;
+  constructor(connection: Connection, clock: Pick<Clock, "after">) {
     this.#connection = connection;
     this.#clock = clock;
     this.#channel = bellChannel(connection.schema);
@@ -51,7 +39,6 @@ export class Bell {
 
   onRing(listener: () => void): () => void {
     this.#listeners.add(listener);
-    if (this.#listens) this.#listening ??= this.#listen();
     return () => void this.#listeners.delete(listener);
   }
 
@@ -60,12 +47,9 @@ export class Bell {
     for (const listener of this.#listeners) listener();
   }
 
-  async close(): Promise<void> {
+  close(): void {
     this.#closed = true;
     this.#listeners.clear();
-    this.#retry?.();
-    const client = await this.#listening;
-    client?.release(true);
   }
 
   #rung(): void {
@@ -73,31 +57,5 @@ export class Bell {
     if (!this.#again) return;
     this.#again = false;
     this.ring();
-  }
-
-  async #listen(): Promise<Listening | undefined> {
-    try {
-      const client = await this.#connection.dedicated();
-      client.on("notification", () => this.heard());
-      client.once("error", () => this.#lost(client));
-      await client.query(`LISTEN "${this.#channel}"`);
-      return client;
-    } catch {
-      this.#listenLater();
-      return undefined;
-    }
-  }
-
-  #lost(client: Listening): void {
-    client.release(true);
-    this.#listenLater();
-  }
-
-  #listenLater(): void {
-    this.#listening = undefined;
-    if (this.#closed) return;
-    this.#retry = this.#clock.after(AGAIN_MS, () => {
-      this.#listening ??= this.#listen();
-    });
   }
 }

@@ -25,7 +25,7 @@ export async function openPostgresClient(
   const clock = serverClock(deps.clock);
   const { connection } = await openConnection(address, settings, clock);
   const newId = idSource(deps.clock, deps.random);
-  return new PostgresStore({ connection, clock, newId, bell: new Bell(connection, clock, { listens: false }) });
+  return new PostgresStore({ connection, clock, newId, bell: new Bell(connection, clock) });
 }
 
 /** Connects, and refuses a server or a schema that this program can't work on. The clock learns what time it is there. */

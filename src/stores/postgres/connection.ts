@@ -50,6 +50,8 @@ const DURABLE =
   "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
 const UPKEEP =
   "SET statement_timeout = '30s'; SET lock_timeout = '2s'; SET idle_in_transaction_session_timeout = '30s'";
+/** The same for one transaction: behind a pooler and on the user's own pool no session is ours to set. One round trip, as BEGIN is. */
+const BEGIN_UPKEEP = `BEGIN; ${UPKEEP.replaceAll("SET ", "SET LOCAL ")}`;
 /** Of a callback of `commit` that never ends. */
 const IDLE = "SET idle_in_transaction_session_timeout = '5min'";
 
@@ -128,14 +130,23 @@ export class Connection implements Session {
 
   /** All of `work` or nothing. It runs again if it lost against another transaction, so it must do nothing but SQL. */
   transaction<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return untilItWins(() => this.once(work));
+    return untilItWins(() => this.#once("BEGIN", work));
+  }
+
+  /** As `transaction`, for upkeep: the server ends it when it waits or works for longer than upkeep may. */
+  maintain<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
+    return untilItWins(() => this.#once(BEGIN_UPKEEP, work));
   }
 
   /** As `transaction`, but never run twice: for the user's own code. Throws `OutcomeUnknown` if the answer to COMMIT was lost. */
   once<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
+    return this.#once("BEGIN", work);
+  }
+
+  #once<T>(begin: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     return this.#lend(async (client) => {
       const session = new ClientSession(client, this.#statements);
-      await client.query(timed("BEGIN"));
+      await client.query(timed(begin));
       let value: T;
       try {
         value = await work(session);
@@ -147,11 +158,6 @@ export class Connection implements Session {
       await commit(client);
       return value;
     });
-  }
-
-  /** A session of its own, outside the pool's limit, for LISTEN; the caller ends it. */
-  async dedicated(): Promise<PoolClient> {
-    return this.#pool.connect();
   }
 
   /** Ends every session, after what is under way. The user's own pool is the user's to end. */

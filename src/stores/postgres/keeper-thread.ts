@@ -39,7 +39,7 @@ keepInThread<PostgresKeeper>(async (own, { options, newId, events, times, bell: 
     durability,
     maintenance: true,
   });
-  const store = new PostgresStore({ connection, clock, newId, bell: new Bell(connection, clock, { listens: false }) });
+  const store = new PostgresStore({ connection, clock, newId, bell: new Bell(connection, clock) });
   // What the keeper itself puts back wakes its own worker without a way through the server.
   store.onBell(wake);
   const liveness = new AdvisoryLiveness({

@@ -53,7 +53,7 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
     onHold: (why, holdMs) => events.emit("recovery.held", { why, holdMs }),
   });
   const newId = idSource(clock, random);
-  const bell = new Bell(connection, clock, { listens: false });
+  const bell = new Bell(connection, clock);
   const store = new PostgresStore({ connection, clock, newId, bell });
   const keepers = { ...deps, clock, address, settings, pooled, shared, session, liveness, bell, store, newId };
   return {

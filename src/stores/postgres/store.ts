@@ -56,7 +56,7 @@ export interface PostgresStoreDeps {
   readonly connection: Connection;
   readonly clock: Clock;
   readonly newId: () => string;
-  /** How workers are woken. Default: a bell that listens on a session of its own. */
+  /** How workers are woken. Default: a bell that hears nobody else. */
   readonly bell?: Bell;
   /** From how many successes on a worker's turn is two statements at the same time instead of one. Default 16. */
   readonly turnInTwoFrom?: number;
@@ -167,7 +167,7 @@ export class PostgresStore implements Store<PostgresTransaction> {
 
   async recover(request: RecoverRequest): Promise<RecoverAnswer> {
     const answer = await this.#do(`recovering ${request.worker.id}`, () =>
-      this.#connection.transaction((tx) => this.#recovering.recover(tx, request, bellChannel(this.#connection.schema))),
+      this.#connection.maintain((tx) => this.#recovering.recover(tx, request, bellChannel(this.#connection.schema))),
     );
     // The others were told by the commit.
     if (answer.jobs.length > 0) this.#ringing.ringHere();
@@ -177,7 +177,7 @@ export class PostgresStore implements Store<PostgresTransaction> {
   async expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]> {
     const overdue = await this.#do("fencing out overdue jobs", async () => {
       if (!(await this.#recovering.anyOverdue(this.#connection, marginMs))) return [];
-      return this.#connection.transaction((tx) => this.#recovering.expire(tx, marginMs, limit, decide));
+      return this.#connection.maintain((tx) => this.#recovering.expire(tx, marginMs, limit, decide));
     });
     if (overdue.length > 0) this.#ringing.ring();
     return overdue;
@@ -186,8 +186,8 @@ export class PostgresStore implements Store<PostgresTransaction> {
   purge(request: PurgeRequest): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }> {
     return this.#do("purging", async () => {
       const candidates = await this.#purging.candidates(this.#connection, request);
-      const gone = await this.#connection.transaction((tx) => this.#purging.delete(tx, candidates, request));
-      if (!candidates.more) await this.#purging.fold(this.#connection);
+      const gone = await this.#connection.maintain((tx) => this.#purging.delete(tx, candidates, request));
+      if (!candidates.more) await this.#connection.maintain((tx) => this.#purging.fold(tx));
       return { ...gone, more: candidates.more };
     });
   }
@@ -285,7 +285,7 @@ export class PostgresStore implements Store<PostgresTransaction> {
     if (this.#closed) return;
     this.#closed = true;
     this.#ringing.close();
-    await this.#bell.close();
+    this.#bell.close();
     await this.#connection.close();
   }
 
