@@ -11,6 +11,7 @@ const ALONE_PAGE = 100;
 interface AloneColumns {
   readonly seq: number;
   readonly kind: number;
+  readonly crashes: number;
   readonly reserved_by: number | null;
   readonly holder: string | null;
 }
@@ -22,7 +23,7 @@ type Decision = { readonly take: AloneColumns } | { readonly reserve: AloneColum
  * A job that must run alone goes to a worker with nothing in flight. If none is idle, one worker reserves it and claims nothing
  * else until it is; the others go on. Answers what was taken. Null: none waits that this worker may take or reserve, claim as usual.
  *
- * At most a quarter of the fleet (at least one worker) is taken up by such jobs: after a correlated death there may be hundreds,
+ * About a quarter of the fleet (at least one worker) is taken up by such jobs: after a correlated death there may be hundreds,
  * and the others must go on. Two that decide in the same moment may be one more. `beyondShare`: this worker would have nothing else to do.
  */
 export async function claimAlone(
@@ -89,21 +90,21 @@ const ALONE_AT_WORK = `SELECT
 /** Whether one more worker of the fleet may be taken up by jobs that run alone. Asked only when such a job waits. */
 async function aloneMayStart(session: Session, worker: number): Promise<boolean> {
   const [row] = await session.rows<{ taken: number; live: number }>(ALONE_AT_WORK, [worker]);
-  return row!.taken < Math.max(1, Math.floor(row!.live / 4));
+  return row!.taken < Math.max(1, Math.round(row!.live / 4));
 }
 
-const WAITING = `SELECT j.seq, j.kind, j.reserved_by, w.state AS holder FROM outlive.jobs j
+const WAITING = `SELECT j.seq, j.kind, j.crashes, j.reserved_by, w.state AS holder FROM outlive.jobs j
   JOIN outlive.kinds k ON k.id = j.kind AND NOT k.paused LEFT JOIN outlive.fleet w ON w.seq = j.reserved_by
-  WHERE j.state = 0 AND j.lane = 2 AND j.seq > $1 AND j.kind = ANY ($2::int[]) ORDER BY j.seq LIMIT ${ALONE_PAGE}`;
+  WHERE j.state = 0 AND j.lane = 2 AND (j.crashes, j.seq) > ($1, $2) AND j.kind = ANY ($3::int[]) ORDER BY j.crashes, j.seq LIMIT ${ALONE_PAGE}`;
 
-/** By age, page by page. */
+/** Those with the fewest crashes first, for the one that kills its workers must not hold up those that were beside it; then by age. */
 async function* waitingAlone(session: Session, open: readonly OpenKind[]): AsyncGenerator<AloneColumns> {
   const kinds = list(open.filter(({ most }) => most > 0).map(({ id }) => id));
-  let after = 0;
+  let after = { crashes: 0, seq: 0 };
   for (;;) {
-    const page = await session.rows<AloneColumns>(WAITING, [after, kinds]);
+    const page = await session.rows<AloneColumns>(WAITING, [after.crashes, after.seq, kinds]);
     yield* page;
     if (page.length < ALONE_PAGE) return;
-    after = page.at(-1)!.seq;
+    after = page.at(-1)!;
   }
 }

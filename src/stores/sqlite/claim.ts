@@ -26,8 +26,8 @@ const TAKEN = "RETURNING seq, id, fence, priority, input, input_sum";
 const TAKE_READY = `${TAKE} WHERE seq IN (SELECT seq ${READY}) ${TAKEN}`;
 const TAKE_ONE = `${TAKE}, reserved_by = NULL WHERE seq = ? AND state = 0 ${TAKEN}`;
 const CANDIDATES = `SELECT seq, priority ${READY}`;
-const ALONE = `SELECT j.seq, j.kind, j.reserved_by, w.state AS holder FROM outlive_jobs j LEFT JOIN outlive_workers w ON w.seq = j.reserved_by
-  WHERE j.state = 0 AND j.lane = 2 AND j.seq > ? ORDER BY j.seq LIMIT ${ALONE_PAGE}`;
+const ALONE = `SELECT j.seq, j.kind, j.crashes, j.reserved_by, w.state AS holder FROM outlive_jobs j LEFT JOIN outlive_workers w ON w.seq = j.reserved_by
+  WHERE j.state = 0 AND j.lane = 2 AND (j.crashes, j.seq) > (?, ?) ORDER BY j.crashes, j.seq LIMIT ${ALONE_PAGE}`;
 const TIMEOUT = "SELECT timeout_ms FROM outlive_kinds WHERE id = ?";
 const LATER =
   "SELECT errors, crashes, blamed, timeouts, interruptions, outcome, incident FROM outlive_jobs WHERE seq = ?";
@@ -73,7 +73,7 @@ function claimAny(turn: Turn, kinds: Kinds, room: Room): readonly ClaimedJob[] {
     const id = kinds.idOf(kind);
     return id === undefined || paused.has(id) ? [] : [{ kind, id, most, shares }];
   });
-  // At most a quarter of the fleet (at least one worker) is taken up by jobs that must run alone: after a correlated death
+  // About a quarter of the fleet (at least one worker) is taken up by jobs that must run alone: after a correlated death
   // there may be hundreds, and the others must go on. Whoever would have nothing else to do may always take one.
   const alone = claimAlone(turn, open, room);
   if (alone) return alone;
@@ -180,24 +180,28 @@ function claimAlone(
 /** Whether one more worker of the fleet may be taken up by jobs that run alone. Asked only when such a job waits. */
 function aloneMayStart(db: Database, worker: Claimant): boolean {
   const { taken, live } = db.sql(ALONE_AT_WORK).get(worker.seq) as { taken: number; live: number };
-  return taken < Math.max(1, Math.floor(live / 4));
+  return taken < Math.max(1, Math.round(live / 4));
 }
 
 interface AloneColumns {
   readonly seq: number;
   readonly kind: number;
+  readonly crashes: number;
   readonly reserved_by: number | null;
   readonly holder: string | null;
 }
 
-/** By age, page by page: a page full of what this worker can't run hides no other. */
+/**
+ * Those with the fewest crashes first, for the one that kills its workers must not hold up those that were beside it; then by age. Page
+ * by page: a page full of what this worker can't run hides no other.
+ */
 function* waitingAlone(db: Database): Generator<AloneColumns> {
-  let after = 0;
+  let after = { crashes: 0, seq: 0 };
   for (;;) {
-    const page = db.sql(ALONE).all(after) as unknown as AloneColumns[];
+    const page = db.sql(ALONE).all(after.crashes, after.seq) as unknown as AloneColumns[];
     yield* page;
     if (page.length < ALONE_PAGE) return;
-    after = page.at(-1)!.seq;
+    after = page.at(-1)!;
   }
 }
 

@@ -65,7 +65,7 @@ const MIGRATIONS: readonly string[] = [
   CREATE UNIQUE INDEX outlive_jobs_id ON outlive_jobs (id);
   -- Leads with the kind and holds only what can be claimed now.
   CREATE INDEX outlive_jobs_ready ON outlive_jobs (kind, priority DESC, seq) WHERE state = 0 AND lane = 1;
-  CREATE INDEX outlive_jobs_alone ON outlive_jobs (seq) WHERE state = 0 AND lane = 2;
+  CREATE INDEX outlive_jobs_alone ON outlive_jobs (crashes, seq) WHERE state = 0 AND lane = 2;
   CREATE INDEX outlive_jobs_delayed ON outlive_jobs (run_at, kind) WHERE state = 0 AND lane = 0;
   CREATE INDEX outlive_jobs_running ON outlive_jobs (worker) WHERE state = 1;
   -- Succeeded jobs are not in it: at 8 % of a drain's cost it was the dearest index. Their number is what is left of all.

@@ -159,6 +159,16 @@ export function specifyAlone(specify: Specify): void {
     });
   }
 
+  specify("of jobs that must run alone those with the fewest crashes go first, then the oldest", async (scene) => {
+    await suspect(scene, "killer", "beside", "too");
+    const first = await scene.worker("first");
+    assert.deepEqual(idsOf(await first.claim(9)), ["killer"]);
+    await scene.bury(first);
+    const order: string[] = [];
+    for (const id of names("next", 3)) order.push(...idsOf(await (await scene.worker(id)).claim(9)));
+    assert.deepEqual(order, ["beside", "too", "killer"]);
+  });
+
   specify(
     "jobs that run alone take up a quarter of the fleet, at least one worker; the others go on",
     async (scene) => {

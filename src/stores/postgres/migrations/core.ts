@@ -91,7 +91,7 @@ export const core: Migration = {
   ALTER TABLE ${schema}.jobs ADD CONSTRAINT jobs_pkey PRIMARY KEY (seq);
   -- Leads with the kind and holds only what can be claimed now.
   CREATE INDEX jobs_ready ON ${schema}.jobs (kind, priority DESC, seq) WHERE state = 0 AND lane = 1;
-  CREATE INDEX jobs_alone ON ${schema}.jobs (seq) WHERE state = 0 AND lane = 2;
+  CREATE INDEX jobs_alone ON ${schema}.jobs (crashes, seq) WHERE state = 0 AND lane = 2;
   CREATE INDEX jobs_delayed ON ${schema}.jobs (run_at, kind) WHERE state = 0 AND lane = 0;
   CREATE INDEX jobs_running ON ${schema}.jobs (worker) WHERE state = 1;
   -- Succeeded jobs are not in it: their number is what is left of all.
