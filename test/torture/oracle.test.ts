@@ -93,7 +93,7 @@ function judged({ jobs, rows, told }: World): Promise<Judgement> {
       next: from + PAGE < all.length ? String(from + PAGE) : null,
     };
   };
-  const lines = told.map((one, at): Line => ({ at, pid: 1, ...one }) as Line);
+  const lines = told.map((one, at): Line => ({ at, pid: 1, ...one }));
   return judge({ list } as unknown as Engine, { entries: async () => rows } as unknown as Books, lines);
 }
 
@@ -212,7 +212,7 @@ describe("the judge of the process rig", () => {
     const off = engine.on("job.succeeded", () => enough.abort());
     await engine.work({ signal: enough.signal });
     off();
-    const lines: Line[] = [{ at: 1, pid: 1, ...ack("paid") } as Line];
+    const lines: Line[] = [{ at: 1, pid: 1, ...ack("paid") }];
     assert.deepEqual((await judge(engine, books, lines)).violations, []);
     await engine.transaction(sqlite, (tx) => void tx.run("INSERT INTO torture_ledger VALUES ('paid', 3, '0.0')"));
     assert.deepEqual((await judge(engine, books, lines)).violations, ["job paid has 2 rows in the ledger"]);

@@ -6,7 +6,7 @@ import { type Fault, Strikes } from "../../src/torture/strikes.ts";
 
 interface Held {
   readonly fault: Fault;
-  mend(): void;
+  readonly mend: () => void;
 }
 
 /** A fault that lasts until it is mended. */
