@@ -196,7 +196,8 @@ export class Crew {
         ...process.env,
         NODE_COMPILE_CACHE: cache,
         OUTLIVE_TORTURE_HISTORY: histories,
-        ...(schema !== null && { OUTLIVE_POSTGRES_SCHEMA: schema }),
+        // The user's own must reach nobody, also if the store is a file.
+        OUTLIVE_POSTGRES_SCHEMA: schema ?? undefined,
         OUTLIVE_HEARTBEAT_INTERVAL: HEARTBEAT,
         OUTLIVE_HEARTBEAT_LEASE: LEASE,
       },
