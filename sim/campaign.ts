@@ -67,7 +67,7 @@ async function replayed(history: History, options: WorldOptions): Promise<Histor
   const again = await simulate(history.seed, options);
   if (again.digest === history.digest) return history;
   const at = history.story.findIndex((line, i) => line !== again.story[i]);
-  const differ = `first at the end of the story: ${history.story[at]} / ${again.story[at]}`;
+  const differ = at < 0 ? "before the lines that are kept" : `first here: ${history.story[at]} / ${again.story[at]}`;
   return {
     ...history,
     violation: history.violation ?? `the replay of seed ${history.seed} was another history, ${differ}`,

@@ -37,6 +37,10 @@ const { values } = parseArgs({
 /** Stories of at most so many violations are told. */
 const TOLD = 3;
 const processes = Math.max(1, whole(values.processes, "processes"));
+// A name that is not there would be a hunt for nothing, which finds everything.
+const strangers = values.mutant.filter((name) => !MUTANTS.some((mutant) => mutant.name === name));
+if (strangers.length > 0)
+  throw new Error(`--mutant ${strangers.join(", ")}: use ${MUTANTS.map(({ name }) => name).join(", ")}`);
 
 if (values.exhaustive) tellExhaustive(await exhaust());
 else if (values.storm) tell(await runStorm(whole(values.seeds, "seeds")));

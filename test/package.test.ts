@@ -204,3 +204,15 @@ test("the demo runs from the package: its worker processes are built files too",
   const { enqueued, lost, committedTwice } = JSON.parse(stdout) as Record<string, number>;
   assert.deepEqual({ enqueued, lost, committedTwice }, { enqueued: 601, lost: 0, committedTwice: 0 });
 });
+
+test("the torture rig runs from the package: all of its processes are built files", async () => {
+  const bin = join(project, "node_modules", "outlive", "dist", "cli", "bin.js");
+  const args = ["torture", "--kills", "2", "--workers", "3", "--seed", "1", "--json"];
+  const { stdout } = await run(process.execPath, [bin, ...args, "--store", `sqlite:${join(project, "app.db")}`], {
+    cwd: project,
+    env: environment(),
+  }).catch((error: { stdout?: string; stderr?: string }) => assert.fail(`${error.stdout}${error.stderr}`));
+  const { kills, lost, committedTwice } = JSON.parse(stdout) as Record<string, number>;
+  assert.ok(kills! >= 2, stdout);
+  assert.deepEqual({ lost, committedTwice }, { lost: 0, committedTwice: 0 });
+});

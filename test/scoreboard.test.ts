@@ -160,6 +160,19 @@ test("the committed page has the pictures that it shows", () => {
   for (const file of shown) assert.ok(existsSync(new URL(`../docs/${file}`, import.meta.url)), file);
 });
 
+test("the scoreboard and the bench run the same versions of the peers that both have", () => {
+  type Manifest = Record<"dependencies" | "overrides", Readonly<Record<string, string>>>;
+  const [board, bench] = ["scoreboard", "bench"].map(
+    (folder) => JSON.parse(readFileSync(new URL(`../${folder}/package.json`, import.meta.url), "utf8")) as Manifest,
+  );
+  const shared = Object.keys(bench!.dependencies).filter((name) => name in board!.dependencies);
+  assert.deepEqual(shared.sort(), ["graphile-worker", "pg-boss"]);
+  for (const name of shared) assert.equal(board!.dependencies[name], bench!.dependencies[name], name);
+  assert.deepEqual(board!.overrides, bench!.overrides);
+  for (const version of [board!, bench!].flatMap(({ dependencies }) => Object.values(dependencies)))
+    assert.match(version, /^\d+\.\d+\.\d+$/, "exactly, not a range");
+});
+
 function looks(svg: string): readonly string[] {
   return [...svg.matchAll(/<rect class="(ours|theirs|quoted)"/g)].map((match) => match[1]!);
 }

@@ -1,7 +1,9 @@
 // The simulator keeps its own promises: a short run breaks nothing, the same seed is the same history to the last byte, a few
 // mutants of different sorts are found, and a failing seed becomes a smaller one. The long runs are `npm run sim`.
 import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
 import { describe, it } from "node:test";
+import { fileURLToPath } from "node:url";
 import { runCampaign } from "../sim/campaign.ts";
 import { exhaust } from "../sim/exhaustive/exhaust.ts";
 import { type History, simulate } from "../sim/history.ts";
@@ -13,6 +15,8 @@ import { FAULT_KINDS } from "../sim/world/faults.ts";
 const SEEDS = 40;
 /** Enough for the mutants below, which nearly every seed finds. */
 const FOUND_WITHIN = 30;
+/** If seeds draw otherwise one day, any other that seed 1 does not find will do. */
+const MISSED_BY_SEED_1 = "epochNotRaised";
 
 describe("the simulator", () => {
   it("finds no broken promise, and sees takeovers, stale writes and ambiguous answers", async () => {
@@ -40,6 +44,29 @@ describe("the simulator", () => {
       assert.equal(first.digest, second.digest);
     }
     assert.notEqual((await simulate(3)).digest, (await simulate(4)).digest);
+  });
+
+  it("counts a seed as a violation if its replay is another history", async () => {
+    let worlds = 0;
+    // Something that is not of the seed decides: another number of jobs at each look.
+    const temper = {
+      workloads: ["money"],
+      killMigration: 0,
+      get jobs() {
+        return 3 + worlds++;
+      },
+    };
+    const told: (string | null)[] = [];
+    const campaign = await runCampaign({
+      from: 100,
+      seeds: 3,
+      temper,
+      onHistory: ({ violation }) => void told.push(violation),
+    });
+    assert.equal(worlds, 4, "of these only seed 101 is run twice");
+    assert.deepEqual([campaign.seeds, campaign.violations], [3, 1]);
+    assert.deepEqual([told[0], told[2]], [null, null]);
+    assert.match(told[1]!, /^the replay of seed 101 was another history, first here: .* \/ /);
   });
 
   it("does nothing to a history whose faults are all muted", async () => {
@@ -75,3 +102,53 @@ describe("the simulator", () => {
     assert.equal((await simulate(seed!, options)).digest, history.digest);
   });
 });
+
+describe("the command line of the simulator", () => {
+  it("ends with one line of JSON and exit code 0 when every promise was kept", async () => {
+    const { code, last, stderr } = await sim("--seeds", "2", "--processes", "2", "--json");
+    assert.equal(code, 0, stderr);
+    const keys = ["seeds", "violations", "void", "takeovers", "staleWrites", "ambiguous", "simulatedHours"];
+    assert.deepEqual(Object.keys(last), keys);
+    assert.ok(keys.every((key) => typeof last[key] === "number"));
+    assert.deepEqual([last["seeds"], last["violations"]], [2, 0]);
+    assert.ok(Number(last["simulatedHours"]) > 0);
+  });
+
+  it("names a mutant that was missed, with exit code 1", async () => {
+    const { code, last } = await sim("--mutants", "--mutant", MISSED_BY_SEED_1, "--budget", "1", "--json");
+    assert.deepEqual(last, { mutants: 1, caught: 0, missed: [MISSED_BY_SEED_1] });
+    assert.equal(code, 1);
+  });
+
+  it("knows its mutants by name: a hunt for none would find all of them", async () => {
+    const { code, stdout, stderr } = await sim("--mutants", "--mutant", "noSuchThing", "--budget", "1", "--json");
+    assert.equal(code, 1);
+    assert.equal(stdout, "");
+    assert.match(stderr, /--mutant noSuchThing: use .*clientClock/);
+  });
+});
+
+interface Said {
+  readonly code: number | null;
+  readonly stdout: string;
+  readonly stderr: string;
+  /** The last line of stdout. */
+  readonly last: Readonly<Record<string, unknown>>;
+}
+
+function sim(...args: readonly string[]): Promise<Said> {
+  const child = spawn(process.execPath, [fileURLToPath(new URL("../sim/main.ts", import.meta.url)), ...args], {
+    stdio: ["ignore", "pipe", "pipe"],
+  });
+  let stdout = "";
+  let stderr = "";
+  child.stdout.setEncoding("utf8").on("data", (text: string) => (stdout += text));
+  child.stderr.setEncoding("utf8").on("data", (text: string) => (stderr += text));
+  return new Promise((resolve, reject) => {
+    child.on("error", reject);
+    child.on("close", (code) => {
+      const line = stdout.trimEnd().split("\n").at(-1)!;
+      resolve({ code, stdout, stderr, last: (line.startsWith("{") ? JSON.parse(line) : {}) as Said["last"] });
+    });
+  });
+}

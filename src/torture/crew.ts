@@ -77,7 +77,8 @@ export class Crew {
   readonly #options: CrewOptions;
   readonly #members: Member[];
   #waiting: Member[] = [];
-  #stopping = false;
+  /** Roles whose places are not filled again. The others go on: work that is left needs workers, whatever kills them. */
+  readonly #leaving = new Set<Role>();
 
   constructor(options: CrewOptions) {
     this.#options = options;
@@ -136,15 +137,17 @@ export class Crew {
 
   /** Lets these finish and leave; what has not left after `graceMs` is killed and reported. */
   async stop(roles: readonly Role[], graceMs: number): Promise<void> {
-    this.#stopping = true;
+    for (const role of roles) this.#leaving.add(role);
+    this.#waiting = this.#waiting.filter(({ role }) => !this.#leaving.has(role));
     const leaving = this.#members.filter(({ role }) => roles.includes(role));
     await Promise.all(leaving.map((member) => this.#leave(member, graceMs)));
   }
 
   /** The end of everything, at once. Safe to call at any time, also while the process exits. */
   destroy(): void {
-    this.#stopping = true;
-    for (const { child, timer } of this.#members) {
+    this.#waiting = [];
+    for (const { child, timer, role } of this.#members) {
+      this.#leaving.add(role);
       clearTimeout(timer);
       child?.kill("SIGKILL");
     }
@@ -174,7 +177,7 @@ export class Crew {
   }
 
   #fill(): void {
-    while (!this.#stopping && this.#waiting.length > 0 && this.#members.filter((m) => m.booting).length < MOST_BOOTING)
+    while (this.#waiting.length > 0 && this.#members.filter((m) => m.booting).length < MOST_BOOTING)
       this.#spawn(this.#waiting.shift()!);
   }
 
@@ -196,7 +199,8 @@ export class Crew {
         ...process.env,
         NODE_COMPILE_CACHE: cache,
         OUTLIVE_TORTURE_HISTORY: histories,
-        ...(schema !== null && { OUTLIVE_POSTGRES_SCHEMA: schema }),
+        // The user's own must reach nobody, also if the store is a file.
+        OUTLIVE_POSTGRES_SCHEMA: schema ?? undefined,
         OUTLIVE_HEARTBEAT_INTERVAL: HEARTBEAT,
         OUTLIVE_HEARTBEAT_LEASE: LEASE,
       },
@@ -233,7 +237,8 @@ export class Crew {
   }
 
   #exited(member: Member, code: number | null, signal: NodeJS.Signals | null): void {
-    const asked = this.#stopping && (code === 0 || signal === "SIGTERM");
+    const isLeaving = this.#leaving.has(member.role);
+    const asked = isLeaving && (code === 0 || signal === "SIGTERM");
     const excused = code === 1 && !this.#options.storeIsWell();
     if (!member.killedByUs && !asked && !excused && !byItsJob(member, code, signal)) {
       const said = member.lastWords.trim();
@@ -241,9 +246,9 @@ export class Crew {
         `${nameOf(member)} ended by itself: ${signal ?? `exit code ${code}`}${said && `; it said: ${said}`}`,
       );
     }
-    this.#enter(member, this.#stopping ? "stopped" : "dead");
+    this.#enter(member, isLeaving ? "stopped" : "dead");
     this.#booted(member);
-    if (!this.#stopping) member.timer = setTimeout(() => this.#enqueue(member), RESTART_MS);
+    if (!isLeaving) member.timer = setTimeout(() => this.#enqueue(member), RESTART_MS);
   }
 
   #enter(member: Member, state: SeatState): void {

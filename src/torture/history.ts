@@ -1,6 +1,6 @@
 // What each process says of itself, in an append-only file of its own: a line is there as soon as `tell` has returned, whatever kills
 // the process next. The oracle holds these lines against the store.
-import { mkdirSync, openSync, readdirSync, readFileSync, writeSync } from "node:fs";
+import { openSync, readdirSync, readFileSync, writeSync } from "node:fs";
 import { join } from "node:path";
 
 /** Every line has its instant and its process. */
@@ -18,8 +18,8 @@ export type Line = { readonly at: number; readonly pid: number } & (
 /** What a process says: the instant and the process are added. */
 export type Told = Line extends infer L ? (L extends Line ? Omit<L, "at" | "pid"> : never) : never;
 
+/** The folder must be there: who starts when the run is over and everything was taken away makes nothing anew. */
 export function teller(folder: string): (told: Told) => void {
-  mkdirSync(folder, { recursive: true });
   const file = openSync(join(folder, `${process.pid}-${Date.now()}.jsonl`), "a");
   return (told) => void writeSync(file, `${JSON.stringify({ at: Date.now(), pid: process.pid, ...told })}\n`);
 }

@@ -65,7 +65,7 @@ function ledger(jobs: ReadonlyMap<string, JobInfo>, rows: ReadonlyMap<string, un
   ];
 }
 
-/** Every attempt has a fence of its own, greater than those before it. */
+/** Every attempt has a fence of its own. Not in their order: who was frozen between its claim and its start tells of it late. */
 function fences(lines: readonly Line[]): string[] {
   const starts = Map.groupBy(
     lines.filter((line) => line.what === "start"),

@@ -15,32 +15,43 @@ export interface ScratchPlace {
   readonly schema: string | null;
   /** For the histories, and for a file. */
   readonly folder: string;
-  /** Takes a schema away again. A folder goes with the process. */
+  /** Takes a schema away again, unless it is to be kept. A folder goes with the process. */
   readonly strike: () => Promise<void>;
 }
 
 export async function scratchPlace(url: string, keep: boolean): Promise<ScratchPlace> {
   const store = storeNameOf(url);
-  if (store === "postgres") return scratchSchema(url, keep);
+  if (store === "postgres") return onServer(url, keep);
   const beside = url === "sqlite::memory:" ? tmpdir() : dirname(resolve(url.slice("sqlite:".length)));
   const folder = scratchFolder(beside, keep);
   return { store, url: `sqlite:${join(folder, "torture.db")}`, schema: null, folder, strike: async () => {} };
 }
 
-/** A schema of its own on a server that is there; its role must be allowed to create one. */
-export async function scratchSchema(url: string, keep: boolean): Promise<ScratchPlace> {
-  const schema = `outlive_torture_${randomBytes(4).toString("hex")}`;
-  const migrations = (await migrationsOf(url, { postgres: { schema } }))!;
-  await migrations.up();
+async function onServer(url: string, keep: boolean): Promise<ScratchPlace> {
+  const schema = await scratchSchema(url);
+  let isLeft = true;
+  // A signal ends the process before a server could be asked for anything: then at least the name is said, as with `keep`.
+  atEnd(() => {
+    if (isLeft) process.stderr.write(`The schema ${schema} is left on the server.\n`);
+  });
   return {
     store: "postgres",
     url,
     schema,
     folder: scratchFolder(tmpdir(), keep),
     async strike() {
-      if (!keep) await dropSchema(url, schema);
+      if (keep) return;
+      await dropSchema(url, schema);
+      isLeft = false;
     },
   };
+}
+
+/** A schema of its own on a server that is there; its role must be allowed to create one. */
+export async function scratchSchema(url: string): Promise<string> {
+  const schema = `outlive_torture_${randomBytes(4).toString("hex")}`;
+  await (await migrationsOf(url, { postgres: { schema } }))!.up();
+  return schema;
 }
 
 async function dropSchema(url: string, schema: string): Promise<void> {

@@ -67,7 +67,7 @@ export async function torture(
   mkdirSync(histories, { recursive: true });
   const books = await booksOf(plan.schema);
   const engine = await open(plan.directUrl, {
-    ...storeOptions(plan.schema ?? undefined),
+    ...storeOptions(plan.schema),
     jobs: JOBS,
     heartbeat: { interval: HEARTBEAT, lease: LEASE },
     logger: false,

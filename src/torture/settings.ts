@@ -22,7 +22,9 @@ export const JOBS_PER_SECOND = 25;
 export const KILLS_PER_POISON = 250;
 export const KILLS_PER_HOG = 1_000;
 
-/** Where on PostgreSQL, as the parent said it to its processes. */
-export function storeOptions(schema = process.env["OUTLIVE_POSTGRES_SCHEMA"]): { postgres?: { schema: string } } {
-  return schema === undefined ? {} : { postgres: { schema } };
+/** Where on PostgreSQL, in a process of the rig as its parent said it; null: the store is a file. */
+export function storeOptions(schema = process.env["OUTLIVE_POSTGRES_SCHEMA"] ?? null): {
+  postgres?: { schema: string };
+} {
+  return schema === null ? {} : { postgres: { schema } };
 }

@@ -16,6 +16,12 @@ const CLI = fileURLToPath(new URL("../../src/cli/bin.ts", import.meta.url));
 /** More than enough for the jobs of a run of so many kills; it is in memory, but takes only what is on it. */
 const diskMegabytes = (kills: number): number => 256 + Math.ceil(kills / 5);
 
+/** On every store. */
+const RIGS_OF_THEIR_OWN = [
+  "power loss: a rig of its own, --power-loss (SQLite)",
+  "kill at the N-th write or sync: a rig of its own, --kill-at-call (SQLite)",
+];
+
 type Surroundings = Pick<Plan, "url" | "directUrl" | "schema" | "faults" | "notRun">;
 
 const STORES: Readonly<Record<string, (kills: number, folder: string) => Promise<Surroundings>>> = {
@@ -64,14 +70,14 @@ async function onSqlite(kills: number, folder: string): Promise<Surroundings> {
     directUrl: url,
     schema: null,
     faults: typeof disk === "string" ? [] : [disk.fault],
-    notRun: typeof disk === "string" ? [disk] : [],
+    notRun: typeof disk === "string" ? [disk, ...RIGS_OF_THEIR_OWN] : RIGS_OF_THEIR_OWN,
   };
 }
 
 /** Through a proxy, all but the judge, who must see what is there. */
 async function onPostgres(): Promise<Surroundings> {
   const server = await startServer();
-  const { schema } = await scratchSchema(server.url, false);
+  const schema = await scratchSchema(server.url);
   const { proxy, url } = await Proxy.before(server.url);
   return {
     url,
@@ -80,7 +86,8 @@ async function onPostgres(): Promise<Surroundings> {
     faults: [...server.faults, ...proxy.faults],
     notRun: [
       "full disk: that of a server is not ours to fill",
-      "power loss: PostgreSQL's own write-ahead log is not replayed",
+      "power loss of a server: PostgreSQL's own write-ahead log is not replayed",
+      ...RIGS_OF_THEIR_OWN,
     ],
   };
 }

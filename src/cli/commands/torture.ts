@@ -44,12 +44,12 @@ Progress is on stderr. Exit code 0: every promise held; 1: one did not.`,
         const notRun = [
           "full disk, a failing server or network, power loss: only from the repository, by npm run torture",
         ];
-        const code = await torture(
-          { ...place, directUrl: place.url, kills, seed, seats, cli: BIN, faults: [], notRun },
-          json,
-        );
-        await strike();
-        return code;
+        const plan = { ...place, directUrl: place.url, kills, seed, seats, cli: BIN, faults: [], notRun };
+        try {
+          return await torture(plan, json);
+        } finally {
+          await strike();
+        }
       }),
     );
 };

@@ -1,5 +1,6 @@
 // From patterns to jobs: finds the modules, imports them, and takes every exported job that has a handler, also in arrays and
 // objects one level deep.
+import { statSync } from "node:fs";
 import { glob } from "node:fs/promises";
 import { resolve, sep } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -7,12 +8,18 @@ import type { AnyContract } from "../../core/contract.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { JobGlobs } from "./messages.ts";
 
-/** The files that match, in a stable order. */
+/** The files that match, in a stable order. No pattern reaches into node_modules; a file that is named itself may be there. */
 export async function findModules({ base, patterns }: JobGlobs): Promise<string[]> {
+  const named = patterns.map((pattern) => resolve(base, pattern)).filter(isFile);
   const found = new Set<string>();
   for await (const file of glob(patterns, { cwd: base, exclude: (name) => name === "node_modules" }))
     if (!file.endsWith(".d.ts")) found.add(resolve(base, file));
-  return [...found].filter((file) => !file.includes(`${sep}node_modules${sep}`)).sort();
+  const ours = [...found].filter((file) => !file.includes(`${sep}node_modules${sep}`));
+  return [...new Set([...named, ...ours])].sort();
+}
+
+function isFile(path: string): boolean {
+  return statSync(path, { throwIfNoEntry: false })?.isFile() ?? false;
 }
 
 export async function loadJobs(globs: JobGlobs): Promise<readonly AnyContract[]> {
