@@ -15,7 +15,7 @@ export const drainDeepSqlite = drainDeep(100_000, {
   drainDeepUnknown: [{ kind: "unknown", priority: 100, millions: 1 }],
 });
 
-export const drainDeepPostgres = drainDeep(50_000, {
+export const drainDeepPostgres = drainDeep(20_000, {
   drainDeep: [
     { kind: "noop", priority: 0, finished: true, millions: 5 },
     { kind: "noop", priority: -1, millions: 1 },
@@ -29,7 +29,7 @@ function drainDeep(quickMillion: number, deep: Deep): Metric {
     async run(bench) {
       const jobs = bench.pick(20_000, 10_000);
       const million = bench.pick(1_000_000, quickMillion);
-      const most = bench.pick(7, 4);
+      const most = bench.pick(7, { sqlite: 4, postgres: 3 }[bench.store.name]);
       let rounds = 0;
       const urls: string[] = [];
       const small = await Drainers.start(bench, await bench.store.place(), 1);

@@ -9,8 +9,12 @@ export const drain: Metric = {
   names: ["drain"],
   peers: { postgres: true },
   async run(bench) {
-    const jobs = bench.pick({ sqlite: 100_000, postgres: 50_000 }[bench.store.name], 10_000);
-    const most = bench.pick(5, { sqlite: 10, postgres: 3 }[bench.store.name]);
+    const jobs = bench.pick(
+      { sqlite: 100_000, postgres: 50_000 }[bench.store.name],
+      { sqlite: 10_000, postgres: 20_000 }[bench.store.name],
+    );
+    const most = bench.pick(5, { sqlite: 10, postgres: 2 }[bench.store.name]);
+    const slower = bench.pick(10, 20);
     let rounds = 0;
     const floor = await startFloor(bench);
     const execArgv = bench.profile === null ? [] : ["--cpu-prof", `--cpu-prof-dir=${bench.profile}`];
@@ -19,12 +23,16 @@ export const drain: Metric = {
     return bench.during([floor, ...drainers.programs, ...peers.map(({ program }) => program)], async () => {
       const floorRates: number[] = [];
       const ourRates: number[] = [];
+      // Not counted: everybody's code is compiled and everybody's tables have pages when it begins.
+      await roundOf(floor, WARM_UP);
+      await drainers.round(WARM_UP);
+      for (const { peer, program } of peers) if (!peer.slow) await roundOf(program, WARM_UP);
       for (const round of bench.rounds(`drain, ${jobs} jobs`, most, { sqlite: 5, postgres: 12 }[bench.store.name])) {
         rounds = round;
         floorRates.push(...(await roundOf(floor, jobs)));
         ourRates.push(...(await drainers.round(jobs)).rates);
         for (const { peer, program, rates } of peers)
-          rates.push(...(await roundOf(program, peer.slow ? jobs / SLOWER : jobs)));
+          rates.push(...(await roundOf(program, peer.slow ? jobs / slower : jobs)));
       }
       await drainers.stop();
       const ours = median(ourRates);
@@ -46,7 +54,7 @@ export const drain: Metric = {
             rounds,
             concurrency: CONCURRENCY,
             ...(bench.store.name === "postgres" && { floorBatch: bench.store.floorBatch }),
-            ...(peers.length > 0 && { slowPeersJobs: jobs / SLOWER, settings: shownSettings(DRAIN_PEERS) }),
+            ...(peers.length > 0 && { slowPeersJobs: jobs / slower, settings: shownSettings(DRAIN_PEERS) }),
           },
         },
       ];
@@ -54,7 +62,7 @@ export const drain: Metric = {
   },
 };
 
-const SLOWER = 10;
+const WARM_UP = 5_000;
 
 interface Beside {
   readonly peer: Peer;

@@ -11,9 +11,9 @@ export const enqueueInFlightPeers: Metric = {
   peers: { postgres: true },
   async run(bench) {
     const jobs = bench.pick(20_000, 5_000);
-    const peerJobs = bench.pick(5_000, 1_000);
+    const peerJobs = bench.pick(5_000, 400);
     const single = bench.pick(1_000, 200);
-    const most = bench.pick(5, 3);
+    const most = bench.pick(5, 2);
     let rounds = 0;
     const program = await bench.start("enqueue", { url: await bench.store.place() });
     const peers: { name: string; program: Program; rates: number[] }[] = [];

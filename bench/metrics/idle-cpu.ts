@@ -14,7 +14,7 @@ const SETTLE_MS = 1_000;
 export const idleCpu: Metric = {
   names: ["heartbeatCpu", "idleCpu"],
   async run(bench) {
-    const ms = bench.pick(10_000, 2_500);
+    const ms = bench.pick(10_000, { sqlite: 2_500, postgres: 1_500 }[bench.store.name]);
     const workers = bench.pick(4, 2);
     const quiet = await bench.startAll(workers, "idle", { url: await bench.store.place() });
     const beating = await bench.startAll(workers, "idle", { url: await bench.store.place(), ...SHORT });

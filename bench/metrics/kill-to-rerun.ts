@@ -24,7 +24,7 @@ export const killToRerun: Metric = {
     try {
       for (const n of bench.rounds(
         "killToRerunMs, a kill each",
-        bench.pick(100, 15),
+        bench.pick(100, { sqlite: 15, postgres: 6 }[bench.store.name]),
         { sqlite: 9, postgres: 6 }[bench.store.name],
       )) {
         while (workers.length < WORKERS) workers.push(await bench.start("hang", { url }));
