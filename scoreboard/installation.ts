@@ -21,7 +21,19 @@ export interface Installation {
 export function install(): Installation {
   const env = machineEnvironment();
   if (contenders.some((each) => each.package !== null && versionOf(each.package) === undefined))
-    npm(["ci", "--ignore-scripts", "--engine-strict=false", "--no-audit", "--no-fund", "--loglevel=error"], env);
+    // Not `ci`: where a mirror lacks the add-ons of other platforms that the lock file can't name, it refuses the whole file.
+    npm(
+      [
+        "install",
+        "--no-save",
+        "--ignore-scripts",
+        "--engine-strict=false",
+        "--no-audit",
+        "--no-fund",
+        "--loglevel=error",
+      ],
+      env,
+    );
   const versions: Record<string, string> = {};
   const runtimes: Record<string, Runtime> = {};
   const absent: Record<string, string> = {};
