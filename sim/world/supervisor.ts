@@ -6,6 +6,7 @@ import type { AnyContract } from "../../src/core/contract.ts";
 import type { JobDraft } from "../../src/core/job.ts";
 import { operate } from "../actors/console.ts";
 import { produce } from "../actors/producer.ts";
+import { Violation } from "../oracle/violation.ts";
 import { contractsFor, type StepCame, type Workload } from "../workloads/workload.ts";
 import { keepers, openEngine } from "./engine-process.ts";
 import type { Migration } from "./migration.ts";
@@ -122,10 +123,9 @@ export class Supervisor {
     const { temper } = this.#world;
     const store = this.#world.storeFor(process, process.main);
     const spreadMs = temper.faultsMs / temper.jobs;
-    const { drafts, migration, acknowledged } = this.#program;
+    const { drafts, acknowledged } = this.#program;
     process.main.soon(() => {
-      migration.open(process);
-      if (!process.alive) return;
+      if (!this.#migrated(process)) return;
       const settings = [...this.#contracts(process).values()].map((contract) => contract.settings);
       store
         .declare(settings)
@@ -140,8 +140,7 @@ export class Supervisor {
   /** Opens the engine in the process and does `work` with it; the process ends with it, in peace or by its error. */
   #boot(process: SimProcess, work: (engine: Engine) => Promise<void>): void {
     process.main.soon(() => {
-      this.#program.migration.open(process);
-      if (!process.alive) return;
+      if (!this.#migrated(process)) return;
       openEngine(this.#world.forEngine(this.#program.leaseLost), process, this.#contracts(process))
         .then(work)
         .then(
@@ -149,6 +148,17 @@ export class Supervisor {
           (thrown: unknown) => this.#failed(process, thrown),
         );
     });
+  }
+
+  /** A file that is busy or full just now can't be migrated: then the process ends, and the next one tries. */
+  #migrated(process: SimProcess): boolean {
+    try {
+      this.#program.migration.open(process);
+    } catch (thrown) {
+      if (thrown instanceof Violation) throw thrown;
+      this.#failed(process, thrown);
+    }
+    return process.alive;
   }
 
   #contracts(process: SimProcess): ReadonlyMap<string, AnyContract> {
