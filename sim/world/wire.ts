@@ -90,20 +90,22 @@ function travel(
       process.trouble(fate.afterMs + 1);
       later(thread, fate.afterMs + 1, () => reject(new Error(`${method}: ${why}`)));
     };
+    // Drawn in a storm and struck in the calm would be a death that nobody is left to recover.
+    const strikes = (when: typeof fate.killed): boolean => fate.killed === when && !weather.calm;
     const arrive = (): void => {
       if (fate.lost === "request") {
         witness.requestLost(process, method);
         return refuse("the request was lost");
       }
       if (scheduler.now < weather.downUntil) return refuse("the store is down");
-      if (fate.killed === "before") return process.kill("nemesis");
+      if (strikes("before")) return process.kill("nemesis");
       const call_ = witness.asked(process, method, args);
       const { restarts } = weather;
       call(...args).then(
         (value) => {
           witness.answered(call_, value, fate.lost === "answer");
           if (rings(method, args)) tower.ring();
-          if (fate.killed === "after") process.kill("nemesis");
+          if (strikes("after")) process.kill("nemesis");
           if (!process.alive) return;
           if (fate.afterMs > 0) process.undelivered++;
           later(thread, fate.afterMs, () => {
