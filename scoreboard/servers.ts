@@ -2,9 +2,9 @@
 // that was started. Redis is installed from Debian's packages if it is missing and we may.
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
-import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { freePort } from "../src/demo/free-port.ts";
 
 export class RedisServer {
   readonly folder = mkdtempSync(join(tmpdir(), "outlive-redis-"));
@@ -82,15 +82,4 @@ function installRedis(): void {
 
 function there(): boolean {
   return (process.env["PATH"] ?? "").split(":").some((folder) => existsSync(join(folder, "redis-server")));
-}
-
-function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer();
-    probe.once("error", reject);
-    probe.listen(0, "127.0.0.1", () => {
-      const { port } = probe.address() as { port: number };
-      probe.close(() => resolve(port));
-    });
-  });
 }

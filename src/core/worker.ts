@@ -13,6 +13,7 @@ import { WorkerRunHost } from "./run-host.ts";
 import { type Concurrency, Slots } from "./slots.ts";
 import type { BeatAnswer, CorruptJob, Settlement, Store } from "./store.ts";
 import * as transitions from "./transitions.ts";
+import { TwiceSeen } from "./twice-seen.ts";
 
 export interface WorkerDeps {
   readonly store: Store;
@@ -52,10 +53,10 @@ export class Worker {
   #finished: Settlement[] = [];
   /** Releases of claims that nobody here remembers; they take no slot. */
   #strays: Settlement[] = [];
-  /** Held by the store but unknown here at the last comparison, and since when (own monotonic clock). */
-  #strangers = new Map<string, number>();
-  /** Run here but not held by the store at the last comparison, and since when. */
-  #forgotten = new Map<string, number>();
+  /** Held by the store but unknown here. */
+  readonly #strangers = new TwiceSeen();
+  /** Run here but not held by the store. */
+  readonly #forgotten = new TwiceSeen();
   /** Of the first claim. */
   #epoch: number | undefined;
   #turning = false;
@@ -158,49 +159,32 @@ export class Worker {
   }
 
   /**
-   * Compares what the store says we hold with what we run. What was unknown at two comparisons in a row is a claim whose
-   * answer was lost: it is given back. One look is not enough: a settlement may have landed since the list was read. And the
-   * second list must have been asked for after the first was looked at: after a blocked loop many old ones come at once.
+   * Compares what the store says we hold with what we run, in both directions. What nobody here knows is a claim whose answer was lost:
+   * it is given back. What the store does not know was taken from us, or claimed of a store that has forgotten it in a crash: it is told.
    */
   compare(held: BeatAnswer["held"], askedAtMono: number): void {
-    const strangers = new Map<string, number>();
     const mono = this.#deps.clock.mono();
     const ours = this.#runner.ids();
-    for (const { lease, counters } of held) {
-      if (ours.has(lease.jobId)) continue;
-      const key = nameOf(lease);
-      const noticedAtMono = this.#strangers.get(key);
-      if (noticedAtMono === undefined || askedAtMono <= noticedAtMono || this.#turning) {
-        strangers.set(key, noticedAtMono ?? mono);
-        continue;
-      }
-      const reason = "its worker never got the answer to the claim";
-      this.#deps.events.emit("job.released", { jobId: lease.jobId, reason });
-      this.#strays.push({
-        lease,
-        change: transitions.release({ id: lease.jobId, state: "running", counters }, reason),
-      });
-      this.wake();
+    const unknown = new Map(held.filter(({ lease }) => !ours.has(lease.jobId)).map((one) => [nameOf(one.lease), one]));
+    for (const name of this.#strangers.look([...unknown.keys()], askedAtMono, mono, !this.#turning))
+      this.#giveBack(unknown.get(name)!);
+    const listed = new Set(held.map(({ lease }) => nameOf(lease)));
+    const running = this.#runner.runningSince(askedAtMono).map(({ job, run }) => [nameOf(job.lease), run] as const);
+    const forgotten = new Map(running.filter(([name]) => !listed.has(name)));
+    for (const name of this.#forgotten.look([...forgotten.keys()], askedAtMono, mono, !this.#turning)) {
+      const run = forgotten.get(name)!;
+      run.abort("lease-lost", `the store does not know that worker ${this.id} holds job ${run.id}`);
     }
-    this.#strangers = strangers;
-    this.#compareRunning(held, askedAtMono);
     if (this.#withheld) this.wake();
-    if (strangers.size > 0) this.#deps.compareSoon();
+    if (this.#strangers.pending > 0) this.#deps.compareSoon();
   }
 
-  /** What runs here and is not ours, at two comparisons in a row: taken from us, or claimed of a store that has forgotten it in a crash. */
-  #compareRunning(held: BeatAnswer["held"], askedAtMono: number): void {
-    const listed = new Set(held.map(({ lease }) => nameOf(lease)));
-    const forgotten = new Map<string, number>();
-    for (const { job, run } of this.#runner.runningSince(askedAtMono)) {
-      const name = nameOf(job.lease);
-      if (listed.has(name)) continue;
-      const noticedAtMono = this.#forgotten.get(name);
-      if (noticedAtMono !== undefined && askedAtMono > noticedAtMono && !this.#turning)
-        run.abort("lease-lost", `the store does not know that worker ${this.id} holds job ${run.id}`);
-      else forgotten.set(name, noticedAtMono ?? this.#deps.clock.mono());
-    }
-    this.#forgotten = forgotten;
+  #giveBack({ lease, counters }: BeatAnswer["held"][number]): void {
+    const reason = "its worker never got the answer to the claim";
+    this.#deps.events.emit("job.released", { jobId: lease.jobId, reason });
+    const view = { id: lease.jobId, state: "running", counters } as const;
+    this.#strays.push({ lease, change: transitions.release(view, reason) });
+    this.wake();
   }
 
   // ---- the loop

@@ -2,10 +2,10 @@
 // user, and stopped by the process that started it. Nothing here knows Outlive.
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { chownSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
+import { freePort } from "./free-port.ts";
 
 export interface ServerOptions {
   /** Off is faster and loses data only if the machine dies: fine for the shared server, never for tests about crashes. */
@@ -239,17 +239,6 @@ function installedBinaries(): string | undefined {
   }
   candidates.push(...(process.env["PATH"] ?? "").split(":"));
   return candidates.find((folder) => existsSync(join(folder, "initdb")) && existsSync(join(folder, "postgres")));
-}
-
-function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer();
-    probe.once("error", reject);
-    probe.listen(0, "127.0.0.1", () => {
-      const { port } = probe.address() as { port: number };
-      probe.close(() => resolve(port));
-    });
-  });
 }
 
 /** The server says itself when it is ready; what it said before is the reason if it ends instead. */

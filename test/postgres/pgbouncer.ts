@@ -1,11 +1,12 @@
 // Debian's pgbouncer in front of a server, on a free port, as an unprivileged user. Installed if it is missing and we may.
 import { execFileSync, spawn } from "node:child_process";
 import { chownSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { connect, createServer } from "node:net";
+import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestContext } from "node:test";
 import { untilTrue } from "../support/processes.ts";
+import { freePort } from "../../src/demo/free-port.ts";
 
 const BINARY = "/usr/sbin/pgbouncer";
 
@@ -62,15 +63,6 @@ function nobody(): { uid?: number; gid?: number } {
     .find((line) => line.startsWith("nobody:"))!
     .split(":");
   return { uid: Number(fields[2]), gid: Number(fields[3]) };
-}
-
-function freePort(): Promise<number> {
-  return new Promise((resolve) => {
-    const probe = createServer().listen(0, "127.0.0.1", () => {
-      const { port } = probe.address() as { port: number };
-      probe.close(() => resolve(port));
-    });
-  });
 }
 
 function accepts(port: number): Promise<boolean> {
