@@ -69,12 +69,12 @@ poison.handle((_, run) => {
   process.kill(process.pid, "SIGKILL");
 });
 
-/** Takes more memory than its process may have. */
+/** Takes more memory than its process may have, and quickly: what a collector does in vain takes a core from everybody else. */
 export const hog = job<Record<string, never>>("torture.hog", { retry });
 hog.handle((_, run) => {
   start(run, "hog");
-  const kept: string[][] = [];
-  for (;;) kept.push(Array.from({ length: 10_000 }, (__, i) => `${kept.length}-${i}`));
+  const first = Array.from({ length: 100_000 }, () => 0.5);
+  for (const kept = [first]; ;) kept.push([...first]);
 });
 
 export const JOBS = [transfer, stepped, flaky, block, poison, hog] as const;

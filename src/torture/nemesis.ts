@@ -27,14 +27,12 @@ interface Act {
 const PATIENCE_MS = 10_000;
 /** How long it lies in wait for whoever finds a death. */
 const AMBUSH_MS = 2_000;
-const LEAST_GAP_MS = 40;
-const MOST_GAP_MS = 260;
+const LEAST_GAP_MS = 30;
+const MOST_GAP_MS = 200;
 /** How many workers are frozen past their lease and woken, for each one that is killed. */
 const ZOMBIES_PER_KILL = 0.15;
-/** Processes whose place is empty or that still start: with more of them a machine does nothing but start programs. */
-const MOST_MISSING = 2;
-/** The share of the workers that are killed before they have begun. */
-const YOUNG = 0.15;
+/** How often it does not wait until every place is filled again, but strikes whoever has not begun yet. With more, a machine does nothing but start programs. */
+const IMPATIENT = 0.2;
 
 export class Nemesis {
   readonly strikes: Strikes;
@@ -48,6 +46,7 @@ export class Nemesis {
   readonly #acts: readonly Act[];
   /** Until when the next worker that says it found a death is killed. */
   #ambushUntil = 0;
+  #impatient = false;
 
   constructor(engine: Engine, crew: Crew, chance: Chance, options: NemesisOptions) {
     this.#engine = engine;
@@ -89,7 +88,8 @@ export class Nemesis {
       await act();
       this.#freezeIfDue();
       await this.#pause(this.#chance.whole(LEAST_GAP_MS, MOST_GAP_MS));
-      await this.#fact(() => this.#crew.missing() < MOST_MISSING);
+      this.#impatient = this.#chance.next() < IMPATIENT;
+      await this.#fact(() => this.#crew.missing() <= Number(this.#impatient));
     }
     await Promise.all([this.#freezer.finished(), this.strikes.finished()]);
     for (const [end, times] of this.#freezer.ends) this.acts.set(`freeze a worker past its lease: ${end}`, times);
@@ -111,7 +111,7 @@ export class Nemesis {
   async #raid(): Promise<void> {
     await this.#fact(() => this.#targets().length > 0);
     const young = this.#workers().filter((seat) => seat.state === "starting" && !this.#freezer.holds(seat));
-    const victim = this.#chance.pick(this.#chance.next() < YOUNG && young.length > 0 ? young : this.#targets());
+    const victim = this.#chance.pick(this.#impatient && young.length > 0 ? young : this.#targets());
     if (victim) this.#crew.kill([victim]);
   }
 

@@ -61,7 +61,7 @@ async function place(client: Client, { contract, input, options }: Order): Promi
 }
 
 function order(id: string): Order {
-  const workMs = chance.whole(10, 300);
+  const workMs = chance.whole(20, 600);
   const amount = chance.whole(1, 1_000);
   const as = (contract: object, input: unknown, options: EnqueueOptions = {}): Order => ({
     contract: contract as JobContract<never, unknown>,

@@ -15,8 +15,8 @@ export const SUPERVISED = 2;
 /** The heap of a worker process: a job that takes more ends it. */
 export const HEAP_MB = 96;
 
-/** How many jobs a producer enqueues in a second. */
-export const JOBS_PER_SECOND = 25;
+/** How many jobs a producer enqueues in a second: enough that most of those who are killed hold some, few enough that two cores have room to start programs. */
+export const JOBS_PER_SECOND = 12;
 
 /** One job in so many kills ends its worker whenever it runs, and one in so many takes all of its memory. */
 export const KILLS_PER_POISON = 250;

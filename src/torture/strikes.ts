@@ -20,8 +20,8 @@ interface Strike {
   overAt: number;
 }
 
-const LEAST_CALM_MS = 4_000;
-const MOST_CALM_MS = 16_000;
+const LEAST_CALM_MS = 8_000;
+const MOST_CALM_MS = 24_000;
 
 export class Strikes {
   readonly #chance: Chance;

@@ -36,7 +36,7 @@ export async function processes(args: readonly string[]): Promise<boolean> {
       store: { type: "string", default: "sqlite" },
       kills: { type: "string", default: "200" },
       seed: { type: "string", default: "1" },
-      workers: { type: "string", default: "7" },
+      workers: { type: "string", default: "6" },
       json: { type: "boolean", default: false },
       keep: { type: "boolean", default: false },
     },
