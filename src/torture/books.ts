@@ -15,6 +15,8 @@ export interface Books {
   /** Completes the job in the same transaction as its row. */
   commit(run: Run, entry: Entry): Promise<unknown>;
   entries(engine: Engine): Promise<readonly Entry[]>;
+  /** How many jobs there are, by the table's own word. */
+  jobCount(engine: Engine): Promise<number>;
 }
 
 function onSqlite(sqlite: typeof Sqlite): Books {
@@ -26,6 +28,8 @@ function onSqlite(sqlite: typeof Sqlite): Books {
     commit: (run, { job, amount, fence }) =>
       run.commit(sqlite, (tx) => void tx.run("INSERT INTO torture_ledger VALUES (?, ?, ?)", job, amount, fence)),
     entries: (engine) => engine.transaction(sqlite, (tx) => tx.all<Entry>("SELECT * FROM torture_ledger")),
+    jobCount: (engine) =>
+      engine.transaction(sqlite, (tx) => tx.get<{ n: number }>("SELECT count(*) AS n FROM outlive_jobs")!.n),
   };
 }
 
@@ -42,6 +46,11 @@ function onPostgres(postgres: typeof Postgres, schema: string): Books {
         await tx.query(`INSERT INTO ${ledger} VALUES ($1, $2, $3)`, [job, amount, fence]);
       }),
     entries: (engine) => engine.transaction(postgres, (tx) => tx.query<Entry>(`SELECT * FROM ${ledger}`)),
+    jobCount: (engine) =>
+      engine.transaction(postgres, async (tx) => {
+        const [row] = await tx.query<{ n: number }>(`SELECT count(*)::integer AS n FROM "${schema}".jobs`);
+        return row!.n;
+      }),
   };
 }
 

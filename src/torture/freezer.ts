@@ -4,7 +4,9 @@ import { setTimeout as pause } from "node:timers/promises";
 import type { Chance } from "../demo/chance.ts";
 import type { Engine } from "../index.ts";
 import type { Crew, Seat } from "./crew.ts";
+import type { Told } from "./history.ts";
 import { flaky } from "./jobs.ts";
+import { orderOf, place } from "./order.ts";
 import { LEASE_MS } from "./settings.ts";
 
 /** Frozen at once: the others have to watch, for a whole lease each. */
@@ -33,14 +35,17 @@ export class Freezer {
   readonly #crew: Crew;
   readonly #chance: Chance;
   readonly #signal: AbortSignal;
+  readonly #tell: (told: Told) => void;
   readonly #held = new Map<Seat, Promise<void>>();
   #probes = 0;
 
-  constructor(engine: Engine, crew: Crew, chance: Chance, signal: AbortSignal) {
+  /** `tell`: into the history of this process. */
+  constructor(engine: Engine, crew: Crew, chance: Chance, signal: AbortSignal, tell: (told: Told) => void) {
     this.#engine = engine;
     this.#crew = crew;
     this.#chance = chance;
     this.#signal = signal;
+    this.#tell = tell;
   }
 
   get zombies(): number {
@@ -102,14 +107,8 @@ export class Freezer {
 
   /** By a write: who is frozen inside a transaction keeps nobody from reading. */
   async #storeAnswers(): Promise<boolean> {
-    const written = this.#engine.enqueue(flaky, { failures: 0 }, { id: `probe-${++this.#probes}` });
-    return Promise.race([
-      written.then(
-        () => true,
-        () => false,
-      ),
-      pause(STORE_ANSWERS_MS, false),
-    ]);
+    const probe = orderOf(flaky, { failures: 0 }, { id: `probe-${++this.#probes}` });
+    return Promise.race([place(this.#engine, probe, this.#tell), pause(STORE_ANSWERS_MS, false)]);
   }
 
   async #wasTaken(seat: Seat, workerId: string | null): Promise<boolean> {

@@ -5,7 +5,7 @@ import { join } from "node:path";
 
 /** Every line has its instant and its process. */
 export type Line = { readonly at: number; readonly pid: number } & (
-  | { readonly what: "ask"; readonly id: string; readonly kind: string }
+  | { readonly what: "ask"; readonly id: string; readonly kind: string; readonly amount?: number }
   | { readonly what: "ack"; readonly id: string; readonly got: string; readonly created: boolean }
   | { readonly what: "refused"; readonly id: string; readonly code: string }
   | { readonly what: "start"; readonly id: string; readonly kind: string; readonly fence: string }

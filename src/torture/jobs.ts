@@ -33,14 +33,16 @@ transfer.handle(async ({ amount, workMs }, run) => {
   tell({ what: "committed", id: run.id, fence: fenceOf(run) });
 });
 
+export const STEPS = ["first", "second", "third"] as const;
+
 /** Three steps. What is kept is not run again by a later attempt. */
 export const stepped = job<{ readonly workMs: number }>("torture.stepped", { retry });
 stepped.handle(async ({ workMs }, run) => {
   start(run, "stepped");
-  for (const name of ["first", "second", "third"]) {
+  for (const name of STEPS) {
     await run.step(name, async () => {
       tell({ what: "step", id: run.id, name, attempt: run.attempt });
-      await pause(workMs / 3);
+      await pause(workMs / STEPS.length);
     });
     tell({ what: "kept", id: run.id, name, attempt: run.attempt });
   }

@@ -22,6 +22,7 @@ export async function run(plan: Plan, json: boolean): Promise<number> {
   if (status.isTTY) status.write("\r\x1b[K");
   for (const sentence of outcome.slowest) status.write(`slow: ${sentence}\n`);
   if (json) {
+    for (const [name, times] of outcome.acts) status.write(`${times} times: ${name}\n`);
     for (const sentence of outcome.violations.slice(0, MOST_TOLD)) status.write(`violation: ${sentence}\n`);
     process.stdout.write(`${jsonLine(outcome)}\n`);
   } else process.stdout.write(`${text(outcome)}\n`);

@@ -6,13 +6,17 @@ import type { Chance } from "../demo/chance.ts";
 import type { Engine, EngineEvent } from "../index.ts";
 import type { Crew, Seat } from "./crew.ts";
 import { Freezer } from "./freezer.ts";
+import type { Told } from "./history.ts";
 import { type Fault, Strikes } from "./strikes.ts";
 
 export interface NemesisOptions {
   readonly kills: number;
   readonly faults: readonly Fault[];
   readonly signal: AbortSignal;
+  /** For whoever looks on. */
   tell(what: string): void;
+  /** Into the history of this process. */
+  note(told: Told): void;
 }
 
 interface Act {
@@ -27,6 +31,8 @@ interface Act {
 const PATIENCE_MS = 10_000;
 /** How long it lies in wait for whoever finds a death. */
 const AMBUSH_MS = 2_000;
+/** A recovery takes about as long: it is struck before its transaction, inside it, or when it is over. */
+const RECOVERY_MS = 60;
 const LEAST_GAP_MS = 30;
 const MOST_GAP_MS = 200;
 /** How many workers are frozen past their lease and woken, for each one that is killed. */
@@ -44,8 +50,9 @@ export class Nemesis {
   readonly #options: NemesisOptions;
   readonly #freezer: Freezer;
   readonly #acts: readonly Act[];
-  /** Until when the next worker that says it found a death is killed. */
+  /** Until when the next worker that says it found a death is killed, and the kill that is on its way. */
   #ambushUntil = 0;
+  #ambush: Promise<void> = Promise.resolve();
   #impatient = false;
 
   constructor(engine: Engine, crew: Crew, chance: Chance, options: NemesisOptions) {
@@ -54,7 +61,7 @@ export class Nemesis {
     this.#chance = chance;
     this.#options = options;
     this.strikes = new Strikes(chance, options.signal);
-    this.#freezer = new Freezer(engine, crew, chance, options.signal);
+    this.#freezer = new Freezer(engine, crew, chance, options.signal, (told) => options.note(told));
     this.#acts = [
       { name: "kill a worker", weight: 50, act: () => this.#raid() },
       { name: "kill a worker, and whoever recovers it", weight: 12, act: () => this.#ambushRecovery() },
@@ -69,6 +76,11 @@ export class Nemesis {
         act: () => this.#strike(fault),
       })),
     ];
+  }
+
+  /** Acts that chance never drew. */
+  get undrawn(): readonly string[] {
+    return this.#acts.map(({ name }) => name).filter((name) => !this.acts.has(name));
   }
 
   get kills(): number {
@@ -91,15 +103,18 @@ export class Nemesis {
       this.#impatient = this.#chance.next() < IMPATIENT;
       await this.#fact(() => this.#crew.missing() <= Number(this.#impatient));
     }
-    await Promise.all([this.#freezer.finished(), this.strikes.finished()]);
+    await Promise.all([this.#freezer.finished(), this.strikes.finished(), this.#ambush]);
     for (const [end, times] of this.#freezer.ends) this.acts.set(`freeze a worker past its lease: ${end}`, times);
   }
 
   /** What the workers tell. */
   heard(seat: Seat, event: EngineEvent): void {
-    if (event.name !== "worker.gone" || performance.now() > this.#ambushUntil || this.#freezer.holds(seat)) return;
+    if (event.name !== "recovery.started" || performance.now() > this.#ambushUntil) return;
     this.#ambushUntil = 0;
-    this.#crew.kill([seat]);
+    const { pid } = seat;
+    this.#ambush = this.#pause(this.#chance.whole(0, RECOVERY_MS)).then(() => {
+      if (seat.pid === pid && !this.#freezer.holds(seat)) this.#crew.kill([seat]);
+    });
   }
 
   #draw(): Act {

@@ -3,7 +3,7 @@
 import type { Engine, JobInfo } from "../index.ts";
 import type { Books } from "./books.ts";
 import type { Line } from "./history.ts";
-import { GUILTY, transfer } from "./jobs.ts";
+import { GUILTY, STEPS, stepped, transfer } from "./jobs.ts";
 
 export interface Judgement {
   readonly enqueued: number;
@@ -22,6 +22,7 @@ export async function judge(engine: Engine, books: Books, lines: readonly Line[]
   const rows = Map.groupBy(await books.entries(engine), ({ job }) => job);
   const twice = [...rows].filter(([, entries]) => entries.length > 1);
   const all = [...jobs.values()];
+  const count = await books.jobCount(engine);
   return {
     enqueued: jobs.size,
     lost: missing.length + unfinished.length,
@@ -33,8 +34,11 @@ export async function judge(engine: Engine, books: Books, lines: readonly Line[]
       ...missing.map((id) => `job ${id} was acknowledged and is not in the store`),
       ...unfinished.map(({ id, state }) => `job ${id} is still ${state}`),
       ...twice.map(([id, entries]) => `job ${id} has ${entries.length} rows in the ledger`),
+      ...(count === jobs.size ? [] : [`the list has ${jobs.size} jobs and the table ${count}`]),
       ...all.flatMap(wrongEnd),
       ...ledger(jobs, rows),
+      ...orders(lines, jobs, rows),
+      ...unfounded(lines, all),
       ...fences(lines),
       ...ends(lines, rows),
       ...steps(lines),
@@ -63,6 +67,38 @@ function ledger(jobs: ReadonlyMap<string, JobInfo>, rows: ReadonlyMap<string, un
     ...without.map(({ id }) => `job ${id} succeeded and has no row in the ledger`),
     ...beyond.map((id) => `job ${id} has a row in the ledger and is ${jobs.get(id)?.state ?? "not in the store"}`),
   ];
+}
+
+/** Nothing that nobody has ordered, and what was ordered as it was ordered. */
+function orders(
+  lines: readonly Line[],
+  jobs: ReadonlyMap<string, JobInfo>,
+  rows: ReadonlyMap<string, readonly { readonly amount: number }[]>,
+): string[] {
+  const asked = new Map(lines.flatMap((line) => (line.what === "ask" ? [[line.id, line] as const] : [])));
+  const phantoms = [...jobs.keys()].filter((id) => !asked.has(id));
+  const others = [...rows].flatMap(([id, entries]) =>
+    entries.filter(({ amount }) => asked.has(id) && amount !== asked.get(id)!.amount).map(({ amount }) => [id, amount]),
+  );
+  return [
+    ...phantoms.map((id) => `job ${id} is in the store and nobody asked for it`),
+    ...others.map(
+      ([id, amount]) => `job ${id} was to transfer ${asked.get(`${id}`)!.amount} and its row has ${amount}`,
+    ),
+  ];
+}
+
+/** Who succeeded did run, and kept all of its steps. */
+function unfounded(lines: readonly Line[], jobs: readonly JobInfo[]): string[] {
+  const started = new Set(lines.flatMap((line) => (line.what === "start" ? [line.id] : [])));
+  const kept = new Set(lines.flatMap((line) => (line.what === "kept" ? [`${line.id} ${line.name}`] : [])));
+  return jobs
+    .filter(({ state }) => state === "succeeded")
+    .flatMap(({ id, kind }) => {
+      if (!started.has(id)) return [`job ${id} succeeded and was never started`];
+      const without = kind === stepped.name ? STEPS.filter((name) => !kept.has(`${id} ${name}`)) : [];
+      return without.map((name) => `job ${id} succeeded and never kept its step ${name}`);
+    });
 }
 
 /** Every attempt has a fence of its own. Not in their order: who was frozen between its claim and its start tells of it late. */

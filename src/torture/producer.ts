@@ -1,11 +1,11 @@
-// One producer process: enqueues jobs through a client for as long as it lives. It writes down what it asks for before it asks, and
-// what it was answered: what was answered must be there, what was not may be. An enqueue that failed is repeated under its id.
+// One producer process: enqueues jobs through a client for as long as it lives. An enqueue that failed is repeated under its id.
 import { setTimeout as pause } from "node:timers/promises";
 import { type Client, connect } from "../client.ts";
 import { Chance } from "../demo/chance.ts";
-import type { EnqueueOptions, JobContract } from "../index.ts";
+import type { EnqueueOptions } from "../index.ts";
 import { teller } from "./history.ts";
 import { block, flaky, stepped, transfer, JOBS } from "./jobs.ts";
+import { type Order, orderOf, place } from "./order.ts";
 import { JOBS_PER_SECOND, LEASE_MS, storeOptions } from "./settings.ts";
 
 const EVERY_MS = 250;
@@ -16,12 +16,6 @@ const stop = new AbortController();
 process.on("SIGTERM", () => stop.abort());
 process.on("SIGINT", () => {});
 process.on("disconnect", () => process.exit(1));
-
-interface Order {
-  readonly contract: JobContract<never, unknown>;
-  readonly input: unknown;
-  readonly options: EnqueueOptions & { readonly id: string };
-}
 
 main().catch((thrown: unknown) => {
   console.error(thrown);
@@ -37,7 +31,7 @@ async function main(): Promise<void> {
     owed += (JOBS_PER_SECOND * EVERY_MS) / 1_000;
     const orders: Order[] = [];
     for (; owed >= 1; owed--) orders.push(order(`${name}-${++made}`));
-    await Promise.all(orders.map((one) => place(client, one)));
+    await Promise.all(orders.map((one) => insist(client, one)));
     await pause(EVERY_MS, undefined, { signal: stop.signal }).catch(() => {});
   }
   await client.close();
@@ -45,29 +39,18 @@ async function main(): Promise<void> {
   process.disconnect();
 }
 
-async function place(client: Client, { contract, input, options }: Order): Promise<void> {
-  const { id } = options;
-  for (let tries = 1; ; tries++) {
-    tell({ what: "ask", id, kind: contract.name });
-    try {
-      const { id: got, created } = await client.enqueue(contract, input as never, options);
-      return tell({ what: "ack", id, got, created });
-    } catch (thrown) {
-      tell({ what: "refused", id, code: (thrown as { code?: string }).code ?? String(thrown) });
-      if (stop.signal.aborted) return;
-      await pause(100 * Math.min(tries, 20), undefined, { signal: stop.signal }).catch(() => {});
-    }
+async function insist(client: Client, one: Order): Promise<void> {
+  for (let tries = 1; !(await place(client, one, tell)); tries++) {
+    if (stop.signal.aborted) return;
+    await pause(100 * Math.min(tries, 20), undefined, { signal: stop.signal }).catch(() => {});
   }
 }
 
 function order(id: string): Order {
-  const workMs = chance.whole(20, 600);
+  const workMs = chance.whole(20, 400);
   const amount = chance.whole(1, 1_000);
-  const as = (contract: object, input: unknown, options: EnqueueOptions = {}): Order => ({
-    contract: contract as JobContract<never, unknown>,
-    input,
-    options: { id, ...options },
-  });
+  const as = (contract: object, input: unknown, options: EnqueueOptions = {}): Order =>
+    orderOf(contract, input, { id, ...options });
   const die = chance.next();
   if (die < 0.5) return as(transfer, { amount, workMs });
   if (die < 0.6) return as(transfer, { amount, workMs }, { delay: `${chance.whole(1, 2_000)}ms` });

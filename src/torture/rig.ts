@@ -8,10 +8,11 @@ import { atEnd } from "../demo/clean-up.ts";
 import { type Engine, open } from "../index.ts";
 import { booksOf } from "./books.ts";
 import { Crew, type Role } from "./crew.ts";
-import { readHistories } from "./history.ts";
+import { readHistories, teller, type Told } from "./history.ts";
 import { hog, JOBS, poison } from "./jobs.ts";
 import { Nemesis } from "./nemesis.ts";
 import { judge, type Judgement } from "./oracle.ts";
+import { orderOf, place } from "./order.ts";
 import { HEARTBEAT, KILLS_PER_HOG, KILLS_PER_POISON, LEASE, storeOptions } from "./settings.ts";
 import type { Fault } from "./strikes.ts";
 import { type Timing, timingOf } from "./timing.ts";
@@ -65,6 +66,7 @@ export async function torture(
   const limit = AbortSignal.timeout(plan.kills * MS_PER_KILL + DRAIN_MS);
   const histories = join(plan.folder, "histories");
   mkdirSync(histories, { recursive: true });
+  const note = teller(histories);
   const books = await booksOf(plan.schema);
   const engine = await open(plan.directUrl, {
     ...storeOptions(plan.schema),
@@ -93,13 +95,14 @@ export async function torture(
       faults: plan.faults,
       signal: limit,
       tell: (what) => show.tell(what),
+      note,
     });
     const told = setInterval(
       () => show.progress({ kills: nemesis.kills, zombies: nemesis.zombies, elapsedMs: performance.now() - began }),
       1_000,
     );
     crew.start();
-    await Promise.all([nemesis.run(), plant(engine, nemesis, plan.kills, limit)]);
+    await Promise.all([nemesis.run(), plant(engine, nemesis, plan.kills, limit, note)]);
     await crew.stop(["producer"], STOP_MS);
     const inTime = await allEnded(engine, limit);
     await crew.stop(["worker", "supervisor"], STOP_MS);
@@ -117,7 +120,7 @@ export async function torture(
       zombies: nemesis.zombies,
       acts: nemesis.acts,
       elapsedMs: performance.now() - began,
-      notRun: plan.notRun,
+      notRun: [...plan.notRun, ...nemesis.undrawn.map((act) => `${act}: not drawn in this run`)],
     };
   } finally {
     await engine.close();
@@ -125,7 +128,13 @@ export async function torture(
 }
 
 /** Jobs that end their worker, spread over the run. */
-async function plant(engine: Engine, nemesis: Nemesis, kills: number, limit: AbortSignal): Promise<void> {
+async function plant(
+  engine: Engine,
+  nemesis: Nemesis,
+  kills: number,
+  limit: AbortSignal,
+  note: (told: Told) => void,
+): Promise<void> {
   const plants = [
     { contract: poison, every: KILLS_PER_POISON },
     { contract: hog, every: KILLS_PER_HOG },
@@ -139,12 +148,8 @@ async function plant(engine: Engine, nemesis: Nemesis, kills: number, limit: Abo
   plants.sort((a, b) => a.at - b.at);
   for (const { at, contract, id } of plants) {
     while (nemesis.kills < at && !limit.aborted) await pause(50, undefined, { signal: limit }).catch(() => {});
-    while (!limit.aborted) {
-      // An answer may be lost on the way: the same id adds nothing.
-      const done = await engine.enqueue(contract, {}, { id }).catch(() => null);
-      if (done) break;
+    while (!limit.aborted && !(await place(engine, orderOf(contract, {}, { id }), note)))
       await pause(100, undefined, { signal: limit }).catch(() => {});
-    }
   }
 }
 

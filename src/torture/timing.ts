@@ -58,9 +58,10 @@ export async function timingOf(
     const report = await engine.report(id);
     violations.push(...(await undone(engine, id, worker, report)));
     const kill = killOf.get(worker);
-    // A worker that had been taken for dead before it was killed (a zombie) was found by its silence.
-    if (!kill || report?.deadWorkers[0]?.how !== "gone") continue;
-    const detectedAt = Date.parse(report.deadWorkers[0].detectedAt);
+    if (!kill || !report) continue;
+    const detectedAt = Date.parse(report.deadWorkers[0]!.detectedAt);
+    // A zombie that was killed before it knew: it had been taken for dead by its silence.
+    if (detectedAt < kill.at) continue;
     const { ms, job } = lastBack(report, kill.at);
     const struck = strikesDuring(kill.at, ms === null ? detectedAt : kill.at + ms);
     const group = kill.nobodyLeft ? "nobodyLeft" : struck.length > 0 ? "faults" : "well";

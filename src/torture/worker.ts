@@ -6,7 +6,7 @@ import { JOBS, rejected } from "./jobs.ts";
 import { CONCURRENCY, HEARTBEAT, LEASE, storeOptions } from "./settings.ts";
 
 /** What the parent acts upon; the rest is in the histories and in the store. */
-const FOR_PARENT: ReadonlySet<string> = new Set(["worker.started", "worker.gone", "worker.disowned"]);
+const FOR_PARENT: ReadonlySet<string> = new Set(["worker.started", "recovery.started", "worker.disowned"]);
 
 runUnderParent(async (signal) => {
   await using engine = await open(process.argv[2]!, {

@@ -40,7 +40,7 @@ function scene({ storeAnswers, taken, woken }: Script): Scene {
     enqueue: () => (storeAnswers ? Promise.resolve({}) : Promise.reject(new Error("busy"))),
     incidents: async () => (taken(seat) ? [{ worker: "w1", completedAt: 1 }] : []),
   } as unknown as Engine;
-  const freezer = new Freezer(engine, crew, new Chance(1), new AbortController().signal);
+  const freezer = new Freezer(engine, crew, new Chance(1), new AbortController().signal, () => {});
   return { seat, freezer, freezes: () => freezes };
 }
 

@@ -15,6 +15,8 @@ import { judge, type Judgement } from "../../src/torture/oracle.ts";
 /** Everything that the judge reads. */
 interface World {
   readonly jobs: Map<string, JobInfo>;
+  /** Rows that the list does not show. */
+  hidden: number;
   rows: Entry[];
   told: Told[];
 }
@@ -27,6 +29,12 @@ const jobOf = (
   state: JobInfo["state"],
   error: JobInfo["error"] = null,
 ): [string, JobInfo] => [id, { id, kind, state, error } as JobInfo];
+const ask = (id: string, kind: string, amount?: number): Told => ({
+  what: "ask",
+  id,
+  kind,
+  ...(amount !== undefined && { amount }),
+});
 const ack = (id: string, got = id): Told => ({ what: "ack", id, got, created: id === got });
 const start = (id: string, kind: string, fence: string): Told => ({ what: "start", id, kind, fence });
 const step = (id: string, name: string, attempt: number): Told => ({ what: "step", id, name, attempt });
@@ -36,6 +44,7 @@ const committed = (id: string, fence: string): Told => ({ what: "committed", id,
 /** Whatever may happen in a run in which every promise holds. */
 function soundWorld(): World {
   return {
+    hidden: 0,
     jobs: new Map([
       jobOf("plain", transfer.name, "succeeded"),
       jobOf("retaken", transfer.name, "succeeded"),
@@ -51,17 +60,19 @@ function soundWorld(): World {
       { job: "unheard", amount: 9, fence: "1.1" },
     ],
     told: [
-      { what: "ask", id: "plain", kind: transfer.name },
+      ask("plain", transfer.name, 5),
       ack("plain"),
       // The second order of a dedupe key is answered with the job of the first.
+      ask("twin", transfer.name, 6),
       ack("twin", "plain"),
       // Asked and never answered: one is there, one is not.
-      { what: "ask", id: "unheard", kind: transfer.name },
-      { what: "ask", id: "nowhere", kind: transfer.name },
+      ask("unheard", transfer.name, 9),
+      ask("nowhere", transfer.name, 1),
       { what: "refused", id: "nowhere", code: "STORE_DOWN" },
       start("plain", "transfer", "1.1"),
       committed("plain", "1.1"),
       // Its first owner was taken for dead, went on, and was refused.
+      ask("retaken", transfer.name, 7),
       ack("retaken"),
       start("retaken", "transfer", "1.1"),
       start("retaken", "transfer", "2.2"),
@@ -70,7 +81,9 @@ function soundWorld(): World {
       // Committed and killed before it could say so.
       start("unheard", "transfer", "1.1"),
       // Kept by the second attempt: what the first, a zombie, still does is in vain and allowed.
+      ask("steps", stepped.name),
       ack("steps"),
+      start("steps", "stepped", "1.1"),
       step("steps", "first", 1),
       kept("steps", "first", 1),
       step("steps", "second", 1),
@@ -80,11 +93,15 @@ function soundWorld(): World {
       step("steps", "third", 2),
       kept("steps", "third", 2),
       step("steps", "third", 1),
+      ask("flaky", flaky.name),
+      start("flaky", "flaky", "1.1"),
+      ask("poison", poison.name),
+      ask("hog", hog.name),
     ],
   };
 }
 
-function judged({ jobs, rows, told }: World): Promise<Judgement> {
+function judged({ jobs, hidden, rows, told }: World): Promise<Judgement> {
   const all = [...jobs.values()];
   const list = async ({ after = "0" }: { readonly after?: string } = {}): Promise<unknown> => {
     const from = Number(after);
@@ -94,7 +111,8 @@ function judged({ jobs, rows, told }: World): Promise<Judgement> {
     };
   };
   const lines = told.map((one, at): Line => ({ at, pid: 1, ...one }));
-  return judge({ list } as unknown as Engine, { entries: async () => rows } as unknown as Books, lines);
+  const books = { entries: async () => rows, jobCount: async () => jobs.size + hidden } as unknown as Books;
+  return judge({ list } as unknown as Engine, books, lines);
 }
 
 /** One fault in a world that is sound otherwise, and all that the judge has to say of it. */
@@ -168,6 +186,35 @@ const FAULTS: readonly {
     says: ["step first of job steps was kept by attempt 1 and run again by attempt 2"],
   },
   {
+    what: "a job that nobody has ordered",
+    fault: ({ jobs, told }) => {
+      jobs.set(...jobOf("phantom", flaky.name, "succeeded"));
+      told.push(start("phantom", "flaky", "1.1"));
+    },
+    says: ["job phantom is in the store and nobody asked for it"],
+    counts: { enqueued: 8 },
+  },
+  {
+    what: "a row that the list does not show",
+    fault: (world) => void (world.hidden = 1),
+    says: ["the list has 7 jobs and the table 8"],
+  },
+  {
+    what: "a transfer of another amount",
+    fault: (world) => void (world.rows = world.rows.map((row) => (row.job === "plain" ? { ...row, amount: 6 } : row))),
+    says: ["job plain was to transfer 5 and its row has 6"],
+  },
+  {
+    what: "a success that nobody has run",
+    fault: (world) => void (world.told = world.told.filter((one) => one.what !== "start" || one.id !== "flaky")),
+    says: ["job flaky succeeded and was never started"],
+  },
+  {
+    what: "a success without one of its steps",
+    fault: (world) => void (world.told = world.told.filter((one) => one.what !== "kept" || one.name !== "third")),
+    says: ["job steps succeeded and never kept its step third"],
+  },
+  {
     what: "an innocent in quarantine",
     fault: ({ jobs }) => void jobs.set(...jobOf("flaky", flaky.name, "quarantined")),
     says: [`job flaky (${flaky.name}) is quarantined, not succeeded`],
@@ -212,7 +259,8 @@ describe("the judge of the process rig", () => {
     const off = engine.on("job.succeeded", () => enough.abort());
     await engine.work({ signal: enough.signal });
     off();
-    const lines: Line[] = [{ at: 1, pid: 1, ...ack("paid") }];
+    const told = [ask("paid", transfer.name, 3), ack("paid"), start("paid", "transfer", "1.1")];
+    const lines = told.map((one): Line => ({ at: 1, pid: 1, ...one }));
     assert.deepEqual((await judge(engine, books, lines)).violations, []);
     await engine.transaction(sqlite, (tx) => void tx.run("INSERT INTO torture_ledger VALUES ('paid', 3, '0.0')"));
     assert.deepEqual((await judge(engine, books, lines)).violations, ["job paid has 2 rows in the ledger"]);

@@ -137,6 +137,16 @@ describe("the times of a run", () => {
     assert.deepEqual(timing.violations, []);
   });
 
+  it("count a kill that was found by its silence, however late", async () => {
+    const timing = await timingOf(
+      storeOf([{ worker: "w1", how: "silent", detectedAt: 1_700, jobs: [{ id: "a", resumedAt: 1_750 }] }]),
+      [killed("w1", 100)],
+      well,
+    );
+    assert.deepEqual(timing.detectMs, { p50: 1_600, p99: 1_600, max: 1_600 });
+    assert.deepEqual([timing.resumeMs.max, timing.timed], [1_650, 1]);
+  });
+
   it("come with what recovery left undone, a sentence each", async () => {
     const timing = await timingOf(
       storeOf(
