@@ -14,6 +14,8 @@ export interface ServerOptions {
   readonly password?: string;
   /** Whether Debian's package may be installed if there is none. Default true; a demo installs nothing. */
   readonly mayInstall?: boolean;
+  /** Where its folder is made. Default: the system's temporary one. */
+  readonly parent?: string;
   /** Further settings, as in postgresql.conf. */
   readonly settings?: Readonly<Record<string, string>>;
 }
@@ -41,7 +43,7 @@ export class PostgresServer {
   static async create(options: ServerOptions): Promise<PostgresServer> {
     const bin = binaries(options.mayInstall ?? true);
     const owner = unprivilegedOwner();
-    const folder = mkdtempSync(join(tmpdir(), "outlive-postgres-"));
+    const folder = mkdtempSync(join(options.parent ?? tmpdir(), "outlive-postgres-"));
     if (owner.uid !== undefined) chownSync(folder, owner.uid, owner.gid!);
     const server = new PostgresServer(folder, await freePort(), bin, owner, options);
     try {
@@ -137,6 +139,11 @@ export class PostgresServer {
     this.thaw();
     if (this.#running) signal(this.#process!.pid!, "SIGINT");
     return `${join(this.#bin, "pg_ctl")} -D ${this.#data} -o "-p ${this.port} -c unix_socket_directories=" start`;
+  }
+
+  /** Whether its first process lives; it may still be recovering. */
+  get isRunning(): boolean {
+    return this.#running;
   }
 
   get #data(): string {

@@ -1,4 +1,5 @@
 // Jobs for the tests of `crashTest`: one that is careful, and three that are not.
+import { appendFileSync, readFileSync } from "node:fs";
 import { job } from "../../src/index.ts";
 import { sqlite } from "../../src/sqlite.ts";
 import { effect } from "../../src/testing/index.ts";
@@ -41,3 +42,18 @@ export const calling = job<{ url: string }>("calling").handle(async ({ url }, ru
 export const failing = job<null>("failing", { retry: { errors: 1 } }).handle(() => {
   throw new Error("it never works");
 });
+
+/** Has a step in its first run only. */
+export const wandering = job<{ file: string }>("wandering").handle(async ({ file }, run) => {
+  if (startsIn(file) === 1) await run.step("once", () => 1);
+});
+
+/** Never ends in its third run. */
+export const hanging = job<{ file: string }>("hanging").handle(async ({ file }) => {
+  if (startsIn(file) === 3) await new Promise(() => {});
+});
+
+function startsIn(file: string): number {
+  appendFileSync(file, ".");
+  return readFileSync(file, "utf8").length;
+}

@@ -2,9 +2,21 @@
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
-import { test } from "node:test";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test, type TestContext } from "node:test";
 import { crashTest } from "../../src/testing/index.ts";
-import { booked, calling, careful, failing, keyless, stepless } from "../support/crash-test-jobs.ts";
+import {
+  booked,
+  calling,
+  careful,
+  failing,
+  hanging,
+  keyless,
+  stepless,
+  wandering,
+} from "../support/crash-test-jobs.ts";
 
 const module = new URL("../support/crash-test-jobs.ts", import.meta.url);
 const input = { amount: 7 };
@@ -70,4 +82,44 @@ test("a job that never succeeds, and a module without it, are said before anythi
     /does not succeed even when nobody kills it.*it never works/,
   );
   await assert.rejects(crashTest({ name: "nobody" }, { module, input }), /exports no job named nobody/);
+});
+
+function fileOfStarts(t: TestContext): string {
+  const folder = mkdtempSync(join(tmpdir(), "outlive-test-crash-test-"));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  return join(folder, "starts");
+}
+
+test("a point that a job does not come to again is not reached: nobody says that it was killed there", async (t) => {
+  const report = await crashTest(wandering, { module, input: { file: fileOfStarts(t) } });
+  assert.equal(report.ok, false);
+  assert.deepEqual(
+    report.runs.map(({ point, notReached }) => [point, notReached?.split(":")[0] ?? null]),
+    [
+      ["after the claim, before the handler ran", null],
+      [
+        'after step "once" returned, before its result was kept',
+        "it was killed after the handler returned, before that was settled",
+      ],
+      ['after the result of step "once" was kept', "it was killed after the settlement was durable"],
+      ["after the handler returned, before that was settled", "its process ended by itself, the job succeeded"],
+      ["after the settlement was durable", "its process ended by itself, the job succeeded"],
+    ],
+  );
+  assert.match(report.text, /was killed at 1 of 5 points/);
+  assert.match(report.text, /BAD {2}not reached: after the settlement was durable\n\s+its process ended by itself/);
+  assert.match(report.text, /4 of 5 points were not reached/);
+});
+
+test("a process that was ended because its time was up was not killed at its point", async (t) => {
+  const report = await crashTest(hanging, { module, input: { file: fileOfStarts(t) }, limitMs: 10_000 });
+  assert.equal(report.ok, false);
+  assert.deepEqual(
+    report.runs.map(({ notReached, ended }) => [notReached?.split(":")[0] ?? null, ended]),
+    [
+      [null, "succeeded"],
+      ["it was still on its way after 10000 ms (limitMs)", "never"],
+      [null, "succeeded"],
+    ],
+  );
 });

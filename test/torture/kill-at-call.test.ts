@@ -1,11 +1,13 @@
 // SIGKILL as a real process enters a write, sync, truncate or unlink: some calls of each scenario here, every one of them with
 // `npm run torture -- --kill-at-call`.
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { describe, it } from "node:test";
+import { fileURLToPath } from "node:url";
 import { scenariosOf, scratchRoot } from "../../torture/arguments.ts";
-import { type Kill, runKills, Site } from "../../torture/kill-at-call/campaign.ts";
+import { complaints, type Kill, type KillTally, runKills, Site } from "../../torture/kill-at-call/campaign.ts";
 import { ensureStrace } from "../../torture/strace.ts";
 import { isBroken } from "../../torture/verdict.ts";
 
@@ -49,4 +51,55 @@ describe("a process killed as it enters a call", () => {
       rmSync(folder, { recursive: true, force: true });
     }
   });
+});
+
+describe("what is said of a run of kills", () => {
+  const fine: KillTally = {
+    kills: 100,
+    survived: 5,
+    lost: 0,
+    corrupt: 0,
+    committedTwice: 0,
+    stuck: 0,
+    acknowledged: 900,
+    scenarios: { create: 60, commit: 40 },
+  };
+
+  it("is nothing if every promise was kept and nearly everybody died", () => {
+    assert.deepEqual(complaints(fine), []);
+    assert.deepEqual(complaints({ ...fine, kills: 3, survived: 1, scenarios: { create: 3 } }), []);
+  });
+
+  it("is that too many lived, though nothing is broken", () => {
+    assert.match(complaints({ ...fine, survived: 6 }).join(), /^6 of 106 processes ended before the call .* 5 % may/);
+    assert.match(complaints({ ...fine, kills: 1, survived: 99 }).join(), /^99 of 100 processes/);
+  });
+
+  it("is that nobody died, in all or in one scenario", () => {
+    assert.match(complaints({ ...fine, kills: 0, survived: 0, scenarios: {} }).join(), /Nobody was killed/);
+    assert.match(complaints({ ...fine, scenarios: { create: 100, commit: 0 } }).join(), /in commit, so nothing/);
+  });
+
+  it("is each promise that was broken", () => {
+    for (const kind of ["lost", "corrupt", "committedTwice", "stuck"] as const)
+      assert.match(
+        complaints({ ...fine, [kind]: 2 }).join(),
+        /^2 of 100 kills left something (lost|corrupt|committed twice|stuck)\.$/,
+      );
+  });
+});
+
+it("the last line of a run names what it does not do, and it ends with 0", () => {
+  ensureStrace();
+  const main = fileURLToPath(new URL("../../torture/main.ts", import.meta.url));
+  const args = [main, "--kill-at-call", "--kills", "2", "--scenario", "create", "--json"];
+  const { status, stdout, stderr } = spawnSync(process.execPath, args, { encoding: "utf8" });
+  assert.equal(status, 0, stderr);
+  const { kills, notRun } = JSON.parse(stdout) as { readonly kills: number; readonly notRun: readonly string[] };
+  assert.ok(kills > 0);
+  for (const part of [/^every call: --kills 2/, /^other scenarios/, /^calls of other threads/, /^PostgreSQL/])
+    assert.ok(
+      notRun.some((what) => part.test(what)),
+      `${part.source} in ${notRun.join("; ")}`,
+    );
 });

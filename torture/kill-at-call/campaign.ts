@@ -87,9 +87,38 @@ async function inLanes(lanes: number, points: readonly Point[], kill: (point: Po
   await Promise.all(Array.from({ length: lanes }, lane));
 }
 
-export function isClean(tally: KillTally): boolean {
-  return tally.kills > 0 && tally.lost + tally.corrupt + tally.committedTwice + tally.stuck === 0;
+/** More than this share of the planned kills, and more than one, and the run shows less than it says. */
+const MOST_SURVIVED = 0.05;
+
+/** What is wrong with a run, a sentence each. None: every promise was kept, and enough processes died to say so. */
+export function complaints(tally: KillTally): string[] {
+  const { kills, survived, scenarios } = tally;
+  const found: string[] = [];
+  for (const kind of ["lost", "corrupt", "committedTwice", "stuck"] as const)
+    if (tally[kind] > 0) found.push(`${tally[kind]} of ${kills} kills left something ${WORDS[kind]}.`);
+  const unkilled = Object.keys(scenarios).filter((name) => scenarios[name] === 0);
+  if (kills === 0) found.push("Nobody was killed, so nothing is shown.");
+  else if (unkilled.length > 0) found.push(`Nobody was killed in ${unkilled.join(", ")}, so nothing is shown of it.`);
+  const planned = kills + survived;
+  if (survived > Math.max(1, planned * MOST_SURVIVED))
+    found.push(
+      `${survived} of ${planned} processes ended before the call at which they were to be killed; ${MOST_SURVIVED * 100} % may. ` +
+        "The scenario does not make the same calls in every run: run it again on a machine with less to do, or mend it.",
+    );
+  return found;
 }
+
+const WORDS = { lost: "lost", corrupt: "corrupt", committedTwice: "committed twice", stuck: "stuck" } as const;
+
+/** What no run of this rig does, with the reason or the rig that does it. */
+export const NOT_RUN: readonly string[] = [
+  "calls of other threads: strace counts for each thread by itself, so only those of the main thread can be named; the keeper's thread dies with it",
+  "calls of a second process: in fleet and large only one of the two is killed at its calls",
+  "calls that an undisturbed run does not make: the points are those of one recording of each scenario",
+  "open, rename and mapped memory: only pwrite64, fsync, fdatasync, ftruncate and unlink are points; the shared memory of the log is written without a call",
+  "PostgreSQL: the writes and syncs are its server's, not the engine's; the rig of processes kills that server (--store postgres)",
+  "power loss: a rig of its own, --power-loss; what a killed process had written is all there",
+];
 
 function chosen(points: readonly Point[], most: number | null): Point[] {
   const kills = most === null ? points.length : Math.min(points.length, most);

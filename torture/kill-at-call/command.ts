@@ -3,7 +3,7 @@ import { parseArgs } from "node:util";
 import { scenariosOf, scratchRoot, wholeNumber } from "../arguments.ts";
 import { ensureStrace } from "../strace.ts";
 import { isBroken } from "../verdict.ts";
-import { isClean, runKills } from "./campaign.ts";
+import { complaints, NOT_RUN, runKills } from "./campaign.ts";
 
 export async function killAtCall(args: readonly string[]): Promise<boolean> {
   const { values } = parseArgs({
@@ -35,11 +35,20 @@ export async function killAtCall(args: readonly string[]): Promise<boolean> {
     },
   });
   if (process.stderr.isTTY) process.stderr.write("\n");
+  const wrong = complaints(tally);
+  for (const sentence of wrong) process.stderr.write(`${sentence}\n`);
+  const notRun = [
+    ...(values.kills === undefined
+      ? []
+      : [`every call: --kills ${values.kills} spreads so many over those of a scenario`]),
+    ...(values.scenario === undefined ? [] : [`other scenarios: --scenario ${values.scenario}`]),
+    ...NOT_RUN,
+  ];
   process.stdout.write(
     values.json
-      ? `${JSON.stringify(tally)}\n`
+      ? `${JSON.stringify({ ...tally, notRun })}\n`
       : `${tally.kills} kills in ${Object.keys(tally.scenarios).length} scenarios, ${tally.acknowledged} answers checked: ${tally.lost} lost, ` +
-          `${tally.corrupt} corrupt, ${tally.committedTwice} committed twice, ${tally.stuck} stuck\n`,
+          `${tally.corrupt} corrupt, ${tally.committedTwice} committed twice, ${tally.stuck} stuck, ${tally.survived} ended before their call\n${notRun.map((what) => `not run: ${what}\n`).join("")}`,
   );
-  return isClean(tally);
+  return wrong.length === 0;
 }

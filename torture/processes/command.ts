@@ -10,11 +10,13 @@ import type { Plan } from "../../src/torture/rig.ts";
 import { wholeNumber } from "../arguments.ts";
 import { Proxy } from "./proxy.ts";
 import { startServer } from "./server.ts";
-import { mountSmallDisk } from "./small-disk.ts";
+import { fillingDisk, mountSmallDisk } from "./small-disk.ts";
 
 const CLI = fileURLToPath(new URL("../../src/cli/bin.ts", import.meta.url));
 /** More than enough for the jobs of a run of so many kills; it is in memory, but takes only what is on it. */
 const diskMegabytes = (kills: number): number => 256 + Math.ceil(kills / 5);
+/** That, with 1 GB of write-ahead log, and tables that are vacuumed now and then. */
+const serverDiskMegabytes = (kills: number): number => 2_560 + Math.ceil(kills / 3);
 
 /** On every store. */
 const RIGS_OF_THEIR_OWN = [
@@ -69,14 +71,15 @@ async function onSqlite(kills: number, folder: string): Promise<Surroundings> {
     url,
     directUrl: url,
     schema: null,
-    faults: typeof disk === "string" ? [] : [disk.fault],
+    faults: typeof disk === "string" ? [] : [fillingDisk(disk)],
     notRun: typeof disk === "string" ? [disk, ...RIGS_OF_THEIR_OWN] : RIGS_OF_THEIR_OWN,
   };
 }
 
 /** Through a proxy, all but the judge, who must see what is there. */
-async function onPostgres(): Promise<Surroundings> {
-  const server = await startServer();
+async function onPostgres(kills: number): Promise<Surroundings> {
+  const disk = mountSmallDisk(serverDiskMegabytes(kills));
+  const server = await startServer(typeof disk === "string" ? null : disk);
   const schema = await scratchSchema(server.url);
   const { proxy, url } = await Proxy.before(server.url);
   return {
@@ -85,7 +88,7 @@ async function onPostgres(): Promise<Surroundings> {
     schema,
     faults: [...server.faults, ...proxy.faults],
     notRun: [
-      "full disk: that of a server is not ours to fill",
+      ...(typeof disk === "string" ? [disk] : []),
       "power loss of a server: PostgreSQL's own write-ahead log is not replayed",
       ...RIGS_OF_THEIR_OWN,
     ],

@@ -1,5 +1,6 @@
 // A TCP proxy between the processes and their server, and what it can do to them: delay, cut, cut after some bytes of an answer, and
-// swallow everything without closing anything (a half-open connection, as a lost host leaves it).
+// swallow everything without closing anything (a half-open connection, as a lost host leaves it). Like TCP it never reorders: what arrives
+// is a beginning of what was sent.
 import { connect, createServer, type Socket } from "node:net";
 import type { AddressInfo } from "node:net";
 import { setTimeout as pause } from "node:timers/promises";
@@ -12,6 +13,15 @@ export const HELD_BACK_MS = 6_000;
 interface Line {
   readonly client: Socket;
   readonly server: Socket;
+}
+
+/** One direction of a line. */
+interface Way {
+  readonly to: Socket;
+  /** Resolves when all that came before has been passed on or lost. */
+  passed: Promise<unknown>;
+  /** What comes after the bytes that were its last is lost. */
+  over: boolean;
 }
 
 export class Proxy {
@@ -76,27 +86,29 @@ export class Proxy {
       socket.on("error", end);
       socket.on("close", end);
     }
-    client.on("data", (bytes) => this.#pass(line, bytes, server));
-    server.on("data", (bytes) => this.#pass(line, this.#shortened(line, bytes), client));
+    const [there, back] = [server, client].map((to): Way => ({ to, passed: Promise.resolve(), over: false }));
+    client.on("data", (bytes) => this.#pass(line, there!, bytes));
+    server.on("data", (bytes) => this.#answer(line, back!, bytes));
   }
 
-  #pass(line: Line, bytes: Buffer | null, to: Socket): void {
-    if (bytes === null || this.#silent.has(line)) return;
-    if (this.#delayMs === 0) to.write(bytes);
-    else setTimeout(() => to.write(bytes), this.#delayMs);
+  /** After all that came before on its way, also when that was delayed and this is not. Never, if its line is cut or swallowed meanwhile. */
+  #pass(line: Line, way: Way, bytes: Buffer, sent?: () => void): void {
+    if (way.over) return;
+    way.passed = Promise.all([way.passed, this.#delayMs === 0 ? null : pause(this.#delayMs)]).then(() => {
+      if (!this.#silent.has(line) && way.to.writable) way.to.write(bytes, sent);
+    });
   }
 
-  /** What is left of an answer when its connection is cut in the middle of it. */
-  #shortened(line: Line, bytes: Buffer): Buffer | null {
-    if (this.#answerBytesLeft === null) return bytes;
+  /** An answer in the middle of which its connection may be cut. */
+  #answer(line: Line, way: Way, bytes: Buffer): void {
+    if (this.#answerBytesLeft === null || way.over) return this.#pass(line, way, bytes);
     if (bytes.length < this.#answerBytesLeft) {
       this.#answerBytesLeft -= bytes.length;
-      return bytes;
+      return this.#pass(line, way, bytes);
     }
-    const part = bytes.subarray(0, this.#answerBytesLeft);
+    this.#pass(line, way, bytes.subarray(0, this.#answerBytesLeft), () => this.#cut([line]));
     this.#answerBytesLeft = null;
-    line.client.write(part, () => this.#cut([line]));
-    return null;
+    way.over = true;
   }
 
   #cut(lines: Iterable<Line>): void {

@@ -1,12 +1,28 @@
-// A PostgreSQL server of the rig's own, with fsync on, and what is done to it: killed, stopped and started, frozen.
+// A PostgreSQL server of the rig's own, with fsync on, and what is done to it: killed, stopped and started, frozen, and its disk filled.
+// Its folder is in memory, on the small disk: processes and servers die here, machines don't, and what a dead server has written is there.
 import { setTimeout as pause } from "node:timers/promises";
+import pg from "pg";
 import { atEnd } from "../../src/demo/clean-up.ts";
 import { PostgresServer } from "../../src/demo/postgres-server.ts";
 import type { Fault } from "../../src/torture/strikes.ts";
 import { HELD_BACK_MS } from "./proxy.ts";
+import { FILL, type SmallDisk } from "./small-disk.ts";
 
-export async function startServer(): Promise<{ readonly url: string; readonly faults: readonly Fault[] }> {
-  const server = await PostgresServer.create({ fsync: true });
+const MOST_FULL_MS = 3_000;
+/** How often a full disk is met by the server's log, too: by itself it needs a new file only every 16 MB. */
+const LOG_TOO = 0.4;
+/** Of a machine that is busy with starting programs. */
+const UP_AGAIN_MS = 60_000;
+
+/** Null: on the system's own disk, which nobody fills. */
+export async function startServer(
+  disk: SmallDisk | null,
+): Promise<{ readonly url: string; readonly faults: readonly Fault[] }> {
+  const server = await PostgresServer.create({
+    fsync: true,
+    // Old files of its log are not used again: each new one needs room.
+    ...(disk ? { parent: disk.folder, settings: { wal_recycle: "off" } } : {}),
+  });
   atEnd(() => server.destroyNow());
   const wait = async (ms: number, signal: AbortSignal): Promise<void> => {
     await pause(ms, undefined, { signal }).catch(() => {});
@@ -44,6 +60,49 @@ export async function startServer(): Promise<{ readonly url: string; readonly fa
           server.thaw();
         },
       },
+      ...(disk ? [filling(disk, server)] : []),
     ],
   };
+}
+
+/**
+ * Tables that can't grow are errors of a statement. A log that can't grow is a panic: the server ends all sessions and recovers, and if
+ * there is no room for that either, it ends.
+ */
+function filling(disk: SmallDisk, server: PostgresServer): Fault {
+  return {
+    name: FILL,
+    weight: 4,
+    aftermathMs: HELD_BACK_MS,
+    async strike(chance, signal) {
+      disk.fill();
+      if (chance.next() < LOG_TOO) await ask(server.url(), "SELECT pg_switch_wal()").catch(() => {});
+      await pause(chance.whole(100, MOST_FULL_MS), undefined, { signal }).catch(() => {});
+      disk.free();
+      await upAgain(server);
+    },
+  };
+}
+
+async function upAgain(server: PostgresServer): Promise<void> {
+  for (const giveUpAt = performance.now() + UP_AGAIN_MS; ; await pause(50)) {
+    try {
+      if (!server.isRunning) await server.start();
+      return await ask(server.url(), "SELECT pg_current_xact_id()");
+    } catch (thrown) {
+      if (performance.now() > giveUpAt) throw thrown;
+    }
+  }
+}
+
+async function ask(url: string, text: string): Promise<void> {
+  const client = new pg.Client({ connectionString: url });
+  // Said again by whatever was asked.
+  client.on("error", () => {});
+  try {
+    await client.connect();
+    await client.query(text);
+  } finally {
+    await client.end().catch(() => {});
+  }
 }

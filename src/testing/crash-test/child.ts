@@ -1,5 +1,6 @@
 // The process that is killed: runs one job of the user's module on a scratch store, and kills itself with SIGKILL at the point it was told.
 // With no such point it runs to the end and tells every point it passed.
+import { closeSync, fsyncSync, openSync, writeSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 import { openBackend } from "../../backends.ts";
 import { engineSettings } from "../../config.ts";
@@ -23,6 +24,8 @@ export interface Order {
   readonly input: { readonly json: string } | null;
   /** The how-manieth point ends the process; null: none does. */
   readonly killAt: number | null;
+  /** The file into which it writes the point, before that ends it. */
+  readonly note: string;
 }
 
 /** What the child says. */
@@ -43,7 +46,10 @@ async function main(order: Order): Promise<void> {
   const backend = await openBackend(order.url, {}, deps, { ...settings, migrate: true });
   let passed = 0;
   const store = tellingStore(backend.store, order.jobId, (point) => {
-    if (passed++ === order.killAt) process.kill(process.pid, "SIGKILL");
+    if (passed++ === order.killAt) {
+      leave(order.note, point);
+      process.kill(process.pid, "SIGKILL");
+    }
     if (order.killAt === null) process.send!({ point } satisfies Said);
   });
   const contracts = new Map([[contract.name, contract]]);
@@ -63,6 +69,13 @@ async function main(order: Order): Promise<void> {
   await worker.stop();
   await engine.close();
   process.exit(0); // whatever a handler left behind
+}
+
+function leave(file: string, text: string): void {
+  const note = openSync(file, "wx");
+  writeSync(note, text);
+  fsyncSync(note);
+  closeSync(note);
 }
 
 async function contractOf({ module, kind }: Order): Promise<AnyContract> {

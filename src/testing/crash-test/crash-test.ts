@@ -1,7 +1,7 @@
 // `crashTest`: the user's own job, killed at every step boundary and before its settlement, each time on a fresh store, then run to its end
 // by another process. The report says which effects outside the store happened twice.
 import { type ChildProcess, fork } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -25,7 +25,9 @@ export interface CrashTestOptions<In> {
 /** One run: killed at `point`, then finished by another process. */
 export interface CrashRun {
   readonly point: string;
-  /** The state in which the job ended. */
+  /** Why nobody was killed at the point; null: its process was. */
+  readonly notReached: string | null;
+  /** The state in which the job ended; "never": it did not in `limitMs`. */
   readonly ended: string;
   readonly error: string | null;
   /** Effects that happened more than once, though nothing told their receiver that they were the same. */
@@ -37,7 +39,7 @@ export interface CrashRun {
 export interface CrashReport {
   readonly kind: string;
   readonly runs: readonly CrashRun[];
-  /** True if the job succeeded in every run and no effect happened twice without a key. */
+  /** True if in every run the point was reached, the job succeeded and no effect happened twice without a key. */
   readonly ok: boolean;
   /** The same for people. */
   readonly text: string;
@@ -45,6 +47,7 @@ export interface CrashReport {
 
 const CHILD = fileURLToPath(new URL(`./child${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url));
 const JOB_ID = "crash-test";
+const NOTE = "reached";
 
 /** Kills the job's process at every point at which something may happen twice, and says what did. */
 export async function crashTest<In>(
@@ -55,7 +58,7 @@ export async function crashTest<In>(
   const { points } = await bench.toItsEnd();
   const runs: CrashRun[] = [];
   for (const [at, point] of points.entries()) runs.push(await bench.killedAt(at, point));
-  const ok = runs.every(({ ended, twice }) => ended === "succeeded" && twice.length === 0);
+  const ok = runs.every(isHarmless);
   return { kind: job.name, runs, ok, text: textOf(job.name, runs) };
 }
 
@@ -71,7 +74,7 @@ class Bench<In> {
   /** One undisturbed run, for the list of points. */
   async toItsEnd(): Promise<{ readonly points: readonly string[] }> {
     return this.#onFreshStore(async (folder) => {
-      const said = await this.#run(folder, true, null);
+      const { said } = await this.#run(folder, true, null);
       const last = said.at(-1);
       if (!last || !("ended" in last) || last.ended !== "succeeded")
         throw new Error(
@@ -83,17 +86,33 @@ class Bench<In> {
 
   async killedAt(at: number, point: string): Promise<CrashRun> {
     return this.#onFreshStore(async (folder) => {
-      await this.#run(folder, true, at);
-      const said = await this.#run(folder, false, null);
-      const last = said.findLast((one) => "ended" in one);
+      const end = await this.#run(folder, true, at);
+      const notReached = this.#whyNot(end, noteIn(folder), point);
+      if (notReached !== null) return { point, notReached, ...endOf(end.said), twice: [], twiceUnderOneKey: [] };
+      const { said } = await this.#run(folder, false, null);
       const own = ((await this.#options.effects?.()) ?? []).map((what): Effect => ({ what, key: null }));
       return {
         point,
-        ended: last?.ended ?? "never",
-        error: last?.error ?? null,
+        notReached,
+        ...endOf(said),
         ...repeated([...readEffects(join(folder, "effects.jsonl")), ...own]),
       };
     });
+  }
+
+  #whyNot({ said, tooLate }: Heard, killedAt: string | null, point: string): string | null {
+    if (killedAt === point) return null;
+    const why =
+      killedAt !== null
+        ? `it was killed ${killedAt}`
+        : tooLate
+          ? `it was still on its way after ${this.#limitMs} ms (limitMs)`
+          : `its process ended by itself, the job ${endOf(said).ended}`;
+    return `${why}: this run took another way than the one before it that nobody killed. A job under crashTest has to do the same in every run (\`reset\`).`;
+  }
+
+  get #limitMs(): number {
+    return this.#options.limitMs ?? 30_000;
   }
 
   async #onFreshStore<T>(use: (folder: string) => Promise<T>): Promise<T> {
@@ -106,8 +125,8 @@ class Bench<In> {
     }
   }
 
-  #run(folder: string, first: boolean, killAt: number | null): Promise<Said[]> {
-    const { module, input, limitMs = 30_000 } = this.#options;
+  #run(folder: string, first: boolean, killAt: number | null): Promise<Heard> {
+    const { module, input } = this.#options;
     const order: Order = {
       url: `sqlite:${join(folder, "jobs.db")}`,
       module: typeof module === "string" && !module.startsWith("file:") ? module : fileURLToPath(module),
@@ -115,32 +134,58 @@ class Bench<In> {
       jobId: JOB_ID,
       input: first ? { json: encodeJson(input, "The input of the crash test") } : null,
       killAt,
+      note: join(folder, NOTE),
     };
     const child = fork(CHILD, [JSON.stringify(order)], {
       execArgv: process.execArgv.filter((argument) => !/^--(inspect|watch|test)/.test(argument)),
       stdio: ["ignore", "inherit", "pipe", "ipc"],
       env: { ...process.env, ...environment(join(folder, "effects.jsonl")) },
     });
-    return heard(child, killAt !== null, limitMs);
+    return heard(child, killAt !== null, this.#limitMs);
   }
 }
 
-/** All that the child said, when it has ended as it should. */
-function heard(child: ChildProcess, mayBeKilled: boolean, limitMs: number): Promise<Said[]> {
+interface Heard {
+  readonly said: readonly Said[];
+  /** It was ended because its time was up. */
+  readonly tooLate: boolean;
+}
+
+/** All that the child said, when it has ended as it should, or its time was up. */
+function heard(child: ChildProcess, mayBeKilled: boolean, limitMs: number): Promise<Heard> {
   return new Promise((resolve, reject) => {
     const said: Said[] = [];
     let words = "";
-    const timer = setTimeout(() => child.kill("SIGKILL"), limitMs);
+    let tooLate = false;
+    const timer = setTimeout(() => {
+      tooLate = true;
+      child.kill("SIGKILL");
+    }, limitMs);
     child.on("message", (message) => said.push(message as Said));
     child.stderr!.on("data", (text: Buffer) => (words += text.toString()));
     child.on("error", reject);
     child.on("close", (code, signal) => {
       clearTimeout(timer);
-      if (code === 0 || (mayBeKilled && signal === "SIGKILL")) resolve(said);
+      if (code === 0 || ((mayBeKilled || tooLate) && signal === "SIGKILL")) resolve({ said, tooLate });
       else
         reject(new Error(`The process of the crash test ended by ${signal ?? `exit code ${code}`}: ${words.trim()}`));
     });
   });
+}
+
+function endOf(said: readonly Said[]): Pick<CrashRun, "ended" | "error"> {
+  const last = said.findLast((one) => "ended" in one);
+  return { ended: last?.ended ?? "never", error: last?.error ?? null };
+}
+
+/** The point at which the process killed itself. */
+function noteIn(folder: string): string | null {
+  const note = join(folder, NOTE);
+  return existsSync(note) ? readFileSync(note, "utf8") : null;
+}
+
+function isHarmless({ notReached, ended, twice }: CrashRun): boolean {
+  return notReached === null && ended === "succeeded" && twice.length === 0;
 }
 
 function repeated(effects: readonly Effect[]): Pick<CrashRun, "twice" | "twiceUnderOneKey"> {
@@ -157,20 +202,30 @@ function repeated(effects: readonly Effect[]): Pick<CrashRun, "twice" | "twiceUn
 }
 
 function textOf(kind: string, runs: readonly CrashRun[]): string {
-  const bad = runs.filter(({ ended, twice }) => ended !== "succeeded" || twice.length > 0).length;
+  const missed = runs.filter(({ notReached }) => notReached !== null).length;
+  const bad = runs.filter((run) => !isHarmless(run)).length - missed;
+  const kills = runs.length - missed;
   return [
-    `${kind} was killed at ${runs.length} points and finished by another process each time:`,
-    ...runs.map(({ point, ended, error, twice, twiceUnderOneKey }) => {
-      const trouble = [
-        ...(ended === "succeeded" ? [] : [`it ended ${ended}${error === null ? "" : ` (${error})`}`]),
-        ...twice.map((what) => `happened twice: ${what}`),
-      ];
-      const keyed = twiceUnderOneKey.map((what) => `sent again under the same idempotency key: ${what}`);
-      const all = [...trouble, ...keyed];
-      return `  ${trouble.length === 0 ? "ok  " : "BAD "} killed ${point}${all.length === 0 ? "" : `\n         ${all.join("\n         ")}`}`;
-    }),
-    bad === 0
-      ? "Nothing happened twice that its receiver could not know to be the same."
-      : `${bad} of ${runs.length} kills do harm. Put each effect into a step of its own with an idempotency key (run.key), or into run.commit.`,
+    `${kind} was killed at ${kills} of ${runs.length} points and finished by another process each time:`,
+    ...runs.map(lineOf),
+    ...(missed === 0 ? [] : [`${missed} of ${runs.length} points were not reached: nothing is known of them.`]),
+    ...(bad === 0
+      ? kills === 0
+        ? []
+        : ["Nothing happened twice that its receiver could not know to be the same."]
+      : [
+          `${bad} of ${kills} kills do harm. Put each effect into a step of its own with an idempotency key (run.key), or into run.commit.`,
+        ]),
   ].join("\n");
+}
+
+function lineOf(run: CrashRun): string {
+  const { point, notReached, ended, error, twice, twiceUnderOneKey } = run;
+  if (notReached !== null) return `  BAD  not reached: ${point}\n         ${notReached}`;
+  const all = [
+    ...(ended === "succeeded" ? [] : [`it ended ${ended}${error === null ? "" : ` (${error})`}`]),
+    ...twice.map((what) => `happened twice: ${what}`),
+    ...twiceUnderOneKey.map((what) => `sent again under the same idempotency key: ${what}`),
+  ];
+  return `  ${isHarmless(run) ? "ok  " : "BAD "} killed ${[point, ...all].join("\n         ")}`;
 }
