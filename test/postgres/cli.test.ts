@@ -60,6 +60,7 @@ wait.handle((_, run) => new Promise((resolve) => run.signal.addEventListener("ab
   assert.match(metrics, /^outlive_store_up 1$/m);
   assert.match(metrics, /^outlive_jobs\{kind="wait",state="running"\} 1$/m);
   assert.match(metrics, /^outlive_paused\{kind="wait"\} 1$/m);
+  assert.doesNotMatch(metrics, /^outlive_(database|wal)_bytes \d/m, "nobody has measured them");
   const { id: other } = JSON.parse(await said("enqueue", "wait", "{}", "--json")) as { id: string };
   assert.match(await said("why", other), /paused/);
   await said("cancel", other);
