@@ -11,11 +11,11 @@ import { checkFile } from "./stores/sqlite/integrity.ts";
 import { repairUnused } from "./stores/sqlite/repair.ts";
 import { finishSwap } from "./stores/sqlite/swap.ts";
 
-/** A full check, without a limit. What the rows say is read only if the file is sound. */
+/** A full check, without a limit. What the rows say is read only if the file is sound. With `readOnly` nothing at all is written. */
 export async function checkStore(url: string, options: EngineOptions): Promise<IntegrityReport> {
   if (storeNameOf(url) !== "sqlite" || sqlitePath(url) === ":memory:") return viaEngine(url, options);
   const path = sqlitePath(url);
-  finishSwap(path);
+  finishSwap(path, options.readOnly);
   const check = await checkFile(path, "full", Number.POSITIVE_INFINITY);
   if (check.verdict !== "PASSED") return { ...check, inconsistencies: [] };
   try {
@@ -35,26 +35,25 @@ export interface RepairOptions {
   readonly onProgress?: (what: string) => void;
 }
 
-export async function repairStore(url: string, options: EngineOptions, how: RepairOptions): Promise<Repair> {
-  const { salvage, tell, onProgress } = how;
+/** Whether there is something here that could mend this store. What a server has damaged is for its own tools and its backups. */
+export function canRepair(url: string): boolean {
+  return storeNameOf(url) === "sqlite";
+}
+
+/** Mends the file of a store that `canRepair`. */
+export async function repairStore(url: string, { salvage, tell, onProgress }: RepairOptions): Promise<Repair> {
   const waiting = new EventBus(toStoredError);
   waiting.on("open.waits", ({ pid }) => onProgress?.(`waiting for the start-up of process ${pid ?? "unknown"}`));
-  if (storeNameOf(url) === "sqlite")
-    return repairUnused(
-      sqlitePath(url),
-      { salvage },
-      {
-        clock: systemClock,
-        events: waiting,
-        ...(tell && { tell }),
-        ...(onProgress && { onProgress: ({ done, total, what }) => onProgress(`${what} (${done + 1} of ${total})`) }),
-      },
-    );
-  await using engine = await attach(url, { ...options, logger: false });
-  const findings = await engine.repair();
-  const step: RepairStep = { step: "reindex", ok: findings.length === 0, detail: "all indexes were made anew" };
-  tell?.(step);
-  return { steps: [step], sound: findings.length === 0, findings, salvage: null };
+  return repairUnused(
+    sqlitePath(url),
+    { salvage },
+    {
+      clock: systemClock,
+      events: waiting,
+      ...(tell && { tell }),
+      ...(onProgress && { onProgress: ({ done, total, what }) => onProgress(`${what} (${done + 1} of ${total})`) }),
+    },
+  );
 }
 
 async function viaEngine(url: string, options: EngineOptions): Promise<IntegrityReport> {

@@ -1,5 +1,6 @@
 // What every command gets: the resolved configuration, an engine on the store, and the terminal. Whatever a command opens is
 // closed when it is over.
+import { ErrorCode, OutliveError } from "../core/errors.ts";
 import type { Engine } from "../engine.ts";
 import { loadConfig, type LoadedConfig } from "../config-file.ts";
 import { attach, open } from "../open.ts";
@@ -25,6 +26,8 @@ export interface Context {
   readonly attach: () => Promise<Engine>;
   /** An engine as a worker opens it: creates, migrates, recovers. */
   readonly open: (jobs?: readonly object[]) => Promise<Engine>;
+  /** For what changes a store without one of these engines, which refuse by themselves: throws if the call says `--read-only`. */
+  readonly mayChange: (what: string) => void;
 }
 
 export function makeContext(
@@ -54,6 +57,14 @@ export function makeContext(
     open: async (jobs = []) => {
       const { store, engine } = await config();
       return keep(open(store, { ...engine, jobs, logger: false, readOnly: options.readOnly === true }));
+    },
+    mayChange: (what) => {
+      if (options.readOnly !== true) return;
+      throw new OutliveError(
+        ErrorCode.storeReadOnly,
+        `With --read-only nothing can ${what}.`,
+        "Nothing was written. Leave --read-only away to change something.",
+      );
     },
     close: async () => {
       for (const engine of opened.splice(0)) await engine.close();

@@ -89,11 +89,12 @@ export function storeMetrics(engine: MeasuredStore, registry: Registry, incident
           1_000,
       ),
   );
-  gauge("outlive_database_bytes", "The size of the database", [], (it, { detail }) =>
-    it.set(Number(detail["bytes"] ?? 0)),
+  // A server's files are not ours to measure: there is no sample then, and not a 0.
+  gauge("outlive_database_bytes", "The size of the database", [], (it, { detail: { bytes } }) =>
+    bytes === undefined ? it.remove() : it.set(Number(bytes)),
   );
-  gauge("outlive_wal_bytes", "The size of the write-ahead log", [], (it, { detail }) =>
-    it.set(Number(detail["walBytes"] ?? 0)),
+  gauge("outlive_wal_bytes", "The size of the write-ahead log", [], (it, { detail: { walBytes } }) =>
+    walBytes === undefined ? it.remove() : it.set(Number(walBytes)),
   );
   names.push(...deathTimes(engine, registry, incidentsSince));
 

@@ -1,8 +1,10 @@
 // `--read-only`: commands that look work on a damaged store, those that change are refused.
 import assert from "node:assert/strict";
+import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { test } from "node:test";
 import { cliOn } from "../support/cli.ts";
 import { zeroRoot } from "../support/damage.ts";
+import { disagree } from "../support/damaged-file.ts";
 import { slow } from "../support/jobs.ts";
 import { Place } from "../support/processes.ts";
 
@@ -23,4 +25,58 @@ test("NFR-009 with --read-only a damaged store can be looked at, as far as it ca
   const jobs = await run("jobs", "--read-only");
   assert.equal(jobs.code, 1);
   assert.match(jobs.stderr, /malformed.*other reads go on.*outlive check --repair/);
+});
+
+test("with --read-only a repair, a migration and a worker are refused, and neither they nor a check write anything", async (t) => {
+  const place = new Place(t);
+  const engine = await place.engine();
+  await engine.enqueueMany(
+    slow,
+    Array.from({ length: 300 }, (_, ms) => ({ ms })),
+  );
+  await engine.close();
+  disagree(place.path);
+  // SQLite itself puts an empty log and its index beside a file that is read.
+  const isSqlites = (name: string): boolean =>
+    name.endsWith("-shm") || (name.endsWith("-wal") && statSync(`${place.path}-wal`).size === 0);
+  const files = (): unknown[] => [
+    readFileSync(place.path),
+    readdirSync(place.folder, { encoding: "utf8", recursive: true })
+      .filter((name) => !isSqlites(name))
+      .toSorted(),
+  ];
+  const before = files();
+  const { run } = cliOn(t, place.url);
+  const refusals = [
+    [["check", "--repair", "--yes"], /With --read-only nothing can repair the store\. Nothing was written/],
+    [["migrate", "up"], /With --read-only nothing can migrate the store\./],
+    [["migrate", "down", "--to", "0", "--force"], /With --read-only nothing can take migrations back\./],
+    [["work", "*.ts"], /With --read-only nothing can work\. .*Leave --read-only away/],
+  ] as const;
+  for (const [args, words] of refusals) {
+    const { code, stderr } = await run(...args, "--read-only");
+    assert.equal(code, 1, args.join(" "));
+    assert.match(stderr, words);
+    assert.deepEqual(files(), before, args.join(" "));
+  }
+  const checked = await run("check", "--integrity", "--read-only");
+  assert.equal(checked.code, 1);
+  assert.match(checked.stdout, /integrity FAILED/);
+  assert.deepEqual(files(), before);
+});
+
+test("a look with --read-only does not finish a repair that was interrupted: it says who does", async (t) => {
+  const place = new Place(t);
+  await (await place.engine()).close();
+  const journal = `${place.path}.swap`;
+  writeFileSync(journal, JSON.stringify({ keptAs: `${place.path}.damaged-1` }));
+  const { run } = cliOn(t, place.url);
+  for (const args of [["status"], ["check"], ["check", "--integrity"]]) {
+    const { code, stdout, stderr } = await run(...args, "--read-only");
+    assert.equal(code, 1, args.join(" "));
+    assert.match(stdout + stderr, /was interrupted.*Nothing was written\. Run `outlive check` without --read-only/);
+    assert.ok(existsSync(journal), args.join(" "));
+  }
+  assert.equal((await run("check")).code, 0);
+  assert.ok(!existsSync(journal), "without the flag it is finished");
 });

@@ -54,7 +54,7 @@ test("FR-058 in the middle of a repair nobody can attach to the file, and who st
   const { place, child, said } = await inTheMiddle(t);
   await assert.rejects(attach(place.url, { logger: false }), says(ErrorCode.storeBusy, "is being repaired"));
   await assert.rejects(connect(place.url), says(ErrorCode.storeBusy, "is being repaired"));
-  await assert.rejects(repairStore(place.url, {}, { salvage: false }), says(ErrorCode.storeBusy, "is being repaired"));
+  await assert.rejects(repairStore(place.url, { salvage: false }), says(ErrorCode.storeBusy, "is being repaired"));
   const { promise: waiting, resolve: waits } = Promise.withResolvers<number | null>();
   const opening = place.engine({
     jobs: damageJobs,
@@ -83,9 +83,6 @@ test("FR-058 a repair is refused while a worker lives, and changes nothing", asy
   await furnish(place, 20);
   const engine = await place.engine({ jobs: damageJobs });
   await engine.start();
-  await assert.rejects(
-    repairStore(place.url, {}, { salvage: true }),
-    says(ErrorCode.storeBusy, "open in another process"),
-  );
+  await assert.rejects(repairStore(place.url, { salvage: true }), says(ErrorCode.storeBusy, "open in another process"));
   assert.equal((await engine.get("note-1"))?.state, "queued");
 });

@@ -30,14 +30,14 @@ test("what waits in pg-boss is moved, each job once, also if it is done twice", 
     url,
     `CREATE SCHEMA pgboss; CREATE TYPE pgboss.job_state AS ENUM ('created', 'retry', 'active', 'completed', 'cancelled', 'failed');
      CREATE TABLE pgboss.job (id uuid DEFAULT gen_random_uuid(), name text, data jsonb, priority int DEFAULT 0, state pgboss.job_state, start_after timestamptz DEFAULT now());
-     INSERT INTO pgboss.job (name, data, priority, state, start_after) VALUES ('invoice', '{"a": 1}', 3, 'created', now()), ('invoice', NULL, 0, 'retry', now() + interval '1 hour'),
+     INSERT INTO pgboss.job (name, data, priority, state, start_after) VALUES ('invoice', '{"a": 1}', 3000, 'created', now()), ('invoice', NULL, 0, 'retry', now() + interval '1 hour'),
        ('invoice', '{}', 0, 'active', now()), ('invoice', '{}', 0, 'completed', now()), ('other', '{}', 0, 'created', now())`,
   );
   const [move] = blocks("coming-from-pg-boss.md");
   for (let i = 0; i < 2; i++) await psql(url, move!);
   assert.equal(
     await psql(url, "SELECT input, priority, lane FROM outlive.jobs ORDER BY priority"),
-    'null|0|0\n{"a": 1}|3|1',
+    'null|0|0\n{"a": 1}|1000|1',
   );
   assert.equal(
     await psql(url, "SELECT string_agg(state::text, ' ' ORDER BY state) FROM pgboss.job"),

@@ -35,6 +35,19 @@ test("up makes all steps one after the other, and once more changes nothing", as
   assert.match((await run("migrate", "up")).stdout, /up to date/);
 });
 
+test("with --read-only neither way is gone, not even by force", async (t) => {
+  const url = await freshDatabase(t);
+  const { run } = cliOn(t, url);
+  const up = await run("migrate", "up", "--read-only");
+  assert.deepEqual([up.code, await things(url)], [1, ""]);
+  await run("migrate", "up");
+  const before = await things(url);
+  const down = await run("migrate", "down", "--to", "0", "--force", "--read-only");
+  assert.equal(down.code, 1);
+  assert.match(down.stderr, /With --read-only nothing can take migrations back\. Nothing was written/);
+  assert.equal(await things(url), before);
+});
+
 test("down takes everything back that up made, and leaves what is not ours", async (t) => {
   const url = await freshDatabase(t);
   const { run, json } = cliOn(t, url);

@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { cli, startCli } from "../support/cli.ts";
-import { ownServer, withClient } from "../support/postgres.ts";
+import { freshDatabase, ownServer, withClient } from "../support/postgres.ts";
 import { untilTrue } from "../support/processes.ts";
 
 const SECRET = "s3cr3t-w0rd";
@@ -60,6 +60,7 @@ wait.handle((_, run) => new Promise((resolve) => run.signal.addEventListener("ab
   assert.match(metrics, /^outlive_store_up 1$/m);
   assert.match(metrics, /^outlive_jobs\{kind="wait",state="running"\} 1$/m);
   assert.match(metrics, /^outlive_paused\{kind="wait"\} 1$/m);
+  assert.doesNotMatch(metrics, /^outlive_(database|wal)_bytes \d/m, "nobody has measured them");
   const { id: other } = JSON.parse(await said("enqueue", "wait", "{}", "--json")) as { id: string };
   assert.match(await said("why", other), /paused/);
   await said("cancel", other);
@@ -73,9 +74,33 @@ wait.handle((_, run) => new Promise((resolve) => run.signal.addEventListener("ab
     "what was resumed runs",
   );
   await said("check");
+  const greeting = /^\{.*"message":"supervisor \(pid .*$/m.exec(all.join(""))!;
+  const { leaseMs } = JSON.parse(greeting[0]) as { leaseMs: number };
+  assert.equal(leaseMs, 30_000, "the supervisor judges by the lease of this store");
   work.kill("SIGTERM");
   await untilTrue(live, (workers) => workers.length === 0, "it has drained");
   const left = await withClient(store, (client) => client.query("SELECT state FROM outlive.jobs WHERE state = 1"));
   assert.deepEqual(left.rows, [], "nothing is left running");
   assert.doesNotMatch(all.join("\n"), new RegExp(SECRET));
+});
+
+test("check --repair says that nothing is mended on a server and what to do instead, and lists what is wrong", async (t) => {
+  const store = await freshDatabase(t);
+  const said = (...args: string[]) => cli(t, args, { store });
+  await said("migrate", "up");
+  await withClient(store, async (client) => {
+    await client.query("SELECT outlive.enqueue('mail', '{}', id => 'a')");
+    await client.query("UPDATE outlive.jobs SET state = 1, fence = 1, worker = 99");
+  });
+  const rows = () => withClient(store, async (client) => (await client.query("SELECT * FROM outlive.jobs")).rows);
+  const before = await rows();
+  for (const args of [["--integrity"], ["--repair"], ["--repair", "--yes"]]) {
+    const { code, stdout, stderr } = await said("check", ...args);
+    assert.equal(code, 1, stdout + stderr);
+    assert.match(stdout, /integrity FAILED with 1 finding.*each names its job.*amcheck, REINDEX.*backups/);
+    assert.match(stdout, /job a runs, but its worker 99 has no row/);
+    assert.equal(/--repair mends nothing on a server/.test(stdout), args[0] === "--repair");
+    assert.doesNotMatch(stdout + stderr, /made anew|salvage|keep a copy of the file|check --repair/);
+  }
+  assert.deepEqual(await rows(), before);
 });

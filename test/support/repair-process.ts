@@ -3,15 +3,11 @@
 import { readSync, writeSync } from "node:fs";
 import { repairStore } from "../../src/doctor.ts";
 
-const repair = await repairStore(
-  process.argv[2]!,
-  {},
-  {
-    salvage: true,
-    tell({ step }) {
-      writeSync(1, `${step}\n`);
-      readSync(0, Buffer.alloc(1));
-    },
+const repair = await repairStore(process.argv[2]!, {
+  salvage: true,
+  tell({ step }) {
+    writeSync(1, `${step}\n`);
+    readSync(0, Buffer.alloc(1));
   },
-);
+});
 writeSync(1, `sound ${repair.sound}\n`);

@@ -3,7 +3,7 @@ import { glob } from "node:fs/promises";
 import { shownAddress } from "../../backends.ts";
 import { OutliveError } from "../../core/errors.ts";
 import type { IntegrityReport, Repair } from "../../core/integrity.ts";
-import { checkStore, repairStore } from "../../doctor.ts";
+import { canRepair, checkStore, repairStore } from "../../doctor.ts";
 import { attach } from "../../open.ts";
 import { ExitCode } from "../exit-codes.ts";
 import type { Register } from "../main.ts";
@@ -19,22 +19,24 @@ export const register: Register = (program, run) => {
     .option("--integrity", "also read the whole store and say what is wrong with it; takes a while on a large file")
     .option(
       "--repair",
-      "if the integrity check fails, mend what can be mended without losing anything; no worker may live",
+      "if the integrity check of a file fails, mend what can be mended without losing anything; no worker may live",
     )
     .option("--yes", "with --repair: what can't be mended is salvaged into a new file; the damaged one is kept")
     .action(
-      run(async ({ terminal, config }, command) => {
+      run(async ({ terminal, options, config, mayChange }, command) => {
         const { integrity, repair, yes } = command.opts<{ integrity?: boolean; repair?: boolean; yes?: boolean }>();
+        if (repair === true) mayChange("repair the store");
         const loaded = await config();
+        const engine = { ...loaded.engine, readOnly: options.readOnly === true };
         // Before the store is opened: it may be too damaged for that.
         const health =
           integrity === true || repair === true
-            ? await examine(terminal, loaded.store, loaded.engine, repair === true, yes === true)
+            ? await examine(terminal, loaded.store, engine, repair === true, yes === true)
             : null;
         const findings: Finding[] = [
           ...loaded.warnings.map((text): Finding => ({ level: "warning", text })),
           await jobModules(loaded.jobs),
-          ...(await store(loaded.store, loaded.engine)),
+          ...(await store(loaded.store, engine)),
           ...(health?.findings ?? []),
           ...(loaded.engine.durability === "relaxed"
             ? [
@@ -116,10 +118,11 @@ async function examine(
 ): Promise<Health> {
   try {
     const report = await checkStore(url, options);
-    if (report.verdict === "PASSED" || !repair)
-      return { report, mended: null, findings: integrityFindings(report, repair) };
+    const mendable = canRepair(url);
+    if (report.verdict === "PASSED" || !repair || !mendable)
+      return { report, mended: null, findings: integrityFindings(report, { repairing: repair, mendable }) };
     terminal.remark(`integrity ${report.verdict}: repairing ${shownAddress(url)}`);
-    const mended = await repairStore(url, options, {
+    const mended = await repairStore(url, {
       salvage,
       tell: ({ step, ok, detail }) => terminal.remark(`${step}: ${ok ? "" : "did not help: "}${detail}`),
       onProgress: terminal.isTty ? (what) => terminal.remark(`salvage: ${what}`) : () => {},

@@ -37,7 +37,8 @@ export const register: Register = (program, run) => {
     .action(run((context, command) => print(context, command.opts<PrintFlags>())));
 };
 
-async function up({ terminal, config }: Context, to: number | undefined): Promise<void> {
+async function up({ terminal, config, mayChange }: Context, to: number | undefined): Promise<void> {
+  mayChange("migrate the store");
   const { store, engine } = await config();
   const migrations = await migrationsOf(store, engine);
   if (!migrations) return terminal.answer({ applied: [], store: "sqlite" }, () => BY_ITSELF);
@@ -50,7 +51,9 @@ async function up({ terminal, config }: Context, to: number | undefined): Promis
   );
 }
 
-async function down({ terminal, config }: Context, options: { to?: number; force?: boolean }): Promise<void> {
+async function down(context: Context, options: { to?: number; force?: boolean }): Promise<void> {
+  const { terminal, config, mayChange } = context;
+  mayChange("take migrations back");
   const migrations = await onPostgres(config);
   const before = await migrations.list();
   const undone = await migrations.down(options);

@@ -1,4 +1,4 @@
-// `outlive recovery status` and `outlive recovery report`: the spellings that operators of the first queue know.
+// `outlive recovery status` and `outlive recovery report`: other spellings, for looking at the latest recovery alone.
 import { noSuchIncident } from "../not-found.ts";
 import type { Register } from "../main.ts";
 import { count } from "../words.ts";

@@ -1,12 +1,14 @@
 // `outlive work`: runs worker processes under a supervisor. Always under one, also a single process: only somebody who stays alive
 // sees how it died, and recovers its jobs at once.
 import { InvalidArgumentError } from "commander";
+import { storeNameOf } from "../../backends.ts";
 import { DEFAULT_GRACE, engineSettings } from "../../config.ts";
 import type { LoadedConfig } from "../../config-file.ts";
 import { concurrencyOf } from "../../config-work.ts";
 import { type Duration, durationMs } from "../../core/duration.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { EngineEvent } from "../../core/events.ts";
+import type { LivenessTimes } from "../../core/liveness.ts";
 import type { Engine } from "../../engine.ts";
 import { jsonWriter, type Logger, prettyWriter } from "../../log.ts";
 import { open } from "../../open.ts";
@@ -45,7 +47,8 @@ export const register: Register = (program, run) => {
     .option("--grace <duration>", `how long running jobs may finish at the end (default: ${DEFAULT_GRACE})`)
     .option("--log <form>", "pretty or json (default: pretty, json with --json)", logForm)
     .action(
-      run(async ({ config }, command) => {
+      run(async ({ config, mayChange }, command) => {
+        mayChange("work");
         becomeInit();
         return work(await config(), command.args, command.optsWithGlobals<WorkFlags>());
       }),
@@ -71,7 +74,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
     metrics: address !== null,
     watch: flags.watch === true,
   };
-  const { times } = engineSettings(config.engine);
+  const { times } = engineSettings(config.engine, storeNameOf(config.store));
   const early: EngineEvent[] = [];
   let opening = true;
   const onEvent = (event: EngineEvent): void => void (opening && early.push(event));
@@ -95,7 +98,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
         unready: () => supervisor.unready(),
         metrics: () => metrics!.text(supervisor.children),
       }));
-    greet(log, processes, order, server);
+    greet(log, processes, order, times, server);
     try {
       return await supervisor.run();
     } finally {
@@ -110,11 +113,13 @@ function greet(
   log: Logger,
   processes: number,
   { globs }: Omit<WorkOrder, "place">,
+  { leaseMs }: LivenessTimes,
   server: { readonly address: string; readonly isLoopback: boolean } | null,
 ): void {
   log.info(`supervisor (pid ${process.pid}) starts ${processes} worker(s) of ${globs.patterns.join(" ")}`, {
     pid: process.pid,
     processes,
+    leaseMs,
     http: server?.address ?? null,
   });
   if (!server) return;

@@ -11,8 +11,15 @@ export interface Finding {
 const MOST_LISTED = 10;
 const BACKUP = "Make a backup now: outlive backup FILE.";
 const RESTORE = "keep a copy of the file, and put a backup back (then: outlive recover --restored)";
+const MEND = `Stop all workers, then try: outlive check --repair. Or ${RESTORE}.`;
+const ON_A_SERVER =
+  "These are rows that contradict each other: each names its job, worker, kind or incident (outlive job ID, outlive workers --all). " +
+  "If the server itself is damaged, use its own tools (amcheck, REINDEX) and its backups; after one was put back: outlive recover --restored.";
 
-export function integrityFindings(report: IntegrityReport, repairing: boolean): Finding[] {
+export function integrityFindings(
+  report: IntegrityReport,
+  { repairing, mendable }: { readonly repairing: boolean; readonly mendable: boolean },
+): Finding[] {
   const { verdict, findings, tookMs, inconsistencies } = report;
   const took = humanMs(tookMs);
   if (verdict === "PASSED")
@@ -25,11 +32,9 @@ export function integrityFindings(report: IntegrityReport, repairing: boolean): 
     ];
   if (verdict === "UNFINISHED")
     return [{ level: "warning", text: `integrity UNFINISHED after ${took}: nothing is known of the rest.` }];
+  const next = mendable ? MEND : `${repairing ? "--repair mends nothing on a server. " : ""}${ON_A_SERVER}`;
   return [
-    {
-      level: "error",
-      text: `integrity FAILED with ${findings.length} finding(s) in ${took}. Stop all workers, then try: outlive check --repair. Or ${RESTORE}.`,
-    },
+    { level: "error", text: `integrity FAILED with ${findings.length} finding(s) in ${took}. ${next}` },
     ...listed(findings),
   ];
 }

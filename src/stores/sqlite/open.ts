@@ -53,7 +53,7 @@ export async function openSqlite(
   const memory = options.path === ":memory:";
   const beganMono = clock.mono();
   // A repair holds the start lock: whoever starts up waits for its end there, and only who does not is refused here.
-  if (!memory && !(how && isUnderRepair(options.path))) finishSwap(options.path);
+  if (!memory && !(how && isUnderRepair(options.path))) finishSwap(options.path, options.readOnly);
   const begun = memory || !how ? null : await startUp(deps, options, how);
   const newId = idSource(clock, random);
   let opened: { readonly db: Database; readonly journalWas: string | null };

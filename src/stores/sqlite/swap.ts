@@ -87,9 +87,11 @@ function isHeld(file: string): boolean {
 /**
  * Ends a swap that was interrupted, and removes what an interrupted salvage left. The first thing that an open does; costs three
  * looks for a name when there is nothing to do. Throws STORE_BUSY while a repair is under way. Answers whether it ended one.
+ * With `readOnly` it changes nothing, and a swap that must be ended first is refused.
  */
-export function finishSwap(path: string): boolean {
+export function finishSwap(path: string, readOnly = false): boolean {
   if (isHeld(wholePath(path))) throw beingRepaired(path);
+  if (readOnly) return refuseHalfSwapped(path);
   if (!existsSync(journalPath(path)) && !existsSync(holdPath(path))) return false;
   const hold = holdForRepair(path);
   try {
@@ -102,6 +104,17 @@ export function finishSwap(path: string): boolean {
   } finally {
     hold.drop();
   }
+}
+
+/** Half swapped, the file may already lack its log: what it shows then was never the store. */
+function refuseHalfSwapped(path: string): false {
+  if (!existsSync(journalPath(path))) return false;
+  throw new OutliveError(
+    ErrorCode.storeReadOnly,
+    `A repair of ${path} was interrupted while it put the new file in its place, and to look only can't finish that.`,
+    "Nothing was written. Run `outlive check` without --read-only, which finishes it; or start a worker.",
+    { path },
+  );
 }
 
 /** Makes the salvaged file the database. Under the hold, and with no connection open to either. */
