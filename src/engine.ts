@@ -249,7 +249,7 @@ export class Engine extends Client {
     );
   }
 
-  /** Makes indexes anew, and answers what is still wrong. Refused while a worker lives. `outlive check --repair` can do more. */
+  /** On SQLite makes indexes anew; a server is left to its own tools. Answers what is still wrong. Refused while a worker lives. `outlive check --repair` can do more. */
   async repair(): Promise<readonly string[]> {
     await this.#recoveries.assertNobodyWorks("repair it");
     return this.store.repair();
