@@ -25,7 +25,7 @@ export class SimProcess {
   clockErrorMs = 0;
   /** Until when the latest harm to it lasted: a process that was left alone for longer is in good health. */
   troubledUntil = 0;
-  /** Answers of applied writes that are on their way here. */
+  /** Answers of applied writes that are on their way here: if it dies now, it will never know. */
   undelivered = 0;
   readonly #scheduler: Scheduler;
   readonly #kernel: Kernel;

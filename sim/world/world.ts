@@ -87,8 +87,9 @@ export class World {
   spawn(name: string): SimProcess {
     const process = new SimProcess(name, this.processes.length + 1, this);
     process.onDeath((cause) => {
+      if (cause === "ended") return;
       this.tally.ambiguous += process.undelivered;
-      if (cause !== "ended") this.tally.deaths++;
+      this.tally.deaths++;
     });
     this.processes.push(process);
     return process;
