@@ -15,6 +15,7 @@ export class SimProcess {
   readonly random: SeededRandom;
   readonly main: Thread;
   readonly keeper: Thread;
+  readonly bornAt: number;
   alive = true;
   cause: DeathCause | null = null;
   /** When the main loop was blocked, if it is. */
@@ -47,7 +48,7 @@ export class SimProcess {
     this.#story = world.story;
     this.random = world.random.fork(`process ${pid}`);
     const monoOrigin = this.random.below(1_000_000);
-    this.troubledUntil = world.scheduler.now;
+    this.bornAt = this.troubledUntil = world.scheduler.now;
     this.main = new Thread(name, this, world.scheduler, punctual ?? this.random.fork("main"), monoOrigin);
     this.keeper = new Thread(
       `${name}/keeper`,

@@ -78,7 +78,7 @@ export class World {
   calm(): void {
     this.story.tell("world", "CALM");
     const { now } = this.scheduler;
-    this.weather.calm = true;
+    this.weather.calmAt = now;
     this.weather.downUntil = this.disk.busyUntil = this.disk.fullUntil = now;
     this.troubleAll(0);
     for (const process of this.processes) process.resume();
