@@ -20,8 +20,6 @@ export class SimProcess {
   cause: DeathCause | null = null;
   /** When the main loop was blocked, if it is. */
   blockedAt: number | null = null;
-  /** Whether its main loop has heard that its keeper's thread is up. */
-  keeperKnown = false;
   /** How wrong its own wall clock is. */
   clockErrorMs = 0;
   /** Until when the latest harm to it lasted: a process that was left alone for longer is in good health. */
@@ -107,8 +105,6 @@ export class SimProcess {
     if (!this.alive || this.blockedAt !== null || this.#paused) return;
     this.#story.tell(this.name, `BLOCKED for ${Math.round(ms)} ms`);
     this.blockedAt = this.#scheduler.now;
-    // A loop that is blocked before it has heard of its keeper does not know afterwards that somebody beat for it.
-    if (!this.keeperKnown) this.trouble(ms);
     this.main.stop();
     this.#scheduler.at(this.#scheduler.now + ms, null, () => {
       this.blockedAt = null;
