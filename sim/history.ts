@@ -5,7 +5,7 @@ import { drawDrafts } from "./actors/drafts.ts";
 import { audit } from "./oracle/audit.ts";
 import { Oracle } from "./oracle/oracle.ts";
 import type { Tally } from "./oracle/tally.ts";
-import { demand } from "./oracle/violation.ts";
+import { demand, Violation } from "./oracle/violation.ts";
 import { Watch } from "./oracle/watch.ts";
 import { workloadsNamed } from "./workloads/index.ts";
 import { createTables, openAccounts } from "./workloads/tables.ts";
@@ -21,6 +21,8 @@ export interface History {
   readonly seed: number;
   /** What was broken; null: nothing. */
   readonly violation: string | null;
+  /** Whether it was a law that was broken, and not an error that was thrown, by whatever part of it all. */
+  readonly lawBroken: boolean;
   readonly tally: Tally;
   readonly simulatedMs: number;
   readonly events: number;
@@ -69,6 +71,7 @@ async function live(
 ): Promise<History> {
   const { scheduler, temper, story, disk, faults } = world;
   let violation: string | null = null;
+  let lawBroken = false;
   const workloads = workloadsNamed(temper.workloads);
   const drafts = drawDrafts(world.random.fork("drafts"), temper.jobs, workloads, options.muted?.jobs);
   const jobs = drafts.map(({ id }) => id);
@@ -81,8 +84,8 @@ async function live(
     if (prepare === null) migration.open(world.spawn("installer"));
     await unfold(world, workloads, drafts, migration);
   } catch (thrown) {
-    violation =
-      thrown instanceof Error ? (thrown.name === "Violation" ? thrown.message : String(thrown.stack)) : String(thrown);
+    lawBroken = thrown instanceof Violation;
+    violation = thrown instanceof Error ? (lawBroken ? thrown.message : String(thrown.stack)) : String(thrown);
     story.tell("ORACLE", violation);
   } finally {
     for (const process of world.processes) process.kill("ended");
@@ -92,6 +95,7 @@ async function live(
   return {
     seed,
     violation,
+    lawBroken,
     tally: world.tally,
     simulatedMs: scheduler.now,
     events: scheduler.eventCount,
@@ -128,7 +132,11 @@ async function unfold(
     acknowledged: (id) => oracle.acknowledged(id, scheduler.now),
     jobs: () => oracle.inSight(),
   });
-  const look = ({ thread }: Event): void => oracle.look(thread?.process ?? null, scheduler.now, scheduler.wall);
+  const look = ({ thread }: Event): void => {
+    oracle.look(thread?.process ?? null, scheduler.now, scheduler.wall);
+    // Not a law: a mutant whose own code throws ends its processes as well.
+    if (supervisor.unexplained !== null) throw new Error(supervisor.unexplained);
+  };
   supervisor.start();
   new Nemesis(world, supervisor, () => oracle.powerLost()).start();
 

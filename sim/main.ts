@@ -113,9 +113,9 @@ async function mutants(budget: number): Promise<void> {
   if (report(caught)) return;
   const missed = caught.filter(({ seed }) => seed === null).map(({ mutant }) => mutant);
   if (missed.length > 0) process.exitCode = 1;
-  for (const { mutant, seeds, violation } of caught)
+  for (const { mutant, seed, seeds, violation } of caught)
     process.stdout.write(
-      `${mutant}: ${violation === null ? "MISSED" : `caught by seed ${seeds}`}  ${violation?.split("\n", 1)[0] ?? ""}\n`,
+      `${mutant}: ${seed === null ? "MISSED" : `caught by seed ${seeds}`}  ${violation?.split("\n", 1)[0] ?? ""}\n`,
     );
   const result = { mutants: caught.length, caught: caught.length - missed.length, missed };
   if (values.json) tell(result);

@@ -1,5 +1,5 @@
-// Every mutant, seed after seed until the oracle finds it. One that is not found within its budget means that a promise is not
-// watched.
+// Every mutant, seed after seed until a law finds it. One that is not found within its budget means that a promise is not watched;
+// one that stumbles over itself, or whose seed finds something without it too, has proved nothing.
 import { type History, simulate } from "./history.ts";
 import type { Mutant } from "./mutants/mutant.ts";
 
@@ -8,16 +8,33 @@ export interface Caught {
   /** The seed that found it; null: none did. */
   readonly seed: number | null;
   readonly seeds: number;
+  /** The law that found it, or why what was seen does not count. */
   readonly violation: string | null;
 }
 
+/** So many seeds of a focus are played without their mutant, beside the one that found it. */
+const CONTROLS = 2;
+
 /** `focused`: in the weather in which it shows soonest, instead of any. */
 export async function hunt(mutant: Mutant, from: number, budget: number, focused = false): Promise<Caught> {
-  const options = focused && mutant.focus ? { mutant, temper: mutant.focus } : { mutant };
+  const sound = focused && mutant.focus ? { temper: mutant.focus } : {};
+  const missed = (seeds: number, why: string | null): Caught => ({
+    mutant: mutant.name,
+    seed: null,
+    seeds,
+    violation: why,
+  });
+  const controls = focused ? Array.from({ length: CONTROLS }, (_, i) => from + i) : [];
   for (let seed = from; seed < from + budget; seed++) {
-    const history: History = await simulate(seed, options);
-    if (history.violation !== null)
-      return { mutant: mutant.name, seed, seeds: seed - from + 1, violation: history.violation };
+    const { violation, lawBroken }: History = await simulate(seed, { ...sound, mutant });
+    if (violation === null) continue;
+    const seeds = seed - from + 1;
+    if (!lawBroken) return missed(seeds, `no law was broken, but an error was thrown: ${violation}`);
+    for (const control of new Set([...controls, seed])) {
+      const { violation: without } = await simulate(control, sound);
+      if (without !== null) return missed(seeds, `seed ${control} finds something without the mutant: ${without}`);
+    }
+    return { mutant: mutant.name, seed, seeds, violation };
   }
-  return { mutant: mutant.name, seed: null, seeds: budget, violation: null };
+  return missed(budget, null);
 }

@@ -8,6 +8,8 @@ import { runCampaign } from "../sim/campaign.ts";
 import { exhaust } from "../sim/exhaustive/exhaust.ts";
 import { type History, simulate } from "../sim/history.ts";
 import { MUTANTS } from "../sim/mutants/index.ts";
+import { instead } from "../sim/mutants/instead.ts";
+import { type Mutant, only } from "../sim/mutants/mutant.ts";
 import { hunt } from "../sim/mutation.ts";
 import { shrink } from "../sim/shrink.ts";
 import { FAULT_KINDS } from "../sim/world/faults.ts";
@@ -91,6 +93,39 @@ describe("the simulator", () => {
       assert.notEqual((await hunt(mutant, 1, FOUND_WITHIN)).seed, null, `not found within ${FOUND_WITHIN} seeds`);
     });
   }
+
+  it("takes a process that ends with an error in the calm for a broken promise", async () => {
+    const refuses: Mutant = {
+      name: "refuses",
+      what: "kinds can't be declared",
+      store: (store) => instead(store, { declare: () => Promise.reject(new Error("no kinds today")) }),
+    };
+    const { violation, lawBroken } = await simulate(1, { mutant: refuses });
+    assert.match(violation!, /ended in the calm: Error: no kinds today/);
+    assert.equal(lawBroken, false, "no law saw it: a mutant that throws has not been found by one");
+  });
+
+  it("does not count a mutant as found that only stumbles over itself", async () => {
+    const stumbles: Mutant = {
+      name: "stumbles",
+      what: "its own code throws",
+      storeClock: (host) => ({ ...host, now: () => (undefined as unknown as { at: number }).at }),
+    };
+    const { seed, violation } = await hunt(stumbles, 1, 3);
+    assert.equal(seed, null);
+    assert.match(violation!, /^no law was broken, but an error was thrown: .*TypeError/s);
+  });
+
+  it("does not count a mutant as found by a seed that finds something without it", async () => {
+    const harmless: Mutant = {
+      name: "harmless",
+      what: "nothing is wrong with it; in its weather nobody works",
+      focus: only(["money"], {}, { workers: 0, jobs: 3 }),
+    };
+    const { seed, violation } = await hunt(harmless, 1, 3, true);
+    assert.equal(seed, null);
+    assert.match(violation!, /^seed 1 finds something without the mutant: /);
+  });
 
   it("finds a commit in two parts in the small scope, whatever the order of the store calls", async () => {
     const mutant = MUTANTS.find(({ name }) => name === "commitInTwoParts")!;

@@ -58,6 +58,7 @@ export class Scope {
   readonly #kernel = new Kernel(true);
   readonly #random = new SeededRandom("small scope");
   readonly #engineWorld: EngineWorld;
+  #tables: readonly string[] | null = null;
 
   constructor(db: Database, mutant: Mutant | null) {
     this.#disk = new Disk(db, "full", () => this.scheduler.now);
@@ -133,12 +134,13 @@ export class Scope {
     );
   }
 
-  /** The rows and what each living process knows: two schedules that meet here have the same futures. */
+  /** The time, all rows, and what each living process knows: two schedules that meet here have the same futures. */
   state(): string {
     const { db } = this.#disk;
-    const rows = TABLES.map((table) => JSON.stringify(db.sql(`SELECT * FROM ${table}`).all()));
+    this.#tables ??= tablesOf(db);
+    const rows = this.#tables.map((table) => `${table} ${JSON.stringify(db.sql(`SELECT * FROM ${table}`).all())}`);
     const minds = this.processes.map((process) => (process.alive ? this.turnstile.heardBy(process) : "dead"));
-    return [...rows, ...minds].join("\n");
+    return [`${this.scheduler.now}`, ...rows, ...minds].join("\n");
   }
 
   audit(): void {
@@ -154,12 +156,8 @@ export class Scope {
   }
 }
 
-const TABLES = [
-  "outlive_jobs",
-  "outlive_workers",
-  "outlive_steps",
-  "outlive_history",
-  "outlive_incidents",
-  "outlive_incident_jobs",
-  "ledger",
-];
+/** Every table of the engine and of the workloads; not the oracle's notebook, whose rows are numbered by the events. */
+function tablesOf(db: Database): readonly string[] {
+  const rows = db.sql("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").all() as { name: string }[];
+  return rows.map(({ name }) => name).filter((name) => !name.startsWith("sqlite_") && !name.startsWith("sim_"));
+}

@@ -1,5 +1,9 @@
 // What attempts come to: counted wrongly, told wrongly, remembered wrongly.
+import type { Lease } from "../../src/core/lease.ts";
 import { APPLIED, type Settlement, type WriteAnswer } from "../../src/core/store.ts";
+import type { Change } from "../../src/core/transitions.ts";
+import type { Database } from "../../src/stores/sqlite/database.ts";
+import { applyChange, writeHistory } from "../../src/stores/sqlite/settle.ts";
 import { afterTurns, instead } from "./instead.ts";
 import type { Mutant, StoreMutation } from "./mutant.ts";
 
@@ -11,6 +15,24 @@ function telling(tell: (answer: WriteAnswer, settlement: Settlement) => WriteAns
   }));
 }
 
+/** What the store writes for a failure, without asking whether it has written it before. */
+function failAgain(db: Database, lease: Lease, change: Change, at: number): void {
+  const { errors } = db.sql("SELECT errors FROM outlive_jobs WHERE seq = ?").get(lease.row) as { errors: number };
+  const again = { ...change, counters: { ...change.counters, errors: errors + 1 } };
+  applyChange(db, again, at, { sql: "seq = ?", values: [lease.row] });
+  const { row: job, epoch, fence, worker } = lease;
+  writeHistory(db, {
+    job,
+    at,
+    change: again,
+    from: "running",
+    actor: `worker/${worker}`,
+    epoch,
+    fence,
+    incident: null,
+  });
+}
+
 export const attemptMutants: readonly Mutant[] = [
   {
     name: "staleSaidApplied",
@@ -19,8 +41,17 @@ export const attemptMutants: readonly Mutant[] = [
   },
   {
     name: "settleNotIdempotent",
-    what: "a settlement that was accepted before is accepted again",
-    store: telling((answer) => (answer.is === "repeated" ? APPLIED : answer)),
+    what: "a failure whose answer was lost is counted and written again when it is repeated, whoever has the job by now",
+    store: (store, db, clock) =>
+      afterTurns((answer, _db, settlements) => ({
+        ...answer,
+        settled: answer.settled.map((one, i) => {
+          const { lease, change } = settlements[i]!;
+          if (one.is !== "repeated" || change.name !== "fail") return one;
+          failAgain(db, lease, change, clock.now());
+          return APPLIED;
+        }),
+      }))(store, db),
   },
   {
     name: "repeatSaidStale",

@@ -43,7 +43,7 @@ export type Answer = { readonly process: SimProcess; readonly lost: boolean } & 
 );
 
 /** Losing the answer of a read or of a heartbeat leaves nothing in doubt. */
-const MATTERS: ReadonlySet<Method> = new Set([
+export const MATTERS: ReadonlySet<Method> = new Set([
   "enqueue",
   "register",
   "settleAndClaim",

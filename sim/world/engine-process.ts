@@ -3,13 +3,13 @@
 import { Engine } from "../../src/engine.ts";
 import { engineSettings } from "../../src/config.ts";
 import { settingsWithDefaults } from "../../src/contract.ts";
-import type { Backend, KeeperHandle } from "../../src/core/backend.ts";
+import type { Backend, KeeperHandle, KeeperListener } from "../../src/core/backend.ts";
 import type { AnyContract } from "../../src/core/contract.ts";
 import { NOTHING_CHECKED } from "../../src/core/integrity.ts";
 import { toStoredError } from "../../src/core/errors.ts";
 import { EventBus } from "../../src/core/events.ts";
 import { idSource } from "../../src/core/ids.ts";
-import { Keeper, type KeeperHost, type KeeperOptions } from "../../src/core/keeper.ts";
+import { Keeper, type KeeperOptions } from "../../src/core/keeper.ts";
 import type { Liveness } from "../../src/core/liveness.ts";
 import { SCHEMA_VERSION } from "../../src/stores/sqlite/schema.ts";
 import type { SimProcess } from "./process.ts";
@@ -61,17 +61,15 @@ export async function openEngine(
     schemaVersion: SCHEMA_VERSION,
     private: false,
     // The thread boots and beats by itself; the main one only hears of it.
-    startKeeper: (options: KeeperOptions, host: Omit<KeeperHost, "loopLagMs" | "kill">) =>
+    startKeeper: (options: KeeperOptions, host: KeeperListener) =>
       new Promise((resolve) => {
         if (world.keepers === false) return resolve(NO_KEEPER);
-        process.keeperKnown = false;
+        const beats: Beats = { at: null };
+        host.beatsAt?.(() => beats.at);
         process.keeper.after(random.next() * KEEPER_BOOT_MS, () => {
-          const keeper = startKeeper(world, process, liveness, bus, options, host);
+          const keeper = startKeeper(world, process, liveness, bus, options, host, beats);
           keepers.set(process, keeper);
-          process.main.soon(() => {
-            process.keeperKnown = true;
-            resolve(keeper);
-          });
+          process.main.soon(() => resolve(keeper));
         });
       }),
     prepare: async () => NOTHING_CHECKED,
@@ -96,7 +94,12 @@ export async function openEngine(
 /** The keeper of each process, if it has one: some mutants stop it too early. */
 export const keepers = new WeakMap<SimProcess, KeeperHandle>();
 
-const NO_KEEPER: KeeperHandle = { beat: () => {}, lastBeatMono: () => null, stop: async () => {} };
+const NO_KEEPER: KeeperHandle = { beat: () => {}, stop: async () => {} };
+
+/** The memory that both threads see: when the last accepted heartbeat was sent. */
+interface Beats {
+  at: number | null;
+}
 
 /** The keeper's thread: it shares nothing with the main one but messages, and the instant of the last accepted heartbeat. */
 function startKeeper(
@@ -105,17 +108,17 @@ function startKeeper(
   liveness: Liveness,
   events: EventBus,
   options: KeeperOptions,
-  host: Omit<KeeperHost, "loopLagMs" | "kill">,
+  host: KeeperListener,
+  beats: Beats,
 ): KeeperHandle {
   const { main, keeper: thread } = process;
   const { clock } = thread;
   const random = process.random.fork(`keeper of ${options.worker.slice(-8)}`);
   const store = world.storeFor(process, thread);
-  let beatAt: number | null = null;
   const keeper = new Keeper({ store, liveness, clock, random, events, newId: idSource(clock, random) }, options, {
     loopLagMs: () => process.loopLagMs(),
     beaten(sentAtMono, answer) {
-      beatAt = sentAtMono;
+      beats.at = sentAtMono;
       main.soon(() => host.beaten(sentAtMono, answer));
     },
     disowned: () => main.soon(() => host.disowned()),
@@ -125,7 +128,6 @@ function startKeeper(
   keeper.start();
   return {
     beat: () => thread.soon(() => void keeper.beat()),
-    lastBeatMono: () => beatAt,
     stop: () =>
       new Promise((resolve) => {
         const exit = (): void => main.soon(resolve);

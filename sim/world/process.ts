@@ -15,17 +15,16 @@ export class SimProcess {
   readonly random: SeededRandom;
   readonly main: Thread;
   readonly keeper: Thread;
+  readonly bornAt: number;
   alive = true;
   cause: DeathCause | null = null;
   /** When the main loop was blocked, if it is. */
   blockedAt: number | null = null;
-  /** Whether its main loop has heard that its keeper's thread is up. */
-  keeperKnown = false;
   /** How wrong its own wall clock is. */
   clockErrorMs = 0;
   /** Until when the latest harm to it lasted: a process that was left alone for longer is in good health. */
   troubledUntil = 0;
-  /** Answers of applied writes that are on their way here. */
+  /** Answers of applied writes that are on their way here: if it dies now, it will never know. */
   undelivered = 0;
   readonly #scheduler: Scheduler;
   readonly #kernel: Kernel;
@@ -47,7 +46,7 @@ export class SimProcess {
     this.#story = world.story;
     this.random = world.random.fork(`process ${pid}`);
     const monoOrigin = this.random.below(1_000_000);
-    this.troubledUntil = world.scheduler.now;
+    this.bornAt = this.troubledUntil = world.scheduler.now;
     this.main = new Thread(name, this, world.scheduler, punctual ?? this.random.fork("main"), monoOrigin);
     this.keeper = new Thread(
       `${name}/keeper`,
@@ -106,8 +105,6 @@ export class SimProcess {
     if (!this.alive || this.blockedAt !== null || this.#paused) return;
     this.#story.tell(this.name, `BLOCKED for ${Math.round(ms)} ms`);
     this.blockedAt = this.#scheduler.now;
-    // A loop that is blocked before it has heard of its keeper does not know afterwards that somebody beat for it.
-    if (!this.keeperKnown) this.trouble(ms);
     this.main.stop();
     this.#scheduler.at(this.#scheduler.now + ms, null, () => {
       this.blockedAt = null;

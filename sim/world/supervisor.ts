@@ -11,6 +11,7 @@ import { contractsFor, type StepCame, type Workload } from "../workloads/workloa
 import { keepers, openEngine } from "./engine-process.ts";
 import type { Migration } from "./migration.ts";
 import type { SimProcess } from "./process.ts";
+import { LEASE_MS } from "./temper.ts";
 import type { World } from "./world.ts";
 
 export interface Running {
@@ -39,11 +40,17 @@ export class Supervisor {
   readonly #world: World;
   readonly #program: Program;
   #ending = false;
+  #unexplained: string | null = null;
 
   constructor(world: World, program: Program) {
     this.#world = world;
     this.#program = program;
     this.workers = Array.from({ length: world.temper.workers }, () => null);
+  }
+
+  /** A process that ended with an error although nothing had been done to it; null: none did. */
+  get unexplained(): string | null {
+    return this.#unexplained;
   }
 
   get produced(): boolean {
@@ -166,8 +173,18 @@ export class Supervisor {
   }
 
   #failed(process: SimProcess, thrown: unknown): void {
-    if (process.alive) this.#world.story.tell(process.name, `ends with an error: ${String(thrown)}`);
+    if (process.alive) {
+      this.#world.story.tell(process.name, `ends with an error: ${String(thrown)}`);
+      if (this.#leftAlone(process)) this.#unexplained ??= `${process.name} ended in the calm: ${told(thrown)}`;
+    }
     process.kill("itself");
+  }
+
+  /** It was started in the calm, or what was done to it before is so long ago that no call of that time is still under way. */
+  #leftAlone({ bornAt, troubledUntil }: SimProcess): boolean {
+    const { weather, scheduler } = this.#world;
+    if (!weather.calm) return false;
+    return bornAt >= weather.calmAt || scheduler.now - troubledUntil > 2 * LEASE_MS;
   }
 
   #again(start: () => void, withinMs: number): void {
@@ -175,4 +192,8 @@ export class Supervisor {
     const delay = random.fork(`start ${this.#world.processes.length} ${scheduler.eventCount}`).next() * withinMs;
     scheduler.at(scheduler.now + delay, null, start);
   }
+}
+
+function told(thrown: unknown): string {
+  return thrown instanceof Error ? (thrown.stack ?? thrown.message) : String(thrown);
 }

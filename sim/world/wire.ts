@@ -1,7 +1,7 @@
 // Between the engine and its store: every call of the port travels, takes time, and may get lost before it was applied or after.
 // The store behind it is the real one. A dead process's calls are neither carried out nor answered.
 import type { RecoverRequest, Settlement, Store } from "../../src/core/store.ts";
-import type { Witness } from "../oracle/witness.ts";
+import { MATTERS, type Witness } from "../oracle/witness.ts";
 import type { BellTower } from "./bell-tower.ts";
 import type { FaultKind, Faults } from "./faults.ts";
 import type { SimProcess } from "./process.ts";
@@ -105,11 +105,12 @@ function travel(
         (value) => {
           witness.answered(call_, value, fate.lost === "answer");
           if (rings(method, args)) tower.ring();
+          const inDoubt = fate.lost === null && MATTERS.has(method);
+          if (inDoubt) process.undelivered++;
           if (strikes("after")) process.kill("nemesis");
           if (!process.alive) return;
-          if (fate.afterMs > 0) process.undelivered++;
           later(thread, fate.afterMs, () => {
-            if (fate.afterMs > 0) process.undelivered--;
+            if (inDoubt) process.undelivered--;
             if (fate.lost === "answer") return reject(new Error(`${method}: the answer was lost`));
             if (restarts === weather.restarts) return resolve(value);
             witness.answerLost(call_, value);

@@ -78,7 +78,7 @@ export class World {
   calm(): void {
     this.story.tell("world", "CALM");
     const { now } = this.scheduler;
-    this.weather.calm = true;
+    this.weather.calmAt = now;
     this.weather.downUntil = this.disk.busyUntil = this.disk.fullUntil = now;
     this.troubleAll(0);
     for (const process of this.processes) process.resume();
@@ -87,8 +87,9 @@ export class World {
   spawn(name: string): SimProcess {
     const process = new SimProcess(name, this.processes.length + 1, this);
     process.onDeath((cause) => {
+      if (cause === "ended") return;
       this.tally.ambiguous += process.undelivered;
-      if (cause !== "ended") this.tally.deaths++;
+      this.tally.deaths++;
     });
     this.processes.push(process);
     return process;

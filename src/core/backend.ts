@@ -20,9 +20,16 @@ export interface StartUpOptions {
 export interface KeeperHandle {
   /** Beats now: an answer was lost. */
   beat(): void;
-  /** Last accepted heartbeat (own monotonic clock), for stores whose keeper can tell without a message; null: only by `beaten`. */
-  lastBeatMono(): number | null;
   stop(): Promise<void>;
+}
+
+/** What a worker wants to hear of its keeper. */
+export interface KeeperListener extends Omit<KeeperHost, "loopLagMs" | "kill"> {
+  /**
+   * Before the keeper is started, where it can tell without a message: how to read the last accepted heartbeat (own monotonic clock;
+   * null: none yet). A loop that was blocked while the keeper started has not heard of it when the handler returns.
+   */
+  beatsAt?(lastBeatMono: () => number | null): void;
 }
 
 export interface Backend {
@@ -33,7 +40,7 @@ export interface Backend {
   readonly schemaVersion: number;
   /** True if only this process can reach the data: a database in memory. */
   readonly private: boolean;
-  startKeeper(options: KeeperOptions, host: Omit<KeeperHost, "loopLagMs" | "kill">): Promise<KeeperHandle>;
+  startKeeper(options: KeeperOptions, host: KeeperListener): Promise<KeeperHandle>;
   /** Opened to look only: nothing is claimed and nothing written. */
   readonly readOnly?: boolean;
   /** What an open does to the store itself before recovery. `alone`: nobody's lock is held. */

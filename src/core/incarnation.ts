@@ -62,6 +62,7 @@ export class Incarnation {
   readonly #dropLock: (remove: boolean) => Promise<void>;
   readonly #unhear: () => void;
   #keeper: KeeperHandle | undefined;
+  #lastBeatMono: (() => number | null) | undefined;
   #end!: (end: EndOfLife) => void;
   #trustedUntil: number;
   #over = false;
@@ -181,6 +182,7 @@ export class Incarnation {
       schemaVersion: backend.schemaVersion,
     };
     this.#keeper = await backend.startKeeper(keeperOptions, {
+      beatsAt: (lastBeatMono) => void (this.#lastBeatMono = lastBeatMono),
       beaten: (sentAtMono, answer) => this.#beaten(sentAtMono, answer),
       disowned: () => this.#disowned(),
       unfit: (reason, detail) => void this.#unfit(reason, detail),
@@ -204,7 +206,7 @@ export class Incarnation {
   }
 
   #trust(): number {
-    const last = this.#keeper?.lastBeatMono() ?? null;
+    const last = this.#lastBeatMono?.() ?? null;
     return last === null ? this.#trustedUntil : Math.max(this.#trustedUntil, trustedUntil(last, this.#leaseMs));
   }
 

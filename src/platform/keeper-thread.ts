@@ -5,8 +5,8 @@ import { Worker as Thread } from "node:worker_threads";
 import type { Clock } from "../core/clock.ts";
 import { toStoredError } from "../core/errors.ts";
 import type { Emitter } from "../core/events.ts";
-import type { KeeperHandle } from "../core/backend.ts";
-import type { KeeperHost, KeeperOptions } from "../core/keeper.ts";
+import type { KeeperHandle, KeeperListener } from "../core/backend.ts";
+import type { KeeperOptions } from "../core/keeper.ts";
 import { type FromKeeper, type KeeperData, newSharedTimes, sharedTimes, type ToKeeper } from "./keeper-messages.ts";
 
 /** How often the main loop says that it turns. A loop is called blocked after a second without it. */
@@ -29,7 +29,7 @@ export interface KeeperThreadDeps<Own> {
 export async function startKeeperThread<Own>(
   deps: KeeperThreadDeps<Own>,
   options: KeeperOptions,
-  host: Omit<KeeperHost, "loopLagMs" | "kill">,
+  host: KeeperListener,
 ): Promise<KeeperHandle> {
   const { clock, events } = deps;
   const { own, shared = newSharedTimes() } = deps;
@@ -37,13 +37,13 @@ export async function startKeeperThread<Own>(
   const data: KeeperData<Own> = { options, own, shared };
   const file = import.meta.url.endsWith(".ts") ? deps.file : new URL(deps.file.href.replace(/\.ts$/, ".js"));
   let stopping = false;
+  host.beatsAt?.(() => times.beatAt());
   let thread = await spawn();
   times.setLoopAt(clock.mono());
   const stamp = setInterval(() => times.setLoopAt(clock.mono()), STAMP_MS).unref();
 
   return {
     beat: () => tell({ type: "beat" }),
-    lastBeatMono: () => times.beatAt(),
     async stop() {
       stopping = true;
       clearInterval(stamp);

@@ -343,6 +343,28 @@ test("a worker that is taken for dead while its thread is still starting begins 
   assert.equal(code, 0, stderr);
 });
 
+test("a handler that blocks the loop for longer than a lease, before the loop has heard that its keeper is up, keeps its lease", async (t) => {
+  const place = new Place(t);
+  const lost: object[] = [];
+  const blocks = job<null>("blocks");
+  // At once at the first claim: the thread has just been started, and says that it is up to a loop that does not listen.
+  blocks.handle((_, run) => {
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 4_000);
+    return run.attempt;
+  });
+  const engine = await open(place.url, {
+    jobs: [blocks],
+    logger: false,
+    heartbeat: { interval: "200ms", lease: "2s", probe: "50ms", sweep: "1s" },
+  });
+  t.after(() => engine.close({ grace: "0ms" }));
+  engine.on("lease.lost", (event) => lost.push(event));
+  const { id } = await engine.enqueue(blocks, null);
+  await engine.start();
+  await untilState(engine, id, "succeeded");
+  assert.deepEqual(lost, []);
+});
+
 test("a worker starts also in a process that was given its program as a text, and runs no preload of the user's in its thread", async (t) => {
   const place = new Place(t);
   const preload = join(place.folder, "preload.mjs");

@@ -1,11 +1,11 @@
 // Opening the PostgreSQL store: the server, its schema, its clock, and what belongs to it beside the port (liveness, bell, keeper).
 // It never migrates: a worker's role has no such right. Everything that can be wrong on the way is said here.
-import type { Backend, KeeperHandle } from "../../core/backend.ts";
+import type { Backend, KeeperHandle, KeeperListener } from "../../core/backend.ts";
 import type { Clock, Random } from "../../core/clock.ts";
 import type { Emitter } from "../../core/events.ts";
 import { idSource } from "../../core/ids.ts";
 import { NOTHING_CHECKED } from "../../core/integrity.ts";
-import { Keeper, type KeeperHost, type KeeperOptions } from "../../core/keeper.ts";
+import { Keeper, type KeeperOptions } from "../../core/keeper.ts";
 import { newSharedTimes, sharedTimes } from "../../platform/keeper-messages.ts";
 import { startKeeperThread } from "../../platform/keeper-thread.ts";
 import { type Address, canBeCopied } from "./address.ts";
@@ -86,7 +86,7 @@ interface Keepers extends OpenPostgresDeps {
   readonly newId: () => string;
 }
 
-type Host = Omit<KeeperHost, "loopLagMs" | "kill">;
+type Host = KeeperListener;
 
 /** The thread's session takes the worker's lock before ours lets go of it; should the thread die, ours takes it back. */
 function inThread(keepers: Keepers, options: KeeperOptions, host: Host): Promise<KeeperHandle> {
@@ -160,7 +160,6 @@ async function beside(keepers: Keepers, options: KeeperOptions, host: Host): Pro
   keeper.start();
   return {
     beat: () => void keeper.beat(),
-    lastBeatMono: () => null,
     async stop() {
       unhear();
       session.unlisten(bellChannel(address.schema));

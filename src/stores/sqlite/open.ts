@@ -91,7 +91,7 @@ export async function openSqlite(
         kill: () => {},
       });
       keeper.start();
-      return { beat: () => void keeper.beat(), lastBeatMono: () => null, stop: () => keeper.stop() };
+      return { beat: () => void keeper.beat(), stop: () => keeper.stop() };
     },
     async prepare(alone) {
       if (memory) return NOTHING_CHECKED;
