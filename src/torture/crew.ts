@@ -29,6 +29,8 @@ export interface Kill {
   readonly workerId: string | null;
   /** Everybody else was killed with it: nobody could see it before somebody had started again. */
   readonly nobodyLeft: boolean;
+  /** It had just begun to recover somebody else. */
+  readonly recovering: boolean;
   /** How many places were empty or starting then, this one not counted. */
   readonly missing: number;
 }
@@ -113,7 +115,7 @@ export class Crew {
     for (const member of this.#members) this.#enqueue(member);
   }
 
-  kill(seats: readonly Seat[], { nobodyLeft = false } = {}): number {
+  kill(seats: readonly Seat[], { nobodyLeft = false, recovering = false } = {}): number {
     const missing = this.missing();
     let count = 0;
     for (const seat of seats as readonly Member[]) {
@@ -121,7 +123,8 @@ export class Crew {
       if (seat.state === "dead" || !seat.child?.kill("SIGKILL")) continue;
       seat.killedByUs = true;
       this.#enter(seat, "dead");
-      this.kills.push({ at, role: seat.role, pid: seat.pid, workerId: seat.workerId, nobodyLeft, missing });
+      const { role, pid, workerId } = seat;
+      this.kills.push({ at, role, pid, workerId, nobodyLeft, recovering, missing });
       count++;
     }
     return count;

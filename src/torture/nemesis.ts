@@ -113,7 +113,7 @@ export class Nemesis {
     this.#ambushUntil = 0;
     const { pid } = seat;
     this.#ambush = this.#pause(this.#chance.whole(0, RECOVERY_MS)).then(() => {
-      if (seat.pid === pid && !this.#freezer.holds(seat)) this.#crew.kill([seat]);
+      if (seat.pid === pid && !this.#freezer.holds(seat)) this.#crew.kill([seat], { recovering: true });
     });
   }
 
@@ -151,7 +151,8 @@ export class Nemesis {
     const at = Date.now();
     process.kill(victim.pid, "SIGKILL");
     const missing = this.#crew.missing();
-    this.#crew.kills.push({ at, role: "worker", pid: victim.pid, workerId: victim.id, nobodyLeft: false, missing });
+    const { pid, id: workerId } = victim;
+    this.#crew.kills.push({ at, role: "worker", pid, workerId, nobodyLeft: false, recovering: false, missing });
   }
 
   /** The frozen, too, who are no zombies then. */

@@ -6,7 +6,8 @@ import type { Percentiles, Timed } from "./timing.ts";
 /** The last line of `--json`. */
 export function jsonLine(outcome: Outcome): string {
   const { store, seed, kills, zombies, takeovers, staleWritesRejected, enqueued, lost, committedTwice } = outcome;
-  const { quarantined, poison, detectMs, resumeMs, timed, resumeMsDuringFaults, resumeMsNobodyLeft, notRun } = outcome;
+  const { quarantined, poison, detectMs, resumeMs, timed, resumeMsDuringFaults, notRun } = outcome;
+  const { resumeMsRecovererKilled, resumeMsNobodyLeft } = outcome;
   return JSON.stringify({
     store,
     seed,
@@ -23,6 +24,7 @@ export function jsonLine(outcome: Outcome): string {
     resumeMs,
     timed,
     resumeMsDuringFaults,
+    resumeMsRecovererKilled,
     resumeMsNobodyLeft,
     notRun,
   });
@@ -40,6 +42,7 @@ export function text(outcome: Outcome): string {
     `         from the kill to its proof ${range(outcome.detectMs)}`,
     `         from the kill to the last job running again ${range(outcome.resumeMs)}, of ${outcome.timed} kills`,
     `         the same while the store was broken on purpose ${timedRange(outcome.resumeMsDuringFaults)}`,
+    `         the same when whoever recovered it was killed as well ${timedRange(outcome.resumeMsRecovererKilled)}`,
     `         the same when everybody was killed, with the start of a process ${timedRange(outcome.resumeMsNobodyLeft)}`,
     ...outcome.notRun.map((what) => `not run: ${what}`),
     ...outcome.violations.slice(0, 50).map((sentence) => `violation: ${sentence}`),

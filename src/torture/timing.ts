@@ -24,6 +24,8 @@ export interface Timing {
   readonly timed: number;
   /** Between the kill and the last of its jobs, a strike or its aftermath. */
   readonly resumeMsDuringFaults: Timed;
+  /** Whoever recovered it was killed while it did so, and another one had to find both. */
+  readonly resumeMsRecovererKilled: Timed;
   /** Killed with everybody else: the start of a process, and the store's check of itself, are in it. */
   readonly resumeMsNobodyLeft: Timed;
   /** The slowest of each, a sentence each. */
@@ -53,7 +55,12 @@ export async function timingOf(
   const violations = [...manifold(incidents), ...(await unnoticed(engine, incidents, killOf))];
   const began = Math.min(...kills.map(({ at }) => at));
   const detect: number[] = [];
-  const groups = { well: [] as Comeback[], faults: [] as Comeback[], nobodyLeft: [] as Comeback[] };
+  const groups = {
+    well: [] as Comeback[],
+    faults: [] as Comeback[],
+    recovererKilled: [] as Comeback[],
+    nobodyLeft: [] as Comeback[],
+  };
   for (const { id, worker } of incidents) {
     const report = await engine.report(id);
     violations.push(...(await undone(engine, id, worker, report)));
@@ -63,12 +70,16 @@ export async function timingOf(
     // A zombie that was killed before it knew: it had been taken for dead by its silence.
     if (detectedAt < kill.at) continue;
     const { ms, job } = lastBack(report, kill.at);
-    const struck = strikesDuring(kill.at, ms === null ? detectedAt : kill.at + ms);
-    const group = kill.nobodyLeft ? "nobodyLeft" : struck.length > 0 ? "faults" : "well";
+    const until = ms === null ? detectedAt : kill.at + ms;
+    const struck = strikesDuring(kill.at, until);
+    const ambushed = kills.some((other) => other.recovering && other.at > kill.at && other.at < until);
+    const group = kill.nobodyLeft ? "nobodyLeft" : struck.length > 0 ? "faults" : ambushed ? "recovererKilled" : "well";
     if (group === "well") detect.push(detectedAt - kill.at);
     if (ms === null) continue;
     const circumstances =
-      [kill.nobodyLeft ? "nobody was left" : "", ...struck].filter(Boolean).join(", ") || "store well";
+      [kill.nobodyLeft ? "nobody was left" : "", ...struck, ambushed ? "its recoverer was killed" : ""]
+        .filter(Boolean)
+        .join(", ") || "store well";
     groups[group].push({
       ms,
       story: `${story(report, kill, began)}, running again after ${ms} ms: ${job} (${circumstances})`,
@@ -80,6 +91,7 @@ export async function timingOf(
     resumeMs: { p50: resumeMs.p50, p99: resumeMs.p99, max: resumeMs.max },
     timed: resumeMs.timed,
     resumeMsDuringFaults: timed(groups.faults),
+    resumeMsRecovererKilled: timed(groups.recovererKilled),
     resumeMsNobodyLeft: timed(groups.nobodyLeft),
     slowest: Object.values(groups).flatMap(slowestOf),
     takeovers: incidents.reduce((sum, { jobCount }) => sum + jobCount, 0),

@@ -23,6 +23,7 @@ function outcome(given: Partial<Outcome> = {}): Outcome {
     resumeMs: { p50: 130, p99: 700, max: 800 },
     timed: 17,
     resumeMsDuringFaults: { timed: 3, p50: 900, p99: 2_000, max: 2_000 },
+    resumeMsRecovererKilled: { timed: 1, p50: 950, p99: 950, max: 950 },
     resumeMsNobodyLeft: { timed: 0, ...none },
     slowest: [],
     violations: [],
@@ -37,10 +38,8 @@ describe("the outcome of a run", () => {
   it("has on its last line every key that was promised, and the group of every kill that was timed", () => {
     const line = jsonLine(outcome());
     assert.doesNotMatch(line, /\n/);
-    const { timed, resumeMsDuringFaults, resumeMsNobodyLeft, ...promised } = JSON.parse(line) as Record<
-      string,
-      unknown
-    >;
+    const parsed = JSON.parse(line) as Record<string, unknown>;
+    const { timed, resumeMsDuringFaults, resumeMsRecovererKilled, resumeMsNobodyLeft, ...promised } = parsed;
     assert.deepEqual(promised, {
       store: "sqlite",
       seed: 7,
@@ -59,6 +58,7 @@ describe("the outcome of a run", () => {
     });
     assert.equal(timed, 17);
     assert.deepEqual(resumeMsDuringFaults, { timed: 3, p50: 900, p99: 2_000, max: 2_000 });
+    assert.deepEqual(resumeMsRecovererKilled, { timed: 1, p50: 950, p99: 950, max: 950 });
     assert.deepEqual(resumeMsNobodyLeft, { timed: 0, p50: null, p99: null, max: null });
   });
 

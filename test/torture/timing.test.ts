@@ -19,12 +19,13 @@ interface Death {
 const T0 = 1_700_000_000_000;
 const iso = (at: number): string => new Date(T0 + at).toISOString();
 
-const killed = (workerId: string | null, at: number, nobodyLeft = false): Kill => ({
+const killed = (workerId: string | null, at: number, { nobodyLeft = false, recovering = false } = {}): Kill => ({
   at: T0 + at,
   role: "worker",
   pid: 1,
   workerId,
   nobodyLeft,
+  recovering,
   missing: 0,
 });
 
@@ -101,7 +102,7 @@ describe("the times of a run", () => {
     const asked: [number, number][] = [];
     const timing = await timingOf(
       storeOf([death("well", 110, 150), death("struck", 1_020, 1_400), death("alone", 2_900, 3_500)]),
-      [killed("well", 100), killed("struck", 1_000), killed("alone", 2_000, true)],
+      [killed("well", 100), killed("struck", 1_000), killed("alone", 2_000, { nobodyLeft: true })],
       (from, to) => {
         asked.push([from - T0, to - T0]);
         // It begins after the death was found, and before its job ran again.
@@ -135,6 +136,28 @@ describe("the times of a run", () => {
     assert.deepEqual([timing.resumeMs.max, timing.timed], [null, 0]);
     assert.equal(timing.takeovers, 2);
     assert.deepEqual(timing.violations, []);
+  });
+
+  it("are told apart when whoever recovered was killed meanwhile, but not when it was killed before or after", async () => {
+    const back = (worker: string, detectedAt: number): Death => ({
+      worker,
+      detectedAt,
+      jobs: [{ id: `of-${worker}`, resumedAt: detectedAt + 10 }],
+    });
+    const timing = await timingOf(
+      storeOf([back("before", 200), back("during", 1_900), back("after", 3_100)]),
+      [
+        killed("before", 100),
+        killed("during", 1_000),
+        killed("r1", 1_400, { recovering: true }),
+        killed("after", 3_000),
+        killed("r2", 3_200, { recovering: true }),
+      ],
+      well,
+    );
+    assert.deepEqual(timing.resumeMsRecovererKilled, { timed: 1, p50: 910, p99: 910, max: 910 });
+    assert.deepEqual([timing.resumeMs.max, timing.timed], [110, 2]);
+    assert.match(timing.slowest.join("\n"), /worker during .*\(its recoverer was killed\)/);
   });
 
   it("count a kill that was found by its silence, however late", async () => {
