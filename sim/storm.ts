@@ -1,6 +1,7 @@
 // A storm of kills from outside over short innocent jobs and one poison: who is blamed. It measures the rule of blame, and is not
 // a law: an innocent whose every run is killed can't be told from a poison.
 import { simulate } from "./history.ts";
+import type { Mutant } from "./mutants/mutant.ts";
 import { NO_ACTS } from "./world/temper.ts";
 
 export interface Storm {
@@ -11,19 +12,26 @@ export interface Storm {
   readonly innocentsAccused: number;
   readonly poisonQuarantined: number;
   readonly violations: number;
+  /** What was broken, and by which seed. */
+  readonly broken: readonly string[];
 }
 
-export async function runStorm(seeds: number): Promise<Storm> {
+/** `mutant`: a bug on purpose. */
+export async function runStorm(seeds: number, mutant?: Mutant): Promise<Storm> {
+  const broken: string[] = [];
   const sum = { seeds, deaths: 0, innocentsQuarantined: 0, innocentsAccused: 0, poisonQuarantined: 0, violations: 0 };
   for (let seed = 1; seed <= seeds; seed++) {
-    const { tally, violation } = await simulate(seed, { temper: STORM });
+    const { tally, violation } = await simulate(seed, { temper: STORM, ...(mutant && { mutant }) });
     sum.deaths += tally.deaths;
     sum.innocentsQuarantined += tally.innocents;
     sum.innocentsAccused += tally.accused;
     sum.poisonQuarantined += tally.quarantined - tally.innocents;
-    if (violation !== null) sum.violations++;
+    if (tally.innocents > 0) broken.push(`seed ${seed}: ${tally.innocents} innocents are in quarantine`);
+    if (violation === null) continue;
+    sum.violations++;
+    broken.push(`seed ${seed}: ${violation}`);
   }
-  return sum;
+  return { ...sum, broken };
 }
 
 const STORM = {

@@ -156,6 +156,27 @@ describe("the command line of the simulator", () => {
     assert.ok(Number(last["simulatedHours"]) > 0);
   });
 
+  it("tells the story of a broken law, with exit code 1", async () => {
+    const mutant = MUTANTS.find(({ name }) => name === "staleSaidApplied")!;
+    const { seed, violation } = await hunt(mutant, 1, FOUND_WITHIN);
+    const { code, stdout } = await sim("--seed", `${seed}`, "--mutant", mutant.name);
+    assert.equal(code, 1);
+    assert.ok(stdout.includes("ORACLE"), stdout);
+    assert.equal(stdout.trimEnd().split("\n").at(-1)!.startsWith(`seed ${seed}: `), true, violation!);
+    const sound = await sim("--seed", `${seed}`);
+    assert.equal(sound.code, 0, sound.stdout);
+  });
+
+  it("ends a storm with one line of JSON, and with exit code 1 if a law is broken in it", async () => {
+    const calm = await sim("--storm", "--seeds", "1", "--json");
+    assert.equal(calm.code, 0, calm.stderr);
+    assert.deepEqual([calm.last["innocentsQuarantined"], calm.last["violations"]], [0, 0]);
+    const unjust = await sim("--storm", "--seeds", "2", "--mutant", "countedAtTheClaim", "--json");
+    assert.equal(unjust.code, 1);
+    assert.equal(unjust.last["violations"], 2);
+    assert.match(unjust.stderr, /^seed 1: /m);
+  });
+
   it("names a mutant that was missed, with exit code 1", async () => {
     const { code, last } = await sim("--mutants", "--mutant", MISSED_BY_SEED_1, "--budget", "1", "--json");
     assert.deepEqual(last, { mutants: 1, caught: 0, missed: [MISSED_BY_SEED_1] });

@@ -5,7 +5,7 @@ import type { Change } from "../../src/core/transitions.ts";
 import type { Database } from "../../src/stores/sqlite/database.ts";
 import { applyChange, writeHistory } from "../../src/stores/sqlite/settle.ts";
 import { afterTurns, instead } from "./instead.ts";
-import type { Mutant, StoreMutation } from "./mutant.ts";
+import { type Mutant, only, type StoreMutation } from "./mutant.ts";
 
 /** A turn whose answers about settlements are told differently. */
 function telling(tell: (answer: WriteAnswer, settlement: Settlement) => WriteAnswer): StoreMutation {
@@ -42,6 +42,7 @@ export const attemptMutants: readonly Mutant[] = [
   {
     name: "settleNotIdempotent",
     what: "a failure whose answer was lost is counted and written again when it is repeated, whoever has the job by now",
+    focus: only(["failures"], {}, { answerLost: 0.1, durability: "full" }),
     store: (store, db, clock) =>
       afterTurns((answer, _db, settlements) => ({
         ...answer,
