@@ -232,3 +232,19 @@ test("who holds up our sessions is named, and nobody is when nobody waits", asyn
     assert.deepEqual(await waiting, { is: "applied", state: "cancelled" });
   });
 });
+
+test("idle workers that come at the same moment for jobs that must run alone get one each, as long as there are any", async (t) => {
+  const { fresh, stores } = await stage(t, 6);
+  const ids = names("alone", stores.length);
+  await stores[0]!.enqueue(ids.map((id) => draft(id)));
+  await fresh.query(`UPDATE "${fresh.schema}".jobs SET crashes = 2, lane = 2`);
+  await Promise.all(stores.map((store, i) => store.register(workerRecord(`w${i}`))));
+  const idle: Room = { ...ROOM, idle: true };
+  // Everybody's connection is open and knows its kinds: what follows is one race.
+  await Promise.all(stores.map((store, i) => store.settleAndClaim(`w${i}`, [], { ...idle, total: 0 })));
+  const answers = await Promise.all(stores.map((store, i) => store.settleAndClaim(`w${i}`, [], idle)));
+  assert.deepEqual(
+    answers.flatMap(({ claimed }) => claimed.map(({ lease, alone }) => [lease.jobId, alone])).sort(),
+    ids.map((id) => [id, true]),
+  );
+});

@@ -7,6 +7,8 @@ import { type Connection, list, type Session } from "./connection.ts";
 
 /** How many jobs that must run alone are looked at together. */
 const ALONE_PAGE = 100;
+/** A worker that was too late so often leaves them to the others for now. */
+const MOST_TRIES = 8;
 
 interface AloneColumns {
   readonly seq: number;
@@ -33,15 +35,20 @@ export async function claimAlone(
   room: Room,
   beyondShare: boolean,
 ): Promise<readonly Taken[] | null> {
-  const decision = await decide(connection, worker, open, room, beyondShare);
-  if (decision === null) return null;
-  if (decision === "reserved") return NOTHING;
-  if ("reserve" in decision) {
-    const { seq, reserved_by: seen } = decision.reserve;
-    return (await connection.run(RESERVE, [worker, seq, seen])) === 0 ? null : NOTHING;
+  // Whoever comes too late for one looks at the next: all idle workers are woken at once, and see the same one first.
+  for (let tries = 1; tries <= MOST_TRIES; tries++) {
+    const decision = await decide(connection, worker, open, room, beyondShare);
+    if (decision === null) return null;
+    if (decision === "reserved") return NOTHING;
+    if ("reserve" in decision) {
+      const { seq, reserved_by: seen } = decision.reserve;
+      if ((await connection.run(RESERVE, [worker, seq, seen])) > 0) return NOTHING;
+    } else {
+      const taken = await connection.arrays<Taken>(TAKE, [worker, decision.take.seq]);
+      if (taken.length > 0) return taken;
+    }
   }
-  const taken = await connection.arrays<Taken>(TAKE, [worker, decision.take.seq]);
-  return taken.length === 0 ? null : taken;
+  return null;
 }
 
 /** It empties itself for one. */
