@@ -26,7 +26,7 @@ const manifest = JSON.parse(readFileSync(`${root}package.json`, "utf8")) as {
 };
 
 const sqliteFile = "src/stores/sqlite/database.ts";
-const pgFile = "src/stores/postgres/connection.ts";
+const pgFile = "src/stores/postgres/driver.ts";
 // Files directly in src are the engine. A folder may import itself and what is listed here.
 const parts = ["batches", "requests", "collections", "stores", "blobs", "brokers", "telemetry"];
 const mayImport: Readonly<Record<string, readonly string[]>> = {

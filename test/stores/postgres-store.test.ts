@@ -244,7 +244,7 @@ test("idle workers that come at the same moment for jobs that must run alone get
   await Promise.all(stores.map((store, i) => store.settleAndClaim(`w${i}`, [], { ...idle, total: 0 })));
   const answers = await Promise.all(stores.map((store, i) => store.settleAndClaim(`w${i}`, [], idle)));
   assert.deepEqual(
-    answers.flatMap(({ claimed }) => claimed.map(({ lease, alone }) => [lease.jobId, alone])).sort(),
-    ids.map((id) => [id, true]),
+    answers.flatMap(({ claimed }) => claimed.map(({ lease, alone }) => `${lease.jobId} ${alone}`)).sort(),
+    ids.map((id) => `${id} true`),
   );
 });

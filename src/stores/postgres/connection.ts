@@ -1,10 +1,18 @@
-// The one file that imports `pg`, and only when a connection is asked for. Our own SQL is written with the schema `outlive.`; here
-// it gets the real name, and a name of its own as a prepared statement. Whole numbers come back as numbers.
-import type * as pgTypes from "pg";
-import type { Client, Pool, PoolClient, PoolConfig, QueryArrayConfig, QueryConfig } from "pg";
+// Sessions with the server, lent one at a time. Our own SQL is written with the schema `outlive.`; here it gets the real name, and a
+// name of its own as a prepared statement.
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { ClientSettings, PostgresPool } from "./address.ts";
 import { closed } from "../closed.ts";
+import {
+  type Client,
+  driver,
+  type Pool,
+  type PoolClient,
+  type PoolConfig,
+  type QueryArrayConfig,
+  type Types,
+  wholeNumbers,
+} from "./driver.ts";
 import { inOurWords, isTransient, mayHaveCommitted } from "./errors.ts";
 import { list, type PostgresClient, type Session, texts, type Transaction, type Value } from "./session.ts";
 import { Statements, timed } from "./statements.ts";
@@ -172,10 +180,9 @@ export class Connection implements Session {
 
   async #lend<T>(work: (client: PoolClient) => Promise<T>): Promise<T> {
     if (this.#closed) throw closed();
-    const client = await this.#pool.connect();
     let broken = false;
     const noticed = (): void => void (broken = true);
-    client.on("error", noticed);
+    const client = await this.#client(noticed);
     try {
       if (this.#ours && !this.#ready.has(client)) await this.#prepare(client, this.#ours);
       return await work(client);
@@ -186,6 +193,20 @@ export class Connection implements Session {
       client.off("error", noticed);
       client.release(broken);
     }
+  }
+
+  /**
+   * By callback, so that somebody listens from the moment at which the pool does not any more: the end of a session may be in the same
+   * packet as its greeting (who was frozen meanwhile reads both at once), and an error that nobody hears ends the process.
+   */
+  #client(noticed: () => void): Promise<PoolClient> {
+    return new Promise((resolve, reject) =>
+      this.#pool.connect((error, client) => {
+        if (!client) return reject(error!);
+        client.on("error", noticed);
+        resolve(client);
+      }),
+    );
   }
 }
 
@@ -260,35 +281,6 @@ class ClientSession implements Transaction {
   async run(sql: string, values: readonly Value[] = []): Promise<number> {
     return (await this.client.query(this.#statements.query(sql, values))).rowCount ?? 0;
   }
-}
-
-type Types = NonNullable<QueryConfig["types"]>;
-
-type Driver = Pick<typeof pgTypes, "Client" | "Pool" | "types">;
-
-async function driver(): Promise<Driver> {
-  try {
-    const module = await import("pg");
-    return module.default;
-  } catch (thrown) {
-    throw new OutliveError(
-      ErrorCode.driverMissing,
-      "The PostgreSQL store needs the package `pg`, which is not installed.",
-      "Run `npm install pg` in this program.",
-      {},
-      { cause: thrown },
-    );
-  }
-}
-
-const INT8 = 20;
-
-/** bigint as number: ours are instants in ms, counts and numbers of rows, all far below 2^53. */
-function wholeNumbers(pg: Driver): Types {
-  return {
-    getTypeParser: (oid: number, format?: "text" | "binary") =>
-      oid === INT8 ? Number : (pg.types.getTypeParser(oid, format) as never),
-  };
 }
 
 export function rolledBack(): OutliveError {
