@@ -1,6 +1,7 @@
 // `jobs`, `job`, `status`, `enqueue`, `pause`, `resume`: run as a user runs them, their text and the forms of their JSON.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
 import { job } from "../../src/index.ts";
 import { cli, cliOn, shapeOf } from "../support/cli.ts";
 import { Place, untilState } from "../support/processes.ts";
@@ -15,10 +16,17 @@ broken.handle(() => {
 });
 steps.handle(async (input, run) => {
   await run.step("load", () => ({ frames: 120 }));
+  await anotherInstant();
   await run.log("half-way");
+  await anotherInstant();
   await run.step("encode", () => "x".repeat(500));
   return { n: input.n, text: "y".repeat(500) };
 });
+
+/** Steps and logs are told by their instants: what came in the same millisecond has no order. */
+async function anotherInstant(): Promise<void> {
+  for (const before = Date.now(); Date.now() === before;) await pause(1);
+}
 
 test("jobs are listed by pages, filtered, as a table or as JSON", async (t) => {
   const place = new Place(t);
