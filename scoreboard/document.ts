@@ -44,7 +44,7 @@ function opening({ date, machine, nodes, servers, absent, apart = [] }: Results)
   return `# Scoreboard
 
 What happens to a job when something dies, and how fast jobs go, for Outlive and four other job queues for Node. \`npm run scoreboard\`
-made this page: it starts the servers, plays every experiment with every contender in one run, with real processes that are really
+made this page: it starts the servers, plays every experiment with every contender${apart.length === 0 ? " in one run" : ""}, with real processes that are really
 killed, and writes the page from what it found.
 
 Run on ${date}, ${machine}; ${servers.join(", ")}; ${nodes}. The figures of
