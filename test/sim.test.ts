@@ -42,7 +42,7 @@ describe("the simulator", () => {
   it("keeps every promise in the seeds that long runs have found", async () => {
     // A registration that was never answered; a file that was full, and one that was busy, while somebody migrated it; a kill that was
     // drawn before the calm and struck in it.
-    for (const seed of [10_712, 19_837, 20_475, 19_760])
+    for (const seed of [10_712, 19_837, 20_475, 19_760, 79_379])
       assert.equal((await simulate(seed)).violation, null, `seed ${seed}`);
   });
 

@@ -208,8 +208,12 @@ export class Keeper {
     const lagMs = this.#host.loopLagMs();
     if (answer.overdueMs === null || lagMs <= BLOCKED_MS) return;
     const reason = `killed itself: job ${answer.overdueJobId} was ${Math.round(answer.overdueMs)} ms past deadline and grace while the loop was blocked for ${Math.round(lagMs)} ms`;
-    await this.#deps.store.note(this.#options.worker, reason).catch(() => {});
-    this.#host.kill(reason);
+    const { store } = this.#deps;
+    const { worker } = this.#options;
+    await store.note(worker, reason).catch(() => {});
+    if (this.#host.loopLagMs() > BLOCKED_MS) return this.#host.kill(reason);
+    // While that was written the handler has returned: its process is well again.
+    await store.note(worker, `would have ${reason}; then the loop came back`).catch(() => {});
   }
 
   /**

@@ -297,6 +297,24 @@ test("it kills its process also when its last word can't be written", async () =
   assert.match(told[1]!, /^kill/);
 });
 
+test("it does not kill a process whose loop came back while the last word was written, and says so", async () => {
+  const words: string[] = [];
+  const kept = keep({
+    store: {
+      note: (_worker, word) => {
+        words.push(word);
+        kept.state.lagMs = 3;
+        return Promise.resolve();
+      },
+    },
+  });
+  kept.state.lagMs = 5_000;
+  kept.state.answer = aBeatAnswer({ overdueMs: 61_000, overdueJobId: "job-7" });
+  await kept.keeper.beat();
+  assert.deepEqual(kept.told, ["beaten 0"]);
+  assert.match(words.at(-1)!, /^would have killed itself: job job-7 .*; then the loop came back$/);
+});
+
 test("a loop that stands still is told once, its worker beats meanwhile, and it is told again the next time", async () => {
   const { keeper, state, events, of } = keep();
   state.lagMs = 1_500.6;
