@@ -42,7 +42,7 @@ export function text(outcome: Outcome): string {
     `         from the kill to its proof ${range(outcome.detectMs)}`,
     `         from the kill to the last job running again ${range(outcome.resumeMs)}, of ${outcome.timed} kills`,
     `         the same while the store was broken on purpose ${timedRange(outcome.resumeMsDuringFaults)}`,
-    `         the same when whoever recovered it was killed as well ${timedRange(outcome.resumeMsRecovererKilled)}`,
+    `         the same when somebody who recovered was killed in that time ${timedRange(outcome.resumeMsRecovererKilled)}`,
     `         the same when everybody was killed, with the start of a process ${timedRange(outcome.resumeMsNobodyLeft)}`,
     ...outcome.notRun.map((what) => `not run: ${what}`),
     ...outcome.violations.slice(0, 50).map((sentence) => `violation: ${sentence}`),

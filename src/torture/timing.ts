@@ -24,7 +24,7 @@ export interface Timing {
   readonly timed: number;
   /** Between the kill and the last of its jobs, a strike or its aftermath. */
   readonly resumeMsDuringFaults: Timed;
-  /** Whoever recovered it was killed while it did so, and another one had to find both. */
+  /** Somebody who recovered, it or another, was killed in that time: if it was its own recoverer, another one had to find both. */
   readonly resumeMsRecovererKilled: Timed;
   /** Killed with everybody else: the start of a process, and the store's check of itself, are in it. */
   readonly resumeMsNobodyLeft: Timed;
@@ -77,7 +77,7 @@ export async function timingOf(
     if (group === "well") detect.push(detectedAt - kill.at);
     if (ms === null) continue;
     const circumstances =
-      [kill.nobodyLeft ? "nobody was left" : "", ...struck, ambushed ? "its recoverer was killed" : ""]
+      [kill.nobodyLeft ? "nobody was left" : "", ...struck, ambushed ? "a recoverer was killed" : ""]
         .filter(Boolean)
         .join(", ") || "store well";
     groups[group].push({

@@ -18,7 +18,7 @@ import { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";
 import type { IntegrityReport, Repair } from "../../src/core/integrity.ts";
 import { cli } from "../support/cli.ts";
-import { disagree, flip, furnish, pageOf, rowsOn, zero } from "../support/damaged-file.ts";
+import { disagree, disagreeing, flip, furnish, pageOf, rowsOn, zero } from "../support/damaged-file.ts";
 import { slow, transfer } from "../support/jobs.ts";
 import { Place, untilState, untilTrue } from "../support/processes.ts";
 
@@ -60,13 +60,7 @@ test("check --integrity passes a sound file, and fails a damaged one with exit c
 
 test("check --repair makes an index anew that disagrees with its table, and says so", async (t) => {
   const place = new Place(t);
-  const engine = await place.engine();
-  await engine.enqueueMany(
-    slow,
-    Array.from({ length: 300 }, (_, ms) => ({ ms })),
-  );
-  await engine.close();
-  disagree(place.path);
+  await disagreeing(place);
   const wrong = await cli(t, ["check", "--integrity", "--json", "--store", place.url], { cwd: place.folder });
   assert.equal(wrong.code, 1, wrong.stdout);
   const mended = await cli(t, ["check", "--repair", "--json", "--store", place.url], { cwd: place.folder });

@@ -4,7 +4,7 @@ import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from "
 import { test } from "node:test";
 import { cliOn } from "../support/cli.ts";
 import { zeroRoot } from "../support/damage.ts";
-import { disagree } from "../support/damaged-file.ts";
+import { disagreeing } from "../support/damaged-file.ts";
 import { slow } from "../support/jobs.ts";
 import { Place } from "../support/processes.ts";
 
@@ -29,13 +29,7 @@ test("NFR-009 with --read-only a damaged store can be looked at, as far as it ca
 
 test("with --read-only a repair, a migration and a worker are refused, and neither they nor a check write anything", async (t) => {
   const place = new Place(t);
-  const engine = await place.engine();
-  await engine.enqueueMany(
-    slow,
-    Array.from({ length: 300 }, (_, ms) => ({ ms })),
-  );
-  await engine.close();
-  disagree(place.path);
+  await disagreeing(place);
   // SQLite itself puts an empty log and its index beside a file that is read.
   const isSqlites = (name: string): boolean =>
     name.endsWith("-shm") || (name.endsWith("-wal") && statSync(`${place.path}-wal`).size === 0);

@@ -3,6 +3,7 @@ import { closeSync, copyFileSync, openSync, readFileSync, writeSync } from "node
 import { DatabaseSync } from "node:sqlite";
 import { job } from "../../src/index.ts";
 import { sqlite } from "../../src/stores/sqlite/index.ts";
+import { slow } from "./jobs.ts";
 import type { Place } from "./processes.ts";
 
 export const PAGE = 4_096;
@@ -52,6 +53,17 @@ export function readScene(path: string): Scene {
   const { n: ledger } = db.prepare("SELECT count(*) AS n FROM ledger").get() as { n: number };
   db.close();
   return { inputs: new Map(rows.map(({ seq, id, input }) => [seq, { id, input }])), ledger };
+}
+
+/** A file with jobs of which an index says something else than their table. Closed. */
+export async function disagreeing(place: Place): Promise<void> {
+  const engine = await place.engine();
+  await engine.enqueueMany(
+    slow,
+    Array.from({ length: 300 }, (_, ms) => ({ ms })),
+  );
+  await engine.close();
+  disagree(place.path);
 }
 
 /** A page of this tree and type ("internal", "leaf", "overflow"), in the middle of them. */

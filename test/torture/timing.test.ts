@@ -157,7 +157,7 @@ describe("the times of a run", () => {
     );
     assert.deepEqual(timing.resumeMsRecovererKilled, { timed: 1, p50: 910, p99: 910, max: 910 });
     assert.deepEqual([timing.resumeMs.max, timing.timed], [110, 2]);
-    assert.match(timing.slowest.join("\n"), /worker during .*\(its recoverer was killed\)/);
+    assert.match(timing.slowest.join("\n"), /worker during .*\(a recoverer was killed\)/);
   });
 
   it("count a kill that was found by its silence, however late", async () => {
