@@ -1,26 +1,45 @@
 // What all options have in common: their building blocks, and the errors that name the option.
-import * as z from "zod";
+import * as v from "valibot";
 import { ErrorCode, OutliveError } from "./core/errors.ts";
 
-export const duration = z
-  .string()
-  .regex(/^\d+(\.\d+)?(ms|s|m|h|d)$/, 'write a number and a unit: "250ms", "30s", "5m", "12h", "7d"');
-export const limit = z.int().min(1).max(1_000);
-export const crashAction = z.enum(["retry", "pending", "fail"]);
-export const method = z.custom((value) => typeof value === "function", "must be a function");
+export const duration = v.pipe(
+  v.string(),
+  v.regex(/^\d+(\.\d+)?(ms|s|m|h|d)$/, 'write a number and a unit: "250ms", "30s", "5m", "12h", "7d"'),
+);
+export const limit = wholeNumber(1, 1_000);
+export const crashAction = v.picklist(["retry", "pending", "fail"]);
+export const method = v.function("must be a function");
 
-export function check(of: string, schema: z.ZodType, value: unknown): void {
-  const result = schema.safeParse(value);
+export function wholeNumber(least: number, most: number): v.GenericSchema<number> {
+  const told = `must be a whole number from ${least} to ${most}`;
+  return v.pipe(v.number(told), v.integer(told), v.minValue(least, told), v.maxValue(most, told));
+}
+
+/** An object of which every key may be left out, and none that is not here may be given. */
+export function options(entries: v.ObjectEntries): v.GenericSchema {
+  const optional = Object.entries(entries).map(([key, schema]) => [key, v.optional(schema)] as const);
+  const known = Object.keys(entries).join(", ");
+  return v.pipe(
+    v.custom((value) => typeof value === "object" && value !== null && !Array.isArray(value), "must be an object"),
+    v.strictObject(Object.fromEntries(optional), `is no option; there are ${known}`),
+  );
+}
+
+export function check(of: string, schema: v.GenericSchema, value: unknown): void {
+  const result = v.safeParse(schema, value, { abortPipeEarly: true, message: misfit });
   if (result.success) return;
-  const told = result.error.issues
-    .slice(0, 5)
-    .map((issue) => `${issue.path.map(String).join(".") || "options"}: ${issue.message}`);
+  const told = result.issues.slice(0, 5).map((issue) => `${v.getDotPath(issue) ?? "options"}: ${issue.message}`);
   throw new OutliveError(
     ErrorCode.optionInvalid,
     `The options of ${of} are not usable: ${told.join("; ")}.`,
     "See the comments of its option type for what each takes.",
     { of, issues: told },
   );
+}
+
+/** Where an option has no sentence of its own. */
+function misfit({ expected, received, message }: v.BaseIssue<unknown>): string {
+  return expected === null ? message : `must be ${expected}, not ${received}`;
 }
 
 export function refuse(wrong: boolean, option: string, what: string, hint: string): void {

@@ -1,6 +1,6 @@
 // The options of a kind: documented once, defaulted once, validated once.
-import * as z from "zod";
-import { check, crashAction, duration, limit, method, refuse } from "./config-checks.ts";
+import * as v from "valibot";
+import { check, crashAction, duration, limit, method, options, refuse } from "./config-checks.ts";
 import { type Duration, durationMs } from "./core/duration.ts";
 import type { StoredError } from "./core/errors.ts";
 import { assertKind } from "./core/ids.ts";
@@ -42,27 +42,27 @@ export interface KindOptions {
   readonly onCrash?: CrashAction;
 }
 
-const backoffObject = z.strictObject({
-  type: z.enum(["exponential", "linear"]).optional(),
-  base: duration.optional(),
-  max: duration.optional(),
-  jitter: z.number().min(0).max(1).optional(),
+const types = v.picklist(["exponential", "linear"]);
+const backoffWord = v.union([types, method], 'must be "exponential", "linear", a function, or an object');
+const backoffObject = options({
+  type: types,
+  base: duration,
+  max: duration,
+  jitter: v.pipe(v.number(), v.minValue(0), v.maxValue(1)),
 });
 
-const kindOptions = z.strictObject({
-  input: z.unknown().optional(),
-  timeout: z.union([z.literal("none"), duration]).optional(),
-  maxRuntime: duration.optional(),
-  grace: duration.optional(),
-  retry: z
-    .strictObject({
-      errors: limit.optional(),
-      timeouts: limit.optional(),
-      crashes: limit.optional(),
-      backoff: z.union([z.enum(["exponential", "linear"]), backoffObject, method]).optional(),
-    })
-    .optional(),
-  onCrash: crashAction.optional(),
+const kindOptions = options({
+  input: v.unknown(),
+  timeout: v.union([v.literal("none"), duration]),
+  maxRuntime: duration,
+  grace: duration,
+  retry: options({
+    errors: limit,
+    timeouts: limit,
+    crashes: limit,
+    backoff: v.lazy((given) => (typeof given === "object" ? backoffObject : backoffWord)),
+  }),
+  onCrash: crashAction,
 });
 
 export interface KindChoice {

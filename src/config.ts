@@ -1,8 +1,18 @@
 // The options of `open` and of a worker: documented once, defaulted once, validated once. An unknown key, a value out of its limits
 // or an impossible pair is an error that names the option, before anything is opened.
-import * as z from "zod";
+import * as v from "valibot";
 import type { StoreName } from "./backends.ts";
-import { check, crashAction, duration, limit, method, refuse, refuseLongTimer } from "./config-checks.ts";
+import {
+  check,
+  crashAction,
+  duration,
+  limit,
+  method,
+  options as optionsOf,
+  refuse,
+  refuseLongTimer,
+  wholeNumber,
+} from "./config-checks.ts";
 import type { StartUpOptions } from "./core/backend.ts";
 import { type Duration, durationMs } from "./core/duration.ts";
 import type { EngineEvent } from "./core/events.ts";
@@ -78,53 +88,44 @@ export interface WorkOptions {
 export const DEFAULT_CONCURRENCY = 10;
 export const DEFAULT_GRACE: Duration = "25s";
 
-const engineOptions = z.strictObject({
-  jobs: z.array(z.unknown()).optional(),
-  heartbeat: z
-    .strictObject({
-      interval: duration.optional(),
-      lease: duration.optional(),
-      sweep: duration.optional(),
-      probe: duration.optional(),
-    })
-    .optional(),
-  recovery: z
-    .strictObject({
-      action: crashAction.optional(),
-      maxRecoveryAttempts: limit.optional(),
-      integrityCheckOnStartup: z.boolean().optional(),
-      repair: z.enum(["reindex", "auto", "off"]).optional(),
-    })
-    .optional(),
-  retention: z.strictObject({ finished: duration.optional(), incidents: duration.optional() }).optional(),
-  poll: duration.optional(),
-  durability: z.enum(["full", "relaxed"]).optional(),
-  sqlite: z
-    .strictObject({ allowUnsafe: z.boolean().optional(), allowNetworkFilesystem: z.boolean().optional() })
-    .optional(),
-  readOnly: z.boolean().optional(),
-  postgres: z
-    .strictObject({
-      schema: z
-        .string()
-        .regex(
-          /^[a-z_][a-z0-9_]{0,39}$/,
-          "must be small letters, digits and underscores, at most 40, the first no digit",
-        )
-        .optional(),
-      pool: z.looseObject({ connect: method, options: z.looseObject({}) }).optional(),
-      connections: z.int().min(1).max(50).optional(),
-    })
-    .optional(),
-  logger: z.union([z.literal(false), z.looseObject({ info: method, warn: method, error: method })]).optional(),
-  onEvent: method.optional(),
+const engineOptions = optionsOf({
+  jobs: v.array(v.unknown()),
+  heartbeat: optionsOf({ interval: duration, lease: duration, sweep: duration, probe: duration }),
+  recovery: optionsOf({
+    action: crashAction,
+    maxRecoveryAttempts: limit,
+    integrityCheckOnStartup: v.boolean(),
+    repair: v.picklist(["reindex", "auto", "off"]),
+  }),
+  retention: optionsOf({ finished: duration, incidents: duration }),
+  poll: duration,
+  durability: v.picklist(["full", "relaxed"]),
+  sqlite: optionsOf({ allowUnsafe: v.boolean(), allowNetworkFilesystem: v.boolean() }),
+  readOnly: v.boolean(),
+  postgres: optionsOf({
+    schema: v.pipe(
+      v.string(),
+      v.regex(
+        /^[a-z_][a-z0-9_]{0,39}$/,
+        "must be small letters, digits and underscores, at most 40, the first no digit",
+      ),
+    ),
+    pool: v.looseObject({ connect: method, options: v.looseObject({}) }, "must be a pg.Pool"),
+    connections: wholeNumber(1, 50),
+  }),
+  logger: v.union(
+    [v.literal(false), v.looseObject({ info: method, warn: method, error: method })],
+    "must be false, or an object with the functions info, warn and error",
+  ),
+  onEvent: method,
 });
 
-const workOptions = z.strictObject({
-  only: z.array(z.looseObject({ name: z.string() })).optional(),
-  concurrency: z.union([z.int().min(1).max(10_000), z.record(z.string(), z.int().min(1).max(10_000))]).optional(),
-  signal: z.instanceof(AbortSignal).optional(),
-  grace: duration.optional(),
+const most = wholeNumber(1, 10_000);
+const workOptions = optionsOf({
+  only: v.array(v.looseObject({ name: v.string() })),
+  concurrency: v.union([most, v.record(v.string(), most)]),
+  signal: v.instance(AbortSignal),
+  grace: duration,
 });
 
 export interface EngineSettings {

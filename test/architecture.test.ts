@@ -103,7 +103,7 @@ const rules: readonly Rule[] = [
     keeps: [
       ["src/core/job.ts", 'import type { StandardSchemaV1 } from "@standard-schema/spec";'],
       ["src/core/job.ts", 'import type { Lease } from "./lease.ts";'],
-      ["src/config.ts", 'import { z } from "zod";'],
+      ["src/config.ts", 'import * as v from "valibot";'],
     ],
   },
   {
@@ -258,7 +258,7 @@ const rules: readonly Rule[] = [
       ["src/engine.ts", 'import ts from "typescript";'],
       ["src/engine.ts", 'import { readFileSync } from "fs";'],
     ],
-    keeps: [["src/engine.ts", 'import "./core/job.ts";\nimport { z } from "zod/mini";\nimport "node:fs";']],
+    keeps: [["src/engine.ts", 'import "./core/job.ts";\nimport { x } from "yaml/util";\nimport "node:fs";']],
   },
 ];
 
