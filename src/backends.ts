@@ -1,4 +1,5 @@
-// Which store an address means, and how each is opened. A store's own code, and with it its driver, is loaded only when it is used.
+// Which store an address means, and how each is opened. A store's own code, and with it its driver, is loaded only when it is used:
+// half of what a worker loads is its store.
 import type { EngineOptions } from "./config.ts";
 import type { Backend, StartUpOptions } from "./core/backend.ts";
 import type { Clock, Random } from "./core/clock.ts";
@@ -7,8 +8,7 @@ import type { Emitter } from "./core/events.ts";
 import { lookOnly } from "./core/read-only.ts";
 import type { Store } from "./core/store.ts";
 import { addressOf, shownAddress } from "./stores/postgres/address.ts";
-import { openSqliteClient, sqlitePath } from "./stores/sqlite/client.ts";
-import { openSqlite } from "./stores/sqlite/open.ts";
+import { sqlitePath } from "./stores/sqlite/address.ts";
 
 export { shownAddress };
 
@@ -69,6 +69,7 @@ async function openStore(
     return openPostgres(deps, addressOf(url, options.postgres), { durability: options.durability ?? "full" });
   }
   const sqlite = { ...sqliteOptions(url, options), mustExist: !migrate, readOnly };
+  const { openSqlite } = await import("./stores/sqlite/open.ts");
   return openSqlite(deps, sqlite, { migrate, ...(migrate && { startUp }) });
 }
 
@@ -95,7 +96,13 @@ export function clientStore(
     };
   }
   const settings = sqliteOptions(url, options);
-  return { key: JSON.stringify(settings), open: async (deps) => openSqliteClient(deps, settings) };
+  return {
+    key: JSON.stringify(settings),
+    open: async (deps) => {
+      const { openSqliteClient } = await import("./stores/sqlite/client.ts");
+      return openSqliteClient(deps, settings);
+    },
+  };
 }
 
 function sqliteOptions(url: string, { durability = "full", sqlite = {} }: StoreOptions) {

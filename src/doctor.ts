@@ -6,7 +6,7 @@ import { EventBus } from "./core/events.ts";
 import type { IntegrityReport, Repair, RepairStep } from "./core/integrity.ts";
 import { attach } from "./open.ts";
 import { systemClock } from "./platform/clock.ts";
-import { sqlitePath } from "./stores/sqlite/client.ts";
+import { sqlitePath } from "./stores/sqlite/address.ts";
 import { checkFile } from "./stores/sqlite/integrity.ts";
 import { repairUnused } from "./stores/sqlite/repair.ts";
 import { finishSwap } from "./stores/sqlite/swap.ts";

@@ -1,26 +1,11 @@
 // What a client needs of the SQLite store: the store alone, on a file that is there already.
-import { resolve } from "node:path";
 import type { Clock, Random } from "../../core/clock.ts";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import { idSource } from "../../core/ids.ts";
 import { Bell } from "./bell.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
 import { assertSchema } from "./schema.ts";
 import { SqliteStore } from "./store.ts";
 import { assertNoRepair, finishSwap } from "./swap.ts";
-
-/** `sqlite:./jobs.db`, `sqlite:/var/lib/app/jobs.db`, `sqlite::memory:`. */
-export function sqlitePath(url: string): string {
-  const path = url.slice("sqlite:".length).replace(/^\/\/(?=\/)/, "");
-  if (path === "")
-    throw new OutliveError(
-      ErrorCode.optionInvalid,
-      `${JSON.stringify(url)} names no file.`,
-      'Write "sqlite:./jobs.db", an absolute path, or "sqlite::memory:".',
-      { url },
-    );
-  return path === ":memory:" ? path : resolve(path);
-}
 
 /** For clients: the store alone. No migration, no recovery, no thread, no lock. */
 export function openSqliteClient(
