@@ -1,6 +1,7 @@
 // Holds the shape of the source tree: who may import whom, what core may not call, how files are named and opened, and the
 // map of exports. Every rule is a function of one file's path and text, and is tried on texts that break it, so that it can fail.
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { stripTypeScriptTypes } from "node:module";
 import { posix } from "node:path";
@@ -282,6 +283,19 @@ for (const rule of rules) {
     for (const [path, text] of rule.keeps) assert.deepEqual(rule.offences(path, text), [], `${path}:\n${text}`);
   });
 }
+
+test("a program that imports the engine loads no store before it opens one: every worker waits for what is loaded at its start", () => {
+  const listed = `
+    import { registerHooks } from "node:module";
+    registerHooks({ resolve: (name, at, next) => { const found = next(name, at); console.log(found.url); return found; } });
+    await import(${JSON.stringify(new URL("../src/index.ts", import.meta.url))});`;
+  const loaded = execFileSync(process.execPath, ["--input-type=module", "--eval", listed], { encoding: "utf8" });
+  assert.match(loaded, /\/src\/engine\.ts\n/);
+  assert.deepEqual(
+    loaded.match(/.*\/src\/stores\/.*\/(store|database|driver)\.ts|.*\/node_modules\/(?!valibot\/).*/g),
+    null,
+  );
+});
 
 test("the exports map has no wildcard, and each target is built from a source file", () => {
   assert.deepEqual(exportOffences(manifest.exports), []);
