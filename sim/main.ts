@@ -13,7 +13,7 @@ import { type History, simulate } from "./history.ts";
 import { MUTANTS } from "./mutants/index.ts";
 import type { Mutant } from "./mutants/mutant.ts";
 import { type Caught, hunt } from "./mutation.ts";
-import { inParallel, report } from "./parallel.ts";
+import { inParallel, report, reportDone } from "./parallel.ts";
 import { shrink } from "./shrink.ts";
 import { runStorm, type Storm } from "./storm.ts";
 
@@ -37,6 +37,9 @@ const { values } = parseArgs({
 
 /** Stories of at most so many violations are told. */
 const TOLD = 3;
+/** Children say so often how far they are, and the parent so often how far all are. */
+const DONE_EVERY = 20;
+const TOLD_EVERY = 1_000;
 const processes = Math.max(1, whole(values.processes, "processes"));
 // A name that is not there would be a hunt for nothing, which finds everything.
 const strangers = values.mutant.filter((name) => !MUTANTS.some((mutant) => mutant.name === name));
@@ -58,6 +61,9 @@ async function many(from: number, seeds: number): Promise<void> {
     })).filter((part) => part.seeds > 0);
     const sums = await inParallel<Campaign>(
       parts.map((part) => ["--from", `${part.from}`, "--seeds", `${part.seeds}`]),
+      (done) => {
+        if (done % TOLD_EVERY === 0) process.stderr.write(`${done} of ${seeds} seeds\n`);
+      },
     );
     return tellCampaign(sums.reduce(together, NO_CAMPAIGN));
   }
@@ -65,8 +71,9 @@ async function many(from: number, seeds: number): Promise<void> {
   const campaign = await runCampaign({
     from,
     seeds,
-    async onHistory(history) {
+    async onHistory(history, done) {
       if (history.violation !== null && told++ < TOLD) await tellViolation(history);
+      if (done % DONE_EVERY === 0) await reportDone(done);
     },
   });
   if (!report(campaign)) tellCampaign(campaign);

@@ -1,7 +1,8 @@
 // The simulator keeps its own promises: a short run breaks nothing, the same seed is the same history to the last byte, a few
 // mutants of different sorts are found, and a failing seed becomes a smaller one. The long runs are `npm run sim`.
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
+import { fork, spawn } from "node:child_process";
+import { once } from "node:events";
 import { describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { runCampaign } from "../sim/campaign.ts";
@@ -154,6 +155,15 @@ describe("the command line of the simulator", () => {
     assert.ok(keys.every((key) => typeof last[key] === "number"));
     assert.deepEqual([last["seeds"], last["violations"]], [2, 0]);
     assert.ok(Number(last["simulatedHours"]) > 0);
+  });
+
+  it("says how far it is, and ends when whoever started it was killed: nobody would hear the result", async (t) => {
+    const child = fork(new URL("../sim/main.ts", import.meta.url), ["--seeds", "1000000", "--processes", "1"]);
+    t.after(() => child.kill("SIGKILL"));
+    const [said] = (await once(child, "message")) as [unknown];
+    assert.deepEqual(said, { done: 20 });
+    child.disconnect();
+    assert.deepEqual(await once(child, "exit"), [1, null]);
   });
 
   it("tells the story of a broken law, with exit code 1", async () => {
