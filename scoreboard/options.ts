@@ -49,6 +49,11 @@ export function readOptions(argv: readonly string[]): Options {
   };
 }
 
+/** Whether nothing is left to an earlier run. */
+export function isWhole(options: Pick<Options, "experiments" | "contenders">): boolean {
+  return options.experiments.length === experiments.length && options.contenders.length === contenders.length;
+}
+
 function chosen(asked: string | undefined, names: readonly string[]): readonly string[] {
   if (asked === undefined) return names;
   const wanted = asked.split(",");

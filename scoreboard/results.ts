@@ -17,6 +17,17 @@ export interface Results {
   readonly apart?: readonly string[];
 }
 
+/** What a page has to say of a run that measures only a part and takes the rest from an earlier one. */
+export function playedAgain(
+  earlier: Pick<Results, "apart" | "date">,
+  { experiments, contenders }: { readonly experiments: readonly string[]; readonly contenders: readonly string[] },
+): readonly string[] {
+  return [
+    ...(earlier.apart ?? []),
+    `${experiments.join(", ")} of ${contenders.join(", ")}, measured after the rest, which is of ${earlier.date}`,
+  ];
+}
+
 export interface Cells {
   readonly killToRerun?: { readonly default?: readonly number[]; readonly fastest?: readonly number[] };
   readonly zombie?: Zombie;

@@ -148,7 +148,7 @@ export class Client {
 
   /** The workers that are not over, with their heartbeats; with `all`, also those that are. */
   workers(options: { readonly all?: boolean } = {}): Promise<readonly WorkerRow[]> {
-    return this.store.workers({ over: options.all === true });
+    return this.store.workers({ which: options.all === true ? "all" : "present" });
   }
 
   /** Deaths and what was done about them, newest first. */

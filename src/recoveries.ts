@@ -111,10 +111,9 @@ export class Recoveries {
   /** Also workers that are over but still hold jobs: an earlier recovery could not deal with those. */
   async findDead(own: string | undefined): Promise<{ worker: WorkerRow; death: Death }[]> {
     const { backend, settings, clock } = this.#wiring;
-    const all = await backend.store.workers({ over: true });
-    const present = all.filter(({ state, id }) => (state === "live" || state === "recovering") && id !== own);
+    const present = (await backend.store.workers({})).filter(({ id }) => id !== own);
     const dead = await this.#lookout.look(present, settings.times.heartbeatMs);
-    return [...dead, ...leftBehind(all, clock.now())];
+    return [...dead, ...leftBehind(await backend.store.workers({ which: "leftBehind" }), clock.now())];
   }
 
   /** Core tells a store's refusal to recover and goes on; by hand it is the answer. */
@@ -140,7 +139,7 @@ export class Recoveries {
   ): Promise<void> {
     const { bornAt = 0, diedAt = this.#wiring.clock.now() } = times;
     const { backend, identity } = this.#wiring;
-    const lives = (await backend.store.workers({ over: true })).filter(
+    const lives = (await backend.store.workers({ which: "all" })).filter(
       (worker) =>
         worker.pid === pid &&
         worker.bootId === identity.bootId &&

@@ -65,7 +65,7 @@ function say(job: JobDetails, said: Said): Explanation {
 }
 
 async function owned(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
-  const [workers, deaths] = await Promise.all([deps.store.workers({ over: true }), deps.deaths()]);
+  const [workers, deaths] = await Promise.all([deps.store.workers({ which: "all" }), deps.deaths()]);
   const owner = workers.find(({ id }) => id === job.worker);
   const lost = owner && lossOf(owner, deaths, deps.now());
   const holdMs = (owner && (await deps.returning?.(owner))) ?? 0;
@@ -171,7 +171,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   const workers = present.filter((worker) => lossOf(worker, deaths, now()) === null);
   const lost = present.length - workers.length;
   const able = workers.filter(({ state, kinds: known }) => state === "live" && known.includes(job.kind));
-  if (able.length === 0) return tooOld(job, await store.workers({ over: true })) ?? nobody(job, workers, lost);
+  if (able.length === 0) return tooOld(job, await store.workers({ which: "all" })) ?? nobody(job, workers, lost);
   const stuck = await blocker(deps);
   if (stuck) {
     return say(job, {

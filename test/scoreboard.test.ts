@@ -4,7 +4,8 @@ import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 import { contenders } from "../scoreboard/contenders.ts";
 import { documentOf, picturesOf } from "../scoreboard/document.ts";
-import type { Results } from "../scoreboard/results.ts";
+import { isWhole, readOptions } from "../scoreboard/options.ts";
+import { playedAgain, type Results } from "../scoreboard/results.ts";
 
 const results: Results = {
   date: "2026-11-15",
@@ -176,3 +177,18 @@ test("the scoreboard and the bench run the same versions of the peers that both 
 function looks(svg: string): readonly string[] {
   return [...svg.matchAll(/<rect class="(ours|theirs|quoted)"/g)].map((match) => match[1]!);
 }
+
+test("a page of which a part was measured again says so, and does not claim to be of one run", () => {
+  assert.match(documentOf(results), /in one run/);
+  const part = readOptions(["--only", "zombie,poison", "--contenders", "bullmq"]);
+  assert.equal(isWhole(part), false);
+  assert.equal(isWhole(readOptions([])), true);
+  const page = documentOf({ ...results, apart: playedAgain(results, part) });
+  assert.doesNotMatch(page, /in one run/);
+  assert.match(
+    page,
+    /Not of the same run: zombie, poison of bullmq, measured after the rest, which is of 2026-11-15\./,
+  );
+  const again = playedAgain({ date: "2026-11-16", apart: ["first"] }, readOptions(["--only", "speed"]));
+  assert.deepEqual([again.length, again[0]], [2, "first"]);
+});

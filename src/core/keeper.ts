@@ -165,7 +165,7 @@ export class Keeper {
   async sweep(): Promise<void> {
     await expireOverdue(this.#deps, EXPIRE_MARGIN_MS + this.#options.times.leaseMs);
     await purgeOld(this.#deps.store, this.#options.retention);
-    const left = leftBehind(await this.#deps.store.workers({ over: true }), this.#deps.clock.now());
+    const left = leftBehind(await this.#deps.store.workers({ which: "leftBehind" }), this.#deps.clock.now());
     if (left.length > 0) await recoverDead(this.#deps, left, this.#options.worker);
   }
 

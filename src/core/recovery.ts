@@ -154,15 +154,13 @@ export function decideOverdue(job: HeldJob, random: number): transitions.Change 
 
 /** Workers that are over but still hold jobs: their recovery could not deal with all of them, and tries again. */
 export function leftBehind(workers: readonly WorkerRow[], now: number): { worker: WorkerRow; death: Death }[] {
-  return workers
-    .filter(({ state, heldCount }) => (state === "gone" || state === "stopped") && heldCount > 0)
-    .map((worker) => ({
-      worker,
-      death: {
-        how: "gone",
-        lastSeenAliveAt: null,
-        detectedAt: now,
-        evidence: `it was ${worker.state} and still held ${worker.heldCount} job(s)`,
-      },
-    }));
+  return workers.map((worker) => ({
+    worker,
+    death: {
+      how: "gone",
+      lastSeenAliveAt: null,
+      detectedAt: now,
+      evidence: `it was ${worker.state} and still held ${worker.heldCount} job(s)`,
+    },
+  }));
 }

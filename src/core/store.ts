@@ -45,7 +45,8 @@ export interface BeatAnswer {
 }
 
 export interface WorkerQuery {
-  readonly over?: boolean;
+  /** Who is at work or being recovered (default); who is over and still holds jobs; or everybody whose row is kept, which may be all deaths and deploys of months. */
+  readonly which?: "present" | "leftBehind" | "all";
   /** Only ids greater than this one. */
   readonly after?: string;
   readonly limit?: number;

@@ -42,7 +42,12 @@ function keep(given: Given = {}) {
     beat: () => (at("beat"), Promise.resolve(state.answer)),
     workers: (query) => {
       queries.push(query);
-      const after = state.workers.filter(({ id }) => query.after === undefined || id > query.after);
+      const isOver = ({ state: is }: WorkerRow): boolean => is === "gone" || is === "stopped";
+      const after = state.workers.filter(
+        (row) =>
+          (query.after === undefined || row.id > query.after) &&
+          (query.which === "leftBehind" ? isOver(row) && row.heldCount > 0 : query.which === "all" || !isOver(row)),
+      );
       return Promise.resolve(after.slice(0, query.limit));
     },
     expire: (marginMs) => (at(`expire+${marginMs}`), Promise.resolve([])),
@@ -113,6 +118,21 @@ test("FR-039 FR-040 it sweeps at its interval", async () => {
   keeper.start();
   await clock.advance(120_000);
   assert.deepEqual(of("purge"), ["purge 60000", "purge 120000"]);
+});
+
+test("a sweep recovers who is over and still holds jobs, and reads no row of the others that are over: there may be months of them", async () => {
+  const over = [
+    aWorkerRow({ id: "w2", state: "gone", heldCount: 1 }),
+    aWorkerRow({ id: "w3", state: "stopped", heldCount: 2 }),
+    aWorkerRow({ id: "w4", state: "gone", heldCount: 0 }),
+  ];
+  const { keeper, of, queries } = keep({ workers: over });
+  await keeper.sweep();
+  assert.deepEqual(of("recover"), ["recover w2 0", "recover w3 0"]);
+  assert.deepEqual(
+    queries.filter(({ which }) => which === "all"),
+    [],
+  );
 });
 
 test("FR-039 FR-040 AC-007 it looks at everybody often enough to see silence within a quarter of a lease, and expires what is overdue", async () => {

@@ -1,7 +1,7 @@
 // A worker's statements are planned once. SQLite plans some anew whenever a value is bound (a bare `LIMIT ?` is one), which is twenty
 // times the cost of a read that finds nothing and which nothing else would show.
 import assert from "node:assert/strict";
-import { DatabaseSync } from "node:sqlite";
+import { DatabaseSync, type StatementSync } from "node:sqlite";
 import { test } from "node:test";
 import { systemClock } from "../../src/platform/clock.ts";
 import { draft, kind, workerRecord } from "../../src/testing/conformance/drafts.ts";
@@ -37,7 +37,7 @@ test("nothing that a worker and its keeper ask again and again is planned again"
     await store.beat("w", { loopLagMs: n });
     assert.equal((await store.workers({})).length, 1);
     await store.workers({ after: "v", limit: n });
-    await store.workers({ over: true });
+    await store.workers({ which: "leftBehind" });
     await store.expire(n, n, () => assert.fail("nothing is overdue"));
   };
   await round(1);
@@ -45,4 +45,20 @@ test("nothing that a worker and its keeper ask again and again is planned again"
   assert.ok(once > 0);
   for (const n of [2, 3, 4]) await round(n);
   assert.equal(planned - once, 0);
+});
+
+test("who is over and still holds jobs is found by the jobs that run, not by reading everybody who is over", async (t) => {
+  const { value } = Object.getOwnPropertyDescriptor(DatabaseSync.prototype, "prepare")!;
+  const prepare = value as (this: DatabaseSync, sql: string) => StatementSync;
+  let last: { readonly db: DatabaseSync; readonly sql: string } | undefined;
+  t.mock.method(DatabaseSync.prototype, "prepare", function (this: DatabaseSync, sql: string) {
+    last = { db: this, sql };
+    return prepare.call(this, sql);
+  });
+  const store = await openStore(systemClock, ":memory:");
+  t.after(() => store.close());
+  await store.workers({ which: "leftBehind" });
+  const plan = prepare.call(last!.db, `EXPLAIN QUERY PLAN ${last!.sql}`).all("", -1);
+  const details = plan.map(({ detail }) => String(detail));
+  assert.ok(details.includes("SEARCH w USING INTEGER PRIMARY KEY (rowid=?)"), details.join("\n"));
 });

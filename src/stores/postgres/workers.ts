@@ -24,6 +24,12 @@ const HELD = `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.
     clock.now - (j.deadline_at + k.grace_ms) AS overdue_ms
   FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = $1 ORDER BY j.seq`;
 
+const WHICH = {
+  present: "w.state IN ('live', 'recovering')",
+  leftBehind: "w.state IN ('gone', 'stopped') AND w.seq IN (SELECT worker FROM outlive.jobs WHERE state = 1)",
+  all: "true",
+} as const;
+
 const BEAT = `UPDATE outlive.fleet SET beats = beats + 1, heartbeat_at = outlive.now_ms(), loop_lag_ms = $2, held = $3 WHERE seq = $1 AND state = 'live'
   RETURNING (SELECT value FROM outlive.meta WHERE key = 'schema') AS schema_version`;
 
@@ -116,10 +122,9 @@ export class Workers {
   }
 
   async list(session: Session, query: WorkerQuery): Promise<WorkerRow[]> {
-    const present = query.over ? "true" : "w.state IN ('live', 'recovering')";
     const rows = await session.rows<WorkerColumns>(
       `SELECT w.*, (SELECT count(*) FROM outlive.jobs j WHERE j.state = 1 AND j.worker = w.seq) AS held_count
-       FROM outlive.fleet w WHERE ${present} AND w.id > $1 ORDER BY w.id LIMIT $2`,
+       FROM outlive.fleet w WHERE ${WHICH[query.which ?? "present"]} AND w.id > $1 ORDER BY w.id LIMIT $2`,
       [query.after ?? "", query.limit ?? null],
     );
     return rows.map(workerRow);

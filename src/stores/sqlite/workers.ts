@@ -6,6 +6,12 @@ import type { Database } from "./database.ts";
 import { type CounterColumns, counters, type WorkerColumns, workerRow } from "../rows.ts";
 import { schemaVersion, storedEpoch } from "./schema.ts";
 
+const WHICH = {
+  present: "w.state IN ('live', 'recovering')",
+  leftBehind: "w.state IN ('gone', 'stopped') AND w.seq IN (SELECT worker FROM outlive_jobs WHERE state = 1)",
+  all: "1",
+} as const;
+
 export class Workers {
   readonly #db: Database;
   readonly #seqs = new Map<string, number>();
@@ -154,11 +160,10 @@ export class Workers {
   }
 
   list(query: WorkerQuery): WorkerRow[] {
-    const present = query.over ? "1" : "w.state IN ('live', 'recovering')";
     const rows = this.#db
       .sql(
         `SELECT w.*, (SELECT count(*) FROM outlive_jobs j WHERE j.state = 1 AND j.worker = w.seq) AS held_count
-         FROM outlive_workers w WHERE ${present} AND w.id > ? ORDER BY w.id LIMIT ? + 0`,
+         FROM outlive_workers w WHERE ${WHICH[query.which ?? "present"]} AND w.id > ? ORDER BY w.id LIMIT ? + 0`,
       )
       .all(query.after ?? "", query.limit ?? -1) as unknown as WorkerColumns[];
     return rows.map(workerRow);

@@ -28,7 +28,7 @@ export class Hand {
 
   /** Its row, also when it is over. */
   async row(): Promise<WorkerRow> {
-    const row = (await this.store.workers({ over: true })).find(({ id }) => id === this.id);
+    const row = (await this.store.workers({ which: "all" })).find(({ id }) => id === this.id);
     assert.ok(row, `worker ${this.id} has a row`);
     return row;
   }

@@ -142,5 +142,5 @@ export function specifyPurge(specify: Specify): void {
 }
 
 async function workersOf(scene: Scene): Promise<readonly string[]> {
-  return (await scene.store.workers({ over: true })).map(({ id }) => id);
+  return (await scene.store.workers({ which: "all" })).map(({ id }) => id);
 }

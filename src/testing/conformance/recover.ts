@@ -42,14 +42,19 @@ export function specifyRecover(specify: Specify): void {
         ["b", true, null],
       ],
     );
-    const row = (await scene.store.workers({ over: true })).find(({ id }) => id === "w");
-    assert.deepEqual([row?.state, row?.heldCount], ["gone", 1]);
+    await scene.worker("empty-handed");
+    await scene.store.deregister("empty-handed");
+    await (await scene.worker("at-work")).claim(2);
+    const leftBehind = async (): Promise<unknown> =>
+      (await scene.store.workers({ which: "leftBehind" })).map(({ id, state, heldCount }) => [id, state, heldCount]);
+    assert.deepEqual(await leftBehind(), [["w", "gone", 1]]);
     const again = await scene.store.recover({ ...request, incident: "another" });
     assert.equal(again.incident, first.incident);
     assert.deepEqual(
       again.jobs.map(({ jobId, success }) => [jobId, success]),
       [["a", true]],
     );
+    assert.deepEqual(await leftBehind(), []);
     const incident = await scene.store.incident(first.incident!);
     assert.deepEqual(
       incident?.jobs.map(({ jobId, success }) => [jobId, success]),

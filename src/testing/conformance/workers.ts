@@ -120,7 +120,7 @@ export function specifyWorkers(specify: Specify): void {
       for (const id of ["recovering", "gone", "stopped", "unknown"]) {
         assert.equal((await scene.store.beat(id, BEAT)).live, false, id);
       }
-      const rows = await scene.store.workers({ over: true });
+      const rows = await scene.store.workers({ which: "all" });
       assert.deepEqual(
         rows.map(({ id, state, beats }) => [id, state, beats]),
         [
@@ -171,7 +171,7 @@ export function specifyWorkers(specify: Specify): void {
       const listed = async (query: Parameters<typeof scene.store.workers>[0]): Promise<readonly string[]> =>
         (await scene.store.workers(query)).map(({ id }) => id);
       assert.deepEqual(await listed({}), ["w0001", "w0003", "w0004", "w0005"]);
-      assert.deepEqual(await listed({ over: true }), ids);
+      assert.deepEqual(await listed({ which: "all" }), ids);
       assert.deepEqual(await listed({ after: "w0001", limit: 2 }), ["w0003", "w0004"]);
       assert.deepEqual(await listed({ after: "w0005" }), []);
       assert.deepEqual(await listed({ limit: 1 }), ["w0001"]);
