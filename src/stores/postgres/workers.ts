@@ -26,7 +26,9 @@ const HELD = `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.
 
 const WHICH = {
   present: "w.state IN ('live', 'recovering')",
-  leftBehind: "w.state IN ('gone', 'stopped') AND w.seq IN (SELECT worker FROM outlive.jobs WHERE state = 1)",
+  // An array, not a subquery: the planner would rather read everybody who is over.
+  leftBehind:
+    "w.state IN ('gone', 'stopped') AND w.seq = ANY (ARRAY(SELECT DISTINCT worker FROM outlive.jobs WHERE state = 1))",
   all: "true",
 } as const;
 
