@@ -2,7 +2,7 @@
 import type { HeldJob, RecoverRequest } from "../../src/core/store.ts";
 import type { CrashVerdict } from "../../src/core/transitions.ts";
 import { instead } from "./instead.ts";
-import type { Mutant, StoreMutation } from "./mutant.ts";
+import { type Mutant, only, type StoreMutation } from "./mutant.ts";
 
 function deciding(decide: (job: HeldJob, held: number, request: RecoverRequest) => CrashVerdict): StoreMutation {
   return (store) =>
@@ -46,6 +46,7 @@ export const recoveryMutants: readonly Mutant[] = [
   {
     name: "reaperWithoutGuard",
     what: "a silent worker is recovered although it has beaten since it was looked at",
+    focus: only(["money"], { pause: 1 }, { workers: 4, ambush: 0.9, slow: 0.2, slowMs: 100 }),
     store: (store, db) =>
       instead(store, {
         recover(request) {
