@@ -1,4 +1,5 @@
 // Does harm, at random moments and to random processes, until the weather is calm.
+import type { SimProcess } from "./process.ts";
 import type { SeededRandom } from "./random.ts";
 import type { Supervisor } from "./supervisor.ts";
 import { type Act, LEASE_MS } from "./temper.ts";
@@ -7,6 +8,8 @@ import type { World } from "./world.ts";
 const DAY_MS = 86_400_000;
 /** What is not synced is at most this old. */
 const SYNC_WITHIN_MS = 2_500;
+/** Share of claims with a lost answer after which their worker is deployed. */
+const DEPLOY_UNKNOWING = 0.3;
 
 export class Nemesis {
   readonly #world: World;
@@ -24,7 +27,19 @@ export class Nemesis {
 
   start(): void {
     if (this.#world.temper.durability === "relaxed") this.#syncNowAndThen(this.#world.random.fork("sync"));
+    if (this.#world.temper.nemesis.deploy > 0) this.#world.onClaimLost = (process) => this.#deployUnknowing(process);
     this.#next();
+  }
+
+  /** Who has to leave with jobs of which it has not heard is seldom met by chance. */
+  #deployUnknowing(process: SimProcess): void {
+    const { random, scheduler, faults, weather } = this.#world;
+    const slot = this.#supervisor.workers.findIndex((running) => running?.process === process);
+    const own = random.fork(`unknowing ${scheduler.now}`);
+    if (slot < 0 || !own.chance(DEPLOY_UNKNOWING) || !faults.strikes("deploy", "nemesis")) return;
+    scheduler.at(scheduler.now + own.next() * 20, null, () => {
+      if (!weather.calm) this.#supervisor.deploy(slot, own.pick([0, 200]));
+    });
   }
 
   #next(): void {

@@ -1,6 +1,6 @@
 // Between the engine and its store: every call of the port travels, takes time, and may get lost before it was applied or after.
 // The store behind it is the real one. A dead process's calls are neither carried out nor answered.
-import type { RecoverRequest, Settlement, Store } from "../../src/core/store.ts";
+import type { RecoverRequest, SettleAndClaim, Settlement, Store } from "../../src/core/store.ts";
 import { MATTERS, type Witness } from "../oracle/witness.ts";
 import type { BellTower } from "./bell-tower.ts";
 import type { FaultKind, Faults } from "./faults.ts";
@@ -35,6 +35,8 @@ export interface WireDeps {
   readonly othersAwake: () => boolean;
   /** A recovery of this process's worker is on its way. Answers whether it wakes up meanwhile. */
   readonly aboutToRecover: (pid: number) => boolean;
+  /** Jobs were given to this process, and it will not hear of it. */
+  readonly claimLost: () => void;
 }
 
 export type Method = Exclude<keyof Store, "name" | "onBell" | "close">;
@@ -104,6 +106,8 @@ function travel(
       call(...args).then(
         (value) => {
           witness.answered(call_, value, fate.lost === "answer");
+          const given = method === "settleAndClaim" && (value as SettleAndClaim).claimed.length > 0;
+          if (given && fate.lost === "answer") deps.claimLost();
           if (rings(method, args)) tower.ring();
           const inDoubt = fate.lost === null && MATTERS.has(method);
           if (inDoubt) process.undelivered++;

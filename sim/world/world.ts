@@ -51,6 +51,8 @@ export class World {
   readonly disk: Disk;
   readonly processes: SimProcess[] = [];
   readonly mutant: Mutant | null;
+  /** Hears of a process that was given jobs and will not know: until it has compared, it holds what it did not hear of. */
+  onClaimLost: (process: SimProcess) => void = () => {};
 
   constructor(seed: number, db: Database, options: WorldOptions) {
     this.random = new SeededRandom(`seed ${seed}`);
@@ -128,6 +130,7 @@ export class World {
       tower: this.tower,
       othersAwake: () => this.processes.some((one) => one.isWorker && one !== process && one.alive && !one.paused),
       aboutToRecover: (pid) => this.ambush(this.processes[pid - 1]!, 1, BEFORE_RECOVERY),
+      claimLost: () => this.onClaimLost(process),
     });
   }
 }
