@@ -8,12 +8,14 @@ import type { Told } from "./history.ts";
 import { flaky } from "./jobs.ts";
 import { orderOf, place } from "./order.ts";
 import { LEASE_MS } from "./settings.ts";
+import { standsStill } from "./stands-still.ts";
 
 /** Frozen at once: the others have to watch, for a whole lease each. */
 const MOST_FROZEN = 2;
 /** How often another instant is tried when one was inside a transaction. */
 const MOST_TRIES = 8;
 const STORE_ANSWERS_MS = 120;
+const STILL_WITHIN_MS = 1_000;
 const TAKEN_WITHIN_MS = 10_000;
 const BACK_WITHIN_MS = 10_000;
 const LOOK_EVERY_MS = 60;
@@ -98,6 +100,7 @@ export class Freezer {
   async #stopBetweenWrites(seat: Seat): Promise<boolean> {
     for (let tries = 1; tries <= MOST_TRIES && seat.state === "live"; tries++) {
       this.#crew.freeze(seat);
+      await this.#fact(() => standsStill(seat.pid), STILL_WITHIN_MS);
       if (await this.#storeAnswers()) return true;
       this.#crew.wake(seat);
       await this.#pause(this.#chance.whole(1, 25));

@@ -1,11 +1,17 @@
 // What counts as a zombie: a worker whose work was taken while it was frozen, and that came back under a new name. A crew and a store that do
 // as they are told stand for the processes; the lease is waited out in real time.
 import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
 import { describe, it } from "node:test";
 import { Chance } from "../../src/demo/chance.ts";
 import type { Engine } from "../../src/index.ts";
 import type { Crew, Seat } from "../../src/torture/crew.ts";
 import { Freezer } from "../../src/torture/freezer.ts";
+import { standsStill } from "../../src/torture/stands-still.ts";
+import { untilTrue } from "../support/processes.ts";
+
+/** No process has this number. */
+const NOBODY = 2 ** 30;
 
 interface Scene {
   readonly seat: Seat;
@@ -24,7 +30,7 @@ interface Script {
 }
 
 function scene({ storeAnswers, taken, woken }: Script): Scene {
-  const seat: Seat = { role: "worker", number: 1, state: "live", pid: 4711, workerId: "w1", sinceAt: 0 };
+  const seat: Seat = { role: "worker", number: 1, state: "live", pid: NOBODY, workerId: "w1", sinceAt: 0 };
   let freezes = 0;
   const crew = {
     freeze: () => {
@@ -92,4 +98,16 @@ describe("a worker that is frozen", { concurrency: true }, () => {
     assert.deepEqual([...freezer.ends], [["always inside a transaction", 1]]);
     assert.deepEqual([freezes(), seat.state], [8, "live"]);
   });
+});
+
+it("a process stands still when all of its threads do, and does not when it was woken", async (t) => {
+  const busy = `new (require("node:worker_threads").Worker)("for (;;);", { eval: true }); for (;;);`;
+  const child = spawn(process.execPath, ["--eval", busy], { stdio: "ignore" });
+  t.after(() => child.kill("SIGKILL"));
+  const pid = child.pid!;
+  assert.equal(standsStill(pid), false);
+  child.kill("SIGSTOP");
+  await untilTrue(() => standsStill(pid), Boolean, "it stands still");
+  child.kill("SIGCONT");
+  await untilTrue(() => !standsStill(pid), Boolean, "it runs again");
 });
