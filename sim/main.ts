@@ -61,9 +61,7 @@ async function many(from: number, seeds: number): Promise<void> {
     })).filter((part) => part.seeds > 0);
     const sums = await inParallel<Campaign>(
       parts.map((part) => ["--from", `${part.from}`, "--seeds", `${part.seeds}`]),
-      (done) => {
-        if (done % TOLD_EVERY === 0) process.stderr.write(`${done} of ${seeds} seeds\n`);
-      },
+      (done) => tellDone(done, seeds),
     );
     return tellCampaign(sums.reduce(together, NO_CAMPAIGN));
   }
@@ -73,10 +71,14 @@ async function many(from: number, seeds: number): Promise<void> {
     seeds,
     async onHistory(history, done) {
       if (history.violation !== null && told++ < TOLD) await tellViolation(history);
-      if (done % DONE_EVERY === 0) await reportDone(done);
+      if (done % DONE_EVERY === 0 && !(await reportDone(done))) tellDone(done, seeds);
     },
   });
   if (!report(campaign)) tellCampaign(campaign);
+}
+
+function tellDone(done: number, seeds: number): void {
+  if (done % TOLD_EVERY === 0) process.stderr.write(`${done} of ${seeds} seeds\n`);
 }
 
 function tellCampaign(campaign: Campaign): void {

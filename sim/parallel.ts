@@ -23,15 +23,17 @@ export function inParallel<T>(
 
 /** In a child: the result for its parent. Answers whether there is a parent. */
 export function report(result: unknown): boolean {
-  return process.send?.({ result }) ?? false;
+  process.send?.({ result }); // its own answer is about a full pipe
+  return process.send !== undefined;
 }
 
-/** In a child: how far it is. Its parent may have been killed; nobody would hear the result then, and it ends. */
-export async function reportDone(done: number): Promise<void> {
-  if (!process.send) return;
+/** In a child: how far it is. Its parent may have been killed; nobody would hear the result then, and it ends. Answers whether there is a parent. */
+export async function reportDone(done: number): Promise<boolean> {
+  if (!process.send) return false;
   await turn(); // a simulation never lets the loop turn, and only there is the parent's end heard
   if (!process.connected) process.exit(1);
   process.send({ done });
+  return true;
 }
 
 function child<T>(args: readonly string[], onDone: (done: number) => void): Promise<T> {
