@@ -7,6 +7,7 @@ import type { Death, Liveness, WorkerRow } from "./liveness.ts";
 interface Watch {
   beats: number;
   sinceMono: number;
+  /** When its lock was last found held, or its counter had moved; null: never yet. */
   lastSeenAliveAt: number | null;
 }
 
@@ -36,9 +37,9 @@ export class Lookout {
     const dead: { worker: WorkerRow; death: Death }[] = [];
     const probes = await this.#liveness.probeAll?.(workers);
     for (const [at, worker] of workers.entries()) {
-      if ((probes?.[at] ?? (await this.#liveness.probe(worker))) === "free")
-        dead.push({ worker, death: this.#gone(worker) });
-      else this.#seen(worker);
+      const probe = probes?.[at] ?? (await this.#liveness.probe(worker));
+      if (probe === "free") dead.push({ worker, death: this.#gone(worker) });
+      else if (probe === "held") this.#watch(worker).lastSeenAliveAt = this.#clock.now();
     }
     return dead;
   }
@@ -56,13 +57,13 @@ export class Lookout {
     const mono = this.#clock.mono();
     for (const worker of workers) {
       if (gone.has(worker.id)) continue;
-      const watch = this.#watched.get(worker.id);
-      if (!watch || watch.beats !== worker.beats) {
-        if (watch && worker.bootId !== this.#bootId) this.foreign = worker;
+      const watch = this.#watch(worker);
+      if (watch.beats !== worker.beats) {
+        if (worker.bootId !== this.#bootId) this.foreign = worker;
         this.#watched.set(worker.id, {
           beats: worker.beats,
           sinceMono: mono,
-          lastSeenAliveAt: watch?.lastSeenAliveAt ?? null,
+          lastSeenAliveAt: this.#clock.now(),
         });
       } else if (mono - watch.sinceMono >= worker.leaseMs) {
         dead.push({ worker, death: this.#silent(worker, mono - watch.sinceMono) });
@@ -77,9 +78,13 @@ export class Lookout {
     this.#watched.set(worker.id, { beats: worker.beats, sinceMono: this.#clock.mono(), lastSeenAliveAt: at });
   }
 
-  #seen(worker: WorkerRow): void {
-    const watch = this.#watched.get(worker.id);
-    if (watch) watch.lastSeenAliveAt = this.#clock.now();
+  /** Begins at the first sight, which alone is no sign of life: a row is there after a death, too. */
+  #watch(worker: WorkerRow): Watch {
+    const known = this.#watched.get(worker.id);
+    if (known) return known;
+    const watch = { beats: worker.beats, sinceMono: this.#clock.mono(), lastSeenAliveAt: null };
+    this.#watched.set(worker.id, watch);
+    return watch;
   }
 
   #gone(worker: WorkerRow): Death {

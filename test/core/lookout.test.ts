@@ -109,6 +109,27 @@ test("when a worker was last seen alive is when its lock was last found held", a
   assert.equal(found!.death.detectedAt, seenAt + 250);
 });
 
+test("a lock that was found held once is a sign of life: the first look counts", async () => {
+  for (const first of ["look", "probe"] as const) {
+    const probes: Record<string, Probe> = { w2: "held" };
+    const { clock, lookout } = watch(probes);
+    const seenAt = clock.now();
+    await (first === "look" ? lookout.look([worker()], EVERY) : lookout.probe([worker()]));
+    await clock.advance(250);
+    probes["w2"] = "free";
+    const [found] = await lookout.look([worker()], EVERY);
+    assert.equal(found!.death.lastSeenAliveAt, seenAt, first);
+  }
+});
+
+test("without a lock to ask, a worker was last seen alive when its heartbeat had last moved, and never before it did", async () => {
+  const moved = watch();
+  const dead = await looks(moved, (look) => [worker({ beats: Math.min(look, 1) })], 5);
+  assert.equal(dead[0]!.death.lastSeenAliveAt, moved.clock.now() - 3 * EVERY);
+  const still = await looks(watch(), () => [worker()], 4);
+  assert.equal(still[0]!.death.lastSeenAliveAt, null);
+});
+
 test("a look that comes too late starts the watch again: the watcher was asleep", async () => {
   const { clock, lookout } = watch();
   await lookout.look([worker()], EVERY);
