@@ -12,7 +12,7 @@ import { type Enqueued, JOB_STATES, type JobDetails, type JobDraft } from "./cor
 import type { WorkerRow } from "./core/liveness.ts";
 import { recoveryReport, type RecoveryReport, reportText } from "./core/report.ts";
 import { assertForm, checkedEnqueue, type CommitForm, type NoPromise } from "./core/commit.ts";
-import type { JobFilter, KindCounts, ListPage, Store } from "./core/store.ts";
+import type { JobFilter, KindCounts, ListPage, Store, WorkerQuery } from "./core/store.ts";
 import { systemClock, systemRandom } from "./platform/clock.ts";
 import { VERSION } from "./version.ts";
 import { assertKey } from "./core/ids.ts";
@@ -146,9 +146,9 @@ export class Client {
     return this.store.counts();
   }
 
-  /** The workers that are not over, with their heartbeats; with `all`, also those that are. */
-  workers(options: { readonly all?: boolean } = {}): Promise<readonly WorkerRow[]> {
-    return this.store.workers({ which: options.all === true ? "all" : "present" });
+  /** Workers with their heartbeats: those at work or being recovered; those that are over and still hold jobs; or all whose rows are kept. */
+  workers({ which = "present" }: Pick<WorkerQuery, "which"> = {}): Promise<readonly WorkerRow[]> {
+    return this.store.workers({ which });
   }
 
   /** Deaths and what was done about them, newest first. */

@@ -4,12 +4,12 @@ import { Gauge, Histogram, type Registry } from "prom-client";
 import type { IncidentSummary } from "../core/incident.ts";
 import type { WorkerRow } from "../core/liveness.ts";
 import type { RecoveryReport } from "../core/report.ts";
-import type { KindCounts, StoreHealth } from "../core/store.ts";
+import type { KindCounts, StoreHealth, WorkerQuery } from "../core/store.ts";
 
 export interface MeasuredStore {
   storeHealth(): Promise<StoreHealth>;
   counts(): Promise<readonly KindCounts[]>;
-  workers(options?: { readonly all?: boolean }): Promise<readonly WorkerRow[]>;
+  workers(query?: Pick<WorkerQuery, "which">): Promise<readonly WorkerRow[]>;
   incidents(options?: { readonly limit?: number }): Promise<readonly IncidentSummary[]>;
   report(id: string): Promise<RecoveryReport | null>;
 }
@@ -148,18 +148,13 @@ function deathTimes(engine: MeasuredStore, registry: Registry, since: number): s
 async function reading(engine: MeasuredStore): Promise<Reading> {
   const now = Date.now();
   try {
-    const [{ ok, detail }, counts, workers] = await Promise.all([
+    const [{ ok, detail }, counts, ...workers] = await Promise.all([
       engine.storeHealth(),
       engine.counts(),
-      engine.workers({ all: true }),
+      engine.workers(),
+      engine.workers({ which: "leftBehind" }),
     ]);
-    return {
-      up: ok,
-      detail,
-      counts,
-      workers: workers.filter((worker) => isPresent(worker) || worker.heldCount > 0),
-      now,
-    };
+    return { up: ok, detail, counts, workers: workers.flat(), now };
   } catch {
     return { up: false, detail: {}, counts: [], workers: [], now };
   }
@@ -173,10 +168,6 @@ function oncePerScrape<T>(read: () => Promise<T>): () => Promise<T> {
 
 function isLive({ state }: WorkerRow): boolean {
   return state === "live";
-}
-
-function isPresent({ state }: WorkerRow): boolean {
-  return state === "live" || state === "recovering";
 }
 
 /** It holds jobs and is over, or has been silent for its lease. */

@@ -112,7 +112,7 @@ async function unnoticed(
 ): Promise<string[]> {
   const found = new Set(incidents.map(({ worker }) => worker));
   // Whoever had stopped in peace before it was killed has no incident.
-  const rows = await engine.workers({ all: true });
+  const rows = await engine.workers({ which: "all" });
   const stopped = new Set(rows.filter(({ state }) => state === "stopped").map(({ id }) => id));
   return [...killOf.keys()]
     .filter((worker) => !found.has(worker) && !stopped.has(worker))

@@ -114,7 +114,7 @@ test("a worker that never heard that it was registered leaves no row behind that
   const { engine } = await engineThatLoses(t, [task], () => false, true);
   await assert.rejects(engine.start({ concurrency: 2 }), /the answer was lost/);
   assert.deepEqual(
-    (await engine.workers({ all: true })).map(({ state }) => state),
+    (await engine.workers({ which: "all" })).map(({ state }) => state),
     ["stopped"],
   );
   assert.equal(await engine.recover(), null);

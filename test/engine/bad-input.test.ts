@@ -404,7 +404,7 @@ test("a live worker of another boot on the same file makes this one stop and giv
   );
   const { state, counters } = (await engine.get(id))!;
   assert.deepEqual([state, counters.interruptions], ["queued", 1]);
-  const all = await engine.workers({ all: true });
+  const all = await engine.workers({ which: "all" });
   assert.deepEqual(
     new Map(all.map(({ id: who, state: how }) => [who, how])),
     new Map([

@@ -57,7 +57,7 @@ test("a client starts no thread and keeps no process: it ends by itself, without
   const { id, ...made } = JSON.parse(stdout) as { id: string };
   assert.deepEqual(made, { threads: 0, signals: 0, resources: [] });
   assert.equal((await engine.get(id))?.state, "queued");
-  assert.deepEqual(await engine.workers({ all: true }), [], "and it is nobody's worker");
+  assert.deepEqual(await engine.workers({ which: "all" }), [], "and it is nobody's worker");
 });
 
 test("a client recovers nothing: what a dead worker held stays its own until somebody works or recovers", async (t) => {

@@ -375,7 +375,7 @@ test("FR-055 workers shows who works, and with all also who has stopped", async 
   await worker.stop({ grace: "0ms" });
   assert.deepEqual(await engine.workers(), []);
   assert.deepEqual(
-    (await engine.workers({ all: true })).map(({ id: who, state }) => [who, state]),
+    (await engine.workers({ which: "all" })).map(({ id: who, state }) => [who, state]),
     [[worker.id, "stopped"]],
   );
 });

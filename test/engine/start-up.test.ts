@@ -241,7 +241,7 @@ test("NFR-009 readOnly: everything can be read, and every change is refused by n
   assert.equal((await engine.get(id))?.input, 0);
   assert.equal((await engine.list({ limit: 5 })).jobs.length, 5);
   assert.equal((await engine.counts())[0]?.ready, ids.length);
-  assert.deepEqual(await engine.workers({ all: true }), []);
+  assert.deepEqual(await engine.workers({ which: "all" }), []);
   assert.deepEqual(await engine.incidents(), []);
   assert.equal(await engine.report(), null);
   assert.deepEqual(await engine.deaths(), []);
@@ -278,7 +278,7 @@ test("readOnly opens a damaged file as far as SQLite can read it: a read of a br
   await assert.rejects(open(place.url, { logger: false }), says(ErrorCode.storeDamaged));
   const engine = await place.engine({ readOnly: true });
   await assert.rejects(engine.list(), says(ErrorCode.storeCorrupt, "listing jobs", "outlive check --repair"));
-  assert.deepEqual(await engine.workers({ all: true }), []);
+  assert.deepEqual(await engine.workers({ which: "all" }), []);
   assert.deepEqual(await engine.incidents(), []);
 });
 

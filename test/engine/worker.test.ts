@@ -167,7 +167,7 @@ test("a worker without a single handler, or asked for one that it has not, says 
   await assert.rejects(engine.work(), says(ErrorCode.kindUnknown));
   await assert.rejects(engine.start({ only: [without] }), says(ErrorCode.kindUnknown, "without has no handler"));
   await assert.rejects(engine.start({ only: [stranger] }), says(ErrorCode.kindUnknown, '"stranger"', "known: without"));
-  assert.deepEqual(await engine.workers({ all: true }), []);
+  assert.deepEqual(await engine.workers({ which: "all" }), []);
 });
 
 test("a kind that this worker does not know stays queued and is listed, never failed", async (t) => {
@@ -291,7 +291,7 @@ test("close stops the worker first, and gives back what its grace does not let f
   const next = await place.engine({ jobs: [deaf] });
   assert.deepEqual([(await next.get(id))?.state, await next.incidents()], ["queued", []]);
   assert.deepEqual(
-    (await next.workers({ all: true })).map(({ state }) => state),
+    (await next.workers({ which: "all" })).map(({ state }) => state),
     ["stopped"],
   );
 });

@@ -26,7 +26,7 @@ for (const signal of ["SIGTERM", "SIGINT"] as const) {
     assert.deepEqual(job?.counters, NO_COST);
     assert.deepEqual(await engine.incidents(), []);
     assert.deepEqual(
-      (await engine.workers({ all: true })).map(({ state }) => state),
+      (await engine.workers({ which: "all" })).map(({ state }) => state),
       ["stopped", "stopped"],
     );
   });

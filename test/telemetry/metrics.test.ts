@@ -5,6 +5,9 @@ import { test } from "node:test";
 import { Registry } from "prom-client";
 import { job, open } from "../../src/index.ts";
 import { aggregatedText, attachMetrics, lasting } from "../../src/metrics.ts";
+import type { WorkerRow } from "../../src/core/liveness.ts";
+import { type MeasuredStore, storeMetrics } from "../../src/telemetry/store-metrics.ts";
+import { aWorkerRow } from "../core/samples.ts";
 import { slow } from "../support/jobs.ts";
 import { Place, untilState } from "../support/processes.ts";
 
@@ -87,6 +90,41 @@ test("FR-023 FR-024 NFR-008 AC-015 a death and its recovery are counted and time
   assert.ok(after.get("outlive_wal_bytes")! > 0);
   assert.ok(after.get("outlive_database_bytes")! > 0);
   assert.equal((await samples(registry)).get("outlive_time_to_resume_seconds_count"), 1);
+});
+
+test("jobs are orphans while whoever holds them is silent or over; who is over counts for nothing else", async () => {
+  const registry = new Registry();
+  const now = Date.now();
+  let silent: readonly WorkerRow[] = [];
+  const asked: (string | undefined)[] = [];
+  const store: MeasuredStore = {
+    storeHealth: async () => ({ ok: true, detail: {} }),
+    counts: async () => [],
+    workers: async ({ which } = {}) => {
+      asked.push(which);
+      return which === "leftBehind"
+        ? [aWorkerRow({ id: "over", state: "gone", heldCount: 1, heartbeatAt: now - 90_000 })]
+        : [
+            aWorkerRow({ id: "well", state: "live", heldCount: 2, heartbeatAt: now - 5_000, leaseMs: 30_000 }),
+            ...silent,
+          ];
+    },
+    incidents: async () => [],
+    report: async () => null,
+  };
+  storeMetrics(store, registry, now);
+  const within = (told: Map<string, number>, name: string, seconds: number): void => {
+    const value = told.get(name)!;
+    assert.ok(value >= seconds && value < seconds + 60, `${name}: ${value}`);
+  };
+  const told = await samples(registry);
+  within(told, "outlive_orphan_seconds", 90);
+  within(told, "outlive_heartbeat_age_seconds", 5);
+  assert.equal(told.get('outlive_workers{state="live"}'), 1);
+  silent = [aWorkerRow({ id: "silent", state: "live", heldCount: 1, heartbeatAt: now - 300_000, leaseMs: 30_000 })];
+  within(await samples(registry), "outlive_orphan_seconds", 300);
+  // Those that are over may be thousands: a scrape asks for the few that still hold something.
+  assert.deepEqual(asked, [undefined, "leftBehind", undefined, "leftBehind"]);
 });
 
 test("a store that can't be read is told, and does not fail the scrape", async () => {

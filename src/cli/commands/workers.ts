@@ -13,7 +13,8 @@ export const register: Register = (program, run) => {
       run(async ({ terminal, attach }, command) => {
         const flags = command.opts<{ heartbeat?: boolean; all?: boolean }>();
         const engine = await attach();
-        const [rows, deaths] = await Promise.all([engine.workers({ all: flags.all === true }), engine.deaths()]);
+        const which = flags.all ? "all" : "present";
+        const [rows, deaths] = await Promise.all([engine.workers({ which }), engine.deaths()]);
         const now = Date.now();
         const workers = rows.map((row) => knownWorker(row, deaths, now));
         terminal.answer({ workers }, () => {
