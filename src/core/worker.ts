@@ -41,6 +41,8 @@ export interface WorkerOptions {
 
 const RETRY_MIN_MS = 50;
 const RETRY_MAX_MS = 5_000;
+/** After a failure of the store, a sign that it is back brings the next try forward to this, so that many signs are no storm. */
+const RETRY_SIGNALLED_MS = 500;
 
 export class Worker {
   readonly id: string;
@@ -71,6 +73,8 @@ export class Worker {
   #withheld = false;
   #timer: CallOff | undefined;
   #failures = 0;
+  /** While it waits to try the store again: since when, and when it will. */
+  #retry: { readonly sinceMono: number; readonly atMono: number } | null = null;
   #over = false;
   readonly #whenEmpty: (() => void)[] = [];
 
@@ -116,7 +120,7 @@ export class Worker {
 
   /** Takes a turn at the end of this tick of the event loop: what finishes meanwhile goes into the same transaction. */
   wake(): void {
-    if (this.#scheduled || this.#over) return;
+    if (this.#scheduled || this.#retry || this.#over) return;
     this.#scheduled = true;
     this.#deps.clock.soon(() => {
       this.#scheduled = false;
@@ -124,9 +128,10 @@ export class Worker {
     });
   }
 
-  /** Somebody may have made work ready, or asked for a cancel. A full worker does not run to the store for every ring. */
+  /** Somebody may have made work ready, or asked for a cancel, or the store is back. A full worker does not run to the store for every ring. */
   ring(): void {
-    if (this.#runner.heldCount < this.#total) this.wake();
+    if (this.#retry) this.#retrySooner(this.#retry);
+    else if (this.#runner.heldCount < this.#total) this.wake();
     else this.#rung = true;
   }
 
@@ -274,10 +279,20 @@ export class Worker {
     const retryInMs = Math.min(RETRY_MAX_MS, RETRY_MIN_MS * 2 ** Math.min(this.#failures++, 10));
     this.#deps.events.emit("store.failed", { doing: "settling and claiming", error: toStoredError(thrown), retryInMs });
     this.#deps.compareSoon();
-    this.#scheduled = true;
-    this.#timer = this.#deps.clock.after(retryInMs, () => {
+    const sinceMono = this.#deps.clock.mono();
+    this.#retryAt(sinceMono, sinceMono + retryInMs);
+  }
+
+  #retrySooner({ sinceMono, atMono }: { readonly sinceMono: number; readonly atMono: number }): void {
+    if (sinceMono + RETRY_SIGNALLED_MS < atMono) this.#retryAt(sinceMono, sinceMono + RETRY_SIGNALLED_MS);
+  }
+
+  #retryAt(sinceMono: number, atMono: number): void {
+    this.#retry = { sinceMono, atMono };
+    this.#timer?.();
+    this.#timer = this.#deps.clock.after(Math.max(0, atMono - this.#deps.clock.mono()), () => {
       this.#timer = undefined;
-      this.#scheduled = false;
+      this.#retry = null;
       this.wake();
     });
   }

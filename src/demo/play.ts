@@ -47,7 +47,7 @@ export async function play(options: DemoOptions, screen: Screen): Promise<Outcom
   const over = new AbortController();
   const watching = observer.watch(over.signal, (view) => screen.show(view));
   await Promise.all([feeder.stream(() => nemesis.progress), nemesis.run()]);
-  const inTime = await allEnded(engine, limit);
+  const inTime = await allEnded(engine, fleet, limit);
   await fleet.stop(STOP_MS);
   over.abort();
   await watching;
@@ -106,10 +106,13 @@ function makeFolder({ keep, store }: DemoOptions): string {
   return folder;
 }
 
-async function allEnded(engine: Engine, limit: AbortSignal): Promise<boolean> {
+/** Every job has ended and every death has been found: who died without a job just now is found by those who are about to leave. */
+async function allEnded(engine: Engine, fleet: Fleet, limit: AbortSignal): Promise<boolean> {
   while (!limit.aborted) {
-    const counts = await engine.counts();
-    if (counts.every(({ ready, delayed, running }) => ready + delayed + running === 0)) return true;
+    const [counts, workers] = await Promise.all([engine.counts(), engine.workers()]);
+    const lives = new Set(fleet.places.filter(({ state }) => state !== "dead").map(({ pid }) => pid));
+    const isEnded = counts.every(({ ready, delayed, running }) => ready + delayed + running === 0);
+    if (isEnded && workers.every(({ pid }) => lives.has(pid))) return true;
     await pause(50, undefined, { signal: limit }).catch(() => {});
   }
   return false;

@@ -94,6 +94,8 @@ export class PostgresServer {
 
   /** As if the machine had lost it: every process at once by SIGKILL. */
   async kill(): Promise<void> {
+    // The first process stands still meanwhile: it would start others in the place of those that die.
+    if (this.#running) signal(this.#process!.pid!, "SIGSTOP");
     const backends = this.#backends();
     for (const pid of backends) signal(pid, "SIGKILL");
     this.#frozen = [];
@@ -129,7 +131,9 @@ export class PostgresServer {
   /** As `destroy`, from the handler of an exit, where nothing can be awaited. */
   destroyNow(): void {
     if (this.#running) {
-      for (const pid of [...this.#backends(), this.#process!.pid!]) signal(pid, "SIGKILL");
+      const postmaster = this.#process!.pid!;
+      signal(postmaster, "SIGSTOP");
+      for (const pid of [...this.#backends(), postmaster]) signal(pid, "SIGKILL");
     }
     rmSync(this.folder, { recursive: true, force: true, maxRetries: 10 });
   }

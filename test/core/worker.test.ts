@@ -174,7 +174,7 @@ test("after a lost answer the very same settlements are sent again, before anyth
   );
 });
 
-test("while the store fails the delays double up to five seconds, and nothing wakes the worker sooner", async () => {
+test("while the store fails the delays double up to five seconds, and no work of its own wakes the worker sooner", async () => {
   const { worker: made, clock, turns, events, start } = worker();
   await start();
   const delays: number[] = [];
@@ -183,7 +183,6 @@ test("while the store fails the delays double up to five seconds, and nothing wa
     const { retryInMs } = events.of("store.failed").at(-1)!;
     delays.push(retryInMs);
     const before = turns.length;
-    made.ring();
     made.wake();
     await clock.advance(retryInMs - 1);
     assert.equal(turns.length, before);
@@ -195,6 +194,31 @@ test("while the store fails the delays double up to five seconds, and nothing wa
   await clock.advance(1_000);
   await turns.at(-1)!.fail();
   assert.equal(events.of("store.failed").at(-1)!.retryInMs, 50);
+});
+
+test("a ring says that the store may be back: it is tried half a second after the failure, however many rings there are", async () => {
+  const { worker: made, clock, turns, start } = worker();
+  await start();
+  for (let failure = 0; failure < 8; failure++) {
+    await turns.at(-1)!.fail();
+    if (failure < 7) await clock.advance(5_000);
+  }
+  const before = turns.length;
+  await clock.advance(100);
+  for (let times = 0; times < 5; times++) {
+    made.ring();
+    await clock.advance(50);
+  }
+  assert.equal(turns.length, before);
+  await clock.advance(149);
+  assert.equal(turns.length, before);
+  await clock.advance(1);
+  assert.equal(turns.length, before + 1);
+  await turns.at(-1)!.fail();
+  await clock.advance(2_000);
+  made.ring();
+  await clock.advance(0);
+  assert.equal(turns.length, before + 2, "later than that: at once");
 });
 
 /** When a list was asked for: after everything that was looked at before. */

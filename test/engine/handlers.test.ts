@@ -291,15 +291,12 @@ test("the log keeps the last 1,000 lines of 8,192 characters each", async (t) =>
   assert.equal(log.at(-1)?.message, "line 1003 ");
 });
 
-test("run.heartbeat moves the deadline, so a job that says it lives outlasts its timeout", async (t) => {
-  const alive = job<null>("alive", { timeout: "250ms" });
+test("run.heartbeat moves the deadline by as long as the job has run", async (t) => {
+  const alive = job<null>("alive", { timeout: "1m" });
   alive.handle(async (_, run) => {
-    const end = performance.now() + 700;
-    while (performance.now() < end) {
-      await run.heartbeat();
-      await new Promise(setImmediate);
-    }
-    assert.equal(run.signal.aborted, false);
+    const end = performance.now() + 50;
+    while (performance.now() < end) await new Promise(setImmediate);
+    await run.heartbeat();
   });
   const engine = await memory(t, [alive]);
   const { id } = await engine.enqueue(alive, null);
@@ -307,7 +304,7 @@ test("run.heartbeat moves the deadline, so a job that says it lives outlasts its
   await untilState(engine, id, "succeeded");
   const done = (await engine.get(id))!;
   assert.equal(done.fence, 1);
-  assert.ok(done.deadlineAt! >= done.startedAt! + 250 + 400, "its deadline moved with its heartbeats");
+  assert.ok(done.deadlineAt! >= done.startedAt! + 60_000 + 45, "its deadline moved with its heartbeat");
 });
 
 test("maxRuntime caps what heartbeats add to the deadline", async (t) => {

@@ -325,7 +325,7 @@ test("a handler that returns within its grace has succeeded, and one that throws
 
 test("errors, timeouts and interruptions are counted once each, when the attempt ends, and never at the claim", async (t) => {
   const { promise: inThird, resolve: third } = Promise.withResolvers<void>();
-  const mixed = job<null>("mixed", { timeout: "40ms", retry: { backoff: AT_ONCE } });
+  const mixed = job<null>("mixed", { timeout: "1s", retry: { backoff: AT_ONCE } });
   mixed.handle(async (_, run) => {
     if (run.attempt === 1) throw new Error("an error");
     if (run.attempt === 2) throw await untilAborted(run.signal);

@@ -107,14 +107,11 @@ test(
 
 test("a kind with a limit of its own goes on as soon as one has ended, without waiting for the next poll", async (t) => {
   const one = job<number>("one").handle(() => {});
-  const engine = await memory(t, [one], { poll: "200ms" });
+  // If it waited for polls, this would not end.
+  const engine = await memory(t, [one], { poll: "1h" });
   await engine.enqueueMany(one, numbers(10));
-  const since = performance.now();
   await engine.start({ concurrency: { one: 1 } });
   await allDone(engine);
-  const ms = performance.now() - since;
-  // Ten polls are two seconds. The bound is generous; the figure itself is some milliseconds.
-  assert.ok(ms < 1_000, `${ms} ms`);
 });
 
 test("limits for all kinds add up to the total", async (t) => {
@@ -339,7 +336,12 @@ test("a worker that is taken for dead while its thread is still starting begins 
        setTimeout(() => process.exit(7), 5_000).unref();`,
     { args: [place.url] },
   );
-  assert.equal(stdout.trim(), "worker.disowned worker.started worker.started", stderr);
+  // The loop hears of both its new life and the end of the first in whichever order a slow disk gives them.
+  assert.deepEqual(
+    stdout.trim().split(" ").toSorted(),
+    ["worker.disowned", "worker.started", "worker.started"],
+    stderr,
+  );
   assert.equal(code, 0, stderr);
 });
 
@@ -349,13 +351,13 @@ test("a handler that blocks the loop for longer than a lease, before the loop ha
   const blocks = job<null>("blocks");
   // At once at the first claim: the thread has just been started, and says that it is up to a loop that does not listen.
   blocks.handle((_, run) => {
-    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 4_000);
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 7_000);
     return run.attempt;
   });
   const engine = await open(place.url, {
     jobs: [blocks],
     logger: false,
-    heartbeat: { interval: "200ms", lease: "2s", probe: "50ms", sweep: "1s" },
+    heartbeat: { interval: "200ms", lease: "5s", probe: "50ms", sweep: "1s" },
   });
   t.after(() => engine.close({ grace: "0ms" }));
   engine.on("lease.lost", (event) => lost.push(event));

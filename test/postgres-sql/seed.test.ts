@@ -221,7 +221,7 @@ test("the troubleshooting queries answer: is it running, what should be reclaime
   );
   assert.equal(
     await store.psql(
-      "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%reclaim_stale_jobs%' AND pid <> pg_backend_pid()",
+      "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%outlive.reclaim_stale_jobs%' AND pid <> pg_backend_pid()",
     ),
     "0",
   );

@@ -6,7 +6,7 @@ import { type Engine, job, type JobContract, open, type OutliveError } from "../
 import { postgres } from "../../src/postgres.ts";
 import { untilState } from "../support/processes.ts";
 import { type CommitProxy, commitProxy } from "./commit-proxy.ts";
-import { PostgresPlace, SHORT } from "./place.ts";
+import { PATIENT, PostgresPlace } from "./place.ts";
 
 const MARK = "INSERT INTO ledger";
 
@@ -40,7 +40,7 @@ async function scene(t: TestContext): Promise<Scene> {
   const engine = await open(proxy.url, {
     jobs: [pay],
     logger: false,
-    heartbeat: SHORT,
+    heartbeat: PATIENT,
     postgres: { schema: place.schema },
   });
   return { place, proxy, engine, told, pay, [Symbol.asyncDispose]: () => engine.close({ grace: "0ms" }) };

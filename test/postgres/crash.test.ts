@@ -5,9 +5,9 @@ import { test } from "node:test";
 import { withClient } from "../support/postgres.ts";
 import { untilState, untilTrue } from "../support/processes.ts";
 import { slow, stepped, transfer, compute, block } from "./jobs.ts";
-import { PostgresPlace } from "./place.ts";
+import { PostgresPlace, SHORT } from "./place.ts";
 
-test("at default settings a killed worker's job runs again in another process within a second", async (t) => {
+test("at default settings a killed worker's job runs again in another process, found by its lock and not by its silence", async (t) => {
   const place = await PostgresPlace.shared(t);
   const engine = await place.engine();
   const first = place.child({ heartbeat: {} });
@@ -19,9 +19,9 @@ test("at default settings a killed worker's job runs again in another process wi
   first.kill();
   const killedAt = performance.now();
   const again = await second.untilFact("started", { id });
-  const took = performance.now() - killedAt;
+  // How long is a matter of the torture rig and the bench, which measure many.
+  t.diagnostic(`it took ${Math.round(performance.now() - killedAt)} ms`);
   assert.equal(again["attempt"], 2);
-  assert.ok(took < 1_000, `it took ${Math.round(took)} ms`);
   const report = await untilTrue(
     () => engine.report(),
     (found) => found?.recoveredJobs[0]?.resumedAt !== null && found !== null,
@@ -31,7 +31,7 @@ test("at default settings a killed worker's job runs again in another process wi
   await engine.cancel(id);
 });
 
-test("when the lookout itself dies, another one finds its death within a second", async (t) => {
+test("when the lookout itself dies, another one finds its death", async (t) => {
   const place = await PostgresPlace.shared(t);
   const engine = await place.engine();
   const children = [place.child(), place.child(), place.child()];
@@ -43,13 +43,15 @@ test("when the lookout itself dies, another one finds its death within a second"
     const owner = await runs(children);
     owner.kill();
     const killedAt = performance.now();
-    const others = children.filter((child) => child !== owner);
-    const next = await runs(others);
-    assert.ok(performance.now() - killedAt < 1_000, `round ${round}`);
     children.splice(children.indexOf(owner), 1);
+    await runs(children);
+    t.diagnostic(`round ${round}: ${Math.round(performance.now() - killedAt)} ms`);
     await engine.cancel(id);
-    assert.ok(next);
   }
+  assert.deepEqual(
+    (await engine.incidents()).map(({ how }) => how),
+    ["gone", "gone"],
+  );
 });
 
 test("all workers killed at once are recovered by the next that starts", async (t) => {
@@ -68,11 +70,10 @@ test("all workers killed at once are recovered by the next that starts", async (
 test("a worker frozen past its lease loses its work, its sessions are ended, and what it writes when it wakes is refused", async (t) => {
   const place = await PostgresPlace.shared(t);
   const engine = await place.engine();
-  const frozen = place.child();
+  const frozen = place.child({ heartbeat: SHORT });
   await frozen.untilFact("working");
-  const { id } = await engine.enqueue(slow, { ms: 3_000 });
+  const { id } = await engine.enqueue(slow, { ms: 600_000 });
   await frozen.untilFact("started", { id });
-  // At once: on a busy machine the job is over before another process has started.
   frozen.kill("SIGSTOP");
   const other = place.child();
   await other.untilFact("started", { id, attempt: 2 });
@@ -80,8 +81,6 @@ test("a worker frozen past its lease loses its work, its sessions are ended, and
   assert.equal(incident!.how, "silent");
   frozen.kill("SIGCONT");
   await frozen.untilEvent("worker.disowned");
-  await untilState(engine, id, "succeeded");
-  assert.equal((await engine.get(id))!.fence, 2);
   await frozen.until(
     (told) =>
       told.fact === "event" &&
@@ -94,7 +93,7 @@ test("a worker frozen past its lease loses its work, its sessions are ended, and
 test("a worker frozen in the middle of its commit holds up nobody beyond its lease, and its rows are not there", async (t) => {
   const place = await PostgresPlace.shared(t);
   const engine = await place.engine();
-  const frozen = place.child();
+  const frozen = place.child({ heartbeat: SHORT });
   await frozen.untilFact("working");
   const { id } = await engine.enqueue(transfer, { n: 1, idleMs: 600_000 });
   await frozen.untilFact("inside", { id });
@@ -109,9 +108,9 @@ test("a worker frozen in the middle of its commit holds up nobody beyond its lea
 test("a handler that blocks the loop for many leases is not taken for dead", async (t) => {
   const place = await PostgresPlace.shared(t);
   const engine = await place.engine();
-  const child = place.child();
+  const child = place.child({ heartbeat: SHORT });
   await child.untilFact("working");
-  const other = place.child();
+  const other = place.child({ heartbeat: SHORT });
   await other.untilFact("working");
   const { id } = await engine.enqueue(compute, { ms: 4_000 });
   await untilState(engine, id, "succeeded");
@@ -127,8 +126,12 @@ test("a handler that blocks the loop beyond its deadline costs its process, not 
   const { id } = await engine.enqueue(block, { ms: 600_000 });
   await child.untilFact("started", { id });
   assert.equal((await child.exited).signal, "SIGKILL");
-  await engine.recover();
-  const report = await engine.report();
+  // The server may still believe in its session for a moment.
+  const report = await untilTrue(
+    () => engine.recover().then(() => engine.report()),
+    (found) => found !== null,
+    "its death is recovered",
+  );
   assert.match(report!.deadWorkers[0]!.evidence!, /killed itself/);
 });
 

@@ -118,7 +118,7 @@ test("the server is killed while the callback of a commit is under way: the job 
   const engine = await place.engine();
   const child = place.child();
   await child.untilFact("working");
-  const { id } = await engine.enqueue(transfer, { n: 1, idleMs: 300 });
+  const { id } = await engine.enqueue(transfer, { n: 1, idleMs: 600_000 });
   await child.untilFact("inside", { id });
   await server.kill();
   await server.start();
@@ -135,7 +135,7 @@ test("a session that is killed while it is idle in the callback's transaction co
   const engine = await place.engine();
   const child = place.child();
   await child.untilFact("working");
-  const { id } = await engine.enqueue(transfer, { n: 1, idleMs: 1_000 });
+  const { id } = await engine.enqueue(transfer, { n: 1, idleMs: 600_000 });
   const { backend } = await child.untilFact("inside", { id });
   await place.query("SELECT pg_terminate_backend($1)", [backend]);
   await untilState(engine, id, "succeeded");
@@ -153,10 +153,14 @@ test("the heartbeat's session alone is killed: the worker keeps its work and nob
   await Promise.all(children.map((child) => child.untilFact("working")));
   const { id } = await engine.enqueue(slow, { ms: 5_000 });
   await Promise.any(children.map((child) => child.untilFact("started", { id })));
-  const killed = await place.query(
-    "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND ((classid::bigint << 32) | objid::bigint)::text IN (SELECT lock_name FROM outlive.fleet)",
+  const killed = await place.query<{ lock: string }>(
+    `SELECT held.lock, pg_terminate_backend(held.pid)
+     FROM (SELECT pid, ((classid::bigint << 32) | objid::bigint)::text AS lock
+           FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock') held
+     WHERE held.lock IN (SELECT lock_name FROM outlive.fleet)`,
   );
-  assert.equal(killed.length, 2);
+  // A worker has two holders for a moment, while its lock passes from the session of its open to its keeper's.
+  assert.equal(new Set(killed.map(({ lock }) => lock)).size, 2);
   await untilState(engine, id, "succeeded");
   assert.equal((await engine.get(id))!.fence, 1);
   assert.deepEqual(await engine.incidents(), []);
@@ -164,11 +168,13 @@ test("the heartbeat's session alone is killed: the worker keeps its work and nob
 
 test("an exhausted pool is waited for, then refused with what to do", async (t) => {
   const { url, schema } = await freshSchema(t);
-  const pool = new pg.Pool({ connectionString: url, max: 1, connectionTimeoutMillis: 300 });
+  const pool = new pg.Pool({ connectionString: url, max: 1 });
   t.after(() => pool.end());
   const hello = job<object>("hello");
   await using engine = await open("postgres:", { jobs: [hello], logger: false, postgres: { schema, pool } });
   const client = await pool.connect();
+  // Only now: it is also how long a new connection may take.
+  pool.options.connectionTimeoutMillis = 300;
   await assert.rejects(engine.enqueue(hello, {}), (thrown: OutliveError) => {
     assert.equal(thrown.code, "STORE_BUSY");
     assert.match(thrown.hint, /Every connection of the pool was in use/);

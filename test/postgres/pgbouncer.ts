@@ -28,7 +28,7 @@ listen_port = ${own}
 unix_socket_dir =
 auth_type = any
 pool_mode = ${mode}
-default_pool_size = 10
+default_pool_size = 50
 max_client_conn = 200
 ignore_startup_parameters = extra_float_digits
 `.replace("host=", `user=${username} host=`),

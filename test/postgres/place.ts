@@ -11,8 +11,10 @@ import { freshSchema, withClient } from "../support/postgres.ts";
 import { Child } from "../support/processes.ts";
 import { jobs } from "./jobs.ts";
 
-/** Short, so that silence is found while a test waits, but longer than a keeper's thread takes to boot and to connect. */
-export const SHORT = { interval: "500ms", lease: "3s", probe: "100ms", sweep: "1s" } as const;
+/** Deaths are found by their locks at once; a process that stands still for seconds on a busy machine is not taken for silent. */
+export const PATIENT = { interval: "500ms", lease: "30s", probe: "100ms", sweep: "1s" } as const;
+/** For whoever falls silent in a test: found while the test waits, but longer than a keeper's thread takes to boot and to connect. */
+export const SHORT = { ...PATIENT, lease: "3s" } as const;
 
 export interface ChildOptions {
   readonly concurrency?: number;
@@ -65,7 +67,7 @@ export class PostgresPlace {
   }
 
   child(options: ChildOptions = {}): Child {
-    const { concurrency = 10, heartbeat = SHORT, poll = "200ms", url = this.url } = options;
+    const { concurrency = 10, heartbeat = PATIENT, poll = "200ms", url = this.url } = options;
     const file = fileURLToPath(new URL("./worker-process.ts", import.meta.url));
     const child = new Child(
       fork(file, [url, JSON.stringify({ concurrency, heartbeat, poll, schema: this.schema })], {
@@ -80,7 +82,7 @@ export class PostgresPlace {
 
   async engine(options: EngineOptions = {}): Promise<Engine> {
     const postgres = { schema: this.schema, ...options.postgres };
-    const engine = await open(this.url, { jobs, logger: false, heartbeat: SHORT, ...options, postgres });
+    const engine = await open(this.url, { jobs, logger: false, heartbeat: PATIENT, ...options, postgres });
     this.#engines.push(engine);
     return engine;
   }

@@ -5,7 +5,7 @@ import pg from "pg";
 import { type EngineEvent, open } from "../../src/index.ts";
 import { untilTrue } from "../support/processes.ts";
 import { jobs, slow } from "./jobs.ts";
-import { PostgresPlace, SHORT } from "./place.ts";
+import { PATIENT, PostgresPlace } from "./place.ts";
 
 /** Holds the job's row in a session of its own while `work` goes on, until `letGo`. */
 async function whileHeld(
@@ -55,7 +55,7 @@ test("on the user's own pool, whose sessions have no limit, a recovery by hand g
   await using engine = await open("postgres:", {
     jobs,
     logger: false,
-    heartbeat: SHORT,
+    heartbeat: PATIENT,
     postgres: { schema: place.schema, pool },
     onEvent: (event) => void told.push(event),
   });

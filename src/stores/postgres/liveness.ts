@@ -218,7 +218,8 @@ export class AdvisoryLiveness implements Liveness {
     this.#era = { id: era, run, rests: session.rests };
     // A watcher that is new here lost nothing; all it can know is that the server itself is young.
     const restarted = before === null ? upMs < HOLD_MS : before.run !== run;
-    const holdMs = restarted ? HOLD_MS - upMs : before === null ? 0 : HOLD_MS;
+    // Who was cut off counts from its own return: the server's age says nothing of how long it replayed its log before it let anybody in.
+    const holdMs = before !== null ? HOLD_MS : restarted ? HOLD_MS - upMs : 0;
     if (holdMs <= 0) return;
     this.#holdUntil = clock.mono() + holdMs;
     this.#newHere = before === null;
