@@ -10,6 +10,8 @@ export const noTerminal: string | false =
     ? false
     : "`script` of util-linux is not on this machine";
 
+const FRAME_END = "\u001b[?2026l";
+
 export class TerminalRun {
   readonly child: ChildProcessByStdio<Writable, Readable, null>;
   readonly ended: Promise<number | null>;
@@ -45,7 +47,8 @@ export class TerminalRun {
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => done(new Error(`never seen: ${what}\n${drawn(this.written).join("\n")}`)), 60_000);
       const hear = (): void => {
-        const screen = drawn(this.written);
+        // A frame comes in pieces; a screen is what the whole ones have drawn.
+        const screen = drawn(this.written.slice(0, this.written.lastIndexOf(FRAME_END) + FRAME_END.length));
         if (is(screen)) done(null, screen);
         else if (this.child.exitCode !== null) done(new Error(`it ended before: ${what}\n${screen.join("\n")}`));
       };
@@ -62,7 +65,7 @@ export class TerminalRun {
 
   /** How many whole frames were drawn. */
   get frames(): number {
-    return this.written.split("\u001b[?2026l").length - 1;
+    return this.written.split(FRAME_END).length - 1;
   }
 }
 

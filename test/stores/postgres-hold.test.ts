@@ -1,7 +1,6 @@
 // How long a watcher on PostgreSQL holds back, on a server of the test's own making and a virtual clock: what a real server can't be
 // made to do at will.
 import assert from "node:assert/strict";
-import { EventEmitter } from "node:events";
 import { test } from "node:test";
 import type { WorkerRow } from "../../src/core/liveness.ts";
 import { DirectSession, type SessionClient } from "../../src/stores/postgres/direct-session.ts";
@@ -15,7 +14,7 @@ class Server {
   upMs = 3_600_000;
   looks = 0;
   #sessions = 0;
-  #latest = new EventEmitter();
+  #cut = (): void => {};
 
   readonly connect = async (): Promise<SessionClient> => {
     const pid = ++this.#sessions;
@@ -25,11 +24,10 @@ class Server {
         rows: [{ pid, application: "-", database: "1", run: this.run, up_ms: this.upMs, now_ms: 0, held: [] }],
       };
     };
-    const latest = (this.#latest = new EventEmitter());
     return {
       processID: pid,
       query: answer,
-      on: (event, listener) => latest.on(event, listener as () => void),
+      on: (event, listener) => void (event === "end" && (this.#cut = listener)),
       end: async () => {},
     };
   };
@@ -37,7 +35,7 @@ class Server {
   restart(run: string, upMs: number): void {
     this.run = run;
     this.upMs = upMs;
-    this.#latest.emit("end");
+    this.#cut();
   }
 }
 

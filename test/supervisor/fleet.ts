@@ -27,8 +27,12 @@ export class Supervised {
   /** What was no line of the log. */
   other = "";
 
-  constructor(child: ChildProcess) {
+  /** It runs under another command, and what it calls a pid may be something else here. */
+  readonly isApart: boolean;
+
+  constructor(child: ChildProcess, isApart: boolean) {
     this.process = child;
+    this.isApart = isApart;
     let rest = "";
     child.stderr!.setEncoding("utf8").on("data", (text: string) => {
       const lines = (rest + text).split("\n");
@@ -93,7 +97,8 @@ export class Fleet {
       for (const it of this.#supervised) {
         it.kill("SIGKILL");
         await it.exited;
-        for (const pid of it.pids) if (isAlive(pid)) process.kill(pid, "SIGKILL");
+        // In a namespace of its own its pids are not ours to kill, and end with its init.
+        if (!it.isApart) for (const pid of it.pids) if (isAlive(pid)) process.kill(pid, "SIGKILL");
       }
     });
     this.place = new Place(t);
@@ -126,7 +131,7 @@ export class Fleet {
         ...env,
       },
     });
-    const supervised = new Supervised(child);
+    const supervised = new Supervised(child, under.length > 0);
     this.#supervised.push(supervised);
     return supervised;
   }

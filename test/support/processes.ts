@@ -5,8 +5,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
+import { inspect } from "node:util";
 import { type Engine, type EngineOptions, open } from "../../src/index.ts";
 import { sqlite } from "../../src/stores/sqlite/index.ts";
+import { standsStill } from "../../src/torture/stands-still.ts";
 import { jobs } from "./jobs.ts";
 
 export interface Fact {
@@ -100,8 +102,10 @@ export interface ChildOptions {
   readonly execArgv?: readonly string[];
 }
 
-/** Short, so that silence is found while a test waits. Printed by the tests that depend on it. */
-export const SHORT = { interval: "200ms", lease: "1s", probe: "50ms", sweep: "1s" } as const;
+/** Deaths are found by their locks at once; a process that stands still for seconds on a busy machine is not taken for silent. */
+export const PATIENT = { interval: "200ms", lease: "20s", probe: "50ms", sweep: "1s" } as const;
+/** For whoever falls silent in a test, so that it is found while the test waits. */
+export const SHORT = { ...PATIENT, lease: "1s" } as const;
 
 /** One temporary folder with one database, its children and its engines, all gone after the test. */
 export class Place {
@@ -125,7 +129,7 @@ export class Place {
     const { killAt, freeze, execArgv = [], ...given } = options;
     const support = (name: string): string => fileURLToPath(new URL(name, import.meta.url));
     const child = new Child(
-      fork(support("./worker-process.ts"), [this.url, JSON.stringify({ heartbeat: SHORT, ...given })], {
+      fork(support("./worker-process.ts"), [this.url, JSON.stringify({ heartbeat: PATIENT, ...given })], {
         execArgv: [
           "--disable-warning=ExperimentalWarning",
           ...(killAt ? ["--import", support("./kill-at.ts")] : []),
@@ -158,7 +162,7 @@ export class Place {
   }
 
   async engine(options: EngineOptions = {}): Promise<Engine> {
-    const engine = await open(this.url, { jobs, logger: false, heartbeat: SHORT, ...options });
+    const engine = await open(this.url, { jobs, logger: false, heartbeat: PATIENT, ...options });
     this.#engines.push(engine);
     return engine;
   }
@@ -188,13 +192,31 @@ export class Place {
   }
 }
 
-/** Resolves when `is` holds; asks again until it does. Rejects after a minute with what was seen last. */
+/** SIGSTOP, at a moment at which the process does not hold the file's write lock: everybody else would stand still with it. */
+export async function freezeOutsideOfAWrite(engine: Engine, pid: number): Promise<void> {
+  for (;;) {
+    process.kill(pid, "SIGSTOP");
+    await untilTrue(() => standsStill(pid), Boolean, `process ${pid} stands still`);
+    if ((await engine.writer())?.pid !== pid) return;
+    process.kill(pid, "SIGCONT");
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+}
+
+/** Resolves when `is` holds; asks again until it does. Rejects with what was seen last, after a minute in which that did not change. */
 export async function untilTrue<T>(ask: () => Promise<T> | T, is: (value: T) => boolean, what: string): Promise<T> {
-  const giveUpAt = performance.now() + FACT_MS;
+  const began = performance.now();
+  let changedAt = began;
+  let last = "";
   for (;;) {
     const value = await ask();
     if (is(value)) return value;
-    if (performance.now() > giveUpAt) throw new Error(`never came true: ${what}; last seen: ${JSON.stringify(value)}`);
+    const seen = inspect(value, { depth: 4 });
+    const now = performance.now();
+    if (seen !== last) changedAt = now;
+    last = seen;
+    if (now - changedAt > FACT_MS || now - began > 4 * FACT_MS)
+      throw new Error(`never came true: ${what}; last seen: ${seen}`);
     await new Promise((resolve) => setTimeout(resolve, 5));
   }
 }
