@@ -50,7 +50,7 @@ export function together(one: Campaign, other: Campaign): Campaign {
   return { ...counts, simulatedHours: Math.round(simulatedHours * 1e6) / 1e6 };
 }
 
-function campaignOf({ violation, tally, simulatedMs }: History): Campaign {
+export function campaignOf({ violation, tally, simulatedMs }: History): Campaign {
   return {
     seeds: 1,
     violations: violation === null ? 0 : 1,

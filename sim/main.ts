@@ -5,9 +5,10 @@
 //   --mutants [--budget 500] [--focus]  bugs on purpose         --exhaustive                      every schedule of a small scope
 //   --storm                   kills from outside, many, and who is blamed for them
 //   --processes 2             how many at once        --json                            the last line is JSON
+//   --mutant clientClock      with this bug: for --seed, --seeds and --storm one, for --mutants several
 import { availableParallelism } from "node:os";
 import { parseArgs } from "node:util";
-import { type Campaign, NO_CAMPAIGN, runCampaign, together } from "./campaign.ts";
+import { type Campaign, campaignOf, NO_CAMPAIGN, runCampaign, together } from "./campaign.ts";
 import { exhaust } from "./exhaustive/exhaust.ts";
 import { type History, simulate } from "./history.ts";
 import { MUTANTS } from "./mutants/index.ts";
@@ -53,6 +54,7 @@ else if (values.mutants) await mutants(whole(values.budget, "budget"));
 else await many(whole(values.from, "from"), whole(values.seeds, "seeds"));
 
 async function many(from: number, seeds: number): Promise<void> {
+  const planted = mutantOption();
   if (processes > 1 && seeds > 1) {
     const share = Math.ceil(seeds / processes);
     const parts = Array.from({ length: processes }, (_, i) => ({
@@ -60,13 +62,14 @@ async function many(from: number, seeds: number): Promise<void> {
       seeds: Math.min(share, seeds - i * share),
     })).filter((part) => part.seeds > 0);
     const sums = await inParallel<Campaign>(
-      parts.map((part) => ["--from", `${part.from}`, "--seeds", `${part.seeds}`]),
+      parts.map((part) => ["--from", `${part.from}`, "--seeds", `${part.seeds}`, ...mutantArguments()]),
       (done) => tellDone(done, seeds),
     );
     return tellCampaign(sums.reduce(together, NO_CAMPAIGN));
   }
   let told = 0;
   const campaign = await runCampaign({
+    ...planted,
     from,
     seeds,
     async onHistory(history, done) {
@@ -92,19 +95,19 @@ function tellCampaign(campaign: Campaign): void {
 
 /** The failing seed, shrunk, as a story. */
 async function tellViolation(failed: History): Promise<void> {
-  const { history, tries } = await shrink(failed, {});
+  const { history, tries } = await shrink(failed, mutantOption());
+  const command = ["npm run sim --", "--seed", failed.seed, ...mutantArguments()].join(" ");
   process.stderr.write(
     `\nseed ${failed.seed}: ${failed.violation}\n` +
       `shrunk in ${tries} tries from ${failed.strikes.length} faults to ${history.strikes.length} (${history.strikes.join("; ")}), ` +
       `from ${failed.jobs.length} jobs to ${history.jobs.length}, from ${failed.events} events to ${history.events}:\n` +
       `${history.story.join("\n")}\n` +
-      `replay it: npm run sim -- --seed ${failed.seed} --verbose      shrink it: npm run sim -- --seed ${failed.seed} --shrink\n\n`,
+      `replay it: ${command} --verbose      shrink it: ${command} --shrink\n\n`,
   );
 }
 
 async function one(seed: number): Promise<void> {
-  const mutant = chosenMutant();
-  const options = mutant ? { mutant } : {};
+  const options = mutantOption();
   let history = await simulate(seed, { ...options, keepLines: values.verbose ? 1_000_000 : 80 });
   if (history.violation !== null) process.exitCode = 1;
   if (history.violation !== null && values.shrink) ({ history } = await shrink(history, options));
@@ -112,10 +115,21 @@ async function one(seed: number): Promise<void> {
   process.stdout.write(
     `seed ${seed}: ${history.violation ?? "every promise was kept"} (${history.digest.slice(0, 16)})\n`,
   );
+  if (values.json) tell(campaignOf(history));
 }
 
 function chosenMutant(): Mutant | undefined {
   return MUTANTS.find(({ name }) => name === values.mutant[0]);
+}
+
+/** The bug that these seeds are run with, if any. */
+function mutantOption(): { readonly mutant?: Mutant } {
+  const mutant = chosenMutant();
+  return mutant ? { mutant } : {};
+}
+
+function mutantArguments(): readonly string[] {
+  return values.mutant.slice(0, 1).flatMap((name) => ["--mutant", name]);
 }
 
 async function mutants(budget: number): Promise<void> {

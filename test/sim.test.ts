@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { fork, spawn } from "node:child_process";
 import { once } from "node:events";
+import { readFileSync } from "node:fs";
 import { describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { runCampaign } from "../sim/campaign.ts";
@@ -175,6 +176,28 @@ describe("the command line of the simulator", () => {
     assert.equal(stdout.trimEnd().split("\n").at(-1)!.startsWith(`seed ${seed}: `), true, violation!);
     const sound = await sim("--seed", `${seed}`);
     assert.equal(sound.code, 0, sound.stdout);
+  });
+
+  it("tells each seed that breaks a law, made small, with the command that repeats it, and ends with exit code 1", async () => {
+    const planted = ["--mutant", "errorsNotCounted"];
+    const { code, last, stderr } = await sim("--seeds", "4", "--processes", "2", ...planted, "--json");
+    assert.equal(code, 1, stderr);
+    assert.equal(last["seeds"], 4);
+    const told = [...stderr.matchAll(/^seed (\d+): errors miscounted.*\nshrunk in \d+ tries from \d+ faults/gm)];
+    assert.ok(told.length > 0 && told.length <= Number(last["violations"]), stderr);
+    const seed = told[0]![1]!;
+    assert.ok(stderr.includes(`replay it: npm run sim -- --seed ${seed} ${planted.join(" ")} --verbose`), stderr);
+    const again = await sim("--seed", seed, ...planted, "--json");
+    assert.deepEqual([again.code, again.last["seeds"], again.last["violations"]], [1, 1, 1]);
+  });
+
+  it("breaks a law in every example of its documentation that plants a bug", async () => {
+    const page = readFileSync(new URL("../docs/testing-simulator.md", import.meta.url), "utf8");
+    const examples = [...page.matchAll(/^npm run sim -- (.*--mutant \w+.*)$/gm)].map(([, options]) =>
+      options!.split(" "),
+    );
+    assert.ok(examples.length > 0);
+    for (const example of examples) assert.equal((await sim(...example)).code, 1, example.join(" "));
   });
 
   it("ends a storm with one line of JSON, and with exit code 1 if a law is broken in it", async () => {

@@ -134,13 +134,15 @@ export class Scope {
     );
   }
 
-  /** The time, all rows, and what each living process knows: two schedules that meet here have the same futures. */
+  /** The time, all rows, what each living process knows, asks and waits for: two schedules that meet here have the same futures. */
   state(): string {
     const { db } = this.#disk;
     this.#tables ??= tablesOf(db);
     const rows = this.#tables.map((table) => `${table} ${JSON.stringify(db.sql(`SELECT * FROM ${table}`).all())}`);
     const minds = this.processes.map((process) => (process.alive ? this.turnstile.heardBy(process) : "dead"));
-    return [`${this.scheduler.now}`, ...rows, ...minds].join("\n");
+    const asks = this.turnstile.waiting.map(({ text }) => text).toSorted();
+    const timers = this.scheduler.pending().map(({ at, thread }) => `${thread?.process.name} at ${at}`);
+    return [`${this.scheduler.now}`, ...rows, ...minds, ...asks, ...timers.toSorted()].join("\n");
   }
 
   audit(): void {

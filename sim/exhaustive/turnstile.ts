@@ -8,6 +8,8 @@ import type { Method } from "../world/wire.ts";
 export interface Waiting {
   readonly process: SimProcess;
   readonly method: Method;
+  /** Who asks for what. */
+  readonly text: string;
   /** Applies the call; the answer is given only if `answers`. */
   pass(answers: boolean): void;
 }
@@ -34,9 +36,13 @@ export class Turnstile {
     through.pass(answers);
   }
 
-  /** Everything that this process was ever told: it is deterministic, so that is its state. */
+  /** Everything that this process was ever told, bells too, and when: it is deterministic, so that is its state. */
   heardBy(process: SimProcess): string {
     return this.#heard.get(process) ?? "";
+  }
+
+  #hear(process: SimProcess, what: string): void {
+    this.#heard.set(process, `${this.heardBy(process)};${process.main.clock.mono()} ${what}`);
   }
 
   guard(store: Store, process: SimProcess): Store {
@@ -72,21 +78,25 @@ export class Turnstile {
             this.#witness.answered(asked, value, !answers);
             if (method === "recover") this.#ring();
             if (!answers) return;
-            this.#heard.set(process, `${this.heardBy(process)};${method}${JSON.stringify(value)}`);
+            this.#hear(process, `${method}${JSON.stringify(value)}`);
             resolve(value);
           },
           (thrown: unknown) => {
             this.busy--;
             this.#witness.failed(asked, thrown);
+            this.#hear(process, `${method} failed`);
             reject(thrown instanceof Error ? thrown : new Error(String(thrown)));
           },
         );
       };
-      this.#waiting.push({ process, method, pass });
+      this.#waiting.push({ process, method, text: `${process.name} ${method}${JSON.stringify(args)}`, pass });
     });
   }
 
   #ring(): void {
-    for (const [process, listener] of this.#bells) process.main.soon(listener);
+    for (const [process, listener] of this.#bells) {
+      this.#hear(process, "bell");
+      process.main.soon(listener);
+    }
   }
 }

@@ -62,6 +62,11 @@ export class Scheduler {
     return true;
   }
 
+  /** What will happen if nothing else does, in no order. */
+  pending(): readonly Event[] {
+    return this.#heap.filter(({ calledOff, thread }) => !calledOff && !thread?.dead);
+  }
+
   /** When the next event is due; null: nothing is left to happen. */
   nextAt(): number | null {
     return this.#heap[0]?.at ?? null;
