@@ -2,8 +2,9 @@
 // only, so that a contender's program loads nothing but itself.
 
 /**
- * default: as installed. fastest: the shortest times that its options allow (1 s where they have no limit), for what happens after a
- * death. throughput: as its documentation says for many small jobs.
+ * default: as installed. fastest: short times for what happens after a death: the least that its options allow, or, where they name
+ * none or it would be a trap, a floor of ours, which its row of the settings (contenders.ts) gives with the reason. throughput: as its
+ * documentation says for many small jobs.
  */
 export type Mode = "default" | "fastest" | "throughput";
 

@@ -4,6 +4,7 @@ import type { Blocked, Cells, Kept, Results, Speed } from "./results.ts";
 import { count, ratio, time, times } from "./wording.ts";
 
 export const NOT_MEASURED = "not measured";
+const AFTER_EACH = " after each death";
 
 export interface Row {
   readonly title: string;
@@ -21,26 +22,35 @@ function row(title: string, cell: (cells: Cells, contender: Contender) => string
 export const afterDeath: readonly Row[] = [
   killed("`kill -9` to rerun, at defaults", "default"),
   killed("`kill -9` to rerun, at its fastest settings", "fastest"),
-  row("a zombie completes the job of its new owner", ({ zombie }) => zombie && (zombie.completed ? "**yes**" : "no")),
+  row(
+    "a zombie completes the job of its new owner",
+    ({ zombie }, contender) => zombie && (zombie.completed ? "**yes**" : "no") + pretended(zombie, contender),
+  ),
   row("a zombie overwrites progress", ({ zombie }) => {
     if (!zombie) return undefined;
     if (zombie.note === null) return "has no progress";
     return zombie.noteStored ? "**yes**" : "no";
   }),
-  row("a job that kills its worker: innocents of 19 that end badly", ({ poison }) => {
+  row("a job that kills its worker: innocents of 19 that end badly", ({ poison }, contender) => {
     if (!poison) return undefined;
     const { done, failed, open } = poison.innocents;
-    if (open > 0) return `**${failed}, and ${open} never got through**, ${done} done`;
-    return failed > 0 ? `**${failed}**, ${done} done` : `0, ${done} done`;
+    const badly = open > 0 ? `**${failed}, and ${open} never got through**` : failed > 0 ? `**${failed}**` : "0";
+    return `${badly}, ${done} done${pretended(poison, contender, AFTER_EACH)}`;
   }),
-  row("a job that kills its worker: deaths until it stops", ({ poison }) => {
+  row("a job that kills its worker: deaths until it stops", ({ poison }, contender) => {
     if (!poison) return undefined;
-    return poison.stopped ? `${poison.deaths}` : `**did not stop**: ${poison.deaths} in ${time(poison.tookMs)}`;
+    const { deaths, stopped, tookMs } = poison;
+    const told = stopped ? `${deaths}` : `**did not stop**: ${deaths} in ${time(tookMs)}`;
+    return told + pretended(poison, contender, AFTER_EACH);
   }),
   row("SIGTERM in the middle of a job of 50 s", ({ sigterm }) => {
     if (!sigterm) return undefined;
     const exit = sigterm.exitedAfterMs === null ? "still there" : `exit after ${time(sigterm.exitedAfterMs)}`;
-    if (sigterm.ended) return `${exit}: the handler finished (${sigterm.atExit})`;
+    if (sigterm.ended) {
+      const finished = "the handler finished";
+      const told = sigterm.stateAtExit === "done" ? finished : `**${finished}, and the store does not know**`;
+      return `${exit}: ${told} (${sigterm.atExit})`;
+    }
     if (sigterm.rerunAfterMs === null)
       return `${exit}; **nobody had it ${time(sigterm.watchedMs)} later** (${sigterm.atExit})`;
     return `${exit}; started elsewhere after ${time(sigterm.rerunAfterMs)} (${sigterm.atExit})`;
@@ -72,6 +82,11 @@ function killed(title: string, mode: "default" | "fastest"): Row {
     const measured = killToRerun?.[mode];
     return measured && times(measured);
   });
+}
+
+/** Said in each cell that would have taken as long as the quoted lock, for each death. */
+function pretended(found: { readonly pretended: boolean }, { quoted }: Contender, when = ""): string {
+  return found.pretended ? ` (its lock made ${quoted.fastest?.text ?? "some time"} older${when})` : "";
 }
 
 function lost({ kept }: Cells, what: Kept["what"]): string | undefined {

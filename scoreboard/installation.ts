@@ -7,6 +7,7 @@ import { delimiter, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { type Contender, contenders } from "./contenders.ts";
 import { ownRuntime, type Runtime } from "./processes.ts";
+import { COMMIT } from "./results.ts";
 
 const folder = fileURLToPath(new URL("./", import.meta.url));
 const ADD_ON = "better-sqlite3";
@@ -57,7 +58,7 @@ export function install(): Installation {
 
 /** A lock file that was not honoured must not go unnoticed: npm picks old majors for an old Node if it may. */
 function installedVersion({ package: name }: Contender): string {
-  if (name === null) return "this commit";
+  if (name === null) return ownCommit();
   const { dependencies } = JSON.parse(readFileSync(join(folder, "package.json"), "utf8")) as {
     dependencies: Record<string, string>;
   };
@@ -67,6 +68,17 @@ function installedVersion({ package: name }: Contender): string {
       `${name} ${dependencies[name]} is wanted and ${installed} is installed: remove scoreboard/node_modules.`,
     );
   return installed!;
+}
+
+/** What is not committed is not what the commit measures. */
+function ownCommit(): string {
+  const git = (...args: string[]): string => execFileSync("git", args, { cwd: folder, encoding: "utf8" }).trim();
+  try {
+    const changed = git("status", "--porcelain", "--untracked-files=no") !== "";
+    return `${COMMIT}${git("rev-parse", "--short=10", "HEAD")}${changed ? " with changes" : ""}`;
+  } catch {
+    return "not a git checkout";
+  }
 }
 
 function versionOf(name: string): string | undefined {

@@ -8,7 +8,7 @@ import { type Experiment } from "./experiment.ts";
 import { experiments } from "./experiments/index.ts";
 import { install, type Installation } from "./installation.ts";
 import { isWhole, type Options, readOptions, Usage } from "./options.ts";
-import { type Cells, playedAgain, type Results } from "./results.ts";
+import { type Cells, playedAgain, type Results, versionsAfter } from "./results.ts";
 import { redisVersion } from "./servers.ts";
 import { Stage } from "./stage.ts";
 
@@ -37,10 +37,13 @@ async function main(options: Options): Promise<void> {
 }
 
 async function measure(options: Options): Promise<Results> {
-  const installation = install();
-  const stage = await Stage.create(installation);
   const earlier = options.quick || isWhole(options) ? undefined : readResults(options.results);
+  const installed = install();
+  const versions = versionsAfter(earlier?.versions ?? {}, installed.versions, options.contenders);
+  const installation = { ...installed, versions };
+  const stage = await Stage.create(installation);
   const apart = earlier ? playedAgain(earlier, options) : [];
+  const notes = earlier?.notes ?? [];
   const cells: Record<string, Cells> = { ...earlier?.cells };
   const broken: string[] = [];
   for (const experiment of experiments.filter(({ name }) => options.experiments.includes(name))) {
@@ -50,9 +53,12 @@ async function measure(options: Options): Promise<Results> {
       cells[id] = { ...cells[id], ...found };
     say(`${experiment.name}: ${((performance.now() - from) / 1_000).toFixed(1)} s`);
     // A run takes a quarter of an hour: what was found so far is kept if it is broken off.
-    writeFileSync(options.results, JSON.stringify({ ...(await about(stage, installation)), cells, broken, apart }));
+    writeFileSync(
+      options.results,
+      JSON.stringify({ ...(await about(stage, installation)), cells, broken, apart, notes }),
+    );
   }
-  const found = { ...(await about(stage, installation)), cells, broken, apart };
+  const found = { ...(await about(stage, installation)), cells, broken, apart, notes };
   await stage.end();
   return found;
 }
@@ -81,7 +87,10 @@ async function playAll(
   return new Map([...found].map(([id, each]) => [id, merge(each)]));
 }
 
-async function about(stage: Stage, installation: Installation): Promise<Omit<Results, "cells" | "broken" | "apart">> {
+async function about(
+  stage: Stage,
+  installation: Installation,
+): Promise<Omit<Results, "cells" | "broken" | "apart" | "notes">> {
   return {
     date: new Date().toISOString().slice(0, 10),
     // The average of 15 minutes is about that of the run: what else the machine did belongs to the figures.

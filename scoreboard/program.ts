@@ -58,7 +58,11 @@ serve({
   },
   find: (id: string) => session.find(id),
   finish: ({ n, note }: { n: number; note: string | null }) => held.get(n)?.(note),
-  pretendLeaseIsOver: () => session.pretendLeaseIsOver?.(),
+  /** Whether that was done: it has to be said where it was. */
+  pretendLeaseIsOver: async () => {
+    await session.pretendLeaseIsOver?.();
+    return session.pretendLeaseIsOver !== undefined;
+  },
   /** Adds no-op jobs that tell nothing, in parts of 1,000. */
   fill: async ({ count }: { count: number }) => {
     for (let from = 0; from < count; from += 1_000) {

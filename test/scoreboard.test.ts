@@ -5,14 +5,14 @@ import { test } from "node:test";
 import { contenders } from "../scoreboard/contenders.ts";
 import { documentOf, picturesOf } from "../scoreboard/document.ts";
 import { isWhole, readOptions } from "../scoreboard/options.ts";
-import { playedAgain, type Results } from "../scoreboard/results.ts";
+import { playedAgain, type Results, versionsAfter } from "../scoreboard/results.ts";
 
 const results: Results = {
   date: "2026-11-15",
   machine: "2 cores",
   nodes: "Node 24.21.0",
   servers: ["PostgreSQL 15", "Redis 7"],
-  versions: { "outlive-sqlite": "this commit", bullmq: "6.7.0" },
+  versions: { "outlive-sqlite": "commit 0123abcdef", "outlive-postgres": "commit 0123abcdef", bullmq: "6.7.0" },
   absent: { plainjob: "its add-on could not be built" },
   broken: ["pg-boss: zombie: no answer"],
   cells: {
@@ -23,6 +23,7 @@ const results: Results = {
         innocents: { done: 19, failed: 0, open: 0 },
         poison: "quarantined",
         stopped: true,
+        pretended: false,
         tookMs: 90_000,
       },
       speed: { drainThroughput: 50_000, addsOneByOne: 400 },
@@ -35,6 +36,7 @@ const results: Results = {
         note: "accepted",
         noteStored: true,
         completed: false,
+        pretended: false,
         afterZombie: "active",
         afterOwner: "completed",
       },
@@ -43,6 +45,7 @@ const results: Results = {
         innocents: { done: 0, failed: 19, open: 0 },
         poison: "failed",
         stopped: true,
+        pretended: false,
         tookMs: 9_000,
       },
       kept: [
@@ -53,7 +56,44 @@ const results: Results = {
         default: { blockMs: 40_000, starts: 2, secondAfterMs: 36_000, end: "completed" },
         fastest: { blockMs: 40_000, starts: 1, secondAfterMs: null, end: "completed" },
       },
+      sigterm: {
+        jobMs: 50_000,
+        exitedAfterMs: 48_000,
+        ended: true,
+        rerunAfterMs: null,
+        atExit: "completed",
+        stateAtExit: "done",
+        watchedMs: 70_000,
+      },
       speed: { drainThroughput: 10_000 },
+    },
+    "graphile-worker": {
+      zombie: {
+        takenAfterMs: 1_000,
+        note: null,
+        noteStored: false,
+        completed: true,
+        pretended: true,
+        afterZombie: "no row",
+        afterOwner: "no row",
+      },
+      poison: {
+        deaths: 25,
+        innocents: { done: 0, failed: 19, open: 0 },
+        poison: "not locked, attempt 25 of 25",
+        stopped: true,
+        pretended: true,
+        tookMs: 99_000,
+      },
+      sigterm: {
+        jobMs: 50_000,
+        exitedAfterMs: 48_400,
+        ended: true,
+        rerunAfterMs: null,
+        atExit: "locked, attempt 1 of 25",
+        stateAtExit: "running",
+        watchedMs: 70_000,
+      },
     },
     plainjob: {
       sigterm: {
@@ -62,6 +102,7 @@ const results: Results = {
         ended: false,
         rerunAfterMs: null,
         atExit: "status 1",
+        stateAtExit: "running",
         watchedMs: 70_000,
       },
     },
@@ -138,6 +179,40 @@ test("zombies, poison, lost jobs and blocked loops are told by what became of th
   );
 });
 
+test("a handler that finished after SIGTERM is told apart by whether its store knows of it", () => {
+  const cells = row("SIGTERM in the middle of a job of 50 s");
+  assert.equal(cells[column("bullmq")], "exit after 48.0 s: the handler finished (completed)");
+  assert.equal(
+    cells[column("graphile-worker")],
+    "exit after 48.4 s: **the handler finished, and the store does not know** (locked, attempt 1 of 25)",
+  );
+});
+
+test("every cell for which a lock was made older says so, and no other", () => {
+  const titles = [
+    "a zombie completes the job of its new owner",
+    "a job that kills its worker: innocents of 19 that end badly",
+    "a job that kills its worker: deaths until it stops",
+  ];
+  assert.deepEqual(
+    titles.map((title) => row(title)[column("graphile-worker")]),
+    [
+      "**yes** (its lock made 4 h older)",
+      "**19**, 0 done (its lock made 4 h older after each death)",
+      "25 (its lock made 4 h older after each death)",
+    ],
+  );
+  for (const title of titles) assert.doesNotMatch(row(title)[column("bullmq")]!, /older/, title);
+  assert.ok(page.includes('- **"its lock made older"**: '));
+});
+
+test("the page names the commit of Outlive, and says so where none was recorded", () => {
+  assert.match(page, /; Outlive at commit 0123abcdef\. /);
+  const before = documentOf({ ...results, versions: { "outlive-sqlite": "this commit", bullmq: "6.7.0" } });
+  assert.match(before, /; which commit of Outlive was not recorded\. /);
+  assert.match(documentOf({ ...results, notes: ["Something else."] }), /^Something else\.$/m);
+});
+
 test("a speed is followed by its ratio to ours on the same kind of store", () => {
   const cells = row("drained per second, as documented for throughput");
   assert.equal(cells[column("outlive-sqlite")], "50,000");
@@ -189,6 +264,13 @@ test("a page of which a part was measured again says so, and does not claim to b
     page,
     /Not of the same run: zombie, poison of bullmq, measured after the rest, which is of 2026-11-15\./,
   );
-  const again = playedAgain({ date: "2026-11-16", apart: ["first"] }, readOptions(["--only", "speed"]));
+  const again = playedAgain({ ...results, apart: ["first"] }, readOptions(["--only", "speed"]));
   assert.deepEqual([again.length, again[0]], [2, "first"]);
+  assert.match(again[1]!, /which is of 2026-11-15, commit 0123abcdef$/);
+});
+
+test("who was not played again keeps the version that was", () => {
+  const now = { "outlive-sqlite": "commit 456", "outlive-postgres": "commit 456", bullmq: "6.8.0" };
+  assert.deepEqual(versionsAfter(results.versions, now, ["bullmq"]), { ...results.versions, bullmq: "6.8.0" });
+  assert.deepEqual(versionsAfter({}, now, ["bullmq"]), now);
 });

@@ -27,6 +27,7 @@ export const poison: Experiment = {
     let deaths = 0;
     let found: readonly Found[] = [];
     let stopped = false;
+    let pretended = false;
     while (!stopped && deaths < mostDeaths && performance.now() - from < LIMIT_MS) {
       const worker = await stage.start(contender, place, "fastest");
       // Not awaited: on a slow machine it is dead before it has said that it works.
@@ -38,7 +39,7 @@ export const poison: Experiment = {
       }
       if (worker.over) deaths++;
       await worker.kill();
-      await observer.ask("pretendLeaseIsOver");
+      pretended = await observer.ask<boolean>("pretendLeaseIsOver");
     }
     await observer.kill();
     const [poisonous, ...innocents] = found;
@@ -50,6 +51,7 @@ export const poison: Experiment = {
         innocents: { done: count("done"), failed: count("failed"), open: count("waiting", "running", "missing") },
         poison: poisonous?.detail ?? "not found",
         stopped,
+        pretended,
         tookMs: performance.now() - from,
       },
     };

@@ -39,6 +39,7 @@ export const sigterm: Experiment = {
         ended,
         rerunAfterMs: again ? again.at - from : null,
         atExit: atExit.detail,
+        stateAtExit: atExit.state,
         watchedMs,
       },
     };

@@ -19,7 +19,7 @@ export const zombie: Experiment = {
     const taken = startOf([owner], 1, 60_000);
     const frozenAt = monoMs();
     frozen.signal("SIGSTOP");
-    await observer.ask("pretendLeaseIsOver");
+    const pretended = await observer.ask<boolean>("pretendLeaseIsOver");
     const rerun = await taken;
     if (!rerun) throw new Error("the job was not taken from the frozen worker within 60 s");
 
@@ -43,6 +43,7 @@ export const zombie: Experiment = {
         note,
         noteStored: afterZombie.note === "zombie",
         completed: afterZombie.state === "done",
+        pretended,
         afterZombie: afterZombie.detail,
         afterOwner: afterOwner.detail,
       },
