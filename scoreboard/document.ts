@@ -192,7 +192,7 @@ function throughput({ cells }: Results): string {
   return svgOf({
     title: "No-op jobs drained per second by one process",
     subtitle:
-      "Concurrency 50, each as its documentation says for throughput. What is durable when differs: see the page.",
+      "Concurrency 50 (pg-boss: 4 × 50), each as documented for throughput. What is durable when differs: see the page.",
     scale: "linear",
     ticks: ticks.length > 9 ? ticks.filter((_, n) => n % 2 === 0) : ticks,
     bars,
