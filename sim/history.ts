@@ -129,7 +129,7 @@ async function unfold(
     drafts,
     stepCame: (job, step, result) => oracle.stepCame(job, step, result),
     leaseLost: (process) => oracle.leaseLost(process, scheduler.now),
-    acknowledged: (id) => oracle.acknowledged(id, scheduler.now),
+    acknowledged: (draft, id) => oracle.acknowledged(draft, id, scheduler.now),
     jobs: () => oracle.inSight(),
   });
   const look = ({ thread }: Event): void => {

@@ -4,13 +4,13 @@ import type { Store } from "../../src/core/store.ts";
 import type { JobDraft } from "../../src/core/job.ts";
 import type { SimProcess } from "../world/process.ts";
 
-/** Sends what `next` gives, each until it was answered; `acknowledged` hears the id that is in the store. */
+/** Sends what `next` gives, each until it was answered; `acknowledged` hears the id that is in the store for a draft. */
 export async function produce(
   process: SimProcess,
   store: Store,
   left: JobDraft[],
   spreadMs: number,
-  acknowledged: (id: string) => void,
+  acknowledged: (draft: JobDraft, id: string) => void,
 ): Promise<void> {
   const random = process.random.fork("producer");
   const { clock } = process.main;
@@ -19,7 +19,7 @@ export async function produce(
     await pause(clock, random.next() * spreadMs);
     try {
       const enqueued = await store.enqueue(some);
-      for (const { id } of enqueued) acknowledged(id);
+      some.forEach((draft, i) => acknowledged(draft, enqueued[i]!.id));
       left.splice(0, some.length);
     } catch {
       await pause(clock, random.between(1, 200));

@@ -79,7 +79,7 @@ export class Scope {
       mutant: null,
       keepers: false,
       storeFor: (process) => {
-        const real = this.#storeOf(process);
+        const real = this.#storeOf(process, mutant);
         return this.turnstile.guard(mutant?.store?.(real, db, process.main.clock) ?? real, process);
       },
     };
@@ -92,11 +92,10 @@ export class Scope {
     const store = this.#storeOf(installer);
     const settings = [...contractsFor([AT_ONCE], installer, () => {}).values()].map((contract) => contract.settings);
     const draft = { priority: 0, runAt: null, delayMs: 0, dedupeKey: null, input: "null" };
-    const enqueued = store
-      .declare(settings)
-      .then(() => store.enqueue([TRANSFER, "chain"].map((kind) => ({ ...draft, kind, id: `${kind}-1` }))));
+    const drafts = [TRANSFER, "chain"].map((kind) => ({ ...draft, kind, id: `${kind}-1` }));
+    const enqueued = store.declare(settings).then(() => store.enqueue(drafts));
     await this.settle();
-    for (const { id } of await enqueued) this.oracle.acknowledged(id, 0);
+    (await enqueued).forEach(({ id }, i) => this.oracle.acknowledged(drafts[i]!, id, 0));
     installer.kill("ended");
     this.startWorker();
     this.startWorker();
@@ -150,11 +149,13 @@ export class Scope {
     auditTables(this.#disk.db, TRANSFER);
   }
 
-  #storeOf(process: SimProcess): Store {
+  #storeOf(process: SimProcess, mutant: Mutant | null = null): Store {
     const random = process.random.fork("store");
     const { scheduler } = this;
     const clock: Clock = { ...process.main.clock, now: () => Math.floor(scheduler.wall) };
-    return new SqliteStore({ db: this.#disk.connect(), clock, random, newId: idSource(clock, random), bell: null });
+    const connection = this.#disk.connect();
+    const db = mutant?.connection?.(connection) ?? connection;
+    return new SqliteStore({ db, clock, random, newId: idSource(clock, random), bell: null });
   }
 }
 

@@ -55,25 +55,6 @@ export const attemptMutants: readonly Mutant[] = [
       }))(store, db),
   },
   {
-    name: "repeatSaidStale",
-    what: "a repeated settlement is called stale, although it was this worker's own",
-    store: telling((answer, { lease, change }) =>
-      answer.is === "repeated"
-        ? {
-            is: "stale",
-            stale: {
-              lease,
-              tried: change.name,
-              state: "missing",
-              worker: null,
-              epoch: 0,
-              fence: 0,
-            },
-          }
-        : answer,
-    ),
-  },
-  {
     name: "errorsNotCounted",
     what: "a failure is not counted: the job is tried for ever",
     store: (store) =>
@@ -103,13 +84,5 @@ export const attemptMutants: readonly Mutant[] = [
     name: "stepsForgotten",
     what: "a later attempt is not given the steps of the earlier ones",
     store: afterTurns((answer) => ({ ...answer, claimed: answer.claimed.map((job) => ({ ...job, steps: [] })) })),
-  },
-  {
-    name: "refusalNotRecorded",
-    what: "a refused write leaves no trace",
-    store: afterTurns(({ settled }, db) => {
-      if (settled.some(({ is }) => is === "stale"))
-        db.exec("DELETE FROM outlive_history WHERE event = 'write.rejected'");
-    }),
   },
 ];

@@ -1,4 +1,5 @@
 // All mutants. Each breaks one promise on purpose; the oracle must find every one of them, or it proves nothing.
+import { answerMutants } from "./answers.ts";
 import { attemptMutants } from "./attempts.ts";
 import { commitMutants } from "./commits.ts";
 import { fenceMutants } from "./fences.ts";
@@ -10,6 +11,7 @@ import { workerMutants } from "./workers.ts";
 export const MUTANTS: readonly Mutant[] = [
   ...fenceMutants,
   ...attemptMutants,
+  ...answerMutants,
   ...commitMutants,
   ...queueMutants,
   ...recoveryMutants,

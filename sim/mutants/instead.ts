@@ -29,6 +29,19 @@ export function afterTurns(
     });
 }
 
+/** A connection on which these texts inside the store's statements are others. One that is never met changes nothing: it is missed. */
+export function rewriting(...texts: readonly (readonly [from: string, to: string])[]): (db: Database) => Database {
+  return (db) =>
+    new Proxy(db, {
+      get(target, name) {
+        const member: unknown = Reflect.get(target, name, target);
+        if (typeof member !== "function") return member;
+        if (name !== "sql") return member.bind(target) as unknown;
+        return (text: string) => target.sql(texts.reduce((sql, [from, to]) => sql.replace(from, to), text));
+      },
+    });
+}
+
 /** The lease with whatever fence and owner the row has now. */
 export function present(db: Database, lease: Lease): Lease {
   const row = db

@@ -17,6 +17,8 @@ export interface Mutant {
   readonly focus?: Partial<Temper>;
   /** Instead of the real store, behind the wire. */
   readonly store?: StoreMutation;
+  /** Instead of the way by which the store reaches its file: other statements, inside its own transactions. */
+  readonly connection?: (db: Database) => Database;
   /** A file whose tables lack something. */
   readonly schema?: (db: Database) => void;
   /** The clock by which the store decides, given its host's and the calling process's. */

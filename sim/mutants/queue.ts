@@ -1,8 +1,19 @@
 // Jobs on their way in and out of the queue.
 import { pause } from "../../src/core/clock.ts";
 import type { Enqueued } from "../../src/core/job.ts";
-import { afterTurns, instead } from "./instead.ts";
+import type { Database } from "../../src/stores/sqlite/database.ts";
+import { afterTurns, instead, rewriting } from "./instead.ts";
 import type { Mutant } from "./mutant.ts";
+
+/** The unfinished job of this kind that has this key. */
+function holderOf(db: Database, kind: string, key: string | null): string | undefined {
+  const row = db
+    .sql(
+      "SELECT j.id FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind WHERE k.name = ? AND j.dedupe_key = ? AND j.state < 2",
+    )
+    .get(kind, key);
+  return row?.["id"] as string | undefined;
+}
 
 export const queueMutants: readonly Mutant[] = [
   {
@@ -35,17 +46,14 @@ export const queueMutants: readonly Mutant[] = [
     store: (store, db, clock) =>
       instead(store, {
         async enqueue(drafts) {
-          const held = drafts.map(({ kind, dedupeKey }) =>
-            db
-              .sql(
-                "SELECT j.id FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind WHERE k.name = ? AND j.dedupe_key = ? AND j.state < 2",
-              )
-              .get(kind, dedupeKey),
-          );
+          const keys = drafts.map(({ kind, dedupeKey }) => (dedupeKey === null ? null : `${kind} ${dedupeKey}`));
+          const first = (i: number): number => (keys[i] === null ? i : keys.indexOf(keys[i]!));
+          const held = drafts.map(({ kind, dedupeKey }) => holderOf(db, kind, dedupeKey));
           await pause(clock, 5);
-          const fresh = await store.enqueue(drafts.filter((_, i) => !held[i]));
-          let at = 0;
-          return held.map((row): Enqueued => (row ? { id: row["id"] as string, created: false } : fresh[at++]!));
+          const isNew = drafts.map((_, i) => !held[i] && first(i) === i);
+          const written = (await store.enqueue(drafts.filter((_, i) => isNew[i]))).values();
+          const fresh = isNew.map((yes) => (yes ? written.next().value! : null));
+          return drafts.map((_, i): Enqueued => fresh[i] ?? { id: held[i] ?? fresh[first(i)]!.id, created: false });
         },
       }),
   },
@@ -78,20 +86,8 @@ export const queueMutants: readonly Mutant[] = [
   {
     name: "retryKeepsCounters",
     what: "a job that was queued again by hand still has its old failures",
-    store: (store, db) =>
-      instead(store, {
-        async retry(id, actor) {
-          const counts = db.sql("SELECT errors, crashes FROM outlive_jobs WHERE id = ?").get(id);
-          const answer = await store.retry(id, actor);
-          if (answer.is === "applied" && counts)
-            db.sql("UPDATE outlive_jobs SET errors = ?, crashes = ? WHERE id = ?").run(
-              counts["errors"]!,
-              counts["crashes"]!,
-              id,
-            );
-          return answer;
-        },
-      }),
+    // Of all changes only a retry makes them smaller.
+    connection: rewriting(["errors = ?, crashes = ?", "errors = max(errors, ?), crashes = max(crashes, ?)"]),
   },
   {
     name: "purgeTooEarly",

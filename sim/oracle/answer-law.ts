@@ -1,13 +1,16 @@
 // Promises 3 and 5 from the other side: what the store answered is what the rows say. "Applied" changed this very attempt,
-// once; "stale" changed nothing, was recorded, and was true; "repeated" was accepted before.
+// once; "repeated" was said of this very settlement because it had been accepted before, and of no other; "stale" of everything
+// else that changed nothing, and that was recorded.
 import type { Lease } from "../../src/core/lease.ts";
-import type { WriteAnswer } from "../../src/core/store.ts";
+import type { Settlement, WriteAnswer } from "../../src/core/store.ts";
 import { attemptOf, type Model, type Moment, STATE } from "./model.ts";
 import type { HistoryRow, JobRow, StepRow } from "./watch.ts";
 import { demand } from "./violation.ts";
 
 export class AnswerLaw {
   readonly #model: Model;
+  /** By attempt: the change that was accepted as its end, and when. */
+  readonly #accepted = new Map<string, { readonly change: string; readonly at: number }>();
 
   constructor(model: Model) {
     this.#model = model;
@@ -27,25 +30,28 @@ export class AnswerLaw {
     );
     const appliedNow = new Set<string>();
     let refused = 0;
-    const settled = (lease: Lease, answer: WriteAnswer | undefined, tried: string): void => {
+    const settled = ({ lease, change }: Settlement, answer: WriteAnswer | undefined, tried: string): void => {
       const attempt = keyOf(lease);
+      const before = this.#accepted.get(attempt)?.change;
       const told = (): string => `"${tried}" of attempt ${attempt} by ${lease.worker} was answered ${answer?.is}`;
       demand(answer !== undefined, () => `${told()}: no answer`);
       if (answer.is === "applied") {
         demand(endedNow.has(attempt), () => `${told()}, but no such attempt ended`);
         demand(!appliedNow.has(attempt), () => `${told()} twice`);
         appliedNow.add(attempt);
+        this.#accepted.set(attempt, { change: change.name, at: moment.now });
       } else if (answer.is === "repeated") {
-        demand(this.#model.ended.has(attempt), () => `${told()}, but that attempt has not ended`);
+        demand(before === change.name, () => `${told()}, but what was accepted before is ${before ?? "nothing"}`);
       } else {
         refused++;
         demand(!this.#owns(lease), () => `${told()}, but it owns the job`);
+        demand(before !== change.name, () => `${told()}, but it had been accepted before`);
       }
     };
     for (const answer of moment.answers) {
       if (answer.of === "settleAndClaim")
-        answer.settlements.forEach(({ lease, change }, i) => settled(lease, answer.answer.settled[i], change.name));
-      else if (answer.of === "commit") settled(answer.settlement.lease, answer.answer, "commit");
+        answer.settlements.forEach((one, i) => settled(one, answer.answer.settled[i], one.change.name));
+      else if (answer.of === "commit") settled(answer.settlement, answer.answer, "commit");
       else if (answer.of === "record")
         answer.writes.forEach(({ lease, write }, i) => {
           const told = (): string => `${write.type} of attempt ${keyOf(lease)} by ${lease.worker}`;
@@ -62,6 +68,11 @@ export class AnswerLaw {
     demand(recorded === refused, () => `${refused} writes were refused and ${recorded} were recorded`);
     for (const { was, is } of steps) this.#step(was, is, endedNow);
     return refused;
+  }
+
+  /** What was accepted since the last sync is gone with the power, and would be accepted again. */
+  powerLost(syncedAt: number): void {
+    for (const [attempt, { at }] of this.#accepted) if (at >= syncedAt) this.#accepted.delete(attempt);
   }
 
   #step(was: StepRow | null, is: StepRow | null, endedNow: ReadonlySet<string>): void {

@@ -1,5 +1,5 @@
-// What the rows say, kept in memory from what the watch saw: the present row of each job and worker, how each attempt ended,
-// and what happened within the present event. The laws compare with it; nothing of it comes from the engine's answers.
+// What the rows say, kept in memory from what the watch saw: the present row of each job and worker, and
+// what happened within the present event. The laws compare with it; nothing of it comes from the engine's answers.
 import type { Answer } from "./witness.ts";
 import type { SimProcess } from "../world/process.ts";
 import type { HistoryRow, IncidentRow, JobRow, LedgerRow, Seen, StepRow, Watch, WorkerRow } from "./watch.ts";
@@ -44,8 +44,6 @@ export class Model {
   readonly workers = new Map<number, KnownWorker>();
   readonly workersById = new Map<string, KnownWorker>();
   readonly incidents = new Map<string, IncidentRow>();
-  /** Attempts that have ended, as `job epoch fence`. */
-  readonly ended = new Set<string>();
   /** How many attempts of each worker, by its id, ended otherwise than by its recovery, although that may have begun. */
   readonly endedBeside = new Map<string, number>();
   /** The jobs that each incident took, by its id. */
@@ -60,8 +58,7 @@ export class Model {
   learn(seen: Seen, now: number): void {
     switch (seen.subject) {
       case "job": {
-        const { was, is } = seen;
-        if (was?.state === STATE.running && is?.state !== STATE.running) this.ended.add(attemptOf(was));
+        const { is } = seen;
         if (is) {
           this.jobs.set(is.seq, is);
           this.jobsById.set(is.id, is);
@@ -105,7 +102,7 @@ export class Model {
     return count;
   }
 
-  /** The power was lost: the rows are what is left of them. What was ever issued and ended stays known. */
+  /** The power was lost: the rows are what is left of them. */
   reload(watch: Watch): void {
     const workers = new Map(this.workersById);
     for (const memory of [this.jobs, this.jobsById, this.workers, this.workersById, this.incidents, this.takenIn])

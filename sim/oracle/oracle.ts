@@ -9,7 +9,7 @@ import { AuthorityLaw } from "./authority-law.ts";
 import { BlameLaw } from "./blame-law.ts";
 import { changesOfJobs, historyOf, ledgerOf, Model, type Moment, OUTCOME, STATE, stepsOf } from "./model.ts";
 import { MoneyLaw } from "./money-law.ts";
-import { RequestLaw } from "./request-law.ts";
+import { type Asked, RequestLaw } from "./request-law.ts";
 import { StateLaw } from "./state-law.ts";
 import { StepMemory } from "./step-memory.ts";
 import type { Tally } from "./tally.ts";
@@ -110,9 +110,9 @@ export class Oracle {
     this.#calmAt = now;
   }
 
-  /** A producer's enqueue resolved with this id. */
-  acknowledged(id: string, now: number): void {
-    this.requests.acknowledge(id, now);
+  /** A producer's enqueue of this draft resolved with this id. */
+  acknowledged(draft: Asked, id: string, now: number): void {
+    this.requests.acknowledge(draft, id, now);
   }
 
   /** All processes are dead, and the disk has gone back to its last sync. */
@@ -121,6 +121,7 @@ export class Oracle {
     this.model.reload(this.#watch);
     const kept = this.#watch.all("step").map(({ job, name }) => `${this.model.jobs.get(job)?.id}/${name}`);
     this.#steps.powerLost(new Set(kept));
+    this.#answers.powerLost(this.#deps.disk.syncedAt);
     this.#keep(() => {
       this.#deps.tally.lostWithPower += this.requests.powerLost(this.#deps.disk.syncedAt);
     });

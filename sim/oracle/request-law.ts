@@ -1,11 +1,15 @@
-// What people and programs were told: an enqueue that resolved is in the store (promise 1), a dedupe key has one unfinished
-// job, a known job was really known, and a cancel that was accepted is not forgotten.
+// What people and programs were told: an enqueue that resolved is in the store (promise 1), under its own id or that of the
+// unfinished job with its dedupe key, of which there is one; and a cancel that was accepted is not forgotten.
+import type { JobDraft } from "../../src/core/job.ts";
 import { isTerminal, type Model, type Moment, STATE } from "./model.ts";
 import type { JobRow } from "./watch.ts";
 import { demand } from "./violation.ts";
 
 /** The slowest call that was under way (two ways), a lease until a dead owner is found, and a moment. */
 const HEARD_WITHIN_MS = 16_000;
+
+/** What an enqueue asked for, as far as it decides which job may be the answer. */
+export type Asked = Pick<JobDraft, "id" | "kind" | "dedupeKey">;
 
 export class RequestLaw {
   readonly #model: Model;
@@ -16,7 +20,7 @@ export class RequestLaw {
   readonly #everAsked = new Set<string>();
   /** What a producer was told is in, and when. */
   readonly acknowledged = new Map<string, number>();
-  #fresh: string[] = [];
+  readonly #fresh: { readonly draft: Asked; readonly id: string }[] = [];
 
   constructor(model: Model) {
     this.#model = model;
@@ -39,16 +43,19 @@ export class RequestLaw {
     const wasUnfinished = (id: string): boolean =>
       !isTerminal(this.#model.jobsById.get(id)?.state ?? STATE.succeeded) ||
       changes.some(({ was }) => was?.id === id && !isTerminal(was.state));
-    for (const id of this.#fresh.splice(0))
+    for (const { draft, id } of this.#fresh.splice(0)) {
       demand(this.#model.jobsById.has(id), () => `${id} was acknowledged and is not in the store`);
+      this.#standsFor(draft, id);
+    }
     for (const answer of moment.answers) {
       if (answer.of === "enqueue") {
         answer.enqueued.forEach(({ id, created }, i) => {
           const draft = answer.drafts[i]!;
           demand(this.#model.jobsById.has(id), () => `enqueue answered ${id}, which is not in the store`);
+          this.#standsFor(draft, id);
           demand(
-            created || id === draft.id || wasUnfinished(id),
-            () => `enqueue of ${draft.id} was answered with ${id}, which had ended`,
+            id === draft.id || (!created && wasUnfinished(id)),
+            () => `enqueue of ${draft.id} was answered with ${id}, which ${created ? "is another" : "had ended"}`,
           );
         });
       } else if (answer.of === "cancel") {
@@ -83,10 +90,21 @@ export class RequestLaw {
     );
   }
 
-  /** The producer's promise resolved. */
-  acknowledge(id: string, now: number): void {
+  /** An enqueue is answered with its own job, or with one that has its key; without a key there is no other. */
+  #standsFor(draft: Asked, id: string): void {
+    const row = this.#model.jobsById.get(id);
+    const has = (key: string | null): string => (key === null ? "no key" : `the key ${key}`);
+    demand(
+      id === draft.id || (draft.dedupeKey !== null && row?.key === draft.dedupeKey && row.kind === draft.kind),
+      () =>
+        `enqueue of ${draft.id} (${draft.kind}, ${has(draft.dedupeKey)}) was answered with ${id} (${row?.kind}, ${has(row?.key ?? null)})`,
+    );
+  }
+
+  /** The producer's promise resolved: `id` is in the store for its draft. */
+  acknowledge(draft: Asked, id: string, now: number): void {
     this.acknowledged.set(id, now);
-    this.#fresh.push(id);
+    this.#fresh.push({ draft, id });
   }
 
   /** The power was lost with durability "relaxed": what was acknowledged since the last sync may be gone, nothing else. Answers how many are. */

@@ -28,7 +28,7 @@ export interface Program {
   /** The engine in this process stopped trusting what it holds. */
   readonly leaseLost: (process: SimProcess) => void;
   /** A producer's enqueue resolved. */
-  readonly acknowledged: (id: string) => void;
+  readonly acknowledged: (draft: JobDraft, id: string) => void;
   /** What a person at the console sees. */
   readonly jobs: () => readonly string[];
 }

@@ -117,7 +117,8 @@ export class World {
     // The store's own clock, whatever the process believes.
     const clock: Clock = { ...thread.clock, now: () => Math.floor(scheduler.wall) };
     const storeClock = mutant?.storeClock?.(clock, thread.clock) ?? clock;
-    const db = this.disk.connect();
+    const connection = this.disk.connect();
+    const db = mutant?.connection?.(connection) ?? connection;
     const real = new SqliteStore({ db, clock: storeClock, random, newId: idSource(clock, random), bell: null });
     return wire(mutant?.store?.(real, this.disk.db, clock) ?? real, {
       process,
