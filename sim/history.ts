@@ -128,6 +128,7 @@ async function unfold(
     migration,
     drafts,
     stepCame: (job, step, result) => oracle.stepCame(job, step, result),
+    handlerTold: (job, fence, word) => oracle.handlerTold(job, fence, word),
     leaseLost: (process) => oracle.leaseLost(process, scheduler.now),
     acknowledged: (draft, id) => oracle.acknowledged(draft, id, scheduler.now),
     jobs: () => oracle.inSight(),

@@ -25,6 +25,7 @@ import { Story } from "../world/story.ts";
 import { Turnstile } from "./turnstile.ts";
 
 const CONCURRENCY = 2;
+const NOT_HEARD = (): void => {};
 const ON_TIME = { next: () => 0 };
 
 /** As the large workloads, without any time in them. */
@@ -34,9 +35,10 @@ const AT_ONCE: Workload = {
   weight: 1,
   kinds: { [TRANSFER]: ORDINARY, chain: ORDINARY },
   wish: () => ({ kind: TRANSFER, input: null }),
-  handlers: ({ stepCame }) => ({
+  handlers: ({ stepCame, commits }) => ({
     [TRANSFER]: (_, run) =>
       run.commit(sqlite, (tx) => {
+        commits(run);
         tx.run("UPDATE accounts SET balance = balance - 1 WHERE id = 0");
         tx.run("UPDATE accounts SET balance = balance + 1 WHERE id = 1");
         tx.run("INSERT INTO ledger VALUES (?, ?, 0, 1, 1)", run.id, run.attempt);
@@ -90,7 +92,9 @@ export class Scope {
     openAccounts(this.#disk.db);
     const installer = this.spawn("installer");
     const store = this.#storeOf(installer);
-    const settings = [...contractsFor([AT_ONCE], installer, () => {}).values()].map((contract) => contract.settings);
+    const settings = [...contractsFor([AT_ONCE], installer, NOT_HEARD, NOT_HEARD).values()].map(
+      (contract) => contract.settings,
+    );
     const draft = { priority: 0, runAt: null, delayMs: 0, dedupeKey: null, input: "null" };
     const drafts = [TRANSFER, "chain"].map((kind) => ({ ...draft, kind, id: `${kind}-1` }));
     const enqueued = store.declare(settings).then(() => store.enqueue(drafts));
@@ -103,7 +107,12 @@ export class Scope {
 
   startWorker(): void {
     const process = this.spawn(`w${this.processes.length}`);
-    const contracts = contractsFor([AT_ONCE], process, (job, step, result) => this.oracle.stepCame(job, step, result));
+    const contracts = contractsFor(
+      [AT_ONCE],
+      process,
+      (job, step, result) => this.oracle.stepCame(job, step, result),
+      (job, fence, word) => this.oracle.handlerTold(job, fence, word),
+    );
     process.main.soon(() => {
       openEngine(this.#engineWorld, process, contracts)
         .then((engine: Engine) => engine.start({ concurrency: CONCURRENCY }))

@@ -2,6 +2,7 @@
 import { answerMutants } from "./answers.ts";
 import { attemptMutants } from "./attempts.ts";
 import { commitMutants } from "./commits.ts";
+import { endMutants } from "./ends.ts";
 import { fenceMutants } from "./fences.ts";
 import type { Mutant } from "./mutant.ts";
 import { queueMutants } from "./queue.ts";
@@ -12,6 +13,7 @@ export const MUTANTS: readonly Mutant[] = [
   ...fenceMutants,
   ...attemptMutants,
   ...answerMutants,
+  ...endMutants,
   ...commitMutants,
   ...queueMutants,
   ...recoveryMutants,

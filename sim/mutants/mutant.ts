@@ -17,6 +17,8 @@ export interface Mutant {
   readonly focus?: Partial<Temper>;
   /** Instead of the real store, behind the wire. */
   readonly store?: StoreMutation;
+  /** On the engine's side of the wire: what is asked of the store is wrong already, and it does as it is asked. */
+  readonly asks?: (store: Store) => Store;
   /** Instead of the way by which the store reaches its file: other statements, inside its own transactions. */
   readonly connection?: (db: Database) => Database;
   /** A file whose tables lack something. */

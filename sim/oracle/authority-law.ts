@@ -1,5 +1,6 @@
 // Promises 5 and 6: an attempt ends by its own settlement under its own fence, or by a recovery that had the right to it (the
 // owner's lock is gone, or its lease is over, or the job's deadline). Nobody claims who is not live.
+import type { Settlement } from "../../src/core/store.ts";
 import { type Answer } from "./witness.ts";
 import { attemptOf, type KnownWorker, type Model, type Moment, STATE } from "./model.ts";
 import type { HistoryRow, JobRow } from "./watch.ts";
@@ -43,7 +44,7 @@ export class AuthorityLaw {
 
   /** The attempt of `was` is over. Answers whether it was taken from its owner. */
   onEnd(was: JobRow, is: JobRow, moment: Moment, history: readonly HistoryRow[]): boolean {
-    const own = moment.answers.some((answer) => settledBy(answer, was));
+    const own = moment.answers.some((answer) => settlementOf(answer, was) !== undefined);
     const owner = this.#ownerOf(was);
     if (own) {
       if (owner.row.state !== "live") this.#endedBeside(owner);
@@ -80,11 +81,12 @@ export class AuthorityLaw {
   }
 }
 
-/** Whether this answer says that exactly this attempt was settled by its owner now. */
-function settledBy(answer: Answer, was: JobRow): boolean {
-  if (answer.of === "commit") return answer.answer.is === "applied" && matches(answer.settlement.lease, was);
-  if (answer.of !== "settleAndClaim") return false;
-  return answer.settlements.some(({ lease }, i) => answer.answer.settled[i]?.is === "applied" && matches(lease, was));
+/** The settlement of exactly this attempt by its owner, if this answer says that it was accepted now. */
+export function settlementOf(answer: Answer, was: JobRow): Settlement | undefined {
+  if (answer.of === "commit")
+    return answer.answer.is === "applied" && matches(answer.settlement.lease, was) ? answer.settlement : undefined;
+  if (answer.of !== "settleAndClaim") return undefined;
+  return answer.settlements.find(({ lease }, i) => answer.answer.settled[i]?.is === "applied" && matches(lease, was));
 }
 
 function matches(lease: { jobId: string; epoch: number; fence: number }, was: JobRow): boolean {

@@ -17,6 +17,18 @@ export const OUTCOME = {
   rejected: 6,
 } as const;
 
+/** As the engine calls them, in the order of their codes. */
+export const OUTCOME_NAMES = [
+  "succeeded",
+  "failed",
+  "timed-out",
+  "crashed",
+  "released",
+  "cancelled",
+  "rejected",
+  "corrupt",
+] as const;
+
 export function isTerminal(state: number): boolean {
   return state >= STATE.succeeded;
 }

@@ -2,12 +2,14 @@
 import type { Disk } from "../world/disk.ts";
 import type { SimProcess } from "../world/process.ts";
 import { kindFacts } from "../workloads/index.ts";
+import type { Word } from "../workloads/workload.ts";
 import { TRANSFER } from "../workloads/money.ts";
 import { ACCOUNTS, BALANCE } from "../workloads/tables.ts";
 import { AnswerLaw } from "./answer-law.ts";
 import { AuthorityLaw } from "./authority-law.ts";
 import { BlameLaw } from "./blame-law.ts";
 import { changesOfJobs, historyOf, ledgerOf, Model, type Moment, OUTCOME, STATE, stepsOf } from "./model.ts";
+import { EndLaw } from "./end-law.ts";
 import { MoneyLaw } from "./money-law.ts";
 import { type Asked, RequestLaw } from "./request-law.ts";
 import { StateLaw } from "./state-law.ts";
@@ -37,6 +39,7 @@ export class Oracle {
   readonly #states: StateLaw;
   readonly #authority: AuthorityLaw;
   readonly #answers: AnswerLaw;
+  readonly #ends = new EndLaw(kindFacts);
   readonly #money: MoneyLaw;
   readonly #blame: BlameLaw;
   readonly #workers: WorkerLaw;
@@ -85,6 +88,7 @@ export class Oracle {
         }
         if (was?.state === STATE.running && is.state !== STATE.running) {
           if (this.#authority.onEnd(was, is, moment, history)) tally.takeovers++;
+          this.#ends.onEnd(was, is, moment);
           const { limits, poison } = kindFacts(is.kind);
           if (!poison && is.blamed === limits.crashes && was.blamed < is.blamed) tally.accused++;
           if (is.outcome === OUTCOME.crashed) this.#blame.onCrash(was, is, history, wall - 1);
@@ -121,6 +125,7 @@ export class Oracle {
     this.model.reload(this.#watch);
     const kept = this.#watch.all("step").map(({ job, name }) => `${this.model.jobs.get(job)?.id}/${name}`);
     this.#steps.powerLost(new Set(kept));
+    this.#ends.powerLost();
     this.#answers.powerLost(this.#deps.disk.syncedAt);
     this.#keep(() => {
       this.#deps.tally.lostWithPower += this.requests.powerLost(this.#deps.disk.syncedAt);
@@ -135,6 +140,11 @@ export class Oracle {
   /** A handler got this result out of a step. */
   stepCame(job: string, step: string, result: string): void {
     this.#keep(() => this.#steps.came(job, step, result));
+  }
+
+  /** What the handler of an attempt did. */
+  handlerTold(job: string, fence: number, word: Word): void {
+    this.#ends.told(job, fence, word);
   }
 
   /** Inside the simulated program a violation would be taken for its own error: it is kept for the next look. */

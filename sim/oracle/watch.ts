@@ -20,6 +20,8 @@ export interface JobRow {
   readonly deadline: number | null;
   readonly runAt: number | null;
   readonly key: string | null;
+  /** 1: its cancel was asked for while it ran. */
+  readonly cancel: number;
 }
 
 export interface WorkerRow {
@@ -85,7 +87,7 @@ const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: str
     "outlive_jobs",
     `'seq', @.seq, 'id', @.id, 'kind', (SELECT name FROM outlive_kinds WHERE id = @.kind), 'state', @.state, 'worker', @.worker,
      'epoch', @.epoch, 'fence', @.fence, 'errors', @.errors, 'crashes', @.crashes, 'blamed', @.blamed, 'timeouts', @.timeouts,
-     'interruptions', @.interruptions, 'outcome', @.outcome, 'deadline', @.deadline_at, 'runAt', @.run_at, 'key', @.dedupe_key`,
+     'interruptions', @.interruptions, 'outcome', @.outcome, 'deadline', @.deadline_at, 'runAt', @.run_at, 'key', @.dedupe_key, 'cancel', @.cancel_requested`,
   ],
   worker: [
     "outlive_workers",

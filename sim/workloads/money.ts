@@ -25,11 +25,12 @@ export const money: Workload = {
     return random.chance(0.3) ? { kind: TRANSFER, input, dedupeKey: `key-${key}` } : { kind: TRANSFER, input };
   },
 
-  handlers({ work, random }) {
+  handlers({ work, random, commits }) {
     return {
       async [TRANSFER]({ source, target, amount }: Transfer, run) {
         await work(random.chance(0.2) ? 4_000 : 400);
         await run.commit(sqlite, (tx) => {
+          commits(run);
           tx.run("UPDATE accounts SET balance = balance - ? WHERE id = ?", amount, source);
           tx.run("UPDATE accounts SET balance = balance + ? WHERE id = ?", amount, target);
           tx.run("INSERT INTO ledger VALUES (?, ?, ?, ?, ?)", run.id, run.attempt, source, target, amount);

@@ -3,6 +3,7 @@
 import { job } from "../../src/contract.ts";
 import { pause, type Clock } from "../../src/core/clock.ts";
 import { type AnyContract, JobContract, type TypedRun } from "../../src/core/contract.ts";
+import { TerminalError } from "../../src/core/errors.ts";
 import type { Database } from "../../src/stores/sqlite/database.ts";
 import type { SimProcess } from "../world/process.ts";
 import type { SeededRandom } from "../world/random.ts";
@@ -56,8 +57,14 @@ export interface Tools {
   readonly work: (mostMs: number) => Promise<void>;
   /** Tells the oracle what `run.step` gave to a handler. */
   readonly stepCame: StepCame;
+  /** Tells the oracle, from inside a `commit`, that the attempt succeeds by it. */
+  readonly commits: (run: TypedRun) => void;
   readonly contract: (kind: string) => JobContract<unknown, unknown>;
 }
+
+/** How a handler ended, or that its `commit` is being written: it may succeed by that, and end later. */
+export type Word = "returned" | "committed" | "threw" | "gave up";
+export type HandlerTold = (job: string, fence: number, word: Word) => void;
 
 export type StepCame = (job: string, step: string, result: string) => void;
 
@@ -66,6 +73,7 @@ export function contractsFor(
   workloads: readonly Workload[],
   process: SimProcess,
   stepCame: StepCame,
+  handlerTold: HandlerTold,
 ): ReadonlyMap<string, AnyContract> {
   const contracts = new Map<string, AnyContract>();
   const random = process.random.fork("handlers");
@@ -75,6 +83,7 @@ export function contractsFor(
     random,
     clock,
     stepCame,
+    commits: (run) => handlerTold(run.id, run.attempt, "committed"),
     work: (mostMs) => pause(clock, random.between(1, mostMs)),
     contract: (kind) => contracts.get(kind) as unknown as JobContract<unknown, unknown>,
   };
@@ -82,10 +91,24 @@ export function contractsFor(
     const own = workload.handlers(tools);
     for (const [kind, facts] of Object.entries(workload.kinds)) {
       const contract = new JobContract<never, never>(settingsOf(kind, facts), null, null);
-      contracts.set(kind, contract.handle(own[kind] as never));
+      contracts.set(kind, contract.handle(telling(own[kind]!, handlerTold) as never));
     }
   }
   return contracts;
+}
+
+/** The handler, and the oracle hears how it ended before the engine does. */
+function telling(handler: HandlerOf, told: HandlerTold): HandlerOf {
+  return async (input, run) => {
+    try {
+      const result = await handler(input, run);
+      told(run.id, run.attempt, "returned");
+      return result;
+    } catch (thrown) {
+      told(run.id, run.attempt, thrown instanceof TerminalError ? "gave up" : "threw");
+      throw thrown;
+    }
+  };
 }
 
 const checked = new Map<string, AnyContract["settings"]>();

@@ -7,7 +7,7 @@ import type { JobDraft } from "../../src/core/job.ts";
 import { operate } from "../actors/console.ts";
 import { produce } from "../actors/producer.ts";
 import { Violation } from "../oracle/violation.ts";
-import { contractsFor, type StepCame, type Workload } from "../workloads/workload.ts";
+import { contractsFor, type HandlerTold, type StepCame, type Workload } from "../workloads/workload.ts";
 import { keepers, openEngine } from "./engine-process.ts";
 import type { Migration } from "./migration.ts";
 import type { SimProcess } from "./process.ts";
@@ -25,6 +25,7 @@ export interface Program {
   readonly migration: Migration;
   readonly drafts: JobDraft[];
   readonly stepCame: StepCame;
+  readonly handlerTold: HandlerTold;
   /** The engine in this process stopped trusting what it holds. */
   readonly leaseLost: (process: SimProcess) => void;
   /** A producer's enqueue resolved. */
@@ -169,7 +170,8 @@ export class Supervisor {
   }
 
   #contracts(process: SimProcess): ReadonlyMap<string, AnyContract> {
-    return contractsFor(this.#program.workloads, process, this.#program.stepCame);
+    const { workloads, stepCame, handlerTold } = this.#program;
+    return contractsFor(workloads, process, stepCame, handlerTold);
   }
 
   #failed(process: SimProcess, thrown: unknown): void {

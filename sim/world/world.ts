@@ -120,7 +120,7 @@ export class World {
     const connection = this.disk.connect();
     const db = mutant?.connection?.(connection) ?? connection;
     const real = new SqliteStore({ db, clock: storeClock, random, newId: idSource(clock, random), bell: null });
-    return wire(mutant?.store?.(real, this.disk.db, clock) ?? real, {
+    const wired = wire(mutant?.store?.(real, this.disk.db, clock) ?? real, {
       process,
       thread,
       scheduler,
@@ -133,5 +133,6 @@ export class World {
       aboutToRecover: (pid) => this.ambush(this.processes[pid - 1]!, 1, BEFORE_RECOVERY),
       claimLost: () => this.onClaimLost(process),
     });
+    return mutant?.asks?.(wired) ?? wired;
   }
 }
