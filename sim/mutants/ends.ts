@@ -1,17 +1,18 @@
 // How attempts end: what the engine asks for is not what happened, or the store writes something else than it was asked for.
+import type { Lease } from "../../src/core/lease.ts";
 import type { Settlement, Store } from "../../src/core/store.ts";
 import type { Change, CrashVerdict } from "../../src/core/transitions.ts";
 import { instead } from "./instead.ts";
 import { type Mutant, only } from "./mutant.ts";
 
 /** Every end of an attempt that its own worker settles is another one. */
-function settling(end: (change: Change) => Change): (store: Store) => Store {
+function settling(end: (change: Change, lease: Lease) => Change): (store: Store) => Store {
   return (store) =>
     instead(store, {
       settleAndClaim: (worker, settlements, room) =>
         store.settleAndClaim(
           worker,
-          settlements.map((one): Settlement => ({ ...one, change: end(one.change) })),
+          settlements.map((one): Settlement => ({ ...one, change: end(one.change, one.lease) })),
           room,
         ),
     });
@@ -35,8 +36,9 @@ export const endMutants: readonly Mutant[] = [
   {
     name: "failureWrittenSucceeded",
     what: "a failure ends a job as a success",
-    asks: settling((change) =>
-      isRetryable(change)
+    // Not those that commit: their ledger would tell.
+    asks: settling((change, { jobId }) =>
+      isRetryable(change) && jobId.startsWith("flaky")
         ? {
             ...change,
             name: "succeed",
@@ -52,8 +54,9 @@ export const endMutants: readonly Mutant[] = [
   {
     name: "successWrittenFailed",
     what: "an attempt whose handler returned is counted as a failure, and the job runs again",
-    asks: settling((change) =>
-      change.name === "succeed"
+    // Once: a job that can't succeed at all is found by its limit.
+    asks: settling((change, { fence }) =>
+      change.name === "succeed" && fence === 1
         ? {
             ...change,
             name: "fail",
@@ -90,7 +93,7 @@ export const endMutants: readonly Mutant[] = [
   },
   {
     name: "crashWrittenDead",
-    what: "a job whose worker died is dead, although its kind says that it is tried again",
+    what: "an innocent job whose worker died is dead, although its kind says that it is tried again",
     asks: (store) =>
       instead(store, {
         recover: (request) =>
@@ -98,7 +101,9 @@ export const endMutants: readonly Mutant[] = [
             ...request,
             decide(job, held): CrashVerdict {
               const verdict = request.decide(job, held);
-              return verdict.decision === "retry" ? { decision: "fail", change: dead(verdict.change) } : verdict;
+              return verdict.decision === "retry" && !job.id.startsWith("poison")
+                ? { decision: "fail", change: dead(verdict.change) }
+                : verdict;
             },
           }),
       }),
@@ -106,8 +111,8 @@ export const endMutants: readonly Mutant[] = [
   {
     name: "successWrittenReleased",
     what: "a success is answered as applied, and the job is given back to the queue",
-    store: settling((change) =>
-      change.name === "succeed"
+    store: settling((change, { fence }) =>
+      change.name === "succeed" && fence === 1
         ? {
             ...change,
             name: "release",
