@@ -50,4 +50,5 @@ const STORM = {
   nemesisEveryMs: 250,
   nemesis: { ...NO_ACTS, kill: 1 },
   faultsMs: 40_000,
+  producers: 1,
 } as const;

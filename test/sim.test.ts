@@ -43,9 +43,9 @@ describe("the simulator", () => {
 
   it("keeps every promise in the seeds that long runs have found", async () => {
     // A registration that was never answered; a file that was full, and one that was busy, while somebody migrated it; a kill that was
-    // drawn before the calm and struck in it.
+    // drawn before the calm and struck in it. There was one producer then.
     for (const seed of [10_712, 19_837, 20_475, 19_760, 79_379])
-      assert.equal((await simulate(seed)).violation, null, `seed ${seed}`);
+      assert.equal((await simulate(seed, { temper: { producers: 1 } })).violation, null, `seed ${seed}`);
   });
 
   it("tells the same seed in the same words, and another seed in others", async () => {

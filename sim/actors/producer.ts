@@ -4,12 +4,13 @@ import type { Store } from "../../src/core/store.ts";
 import type { JobDraft } from "../../src/core/job.ts";
 import type { SimProcess } from "../world/process.ts";
 
-/** Sends what `next` gives, each until it was answered; `acknowledged` hears the id that is in the store for a draft. */
+/** Sends what is `left`, each until it was answered; `sending` hears what is on its way, `acknowledged` hears the id that is in the store for a draft. */
 export async function produce(
   process: SimProcess,
   store: Store,
   left: JobDraft[],
   spreadMs: number,
+  sending: (drafts: readonly JobDraft[]) => void,
   acknowledged: (draft: JobDraft, id: string) => void,
 ): Promise<void> {
   const random = process.random.fork("producer");
@@ -17,6 +18,7 @@ export async function produce(
   while (left.length > 0) {
     const some = left.slice(0, 1 + random.below(4));
     await pause(clock, random.next() * spreadMs);
+    sending(some);
     try {
       const enqueued = await store.enqueue(some);
       some.forEach((draft, i) => acknowledged(draft, enqueued[i]!.id));

@@ -39,6 +39,11 @@ export const answerMutants: readonly Mutant[] = [
     ),
   },
   {
+    name: "acknowledgedToAnother",
+    what: "of several enqueues in one call each is told what became of another",
+    asks: (store) => instead(store, { enqueue: async (drafts) => (await store.enqueue(drafts)).toReversed() }),
+  },
+  {
     name: "repetitionCalledStale",
     what: "a settlement whose answer was lost is refused when it is repeated, and recorded so, although it counts",
     connection: rewriting(

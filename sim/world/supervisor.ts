@@ -6,6 +6,7 @@ import type { AnyContract } from "../../src/core/contract.ts";
 import type { JobDraft } from "../../src/core/job.ts";
 import { operate } from "../actors/console.ts";
 import { produce } from "../actors/producer.ts";
+import { Echo, repeat } from "../actors/twin.ts";
 import { Violation } from "../oracle/violation.ts";
 import { contractsFor, type HandlerTold, type StepCame, type Workload } from "../workloads/workload.ts";
 import { keepers, openEngine } from "./engine-process.ts";
@@ -37,9 +38,11 @@ export interface Program {
 export class Supervisor {
   readonly workers: (Running | null)[];
   producer: SimProcess | null = null;
+  twin: SimProcess | null = null;
   console: SimProcess | null = null;
   readonly #world: World;
   readonly #program: Program;
+  readonly #echo = new Echo();
   #ending = false;
   #unexplained: string | null = null;
 
@@ -55,13 +58,14 @@ export class Supervisor {
   }
 
   get produced(): boolean {
-    return this.#program.drafts.length === 0;
+    return this.#program.drafts.length === 0 && (this.twin === null || this.#echo.done);
   }
 
   start(): void {
     this.workers.forEach((_, slot) => this.#again(() => this.#startWorker(slot), 500));
     this.#startProducer();
     this.#startConsole();
+    if (this.#world.temper.producers === 2) this.#startTwin();
   }
 
   /** A deploy: asked to stop, with a grace, and a new one in its place when it has. */
@@ -87,6 +91,7 @@ export class Supervisor {
       this.deploy(slot, 1_000);
     }
     this.producer?.kill("ended");
+    this.twin?.kill("ended");
     this.console?.kill("ended");
   }
 
@@ -126,7 +131,7 @@ export class Supervisor {
     const process = this.#world.spawn("producer");
     this.producer = process;
     process.onDeath(() => {
-      if (!this.#ending && !this.produced) this.#again(() => this.#startProducer(), 1_000);
+      if (!this.#ending && this.#program.drafts.length > 0) this.#again(() => this.#startProducer(), 1_000);
     });
     const { temper } = this.#world;
     const store = this.#world.storeFor(process, process.main);
@@ -137,12 +142,24 @@ export class Supervisor {
       const settings = [...this.#contracts(process).values()].map((contract) => contract.settings);
       store
         .declare(settings)
-        .then(() => produce(process, store, drafts, spreadMs, acknowledged))
+        .then(() => produce(process, store, drafts, spreadMs, (some) => this.#echo.sent(some), acknowledged))
         .then(
-          () => process.kill("ended"),
+          () => {
+            this.#echo.end();
+            process.kill("ended");
+          },
           (thrown: unknown) => this.#failed(process, thrown),
         );
     });
+  }
+
+  #startTwin(): void {
+    const process = this.#world.spawn("twin");
+    this.twin = process;
+    process.onDeath(() => {
+      if (!this.#ending && !this.#echo.done) this.#again(() => this.#startTwin(), 1_000);
+    });
+    this.#boot(process, (engine) => repeat(process, engine, this.#echo, this.#program.acknowledged));
   }
 
   /** Opens the engine in the process and does `work` with it; the process ends with it, in peace or by its error. */

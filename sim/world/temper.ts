@@ -34,6 +34,8 @@ export interface Temper {
   readonly nemesis: Readonly<Record<Act, number>>;
   /** How long the faults last. */
   readonly faultsMs: number;
+  /** 2: what has a dedupe key is sent by two producers at once. */
+  readonly producers: 1 | 2;
 }
 
 export type Act = Extract<
@@ -109,5 +111,6 @@ export function drawTemper(random: SeededRandom, drawWorkloads: (random: SeededR
       deploy: some(0.5, () => 0.7),
     },
     faultsMs: 5_000 + random.below(9_000),
+    producers: random.chance(0.5) ? 2 : 1,
   };
 }
