@@ -42,11 +42,11 @@ export function rewriting(...texts: readonly (readonly [from: string, to: string
     });
 }
 
-/** The lease with whatever fence and owner the row has now. */
+/** The lease with whatever fence and owner the row has now, if somebody runs it. */
 export function present(db: Database, lease: Lease): Lease {
   const row = db
     .sql(
-      "SELECT j.epoch, j.fence, w.id AS worker FROM outlive_jobs j JOIN outlive_workers w ON w.seq = j.worker WHERE j.id = ?",
+      "SELECT j.epoch, j.fence, w.id AS worker FROM outlive_jobs j JOIN outlive_workers w ON w.seq = j.worker WHERE j.id = ? AND j.state = 1",
     )
     .get(lease.jobId) as { epoch: number; fence: number; worker: string } | undefined;
   return row ? { ...lease, ...row } : lease;

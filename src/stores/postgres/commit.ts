@@ -4,7 +4,7 @@ import { type Clock, pause } from "../../core/clock.ts";
 import { ErrorCode, OutliveError, toStoredError } from "../../core/errors.ts";
 import { APPLIED, type Settlement, type TransactionBody, type WriteAnswer } from "../../core/store.ts";
 import { type Connection, OutcomeUnknown, type Transaction } from "./connection.ts";
-import { ATTEMPTS, OWNED, type Settling } from "./settle.ts";
+import { ATTEMPTS, OWNED, type Settling, wasRedriven } from "./settle.ts";
 import { OUTCOME, STATE } from "../codes.ts";
 import { type PostgresTransaction, runUserBody, type TransactionDeps } from "./transaction.ts";
 
@@ -94,8 +94,10 @@ function succeeded(deps: CommitDeps, { lease }: Settlement, cause: unknown): Pro
       "SELECT state, epoch, fence, outcome FROM outlive.jobs WHERE seq = $1 AND id = $2 FOR UPDATE",
       [lease.row, lease.jobId],
     );
-    if (!row || row.state === STATE.running) return false;
-    return row.epoch === lease.epoch && row.fence === lease.fence && row.outcome === OUTCOME.succeeded;
+    if (!row) return false;
+    const same = row.epoch === lease.epoch && row.fence === lease.fence;
+    if (same && row.state !== STATE.running && row.outcome === OUTCOME.succeeded) return true;
+    return wasRedriven(tx, lease);
   });
 }
 

@@ -138,18 +138,27 @@ interface RefusedColumns {
 
 async function acceptedBefore(session: Session, lease: Lease, row: RefusedColumns, change: Change): Promise<boolean> {
   if (change.name === "succeed") {
-    return (
+    const stands =
       row.epoch === lease.epoch &&
       row.fence === lease.fence &&
       row.state !== STATE.running &&
       row.worker === lease.worker &&
-      row.outcome === OUTCOME.succeeded
-    );
+      row.outcome === OUTCOME.succeeded;
+    return stands || (await wasRedriven(session, lease));
   }
   // Whatever is not a success left a history row by its worker, which neither a newer attempt nor an operator takes away.
   const found = await session.rows(
     "SELECT 1 FROM outlive.history WHERE job = $1 AND epoch = $2 AND fence = $3 AND actor = $4 AND event = $5 LIMIT 1",
     [lease.row, lease.epoch, lease.fence, `worker/${lease.worker}`, change.name],
+  );
+  return found.length > 0;
+}
+
+/** A success leaves no history row, but whoever queued the job again by hand left one that names the attempt. */
+export async function wasRedriven(session: Session, { row, epoch, fence }: Lease): Promise<boolean> {
+  const found = await session.rows(
+    `SELECT 1 FROM outlive.history WHERE job = $1 AND epoch = $2 AND fence = $3 AND event = 'retry' AND from_state = ${STATE.succeeded} LIMIT 1`,
+    [row, epoch, fence],
   );
   return found.length > 0;
 }

@@ -118,19 +118,30 @@ export class Settling {
     return n;
   }
 
+  /** A success leaves no history row, but whoever queued the job again by hand left one that names the attempt. */
+  #redriven({ row, epoch, fence }: Lease): boolean {
+    return (
+      this.#db
+        .sql(
+          `SELECT 1 FROM outlive_history WHERE job = ? AND epoch = ? AND fence = ? AND event = 'retry' AND from_state = ${STATE.succeeded}`,
+        )
+        .get(row, epoch, fence) !== undefined
+    );
+  }
+
   #acceptedBefore(
     lease: Lease,
     row: { state: number; epoch: number; fence: number; outcome: number | null; worker: string | null },
     change: Change,
   ): boolean {
     if (change.name === "succeed") {
-      return (
+      const stands =
         row.epoch === lease.epoch &&
         row.fence === lease.fence &&
         row.state !== STATE.running &&
         row.worker === lease.worker &&
-        row.outcome === OUTCOME.succeeded
-      );
+        row.outcome === OUTCOME.succeeded;
+      return stands || this.#redriven(lease);
     }
     // Whatever is not a success left a history row by its worker, which neither a newer attempt nor an operator takes away.
     return (

@@ -114,6 +114,18 @@ export function specifySettle(specify: Specify): void {
     }
   });
 
+  specify("a success that is repeated after it was redriven and begun again says repeated", async (scene) => {
+    const { worker, job } = await running(scene);
+    await worker.settle(SETTLE.succeed(job));
+    await scene.store.retry("a", "operator");
+    const newer = await worker.next();
+    const before = await scene.job("a");
+    assert.deepEqual(answers(await worker.settle(SETTLE.succeed(job))), ["repeated"]);
+    assert.deepEqual(await scene.job("a"), before);
+    assert.deepEqual(answers(await worker.settle(SETTLE.fail(job))), ["stale"], "it had not failed");
+    assert.deepEqual(answers(await worker.settle(SETTLE.succeed(newer))), ["applied"]);
+  });
+
   specify(
     "museum 3: a zombie whose job was ended for it in the same way is stale, and repeats nothing",
     async (scene) => {
