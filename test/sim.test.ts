@@ -89,12 +89,31 @@ describe("the simulator", () => {
     assert.equal(tally.takeovers + tally.staleWrites + tally.deaths, 0);
   });
 
-  for (const name of ["staleSaidApplied", "commitInTwoParts", "innocentsBlamed", "epochNotRaised", "clientClock"]) {
+  const some = [
+    "staleSaidApplied",
+    "commitInTwoParts",
+    "innocentsBlamed",
+    "epochNotRaised",
+    "clientClock",
+    "enqueueSwallowed",
+    "releaseWrittenDead",
+    "zombieCalledRepeated",
+  ];
+  for (const name of some) {
     it(`finds the mutant ${name}`, async () => {
       const mutant = MUTANTS.find((one) => one.name === name)!;
       assert.notEqual((await hunt(mutant, 1, FOUND_WITHIN)).seed, null, `not found within ${FOUND_WITHIN} seeds`);
     });
   }
+
+  it("finds a key that is looked up outside the transaction by two producers that race for it", async () => {
+    const mutant = MUTANTS.find(({ name }) => name === "dedupeOutsideTheTransaction")!;
+    const { violation } = await hunt(mutant, 1, FOUND_WITHIN);
+    assert.match(
+      violation!,
+      /^jobs (\S+) and \1-twin are both unfinished with the dedupe key|^jobs (\S+)-twin and \2 are/,
+    );
+  });
 
   it("takes a process that ends with an error in the calm for a broken promise", async () => {
     const refuses: Mutant = {

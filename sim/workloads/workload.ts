@@ -91,7 +91,7 @@ export function contractsFor(
     const own = workload.handlers(tools);
     for (const [kind, facts] of Object.entries(workload.kinds)) {
       const contract = new JobContract<never, never>(settingsOf(kind, facts), null, null);
-      contracts.set(kind, contract.handle(telling(own[kind]!, handlerTold) as never));
+      contracts.set(kind, contract.handle(telling(own[kind]!, handlerTold)));
     }
   }
   return contracts;
