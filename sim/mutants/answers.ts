@@ -1,19 +1,22 @@
 // What the store answers: to an enqueue, to a settlement that is repeated, to one that comes too late.
 import type { Enqueued, JobDraft } from "../../src/core/job.ts";
+import type { Store } from "../../src/core/store.ts";
 import type { Database } from "../../src/stores/sqlite/database.ts";
 import { instead, rewriting } from "./instead.ts";
 import type { Mutant, StoreMutation } from "./mutant.ts";
 
-/** Enqueues of drafts for which `holder` finds a job are answered with that, and nothing is written. */
+/** Enqueues of drafts for which `holder` finds a job are answered with that, and nothing is written. It is unfinished when they are. */
 function swallowing(holder: (db: Database, draft: JobDraft) => unknown): StoreMutation {
-  return (store, db) =>
-    instead(store, {
-      async enqueue(drafts) {
-        const held = drafts.map((draft) => holder(db, draft) as { id: string } | undefined);
-        const fresh = (await store.enqueue(drafts.filter((_, i) => !held[i]))).values();
-        return held.map((row): Enqueued => (row ? { id: row.id, created: false } : fresh.next().value!));
-      },
-    });
+  return (store, db) => {
+    const held = (draft: JobDraft): string | undefined => (holder(db, draft) as { id: string } | undefined)?.id;
+    const enqueue: Store["enqueue"] = async (drafts) => {
+      const written = drafts.filter((draft) => held(draft) === undefined);
+      const fresh = new Map((await store.enqueue(written)).map((one, i) => [written[i]!, one]));
+      const answers = drafts.map((draft): Enqueued => fresh.get(draft) ?? { id: held(draft) ?? "", created: false });
+      return answers.some(({ id }) => id === "") ? enqueue(drafts) : answers;
+    };
+    return instead(store, { enqueue });
+  };
 }
 
 const SETTLED_BEFORE = "actor = ? AND event = ?";
