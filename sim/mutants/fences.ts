@@ -3,7 +3,8 @@ import { instead, present, refenced, refencing } from "./instead.ts";
 import { type Mutant, only, type StoreMutation, zombies } from "./mutant.ts";
 import type { AttemptWrite } from "../../src/core/store.ts";
 
-function unfencedWrite(type: AttemptWrite["type"]): StoreMutation {
+/** A small write of this type is sent with a lease that fits. */
+export function unfencedWrite(type: AttemptWrite["type"]): StoreMutation {
   return (store, db) =>
     instead(store, {
       record: (writes) =>

@@ -2,12 +2,14 @@
 import { answerMutants } from "./answers.ts";
 import { attemptMutants } from "./attempts.ts";
 import { commitMutants } from "./commits.ts";
+import { contentMutants } from "./contents.ts";
 import { endMutants } from "./ends.ts";
 import { fenceMutants } from "./fences.ts";
 import type { Mutant } from "./mutant.ts";
 import { queueMutants } from "./queue.ts";
 import { recoveryMutants } from "./recovery.ts";
 import { workerMutants } from "./workers.ts";
+import { writeMutants } from "./writes.ts";
 
 export const MUTANTS: readonly Mutant[] = [
   ...fenceMutants,
@@ -18,4 +20,6 @@ export const MUTANTS: readonly Mutant[] = [
   ...queueMutants,
   ...recoveryMutants,
   ...workerMutants,
+  ...writeMutants,
+  ...contentMutants,
 ];

@@ -22,6 +22,7 @@ export function audit(db: Database, oracle: Oracle, workloads: readonly Workload
     demand(!kindFacts(kind).poison || state === 4 || state === 5, () => `the poison ${id} ended in state ${state}`);
   for (const [sql, what] of SENTENCES) noRows(db, sql, what);
   incidentsAreWhole(db, oracle);
+  oracle.drafts.audit(db);
   for (const workload of workloads) workload.audit?.(db);
 }
 
@@ -42,6 +43,10 @@ function incidentsAreWhole(db: Database, oracle: Oracle): void {
 
 const SENTENCES: readonly (readonly [sql: string, what: string])[] = [
   ["SELECT worker, count(*) AS n FROM outlive_incidents GROUP BY worker HAVING n > 1", "two incidents of one death"],
+  [
+    "SELECT id FROM outlive_workers WHERE state = 'gone' AND id NOT IN (SELECT worker FROM outlive_incidents)",
+    "deaths without an incident",
+  ],
   ["SELECT id, worker FROM outlive_incidents WHERE completed_at IS NULL", "incidents that nobody finished"],
   [
     "SELECT i.worker, w.state FROM outlive_incidents i JOIN outlive_workers w ON w.id = i.worker WHERE w.state <> 'gone'",

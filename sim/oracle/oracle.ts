@@ -8,6 +8,7 @@ import { ACCOUNTS, BALANCE } from "../workloads/tables.ts";
 import { AnswerLaw } from "./answer-law.ts";
 import { AuthorityLaw } from "./authority-law.ts";
 import { BlameLaw } from "./blame-law.ts";
+import { DraftMemory } from "./draft-memory.ts";
 import { changesOfJobs, historyOf, ledgerOf, Model, type Moment, OUTCOME, STATE, stepsOf } from "./model.ts";
 import { EndLaw } from "./end-law.ts";
 import { MoneyLaw } from "./money-law.ts";
@@ -18,6 +19,7 @@ import type { Tally } from "./tally.ts";
 import { Watch } from "./watch.ts";
 import type { Witness } from "./witness.ts";
 import { WorkerLaw } from "./worker-law.ts";
+import { WriteLaw } from "./write-law.ts";
 
 export interface OracleDeps {
   readonly disk: Disk;
@@ -34,6 +36,7 @@ export interface OracleDeps {
 export class Oracle {
   readonly model: Model;
   readonly requests: RequestLaw;
+  readonly drafts = new DraftMemory();
   readonly #deps: OracleDeps;
   readonly #watch: Watch;
   readonly #states: StateLaw;
@@ -43,6 +46,7 @@ export class Oracle {
   readonly #money: MoneyLaw;
   readonly #blame: BlameLaw;
   readonly #workers: WorkerLaw;
+  readonly #writes: WriteLaw;
   readonly #steps = new StepMemory();
   #broken: Error | null = null;
   #calmAt: number | null = null;
@@ -58,6 +62,7 @@ export class Oracle {
     this.#workers = new WorkerLaw(this.model, deps.holds);
     this.#answers = new AnswerLaw(this.model);
     this.#money = new MoneyLaw(deps.disk.db, TRANSFER, ACCOUNTS * BALANCE);
+    this.#writes = new WriteLaw(this.model, kindFacts);
     this.#blame = new BlameLaw(this.model, kindFacts, deps.concurrency);
   }
 
@@ -104,6 +109,8 @@ export class Oracle {
     }
     this.#states.onMoment(changes, history, this.model);
     tally.staleWrites += this.#answers.onMoment(moment, changes, history, stepsOf(moment));
+    this.#writes.onMoment(moment);
+    this.drafts.onMoment(moment);
     this.#money.onMoment(changes, ledgerOf(moment));
     this.#blame.onMoment(moment);
     this.requests.onMoment(moment, changes);

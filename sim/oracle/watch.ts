@@ -64,11 +64,18 @@ export interface IncidentRow {
   readonly completed: number | null;
 }
 
+export interface LogRow {
+  readonly job: number;
+  readonly fence: number;
+  readonly message: string;
+}
+
 interface Rows {
   readonly job: JobRow;
   readonly worker: WorkerRow;
   readonly history: HistoryRow;
   readonly step: StepRow;
+  readonly log: LogRow;
   readonly ledger: LedgerRow;
   readonly incident: IncidentRow;
 }
@@ -99,6 +106,7 @@ const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: str
      'fence', @.fence, 'incident', @.incident`,
   ],
   step: ["outlive_steps", "'job', @.job, 'name', @.name, 'result', @.result, 'fence', @.fence"],
+  log: ["outlive_logs", "'job', @.job, 'fence', @.fence, 'message', @.message"],
   ledger: ["ledger", "'job', @.job, 'fence', @.fence"],
   incident: [
     "outlive_incidents",

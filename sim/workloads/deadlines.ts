@@ -13,8 +13,11 @@ export const deadlines: Workload = {
   handlers({ clock, random }) {
     return {
       async tardy(_, run) {
+        const write = random.pick(["progress", "log", "heartbeat"]);
         await pause(clock, random.between(100, 2_500));
-        await run.progress("late");
+        if (write === "progress") await run.progress("late");
+        else if (write === "log") await run.log("late");
+        else await run.heartbeat();
       },
     };
   },

@@ -1,4 +1,6 @@
-// Chains of steps: whatever a step gave once, it gives for ever, through failures, deaths and takeovers.
+// Chains of steps: whatever a step gave once, it gives for ever, through failures, deaths and takeovers. What a chain returns is
+// what its steps gave.
+import { noRows } from "../oracle/audit-rows.ts";
 import { ORDINARY, type Workload } from "./workload.ts";
 
 export const steps: Workload = {
@@ -20,13 +22,26 @@ export const steps: Workload = {
           });
           stepCame(run.id, `s${i}`, kept);
           results.push(kept);
-          if (random.chance(0.2)) await run.heartbeat();
+          if (random.chance(0.5)) await run.heartbeat();
           if (random.chance(0.2)) await run.progress(i);
-          if (random.chance(0.1)) await run.log(`did ${i}`);
+          if (random.chance(0.6)) await run.log(`did ${i}`);
           if (random.chance(0.1)) throw new Error("between two steps");
         }
         return results.join(" ");
       },
     };
+  },
+
+  audit(db) {
+    noRows(
+      db,
+      `SELECT * FROM (
+         SELECT j.id, j.result, CAST(j.input AS INTEGER) AS wanted, count(s.ord) AS steps,
+           json_quote(group_concat(json_extract(s.result, '$'), ' ' ORDER BY s.name)) AS gave
+         FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind LEFT JOIN outlive_steps s ON s.job = j.seq
+         WHERE k.name = 'chain' AND j.state = 2 GROUP BY j.id)
+       WHERE result IS NOT gave OR steps <> wanted`,
+      "chains that succeeded with another result than their steps gave",
+    );
   },
 };

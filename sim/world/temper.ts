@@ -90,7 +90,7 @@ export function drawTemper(random: SeededRandom, drawWorkloads: (random: SeededR
     slow: some(0.7, () => random.pick([0.01, 0.05, 0.15])),
     slowMs: random.pick([20, 500, 1.4 * LEASE_MS]),
     stall: some(0.6, () => random.pick([0.005, 0.015, 0.04])),
-    ambush: some(0.7, () => random.pick([0.3, 0.8])),
+    ambush: some(0.8, () => random.pick([0.5, 0.95])),
     killRecovery: some(0.3, () => random.pick([0.1, 0.4])),
     recoveryBatch: random.pick([1, 2, 1_000]),
     durability: powerLoss > 0 ? "relaxed" : "full",

@@ -1,6 +1,6 @@
 // Between the engine and its store: every call of the port travels, takes time, and may get lost before it was applied or after.
 // The store behind it is the real one. A dead process's calls are neither carried out nor answered.
-import type { RecoverRequest, SettleAndClaim, Settlement, Store } from "../../src/core/store.ts";
+import type { AttemptWrite, RecoverRequest, SettleAndClaim, Settlement, Store } from "../../src/core/store.ts";
 import { MATTERS, type Witness } from "../oracle/witness.ts";
 import type { BellTower } from "./bell-tower.ts";
 import type { FaultKind, Faults } from "./faults.ts";
@@ -141,7 +141,15 @@ function later(thread: Thread, ms: number, task: () => void): void {
 }
 
 /** Writes under a fence: what a process that was stopped must not get through. The rarer ones are chosen more often. */
-const STALLS: Readonly<Partial<Record<Method, number>>> = { settleAndClaim: 0.7, commit: 10, record: 8 };
+const STALLS: Readonly<Partial<Record<Method, number>>> = { settleAndClaim: 0.7, commit: 10, record: 14 };
+/** Nearly all of a chain's writes come before these, and who stands still at one of those does not come to them. */
+const STALLS_AT: Readonly<Partial<Record<AttemptWrite["type"], number>>> = { log: 30, heartbeat: 20 };
+
+function stallsAt(method: Method, args: readonly unknown[]): number {
+  if (method !== "record") return STALLS[method] ?? 0;
+  const [first] = args[0] as Parameters<Store["record"]>[0];
+  return (first && STALLS_AT[first.write.type]) ?? STALLS.record!;
+}
 
 /** How long a recovery is on its way while its victim wakes up. */
 const AMBUSH_MS = 50;
@@ -172,7 +180,7 @@ function drawFate(deps: WireDeps, random: SeededRandom, method: Method, args: re
   const beforeMs = ambushed ? AMBUSH_MS : slowMs();
   const afterMs = slowMs();
   const stalledMs = LEASE_MS * random.between(1.3, 2.5);
-  const stalled = random.chance(temper.stall * (STALLS[method] ?? 0)) && deps.othersAwake() && strikes("stall");
+  const stalled = random.chance(temper.stall * stallsAt(method, args)) && deps.othersAwake() && strikes("stall");
   const killed = method === "recover" && random.chance(temper.killRecovery) && strikes("killRecovery");
   const lost =
     draw < temper.answerLost

@@ -1,0 +1,46 @@
+// What is kept of a job or of a death is not what it was.
+import { instead } from "./instead.ts";
+import type { Mutant } from "./mutant.ts";
+
+export const contentMutants: readonly Mutant[] = [
+  {
+    name: "inputChanged",
+    what: "a job is stored with another input than was sent: a transfer moves twice the money",
+    store: (store) =>
+      instead(store, {
+        enqueue: (drafts) =>
+          store.enqueue(
+            drafts.map((draft) => ({
+              ...draft,
+              input: draft.input.replace(/"amount":(\d+)/, (_, amount) => `"amount":${2 * Number(amount)}`),
+            })),
+          ),
+      }),
+  },
+  {
+    name: "resultDropped",
+    what: "a success is written without its result",
+    store: (store) =>
+      instead(store, {
+        settleAndClaim: (worker, settlements, room) =>
+          store.settleAndClaim(
+            worker,
+            settlements.map((one) => ({ ...one, change: { ...one.change, result: null } })),
+            room,
+          ),
+      }),
+  },
+  {
+    name: "incidentNotKept",
+    what: "of a death in which nothing was in flight no incident is kept",
+    store: (store, db) =>
+      instead(store, {
+        async recover(request) {
+          const answer = await store.recover(request);
+          if (answer.done)
+            db.sql("DELETE FROM outlive_incidents WHERE worker = ? AND held_at_death = 0").run(request.worker.id);
+          return answer;
+        },
+      }),
+  },
+];
