@@ -120,6 +120,7 @@ async function unfold(
     tally: world.tally,
     concurrency: temper.concurrency,
     process: (pid) => world.byPid(pid),
+    processes: () => world.processes,
     holds: (worker) => world.kernel.holds(worker),
     reclaimed: (from) => void world.ambush(from, 100),
   });

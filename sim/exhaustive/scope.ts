@@ -72,6 +72,7 @@ export class Scope {
       tally: this.tally,
       concurrency: CONCURRENCY,
       process: (pid) => this.processes[pid - 1] ?? null,
+      processes: () => this.processes,
       holds: (worker) => this.#kernel.holds(worker),
       reclaimed: () => {},
     });

@@ -9,10 +9,12 @@ import { AnswerLaw } from "./answer-law.ts";
 import { AuthorityLaw } from "./authority-law.ts";
 import { BlameLaw } from "./blame-law.ts";
 import { DraftMemory } from "./draft-memory.ts";
+import { KeeperLaw } from "./keeper-law.ts";
 import { changesOfJobs, historyOf, ledgerOf, Model, type Moment, OUTCOME, STATE, stepsOf } from "./model.ts";
 import { EndLaw } from "./end-law.ts";
 import { MoneyLaw } from "./money-law.ts";
 import { type Asked, RequestLaw } from "./request-law.ts";
+import { SilenceLaw } from "./silence-law.ts";
 import { StateLaw } from "./state-law.ts";
 import { StepMemory } from "./step-memory.ts";
 import type { Tally } from "./tally.ts";
@@ -27,6 +29,7 @@ export interface OracleDeps {
   readonly tally: Tally;
   readonly concurrency: number;
   readonly process: (pid: number) => SimProcess | null;
+  readonly processes: () => readonly SimProcess[];
   /** Whether the liveness lock of this worker is held. */
   readonly holds: (worker: string) => boolean;
   /** Hears that a job was claimed which this process had before. */
@@ -47,6 +50,8 @@ export class Oracle {
   readonly #blame: BlameLaw;
   readonly #workers: WorkerLaw;
   readonly #writes: WriteLaw;
+  readonly #keepers: KeeperLaw;
+  readonly #silence: SilenceLaw;
   readonly #steps = new StepMemory();
   #broken: Error | null = null;
   #calmAt: number | null = null;
@@ -62,6 +67,8 @@ export class Oracle {
     this.#workers = new WorkerLaw(this.model, deps.holds);
     this.#answers = new AnswerLaw(this.model);
     this.#money = new MoneyLaw(deps.disk.db, TRANSFER, ACCOUNTS * BALANCE);
+    this.#keepers = new KeeperLaw(this.model, deps.processes, kindFacts);
+    this.#silence = new SilenceLaw(this.model);
     this.#writes = new WriteLaw(this.model, kindFacts);
     this.#blame = new BlameLaw(this.model, kindFacts, deps.concurrency);
   }
@@ -70,6 +77,7 @@ export class Oracle {
   look(process: SimProcess | null, now: number, wall: number): void {
     if (this.#broken) throw this.#broken;
     this.#authority.onTime(wall);
+    this.#keepers.onTime(now, wall);
     if (this.#calmAt !== null) this.requests.onCalm(now, this.#calmAt);
     const answers = this.#deps.witness.take();
     const seen = this.#watch.read();
@@ -103,8 +111,11 @@ export class Oracle {
         }
       }
       if (one.subject === "history") this.#states.onHistory(one.was);
-      if (one.subject === "worker" && one.was && one.is)
-        this.#workers.onChange(one.was, one.is, this.model.workers.get(one.is.seq), now);
+      if (one.subject === "worker" && one.was && one.is) {
+        const known = this.model.workers.get(one.is.seq);
+        this.#workers.onChange(one.was, one.is, known, now);
+        this.#silence.onChange(one.was, one.is, known, moment);
+      }
       this.model.learn(one, now);
     }
     this.#states.onMoment(changes, history, this.model);

@@ -23,7 +23,7 @@ export const steps: Workload = {
           stepCame(run.id, `s${i}`, kept);
           results.push(kept);
           if (random.chance(0.5)) await run.heartbeat();
-          if (random.chance(0.2)) await run.progress(i);
+          if (random.chance(0.5)) await run.progress(i);
           if (random.chance(0.6)) await run.log(`did ${i}`);
           if (random.chance(0.1)) throw new Error("between two steps");
         }

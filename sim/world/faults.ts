@@ -5,6 +5,7 @@ export const FAULT_KINDS = [
   "kill",
   "killAll",
   "pause",
+  "suspend",
   "stall",
   "ambush",
   "block",

@@ -8,6 +8,8 @@ import type { World } from "./world.ts";
 const DAY_MS = 86_400_000;
 /** What is not synced is at most this old. */
 const SYNC_WITHIN_MS = 2_500;
+/** After a sleep of the machine its processes go on one after the other. */
+const WAKES_WITHIN_MS = 20;
 /** Share of claims with a lost answer after which their worker is deployed. */
 const DEPLOY_UNKNOWING = 0.3;
 
@@ -72,16 +74,14 @@ export class Nemesis {
       case "pause":
         if (victim?.alive) this.#world.tally.pauses++;
         return victim?.pause(random.pick([0.2, 1, 1.3, 2, 4]) * LEASE_MS * random.between(0.7, 1.3));
+      case "suspend":
+        return this.#suspend(random);
       case "block":
         return victim?.block(random.between(0.3, 2) * LEASE_MS);
       case "clockJump":
         return victim?.alive ? victim.jumpClock(jump(random, random.pick([2_000, 3_600_000, DAY_MS]))) : undefined;
-      case "hostClockJump": {
-        const byMs = jump(random, 20_000);
-        story.tell("world", `THE HOST'S CLOCK JUMPS by ${Math.round(byMs)} ms`);
-        scheduler.wallJumpMs += byMs;
-        return;
-      }
+      case "hostClockJump":
+        return this.#jumpHostClock(random);
       case "busy":
         story.tell("world", `THE FILE IS BUSY for ${Math.round(forMs)} ms`);
         disk.busyUntil = scheduler.now + forMs;
@@ -100,6 +100,23 @@ export class Nemesis {
       case "deploy":
         return this.#supervisor.deploy(slot, random.pick([0, 200, 2_000, 2.5 * LEASE_MS]));
     }
+  }
+
+  /** The whole machine sleeps for longer than a lease: who watches slept as long as who is watched. */
+  #suspend(random: SeededRandom): void {
+    const { story, processes, temper } = this.#world;
+    const forMs = LEASE_MS * random.between(1.1, 3);
+    story.tell("world", `THE MACHINE SLEEPS for ${Math.round(forMs)} ms`);
+    // After a loss of power nobody knows what the clock said before it: see docs.
+    if (random.chance(0.5) && temper.durability === "full") this.#jumpHostClock(random);
+    for (const process of processes) process.pause(forMs + random.next() * WAKES_WITHIN_MS);
+  }
+
+  #jumpHostClock(random: SeededRandom): void {
+    const { story, scheduler } = this.#world;
+    const byMs = jump(random, 20_000);
+    story.tell("world", `THE HOST'S CLOCK JUMPS by ${Math.round(byMs)} ms`);
+    scheduler.wallJumpMs += byMs;
   }
 
   #losePower(): void {

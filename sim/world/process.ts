@@ -26,11 +26,14 @@ export class SimProcess {
   troubledUntil = 0;
   /** Answers of applied writes that are on their way here: if it dies now, it will never know. */
   undelivered = 0;
+  /** When it was stopped, by SIGSTOP or with its whole machine. */
+  readonly sleeps: { readonly from: number; readonly to: number }[] = [];
   readonly #scheduler: Scheduler;
   readonly #kernel: Kernel;
   readonly #story: Story;
   readonly #mourners: ((cause: DeathCause) => void)[] = [];
   #paused = false;
+  #pausedAt = 0;
 
   /** `punctual`: a source of lateness for its timers, instead of chance. */
   constructor(
@@ -85,6 +88,7 @@ export class SimProcess {
     if (!this.alive || this.#paused) return;
     this.#story.tell(this.name, `PAUSED for ${Math.round(ms)} ms`);
     this.#paused = true;
+    this.#pausedAt = this.#scheduler.now;
     this.trouble(ms);
     this.main.stop();
     this.keeper.stop();
@@ -95,6 +99,7 @@ export class SimProcess {
     if (!this.alive || !this.#paused) return;
     this.#story.tell(this.name, "RESUMED");
     this.#paused = false;
+    this.sleeps.push({ from: this.#pausedAt, to: this.#scheduler.now });
     this.trouble(0);
     this.keeper.goOn();
     if (this.blockedAt === null) this.main.goOn();

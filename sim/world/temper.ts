@@ -43,6 +43,7 @@ export type Act = Extract<
   | "kill"
   | "killAll"
   | "pause"
+  | "suspend"
   | "block"
   | "clockJump"
   | "hostClockJump"
@@ -58,6 +59,7 @@ export const NO_ACTS: Readonly<Record<Act, number>> = {
   kill: 0,
   killAll: 0,
   pause: 0,
+  suspend: 0,
   block: 0,
   clockJump: 0,
   hostClockJump: 0,
@@ -89,7 +91,7 @@ export function drawTemper(random: SeededRandom, drawWorkloads: (random: SeededR
     answerLost: lossy ? random.pick([0.01, 0.02, 0.05]) : 0,
     slow: some(0.7, () => random.pick([0.01, 0.05, 0.15])),
     slowMs: random.pick([20, 500, 1.4 * LEASE_MS]),
-    stall: some(0.6, () => random.pick([0.005, 0.015, 0.04])),
+    stall: some(0.8, () => random.pick([0.005, 0.015, 0.04])),
     ambush: some(0.8, () => random.pick([0.5, 0.95])),
     killRecovery: some(0.3, () => random.pick([0.1, 0.4])),
     recoveryBatch: random.pick([1, 2, 1_000]),
@@ -109,6 +111,7 @@ export function drawTemper(random: SeededRandom, drawWorkloads: (random: SeededR
       storeRestart: some(0.2, () => 0.5),
       powerLoss,
       deploy: some(0.5, () => 0.7),
+      suspend: random.fork("suspend").chance(0.3) ? 0.6 : 0,
     },
     faultsMs: 5_000 + random.below(9_000),
     producers: random.chance(0.5) ? 2 : 1,

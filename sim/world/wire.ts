@@ -143,7 +143,7 @@ function later(thread: Thread, ms: number, task: () => void): void {
 /** Writes under a fence: what a process that was stopped must not get through. The rarer ones are chosen more often. */
 const STALLS: Readonly<Partial<Record<Method, number>>> = { settleAndClaim: 0.7, commit: 10, record: 14 };
 /** Nearly all of a chain's writes come before these, and who stands still at one of those does not come to them. */
-const STALLS_AT: Readonly<Partial<Record<AttemptWrite["type"], number>>> = { log: 30, heartbeat: 20 };
+const STALLS_AT: Readonly<Partial<Record<AttemptWrite["type"], number>>> = { progress: 30, log: 30, heartbeat: 30 };
 
 function stallsAt(method: Method, args: readonly unknown[]): number {
   if (method !== "record") return STALLS[method] ?? 0;
