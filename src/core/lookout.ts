@@ -23,13 +23,16 @@ export class Lookout {
   readonly #watched = new Map<string, Watch>();
   /** A worker of another machine or kernel whose heartbeat moved while we watched: two hosts share one SQLite file. */
   foreign: WorkerRow | null = null;
-  #lastMono: number | null = null;
-  #lastNow = 0;
+  /** Of the latest look; before the first, since when it is there: a probe begins watches, too, and a sleep may come between. */
+  #lastMono: number;
+  #lastNow: number;
 
   constructor(deps: { clock: Clock; liveness: Liveness; bootId: string }) {
     this.#clock = deps.clock;
     this.#liveness = deps.liveness;
     this.#bootId = deps.bootId;
+    this.#lastMono = deps.clock.mono();
+    this.#lastNow = deps.clock.now();
   }
 
   /** Only the locks: who of these is provably dead. Cheap enough for four times a second. A `recovering` worker's death is known already. */
@@ -101,12 +104,10 @@ export class Lookout {
   #restartIfAsleep(everyMs: number): void {
     const mono = this.#clock.mono();
     const now = this.#clock.now();
-    if (this.#lastMono !== null) {
-      const passed = mono - this.#lastMono;
-      const late = passed > 2 * everyMs + LATE_MS;
-      const jumped = Math.abs(now - this.#lastNow - passed) > DRIFT_MS;
-      if (late || jumped) this.#restart();
-    }
+    const passed = mono - this.#lastMono;
+    const late = passed > 2 * everyMs + LATE_MS;
+    const jumped = Math.abs(now - this.#lastNow - passed) > DRIFT_MS;
+    if (late || jumped) this.#restart();
     this.#lastMono = mono;
     this.#lastNow = now;
   }

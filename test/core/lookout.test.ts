@@ -130,6 +130,15 @@ test("without a lock to ask, a worker was last seen alive when its heartbeat had
   assert.equal(still[0]!.death.lastSeenAliveAt, null);
 });
 
+test("a sleep before the first look counts, too: a probe had begun the watch", async () => {
+  const { clock, lookout } = watch({ w2: "held" });
+  assert.deepEqual(await lookout.probe([worker()]), []);
+  await clock.advance(2 * LEASE);
+  assert.deepEqual(await lookout.look([worker()], EVERY), []);
+  await clock.advance(EVERY);
+  assert.deepEqual(await lookout.look([worker()], EVERY), [], "the watch began when it woke up");
+});
+
 test("a look that comes too late starts the watch again: the watcher was asleep", async () => {
   const { clock, lookout } = watch();
   await lookout.look([worker()], EVERY);
