@@ -195,7 +195,8 @@ export class Worker {
   // ---- the loop
 
   async #turn(): Promise<void> {
-    if (this.#over) return;
+    // Woken before a failure and due after it: the next try is coming.
+    if (this.#over || this.#retry) return;
     if (this.#turning) {
       this.#again = true;
       return;

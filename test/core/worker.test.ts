@@ -221,6 +221,21 @@ test("a ring says that the store may be back: it is tried half a second after th
   assert.equal(turns.length, before + 2, "later than that: at once");
 });
 
+test("a turn that was due when the store failed waits for the next try, and after it the worker wakes as ever", async () => {
+  const { worker: made, clock, turns, start } = worker();
+  const first = await start();
+  made.wake();
+  void first.fail();
+  await clock.advance(49);
+  assert.equal(turns.length, 1);
+  await clock.advance(1);
+  assert.equal(turns.length, 2);
+  await turns.at(-1)!.answer();
+  made.ring();
+  await clock.advance(0);
+  assert.equal(turns.length, 3, "a ring is heard");
+});
+
 /** When a list was asked for: after everything that was looked at before. */
 let asked = 1e9;
 const later = (): number => ++asked;
