@@ -1,4 +1,5 @@
-// Jobs for the tests of `crashTest`: one that is careful, and three that are not.
+// Jobs for the tests of `crashTest`: some that are careful, and some that are not.
+import { randomUUID } from "node:crypto";
 import { appendFileSync, readFileSync } from "node:fs";
 import { job } from "../../src/index.ts";
 import { sqlite } from "../../src/sqlite.ts";
@@ -13,6 +14,23 @@ export const careful = job<{ amount: number }>("careful").handle(async ({ amount
 /** Charges in a step, but its receiver can't know a repetition. */
 export const keyless = job<{ amount: number }>("keyless").handle(async ({ amount }, run) => {
   await run.step("charge", () => effect(`charge ${amount}`));
+});
+
+/** Charges under a key that is another one in each attempt: its receiver can't know a repetition either. */
+export const newKey = job<{ amount: number }>("new-key").handle(async ({ amount }, run) => {
+  await run.step("charge", () => effect(`charge ${amount}`, { key: randomUUID() }));
+});
+
+/** Charges under a key, with a text, that are other ones in each run and the same in every attempt of it. */
+export const keptKey = job<{ amount: number }>("kept-key").handle(async ({ amount }, run) => {
+  const key = await run.step("key", () => randomUUID());
+  await run.step("charge", () => effect(`charge ${amount} for ${key}`, { key }));
+});
+
+/** Reads the same twice, on purpose. */
+export const rereading = job<{ url: string }>("rereading").handle(async ({ url }, run) => {
+  await run.step("before", async () => (await fetch(url)).status);
+  await run.step("after", async () => (await fetch(url)).status);
 });
 
 /** Charges outside of any step. */
@@ -47,6 +65,9 @@ export const failing = job<null>("failing", { retry: { errors: 1 } }).handle(() 
 export const wandering = job<{ file: string }>("wandering").handle(async ({ file }, run) => {
   if (startsIn(file) === 1) await run.step("once", () => 1);
 });
+
+/** Leaves a mark whenever it starts. */
+export const starting = job<{ file: string }>("starting").handle(async ({ file }) => void startsIn(file));
 
 /** Never ends in its third run. */
 export const hanging = job<{ file: string }>("hanging").handle(async ({ file }) => {

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
@@ -13,7 +13,11 @@ import {
   careful,
   failing,
   hanging,
+  keptKey,
   keyless,
+  newKey,
+  rereading,
+  starting,
   stepless,
   wandering,
 } from "../support/crash-test-jobs.ts";
@@ -64,11 +68,58 @@ test("a commit is killed before, inside and after, and does no harm", async () =
     assert.ok(points.includes(point), point);
 });
 
-test("requests are seen by themselves, with their idempotency keys", async (t) => {
+test("a key that is new in each attempt tells its receiver nothing: the effect happens twice", async () => {
+  const report = await crashTest(newKey, { module, input });
+  assert.equal(report.ok, false, report.text);
+  assert.deepEqual(
+    report.runs.filter(({ twice }) => twice.length > 0).map(({ point, twice }) => [point, twice]),
+    [[BEFORE_KEPT, ["charge 7"]]],
+  );
+  assert.deepEqual(
+    report.runs.flatMap(({ twiceUnderOneKey }) => twiceUnderOneKey),
+    [],
+  );
+});
+
+test("a key and a text that are kept in a step differ from run to run, and nothing happens twice", async () => {
+  const report = await crashTest(keptKey, { module, input });
+  assert.equal(report.ok, true, report.text);
+  const again = report.runs.filter(({ twiceUnderOneKey }) => twiceUnderOneKey.length > 0);
+  assert.deepEqual(
+    again.map(({ point }) => point),
+    [BEFORE_KEPT],
+  );
+});
+
+async function serverUrl(t: TestContext): Promise<string> {
   const server = createServer((_, response) => response.end("ok"));
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   t.after(() => server.close());
-  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+}
+
+test("what a job does twice on purpose has happened twice only where it was done a third time", async (t) => {
+  const url = await serverUrl(t);
+  const report = await crashTest(rereading, { module, input: { url } });
+  assert.deepEqual(
+    report.runs.filter(({ twice }) => twice.length > 0).map(({ point, twice }) => [point, twice]),
+    ["before", "after"].map((step) => [`after step "${step}" returned, before its result was kept`, [`GET ${url}/`]]),
+  );
+});
+
+test("effects that the test itself reads are held against those of the undisturbed run, too", async (t) => {
+  const file = fileOfStarts(t);
+  const options = { module, input: { file }, reset: () => rmSync(file, { force: true }) };
+  const twoOfEach = (): string[] => [...readFileSync(file, "utf8")].flatMap(() => ["a start", "a start"]);
+  const report = await crashTest(starting, { ...options, effects: twoOfEach });
+  assert.deepEqual(
+    report.runs.map(({ twice }) => twice),
+    [[], ["a start"], []],
+  );
+});
+
+test("requests are seen by themselves, with their idempotency keys", async (t) => {
+  const url = await serverUrl(t);
   const report = await crashTest(calling, { module, input: { url } });
   const twice = new Set(report.runs.flatMap((run) => run.twice));
   const keyed = new Set(report.runs.flatMap((run) => run.twiceUnderOneKey));

@@ -1,5 +1,5 @@
 // `crashTest`: the user's own job, killed at every step boundary and before its settlement, each time on a fresh store, then run to its end
-// by another process. The report says which effects outside the store happened twice.
+// by another process. The report says which effects outside the store happened more often than in a run that nobody killed.
 import { type ChildProcess, fork } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -8,6 +8,7 @@ import { fileURLToPath } from "node:url";
 import { encodeJson } from "../../core/json.ts";
 import type { Order, Said } from "./child.ts";
 import { type Effect, environment, readEffects } from "./effects.ts";
+import { type Repeated, repeated } from "./repeated.ts";
 
 export interface CrashTestOptions<In> {
   /** The module that exports the job with its handler: `new URL("./jobs.ts", import.meta.url)`. */
@@ -23,17 +24,13 @@ export interface CrashTestOptions<In> {
 }
 
 /** One run: killed at `point`, then finished by another process. */
-export interface CrashRun {
+export interface CrashRun extends Repeated {
   readonly point: string;
   /** Why nobody was killed at the point; null: its process was. */
   readonly notReached: string | null;
   /** The state in which the job ended; "never": it did not in `limitMs`. */
   readonly ended: string;
   readonly error: string | null;
-  /** Effects that happened more than once, though nothing told their receiver that they were the same. */
-  readonly twice: readonly string[];
-  /** Effects that happened more than once under one idempotency key: one, to a receiver that honours it. */
-  readonly twiceUnderOneKey: readonly string[];
 }
 
 export interface CrashReport {
@@ -55,11 +52,17 @@ export async function crashTest<In>(
   options: CrashTestOptions<In>,
 ): Promise<CrashReport> {
   const bench = new Bench(job.name, options);
-  const { points } = await bench.toItsEnd();
+  const undisturbed = await bench.toItsEnd();
   const runs: CrashRun[] = [];
-  for (const [at, point] of points.entries()) runs.push(await bench.killedAt(at, point));
+  for (const at of undisturbed.points.keys()) runs.push(await bench.killedAt(at, undisturbed));
   const ok = runs.every(isHarmless);
   return { kind: job.name, runs, ok, text: textOf(job.name, runs) };
+}
+
+/** The run that nobody killed: where the others can be, and how often things are done if nothing happens twice. */
+interface Undisturbed {
+  readonly points: readonly string[];
+  readonly effects: readonly Effect[];
 }
 
 class Bench<In> {
@@ -71,8 +74,7 @@ class Bench<In> {
     this.#options = options;
   }
 
-  /** One undisturbed run, for the list of points. */
-  async toItsEnd(): Promise<{ readonly points: readonly string[] }> {
+  async toItsEnd(): Promise<Undisturbed> {
     return this.#onFreshStore(async (folder) => {
       const { said } = await this.#run(folder, true, null);
       const last = said.at(-1);
@@ -80,24 +82,27 @@ class Bench<In> {
         throw new Error(
           `The job ${this.#kind} does not succeed even when nobody kills it: ${JSON.stringify(last ?? "it never ended")}.`,
         );
-      return { points: said.flatMap((one) => ("point" in one ? [one.point] : [])) };
+      return {
+        points: said.flatMap((one) => ("point" in one ? [one.point] : [])),
+        effects: await this.#effectsIn(folder),
+      };
     });
   }
 
-  async killedAt(at: number, point: string): Promise<CrashRun> {
+  async killedAt(at: number, { points, effects }: Undisturbed): Promise<CrashRun> {
+    const point = points[at]!;
     return this.#onFreshStore(async (folder) => {
       const end = await this.#run(folder, true, at);
       const notReached = this.#whyNot(end, noteIn(folder), point);
       if (notReached !== null) return { point, notReached, ...endOf(end.said), twice: [], twiceUnderOneKey: [] };
       const { said } = await this.#run(folder, false, null);
-      const own = ((await this.#options.effects?.()) ?? []).map((what): Effect => ({ what, key: null }));
-      return {
-        point,
-        notReached,
-        ...endOf(said),
-        ...repeated([...readEffects(join(folder, "effects.jsonl")), ...own]),
-      };
+      return { point, notReached, ...endOf(said), ...repeated(effects, await this.#effectsIn(folder)) };
     });
+  }
+
+  async #effectsIn(folder: string): Promise<readonly Effect[]> {
+    const own = ((await this.#options.effects?.()) ?? []).map((what): Effect => ({ what, key: null }));
+    return [...readEffects(join(folder, "effects.jsonl")), ...own];
   }
 
   #whyNot({ said, tooLate }: Heard, killedAt: string | null, point: string): string | null {
@@ -186,19 +191,6 @@ function noteIn(folder: string): string | null {
 
 function isHarmless({ notReached, ended, twice }: CrashRun): boolean {
   return notReached === null && ended === "succeeded" && twice.length === 0;
-}
-
-function repeated(effects: readonly Effect[]): Pick<CrashRun, "twice" | "twiceUnderOneKey"> {
-  const byWhat = Map.groupBy(effects, ({ what }) => what);
-  const twice: string[] = [];
-  const twiceUnderOneKey: string[] = [];
-  for (const [what, times] of byWhat) {
-    if (times.length < 2) continue;
-    const keys = new Set(times.map(({ key }) => key));
-    if (keys.size === 1 && !keys.has(null)) twiceUnderOneKey.push(what);
-    else if (keys.has(null) || keys.size < times.length) twice.push(what);
-  }
-  return { twice, twiceUnderOneKey };
 }
 
 function textOf(kind: string, runs: readonly CrashRun[]): string {
