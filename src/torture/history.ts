@@ -3,9 +3,9 @@
 import { openSync, readdirSync, readFileSync, writeSync } from "node:fs";
 import { join } from "node:path";
 
-/** Every line has its instant and its process. */
-export type Line = { readonly at: number; readonly pid: number } & (
-  | { readonly what: "ask"; readonly id: string; readonly kind: string; readonly amount?: number }
+/** Every line has its instant and its process, which `pid` and the instant of its beginning, `since`, name. */
+export type Line = { readonly at: number; readonly pid: number; readonly since: number } & (
+  | ({ readonly what: "ask"; readonly id: string } & Ordered)
   | { readonly what: "ack"; readonly id: string; readonly got: string; readonly created: boolean }
   | { readonly what: "refused"; readonly id: string; readonly code: string }
   | { readonly what: "start"; readonly id: string; readonly kind: string; readonly fence: string }
@@ -15,13 +15,25 @@ export type Line = { readonly at: number; readonly pid: number } & (
   | { readonly what: "rejected"; readonly id: string; readonly write: string }
 );
 
+/** What was ordered, as far as it can be held against what came of it. */
+export interface Ordered {
+  readonly kind: string;
+  /** While the job of another order of this kind and key is not over, it is the answer to this one. */
+  readonly dedupeKey?: string;
+  readonly amount?: number;
+  /** How often it fails before it succeeds. */
+  readonly failures?: number;
+}
+
 /** What a process says: the instant and the process are added. */
-export type Told = Line extends infer L ? (L extends Line ? Omit<L, "at" | "pid"> : never) : never;
+export type Told = Line extends infer L ? (L extends Line ? Omit<L, "at" | "pid" | "since"> : never) : never;
 
 /** The folder must be there: who starts when the run is over and everything was taken away makes nothing anew. */
 export function teller(folder: string): (told: Told) => void {
-  const file = openSync(join(folder, `${process.pid}-${Date.now()}.jsonl`), "a");
-  return (told) => void writeSync(file, `${JSON.stringify({ at: Date.now(), pid: process.pid, ...told })}\n`);
+  const { pid } = process;
+  const since = Date.now();
+  const file = openSync(join(folder, `${pid}-${since}.jsonl`), "a");
+  return (told) => void writeSync(file, `${JSON.stringify({ at: Date.now(), pid, since, ...told })}\n`);
 }
 
 /** All lines of all processes, by time. The last line of a killed process may be cut: it was never told. */

@@ -2,7 +2,8 @@
 // answered may have happened or not; nothing else may differ.
 import type { Engine, JobInfo } from "../index.ts";
 import type { Books } from "./books.ts";
-import type { Line } from "./history.ts";
+import { attemptOf, wrongFences } from "./fences.ts";
+import type { Line, Ordered } from "./history.ts";
 import { GUILTY, STEPS, stepped, transfer } from "./jobs.ts";
 
 export interface Judgement {
@@ -18,6 +19,7 @@ export interface Judgement {
 export async function judge(engine: Engine, books: Books, lines: readonly Line[]): Promise<Judgement> {
   const jobs = await allJobs(engine);
   const missing = promised(lines).filter((id) => !jobs.has(id));
+  const unanswered = swallowed(lines);
   const unfinished = [...jobs.values()].filter(({ state }) => state === "queued" || state === "running");
   const rows = Map.groupBy(await books.entries(engine), ({ job }) => job);
   const twice = [...rows].filter(([, entries]) => entries.length > 1);
@@ -25,13 +27,14 @@ export async function judge(engine: Engine, books: Books, lines: readonly Line[]
   const count = await books.jobCount(engine);
   return {
     enqueued: jobs.size,
-    lost: missing.length + unfinished.length,
+    lost: missing.length + unanswered.length + unfinished.length,
     committedTwice: twice.length,
     quarantined: all.filter(({ state }) => state === "quarantined").length,
     poison: all.filter(({ kind }) => GUILTY.has(kind)).length,
     staleWritesRejected: lines.filter(({ what }) => what === "rejected").length,
     violations: [
       ...missing.map((id) => `job ${id} was acknowledged and is not in the store`),
+      ...unanswered,
       ...unfinished.map(({ id, state }) => `job ${id} is still ${state}`),
       ...twice.map(([id, entries]) => `job ${id} has ${entries.length} rows in the ledger`),
       ...(count === jobs.size ? [] : [`the list has ${jobs.size} jobs and the table ${count}`]),
@@ -39,7 +42,7 @@ export async function judge(engine: Engine, books: Books, lines: readonly Line[]
       ...ledger(jobs, rows),
       ...orders(lines, jobs, rows),
       ...unfounded(lines, all),
-      ...fences(lines),
+      ...(await wrongFences(engine, lines, jobs)),
       ...ends(lines, rows),
       ...steps(lines),
     ],
@@ -49,6 +52,32 @@ export async function judge(engine: Engine, books: Books, lines: readonly Line[]
 /** What an answered enqueue named. */
 function promised(lines: readonly Line[]): string[] {
   return [...new Set(lines.flatMap((line) => (line.what === "ack" ? [line.got] : [])))];
+}
+
+/**
+ * An order may be answered with another job only if that one was ordered under the same kind and dedupe key, and was not over when this
+ * one was asked for.
+ */
+function swallowed(lines: readonly Line[]): string[] {
+  const orders = ordersIn(lines);
+  const over = new Map<string, number>();
+  const askedAt = new Map<string, number>();
+  return lines.flatMap((line) => {
+    if (line.what === "ask") askedAt.set(line.id, line.at);
+    if (line.what === "committed") over.set(line.id, line.at);
+    if (line.what !== "ack" || line.got === line.id) return [];
+    const [order, other] = [orders.get(line.id), orders.get(line.got)];
+    const answer = `job ${line.id} was answered with job ${line.got}`;
+    if (order?.dedupeKey === undefined || order.kind !== other?.kind || order.dedupeKey !== other.dedupeKey)
+      return [`${answer}, which was not ordered under the same kind and dedupe key`];
+    return (over.get(line.got) ?? Infinity) < askedAt.get(line.id)!
+      ? [`${answer}, which was over before it was asked for`]
+      : [];
+  });
+}
+
+function ordersIn(lines: readonly Line[]): ReadonlyMap<string, Ordered> {
+  return new Map(lines.flatMap((line) => (line.what === "ask" ? [[line.id, line] as const] : [])));
 }
 
 function wrongEnd({ id, kind, state, error }: JobInfo): string[] {
@@ -75,7 +104,7 @@ function orders(
   jobs: ReadonlyMap<string, JobInfo>,
   rows: ReadonlyMap<string, readonly { readonly amount: number }[]>,
 ): string[] {
-  const asked = new Map(lines.flatMap((line) => (line.what === "ask" ? [[line.id, line] as const] : [])));
+  const asked = ordersIn(lines);
   const phantoms = [...jobs.keys()].filter((id) => !asked.has(id));
   const others = [...rows].flatMap(([id, entries]) =>
     entries.filter(({ amount }) => asked.has(id) && amount !== asked.get(id)!.amount).map(({ amount }) => [id, amount]),
@@ -88,31 +117,24 @@ function orders(
   ];
 }
 
-/** Who succeeded did run, and kept all of its steps. */
+/** Who succeeded did run, failed as often as it was to fail, and kept all of its steps. */
 function unfounded(lines: readonly Line[], jobs: readonly JobInfo[]): string[] {
-  const started = new Set(lines.flatMap((line) => (line.what === "start" ? [line.id] : [])));
+  const asked = ordersIn(lines);
+  const started = new Map<string, number>();
+  for (const line of lines)
+    if (line.what === "start") started.set(line.id, Math.max(attemptOf(line), started.get(line.id) ?? 0));
   const kept = new Set(lines.flatMap((line) => (line.what === "kept" ? [`${line.id} ${line.name}`] : [])));
   return jobs
     .filter(({ state }) => state === "succeeded")
     .flatMap(({ id, kind }) => {
-      if (!started.has(id)) return [`job ${id} succeeded and was never started`];
+      const latest = started.get(id);
+      if (latest === undefined) return [`job ${id} succeeded and was never started`];
+      // Attempts that were killed before they started, or before they failed, count as failures: the job goes by their number.
+      const failures = asked.get(id)?.failures ?? 0;
+      if (latest <= failures) return [`job ${id} was to fail ${failures} times and succeeded in attempt ${latest}`];
       const without = kind === stepped.name ? STEPS.filter((name) => !kept.has(`${id} ${name}`)) : [];
       return without.map((name) => `job ${id} succeeded and never kept its step ${name}`);
     });
-}
-
-/** Every attempt has a fence of its own. Not in their order: who was frozen between its claim and its start tells of it late. */
-function fences(lines: readonly Line[]): string[] {
-  const starts = Map.groupBy(
-    lines.filter((line) => line.what === "start"),
-    ({ id }) => id,
-  );
-  return [...starts].flatMap(([id, of]) => {
-    const seen = new Set(of.map(({ fence }) => fence));
-    return seen.size === of.length
-      ? []
-      : [`job ${id} was started twice under one fence: ${of.map(({ fence }) => fence).join(", ")}`];
-  });
 }
 
 /** Whoever was told that it had committed is the one whose row is there. */

@@ -1,7 +1,7 @@
 // One order of a job. What is asked for is written down before it is asked for, and so is what was answered: what was answered must be there
 // in the end, what was not may be.
 import type { EnqueueOptions, JobContract } from "../index.ts";
-import type { Told } from "./history.ts";
+import type { Ordered, Told } from "./history.ts";
 
 export interface Order {
   readonly contract: JobContract<never, unknown>;
@@ -30,8 +30,10 @@ export async function place(
   tell: (told: Told) => void,
 ): Promise<boolean> {
   const { id } = options;
-  const { amount } = input as { readonly amount?: number };
-  tell({ what: "ask", id, kind: contract.name, ...(amount !== undefined && { amount }) });
+  const { amount, failures } = input as Partial<Ordered>;
+  const { dedupeKey } = options;
+  // What is undefined is not in the line.
+  tell({ what: "ask", id, kind: contract.name, dedupeKey, amount, failures } as Told);
   try {
     const { id: got, created } = await shop.enqueue(contract, input as never, options);
     tell({ what: "ack", id, got, created });

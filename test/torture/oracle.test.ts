@@ -5,20 +5,24 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
-import { type Engine, type JobInfo, open } from "../../src/index.ts";
+import { type Engine, type HistoryEntry, type JobInfo, open } from "../../src/index.ts";
 import { sqlite } from "../../src/sqlite.ts";
 import { type Books, booksOf, type Entry } from "../../src/torture/books.ts";
-import { type Line, readHistories, type Told } from "../../src/torture/history.ts";
+import { type Line, type Ordered, readHistories, type Told } from "../../src/torture/history.ts";
 import { flaky, hog, JOBS, poison, stepped, transfer } from "../../src/torture/jobs.ts";
 import { judge, type Judgement } from "../../src/torture/oracle.ts";
+import { orderOf, place } from "../../src/torture/order.ts";
 
 /** Everything that the judge reads. */
 interface World {
   readonly jobs: Map<string, JobInfo>;
+  /** The fences of a job's attempts that did not succeed, in the order in which they ended. */
+  readonly ended: Map<string, readonly string[]>;
   /** Rows that the list does not show. */
   hidden: number;
   rows: Entry[];
-  told: Told[];
+  /** By one process, unless another one is named. */
+  told: (Told & { readonly pid?: number; readonly since?: number })[];
 }
 
 const PAGE = 2;
@@ -27,13 +31,17 @@ const jobOf = (
   id: string,
   kind: string,
   state: JobInfo["state"],
-  error: JobInfo["error"] = null,
-): [string, JobInfo] => [id, { id, kind, state, error } as JobInfo];
-const ask = (id: string, kind: string, amount?: number): Told => ({
+  { error = null, fence = "1.1" }: { readonly error?: JobInfo["error"]; readonly fence?: string } = {},
+): [string, JobInfo] => [id, { id, kind, state, error, ...fenceOf(fence) } as JobInfo];
+const fenceOf = (fence: string): Pick<JobInfo, "epoch" | "fence"> => ({
+  epoch: Number(fence.split(".")[0]),
+  fence: Number(fence.split(".")[1]),
+});
+const ask = (id: string, kind: string, ordered: Omit<Ordered, "kind"> = {}): Told => ({
   what: "ask",
   id,
   kind,
-  ...(amount !== undefined && { amount }),
+  ...ordered,
 });
 const ack = (id: string, got = id): Told => ({ what: "ack", id, got, created: id === got });
 const start = (id: string, kind: string, fence: string): Told => ({ what: "start", id, kind, fence });
@@ -47,36 +55,43 @@ function soundWorld(): World {
     hidden: 0,
     jobs: new Map([
       jobOf("plain", transfer.name, "succeeded"),
-      jobOf("retaken", transfer.name, "succeeded"),
+      jobOf("retaken", transfer.name, "succeeded", { fence: "2.3" }),
       jobOf("unheard", transfer.name, "succeeded"),
-      jobOf("steps", stepped.name, "succeeded"),
-      jobOf("flaky", flaky.name, "succeeded"),
-      jobOf("poison", poison.name, "quarantined"),
+      jobOf("steps", stepped.name, "succeeded", { fence: "1.2" }),
+      jobOf("flaky", flaky.name, "succeeded", { fence: "1.3" }),
+      jobOf("poison", poison.name, "quarantined", { fence: "1.2" }),
       jobOf("hog", hog.name, "quarantined"),
+    ]),
+    ended: new Map([
+      ["retaken", ["1.1", "1.2"]],
+      ["steps", ["1.1"]],
+      ["flaky", ["1.1", "1.2"]],
+      ["poison", ["1.1", "1.2"]],
     ]),
     rows: [
       { job: "plain", amount: 5, fence: "1.1" },
-      { job: "retaken", amount: 7, fence: "2.2" },
+      { job: "retaken", amount: 7, fence: "2.3" },
       { job: "unheard", amount: 9, fence: "1.1" },
     ],
     told: [
-      ask("plain", transfer.name, 5),
+      ask("plain", transfer.name, { amount: 5, dedupeKey: "k" }),
       ack("plain"),
       // The second order of a dedupe key is answered with the job of the first.
-      ask("twin", transfer.name, 6),
+      ask("twin", transfer.name, { amount: 6, dedupeKey: "k" }),
       ack("twin", "plain"),
       // Asked and never answered: one is there, one is not.
-      ask("unheard", transfer.name, 9),
-      ask("nowhere", transfer.name, 1),
+      ask("unheard", transfer.name, { amount: 9 }),
+      ask("nowhere", transfer.name, { amount: 1 }),
       { what: "refused", id: "nowhere", code: "STORE_DOWN" },
       start("plain", "transfer", "1.1"),
       committed("plain", "1.1"),
-      // Its first owner was taken for dead, went on, and was refused.
-      ask("retaken", transfer.name, 7),
+      // Its first owner was taken for dead, went on, and was refused. So was its second, who was frozen between its claim and its start.
+      ask("retaken", transfer.name, { amount: 7 }),
       ack("retaken"),
       start("retaken", "transfer", "1.1"),
-      start("retaken", "transfer", "2.2"),
-      committed("retaken", "2.2"),
+      start("retaken", "transfer", "2.3"),
+      { ...start("retaken", "transfer", "1.2"), pid: 2 },
+      committed("retaken", "2.3"),
       { what: "rejected", id: "retaken", write: "commit" },
       // Committed and killed before it could say so.
       start("unheard", "transfer", "1.1"),
@@ -93,15 +108,17 @@ function soundWorld(): World {
       step("steps", "third", 2),
       kept("steps", "third", 2),
       step("steps", "third", 1),
-      ask("flaky", flaky.name),
+      // It failed once, and was killed once before it had started.
+      ask("flaky", flaky.name, { failures: 2 }),
       start("flaky", "flaky", "1.1"),
+      start("flaky", "flaky", "1.3"),
       ask("poison", poison.name),
       ask("hog", hog.name),
     ],
   };
 }
 
-function judged({ jobs, hidden, rows, told }: World): Promise<Judgement> {
+function judged({ jobs, ended, hidden, rows, told }: World): Promise<Judgement> {
   const all = [...jobs.values()];
   const list = async ({ after = "0" }: { readonly after?: string } = {}): Promise<unknown> => {
     const from = Number(after);
@@ -110,9 +127,17 @@ function judged({ jobs, hidden, rows, told }: World): Promise<Judgement> {
       next: from + PAGE < all.length ? String(from + PAGE) : null,
     };
   };
-  const lines = told.map((one, at): Line => ({ at, pid: 1, ...one }));
+  const get = async (id: string): Promise<unknown> => ({
+    ...jobs.get(id),
+    history: [
+      // What is refused is kept, too, and ends nothing.
+      { from: "running", to: "running", event: "write.rejected", ...fenceOf("0.0") },
+      ...(ended.get(id) ?? []).map((fence) => ({ from: "running", to: "queued", ...fenceOf(fence) })),
+    ] as HistoryEntry[],
+  });
+  const lines = told.map((one, at): Line => ({ at, pid: 1, since: 0, ...one }));
   const books = { entries: async () => rows, jobCount: async () => jobs.size + hidden } as unknown as Books;
-  return judge({ list } as unknown as Engine, books, lines);
+  return judge({ list, get } as unknown as Engine, books, lines);
 }
 
 /** One fault in a world that is sound otherwise, and all that the judge has to say of it. */
@@ -130,13 +155,40 @@ const FAULTS: readonly {
   },
   {
     what: "a job that another's answer named and that is missing",
-    fault: ({ told }) => void told.push(ack("twin", "vanished"), ack("vanished")),
+    fault: ({ told }) =>
+      void told.push(ask("vanished", transfer.name, { dedupeKey: "k" }), ack("twin", "vanished"), ack("vanished")),
     says: ["job vanished was acknowledged and is not in the store"],
     counts: { lost: 1 },
   },
   {
+    what: "an order that was answered with a job of another key",
+    fault: ({ told }) =>
+      void told.push(ask("eaten", transfer.name, { amount: 3, dedupeKey: "other" }), ack("eaten", "plain")),
+    says: ["job eaten was answered with job plain, which was not ordered under the same kind and dedupe key"],
+    counts: { lost: 1 },
+  },
+  {
+    what: "an order that was answered with a job of another kind",
+    fault: ({ told }) => void told.push(ask("eaten", stepped.name, { dedupeKey: "k" }), ack("eaten", "plain")),
+    says: ["job eaten was answered with job plain, which was not ordered under the same kind and dedupe key"],
+    counts: { lost: 1 },
+  },
+  {
+    what: "an order without a key that was answered with another job",
+    fault: ({ told }) => void told.push(ask("eaten", transfer.name, { amount: 9 }), ack("eaten", "unheard")),
+    says: ["job eaten was answered with job unheard, which was not ordered under the same kind and dedupe key"],
+    counts: { lost: 1 },
+  },
+  {
+    what: "an order that was answered with a job that was over",
+    fault: ({ told }) =>
+      void told.push(ask("eaten", transfer.name, { amount: 3, dedupeKey: "k" }), ack("eaten", "plain")),
+    says: ["job eaten was answered with job plain, which was over before it was asked for"],
+    counts: { lost: 1 },
+  },
+  {
     what: "a job that waits for ever",
-    fault: ({ jobs }) => void jobs.set(...jobOf("flaky", flaky.name, "queued")),
+    fault: ({ jobs }) => void jobs.set(...jobOf("flaky", flaky.name, "queued", { fence: "1.3" })),
     says: ["job flaky is still queued"],
     counts: { lost: 1 },
   },
@@ -159,7 +211,8 @@ const FAULTS: readonly {
   },
   {
     what: "a row of a job that failed",
-    fault: ({ jobs }) => void jobs.set(...jobOf("unheard", transfer.name, "dead", { name: "Error", message: "no" })),
+    fault: ({ jobs }) =>
+      void jobs.set(...jobOf("unheard", transfer.name, "dead", { error: { name: "Error", message: "no" } })),
     says: [
       `job unheard (${transfer.name}) is dead, not succeeded: no`,
       "job unheard has a row in the ledger and is dead",
@@ -177,8 +230,57 @@ const FAULTS: readonly {
   },
   {
     what: "two starts under one fence",
+    fault: ({ told }) => void told.push(start("retaken", "transfer", "2.3")),
+    says: ["job retaken was started twice under one fence: 1.1, 2.3, 1.2, 2.3"],
+  },
+  {
+    what: "a start under an older fence by the same process",
     fault: ({ told }) => void told.push(start("retaken", "transfer", "2.2")),
-    says: ["job retaken was started twice under one fence: 1.1, 2.2, 2.2"],
+    says: ["job retaken was started under fence 2.2 after 2.3"],
+  },
+  {
+    what: "a start under an older fence by a process that did not live when the newer was told",
+    fault: ({ told }) => void told.push({ ...start("retaken", "transfer", "2.2"), pid: 3, since: told.length }),
+    says: ["job retaken was started under fence 2.2 after 2.3"],
+  },
+  {
+    what: "a start under an older fence by a process that has the pid of one before it",
+    fault: ({ told }) => void told.push({ ...start("retaken", "transfer", "2.2"), since: told.length }),
+    says: ["job retaken was started under fence 2.2 after 2.3"],
+  },
+  {
+    what: "a start under a fence that the store has not come to",
+    fault: ({ told }) => void told.push({ ...start("steps", "stepped", "1.3"), pid: 2 }),
+    says: ["job steps was started under fence 1.3 and its latest in the store is 1.2"],
+  },
+  {
+    what: "a newer attempt under an older fence",
+    fault: ({ ended }) => void ended.set("retaken", ["1.2", "1.1"]),
+    says: ["the attempts of job retaken ended under fences that do not grow: 1.2, 1.1, 2.3"],
+  },
+  {
+    what: "an older epoch with a greater number",
+    fault: ({ ended }) => void ended.set("retaken", ["2.1", "1.2"]),
+    says: ["the attempts of job retaken ended under fences that do not grow: 2.1, 1.2, 2.3"],
+  },
+  {
+    what: "an attempt that ended twice",
+    fault: ({ ended }) => void ended.set("poison", ["1.2", "1.2"]),
+    says: ["the attempts of job poison ended under fences that do not grow: 1.2, 1.2"],
+  },
+  {
+    what: "a success of an attempt that had failed",
+    fault: ({ ended }) => void ended.set("flaky", ["1.1", "1.3"]),
+    says: ["the attempts of job flaky ended under fences that do not grow: 1.1, 1.3, 1.3"],
+  },
+  {
+    what: "a failure that was written as success",
+    fault: (world) => {
+      world.jobs.set(...jobOf("flaky", flaky.name, "succeeded"));
+      world.ended.delete("flaky");
+      world.told = world.told.filter((one) => one.what !== "start" || one.id !== "flaky" || one.fence === "1.1");
+    },
+    says: ["job flaky was to fail 2 times and succeeded in attempt 1"],
   },
   {
     what: "a step that was kept and run again by a later attempt",
@@ -216,7 +318,7 @@ const FAULTS: readonly {
   },
   {
     what: "an innocent in quarantine",
-    fault: ({ jobs }) => void jobs.set(...jobOf("flaky", flaky.name, "quarantined")),
+    fault: ({ jobs }) => void jobs.set(...jobOf("flaky", flaky.name, "quarantined", { fence: "1.3" })),
     says: [`job flaky (${flaky.name}) is quarantined, not succeeded`],
     counts: { quarantined: 3 },
   },
@@ -259,8 +361,8 @@ describe("the judge of the process rig", () => {
     const off = engine.on("job.succeeded", () => enough.abort());
     await engine.work({ signal: enough.signal });
     off();
-    const told = [ask("paid", transfer.name, 3), ack("paid"), start("paid", "transfer", "1.1")];
-    const lines = told.map((one): Line => ({ at: 1, pid: 1, ...one }));
+    const told = [ask("paid", transfer.name, { amount: 3 }), ack("paid"), start("paid", "transfer", "1.1")];
+    const lines = told.map((one): Line => ({ at: 1, pid: 1, since: 0, ...one }));
     assert.deepEqual((await judge(engine, books, lines)).violations, []);
     await engine.transaction(sqlite, (tx) => void tx.run("INSERT INTO torture_ledger VALUES ('paid', 3, '0.0')"));
     assert.deepEqual((await judge(engine, books, lines)).violations, ["job paid has 2 rows in the ledger"]);
@@ -268,6 +370,20 @@ describe("the judge of the process rig", () => {
 });
 
 describe("the histories of the processes", () => {
+  it("have of an order all that the judge holds against what came of it, before it is placed", async () => {
+    const told: Told[] = [];
+    const shop = { enqueue: async () => ({ id: `the ${told.length}.`, created: true }) };
+    const tell = (one: Told): void => void told.push(JSON.parse(JSON.stringify(one)) as Told);
+    await place(shop, orderOf(transfer, { amount: 3, workMs: 9 }, { id: "a", dedupeKey: "k" }), tell);
+    await place(shop, orderOf(flaky, { failures: 2 }, { id: "b" }), tell);
+    assert.deepEqual(told, [
+      { what: "ask", id: "a", kind: transfer.name, dedupeKey: "k", amount: 3 },
+      { what: "ack", id: "a", got: "the 1.", created: true },
+      { what: "ask", id: "b", kind: flaky.name, failures: 2 },
+      { what: "ack", id: "b", got: "the 3.", created: true },
+    ]);
+  });
+
   it("are one, by time, without the line in which a process was killed", (t) => {
     const folder = mkdtempSync(join(tmpdir(), "outlive-test-histories-"));
     t.after(() => rmSync(folder, { recursive: true }));
