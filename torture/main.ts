@@ -1,6 +1,7 @@
 // `npm run torture -- [--power-loss | --kill-at-call] ...`: picks the rig by the option that only it has, or that of the processes if there
 // is none; the whole line is then its own.
 // Each rig ends with one line of JSON if it was asked for it, and with exit code 1 on any violation.
+import { USAGE } from "./usage.ts";
 
 /** A rig takes its arguments and answers whether every promise was kept. */
 type Rig = (args: readonly string[]) => Promise<boolean>;
@@ -14,8 +15,11 @@ const args = process.argv.slice(2);
 const chosen = args.filter((arg) => arg in RIGS);
 try {
   if (chosen.length > 1) throw new Error(`Choose one rig: ${Object.keys(RIGS).join(" or ")}.`);
-  const rig = chosen[0] === undefined ? (await import("./processes/command.ts")).processes : await RIGS[chosen[0]]!();
-  if (!(await rig(args))) process.exitCode = 1;
+  if (args.includes("--help")) process.stdout.write(USAGE);
+  else {
+    const rig = chosen[0] === undefined ? (await import("./processes/command.ts")).processes : await RIGS[chosen[0]]!();
+    if (!(await rig(args))) process.exitCode = 1;
+  }
 } catch (thrown) {
   process.stderr.write(`${(thrown as Error).message}\n`);
   process.exitCode = 1;

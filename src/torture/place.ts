@@ -1,5 +1,5 @@
 // Where a run takes place: a scratch store of its own beside the user's, on the same disk or server, so that what is shown holds for
-// that place. Nothing of the user's is opened, and nothing is left.
+// that place. Nothing of the user's is opened, and nothing is left, unless it is to be looked at.
 import { randomBytes } from "node:crypto";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -8,14 +8,21 @@ import { storeNameOf, type StoreName } from "../backends.ts";
 import { atEnd } from "../demo/clean-up.ts";
 import { migrationsOf } from "../migrations.ts";
 
+/** A folder that goes with the process, unless it is kept. */
+export interface Scratch {
+  readonly folder: string;
+  readonly isKept: boolean;
+  keep(): void;
+}
+
 export interface ScratchPlace {
   readonly store: StoreName;
   readonly url: string;
   /** On PostgreSQL; null: the store is a file. */
   readonly schema: string | null;
   /** For the histories, and for a file. */
-  readonly folder: string;
-  /** Takes a schema away again, unless it is to be kept. A folder goes with the process. */
+  readonly scratch: Scratch;
+  /** Takes a schema away again, unless it is to be kept. */
   readonly strike: () => Promise<void>;
 }
 
@@ -23,8 +30,8 @@ export async function scratchPlace(url: string, keep: boolean): Promise<ScratchP
   const store = storeNameOf(url);
   if (store === "postgres") return onServer(url, keep);
   const beside = url === "sqlite::memory:" ? tmpdir() : dirname(resolve(url.slice("sqlite:".length)));
-  const folder = scratchFolder(beside, keep);
-  return { store, url: `sqlite:${join(folder, "torture.db")}`, schema: null, folder, strike: async () => {} };
+  const scratch = scratchFolder(beside, keep);
+  return { store, url: `sqlite:${join(scratch.folder, "torture.db")}`, schema: null, scratch, strike: async () => {} };
 }
 
 async function onServer(url: string, keep: boolean): Promise<ScratchPlace> {
@@ -34,13 +41,14 @@ async function onServer(url: string, keep: boolean): Promise<ScratchPlace> {
   atEnd(() => {
     if (isLeft) process.stderr.write(`The schema ${schema} is left on the server.\n`);
   });
+  const scratch = scratchFolder(tmpdir(), keep);
   return {
     store: "postgres",
     url,
     schema,
-    folder: scratchFolder(tmpdir(), keep),
+    scratch,
     async strike() {
-      if (keep) return;
+      if (scratch.isKept) return;
       await dropSchema(url, schema);
       isLeft = false;
     },
@@ -62,9 +70,20 @@ async function dropSchema(url: string, schema: string): Promise<void> {
   });
 }
 
-export function scratchFolder(beside: string, keep: boolean): string {
+export function scratchFolder(beside: string, keep: boolean): Scratch {
   const folder = mkdtempSync(join(beside, "outlive-torture-"));
-  if (keep) atEnd(() => void process.stderr.write(`Everything is kept in ${folder}\n`));
-  else atEnd(() => rmSync(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 }));
-  return folder;
+  let isKept = keep;
+  atEnd(() => {
+    if (isKept) process.stderr.write(`Everything is kept in ${folder}\n`);
+    else rmSync(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 });
+  });
+  return {
+    folder,
+    get isKept() {
+      return isKept;
+    },
+    keep() {
+      isKept = true;
+    },
+  };
 }

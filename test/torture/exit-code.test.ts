@@ -1,18 +1,40 @@
-// The rig of processes as CI runs it, on a store that somebody spoils behind the engine's back: it has to see that, and to say so with its
-// exit code.
+// A run as CI and a user start it, on a store that somebody spoils behind the engine's back: it has to see that, to say so with its exit
+// code, to keep everything that shows it, and to say how the run is made again.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
+import { readHistories } from "../../src/torture/history.ts";
 import { untilTrue } from "../support/processes.ts";
 
-const MAIN = fileURLToPath(new URL("../../torture/main.ts", import.meta.url));
+const fileOf = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
+const NUMBERS = ["--kills", "3", "--workers", "3", "--seed", "1"];
+
+const COMMANDS = [
+  {
+    title: "the rig of the repository",
+    args: () => [fileOf("../../torture/main.ts"), "--store", "sqlite", ...NUMBERS, "--json"],
+    again: /^The same plan again, .*: npm run torture -- --store sqlite --kills 3 --seed 1 --workers 3$/m,
+  },
+  {
+    title: "outlive torture",
+    args: (folder: string) => [
+      fileOf("../../src/cli/bin.ts"),
+      "torture",
+      ...NUMBERS,
+      "--json",
+      "--store",
+      `sqlite:${join(folder, "app.db")}`,
+    ],
+    again: /^The same plan again, .*: outlive torture --kills 3 --workers 3 --seed 1$/m,
+  },
+];
 
 /** The store of the run, on its small disk or, where none may be mounted, in its folder. */
 function storeIn(folder: string): string | undefined {
@@ -36,36 +58,51 @@ function bookAgain(file: string): string | undefined {
   }
 }
 
-test("a transfer that is in the ledger twice is a violation, told with its name, and exit code 1", async (t) => {
-  const folder = mkdtempSync(join(tmpdir(), "outlive-test-torture-"));
-  const args = [MAIN, "--store", "sqlite", "--kills", "3", "--workers", "3", "--seed", "1", "--json"];
-  const rig = spawn(process.execPath, args, {
-    stdio: ["ignore", "pipe", "pipe"],
-    env: { ...process.env, TMPDIR: folder },
+function bookings(file: string, job: string): number {
+  const db = new DatabaseSync(file, { readOnly: true });
+  try {
+    return db.prepare("SELECT count(*) AS n FROM torture_ledger WHERE job = ?").get(job)!["n"] as number;
+  } finally {
+    db.close();
+  }
+}
+
+for (const { title, args, again } of COMMANDS)
+  test(`${title}: a transfer that is in the ledger twice is a violation, told with its name and exit code 1, and kept`, async (t) => {
+    const folder = mkdtempSync(join(tmpdir(), "outlive-test-torture-"));
+    const rig = spawn(process.execPath, args(folder), {
+      stdio: ["ignore", "pipe", "pipe"],
+      env: { ...process.env, TMPDIR: folder },
+    });
+    const ended = once(rig, "exit");
+    // A signal lets it end its processes and take its disk away.
+    t.after(async () => {
+      rig.kill("SIGTERM");
+      await ended;
+      rmSync(folder, { recursive: true, force: true, maxRetries: 10 });
+    });
+    const said = Promise.all([text(rig.stdout), text(rig.stderr)]);
+    const file = await untilTrue(
+      () => storeIn(folder),
+      (found) => found !== undefined,
+      "the run has its store",
+    );
+    const job = await untilTrue(
+      () => bookAgain(file!),
+      (booked) => booked !== undefined,
+      "a transfer is booked",
+    );
+    const [code] = (await ended) as [number | null];
+    const [stdout, stderr] = await said;
+    assert.equal(code, 1, stderr);
+    const { kills, lost, committedTwice } = JSON.parse(stdout) as Record<string, number>;
+    assert.ok(kills! >= 3, stdout);
+    assert.deepEqual({ lost, committedTwice }, { lost: 0, committedTwice: 1 });
+    assert.match(stderr, new RegExp(`^violation: .*\\b${job}\\b`, "m"));
+    assert.match(stderr, again);
+    const kept = /^Everything is kept in (.*)$/m.exec(stderr)?.[1];
+    assert.ok(kept, stderr);
+    assert.equal(bookings(join(kept, "torture.db"), job!), 2);
+    assert.ok(readHistories(join(kept, "histories")).some(({ what, id }) => what === "committed" && id === job));
+    assert.doesNotMatch(readFileSync("/proc/mounts", "utf8"), new RegExp(folder), "no disk is left");
   });
-  const ended = once(rig, "exit");
-  // A signal lets it end its processes and take its disk away.
-  t.after(async () => {
-    rig.kill("SIGTERM");
-    await ended;
-    rmSync(folder, { recursive: true, force: true, maxRetries: 10 });
-  });
-  const said = Promise.all([text(rig.stdout), text(rig.stderr)]);
-  const file = await untilTrue(
-    () => storeIn(folder),
-    (found) => found !== undefined,
-    "the run has its store",
-  );
-  const job = await untilTrue(
-    () => bookAgain(file!),
-    (booked) => booked !== undefined,
-    "a transfer is booked",
-  );
-  const [code] = (await ended) as [number | null];
-  const [stdout, stderr] = await said;
-  assert.equal(code, 1, stderr);
-  const { kills, lost, committedTwice } = JSON.parse(stdout) as Record<string, number>;
-  assert.ok(kills! >= 3, stdout);
-  assert.deepEqual({ lost, committedTwice }, { lost: 0, committedTwice: 1 });
-  assert.match(stderr, new RegExp(`^violation: .*\\b${job}\\b`, "m"));
-});

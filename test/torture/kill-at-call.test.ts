@@ -2,12 +2,14 @@
 // `npm run torture -- --kill-at-call`.
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
-import { join } from "node:path";
+import { mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { scenariosOf, scratchRoot } from "../../torture/arguments.ts";
-import { complaints, type Kill, type KillTally, runKills, Site } from "../../torture/kill-at-call/campaign.ts";
+import { complaints, type KillTally, runKills } from "../../torture/kill-at-call/campaign.ts";
+import { type Kill, Site } from "../../torture/kill-at-call/site.ts";
 import { ensureStrace } from "../../torture/strace.ts";
 import { isBroken } from "../../torture/verdict.ts";
 
@@ -36,7 +38,8 @@ describe("a process killed as it enters a call", () => {
     const folder = mkdtempSync(join(scratchRoot(), "outlive-test-"));
     try {
       const [scenario] = scenariosOf("commit");
-      const site = new Site(scenario!, join(folder, "commit"), join(folder, "code"));
+      const options = { codeCache: join(folder, "code"), broken: join(folder, "broken") };
+      const site = new Site(scenario!, join(folder, "commit"), options);
       await site.prepare();
       const kill = await site.killAt(
         { call: "pwrite64", nth: 50 },
@@ -47,6 +50,8 @@ describe("a process killed as it enters a call", () => {
       assert.ok(kill, "every one of them was killed");
       assert.ok(!isBroken(kill.verdict), JSON.stringify(kill.verdict));
       assert.ok(kill.promises > 10);
+      assert.equal(kill.left, null);
+      assert.deepEqual(readdirSync(folder).toSorted(), ["code", "commit"], "a scene that is sound is not kept");
     } finally {
       rmSync(folder, { recursive: true, force: true });
     }
@@ -89,11 +94,56 @@ describe("what is said of a run of kills", () => {
   });
 });
 
-it("the last line of a run names what it does not do, and it ends with 0", () => {
+function ran(...args: readonly string[]): { status: number | null; stdout: string; stderr: string } {
   ensureStrace();
   const main = fileURLToPath(new URL("../../torture/main.ts", import.meta.url));
-  const args = [main, "--kill-at-call", "--kills", "2", "--scenario", "create", "--json"];
-  const { status, stdout, stderr } = spawnSync(process.execPath, args, { encoding: "utf8" });
+  return spawnSync(process.execPath, [main, "--kill-at-call", ...args], { encoding: "utf8" });
+}
+
+it("a broken scene is kept as the kill left it, told with the command that kills there again, and exit code 1", (t) => {
+  const { status, stderr } = ran("--scenario", "commit", "--at", "pwrite64:50", "--plant", "forged-answer");
+  assert.equal(status, 1, stderr);
+  assert.match(stderr, /^commit, killed at pwrite64 50:\n {2}lost: .*\bforged\b/m);
+  assert.match(stderr, /: npm run torture -- --kill-at-call --scenario commit --at pwrite64:50$/m);
+  const left = /^ {2}as the kill left it: (.*)$/m.exec(stderr)?.[1];
+  assert.ok(left, stderr);
+  t.after(() => rmSync(dirname(dirname(left)), { recursive: true }));
+  assert.deepEqual(readdirSync(dirname(dirname(left))), ["broken"], "and nothing else is");
+  const db = new DatabaseSync(join(left, "jobs.db"), { readOnly: true });
+  t.after(() => db.close());
+  const { running } = db.prepare("SELECT count(*) AS running FROM outlive_jobs WHERE state < 2").get() as {
+    readonly running: number;
+  };
+  assert.ok(running > 0, "the judge, who ends all work, was not there before");
+});
+
+it("one point alone is killed at, and a point that is none is refused", () => {
+  const { status, stdout, stderr } = ran("--scenario", "commit", "--at", "fsync:3", "--json");
+  assert.equal(status, 0, stderr);
+  const { kills, notRun } = JSON.parse(stdout) as { readonly kills: number; readonly notRun: readonly string[] };
+  assert.equal(kills, 1);
+  assert.ok(notRun.includes("every call: --at fsync:3 alone"));
+  for (const [at, says] of [
+    [["--scenario", "commit", "--at", "fsync"], /--at fsync: use a call and its number/],
+    [["--scenario", "commit", "--at", "write:3"], /the calls are pwrite64, fsync/],
+    [["--at", "fsync:3"], /name the one scenario/],
+  ] as const) {
+    const refused = ran(...at);
+    assert.equal(refused.status, 1);
+    assert.match(refused.stderr, says);
+  }
+});
+
+it("the usage text names every option of the rig", () => {
+  const { status, stdout } = ran("--help");
+  assert.equal(status, 0);
+  const [, own] = stdout.split("--kill-at-call: ");
+  for (const option of ["--kills", "--scenario", "--lanes", "--at", "--plant"])
+    assert.ok(own!.includes(option), option);
+});
+
+it("the last line of a run names what it does not do, and it ends with 0", () => {
+  const { status, stdout, stderr } = ran("--kills", "2", "--scenario", "create", "--json");
   assert.equal(status, 0, stderr);
   const { kills, notRun } = JSON.parse(stdout) as { readonly kills: number; readonly notRun: readonly string[] };
   assert.ok(kills > 0);

@@ -1,39 +1,23 @@
 // A process killed with SIGKILL as its main thread enters its N-th write, sync, truncate or unlink, for every N or for some; then the
 // judge. What the dead process had written is all there: this finds orders of writes that are wrong, where power losses find missing
 // syncs.
-import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { join } from "node:path";
-import { promisedBy } from "../scenarios/promised.ts";
 import type { Scenario } from "../scenarios/scenario.ts";
-import { parseWords, WORDS_FILE } from "../scenarios/word.ts";
-import { assertPlayed, play, type Play } from "../strace.ts";
-import { judge, type Verdict } from "../verdict.ts";
-
-/** Not `write`: it carries only the words and the wake-ups between threads. */
-const CALLS = "pwrite64,fsync,fdatasync,ftruncate,unlink";
-
-/** The n-th call of that name: strace counts for each name by itself. */
-export interface Point {
-  readonly call: string;
-  readonly nth: number;
-}
+import { type Kill, type Plant, type Point, Site } from "./site.ts";
 
 export interface KillOptions {
   readonly scenarios: readonly Scenario[];
   /** At most so many kills per scenario, spread evenly over its calls; null: at every call. */
   readonly most: number | null;
+  /** Killed at these alone, one process after the other in the same scene. */
+  readonly at?: readonly Point[];
+  /** A control, which must be found out. */
+  readonly plant?: Plant;
   /** How many processes are killed at once. */
   readonly lanes: number;
   readonly root: string;
   readonly onKill?: (kill: Kill, done: number) => void;
-}
-
-export interface Kill {
-  readonly scenario: string;
-  /** The calls that were not made, one for each process that died. */
-  readonly points: readonly Point[];
-  readonly promises: number;
-  readonly verdict: Verdict;
 }
 
 export interface KillTally {
@@ -49,17 +33,25 @@ export interface KillTally {
   readonly scenarios: Readonly<Record<string, number>>;
 }
 
-export async function runKills({ scenarios, most, lanes, root, onKill }: KillOptions): Promise<KillTally> {
+/** Scenes that are broken are left, each as its kill left it; nothing else is. */
+export async function runKills(options: KillOptions): Promise<KillTally> {
+  const { scenarios, most, at, lanes, root, plant, onKill } = options;
   const tally = { kills: 0, survived: 0, lost: 0, corrupt: 0, committedTwice: 0, stuck: 0, acknowledged: 0 };
   const killed: Record<string, number> = {};
   const folder = mkdtempSync(join(root, "outlive-kill-at-call-"));
+  const [scratch, broken] = [join(folder, "scratch"), join(folder, "broken")];
   try {
     for (const scenario of scenarios) {
-      const site = new Site(scenario, join(folder, scenario.name), join(folder, "code"));
+      const site = new Site(scenario, join(scratch, scenario.name), {
+        codeCache: join(scratch, "code"),
+        broken,
+        plant,
+      });
       await site.prepare();
       killed[scenario.name] = 0;
-      await inLanes(lanes, chosen(await site.points(), most), async (point) => {
-        const kill = await site.killAt(point);
+      const kills = at ? [at] : chosen(await site.points(), most).map((point) => [point]);
+      await inLanes(lanes, kills, async (points) => {
+        const kill = await site.killAt(...points);
         if (kill === null) {
           tally.survived++;
           return;
@@ -73,16 +65,16 @@ export async function runKills({ scenarios, most, lanes, root, onKill }: KillOpt
       });
     }
   } finally {
-    rmSync(folder, { recursive: true, force: true });
+    rmSync(existsSync(broken) ? scratch : folder, { recursive: true, force: true });
   }
   return { ...tally, scenarios: killed };
 }
 
-/** Each lane takes the next point when it is done with one. */
-async function inLanes(lanes: number, points: readonly Point[], kill: (point: Point) => Promise<void>): Promise<void> {
-  const left = points.values();
+/** Each lane takes the next when it is done with one. */
+async function inLanes<T>(lanes: number, all: readonly T[], kill: (one: T) => Promise<void>): Promise<void> {
+  const left = all.values();
   const lane = async (): Promise<void> => {
-    for (const point of left) await kill(point);
+    for (const one of left) await kill(one);
   };
   await Promise.all(Array.from({ length: lanes }, lane));
 }
@@ -123,82 +115,4 @@ export const NOT_RUN: readonly string[] = [
 function chosen(points: readonly Point[], most: number | null): Point[] {
   const kills = most === null ? points.length : Math.min(points.length, most);
   return Array.from({ length: kills }, (_, n) => points[Math.floor((n * points.length) / kills)]!);
-}
-
-/** One scenario in a folder of its own: its file before, and a fresh copy of it, a scene, for every kill. */
-export class Site {
-  readonly #scenario: Scenario;
-  readonly #folder: string;
-  readonly #base: string;
-  readonly #codeCache: string;
-
-  constructor(scenario: Scenario, folder: string, codeCache: string) {
-    this.#scenario = scenario;
-    this.#folder = folder;
-    this.#base = join(folder, "base");
-    this.#codeCache = codeCache;
-  }
-
-  async prepare(): Promise<void> {
-    mkdirSync(this.#base, { recursive: true });
-    for (const act of this.#scenario.before) {
-      const given = { act, folder: this.#base, durability: "full" } as const;
-      assertPlayed(given, await play(given, undefined, this.#codeCache));
-    }
-  }
-
-  /** Every call of the main thread, in their order. */
-  async points(): Promise<Point[]> {
-    const trace = join(this.#folder, "trace");
-    await this.#inScene(async (given) =>
-      assertPlayed(given, await play(given, ["-e", `trace=${CALLS}`, "-xx", "-o", trace], this.#codeCache)),
-    );
-    const counts = new Map<string, number>();
-    const points = readFileSync(trace, "latin1")
-      .matchAll(/^(\w+)\(/gm)
-      .map(([, call]) => {
-        const nth = (counts.get(call!) ?? 0) + 1;
-        counts.set(call!, nth);
-        return { call: call!, nth };
-      });
-    const all = [...points];
-    if (all.length === 0) throw new Error(`${this.#scenario.name} makes no call that could be its last`);
-    return all;
-  }
-
-  /** Killed at each of these in turn, the next process on what the one before left. Null: one ended by itself before it. */
-  killAt(...points: readonly Point[]): Promise<Kill | null> {
-    return this.#inScene(async (given) => {
-      for (const { call, nth } of points) {
-        // Not with --seccomp-bpf: strace 6.1 then injects nothing. Not with -f: each thread would have a count of its own, and
-        // whichever came to it first would be the one that dies.
-        const killing = ["-e", `trace=${call}`, "-e", `inject=${call}:signal=SIGKILL:when=${nth}`, "-o", "/dev/null"];
-        const end = await play(given, killing, this.#codeCache);
-        if (end.code === 0) return null;
-        if (end.signal !== "SIGKILL" && end.code !== 137)
-          throw new Error(
-            `${this.#scenario.name}, killed at ${call} ${nth}, ended with ${end.signal ?? end.code}:\n${end.stderr}`,
-          );
-      }
-      const promised = promisedBy(parseWords(readFileSync(join(given.folder, WORDS_FILE), "utf8")));
-      const verdict = await judge(given.folder, promised, { rebooted: false });
-      return { scenario: this.#scenario.name, points, promises: promised.count, verdict };
-    });
-  }
-
-  /**
-   * Sets a scene up to the last act, for as long as `body` takes. Acts before the last are played anew: in a copy of the folder no
-   * lock is the one that its worker held.
-   */
-  async #inScene<T>(body: (last: Play) => Promise<T>): Promise<T> {
-    const folder = mkdtempSync(join(this.#folder, "scene-"));
-    try {
-      cpSync(this.#base, folder, { recursive: true });
-      const given = this.#scenario.watched.map((act) => ({ act, folder, durability: "full" }) as const);
-      for (const before of given.slice(0, -1)) assertPlayed(before, await play(before, undefined, this.#codeCache));
-      return await body(given.at(-1)!);
-    } finally {
-      rmSync(folder, { recursive: true, force: true });
-    }
-  }
 }

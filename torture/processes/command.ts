@@ -1,5 +1,6 @@
 // The command line of the rig of processes: a store of its own on a small disk or on a server of its own, the faults of its surroundings,
 // and the run.
+import { cpSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -24,7 +25,10 @@ const RIGS_OF_THEIR_OWN = [
   "kill at the N-th write or sync: a rig of its own, --kill-at-call (SQLite)",
 ];
 
-type Surroundings = Pick<Plan, "url" | "directUrl" | "schema" | "faults" | "notRun">;
+interface Surroundings extends Pick<Plan, "url" | "directUrl" | "schema" | "faults" | "notRun"> {
+  /** Puts the store, which goes with the process, where it stays. */
+  readonly copyTo: (folder: string) => void | Promise<void>;
+}
 
 const STORES: Readonly<Record<string, (kills: number, folder: string) => Promise<Surroundings>>> = {
   sqlite: onSqlite,
@@ -46,20 +50,23 @@ export async function processes(args: readonly string[]): Promise<boolean> {
   const surround = STORES[values.store];
   if (!surround) throw new Error(`--store ${values.store}: use ${Object.keys(STORES).join(" or ")}.`);
   const kills = wholeNumber(values.kills, "kills");
-  const folder = scratchFolder(tmpdir(), values.keep);
-  const surroundings = await surround(kills, folder);
+  const [seed, workers] = [wholeNumber(values.seed, "seed"), wholeNumber(values.workers, "workers")];
+  const scratch = scratchFolder(tmpdir(), values.keep);
+  const { folder } = scratch;
+  const { copyTo, ...surroundings } = await surround(kills, folder);
+  const seats = { worker: workers, producer: 2, supervisor: 1 };
   const code = await run(
+    { ...surroundings, store: values.store, kills, seed, seats, folder, cli: CLI },
     {
-      ...surroundings,
-      store: values.store,
-      kills,
-      seed: wholeNumber(values.seed, "seed"),
-      seats: { worker: wholeNumber(values.workers, "workers"), producer: 2, supervisor: 1 },
-      folder,
-      cli: CLI,
+      json: values.json,
+      keep() {
+        scratch.keep();
+        return copyTo(folder);
+      },
+      again: `npm run torture -- --store ${values.store} --kills ${kills} --seed ${seed} --workers ${workers}`,
     },
-    values.json,
   );
+  if (code === 0 && values.keep) await copyTo(folder);
   return code === 0;
 }
 
@@ -73,6 +80,9 @@ async function onSqlite(kills: number, folder: string): Promise<Surroundings> {
     schema: null,
     faults: typeof disk === "string" ? [] : [fillingDisk(disk)],
     notRun: typeof disk === "string" ? [disk, ...RIGS_OF_THEIR_OWN] : RIGS_OF_THEIR_OWN,
+    copyTo(kept) {
+      if (at !== folder) cpSync(at, kept, { recursive: true });
+    },
   };
 }
 
@@ -92,5 +102,6 @@ async function onPostgres(kills: number): Promise<Surroundings> {
       "power loss of a server: PostgreSQL's own write-ahead log is not replayed",
       ...RIGS_OF_THEIR_OWN,
     ],
+    copyTo: (kept) => server.copyTo(kept, schema),
   };
 }

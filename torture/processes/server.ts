@@ -1,5 +1,8 @@
 // A PostgreSQL server of the rig's own, with fsync on, and what is done to it: killed, stopped and started, frozen, and its disk filled.
 // Its folder is in memory, on the small disk: processes and servers die here, machines don't, and what a dead server has written is there.
+import { spawnSync } from "node:child_process";
+import { chmodSync } from "node:fs";
+import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import pg from "pg";
 import { atEnd } from "../../src/demo/clean-up.ts";
@@ -14,10 +17,15 @@ const LOG_TOO = 0.4;
 /** Of a machine that is busy with starting programs. */
 const UP_AGAIN_MS = 60_000;
 
+export interface Server {
+  readonly url: string;
+  readonly faults: readonly Fault[];
+  /** Stops it, copies what it holds, and says how that is started. */
+  copyTo(folder: string, schema: string): Promise<void>;
+}
+
 /** Null: on the system's own disk, which nobody fills. */
-export async function startServer(
-  disk: SmallDisk | null,
-): Promise<{ readonly url: string; readonly faults: readonly Fault[] }> {
+export async function startServer(disk: SmallDisk | null): Promise<Server> {
   const server = await PostgresServer.create({
     fsync: true,
     // Old files of its log are not used again: each new one needs room.
@@ -62,6 +70,16 @@ export async function startServer(
       },
       ...(disk ? [filling(disk, server)] : []),
     ],
+    async copyTo(folder, schema) {
+      await server.stop();
+      const kept = join(folder, "postgres");
+      // With its owner, who alone can start it, and who has to get there.
+      const { status, stderr } = spawnSync("cp", ["-a", server.folder, kept], { encoding: "utf8" });
+      if (status !== 0) throw new Error(`The server could not be kept: ${stderr.trim()}`);
+      chmodSync(folder, 0o755);
+      const start = server.leaveNow().replaceAll(server.folder, kept);
+      process.stderr.write(`The store is the schema ${schema} of the server that this starts: ${start}\n`);
+    },
   };
 }
 

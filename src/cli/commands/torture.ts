@@ -28,7 +28,7 @@ export const register: Register = (program, run) => {
       "after",
       `
 --store says beside which store: the scratch one is a file in the same folder, or a schema on the same server, and is removed at the end.
-Progress is on stderr. Exit code 0: every promise held; 1: one did not.`,
+Progress is on stderr. Exit code 0: every promise held; 1: one did not, and the store and the histories are kept.`,
     )
     .action(
       run(async ({ config }, command) => {
@@ -39,14 +39,18 @@ Progress is on stderr. Exit code 0: every promise held; 1: one did not.`,
           import("../../torture/main.ts"),
           import("../../torture/place.ts"),
         ]);
-        const { strike, ...place } = await scratchPlace((await config()).store, keep);
+        const { store } = await config();
+        const { strike, scratch, ...place } = await scratchPlace(store, keep);
         const seats = { worker: workers, producer: 2, supervisor: 1 };
         const notRun = [
           "full disk, a failing server or network, power loss: only from the repository, by npm run torture",
         ];
-        const plan = { ...place, directUrl: place.url, kills, seed, seats, cli: BIN, faults: [], notRun };
+        const { folder } = scratch;
+        const plan = { ...place, folder, directUrl: place.url, kills, seed, seats, cli: BIN, faults: [], notRun };
+        // Without the store, whose address may hold a password.
+        const again = `outlive torture --kills ${kills} --workers ${workers} --seed ${seed}`;
         try {
-          return await torture(plan, json);
+          return await torture(plan, { json, keep: () => scratch.keep(), again });
         } finally {
           await strike();
         }

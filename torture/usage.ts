@@ -1,0 +1,22 @@
+/** What `npm run torture -- --help` says. */
+export const USAGE = `npm run torture -- [--power-loss | --kill-at-call] [options]
+
+Each rig ends with exit code 1 on any violation; --json makes its last line one of JSON. docs/testing.md says what they do and show.
+
+Processes (without one of the two options): real processes, killed, frozen and cut off
+  --store sqlite|postgres   default sqlite
+  --kills N                 how many processes are killed, default 200
+  --seed N                  of the jobs and of the violence, default 1; the pace is the machine's
+  --workers N               worker processes, default 6
+  --keep                    keep the histories and the store also if every promise held
+
+--power-loss: what a power loss leaves of the file
+  --states N, --seed N, --scenario A,B, --again N
+  --recording FOLDER, --state N         one state of a recording that was kept, again
+  --durability relaxed, --plant ignored-syncs   the controls
+
+--kill-at-call: SIGKILL as a process enters its N-th write or sync
+  --kills N, --scenario A,B, --lanes N
+  --at CALL:N               at this call of one scenario alone, again: --scenario commit --at fsync:17
+  --plant forged-answer     the control
+`;
