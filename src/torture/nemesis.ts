@@ -1,8 +1,9 @@
-// The nemesis: one act of violence after the other, drawn by weight, until so many processes were killed. It waits on facts (who
-// lives, how many are still starting), so a slow machine makes it slower, not different.
+// The nemesis: one act of violence after the other, drawn by weight, until so many processes were killed; strikes at their surroundings
+// and zombies beside them, as many as belong to so many kills. It waits on facts (who lives, how many are still starting), so a slow machine
+// makes it slower, not different: each of the three has a chance of its own, and what one is drawn for is the seed's.
 import { readFileSync } from "node:fs";
 import { setTimeout as pause } from "node:timers/promises";
-import type { Chance } from "../demo/chance.ts";
+import { Chance } from "../demo/chance.ts";
 import type { Engine, EngineEvent } from "../index.ts";
 import type { Crew, Seat } from "./crew.ts";
 import { Freezer } from "./freezer.ts";
@@ -11,6 +12,7 @@ import { type Fault, Strikes } from "./strikes.ts";
 
 export interface NemesisOptions {
   readonly kills: number;
+  readonly seed: number;
   readonly faults: readonly Fault[];
   readonly signal: AbortSignal;
   /** For whoever looks on. */
@@ -22,8 +24,6 @@ export interface NemesisOptions {
 interface Act {
   readonly name: string;
   readonly weight: number;
-  /** Whether it can be drawn now. Default: always. */
-  readonly possible?: () => boolean;
   readonly act: () => void | Promise<void>;
 }
 
@@ -47,6 +47,8 @@ export class Nemesis {
   readonly #engine: Engine;
   readonly #crew: Crew;
   readonly #chance: Chance;
+  /** For what facts bring about, and not the plan. */
+  readonly #luck: Chance;
   readonly #options: NemesisOptions;
   readonly #freezer: Freezer;
   readonly #acts: readonly Act[];
@@ -55,13 +57,15 @@ export class Nemesis {
   #ambush: Promise<void> = Promise.resolve();
   #impatient = false;
 
-  constructor(engine: Engine, crew: Crew, chance: Chance, options: NemesisOptions) {
+  constructor(engine: Engine, crew: Crew, options: NemesisOptions) {
+    const { faults, seed, signal } = options;
     this.#engine = engine;
     this.#crew = crew;
-    this.#chance = chance;
+    this.#chance = new Chance(seed);
+    this.#luck = new Chance(seed + 1);
     this.#options = options;
-    this.strikes = new Strikes(chance, options.signal);
-    this.#freezer = new Freezer(engine, crew, chance, options.signal, (told) => options.note(told));
+    this.strikes = new Strikes(faults, new Chance(seed + 2), signal);
+    this.#freezer = new Freezer(engine, crew, this.#luck, signal, (told) => options.note(told));
     this.#acts = [
       { name: "kill a worker", weight: 50, act: () => this.#raid() },
       { name: "kill a worker, and whoever recovers it", weight: 12, act: () => this.#ambushRecovery() },
@@ -69,18 +73,19 @@ export class Nemesis {
       { name: "kill a supervised worker", weight: 6, act: () => this.#killSupervised() },
       { name: "kill the supervisor", weight: 2, act: () => this.#killOne("supervisor") },
       { name: "kill everybody at once", weight: 1, act: () => this.#massacre() },
-      ...options.faults.map((fault) => ({
-        name: fault.name,
-        weight: fault.weight,
-        possible: () => this.strikes.mayBegin,
-        act: () => this.#strike(fault),
-      })),
     ];
   }
 
-  /** Acts that chance never drew. */
-  get undrawn(): readonly string[] {
-    return this.#acts.map(({ name }) => name).filter((name) => !this.acts.has(name));
+  /** What chance never drew, or could not be done, when the run is over. */
+  get notRun(): readonly string[] {
+    const { undone } = this.strikes;
+    const undrawn = [...this.#acts, ...this.#options.faults]
+      .map(({ name }) => name)
+      .filter((name) => !this.acts.has(name) && !undone.some((one) => one.name === name));
+    return [
+      ...undrawn.map((name) => `${name}: not drawn in this run`),
+      ...undone.map(({ name, why }) => `${name}: could not be done (${why})`),
+    ];
   }
 
   get kills(): number {
@@ -95,6 +100,8 @@ export class Nemesis {
   async run(): Promise<void> {
     await this.#fact(() => this.#live().length >= this.#workers().length / 2);
     while (this.kills < this.#options.kills && !this.#options.signal.aborted) {
+      const struck = this.strikes.beginIfDue(this.kills);
+      if (struck !== null) this.#options.tell(struck);
       const { name, act } = this.#draw();
       this.acts.set(name, (this.acts.get(name) ?? 0) + 1);
       await act();
@@ -104,6 +111,7 @@ export class Nemesis {
       await this.#fact(() => this.#crew.missing() <= Number(this.#impatient));
     }
     await Promise.all([this.#freezer.finished(), this.strikes.finished(), this.#ambush]);
+    for (const [name, times] of this.strikes.done) this.acts.set(name, times);
     for (const [end, times] of this.#freezer.ends) this.acts.set(`freeze a worker past its lease: ${end}`, times);
   }
 
@@ -112,15 +120,14 @@ export class Nemesis {
     if (event.name !== "recovery.started" || performance.now() > this.#ambushUntil) return;
     this.#ambushUntil = 0;
     const { pid } = seat;
-    this.#ambush = this.#pause(this.#chance.whole(0, RECOVERY_MS)).then(() => {
+    this.#ambush = this.#pause(this.#luck.whole(0, RECOVERY_MS)).then(() => {
       if (seat.pid === pid && !this.#freezer.holds(seat)) this.#crew.kill([seat], { recovering: true });
     });
   }
 
   #draw(): Act {
-    const acts = this.#acts.filter(({ possible }) => possible?.() ?? true);
-    let left = this.#chance.next() * acts.reduce((sum, { weight }) => sum + weight, 0);
-    return acts.find(({ weight }) => (left -= weight) < 0) ?? acts[0]!;
+    let left = this.#chance.next() * this.#acts.reduce((sum, { weight }) => sum + weight, 0);
+    return this.#acts.find(({ weight }) => (left -= weight) < 0) ?? this.#acts[0]!;
   }
 
   async #raid(): Promise<void> {
@@ -166,13 +173,8 @@ export class Nemesis {
   #freezeIfDue(): void {
     const due = this.#freezer.zombies + this.#freezer.frozen < this.kills * ZOMBIES_PER_KILL + 1;
     if (!due || !this.#freezer.hasRoom || !this.strikes.storeIsWell) return;
-    const seat = this.#chance.pick(this.#targets());
+    const seat = this.#luck.pick(this.#targets());
     if (seat) this.#freezer.begin(seat);
-  }
-
-  #strike(fault: Fault): void {
-    this.#options.tell(fault.name);
-    this.strikes.begin(fault);
   }
 
   /**

@@ -3,7 +3,6 @@
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
-import { Chance } from "../demo/chance.ts";
 import { atEnd } from "../demo/clean-up.ts";
 import { type Engine, open } from "../index.ts";
 import { booksOf } from "./books.ts";
@@ -63,68 +62,72 @@ export async function torture(
   show: { tell(what: string): void; progress(now: Progress): void },
 ): Promise<Outcome> {
   const began = performance.now();
-  const limit = AbortSignal.timeout(plan.kills * MS_PER_KILL + DRAIN_MS);
+  // Whatever ends it, it leaves nothing behind that goes on.
+  await using end = new AsyncDisposableStack();
+  const over = new AbortController();
+  end.defer(() => over.abort());
+  const limit = AbortSignal.any([AbortSignal.timeout(plan.kills * MS_PER_KILL + DRAIN_MS), over.signal]);
   const histories = join(plan.folder, "histories");
   mkdirSync(histories, { recursive: true });
   const note = teller(histories);
   const books = await booksOf(plan.schema);
-  const engine = await open(plan.directUrl, {
-    ...storeOptions(plan.schema),
-    jobs: JOBS,
-    heartbeat: { interval: HEARTBEAT, lease: LEASE },
-    logger: false,
+  const engine = end.use(
+    await open(plan.directUrl, {
+      ...storeOptions(plan.schema),
+      jobs: JOBS,
+      heartbeat: { interval: HEARTBEAT, lease: LEASE },
+      logger: false,
+    }),
+  );
+  await books.create(engine);
+  const { url, seed, seats, cli } = plan;
+  const cache = join(plan.folder, "compiled");
+  const crew: Crew = new Crew({
+    url,
+    schema: plan.schema,
+    seed,
+    seats,
+    cli,
+    histories,
+    cache,
+    heard: (seat, event) => nemesis.heard(seat, event),
+    storeIsWell: () => nemesis.strikes.storeIsWell,
   });
-  try {
-    await books.create(engine);
-    const { url, seed, seats, cli } = plan;
-    const cache = join(plan.folder, "compiled");
-    const crew: Crew = new Crew({
-      url,
-      schema: plan.schema,
-      seed,
-      seats,
-      cli,
-      histories,
-      cache,
-      heard: (seat, event) => nemesis.heard(seat, event),
-      storeIsWell: () => nemesis.strikes.storeIsWell,
-    });
-    atEnd(() => crew.destroy());
-    const nemesis = new Nemesis(engine, crew, new Chance(seed), {
-      kills: plan.kills,
-      faults: plan.faults,
-      signal: limit,
-      tell: (what) => show.tell(what),
-      note,
-    });
-    const told = setInterval(
-      () => show.progress({ kills: nemesis.kills, zombies: nemesis.zombies, elapsedMs: performance.now() - began }),
-      1_000,
-    );
-    crew.start();
-    await Promise.all([nemesis.run(), plant(engine, nemesis, plan.kills, limit, note)]);
-    await crew.stop(["producer"], STOP_MS);
-    const inTime = await allEnded(engine, limit);
-    await crew.stop(["worker", "supervisor"], STOP_MS);
-    clearInterval(told);
-    const judgement = await judge(engine, books, readHistories(histories));
-    const timing = await timingOf(engine, crew.kills, (from, to) => nemesis.strikes.during(from, to));
-    const late = inTime ? [] : ["not every job had ended when the time was up"];
-    return {
-      ...judgement,
-      ...timing,
-      violations: [...late, ...judgement.violations, ...timing.violations, ...crew.unexpected],
-      store: plan.store,
-      seed: plan.seed,
-      kills: nemesis.kills,
-      zombies: nemesis.zombies,
-      acts: nemesis.acts,
-      elapsedMs: performance.now() - began,
-      notRun: [...plan.notRun, ...nemesis.undrawn.map((act) => `${act}: not drawn in this run`)],
-    };
-  } finally {
-    await engine.close();
-  }
+  atEnd(() => crew.destroy());
+  end.defer(() => crew.destroy());
+  const nemesis = new Nemesis(engine, crew, {
+    kills: plan.kills,
+    seed,
+    faults: plan.faults,
+    signal: limit,
+    tell: (what) => show.tell(what),
+    note,
+  });
+  const told = setInterval(
+    () => show.progress({ kills: nemesis.kills, zombies: nemesis.zombies, elapsedMs: performance.now() - began }),
+    1_000,
+  );
+  end.defer(() => clearInterval(told));
+  crew.start();
+  await Promise.all([nemesis.run(), plant(engine, nemesis, plan.kills, limit, note)]);
+  await crew.stop(["producer"], STOP_MS);
+  const inTime = await allEnded(engine, limit);
+  await crew.stop(["worker", "supervisor"], STOP_MS);
+  const judgement = await judge(engine, books, readHistories(histories));
+  const timing = await timingOf(engine, crew.kills, (from, to) => nemesis.strikes.during(from, to));
+  const late = inTime ? [] : ["not every job had ended when the time was up"];
+  return {
+    ...judgement,
+    ...timing,
+    violations: [...late, ...judgement.violations, ...timing.violations, ...crew.unexpected],
+    store: plan.store,
+    seed: plan.seed,
+    kills: nemesis.kills,
+    zombies: nemesis.zombies,
+    acts: nemesis.acts,
+    elapsedMs: performance.now() - began,
+    notRun: [...plan.notRun, ...nemesis.notRun],
+  };
 }
 
 /** Jobs that end their worker, spread over the run. */

@@ -1,17 +1,19 @@
-// Violence to what is around the processes: the server, the network, the disk. One strike at a time, with calm between two, so that what
-// is measured of a well store is measured on one; and the record of when the store was broken on purpose.
-import type { Chance } from "../demo/chance.ts";
+// Violence to what is around the processes: the server, the network, the disk. One strike at a time, so many for so many kills and each
+// kind once before any comes again, with calm between two, so that what is measured of a well store is measured on one; and the record of
+// when the store was broken on purpose.
+import { Chance } from "../demo/chance.ts";
 
 /** Brought by whoever starts the rig. */
 export interface Fault {
   readonly name: string;
-  /** How often, beside the other faults. */
-  readonly weight: number;
   /** How long after its end the engine may still hold back, or a process fail to start. */
   readonly aftermathMs: number;
-  /** Breaks something and mends it again. */
+  /** Breaks something and mends it again. Throws `NotDone` if it could not break it. */
   strike(chance: Chance, signal: AbortSignal): Promise<void>;
 }
+
+/** A fault that could not be brought about: nothing is shown by it. */
+export class NotDone extends Error {}
 
 interface Strike {
   readonly name: string;
@@ -20,19 +22,34 @@ interface Strike {
   overAt: number;
 }
 
-const LEAST_CALM_MS = 8_000;
-const MOST_CALM_MS = 24_000;
+/** One strike in so many kills: with the nine faults of PostgreSQL, 200 kills meet each of them once, and 5,000 more than 25 times. */
+const KILLS_PER_STRIKE = 20;
+/** At the least, however fast the kills are. */
+const CALM_MS = 3_000;
 
 export class Strikes {
+  /** How often each fault was brought about. */
+  readonly done = new Map<string, number>();
+  /** What could not be brought about, with the reason. */
+  readonly undone: { readonly name: string; readonly why: string }[] = [];
+  readonly #faults: readonly Fault[];
   readonly #chance: Chance;
   readonly #signal: AbortSignal;
   readonly #past: Strike[] = [];
+  #bag: Fault[] = [];
+  #begun = 0;
+  /** The number of kills after which the next one comes. */
+  #dueAt: number;
   #current: Promise<void> | null = null;
   #calmUntil = 0;
+  #failed: { readonly thrown: unknown } | null = null;
 
-  constructor(chance: Chance, signal: AbortSignal) {
+  /** A chance of its own, so that the plan is that of the seed, whatever the machine does meanwhile. */
+  constructor(faults: readonly Fault[], chance: Chance, signal: AbortSignal) {
+    this.#faults = faults;
     this.#chance = chance;
     this.#signal = signal;
+    this.#dueAt = this.#nextDue();
   }
 
   /** Nothing around the processes is broken now, nor was a moment ago. */
@@ -40,27 +57,61 @@ export class Strikes {
     return this.#past.length === 0 || this.#past.at(-1)!.overAt < Date.now();
   }
 
-  get mayBegin(): boolean {
-    return this.#current === null && this.#calmUntil < Date.now();
-  }
-
-  /** In the background: the acts of the nemesis go on meanwhile. */
-  begin(fault: Fault): void {
-    const strike: Strike = { name: fault.name, at: Date.now(), overAt: Infinity };
-    this.#past.push(strike);
-    this.#current = fault.strike(this.#chance, this.#signal).finally(() => {
-      strike.overAt = Date.now() + fault.aftermathMs;
-      this.#calmUntil = strike.overAt + this.#chance.whole(LEAST_CALM_MS, MOST_CALM_MS);
-      this.#current = null;
-    });
+  /** Begins the next one if it is due after so many kills, and answers its name. In the background: the acts of the nemesis go on meanwhile. */
+  beginIfDue(kills: number): string | null {
+    this.#throwIfFailed();
+    if (this.#faults.length === 0 || kills < this.#dueAt || this.#current || this.#calmUntil > Date.now()) return null;
+    const fault = this.#draw();
+    this.#begun++;
+    this.#dueAt = this.#nextDue();
+    this.#begin(fault);
+    return fault.name;
   }
 
   async finished(): Promise<void> {
     await this.#current;
+    this.#throwIfFailed();
   }
 
   /** The strikes, with their aftermath, that fell into this time. */
   during(from: number, to: number): readonly string[] {
     return this.#past.filter(({ at, overAt }) => at <= to && from <= overAt).map(({ name }) => name);
+  }
+
+  #begin(fault: Fault): void {
+    const { name, aftermathMs } = fault;
+    const strike: Strike = { name, at: Date.now(), overAt: Infinity };
+    this.#past.push(strike);
+    // How often it asks chance may depend on the machine.
+    const chance = new Chance(this.#chance.whole(0, 2 ** 31));
+    this.#current = fault
+      .strike(chance, this.#signal)
+      .then(
+        () => void this.done.set(name, (this.done.get(name) ?? 0) + 1),
+        (thrown: unknown) => {
+          if (thrown instanceof NotDone) this.undone.push({ name, why: thrown.message });
+          else this.#failed ??= { thrown };
+        },
+      )
+      .then(() => {
+        strike.overAt = Date.now() + aftermathMs;
+        this.#calmUntil = strike.overAt + CALM_MS;
+        this.#current = null;
+      });
+  }
+
+  #draw(): Fault {
+    if (this.#bag.length === 0) this.#bag = [...this.#faults];
+    return this.#bag.splice(this.#chance.whole(0, this.#bag.length - 1), 1)[0]!;
+  }
+
+  /** Evenly over the kills, but at no kill that could be known before. */
+  #nextDue(): number {
+    return this.#begun * KILLS_PER_STRIKE + this.#chance.whole(KILLS_PER_STRIKE / 4, (KILLS_PER_STRIKE * 3) / 4);
+  }
+
+  /** Whatever was broken is not mended: nothing that comes after it would show anything. */
+  #throwIfFailed(): void {
+    if (this.#failed) throw this.#failed.thrown;
   }
 }

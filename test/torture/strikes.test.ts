@@ -1,8 +1,12 @@
-// When the store was broken on purpose: what is measured of a well store must not be measured then.
+// The strikes of a run: how many for so many kills, which, and when the store was broken on purpose, because what is measured of a well
+// store must not be measured then.
 import assert from "node:assert/strict";
 import { describe, it, type TestContext } from "node:test";
 import { Chance } from "../../src/demo/chance.ts";
-import { type Fault, Strikes } from "../../src/torture/strikes.ts";
+import type { Engine } from "../../src/index.ts";
+import type { Crew } from "../../src/torture/crew.ts";
+import { Nemesis } from "../../src/torture/nemesis.ts";
+import { type Fault, NotDone, Strikes } from "../../src/torture/strikes.ts";
 
 interface Held {
   readonly fault: Fault;
@@ -12,19 +16,46 @@ interface Held {
 /** A fault that lasts until it is mended. */
 function held(name: string, aftermathMs: number): Held {
   const { promise, resolve } = Promise.withResolvers<void>();
-  return { fault: { name, weight: 1, aftermathMs, strike: () => promise }, mend: resolve };
+  return { fault: { name, aftermathMs, strike: () => promise }, mend: resolve };
 }
 
-function strikesAt(t: TestContext, now: number): Strikes {
-  t.mock.timers.enable({ apis: ["Date"], now });
-  return new Strikes(new Chance(1), new AbortController().signal);
+/** Faults that are over at once. */
+function brief(...names: readonly string[]): Fault[] {
+  return names.map((name) => ({ name, aftermathMs: 0, strike: async () => {} }));
 }
+
+const PLENTY = 1_000;
+
+function strikesAt(t: TestContext, now: number, faults: readonly Fault[], seed = 1): Strikes {
+  t.mock.timers.enable({ apis: ["Date"], now });
+  return new Strikes(faults, new Chance(seed), new AbortController().signal);
+}
+
+/** So many kills, one every `msPerKill`; answers the strikes with the kill at which each began. */
+async function strikesOf(
+  t: TestContext,
+  strikes: Strikes,
+  kills: number,
+  msPerKill: number,
+): Promise<[number, string][]> {
+  const struck: [number, string][] = [];
+  for (let kill = 0; kill < kills; kill++) {
+    const name = strikes.beginIfDue(kill);
+    if (name !== null) struck.push([kill, name]);
+    await strikes.finished();
+    t.mock.timers.tick(msPerKill);
+  }
+  return struck;
+}
+
+const NINE = ["kill", "stop", "freeze", "fill", "delay", "cut all", "cut some", "cut inside", "swallow"];
+const SLOW_MS = 640;
 
 describe("the strikes of a run", () => {
   it("fall into every time that touches them, from their first instant to the last of their aftermath", async (t) => {
-    const strikes = strikesAt(t, 10_000);
     const { fault, mend } = held("server frozen", 500);
-    strikes.begin(fault);
+    const strikes = strikesAt(t, 10_000, [fault]);
+    assert.equal(strikes.beginIfDue(PLENTY), "server frozen");
     t.mock.timers.setTime(12_000);
     mend();
     await strikes.finished();
@@ -40,33 +71,121 @@ describe("the strikes of a run", () => {
   });
 
   it("last as long as nothing is mended", (t) => {
-    const strikes = strikesAt(t, 10_000);
+    const strikes = strikesAt(t, 10_000, [held("disk full", 500).fault]);
     assert.ok(strikes.storeIsWell);
-    strikes.begin(held("disk full", 500).fault);
+    strikes.beginIfDue(PLENTY);
     assert.deepEqual(strikes.during(1e12, 1e12), ["disk full"]);
     t.mock.timers.setTime(1e12);
     assert.equal(strikes.storeIsWell, false);
-    assert.equal(strikes.mayBegin, false);
+    assert.equal(strikes.beginIfDue(PLENTY), null);
   });
 
   it("are told each by its name, and the next waits until the calm after the last is over", async (t) => {
-    const strikes = strikesAt(t, 10_000);
-    for (const [name, at] of [
-      ["cut", 20_000],
-      ["delayed", 60_000],
-    ] as const) {
+    const both = [held("cut", 100), held("delayed", 100)];
+    const strikes = strikesAt(
+      t,
+      10_000,
+      both.map(({ fault }) => fault),
+    );
+    const begun: (string | null)[] = [];
+    for (const at of [20_000, 60_000]) {
       t.mock.timers.setTime(at);
-      assert.ok(strikes.mayBegin, name);
-      const { fault, mend } = held(name, 100);
-      strikes.begin(fault);
-      mend();
+      begun.push(strikes.beginIfDue(PLENTY));
+      for (const { mend } of both) mend();
       await strikes.finished();
-      assert.equal(strikes.mayBegin, false);
       t.mock.timers.setTime(at + 101);
       assert.ok(strikes.storeIsWell);
-      assert.equal(strikes.mayBegin, false, "there is calm between two");
+      assert.equal(strikes.beginIfDue(PLENTY), null, "there is calm between two");
     }
-    assert.deepEqual(strikes.during(20_000, 60_000), ["cut", "delayed"]);
-    assert.deepEqual(strikes.during(20_000, 59_999), ["cut"]);
+    assert.deepEqual(new Set(begun), new Set(["cut", "delayed"]));
+    assert.deepEqual(strikes.during(20_000, 60_000), begun);
+    assert.deepEqual(strikes.during(20_000, 59_999), begun.slice(0, 1));
+  });
+
+  it("are each once before any comes again, so that 200 kills meet all nine and 5,000 each of them 25 times", async (t) => {
+    for (const seed of [1, 2, 3, 20_261_116]) {
+      const strikes = strikesAt(t, 10_000, brief(...NINE), seed);
+      const struck = await strikesOf(t, strikes, 5_000, SLOW_MS);
+      const names = struck.map(([, name]) => name);
+      for (let from = 0; from + NINE.length <= names.length; from += NINE.length)
+        assert.deepEqual(names.slice(from, from + NINE.length).toSorted(), NINE.toSorted(), `seed ${seed}`);
+      const early = new Set(struck.filter(([kill]) => kill < 200).map(([, name]) => name));
+      assert.equal(early.size, NINE.length, `in 200 kills, seed ${seed}`);
+      assert.ok(
+        NINE.every((name) => strikes.done.get(name)! >= 25),
+        JSON.stringify([...strikes.done]),
+      );
+      const soon = struck.filter(([kill]) => kill < 30).length;
+      assert.ok(soon >= 1 && soon <= 3, `${soon} in 30 kills, seed ${seed}`);
+      t.mock.timers.reset();
+    }
+  });
+
+  it("are the same for the same seed, at whatever pace and however often a fault asks chance", async (t) => {
+    const fickle = brief(...NINE).map((fault, at) => ({
+      ...fault,
+      strike: async (chance: Chance) => void (at % 2 === 0 && chance.next()),
+    }));
+    const plans: [number, string][][] = [];
+    for (const [faults, ms] of [
+      [brief(...NINE), SLOW_MS],
+      [fickle, 4 * SLOW_MS],
+    ] as const) {
+      plans.push(await strikesOf(t, strikesAt(t, 10_000, faults), 500, ms));
+      t.mock.timers.reset();
+    }
+    assert.deepEqual(plans[1], plans[0]);
+    const other = await strikesOf(t, strikesAt(t, 10_000, brief(...NINE), 2), 500, SLOW_MS);
+    assert.notDeepEqual(other, plans[0]);
+  });
+
+  it("that could not be done are not counted, and told with the reason", async (t) => {
+    const strike = async (): Promise<void> => {
+      throw new NotDone("it grew");
+    };
+    const strikes = strikesAt(t, 10_000, [{ name: "fill", aftermathMs: 0, strike }]);
+    strikes.beginIfDue(PLENTY);
+    await strikes.finished();
+    assert.deepEqual([...strikes.done], []);
+    assert.deepEqual(strikes.undone, [{ name: "fill", why: "it grew" }]);
+  });
+
+  it("that were not drawn or could not be done are what was not run", async () => {
+    const faults: Fault[] = ["done", "undone"].map((name) => ({
+      name,
+      aftermathMs: 0,
+      strike: async () => {
+        if (name === "undone") throw new NotDone("it grew");
+      },
+    }));
+    const options = { kills: 1, seed: 1, faults, signal: AbortSignal.abort(), tell: () => {}, note: () => {} };
+    const crew = { kills: [], seats: () => [] } as unknown as Crew;
+    for (const name of ["done", "undone"]) {
+      const nemesis = new Nemesis({} as Engine, crew, {
+        ...options,
+        faults: faults.filter((fault) => fault.name === name),
+      });
+      assert.ok(nemesis.notRun.includes(`${name}: not drawn in this run`));
+      nemesis.strikes.beginIfDue(PLENTY);
+      await nemesis.run();
+      const told = nemesis.notRun.filter((what) => what.startsWith(name));
+      assert.deepEqual(told, name === "done" ? [] : ["undone: could not be done (it grew)"]);
+      assert.equal(nemesis.acts.get(name), name === "done" ? 1 : undefined);
+    }
+  });
+
+  it("that could not be mended end the run", async (t) => {
+    const strike = async (): Promise<void> => {
+      throw new Error("the server does not start");
+    };
+    const strikes = strikesAt(t, 10_000, [{ name: "kill", aftermathMs: 0, strike }]);
+    strikes.beginIfDue(PLENTY);
+    await assert.rejects(strikes.finished(), /the server does not start/);
+    assert.throws(() => strikes.beginIfDue(0), /the server does not start/);
+    assert.deepEqual([...strikes.done], []);
+  });
+
+  it("are none where nothing can be broken", (t) => {
+    assert.equal(strikesAt(t, 10_000, []).beginIfDue(PLENTY), null);
   });
 });

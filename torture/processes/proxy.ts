@@ -26,21 +26,21 @@ interface Way {
 
 export class Proxy {
   readonly faults: readonly Fault[] = [
-    this.#fault("delay everything on the network", 4, async (chance, wait) => {
+    this.#fault("delay everything on the network", async (chance, wait) => {
       this.#delayMs = chance.whole(20, 200);
       await wait(chance.whole(200, 1_500));
       this.#delayMs = 0;
     }),
-    this.#fault("cut every connection", 4, async () => this.#cut(this.#lines)),
-    this.#fault("cut some connections", 6, async (chance) =>
+    this.#fault("cut every connection", async () => this.#cut(this.#lines)),
+    this.#fault("cut some connections", async (chance) =>
       this.#cut([...this.#lines].filter(() => chance.next() < 0.4)),
     ),
-    this.#fault("cut connections after some bytes of an answer", 6, async (chance, wait) => {
+    this.#fault("cut connections after some bytes of an answer", async (chance, wait) => {
       this.#answerBytesLeft = chance.whole(1, 400);
       await wait(1_000);
       this.#answerBytesLeft = null;
     }),
-    this.#fault("swallow what some connections say", 3, async (chance, wait) => {
+    this.#fault("swallow what some connections say", async (chance, wait) => {
       const swallowed = [...this.#lines].filter(() => chance.next() < 0.3);
       for (const line of swallowed) this.#silent.add(line);
       await wait(chance.whole(500, 3_000));
@@ -120,12 +120,10 @@ export class Proxy {
 
   #fault(
     name: string,
-    weight: number,
     strike: (chance: Parameters<Fault["strike"]>[0], wait: (ms: number) => Promise<void>) => Promise<void>,
   ): Fault {
     return {
       name,
-      weight,
       aftermathMs: HELD_BACK_MS,
       strike: (chance, signal) =>
         strike(chance, async (ms) => {

@@ -9,7 +9,7 @@ import { atEnd } from "../../src/demo/clean-up.ts";
 import { PostgresServer } from "../../src/demo/postgres-server.ts";
 import type { Fault } from "../../src/torture/strikes.ts";
 import { HELD_BACK_MS } from "./proxy.ts";
-import { FILL, type SmallDisk } from "./small-disk.ts";
+import { FILL, type SmallDisk, whileFull } from "./small-disk.ts";
 
 const MOST_FULL_MS = 3_000;
 /** How often a full disk is met by the server's log, too: by itself it needs a new file only every 16 MB. */
@@ -40,7 +40,6 @@ export async function startServer(disk: SmallDisk | null): Promise<Server> {
     faults: [
       {
         name: "kill the server with SIGKILL and start it again",
-        weight: 1,
         aftermathMs: HELD_BACK_MS,
         async strike(chance, signal) {
           await server.kill();
@@ -50,7 +49,6 @@ export async function startServer(disk: SmallDisk | null): Promise<Server> {
       },
       {
         name: "stop the server and start it again",
-        weight: 1,
         aftermathMs: HELD_BACK_MS,
         async strike(chance, signal) {
           await server.stop();
@@ -60,7 +58,6 @@ export async function startServer(disk: SmallDisk | null): Promise<Server> {
       },
       {
         name: "freeze the server",
-        weight: 2,
         aftermathMs: HELD_BACK_MS,
         async strike(chance, signal) {
           server.freeze();
@@ -90,14 +87,17 @@ export async function startServer(disk: SmallDisk | null): Promise<Server> {
 function filling(disk: SmallDisk, server: PostgresServer): Fault {
   return {
     name: FILL,
-    weight: 4,
     aftermathMs: HELD_BACK_MS,
     async strike(chance, signal) {
-      disk.fill();
-      if (chance.next() < LOG_TOO) await ask(server.url(), "SELECT pg_switch_wal()").catch(() => {});
-      await pause(chance.whole(100, MOST_FULL_MS), undefined, { signal }).catch(() => {});
-      disk.free();
-      await upAgain(server);
+      const [logToo, fullMs] = [chance.next() < LOG_TOO, chance.whole(100, MOST_FULL_MS)];
+      try {
+        await whileFull(disk, async () => {
+          if (logToo) await ask(server.url(), "SELECT pg_switch_wal()").catch(() => {});
+          await pause(fullMs, undefined, { signal }).catch(() => {});
+        });
+      } finally {
+        await upAgain(server);
+      }
     },
   };
 }
