@@ -7,7 +7,7 @@ import type { Percentiles, Timed } from "./timing.ts";
 export function jsonLine(outcome: Outcome): string {
   const { store, seed, kills, zombies, takeovers, staleWritesRejected, enqueued, lost, committedTwice } = outcome;
   const { quarantined, poison, detectMs, resumeMs, timed, resumeMsDuringFaults, notRun } = outcome;
-  const { resumeMsRecovererKilled, resumeMsNobodyLeft } = outcome;
+  const { resumeMsRecovererKilled, resumeMsNobodyLeft, resumeMsOfAll } = outcome;
   return JSON.stringify({
     store,
     seed,
@@ -26,6 +26,7 @@ export function jsonLine(outcome: Outcome): string {
     resumeMsDuringFaults,
     resumeMsRecovererKilled,
     resumeMsNobodyLeft,
+    resumeMsOfAll,
     notRun,
   });
 }
@@ -44,6 +45,7 @@ export function text(outcome: Outcome): string {
     `         the same while the store was broken on purpose ${timedRange(outcome.resumeMsDuringFaults)}`,
     `         the same when somebody who recovered was killed in that time ${timedRange(outcome.resumeMsRecovererKilled)}`,
     `         the same when everybody was killed, with the start of a process ${timedRange(outcome.resumeMsNobodyLeft)}`,
+    `         the same of all these together ${timedRange(outcome.resumeMsOfAll)}`,
     ...outcome.notRun.map((what) => `not run: ${what}`),
     ...outcome.violations.slice(0, 50).map((sentence) => `violation: ${sentence}`),
     outcome.violations.length === 0 ? "Every promise held." : `${outcome.violations.length} thing(s) went wrong.`,

@@ -111,7 +111,7 @@ export async function torture(
   crew.start();
   await Promise.all([nemesis.run(), plant(engine, nemesis, plan.kills, limit, note)]);
   await crew.stop(["producer"], STOP_MS);
-  const inTime = await allEnded(engine, limit);
+  const inTime = await allEnded(engine, crew, limit);
   await crew.stop(["worker", "supervisor"], STOP_MS);
   const judgement = await judge(engine, books, readHistories(histories));
   const timing = await timingOf(engine, crew.kills, (from, to) => nemesis.strikes.during(from, to));
@@ -156,10 +156,13 @@ async function plant(
   }
 }
 
-async function allEnded(engine: Engine, limit: AbortSignal): Promise<boolean> {
+/** Every job has ended, and every death has been found: who was killed last without a job is found by those who are about to leave. */
+async function allEnded(engine: Engine, crew: Crew, limit: AbortSignal): Promise<boolean> {
+  const killed = new Set(crew.kills.map(({ workerId }) => workerId));
   while (!limit.aborted) {
-    const counts = await engine.counts().catch(() => null);
-    if (counts?.every(({ ready, delayed, running }) => ready + delayed + running === 0)) return true;
+    const [counts, workers] = await Promise.all([engine.counts(), engine.workers()]).catch(() => []);
+    const isEnded = counts?.every(({ ready, delayed, running }) => ready + delayed + running === 0);
+    if (isEnded && workers?.every(({ id }) => !killed.has(id))) return true;
     await pause(100, undefined, { signal: limit }).catch(() => {});
   }
   return false;

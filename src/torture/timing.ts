@@ -28,6 +28,8 @@ export interface Timing {
   readonly resumeMsRecovererKilled: Timed;
   /** Killed with everybody else: the start of a process, and the store's check of itself, are in it. */
   readonly resumeMsNobodyLeft: Timed;
+  /** All of these together. */
+  readonly resumeMsOfAll: Timed;
   /** The slowest of each, a sentence each. */
   readonly slowest: readonly string[];
   /** Jobs that were taken from the dead. */
@@ -93,6 +95,7 @@ export async function timingOf(
     resumeMsDuringFaults: timed(groups.faults),
     resumeMsRecovererKilled: timed(groups.recovererKilled),
     resumeMsNobodyLeft: timed(groups.nobodyLeft),
+    resumeMsOfAll: timed(Object.values(groups).flat()),
     slowest: Object.values(groups).flatMap(slowestOf),
     takeovers: incidents.reduce((sum, { jobCount }) => sum + jobCount, 0),
     violations,

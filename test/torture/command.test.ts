@@ -12,7 +12,7 @@ import { untilTrue } from "../support/processes.ts";
 
 const KEYS =
   "store seed kills zombies takeovers staleWritesRejected enqueued lost committedTwice quarantined poison " +
-  "detectMs resumeMs timed resumeMsDuringFaults resumeMsRecovererKilled resumeMsNobodyLeft notRun";
+  "detectMs resumeMs timed resumeMsDuringFaults resumeMsRecovererKilled resumeMsNobodyLeft resumeMsOfAll notRun";
 const precious = job<{ readonly to: string }>("app.mail");
 
 /** The user's own store, with a job that nobody but the user may touch. */

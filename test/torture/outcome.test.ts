@@ -25,6 +25,7 @@ function outcome(given: Partial<Outcome> = {}): Outcome {
     resumeMsDuringFaults: { timed: 3, p50: 900, p99: 2_000, max: 2_000 },
     resumeMsRecovererKilled: { timed: 1, p50: 950, p99: 950, max: 950 },
     resumeMsNobodyLeft: { timed: 0, ...none },
+    resumeMsOfAll: { timed: 21, p50: 140, p99: 2_000, max: 2_000 },
     slowest: [],
     violations: [],
     acts: new Map([["kill a worker", 12]]),
@@ -39,7 +40,8 @@ describe("the outcome of a run", () => {
     const line = jsonLine(outcome());
     assert.doesNotMatch(line, /\n/);
     const parsed = JSON.parse(line) as Record<string, unknown>;
-    const { timed, resumeMsDuringFaults, resumeMsRecovererKilled, resumeMsNobodyLeft, ...promised } = parsed;
+    const { timed, resumeMsDuringFaults, resumeMsRecovererKilled, resumeMsNobodyLeft, resumeMsOfAll, ...promised } =
+      parsed;
     assert.deepEqual(promised, {
       store: "sqlite",
       seed: 7,
@@ -60,6 +62,7 @@ describe("the outcome of a run", () => {
     assert.deepEqual(resumeMsDuringFaults, { timed: 3, p50: 900, p99: 2_000, max: 2_000 });
     assert.deepEqual(resumeMsRecovererKilled, { timed: 1, p50: 950, p99: 950, max: 950 });
     assert.deepEqual(resumeMsNobodyLeft, { timed: 0, p50: null, p99: null, max: null });
+    assert.deepEqual(resumeMsOfAll, { timed: 21, p50: 140, p99: 2_000, max: 2_000 });
   });
 
   it("tells a person what was done, what came of it, what was not measured and what was not run", () => {

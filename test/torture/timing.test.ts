@@ -115,6 +115,7 @@ describe("the times of a run", () => {
     assert.deepEqual(timing.detectMs, { p50: 10, p99: 10, max: 10 }, "of the well store alone");
     assert.deepEqual(timing.resumeMsDuringFaults, { timed: 1, p50: 400, p99: 400, max: 400 });
     assert.deepEqual(timing.resumeMsNobodyLeft, { timed: 1, p50: 1_500, p99: 1_500, max: 1_500 });
+    assert.deepEqual(timing.resumeMsOfAll, { timed: 3, p50: 400, p99: 1_500, max: 1_500 });
     assert.deepEqual(
       timing.slowest.map((sentence) => /\(([^)]*)\)$/.exec(sentence)?.[1]),
       ["store well", "server frozen", "nobody was left"],
