@@ -22,8 +22,11 @@ interface Strike {
   overAt: number;
 }
 
-/** One strike in so many kills: with the nine faults of PostgreSQL, 200 kills meet each of them once, and 5,000 more than 25 times. */
-const KILLS_PER_STRIKE = 20;
+/**
+ * One strike in so many kills until each fault was there once, then in so many: with the nine of PostgreSQL, 200 kills meet each of them,
+ * and 5,000 each some 14 times, while the store is well for most of the time.
+ */
+const KILLS_PER_STRIKE = { first: 20, later: 40 } as const;
 /** At the least, however fast the kills are. */
 const CALM_MS = 3_000;
 
@@ -38,6 +41,8 @@ export class Strikes {
   readonly #past: Strike[] = [];
   #bag: Fault[] = [];
   #begun = 0;
+  /** The number of kills that the strikes so far were spread over. */
+  #spread = 0;
   /** The number of kills after which the next one comes. */
   #dueAt: number;
   #current: Promise<void> | null = null;
@@ -107,7 +112,10 @@ export class Strikes {
 
   /** Evenly over the kills, but at no kill that could be known before. */
   #nextDue(): number {
-    return this.#begun * KILLS_PER_STRIKE + this.#chance.whole(KILLS_PER_STRIKE / 4, (KILLS_PER_STRIKE * 3) / 4);
+    const kills = this.#begun < this.#faults.length ? KILLS_PER_STRIKE.first : KILLS_PER_STRIKE.later;
+    const dueAt = this.#spread + this.#chance.whole(kills / 4, (kills * 3) / 4);
+    this.#spread += kills;
+    return dueAt;
   }
 
   /** Whatever was broken is not mended: nothing that comes after it would show anything. */

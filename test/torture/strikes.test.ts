@@ -102,7 +102,7 @@ describe("the strikes of a run", () => {
     assert.deepEqual(strikes.during(20_000, 59_999), begun.slice(0, 1));
   });
 
-  it("are each once before any comes again, so that 200 kills meet all nine and 5,000 each of them 25 times", async (t) => {
+  it("are each once before any comes again, so that 200 kills meet all nine and 5,000 each of them 14 times", async (t) => {
     for (const seed of [1, 2, 3, 20_261_116]) {
       const strikes = strikesAt(t, 10_000, brief(...NINE), seed);
       const struck = await strikesOf(t, strikes, 5_000, SLOW_MS);
@@ -112,7 +112,7 @@ describe("the strikes of a run", () => {
       const early = new Set(struck.filter(([kill]) => kill < 200).map(([, name]) => name));
       assert.equal(early.size, NINE.length, `in 200 kills, seed ${seed}`);
       assert.ok(
-        NINE.every((name) => strikes.done.get(name)! >= 25),
+        NINE.every((name) => strikes.done.get(name)! >= 14),
         JSON.stringify([...strikes.done]),
       );
       const soon = struck.filter(([kill]) => kill < 30).length;
