@@ -130,7 +130,7 @@ async function unfold(
     drafts,
     stepCame: (job, step, result) => oracle.stepCame(job, step, result),
     handlerTold: (job, fence, word) => oracle.handlerTold(job, fence, word),
-    leaseLost: (process) => oracle.leaseLost(process, scheduler.now),
+    leaseLost: (process, lateMs) => oracle.leaseLost(process, scheduler.now - lateMs),
     acknowledged: (draft, id) => oracle.acknowledged(draft, id, scheduler.now),
     jobs: () => oracle.inSight(),
   });

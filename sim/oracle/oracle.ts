@@ -151,8 +151,8 @@ export class Oracle {
   }
 
   /** The engine in `process` stopped trusting what it holds: nobody in good health has to. */
-  leaseLost(process: SimProcess, now: number): void {
-    this.#keep(() => this.#workers.onLeaseLost(process, now));
+  leaseLost(process: SimProcess, at: number): void {
+    this.#keep(() => this.#workers.onLeaseLost(process, at));
   }
 
   /** A handler got this result out of a step. */

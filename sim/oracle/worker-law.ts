@@ -57,9 +57,10 @@ export class WorkerLaw {
     );
   }
 
-  onLeaseLost(process: SimProcess, now: number): void {
+  /** `at`: when it was over. A loop that was blocked since may have told it much later. */
+  onLeaseLost(process: SimProcess, at: number): void {
     demand(
-      now - process.troubledUntil < HEALTHY_LEASES * LEASE_MS,
+      at - process.troubledUntil < HEALTHY_LEASES * LEASE_MS,
       () =>
         `${process.name} lost its lease in good health: nothing was done to it since ${process.troubledUntil.toFixed(1)}`,
     );

@@ -34,7 +34,8 @@ export type EngineWorld = Pick<World, "storeFor" | "kernel" | "story" | "mutant"
   /** False: nobody beats, watches or recovers but the opens. */
   readonly keepers?: boolean;
   /** Hears that the engine in this process stopped trusting what it holds. */
-  readonly leaseLost?: (process: SimProcess) => void;
+  /** `lateMs`: how long ago it was over. */
+  readonly leaseLost?: (process: SimProcess, lateMs: number) => void;
 };
 
 /** Opens the engine: settings of kinds, recovery, then ready for work. Rejects if the store failed on the way. */
@@ -46,8 +47,8 @@ export async function openEngine(
   const { clock } = process.main;
   const random = process.random.fork("engine");
   const bus = new EventBus(toStoredError);
-  bus.on("lease.lost", () => {
-    if (process.alive) world.leaseLost?.(process);
+  bus.on("lease.lost", ({ lateMs }) => {
+    if (process.alive) world.leaseLost?.(process, lateMs);
   });
   bus.onAny((event) => {
     if (process.alive && TOLD.has(event.name)) world.story.tell(process.name, `${event.name} ${summary(event)}`);

@@ -28,7 +28,7 @@ export interface Program {
   readonly stepCame: StepCame;
   readonly handlerTold: HandlerTold;
   /** The engine in this process stopped trusting what it holds. */
-  readonly leaseLost: (process: SimProcess) => void;
+  readonly leaseLost: (process: SimProcess, lateMs: number) => void;
   /** A producer's enqueue resolved. */
   readonly acknowledged: (draft: JobDraft, id: string) => void;
   /** What a person at the console sees. */

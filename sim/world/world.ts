@@ -97,7 +97,7 @@ export class World {
     return process;
   }
 
-  forEngine(leaseLost: (process: SimProcess) => void): EngineWorld {
+  forEngine(leaseLost: (process: SimProcess, lateMs: number) => void): EngineWorld {
     const { kernel, story, mutant } = this;
     return { kernel, story, mutant, leaseLost, storeFor: (process, thread) => this.storeFor(process, thread) };
   }
