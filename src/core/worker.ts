@@ -11,6 +11,7 @@ import { Runner } from "./runner.ts";
 import type { DraftMaker } from "./run.ts";
 import { WorkerRunHost } from "./run-host.ts";
 import { type Concurrency, Slots } from "./slots.ts";
+import { StoreRetry } from "./store-retry.ts";
 import type { BeatAnswer, CorruptJob, Settlement, Store } from "./store.ts";
 import * as transitions from "./transitions.ts";
 import { TwiceSeen } from "./twice-seen.ts";
@@ -38,11 +39,6 @@ export interface WorkerOptions {
   /** How long an idle worker waits before it asks without having been woken. */
   readonly pollMs: number;
 }
-
-const RETRY_MIN_MS = 50;
-const RETRY_MAX_MS = 5_000;
-/** After a failure of the store, a sign that it is back brings the next try forward to this, so that many signs are no storm. */
-const RETRY_SIGNALLED_MS = 500;
 
 export class Worker {
   readonly id: string;
@@ -72,9 +68,7 @@ export class Worker {
   /** Silent for longer than the lease allows: what it claimed now it would have to give back at once. A heartbeat ends it. */
   #withheld = false;
   #timer: CallOff | undefined;
-  #failures = 0;
-  /** While it waits to try the store again: since when, and when it will. */
-  #retry: { readonly sinceMono: number; readonly atMono: number } | null = null;
+  readonly #retry: StoreRetry;
   #over = false;
   readonly #whenEmpty: (() => void)[] = [];
 
@@ -83,6 +77,7 @@ export class Worker {
     this.id = options.id;
     this.#pollMs = options.pollMs;
     this.#total = options.concurrency.total;
+    this.#retry = new StoreRetry(deps.clock, () => this.wake());
     this.#slots = new Slots(options.concurrency, [...deps.kinds.keys()]);
     this.#runner = new Runner({
       ...deps,
@@ -120,7 +115,7 @@ export class Worker {
 
   /** Takes a turn at the end of this tick of the event loop: what finishes meanwhile goes into the same transaction. */
   wake(): void {
-    if (this.#scheduled || this.#retry || this.#over) return;
+    if (this.#scheduled || this.#retry.isWaiting || this.#over) return;
     this.#scheduled = true;
     this.#deps.clock.soon(() => {
       this.#scheduled = false;
@@ -130,7 +125,7 @@ export class Worker {
 
   /** Somebody may have made work ready, or asked for a cancel, or the store is back. A full worker does not run to the store for every ring. */
   ring(): void {
-    if (this.#retry) this.#retrySooner(this.#retry);
+    if (this.#retry.isWaiting) this.#retry.signalled();
     else if (this.#runner.heldCount < this.#total) this.wake();
     else this.#rung = true;
   }
@@ -159,6 +154,7 @@ export class Worker {
     this.#over = true;
     this.#claiming = false;
     this.#timer?.();
+    this.#retry.close();
     this.#runner.close();
     for (const resolve of this.#whenEmpty.splice(0)) resolve();
   }
@@ -196,7 +192,7 @@ export class Worker {
 
   async #turn(): Promise<void> {
     // Woken before a failure and due after it: the next try is coming.
-    if (this.#over || this.#retry) return;
+    if (this.#over || this.#retry.isWaiting) return;
     if (this.#turning) {
       this.#again = true;
       return;
@@ -218,7 +214,7 @@ export class Worker {
     try {
       const answer = await this.#deps.store.settleAndClaim(this.id, settlements, room);
       if (this.#over) return;
-      this.#failures = 0;
+      this.#retry.succeeded();
       for (let i = 0; i < settlements.length; i++)
         this.#freed(this.#runner.settled(settlements[i]!, answer.settled[i]!));
       if (!answer.live) return this.#deps.disowned();
@@ -277,25 +273,9 @@ export class Worker {
     if (this.#over) return;
     const ours = settlements.filter((settlement) => this.#runner.holds(settlement));
     this.#finished = [...ours, ...this.#finished];
-    const retryInMs = Math.min(RETRY_MAX_MS, RETRY_MIN_MS * 2 ** Math.min(this.#failures++, 10));
+    const retryInMs = this.#retry.failed();
     this.#deps.events.emit("store.failed", { doing: "settling and claiming", error: toStoredError(thrown), retryInMs });
     this.#deps.compareSoon();
-    const sinceMono = this.#deps.clock.mono();
-    this.#retryAt(sinceMono, sinceMono + retryInMs);
-  }
-
-  #retrySooner({ sinceMono, atMono }: { readonly sinceMono: number; readonly atMono: number }): void {
-    if (sinceMono + RETRY_SIGNALLED_MS < atMono) this.#retryAt(sinceMono, sinceMono + RETRY_SIGNALLED_MS);
-  }
-
-  #retryAt(sinceMono: number, atMono: number): void {
-    this.#retry = { sinceMono, atMono };
-    this.#timer?.();
-    this.#timer = this.#deps.clock.after(Math.max(0, atMono - this.#deps.clock.mono()), () => {
-      this.#timer = undefined;
-      this.#retry = null;
-      this.wake();
-    });
   }
 }
 
