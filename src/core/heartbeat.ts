@@ -1,9 +1,11 @@
 // The worker's sign of life: one row update per process and interval. A failing beat is retried and counted and never stops
 // the worker; what it may trust meanwhile shrinks by itself (lease.ts).
 import type { Clock } from "./clock.ts";
-import { toStoredError } from "./errors.ts";
+import { toStoredError, whyStoreReplaced } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import type { BeatAnswer, Store } from "./store.ts";
+
+const NOT_LIVE: BeatAnswer = { live: false, held: [], overdueMs: null, overdueJobId: null, schemaVersion: 0 };
 
 export class Heartbeat {
   readonly #store: Store;
@@ -38,6 +40,8 @@ export class Heartbeat {
       this.failures = 0;
       return { sentAtMono, answer };
     } catch (thrown) {
+      const replaced = whyStoreReplaced(thrown);
+      if (replaced !== null) return { sentAtMono, answer: { ...NOT_LIVE, replaced } };
       this.failures++;
       this.#events.emit("heartbeat.failed", {
         worker: this.#worker,

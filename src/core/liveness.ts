@@ -34,6 +34,8 @@ export interface WorkerRow extends WorkerRecord {
   readonly loopLagMs: number;
   readonly heldCount: number;
   readonly lastWord: string | null;
+  /** True: the row came back with a backup. Its worker can't write any more, whether its process lives or not. */
+  readonly restored?: true;
 }
 
 /** How a death became known. */

@@ -4,6 +4,9 @@
 import type { Clock } from "./clock.ts";
 import type { Death, Liveness, WorkerRow } from "./liveness.ts";
 
+/** The evidence of a death that a restore brought with it. */
+export const RESTORED = "the store was restored from a backup";
+
 interface Watch {
   beats: number;
   sinceMono: number;
@@ -40,6 +43,11 @@ export class Lookout {
     const dead: { worker: WorkerRow; death: Death }[] = [];
     const probes = await this.#liveness.probeAll?.(workers);
     for (const [at, worker] of workers.entries()) {
+      // Its process may live and hold its lock, but not in this store: nothing that it writes is accepted here.
+      if (worker.restored) {
+        dead.push({ worker, death: { ...this.#gone(worker), evidence: RESTORED } });
+        continue;
+      }
       const probe = probes?.[at] ?? (await this.#liveness.probe(worker));
       if (probe === "free") dead.push({ worker, death: this.#gone(worker) });
       else if (probe === "held") this.#watch(worker).lastSeenAliveAt = this.#clock.now();

@@ -35,6 +35,8 @@ export interface Beat {
 
 export interface BeatAnswer {
   readonly live: boolean;
+  /** As in `SettleAndClaim`. */
+  readonly replaced?: string;
   /** What the store says this worker owns. */
   readonly held: readonly { readonly lease: Lease; readonly counters: Counters }[];
   /** How far past its deadline and grace the most overdue of them is, in ms; null: none is. */
@@ -72,7 +74,11 @@ export interface Store<Tx = unknown> {
   /** One transaction. A known id, or a dedupe key held by an unfinished job of the kind, adds nothing and says `created: false`. Resolves when durable. */
   enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]>;
 
-  /** Writes the worker's row as live and answers the epoch under which it claims. The liveness lock is held already. */
+  /**
+   * Writes the worker's row as live and answers the epoch under which it claims. The liveness lock is held already. From here on the worker
+   * is known by its whole id: a row that a restore brought back, or that another worker has under the same short number, is not its own,
+   * and none of its writes is accepted then.
+   */
   register(worker: WorkerRecord): Promise<{ readonly epoch: number }>;
 
   /**
@@ -113,6 +119,13 @@ export interface Store<Tx = unknown> {
 
   /** Sets the epoch to max(stored + 1, now): called by an open that finds no live worker. */
   raiseEpoch(): Promise<number>;
+
+  /**
+   * If the store came back from a backup since this was last called or a worker last registered, in one transaction: the epoch rises above
+   * every epoch that was issued, and the rows of all workers are marked as restored, so that none of their writes is accepted. Returns
+   * how it is known; null: nothing says that it was restored. Absent: this store can't tell, and `recover --restored` says it.
+   */
+  noticeRestore?(): Promise<string | null>;
 
   /**
    * One transaction of a recovery: marks the worker `recovering` (`gone` with the last one), opens or continues its one incident,

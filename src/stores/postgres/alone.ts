@@ -4,6 +4,8 @@
 import type { Room } from "../../core/store.ts";
 import type { OpenKind, Taken } from "./claim.ts";
 import { type Connection, list, type Session } from "./connection.ts";
+import { isRowOf, registered } from "./restore-mark.ts";
+import type { WorkerKey } from "./workers.ts";
 
 /** How many jobs that must run alone are looked at together. */
 const ALONE_PAGE = 100;
@@ -30,7 +32,7 @@ type Decision = { readonly take: AloneColumns } | { readonly reserve: AloneColum
  */
 export async function claimAlone(
   connection: Connection,
-  worker: number,
+  { seq: worker, id }: WorkerKey,
   open: readonly OpenKind[],
   room: Room,
   beyondShare: boolean,
@@ -42,9 +44,9 @@ export async function claimAlone(
     if (decision === "reserved") return NOTHING;
     if ("reserve" in decision) {
       const { seq, reserved_by: seen } = decision.reserve;
-      if ((await connection.run(RESERVE, [worker, seq, seen])) > 0) return NOTHING;
+      if ((await connection.run(RESERVE, [worker, id, seq, seen])) > 0) return NOTHING;
     } else {
-      const taken = await connection.arrays<Taken>(TAKE, [worker, decision.take.seq]);
+      const taken = await connection.arrays<Taken>(TAKE, [worker, id, decision.take.seq]);
       if (taken.length > 0) return taken;
     }
   }
@@ -54,15 +56,16 @@ export async function claimAlone(
 /** It empties itself for one. */
 const NOTHING: readonly Taken[] = [];
 
-const RESERVE =
-  "UPDATE outlive.jobs SET reserved_by = $1 WHERE seq = $2 AND state = 0 AND lane = 2 AND reserved_by IS NOT DISTINCT FROM $3::bigint";
+const RESERVE = `UPDATE outlive.jobs SET reserved_by = $1 WHERE seq = $3 AND state = 0 AND lane = 2 AND reserved_by IS NOT DISTINCT FROM $4::bigint
+  AND ${registered("$1", "$2")}`;
 
-// Under the worker's own row, as every claim.
-const TAKE = `WITH me AS MATERIALIZED (SELECT seq FROM outlive.fleet WHERE seq = $1 AND state = 'live' FOR KEY SHARE),
+// Under the worker's own row, as every claim, and in the run of the server in which the turn before it found the epoch high enough.
+const TAKE = `WITH me AS MATERIALIZED (SELECT f.seq FROM outlive.fleet f WHERE ${isRowOf("$1", "$2")} AND f.state = 'live'
+    AND (SELECT started FROM outlive.server_run WHERE one) = outlive.server_start() FOR KEY SHARE),
   clock AS MATERIALIZED (SELECT outlive.now_ms() AS now)
   UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, (SELECT value FROM outlive.meta WHERE key = 'epoch')),
     fence = j.fence + 1, started_at = clock.now, deadline_at = clock.now + k.timeout_ms, reserved_by = NULL
-  FROM me, clock, outlive.kinds k WHERE j.seq = $2 AND j.state = 0 AND j.lane = 2 AND k.id = j.kind AND NOT k.paused
+  FROM me, clock, outlive.kinds k WHERE j.seq = $3 AND j.state = 0 AND j.lane = 2 AND k.id = j.kind AND NOT k.paused
   RETURNING j.seq, j.id, j.fence, j.priority, j.kind, j.epoch, k.timeout_ms, j.input`;
 
 async function decide(

@@ -46,6 +46,7 @@ import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
+import { noticeRestore } from "./restore-mark.ts";
 import { bellChannel } from "./schema.ts";
 import { Settling } from "./settle.ts";
 import type { PostgresTransaction } from "./transaction.ts";
@@ -163,6 +164,12 @@ export class PostgresStore implements Store<PostgresTransaction> {
 
   raiseEpoch(): Promise<number> {
     return this.#do("raising the epoch", () => this.#workers.raiseEpoch(this.#connection));
+  }
+
+  noticeRestore(): Promise<string | null> {
+    return this.#do("looking for signs of a restore", async () =>
+      (await noticeRestore(this.#connection)) ? "its tables were restored from a dump" : null,
+    );
   }
 
   async recover(request: RecoverRequest): Promise<RecoverAnswer> {

@@ -1,9 +1,11 @@
 // The rows of workers (table `fleet`): registering, beating, leaving. One row per process and boot; a row that is not live never
-// becomes so again. A claim shares the row's key lock, so whoever takes the row FOR UPDATE sees every claim or prevents it.
+// becomes so again. A claim shares the row's key lock, so whoever takes the row FOR UPDATE sees every claim or prevents it. A row is
+// known by its number and its id together: the number is short, but its sequence can go back.
 import type { Counters } from "../../core/job.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
-import type { Session } from "./connection.ts";
+import type { Connection, Session } from "./connection.ts";
+import { isRowOf, MARK_HOLDS, noticeRestore, whyReplaced } from "./restore-mark.ts";
 import { type CounterColumns, counters, type WorkerColumns, workerRow } from "../rows.ts";
 
 const REGISTER = `INSERT INTO outlive.fleet (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, lock_name, lock_identity, started_at, heartbeat_at)
@@ -32,7 +34,8 @@ const WHICH = {
   all: "true",
 } as const;
 
-const BEAT = `UPDATE outlive.fleet SET beats = beats + 1, heartbeat_at = outlive.now_ms(), loop_lag_ms = $2, held = $3 WHERE seq = $1 AND state = 'live'
+const BEAT = `UPDATE outlive.fleet f SET beats = f.beats + 1, heartbeat_at = outlive.now_ms(), loop_lag_ms = $3, held = $4
+  WHERE ${isRowOf("$1", "$2")} AND f.state = 'live'
   RETURNING (SELECT value FROM outlive.meta WHERE key = 'schema') AS schema_version`;
 
 interface HeldColumns extends CounterColumns {
@@ -44,8 +47,17 @@ interface HeldColumns extends CounterColumns {
   readonly overdue_ms: number | null;
 }
 
+/** How a statement names a worker. */
+export interface WorkerKey {
+  /** Its number in the rows; -1: it has none, which no job ever has. */
+  readonly seq: number;
+  readonly id: string;
+}
+
 export class Workers {
   readonly #seqs = new Map<string, number>();
+  /** The epoch that the latest turn of each worker saw. */
+  readonly #epochs = new Map<string, number>();
 
   known(id: string): number | undefined {
     return this.#seqs.get(id);
@@ -70,7 +82,24 @@ export class Workers {
     await session.run(RAISE_EPOCH_ONCE);
   }
 
-  async register(session: Session, worker: WorkerRecord): Promise<{ epoch: number }> {
+  /**
+   * Why the store is not the one that this worker registered with, as far as its latest turn can tell; null: it is. A server that was
+   * restarted may have lost what it did not promise to keep; then the turn raises the epoch, and nothing is concluded from it.
+   */
+  async whyReplaced(
+    session: Session,
+    { seq, id }: WorkerKey,
+    turn: { readonly live: boolean; readonly restarted: boolean; readonly epoch: number },
+  ): Promise<string | null> {
+    if (!turn.live) return whyReplaced(session, seq, id);
+    const before = this.#epochs.get(id) ?? 0;
+    this.#epochs.set(id, turn.epoch);
+    return turn.restarted || turn.epoch >= before ? null : `its epoch fell from ${before} to ${turn.epoch}`;
+  }
+
+  /** In a store that was restored nobody is registered: it is made one to work on first. */
+  async register(session: Connection, worker: WorkerRecord): Promise<{ epoch: number }> {
+    await noticeRestore(session);
     const { id, host, bootId, pid, version, leaseMs, concurrency, kinds, lock } = worker;
     const values = [id, host, bootId, pid, version, leaseMs, concurrency, JSON.stringify(kinds)];
     const [row] = await session.rows<{ seq: number; epoch: number }>(REGISTER, [...values, lock.name, lock.identity]);
@@ -82,12 +111,14 @@ export class Workers {
     const seq = await this.seqOf(session, id);
     const rows = await session.rows<HeldColumns>(HELD, [seq]);
     const held = JSON.stringify(rows.map((row) => row.id));
-    const [beaten] = await session.rows<{ schema_version: number }>(BEAT, [seq, Math.round(loopLagMs), held]);
+    const [beaten] = await session.rows<{ schema_version: number }>(BEAT, [seq, id, Math.round(loopLagMs), held]);
+    const replaced = beaten ? null : await whyReplaced(session, seq, id);
     const overdue = rows
       .filter(({ overdue_ms }) => overdue_ms !== null && overdue_ms > 0)
       .sort((a, b) => b.overdue_ms! - a.overdue_ms!)[0];
     return {
       live: beaten !== undefined,
+      ...(replaced !== null && { replaced }),
       held: rows.map((row) => ({
         lease: { jobId: row.id, kind: row.kind, row: row.seq, worker: id, epoch: row.epoch, fence: row.fence },
         counters: counters(row) satisfies Counters,
@@ -101,11 +132,11 @@ export class Workers {
   /** Whoever recovered it before this was known has written the incident without it: it is added there. Inside a transaction. */
   async note(session: Session, id: string, lastWord: string): Promise<void> {
     const seq = await this.seqOf(session, id);
-    await session.run("UPDATE outlive.fleet SET last_word = $1 WHERE seq = $2", [lastWord, seq]);
+    await session.run("UPDATE outlive.fleet SET last_word = $1 WHERE seq = $2 AND id = $3", [lastWord, seq, id]);
     await session.run(
       `UPDATE outlive.incidents SET evidence = CASE WHEN evidence IS NULL OR strpos($1, evidence) > 0 THEN $1 ELSE evidence || '; ' || $1 END
-       WHERE id = (SELECT incident FROM outlive.fleet WHERE seq = $2) AND NOT coalesce(strpos(evidence, $1) > 0, false)`,
-      [lastWord, seq],
+       WHERE id = (SELECT incident FROM outlive.fleet WHERE seq = $2 AND id = $3) AND NOT coalesce(strpos(evidence, $1) > 0, false)`,
+      [lastWord, seq, id],
     );
   }
 
@@ -113,11 +144,11 @@ export class Workers {
   async deregister(session: Session, id: string): Promise<boolean> {
     const seq = await this.seqOf(session, id);
     // Waits for a claim in flight, so that the next statement sees it.
-    await session.run("SELECT 1 FROM outlive.fleet WHERE seq = $1 FOR UPDATE", [seq]);
+    await session.run("SELECT 1 FROM outlive.fleet WHERE seq = $1 AND id = $2 FOR UPDATE", [seq, id]);
     const stopped = await session.run(
-      `UPDATE outlive.fleet SET state = 'stopped', heartbeat_at = outlive.now_ms(), held = '[]'
-       WHERE seq = $1 AND state = 'live' AND NOT EXISTS (SELECT 1 FROM outlive.jobs WHERE state = 1 AND worker = $1)`,
-      [seq],
+      `UPDATE outlive.fleet f SET state = 'stopped', heartbeat_at = outlive.now_ms(), held = '[]'
+       WHERE ${isRowOf("$1", "$2")} AND f.state = 'live' AND NOT EXISTS (SELECT 1 FROM outlive.jobs WHERE state = 1 AND worker = $1)`,
+      [seq, id],
     );
     if (stopped === 1) await session.run("DELETE FROM outlive.cancels WHERE worker = $1", [seq]);
     return stopped === 1;
@@ -125,7 +156,8 @@ export class Workers {
 
   async list(session: Session, query: WorkerQuery): Promise<WorkerRow[]> {
     const rows = await session.rows<WorkerColumns>(
-      `SELECT w.*, (SELECT count(*) FROM outlive.jobs j WHERE j.state = 1 AND j.worker = w.seq) AS held_count
+      `SELECT w.*, (SELECT count(*) FROM outlive.jobs j WHERE j.state = 1 AND j.worker = w.seq) AS held_count,
+         w.restored OR NOT ${MARK_HOLDS} AS came_back
        FROM outlive.fleet w WHERE ${WHICH[query.which ?? "present"]} AND w.id > $1 ORDER BY w.id LIMIT $2`,
       [query.after ?? "", query.limit ?? null],
     );
