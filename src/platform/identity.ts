@@ -5,7 +5,8 @@ import { readFileSync, readlinkSync } from "node:fs";
 import { hostname } from "node:os";
 import { isExactBootId, machineBootId } from "../core/boot.ts";
 import type { Random } from "../core/clock.ts";
-import { type ProcessKey, readProcessStat } from "./process-evidence.ts";
+import type { ProcessEvidence, ProcessState } from "../core/liveness.ts";
+import { type ProcessKey, processState, readProcessStat } from "./process-evidence.ts";
 
 export interface ProcessIdentity extends ProcessKey {
   readonly host: string;
@@ -16,6 +17,11 @@ let cached: ProcessIdentity | undefined;
 export function processIdentity(): ProcessIdentity {
   cached ??= readIdentity();
   return cached;
+}
+
+/** What this host's kernel says of another process. */
+export function checkProcess(of: ProcessEvidence): ProcessState {
+  return processState(processIdentity(), of);
 }
 
 /** `host-pid-start-random`, printable and safe in file names. */
