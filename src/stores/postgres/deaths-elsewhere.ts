@@ -1,5 +1,5 @@
 // How many workers died without holding a job, since its first counted crash or within the last while: what blame.ts weighs a death
-// against. One expression for the store and for the reclaim in plain SQL.
+// against. The reclaim in plain SQL has a copy of it, which is frozen with its migration (migrations/frozen.ts).
 import { BACKGROUND_MS } from "../../core/blame.ts";
 
 /** `job`, `crashes` and `now` are SQL. The last `crashes` crashes in the history count: a step or a retry by hand has set the counters back before them. */

@@ -16,7 +16,7 @@ import { findInconsistencies } from "./inconsistencies.ts";
 import { startKeeperThread } from "../../platform/keeper-thread.ts";
 import type { SqliteKeeper } from "./keeper-thread.ts";
 import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "./lock.ts";
-import { assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
+import { assertReleased, assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
 import { untilNoStartUp } from "./start-lock.ts";
 import { startUp } from "./start-up.ts";
 import { SqliteStore } from "./store.ts";
@@ -123,6 +123,7 @@ async function openDatabase(
   const db = await whenFree(clock, random, () => new Database({ ...options, asIs: true }));
   try {
     if (!mayMigrate || schemaVersion(db) > SCHEMA_VERSION) assertSchema(db);
+    else assertReleased(db);
     const journalWas = await whenFree(clock, random, () => db.useWal());
     if (journalWas !== null) events.emit("journal.restored", { was: journalWas });
     if (mayMigrate) await whenFree(clock, random, () => migrate(db));
