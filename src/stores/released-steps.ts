@@ -54,7 +54,7 @@ export function columnsRefused(
   differences: readonly string[],
 ): OutliveError {
   const shown = differences.slice(0, 3).join(", ");
-  const more = differences.length > 3 ? `, and ${differences.length - 3} more differences` : "";
+  const more = differences.length > 3 ? `, and ${differences.length - 3} more` : "";
   return new OutliveError(
     ErrorCode.schemaDiffers,
     `The tables of ${store} are not those of schema ${version}, although it says so: ${shown}${more}.`,
