@@ -57,7 +57,7 @@ export function columnsRefused(
   const more = differences.length > 3 ? `, and ${differences.length - 3} more` : "";
   return new OutliveError(
     ErrorCode.schemaDiffers,
-    `The tables of ${store} are not those of schema ${version}, although it says so: ${shown}${more}.`,
+    `The tables of ${store} do not match schema version ${version}: ${shown}${more}.`,
     whatToDo(instead),
     { store, version, differences },
   );
