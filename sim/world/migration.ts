@@ -20,6 +20,11 @@ export class Migration {
     this.#deathsLeft = world.temper.killMigration;
   }
 
+  /** Whether the tables are there, with those of the simulator. */
+  get done(): boolean {
+    return this.#done;
+  }
+
   /** Brings the file to the present schema, or dies on the way. */
   open(process: SimProcess): void {
     if (this.#done) return;
