@@ -17,7 +17,7 @@ import { checkProcess } from "../../platform/identity.ts";
 import { startKeeperThread } from "../../platform/keeper-thread.ts";
 import type { SqliteKeeper } from "./keeper-thread.ts";
 import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "./lock.ts";
-import { assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
+import { assertReleased, assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
 import { untilNoStartUp } from "./start-lock.ts";
 import { startUp } from "./start-up.ts";
 import { SqliteStore } from "./store.ts";
@@ -125,6 +125,7 @@ async function openDatabase(
   const db = await whenFree(clock, random, () => new Database({ ...options, asIs: true }));
   try {
     if (!mayMigrate || schemaVersion(db) > SCHEMA_VERSION) assertSchema(db);
+    else assertReleased(db);
     const journalWas = await whenFree(clock, random, () => db.useWal());
     if (journalWas !== null) events.emit("journal.restored", { was: journalWas });
     if (mayMigrate) await whenFree(clock, random, () => migrate(db));
