@@ -170,11 +170,11 @@ export class Worker {
     for (const name of this.#strangers.look([...unknown.keys()], askedAtMono, mono, !this.#turning))
       this.#giveBack(unknown.get(name)!);
     const listed = new Set(held.map(({ lease }) => nameOf(lease)));
-    const running = this.#runner.runningSince(askedAtMono).map(({ job, run }) => [nameOf(job.lease), run] as const);
+    const running = this.#runner.runningSince(askedAtMono).map((one) => [nameOf(one.job.lease), one] as const);
     const forgotten = new Map(running.filter(([name]) => !listed.has(name)));
     for (const name of this.#forgotten.look([...forgotten.keys()], askedAtMono, mono, !this.#turning)) {
-      const run = forgotten.get(name)!;
-      run.abort("lease-lost", `the store does not know that worker ${this.id} holds job ${run.id}`);
+      const one = forgotten.get(name)!;
+      this.#runner.forgotten(one, `the store does not know that worker ${this.id} holds job ${one.run.id}`);
     }
     if (this.#withheld) this.wake();
     if (this.#strangers.pending > 0) this.#deps.compareSoon();

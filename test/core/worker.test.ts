@@ -311,6 +311,28 @@ test("what it runs and the store does not know at two comparisons in a row is to
   );
 });
 
+test("what the store does not know is given up after the grace, also when it was told before that the lease is lost", async () => {
+  let trusted = true;
+  const trustedUntil = () => (trusted ? Number.POSITIVE_INFINITY : -1);
+  const { worker: made, clock, turns, runs, start } = worker({ trustedUntil });
+  const claim = aClaim({ id: "a", deadlineInMs: 3_600_000 });
+  await (await start()).answer({ claimed: [claim] });
+  trusted = false;
+  await clock.advance(100);
+  trusted = true;
+  assert.equal(runs.get("a")!.run.abortedBy, "lease-lost");
+  const listed = { lease: claim.lease, counters: counted() };
+  for (let beat = 0; beat < 3; beat++) made.compare([listed], later());
+  const settled = () => turns.flatMap(({ settlements }) => ids(settlements));
+  await clock.advance(10_000);
+  await turns.at(-1)!.answer();
+  assert.deepEqual(settled(), []);
+  for (let beat = 0; beat < 2; beat++) made.compare([], later());
+  await clock.advance(5_100);
+  await turns.at(-1)!.answer();
+  assert.deepEqual(settled(), ["a"]);
+});
+
 test("the first fence of a later epoch takes the place of an attempt that the store has forgotten", async () => {
   const { worker: made, clock, turns, runs, start } = worker();
   const first = aClaim({ id: "a", lease: aLease({ jobId: "a", epoch: 7, fence: 1 }) });
