@@ -92,9 +92,12 @@ export class SqliteStore implements Store<SqliteTransaction> {
   constructor(deps: SqliteStoreDeps) {
     this.#deps = deps;
     this.#db = deps.db;
-    this.#writer = new Writer(deps.db, deps.clock, deps.random);
     this.#kinds = new Kinds(deps.db);
     this.#workers = new Workers(deps.db);
+    this.#writer = new Writer(deps.db, deps.clock, deps.random, () => {
+      this.#kinds.forgetIds();
+      this.#workers.forgetSeqs();
+    });
     this.#settling = new Settling(deps.db, this.#workers);
     this.#recovering = new Recovering(deps.db, this.#kinds, this.#workers);
     this.#purging = new Purging(deps.db, this.#kinds);
