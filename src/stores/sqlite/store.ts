@@ -14,6 +14,7 @@ import type {
   Beat,
   BeatAnswer,
   HeldJob,
+  Isolation,
   JobFilter,
   KindCounts,
   ListPage,
@@ -50,7 +51,7 @@ import { blocker, storeHealth } from "./health.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import { findInconsistencies, findStrayLocks } from "./inconsistencies.ts";
 import { checkFile } from "./integrity.ts";
-import { countAhead, countJobs, getJob, listJobs } from "./inspect.ts";
+import { countAhead, countJobs, getJob, listIsolations, listJobs } from "./inspect.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
 import { latestOpening, noteOpening } from "./opening.ts";
@@ -233,6 +234,10 @@ export class SqliteStore implements Store<SqliteTransaction> {
 
   ahead(id: string): Promise<number | null> {
     return this.#read(`counting what is ahead of ${id}`, () => countAhead(this.#db, id));
+  }
+
+  isolations(): Promise<readonly Isolation[]> {
+    return this.#read("listing what runs alone", () => listIsolations(this.#db));
   }
 
   writer(): Promise<LockHolder | null> {
