@@ -11,6 +11,7 @@ import {
   type KindSettings,
   OUTCOMES,
 } from "../core/job.ts";
+import type { Isolation } from "../core/inspection.ts";
 import type { WorkerRow, WorkerState } from "../core/liveness.ts";
 import { NEVER_DUE } from "./codes.ts";
 
@@ -201,4 +202,16 @@ export function workerRow(row: WorkerColumns): WorkerRow {
     heldCount: row.held_count,
     lastWord: row.last_word,
   };
+}
+
+export interface IsolationColumns {
+  readonly worker: string;
+  readonly job_id: string;
+  readonly priority: number;
+  /** Null: the worker still empties itself. */
+  readonly started_at: number | null;
+}
+
+export function isolation({ worker, job_id: jobId, priority, started_at: startedAt }: IsolationColumns): Isolation {
+  return { worker, jobId, priority, doing: startedAt === null ? "emptying" : "running", startedAt };
 }

@@ -12,6 +12,7 @@ import type {
   BeatAnswer,
   Finding,
   HeldJob,
+  Isolation,
   JobFilter,
   KindCounts,
   ListPage,
@@ -42,7 +43,7 @@ import { Enqueuing } from "./enqueue.ts";
 import { inOurWords, sqlState } from "./errors.ts";
 import { blocker, findings, serverFacts } from "./health.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
-import { countAhead, countJobs, getJob, listJobs } from "./inspect.ts";
+import { countAhead, countJobs, getJob, listIsolations, listJobs } from "./inspect.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
 import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
@@ -232,6 +233,10 @@ export class PostgresStore implements Store<PostgresTransaction> {
 
   ahead(id: string): Promise<number | null> {
     return this.#do(`counting what is ahead of ${id}`, () => countAhead(this.#connection, id));
+  }
+
+  isolations(): Promise<readonly Isolation[]> {
+    return this.#do("listing what runs alone", () => listIsolations(this.#connection));
   }
 
   writer(): Promise<LockHolder | null> {

@@ -8,6 +8,7 @@ import type { Backend, StartUpOptions } from "../../core/backend.ts";
 import { type Inconsistency, type IntegrityCheck, NOTHING_CHECKED } from "../../core/integrity.ts";
 import { Keeper } from "../../core/keeper.ts";
 import type { Liveness } from "../../core/liveness.ts";
+import { StandIn } from "../../core/stand-in.ts";
 import { type BackgroundCheck, checkInBackground } from "./background-check.ts";
 import { Bell } from "./bell.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
@@ -84,7 +85,11 @@ export async function openSqlite(
       if (!memory) {
         const ownLock = `${keeperOptions.worker}.lock`;
         const own: SqliteKeeper = { database: options, ownLock };
-        return startKeeperThread({ clock, events, file: KEEPER, own }, keeperOptions, host);
+        const stand = new StandIn({ clock, store }, keeperOptions, host);
+        const hears = { up: () => stand.end(), down: () => stand.begin() };
+        return stand.until(() =>
+          startKeeperThread({ clock, events, file: KEEPER, own, ...hears }, keeperOptions, host),
+        );
       }
       const keepers = { store, liveness, clock, random, events, newId, processState: checkProcess };
       const keeper = new Keeper(keepers, keeperOptions, {

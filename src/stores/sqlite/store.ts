@@ -15,6 +15,7 @@ import type {
   Beat,
   BeatAnswer,
   HeldJob,
+  Isolation,
   JobFilter,
   KindCounts,
   ListPage,
@@ -51,7 +52,7 @@ import { blocker, storeHealth } from "./health.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import { findInconsistencies, findStrayLocks } from "./inconsistencies.ts";
 import { checkFile } from "./integrity.ts";
-import { countAhead, countJobs, getJob, listJobs } from "./inspect.ts";
+import { countAhead, countJobs, getJob, listIsolations, listJobs } from "./inspect.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
 import { latestOpening, noteOpening } from "./opening.ts";
@@ -94,9 +95,12 @@ export class SqliteStore implements Store<SqliteTransaction> {
   constructor(deps: SqliteStoreDeps) {
     this.#deps = deps;
     this.#db = deps.db;
-    this.#writer = new Writer(deps.db, deps.clock, deps.random);
     this.#kinds = new Kinds(deps.db);
     this.#workers = new Workers(deps.db);
+    this.#writer = new Writer(deps.db, deps.clock, deps.random, () => {
+      this.#kinds.forgetIds();
+      this.#workers.forgetSeqs();
+    });
     this.#settling = new Settling(deps.db, this.#workers);
     this.#recovering = new Recovering(deps.db, this.#kinds, this.#workers);
     this.#purging = new Purging(deps.db, this.#kinds);
@@ -254,6 +258,10 @@ export class SqliteStore implements Store<SqliteTransaction> {
 
   ahead(id: string): Promise<number | null> {
     return this.#read(`counting what is ahead of ${id}`, () => countAhead(this.#db, id));
+  }
+
+  isolations(): Promise<readonly Isolation[]> {
+    return this.#read("listing what runs alone", () => listIsolations(this.#db));
   }
 
   writer(): Promise<LockHolder | null> {

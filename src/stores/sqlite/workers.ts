@@ -30,6 +30,11 @@ export class Workers {
     return row?.seq ?? 0;
   }
 
+  /** After a rollback: the same numbers may be given to other workers. */
+  forgetSeqs(): void {
+    this.#seqs.clear();
+  }
+
   epoch(): number {
     return storedEpoch(this.#db);
   }
