@@ -77,7 +77,7 @@ export async function openEngine(
     removeStrays: async () => [],
     close: () => store.close(),
   };
-  const identity = { host: "sim", bootId: "boot-1", pid: process.pid };
+  const identity = { host: "sim", bootId: "boot-1", namespace: null, pid: process.pid, startTicks: null };
   const engine = new Engine({
     backend,
     settings: SETTINGS,
