@@ -5,7 +5,8 @@ import { readFileSync, readlinkSync } from "node:fs";
 import { hostname } from "node:os";
 import { isExactBootId, machineBootId } from "../core/boot.ts";
 import type { Random } from "../core/clock.ts";
-import { type ProcessKey, readProcessStat } from "./process-evidence.ts";
+import type { ProcessKey } from "../core/process-key.ts";
+import { readProcessStat } from "./process-evidence.ts";
 
 export interface ProcessIdentity extends ProcessKey {
   readonly host: string;

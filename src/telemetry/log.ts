@@ -32,6 +32,7 @@ interface Line {
 function lineOf(event: EngineEvent): Line | null {
   switch (event.name) {
     case "recovery.started":
+    case "worker.registering":
     case "worker.started":
     case "worker.stopped":
     case "job.succeeded":

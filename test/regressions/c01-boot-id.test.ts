@@ -1,19 +1,16 @@
 // C1: where the kernel's boot id can't be read (systemd's ProcSubset=pid, and every system but Linux), the boot id was made from
 // the start of the process, so two workers took each other for another machine.
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
-import { once } from "node:events";
-import { createInterface } from "node:readline";
 import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
+import type { WorkerRow } from "../../src/core/liveness.ts";
 import { slow } from "../support/jobs.ts";
 import { Place, untilTrue } from "../support/processes.ts";
 import { inNamespaces, nodeWithoutProcSys } from "./namespaces.ts";
+import { Supervisors } from "./supervised.ts";
 
 const anotherMinute = fileURLToPath(new URL("./another-minute.ts", import.meta.url));
-const bin = fileURLToPath(new URL("../../src/cli/bin.ts", import.meta.url));
-const jobs = fileURLToPath(new URL("../support/jobs.ts", import.meta.url));
 
 test(
   "C1: workers without /proc/sys that started in different minutes work on one file, and a death is found by its lock",
@@ -50,49 +47,19 @@ test(
 );
 
 test("C1: a supervised fleet without /proc/sys survives a killed process without a stop", inNamespaces, async (t) => {
-  // Before the folder is removed. The second signal ends it without waiting for its job.
-  t.after(async () => {
-    supervisor.kill("SIGTERM");
-    await untilTrue(() => lines.some((line) => line.includes("drain")), Boolean, "it drains");
-    supervisor.kill("SIGTERM");
-    await ended;
-  });
-  const lines: string[] = [];
+  const supervisors = new Supervisors(t);
   const place = new Place(t);
   const engine = await place.engine();
   const { id } = await engine.enqueue(slow, { ms: 60_000 });
-  const supervisor = spawn(
-    nodeWithoutProcSys(place.folder),
-    [
-      "--disable-warning=ExperimentalWarning",
-      bin,
-      "work",
-      jobs,
-      "--processes",
-      "2",
-      "--import",
-      anotherMinute,
-      "--log",
-      "json",
-    ],
-    {
-      cwd: place.folder,
-      stdio: ["ignore", "inherit", "pipe"],
-      env: {
-        ...process.env,
-        OUTLIVE_STORE: place.url,
-        OUTLIVE_HEARTBEAT_INTERVAL: "300ms",
-        OUTLIVE_HEARTBEAT_LEASE: "20s",
-        OUTLIVE_HEARTBEAT_PROBE: "50ms",
-        OUTLIVE_TEST_STARTS: join(place.folder, "starts"),
-      },
-    },
-  );
-  const ended = once(supervisor, "exit");
-  createInterface(supervisor.stderr).on("line", (line) => lines.push(line));
-  const stops = (): string[] => lines.filter((line) => line.includes("Two machines use one SQLite file"));
-  const live = async (): Promise<{ pid: number; beats: number; id: string }[]> =>
-    (await engine.workers()).filter(({ state }) => state === "live").map((row) => ({ ...row }));
+  const supervised = supervisors.work({
+    store: place.url,
+    folder: place.folder,
+    node: nodeWithoutProcSys(place.folder),
+    args: ["--processes", "2", "--import", anotherMinute],
+    env: { OUTLIVE_TEST_STARTS: join(place.folder, "starts") },
+  });
+  const stops = (): string[] => supervised.said(/Two machines use one SQLite file/);
+  const live = async (): Promise<WorkerRow[]> => (await engine.workers()).filter(({ state }) => state === "live");
   const settled = async (): Promise<boolean> => {
     const workers = await live();
     return stops().length > 0 || (workers.length === 2 && workers.every(({ beats }) => beats > 5));
