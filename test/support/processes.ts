@@ -103,6 +103,8 @@ export interface ChildOptions {
   /** Instead of this Node: a program that starts one, in other surroundings. */
   readonly execPath?: string;
   readonly env?: Readonly<Record<string, string>>;
+  /** Another name of the same file. */
+  readonly url?: string;
 }
 
 /** Deaths are found by their locks at once; a process that stands still for seconds on a busy machine is not taken for silent. */
@@ -129,10 +131,10 @@ export class Place {
   }
 
   child(options: ChildOptions = {}): Child {
-    const { killAt, freeze, execArgv = [], execPath = process.execPath, env = {}, ...given } = options;
+    const { killAt, freeze, execArgv = [], execPath = process.execPath, env = {}, url = this.url, ...given } = options;
     const support = (name: string): string => fileURLToPath(new URL(name, import.meta.url));
     const child = new Child(
-      fork(support("./worker-process.ts"), [this.url, JSON.stringify({ heartbeat: PATIENT, ...given })], {
+      fork(support("./worker-process.ts"), [url, JSON.stringify({ heartbeat: PATIENT, ...given })], {
         execPath,
         execArgv: [
           "--disable-warning=ExperimentalWarning",
