@@ -2,6 +2,7 @@
 // atomic, what is checked, and what comes back when the check fails. A refused write is a value, never an exception; a method
 // rejects only when the store itself fails, and then nothing of it was written unless the sentence says otherwise. The forms
 // that cross it are beside it (settlement.ts, recover-request.ts, inspection.ts) and come with it: who speaks to the port imports one file.
+import type { ConfirmedTime } from "./confirmed-time.ts";
 import type { Counters, Enqueued, JobDetails, JobDraft, KindSettings } from "./job.ts";
 import type { Incident, IncidentSummary } from "./incident.ts";
 import type {
@@ -33,10 +34,14 @@ export * from "./settlement.ts";
 export interface Beat {
   /** How long the main loop has stood still, in ms. */
   readonly loopLagMs: number;
+  /** What is overdue only by a time that this does not confirm is not reported; null: nothing is confirmed. Absent: the store's clock is trusted. */
+  readonly confirmed?: ConfirmedTime | null;
 }
 
 export interface BeatAnswer {
   readonly live: boolean;
+  /** The store's clock, in ms. Of no meaning if the row is not live. */
+  readonly now: number;
   /** What the store says this worker owns. */
   readonly held: readonly { readonly lease: Lease; readonly counters: Counters }[];
   /** How far past its deadline and grace the most overdue of them is, in ms; null: none is. */
@@ -142,8 +147,16 @@ export interface Store<Tx = unknown> {
    */
   judge(incident: string, verdicts: readonly LossVerdict[]): Promise<boolean>;
 
-  /** Fences out jobs past deadline + grace + `marginMs`, whoever owns them; at most `limit`. */
-  expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]>;
+  /**
+   * Fences out jobs past deadline + grace + `marginMs`, whoever owns them; at most `limit`. With `confirmed`, only as far as that
+   * confirms the store's clock: at `asOf` at the latest, and only jobs whose timeout + grace + `marginMs` are less than `steadyMs`.
+   */
+  expire(
+    marginMs: number,
+    limit: number,
+    decide: (job: HeldJob) => Change,
+    confirmed?: ConfirmedTime,
+  ): Promise<readonly OverdueJob[]>;
 
   /** Deletes finished jobs with all that belongs to them, old incidents and old rows of workers that are over. Answers how many rows of each went. */
   purge(request: PurgeRequest): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }>;

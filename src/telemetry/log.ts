@@ -38,6 +38,7 @@ const RESOLVED = {
 function lineOf(event: EngineEvent): Line | null {
   switch (event.name) {
     case "recovery.started":
+    case "worker.registering":
     case "worker.started":
     case "worker.stopped":
     case "job.succeeded":

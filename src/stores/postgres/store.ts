@@ -1,5 +1,6 @@
 // The store port on PostgreSQL, assembled: every method is one statement, one transaction or one read. The statements are in the
 // files beside it, one role each.
+import type { ConfirmedTime } from "../../core/confirmed-time.ts";
 import type { Clock } from "../../core/clock.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
 import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
@@ -201,10 +202,15 @@ export class PostgresStore implements Store<PostgresTransaction> {
     return closed;
   }
 
-  async expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]> {
+  async expire(
+    marginMs: number,
+    limit: number,
+    decide: (job: HeldJob) => Change,
+    confirmed?: ConfirmedTime,
+  ): Promise<readonly OverdueJob[]> {
     const overdue = await this.#do("fencing out overdue jobs", async () => {
-      if (!(await this.#recovering.anyOverdue(this.#connection, marginMs))) return [];
-      return this.#connection.maintain((tx) => this.#recovering.expire(tx, marginMs, limit, decide));
+      if (!(await this.#recovering.anyOverdue(this.#connection, marginMs, confirmed))) return [];
+      return this.#connection.maintain((tx) => this.#recovering.expire(tx, marginMs, limit, decide, confirmed));
     });
     if (overdue.length > 0) this.#ringing.ring();
     return overdue;

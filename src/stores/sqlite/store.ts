@@ -1,5 +1,6 @@
 // The store port on SQLite, assembled: every method is one operation of the writer or one short read. The statements are in the
 // files beside it, one role each.
+import type { ConfirmedTime } from "../../core/confirmed-time.ts";
 import type { Clock, Random } from "../../core/clock.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
@@ -220,11 +221,18 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return closed;
   }
 
-  async expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]> {
-    const any = await this.#read("looking for overdue jobs", () => this.#recovering.overdue(marginMs, 1, this.#now()));
+  async expire(
+    marginMs: number,
+    limit: number,
+    decide: (job: HeldJob) => Change,
+    confirmed?: ConfirmedTime,
+  ): Promise<readonly OverdueJob[]> {
+    const any = await this.#read("looking for overdue jobs", () =>
+      this.#recovering.overdue(marginMs, 1, this.#now(), confirmed),
+    );
     if (any.length === 0) return [];
     const overdue = await this.#writer.write("fencing out overdue jobs", () =>
-      this.#recovering.expire(marginMs, limit, decide, this.#now()),
+      this.#recovering.expire(marginMs, limit, decide, this.#now(), confirmed),
     );
     if (overdue.length > 0) this.#ringing.ring();
     return overdue;
