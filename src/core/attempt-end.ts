@@ -27,11 +27,21 @@ export function changeOfThrown(held: Held, thrown: unknown, random: Random): tra
   }
 }
 
-/** The handler was told to stop by a cancel or a deadline, and did not end within the grace. */
-export function changeOfGivenUp(held: Held, random: Random): transitions.Change {
-  return held.run.abortedBy === "timeout"
-    ? timedOut(held, random)
-    : transitions.endCancelled(viewOf(held), "cancelled; its handler did not end within the grace");
+/** The handler was told to stop and did not end within the grace. */
+export function changeOfGivenUp(
+  held: Held,
+  why: NonNullable<Held["giveUp"]>["why"],
+  random: Random,
+): transitions.Change {
+  const late = "its handler did not end within the grace";
+  switch (why) {
+    case "timeout":
+      return timedOut(held, random);
+    case "cancelled":
+      return transitions.endCancelled(viewOf(held), `cancelled; ${late}`);
+    case "lease-lost":
+      return transitions.release(viewOf(held), `its worker lost the lease; ${late}`);
+  }
 }
 
 function failed(held: Held, thrown: unknown, random: Random): transitions.Change {

@@ -39,6 +39,8 @@ export const ErrorCode = {
   schemaMissing: "SCHEMA_MISSING",
   /** The store was written by a newer version of Outlive. */
   schemaNewer: "SCHEMA_NEWER",
+  /** The store's tables were made by other migrations than the released ones of the same numbers: by an unreleased build. */
+  schemaDiffers: "SCHEMA_DIFFERS",
   /** This Node carries an SQLite with a known corruption or truncation bug. */
   sqliteUnsafe: "SQLITE_UNSAFE",
   /** A live worker of another machine or kernel uses the same file. */

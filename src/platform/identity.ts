@@ -5,7 +5,9 @@ import { readFileSync, readlinkSync } from "node:fs";
 import { hostname } from "node:os";
 import { isExactBootId, machineBootId } from "../core/boot.ts";
 import type { Random } from "../core/clock.ts";
-import { type ProcessKey, readProcessStat } from "./process-evidence.ts";
+import type { ProcessState } from "../core/liveness.ts";
+import type { ProcessKey } from "../core/process-key.ts";
+import { processState, readProcessStat } from "./process-evidence.ts";
 
 export interface ProcessIdentity extends ProcessKey {
   readonly host: string;
@@ -16,6 +18,11 @@ let cached: ProcessIdentity | undefined;
 export function processIdentity(): ProcessIdentity {
   cached ??= readIdentity();
   return cached;
+}
+
+/** What this host's kernel says of another process. */
+export function checkProcess(of: ProcessKey): ProcessState {
+  return processState(processIdentity(), of);
 }
 
 /** `host-pid-start-random`, printable and safe in file names. */

@@ -72,7 +72,6 @@ DO $$ BEGIN
   -- Absent before the views are.
   IF to_regprocedure('${schema}.instant(bigint)') IS NOT NULL THEN GRANT EXECUTE ON FUNCTION ${schema}.instant(bigint), ${schema}.span(bigint) TO ${read}; END IF;
   IF to_regclass('${schema}.ticks') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE ON ${schema}.ticks TO ${worker}; END IF;
-  IF to_regclass('${schema}.restore_mark') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE ON ${schema}.restore_mark TO ${worker}; END IF;
   IF to_regclass('${schema}.workers') IS NOT NULL THEN GRANT SELECT ON ${tables(VIEWS)} TO ${worker}; END IF;
 END $$;
 `;

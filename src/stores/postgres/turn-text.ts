@@ -1,6 +1,6 @@
 // The texts of a worker's turn. $1 is the worker's number, $2 its id, $3 whether it claims although something is due or must run alone,
 // $4 its kind or kinds, $5 its room for all of them; then come the rooms of several kinds, and then what is settled.
-import { isRowOf } from "./restore-mark.ts";
+import { IS_ORIGINAL, isRowOf, MARK_HOLDS } from "./restore-mark.ts";
 import { OWNED } from "./settle.ts";
 
 const SETTLE_ARRAYS = ["bigint", "int", "bigint", "text"];
@@ -27,20 +27,22 @@ interface Parts {
   readonly headTimeout: string;
 }
 
-const ME = `SELECT f.seq, f.state FROM outlive.fleet f WHERE ${isRowOf("$1", "$2")}`;
+/** The worker's row, if it is registered in this very store. */
+const me = (original: string): string =>
+  `SELECT f.state FROM outlive.fleet f WHERE ${isRowOf("$1", "$2")} AND ${original}`;
 
 // The worker's row is locked against recovery until the claim is committed: FOR KEY SHARE waits for a recovery in progress and then
 // sees its mark, but not for a heartbeat. greatest(): an open elsewhere may have raised the epoch after this snapshot was taken.
 const turn = ({ settle, ready, kind, timeout, headTimeout }: Parts): string => `WITH
   ${CLOCK}${settle === null ? ", set_config('synchronous_commit', 'off', true)" : ""}),
-  me AS MATERIALIZED (${ME} FOR KEY SHARE),
+  epoch AS MATERIALIZED (SELECT coalesce(max(m.value), 0) AS value, coalesce(bool_and(${MARK_HOLDS}), false) AS original,
+    coalesce((SELECT started FROM outlive.server_run WHERE one) = outlive.server_start(), false) AS lasts
+    FROM outlive.meta m WHERE m.key = 'epoch'),
+  me AS MATERIALIZED (${me("(SELECT original FROM epoch)")} FOR KEY SHARE),
   ${settle === null ? "" : `${settled(settle)},`}
-  live AS MATERIALIZED (SELECT 1 FROM me WHERE state = 'live'),
   due AS MATERIALIZED (SELECT run_at - clock.now AS ms FROM clock, outlive.jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1),
   alone AS MATERIALIZED (SELECT 1 FROM outlive.jobs WHERE state = 0 AND lane = 2 LIMIT 1),
-  epoch AS MATERIALIZED (SELECT coalesce((SELECT value FROM outlive.meta WHERE key = 'epoch'), 0) AS value,
-    coalesce((SELECT started FROM outlive.server_run WHERE one) = outlive.server_start(), false) AS lasts),
-  may AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM live) AND (SELECT lasts FROM epoch)
+  may AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM me WHERE state = 'live') AND (SELECT lasts FROM epoch)
     AND ($3 OR NOT (EXISTS (SELECT 1 FROM due WHERE ms <= 0) OR EXISTS (SELECT 1 FROM alone))) AS claim),
   ready AS MATERIALIZED (${ready}),
   taken AS (
@@ -49,7 +51,7 @@ const turn = ({ settle, ready, kind, timeout, headTimeout }: Parts): string => `
     FROM ready, clock, epoch WHERE j.ctid = ready.tid
     RETURNING j.seq, j.id, nullif(j.fence, 1), nullif(j.priority, 0)::bigint, ${kind}, nullif(j.epoch, epoch.value), ${timeout}, j.input)
   SELECT NULL::bigint, ${settle === null ? "NULL::text" : whichSettled(settle)},
-    EXISTS (SELECT 1 FROM live)::int + 2 * EXISTS (SELECT 1 FROM alone)::int + 4 * (SELECT NOT lasts FROM epoch)::int,
+    EXISTS (SELECT 1 FROM me WHERE state = 'live')::int + 2 * EXISTS (SELECT 1 FROM alone)::int + 4 * (SELECT NOT lasts FROM epoch)::int,
     ${headTimeout}, NULL::int, (SELECT value FROM epoch), (SELECT ms FROM due),
     (SELECT json_agg(json_build_object('id', j.id, 'seq', c.job, 'runs', coalesce(j.state = 1 AND j.worker = c.worker AND j.cancel_requested, false)))
       FROM outlive.cancels c LEFT JOIN outlive.jobs j ON j.seq = c.job WHERE c.worker = $1)::text
@@ -94,4 +96,4 @@ export const TURN = { ofOne: ofOne(6), ofMany: ofMany(8) } as const;
 /** Claims and does not wait until that is on disk. */
 export const CLAIM = { ofOne: ofOne(null), ofMany: ofMany(null) } as const;
 /** Settles: the worker's number and id, and the four arrays. */
-export const SETTLE = `WITH ${CLOCK}), me AS MATERIALIZED (${ME}), ${settled(3)} SELECT ${whichSettled(3)}`;
+export const SETTLE = `WITH ${CLOCK}), me AS MATERIALIZED (${me(IS_ORIGINAL)}), ${settled(3)} SELECT ${whichSettled(3)}`;

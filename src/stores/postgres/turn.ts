@@ -20,6 +20,8 @@ export interface TurnDeps {
 interface Claimed {
   readonly claimed: readonly ClaimedJob[];
   readonly due: number | null;
+  /** The worker has reserved a job that must run alone. */
+  readonly emptying?: boolean;
 }
 
 export class Turns {
@@ -59,8 +61,8 @@ export class Turns {
     const replaced = await workers.whyReplaced(connection, worker, turn);
     if (!turn.live || replaced !== null)
       return { settled, claimed: [], live: false, cancels: [], nextDueInMs: null, ...(replaced !== null && { replaced }) };
-    const { claimed, due } = await this.#claimed(claim, room, turn);
-    return { settled, claimed, live: true, cancels, nextDueInMs: due === null ? null : Math.max(0, due) };
+    const { due, ...claims } = await this.#claimed(claim, room, turn);
+    return { settled, ...claims, live: true, cancels, nextDueInMs: due === null ? null : Math.max(0, due) };
   }
 
   /** What the statement claimed; or, if it held back because something is due or must run alone, what is claimed then. */
@@ -73,15 +75,19 @@ export class Turns {
     if (!isDue && !turn.alone) return { claimed: await jobs(turn, false), due: turn.due };
     if (isDue) await promoteDue(connection);
     const full = room.total === 0 || claim.kinds.length === 0;
-    const first = full ? null : await claimAlone(connection, worker, open, room, false);
-    // Nothing is claimed beside a job that runs alone, but the next due time is still asked for.
-    const limit = first ? { ...claim, total: 0, kinds: [] } : claim;
-    const second = await takeTurn(connection, [], { ...limit, regardless: true });
+    const alone = full ? null : await claimAlone(connection, worker, open, room, false);
+    if (alone && "taken" in alone) {
+      // Nothing is claimed alongside a job that runs alone, but the next due time is still asked for.
+      const second = await takeTurn(connection, [], { ...claim, total: 0, kinds: [], regardless: true });
+      return { claimed: await jobs({ ...second, taken: alone.taken }, true), due: second.due };
+    }
+    const total = alone ? alone.first : claim.total;
+    const second = await takeTurn(connection, [], { ...claim, total, regardless: true });
     const { due } = second;
-    if (first) return { claimed: await jobs({ ...second, taken: first }, true), due };
+    if (alone) return { claimed: await jobs(second, false), due, emptying: true };
     if (second.taken.length === 0 && room.idle && !full) {
       const last = await claimAlone(connection, worker, open, room, true);
-      if (last) return { claimed: await jobs({ ...second, taken: last }, true), due };
+      if (last && "taken" in last) return { claimed: await jobs({ ...second, taken: last.taken }, true), due };
     }
     return { claimed: await jobs(second, false), due };
   }

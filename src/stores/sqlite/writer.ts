@@ -27,6 +27,7 @@ export class Writer {
   readonly #db: Database;
   readonly #clock: Clock;
   readonly #random: Random;
+  readonly #undone: () => void;
   #waiting: Operation[] = [];
   #scheduled = false;
   #retrying = false;
@@ -40,10 +41,12 @@ export class Writer {
   groupCount = 0;
   operationCount = 0;
 
-  constructor(db: Database, clock: Clock, random: Random) {
+  /** `undone` is called after each transaction that was rolled back: what was read in it may never have been there. */
+  constructor(db: Database, clock: Clock, random: Random, undone: () => void) {
     this.#db = db;
     this.#clock = clock;
     this.#random = random;
+    this.#undone = undone;
   }
 
   /** Runs `run` inside the next transaction, at the end of this turn. `run` must be synchronous and may be run again if the transaction is. */
@@ -183,6 +186,7 @@ export class Writer {
 
   #rollback(): void {
     if (this.#db.inTransaction) this.#db.sql("ROLLBACK").run();
+    this.#undone();
   }
 }
 

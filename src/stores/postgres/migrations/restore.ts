@@ -1,41 +1,35 @@
-// The step that makes a restore known: a dump brings every row back, the epoch and the sequences included, so the rows alone can't tell.
+// The step that makes a restore known. A dump brings every row back, the epoch and the sequences included, so the rows alone can't tell.
 import type { Migration } from "../migrate.ts";
 
 export const restore: Migration = {
   name: "restores",
-  drops: "the table restore_mark and the column restored of fleet, so that a restored dump is not recognized any more",
+  drops: "what tells a restored dump from the store itself (columns of meta and fleet)",
   up: (schema) => `
-  -- One row that says where it was written: by which transaction, in which table, in which database. A dump brings the row back, but
-  -- not these three: the row that was restored is a new one, and what it says of itself is wrong (restore-mark.ts compares them).
-  CREATE TABLE ${schema}.restore_mark (
-    one boolean PRIMARY KEY DEFAULT true CHECK (one),
-    written_by xid NOT NULL,
-    written_in oid NOT NULL,
-    written_at oid NOT NULL
-  );
-  INSERT INTO ${schema}.restore_mark (written_by, written_in, written_at)
-    SELECT pg_current_xact_id()::xid, '${schema}.restore_mark'::regclass, oid FROM pg_database WHERE datname = current_database();
+  -- Of the epoch: by which transaction, in which table and in which database this row was written. A dump brings the row back, but
+  -- whatever restores it is another transaction, so the row contradicts itself from then on (restore-mark.ts compares them).
+  ALTER TABLE ${schema}.meta ADD COLUMN written_by xid, ADD COLUMN written_in oid, ADD COLUMN written_at oid;
+  -- These tables may themselves be a restored dump of an older schema: no epoch that was issued before comes again.
+  INSERT INTO ${schema}.meta AS m (key, value, written_by, written_in, written_at)
+    SELECT 'epoch', ${schema}.now_ms(), pg_current_xact_id()::xid, '${schema}.meta'::regclass, oid FROM pg_database WHERE datname = current_database()
+    ON CONFLICT (key) DO UPDATE SET value = greatest(m.value + 1, excluded.value),
+      written_by = excluded.written_by, written_in = excluded.written_in, written_at = excluded.written_at;
 
   -- True: this row came back with a backup. No write of its worker is accepted, and its jobs are taken at once.
   ALTER TABLE ${schema}.fleet ADD COLUMN restored boolean NOT NULL DEFAULT false;
-
-  -- These tables may themselves be a restored dump of a schema that had no mark: no epoch that was issued before comes again.
-  INSERT INTO ${schema}.meta AS m (key, value) VALUES ('epoch', ${schema}.now_ms())
-    ON CONFLICT (key) DO UPDATE SET value = greatest(m.value + 1, excluded.value);
   ${heartbeat(
     schema,
     `
-        AND j.epoch >= f.epoch AND NOT f.restored AND EXISTS (SELECT 1 FROM ${schema}.restore_mark m WHERE m.written_by = m.xmin
+        AND j.epoch >= f.epoch AND NOT f.restored AND EXISTS (SELECT 1 FROM ${schema}.meta m WHERE m.key = 'epoch' AND m.written_by = m.xmin
           AND m.written_in = m.tableoid AND m.written_at = split_part(pg_relation_filepath(m.tableoid), '/', -2)::oid)`,
   )}`,
   down: (schema) => `${heartbeat(schema, "")}
   ALTER TABLE ${schema}.fleet DROP COLUMN restored;
-  DROP TABLE ${schema}.restore_mark;`,
+  ALTER TABLE ${schema}.meta DROP COLUMN written_by, DROP COLUMN written_in, DROP COLUMN written_at;`,
 };
 
 /**
  * `job_heartbeat` with a further condition. Its arguments name no epoch, but a worker claims only under the epoch of its registration
- * or a later one, so an older one in the row is an attempt from before.
+ * or a later one, so an older one in the row is that of an attempt from before.
  */
 function heartbeat(schema: string, further: string): string {
   return `

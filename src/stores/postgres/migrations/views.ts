@@ -1,8 +1,7 @@
 // Migration 3: what operators look at from psql or a dashboard. Views only: they decide nothing and can be dropped at any time.
 // Instants are timestamptz, spans are intervals, `attempts` is errors + crashes + timeouts.
-import { JOB_STATES } from "../../../core/job.ts";
 import type { Migration } from "../migrate.ts";
-import { STATE } from "../../codes.ts";
+import { JOB_STATES, STATE } from "./frozen.ts";
 import { MARGIN_MS } from "./reclaim.ts";
 
 export const VIEWS = ["stale_monitor", "stale_validation", "reclaim_history", "dead_jobs", "workers"] as const;
