@@ -166,7 +166,13 @@ test("a stored number that JavaScript reads as Infinity is refused, however it i
         (thrown: unknown) => thrown instanceof OutliveError && /holds -?Infinity at \$/.test(thrown.message),
         text,
       );
-  for (const text of ["1.7976931348623157e+308", "5e-324", `"${"1".repeat(400)} and 1e400"`, `0.${"1".repeat(400)}`, "1e0"])
+  for (const text of [
+    "1.7976931348623157e+308",
+    "5e-324",
+    `"${"1".repeat(400)} and 1e400"`,
+    `0.${"1".repeat(400)}`,
+    "1e0",
+  ])
     assert.deepEqual(decodeJson(text, "The input"), JSON.parse(text));
 });
 

@@ -30,9 +30,9 @@ async function fail(engine: Engine): Promise<readonly string[]> {
 
 async function assertWellFormed(engine: Engine, ids: readonly string[]): Promise<void> {
   for (const id of ids) {
-    const { error, history, logs } = (await engine.get(id))!;
-    const texts = [error!.name, error!.message, error!.stack!];
-    texts.push(...history.map(({ reason }) => reason), ...logs.map(({ message }) => message));
+    const { error, history, log } = (await engine.get(id))!;
+    const texts = [error!.message, error!.stack!, error!.name];
+    texts.push(...history.map(({ reason }) => reason), ...log.map(({ message }) => message));
     for (const text of texts) assert.ok(text.isWellFormed(), `half a surrogate pair is in ${JSON.stringify(text)}`);
   }
   const [long, short] = await Promise.all(ids.map(async (id) => (await engine.get(id))!.error!.message));

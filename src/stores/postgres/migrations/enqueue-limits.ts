@@ -6,16 +6,16 @@ import { enqueueFunction } from "./enqueue.ts";
 /** From this many kinds on, `enqueue` makes no new one. Programs that declare their kinds have no such limit. */
 export const MAX_KINDS_BY_NAME = 1_000;
 
-/** Number.MAX_VALUE, rounded up in its last digit: whatever is larger may be read as Infinity. The pattern spares most inputs the walk. */
+/** Number.MAX_VALUE, rounded up in its last digit: a larger number may be read as Infinity. `jsonb` writes it as 309 digits or more. */
 const LARGEST = "1.7976931348623158e308";
-const TOO_LARGE = `enqueue.input::text ~ '[0-9]{309}'
-      AND jsonb_path_exists(enqueue.input, '$.** ? (@.type() == "number" && (@ > ${LARGEST} || @ < -${LARGEST}))')`;
+const MANY_DIGITS = "strpos(translate(enqueue.input::text, '123456789', '000000000'), repeat('0', 309)) > 0";
+const TOO_LARGE = `jsonb_path_exists(enqueue.input, '$.** ? (@.type() == "number" && (@ > ${LARGEST} || @ < -${LARGEST}))')`;
 
 export function enqueueWithLimits(schema: string): string {
   return enqueueFunction(schema, {
     create: "CREATE OR REPLACE FUNCTION",
     check: `
-    ELSIF ${TOO_LARGE} THEN
+    ELSIF octet_length(enqueue.input::text) > 308 AND ${MANY_DIGITS} AND ${TOO_LARGE} THEN
       RAISE EXCEPTION 'the input holds a number that is larger than a double can be'
         USING ERRCODE = 'numeric_value_out_of_range', HINT = 'Pass it as text; a worker would read Infinity.';`,
     beforeNewKind: `
