@@ -7,6 +7,7 @@ import { isNoteworthy, NOTHING_CHECKED } from "./core/integrity.ts";
 import { readOnlyError } from "./core/read-only.ts";
 import { leftBehind, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
 import type { Wiring } from "./engine.ts";
+import { evidenceText } from "./evidence-text.ts";
 
 /** The options of `engine.recover`. */
 export interface RecoverOptions {
@@ -15,6 +16,9 @@ export interface RecoverOptions {
   /** A backup was put back: everything that its rows call running is put back at once. Refused while a worker lives. Default false. */
   readonly restored?: boolean;
 }
+
+/** Longest evidence that a supervisor can add to a death. */
+const MAX_EVIDENCE = 1_000;
 
 export class Recoveries {
   readonly #wiring: Wiring;
@@ -134,9 +138,10 @@ export class Recoveries {
 
   async noteDeath(
     pid: number,
-    what: string,
+    words: string,
     times: { readonly bornAt?: number; readonly diedAt?: number } = {},
   ): Promise<void> {
+    const what = evidenceText(words, MAX_EVIDENCE);
     const { bornAt = 0, diedAt = this.#wiring.clock.now() } = times;
     const { backend, identity } = this.#wiring;
     const lives = (await backend.store.workers({ which: "all" })).filter(
