@@ -162,10 +162,10 @@ export function crash(
   };
 }
 
-/** Given back without a verdict: a shutdown, a lost lease, a claim that nobody remembers. Costs the job nothing. */
-export function release(job: JobView, reason: string): Change {
+/** Given back without a verdict: a shutdown, a lost lease, a claim that nobody remembers, a full store. Costs the job nothing. */
+export function release(job: JobView, reason: string, delayMs = 0): Change {
   const counters = { ...job.counters, interruptions: job.counters.interruptions + 1 };
-  return change(job, "release", { to: "queued", counters, outcome: "released", reason });
+  return change(job, "release", { to: "queued", counters, outcome: "released", reason, delayMs });
 }
 
 /** The handler of a job whose cancel was asked for has ended, or was given up. */

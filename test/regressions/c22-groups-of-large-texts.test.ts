@@ -3,7 +3,6 @@
 // is left out here: the texts are what matters, and half a gigabyte takes it a while.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { JobDraft } from "../../src/core/job.ts";
 import type { Settlement } from "../../src/core/store.ts";
 import { succeed } from "../../src/core/transitions.ts";
 import { Enqueuing } from "../../src/stores/postgres/enqueue.ts";
@@ -42,7 +41,7 @@ test("C22: 560 enqueues of 1 MiB at once all succeed, in statements of bounded s
   const enqueuing = new Enqueuing(session as never, kinds, { soon: setImmediate });
   const draft = { kind: "large", input: large, priority: 0, runAt: null, delayMs: 0, dedupeKey: null };
   const all = await Promise.allSettled(
-    Array.from({ length: COUNT }, (_, n) => enqueuing.enqueue([{ ...draft, id: `job-${n}` } as JobDraft])),
+    Array.from({ length: COUNT }, (_, n) => enqueuing.enqueue([{ ...draft, id: `job-${n}` }])),
   );
   const failed = all.flatMap((one) => (one.status === "rejected" ? [String(one.reason)] : []));
   assert.deepEqual({ failed: failed.length, first: failed[0] }, { failed: 0, first: undefined });
