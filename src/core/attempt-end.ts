@@ -46,7 +46,7 @@ function isForLackOfRoom(thrown: unknown): boolean {
 }
 
 const MAX_CAUSES = 10;
-/** A full disk is no fault of the job, and room may be made at any moment: its backoff grows no further than this. */
+/** A full disk is not the job's fault, and there may be room again at any moment: its backoff grows no further than this. */
 const MAX_WAIT_FOR_ROOM_MS = 10_000;
 
 function withoutRoom(held: Held, random: Random): transitions.Change {

@@ -162,7 +162,7 @@ export function crash(
   };
 }
 
-/** Given back without a verdict: a shutdown, a lost lease, a claim that nobody remembers, a full store. Costs the job nothing. */
+/** Released without a verdict: a shutdown, a lost lease, a claim whose answer was lost, a full store. Costs the job nothing. */
 export function release(job: JobView, reason: string, delayMs = 0): Change {
   const counters = { ...job.counters, interruptions: job.counters.interruptions + 1 };
   return change(job, "release", { to: "queued", counters, outcome: "released", reason, delayMs });

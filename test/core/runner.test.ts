@@ -194,7 +194,7 @@ test("a terminal error kills the job at once, also when the kind's backoff throw
   }
 });
 
-test("an attempt that ends because the store is full is given back after its backoff, at no cost, and that is reported", () => {
+test("an attempt that ends because the store is full is released after its backoff, at no cost, and the failure is reported", () => {
   const full = new OutliveError(ErrorCode.storeFull, "No room.", "Make some.");
   for (const thrown of [full, new Error("commit failed", { cause: new Error("wrapped", { cause: full }) })]) {
     const { settled, begin, ends, events } = runner({

@@ -23,7 +23,7 @@ class Statements {
 
   assertBounded(): void {
     assert.ok(Math.max(...this.lengths) <= 32 * MIB, `the longest value has ${Math.max(...this.lengths)} characters`);
-    assert.ok(this.lengths.length <= COUNT / 4, `${this.lengths.length} statements are no groups`);
+    assert.ok(this.lengths.length <= COUNT / 4, `${this.lengths.length} statements instead of groups`);
   }
 }
 
