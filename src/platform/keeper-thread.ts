@@ -46,6 +46,7 @@ export async function startKeeperThread<Own>(
   const file = import.meta.url.endsWith(".ts") ? deps.file : new URL(deps.file.href.replace(/\.ts$/, ".js"));
   let stopping = false;
   host.beatsAt?.(() => times.beatAt());
+  host.contact?.(() => times.inContact());
   let current = spawn();
   await current.ready;
   times.setLoopAt(clock.mono());

@@ -32,10 +32,9 @@ test("C19: an uncaught error that names a password is stored in the incident wit
     (found) => found?.deadWorkers[0]?.evidence?.includes("exited with code") === true,
     "the incident has its evidence",
   );
-  const { evidence } = report!.deadWorkers[0]!;
-  assert.equal(
-    evidence,
-    "exited with code 1: Error: connect to postgres://me:[redacted]@db/x failed, password=[redacted]",
+  assert.match(
+    report!.deadWorkers[0]!.evidence!,
+    /exited with code 1: Error: connect to postgres:\/\/me:\[redacted\]@db\/x failed, password=\[redacted\]$/,
   );
   const { stdout } = await cli(t, ["--json", "incident", report!.incidents[0]!], { store: fleet.place.url });
   assert.ok(stdout.includes("[redacted]") && !stdout.includes(SECRET), stdout);
@@ -63,5 +62,5 @@ test("C19: what another supervisor notes about a death is redacted, too", async 
   await victim.exited;
   await engine.noteDeath(victim.pid, `exited with code 1: password=${SECRET}`, { bornAt });
   const report = await engine.recover();
-  assert.equal(report!.deadWorkers[0]!.evidence, "exited with code 1: password=[redacted]");
+  assert.match(report!.deadWorkers[0]!.evidence!, /exited with code 1: password=\[redacted\]$/);
 });

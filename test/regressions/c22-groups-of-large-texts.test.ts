@@ -3,6 +3,7 @@
 // is left out here: the texts are what matters, and half a gigabyte takes it a while.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { NO_COUNTERS } from "../../src/core/job.ts";
 import type { Settlement } from "../../src/core/store.ts";
 import { succeed } from "../../src/core/transitions.ts";
 import { Enqueuing } from "../../src/stores/postgres/enqueue.ts";
@@ -62,10 +63,9 @@ test("C22: a worker settles 560 results of 1 MiB that came at once, in statement
     },
   };
   const parts = { connection, kinds: new Kinds(), workers: { known: () => 1 }, settling: {}, inTwoFrom: 16 };
-  const counters = { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0 };
   const settlements = Array.from({ length: COUNT }, (_, row): Settlement => {
     const lease = { jobId: `job-${row}`, kind: "large", row, worker: "w", epoch: 0, fence: 1 };
-    return { lease, change: succeed({ id: lease.jobId, state: "running", counters }, large) };
+    return { lease, change: succeed({ id: lease.jobId, state: "running", counters: NO_COUNTERS }, large) };
   });
   const turn = new Turns(parts as never).settleAndClaim("w", settlements, { total: 0, kinds: [], idle: false });
   await assert.doesNotReject(turn);

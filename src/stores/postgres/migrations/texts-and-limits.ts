@@ -1,4 +1,4 @@
-// Migration 4: replaces the view dead_jobs and the function enqueue by versions that no stored text and no caller can harm.
+// Replaces the view dead_jobs and the function enqueue by versions that no stored text and no caller can harm.
 import type { Migration } from "../migrate.ts";
 import { formerDeadJobs, tolerantDeadJobs } from "./dead-jobs.ts";
 import { enqueueWithLimits, formerEnqueue } from "./enqueue-limits.ts";
