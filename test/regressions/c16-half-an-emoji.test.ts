@@ -33,7 +33,8 @@ async function assertWellFormed(engine: Engine, ids: readonly string[]): Promise
     const { error, history, log } = (await engine.get(id))!;
     const texts = [error!.message, error!.stack!, error!.name];
     texts.push(...history.map(({ reason }) => reason), ...log.map(({ message }) => message));
-    for (const text of texts) assert.ok(text.isWellFormed(), `half a surrogate pair is in ${JSON.stringify(text)}`);
+    for (const text of texts)
+      assert.ok(text.isWellFormed(), `half a surrogate pair is in …${JSON.stringify(text.slice(-60))}`);
   }
   const [long, short] = await Promise.all(ids.map(async (id) => (await engine.get(id))!.error!.message));
   assert.equal(long, `${"x".repeat(8_191)}… (8293 characters)`);
