@@ -7,6 +7,7 @@ import { isNoteworthy, NOTHING_CHECKED } from "./core/integrity.ts";
 import { readOnlyError } from "./core/read-only.ts";
 import { leftBehind, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
 import type { Wiring } from "./engine.ts";
+import { evidenceText } from "./evidence-text.ts";
 
 /** The options of `engine.recover`. */
 export interface RecoverOptions {
@@ -15,6 +16,9 @@ export interface RecoverOptions {
   /** A backup was put back: everything that its rows call running is put back at once. Refused while a worker lives. Default false. */
   readonly restored?: boolean;
 }
+
+/** Longest evidence that a supervisor can add to a death. */
+const MAX_EVIDENCE = 1_000;
 
 export class Recoveries {
   readonly #wiring: Wiring;
@@ -134,7 +138,8 @@ export class Recoveries {
   }
 
   /** By the worker's id only: a pid names another process in another namespace, and two machines' clocks are not compared. */
-  async noteDeath(id: string, what: string, { agoMs = 0 }: { readonly agoMs?: number } = {}): Promise<boolean> {
+  async noteDeath(id: string, words: string, { agoMs = 0 }: { readonly agoMs?: number } = {}): Promise<boolean> {
+    const what = evidenceText(words, MAX_EVIDENCE);
     const { backend, clock } = this.#wiring;
     // Ids that differ in their last digit only are as good as impossible; the store lists ids after one, not one.
     const from = await backend.store.workers({ which: "all", after: id.slice(0, -1), limit: 16 });

@@ -145,7 +145,15 @@ export class Runner {
   }
 
   #threw(held: Held, thrown: unknown): void {
-    if (!held.settling) this.#settle(held, changeOfThrown(held, thrown, this.#deps.random));
+    if (held.settling) return;
+    const change = changeOfThrown(held, thrown, this.#deps.random);
+    if (change.name === "release" && held.run.abortedBy === undefined)
+      this.#deps.events.emit("store.failed", {
+        doing: `running job ${held.run.id}`,
+        error: toStoredError(thrown),
+        retryInMs: change.delayMs,
+      });
+    this.#settle(held, change);
   }
 
   #settle(held: Held, change: transitions.Change): void {
