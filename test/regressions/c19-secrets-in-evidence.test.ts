@@ -34,7 +34,7 @@ test("C19: an uncaught error that names a password is stored in the incident wit
   );
   assert.match(
     report!.deadWorkers[0]!.evidence!,
-    /exited with code 1: Error: connect to postgres:\/\/me:\[redacted\]@db\/x failed, password=\[redacted\]$/,
+    /exited with code 1: Error: connect to postgres:\/\/me:\[redacted\]@db\/x failed, password=\[redacted\]( \(pid .*\))?$/,
   );
   const { stdout } = await cli(t, ["--json", "incident", report!.incidents[0]!], { store: fleet.place.url });
   assert.ok(stdout.includes("[redacted]") && !stdout.includes(SECRET), stdout);
