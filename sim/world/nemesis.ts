@@ -123,8 +123,10 @@ export class Nemesis {
     story.tell("world", `NOBODY CAN WRITE for ${Math.round(forMs)} ms`);
     disk.busyUntil = from + forMs;
     this.#world.troubleAll(forMs);
+    // The calm ends it sooner.
     scheduler.at(from + forMs, null, () => {
-      for (const process of processes) process.sleeps.push({ from, to: scheduler.now });
+      const to = Math.min(scheduler.now, this.#world.weather.calmAt ?? Infinity);
+      for (const process of processes) process.sleeps.push({ from, to });
     });
   }
 
