@@ -1,5 +1,6 @@
 // The rows of workers (table `fleet`): registering, beating, leaving. One row per process and boot; a row that is not live never
 // becomes so again. A claim shares the row's key lock, so whoever takes the row FOR UPDATE sees every claim or prevents it.
+import { PROCESS_IS_GONE } from "../../core/incident.ts";
 import type { Counters } from "../../core/job.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
@@ -130,7 +131,7 @@ export class Workers {
     const seq = await this.seqOf(session, id);
     await session.run("UPDATE outlive.fleet SET last_word = $1 WHERE seq = $2", [lastWord, seq]);
     await session.run(
-      `UPDATE outlive.incidents SET evidence = CASE WHEN evidence IS NULL OR strpos($1, evidence) > 0 THEN $1 ELSE evidence || '; ' || $1 END
+      `UPDATE outlive.incidents SET evidence = CASE WHEN evidence IS NULL OR strpos($1, evidence) > 0 OR evidence LIKE '${PROCESS_IS_GONE} (%)' THEN $1 ELSE evidence || '; ' || $1 END
        WHERE id = (SELECT incident FROM outlive.fleet WHERE seq = $2) AND NOT coalesce(strpos(evidence, $1) > 0, false)`,
       [lastWord, seq],
     );
