@@ -68,6 +68,11 @@ function lineOf(event: EngineEvent): Line | null {
         level: "error",
         text: `recovery of worker ${event.worker} failed and will be tried again: ${event.error.message}`,
       };
+    case "recovery.waits":
+      return {
+        level: "warn",
+        text: `${event.jobs} job(s) of dead worker ${event.worker} are held by another session of the store; they are taken when it lets go`,
+      };
     case "job.recovered":
       return {
         level: event.success ? "info" : "error",
