@@ -22,7 +22,9 @@ export async function chargedWithoutDeath(engine: Engine, jobs: readonly JobInfo
   for (let from = 0; from < charged.length; from += AT_ONCE)
     found.push(
       ...(
-        await Promise.all(charged.slice(from, from + AT_ONCE).map((job) => beyondDeaths(engine, job, returned)))
+        await Promise.all(
+          charged.slice(from, from + AT_ONCE).map(({ id }) => chargedBeyondDeaths(engine, id, returned)),
+        )
       ).flat(),
     );
   return found;
@@ -41,14 +43,17 @@ function cameBack({ worker, detectedAt }: IncidentSummary, workers: readonly Wor
   );
 }
 
-async function beyondDeaths(
+/** `notDeaths`: incidents of workers whose processes lived on. */
+export async function chargedBeyondDeaths(
   engine: Engine,
-  { id, kind, counters }: JobInfo,
-  returned: ReadonlySet<string>,
+  id: string,
+  notDeaths: ReadonlySet<string>,
 ): Promise<string[]> {
-  const history = (await engine.get(id))?.history ?? [];
+  const job = await engine.get(id);
+  if (!job) return [];
+  const { kind, counters, history } = job;
   const incidents = new Set(history.flatMap(({ incident }) => (incident === null ? [] : [incident])));
-  const deaths = [...incidents].filter((incident) => !returned.has(incident)).length;
+  const deaths = [...incidents].filter((incident) => !notDeaths.has(incident)).length;
   const charged = Math.max(counters.crashes, counters.blamed);
   return charged <= deaths
     ? []

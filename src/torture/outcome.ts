@@ -6,7 +6,18 @@ import type { Percentiles, Timed } from "./timing.ts";
 /** The last line of `--json`. */
 export function jsonLine(outcome: Outcome): string {
   const { store, seed, kills, zombies, takeovers, staleWritesRejected, enqueued, lost, committedTwice } = outcome;
-  const { quarantined, quarantinedInnocents, poison, blamedWithoutDeath, faults, detectMs, resumeMs, timed, resumeMsDuringFaults, notRun } = outcome;
+  const {
+    quarantined,
+    quarantinedInnocents,
+    poison,
+    blamedWithoutDeath,
+    faults,
+    detectMs,
+    resumeMs,
+    timed,
+    resumeMsDuringFaults,
+    notRun,
+  } = outcome;
   const { resumeMsRecovererKilled, resumeMsNobodyLeft, resumeMsOfAll } = outcome;
   return JSON.stringify({
     store,

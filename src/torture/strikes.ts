@@ -155,7 +155,8 @@ export class Strikes {
       .then(() => {
         this.#held.clear();
         strike.overAt = Date.now() + aftermathMs;
-        this.#calmUntil = strike.overAt + (this.#rounds === null ? CALM_MS : 0);
+        // Where no process is killed, nothing is measured that calm would be needed for.
+        this.#calmUntil = this.#rounds === null ? strike.overAt + CALM_MS : 0;
         this.#current = null;
       });
   }

@@ -9,11 +9,10 @@ import { CONCURRENCY, HEARTBEAT, LEASE } from "./settings.ts";
 /** What the parent acts upon; the rest is in the histories and in the store. */
 const FOR_PARENT: ReadonlySet<string> = new Set(["worker.started", "recovery.started", "worker.disowned"]);
 
-/** Works on the store whose address is the first argument of the process. */
-export function workUnderParent({ postgres }: Pick<EngineOptions, "postgres">): void {
+export function workUnderParent(url: string, { postgres }: Pick<EngineOptions, "postgres">): void {
   onCommitting((committing) => tellParent({ committing }));
   runUnderParent(async (signal) => {
-    await using engine = await open(process.argv[2]!, {
+    await using engine = await open(url, {
       ...(postgres && { postgres }),
       jobs: JOBS,
       heartbeat: { interval: HEARTBEAT, lease: LEASE },

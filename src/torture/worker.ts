@@ -2,4 +2,4 @@
 import { storeOptions } from "./settings.ts";
 import { workUnderParent } from "./work-under-parent.ts";
 
-workUnderParent(storeOptions());
+workUnderParent(process.argv[2]!, storeOptions());

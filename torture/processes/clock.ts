@@ -42,7 +42,8 @@ export function shiftableClocks(folder: string, jump: Jump): ShiftableClocks {
     },
     fault: {
       key: "clock",
-      name: jump.of === "all" ? "set the clock back an hour, and right again" : "move the clock of one worker by an hour",
+      name:
+        jump.of === "all" ? "set the clock back an hour, and right again" : "move the clock of one worker by an hour",
       aftermathMs: 1_000,
       async strike(chance, signal, context) {
         const first = await enqueueNaps(context, NAPS, NAP_MS);

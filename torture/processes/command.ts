@@ -15,6 +15,7 @@ import { BACK_AND_FORTH, ONE_WORKER, shiftableClocks } from "./clock.ts";
 import { frozenCommit } from "./frozen-commit.ts";
 import { PgBouncer } from "./pgbouncer.ts";
 import { Proxy } from "./proxy.ts";
+import { reset } from "./reset.ts";
 import { startServer } from "./server.ts";
 import { fillingDisk, mountSmallDisk } from "./small-disk.ts";
 import { writeLock } from "./write-lock.ts";
@@ -151,6 +152,7 @@ async function onPostgres({ kills, workers, folder, pgbouncer }: Setting): Promi
     faults: [
       ...server.faults,
       ...proxy.faults,
+      reset(proxy),
       ...(pooler ? [pooler.fault] : []),
       clocks.fault,
       frozenCommit(({ number }) => pgbouncer || onOwnPool(number)),

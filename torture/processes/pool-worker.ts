@@ -7,4 +7,4 @@ import { workUnderParent } from "../../src/torture/work-under-parent.ts";
 const pool = new pg.Pool({ connectionString: process.argv[2]!, max: CONCURRENCY + 1, allowExitOnIdle: true });
 // A session that breaks while it is idle is replaced.
 pool.on("error", () => {});
-workUnderParent({ postgres: { ...storeOptions().postgres, pool } });
+workUnderParent("postgres:", { postgres: { ...storeOptions().postgres, pool } });

@@ -6,17 +6,10 @@ import type { AddressInfo } from "node:net";
 import { setTimeout as pause } from "node:timers/promises";
 import { atEnd } from "../../src/demo/clean-up.ts";
 import type { Chance } from "../../src/demo/chance.ts";
-import type { Fault, StrikeContext } from "../../src/torture/strikes.ts";
-import { enqueueNaps, targetWith } from "./jobs-in-flight.ts";
+import type { Fault } from "../../src/torture/strikes.ts";
 
 /** The watchers hold back for 5 s at the most once their sessions are new, then look twice, 250 ms apart. */
 export const HELD_BACK_MS = 6_000;
-
-/** For how long a worker is refused: shorter and longer than `contact`, 3 s by default, and than a lease. */
-const REFUSED_MS = { least: 200, most: 6_000 } as const;
-/** In flight when the connections are reset. */
-const NAPS = 12;
-const NAP_MS = 2_500;
 
 interface Line {
   /** The door that it came through. */
@@ -56,13 +49,6 @@ export class Proxy {
       await wait(chance.whole(500, 3_000));
       // What was swallowed is lost: such a connection can't go on.
       this.#cut(swallowed);
-    }),
-    this.#fault("reset", "reset the connections of one worker and refuse it for a while", async (chance, wait, context, signal) => {
-      const seat = await targetWith(context, await enqueueNaps(context, NAPS, NAP_MS), signal);
-      const { number: door, pid, workerId } = seat;
-      await this.refuse(door, () => wait(chance.whole(REFUSED_MS.least, REFUSED_MS.most)));
-      if (seat.pid !== pid && !context.wasHit(workerId!))
-        context.violation(`worker ${door} (pid ${pid}) did not outlive the loss of its connections`);
     }),
   ];
   readonly #lines = new Set<Line>();
@@ -158,23 +144,16 @@ export class Proxy {
   #fault(
     key: string,
     name: string,
-    strike: (
-      chance: Chance,
-      wait: (ms: number) => Promise<void>,
-      context: StrikeContext,
-      signal: AbortSignal,
-    ) => Promise<void>,
+    strike: (chance: Chance, wait: (ms: number) => Promise<void>) => Promise<void>,
   ): Fault {
     return {
       key,
       name,
       aftermathMs: HELD_BACK_MS,
-      strike: (chance, signal, context) => {
-        const wait = async (ms: number): Promise<void> => {
+      strike: (chance, signal) =>
+        strike(chance, async (ms) => {
           await pause(ms, undefined, { signal }).catch(() => {});
-        };
-        return strike(chance, wait, context, signal);
-      },
+        }),
     };
   }
 }
