@@ -91,7 +91,8 @@ function ordersIn(lines: readonly Line[]): ReadonlyMap<string, Ordered> {
   return new Map(lines.flatMap((line) => (line.what === "ask" ? [[line.id, line] as const] : [])));
 }
 
-function wrongEnd({ id, kind, state, error }: JobInfo): string[] {
+/** A job that has ended as it should not. */
+export function wrongEnd({ id, kind, state, error }: JobInfo): string[] {
   if (state === "queued" || state === "running") return [];
   const right = GUILTY.has(kind) ? "quarantined" : "succeeded";
   return state === right ? [] : [`job ${id} (${kind}) is ${state}, not ${right}${error ? `: ${error.message}` : ""}`];
@@ -103,7 +104,7 @@ function timedOut({ id, kind, counters: { timeouts } }: JobInfo): string[] {
 }
 
 /** A row if and only if the job succeeded, and of the attempt that owned the job in the end. */
-function ledger(
+export function ledger(
   jobs: ReadonlyMap<string, JobInfo>,
   rows: ReadonlyMap<string, readonly { readonly fence: string }[]>,
 ): string[] {
@@ -188,7 +189,7 @@ function steps(lines: readonly Line[]): string[] {
   });
 }
 
-async function allJobs(engine: Engine): Promise<Map<string, JobInfo>> {
+export async function allJobs(engine: Engine): Promise<Map<string, JobInfo>> {
   const jobs = new Map<string, JobInfo>();
   for (let after: string | undefined; ;) {
     const page = await engine.list({ limit: 1_000, ...(after === undefined ? {} : { after }) });

@@ -134,7 +134,7 @@ async function undone(engine: Engine, id: string, worker: string, report: Recove
 }
 
 function goesOn({ recoveredJobs }: RecoveryReport): RecoveryReport["recoveredJobs"] {
-  return recoveredJobs.filter(({ decision }) => decision === "retry" || decision === "pending");
+  return recoveredJobs.filter(({ decision }) => ["retry", "pending", "lost"].includes(decision));
 }
 
 /** The last of its jobs to run again, and what is known of it. Null: it held none. */

@@ -20,6 +20,8 @@ const UP_AGAIN_MS = 60_000;
 export interface Server {
   readonly url: string;
   readonly faults: readonly Fault[];
+  /** Where one of PostgreSQL's own programs is. */
+  program(name: string): string;
   /** Stops it, copies what it holds, and says how that is started. */
   copyTo(folder: string, schema: string): Promise<void>;
 }
@@ -70,6 +72,7 @@ export async function startServer(disk: SmallDisk | null): Promise<Server> {
       },
       ...(disk ? [filling(disk, server)] : []),
     ],
+    program: (name) => server.program(name),
     async copyTo(folder, schema) {
       await server.stop();
       const kept = join(folder, "postgres");
