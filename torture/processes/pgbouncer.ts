@@ -49,6 +49,7 @@ auth_type = any
 pool_mode = ${mode}
 default_pool_size = 50
 max_client_conn = 200
+server_login_retry = 1
 ignore_startup_parameters = extra_float_digits
 `,
     );

@@ -1,7 +1,6 @@
 // The fault of another program that holds the write lock of the file: a VACUUM, a `sqlite3` shell, a long transaction. For longer than a
 // lease no worker can write a heartbeat. That silence is the store's: no worker may count as dead for it.
 import { fork } from "node:child_process";
-import { once } from "node:events";
 import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { atEnd } from "../../src/demo/clean-up.ts";
@@ -40,6 +39,6 @@ export async function holdWriteLock(file: string, ms: number, signal: AbortSigna
   });
   atEnd(() => holder.kill("SIGKILL"));
   holder.on("error", () => {}); // the signal aborted it
-  const [code] = (await once(holder, "exit")) as [number | null];
+  const code = await new Promise<number | null>((resolve) => holder.once("exit", resolve));
   if (code !== 0 && !signal.aborted) throw new NotDone(`the holder of the lock ended with exit code ${code}`);
 }
