@@ -53,7 +53,12 @@ const jobOf = (
   } = {},
 ): [string, JobInfo] => [id, { id, kind, state, error, counters: counted(counters), ...fenceOf(fence) } as JobInfo];
 const counted = (counters: Partial<JobInfo["counters"]> = {}): JobInfo["counters"] => ({
-  ...{ errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 },
+  errors: 0,
+  crashes: 0,
+  blamed: 0,
+  timeouts: 0,
+  interruptions: 0,
+  losses: 0,
   ...counters,
 });
 /** A worker of a process, from the moment at which it registered. */
@@ -170,7 +175,9 @@ function judged({ jobs, ended, hidden, rows, told, incidentsOf, incidents, worke
       // What is refused is kept, too, and ends nothing.
       { from: "running", to: "running", event: "write.rejected", incident: null, ...fenceOf("0.0") },
       ...(ended.get(id) ?? []).map((fence, at) => ({
-        ...{ from: "running", to: "queued", incident: incidentsOf.get(id)?.[at] ?? null },
+        from: "running",
+        to: "queued",
+        incident: incidentsOf.get(id)?.[at] ?? null,
         ...fenceOf(fence),
       })),
     ] as HistoryEntry[],

@@ -54,10 +54,7 @@ async function strikesOf(
   return struck;
 }
 
-const TWELVE = [
-  ...["kill", "stop", "freeze", "fill", "delay", "cut all", "cut some", "cut inside", "swallow"],
-  ...["reset", "clock", "frozen commit"],
-];
+const TWELVE = "kill,stop,freeze,fill,delay,cut all,cut some,cut inside,swallow,reset,clock,frozen commit".split(",");
 const SLOW_MS = 640;
 
 describe("the strikes of a run", () => {
@@ -205,7 +202,7 @@ describe("the strikes of a run", () => {
       struck.push(strikes.beginIfDue(0));
       await strikes.finished();
     }
-    assert.deepEqual(struck.slice(0, 2).toSorted(), ["clock", "reset"]);
+    assert.deepEqual(new Set(struck.slice(0, 2)), new Set(["clock", "reset"]));
     assert.deepEqual(strikes.counts, { reset: 2, clock: 2 });
     assert.equal(strikes.beginIfDue(PLENTY), null);
   });
@@ -213,8 +210,8 @@ describe("the strikes of a run", () => {
   it("have a worker to themselves until they end", async (t) => {
     const seat: Seat = { role: "worker", number: 1, state: "live", pid: 1, workerId: "w", sinceAt: 0 };
     const { promise, resolve } = Promise.withResolvers<void>();
-    const strike: Fault["strike"] = async (_, __, { hold }) => {
-      hold(seat);
+    const strike: Fault["strike"] = async (_, __, context) => {
+      context.hold(seat);
       await promise;
     };
     const strikes = strikesAt(t, 10_000, [{ key: "reset", name: "reset", aftermathMs: 0, strike }]);

@@ -22,7 +22,7 @@ const TAKEN_WITHIN_MS = 10_000;
 const BACK_WITHIN_MS = 10_000;
 
 /** `onForeignSession`: whether a worker's commits are on a session that the engine can't end. */
-export function frozenCommit(onForeignSession: (seat: Seat) => boolean): Fault {
+export function frozenCommit(onForeignSession: (seat: Seat) => boolean, takenWithinMs = TAKEN_WITHIN_MS): Fault {
   return {
     key: "frozenCommit",
     name: "freeze a worker inside a commit",
@@ -32,7 +32,7 @@ export function frozenCommit(onForeignSession: (seat: Seat) => boolean): Fault {
       for (let tries = 1; tries <= TRIES && !signal.aborted; tries++) {
         await enqueueCommits(context, chance);
         const met = await context.nextCommit(onForeignSession, COMMIT_MS);
-        if (met && (await freezeInside(context, met.seat, met.job, signal))) return;
+        if (met && (await freezeInside(context, met.seat, met.job, takenWithinMs, signal))) return;
       }
       throw new NotDone("no worker was inside a commit and held other jobs");
     },
@@ -45,7 +45,13 @@ async function enqueueCommits(context: StrikeContext, chance: Chance): Promise<v
 }
 
 /** False: it held nothing else, or died, and nothing is shown. */
-async function freezeInside(context: StrikeContext, seat: Seat, job: string, signal: AbortSignal): Promise<boolean> {
+async function freezeInside(
+  context: StrikeContext,
+  seat: Seat,
+  job: string,
+  takenWithinMs: number,
+  signal: AbortSignal,
+): Promise<boolean> {
   const { workerId, pid } = seat;
   context.hold(seat);
   context.freeze(seat);
@@ -58,10 +64,10 @@ async function freezeInside(context: StrikeContext, seat: Seat, job: string, sig
       const left = new Set(await heldBy(context, workerId));
       return seat.state !== "frozen" || !others.some((id) => left.has(id));
     };
-    const taken = await until(isTaken, TAKEN_WITHIN_MS, signal);
+    const taken = await until(isTaken, takenWithinMs, signal);
     if (!taken && !signal.aborted)
       context.violation(
-        `worker ${workerId} stood still inside the commit of job ${job}, and its other jobs (${others.join(", ")}) were not taken within ${TAKEN_WITHIN_MS} ms`,
+        `worker ${workerId} stood still inside the commit of job ${job}, and its other jobs (${others.join(", ")}) were not taken within ${takenWithinMs} ms`,
       );
   } finally {
     context.wake(seat);

@@ -49,13 +49,11 @@ export function copiesOfSchema(url: string, schema: string, folder: string, prog
   return {
     take: () => run(program("pg_dump"), [`--schema=${schema}`, `--file=${dump}`, `--dbname=${url}`]),
     async putBack() {
-      const restore = [
-        ...["--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1", `--dbname=${url}`],
-        ...["--command", `DROP SCHEMA "${schema}" CASCADE`, "--file", dump],
-      ];
+      const quietly = ["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", `--dbname=${url}`];
+      const replace = ["--single-transaction", `--command=DROP SCHEMA "${schema}" CASCADE`, `--file=${dump}`];
       for (let tries = 1; ; tries++) {
         try {
-          return await run(program("psql"), restore);
+          return await run(program("psql"), [...quietly, ...replace]);
         } catch (thrown) {
           if (tries >= TRIES || !/deadlock detected/.test((thrown as Error).message)) throw thrown;
         }
