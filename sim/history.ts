@@ -135,7 +135,8 @@ async function unfold(
     jobs: () => oracle.inSight(),
   });
   const look = ({ thread }: Event): void => {
-    oracle.look(thread?.process ?? null, scheduler.now, scheduler.wall);
+    // Before the last migration there is nothing that it could read.
+    if (migration.done) oracle.look(thread?.process ?? null, scheduler.now, scheduler.wall);
     // Not a law: a mutant whose own code throws ends its processes as well.
     if (supervisor.unexplained !== null) throw new Error(supervisor.unexplained);
   };

@@ -4,6 +4,7 @@ import type { Inconsistency, IntegrityCheck, Repair, StoreFindings } from "./int
 import type { JobState, Outcome } from "./job.ts";
 import type { HowLost } from "./liveness.ts";
 import type { Resolution } from "./losses.ts";
+import type { ProcessKey } from "./process-key.ts";
 import type { RecoveredJob, Stale } from "./store.ts";
 
 export interface Events {
@@ -35,6 +36,8 @@ export interface Events {
   "loss.resolved": { readonly incident: string; readonly worker: string | null; readonly resolution: Resolution };
   /** What a dead worker left behind (lock file, row) was removed. */
   "worker.cleaned": { readonly worker: string; readonly lock: string | null };
+  /** A worker of this process is about to register. Emitted before its row is written: a process that dies right after that is known by its worker's id. */
+  "worker.registering": Omit<ProcessKey, "bootId"> & { readonly worker: string };
   "worker.started": { readonly worker: string; readonly concurrency: number; readonly kinds: readonly string[] };
   "worker.stopped": { readonly worker: string; readonly released: number };
   /** This process's own worker was taken for dead; it starts again under a new id. */

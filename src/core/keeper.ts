@@ -2,6 +2,7 @@
 // overdue and purges what is old. It runs in a thread of its own where the store can be opened twice, so that a handler which
 // blocks the main loop neither silences the worker nor stops recovery; elsewhere, and in the simulator, beside the worker.
 import type { CallOff, Clock, Random } from "./clock.ts";
+import { ConfirmedClock } from "./confirmed-time.ts";
 import { toStoredError } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import { Heartbeat } from "./heartbeat.ts";
@@ -65,6 +66,7 @@ export class Keeper {
   #ring: { readonly workers: readonly WorkerRow[]; readonly atMono: number } | null = null;
   /** When this watcher's own heartbeat was last written; registering was the first. */
   #wroteAtMono: number;
+  readonly #storeClock: ConfirmedClock;
   readonly #timers = new Map<string, CallOff>();
   readonly #lookMs: number;
   #stopped = false;
@@ -91,11 +93,13 @@ export class Keeper {
     this.#options = options;
     this.#host = host;
     const { worker, times } = options;
+    this.#storeClock = new ConfirmedClock(deps.clock);
     this.#heartbeat = new Heartbeat({
       ...deps,
       worker,
       intervalMs: times.heartbeatMs,
       loopLagMs: () => host.loopLagMs(),
+      confirmed: () => this.#storeClock.confirmed(),
     });
     this.#lookout = new Lookout({ ...deps, bootId: options.bootId });
     this.#losses = new LossJudge(deps);
@@ -144,6 +148,7 @@ export class Keeper {
       this.#stopped = true;
       return this.#host.disowned();
     }
+    this.#storeClock.read(beat.answer.now, beat.sentAtMono);
     this.#host.beaten(beat.sentAtMono, beat.answer);
     if (beat.answer.schemaVersion > this.#options.schemaVersion) {
       this.#host.unfit(
@@ -185,13 +190,14 @@ export class Keeper {
       this.#host.unfit("foreign-worker", `worker ${foreign.id} on ${foreign.host} is alive under another kernel`);
     if (dead.length > 0) await recoverDead(this.#deps, dead, worker);
     await this.#losses.pass(this.#lookMs);
-    if (!follows) await expireOverdue(this.#deps, EXPIRE_MARGIN_MS);
+    if (!follows) await expireOverdue(this.#deps, EXPIRE_MARGIN_MS, this.#storeClock.confirmed());
     await this.#tendStore();
   }
 
   /** Also whoever is over and still holds jobs: an earlier recovery could not deal with those. And what is long overdue: who looks for all may be unable to. */
   async sweep(): Promise<void> {
-    await expireOverdue(this.#deps, EXPIRE_MARGIN_MS + this.#options.times.leaseMs);
+    const marginMs = EXPIRE_MARGIN_MS + this.#options.times.leaseMs;
+    await expireOverdue(this.#deps, marginMs, this.#storeClock.confirmed());
     await purgeOld(this.#deps.store, this.#options.retention);
     const left = leftBehind(await this.#deps.store.workers({ which: "leftBehind" }), this.#deps.clock.now());
     if (left.length > 0) await recoverDead(this.#deps, left, this.#options.worker);

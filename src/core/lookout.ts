@@ -5,6 +5,7 @@
 import type { Clock } from "./clock.ts";
 import { withLastWord } from "./incident.ts";
 import type { Death, Liveness, ProcessCheck, WorkerRow } from "./liveness.ts";
+import { describeProcess } from "./process-key.ts";
 
 /** A worker that is dead or out of contact, and how that became known. */
 export interface Lost {
@@ -160,6 +161,6 @@ export class Lookout {
   }
 }
 
-function processGone({ pid, namespace, startTicks }: WorkerRow): string {
-  return `its process is gone (pid ${pid}, started at tick ${startTicks ?? "unknown"}, ${namespace ?? "unknown namespace"})`;
+function processGone(worker: WorkerRow): string {
+  return `its process is gone (${describeProcess(worker)})`;
 }

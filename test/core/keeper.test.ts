@@ -29,6 +29,7 @@ function keep(given: Given = {}) {
   const queries: WorkerQuery[] = [];
   const probed: string[] = [];
   const told: string[] = [];
+  const confirmations: unknown[] = [];
   const small: Upkeep = { walBytes: 0, frames: 0, heldBy: null };
   const state = {
     lagMs: 0,
@@ -39,7 +40,7 @@ function keep(given: Given = {}) {
   };
   const at = (what: string): void => void calls.push(`${what} ${clock.mono() - started}`);
   const store = fakeStore({
-    beat: () => (at("beat"), Promise.resolve(state.answer)),
+    beat: () => (at("beat"), Promise.resolve({ ...state.answer, now: clock.now() })),
     workers: (query) => {
       queries.push(query);
       const isOver = ({ state: is }: WorkerRow): boolean => is === "gone" || is === "stopped";
@@ -50,7 +51,11 @@ function keep(given: Given = {}) {
       );
       return Promise.resolve(after.slice(0, query.limit));
     },
-    expire: (marginMs) => (at(`expire+${marginMs}`), Promise.resolve([])),
+    expire: (marginMs, _limit, _decide, confirmed) => {
+      at(`expire+${marginMs}`);
+      confirmations.push(confirmed);
+      return Promise.resolve([]);
+    },
     purge: () => (at("purge"), Promise.resolve({ jobs: 0, incidents: 0, more: false })),
     losses: () => Promise.resolve([]),
     upkeep: () => Promise.resolve(state.upkeep),
@@ -95,7 +100,7 @@ function keep(given: Given = {}) {
     },
   );
   const of = (what: string): string[] => calls.filter((call) => call.startsWith(what));
-  return { keeper, clock, events, state, calls, queries, probed, told, of };
+  return { keeper, clock, events, state, calls, queries, probed, told, confirmations, of };
 }
 
 test("FR-031 FR-032 AC-006 it beats at its interval and tells when each beat was sent", async () => {
@@ -147,8 +152,21 @@ test("a sweep recovers who is over and still holds jobs, and reads no row of the
 test("FR-039 FR-040 AC-007 it looks at everybody often enough to see silence within a quarter of a lease, and expires what is overdue", async () => {
   const { keeper, clock, of } = keep();
   keeper.start();
+  await clock.advance(67_500);
+  // A sweep waits for a lease more. Before the first heartbeat nothing is known of the store's clock.
+  assert.deepEqual(of("expire"), ["expire+2000 45000", "expire+92000 60000", "expire+2000 67500"]);
+});
+
+test("what is overdue by a step of the store's clock is not confirmed, however far it is stepped", async () => {
+  const { keeper, clock, confirmations } = keep();
+  keeper.start();
   await clock.advance(45_000);
-  assert.deepEqual(of("expire"), ["expire+2000 22500", "expire+2000 45000"]);
+  const [before] = confirmations.splice(0);
+  assert.deepEqual(before, { asOf: clock.now(), steadyMs: 15_000 });
+  clock.jump(3_600_000);
+  await clock.advance(22_500);
+  // The beat at 60 s has seen the step.
+  assert.deepEqual(confirmations.at(-1), { asOf: clock.now(), steadyMs: 7_500 });
 });
 
 test("a worker whose row is not live any more is told once, and everything stops", async () => {

@@ -8,6 +8,7 @@ import { NOTHING_CHECKED } from "../../core/integrity.ts";
 import { Keeper, type KeeperOptions } from "../../core/keeper.ts";
 import type { ProcessCheck } from "../../core/liveness.ts";
 import { checkProcess } from "../../platform/identity.ts";
+import { StandIn } from "../../core/stand-in.ts";
 import { newSharedTimes, sharedTimes } from "../../platform/keeper-messages.ts";
 import { startKeeperThread } from "../../platform/keeper-thread.ts";
 import { type Address, canBeCopied } from "./address.ts";
@@ -115,60 +116,19 @@ function inThread(keepers: Keepers, options: KeeperOptions, host: Host): Promise
   const { client, schema } = address;
   const key = lockKey(schema, options.worker);
   const own: PostgresKeeper = { client, schema, settings };
-  const stand = standIn(keepers, options, host);
-  stand.begin();
-  return startKeeperThread(
-    {
-      clock,
-      events,
-      file: KEEPER,
-      own,
-      shared,
-      bell: () => bell.heard(),
-      up() {
-        stand.end();
-        void session.release(key);
-        // What was rung while nobody listened.
-        bell.heard();
-      },
-      down() {
-        stand.begin();
-        void session.hold(key).catch(() => {});
-      },
-    },
-    options,
-    host,
-  ).catch((thrown: unknown) => {
+  const stand = new StandIn(keepers, options, host);
+  const up = (): void => {
     stand.end();
-    throw thrown;
-  });
-}
-
-/** Beats from the main thread while there is no keeper: a thread that boots and connects on a busy machine may take a short lease. */
-function standIn({ clock, store }: Keepers, { worker, times }: KeeperOptions, host: Host) {
-  let callOff: (() => void) | undefined;
-  const beat = async (): Promise<void> => {
-    const sentAtMono = clock.mono();
-    const answer = await store.beat(worker, { loopLagMs: 0 });
-    if (callOff && answer.live) host.beaten(sentAtMono, answer);
+    void session.release(key);
+    // What was rung while nobody listened.
+    bell.heard();
   };
-  const next = (): void => {
-    callOff = clock.after(times.heartbeatMs, () => {
-      void beat()
-        // The keeper, once there, says what is wrong.
-        .catch(() => {})
-        .finally(() => {
-          if (callOff) next();
-        });
-    });
+  const down = (): void => {
+    stand.begin();
+    void session.hold(key).catch(() => {});
   };
-  return {
-    begin: next,
-    end() {
-      callOff?.();
-      callOff = undefined;
-    },
-  };
+  const hears = { bell: () => bell.heard(), up, down };
+  return stand.until(() => startKeeperThread({ clock, events, file: KEEPER, own, shared, ...hears }, options, host));
 }
 
 /** The pool's options hold a function, which no thread can be given. A handler that blocks the loop then silences the worker. */

@@ -1,5 +1,6 @@
 // Recovery's transactions: one batch of a dead worker's jobs, and what is overdue. Each may be the last thing that this
 // process does; the next one, here or elsewhere, goes on from the rows.
+import { type ConfirmedTime, TRUSTED } from "../../core/confirmed-time.ts";
 import { isOnTrial } from "../../core/blame.ts";
 import { toStoredError } from "../../core/errors.ts";
 import type { KindSettings } from "../../core/job.ts";
@@ -39,7 +40,8 @@ const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes
   (SELECT name FROM outlive.steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step`;
 
 const OVERDUE = `FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind JOIN outlive.fleet w ON w.seq = j.worker
-  WHERE j.state = 1 AND j.deadline_at + k.grace_ms + $1 < (SELECT outlive.now_ms()) ORDER BY j.deadline_at, j.seq LIMIT $2`;
+  WHERE j.state = 1 AND j.deadline_at + k.grace_ms + $1 < (SELECT least(outlive.now_ms(), $3)) AND coalesce(k.timeout_ms, 0) + k.grace_ms + $1 < $4
+  ORDER BY j.deadline_at, j.seq LIMIT $2`;
 
 const DEATHS_ELSEWHERE = `SELECT ${deathsElsewhere("outlive", "$1", "$2", "outlive.now_ms()")} AS n`;
 
@@ -124,8 +126,9 @@ export class Recovering {
   }
 
   /** What is past deadline, grace and margin. A read: most of the time it finds nothing, and then no transaction is needed. */
-  async anyOverdue(session: Session, marginMs: number): Promise<boolean> {
-    return (await session.rows(`SELECT 1 ${OVERDUE}`, [marginMs, 1])).length > 0;
+  async anyOverdue(session: Session, marginMs: number, confirmed: ConfirmedTime = TRUSTED): Promise<boolean> {
+    const { asOf, steadyMs } = confirmed;
+    return (await session.rows(`SELECT 1 ${OVERDUE}`, [marginMs, 1, asOf, steadyMs])).length > 0;
   }
 
   /** Inside a transaction. Another process may do the same just now: what it has locked is its own. */
@@ -134,10 +137,11 @@ export class Recovering {
     marginMs: number,
     limit: number,
     decide: (job: HeldJob) => Change,
+    { asOf, steadyMs }: ConfirmedTime = TRUSTED,
   ): Promise<OverdueJob[]> {
     const rows = await session.rows<OverdueColumns>(
       `SELECT ${HELD_COLUMNS}, w.id AS worker_id ${OVERDUE} FOR UPDATE OF j SKIP LOCKED`,
-      [marginMs, limit],
+      [marginMs, limit, asOf, steadyMs],
     );
     if (rows.length === 0) return [];
     const settings = await this.#kinds.settings(

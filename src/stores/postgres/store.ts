@@ -1,5 +1,6 @@
 // The store port on PostgreSQL, assembled: every method is one statement, one transaction or one read. The statements are in the
 // files beside it, one role each.
+import type { ConfirmedTime } from "../../core/confirmed-time.ts";
 import type { Clock } from "../../core/clock.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
 import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
@@ -12,6 +13,7 @@ import type {
   BeatAnswer,
   Finding,
   HeldJob,
+  Isolation,
   JobFilter,
   KindCounts,
   ListPage,
@@ -42,7 +44,7 @@ import { Enqueuing } from "./enqueue.ts";
 import { inOurWords, sqlState } from "./errors.ts";
 import { blocker, findings, serverFacts } from "./health.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
-import { countAhead, countJobs, getJob, listJobs } from "./inspect.ts";
+import { countAhead, countJobs, getJob, listIsolations, listJobs } from "./inspect.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
 import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
@@ -200,10 +202,15 @@ export class PostgresStore implements Store<PostgresTransaction> {
     return closed;
   }
 
-  async expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]> {
+  async expire(
+    marginMs: number,
+    limit: number,
+    decide: (job: HeldJob) => Change,
+    confirmed?: ConfirmedTime,
+  ): Promise<readonly OverdueJob[]> {
     const overdue = await this.#do("fencing out overdue jobs", async () => {
-      if (!(await this.#recovering.anyOverdue(this.#connection, marginMs))) return [];
-      return this.#connection.maintain((tx) => this.#recovering.expire(tx, marginMs, limit, decide));
+      if (!(await this.#recovering.anyOverdue(this.#connection, marginMs, confirmed))) return [];
+      return this.#connection.maintain((tx) => this.#recovering.expire(tx, marginMs, limit, decide, confirmed));
     });
     if (overdue.length > 0) this.#ringing.ring();
     return overdue;
@@ -232,6 +239,10 @@ export class PostgresStore implements Store<PostgresTransaction> {
 
   ahead(id: string): Promise<number | null> {
     return this.#do(`counting what is ahead of ${id}`, () => countAhead(this.#connection, id));
+  }
+
+  isolations(): Promise<readonly Isolation[]> {
+    return this.#do("listing what runs alone", () => listIsolations(this.#connection));
   }
 
   writer(): Promise<LockHolder | null> {

@@ -3,7 +3,7 @@ import type { Counters } from "../../core/job.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
 import type { Database } from "./database.ts";
-import { type CounterColumns, counters, type WorkerColumns, workerRow } from "../rows.ts";
+import { type CounterColumns, counters, longestOverdue, type WorkerColumns, workerRow } from "../rows.ts";
 import { resolveLoss } from "./losses.ts";
 import { schemaVersion, storedEpoch } from "./schema.ts";
 
@@ -28,6 +28,11 @@ export class Workers {
     const row = this.#db.sql("SELECT seq FROM outlive_workers WHERE id = ?").get(id) as { seq: number } | undefined;
     if (row) this.#seqs.set(id, row.seq);
     return row?.seq ?? 0;
+  }
+
+  /** After a rollback: the same numbers may be given to other workers. */
+  forgetSeqs(): void {
+    this.#seqs.clear();
   }
 
   epoch(): number {
@@ -109,7 +114,8 @@ export class Workers {
     const seq = this.seqOf(id);
     const rows = this.#db
       .sql(
-        `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.deadline_at + k.grace_ms AS expires_at
+        `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses,
+           j.deadline_at + k.grace_ms AS expires_at, ifnull(k.timeout_ms, 0) + k.grace_ms AS allowed_ms
          FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = ?`,
       )
       .all(seq) as unknown as (CounterColumns & {
@@ -119,6 +125,7 @@ export class Workers {
       epoch: number;
       fence: number;
       expires_at: number | null;
+      allowed_ms: number;
     })[];
     const held = JSON.stringify(rows.map((row) => row.id));
     const { changes } = this.#db
@@ -126,16 +133,15 @@ export class Workers {
         "UPDATE outlive_workers SET beats = beats + 1, heartbeat_at = ?, loop_lag_ms = ?, held = ? WHERE seq = ? AND state = 'live'",
       )
       .run(now, beat.loopLagMs, held, seq);
-    const overdue = rows
-      .filter((row) => row.expires_at !== null && row.expires_at < now)
-      .sort((a, b) => a.expires_at! - b.expires_at!)[0];
+    const overdue = longestOverdue(rows, now, beat.confirmed);
     return {
       live: changes === 1,
+      now,
       held: rows.map((row) => ({
         lease: { jobId: row.id, kind: row.kind, row: row.seq, worker: id, epoch: row.epoch, fence: row.fence },
         counters: counters(row) satisfies Counters,
       })),
-      overdueMs: overdue ? now - overdue.expires_at! : null,
+      overdueMs: overdue?.overdueMs ?? null,
       overdueJobId: overdue?.id ?? null,
       schemaVersion: schemaVersion(this.#db),
     };

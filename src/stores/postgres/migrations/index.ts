@@ -3,6 +3,7 @@ import type { Migration } from "../migrate.ts";
 import { core } from "./core.ts";
 import { losses } from "./losses.ts";
 import { reclaim } from "./reclaim.ts";
+import { textsAndLimits } from "./texts-and-limits.ts";
 import { views } from "./views.ts";
 
-export const MIGRATIONS: readonly Migration[] = [core, reclaim, views, losses];
+export const MIGRATIONS: readonly Migration[] = [core, reclaim, views, losses, textsAndLimits];
