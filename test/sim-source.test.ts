@@ -14,7 +14,7 @@ const SEEDS = 8;
 
 describe("the simulator, with a bug in the sources", () => {
   it("sees a watcher that goes on with its watch after its machine was asleep", async (t) => {
-    const edited = await simulatorWith(t, "src/core/lookout.ts", "if (late || jumped) this.#restart();", "");
+    const edited = await simulatorWith(t, "src/core/lookout.ts", "if (late || jumped) this.restart();", "");
     const temper = only(
       ["money"],
       { suspend: 1 },

@@ -44,6 +44,8 @@ const BLOCKED_MS = 1_000;
 const NEIGHBOURS_KNOWN_MS = 1_000;
 /** A watcher whose own heartbeat is older than this many intervals could not write: silence of others says nothing then. */
 const OWN_SILENCE_INTERVALS = 1.5;
+/** The first heartbeat comes soon: it also reads the store's clock, which vouches for deadlines only from its first reading on. */
+const FIRST_BEAT_MS = 100;
 /** Others wait this much longer than the owner itself before they fence out an overdue job. */
 const EXPIRE_MARGIN_MS = 2_000;
 
@@ -109,10 +111,14 @@ export class Keeper {
 
   start(): void {
     const { times } = this.#options;
+    let beforeFirst = true;
     this.#repeat(
       "beat",
-      () => this.#heartbeat.nextInMs(times.heartbeatMs),
-      () => this.beat(),
+      () => (beforeFirst ? Math.min(FIRST_BEAT_MS, times.heartbeatMs) : this.#heartbeat.nextInMs(times.heartbeatMs)),
+      () => {
+        beforeFirst = false;
+        return this.beat();
+      },
     );
     this.#repeat(
       "probe",
