@@ -11,6 +11,7 @@ import type { Fault } from "../../src/torture/strikes.ts";
 import { HELD_BACK_MS } from "./proxy.ts";
 
 const BINARY = "/usr/sbin/pgbouncer";
+const SETPRIV = "/usr/bin/setpriv";
 /** Of a busy machine. */
 const LISTENS_WITHIN_MS = 30_000;
 
@@ -66,7 +67,10 @@ ignore_startup_parameters = extra_float_digits
 
   /** Resolves when it accepts connections. */
   async start(): Promise<void> {
-    this.#process = spawn(BINARY, [this.#config], { ...owner(), stdio: "ignore" });
+    const command = [BINARY, this.#config];
+    // Where it can, the kernel ends it with this process, however that ends.
+    if (existsSync(SETPRIV)) command.unshift(SETPRIV, "--pdeathsig", "KILL");
+    this.#process = spawn(command[0]!, command.slice(1), { ...owner(), stdio: "ignore" });
     this.#process.unref();
     const deadline = performance.now() + LISTENS_WITHIN_MS;
     while (!(await accepts(this.#port))) {
