@@ -80,6 +80,7 @@ export class Scope {
       process: (pid) => this.processes[pid - 1] ?? null,
       processes: () => this.processes,
       holds: (worker) => this.#kernel.holds(worker),
+      isAlive: (worker) => this.#kernel.isAlive(worker),
       reclaimed: () => {},
     });
     this.#engineWorld = {

@@ -72,6 +72,7 @@ export async function openEngine(
         process.keeper.after(random.next() * KEEPER_BOOT_MS, () => {
           const keeper = startKeeper(world, process, liveness, bus, options, host, beats);
           keepers.set(process, keeper);
+          process.onReconnect = () => keeper.beat();
           process.main.soon(() => resolve(keeper));
         });
       }),

@@ -35,6 +35,11 @@ export class Kernel {
     return holder !== null && !(this.#options.sessions && holder.wasCutOffFor(CONTACT_MS, 2 * LEASE_MS));
   }
 
+  /** Whether a living process has this worker's lock, whether or not the others can see it: then no proof of its death can exist. */
+  isAlive(worker: string): boolean {
+    return (this.#holders.get(`${worker}.lock`) ?? null) !== null;
+  }
+
   died(process: SimProcess): void {
     for (const [name, holder] of this.#holders) if (holder === process) this.#holders.set(name, null);
   }
@@ -81,7 +86,7 @@ export class Kernel {
   /** A session that is missing proves no death; and a watcher whose own was cut has missed everything. */
   #bySession(process: SimProcess, liveness: Liveness): Liveness {
     const { now, locksProve } = this.#options;
-    const missing = new Map<string, { readonly since: number; readonly last: number }>();
+    const missing = new Map<string, { readonly since: number; readonly last: number; readonly beats: number }>();
     let cuts = process.cuts.length;
     let holdUntil = 0;
     const noteOwnCut = (): void => {
@@ -93,7 +98,7 @@ export class Kernel {
     return {
       ...liveness,
       manyHosts: true,
-      probe: async ({ lock }) => {
+      probe: async ({ lock, beats }) => {
         noteOwnCut();
         if (process.isCut) throw new Error("the watcher's own session is cut");
         if (!locksProve || lock.name === null) return "unknown";
@@ -104,8 +109,9 @@ export class Kernel {
         }
         if (now() < holdUntil) return "unknown";
         const seen = missing.get(lock.name);
-        const since = seen && now() - seen.last <= LOOKS_APART_MS ? seen.since : now();
-        missing.set(lock.name, { since, last: now() });
+        const goesOn = seen?.beats === beats && now() - seen.last <= LOOKS_APART_MS;
+        const since = goesOn ? seen.since : now();
+        missing.set(lock.name, { since, last: now(), beats });
         return now() - since >= CONTACT_MS ? "missing" : "unknown";
       },
       clean: async () => false,

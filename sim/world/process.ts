@@ -20,6 +20,8 @@ export class SimProcess {
   cause: DeathCause | null = null;
   /** When the main loop was blocked, if it is. */
   blockedAt: number | null = null;
+  /** Hears that its connections are back. */
+  onReconnect: () => void = () => {};
   /** How wrong its own wall clock is. */
   clockErrorMs = 0;
   /** Until when the latest harm to it lasted: a process that was left alone for longer is in good health. */
@@ -134,8 +136,13 @@ export class SimProcess {
   cutOff(ms: number): void {
     if (!this.alive || this.isCut) return;
     this.#story.tell(this.name, `CUT OFF for ${Math.round(ms)} ms`);
-    this.cuts.push({ from: this.#scheduler.now, to: this.#scheduler.now + ms });
+    const cut = { from: this.#scheduler.now, to: this.#scheduler.now + ms };
+    this.cuts.push(cut);
     this.trouble(ms);
+    this.#scheduler.at(cut.to, null, () => {
+      // Ended before, by the calm.
+      if (this.#scheduler.now === cut.to) this.onReconnect();
+    });
   }
 
   get isCut(): boolean {
@@ -144,7 +151,9 @@ export class SimProcess {
   }
 
   reconnect(): void {
-    if (this.isCut) this.cuts.at(-1)!.to = this.#scheduler.now;
+    if (!this.isCut) return;
+    this.cuts.at(-1)!.to = this.#scheduler.now;
+    this.onReconnect();
   }
 
   /** Whether it was cut off for so long without a break, within the last `lately` ms: a takeover for that may still be on its way. */

@@ -51,7 +51,8 @@ export class Lookout {
     const dead: Lost[] = [];
     for (const worker of workers) {
       const state = this.#processState(worker);
-      if (state === "gone") dead.push({ worker, death: this.#gone(worker, processGone(worker)) });
+      // What the process, or its parent, has left behind says more.
+      if (state === "gone") dead.push({ worker, death: this.#gone(worker, worker.lastWord ?? processGone(worker)) });
       else if (state === "alive") this.#watch(worker).lastSeenAliveAt = this.#clock.now();
     }
     return dead;

@@ -62,5 +62,5 @@ keepInThread<PostgresKeeper>(async (own, { options, newId, events, times, bell: 
     await store.close();
     await session.close();
   };
-  return { store, liveness, clock, close };
+  return { store, liveness, clock, close, onReturn: (listener) => void session.onReturn(listener) };
 });

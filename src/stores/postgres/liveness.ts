@@ -37,6 +37,15 @@ const COUNT_EVERY_MS = 60_000;
 interface Named {
   readonly name: string;
   readonly identity: string;
+  /** The worker's heartbeats when its row was read. */
+  readonly beats: number;
+}
+
+interface Missing {
+  readonly sinceMono: number;
+  readonly lastMono: number;
+  readonly era: string;
+  readonly beats: number;
 }
 
 interface Look {
@@ -57,10 +66,7 @@ export class AdvisoryLiveness implements Liveness {
   /** This watcher was not there before the hold began: its own session lost nothing. */
   #newHere = false;
   /** Locks that the latest looks did not find, and since when. */
-  readonly #missing = new Map<
-    string,
-    { readonly sinceMono: number; readonly lastMono: number; readonly era: string }
-  >();
+  readonly #missing = new Map<string, Missing>();
   /** The session on which we are the lookout. */
   #leadsOn: string | null = null;
   /** Another one looks for all, as far as is known. */
@@ -98,7 +104,9 @@ export class AdvisoryLiveness implements Liveness {
     const { database, pooled } = await this.#deps.session.greet();
     const provable = ({ lock }: WorkerRow): boolean =>
       !pooled && lock.name !== null && lock.identity !== null && lock.identity.startsWith(`${database} `);
-    const locks = workers.filter(provable).map(({ lock }) => lock as Named);
+    const locks = workers
+      .filter(provable)
+      .map(({ lock, beats }): Named => ({ ...(lock as Omit<Named, "beats">), beats }));
     if (locks.length === 0) return workers.map(() => "unknown");
     const look = await this.#look(locks.map(({ name }) => name));
     const missing = this.#missingThroughout(look, locks);
@@ -172,10 +180,12 @@ export class AdvisoryLiveness implements Liveness {
     for (const [name, seen] of this.#missing)
       if (look.held.has(name) || seen.era !== look.era || mono - seen.lastMono > LOOKS_APART_MS)
         this.#missing.delete(name);
-    for (const { name, identity } of locks) {
+    for (const { name, identity, beats } of locks) {
       if (look.held.has(name) || this.#own.has(name) || !this.#speaks(identity, look)) continue;
-      const sinceMono = this.#missing.get(name)?.sinceMono ?? mono;
-      this.#missing.set(name, { sinceMono, lastMono: mono, era: look.era });
+      const seen = this.#missing.get(name);
+      // A worker whose session is back beats at once: it may be gone again, but not all the time.
+      const sinceMono = seen?.beats === beats ? seen.sinceMono : mono;
+      this.#missing.set(name, { sinceMono, lastMono: mono, era: look.era, beats });
       if (mono - sinceMono >= contactMs) lost.add(name);
     }
     return lost;

@@ -141,11 +141,13 @@ async function beside(keepers: Keepers, options: KeeperOptions, host: Host): Pro
   }
   const unhear = session.onReturn(() => bell.heard());
   const keeper = new Keeper(keepers, options, { ...host, loopLagMs: () => 0, kill: () => {} });
+  const unheed = session.onReturn(() => void keeper.beat());
   keeper.start();
   return {
     beat: () => void keeper.beat(),
     async stop() {
       unhear();
+      unheed();
       session.unlisten(bellChannel(address.schema));
       await keeper.stop();
     },
