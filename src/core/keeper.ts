@@ -31,11 +31,14 @@ export interface KeeperHost {
   beaten(sentAtMono: number, answer: BeatAnswer): void;
   /** The worker's row is not live any more: everything it holds is somebody else's. */
   disowned(): void;
-  /** The worker must stop claiming: the schema is newer than this program, or another host uses the file. */
-  unfit(why: "schema-newer" | "foreign-worker", detail: string): void;
+  /** The worker must stop: the schema is newer than this program, another host uses the file, or the store is not the one it registered with. */
+  unfit(why: UnfitReason, detail: string): void;
   /** A handler blocks the loop beyond its deadline and grace: the process has to die so that its work can go on. */
   kill(reason: string): void;
 }
+
+/** Why a worker can't go on, and why it would not help to begin again. */
+export type UnfitReason = "schema-newer" | "foreign-worker" | "store-replaced";
 
 /** Each worker probes this many neighbours, so that a fleet of n costs n and not n squared, and no single death blinds it. */
 const NEIGHBOURS = 8;
@@ -166,10 +169,11 @@ export class Keeper {
     const beat = await this.#heartbeat.tick();
     if (!beat) this.#restartWatch();
     if (!beat || this.#stopped) return;
-    this.#wroteAtMono = Math.max(this.#wroteAtMono, beat.sentAtMono);
-    if (!beat.answer.live) {
+    const { live, replaced } = beat.answer;
+    if (replaced === undefined) this.#wroteAtMono = Math.max(this.#wroteAtMono, beat.sentAtMono);
+    if (!live) {
       this.#stopped = true;
-      return this.#host.disowned();
+      return replaced === undefined ? this.#host.disowned() : this.#host.unfit("store-replaced", replaced);
     }
     this.#storeClock.read(beat.answer.now, beat.sentAtMono);
     this.#host.beaten(beat.sentAtMono, beat.answer);

@@ -13,6 +13,9 @@ export interface Lost {
   readonly death: Death;
 }
 
+/** The evidence of a death that a restore brought with it. */
+export const RESTORED = "the store was restored from a backup";
+
 interface Watch {
   beats: number;
   sinceMono: number;

@@ -42,6 +42,8 @@ export interface Beat {
 
 export interface BeatAnswer {
   readonly live: boolean;
+  /** As in `SettleAndClaim`. */
+  readonly replaced?: string;
   /** The store's clock, in ms. Of no meaning if the row is not live. */
   readonly now: number;
   /** What the store says this worker owns. */
@@ -89,7 +91,11 @@ export interface Store<Tx = unknown> {
   /** One transaction. A known id, or a dedupe key held by an unfinished job of the kind, adds nothing and says `created: false`. Resolves when durable. */
   enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]>;
 
-  /** Writes the worker's row as live and answers the epoch under which it claims. The liveness lock is held already. A predecessor with which contact was lost has returned: that loss is resolved in the same transaction. */
+  /**
+   * Writes the worker's row as live and answers the epoch under which it claims. The liveness lock is held already. A predecessor with
+   * which contact was lost has returned: that loss is resolved in the same transaction. From here on the worker is known by its whole id: a
+   * row that a restore brought back, or that another worker has under the same short number, is not its own, and no write of it is accepted.
+   */
   register(worker: WorkerRecord): Promise<{ readonly epoch: number }>;
 
   /**
@@ -135,6 +141,13 @@ export interface Store<Tx = unknown> {
 
   /** Sets the epoch to max(stored + 1, now): called by an open that finds no live worker. */
   raiseEpoch(): Promise<number>;
+
+  /**
+   * If the store came back from a backup since this was last called or a worker last registered, in one transaction: the epoch rises above
+   * every epoch that was issued, and the rows of all workers are marked as restored, so that none of their writes is accepted. Returns
+   * how it is known; null: nothing says that it was restored. Absent: this store can't tell, and `recover --restored` says it.
+   */
+  noticeRestore?(): Promise<string | null>;
 
   /**
    * One transaction of a recovery: marks the worker `recovering` (`gone` with the last one), opens or continues its one incident,
