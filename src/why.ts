@@ -1,10 +1,12 @@
 // Why a job is not running, or how it runs: one sentence that names the cause, and the next thing to do. It only reads.
+import { mustRunAlone } from "./core/blame.ts";
 import { humanMs, isoInstant } from "./core/duration.ts";
 import { UNFIT } from "./core/incarnation.ts";
 import type { JobDetails } from "./core/job.ts";
-import type { Death, WorkerRow } from "./core/liveness.ts";
-import type { KindCounts, LockHolder, Store } from "./core/store.ts";
+import type { Death, HowLost, WorkerRow } from "./core/liveness.ts";
+import type { Isolation, KindCounts, LockHolder, Store } from "./core/store.ts";
 import { CORRUPT_HINT } from "./core/transitions.ts";
+import { behindSuspect, keptFrom, suspect } from "./why-suspects.ts";
 
 /** The answer to "why is it not running?". */
 export interface Explanation {
@@ -17,6 +19,8 @@ export interface Explanation {
     | "overdue"
     | "owner-gone"
     | "owner-silent"
+    | "owner-lost"
+    | "contact-lost"
     | "degraded"
     | "not-due"
     | "paused"
@@ -25,6 +29,7 @@ export interface Explanation {
     | "store-blocked"
     | "store-returned"
     | "runs-alone"
+    | "waits-for-suspect"
     | "waiting-its-turn"
     | "about-to-run"
     | "finished"
@@ -58,7 +63,8 @@ export async function explain(deps: WhyDeps, id: string): Promise<Explanation | 
   return finished(job);
 }
 
-type Said = Pick<Explanation, "because" | "text" | "next"> & { readonly details?: Explanation["details"] };
+/** What is said about a job. */
+export type Said = Pick<Explanation, "because" | "text" | "next"> & { readonly details?: Explanation["details"] };
 
 function say(job: JobDetails, said: Said): Explanation {
   return { jobId: job.id, kind: job.kind, state: job.state, details: {}, ...said };
@@ -73,13 +79,13 @@ async function owned(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   if (!owner || !lost) return running(job, workers, deps.now());
   const lastStep = job.steps.at(-1)?.name ?? null;
   const beat = `its last heartbeat was ${humanMs(Math.max(0, deps.now() - owner.heartbeatAt))} ago`;
-  const gone = lost === "gone";
   return say(job, {
-    because: gone ? "owner-gone" : "owner-silent",
-    text: `It was running (attempt ${job.fence}) in worker ${owner.id}, which is ${gone ? "dead" : "silent: frozen, cut off, or on a machine that is gone"}; ${beat}; last step ${lastStep ?? "none"}. Nobody has taken it over yet.`,
-    next: gone
-      ? "Start a worker, which recovers it at once, or: outlive recover"
-      : "A live worker takes it over when it has watched the silence for one lease; or: outlive recover --wait",
+    because: `owner-${lost}`,
+    text: `It was running (attempt ${job.fence}) in worker ${owner.id}, which is ${LOST[lost]}; ${beat}; last step ${lastStep ?? "none"}. No process has taken it over yet.`,
+    next:
+      lost === "silent"
+        ? "A live worker takes it over when it has watched the silence for one lease; or: outlive recover --wait"
+        : "Start a worker, which recovers it at once, or: outlive recover",
     details: {
       worker: owner.id,
       workerState: owner.state,
@@ -88,6 +94,12 @@ async function owned(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
     },
   });
 }
+
+const LOST: Readonly<Record<HowLost, string>> = {
+  gone: "dead",
+  lost: "out of contact: its process may live, but the server does not see its session",
+  silent: "silent: frozen, cut off, or on a machine that is gone",
+};
 
 /** After a restart of the store every connection is gone; that proves no death. */
 function held(job: JobDetails, owner: WorkerRow, holdMs: number): Explanation {
@@ -104,7 +116,7 @@ function lossOf(
   worker: WorkerRow,
   deaths: readonly { readonly worker: WorkerRow; readonly death: Death }[],
   now: number,
-): "gone" | "silent" | null {
+): HowLost | null {
   const found = deaths.find(({ worker: { id } }) => id === worker.id);
   if (found) return found.death.how;
   return worker.state === "live" && now - worker.heartbeatAt > worker.leaseMs ? "silent" : null;
@@ -141,6 +153,7 @@ function running(job: JobDetails, workers: readonly WorkerRow[], now: number): E
 
 async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   const { store, now } = deps;
+  if (job.waitsForResolution) return waitsForResolution(job);
   if (job.runAt !== null && job.runAt > now()) {
     const wait = humanMs(job.runAt - now());
     const cause =
@@ -181,7 +194,21 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
       details: { pid: stuck.pid, command: stuck.command },
     });
   }
-  return turn(job, kind, able, await store.ahead(job.id));
+  const isolations = (await store.isolations()).toSorted((a, b) => b.priority - a.priority);
+  const ahead = await store.ahead(job.id);
+  return ahead === null && mustRunAlone(job.counters)
+    ? say(job, suspect(job, able, isolations))
+    : turn(job, kind, able, isolations, ahead ?? 0);
+}
+
+function waitsForResolution(job: JobDetails): Explanation {
+  const { losses } = job.counters;
+  return say(job, {
+    because: "contact-lost",
+    text: `Contact with its worker was lost ${losses} times, and it is not known yet whether those workers died. It waits, because it may be what killed them.`,
+    next: "Look again: a loss is resolved when the worker returns, when its death is proved, or after two leases. If it is harmless: outlive cancel, and enqueue it again.",
+    details: { losses },
+  });
 }
 
 /** The latest worker that knew the kind stopped because the store's schema had outgrown it. */
@@ -220,18 +247,20 @@ export async function blocker(deps: Pick<WhyDeps, "store" | "pause">): Promise<L
   return second?.pid === first.pid && second.version === first.version ? second : null;
 }
 
-function turn(job: JobDetails, kind: KindCounts, able: readonly WorkerRow[], ahead: number | null): Explanation {
-  const slots = able.reduce((sum, { concurrency }) => sum + concurrency, 0);
-  const held = able.reduce((sum, { heldCount }) => sum + heldCount, 0);
+function turn(
+  job: JobDetails,
+  kind: KindCounts,
+  able: readonly WorkerRow[],
+  isolations: readonly Isolation[],
+  ahead: number,
+): Explanation {
+  const open = able.filter(({ id }) => !keptFrom(id, job.priority, isolations));
+  const slots = open.reduce((sum, { concurrency }) => sum + concurrency, 0);
+  const held = open.reduce((sum, { heldCount }) => sum + heldCount, 0);
   const details = { ahead, slots, held, ready: kind.ready, running: kind.running };
-  if (ahead === null) {
-    const text = `It was in flight at ${job.counters.crashes} deaths, so it waits for a worker with nothing else to do and then runs alone.`;
-    return say(job, {
-      because: "runs-alone",
-      text,
-      next: "One worker empties itself for it; look again when its running jobs have ended.",
-      details,
-    });
+  if (open.length === 0) {
+    const { details: whom, ...said } = behindSuspect(job, able, isolations);
+    return say(job, { ...said, details: { ...details, ...whom } });
   }
   if (held < slots && ahead < slots - held) {
     return say(job, {
@@ -241,9 +270,11 @@ function turn(job: JobDetails, kind: KindCounts, able: readonly WorkerRow[], ahe
       details,
     });
   }
+  const others = able.length - open.length;
+  const more = others > 0 ? ` ${others} more worker(s) are taken up by jobs that must run alone.` : "";
   return say(job, {
     because: "waiting-its-turn",
-    text: `${held} of ${slots} slots of ${able.length} worker(s) are taken, and ${ahead} job(s) of its kind are ahead of it.`,
+    text: `${held} of ${slots} slots of ${open.length} worker(s) are taken, and ${ahead} job(s) of its kind are ahead of it.${more}`,
     next: "Wait, raise the concurrency, or start more workers.",
     details,
   });

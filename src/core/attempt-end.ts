@@ -1,7 +1,7 @@
 // How the end of an attempt that did not succeed becomes a change: what was thrown, together with why the attempt had been told to stop.
 // The changes themselves are in transitions.ts.
 import type { Random } from "./clock.ts";
-import { TerminalError, toStoredError } from "./errors.ts";
+import { ErrorCode, OutliveError, TerminalError, toStoredError } from "./errors.ts";
 import type { Held } from "./held-jobs.ts";
 import { backoffMs } from "./retry.ts";
 import * as transitions from "./transitions.ts";
@@ -11,7 +11,7 @@ export function viewOf(held: Held): transitions.JobView {
   return { id: held.run.id, state: "running", counters: held.job.counters };
 }
 
-/** The handler threw. If it had been told to stop, that is the reason, and not what it threw. */
+/** The handler threw. If it had been told to stop, that is the reason, and not what it threw. A full store costs the job nothing. */
 export function changeOfThrown(held: Held, thrown: unknown, random: Random): transitions.Change {
   switch (held.run.abortedBy) {
     case "shutdown":
@@ -23,15 +23,45 @@ export function changeOfThrown(held: Held, thrown: unknown, random: Random): tra
     case "timeout":
       return timedOut(held, random);
     case undefined:
-      return failed(held, thrown, random);
+      return isForLackOfRoom(thrown) ? withoutRoom(held, random) : failed(held, thrown, random);
   }
 }
 
-/** The handler was told to stop by a cancel or a deadline, and did not end within the grace. */
-export function changeOfGivenUp(held: Held, random: Random): transitions.Change {
-  return held.run.abortedBy === "timeout"
-    ? timedOut(held, random)
-    : transitions.endCancelled(viewOf(held), "cancelled; its handler did not end within the grace");
+/** The handler was told to stop and did not end within the grace. */
+export function changeOfGivenUp(
+  held: Held,
+  why: NonNullable<Held["giveUp"]>["why"],
+  random: Random,
+): transitions.Change {
+  const late = "its handler did not end within the grace";
+  switch (why) {
+    case "timeout":
+      return timedOut(held, random);
+    case "cancelled":
+      return transitions.endCancelled(viewOf(held), `cancelled; ${late}`);
+    case "lease-lost":
+      return transitions.release(viewOf(held), `its worker lost the lease; ${late}`);
+  }
+}
+
+/** What the handler threw, or a cause of it, is the store's refusal of a write for lack of room. */
+function isForLackOfRoom(thrown: unknown): boolean {
+  if (thrown instanceof TerminalError) return false;
+  let error = thrown;
+  for (let depth = 0; depth < MAX_CAUSES && error instanceof Error; depth++) {
+    if (error instanceof OutliveError && error.code === ErrorCode.storeFull) return true;
+    error = error.cause;
+  }
+  return false;
+}
+
+const MAX_CAUSES = 10;
+/** A full disk is not the job's fault, and there may be room again at any moment: its backoff grows no further than this. */
+const MAX_WAIT_FOR_ROOM_MS = 10_000;
+
+function withoutRoom(held: Held, random: Random): transitions.Change {
+  const delayMs = usualDelayMs(held, held.job.counters.interruptions + 1, random);
+  return transitions.release(viewOf(held), "the store was full", Math.min(delayMs, MAX_WAIT_FOR_ROOM_MS));
 }
 
 function failed(held: Held, thrown: unknown, random: Random): transitions.Change {

@@ -2,6 +2,9 @@
 import type { StoredError } from "./errors.ts";
 import type { Inconsistency, IntegrityCheck, Repair, StoreFindings } from "./integrity.ts";
 import type { JobState, Outcome } from "./job.ts";
+import type { HowLost } from "./liveness.ts";
+import type { Resolution } from "./losses.ts";
+import type { ProcessKey } from "./process-key.ts";
 import type { RecoveredJob, Stale } from "./store.ts";
 
 export interface Events {
@@ -22,15 +25,19 @@ export interface Events {
   "recovery.failed": { readonly worker: string; readonly error: StoredError };
   /** One job of a dead worker was dealt with. */
   "job.recovered": RecoveredJob & { readonly incident: string; readonly worker: string };
-  /** A worker's death was found. */
+  /** A worker's death was found, or contact with it was lost (`how`). */
   "worker.gone": {
     readonly worker: string;
-    readonly how: "gone" | "silent";
+    readonly how: HowLost;
     readonly incident: string;
     readonly evidence: string | null;
   };
+  /** It became known what happened to a worker with which contact was lost, and its jobs were judged accordingly. */
+  "loss.resolved": { readonly incident: string; readonly worker: string | null; readonly resolution: Resolution };
   /** What a dead worker left behind (lock file, row) was removed. */
   "worker.cleaned": { readonly worker: string; readonly lock: string | null };
+  /** A worker of this process is about to register. Emitted before its row is written: a process that dies right after that is known by its worker's id. */
+  "worker.registering": Omit<ProcessKey, "bootId"> & { readonly worker: string };
   "worker.started": { readonly worker: string; readonly concurrency: number; readonly kinds: readonly string[] };
   "worker.stopped": { readonly worker: string; readonly released: number };
   /** This process's own worker was taken for dead; it starts again under a new id. */

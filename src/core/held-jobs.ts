@@ -13,8 +13,8 @@ export interface Held {
   /** Its place; -1: it is not held any more. */
   slot: number;
   deadlineMono: number;
-  /** When a handler that was told to stop is given up. */
-  giveUpMono: number;
+  /** When a handler that was told to stop is given up, and why it had to stop; null: its time to end has not begun. */
+  giveUp: { readonly atMono: number; readonly why: "timeout" | "cancelled" | "lease-lost" } | null;
   /** Its end is on its way to the store. */
   settling: boolean;
   /** It was told that the lease is lost. */

@@ -1,10 +1,11 @@
 // Taking over what the dead held. One incident per death, in transactions of at most 1,000 jobs. It needs no user code and no
 // particular process, can be killed at any point and run by anybody again: the next pass goes on where this one ended.
 import type { Clock } from "./clock.ts";
+import type { ConfirmedTime } from "./confirmed-time.ts";
 import { toStoredError } from "./errors.ts";
 import { NOTHING_CHECKED, type StoreFindings } from "./integrity.ts";
 import type { Emitter } from "./events.ts";
-import type { Death, Liveness, WorkerRow } from "./liveness.ts";
+import { type Death, type HowLost, isProof, type Liveness, type WorkerRow } from "./liveness.ts";
 import type { HeldJob, OverdueJob, RecoveredJob, Store } from "./store.ts";
 import * as transitions from "./transitions.ts";
 import { ranAlone } from "./blame.ts";
@@ -110,8 +111,9 @@ async function recoverWorker(
   }
 }
 
-/** The decision about one job of a dead worker. */
-export function decideCrash(job: HeldJob, heldAtDeath: number): transitions.CrashVerdict {
+/** The decision about one job of a worker that is dead, or with which contact was lost: only a proven death is counted now. */
+export function decideCrash(job: HeldJob, heldAtDeath: number, how: HowLost): transitions.CrashVerdict {
+  if (!isProof(how)) return transitions.lose(job, job.kind, job.cancelRequested);
   return transitions.crash(job, job.kind, ranAlone(heldAtDeath), job.cancelRequested, job.deathsElsewhere);
 }
 
@@ -129,16 +131,19 @@ async function clean(deps: RecoveryDeps, worker: WorkerRow): Promise<void> {
   }
 }
 
-/** Fences out what is past deadline and grace although its worker lives: the worker did not do it itself. */
+/** Fences out what is past deadline and grace although its worker lives: the worker did not do it itself. A stepped clock proves nothing. */
 export async function expireOverdue(
   deps: Pick<RecoveryDeps, "store" | "events"> & { random: Random },
   marginMs: number,
+  confirmed: ConfirmedTime | null,
 ): Promise<readonly OverdueJob[]> {
+  if (confirmed === null) return [];
   const kinds = new Map<string, string>();
-  const overdue = await deps.store.expire(marginMs, RECOVERY_BATCH, (job) => {
+  const decide = (job: HeldJob): transitions.Change => {
     kinds.set(job.id, job.kind.name);
     return decideOverdue(job, deps.random.next());
-  });
+  };
+  const overdue = await deps.store.expire(marginMs, RECOVERY_BATCH, decide, confirmed);
   for (const { jobId, worker, change } of overdue) {
     const kind = kinds.get(jobId)!;
     deps.events.emit("job.overdue", { jobId, kind, worker, fencedOut: true });

@@ -56,11 +56,11 @@ export class Runner {
     return new Set(this.#held.all().map((held) => held.run.id));
   }
 
-  /** What was begun before that instant (monotonic), and goes on. */
+  /** What was begun before that instant (monotonic), goes on, and is not about to be given up. */
   runningSince(mono: number): readonly Held[] {
     return this.#held
       .all()
-      .filter(({ startedMono, settling, run }) => startedMono < mono && !settling && run.abortedBy === undefined);
+      .filter(({ startedMono, settling, giveUp }) => startedMono < mono && !settling && giveUp === null);
   }
 
   jobs(): readonly ClaimedJob[] {
@@ -83,7 +83,7 @@ export class Runner {
       startedMono: mono,
       slot: -1,
       deadlineMono: job.deadlineInMs === null ? Number.POSITIVE_INFINITY : mono + job.deadlineInMs,
-      giveUpMono: Number.POSITIVE_INFINITY,
+      giveUp: null,
       settling: false,
       untrusted: false,
     };
@@ -145,7 +145,15 @@ export class Runner {
   }
 
   #threw(held: Held, thrown: unknown): void {
-    if (!held.settling) this.#settle(held, changeOfThrown(held, thrown, this.#deps.random));
+    if (held.settling) return;
+    const change = changeOfThrown(held, thrown, this.#deps.random);
+    if (change.name === "release" && held.run.abortedBy === undefined)
+      this.#deps.events.emit("store.failed", {
+        doing: `running job ${held.run.id}`,
+        error: toStoredError(thrown),
+        retryInMs: change.delayMs,
+      });
+    this.#settle(held, change);
   }
 
   #settle(held: Held, change: transitions.Change): void {
@@ -212,16 +220,20 @@ export class Runner {
     const mono = this.#deps.clock.mono();
     for (const held of this.#held.all()) {
       if (held.settling) continue;
-      if (mono >= held.giveUpMono) this.#giveUp(held);
-      else if (mono >= held.deadlineMono && held.run.abortedBy === undefined) this.#overdue(held, mono);
+      const { giveUp, deadlineMono, run } = held;
+      if (giveUp) {
+        // The handler does not end: its attempt does. What it still writes is refused by the fence.
+        if (mono >= giveUp.atMono) this.#settle(held, changeOfGivenUp(held, giveUp.why, this.#deps.random));
+      } else if (mono >= deadlineMono && run.abortedBy !== "shutdown") this.#overdue(held, mono);
     }
     this.#deps.ticked();
     if (this.#held.size > 0) this.#ticker = this.#deps.clock.after(TICK_MS, () => this.#tick());
   }
 
+  /** Also of an attempt whose lease was lost: the deadline is the latest moment at which its slot comes back. */
   #overdue(held: Held, mono: number): void {
     const { graceMs } = held.kind.settings;
-    held.giveUpMono = mono + graceMs;
+    held.giveUp = { atMono: mono + graceMs, why: "timeout" };
     const { id: jobId } = held.run;
     this.#deps.events.emit("job.overdue", {
       jobId,
@@ -235,14 +247,19 @@ export class Runner {
   /** Told again and again until the attempt is over. One that was told to stop for another reason and goes on has the grace and no more. */
   cancel(jobId: string): void {
     const held = this.#held.find(jobId);
-    if (!held || held.settling || held.giveUpMono !== Number.POSITIVE_INFINITY) return;
-    held.giveUpMono = this.#deps.clock.mono() + held.kind.settings.graceMs;
+    if (!held || held.settling || held.giveUp) return;
+    this.#endWithinGrace(held, "cancelled");
     held.run.abort("cancelled", `job ${jobId} was cancelled`);
   }
 
-  /** The handler does not end: its attempt does. What it still writes is refused by the fence. */
-  #giveUp(held: Held): void {
-    this.#settle(held, changeOfGivenUp(held, this.#deps.random));
+  /** The store does not know that we hold it: what the attempt writes from now on is refused, so its slot is free after the grace. */
+  forgotten(held: Held, what: string): void {
+    this.#endWithinGrace(held, "lease-lost");
+    held.run.abort("lease-lost", what);
+  }
+
+  #endWithinGrace(held: Held, why: "cancelled" | "lease-lost"): void {
+    held.giveUp ??= { atMono: this.#deps.clock.mono() + held.kind.settings.graceMs, why };
   }
 
   /** The job said that it lives: its deadline is one timeout from now. */
@@ -255,7 +272,10 @@ export class Runner {
     held.deadlineMono = Math.min(this.#deps.clock.mono() + timeoutMs, cap);
   }
 
-  /** After a pause longer than the lease allows: abort before anything is written. The fence is the real guard. */
+  /**
+   * After a pause longer than the lease allows: abort before anything is written. The fence is the real guard. The attempt may still be
+   * ours, so a handler that goes on has until its deadline, like any other. Without a deadline it has the grace, so that its slot comes back.
+   */
   checkTrust(): void {
     const lateMs = this.#deps.clock.mono() - this.#deps.trustedUntil();
     if (lateMs <= 0) return;
@@ -263,6 +283,7 @@ export class Runner {
     for (const held of this.#held.all()) {
       if (held.untrusted) continue;
       held.untrusted = true;
+      if (held.deadlineMono === Number.POSITIVE_INFINITY) this.#endWithinGrace(held, "lease-lost");
       held.run.abort("lease-lost", `worker ${this.#deps.worker} was silent for longer than its lease allows`);
       lost++;
     }

@@ -2,12 +2,14 @@
 // atomic, what is checked, and what comes back when the check fails. A refused write is a value, never an exception; a method
 // rejects only when the store itself fails, and then nothing of it was written unless the sentence says otherwise. The forms
 // that cross it are beside it (settlement.ts, recover-request.ts, inspection.ts) and come with it: who speaks to the port imports one file.
+import type { ConfirmedTime } from "./confirmed-time.ts";
 import type { Counters, Enqueued, JobDetails, JobDraft, KindSettings } from "./job.ts";
 import type { Incident, IncidentSummary } from "./incident.ts";
 import type {
   Backup,
   BackupOptions,
   Finding,
+  Isolation,
   JobFilter,
   KindCounts,
   ListPage,
@@ -18,6 +20,7 @@ import type {
 } from "./inspection.ts";
 import type { Inconsistency, Opening } from "./integrity.ts";
 import type { Lease } from "./lease.ts";
+import type { Loss, LossVerdict, LostJob, Resolution } from "./losses.ts";
 import type { WorkerRecord, WorkerRow } from "./liveness.ts";
 import type { HeldJob, OverdueJob, RecoverAnswer, RecoverRequest } from "./recover-request.ts";
 import type { AttemptWrite, Room, SettleAndClaim, Settlement, WriteAnswer } from "./settlement.ts";
@@ -31,10 +34,14 @@ export * from "./settlement.ts";
 export interface Beat {
   /** How long the main loop has stood still, in ms. */
   readonly loopLagMs: number;
+  /** What is overdue only by a time that this does not confirm is not reported; null: nothing is confirmed. Absent: the store's clock is trusted. */
+  readonly confirmed?: ConfirmedTime | null;
 }
 
 export interface BeatAnswer {
   readonly live: boolean;
+  /** The store's clock, in ms. Of no meaning if the row is not live. */
+  readonly now: number;
   /** What the store says this worker owns. */
   readonly held: readonly { readonly lease: Lease; readonly counters: Counters }[];
   /** How far past its deadline and grace the most overdue of them is, in ms; null: none is. */
@@ -72,14 +79,16 @@ export interface Store<Tx = unknown> {
   /** One transaction. A known id, or a dedupe key held by an unfinished job of the kind, adds nothing and says `created: false`. Resolves when durable. */
   enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]>;
 
-  /** Writes the worker's row as live and answers the epoch under which it claims. The liveness lock is held already. */
+  /** Writes the worker's row as live and answers the epoch under which it claims. The liveness lock is held already. A predecessor with which contact was lost has returned: that loss is resolved in the same transaction. */
   register(worker: WorkerRecord): Promise<{ readonly epoch: number }>;
 
   /**
    * The worker's loop in one transaction: applies each settlement whose fence holds, then, if the worker's row is live, claims
    * what is ready, writing owner, epoch, fence, start and deadline in the same step. Repeating it after a lost answer is safe.
-   * A worker for which a job waits that must run alone gets no other until it is idle. A claimed job whose input or kept steps are
-   * not what was written is not handed out: it is quarantined (`transitions.quarantine`) in the same transaction.
+   * A job that must run alone is given only to an idle worker, and nothing is given with it. A busy worker reserves one, is then given
+   * only ordinary jobs of a higher priority, and is told so (`emptying`); with `room.ordinaryFirst` it claims as usual. What a worker
+   * does about such a job is decided in alone.ts. A claimed job whose input or kept steps are not what was written is not handed out:
+   * it is quarantined (`transitions.quarantine`) in the same transaction.
    */
   settleAndClaim(worker: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim>;
 
@@ -117,13 +126,37 @@ export interface Store<Tx = unknown> {
   /**
    * One transaction of a recovery: marks the worker `recovering` (`gone` with the last one), opens or continues its one incident,
    * and for at most `limit` jobs that it still holds writes the decision, guarded by (worker, fence, running), the history
-   * row and the incident's row. Safe to repeat and to run beside another recovery. Checked: the worker is not over, and one
-   * that was taken for silent has not beaten since the request's row was read.
+   * row and the incident's row. Safe to repeat and to run beside another recovery. Checked: the worker is not over, and, without a
+   * proof of its death, neither its heartbeat nor its lock has changed since the request's row was read.
    */
   recover(request: RecoverRequest): Promise<RecoverAnswer>;
 
-  /** Fences out jobs past deadline + grace + `marginMs`, whoever owns them; at most `limit`. */
-  expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]>;
+  /** Losses of contact that are not resolved, or whose jobs are not all judged; the oldest first, at most 100. */
+  losses(): Promise<readonly Loss[]>;
+
+  /** Writes what became of a worker with which contact was lost. A loss resolves once: returns the resolution that stands. Null: there is no such loss. */
+  resolveLoss(worker: string, resolution: Resolution): Promise<Resolution | null>;
+
+  /** The jobs of a loss that are not judged yet, as they are now. Jobs whose rows are gone are left out. */
+  lostJobs(incident: string, limit: number): Promise<readonly LostJob[]>;
+
+  /**
+   * One transaction: each verdict under guard (the job is still in the state and under the fence that were read), its history row, and that
+   * it was judged. What the guard refuses is read again by the next pass. Returns whether all jobs of the loss are judged now; the loss
+   * is closed then.
+   */
+  judge(incident: string, verdicts: readonly LossVerdict[]): Promise<boolean>;
+
+  /**
+   * Fences out jobs past deadline + grace + `marginMs`, whoever owns them; at most `limit`. With `confirmed`, only as far as that
+   * confirms the store's clock: at `asOf` at the latest, and only jobs whose timeout + grace + `marginMs` are less than `steadyMs`.
+   */
+  expire(
+    marginMs: number,
+    limit: number,
+    decide: (job: HeldJob) => Change,
+    confirmed?: ConfirmedTime,
+  ): Promise<readonly OverdueJob[]>;
 
   /** Deletes finished jobs with all that belongs to them, old incidents and old rows of workers that are over. Answers how many rows of each went. */
   purge(request: PurgeRequest): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }>;
@@ -133,6 +166,8 @@ export interface Store<Tx = unknown> {
   counts(): Promise<readonly KindCounts[]>;
   /** How many ready jobs of its kind would be claimed before this one; null: it is not ready. */
   ahead(id: string): Promise<number | null>;
+  /** The live workers that are taken up by jobs that must run alone, each with the job. */
+  isolations(): Promise<readonly Isolation[]>;
   /** Which process holds the store's write lock just now, as far as this host can tell; null: none, or not known. */
   writer(): Promise<LockHolder | null>;
 

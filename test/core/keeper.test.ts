@@ -8,7 +8,7 @@ import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { fixedRandom } from "../support/fixed-random.ts";
 import { aBeatAnswer, aWorkerRow, fakeStore, held, Recorder } from "./samples.ts";
 
-const TIMES: LivenessTimes = { heartbeatMs: 30_000, leaseMs: 90_000, sweepMs: 60_000, probeMs: 250 };
+const TIMES: LivenessTimes = { heartbeatMs: 30_000, leaseMs: 90_000, sweepMs: 60_000, probeMs: 250, contactMs: 3_000 };
 
 interface Given {
   readonly worker?: string;
@@ -29,6 +29,7 @@ function keep(given: Given = {}) {
   const queries: WorkerQuery[] = [];
   const probed: string[] = [];
   const told: string[] = [];
+  const confirmations: unknown[] = [];
   const small: Upkeep = { walBytes: 0, frames: 0, heldBy: null };
   const state = {
     lagMs: 0,
@@ -39,7 +40,7 @@ function keep(given: Given = {}) {
   };
   const at = (what: string): void => void calls.push(`${what} ${clock.mono() - started}`);
   const store = fakeStore({
-    beat: () => (at("beat"), Promise.resolve(state.answer)),
+    beat: () => (at("beat"), Promise.resolve({ ...state.answer, now: clock.now() })),
     workers: (query) => {
       queries.push(query);
       const isOver = ({ state: is }: WorkerRow): boolean => is === "gone" || is === "stopped";
@@ -50,8 +51,13 @@ function keep(given: Given = {}) {
       );
       return Promise.resolve(after.slice(0, query.limit));
     },
-    expire: (marginMs) => (at(`expire+${marginMs}`), Promise.resolve([])),
+    expire: (marginMs, _limit, _decide, confirmed) => {
+      at(`expire+${marginMs}`);
+      confirmations.push(confirmed);
+      return Promise.resolve([]);
+    },
     purge: () => (at("purge"), Promise.resolve({ jobs: 0, incidents: 0, more: false })),
+    losses: () => Promise.resolve([]),
     upkeep: () => Promise.resolve(state.upkeep),
     note: (worker, word) => (at(`note ${worker} ${word}`), Promise.resolve()),
     recover: (request) => {
@@ -69,7 +75,15 @@ function keep(given: Given = {}) {
   };
   let ids = 0;
   const keeper = new Keeper(
-    { store, liveness, clock, random: fixedRandom(), events, newId: () => `id-${++ids}` },
+    {
+      store,
+      liveness,
+      clock,
+      random: fixedRandom(),
+      events,
+      newId: () => `id-${++ids}`,
+      processState: () => "unknown",
+    },
     {
       worker: given.worker ?? "w1",
       bootId: "boot",
@@ -86,15 +100,15 @@ function keep(given: Given = {}) {
     },
   );
   const of = (what: string): string[] => calls.filter((call) => call.startsWith(what));
-  return { keeper, clock, events, state, calls, queries, probed, told, of };
+  return { keeper, clock, events, state, calls, queries, probed, told, confirmations, of };
 }
 
-test("FR-031 FR-032 AC-006 it beats at its interval and tells when each beat was sent", async () => {
+test("FR-031 FR-032 AC-006 it beats soon after its start, then at its interval, and tells when each beat was sent", async () => {
   const { keeper, clock, of, told } = keep();
   keeper.start();
   await clock.advance(90_000);
-  assert.deepEqual(of("beat"), ["beat 30000", "beat 60000", "beat 90000"]);
-  assert.deepEqual(told, ["beaten 30000", "beaten 60000", "beaten 90000"]);
+  assert.deepEqual(of("beat"), ["beat 100", "beat 30100", "beat 60100"]);
+  assert.deepEqual(told, ["beaten 100", "beaten 30100", "beaten 60100"]);
 });
 
 test("FR-051 FR-052 a failed beat comes again soon, with growing delays, and at the interval once one is accepted", async () => {
@@ -109,7 +123,7 @@ test("FR-051 FR-052 a failed beat comes again soon, with growing delays, and at 
   });
   kept.keeper.start();
   await kept.clock.advance(61_000);
-  assert.deepEqual(at, [30_000, 30_100, 30_300, 30_700, 60_700]);
+  assert.deepEqual(at, [100, 200, 400, 800, 30_800, 60_800]);
   assert.equal(kept.events.of("heartbeat.failed").length, 3);
 });
 
@@ -138,8 +152,21 @@ test("a sweep recovers who is over and still holds jobs, and reads no row of the
 test("FR-039 FR-040 AC-007 it looks at everybody often enough to see silence within a quarter of a lease, and expires what is overdue", async () => {
   const { keeper, clock, of } = keep();
   keeper.start();
+  await clock.advance(67_500);
+  // A sweep waits for a lease more. Before the first heartbeat nothing is known of the store's clock.
+  assert.deepEqual(of("expire"), ["expire+2000 22500", "expire+2000 45000", "expire+92000 60000", "expire+2000 67500"]);
+});
+
+test("what is overdue by a step of the store's clock is not confirmed, however far it is stepped", async () => {
+  const { keeper, clock, confirmations } = keep();
+  keeper.start();
   await clock.advance(45_000);
-  assert.deepEqual(of("expire"), ["expire+2000 22500", "expire+2000 45000"]);
+  const before = confirmations.splice(0).at(-1);
+  assert.deepEqual(before, { asOf: clock.now(), steadyMs: 44_900 });
+  clock.jump(3_600_000);
+  await clock.advance(22_500);
+  // The beat at 60.1 s has seen the step.
+  assert.deepEqual(confirmations.at(-1), { asOf: clock.now(), steadyMs: 7_400 });
 });
 
 test("a worker whose row is not live any more is told once, and everything stops", async () => {

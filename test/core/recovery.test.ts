@@ -177,9 +177,9 @@ test("a pass that is told to stop ends after the transaction that is under way",
 
 test("UT-002 only a job that its worker held alone is blamed for the death", () => {
   const job = aHeld({ counters: counted({ crashes: 3, blamed: 2 }) });
-  assert.equal(decideCrash(job, 1).decision, "quarantine");
-  assert.equal(decideCrash(job, 2).decision, "retry");
-  assert.equal(decideCrash({ ...job, cancelRequested: true }, 1).decision, "cancel");
+  assert.equal(decideCrash(job, 1, "gone").decision, "quarantine");
+  assert.equal(decideCrash(job, 2, "gone").decision, "retry");
+  assert.equal(decideCrash({ ...job, cancelRequested: true }, 1, "gone").decision, "cancel");
 });
 
 test("what is overdue has timed out, with the backoff of its timeouts, or is cancelled if that was asked for", () => {
@@ -193,14 +193,21 @@ test("what is overdue has timed out, with the backoff of its timeouts, or is can
   assert.equal(decideOverdue({ ...job, cancelRequested: true }, 0.5).to, "cancelled");
 });
 
+const CONFIRMED = { asOf: 7, steadyMs: 5 };
+
+test("as long as no time is confirmed, nothing is fenced out", async () => {
+  const { deps } = recovering([], { expire: () => Promise.reject(new Error("not asked")) });
+  assert.deepEqual(await expireOverdue(deps, 2_000, null), []);
+});
+
 test("what was fenced out as overdue is told with its kind and its worker", async () => {
   const { deps, events } = recovering([], {
-    expire: (marginMs, limit, decide) => {
-      assert.deepEqual([marginMs, limit], [2_000, RECOVERY_BATCH]);
+    expire: (marginMs, limit, decide, confirmed) => {
+      assert.deepEqual([marginMs, limit, confirmed], [2_000, RECOVERY_BATCH, CONFIRMED]);
       return Promise.resolve([{ jobId: "job-1", worker: "w2", change: decide(aHeld()) }]);
     },
   });
-  const overdue = await expireOverdue(deps, 2_000);
+  const overdue = await expireOverdue(deps, 2_000, CONFIRMED);
   assert.equal(overdue[0]!.change.name, "timeOut");
   assert.deepEqual(events.events, [
     { name: "job.overdue", jobId: "job-1", kind: "mail", worker: "w2", fencedOut: true },

@@ -15,12 +15,14 @@ import { checksumOf } from "../../src/stores/postgres/migrations/text.ts";
 import { stepChecksum } from "../../src/stores/released-steps.ts";
 import { MIGRATIONS as SQLITE } from "../../src/stores/sqlite/schema.ts";
 
-const SQLITE_STEPS = ["core 76162be5baef752"];
+const SQLITE_STEPS = ["core 76162be5baef752", "losses of contact 967d23bb821aeda"];
 
 const POSTGRES_STEPS = [
   "core 2095e83106cf5b2", //
   "heartbeats and reclaim 6cb6fd0c34745e1",
   "views 6d922076d68a053",
+  "losses of contact a9166c92aaa7082",
+  "texts and limits 403bbd80b7fa311",
 ];
 
 const EDITED =

@@ -37,8 +37,8 @@ export interface MigrationInfo {
   readonly storedChecksum: string | null;
 }
 
-/** The versions with which this program works: functions for cron and views for people are not needed by a worker. */
-export const NEEDED_VERSION = 1;
+/** The least version with which this program works. */
+export const NEEDED_VERSION = 4;
 export const KNOWN_VERSION = MIGRATIONS.length;
 
 /** A migration that waits for a lock makes everybody wait behind it: it gives up soon, and can be run again. */

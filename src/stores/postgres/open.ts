@@ -6,6 +6,9 @@ import type { Emitter } from "../../core/events.ts";
 import { idSource } from "../../core/ids.ts";
 import { NOTHING_CHECKED } from "../../core/integrity.ts";
 import { Keeper, type KeeperOptions } from "../../core/keeper.ts";
+import type { ProcessCheck } from "../../core/liveness.ts";
+import { checkProcess } from "../../platform/identity.ts";
+import { StandIn } from "../../core/stand-in.ts";
 import { newSharedTimes, sharedTimes } from "../../platform/keeper-messages.ts";
 import { startKeeperThread } from "../../platform/keeper-thread.ts";
 import { type Address, canBeCopied } from "./address.ts";
@@ -25,11 +28,14 @@ export interface OpenPostgresDeps {
   readonly clock: Clock;
   readonly random: Random;
   readonly events: Emitter;
+  /** How long a worker's lock may be missing before contact with it is lost. Default 3 s. */
+  readonly contactMs?: number;
 }
 
 const KEEPER = new URL("./keeper-thread.ts", import.meta.url);
 /** The main thread's own session is for looks at the open and by hand, and for a lock until the keeper has it. */
 const SESSION_IDLE_MS = 3_000;
+const DEFAULT_CONTACT_MS = 3_000;
 
 export async function openPostgres(deps: OpenPostgresDeps, given: Address, settings: StoreSettings): Promise<Backend> {
   const { random, events } = deps;
@@ -48,6 +54,7 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
     schema,
     clock,
     random,
+    contactMs: deps.contactMs ?? DEFAULT_CONTACT_MS,
     countWorkers: () => countPresent(connection),
     onServerNow: (now, sentAtMono) => clock.set(now, sentAtMono),
     onHold: (why, holdMs) => events.emit("recovery.held", { why, holdMs }),
@@ -55,7 +62,21 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
   const newId = idSource(clock, random);
   const bell = new Bell(connection, clock);
   const store = new PostgresStore({ connection, clock, newId, bell });
-  const keepers = { ...deps, clock, address, settings, pooled, shared, session, liveness, bell, store, newId };
+  const processState = checkProcess;
+  const keepers = {
+    ...deps,
+    clock,
+    address,
+    settings,
+    pooled,
+    shared,
+    session,
+    liveness,
+    bell,
+    store,
+    newId,
+    processState,
+  };
   return {
     store,
     liveness,
@@ -84,6 +105,7 @@ interface Keepers extends OpenPostgresDeps {
   readonly bell: Bell;
   readonly store: PostgresStore;
   readonly newId: () => string;
+  readonly processState: ProcessCheck;
 }
 
 type Host = KeeperListener;
@@ -94,74 +116,38 @@ function inThread(keepers: Keepers, options: KeeperOptions, host: Host): Promise
   const { client, schema } = address;
   const key = lockKey(schema, options.worker);
   const own: PostgresKeeper = { client, schema, settings };
-  const stand = standIn(keepers, options, host);
-  stand.begin();
-  return startKeeperThread(
-    {
-      clock,
-      events,
-      file: KEEPER,
-      own,
-      shared,
-      bell: () => bell.heard(),
-      up() {
-        stand.end();
-        void session.release(key);
-        // What was rung while nobody listened.
-        bell.heard();
-      },
-      down() {
-        stand.begin();
-        void session.hold(key).catch(() => {});
-      },
-    },
-    options,
-    host,
-  ).catch((thrown: unknown) => {
+  const stand = new StandIn(keepers, options, host);
+  const up = (): void => {
     stand.end();
-    throw thrown;
-  });
-}
-
-/** Beats from the main thread while there is no keeper: a thread that boots and connects on a busy machine may take a short lease. */
-function standIn({ clock, store }: Keepers, { worker, times }: KeeperOptions, host: Host) {
-  let callOff: (() => void) | undefined;
-  const beat = async (): Promise<void> => {
-    const sentAtMono = clock.mono();
-    const answer = await store.beat(worker, { loopLagMs: 0 });
-    if (callOff && answer.live) host.beaten(sentAtMono, answer);
+    void session.release(key);
+    // What was rung while nobody listened.
+    bell.heard();
   };
-  const next = (): void => {
-    callOff = clock.after(times.heartbeatMs, () => {
-      void beat()
-        // The keeper, once there, says what is wrong.
-        .catch(() => {})
-        .finally(() => {
-          if (callOff) next();
-        });
-    });
+  const down = (): void => {
+    stand.begin();
+    void session.hold(key).catch(() => {});
   };
-  return {
-    begin: next,
-    end() {
-      callOff?.();
-      callOff = undefined;
-    },
-  };
+  const hears = { bell: () => bell.heard(), up, down };
+  return stand.until(() => startKeeperThread({ clock, events, file: KEEPER, own, shared, ...hears }, options, host));
 }
 
 /** The pool's options hold a function, which no thread can be given. A handler that blocks the loop then silences the worker. */
 async function beside(keepers: Keepers, options: KeeperOptions, host: Host): Promise<KeeperHandle> {
   const { events, address, session, bell, pooled } = keepers;
   events.emit("store.notice", { about: "keeper", text: BESIDE });
-  if (!pooled) await session.listen(bellChannel(address.schema), () => bell.heard());
+  if (!pooled) {
+    await session.listen(bellChannel(address.schema), () => bell.heard());
+    host.contact?.(() => session.greeting !== null);
+  }
   const unhear = session.onReturn(() => bell.heard());
   const keeper = new Keeper(keepers, options, { ...host, loopLagMs: () => 0, kill: () => {} });
+  const unheed = session.onReturn(() => void keeper.beat());
   keeper.start();
   return {
     beat: () => void keeper.beat(),
     async stop() {
       unhear();
+      unheed();
       session.unlisten(bellChannel(address.schema));
       await keeper.stop();
     },

@@ -1,8 +1,10 @@
 // Recovery's transactions: one batch of a dead worker's jobs, and what is overdue. Each may be the last thing that this
 // process does; the next one, here or elsewhere, goes on from the rows.
+import { type ConfirmedTime, TRUSTED } from "../../core/confirmed-time.ts";
 import { isOnTrial } from "../../core/blame.ts";
 import { toStoredError } from "../../core/errors.ts";
 import type { KindSettings } from "../../core/job.ts";
+import { isProof } from "../../core/liveness.ts";
 import type { HeldJob, OverdueJob, RecoverAnswer, RecoveredJob, RecoverRequest } from "../../core/store.ts";
 import type { Change, CrashVerdict } from "../../core/transitions.ts";
 import type { Session } from "./connection.ts";
@@ -34,11 +36,12 @@ interface OverdueColumns extends HeldColumns {
   readonly worker_id: string;
 }
 
-const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.cancel_requested, j.incident,
+const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.cancel_requested, j.incident,
   (SELECT name FROM outlive.steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step`;
 
 const OVERDUE = `FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind JOIN outlive.fleet w ON w.seq = j.worker
-  WHERE j.state = 1 AND j.deadline_at + k.grace_ms + $1 < (SELECT outlive.now_ms()) ORDER BY j.deadline_at, j.seq LIMIT $2`;
+  WHERE j.state = 1 AND j.deadline_at + k.grace_ms + $1 < (SELECT least(outlive.now_ms(), $3)) AND coalesce(k.timeout_ms, 0) + k.grace_ms + $1 < $4
+  ORDER BY j.deadline_at, j.seq LIMIT $2`;
 
 const DEATHS_ELSEWHERE = `SELECT ${deathsElsewhere("outlive", "$1", "$2", "outlive.now_ms()")} AS n`;
 
@@ -94,7 +97,7 @@ export class Recovering {
       };
       let verdict: CrashVerdict;
       try {
-        verdict = request.decide(heldJob(row, kind, elsewhere), incident.heldAtDeath);
+        verdict = request.decide(heldJob(row, kind, elsewhere), incident.heldAtDeath, incident.how);
       } catch (thrown) {
         const error = toStoredError(thrown).message;
         return { ...base, decision: "none", counters: counters(row), success: false, error };
@@ -123,8 +126,9 @@ export class Recovering {
   }
 
   /** What is past deadline, grace and margin. A read: most of the time it finds nothing, and then no transaction is needed. */
-  async anyOverdue(session: Session, marginMs: number): Promise<boolean> {
-    return (await session.rows(`SELECT 1 ${OVERDUE}`, [marginMs, 1])).length > 0;
+  async anyOverdue(session: Session, marginMs: number, confirmed: ConfirmedTime = TRUSTED): Promise<boolean> {
+    const { asOf, steadyMs } = confirmed;
+    return (await session.rows(`SELECT 1 ${OVERDUE}`, [marginMs, 1, asOf, steadyMs])).length > 0;
   }
 
   /** Inside a transaction. Another process may do the same just now: what it has locked is its own. */
@@ -133,10 +137,11 @@ export class Recovering {
     marginMs: number,
     limit: number,
     decide: (job: HeldJob) => Change,
+    { asOf, steadyMs }: ConfirmedTime = TRUSTED,
   ): Promise<OverdueJob[]> {
     const rows = await session.rows<OverdueColumns>(
       `SELECT ${HELD_COLUMNS}, w.id AS worker_id ${OVERDUE} FOR UPDATE OF j SKIP LOCKED`,
-      [marginMs, limit],
+      [marginMs, limit, asOf, steadyMs],
     );
     if (rows.length === 0) return [];
     const settings = await this.#kinds.settings(
@@ -165,12 +170,13 @@ export class Recovering {
  * beaten again. Who is over and still holds jobs is recovered again: an earlier recovery could not.
  */
 async function lockDead(session: Session, { worker, death }: RecoverRequest): Promise<DeadWorker | null> {
-  const [row] = await session.rows<DeadWorker & { state: string; beats: number }>(
-    "SELECT seq, state, beats, last_word, incident FROM outlive.fleet WHERE id = $1 FOR UPDATE",
+  const [row] = await session.rows<DeadWorker & { state: string; beats: number; lock_identity: string | null }>(
+    "SELECT seq, state, beats, lock_identity, last_word, incident FROM outlive.fleet WHERE id = $1 FOR UPDATE",
     [worker.id],
   );
   if (!row) return null;
-  if (row.state === "live") return death.how === "gone" || row.beats === worker.beats ? row : null;
+  const unchanged = row.beats === worker.beats && row.lock_identity === worker.lock.identity;
+  if (row.state === "live") return isProof(death.how) || unchanged ? row : null;
   if (row.state === "recovering") return row;
   const held = await session.rows("SELECT 1 FROM outlive.jobs WHERE state = 1 AND worker = $1 LIMIT 1", [row.seq]);
   return held.length > 0 ? row : null;

@@ -1,9 +1,11 @@
 // The store port on PostgreSQL, assembled: every method is one statement, one transaction or one read. The statements are in the
 // files beside it, one role each.
+import type { ConfirmedTime } from "../../core/confirmed-time.ts";
 import type { Clock } from "../../core/clock.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
 import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
+import type { Loss, LossVerdict, LostJob, Resolution } from "../../core/losses.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type {
   AttemptWrite,
@@ -11,6 +13,7 @@ import type {
   BeatAnswer,
   Finding,
   HeldJob,
+  Isolation,
   JobFilter,
   KindCounts,
   ListPage,
@@ -41,9 +44,10 @@ import { Enqueuing } from "./enqueue.ts";
 import { inOurWords, sqlState } from "./errors.ts";
 import { blocker, findings, serverFacts } from "./health.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
-import { countAhead, countJobs, getJob, listJobs } from "./inspect.ts";
+import { countAhead, countJobs, getJob, listIsolations, listJobs } from "./inspect.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
+import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
 import { bellChannel } from "./schema.ts";
@@ -104,7 +108,9 @@ export class PostgresStore implements Store<PostgresTransaction> {
   }
 
   register(worker: WorkerRecord): Promise<{ readonly epoch: number }> {
-    return this.#do("registering a worker", () => this.#workers.register(this.#connection, worker));
+    return this.#do("registering a worker", () =>
+      this.#connection.transaction((tx) => this.#workers.register(tx, worker)),
+    );
   }
 
   async settleAndClaim(worker: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
@@ -174,10 +180,37 @@ export class PostgresStore implements Store<PostgresTransaction> {
     return answer;
   }
 
-  async expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]> {
+  losses(): Promise<readonly Loss[]> {
+    return this.#do("reading losses of contact", () => openLosses(this.#connection));
+  }
+
+  resolveLoss(worker: string, resolution: Resolution): Promise<Resolution | null> {
+    return this.#do(`resolving the loss of ${worker}`, () => resolveLoss(this.#connection, worker, resolution));
+  }
+
+  lostJobs(incident: string, limit: number): Promise<readonly LostJob[]> {
+    return this.#do(`reading the jobs of loss ${incident}`, () =>
+      lostJobs(this.#connection, this.#kinds, incident, limit),
+    );
+  }
+
+  async judge(incident: string, verdicts: readonly LossVerdict[]): Promise<boolean> {
+    const closed = await this.#do(`judging the jobs of loss ${incident}`, () =>
+      this.#connection.maintain((tx) => judgeLoss(tx, incident, verdicts)),
+    );
+    if (verdicts.some(({ change }) => change?.to === "queued")) this.#ringing.ring();
+    return closed;
+  }
+
+  async expire(
+    marginMs: number,
+    limit: number,
+    decide: (job: HeldJob) => Change,
+    confirmed?: ConfirmedTime,
+  ): Promise<readonly OverdueJob[]> {
     const overdue = await this.#do("fencing out overdue jobs", async () => {
-      if (!(await this.#recovering.anyOverdue(this.#connection, marginMs))) return [];
-      return this.#connection.maintain((tx) => this.#recovering.expire(tx, marginMs, limit, decide));
+      if (!(await this.#recovering.anyOverdue(this.#connection, marginMs, confirmed))) return [];
+      return this.#connection.maintain((tx) => this.#recovering.expire(tx, marginMs, limit, decide, confirmed));
     });
     if (overdue.length > 0) this.#ringing.ring();
     return overdue;
@@ -206,6 +239,10 @@ export class PostgresStore implements Store<PostgresTransaction> {
 
   ahead(id: string): Promise<number | null> {
     return this.#do(`counting what is ahead of ${id}`, () => countAhead(this.#connection, id));
+  }
+
+  isolations(): Promise<readonly Isolation[]> {
+    return this.#do("listing what runs alone", () => listIsolations(this.#connection));
   }
 
   writer(): Promise<LockHolder | null> {

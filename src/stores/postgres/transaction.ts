@@ -11,6 +11,7 @@ import { insertJobs } from "./enqueue.ts";
 import { sqlState } from "./errors.ts";
 import { Kinds } from "./kinds.ts";
 import { bellChannel } from "./schema.ts";
+import { isTransactionControl } from "./transaction-control.ts";
 
 /** A transaction on one session of the engine's. BEGIN, COMMIT and ROLLBACK are the engine's own; SAVEPOINT is allowed. */
 export interface PostgresTransaction {
@@ -102,10 +103,7 @@ async function transactionId(session: Session): Promise<string> {
   }
 }
 
-const CONTROL =
-  /^(?:\s|\/\*[^]*?\*\/|--[^\n]*\n)*(?:begin|start\s+transaction|commit|end|abort|prepare\s+transaction|rollback(?!\s+(?:(?:work|transaction)\s+)?to\b))\b/i;
-
-/** Transaction control is ours: refused by its first word here, and whatever else ends the transaction is noticed afterwards. */
+/** Transaction control is ours: refused by its first words here, and whatever else ends the transaction is noticed afterwards. */
 function guarded(client: PostgresClient, isOpen: () => boolean): PostgresClient {
   return new Proxy(client, {
     get(target, name) {
@@ -114,7 +112,7 @@ function guarded(client: PostgresClient, isOpen: () => boolean): PostgresClient 
       return (first: unknown, ...rest: unknown[]): unknown => {
         if (!isOpen()) throw over();
         const text = typeof first === "string" ? first : (first as { text?: unknown } | null)?.text;
-        if (typeof text === "string" && CONTROL.test(text)) throw denied();
+        if (typeof text === "string" && isTransactionControl(text)) throw denied();
         return (member as (...all: unknown[]) => unknown).call(target, first, ...rest);
       };
     },

@@ -5,6 +5,7 @@ import { claimAlone } from "./alone.ts";
 import { type Claim, claimedJobs, openKinds, promoteDue, takeTurn, takeTurnInTwo, type Turn } from "./claim.ts";
 import type { Connection } from "./connection.ts";
 import type { Kinds } from "./kinds.ts";
+import { MAX_CHARACTERS } from "./session.ts";
 import type { Settling } from "./settle.ts";
 import type { Workers } from "./workers.ts";
 
@@ -20,6 +21,8 @@ export interface TurnDeps {
 interface Claimed {
   readonly claimed: readonly ClaimedJob[];
   readonly due: number | null;
+  /** The worker has reserved a job that must run alone. */
+  readonly emptying?: boolean;
 }
 
 export class Turns {
@@ -29,7 +32,16 @@ export class Turns {
     this.#deps = deps;
   }
 
+  /** What is too large for one statement is settled in several, and only the last of them claims. */
   async settleAndClaim(workerId: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
+    const slices = slicesOf(settlements);
+    const settled: WriteAnswer[] = [];
+    for (const slice of slices.slice(0, -1)) settled.push(...(await this.#turn(workerId, slice, NO_ROOM)).settled);
+    const last = await this.#turn(workerId, slices.at(-1) ?? settlements, room);
+    return settled.length === 0 ? last : { ...last, settled: [...settled, ...last.settled] };
+  }
+
+  async #turn(workerId: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
     const { connection, kinds, workers, settling, inTwoFrom } = this.#deps;
     const worker = workers.known(workerId) ?? (await workers.seqOf(connection, workerId));
     if (room.kinds.some(({ kind }) => kinds.idOf(kind) === undefined))
@@ -57,8 +69,8 @@ export class Turns {
     const settled = await this.#answers(settlements, successes, turn, refused);
     const cancels = await this.#cancels(worker, turn, settlements);
     if (!turn.live) return { settled, claimed: [], live: false, cancels: [], nextDueInMs: null };
-    const { claimed, due } = await this.#claimed(workerId, claim, room, turn);
-    return { settled, claimed, live: true, cancels, nextDueInMs: due === null ? null : Math.max(0, due) };
+    const { due, ...claims } = await this.#claimed(workerId, claim, room, turn);
+    return { settled, ...claims, live: true, cancels, nextDueInMs: due === null ? null : Math.max(0, due) };
   }
 
   /** What the statement claimed; or, if it held back because something is due or must run alone, what is claimed then. */
@@ -71,15 +83,19 @@ export class Turns {
     if (!isDue && !turn.alone) return { claimed: await jobs(turn, false), due: turn.due };
     if (isDue) await promoteDue(connection);
     const full = room.total === 0 || claim.kinds.length === 0;
-    const first = full ? null : await claimAlone(connection, worker, open, room, false);
-    // Nothing is claimed beside a job that runs alone, but the next due time is still asked for.
-    const limit = first ? { ...claim, total: 0, kinds: [] } : claim;
-    const second = await takeTurn(connection, [], { ...limit, regardless: true });
+    const alone = full ? null : await claimAlone(connection, worker, open, room, false);
+    if (alone && "taken" in alone) {
+      // Nothing is claimed alongside a job that runs alone, but the next due time is still asked for.
+      const second = await takeTurn(connection, [], { ...claim, total: 0, kinds: [], regardless: true });
+      return { claimed: await jobs({ ...second, taken: alone.taken }, true), due: second.due };
+    }
+    const total = alone ? alone.first : claim.total;
+    const second = await takeTurn(connection, [], { ...claim, total, regardless: true });
     const { due } = second;
-    if (first) return { claimed: await jobs({ ...second, taken: first }, true), due };
+    if (alone) return { claimed: await jobs(second, false), due, emptying: true };
     if (second.taken.length === 0 && room.idle && !full) {
       const last = await claimAlone(connection, worker, open, room, true);
-      if (last) return { claimed: await jobs({ ...second, taken: last }, true), due };
+      if (last && "taken" in last) return { claimed: await jobs({ ...second, taken: last.taken }, true), due };
     }
     return { claimed: await jobs(second, false), due };
   }
@@ -141,4 +157,26 @@ function sorted(
   return { successes: successes.sort((a, b) => a.lease.row - b.lease.row), others };
 }
 
+/** In their order, each slice small enough for one statement. */
+function slicesOf(settlements: readonly Settlement[]): (readonly Settlement[])[] {
+  const slices: Settlement[][] = [];
+  let characters = Number.POSITIVE_INFINITY;
+  for (const settlement of settlements) {
+    const own = charactersOf(settlement);
+    characters += own;
+    if (characters > MAX_CHARACTERS) {
+      slices.push([]);
+      characters = own;
+    }
+    slices.at(-1)!.push(settlement);
+  }
+  return slices;
+}
+
+function charactersOf({ change: { result, error, reason } }: Settlement): number {
+  const ofError = error === null ? 0 : error.message.length + (error.stack?.length ?? 0);
+  return (result?.length ?? 0) + ofError + (reason?.length ?? 0);
+}
+
+const NO_ROOM: Room = { total: 0, kinds: [], idle: false };
 const NONE: ReadonlyMap<Settlement, WriteAnswer> = new Map();

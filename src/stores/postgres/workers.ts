@@ -4,10 +4,19 @@ import type { Counters } from "../../core/job.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
 import type { Session } from "./connection.ts";
-import { type CounterColumns, counters, type WorkerColumns, workerRow } from "../rows.ts";
+import {
+  type CounterColumns,
+  counters,
+  type ExpiryColumns,
+  longestOverdue,
+  type WorkerColumns,
+  workerRow,
+} from "../rows.ts";
+import { resolveLoss } from "./losses.ts";
 
-const REGISTER = `INSERT INTO outlive.fleet (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, lock_name, lock_identity, started_at, heartbeat_at)
-  SELECT $1, 'live', $2, $3, $4, $5, coalesce((SELECT value FROM outlive.meta WHERE key = 'epoch'), 0), $6, $7, $8, $9, $10, now, now
+const REGISTER = `INSERT INTO outlive.fleet (id, state, host, boot_id, namespace, pid, start_ticks, predecessor, version, epoch, lease_ms, concurrency, kinds,
+    lock_name, lock_identity, started_at, heartbeat_at)
+  SELECT $1, 'live', $2, $3, $4, $5, $6, $7, $8, coalesce((SELECT value FROM outlive.meta WHERE key = 'epoch'), 0), $9, $10, $11, $12, $13, now, now
   FROM (SELECT outlive.now_ms() AS now) AS clock RETURNING seq, epoch`;
 
 const RAISE_EPOCH = `INSERT INTO outlive.meta AS m (key, value) VALUES ('epoch', outlive.now_ms())
@@ -20,9 +29,9 @@ const RAISE_EPOCH_ONCE = `WITH first AS (
   INSERT INTO outlive.meta AS m (key, value) SELECT 'epoch', outlive.now_ms() FROM first
   ON CONFLICT (key) DO UPDATE SET value = greatest(m.value + 1, excluded.value)`;
 
-const HELD = `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions,
-    clock.now - (j.deadline_at + k.grace_ms) AS overdue_ms
-  FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = $1 ORDER BY j.seq`;
+const HELD = `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses,
+    j.deadline_at + k.grace_ms AS expires_at, coalesce(k.timeout_ms, 0) + k.grace_ms AS allowed_ms
+  FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = $1 ORDER BY j.seq`;
 
 const WHICH = {
   present: "w.state IN ('live', 'recovering')",
@@ -33,15 +42,13 @@ const WHICH = {
 } as const;
 
 const BEAT = `UPDATE outlive.fleet SET beats = beats + 1, heartbeat_at = outlive.now_ms(), loop_lag_ms = $2, held = $3 WHERE seq = $1 AND state = 'live'
-  RETURNING (SELECT value FROM outlive.meta WHERE key = 'schema') AS schema_version`;
+  RETURNING heartbeat_at AS now, (SELECT value FROM outlive.meta WHERE key = 'schema') AS schema_version`;
 
-interface HeldColumns extends CounterColumns {
+interface HeldColumns extends CounterColumns, ExpiryColumns {
   readonly seq: number;
-  readonly id: string;
   readonly kind: string;
   readonly epoch: number;
   readonly fence: number;
-  readonly overdue_ms: number | null;
 }
 
 export class Workers {
@@ -70,29 +77,49 @@ export class Workers {
     await session.run(RAISE_EPOCH_ONCE);
   }
 
+  /** Inside a transaction. */
   async register(session: Session, worker: WorkerRecord): Promise<{ epoch: number }> {
-    const { id, host, bootId, pid, version, leaseMs, concurrency, kinds, lock } = worker;
-    const values = [id, host, bootId, pid, version, leaseMs, concurrency, JSON.stringify(kinds)];
-    const [row] = await session.rows<{ seq: number; epoch: number }>(REGISTER, [...values, lock.name, lock.identity]);
+    const { id, host, bootId, namespace, pid, startTicks, predecessor, version, leaseMs, concurrency, kinds, lock } =
+      worker;
+    const [row] = await session.rows<{ seq: number; epoch: number }>(REGISTER, [
+      id,
+      host,
+      bootId,
+      namespace,
+      pid,
+      startTicks,
+      predecessor,
+      version,
+      leaseMs,
+      concurrency,
+      JSON.stringify(kinds),
+      lock.name,
+      lock.identity,
+    ]);
+    if (predecessor !== null) await resolveLoss(session, predecessor, "returned");
     this.#seqs.set(id, row!.seq);
     return { epoch: row!.epoch };
   }
 
-  async beat(session: Session, id: string, { loopLagMs }: Beat): Promise<BeatAnswer> {
+  async beat(session: Session, id: string, { loopLagMs, confirmed }: Beat): Promise<BeatAnswer> {
     const seq = await this.seqOf(session, id);
     const rows = await session.rows<HeldColumns>(HELD, [seq]);
     const held = JSON.stringify(rows.map((row) => row.id));
-    const [beaten] = await session.rows<{ schema_version: number }>(BEAT, [seq, Math.round(loopLagMs), held]);
-    const overdue = rows
-      .filter(({ overdue_ms }) => overdue_ms !== null && overdue_ms > 0)
-      .sort((a, b) => b.overdue_ms! - a.overdue_ms!)[0];
+    const [beaten] = await session.rows<{ now: number; schema_version: number }>(BEAT, [
+      seq,
+      Math.round(loopLagMs),
+      held,
+    ]);
+    const now = beaten?.now ?? 0;
+    const overdue = longestOverdue(rows, now, confirmed);
     return {
       live: beaten !== undefined,
+      now,
       held: rows.map((row) => ({
         lease: { jobId: row.id, kind: row.kind, row: row.seq, worker: id, epoch: row.epoch, fence: row.fence },
         counters: counters(row) satisfies Counters,
       })),
-      overdueMs: overdue?.overdue_ms ?? null,
+      overdueMs: overdue?.overdueMs ?? null,
       overdueJobId: overdue?.id ?? null,
       schemaVersion: beaten?.schema_version ?? 0,
     };

@@ -4,6 +4,7 @@ import { ErrorCode, OutliveError } from "../../core/errors.ts";
 export const SQLITE_BUSY = 5;
 export const SQLITE_IOERR = 10;
 export const SQLITE_AUTH = 23;
+const SQLITE_NOMEM = 7;
 const SQLITE_READONLY = 8;
 export const SQLITE_CORRUPT = 11;
 export const SQLITE_FULL = 13;
@@ -14,6 +15,12 @@ export const SQLITE_NOTADB = 26;
 export function primaryCode(thrown: unknown): number | undefined {
   const code = (thrown as { errcode?: unknown } | null)?.errcode;
   return typeof code === "number" ? code & 0xff : undefined;
+}
+
+/** Failures of the machine below, not of the statement: no room, no memory, a disk that fails. SQLite may roll the transaction back. */
+export function isMachineFailure(thrown: unknown): boolean {
+  const code = primaryCode(thrown);
+  return code === SQLITE_FULL || code === SQLITE_IOERR || code === SQLITE_NOMEM;
 }
 
 /** Whether SQLite says, itself or in our words, that the file's content is damaged, or no database at all. */

@@ -8,11 +8,13 @@ import type { Backend, StartUpOptions } from "../../core/backend.ts";
 import { type Inconsistency, type IntegrityCheck, NOTHING_CHECKED } from "../../core/integrity.ts";
 import { Keeper } from "../../core/keeper.ts";
 import type { Liveness } from "../../core/liveness.ts";
+import { StandIn } from "../../core/stand-in.ts";
 import { type BackgroundCheck, checkInBackground } from "./background-check.ts";
 import { Bell } from "./bell.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
 import { inOurWords } from "./errors.ts";
 import { findInconsistencies } from "./inconsistencies.ts";
+import { checkProcess } from "../../platform/identity.ts";
 import { startKeeperThread } from "../../platform/keeper-thread.ts";
 import type { SqliteKeeper } from "./keeper-thread.ts";
 import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "./lock.ts";
@@ -83,9 +85,14 @@ export async function openSqlite(
       if (!memory) {
         const ownLock = `${keeperOptions.worker}.lock`;
         const own: SqliteKeeper = { database: options, ownLock };
-        return startKeeperThread({ clock, events, file: KEEPER, own }, keeperOptions, host);
+        const stand = new StandIn({ clock, store }, keeperOptions, host);
+        const hears = { up: () => stand.end(), down: () => stand.begin() };
+        return stand.until(() =>
+          startKeeperThread({ clock, events, file: KEEPER, own, ...hears }, keeperOptions, host),
+        );
       }
-      const keeper = new Keeper({ store, liveness, clock, random, events, newId }, keeperOptions, {
+      const keepers = { store, liveness, clock, random, events, newId, processState: checkProcess };
+      const keeper = new Keeper(keepers, keeperOptions, {
         ...host,
         loopLagMs: () => 0,
         kill: () => {},

@@ -1,11 +1,13 @@
 // The store port on SQLite, assembled: every method is one operation of the writer or one short read. The statements are in the
 // files beside it, one role each.
+import type { ConfirmedTime } from "../../core/confirmed-time.ts";
 import type { Clock, Random } from "../../core/clock.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
 import type { Inconsistency, Opening } from "../../core/integrity.ts";
 import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
+import type { Loss, LossVerdict, LostJob, Resolution } from "../../core/losses.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type {
   AttemptWrite,
@@ -14,6 +16,7 @@ import type {
   Beat,
   BeatAnswer,
   HeldJob,
+  Isolation,
   JobFilter,
   KindCounts,
   ListPage,
@@ -50,13 +53,14 @@ import { blocker, storeHealth } from "./health.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import { findInconsistencies, findStrayLocks } from "./inconsistencies.ts";
 import { checkFile } from "./integrity.ts";
-import { countAhead, countJobs, getJob, listJobs } from "./inspect.ts";
+import { countAhead, countJobs, getJob, listIsolations, listJobs } from "./inspect.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
 import { latestOpening, noteOpening } from "./opening.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
 import { Settling } from "./settle.ts";
+import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
 import { runUserBody, type SqliteTransaction } from "./transaction.ts";
 import { takeTurn, type TurnDeps } from "./turn.ts";
 import { Workers } from "./workers.ts";
@@ -92,9 +96,12 @@ export class SqliteStore implements Store<SqliteTransaction> {
   constructor(deps: SqliteStoreDeps) {
     this.#deps = deps;
     this.#db = deps.db;
-    this.#writer = new Writer(deps.db, deps.clock, deps.random);
     this.#kinds = new Kinds(deps.db);
     this.#workers = new Workers(deps.db);
+    this.#writer = new Writer(deps.db, deps.clock, deps.random, () => {
+      this.#kinds.forgetIds();
+      this.#workers.forgetSeqs();
+    });
     this.#settling = new Settling(deps.db, this.#workers);
     this.#recovering = new Recovering(deps.db, this.#kinds, this.#workers);
     this.#purging = new Purging(deps.db, this.#kinds);
@@ -192,11 +199,40 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return answer;
   }
 
-  async expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]> {
-    const any = await this.#read("looking for overdue jobs", () => this.#recovering.overdue(marginMs, 1, this.#now()));
+  losses(): Promise<readonly Loss[]> {
+    return this.#read("reading losses of contact", () => openLosses(this.#db));
+  }
+
+  resolveLoss(worker: string, resolution: Resolution): Promise<Resolution | null> {
+    return this.#writer.write(`resolving the loss of ${worker}`, () => resolveLoss(this.#db, worker, resolution));
+  }
+
+  lostJobs(incident: string, limit: number): Promise<readonly LostJob[]> {
+    return this.#read(`reading the jobs of loss ${incident}`, () =>
+      lostJobs(this.#db, this.#kinds, this.#recovering, incident, limit, this.#now()),
+    );
+  }
+
+  async judge(incident: string, verdicts: readonly LossVerdict[]): Promise<boolean> {
+    const closed = await this.#writer.write(`judging the jobs of loss ${incident}`, () =>
+      judgeLoss(this.#db, incident, verdicts, this.#now()),
+    );
+    if (verdicts.some(({ change }) => change?.to === "queued")) this.#ringing.ring();
+    return closed;
+  }
+
+  async expire(
+    marginMs: number,
+    limit: number,
+    decide: (job: HeldJob) => Change,
+    confirmed?: ConfirmedTime,
+  ): Promise<readonly OverdueJob[]> {
+    const any = await this.#read("looking for overdue jobs", () =>
+      this.#recovering.overdue(marginMs, 1, this.#now(), confirmed),
+    );
     if (any.length === 0) return [];
     const overdue = await this.#writer.write("fencing out overdue jobs", () =>
-      this.#recovering.expire(marginMs, limit, decide, this.#now()),
+      this.#recovering.expire(marginMs, limit, decide, this.#now(), confirmed),
     );
     if (overdue.length > 0) this.#ringing.ring();
     return overdue;
@@ -230,6 +266,10 @@ export class SqliteStore implements Store<SqliteTransaction> {
 
   ahead(id: string): Promise<number | null> {
     return this.#read(`counting what is ahead of ${id}`, () => countAhead(this.#db, id));
+  }
+
+  isolations(): Promise<readonly Isolation[]> {
+    return this.#read("listing what runs alone", () => listIsolations(this.#db));
   }
 
   writer(): Promise<LockHolder | null> {

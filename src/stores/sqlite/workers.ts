@@ -3,7 +3,8 @@ import type { Counters } from "../../core/job.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
 import type { Database } from "./database.ts";
-import { type CounterColumns, counters, type WorkerColumns, workerRow } from "../rows.ts";
+import { type CounterColumns, counters, longestOverdue, type WorkerColumns, workerRow } from "../rows.ts";
+import { resolveLoss } from "./losses.ts";
 import { schemaVersion, storedEpoch } from "./schema.ts";
 
 const WHICH = {
@@ -29,6 +30,11 @@ export class Workers {
     return row?.seq ?? 0;
   }
 
+  /** After a rollback: the same numbers may be given to other workers. */
+  forgetSeqs(): void {
+    this.#seqs.clear();
+  }
+
   epoch(): number {
     return storedEpoch(this.#db);
   }
@@ -47,14 +53,17 @@ export class Workers {
     const epoch = this.epoch();
     const { lastInsertRowid } = this.#db
       .sql(
-        `INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, lock_name, lock_identity, started_at, heartbeat_at)
-         VALUES (?, 'live', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+        `INSERT INTO outlive_workers (id, state, host, boot_id, namespace, pid, start_ticks, predecessor, version, epoch, lease_ms, concurrency, kinds,
+           lock_name, lock_identity, started_at, heartbeat_at) VALUES (?, 'live', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
       )
       .run(
         worker.id,
         worker.host,
         worker.bootId,
+        worker.namespace,
         worker.pid,
+        worker.startTicks,
+        worker.predecessor,
         worker.version,
         epoch,
         worker.leaseMs,
@@ -66,6 +75,7 @@ export class Workers {
         now,
       );
     this.#seqs.set(worker.id, Number(lastInsertRowid));
+    if (worker.predecessor !== null) resolveLoss(this.#db, worker.predecessor, "returned");
     return { epoch };
   }
 
@@ -104,7 +114,8 @@ export class Workers {
     const seq = this.seqOf(id);
     const rows = this.#db
       .sql(
-        `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.deadline_at + k.grace_ms AS expires_at
+        `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses,
+           j.deadline_at + k.grace_ms AS expires_at, ifnull(k.timeout_ms, 0) + k.grace_ms AS allowed_ms
          FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = ?`,
       )
       .all(seq) as unknown as (CounterColumns & {
@@ -114,6 +125,7 @@ export class Workers {
       epoch: number;
       fence: number;
       expires_at: number | null;
+      allowed_ms: number;
     })[];
     const held = JSON.stringify(rows.map((row) => row.id));
     const { changes } = this.#db
@@ -121,16 +133,15 @@ export class Workers {
         "UPDATE outlive_workers SET beats = beats + 1, heartbeat_at = ?, loop_lag_ms = ?, held = ? WHERE seq = ? AND state = 'live'",
       )
       .run(now, beat.loopLagMs, held, seq);
-    const overdue = rows
-      .filter((row) => row.expires_at !== null && row.expires_at < now)
-      .sort((a, b) => a.expires_at! - b.expires_at!)[0];
+    const overdue = longestOverdue(rows, now, beat.confirmed);
     return {
       live: changes === 1,
+      now,
       held: rows.map((row) => ({
         lease: { jobId: row.id, kind: row.kind, row: row.seq, worker: id, epoch: row.epoch, fence: row.fence },
         counters: counters(row) satisfies Counters,
       })),
-      overdueMs: overdue ? now - overdue.expires_at! : null,
+      overdueMs: overdue?.overdueMs ?? null,
       overdueJobId: overdue?.id ?? null,
       schemaVersion: schemaVersion(this.#db),
     };
