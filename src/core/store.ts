@@ -219,6 +219,9 @@ export interface Store<Tx = unknown> {
   /** Keeps it, in place of the one before. */
   noteOpening?(opening: Opening): Promise<void>;
 
+  /** Resolves when a write of this process got through; rejects if none does. Absent: no process can keep all others from writing. */
+  untilWritable?(): Promise<void>;
+
   health(): Promise<StoreHealth>;
   /** What an operator should know of the server behind the store. Absent: the store has none. Reads only. */
   advice?(): Promise<readonly Finding[]>;

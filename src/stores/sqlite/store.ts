@@ -211,6 +211,10 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return answer;
   }
 
+  untilWritable(): Promise<void> {
+    return this.#writer.write("checking that the file can be written", () => {});
+  }
+
   losses(): Promise<readonly Loss[]> {
     return this.#read("reading losses of contact", () => openLosses(this.#db));
   }
