@@ -2,7 +2,7 @@
 import { ErrorCode, OutliveError, toStoredError } from "./core/errors.ts";
 import { idSource } from "./core/ids.ts";
 import { isProof, type Death, type Probe, type WorkerRow } from "./core/liveness.ts";
-import { type Lost, Lookout } from "./core/lookout.ts";
+import { type Lost, Lookout, RESTORED } from "./core/lookout.ts";
 import { isNoteworthy, NOTHING_CHECKED } from "./core/integrity.ts";
 import { readOnlyError } from "./core/read-only.ts";
 import { leftBehind, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
@@ -52,15 +52,25 @@ export class Recoveries {
    * Refused while anybody's lock is held. Answers whether it found anything.
    */
   async restored(signal: AbortSignal | undefined): Promise<boolean> {
-    const { backend, clock } = this.#wiring;
+    const { backend } = this.#wiring;
     this.#assertWritable();
-    const present = await this.assertNobodyWorks("call it restored");
-    await backend.store.raiseEpoch();
-    const death = { how: "gone", lastSeenAliveAt: null, evidence: "the store was restored from a backup" } as const;
-    const dead = present.map((worker) => ({ worker, death: { ...death, detectedAt: clock.now() } }));
+    // Where the store itself says so, no worker from before can write into it, and their locks may be held by processes that end soon.
+    const why = (await backend.store.noticeRestore?.()) ?? null;
+    const present = why === null ? await this.assertNobodyWorks("call it restored") : await backend.store.workers({});
+    if (why === null) await backend.store.raiseEpoch();
+    const dead = this.#restoredWorkers(present);
     if (dead.length === 0) return false;
     const { incidents } = await recoverDead(this.#deps(), dead, "restored", NOTHING_CHECKED, signal);
     return incidents.length > 0;
+  }
+
+  /** What the rows of a backup say of workers is history: none of them can write into this store any more. */
+  #restoredWorkers(present: readonly WorkerRow[]): Lost[] {
+    const detectedAt = this.#wiring.clock.now();
+    return present.map((worker) => ({
+      worker,
+      death: { how: "gone", lastSeenAliveAt: null, evidence: RESTORED, detectedAt },
+    }));
   }
 
   /** The rows that are not over, if nobody's lock is held; an error that names who is alive otherwise. */
@@ -68,16 +78,16 @@ export class Recoveries {
     const { backend } = this.#wiring;
     const present = await backend.store.workers({});
     const probes = await this.#probe(present);
-    for (const [at, worker] of present.entries()) {
-      if (probes[at] !== "held") continue;
-      throw new OutliveError(
-        ErrorCode.wrongState,
-        `Worker ${worker.id} (pid ${worker.pid}) is alive on this store.`,
-        `Stop all workers to ${inOrderTo}, then try again. Nothing was changed.`,
-        { worker: worker.id, pid: worker.pid },
-      );
-    }
-    return present;
+    const alive = present.filter((_, at) => probes[at] === "held");
+    const [first] = alive;
+    if (!first) return present;
+    const named = alive.map(({ id, pid, host }) => `${id} (pid ${pid} on ${host})`).join(", ");
+    throw new OutliveError(
+      ErrorCode.wrongState,
+      alive.length === 1 ? `Worker ${named} is alive on this store.` : `Workers are alive on this store: ${named}.`,
+      `Stop ${alive.length === 1 ? "it" : "them"} to ${inOrderTo}, then try again. Nothing was changed.`,
+      { worker: first.id, pid: first.pid, workers: alive.map(({ id }) => id) },
+    );
   }
 
   /** The start-up recovery of `open`: nothing is accepted before it is finished. */
@@ -94,6 +104,8 @@ export class Recoveries {
 
   async #atOpen(): Promise<void> {
     const { backend, clock } = this.#wiring;
+    const restored = (await backend.store.noticeRestore?.()) ?? null;
+    if (restored !== null) this.#wiring.bus.emit("store.restored", { why: restored });
     const present = await backend.store.workers({});
     const probes = await this.#probe(present);
     const alone = !probes.includes("held");
@@ -106,7 +118,8 @@ export class Recoveries {
       const startedAt = completedAt - (findings.tookMs ?? 0);
       await backend.store.noteOpening?.({ recovery, startedAt, completedAt, findings });
     }
-    await recoverDead(deps, await this.findDead(undefined), "open", findings, undefined, recovery);
+    const dead = restored === null ? await this.findDead(undefined) : this.#restoredWorkers(present);
+    await recoverDead(deps, dead, "open", findings, undefined, recovery);
     await backend.removeStrays().catch((thrown: unknown) =>
       this.#wiring.bus.emit("store.failed", {
         doing: "removing stray locks",
