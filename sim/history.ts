@@ -122,6 +122,7 @@ async function unfold(
     process: (pid) => world.byPid(pid),
     processes: () => world.processes,
     holds: (worker) => world.kernel.holds(worker),
+    isAlive: (worker) => world.kernel.isAlive(worker),
     reclaimed: (from) => void world.ambush(from, 100),
   });
   const supervisor = new Supervisor(world, {

@@ -10,15 +10,22 @@ const AWAY_LEASES = 2;
 
 export class LossLaw {
   readonly #model: Model;
+  readonly #isAlive: (worker: string) => boolean;
   /** When each loss was first seen, in virtual ms. */
   readonly #since = new Map<string, number>();
 
-  constructor(model: Model) {
+  constructor(model: Model, isAlive: (worker: string) => boolean) {
     this.#model = model;
+    this.#isAlive = isAlive;
   }
 
   /** `registered`: the rows of workers that the same event wrote. */
   onIncident(was: IncidentRow | null, is: IncidentRow | null, registered: readonly WorkerRow[], now: number): void {
+    if (is && !was && is.how === "gone" && this.#model.workersById.get(is.worker)?.row.state === "live")
+      demand(
+        !this.#isAlive(is.worker),
+        () => `incident ${is.id}: the death of ${is.worker} is called proved, and it lives`,
+      );
     if (!is || is.how === "gone") return;
     if (!was) this.#since.set(is.id, now);
     if (!was || was.resolution === is.resolution) return;
@@ -35,6 +42,16 @@ export class LossLaw {
         registered.some(({ predecessor }) => predecessor === is.worker),
         () => `${says()}, and no worker names it as its predecessor`,
       );
+  }
+
+  /** A crash was counted as the attempt was taken: its worker's death was proved. */
+  onCrash(is: JobRow, history: readonly HistoryRow[]): void {
+    const entry = history.find((row) => row.job === is.seq && row.event === "crash" && row.fence === is.fence);
+    const incident = this.#model.incidents.get(entry?.incident ?? "");
+    demand(
+      incident === undefined || incident.how === "gone",
+      () => `a crash of job ${is.id} was counted, and its worker ${incident?.worker} was only ${incident?.how}`,
+    );
   }
 
   /** The attempt was taken from its worker without a proof: its job pays nothing, whatever becomes of the worker later. */

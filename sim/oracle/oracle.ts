@@ -43,6 +43,8 @@ export interface OracleDeps {
   readonly processes: () => readonly SimProcess[];
   /** Whether the liveness lock of this worker is held. */
   readonly holds: (worker: string) => boolean;
+  /** Whether a living process has it, also where the others can't see that. */
+  readonly isAlive: (worker: string) => boolean;
   /** Hears that a job was claimed which this process had before. */
   readonly reclaimed: (from: SimProcess) => void;
 }
@@ -82,7 +84,7 @@ export class Oracle {
     this.#keepers = new KeeperLaw(this.model, deps.processes, kindFacts);
     this.#silence = new SilenceLaw(this.model);
     this.#writes = new WriteLaw(this.model, kindFacts);
-    this.#losses = new LossLaw(this.model);
+    this.#losses = new LossLaw(this.model, deps.isAlive);
     this.#blame = new BlameLaw(this.model, kindFacts, deps.concurrency);
   }
 
@@ -122,7 +124,10 @@ export class Oracle {
           this.#ends.onEnd(was, is, moment);
           const { limits, poison } = kindFacts(is.kind);
           if (!poison && is.blamed === limits.crashes && was.blamed < is.blamed) tally.accused++;
-          if (is.outcome === OUTCOME.crashed) this.#blame.onCrash(was, is, history, wall - 1);
+          if (is.outcome === OUTCOME.crashed) {
+            this.#blame.onCrash(was, is, history, wall - 1);
+            this.#losses.onCrash(is, history);
+          }
           if (is.outcome === OUTCOME.lost) this.#losses.onLost(was, is, history);
           if (is.state === STATE.succeeded) tally.succeeded++;
           if (is.state === STATE.quarantined) tally.quarantined++;

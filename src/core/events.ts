@@ -23,6 +23,8 @@ export interface Events {
   };
   /** The recovery of one worker failed and will be tried again. */
   "recovery.failed": { readonly worker: string; readonly error: StoredError };
+  /** Another session of the store holds these jobs of a dead worker, or its row: the others were taken, and these will be when it lets go. */
+  "recovery.waits": { readonly worker: string; readonly jobs: number };
   /** One job of a dead worker was dealt with. */
   "job.recovered": RecoveredJob & { readonly incident: string; readonly worker: string };
   /** A worker's death was found, or contact with it was lost (`how`). */

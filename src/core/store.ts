@@ -2,8 +2,10 @@
 // atomic, what is checked, and what comes back when the check fails. A refused write is a value, never an exception; a method
 // rejects only when the store itself fails, and then nothing of it was written unless the sentence says otherwise. The forms
 // that cross it are beside it (settlement.ts, recover-request.ts, inspection.ts) and come with it: who speaks to the port imports one file.
+import type { CommitControl } from "./commit.ts";
 import type { ConfirmedTime } from "./confirmed-time.ts";
 import type { Counters, Enqueued, JobDetails, JobDraft, KindSettings } from "./job.ts";
+import type { StoredError } from "./errors.ts";
 import type { Incident, IncidentSummary } from "./incident.ts";
 import type {
   Backup,
@@ -68,6 +70,14 @@ export interface PurgeRequest {
   readonly limit: number;
 }
 
+export interface PurgeAnswer {
+  readonly jobs: number;
+  readonly incidents: number;
+  readonly more: boolean;
+  /** Jobs that the database did not let go, a row of the user's refers to them for instance, and why the first was kept; omitted: none. */
+  readonly refused?: { readonly jobs: number; readonly jobId: string; readonly error: StoredError };
+}
+
 /** The user's own transaction as the store runs it; `Tx` is the store's own. Whether it may be asynchronous, the store's form says. */
 export type TransactionBody<Tx, T> = (tx: Tx) => T | Promise<T>;
 
@@ -100,12 +110,15 @@ export interface Store<Tx = unknown> {
 
   /**
    * The user's writes and the job's success in one transaction, fenced: if the fence does not hold, `body` is not run or its
-   * writes are rolled back, and the answer says stale. If `body` throws, nothing is written and its error comes out.
+   * writes are rolled back, and the answer says stale. If `body` throws, nothing is written and its error comes out. `control` is
+   * kept up to date with what is under way; when it is interrupted before the commit itself, nothing is written, no lock is
+   * left, and the call rejects with the reason, whether or not `body` has ended. Without it the store sets its own limit to waiting.
    */
   commit<T>(
     settlement: Settlement,
     body: TransactionBody<Tx, T>,
     encode: (value: T) => string | null,
+    control?: CommitControl,
   ): Promise<{ answer: WriteAnswer; value: T | undefined }>;
 
   /** The user's own transaction, with `enqueue` inside it. Nothing is fenced. */
@@ -140,7 +153,9 @@ export interface Store<Tx = unknown> {
    * One transaction of a recovery: marks the worker `recovering` (`gone` with the last one), opens or continues its one incident,
    * and for at most `limit` jobs that it still holds writes the decision, guarded by (worker, fence, running), the history
    * row and the incident's row. Safe to repeat and to run beside another recovery. Checked: the worker is not over, and, without a
-   * proof of its death, neither its heartbeat nor its lock has changed since the request's row was read.
+   * proof of its death, neither its heartbeat nor its lock has changed since the request's row was read. It does not wait for a job
+   * that a transaction of another session holds, a frozen commit for instance: the others are taken, and that one is left for
+   * later (`locked`).
    */
   recover(request: RecoverRequest): Promise<RecoverAnswer>;
 
@@ -171,8 +186,11 @@ export interface Store<Tx = unknown> {
     confirmed?: ConfirmedTime,
   ): Promise<readonly OverdueJob[]>;
 
-  /** Deletes finished jobs with all that belongs to them, old incidents and old rows of workers that are over. Answers how many rows of each went. */
-  purge(request: PurgeRequest): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }>;
+  /**
+   * Deletes finished jobs with all that belongs to them, old incidents and old rows of finished workers, in a piece so small that no
+   * other process waits for it. Returns how many of each were deleted. A job that can't be deleted is kept and stops none of the others.
+   */
+  purge(request: PurgeRequest): Promise<PurgeAnswer>;
 
   get(id: string): Promise<JobDetails | null>;
   list(filter: JobFilter, limit: number, after: string | null): Promise<ListPage>;
@@ -200,6 +218,9 @@ export interface Store<Tx = unknown> {
   latestOpening?(): Promise<Opening | null>;
   /** Keeps it, in place of the one before. */
   noteOpening?(opening: Opening): Promise<void>;
+
+  /** Resolves when a write of this process got through; rejects if none does. Absent: no process can keep all others from writing. */
+  untilWritable?(): Promise<void>;
 
   health(): Promise<StoreHealth>;
   /** What an operator should know of the server behind the store. Absent: the store has none. Reads only. */

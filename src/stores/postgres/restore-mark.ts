@@ -28,7 +28,9 @@ export const registered = (seq: string, id: string): string =>
   `EXISTS (SELECT 1 FROM outlive.fleet f WHERE ${isRowOf(seq, id)} AND ${IS_ORIGINAL})`;
 
 /** Raises the epoch, once for each row of `from`. A mark that holds goes on to hold, and one that does not is left for `noticeRestore`. */
-export const raiseEpoch = (from: string): string => `INSERT INTO outlive.meta AS m (key, value) SELECT 'epoch', outlive.now_ms() ${from}
+export const raiseEpoch = (
+  from: string,
+): string => `INSERT INTO outlive.meta AS m (key, value) SELECT 'epoch', outlive.now_ms() ${from}
   ON CONFLICT (key) DO UPDATE SET value = greatest(m.value + 1, excluded.value),
     written_by = CASE WHEN ${MARK_HOLDS} THEN pg_current_xact_id()::xid ELSE m.written_by END`;
 

@@ -1,6 +1,7 @@
 // The rows of workers (table `fleet`): registering, beating, leaving. One row per process and boot; a row that is not live never
 // becomes so again. A claim shares the row's key lock, so whoever takes the row FOR UPDATE sees every claim or prevents it. A row is
 // known by its number and its id together: the number is short, but its sequence can go back.
+import { PROCESS_IS_GONE } from "../../core/incident.ts";
 import type { Counters } from "../../core/job.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
@@ -158,7 +159,7 @@ export class Workers {
     const seq = await this.seqOf(session, id);
     await session.run("UPDATE outlive.fleet SET last_word = $1 WHERE seq = $2 AND id = $3", [lastWord, seq, id]);
     await session.run(
-      `UPDATE outlive.incidents SET evidence = CASE WHEN evidence IS NULL OR strpos($1, evidence) > 0 THEN $1 ELSE evidence || '; ' || $1 END
+      `UPDATE outlive.incidents SET evidence = CASE WHEN evidence IS NULL OR strpos($1, evidence) > 0 OR evidence LIKE '${PROCESS_IS_GONE} (%)' THEN $1 ELSE evidence || '; ' || $1 END
        WHERE id = (SELECT incident FROM outlive.fleet WHERE seq = $2 AND id = $3) AND NOT coalesce(strpos(evidence, $1) > 0, false)`,
       [lastWord, seq, id],
     );

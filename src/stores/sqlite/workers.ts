@@ -1,4 +1,5 @@
 // The rows of workers: registering, beating, leaving. One row per process and boot; a row that is not live never becomes so again.
+import { PROCESS_IS_GONE } from "../../core/incident.ts";
 import type { Counters } from "../../core/job.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
@@ -16,6 +17,8 @@ const WHICH = {
 export class Workers {
   readonly #db: Database;
   readonly #seqs = new Map<string, number>();
+  /** The highest epoch that was seen here. */
+  #highestEpoch = 0;
 
   constructor(db: Database) {
     this.#db = db;
@@ -35,12 +38,30 @@ export class Workers {
     this.#seqs.clear();
   }
 
+  /** Reads the number of this worker again: what is in the file may not be what it was. Inside the transaction that depends on it. */
+  recheck(id: string): void {
+    this.#seqs.delete(id);
+  }
+
+  /**
+   * Why the rows are not those that this worker, which has registered, knew: an older copy was written over the file. Null: nothing says
+   * so. The row of a worker that has ended is kept for months.
+   */
+  whyReplaced(id: string): string | null {
+    if (this.seqOf(id) === 0) return `worker ${id} has no row in it`;
+    const epoch = this.epoch();
+    if (epoch < this.#highestEpoch) return `its epoch fell from ${this.#highestEpoch} to ${epoch}`;
+    this.#highestEpoch = epoch;
+    return null;
+  }
+
   epoch(): number {
     return storedEpoch(this.#db);
   }
 
-  raiseEpoch(now: number): number {
-    const epoch = Math.max(this.epoch() + 1, now);
+  /** `above`: an epoch that was issued, though this file may not know of it. */
+  raiseEpoch(now: number, above = 0): number {
+    const epoch = Math.max(this.epoch() + 1, above + 1, now);
     this.#db
       .sql(
         "INSERT INTO outlive_meta (key, value) VALUES ('epoch', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
@@ -111,6 +132,7 @@ export class Workers {
   }
 
   beat(id: string, beat: Beat, now: number): BeatAnswer {
+    this.recheck(id);
     const seq = this.seqOf(id);
     const rows = this.#db
       .sql(
@@ -127,6 +149,7 @@ export class Workers {
       expires_at: number | null;
       allowed_ms: number;
     })[];
+    const replaced = this.whyReplaced(id);
     const held = JSON.stringify(rows.map((row) => row.id));
     const { changes } = this.#db
       .sql(
@@ -136,6 +159,7 @@ export class Workers {
     const overdue = longestOverdue(rows, now, beat.confirmed);
     return {
       live: changes === 1,
+      ...(replaced !== null && { replaced }),
       now,
       held: rows.map((row) => ({
         lease: { jobId: row.id, kind: row.kind, row: row.seq, worker: id, epoch: row.epoch, fence: row.fence },
@@ -153,7 +177,7 @@ export class Workers {
     this.#db.sql("UPDATE outlive_workers SET last_word = ? WHERE seq = ?").run(lastWord, seq);
     this.#db
       .sql(
-        `UPDATE outlive_incidents SET evidence = iif(evidence IS NULL OR instr(?1, evidence), ?1, evidence || '; ' || ?1)
+        `UPDATE outlive_incidents SET evidence = iif(evidence IS NULL OR instr(?1, evidence) OR evidence LIKE '${PROCESS_IS_GONE} (%)', ?1, evidence || '; ' || ?1)
          WHERE id = (SELECT incident FROM outlive_workers WHERE seq = ?2) AND NOT ifnull(instr(evidence, ?1), 0)`,
       )
       .run(lastWord, seq);
