@@ -2,7 +2,7 @@
 // overdue and purges what is old. It runs in a thread of its own where the store can be opened twice, so that a handler which
 // blocks the main loop neither silences the worker nor stops recovery; elsewhere, and in the simulator, beside the worker.
 import type { CallOff, Clock, Random } from "./clock.ts";
-import { ConfirmedClock } from "./confirmed-time.ts";
+import { type ClockReading, ConfirmedClock } from "./confirmed-time.ts";
 import { toStoredError } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import { Heartbeat } from "./heartbeat.ts";
@@ -17,6 +17,8 @@ export interface KeeperOptions {
   readonly bootId: string;
   readonly times: LivenessTimes;
   readonly retention: RetentionTimes;
+  /** The store's clock when the worker registered. */
+  readonly registered: ClockReading;
   /** The version of the schema that this program knows. */
   readonly schemaVersion: number;
 }
@@ -74,7 +76,7 @@ export class Keeper {
     this.#options = options;
     this.#host = host;
     const { worker, times } = options;
-    this.#storeClock = new ConfirmedClock(deps.clock);
+    this.#storeClock = new ConfirmedClock(deps.clock, options.registered);
     this.#heartbeat = new Heartbeat({
       ...deps,
       worker,

@@ -32,8 +32,8 @@ export * from "./settlement.ts";
 export interface Beat {
   /** How long the main loop has stood still, in ms. */
   readonly loopLagMs: number;
-  /** What is overdue only by a time that this does not confirm is not reported; null: nothing is confirmed. Absent: the store's clock is trusted. */
-  readonly confirmed?: ConfirmedTime | null;
+  /** What is overdue only by a time that this does not confirm is not reported. Absent: the store's clock is trusted. */
+  readonly confirmed?: ConfirmedTime;
 }
 
 export interface BeatAnswer {
@@ -77,8 +77,8 @@ export interface Store<Tx = unknown> {
   /** One transaction. A known id, or a dedupe key held by an unfinished job of the kind, adds nothing and says `created: false`. Resolves when durable. */
   enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]>;
 
-  /** Writes the worker's row as live and answers the epoch under which it claims. The liveness lock is held already. */
-  register(worker: WorkerRecord): Promise<{ readonly epoch: number }>;
+  /** Writes the worker's row as live and returns the epoch under which it claims, and the store's clock. The liveness lock is held already. */
+  register(worker: WorkerRecord): Promise<{ readonly epoch: number; readonly now: number }>;
 
   /**
    * The worker's loop in one transaction: applies each settlement whose fence holds, then, if the worker's row is live, claims

@@ -104,7 +104,7 @@ export class PostgresStore implements Store<PostgresTransaction> {
     return enqueued;
   }
 
-  register(worker: WorkerRecord): Promise<{ readonly epoch: number }> {
+  register(worker: WorkerRecord): Promise<{ readonly epoch: number; readonly now: number }> {
     return this.#do("registering a worker", () => this.#workers.register(this.#connection, worker));
   }
 

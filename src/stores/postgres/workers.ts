@@ -15,7 +15,7 @@ import {
 
 const REGISTER = `INSERT INTO outlive.fleet (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, lock_name, lock_identity, started_at, heartbeat_at)
   SELECT $1, 'live', $2, $3, $4, $5, coalesce((SELECT value FROM outlive.meta WHERE key = 'epoch'), 0), $6, $7, $8, $9, $10, now, now
-  FROM (SELECT outlive.now_ms() AS now) AS clock RETURNING seq, epoch`;
+  FROM (SELECT outlive.now_ms() AS now) AS clock RETURNING seq, epoch, started_at AS now`;
 
 const RAISE_EPOCH = `INSERT INTO outlive.meta AS m (key, value) VALUES ('epoch', outlive.now_ms())
   ON CONFLICT (key) DO UPDATE SET value = greatest(m.value + 1, excluded.value) RETURNING value`;
@@ -75,12 +75,13 @@ export class Workers {
     await session.run(RAISE_EPOCH_ONCE);
   }
 
-  async register(session: Session, worker: WorkerRecord): Promise<{ epoch: number }> {
+  async register(session: Session, worker: WorkerRecord): Promise<{ epoch: number; now: number }> {
     const { id, host, bootId, pid, version, leaseMs, concurrency, kinds, lock } = worker;
     const values = [id, host, bootId, pid, version, leaseMs, concurrency, JSON.stringify(kinds)];
-    const [row] = await session.rows<{ seq: number; epoch: number }>(REGISTER, [...values, lock.name, lock.identity]);
+    type Row = { seq: number; epoch: number; now: number };
+    const [row] = await session.rows<Row>(REGISTER, [...values, lock.name, lock.identity]);
     this.#seqs.set(id, row!.seq);
-    return { epoch: row!.epoch };
+    return { epoch: row!.epoch, now: row!.now };
   }
 
   async beat(session: Session, id: string, { loopLagMs, confirmed }: Beat): Promise<BeatAnswer> {

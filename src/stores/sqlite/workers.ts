@@ -43,7 +43,7 @@ export class Workers {
     return epoch;
   }
 
-  register(worker: WorkerRecord, now: number): { epoch: number } {
+  register(worker: WorkerRecord, now: number): { epoch: number; now: number } {
     const epoch = this.epoch();
     const { lastInsertRowid } = this.#db
       .sql(
@@ -66,7 +66,7 @@ export class Workers {
         now,
       );
     this.#seqs.set(worker.id, Number(lastInsertRowid));
-    return { epoch };
+    return { epoch, now };
   }
 
   /**
