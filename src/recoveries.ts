@@ -1,8 +1,8 @@
 // Recovery as the engine offers it: at the open, by hand, and with what a supervisor knows. The work itself is core's.
 import { ErrorCode, OutliveError, toStoredError } from "./core/errors.ts";
 import { idSource } from "./core/ids.ts";
-import type { Death, Probe, WorkerRow } from "./core/liveness.ts";
-import { Lookout } from "./core/lookout.ts";
+import { isProof, type Death, type Probe, type WorkerRow } from "./core/liveness.ts";
+import { type Lost, Lookout } from "./core/lookout.ts";
 import { isNoteworthy, NOTHING_CHECKED } from "./core/integrity.ts";
 import { readOnlyError } from "./core/read-only.ts";
 import { leftBehind, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
@@ -19,6 +19,9 @@ export interface RecoverOptions {
 
 /** Longest evidence that a supervisor can add to a death. */
 const MAX_EVIDENCE = 1_000;
+
+/** A store that lets no write through for longer is blocked; less is ordinary work. */
+const BLOCKED_MS = 500;
 
 export class Recoveries {
   readonly #wiring: Wiring;
@@ -38,7 +41,7 @@ export class Recoveries {
   /** One pass now. `own` is the worker of this process. Answers whether it found anything. */
   async pass(own: string | undefined, signal: AbortSignal | undefined): Promise<boolean> {
     this.#assertWritable();
-    const dead = await this.findDead(own);
+    const dead = await this.#withoutSilenceOfABlockedStore(await this.findDead(own));
     if (dead.length === 0) return false;
     const { incidents } = await recoverDead(this.#deps(), dead, "recover", NOTHING_CHECKED, signal);
     return incidents.length > 0;
@@ -119,6 +122,24 @@ export class Recoveries {
     const present = (await backend.store.workers({})).filter(({ id }) => id !== own);
     const dead = await this.#lookout.look(present, settings.times.heartbeatMs);
     return [...dead, ...leftBehind(await backend.store.workers({ which: "leftBehind" }), clock.now())];
+  }
+
+  /**
+   * While no process could write, no worker could beat either, and their silence proves nothing. A worker notices that by its own
+   * heartbeat; this watcher has none, so it tries to write before it believes in a silence.
+   */
+  async #withoutSilenceOfABlockedStore(dead: Lost[]): Promise<Lost[]> {
+    const { store } = this.#wiring.backend;
+    if (store.untilWritable === undefined || dead.every(({ death }) => isProof(death.how))) return dead;
+    const { clock } = this.#wiring;
+    const askedMono = clock.mono();
+    const written = await store.untilWritable().then(
+      () => true,
+      () => false,
+    );
+    if (written && clock.mono() - askedMono < BLOCKED_MS) return dead;
+    this.#lookout.restart();
+    return dead.filter(({ death }) => isProof(death.how));
   }
 
   /** Core tells a store's refusal to recover and goes on; by hand it is the answer. */

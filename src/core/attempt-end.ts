@@ -11,8 +11,9 @@ export function viewOf(held: Held): transitions.JobView {
   return { id: held.run.id, state: "running", counters: held.job.counters };
 }
 
-/** The handler threw. If it had been told to stop, that is the reason, and not what it threw. A full store costs the job nothing. */
+/** The handler threw. If it had been told to stop, that is the reason, and not what it threw. A full or busy store costs the job nothing. */
 export function changeOfThrown(held: Held, thrown: unknown, random: Random): transitions.Change {
+  const trouble = troubleOfStore(thrown);
   switch (held.run.abortedBy) {
     case "shutdown":
       return transitions.release(viewOf(held), "its worker shut down");
@@ -21,9 +22,10 @@ export function changeOfThrown(held: Held, thrown: unknown, random: Random): tra
     case "cancelled":
       return transitions.endCancelled(viewOf(held), "cancelled while it ran");
     case "timeout":
-      return timedOut(held, random);
+      // What it waited for in vain may have taken all of its time.
+      return trouble === "busy" ? released(held, trouble, random) : timedOut(held, random);
     case undefined:
-      return isForLackOfRoom(thrown) ? withoutRoom(held, random) : failed(held, thrown, random);
+      return trouble ? released(held, trouble, random) : failed(held, thrown, random);
   }
 }
 
@@ -44,24 +46,30 @@ export function changeOfGivenUp(
   }
 }
 
-/** What the handler threw, or a cause of it, is the store's refusal of a write for lack of room. */
-function isForLackOfRoom(thrown: unknown): boolean {
-  if (thrown instanceof TerminalError) return false;
+/**
+ * What the handler threw, or a cause of it, is the store's doing: a write was refused for lack of room, or something waited in vain
+ * for the store (`data.costsAttempt` is false). Null: it is the handler's own.
+ */
+export function troubleOfStore(thrown: unknown): "full" | "busy" | null {
+  if (thrown instanceof TerminalError) return null;
   let error = thrown;
   for (let depth = 0; depth < MAX_CAUSES && error instanceof Error; depth++) {
-    if (error instanceof OutliveError && error.code === ErrorCode.storeFull) return true;
+    if (error instanceof OutliveError) {
+      if (error.code === ErrorCode.storeFull) return "full";
+      if (error.data["costsAttempt"] === false) return "busy";
+    }
     error = error.cause;
   }
-  return false;
+  return null;
 }
 
 const MAX_CAUSES = 10;
-/** A full disk is not the job's fault, and there may be room again at any moment: its backoff grows no further than this. */
-const MAX_WAIT_FOR_ROOM_MS = 10_000;
+/** A full or busy store is not the job's fault, and may be well again at any moment: the backoff grows no further than this. */
+const MAX_WAIT_FOR_STORE_MS = 10_000;
 
-function withoutRoom(held: Held, random: Random): transitions.Change {
+function released(held: Held, trouble: "full" | "busy", random: Random): transitions.Change {
   const delayMs = usualDelayMs(held, held.job.counters.interruptions + 1, random);
-  return transitions.release(viewOf(held), "the store was full", Math.min(delayMs, MAX_WAIT_FOR_ROOM_MS));
+  return transitions.release(viewOf(held), `the store was ${trouble}`, Math.min(delayMs, MAX_WAIT_FOR_STORE_MS));
 }
 
 function failed(held: Held, thrown: unknown, random: Random): transitions.Change {

@@ -23,6 +23,8 @@ export interface Events {
   };
   /** The recovery of one worker failed and will be tried again. */
   "recovery.failed": { readonly worker: string; readonly error: StoredError };
+  /** Another session of the store holds these jobs of a dead worker, or its row: the others were taken, and these will be when it lets go. */
+  "recovery.waits": { readonly worker: string; readonly jobs: number };
   /** One job of a dead worker was dealt with. */
   "job.recovered": RecoveredJob & { readonly incident: string; readonly worker: string };
   /** A worker's death was found, or contact with it was lost (`how`). */
@@ -42,6 +44,10 @@ export interface Events {
   "worker.stopped": { readonly worker: string; readonly released: number };
   /** This process's own worker was taken for dead; it starts again under a new id. */
   "worker.disowned": { readonly worker: string; readonly held: number };
+  /** The store is not the one that this worker registered with: it stopped at once, and does not start again. */
+  "store.replaced": { readonly worker: string; readonly held: number; readonly why: string };
+  /** An open, or `recover --restored`, found that the store came back from a backup: no worker from before it can write any more. */
+  "store.restored": { readonly why: string };
   /** The main loop stood still; nothing is taken from the worker for it. */
   "worker.blocked": { readonly worker: string; readonly loopLagMs: number };
   /** The process was paused for longer than its lease allows; what it ran was aborted before anything was written. */

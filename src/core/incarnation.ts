@@ -7,6 +7,7 @@ import type { Emitter } from "./events.ts";
 import type { KindSettings } from "./job.ts";
 import type { RunnableKind } from "./kind.ts";
 import { trustedUntil } from "./lease.ts";
+import type { UnfitReason } from "./keeper.ts";
 import type { LivenessTimes } from "./liveness.ts";
 import type { ProcessKey } from "./process-key.ts";
 import type { RetentionTimes } from "./retention.ts";
@@ -43,9 +44,9 @@ export interface IncarnationOptions extends ProcessKey {
 export type EndOfLife =
   | { readonly why: "stopped" }
   | { readonly why: "disowned" }
-  | { readonly why: "unfit"; readonly reason: "schema-newer" | "foreign-worker"; readonly detail: string };
+  | { readonly why: "unfit"; readonly reason: UnfitReason; readonly detail: string };
 
-/** The last word of a worker that had to stop. */
+/** The last word of a worker that had to stop. In a store that is not its own it leaves none. */
 export const UNFIT = {
   "schema-newer": "too old for the store",
   "foreign-worker": "not alone on the file",
@@ -145,6 +146,7 @@ export class Incarnation {
         store: deps.backend.store,
         trustedUntil: () => this.#trust(),
         disowned: () => this.#disowned(),
+        replaced: (why) => this.#replaced(why),
         inContact: () => this.#inContact(),
         compareSoon: () => this.#beatSoon(),
       },
@@ -194,7 +196,8 @@ export class Incarnation {
       contact: (inContact) => void (this.#inContact = inContact),
       beaten: (sentAtMono, answer) => this.#beaten(sentAtMono, answer),
       disowned: () => this.#disowned(),
-      unfit: (reason, detail) => void this.#unfit(reason, detail),
+      unfit: (reason, detail) =>
+        reason === "store-replaced" ? this.#replaced(detail) : void this.#unfit(reason, detail),
     });
   }
 
@@ -231,13 +234,27 @@ export class Incarnation {
     void this.#abandon().then(() => this.#end({ why: "disowned" }));
   }
 
+  /**
+   * What it registered with is not the store any more, so nothing of this life counts there: nothing is settled, released or deregistered,
+   * and no next life begins. Handlers that still run are told; what they write is refused.
+   */
+  #replaced(why: string): void {
+    if (this.#over) return;
+    this.#over = true;
+    const held = this.worker.heldCount;
+    this.worker.interruptAll("lease-lost", `the store is not the one that worker ${this.id} registered with: ${why}`);
+    this.worker.close();
+    this.#deps.events.emit("store.replaced", { worker: this.id, held, why });
+    void this.#abandon().then(() => this.#end({ why: "unfit", reason: "store-replaced", detail: why }));
+  }
+
   async #abandon(): Promise<void> {
     this.#unhear();
     await this.#keeper?.stop().catch(() => {});
     await this.#dropLock(true).catch(() => {});
   }
 
-  async #unfit(reason: "schema-newer" | "foreign-worker", detail: string): Promise<void> {
+  async #unfit(reason: keyof typeof UNFIT, detail: string): Promise<void> {
     if (this.#over) return;
     this.#over = true;
     // Read by `why`: jobs that nobody runs any more have a cause.

@@ -11,7 +11,7 @@ export type WorkerState = "live" | "recovering" | "gone" | "stopped";
 export interface LockEvidence {
   /** The store's own name of the lock; null: this worker has none, only heartbeats speak for it. */
   readonly name: string | null;
-  /** What must still be the same for the lock to prove anything (an inode, a server run). */
+  /** What must still be the same for the lock to prove anything (an inode, a server run), and by what its sessions are known, if it has any. */
   readonly identity: string | null;
 }
 
@@ -43,6 +43,8 @@ export interface WorkerRow extends WorkerRecord {
   readonly loopLagMs: number;
   readonly heldCount: number;
   readonly lastWord: string | null;
+  /** True: the row came back with a backup. Its worker can't write any more, whether its process lives or not. */
+  readonly restored?: true;
 }
 
 /** gone: the kernel proves that the process has ended. lost: its lock was missing throughout `contact`. silent: no heartbeat for one lease. */

@@ -3,7 +3,7 @@
 // counter has not moved for one lease on this watcher's own monotonic clock. No instant of one machine is compared with an
 // instant of another. A watcher that was itself asleep, or could not write to the store itself, starts its watch again.
 import type { Clock } from "./clock.ts";
-import { withLastWord } from "./incident.ts";
+import { PROCESS_IS_GONE, withLastWord } from "./incident.ts";
 import type { Death, Liveness, ProcessCheck, WorkerRow } from "./liveness.ts";
 import { describeProcess } from "./process-key.ts";
 
@@ -12,6 +12,9 @@ export interface Lost {
   readonly worker: WorkerRow;
   readonly death: Death;
 }
+
+/** The evidence of a death that a restore brought with it. */
+export const RESTORED = "the store was restored from a backup";
 
 interface Watch {
   beats: number;
@@ -163,5 +166,5 @@ export class Lookout {
 }
 
 function processGone(worker: WorkerRow): string {
-  return `its process is gone (${describeProcess(worker)})`;
+  return `${PROCESS_IS_GONE} (${describeProcess(worker)})`;
 }

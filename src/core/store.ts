@@ -2,8 +2,10 @@
 // atomic, what is checked, and what comes back when the check fails. A refused write is a value, never an exception; a method
 // rejects only when the store itself fails, and then nothing of it was written unless the sentence says otherwise. The forms
 // that cross it are beside it (settlement.ts, recover-request.ts, inspection.ts) and come with it: who speaks to the port imports one file.
+import type { CommitControl } from "./commit.ts";
 import type { ConfirmedTime } from "./confirmed-time.ts";
 import type { Counters, Enqueued, JobDetails, JobDraft, KindSettings } from "./job.ts";
+import type { StoredError } from "./errors.ts";
 import type { Incident, IncidentSummary } from "./incident.ts";
 import type {
   Backup,
@@ -40,6 +42,8 @@ export interface Beat {
 
 export interface BeatAnswer {
   readonly live: boolean;
+  /** As in `SettleAndClaim`. */
+  readonly replaced?: string;
   /** The store's clock, in ms. Of no meaning if the row is not live. */
   readonly now: number;
   /** What the store says this worker owns. */
@@ -66,6 +70,14 @@ export interface PurgeRequest {
   readonly limit: number;
 }
 
+export interface PurgeAnswer {
+  readonly jobs: number;
+  readonly incidents: number;
+  readonly more: boolean;
+  /** Jobs that the database did not let go, a row of the user's refers to them for instance, and why the first was kept; omitted: none. */
+  readonly refused?: { readonly jobs: number; readonly jobId: string; readonly error: StoredError };
+}
+
 /** The user's own transaction as the store runs it; `Tx` is the store's own. Whether it may be asynchronous, the store's form says. */
 export type TransactionBody<Tx, T> = (tx: Tx) => T | Promise<T>;
 
@@ -79,7 +91,11 @@ export interface Store<Tx = unknown> {
   /** One transaction. A known id, or a dedupe key held by an unfinished job of the kind, adds nothing and says `created: false`. Resolves when durable. */
   enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]>;
 
-  /** Writes the worker's row as live and answers the epoch under which it claims. The liveness lock is held already. A predecessor with which contact was lost has returned: that loss is resolved in the same transaction. */
+  /**
+   * Writes the worker's row as live and answers the epoch under which it claims. The liveness lock is held already. A predecessor with
+   * which contact was lost has returned: that loss is resolved in the same transaction. From here on the worker is known by its whole id: a
+   * row that a restore brought back, or that another worker has under the same short number, is not its own, and no write of it is accepted.
+   */
   register(worker: WorkerRecord): Promise<{ readonly epoch: number }>;
 
   /**
@@ -94,12 +110,15 @@ export interface Store<Tx = unknown> {
 
   /**
    * The user's writes and the job's success in one transaction, fenced: if the fence does not hold, `body` is not run or its
-   * writes are rolled back, and the answer says stale. If `body` throws, nothing is written and its error comes out.
+   * writes are rolled back, and the answer says stale. If `body` throws, nothing is written and its error comes out. `control` is
+   * kept up to date with what is under way; when it is interrupted before the commit itself, nothing is written, no lock is
+   * left, and the call rejects with the reason, whether or not `body` has ended. Without it the store sets its own limit to waiting.
    */
   commit<T>(
     settlement: Settlement,
     body: TransactionBody<Tx, T>,
     encode: (value: T) => string | null,
+    control?: CommitControl,
   ): Promise<{ answer: WriteAnswer; value: T | undefined }>;
 
   /** The user's own transaction, with `enqueue` inside it. Nothing is fenced. */
@@ -124,10 +143,19 @@ export interface Store<Tx = unknown> {
   raiseEpoch(): Promise<number>;
 
   /**
+   * If the store came back from a backup since this was last called or a worker last registered, in one transaction: the epoch rises above
+   * every epoch that was issued, and the rows of all workers are marked as restored, so that none of their writes is accepted. Returns
+   * how it is known; null: nothing says that it was restored. Absent: this store can't tell, and `recover --restored` says it.
+   */
+  noticeRestore?(): Promise<string | null>;
+
+  /**
    * One transaction of a recovery: marks the worker `recovering` (`gone` with the last one), opens or continues its one incident,
    * and for at most `limit` jobs that it still holds writes the decision, guarded by (worker, fence, running), the history
    * row and the incident's row. Safe to repeat and to run beside another recovery. Checked: the worker is not over, and, without a
-   * proof of its death, neither its heartbeat nor its lock has changed since the request's row was read.
+   * proof of its death, neither its heartbeat nor its lock has changed since the request's row was read. It does not wait for a job
+   * that a transaction of another session holds, a frozen commit for instance: the others are taken, and that one is left for
+   * later (`locked`).
    */
   recover(request: RecoverRequest): Promise<RecoverAnswer>;
 
@@ -158,8 +186,11 @@ export interface Store<Tx = unknown> {
     confirmed?: ConfirmedTime,
   ): Promise<readonly OverdueJob[]>;
 
-  /** Deletes finished jobs with all that belongs to them, old incidents and old rows of workers that are over. Answers how many rows of each went. */
-  purge(request: PurgeRequest): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }>;
+  /**
+   * Deletes finished jobs with all that belongs to them, old incidents and old rows of finished workers, in a piece so small that no
+   * other process waits for it. Returns how many of each were deleted. A job that can't be deleted is kept and stops none of the others.
+   */
+  purge(request: PurgeRequest): Promise<PurgeAnswer>;
 
   get(id: string): Promise<JobDetails | null>;
   list(filter: JobFilter, limit: number, after: string | null): Promise<ListPage>;
@@ -187,6 +218,9 @@ export interface Store<Tx = unknown> {
   latestOpening?(): Promise<Opening | null>;
   /** Keeps it, in place of the one before. */
   noteOpening?(opening: Opening): Promise<void>;
+
+  /** Resolves when a write of this process got through; rejects if none does. Absent: no process can keep all others from writing. */
+  untilWritable?(): Promise<void>;
 
   health(): Promise<StoreHealth>;
   /** What an operator should know of the server behind the store. Absent: the store has none. Reads only. */

@@ -201,6 +201,8 @@ export interface WorkerColumns {
   readonly loop_lag_ms: number;
   readonly last_word: string | null;
   readonly held_count: number;
+  /** It came back with a backup. */
+  readonly came_back: Flag;
 }
 
 export function workerRow(row: WorkerColumns): WorkerRow {
@@ -224,6 +226,7 @@ export function workerRow(row: WorkerColumns): WorkerRow {
     loopLagMs: row.loop_lag_ms,
     heldCount: row.held_count,
     lastWord: row.last_word,
+    ...(row.came_back ? { restored: true } : {}),
   };
 }
 

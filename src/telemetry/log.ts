@@ -68,6 +68,11 @@ function lineOf(event: EngineEvent): Line | null {
         level: "error",
         text: `recovery of worker ${event.worker} failed and will be tried again: ${event.error.message}`,
       };
+    case "recovery.waits":
+      return {
+        level: "warn",
+        text: `${event.jobs} job(s) of dead worker ${event.worker} are held by another session of the store; they are taken when it lets go`,
+      };
     case "job.recovered":
       return {
         level: event.success ? "info" : "error",
@@ -91,6 +96,16 @@ function lineOf(event: EngineEvent): Line | null {
       return {
         level: "warn",
         text: `worker ${event.worker} was taken for dead while it held ${event.held} job(s); it starts again under a new id`,
+      };
+    case "store.replaced":
+      return {
+        level: "error",
+        text: `worker ${event.worker} stopped at once while it held ${event.held} job(s): the store is not the one that it registered with: ${event.why}`,
+      };
+    case "store.restored":
+      return {
+        level: "warn",
+        text: `the store came back from a backup: ${event.why}; workers from before can't write any more, and their jobs are queued again`,
       };
     case "worker.blocked":
       return {

@@ -73,6 +73,7 @@ test("FR-020 FR-046 FR-047 FR-048 FR-049 FR-050 AC-008 AC-013 a pass recovers ea
     completedAt: startedAt + 20,
     incidents: ["id-2", "id-3"],
     jobs: [aRecovered("a"), aRecovered("b", { success: false })],
+    locked: [],
   });
   assert.deepEqual(asked[0]!.recovery, { id: "id-1", startedAt, by: "open", integrity: "PASSED", walFrames: 7 });
   assert.equal(asked[0]!.limit, RECOVERY_BATCH);

@@ -23,6 +23,7 @@ const POSTGRES_STEPS = [
   "views 6d922076d68a053",
   "losses of contact a9166c92aaa7082",
   "texts and limits 403bbd80b7fa311",
+  "restores 53d698fd3df60fc",
 ];
 
 const EDITED =

@@ -87,8 +87,9 @@ export class AdvisoryLiveness implements Liveness {
     const proves = await session.hold(key);
     const name = String(key);
     this.#own.add(name);
+    // Behind a pooler the lock proves nothing, but its sessions can still be ended by their name.
     return {
-      evidence: proves ? { name, identity: identityOf(await session.greet()) } : { name: null, identity: null },
+      evidence: { name: proves ? name : null, identity: identityOf(await session.greet()) },
       drop: async () => {
         this.#own.delete(name);
         await session.release(key);
@@ -120,13 +121,16 @@ export class AdvisoryLiveness implements Liveness {
 
   /**
    * Ends every session of a worker that is taken for dead. A frozen process or a lost host may be in the middle of a transaction,
-   * and so may be a session of a killed one that waits for somebody's lock: their row locks would stop the recovery. Needs the
-   * same role; without it, the recovery waits. Only of a row that is still live: later its process may work under a new id.
+   * and so may be a session of a killed one that waits for a lock: what they hold could not be recovered. Sessions of the user's pool
+   * carry the name inside our transactions only. Of a pooler's sessions only those in a transaction are ended: another client may
+   * have the others by now. Needs the same role; without it, the recovery comes back for what they hold. Only of a row that is still
+   * live: later its process may work under a new id.
    */
   async evict({ lock, state }: WorkerRow): Promise<boolean> {
-    if (lock.name === null || state !== "live" || this.#own.has(lock.name)) return false;
+    const tag = lock.identity?.split(" ")[1] ?? "-";
+    const isKnown = lock.name !== null || tag !== "-";
+    if (!isKnown || state !== "live" || (lock.name !== null && this.#own.has(lock.name))) return false;
     try {
-      const tag = lock.identity?.split(" ")[1] ?? "-";
       const ended = await this.#deps.session.query<{ ended: boolean }>(EVICT, [lock.name, tag]);
       return ended.some((row) => row.ended);
     } catch (thrown) {
@@ -258,5 +262,5 @@ const LOOK = look(
 // only followers look so: they look seldom, and again.
 const LOOK_AT_FEW = look("SELECT k::text FROM unnest($1::bigint[]) AS k WHERE NOT pg_try_advisory_xact_lock(k)");
 const EVICT = `SELECT pg_terminate_backend(a.pid) AS ended FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND (
-    (a.application_name = $2 AND a.datname = current_database()) OR
+    (a.application_name = $2 AND a.datname = current_database() AND ($1::bigint IS NOT NULL OR a.xact_start IS NOT NULL)) OR
     a.pid IN (SELECT l.pid FROM pg_locks l WHERE ${ADVISORY} AND l.mode = 'ShareLock' AND ${KEY} = $1::bigint))`;

@@ -40,8 +40,9 @@ const DEFAULT_CONTACT_MS = 3_000;
 export async function openPostgres(deps: OpenPostgresDeps, given: Address, settings: StoreSettings): Promise<Backend> {
   const { random, events } = deps;
   const { schema } = given;
-  // Our own connections carry a name that no other process has: whoever takes over from us can end them all.
-  const client = given.pool ? given.client : { ...given.client, application_name: `outlive-${random.hex(6)}` };
+  // Our own connections carry a name that no other process has, those of the user's pool while they work for us. The worker that
+  // recovers our jobs can end them all.
+  const client = { ...given.client, application_name: `outlive-${random.hex(6)}` };
   const address = { ...given, client };
   const shared = newSharedTimes();
   const clock = serverClock(deps.clock, sharedTimes(shared));

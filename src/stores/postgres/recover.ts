@@ -59,17 +59,18 @@ export class Recovering {
     const worker = dead.seq;
     const incident = await openIncident(session, request, dead);
     const rows = await session.rows<HeldColumns>(
-      `SELECT ${HELD_COLUMNS} FROM outlive.jobs j WHERE j.state = 1 AND j.worker = $1 AND j.seq > $2 ORDER BY j.seq LIMIT $3 FOR UPDATE OF j`,
+      `SELECT ${HELD_COLUMNS} FROM outlive.jobs j WHERE j.state = 1 AND j.worker = $1 AND j.seq > $2 ORDER BY j.seq LIMIT $3 FOR UPDATE OF j SKIP LOCKED`,
       [worker, incident.cursor, request.limit],
     );
     const jobs = await this.#recoverJobs(session, rows, incident, request);
     const done = rows.length < request.limit;
     const cursor = rows.at(-1)?.seq ?? incident.cursor;
-    if (done) await session.run(CLOSE, [worker, incident.id, cursor]);
+    let locked = 0;
+    if (done) [{ locked }] = (await session.rows<{ locked: number }>(CLOSE, [worker, incident.id, cursor])) as [Closed];
     else await session.run("UPDATE outlive.incidents SET cursor = $1 WHERE id = $2", [cursor, incident.id]);
     // Heard at the commit: by the time the others look, the jobs are there.
     if (jobs.length > 0) await session.run("SELECT pg_notify($1, '')", [bell]);
-    return { incident: incident.id, jobs, done };
+    return { incident: incident.id, jobs, done, ...(locked > 0 && { locked }) };
   }
 
   /** Only the decision may fail for one job; what the store itself refuses undoes the whole transaction, which is tried again. */
@@ -182,9 +183,20 @@ async function lockDead(session: Session, { worker, death }: RecoverRequest): Pr
   return held.length > 0 ? row : null;
 }
 
-const CLOSE = `WITH closed AS (UPDATE outlive.incidents SET cursor = $3, completed_at = coalesce(completed_at, outlive.now_ms()) WHERE id = $2),
-    told AS (DELETE FROM outlive.cancels WHERE worker = $1)
-  UPDATE outlive.fleet SET state = 'gone' WHERE seq = $1`;
+interface Closed {
+  readonly locked: number;
+}
+
+// Closes only if nothing was left out. A job whose decision failed does not count as left out: it is in the incident, and a sweep tries
+// it again.
+const CLOSE = `WITH left_out AS MATERIALIZED (
+    SELECT count(*) AS n, min(j.seq) AS first FROM outlive.jobs j WHERE j.state = 1 AND j.worker = $1
+      AND NOT EXISTS (SELECT 1 FROM outlive.incident_jobs i WHERE i.incident = $2 AND i.job = j.seq AND NOT i.success)),
+  closed AS (UPDATE outlive.incidents i SET cursor = coalesce(o.first - 1, $3),
+      completed_at = CASE WHEN o.n = 0 THEN coalesce(i.completed_at, outlive.now_ms()) END FROM left_out o WHERE i.id = $2),
+  cancels AS (DELETE FROM outlive.cancels c USING left_out o WHERE c.worker = $1 AND o.n = 0),
+  finished AS (UPDATE outlive.fleet f SET state = 'gone' FROM left_out o WHERE f.seq = $1 AND o.n = 0)
+  SELECT n AS locked FROM left_out`;
 
 function heldJob(row: HeldColumns, kind: KindSettings, elsewhere = 0): HeldJob {
   return {

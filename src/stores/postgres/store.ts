@@ -2,6 +2,7 @@
 // files beside it, one role each.
 import type { ConfirmedTime } from "../../core/confirmed-time.ts";
 import type { Clock } from "../../core/clock.ts";
+import type { CommitControl } from "../../core/commit.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
 import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
@@ -20,6 +21,7 @@ import type {
   LockHolder,
   OperatorAnswer,
   OverdueJob,
+  PurgeAnswer,
   PurgeRequest,
   RecoverAnswer,
   RecoverRequest,
@@ -50,6 +52,7 @@ import { cancelJob, retryJob, setPaused } from "./operate.ts";
 import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
+import { noticeRestore } from "./restore-mark.ts";
 import { bellChannel } from "./schema.ts";
 import { Settling } from "./settle.ts";
 import type { PostgresTransaction } from "./transaction.ts";
@@ -69,6 +72,7 @@ export interface PostgresStoreDeps {
 const TURN_IN_TWO_FROM = 16;
 
 const UNIQUE_VIOLATION = "23505";
+const LOCK_NOT_AVAILABLE = "55P03";
 
 export class PostgresStore implements Store<PostgresTransaction> {
   readonly name = "postgres";
@@ -108,9 +112,10 @@ export class PostgresStore implements Store<PostgresTransaction> {
   }
 
   register(worker: WorkerRecord): Promise<{ readonly epoch: number }> {
-    return this.#do("registering a worker", () =>
-      this.#connection.transaction((tx) => this.#workers.register(tx, worker)),
-    );
+    return this.#do("registering a worker", async () => {
+      await noticeRestore(this.#connection);
+      return this.#connection.transaction((tx) => this.#workers.register(tx, worker));
+    });
   }
 
   async settleAndClaim(worker: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
@@ -124,9 +129,12 @@ export class PostgresStore implements Store<PostgresTransaction> {
     settlement: Settlement,
     body: TransactionBody<PostgresTransaction, T>,
     encode: (value: T) => string | null,
+    control?: CommitControl,
   ): Promise<{ answer: WriteAnswer; value: T | undefined }> {
     const doing = `committing job ${settlement.lease.jobId}`;
-    const { enqueued, ...done } = await this.#do(doing, () => commitJob(this.#commit, settlement, body, encode));
+    const { enqueued, ...done } = await this.#do(doing, () =>
+      commitJob(this.#commit, settlement, body, encode, control),
+    );
     if (enqueued > 0) this.#ringing.ring();
     return done;
   }
@@ -171,9 +179,21 @@ export class PostgresStore implements Store<PostgresTransaction> {
     return this.#do("raising the epoch", () => this.#workers.raiseEpoch(this.#connection));
   }
 
+  noticeRestore(): Promise<string | null> {
+    return this.#do("looking for signs of a restore", async () =>
+      (await noticeRestore(this.#connection)) ? "its tables were restored from a dump" : null,
+    );
+  }
+
   async recover(request: RecoverRequest): Promise<RecoverAnswer> {
     const answer = await this.#do(`recovering ${request.worker.id}`, () =>
-      this.#connection.maintain((tx) => this.#recovering.recover(tx, request, bellChannel(this.#connection.schema))),
+      this.#connection
+        .maintain((tx) => this.#recovering.recover(tx, request, bellChannel(this.#connection.schema)), "recovery")
+        .catch((thrown: unknown): RecoverAnswer => {
+          // Another session holds the worker's own row: a claim or a recovery that stands still.
+          if (sqlState(thrown) !== LOCK_NOT_AVAILABLE) throw thrown;
+          return { incident: null, jobs: [], done: true, locked: Math.max(1, request.worker.heldCount) };
+        }),
     );
     // The others were told by the commit.
     if (answer.jobs.length > 0) this.#ringing.ringHere();
@@ -216,13 +236,8 @@ export class PostgresStore implements Store<PostgresTransaction> {
     return overdue;
   }
 
-  purge(request: PurgeRequest): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }> {
-    return this.#do("purging", async () => {
-      const candidates = await this.#purging.candidates(this.#connection, request);
-      const gone = await this.#connection.maintain((tx) => this.#purging.delete(tx, candidates, request));
-      if (!candidates.more) await this.#connection.maintain((tx) => this.#purging.fold(tx));
-      return { ...gone, more: candidates.more };
-    });
+  purge(request: PurgeRequest): Promise<PurgeAnswer> {
+    return this.#do("purging", () => this.#purging.purge(this.#connection, request));
   }
 
   get(id: string): Promise<JobDetails | null> {

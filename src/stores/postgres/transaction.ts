@@ -5,8 +5,8 @@ import type { JobContract } from "../../core/contract.ts";
 import { type EnqueueOptions, makeDraft } from "../../core/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Enqueued } from "../../core/job.ts";
-import { rolledBack, sessionOn } from "./connection.ts";
-import type { PostgresClient, Session, Transaction } from "./session.ts";
+import { rolledBack, sessionOn, type UserTransaction } from "./connection.ts";
+import type { PostgresClient, Session } from "./session.ts";
 import { insertJobs } from "./enqueue.ts";
 import { sqlState } from "./errors.ts";
 import { Kinds } from "./kinds.ts";
@@ -38,12 +38,12 @@ export interface TransactionDeps {
 /** Runs the user's callback inside the open transaction. After it ended, its handle is dead. */
 export async function runUserBody<T>(
   deps: TransactionDeps,
-  session: Transaction,
+  session: UserTransaction,
   body: (tx: PostgresTransaction) => T | Promise<T>,
 ): Promise<{ value: T; enqueued: number; id: string }> {
   let open = true;
   let enqueued = 0;
-  const id = await transactionId(session);
+  const { id } = session;
   const client = guarded(session.client, () => open);
   const tx: PostgresTransaction = {
     client,

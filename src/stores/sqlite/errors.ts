@@ -4,6 +4,7 @@ import { ErrorCode, OutliveError } from "../../core/errors.ts";
 export const SQLITE_BUSY = 5;
 export const SQLITE_IOERR = 10;
 export const SQLITE_AUTH = 23;
+export const SQLITE_CONSTRAINT = 19;
 const SQLITE_NOMEM = 7;
 const SQLITE_READONLY = 8;
 export const SQLITE_CORRUPT = 11;
@@ -56,7 +57,8 @@ export function inOurWords(doing: string, thrown: unknown): unknown {
     ours,
     `The SQLite store failed while ${doing}: ${message}.`,
     hint,
-    { sqlite: code, doing },
+    // Another process held the write lock: that is not the job's fault.
+    { sqlite: code, doing, ...(code === SQLITE_BUSY && { costsAttempt: false }) },
     { cause: thrown },
   );
 }

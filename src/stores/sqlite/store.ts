@@ -2,6 +2,7 @@
 // files beside it, one role each.
 import type { ConfirmedTime } from "../../core/confirmed-time.ts";
 import type { Clock, Random } from "../../core/clock.ts";
+import { type CommitControl, unlessInterrupted } from "../../core/commit.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
 import type { Inconsistency, Opening } from "../../core/integrity.ts";
@@ -23,6 +24,7 @@ import type {
   LockHolder,
   OperatorAnswer,
   OverdueJob,
+  PurgeAnswer,
   PurgeRequest,
   RecoverAnswer,
   RecoverRequest,
@@ -77,6 +79,9 @@ export interface SqliteStoreDeps {
   /** Called once, before the connection is closed. */
   readonly onClose?: () => void;
 }
+
+/** How long a piece of a purge holds the write lock, and the thread. */
+const PURGE_MS = 20;
 
 export class SqliteStore implements Store<SqliteTransaction> {
   readonly name = "sqlite";
@@ -139,12 +144,19 @@ export class SqliteStore implements Store<SqliteTransaction> {
     settlement: Settlement,
     body: (tx: SqliteTransaction) => T,
     encode: (value: T) => string | null,
+    control?: CommitControl,
   ): Promise<{ answer: WriteAnswer; value: T | undefined }> {
-    const done = await this.#writer.write(
+    const written = this.#writer.write(
       `committing job ${settlement.lease.jobId}`,
-      () => commitJob(this.#parts, settlement, body, encode, this.#now()),
+      () => {
+        control?.runs();
+        const committed = commitJob(this.#parts, settlement, body, encode, this.#now());
+        control?.commits();
+        return committed;
+      },
       true,
     );
+    const done = await (control ? unlessInterrupted(control, written) : written);
     if (done.enqueued > 0) this.#ringing.ring();
     return done;
   }
@@ -199,6 +211,10 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return answer;
   }
 
+  untilWritable(): Promise<void> {
+    return this.#writer.write("checking that the file can be written", () => {});
+  }
+
   losses(): Promise<readonly Loss[]> {
     return this.#read("reading losses of contact", () => openLosses(this.#db));
   }
@@ -238,18 +254,15 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return overdue;
   }
 
-  async purge(
-    request: PurgeRequest,
-  ): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }> {
+  async purge(request: PurgeRequest): Promise<PurgeAnswer> {
+    const { clock } = this.#deps;
     const now = this.#now();
-    const { jobs, incidents, any, more } = await this.#read("looking for old jobs", () =>
-      this.#purging.candidates(request, now),
-    );
-    if (!any) return { jobs: 0, incidents: 0, more };
-    return {
-      ...(await this.#writer.write("purging", () => this.#purging.delete(jobs, incidents, request, now))),
-      more,
-    };
+    const candidates = await this.#read("looking for old jobs", () => this.#purging.candidates(request, now));
+    if (!candidates.any) return { jobs: 0, incidents: 0, more: candidates.more };
+    return this.#writer.write("purging", () => {
+      const until = clock.mono() + PURGE_MS;
+      return this.#purging.delete(candidates, request, now, () => clock.mono() >= until);
+    });
   }
 
   get(id: string): Promise<JobDetails | null> {

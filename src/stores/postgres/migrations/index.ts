@@ -3,7 +3,8 @@ import type { Migration } from "../migrate.ts";
 import { core } from "./core.ts";
 import { losses } from "./losses.ts";
 import { reclaim } from "./reclaim.ts";
+import { restore } from "./restore.ts";
 import { textsAndLimits } from "./texts-and-limits.ts";
 import { views } from "./views.ts";
 
-export const MIGRATIONS: readonly Migration[] = [core, reclaim, views, losses, textsAndLimits];
+export const MIGRATIONS: readonly Migration[] = [core, reclaim, views, losses, textsAndLimits, restore];
