@@ -14,7 +14,7 @@ export class Heartbeat {
   readonly #events: Emitter;
   readonly #worker: string;
   readonly #loopLagMs: () => number;
-  readonly #confirmed: () => ConfirmedTime | null;
+  readonly #confirmed: () => ConfirmedTime;
   readonly #timeoutMs: number;
   failures = 0;
 
@@ -25,7 +25,7 @@ export class Heartbeat {
     worker: string;
     intervalMs: number;
     loopLagMs: () => number;
-    confirmed: () => ConfirmedTime | null;
+    confirmed: () => ConfirmedTime;
   }) {
     this.#store = deps.store;
     this.#clock = deps.clock;

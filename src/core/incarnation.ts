@@ -3,6 +3,7 @@
 // next one begins under a new id.
 import type { Backend, KeeperHandle } from "./backend.ts";
 import type { Clock, Random } from "./clock.ts";
+import type { ClockReading } from "./confirmed-time.ts";
 import type { Emitter } from "./events.ts";
 import type { KindSettings } from "./job.ts";
 import type { RunnableKind } from "./kind.ts";
@@ -86,7 +87,8 @@ export class Incarnation {
       const kinds = [...deps.kinds.keys()];
       const { id, host, bootId, namespace, pid, startTicks, predecessor, version, times, concurrency } = options;
       registering = true;
-      await backend.store.register({
+      const askedMono = clock.mono();
+      const { now } = await backend.store.register({
         id,
         host,
         bootId,
@@ -100,8 +102,9 @@ export class Incarnation {
         kinds,
         lock: lock.evidence,
       });
+      const registered = { now, sentMono: askedMono, receivedMono: clock.mono() };
       const life = new Incarnation(deps, options, lock.drop, sentAtMono);
-      await life.#awake(options);
+      await life.#awake(options, registered);
       events.emit("worker.started", { worker: id, concurrency: concurrency.total, kinds });
       return life;
     } catch (thrown) {
@@ -113,10 +116,10 @@ export class Incarnation {
   }
 
   /** Claims while the keeper is still starting: registering was the first sign of life, and a thread takes a while to boot. */
-  async #awake(options: IncarnationOptions): Promise<void> {
+  async #awake(options: IncarnationOptions, registered: ClockReading): Promise<void> {
     this.worker.start();
     try {
-      await this.#startKeeper(options);
+      await this.#startKeeper(options, registered);
       // Disowned while the thread booted: it is not known to `#abandon`, and would keep the process alive for ever.
       if (this.#over) await this.#keeper?.stop().catch(() => {});
     } catch (thrown) {
@@ -182,13 +185,14 @@ export class Incarnation {
     await this.#dropLock(left);
   }
 
-  async #startKeeper(options: IncarnationOptions): Promise<void> {
+  async #startKeeper(options: IncarnationOptions, registered: ClockReading): Promise<void> {
     const { backend } = this.#deps;
     const keeperOptions = {
       worker: this.id,
       bootId: options.bootId,
       times: options.times,
       retention: options.retention,
+      registered,
       schemaVersion: backend.schemaVersion,
     };
     this.#keeper = await backend.startKeeper(keeperOptions, {

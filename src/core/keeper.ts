@@ -3,7 +3,7 @@
 // blocks the main loop neither silences the worker nor stops recovery; elsewhere, and in the simulator, beside the worker.
 // Each of its tasks fails for itself, and neither the heartbeat nor the detection of deaths waits for any other.
 import type { CallOff, Clock, Random } from "./clock.ts";
-import { ConfirmedClock } from "./confirmed-time.ts";
+import { type ClockReading, ConfirmedClock } from "./confirmed-time.ts";
 import { type StoredError, toStoredError } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import { Heartbeat } from "./heartbeat.ts";
@@ -19,6 +19,8 @@ export interface KeeperOptions {
   readonly bootId: string;
   readonly times: LivenessTimes;
   readonly retention: RetentionTimes;
+  /** The store's clock when the worker registered. */
+  readonly registered: ClockReading;
   /** The version of the schema that this program knows. */
   readonly schemaVersion: number;
 }
@@ -50,8 +52,6 @@ const NEIGHBOURS_KNOWN_MS = 1_000;
 const OWN_SILENCE_INTERVALS = 1.5;
 /** How soon it comes back for the jobs of the dead that another session held. */
 const LOCKED_AGAIN_MS = 500;
-/** The first heartbeat comes soon: it also reads the store's clock, which vouches for deadlines only from its first reading on. */
-const FIRST_BEAT_MS = 100;
 /** Others wait this much longer than the owner itself before they fence out an overdue job. */
 const EXPIRE_MARGIN_MS = 2_000;
 
@@ -105,7 +105,7 @@ export class Keeper {
     this.#options = options;
     this.#host = host;
     const { worker, times } = options;
-    this.#storeClock = new ConfirmedClock(deps.clock);
+    this.#storeClock = new ConfirmedClock(deps.clock, options.registered);
     this.#heartbeat = new Heartbeat({
       ...deps,
       worker,
@@ -121,15 +121,11 @@ export class Keeper {
 
   start(): void {
     const { heartbeatMs, probeMs, sweepMs } = this.#options.times;
-    let beforeFirst = true;
     this.#repeat(
       "beat",
       "heartbeat",
-      () => (beforeFirst ? Math.min(FIRST_BEAT_MS, heartbeatMs) : this.#heartbeat.nextInMs(heartbeatMs)),
-      () => {
-        beforeFirst = false;
-        return this.beat();
-      },
+      () => this.#heartbeat.nextInMs(heartbeatMs),
+      () => this.beat(),
     );
     this.#repeat(
       "probe",

@@ -36,8 +36,8 @@ export * from "./settlement.ts";
 export interface Beat {
   /** How long the main loop has stood still, in ms. */
   readonly loopLagMs: number;
-  /** What is overdue only by a time that this does not confirm is not reported; null: nothing is confirmed. Absent: the store's clock is trusted. */
-  readonly confirmed?: ConfirmedTime | null;
+  /** What is overdue only by a time that this does not confirm is not reported. Absent: the store's clock is trusted. */
+  readonly confirmed?: ConfirmedTime;
 }
 
 export interface BeatAnswer {
@@ -92,11 +92,12 @@ export interface Store<Tx = unknown> {
   enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]>;
 
   /**
-   * Writes the worker's row as live and answers the epoch under which it claims. The liveness lock is held already. A predecessor with
-   * which contact was lost has returned: that loss is resolved in the same transaction. From here on the worker is known by its whole id: a
-   * row that a restore brought back, or that another worker has under the same short number, is not its own, and no write of it is accepted.
+   * Writes the worker's row as live and returns the epoch under which it claims, and the store's clock. The liveness lock is held already. A
+   * predecessor with which contact was lost has returned: that loss is resolved in the same transaction. From here on the worker is known by
+   * its whole id: a row that a restore brought back, or that another worker has under the same short number, is not its own, and no write of
+   * it is accepted.
    */
-  register(worker: WorkerRecord): Promise<{ readonly epoch: number }>;
+  register(worker: WorkerRecord): Promise<{ readonly epoch: number; readonly now: number }>;
 
   /**
    * The worker's loop in one transaction: applies each settlement whose fence holds, then, if the worker's row is live, claims

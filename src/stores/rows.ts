@@ -44,7 +44,7 @@ export interface ExpiryColumns {
 export function longestOverdue(
   rows: readonly ExpiryColumns[],
   now: number,
-  confirmed: ConfirmedTime | null | undefined,
+  confirmed: ConfirmedTime | undefined,
 ): { readonly id: string; readonly overdueMs: number } | null {
   let longest: { readonly id: string; readonly overdueMs: number } | null = null;
   for (const { id, expires_at: expiresAt, allowed_ms: allowedMs } of rows) {

@@ -111,7 +111,7 @@ export class PostgresStore implements Store<PostgresTransaction> {
     return enqueued;
   }
 
-  register(worker: WorkerRecord): Promise<{ readonly epoch: number }> {
+  register(worker: WorkerRecord): Promise<{ readonly epoch: number; readonly now: number }> {
     return this.#do("registering a worker", async () => {
       await noticeRestore(this.#connection);
       return this.#connection.transaction((tx) => this.#workers.register(tx, worker));

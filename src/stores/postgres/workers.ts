@@ -20,7 +20,7 @@ import { resolveLoss } from "./losses.ts";
 const REGISTER = `INSERT INTO outlive.fleet (id, state, host, boot_id, namespace, pid, start_ticks, predecessor, version, epoch, lease_ms, concurrency, kinds,
     lock_name, lock_identity, started_at, heartbeat_at)
   SELECT $1, 'live', $2, $3, $4, $5, $6, $7, $8, coalesce((SELECT value FROM outlive.meta WHERE key = 'epoch'), 0), $9, $10, $11, $12, $13, now, now
-  FROM (SELECT outlive.now_ms() AS now) AS clock RETURNING seq, epoch`;
+  FROM (SELECT outlive.now_ms() AS now) AS clock RETURNING seq, epoch, started_at AS now`;
 
 const RAISE_EPOCH = `${raiseEpoch("")} RETURNING value`;
 
@@ -104,10 +104,10 @@ export class Workers {
   }
 
   /** Inside a transaction. */
-  async register(session: Session, worker: WorkerRecord): Promise<{ epoch: number }> {
+  async register(session: Session, worker: WorkerRecord): Promise<{ epoch: number; now: number }> {
     const { id, host, bootId, namespace, pid, startTicks, predecessor, version, leaseMs, concurrency, kinds, lock } =
       worker;
-    const [row] = await session.rows<{ seq: number; epoch: number }>(REGISTER, [
+    const [row] = await session.rows<{ seq: number; epoch: number; now: number }>(REGISTER, [
       id,
       host,
       bootId,
@@ -124,7 +124,7 @@ export class Workers {
     ]);
     if (predecessor !== null) await resolveLoss(session, predecessor, "returned");
     this.#seqs.set(id, row!.seq);
-    return { epoch: row!.epoch };
+    return { epoch: row!.epoch, now: row!.now };
   }
 
   async beat(session: Session, id: string, { loopLagMs, confirmed }: Beat): Promise<BeatAnswer> {

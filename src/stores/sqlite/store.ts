@@ -128,7 +128,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return enqueued;
   }
 
-  register(worker: WorkerRecord): Promise<{ readonly epoch: number }> {
+  register(worker: WorkerRecord): Promise<{ readonly epoch: number; readonly now: number }> {
     return this.#writer.write("registering a worker", () => this.#workers.register(worker, this.#now()));
   }
 

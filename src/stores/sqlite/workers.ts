@@ -70,7 +70,7 @@ export class Workers {
     return epoch;
   }
 
-  register(worker: WorkerRecord, now: number): { epoch: number } {
+  register(worker: WorkerRecord, now: number): { epoch: number; now: number } {
     const epoch = this.epoch();
     const { lastInsertRowid } = this.#db
       .sql(
@@ -97,7 +97,7 @@ export class Workers {
       );
     this.#seqs.set(worker.id, Number(lastInsertRowid));
     if (worker.predecessor !== null) resolveLoss(this.#db, worker.predecessor, "returned");
-    return { epoch };
+    return { epoch, now };
   }
 
   /**
