@@ -48,29 +48,35 @@ export class Recoveries {
   }
 
   /**
-   * After a backup was put back: whoever the old rows call alive is not, so all that they held goes back at once, under a new epoch.
-   * Refused while anybody's lock is held. Answers whether it found anything.
+   * After a backup was put back: the workers that its rows call alive are not, so all that they held is queued again at once, under a
+   * new epoch. Refused while the lock of a worker is held, unless the store itself knows that it was restored. Returns whether it found
+   * anything.
    */
   async restored(signal: AbortSignal | undefined): Promise<boolean> {
     const { backend } = this.#wiring;
     this.#assertWritable();
-    // Where the store itself says so, no worker from before can write into it, and their locks may be held by processes that end soon.
-    const why = (await backend.store.noticeRestore?.()) ?? null;
-    const present = why === null ? await this.assertNobodyWorks("call it restored") : await backend.store.workers({});
-    if (why === null) await backend.store.raiseEpoch();
-    const dead = this.#restoredWorkers(present);
+    const isNew = await this.#noticeRestore();
+    const fromBefore = (await backend.store.workers({})).filter((worker) => worker.restored);
+    // A store that knows of its restore takes no write of a worker from before, whatever lock that holds. All others came after it.
+    const isKnown = isNew || fromBefore.length > 0;
+    const dead = this.#asRestored(isKnown ? fromBefore : await this.assertNobodyWorks("call it restored"));
+    if (!isKnown) await backend.store.raiseEpoch();
     if (dead.length === 0) return false;
     const { incidents } = await recoverDead(this.#deps(), dead, "restored", NOTHING_CHECKED, signal);
     return incidents.length > 0;
   }
 
-  /** What the rows of a backup say of workers is history: none of them can write into this store any more. */
-  #restoredWorkers(present: readonly WorkerRow[]): Lost[] {
+  async #noticeRestore(): Promise<boolean> {
+    const why = (await this.#wiring.backend.store.noticeRestore?.()) ?? null;
+    if (why !== null) this.#wiring.bus.emit("store.restored", { why });
+    return why !== null;
+  }
+
+  /** What the rows of a backup say of workers is history. */
+  #asRestored(workers: readonly WorkerRow[]): Lost[] {
     const detectedAt = this.#wiring.clock.now();
-    return present.map((worker) => ({
-      worker,
-      death: { how: "gone", lastSeenAliveAt: null, evidence: RESTORED, detectedAt },
-    }));
+    const death = { how: "gone", lastSeenAliveAt: null, evidence: RESTORED, detectedAt } as const;
+    return workers.map((worker) => ({ worker, death }));
   }
 
   /** The rows that are not over, if nobody's lock is held; an error that names who is alive otherwise. */
@@ -104,9 +110,9 @@ export class Recoveries {
 
   async #atOpen(): Promise<void> {
     const { backend, clock } = this.#wiring;
-    const restored = (await backend.store.noticeRestore?.()) ?? null;
-    if (restored !== null) this.#wiring.bus.emit("store.restored", { why: restored });
-    const present = await backend.store.workers({});
+    await this.#noticeRestore();
+    // Workers from before a restore may hold their locks, but not in this store.
+    const present = (await backend.store.workers({})).filter(({ restored }) => !restored);
     const probes = await this.#probe(present);
     const alone = !probes.includes("held");
     const findings = await backend.prepare(alone);
@@ -118,8 +124,7 @@ export class Recoveries {
       const startedAt = completedAt - (findings.tookMs ?? 0);
       await backend.store.noteOpening?.({ recovery, startedAt, completedAt, findings });
     }
-    const dead = restored === null ? await this.findDead(undefined) : this.#restoredWorkers(present);
-    await recoverDead(deps, dead, "open", findings, undefined, recovery);
+    await recoverDead(deps, await this.findDead(undefined), "open", findings, undefined, recovery);
     await backend.removeStrays().catch((thrown: unknown) =>
       this.#wiring.bus.emit("store.failed", {
         doing: "removing stray locks",

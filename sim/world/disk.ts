@@ -90,6 +90,10 @@ class Connection {
     return null;
   }
 
+  whyLogReplaced(): null {
+    return null;
+  }
+
   constructor(disk: Disk) {
     this.#disk = disk;
     const runs = (run: () => void): Runs => ({

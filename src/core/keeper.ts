@@ -167,7 +167,7 @@ export class Keeper {
     if (!beat || this.#stopped) return;
     const { live, replaced } = beat.answer;
     if (replaced === undefined) this.#wroteAtMono = Math.max(this.#wroteAtMono, beat.sentAtMono);
-    if (!live) {
+    if (!live || replaced !== undefined) {
       this.#stopped = true;
       return replaced === undefined ? this.#host.disowned() : this.#host.unfit("store-replaced", replaced);
     }

@@ -53,6 +53,11 @@ export class Lookout {
   probeProcesses(workers: readonly WorkerRow[]): Lost[] {
     const dead: Lost[] = [];
     for (const worker of workers) {
+      // Its process may live and hold its lock, but not in this store: nothing that it writes here is accepted.
+      if (worker.restored) {
+        dead.push({ worker, death: this.#gone(worker, RESTORED) });
+        continue;
+      }
       const state = this.#processState(worker);
       // What the process, or its parent, has left behind says more.
       if (state === "gone") dead.push({ worker, death: this.#gone(worker, worker.lastWord ?? processGone(worker)) });

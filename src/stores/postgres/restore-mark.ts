@@ -40,15 +40,15 @@ const RENEW = `WITH renewed AS (
     SELECT 'epoch', outlive.now_ms(), pg_current_xact_id()::xid, 'outlive.meta'::regclass, oid FROM pg_database WHERE datname = current_database()
     ON CONFLICT (key) DO UPDATE SET value = greatest(m.value + 1, excluded.value),
       written_by = excluded.written_by, written_in = excluded.written_in, written_at = excluded.written_at
-    WHERE (${MARK_HOLDS}) IS NOT TRUE RETURNING 1)
-  UPDATE outlive.fleet SET restored = true FROM renewed WHERE NOT restored`;
+    WHERE (${MARK_HOLDS}) IS NOT TRUE RETURNING 1),
+  came_back AS (UPDATE outlive.fleet SET restored = true FROM renewed WHERE NOT restored)
+  SELECT 1 FROM renewed`;
 
-/** Makes a restored store one to work on: see above. Returns whether it was one. */
+/** Makes a restored store one to work on: see above. Returns whether it was one, and this call is the one that did so. */
 export async function noticeRestore(session: Session): Promise<boolean> {
   const [found] = await session.rows<{ original: boolean }>(`SELECT ${IS_ORIGINAL} AS original`);
   if (found!.original) return false;
-  await session.run(RENEW);
-  return true;
+  return (await session.rows(RENEW)).length > 0;
 }
 
 /** Why the store is not the one with which this worker registered, if its row is not live; null: it is, and the worker's work was taken. */

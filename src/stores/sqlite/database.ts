@@ -41,6 +41,8 @@ export class Database {
   readonly #statements = new Map<string, StatementSync>();
   readonly #userStatements = new Map<string, StatementSync>();
   #inUserCode = false;
+  /** Device and inode of the write-ahead log, as it was found first. */
+  #log: string | null = null;
 
   /** Opens, creating the file with mode 0600 if it is not there. Throws an OutliveError that says what to do. */
   constructor(options: DatabaseOptions) {
@@ -54,6 +56,7 @@ export class Database {
       else if (!this.readOnly) createPrivately(options.path);
       if (!this.readOnly) assertOneName(options.path);
     }
+    const before = memory ? null : fileAt(options.path);
     this.#db = translate(
       `opening ${options.path}`,
       () =>
@@ -64,6 +67,7 @@ export class Database {
     );
     this.file = memory ? null : fileAt(options.path);
     try {
+      if (this.file !== before) throw storeReplaced(this.path, "another file was put in its place while it was opened");
       translate(`opening ${options.path}`, () => {
         // The first reads: they fail here if the file is no database, is damaged at its head, or can't be read.
         if (!options.allowUnsafeSqlite) assertSafeSqlite(this.#db);
@@ -89,6 +93,17 @@ export class Database {
     const there = fileAt(this.path);
     if (there === this.file) return null;
     return there === null ? "its file was moved or removed" : "another file was put in the place of its own";
+  }
+
+  /**
+   * The same of its write-ahead log, which has one name and one inode as long as a connection is open: a copy that was written over the
+   * file itself comes without it. Called with heartbeats only, and never before the first write.
+   */
+  whyLogReplaced(): string | null {
+    if (this.file === null) return null;
+    const there = fileAt(`${this.path}-wal`);
+    this.#log ??= there;
+    return there === this.#log ? null : "its write-ahead log was removed or replaced";
   }
 
   /** Sets the journal mode to WAL. Answers what it was, if another tool had changed it; null: it was WAL, or the file is new. */
@@ -169,6 +184,15 @@ export class Database {
     this.#userStatements.clear();
     if (this.#db.isOpen) this.#db.close();
   }
+}
+
+export function storeReplaced(path: string, why: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeReplaced,
+    `${path} is not the file that was opened: ${why}.`,
+    "Nothing was written. If a backup was put back, start this program again; if not, find out what moved the file.",
+    { path, why },
+  );
 }
 
 function immutable(path: string): URL {

@@ -1,19 +1,27 @@
 // What tells a copy that was put back from the file itself. The mark lies next to the locks, not in the file, so no copy of the file
-// brings it back: which file (device and inode) was opened here last, and the highest epoch that was issued on it.
+// brings it back: which file was opened here last, and the highest epoch that was issued on it.
 import { readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { sideFolder } from "./lock.ts";
 
-export interface Mark {
-  readonly file: string;
+/** Where rows are: a file, as the kernel of one boot knows it. */
+export interface FilePlace {
+  /** An inode means something during one boot only: some file systems number their files anew when they are mounted. */
+  readonly boot: string;
+  /** Without the device, whose number changes when a container's file system is mounted again. */
+  readonly inode: string;
+}
+
+export interface Mark extends FilePlace {
   readonly epoch: number;
 }
 
 /** Null: there is none yet, or it can't be read. Then nothing is known, and the next open that finds nobody at work raises the epoch. */
 export function readMark(databasePath: string): Mark | null {
   try {
-    const { file, epoch } = JSON.parse(readFileSync(markPath(databasePath), "utf8")) as Mark;
-    return typeof file === "string" && Number.isSafeInteger(epoch) ? { file, epoch } : null;
+    const { boot, inode, epoch } = JSON.parse(readFileSync(markPath(databasePath), "utf8")) as Mark;
+    const isMark = typeof boot === "string" && typeof inode === "string" && Number.isSafeInteger(epoch);
+    return isMark ? { boot, inode, epoch } : null;
   } catch {
     return null;
   }
@@ -32,9 +40,9 @@ export function writeMark(databasePath: string, mark: Mark): void {
 }
 
 /** Why the file is not the one that the mark speaks of; null: nothing says so. */
-export function whyRestored(mark: Mark | null, file: string | null, epoch: number): string | null {
+export function whyRestored(mark: Mark | null, { boot, inode }: FilePlace, epoch: number): string | null {
   if (mark === null) return null;
-  if (file !== mark.file) return "the file is another one than was opened here before";
+  if (mark.boot === boot && mark.inode !== inode) return "the file is another one than was opened here before";
   if (epoch < mark.epoch) return `its epoch is ${epoch}, and ${mark.epoch} was issued before`;
   return null;
 }

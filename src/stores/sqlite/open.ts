@@ -72,7 +72,7 @@ export async function openSqlite(
     background?.end();
     begun?.lock.drop(null);
   };
-  const store = new SqliteStore({ db, clock, random, newId, bell, onClose });
+  const store = new SqliteStore({ db, clock, random, newId, bootId, bell, onClose });
   // Shares the transaction of the next write, which is the declaration of kinds; if that fails, the next open does it.
   if (mayMigrate && !memory) void store.identify().catch(() => {});
   const liveness = memory ? memoryLiveness() : afterStartUps(options.path, clock, bootId);

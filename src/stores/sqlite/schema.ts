@@ -292,3 +292,15 @@ export function storedEpoch(db: Database): number {
   const row = db.sql("SELECT value FROM outlive_meta WHERE key = 'epoch'").get() as { value: number } | undefined;
   return row?.value ?? 0;
 }
+
+/** Null: there is none of that name. */
+export function metaValue(db: Database, key: string): unknown {
+  return db.sql("SELECT value FROM outlive_meta WHERE key = ?").get(key)?.["value"] ?? null;
+}
+
+/** Inside a transaction. */
+export function setMeta(db: Database, key: string, value: string | number): void {
+  db.sql(
+    "INSERT INTO outlive_meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+  ).run(key, value);
+}

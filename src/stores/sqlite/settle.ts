@@ -39,14 +39,16 @@ export class Settling {
 
   /** Whether this attempt owns its job now. */
   owns(lease: Lease): boolean {
-    this.#workers.recheck(lease.worker);
-    return this.#db.sql(OWNS).get(lease.row, lease.fence, lease.epoch, this.#workers.seqOf(lease.worker)) !== undefined;
+    this.#workers.begin();
+    return (
+      this.#db.sql(OWNS).get(lease.row, lease.fence, lease.epoch, this.#workers.ownSeq(lease.worker)) !== undefined
+    );
   }
 
   /** The hot one: few columns, no history. A running job has no result, so that none needs not be written. */
   #succeed(lease: Lease, { result }: Change, now: number): boolean {
     const { row, fence, epoch } = lease;
-    const worker = this.#workers.seqOf(lease.worker);
+    const worker = this.#workers.ownSeq(lease.worker);
     const { changes } =
       result === null
         ? this.#db.sql(SUCCEED_BARE).run(now, row, fence, epoch, worker)
@@ -56,7 +58,7 @@ export class Settling {
 
   /** What became of the row since the claim counts: a step has set its crashes back, a cancel was asked for. */
   #end(lease: Lease, settled: Change, now: number): boolean {
-    const where = { sql: OWNED, values: [lease.row, lease.fence, lease.epoch, this.#workers.seqOf(lease.worker)] };
+    const where = { sql: OWNED, values: [lease.row, lease.fence, lease.epoch, this.#workers.ownSeq(lease.worker)] };
     const row = this.#db
       .sql(`SELECT crashes, blamed, losses, cancel_requested FROM outlive_jobs WHERE ${OWNED}`)
       .get(...where.values) as

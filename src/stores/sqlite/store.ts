@@ -46,7 +46,7 @@ import { checkOpen } from "./check-open.ts";
 import { closed } from "../closed.ts";
 import { Ringing } from "../ringing.ts";
 import { type CommitDeps, commitJob } from "./commit.ts";
-import type { Database } from "./database.ts";
+import { type Database, storeReplaced } from "./database.ts";
 import { inOurWords } from "./errors.ts";
 import { whenFree } from "./when-free.ts";
 import { insertJobs } from "./enqueue.ts";
@@ -62,7 +62,7 @@ import { latestOpening, noteOpening } from "./opening.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
 import { Settling } from "./settle.ts";
-import { readMark, whyRestored, writeMark } from "./file-mark.ts";
+import { type FilePlace, readMark, whyRestored, writeMark } from "./file-mark.ts";
 import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
 import { runUserBody, type SqliteTransaction } from "./transaction.ts";
 import { takeTurn, type TurnDeps } from "./turn.ts";
@@ -75,6 +75,8 @@ export interface SqliteStoreDeps {
   readonly clock: Clock;
   readonly random: Random;
   readonly newId: () => string;
+  /** Which boot this is. Left out: this connection is not one that can notice a restore. */
+  readonly bootId?: string;
   /** Rings other processes; null for a database that only this one has. */
   readonly bell: Bell | null;
   /** Called once, before the connection is closed. */
@@ -106,7 +108,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
     this.#workers = new Workers(deps.db);
     this.#writer = new Writer(deps.db, deps.clock, deps.random, () => {
       this.#kinds.forgetIds();
-      this.#workers.forgetSeqs();
+      this.#workers.undone();
     });
     this.#settling = new Settling(deps.db, this.#workers);
     this.#recovering = new Recovering(deps.db, this.#kinds, this.#workers);
@@ -185,7 +187,11 @@ export class SqliteStore implements Store<SqliteTransaction> {
   }
 
   beat(worker: string, beat: Beat): Promise<BeatAnswer> {
-    return this.#writer.write("beating", () => this.#workers.beat(worker, beat, this.#now()));
+    return this.#writer.write("beating", () => {
+      const replaced = this.#db.whyLogReplaced();
+      if (replaced !== null) throw storeReplaced(this.#db.path, replaced);
+      return this.#workers.beat(worker, beat, this.#now());
+    });
   }
 
   note(worker: string, lastWord: string): Promise<void> {
@@ -200,29 +206,39 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return this.#read("listing workers", () => this.#workers.list(query));
   }
 
-  raiseEpoch(): Promise<number> {
-    return this.#raiseEpoch(readMark(this.#db.path)?.epoch ?? 0);
-  }
-
   /** The mark is written after the commit: one that is too low is corrected by the next open, and names no epoch that was not issued. */
-  async #raiseEpoch(above: number): Promise<number> {
+  async raiseEpoch(): Promise<number> {
+    const above = this.#db.file === null ? 0 : (readMark(this.#db.path)?.epoch ?? 0);
     const epoch = await this.#writer.write("raising the epoch", () => this.#workers.raiseEpoch(this.#now(), above));
     this.#mark(epoch);
     return epoch;
   }
 
-  #mark(epoch: number): void {
-    if (this.#db.file !== null) writeMark(this.#db.path, { file: this.#db.file, epoch });
-  }
-
   async noticeRestore(): Promise<string | null> {
-    if (this.#db.file === null) return null;
+    const place = this.#place();
+    if (place === null) return null;
     const mark = readMark(this.#db.path);
     const epoch = await this.#read("reading the epoch", () => this.#workers.epoch());
-    const why = whyRestored(mark, this.#db.file, epoch);
-    if (why !== null) await this.#raiseEpoch(mark!.epoch);
-    else if (mark === null || epoch > mark.epoch) this.#mark(epoch);
-    return why;
+    if (whyRestored(mark, place, epoch) === null) {
+      if (mark?.boot !== place.boot || epoch > mark.epoch) this.#mark(epoch);
+      return null;
+    }
+    // Again, in a transaction: another process may have noticed it in the meantime.
+    const found = await this.#writer.write("noting a restore", () =>
+      this.#workers.noticeRestore(mark!, place, this.#now()),
+    );
+    this.#mark(found.epoch);
+    return found.why;
+  }
+
+  #mark(epoch: number): void {
+    const place = this.#place();
+    if (place !== null) writeMark(this.#db.path, { ...place, epoch });
+  }
+
+  #place(): FilePlace | null {
+    const { bootId: boot } = this.#deps;
+    return this.#db.file === null || boot === undefined ? null : { boot, inode: this.#db.file.split(":").at(-1)! };
   }
 
   async recover(request: RecoverRequest): Promise<RecoverAnswer> {

@@ -20,19 +20,13 @@ export function takeTurn(
   room: Room,
   now: number,
 ): SettleAndClaim {
-  workers.recheck(workerId);
-  const replaced = workers.whyReplaced(workerId);
+  const worker = workers.own(workerId);
   const settled = settlements.length === 0 ? [] : settling.settle(settlements, now);
-  const worker = replaced === null ? workers.live(workerId) : null;
-  if (!worker)
-    return {
-      settled,
-      claimed: [],
-      live: false,
-      cancels: [],
-      nextDueInMs: null,
-      ...(replaced !== null && { replaced }),
-    };
+  if (!worker.live) {
+    const { replaced } = worker;
+    const nothing = { claimed: [], live: false, cancels: [], nextDueInMs: null };
+    return { settled, ...nothing, ...(replaced !== null && { replaced }) };
+  }
   const nextDueInMs = promoteDue(db, now);
   const claims = claimReady(db, kinds, worker, room, now);
   return { settled, ...claims, live: true, cancels: workers.takeCancels(worker.seq), nextDueInMs };

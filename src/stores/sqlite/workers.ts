@@ -5,8 +5,9 @@ import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
 import type { Database } from "./database.ts";
 import { type CounterColumns, counters, longestOverdue, type WorkerColumns, workerRow } from "../rows.ts";
+import { type FilePlace, type Mark, whyRestored } from "./file-mark.ts";
 import { resolveLoss } from "./losses.ts";
-import { schemaVersion, storedEpoch } from "./schema.ts";
+import { metaValue, schemaVersion, setMeta, storedEpoch } from "./schema.ts";
 
 const WHICH = {
   present: "w.state IN ('live', 'recovering')",
@@ -14,11 +15,28 @@ const WHICH = {
   all: "1",
 } as const;
 
+/** Workers up to this number are from before the latest restore: their rows came back with a backup. */
+const RESTORED = "ifnull((SELECT value FROM outlive_meta WHERE key = 'restored_workers'), 0)";
+const OWN_ROW = `SELECT seq, state, beats FROM outlive_workers WHERE id = ? AND seq > ${RESTORED}`;
+
+/** A worker as its own row shows it. */
+export interface OwnRow {
+  readonly seq: number;
+  readonly id: string;
+  readonly live: boolean;
+  /** The store's present one, not that of the worker's registration: another open may have raised it since, and fences must not fall. */
+  readonly epoch: number;
+  /** Why the rows are not those that this worker knew; null: nothing says so. */
+  readonly replaced: string | null;
+}
+
 export class Workers {
   readonly #db: Database;
+  /** The numbers that this transaction has read. */
   readonly #seqs = new Map<string, number>();
-  /** The highest epoch that was seen here. */
-  #highestEpoch = 0;
+  /** What was seen here and never falls: the epoch, and the heartbeats of each worker of this process. */
+  #epoch = 0;
+  readonly #beats = new Map<string, number>();
 
   constructor(db: Database) {
     this.#db = db;
@@ -26,33 +44,68 @@ export class Workers {
 
   /** The number that stands for a worker in the rows of jobs; 0 if it has none, which no job ever has. */
   seqOf(id: string): number {
-    const known = this.#seqs.get(id);
-    if (known !== undefined) return known;
     const row = this.#db.sql("SELECT seq FROM outlive_workers WHERE id = ?").get(id) as { seq: number } | undefined;
-    if (row) this.#seqs.set(id, row.seq);
     return row?.seq ?? 0;
   }
 
-  /** After a rollback: the same numbers may be given to other workers. */
-  forgetSeqs(): void {
+  /** As `seqOf`, for the worker's own writes: 0 also if its row came back with a backup. Read once for each transaction (`begin`). */
+  ownSeq(id: string): number {
+    let seq = this.#seqs.get(id);
+    if (seq === undefined) this.#seqs.set(id, (seq = this.#ownRow(id)?.seq ?? 0));
+    return seq;
+  }
+
+  /** Before a worker's own writes: what is in the file may not be what it was. */
+  begin(): void {
     this.#seqs.clear();
   }
 
-  /** Reads the number of this worker again: what is in the file may not be what it was. Inside the transaction that depends on it. */
-  recheck(id: string): void {
-    this.#seqs.delete(id);
+  /** After a rollback: what was read may never have been there. */
+  undone(): void {
+    this.#seqs.clear();
+    this.#beats.clear();
+    this.#epoch = 0;
+  }
+
+  /** The row of a worker that has registered. That of a worker that has ended is kept for months. */
+  own(id: string): OwnRow {
+    this.begin();
+    const row = this.#ownRow(id);
+    const epoch = this.epoch();
+    const replaced = row ? this.#whyFallen(id, row.beats, epoch) : `worker ${id} has no row in it`;
+    const seq = row && replaced === null ? row.seq : 0;
+    this.#seqs.set(id, seq);
+    return { seq, id, live: seq > 0 && row?.state === "live", epoch, replaced };
+  }
+
+  #ownRow(id: string): { seq: number; state: string; beats: number } | undefined {
+    return this.#db.sql(OWN_ROW).get(id) as { seq: number; state: string; beats: number } | undefined;
+  }
+
+  /** An older copy that was written over the file has an older epoch, or at least an older heartbeat. */
+  #whyFallen(id: string, beats: number, epoch: number): string | null {
+    const before = { epoch: this.#epoch, beats: this.#beats.get(id) ?? 0 };
+    if (epoch < before.epoch) return `its epoch fell from ${before.epoch} to ${epoch}`;
+    if (beats < before.beats) return `the heartbeats of worker ${id} fell from ${before.beats} to ${beats}`;
+    this.#epoch = epoch;
+    this.#beats.set(id, beats);
+    return null;
   }
 
   /**
-   * Why the rows are not those that this worker, which has registered, knew: an older copy was written over the file. Null: nothing says
-   * so. The row of a worker that has ended is kept for months.
+   * If the file is not the one that the mark speaks of, and no other process has noticed that: from here on the workers in it are
+   * restored ones, and the epoch is above all that were issued. Inside a transaction.
    */
-  whyReplaced(id: string): string | null {
-    if (this.seqOf(id) === 0) return `worker ${id} has no row in it`;
+  noticeRestore(mark: Mark, place: FilePlace, now: number): { why: string | null; epoch: number } {
+    const here = `${place.boot} ${place.inode}`;
     const epoch = this.epoch();
-    if (epoch < this.#highestEpoch) return `its epoch fell from ${this.#highestEpoch} to ${epoch}`;
-    this.#highestEpoch = epoch;
-    return null;
+    const why = whyRestored(mark, place, epoch);
+    const isNoticed = metaValue(this.#db, "restored_file") === here && epoch > mark.epoch;
+    if (why === null || isNoticed) return { why: null, epoch };
+    const last = this.#db.sql("SELECT ifnull(max(seq), 0) AS seq FROM outlive_workers").get() as { seq: number };
+    setMeta(this.#db, "restored_workers", last.seq);
+    setMeta(this.#db, "restored_file", here);
+    return { why, epoch: this.raiseEpoch(now, mark.epoch) };
   }
 
   epoch(): number {
@@ -62,11 +115,7 @@ export class Workers {
   /** `above`: an epoch that was issued, though this file may not know of it. */
   raiseEpoch(now: number, above = 0): number {
     const epoch = Math.max(this.epoch() + 1, above + 1, now);
-    this.#db
-      .sql(
-        "INSERT INTO outlive_meta (key, value) VALUES ('epoch', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-      )
-      .run(epoch);
+    setMeta(this.#db, "epoch", epoch);
     return epoch;
   }
 
@@ -95,20 +144,12 @@ export class Workers {
         now,
         now,
       );
-    this.#seqs.set(worker.id, Number(lastInsertRowid));
+    // A salvage that lost the count of workers begins again after the last one that it found.
+    this.#db
+      .sql("UPDATE outlive_meta SET value = ?1 - 1 WHERE key = 'restored_workers' AND value >= ?1")
+      .run(lastInsertRowid);
     if (worker.predecessor !== null) resolveLoss(this.#db, worker.predecessor, "returned");
     return { epoch, now };
-  }
-
-  /**
-   * The worker as it may claim, or null if its row is not live. The epoch is the store's present one, not that of the worker's
-   * registration: another open may have raised it since (two that start at once), and (epoch, fence) of a job must not fall.
-   */
-  live(id: string): { seq: number; id: string; epoch: number } | null {
-    const row = this.#db.sql("SELECT seq FROM outlive_workers WHERE seq = ? AND state = 'live'").get(this.seqOf(id)) as
-      | { seq: number }
-      | undefined;
-    return row ? { seq: row.seq, id, epoch: this.epoch() } : null;
   }
 
   /**
@@ -132,8 +173,7 @@ export class Workers {
   }
 
   beat(id: string, beat: Beat, now: number): BeatAnswer {
-    this.recheck(id);
-    const seq = this.seqOf(id);
+    const { seq, live, replaced } = this.own(id);
     const rows = this.#db
       .sql(
         `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses,
@@ -149,16 +189,14 @@ export class Workers {
       expires_at: number | null;
       allowed_ms: number;
     })[];
-    const replaced = this.whyReplaced(id);
     const held = JSON.stringify(rows.map((row) => row.id));
-    const { changes } = this.#db
-      .sql(
-        "UPDATE outlive_workers SET beats = beats + 1, heartbeat_at = ?, loop_lag_ms = ?, held = ? WHERE seq = ? AND state = 'live'",
-      )
-      .run(now, beat.loopLagMs, held, seq);
+    if (live)
+      this.#db
+        .sql("UPDATE outlive_workers SET beats = beats + 1, heartbeat_at = ?, loop_lag_ms = ?, held = ? WHERE seq = ?")
+        .run(now, beat.loopLagMs, held, seq);
     const overdue = longestOverdue(rows, now, beat.confirmed);
     return {
-      live: changes === 1,
+      live,
       ...(replaced !== null && { replaced }),
       now,
       held: rows.map((row) => ({
@@ -185,19 +223,22 @@ export class Workers {
 
   /** Stopped only if it holds nothing: a leftover of a shutdown stays with a worker that recovery looks at. */
   deregister(id: string, now: number): boolean {
+    const { seq, live } = this.own(id);
+    if (!live) return false;
     const { changes } = this.#db
       .sql(
-        `UPDATE outlive_workers SET state = 'stopped', heartbeat_at = ?, held = '[]' WHERE seq = ? AND state = 'live' AND NOT EXISTS (SELECT 1 FROM outlive_jobs WHERE state = 1 AND worker = ?)`,
+        `UPDATE outlive_workers SET state = 'stopped', heartbeat_at = ?, held = '[]' WHERE seq = ? AND NOT EXISTS (SELECT 1 FROM outlive_jobs WHERE state = 1 AND worker = ?)`,
       )
-      .run(now, this.seqOf(id), this.seqOf(id));
-    if (changes === 1) this.#db.sql("DELETE FROM outlive_cancels WHERE worker = ?").run(this.seqOf(id));
+      .run(now, seq, seq);
+    if (changes === 1) this.#db.sql("DELETE FROM outlive_cancels WHERE worker = ?").run(seq);
     return changes === 1;
   }
 
   list(query: WorkerQuery): WorkerRow[] {
     const rows = this.#db
       .sql(
-        `SELECT w.*, (SELECT count(*) FROM outlive_jobs j WHERE j.state = 1 AND j.worker = w.seq) AS held_count
+        `SELECT w.*, (SELECT count(*) FROM outlive_jobs j WHERE j.state = 1 AND j.worker = w.seq) AS held_count,
+           w.seq <= ${RESTORED} AS came_back
          FROM outlive_workers w WHERE ${WHICH[query.which ?? "present"]} AND w.id > ? ORDER BY w.id LIMIT ? + 0`,
       )
       .all(query.after ?? "", query.limit ?? -1) as unknown as WorkerColumns[];

@@ -5,7 +5,7 @@
 import type { Clock, Random } from "../../core/clock.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import { closed } from "../closed.ts";
-import type { Database } from "./database.ts";
+import { type Database, storeReplaced } from "./database.ts";
 import { inOurWords, isMachineFailure, primaryCode, SQLITE_BUSY } from "./errors.ts";
 
 interface Operation {
@@ -212,13 +212,4 @@ function settle(group: readonly Operation[], outcomes: readonly Outcome[]): void
       operation.reject(outcome.own ? outcome.thrown : inOurWords(operation.doing, outcome.thrown));
     else operation.resolve(outcome.value as never);
   });
-}
-
-function storeReplaced(path: string, why: string): OutliveError {
-  return new OutliveError(
-    ErrorCode.storeReplaced,
-    `${path} is not the file that was opened: ${why}.`,
-    "Nothing was written. If a backup was put back, start this program again; if not, find out what moved the file.",
-    { path, why },
-  );
 }
