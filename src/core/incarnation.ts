@@ -70,6 +70,8 @@ export class Incarnation {
   #end!: (end: EndOfLife) => void;
   #trustedUntil: number;
   #over = false;
+  #stopping = false;
+  #isReplaced = false;
   #beatAsked = false;
   readonly #leaseMs: number;
   /** The latest accepted sign of life; registering is the first. */
@@ -162,6 +164,7 @@ export class Incarnation {
   async stop(graceMs: number): Promise<void> {
     if (this.#over) return void (await this.ended);
     this.#over = true;
+    this.#stopping = true;
     const released = await shutDown(this.worker, this.#deps.clock, graceMs);
     await this.#leave();
     this.#deps.events.emit("worker.stopped", { worker: this.id, released });
@@ -171,15 +174,17 @@ export class Incarnation {
   async #leave(): Promise<void> {
     const { store } = this.#deps.backend;
     this.#unhear();
-    const left = await store.deregister(this.id).catch((thrown: unknown) => {
-      // The row stays live and the lock goes: recovery finds it and says so.
-      this.#deps.events.emit("store.failed", {
-        doing: `deregistering ${this.id}`,
-        error: toStoredError(thrown),
-        retryInMs: 0,
-      });
-      return false;
-    });
+    const left = await (this.#isReplaced ? Promise.resolve(false) : store.deregister(this.id)).catch(
+      (thrown: unknown) => {
+        // The row stays live and the lock goes: recovery finds it and says so.
+        this.#deps.events.emit("store.failed", {
+          doing: `deregistering ${this.id}`,
+          error: toStoredError(thrown),
+          retryInMs: 0,
+        });
+        return false;
+      },
+    );
     this.worker.close();
     await this.#keeper?.stop();
     await this.#dropLock(left);
@@ -243,12 +248,16 @@ export class Incarnation {
    * and no next life begins. Handlers that still run are told; what they write is refused.
    */
   #replaced(why: string): void {
-    if (this.#over) return;
+    if (this.#isReplaced) return;
+    this.#isReplaced = true;
+    // A life that is over: what it still runs can't be settled any more.
+    if (this.#over && !this.#stopping) return this.worker.close();
     this.#over = true;
     const held = this.worker.heldCount;
     this.worker.interruptAll("lease-lost", `the store is not the one that worker ${this.id} registered with: ${why}`);
     this.worker.close();
     this.#deps.events.emit("store.replaced", { worker: this.id, held, why });
+    if (this.#stopping) return;
     void this.#abandon().then(() => this.#end({ why: "unfit", reason: "store-replaced", detail: why }));
   }
 

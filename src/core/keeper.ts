@@ -4,7 +4,7 @@
 // Each of its tasks fails for itself, and neither the heartbeat nor the detection of deaths waits for any other.
 import type { CallOff, Clock, Random } from "./clock.ts";
 import { type ClockReading, ConfirmedClock } from "./confirmed-time.ts";
-import { type StoredError, toStoredError } from "./errors.ts";
+import { type StoredError, toStoredError, whyStoreReplaced } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import { Heartbeat } from "./heartbeat.ts";
 import type { Liveness, LivenessTimes, ProcessCheck, WorkerRow } from "./liveness.ts";
@@ -262,7 +262,7 @@ export class Keeper {
         for (const { worker } of asked) this.#locked.delete(worker.id);
         for (const one of held) this.#locked.set(one.worker.id, one);
       })
-        .catch((thrown: unknown) => this.#failed("keeper: locked jobs", toStoredError(thrown)))
+        .catch((thrown: unknown) => this.#threw("keeper: locked jobs", thrown))
         .finally(() => {
           this.#timers.delete("locked");
           this.#comeBack();
@@ -337,8 +337,16 @@ export class Keeper {
     try {
       await task();
     } catch (thrown) {
-      this.#failed(`keeper: ${name}`, toStoredError(thrown));
+      this.#threw(`keeper: ${name}`, thrown);
     }
+  }
+
+  #threw(doing: string, thrown: unknown, retryInMs?: number): void {
+    const replaced = whyStoreReplaced(thrown);
+    if (replaced === null) return this.#failed(doing, toStoredError(thrown), retryInMs);
+    if (this.#stopped) return;
+    this.#stopped = true;
+    this.#host.unfit("store-replaced", replaced);
   }
 
   #failed(doing: string, error: StoredError, retryInMs: number = this.#options.times.sweepMs): void {
@@ -361,7 +369,7 @@ export class Keeper {
     if (this.#stopped) return;
     const callOff = this.#deps.clock.after(everyMs(), () => {
       this.#run(lane, task)
-        .catch((thrown: unknown) => this.#failed(`keeper: ${name}`, toStoredError(thrown), everyMs()))
+        .catch((thrown: unknown) => this.#threw(`keeper: ${name}`, thrown, everyMs()))
         .finally(() => this.#repeat(name, lane, everyMs, task));
     });
     this.#timers.set(name, callOff);

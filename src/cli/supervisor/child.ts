@@ -38,7 +38,7 @@ export class Child {
   /** It says that it works. */
   ready = false;
   /** Why it could not start. */
-  failed: { readonly message: string; readonly exitCode: number } | null = null;
+  failed: { readonly message: string; readonly exitCode: number; readonly isFinal: boolean } | null = null;
   /** It drained: its end is no death. */
   drained = false;
   latest: MetricsSnapshot | null = null;
@@ -169,7 +169,7 @@ export class Child {
     // It could not be started, or could not be told something: only the first is an end.
     this.#process.on("error", (thrown) => {
       if (this.#process.pid !== undefined) return;
-      this.failed = { message: `A worker process can't be started: ${thrown.message}`, exitCode: 1 };
+      this.failed = { message: `A worker process can't be started: ${thrown.message}`, exitCode: 1, isFinal: false };
       end(1, null);
     });
     return promise;

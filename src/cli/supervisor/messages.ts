@@ -44,8 +44,8 @@ export type FromChild =
   /** The worker that it was about to register works. */
   | { readonly outlive: "registered" }
   | { readonly outlive: "ready"; readonly worker: string; readonly kinds: readonly string[] }
-  /** It could not start; it ends now. */
-  | { readonly outlive: "failed"; readonly message: string; readonly exitCode: number }
+  /** It could not start, or can't go on; it ends now. `isFinal`: no other process of this supervisor would do better. */
+  | { readonly outlive: "failed"; readonly message: string; readonly exitCode: number; readonly isFinal: boolean }
   | { readonly outlive: "loaded"; readonly files: readonly string[] }
   | { readonly outlive: "metrics"; readonly ask: number; readonly snapshot: MetricsSnapshot }
   /** It has drained and ends now; nothing was lost. */

@@ -2,10 +2,12 @@
 // again after a growing delay. It runs no user code, so nothing that kills a worker kills it.
 import { setTimeout as pause } from "node:timers/promises";
 import { constants } from "node:os";
+import { whyStoreReplaced } from "../../core/errors.ts";
 import type { LivenessTimes } from "../../core/liveness.ts";
 import { describeProcess } from "../../core/process-key.ts";
 import type { Engine } from "../../engine.ts";
 import type { Logger } from "../../log.ts";
+import { exitCodeOf } from "../exit-codes.ts";
 import { Child, type Exit } from "./child.ts";
 import { evidenceOf } from "./evidence.ts";
 import type { FleetMetrics } from "./fleet-metrics.ts";
@@ -99,6 +101,7 @@ export class Supervisor {
       }
       await this.#died(child, exit);
       if (this.#stopping.signal.aborted) return;
+      if (child.failed?.isFinal) return this.#giveUp(child.failed);
       if (child.failed && this.#modules) await this.#untilChanged(change);
       else if (child.failed && !this.#everReady) return this.#giveUp(child.failed);
       else await this.#wait(delay.next(exit.upMs), place);
@@ -123,8 +126,10 @@ export class Supervisor {
   async #died(child: Child, exit: Exit): Promise<void> {
     const { place, pid, failed } = child;
     const how = evidenceOf(exit);
-    if (failed) this.#log.error(`worker ${place} (pid ${pid}) could not start: ${failed.message}`, { place, pid });
-    else this.#log.warn(`worker ${place} (pid ${pid}) died after ${seconds(exit.upMs)}: ${how}`, { place, pid, how });
+    if (failed) {
+      const what = child.ready ? "gave up" : "could not start";
+      this.#log.error(`worker ${place} (pid ${pid}) ${what}: ${failed.message}`, { place, pid });
+    } else this.#log.warn(`worker ${place} (pid ${pid}) died after ${seconds(exit.upMs)}: ${how}`, { place, pid, how });
     try {
       await within(LAST_RECOVERY_MS, this.#stopping.signal, this.#bury(child, how, exit.endedMono));
     } catch (thrown) {
@@ -153,7 +158,7 @@ export class Supervisor {
     if (!signal.aborted) await new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
   }
 
-  /** Nothing has ever worked: to try again would say the same. */
+  /** Nothing has ever worked, or the store is not the one that was opened: to try again would say the same. */
   #giveUp({ exitCode }: { readonly exitCode: number }): void {
     this.#exitCode = exitCode;
     this.#drain();
@@ -216,10 +221,18 @@ export class Supervisor {
     await this.#engine.recover();
   }
 
+  /** A store that was replaced is not this supervisor's: it would watch workers that it can't see. */
+  #lookFailed(thrown: unknown): void {
+    if (whyStoreReplaced(thrown) === null) return this.#log.warn(`the supervisor's look failed: ${message(thrown)}`);
+    if (this.#stopping.signal.aborted) return;
+    this.#log.error(`the supervisor gives up: ${message(thrown)}`);
+    this.#giveUp({ exitCode: exitCodeOf(thrown) });
+  }
+
   async #repeat(everyMs: number, task: () => Promise<void>): Promise<void> {
     const { signal } = this.#stopping;
     while (!signal.aborted) {
-      await task().catch((thrown: unknown) => this.#log.warn(`the supervisor's look failed: ${message(thrown)}`));
+      await task().catch((thrown: unknown) => this.#lookFailed(thrown));
       await pause(everyMs, undefined, { signal }).catch(() => {});
     }
   }

@@ -2,6 +2,7 @@
 // when its supervisor is gone. It never outlives its order: whatever a handler left behind, it exits.
 import { registerHooks } from "node:module";
 import { fileURLToPath } from "node:url";
+import { whyStoreReplaced } from "../../core/errors.ts";
 import type { EngineEvent } from "../../core/events.ts";
 import type { Engine } from "../../engine.ts";
 import { jsonWriter, prettyWriter } from "../../log.ts";
@@ -69,7 +70,7 @@ class WorkerProcess {
     this.#worker = worker;
     say({ outlive: "ready", worker: worker.id, kinds: order.only ?? jobs.map(({ name }) => name) });
     if (this.#graceMs !== undefined) return this.#leave();
-    // It gives up by itself only if it is unfit: too old for the store, or on a file that another machine uses.
+    // It gives up by itself only if it is unfit: too old for the store, on a file that another machine uses, or on a store that was replaced.
     await worker.stopped;
   }
 
@@ -83,7 +84,8 @@ class WorkerProcess {
   #fail(thrown: unknown): void {
     const message = thrown instanceof Error ? thrown.message : String(thrown);
     const exitCode = exitCodeOf(thrown) || 1;
-    say({ outlive: "failed", message, exitCode }, () => exit(exitCode));
+    const isFinal = whyStoreReplaced(thrown) !== null;
+    say({ outlive: "failed", message, exitCode, isFinal }, () => exit(exitCode));
   }
 }
 

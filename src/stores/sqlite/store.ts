@@ -429,6 +429,8 @@ export class SqliteStore implements Store<SqliteTransaction> {
   /** A read is refused as busy only while another process opens the file first or closes it last: for a moment. */
   async #read<T>(doing: string, read: () => T): Promise<T> {
     if (this.#closed) throw closed();
+    const replaced = this.#db.whyReplaced();
+    if (replaced !== null) throw storeReplaced(this.#db.path, replaced);
     try {
       return await whenFree(this.#deps.clock, this.#deps.random, read);
     } catch (thrown) {
