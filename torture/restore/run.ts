@@ -80,12 +80,13 @@ export async function runRestores(where: Place, options: RestoreOptions): Promis
     await where.copies.take();
     await pause(chance.whole(200, NAP_MS));
     isRestoring = true;
+    const old = liveWorkers(crew).map(oldWorkerOf);
     await where.copies.putBack();
     const restoredAt = Date.now();
     process.stderr.write(`restore ${round}: a copy that is ${restoredAt - copyBeganAt} ms old is in place\n`);
     const noticedBy = restoredAt + where.noticeMs;
     restores.push({ copyBeganAt, restoredAt, noticedBy });
-    for (const { name, exit } of await replaceWorkers(crew)) {
+    for (const { name, exit } of await replaceWorkers(crew, old)) {
       ends.push(exit);
       if (exit === null) violations.push(`${name} did not stop within ${STOP_WITHIN_MS} ms after restore ${round}`);
       else if (!isLoud(exit)) violations.push(`${name} ended after restore ${round} without an error that says why`);
@@ -113,17 +114,33 @@ export async function runRestores(where: Place, options: RestoreOptions): Promis
   };
 }
 
+/** A worker that lived before a restore: its place may be another's soon. */
+interface OldWorker {
+  readonly seat: Seat;
+  readonly pid: number;
+  readonly name: string;
+}
+
+function oldWorkerOf(seat: Seat): OldWorker {
+  return { seat, pid: seat.pid, name: `worker ${seat.workerId}` };
+}
+
 /**
- * Kills one worker, so that a process opens the restored store while the others are there, and waits until those have ended. Who does not
- * has no exit here, and is killed.
+ * Kills one worker that is still there, so that a process opens the restored store while the others live, and waits until those have ended.
+ * Who does not has no exit here, and is killed.
  */
-async function replaceWorkers(crew: Crew): Promise<{ readonly name: string; readonly exit: Exit | null }[]> {
-  const [first, ...old] = liveWorkers(crew).map((seat) => ({ seat, pid: seat.pid, name: `worker ${seat.workerId}` }));
-  if (first) crew.kill([first.seat]);
-  const exitOf = (pid: number): Exit | null => crew.exits.find((exit) => exit.pid === pid) ?? null;
-  await until(() => old.every(({ pid }) => exitOf(pid) !== null), STOP_WITHIN_MS);
-  const ends = old.map(({ seat, pid, name }) => ({ seat, name, exit: exitOf(pid) }));
-  crew.kill(ends.filter(({ exit }) => exit === null).map(({ seat }) => seat));
+async function replaceWorkers(
+  crew: Crew,
+  old: readonly OldWorker[],
+): Promise<{ readonly name: string; readonly exit: Exit | null }[]> {
+  const exitOf = ({ pid }: OldWorker): Exit | null => crew.exits.find((exit) => exit.pid === pid) ?? null;
+  const victim = old.find(({ seat, pid }) => seat.pid === pid && seat.state === "live");
+  if (victim) crew.kill([victim.seat]);
+  const others = old.filter((worker) => worker !== victim);
+  await until(() => others.every((worker) => exitOf(worker) !== null), STOP_WITHIN_MS);
+  const left = others.filter((worker) => exitOf(worker) === null);
+  const ends = others.map((worker) => ({ name: worker.name, exit: exitOf(worker) }));
+  crew.kill(left.map(({ seat }) => seat));
   return ends;
 }
 
