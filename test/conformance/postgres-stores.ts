@@ -7,7 +7,7 @@ import { systemClock, systemRandom } from "../../src/platform/clock.ts";
 import { Connection } from "../../src/stores/postgres/connection.ts";
 import { PostgresStore, type PostgresStoreDeps } from "../../src/stores/postgres/store.ts";
 import type { PostgresTransaction } from "../../src/stores/postgres/transaction.ts";
-import type { ConformanceStores, UserWrites } from "../../src/testing/index.ts";
+import type { ConformanceStores, Restore, UserWrites } from "../../src/testing/index.ts";
 import { type FreshSchema, freshSchema } from "../support/postgres.ts";
 
 const START = Date.UTC(2026, 0, 1);
@@ -20,6 +20,7 @@ export async function postgresStores(t: TestContext, more: More = {}): Promise<C
     open: () => openStore(fresh, more),
     clock,
     user: userWrites(fresh.schema),
+    restore: restoreIn(fresh),
     cleanup: async () => {},
   };
 }
@@ -48,6 +49,14 @@ async function steeredClock(fresh: FreshSchema): Promise<ConformanceStores["cloc
       now += ms;
       await fresh.query(`UPDATE "${schema}".steered SET now = $1`, [now]);
     },
+  };
+}
+
+/** A restored row differs from the one before in the transaction that wrote it. */
+function restoreIn({ schema, query }: FreshSchema): Restore {
+  return {
+    renameWorker: async (id, to) => void (await query(`UPDATE "${schema}".fleet SET id = $2 WHERE id = $1`, [id, to])),
+    comeBack: async () => void (await query(`UPDATE "${schema}".meta SET value = value WHERE key = 'epoch'`)),
   };
 }
 

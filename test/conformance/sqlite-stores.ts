@@ -7,9 +7,10 @@ import { toStoredError } from "../../src/core/errors.ts";
 import { EventBus } from "../../src/core/events.ts";
 import type { Store } from "../../src/core/store.ts";
 import { systemRandom } from "../../src/platform/clock.ts";
+import { readMark, writeMark } from "../../src/stores/sqlite/file-mark.ts";
 import { openSqlite } from "../../src/stores/sqlite/open.ts";
 import type { SqliteTransaction } from "../../src/stores/sqlite/transaction.ts";
-import type { Damage, UserWrites } from "../../src/testing/index.ts";
+import type { Damage, Restore, UserWrites } from "../../src/testing/index.ts";
 
 export async function openStore(clock: Clock, path: string): Promise<Store> {
   const deps = { clock, random: systemRandom, events: new EventBus(toStoredError), bootId: "boot-1" };
@@ -31,6 +32,24 @@ export function damageIn(path: string): Damage {
     } finally {
       db.close();
     }
+  };
+}
+
+/** A copy that was put back is in another file than the one that was opened here before. */
+export function restoreIn(path: string): Restore {
+  return {
+    async renameWorker(id, to) {
+      const db = new DatabaseSync(path, { timeout: 10_000 });
+      try {
+        assert.equal(db.prepare("UPDATE outlive_workers SET id = ? WHERE id = ?").run(to, id).changes, 1);
+      } finally {
+        db.close();
+      }
+    },
+    async comeBack() {
+      const epoch = readMark(path)?.epoch ?? 0;
+      writeMark(path, { boot: "boot-1", inode: "that of the old file", epoch });
+    },
   };
 }
 

@@ -3,14 +3,15 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { storeConformance, virtualClock } from "../../src/testing/index.ts";
-import { damageIn, openStore, sqliteUser } from "./sqlite-stores.ts";
+import { damageIn, openStore, restoreIn, sqliteUser } from "./sqlite-stores.ts";
 
 storeConformance("sqlite in a file", async () => {
   const folder = await mkdtemp(join(tmpdir(), "outlive-conformance-"));
   const clock = virtualClock();
   const path = join(folder, "jobs.db");
   const open = () => openStore(clock, path);
-  return { open, clock, user: sqliteUser, damage: damageIn(path), cleanup: () => rm(folder, { recursive: true }) };
+  const hands = { user: sqliteUser, damage: damageIn(path), restore: restoreIn(path) };
+  return { open, clock, ...hands, cleanup: () => rm(folder, { recursive: true }) };
 });
 
 storeConformance("sqlite in memory", async () => {

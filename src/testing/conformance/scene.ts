@@ -5,7 +5,7 @@ import { type TestContext, test } from "node:test";
 import type { Draft } from "./drafts.ts";
 import { draft, kind, workerRecord } from "./drafts.ts";
 import { Hand } from "./hand.ts";
-import type { ConformanceStores, Damage, MakeStores, SteeredClock, UserWrites } from "./stores.ts";
+import type { ConformanceStores, Damage, MakeStores, Restore, SteeredClock, UserWrites } from "./stores.ts";
 import type { Enqueued, JobDetails, JobState, KindSettings } from "../../core/job.ts";
 import type { WorkerRecord } from "../../core/liveness.ts";
 import { decideCrash } from "../../core/recovery.ts";
@@ -72,6 +72,12 @@ export class Scene {
   damage(): Damage | null {
     if (this.#stores.damage === undefined) this.t.skip("this store can't be damaged by a test");
     return this.#stores.damage ?? null;
+  }
+
+  /** What a restore does to the rows; null where a test can't do that, and then the test is skipped. */
+  restore(): Restore | null {
+    if (this.#stores.restore === undefined) this.t.skip("this store can't be restored by a test");
+    return this.#stores.restore ?? null;
   }
 
   declare(...kinds: readonly KindSettings[]): Promise<void> {

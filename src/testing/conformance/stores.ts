@@ -18,6 +18,15 @@ export interface ConformanceStores {
    * result of every step of this job. Left out: this store leaves that to its database, and those tests are skipped.
    */
   readonly damage?: Damage;
+  /** What a restore does to the rows, behind the back of every connection. Left out: those tests are skipped. */
+  readonly restore?: Restore;
+}
+
+export interface Restore {
+  /** The row of worker `id` becomes that of worker `to`, with the same short number: another worker has it after a restore. */
+  renameWorker(id: string, to: string): Promise<void>;
+  /** All rows come back from a backup, as they are now. */
+  comeBack(): Promise<void>;
 }
 
 export type Damage = (id: string, what: "input" | "result" | "step") => Promise<void>;

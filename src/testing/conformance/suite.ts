@@ -13,6 +13,7 @@ import { specifyLosses } from "./losses.ts";
 import { specifyOperate } from "./operate.ts";
 import { specifyPurge } from "./purge.ts";
 import { specifyRecover } from "./recover.ts";
+import { specifyRestore } from "./restore.ts";
 import { specifier, type Specify } from "./scene.ts";
 import { specifySettle } from "./settle.ts";
 import type { MakeStores } from "./stores.ts";
@@ -32,6 +33,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   alone: specifyAlone,
   expire: specifyExpire,
   workers: specifyWorkers,
+  restore: specifyRestore,
   liveness: specifyLiveness,
   operate: specifyOperate,
   inspect: specifyInspect,
