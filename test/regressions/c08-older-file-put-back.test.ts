@@ -4,8 +4,10 @@ import assert from "node:assert/strict";
 import { copyFileSync, renameSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";
+import { attach } from "../../src/open.ts";
+import { Fleet } from "../supervisor/fleet.ts";
 import { slow } from "../support/jobs.ts";
-import { Place, untilTrue } from "../support/processes.ts";
+import { freezeOutsideOfAWrite, Place, untilTrue } from "../support/processes.ts";
 
 /** Everything that is in the file now, as one file. */
 function copyOf(place: Place, name: string): string {
@@ -71,4 +73,35 @@ test("C8: a worker whose file was moved away stops at once and says so", async (
   assert.match(event.why!, /its file was moved or removed|another file was put in the place of its own/);
   const aborted = await old.untilFact("aborted", { id });
   assert.equal(aborted["why"], "lease-lost");
+});
+
+test("C8: recover --restored takes the jobs of a copy that was put back, although the lock of the old worker is held", async (t) => {
+  const place = new Place(t);
+  const engine = await place.engine();
+  const { id } = await engine.enqueue(slow, { ms: 600_000 });
+  const old = place.child();
+  await old.untilFact("started", { id });
+  const copy = copyOf(place, "copy.db");
+  await freezeOutsideOfAWrite(engine, old.pid);
+  await engine.close({ grace: "0ms" });
+  putBack(place, copy);
+  await using operator = await attach(place.url, { logger: false });
+  const report = await operator.recover({ restored: true }).catch((thrown: unknown) => String(thrown));
+  assert.notEqual(typeof report, "string", String(report));
+  assert.equal((await operator.get(id))?.state, "queued");
+});
+
+test("C8: outlive work ends with an exit code when its file was replaced", async (t) => {
+  const fleet = new Fleet(t);
+  const supervised = fleet.work({ args: ["--processes", "2"] });
+  await supervised.working(2);
+  const copy = copyOf(fleet.place, "copy.db");
+  putBack(fleet.place, copy);
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<null>((resolve) => (timer = setTimeout(() => resolve(null), 15_000)));
+  const exit = await Promise.race([supervised.exited, late]);
+  clearTimeout(timer);
+  assert.deepEqual(exit, { code: 1, signal: null });
+  const said = supervised.lines.map(({ message }) => message).join("\n");
+  assert.match(said, /store is not the one that (it|this worker) registered with|is not the file that was opened/);
 });
