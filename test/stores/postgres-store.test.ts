@@ -54,6 +54,28 @@ test("a job that PostgreSQL does not take fails its own enqueue and nobody else'
   );
 });
 
+test("a kind whose number a restore gave to another one is looked up again: neither an enqueue nor a claim takes one for the other", async (t) => {
+  const { fresh, store } = await stage(t);
+  await store.enqueue([draft("a"), draft({ id: "b", kind: "sms" })]);
+  await store.register(workerRecord("w"));
+  const kinds = `"${fresh.schema}".kinds`;
+  await fresh.query(`DELETE FROM ${kinds}`);
+  await fresh.query(`INSERT INTO ${kinds} (id, name) OVERRIDING SYSTEM VALUE VALUES (1, 'sms'), (2, 'mail')`);
+  await store.enqueue([draft("c"), draft({ id: "d", kind: "sms" })]);
+  const found = await Promise.all(["c", "d"].map((id) => store.get(id)));
+  assert.deepEqual(
+    found.map((one) => one?.kind),
+    ["mail", "sms"],
+  );
+  await store.declare([kind("mail"), kind("sms")]);
+  const { claimed } = await store.settleAndClaim("w", [], { ...ROOM, kinds: [{ kind: "sms", room: 20 }] });
+  assert.deepEqual(
+    claimed.map(({ lease }) => lease.jobId),
+    ["a", "d"],
+    "job a is of the kind that has its number now",
+  );
+});
+
 test("texts with quotes, backslashes, braces and line breaks come back as they went in", async (t) => {
   const { store } = await stage(t);
   const input = JSON.stringify({ text: 'a "b" \\ {c} ,\n\t NULL \u0000 ü 🙂' });

@@ -9,8 +9,12 @@ import type { Kinds } from "./kinds.ts";
 /** Answers the ids that were added, or null if all of them were. */
 const ADD =
   "SELECT outlive.add_jobs($1::int[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[]) AS added";
+/** No row, and nothing is added, if the numbers of the kinds are not theirs any more: after a restore they may be those of others. */
+const IF_KNOWN = `WHERE (SELECT count(*) FROM outlive.kinds k JOIN unnest($8::int[], $9::text[]) AS u (id, name) ON k.id = u.id AND k.name = u.name)
+  = cardinality($8::int[])`;
+const ADD_ONLY = `${ADD} ${IF_KNOWN}`;
 /** The same, and the bell rings when the transaction is committed: once, however often it is said in one transaction. */
-const ADD_AND_RING = `${ADD}, pg_notify($8, '')`;
+const ADD_AND_RING = `${ADD}, pg_notify($10, '') ${IF_KNOWN}`;
 
 /** The kinds must be known (`Kinds.demand`). With `bell`, the channel on which workers listen, they hear of it at the commit. */
 export async function insertJobs(
@@ -37,17 +41,24 @@ async function insert(
   drafts: readonly JobDraft[],
   bell: string | null = null,
 ): Promise<readonly string[] | null> {
-  const [row] = await session.rows<{ added: readonly string[] | null }>(bell === null ? ADD : ADD_AND_RING, [
-    list(drafts.map(({ kind }) => kinds.idOf(kind)!)),
-    list(drafts.map(({ priority }) => priority)),
-    list(drafts.map(({ runAt }) => runAt)),
-    list(drafts.map(({ delayMs }) => delayMs)),
-    texts(drafts.map(({ id }) => id)),
-    texts(drafts.map(({ dedupeKey }) => dedupeKey)),
-    texts(drafts.map(({ input }) => input)),
-    ...(bell === null ? [] : [bell]),
-  ]);
-  return row!.added;
+  const names = [...new Set(drafts.map(({ kind }) => kind))];
+  for (;;) {
+    await kinds.demand(session, names);
+    const [row] = await session.rows<{ added: readonly string[] | null }>(bell === null ? ADD_ONLY : ADD_AND_RING, [
+      list(drafts.map(({ kind }) => kinds.idOf(kind)!)),
+      list(drafts.map(({ priority }) => priority)),
+      list(drafts.map(({ runAt }) => runAt)),
+      list(drafts.map(({ delayMs }) => delayMs)),
+      texts(drafts.map(({ id }) => id)),
+      texts(drafts.map(({ dedupeKey }) => dedupeKey)),
+      texts(drafts.map(({ input }) => input)),
+      list(names.map((name) => kinds.idOf(name)!)),
+      texts(names),
+      ...(bell === null ? [] : [bell]),
+    ]);
+    if (row) return row.added;
+    kinds.forget(names);
+  }
 }
 
 const KNOWN = `SELECT id FROM outlive.job_ids WHERE id = $1

@@ -20,6 +20,7 @@ export class Kinds {
   async declare(session: Session, kinds: readonly KindSettings[]): Promise<void> {
     // One statement may not touch a row twice: of a name that is said twice the last counts.
     const last = [...new Map(kinds.map((kind) => [kind.name, kind])).values()];
+    this.forget(last.map(({ name }) => name));
     await session.run(DECLARE, [
       texts(last.map(({ name }) => name)),
       list(last.map(({ timeoutMs }) => timeoutMs)),
@@ -39,6 +40,11 @@ export class Kinds {
   /** The number of a declared kind, if it has been looked up. */
   idOf(name: string): number | undefined {
     return this.#ids.get(name);
+  }
+
+  /** Their numbers are looked up again: a restore may have given them to other kinds. */
+  forget(names: Iterable<string>): void {
+    for (const name of names) this.#ids.delete(name);
   }
 
   /** Looks up what is not known yet. What nobody has declared stays unknown, and is asked for again next time. */
