@@ -95,7 +95,7 @@ function claimAny(turn: Turn, kinds: Kinds, room: Room): Claimed {
   const alone = claimAlone(turn, open, room, false);
   if (alone) return alone;
   const claimed = takeOrdinary(turn, open, room.total);
-  // Who would have nothing else to do may always take a job that must run alone.
+  // A worker with nothing else to do may always take a job that must run alone.
   return claimed.length === 0 && room.idle ? (claimAlone(turn, open, room, true) ?? { claimed }) : { claimed };
 }
 
@@ -173,8 +173,11 @@ function takeBySeq(turn: Turn, seq: number, { kind, id }: OpenKind, alone: boole
  */
 function claimAlone(turn: Turn, open: readonly OpenKind[], room: Room, beyondShare: boolean): Claimed | null {
   const { db, worker } = turn;
-  if (room.ordinaryFirst) db.sql(GIVE_UP_RESERVATION).run(worker.seq);
-  if (room.ordinaryFirst && !room.idle) return null;
+  const leave = (): null => {
+    if (room.ordinaryFirst) db.sql(GIVE_UP_RESERVATION).run(worker.seq);
+    return null;
+  };
+  if (room.ordinaryFirst && !room.idle) return leave();
   for (;;) {
     const found = nextAlone(db, worker, open, room, beyondShare);
     if (!found) return null;
@@ -182,7 +185,7 @@ function claimAlone(turn: Turn, open: readonly OpenKind[], room: Room, beyondSha
     const first = countFirst(db, open, room.total, claimedFirstAbove(job, room));
     switch (whatToDo(job, worker.seq, room, first)) {
       case "leave":
-        return null;
+        return leave();
       case "empty":
         if (job.reserved_by !== worker.seq) db.sql(RESERVE).run(worker.seq, job.seq);
         return { claimed: first === 0 ? [] : takeOrdinary(turn, open, first), emptying: true };
