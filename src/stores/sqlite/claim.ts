@@ -34,6 +34,8 @@ const TAKEN = "RETURNING seq, id, fence, priority, input, input_sum";
 const TAKE_READY = `${TAKE} WHERE seq IN (SELECT seq ${READY}) ${TAKEN}`;
 const TAKE_ONE = `${TAKE}, reserved_by = NULL WHERE seq = ? AND state = 0 ${TAKEN}`;
 const CANDIDATES = `SELECT seq, priority ${READY}`;
+// Asked in every turn, and nearly always in vain: 0.14 us. The list below is sorted, which costs 1.2 us even if it is empty.
+const ANY_ALONE = "SELECT 1 FROM outlive_jobs WHERE state = 0 AND lane = 2 LIMIT 1";
 const ALONE = `SELECT j.seq, j.kind, j.priority, j.crashes, j.reserved_by, w.state AS holder
   FROM outlive_jobs j LEFT JOIN outlive_workers w ON w.seq = j.reserved_by
   WHERE j.state = 0 AND j.lane = 2 AND (-j.priority, j.crashes, j.seq) > (?, ?, ?)
@@ -92,6 +94,7 @@ function claimAny(turn: Turn, kinds: Kinds, room: Room): Claimed {
     const id = kinds.idOf(kind);
     return id === undefined || paused.has(id) ? [] : [{ kind, id, most, shares }];
   });
+  if (!turn.db.sql(ANY_ALONE).get()) return { claimed: takeOrdinary(turn, open, room.total) };
   const alone = claimAlone(turn, open, room, false);
   if (alone) return alone;
   const claimed = takeOrdinary(turn, open, room.total);
