@@ -3,7 +3,7 @@
 import { graceOf } from "./config.ts";
 import { pause } from "./core/clock.ts";
 import type { Duration } from "./core/duration.ts";
-import { ErrorCode, OutliveError, toStoredError } from "./core/errors.ts";
+import { ErrorCode, OutliveError, toStoredError, whyStoreReplaced } from "./core/errors.ts";
 import { type EndOfLife, Incarnation, type IncarnationDeps, type IncarnationOptions } from "./core/incarnation.ts";
 import type { ClaimedJob } from "./core/job.ts";
 import { newWorkerId, type ProcessIdentity } from "./platform/identity.ts";
@@ -20,10 +20,13 @@ export interface WorkerHandle {
   stop(options?: { readonly grace?: Duration }): Promise<void>;
 }
 
+/** What all lives of a worker have in common. */
+type LifeOptions = Omit<IncarnationOptions, "id" | "predecessor">;
+
 export class WorkerHost implements WorkerHandle {
   readonly stopped: Promise<void>;
   readonly #deps: IncarnationDeps;
-  readonly #options: Omit<IncarnationOptions, "id">;
+  readonly #options: LifeOptions;
   readonly #identity: ProcessIdentity;
   #life: Incarnation;
   /** Lives that were taken from us, whose handlers may still run. */
@@ -31,21 +34,13 @@ export class WorkerHost implements WorkerHandle {
   #stopping: Promise<void> | undefined;
   readonly #wanted = new AbortController();
 
-  static async start(
-    deps: IncarnationDeps,
-    options: Omit<IncarnationOptions, "id">,
-    identity: ProcessIdentity,
-  ): Promise<WorkerHost> {
-    const life = await Incarnation.begin(deps, { ...options, id: newWorkerId(identity, deps.random) });
+  static async start(deps: IncarnationDeps, options: LifeOptions, identity: ProcessIdentity): Promise<WorkerHost> {
+    const id = newWorkerId(identity, deps.random);
+    const life = await Incarnation.begin(deps, { ...options, id, predecessor: null });
     return new WorkerHost(deps, options, identity, life);
   }
 
-  private constructor(
-    deps: IncarnationDeps,
-    options: Omit<IncarnationOptions, "id">,
-    identity: ProcessIdentity,
-    life: Incarnation,
-  ) {
+  private constructor(deps: IncarnationDeps, options: LifeOptions, identity: ProcessIdentity, life: Incarnation) {
     this.#deps = deps;
     this.#options = options;
     this.#identity = identity;
@@ -97,10 +92,12 @@ export class WorkerHost implements WorkerHandle {
     const { clock, events, random } = this.#deps;
     for (let retryInMs = 100; !this.#wanted.signal.aborted; retryInMs = Math.min(5_000, retryInMs * 2)) {
       try {
-        const life = await Incarnation.begin(this.#deps, { ...this.#options, id: newWorkerId(this.#identity, random) });
+        const id = newWorkerId(this.#identity, random);
+        const life = await Incarnation.begin(this.#deps, { ...this.#options, id, predecessor: this.#life.id });
         if (!this.#wanted.signal.aborted) return life;
         await life.stop(0);
       } catch (thrown) {
+        if (whyStoreReplaced(thrown) !== null) throw thrown;
         events.emit("store.failed", { doing: "starting a worker again", error: toStoredError(thrown), retryInMs });
         await pause(clock, retryInMs, this.#wanted.signal);
       }
@@ -109,16 +106,26 @@ export class WorkerHost implements WorkerHandle {
   }
 }
 
-function unfit(end: EndOfLife & { why: "unfit" }): OutliveError {
-  return end.reason === "schema-newer"
-    ? new OutliveError(
+function unfit({ reason, detail }: EndOfLife & { why: "unfit" }): OutliveError {
+  switch (reason) {
+    case "schema-newer":
+      return new OutliveError(
         ErrorCode.schemaNewer,
-        `This worker is too old for the store: ${end.detail}.`,
+        `This worker is too old for the store: ${detail}.`,
         "It stopped claiming and gave back what it held. Upgrade the outlive package in this program.",
-      )
-    : new OutliveError(
+      );
+    case "foreign-worker":
+      return new OutliveError(
         ErrorCode.foreignWorker,
-        `Two machines use one SQLite file: ${end.detail}.`,
+        `Two machines use one SQLite file: ${detail}.`,
         "It stopped and gave back what it held. A SQLite file belongs to one machine; use PostgreSQL for several.",
       );
+    case "store-replaced":
+      return new OutliveError(
+        ErrorCode.storeReplaced,
+        `The store is not the one that this worker registered with: ${detail}.`,
+        "It stopped at once, and nothing that it writes is accepted. If a backup was put back, start this program again; if not, check the store's address.",
+        { why: detail },
+      );
+  }
 }

@@ -83,7 +83,8 @@ export const endMutants: readonly Mutant[] = [
     focus: only(["deadlines"], {}, {}),
     asks: (store) =>
       instead(settling((change) => (change.name === "timeOut" ? dead(change) : change))(store), {
-        expire: (marginMs, limit, decide) => store.expire(marginMs, limit, (job) => dead(decide(job))),
+        expire: (marginMs, limit, decide, confirmed) =>
+          store.expire(marginMs, limit, (job) => dead(decide(job)), confirmed),
       }),
   },
   {
@@ -99,8 +100,8 @@ export const endMutants: readonly Mutant[] = [
         recover: (request) =>
           store.recover({
             ...request,
-            decide(job, held): CrashVerdict {
-              const verdict = request.decide(job, held);
+            decide(job, held, how): CrashVerdict {
+              const verdict = request.decide(job, held, how);
               return verdict.decision === "retry" && !job.id.startsWith("poison")
                 ? { decision: "fail", change: dead(verdict.change) }
                 : verdict;

@@ -2,6 +2,9 @@
 import type { StoredError } from "./errors.ts";
 import type { Inconsistency, IntegrityCheck, Repair, StoreFindings } from "./integrity.ts";
 import type { JobState, Outcome } from "./job.ts";
+import type { HowLost } from "./liveness.ts";
+import type { Resolution } from "./losses.ts";
+import type { ProcessKey } from "./process-key.ts";
 import type { RecoveredJob, Stale } from "./store.ts";
 
 export interface Events {
@@ -20,21 +23,31 @@ export interface Events {
   };
   /** The recovery of one worker failed and will be tried again. */
   "recovery.failed": { readonly worker: string; readonly error: StoredError };
+  /** Another session of the store holds these jobs of a dead worker, or its row: the others were taken, and these will be when it lets go. */
+  "recovery.waits": { readonly worker: string; readonly jobs: number };
   /** One job of a dead worker was dealt with. */
   "job.recovered": RecoveredJob & { readonly incident: string; readonly worker: string };
-  /** A worker's death was found. */
+  /** A worker's death was found, or contact with it was lost (`how`). */
   "worker.gone": {
     readonly worker: string;
-    readonly how: "gone" | "silent";
+    readonly how: HowLost;
     readonly incident: string;
     readonly evidence: string | null;
   };
+  /** It became known what happened to a worker with which contact was lost, and its jobs were judged accordingly. */
+  "loss.resolved": { readonly incident: string; readonly worker: string | null; readonly resolution: Resolution };
   /** What a dead worker left behind (lock file, row) was removed. */
   "worker.cleaned": { readonly worker: string; readonly lock: string | null };
+  /** A worker of this process is about to register. Emitted before its row is written: a process that dies right after that is known by its worker's id. */
+  "worker.registering": Omit<ProcessKey, "bootId"> & { readonly worker: string };
   "worker.started": { readonly worker: string; readonly concurrency: number; readonly kinds: readonly string[] };
   "worker.stopped": { readonly worker: string; readonly released: number };
   /** This process's own worker was taken for dead; it starts again under a new id. */
   "worker.disowned": { readonly worker: string; readonly held: number };
+  /** The store is not the one that this worker registered with: it stopped at once, and does not start again. */
+  "store.replaced": { readonly worker: string; readonly held: number; readonly why: string };
+  /** An open, or `recover --restored`, found that the store came back from a backup: no worker from before it can write any more. */
+  "store.restored": { readonly why: string };
   /** The main loop stood still; nothing is taken from the worker for it. */
   "worker.blocked": { readonly worker: string; readonly loopLagMs: number };
   /** The process was paused for longer than its lease allows; what it ran was aborted before anything was written. */

@@ -1,4 +1,6 @@
 // One death and everything recovery did about it, as it is stored. The readable account is made in report.ts.
+import type { HowLost } from "./liveness.ts";
+import type { Resolution } from "./losses.ts";
 import type { RecoveredJob } from "./recover-request.ts";
 
 export interface IncidentSummary {
@@ -6,7 +8,9 @@ export interface IncidentSummary {
   /** The recovery pass it belongs to: deaths found together share one report. */
   readonly recovery: string;
   readonly worker: string;
-  readonly how: "gone" | "silent";
+  readonly how: HowLost;
+  /** What became of a worker with which contact was lost; null: not known yet, or its death was proved at once. */
+  readonly resolution: Resolution | null;
   readonly detectedAt: number;
   /** null: the recovery is not finished yet. */
   readonly completedAt: number | null;
@@ -35,6 +39,9 @@ export interface Incident extends IncidentSummary {
   readonly heldAtDeath: number;
   readonly jobs: readonly IncidentJob[];
 }
+
+/** How evidence begins that is no more than the kernel's word. What a parent knows of the exit replaces it. */
+export const PROCESS_IS_GONE = "its process is gone";
 
 /** What is known of a death, with the worker's last word: that may have been written after the look which found it dead, by a supervisor. */
 export function withLastWord(known: string | null, lastWord: string | null): string | null {

@@ -2,7 +2,10 @@
 // atomic, what is checked, and what comes back when the check fails. A refused write is a value, never an exception; a method
 // rejects only when the store itself fails, and then nothing of it was written unless the sentence says otherwise. The forms
 // that cross it are beside it (settlement.ts, recover-request.ts, inspection.ts) and come with it: who speaks to the port imports one file.
+import type { CommitControl } from "./commit.ts";
+import type { ConfirmedTime } from "./confirmed-time.ts";
 import type { Counters, Enqueued, JobDetails, JobDraft, KindSettings } from "./job.ts";
+import type { StoredError } from "./errors.ts";
 import type { Incident, IncidentSummary } from "./incident.ts";
 import type {
   Backup,
@@ -19,6 +22,7 @@ import type {
 } from "./inspection.ts";
 import type { Inconsistency, Opening } from "./integrity.ts";
 import type { Lease } from "./lease.ts";
+import type { Loss, LossVerdict, LostJob, Resolution } from "./losses.ts";
 import type { WorkerRecord, WorkerRow } from "./liveness.ts";
 import type { HeldJob, OverdueJob, RecoverAnswer, RecoverRequest } from "./recover-request.ts";
 import type { AttemptWrite, Room, SettleAndClaim, Settlement, WriteAnswer } from "./settlement.ts";
@@ -32,10 +36,16 @@ export * from "./settlement.ts";
 export interface Beat {
   /** How long the main loop has stood still, in ms. */
   readonly loopLagMs: number;
+  /** What is overdue only by a time that this does not confirm is not reported. Absent: the store's clock is trusted. */
+  readonly confirmed?: ConfirmedTime;
 }
 
 export interface BeatAnswer {
   readonly live: boolean;
+  /** As in `SettleAndClaim`. */
+  readonly replaced?: string;
+  /** The store's clock, in ms. Of no meaning if the row is not live. */
+  readonly now: number;
   /** What the store says this worker owns. */
   readonly held: readonly { readonly lease: Lease; readonly counters: Counters }[];
   /** How far past its deadline and grace the most overdue of them is, in ms; null: none is. */
@@ -60,6 +70,14 @@ export interface PurgeRequest {
   readonly limit: number;
 }
 
+export interface PurgeAnswer {
+  readonly jobs: number;
+  readonly incidents: number;
+  readonly more: boolean;
+  /** Jobs that the database did not let go, a row of the user's refers to them for instance, and why the first was kept; omitted: none. */
+  readonly refused?: { readonly jobs: number; readonly jobId: string; readonly error: StoredError };
+}
+
 /** The user's own transaction as the store runs it; `Tx` is the store's own. Whether it may be asynchronous, the store's form says. */
 export type TransactionBody<Tx, T> = (tx: Tx) => T | Promise<T>;
 
@@ -73,8 +91,13 @@ export interface Store<Tx = unknown> {
   /** One transaction. A known id, or a dedupe key held by an unfinished job of the kind, adds nothing and says `created: false`. Resolves when durable. */
   enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]>;
 
-  /** Writes the worker's row as live and answers the epoch under which it claims. The liveness lock is held already. */
-  register(worker: WorkerRecord): Promise<{ readonly epoch: number }>;
+  /**
+   * Writes the worker's row as live and returns the epoch under which it claims, and the store's clock. The liveness lock is held already. A
+   * predecessor with which contact was lost has returned: that loss is resolved in the same transaction. From here on the worker is known by
+   * its whole id: a row that a restore brought back, or that another worker has under the same short number, is not its own, and no write of
+   * it is accepted.
+   */
+  register(worker: WorkerRecord): Promise<{ readonly epoch: number; readonly now: number }>;
 
   /**
    * The worker's loop in one transaction: applies each settlement whose fence holds, then, if the worker's row is live, claims
@@ -88,12 +111,15 @@ export interface Store<Tx = unknown> {
 
   /**
    * The user's writes and the job's success in one transaction, fenced: if the fence does not hold, `body` is not run or its
-   * writes are rolled back, and the answer says stale. If `body` throws, nothing is written and its error comes out.
+   * writes are rolled back, and the answer says stale. If `body` throws, nothing is written and its error comes out. `control` is
+   * kept up to date with what is under way; when it is interrupted before the commit itself, nothing is written, no lock is
+   * left, and the call rejects with the reason, whether or not `body` has ended. Without it the store sets its own limit to waiting.
    */
   commit<T>(
     settlement: Settlement,
     body: TransactionBody<Tx, T>,
     encode: (value: T) => string | null,
+    control?: CommitControl,
   ): Promise<{ answer: WriteAnswer; value: T | undefined }>;
 
   /** The user's own transaction, with `enqueue` inside it. Nothing is fenced. */
@@ -118,18 +144,54 @@ export interface Store<Tx = unknown> {
   raiseEpoch(): Promise<number>;
 
   /**
+   * If the store came back from a backup since this was last called or a worker last registered, in one transaction: the epoch rises above
+   * every epoch that was issued, and the rows of all workers are marked as restored, so that none of their writes is accepted. Returns
+   * how it is known; null: nothing says that it was restored. Absent: this store can't tell, and `recover --restored` says it.
+   */
+  noticeRestore?(): Promise<string | null>;
+
+  /**
    * One transaction of a recovery: marks the worker `recovering` (`gone` with the last one), opens or continues its one incident,
    * and for at most `limit` jobs that it still holds writes the decision, guarded by (worker, fence, running), the history
-   * row and the incident's row. Safe to repeat and to run beside another recovery. Checked: the worker is not over, and one
-   * that was taken for silent has not beaten since the request's row was read.
+   * row and the incident's row. Safe to repeat and to run beside another recovery. Checked: the worker is not over, and, without a
+   * proof of its death, neither its heartbeat nor its lock has changed since the request's row was read. It does not wait for a job
+   * that a transaction of another session holds, a frozen commit for instance: the others are taken, and that one is left for
+   * later (`locked`).
    */
   recover(request: RecoverRequest): Promise<RecoverAnswer>;
 
-  /** Fences out jobs past deadline + grace + `marginMs`, whoever owns them; at most `limit`. */
-  expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]>;
+  /** Losses of contact that are not resolved, or whose jobs are not all judged; the oldest first, at most 100. */
+  losses(): Promise<readonly Loss[]>;
 
-  /** Deletes finished jobs with all that belongs to them, old incidents and old rows of workers that are over. Answers how many rows of each went. */
-  purge(request: PurgeRequest): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }>;
+  /** Writes what became of a worker with which contact was lost. A loss resolves once: returns the resolution that stands. Null: there is no such loss. */
+  resolveLoss(worker: string, resolution: Resolution): Promise<Resolution | null>;
+
+  /** The jobs of a loss that are not judged yet, as they are now. Jobs whose rows are gone are left out. */
+  lostJobs(incident: string, limit: number): Promise<readonly LostJob[]>;
+
+  /**
+   * One transaction: each verdict under guard (the job is still in the state and under the fence that were read), its history row, and that
+   * it was judged. What the guard refuses is read again by the next pass. Returns whether all jobs of the loss are judged now; the loss
+   * is closed then.
+   */
+  judge(incident: string, verdicts: readonly LossVerdict[]): Promise<boolean>;
+
+  /**
+   * Fences out jobs past deadline + grace + `marginMs`, whoever owns them; at most `limit`. With `confirmed`, only as far as that
+   * confirms the store's clock: at `asOf` at the latest, and only jobs whose timeout + grace + `marginMs` are less than `steadyMs`.
+   */
+  expire(
+    marginMs: number,
+    limit: number,
+    decide: (job: HeldJob) => Change,
+    confirmed?: ConfirmedTime,
+  ): Promise<readonly OverdueJob[]>;
+
+  /**
+   * Deletes finished jobs with all that belongs to them, old incidents and old rows of finished workers, in a piece so small that no
+   * other process waits for it. Returns how many of each were deleted. A job that can't be deleted is kept and stops none of the others.
+   */
+  purge(request: PurgeRequest): Promise<PurgeAnswer>;
 
   get(id: string): Promise<JobDetails | null>;
   list(filter: JobFilter, limit: number, after: string | null): Promise<ListPage>;
@@ -157,6 +219,9 @@ export interface Store<Tx = unknown> {
   latestOpening?(): Promise<Opening | null>;
   /** Keeps it, in place of the one before. */
   noteOpening?(opening: Opening): Promise<void>;
+
+  /** Resolves when a write of this process got through; rejects if none does. Absent: no process can keep all others from writing. */
+  untilWritable?(): Promise<void>;
 
   health(): Promise<StoreHealth>;
   /** What an operator should know of the server behind the store. Absent: the store has none. Reads only. */

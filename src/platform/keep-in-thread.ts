@@ -8,6 +8,7 @@ import { Keeper, type KeeperOptions } from "../core/keeper.ts";
 import type { Liveness } from "../core/liveness.ts";
 import type { Store } from "../core/store.ts";
 import { systemClock, systemRandom as random } from "./clock.ts";
+import { checkProcess } from "./identity.ts";
 import { type FromKeeper, type KeeperData, sharedTimes, type SharedTimes, type ToKeeper } from "./keeper-messages.ts";
 
 /** What a store opens for its keeper. */
@@ -17,6 +18,8 @@ export interface Kept {
   /** The store's, if that is not this machine's. */
   readonly clock?: Clock;
   readonly close: () => Promise<void>;
+  /** Calls `listener` when contact with the store is there again after it was lost. */
+  readonly onReturn?: (listener: () => void) => void;
 }
 
 export interface ThreadTools {
@@ -43,8 +46,15 @@ async function keep<Own>(
   const newId = idSource(systemClock, random);
   const events = { emit: (name: string, event: object) => say({ type: "event", name, event }), has: () => true };
   const bell = (): void => say({ type: "bell" });
-  const { store, liveness, clock = systemClock, close } = await open(own, { options, newId, events, times, bell });
-  const keeper = new Keeper({ store, liveness, clock, random, events, newId }, options, {
+  const {
+    store,
+    liveness,
+    clock = systemClock,
+    close,
+    onReturn,
+  } = await open(own, { options, newId, events, times, bell });
+  const deps = { store, liveness, clock, random, events, newId, processState: checkProcess };
+  const keeper = new Keeper(deps, options, {
     loopLagMs: () => Math.max(0, clock.mono() - times.loopAt()),
     beaten(sentAtMono, answer) {
       times.setBeatAt(sentAtMono);
@@ -62,6 +72,8 @@ async function keep<Own>(
         .then(close)
         .finally(() => port.close());
   });
+  // The others learn at once that this worker is back, and do not take a second loss for the first one going on.
+  onReturn?.(() => void keeper.beat());
   keeper.start();
   say({ type: "ready" });
 }

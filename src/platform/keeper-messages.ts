@@ -1,5 +1,5 @@
 // What the main thread and the keeper's thread say to each other, and the instants that they share without saying.
-import type { KeeperOptions } from "../core/keeper.ts";
+import type { KeeperOptions, UnfitReason } from "../core/keeper.ts";
 import type { BeatAnswer } from "../core/store.ts";
 
 export interface KeeperData<Own> {
@@ -16,7 +16,7 @@ export type FromKeeper =
   | { readonly type: "event"; readonly name: string; readonly event: object }
   | { readonly type: "beaten"; readonly sentAtMono: number; readonly answer: BeatAnswer }
   | { readonly type: "disowned" }
-  | { readonly type: "unfit"; readonly why: "schema-newer" | "foreign-worker"; readonly detail: string }
+  | { readonly type: "unfit"; readonly why: UnfitReason; readonly detail: string }
   /** Another process may have made work ready, or the store is back. */
   | { readonly type: "bell" };
 
@@ -29,10 +29,13 @@ export interface SharedTimes {
   /** Null: not said yet. */
   storeOffset(): number | null;
   setStoreOffset(ms: number): void;
+  /** Whether the session that speaks for the worker is there. */
+  inContact(): boolean;
+  setInContact(there: boolean): void;
 }
 
 export function newSharedTimes(): SharedArrayBuffer {
-  return new SharedArrayBuffer(24);
+  return new SharedArrayBuffer(32);
 }
 
 export function sharedTimes(shared: SharedArrayBuffer): SharedTimes {
@@ -46,5 +49,7 @@ export function sharedTimes(shared: SharedArrayBuffer): SharedTimes {
     setBeatAt: (mono) => write(1, mono),
     storeOffset: () => read(2) || null,
     setStoreOffset: (ms) => write(2, ms),
+    inContact: () => Atomics.load(cells, 3) === 0n,
+    setInContact: (there) => void Atomics.store(cells, 3, there ? 0n : 1n),
   };
 }

@@ -1,5 +1,6 @@
 // Between the rows of a store's tables, whose columns have the same names in all of them, and core's forms. Nothing here reads or
 // writes. What is read for people is shown as it is found, also where somebody damaged it.
+import { type ConfirmedTime, overdueBy } from "../core/confirmed-time.ts";
 import type { StoredError } from "../core/errors.ts";
 import {
   type Counters,
@@ -13,6 +14,7 @@ import {
 } from "../core/job.ts";
 import type { Isolation } from "../core/inspection.ts";
 import type { WorkerRow, WorkerState } from "../core/liveness.ts";
+import { NEVER_DUE } from "./codes.ts";
 
 /** SQLite has no booleans: there it is 0 or 1. */
 export type Flag = boolean | number;
@@ -23,11 +25,34 @@ export interface CounterColumns {
   readonly blamed: number;
   readonly timeouts: number;
   readonly interruptions: number;
+  readonly losses: number;
 }
 
 export function counters(row: CounterColumns): Counters {
-  const { errors, crashes, blamed, timeouts, interruptions } = row;
-  return { errors, crashes, blamed, timeouts, interruptions };
+  const { errors, crashes, blamed, timeouts, interruptions, losses } = row;
+  return { errors, crashes, blamed, timeouts, interruptions, losses };
+}
+
+/** When a running job has to end; null: never. And how long its attempt may take in all. */
+export interface ExpiryColumns {
+  readonly id: string;
+  readonly expires_at: number | null;
+  readonly allowed_ms: number;
+}
+
+/** The job that is past its deadline and grace by the longest time, as far as that is confirmed; null: none is. */
+export function longestOverdue(
+  rows: readonly ExpiryColumns[],
+  now: number,
+  confirmed: ConfirmedTime | undefined,
+): { readonly id: string; readonly overdueMs: number } | null {
+  let longest: { readonly id: string; readonly overdueMs: number } | null = null;
+  for (const { id, expires_at: expiresAt, allowed_ms: allowedMs } of rows) {
+    if (expiresAt === null) continue;
+    const overdueMs = overdueBy({ expiresAt, allowedMs }, now, confirmed);
+    if (overdueMs !== null && overdueMs > (longest?.overdueMs ?? 0)) longest = { id, overdueMs };
+  }
+  return longest;
 }
 
 export interface KindColumns {
@@ -65,7 +90,7 @@ export function kindSettings(row: KindColumns): KindSettings {
 
 /** The columns of `jobInfo`: of the jobs as j, the kinds as k and the workers as w. */
 export const JOB_COLUMNS = `j.seq, j.id, k.name AS kind, j.state, j.priority, j.dedupe_key, j.created_at, j.run_at, j.started_at, j.deadline_at,
-  j.finished_at, w.id AS worker, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.outcome, j.error, j.cancel_requested`;
+  j.finished_at, w.id AS worker, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.outcome, j.error, j.cancel_requested`;
 
 export interface JobColumns extends CounterColumns {
   readonly seq: number;
@@ -91,6 +116,7 @@ export function jobInfo(row: JobColumns): JobInfo {
   // Before the first claim and before the end these columns only hold their place (the tables of each store say why).
   const claimed = row.fence > 0;
   const state = JOB_STATES[row.state]!;
+  const waitsForResolution = state === "queued" && row.run_at === NEVER_DUE;
   return {
     id: row.id,
     kind: row.kind,
@@ -98,7 +124,7 @@ export function jobInfo(row: JobColumns): JobInfo {
     priority: row.priority,
     dedupeKey: row.dedupe_key,
     createdAt: row.created_at,
-    runAt: row.run_at,
+    runAt: waitsForResolution ? null : row.run_at,
     startedAt: claimed ? row.started_at : null,
     deadlineAt: claimed ? row.deadline_at : null,
     finishedAt: isTerminal(state) ? row.finished_at : null,
@@ -109,6 +135,7 @@ export function jobInfo(row: JobColumns): JobInfo {
     lastOutcome: row.outcome === null ? null : OUTCOMES[row.outcome]!,
     error: row.error === null ? null : storedError(row.error),
     cancelRequested: Boolean(row.cancel_requested),
+    waitsForResolution,
   };
 }
 
@@ -158,7 +185,10 @@ export interface WorkerColumns {
   readonly state: string;
   readonly host: string;
   readonly boot_id: string;
+  readonly namespace: string | null;
   readonly pid: number;
+  readonly start_ticks: string | null;
+  readonly predecessor: string | null;
   readonly version: string;
   readonly lease_ms: number;
   readonly concurrency: number;
@@ -171,6 +201,8 @@ export interface WorkerColumns {
   readonly loop_lag_ms: number;
   readonly last_word: string | null;
   readonly held_count: number;
+  /** It came back with a backup. */
+  readonly came_back: Flag;
 }
 
 export function workerRow(row: WorkerColumns): WorkerRow {
@@ -179,7 +211,10 @@ export function workerRow(row: WorkerColumns): WorkerRow {
     state: row.state as WorkerState,
     host: row.host,
     bootId: row.boot_id,
+    namespace: row.namespace,
     pid: row.pid,
+    startTicks: row.start_ticks,
+    predecessor: row.predecessor,
     version: row.version,
     leaseMs: row.lease_ms,
     concurrency: row.concurrency,
@@ -191,6 +226,7 @@ export function workerRow(row: WorkerColumns): WorkerRow {
     loopLagMs: row.loop_lag_ms,
     heldCount: row.held_count,
     lastWord: row.last_word,
+    ...(row.came_back ? { restored: true } : {}),
   };
 }
 

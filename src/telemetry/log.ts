@@ -1,5 +1,7 @@
 // The one subscriber that writes the log: one line per fact. Core never logs.
 import type { EngineEvent, EventBus } from "../core/events.ts";
+import { oneLine } from "../core/text.ts";
+import { redactText } from "./redact.ts";
 
 /** Anything that takes a line and its data: pino, winston, console, your own. */
 export interface Logger {
@@ -8,12 +10,19 @@ export interface Logger {
   error(message: string, data?: object): void;
 }
 
-/** Writes warnings, errors and recoveries to stderr through `console`; stdout belongs to the program. */
+/**
+ * Writes warnings, errors and recoveries to stderr through `console`; stdout belongs to the program. Messages hold what handlers threw:
+ * secrets are taken out, and control characters are written out, so that a message is one line and can't steer a terminal.
+ */
 export const consoleLogger: Logger = {
-  info: (message) => console.error(`[outlive] ${message}`),
-  warn: (message) => console.warn(`[outlive] ${message}`),
-  error: (message) => console.error(`[outlive] ${message}`),
+  info: (message) => console.error(safeLine(message)),
+  warn: (message) => console.warn(safeLine(message)),
+  error: (message) => console.error(safeLine(message)),
 };
+
+function safeLine(message: string): string {
+  return `[outlive] ${oneLine(redactText(message))}`;
+}
 
 export function attachLog(bus: EventBus, logger: Logger): () => void {
   return bus.onAny((event) => {
@@ -29,9 +38,16 @@ interface Line {
   readonly text: string;
 }
 
+const RESOLVED = {
+  returned: "returned: nothing is counted against its jobs",
+  died: "had died: the loss counts as a crash of its jobs",
+  away: "stayed away for two leases: the loss counts as a crash of its jobs",
+} as const;
+
 function lineOf(event: EngineEvent): Line | null {
   switch (event.name) {
     case "recovery.started":
+    case "worker.registering":
     case "worker.started":
     case "worker.stopped":
     case "job.succeeded":
@@ -52,6 +68,11 @@ function lineOf(event: EngineEvent): Line | null {
         level: "error",
         text: `recovery of worker ${event.worker} failed and will be tried again: ${event.error.message}`,
       };
+    case "recovery.waits":
+      return {
+        level: "warn",
+        text: `${event.jobs} job(s) of dead worker ${event.worker} are held by another session of the store; they are taken when it lets go`,
+      };
     case "job.recovered":
       return {
         level: event.success ? "info" : "error",
@@ -62,7 +83,12 @@ function lineOf(event: EngineEvent): Line | null {
     case "worker.gone":
       return {
         level: "warn",
-        text: `worker ${event.worker} is ${event.how}; incident ${event.incident}${event.evidence === null ? "" : ` (${event.evidence})`}`,
+        text: `${event.how === "gone" ? `worker ${event.worker} is gone` : `contact with worker ${event.worker} was lost`}; incident ${event.incident}${event.evidence === null ? "" : ` (${event.evidence})`}`,
+      };
+    case "loss.resolved":
+      return {
+        level: "info",
+        text: `worker ${event.worker ?? "unknown"}, with which contact was lost, ${RESOLVED[event.resolution]}; incident ${event.incident}`,
       };
     case "worker.cleaned":
       return { level: "info", text: `cleaned up after worker ${event.worker}` };
@@ -70,6 +96,16 @@ function lineOf(event: EngineEvent): Line | null {
       return {
         level: "warn",
         text: `worker ${event.worker} was taken for dead while it held ${event.held} job(s); it starts again under a new id`,
+      };
+    case "store.replaced":
+      return {
+        level: "error",
+        text: `worker ${event.worker} stopped at once while it held ${event.held} job(s): the store is not the one that it registered with: ${event.why}`,
+      };
+    case "store.restored":
+      return {
+        level: "warn",
+        text: `the store came back from a backup: ${event.why}; workers from before can't write any more, and their jobs are queued again`,
       };
     case "worker.blocked":
       return {

@@ -14,10 +14,18 @@ export const JOB = {
   worker: "null",
   epoch: "number",
   fence: "number",
-  counters: { errors: "number", crashes: "number", blamed: "number", timeouts: "number", interruptions: "number" },
+  counters: {
+    errors: "number",
+    crashes: "number",
+    blamed: "number",
+    timeouts: "number",
+    interruptions: "number",
+    losses: "number",
+  },
   lastOutcome: "null",
   error: "null",
   cancelRequested: "boolean",
+  waitsForResolution: "boolean",
 };
 
 export const INIT = { written: ["string"], kept: [], next: ["string"] };
@@ -72,6 +80,7 @@ export const INCIDENT = {
   recovery: "string",
   worker: "string",
   how: "string",
+  resolution: "null",
   detectedAt: "number",
   completedAt: "number",
   jobCount: "number",
@@ -104,7 +113,8 @@ export const REPORT = {
     {
       workerId: "string",
       how: "string",
-      evidence: "null",
+      resolution: "null",
+      evidence: "string",
       host: "string",
       pid: "number",
       version: "string",

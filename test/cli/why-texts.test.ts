@@ -28,6 +28,7 @@ function aJob(given: Partial<JobDetails> = {}): JobDetails {
     lastOutcome: null,
     error: null,
     cancelRequested: false,
+    waitsForResolution: false,
     input: {},
     result: null,
     progress: null,
@@ -44,6 +45,9 @@ function aWorker(given: Partial<WorkerRow> = {}): WorkerRow {
     id: "here-1-a",
     host: "here",
     bootId: "boot",
+    namespace: null,
+    startTicks: null,
+    predecessor: null,
     pid: 1,
     version: "0.1.0",
     leaseMs: 90_000,
@@ -156,7 +160,7 @@ const scenes: readonly (readonly [title: string, scene: Scene, expected: readonl
     { job: { ...RUNNING, steps: [{ name: "load", result: 1, at: NOW, fence: 2 }] }, dead: ["here-1-a"] },
     [
       "owner-gone",
-      "It was running (attempt 2) in worker here-1-a, which is dead; its last heartbeat was 4s ago; last step load. Nobody has taken it over yet.",
+      "It was running (attempt 2) in worker here-1-a, which is dead; its last heartbeat was 4s ago; last step load. No process has taken it over yet.",
       "Start a worker, which recovers it at once, or: outlive recover",
     ],
   ],
@@ -165,8 +169,17 @@ const scenes: readonly (readonly [title: string, scene: Scene, expected: readonl
     { job: RUNNING, workers: [aWorker({ heartbeatAt: NOW - 600_000 })] },
     [
       "owner-silent",
-      "It was running (attempt 2) in worker here-1-a, which is silent: frozen, cut off, or on a machine that is gone; its last heartbeat was 10m ago; last step none. Nobody has taken it over yet.",
+      "It was running (attempt 2) in worker here-1-a, which is silent: frozen, cut off, or on a machine that is gone; its last heartbeat was 10m ago; last step none. No process has taken it over yet.",
       "A live worker takes it over when it has watched the silence for one lease; or: outlive recover --wait",
+    ],
+  ],
+  [
+    "contact with its workers was lost as often as it may crash",
+    { job: { waitsForResolution: true, counters: { ...NO_COUNTERS, losses: 3 } } },
+    [
+      "contact-lost",
+      "Contact with its worker was lost 3 times, and it is not known yet whether those workers died. It waits, because it may be what killed them.",
+      "Look again: a loss is resolved when the worker returns, when its death is proved, or after two leases. If it is harmless: outlive cancel, and enqueue it again.",
     ],
   ],
   [

@@ -194,6 +194,47 @@ test("a terminal error kills the job at once, also when the kind's backoff throw
   }
 });
 
+test("an attempt that ends because the store is full is released after its backoff, at no cost, and the failure is reported", () => {
+  const full = new OutliveError(ErrorCode.storeFull, "No room.", "Make some.");
+  for (const thrown of [full, new Error("commit failed", { cause: new Error("wrapped", { cause: full }) })]) {
+    const { settled, begin, ends, events } = runner({
+      handler: () => {
+        throw thrown;
+      },
+    });
+    begin({ counters: counted({ errors: 2 }) });
+    begin({ id: "long", counters: counted({ interruptions: 1_000 }) });
+    assert.deepEqual(ends(), Array(2).fill("release queued: the store was full"));
+    assert.deepEqual(settled[0]!.change.counters, counted({ errors: 2, interruptions: 1 }));
+    const [soon, later] = settled.map(({ change }) => change.delayMs);
+    assert.ok(soon! > 0 && soon! < later!, "it grows with the interruptions");
+    assert.equal(later, 10_000, "but no further, for room may be made at any moment");
+    assert.deepEqual(
+      events.of("store.failed").map(({ doing, retryInMs }) => [doing, retryInMs]),
+      [
+        [`running job ${settled[0]!.lease.jobId}`, soon],
+        ["running job long", later],
+      ],
+    );
+  }
+});
+
+test("a terminal error is terminal, also if the store was full, and other errors of the store are counted", () => {
+  const full = new OutliveError(ErrorCode.storeFull, "No room.", "Make some.");
+  for (const [thrown, to] of [
+    [new TerminalError("no", { cause: full }), "dead"],
+    [new OutliveError(ErrorCode.storeFailed, "Odd.", ""), "queued"],
+  ] as const) {
+    const { settled, begin } = runner({
+      handler: () => {
+        throw thrown;
+      },
+    });
+    begin();
+    assert.deepEqual([settled[0]!.change.name, settled[0]!.change.to], ["fail", to]);
+  }
+});
+
 test("a job is held until its settlement is durable", async () => {
   const { clock, runner: running, settled, events, begin } = runner();
   begin();

@@ -106,7 +106,7 @@ test(`core and SQL compute the same backoff to the millisecond (OUTLIVE_SEED=${S
 /** What core says with the shortest and with the longest backoff. */
 function expected(job: HeldJob, cause: Case["cause"], held: number): [least: Verdict, most: Verdict] {
   const at = (random: number): Verdict => {
-    if (cause === "crash") return decideCrash(job, held);
+    if (cause === "crash") return decideCrash(job, held, "silent");
     const change = decideOverdue(job, random);
     const decision = { queued: "retry", dead: "fail", cancelled: "cancel" }[change.to as "queued"];
     return { change, decision };
@@ -139,6 +139,7 @@ function generate(random: () => number): Case[] {
           blamed: upTo(random, 4),
           timeouts: upTo(random, 12),
           interruptions: upTo(random, 3),
+          losses: upTo(random, 2),
         },
       },
     }));

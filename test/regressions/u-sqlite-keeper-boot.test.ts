@@ -17,12 +17,13 @@ test("U: on SQLite heartbeats are written while the keeper's thread still boots"
   await backend.store.register({ ...workerRecord("w"), lock: lock.evidence });
   let isUp = false;
   let beatsBefore = 0;
-  const times = { heartbeatMs: 5, leaseMs: 60_000, sweepMs: 60_000, probeMs: 60_000 };
+  const times = { heartbeatMs: 5, leaseMs: 60_000, sweepMs: 60_000, probeMs: 60_000, contactMs: 3_000 };
   const keeper = await backend.startKeeper(
     {
       worker: "w",
       bootId: "boot",
       times,
+      registered: { now: Date.now(), sentMono: 0, receivedMono: 0 },
       retention: { finishedMs: 60_000, incidentsMs: 60_000 },
       schemaVersion: backend.schemaVersion,
     },

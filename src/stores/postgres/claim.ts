@@ -6,15 +6,17 @@ import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../c
 import type { Room, Settlement } from "../../core/store.ts";
 import { type Connection, list, type Session, texts, type Value } from "./connection.ts";
 import type { Kinds } from "./kinds.ts";
+import { registered } from "./restore-mark.ts";
 import { type CounterColumns, counters } from "../rows.ts";
 import { CLAIM, SETTLE, TURN } from "./turn-text.ts";
+import type { WorkerKey } from "./workers.ts";
 
 /** How many delayed jobs become ready in one transaction. */
 const PROMOTE_BATCH = 1_000;
 
 /** What the claim is made of; `kinds` are those of the room that somebody has declared. */
 export interface Claim {
-  readonly worker: number;
+  readonly worker: WorkerKey;
   readonly kinds: readonly OpenKind[];
   readonly total: number;
   /** Claims although something is due or must run alone: that was looked at before. */
@@ -98,7 +100,7 @@ export async function takeTurnInTwo(
 ): Promise<Turn> {
   const [claimed, settled] = await both(
     connection.arrays<Taken | Head>(textOf(CLAIM, claim), room(claim)),
-    connection.arrays<[string | null]>(SETTLE, [claim.worker, ...settling(successes)]),
+    connection.arrays<[string | null]>(SETTLE, [claim.worker.seq, claim.worker.id, ...settling(successes)]),
   );
   return { ...turnOf(claimed), settled: numbers(settled[0]![0]) };
 }
@@ -113,10 +115,11 @@ function textOf(texts: { readonly ofOne: string; readonly ofMany: string }, { ki
   return kinds.length > 1 ? texts.ofMany : texts.ofOne;
 }
 
-function room({ worker, kinds, total, regardless }: Claim): Value[] {
-  if (kinds.length <= 1) return [worker, regardless, kinds[0]?.id ?? null, Math.min(kinds[0]?.most ?? 0, total)];
+function room({ worker: { seq, id: worker }, kinds, total, regardless }: Claim): Value[] {
+  const who = [seq, worker, regardless];
+  if (kinds.length <= 1) return [...who, kinds[0]?.id ?? null, Math.min(kinds[0]?.most ?? 0, total)];
   const ids = list(kinds.map(({ id }) => id));
-  return [worker, regardless, ids, total, list(kinds.map(({ most }) => most)), list(kinds.map(({ shares }) => shares))];
+  return [...who, ids, total, list(kinds.map(({ most }) => most)), list(kinds.map(({ shares }) => shares))];
 }
 
 function settling(successes: readonly Settlement[]): Value[] {
@@ -159,7 +162,7 @@ export function openKinds(kinds: Kinds, room: Room): OpenKind[] {
   });
 }
 
-const PROMOTE = `UPDATE outlive.jobs j SET lane = CASE WHEN j.crashes >= ${ALONE_FROM_CRASHES} THEN 2 ELSE 1 END FROM (
+const PROMOTE = `UPDATE outlive.jobs j SET lane = CASE WHEN j.crashes + j.losses >= ${ALONE_FROM_CRASHES} THEN 2 ELSE 1 END FROM (
     SELECT d.ctid AS tid FROM outlive.jobs d WHERE d.state = 0 AND d.lane = 0 AND d.run_at <= (SELECT outlive.now_ms())
     ORDER BY d.run_at LIMIT ${PROMOTE_BATCH} FOR UPDATE SKIP LOCKED
   ) due WHERE j.ctid = due.tid`;
@@ -177,19 +180,20 @@ interface LaterColumns extends CounterColumns {
 
 // One statement, before the handlers: also stops the clock of the incident that had put the job back, for it runs again. Only while it is
 // ours: who was frozen since the claim must not touch what the job has become.
-const LATER = `WITH resumed AS (
+const LATER = `WITH me AS MATERIALIZED (SELECT ${registered("$2", "$3")} AS here),
+  resumed AS (
     UPDATE outlive.incident_jobs i SET resumed_at = outlive.now_ms() FROM outlive.jobs j
-    WHERE j.seq = ANY ($1::bigint[]) AND j.state + 0 = 1 AND j.worker + 0 = $2 AND i.incident = j.incident AND i.job = j.seq AND i.resumed_at IS NULL),
-  cleared AS (UPDATE outlive.jobs SET incident = NULL WHERE seq = ANY ($1::bigint[]) AND state + 0 = 1 AND worker + 0 = $2 AND incident IS NOT NULL)
-  SELECT j.seq, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.outcome,
+    WHERE j.seq = ANY ($1::bigint[]) AND j.state + 0 = 1 AND j.worker + 0 = $2 AND i.incident = j.incident AND i.job = j.seq AND i.resumed_at IS NULL
+      AND (SELECT here FROM me)),
+  cleared AS (UPDATE outlive.jobs SET incident = NULL WHERE seq = ANY ($1::bigint[]) AND state + 0 = 1 AND worker + 0 = $2 AND incident IS NOT NULL
+    AND (SELECT here FROM me))
+  SELECT j.seq, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.outcome,
     (SELECT json_agg(json_build_object('name', s.name, 'result', s.result) ORDER BY s.ord) FROM outlive.steps s WHERE s.job = j.seq) AS steps
   FROM outlive.jobs j WHERE j.seq = ANY ($1::bigint[])`;
 
 /** For whom the rows are, and what the statement that took them said besides. */
 export interface Claimant {
-  readonly worker: string;
-  /** Its number in the rows. */
-  readonly seq: number;
+  readonly worker: WorkerKey;
   readonly open: readonly OpenKind[];
   readonly epoch: number;
   readonly timeoutMs: number | null;
@@ -200,13 +204,13 @@ export interface Claimant {
 export async function claimedJobs(
   session: Session,
   taken: readonly Taken[],
-  { worker, seq, open, epoch: ofTurn, timeoutMs: ofKind, alone }: Claimant,
+  { worker, open, epoch: ofTurn, timeoutMs: ofKind, alone }: Claimant,
 ): Promise<ClaimedJob[]> {
   const again = taken.filter(([, , fence]) => fence !== null).map(([row]) => row);
-  const later = again.length === 0 ? NONE : await laterAttempts(session, again, seq);
+  const later = again.length === 0 ? NONE : await laterAttempts(session, again, worker);
   return taken.map(([row, jobId, fence, , kindId, epoch, timeoutMs, input]) => {
     const { kind } = kindId === null ? open[0]! : open.find(({ id }) => id === kindId)!;
-    const lease = { jobId, kind, row, worker, epoch: epoch ?? ofTurn, fence: fence ?? 1 };
+    const lease = { jobId, kind, row, worker: worker.id, epoch: epoch ?? ofTurn, fence: fence ?? 1 };
     // Before its first attempt a job has no counters, no outcome, no steps and no incident.
     const before = later.get(row);
     return {
@@ -225,9 +229,9 @@ export async function claimedJobs(
 async function laterAttempts(
   session: Session,
   seqs: readonly number[],
-  worker: number,
+  { seq, id }: WorkerKey,
 ): Promise<ReadonlyMap<number, LaterColumns>> {
-  const rows = await session.rows<LaterColumns>(LATER, [list(seqs), worker]);
+  const rows = await session.rows<LaterColumns>(LATER, [list(seqs), seq, id]);
   return new Map(rows.map((row) => [row.seq, row]));
 }
 

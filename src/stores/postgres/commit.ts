@@ -1,10 +1,11 @@
 // The user's writes and the job's success in one transaction, and what is done when the answer to its COMMIT is lost: the rows are
 // asked, never guessed.
 import { type Clock, pause } from "../../core/clock.ts";
+import type { CommitControl } from "../../core/commit.ts";
 import { ErrorCode, OutliveError, toStoredError } from "../../core/errors.ts";
 import { APPLIED, type Settlement, type TransactionBody, type WriteAnswer } from "../../core/store.ts";
 import { type Connection, OutcomeUnknown, type Transaction } from "./connection.ts";
-import { ATTEMPTS, OWNED, type Settling, wasRedriven } from "./settle.ts";
+import { LOCK_OWNED, type Settling, wasRedriven } from "./settle.ts";
 import { OUTCOME, STATE } from "../codes.ts";
 import { type PostgresTransaction, runUserBody, type TransactionDeps } from "./transaction.ts";
 
@@ -29,19 +30,21 @@ export async function commitJob<T>(
   settlement: Settlement,
   body: TransactionBody<PostgresTransaction, T>,
   encode: (value: T) => string | null,
+  control?: CommitControl,
 ): Promise<Committed<T>> {
   const { connection, settling } = deps;
   const { lease, change } = settlement;
   let ready: Committed<T> | undefined;
   try {
-    return await connection.once(async (tx) => {
+    return await connection.userTransaction(async (tx) => {
       if (!(await lockOwned(tx, settling, settlement)))
         return { answer: await settling.refused(tx, lease, "commit", change), value: undefined, enqueued: 0 };
+      control?.runs();
       const { value, enqueued } = await runUserBody(deps, tx, body);
       const [answer] = await settling.settle(tx, [{ ...settlement, change: { ...change, result: encode(value) } }]);
       ready = { answer: answer!, value, enqueued };
       return ready;
-    });
+    }, control);
   } catch (thrown) {
     if (!(thrown instanceof OutcomeUnknown) || !ready) throw thrown;
     if (await succeeded(deps, settlement, thrown)) return { ...ready, answer: APPLIED };
@@ -61,7 +64,7 @@ export async function transact<T>(
 ): Promise<{ value: T; enqueued: number }> {
   let ready: { value: T; enqueued: number; id: string } | undefined;
   try {
-    return await deps.connection.once(async (tx) => {
+    return await deps.connection.userTransaction(async (tx) => {
       ready = await runUserBody(deps, tx, body);
       return ready;
     });
@@ -80,11 +83,7 @@ export async function transact<T>(
 
 /** The row stays locked to the end of the transaction: a recovery that comes now waits, and then finds the job over. */
 async function lockOwned(tx: Transaction, settling: Settling, { lease }: Settlement): Promise<boolean> {
-  const rows = await tx.rows(
-    `SELECT 1 FROM ${ATTEMPTS} AS a (seq, fence, epoch, worker) JOIN outlive.jobs j ON ${OWNED} FOR UPDATE OF j`,
-    await settling.attempts(tx, [lease]),
-  );
-  return rows.length > 0;
+  return (await tx.rows(LOCK_OWNED, await settling.attempts(tx, [lease]))).length > 0;
 }
 
 /** Whether the job succeeded by this attempt. The lost transaction holds its row: the lock waits until it is over either way. */

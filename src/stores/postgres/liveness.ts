@@ -1,10 +1,11 @@
-// The proof of life on PostgreSQL: a session advisory lock per worker, held by the keeper's connection. Gone is a lock that is
-// missing in two looks 250 ms apart, while the server's run and the watcher's own session are the same in both. When either
-// changed, everybody's lock may be gone for a reason that is no death: the watcher holds back for 5 s and looks again.
+// The sign of life on PostgreSQL: a session advisory lock per worker, held by the keeper's connection. A lock that is missing
+// proves the end of a session, not of a process: contact with its worker is lost when it stays missing throughout `contact`, while the
+// server's run and the watcher's own session are the same. When either changed, every lock may be missing for a reason that says
+// nothing about its worker: the watcher holds back for 5 s and checks again. Deaths are proved by the kernel (core's lookout.ts).
 // One elected process looks for all, by reading the server's table of locks; the others try the few locks of their neighbours, which
 // costs next to nothing however many workers there are. Behind a pooler nothing is proved, and heartbeats decide.
 import { createHash } from "node:crypto";
-import { type Clock, pause, type Random } from "../../core/clock.ts";
+import type { Clock, Random } from "../../core/clock.ts";
 import type { Liveness, Probe, WorkerRow } from "../../core/liveness.ts";
 import { type Greeting, RUN, type DirectSession } from "./direct-session.ts";
 
@@ -13,6 +14,8 @@ export interface LivenessDeps {
   readonly schema: string;
   readonly clock: Clock;
   readonly random: Random;
+  /** How long a lock must be missing before contact with its worker is lost. */
+  readonly contactMs: number;
   /** The worker of this process, whose lock another part of it holds. */
   readonly ownWorker?: string;
   /** About how many workers there are; left out: few. Asked once a minute, by followers. */
@@ -23,9 +26,8 @@ export interface LivenessDeps {
   readonly onHold?: (why: string, holdMs: number) => void;
 }
 
-const LOOKS_APART_MS = 250;
-/** A look that is older than this confirms nothing. */
-const MISSING_FOR_MS = 2_000;
+/** Looks that are further apart than this do not show that a lock was missing all the time between them. */
+const LOOKS_APART_MS = 2_000;
 export const HOLD_MS = 5_000;
 /** Followers ask for the lookout's place; with more workers than this each asks less often, but never less often than that. */
 const FEW = 8;
@@ -35,6 +37,15 @@ const COUNT_EVERY_MS = 60_000;
 interface Named {
   readonly name: string;
   readonly identity: string;
+  /** The worker's heartbeats when its row was read. */
+  readonly beats: number;
+}
+
+interface Missing {
+  readonly sinceMono: number;
+  readonly lastMono: number;
+  readonly era: string;
+  readonly beats: number;
 }
 
 interface Look {
@@ -54,8 +65,8 @@ export class AdvisoryLiveness implements Liveness {
   #holdUntil = 0;
   /** This watcher was not there before the hold began: its own session lost nothing. */
   #newHere = false;
-  /** Locks that a look did not find, and when. */
-  readonly #missing = new Map<string, { readonly atMono: number; readonly era: string }>();
+  /** Locks that the latest looks did not find, and since when. */
+  readonly #missing = new Map<string, Missing>();
   /** The session on which we are the lookout. */
   #leadsOn: string | null = null;
   /** Another one looks for all, as far as is known. */
@@ -76,8 +87,9 @@ export class AdvisoryLiveness implements Liveness {
     const proves = await session.hold(key);
     const name = String(key);
     this.#own.add(name);
+    // Behind a pooler the lock proves nothing, but its sessions can still be ended by their name.
     return {
-      evidence: proves ? { name, identity: identityOf(await session.greet()) } : { name: null, identity: null },
+      evidence: { name: proves ? name : null, identity: identityOf(await session.greet()) },
       drop: async () => {
         this.#own.delete(name);
         await session.release(key);
@@ -93,27 +105,32 @@ export class AdvisoryLiveness implements Liveness {
     const { database, pooled } = await this.#deps.session.greet();
     const provable = ({ lock }: WorkerRow): boolean =>
       !pooled && lock.name !== null && lock.identity !== null && lock.identity.startsWith(`${database} `);
-    const locks = workers.filter(provable).map(({ lock }) => lock as Named);
+    const locks = workers
+      .filter(provable)
+      .map(({ lock, beats }): Named => ({ ...(lock as Omit<Named, "beats">), beats }));
     if (locks.length === 0) return workers.map(() => "unknown");
-    const first = await this.#look(locks.map(({ name }) => name));
-    const free = await this.#confirmed(first, locks);
+    const look = await this.#look(locks.map(({ name }) => name));
+    const missing = this.#missingThroughout(look, locks);
     return workers.map((worker) => {
       if (!provable(worker)) return "unknown";
       const name = worker.lock.name!;
-      if (free.has(name)) return "free";
-      return first.held.has(name) || this.#own.has(name) ? "held" : "unknown";
+      if (missing.has(name)) return "missing";
+      return look.held.has(name) || this.#own.has(name) ? "held" : "unknown";
     });
   }
 
   /**
    * Ends every session of a worker that is taken for dead. A frozen process or a lost host may be in the middle of a transaction,
-   * and so may be a session of a killed one that waits for somebody's lock: their row locks would stop the recovery. Needs the
-   * same role; without it, the recovery waits. Only of a row that is still live: later its process may work under a new id.
+   * and so may be a session of a killed one that waits for a lock: what they hold could not be recovered. Sessions of the user's pool
+   * carry the name inside our transactions only. Of a pooler's sessions only those in a transaction are ended: another client may
+   * have the others by now. Needs the same role; without it, the recovery comes back for what they hold. Only of a row that is still
+   * live: later its process may work under a new id.
    */
   async evict({ lock, state }: WorkerRow): Promise<boolean> {
-    if (lock.name === null || state !== "live" || this.#own.has(lock.name)) return false;
+    const tag = lock.identity?.split(" ")[1] ?? "-";
+    const isKnown = lock.name !== null || tag !== "-";
+    if (!isKnown || state !== "live" || (lock.name !== null && this.#own.has(lock.name))) return false;
     try {
-      const tag = lock.identity?.split(" ")[1] ?? "-";
       const ended = await this.#deps.session.query<{ ended: boolean }>(EVICT, [lock.name, tag]);
       return ended.some((row) => row.ended);
     } catch (thrown) {
@@ -159,35 +176,29 @@ export class AdvisoryLiveness implements Liveness {
     return row!.leads;
   }
 
-  /** Which of these locks are missing in this look and in another one of the same era, 250 ms before or after it. */
-  async #confirmed(first: Look, locks: readonly Named[]): Promise<ReadonlySet<string>> {
-    const { clock } = this.#deps;
-    const now = clock.mono();
-    const free = new Set<string>();
+  /** Which of these locks have been missing in every look throughout `contact`, in one era. Two looks too far apart prove nothing of the time between. */
+  #missingThroughout(look: Look, locks: readonly Named[]): ReadonlySet<string> {
+    const { clock, contactMs } = this.#deps;
+    const mono = clock.mono();
+    const lost = new Set<string>();
     for (const [name, seen] of this.#missing)
-      if (first.held.has(name) || seen.era !== first.era || now - seen.atMono > MISSING_FOR_MS)
+      if (look.held.has(name) || seen.era !== look.era || mono - seen.lastMono > LOOKS_APART_MS)
         this.#missing.delete(name);
-    const missing = locks.filter(({ name }) => !first.held.has(name) && !this.#own.has(name));
-    const unconfirmed = new Set<string>();
-    for (const { name } of missing.filter(({ identity }) => this.#speaks(identity, first))) {
+    for (const { name, identity, beats } of locks) {
+      if (look.held.has(name) || this.#own.has(name) || !this.#speaks(identity, look)) continue;
       const seen = this.#missing.get(name);
-      if (seen && now - seen.atMono >= LOOKS_APART_MS) free.add(name);
-      else unconfirmed.add(name);
-      this.#missing.set(name, seen ?? { atMono: now, era: first.era });
+      // A worker whose session is back beats at once: it may be gone again, but not all the time.
+      const sinceMono = seen?.beats === beats ? seen.sinceMono : mono;
+      this.#missing.set(name, { sinceMono, lastMono: mono, era: look.era, beats });
+      if (mono - sinceMono >= contactMs) lost.add(name);
     }
-    if (unconfirmed.size === 0) return free;
-    const latest = Math.max(...[...unconfirmed].map((name) => this.#missing.get(name)!.atMono));
-    await pause(clock, latest + LOOKS_APART_MS - now);
-    // At all of them again: for who died meanwhile this is the first look.
-    const second = await this.#look(locks.map(({ name }) => name));
-    if (second.era !== first.era) return new Set();
-    const atMono = clock.mono();
-    for (const { name, identity } of locks)
-      if (second.held.has(name)) this.#missing.delete(name);
-      else if (unconfirmed.has(name)) free.add(name);
-      else if (!this.#own.has(name) && !this.#missing.has(name) && this.#speaks(identity, second))
-        this.#missing.set(name, { atMono, era: second.era });
-    return free;
+    return lost;
+  }
+
+  /** Then followers check as often as the one that checks for all. */
+  isWaitingForContact(): boolean {
+    const mono = this.#deps.clock.mono();
+    return [...this.#missing.values()].some(({ lastMono }) => mono - lastMono <= LOOKS_APART_MS);
   }
 
   /**
@@ -203,7 +214,7 @@ export class AdvisoryLiveness implements Liveness {
     const { session, onServerNow, clock } = this.#deps;
     const sentAtMono = clock.mono();
     type Row = { pid: number; run: string; up_ms: number; now_ms: number; held: string[] };
-    const [row] = await session.query<Row>(this.#follows ? LOOK_AT_FEW : LOOK, [names]);
+    const [row] = await session.query<Row>(this.#follows && !this.isWaitingForContact() ? LOOK_AT_FEW : LOOK, [names]);
     const { pid, run, up_ms: upMs, now_ms: now, held } = row!;
     onServerNow?.(now, sentAtMono);
     const look = { era: `${pid} ${run}`, run, upMs, held: new Set(held) };
@@ -251,5 +262,5 @@ const LOOK = look(
 // only followers look so: they look seldom, and again.
 const LOOK_AT_FEW = look("SELECT k::text FROM unnest($1::bigint[]) AS k WHERE NOT pg_try_advisory_xact_lock(k)");
 const EVICT = `SELECT pg_terminate_backend(a.pid) AS ended FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND (
-    (a.application_name = $2 AND a.datname = current_database()) OR
+    (a.application_name = $2 AND a.datname = current_database() AND ($1::bigint IS NOT NULL OR a.xact_start IS NOT NULL)) OR
     a.pid IN (SELECT l.pid FROM pg_locks l WHERE ${ADVISORY} AND l.mode = 'ShareLock' AND ${KEY} = $1::bigint))`;

@@ -6,6 +6,8 @@ import type { Emitter } from "../../core/events.ts";
 import { idSource } from "../../core/ids.ts";
 import { NOTHING_CHECKED } from "../../core/integrity.ts";
 import { Keeper, type KeeperOptions } from "../../core/keeper.ts";
+import type { ProcessCheck } from "../../core/liveness.ts";
+import { checkProcess } from "../../platform/identity.ts";
 import { StandIn } from "../../core/stand-in.ts";
 import { newSharedTimes, sharedTimes } from "../../platform/keeper-messages.ts";
 import { startKeeperThread } from "../../platform/keeper-thread.ts";
@@ -26,17 +28,21 @@ export interface OpenPostgresDeps {
   readonly clock: Clock;
   readonly random: Random;
   readonly events: Emitter;
+  /** How long a worker's lock may be missing before contact with it is lost. Default 3 s. */
+  readonly contactMs?: number;
 }
 
 const KEEPER = new URL("./keeper-thread.ts", import.meta.url);
 /** The main thread's own session is for looks at the open and by hand, and for a lock until the keeper has it. */
 const SESSION_IDLE_MS = 3_000;
+const DEFAULT_CONTACT_MS = 3_000;
 
 export async function openPostgres(deps: OpenPostgresDeps, given: Address, settings: StoreSettings): Promise<Backend> {
   const { random, events } = deps;
   const { schema } = given;
-  // Our own connections carry a name that no other process has: whoever takes over from us can end them all.
-  const client = given.pool ? given.client : { ...given.client, application_name: `outlive-${random.hex(6)}` };
+  // Our own connections carry a name that no other process has, those of the user's pool while they work for us. The worker that
+  // recovers our jobs can end them all.
+  const client = { ...given.client, application_name: `outlive-${random.hex(6)}` };
   const address = { ...given, client };
   const shared = newSharedTimes();
   const clock = serverClock(deps.clock, sharedTimes(shared));
@@ -49,6 +55,7 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
     schema,
     clock,
     random,
+    contactMs: deps.contactMs ?? DEFAULT_CONTACT_MS,
     countWorkers: () => countPresent(connection),
     onServerNow: (now, sentAtMono) => clock.set(now, sentAtMono),
     onHold: (why, holdMs) => events.emit("recovery.held", { why, holdMs }),
@@ -56,7 +63,21 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
   const newId = idSource(clock, random);
   const bell = new Bell(connection, clock);
   const store = new PostgresStore({ connection, clock, newId, bell });
-  const keepers = { ...deps, clock, address, settings, pooled, shared, session, liveness, bell, store, newId };
+  const processState = checkProcess;
+  const keepers = {
+    ...deps,
+    clock,
+    address,
+    settings,
+    pooled,
+    shared,
+    session,
+    liveness,
+    bell,
+    store,
+    newId,
+    processState,
+  };
   return {
     store,
     liveness,
@@ -85,6 +106,7 @@ interface Keepers extends OpenPostgresDeps {
   readonly bell: Bell;
   readonly store: PostgresStore;
   readonly newId: () => string;
+  readonly processState: ProcessCheck;
 }
 
 type Host = KeeperListener;
@@ -114,14 +136,19 @@ function inThread(keepers: Keepers, options: KeeperOptions, host: Host): Promise
 async function beside(keepers: Keepers, options: KeeperOptions, host: Host): Promise<KeeperHandle> {
   const { events, address, session, bell, pooled } = keepers;
   events.emit("store.notice", { about: "keeper", text: BESIDE });
-  if (!pooled) await session.listen(bellChannel(address.schema), () => bell.heard());
+  if (!pooled) {
+    await session.listen(bellChannel(address.schema), () => bell.heard());
+    host.contact?.(() => session.greeting !== null);
+  }
   const unhear = session.onReturn(() => bell.heard());
   const keeper = new Keeper(keepers, options, { ...host, loopLagMs: () => 0, kill: () => {} });
+  const unheed = session.onReturn(() => void keeper.beat());
   keeper.start();
   return {
     beat: () => void keeper.beat(),
     async stop() {
       unhear();
+      unheed();
       session.unlisten(bellChannel(address.schema));
       await keeper.stop();
     },

@@ -1,9 +1,12 @@
 // The store port on PostgreSQL, assembled: every method is one statement, one transaction or one read. The statements are in the
 // files beside it, one role each.
+import type { ConfirmedTime } from "../../core/confirmed-time.ts";
 import type { Clock } from "../../core/clock.ts";
+import type { CommitControl } from "../../core/commit.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
 import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
+import type { Loss, LossVerdict, LostJob, Resolution } from "../../core/losses.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type {
   AttemptWrite,
@@ -18,6 +21,7 @@ import type {
   LockHolder,
   OperatorAnswer,
   OverdueJob,
+  PurgeAnswer,
   PurgeRequest,
   RecoverAnswer,
   RecoverRequest,
@@ -45,8 +49,10 @@ import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import { countAhead, countJobs, getJob, listIsolations, listJobs } from "./inspect.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
+import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
+import { noticeRestore } from "./restore-mark.ts";
 import { bellChannel } from "./schema.ts";
 import { Settling } from "./settle.ts";
 import type { PostgresTransaction } from "./transaction.ts";
@@ -66,6 +72,7 @@ export interface PostgresStoreDeps {
 const TURN_IN_TWO_FROM = 16;
 
 const UNIQUE_VIOLATION = "23505";
+const LOCK_NOT_AVAILABLE = "55P03";
 
 export class PostgresStore implements Store<PostgresTransaction> {
   readonly name = "postgres";
@@ -104,8 +111,11 @@ export class PostgresStore implements Store<PostgresTransaction> {
     return enqueued;
   }
 
-  register(worker: WorkerRecord): Promise<{ readonly epoch: number }> {
-    return this.#do("registering a worker", () => this.#workers.register(this.#connection, worker));
+  register(worker: WorkerRecord): Promise<{ readonly epoch: number; readonly now: number }> {
+    return this.#do("registering a worker", async () => {
+      await noticeRestore(this.#connection);
+      return this.#connection.transaction((tx) => this.#workers.register(tx, worker));
+    });
   }
 
   async settleAndClaim(worker: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
@@ -119,9 +129,12 @@ export class PostgresStore implements Store<PostgresTransaction> {
     settlement: Settlement,
     body: TransactionBody<PostgresTransaction, T>,
     encode: (value: T) => string | null,
+    control?: CommitControl,
   ): Promise<{ answer: WriteAnswer; value: T | undefined }> {
     const doing = `committing job ${settlement.lease.jobId}`;
-    const { enqueued, ...done } = await this.#do(doing, () => commitJob(this.#commit, settlement, body, encode));
+    const { enqueued, ...done } = await this.#do(doing, () =>
+      commitJob(this.#commit, settlement, body, encode, control),
+    );
     if (enqueued > 0) this.#ringing.ring();
     return done;
   }
@@ -166,31 +179,65 @@ export class PostgresStore implements Store<PostgresTransaction> {
     return this.#do("raising the epoch", () => this.#workers.raiseEpoch(this.#connection));
   }
 
+  noticeRestore(): Promise<string | null> {
+    return this.#do("looking for signs of a restore", async () =>
+      (await noticeRestore(this.#connection)) ? "its tables were restored from a dump" : null,
+    );
+  }
+
   async recover(request: RecoverRequest): Promise<RecoverAnswer> {
     const answer = await this.#do(`recovering ${request.worker.id}`, () =>
-      this.#connection.maintain((tx) => this.#recovering.recover(tx, request, bellChannel(this.#connection.schema))),
+      this.#connection
+        .maintain((tx) => this.#recovering.recover(tx, request, bellChannel(this.#connection.schema)), "recovery")
+        .catch((thrown: unknown): RecoverAnswer => {
+          // Another session holds the worker's own row: a claim or a recovery that stands still.
+          if (sqlState(thrown) !== LOCK_NOT_AVAILABLE) throw thrown;
+          return { incident: null, jobs: [], done: true, locked: Math.max(1, request.worker.heldCount) };
+        }),
     );
     // The others were told by the commit.
     if (answer.jobs.length > 0) this.#ringing.ringHere();
     return answer;
   }
 
-  async expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]> {
+  losses(): Promise<readonly Loss[]> {
+    return this.#do("reading losses of contact", () => openLosses(this.#connection));
+  }
+
+  resolveLoss(worker: string, resolution: Resolution): Promise<Resolution | null> {
+    return this.#do(`resolving the loss of ${worker}`, () => resolveLoss(this.#connection, worker, resolution));
+  }
+
+  lostJobs(incident: string, limit: number): Promise<readonly LostJob[]> {
+    return this.#do(`reading the jobs of loss ${incident}`, () =>
+      lostJobs(this.#connection, this.#kinds, incident, limit),
+    );
+  }
+
+  async judge(incident: string, verdicts: readonly LossVerdict[]): Promise<boolean> {
+    const closed = await this.#do(`judging the jobs of loss ${incident}`, () =>
+      this.#connection.maintain((tx) => judgeLoss(tx, incident, verdicts)),
+    );
+    if (verdicts.some(({ change }) => change?.to === "queued")) this.#ringing.ring();
+    return closed;
+  }
+
+  async expire(
+    marginMs: number,
+    limit: number,
+    decide: (job: HeldJob) => Change,
+    confirmed?: ConfirmedTime,
+  ): Promise<readonly OverdueJob[]> {
     const overdue = await this.#do("fencing out overdue jobs", async () => {
-      if (!(await this.#recovering.anyOverdue(this.#connection, marginMs))) return [];
-      return this.#connection.maintain((tx) => this.#recovering.expire(tx, marginMs, limit, decide));
+      if (!(await this.#recovering.anyOverdue(this.#connection, marginMs, confirmed))) return [];
+      return this.#connection.maintain((tx) => this.#recovering.expire(tx, marginMs, limit, decide, confirmed));
     });
     if (overdue.length > 0) this.#ringing.ring();
     return overdue;
   }
 
-  purge(request: PurgeRequest): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }> {
-    return this.#do("purging", async () => {
-      const candidates = await this.#purging.candidates(this.#connection, request);
-      const gone = await this.#connection.maintain((tx) => this.#purging.delete(tx, candidates, request));
-      if (!candidates.more) await this.#connection.maintain((tx) => this.#purging.fold(tx));
-      return { ...gone, more: candidates.more };
-    });
+  purge(request: PurgeRequest): Promise<PurgeAnswer> {
+    return this.#do("purging", () => this.#purging.purge(this.#connection, request));
   }
 
   get(id: string): Promise<JobDetails | null> {

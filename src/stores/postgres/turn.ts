@@ -5,6 +5,7 @@ import { claimAlone } from "./alone.ts";
 import { type Claim, claimedJobs, openKinds, promoteDue, takeTurn, takeTurnInTwo, type Turn } from "./claim.ts";
 import type { Connection } from "./connection.ts";
 import type { Kinds } from "./kinds.ts";
+import { MAX_CHARACTERS } from "./session.ts";
 import type { Settling } from "./settle.ts";
 import type { Workers } from "./workers.ts";
 
@@ -31,9 +32,18 @@ export class Turns {
     this.#deps = deps;
   }
 
+  /** What is too large for one statement is settled in several, and only the last of them claims. */
   async settleAndClaim(workerId: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
+    const slices = slicesOf(settlements);
+    const settled: WriteAnswer[] = [];
+    for (const slice of slices.slice(0, -1)) settled.push(...(await this.#turn(workerId, slice, NO_ROOM)).settled);
+    const last = await this.#turn(workerId, slices.at(-1) ?? settlements, room);
+    return settled.length === 0 ? last : { ...last, settled: [...settled, ...last.settled] };
+  }
+
+  async #turn(workerId: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
     const { connection, kinds, workers, settling, inTwoFrom } = this.#deps;
-    const worker = workers.known(workerId) ?? (await workers.seqOf(connection, workerId));
+    const worker = { id: workerId, seq: workers.known(workerId) ?? (await workers.seqOf(connection, workerId)) };
     if (room.kinds.some(({ kind }) => kinds.idOf(kind) === undefined))
       await kinds.learn(
         connection,
@@ -57,18 +67,27 @@ export class Turns {
       turn = { ...(await takeTurn(connection, [], claim)), settled: turn.settled };
     }
     const settled = await this.#answers(settlements, successes, turn, refused);
-    const cancels = await this.#cancels(worker, turn, settlements);
-    if (!turn.live) return { settled, claimed: [], live: false, cancels: [], nextDueInMs: null };
-    const { due, ...claims } = await this.#claimed(workerId, claim, room, turn);
+    const cancels = await this.#cancels(worker.seq, turn, settlements);
+    const replaced = await workers.whyReplaced(connection, worker, turn);
+    if (!turn.live || replaced !== null)
+      return {
+        settled,
+        claimed: [],
+        live: false,
+        cancels: [],
+        nextDueInMs: null,
+        ...(replaced !== null && { replaced }),
+      };
+    const { due, ...claims } = await this.#claimed(claim, room, turn);
     return { settled, ...claims, live: true, cancels, nextDueInMs: due === null ? null : Math.max(0, due) };
   }
 
   /** What the statement claimed; or, if it held back because something is due or must run alone, what is claimed then. */
-  async #claimed(workerId: string, claim: Claim, room: Room, turn: Turn): Promise<Claimed> {
+  async #claimed(claim: Claim, room: Room, turn: Turn): Promise<Claimed> {
     const { connection } = this.#deps;
     const { worker, kinds: open } = claim;
     const jobs = ({ taken, epoch, timeoutMs }: Turn, alone: boolean): Promise<ClaimedJob[]> =>
-      claimedJobs(connection, taken, { worker: workerId, seq: worker, open, epoch, timeoutMs, alone });
+      claimedJobs(connection, taken, { worker, open, epoch, timeoutMs, alone });
     const isDue = turn.due !== null && turn.due <= 0;
     if (!isDue && !turn.alone) return { claimed: await jobs(turn, false), due: turn.due };
     if (isDue) await promoteDue(connection);
@@ -147,4 +166,26 @@ function sorted(
   return { successes: successes.sort((a, b) => a.lease.row - b.lease.row), others };
 }
 
+/** In their order, each slice small enough for one statement. */
+function slicesOf(settlements: readonly Settlement[]): (readonly Settlement[])[] {
+  const slices: Settlement[][] = [];
+  let characters = Number.POSITIVE_INFINITY;
+  for (const settlement of settlements) {
+    const own = charactersOf(settlement);
+    characters += own;
+    if (characters > MAX_CHARACTERS) {
+      slices.push([]);
+      characters = own;
+    }
+    slices.at(-1)!.push(settlement);
+  }
+  return slices;
+}
+
+function charactersOf({ change: { result, error, reason } }: Settlement): number {
+  const ofError = error === null ? 0 : error.message.length + (error.stack?.length ?? 0);
+  return (result?.length ?? 0) + ofError + (reason?.length ?? 0);
+}
+
+const NO_ROOM: Room = { total: 0, kinds: [], idle: false };
 const NONE: ReadonlyMap<Settlement, WriteAnswer> = new Map();

@@ -14,10 +14,11 @@ import { Bell } from "./bell.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
 import { inOurWords } from "./errors.ts";
 import { findInconsistencies } from "./inconsistencies.ts";
+import { checkProcess } from "../../platform/identity.ts";
 import { startKeeperThread } from "../../platform/keeper-thread.ts";
 import type { SqliteKeeper } from "./keeper-thread.ts";
 import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "./lock.ts";
-import { assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
+import { assertReleased, assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
 import { untilNoStartUp } from "./start-lock.ts";
 import { startUp } from "./start-up.ts";
 import { SqliteStore } from "./store.ts";
@@ -90,7 +91,8 @@ export async function openSqlite(
           startKeeperThread({ clock, events, file: KEEPER, own, ...hears }, keeperOptions, host),
         );
       }
-      const keeper = new Keeper({ store, liveness, clock, random, events, newId }, keeperOptions, {
+      const keepers = { store, liveness, clock, random, events, newId, processState: checkProcess };
+      const keeper = new Keeper(keepers, keeperOptions, {
         ...host,
         loopLagMs: () => 0,
         kill: () => {},
@@ -128,6 +130,7 @@ async function openDatabase(
   const db = await whenFree(clock, random, () => new Database({ ...options, asIs: true }));
   try {
     if (!mayMigrate || schemaVersion(db) > SCHEMA_VERSION) assertSchema(db);
+    else assertReleased(db);
     const journalWas = await whenFree(clock, random, () => db.useWal());
     if (journalWas !== null) events.emit("journal.restored", { was: journalWas });
     if (mayMigrate) await whenFree(clock, random, () => migrate(db));

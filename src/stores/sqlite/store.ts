@@ -1,11 +1,14 @@
 // The store port on SQLite, assembled: every method is one operation of the writer or one short read. The statements are in the
 // files beside it, one role each.
+import type { ConfirmedTime } from "../../core/confirmed-time.ts";
 import type { Clock, Random } from "../../core/clock.ts";
+import { type CommitControl, unlessInterrupted } from "../../core/commit.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
 import type { Inconsistency, Opening } from "../../core/integrity.ts";
 import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
+import type { Loss, LossVerdict, LostJob, Resolution } from "../../core/losses.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type {
   AttemptWrite,
@@ -21,6 +24,7 @@ import type {
   LockHolder,
   OperatorAnswer,
   OverdueJob,
+  PurgeAnswer,
   PurgeRequest,
   RecoverAnswer,
   RecoverRequest,
@@ -58,6 +62,8 @@ import { latestOpening, noteOpening } from "./opening.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
 import { Settling } from "./settle.ts";
+import { readMark, whyRestored, writeMark } from "./file-mark.ts";
+import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
 import { runUserBody, type SqliteTransaction } from "./transaction.ts";
 import { takeTurn, type TurnDeps } from "./turn.ts";
 import { Workers } from "./workers.ts";
@@ -74,6 +80,9 @@ export interface SqliteStoreDeps {
   /** Called once, before the connection is closed. */
   readonly onClose?: () => void;
 }
+
+/** How long a piece of a purge holds the write lock, and the thread. */
+const PURGE_MS = 20;
 
 export class SqliteStore implements Store<SqliteTransaction> {
   readonly name = "sqlite";
@@ -119,7 +128,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return enqueued;
   }
 
-  register(worker: WorkerRecord): Promise<{ readonly epoch: number }> {
+  register(worker: WorkerRecord): Promise<{ readonly epoch: number; readonly now: number }> {
     return this.#writer.write("registering a worker", () => this.#workers.register(worker, this.#now()));
   }
 
@@ -136,12 +145,19 @@ export class SqliteStore implements Store<SqliteTransaction> {
     settlement: Settlement,
     body: (tx: SqliteTransaction) => T,
     encode: (value: T) => string | null,
+    control?: CommitControl,
   ): Promise<{ answer: WriteAnswer; value: T | undefined }> {
-    const done = await this.#writer.write(
+    const written = this.#writer.write(
       `committing job ${settlement.lease.jobId}`,
-      () => commitJob(this.#parts, settlement, body, encode, this.#now()),
+      () => {
+        control?.runs();
+        const committed = commitJob(this.#parts, settlement, body, encode, this.#now());
+        control?.commits();
+        return committed;
+      },
       true,
     );
+    const done = await (control ? unlessInterrupted(control, written) : written);
     if (done.enqueued > 0) this.#ringing.ring();
     return done;
   }
@@ -185,7 +201,28 @@ export class SqliteStore implements Store<SqliteTransaction> {
   }
 
   raiseEpoch(): Promise<number> {
-    return this.#writer.write("raising the epoch", () => this.#workers.raiseEpoch(this.#now()));
+    return this.#raiseEpoch(readMark(this.#db.path)?.epoch ?? 0);
+  }
+
+  /** The mark is written after the commit: one that is too low is corrected by the next open, and names no epoch that was not issued. */
+  async #raiseEpoch(above: number): Promise<number> {
+    const epoch = await this.#writer.write("raising the epoch", () => this.#workers.raiseEpoch(this.#now(), above));
+    this.#mark(epoch);
+    return epoch;
+  }
+
+  #mark(epoch: number): void {
+    if (this.#db.file !== null) writeMark(this.#db.path, { file: this.#db.file, epoch });
+  }
+
+  async noticeRestore(): Promise<string | null> {
+    if (this.#db.file === null) return null;
+    const mark = readMark(this.#db.path);
+    const epoch = await this.#read("reading the epoch", () => this.#workers.epoch());
+    const why = whyRestored(mark, this.#db.file, epoch);
+    if (why !== null) await this.#raiseEpoch(mark!.epoch);
+    else if (mark === null || epoch > mark.epoch) this.#mark(epoch);
+    return why;
   }
 
   async recover(request: RecoverRequest): Promise<RecoverAnswer> {
@@ -196,28 +233,58 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return answer;
   }
 
-  async expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]> {
-    const any = await this.#read("looking for overdue jobs", () => this.#recovering.overdue(marginMs, 1, this.#now()));
+  untilWritable(): Promise<void> {
+    return this.#writer.write("checking that the file can be written", () => {});
+  }
+
+  losses(): Promise<readonly Loss[]> {
+    return this.#read("reading losses of contact", () => openLosses(this.#db));
+  }
+
+  resolveLoss(worker: string, resolution: Resolution): Promise<Resolution | null> {
+    return this.#writer.write(`resolving the loss of ${worker}`, () => resolveLoss(this.#db, worker, resolution));
+  }
+
+  lostJobs(incident: string, limit: number): Promise<readonly LostJob[]> {
+    return this.#read(`reading the jobs of loss ${incident}`, () =>
+      lostJobs(this.#db, this.#kinds, this.#recovering, incident, limit, this.#now()),
+    );
+  }
+
+  async judge(incident: string, verdicts: readonly LossVerdict[]): Promise<boolean> {
+    const closed = await this.#writer.write(`judging the jobs of loss ${incident}`, () =>
+      judgeLoss(this.#db, incident, verdicts, this.#now()),
+    );
+    if (verdicts.some(({ change }) => change?.to === "queued")) this.#ringing.ring();
+    return closed;
+  }
+
+  async expire(
+    marginMs: number,
+    limit: number,
+    decide: (job: HeldJob) => Change,
+    confirmed?: ConfirmedTime,
+  ): Promise<readonly OverdueJob[]> {
+    const any = await this.#read("looking for overdue jobs", () =>
+      this.#recovering.overdue(marginMs, 1, this.#now(), confirmed),
+    );
     if (any.length === 0) return [];
     const overdue = await this.#writer.write("fencing out overdue jobs", () =>
-      this.#recovering.expire(marginMs, limit, decide, this.#now()),
+      this.#recovering.expire(marginMs, limit, decide, this.#now(), confirmed),
     );
     if (overdue.length > 0) this.#ringing.ring();
     return overdue;
   }
 
-  async purge(
-    request: PurgeRequest,
-  ): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }> {
+  async purge(request: PurgeRequest): Promise<PurgeAnswer> {
+    const { clock } = this.#deps;
     const now = this.#now();
-    const { jobs, incidents, any, more } = await this.#read("looking for old jobs", () =>
-      this.#purging.candidates(request, now),
-    );
-    if (!any) return { jobs: 0, incidents: 0, more };
-    return {
-      ...(await this.#writer.write("purging", () => this.#purging.delete(jobs, incidents, request, now))),
-      more,
-    };
+    const candidates = await this.#read("looking for old jobs", () => this.#purging.candidates(request, now));
+    if (!candidates.any) return { jobs: 0, incidents: 0, more: candidates.more };
+    return this.#writer.write("purging", () => {
+      const until = clock.mono() + PURGE_MS;
+      return this.#purging.delete(candidates, request, now, () => clock.mono() >= until);
+    });
   }
 
   get(id: string): Promise<JobDetails | null> {

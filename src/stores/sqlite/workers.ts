@@ -1,9 +1,11 @@
 // The rows of workers: registering, beating, leaving. One row per process and boot; a row that is not live never becomes so again.
+import { PROCESS_IS_GONE } from "../../core/incident.ts";
 import type { Counters } from "../../core/job.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
 import type { Database } from "./database.ts";
-import { type CounterColumns, counters, type WorkerColumns, workerRow } from "../rows.ts";
+import { type CounterColumns, counters, longestOverdue, type WorkerColumns, workerRow } from "../rows.ts";
+import { resolveLoss } from "./losses.ts";
 import { schemaVersion, storedEpoch } from "./schema.ts";
 
 const WHICH = {
@@ -15,6 +17,8 @@ const WHICH = {
 export class Workers {
   readonly #db: Database;
   readonly #seqs = new Map<string, number>();
+  /** The highest epoch that was seen here. */
+  #highestEpoch = 0;
 
   constructor(db: Database) {
     this.#db = db;
@@ -34,12 +38,30 @@ export class Workers {
     this.#seqs.clear();
   }
 
+  /** Reads the number of this worker again: what is in the file may not be what it was. Inside the transaction that depends on it. */
+  recheck(id: string): void {
+    this.#seqs.delete(id);
+  }
+
+  /**
+   * Why the rows are not those that this worker, which has registered, knew: an older copy was written over the file. Null: nothing says
+   * so. The row of a worker that has ended is kept for months.
+   */
+  whyReplaced(id: string): string | null {
+    if (this.seqOf(id) === 0) return `worker ${id} has no row in it`;
+    const epoch = this.epoch();
+    if (epoch < this.#highestEpoch) return `its epoch fell from ${this.#highestEpoch} to ${epoch}`;
+    this.#highestEpoch = epoch;
+    return null;
+  }
+
   epoch(): number {
     return storedEpoch(this.#db);
   }
 
-  raiseEpoch(now: number): number {
-    const epoch = Math.max(this.epoch() + 1, now);
+  /** `above`: an epoch that was issued, though this file may not know of it. */
+  raiseEpoch(now: number, above = 0): number {
+    const epoch = Math.max(this.epoch() + 1, above + 1, now);
     this.#db
       .sql(
         "INSERT INTO outlive_meta (key, value) VALUES ('epoch', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
@@ -48,18 +70,21 @@ export class Workers {
     return epoch;
   }
 
-  register(worker: WorkerRecord, now: number): { epoch: number } {
+  register(worker: WorkerRecord, now: number): { epoch: number; now: number } {
     const epoch = this.epoch();
     const { lastInsertRowid } = this.#db
       .sql(
-        `INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, lock_name, lock_identity, started_at, heartbeat_at)
-         VALUES (?, 'live', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+        `INSERT INTO outlive_workers (id, state, host, boot_id, namespace, pid, start_ticks, predecessor, version, epoch, lease_ms, concurrency, kinds,
+           lock_name, lock_identity, started_at, heartbeat_at) VALUES (?, 'live', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
       )
       .run(
         worker.id,
         worker.host,
         worker.bootId,
+        worker.namespace,
         worker.pid,
+        worker.startTicks,
+        worker.predecessor,
         worker.version,
         epoch,
         worker.leaseMs,
@@ -71,7 +96,8 @@ export class Workers {
         now,
       );
     this.#seqs.set(worker.id, Number(lastInsertRowid));
-    return { epoch };
+    if (worker.predecessor !== null) resolveLoss(this.#db, worker.predecessor, "returned");
+    return { epoch, now };
   }
 
   /**
@@ -106,10 +132,12 @@ export class Workers {
   }
 
   beat(id: string, beat: Beat, now: number): BeatAnswer {
+    this.recheck(id);
     const seq = this.seqOf(id);
     const rows = this.#db
       .sql(
-        `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.deadline_at + k.grace_ms AS expires_at
+        `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses,
+           j.deadline_at + k.grace_ms AS expires_at, ifnull(k.timeout_ms, 0) + k.grace_ms AS allowed_ms
          FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = ?`,
       )
       .all(seq) as unknown as (CounterColumns & {
@@ -119,23 +147,25 @@ export class Workers {
       epoch: number;
       fence: number;
       expires_at: number | null;
+      allowed_ms: number;
     })[];
+    const replaced = this.whyReplaced(id);
     const held = JSON.stringify(rows.map((row) => row.id));
     const { changes } = this.#db
       .sql(
         "UPDATE outlive_workers SET beats = beats + 1, heartbeat_at = ?, loop_lag_ms = ?, held = ? WHERE seq = ? AND state = 'live'",
       )
       .run(now, beat.loopLagMs, held, seq);
-    const overdue = rows
-      .filter((row) => row.expires_at !== null && row.expires_at < now)
-      .sort((a, b) => a.expires_at! - b.expires_at!)[0];
+    const overdue = longestOverdue(rows, now, beat.confirmed);
     return {
       live: changes === 1,
+      ...(replaced !== null && { replaced }),
+      now,
       held: rows.map((row) => ({
         lease: { jobId: row.id, kind: row.kind, row: row.seq, worker: id, epoch: row.epoch, fence: row.fence },
         counters: counters(row) satisfies Counters,
       })),
-      overdueMs: overdue ? now - overdue.expires_at! : null,
+      overdueMs: overdue?.overdueMs ?? null,
       overdueJobId: overdue?.id ?? null,
       schemaVersion: schemaVersion(this.#db),
     };
@@ -147,7 +177,7 @@ export class Workers {
     this.#db.sql("UPDATE outlive_workers SET last_word = ? WHERE seq = ?").run(lastWord, seq);
     this.#db
       .sql(
-        `UPDATE outlive_incidents SET evidence = iif(evidence IS NULL OR instr(?1, evidence), ?1, evidence || '; ' || ?1)
+        `UPDATE outlive_incidents SET evidence = iif(evidence IS NULL OR instr(?1, evidence) OR evidence LIKE '${PROCESS_IS_GONE} (%)', ?1, evidence || '; ' || ?1)
          WHERE id = (SELECT incident FROM outlive_workers WHERE seq = ?2) AND NOT ifnull(instr(evidence, ?1), 0)`,
       )
       .run(lastWord, seq);

@@ -6,7 +6,7 @@ import type { Clock, Random } from "../../core/clock.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import { closed } from "../closed.ts";
 import type { Database } from "./database.ts";
-import { inOurWords, primaryCode, SQLITE_BUSY } from "./errors.ts";
+import { inOurWords, isMachineFailure, primaryCode, SQLITE_BUSY } from "./errors.ts";
 
 interface Operation {
   readonly doing: string;
@@ -17,7 +17,7 @@ interface Operation {
   readonly reject: (reason: unknown) => void;
 }
 
-/** `own`: the error is of the user's callback and comes out as it is. */
+/** `own`: the error is of the user's callback and comes out as it is. A full disk is never its own. */
 type Outcome = { readonly value: unknown } | { readonly thrown: unknown; readonly own?: true };
 
 /** How long a write waits for another process's transaction before it is refused. */
@@ -94,6 +94,11 @@ export class Writer {
 
   /** False: the file is busy, and the flush comes again by itself. */
   #begin(): boolean {
+    const replaced = this.#db.whyReplaced();
+    if (replaced !== null) {
+      this.#rejectAll(storeReplaced(this.#db.path, replaced));
+      return false;
+    }
     try {
       this.#db.sql("BEGIN IMMEDIATE").run();
       this.#busySinceMono = null;
@@ -168,7 +173,9 @@ export class Writer {
     if (!operation.ownSavepoint) return attempt(operation.run);
     this.#db.sql("SAVEPOINT outlive_user").run();
     const outcome = attempt(operation.run);
+    const isOwn = !("thrown" in outcome && isMachineFailure(outcome.thrown));
     if (!this.#db.inTransaction) {
+      if (!isOwn) return outcome;
       return {
         thrown: new OutliveError(
           ErrorCode.commitRolledBack,
@@ -181,7 +188,7 @@ export class Writer {
     }
     if ("thrown" in outcome) this.#db.sql("ROLLBACK TO outlive_user").run();
     this.#db.sql("RELEASE outlive_user").run();
-    return "thrown" in outcome ? { ...outcome, own: true } : outcome;
+    return "thrown" in outcome && isOwn ? { ...outcome, own: true } : outcome;
   }
 
   #rollback(): void {
@@ -205,4 +212,13 @@ function settle(group: readonly Operation[], outcomes: readonly Outcome[]): void
       operation.reject(outcome.own ? outcome.thrown : inOurWords(operation.doing, outcome.thrown));
     else operation.resolve(outcome.value as never);
   });
+}
+
+function storeReplaced(path: string, why: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeReplaced,
+    `${path} is not the file that was opened: ${why}.`,
+    "Nothing was written. If a backup was put back, start this program again; if not, find out what moved the file.",
+    { path, why },
+  );
 }

@@ -1,8 +1,6 @@
 // What becomes of one job that a reclaim takes: core's `crash`, `timeOut` and `endCancelled` written in SQL, with the backoff of
 // retry.ts and the blame of blame.ts. Nothing here looks for jobs; reclaim.ts does.
-import { ALONE_FROM_CRASHES, HARD_LIMIT } from "../../../core/blame.ts";
-import { deathsElsewhere } from "../deaths-elsewhere.ts";
-import { LANE, OUTCOME, STATE } from "../../codes.ts";
+import { ALONE_FROM_CRASHES, deathsElsewhere, HARD_LIMIT, LANE, OUTCOME, STATE } from "./frozen.ts";
 
 export function takeBackFunctions(schema: string): string {
   return `${backoff(schema)}\n${ttlText(schema)}\n${takeBack(schema)}`;
