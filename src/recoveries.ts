@@ -41,7 +41,7 @@ export class Recoveries {
   /** One pass now. `own` is the worker of this process. Answers whether it found anything. */
   async pass(own: string | undefined, signal: AbortSignal | undefined): Promise<boolean> {
     this.#assertWritable();
-    const dead = await this.#withoutSilenceOfABlockedStore(await this.findDead(own));
+    const dead = await this.#withoutSilenceOfABlockedStore(await this.findDead(own), own);
     if (dead.length === 0) return false;
     const { incidents } = await recoverDead(this.#deps(), dead, "recover", NOTHING_CHECKED, signal);
     return incidents.length > 0;
@@ -146,7 +146,7 @@ export class Recoveries {
    * While no process could write, no worker could beat either, and their silence proves nothing. A worker notices that by its own
    * heartbeat; this watcher has none, so it tries to write before it believes in a silence.
    */
-  async #withoutSilenceOfABlockedStore(dead: Lost[]): Promise<Lost[]> {
+  async #withoutSilenceOfABlockedStore(dead: Lost[], own: string | undefined): Promise<Lost[]> {
     const { store } = this.#wiring.backend;
     if (store.untilWritable === undefined || dead.every(({ death }) => isProof(death.how))) return dead;
     const { clock } = this.#wiring;
@@ -155,7 +155,8 @@ export class Recoveries {
       () => true,
       () => false,
     );
-    if (written && clock.mono() - askedMono < BLOCKED_MS) return dead;
+    // What was found may have ended while this waited: the rows and the kernel are asked again.
+    if (written && clock.mono() - askedMono < BLOCKED_MS) return this.findDead(own);
     this.#lookout.restart();
     return dead.filter(({ death }) => isProof(death.how));
   }

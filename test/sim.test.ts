@@ -86,7 +86,7 @@ describe("the simulator", () => {
     "staleSaidApplied",
     "commitInTwoParts",
     "innocentsBlamed",
-    "epochNotRaised",
+    "lossIsADeath",
     "clientClock",
     "enqueueSwallowed",
     "releaseWrittenDead",

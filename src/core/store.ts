@@ -103,7 +103,7 @@ export interface Store<Tx = unknown> {
    * The worker's loop in one transaction: applies each settlement whose fence holds, then, if the worker's row is live, claims
    * what is ready, writing owner, epoch, fence, start and deadline in the same step. Repeating it after a lost answer is safe.
    * A job that must run alone is given only to an idle worker, and nothing is given with it. A busy worker reserves one, is then given
-   * only ordinary jobs of a higher priority, and is told so (`emptying`); with `room.ordinaryFirst` it claims as usual. What a worker
+   * only ordinary jobs of a higher priority, and the answer says so (`emptying`); with `room.ordinaryFirst` it claims as usual. What a worker
    * does about such a job is decided in alone.ts. A claimed job whose input or kept steps are not what was written is not handed out:
    * it is quarantined (`transitions.quarantine`) in the same transaction.
    */

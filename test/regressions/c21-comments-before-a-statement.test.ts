@@ -34,7 +34,7 @@ async function ask(): Promise<void> {
   const [comments] = (await once(process, "message")) as [string];
   const rows = [{ id: "1" }];
   const client = { query: async () => ({ rows, rowCount: 1 }) };
-  const session = { client, rows: async () => rows, arrays: async () => [], run: async () => 0 };
+  const session = { id: "1", client, rows: async () => rows, arrays: async () => [], run: async () => 0 };
   await runUserBody({ kinds: null as never, newId: () => "" }, session as never, async (tx) => {
     await tx.query(`${comments}SELECT 1`);
   });

@@ -62,7 +62,13 @@ test("C22: a worker settles 560 results of 1 MiB that came at once, in statement
       return sql.includes("taken AS") ? [[null, null, 1, null, null, 0, null, null]] : [[null]];
     },
   };
-  const parts = { connection, kinds: new Kinds(), workers: { known: () => 1 }, settling: {}, inTwoFrom: 16 };
+  const parts = {
+    connection,
+    kinds: new Kinds(),
+    workers: { known: () => 1, whyReplaced: async () => null },
+    settling: {},
+    inTwoFrom: 16,
+  };
   const settlements = Array.from({ length: COUNT }, (_, row): Settlement => {
     const lease = { jobId: `job-${row}`, kind: "large", row, worker: "w", epoch: 0, fence: 1 };
     return { lease, change: succeed({ id: lease.jobId, state: "running", counters: NO_COUNTERS }, large) };

@@ -13,7 +13,7 @@ import { type Kill, Site } from "../../torture/kill-at-call/site.ts";
 import { ensureStrace } from "../../torture/strace.ts";
 import { isBroken } from "../../torture/verdict.ts";
 
-const KILLS = 8;
+const KILLS = 12;
 
 describe("a process killed as it enters a call", () => {
   for (const name of ["create", "commit", "recovery", "checkpoint"]) {

@@ -129,7 +129,11 @@ export async function recordOnce(scenario: Scenario, durability: Durability, roo
 
 /** Shared memory does not outlive the machine, nor does whoever waits for a start-up and its verdict; the words are the rig's own. */
 function isKept(path: string): boolean {
-  return path !== WORDS_FILE && !path.endsWith("-shm") && !/\.outlive\/start-up\.json(\.new)?$/.test(path);
+  return (
+    path !== WORDS_FILE &&
+    !path.endsWith("-shm") &&
+    !/\.outlive\/(start-up\.json(\.new)?|mark\.json(\.\d+)?)$/.test(path)
+  );
 }
 
 function momentsOf(call: Call, live: string, disk: Disk): Moment[] {

@@ -31,8 +31,11 @@ export async function claimAlone(
   room: Room,
   beyondShare: boolean,
 ): Promise<AloneClaim | null> {
-  if (room.ordinaryFirst) await connection.run(GIVE_UP_RESERVATION, [worker]);
-  if (room.ordinaryFirst && !room.idle) return null;
+  const leave = async (): Promise<null> => {
+    if (room.ordinaryFirst) await connection.run(GIVE_UP_RESERVATION, [worker]);
+    return null;
+  };
+  if (room.ordinaryFirst && !room.idle) return leave();
   // Whoever comes too late for one looks at the next: all idle workers are woken at once, and see the same one first.
   for (let tries = 1; tries <= MOST_TRIES; tries++) {
     const job = await nextAlone(connection, worker, open, room, beyondShare);
@@ -41,7 +44,7 @@ export async function claimAlone(
     const first = await countFirst(connection, open, room.total, claimedFirstAbove(job, room));
     switch (whatToDo(job, worker, room, first)) {
       case "leave":
-        return null;
+        return leave();
       case "empty":
         if (job.reserved_by === worker || (await connection.run(RESERVE, [worker, id, job.seq, job.reserved_by])) > 0)
           return { first };

@@ -16,7 +16,15 @@ import {
   wholeNumbers,
 } from "./driver.ts";
 import { inOurWords, isTransient, mayHaveCommitted, poolTimedOut } from "./errors.ts";
-import { list, type PostgresClient, type Session, texts, type Transaction, type Value } from "./session.ts";
+import {
+  list,
+  type PostgresClient,
+  type Session,
+  texts,
+  type Transaction,
+  type UserTransaction,
+  type Value,
+} from "./session.ts";
 import { atMost, SessionGate, untilInterrupted, type WaitLimit } from "./session-gate.ts";
 import { Statements, timed } from "./statements.ts";
 
@@ -291,11 +299,6 @@ export class Connection implements Session {
       });
     });
   }
-}
-
-/** A transaction of the user's, and its number. */
-export interface UserTransaction extends Transaction {
-  readonly id: string;
 }
 
 /** The server's process and the number of a transaction that is open in it. */

@@ -23,6 +23,11 @@ export interface Transaction extends Session {
   readonly client: PostgresClient;
 }
 
+/** A transaction of the user's, and its number. */
+export interface UserTransaction extends Transaction {
+  readonly id: string;
+}
+
 /** An array of numbers as PostgreSQL reads it. */
 export function list(values: readonly (number | boolean | null)[]): string {
   let text = "{";
