@@ -1,6 +1,7 @@
 // Holds the keeper to its rounds: beats, probes, looks, sweeps, and when it tells its process to stop or to die.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { ErrorCode, OutliveError } from "../../src/core/errors.ts";
 import { Keeper } from "../../src/core/keeper.ts";
 import type { Liveness, LivenessTimes, Probe, WorkerRow } from "../../src/core/liveness.ts";
 import type { BeatAnswer, Store, WorkerQuery, Upkeep } from "../../src/core/store.ts";
@@ -167,6 +168,34 @@ test("what is overdue by a step of the store's clock is not confirmed, however f
   await clock.advance(22_500);
   // The beat at 60 s has seen the step.
   assert.deepEqual(confirmations.at(-1), { asOf: clock.now(), steadyMs: 7_500 });
+});
+
+const REPLACED = new OutliveError(ErrorCode.storeReplaced, "It is another file.", "Start again.", {
+  why: "it was moved",
+});
+
+test("a worker whose store is another one is unfit, whether the beat returns that or fails with it, and everything stops", async () => {
+  for (const beat of [
+    () => Promise.resolve(aBeatAnswer({ live: false, replaced: "it was moved" })),
+    () => Promise.reject(REPLACED),
+  ]) {
+    const { keeper, clock, told, events, calls } = keep({ store: { beat } });
+    keeper.start();
+    await clock.advance(30_000);
+    assert.deepEqual(told, ["unfit store-replaced: it was moved"]);
+    assert.deepEqual(events.of("heartbeat.failed"), []);
+    const done = calls.length;
+    await clock.advance(120_000);
+    assert.deepEqual([told.length, calls.length], [1, done]);
+  }
+});
+
+test("any task of the keeper that finds another store stops the worker: it does not wait for the next heartbeat", async () => {
+  const { keeper, clock, told, events } = keep({ store: { workers: () => Promise.reject(REPLACED) } });
+  keeper.start();
+  await clock.advance(1_000);
+  assert.deepEqual(told, ["unfit store-replaced: it was moved"]);
+  assert.deepEqual(events.of("store.failed"), []);
 });
 
 test("a worker whose row is not live any more is told once, and everything stops", async () => {

@@ -51,6 +51,14 @@ test("FR-011 UT-001 a worker whose lock is free is gone at the first look, howev
   ]);
 });
 
+test("a worker whose row came back with a backup is gone at once, whatever its lock and its process say", async () => {
+  const { clock, lookout } = watch({ w2: "held" });
+  const row = worker({ restored: true });
+  const evidence = "the store was restored from a backup";
+  const death = { how: "gone", lastSeenAliveAt: null, detectedAt: clock.now(), evidence } as const;
+  assert.deepEqual(await lookout.probe([row]), [{ worker: row, death }]);
+});
+
 test("a worker whose heartbeat moves is left alone for ever, with its lock held or unknown", async () => {
   for (const probe of ["held", "unknown"] as const) {
     const dead = await looks(watch({ w2: probe }), (look) => [worker({ beats: look })], 50);

@@ -554,6 +554,20 @@ test("a worker whose row is not live any more says so and asks for nothing else"
   assert.equal(turns.length, 1);
 });
 
+test("a worker whose store is another one says why and asks for nothing else, whether the turn returns that or fails with it", async () => {
+  const returned = worker();
+  await (await returned.start()).answer({ live: false, replaced: "it was moved" });
+  const error = new OutliveError(ErrorCode.storeReplaced, "It is another file.", "", { why: "it was moved" });
+  const failed = worker({ store: { settleAndClaim: () => Promise.reject(error) } });
+  failed.worker.start();
+  for (const { clock, told, events, turns } of [returned, failed]) {
+    await clock.advance(60_000);
+    assert.deepEqual(told, ["replaced: it was moved"]);
+    assert.ok(turns.length <= 1);
+    assert.deepEqual(events.of("store.failed"), []);
+  }
+});
+
 test("a draining worker claims nothing more and is done when what it holds is durably settled", async () => {
   const { worker: made, clock, turns, end, start } = worker();
   await (await start()).answer({ claimed: claims("a") });
