@@ -4,6 +4,7 @@
 import type { Room } from "../../core/store.ts";
 import type { OpenKind, Taken } from "./claim.ts";
 import { type Connection, list, type Session } from "./connection.ts";
+import { INTACT_INPUT } from "./turn-text.ts";
 
 /** How many jobs that must run alone are looked at together. */
 const ALONE_PAGE = 100;
@@ -63,7 +64,7 @@ const TAKE = `WITH me AS MATERIALIZED (SELECT seq FROM outlive.fleet WHERE seq =
   UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, (SELECT value FROM outlive.meta WHERE key = 'epoch')),
     fence = j.fence + 1, started_at = clock.now, deadline_at = clock.now + k.timeout_ms, reserved_by = NULL
   FROM me, clock, outlive.kinds k WHERE j.seq = $2 AND j.state = 0 AND j.lane = 2 AND k.id = j.kind AND NOT k.paused
-  RETURNING j.seq, j.id, j.fence, j.priority, j.kind, j.epoch, k.timeout_ms, j.input`;
+  RETURNING j.seq, j.id, j.fence, j.priority, j.kind, j.epoch, k.timeout_ms, ${INTACT_INPUT}`;
 
 async function decide(
   session: Session,

@@ -2,6 +2,7 @@
 // that was killed half-way has not happened. `meta` holds the number of the latest, and when each was made.
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import { MIGRATIONS } from "./migrations/index.ts";
+import { seedViews } from "./migrations/seed-views.ts";
 import { downText, lockText, upText } from "./migrations/text.ts";
 import { quotedSchema } from "./schema.ts";
 
@@ -29,8 +30,8 @@ export interface MigrationInfo {
   readonly applied: boolean;
 }
 
-/** The versions with which this program works: functions for cron and views for people are not needed by a worker. */
-export const NEEDED_VERSION = 1;
+/** The versions with which this program works: a worker writes the checksums of this step. */
+export const NEEDED_VERSION = MIGRATIONS.indexOf(seedViews) + 1;
 export const KNOWN_VERSION = MIGRATIONS.length;
 
 /** A migration that waits for a lock makes everybody wait behind it: it gives up soon, and can be run again. */

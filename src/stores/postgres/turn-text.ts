@@ -1,12 +1,13 @@
 // The texts of a worker's turn. $1 is the worker, $2 whether it claims although something is due or must run alone, $3 its kind or kinds,
 // $4 its room for all of them; then come the rooms of several kinds, and then what is settled.
-import { OWNED } from "./settle.ts";
+import { isIntactSql } from "./checksums.ts";
+import { OWNED, RESULT_SUM } from "./settle.ts";
 
 const SETTLE_ARRAYS = ["bigint", "int", "bigint", "text"];
 
 /** The successes, whose four arrays begin with parameter `first`. */
 const settled = (first: number): string => `settled AS (
-    UPDATE outlive.jobs j SET state = 2, outcome = 0, finished_at = clock.now, result = a.result
+    UPDATE outlive.jobs j SET state = 2, outcome = 0, finished_at = clock.now, result = a.result, ${RESULT_SUM("a.result")}
     FROM clock, (SELECT *, $1::bigint AS worker
       FROM unnest(${SETTLE_ARRAYS.map((type, i) => `$${first + i}::${type}[]`).join(", ")}) AS u (seq, fence, epoch, result)) a
     WHERE ${OWNED} RETURNING j.seq)`;
@@ -16,6 +17,9 @@ const whichSettled = (first: number): string =>
   `(SELECT CASE WHEN count(*) < cardinality($${first}::bigint[]) THEN coalesce(string_agg(seq::text, ' '), '') END FROM settled)`;
 
 const CLOCK = "clock AS MATERIALIZED (SELECT outlive.now_ms() AS now";
+
+/** Null: it is not what was stored. A worker gets nothing more to carry and to compare than before. */
+export const INTACT_INPUT = `CASE WHEN ${isIntactSql("j.input", "j.id", "j.input_sum")} THEN j.input END`;
 
 interface Parts {
   /** The first parameter of what is settled; null: nothing is, and nobody waits until the claim is on disk. */
@@ -43,7 +47,7 @@ const turn = ({ settle, ready, kind, timeout, headTimeout }: Parts): string => `
     UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, epoch.value), fence = j.fence + 1, started_at = clock.now,
       deadline_at = clock.now + ready.timeout_ms
     FROM ready, clock, epoch WHERE j.ctid = ready.tid
-    RETURNING j.seq, j.id, nullif(j.fence, 1), nullif(j.priority, 0)::bigint, ${kind}, nullif(j.epoch, epoch.value), ${timeout}, j.input)
+    RETURNING j.seq, j.id, nullif(j.fence, 1), nullif(j.priority, 0)::bigint, ${kind}, nullif(j.epoch, epoch.value), ${timeout}, ${INTACT_INPUT})
   SELECT NULL::bigint, ${settle === null ? "NULL::text" : whichSettled(settle)},
     EXISTS (SELECT 1 FROM me)::int + 2 * EXISTS (SELECT 1 FROM alone)::int + 4 * (SELECT NOT lasts FROM epoch)::int,
     ${headTimeout}, NULL::int, (SELECT value FROM epoch), (SELECT ms FROM due),

@@ -1,8 +1,24 @@
 // The worker's turn as the port wants it: one statement as a rule, and what must be done besides when that statement says so.
 import type { ClaimedJob } from "../../core/job.ts";
-import { APPLIED, type Room, type SettleAndClaim, type Settlement, type WriteAnswer } from "../../core/store.ts";
+import {
+  APPLIED,
+  type CorruptJob,
+  type Room,
+  type SettleAndClaim,
+  type Settlement,
+  type WriteAnswer,
+} from "../../core/store.ts";
 import { claimAlone } from "./alone.ts";
-import { type Claim, claimedJobs, openKinds, promoteDue, takeTurn, takeTurnInTwo, type Turn } from "./claim.ts";
+import {
+  type Claim,
+  type ClaimedRows,
+  claimedJobs,
+  openKinds,
+  promoteDue,
+  takeTurn,
+  takeTurnInTwo,
+  type Turn,
+} from "./claim.ts";
 import type { Connection } from "./connection.ts";
 import type { Kinds } from "./kinds.ts";
 import type { Settling } from "./settle.ts";
@@ -17,8 +33,7 @@ export interface TurnDeps {
   readonly inTwoFrom: number;
 }
 
-interface Claimed {
-  readonly claimed: readonly ClaimedJob[];
+interface Claimed extends ClaimedRows {
   readonly due: number | null;
 }
 
@@ -57,18 +72,44 @@ export class Turns {
     const settled = await this.#answers(settlements, successes, turn, refused);
     const cancels = await this.#cancels(worker, turn, settlements);
     if (!turn.live) return { settled, claimed: [], live: false, cancels: [], nextDueInMs: null };
-    const { claimed, due } = await this.#claimed(workerId, claim, room, turn);
-    return { settled, claimed, live: true, cancels, nextDueInMs: due === null ? null : Math.max(0, due) };
+    const { due, ...jobs } = await this.#sound(workerId, claim, room, turn);
+    return { settled, ...jobs, live: true, cancels, nextDueInMs: due === null ? null : Math.max(0, due) };
+  }
+
+  /** What was claimed and is what was stored. The rest is quarantined, and others are claimed in its place. */
+  async #sound(
+    workerId: string,
+    claim: Claim,
+    room: Room,
+    first: Turn,
+  ): Promise<{ claimed: readonly ClaimedJob[]; corrupt: readonly CorruptJob[]; due: number | null }> {
+    const { connection, settling } = this.#deps;
+    let { claimed, corrupt: found, due } = await this.#claimed(workerId, claim, room, first);
+    const corrupt: CorruptJob[] = [];
+    while (found.length > 0) {
+      const settlements = found;
+      const answers = await connection.transaction((tx) => settling.settle(tx, settlements));
+      for (const [at, { lease, change }] of settlements.entries())
+        if (answers[at]!.is === "applied") corrupt.push({ lease, kind: lease.kind, change });
+      const left = without(claim, claimed);
+      const turn = await takeTurn(connection, [], left);
+      if (!turn.live || turn.restarted) break;
+      const idle = room.idle && claimed.length === 0;
+      const more = await this.#claimed(workerId, left, { ...room, total: left.total, idle }, turn);
+      claimed = [...claimed, ...more.claimed];
+      ({ corrupt: found, due } = more);
+    }
+    return { claimed, corrupt, due };
   }
 
   /** What the statement claimed; or, if it held back because something is due or must run alone, what is claimed then. */
   async #claimed(workerId: string, claim: Claim, room: Room, turn: Turn): Promise<Claimed> {
     const { connection } = this.#deps;
     const { worker, kinds: open } = claim;
-    const jobs = ({ taken, epoch, timeoutMs }: Turn, alone: boolean): Promise<ClaimedJob[]> =>
+    const jobs = ({ taken, epoch, timeoutMs }: Turn, alone: boolean): Promise<ClaimedRows> =>
       claimedJobs(connection, taken, { worker: workerId, seq: worker, open, epoch, timeoutMs, alone });
     const isDue = turn.due !== null && turn.due <= 0;
-    if (!isDue && !turn.alone) return { claimed: await jobs(turn, false), due: turn.due };
+    if (!isDue && !turn.alone) return { ...(await jobs(turn, false)), due: turn.due };
     if (isDue) await promoteDue(connection);
     const full = room.total === 0 || claim.kinds.length === 0;
     const first = full ? null : await claimAlone(connection, worker, open, room, false);
@@ -76,12 +117,12 @@ export class Turns {
     const limit = first ? { ...claim, total: 0, kinds: [] } : claim;
     const second = await takeTurn(connection, [], { ...limit, regardless: true });
     const { due } = second;
-    if (first) return { claimed: await jobs({ ...second, taken: first }, true), due };
+    if (first) return { ...(await jobs({ ...second, taken: first }, true)), due };
     if (second.taken.length === 0 && room.idle && !full) {
       const last = await claimAlone(connection, worker, open, room, true);
-      if (last) return { claimed: await jobs({ ...second, taken: last }, true), due };
+      if (last) return { ...(await jobs({ ...second, taken: last }, true)), due };
     }
-    return { claimed: await jobs(second, false), due };
+    return { ...(await jobs(second, false)), due };
   }
 
   async #answers(
@@ -120,6 +161,16 @@ export class Turns {
     const over = new Set(settlements.map(({ lease }) => lease.row));
     return cancels.filter(({ runs, seq }) => runs && !over.has(seq)).map(({ id }) => id);
   }
+}
+
+/** The room that is left beside these. */
+function without(claim: Claim, claimed: readonly ClaimedJob[]): Claim {
+  const shared = claimed.filter(({ kind }) => claim.kinds.some((open) => open.kind === kind && open.shares)).length;
+  const kinds = claim.kinds.map((open) => {
+    const taken = open.shares ? shared : claimed.filter(({ kind }) => kind === open.kind).length;
+    return { ...open, most: Math.max(0, open.most - taken) };
+  });
+  return { ...claim, kinds, total: claim.total - claimed.length };
 }
 
 /** What one statement can do (successes of this worker, each job once), in the order of rows; and everything else. */

@@ -2,6 +2,7 @@
 import type { Migration } from "../migrate.ts";
 import { core } from "./core.ts";
 import { reclaim } from "./reclaim.ts";
+import { seedViews } from "./seed-views.ts";
 import { views } from "./views.ts";
 
-export const MIGRATIONS: readonly Migration[] = [core, reclaim, views];
+export const MIGRATIONS: readonly Migration[] = [core, reclaim, views, seedViews];

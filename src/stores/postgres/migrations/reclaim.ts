@@ -8,7 +8,7 @@ import { dropTick, tick } from "./tick.ts";
 /** What others wait beyond deadline and grace before they fence out an overdue job: its worker does it itself first. */
 export const MARGIN_MS = 2_000;
 /** A running job without a deadline whose owner nobody knows is overdue after this: nothing runs unwatched. */
-const OWNERLESS_MS = 900_000;
+export const OWNERLESS_MS = 900_000;
 
 export const reclaim: Migration = {
   name: "heartbeats and reclaim",
@@ -17,7 +17,7 @@ export const reclaim: Migration = {
   up: (schema) =>
     [
       history(schema),
-      heartbeat(schema),
+      jobHeartbeat(schema),
       takeBackFunctions(schema),
       incident(schema),
       reclaimFunction(schema),
@@ -39,7 +39,7 @@ function history(schema: string): string {
   CREATE INDEX history_reclaims ON ${schema}.history (at, ord) WHERE actor IN ('system/reclaim', 'system/recovery');`;
 }
 
-function heartbeat(schema: string): string {
+export function jobHeartbeat(schema: string): string {
   return `
   -- Whether this attempt still owns the job; if so, its deadline moves to a whole timeout from now, at most to maxRuntime after its start.
   CREATE FUNCTION ${schema}.job_heartbeat(job text, worker text, fence bigint) RETURNS boolean
