@@ -41,10 +41,13 @@ if (import.meta.main) {
     await run.enqueue(runTsa, { documentId }, { dedupeKey: documentId });
     await run.enqueue(buildArtifact, { documentId }, { dedupeKey: documentId });
   });
-  runTsa.handle((_, run) => alive(run, () => run.step("timestamp", () => work(1_000))));
-  submitAnchorPolygon.handle((_, run) => alive(run, () => run.step("submit", () => work(1_000))));
-  submitAnchorBitcoin.handle((_, run) => alive(run, () => run.step("submit", () => work(1_000))));
-  buildArtifact.handle((_, run) => alive(run, () => run.step("build", () => work(500))));
+  // The signal ends the work itself when the attempt has ended.
+  const slowly = (run: Run, step: string, ms: number): Promise<void> =>
+    alive(run, () => run.step(step, () => work(ms, undefined, { signal: run.signal })));
+  runTsa.handle((_, run) => slowly(run, "timestamp", 1_000));
+  submitAnchorPolygon.handle((_, run) => slowly(run, "submit", 1_000));
+  submitAnchorBitcoin.handle((_, run) => slowly(run, "submit", 1_000));
+  buildArtifact.handle((_, run) => slowly(run, "build", 500));
 
   await using engine = await open(process.env["DATABASE_URL"] ?? "sqlite:./executor.db", { jobs: executorJobs });
   const stop = new AbortController();
@@ -53,11 +56,20 @@ if (import.meta.main) {
   await engine.work({ concurrency: 10, signal: stop.signal });
 }
 
-/** Says every 15 s that the attempt is alive: its deadline is then a whole timeout away again. */
-async function alive(run: Run, task: () => Promise<unknown>): Promise<void> {
-  const timer = setInterval(() => void run.heartbeat().catch(() => {}), 15_000);
+/**
+ * Says every 15 s that the attempt is alive: its deadline is then a whole timeout away again. A heartbeat that is refused, because the job
+ * has a new owner or was cancelled, ends the attempt with that error. One that the store could not take now is logged and sent again.
+ */
+export async function alive<T>(run: Run, task: () => Promise<T>, everyMs = 15_000): Promise<T> {
+  const refused = Promise.withResolvers<never>();
+  const timer = setInterval(() => {
+    run.heartbeat().catch((thrown: unknown) => {
+      if (run.signal.aborted) refused.reject(thrown);
+      else console.error(`heartbeat of job ${run.id} failed and is sent again:`, thrown);
+    });
+  }, everyMs);
   try {
-    await task();
+    return await Promise.race([task(), refused.promise]);
   } finally {
     clearInterval(timer);
   }

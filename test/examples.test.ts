@@ -7,8 +7,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type TestContext, test } from "node:test";
 import { fileURLToPath } from "node:url";
-import { open } from "../src/index.ts";
-import { untilTrue } from "./support/processes.ts";
+import { alive } from "../examples/executor-jobs.ts";
+import { job, open, type Run } from "../src/index.ts";
+import { untilState, untilTrue } from "./support/processes.ts";
 
 const root = fileURLToPath(new URL("../", import.meta.url));
 /** How long a line may take: a limit, never a wait. */
@@ -210,4 +211,40 @@ test("examples/graceful-shutdown.ts stops on SIGTERM at no cost to its job, and 
   );
   assert.ok(second.lines.includes(`going on after ${done.at(-1)} (released)`));
   assert.match(second.stdout, /done\nthe report is succeeded, 0 errors, 1 interruptions\n$/);
+});
+
+test("executor-jobs: a heartbeat that is refused ends the attempt, and its rejection is not swallowed", async (t) => {
+  const ends: unknown[] = [];
+  const stuck = job<null>("stuck").handle((_, run) =>
+    alive(run, () => new Promise<never>(() => {}), 5).catch((thrown: unknown) => {
+      ends.push(thrown);
+      throw thrown;
+    }),
+  );
+  const engine = await open("sqlite::memory:", { jobs: [stuck], logger: false, poll: "20ms" });
+  t.after(() => engine.close());
+  await engine.start();
+  const { id } = await engine.enqueue(stuck, null);
+  await untilState(engine, id, "running");
+  await engine.cancel(id);
+  await untilState(engine, id, "cancelled");
+  assert.equal(ends.length, 1);
+  assert.equal((ends[0] as { why?: string }).why, "cancelled");
+});
+
+test("executor-jobs: a heartbeat that the store can't take now is logged and sent again, and the attempt goes on", async (t) => {
+  const logged = t.mock.method(console, "error", () => {});
+  let beats = 0;
+  const done = Promise.withResolvers<string>();
+  const run = {
+    id: "a",
+    signal: new AbortController().signal,
+    heartbeat: () => {
+      if (++beats === 3) done.resolve("done");
+      return beats === 1 ? Promise.reject(new Error("the store is away")) : Promise.resolve();
+    },
+  } as Partial<Run> as Run;
+  assert.equal(await alive(run, () => done.promise, 5), "done");
+  assert.equal(logged.mock.callCount(), 1);
+  assert.match(String(logged.mock.calls[0]!.arguments[0]), /heartbeat of job a failed and is sent again/);
 });
