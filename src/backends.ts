@@ -19,6 +19,8 @@ export interface BackendDeps {
   readonly random: Random;
   readonly events: Emitter;
   readonly bootId: string;
+  /** How long a worker's session may be missing before contact with it is lost. Default 3 s. */
+  readonly contactMs?: number;
 }
 
 type StoreOptions = Pick<EngineOptions, "durability" | "sqlite" | "postgres">;

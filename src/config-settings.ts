@@ -25,6 +25,7 @@ export const SETTINGS: readonly Setting[] = [
   { key: "heartbeat.lease", env: "OUTLIVE_HEARTBEAT_LEASE", fallback: "3 intervals" },
   { key: "heartbeat.sweep", env: "OUTLIVE_HEARTBEAT_SWEEP", fallback: "60s", onPostgres: "10s" },
   { key: "heartbeat.probe", env: "OUTLIVE_HEARTBEAT_PROBE", fallback: "250ms" },
+  { key: "heartbeat.contact", env: "OUTLIVE_HEARTBEAT_CONTACT", fallback: "3s" },
   { key: "recovery.action", env: "OUTLIVE_RECOVERY_ACTION", fallback: "retry" },
   { key: "recovery.maxRecoveryAttempts", env: "OUTLIVE_RECOVERY_MAX_ATTEMPTS", fallback: "3", number: true },
   {

@@ -37,6 +37,8 @@ export interface EngineOptions {
     readonly sweep?: Duration;
     /** How often the locks of other workers are probed. Default "250ms", from "10ms"; not longer than the lease. */
     readonly probe?: Duration;
+    /** How long a worker's session may be missing on PostgreSQL before its work is taken, where no kernel can prove its death (another host). Default "3s", from "500ms"; not longer than the lease. */
+    readonly contact?: Duration;
   };
   readonly recovery?: {
     /** The default of `onCrash`. Default "retry". */
@@ -90,7 +92,7 @@ export const DEFAULT_GRACE: Duration = "25s";
 
 const engineOptions = optionsOf({
   jobs: v.array(v.unknown()),
-  heartbeat: optionsOf({ interval: duration, lease: duration, sweep: duration, probe: duration }),
+  heartbeat: optionsOf({ interval: duration, lease: duration, sweep: duration, probe: duration, contact: duration }),
   recovery: optionsOf({
     action: crashAction,
     maxRecoveryAttempts: limit,
@@ -144,6 +146,9 @@ const DEFAULT_TIMES = {
   postgres: { interval: "10s", sweep: "10s" },
 } as const satisfies Record<StoreName, object>;
 
+/** A connection that a proxy, a NAT or a failing link took away is usually back within this. */
+const DEFAULT_CONTACT_MS = 3_000;
+
 /** What is said of `open`'s options, in ms and with the store's defaults; or the error that says what is wrong. */
 export function engineSettings(options: EngineOptions, store: StoreName = "sqlite"): EngineSettings {
   check("open", engineOptions, options);
@@ -155,11 +160,16 @@ export function engineSettings(options: EngineOptions, store: StoreName = "sqlit
     "Leave it away, or the pool.",
   );
   const heartbeatMs = durationMs(heartbeat.interval ?? DEFAULT_TIMES[store].interval, "heartbeat.interval");
+  const leaseMs = heartbeat.lease === undefined ? 3 * heartbeatMs : durationMs(heartbeat.lease, "heartbeat.lease");
   const times: LivenessTimes = {
     heartbeatMs,
-    leaseMs: heartbeat.lease === undefined ? 3 * heartbeatMs : durationMs(heartbeat.lease, "heartbeat.lease"),
+    leaseMs,
     sweepMs: durationMs(heartbeat.sweep ?? DEFAULT_TIMES[store].sweep, "heartbeat.sweep"),
     probeMs: durationMs(heartbeat.probe ?? "250ms", "heartbeat.probe"),
+    contactMs:
+      heartbeat.contact === undefined
+        ? Math.min(DEFAULT_CONTACT_MS, leaseMs)
+        : durationMs(heartbeat.contact, "heartbeat.contact"),
   };
   const pollMs = durationMs(options.poll ?? "1s", "poll");
   refuse(times.heartbeatMs < 50, "heartbeat.interval", "is shorter than 50ms", "Use at least 50ms.");
@@ -174,6 +184,12 @@ export function engineSettings(options: EngineOptions, store: StoreName = "sqlit
     "heartbeat.probe",
     "is shorter than 10ms or longer than the lease",
     "Use something between; 250ms is the default.",
+  );
+  refuse(
+    heartbeat.contact !== undefined && (times.contactMs < 500 || times.contactMs > times.leaseMs),
+    "heartbeat.contact",
+    "is shorter than 500ms or longer than the lease",
+    "Use something between; 3s is the default.",
   );
   for (const [option, ms] of [
     ["heartbeat.interval", times.heartbeatMs],

@@ -13,6 +13,7 @@ import { type EnqueueOptions, makeDraft } from "./core/enqueue.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
 import type { Inconsistency, IntegrityReport } from "./core/integrity.ts";
 import type { Backup, BackupOptions, Finding, KindCounts, LockHolder, StoreHealth } from "./core/store.ts";
+import type { ProcessCheck } from "./core/liveness.ts";
 import type { ProcessIdentity } from "./platform/identity.ts";
 import { untilDrained } from "./drain.ts";
 import { stateAfter } from "./operator-answer.ts";
@@ -41,6 +42,7 @@ export interface Wiring {
   readonly random: Random;
   readonly bus: EventBus;
   readonly identity: ProcessIdentity;
+  readonly processState: ProcessCheck;
 }
 
 export class Engine extends Client {

@@ -8,7 +8,7 @@ import { toStoredError } from "./core/errors.ts";
 import { EventBus } from "./core/events.ts";
 import { Engine } from "./engine.ts";
 import { systemClock, systemRandom } from "./platform/clock.ts";
-import { processIdentity } from "./platform/identity.ts";
+import { checkProcess, processIdentity } from "./platform/identity.ts";
 import { attachLog, consoleLogger } from "./telemetry/log.ts";
 
 /**
@@ -55,9 +55,19 @@ async function make(
   const deps = { clock: systemClock, random: systemRandom };
   const { readOnly, startUp } = settings;
   const kind = { migrate, startUp, readOnly };
-  const backend = await openBackend(url, options, { ...deps, events: bus, bootId: identity.bootId }, kind);
+  const { contactMs } = settings.times;
+  const backend = await openBackend(url, options, { ...deps, events: bus, bootId: identity.bootId, contactMs }, kind);
   const clock = backend.clock ?? deps.clock;
-  const engine = new Engine({ backend, settings, contracts, ...deps, clock, bus, identity });
+  const engine = new Engine({
+    backend,
+    settings,
+    contracts,
+    ...deps,
+    clock,
+    bus,
+    identity,
+    processState: checkProcess,
+  });
   const kinds = [...contracts.values()].map((contract) => settingsWithDefaults(contract, settings));
   const abandon = async (): Promise<void> => {
     await backend.opened?.(false);

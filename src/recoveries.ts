@@ -26,6 +26,7 @@ export class Recoveries {
     this.#lookout = new Lookout({
       clock: wiring.clock,
       liveness: wiring.backend.liveness,
+      processState: wiring.processState,
       bootId: wiring.identity.bootId,
     });
   }

@@ -2,7 +2,7 @@
 import { humanMs, isoInstant } from "./core/duration.ts";
 import { UNFIT } from "./core/incarnation.ts";
 import type { JobDetails } from "./core/job.ts";
-import type { Death, WorkerRow } from "./core/liveness.ts";
+import type { Death, HowLost, WorkerRow } from "./core/liveness.ts";
 import type { KindCounts, LockHolder, Store } from "./core/store.ts";
 import { CORRUPT_HINT } from "./core/transitions.ts";
 
@@ -17,6 +17,8 @@ export interface Explanation {
     | "overdue"
     | "owner-gone"
     | "owner-silent"
+    | "owner-lost"
+    | "contact-lost"
     | "degraded"
     | "not-due"
     | "paused"
@@ -73,13 +75,13 @@ async function owned(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   if (!owner || !lost) return running(job, workers, deps.now());
   const lastStep = job.steps.at(-1)?.name ?? null;
   const beat = `its last heartbeat was ${humanMs(Math.max(0, deps.now() - owner.heartbeatAt))} ago`;
-  const gone = lost === "gone";
   return say(job, {
-    because: gone ? "owner-gone" : "owner-silent",
-    text: `It was running (attempt ${job.fence}) in worker ${owner.id}, which is ${gone ? "dead" : "silent: frozen, cut off, or on a machine that is gone"}; ${beat}; last step ${lastStep ?? "none"}. Nobody has taken it over yet.`,
-    next: gone
-      ? "Start a worker, which recovers it at once, or: outlive recover"
-      : "A live worker takes it over when it has watched the silence for one lease; or: outlive recover --wait",
+    because: `owner-${lost}`,
+    text: `It was running (attempt ${job.fence}) in worker ${owner.id}, which is ${LOST[lost]}; ${beat}; last step ${lastStep ?? "none"}. No process has taken it over yet.`,
+    next:
+      lost === "silent"
+        ? "A live worker takes it over when it has watched the silence for one lease; or: outlive recover --wait"
+        : "Start a worker, which recovers it at once, or: outlive recover",
     details: {
       worker: owner.id,
       workerState: owner.state,
@@ -88,6 +90,12 @@ async function owned(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
     },
   });
 }
+
+const LOST: Readonly<Record<HowLost, string>> = {
+  gone: "dead",
+  lost: "out of contact: its process may live, but the server does not see its session",
+  silent: "silent: frozen, cut off, or on a machine that is gone",
+};
 
 /** After a restart of the store every connection is gone; that proves no death. */
 function held(job: JobDetails, owner: WorkerRow, holdMs: number): Explanation {
@@ -104,7 +112,7 @@ function lossOf(
   worker: WorkerRow,
   deaths: readonly { readonly worker: WorkerRow; readonly death: Death }[],
   now: number,
-): "gone" | "silent" | null {
+): HowLost | null {
   const found = deaths.find(({ worker: { id } }) => id === worker.id);
   if (found) return found.death.how;
   return worker.state === "live" && now - worker.heartbeatAt > worker.leaseMs ? "silent" : null;
@@ -141,6 +149,7 @@ function running(job: JobDetails, workers: readonly WorkerRow[], now: number): E
 
 async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   const { store, now } = deps;
+  if (job.waitsForResolution) return waitsForResolution(job);
   if (job.runAt !== null && job.runAt > now()) {
     const wait = humanMs(job.runAt - now());
     const cause =
@@ -182,6 +191,16 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
     });
   }
   return turn(job, kind, able, await store.ahead(job.id));
+}
+
+function waitsForResolution(job: JobDetails): Explanation {
+  const { losses } = job.counters;
+  return say(job, {
+    because: "contact-lost",
+    text: `Contact with its worker was lost ${losses} times, and it is not known yet whether those workers died. It waits, because it may be what killed them.`,
+    next: "Look again: a loss is resolved when the worker returns, when its death is proved, or after two leases. If it is harmless: outlive cancel, and enqueue it again.",
+    details: { losses },
+  });
 }
 
 /** The latest worker that knew the kind stopped because the store's schema had outgrown it. */

@@ -20,10 +20,13 @@ export interface WorkerHandle {
   stop(options?: { readonly grace?: Duration }): Promise<void>;
 }
 
+/** What all lives of a worker have in common. */
+type LifeOptions = Omit<IncarnationOptions, "id" | "predecessor">;
+
 export class WorkerHost implements WorkerHandle {
   readonly stopped: Promise<void>;
   readonly #deps: IncarnationDeps;
-  readonly #options: Omit<IncarnationOptions, "id">;
+  readonly #options: LifeOptions;
   readonly #identity: ProcessIdentity;
   #life: Incarnation;
   /** Lives that were taken from us, whose handlers may still run. */
@@ -31,21 +34,13 @@ export class WorkerHost implements WorkerHandle {
   #stopping: Promise<void> | undefined;
   readonly #wanted = new AbortController();
 
-  static async start(
-    deps: IncarnationDeps,
-    options: Omit<IncarnationOptions, "id">,
-    identity: ProcessIdentity,
-  ): Promise<WorkerHost> {
-    const life = await Incarnation.begin(deps, { ...options, id: newWorkerId(identity, deps.random) });
+  static async start(deps: IncarnationDeps, options: LifeOptions, identity: ProcessIdentity): Promise<WorkerHost> {
+    const id = newWorkerId(identity, deps.random);
+    const life = await Incarnation.begin(deps, { ...options, id, predecessor: null });
     return new WorkerHost(deps, options, identity, life);
   }
 
-  private constructor(
-    deps: IncarnationDeps,
-    options: Omit<IncarnationOptions, "id">,
-    identity: ProcessIdentity,
-    life: Incarnation,
-  ) {
+  private constructor(deps: IncarnationDeps, options: LifeOptions, identity: ProcessIdentity, life: Incarnation) {
     this.#deps = deps;
     this.#options = options;
     this.#identity = identity;
@@ -97,7 +92,8 @@ export class WorkerHost implements WorkerHandle {
     const { clock, events, random } = this.#deps;
     for (let retryInMs = 100; !this.#wanted.signal.aborted; retryInMs = Math.min(5_000, retryInMs * 2)) {
       try {
-        const life = await Incarnation.begin(this.#deps, { ...this.#options, id: newWorkerId(this.#identity, random) });
+        const id = newWorkerId(this.#identity, random);
+        const life = await Incarnation.begin(this.#deps, { ...this.#options, id, predecessor: this.#life.id });
         if (!this.#wanted.signal.aborted) return life;
         await life.stop(0);
       } catch (thrown) {

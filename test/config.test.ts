@@ -27,7 +27,7 @@ const work = (options: unknown) => () => workSettings(options as WorkOptions, ["
 
 test("FR-015 FR-033 FR-038 FR-041 the defaults of open are those of the first queue: 30 s, three intervals, 60 s, three crashes, retry", () => {
   assert.deepEqual(engineSettings({}), {
-    times: { heartbeatMs: 30_000, leaseMs: 90_000, sweepMs: 60_000, probeMs: 250 },
+    times: { heartbeatMs: 30_000, leaseMs: 90_000, sweepMs: 60_000, probeMs: 250, contactMs: 3_000 },
     retention: { finishedMs: 604_800_000, incidentsMs: 7_776_000_000 },
     pollMs: 1_000,
     onCrash: "retry",
@@ -58,7 +58,7 @@ test("the defaults of work", () => {
 
 test("FR-032 FR-037 FR-040 UT-004 what is said replaces the default, and the lease follows the interval", () => {
   const { times } = engineSettings({ heartbeat: { interval: "2s", sweep: "5s", probe: "50ms" } });
-  assert.deepEqual(times, { heartbeatMs: 2_000, leaseMs: 6_000, sweepMs: 5_000, probeMs: 50 });
+  assert.deepEqual(times, { heartbeatMs: 2_000, leaseMs: 6_000, sweepMs: 5_000, probeMs: 50, contactMs: 3_000 });
   assert.equal(engineSettings({ heartbeat: { interval: "2s", lease: "4s" } }).times.leaseMs, 4_000);
   const settings = engineSettings({
     recovery: { action: "pending", maxRecoveryAttempts: 7, integrityCheckOnStartup: false, repair: "auto" },

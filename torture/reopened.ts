@@ -11,7 +11,7 @@ import { idSource } from "../src/core/ids.ts";
 import { Keeper } from "../src/core/keeper.ts";
 import { Engine } from "../src/engine.ts";
 import { systemClock, systemRandom } from "../src/platform/clock.ts";
-import { processIdentity } from "../src/platform/identity.ts";
+import { checkProcess, processIdentity } from "../src/platform/identity.ts";
 import { openSqlite } from "../src/stores/sqlite/open.ts";
 
 const SETTINGS = engineSettings({});
@@ -43,6 +43,7 @@ export async function reopen(path: string, jobs: readonly object[], rebooted: bo
     ...deps,
     bus,
     identity: { ...identity, bootId },
+    processState: checkProcess,
   });
   try {
     await file.store.declare([...contracts.values()].map((contract) => settingsWithDefaults(contract, SETTINGS)));
@@ -72,7 +73,8 @@ function alone(backend: Backend, clock: Clock, events: EventBus): Backend {
     ...backend,
     private: true,
     async startKeeper(options, host) {
-      const keeper = new Keeper({ store, liveness, clock, random: systemRandom, events, newId }, options, {
+      const deps = { store, liveness, clock, random: systemRandom, events, newId, processState: checkProcess };
+      const keeper = new Keeper(deps, options, {
         ...host,
         loopLagMs: () => 0,
         kill: () => {},

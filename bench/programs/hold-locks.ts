@@ -22,7 +22,15 @@ serve({
       const id = newWorkerId(identity, systemRandom);
       const lock = await liveness.take(id);
       held.push(lock);
-      const worker = { ...identity, id, version: "bench", leaseMs: 90_000, concurrency: 10, kinds: ["noop"] };
+      const worker = {
+        ...identity,
+        id,
+        predecessor: null,
+        version: "bench",
+        leaseMs: 90_000,
+        concurrency: 10,
+        kinds: ["noop"],
+      };
       registered.push(store.register({ ...worker, lock: lock.evidence }));
     }
     await Promise.all(registered);

@@ -2,14 +2,14 @@
 import { Lookout } from "../../src/core/lookout.ts";
 import { openSqlite } from "../../src/stores/sqlite/open.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
-import { processIdentity } from "../../src/platform/identity.ts";
+import { checkProcess, processIdentity } from "../../src/platform/identity.ts";
 import { given, serve } from "../program.ts";
 
 const { path } = given<{ path: string }>();
 const { bootId } = processIdentity();
 const events = { emit: () => {}, has: () => false };
 const { store, liveness } = await openSqlite({ clock: systemClock, random: systemRandom, events, bootId }, { path });
-const lookout = new Lookout({ clock: systemClock, liveness, bootId });
+const lookout = new Lookout({ clock: systemClock, liveness, processState: checkProcess, bootId });
 
 export interface Pass {
   readonly tookMs: number;

@@ -21,6 +21,7 @@ serve({
     held = await liveness.take(id);
     await store.register({
       ...identity,
+      predecessor: null,
       id,
       version: "bench",
       leaseMs: 90_000,

@@ -99,8 +99,8 @@ export const endMutants: readonly Mutant[] = [
         recover: (request) =>
           store.recover({
             ...request,
-            decide(job, held): CrashVerdict {
-              const verdict = request.decide(job, held);
+            decide(job, held, how): CrashVerdict {
+              const verdict = request.decide(job, held, how);
               return verdict.decision === "retry" && !job.id.startsWith("poison")
                 ? { decision: "fail", change: dead(verdict.change) }
                 : verdict;

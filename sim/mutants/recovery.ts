@@ -1,13 +1,20 @@
 // Recovery: who is taken for dead, what becomes of their jobs, and who is blamed.
-import type { HeldJob, RecoverRequest } from "../../src/core/store.ts";
+import type { HeldJob } from "../../src/core/store.ts";
 import type { CrashVerdict } from "../../src/core/transitions.ts";
 import { instead } from "./instead.ts";
 import { type Mutant, only, type StoreMutation } from "./mutant.ts";
 
-function deciding(decide: (job: HeldJob, held: number, request: RecoverRequest) => CrashVerdict): StoreMutation {
+/** Decides as recovery does, of the same incident. */
+type Decide = (job: HeldJob, held: number) => CrashVerdict;
+
+function deciding(decide: (job: HeldJob, held: number, rightly: Decide) => CrashVerdict): StoreMutation {
   return (store) =>
     instead(store, {
-      recover: (request) => store.recover({ ...request, decide: (job, held) => decide(job, held, request) }),
+      recover: (request) =>
+        store.recover({
+          ...request,
+          decide: (job, held, how) => decide(job, held, (same, count) => request.decide(same, count, how)),
+        }),
     });
 }
 
@@ -15,32 +22,32 @@ export const recoveryMutants: readonly Mutant[] = [
   {
     name: "crashesNotCounted",
     what: "recovery queues again without counting: a job that kills its workers does so for ever",
-    store: deciding((job, held, request) => {
-      const verdict = request.decide(job, held);
+    store: deciding((job, held, rightly) => {
+      const verdict = rightly(job, held);
       return { decision: "retry", change: { ...verdict.change, to: "queued", counters: job.counters } };
     }),
   },
   {
     name: "innocentsBlamed",
     what: "everybody in flight is blamed for a death, as if each had run alone",
-    store: deciding((job, _held, request) => request.decide(job, 1)),
+    store: deciding((job, _held, rightly) => rightly(job, 1)),
   },
   {
     name: "nobodyBlamed",
     what: "no death is ever blamed on a job",
-    store: deciding((job, _held, request) => request.decide(job, 2)),
+    store: deciding((job, _held, rightly) => rightly(job, 2)),
   },
   {
     name: "othersDeathsIgnored",
     what: "a job is quarantined although as many workers died that did not hold it",
-    store: deciding((job, held, request) => request.decide({ ...job, deathsElsewhere: 0 }, held)),
+    store: deciding((job, held, rightly) => rightly({ ...job, deathsElsewhere: 0 }, held)),
   },
   {
     name: "noHardLimit",
     what: "as long as others die, no job is ever quarantined",
-    store: deciding((job, held, request) => {
+    store: deciding((job, held, rightly) => {
       const { counters, deathsElsewhere } = job;
-      return request.decide(job, deathsElsewhere > counters.blamed ? 2 : held);
+      return rightly(job, deathsElsewhere > counters.blamed ? 2 : held);
     }),
   },
   {

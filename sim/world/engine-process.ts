@@ -10,7 +10,7 @@ import { toStoredError } from "../../src/core/errors.ts";
 import { EventBus } from "../../src/core/events.ts";
 import { idSource } from "../../src/core/ids.ts";
 import { Keeper, type KeeperOptions } from "../../src/core/keeper.ts";
-import type { Liveness } from "../../src/core/liveness.ts";
+import type { Liveness, ProcessState } from "../../src/core/liveness.ts";
 import { SCHEMA_VERSION } from "../../src/stores/sqlite/schema.ts";
 import type { SimProcess } from "./process.ts";
 import { HEARTBEAT_MS, LEASE_MS, PROBE_MS, SWEEP_MS } from "./temper.ts";
@@ -77,7 +77,7 @@ export async function openEngine(
     removeStrays: async () => [],
     close: () => store.close(),
   };
-  const identity = { host: "sim", bootId: "boot-1", pid: process.pid };
+  const identity = { host: "sim", bootId: "boot-1", namespace: null, pid: process.pid, startTicks: null };
   const engine = new Engine({
     backend,
     settings: SETTINGS,
@@ -86,6 +86,7 @@ export async function openEngine(
     random,
     bus,
     identity,
+    processState: () => "unknown",
   });
   await store.declare([...contracts.values()].map((contract) => settingsWithDefaults(contract, SETTINGS)));
   await engine.recoverAtOpen();
@@ -116,7 +117,9 @@ function startKeeper(
   const { clock } = thread;
   const random = process.random.fork(`keeper of ${options.worker.slice(-8)}`);
   const store = world.storeFor(process, thread);
-  const keeper = new Keeper({ store, liveness, clock, random, events, newId: idSource(clock, random) }, options, {
+  const newId = idSource(clock, random);
+  const processState = (): ProcessState => "unknown";
+  const keeper = new Keeper({ store, liveness, clock, random, events, newId, processState }, options, {
     loopLagMs: () => process.loopLagMs(),
     beaten(sentAtMono, answer) {
       beats.at = sentAtMono;

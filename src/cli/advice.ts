@@ -134,11 +134,13 @@ function whyQuarantined(total: number, corrupt: number): string {
 function ofWorker(worker: KnownWorker, anyLive: boolean): Advice[] {
   const { id, pid, known, heldCount, heartbeatAgeMs, leaseMs, loopLagMs } = worker;
   const held = count(heldCount, "job");
-  if (known === "gone" || known === "silent" || known === "stopped") {
+  if (known === "gone" || known === "lost" || known === "silent" || known === "stopped") {
     const how =
       known === "silent"
         ? `has been silent for ${humanMs(heartbeatAgeMs)} (its lease is ${humanMs(leaseMs)})`
-        : `is ${known}`;
+        : known === "lost"
+          ? "is out of contact"
+          : `is ${known}`;
     const stranded = heldCount > 0 && !anyLive;
     return [
       say({

@@ -2,8 +2,8 @@
 // silence says that it is dead.
 import type { Death, WorkerRow } from "../core/liveness.ts";
 
-/** The words of the glossary: live, blocked, silent, gone; `recovering` and `stopped` are what its row says. */
-export type Known = "live" | "blocked" | "silent" | "gone" | "recovering" | "stopped";
+/** The words of the glossary: live, blocked, silent, gone, contact lost; `recovering` and `stopped` are what its row says. */
+export type Known = "live" | "blocked" | "silent" | "gone" | "lost" | "recovering" | "stopped";
 
 export interface KnownWorker {
   readonly id: string;

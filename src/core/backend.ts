@@ -30,6 +30,8 @@ export interface KeeperListener extends Omit<KeeperHost, "loopLagMs" | "kill"> {
    * null: none yet). A loop that was blocked while the keeper started has not heard of it when the handler returns.
    */
   beatsAt?(lastBeatMono: () => number | null): void;
+  /** Likewise: whether the session that speaks for this worker is there. Without it the others may take its work soon, so it claims nothing. */
+  contact?(inContact: () => boolean): void;
 }
 
 export interface Backend {

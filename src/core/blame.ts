@@ -7,8 +7,17 @@ import type { Counters, Limits } from "./job.ts";
 /** From this many crashes on, a job runs alone in its process. */
 export const ALONE_FROM_CRASHES = 2;
 
-export function mustRunAlone(counters: Pick<Counters, "crashes">): boolean {
-  return counters.crashes >= ALONE_FROM_CRASHES;
+/** A loss of contact that may turn out to have been a death makes a job as suspect as a death does. */
+export function mustRunAlone(counters: Pick<Counters, "crashes" | "losses">): boolean {
+  return counters.crashes + counters.losses >= ALONE_FROM_CRASHES;
+}
+
+/**
+ * Whether a job waits until it is known what happened to the workers that held it. Without this, a job that kills its workers on
+ * hosts where no death can be proved would be run again and again.
+ */
+export function mustWaitForResolution(counters: Pick<Counters, "losses">, limits: Limits): boolean {
+  return counters.losses > 0 && counters.losses >= limits.crashes;
 }
 
 /** Deaths of others count against the suspicion if they happened since the job's first crash, or within this time before now. */

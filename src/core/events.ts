@@ -2,6 +2,8 @@
 import type { StoredError } from "./errors.ts";
 import type { Inconsistency, IntegrityCheck, Repair, StoreFindings } from "./integrity.ts";
 import type { JobState, Outcome } from "./job.ts";
+import type { HowLost } from "./liveness.ts";
+import type { Resolution } from "./losses.ts";
 import type { RecoveredJob, Stale } from "./store.ts";
 
 export interface Events {
@@ -22,13 +24,15 @@ export interface Events {
   "recovery.failed": { readonly worker: string; readonly error: StoredError };
   /** One job of a dead worker was dealt with. */
   "job.recovered": RecoveredJob & { readonly incident: string; readonly worker: string };
-  /** A worker's death was found. */
+  /** A worker's death was found, or contact with it was lost (`how`). */
   "worker.gone": {
     readonly worker: string;
-    readonly how: "gone" | "silent";
+    readonly how: HowLost;
     readonly incident: string;
     readonly evidence: string | null;
   };
+  /** It became known what happened to a worker with which contact was lost, and its jobs were judged accordingly. */
+  "loss.resolved": { readonly incident: string; readonly worker: string | null; readonly resolution: Resolution };
   /** What a dead worker left behind (lock file, row) was removed. */
   "worker.cleaned": { readonly worker: string; readonly lock: string | null };
   "worker.started": { readonly worker: string; readonly concurrency: number; readonly kinds: readonly string[] };

@@ -7,7 +7,7 @@ import type { Emitter } from "./events.ts";
 import type { KindSettings } from "./job.ts";
 import type { RunnableKind } from "./kind.ts";
 import { trustedUntil } from "./lease.ts";
-import type { LivenessTimes } from "./liveness.ts";
+import type { LivenessTimes, ProcessEvidence } from "./liveness.ts";
 import type { RetentionTimes } from "./retention.ts";
 import type { DraftMaker } from "./run.ts";
 import type { Concurrency } from "./slots.ts";
@@ -26,11 +26,11 @@ export interface IncarnationDeps {
   readonly assertKnown?: (contract: { readonly name: string }) => void;
 }
 
-export interface IncarnationOptions {
+export interface IncarnationOptions extends ProcessEvidence {
   readonly id: string;
   readonly host: string;
-  readonly bootId: string;
-  readonly pid: number;
+  /** The id of this process's life before this one; null: there was none. */
+  readonly predecessor: string | null;
   readonly version: string;
   readonly times: LivenessTimes;
   readonly retention: RetentionTimes;
@@ -63,6 +63,7 @@ export class Incarnation {
   readonly #unhear: () => void;
   #keeper: KeeperHandle | undefined;
   #lastBeatMono: (() => number | null) | undefined;
+  #inContact: () => boolean = () => true;
   #end!: (end: EndOfLife) => void;
   #trustedUntil: number;
   #over = false;
@@ -79,13 +80,16 @@ export class Incarnation {
     try {
       await backend.store.declare([...deps.kinds.values()].map((kind): KindSettings => kind.settings));
       const kinds = [...deps.kinds.keys()];
-      const { id, host, bootId, pid, version, times, concurrency } = options;
+      const { id, host, bootId, namespace, pid, startTicks, predecessor, version, times, concurrency } = options;
       registering = true;
       await backend.store.register({
         id,
         host,
         bootId,
+        namespace,
         pid,
+        startTicks,
+        predecessor,
         version,
         leaseMs: times.leaseMs,
         concurrency: concurrency.total,
@@ -138,6 +142,7 @@ export class Incarnation {
         store: deps.backend.store,
         trustedUntil: () => this.#trust(),
         disowned: () => this.#disowned(),
+        inContact: () => this.#inContact(),
         compareSoon: () => this.#beatSoon(),
       },
       options,
@@ -183,6 +188,7 @@ export class Incarnation {
     };
     this.#keeper = await backend.startKeeper(keeperOptions, {
       beatsAt: (lastBeatMono) => void (this.#lastBeatMono = lastBeatMono),
+      contact: (inContact) => void (this.#inContact = inContact),
       beaten: (sentAtMono, answer) => this.#beaten(sentAtMono, answer),
       disowned: () => this.#disowned(),
       unfit: (reason, detail) => void this.#unfit(reason, detail),

@@ -1,4 +1,6 @@
 // One death and everything recovery did about it, as it is stored. The readable account is made in report.ts.
+import type { HowLost } from "./liveness.ts";
+import type { Resolution } from "./losses.ts";
 import type { RecoveredJob } from "./recover-request.ts";
 
 export interface IncidentSummary {
@@ -6,7 +8,9 @@ export interface IncidentSummary {
   /** The recovery pass it belongs to: deaths found together share one report. */
   readonly recovery: string;
   readonly worker: string;
-  readonly how: "gone" | "silent";
+  readonly how: HowLost;
+  /** What became of a worker with which contact was lost; null: not known yet, or its death was proved at once. */
+  readonly resolution: Resolution | null;
   readonly detectedAt: number;
   /** null: the recovery is not finished yet. */
   readonly completedAt: number | null;

@@ -23,9 +23,11 @@ export interface Counters {
   readonly timeouts: number;
   /** Releases at no cost: a shutdown, a lost lease, a claim whose answer was lost. */
   readonly interruptions: number;
+  /** Times that contact with its worker was lost and it is not yet known whether the worker died (losses.ts). A new durable step resets it. */
+  readonly losses: number;
 }
 
-export const NO_COUNTERS: Counters = { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0 };
+export const NO_COUNTERS: Counters = { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 };
 
 /** How the latest attempt of a job ended. */
 export const OUTCOMES = [
@@ -37,6 +39,7 @@ export const OUTCOMES = [
   "cancelled",
   "rejected",
   "corrupt",
+  "lost",
 ] as const;
 export type Outcome = (typeof OUTCOMES)[number];
 
@@ -137,6 +140,8 @@ export interface JobInfo {
   readonly lastOutcome: Outcome | null;
   readonly error: StoredError | null;
   readonly cancelRequested: boolean;
+  /** Queued, and not claimed before it is known what happened to the workers with which contact was lost while they held it. */
+  readonly waitsForResolution: boolean;
 }
 
 /** One entry of a job's history. A success writes none; everything abnormal does. */

@@ -5,8 +5,9 @@ import type { CallOff, Clock, Random } from "./clock.ts";
 import { toStoredError } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import { Heartbeat } from "./heartbeat.ts";
-import type { Liveness, LivenessTimes, WorkerRow } from "./liveness.ts";
+import type { Liveness, LivenessTimes, ProcessCheck, WorkerRow } from "./liveness.ts";
 import { Lookout } from "./lookout.ts";
+import { LossJudge } from "./losses.ts";
 import { expireOverdue, leftBehind, recoverDead } from "./recovery.ts";
 import { purgeOld, type RetentionTimes } from "./retention.ts";
 import type { BeatAnswer, Store } from "./store.ts";
@@ -38,6 +39,10 @@ export interface KeeperHost {
 const NEIGHBOURS = 8;
 /** A loop that stands still for longer is told about, and its worker beats with every probe: it may have to end its process. */
 const BLOCKED_MS = 1_000;
+/** Where another process checks the locks of all, the processes of this host are checked all the same, against rows at most this old. */
+const NEIGHBOURS_KNOWN_MS = 1_000;
+/** A watcher whose own heartbeat is older than this many intervals could not write: silence of others says nothing then. */
+const OWN_SILENCE_INTERVALS = 1.5;
 /** Others wait this much longer than the owner itself before they fence out an overdue job. */
 const EXPIRE_MARGIN_MS = 2_000;
 
@@ -49,11 +54,17 @@ export class Keeper {
     random: Random;
     events: Emitter;
     newId: () => string;
+    processState: ProcessCheck;
   };
   readonly #options: KeeperOptions;
   readonly #host: KeeperHost;
   readonly #heartbeat: Heartbeat;
   readonly #lookout: Lookout;
+  readonly #losses: LossJudge;
+  /** The ring of the latest read, for checks of processes, and when it was read. */
+  #ring: { readonly workers: readonly WorkerRow[]; readonly atMono: number } | null = null;
+  /** When this watcher's own heartbeat was last written; registering was the first. */
+  #wroteAtMono: number;
   readonly #timers = new Map<string, CallOff>();
   readonly #lookMs: number;
   #stopped = false;
@@ -64,7 +75,15 @@ export class Keeper {
   #heldLooks = 0;
 
   constructor(
-    deps: { store: Store; liveness: Liveness; clock: Clock; random: Random; events: Emitter; newId: () => string },
+    deps: {
+      store: Store;
+      liveness: Liveness;
+      clock: Clock;
+      random: Random;
+      events: Emitter;
+      newId: () => string;
+      processState: ProcessCheck;
+    },
     options: KeeperOptions,
     host: KeeperHost,
   ) {
@@ -79,6 +98,8 @@ export class Keeper {
       loopLagMs: () => host.loopLagMs(),
     });
     this.#lookout = new Lookout({ ...deps, bootId: options.bootId });
+    this.#losses = new LossJudge(deps);
+    this.#wroteAtMono = deps.clock.mono();
     this.#lookMs = Math.min(times.heartbeatMs, times.leaseMs / 4, times.sweepMs);
   }
 
@@ -116,7 +137,9 @@ export class Keeper {
 
   async beat(): Promise<void> {
     const beat = await this.#heartbeat.tick();
+    if (!beat) this.#restartWatch();
     if (!beat || this.#stopped) return;
+    this.#wroteAtMono = Math.max(this.#wroteAtMono, beat.sentAtMono);
     if (!beat.answer.live) {
       this.#stopped = true;
       return this.#host.disowned();
@@ -137,10 +160,12 @@ export class Keeper {
     const lagMs = this.#host.loopLagMs();
     if (lagMs > BLOCKED_MS) await this.#blocked(lagMs);
     else this.#warnedBlocked = false;
-    const leads = await this.#deps.liveness.leads?.();
-    if (leads === false) return;
-    const watched = leads ? await this.#others(worker) : await this.#neighbours(worker);
-    const dead = await this.#lookout.probe(watched);
+    const { liveness } = this.#deps;
+    const leads = await liveness.leads?.();
+    const follows = leads === false && !liveness.isWaitingForContact?.();
+    const dead = follows
+      ? this.#lookout.probeProcesses(await this.#knownNeighbours(worker))
+      : await this.#lookout.probe(leads ? await this.#others(worker) : await this.#neighbours(worker));
     if (dead.length === 0) return;
     await recoverDead(this.#deps, dead, worker);
     // Several may have died at once, further round the ring than we probe: look at all of them now.
@@ -152,11 +177,14 @@ export class Keeper {
     const { worker } = this.#options;
     const follows = (await this.#deps.liveness.leads?.()) === false;
     const watched = follows ? await this.#neighbours(worker) : await this.#others(worker);
+    const ownSilenceMs = this.#deps.clock.mono() - this.#wroteAtMono;
+    if (ownSilenceMs > OWN_SILENCE_INTERVALS * this.#options.times.heartbeatMs) this.#restartWatch();
     const dead = await this.#lookout.look(watched, this.#lookMs);
     const foreign = this.#deps.liveness.manyHosts ? null : this.#lookout.foreign;
     if (foreign)
       this.#host.unfit("foreign-worker", `worker ${foreign.id} on ${foreign.host} is alive under another kernel`);
     if (dead.length > 0) await recoverDead(this.#deps, dead, worker);
+    await this.#losses.pass(this.#lookMs);
     if (!follows) await expireOverdue(this.#deps, EXPIRE_MARGIN_MS);
     await this.#tendStore();
   }
@@ -186,6 +214,19 @@ export class Keeper {
 
   async #others(worker: string): Promise<readonly WorkerRow[]> {
     return (await this.#deps.store.workers({})).filter((row) => row.id !== worker);
+  }
+
+  /** This watcher could not write to the store, so the others may not have been able to either: their silence proves nothing. */
+  #restartWatch(): void {
+    this.#lookout.restart();
+    this.#losses.restart();
+  }
+
+  async #knownNeighbours(worker: string): Promise<readonly WorkerRow[]> {
+    const mono = this.#deps.clock.mono();
+    if (!this.#ring || mono - this.#ring.atMono >= NEIGHBOURS_KNOWN_MS)
+      this.#ring = { workers: await this.#neighbours(worker), atMono: mono };
+    return this.#ring.workers;
   }
 
   async #neighbours(worker: string): Promise<readonly WorkerRow[]> {

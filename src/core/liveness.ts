@@ -1,5 +1,6 @@
-// Who works, and the liveness port: the proof that the kernel or the server gives of a process's life and death. The lock
-// proves death; silence is judged from heartbeats (lookout.ts). A pid proves nothing.
+// Who works, and the liveness port. Three signals speak of a worker: what this host's kernel says of its process, its liveness
+// lock, and its heartbeat. Only the kernel proves a death: a process that is gone, or a lock that the kernel released. A session
+// that a server does not see any more, or silence, only ends contact with the worker (lookout.ts, losses.ts).
 
 /** What is known of a worker's row. live: claims. recovering: its jobs are being taken. gone, stopped: over. */
 export type WorkerState = "live" | "recovering" | "gone" | "stopped";
@@ -12,12 +13,28 @@ export interface LockEvidence {
   readonly identity: string | null;
 }
 
+/** What tells one process from every other one of its host, for as long as the host runs. */
+export interface ProcessEvidence {
+  readonly bootId: string;
+  /** The PID namespace in which `pid` counts; null: not known, and then nothing can be proved of the process. */
+  readonly namespace: string | null;
+  readonly pid: number;
+  /** When the process started, in the kernel's ticks: a pid is used again. Null: not known. */
+  readonly startTicks: string | null;
+}
+
+/** What this host's kernel says of a process. unknown: another host, another namespace, or hidden. */
+export type ProcessState = "gone" | "alive" | "unknown";
+
+/** Asks the kernel. Cheap enough for hundreds of workers four times a second. */
+export type ProcessCheck = (evidence: ProcessEvidence) => ProcessState;
+
 /** A worker as it registers. The id is unique per boot: host, boot, pid, start time and a random part. */
-export interface WorkerRecord {
+export interface WorkerRecord extends ProcessEvidence {
   readonly id: string;
   readonly host: string;
-  readonly bootId: string;
-  readonly pid: number;
+  /** The id under which this process worked before its work was taken; null: this is its first. Resolves that loss (losses.ts). */
+  readonly predecessor: string | null;
   readonly version: string;
   readonly leaseMs: number;
   readonly concurrency: number;
@@ -36,10 +53,17 @@ export interface WorkerRow extends WorkerRecord {
   readonly lastWord: string | null;
 }
 
-/** How a death became known. */
+/** gone: the kernel proves that the process has ended. lost: its lock was missing throughout `contact`. silent: no heartbeat for one lease. */
+export type HowLost = "gone" | "lost" | "silent";
+
+/** Only a proof is counted against the jobs at once. Without one, contact is lost, and what happened to the worker is found out later. */
+export function isProof(how: HowLost): boolean {
+  return how === "gone";
+}
+
+/** How a death, or the loss of contact, became known. */
 export interface Death {
-  /** gone: the lock is free. silent: no heartbeat for one lease. */
-  readonly how: "gone" | "silent";
+  readonly how: HowLost;
   /** Store clock in ms; null: the watcher never saw it alive. */
   readonly lastSeenAliveAt: number | null;
   readonly detectedAt: number;
@@ -47,14 +71,15 @@ export interface Death {
   readonly evidence: string | null;
 }
 
-export type Probe = "held" | "free" | "unknown";
+/** held: it lives. free: the kernel released the lock, its process is dead. missing: a server does not see the lock, throughout `contact`. */
+export type Probe = "held" | "free" | "missing" | "unknown";
 
 export interface Liveness {
   /** Takes this process's own lock for `workerId`; the row that names it is written only afterwards. Dropping it removes it only if no row speaks of a live worker: what is left is the proof of a death. */
   take(
     workerId: string,
   ): Promise<{ readonly evidence: LockEvidence; readonly drop: (remove: boolean) => Promise<void> }>;
-  /** held: it lives. free: it is dead. unknown: nothing is proved (no lock, another inode, another boot): the lease decides. */
+  /** unknown: the lock says nothing (none was taken, another inode, another boot, missing for less than `contact`): the lease decides. */
   probe(worker: WorkerRow): Promise<Probe>;
   /** As `probe`, of many at once, where that is cheaper. */
   probeAll?(workers: readonly WorkerRow[]): Promise<readonly Probe[]>;
@@ -68,6 +93,8 @@ export interface Liveness {
   leads?(): Promise<boolean | null>;
   /** How much longer nobody is called dead because the store was away a moment ago, in ms; 0: not at all. */
   holdMs?(): number;
+  /** Whether a lock is missing just now, for less than `contact`: then it is checked again soon, whoever looks for all. */
+  isWaitingForContact?(): boolean;
 }
 
 /** How long each worker may be silent, how often it speaks, and how often the others look. */
@@ -76,4 +103,6 @@ export interface LivenessTimes {
   readonly leaseMs: number;
   readonly sweepMs: number;
   readonly probeMs: number;
+  /** How long a worker's lock may be missing on the server before contact with it counts as lost. */
+  readonly contactMs: number;
 }

@@ -1,8 +1,16 @@
-// Who is gone and who is silent. Death is proved by the liveness lock; silence is a heartbeat counter that has not moved for
-// one lease on this watcher's own monotonic clock. No instant of one machine is compared with an instant of another, and a
-// watcher that was itself asleep starts its watch again.
+// Which workers are dead, and with which contact was lost. A death is proved by this host's kernel: the process is gone, or the
+// kernel released its lock. Contact is lost when a server has not seen the lock throughout `contact`, or when the heartbeat
+// counter has not moved for one lease on this watcher's own monotonic clock. No instant of one machine is compared with an
+// instant of another. A watcher that was itself asleep, or could not write to the store itself, starts its watch again.
 import type { Clock } from "./clock.ts";
-import type { Death, Liveness, WorkerRow } from "./liveness.ts";
+import { withLastWord } from "./incident.ts";
+import type { Death, Liveness, ProcessCheck, WorkerRow } from "./liveness.ts";
+
+/** A worker that is dead or out of contact, and how that became known. */
+export interface Lost {
+  readonly worker: WorkerRow;
+  readonly death: Death;
+}
 
 interface Watch {
   beats: number;
@@ -19,6 +27,7 @@ const DRIFT_MS = 500;
 export class Lookout {
   readonly #clock: Clock;
   readonly #liveness: Liveness;
+  readonly #processState: ProcessCheck;
   readonly #bootId: string;
   readonly #watched = new Map<string, Watch>();
   /** A worker of another machine or kernel whose heartbeat moved while we watched: two hosts share one SQLite file. */
@@ -27,22 +36,39 @@ export class Lookout {
   #lastMono: number;
   #lastNow: number;
 
-  constructor(deps: { clock: Clock; liveness: Liveness; bootId: string }) {
+  constructor(deps: { clock: Clock; liveness: Liveness; processState: ProcessCheck; bootId: string }) {
     this.#clock = deps.clock;
     this.#liveness = deps.liveness;
+    this.#processState = deps.processState;
     this.#bootId = deps.bootId;
     this.#lastMono = deps.clock.mono();
     this.#lastNow = deps.clock.now();
   }
 
-  /** Only the locks: who of these is provably dead. Cheap enough for four times a second. A `recovering` worker's death is known already. */
-  async probe(workers: readonly WorkerRow[]): Promise<{ worker: WorkerRow; death: Death }[]> {
-    const dead: { worker: WorkerRow; death: Death }[] = [];
-    const probes = await this.#liveness.probeAll?.(workers);
-    for (const [at, worker] of workers.entries()) {
+  /** Only the kernel's word on processes of this host: asks nothing of the store. */
+  probeProcesses(workers: readonly WorkerRow[]): Lost[] {
+    const dead: Lost[] = [];
+    for (const worker of workers) {
+      const state = this.#processState(worker);
+      if (state === "gone") dead.push({ worker, death: this.#gone(worker, processGone(worker)) });
+      else if (state === "alive") this.#watch(worker).lastSeenAliveAt = this.#clock.now();
+    }
+    return dead;
+  }
+
+  /** Processes and locks: which of these are dead, or out of contact. Cheap enough for four times a second. */
+  async probe(workers: readonly WorkerRow[]): Promise<Lost[]> {
+    const dead = this.probeProcesses(workers);
+    const proved = new Set(dead.map(({ worker }) => worker.id));
+    const others = workers.filter(({ id }) => !proved.has(id));
+    const probes = await this.#liveness.probeAll?.(others);
+    for (const [at, worker] of others.entries()) {
       const probe = probes?.[at] ?? (await this.#liveness.probe(worker));
-      if (probe === "free") dead.push({ worker, death: this.#gone(worker) });
+      if (probe === "free") dead.push({ worker, death: this.#gone(worker, null) });
       else if (probe === "held") this.#watch(worker).lastSeenAliveAt = this.#clock.now();
+      // A process of this host that lives has only lost its session: its heartbeat speaks for it.
+      else if (probe === "missing" && this.#processState(worker) !== "alive")
+        dead.push({ worker, death: this.#contactLost(worker) });
     }
     return dead;
   }
@@ -51,11 +77,11 @@ export class Lookout {
    * The full look over all workers that are not over: locks, and silence. `everyMs` is how often it is called. Whoever is
    * neither proved dead nor silent for a whole lease is left alone.
    */
-  async look(workers: readonly WorkerRow[], everyMs: number): Promise<{ worker: WorkerRow; death: Death }[]> {
+  async look(workers: readonly WorkerRow[], everyMs: number): Promise<Lost[]> {
     this.#restartIfAsleep(everyMs);
     const dead = await this.probe(workers);
     // While the store was away nobody could beat: that silence is its own.
-    if (this.#liveness.holdMs?.()) this.#restart();
+    if (this.#liveness.holdMs?.()) this.restart();
     const gone = new Set(dead.map(({ worker }) => worker.id));
     const mono = this.#clock.mono();
     for (const worker of workers) {
@@ -90,15 +116,25 @@ export class Lookout {
     return watch;
   }
 
-  #gone(worker: WorkerRow): Death {
-    const seen = this.#watched.get(worker.id)?.lastSeenAliveAt ?? null;
-    return { how: "gone", lastSeenAliveAt: seen, detectedAt: this.#clock.now(), evidence: worker.lastWord };
+  #gone(worker: WorkerRow, evidence: string | null): Death {
+    return this.#death(worker, "gone", evidence);
+  }
+
+  #contactLost(worker: WorkerRow): Death {
+    return this.#death(worker, "lost", "the server has not seen its session for as long as `heartbeat.contact` allows");
   }
 
   #silent(worker: WorkerRow, silentMs: number): Death {
-    const evidence = `no heartbeat for ${Math.round(silentMs)} ms (lease ${worker.leaseMs} ms)${worker.lastWord === null ? "" : `; ${worker.lastWord}`}`;
-    const seen = this.#watched.get(worker.id)?.lastSeenAliveAt ?? null;
-    return { how: "silent", lastSeenAliveAt: seen, detectedAt: this.#clock.now(), evidence };
+    return this.#death(worker, "silent", `no heartbeat for ${Math.round(silentMs)} ms (lease ${worker.leaseMs} ms)`);
+  }
+
+  #death(worker: WorkerRow, how: Death["how"], evidence: string | null): Death {
+    return {
+      how,
+      lastSeenAliveAt: this.#watched.get(worker.id)?.lastSeenAliveAt ?? null,
+      detectedAt: this.#clock.now(),
+      evidence: withLastWord(evidence, worker.lastWord),
+    };
   }
 
   #restartIfAsleep(everyMs: number): void {
@@ -107,12 +143,13 @@ export class Lookout {
     const passed = mono - this.#lastMono;
     const late = passed > 2 * everyMs + LATE_MS;
     const jumped = Math.abs(now - this.#lastNow - passed) > DRIFT_MS;
-    if (late || jumped) this.#restart();
+    if (late || jumped) this.restart();
     this.#lastMono = mono;
     this.#lastNow = now;
   }
 
-  #restart(): void {
+  /** Silence is counted from now on: this watcher could not have heard of a heartbeat before. */
+  restart(): void {
     for (const watch of this.#watched.values()) watch.sinceMono = this.#clock.mono();
   }
 
@@ -121,4 +158,8 @@ export class Lookout {
     const present = new Set(workers.map((worker) => worker.id));
     for (const id of this.#watched.keys()) if (!present.has(id)) this.#watched.delete(id);
   }
+}
+
+function processGone({ pid, namespace, startTicks }: WorkerRow): string {
+  return `its process is gone (pid ${pid}, started at tick ${startTicks ?? "unknown"}, ${namespace ?? "unknown namespace"})`;
 }

@@ -1,7 +1,7 @@
 // What crosses the store port when work is taken from its owner: what recovery finds, asks for and gets, and what was overdue. The
 // verbs are in store.ts.
 import type { Counters, KindSettings } from "./job.ts";
-import type { Death, WorkerRow } from "./liveness.ts";
+import type { Death, HowLost, WorkerRow } from "./liveness.ts";
 import type { Change, CrashVerdict, JobView } from "./transitions.ts";
 
 /** One job as recovery finds it. */
@@ -30,8 +30,8 @@ export interface RecoverRequest {
   readonly incident: string;
   /** At most this many jobs in this transaction. */
   readonly limit: number;
-  /** Pure. An exception is recorded as that job's own failure and stops nobody else. */
-  readonly decide: (job: HeldJob, heldAtDeath: number) => CrashVerdict;
+  /** Pure. `how` is the incident's own, as its first transaction wrote it. An exception is recorded as that job's own failure and stops nobody else. */
+  readonly decide: (job: HeldJob, heldAtDeath: number, how: HowLost) => CrashVerdict;
 }
 
 export interface RecoveredJob {

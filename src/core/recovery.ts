@@ -4,7 +4,7 @@ import type { Clock } from "./clock.ts";
 import { toStoredError } from "./errors.ts";
 import { NOTHING_CHECKED, type StoreFindings } from "./integrity.ts";
 import type { Emitter } from "./events.ts";
-import type { Death, Liveness, WorkerRow } from "./liveness.ts";
+import { type Death, type HowLost, isProof, type Liveness, type WorkerRow } from "./liveness.ts";
 import type { HeldJob, OverdueJob, RecoveredJob, Store } from "./store.ts";
 import * as transitions from "./transitions.ts";
 import { ranAlone } from "./blame.ts";
@@ -110,8 +110,9 @@ async function recoverWorker(
   }
 }
 
-/** The decision about one job of a dead worker. */
-export function decideCrash(job: HeldJob, heldAtDeath: number): transitions.CrashVerdict {
+/** The decision about one job of a worker that is dead, or with which contact was lost: only a proven death is counted now. */
+export function decideCrash(job: HeldJob, heldAtDeath: number, how: HowLost): transitions.CrashVerdict {
+  if (!isProof(how)) return transitions.lose(job, job.kind, job.cancelRequested);
   return transitions.crash(job, job.kind, ranAlone(heldAtDeath), job.cancelRequested, job.deathsElsewhere);
 }
 

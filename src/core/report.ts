@@ -1,6 +1,8 @@
 // The readable account of a recovery: text for people in the manner that operators of the first queue knew, JSON for programs.
 // Pure: it is made of stored incidents and changes nothing.
 import { humanMs } from "./duration.ts";
+import type { HowLost } from "./liveness.ts";
+import type { Resolution } from "./losses.ts";
 import type { Incident, IncidentJob } from "./incident.ts";
 import type { Inconsistency, Opening, Repair, StoreFindings } from "./integrity.ts";
 
@@ -53,7 +55,9 @@ export interface ReportedJob {
 
 export interface ReportedWorker {
   readonly workerId: string;
-  readonly how: "gone" | "silent";
+  readonly how: HowLost;
+  /** What became of a worker with which contact was lost; null: not known yet, or its death was proved at once. */
+  readonly resolution: Resolution | null;
   readonly evidence: string | null;
   readonly host: string;
   readonly pid: number;
@@ -146,11 +150,12 @@ function reportedJob(job: IncidentJob): ReportedJob {
 }
 
 function reportedWorker(incident: Incident): ReportedWorker {
-  const goingOn = incident.jobs.filter((job) => job.decision === "retry" || job.decision === "pending");
+  const goingOn = incident.jobs.filter(({ decision }) => ["retry", "pending", "lost"].includes(decision));
   const resumed = goingOn.map((job) => job.resumedAt);
   return {
     workerId: incident.worker,
     how: incident.how,
+    resolution: incident.resolution,
     evidence: incident.evidence,
     host: incident.host,
     pid: incident.pid,
@@ -185,12 +190,18 @@ export function reportText(report: RecoveryReport, most = 50): string {
     `Dead Workers: ${report.deadWorkers.length}`,
     ...report.deadWorkers.map((worker) => {
       const ago = humanMs(Math.max(0, started - Date.parse(worker.lastHeartbeatAt)));
-      return `  - ${worker.workerId} (last heartbeat: ${ago} ago)`;
+      return `  - ${worker.workerId} (last heartbeat: ${ago} ago${contact(worker)})`;
     }),
     "",
     report.completedAt === null ? "Recovery Not Complete" : `Recovery Complete: ${short(report.completedAt)}`,
   ];
   return `${lines.join("\n")}\n`;
+}
+
+function contact({ how, resolution }: ReportedWorker): string {
+  if (how === "gone") return "";
+  const known = { returned: "it returned", died: "it had died", away: "it stayed away" } as const;
+  return `; contact lost, ${resolution === null ? "not resolved yet" : known[resolution]}`;
 }
 
 /** At most this many of a kind are listed, the rest counted. */
@@ -245,6 +256,8 @@ function verdict(job: ReportedJob): string {
       return `retry (attempt ${Math.min(job.attempts, job.maxAttempts)}/${job.maxAttempts})`;
     case "pending":
       return "pending (not counted)";
+    case "lost":
+      return "queued again (contact lost, not counted)";
     case "cancel":
       return "cancelled (as was asked)";
     case "quarantine":

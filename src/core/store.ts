@@ -18,6 +18,7 @@ import type {
 } from "./inspection.ts";
 import type { Inconsistency, Opening } from "./integrity.ts";
 import type { Lease } from "./lease.ts";
+import type { Loss, LossVerdict, LostJob, Resolution } from "./losses.ts";
 import type { WorkerRecord, WorkerRow } from "./liveness.ts";
 import type { HeldJob, OverdueJob, RecoverAnswer, RecoverRequest } from "./recover-request.ts";
 import type { AttemptWrite, Room, SettleAndClaim, Settlement, WriteAnswer } from "./settlement.ts";
@@ -72,7 +73,7 @@ export interface Store<Tx = unknown> {
   /** One transaction. A known id, or a dedupe key held by an unfinished job of the kind, adds nothing and says `created: false`. Resolves when durable. */
   enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]>;
 
-  /** Writes the worker's row as live and answers the epoch under which it claims. The liveness lock is held already. */
+  /** Writes the worker's row as live and answers the epoch under which it claims. The liveness lock is held already. A predecessor with which contact was lost has returned: that loss is resolved in the same transaction. */
   register(worker: WorkerRecord): Promise<{ readonly epoch: number }>;
 
   /**
@@ -117,10 +118,26 @@ export interface Store<Tx = unknown> {
   /**
    * One transaction of a recovery: marks the worker `recovering` (`gone` with the last one), opens or continues its one incident,
    * and for at most `limit` jobs that it still holds writes the decision, guarded by (worker, fence, running), the history
-   * row and the incident's row. Safe to repeat and to run beside another recovery. Checked: the worker is not over, and one
-   * that was taken for silent has not beaten since the request's row was read.
+   * row and the incident's row. Safe to repeat and to run beside another recovery. Checked: the worker is not over, and, without a
+   * proof of its death, neither its heartbeat nor its lock has changed since the request's row was read.
    */
   recover(request: RecoverRequest): Promise<RecoverAnswer>;
+
+  /** Losses of contact that are not resolved, or whose jobs are not all judged; the oldest first, at most 100. */
+  losses(): Promise<readonly Loss[]>;
+
+  /** Writes what became of a worker with which contact was lost. A loss resolves once: returns the resolution that stands. Null: there is no such loss. */
+  resolveLoss(worker: string, resolution: Resolution): Promise<Resolution | null>;
+
+  /** The jobs of a loss that are not judged yet, as they are now. Jobs whose rows are gone are left out. */
+  lostJobs(incident: string, limit: number): Promise<readonly LostJob[]>;
+
+  /**
+   * One transaction: each verdict under guard (the job is still in the state and under the fence that were read), its history row, and that
+   * it was judged. What the guard refuses is read again by the next pass. Returns whether all jobs of the loss are judged now; the loss
+   * is closed then.
+   */
+  judge(incident: string, verdicts: readonly LossVerdict[]): Promise<boolean>;
 
   /** Fences out jobs past deadline + grace + `marginMs`, whoever owns them; at most `limit`. */
   expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]>;

@@ -1,8 +1,16 @@
 // Every change of a job's state, each a pure named function, and nothing else. Stores apply what these return, under the
 // fence; they never decide. The diagram is in ARCHITECTURE.md, and a test walks every (state, change) pair.
-import { blame, mustRunAlone } from "./blame.ts";
+import { blame, mustRunAlone, mustWaitForResolution } from "./blame.ts";
 import { ErrorCode, OutliveError, type StoredError } from "./errors.ts";
-import type { Counters, CrashAction, JobState, KindSettings, Limits, Outcome } from "./job.ts";
+import {
+  type Counters,
+  type CrashAction,
+  type JobState,
+  type KindSettings,
+  type Limits,
+  NO_COUNTERS,
+  type Outcome,
+} from "./job.ts";
 
 /** From which states each change may start. Everything that is not listed is refused. */
 export const CHANGES = {
@@ -11,6 +19,9 @@ export const CHANGES = {
   fail: ["running"],
   timeOut: ["running"],
   crash: ["running"],
+  lose: ["running"],
+  countLoss: ["queued", "running"],
+  forgetLoss: ["queued", "running"],
   release: ["running"],
   endCancelled: ["running"],
   refuse: ["running"],
@@ -41,6 +52,8 @@ export interface Change {
   readonly error: StoredError | null;
   /** What the history row says; null: no row is written (a success). */
   readonly reason: string | null;
+  /** For `to: queued`: it waits until it is known what happened to the workers that held it. Left out: no. */
+  readonly waitsForResolution?: boolean;
 }
 
 export function claim(job: JobView): Change {
@@ -101,10 +114,10 @@ export function timeOut(job: JobView, kind: KindSettings, delayMs: number): Chan
     : change(job, "timeOut", { to: "queued", counters, outcome: "timed-out", error, delayMs, reason: count });
 }
 
-/** What recovery decided about a job whose worker is gone or silent. */
+/** What recovery decided about a job whose worker died, or with whose worker contact was lost. */
 export interface CrashVerdict {
   readonly change: Change;
-  readonly decision: "retry" | "pending" | "fail" | "quarantine" | "cancel";
+  readonly decision: "retry" | "pending" | "fail" | "quarantine" | "cancel" | "lost";
 }
 
 /**
@@ -175,6 +188,86 @@ function usedUp({ errors, timeouts }: Counters, limits: Limits): string | null {
   return errors >= limits.errors ? `error ${errors} of ${limits.errors}` : null;
 }
 
+/**
+ * Contact with the worker was lost, and nothing proves that it died. The job is fenced and queued again, and nothing is counted
+ * until the loss is resolved (losses.ts). A kind whose jobs a crash ends must not run twice at once: its job ends.
+ */
+export function lose(job: JobView, kind: KindSettings, cancelRequested: boolean): CrashVerdict {
+  if (cancelRequested) {
+    const reason = "cancelled; contact with its worker was lost before it could end the attempt";
+    return { decision: "cancel", change: change(job, "lose", { to: "cancelled", outcome: "cancelled", reason }) };
+  }
+  if (kind.onCrash === "pending") {
+    const reason = "contact with its worker was lost; queued again, not counted";
+    return { decision: "pending", change: change(job, "lose", { to: "queued", outcome: "lost", reason }) };
+  }
+  if (kind.onCrash === "fail") {
+    const reason = "contact with its worker was lost, and its kind says that a crash ends the job";
+    const error = { name: "ContactLost", message: "contact with the worker was lost during the attempt" };
+    return { decision: "fail", change: change(job, "lose", { to: "dead", outcome: "lost", error, reason }) };
+  }
+  const spent = usedUp(job.counters, kind.limits);
+  if (spent !== null) {
+    const error = { name: "ContactLost", message: `contact with the worker was lost during the attempt (${spent})` };
+    const reason = `contact with its worker was lost; ${spent}, no more are allowed`;
+    return { decision: "fail", change: change(job, "lose", { to: "dead", outcome: "lost", error, reason }) };
+  }
+  const counters = { ...job.counters, losses: job.counters.losses + 1 };
+  const waitsForResolution = mustWaitForResolution(counters, kind.limits);
+  const next = waitsForResolution
+    ? "; it waits until it is known what happened to them"
+    : mustRunAlone(counters)
+      ? "; it will run alone"
+      : "";
+  const error = { name: "ContactLost", message: "contact with the worker was lost during the attempt" };
+  const reason = `contact with its worker was lost (${counters.losses} unresolved, limit ${kind.limits.crashes})${next}`;
+  return {
+    decision: "lost",
+    change: change(job, "lose", { to: "queued", counters, outcome: "lost", error, reason, waitsForResolution }),
+  };
+}
+
+/** The worker turned out to be dead, or stayed away: the loss is counted as the crash that it was. `alone`: it had held nothing else. */
+export function countLoss(
+  job: JobView,
+  kind: KindSettings,
+  alone: boolean,
+  resolution: "died" | "away",
+  deathsElsewhere = 0,
+): CrashVerdict {
+  const resolved = withoutLoss(job.counters);
+  const { counters, guilty } = blame(resolved, alone, kind.limits, deathsElsewhere);
+  const what = resolution === "died" ? "its lost worker turned out to be dead" : "its lost worker stayed away";
+  const counted = `${what} (crash ${counters.crashes}, ${counters.blamed} of ${kind.limits.crashes} alone)`;
+  if (guilty && job.state === "queued") {
+    const error = { name: "WorkerDied", message: `the worker died during the attempt (crash ${counters.crashes})` };
+    const to = { to: "quarantined", counters, outcome: "crashed", error, reason: counted } as const;
+    return { decision: "quarantine", change: change(job, "countLoss", to) };
+  }
+  return { decision: "retry", change: stayed(job, "countLoss", counters, kind, counted) };
+}
+
+/** The worker returned: nobody died, and nothing is counted. */
+export function forgetLoss(job: JobView, kind: KindSettings, reason: string): CrashVerdict {
+  return { decision: "retry", change: stayed(job, "forgetLoss", withoutLoss(job.counters), kind, reason) };
+}
+
+function withoutLoss(counters: Counters): Counters {
+  return { ...counters, losses: Math.max(0, counters.losses - 1) };
+}
+
+/** The job stays where it is, queued or running; only its counters, and with them where it waits, change. */
+function stayed(
+  job: JobView,
+  name: "countLoss" | "forgetLoss",
+  counters: Counters,
+  kind: KindSettings,
+  reason: string,
+): Change {
+  const waitsForResolution = mustWaitForResolution(counters, kind.limits);
+  return change(job, name, { to: job.state, counters, outcome: null, reason, waitsForResolution });
+}
+
 /** Given back without a verdict: a shutdown, a lost lease, a claim that nobody remembers. Costs the job nothing. */
 export function release(job: JobView, reason: string): Change {
   const counters = { ...job.counters, interruptions: job.counters.interruptions + 1 };
@@ -228,10 +321,9 @@ export function cancel(job: JobView): Change {
 
 /** An operator's redrive: all counters start again, the fence goes on. */
 export function retry(job: JobView, delayMs: number): Change {
-  const counters = { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0 };
   return change(job, "retry", {
     to: "queued",
-    counters,
+    counters: NO_COUNTERS,
     outcome: null,
     delayMs,
     reason: `retried by hand from ${job.state}`,

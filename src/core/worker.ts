@@ -29,6 +29,8 @@ export interface WorkerDeps {
   readonly trustedUntil: () => number;
   /** The row is not live any more. */
   readonly disowned: () => void;
+  /** Whether the session that speaks for this worker is there. */
+  readonly inContact: () => boolean;
   /** Asks for a heartbeat now: an answer was lost and what is held must be compared. */
   readonly compareSoon: () => void;
 }
@@ -202,7 +204,8 @@ export class Worker {
     const settlements = this.#strays.length === 0 ? finished : [...finished, ...this.#strays];
     const running = this.#runner.heldCount - finished.length;
     this.#withheld = this.#claiming && this.#deps.clock.mono() >= this.#deps.trustedUntil();
-    const mayClaim = this.#claiming && !this.#withheld && !(this.#alone && running > 0);
+    const trusted = !this.#withheld && this.#deps.inContact();
+    const mayClaim = this.#claiming && trusted && !(this.#alone && running > 0);
     const room = mayClaim ? this.#slots.room(running, finished) : Slots.NONE;
     if (this.#withheld) this.#deps.compareSoon();
     this.#timer?.();

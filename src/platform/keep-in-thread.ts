@@ -8,6 +8,7 @@ import { Keeper, type KeeperOptions } from "../core/keeper.ts";
 import type { Liveness } from "../core/liveness.ts";
 import type { Store } from "../core/store.ts";
 import { systemClock, systemRandom as random } from "./clock.ts";
+import { checkProcess } from "./identity.ts";
 import { type FromKeeper, type KeeperData, sharedTimes, type SharedTimes, type ToKeeper } from "./keeper-messages.ts";
 
 /** What a store opens for its keeper. */
@@ -44,7 +45,8 @@ async function keep<Own>(
   const events = { emit: (name: string, event: object) => say({ type: "event", name, event }), has: () => true };
   const bell = (): void => say({ type: "bell" });
   const { store, liveness, clock = systemClock, close } = await open(own, { options, newId, events, times, bell });
-  const keeper = new Keeper({ store, liveness, clock, random, events, newId }, options, {
+  const deps = { store, liveness, clock, random, events, newId, processState: checkProcess };
+  const keeper = new Keeper(deps, options, {
     loopLagMs: () => Math.max(0, clock.mono() - times.loopAt()),
     beaten(sentAtMono, answer) {
       times.setBeatAt(sentAtMono);

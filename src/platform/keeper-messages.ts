@@ -29,10 +29,13 @@ export interface SharedTimes {
   /** Null: not said yet. */
   storeOffset(): number | null;
   setStoreOffset(ms: number): void;
+  /** Whether the session that speaks for the worker is there. */
+  inContact(): boolean;
+  setInContact(there: boolean): void;
 }
 
 export function newSharedTimes(): SharedArrayBuffer {
-  return new SharedArrayBuffer(24);
+  return new SharedArrayBuffer(32);
 }
 
 export function sharedTimes(shared: SharedArrayBuffer): SharedTimes {
@@ -46,5 +49,7 @@ export function sharedTimes(shared: SharedArrayBuffer): SharedTimes {
     setBeatAt: (mono) => write(1, mono),
     storeOffset: () => read(2) || null,
     setStoreOffset: (ms) => write(2, ms),
+    inContact: () => Atomics.load(cells, 3) === 0n,
+    setInContact: (there) => void Atomics.store(cells, 3, there ? 0n : 1n),
   };
 }

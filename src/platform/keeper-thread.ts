@@ -38,6 +38,7 @@ export async function startKeeperThread<Own>(
   const file = import.meta.url.endsWith(".ts") ? deps.file : new URL(deps.file.href.replace(/\.ts$/, ".js"));
   let stopping = false;
   host.beatsAt?.(() => times.beatAt());
+  host.contact?.(() => times.inContact());
   let thread = await spawn();
   times.setLoopAt(clock.mono());
   const stamp = setInterval(() => times.setLoopAt(clock.mono()), STAMP_MS).unref();

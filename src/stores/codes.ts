@@ -11,3 +11,10 @@ export const OUTCOME = Object.fromEntries(OUTCOMES.map((outcome, code) => [outco
 
 /** Where a queued job waits: for its time, for anybody, or for a worker with nothing else in flight. */
 export const LANE = { delayed: 0, open: 1, alone: 2 } as const;
+
+/**
+ * The due time of a delayed job that waits for no time, but until it is known what happened to the workers that held it
+ * (core's losses.ts): the last millisecond of the year 9999. A lane of its own would need an index, and building one stops all
+ * writers of a large table.
+ */
+export const NEVER_DUE = 253_402_300_799_999;

@@ -1,6 +1,6 @@
 // Between the rows of incidents, whose columns have the same names in every store, and core's forms. Nothing here reads or writes.
 import type { Incident, IncidentJob, IncidentSummary } from "../core/incident.ts";
-import type { Counters } from "../core/job.ts";
+import { type Counters, NO_COUNTERS } from "../core/job.ts";
 import type { Flag } from "./rows.ts";
 
 export interface SummaryColumns {
@@ -8,6 +8,7 @@ export interface SummaryColumns {
   readonly recovery: string;
   readonly worker: string;
   readonly how: Incident["how"];
+  readonly resolution: Incident["resolution"];
   readonly detected_at: number;
   readonly completed_at: number | null;
 }
@@ -43,8 +44,8 @@ export interface IncidentJobColumns {
 }
 
 export function incidentSummary(row: SummaryColumns, jobCount: number): IncidentSummary {
-  const { id, recovery, worker, how, detected_at: detectedAt, completed_at: completedAt } = row;
-  return { id, recovery, worker, how, detectedAt, completedAt, jobCount };
+  const { id, recovery, worker, how, resolution, detected_at: detectedAt, completed_at: completedAt } = row;
+  return { id, recovery, worker, how, resolution, detectedAt, completedAt, jobCount };
 }
 
 /** `jobs`: those of this incident, in the order in which they are shown. */
@@ -73,7 +74,8 @@ function incidentJob(row: IncidentJobColumns): IncidentJob {
     jobId: row.job_id,
     kind: row.kind,
     decision: row.decision,
-    counters: JSON.parse(row.counters) as Counters,
+    // Counters of before losses were counted have none.
+    counters: { ...NO_COUNTERS, ...(JSON.parse(row.counters) as Counters) },
     limit: row.max_crashes,
     fence: row.fence,
     lastStep: row.last_step,

@@ -12,6 +12,7 @@ import {
   OUTCOMES,
 } from "../core/job.ts";
 import type { WorkerRow, WorkerState } from "../core/liveness.ts";
+import { NEVER_DUE } from "./codes.ts";
 
 /** SQLite has no booleans: there it is 0 or 1. */
 export type Flag = boolean | number;
@@ -22,11 +23,12 @@ export interface CounterColumns {
   readonly blamed: number;
   readonly timeouts: number;
   readonly interruptions: number;
+  readonly losses: number;
 }
 
 export function counters(row: CounterColumns): Counters {
-  const { errors, crashes, blamed, timeouts, interruptions } = row;
-  return { errors, crashes, blamed, timeouts, interruptions };
+  const { errors, crashes, blamed, timeouts, interruptions, losses } = row;
+  return { errors, crashes, blamed, timeouts, interruptions, losses };
 }
 
 export interface KindColumns {
@@ -64,7 +66,7 @@ export function kindSettings(row: KindColumns): KindSettings {
 
 /** The columns of `jobInfo`: of the jobs as j, the kinds as k and the workers as w. */
 export const JOB_COLUMNS = `j.seq, j.id, k.name AS kind, j.state, j.priority, j.dedupe_key, j.created_at, j.run_at, j.started_at, j.deadline_at,
-  j.finished_at, w.id AS worker, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.outcome, j.error, j.cancel_requested`;
+  j.finished_at, w.id AS worker, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.outcome, j.error, j.cancel_requested`;
 
 export interface JobColumns extends CounterColumns {
   readonly seq: number;
@@ -90,6 +92,7 @@ export function jobInfo(row: JobColumns): JobInfo {
   // Before the first claim and before the end these columns only hold their place (the tables of each store say why).
   const claimed = row.fence > 0;
   const state = JOB_STATES[row.state]!;
+  const waitsForResolution = state === "queued" && row.run_at === NEVER_DUE;
   return {
     id: row.id,
     kind: row.kind,
@@ -97,7 +100,7 @@ export function jobInfo(row: JobColumns): JobInfo {
     priority: row.priority,
     dedupeKey: row.dedupe_key,
     createdAt: row.created_at,
-    runAt: row.run_at,
+    runAt: waitsForResolution ? null : row.run_at,
     startedAt: claimed ? row.started_at : null,
     deadlineAt: claimed ? row.deadline_at : null,
     finishedAt: isTerminal(state) ? row.finished_at : null,
@@ -108,6 +111,7 @@ export function jobInfo(row: JobColumns): JobInfo {
     lastOutcome: row.outcome === null ? null : OUTCOMES[row.outcome]!,
     error: row.error === null ? null : storedError(row.error),
     cancelRequested: Boolean(row.cancel_requested),
+    waitsForResolution,
   };
 }
 
@@ -157,7 +161,10 @@ export interface WorkerColumns {
   readonly state: string;
   readonly host: string;
   readonly boot_id: string;
+  readonly namespace: string | null;
   readonly pid: number;
+  readonly start_ticks: string | null;
+  readonly predecessor: string | null;
   readonly version: string;
   readonly lease_ms: number;
   readonly concurrency: number;
@@ -178,7 +185,10 @@ export function workerRow(row: WorkerColumns): WorkerRow {
     state: row.state as WorkerState,
     host: row.host,
     bootId: row.boot_id,
+    namespace: row.namespace,
     pid: row.pid,
+    startTicks: row.start_ticks,
+    predecessor: row.predecessor,
     version: row.version,
     leaseMs: row.lease_ms,
     concurrency: row.concurrency,

@@ -29,6 +29,12 @@ interface Line {
   readonly text: string;
 }
 
+const RESOLVED = {
+  returned: "returned: nothing is counted against its jobs",
+  died: "had died: the loss counts as a crash of its jobs",
+  away: "stayed away for two leases: the loss counts as a crash of its jobs",
+} as const;
+
 function lineOf(event: EngineEvent): Line | null {
   switch (event.name) {
     case "recovery.started":
@@ -62,7 +68,12 @@ function lineOf(event: EngineEvent): Line | null {
     case "worker.gone":
       return {
         level: "warn",
-        text: `worker ${event.worker} is ${event.how}; incident ${event.incident}${event.evidence === null ? "" : ` (${event.evidence})`}`,
+        text: `${event.how === "gone" ? `worker ${event.worker} is gone` : `contact with worker ${event.worker} was lost`}; incident ${event.incident}${event.evidence === null ? "" : ` (${event.evidence})`}`,
+      };
+    case "loss.resolved":
+      return {
+        level: "info",
+        text: `worker ${event.worker ?? "unknown"}, with which contact was lost, ${RESOLVED[event.resolution]}; incident ${event.incident}`,
       };
     case "worker.cleaned":
       return { level: "info", text: `cleaned up after worker ${event.worker}` };

@@ -14,10 +14,18 @@ export const JOB = {
   worker: "null",
   epoch: "number",
   fence: "number",
-  counters: { errors: "number", crashes: "number", blamed: "number", timeouts: "number", interruptions: "number" },
+  counters: {
+    errors: "number",
+    crashes: "number",
+    blamed: "number",
+    timeouts: "number",
+    interruptions: "number",
+    losses: "number",
+  },
   lastOutcome: "null",
   error: "null",
   cancelRequested: "boolean",
+  waitsForResolution: "boolean",
 };
 
 export const INIT = { written: ["string"], kept: [], next: ["string"] };

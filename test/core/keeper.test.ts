@@ -8,7 +8,7 @@ import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { fixedRandom } from "../support/fixed-random.ts";
 import { aBeatAnswer, aWorkerRow, fakeStore, held, Recorder } from "./samples.ts";
 
-const TIMES: LivenessTimes = { heartbeatMs: 30_000, leaseMs: 90_000, sweepMs: 60_000, probeMs: 250 };
+const TIMES: LivenessTimes = { heartbeatMs: 30_000, leaseMs: 90_000, sweepMs: 60_000, probeMs: 250, contactMs: 3_000 };
 
 interface Given {
   readonly worker?: string;
@@ -52,6 +52,7 @@ function keep(given: Given = {}) {
     },
     expire: (marginMs) => (at(`expire+${marginMs}`), Promise.resolve([])),
     purge: () => (at("purge"), Promise.resolve({ jobs: 0, incidents: 0, more: false })),
+    losses: () => Promise.resolve([]),
     upkeep: () => Promise.resolve(state.upkeep),
     note: (worker, word) => (at(`note ${worker} ${word}`), Promise.resolve()),
     recover: (request) => {
@@ -69,7 +70,15 @@ function keep(given: Given = {}) {
   };
   let ids = 0;
   const keeper = new Keeper(
-    { store, liveness, clock, random: fixedRandom(), events, newId: () => `id-${++ids}` },
+    {
+      store,
+      liveness,
+      clock,
+      random: fixedRandom(),
+      events,
+      newId: () => `id-${++ids}`,
+      processState: () => "unknown",
+    },
     {
       worker: given.worker ?? "w1",
       bootId: "boot",

@@ -20,7 +20,7 @@ function watch(
     clean: () => Promise.resolve(false),
     ...given,
   };
-  return { clock, lookout: new Lookout({ clock, liveness, bootId: "boot" }) };
+  return { clock, lookout: new Lookout({ clock, liveness, processState: () => "unknown", bootId: "boot" }) };
 }
 
 const worker = (given: Partial<WorkerRow> = {}): WorkerRow => aWorkerRow({ id: "w2", leaseMs: LEASE, ...given });

@@ -177,9 +177,9 @@ test("a pass that is told to stop ends after the transaction that is under way",
 
 test("UT-002 only a job that its worker held alone is blamed for the death", () => {
   const job = aHeld({ counters: counted({ crashes: 3, blamed: 2 }) });
-  assert.equal(decideCrash(job, 1).decision, "quarantine");
-  assert.equal(decideCrash(job, 2).decision, "retry");
-  assert.equal(decideCrash({ ...job, cancelRequested: true }, 1).decision, "cancel");
+  assert.equal(decideCrash(job, 1, "gone").decision, "quarantine");
+  assert.equal(decideCrash(job, 2, "gone").decision, "retry");
+  assert.equal(decideCrash({ ...job, cancelRequested: true }, 1, "gone").decision, "cancel");
 });
 
 test("what is overdue has timed out, with the backoff of its timeouts, or is cancelled if that was asked for", () => {

@@ -31,6 +31,7 @@ function anIncident(given: Partial<Incident> = {}): Incident {
     recovery: "recovery-1",
     worker: "worker-001",
     how: "gone",
+    resolution: null,
     detectedAt: STARTED - 10,
     completedAt: STARTED + 1_200,
     jobCount: jobs.length,
@@ -200,6 +201,7 @@ test("FR-023 FR-024 FR-025 AC-012 one incident's report has every field that pro
       {
         workerId: "worker-001",
         how: "gone",
+        resolution: null,
         evidence: "exit code 137",
         host: "here",
         pid: 42,

@@ -11,13 +11,24 @@ const boom = { name: "Error", message: "boom" };
 
 /** Each change with its first allowed use, written here by hand: from which states, and where it leads. */
 const table: Readonly<
-  Record<ChangeName, { from: readonly JobState[]; to: JobState; make: (job: transitions.JobView) => Change }>
+  Record<ChangeName, { from: readonly JobState[]; to: JobState | "same"; make: (job: transitions.JobView) => Change }>
 > = {
   claim: { from: ["queued"], to: "running", make: (job) => transitions.claim(job) },
   succeed: { from: ["running"], to: "succeeded", make: (job) => transitions.succeed(job, "1") },
   fail: { from: ["running"], to: "queued", make: (job) => transitions.fail(job, aKind(), boom, 5, false) },
   timeOut: { from: ["running"], to: "queued", make: (job) => transitions.timeOut(job, aKind(), 5) },
   crash: { from: ["running"], to: "queued", make: (job) => transitions.crash(job, aKind(), false, false).change },
+  lose: { from: ["running"], to: "queued", make: (job) => transitions.lose(job, aKind(), false).change },
+  countLoss: {
+    from: ["queued", "running"],
+    to: "same",
+    make: (job) => transitions.countLoss(job, aKind(), false, "died").change,
+  },
+  forgetLoss: {
+    from: ["queued", "running"],
+    to: "same",
+    make: (job) => transitions.forgetLoss(job, aKind(), "it returned").change,
+  },
   release: { from: ["running"], to: "queued", make: (job) => transitions.release(job, "shut down") },
   endCancelled: { from: ["running"], to: "cancelled", make: (job) => transitions.endCancelled(job, "asked") },
   refuse: { from: ["running"], to: "dead", make: (job) => transitions.refuse(job, boom) },
@@ -39,10 +50,10 @@ for (const name of Object.keys(CHANGES) as ChangeName[]) {
   for (const state of JOB_STATES) {
     const { from, to, make } = table[name];
     if (from.includes(state)) {
-      test(`${name} takes a ${state} job to ${to}`, () => {
+      test(`${name} takes a ${state} job to ${to === "same" ? state : to}`, () => {
         const change = make(aView({ state }));
         assert.equal(change.name, name);
-        assert.equal(change.to, to);
+        assert.equal(change.to, to === "same" ? state : to);
       });
     } else {
       test(`${name} is refused for a ${state} job`, () => {
@@ -247,6 +258,14 @@ test("a job that had used up its timeouts or errors before its worker died is de
       assert.equal(change.outcome, "crashed");
       assert.equal(change.reason, `its worker died; ${spent}, no more are allowed`);
     }
+});
+
+test("a job that had used up its timeouts or errors before contact with its worker was lost is dead, and nothing is counted", () => {
+  const counters = counted({ errors: 3 });
+  const { change, decision } = transitions.lose(aView({ counters }), aKind(), false);
+  assert.deepEqual([decision, change.to, change.outcome], ["fail", "dead", "lost"]);
+  assert.deepEqual(change.counters, counters);
+  assert.equal(change.reason, "contact with its worker was lost; error 3 of 3, no more are allowed");
 });
 
 test("a job that kills its workers is quarantined, also if it had used up another limit", () => {

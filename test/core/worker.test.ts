@@ -67,6 +67,7 @@ function worker(
     {
       store,
       clock,
+      inContact: () => true,
       random: fixedRandom(),
       events,
       kinds: new Map([

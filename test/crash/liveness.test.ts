@@ -210,7 +210,7 @@ test("a shutdown by SIGTERM costs no attempt: what can't finish is given back", 
   assert.equal((await engine.get(short))?.state, "succeeded");
   const job = await engine.get(long);
   assert.equal(job?.state, "queued");
-  assert.deepEqual(job?.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 1 });
+  assert.deepEqual(job?.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 1, losses: 0 });
   assert.deepEqual(await engine.incidents(), []);
   assert.deepEqual(
     (await engine.workers({ which: "all" })).map(({ state }) => state),

@@ -12,7 +12,7 @@ import type { SettleAndClaim, Settlement, Store } from "../../src/core/store.ts"
 import { Engine } from "../../src/engine.ts";
 import { type EngineEvent, job } from "../../src/index.ts";
 import { systemClock as clock, systemRandom as random } from "../../src/platform/clock.ts";
-import { processIdentity } from "../../src/platform/identity.ts";
+import { checkProcess, processIdentity } from "../../src/platform/identity.ts";
 import { openSqlite } from "../../src/stores/sqlite/open.ts";
 import { SHORT, untilState, untilTrue } from "../support/processes.ts";
 
@@ -55,7 +55,16 @@ async function engineThatLoses(
   const settings = engineSettings({ heartbeat: SHORT });
   const contracts = new Map((jobs as { name: string }[]).map((contract) => [contract.name, contract as never]));
   const wrapped = { ...backend, store: store as typeof backend.store };
-  const engine = new Engine({ backend: wrapped, settings, contracts, clock, random, bus, identity });
+  const engine = new Engine({
+    backend: wrapped,
+    settings,
+    contracts,
+    clock,
+    random,
+    bus,
+    identity,
+    processState: checkProcess,
+  });
   await backend.store.declare((jobs as { settings: never }[]).map((contract) => contract.settings));
   t.after(async () => {
     await engine.close();
@@ -75,7 +84,7 @@ test("a claim whose answer was lost is given back at no cost and runs", async (t
   assert.equal(lost >= 1, true);
   assert.equal(runs, 1);
   const done = await engine.get(id);
-  assert.deepEqual(done?.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 1 });
+  assert.deepEqual(done?.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 1, losses: 0 });
   assert.equal(done?.fence, 2);
   assert.ok(events.some(({ name }) => name === "job.released"));
 });

@@ -67,7 +67,7 @@ test("a stored input that does not fit its schema any more is refused at the cla
   const user = await engine.get(id);
   assert.equal(ran, 0);
   assert.equal(user?.lastOutcome, "rejected");
-  assert.deepEqual(user.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0 });
+  assert.deepEqual(user.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 });
   assert.match(
     user.history[0]!.reason,
     /its stored input was refused: The input does not fit the schema of user: mail/,

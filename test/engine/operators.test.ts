@@ -187,7 +187,7 @@ test("every terminal state is left by a retry only, which is recorded; counters 
     assert.equal(after.state, "queued");
     assert.equal(after.finishedAt, null);
     assert.equal(after.result, null);
-    assert.deepEqual(after.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0 });
+    assert.deepEqual(after.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 });
     assert.deepEqual(after.steps, before.steps);
     assert.equal(after.fence, before.fence);
     const { event, from, to, actor, reason } = after.history.at(-1)!;
@@ -328,7 +328,7 @@ test("get tells the whole story of a job", async (t) => {
     runAt: null,
     worker: worker.id,
     fence: 2,
-    counters: { errors: 1, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0 },
+    counters: { errors: 1, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 },
     lastOutcome: "succeeded",
     cancelRequested: false,
     input: { n: 1 },

@@ -145,7 +145,7 @@ test("a job is dead after as many errors as it may have, and its history names e
   assert.equal(ran, 3);
   const { state, counters, error, history, finishedAt } = (await engine.get(id))!;
   assert.equal(state, "dead");
-  assert.deepEqual(counters, { errors: 3, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0 });
+  assert.deepEqual(counters, { errors: 3, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 });
   assert.equal(error?.message, "oops 3");
   assert.match(error.stack!, /retry\.test\.ts/);
   assert.ok(finishedAt !== null);
@@ -271,7 +271,7 @@ test("a handler that never returns is told, given up after its grace, and dead a
     ],
   );
   const { counters, error, history } = (await engine.get(id))!;
-  assert.deepEqual(counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 2, interruptions: 0 });
+  assert.deepEqual(counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 2, interruptions: 0, losses: 0 });
   assert.equal(error?.message, "the attempt passed its deadline (timeout 2 of 2)");
   assert.deepEqual(
     history.map(({ event, reason }) => [event, reason]),
@@ -345,11 +345,12 @@ test("errors, timeouts and interruptions are counted once each, when the attempt
     blamed: 0,
     timeouts: 1,
     interruptions: 0,
+    losses: 0,
   });
   await worker.stop({ grace: "0ms" });
   const stopped = (await engine.get(id))!;
   assert.deepEqual([stopped.state, stopped.lastOutcome], ["queued", "released"]);
-  assert.deepEqual(stopped.counters, { errors: 1, crashes: 0, blamed: 0, timeouts: 1, interruptions: 1 });
+  assert.deepEqual(stopped.counters, { errors: 1, crashes: 0, blamed: 0, timeouts: 1, interruptions: 1, losses: 0 });
   await engine.drain();
   const done = (await engine.get(id))!;
   assert.deepEqual([done.state, done.fence], ["succeeded", 4]);

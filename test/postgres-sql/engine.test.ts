@@ -74,13 +74,13 @@ test("a worker is killed, nobody is left, and one SELECT of psql puts its jobs b
     await ask(
       `SELECT job_id, kind, worker = '${worker}', decision, attempts FROM outlive.reclaim_stale_jobs() ORDER BY 1`,
     ),
-    "a|run_tsa|t|retry|1\nb|submit_anchor_bitcoin|t|retry|1",
+    "a|run_tsa|t|lost|1\nb|submit_anchor_bitcoin|t|lost|1",
   );
   assert.equal(await ask(`SELECT outlive.job_heartbeat('${id}', '${worker}', ${fence})`), "f");
 
   const later = await engine({ jobs: [runTsa, submitAnchorBitcoin] });
   const report = await later.report();
-  assert.match(report!.text, /Orphaned Jobs Found: 2\n {2}- a: retry \(attempt 1\/3\)/);
+  assert.match(report!.text, /Orphaned Jobs Found: 2\n {2}- a: queued again \(contact lost, not counted\)/);
   const [incident] = await later.incidents();
   assert.deepEqual([incident!.worker, incident!.how, incident!.jobCount], [worker, "silent", 2]);
   const found = await cli(t, ["incidents", "--json"], { store: url, env: { OUTLIVE_POSTGRES_SCHEMA: schema } });
@@ -115,7 +115,7 @@ test("seed 003: a worker is killed, and tick() on a schedule of psql alone recla
   );
   assert.equal(
     await ask("SELECT job_id, worker, decision, cause, by FROM outlive.reclaim_history"),
-    `a|${worker}|retry|crash|sql`,
+    `a|${worker}|lost|lose|sql`,
   );
   assert.equal(
     await ask(

@@ -171,5 +171,5 @@ test("roles that were made before the newest functions may still do their work a
   const worker = await as("worker");
   assert.equal((await worker.query(`SELECT * FROM ${schema}.reclaim_stale_jobs()`)).rows.length, 1);
   const { rows } = await (await as("read")).query(`SELECT error, state FROM ${schema}.dead_jobs`);
-  assert.deepEqual(rows, [{ error: "WorkerDied", state: "dead" }]);
+  assert.deepEqual(rows, [{ error: "ContactLost", state: "dead" }]);
 });

@@ -36,10 +36,7 @@ test("test 1: the job of a dead worker is queued again with one attempt more, an
   await store.sql("UPDATE outlive.jobs SET errors = 1 WHERE id = 'a'");
   await store.claim("test-worker", "a");
   await store.pass(35 * MINUTE);
-  assert.equal(
-    await store.psql("SELECT * FROM outlive.reclaim_stale_jobs()"),
-    "a|run_tsa|test-worker|retry|2|00:35:00",
-  );
+  assert.equal(await store.psql("SELECT * FROM outlive.reclaim_stale_jobs()"), "a|run_tsa|test-worker|lost|2|00:35:00");
   const { state, error } = await store.job("a");
   assert.equal(state, "queued");
   assert.match(error!.message, /^RECLAIMED_TTL: Exceeded TTL \(30 min\)/);
@@ -77,17 +74,20 @@ test("test 2: no job runs for longer than twice its timeout once something has c
   assert.equal(await store.psql("SELECT count(*) FROM outlive.stale_validation"), "0");
 });
 
-for (const [which, counters] of [
-  ["timeouts", "timeouts = 10"],
-  ["errors", "errors = 10"],
+for (const [which, counters, proved] of [
+  ["timeouts", "timeouts = 10", true],
+  ["errors", "errors = 10", true],
+  ["timeouts", "timeouts = 10", false],
+  ["errors", "errors = 10", false],
 ] as const)
-  test(`test 3: a job that has used up its ${which} and whose worker is dead is dead, and the number of its attempts is unchanged`, async (t) => {
+  test(`test 3: a job that has used up its ${which} and whose worker is ${proved ? "known to be dead" : "silent"} is dead, and the number of its attempts is unchanged`, async (t) => {
     const store = await executor(t);
     await store.psql("SELECT outlive.enqueue('run_tsa', '{}', id => 'a')");
     await store.sql(`UPDATE outlive.jobs SET ${counters} WHERE id = 'a'`);
     await store.claim("test-worker", "a");
     await store.pass(35 * MINUTE);
-    assert.equal(await store.psql("SELECT worker, state FROM outlive.workers"), "test-worker|silent");
+    if (proved) await store.die("test-worker");
+    else assert.equal(await store.psql("SELECT worker, state FROM outlive.workers"), "test-worker|silent");
     assert.equal(await store.psql("SELECT job_id, decision, attempts FROM outlive.reclaim_stale_jobs()"), "a|fail|10");
     assert.equal(await store.psql("SELECT worker, state FROM outlive.workers"), "test-worker|gone");
     assert.equal((await store.job("a")).state, "dead");
@@ -105,6 +105,7 @@ test("test 3, by its crashes: a job that killed as many workers as it may, alone
   await store.sql("UPDATE outlive.jobs SET crashes = 2, blamed = 2 WHERE id = 'a'");
   await store.claim("test-worker", "a");
   await store.pass(35 * MINUTE);
+  await store.die("test-worker");
   assert.equal(
     await store.psql("SELECT job_id, decision, attempts FROM outlive.reclaim_stale_jobs()"),
     "a|quarantine|3",
@@ -130,13 +131,38 @@ test("test 3, with its worker alive: a job that has used up its attempts is dead
   );
 });
 
-test("a kind that ends at its first crash says so, and does not speak of attempts that it never had", async (t) => {
+test("a job of a silent worker is not charged before it is known what happened to the worker, and at its limit it waits for that", async (t) => {
+  const store = await executor(t);
+  await store.psql("SELECT outlive.enqueue('run_tsa', '{}', id => 'a')");
+  for (const [attempts, waits] of [
+    [1, "f"],
+    [2, "f"],
+    [3, "t"],
+  ]) {
+    await store.worker(`worker-${attempts}`);
+    await store.claim(`worker-${attempts}`, "a");
+    await store.pass(MINUTE);
+    assert.equal(
+      await store.psql("SELECT job_id, decision, attempts FROM outlive.reclaim_stale_jobs()"),
+      `a|lost|${attempts}`,
+    );
+    const { crashes, blamed, losses } = await store.job("a");
+    assert.deepEqual([crashes, blamed, losses], [0, 0, attempts]);
+    assert.equal(await store.psql("SELECT run_at IS NOT NULL AND lane = 0 FROM outlive.jobs"), waits);
+  }
+  assert.match(
+    await store.psql("SELECT reason FROM outlive.reclaim_history LIMIT 1"),
+    /^RECLAIMED_TTL: Exceeded TTL \(30 s\): loss 3 of 3, not counted yet, it waits until it is known what happened to its workers/,
+  );
+});
+
+test("a kind that ends at its first crash says so, and does not name attempts that it never had", async (t) => {
   const store = await executor(t);
   await store.psql("SELECT outlive.enqueue('run_tsa', '{}', id => 'a')");
   await store.sql("UPDATE outlive.kinds SET on_crash = 'fail' WHERE name = 'run_tsa'");
   await store.claim("test-worker", "a");
   await store.pass(35 * MINUTE);
-  assert.equal(await store.psql("SELECT decision, attempts FROM outlive.reclaim_stale_jobs()"), "fail|1");
+  assert.equal(await store.psql("SELECT decision, attempts FROM outlive.reclaim_stale_jobs()"), "fail|0");
   assert.equal(
     await store.psql("SELECT state, reason FROM outlive.dead_jobs"),
     "dead|RECLAIMED_TTL: Exceeded TTL (30 min): its kind says that a crash ends the job; no heartbeat of worker test-worker for 2100 s",
@@ -286,7 +312,7 @@ test("a heartbeat of the worker shortens detection: its job is back after one le
   await store.pass(29_000);
   assert.equal(await store.psql("SELECT * FROM outlive.reclaim_stale_jobs()"), "");
   await store.pass(2_000);
-  assert.equal(await store.psql("SELECT job_id, decision, age FROM outlive.reclaim_stale_jobs()"), "a|retry|00:00:31");
+  assert.equal(await store.psql("SELECT job_id, decision, age FROM outlive.reclaim_stale_jobs()"), "a|lost|00:00:31");
   assert.match((await store.job("a")).error!.message, /^RECLAIMED_TTL: Exceeded TTL \(30 s\)/);
 });
 
@@ -391,6 +417,6 @@ test("troubleshooting: what should be reclaimed, and how often it was", async (t
       `SELECT kind, decision, count(*) FROM outlive.reclaim_history
        WHERE at > outlive.instant(outlive.now_ms()) - interval '1 hour' AND reason LIKE 'RECLAIMED_TTL:%' GROUP BY kind, decision`,
     ),
-    "run_tsa|retry|1",
+    "run_tsa|lost|1",
   );
 });

@@ -73,6 +73,7 @@ test("dead_jobs tells quarantined from dead, with the reason and all counters", 
   await store.claim("w2", "late");
   await store.pass(16 * MINUTE);
   await store.beat("w2");
+  await store.die("w1");
   await store.psql("SELECT outlive.reclaim_stale_jobs()");
   assert.equal(
     await store.psql(
@@ -165,10 +166,6 @@ test("dead_jobs shows every row although the stored error of one can't be read",
     );
   assert.equal(
     await store.psql("SELECT job_id, state, error, last_error FROM outlive.dead_jobs ORDER BY job_id"),
-    [
-      "damaged|dead|Unreadable|{broken",
-      'half|dead|Unreadable|{"name":"Error","message":"half a horse \\ud83d"}',
-      "sound|dead|Error|boom",
-    ].join("\n"),
+    ["damaged|dead|Unreadable|{broken", "half|dead|Error|half a horse \ufffd", "sound|dead|Error|boom"].join("\n"),
   );
 });

@@ -13,6 +13,8 @@ import { untilTrue } from "../support/processes.ts";
 const schema = `t_${randomBytes(6).toString("hex")}`;
 let workers = 0;
 
+const CONTACT_MS = 250;
+
 function processOn(t: TestContext, url: string) {
   const holds: string[] = [];
   const connect = async (): Promise<pg.Client> => {
@@ -23,7 +25,14 @@ function processOn(t: TestContext, url: string) {
   };
   const session = new DirectSession({ connect, clock, random });
   t.after(() => session.close());
-  const liveness = new AdvisoryLiveness({ session, schema, clock, random, onHold: (why) => holds.push(why) });
+  const liveness = new AdvisoryLiveness({
+    session,
+    schema,
+    clock,
+    random,
+    contactMs: CONTACT_MS,
+    onHold: (why) => holds.push(why),
+  });
   return { session, liveness, holds };
 }
 
@@ -41,7 +50,7 @@ async function worker(t: TestContext, url: string) {
 const killSession = (url: string, pid: number): Promise<unknown> =>
   withClient(url, (client) => client.query("SELECT pg_terminate_backend($1)", [pid]));
 
-test("a worker that holds its lock is alive, one whose connection is gone for good is gone, at the first question", async (t) => {
+test("a worker that holds its lock is in contact, one whose connection stays away throughout `contact` is not", async (t) => {
   const url = await sharedServer();
   const one = await worker(t, url);
   const other = await worker(t, url);
@@ -49,8 +58,13 @@ test("a worker that holds its lock is alive, one whose connection is gone for go
   assert.deepEqual(await watcher.liveness.probeAll([one.row, other.row]), ["held", "held"]);
   await one.session.close();
   const began = performance.now();
-  assert.deepEqual(await watcher.liveness.probeAll([one.row, other.row]), ["free", "held"]);
-  assert.ok(performance.now() - began >= 240, "two looks, 250 ms apart");
+  assert.deepEqual(await watcher.liveness.probeAll([one.row, other.row]), ["unknown", "held"]);
+  await untilTrue(
+    () => watcher.liveness.probeAll([one.row, other.row]),
+    ([lost, held]) => lost === "missing" && held === "held",
+    "contact with the one is lost",
+  );
+  assert.ok(performance.now() - began >= 240, "not before `contact` has passed");
   assert.equal(await other.liveness.probe(other.row), "held", "its own lock");
 });
 
@@ -84,10 +98,10 @@ test("a heartbeat session that is killed alone comes back at once with its lock,
       const seen = await looking;
       off();
       assert.equal(await watcher.liveness.probe(one.row), "held");
-      return awayMs > 200 ? "too slow" : seen.includes("free") ? "called dead" : "left alone";
+      return awayMs > 200 ? "too slow" : seen.includes("missing") ? "called lost" : "left alone";
     },
     (said) => {
-      assert.notEqual(said, "called dead");
+      assert.notEqual(said, "called lost");
       return said === "left alone";
     },
     "its session is back within 200 ms",
@@ -111,7 +125,7 @@ test("a watcher whose own session was cut holds back before it calls anybody dea
   assert.ok(left > 0 && left <= HOLD_MS);
   await untilTrue(
     () => watcher.liveness.probe(one.row),
-    (probe) => probe === "free",
+    (probe) => probe === "missing",
     "after the hold it is gone",
   );
   assert.equal(watcher.liveness.holdMs(), 0);
@@ -181,10 +195,10 @@ for (const [title, end] of [
         seen.push(probes[0]!);
         return probes[1];
       },
-      (probe) => probe === "free",
+      (probe) => probe === "missing",
       "the one that did not come back is gone",
     );
-    assert.ok(!seen.includes("free"), "who came back was never called dead");
+    assert.ok(!seen.includes("missing"), "who came back was never called dead");
     assert.ok(watcher.holds.includes("the store restarted"));
     const age = await withClient(server.url(), (c) =>
       c.query<{ ms: number }>(

@@ -13,7 +13,7 @@ import { EventBus } from "../../src/core/events.ts";
 import { Engine } from "../../src/engine.ts";
 import { type EngineEvent, open } from "../../src/index.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
-import { processIdentity } from "../../src/platform/identity.ts";
+import { checkProcess, processIdentity } from "../../src/platform/identity.ts";
 import { untilState, untilTrue } from "../support/processes.ts";
 import { jobs, slow, transfer } from "./jobs.ts";
 import { pgbouncer } from "./pgbouncer.ts";
@@ -103,6 +103,7 @@ test("a client's clock that is hours off changes nothing: the server's decides",
     random: systemRandom,
     bus,
     identity,
+    processState: checkProcess,
   });
   t.after(() => engine.close({ grace: "0ms" }));
   await backend.store.declare([...contracts.values()].map((contract) => settingsWithDefaults(contract, settings)));

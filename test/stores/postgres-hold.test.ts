@@ -8,22 +8,19 @@ import { AdvisoryLiveness, HOLD_MS } from "../../src/stores/postgres/liveness.ts
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { fixedRandom } from "../support/fixed-random.ts";
 
-/** A server without locks. `upMs`: its age as it tells it, which counts from before it replayed its log. */
+/** A server that holds the locks named in `held`. `upMs`: its age as it tells it, which counts from before it replayed its log. */
 class Server {
   run = "first";
   upMs = 3_600_000;
-  looks = 0;
+  held: string[] = [];
   #sessions = 0;
   #cut = (): void => {};
 
   readonly connect = async (): Promise<SessionClient> => {
     const pid = ++this.#sessions;
-    const answer = async (statement: string | { readonly text: string }) => {
-      if (typeof statement !== "string" && statement.text.includes("AS held")) this.looks++;
-      return {
-        rows: [{ pid, application: "-", database: "1", run: this.run, up_ms: this.upMs, now_ms: 0, held: [] }],
-      };
-    };
+    const answer = async () => ({
+      rows: [{ pid, application: "-", database: "1", run: this.run, up_ms: this.upMs, now_ms: 0, held: this.held }],
+    });
     return {
       processID: pid,
       query: answer,
@@ -39,18 +36,20 @@ class Server {
   }
 }
 
+const CONTACT_MS = 250;
+
 function watching(server: Server) {
   const clock = virtualClock();
   const holds: string[] = [];
   const random = fixedRandom(0.5);
   const session = new DirectSession({ connect: server.connect, clock, random });
   const onHold = (why: string, holdMs: number): number => holds.push(`${why}: ${holdMs}`);
-  const liveness = new AdvisoryLiveness({ session, schema: "s", clock, random, onHold });
+  const liveness = new AdvisoryLiveness({ session, schema: "s", clock, random, contactMs: CONTACT_MS, onHold });
   const probe = async (run: string): Promise<string> => {
     const row = { id: "w", state: "live", lock: { name: "7", identity: `1 - ${run}` } } as WorkerRow;
-    const probed = liveness.probe(row);
-    await clock.advance(250);
-    return probed;
+    await liveness.probe(row);
+    await clock.advance(CONTACT_MS);
+    return liveness.probe(row);
   };
   return { clock, liveness, holds, probe };
 }
@@ -59,14 +58,14 @@ for (const upMs of [100, 4_900, 60_000]) {
   test(`a watcher that was cut off by a restart counts from its own return, though the server calls itself ${upMs} ms old`, async () => {
     const server = new Server();
     const { clock, liveness, holds, probe } = watching(server);
-    assert.equal(await probe("first"), "free");
+    assert.equal(await probe("first"), "missing");
     server.restart("second", upMs);
     assert.equal(await probe("first"), "unknown", "who held it may be on its way back");
     assert.deepEqual(holds, [`the store restarted: ${HOLD_MS}`]);
     await clock.advance(HOLD_MS - 251);
     assert.equal(liveness.holdMs(), 1);
     await clock.advance(1);
-    assert.equal(await probe("first"), "free");
+    assert.equal(await probe("first"), "missing");
   });
 }
 
@@ -77,26 +76,31 @@ test("a watcher that is new on a young server holds back until it is 5 s old, bu
   assert.equal(await probe("first"), "unknown");
   assert.deepEqual(holds, ["the store restarted: 3000"]);
   assert.equal(liveness.holdMs(), 2_750);
-  assert.equal(await probe("second"), "free");
+  assert.equal(await probe("second"), "missing");
 });
 
 test("a watcher that is new on an old server holds back for nobody", async () => {
   const { holds, probe } = watching(new Server());
-  assert.equal(await probe("another"), "free");
+  assert.equal(await probe("another"), "missing");
   assert.deepEqual(holds, []);
 });
 
-test("of two questions, 250 ms to 2 s apart, the second needs one look only: the one before was the first", async () => {
+test("a lock is missing only if no look for the whole of contact found it, and looks were never more than 2 s apart", async () => {
   const server = new Server();
-  const { clock, probe } = watching(server);
-  for (const [pauseMs, looks] of [
-    [0, 2],
-    [1_500, 1],
-    [2_001, 2],
-  ] as const) {
-    await clock.advance(pauseMs);
-    const before = server.looks;
-    assert.equal(await probe("first"), "free");
-    assert.equal(server.looks - before, looks, `after ${pauseMs} ms`);
-  }
+  const { clock, liveness } = watching(server);
+  const row = { id: "w", state: "live", lock: { name: "7", identity: "1 - first" } } as WorkerRow;
+  const probeAfter = async (ms: number): Promise<string> => {
+    await clock.advance(ms);
+    return liveness.probe(row);
+  };
+  assert.equal(await probeAfter(0), "unknown");
+  assert.equal(liveness.isWaitingForContact(), true);
+  assert.equal(await probeAfter(CONTACT_MS - 1), "unknown");
+  server.held = ["7"];
+  assert.equal(await probeAfter(1), "held");
+  assert.equal(liveness.isWaitingForContact(), false);
+  server.held = [];
+  assert.equal(await probeAfter(1), "unknown", "the time before it was back does not count");
+  assert.equal(await probeAfter(2_001), "unknown", "what happened between two looks so far apart is not known");
+  assert.equal(await probeAfter(CONTACT_MS), "missing");
 });

@@ -24,6 +24,7 @@ const row: JobColumns = {
   blamed: 0,
   timeouts: 0,
   interruptions: 0,
+  losses: 0,
   outcome: null,
   error: null,
   cancel_requested: false,

@@ -5,7 +5,7 @@ import { slow } from "../support/jobs.ts";
 import { untilState, untilTrue } from "../support/processes.ts";
 import { Fleet, untilGone } from "./fleet.ts";
 
-const NO_COST = { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 1 };
+const NO_COST = { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 1, losses: 0 };
 
 for (const signal of ["SIGTERM", "SIGINT"] as const) {
   test(`${signal} drains: what can finish does, the rest is given back at no cost, and all end with 0`, async (t) => {

@@ -52,6 +52,7 @@ test("a changed module, also one that is only imported, is loaded anew; a runnin
     blamed: 0,
     timeouts: 0,
     interruptions: 1,
+    losses: 0,
   });
 
   write(fleet, "hello.ts", "this is no module\n");

@@ -1,7 +1,7 @@
 // Many workers in one process, as far as the server can tell: rows, locks that are held, and heartbeats, as fast as they are asked for.
 import { Lookout } from "../../../src/core/lookout.ts";
 import { systemClock, systemRandom } from "../../../src/platform/clock.ts";
-import { newWorkerId, processIdentity } from "../../../src/platform/identity.ts";
+import { checkProcess, newWorkerId, processIdentity } from "../../../src/platform/identity.ts";
 import { addressOf } from "../../../src/stores/postgres/address.ts";
 import { Connection, newClient } from "../../../src/stores/postgres/connection.ts";
 import { DirectSession } from "../../../src/stores/postgres/direct-session.ts";
@@ -16,7 +16,7 @@ const events = { emit: () => {}, has: () => false };
 const address = addressOf(url);
 const deps = { clock: systemClock, random: systemRandom };
 const { store, liveness } = await openPostgres({ ...deps, events }, address, { durability: "full" });
-const lookout = new Lookout({ clock: systemClock, liveness, bootId: identity.bootId });
+const lookout = new Lookout({ clock: systemClock, liveness, bootId: identity.bootId, processState: checkProcess });
 /** One of those that do not look for all. */
 const { client, schema } = address;
 const connection = await Connection.open({ client, schema, max: 1 });
@@ -28,9 +28,15 @@ const follower = new AdvisoryLiveness({
   random: { ...systemRandom, next: () => 0 },
   session,
   schema,
+  contactMs: 3_000,
   countWorkers,
 });
-const followersLookout = new Lookout({ clock: systemClock, liveness: follower, bootId: identity.bootId });
+const followersLookout = new Lookout({
+  clock: systemClock,
+  liveness: follower,
+  bootId: identity.bootId,
+  processState: checkProcess,
+});
 const NEIGHBOURS = 8;
 const ids: string[] = [];
 const held: unknown[] = [];
@@ -41,7 +47,15 @@ serve({
       const id = newWorkerId(identity, systemRandom);
       const lock = await liveness.take(id);
       held.push(lock);
-      const worker = { ...identity, id, version: "bench", leaseMs: 30_000, concurrency: 10, kinds: ["noop"] };
+      const worker = {
+        ...identity,
+        id,
+        predecessor: null,
+        version: "bench",
+        leaseMs: 30_000,
+        concurrency: 10,
+        kinds: ["noop"],
+      };
       await store.register({ ...worker, lock: lock.evidence });
       ids.push(id);
     }

@@ -1,4 +1,5 @@
 // `outlive recover`: one pass of recovery by hand, or what it would do.
+import type { HowLost } from "../../core/liveness.ts";
 import type { Engine } from "../../engine.ts";
 import type { RecoverOptions } from "../../recoveries.ts";
 import type { Report } from "../../client.ts";
@@ -15,7 +16,7 @@ export interface Unrecovered {
   readonly worker: string;
   readonly pid: number;
   readonly host: string;
-  readonly how: "gone" | "silent";
+  readonly how: HowLost;
   readonly evidence: string | null;
   readonly heartbeatAgeMs: number;
   readonly jobs: readonly { readonly id: string; readonly kind: string; readonly attempt: number }[];

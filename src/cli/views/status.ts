@@ -108,6 +108,7 @@ const INK_OF_KNOWN: Readonly<Record<Known, Ink>> = {
   live: "green",
   blocked: "yellow",
   silent: "red",
+  lost: "red",
   gone: "red",
   recovering: "yellow",
   stopped: "dim",

@@ -17,7 +17,7 @@ const ANSWER = "SELECT EXISTS (SELECT 1 FROM owned) AS owned";
 const STEP = `WITH ${OWNED},
   added AS (INSERT INTO outlive.steps (job, name, result, at, fence, result_sum)
     SELECT seq, $5, $6, outlive.now_ms(), $2, ${checksumSql("$6", stepOwnerSql("id", "$5"))} FROM owned ON CONFLICT DO NOTHING RETURNING job),
-  progress AS (UPDATE outlive.jobs j SET crashes = 0, blamed = 0 FROM added WHERE j.seq = added.job AND j.crashes > 0)
+  progress AS (UPDATE outlive.jobs j SET crashes = 0, blamed = 0, losses = 0 FROM added WHERE j.seq = added.job AND j.crashes + j.losses > 0)
   ${ANSWER}`;
 const LOG = `WITH ${OWNED},
   added AS (INSERT INTO outlive.logs (job, at, fence, message) SELECT seq, outlive.now_ms(), $2, $5 FROM owned),

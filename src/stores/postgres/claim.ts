@@ -162,7 +162,7 @@ export function openKinds(kinds: Kinds, room: Room): OpenKind[] {
   });
 }
 
-const PROMOTE = `UPDATE outlive.jobs j SET lane = CASE WHEN j.crashes >= ${ALONE_FROM_CRASHES} THEN 2 ELSE 1 END FROM (
+const PROMOTE = `UPDATE outlive.jobs j SET lane = CASE WHEN j.crashes + j.losses >= ${ALONE_FROM_CRASHES} THEN 2 ELSE 1 END FROM (
     SELECT d.ctid AS tid FROM outlive.jobs d WHERE d.state = 0 AND d.lane = 0 AND d.run_at <= (SELECT outlive.now_ms())
     ORDER BY d.run_at LIMIT ${PROMOTE_BATCH} FOR UPDATE SKIP LOCKED
   ) due WHERE j.ctid = due.tid`;
@@ -186,7 +186,7 @@ const LATER = `WITH resumed AS (
     UPDATE outlive.incident_jobs i SET resumed_at = outlive.now_ms() FROM outlive.jobs j
     WHERE j.seq = ANY ($1::bigint[]) AND j.state + 0 = 1 AND j.worker + 0 = $2 AND i.incident = j.incident AND i.job = j.seq AND i.resumed_at IS NULL),
   cleared AS (UPDATE outlive.jobs SET incident = NULL WHERE seq = ANY ($1::bigint[]) AND state + 0 = 1 AND worker + 0 = $2 AND incident IS NOT NULL)
-  SELECT j.seq, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.outcome,
+  SELECT j.seq, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.outcome,
     (SELECT json_agg(json_build_object('name', s.name, 'result', s.result, 'intact', ${STEP_IS_INTACT}) ORDER BY s.ord)
       FROM outlive.steps s WHERE s.job = j.seq) AS steps
   FROM outlive.jobs j WHERE j.seq = ANY ($1::bigint[])`;

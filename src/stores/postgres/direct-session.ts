@@ -26,6 +26,8 @@ export interface DirectSessionDeps {
   readonly random: Random;
   /** Ends by itself after this long without a use, a lock or a listener. Default: never. */
   readonly idleMs?: number;
+  /** Called when the connection is there with its locks, and when it was lost. */
+  readonly onConnected?: (connected: boolean) => void;
 }
 
 /** How a connection began. */
@@ -184,6 +186,7 @@ export class DirectSession {
         const again = this.#failures > 0;
         this.#open = open;
         this.#failures = 0;
+        this.#deps.onConnected?.(true);
         if (again) for (const listener of this.#returned) listener();
         return open;
       } catch (thrown) {
@@ -214,6 +217,7 @@ export class DirectSession {
     if (this.#open?.client !== client) return;
     this.#open = null;
     this.#failures++;
+    if (!this.#closed) this.#deps.onConnected?.(false);
     void client.end().catch(() => {});
     this.#again();
   }

@@ -1,5 +1,6 @@
 // The incident of a death as recovery writes it. Inside recovery's transaction, which holds the dead worker's row.
 import { withLastWord } from "../../core/incident.ts";
+import type { HowLost } from "../../core/liveness.ts";
 import type { RecoveredJob, RecoverRequest } from "../../core/store.ts";
 import { list, type Session, texts } from "./connection.ts";
 
@@ -16,6 +17,8 @@ export interface OpenIncident {
   /** The last job that was looked at. */
   readonly cursor: number;
   readonly heldAtDeath: number;
+  /** How the first transaction about it knew. */
+  readonly how: HowLost;
 }
 
 const OPEN = `WITH marked AS (UPDATE outlive.fleet SET state = 'recovering', incident = $1 WHERE seq = $18)
@@ -56,27 +59,30 @@ export async function openIncident(
     recovery.walFrames,
     worker.seq,
   ]);
-  return { id: request.incident, cursor: 0, heldAtDeath: opened!.held_at_death };
+  return { id: request.incident, cursor: 0, heldAtDeath: opened!.held_at_death, how: death.how };
 }
 
 interface IncidentState {
   readonly cursor: number;
   readonly held_at_death: number;
+  readonly how: HowLost;
   readonly completed_at: number | null;
 }
 
 /** Null: retention has removed it. */
 async function goOn(session: Session, id: string): Promise<OpenIncident | null> {
   const [known] = await session.rows<IncidentState>(
-    "SELECT cursor, held_at_death, completed_at FROM outlive.incidents WHERE id = $1",
+    "SELECT cursor, held_at_death, how, completed_at FROM outlive.incidents WHERE id = $1",
     [id],
   );
   if (!known) return null;
-  const { cursor, held_at_death: heldAtDeath, completed_at: completedAt } = known;
-  if (completedAt === null) return { id, cursor, heldAtDeath };
+  const { cursor, held_at_death: heldAtDeath, how, completed_at: completedAt } = known;
+  if (completedAt === null) return { id, cursor, heldAtDeath, how };
   // It was closed with jobs that could not be recovered: they are tried again, in the same incident.
-  await session.run("UPDATE outlive.incidents SET completed_at = NULL, cursor = 0 WHERE id = $1", [id]);
-  return { id, cursor: 0, heldAtDeath };
+  await session.run("UPDATE outlive.incidents SET completed_at = NULL, cursor = 0, judged_at = NULL WHERE id = $1", [
+    id,
+  ]);
+  return { id, cursor: 0, heldAtDeath, how };
 }
 
 const ADD_JOBS = `INSERT INTO outlive.incident_jobs (incident, job, job_id, kind, decision, counters, max_crashes, fence, last_step, success, error)

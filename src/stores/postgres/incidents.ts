@@ -12,7 +12,7 @@ import { type Session, texts } from "./connection.ts";
 /** Newest first; ids sort by time. */
 export async function listIncidents(session: Session, limit: number, after: string | null): Promise<IncidentSummary[]> {
   const rows = await session.rows<SummaryColumns & { jobs: number }>(
-    `SELECT id, recovery, worker, how, detected_at, completed_at, (SELECT count(*) FROM outlive.incident_jobs j WHERE j.incident = i.id) AS jobs
+    `SELECT id, recovery, worker, how, resolution, detected_at, completed_at, (SELECT count(*) FROM outlive.incident_jobs j WHERE j.incident = i.id) AS jobs
      FROM outlive.incidents i WHERE $1::text IS NULL OR id < $1 ORDER BY id DESC LIMIT $2`,
     [after, limit],
   );

@@ -25,7 +25,12 @@ const KEEPER_CONNECTIONS = 2;
 keepInThread<PostgresKeeper>(async (own, { options, newId, events, times, bell: wake }) => {
   const { client, schema } = own;
   const clock = serverClock(systemClock, times);
-  const session = new DirectSession({ connect: () => newClient(client), clock, random });
+  const session = new DirectSession({
+    connect: () => newClient(client),
+    clock,
+    random,
+    onConnected: (connected) => times.setInContact(connected),
+  });
   await session.hold(lockKey(schema, options.worker));
   await session.listen(bellChannel(schema), wake);
   // What was rung while the connection was away is lost, and the main thread may be waiting for the store to be back.
@@ -47,6 +52,7 @@ keepInThread<PostgresKeeper>(async (own, { options, newId, events, times, bell: 
     schema,
     clock,
     random,
+    contactMs: options.times.contactMs,
     ownWorker: options.worker,
     countWorkers: () => countPresent(connection),
     onServerNow: (now, sentAtMono) => clock.set(now, sentAtMono),

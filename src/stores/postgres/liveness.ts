@@ -1,10 +1,11 @@
-// The proof of life on PostgreSQL: a session advisory lock per worker, held by the keeper's connection. Gone is a lock that is
-// missing in two looks 250 ms apart, while the server's run and the watcher's own session are the same in both. When either
-// changed, everybody's lock may be gone for a reason that is no death: the watcher holds back for 5 s and looks again.
+// The sign of life on PostgreSQL: a session advisory lock per worker, held by the keeper's connection. A lock that is missing
+// proves the end of a session, not of a process: contact with its worker is lost when it stays missing throughout `contact`, while the
+// server's run and the watcher's own session are the same. When either changed, every lock may be missing for a reason that says
+// nothing about its worker: the watcher holds back for 5 s and checks again. Deaths are proved by the kernel (core's lookout.ts).
 // One elected process looks for all, by reading the server's table of locks; the others try the few locks of their neighbours, which
 // costs next to nothing however many workers there are. Behind a pooler nothing is proved, and heartbeats decide.
 import { createHash } from "node:crypto";
-import { type Clock, pause, type Random } from "../../core/clock.ts";
+import type { Clock, Random } from "../../core/clock.ts";
 import type { Liveness, Probe, WorkerRow } from "../../core/liveness.ts";
 import { type Greeting, RUN, type DirectSession } from "./direct-session.ts";
 
@@ -13,6 +14,8 @@ export interface LivenessDeps {
   readonly schema: string;
   readonly clock: Clock;
   readonly random: Random;
+  /** How long a lock must be missing before contact with its worker is lost. */
+  readonly contactMs: number;
   /** The worker of this process, whose lock another part of it holds. */
   readonly ownWorker?: string;
   /** About how many workers there are; left out: few. Asked once a minute, by followers. */
@@ -23,9 +26,8 @@ export interface LivenessDeps {
   readonly onHold?: (why: string, holdMs: number) => void;
 }
 
-const LOOKS_APART_MS = 250;
-/** A look that is older than this confirms nothing. */
-const MISSING_FOR_MS = 2_000;
+/** Looks that are further apart than this do not show that a lock was missing all the time between them. */
+const LOOKS_APART_MS = 2_000;
 export const HOLD_MS = 5_000;
 /** Followers ask for the lookout's place; with more workers than this each asks less often, but never less often than that. */
 const FEW = 8;
@@ -54,8 +56,11 @@ export class AdvisoryLiveness implements Liveness {
   #holdUntil = 0;
   /** This watcher was not there before the hold began: its own session lost nothing. */
   #newHere = false;
-  /** Locks that a look did not find, and when. */
-  readonly #missing = new Map<string, { readonly atMono: number; readonly era: string }>();
+  /** Locks that the latest looks did not find, and since when. */
+  readonly #missing = new Map<
+    string,
+    { readonly sinceMono: number; readonly lastMono: number; readonly era: string }
+  >();
   /** The session on which we are the lookout. */
   #leadsOn: string | null = null;
   /** Another one looks for all, as far as is known. */
@@ -95,13 +100,13 @@ export class AdvisoryLiveness implements Liveness {
       !pooled && lock.name !== null && lock.identity !== null && lock.identity.startsWith(`${database} `);
     const locks = workers.filter(provable).map(({ lock }) => lock as Named);
     if (locks.length === 0) return workers.map(() => "unknown");
-    const first = await this.#look(locks.map(({ name }) => name));
-    const free = await this.#confirmed(first, locks);
+    const look = await this.#look(locks.map(({ name }) => name));
+    const missing = this.#missingThroughout(look, locks);
     return workers.map((worker) => {
       if (!provable(worker)) return "unknown";
       const name = worker.lock.name!;
-      if (free.has(name)) return "free";
-      return first.held.has(name) || this.#own.has(name) ? "held" : "unknown";
+      if (missing.has(name)) return "missing";
+      return look.held.has(name) || this.#own.has(name) ? "held" : "unknown";
     });
   }
 
@@ -159,35 +164,27 @@ export class AdvisoryLiveness implements Liveness {
     return row!.leads;
   }
 
-  /** Which of these locks are missing in this look and in another one of the same era, 250 ms before or after it. */
-  async #confirmed(first: Look, locks: readonly Named[]): Promise<ReadonlySet<string>> {
-    const { clock } = this.#deps;
-    const now = clock.mono();
-    const free = new Set<string>();
+  /** Which of these locks have been missing in every look throughout `contact`, in one era. Two looks too far apart prove nothing of the time between. */
+  #missingThroughout(look: Look, locks: readonly Named[]): ReadonlySet<string> {
+    const { clock, contactMs } = this.#deps;
+    const mono = clock.mono();
+    const lost = new Set<string>();
     for (const [name, seen] of this.#missing)
-      if (first.held.has(name) || seen.era !== first.era || now - seen.atMono > MISSING_FOR_MS)
+      if (look.held.has(name) || seen.era !== look.era || mono - seen.lastMono > LOOKS_APART_MS)
         this.#missing.delete(name);
-    const missing = locks.filter(({ name }) => !first.held.has(name) && !this.#own.has(name));
-    const unconfirmed = new Set<string>();
-    for (const { name } of missing.filter(({ identity }) => this.#speaks(identity, first))) {
-      const seen = this.#missing.get(name);
-      if (seen && now - seen.atMono >= LOOKS_APART_MS) free.add(name);
-      else unconfirmed.add(name);
-      this.#missing.set(name, seen ?? { atMono: now, era: first.era });
+    for (const { name, identity } of locks) {
+      if (look.held.has(name) || this.#own.has(name) || !this.#speaks(identity, look)) continue;
+      const sinceMono = this.#missing.get(name)?.sinceMono ?? mono;
+      this.#missing.set(name, { sinceMono, lastMono: mono, era: look.era });
+      if (mono - sinceMono >= contactMs) lost.add(name);
     }
-    if (unconfirmed.size === 0) return free;
-    const latest = Math.max(...[...unconfirmed].map((name) => this.#missing.get(name)!.atMono));
-    await pause(clock, latest + LOOKS_APART_MS - now);
-    // At all of them again: for who died meanwhile this is the first look.
-    const second = await this.#look(locks.map(({ name }) => name));
-    if (second.era !== first.era) return new Set();
-    const atMono = clock.mono();
-    for (const { name, identity } of locks)
-      if (second.held.has(name)) this.#missing.delete(name);
-      else if (unconfirmed.has(name)) free.add(name);
-      else if (!this.#own.has(name) && !this.#missing.has(name) && this.#speaks(identity, second))
-        this.#missing.set(name, { atMono, era: second.era });
-    return free;
+    return lost;
+  }
+
+  /** Then followers check as often as the one that checks for all. */
+  isWaitingForContact(): boolean {
+    const mono = this.#deps.clock.mono();
+    return [...this.#missing.values()].some(({ lastMono }) => mono - lastMono <= LOOKS_APART_MS);
   }
 
   /**
@@ -203,7 +200,7 @@ export class AdvisoryLiveness implements Liveness {
     const { session, onServerNow, clock } = this.#deps;
     const sentAtMono = clock.mono();
     type Row = { pid: number; run: string; up_ms: number; now_ms: number; held: string[] };
-    const [row] = await session.query<Row>(this.#follows ? LOOK_AT_FEW : LOOK, [names]);
+    const [row] = await session.query<Row>(this.#follows && !this.isWaitingForContact() ? LOOK_AT_FEW : LOOK, [names]);
     const { pid, run, up_ms: upMs, now_ms: now, held } = row!;
     onServerNow?.(now, sentAtMono);
     const look = { era: `${pid} ${run}`, run, upMs, held: new Set(held) };

@@ -30,7 +30,7 @@ export interface MigrationInfo {
   readonly applied: boolean;
 }
 
-/** The versions with which this program works: a worker writes the checksums of this step. */
+/** The least version with which this program works: a worker writes the checksums of that step. */
 export const NEEDED_VERSION = MIGRATIONS.indexOf(seedViews) + 1;
 export const KNOWN_VERSION = MIGRATIONS.length;
 

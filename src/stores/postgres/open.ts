@@ -6,6 +6,8 @@ import type { Emitter } from "../../core/events.ts";
 import { idSource } from "../../core/ids.ts";
 import { NOTHING_CHECKED } from "../../core/integrity.ts";
 import { Keeper, type KeeperOptions } from "../../core/keeper.ts";
+import type { ProcessCheck } from "../../core/liveness.ts";
+import { checkProcess } from "../../platform/identity.ts";
 import { newSharedTimes, sharedTimes } from "../../platform/keeper-messages.ts";
 import { startKeeperThread } from "../../platform/keeper-thread.ts";
 import { type Address, canBeCopied } from "./address.ts";
@@ -25,11 +27,14 @@ export interface OpenPostgresDeps {
   readonly clock: Clock;
   readonly random: Random;
   readonly events: Emitter;
+  /** How long a worker's lock may be missing before contact with it is lost. Default 3 s. */
+  readonly contactMs?: number;
 }
 
 const KEEPER = new URL("./keeper-thread.ts", import.meta.url);
 /** The main thread's own session is for looks at the open and by hand, and for a lock until the keeper has it. */
 const SESSION_IDLE_MS = 3_000;
+const DEFAULT_CONTACT_MS = 3_000;
 
 export async function openPostgres(deps: OpenPostgresDeps, given: Address, settings: StoreSettings): Promise<Backend> {
   const { random, events } = deps;
@@ -48,6 +53,7 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
     schema,
     clock,
     random,
+    contactMs: deps.contactMs ?? DEFAULT_CONTACT_MS,
     countWorkers: () => countPresent(connection),
     onServerNow: (now, sentAtMono) => clock.set(now, sentAtMono),
     onHold: (why, holdMs) => events.emit("recovery.held", { why, holdMs }),
@@ -55,7 +61,21 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
   const newId = idSource(clock, random);
   const bell = new Bell(connection, clock);
   const store = new PostgresStore({ connection, clock, newId, bell });
-  const keepers = { ...deps, clock, address, settings, pooled, shared, session, liveness, bell, store, newId };
+  const processState = checkProcess;
+  const keepers = {
+    ...deps,
+    clock,
+    address,
+    settings,
+    pooled,
+    shared,
+    session,
+    liveness,
+    bell,
+    store,
+    newId,
+    processState,
+  };
   return {
     store,
     liveness,
@@ -84,6 +104,7 @@ interface Keepers extends OpenPostgresDeps {
   readonly bell: Bell;
   readonly store: PostgresStore;
   readonly newId: () => string;
+  readonly processState: ProcessCheck;
 }
 
 type Host = KeeperListener;
@@ -154,7 +175,10 @@ function standIn({ clock, store }: Keepers, { worker, times }: KeeperOptions, ho
 async function beside(keepers: Keepers, options: KeeperOptions, host: Host): Promise<KeeperHandle> {
   const { events, address, session, bell, pooled } = keepers;
   events.emit("store.notice", { about: "keeper", text: BESIDE });
-  if (!pooled) await session.listen(bellChannel(address.schema), () => bell.heard());
+  if (!pooled) {
+    await session.listen(bellChannel(address.schema), () => bell.heard());
+    host.contact?.(() => session.greeting !== null);
+  }
   const unhear = session.onReturn(() => bell.heard());
   const keeper = new Keeper(keepers, options, { ...host, loopLagMs: () => 0, kill: () => {} });
   keeper.start();

@@ -19,7 +19,7 @@ interface JobRow extends CounterColumns {
 
 async function lock(session: Session, id: string): Promise<JobRow | undefined> {
   const [row] = await session.rows<JobRow>(
-    `SELECT seq, state, kind, worker, epoch, fence, dedupe_key, errors, crashes, blamed, timeouts, interruptions FROM outlive.jobs
+    `SELECT seq, state, kind, worker, epoch, fence, dedupe_key, errors, crashes, blamed, timeouts, interruptions, losses FROM outlive.jobs
      WHERE seq = (SELECT i.seq FROM outlive.job_ids i WHERE i.id = $1) FOR UPDATE`,
     [id],
   );

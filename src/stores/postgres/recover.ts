@@ -3,6 +3,7 @@
 import { isOnTrial } from "../../core/blame.ts";
 import { toStoredError } from "../../core/errors.ts";
 import type { KindSettings } from "../../core/job.ts";
+import { isProof } from "../../core/liveness.ts";
 import type { HeldJob, OverdueJob, RecoverAnswer, RecoveredJob, RecoverRequest } from "../../core/store.ts";
 import type { Change, CrashVerdict } from "../../core/transitions.ts";
 import type { Session } from "./connection.ts";
@@ -34,7 +35,7 @@ interface OverdueColumns extends HeldColumns {
   readonly worker_id: string;
 }
 
-const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.cancel_requested, j.incident,
+const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.cancel_requested, j.incident,
   (SELECT name FROM outlive.steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step`;
 
 const OVERDUE = `FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind JOIN outlive.fleet w ON w.seq = j.worker
@@ -94,7 +95,7 @@ export class Recovering {
       };
       let verdict: CrashVerdict;
       try {
-        verdict = request.decide(heldJob(row, kind, elsewhere), incident.heldAtDeath);
+        verdict = request.decide(heldJob(row, kind, elsewhere), incident.heldAtDeath, incident.how);
       } catch (thrown) {
         const error = toStoredError(thrown).message;
         return { ...base, decision: "none", counters: counters(row), success: false, error };
@@ -165,12 +166,13 @@ export class Recovering {
  * beaten again. Who is over and still holds jobs is recovered again: an earlier recovery could not.
  */
 async function lockDead(session: Session, { worker, death }: RecoverRequest): Promise<DeadWorker | null> {
-  const [row] = await session.rows<DeadWorker & { state: string; beats: number }>(
-    "SELECT seq, state, beats, last_word, incident FROM outlive.fleet WHERE id = $1 FOR UPDATE",
+  const [row] = await session.rows<DeadWorker & { state: string; beats: number; lock_identity: string | null }>(
+    "SELECT seq, state, beats, lock_identity, last_word, incident FROM outlive.fleet WHERE id = $1 FOR UPDATE",
     [worker.id],
   );
   if (!row) return null;
-  if (row.state === "live") return death.how === "gone" || row.beats === worker.beats ? row : null;
+  const unchanged = row.beats === worker.beats && row.lock_identity === worker.lock.identity;
+  if (row.state === "live") return isProof(death.how) || unchanged ? row : null;
   if (row.state === "recovering") return row;
   const held = await session.rows("SELECT 1 FROM outlive.jobs WHERE state = 1 AND worker = $1 LIMIT 1", [row.seq]);
   return held.length > 0 ? row : null;

@@ -8,7 +8,7 @@ import { type Change, honourCancel } from "../../core/transitions.ts";
 import { checksumSql } from "./checksums.ts";
 import { list, type Session, texts } from "./connection.ts";
 import { type HistoryRow, insertHistory } from "./history.ts";
-import { LANE, OUTCOME, STATE } from "../codes.ts";
+import { LANE, NEVER_DUE, OUTCOME, STATE } from "../codes.ts";
 import type { Workers } from "./workers.ts";
 
 /**
@@ -26,7 +26,7 @@ const SUCCEED = `UPDATE outlive.jobs j SET state = 2, outcome = 0, finished_at =
   FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::text[]) AS a (seq, fence, epoch, worker, result)
   WHERE ${OWNED} RETURNING j.seq`;
 
-const LOCK = `SELECT j.seq, j.crashes, j.blamed, j.cancel_requested FROM ${ATTEMPTS} AS a (seq, fence, epoch, worker) JOIN outlive.jobs j ON ${OWNED}
+const LOCK = `SELECT j.seq, j.crashes, j.blamed, j.losses, j.cancel_requested FROM ${ATTEMPTS} AS a (seq, fence, epoch, worker) JOIN outlive.jobs j ON ${OWNED}
   ORDER BY j.seq FOR UPDATE OF j`;
 
 /** Refused writes kept in the history of one job: a zombie that writes in a loop must not fill the disk. */
@@ -90,14 +90,11 @@ export class Settling {
       session,
       settlements.map(({ lease }) => lease),
     );
-    const rows = await session.rows<{ seq: number; crashes: number; blamed: number; cancel_requested: boolean }>(
-      LOCK,
-      attempts,
-    );
+    const rows = await session.rows<RowAtEnd>(LOCK, attempts);
     const bySeq = new Map(settlements.map((settlement) => [settlement.lease.row, settlement]));
-    const ends = rows.map(({ seq, crashes, blamed, cancel_requested }): AppliedChange => {
+    const ends = rows.map(({ seq, crashes, blamed, losses, cancel_requested }): AppliedChange => {
       const { lease, change: settled } = bySeq.get(seq)!;
-      const kept = { ...settled, counters: { ...settled.counters, crashes, blamed } };
+      const kept = { ...settled, counters: { ...settled.counters, crashes, blamed, losses } };
       const change = cancel_requested ? honourCancel(kept) : kept;
       return { seq, change, incident: null, epoch: lease.epoch, fence: lease.fence, actor: `worker/${lease.worker}` };
     });
@@ -129,6 +126,14 @@ export class Settling {
     }
     return { is: "stale", stale };
   }
+}
+
+interface RowAtEnd {
+  readonly seq: number;
+  readonly crashes: number;
+  readonly blamed: number;
+  readonly losses: number;
+  readonly cancel_requested: boolean;
 }
 
 interface RefusedColumns {
@@ -190,13 +195,13 @@ export interface AppliedChange {
 }
 
 const APPLY = `UPDATE outlive.jobs j SET state = c.state, lane = c.lane, errors = c.errors, crashes = c.crashes, blamed = c.blamed, timeouts = c.timeouts,
-    interruptions = c.interruptions, outcome = coalesce(c.outcome, j.outcome), run_at = clock.now + c.delay_ms, finished_at = clock.now, result = c.result,
+    interruptions = c.interruptions, losses = c.losses, outcome = coalesce(c.outcome, j.outcome), run_at = coalesce(c.due_at, clock.now + c.delay_ms), finished_at = clock.now, result = c.result,
     ${RESULT_SUM("c.result")}, error = coalesce(c.error, j.error), cancel_requested = false, reserved_by = NULL, incident = c.incident
   FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::smallint[], $5::smallint[], $6::int[], $7::int[], $8::int[], $9::int[], $10::int[], $11::smallint[],
-      $12::bigint[], $13::text[], $14::text[], $15::text[])
-      AS c (seq, epoch, fence, state, lane, errors, crashes, blamed, timeouts, interruptions, outcome, delay_ms, result, error, incident),
+      $12::bigint[], $13::text[], $14::text[], $15::text[], $16::int[], $17::bigint[])
+      AS c (seq, epoch, fence, state, lane, errors, crashes, blamed, timeouts, interruptions, outcome, delay_ms, result, error, incident, losses, due_at),
     (SELECT outlive.now_ms() AS now) AS clock
-  WHERE j.seq = c.seq AND j.epoch = c.epoch AND j.fence = c.fence AND j.state = $16::smallint`;
+  WHERE j.seq = c.seq AND j.epoch = c.epoch AND j.fence = c.fence AND j.state = $18::smallint`;
 
 /** Writes what core decided into rows that the caller has locked, all of which are in state `from`, and their history. */
 export async function applyChanges(
@@ -223,6 +228,8 @@ export async function applyChanges(
     texts(all.map(({ result }) => result)),
     texts(all.map(({ error }) => (error === null ? null : JSON.stringify(error)))),
     texts(changes.map(({ change, incident }) => (change.to === "queued" ? incident : null))),
+    count("losses"),
+    list(all.map((change) => (waitsForResolution(change) ? NEVER_DUE : null))),
     STATE[from],
   ]);
   await insertHistory(
@@ -235,8 +242,12 @@ function isDelayed(change: Change): boolean {
   return change.to === "queued" && change.delayMs > 0;
 }
 
-function laneOf(change: Change): number {
-  if (isDelayed(change)) return LANE.delayed;
+function waitsForResolution(change: Change): boolean {
+  return change.to === "queued" && change.waitsForResolution === true;
+}
+
+export function laneOf(change: Change): number {
+  if (isDelayed(change) || waitsForResolution(change)) return LANE.delayed;
   return mustRunAlone(change.counters) ? LANE.alone : LANE.open;
 }
 

@@ -4,6 +4,7 @@ import type { Clock } from "../../core/clock.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
 import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
+import type { Loss, LossVerdict, LostJob, Resolution } from "../../core/losses.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type {
   AttemptWrite,
@@ -44,6 +45,7 @@ import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import { countAhead, countJobs, getJob, listJobs } from "./inspect.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
+import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
 import { bellChannel } from "./schema.ts";
@@ -104,7 +106,9 @@ export class PostgresStore implements Store<PostgresTransaction> {
   }
 
   register(worker: WorkerRecord): Promise<{ readonly epoch: number }> {
-    return this.#do("registering a worker", () => this.#workers.register(this.#connection, worker));
+    return this.#do("registering a worker", () =>
+      this.#connection.transaction((tx) => this.#workers.register(tx, worker)),
+    );
   }
 
   async settleAndClaim(worker: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
@@ -172,6 +176,28 @@ export class PostgresStore implements Store<PostgresTransaction> {
     // The others were told by the commit.
     if (answer.jobs.length > 0) this.#ringing.ringHere();
     return answer;
+  }
+
+  losses(): Promise<readonly Loss[]> {
+    return this.#do("reading losses of contact", () => openLosses(this.#connection));
+  }
+
+  resolveLoss(worker: string, resolution: Resolution): Promise<Resolution | null> {
+    return this.#do(`resolving the loss of ${worker}`, () => resolveLoss(this.#connection, worker, resolution));
+  }
+
+  lostJobs(incident: string, limit: number): Promise<readonly LostJob[]> {
+    return this.#do(`reading the jobs of loss ${incident}`, () =>
+      lostJobs(this.#connection, this.#kinds, incident, limit),
+    );
+  }
+
+  async judge(incident: string, verdicts: readonly LossVerdict[]): Promise<boolean> {
+    const closed = await this.#do(`judging the jobs of loss ${incident}`, () =>
+      this.#connection.maintain((tx) => judgeLoss(tx, incident, verdicts)),
+    );
+    if (verdicts.some(({ change }) => change?.to === "queued")) this.#ringing.ring();
+    return closed;
   }
 
   async expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]> {

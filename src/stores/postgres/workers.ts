@@ -5,9 +5,11 @@ import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
 import type { Session } from "./connection.ts";
 import { type CounterColumns, counters, type WorkerColumns, workerRow } from "../rows.ts";
+import { resolveLoss } from "./losses.ts";
 
-const REGISTER = `INSERT INTO outlive.fleet (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, lock_name, lock_identity, started_at, heartbeat_at)
-  SELECT $1, 'live', $2, $3, $4, $5, coalesce((SELECT value FROM outlive.meta WHERE key = 'epoch'), 0), $6, $7, $8, $9, $10, now, now
+const REGISTER = `INSERT INTO outlive.fleet (id, state, host, boot_id, namespace, pid, start_ticks, predecessor, version, epoch, lease_ms, concurrency, kinds,
+    lock_name, lock_identity, started_at, heartbeat_at)
+  SELECT $1, 'live', $2, $3, $4, $5, $6, $7, $8, coalesce((SELECT value FROM outlive.meta WHERE key = 'epoch'), 0), $9, $10, $11, $12, $13, now, now
   FROM (SELECT outlive.now_ms() AS now) AS clock RETURNING seq, epoch`;
 
 const RAISE_EPOCH = `INSERT INTO outlive.meta AS m (key, value) VALUES ('epoch', outlive.now_ms())
@@ -20,7 +22,7 @@ const RAISE_EPOCH_ONCE = `WITH first AS (
   INSERT INTO outlive.meta AS m (key, value) SELECT 'epoch', outlive.now_ms() FROM first
   ON CONFLICT (key) DO UPDATE SET value = greatest(m.value + 1, excluded.value)`;
 
-const HELD = `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions,
+const HELD = `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses,
     clock.now - (j.deadline_at + k.grace_ms) AS overdue_ms
   FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = $1 ORDER BY j.seq`;
 
@@ -70,10 +72,26 @@ export class Workers {
     await session.run(RAISE_EPOCH_ONCE);
   }
 
+  /** Inside a transaction. */
   async register(session: Session, worker: WorkerRecord): Promise<{ epoch: number }> {
-    const { id, host, bootId, pid, version, leaseMs, concurrency, kinds, lock } = worker;
-    const values = [id, host, bootId, pid, version, leaseMs, concurrency, JSON.stringify(kinds)];
-    const [row] = await session.rows<{ seq: number; epoch: number }>(REGISTER, [...values, lock.name, lock.identity]);
+    const { id, host, bootId, namespace, pid, startTicks, predecessor, version, leaseMs, concurrency, kinds, lock } =
+      worker;
+    const [row] = await session.rows<{ seq: number; epoch: number }>(REGISTER, [
+      id,
+      host,
+      bootId,
+      namespace,
+      pid,
+      startTicks,
+      predecessor,
+      version,
+      leaseMs,
+      concurrency,
+      JSON.stringify(kinds),
+      lock.name,
+      lock.identity,
+    ]);
+    if (predecessor !== null) await resolveLoss(session, predecessor, "returned");
     this.#seqs.set(id, row!.seq);
     return { epoch: row!.epoch };
   }

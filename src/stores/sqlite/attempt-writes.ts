@@ -32,7 +32,9 @@ export function writeOfAttempt(
           lease.fence,
         );
       if (changes === 1)
-        db.sql("UPDATE outlive_jobs SET crashes = 0, blamed = 0 WHERE seq = ? AND crashes > 0").run(lease.row);
+        db.sql(
+          "UPDATE outlive_jobs SET crashes = 0, blamed = 0, losses = 0 WHERE seq = ? AND crashes + losses > 0",
+        ).run(lease.row);
       break;
     }
     case "progress":

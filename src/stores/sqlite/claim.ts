@@ -30,7 +30,7 @@ const ALONE = `SELECT j.seq, j.kind, j.crashes, j.reserved_by, w.state AS holder
   WHERE j.state = 0 AND j.lane = 2 AND (j.crashes, j.seq) > (?, ?) ORDER BY j.crashes, j.seq LIMIT ${ALONE_PAGE}`;
 const TIMEOUT = "SELECT timeout_ms FROM outlive_kinds WHERE id = ?";
 const LATER =
-  "SELECT errors, crashes, blamed, timeouts, interruptions, outcome, incident FROM outlive_jobs WHERE seq = ?";
+  "SELECT errors, crashes, blamed, timeouts, interruptions, losses, outcome, incident FROM outlive_jobs WHERE seq = ?";
 const NEXT_DUE = "SELECT run_at FROM outlive_jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1";
 
 const STEPS = "SELECT name, result, result_sum FROM outlive_steps WHERE job = ? ORDER BY ord";
@@ -258,7 +258,7 @@ export function promoteDue(db: Database, now: number): number | null {
   let first = db.sql(NEXT_DUE).get() as { run_at: number } | undefined;
   if (first && first.run_at <= now) {
     db.sql(
-      `UPDATE outlive_jobs SET lane = CASE WHEN crashes >= ${ALONE_FROM_CRASHES} THEN 2 ELSE 1 END
+      `UPDATE outlive_jobs SET lane = CASE WHEN crashes + losses >= ${ALONE_FROM_CRASHES} THEN 2 ELSE 1 END
        WHERE seq IN (SELECT seq FROM outlive_jobs WHERE state = 0 AND lane = 0 AND run_at <= ? ORDER BY run_at LIMIT ${PROMOTE_BATCH})`,
     ).run(now);
     first = db.sql(NEXT_DUE).get() as { run_at: number } | undefined;

@@ -1,5 +1,6 @@
 // The incident of a death as recovery writes it. Inside recovery's transaction.
 import { withLastWord } from "../../core/incident.ts";
+import type { HowLost } from "../../core/liveness.ts";
 import type { RecoveredJob, RecoverRequest } from "../../core/store.ts";
 import type { Database } from "./database.ts";
 
@@ -8,6 +9,8 @@ export interface OpenIncident {
   /** The last job that was looked at. */
   readonly cursor: number;
   readonly heldAtDeath: number;
+  /** How the first transaction about it knew. */
+  readonly how: HowLost;
 }
 
 interface IncidentState {
@@ -15,6 +18,7 @@ interface IncidentState {
   readonly id: string | null;
   readonly cursor: number;
   readonly held_at_death: number;
+  readonly how: HowLost;
   readonly completed_at: number | null;
 }
 
@@ -22,7 +26,7 @@ interface IncidentState {
 export function openIncident(db: Database, request: RecoverRequest, worker: number, now: number): OpenIncident {
   const known = db
     .sql(
-      `SELECT w.last_word, i.id, i.cursor, i.held_at_death, i.completed_at FROM outlive_workers w LEFT JOIN outlive_incidents i ON i.id = w.incident
+      `SELECT w.last_word, i.id, i.cursor, i.held_at_death, i.how, i.completed_at FROM outlive_workers w LEFT JOIN outlive_incidents i ON i.id = w.incident
        WHERE w.seq = ?`,
     )
     .get(worker) as unknown as IncidentState;
@@ -55,15 +59,15 @@ export function openIncident(db: Database, request: RecoverRequest, worker: numb
     heldAtDeath,
   );
   db.sql("UPDATE outlive_workers SET state = 'recovering', incident = ? WHERE seq = ?").run(request.incident, worker);
-  return { id: request.incident, cursor: 0, heldAtDeath };
+  return { id: request.incident, cursor: 0, heldAtDeath, how: death.how };
 }
 
 function goOn(db: Database, known: IncidentState & { readonly id: string }): OpenIncident {
-  const { id, cursor, held_at_death: heldAtDeath, completed_at: completedAt } = known;
-  if (completedAt === null) return { id, cursor, heldAtDeath };
+  const { id, cursor, held_at_death: heldAtDeath, how, completed_at: completedAt } = known;
+  if (completedAt === null) return { id, cursor, heldAtDeath, how };
   // It was closed with jobs that could not be recovered: they are tried again, in the same incident.
-  db.sql("UPDATE outlive_incidents SET completed_at = NULL, cursor = 0 WHERE id = ?").run(id);
-  return { id, cursor: 0, heldAtDeath };
+  db.sql("UPDATE outlive_incidents SET completed_at = NULL, cursor = 0, judged_at = NULL WHERE id = ?").run(id);
+  return { id, cursor: 0, heldAtDeath, how };
 }
 
 export function writeIncidentJob(db: Database, incident: string, seq: number, job: RecoveredJob): void {

@@ -13,7 +13,7 @@ import type { Database } from "./database.ts";
 export function listIncidents(db: Database, limit: number, after: string | null): IncidentSummary[] {
   const rows = db
     .sql(
-      `SELECT id, recovery, worker, how, detected_at, completed_at, (SELECT count(*) FROM outlive_incident_jobs j WHERE j.incident = i.id) AS jobs
+      `SELECT id, recovery, worker, how, resolution, detected_at, completed_at, (SELECT count(*) FROM outlive_incident_jobs j WHERE j.incident = i.id) AS jobs
        FROM outlive_incidents i WHERE ? IS NULL OR id < ? ORDER BY id DESC LIMIT ?`,
     )
     .all(after, after, limit) as unknown as (SummaryColumns & { readonly jobs: number })[];

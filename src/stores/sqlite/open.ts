@@ -13,6 +13,7 @@ import { Bell } from "./bell.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
 import { inOurWords } from "./errors.ts";
 import { findInconsistencies } from "./inconsistencies.ts";
+import { checkProcess } from "../../platform/identity.ts";
 import { startKeeperThread } from "../../platform/keeper-thread.ts";
 import type { SqliteKeeper } from "./keeper-thread.ts";
 import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "./lock.ts";
@@ -85,7 +86,8 @@ export async function openSqlite(
         const own: SqliteKeeper = { database: options, ownLock };
         return startKeeperThread({ clock, events, file: KEEPER, own }, keeperOptions, host);
       }
-      const keeper = new Keeper({ store, liveness, clock, random, events, newId }, keeperOptions, {
+      const keepers = { store, liveness, clock, random, events, newId, processState: checkProcess };
+      const keeper = new Keeper(keepers, keeperOptions, {
         ...host,
         loopLagMs: () => 0,
         kill: () => {},

@@ -19,7 +19,7 @@ interface JobRow extends CounterColumns {
 function find(db: Database, id: string): JobRow | undefined {
   return db
     .sql(
-      "SELECT seq, state, kind, worker, epoch, fence, dedupe_key, errors, crashes, blamed, timeouts, interruptions FROM outlive_jobs WHERE id = ?",
+      "SELECT seq, state, kind, worker, epoch, fence, dedupe_key, errors, crashes, blamed, timeouts, interruptions, losses FROM outlive_jobs WHERE id = ?",
     )
     .get(id) as unknown as JobRow | undefined;
 }

@@ -3,10 +3,11 @@
 import { BACKGROUND_MS, isOnTrial } from "../../core/blame.ts";
 import { toStoredError } from "../../core/errors.ts";
 import type { KindSettings } from "../../core/job.ts";
+import { isProof } from "../../core/liveness.ts";
 import type { HeldJob, OverdueJob, RecoverAnswer, RecoveredJob, RecoverRequest } from "../../core/store.ts";
 import type { Change, CrashVerdict } from "../../core/transitions.ts";
 import type { Database } from "./database.ts";
-import { closeIncident, openIncident, writeIncidentJob } from "./incident-writes.ts";
+import { closeIncident, type OpenIncident, openIncident, writeIncidentJob } from "./incident-writes.ts";
 import type { Kinds } from "./kinds.ts";
 import { type CounterColumns, counters } from "../rows.ts";
 import { applyChange, writeHistory } from "./settle.ts";
@@ -22,14 +23,15 @@ interface HeldColumns extends CounterColumns {
   readonly last_step: string | null;
 }
 
-const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.cancel_requested,
+const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.cancel_requested,
   (SELECT name FROM outlive_steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step`;
 
 // Deaths that this job had no part in. Asked only when the verdict depends on it, so no index is kept for it. The last `crashes`
 // crashes in the history are those that count: a step or a retry by hand has set the counters back before them.
+// A loss of contact counts once it has turned out to be a death.
 const DEATHS_ELSEWHERE = `SELECT count(*) AS n FROM outlive_incidents i
-  WHERE i.completed_at >= min(?1 - ${BACKGROUND_MS}, (SELECT ifnull(min(at), ?1) FROM (
-    SELECT at FROM outlive_history WHERE job = ?2 AND event = 'crash' ORDER BY ord DESC LIMIT ?3)))
+  WHERE (i.how = 'gone' OR i.resolution IN ('died', 'away')) AND i.completed_at >= min(?1 - ${BACKGROUND_MS}, (SELECT ifnull(min(at), ?1) FROM (
+    SELECT at FROM outlive_history WHERE job = ?2 AND event IN ('crash', 'countLoss') ORDER BY ord DESC LIMIT ?3)))
   AND NOT EXISTS (SELECT 1 FROM outlive_incident_jobs j WHERE j.incident = i.id AND j.job = ?2)`;
 
 export class Recovering {
@@ -49,13 +51,14 @@ export class Recovering {
     this.#read.clear();
     const worker = this.#workers.seqOf(request.worker.id);
     if (!this.#isDead(request, worker)) return { incident: null, jobs: [], done: true };
-    const { id: incident, cursor, heldAtDeath } = openIncident(this.#db, request, worker, now);
+    const opened = openIncident(this.#db, request, worker, now);
+    const { id: incident, cursor } = opened;
     const rows = this.#db
       .sql(
         `SELECT ${HELD_COLUMNS} FROM outlive_jobs j WHERE j.state = 1 AND j.worker = ? AND j.seq > ? ORDER BY j.seq LIMIT ? + 0`,
       )
       .all(worker, cursor, request.limit) as unknown as HeldColumns[];
-    const jobs = rows.map((row) => this.#recoverJob(row, worker, incident, heldAtDeath, request, now));
+    const jobs = rows.map((row) => this.#recoverJob(row, worker, opened, request, now));
     const last = rows.at(-1);
     if (last) this.#db.sql("UPDATE outlive_incidents SET cursor = ? WHERE id = ?").run(last.seq, incident);
     const done = rows.length < request.limit;
@@ -67,12 +70,12 @@ export class Recovering {
    * Between the look and this transaction the worker may have left in peace, been recovered by somebody else, or, if it was
    * only silent, beaten again. Who is over and still holds jobs is recovered again: an earlier recovery could not.
    */
-  #isDead({ worker: { beats }, death }: RecoverRequest, worker: number): boolean {
-    const row = this.#db.sql("SELECT state, beats FROM outlive_workers WHERE seq = ?").get(worker) as
-      | { state: string; beats: number }
+  #isDead({ worker: { beats, lock }, death }: RecoverRequest, worker: number): boolean {
+    const row = this.#db.sql("SELECT state, beats, lock_identity FROM outlive_workers WHERE seq = ?").get(worker) as
+      | { state: string; beats: number; lock_identity: string | null }
       | undefined;
     if (!row) return false;
-    if (row.state === "live") return death.how === "gone" || row.beats === beats;
+    if (row.state === "live") return isProof(death.how) || (row.beats === beats && row.lock_identity === lock.identity);
     if (row.state === "recovering") return true;
     return this.#db.sql("SELECT 1 FROM outlive_jobs WHERE state = 1 AND worker = ?").get(worker) !== undefined;
   }
@@ -80,8 +83,7 @@ export class Recovering {
   #recoverJob(
     row: HeldColumns,
     worker: number,
-    incident: string,
-    heldAtDeath: number,
+    incident: OpenIncident,
     request: RecoverRequest,
     now: number,
   ): RecoveredJob {
@@ -93,8 +95,8 @@ export class Recovering {
       fence: row.fence,
       lastStep: row.last_step,
     };
-    const job = { ...base, ...this.#decided(row, worker, incident, heldAtDeath, request, now) };
-    writeIncidentJob(this.#db, incident, row.seq, job);
+    const job = { ...base, ...this.#decided(row, worker, incident, request, now) };
+    writeIncidentJob(this.#db, incident.id, row.seq, job);
     return job;
   }
 
@@ -102,14 +104,14 @@ export class Recovering {
   #decided(
     row: HeldColumns,
     worker: number,
-    incident: string,
-    heldAtDeath: number,
+    { id: incident, heldAtDeath, how }: OpenIncident,
     request: RecoverRequest,
     now: number,
   ): Pick<RecoveredJob, "decision" | "counters" | "success" | "error"> {
     let verdict: CrashVerdict;
     try {
-      verdict = request.decide(this.#held(row, this.#deathsElsewhere(row, heldAtDeath, now)), heldAtDeath);
+      const held = this.#held(row, this.deathsElsewhere(row, heldAtDeath, now));
+      verdict = request.decide(held, heldAtDeath, how);
     } catch (thrown) {
       return { decision: "none", counters: counters(row), success: false, error: toStoredError(thrown).message };
     }
@@ -147,7 +149,11 @@ export class Recovering {
     return known;
   }
 
-  #deathsElsewhere(row: HeldColumns, heldAtDeath: number, now: number): number {
+  deathsElsewhere(
+    row: CounterColumns & { readonly seq: number; readonly kind: number },
+    heldAtDeath: number,
+    now: number,
+  ): number {
     if (!isOnTrial(row, heldAtDeath, this.#settings(row.kind).limits)) return 0;
     return (this.#db.sql(DEATHS_ELSEWHERE).get(now, row.seq, row.crashes) as { n: number }).n;
   }

@@ -167,6 +167,19 @@ const MIGRATIONS: readonly string[] = [
     PRIMARY KEY (incident, job)
   ) WITHOUT ROWID;
   `,
+  // Proof of death, or contact lost: which process a worker is, and what became of the workers with which contact was lost.
+  `
+  ALTER TABLE outlive_workers ADD COLUMN namespace TEXT;
+  ALTER TABLE outlive_workers ADD COLUMN start_ticks TEXT;
+  ALTER TABLE outlive_workers ADD COLUMN predecessor TEXT;
+  ALTER TABLE outlive_jobs ADD COLUMN losses INTEGER NOT NULL DEFAULT 0;
+  ALTER TABLE outlive_incidents ADD COLUMN resolution TEXT;
+  ALTER TABLE outlive_incidents ADD COLUMN judged_at INTEGER; -- when all jobs of a loss were judged
+  ALTER TABLE outlive_incident_jobs ADD COLUMN judgement TEXT; -- what was decided about a lost job when its loss was resolved
+  -- A silent worker was counted as dead at once.
+  UPDATE outlive_incidents SET resolution = 'died', judged_at = completed_at WHERE how <> 'gone';
+  CREATE INDEX outlive_incidents_open_losses ON outlive_incidents (id) WHERE how <> 'gone' AND judged_at IS NULL;
+  `,
 ];
 
 export const SCHEMA_VERSION = MIGRATIONS.length;

@@ -7,7 +7,7 @@ import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from
 import { type Change, honourCancel } from "../../core/transitions.ts";
 import { checksumOf } from "./checksums.ts";
 import type { Database } from "./database.ts";
-import { LANE, OUTCOME, STATE } from "../codes.ts";
+import { LANE, NEVER_DUE, OUTCOME, STATE } from "../codes.ts";
 import type { Workers } from "./workers.ts";
 
 /** The guard of every fenced write: this attempt, and only while it runs. */
@@ -57,11 +57,13 @@ export class Settling {
   #end(lease: Lease, settled: Change, now: number): boolean {
     const where = { sql: OWNED, values: [lease.row, lease.fence, lease.epoch, this.#workers.seqOf(lease.worker)] };
     const row = this.#db
-      .sql(`SELECT crashes, blamed, cancel_requested FROM outlive_jobs WHERE ${OWNED}`)
-      .get(...where.values) as { crashes: number; blamed: number; cancel_requested: number } | undefined;
+      .sql(`SELECT crashes, blamed, losses, cancel_requested FROM outlive_jobs WHERE ${OWNED}`)
+      .get(...where.values) as
+      | { crashes: number; blamed: number; losses: number; cancel_requested: number }
+      | undefined;
     if (!row) return false;
-    const { crashes, blamed } = row;
-    const kept = { ...settled, counters: { ...settled.counters, crashes, blamed } };
+    const { crashes, blamed, losses } = row;
+    const kept = { ...settled, counters: { ...settled.counters, crashes, blamed, losses } };
     const change = row.cancel_requested === 1 ? honourCancel(kept) : kept;
     applyChange(this.#db, change, now, where);
     writeHistory(this.#db, {
@@ -165,11 +167,10 @@ export function applyChange(
 ): boolean {
   const { to, counters, outcome } = change;
   const queued = to === "queued";
-  const delayed = queued && change.delayMs > 0;
-  const lane = delayed ? LANE.delayed : mustRunAlone(counters) ? LANE.alone : LANE.open;
+  const { lane, runAt } = whereItWaits(change, now);
   const { changes } = db
     .sql(
-      `UPDATE outlive_jobs SET state = ?, lane = ?, errors = ?, crashes = ?, blamed = ?, timeouts = ?, interruptions = ?, outcome = ifnull(?, outcome),
+      `UPDATE outlive_jobs SET state = ?, lane = ?, errors = ?, crashes = ?, blamed = ?, timeouts = ?, interruptions = ?, losses = ?, outcome = ifnull(?, outcome),
          run_at = ?, finished_at = ?, error = ifnull(?, error), cancel_requested = 0, reserved_by = NULL, incident = ? WHERE ${where.sql}`,
     )
     .run(
@@ -180,14 +181,22 @@ export function applyChange(
       counters.blamed,
       counters.timeouts,
       counters.interruptions,
+      counters.losses,
       outcome === null ? null : OUTCOME[outcome],
-      delayed ? now + change.delayMs : null,
+      runAt,
       now,
       change.error === null ? null : JSON.stringify(change.error),
       queued ? incident : null,
       ...where.values,
     );
   return changes > 0;
+}
+
+/** The lane of a job that is queued again, and when it is due; for any other it means nothing. */
+export function whereItWaits(change: Change, now: number): { lane: number; runAt: number | null } {
+  if (change.to === "queued" && change.waitsForResolution) return { lane: LANE.delayed, runAt: NEVER_DUE };
+  if (change.to === "queued" && change.delayMs > 0) return { lane: LANE.delayed, runAt: now + change.delayMs };
+  return { lane: mustRunAlone(change.counters) ? LANE.alone : LANE.open, runAt: null };
 }
 
 export interface HistoryRow {

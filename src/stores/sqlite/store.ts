@@ -6,6 +6,7 @@ import type { Incident, IncidentSummary } from "../../core/incident.ts";
 import type { Inconsistency, Opening } from "../../core/integrity.ts";
 import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
+import type { Loss, LossVerdict, LostJob, Resolution } from "../../core/losses.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type {
   AttemptWrite,
@@ -57,6 +58,7 @@ import { latestOpening, noteOpening } from "./opening.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
 import { Settling } from "./settle.ts";
+import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
 import { runUserBody, type SqliteTransaction } from "./transaction.ts";
 import { takeTurn, type TurnDeps } from "./turn.ts";
 import { Workers } from "./workers.ts";
@@ -190,6 +192,28 @@ export class SqliteStore implements Store<SqliteTransaction> {
     );
     if (answer.jobs.length > 0) this.#ringing.ring();
     return answer;
+  }
+
+  losses(): Promise<readonly Loss[]> {
+    return this.#read("reading losses of contact", () => openLosses(this.#db));
+  }
+
+  resolveLoss(worker: string, resolution: Resolution): Promise<Resolution | null> {
+    return this.#writer.write(`resolving the loss of ${worker}`, () => resolveLoss(this.#db, worker, resolution));
+  }
+
+  lostJobs(incident: string, limit: number): Promise<readonly LostJob[]> {
+    return this.#read(`reading the jobs of loss ${incident}`, () =>
+      lostJobs(this.#db, this.#kinds, this.#recovering, incident, limit, this.#now()),
+    );
+  }
+
+  async judge(incident: string, verdicts: readonly LossVerdict[]): Promise<boolean> {
+    const closed = await this.#writer.write(`judging the jobs of loss ${incident}`, () =>
+      judgeLoss(this.#db, incident, verdicts, this.#now()),
+    );
+    if (verdicts.some(({ change }) => change?.to === "queued")) this.#ringing.ring();
+    return closed;
   }
 
   async expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]> {

@@ -4,6 +4,7 @@ import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
 import type { Database } from "./database.ts";
 import { type CounterColumns, counters, type WorkerColumns, workerRow } from "../rows.ts";
+import { resolveLoss } from "./losses.ts";
 import { schemaVersion, storedEpoch } from "./schema.ts";
 
 const WHICH = {
@@ -47,14 +48,17 @@ export class Workers {
     const epoch = this.epoch();
     const { lastInsertRowid } = this.#db
       .sql(
-        `INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, lock_name, lock_identity, started_at, heartbeat_at)
-         VALUES (?, 'live', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+        `INSERT INTO outlive_workers (id, state, host, boot_id, namespace, pid, start_ticks, predecessor, version, epoch, lease_ms, concurrency, kinds,
+           lock_name, lock_identity, started_at, heartbeat_at) VALUES (?, 'live', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
       )
       .run(
         worker.id,
         worker.host,
         worker.bootId,
+        worker.namespace,
         worker.pid,
+        worker.startTicks,
+        worker.predecessor,
         worker.version,
         epoch,
         worker.leaseMs,
@@ -66,6 +70,7 @@ export class Workers {
         now,
       );
     this.#seqs.set(worker.id, Number(lastInsertRowid));
+    if (worker.predecessor !== null) resolveLoss(this.#db, worker.predecessor, "returned");
     return { epoch };
   }
 
@@ -104,7 +109,7 @@ export class Workers {
     const seq = this.seqOf(id);
     const rows = this.#db
       .sql(
-        `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.deadline_at + k.grace_ms AS expires_at
+        `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.deadline_at + k.grace_ms AS expires_at
          FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = ?`,
       )
       .all(seq) as unknown as (CounterColumns & {

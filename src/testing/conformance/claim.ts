@@ -89,7 +89,7 @@ export function specifyClaim(specify: Specify): void {
         lease: { jobId: "a", kind: "mail", row: 0, worker: "w", epoch: worker.epoch, fence: 1 },
         kind: "mail",
         input: '{"n":1}',
-        counters: { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0 },
+        counters: { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 },
         deadlineInMs: TIMEOUT_MS,
         alone: false,
         lastOutcome: null,
@@ -158,7 +158,7 @@ export function specifyClaim(specify: Specify): void {
       await worker.record(second, { type: "step", name: "a", result: '"x"' });
       await worker.settle(SETTLE.release(second));
       const { counters, lastOutcome, steps } = await worker.next();
-      assert.deepEqual(counters, { errors: 1, crashes: 0, blamed: 0, timeouts: 0, interruptions: 1 });
+      assert.deepEqual(counters, { errors: 1, crashes: 0, blamed: 0, timeouts: 0, interruptions: 1, losses: 0 });
       assert.equal(lastOutcome, "released");
       assert.deepEqual(
         steps.map(({ name, result }) => [name, result]),

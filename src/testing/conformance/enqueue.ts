@@ -29,7 +29,7 @@ export function specifyEnqueue(specify: Specify): void {
         lastOutcome: null,
       },
     );
-    assert.deepEqual(job.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0 });
+    assert.deepEqual(job.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 });
   });
 
   specify("an enqueue of nothing answers with nothing", async (scene) => {

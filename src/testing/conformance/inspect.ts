@@ -151,6 +151,7 @@ export function specifyInspect(specify: Specify): void {
         recovery: "pass-1",
         worker: "w",
         how: "gone",
+        resolution: null,
         detectedAt: diedAt,
         completedAt: diedAt,
         jobCount: 2,

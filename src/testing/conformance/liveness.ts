@@ -84,7 +84,12 @@ class Watcher {
   constructor(scene: Scene, aheadMs = 0) {
     this.#scene = scene;
     this.clock.jump(aheadMs);
-    this.#lookout = new Lookout({ clock: this.clock, liveness: noLocks, bootId: "boot-1" });
+    this.#lookout = new Lookout({
+      clock: this.clock,
+      liveness: noLocks,
+      processState: () => "unknown",
+      bootId: "boot-1",
+    });
   }
 
   /** Looks, and then waits until the next look. Answers who is dead. */

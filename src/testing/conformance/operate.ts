@@ -86,7 +86,7 @@ export function specifyOperate(specify: Specify): void {
         assert.deepEqual(await scene.store.retry(state, "ann"), { is: "applied", state: "queued" });
         const job = await scene.job(state);
         assert.deepEqual([job.state, job.finishedAt, job.result], ["queued", null, null]);
-        assert.deepEqual(job.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0 });
+        assert.deepEqual(job.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 });
         const entry = job.history.at(-1);
         assert.deepEqual([entry?.event, entry?.from, entry?.to, entry?.actor], ["retry", state, "queued", "ann"]);
         const again = await worker.next();

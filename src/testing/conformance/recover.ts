@@ -29,9 +29,9 @@ export function specifyRecover(specify: Specify): void {
     const worker = await scene.worker("w");
     await worker.claim(2);
     const request = await scene.recovery(worker);
-    const failing: typeof request.decide = (job, held) => {
+    const failing: typeof request.decide = (job, held, how) => {
       if (job.id === "a") throw new Error("no decision");
-      return request.decide(job, held);
+      return request.decide(job, held, how);
     };
     const first = await scene.store.recover({ ...request, decide: failing });
     assert.equal(first.done, true);

@@ -37,6 +37,7 @@ export function specifySettle(specify: Specify): void {
           blamed: 0,
           timeouts: 0,
           interruptions: 0,
+          losses: 0,
           ...counted,
         });
         assert.equal(after.finishedAt, to === "queued" ? null : scene.clock.now());

@@ -9,6 +9,7 @@ import { specifyEnqueue } from "./enqueue.ts";
 import { specifyExpire } from "./expire.ts";
 import { specifyInspect } from "./inspect.ts";
 import { specifyLiveness } from "./liveness.ts";
+import { specifyLosses } from "./losses.ts";
 import { specifyOperate } from "./operate.ts";
 import { specifyPurge } from "./purge.ts";
 import { specifyRecover } from "./recover.ts";
@@ -27,6 +28,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   corrupt: specifyCorrupt,
   recover: specifyRecover,
   verdicts: specifyVerdicts,
+  losses: specifyLosses,
   alone: specifyAlone,
   expire: specifyExpire,
   workers: specifyWorkers,

@@ -10,7 +10,7 @@ import { toStoredError } from "../../core/errors.ts";
 import { EventBus } from "../../core/events.ts";
 import { Engine } from "../../engine.ts";
 import { systemClock as clock, systemRandom as random } from "../../platform/clock.ts";
-import { processIdentity } from "../../platform/identity.ts";
+import { checkProcess, processIdentity } from "../../platform/identity.ts";
 import { watchRequests } from "./effects.ts";
 import { tellingStore } from "./points.ts";
 
@@ -53,7 +53,16 @@ async function main(order: Order): Promise<void> {
     if (order.killAt === null) process.send!({ point } satisfies Said);
   });
   const contracts = new Map([[contract.name, contract]]);
-  const engine = new Engine({ backend: { ...backend, store }, settings, contracts, clock, random, bus, identity });
+  const engine = new Engine({
+    backend: { ...backend, store },
+    settings,
+    contracts,
+    clock,
+    random,
+    bus,
+    identity,
+    processState: checkProcess,
+  });
   await backend.store.declare([settingsWithDefaults(contract, settings)]);
   await engine.recoverAtOpen();
   if (order.input) await engine.enqueue(contract, JSON.parse(order.input.json) as never, { id: order.jobId });

@@ -4,7 +4,7 @@ import { ALONE_FROM_CRASHES, HARD_LIMIT } from "../../../core/blame.ts";
 import { JOB_STATES } from "../../../core/job.ts";
 import type { Migration } from "../migrate.ts";
 import { checksumSql } from "../checksums.ts";
-import { LANE, OUTCOME, STATE } from "../../codes.ts";
+import { LANE, NEVER_DUE, OUTCOME, STATE } from "../../codes.ts";
 import { deathsElsewhere } from "../deaths-elsewhere.ts";
 import { addJobs } from "./enqueue.ts";
 import { jobHeartbeat, MARGIN_MS, OWNERLESS_MS } from "./reclaim.ts";
@@ -37,7 +37,7 @@ export const seedViews: Migration = {
   ${replacing(takeBack(schema))}
   ${replacing(views.up(schema))}
   DROP FUNCTION ${schema}.error_text(text, text);
-  DROP FUNCTION ${schema}.reclaim_text(${schema}.kinds, text, text, text, integer, integer, integer, integer, text);
+  DROP FUNCTION ${schema}.reclaim_text(${schema}.kinds, text, text, text, integer, integer, integer, integer, integer, text);
   ALTER TABLE ${schema}.history DROP COLUMN reclaim;
   ALTER TABLE ${schema}.steps DROP COLUMN result_sum;
   ALTER TABLE ${schema}.jobs DROP COLUMN heartbeat_at, DROP COLUMN input_sum, DROP COLUMN result_sum;`,
@@ -110,27 +110,33 @@ function notedHeartbeat(schema: string): string {
   $$;`;
 }
 
-/** What was known of a job when it was taken back, in words. The attempt's counters are those after it. */
 function reclaimText(schema: string): string {
   return `
-  -- The one place that words a reclaim. cause: 'crash' or 'timeOut'; led_by: 'Exceeded TTL (30 s)' or 'Worker died'.
+  -- The one place that words a reclaim. cause: 'crash' (its worker died), 'lose' (contact with its worker was lost) or 'timeOut';
+  -- led_by: 'Exceeded TTL (30 s)', 'Worker died' or 'Contact lost'. The counters are those after the reclaim.
   CREATE FUNCTION ${schema}.reclaim_text(
-    k ${schema}.kinds, cause text, decision text, led_by text, errors integer, crashes integer, blamed integer, timeouts integer, what text
+    k ${schema}.kinds, cause text, decision text, led_by text, errors integer, crashes integer, blamed integer, timeouts integer, losses integer, what text
   ) RETURNS text LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT 'RECLAIMED_TTL: ' || CASE
       WHEN decision = 'cancel' THEN format('%s: %s; its cancel had been asked for', led_by, what)
       WHEN decision = 'pending' THEN format('%s: %s; queued again, not counted', led_by, what)
       WHEN decision = 'quarantine' THEN format('Max attempts reached: %s of %s workers died while it ran alone; %s', blamed, k.max_crashes, what)
-      WHEN decision = 'fail' AND cause = 'crash' AND k.on_crash = 'fail' THEN format('%s: its kind says that a crash ends the job; %s', led_by, what)
+      WHEN decision = 'fail' AND cause <> 'timeOut' AND k.on_crash = 'fail' THEN format('%s: its kind says that a crash ends the job; %s', led_by, what)
       WHEN decision = 'fail' AND timeouts >= k.max_timeouts
         THEN format('Max attempts reached: timeout %s of %s, no more are allowed; %s', timeouts, k.max_timeouts, what)
       WHEN decision = 'fail' THEN format('Max attempts reached: error %s of %s, no more are allowed; %s', errors, k.max_errors, what)
       WHEN cause = 'timeOut' THEN format('%s: timeout %s of %s; %s', led_by, timeouts, k.max_timeouts, what)
+      WHEN cause = 'lose' THEN format('%s: loss %s of %s, not counted yet%s; %s', led_by, losses, k.max_crashes,
+        CASE WHEN losses >= k.max_crashes THEN ', it waits until it is known what happened to its workers'
+          WHEN crashes + losses >= ${ALONE_FROM_CRASHES} THEN ', it will run alone' ELSE '' END, what)
       ELSE format('%s: crash %s, %s of %s alone%s; %s', led_by, crashes, blamed, k.max_crashes,
-        CASE WHEN crashes >= ${ALONE_FROM_CRASHES} THEN ', it will run alone' ELSE '' END, what)
+        CASE WHEN crashes + losses >= ${ALONE_FROM_CRASHES} THEN ', it will run alone' ELSE '' END, what)
     END
   $$;`;
 }
+
+/** The changes by which a job is taken back. */
+const RECLAIMS = "('crash', 'lose', 'timeOut', 'endCancelled')";
 
 /** A deadline that has passed is the TTL that the attempt had, whatever the kind says now. */
 const TTL = (otherwise: string, now: string): string =>
@@ -138,8 +144,9 @@ const TTL = (otherwise: string, now: string): string =>
 
 function takeBackInOneText(schema: string): string {
   return `
-  -- As in step 2, with these differences: reclaim_text() words it; a job that has used up its errors or timeouts is not queued again
-  -- after a crash; the age counts from the job's own heartbeat; and the checksum of a result goes with the result.
+  -- As in step 2, with these differences: a silent worker is one with which contact was lost, so nothing is counted before core has
+  -- found out what happened to it (losses.ts); a job that has used up its errors or timeouts is not queued again; reclaim_text() words it;
+  -- the age counts from the job's own heartbeat; and the checksum of a result goes with the result.
   CREATE OR REPLACE FUNCTION ${schema}.take_back(
     j ${schema}.jobs, k ${schema}.kinds, owner text, cause text, alone boolean, ttl_ms bigint, what text, incident text, now bigint
   ) RETURNS TABLE (job_id text, kind text, worker text, decision text, attempts integer, age interval)
@@ -155,8 +162,18 @@ function takeBackInOneText(schema: string): string {
     new_crashes integer := j.crashes;
     new_blamed integer := j.blamed;
     new_timeouts integer := j.timeouts;
+    new_losses integer := j.losses;
+    waits boolean := false;
     new_lane integer;
+    led_by text := format('Exceeded TTL (%s)', ${schema}.ttl_text(${TTL("ttl_ms", "now")}));
   BEGIN
+    IF cause = 'crash' AND (SELECT i.how FROM ${schema}.incidents i WHERE i.id = take_back.incident) = 'gone' THEN
+      led_by := 'Worker died';
+      what := format('worker %s is gone', owner);
+    ELSIF cause = 'crash' THEN
+      cause := 'lose';
+      change := 'lose';
+    END IF;
     IF j.cancel_requested THEN
       decision := 'cancel';
       next_state := ${STATE.cancelled};
@@ -173,9 +190,18 @@ function takeBackInOneText(schema: string): string {
         delay_ms := ${schema}.backoff_ms(k, j.timeouts + 1, random());
       END IF;
     ELSE
-      new_outcome := ${OUTCOME.crashed};
+      new_outcome := CASE cause WHEN 'lose' THEN ${OUTCOME.lost} ELSE ${OUTCOME.crashed} END;
       IF k.on_crash = 'pending' THEN
         decision := 'pending';
+      ELSIF cause = 'lose' THEN
+        IF k.on_crash = 'fail' OR j.errors >= k.max_errors OR j.timeouts >= k.max_timeouts THEN
+          decision := 'fail';
+          next_state := ${STATE.dead};
+        ELSE
+          decision := 'lost';
+          new_losses := j.losses + 1;
+          waits := new_losses >= k.max_crashes;
+        END IF;
       ELSE
         new_crashes := j.crashes + 1;
         new_blamed := j.blamed + CASE WHEN alone THEN 1 ELSE 0 END;
@@ -196,31 +222,31 @@ function takeBackInOneText(schema: string): string {
         END IF;
       END IF;
     END IF;
-    message := ${schema}.reclaim_text(k, cause, decision, format('Exceeded TTL (%s)', ${schema}.ttl_text(${TTL("ttl_ms", "now")})),
-      j.errors, new_crashes, new_blamed, new_timeouts, what);
-    new_lane := CASE WHEN next_state = ${STATE.queued} AND delay_ms > 0 THEN ${LANE.delayed}
-      WHEN new_crashes >= ${ALONE_FROM_CRASHES} THEN ${LANE.alone} ELSE ${LANE.open} END;
+    message := ${schema}.reclaim_text(k, cause, decision, led_by, j.errors, new_crashes, new_blamed, new_timeouts, new_losses, what);
+    new_lane := CASE WHEN next_state = ${STATE.queued} AND (delay_ms > 0 OR waits) THEN ${LANE.delayed}
+      WHEN new_crashes + new_losses >= ${ALONE_FROM_CRASHES} THEN ${LANE.alone} ELSE ${LANE.open} END;
 
     -- The sums keep the planner off the index of running jobs (settle.ts).
     UPDATE ${schema}.jobs AS t SET state = next_state, lane = new_lane, crashes = new_crashes, blamed = new_blamed,
-      timeouts = new_timeouts, outcome = new_outcome, finished_at = now, result = NULL, result_sum = NULL, cancel_requested = false, reserved_by = NULL,
-      run_at = CASE WHEN delay_ms > 0 THEN now + delay_ms END,
+      timeouts = new_timeouts, losses = new_losses, outcome = new_outcome, finished_at = now, result = NULL, result_sum = NULL,
+      cancel_requested = false, reserved_by = NULL, run_at = CASE WHEN waits THEN ${NEVER_DUE} WHEN delay_ms > 0 THEN now + delay_ms END,
       incident = CASE WHEN next_state = ${STATE.queued} THEN take_back.incident END,
-      error = json_build_object('name', CASE cause WHEN 'timeOut' THEN 'Timeout' ELSE 'WorkerDied' END, 'message', message)::text
+      error = json_build_object('name', CASE cause WHEN 'timeOut' THEN 'Timeout' WHEN 'lose' THEN 'ContactLost' ELSE 'WorkerDied' END, 'message', message)::text
     WHERE t.seq = j.seq AND t.state + 0 = ${STATE.running} AND t.fence = j.fence AND t.epoch = j.epoch AND t.worker + 0 = j.worker;
     IF NOT FOUND THEN RETURN; END IF;
 
     job_id := j.id;
     kind := k.name;
     worker := owner;
-    attempts := j.errors + new_crashes + new_timeouts;
+    attempts := j.errors + new_crashes + new_timeouts + new_losses;
     age := make_interval(secs => age_ms / 1000.0);
     INSERT INTO ${schema}.history (job, at, epoch, fence, from_state, to_state, event, actor, reason, incident, worker, decision, attempts, age_ms)
     VALUES (j.seq, now, j.epoch, j.fence, ${STATE.running}, next_state, change, 'system/reclaim', message, incident, owner, decision, attempts, age_ms);
     IF incident IS NOT NULL THEN
       INSERT INTO ${schema}.incident_jobs AS i (incident, job, job_id, kind, decision, counters, max_crashes, fence, last_step, success)
       VALUES (incident, j.seq, j.id, k.name, decision,
-        json_build_object('errors', j.errors, 'crashes', new_crashes, 'blamed', new_blamed, 'timeouts', new_timeouts, 'interruptions', j.interruptions)::text,
+        json_build_object('errors', j.errors, 'crashes', new_crashes, 'blamed', new_blamed, 'timeouts', new_timeouts,
+          'interruptions', j.interruptions, 'losses', new_losses)::text,
         k.max_crashes, j.fence, (SELECT s.name FROM ${schema}.steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1), true)
       ON CONFLICT ON CONSTRAINT incident_jobs_pkey DO UPDATE SET decision = excluded.decision, counters = excluded.counters, success = true, error = NULL;
     END IF;
@@ -240,7 +266,7 @@ function noteReclaim(schema: string): string {
     k ${schema}.kinds;
     f ${schema}.fleet;
     i ${schema}.incidents;
-    cause text := CASE NEW.event WHEN 'endCancelled' THEN 'timeOut' ELSE NEW.event END;
+    cause text := CASE NEW.event WHEN 'endCancelled' THEN 'timeOut' WHEN 'countLoss' THEN 'crash' ELSE NEW.event END;
     led_by text;
     what text;
   BEGIN
@@ -248,29 +274,30 @@ function noteReclaim(schema: string): string {
     SELECT * INTO k FROM ${schema}.kinds t WHERE t.id = j.kind;
     SELECT * INTO f FROM ${schema}.fleet t WHERE t.seq = j.worker;
     SELECT * INTO i FROM ${schema}.incidents t WHERE t.id = NEW.incident;
-    NEW.worker := f.id;
+    NEW.worker := coalesce(i.worker, f.id);
     NEW.decision := CASE NEW.to_state WHEN ${STATE.quarantined} THEN 'quarantine' WHEN ${STATE.cancelled} THEN 'cancel' WHEN ${STATE.queued}
-      THEN CASE WHEN cause = 'crash' AND k.on_crash = 'pending' THEN 'pending' ELSE 'retry' END ELSE 'fail' END;
-    NEW.attempts := j.errors + j.crashes + j.timeouts;
+      THEN CASE WHEN cause = 'timeOut' THEN 'retry' WHEN k.on_crash = 'pending' THEN 'pending' WHEN cause = 'lose' THEN 'lost' ELSE 'retry' END
+      ELSE 'fail' END;
+    NEW.attempts := j.errors + j.crashes + j.timeouts + j.losses;
     NEW.age_ms := NEW.at - greatest(j.started_at, j.heartbeat_at);
     IF cause = 'timeOut' THEN
       led_by := format('Exceeded TTL (%s)', ${schema}.ttl_text(${TTL(`coalesce(k.timeout_ms, ${OWNERLESS_MS})`, "NEW.at")}));
       what := 'worker ' || f.id;
-    ELSIF i.how = 'gone' THEN
-      led_by := 'Worker died';
-      what := format('worker %s is gone', f.id);
-    ELSE
+    ELSIF i.how = 'silent' THEN
       led_by := format('Exceeded TTL (%s)', ${schema}.ttl_text(${TTL("f.lease_ms", "NEW.at")}));
-      what := format('no heartbeat of worker %s for %s s', f.id, (NEW.at - i.last_heartbeat_at) / 1000);
+      what := format('no heartbeat of worker %s for %s s', i.worker, (NEW.at - i.last_heartbeat_at) / 1000);
+    ELSE
+      led_by := CASE i.how WHEN 'gone' THEN 'Worker died' ELSE 'Contact lost' END;
+      what := format(CASE i.how WHEN 'gone' THEN 'worker %s is gone' ELSE 'the lock of worker %s is free' END, i.worker);
     END IF;
-    NEW.reclaim := ${schema}.reclaim_text(k, cause, NEW.decision, led_by, j.errors, j.crashes, j.blamed, j.timeouts, what);
+    NEW.reclaim := ${schema}.reclaim_text(k, cause, NEW.decision, led_by, j.errors, j.crashes, j.blamed, j.timeouts, j.losses, what);
     RETURN NEW;
   EXCEPTION WHEN OTHERS THEN
     RAISE WARNING 'outlive: the reclaim of job % is kept without its details: %', NEW.job, SQLERRM;
     RETURN NEW;
   END $$;
   CREATE TRIGGER note_reclaim BEFORE INSERT ON ${schema}.history FOR EACH ROW
-    WHEN (NEW.actor = 'system/recovery' AND NEW.event IN ('crash', 'timeOut', 'endCancelled')) EXECUTE FUNCTION ${schema}.note_reclaim();`;
+    WHEN (NEW.actor = 'system/recovery' AND (NEW.event IN ${RECLAIMS} OR NEW.event = 'countLoss' AND NEW.to_state = ${STATE.quarantined})) EXECUTE FUNCTION ${schema}.note_reclaim();`;
 }
 
 /** What an attempt was given, by its own deadline: the kind's timeout may be another one by now. Null: no limit, or it has none left. */
@@ -286,7 +313,7 @@ function staleMonitor(schema: string): string {
     CASE WHEN r.deadline_at < r.now OR r.silent_ms > r.lease_ms OR r.worker_state IS DISTINCT FROM 'live' THEN 'STALE'
       WHEN r.age_ms >= 0.8 * r.timeout_ms THEN 'WARNING' ELSE 'OK' END AS status
   FROM (
-    SELECT j.id AS job_id, k.name AS kind, f.id AS worker, j.fence, j.errors + j.crashes + j.timeouts AS attempts, j.started_at, j.deadline_at,
+    SELECT j.id AS job_id, k.name AS kind, f.id AS worker, j.fence, j.errors + j.crashes + j.timeouts + j.losses AS attempts, j.started_at, j.deadline_at,
       CASE WHEN j.heartbeat_at >= j.started_at THEN j.heartbeat_at END AS heartbeat_at, c.now,
       c.now - greatest(j.started_at, j.heartbeat_at) AS age_ms, ${ALLOWED} AS timeout_ms,
       c.now - f.heartbeat_at AS silent_ms, f.lease_ms, f.state AS worker_state
@@ -318,9 +345,16 @@ function reclaimHistory(schema: string): string {
     CASE h.actor WHEN 'system/reclaim' THEN 'sql' ELSE coalesce(i.recovered_by, 'worker') END AS by
   FROM ${schema}.history h JOIN ${schema}.jobs j ON j.seq = h.job JOIN ${schema}.kinds k ON k.id = j.kind
     LEFT JOIN ${schema}.incidents i ON i.id = h.incident LEFT JOIN ${schema}.incident_jobs ij ON ij.incident = h.incident AND ij.job = h.job
-  WHERE h.actor IN ('system/reclaim', 'system/recovery') AND h.event IN ('crash', 'timeOut', 'endCancelled')
+  WHERE h.actor IN ('system/reclaim', 'system/recovery') AND h.event IN ${RECLAIMS}
   ORDER BY h.at DESC, h.ord DESC;`;
 }
+
+/**
+ * Half of a surrogate pair, as JSON.stringify writes it: a whole pair it writes as the character itself. Before the escape comes an even
+ * number of backslashes; after an odd one, `ud83d` is ordinary text.
+ */
+const HALF_PAIR = String.raw`(?<!\\)((?:\\\\)*)\\u[dD][89a-fA-F][0-9a-fA-F]{2}`;
+const REPLACEMENT = String.raw`\1\\ufffd`;
 
 function errorText(schema: string): string {
   return `
@@ -329,7 +363,11 @@ function errorText(schema: string): string {
   BEGIN
     RETURN error::json->>field;
   EXCEPTION WHEN OTHERS THEN
-    RETURN CASE field WHEN 'message' THEN left(error, 500) ELSE 'Unreadable' END;
+    BEGIN
+      RETURN regexp_replace(error, '${HALF_PAIR}', '${REPLACEMENT}', 'g')::json->>field;
+    EXCEPTION WHEN OTHERS THEN
+      RETURN CASE field WHEN 'message' THEN left(error, 500) ELSE 'Unreadable' END;
+    END;
   END $$;`;
 }
 
@@ -338,7 +376,7 @@ function deadJobs(schema: string): string {
   -- What needs a person: dead and quarantined jobs, with the reason. After the cause is gone: outlive retry ID.
   CREATE OR REPLACE VIEW ${schema}.dead_jobs AS
   SELECT j.id AS job_id, k.name AS kind, ${stateName("j.state")} AS state, coalesce(h.reclaim, h.reason, ${schema}.error_text(j.error, 'message')) AS reason,
-    ${schema}.error_text(j.error, 'name') AS error, coalesce(h.reclaim, ${schema}.error_text(j.error, 'message')) AS last_error, j.errors + j.crashes + j.timeouts AS attempts,
+    ${schema}.error_text(j.error, 'name') AS error, coalesce(h.reclaim, ${schema}.error_text(j.error, 'message')) AS last_error, j.errors + j.crashes + j.timeouts + j.losses AS attempts,
     j.errors, j.crashes, j.blamed, j.timeouts, f.id AS worker, ${schema}.instant(j.created_at) AS created_at, ${schema}.instant(j.finished_at) AS finished_at
   FROM ${schema}.jobs j JOIN ${schema}.kinds k ON k.id = j.kind LEFT JOIN ${schema}.fleet f ON f.seq = j.worker
     LEFT JOIN LATERAL (SELECT l.reason, l.reclaim FROM ${schema}.history l
@@ -348,7 +386,7 @@ function deadJobs(schema: string): string {
 
 /** Roles that were made before this step need no new grants: who may call a function may call what it calls now. */
 function grants(schema: string): string {
-  const signature = `${schema}.reclaim_text(${schema}.kinds, text, text, text, integer, integer, integer, integer, text)`;
+  const signature = `${schema}.reclaim_text(${schema}.kinds, text, text, text, integer, integer, integer, integer, integer, text)`;
   return `
   DO $$ DECLARE allowed record; BEGIN
     FOR allowed IN

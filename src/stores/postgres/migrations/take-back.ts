@@ -86,7 +86,7 @@ export function takeBack(schema: string): string {
         next_state := ${STATE.dead};
         message := format('Max attempts reached: its kind says that a crash ends the job; %s', what);
       ELSIF alone AND new_blamed >= k.max_crashes AND (new_blamed >= ${HARD_LIMIT} * k.max_crashes
-        OR new_blamed > ${deathsElsewhere(schema, "j.seq", "j.crashes", "now")}) THEN
+        OR new_blamed > ${deathsElsewhere(schema, "j.seq", "j.crashes", "now", "all")}) THEN
         decision := 'quarantine';
         next_state := ${STATE.quarantined};
         message := format('Max attempts reached: %s of %s workers died while it ran alone; %s', new_blamed, k.max_crashes, what);

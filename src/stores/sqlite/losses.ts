@@ -1,0 +1,147 @@
+// Losses of contact as they are kept: which are open, what became of their workers, and what was decided about their jobs. What
+// is decided is core's (losses.ts there).
+import type { Loss, LossVerdict, LostJob, Resolution } from "../../core/losses.ts";
+import { JOB_STATES } from "../../core/job.ts";
+import { LANE, NEVER_DUE, OUTCOME, STATE } from "../codes.ts";
+import { type CounterColumns, counters, type WorkerColumns, workerRow } from "../rows.ts";
+import type { Database } from "./database.ts";
+import type { Kinds } from "./kinds.ts";
+import type { Recovering } from "./recover.ts";
+import { whereItWaits, writeHistory } from "./settle.ts";
+
+/** In the words of the partial index. */
+const OPEN = "i.how <> 'gone' AND i.judged_at IS NULL";
+const MAX_LOSSES = 100;
+
+interface LossColumns {
+  readonly id: string;
+  readonly worker: string;
+  readonly held_at_death: number;
+  readonly resolution: Resolution | null;
+}
+
+export function openLosses(db: Database): Loss[] {
+  const rows = db
+    .sql(
+      `SELECT i.id, i.worker, i.held_at_death, i.resolution FROM outlive_incidents i
+       WHERE ${OPEN} AND i.completed_at IS NOT NULL ORDER BY i.id LIMIT ${MAX_LOSSES}`,
+    )
+    .all() as unknown as LossColumns[];
+  return rows.map(({ id: incident, worker, held_at_death: heldAtDeath, resolution }) => {
+    const row = db.sql("SELECT w.*, 0 AS held_count FROM outlive_workers w WHERE w.id = ?").get(worker);
+    const lost = row === undefined ? null : workerRow(row as unknown as WorkerColumns);
+    return { incident, worker: lost, heldAtDeath, resolution };
+  });
+}
+
+/** A loss resolves once: the first resolution stands. Inside a transaction. */
+export function resolveLoss(db: Database, worker: string, resolution: Resolution): Resolution | null {
+  db.sql(
+    `UPDATE outlive_incidents AS i SET resolution = ? WHERE i.worker = ? AND i.resolution IS NULL AND ${OPEN}`,
+  ).run(resolution, worker);
+  const row = db.sql(`SELECT i.resolution FROM outlive_incidents i WHERE i.worker = ? AND ${OPEN}`).get(worker) as
+    | { resolution: Resolution }
+    | undefined;
+  return row?.resolution ?? null;
+}
+
+interface LostColumns extends CounterColumns {
+  readonly seq: number;
+  readonly id: string;
+  readonly kind: number;
+  readonly state: number;
+  readonly epoch: number;
+  readonly fence: number;
+  readonly held_at_death: number;
+  readonly moved_on: number;
+}
+
+// A retry by hand leaves a row in the history with the fence of the attempt before it.
+const LOST = `SELECT j.seq, j.id, j.kind, j.state, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, i.held_at_death,
+    EXISTS (SELECT 1 FROM outlive_steps s WHERE s.job = j.seq AND s.fence > l.fence)
+      OR EXISTS (SELECT 1 FROM outlive_history h WHERE h.job = j.seq AND h.event = 'retry' AND h.fence >= l.fence) AS moved_on
+  FROM outlive_incident_jobs l JOIN outlive_incidents i ON i.id = l.incident JOIN outlive_jobs j ON j.seq = l.job AND j.id = l.job_id
+  WHERE l.incident = ? AND l.decision = 'lost' AND l.judgement IS NULL ORDER BY l.job LIMIT ? + 0`;
+
+export function lostJobs(
+  db: Database,
+  kinds: Kinds,
+  recovering: Recovering,
+  incident: string,
+  limit: number,
+  now: number,
+): LostJob[] {
+  const rows = db.sql(LOST).all(incident, limit) as unknown as LostColumns[];
+  return rows.map((row) => ({
+    id: row.id,
+    row: row.seq,
+    state: JOB_STATES[row.state]!,
+    epoch: row.epoch,
+    fence: row.fence,
+    counters: counters(row),
+    kind: kinds.settingsById(row.kind),
+    movedOn: row.moved_on === 1,
+    deathsElsewhere: recovering.deathsElsewhere(row, row.held_at_death, now),
+  }));
+}
+
+/** Inside a transaction. Returns whether the loss is closed: none of its jobs is left to be judged. */
+export function judgeLoss(db: Database, incident: string, verdicts: readonly LossVerdict[], now: number): boolean {
+  for (const verdict of verdicts) {
+    if (verdict.change !== null && !applied(db, incident, verdict, verdict.change, now)) continue;
+    db.sql("UPDATE outlive_incident_jobs SET judgement = ? WHERE incident = ? AND job = ?").run(
+      verdict.decision,
+      incident,
+      verdict.job.row,
+    );
+  }
+  if (db.sql(LOST).get(incident, 1) !== undefined) return false;
+  const { changes } = db
+    .sql("UPDATE outlive_incidents SET judged_at = ? WHERE id = ? AND judged_at IS NULL AND resolution IS NOT NULL")
+    .run(now, incident);
+  return changes === 1;
+}
+
+/** False: the job has moved on since it was read. A delayed job keeps its time, and a running one everything but its counters. */
+function applied(
+  db: Database,
+  incident: string,
+  { job }: LossVerdict,
+  change: NonNullable<LossVerdict["change"]>,
+  now: number,
+): boolean {
+  const { crashes, blamed, losses } = change.counters;
+  const { lane, runAt } = whereItWaits(change, now);
+  const quarantined = change.to === "quarantined";
+  const { changes } = db
+    .sql(
+      `UPDATE outlive_jobs SET state = ?1, crashes = ?2, blamed = ?3, losses = ?4, outcome = ifnull(?5, outcome), error = ifnull(?6, error),
+         lane = CASE WHEN state = ${STATE.queued} AND (lane <> ${LANE.delayed} OR run_at = ${NEVER_DUE}) THEN ?7 ELSE lane END,
+         run_at = CASE WHEN state = ${STATE.queued} AND (lane <> ${LANE.delayed} OR run_at = ${NEVER_DUE}) THEN ?8 ELSE run_at END,
+         finished_at = CASE WHEN ?9 THEN ?10 ELSE finished_at END
+       WHERE seq = ?11 AND state = ?12 AND epoch = ?13 AND fence = ?14 AND crashes = ?15 AND blamed = ?16 AND losses = ?17`,
+    )
+    .run(
+      STATE[change.to],
+      crashes,
+      blamed,
+      losses,
+      change.outcome === null ? null : OUTCOME[change.outcome],
+      change.error === null ? null : JSON.stringify(change.error),
+      lane,
+      runAt,
+      quarantined ? 1 : 0,
+      now,
+      job.row,
+      STATE[job.state],
+      job.epoch,
+      job.fence,
+      job.counters.crashes,
+      job.counters.blamed,
+      job.counters.losses,
+    );
+  if (changes === 0) return false;
+  const { row, epoch, fence } = job;
+  writeHistory(db, { job: row, at: now, change, from: job.state, actor: "system/recovery", epoch, fence, incident });
+  return true;
+}
