@@ -122,6 +122,7 @@ async function unfold(
     process: (pid) => world.byPid(pid),
     processes: () => world.processes,
     holds: (worker) => world.kernel.holds(worker),
+    isAlive: (worker) => world.kernel.isAlive(worker),
     reclaimed: (from) => void world.ambush(from, 100),
   });
   const supervisor = new Supervisor(world, {
@@ -135,7 +136,8 @@ async function unfold(
     jobs: () => oracle.inSight(),
   });
   const look = ({ thread }: Event): void => {
-    oracle.look(thread?.process ?? null, scheduler.now, scheduler.wall);
+    // Before the last migration there is nothing that it could read.
+    if (migration.done) oracle.look(thread?.process ?? null, scheduler.now, scheduler.wall);
     // Not a law: a mutant whose own code throws ends its processes as well.
     if (supervisor.unexplained !== null) throw new Error(supervisor.unexplained);
   };

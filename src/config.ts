@@ -61,7 +61,7 @@ export interface EngineOptions {
   /** "full" (default): what resolved survives a power loss. "relaxed": it survives the death of any process, but a power loss may take the last moments. */
   readonly durability?: "full" | "relaxed";
   readonly sqlite?: {
-    /** Opens although this Node's SQLite has a known bug. Default false. */
+    /** Opens although this Node's SQLite has a known bug, or on Windows. Default false. */
     readonly allowUnsafe?: boolean;
     /** Opens a file on a network file system. Default false. */
     readonly allowNetworkFilesystem?: boolean;

@@ -268,15 +268,11 @@ export class Engine extends Client {
   }
 
   /**
-   * For supervisors: what is known of the death of a process of this machine ("killed by SIGKILL"), kept for the report, also if
-   * somebody recovered it meanwhile. `bornAt` keeps an earlier process with the same pid apart. Call `recover` next.
+   * For supervisors: how the process of a worker ended ("killed by SIGKILL"), kept for the report, also if the worker was
+   * recovered meanwhile. `agoMs` is how long ago it ended. Returns false if no worker has that id. Call `recover` next.
    */
-  noteDeath(
-    pid: number,
-    what: string,
-    times: { readonly bornAt?: number; readonly diedAt?: number } = {},
-  ): Promise<void> {
-    return this.#recoveries.noteDeath(pid, what, times);
+  noteDeath(worker: string, what: string, options: { readonly agoMs?: number } = {}): Promise<boolean> {
+    return this.#recoveries.noteDeath(worker, what, options);
   }
 
   /** The start-up recovery of `open`. */

@@ -1,8 +1,10 @@
-// Migrations of a store as the command line and deploy scripts use them. SQLite's file migrates by itself when it is opened; a
+// Migrations of a store as the command line and deploy scripts use them. SQLite's file migrates automatically when it is opened; a
 // PostgreSQL schema is migrated here and nowhere else, because a worker's role has no such right.
+import { existsSync } from "node:fs";
 import { storeNameOf } from "./backends.ts";
 import type { PostgresOptions } from "./stores/postgres/address.ts";
 import type { MigrationInfo } from "./stores/postgres/migrate.ts";
+import { sqlitePath } from "./stores/sqlite/address.ts";
 
 export type { MigrationInfo };
 
@@ -45,6 +47,41 @@ export async function migrationsOf(
         return migrateDown(session, schema, { target: to ?? Math.max(0, latest - 1), force });
       }),
   };
+}
+
+/** One migration of a SQLite file. */
+export type FileMigrationInfo = Pick<MigrationInfo, "number" | "name" | "applied" | "checksum" | "storedChecksum">;
+
+/** The migrations of the SQLite file at this address, which the next `open` brings up to date. Writes nothing. */
+export async function fileMigrations(url: string): Promise<readonly FileMigrationInfo[]> {
+  const [{ Database }, { MIGRATIONS, stepsOf }, { stepChecksum }] = await Promise.all([
+    import("./stores/sqlite/database.ts"),
+    import("./stores/sqlite/schema.ts"),
+    import("./stores/released-steps.ts"),
+  ]);
+  const path = sqlitePath(url);
+  const read = (): ReturnType<typeof stepsOf> => {
+    const db = new Database({
+      path,
+      readOnly: true,
+      asIs: true,
+      allowUnsafeSqlite: true,
+      allowNetworkFilesystem: true,
+    });
+    try {
+      return stepsOf(db);
+    } finally {
+      db.close();
+    }
+  };
+  const applied = path !== ":memory:" && existsSync(path) ? read() : [];
+  return MIGRATIONS.map(({ name, sql }, i) => ({
+    number: i + 1,
+    name,
+    applied: i < applied.length,
+    checksum: stepChecksum(sql),
+    storedChecksum: applied[i]?.stored ?? null,
+  }));
 }
 
 /** What to print. */

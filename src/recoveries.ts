@@ -7,6 +7,7 @@ import { isNoteworthy, NOTHING_CHECKED } from "./core/integrity.ts";
 import { readOnlyError } from "./core/read-only.ts";
 import { leftBehind, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
 import type { Wiring } from "./engine.ts";
+import { evidenceText } from "./evidence-text.ts";
 
 /** The options of `engine.recover`. */
 export interface RecoverOptions {
@@ -15,6 +16,9 @@ export interface RecoverOptions {
   /** A backup was put back: everything that its rows call running is put back at once. Refused while a worker lives. Default false. */
   readonly restored?: boolean;
 }
+
+/** Longest evidence that a supervisor can add to a death. */
+const MAX_EVIDENCE = 1_000;
 
 export class Recoveries {
   readonly #wiring: Wiring;
@@ -133,26 +137,21 @@ export class Recoveries {
     return { store: backend.store, liveness: backend.liveness, clock, events: bus, newId: idSource(clock, random) };
   }
 
-  async noteDeath(
-    pid: number,
-    what: string,
-    times: { readonly bornAt?: number; readonly diedAt?: number } = {},
-  ): Promise<void> {
-    const { bornAt = 0, diedAt = this.#wiring.clock.now() } = times;
-    const { backend, identity } = this.#wiring;
-    const lives = (await backend.store.workers({ which: "all" })).filter(
-      (worker) =>
-        worker.pid === pid &&
-        worker.bootId === identity.bootId &&
-        worker.state !== "stopped" &&
-        worker.startedAt >= bornAt &&
-        (worker.state !== "gone" || bornAt > 0),
-    );
-    const last = lives.toSorted((a, b) => a.startedAt - b.startedAt).at(-1);
-    if (!last) return;
-    this.#lookout.livedUntil(last, diedAt);
-    const { lastWord } = last;
-    if (lastWord?.includes(what)) return;
-    await backend.store.note(last.id, lastWord === null ? what : `${lastWord}; ${what}`);
+  /** By the worker's id only: a pid names another process in another namespace, and two machines' clocks are not compared. */
+  async noteDeath(id: string, words: string, { agoMs = 0 }: { readonly agoMs?: number } = {}): Promise<boolean> {
+    const what = evidenceText(words, MAX_EVIDENCE);
+    const { backend, clock } = this.#wiring;
+    // Ids that differ in their last digit only are as good as impossible; the store lists ids after one, not one.
+    const from = await backend.store.workers({ which: "all", after: id.slice(0, -1), limit: 16 });
+    const worker = from.find((row) => row.id === id);
+    if (!worker) return false;
+    // It left cleanly: what its process did afterwards is not the end of a worker.
+    if (worker.state === "stopped") return true;
+    this.#lookout.livedUntil(worker, clock.now() - agoMs);
+    const { lastWord } = worker;
+    if (!lastWord?.includes(what)) await backend.store.note(id, lastWord === null ? what : `${lastWord}; ${what}`);
+    // Contact with it may have been lost before: its parent's word is the proof that was missing.
+    if (worker.state === "gone") await backend.store.resolveLoss(id, "died");
+    return true;
   }
 }

@@ -14,7 +14,7 @@ const SEEDS = 8;
 
 describe("the simulator, with a bug in the sources", () => {
   it("sees a watcher that goes on with its watch after its machine was asleep", async (t) => {
-    const edited = await simulatorWith(t, "src/core/lookout.ts", "if (late || jumped) this.#restart();", "");
+    const edited = await simulatorWith(t, "src/core/lookout.ts", "if (late || jumped) this.restart();", "");
     const temper = only(
       ["money"],
       { suspend: 1 },
@@ -28,6 +28,22 @@ describe("the simulator, with a bug in the sources", () => {
     }
     assert.ok(found.length > 0, `not found within ${SEEDS} seeds`);
     for (const violation of found) assert.match(violation, /silent after a watch of .*: it was asleep itself$/);
+  });
+
+  it("sees a watcher that counts silence while no process could write to the store", async (t) => {
+    const edited = await simulatorWith(t, "src/core/keeper.ts", "    this.#lookout.restart();\n", "");
+    const temper = only(
+      ["money"],
+      { blockStore: 1 },
+      { workers: 4, nemesisEveryMs: 2_000, slow: 0, stall: 0, requestLost: 0, answerLost: 0 },
+    );
+    const found: string[] = [];
+    for (let seed = 1; seed <= SEEDS; seed++) {
+      const { violation, lawBroken } = await edited(seed, { temper });
+      if (violation !== null && lawBroken) found.push(violation);
+      assert.equal((await simulate(seed, { temper })).violation, null, `seed ${seed} without the bug`);
+    }
+    assert.ok(found.length > 0, `not found within ${SEEDS} seeds`);
   });
 });
 

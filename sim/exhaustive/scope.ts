@@ -57,7 +57,13 @@ export class Scope {
   readonly oracle: Oracle;
   readonly processes: SimProcess[] = [];
   readonly #disk: Disk;
-  readonly #kernel = new Kernel(true);
+  readonly #kernel = new Kernel({
+    locksProve: true,
+    sessions: false,
+    processesProve: false,
+    now: () => this.scheduler.now,
+    byPid: () => null,
+  });
   readonly #random = new SeededRandom("small scope");
   readonly #engineWorld: EngineWorld;
   #tables: readonly string[] | null = null;
@@ -74,6 +80,7 @@ export class Scope {
       process: (pid) => this.processes[pid - 1] ?? null,
       processes: () => this.processes,
       holds: (worker) => this.#kernel.holds(worker),
+      isAlive: (worker) => this.#kernel.isAlive(worker),
       reclaimed: () => {},
     });
     this.#engineWorld = {

@@ -8,9 +8,9 @@ export const commitMutants: readonly Mutant[] = [
     what: "the user's rows are a transaction before the one of the success",
     store: (store) =>
       instead(store, {
-        async commit(settlement, body, encode) {
+        async commit(settlement, body, encode, control) {
           const value = await store.transact(body);
-          return store.commit(settlement, () => value, encode);
+          return store.commit(settlement, () => value, encode, control);
         },
       }),
   },
@@ -19,7 +19,7 @@ export const commitMutants: readonly Mutant[] = [
     what: "the user's body is run again in the same transaction, as a careless retry would",
     store: (store) =>
       instead(store, {
-        commit: (settlement, body, encode) =>
+        commit: (settlement, body, encode, control) =>
           store.commit(
             settlement,
             (tx) => {
@@ -27,6 +27,7 @@ export const commitMutants: readonly Mutant[] = [
               return body(tx);
             },
             encode,
+            control,
           ),
       }),
   },

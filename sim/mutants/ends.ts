@@ -83,7 +83,8 @@ export const endMutants: readonly Mutant[] = [
     focus: only(["deadlines"], {}, {}),
     asks: (store) =>
       instead(settling((change) => (change.name === "timeOut" ? dead(change) : change))(store), {
-        expire: (marginMs, limit, decide) => store.expire(marginMs, limit, (job) => dead(decide(job))),
+        expire: (marginMs, limit, decide, confirmed) =>
+          store.expire(marginMs, limit, (job) => dead(decide(job)), confirmed),
       }),
   },
   {

@@ -35,7 +35,9 @@ export const fenceMutants: readonly Mutant[] = [
     what: "the user's rows of a zombie appear",
     focus: zombies("money"),
     store: (store, db) =>
-      instead(store, { commit: (settlement, body, encode) => store.commit(refenced(db, settlement), body, encode) }),
+      instead(store, {
+        commit: (settlement, ...rest) => store.commit(refenced(db, settlement), ...rest),
+      }),
   },
   {
     name: "stepWithoutFence",

@@ -6,6 +6,7 @@ import { contentMutants } from "./contents.ts";
 import { endMutants } from "./ends.ts";
 import { fenceMutants } from "./fences.ts";
 import { keeperMutants } from "./keepers.ts";
+import { lossMutants } from "./losses.ts";
 import type { Mutant } from "./mutant.ts";
 import { queueMutants } from "./queue.ts";
 import { recoveryMutants } from "./recovery.ts";
@@ -20,6 +21,7 @@ export const MUTANTS: readonly Mutant[] = [
   ...commitMutants,
   ...queueMutants,
   ...recoveryMutants,
+  ...lossMutants,
   ...workerMutants,
   ...keeperMutants,
   ...writeMutants,

@@ -82,7 +82,7 @@ export const recoveryMutants: readonly Mutant[] = [
     what: "jobs are fenced out before their grace is over",
     store: (store) =>
       instead(store, {
-        expire: (marginMs, limit, decide) => store.expire(marginMs - 3_000, limit, decide),
+        expire: (marginMs, limit, decide, confirmed) => store.expire(marginMs - 3_000, limit, decide, confirmed),
       }),
   },
   {

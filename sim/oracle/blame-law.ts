@@ -26,10 +26,11 @@ export class BlameLaw {
   onCrash(was: JobRow, is: JobRow, history: readonly HistoryRow[], before: number): void {
     this.#bounds(is, before);
     if (is.blamed !== was.blamed + 1) return;
-    const entry = history.find((row) => row.job === is.seq && row.event === "crash" && row.fence === is.fence);
+    const counted = (event: string): boolean => event === "crash" || event === "countLoss";
+    const entry = history.find((row) => row.job === is.seq && counted(row.event) && row.fence === is.fence);
     const incident = this.#model.incidents.get(entry?.incident ?? "");
     demand(incident?.held === 1, () => `job ${is.id} is blamed although ${incident?.held} jobs were in flight`);
-    const owner = this.#model.workers.get(was.worker ?? -1);
+    const owner = this.#model.workersById.get(incident.worker);
     demand(
       this.#facts(is.kind).poison || owner?.process?.cause !== "poison" || !this.#poisonWasHeld(owner.row.seq),
       () => `job ${is.id} is blamed for the death of ${owner?.row.id}, which another job had killed`,
@@ -74,7 +75,7 @@ export class BlameLaw {
         const row = this.#model.jobsById.get(lease.jobId);
         // A newer attempt of the same job in the same worker: the older one was fenced out and is over.
         for (const key of known.keys()) if (key.startsWith(`${lease.jobId} `)) known.delete(key);
-        const alone = (row?.crashes ?? 0) >= ALONE_FROM_CRASHES;
+        const alone = (row?.crashes ?? 0) + (row?.losses ?? 0) >= ALONE_FROM_CRASHES;
         demand(
           ![...known.values()].some((held) => held.alone || alone),
           () =>

@@ -15,6 +15,7 @@ const LEFT_IN: Readonly<Record<number, readonly number[]>> = {
   [OUTCOME.timedOut]: [STATE.queued, STATE.dead, STATE.cancelled],
   [OUTCOME.crashed]: [STATE.queued, STATE.quarantined],
   [OUTCOME.released]: [STATE.queued, STATE.cancelled],
+  [OUTCOME.lost]: [STATE.queued],
   [OUTCOME.cancelled]: [STATE.cancelled],
 };
 

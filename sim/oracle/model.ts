@@ -15,6 +15,8 @@ export const OUTCOME = {
   released: 4,
   cancelled: 5,
   rejected: 6,
+  corrupt: 7,
+  lost: 8,
 } as const;
 
 /** As the engine calls them, in the order of their codes. */
@@ -27,6 +29,7 @@ export const OUTCOME_NAMES = [
   "cancelled",
   "rejected",
   "corrupt",
+  "lost",
 ] as const;
 
 export function isTerminal(state: number): boolean {
@@ -109,8 +112,10 @@ export class Model {
   /** How many workers died, and were recovered whole before `wall`, without holding this job. */
   deathsElsewhere(job: number, wall: number): number {
     let count = 0;
-    for (const { id, completed } of this.incidents.values())
-      if (completed !== null && completed <= wall && !this.takenIn.get(id)?.has(job)) count++;
+    for (const { id, completed, how, resolution } of this.incidents.values()) {
+      const died = how === "gone" || resolution === "died" || resolution === "away";
+      if (died && completed !== null && completed <= wall && !this.takenIn.get(id)?.has(job)) count++;
+    }
     return count;
   }
 

@@ -10,15 +10,26 @@ import { AuthorityLaw } from "./authority-law.ts";
 import { BlameLaw } from "./blame-law.ts";
 import { DraftMemory } from "./draft-memory.ts";
 import { KeeperLaw } from "./keeper-law.ts";
-import { changesOfJobs, historyOf, ledgerOf, Model, type Moment, OUTCOME, STATE, stepsOf } from "./model.ts";
+import {
+  changesOfJobs,
+  historyOf,
+  isTerminal,
+  ledgerOf,
+  Model,
+  type Moment,
+  OUTCOME,
+  STATE,
+  stepsOf,
+} from "./model.ts";
 import { EndLaw } from "./end-law.ts";
+import { LossLaw } from "./loss-law.ts";
 import { MoneyLaw } from "./money-law.ts";
 import { type Asked, RequestLaw } from "./request-law.ts";
 import { SilenceLaw } from "./silence-law.ts";
 import { StateLaw } from "./state-law.ts";
 import { StepMemory } from "./step-memory.ts";
 import type { Tally } from "./tally.ts";
-import { Watch } from "./watch.ts";
+import { type HistoryRow, type JobRow, Watch } from "./watch.ts";
 import type { Witness } from "./witness.ts";
 import { WorkerLaw } from "./worker-law.ts";
 import { WriteLaw } from "./write-law.ts";
@@ -32,6 +43,8 @@ export interface OracleDeps {
   readonly processes: () => readonly SimProcess[];
   /** Whether the liveness lock of this worker is held. */
   readonly holds: (worker: string) => boolean;
+  /** Whether a living process has it, also where the others can't see that. */
+  readonly isAlive: (worker: string) => boolean;
   /** Hears that a job was claimed which this process had before. */
   readonly reclaimed: (from: SimProcess) => void;
 }
@@ -48,6 +61,7 @@ export class Oracle {
   readonly #ends = new EndLaw(kindFacts);
   readonly #money: MoneyLaw;
   readonly #blame: BlameLaw;
+  readonly #losses: LossLaw;
   readonly #workers: WorkerLaw;
   readonly #writes: WriteLaw;
   readonly #keepers: KeeperLaw;
@@ -70,6 +84,7 @@ export class Oracle {
     this.#keepers = new KeeperLaw(this.model, deps.processes, kindFacts);
     this.#silence = new SilenceLaw(this.model);
     this.#writes = new WriteLaw(this.model, kindFacts);
+    this.#losses = new LossLaw(this.model, deps.isAlive);
     this.#blame = new BlameLaw(this.model, kindFacts, deps.concurrency);
   }
 
@@ -87,7 +102,12 @@ export class Oracle {
     const history = historyOf(moment);
     const { tally } = this.#deps;
     // Incidents are needed to judge the crashes of the same transaction.
-    for (const one of seen) if (one.subject === "incident") this.model.learn(one, now);
+    const registered = seen.flatMap((one) => (one.subject === "worker" && one.was === null && one.is ? [one.is] : []));
+    for (const one of seen) {
+      if (one.subject !== "incident") continue;
+      this.#losses.onIncident(one.was, one.is, registered, now);
+      this.model.learn(one, now);
+    }
     for (const one of seen) {
       if (one.subject === "job") {
         const { was, is } = one;
@@ -104,12 +124,17 @@ export class Oracle {
           this.#ends.onEnd(was, is, moment);
           const { limits, poison } = kindFacts(is.kind);
           if (!poison && is.blamed === limits.crashes && was.blamed < is.blamed) tally.accused++;
-          if (is.outcome === OUTCOME.crashed) this.#blame.onCrash(was, is, history, wall - 1);
+          if (is.outcome === OUTCOME.crashed) {
+            this.#blame.onCrash(was, is, history, wall - 1);
+            this.#losses.onCrash(is, history);
+          }
+          if (is.outcome === OUTCOME.lost) this.#losses.onLost(was, is, history);
           if (is.state === STATE.succeeded) tally.succeeded++;
           if (is.state === STATE.quarantined) tally.quarantined++;
           if (is.state === STATE.quarantined && !poison) tally.innocents++;
         }
       }
+      if (one.subject === "job" && one.was && one.is) this.#judged(one.was, one.is, history, wall);
       if (one.subject === "history") this.#states.onHistory(one.was);
       if (one.subject === "worker" && one.was && one.is) {
         const known = this.model.workers.get(one.is.seq);
@@ -125,6 +150,26 @@ export class Oracle {
     this.#money.onMoment(changes, ledgerOf(moment));
     this.#blame.onMoment(moment);
     this.requests.onMoment(moment, changes);
+  }
+
+  /** A loss of contact was resolved, and the job paid for it or not. A step that resets all losses is another matter. */
+  #judged(was: JobRow, is: JobRow, history: readonly HistoryRow[], wall: number): void {
+    const ended = was.state === STATE.running && is.state !== STATE.running;
+    const reset = was.state === STATE.running && is.state === STATE.running && is.crashes + is.losses === 0;
+    if (
+      ended ||
+      isTerminal(was.state) ||
+      is.losses !== was.losses - 1 ||
+      (reset && !history.some(({ job }) => job === is.seq))
+    )
+      return;
+    this.#losses.onJudged(was, is, history);
+    if (is.crashes > was.crashes) this.#blame.onCrash(was, is, history, wall - 1);
+    const { poison, limits } = kindFacts(is.kind);
+    if (!poison && is.blamed === limits.crashes && was.blamed < is.blamed) this.#deps.tally.accused++;
+    if (is.state !== STATE.quarantined) return;
+    this.#deps.tally.quarantined++;
+    if (!poison) this.#deps.tally.innocents++;
   }
 
   /** From now on nothing is lost, slow, stopped or killed from outside. */
@@ -144,6 +189,7 @@ export class Oracle {
     const kept = this.#watch.all("step").map(({ job, name }) => `${this.model.jobs.get(job)?.id}/${name}`);
     this.#steps.powerLost(new Set(kept));
     this.#ends.powerLost();
+    this.#losses.powerLost();
     this.#answers.powerLost(this.#deps.disk.syncedAt);
     this.#keep(() => {
       this.#deps.tally.lostWithPower += this.requests.powerLost(this.#deps.disk.syncedAt);

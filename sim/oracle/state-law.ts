@@ -81,6 +81,7 @@ export class StateLaw {
       was.state === is.state ||
       was.state === STATE.running ||
       (was.state === STATE.queued && is.state === STATE.cancelled) ||
+      (was.state === STATE.queued && is.state === STATE.quarantined && is.losses === was.losses - 1) ||
       (isTerminal(was.state) && is.state === STATE.queued);
     demand(legal, () => `job ${is.id} went from ${name(was)} to ${name(is)}`);
   }
@@ -92,22 +93,27 @@ export class StateLaw {
       interruptions: is.interruptions - was.interruptions,
       crashes: is.crashes - was.crashes,
       blamed: is.blamed - was.blamed,
+      losses: is.losses - was.losses,
     };
     const ends = was.state === STATE.running && is.state !== STATE.running;
     const told = (): string =>
       `job ${is.id}, ${name(was)} to ${name(is)}, outcome ${is.outcome}: ${JSON.stringify(grew)}`;
     if (isTerminal(was.state) && is.state === STATE.queued) {
-      const sum = is.errors + is.timeouts + is.interruptions + is.crashes + is.blamed;
+      const sum = is.errors + is.timeouts + is.interruptions + is.crashes + is.blamed + is.losses;
       return demand(sum === 0, () => `a retry left counters behind: ${told()}`);
     }
-    const set = was.state === STATE.running && is.state === STATE.running && is.crashes === 0 && is.blamed === 0;
+    const runs = was.state === STATE.running && is.state === STATE.running;
+    const set = runs && is.crashes === 0 && is.blamed === 0 && is.losses === 0;
+    // A loss of contact was resolved (loss-law.ts): it may count as the crash that it was.
+    const judged = !ends && was.losses > 0 && grew.losses === -1;
     const by = (outcome: number): number => (ends && is.outcome === outcome ? 1 : 0);
     demand(grew.errors === by(OUTCOME.failed), () => `errors miscounted: ${told()}`);
     demand(grew.timeouts === by(OUTCOME.timedOut), () => `timeouts miscounted: ${told()}`);
     demand(grew.interruptions === by(OUTCOME.released), () => `interruptions miscounted: ${told()}`);
-    demand(set || grew.crashes === by(OUTCOME.crashed), () => `crashes miscounted: ${told()}`);
+    demand(set || judged || grew.crashes === by(OUTCOME.crashed), () => `crashes miscounted: ${told()}`);
+    demand(set || judged || grew.losses === by(OUTCOME.lost), () => `losses miscounted: ${told()}`);
     demand(
-      set || grew.blamed === 0 || (grew.blamed === 1 && by(OUTCOME.crashed) === 1),
+      set || grew.blamed === 0 || (grew.blamed === 1 && (by(OUTCOME.crashed) === 1 || (judged && grew.crashes === 1))),
       () => `blame miscounted: ${told()}`,
     );
   }

@@ -16,6 +16,7 @@ export interface JobRow {
   readonly blamed: number;
   readonly timeouts: number;
   readonly interruptions: number;
+  readonly losses: number;
   readonly outcome: number | null;
   readonly deadline: number | null;
   readonly runAt: number | null;
@@ -31,6 +32,7 @@ export interface WorkerRow {
   readonly beats: number;
   readonly lease: number;
   readonly pid: number;
+  readonly predecessor: string | null;
 }
 
 export interface HistoryRow {
@@ -60,6 +62,7 @@ export interface IncidentRow {
   readonly id: string;
   readonly worker: string;
   readonly how: string;
+  readonly resolution: string | null;
   readonly held: number;
   readonly completed: number | null;
 }
@@ -94,11 +97,11 @@ const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: str
     "outlive_jobs",
     `'seq', @.seq, 'id', @.id, 'kind', (SELECT name FROM outlive_kinds WHERE id = @.kind), 'state', @.state, 'worker', @.worker,
      'epoch', @.epoch, 'fence', @.fence, 'errors', @.errors, 'crashes', @.crashes, 'blamed', @.blamed, 'timeouts', @.timeouts,
-     'interruptions', @.interruptions, 'outcome', @.outcome, 'deadline', @.deadline_at, 'runAt', @.run_at, 'key', @.dedupe_key, 'cancel', @.cancel_requested`,
+     'interruptions', @.interruptions, 'losses', @.losses, 'outcome', @.outcome, 'deadline', @.deadline_at, 'runAt', @.run_at, 'key', @.dedupe_key, 'cancel', @.cancel_requested`,
   ],
   worker: [
     "outlive_workers",
-    "'seq', @.seq, 'id', @.id, 'state', @.state, 'beats', @.beats, 'lease', @.lease_ms, 'pid', @.pid",
+    "'seq', @.seq, 'id', @.id, 'state', @.state, 'beats', @.beats, 'lease', @.lease_ms, 'pid', @.pid, 'predecessor', @.predecessor",
   ],
   history: [
     "outlive_history",
@@ -110,7 +113,7 @@ const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: str
   ledger: ["ledger", "'job', @.job, 'fence', @.fence"],
   incident: [
     "outlive_incidents",
-    "'id', @.id, 'worker', @.worker, 'how', @.how, 'held', @.held_at_death, 'completed', @.completed_at",
+    "'id', @.id, 'worker', @.worker, 'how', @.how, 'resolution', @.resolution, 'held', @.held_at_death, 'completed', @.completed_at",
   ],
 };
 

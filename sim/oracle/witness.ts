@@ -53,7 +53,16 @@ export const MATTERS: ReadonlySet<Method> = new Set([
   "cancel",
   "retry",
 ]);
-const QUIET: ReadonlySet<Method> = new Set(["workers", "beat", "expire", "purge", "declare"]);
+const QUIET: ReadonlySet<Method> = new Set([
+  "workers",
+  "beat",
+  "expire",
+  "purge",
+  "declare",
+  "losses",
+  "lostJobs",
+  "upkeep",
+]);
 
 export class Witness {
   readonly #story: Story;

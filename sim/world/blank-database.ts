@@ -3,6 +3,8 @@
 import { Database } from "../../src/stores/sqlite/database.ts";
 import { migrate } from "../../src/stores/sqlite/schema.ts";
 
+/** What `migrate` wrote stays. */
+const NOT_OF_THE_SCHEMA = "key <> 'schema' AND key NOT LIKE 'checksum %'";
 const spares = new Map<string, Database[]>();
 
 export function emptyDatabase(): Database {
@@ -25,7 +27,7 @@ export function giveBack(sort: string, db: Database): void {
   const tables = db.sql("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'").all();
   db.exec("BEGIN");
   for (const { name } of tables)
-    db.sql(`DELETE FROM ${String(name)}${name === "outlive_meta" ? " WHERE key <> 'schema'" : ""}`).run();
+    db.sql(`DELETE FROM ${String(name)}${name === "outlive_meta" ? ` WHERE ${NOT_OF_THE_SCHEMA}` : ""}`).run();
   db.sql("DELETE FROM sqlite_sequence").run();
   db.sql("DELETE FROM sim_seen").run();
   db.exec("COMMIT");

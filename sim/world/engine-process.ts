@@ -10,10 +10,10 @@ import { toStoredError } from "../../src/core/errors.ts";
 import { EventBus } from "../../src/core/events.ts";
 import { idSource } from "../../src/core/ids.ts";
 import { Keeper, type KeeperOptions } from "../../src/core/keeper.ts";
-import type { Liveness, ProcessState } from "../../src/core/liveness.ts";
+import type { Liveness } from "../../src/core/liveness.ts";
 import { SCHEMA_VERSION } from "../../src/stores/sqlite/schema.ts";
 import type { SimProcess } from "./process.ts";
-import { HEARTBEAT_MS, LEASE_MS, PROBE_MS, SWEEP_MS } from "./temper.ts";
+import { CONTACT_MS, HEARTBEAT_MS, LEASE_MS, PROBE_MS, SWEEP_MS } from "./temper.ts";
 import type { World } from "./world.ts";
 
 /** A thread takes a while to start. */
@@ -25,6 +25,7 @@ export const SETTINGS = engineSettings({
     lease: `${LEASE_MS}ms`,
     sweep: `${SWEEP_MS}ms`,
     probe: `${PROBE_MS}ms`,
+    contact: `${CONTACT_MS}ms`,
   },
   poll: "3s",
 });
@@ -67,9 +68,11 @@ export async function openEngine(
         if (world.keepers === false) return resolve(NO_KEEPER);
         const beats: Beats = { at: null };
         host.beatsAt?.(() => beats.at);
+        host.contact?.(() => !process.isCut);
         process.keeper.after(random.next() * KEEPER_BOOT_MS, () => {
           const keeper = startKeeper(world, process, liveness, bus, options, host, beats);
           keepers.set(process, keeper);
+          process.onReconnect = () => keeper.beat();
           process.main.soon(() => resolve(keeper));
         });
       }),
@@ -77,7 +80,7 @@ export async function openEngine(
     removeStrays: async () => [],
     close: () => store.close(),
   };
-  const identity = { host: "sim", bootId: "boot-1", namespace: null, pid: process.pid, startTicks: null };
+  const identity = { host: "sim", bootId: "boot-1", namespace: process.host, pid: process.pid, startTicks: null };
   const engine = new Engine({
     backend,
     settings: SETTINGS,
@@ -86,7 +89,7 @@ export async function openEngine(
     random,
     bus,
     identity,
-    processState: () => "unknown",
+    processState: world.kernel.processCheckFor(process),
   });
   await store.declare([...contracts.values()].map((contract) => settingsWithDefaults(contract, SETTINGS)));
   await engine.recoverAtOpen();
@@ -118,7 +121,7 @@ function startKeeper(
   const random = process.random.fork(`keeper of ${options.worker.slice(-8)}`);
   const store = world.storeFor(process, thread);
   const newId = idSource(clock, random);
-  const processState = (): ProcessState => "unknown";
+  const processState = world.kernel.processCheckFor(process);
   const keeper = new Keeper({ store, liveness, clock, random, events, newId, processState }, options, {
     loopLagMs: () => process.loopLagMs(),
     beaten(sentAtMono, answer) {

@@ -21,6 +21,8 @@ export const FAULT_KINDS = [
   "killRecovery",
   "killMigration",
   "deploy",
+  "cut",
+  "blockStore",
 ] as const;
 export type FaultKind = (typeof FAULT_KINDS)[number];
 

@@ -2,7 +2,7 @@
 import type { SimProcess } from "./process.ts";
 import type { SeededRandom } from "./random.ts";
 import type { Supervisor } from "./supervisor.ts";
-import { type Act, LEASE_MS } from "./temper.ts";
+import { type Act, CONTACT_MS, LEASE_MS } from "./temper.ts";
 import type { World } from "./world.ts";
 
 const DAY_MS = 86_400_000;
@@ -95,6 +95,10 @@ export class Nemesis {
         weather.downUntil = scheduler.now + forMs;
         weather.restarts++;
         return this.#world.troubleAll(forMs);
+      case "cut":
+        return victim?.cutOff(random.pick([0.3, 1.2, 2, 6]) * CONTACT_MS * random.between(0.7, 1.3));
+      case "blockStore":
+        return this.#blockStore(LEASE_MS * random.between(1.2, 2.5));
       case "powerLoss":
         return this.#losePower();
       case "deploy":
@@ -110,6 +114,20 @@ export class Nemesis {
     // After a loss of power nobody knows what the clock said before it: see docs.
     if (random.chance(0.5) && temper.durability === "full") this.#jumpHostClock(random);
     for (const process of processes) process.pause(forMs + random.next() * WAKES_WITHIN_MS);
+  }
+
+  /** Another process holds the write lock for longer than a lease: no worker can beat, and no watcher either. */
+  #blockStore(forMs: number): void {
+    const { story, disk, scheduler, processes } = this.#world;
+    const from = scheduler.now;
+    story.tell("world", `NOBODY CAN WRITE for ${Math.round(forMs)} ms`);
+    disk.busyUntil = from + forMs;
+    this.#world.troubleAll(forMs);
+    // The calm ends it sooner.
+    scheduler.at(from + forMs, null, () => {
+      const to = Math.min(scheduler.now, this.#world.weather.calmAt ?? Infinity);
+      for (const process of processes) process.sleeps.push({ from, to });
+    });
   }
 
   #jumpHostClock(random: SeededRandom): void {

@@ -20,6 +20,8 @@ export class SimProcess {
   cause: DeathCause | null = null;
   /** When the main loop was blocked, if it is. */
   blockedAt: number | null = null;
+  /** Hears that its connections are back. */
+  onReconnect: () => void = () => {};
   /** How wrong its own wall clock is. */
   clockErrorMs = 0;
   /** Until when the latest harm to it lasted: a process that was left alone for longer is in good health. */
@@ -28,9 +30,12 @@ export class SimProcess {
   undelivered = 0;
   /** When it was stopped, by SIGSTOP or with its whole machine. */
   readonly sleeps: { readonly from: number; readonly to: number }[] = [];
+  /** When its connections were cut, although it lived. */
+  readonly cuts: { readonly from: number; to: number }[] = [];
   readonly #scheduler: Scheduler;
   readonly #kernel: Kernel;
   readonly #story: Story;
+  readonly #hosts: number;
   readonly #mourners: ((cause: DeathCause) => void)[] = [];
   #paused = false;
   #pausedAt = 0;
@@ -39,7 +44,7 @@ export class SimProcess {
   constructor(
     name: string,
     pid: number,
-    world: { scheduler: Scheduler; kernel: Kernel; story: Story; random: SeededRandom },
+    world: { scheduler: Scheduler; kernel: Kernel; story: Story; random: SeededRandom; hosts?: number },
     punctual: Pick<SeededRandom, "next"> | null = null,
   ) {
     this.name = name;
@@ -47,6 +52,7 @@ export class SimProcess {
     this.#scheduler = world.scheduler;
     this.#kernel = world.kernel;
     this.#story = world.story;
+    this.#hosts = world.hosts ?? 1;
     this.random = world.random.fork(`process ${pid}`);
     const monoOrigin = this.random.below(1_000_000);
     this.bornAt = this.troubledUntil = world.scheduler.now;
@@ -58,6 +64,11 @@ export class SimProcess {
       punctual ?? this.random.fork("keeper"),
       monoOrigin,
     );
+  }
+
+  /** The host that it runs on, of those that the world has. */
+  get host(): string {
+    return `host-${this.pid % this.#hosts}`;
   }
 
   get isWorker(): boolean {
@@ -119,6 +130,36 @@ export class SimProcess {
 
   trouble(forMs: number): void {
     this.troubledUntil = Math.max(this.troubledUntil, this.#scheduler.now + forMs);
+  }
+
+  /** Its connections are reset, and refused for `ms`. */
+  cutOff(ms: number): void {
+    if (!this.alive || this.isCut) return;
+    this.#story.tell(this.name, `CUT OFF for ${Math.round(ms)} ms`);
+    const cut = { from: this.#scheduler.now, to: this.#scheduler.now + ms };
+    this.cuts.push(cut);
+    this.trouble(ms);
+    this.#scheduler.at(cut.to, null, () => {
+      // Ended before, by the calm.
+      if (this.#scheduler.now === cut.to) this.onReconnect();
+    });
+  }
+
+  get isCut(): boolean {
+    const last = this.cuts.at(-1);
+    return last !== undefined && this.#scheduler.now < last.to;
+  }
+
+  reconnect(): void {
+    if (!this.isCut) return;
+    this.cuts.at(-1)!.to = this.#scheduler.now;
+    this.onReconnect();
+  }
+
+  /** Whether it was cut off for so long without a break, within the last `lately` ms: a takeover for that may still be on its way. */
+  wasCutOffFor(ms: number, lately: number): boolean {
+    const { now } = this.#scheduler;
+    return this.cuts.some(({ from, to }) => Math.min(to, now) - from >= ms && now - to < lately);
   }
 
   /** Its own wall clock says something else from now on. */

@@ -9,6 +9,12 @@ export interface Temper {
   readonly jobs: number;
   /** False: only leases decide who is dead. */
   readonly locksProve: boolean;
+  /** The lock of a worker is its session on a server: it can be lost without a death. */
+  readonly sessions: boolean;
+  /** Whether the kernel of a host is asked about the processes there. */
+  readonly processesProve: boolean;
+  /** How many hosts the processes are spread over. Only a server has workers of several. */
+  readonly hosts: 1 | 2;
   /** Which workloads the program has, by name. */
   readonly workloads: readonly string[];
   /** What the wire does to calls, as shares of them. */
@@ -52,6 +58,8 @@ export type Act = Extract<
   | "storeRestart"
   | "powerLoss"
   | "deploy"
+  | "cut"
+  | "blockStore"
 >;
 
 /** A nemesis that does nothing, to which one adds what it shall do. */
@@ -68,11 +76,14 @@ export const NO_ACTS: Readonly<Record<Act, number>> = {
   storeRestart: 0,
   powerLoss: 0,
   deploy: 0,
+  cut: 0,
+  blockStore: 0,
 };
 
 export const LEASE_MS = 3_000;
 export const HEARTBEAT_MS = 1_000;
 export const PROBE_MS = 2_500;
+export const CONTACT_MS = 1_000;
 export const SWEEP_MS = 10_000;
 
 export function drawTemper(random: SeededRandom, drawWorkloads: (random: SeededRandom) => readonly string[]): Temper {
@@ -81,11 +92,17 @@ export function drawTemper(random: SeededRandom, drawWorkloads: (random: SeededR
   const lossy = random.chance(0.7);
   const killMigration = some(0.04, () => 1 + random.below(3));
   const powerLoss = killMigration > 0 ? 0 : some(0.15, () => random.pick([0.3, 1]));
+  // Drawn apart, so that seeds of before tell the same histories as far as they can.
+  const contact = random.fork("contact");
+  const sessions = contact.chance(0.35);
   return {
     workers: random.pick([2, 2, 3, 4]),
     concurrency: random.pick([1, 2, 3, 4, 6]),
     jobs: 8 + random.below(17),
     locksProve: random.chance(0.8),
+    sessions,
+    processesProve: contact.chance(0.5),
+    hosts: sessions && contact.chance(0.7) ? 2 : 1,
     workloads: drawWorkloads(random.fork("workloads")),
     requestLost: lossy ? some(0.6, () => random.pick([0.01, 0.03])) : 0,
     answerLost: lossy ? random.pick([0.01, 0.02, 0.05]) : 0,
@@ -112,6 +129,8 @@ export function drawTemper(random: SeededRandom, drawWorkloads: (random: SeededR
       powerLoss,
       deploy: some(0.5, () => 0.7),
       suspend: random.fork("suspend").chance(0.3) ? 0.6 : 0,
+      cut: sessions && contact.chance(0.8) ? contact.pick([1, 3]) : 0,
+      blockStore: contact.chance(0.15) ? 0.4 : 0,
     },
     faultsMs: 5_000 + random.below(9_000),
     producers: random.chance(0.5) ? 2 : 1,

@@ -99,6 +99,7 @@ function travel(
         witness.requestLost(process, method);
         return refuse("the request was lost");
       }
+      if (process.isCut) return refuse("the connection was reset");
       if (scheduler.now < weather.downUntil) return refuse("the store is down");
       if (strikes("before")) return process.kill("nemesis");
       const call_ = witness.asked(process, method, args);

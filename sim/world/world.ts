@@ -61,7 +61,11 @@ export class World {
     this.faults = new Faults(options.muted ?? {});
     this.story = new Story(this.scheduler, options.keepLines ?? 80);
     this.witness = new Witness(this.story, this.tally);
-    this.kernel = new Kernel(this.temper.locksProve);
+    this.kernel = new Kernel({
+      ...this.temper,
+      now: () => this.scheduler.now,
+      byPid: (pid) => this.byPid(pid),
+    });
     this.tower = new BellTower(this.random.fork("bells"));
     this.mutant = options.mutant ?? null;
   }
@@ -83,11 +87,14 @@ export class World {
     this.weather.calmAt = now;
     this.weather.downUntil = this.disk.busyUntil = this.disk.fullUntil = now;
     this.troubleAll(0);
-    for (const process of this.processes) process.resume();
+    for (const process of this.processes) {
+      process.resume();
+      process.reconnect();
+    }
   }
 
   spawn(name: string): SimProcess {
-    const process = new SimProcess(name, this.processes.length + 1, this);
+    const process = new SimProcess(name, this.processes.length + 1, { ...this.#parts(), hosts: this.temper.hosts });
     process.onDeath((cause) => {
       if (cause === "ended") return;
       this.tally.ambiguous += process.undelivered;
@@ -95,6 +102,11 @@ export class World {
     });
     this.processes.push(process);
     return process;
+  }
+
+  #parts(): { scheduler: Scheduler; kernel: Kernel; story: Story; random: SeededRandom } {
+    const { scheduler, kernel, story, random } = this;
+    return { scheduler, kernel, story, random };
   }
 
   forEngine(leaseLost: (process: SimProcess, lateMs: number) => void): EngineWorld {

@@ -1,7 +1,7 @@
 // How the end of an attempt that did not succeed becomes a change: what was thrown, together with why the attempt had been told to stop.
 // The changes themselves are in transitions.ts.
 import type { Random } from "./clock.ts";
-import { TerminalError, toStoredError } from "./errors.ts";
+import { ErrorCode, OutliveError, TerminalError, toStoredError } from "./errors.ts";
 import type { Held } from "./held-jobs.ts";
 import { backoffMs } from "./retry.ts";
 import * as transitions from "./transitions.ts";
@@ -11,8 +11,9 @@ export function viewOf(held: Held): transitions.JobView {
   return { id: held.run.id, state: "running", counters: held.job.counters };
 }
 
-/** The handler threw. If it had been told to stop, that is the reason, and not what it threw. */
+/** The handler threw. If it had been told to stop, that is the reason, and not what it threw. A full or busy store costs the job nothing. */
 export function changeOfThrown(held: Held, thrown: unknown, random: Random): transitions.Change {
+  const trouble = troubleOfStore(thrown);
   switch (held.run.abortedBy) {
     case "shutdown":
       return transitions.release(viewOf(held), "its worker shut down");
@@ -21,17 +22,54 @@ export function changeOfThrown(held: Held, thrown: unknown, random: Random): tra
     case "cancelled":
       return transitions.endCancelled(viewOf(held), "cancelled while it ran");
     case "timeout":
-      return timedOut(held, random);
+      // What it waited for in vain may have taken all of its time.
+      return trouble === "busy" ? released(held, trouble, random) : timedOut(held, random);
     case undefined:
-      return failed(held, thrown, random);
+      return trouble ? released(held, trouble, random) : failed(held, thrown, random);
   }
 }
 
-/** The handler was told to stop by a cancel or a deadline, and did not end within the grace. */
-export function changeOfGivenUp(held: Held, random: Random): transitions.Change {
-  return held.run.abortedBy === "timeout"
-    ? timedOut(held, random)
-    : transitions.endCancelled(viewOf(held), "cancelled; its handler did not end within the grace");
+/** The handler was told to stop and did not end within the grace. */
+export function changeOfGivenUp(
+  held: Held,
+  why: NonNullable<Held["giveUp"]>["why"],
+  random: Random,
+): transitions.Change {
+  const late = "its handler did not end within the grace";
+  switch (why) {
+    case "timeout":
+      return timedOut(held, random);
+    case "cancelled":
+      return transitions.endCancelled(viewOf(held), `cancelled; ${late}`);
+    case "lease-lost":
+      return transitions.release(viewOf(held), `its worker lost the lease; ${late}`);
+  }
+}
+
+/**
+ * What the handler threw, or a cause of it, is the store's doing: a write was refused for lack of room, or something waited in vain
+ * for the store (`data.costsAttempt` is false). Null: it is the handler's own.
+ */
+export function troubleOfStore(thrown: unknown): "full" | "busy" | null {
+  if (thrown instanceof TerminalError) return null;
+  let error = thrown;
+  for (let depth = 0; depth < MAX_CAUSES && error instanceof Error; depth++) {
+    if (error instanceof OutliveError) {
+      if (error.code === ErrorCode.storeFull) return "full";
+      if (error.data["costsAttempt"] === false) return "busy";
+    }
+    error = error.cause;
+  }
+  return null;
+}
+
+const MAX_CAUSES = 10;
+/** A full or busy store is not the job's fault, and may be well again at any moment: the backoff grows no further than this. */
+const MAX_WAIT_FOR_STORE_MS = 10_000;
+
+function released(held: Held, trouble: "full" | "busy", random: Random): transitions.Change {
+  const delayMs = usualDelayMs(held, held.job.counters.interruptions + 1, random);
+  return transitions.release(viewOf(held), `the store was ${trouble}`, Math.min(delayMs, MAX_WAIT_FOR_STORE_MS));
 }
 
 function failed(held: Held, thrown: unknown, random: Random): transitions.Change {

@@ -1,5 +1,5 @@
 // The form of `commit` and `transaction`: a value that each store exports, whose type decides what the callback gets and whether
-// it must be synchronous, so that the wrong one does not compile.
+// it must be synchronous, so that the wrong one does not compile. And the control with which a worker ends a commit under way.
 import { ErrorCode, OutliveError } from "./errors.ts";
 import type { ResultOf } from "./json.ts";
 
@@ -46,4 +46,70 @@ export function checkedEnqueue(
     };
     return body({ ...(tx as object), enqueue: checked });
   };
+}
+
+/**
+ * What a worker and its store share about one commit. It waits (for a session, for the write lock), it runs, it is being committed.
+ * The worker may interrupt it until the last of these: a commit that waits never begins, and one that runs is rolled back.
+ */
+export class CommitControl {
+  readonly sinceMono: number;
+  #phase: "waits" | "runs" | "commits" = "waits";
+  #reason: Error | undefined;
+  #listener: ((reason: Error) => void) | undefined;
+
+  constructor(sinceMono: number) {
+    this.sinceMono = sinceMono;
+  }
+
+  /** Nothing has begun: the callback has not been called. */
+  get waits(): boolean {
+    return this.#phase === "waits";
+  }
+
+  /** Why it was interrupted; undefined: it was not. */
+  get interrupted(): Error | undefined {
+    return this.#reason;
+  }
+
+  /** For the worker. False: it is too late, the transaction is being committed. Once interrupted, it stays so. */
+  interrupt(reason: Error): boolean {
+    if (this.#phase === "commits") return false;
+    if (this.#reason) return true;
+    this.#reason = reason;
+    this.#listener?.(reason);
+    return true;
+  }
+
+  /** For the store: the transaction is open and the callback comes next. Throws the reason of an interruption. */
+  runs(): void {
+    this.#enter("runs");
+  }
+
+  /** For the store: from here on nothing ends it from outside. Throws the reason of an interruption. */
+  commits(): void {
+    this.#enter("commits");
+  }
+
+  /** For the store: hears of the interruption, at once if there was one. One listener at a time; returns how to stop hearing. */
+  onInterrupt(listener: (reason: Error) => void): () => void {
+    if (this.#reason) listener(this.#reason);
+    else this.#listener = listener;
+    return () => {
+      if (this.#listener === listener) this.#listener = undefined;
+    };
+  }
+
+  #enter(phase: "runs" | "commits"): void {
+    if (this.#reason) throw this.#reason;
+    this.#phase = phase;
+  }
+}
+
+/** What `work` comes to, or the reason of an interruption as soon as there is one. */
+export function unlessInterrupted<T>(control: CommitControl, work: Promise<T>): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const stopHearing = control.onInterrupt(reject);
+    work.then(resolve, reject).finally(stopHearing);
+  });
 }

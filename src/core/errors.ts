@@ -1,5 +1,6 @@
 // Every error that Outlive throws on purpose: a stable code, what happened to which job, the data, and the next thing to do.
 // Control flow is never an error here: a stale write or a held key inside the engine is a value (store.ts).
+import { cutText, storableText } from "./text.ts";
 
 /** Stable codes. A program may switch on them; the texts may change. */
 export const ErrorCode = {
@@ -39,6 +40,8 @@ export const ErrorCode = {
   schemaMissing: "SCHEMA_MISSING",
   /** The store was written by a newer version of Outlive. */
   schemaNewer: "SCHEMA_NEWER",
+  /** The store's tables were made by other migrations than the released ones of the same numbers: by an unreleased build. */
+  schemaDiffers: "SCHEMA_DIFFERS",
   /** This Node carries an SQLite with a known corruption or truncation bug. */
   sqliteUnsafe: "SQLITE_UNSAFE",
   /** A live worker of another machine or kernel uses the same file. */
@@ -143,8 +146,8 @@ function describe(thrown: unknown): string {
   }
 }
 
-/** Bounded, and without NUL, at which some drivers cut a text. */
-function clean(text: string, most: number): string {
-  const short = text.length > most ? `${text.slice(0, most)}… (${text.length} characters)` : text;
-  return short.replaceAll("\0", "\\0");
+/** At most `maxLength` long; a longer text says at its end how long it was. */
+function clean(text: string, maxLength: number): string {
+  const whole = storableText(text);
+  return whole.length > maxLength ? `${cutText(whole, maxLength)}… (${text.length} characters)` : whole;
 }

@@ -4,6 +4,7 @@ import type { Inconsistency, IntegrityCheck, Repair, StoreFindings } from "./int
 import type { JobState, Outcome } from "./job.ts";
 import type { HowLost } from "./liveness.ts";
 import type { Resolution } from "./losses.ts";
+import type { ProcessKey } from "./process-key.ts";
 import type { RecoveredJob, Stale } from "./store.ts";
 
 export interface Events {
@@ -22,6 +23,8 @@ export interface Events {
   };
   /** The recovery of one worker failed and will be tried again. */
   "recovery.failed": { readonly worker: string; readonly error: StoredError };
+  /** Another session of the store holds these jobs of a dead worker, or its row: the others were taken, and these will be when it lets go. */
+  "recovery.waits": { readonly worker: string; readonly jobs: number };
   /** One job of a dead worker was dealt with. */
   "job.recovered": RecoveredJob & { readonly incident: string; readonly worker: string };
   /** A worker's death was found, or contact with it was lost (`how`). */
@@ -35,6 +38,8 @@ export interface Events {
   "loss.resolved": { readonly incident: string; readonly worker: string | null; readonly resolution: Resolution };
   /** What a dead worker left behind (lock file, row) was removed. */
   "worker.cleaned": { readonly worker: string; readonly lock: string | null };
+  /** A worker of this process is about to register. Emitted before its row is written: a process that dies right after that is known by its worker's id. */
+  "worker.registering": Omit<ProcessKey, "bootId"> & { readonly worker: string };
   "worker.started": { readonly worker: string; readonly concurrency: number; readonly kinds: readonly string[] };
   "worker.stopped": { readonly worker: string; readonly released: number };
   /** This process's own worker was taken for dead; it starts again under a new id. */

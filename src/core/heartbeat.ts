@@ -1,6 +1,7 @@
 // The worker's sign of life: one row update per process and interval. A failing beat is retried and counted and never stops
 // the worker; what it may trust meanwhile shrinks by itself (lease.ts).
 import type { Clock } from "./clock.ts";
+import type { ConfirmedTime } from "./confirmed-time.ts";
 import { toStoredError } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import type { BeatAnswer, Store } from "./store.ts";
@@ -11,6 +12,7 @@ export class Heartbeat {
   readonly #events: Emitter;
   readonly #worker: string;
   readonly #loopLagMs: () => number;
+  readonly #confirmed: () => ConfirmedTime | null;
   readonly #timeoutMs: number;
   failures = 0;
 
@@ -21,20 +23,23 @@ export class Heartbeat {
     worker: string;
     intervalMs: number;
     loopLagMs: () => number;
+    confirmed: () => ConfirmedTime | null;
   }) {
     this.#store = deps.store;
     this.#clock = deps.clock;
     this.#events = deps.events;
     this.#worker = deps.worker;
     this.#loopLagMs = deps.loopLagMs;
+    this.#confirmed = deps.confirmed;
     this.#timeoutMs = Math.max(50, deps.intervalMs / 3);
   }
 
   /** One beat. `sentAtMono` is taken before the store is asked: what was held then is held for a lease from then. Null: it failed or timed out. */
   async tick(): Promise<{ sentAtMono: number; answer: BeatAnswer } | null> {
     const sentAtMono = this.#clock.mono();
+    const beat = { loopLagMs: Math.round(this.#loopLagMs()), confirmed: this.#confirmed() };
     try {
-      const answer = await this.#inTime(this.#store.beat(this.#worker, { loopLagMs: Math.round(this.#loopLagMs()) }));
+      const answer = await this.#inTime(this.#store.beat(this.#worker, beat));
       this.failures = 0;
       return { sentAtMono, answer };
     } catch (thrown) {

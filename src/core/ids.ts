@@ -2,6 +2,7 @@
 // They sort by time, which keeps the id index growing at its right edge only.
 import type { Clock, Random } from "./clock.ts";
 import { ErrorCode, OutliveError } from "./errors.ts";
+import { storableText } from "./text.ts";
 
 /** Crockford's, in small letters: no i, l, o, u. */
 export const ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz";
@@ -53,7 +54,7 @@ export function assertKey(value: unknown, what: string): asserts value is string
       ErrorCode.keyInvalid,
       `${what} ${wrong}.`,
       `Use 1 to ${MAX_KEY} printable characters; hash longer keys before you pass them.`,
-      { what, value: typeof value === "string" ? value.slice(0, 300) : value },
+      { what, value: typeof value === "string" ? storableText(value, 300) : value },
     );
   }
 }

@@ -7,7 +7,8 @@ import type { Emitter } from "./events.ts";
 import type { KindSettings } from "./job.ts";
 import type { RunnableKind } from "./kind.ts";
 import { trustedUntil } from "./lease.ts";
-import type { LivenessTimes, ProcessEvidence } from "./liveness.ts";
+import type { LivenessTimes } from "./liveness.ts";
+import type { ProcessKey } from "./process-key.ts";
 import type { RetentionTimes } from "./retention.ts";
 import type { DraftMaker } from "./run.ts";
 import type { Concurrency } from "./slots.ts";
@@ -26,7 +27,7 @@ export interface IncarnationDeps {
   readonly assertKnown?: (contract: { readonly name: string }) => void;
 }
 
-export interface IncarnationOptions extends ProcessEvidence {
+export interface IncarnationOptions extends ProcessKey {
   readonly id: string;
   readonly host: string;
   /** The id of this process's life before this one; null: there was none. */
@@ -74,6 +75,8 @@ export class Incarnation {
 
   static async begin(deps: IncarnationDeps, options: IncarnationOptions): Promise<Incarnation> {
     const { backend, clock, events } = deps;
+    const { namespace, startTicks } = options;
+    events.emit("worker.registering", { worker: options.id, pid: options.pid, namespace, startTicks });
     const lock = await backend.liveness.take(options.id);
     const sentAtMono = clock.mono();
     let registering = false;

@@ -40,6 +40,9 @@ export interface Incident extends IncidentSummary {
   readonly jobs: readonly IncidentJob[];
 }
 
+/** How evidence begins that is no more than the kernel's word. What a parent knows of the exit replaces it. */
+export const PROCESS_IS_GONE = "its process is gone";
+
 /** What is known of a death, with the worker's last word: that may have been written after the look which found it dead, by a supervisor. */
 export function withLastWord(known: string | null, lastWord: string | null): string | null {
   if (lastWord === null || known?.includes(lastWord)) return known;

@@ -35,6 +35,17 @@ export interface KindCounts {
   readonly quarantined: number;
 }
 
+/** A live worker that is taken up by a job that must run alone. */
+export interface Isolation {
+  readonly worker: string;
+  readonly jobId: string;
+  readonly priority: number;
+  /** emptying: it claims only jobs of a higher priority, until it is idle or its time for that is up. running: it claims nothing. */
+  readonly doing: "emptying" | "running";
+  /** When the job began to run, in ms of the store's clock; null: it does not run yet. */
+  readonly startedAt: number | null;
+}
+
 /** What an operator's change of one job came to. */
 export type OperatorAnswer =
   | { readonly is: "applied"; readonly state: JobState }

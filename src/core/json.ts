@@ -1,6 +1,7 @@
 // JSON as the only form in which anything of the user's is kept: the types that hold at compile time, and the checks at run
 // time. What goes in comes out the same, so the first run of a step sees exactly what a replay sees.
 import { ErrorCode, OutliveError } from "./errors.ts";
+import { storableText } from "./text.ts";
 
 export type Json = string | number | boolean | null | readonly Json[] | { readonly [key: string]: Json | undefined };
 
@@ -67,9 +68,15 @@ export function decodeJson(text: string, what: string): Json {
   }
   // Everything that came through encodeJson is free of these; the cheap look decides whether the walk is needed. An escape may
   // hide the word ("\u005f_proto__").
-  if (text.includes("__proto__") || text.includes("\\u")) assertJson(value, what);
+  if (text.includes("__proto__") || text.includes("\\u") || MAYBE_INFINITE.test(text)) assertJson(value, what);
   return value;
 }
+
+/**
+ * A number that `JSON.parse` may read as Infinity has a three-digit exponent, or so many digits that a two-digit one is enough. SQL's
+ * `jsonb` writes 1e400 as 401 digits.
+ */
+const MAYBE_INFINITE = /(?:^|\D)\d{200}|\d[eE]\+?\d{3}/;
 
 interface Fault {
   path: string;
@@ -120,7 +127,7 @@ function within(fault: Fault, step: string): Fault {
 function assertJson(value: unknown, what: string): void {
   const fault = firstFault(value, 1);
   if (!fault) return;
-  const path = `$${fault.path.slice(0, 200)}`;
+  const path = `$${storableText(fault.path, 200)}`;
   throw new OutliveError(
     ErrorCode.notJson,
     `${what} holds ${fault.found} at ${path}, which JSON can't carry safely.`,

@@ -1,14 +1,16 @@
 // The part of a worker's process that runs no user code: it beats, watches the others, recovers the dead, fences out what is
 // overdue and purges what is old. It runs in a thread of its own where the store can be opened twice, so that a handler which
 // blocks the main loop neither silences the worker nor stops recovery; elsewhere, and in the simulator, beside the worker.
+// Each of its tasks fails for itself, and neither the heartbeat nor the detection of deaths waits for any other.
 import type { CallOff, Clock, Random } from "./clock.ts";
-import { toStoredError } from "./errors.ts";
+import { ConfirmedClock } from "./confirmed-time.ts";
+import { type StoredError, toStoredError } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import { Heartbeat } from "./heartbeat.ts";
 import type { Liveness, LivenessTimes, ProcessCheck, WorkerRow } from "./liveness.ts";
-import { Lookout } from "./lookout.ts";
+import { Lookout, type Lost } from "./lookout.ts";
 import { LossJudge } from "./losses.ts";
-import { expireOverdue, leftBehind, recoverDead } from "./recovery.ts";
+import { expireOverdue, leftBehind, type LockedRecovery, recoverDead, recoverLocked } from "./recovery.ts";
 import { purgeOld, type RetentionTimes } from "./retention.ts";
 import type { BeatAnswer, Store } from "./store.ts";
 
@@ -43,6 +45,10 @@ const BLOCKED_MS = 1_000;
 const NEIGHBOURS_KNOWN_MS = 1_000;
 /** A watcher whose own heartbeat is older than this many intervals could not write: silence of others says nothing then. */
 const OWN_SILENCE_INTERVALS = 1.5;
+/** How soon it comes back for the jobs of the dead that another session held. */
+const LOCKED_AGAIN_MS = 500;
+/** The first heartbeat comes soon: it also reads the store's clock, which vouches for deadlines only from its first reading on. */
+const FIRST_BEAT_MS = 100;
 /** Others wait this much longer than the owner itself before they fence out an overdue job. */
 const EXPIRE_MARGIN_MS = 2_000;
 
@@ -65,11 +71,16 @@ export class Keeper {
   #ring: { readonly workers: readonly WorkerRow[]; readonly atMono: number } | null = null;
   /** When this watcher's own heartbeat was last written; registering was the first. */
   #wroteAtMono: number;
+  readonly #storeClock: ConfirmedClock;
   readonly #timers = new Map<string, CallOff>();
   readonly #lookMs: number;
+  /** What is under way in each lane. */
+  readonly #lanes = new Map<Lane, Promise<void>>();
+  /** Recoveries of which other sessions hold something, by worker. */
+  readonly #locked = new Map<string, LockedRecovery>();
   #stopped = false;
-  #busy: Promise<void> = Promise.resolve();
-  #beating: Promise<void> = Promise.resolve();
+  /** Whether another process checks all workers, as of the latest check. */
+  #follows = false;
   #warnedBlocked = false;
   #toldHeld = false;
   #heldLooks = 0;
@@ -91,11 +102,13 @@ export class Keeper {
     this.#options = options;
     this.#host = host;
     const { worker, times } = options;
+    this.#storeClock = new ConfirmedClock(deps.clock);
     this.#heartbeat = new Heartbeat({
       ...deps,
       worker,
       intervalMs: times.heartbeatMs,
       loopLagMs: () => host.loopLagMs(),
+      confirmed: () => this.#storeClock.confirmed(),
     });
     this.#lookout = new Lookout({ ...deps, bootId: options.bootId });
     this.#losses = new LossJudge(deps);
@@ -104,25 +117,39 @@ export class Keeper {
   }
 
   start(): void {
-    const { times } = this.#options;
+    const { heartbeatMs, probeMs, sweepMs } = this.#options.times;
+    let beforeFirst = true;
     this.#repeat(
       "beat",
-      () => this.#heartbeat.nextInMs(times.heartbeatMs),
-      () => this.beat(),
+      "heartbeat",
+      () => (beforeFirst ? Math.min(FIRST_BEAT_MS, heartbeatMs) : this.#heartbeat.nextInMs(heartbeatMs)),
+      () => {
+        beforeFirst = false;
+        return this.beat();
+      },
     );
     this.#repeat(
       "probe",
-      () => times.probeMs,
+      "detection",
+      () => probeMs,
       () => this.probe(),
     );
     this.#repeat(
       "look",
+      "detection",
       () => this.#lookMs,
       () => this.look(),
     );
     this.#repeat(
+      "chores",
+      "chores",
+      () => this.#lookMs,
+      () => this.chores(),
+    );
+    this.#repeat(
       "sweep",
-      () => times.sweepMs,
+      "sweep",
+      () => sweepMs,
       () => this.sweep(),
     );
   }
@@ -132,7 +159,7 @@ export class Keeper {
     this.#stopped = true;
     for (const callOff of this.#timers.values()) callOff();
     this.#timers.clear();
-    await Promise.all([this.#busy, this.#beating]);
+    await Promise.all(this.#lanes.values());
   }
 
   async beat(): Promise<void> {
@@ -144,6 +171,7 @@ export class Keeper {
       this.#stopped = true;
       return this.#host.disowned();
     }
+    this.#storeClock.read(beat.answer.now, beat.sentAtMono);
     this.#host.beaten(beat.sentAtMono, beat.answer);
     if (beat.answer.schemaVersion > this.#options.schemaVersion) {
       this.#host.unfit(
@@ -166,35 +194,81 @@ export class Keeper {
     const dead = follows
       ? this.#lookout.probeProcesses(await this.#knownNeighbours(worker))
       : await this.#lookout.probe(leads ? await this.#others(worker) : await this.#neighbours(worker));
-    if (dead.length === 0) return;
-    await recoverDead(this.#deps, dead, worker);
+    if (dead.length === 0 || !(await this.#recover(dead))) return;
     // Several may have died at once, further round the ring than we probe: look at all of them now.
     await this.look();
   }
 
-  /** Everybody's lock and silence, and what is overdue. Where another one looks for all, only the neighbours: it may itself be frozen. */
+  /** The locks and the silence of all workers. Where another process checks them all, only the neighbours: it may itself be frozen. */
   async look(): Promise<void> {
     const { worker } = this.#options;
-    const follows = (await this.#deps.liveness.leads?.()) === false;
-    const watched = follows ? await this.#neighbours(worker) : await this.#others(worker);
+    this.#follows = (await this.#deps.liveness.leads?.()) === false;
+    const watched = this.#follows ? await this.#neighbours(worker) : await this.#others(worker);
     const ownSilenceMs = this.#deps.clock.mono() - this.#wroteAtMono;
     if (ownSilenceMs > OWN_SILENCE_INTERVALS * this.#options.times.heartbeatMs) this.#restartWatch();
     const dead = await this.#lookout.look(watched, this.#lookMs);
     const foreign = this.#deps.liveness.manyHosts ? null : this.#lookout.foreign;
     if (foreign)
       this.#host.unfit("foreign-worker", `worker ${foreign.id} on ${foreign.host} is alive under another kernel`);
-    if (dead.length > 0) await recoverDead(this.#deps, dead, worker);
-    await this.#losses.pass(this.#lookMs);
-    if (!follows) await expireOverdue(this.#deps, EXPIRE_MARGIN_MS);
-    await this.#tendStore();
+    if (dead.length > 0) await this.#recover(dead);
   }
 
-  /** Also whoever is over and still holds jobs: an earlier recovery could not deal with those. And what is long overdue: who looks for all may be unable to. */
+  /** What became of workers with which contact was lost, what is overdue, and what the store's own files need. */
+  async chores(): Promise<void> {
+    await this.#apart("lost workers", () => this.#losses.pass(this.#lookMs));
+    await this.#apart("overdue jobs", async () => {
+      if (!this.#follows) await expireOverdue(this.#deps, EXPIRE_MARGIN_MS, this.#storeClock.confirmed());
+    });
+    await this.#apart("the store's files", () => this.#tendStore());
+  }
+
+  /**
+   * What is long overdue: the process that checks all workers may be unable to. Workers that are finished and still hold jobs: an
+   * earlier recovery could not take those. And what is old.
+   */
   async sweep(): Promise<void> {
-    await expireOverdue(this.#deps, EXPIRE_MARGIN_MS + this.#options.times.leaseMs);
-    await purgeOld(this.#deps.store, this.#options.retention);
-    const left = leftBehind(await this.#deps.store.workers({ which: "leftBehind" }), this.#deps.clock.now());
-    if (left.length > 0) await recoverDead(this.#deps, left, this.#options.worker);
+    const { retention, times } = this.#options;
+    const { store, clock } = this.#deps;
+    await this.#apart("long overdue jobs", () =>
+      expireOverdue(this.#deps, EXPIRE_MARGIN_MS + times.leaseMs, this.#storeClock.confirmed()),
+    );
+    await this.#apart("jobs left behind", async () => {
+      const left = leftBehind(await store.workers({ which: "leftBehind" }), clock.now());
+      if (left.length > 0) await this.#recover(left);
+    });
+    await this.#apart("retention", async () => {
+      const { refused } = await purgeOld(this.#deps, retention, () => !this.#stopped);
+      if (refused) this.#failed(`retention of ${refused.jobs} job(s), of ${refused.jobId} first`, refused.error);
+    });
+  }
+
+  /** Returns whether any of them is new. A worker whose jobs are held by another session has a timer of its own. */
+  async #recover(dead: readonly Lost[]): Promise<boolean> {
+    const news = dead.filter(({ worker }) => !this.#locked.has(worker.id));
+    if (news.length === 0) return false;
+    const { locked } = await recoverDead(this.#deps, news, this.#options.worker);
+    for (const one of locked) this.#locked.set(one.worker.id, one);
+    this.#comeBack();
+    return true;
+  }
+
+  /** Comes back for what other sessions held until they let go of it. */
+  #comeBack(): void {
+    if (this.#stopped || this.#locked.size === 0 || this.#timers.has("locked")) return;
+    const callOff = this.#deps.clock.after(LOCKED_AGAIN_MS, () => {
+      this.#run("locked", async () => {
+        const asked = [...this.#locked.values()];
+        const held = await recoverLocked(this.#deps, asked);
+        for (const { worker } of asked) this.#locked.delete(worker.id);
+        for (const one of held) this.#locked.set(one.worker.id, one);
+      })
+        .catch((thrown: unknown) => this.#failed("keeper: locked jobs", toStoredError(thrown)))
+        .finally(() => {
+          this.#timers.delete("locked");
+          this.#comeBack();
+        });
+    });
+    this.#timers.set("locked", callOff);
   }
 
   /** What holds a large log back is told once, and again only after it was free. Who can't be named may be gone at the next look. */
@@ -257,27 +331,42 @@ export class Keeper {
     await store.note(worker, `would have ${reason}; then the loop came back`).catch(() => {});
   }
 
-  /**
-   * Each again after its interval; what throws is told and done again next time. One thing at a time, but for the heartbeat:
-   * a long recovery or purge must not silence the worker that does it.
-   */
-  #repeat(name: string, everyMs: () => number, task: () => Promise<void>): void {
+  /** A task of several: it fails for itself, and the next is done all the same. */
+  async #apart(name: string, task: () => Promise<unknown>): Promise<void> {
+    if (this.#stopped) return;
+    try {
+      await task();
+    } catch (thrown) {
+      this.#failed(`keeper: ${name}`, toStoredError(thrown));
+    }
+  }
+
+  #failed(doing: string, error: StoredError, retryInMs: number = this.#options.times.sweepMs): void {
+    this.#deps.events.emit("store.failed", { doing, error, retryInMs });
+  }
+
+  /** One thing at a time in each lane. */
+  #run(lane: Lane, task: () => Promise<void>): Promise<void> {
+    const before = this.#lanes.get(lane) ?? Promise.resolve();
+    const done = before.then(() => (this.#stopped ? undefined : task()));
+    this.#lanes.set(
+      lane,
+      done.catch(() => {}),
+    );
+    return done;
+  }
+
+  /** Runs `task` again after each interval. A failure is reported, and the task runs again next time. */
+  #repeat(name: string, lane: Lane, everyMs: () => number, task: () => Promise<void>): void {
     if (this.#stopped) return;
     const callOff = this.#deps.clock.after(everyMs(), () => {
-      const before = name === "beat" ? Promise.resolve() : this.#busy;
-      const done = before
-        .then(() => (this.#stopped ? undefined : task()))
-        .catch((thrown: unknown) =>
-          this.#deps.events.emit("store.failed", {
-            doing: `keeper: ${name}`,
-            error: toStoredError(thrown),
-            retryInMs: everyMs(),
-          }),
-        )
-        .finally(() => this.#repeat(name, everyMs, task));
-      if (name !== "beat") this.#busy = done;
-      else this.#beating = done;
+      this.#run(lane, task)
+        .catch((thrown: unknown) => this.#failed(`keeper: ${name}`, toStoredError(thrown), everyMs()))
+        .finally(() => this.#repeat(name, lane, everyMs, task));
     });
     this.#timers.set(name, callOff);
   }
 }
+
+/** What waits for each other. A long purge neither silences the worker that does it nor keeps it from seeing a death. */
+type Lane = "heartbeat" | "detection" | "locked" | "chores" | "sweep";

@@ -2,6 +2,8 @@
 // lock, and its heartbeat. Only the kernel proves a death: a process that is gone, or a lock that the kernel released. A session
 // that a server does not see any more, or silence, only ends contact with the worker (lookout.ts, losses.ts).
 
+import type { ProcessKey } from "./process-key.ts";
+
 /** What is known of a worker's row. live: claims. recovering: its jobs are being taken. gone, stopped: over. */
 export type WorkerState = "live" | "recovering" | "gone" | "stopped";
 
@@ -9,28 +11,18 @@ export type WorkerState = "live" | "recovering" | "gone" | "stopped";
 export interface LockEvidence {
   /** The store's own name of the lock; null: this worker has none, only heartbeats speak for it. */
   readonly name: string | null;
-  /** What must still be the same for the lock to prove anything (an inode, a server run). */
+  /** What must still be the same for the lock to prove anything (an inode, a server run), and by what its sessions are known, if it has any. */
   readonly identity: string | null;
-}
-
-/** What tells one process from every other one of its host, for as long as the host runs. */
-export interface ProcessEvidence {
-  readonly bootId: string;
-  /** The PID namespace in which `pid` counts; null: not known, and then nothing can be proved of the process. */
-  readonly namespace: string | null;
-  readonly pid: number;
-  /** When the process started, in the kernel's ticks: a pid is used again. Null: not known. */
-  readonly startTicks: string | null;
 }
 
 /** What this host's kernel says of a process. unknown: another host, another namespace, or hidden. */
 export type ProcessState = "gone" | "alive" | "unknown";
 
 /** Asks the kernel. Cheap enough for hundreds of workers four times a second. */
-export type ProcessCheck = (evidence: ProcessEvidence) => ProcessState;
+export type ProcessCheck = (of: ProcessKey) => ProcessState;
 
 /** A worker as it registers. The id is unique per boot: host, boot, pid, start time and a random part. */
-export interface WorkerRecord extends ProcessEvidence {
+export interface WorkerRecord extends ProcessKey {
   readonly id: string;
   readonly host: string;
   /** The id under which this process worked before its work was taken; null: this is its first. Resolves that loss (losses.ts). */

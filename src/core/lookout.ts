@@ -3,8 +3,9 @@
 // counter has not moved for one lease on this watcher's own monotonic clock. No instant of one machine is compared with an
 // instant of another. A watcher that was itself asleep, or could not write to the store itself, starts its watch again.
 import type { Clock } from "./clock.ts";
-import { withLastWord } from "./incident.ts";
+import { PROCESS_IS_GONE, withLastWord } from "./incident.ts";
 import type { Death, Liveness, ProcessCheck, WorkerRow } from "./liveness.ts";
+import { describeProcess } from "./process-key.ts";
 
 /** A worker that is dead or out of contact, and how that became known. */
 export interface Lost {
@@ -50,7 +51,8 @@ export class Lookout {
     const dead: Lost[] = [];
     for (const worker of workers) {
       const state = this.#processState(worker);
-      if (state === "gone") dead.push({ worker, death: this.#gone(worker, processGone(worker)) });
+      // What the process, or its parent, has left behind says more.
+      if (state === "gone") dead.push({ worker, death: this.#gone(worker, worker.lastWord ?? processGone(worker)) });
       else if (state === "alive") this.#watch(worker).lastSeenAliveAt = this.#clock.now();
     }
     return dead;
@@ -160,6 +162,6 @@ export class Lookout {
   }
 }
 
-function processGone({ pid, namespace, startTicks }: WorkerRow): string {
-  return `its process is gone (pid ${pid}, started at tick ${startTicks ?? "unknown"}, ${namespace ?? "unknown namespace"})`;
+function processGone(worker: WorkerRow): string {
+  return `${PROCESS_IS_GONE} (${describeProcess(worker)})`;
 }

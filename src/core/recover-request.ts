@@ -52,6 +52,11 @@ export interface RecoverAnswer {
   readonly jobs: readonly RecoveredJob[];
   /** False: more are left, ask again. */
   readonly done: boolean;
+  /**
+   * How many jobs were left out because a transaction of another session holds them; omitted: none. The worker stays `recovering`
+   * and its incident open: ask again in a while. With `incident: null` it is the worker's own row that is held.
+   */
+  readonly locked?: number;
 }
 
 export interface OverdueJob {

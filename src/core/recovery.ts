@@ -1,11 +1,12 @@
 // Taking over what the dead held. One incident per death, in transactions of at most 1,000 jobs. It needs no user code and no
 // particular process, can be killed at any point and run by anybody again: the next pass goes on where this one ended.
-import type { Clock } from "./clock.ts";
+import { type Clock, pause } from "./clock.ts";
+import type { ConfirmedTime } from "./confirmed-time.ts";
 import { toStoredError } from "./errors.ts";
 import { NOTHING_CHECKED, type StoreFindings } from "./integrity.ts";
 import type { Emitter } from "./events.ts";
 import { type Death, type HowLost, isProof, type Liveness, type WorkerRow } from "./liveness.ts";
-import type { HeldJob, OverdueJob, RecoveredJob, Store } from "./store.ts";
+import type { HeldJob, OverdueJob, RecoveredJob, RecoverRequest, Store } from "./store.ts";
 import * as transitions from "./transitions.ts";
 import { ranAlone } from "./blame.ts";
 import { backoffMs } from "./retry.ts";
@@ -28,7 +29,22 @@ export interface RecoveryPass {
   readonly completedAt: number;
   readonly incidents: readonly string[];
   readonly jobs: readonly RecoveredJob[];
+  /** What other sessions hold: to be asked for again soon, with `recoverLocked`. */
+  readonly locked: readonly LockedRecovery[];
 }
+
+/** The recovery of a worker of which another session holds something: a frozen commit holds its job. */
+export interface LockedRecovery {
+  readonly worker: WorkerRow;
+  readonly death: Death;
+  readonly recovery: RecoverRequest["recovery"];
+  /** Null: not begun, the worker's own row is held. */
+  readonly incident: string | null;
+  readonly jobs: number;
+}
+
+/** Most sessions that were ended a moment ago release their locks within these pauses. */
+const LOCKED_AGAIN_MS = [25, 50, 100];
 
 /** Recovers everything that these dead workers held. A worker whose recovery fails is told about and left for the next pass. */
 export async function recoverDead(
@@ -44,32 +60,61 @@ export async function recoverDead(
   const startedMono = clock.mono();
   const told = findings === NOTHING_CHECKED ? {} : { findings };
   events.emit("recovery.started", { recovery, by, ...told });
-  const incidents: string[] = [];
-  const jobs: RecoveredJob[] = [];
-  for (const { worker, death } of dead) {
-    if (signal?.aborted) break;
-    try {
-      const done = await recoverWorker(deps, worker, death, { id: recovery, startedAt, by, ...findings }, signal);
-      if (!done) continue;
-      incidents.push(done.incident);
-      jobs.push(...done.jobs);
-    } catch (thrown) {
-      events.emit("recovery.failed", { worker: worker.id, error: toStoredError(thrown) });
-    }
+  const pass = { id: recovery, startedAt, by, ...findings };
+  const asked = dead.map((one) => ({ ...one, recovery: pass, incident: null, jobs: 0 }));
+  const { incidents, jobs, ...first } = await recoverEach(deps, asked, signal);
+  let { locked } = first;
+  for (const ms of LOCKED_AGAIN_MS) {
+    if (locked.length === 0 || signal?.aborted) break;
+    await pause(clock, ms, signal);
+    const again = await recoverEach(deps, locked, signal);
+    for (const incident of again.incidents) if (!incidents.includes(incident)) incidents.push(incident);
+    jobs.push(...again.jobs);
+    locked = again.locked;
   }
+  for (const { worker, jobs: count } of locked) events.emit("recovery.waits", { worker: worker.id, jobs: count });
   const failed = jobs.filter((job) => !job.success).length;
   const durationMs = clock.mono() - startedMono;
   events.emit("recovery.completed", { recovery, by, incidents, jobs: jobs.length, failed, durationMs, ...told });
-  return { recovery, startedAt, completedAt: clock.now(), incidents, jobs };
+  return { recovery, startedAt, completedAt: clock.now(), incidents, jobs, locked };
+}
+
+/** Tries again for what other sessions held. Emits events only about what was taken. Returns what is still held. */
+export async function recoverLocked(
+  deps: RecoveryDeps,
+  locked: readonly LockedRecovery[],
+): Promise<readonly LockedRecovery[]> {
+  return (await recoverEach(deps, locked, undefined)).locked;
+}
+
+/** One after the other. A failure is reported and stops none of the others. */
+async function recoverEach(
+  deps: RecoveryDeps,
+  asked: readonly LockedRecovery[],
+  signal: AbortSignal | undefined,
+): Promise<{ incidents: string[]; jobs: RecoveredJob[]; locked: LockedRecovery[] }> {
+  const all = { incidents: [] as string[], jobs: [] as RecoveredJob[], locked: [] as LockedRecovery[] };
+  for (const one of asked) {
+    if (signal?.aborted) break;
+    try {
+      const { incident, jobs, locked } = await recoverWorker(deps, one, signal);
+      if (incident !== null) all.incidents.push(incident);
+      all.jobs.push(...jobs);
+      // Its sessions were ended when its row was live; by now its process may work under a new id.
+      if (locked > 0)
+        all.locked.push({ ...one, worker: { ...one.worker, state: "recovering" }, incident, jobs: locked });
+    } catch (thrown) {
+      deps.events.emit("recovery.failed", { worker: one.worker.id, error: toStoredError(thrown) });
+    }
+  }
+  return all;
 }
 
 async function recoverWorker(
   deps: RecoveryDeps,
-  worker: WorkerRow,
-  death: Death,
-  recovery: { id: string; startedAt: number; by: string; integrity: string; walFrames: number },
+  { worker, death, recovery, incident: known }: LockedRecovery,
   signal: AbortSignal | undefined,
-): Promise<{ incident: string; jobs: RecoveredJob[] } | null> {
+): Promise<{ incident: string | null; jobs: RecoveredJob[]; locked: number }> {
   const { store, events } = deps;
   const jobs: RecoveredJob[] = [];
   const newIncident = deps.newId();
@@ -83,9 +128,9 @@ async function recoverWorker(
       limit: RECOVERY_BATCH,
       decide: decideCrash,
     });
-    const { incident } = answer;
-    if (incident === null) return null;
-    if (jobs.length === 0)
+    const { incident, locked = 0 } = answer;
+    if (incident === null) return { incident, jobs, locked };
+    if (jobs.length === 0 && known === null)
       events.emit("worker.gone", {
         worker: worker.id,
         how: death.how,
@@ -103,10 +148,10 @@ async function recoverWorker(
         });
     }
     if (answer.done) {
-      await clean(deps, worker);
-      return { incident, jobs };
+      if (locked === 0) await clean(deps, worker);
+      return { incident, jobs, locked };
     }
-    if (signal?.aborted) return { incident, jobs };
+    if (signal?.aborted) return { incident, jobs, locked };
   }
 }
 
@@ -130,16 +175,19 @@ async function clean(deps: RecoveryDeps, worker: WorkerRow): Promise<void> {
   }
 }
 
-/** Fences out what is past deadline and grace although its worker lives: the worker did not do it itself. */
+/** Fences out what is past deadline and grace although its worker lives: the worker did not do it itself. A stepped clock proves nothing. */
 export async function expireOverdue(
   deps: Pick<RecoveryDeps, "store" | "events"> & { random: Random },
   marginMs: number,
+  confirmed: ConfirmedTime | null,
 ): Promise<readonly OverdueJob[]> {
+  if (confirmed === null) return [];
   const kinds = new Map<string, string>();
-  const overdue = await deps.store.expire(marginMs, RECOVERY_BATCH, (job) => {
+  const decide = (job: HeldJob): transitions.Change => {
     kinds.set(job.id, job.kind.name);
     return decideOverdue(job, deps.random.next());
-  });
+  };
+  const overdue = await deps.store.expire(marginMs, RECOVERY_BATCH, decide, confirmed);
   for (const { jobId, worker, change } of overdue) {
     const kind = kinds.get(jobId)!;
     deps.events.emit("job.overdue", { jobId, kind, worker, fencedOut: true });

@@ -1,5 +1,6 @@
 // What a running handler asks of its worker: small writes under its fence, and the commit of its success with the user's own writes.
-import { assertForm, checkedEnqueue, type CommitForm } from "./commit.ts";
+import type { Clock } from "./clock.ts";
+import { assertForm, checkedEnqueue, CommitControl, type CommitForm } from "./commit.ts";
 import { ErrorCode, OutliveError } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import type { Held } from "./held-jobs.ts";
@@ -13,6 +14,7 @@ import * as transitions from "./transitions.ts";
 
 export interface RunHostDeps {
   readonly store: Store;
+  readonly clock: Clock;
   readonly events: Emitter;
   readonly runner: Runner;
   readonly draft: DraftMaker;
@@ -62,7 +64,7 @@ export class WorkerRunHost implements RunHost {
     form: CommitForm<unknown, "sync" | "async">,
     body: (tx: never) => unknown,
   ): Promise<unknown> {
-    const { store } = this.#deps;
+    const { store, clock } = this.#deps;
     assertForm(form, store.name, `Job ${run.id} called commit`);
     const held = this.#runner.running(run);
     if (!held)
@@ -75,18 +77,21 @@ export class WorkerRunHost implements RunHost {
     const change = transitions.succeed({ id: run.id, state: "running", counters: run.job.counters }, null);
     const encode = (value: unknown): string | null =>
       value === undefined ? null : encodeJson(value, `The result of job ${run.id}`);
-    // From here on neither the deadline nor a shutdown ends the attempt: the transaction does, one way or the other.
-    held.settling = true;
+    // From here on the transaction ends the attempt, one way or the other. What else would end it interrupts the transaction first.
+    const control = new CommitControl(clock.mono());
+    this.#runner.commits(held, control);
     const { answer, value } = await store
       .commit(
         { lease: run.job.lease, change },
         checkedEnqueue(body as (tx: unknown) => unknown, this.#deps.assertKnown ?? (() => {})),
         encode,
+        control,
       )
       .catch((thrown: unknown) => {
-        held.settling = false;
+        this.#runner.commitFailed(held);
         throw thrown;
       });
+    held.commit = null;
     run.over = true;
     this.#deps.committed(held);
     if (answer.is === "stale") {

@@ -6,6 +6,7 @@ import type { ClaimedJob, Enqueued, JobDraft, Outcome } from "./job.ts";
 import type { Lease } from "./lease.ts";
 import type { AttemptWrite, Stale } from "./store.ts";
 import { assertKey } from "./ids.ts";
+import { storableText } from "./text.ts";
 import type { CommitForm, CommittedResult } from "./commit.ts";
 
 /** How the attempt before this one ended, if it did not succeed. */
@@ -166,7 +167,7 @@ export class Attempt implements Run {
   }
 
   async log(message: string): Promise<void> {
-    const line = String(message).replaceAll("\0", "\\0").slice(0, 8_192);
+    const line = storableText(String(message), 8_192);
     this.#host.logged(this.job, line);
     await this.#write({ type: "log", message: line });
   }

@@ -1,8 +1,9 @@
 // Runs the handlers of what was claimed: from the stored input to a settlement, with deadlines, cancels and lost leases on the
 // way. It holds a job until its settlement is durable, and decides nothing about anybody else's.
 import type { CallOff, Clock, Random } from "./clock.ts";
-import { changeOfGivenUp, changeOfThrown, viewOf } from "./attempt-end.ts";
-import { ErrorCode, OutliveError, toStoredError } from "./errors.ts";
+import { changeOfGivenUp, changeOfThrown, troubleOfStore, viewOf } from "./attempt-end.ts";
+import type { CommitControl } from "./commit.ts";
+import { ErrorCode, Interruption, OutliveError, toStoredError } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import type { ClaimedJob } from "./job.ts";
 import { decodeJson, encodeJson, type Json } from "./json.ts";
@@ -27,6 +28,8 @@ export interface RunnerDeps {
 }
 
 const TICK_MS = 100;
+/** How long a commit waits for its turn in a store that is busy, if the attempt has no deadline that comes first. */
+const COMMIT_WAIT_MS = 5 * 60_000;
 
 export class Runner {
   readonly #deps: RunnerDeps;
@@ -56,11 +59,11 @@ export class Runner {
     return new Set(this.#held.all().map((held) => held.run.id));
   }
 
-  /** What was begun before that instant (monotonic), and goes on. */
+  /** What was begun before that instant (monotonic), goes on, and is not about to be given up. */
   runningSince(mono: number): readonly Held[] {
     return this.#held
       .all()
-      .filter(({ startedMono, settling, run }) => startedMono < mono && !settling && run.abortedBy === undefined);
+      .filter(({ startedMono, settling, giveUp }) => startedMono < mono && !settling && giveUp === null);
   }
 
   jobs(): readonly ClaimedJob[] {
@@ -83,8 +86,10 @@ export class Runner {
       startedMono: mono,
       slot: -1,
       deadlineMono: job.deadlineInMs === null ? Number.POSITIVE_INFINITY : mono + job.deadlineInMs,
-      giveUpMono: Number.POSITIVE_INFINITY,
+      giveUp: null,
       settling: false,
+      commit: null,
+      afterCommit: null,
       untrusted: false,
     };
     this.#held.add(held);
@@ -145,7 +150,15 @@ export class Runner {
   }
 
   #threw(held: Held, thrown: unknown): void {
-    if (!held.settling) this.#settle(held, changeOfThrown(held, thrown, this.#deps.random));
+    if (held.settling) return;
+    const change = changeOfThrown(held, thrown, this.#deps.random);
+    if (change.name === "release" && troubleOfStore(thrown))
+      this.#deps.events.emit("store.failed", {
+        doing: `running job ${held.run.id}`,
+        error: toStoredError(thrown),
+        retryInMs: change.delayMs,
+      });
+    this.#settle(held, change);
   }
 
   #settle(held: Held, change: transitions.Change): void {
@@ -203,6 +216,47 @@ export class Runner {
     if (change.to === "dead") events.emit("job.dead", { jobId, kind, reason: change.reason ?? "" });
   }
 
+  // ---- commits
+
+  /** A commit of the held job begins. */
+  commits(held: Held, control: CommitControl): void {
+    held.settling = true;
+    held.commit = control;
+    held.afterCommit = null;
+  }
+
+  /** It failed, and nothing of it was written. If it was interrupted because the attempt had to end, the attempt ends now. */
+  commitFailed(held: Held): void {
+    const end = held.commit?.interrupted && held.afterCommit;
+    held.commit = null;
+    held.settling = false;
+    if (end) this.#settle(held, end());
+  }
+
+  /** Rolls back a commit that is under way; the attempt ends when the store has done so. Too late: then it ends by the commit. */
+  #endCommit(held: Held, reason: Error, end: () => transitions.Change): void {
+    held.afterCommit ??= end;
+    held.commit!.interrupt(reason);
+  }
+
+  /** The store is too busy to begin with the commit. The handler gets an error that costs its job nothing. */
+  #endWait(held: Held, mono: number): void {
+    const waitedMs = Math.round(mono - held.commit!.sinceMono);
+    held.commit!.interrupt(
+      new OutliveError(
+        ErrorCode.storeBusy,
+        `The commit of job ${held.run.id} waited ${waitedMs} ms for its turn in the store and did not begin.`,
+        "Nothing was written, and the job is queued again at no cost. Make commits shorter, or give the store more connections (`postgres.connections`, or the `max` of your own pool).",
+        { jobId: held.run.id, waitedMs, costsAttempt: false },
+      ),
+    );
+  }
+
+  #waitedTooLong({ commit, deadlineMono, giveUp, run }: Held, mono: number): boolean {
+    if (!commit?.waits || giveUp || run.abortedBy !== undefined) return false;
+    return mono >= Math.min(deadlineMono, commit.sinceMono + COMMIT_WAIT_MS);
+  }
+
   // ---- time: deadlines, cancels, lost leases, shutdown
 
   #tick(): void {
@@ -211,17 +265,21 @@ export class Runner {
     this.checkTrust();
     const mono = this.#deps.clock.mono();
     for (const held of this.#held.all()) {
-      if (held.settling) continue;
-      if (mono >= held.giveUpMono) this.#giveUp(held);
-      else if (mono >= held.deadlineMono && held.run.abortedBy === undefined) this.#overdue(held, mono);
+      if (held.settling && !held.commit) continue;
+      const { giveUp, deadlineMono, run } = held;
+      if (this.#waitedTooLong(held, mono)) this.#endWait(held, mono);
+      else if (giveUp) {
+        if (mono >= giveUp.atMono) this.#giveUp(held, giveUp.why);
+      } else if (mono >= deadlineMono && run.abortedBy !== "shutdown") this.#overdue(held, mono);
     }
     this.#deps.ticked();
     if (this.#held.size > 0) this.#ticker = this.#deps.clock.after(TICK_MS, () => this.#tick());
   }
 
+  /** Also of an attempt whose lease was lost: the deadline is the latest moment at which its slot comes back. */
   #overdue(held: Held, mono: number): void {
     const { graceMs } = held.kind.settings;
-    held.giveUpMono = mono + graceMs;
+    held.giveUp = { atMono: mono + graceMs, why: "timeout" };
     const { id: jobId } = held.run;
     this.#deps.events.emit("job.overdue", {
       jobId,
@@ -235,14 +293,26 @@ export class Runner {
   /** Told again and again until the attempt is over. One that was told to stop for another reason and goes on has the grace and no more. */
   cancel(jobId: string): void {
     const held = this.#held.find(jobId);
-    if (!held || held.settling || held.giveUpMono !== Number.POSITIVE_INFINITY) return;
-    held.giveUpMono = this.#deps.clock.mono() + held.kind.settings.graceMs;
+    if (!held || (held.settling && !held.commit) || held.giveUp) return;
+    this.#endWithinGrace(held, "cancelled");
     held.run.abort("cancelled", `job ${jobId} was cancelled`);
   }
 
   /** The handler does not end: its attempt does. What it still writes is refused by the fence. */
-  #giveUp(held: Held): void {
-    this.#settle(held, changeOfGivenUp(held, this.#deps.random));
+  #giveUp(held: Held, why: NonNullable<Held["giveUp"]>["why"]): void {
+    const end = (): transitions.Change => changeOfGivenUp(held, why, this.#deps.random);
+    if (held.commit) this.#endCommit(held, new Interruption(why, `job ${held.run.id} did not end in time`), end);
+    else this.#settle(held, end());
+  }
+
+  /** The store does not know that we hold it: what the attempt writes from now on is refused, so its slot is free after the grace. */
+  forgotten(held: Held, what: string): void {
+    this.#endWithinGrace(held, "lease-lost");
+    held.run.abort("lease-lost", what);
+  }
+
+  #endWithinGrace(held: Held, why: "cancelled" | "lease-lost"): void {
+    held.giveUp ??= { atMono: this.#deps.clock.mono() + held.kind.settings.graceMs, why };
   }
 
   /** The job said that it lives: its deadline is one timeout from now. */
@@ -255,7 +325,10 @@ export class Runner {
     held.deadlineMono = Math.min(this.#deps.clock.mono() + timeoutMs, cap);
   }
 
-  /** After a pause longer than the lease allows: abort before anything is written. The fence is the real guard. */
+  /**
+   * After a pause longer than the lease allows: abort before anything is written. The fence is the real guard. The attempt may still be
+   * ours, so a handler that goes on has until its deadline, like any other. Without a deadline it has the grace, so that its slot comes back.
+   */
   checkTrust(): void {
     const lateMs = this.#deps.clock.mono() - this.#deps.trustedUntil();
     if (lateMs <= 0) return;
@@ -263,6 +336,7 @@ export class Runner {
     for (const held of this.#held.all()) {
       if (held.untrusted) continue;
       held.untrusted = true;
+      if (held.deadlineMono === Number.POSITIVE_INFINITY) this.#endWithinGrace(held, "lease-lost");
       held.run.abort("lease-lost", `worker ${this.#deps.worker} was silent for longer than its lease allows`);
       lost++;
     }
@@ -275,10 +349,14 @@ export class Runner {
     for (const held of this.#held.all()) held.run.abort(why, what);
   }
 
-  /** Gives back what still runs, at no cost to the jobs. */
+  /** Releases what still runs, at no cost to the jobs. A commit that is under way is rolled back first. */
   releaseAll(reason: string): number {
-    const running = this.#held.all().filter((held) => !held.settling);
-    for (const held of running) this.#settle(held, transitions.release(viewOf(held), reason));
+    const running = this.#held.all().filter(({ settling, commit }) => !settling || commit);
+    for (const held of running) {
+      const end = (): transitions.Change => transitions.release(viewOf(held), reason);
+      if (held.commit) this.#endCommit(held, new Interruption("shutdown", reason), end);
+      else this.#settle(held, end());
+    }
     return running.length;
   }
 

@@ -2,12 +2,16 @@
 // atomic, what is checked, and what comes back when the check fails. A refused write is a value, never an exception; a method
 // rejects only when the store itself fails, and then nothing of it was written unless the sentence says otherwise. The forms
 // that cross it are beside it (settlement.ts, recover-request.ts, inspection.ts) and come with it: who speaks to the port imports one file.
+import type { CommitControl } from "./commit.ts";
+import type { ConfirmedTime } from "./confirmed-time.ts";
 import type { Counters, Enqueued, JobDetails, JobDraft, KindSettings } from "./job.ts";
+import type { StoredError } from "./errors.ts";
 import type { Incident, IncidentSummary } from "./incident.ts";
 import type {
   Backup,
   BackupOptions,
   Finding,
+  Isolation,
   JobFilter,
   KindCounts,
   ListPage,
@@ -32,10 +36,14 @@ export * from "./settlement.ts";
 export interface Beat {
   /** How long the main loop has stood still, in ms. */
   readonly loopLagMs: number;
+  /** What is overdue only by a time that this does not confirm is not reported; null: nothing is confirmed. Absent: the store's clock is trusted. */
+  readonly confirmed?: ConfirmedTime | null;
 }
 
 export interface BeatAnswer {
   readonly live: boolean;
+  /** The store's clock, in ms. Of no meaning if the row is not live. */
+  readonly now: number;
   /** What the store says this worker owns. */
   readonly held: readonly { readonly lease: Lease; readonly counters: Counters }[];
   /** How far past its deadline and grace the most overdue of them is, in ms; null: none is. */
@@ -60,6 +68,14 @@ export interface PurgeRequest {
   readonly limit: number;
 }
 
+export interface PurgeAnswer {
+  readonly jobs: number;
+  readonly incidents: number;
+  readonly more: boolean;
+  /** Jobs that the database did not let go, a row of the user's refers to them for instance, and why the first was kept; omitted: none. */
+  readonly refused?: { readonly jobs: number; readonly jobId: string; readonly error: StoredError };
+}
+
 /** The user's own transaction as the store runs it; `Tx` is the store's own. Whether it may be asynchronous, the store's form says. */
 export type TransactionBody<Tx, T> = (tx: Tx) => T | Promise<T>;
 
@@ -79,19 +95,24 @@ export interface Store<Tx = unknown> {
   /**
    * The worker's loop in one transaction: applies each settlement whose fence holds, then, if the worker's row is live, claims
    * what is ready, writing owner, epoch, fence, start and deadline in the same step. Repeating it after a lost answer is safe.
-   * A worker for which a job waits that must run alone gets no other until it is idle. A claimed job whose input or kept steps are
-   * not what was written is not handed out: it is quarantined (`transitions.quarantine`) in the same transaction.
+   * A job that must run alone is given only to an idle worker, and nothing is given with it. A busy worker reserves one, is then given
+   * only ordinary jobs of a higher priority, and is told so (`emptying`); with `room.ordinaryFirst` it claims as usual. What a worker
+   * does about such a job is decided in alone.ts. A claimed job whose input or kept steps are not what was written is not handed out:
+   * it is quarantined (`transitions.quarantine`) in the same transaction.
    */
   settleAndClaim(worker: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim>;
 
   /**
    * The user's writes and the job's success in one transaction, fenced: if the fence does not hold, `body` is not run or its
-   * writes are rolled back, and the answer says stale. If `body` throws, nothing is written and its error comes out.
+   * writes are rolled back, and the answer says stale. If `body` throws, nothing is written and its error comes out. `control` is
+   * kept up to date with what is under way; when it is interrupted before the commit itself, nothing is written, no lock is
+   * left, and the call rejects with the reason, whether or not `body` has ended. Without it the store sets its own limit to waiting.
    */
   commit<T>(
     settlement: Settlement,
     body: TransactionBody<Tx, T>,
     encode: (value: T) => string | null,
+    control?: CommitControl,
   ): Promise<{ answer: WriteAnswer; value: T | undefined }>;
 
   /** The user's own transaction, with `enqueue` inside it. Nothing is fenced. */
@@ -119,7 +140,9 @@ export interface Store<Tx = unknown> {
    * One transaction of a recovery: marks the worker `recovering` (`gone` with the last one), opens or continues its one incident,
    * and for at most `limit` jobs that it still holds writes the decision, guarded by (worker, fence, running), the history
    * row and the incident's row. Safe to repeat and to run beside another recovery. Checked: the worker is not over, and, without a
-   * proof of its death, neither its heartbeat nor its lock has changed since the request's row was read.
+   * proof of its death, neither its heartbeat nor its lock has changed since the request's row was read. It does not wait for a job
+   * that a transaction of another session holds, a frozen commit for instance: the others are taken, and that one is left for
+   * later (`locked`).
    */
   recover(request: RecoverRequest): Promise<RecoverAnswer>;
 
@@ -139,17 +162,30 @@ export interface Store<Tx = unknown> {
    */
   judge(incident: string, verdicts: readonly LossVerdict[]): Promise<boolean>;
 
-  /** Fences out jobs past deadline + grace + `marginMs`, whoever owns them; at most `limit`. */
-  expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]>;
+  /**
+   * Fences out jobs past deadline + grace + `marginMs`, whoever owns them; at most `limit`. With `confirmed`, only as far as that
+   * confirms the store's clock: at `asOf` at the latest, and only jobs whose timeout + grace + `marginMs` are less than `steadyMs`.
+   */
+  expire(
+    marginMs: number,
+    limit: number,
+    decide: (job: HeldJob) => Change,
+    confirmed?: ConfirmedTime,
+  ): Promise<readonly OverdueJob[]>;
 
-  /** Deletes finished jobs with all that belongs to them, old incidents and old rows of workers that are over. Answers how many rows of each went. */
-  purge(request: PurgeRequest): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }>;
+  /**
+   * Deletes finished jobs with all that belongs to them, old incidents and old rows of finished workers, in a piece so small that no
+   * other process waits for it. Returns how many of each were deleted. A job that can't be deleted is kept and stops none of the others.
+   */
+  purge(request: PurgeRequest): Promise<PurgeAnswer>;
 
   get(id: string): Promise<JobDetails | null>;
   list(filter: JobFilter, limit: number, after: string | null): Promise<ListPage>;
   counts(): Promise<readonly KindCounts[]>;
   /** How many ready jobs of its kind would be claimed before this one; null: it is not ready. */
   ahead(id: string): Promise<number | null>;
+  /** The live workers that are taken up by jobs that must run alone, each with the job. */
+  isolations(): Promise<readonly Isolation[]>;
   /** Which process holds the store's write lock just now, as far as this host can tell; null: none, or not known. */
   writer(): Promise<LockHolder | null>;
 

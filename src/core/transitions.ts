@@ -268,10 +268,10 @@ function stayed(
   return change(job, name, { to: job.state, counters, outcome: null, reason, waitsForResolution });
 }
 
-/** Given back without a verdict: a shutdown, a lost lease, a claim that nobody remembers. Costs the job nothing. */
-export function release(job: JobView, reason: string): Change {
+/** Released without a verdict: a shutdown, a lost lease, a claim whose answer was lost, a full store. Costs the job nothing. */
+export function release(job: JobView, reason: string, delayMs = 0): Change {
   const counters = { ...job.counters, interruptions: job.counters.interruptions + 1 };
-  return change(job, "release", { to: "queued", counters, outcome: "released", reason });
+  return change(job, "release", { to: "queued", counters, outcome: "released", reason, delayMs });
 }
 
 /** The handler of a job whose cancel was asked for has ended, or was given up. */

@@ -12,7 +12,8 @@ import type { DraftMaker } from "./run.ts";
 import { WorkerRunHost } from "./run-host.ts";
 import { type Concurrency, Slots } from "./slots.ts";
 import { StoreRetry } from "./store-retry.ts";
-import type { BeatAnswer, CorruptJob, Settlement, Store } from "./store.ts";
+import { SuspectTurns } from "./suspect-turns.ts";
+import type { BeatAnswer, CorruptJob, Room, Settlement, Store } from "./store.ts";
 import * as transitions from "./transitions.ts";
 import { TwiceSeen } from "./twice-seen.ts";
 
@@ -67,6 +68,7 @@ export class Worker {
   #rung = false;
   #claiming = false;
   #alone = false;
+  readonly #suspects = new SuspectTurns();
   /** Silent for longer than the lease allows: what it claimed now it would have to give back at once. A heartbeat ends it. */
   #withheld = false;
   #timer: CallOff | undefined;
@@ -172,11 +174,11 @@ export class Worker {
     for (const name of this.#strangers.look([...unknown.keys()], askedAtMono, mono, !this.#turning))
       this.#giveBack(unknown.get(name)!);
     const listed = new Set(held.map(({ lease }) => nameOf(lease)));
-    const running = this.#runner.runningSince(askedAtMono).map(({ job, run }) => [nameOf(job.lease), run] as const);
+    const running = this.#runner.runningSince(askedAtMono).map((one) => [nameOf(one.job.lease), one] as const);
     const forgotten = new Map(running.filter(([name]) => !listed.has(name)));
     for (const name of this.#forgotten.look([...forgotten.keys()], askedAtMono, mono, !this.#turning)) {
-      const run = forgotten.get(name)!;
-      run.abort("lease-lost", `the store does not know that worker ${this.id} holds job ${run.id}`);
+      const one = forgotten.get(name)!;
+      this.#runner.forgotten(one, `the store does not know that worker ${this.id} holds job ${one.run.id}`);
     }
     if (this.#withheld) this.wake();
     if (this.#strangers.pending > 0) this.#deps.compareSoon();
@@ -203,10 +205,9 @@ export class Worker {
     const finished = this.#finished;
     const settlements = this.#strays.length === 0 ? finished : [...finished, ...this.#strays];
     const running = this.#runner.heldCount - finished.length;
-    this.#withheld = this.#claiming && this.#deps.clock.mono() >= this.#deps.trustedUntil();
-    const trusted = !this.#withheld && this.#deps.inContact();
-    const mayClaim = this.#claiming && trusted && !(this.#alone && running > 0);
-    const room = mayClaim ? this.#slots.room(running, finished) : Slots.NONE;
+    const { clock } = this.#deps;
+    this.#withheld = this.#claiming && clock.mono() >= this.#deps.trustedUntil();
+    const room = this.#room(running, finished);
     if (this.#withheld) this.#deps.compareSoon();
     this.#timer?.();
     this.#timer = undefined;
@@ -224,6 +225,7 @@ export class Worker {
       for (const jobId of answer.cancels) this.#runner.cancel(jobId);
       for (const job of answer.corrupt ?? []) this.#corrupt(job);
       for (const job of answer.claimed) this.#took(job);
+      if (room.kinds.length > 0) this.#suspects.noted(answer, clock.mono());
       this.#sleep(answer.nextDueInMs);
     } catch (thrown) {
       this.#storeFailed(settlements, thrown);
@@ -233,6 +235,15 @@ export class Worker {
       this.#again = false;
       if (this.#runner.heldCount === 0) for (const resolve of this.#whenEmpty.splice(0)) resolve();
     }
+  }
+
+  /** Nothing is claimed alongside a job that runs alone. */
+  #room(running: number, ending: readonly Settlement[]): Room {
+    if (this.#alone && running > 0) return Slots.NONE;
+    const ordinaryFirst = this.#suspects.ordinaryFirst(this.#deps.clock.mono());
+    if (!this.#claiming || this.#withheld || !this.#deps.inContact()) return Slots.NONE;
+    const room = this.#slots.room(running, ending);
+    return ordinaryFirst ? { ...room, ordinaryFirst } : room;
   }
 
   #took(job: ClaimedJob): void {
@@ -264,7 +275,8 @@ export class Worker {
 
   #sleep(nextDueInMs: number | null): void {
     if (!this.#claiming) return;
-    const ms = Math.min(this.#pollMs, nextDueInMs ?? this.#pollMs);
+    const emptiesForMs = this.#alone ? null : this.#suspects.endsInMs(this.#deps.clock.mono());
+    const ms = Math.min(this.#pollMs, nextDueInMs ?? this.#pollMs, emptiesForMs ?? this.#pollMs);
     this.#timer ??= this.#deps.clock.after(Math.max(1, ms), () => {
       this.#timer = undefined;
       this.wake();

@@ -5,8 +5,9 @@ import { readFileSync, readlinkSync } from "node:fs";
 import { hostname } from "node:os";
 import { isExactBootId, machineBootId } from "../core/boot.ts";
 import type { Random } from "../core/clock.ts";
-import type { ProcessEvidence, ProcessState } from "../core/liveness.ts";
-import { type ProcessKey, processState, readProcessStat } from "./process-evidence.ts";
+import type { ProcessState } from "../core/liveness.ts";
+import type { ProcessKey } from "../core/process-key.ts";
+import { processState, readProcessStat } from "./process-evidence.ts";
 
 export interface ProcessIdentity extends ProcessKey {
   readonly host: string;
@@ -20,7 +21,7 @@ export function processIdentity(): ProcessIdentity {
 }
 
 /** What this host's kernel says of another process. */
-export function checkProcess(of: ProcessEvidence): ProcessState {
+export function checkProcess(of: ProcessKey): ProcessState {
   return processState(processIdentity(), of);
 }
 

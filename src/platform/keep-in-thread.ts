@@ -18,6 +18,8 @@ export interface Kept {
   /** The store's, if that is not this machine's. */
   readonly clock?: Clock;
   readonly close: () => Promise<void>;
+  /** Calls `listener` when contact with the store is there again after it was lost. */
+  readonly onReturn?: (listener: () => void) => void;
 }
 
 export interface ThreadTools {
@@ -44,7 +46,13 @@ async function keep<Own>(
   const newId = idSource(systemClock, random);
   const events = { emit: (name: string, event: object) => say({ type: "event", name, event }), has: () => true };
   const bell = (): void => say({ type: "bell" });
-  const { store, liveness, clock = systemClock, close } = await open(own, { options, newId, events, times, bell });
+  const {
+    store,
+    liveness,
+    clock = systemClock,
+    close,
+    onReturn,
+  } = await open(own, { options, newId, events, times, bell });
   const deps = { store, liveness, clock, random, events, newId, processState: checkProcess };
   const keeper = new Keeper(deps, options, {
     loopLagMs: () => Math.max(0, clock.mono() - times.loopAt()),
@@ -64,6 +72,8 @@ async function keep<Own>(
         .then(close)
         .finally(() => port.close());
   });
+  // The others learn at once that this worker is back, and do not take a second loss for the first one going on.
+  onReturn?.(() => void keeper.beat());
   keeper.start();
   say({ type: "ready" });
 }

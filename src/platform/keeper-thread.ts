@@ -26,6 +26,14 @@ export interface KeeperThreadDeps<Own> {
   readonly down?: () => void;
 }
 
+interface SpawnedThread {
+  readonly thread: Thread;
+  /** Rejects if it ends before it is at work. */
+  readonly ready: Promise<void>;
+  /** Settled for good once it has ended: the event comes only once, and may be long past. */
+  readonly exited: Promise<void>;
+}
+
 export async function startKeeperThread<Own>(
   deps: KeeperThreadDeps<Own>,
   options: KeeperOptions,
@@ -39,7 +47,8 @@ export async function startKeeperThread<Own>(
   let stopping = false;
   host.beatsAt?.(() => times.beatAt());
   host.contact?.(() => times.inContact());
-  let thread = await spawn();
+  let current = spawn();
+  await current.ready;
   times.setLoopAt(clock.mono());
   const stamp = setInterval(() => times.setLoopAt(clock.mono()), STAMP_MS).unref();
 
@@ -48,50 +57,60 @@ export async function startKeeperThread<Own>(
     async stop() {
       stopping = true;
       clearInterval(stamp);
-      const gone = new Promise<void>((resolve) => void thread.once("exit", () => resolve()));
+      // One that has ended already, or is still booting, is stopped, too.
+      const { thread, exited } = current;
       tell({ type: "stop" });
       const callOff = clock.after(2_000, () => void thread.terminate());
-      await gone;
+      await exited;
       callOff();
     },
   };
 
   function tell(message: ToKeeper): void {
-    thread.postMessage(message);
+    current.thread.postMessage(message);
   }
 
-  function spawn(): Promise<Thread> {
-    return new Promise((resolve, reject) => {
-      times.setLoopAt(clock.mono());
-      const born = new Thread(file, { workerData: data, name: "outlive-keeper", execArgv: [] });
-      let ready = false;
-      born.on("message", (message: FromKeeper) => {
-        if (message.type === "ready") {
-          ready = true;
-          deps.up?.();
-          resolve(born);
-        } else hear(message);
-      });
-      born.on("error", (thrown) => {
-        if (!ready) reject(thrown as Error);
-        else events.emit("heartbeat.failed", { worker: options.worker, error: toStoredError(thrown), failures: 1 });
-      });
-      born.on("exit", () => {
-        if (!ready || stopping) return;
-        deps.down?.();
-        clock.after(RESTART_MS, () => void restart());
-      });
+  function spawn(): SpawnedThread {
+    times.setLoopAt(clock.mono());
+    const thread = new Thread(file, { workerData: data, name: "outlive-keeper", execArgv: [] });
+    const { promise: ready, resolve: isReady, reject } = Promise.withResolvers<void>();
+    const { promise: exited, resolve: hasExited } = Promise.withResolvers<void>();
+    let wasReady = false;
+    thread.on("message", (message: FromKeeper) => {
+      if (message.type === "ready") {
+        wasReady = true;
+        deps.up?.();
+        isReady();
+      } else hear(message);
     });
+    thread.on("error", (thrown) => {
+      if (wasReady) failed(thrown);
+      else reject(thrown);
+    });
+    thread.on("exit", (code) => {
+      hasExited();
+      reject(new Error(`the keeper's thread ended with code ${code} before it was at work`));
+      if (!wasReady || stopping) return;
+      deps.down?.();
+      clock.after(RESTART_MS, () => void restart());
+    });
+    return { thread, ready, exited };
   }
 
   async function restart(): Promise<void> {
     if (stopping) return;
+    current = spawn();
     try {
-      thread = await spawn();
+      await current.ready;
     } catch (thrown) {
-      events.emit("heartbeat.failed", { worker: options.worker, error: toStoredError(thrown), failures: 1 });
+      if (stopping) return;
+      failed(thrown);
       clock.after(RESTART_MS, () => void restart());
     }
+  }
+
+  function failed(thrown: unknown): void {
+    events.emit("heartbeat.failed", { worker: options.worker, error: toStoredError(thrown), failures: 1 });
   }
 
   function hear(message: FromKeeper): void {

@@ -1,16 +1,7 @@
 // Whether another process of this machine is gone, by what the kernel says of its pid. "gone" is a proof: the process can
 // never run another instruction of its own. Whatever can't be proved is "unknown", never a guess.
 import { closeSync, openSync, readSync } from "node:fs";
-
-/** What identifies one process among all processes of one boot. */
-export interface ProcessKey {
-  readonly bootId: string;
-  /** The PID namespace in which `pid` has its meaning; null: not known, so the pid proves nothing. */
-  readonly namespace: string | null;
-  readonly pid: number;
-  /** When the kernel started it, in clock ticks since the boot; null: not known, or not comparable. */
-  readonly startTicks: string | null;
-}
+import type { ProcessKey } from "../core/process-key.ts";
 
 export type ProcessState = "gone" | "alive" | "unknown";
 

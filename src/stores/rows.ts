@@ -1,5 +1,6 @@
 // Between the rows of a store's tables, whose columns have the same names in all of them, and core's forms. Nothing here reads or
 // writes. What is read for people is shown as it is found, also where somebody damaged it.
+import { type ConfirmedTime, overdueBy } from "../core/confirmed-time.ts";
 import type { StoredError } from "../core/errors.ts";
 import {
   type Counters,
@@ -11,6 +12,7 @@ import {
   type KindSettings,
   OUTCOMES,
 } from "../core/job.ts";
+import type { Isolation } from "../core/inspection.ts";
 import type { WorkerRow, WorkerState } from "../core/liveness.ts";
 import { NEVER_DUE } from "./codes.ts";
 
@@ -29,6 +31,28 @@ export interface CounterColumns {
 export function counters(row: CounterColumns): Counters {
   const { errors, crashes, blamed, timeouts, interruptions, losses } = row;
   return { errors, crashes, blamed, timeouts, interruptions, losses };
+}
+
+/** When a running job has to end; null: never. And how long its attempt may take in all. */
+export interface ExpiryColumns {
+  readonly id: string;
+  readonly expires_at: number | null;
+  readonly allowed_ms: number;
+}
+
+/** The job that is past its deadline and grace by the longest time, as far as that is confirmed; null: none is. */
+export function longestOverdue(
+  rows: readonly ExpiryColumns[],
+  now: number,
+  confirmed: ConfirmedTime | null | undefined,
+): { readonly id: string; readonly overdueMs: number } | null {
+  let longest: { readonly id: string; readonly overdueMs: number } | null = null;
+  for (const { id, expires_at: expiresAt, allowed_ms: allowedMs } of rows) {
+    if (expiresAt === null) continue;
+    const overdueMs = overdueBy({ expiresAt, allowedMs }, now, confirmed);
+    if (overdueMs !== null && overdueMs > (longest?.overdueMs ?? 0)) longest = { id, overdueMs };
+  }
+  return longest;
 }
 
 export interface KindColumns {
@@ -201,4 +225,16 @@ export function workerRow(row: WorkerColumns): WorkerRow {
     heldCount: row.held_count,
     lastWord: row.last_word,
   };
+}
+
+export interface IsolationColumns {
+  readonly worker: string;
+  readonly job_id: string;
+  readonly priority: number;
+  /** Null: the worker still empties itself. */
+  readonly started_at: number | null;
+}
+
+export function isolation({ worker, job_id: jobId, priority, started_at: startedAt }: IsolationColumns): Isolation {
+  return { worker, jobId, priority, doing: startedAt === null ? "emptying" : "running", startedAt };
 }

@@ -1,5 +1,7 @@
 // The one subscriber that writes the log: one line per fact. Core never logs.
 import type { EngineEvent, EventBus } from "../core/events.ts";
+import { oneLine } from "../core/text.ts";
+import { redactText } from "./redact.ts";
 
 /** Anything that takes a line and its data: pino, winston, console, your own. */
 export interface Logger {
@@ -8,12 +10,19 @@ export interface Logger {
   error(message: string, data?: object): void;
 }
 
-/** Writes warnings, errors and recoveries to stderr through `console`; stdout belongs to the program. */
+/**
+ * Writes warnings, errors and recoveries to stderr through `console`; stdout belongs to the program. Messages hold what handlers threw:
+ * secrets are taken out, and control characters are written out, so that a message is one line and can't steer a terminal.
+ */
 export const consoleLogger: Logger = {
-  info: (message) => console.error(`[outlive] ${message}`),
-  warn: (message) => console.warn(`[outlive] ${message}`),
-  error: (message) => console.error(`[outlive] ${message}`),
+  info: (message) => console.error(safeLine(message)),
+  warn: (message) => console.warn(safeLine(message)),
+  error: (message) => console.error(safeLine(message)),
 };
+
+function safeLine(message: string): string {
+  return `[outlive] ${oneLine(redactText(message))}`;
+}
 
 export function attachLog(bus: EventBus, logger: Logger): () => void {
   return bus.onAny((event) => {
@@ -38,6 +47,7 @@ const RESOLVED = {
 function lineOf(event: EngineEvent): Line | null {
   switch (event.name) {
     case "recovery.started":
+    case "worker.registering":
     case "worker.started":
     case "worker.stopped":
     case "job.succeeded":
@@ -57,6 +67,11 @@ function lineOf(event: EngineEvent): Line | null {
       return {
         level: "error",
         text: `recovery of worker ${event.worker} failed and will be tried again: ${event.error.message}`,
+      };
+    case "recovery.waits":
+      return {
+        level: "warn",
+        text: `${event.jobs} job(s) of dead worker ${event.worker} are held by another session of the store; they are taken when it lets go`,
       };
     case "job.recovered":
       return {

@@ -1,6 +1,7 @@
 // Two ways of writing the log, one line per fact: for people and for machines. What a line says is decided in log.ts; secrets are
 // taken out here, and nothing in a text can start a second line.
 import { styleText } from "node:util";
+import { oneLine } from "../core/text.ts";
 import type { Logger } from "./log.ts";
 import { redact, redactText } from "./redact.ts";
 
@@ -47,14 +48,6 @@ function logger(line: (level: Level, message: string, data?: object) => void): L
     warn: (message, data) => line("warn", message, data),
     error: (message, data) => line("error", message, data),
   };
-}
-
-/** Control characters of an error message must neither end the line nor reach the terminal. */
-function oneLine(text: string): string {
-  return text.replaceAll(/\p{Cc}/gu, (character) => {
-    if (character === "\n") return "\\n";
-    return character === "\t" ? " " : `\\x${character.charCodeAt(0).toString(16).padStart(2, "0")}`;
-  });
 }
 
 /** Undefined if the data can't be read or be JSON: the fact itself is written all the same. */

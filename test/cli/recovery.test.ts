@@ -67,13 +67,16 @@ test("FR-011 FR-018 FR-021 FR-025 FR-055 a killed worker: what it holds is shown
         pid: "number",
         host: "string",
         how: "string",
-        evidence: "null",
+        evidence: "string",
         heartbeatAgeMs: "number",
         jobs: [{ id: "string", kind: "string", attempt: "number" }],
       },
     ],
   });
-  assert.match(dryText.stdout, /is gone; last heartbeat .* ago; holds 1 job\n {2}- slow-1 \(slow, attempt 1\)\n/);
+  assert.match(
+    dryText.stdout,
+    /is gone; last heartbeat .* ago; its process is gone \(pid .*\); holds 1 job\n {2}- slow-1 \(slow, attempt 1\)\n/,
+  );
   assert.match(dryText.stdout, /\nNothing was changed\. To do it: outlive recover\n$/);
   assert.equal((gone.value as { workers: { known: string }[] }).workers[0]?.known, "gone");
   assert.equal(status.code, 1);
@@ -144,7 +147,7 @@ test("a frozen worker is silent; recover judges it only after it watched for a l
   const waited = await run("recover", "--wait");
   assert.equal(waited.code, 0);
   assert.match(waited.stderr, /^Watching 1 silent worker for 1s: /);
-  assert.match(waited.stdout, /slow-1: retry \(attempt 1\/3\)/);
+  assert.match(waited.stdout, /slow-1: queued again \(contact lost, not counted\)/);
   assert.equal((await engine.get("slow-1"))?.state, "queued");
 });
 

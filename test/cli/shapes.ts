@@ -80,6 +80,7 @@ export const INCIDENT = {
   recovery: "string",
   worker: "string",
   how: "string",
+  resolution: "null",
   detectedAt: "number",
   completedAt: "number",
   jobCount: "number",
@@ -112,7 +113,8 @@ export const REPORT = {
     {
       workerId: "string",
       how: "string",
-      evidence: "null",
+      resolution: "null",
+      evidence: "string",
       host: "string",
       pid: "number",
       version: "string",

@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { type Explanation, explain } from "../../src/why.ts";
 import type { JobDetails } from "../../src/core/job.ts";
 import type { WorkerRow } from "../../src/core/liveness.ts";
-import type { KindCounts, LockHolder, Store } from "../../src/core/store.ts";
+import type { Isolation, KindCounts, LockHolder, Store } from "../../src/core/store.ts";
 import { NO_COUNTERS } from "../../src/core/job.ts";
 
 const NOW = Date.parse("2026-11-15T12:00:00Z");
@@ -83,6 +83,7 @@ interface Scene {
   readonly kind?: Partial<KindCounts>;
   readonly workers?: readonly WorkerRow[];
   readonly ahead?: number | null;
+  readonly isolations?: readonly Isolation[];
   readonly writers?: readonly (LockHolder | null)[];
   /** Ids of workers that are proved dead. */
   readonly dead?: readonly string[];
@@ -96,6 +97,7 @@ async function said(scene: Scene): Promise<readonly [Explanation["because"], str
     workers: async () => scene.workers ?? [aWorker()],
     counts: async () => [{ ...KIND, ...scene.kind }],
     ahead: async () => (scene.ahead === undefined ? 7 : scene.ahead),
+    isolations: async () => scene.isolations ?? [],
     writer: async () => (writers.length > 1 ? writers.shift()! : writers[0]!),
     health: async () =>
       scene.failure === undefined ? { ok: true, detail: {} } : { ok: false, detail: { lastFailure: scene.failure } },
@@ -115,6 +117,15 @@ const RUNNING = {
   deadlineAt: NOW + 870_000,
 } as const;
 const ENTRY = { at: NOW, event: "crash", from: "running", actor: "system/recovery", epoch: 1, fence: 3 } as const;
+
+const EMPTYING: Isolation = {
+  worker: "here-1-a",
+  jobId: "suspect-1",
+  priority: 0,
+  doing: "emptying",
+  startedAt: null,
+};
+const RUNNING_ALONE: Isolation = { ...EMPTYING, doing: "running", startedAt: NOW - 10_000 };
 
 const scenes: readonly (readonly [title: string, scene: Scene, expected: readonly string[]])[] = [
   [
@@ -149,7 +160,7 @@ const scenes: readonly (readonly [title: string, scene: Scene, expected: readonl
     { job: { ...RUNNING, steps: [{ name: "load", result: 1, at: NOW, fence: 2 }] }, dead: ["here-1-a"] },
     [
       "owner-gone",
-      "It was running (attempt 2) in worker here-1-a, which is dead; its last heartbeat was 4s ago; last step load. Nobody has taken it over yet.",
+      "It was running (attempt 2) in worker here-1-a, which is dead; its last heartbeat was 4s ago; last step load. No process has taken it over yet.",
       "Start a worker, which recovers it at once, or: outlive recover",
     ],
   ],
@@ -158,8 +169,17 @@ const scenes: readonly (readonly [title: string, scene: Scene, expected: readonl
     { job: RUNNING, workers: [aWorker({ heartbeatAt: NOW - 600_000 })] },
     [
       "owner-silent",
-      "It was running (attempt 2) in worker here-1-a, which is silent: frozen, cut off, or on a machine that is gone; its last heartbeat was 10m ago; last step none. Nobody has taken it over yet.",
+      "It was running (attempt 2) in worker here-1-a, which is silent: frozen, cut off, or on a machine that is gone; its last heartbeat was 10m ago; last step none. No process has taken it over yet.",
       "A live worker takes it over when it has watched the silence for one lease; or: outlive recover --wait",
+    ],
+  ],
+  [
+    "contact with its workers was lost as often as it may crash",
+    { job: { waitsForResolution: true, counters: { ...NO_COUNTERS, losses: 3 } } },
+    [
+      "contact-lost",
+      "Contact with its worker was lost 3 times, and it is not known yet whether those workers died. It waits, because it may be what killed them.",
+      "Look again: a loss is resolved when the worker returns, when its death is proved, or after two leases. If it is harmless: outlive cancel, and enqueue it again.",
     ],
   ],
   [
@@ -224,12 +244,86 @@ const scenes: readonly (readonly [title: string, scene: Scene, expected: readonl
     ],
   ],
   [
-    "it must run alone",
+    "it must run alone, and a worker empties itself for it",
+    {
+      job: { counters: { ...NO_COUNTERS, crashes: 2 } },
+      ahead: null,
+      isolations: [{ ...EMPTYING, jobId: "job-1" }],
+    },
+    [
+      "runs-alone",
+      "It was in flight at 2 deaths, so it runs only in a worker with nothing else in flight. Worker here-1-a claims only jobs of a higher priority until it is idle, for at most 1m at a time.",
+      "Wait until the running jobs of here-1-a have ended, or start another worker: an idle one takes it once no job of a higher priority is ready.",
+    ],
+  ],
+  [
+    "it must run alone, and another such job has the worker",
+    { job: { counters: { ...NO_COUNTERS, crashes: 2 } }, ahead: null, isolations: [RUNNING_ALONE] },
+    [
+      "runs-alone",
+      "It was in flight at 2 deaths, so it runs only in a worker with nothing else in flight. Worker here-1-a has run job suspect-1 alone since 2026-11-15T11:59:50.000Z and claims nothing until that ends.",
+      "Wait, or start another worker: an idle one takes it once no job of a higher priority is ready.",
+    ],
+  ],
+  [
+    "it must run alone, and no worker turns to it now",
     { job: { counters: { ...NO_COUNTERS, crashes: 2 } }, ahead: null },
     [
       "runs-alone",
-      "It was in flight at 2 deaths, so it waits for a worker with nothing else to do and then runs alone.",
-      "One worker empties itself for it; look again when its running jobs have ended.",
+      "It was in flight at 2 deaths, so it runs only in a worker with nothing else in flight. The 1 worker(s) that know its kind hold 10 job(s). One of them empties itself for it, or, if it has tried that in vain, runs other jobs first and tries again.",
+      "Wait, or start another worker: an idle one takes it once no job of a higher priority is ready.",
+    ],
+  ],
+  [
+    "the only worker empties itself for a job that must run alone",
+    { workers: [aWorker({ heldCount: 1 })], ahead: 0, isolations: [EMPTYING] },
+    [
+      "waits-for-suspect",
+      "Worker here-1-a empties itself for job suspect-1, which must run alone: until it is idle, and for at most 1m, it claims only jobs with a priority above 0.",
+      "Wait, or start another worker. More about that job: outlive why suspect-1",
+    ],
+  ],
+  [
+    "all workers are taken up by jobs that must run alone",
+    {
+      workers: [aWorker({ heldCount: 1 }), aWorker({ id: "here-2-b", heldCount: 3 })],
+      ahead: 0,
+      isolations: [RUNNING_ALONE, { ...EMPTYING, worker: "here-2-b" }],
+    },
+    [
+      "waits-for-suspect",
+      "Worker here-1-a has run job suspect-1 alone since 2026-11-15T11:59:50.000Z and claims nothing until that ends. The other 1 worker(s) that know its kind are taken up in the same way.",
+      "Wait, or start another worker. More about that job: outlive why suspect-1",
+    ],
+  ],
+  [
+    "its priority is above that of the job that must run alone",
+    { job: { priority: 1 }, workers: [aWorker({ heldCount: 1 })], ahead: 0, isolations: [EMPTYING] },
+    [
+      "about-to-run",
+      "A worker has room for it (1 of 10 slots are taken, 0 ahead): it should start now.",
+      "Look again; if it stays, look at the workers' logs.",
+    ],
+  ],
+  [
+    "others are ahead, and one worker more is taken up by a job that must run alone",
+    {
+      workers: [aWorker(), aWorker({ id: "here-2-b", heldCount: 1 })],
+      isolations: [{ ...EMPTYING, worker: "here-2-b" }],
+    },
+    [
+      "waiting-its-turn",
+      "10 of 10 slots of 1 worker(s) are taken, and 7 job(s) of its kind are ahead of it. 1 more worker(s) are taken up by jobs that must run alone.",
+      "Wait, raise the concurrency, or start more workers.",
+    ],
+  ],
+  [
+    "it became due a moment ago and no worker has made it ready yet",
+    { job: { runAt: NOW - 10 }, workers: [aWorker({ heldCount: 2 })], ahead: null },
+    [
+      "about-to-run",
+      "A worker has room for it (2 of 10 slots are taken, 0 ahead): it should start now.",
+      "Look again; if it stays, look at the workers' logs.",
     ],
   ],
   [

@@ -72,6 +72,10 @@ function userWrites(schema: string): UserWrites {
       await tx.query(`INSERT INTO ${notes} (text) VALUES ($1)`, [text]);
       return then();
     },
+    waiting: (text, gate) => async (tx: PostgresTransaction) => {
+      await tx.query(`INSERT INTO ${notes} (text) VALUES ($1)`, [text]);
+      await gate;
+    },
     enqueueing: (kind, id, then) => async (tx: PostgresTransaction) => {
       await tx.enqueue(job(kind), {}, { id });
       return then();

@@ -6,6 +6,8 @@ import type { Beat, BeatAnswer } from "../../src/core/store.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { aBeatAnswer, fakeStore, held, Recorder } from "./samples.ts";
 
+const CONFIRMED = { asOf: 7, steadyMs: 5 };
+
 function heart(beat: (worker: string, beat: Beat) => Promise<BeatAnswer>, intervalMs = 30_000, loopLagMs = 0) {
   const clock = virtualClock();
   const events = new Recorder();
@@ -13,15 +15,23 @@ function heart(beat: (worker: string, beat: Beat) => Promise<BeatAnswer>, interv
   return {
     clock,
     events,
-    heartbeat: new Heartbeat({ store, clock, events, worker: "w1", intervalMs, loopLagMs: () => loopLagMs }),
+    heartbeat: new Heartbeat({
+      store,
+      clock,
+      events,
+      worker: "w1",
+      intervalMs,
+      loopLagMs: () => loopLagMs,
+      confirmed: () => CONFIRMED,
+    }),
   };
 }
 
-test("FR-031 FR-035 AC-006 a beat names the worker and tells how long the loop stood still, in whole ms", async () => {
+test("FR-031 FR-035 AC-006 a beat names the worker, how long the loop stood still, in whole ms, and which time is confirmed", async () => {
   const beats: unknown[] = [];
   const { heartbeat } = heart((...given) => (beats.push(given), Promise.resolve(aBeatAnswer())), 30_000, 12.7);
   await heartbeat.tick();
-  assert.deepEqual(beats, [["w1", { loopLagMs: 13 }]]);
+  assert.deepEqual(beats, [["w1", { loopLagMs: 13, confirmed: CONFIRMED }]]);
 });
 
 test("an accepted beat counts from when it was sent, not from when it was answered", async () => {

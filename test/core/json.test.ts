@@ -158,6 +158,24 @@ test("a stored text that is not JSON is told as such, with its cause", () => {
   }
 });
 
+test("a stored number that JavaScript reads as Infinity is refused, however it is written", () => {
+  for (const number of ["1e400", "-1E+400", "1e0309", "1".repeat(310), `${"9".repeat(220)}e90`, `${"1".repeat(400)}.5`])
+    for (const text of [number, `{"a":[${number}]}`])
+      assert.throws(
+        () => decodeJson(text, "The input"),
+        (thrown: unknown) => thrown instanceof OutliveError && /holds -?Infinity at \$/.test(thrown.message),
+        text,
+      );
+  for (const text of [
+    "1.7976931348623157e+308",
+    "5e-324",
+    `"${"1".repeat(400)} and 1e400"`,
+    `0.${"1".repeat(400)}`,
+    "1e0",
+  ])
+    assert.deepEqual(decodeJson(text, "The input"), JSON.parse(text));
+});
+
 test("members that are undefined are left out, as JSON does", () => {
   assert.equal(encodeJson({ a: undefined, b: 1, c: { d: undefined } }, "The input"), '{"b":1,"c":{}}');
 });

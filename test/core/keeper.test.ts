@@ -29,6 +29,7 @@ function keep(given: Given = {}) {
   const queries: WorkerQuery[] = [];
   const probed: string[] = [];
   const told: string[] = [];
+  const confirmations: unknown[] = [];
   const small: Upkeep = { walBytes: 0, frames: 0, heldBy: null };
   const state = {
     lagMs: 0,
@@ -39,7 +40,7 @@ function keep(given: Given = {}) {
   };
   const at = (what: string): void => void calls.push(`${what} ${clock.mono() - started}`);
   const store = fakeStore({
-    beat: () => (at("beat"), Promise.resolve(state.answer)),
+    beat: () => (at("beat"), Promise.resolve({ ...state.answer, now: clock.now() })),
     workers: (query) => {
       queries.push(query);
       const isOver = ({ state: is }: WorkerRow): boolean => is === "gone" || is === "stopped";
@@ -50,7 +51,11 @@ function keep(given: Given = {}) {
       );
       return Promise.resolve(after.slice(0, query.limit));
     },
-    expire: (marginMs) => (at(`expire+${marginMs}`), Promise.resolve([])),
+    expire: (marginMs, _limit, _decide, confirmed) => {
+      at(`expire+${marginMs}`);
+      confirmations.push(confirmed);
+      return Promise.resolve([]);
+    },
     purge: () => (at("purge"), Promise.resolve({ jobs: 0, incidents: 0, more: false })),
     losses: () => Promise.resolve([]),
     upkeep: () => Promise.resolve(state.upkeep),
@@ -95,15 +100,15 @@ function keep(given: Given = {}) {
     },
   );
   const of = (what: string): string[] => calls.filter((call) => call.startsWith(what));
-  return { keeper, clock, events, state, calls, queries, probed, told, of };
+  return { keeper, clock, events, state, calls, queries, probed, told, confirmations, of };
 }
 
-test("FR-031 FR-032 AC-006 it beats at its interval and tells when each beat was sent", async () => {
+test("FR-031 FR-032 AC-006 it beats soon after its start, then at its interval, and tells when each beat was sent", async () => {
   const { keeper, clock, of, told } = keep();
   keeper.start();
   await clock.advance(90_000);
-  assert.deepEqual(of("beat"), ["beat 30000", "beat 60000", "beat 90000"]);
-  assert.deepEqual(told, ["beaten 30000", "beaten 60000", "beaten 90000"]);
+  assert.deepEqual(of("beat"), ["beat 100", "beat 30100", "beat 60100"]);
+  assert.deepEqual(told, ["beaten 100", "beaten 30100", "beaten 60100"]);
 });
 
 test("FR-051 FR-052 a failed beat comes again soon, with growing delays, and at the interval once one is accepted", async () => {
@@ -118,7 +123,7 @@ test("FR-051 FR-052 a failed beat comes again soon, with growing delays, and at 
   });
   kept.keeper.start();
   await kept.clock.advance(61_000);
-  assert.deepEqual(at, [30_000, 30_100, 30_300, 30_700, 60_700]);
+  assert.deepEqual(at, [100, 200, 400, 800, 30_800, 60_800]);
   assert.equal(kept.events.of("heartbeat.failed").length, 3);
 });
 
@@ -147,8 +152,21 @@ test("a sweep recovers who is over and still holds jobs, and reads no row of the
 test("FR-039 FR-040 AC-007 it looks at everybody often enough to see silence within a quarter of a lease, and expires what is overdue", async () => {
   const { keeper, clock, of } = keep();
   keeper.start();
+  await clock.advance(67_500);
+  // A sweep waits for a lease more. Before the first heartbeat nothing is known of the store's clock.
+  assert.deepEqual(of("expire"), ["expire+2000 22500", "expire+2000 45000", "expire+92000 60000", "expire+2000 67500"]);
+});
+
+test("what is overdue by a step of the store's clock is not confirmed, however far it is stepped", async () => {
+  const { keeper, clock, confirmations } = keep();
+  keeper.start();
   await clock.advance(45_000);
-  assert.deepEqual(of("expire"), ["expire+2000 22500", "expire+2000 45000"]);
+  const before = confirmations.splice(0).at(-1);
+  assert.deepEqual(before, { asOf: clock.now(), steadyMs: 44_900 });
+  clock.jump(3_600_000);
+  await clock.advance(22_500);
+  // The beat at 60.1 s has seen the step.
+  assert.deepEqual(confirmations.at(-1), { asOf: clock.now(), steadyMs: 7_400 });
 });
 
 test("a worker whose row is not live any more is told once, and everything stops", async () => {
@@ -181,18 +199,23 @@ test("stopping calls off every timer and waits for what is under way", async () 
   assert.deepEqual(calls, []);
 });
 
-test("a slow purge does not pile up and holds up the looks, but never the heartbeat", async () => {
+test("a slow purge does not pile up, and holds up neither the heartbeat nor the detection of a death nor what is overdue", async () => {
   let running = 0;
   const overlaps: number[] = [];
   const purge = held<{ jobs: number; incidents: number; more: boolean }>();
-  const { keeper, clock, of } = keep({
-    times: { heartbeatMs: 1_000, leaseMs: 3_000, sweepMs: 1_000 },
+  const { keeper, clock, of, state } = keep({
+    times: { heartbeatMs: 1_000, leaseMs: 4_000, sweepMs: 1_000 },
     store: { purge: () => (overlaps.push(++running), purge.promise.finally(() => running--)) },
   });
   keeper.start();
   await clock.advance(20_000);
   assert.deepEqual(overlaps, [1]);
   assert.equal(of("beat").length, 20);
+  assert.equal(of("expire+2000").length, 20);
+  state.workers = [aWorkerRow({ id: "w2" })];
+  state.probes = { w2: "free" };
+  await clock.advance(250);
+  assert.deepEqual(of("recover"), ["recover w2 20250"]);
   purge.resolve({ jobs: 0, incidents: 0, more: false });
   await clock.advance(0);
 });
@@ -203,12 +226,77 @@ test("what throws is told and done again at its time, and stops nothing else", a
   await clock.advance(60_000);
   const told = new Set(events.of("store.failed").map(({ doing, error }) => `${doing}: ${error.message}`));
   assert.deepEqual([...told].toSorted(), [
+    "keeper: jobs left behind: disk is full",
     "keeper: look: disk is full",
     "keeper: probe: disk is full",
-    "keeper: sweep: disk is full",
   ]);
   assert.equal(of("beat").length, 2);
   assert.equal(of("purge").length, 1);
+});
+
+test("each task of a sweep fails for itself: a purge that fails hides neither overdue jobs nor jobs left behind", async () => {
+  const { keeper, events, of } = keep({
+    workers: [aWorkerRow({ id: "w2", state: "gone", heldCount: 1 })],
+    store: {
+      expire: () => Promise.reject(new Error("no rights")),
+      purge: () => Promise.reject(new Error("a foreign key")),
+    },
+  });
+  await keeper.beat();
+  await keeper.sweep();
+  assert.deepEqual(of("recover"), ["recover w2 0"]);
+  assert.deepEqual(
+    events.of("store.failed").map(({ doing, error }) => `${doing}: ${error.message}`),
+    ["keeper: long overdue jobs: no rights", "keeper: retention: a foreign key"],
+  );
+});
+
+test("a job that retention can't delete is named", async () => {
+  const error = { name: "error", message: "a row refers to it" };
+  const refused = { jobs: 2, jobId: "job-7", error };
+  const { keeper, events } = keep({
+    store: { purge: () => Promise.resolve({ jobs: 3, incidents: 0, more: false, refused }) },
+  });
+  await keeper.sweep();
+  assert.deepEqual(
+    events.of("store.failed").map(({ doing, error: told }) => `${doing}: ${told.message}`),
+    ["retention of 2 job(s), of job-7 first: a row refers to it"],
+  );
+});
+
+test("what another session holds is asked for again twice a second until it is released, and no other task waits for it", async () => {
+  let letGo = false;
+  const kept = keep({
+    workers: [aWorkerRow({ id: "w2" })],
+    probes: { w2: "free" },
+    store: {
+      recover: (request) => {
+        kept.calls.push(`recover ${request.worker.id} ${request.worker.state} ${kept.clock.mono()}`);
+        if (letGo) kept.state.workers = [];
+        return Promise.resolve({ incident: "incident-1", jobs: [], done: true, ...(!letGo && { locked: 1 }) });
+      },
+    },
+  });
+  kept.keeper.start();
+  // Found by the probe at 250 ms; tried again at once, for a session that is just ending.
+  await kept.clock.advance(1_500);
+  assert.deepEqual(kept.of("recover"), [
+    "recover w2 live 250",
+    "recover w2 recovering 275",
+    "recover w2 recovering 325",
+    "recover w2 recovering 425",
+    "recover w2 recovering 925",
+    "recover w2 recovering 1425",
+  ]);
+  assert.deepEqual(kept.events.of("recovery.waits"), [{ name: "recovery.waits", worker: "w2", jobs: 1 }]);
+  assert.equal(kept.events.of("worker.gone").length, 1);
+  letGo = true;
+  await kept.clock.advance(500);
+  assert.equal(kept.of("recover").length, 7);
+  await kept.clock.advance(5_000);
+  assert.equal(kept.of("recover").length, 7);
+  assert.equal(kept.events.of("recovery.started").length, 1);
+  assert.deepEqual(kept.events.of("worker.cleaned").length, 1);
 });
 
 test("in a small fleet everybody's lock is probed, and its own never", async () => {
@@ -395,21 +483,21 @@ test("an answer that comes after the stop is not told any more", async () => {
 test("FR-063 a large log that was flushed is told; one that a reader holds back is told once, with the reader, until it is small again", async () => {
   const { keeper, state, events } = keep();
   const readers = [{ pid: 7, command: "backup" }];
-  await keeper.look();
+  await keeper.chores();
   assert.deepEqual(events.of("wal.checkpointed"), [], "a small one is no news");
   state.upkeep = { walBytes: 0, frames: 9, heldBy: null };
-  await keeper.look();
+  await keeper.chores();
   assert.deepEqual(events.of("wal.checkpointed"), [{ name: "wal.checkpointed", frames: 9, truncated: true }]);
   state.upkeep = { walBytes: 99, frames: 3, heldBy: readers };
-  await keeper.look();
-  await keeper.look();
+  await keeper.chores();
+  await keeper.chores();
   assert.deepEqual(events.of("wal.held"), [{ name: "wal.held", bytes: 99, readers }]);
   state.upkeep = { walBytes: 0, frames: 0, heldBy: null };
-  await keeper.look();
+  await keeper.chores();
   state.upkeep = { walBytes: 98, frames: 0, heldBy: [] };
-  await keeper.look();
+  await keeper.chores();
   assert.equal(events.of("wal.held").length, 1, "who can't be named may be gone at the next look");
-  await keeper.look();
+  await keeper.chores();
   assert.deepEqual(events.of("wal.held").at(-1), { name: "wal.held", bytes: 98, readers: [] });
 });
 

@@ -73,6 +73,7 @@ test("FR-020 FR-046 FR-047 FR-048 FR-049 FR-050 AC-008 AC-013 a pass recovers ea
     completedAt: startedAt + 20,
     incidents: ["id-2", "id-3"],
     jobs: [aRecovered("a"), aRecovered("b", { success: false })],
+    locked: [],
   });
   assert.deepEqual(asked[0]!.recovery, { id: "id-1", startedAt, by: "open", integrity: "PASSED", walFrames: 7 });
   assert.equal(asked[0]!.limit, RECOVERY_BATCH);
@@ -193,14 +194,21 @@ test("what is overdue has timed out, with the backoff of its timeouts, or is can
   assert.equal(decideOverdue({ ...job, cancelRequested: true }, 0.5).to, "cancelled");
 });
 
+const CONFIRMED = { asOf: 7, steadyMs: 5 };
+
+test("as long as no time is confirmed, nothing is fenced out", async () => {
+  const { deps } = recovering([], { expire: () => Promise.reject(new Error("not asked")) });
+  assert.deepEqual(await expireOverdue(deps, 2_000, null), []);
+});
+
 test("what was fenced out as overdue is told with its kind and its worker", async () => {
   const { deps, events } = recovering([], {
-    expire: (marginMs, limit, decide) => {
-      assert.deepEqual([marginMs, limit], [2_000, RECOVERY_BATCH]);
+    expire: (marginMs, limit, decide, confirmed) => {
+      assert.deepEqual([marginMs, limit, confirmed], [2_000, RECOVERY_BATCH, CONFIRMED]);
       return Promise.resolve([{ jobId: "job-1", worker: "w2", change: decide(aHeld()) }]);
     },
   });
-  const overdue = await expireOverdue(deps, 2_000);
+  const overdue = await expireOverdue(deps, 2_000, CONFIRMED);
   assert.equal(overdue[0]!.change.name, "timeOut");
   assert.deepEqual(events.events, [
     { name: "job.overdue", jobId: "job-1", kind: "mail", worker: "w2", fencedOut: true },

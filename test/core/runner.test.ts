@@ -194,6 +194,47 @@ test("a terminal error kills the job at once, also when the kind's backoff throw
   }
 });
 
+test("an attempt that ends because the store is full is released after its backoff, at no cost, and the failure is reported", () => {
+  const full = new OutliveError(ErrorCode.storeFull, "No room.", "Make some.");
+  for (const thrown of [full, new Error("commit failed", { cause: new Error("wrapped", { cause: full }) })]) {
+    const { settled, begin, ends, events } = runner({
+      handler: () => {
+        throw thrown;
+      },
+    });
+    begin({ counters: counted({ errors: 2 }) });
+    begin({ id: "long", counters: counted({ interruptions: 1_000 }) });
+    assert.deepEqual(ends(), Array(2).fill("release queued: the store was full"));
+    assert.deepEqual(settled[0]!.change.counters, counted({ errors: 2, interruptions: 1 }));
+    const [soon, later] = settled.map(({ change }) => change.delayMs);
+    assert.ok(soon! > 0 && soon! < later!, "it grows with the interruptions");
+    assert.equal(later, 10_000, "but no further, for room may be made at any moment");
+    assert.deepEqual(
+      events.of("store.failed").map(({ doing, retryInMs }) => [doing, retryInMs]),
+      [
+        [`running job ${settled[0]!.lease.jobId}`, soon],
+        ["running job long", later],
+      ],
+    );
+  }
+});
+
+test("a terminal error is terminal, also if the store was full, and other errors of the store are counted", () => {
+  const full = new OutliveError(ErrorCode.storeFull, "No room.", "Make some.");
+  for (const [thrown, to] of [
+    [new TerminalError("no", { cause: full }), "dead"],
+    [new OutliveError(ErrorCode.storeFailed, "Odd.", ""), "queued"],
+  ] as const) {
+    const { settled, begin } = runner({
+      handler: () => {
+        throw thrown;
+      },
+    });
+    begin();
+    assert.deepEqual([settled[0]!.change.name, settled[0]!.change.to], ["fail", to]);
+  }
+});
+
 test("a job is held until its settlement is durable", async () => {
   const { clock, runner: running, settled, events, begin } = runner();
   begin();
@@ -391,6 +432,61 @@ test("the ticker notices a lost lease without anybody asking", async () => {
   assert.equal(runs[0]!.abortedBy, undefined);
   await clock.advance(100);
   assert.equal(runs[0]!.abortedBy, "lease-lost");
+});
+
+test("a handler that goes on after a lost lease is given up at its deadline and grace, like any other", async () => {
+  const { end, handler } = waiting();
+  const { clock, runner: running, state, events, settled, ends, begin } = runner({ handler });
+  begin();
+  state.trustedUntil = clock.mono() - 1;
+  await clock.advance(59_900);
+  state.trustedUntil = Number.POSITIVE_INFINITY;
+  assert.deepEqual(ends(), []);
+  await clock.advance(100);
+  assert.deepEqual(
+    events.of("job.overdue").map(({ jobId, fencedOut }) => [jobId, fencedOut]),
+    [["job-1", false]],
+  );
+  await clock.advance(5_000);
+  assert.deepEqual(ends(), ["timeOut queued: timeout 1 of 2"]);
+  running.settled(settled[0]!, APPLIED);
+  assert.equal(running.heldCount, 0);
+  end.resolve("late");
+  await clock.settle();
+  assert.equal(settled.length, 1);
+});
+
+test("a handler that still succeeds between a lost lease and its deadline has succeeded: the fence decides", async () => {
+  const { end, handler } = waiting();
+  const { clock, state, ends, begin } = runner({ handler });
+  begin();
+  state.trustedUntil = clock.mono() - 1;
+  await clock.advance(20_000);
+  end.resolve(1);
+  await clock.settle();
+  assert.deepEqual(ends(), ["succeed succeeded"]);
+});
+
+test("a handler without a deadline that goes on after a lost lease is given up after the grace, at no cost to its job", async () => {
+  const { handler } = waiting();
+  const { clock, state, ends, begin } = runner({ handler });
+  begin({ deadlineInMs: null });
+  state.trustedUntil = clock.mono() - 1;
+  await clock.advance(4_900);
+  assert.deepEqual(ends(), []);
+  await clock.advance(300);
+  assert.deepEqual(ends(), ["release queued: its worker lost the lease; its handler did not end within the grace"]);
+});
+
+test("a shutdown is not cut short by a deadline: what was told of it is released at no cost", async () => {
+  const { handler } = waiting();
+  const { clock, runner: running, ends, begin } = runner({ handler });
+  begin();
+  running.interruptAll("shutdown", "the worker shuts down");
+  await clock.advance(120_000);
+  assert.deepEqual(ends(), []);
+  running.releaseAll("its worker shut down");
+  assert.deepEqual(ends(), ["release queued: its worker shut down"]);
 });
 
 test("at a shutdown handlers that throw are released at no cost, and those that succeed have succeeded", async () => {

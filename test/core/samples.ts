@@ -72,7 +72,7 @@ export function aWorkerRow(given: Partial<WorkerRow> = {}): WorkerRow {
 }
 
 export function aBeatAnswer(given: Partial<BeatAnswer> = {}): BeatAnswer {
-  return { live: true, held: [], overdueMs: null, overdueJobId: null, schemaVersion: 1, ...given };
+  return { live: true, now: 0, held: [], overdueMs: null, overdueJobId: null, schemaVersion: 1, ...given };
 }
 
 /** What `settleAndClaim` answers: everything that was settled is applied, nothing else happens. */

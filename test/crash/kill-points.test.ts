@@ -2,6 +2,8 @@
 // job, end it exactly once, and leave exactly one ledger row and one kept result per step.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { fileMigrations } from "../../src/migrations.ts";
+import { MIGRATIONS } from "../../src/stores/sqlite/schema.ts";
 import { stepped, transfer } from "../support/jobs.ts";
 import { Place, untilState } from "../support/processes.ts";
 
@@ -157,12 +159,16 @@ test("FR-029 FR-030 NFR-006 AC-011 a recovery that is killed before or after any
 });
 
 test("a migration that is killed before or after its commit is done whole by the next open", async (t) => {
-  for (const killAt of ["before:CREATE TABLE outlive_jobs", "after:CREATE TABLE outlive_jobs"]) {
-    const place = new Place(t);
-    const child = place.child({ killAt });
-    assert.equal((await child.exited).signal, "SIGKILL", killAt);
-    const engine = await place.engine();
-    const { created } = await engine.enqueue(stepped, {});
-    assert.equal(created, true);
-  }
+  const numbers = MIGRATIONS.map((_, i) => i + 1);
+  for (const number of numbers)
+    for (const when of ["before", "after"]) {
+      const place = new Place(t);
+      const child = place.child({ killAt: `${when}:'schema', ${number}\\)` });
+      assert.equal((await child.exited).signal, "SIGKILL", `${when} migration ${number}`);
+      const whole = (await fileMigrations(place.url)).filter(({ applied }) => applied).map((one) => one.number);
+      assert.deepEqual(whole, numbers.slice(0, when === "before" ? number - 1 : number));
+      const engine = await place.engine();
+      const { created } = await engine.enqueue(stepped, {});
+      assert.equal(created, true);
+    }
 });

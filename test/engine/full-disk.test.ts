@@ -1,59 +1,12 @@
 // A full disk: a definite error to the caller, nothing half-written, nothing lost, and it works again when there is room. The
 // disk is real: a small tmpfs of the test's own, which only root may mount.
 import assert from "node:assert/strict";
-import { spawnSync } from "node:child_process";
-import { mkdtempSync, rmSync, statfsSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { type TestContext, test } from "node:test";
-import { type Engine, ErrorCode, job, open, OutliveError } from "../../src/index.ts";
+import { test } from "node:test";
+import { ErrorCode, job, OutliveError } from "../../src/index.ts";
 import { untilState, untilTrue } from "../support/processes.ts";
+import { SmallDisk } from "../support/small-disk.ts";
 import { sqlite } from "../../src/stores/sqlite/index.ts";
 import { forever, raw, says } from "./engines.ts";
-
-class SmallDisk {
-  readonly folder = mkdtempSync(join(tmpdir(), "outlive-disk-"));
-  readonly path = join(this.folder, "jobs.db");
-  readonly url = `sqlite:${this.path}`;
-  readonly #ballast = join(this.folder, "ballast");
-  readonly #engines: Engine[] = [];
-
-  constructor(t: TestContext, size: string) {
-    const mount = spawnSync("mount", ["-t", "tmpfs", "-o", `size=${size}`, "tmpfs", this.folder], { encoding: "utf8" });
-    const mounted = mount.status === 0;
-    t.after(async () => {
-      this.makeRoom();
-      for (const engine of this.#engines) await engine.close({ grace: "0ms" }).catch(() => {});
-      if (mounted) spawnSync("umount", ["-l", this.folder]);
-      rmSync(this.folder, { recursive: true, force: true });
-    });
-    assert.ok(
-      mounted,
-      `This test fills a disk of its own and could not mount one: ${mount.error?.message ?? mount.stderr.trim()}. Run it as root (or with CAP_SYS_ADMIN) on Linux.`,
-    );
-  }
-
-  async engine(jobs: readonly object[]): Promise<Engine> {
-    const engine = await open(this.url, { jobs, logger: false });
-    this.#engines.push(engine);
-    return engine;
-  }
-
-  get freeBytes(): number {
-    const { bavail, bsize } = statfsSync(this.folder);
-    return bavail * bsize;
-  }
-
-  /** Takes all the room that is left. */
-  fill(): void {
-    writeFileSync(this.#ballast, Buffer.alloc(this.freeBytes));
-    assert.equal(this.freeBytes, 0);
-  }
-
-  makeRoom(): void {
-    rmSync(this.#ballast, { force: true });
-  }
-}
 
 const large = "x".repeat(100_000);
 

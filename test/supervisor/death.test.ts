@@ -1,7 +1,11 @@
 // Deaths of worker processes under a supervisor: seen, explained, recovered at once, and the place filled again.
 import assert from "node:assert/strict";
+import { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";
+import { describeProcess } from "../../src/core/process-key.ts";
 import type { Engine } from "../../src/index.ts";
+import { processIdentity } from "../../src/platform/identity.ts";
+import { readProcessStat } from "../../src/platform/process-evidence.ts";
 import { poison, slow, transfer } from "../support/jobs.ts";
 import { freezeOutsideOfAWrite, untilState, untilTrue } from "../support/processes.ts";
 import { Fleet, KILL_AT, SHORT_LEASE } from "./fleet.ts";
@@ -13,11 +17,12 @@ test("a killed worker process is started again, its job runs again at once, and 
   const supervised = fleet.work({ env: { OUTLIVE_HEARTBEAT_INTERVAL: "30s", OUTLIVE_HEARTBEAT_LEASE: "90s" } });
   const [pid] = await supervised.working();
   await untilState(engine, id, "running");
+  const victim = processOf(pid!);
   process.kill(pid!, "SIGKILL");
   await supervised.working(2);
   await untilAttempt(engine, id, 2);
   const [dead] = (await engine.report())!.deadWorkers;
-  assert.deepEqual([dead?.pid, dead?.how, dead?.evidence], [pid, "gone", "killed by SIGKILL"]);
+  assert.deepEqual([dead?.pid, dead?.how, dead?.evidence], [pid, "gone", `killed by SIGKILL (${victim})`]);
   assert.equal((await engine.report())?.by, "recover", "the supervisor did it, before the next process was started");
   const [died] = await supervised.said(/ died after /);
   assert.match(died!.message, new RegExp(`^worker 1 \\(pid ${pid}\\) died after .*: killed by SIGKILL$`));
@@ -25,11 +30,11 @@ test("a killed worker process is started again, its job runs again at once, and 
 });
 
 for (const { how, evidence, env } of [
-  { how: "exit", evidence: /^exited with code 3$/, env: {} },
-  { how: "rejection", evidence: /^exited with code 1: Error: left behind$/, env: {} },
+  { how: "exit", evidence: /^exited with code 3 \(pid /, env: {} },
+  { how: "rejection", evidence: /^exited with code 1: Error: left behind \(pid /, env: {} },
   {
     how: "oom",
-    evidence: /^killed by SIG(ABRT|TRAP), out of memory: V8 reached its heap limit$/,
+    evidence: /^killed by SIG(ABRT|TRAP), out of memory: V8 reached its heap limit \(pid /,
     env: { NODE_OPTIONS: "--max-old-space-size=60" },
   },
 ] as const) {
@@ -61,6 +66,7 @@ test("the evidence reaches the report also if another worker process recovered f
     await untilState(engine, id, "running");
     const owner = (await engine.get(id))!.worker;
     const { pid } = (await engine.workers()).find((worker) => worker.id === owner)!;
+    const victim = processOf(pid);
     process.kill(pid, "SIGKILL");
     await untilAttempt(engine, id, round + 1);
     const found = await untilTrue(
@@ -70,10 +76,32 @@ test("the evidence reaches the report also if another worker process recovered f
     );
     assert.deepEqual(
       found!.deadWorkers.map((worker) => [worker.pid, worker.evidence]),
-      [[pid, "killed by SIGKILL"]],
+      [[pid, `killed by SIGKILL (${victim})`]],
     );
     t.diagnostic(`recovered by ${found!.by === "recover" ? "the supervisor" : "a neighbour"}`);
   }
+});
+
+test("a process that was taken for dead and lives on is noted by its newest worker", async (t) => {
+  const fleet = new Fleet(t);
+  const engine = await fleet.place.engine();
+  const supervised = fleet.work({ env: { OUTLIVE_HEARTBEAT_INTERVAL: "200ms" } });
+  const [pid] = await supervised.working();
+  const [first] = await engine.workers();
+  const db = new DatabaseSync(fleet.place.path, { timeout: 10_000 });
+  db.prepare("UPDATE outlive_workers SET state = 'gone' WHERE id = ?").run(first!.id);
+  db.close();
+  const [second] = await untilTrue(
+    () => engine.workers(),
+    ([row]) => row?.state === "live",
+    "it registers again",
+  );
+  assert.equal(second!.pid, pid);
+  process.kill(pid!, "SIGKILL");
+  await supervised.said(/^worker 1 is started again in /);
+  const lastWords = new Map((await engine.workers({ which: "all" })).map(({ id, lastWord }) => [id, lastWord]));
+  assert.equal(lastWords.get(first!.id), null);
+  assert.match(lastWords.get(second!.id) ?? "", /^killed by SIGKILL/);
 });
 
 test("a worker process that is frozen inside a transaction is killed after a lease, and the store is free again", async (t) => {
@@ -115,6 +143,11 @@ test("a worker process that is frozen elsewhere loses its work after a lease, an
   await untilAttempt(engine, id, 2);
   assert.equal((await engine.incidents()).at(-1)?.how, "silent");
 });
+
+/** What its evidence says of a process, while it lives. */
+function processOf(pid: number): string {
+  return describeProcess({ ...processIdentity(), pid, startTicks: readProcessStat(pid)!.startTicks });
+}
 
 /** It runs again. */
 function untilAttempt(engine: Engine, id: string, fence: number): Promise<unknown> {

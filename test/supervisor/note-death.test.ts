@@ -5,49 +5,66 @@ import type { Engine } from "../../src/index.ts";
 import { slow } from "../support/jobs.ts";
 import { Place } from "../support/processes.ts";
 
-async function killedWorker(place: Place, engine: Engine): Promise<{ pid: number; bornAt: number }> {
-  const bornAt = Date.now();
+async function killedWorker(place: Place, engine: Engine): Promise<string> {
   const { id } = await engine.enqueue(slow, { ms: 60_000 });
   const victim = place.child({ heartbeat: {} });
   await victim.untilFact("started", { id });
+  const { worker } = (await engine.get(id))!;
   victim.kill();
   await victim.exited;
-  return { pid: victim.pid, bornAt };
+  return worker!;
 }
 
 async function evidence(engine: Engine): Promise<string | null> {
   return (await engine.report())!.deadWorkers[0]!.evidence;
 }
 
+/** What this host's kernel says. */
+const PROVED = /^its process is gone \(pid \d+, start ticks \d+, pid:\[\d+\]\)$/;
+
 test("a note before the recovery is the incident's evidence, and the death has an instant", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
-  const { pid, bornAt } = await killedWorker(place, engine);
-  const diedAt = Date.now() - 5;
-  await engine.noteDeath(pid, "killed by SIGKILL", { bornAt, diedAt });
+  const worker = await killedWorker(place, engine);
+  const before = Date.now();
+  assert.equal(await engine.noteDeath(worker, "killed by SIGKILL", { agoMs: 5_000 }), true);
+  const after = Date.now();
   const [dead] = (await engine.recover())!.deadWorkers;
   assert.equal(dead?.evidence, "killed by SIGKILL");
-  assert.equal(Date.parse(dead.lastSeenAliveAt!), diedAt);
+  const diedAt = Date.parse(dead.lastSeenAliveAt!);
+  assert.ok(before - 5_000 <= diedAt && diedAt <= after - 5_000, dead.lastSeenAliveAt!);
 });
 
 test("a note after the recovery is added to the incident, once", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
-  const { pid, bornAt } = await killedWorker(place, engine);
+  const worker = await killedWorker(place, engine);
   await engine.recover();
-  assert.equal(await evidence(engine), null);
-  await engine.noteDeath(pid, "exited with code 3", { bornAt });
-  assert.equal(await evidence(engine), "exited with code 3");
-  await engine.noteDeath(pid, "exited with code 3", { bornAt });
-  assert.equal(await evidence(engine), "exited with code 3");
+  assert.match((await evidence(engine))!, PROVED);
+  await engine.noteDeath(worker, "exited with code 3");
+  const noted = (await evidence(engine))!;
+  assert.equal(noted, "exited with code 3", "what the parent knows replaces what the kernel says");
+  await engine.noteDeath(worker, "exited with code 3");
+  assert.equal(await evidence(engine), noted);
 });
 
-test("a note about a process that was born later says nothing about an earlier one with the same pid", async (t) => {
+test("a note about a worker that is not in the store changes nothing and says so", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
-  const { pid } = await killedWorker(place, engine);
+  const worker = await killedWorker(place, engine);
   await engine.recover();
-  await engine.noteDeath(pid, "exited with code 3", { bornAt: Date.now() });
-  await engine.noteDeath(pid, "exited with code 3");
-  assert.equal(await evidence(engine), null);
+  for (const other of ["", `${worker}0`, worker.slice(0, -1), `${worker.slice(0, -1)}~`])
+    assert.equal(await engine.noteDeath(other, "exited with code 3"), false, other);
+  assert.match((await evidence(engine))!, PROVED);
+});
+
+test("a note about a worker that has stopped cleanly is not kept", async (t) => {
+  const place = new Place(t);
+  const engine = await place.engine();
+  const child = place.child();
+  const { worker } = await child.untilFact("working");
+  child.kill("SIGTERM");
+  await child.exited;
+  assert.equal(await engine.noteDeath(String(worker), "exited with code 3"), true);
+  assert.equal((await engine.workers({ which: "all" }))[0]?.lastWord, null);
 });

@@ -100,6 +100,11 @@ export interface ChildOptions {
   /** Frozen at `killAt` instead of killed. */
   readonly freeze?: boolean;
   readonly execArgv?: readonly string[];
+  /** Instead of this Node: a program that starts one, in other surroundings. */
+  readonly execPath?: string;
+  readonly env?: Readonly<Record<string, string>>;
+  /** Another name of the same file. */
+  readonly url?: string;
 }
 
 /** Deaths are found by their locks at once; a process that stands still for seconds on a busy machine is not taken for silent. */
@@ -126,10 +131,11 @@ export class Place {
   }
 
   child(options: ChildOptions = {}): Child {
-    const { killAt, freeze, execArgv = [], ...given } = options;
+    const { killAt, freeze, execArgv = [], execPath = process.execPath, env = {}, url = this.url, ...given } = options;
     const support = (name: string): string => fileURLToPath(new URL(name, import.meta.url));
     const child = new Child(
-      fork(support("./worker-process.ts"), [this.url, JSON.stringify({ heartbeat: PATIENT, ...given })], {
+      fork(support("./worker-process.ts"), [url, JSON.stringify({ heartbeat: PATIENT, ...given })], {
+        execPath,
         execArgv: [
           "--disable-warning=ExperimentalWarning",
           ...(killAt ? ["--import", support("./kill-at.ts")] : []),
@@ -138,6 +144,7 @@ export class Place {
         env: {
           ...process.env,
           OUTLIVE_EFFECTS: this.#effects,
+          ...env,
           ...(killAt ? { OUTLIVE_KILL_AT: killAt } : {}),
           ...(freeze ? { OUTLIVE_KILL_SIGNAL: "SIGSTOP" } : {}),
         },

@@ -72,9 +72,10 @@ test("FR-023 FR-024 NFR-008 AC-015 a death and its recovery are counted and time
   const victim = place.child({ heartbeat: {} });
   await victim.untilFact("started", { id });
   assert.equal((await samples(registry)).get('outlive_jobs{kind="slow",state="running"}'), 1);
+  const { worker } = (await engine.get(id))!;
   victim.kill();
   await victim.exited;
-  await engine.noteDeath(victim.pid, "killed by SIGKILL", { diedAt: Date.now() });
+  await engine.noteDeath(worker!, "killed by SIGKILL");
   await engine.recover();
   const between = await samples(registry);
   assert.equal(between.get('outlive_crashes_total{kind="slow"}'), 1);

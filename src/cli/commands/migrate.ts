@@ -1,19 +1,25 @@
 // `outlive migrate up|down|list|print`: the tables of a PostgreSQL store. Workers never migrate it; a deploy does, once, by this.
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import { migrationsOf, printedSql, type StoreMigrations } from "../../migrations.ts";
+import {
+  type FileMigrationInfo,
+  fileMigrations,
+  migrationsOf,
+  printedSql,
+  type StoreMigrations,
+} from "../../migrations.ts";
 import type { Context } from "../context.ts";
 import { wholeNumber } from "../flags.ts";
-import { grid } from "../grid.ts";
+import { type Cell, type Column, grid } from "../grid.ts";
 import type { Register } from "../main.ts";
 import { count, stamp } from "../words.ts";
 
 const step = wholeNumber(0, 1_000);
-const BY_ITSELF = "A SQLite file migrates by itself when a worker opens it; there is nothing to run.";
+const BY_ITSELF = "A SQLite file migrates automatically when a worker opens it; there is nothing to run.";
 
 export const register: Register = (program, run) => {
   const migrate = program
     .command("migrate")
-    .description("the tables of a PostgreSQL store: up, down, list, print (a SQLite file migrates by itself)");
+    .description("the tables of a PostgreSQL store: up, down, list, print (a SQLite file migrates automatically)");
   migrate
     .command("up")
     .description("make or upgrade the tables; safe to repeat, and to run in several processes at once")
@@ -25,7 +31,10 @@ export const register: Register = (program, run) => {
     .option("--to <number>", "take back everything above this migration; 0 drops all jobs", step)
     .option("--force", "although there are unfinished jobs")
     .action(run((context, command) => down(context, command.opts<{ to?: number; force?: boolean }>())));
-  migrate.command("list").description("all migrations, and when each was made").action(run(list));
+  migrate
+    .command("list")
+    .description("all migrations, when each was applied, and its checksum; also of a SQLite file")
+    .action(run(list));
   migrate
     .command("print")
     .description("the SQL, for psql or for reading; asks no server")
@@ -71,23 +80,57 @@ async function down(context: Context, options: { to?: number; force?: boolean })
 async function list({ terminal, config }: Context): Promise<void> {
   const { store, engine } = await config();
   const migrations = await migrationsOf(store, engine);
-  if (!migrations) return terminal.answer({ migrations: [], store: "sqlite" }, () => BY_ITSELF);
+  if (!migrations) return listFile(terminal, await fileMigrations(store));
   const all = await migrations.list();
   terminal.answer({ schema: migrations.schema, migrations: all }, () =>
     grid(
       terminal,
-      [{ title: "NUMBER", align: "right" }, { title: "NAME" }, { title: "MADE" }],
-      all.map(({ number, name, applied, appliedAt }) => [
-        number,
-        name,
+      COLUMNS,
+      all.map(({ appliedAt, ...one }) => [
+        one.number,
+        one.name,
         appliedAt !== null
           ? stamp(appliedAt)
-          : applied
+          : one.applied
             ? "yes"
             : { text: "not yet: outlive migrate up", ink: "yellow" },
+        checksum(one),
       ]),
     ).join("\n"),
   );
+}
+
+function listFile(terminal: Context["terminal"], all: readonly FileMigrationInfo[]): void {
+  terminal.answer({ migrations: all, store: "sqlite" }, () =>
+    [
+      ...grid(
+        terminal,
+        COLUMNS,
+        all.map((one) => [
+          one.number,
+          one.name,
+          one.applied ? "yes" : { text: "not yet", ink: "yellow" as const },
+          checksum(one),
+        ]),
+      ),
+      "",
+      BY_ITSELF,
+    ].join("\n"),
+  );
+}
+
+const COLUMNS: readonly Column[] = [
+  { title: "NUMBER", align: "right" },
+  { title: "NAME" },
+  { title: "APPLIED" },
+  { title: "CHECKSUM" },
+];
+
+/** The one that the store keeps, and what is wrong with it. */
+function checksum({ applied, checksum: released, storedChecksum: stored }: FileMigrationInfo): Cell {
+  if (!applied) return released;
+  if (stored === null) return { text: "not kept yet", ink: "yellow" };
+  return stored === released ? stored : { text: `${stored}, not the released ${released}`, ink: "red" };
 }
 
 interface PrintFlags {

@@ -4,7 +4,7 @@ import { type ChildProcess, fork } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import type { MetricsSnapshot } from "../../metrics.ts";
 import { type Ending, oomKillCount } from "./evidence.ts";
-import { type FromChild, isFromChild, type ToChild, type WorkOrder } from "./messages.ts";
+import { type FromChild, isFromChild, type RegisteringWorker, type ToChild, type WorkOrder } from "./messages.ts";
 
 // Sources are run as .ts, the package as .js; tsc rewrites imports but not this.
 const PROGRAM = new URL(`./worker-main${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url);
@@ -24,12 +24,14 @@ export interface ChildEvents {
 
 export interface Exit extends Ending {
   readonly upMs: number;
-  readonly diedAt: number;
+  /** When it ended, on the supervisor's monotonic clock. */
+  readonly endedMono: number;
 }
 
 export class Child {
   readonly place: number;
-  readonly bornAt = Date.now();
+  /** Its workers, the newest last: one that was taken for dead registers again under a new id. */
+  readonly workers: RegisteringWorker[] = [];
   /** When it last had a live worker, on the supervisor's monotonic clock. */
   livedMono = performance.now();
   /** It says that it works. */
@@ -105,6 +107,11 @@ export class Child {
 
   #hear(message: FromChild): void {
     switch (message.outlive) {
+      case "registering": {
+        const { worker, pid, namespace, startTicks } = message;
+        this.workers.push({ worker, pid, namespace, startTicks });
+        return;
+      }
       case "ready":
         this.ready = true;
         this.livedMono = performance.now();
@@ -138,8 +145,8 @@ export class Child {
     const end = (code: number | null, signal: NodeJS.Signals | null): void => {
       if (ended) return;
       ended = true;
-      const upMs = performance.now() - this.#bornMono;
-      const diedAt = Date.now();
+      const endedMono = performance.now();
+      const upMs = endedMono - this.#bornMono;
       const after = oomKillCount();
       const done = (): void => {
         clearTimeout(timer);
@@ -147,7 +154,7 @@ export class Child {
         this.#unfinishedLine = "";
         const oomKills = this.#oomKills === null || after === null ? null : { before: this.#oomKills, after };
         const { lastWords, killedBecause } = { lastWords: this.#lastWords, killedBecause: this.#killedBecause };
-        resolve({ code, signal, upMs, diedAt, lastWords, oomKills, killedBecause });
+        resolve({ code, signal, upMs, endedMono, lastWords, oomKills, killedBecause });
       };
       const timer = setTimeout(done, CLOSE_MS);
       this.#process.once("close", done);

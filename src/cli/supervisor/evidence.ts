@@ -1,6 +1,7 @@
 // How a worker process died, in words for the report: its signal or exit code, and what speaks for a lack of memory.
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import { evidenceText } from "../../evidence-text.ts";
 
 export interface Ending {
   readonly code: number | null;
@@ -27,7 +28,8 @@ export function evidenceOf({ code, signal, lastWords, oomKills, killedBecause }:
 /** The line by which Node names an error that nobody caught. */
 function lastError(lastWords: string): string | null {
   const lines = lastWords.split("\n").filter((line) => /^(?:Uncaught )?[\w$.]*(?:Error|Exception)\b.*/.test(line));
-  return lines.at(-1)?.slice(0, 300) ?? null;
+  const last = lines.at(-1);
+  return last === undefined ? null : evidenceText(last, 300);
 }
 
 /** The counter of the cgroup (v2) that this process and its children are in. */

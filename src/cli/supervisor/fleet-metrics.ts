@@ -8,27 +8,25 @@ import type { Child } from "./child.ts";
 
 export class FleetMetrics {
   readonly #own = new Registry();
-  #ofTheDead: readonly MetricsSnapshot[] = [];
+  /** One sum, however many have died and whether or not anything scrapes. */
+  #ofTheDead: Promise<MetricsSnapshot> = lasting([]);
 
   /** `early`: what the supervisor's own open told. */
   constructor(engine: Engine, early: readonly EngineEvent[]) {
     attachMetrics(engine, { registry: this.#own, early });
   }
 
-  /** Its last word stays in the sums. */
+  /** Its last word stays in the sums. What can't be added is left out. */
   bury({ latest }: Child): void {
-    if (latest) this.#ofTheDead = [...this.#ofTheDead, latest];
+    if (latest) this.#ofTheDead = this.#ofTheDead.then((sum) => lasting([sum, latest]).catch(() => sum));
   }
 
   async text(children: readonly Child[]): Promise<string> {
-    const dead = this.#ofTheDead;
     const [own, buried, ...living] = await Promise.all([
       this.#own.getMetricsAsJSON(),
-      lasting(dead),
+      this.#ofTheDead,
       ...children.map((child) => child.metrics()),
     ]);
-    // Unless somebody died meanwhile, the sum of the dead stands for them from now on.
-    if (this.#ofTheDead === dead) this.#ofTheDead = [buried];
     return aggregatedText([own, buried, ...living.filter((snapshot) => snapshot !== null)]);
   }
 }

@@ -1,6 +1,7 @@
 // What the supervisor and a worker process say to each other. Every message has `outlive`, so that what a user's handler sends over
 // the same channel is never taken for one.
 import type { EngineOptions } from "../../config.ts";
+import type { Events } from "../../core/events.ts";
 import type { MetricsSnapshot } from "../../metrics.ts";
 
 /** Patterns and the folder that they are relative to. */
@@ -29,12 +30,17 @@ export interface WorkOrder {
   readonly watch: boolean;
 }
 
+/** A worker and the process that runs it, as that process knows itself. */
+export type RegisteringWorker = Events["worker.registering"];
+
 export type ToChild =
   | { readonly outlive: "work"; readonly order: WorkOrder }
   | { readonly outlive: "stop"; readonly graceMs: number }
   | { readonly outlive: "metrics"; readonly ask: number };
 
 export type FromChild =
+  /** It is about to register this worker. */
+  | ({ readonly outlive: "registering" } & RegisteringWorker)
   | { readonly outlive: "ready"; readonly worker: string; readonly kinds: readonly string[] }
   /** It could not start; it ends now. */
   | { readonly outlive: "failed"; readonly message: string; readonly exitCode: number }

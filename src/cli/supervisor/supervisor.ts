@@ -3,6 +3,7 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { constants } from "node:os";
 import type { LivenessTimes } from "../../core/liveness.ts";
+import { describeProcess } from "../../core/process-key.ts";
 import type { Engine } from "../../engine.ts";
 import type { Logger } from "../../log.ts";
 import { Child, type Exit } from "./child.ts";
@@ -120,19 +121,23 @@ export class Supervisor {
 
   /** What is known of it is kept for the report, and what it held goes on at once. */
   async #died(child: Child, exit: Exit): Promise<void> {
-    const { place, pid, failed, bornAt } = child;
+    const { place, pid, failed } = child;
     const how = evidenceOf(exit);
     if (failed) this.#log.error(`worker ${place} (pid ${pid}) could not start: ${failed.message}`, { place, pid });
     else this.#log.warn(`worker ${place} (pid ${pid}) died after ${seconds(exit.upMs)}: ${how}`, { place, pid, how });
     try {
-      await within(LAST_RECOVERY_MS, this.#stopping.signal, this.#bury(pid, how, bornAt, exit.diedAt));
+      await within(LAST_RECOVERY_MS, this.#stopping.signal, this.#bury(child, how, exit.endedMono));
     } catch (thrown) {
       this.#log.warn(`the death of worker ${place} could not be recovered yet: ${message(thrown)}`, { place, pid });
     }
   }
 
-  async #bury(pid: number, how: string, bornAt: number, diedAt: number): Promise<void> {
-    await this.#engine.noteDeath(pid, how, { bornAt, diedAt });
+  /** Noted on its newest worker that is in the store. A registration may have failed, or was cut short by the death. */
+  async #bury({ workers }: Child, how: string, endedMono: number): Promise<void> {
+    for (const worker of workers.toReversed()) {
+      const what = `${how} (${describeProcess(worker)})`;
+      if (await this.#engine.noteDeath(worker.worker, what, { agoMs: performance.now() - endedMono })) break;
+    }
     await this.#engine.recover();
   }
 
@@ -190,12 +195,18 @@ export class Supervisor {
     const { leaseMs } = this.#options.times;
     const [holder, workers] = await Promise.all([this.#engine.writer(), this.#engine.workers()]);
     const mono = performance.now();
+    // By the ids that the children reported: a worker of another namespace may have the same pid.
+    const rows = new Map(workers.map((row) => [row.id, row]));
     const beats = new Map<number, number>();
-    for (const { pid, beats: count } of workers) beats.set(pid, (beats.get(pid) ?? 0) + count);
+    for (const { pid, workers: own } of this.#children)
+      beats.set(
+        pid,
+        own.reduce((sum, { worker }) => sum + (rows.get(worker)?.beats ?? 0), 0),
+      );
     const blocks = this.#storeWatch.look({ holder: holder?.pid ?? null, beats, mono });
     for (const child of this.#children) {
       if (child.pid === blocks?.pid) child.kill(`it blocked the store for ${seconds(blocks.forMs)}`);
-      if (!child.ready || workers.some(({ pid, state }) => pid === child.pid && state === "live"))
+      if (!child.ready || child.workers.some(({ worker }) => rows.get(worker)?.state === "live"))
         child.livedMono = mono;
       else if (mono - child.livedMono > leaseMs) child.kill(`it showed no life for ${seconds(mono - child.livedMono)}`);
     }

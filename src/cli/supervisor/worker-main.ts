@@ -51,7 +51,12 @@ class WorkerProcess {
     const logger = write({ who: { place: order.place }, colours: order.colours });
     const early: EngineEvent[] = [];
     let opening = true;
-    const onEvent = (event: EngineEvent): void => void (opening && order.metrics && early.push(event));
+    const onEvent = (event: EngineEvent): void => {
+      if (opening && order.metrics) early.push(event);
+      if (event.name !== "worker.registering") return;
+      const { worker, pid, namespace, startTicks } = event;
+      say({ outlive: "registering", worker, pid, namespace, startTicks });
+    };
     this.#engine = await open(order.store, { ...order.engine, jobs, logger, onEvent });
     if (order.metrics) this.#snapshot = await measure(this.#engine, early);
     opening = false;

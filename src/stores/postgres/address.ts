@@ -15,9 +15,9 @@ export interface PostgresPool {
 export interface PostgresOptions {
   /** The schema that holds Outlive's tables: small letters, digits and underscores, at most 40. Default "outlive". */
   readonly schema?: string;
-  /** Your own pool of `pg`: queries run on it, and it is not closed with the engine. The keeper's connections are made of its options. Default: none. */
+  /** Your own pool of `pg`: queries run on it, and it is not closed with the engine. The keeper's connections are made of its options, with a name of their own. Default: none. */
   readonly pool?: PostgresPool;
-  /** Most connections of this process's own pool; its keeper has up to three more. Default 4, from 1 to 50. Not with `pool`. */
+  /** Max connections of this process's own pool; its keeper has up to four more. Commits leave one of them free, so use at least 2. Default 4, from 1 to 50. Not with `pool`. */
   readonly connections?: number;
 }
 

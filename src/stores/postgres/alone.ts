@@ -1,6 +1,14 @@
 // Jobs that must run alone: which worker takes one, and which empties itself for one. Looked at only while such a job waits. What is
 // decided is done in one statement that finds the row as it was seen, or changes nothing: a transaction across several of them could
 // be frozen with its process, and everybody would wait for its lock.
+import {
+  claimedFirstAbove,
+  mayTurnTo,
+  roomForFirst,
+  shareOfFleet,
+  type WaitingAlone,
+  whatToDo,
+} from "../../core/alone.ts";
 import type { Room } from "../../core/store.ts";
 import type { OpenKind, Taken } from "./claim.ts";
 import { type Connection, list, type Session } from "./connection.ts";
@@ -11,49 +19,43 @@ const ALONE_PAGE = 100;
 /** A worker that was too late so often leaves them to the others for now. */
 const MOST_TRIES = 8;
 
-interface AloneColumns {
-  readonly seq: number;
-  readonly kind: number;
-  readonly crashes: number;
-  readonly reserved_by: number | null;
-  readonly holder: string | null;
-}
+/** What the worker gets because a job waits that must run alone: that job, or only so many ordinary jobs, which go before it. */
+export type AloneClaim = { readonly taken: readonly Taken[] } | { readonly first: number };
 
-/** What this worker should do about one of them. */
-type Decision = { readonly take: AloneColumns } | { readonly reserve: AloneColumns } | "reserved" | null;
-
-/**
- * A job that must run alone goes to a worker with nothing in flight. If none is idle, one worker reserves it and claims nothing
- * else until it is; the others go on. Answers what was taken. Null: none waits that this worker may take or reserve, claim as usual.
- *
- * About a quarter of the fleet (at least one worker) is taken up by such jobs: after a correlated death there may be hundreds,
- * and the others must go on. Two that decide in the same moment may be one more. `beyondShare`: this worker would have nothing else to do.
- */
+/** Null: none waits that concerns this worker, claim as usual. `beyondShare`: this worker would have nothing else to do. */
 export async function claimAlone(
   connection: Connection,
   worker: number,
   open: readonly OpenKind[],
   room: Room,
   beyondShare: boolean,
-): Promise<readonly Taken[] | null> {
+): Promise<AloneClaim | null> {
+  if (room.ordinaryFirst) await connection.run(GIVE_UP_RESERVATION, [worker]);
+  if (room.ordinaryFirst && !room.idle) return null;
   // Whoever comes too late for one looks at the next: all idle workers are woken at once, and see the same one first.
   for (let tries = 1; tries <= MOST_TRIES; tries++) {
-    const decision = await decide(connection, worker, open, room, beyondShare);
-    if (decision === null) return null;
-    if (decision === "reserved") return NOTHING;
-    if ("reserve" in decision) {
-      const { seq, reserved_by: seen } = decision.reserve;
-      if ((await connection.run(RESERVE, [worker, seq, seen])) > 0) return NOTHING;
-    } else {
-      const taken = await connection.arrays<Taken>(TAKE, [worker, decision.take.seq]);
-      if (taken.length > 0) return taken;
+    const job = await nextAlone(connection, worker, open, room, beyondShare);
+    if (!job) return null;
+    // The ordinary jobs are claimed by a later statement. If others take some of them first, it takes as many of a lower priority.
+    const first = await countFirst(connection, open, room.total, claimedFirstAbove(job, room));
+    switch (whatToDo(job, worker, room, first)) {
+      case "leave":
+        return null;
+      case "empty":
+        if (job.reserved_by === worker || (await connection.run(RESERVE, [worker, job.seq, job.reserved_by])) > 0)
+          return { first };
+        break;
+      case "take": {
+        const taken = await connection.arrays<Taken>(TAKE, [worker, job.seq]);
+        if (taken.length > 0) return { taken };
+      }
     }
   }
   return null;
 }
 
-/** It empties itself for one. */
-const NOTHING: readonly Taken[] = [];
+const GIVE_UP_RESERVATION =
+  "UPDATE outlive.jobs SET reserved_by = NULL WHERE state = 0 AND lane = 2 AND reserved_by = $1";
 
 const RESERVE =
   "UPDATE outlive.jobs SET reserved_by = $1 WHERE seq = $2 AND state = 0 AND lane = 2 AND reserved_by IS NOT DISTINCT FROM $3::bigint";
@@ -66,25 +68,17 @@ const TAKE = `WITH me AS MATERIALIZED (SELECT seq FROM outlive.fleet WHERE seq =
   FROM me, clock, outlive.kinds k WHERE j.seq = $2 AND j.state = 0 AND j.lane = 2 AND k.id = j.kind AND NOT k.paused
   RETURNING j.seq, j.id, j.fence, j.priority, j.kind, j.epoch, k.timeout_ms, ${INTACT_INPUT}`;
 
-async function decide(
+async function nextAlone(
   session: Session,
   worker: number,
   open: readonly OpenKind[],
   room: Room,
   beyondShare: boolean,
-): Promise<Decision> {
-  let mayStart: boolean | undefined;
+): Promise<AloneColumns | null> {
+  let withinShare: boolean | undefined;
   for await (const job of waitingAlone(session, open)) {
-    mayStart ??= beyondShare || (await aloneMayStart(session, worker));
-    const takesOver = job.holder === "live" && job.reserved_by !== worker;
-    if (room.idle) {
-      // Who takes a reserved one sets the worker free that emptied itself for it.
-      if (!mayStart && !takesOver) continue;
-      return { take: job };
-    }
-    if (job.reserved_by === worker) return "reserved";
-    if (takesOver || !mayStart) continue;
-    return { reserve: job };
+    withinShare ??= beyondShare || (await isWithinShare(session, worker));
+    if (mayTurnTo(job, worker, room.idle, withinShare)) return job;
   }
   return null;
 }
@@ -95,22 +89,41 @@ const ALONE_AT_WORK = `SELECT
        WHERE j.state = 0 AND j.lane = 2 AND w.state = 'live' AND w.seq <> $1) AS taken,
   (SELECT count(*) FROM outlive.fleet WHERE state = 'live') AS live`;
 
-/** Whether one more worker of the fleet may be taken up by jobs that run alone. Asked only when such a job waits. */
-async function aloneMayStart(session: Session, worker: number): Promise<boolean> {
+/** Whether one more worker of the fleet may be taken up by jobs that run alone; two that decide in the same moment may be one more. */
+async function isWithinShare(session: Session, worker: number): Promise<boolean> {
   const [row] = await session.rows<{ taken: number; live: number }>(ALONE_AT_WORK, [worker]);
-  return row!.taken < Math.max(1, Math.round(row!.live / 4));
+  return row!.taken < shareOfFleet(row!.live);
 }
 
-const WAITING = `SELECT j.seq, j.kind, j.crashes, j.reserved_by, w.state AS holder FROM outlive.jobs j
-  JOIN outlive.kinds k ON k.id = j.kind AND NOT k.paused LEFT JOIN outlive.fleet w ON w.seq = j.reserved_by
-  WHERE j.state = 0 AND j.lane = 2 AND (j.crashes, j.seq) > ($1, $2) AND j.kind = ANY ($3::int[]) ORDER BY j.crashes, j.seq LIMIT ${ALONE_PAGE}`;
+const COUNT_FIRST = `SELECT CASE WHEN k.paused THEN 0 ELSE
+    (SELECT count(*) FROM (SELECT 1 FROM outlive.jobs j WHERE j.kind = o.kind AND j.state = 0 AND j.lane = 1 AND j.priority > $2 LIMIT $3) f) END AS n
+  FROM unnest($1::int[]) WITH ORDINALITY AS o (kind, ord) JOIN outlive.kinds k ON k.id = o.kind ORDER BY o.ord`;
 
-/** Those with the fewest crashes first, for the one that kills its workers must not hold up those that were beside it; then by age. */
+/** How many ordinary jobs with a priority above this one the worker has room for. */
+async function countFirst(session: Session, open: readonly OpenKind[], total: number, above: number): Promise<number> {
+  const rows = await session.rows<{ n: number }>(COUNT_FIRST, [list(open.map(({ id }) => id)), above, total]);
+  const counts = rows.map(({ n }) => n);
+  return roomForFirst(open, counts, total);
+}
+
+interface AloneColumns extends WaitingAlone {
+  readonly crashes: number;
+}
+
+const WAITING = `SELECT j.seq, j.kind, j.priority, j.crashes, j.reserved_by, w.state AS holder FROM outlive.jobs j
+  JOIN outlive.kinds k ON k.id = j.kind AND NOT k.paused LEFT JOIN outlive.fleet w ON w.seq = j.reserved_by
+  WHERE j.state = 0 AND j.lane = 2 AND (-j.priority::bigint, j.crashes, j.seq) > ($1::bigint, $2, $3) AND j.kind = ANY ($4::int[])
+  ORDER BY -j.priority::bigint, j.crashes, j.seq LIMIT ${ALONE_PAGE}`;
+
+/**
+ * The highest priority first; then those with the fewest crashes, for the one that kills its workers must not hold up those that ran
+ * alongside it; then by age.
+ */
 async function* waitingAlone(session: Session, open: readonly OpenKind[]): AsyncGenerator<AloneColumns> {
   const kinds = list(open.filter(({ most }) => most > 0).map(({ id }) => id));
-  let after = { crashes: 0, seq: 0 };
+  let after: Pick<AloneColumns, "priority" | "crashes" | "seq"> = { priority: 2 ** 32, crashes: 0, seq: 0 };
   for (;;) {
-    const page = await session.rows<AloneColumns>(WAITING, [after.crashes, after.seq, kinds]);
+    const page = await session.rows<AloneColumns>(WAITING, [-after.priority, after.crashes, after.seq, kinds]);
     yield* page;
     if (page.length < ALONE_PAGE) return;
     after = page.at(-1)!;

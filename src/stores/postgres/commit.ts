@@ -1,6 +1,7 @@
 // The user's writes and the job's success in one transaction, and what is done when the answer to its COMMIT is lost: the rows are
 // asked, never guessed.
 import { type Clock, pause } from "../../core/clock.ts";
+import type { CommitControl } from "../../core/commit.ts";
 import { ErrorCode, OutliveError, toStoredError } from "../../core/errors.ts";
 import { APPLIED, type Settlement, type TransactionBody, type WriteAnswer } from "../../core/store.ts";
 import { type Connection, OutcomeUnknown, type Transaction } from "./connection.ts";
@@ -29,19 +30,21 @@ export async function commitJob<T>(
   settlement: Settlement,
   body: TransactionBody<PostgresTransaction, T>,
   encode: (value: T) => string | null,
+  control?: CommitControl,
 ): Promise<Committed<T>> {
   const { connection, settling } = deps;
   const { lease, change } = settlement;
   let ready: Committed<T> | undefined;
   try {
-    return await connection.once(async (tx) => {
+    return await connection.userTransaction(async (tx) => {
       if (!(await lockOwned(tx, settling, settlement)))
         return { answer: await settling.refused(tx, lease, "commit", change), value: undefined, enqueued: 0 };
+      control?.runs();
       const { value, enqueued } = await runUserBody(deps, tx, body);
       const [answer] = await settling.settle(tx, [{ ...settlement, change: { ...change, result: encode(value) } }]);
       ready = { answer: answer!, value, enqueued };
       return ready;
-    });
+    }, control);
   } catch (thrown) {
     if (!(thrown instanceof OutcomeUnknown) || !ready) throw thrown;
     if (await succeeded(deps, settlement, thrown)) return { ...ready, answer: APPLIED };
@@ -61,7 +64,7 @@ export async function transact<T>(
 ): Promise<{ value: T; enqueued: number }> {
   let ready: { value: T; enqueued: number; id: string } | undefined;
   try {
-    return await deps.connection.once(async (tx) => {
+    return await deps.connection.userTransaction(async (tx) => {
       ready = await runUserBody(deps, tx, body);
       return ready;
     });

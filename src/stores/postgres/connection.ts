@@ -1,7 +1,9 @@
 // Sessions with the server, lent one at a time. Our own SQL is written with the schema `outlive.`; here it gets the real name, and a
-// name of its own as a prepared statement.
+// name of its own as a prepared statement. Every wait for a session has a limit.
+import type { CommitControl } from "../../core/commit.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { ClientSettings, PostgresPool } from "./address.ts";
+import { beginText, ownName, sessionSettings, type TransactionKind } from "./begin.ts";
 import { closed } from "../closed.ts";
 import {
   type Client,
@@ -13,8 +15,9 @@ import {
   type Types,
   wholeNumbers,
 } from "./driver.ts";
-import { inOurWords, isTransient, mayHaveCommitted } from "./errors.ts";
+import { inOurWords, isTransient, mayHaveCommitted, poolTimedOut } from "./errors.ts";
 import { list, type PostgresClient, type Session, texts, type Transaction, type Value } from "./session.ts";
+import { atMost, SessionGate, untilInterrupted, type WaitLimit } from "./session-gate.ts";
 import { Statements, timed } from "./statements.ts";
 
 export { list, type PostgresClient, type Session, texts, type Transaction, type Value };
@@ -38,6 +41,8 @@ export interface ServerGreeting {
   readonly version: number;
   /** A pooler answers in the server's place: nothing may be kept in a session. */
   readonly pooled: boolean;
+  /** An acknowledged commit may be lost with the server, as this session is set (`synchronous_commit = off`). */
+  readonly forgets: boolean;
 }
 
 /** The COMMIT was sent and its answer never came: it may have happened. */
@@ -48,49 +53,54 @@ export class OutcomeUnknown extends Error {
 /** How often a transaction is tried again that lost against another (a deadlock, a serialization failure). */
 const RETRIES = 10;
 
-// Plans are kept with their statements, and the first ones are made while the tables are empty: without this they would read the
-// whole table for ever. JIT compiles what such costs make look expensive.
-const SETTINGS =
-  "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan";
-
-/** A server that forgets acknowledged commits is told not to, for us. */
-const DURABLE =
-  "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
-const UPKEEP =
-  "SET statement_timeout = '30s'; SET lock_timeout = '2s'; SET idle_in_transaction_session_timeout = '30s'";
-/** The same for one transaction: behind a pooler and on the user's own pool no session is ours to set. One round trip, as BEGIN is. */
-const BEGIN_UPKEEP = `BEGIN; ${UPKEEP.replaceAll("SET ", "SET LOCAL ")}`;
-/** Of a callback of `commit` that never ends. */
-const IDLE = "SET idle_in_transaction_session_timeout = '5min'";
-
-/** How long one waits for a free session of the pool, and for a new one. */
+/** How long one waits for a free session of the pool, and for a new one. A commit waits as long as its attempt may. */
 const SESSION_MS = 10_000;
+/** A session that can't roll back by then is given up. */
+const ROLLBACK_MS = 5_000;
+/** Between two tries for a session when the pool itself gives up sooner than a commit does. */
+const TRY_AGAIN_MS = 50;
 /** A session that nobody needs is given back after this long. */
 const UNUSED_MS = 60_000;
+
+/** Ends the session in which that very transaction is still open, and waits until it is gone. */
+const END_SESSION =
+  "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid = $1 AND backend_xid = $2::text::xid8::xid";
 
 export class Connection implements Session {
   readonly schema: string;
   readonly #pool: Pool;
-  /** How our own sessions are; null: the pool is the user's. */
-  readonly #ours: ConnectionOptions | null;
+  readonly #isOurs: boolean;
+  readonly #durability: "full" | "relaxed";
+  readonly #maintenance: boolean;
+  readonly #name: string | null;
+  readonly #gate: SessionGate;
   readonly #ready = new WeakSet<PoolClient>();
   readonly #types: Types;
   #statements: Statements<Types>;
+  /** Nothing may be left in a session: the pool is the user's, or a pooler stands between. */
+  #borrowed: boolean;
+  /** Borrowed sessions that forget acknowledged commits, and work that must not be forgotten: then a statement is a transaction. */
+  #forgetful = false;
   #closed: Promise<void> | undefined;
 
-  private constructor(pool: Pool, ours: ConnectionOptions | null, schema: string, types: Types) {
+  private constructor(pool: Pool, options: ConnectionOptions, types: Types) {
+    const { schema, client, pool: given, durability = "full", maintenance = false } = options;
     this.#pool = pool;
-    this.#ours = ours;
+    this.#isOurs = !given;
+    this.#borrowed = !this.#isOurs;
+    this.#durability = durability;
+    this.#maintenance = maintenance;
+    this.#name = ownName(client?.["application_name"]);
+    this.#gate = SessionGate.of(pool, sizeOf(pool));
     this.schema = schema;
     this.#types = types;
-    // On somebody else's pool nothing is left behind in a session: neither prepared statements nor settings.
-    this.#statements = new Statements(schema, types, ours !== null);
+    this.#statements = new Statements(schema, types, this.#isOurs);
   }
 
   static async open(options: ConnectionOptions): Promise<Connection> {
-    const { schema, url, client = { connectionString: url }, pool: given, max = 4 } = options;
+    const { url, client = { connectionString: url }, pool: given, max = 4 } = options;
     const pg = await driver();
-    if (given) return new Connection(given as Pool, null, schema, wholeNumbers(pg));
+    if (given) return new Connection(given as Pool, options, wholeNumbers(pg));
     const config: PoolConfig = {
       application_name: "outlive",
       keepAlive: true,
@@ -99,18 +109,20 @@ export class Connection implements Session {
       connectionTimeoutMillis: SESSION_MS,
       idleTimeoutMillis: UNUSED_MS,
     };
-    const connection = new Connection(new pg.Pool(config), options, schema, wholeNumbers(pg));
+    const connection = new Connection(new pg.Pool(config), options, wholeNumbers(pg));
     // An idle session that breaks is replaced by the pool; the next query says what is wrong.
     connection.#pool.on("error", () => {});
     return connection;
   }
 
-  /** A session is made ours once, unless a pooler would hand it to somebody else with what we left in it. */
-  async #prepare(client: PoolClient, { durability = "full", maintenance = false }: ConnectionOptions): Promise<void> {
-    if ((await greetingOf(client)).pooled) this.#statements = new Statements(this.schema, this.#types, false);
+  /** A session of our own pool is made ours once, unless a pooler would give it to other clients with what we left in it. */
+  async #prepare(client: PoolClient): Promise<void> {
+    const { pooled, forgets } = await greetingOf(client);
+    if (this.#isOurs && !pooled) await client.query(timed(sessionSettings(this.#durability, this.#maintenance)));
     else {
-      const commits = durability === "full" ? DURABLE : "SET synchronous_commit = off";
-      await client.query(timed(`${SETTINGS}; ${commits}; ${maintenance ? UPKEEP : IDLE}`));
+      this.#borrowed = true;
+      this.#forgetful ||= forgets && this.#durability === "full";
+      this.#statements = new Statements(this.schema, this.#types, false);
     }
     this.#ready.add(client);
   }
@@ -138,54 +150,117 @@ export class Connection implements Session {
 
   /** All of `work` or nothing. It runs again if it lost against another transaction, so it must do nothing but SQL. */
   transaction<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return untilItWins(() => this.#once("BEGIN", work));
+    return untilItWins(() => this.#once("engine", work));
   }
 
   /** As `transaction`, for upkeep: the server ends it when it waits or works for longer than upkeep may. */
-  maintain<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return untilItWins(() => this.#once(BEGIN_UPKEEP, work));
+  maintain<T>(work: (tx: Transaction) => Promise<T>, kind: "upkeep" | "recovery" = "upkeep"): Promise<T> {
+    return untilItWins(() => this.#once(kind, work));
   }
 
-  /** As `transaction`, but never run twice: for the user's own code. Throws `OutcomeUnknown` if the answer to COMMIT was lost. */
+  /** As `transaction`, but never run twice. Throws `OutcomeUnknown` if the answer to COMMIT was lost. */
   once<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return this.#once("BEGIN", work);
+    return this.#once("engine", work);
   }
 
-  #once<T>(begin: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return this.#lend(async (client) => {
-      const session = new ClientSession(client, this.#statements);
-      await client.query(timed(begin));
-      let value: T;
-      try {
-        value = await work(session);
-      } catch (thrown) {
-        // If that fails too, the session is broken, and the server rolls back by itself.
-        await client.query(timed("ROLLBACK")).catch(() => {});
-        throw thrown;
+  /**
+   * As `once`, for the user's own code. One session of the pool stays free of these, for the engine. `control` ends the wait and the
+   * transaction; without it the wait ends after 10 s.
+   */
+  async userTransaction<T>(work: (tx: UserTransaction) => Promise<T>, control?: CommitControl): Promise<T> {
+    const limit = control ? untilInterrupted(control) : atMost(SESSION_MS);
+    const leave = await this.#gate.enter(limit);
+    try {
+      for (;;) {
+        try {
+          return await this.#userOnce(work, limit, control);
+        } catch (thrown) {
+          // The pool's own limit is shorter than the commit's.
+          if (!control?.waits || control.interrupted || !poolTimedOut(thrown)) throw thrown;
+          await new Promise((resolve) => setTimeout(resolve, TRY_AGAIN_MS));
+        }
       }
-      await commit(client);
-      return value;
+    } finally {
+      leave();
+    }
+  }
+
+  #once<T>(kind: TransactionKind, work: (tx: Transaction) => Promise<T>): Promise<T> {
+    return this.#lend((client, spoil) =>
+      inTransaction(client, this.#begin(kind), () => work(new ClientSession(client, this.#statements)), spoil),
+    );
+  }
+
+  #userOnce<T>(
+    work: (tx: UserTransaction) => Promise<T>,
+    limit: WaitLimit,
+    control: CommitControl | undefined,
+  ): Promise<T> {
+    return this.#lend((client, spoil) => {
+      const run = async (begun: unknown): Promise<T> => {
+        const which = (begun as { rows: Which[] }[]).at(-1)!.rows[0]!;
+        const session = Object.assign(new ClientSession(client, this.#statements), { id: which.xid });
+        if (!control) return work(session);
+        const value = await this.#interruptible(which, control, work(session), spoil);
+        control.commits();
+        return value;
+      };
+      return inTransaction(client, this.#begin("user"), run, spoil);
+    }, limit);
+  }
+
+  /**
+   * An interruption ends the session: a statement that runs there would keep its locks until it ends, and the callback may never end.
+   * The session is not lent again either, because the callback may go on to use it.
+   */
+  #interruptible<T>({ pid, xid }: Which, control: CommitControl, running: Promise<T>, spoil: () => void): Promise<T> {
+    return new Promise((resolve, reject) => {
+      const stopHearing = control.onInterrupt((reason) => {
+        spoil();
+        const ended = this.rows(END_SESSION, [pid, xid]);
+        void ended.catch(() => {}).then(() => reject(reason));
+      });
+      // After an interruption its outcome does not matter: the session is gone.
+      running
+        .then(
+          (value) => void (control.interrupted || resolve(value)),
+          (thrown: unknown) => void (control.interrupted || reject(thrown as Error)),
+        )
+        .finally(stopHearing);
     });
+  }
+
+  #begin(kind: TransactionKind): string {
+    return beginText(kind, { borrowed: this.#borrowed, durability: this.#durability, name: this.#name });
   }
 
   /** Ends every session, after what is under way. The user's own pool is the user's to end. */
   close(): Promise<void> {
-    this.#closed ??= this.#ours ? this.#pool.end() : Promise.resolve();
+    this.#closed ??= this.#isOurs ? this.#pool.end() : Promise.resolve();
     return this.#closed;
   }
 
   #statement<T>(work: (session: Session) => Promise<T>): Promise<T> {
-    return untilItWins(() => this.#lend((client) => work(new ClientSession(client, this.#statements))));
+    return untilItWins(() =>
+      this.#lend((client, spoil) => {
+        const run = (): Promise<T> => work(new ClientSession(client, this.#statements));
+        return this.#forgetful ? inTransaction(client, this.#begin("engine"), run, spoil) : run();
+      }),
+    );
   }
 
-  async #lend<T>(work: (client: PoolClient) => Promise<T>): Promise<T> {
+  /** `spoil`: the session is not to be used again. */
+  async #lend<T>(
+    work: (client: PoolClient, spoil: () => void) => Promise<T>,
+    limit: WaitLimit = atMost(SESSION_MS),
+  ): Promise<T> {
     if (this.#closed) throw closed();
     let broken = false;
     const noticed = (): void => void (broken = true);
-    const client = await this.#client(noticed);
+    const client = await this.#client(noticed, limit);
     try {
-      if (this.#ours && !this.#ready.has(client)) await this.#prepare(client, this.#ours);
-      return await work(client);
+      if (!this.#ready.has(client)) await this.#prepare(client);
+      return await work(client, noticed);
     } catch (thrown) {
       broken ||= mayHaveCommitted(thrown);
       throw thrown;
@@ -199,15 +274,59 @@ export class Connection implements Session {
    * By callback, so that somebody listens from the moment at which the pool does not any more: the end of a session may be in the same
    * packet as its greeting (who was frozen meanwhile reads both at once), and an error that nobody hears ends the process.
    */
-  #client(noticed: () => void): Promise<PoolClient> {
-    return new Promise((resolve, reject) =>
+  #client(noticed: () => void, limit: WaitLimit): Promise<PoolClient> {
+    return new Promise((resolve, reject) => {
+      let waits = true;
+      const callOff = limit((reason) => {
+        waits = false;
+        reject(reason);
+      });
       this.#pool.connect((error, client) => {
-        if (!client) return reject(error!);
+        if (!client) return (callOff(), reject(error!));
+        // The caller has given up.
+        if (!waits) return client.release();
+        callOff();
         client.on("error", noticed);
         resolve(client);
-      }),
-    );
+      });
+    });
   }
+}
+
+/** A transaction of the user's, and its number. */
+export interface UserTransaction extends Transaction {
+  readonly id: string;
+}
+
+/** The server's process and the number of a transaction that is open in it. */
+interface Which {
+  readonly pid: number;
+  readonly xid: string;
+}
+
+/** A pool that does not say how large it is has no gate. */
+function sizeOf({ options }: Pool): number {
+  const size: unknown = (options as { max?: unknown } | undefined)?.max;
+  return typeof size === "number" ? size : Number.POSITIVE_INFINITY;
+}
+
+/** All of `work` or nothing; it gets the server's result of `begin`. `spoil`: the state of the session is unknown, it must not be used again. */
+async function inTransaction<T>(
+  client: PoolClient,
+  begin: string,
+  work: (begun: unknown) => Promise<T>,
+  spoil: () => void,
+): Promise<T> {
+  let value: T;
+  try {
+    value = await work(await client.query(timed(begin)));
+  } catch (thrown) {
+    // If that fails too, the server rolls back when the session ends.
+    await client.query(timed("ROLLBACK", ROLLBACK_MS)).catch(spoil);
+    throw thrown;
+  }
+  await commit(client);
+  return value;
 }
 
 /** Our statements on a client that is not ours, unprepared: in the user's own transaction. */
@@ -227,10 +346,12 @@ async function untilItWins<T>(work: () => Promise<T>): Promise<T> {
 }
 
 async function greetingOf(client: PoolClient): Promise<ServerGreeting> {
-  const query = timed("SELECT pg_backend_pid() AS pid, current_setting('server_version_num')::int AS version");
-  const [row] = (await client.query<{ pid: number; version: number }>(query)).rows;
+  const query = timed(`SELECT pg_backend_pid() AS pid, current_setting('server_version_num')::int AS version,
+    current_setting('synchronous_commit') = 'off' AS forgets`);
+  const [row] = (await client.query<{ pid: number; version: number; forgets: boolean }>(query)).rows;
   const { processID } = client as { processID?: number | null };
-  return { version: row!.version, pooled: typeof processID === "number" && processID !== row!.pid };
+  const { pid, version, forgets } = row!;
+  return { version, pooled: typeof processID === "number" && processID !== pid, forgets };
 }
 
 /** One connected client, outside of any pool. */

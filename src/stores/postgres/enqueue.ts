@@ -2,6 +2,7 @@
 import type { Clock } from "../../core/clock.ts";
 import type { Enqueued, JobDraft } from "../../core/job.ts";
 import { list, type Session, texts } from "./connection.ts";
+import { MAX_CHARACTERS } from "./session.ts";
 import { sqlState } from "./errors.ts";
 import type { Kinds } from "./kinds.ts";
 
@@ -61,11 +62,13 @@ async function existing(session: Session, kinds: Kinds, draft: JobDraft): Promis
   }
 }
 
-/** At most this many jobs in one statement. */
+/** At most this many jobs in one statement, and at most `MAX_CHARACTERS` of their inputs. */
 const MOST = 10_000;
 
 interface Waiting {
   readonly drafts: readonly JobDraft[];
+  /** Of all inputs. */
+  readonly characters: number;
   readonly resolve: (enqueued: readonly Enqueued[]) => void;
   readonly reject: (thrown: unknown) => void;
 }
@@ -90,8 +93,9 @@ export class Enqueuing {
     if (drafts.length === 0) return [];
     if (drafts.some(({ kind }) => this.#kinds.idOf(kind) === undefined))
       await this.#kinds.demand(this.#session, new Set(drafts.map(({ kind }) => kind)));
+    const characters = drafts.reduce((sum, { input }) => sum + input.length, 0);
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ drafts, resolve, reject });
+      this.#waiting.push({ drafts, characters, resolve, reject });
       if (this.#busy) return;
       this.#busy = true;
       this.#clock.soon(() => void this.#flush());
@@ -105,7 +109,12 @@ export class Enqueuing {
 
   #next(): Waiting[] {
     let count = 0;
-    const end = this.#waiting.findIndex(({ drafts }) => (count += drafts.length) > MOST);
+    let length = 0;
+    const end = this.#waiting.findIndex(({ drafts, characters }) => {
+      count += drafts.length;
+      length += characters;
+      return count > MOST || length > MAX_CHARACTERS;
+    });
     return this.#waiting.splice(0, end === -1 ? this.#waiting.length : Math.max(1, end));
   }
 

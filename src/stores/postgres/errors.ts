@@ -1,5 +1,6 @@
 // PostgreSQL's errors in our own words: a stable code, what was being done, and the next thing to do.
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { NO_SESSION_HINT } from "./session-gate.ts";
 
 /** The five characters of the SQL standard, or undefined if the server did not say it. */
 export function sqlState(thrown: unknown): string | undefined {
@@ -37,20 +38,28 @@ export function inOurWords(doing: string, thrown: unknown): unknown {
   const state = sqlState(thrown);
   if (state === undefined && !mayHaveCommitted(thrown)) return thrown;
   const [code, hint] = wordsFor(state, thrown);
+  const free = poolTimedOut(thrown) && { costsAttempt: false };
   return new OutliveError(
     code,
     `The PostgreSQL store failed while ${doing}: ${thrown.message}.`,
     hint,
-    { sqlState: state ?? (thrown as { code?: unknown }).code, doing },
+    { sqlState: state ?? (thrown as { code?: unknown }).code, doing, ...free },
     { cause: thrown },
   );
+}
+
+/** How `pg` says that the pool had no session to give within its own limit. */
+const POOL_TIMEOUT = "timeout exceeded when trying to connect";
+
+export function poolTimedOut(thrown: unknown): boolean {
+  return thrown instanceof Error && thrown.message.startsWith(POOL_TIMEOUT);
 }
 
 type Words = readonly [ErrorCode, string];
 
 function wordsFor(state: string | undefined, { code, message }: Error & { code?: unknown }): Words {
   if (state !== undefined) return WORDS[state] ?? WORDS[state.slice(0, 3)] ?? WORDS[state.slice(0, 2)] ?? FAILED;
-  if (message.startsWith("timeout exceeded when trying to connect")) return POOL_EXHAUSTED;
+  if (message.startsWith(POOL_TIMEOUT)) return POOL_EXHAUSTED;
   return WAY[String(code)] ?? UNREACHABLE;
 }
 
@@ -61,7 +70,7 @@ const UNREACHABLE: Words = [
 ];
 const POOL_EXHAUSTED: Words = [
   ErrorCode.storeBusy,
-  "Every connection of the pool was in use all the time. Nothing was written. Shorten what your commits wait for, use `tx.enqueue` instead of `engine.enqueue` inside them, or raise `postgres.connections`.",
+  `Every connection of the pool was in use all the time. ${NO_SESSION_HINT}`,
 ];
 /** By the codes of Node's own errors. */
 const WAY: Readonly<Record<string, Words>> = {

@@ -1,9 +1,18 @@
 // Reading for people: one job whole, pages of jobs, counts. Reads only.
 import type { JobDetails, JobState, LogLine } from "../../core/job.ts";
-import type { JobFilter, KindCounts, ListPage } from "../../core/store.ts";
+import type { Isolation, JobFilter, KindCounts, ListPage } from "../../core/store.ts";
 import { isIntactSql, stepOwnerSql } from "./checksums.ts";
 import type { Session, Value } from "./connection.ts";
-import { type HistoryColumns, historyEntry, JOB_COLUMNS, type JobColumns, jobInfo, storedValue } from "../rows.ts";
+import {
+  type HistoryColumns,
+  historyEntry,
+  isolation,
+  type IsolationColumns,
+  JOB_COLUMNS,
+  type JobColumns,
+  jobInfo,
+  storedValue,
+} from "../rows.ts";
 import { STATE } from "../codes.ts";
 
 interface StepColumns {
@@ -152,6 +161,17 @@ export async function countAhead(session: Session, id: string): Promise<number |
     [id],
   );
   return row?.n ?? null;
+}
+
+/** In one statement, so that no job shows twice. */
+export async function listIsolations(session: Session): Promise<Isolation[]> {
+  const rows = await session.rows<IsolationColumns>(
+    `SELECT w.id AS worker, j.id AS job_id, j.priority, j.started_at FROM outlive.jobs j JOIN outlive.fleet w ON w.seq = j.worker
+     WHERE j.state = 1 AND j.lane = 2 AND w.state = 'live'
+     UNION ALL SELECT w.id, j.id, j.priority, NULL FROM outlive.jobs j JOIN outlive.fleet w ON w.seq = j.reserved_by
+     WHERE j.state = 0 AND j.lane = 2 AND w.state = 'live'`,
+  );
+  return rows.map(isolation);
 }
 
 // One statement, so that all numbers are of the same moment: succeeded jobs are what is left of all. Every number comes from an

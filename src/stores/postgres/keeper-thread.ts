@@ -1,5 +1,5 @@
-// What the keeper's thread opens on PostgreSQL: the session that holds the worker's lock and hears the bell, and two connections
-// for its work, so that a long recovery does not keep the heartbeat waiting.
+// What the keeper's thread opens on PostgreSQL: the session that holds the worker's lock and hears the bell, and three connections
+// for its work, so that neither a long purge nor a recovery keeps the heartbeat waiting.
 import { systemClock, systemRandom as random } from "../../platform/clock.ts";
 import { keepInThread } from "../../platform/keep-in-thread.ts";
 import type { ClientSettings } from "./address.ts";
@@ -20,7 +20,7 @@ export interface PostgresKeeper {
   readonly settings: StoreSettings;
 }
 
-const KEEPER_CONNECTIONS = 2;
+const KEEPER_CONNECTIONS = 3;
 
 keepInThread<PostgresKeeper>(async (own, { options, newId, events, times, bell: wake }) => {
   const { client, schema } = own;
@@ -62,5 +62,5 @@ keepInThread<PostgresKeeper>(async (own, { options, newId, events, times, bell: 
     await store.close();
     await session.close();
   };
-  return { store, liveness, clock, close };
+  return { store, liveness, clock, close, onReturn: (listener) => void session.onReturn(listener) };
 });

@@ -37,6 +37,15 @@ const COUNT_EVERY_MS = 60_000;
 interface Named {
   readonly name: string;
   readonly identity: string;
+  /** The worker's heartbeats when its row was read. */
+  readonly beats: number;
+}
+
+interface Missing {
+  readonly sinceMono: number;
+  readonly lastMono: number;
+  readonly era: string;
+  readonly beats: number;
 }
 
 interface Look {
@@ -57,10 +66,7 @@ export class AdvisoryLiveness implements Liveness {
   /** This watcher was not there before the hold began: its own session lost nothing. */
   #newHere = false;
   /** Locks that the latest looks did not find, and since when. */
-  readonly #missing = new Map<
-    string,
-    { readonly sinceMono: number; readonly lastMono: number; readonly era: string }
-  >();
+  readonly #missing = new Map<string, Missing>();
   /** The session on which we are the lookout. */
   #leadsOn: string | null = null;
   /** Another one looks for all, as far as is known. */
@@ -81,8 +87,9 @@ export class AdvisoryLiveness implements Liveness {
     const proves = await session.hold(key);
     const name = String(key);
     this.#own.add(name);
+    // Behind a pooler the lock proves nothing, but its sessions can still be ended by their name.
     return {
-      evidence: proves ? { name, identity: identityOf(await session.greet()) } : { name: null, identity: null },
+      evidence: { name: proves ? name : null, identity: identityOf(await session.greet()) },
       drop: async () => {
         this.#own.delete(name);
         await session.release(key);
@@ -98,7 +105,9 @@ export class AdvisoryLiveness implements Liveness {
     const { database, pooled } = await this.#deps.session.greet();
     const provable = ({ lock }: WorkerRow): boolean =>
       !pooled && lock.name !== null && lock.identity !== null && lock.identity.startsWith(`${database} `);
-    const locks = workers.filter(provable).map(({ lock }) => lock as Named);
+    const locks = workers
+      .filter(provable)
+      .map(({ lock, beats }): Named => ({ ...(lock as Omit<Named, "beats">), beats }));
     if (locks.length === 0) return workers.map(() => "unknown");
     const look = await this.#look(locks.map(({ name }) => name));
     const missing = this.#missingThroughout(look, locks);
@@ -112,13 +121,16 @@ export class AdvisoryLiveness implements Liveness {
 
   /**
    * Ends every session of a worker that is taken for dead. A frozen process or a lost host may be in the middle of a transaction,
-   * and so may be a session of a killed one that waits for somebody's lock: their row locks would stop the recovery. Needs the
-   * same role; without it, the recovery waits. Only of a row that is still live: later its process may work under a new id.
+   * and so may be a session of a killed one that waits for a lock: what they hold could not be recovered. Sessions of the user's pool
+   * carry the name inside our transactions only. Of a pooler's sessions only those in a transaction are ended: another client may
+   * have the others by now. Needs the same role; without it, the recovery comes back for what they hold. Only of a row that is still
+   * live: later its process may work under a new id.
    */
   async evict({ lock, state }: WorkerRow): Promise<boolean> {
-    if (lock.name === null || state !== "live" || this.#own.has(lock.name)) return false;
+    const tag = lock.identity?.split(" ")[1] ?? "-";
+    const isKnown = lock.name !== null || tag !== "-";
+    if (!isKnown || state !== "live" || (lock.name !== null && this.#own.has(lock.name))) return false;
     try {
-      const tag = lock.identity?.split(" ")[1] ?? "-";
       const ended = await this.#deps.session.query<{ ended: boolean }>(EVICT, [lock.name, tag]);
       return ended.some((row) => row.ended);
     } catch (thrown) {
@@ -172,10 +184,12 @@ export class AdvisoryLiveness implements Liveness {
     for (const [name, seen] of this.#missing)
       if (look.held.has(name) || seen.era !== look.era || mono - seen.lastMono > LOOKS_APART_MS)
         this.#missing.delete(name);
-    for (const { name, identity } of locks) {
+    for (const { name, identity, beats } of locks) {
       if (look.held.has(name) || this.#own.has(name) || !this.#speaks(identity, look)) continue;
-      const sinceMono = this.#missing.get(name)?.sinceMono ?? mono;
-      this.#missing.set(name, { sinceMono, lastMono: mono, era: look.era });
+      const seen = this.#missing.get(name);
+      // A worker whose session is back beats at once: it may be gone again, but not all the time.
+      const sinceMono = seen?.beats === beats ? seen.sinceMono : mono;
+      this.#missing.set(name, { sinceMono, lastMono: mono, era: look.era, beats });
       if (mono - sinceMono >= contactMs) lost.add(name);
     }
     return lost;
@@ -248,5 +262,5 @@ const LOOK = look(
 // only followers look so: they look seldom, and again.
 const LOOK_AT_FEW = look("SELECT k::text FROM unnest($1::bigint[]) AS k WHERE NOT pg_try_advisory_xact_lock(k)");
 const EVICT = `SELECT pg_terminate_backend(a.pid) AS ended FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND (
-    (a.application_name = $2 AND a.datname = current_database()) OR
+    (a.application_name = $2 AND a.datname = current_database() AND ($1::bigint IS NOT NULL OR a.xact_start IS NOT NULL)) OR
     a.pid IN (SELECT l.pid FROM pg_locks l WHERE ${ADVISORY} AND l.mode = 'ShareLock' AND ${KEY} = $1::bigint))`;

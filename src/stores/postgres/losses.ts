@@ -101,6 +101,7 @@ const WAITS = `j.state = ${STATE.queued} AND (j.lane <> ${LANE.delayed} OR j.run
 const APPLY = `UPDATE outlive.jobs j SET state = $1::smallint, crashes = $2, blamed = $3, losses = $4, outcome = coalesce($5::smallint, j.outcome),
     error = coalesce($6::text, j.error), lane = CASE WHEN ${WAITS} THEN $7::smallint ELSE j.lane END,
     run_at = CASE WHEN ${WAITS} THEN $8::bigint ELSE j.run_at END,
+    reserved_by = CASE WHEN $1::smallint = ${STATE.quarantined} THEN NULL ELSE j.reserved_by END,
     finished_at = CASE WHEN $1::smallint = ${STATE.quarantined} THEN outlive.now_ms() ELSE j.finished_at END
   WHERE j.seq = $9 AND j.state = $10 AND j.epoch = $11 AND j.fence = $12 AND j.crashes = $13 AND j.blamed = $14 AND j.losses = $15`;
 

@@ -1,12 +1,16 @@
 // Brings a schema to this program's version, or back: numbered migrations, each in one transaction and under one lock, so that one
-// that was killed half-way has not happened. `meta` holds the number of the latest, and when each was made.
+// that was killed half-way has not happened. `meta` holds the number of the latest, when each was applied, and its checksum.
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import { MIGRATIONS } from "./migrations/index.ts";
 import { seedViews } from "./migrations/seed-views.ts";
-import { downText, lockText, upText } from "./migrations/text.ts";
+import { adoptText, checksumOf, downText, lockText, upText } from "./migrations/text.ts";
 import { quotedSchema } from "./schema.ts";
+import { installed, refuseUnreleased } from "./schema-record.ts";
 
-/** One step of the schema. Both texts name everything with its schema, which comes checked and quoted. */
+/**
+ * One step of the schema. Both texts name everything with its schema, which comes checked and quoted. `up` is never changed once it
+ * is in the list, and so uses no constant that may change: its checksum is compared with the one that a schema keeps.
+ */
 export interface Migration {
   readonly name: string;
   /** What its `down` takes away, in words. */
@@ -28,6 +32,10 @@ export interface MigrationInfo {
   /** In ms of the server's clock; null: it is not there. */
   readonly appliedAt: number | null;
   readonly applied: boolean;
+  /** Of the migration as this program has it. */
+  readonly checksum: string;
+  /** Of the migration that was applied; null: it is not there, or its checksum was not kept. Another one than `checksum`: an unreleased build made it. */
+  readonly storedChecksum: string | null;
 }
 
 /** The least version with which this program works: a worker writes the checksums of that step. */
@@ -43,8 +51,12 @@ export async function migrate(session: MigrationSession, name: string, target = 
   const done: number[] = [];
   for (;;) {
     const next = await locked(session, name, async () => {
-      const version = await installedVersion(session, name);
+      const found = await installed(session, name);
+      const { version } = found;
       if (version > KNOWN_VERSION) throw newer(name, version);
+      await refuseUnreleased(session, name, found);
+      const unkept = found.steps.filter(({ stored }) => stored === null).map(({ number }) => number);
+      if (unkept.length > 0) await session.query(adoptText(name, unkept));
       if (version >= target) return null;
       await session.query(LOCK_TIMEOUT);
       await session.query(upText(name, version + 1));
@@ -64,9 +76,11 @@ export async function migrateDown(
   const done: number[] = [];
   for (;;) {
     const next = await locked(session, name, async () => {
-      const version = await installedVersion(session, name);
+      const found = await installed(session, name);
+      const { version } = found;
       if (version > KNOWN_VERSION) throw newer(name, version);
       if (version <= target) return null;
+      await refuseUnreleased(session, name, found);
       await session.query(LOCK_TIMEOUT);
       if (!force) await refuseWhileUnfinished(session, name, version, target);
       await session.query(downText(name, version));
@@ -78,36 +92,29 @@ export async function migrateDown(
 }
 
 export async function listMigrations(session: MigrationSession, name: string): Promise<MigrationInfo[]> {
-  const version = await installedVersion(session, name);
-  const at = new Map<string, number>();
-  if (version > 0) {
-    const { rows } = await session.query(
-      `SELECT key, value::text AS value FROM ${quotedSchema(name)}.meta WHERE key LIKE 'migration %'`,
-    );
-    for (const { key, value } of rows as { key: string; value: string }[]) at.set(key, Number(value));
-  }
+  const { version, steps, appliedAt } = await installed(session, name);
   return MIGRATIONS.map((migration, i) => ({
     number: i + 1,
     name: migration.name,
     drops: migration.drops,
     applied: i < version,
-    appliedAt: at.get(`migration ${i + 1}`) ?? null,
+    appliedAt: appliedAt.get(i + 1) ?? null,
+    checksum: checksumOf(i + 1),
+    storedChecksum: steps[i]?.stored ?? null,
   }));
 }
 
 /** The number of the latest migration in the schema; 0: none of our tables is there. */
 export async function installedVersion(session: MigrationSession, name: string): Promise<number> {
-  const schema = quotedSchema(name);
-  const { rows } = await session.query(`SELECT to_regclass('${schema}.meta') IS NOT NULL AS there`);
-  if (!(rows[0] as { there: boolean }).there) return 0;
-  const { rows: found } = await session.query(`SELECT value FROM ${schema}.meta WHERE key = 'schema'`);
-  return Number((found[0] as { value: string } | undefined)?.value ?? 0);
+  return (await installed(session, name)).version;
 }
 
 /** Refuses a schema with which this program can't work, and says what to run. Nothing is migrated here: a worker's role may not. */
 export async function assertMigrated(session: MigrationSession, name: string): Promise<number> {
-  const found = await installedVersion(session, name);
+  const schema = await installed(session, name);
+  const found = schema.version;
   if (found > KNOWN_VERSION) throw newer(name, found);
+  await refuseUnreleased(session, name, schema);
   if (found >= NEEDED_VERSION) return found;
   throw new OutliveError(
     ErrorCode.schemaMissing,

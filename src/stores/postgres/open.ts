@@ -8,6 +8,7 @@ import { NOTHING_CHECKED } from "../../core/integrity.ts";
 import { Keeper, type KeeperOptions } from "../../core/keeper.ts";
 import type { ProcessCheck } from "../../core/liveness.ts";
 import { checkProcess } from "../../platform/identity.ts";
+import { StandIn } from "../../core/stand-in.ts";
 import { newSharedTimes, sharedTimes } from "../../platform/keeper-messages.ts";
 import { startKeeperThread } from "../../platform/keeper-thread.ts";
 import { type Address, canBeCopied } from "./address.ts";
@@ -39,8 +40,9 @@ const DEFAULT_CONTACT_MS = 3_000;
 export async function openPostgres(deps: OpenPostgresDeps, given: Address, settings: StoreSettings): Promise<Backend> {
   const { random, events } = deps;
   const { schema } = given;
-  // Our own connections carry a name that no other process has: whoever takes over from us can end them all.
-  const client = given.pool ? given.client : { ...given.client, application_name: `outlive-${random.hex(6)}` };
+  // Our own connections carry a name that no other process has, those of the user's pool while they work for us. The worker that
+  // recovers our jobs can end them all.
+  const client = { ...given.client, application_name: `outlive-${random.hex(6)}` };
   const address = { ...given, client };
   const shared = newSharedTimes();
   const clock = serverClock(deps.clock, sharedTimes(shared));
@@ -115,60 +117,19 @@ function inThread(keepers: Keepers, options: KeeperOptions, host: Host): Promise
   const { client, schema } = address;
   const key = lockKey(schema, options.worker);
   const own: PostgresKeeper = { client, schema, settings };
-  const stand = standIn(keepers, options, host);
-  stand.begin();
-  return startKeeperThread(
-    {
-      clock,
-      events,
-      file: KEEPER,
-      own,
-      shared,
-      bell: () => bell.heard(),
-      up() {
-        stand.end();
-        void session.release(key);
-        // What was rung while nobody listened.
-        bell.heard();
-      },
-      down() {
-        stand.begin();
-        void session.hold(key).catch(() => {});
-      },
-    },
-    options,
-    host,
-  ).catch((thrown: unknown) => {
+  const stand = new StandIn(keepers, options, host);
+  const up = (): void => {
     stand.end();
-    throw thrown;
-  });
-}
-
-/** Beats from the main thread while there is no keeper: a thread that boots and connects on a busy machine may take a short lease. */
-function standIn({ clock, store }: Keepers, { worker, times }: KeeperOptions, host: Host) {
-  let callOff: (() => void) | undefined;
-  const beat = async (): Promise<void> => {
-    const sentAtMono = clock.mono();
-    const answer = await store.beat(worker, { loopLagMs: 0 });
-    if (callOff && answer.live) host.beaten(sentAtMono, answer);
+    void session.release(key);
+    // What was rung while nobody listened.
+    bell.heard();
   };
-  const next = (): void => {
-    callOff = clock.after(times.heartbeatMs, () => {
-      void beat()
-        // The keeper, once there, says what is wrong.
-        .catch(() => {})
-        .finally(() => {
-          if (callOff) next();
-        });
-    });
+  const down = (): void => {
+    stand.begin();
+    void session.hold(key).catch(() => {});
   };
-  return {
-    begin: next,
-    end() {
-      callOff?.();
-      callOff = undefined;
-    },
-  };
+  const hears = { bell: () => bell.heard(), up, down };
+  return stand.until(() => startKeeperThread({ clock, events, file: KEEPER, own, shared, ...hears }, options, host));
 }
 
 /** The pool's options hold a function, which no thread can be given. A handler that blocks the loop then silences the worker. */
@@ -181,11 +142,13 @@ async function beside(keepers: Keepers, options: KeeperOptions, host: Host): Pro
   }
   const unhear = session.onReturn(() => bell.heard());
   const keeper = new Keeper(keepers, options, { ...host, loopLagMs: () => 0, kill: () => {} });
+  const unheed = session.onReturn(() => void keeper.beat());
   keeper.start();
   return {
     beat: () => void keeper.beat(),
     async stop() {
       unhear();
+      unheed();
       session.unlisten(bellChannel(address.schema));
       await keeper.stop();
     },

@@ -1,10 +1,13 @@
 // Retention, and the fold of the counts. Candidates are found by reads; only what goes is written.
-import type { PurgeRequest } from "../../core/store.ts";
-import { list, type Session, texts } from "./connection.ts";
+import { toStoredError } from "../../core/errors.ts";
+import type { PurgeAnswer, PurgeRequest } from "../../core/store.ts";
+import { type Connection, list, type Session, texts } from "./connection.ts";
+import { sqlState } from "./errors.ts";
 import { STATE } from "../codes.ts";
 
 interface Candidate {
   readonly seq: number;
+  readonly id: string;
   readonly state: number;
   readonly finished_at: number;
 }
@@ -15,7 +18,7 @@ export interface PurgeCandidates {
   readonly more: boolean;
 }
 
-const WALK = `SELECT seq, state, finished_at, created_at >= now - $3 AS young, finished_at < now - $3 AS old FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs
+const WALK = `SELECT seq, id, state, finished_at, created_at >= now - $3 AS young, finished_at < now - $3 AS old FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs
   WHERE seq > $1 ORDER BY seq LIMIT $2`;
 
 // Retried since it was read: then it is not finished any more, or finished again just now.
@@ -39,12 +42,28 @@ const DELETE_WORKERS = `DELETE FROM outlive.fleet w WHERE state IN ('gone', 'sto
 const FOLD = `WITH folded AS (DELETE FROM outlive.kind_deltas RETURNING kind, jobs)
   UPDATE outlive.kinds k SET jobs = k.jobs + d.jobs FROM (SELECT kind, sum(jobs)::bigint AS jobs FROM folded GROUP BY kind) d WHERE k.id = d.kind`;
 
+/** So many jobs that can't be deleted are looked for in one batch; the rest of it is left for the next sweep. */
+const MAX_REFUSED = 10;
+
 export class Purging {
   /** Where the walk over old jobs goes on. */
   #cursor = 0;
 
+  /** One batch: what can go goes. */
+  async purge(connection: Connection, request: PurgeRequest): Promise<PurgeAnswer> {
+    const { jobs, incidents, more } = await this.#candidates(connection, request);
+    const answer = await deleteJobs(connection, jobs);
+    await connection.maintain(async (tx) => {
+      if (incidents.length > 0) await tx.run(DELETE_INCIDENTS, [texts(incidents)]);
+      await tx.run(DELETE_WORKERS, [request.incidentsOlderThanMs]);
+    });
+    // Brings the counts of kinds together, in its own transaction, so that it holds the rows of kinds for a moment only.
+    if (!more) await connection.maintain((tx) => tx.run(FOLD));
+    return { ...answer, incidents: incidents.length, more };
+  }
+
   /** Jobs are numbered in the order in which they came, so the walk ends at the first that is too young to have finished long ago. */
-  async candidates(session: Session, request: PurgeRequest): Promise<PurgeCandidates> {
+  async #candidates(session: Session, request: PurgeRequest): Promise<PurgeCandidates> {
     const { finishedOlderThanMs, incidentsOlderThanMs, limit } = request;
     const rows = await session.rows<Candidate & { young: boolean; old: boolean }>(WALK, [
       this.#cursor,
@@ -64,29 +83,47 @@ export class Purging {
       more: !atEnd || incidents.length === limit,
     };
   }
+}
 
-  /** Inside a transaction. */
-  async delete(
-    session: Session,
-    { jobs, incidents }: PurgeCandidates,
-    request: PurgeRequest,
-  ): Promise<{ jobs: number; incidents: number }> {
-    let gone = 0;
-    if (jobs.length > 0) {
-      const [row] = await session.rows<{ jobs: number }>(DELETE_JOBS, [
-        list(jobs.map(({ seq }) => seq)),
-        list(jobs.map(({ state }) => state)),
-        list(jobs.map(({ finished_at }) => finished_at)),
-      ]);
-      gone = row!.jobs;
+/**
+ * All of them in one transaction. If the database refuses, because a row of the user's refers to one of them for instance, each
+ * half in its own, down to the jobs that can't be deleted.
+ */
+async function deleteJobs(
+  connection: Connection,
+  jobs: readonly Candidate[],
+): Promise<Pick<PurgeAnswer, "jobs" | "refused">> {
+  let gone = 0;
+  const refused: { readonly jobId: string; readonly thrown: unknown }[] = [];
+  const waiting = jobs.length > 0 ? [jobs] : [];
+  while (waiting.length > 0 && refused.length < MAX_REFUSED) {
+    const part = waiting.pop()!;
+    try {
+      gone += await connection.maintain((tx) => deleteTogether(tx, part));
+    } catch (thrown) {
+      if (!isRefusal(thrown)) throw thrown;
+      if (part.length === 1) refused.push({ jobId: part[0]!.id, thrown });
+      else {
+        const half = Math.ceil(part.length / 2);
+        waiting.push(part.slice(half), part.slice(0, half));
+      }
     }
-    if (incidents.length > 0) await session.run(DELETE_INCIDENTS, [texts(incidents)]);
-    await session.run(DELETE_WORKERS, [request.incidentsOlderThanMs]);
-    return { jobs: gone, incidents: incidents.length };
   }
+  const [first] = refused;
+  if (!first) return { jobs: gone };
+  return { jobs: gone, refused: { jobs: refused.length, jobId: first.jobId, error: toStoredError(first.thrown) } };
+}
 
-  /** Brings the counts of kinds together. By itself, so that it holds the rows of kinds for a moment only. */
-  async fold(session: Session): Promise<void> {
-    await session.run(FOLD);
-  }
+async function deleteTogether(session: Session, jobs: readonly Candidate[]): Promise<number> {
+  const [row] = await session.rows<{ jobs: number }>(DELETE_JOBS, [
+    list(jobs.map(({ seq }) => seq)),
+    list(jobs.map(({ state }) => state)),
+    list(jobs.map(({ finished_at }) => finished_at)),
+  ]);
+  return row!.jobs;
+}
+
+/** A constraint or a trigger of the user's refused it; the session is still usable. */
+function isRefusal(thrown: unknown): boolean {
+  return /^(23|P0)/.test(sqlState(thrown) ?? "");
 }

@@ -1,5 +1,6 @@
 // Recovery's transactions: one batch of a dead worker's jobs, and what is overdue. Each may be the last thing that this
 // process does; the next one, here or elsewhere, goes on from the rows.
+import { type ConfirmedTime, TRUSTED } from "../../core/confirmed-time.ts";
 import { isOnTrial } from "../../core/blame.ts";
 import { toStoredError } from "../../core/errors.ts";
 import type { KindSettings } from "../../core/job.ts";
@@ -39,7 +40,8 @@ const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes
   (SELECT name FROM outlive.steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step`;
 
 const OVERDUE = `FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind JOIN outlive.fleet w ON w.seq = j.worker
-  WHERE j.state = 1 AND j.deadline_at + k.grace_ms + $1 < (SELECT outlive.now_ms()) ORDER BY j.deadline_at, j.seq LIMIT $2`;
+  WHERE j.state = 1 AND j.deadline_at + k.grace_ms + $1 < (SELECT least(outlive.now_ms(), $3)) AND coalesce(k.timeout_ms, 0) + k.grace_ms + $1 < $4
+  ORDER BY j.deadline_at, j.seq LIMIT $2`;
 
 const DEATHS_ELSEWHERE = `SELECT ${deathsElsewhere("outlive", "$1", "$2", "outlive.now_ms()")} AS n`;
 
@@ -57,17 +59,18 @@ export class Recovering {
     const worker = dead.seq;
     const incident = await openIncident(session, request, dead);
     const rows = await session.rows<HeldColumns>(
-      `SELECT ${HELD_COLUMNS} FROM outlive.jobs j WHERE j.state = 1 AND j.worker = $1 AND j.seq > $2 ORDER BY j.seq LIMIT $3 FOR UPDATE OF j`,
+      `SELECT ${HELD_COLUMNS} FROM outlive.jobs j WHERE j.state = 1 AND j.worker = $1 AND j.seq > $2 ORDER BY j.seq LIMIT $3 FOR UPDATE OF j SKIP LOCKED`,
       [worker, incident.cursor, request.limit],
     );
     const jobs = await this.#recoverJobs(session, rows, incident, request);
     const done = rows.length < request.limit;
     const cursor = rows.at(-1)?.seq ?? incident.cursor;
-    if (done) await session.run(CLOSE, [worker, incident.id, cursor]);
+    let locked = 0;
+    if (done) [{ locked }] = (await session.rows<{ locked: number }>(CLOSE, [worker, incident.id, cursor])) as [Closed];
     else await session.run("UPDATE outlive.incidents SET cursor = $1 WHERE id = $2", [cursor, incident.id]);
     // Heard at the commit: by the time the others look, the jobs are there.
     if (jobs.length > 0) await session.run("SELECT pg_notify($1, '')", [bell]);
-    return { incident: incident.id, jobs, done };
+    return { incident: incident.id, jobs, done, ...(locked > 0 && { locked }) };
   }
 
   /** Only the decision may fail for one job; what the store itself refuses undoes the whole transaction, which is tried again. */
@@ -124,8 +127,9 @@ export class Recovering {
   }
 
   /** What is past deadline, grace and margin. A read: most of the time it finds nothing, and then no transaction is needed. */
-  async anyOverdue(session: Session, marginMs: number): Promise<boolean> {
-    return (await session.rows(`SELECT 1 ${OVERDUE}`, [marginMs, 1])).length > 0;
+  async anyOverdue(session: Session, marginMs: number, confirmed: ConfirmedTime = TRUSTED): Promise<boolean> {
+    const { asOf, steadyMs } = confirmed;
+    return (await session.rows(`SELECT 1 ${OVERDUE}`, [marginMs, 1, asOf, steadyMs])).length > 0;
   }
 
   /** Inside a transaction. Another process may do the same just now: what it has locked is its own. */
@@ -134,10 +138,11 @@ export class Recovering {
     marginMs: number,
     limit: number,
     decide: (job: HeldJob) => Change,
+    { asOf, steadyMs }: ConfirmedTime = TRUSTED,
   ): Promise<OverdueJob[]> {
     const rows = await session.rows<OverdueColumns>(
       `SELECT ${HELD_COLUMNS}, w.id AS worker_id ${OVERDUE} FOR UPDATE OF j SKIP LOCKED`,
-      [marginMs, limit],
+      [marginMs, limit, asOf, steadyMs],
     );
     if (rows.length === 0) return [];
     const settings = await this.#kinds.settings(
@@ -178,9 +183,20 @@ async function lockDead(session: Session, { worker, death }: RecoverRequest): Pr
   return held.length > 0 ? row : null;
 }
 
-const CLOSE = `WITH closed AS (UPDATE outlive.incidents SET cursor = $3, completed_at = coalesce(completed_at, outlive.now_ms()) WHERE id = $2),
-    told AS (DELETE FROM outlive.cancels WHERE worker = $1)
-  UPDATE outlive.fleet SET state = 'gone' WHERE seq = $1`;
+interface Closed {
+  readonly locked: number;
+}
+
+// Closes only if nothing was left out. A job whose decision failed does not count as left out: it is in the incident, and a sweep tries
+// it again.
+const CLOSE = `WITH left_out AS MATERIALIZED (
+    SELECT count(*) AS n, min(j.seq) AS first FROM outlive.jobs j WHERE j.state = 1 AND j.worker = $1
+      AND NOT EXISTS (SELECT 1 FROM outlive.incident_jobs i WHERE i.incident = $2 AND i.job = j.seq AND NOT i.success)),
+  closed AS (UPDATE outlive.incidents i SET cursor = coalesce(o.first - 1, $3),
+      completed_at = CASE WHEN o.n = 0 THEN coalesce(i.completed_at, outlive.now_ms()) END FROM left_out o WHERE i.id = $2),
+  cancels AS (DELETE FROM outlive.cancels c USING left_out o WHERE c.worker = $1 AND o.n = 0),
+  finished AS (UPDATE outlive.fleet f SET state = 'gone' FROM left_out o WHERE f.seq = $1 AND o.n = 0)
+  SELECT n AS locked FROM left_out`;
 
 function heldJob(row: HeldColumns, kind: KindSettings, elsewhere = 0): HeldJob {
   return {

@@ -40,3 +40,9 @@ export function texts(values: readonly (string | null)[]): string {
   }
   return `${text}}`;
 }
+
+/**
+ * At most this many characters of users' texts go into one statement, unless one text alone has more. V8 can't make a text of 512 Mi
+ * characters, PostgreSQL can't take a value of 1 GiB, and both need a multiple of it in memory.
+ */
+export const MAX_CHARACTERS = 8 << 20;

@@ -7,8 +7,8 @@ import type { Value } from "./session.ts";
 const ANSWER_MS = 60_000;
 
 /** The client gives up on an answer that does not come; the session is ended then. */
-export function timed(text: string): { text: string; query_timeout: number } {
-  return { text, query_timeout: ANSWER_MS };
+export function timed(text: string, answerMs = ANSWER_MS): { text: string; query_timeout: number } {
+  return { text, query_timeout: answerMs };
 }
 
 /** Statement names are the same in the whole process: two stores may share a user's pool. */

@@ -1,6 +1,8 @@
 // The store port on PostgreSQL, assembled: every method is one statement, one transaction or one read. The statements are in the
 // files beside it, one role each.
+import type { ConfirmedTime } from "../../core/confirmed-time.ts";
 import type { Clock } from "../../core/clock.ts";
+import type { CommitControl } from "../../core/commit.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
 import type { Enqueued, JobDetails, JobDraft, KindSettings } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
@@ -12,12 +14,14 @@ import type {
   BeatAnswer,
   Finding,
   HeldJob,
+  Isolation,
   JobFilter,
   KindCounts,
   ListPage,
   LockHolder,
   OperatorAnswer,
   OverdueJob,
+  PurgeAnswer,
   PurgeRequest,
   RecoverAnswer,
   RecoverRequest,
@@ -42,7 +46,7 @@ import { Enqueuing } from "./enqueue.ts";
 import { inOurWords, sqlState } from "./errors.ts";
 import { blocker, findings, serverFacts } from "./health.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
-import { countAhead, countJobs, getJob, listJobs } from "./inspect.ts";
+import { countAhead, countJobs, getJob, listIsolations, listJobs } from "./inspect.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
 import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
@@ -67,6 +71,7 @@ export interface PostgresStoreDeps {
 const TURN_IN_TWO_FROM = 16;
 
 const UNIQUE_VIOLATION = "23505";
+const LOCK_NOT_AVAILABLE = "55P03";
 
 export class PostgresStore implements Store<PostgresTransaction> {
   readonly name = "postgres";
@@ -122,9 +127,12 @@ export class PostgresStore implements Store<PostgresTransaction> {
     settlement: Settlement,
     body: TransactionBody<PostgresTransaction, T>,
     encode: (value: T) => string | null,
+    control?: CommitControl,
   ): Promise<{ answer: WriteAnswer; value: T | undefined }> {
     const doing = `committing job ${settlement.lease.jobId}`;
-    const { enqueued, ...done } = await this.#do(doing, () => commitJob(this.#commit, settlement, body, encode));
+    const { enqueued, ...done } = await this.#do(doing, () =>
+      commitJob(this.#commit, settlement, body, encode, control),
+    );
     if (enqueued > 0) this.#ringing.ring();
     return done;
   }
@@ -171,7 +179,13 @@ export class PostgresStore implements Store<PostgresTransaction> {
 
   async recover(request: RecoverRequest): Promise<RecoverAnswer> {
     const answer = await this.#do(`recovering ${request.worker.id}`, () =>
-      this.#connection.maintain((tx) => this.#recovering.recover(tx, request, bellChannel(this.#connection.schema))),
+      this.#connection
+        .maintain((tx) => this.#recovering.recover(tx, request, bellChannel(this.#connection.schema)), "recovery")
+        .catch((thrown: unknown): RecoverAnswer => {
+          // Another session holds the worker's own row: a claim or a recovery that stands still.
+          if (sqlState(thrown) !== LOCK_NOT_AVAILABLE) throw thrown;
+          return { incident: null, jobs: [], done: true, locked: Math.max(1, request.worker.heldCount) };
+        }),
     );
     // The others were told by the commit.
     if (answer.jobs.length > 0) this.#ringing.ringHere();
@@ -200,22 +214,22 @@ export class PostgresStore implements Store<PostgresTransaction> {
     return closed;
   }
 
-  async expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]> {
+  async expire(
+    marginMs: number,
+    limit: number,
+    decide: (job: HeldJob) => Change,
+    confirmed?: ConfirmedTime,
+  ): Promise<readonly OverdueJob[]> {
     const overdue = await this.#do("fencing out overdue jobs", async () => {
-      if (!(await this.#recovering.anyOverdue(this.#connection, marginMs))) return [];
-      return this.#connection.maintain((tx) => this.#recovering.expire(tx, marginMs, limit, decide));
+      if (!(await this.#recovering.anyOverdue(this.#connection, marginMs, confirmed))) return [];
+      return this.#connection.maintain((tx) => this.#recovering.expire(tx, marginMs, limit, decide, confirmed));
     });
     if (overdue.length > 0) this.#ringing.ring();
     return overdue;
   }
 
-  purge(request: PurgeRequest): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }> {
-    return this.#do("purging", async () => {
-      const candidates = await this.#purging.candidates(this.#connection, request);
-      const gone = await this.#connection.maintain((tx) => this.#purging.delete(tx, candidates, request));
-      if (!candidates.more) await this.#connection.maintain((tx) => this.#purging.fold(tx));
-      return { ...gone, more: candidates.more };
-    });
+  purge(request: PurgeRequest): Promise<PurgeAnswer> {
+    return this.#do("purging", () => this.#purging.purge(this.#connection, request));
   }
 
   get(id: string): Promise<JobDetails | null> {
@@ -232,6 +246,10 @@ export class PostgresStore implements Store<PostgresTransaction> {
 
   ahead(id: string): Promise<number | null> {
     return this.#do(`counting what is ahead of ${id}`, () => countAhead(this.#connection, id));
+  }
+
+  isolations(): Promise<readonly Isolation[]> {
+    return this.#do("listing what runs alone", () => listIsolations(this.#connection));
   }
 
   writer(): Promise<LockHolder | null> {

@@ -5,12 +5,13 @@ import type { JobContract } from "../../core/contract.ts";
 import { type EnqueueOptions, makeDraft } from "../../core/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Enqueued } from "../../core/job.ts";
-import { rolledBack, sessionOn } from "./connection.ts";
-import type { PostgresClient, Session, Transaction } from "./session.ts";
+import { rolledBack, sessionOn, type UserTransaction } from "./connection.ts";
+import type { PostgresClient, Session } from "./session.ts";
 import { insertJobs } from "./enqueue.ts";
 import { sqlState } from "./errors.ts";
 import { Kinds } from "./kinds.ts";
 import { bellChannel } from "./schema.ts";
+import { isTransactionControl } from "./transaction-control.ts";
 
 /** A transaction on one session of the engine's. BEGIN, COMMIT and ROLLBACK are the engine's own; SAVEPOINT is allowed. */
 export interface PostgresTransaction {
@@ -37,12 +38,12 @@ export interface TransactionDeps {
 /** Runs the user's callback inside the open transaction. After it ended, its handle is dead. */
 export async function runUserBody<T>(
   deps: TransactionDeps,
-  session: Transaction,
+  session: UserTransaction,
   body: (tx: PostgresTransaction) => T | Promise<T>,
 ): Promise<{ value: T; enqueued: number; id: string }> {
   let open = true;
   let enqueued = 0;
-  const id = await transactionId(session);
+  const { id } = session;
   const client = guarded(session.client, () => open);
   const tx: PostgresTransaction = {
     client,
@@ -102,10 +103,7 @@ async function transactionId(session: Session): Promise<string> {
   }
 }
 
-const CONTROL =
-  /^(?:\s|\/\*[^]*?\*\/|--[^\n]*\n)*(?:begin|start\s+transaction|commit|end|abort|prepare\s+transaction|rollback(?!\s+(?:(?:work|transaction)\s+)?to\b))\b/i;
-
-/** Transaction control is ours: refused by its first word here, and whatever else ends the transaction is noticed afterwards. */
+/** Transaction control is ours: refused by its first words here, and whatever else ends the transaction is noticed afterwards. */
 function guarded(client: PostgresClient, isOpen: () => boolean): PostgresClient {
   return new Proxy(client, {
     get(target, name) {
@@ -114,7 +112,7 @@ function guarded(client: PostgresClient, isOpen: () => boolean): PostgresClient 
       return (first: unknown, ...rest: unknown[]): unknown => {
         if (!isOpen()) throw over();
         const text = typeof first === "string" ? first : (first as { text?: unknown } | null)?.text;
-        if (typeof text === "string" && CONTROL.test(text)) throw denied();
+        if (typeof text === "string" && isTransactionControl(text)) throw denied();
         return (member as (...all: unknown[]) => unknown).call(target, first, ...rest);
       };
     },

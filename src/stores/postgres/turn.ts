@@ -21,6 +21,7 @@ import {
 } from "./claim.ts";
 import type { Connection } from "./connection.ts";
 import type { Kinds } from "./kinds.ts";
+import { MAX_CHARACTERS } from "./session.ts";
 import type { Settling } from "./settle.ts";
 import type { Workers } from "./workers.ts";
 
@@ -35,6 +36,8 @@ export interface TurnDeps {
 
 interface Claimed extends ClaimedRows {
   readonly due: number | null;
+  /** The worker has reserved a job that must run alone. */
+  readonly emptying?: boolean;
 }
 
 export class Turns {
@@ -44,7 +47,16 @@ export class Turns {
     this.#deps = deps;
   }
 
+  /** What is too large for one statement is settled in several, and only the last of them claims. */
   async settleAndClaim(workerId: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
+    const slices = slicesOf(settlements);
+    const settled: WriteAnswer[] = [];
+    for (const slice of slices.slice(0, -1)) settled.push(...(await this.#turn(workerId, slice, NO_ROOM)).settled);
+    const last = await this.#turn(workerId, slices.at(-1) ?? settlements, room);
+    return settled.length === 0 ? last : { ...last, settled: [...settled, ...last.settled] };
+  }
+
+  async #turn(workerId: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
     const { connection, kinds, workers, settling, inTwoFrom } = this.#deps;
     const worker = workers.known(workerId) ?? (await workers.seqOf(connection, workerId));
     if (room.kinds.some(({ kind }) => kinds.idOf(kind) === undefined))
@@ -82,12 +94,13 @@ export class Turns {
     claim: Claim,
     room: Room,
     first: Turn,
-  ): Promise<{ claimed: readonly ClaimedJob[]; corrupt: readonly CorruptJob[]; due: number | null }> {
+  ): Promise<Omit<Claimed, "corrupt"> & { readonly corrupt: readonly CorruptJob[] }> {
     const { connection, settling } = this.#deps;
-    let { claimed, corrupt: found, due } = await this.#claimed(workerId, claim, room, first);
+    let pass = await this.#claimed(workerId, claim, room, first);
+    const claimed = [...pass.claimed];
     const corrupt: CorruptJob[] = [];
-    while (found.length > 0) {
-      const settlements = found;
+    while (pass.corrupt.length > 0) {
+      const settlements = pass.corrupt;
       const answers = await connection.transaction((tx) => settling.settle(tx, settlements));
       for (const [at, { lease, change }] of settlements.entries())
         if (answers[at]!.is === "applied") corrupt.push({ lease, kind: lease.kind, change });
@@ -95,11 +108,10 @@ export class Turns {
       const turn = await takeTurn(connection, [], left);
       if (!turn.live || turn.restarted) break;
       const idle = room.idle && claimed.length === 0;
-      const more = await this.#claimed(workerId, left, { ...room, total: left.total, idle }, turn);
-      claimed = [...claimed, ...more.claimed];
-      ({ corrupt: found, due } = more);
+      pass = await this.#claimed(workerId, left, { ...room, total: left.total, idle }, turn);
+      claimed.push(...pass.claimed);
     }
-    return { claimed, corrupt, due };
+    return { ...pass, claimed, corrupt };
   }
 
   /** What the statement claimed; or, if it held back because something is due or must run alone, what is claimed then. */
@@ -112,15 +124,19 @@ export class Turns {
     if (!isDue && !turn.alone) return { ...(await jobs(turn, false)), due: turn.due };
     if (isDue) await promoteDue(connection);
     const full = room.total === 0 || claim.kinds.length === 0;
-    const first = full ? null : await claimAlone(connection, worker, open, room, false);
-    // Nothing is claimed beside a job that runs alone, but the next due time is still asked for.
-    const limit = first ? { ...claim, total: 0, kinds: [] } : claim;
-    const second = await takeTurn(connection, [], { ...limit, regardless: true });
+    const alone = full ? null : await claimAlone(connection, worker, open, room, false);
+    if (alone && "taken" in alone) {
+      // Nothing is claimed alongside a job that runs alone, but the next due time is still asked for.
+      const second = await takeTurn(connection, [], { ...claim, total: 0, kinds: [], regardless: true });
+      return { ...(await jobs({ ...second, taken: alone.taken }, true)), due: second.due };
+    }
+    const total = alone ? alone.first : claim.total;
+    const second = await takeTurn(connection, [], { ...claim, total, regardless: true });
     const { due } = second;
-    if (first) return { ...(await jobs({ ...second, taken: first }, true)), due };
+    if (alone) return { ...(await jobs(second, false)), due, emptying: true };
     if (second.taken.length === 0 && room.idle && !full) {
       const last = await claimAlone(connection, worker, open, room, true);
-      if (last) return { ...(await jobs({ ...second, taken: last }, true)), due };
+      if (last && "taken" in last) return { ...(await jobs({ ...second, taken: last.taken }, true)), due };
     }
     return { ...(await jobs(second, false)), due };
   }
@@ -192,4 +208,26 @@ function sorted(
   return { successes: successes.sort((a, b) => a.lease.row - b.lease.row), others };
 }
 
+/** In their order, each slice small enough for one statement. */
+function slicesOf(settlements: readonly Settlement[]): (readonly Settlement[])[] {
+  const slices: Settlement[][] = [];
+  let characters = Number.POSITIVE_INFINITY;
+  for (const settlement of settlements) {
+    const own = charactersOf(settlement);
+    characters += own;
+    if (characters > MAX_CHARACTERS) {
+      slices.push([]);
+      characters = own;
+    }
+    slices.at(-1)!.push(settlement);
+  }
+  return slices;
+}
+
+function charactersOf({ change: { result, error, reason } }: Settlement): number {
+  const ofError = error === null ? 0 : error.message.length + (error.stack?.length ?? 0);
+  return (result?.length ?? 0) + ofError + (reason?.length ?? 0);
+}
+
+const NO_ROOM: Room = { total: 0, kinds: [], idle: false };
 const NONE: ReadonlyMap<Settlement, WriteAnswer> = new Map();

@@ -1,10 +1,18 @@
 // The rows of workers (table `fleet`): registering, beating, leaving. One row per process and boot; a row that is not live never
 // becomes so again. A claim shares the row's key lock, so whoever takes the row FOR UPDATE sees every claim or prevents it.
+import { PROCESS_IS_GONE } from "../../core/incident.ts";
 import type { Counters } from "../../core/job.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
 import type { Session } from "./connection.ts";
-import { type CounterColumns, counters, type WorkerColumns, workerRow } from "../rows.ts";
+import {
+  type CounterColumns,
+  counters,
+  type ExpiryColumns,
+  longestOverdue,
+  type WorkerColumns,
+  workerRow,
+} from "../rows.ts";
 import { resolveLoss } from "./losses.ts";
 
 const REGISTER = `INSERT INTO outlive.fleet (id, state, host, boot_id, namespace, pid, start_ticks, predecessor, version, epoch, lease_ms, concurrency, kinds,
@@ -23,8 +31,8 @@ const RAISE_EPOCH_ONCE = `WITH first AS (
   ON CONFLICT (key) DO UPDATE SET value = greatest(m.value + 1, excluded.value)`;
 
 const HELD = `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses,
-    clock.now - (j.deadline_at + k.grace_ms) AS overdue_ms
-  FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = $1 ORDER BY j.seq`;
+    j.deadline_at + k.grace_ms AS expires_at, coalesce(k.timeout_ms, 0) + k.grace_ms AS allowed_ms
+  FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = $1 ORDER BY j.seq`;
 
 const WHICH = {
   present: "w.state IN ('live', 'recovering')",
@@ -35,15 +43,13 @@ const WHICH = {
 } as const;
 
 const BEAT = `UPDATE outlive.fleet SET beats = beats + 1, heartbeat_at = outlive.now_ms(), loop_lag_ms = $2, held = $3 WHERE seq = $1 AND state = 'live'
-  RETURNING (SELECT value FROM outlive.meta WHERE key = 'schema') AS schema_version`;
+  RETURNING heartbeat_at AS now, (SELECT value FROM outlive.meta WHERE key = 'schema') AS schema_version`;
 
-interface HeldColumns extends CounterColumns {
+interface HeldColumns extends CounterColumns, ExpiryColumns {
   readonly seq: number;
-  readonly id: string;
   readonly kind: string;
   readonly epoch: number;
   readonly fence: number;
-  readonly overdue_ms: number | null;
 }
 
 export class Workers {
@@ -96,21 +102,25 @@ export class Workers {
     return { epoch: row!.epoch };
   }
 
-  async beat(session: Session, id: string, { loopLagMs }: Beat): Promise<BeatAnswer> {
+  async beat(session: Session, id: string, { loopLagMs, confirmed }: Beat): Promise<BeatAnswer> {
     const seq = await this.seqOf(session, id);
     const rows = await session.rows<HeldColumns>(HELD, [seq]);
     const held = JSON.stringify(rows.map((row) => row.id));
-    const [beaten] = await session.rows<{ schema_version: number }>(BEAT, [seq, Math.round(loopLagMs), held]);
-    const overdue = rows
-      .filter(({ overdue_ms }) => overdue_ms !== null && overdue_ms > 0)
-      .sort((a, b) => b.overdue_ms! - a.overdue_ms!)[0];
+    const [beaten] = await session.rows<{ now: number; schema_version: number }>(BEAT, [
+      seq,
+      Math.round(loopLagMs),
+      held,
+    ]);
+    const now = beaten?.now ?? 0;
+    const overdue = longestOverdue(rows, now, confirmed);
     return {
       live: beaten !== undefined,
+      now,
       held: rows.map((row) => ({
         lease: { jobId: row.id, kind: row.kind, row: row.seq, worker: id, epoch: row.epoch, fence: row.fence },
         counters: counters(row) satisfies Counters,
       })),
-      overdueMs: overdue?.overdue_ms ?? null,
+      overdueMs: overdue?.overdueMs ?? null,
       overdueJobId: overdue?.id ?? null,
       schemaVersion: beaten?.schema_version ?? 0,
     };
@@ -121,7 +131,7 @@ export class Workers {
     const seq = await this.seqOf(session, id);
     await session.run("UPDATE outlive.fleet SET last_word = $1 WHERE seq = $2", [lastWord, seq]);
     await session.run(
-      `UPDATE outlive.incidents SET evidence = CASE WHEN evidence IS NULL OR strpos($1, evidence) > 0 THEN $1 ELSE evidence || '; ' || $1 END
+      `UPDATE outlive.incidents SET evidence = CASE WHEN evidence IS NULL OR strpos($1, evidence) > 0 OR evidence LIKE '${PROCESS_IS_GONE} (%)' THEN $1 ELSE evidence || '; ' || $1 END
        WHERE id = (SELECT incident FROM outlive.fleet WHERE seq = $2) AND NOT coalesce(strpos(evidence, $1) > 0, false)`,
       [lastWord, seq],
     );

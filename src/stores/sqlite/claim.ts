@@ -1,6 +1,14 @@
 // Claims: owner, epoch, fence, start and deadline in one statement, only of what can be claimed now. What is claimed and not what was
 // stored is quarantined before anybody gets it. Inside a transaction.
 import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../core/job.ts";
+import {
+  claimedFirstAbove,
+  mayTurnTo,
+  roomForFirst,
+  shareOfFleet,
+  type WaitingAlone,
+  whatToDo,
+} from "../../core/alone.ts";
 import { ALONE_FROM_CRASHES } from "../../core/blame.ts";
 import type { Lease } from "../../core/lease.ts";
 import type { CorruptJob, Room } from "../../core/store.ts";
@@ -26,8 +34,15 @@ const TAKEN = "RETURNING seq, id, fence, priority, input, input_sum";
 const TAKE_READY = `${TAKE} WHERE seq IN (SELECT seq ${READY}) ${TAKEN}`;
 const TAKE_ONE = `${TAKE}, reserved_by = NULL WHERE seq = ? AND state = 0 ${TAKEN}`;
 const CANDIDATES = `SELECT seq, priority ${READY}`;
-const ALONE = `SELECT j.seq, j.kind, j.crashes, j.reserved_by, w.state AS holder FROM outlive_jobs j LEFT JOIN outlive_workers w ON w.seq = j.reserved_by
-  WHERE j.state = 0 AND j.lane = 2 AND (j.crashes, j.seq) > (?, ?) ORDER BY j.crashes, j.seq LIMIT ${ALONE_PAGE}`;
+const ALONE = `SELECT j.seq, j.kind, j.priority, j.crashes, j.reserved_by, w.state AS holder
+  FROM outlive_jobs j LEFT JOIN outlive_workers w ON w.seq = j.reserved_by
+  WHERE j.state = 0 AND j.lane = 2 AND (-j.priority, j.crashes, j.seq) > (?, ?, ?)
+  ORDER BY -j.priority, j.crashes, j.seq LIMIT ${ALONE_PAGE}`;
+const GIVE_UP_RESERVATION =
+  "UPDATE outlive_jobs SET reserved_by = NULL WHERE state = 0 AND lane = 2 AND reserved_by = ?";
+const RESERVE = "UPDATE outlive_jobs SET reserved_by = ? WHERE seq = ?";
+const COUNT_FIRST = `SELECT count(*) AS n FROM (
+  SELECT 1 FROM outlive_jobs WHERE kind = ? AND state = 0 AND lane = 1 AND priority > ? LIMIT ? + 0)`;
 const TIMEOUT = "SELECT timeout_ms FROM outlive_kinds WHERE id = ?";
 const LATER =
   "SELECT errors, crashes, blamed, timeouts, interruptions, losses, outcome, incident FROM outlive_jobs WHERE seq = ?";
@@ -50,6 +65,8 @@ export interface Claimant {
 
 export interface Claims {
   readonly claimed: readonly ClaimedJob[];
+  /** The worker has reserved a job that must run alone. */
+  readonly emptying?: boolean;
   readonly corrupt: readonly CorruptJob[];
 }
 
@@ -63,22 +80,27 @@ interface Turn {
 
 export function claimReady(db: Database, kinds: Kinds, worker: Claimant, room: Room, now: number): Claims {
   const turn: Turn = { db, worker, now, corrupt: [] };
-  const claimed = room.total === 0 || room.kinds.length === 0 ? [] : claimAny(turn, kinds, room);
-  return { claimed, corrupt: turn.corrupt };
+  if (room.total === 0 || room.kinds.length === 0) return { claimed: [], corrupt: [] };
+  return { ...claimAny(turn, kinds, room), corrupt: turn.corrupt };
 }
 
-function claimAny(turn: Turn, kinds: Kinds, room: Room): readonly ClaimedJob[] {
+type Claimed = Omit<Claims, "corrupt">;
+
+function claimAny(turn: Turn, kinds: Kinds, room: Room): Claimed {
   const paused = kinds.paused();
   const open = room.kinds.flatMap(({ kind, room: most, shares = false }) => {
     const id = kinds.idOf(kind);
     return id === undefined || paused.has(id) ? [] : [{ kind, id, most, shares }];
   });
-  // About a quarter of the fleet (at least one worker) is taken up by jobs that must run alone: after a correlated death
-  // there may be hundreds, and the others must go on. Whoever would have nothing else to do may always take one.
-  const alone = claimAlone(turn, open, room);
+  const alone = claimAlone(turn, open, room, false);
   if (alone) return alone;
-  const claimed = open.length === 1 ? takeOfOne(turn, open[0]!, room.total) : takeOfMany(turn, open, room.total);
-  return claimed.length === 0 && room.idle ? (claimAlone(turn, open, room, true) ?? claimed) : claimed;
+  const claimed = takeOrdinary(turn, open, room.total);
+  // Who would have nothing else to do may always take a job that must run alone.
+  return claimed.length === 0 && room.idle ? (claimAlone(turn, open, room, true) ?? { claimed }) : { claimed };
+}
+
+function takeOrdinary(turn: Turn, open: readonly OpenKind[], total: number): ClaimedJob[] {
+  return open.length === 1 ? takeOfOne(turn, open[0]!, total) : takeOfMany(turn, open, total);
 }
 
 const ALONE_AT_WORK = `SELECT
@@ -146,59 +168,74 @@ function takeBySeq(turn: Turn, seq: number, { kind, id }: OpenKind, alone: boole
 }
 
 /**
- * A job that must run alone goes to a worker with nothing in flight. If none is idle, one worker reserves it and claims nothing
- * else until it is; the others go on. Null: none waits that this worker may take or reserve, claim as usual.
+ * What the worker gets because a job waits that must run alone: that job, or nothing but the ordinary jobs that go before it. Null: none
+ * waits that concerns this worker, claim as usual. `beyondShare`: this worker would have nothing else to do.
  */
-function claimAlone(
-  turn: Turn,
+function claimAlone(turn: Turn, open: readonly OpenKind[], room: Room, beyondShare: boolean): Claimed | null {
+  const { db, worker } = turn;
+  if (room.ordinaryFirst) db.sql(GIVE_UP_RESERVATION).run(worker.seq);
+  if (room.ordinaryFirst && !room.idle) return null;
+  for (;;) {
+    const found = nextAlone(db, worker, open, room, beyondShare);
+    if (!found) return null;
+    const { job, kind } = found;
+    const first = countFirst(db, open, room.total, claimedFirstAbove(job, room));
+    switch (whatToDo(job, worker.seq, room, first)) {
+      case "leave":
+        return null;
+      case "empty":
+        if (job.reserved_by !== worker.seq) db.sql(RESERVE).run(worker.seq, job.seq);
+        return { claimed: first === 0 ? [] : takeOrdinary(turn, open, first), emptying: true };
+      case "take": {
+        const taken = takeBySeq(turn, job.seq, kind, true);
+        if (taken) return { claimed: [taken] };
+        // It was corrupt and is quarantined: the next one.
+      }
+    }
+  }
+}
+
+function nextAlone(
+  db: Database,
+  worker: Claimant,
   open: readonly OpenKind[],
   room: Room,
-  beyondShare = false,
-): readonly ClaimedJob[] | null {
-  const { db, worker } = turn;
-  let mayStart: boolean | undefined;
-  for (const { seq, kind: id, reserved_by, holder } of waitingAlone(db)) {
-    const kind = open.find((candidate) => candidate.id === id);
+  beyondShare: boolean,
+): { readonly job: AloneColumns; readonly kind: OpenKind } | null {
+  let withinShare: boolean | undefined;
+  for (const job of waitingAlone(db)) {
+    const kind = open.find(({ id }) => id === job.kind);
     if (!kind || kind.most === 0) continue;
-    mayStart ??= beyondShare || aloneMayStart(db, worker);
-    const takesOver = holder === "live" && reserved_by !== worker.seq;
-    if (room.idle) {
-      // Who takes a reserved one sets the worker free that emptied itself for it.
-      if (!mayStart && !takesOver) continue;
-      const job = takeBySeq(turn, seq, kind, true);
-      if (job) return [job];
-      continue;
-    }
-    if (reserved_by === worker.seq) return [];
-    if (takesOver || !mayStart) continue;
-    db.sql("UPDATE outlive_jobs SET reserved_by = ? WHERE seq = ?").run(worker.seq, seq);
-    return [];
+    withinShare ??= beyondShare || isWithinShare(db, worker);
+    if (mayTurnTo(job, worker.seq, room.idle, withinShare)) return { job, kind };
   }
   return null;
 }
 
 /** Whether one more worker of the fleet may be taken up by jobs that run alone. Asked only when such a job waits. */
-function aloneMayStart(db: Database, worker: Claimant): boolean {
+function isWithinShare(db: Database, worker: Claimant): boolean {
   const { taken, live } = db.sql(ALONE_AT_WORK).get(worker.seq) as { taken: number; live: number };
-  return taken < Math.max(1, Math.round(live / 4));
+  return taken < shareOfFleet(live);
 }
 
-interface AloneColumns {
-  readonly seq: number;
-  readonly kind: number;
+/** How many ordinary jobs with a priority above this one the worker has room for. */
+function countFirst(db: Database, open: readonly OpenKind[], total: number, above: number): number {
+  const counts = open.map(({ id }) => (db.sql(COUNT_FIRST).get(id, above, total) as { n: number }).n);
+  return roomForFirst(open, counts, total);
+}
+
+interface AloneColumns extends WaitingAlone {
   readonly crashes: number;
-  readonly reserved_by: number | null;
-  readonly holder: string | null;
 }
 
 /**
- * Those with the fewest crashes first, for the one that kills its workers must not hold up those that were beside it; then by age. Page
- * by page: a page full of what this worker can't run hides no other.
+ * The highest priority first; then those with the fewest crashes, for the one that kills its workers must not hold up those that ran
+ * alongside it; then by age. Page by page: a page full of what this worker can't run hides no other.
  */
 function* waitingAlone(db: Database): Generator<AloneColumns> {
-  let after = { crashes: 0, seq: 0 };
+  let after: Pick<AloneColumns, "priority" | "crashes" | "seq"> = { priority: Infinity, crashes: 0, seq: 0 };
   for (;;) {
-    const page = db.sql(ALONE).all(after.crashes, after.seq) as unknown as AloneColumns[];
+    const page = db.sql(ALONE).all(-after.priority, after.crashes, after.seq) as unknown as AloneColumns[];
     yield* page;
     if (page.length < ALONE_PAGE) return;
     after = page.at(-1)!;

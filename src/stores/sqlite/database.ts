@@ -8,7 +8,7 @@ import { constants, DatabaseSync, type SQLInputValue, type SQLOutputValue, type 
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import { inOurWords, primaryCode, SQLITE_BUSY, translate } from "./errors.ts";
 import { assertSafeSqlite } from "./safe-sqlite.ts";
-import { assertExists, assertLocalFilesystem, createPrivately } from "./file.ts";
+import { assertExists, assertLocalFilesystem, assertOneName, assertPlatform, createPrivately } from "./file.ts";
 
 export type Row = Record<string, SQLOutputValue>;
 export type { SQLInputValue, StatementSync };
@@ -45,9 +45,11 @@ export class Database {
     this.readOnly = options.readOnly === true;
     const memory = options.path === ":memory:";
     if (!memory) {
+      if (!options.allowUnsafeSqlite) assertPlatform(options.path);
       if (!options.allowNetworkFilesystem) assertLocalFilesystem(options.path);
       if (options.mustExist) assertExists(options.path);
       else if (!this.readOnly) createPrivately(options.path);
+      if (!this.readOnly) assertOneName(options.path);
     }
     this.#db = translate(
       `opening ${options.path}`,

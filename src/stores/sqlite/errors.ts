@@ -4,6 +4,8 @@ import { ErrorCode, OutliveError } from "../../core/errors.ts";
 export const SQLITE_BUSY = 5;
 export const SQLITE_IOERR = 10;
 export const SQLITE_AUTH = 23;
+export const SQLITE_CONSTRAINT = 19;
+const SQLITE_NOMEM = 7;
 const SQLITE_READONLY = 8;
 export const SQLITE_CORRUPT = 11;
 export const SQLITE_FULL = 13;
@@ -14,6 +16,12 @@ export const SQLITE_NOTADB = 26;
 export function primaryCode(thrown: unknown): number | undefined {
   const code = (thrown as { errcode?: unknown } | null)?.errcode;
   return typeof code === "number" ? code & 0xff : undefined;
+}
+
+/** Failures of the machine below, not of the statement: no room, no memory, a disk that fails. SQLite may roll the transaction back. */
+export function isMachineFailure(thrown: unknown): boolean {
+  const code = primaryCode(thrown);
+  return code === SQLITE_FULL || code === SQLITE_IOERR || code === SQLITE_NOMEM;
 }
 
 /** Whether SQLite says, itself or in our words, that the file's content is damaged, or no database at all. */
@@ -49,7 +57,8 @@ export function inOurWords(doing: string, thrown: unknown): unknown {
     ours,
     `The SQLite store failed while ${doing}: ${message}.`,
     hint,
-    { sqlite: code, doing },
+    // Another process held the write lock: that is not the job's fault.
+    { sqlite: code, doing, ...(code === SQLITE_BUSY && { costsAttempt: false }) },
     { cause: thrown },
   );
 }

@@ -1,10 +1,10 @@
 // The file before SQLite opens it: where it may be, that it is there, that it is nobody else's to read. It never opens one that is
 // there already: that could drop our own locks.
-import { accessSync, closeSync, constants, existsSync, openSync, statfsSync } from "node:fs";
+import { accessSync, closeSync, constants, existsSync, openSync, readFileSync, statfsSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 
-/** File systems that break SQLite's locking or shared memory, by the magic number that statfs gives. */
+/** File systems that break SQLite's locking or shared memory, or may, by the magic number that statfs gives on Linux. */
 const NETWORK_FILESYSTEMS: Readonly<Record<number, string>> = {
   0x6969: "NFS",
   0x517b: "SMB",
@@ -15,7 +15,8 @@ const NETWORK_FILESYSTEMS: Readonly<Record<number, string>> = {
   0x00c36400: "Ceph",
   0x0bd00bd0: "Lustre",
   0x47504653: "GPFS",
-  0x65735543: "FUSE control",
+  // Also virtiofs, sshfs, object stores. FUSE in front of a local disk is safe, but does not differ from those.
+  0x65735546: "FUSE",
 };
 
 /** The name of the network file system that a path is on, or undefined. `magic` is a parameter so that it can be tested. */
@@ -38,6 +39,55 @@ export function assertLocalFilesystem(path: string): void {
     "Put the file on a local disk, or use PostgreSQL for several hosts. `sqlite: { allowNetworkFilesystem: true }` overrides this.",
     { path: path, filesystem: name },
   );
+}
+
+/**
+ * Taking a worker's lock file away relies on removing a file that is open, and a death on signals: neither is the same on Windows.
+ * `platform` is a parameter so that it can be tested.
+ */
+export function assertPlatform(path: string, platform: string = process.platform): void {
+  if (platform !== "win32") return;
+  throw new OutliveError(
+    ErrorCode.storeUnusable,
+    `${path} can't be opened: the SQLite store is not supported on Windows, where a lock file can't be removed while it is open.`,
+    "Use WSL or PostgreSQL. `sqlite: { allowUnsafe: true }` overrides this.",
+    { path, platform },
+  );
+}
+
+/**
+ * SQLite keeps its log next to the file, under the name by which the file was opened. A second name has a second log, and two
+ * logs corrupt the file. Symbolic links are resolved before (address.ts); hard links and a mount of the file alone can't be.
+ */
+export function assertOneName(path: string): void {
+  const links = statSync(path, { throwIfNoEntry: false })?.nlink ?? 1;
+  if (links > 1)
+    throw new OutliveError(
+      ErrorCode.storeUnusable,
+      `${path} has ${links} names (hard links). Each name would have its own write-ahead log, which corrupts the file.`,
+      "Remove the other names (`find -samefile` lists them), or copy the file. Nothing was changed.",
+      { path, links },
+    );
+  if (isMountPoint(path))
+    throw new OutliveError(
+      ErrorCode.storeUnusable,
+      `${path} is mounted as a single file. Its write-ahead log would not be next to the original, which corrupts the file.`,
+      "Mount the directory that holds the file instead. Nothing was changed.",
+      { path },
+    );
+}
+
+/** Whether the path itself, not one of its directories, is in the kernel's list of mounts. False where there is no such list. */
+function isMountPoint(path: string): boolean {
+  let mounts: string;
+  try {
+    mounts = readFileSync("/proc/self/mountinfo", "utf8");
+  } catch {
+    return false;
+  }
+  // 36 35 98:0 /source /mount\040point rw,noatime ...
+  const escaped = path.replaceAll(/[ \t\n\\]/g, (char) => `\\0${char.charCodeAt(0).toString(8).padStart(2, "0")}`);
+  return mounts.split("\n").some((line) => line.split(" ", 5)[4] === escaped);
 }
 
 export function assertExists(path: string): void {

@@ -1,9 +1,18 @@
 // Reading for people: one job whole, pages of jobs, counts. Short reads only; nothing here takes the write lock.
 import type { HistoryEntry, JobDetails, JobState, LogLine } from "../../core/job.ts";
-import type { JobFilter, KindCounts, ListPage } from "../../core/store.ts";
+import type { Isolation, JobFilter, KindCounts, ListPage } from "../../core/store.ts";
 import { type CheckedJob, inputIsIntact, resultIsIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
-import { type HistoryColumns, historyEntry, JOB_COLUMNS, type JobColumns, jobInfo, storedValue } from "../rows.ts";
+import {
+  type HistoryColumns,
+  historyEntry,
+  isolation,
+  type IsolationColumns,
+  JOB_COLUMNS,
+  type JobColumns,
+  jobInfo,
+  storedValue,
+} from "../rows.ts";
 import { STATE } from "../codes.ts";
 
 const JOB_TABLES =
@@ -190,6 +199,19 @@ export function countAhead(db: Database, id: string): number | null {
     )
     .get(row.kind, row.priority, row.priority, row.seq) as { n: number };
   return n;
+}
+
+/** In one statement, so that no job shows twice. */
+export function listIsolations(db: Database): Isolation[] {
+  const rows = db
+    .sql(
+      `SELECT w.id AS worker, j.id AS job_id, j.priority, j.started_at FROM outlive_jobs j JOIN outlive_workers w ON w.seq = j.worker
+       WHERE j.state = 1 AND j.lane = 2 AND w.state = 'live'
+       UNION ALL SELECT w.id, j.id, j.priority, NULL FROM outlive_jobs j JOIN outlive_workers w ON w.seq = j.reserved_by
+       WHERE j.state = 0 AND j.lane = 2 AND w.state = 'live'`,
+    )
+    .all() as unknown as IsolationColumns[];
+  return rows.map(isolation);
 }
 
 /** In one read transaction: succeeded jobs are what is left of all, and that must be all of the same moment. */

@@ -15,6 +15,11 @@ export class Kinds {
     this.#db = db;
   }
 
+  /** After a rollback: the same numbers may be given to other kinds. */
+  forgetIds(): void {
+    this.#ids.clear();
+  }
+
   /** Inside a transaction. */
   declare(kinds: readonly KindSettings[]): void {
     const upsert = this.#db.sql(`

@@ -1,6 +1,7 @@
 // Who holds the write lock: the kernel's own list of file locks, on Linux. For people who ask why nothing moves; nothing is
 // decided by it.
 import { readFileSync, statSync } from "node:fs";
+import { storableText } from "../../core/text.ts";
 
 /** In WAL mode the writer holds this byte of the shared-memory file (WAL_WRITE_LOCK in SQLite's wal.c). */
 const WRITE_LOCK_BYTE = 120;
@@ -75,7 +76,7 @@ export function lockedFiles(): ReadonlySet<string> {
 
 function commandOf(pid: string): string {
   try {
-    return readFileSync(`/proc/${pid}/cmdline`, "utf8").replaceAll("\0", " ").trim().slice(0, 200);
+    return storableText(readFileSync(`/proc/${pid}/cmdline`, "utf8").replaceAll("\0", " ").trim(), 200);
   } catch {
     return "";
   }

@@ -118,6 +118,7 @@ function applied(
       `UPDATE outlive_jobs SET state = ?1, crashes = ?2, blamed = ?3, losses = ?4, outcome = ifnull(?5, outcome), error = ifnull(?6, error),
          lane = CASE WHEN state = ${STATE.queued} AND (lane <> ${LANE.delayed} OR run_at = ${NEVER_DUE}) THEN ?7 ELSE lane END,
          run_at = CASE WHEN state = ${STATE.queued} AND (lane <> ${LANE.delayed} OR run_at = ${NEVER_DUE}) THEN ?8 ELSE run_at END,
+         reserved_by = CASE WHEN ?9 THEN NULL ELSE reserved_by END,
          finished_at = CASE WHEN ?9 THEN ?10 ELSE finished_at END
        WHERE seq = ?11 AND state = ?12 AND epoch = ?13 AND fence = ?14 AND crashes = ?15 AND blamed = ?16 AND losses = ?17`,
     )

@@ -8,6 +8,7 @@ import type { Backend, StartUpOptions } from "../../core/backend.ts";
 import { type Inconsistency, type IntegrityCheck, NOTHING_CHECKED } from "../../core/integrity.ts";
 import { Keeper } from "../../core/keeper.ts";
 import type { Liveness } from "../../core/liveness.ts";
+import { StandIn } from "../../core/stand-in.ts";
 import { type BackgroundCheck, checkInBackground } from "./background-check.ts";
 import { Bell } from "./bell.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
@@ -17,7 +18,7 @@ import { checkProcess } from "../../platform/identity.ts";
 import { startKeeperThread } from "../../platform/keeper-thread.ts";
 import type { SqliteKeeper } from "./keeper-thread.ts";
 import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "./lock.ts";
-import { assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
+import { assertReleased, assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
 import { untilNoStartUp } from "./start-lock.ts";
 import { startUp } from "./start-up.ts";
 import { SqliteStore } from "./store.ts";
@@ -84,7 +85,11 @@ export async function openSqlite(
       if (!memory) {
         const ownLock = `${keeperOptions.worker}.lock`;
         const own: SqliteKeeper = { database: options, ownLock };
-        return startKeeperThread({ clock, events, file: KEEPER, own }, keeperOptions, host);
+        const stand = new StandIn({ clock, store }, keeperOptions, host);
+        const hears = { up: () => stand.end(), down: () => stand.begin() };
+        return stand.until(() =>
+          startKeeperThread({ clock, events, file: KEEPER, own, ...hears }, keeperOptions, host),
+        );
       }
       const keepers = { store, liveness, clock, random, events, newId, processState: checkProcess };
       const keeper = new Keeper(keepers, keeperOptions, {
@@ -125,6 +130,7 @@ async function openDatabase(
   const db = await whenFree(clock, random, () => new Database({ ...options, asIs: true }));
   try {
     if (!mayMigrate || schemaVersion(db) > SCHEMA_VERSION) assertSchema(db);
+    else assertReleased(db);
     const journalWas = await whenFree(clock, random, () => db.useWal());
     if (journalWas !== null) events.emit("journal.restored", { was: journalWas });
     if (mayMigrate) await whenFree(clock, random, () => migrate(db));

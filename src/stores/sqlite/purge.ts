@@ -1,9 +1,12 @@
-// Retention. Candidates are found by reads; only what goes is written. The job with the highest number stays, so that a number
-// is never given twice and an old lease can't name a new job.
-import type { PurgeRequest } from "../../core/store.ts";
+// Retention. Candidates are found by reads; only what goes is written, for a moment at a time: this is synchronous, and others wait
+// for the write lock. The job with the highest number stays, so that a number is never given twice and an old lease can't name a
+// new job.
+import { toStoredError } from "../../core/errors.ts";
+import type { PurgeAnswer, PurgeRequest } from "../../core/store.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
 import { STATE } from "../codes.ts";
+import { primaryCode, SQLITE_CONSTRAINT } from "./errors.ts";
 
 interface Candidate {
   readonly seq: number;
@@ -13,6 +16,7 @@ interface Candidate {
 }
 
 export interface PurgeCandidates {
+  /** Of what was read, in its order, the jobs to be deleted. */
   readonly jobs: readonly Candidate[];
   readonly incidents: readonly string[];
   /** Whether anything is to be deleted, old rows of workers included. */
@@ -60,30 +64,58 @@ export class Purging {
     };
   }
 
-  /** Inside a transaction. */
+  /** Inside a transaction. `late`: it has taken long enough, the rest comes with the next call. */
   delete(
-    jobs: readonly Candidate[],
-    incidents: readonly string[],
+    { jobs, incidents, more }: PurgeCandidates,
     request: PurgeRequest,
     now: number,
-  ): { jobs: number; incidents: number } {
+    late: () => boolean,
+  ): PurgeAnswer {
     let gone = 0;
+    let refused: PurgeAnswer["refused"];
     for (const job of jobs) {
-      // Retried since it was read: then it is not finished any more, or finished again just now.
-      const { changes } = this.#db
-        .sql("DELETE FROM outlive_jobs WHERE seq = ? AND state = ? AND finished_at = ?")
-        .run(job.seq, job.state, job.finished_at);
-      if (changes === 0) continue;
-      gone++;
-      this.#kinds.countJobs(job.kind, -1);
-      for (const table of ["outlive_steps", "outlive_history", "outlive_logs"])
-        this.#db.sql(`DELETE FROM ${table} WHERE job = ?`).run(job.seq);
+      if (late()) {
+        // Before this one: the walk goes on here.
+        this.#cursor = job.seq - 1;
+        return { jobs: gone, incidents: 0, more: true, ...(refused && { refused }) };
+      }
+      const deleted = this.#deleteJob(job);
+      if (deleted === true) gone++;
+      else if (deleted) refused = { ...(refused ?? deleted), jobs: (refused?.jobs ?? 0) + 1 };
     }
+    let incidentCount = 0;
     for (const id of incidents) {
+      if (late()) break;
       this.#db.sql("DELETE FROM outlive_incident_jobs WHERE incident = ?").run(id);
       this.#db.sql("DELETE FROM outlive_incidents WHERE id = ?").run(id);
+      incidentCount++;
     }
     this.#db.sql(`DELETE FROM ${OLD_WORKERS}`).run(now - request.incidentsOlderThanMs);
-    return { jobs: gone, incidents: incidents.length };
+    const left = incidentCount < incidents.length;
+    return { jobs: gone, incidents: incidentCount, more: more || left, ...(refused && { refused }) };
+  }
+
+  /** False: it was retried since it was read, and is not finished any more, or finished again just now. */
+  #deleteJob(job: Candidate): boolean | NonNullable<PurgeAnswer["refused"]> {
+    const { seq, state, kind, finished_at } = job;
+    try {
+      const { changes } = this.#db
+        .sql("DELETE FROM outlive_jobs WHERE seq = ? AND state = ? AND finished_at = ?")
+        .run(seq, state, finished_at);
+      if (changes === 0) return false;
+    } catch (thrown) {
+      if (primaryCode(thrown) !== SQLITE_CONSTRAINT) throw thrown;
+      return this.#refusal(job, thrown);
+    }
+    this.#kinds.countJobs(kind, -1);
+    for (const table of ["outlive_steps", "outlive_history", "outlive_logs"])
+      this.#db.sql(`DELETE FROM ${table} WHERE job = ?`).run(seq);
+    return true;
+  }
+
+  /** A row of the user's refers to it. The statement that failed has changed nothing, and the transaction goes on. */
+  #refusal({ seq }: Candidate, thrown: unknown): NonNullable<PurgeAnswer["refused"]> {
+    const row = this.#db.sql("SELECT id FROM outlive_jobs WHERE seq = ?").get(seq) as { id: string };
+    return { jobs: 1, jobId: row.id, error: toStoredError(thrown) };
   }
 }

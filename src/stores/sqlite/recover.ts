@@ -1,6 +1,7 @@
 // Recovery's transactions: one batch of a dead worker's jobs, and what is overdue. Each may be the last thing that this
 // process does; the next one, here or elsewhere, goes on from the rows.
 import { BACKGROUND_MS, isOnTrial } from "../../core/blame.ts";
+import { type ConfirmedTime, TRUSTED } from "../../core/confirmed-time.ts";
 import { toStoredError } from "../../core/errors.ts";
 import type { KindSettings } from "../../core/job.ts";
 import { isProof } from "../../core/liveness.ts";
@@ -169,9 +170,15 @@ export class Recovering {
     };
   }
 
-  expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change, now: number): OverdueJob[] {
+  expire(
+    marginMs: number,
+    limit: number,
+    decide: (job: HeldJob) => Change,
+    now: number,
+    confirmed?: ConfirmedTime,
+  ): OverdueJob[] {
     this.#read.clear();
-    const rows = this.overdue(marginMs, limit, now);
+    const rows = this.overdue(marginMs, limit, now, confirmed);
     return rows.flatMap((row) => {
       let change: Change;
       try {
@@ -185,12 +192,20 @@ export class Recovering {
   }
 
   /** What is past deadline, grace and margin. A read: most of the time it finds nothing, and then no write lock is taken. */
-  overdue(marginMs: number, limit: number, now: number): (HeldColumns & { worker: number; worker_id: string })[] {
+  overdue(
+    marginMs: number,
+    limit: number,
+    now: number,
+    { asOf, steadyMs }: ConfirmedTime = TRUSTED,
+  ): (HeldColumns & { worker: number; worker_id: string })[] {
     return this.#db
       .sql(
         `SELECT ${HELD_COLUMNS}, j.worker, w.id AS worker_id FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind JOIN outlive_workers w ON w.seq = j.worker
-         WHERE j.state = 1 AND j.deadline_at + k.grace_ms + ? < ? ORDER BY j.deadline_at LIMIT ? + 0`,
+         WHERE j.state = 1 AND j.deadline_at + k.grace_ms + ?1 < ?2 AND ifnull(k.timeout_ms, 0) + k.grace_ms + ?1 < ?3 ORDER BY j.deadline_at LIMIT ?4 + 0`,
       )
-      .all(marginMs, now, limit) as unknown as (HeldColumns & { worker: number; worker_id: string })[];
+      .all(marginMs, Math.min(now, asOf), steadyMs, limit) as unknown as (HeldColumns & {
+      worker: number;
+      worker_id: string;
+    })[];
   }
 }

@@ -4,7 +4,7 @@ import { OUTCOMES } from "../../core/job.ts";
 import type { DatabaseSync } from "./database.ts";
 import type { PartialJob } from "./salvage-copy.ts";
 import { LANE, STATE } from "../codes.ts";
-import { SCHEMA_VERSION } from "./schema.ts";
+import { versionByColumns } from "./schema.ts";
 
 /** Ids that are named; the numbers are complete. */
 const MOST_NAMED = 10_000;
@@ -198,7 +198,9 @@ function raiseEpoch(db: DatabaseSync, now: number): void {
     `INSERT OR REPLACE INTO outlive_meta (key, value)
      SELECT 'epoch', max(?, 1 + ifnull((SELECT value FROM outlive_meta WHERE key = 'epoch'), 0), 1 + ifnull((SELECT max(epoch) FROM outlive_jobs), 0))`,
   ).run(now);
-  db.prepare("INSERT OR IGNORE INTO outlive_meta (key, value) VALUES ('schema', ?)").run(SCHEMA_VERSION);
+  db.prepare("INSERT OR IGNORE INTO outlive_meta (key, value) VALUES ('schema', ?)").run(
+    versionByColumns((sql) => db.prepare(sql).all()),
+  );
 }
 
 /** The newest instant in any row. Columns that only hold their place (schema.ts) and instants to come are none. */

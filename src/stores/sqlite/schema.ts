@@ -1,13 +1,25 @@
 // The tables, as numbered migrations, each in one transaction: killed half-way it has not happened. The file may be the user's
 // own, so every name begins with outlive_ and nothing outside (user_version, application_id) is touched.
+// A migration that is here is never changed: a change of the tables is a new migration at the end (schema-record.ts).
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { columnDifferences, type ComparedStep } from "../released-steps.ts";
 import type { Database } from "./database.ts";
+import {
+  columnsMadeBy,
+  columnsOf,
+  comparedSteps,
+  keepChecksum,
+  type Migration,
+  refuseUnreleased,
+} from "./schema-record.ts";
 
 /** Stands for "no worker yet" in the width of a worker's number. */
 export const NO_WORKER = -1_000;
 
-const MIGRATIONS: readonly string[] = [
-  `
+export const MIGRATIONS: readonly Migration[] = [
+  {
+    name: "core",
+    sql: `
   CREATE TABLE outlive_kinds (
     id INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
@@ -167,8 +179,11 @@ const MIGRATIONS: readonly string[] = [
     PRIMARY KEY (incident, job)
   ) WITHOUT ROWID;
   `,
+  },
   // Proof of death, or contact lost: which process a worker is, and what became of the workers with which contact was lost.
-  `
+  {
+    name: "losses of contact",
+    sql: `
   ALTER TABLE outlive_workers ADD COLUMN namespace TEXT;
   ALTER TABLE outlive_workers ADD COLUMN start_ticks TEXT;
   ALTER TABLE outlive_workers ADD COLUMN predecessor TEXT;
@@ -180,6 +195,7 @@ const MIGRATIONS: readonly string[] = [
   UPDATE outlive_incidents SET resolution = 'died', judged_at = completed_at WHERE how <> 'gone';
   CREATE INDEX outlive_incidents_open_losses ON outlive_incidents (id) WHERE how <> 'gone' AND judged_at IS NULL;
   `,
+  },
 ];
 
 export const SCHEMA_VERSION = MIGRATIONS.length;
@@ -194,26 +210,58 @@ export function schemaVersion(db: Database): number {
   return row?.value ?? 0;
 }
 
+/** The migrations that the file has, as far as this program knows them. */
+function appliedTo(db: Database): readonly Migration[] {
+  return MIGRATIONS.slice(0, schemaVersion(db));
+}
+
 /** Brings the file to this program's version. The caller holds no transaction and retries when the file is busy. */
 export function migrate(db: Database): void {
-  for (let version = schemaVersion(db); version < SCHEMA_VERSION; version = schemaVersion(db)) {
+  while (schemaVersion(db) < SCHEMA_VERSION || stepsOf(db).some(({ stored }) => stored === null)) {
     db.exec("BEGIN IMMEDIATE");
     try {
-      // Somebody else may have done it while we waited for the lock.
-      if (schemaVersion(db) === version) {
-        if (version === 0)
-          db.exec("CREATE TABLE IF NOT EXISTS outlive_meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID");
-        db.exec(MIGRATIONS[version]!);
-        db.exec(
-          `INSERT INTO outlive_meta (key, value) VALUES ('schema', ${version + 1}) ON CONFLICT DO UPDATE SET value = excluded.value`,
-        );
-      }
+      assertReleased(db);
+      appliedTo(db).forEach((migration, i) => keepChecksum(db, i + 1, migration));
+      // Another process may have done it while this one waited for the lock.
+      const version = schemaVersion(db);
+      if (version < SCHEMA_VERSION) apply(db, version + 1);
       db.exec("COMMIT");
     } catch (thrown) {
       if (db.inTransaction) db.exec("ROLLBACK");
       throw thrown;
     }
   }
+}
+
+/** One migration, in the caller's transaction. */
+function apply(db: Database, number: number): void {
+  if (number === 1)
+    db.exec("CREATE TABLE IF NOT EXISTS outlive_meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID");
+  const migration = MIGRATIONS[number - 1]!;
+  db.exec(migration.sql);
+  db.exec(
+    `INSERT INTO outlive_meta (key, value) VALUES ('schema', ${number}) ON CONFLICT DO UPDATE SET value = excluded.value`,
+  );
+  keepChecksum(db, number, migration);
+}
+
+/** Every migration that the file has, with the checksum that it keeps of it. */
+export function stepsOf(db: Database): readonly ComparedStep[] {
+  return comparedSteps(db, appliedTo(db));
+}
+
+/** Refuses a file whose tables an unreleased build has made, before anything is changed. */
+export function assertReleased(db: Database): void {
+  refuseUnreleased(db, appliedTo(db));
+}
+
+/** The version whose columns these are, for a file that has lost its own word about it. */
+export function versionByColumns(all: Parameters<typeof columnsOf>[0]): number {
+  const found = columnsOf(all);
+  const fits = (version: number): boolean =>
+    columnDifferences(columnsMadeBy(MIGRATIONS.slice(0, version)), found).length === 0;
+  const versions = MIGRATIONS.map((_, i) => i + 1);
+  return versions.findLast(fits) ?? SCHEMA_VERSION;
 }
 
 export function assertSchema(db: Database): void {
@@ -226,6 +274,7 @@ export function assertSchema(db: Database): void {
       { path: db.path, found: version, known: SCHEMA_VERSION },
     );
   }
+  assertReleased(db);
   if (version < SCHEMA_VERSION) {
     throw new OutliveError(
       ErrorCode.schemaMissing,

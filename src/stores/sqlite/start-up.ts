@@ -10,7 +10,7 @@ import { checkOpen } from "./check-open.ts";
 import { damaged } from "./damage.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
 import { saysDamaged, saysNoDatabase } from "./errors.ts";
-import { assertLocalFilesystem, assertWritable, createPrivately } from "./file.ts";
+import { assertLocalFilesystem, assertOneName, assertPlatform, assertWritable, createPrivately } from "./file.ts";
 import { storeIdentity } from "./identity.ts";
 import { checkFile } from "./integrity.ts";
 import { openers } from "./lock-holder.ts";
@@ -63,11 +63,13 @@ export async function startUp(
 /** The file and the folder beside it. A file that is no database is refused before anything is put beside it. */
 function makeRoom(options: DatabaseOptions): void {
   const { path } = options;
+  if (!options.allowUnsafeSqlite) assertPlatform(path);
   const file = statSync(path, { throwIfNoEntry: false });
   const bytes = file?.size ?? 0;
   // The open says in its own words what else it is.
   if (file && !file.isFile()) new Database(options).close();
   if (file) assertWritable(path);
+  if (file) assertOneName(path);
   if (bytes === 0 && walBytes(path) > 0)
     // SQLite would delete the log of an empty file: the only copy of what was written last.
     throw damaged(path, {

@@ -1,6 +1,8 @@
 // The store port on SQLite, assembled: every method is one operation of the writer or one short read. The statements are in the
 // files beside it, one role each.
+import type { ConfirmedTime } from "../../core/confirmed-time.ts";
 import type { Clock, Random } from "../../core/clock.ts";
+import { type CommitControl, unlessInterrupted } from "../../core/commit.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
 import type { Inconsistency, Opening } from "../../core/integrity.ts";
@@ -15,12 +17,14 @@ import type {
   Beat,
   BeatAnswer,
   HeldJob,
+  Isolation,
   JobFilter,
   KindCounts,
   ListPage,
   LockHolder,
   OperatorAnswer,
   OverdueJob,
+  PurgeAnswer,
   PurgeRequest,
   RecoverAnswer,
   RecoverRequest,
@@ -51,7 +55,7 @@ import { blocker, storeHealth } from "./health.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import { findInconsistencies, findStrayLocks } from "./inconsistencies.ts";
 import { checkFile } from "./integrity.ts";
-import { countAhead, countJobs, getJob, listJobs } from "./inspect.ts";
+import { countAhead, countJobs, getJob, listIsolations, listJobs } from "./inspect.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
 import { latestOpening, noteOpening } from "./opening.ts";
@@ -76,6 +80,9 @@ export interface SqliteStoreDeps {
   readonly onClose?: () => void;
 }
 
+/** How long a piece of a purge holds the write lock, and the thread. */
+const PURGE_MS = 20;
+
 export class SqliteStore implements Store<SqliteTransaction> {
   readonly name = "sqlite";
   readonly #deps: SqliteStoreDeps;
@@ -94,9 +101,12 @@ export class SqliteStore implements Store<SqliteTransaction> {
   constructor(deps: SqliteStoreDeps) {
     this.#deps = deps;
     this.#db = deps.db;
-    this.#writer = new Writer(deps.db, deps.clock, deps.random);
     this.#kinds = new Kinds(deps.db);
     this.#workers = new Workers(deps.db);
+    this.#writer = new Writer(deps.db, deps.clock, deps.random, () => {
+      this.#kinds.forgetIds();
+      this.#workers.forgetSeqs();
+    });
     this.#settling = new Settling(deps.db, this.#workers);
     this.#recovering = new Recovering(deps.db, this.#kinds, this.#workers);
     this.#purging = new Purging(deps.db, this.#kinds);
@@ -134,12 +144,19 @@ export class SqliteStore implements Store<SqliteTransaction> {
     settlement: Settlement,
     body: (tx: SqliteTransaction) => T,
     encode: (value: T) => string | null,
+    control?: CommitControl,
   ): Promise<{ answer: WriteAnswer; value: T | undefined }> {
-    const done = await this.#writer.write(
+    const written = this.#writer.write(
       `committing job ${settlement.lease.jobId}`,
-      () => commitJob(this.#parts, settlement, body, encode, this.#now()),
+      () => {
+        control?.runs();
+        const committed = commitJob(this.#parts, settlement, body, encode, this.#now());
+        control?.commits();
+        return committed;
+      },
       true,
     );
+    const done = await (control ? unlessInterrupted(control, written) : written);
     if (done.enqueued > 0) this.#ringing.ring();
     return done;
   }
@@ -216,28 +233,32 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return closed;
   }
 
-  async expire(marginMs: number, limit: number, decide: (job: HeldJob) => Change): Promise<readonly OverdueJob[]> {
-    const any = await this.#read("looking for overdue jobs", () => this.#recovering.overdue(marginMs, 1, this.#now()));
+  async expire(
+    marginMs: number,
+    limit: number,
+    decide: (job: HeldJob) => Change,
+    confirmed?: ConfirmedTime,
+  ): Promise<readonly OverdueJob[]> {
+    const any = await this.#read("looking for overdue jobs", () =>
+      this.#recovering.overdue(marginMs, 1, this.#now(), confirmed),
+    );
     if (any.length === 0) return [];
     const overdue = await this.#writer.write("fencing out overdue jobs", () =>
-      this.#recovering.expire(marginMs, limit, decide, this.#now()),
+      this.#recovering.expire(marginMs, limit, decide, this.#now(), confirmed),
     );
     if (overdue.length > 0) this.#ringing.ring();
     return overdue;
   }
 
-  async purge(
-    request: PurgeRequest,
-  ): Promise<{ readonly jobs: number; readonly incidents: number; readonly more: boolean }> {
+  async purge(request: PurgeRequest): Promise<PurgeAnswer> {
+    const { clock } = this.#deps;
     const now = this.#now();
-    const { jobs, incidents, any, more } = await this.#read("looking for old jobs", () =>
-      this.#purging.candidates(request, now),
-    );
-    if (!any) return { jobs: 0, incidents: 0, more };
-    return {
-      ...(await this.#writer.write("purging", () => this.#purging.delete(jobs, incidents, request, now))),
-      more,
-    };
+    const candidates = await this.#read("looking for old jobs", () => this.#purging.candidates(request, now));
+    if (!candidates.any) return { jobs: 0, incidents: 0, more: candidates.more };
+    return this.#writer.write("purging", () => {
+      const until = clock.mono() + PURGE_MS;
+      return this.#purging.delete(candidates, request, now, () => clock.mono() >= until);
+    });
   }
 
   get(id: string): Promise<JobDetails | null> {
@@ -254,6 +275,10 @@ export class SqliteStore implements Store<SqliteTransaction> {
 
   ahead(id: string): Promise<number | null> {
     return this.#read(`counting what is ahead of ${id}`, () => countAhead(this.#db, id));
+  }
+
+  isolations(): Promise<readonly Isolation[]> {
+    return this.#read("listing what runs alone", () => listIsolations(this.#db));
   }
 
   writer(): Promise<LockHolder | null> {

@@ -6,7 +6,7 @@ import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { Enqueued } from "../../core/job.ts";
 import type { CommitForm } from "../../core/commit.ts";
 import type { Database, Row, SQLInputValue } from "./database.ts";
-import { primaryCode, SQLITE_AUTH } from "./errors.ts";
+import { isMachineFailure, primaryCode, SQLITE_AUTH } from "./errors.ts";
 import { insertJobs } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
 
@@ -54,11 +54,22 @@ export function runUserBody<T>(
         "Use its handle only inside the callback, without awaiting anything.",
       );
   };
+  // SQLite may have rolled back the whole transaction, whatever the callback makes of the error.
+  let failure: unknown;
+  const noticed = <R>(work: () => R): R => {
+    try {
+      return work();
+    } catch (thrown) {
+      if (isMachineFailure(thrown)) failure = thrown;
+      throw thrown;
+    }
+  };
+  const isLost = (): boolean => failure !== undefined && !db.inTransaction;
   // Stepped as user code too: SQLite may prepare a statement again while it runs, after the callback changed the schema.
   const step = <R>(work: () => R): R => {
     alive();
     try {
-      return db.asUser(work);
+      return noticed(() => db.asUser(work));
     } catch (thrown) {
       throw primaryCode(thrown) === SQLITE_AUTH ? denied(thrown) : thrown;
     }
@@ -80,13 +91,14 @@ export function runUserBody<T>(
     enqueue(job, input, options = {}) {
       alive();
       const draft = makeDraftNow(job as never, input, options, newId);
-      const [done] = insertJobs(db, kinds, [draft], now);
+      const [done] = noticed(() => insertJobs(db, kinds, [draft], now));
       enqueued++;
       return done!;
     },
   };
   try {
     const value = body(tx);
+    if (isLost()) throw failure;
     if (typeof (value as { then?: unknown } | null | undefined)?.then === "function") {
       (value as unknown as Promise<unknown>).then(undefined, () => {});
       throw new OutliveError(
@@ -96,6 +108,8 @@ export function runUserBody<T>(
       );
     }
     return { value, enqueued };
+  } catch (thrown) {
+    throw isLost() ? failure : thrown;
   } finally {
     open = false;
   }

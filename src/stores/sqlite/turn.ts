@@ -24,6 +24,6 @@ export function takeTurn(
   const worker = workers.live(workerId);
   if (!worker) return { settled, claimed: [], live: false, cancels: [], nextDueInMs: null };
   const nextDueInMs = promoteDue(db, now);
-  const { claimed, corrupt } = claimReady(db, kinds, worker, room, now);
-  return { settled, claimed, corrupt, live: true, cancels: workers.takeCancels(worker.seq), nextDueInMs };
+  const claims = claimReady(db, kinds, worker, room, now);
+  return { settled, ...claims, live: true, cancels: workers.takeCancels(worker.seq), nextDueInMs };
 }

@@ -1,9 +1,10 @@
 // The rows of workers: registering, beating, leaving. One row per process and boot; a row that is not live never becomes so again.
+import { PROCESS_IS_GONE } from "../../core/incident.ts";
 import type { Counters } from "../../core/job.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
 import type { Database } from "./database.ts";
-import { type CounterColumns, counters, type WorkerColumns, workerRow } from "../rows.ts";
+import { type CounterColumns, counters, longestOverdue, type WorkerColumns, workerRow } from "../rows.ts";
 import { resolveLoss } from "./losses.ts";
 import { schemaVersion, storedEpoch } from "./schema.ts";
 
@@ -28,6 +29,11 @@ export class Workers {
     const row = this.#db.sql("SELECT seq FROM outlive_workers WHERE id = ?").get(id) as { seq: number } | undefined;
     if (row) this.#seqs.set(id, row.seq);
     return row?.seq ?? 0;
+  }
+
+  /** After a rollback: the same numbers may be given to other workers. */
+  forgetSeqs(): void {
+    this.#seqs.clear();
   }
 
   epoch(): number {
@@ -109,7 +115,8 @@ export class Workers {
     const seq = this.seqOf(id);
     const rows = this.#db
       .sql(
-        `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.deadline_at + k.grace_ms AS expires_at
+        `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses,
+           j.deadline_at + k.grace_ms AS expires_at, ifnull(k.timeout_ms, 0) + k.grace_ms AS allowed_ms
          FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = ?`,
       )
       .all(seq) as unknown as (CounterColumns & {
@@ -119,6 +126,7 @@ export class Workers {
       epoch: number;
       fence: number;
       expires_at: number | null;
+      allowed_ms: number;
     })[];
     const held = JSON.stringify(rows.map((row) => row.id));
     const { changes } = this.#db
@@ -126,16 +134,15 @@ export class Workers {
         "UPDATE outlive_workers SET beats = beats + 1, heartbeat_at = ?, loop_lag_ms = ?, held = ? WHERE seq = ? AND state = 'live'",
       )
       .run(now, beat.loopLagMs, held, seq);
-    const overdue = rows
-      .filter((row) => row.expires_at !== null && row.expires_at < now)
-      .sort((a, b) => a.expires_at! - b.expires_at!)[0];
+    const overdue = longestOverdue(rows, now, beat.confirmed);
     return {
       live: changes === 1,
+      now,
       held: rows.map((row) => ({
         lease: { jobId: row.id, kind: row.kind, row: row.seq, worker: id, epoch: row.epoch, fence: row.fence },
         counters: counters(row) satisfies Counters,
       })),
-      overdueMs: overdue ? now - overdue.expires_at! : null,
+      overdueMs: overdue?.overdueMs ?? null,
       overdueJobId: overdue?.id ?? null,
       schemaVersion: schemaVersion(this.#db),
     };
@@ -147,7 +154,7 @@ export class Workers {
     this.#db.sql("UPDATE outlive_workers SET last_word = ? WHERE seq = ?").run(lastWord, seq);
     this.#db
       .sql(
-        `UPDATE outlive_incidents SET evidence = iif(evidence IS NULL OR instr(?1, evidence), ?1, evidence || '; ' || ?1)
+        `UPDATE outlive_incidents SET evidence = iif(evidence IS NULL OR instr(?1, evidence) OR evidence LIKE '${PROCESS_IS_GONE} (%)', ?1, evidence || '; ' || ?1)
          WHERE id = (SELECT incident FROM outlive_workers WHERE seq = ?2) AND NOT ifnull(instr(evidence, ?1), 0)`,
       )
       .run(lastWord, seq);

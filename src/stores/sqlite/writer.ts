@@ -6,7 +6,7 @@ import type { Clock, Random } from "../../core/clock.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import { closed } from "../closed.ts";
 import type { Database } from "./database.ts";
-import { inOurWords, primaryCode, SQLITE_BUSY } from "./errors.ts";
+import { inOurWords, isMachineFailure, primaryCode, SQLITE_BUSY } from "./errors.ts";
 
 interface Operation {
   readonly doing: string;
@@ -17,7 +17,7 @@ interface Operation {
   readonly reject: (reason: unknown) => void;
 }
 
-/** `own`: the error is of the user's callback and comes out as it is. */
+/** `own`: the error is of the user's callback and comes out as it is. A full disk is never its own. */
 type Outcome = { readonly value: unknown } | { readonly thrown: unknown; readonly own?: true };
 
 /** How long a write waits for another process's transaction before it is refused. */
@@ -27,6 +27,7 @@ export class Writer {
   readonly #db: Database;
   readonly #clock: Clock;
   readonly #random: Random;
+  readonly #undone: () => void;
   #waiting: Operation[] = [];
   #scheduled = false;
   #retrying = false;
@@ -40,10 +41,12 @@ export class Writer {
   groupCount = 0;
   operationCount = 0;
 
-  constructor(db: Database, clock: Clock, random: Random) {
+  /** `undone` is called after each transaction that was rolled back: what was read in it may never have been there. */
+  constructor(db: Database, clock: Clock, random: Random, undone: () => void) {
     this.#db = db;
     this.#clock = clock;
     this.#random = random;
+    this.#undone = undone;
   }
 
   /** Runs `run` inside the next transaction, at the end of this turn. `run` must be synchronous and may be run again if the transaction is. */
@@ -165,7 +168,9 @@ export class Writer {
     if (!operation.ownSavepoint) return attempt(operation.run);
     this.#db.sql("SAVEPOINT outlive_user").run();
     const outcome = attempt(operation.run);
+    const isOwn = !("thrown" in outcome && isMachineFailure(outcome.thrown));
     if (!this.#db.inTransaction) {
+      if (!isOwn) return outcome;
       return {
         thrown: new OutliveError(
           ErrorCode.commitRolledBack,
@@ -178,11 +183,12 @@ export class Writer {
     }
     if ("thrown" in outcome) this.#db.sql("ROLLBACK TO outlive_user").run();
     this.#db.sql("RELEASE outlive_user").run();
-    return "thrown" in outcome ? { ...outcome, own: true } : outcome;
+    return "thrown" in outcome && isOwn ? { ...outcome, own: true } : outcome;
   }
 
   #rollback(): void {
     if (this.#db.inTransaction) this.#db.sql("ROLLBACK").run();
+    this.#undone();
   }
 }
 

@@ -108,10 +108,58 @@ export function specifyAlone(specify: Specify): void {
 
   specify("an idle worker takes a job that must run alone, says so, and takes nothing beside it", async (scene) => {
     await suspect(scene, "a");
-    await scene.enqueue({ id: "other", priority: 9 });
+    await scene.enqueue("other", { id: "less", priority: -9 });
     const worker = await scene.worker("w");
     const claimed = await worker.claim(9);
     assert.deepEqual([idsOf(claimed), claimed[0]?.alone], [["a"], true]);
+  });
+
+  specify(
+    "an ordinary job of a higher priority goes before one that must run alone, and nothing else does",
+    async (scene) => {
+      await suspect(scene, { id: "a", priority: 5 });
+      await scene.enqueue(
+        "low",
+        { id: "same", priority: 5 },
+        { id: "high", priority: 6 },
+        { id: "sms", kind: "sms", priority: 7 },
+      );
+      const worker = await scene.worker("w");
+      const first = await worker.turn([], roomFor(9));
+      assert.deepEqual([idsOf(first.claimed), first.emptying], [["sms", "high"], true]);
+      assert.deepEqual(idsOf((await worker.turn([], busyRoom(7))).claimed), [], "it runs them and claims nothing else");
+      const settled = first.claimed.map((job) => SETTLE.succeed(job));
+      assert.deepEqual(idsOf((await worker.turn(settled, roomFor(9))).claimed), ["a"]);
+    },
+  );
+
+  specify(
+    "a worker that empties itself still claims what has a higher priority, each kind within its room",
+    async (scene) => {
+      await suspect(scene, "a");
+      const worker = await scene.worker("w");
+      assert.equal((await worker.turn([], busyRoom(9))).emptying, true);
+      const drafts = ["mail", "sms"].flatMap((kind) => names(kind, 3).map((id) => ({ id, kind, priority: 1 })));
+      await scene.enqueue(...drafts, "low");
+      const limited = [
+        { kind: "mail", room: 1 },
+        { kind: "sms", room: 9 },
+      ];
+      const first = await worker.turn([], { total: 3, kinds: limited, idle: false });
+      assert.deepEqual([idsOf(first.claimed), first.emptying], [["mail0001", "sms0001", "sms0002"], true]);
+      const shared = ["mail", "sms"].map((kind) => ({ kind, room: 2, shares: true }));
+      const second = await worker.turn([], { total: 9, kinds: shared, idle: false });
+      assert.deepEqual([idsOf(second.claimed), second.emptying], [["mail0002", "mail0003"], true]);
+      const third = await worker.turn([], busyRoom(9));
+      assert.deepEqual([idsOf(third.claimed), third.emptying], [["sms0003"], true]);
+    },
+  );
+
+  specify("of jobs that must run alone those of a higher priority go first", async (scene) => {
+    await suspect(scene, "low", { id: "high", priority: 3 }, { id: "middle", priority: 2 });
+    const order: string[] = [];
+    for (const id of names("w", 3)) order.push(...idsOf(await (await scene.worker(id)).claim(9)));
+    assert.deepEqual(order, ["high", "middle", "low"]);
   });
 
   specify(
@@ -121,8 +169,10 @@ export function specifyAlone(specify: Specify): void {
       const first = await scene.worker("w1");
       const second = await scene.worker("w2", { store: await scene.connect() });
       await scene.enqueue("x", "y", "z");
-      assert.deepEqual(idsOf(await first.claim(busyRoom(9))), []);
-      assert.deepEqual(idsOf(await second.claim(busyRoom(1))), ["x"]);
+      const reserving = await first.turn([], busyRoom(9));
+      assert.deepEqual([idsOf(reserving.claimed), reserving.emptying], [[], true]);
+      const going = await second.turn([], busyRoom(1));
+      assert.deepEqual([idsOf(going.claimed), going.emptying ?? false], [["x"], false]);
       assert.deepEqual(idsOf(await first.claim(busyRoom(9))), [], "it still waits until it is idle");
       const idle = await first.claim(9);
       assert.deepEqual([idsOf(idle), idle[0]?.alone], [["a"], true]);
@@ -143,6 +193,53 @@ export function specifyAlone(specify: Specify): void {
       assert.deepEqual(idsOf(await busy.claim(busyRoom(9))), ["x"]);
     },
   );
+
+  specify(
+    "when ordinary jobs have their turn, a busy worker gives its reservation up and claims as usual",
+    async (scene) => {
+      await suspect(scene, "a");
+      await scene.enqueue("x", "y", "z");
+      const holder = await scene.worker("holder");
+      const other = await scene.worker("other");
+      assert.equal((await holder.turn([], busyRoom(1))).emptying, true);
+      assert.deepEqual(idsOf(await other.claim(busyRoom(1))), ["x"], "it leaves the job to the holder");
+      const turn = await holder.turn([], { ...busyRoom(1), ordinaryFirst: true });
+      assert.deepEqual([idsOf(turn.claimed), turn.emptying ?? false], [["y"], false]);
+      assert.equal((await other.turn([], busyRoom(1))).emptying, true, "now it empties itself");
+      assert.deepEqual(idsOf(await holder.claim({ ...busyRoom(1), ordinaryFirst: true })), ["z"]);
+      assert.deepEqual(idsOf(await other.claim(9)), ["a"]);
+    },
+  );
+
+  specify(
+    "when ordinary jobs have their turn, an idle worker takes a job that must run alone only if no other of its priority is ready",
+    async (scene) => {
+      await suspect(scene, "a");
+      await scene.enqueue("same", { id: "low", priority: -1 });
+      const room = { ...roomFor(1), ordinaryFirst: true };
+      const worker = await scene.worker("w");
+      const [same] = await worker.claim(room);
+      assert.equal(same?.lease.jobId, "same");
+      const alone = (await worker.turn([SETTLE.succeed(same)], room)).claimed;
+      assert.deepEqual([idsOf(alone), alone[0]?.alone], [["a"], true]);
+      const rest = (await worker.turn([SETTLE.succeed(alone[0]!)], room)).claimed;
+      assert.deepEqual(idsOf(rest), ["low"]);
+    },
+  );
+
+  specify("which workers are taken up by jobs that must run alone is known, and by which", async (scene) => {
+    await suspect(scene, { id: "a", priority: 2 });
+    const worker = await scene.worker("w");
+    assert.deepEqual(await scene.store.isolations(), []);
+    await worker.claim(busyRoom(9));
+    const isolation = { worker: "w", jobId: "a", priority: 2 };
+    assert.deepEqual(await scene.store.isolations(), [{ ...isolation, doing: "emptying", startedAt: null }]);
+    const [job] = await worker.claim(9);
+    const startedAt = scene.clock.now();
+    assert.deepEqual(await scene.store.isolations(), [{ ...isolation, doing: "running", startedAt }]);
+    await worker.settle(SETTLE.succeed(job!));
+    assert.deepEqual(await scene.store.isolations(), []);
+  });
 
   for (const end of ["dies", "stops"]) {
     specify(`museum 20: the reservation of a worker that ${end} is taken over`, async (scene) => {

@@ -3,14 +3,25 @@ import assert from "node:assert/strict";
 import { answers, type Hand, SETTLE } from "./hand.ts";
 import type { Scene, Specify } from "./scene.ts";
 import type { UserWrites } from "./stores.ts";
+import { CommitControl } from "../../core/commit.ts";
 import type { ClaimedJob } from "../../core/job.ts";
-import type { Store, WriteAnswer } from "../../core/store.ts";
+import type { RecoverAnswer, Store, WriteAnswer } from "../../core/store.ts";
 
 export function specifyCommit(specify: Specify): void {
   const onUserWrites = (title: string, body: (scene: Scene, user: UserWrites) => Promise<void>): void =>
     specify(title, async (scene) => {
       const user = scene.user();
       if (user) await body(scene, user);
+    });
+
+  /** Only where a transaction of the user's can be left open. */
+  const onOpenTransactions = (
+    title: string,
+    body: (scene: Scene, waiting: NonNullable<UserWrites["waiting"]>, user: UserWrites) => Promise<void>,
+  ): void =>
+    onUserWrites(title, async (scene, user) => {
+      if (user.waiting) await body(scene, (text, gate) => user.waiting!(text, gate), user);
+      else scene.t.skip("a transaction of this store can't be left open");
     });
 
   onUserWrites("a commit writes the user's rows, the success and the result in one step", async (scene, user) => {
@@ -95,6 +106,99 @@ export function specifyCommit(specify: Specify): void {
     assert.deepEqual(await scene.states("a"), [committed ? "succeeded" : "queued"]);
   });
 
+  onOpenTransactions(
+    "a job whose commit is under way is left out of a recovery, the others are taken at once, and it keeps its end",
+    async (scene, waiting) => {
+      const { worker, gate, committing } = await committingWhileOthersRun(scene, waiting);
+      const first = await scene.recover(worker, { by: await scene.connect() });
+      assert.deepEqual(jobIds(first), ["b", "c"]);
+      assert.deepEqual([first.done, first.locked, (await worker.row()).state], [true, 1, "recovering"]);
+      assert.equal((await scene.store.incident(first.incident!))?.completedAt, null);
+      gate.resolve();
+      assert.equal((await committing).answer.is, "applied");
+      const second = await scene.recover(worker);
+      assert.deepEqual(
+        [second.incident, second.jobs, second.done, second.locked],
+        [first.incident, [], true, undefined],
+      );
+      assert.equal((await worker.row()).state, "gone");
+      assert.deepEqual(await scene.states("a", "b", "c"), ["succeeded", "queued", "queued"]);
+      const incident = await scene.store.incident(first.incident!);
+      assert.deepEqual([incident?.jobCount, incident?.heldAtDeath, incident?.completedAt !== null], [2, 3, true]);
+    },
+  );
+
+  onOpenTransactions(
+    "a job that was left out because its commit was under way is taken when that is rolled back, once and in the same incident",
+    async (scene, waiting) => {
+      const { worker, gate, committing } = await committingWhileOthersRun(scene, waiting);
+      const other = await scene.connect();
+      const first = await scene.recover(worker, { by: other });
+      assert.equal(first.locked, 1);
+      assert.equal((await scene.recover(worker, { by: other })).locked, 1, "it can be asked as often as one likes");
+      gate.reject(new Error("no"));
+      await assert.rejects(committing, /no/);
+      const last = await scene.recover(worker, { by: other });
+      assert.deepEqual([last.incident, jobIds(last), last.locked], [first.incident, ["a"], undefined]);
+      const incident = await scene.store.incident(first.incident!);
+      assert.deepEqual([incident?.jobCount, incident?.heldAtDeath], [3, 3]);
+      const jobs = await Promise.all(["a", "b", "c"].map((id) => scene.job(id)));
+      assert.deepEqual(
+        jobs.map(({ state, counters }) => [state, counters.crashes]),
+        [
+          ["queued", 1],
+          ["queued", 1],
+          ["queued", 1],
+        ],
+      );
+    },
+  );
+
+  onUserWrites(
+    "a commit that is interrupted before it begins never begins, and leaves the attempt running",
+    async (scene, user) => {
+      const { worker, job } = await running(scene);
+      const control = new CommitControl(0);
+      const reason = new Error("it waited for too long");
+      control.interrupt(reason);
+      const body = user.writing("note", () => 1);
+      await assert.rejects(
+        scene.store.commit(SETTLE.succeed(job), body as never, () => null, control),
+        reason,
+      );
+      assert.equal(control.waits, true);
+      assert.deepEqual(await user.written(scene.store), []);
+      assert.deepEqual(answers(await worker.settle(SETTLE.release(job))), ["applied"]);
+    },
+  );
+
+  onUserWrites("a commit that was not interrupted can't be after it is done", async (scene, user) => {
+    const { job } = await running(scene);
+    const control = new CommitControl(0);
+    const body = user.writing("note", () => 1);
+    const { answer } = await scene.store.commit(SETTLE.succeed(job), body as never, () => null, control);
+    assert.deepEqual([answer.is, control.waits, control.interrupt(new Error("late"))], ["applied", false, false]);
+    assert.deepEqual(await user.written(scene.store), ["note"]);
+  });
+
+  onOpenTransactions(
+    "a commit that is interrupted while it runs is rolled back although its callback never ends, and holds nothing up",
+    async (scene, waiting, user) => {
+      const { worker, job } = await running(scene);
+      const control = new CommitControl(0);
+      const body = waiting("note", new Promise(() => {}));
+      const committing = scene.store.commit(SETTLE.succeed(job), body as never, () => null, control);
+      committing.catch(() => {});
+      while (control.waits) await turn();
+      const reason = new Error("the worker shuts down");
+      assert.equal(control.interrupt(reason), true);
+      await assert.rejects(committing, reason);
+      assert.deepEqual(answers(await worker.settle(SETTLE.release(job))), ["applied"]);
+      assert.deepEqual(await user.written(scene.store), []);
+      assert.equal((await scene.job("a")).counters.interruptions, 1);
+    },
+  );
+
   onUserWrites("one that fails among commits at once takes no other with it", async (scene, user) => {
     await scene.enqueue("a", "b", "c");
     const worker = await scene.worker("w");
@@ -166,4 +270,37 @@ function commit<T>(
 ): Promise<{ answer: WriteAnswer; value: T | undefined }> {
   const encode = (value: T): string | null => (value === undefined ? null : JSON.stringify(value));
   return store.commit<T>(SETTLE.succeed(job), user.writing(text, then) as never, encode);
+}
+
+/** A worker with three jobs, the first of which is in the middle of its commit until `gate` opens. */
+async function committingWhileOthersRun(
+  scene: Scene,
+  waiting: NonNullable<UserWrites["waiting"]>,
+): Promise<{
+  worker: Hand;
+  gate: PromiseWithResolvers<void>;
+  committing: Promise<{ answer: WriteAnswer }>;
+}> {
+  await scene.enqueue("a", "b", "c");
+  const worker = await scene.worker("w");
+  const [job] = await worker.claim(3);
+  const gate = Promise.withResolvers<void>();
+  const control = new CommitControl(0);
+  const committing = scene.store.commit(
+    SETTLE.succeed(job!),
+    waiting("note", gate.promise) as never,
+    () => null,
+    control,
+  );
+  committing.catch(() => {});
+  while (control.waits) await turn();
+  return { worker, gate, committing };
+}
+
+function jobIds({ jobs }: RecoverAnswer): readonly string[] {
+  return jobs.map(({ jobId }) => jobId);
+}
+
+function turn(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
 }

@@ -4,8 +4,9 @@ import { GRACE_MS, kind, names, TIMEOUT_MS } from "./drafts.ts";
 import { answers, type Hand, roomFor, SETTLE } from "./hand.ts";
 import type { Scene, Specify } from "./scene.ts";
 import type { ClaimedJob } from "../../core/job.ts";
+import type { ConfirmedTime } from "../../core/confirmed-time.ts";
 import { decideOverdue } from "../../core/recovery.ts";
-import type { HeldJob } from "../../core/store.ts";
+import type { BeatAnswer, HeldJob } from "../../core/store.ts";
 import type { Change } from "../../core/transitions.ts";
 
 const MARGIN_MS = 1_000;
@@ -77,6 +78,49 @@ export function specifyExpire(specify: Specify): void {
     assert.deepEqual(await ids(), ["j0003", "j0004"]);
     assert.deepEqual(await ids(), ["j0005"]);
   });
+
+  specify(
+    "with a confirmed time a job is fenced out when that has passed its deadline, grace and margin",
+    async (scene) => {
+      await running(scene);
+      await scene.clock.advance(10 * TIMEOUT_MS);
+      const startedAt = (await scene.job("a")).startedAt!;
+      const ends = startedAt + TIMEOUT_MS + GRACE_MS + MARGIN_MS;
+      const expire = async (asOf: number, steadyMs: number): Promise<number> =>
+        (await scene.store.expire(MARGIN_MS, 10, decide, { asOf, steadyMs })).length;
+      assert.equal(await expire(ends, 100 * TIMEOUT_MS), 0, "its clock was stepped");
+      assert.equal(
+        await expire(ends + 1_000_000, TIMEOUT_MS + GRACE_MS + MARGIN_MS),
+        0,
+        "it was not watched for so long",
+      );
+      assert.equal(await expire(ends + 1, TIMEOUT_MS + GRACE_MS + MARGIN_MS + 1), 1);
+    },
+  );
+
+  specify("the store's own clock decides where a confirmed time is ahead of it", async (scene) => {
+    await running(scene);
+    const ahead = { asOf: Number.MAX_SAFE_INTEGER, steadyMs: Number.MAX_SAFE_INTEGER };
+    assert.deepEqual(await scene.store.expire(0, 10, decide, ahead), []);
+  });
+
+  specify(
+    "a heartbeat says the store's clock, and reports as overdue what the confirmed time confirms",
+    async (scene) => {
+      await running(scene);
+      const startedAt = (await scene.job("a")).startedAt!;
+      await scene.clock.advance(10 * TIMEOUT_MS);
+      const ends = startedAt + TIMEOUT_MS + GRACE_MS;
+      const beat = (confirmed: ConfirmedTime | null): Promise<BeatAnswer> =>
+        scene.store.beat("w", { loopLagMs: 0, confirmed });
+      const allowedMs = TIMEOUT_MS + GRACE_MS;
+      assert.equal((await beat(null)).overdueMs, null);
+      assert.equal((await beat({ asOf: ends, steadyMs: 100 * TIMEOUT_MS })).overdueMs, null);
+      assert.equal((await beat({ asOf: ends + 1_000_000, steadyMs: allowedMs })).overdueMs, null);
+      const { now, overdueMs, overdueJobId } = await beat({ asOf: ends + 7, steadyMs: allowedMs + 1 });
+      assert.deepEqual([now - startedAt, overdueMs, overdueJobId], [10 * TIMEOUT_MS, 7, "a"]);
+    },
+  );
 
   specify("museum 4: when a settlement and an expiry meet, one of them decides", async (scene) => {
     const { worker, job } = await running(scene);

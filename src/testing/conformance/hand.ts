@@ -88,9 +88,9 @@ export const SETTLE = {
     lease: job.lease,
     change: transitions.timeOut(view(job), kind(job.kind), 0),
   }),
-  release: (job: ClaimedJob): Settlement => ({
+  release: (job: ClaimedJob, delayMs = 0): Settlement => ({
     lease: job.lease,
-    change: transitions.release(view(job), "its worker shut down"),
+    change: transitions.release(view(job), "its worker shut down", delayMs),
   }),
   endCancelled: (job: ClaimedJob): Settlement => ({
     lease: job.lease,

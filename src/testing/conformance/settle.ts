@@ -206,6 +206,19 @@ export function specifySettle(specify: Specify): void {
   });
 
   specify(
+    "a released job waits as long as its settlement says and is then claimed again, at no cost",
+    async (scene) => {
+      const { worker, job } = await running(scene);
+      await worker.settle(SETTLE.release(job, 7_000));
+      assert.equal((await scene.job("a")).runAt, scene.clock.now() + 7_000);
+      assert.deepEqual(await worker.claim(9), []);
+      await scene.clock.advance(7_000);
+      const again = await worker.next();
+      assert.deepEqual([again.lastOutcome, again.counters.errors, again.counters.interruptions], ["released", 0, 1]);
+    },
+  );
+
+  specify(
     "museum 21: a settlement that was answered is known to every connection, and the job never runs again",
     async (scene) => {
       const { worker, job } = await running(scene);

@@ -24,8 +24,8 @@ export function tellingStore(store: Store, jobId: string, reached: Reached): Sto
     if (answer.claimed.some(({ lease }) => lease.jobId === jobId)) reached("after the claim, before the handler ran");
     return answer;
   };
-  const commit: Store["commit"] = async (settlement, body, encode) => {
-    if (settlement.lease.jobId !== jobId) return store.commit(settlement, body, encode);
+  const commit: Store["commit"] = async (settlement, body, encode, control) => {
+    if (settlement.lease.jobId !== jobId) return store.commit(settlement, body, encode, control);
     reached("before the commit");
     const inside = ((tx: never) => {
       const value = body(tx);
@@ -35,7 +35,7 @@ export function tellingStore(store: Store, jobId: string, reached: Reached): Sto
       };
       return value instanceof Promise ? value.then(told) : told(value);
     }) as typeof body;
-    const answer = await store.commit(settlement, inside, encode);
+    const answer = await store.commit(settlement, inside, encode, control);
     reached("after the commit was durable");
     return answer;
   };

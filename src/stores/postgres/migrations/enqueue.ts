@@ -1,8 +1,6 @@
 // The way in, part of migration 1: `add_jobs`, which everybody goes through, and for whoever has no Node process `new_id` and `enqueue`.
 // The checks of `enqueue` are those of core's enqueue.ts, ids.ts and json.ts; a test gives both the same bad calls.
-import { ALPHABET } from "../../../core/ids.ts";
-import { MAX_PRIORITY } from "../../../core/enqueue.ts";
-import { MAX_JSON_BYTES } from "../../../core/json.ts";
+import { ALPHABET, MAX_JSON_BYTES, MAX_PRIORITY } from "./frozen.ts";
 
 export const ENQUEUE_SIGNATURE = "enqueue(text, jsonb, text, integer, interval, timestamptz, text, boolean)";
 
@@ -26,8 +24,22 @@ export function enqueueFunctions(schema: string): string {
     END IF;
   END $$;
 
-  -- With the owner's rights: whoever may only enqueue needs no right on any table.
-  CREATE FUNCTION ${schema}.enqueue(
+${enqueueFunction(schema, AS_RELEASED)}`;
+}
+
+/** What a later migration changes in `enqueue`: how it is created, one more check of its arguments, and what comes before a new kind. */
+export interface EnqueueVariant {
+  readonly create: "CREATE FUNCTION" | "CREATE OR REPLACE FUNCTION";
+  readonly check: string;
+  readonly beforeNewKind: string;
+}
+
+/** Migration 1. Its text is released: it never changes. */
+const AS_RELEASED: EnqueueVariant = { create: "CREATE FUNCTION", check: "", beforeNewKind: "" };
+
+export function enqueueFunction(schema: string, { create, check, beforeNewKind }: EnqueueVariant): string {
+  return `  -- With the owner's rights: whoever may only enqueue needs no right on any table.
+  ${create} ${schema}.enqueue(
     kind text, input jsonb DEFAULT 'null', id text DEFAULT NULL, priority integer DEFAULT 0,
     delay interval DEFAULT NULL, run_at timestamptz DEFAULT NULL, dedupe_key text DEFAULT NULL, wake boolean DEFAULT true
   ) RETURNS TABLE (job_id text, created boolean)
@@ -56,13 +68,13 @@ export function enqueueFunctions(schema: string): string {
       RAISE EXCEPTION 'the input has % bytes of JSON, at most ${MAX_JSON_BYTES} are allowed', octet_length(enqueue.input::text)
         USING ERRCODE = 'program_limit_exceeded', HINT = 'Put the data somewhere else and pass its address.';
     ELSIF enqueue.input::text LIKE '%"\\_\\_proto\\_\\_":%' THEN
-      RAISE EXCEPTION 'the input has a key named __proto__' USING ERRCODE = 'invalid_parameter_value', HINT = 'Rename it; no worker would read it.';
+      RAISE EXCEPTION 'the input has a key named __proto__' USING ERRCODE = 'invalid_parameter_value', HINT = 'Rename it; no worker would read it.';${check}
     END IF;
     PERFORM ${schema}.assert_key(enqueue.id, 'the id');
     PERFORM ${schema}.assert_key(enqueue.dedupe_key, 'the dedupe key');
 
     SELECT k.id INTO kind_id FROM ${schema}.kinds k WHERE k.name = enqueue.kind;
-    IF kind_id IS NULL THEN
+    IF kind_id IS NULL THEN${beforeNewKind}
       -- Nobody has declared it yet: the defaults of the columns, which a worker's own settings replace.
       INSERT INTO ${schema}.kinds (name) VALUES (enqueue.kind) ON CONFLICT DO NOTHING;
       SELECT k.id INTO STRICT kind_id FROM ${schema}.kinds k WHERE k.name = enqueue.kind;

@@ -4,6 +4,7 @@ import { core } from "./core.ts";
 import { losses } from "./losses.ts";
 import { reclaim } from "./reclaim.ts";
 import { seedViews } from "./seed-views.ts";
+import { textsAndLimits } from "./texts-and-limits.ts";
 import { views } from "./views.ts";
 
-export const MIGRATIONS: readonly Migration[] = [core, reclaim, views, losses, seedViews];
+export const MIGRATIONS: readonly Migration[] = [core, reclaim, views, losses, textsAndLimits, seedViews];

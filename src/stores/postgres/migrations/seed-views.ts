@@ -1,18 +1,24 @@
 // What seeds 003 and 004 ask of the tables: a checksum for every text that a handler trusts, the instant of a job's own heartbeat, and
 // the same words in the views for a job that a worker took back and for one that SQL took back.
-import { ALONE_FROM_CRASHES, HARD_LIMIT } from "../../../core/blame.ts";
-import { JOB_STATES } from "../../../core/job.ts";
 import type { Migration } from "../migrate.ts";
-import { checksumSql } from "../checksums.ts";
-import { LANE, NEVER_DUE, OUTCOME, STATE } from "../../codes.ts";
-import { deathsElsewhere } from "../deaths-elsewhere.ts";
+import { HALF_PAIR, REPLACEMENT, tolerantDeadJobs } from "./dead-jobs.ts";
 import { addJobs } from "./enqueue.ts";
+import {
+  ALONE_FROM_CRASHES,
+  checksum,
+  HARD_LIMIT,
+  LANE,
+  NEVER_DUE,
+  OUTCOME,
+  resolvedDeathsElsewhere,
+  STATE,
+} from "./frozen.ts";
 import { jobHeartbeat, MARGIN_MS, OWNERLESS_MS } from "./reclaim.ts";
 import { takeBack } from "./take-back.ts";
-import { views } from "./views.ts";
+import { stateName, views } from "./views.ts";
 
 export const seedViews: Migration = {
-  name: "checksums, heartbeats of jobs, one text for every reclaim",
+  name: "checksums and reclaim texts",
   drops: "the checksums, the instants of job heartbeats, and the texts of reclaims that workers made",
   up: (schema) =>
     [
@@ -36,6 +42,7 @@ export const seedViews: Migration = {
   ${replacing(jobHeartbeat(schema))}
   ${replacing(takeBack(schema))}
   ${replacing(views.up(schema))}
+  ${tolerantDeadJobs(schema)}
   DROP FUNCTION ${schema}.error_text(text, text);
   DROP FUNCTION ${schema}.reclaim_text(${schema}.kinds, text, text, text, integer, integer, integer, integer, integer, text);
   ALTER TABLE ${schema}.history DROP COLUMN reclaim;
@@ -81,7 +88,7 @@ function addCheckedJobs(schema: string): string {
     jobs AS (
       INSERT INTO ${schema}.jobs (seq, lane, kind, priority, created_at, run_at, id, dedupe_key, input, input_sum) OVERRIDING SYSTEM VALUE
       SELECT d.seq, CASE WHEN d.run_at > now_ms THEN 0 ELSE 1 END, d.kind, d.priority, now_ms, d.run_at, d.id, d.dedupe_key, d.input,
-        ${checksumSql("d.input", "d.id")} FROM drafts d
+        ${checksum("d.input", "d.id")} FROM drafts d
       ON CONFLICT DO NOTHING RETURNING kind, id),
     counted AS (INSERT INTO ${schema}.kind_deltas (kind, jobs) SELECT j.kind, count(*) FROM jobs j GROUP BY j.kind)
     SELECT CASE WHEN count(*) < cardinality(ids) THEN coalesce(array_agg(j.id), '{}') END INTO added FROM jobs j;
@@ -209,7 +216,7 @@ function takeBackInOneText(schema: string): string {
           decision := 'fail';
           next_state := ${STATE.dead};
         ELSIF alone AND new_blamed >= k.max_crashes AND (new_blamed >= ${HARD_LIMIT} * k.max_crashes
-          OR new_blamed > ${deathsElsewhere(schema, "j.seq", "j.crashes", "now")}) THEN
+          OR new_blamed > ${resolvedDeathsElsewhere(schema, "j.seq", "j.crashes", "now")}) THEN
           decision := 'quarantine';
           next_state := ${STATE.quarantined};
         ELSIF j.errors >= k.max_errors OR j.timeouts >= k.max_timeouts THEN
@@ -349,13 +356,6 @@ function reclaimHistory(schema: string): string {
   ORDER BY h.at DESC, h.ord DESC;`;
 }
 
-/**
- * Half of a surrogate pair, as JSON.stringify writes it: a whole pair it writes as the character itself. Before the escape comes an even
- * number of backslashes; after an odd one, `ud83d` is ordinary text.
- */
-const HALF_PAIR = String.raw`(?<!\\)((?:\\\\)*)\\u[dD][89a-fA-F][0-9a-fA-F]{2}`;
-const REPLACEMENT = String.raw`\1\\ufffd`;
-
 function errorText(schema: string): string {
   return `
   -- One field of a stored error. One that can't be read as JSON (half of a surrogate pair, a damaged row) hides no other row.
@@ -398,8 +398,4 @@ function grants(schema: string): string {
       EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', allowed.called, allowed.role);
     END LOOP;
   END $$;`;
-}
-
-function stateName(column: string): string {
-  return `(ARRAY[${JOB_STATES.map((state) => `'${state}'`).join(", ")}])[${column} + 1]`;
 }

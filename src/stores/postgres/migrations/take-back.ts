@@ -1,8 +1,6 @@
 // What becomes of one job that a reclaim takes: core's `crash`, `timeOut` and `endCancelled` written in SQL, with the backoff of
 // retry.ts and the blame of blame.ts. Nothing here looks for jobs; reclaim.ts does.
-import { ALONE_FROM_CRASHES, HARD_LIMIT } from "../../../core/blame.ts";
-import { deathsElsewhere } from "../deaths-elsewhere.ts";
-import { LANE, OUTCOME, STATE } from "../../codes.ts";
+import { ALONE_FROM_CRASHES, deathsElsewhere, HARD_LIMIT, LANE, OUTCOME, STATE } from "./frozen.ts";
 
 export function takeBackFunctions(schema: string): string {
   return `${backoff(schema)}\n${ttlText(schema)}\n${takeBack(schema)}`;
@@ -86,7 +84,7 @@ export function takeBack(schema: string): string {
         next_state := ${STATE.dead};
         message := format('Max attempts reached: its kind says that a crash ends the job; %s', what);
       ELSIF alone AND new_blamed >= k.max_crashes AND (new_blamed >= ${HARD_LIMIT} * k.max_crashes
-        OR new_blamed > ${deathsElsewhere(schema, "j.seq", "j.crashes", "now", "all")}) THEN
+        OR new_blamed > ${deathsElsewhere(schema, "j.seq", "j.crashes", "now")}) THEN
         decision := 'quarantine';
         next_state := ${STATE.quarantined};
         message := format('Max attempts reached: %s of %s workers died while it ran alone; %s', new_blamed, k.max_crashes, what);

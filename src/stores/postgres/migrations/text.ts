@@ -1,6 +1,7 @@
 // Migrations as SQL: what the runner sends is what `outlive migrate print` prints, so that whoever may not let a program migrate can
 // read it and run it with psql.
-import { quotedSchema } from "../schema.ts";
+import { stepChecksum } from "../../released-steps.ts";
+import { DEFAULT_SCHEMA, quotedSchema } from "../schema.ts";
 import { MIGRATIONS } from "./index.ts";
 import { TICK_SECONDS } from "./tick.ts";
 
@@ -9,7 +10,18 @@ export function lockText(name: string): string {
   return `SELECT pg_advisory_xact_lock(hashtextextended('outlive migrate ${name}', 0))`;
 }
 
-/** Everything of one step up, inside a transaction. It refuses to run twice or out of order. */
+/** Of a migration as this program has it. It does not depend on the name of the schema. */
+export function checksumOf(number: number): string {
+  return stepChecksum(MIGRATIONS[number - 1]!.up(quotedSchema(DEFAULT_SCHEMA)));
+}
+
+/** Keeps the checksums of migrations that were applied before checksums were kept. */
+export function adoptText(name: string, numbers: readonly number[]): string {
+  return `${asOwner(name)}
+  INSERT INTO ${quotedSchema(name)}.meta (key, value) VALUES ${numbers.map(checksumRow).join(", ")} ON CONFLICT DO NOTHING;`;
+}
+
+/** Everything of one step up, inside a transaction. It refuses to run twice, out of order, or on what an unreleased build made. */
 export function upText(name: string, number: number): string {
   const schema = quotedSchema(name);
   const start = `
@@ -21,7 +33,7 @@ export function upText(name: string, number: number): string {
   ${MIGRATIONS[number - 1]!.up(schema).trim()}
   -- The schema may be opened to roles that may not call everything.
   REVOKE ALL ON ALL FUNCTIONS IN SCHEMA ${schema} FROM PUBLIC;
-  INSERT INTO ${schema}.meta (key, value) VALUES ('schema', ${number}), ('migration ${number}', ${schema}.now_ms())
+  INSERT INTO ${schema}.meta (key, value) VALUES ('schema', ${number}), ('migration ${number}', ${schema}.now_ms()), ${checksumRow(number)}
     ON CONFLICT (key) DO UPDATE SET value = excluded.value;`;
 }
 
@@ -31,7 +43,7 @@ export function downText(name: string, number: number): string {
   const version =
     number > 1
       ? `UPDATE ${schema}.meta SET value = ${number - 1} WHERE key = 'schema';
-  DELETE FROM ${schema}.meta WHERE key = 'migration ${number}';`
+  DELETE FROM ${schema}.meta WHERE key IN ('migration ${number}', 'checksum ${number}');`
       : `DROP TABLE ${schema}.meta;
   -- What is not ours stays, and with it the schema.
   DO $$ BEGIN DROP SCHEMA ${schema}; EXCEPTION WHEN dependent_objects_still_exist THEN NULL; END $$;`;
@@ -48,7 +60,7 @@ export function scriptText(name: string, numbers: readonly number[], direction: 
     .map((number) => {
       const { name: title, drops } = MIGRATIONS[number - 1]!;
       const what = direction === "up" ? title : `back before: ${title}. This drops ${drops}`;
-      return `-- Outlive, schema ${name}, migration ${number} of ${MIGRATIONS.length}, ${what}\nBEGIN;\n  ${lockText(name)};\n  ${text(name, number).trim()}\nCOMMIT;\n`;
+      return `-- Outlive, schema ${name}, migration ${number} of ${MIGRATIONS.length} (checksum ${checksumOf(number)}), ${what}\nBEGIN;\n  ${lockText(name)};\n  ${text(name, number).trim()}\nCOMMIT;\n`;
     })
     .join("\n");
 }
@@ -74,10 +86,24 @@ function asOwner(name: string): string {
   END $$;`;
 }
 
+function checksumRow(number: number): string {
+  return `('checksum ${number}', x'${checksumOf(number)}'::bigint)`;
+}
+
+/** Inside a block of PL/pgSQL. What has no checksum is judged by the program (schema-record.ts). */
+function expectReleased(schema: string, name: string, version: number): string {
+  const rows = MIGRATIONS.slice(0, version).map((_, i) => checksumRow(i + 1));
+  if (rows.length === 0) return "";
+  return `
+    IF EXISTS (SELECT 1 FROM ${schema}.meta m JOIN (VALUES ${rows.join(", ")}) AS released (key, value) USING (key) WHERE m.value <> released.value) THEN
+      RAISE EXCEPTION 'the schema ${name} was made by an unreleased build of Outlive' USING HINT = 'Nothing was changed. See: outlive migrate list';
+    END IF;`;
+}
+
 function expect(schema: string, name: string, version: number): string {
   return `DO $$ DECLARE found bigint := (SELECT value FROM ${schema}.meta WHERE key = 'schema'); BEGIN
     IF coalesce(found, 0) <> ${version} THEN
       RAISE EXCEPTION 'the schema ${name} has version %, and this needs ${version}', coalesce(found, 0) USING HINT = 'Nothing was changed. See: outlive migrate list';
-    END IF;
+    END IF;${expectReleased(schema, name, version)}
   END $$;`;
 }

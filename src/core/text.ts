@@ -1,0 +1,33 @@
+// Text on its way into a store, a log or an error: cut between code points, never inside a surrogate pair, and free of what some
+// reader of it can't take. PostgreSQL refuses JSON that holds half a surrogate pair, drivers end a text at NUL, and a terminal obeys
+// control characters. Every other file that shortens or cleans a text uses these functions.
+
+/** Without NUL (written out as `\0`), with U+FFFD in place of half a surrogate pair, and with at most `maxLength` UTF-16 code units. Default: all. */
+export function storableText(text: string, maxLength = Number.POSITIVE_INFINITY): string {
+  return cutText(text.replaceAll("\0", "\\0").toWellFormed(), maxLength);
+}
+
+/** The first `maxLength` UTF-16 code units of a well-formed text, or one fewer if that would split a surrogate pair. */
+export function cutText(text: string, maxLength: number): string {
+  if (text.length <= maxLength) return text;
+  const splitsPair = isHighSurrogate(text.charCodeAt(maxLength - 1)) && isLowSurrogate(text.charCodeAt(maxLength));
+  return text.slice(0, splitsPair ? maxLength - 1 : maxLength);
+}
+
+/** The text as one line: line breaks and other control characters (C0, DEL, C1, U+2028, U+2029) are written out, tabs become spaces. */
+export function oneLine(text: string): string {
+  return text.replaceAll(/[\p{Cc}\u2028\u2029]/gu, (character) => {
+    if (character === "\n") return "\\n";
+    if (character === "\t") return " ";
+    const code = character.charCodeAt(0).toString(16);
+    return code.length > 2 ? `\\u${code}` : `\\x${code.padStart(2, "0")}`;
+  });
+}
+
+function isHighSurrogate(unit: number): boolean {
+  return (unit & 0xfc00) === 0xd800;
+}
+
+function isLowSurrogate(unit: number): boolean {
+  return (unit & 0xfc00) === 0xdc00;
+}

@@ -1,0 +1,68 @@
+// What all stores share of the rule that a released migration is never changed: the checksum of a step, the comparison of tables
+// that have no checksums yet, and the refusal of a store that an unreleased build has made.
+import { createHash } from "node:crypto";
+import { ErrorCode, OutliveError } from "../core/errors.ts";
+
+/** Of a step's statements, in 15 hexadecimal digits, which fit into a bigint. Comments and white space may be reworded. */
+export function stepChecksum(sql: string): string {
+  const statements = sql.replaceAll(/--.*$/gm, "").replaceAll(/\s+/g, " ").trim();
+  return createHash("sha256").update(statements).digest("hex").slice(0, 15);
+}
+
+/**
+ * One phrase for each column that is missing or that should not be there. Columns are lines such as `jobs.id text NOT NULL`. Tables
+ * that are not expected belong to the user.
+ */
+export function columnDifferences(expected: ReadonlySet<string>, found: ReadonlySet<string>): string[] {
+  const tableOf = (line: string): string => line.slice(0, line.indexOf("."));
+  const tables = new Set([...expected].map(tableOf));
+  const missing = [...expected].filter((line) => !found.has(line));
+  const unexpected = [...found].filter((line) => !expected.has(line) && tables.has(tableOf(line)));
+  return [...missing.map((line) => `${line} is missing`), ...unexpected.map((line) => `${line} is not expected`)];
+}
+
+/** One applied step, as the store and as this program has it. */
+export interface ComparedStep {
+  readonly number: number;
+  readonly name: string;
+  readonly checksum: string;
+  /** Null: the store is from before checksums were kept. */
+  readonly stored: string | null;
+}
+
+/** The first step that is not the released one; null: there is none. */
+export function differingStep(steps: readonly ComparedStep[]): ComparedStep | null {
+  return steps.find(({ checksum, stored }) => stored !== null && stored !== checksum) ?? null;
+}
+
+/** `store`: what it is called in the sentence. `instead`: how to begin again without it. */
+export function checksumRefused(
+  { store, instead }: { readonly store: string; readonly instead: string },
+  { number, name, checksum, stored }: ComparedStep,
+): OutliveError {
+  return new OutliveError(
+    ErrorCode.schemaDiffers,
+    `Migration ${number} (${name}) of ${store} has the checksum ${stored}; the released migration has ${checksum}.`,
+    whatToDo(instead),
+    { store, migration: number, found: stored, known: checksum },
+  );
+}
+
+export function columnsRefused(
+  { store, instead }: { readonly store: string; readonly instead: string },
+  version: number,
+  differences: readonly string[],
+): OutliveError {
+  const shown = differences.slice(0, 3).join(", ");
+  const more = differences.length > 3 ? `, and ${differences.length - 3} more` : "";
+  return new OutliveError(
+    ErrorCode.schemaDiffers,
+    `The tables of ${store} do not match schema version ${version}: ${shown}${more}.`,
+    whatToDo(instead),
+    { store, version, differences },
+  );
+}
+
+function whatToDo(instead: string): string {
+  return `An unreleased build of Outlive made this store. Nothing was changed. Finish or export its jobs with that build, restore a backup that a released version made, or ${instead}.`;
+}

@@ -1,0 +1,78 @@
+// Holds that a migration which was ever released is never edited. A store keeps the checksum of each migration that made it, so an
+// edited one locks out every store that has the old one. To change the tables, append a migration to the list of the store, and its
+// line to the list here.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { ALONE_FROM_CRASHES, BACKGROUND_MS, HARD_LIMIT } from "../../src/core/blame.ts";
+import { MAX_PRIORITY } from "../../src/core/enqueue.ts";
+import { ALPHABET } from "../../src/core/ids.ts";
+import { JOB_STATES } from "../../src/core/job.ts";
+import { MAX_JSON_BYTES } from "../../src/core/json.ts";
+import { LANE, NEVER_DUE, OUTCOME, STATE } from "../../src/stores/codes.ts";
+import { checksumSql } from "../../src/stores/postgres/checksums.ts";
+import { deathsElsewhere } from "../../src/stores/postgres/deaths-elsewhere.ts";
+import * as frozen from "../../src/stores/postgres/migrations/frozen.ts";
+import { MIGRATIONS as POSTGRES } from "../../src/stores/postgres/migrations/index.ts";
+import { checksumOf } from "../../src/stores/postgres/migrations/text.ts";
+import { stepChecksum } from "../../src/stores/released-steps.ts";
+import { MIGRATIONS as SQLITE } from "../../src/stores/sqlite/schema.ts";
+
+const SQLITE_STEPS = ["core 76162be5baef752", "losses of contact 967d23bb821aeda"];
+
+const POSTGRES_STEPS = [
+  "core 2095e83106cf5b2", //
+  "heartbeats and reclaim 6cb6fd0c34745e1",
+  "views 6d922076d68a053",
+  "losses of contact a9166c92aaa7082",
+  "texts and limits 403bbd80b7fa311",
+  "checksums and reclaim texts 8ac8d8ac2191020",
+];
+
+const EDITED =
+  "A migration of record was edited, or a new one is not listed here. Undo the edit and append a migration instead; of a new one, add the line that is shown.";
+
+test("no migration of record was edited on SQLite", () => {
+  const steps = SQLITE.map(({ name, sql }) => `${name} ${stepChecksum(sql)}`);
+  assert.deepEqual(steps, SQLITE_STEPS, EDITED + explained(steps, SQLITE_STEPS));
+});
+
+test("no migration of record was edited on PostgreSQL", () => {
+  const steps = POSTGRES.map(({ name }, i) => `${name} ${checksumOf(i + 1)}`);
+  assert.deepEqual(steps, POSTGRES_STEPS, EDITED + explained(steps, POSTGRES_STEPS));
+});
+
+function explained(found: readonly string[], kept: readonly string[]): string {
+  return `\nfound: ${found.join(", ")}\nkept:  ${kept.join(", ")}`;
+}
+
+test("the checksum of a migration changes with a statement, and not with a comment or white space", () => {
+  const text = "CREATE TABLE a (b integer); -- why\n  CREATE INDEX c ON a (b);";
+  assert.match(stepChecksum(text), /^[0-9a-f]{15}$/);
+  assert.equal(stepChecksum(text), stepChecksum("-- because\nCREATE TABLE a (b integer);\nCREATE INDEX c ON a (b);"));
+  assert.notEqual(stepChecksum(text), stepChecksum(text.replace("integer", "bigint")));
+});
+
+// The functions in a schema hold these values. Has the engine another one, the functions need a new migration that replaces them;
+// then the value here is compared no more.
+test("the constants that released PostgreSQL functions hold are still those of the engine", () => {
+  const { deathsElsewhere: _, resolvedDeathsElsewhere: elsewhere, checksum, ...constants } = frozen;
+  const { "timed-out": timedOut, crashed, cancelled, lost } = OUTCOME;
+  assert.deepEqual(
+    { ...constants },
+    {
+      ALPHABET,
+      MAX_PRIORITY,
+      MAX_JSON_BYTES,
+      ALONE_FROM_CRASHES,
+      HARD_LIMIT,
+      BACKGROUND_MS,
+      JOB_STATES,
+      STATE,
+      LANE,
+      NEVER_DUE,
+      OUTCOME: { "timed-out": timedOut, crashed, cancelled, lost },
+    },
+  );
+  assert.equal(elsewhere("s", "j", "c", "n"), deathsElsewhere("s", "j", "c", "n"));
+  assert.equal(checksum("content", "owner"), checksumSql("content", "owner"));
+});
