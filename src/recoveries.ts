@@ -5,7 +5,7 @@ import type { Death, Probe, WorkerRow } from "./core/liveness.ts";
 import { Lookout } from "./core/lookout.ts";
 import { isNoteworthy, NOTHING_CHECKED } from "./core/integrity.ts";
 import { readOnlyError } from "./core/read-only.ts";
-import { leftBehind, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
+import { leftBehind, recoverDead, type RecoveryDeps, type RecoveryPass } from "./core/recovery.ts";
 import type { Wiring } from "./engine.ts";
 import { evidenceText } from "./evidence-text.ts";
 
@@ -35,29 +35,24 @@ export class Recoveries {
     });
   }
 
-  /** One pass now. `own` is the worker of this process. Answers whether it found anything. */
-  async pass(own: string | undefined, signal: AbortSignal | undefined): Promise<boolean> {
+  /** One pass now. `own` is the worker of this process. */
+  async pass(own: string | undefined, signal: AbortSignal | undefined): Promise<RecoveryPass> {
     this.#assertWritable();
-    const dead = await this.findDead(own);
-    if (dead.length === 0) return false;
-    const { incidents } = await recoverDead(this.#deps(), dead, "recover", NOTHING_CHECKED, signal);
-    return incidents.length > 0;
+    return recoverDead(this.#deps(), await this.findDead(own), "recover", NOTHING_CHECKED, signal);
   }
 
   /**
    * After a backup was put back: whoever the old rows call alive is not, so all that they held goes back at once, under a new epoch.
-   * Refused while anybody's lock is held. Answers whether it found anything.
+   * Refused while anybody's lock is held.
    */
-  async restored(signal: AbortSignal | undefined): Promise<boolean> {
+  async restored(signal: AbortSignal | undefined): Promise<RecoveryPass> {
     const { backend, clock } = this.#wiring;
     this.#assertWritable();
     const present = await this.assertNobodyWorks("call it restored");
     await backend.store.raiseEpoch();
     const death = { how: "gone", lastSeenAliveAt: null, evidence: "the store was restored from a backup" } as const;
     const dead = present.map((worker) => ({ worker, death: { ...death, detectedAt: clock.now() } }));
-    if (dead.length === 0) return false;
-    const { incidents } = await recoverDead(this.#deps(), dead, "restored", NOTHING_CHECKED, signal);
-    return incidents.length > 0;
+    return recoverDead(this.#deps(), dead, "restored", NOTHING_CHECKED, signal);
   }
 
   /** The rows that are not over, if nobody's lock is held; an error that names who is alive otherwise. */
