@@ -201,7 +201,7 @@ export class AdvisoryLiveness implements Liveness {
       if (look.held.has(name) || this.#own.has(name) || !this.#speaks(identity, look)) continue;
       const seen = this.#missing.get(name);
       // A worker whose session is back beats at once: it may be gone again, but not all the time.
-      const sinceMono = seen?.beats === beats ? seen.sinceMono : mono;
+      const sinceMono = seen && seen.beats === beats ? seen.sinceMono : mono;
       this.#missing.set(name, { sinceMono, lastMono: mono, era: look.era, beats });
       if (mono - sinceMono >= contactMs) lost.add(name);
     }
