@@ -1,8 +1,8 @@
 // Recovery as the engine offers it: at the open, by hand, and with what a supervisor knows. The work itself is core's.
 import { ErrorCode, OutliveError, toStoredError } from "./core/errors.ts";
 import { idSource } from "./core/ids.ts";
-import type { Death, Probe, WorkerRow } from "./core/liveness.ts";
-import { Lookout } from "./core/lookout.ts";
+import { isProof, type Death, type Probe, type WorkerRow } from "./core/liveness.ts";
+import { type Lost, Lookout, RESTORED } from "./core/lookout.ts";
 import { isNoteworthy, NOTHING_CHECKED } from "./core/integrity.ts";
 import { readOnlyError } from "./core/read-only.ts";
 import { leftBehind, recoverDead, type RecoveryDeps, type RecoveryPass } from "./core/recovery.ts";
@@ -19,6 +19,9 @@ export interface RecoverOptions {
 
 /** Longest evidence that a supervisor can add to a death. */
 const MAX_EVIDENCE = 1_000;
+
+/** A store that lets no write through for longer is blocked; less is ordinary work. */
+const BLOCKED_MS = 500;
 
 export class Recoveries {
   readonly #wiring: Wiring;
@@ -38,7 +41,8 @@ export class Recoveries {
   /** One pass now. `own` is the worker of this process. */
   async pass(own: string | undefined, signal: AbortSignal | undefined): Promise<RecoveryPass> {
     this.#assertWritable();
-    return recoverDead(this.#deps(), await this.findDead(own), "recover", NOTHING_CHECKED, signal);
+    const dead = await this.#withoutSilenceOfABlockedStore(await this.findDead(own));
+    return recoverDead(this.#deps(), dead, "recover", NOTHING_CHECKED, signal);
   }
 
   /**
@@ -46,13 +50,23 @@ export class Recoveries {
    * Refused while anybody's lock is held.
    */
   async restored(signal: AbortSignal | undefined): Promise<RecoveryPass> {
-    const { backend, clock } = this.#wiring;
+    const { backend } = this.#wiring;
     this.#assertWritable();
-    const present = await this.assertNobodyWorks("call it restored");
-    await backend.store.raiseEpoch();
-    const death = { how: "gone", lastSeenAliveAt: null, evidence: "the store was restored from a backup" } as const;
-    const dead = present.map((worker) => ({ worker, death: { ...death, detectedAt: clock.now() } }));
+    // Where the store itself says so, no worker from before can write into it, and their locks may be held by processes that end soon.
+    const why = (await backend.store.noticeRestore?.()) ?? null;
+    const present = why === null ? await this.assertNobodyWorks("call it restored") : await backend.store.workers({});
+    if (why === null) await backend.store.raiseEpoch();
+    const dead = this.#restoredWorkers(present);
     return recoverDead(this.#deps(), dead, "restored", NOTHING_CHECKED, signal);
+  }
+
+  /** What the rows of a backup say of workers is history: none of them can write into this store any more. */
+  #restoredWorkers(present: readonly WorkerRow[]): Lost[] {
+    const detectedAt = this.#wiring.clock.now();
+    return present.map((worker) => ({
+      worker,
+      death: { how: "gone", lastSeenAliveAt: null, evidence: RESTORED, detectedAt },
+    }));
   }
 
   /** The rows that are not over, if nobody's lock is held; an error that names who is alive otherwise. */
@@ -60,16 +74,16 @@ export class Recoveries {
     const { backend } = this.#wiring;
     const present = await backend.store.workers({});
     const probes = await this.#probe(present);
-    for (const [at, worker] of present.entries()) {
-      if (probes[at] !== "held") continue;
-      throw new OutliveError(
-        ErrorCode.wrongState,
-        `Worker ${worker.id} (pid ${worker.pid}) is alive on this store.`,
-        `Stop all workers to ${inOrderTo}, then try again. Nothing was changed.`,
-        { worker: worker.id, pid: worker.pid },
-      );
-    }
-    return present;
+    const alive = present.filter((_, at) => probes[at] === "held");
+    const [first] = alive;
+    if (!first) return present;
+    const named = alive.map(({ id, pid, host }) => `${id} (pid ${pid} on ${host})`).join(", ");
+    throw new OutliveError(
+      ErrorCode.wrongState,
+      alive.length === 1 ? `Worker ${named} is alive on this store.` : `Workers are alive on this store: ${named}.`,
+      `Stop ${alive.length === 1 ? "it" : "them"} to ${inOrderTo}, then try again. Nothing was changed.`,
+      { worker: first.id, pid: first.pid, workers: alive.map(({ id }) => id) },
+    );
   }
 
   /** The start-up recovery of `open`: nothing is accepted before it is finished. */
@@ -86,6 +100,8 @@ export class Recoveries {
 
   async #atOpen(): Promise<void> {
     const { backend, clock } = this.#wiring;
+    const restored = (await backend.store.noticeRestore?.()) ?? null;
+    if (restored !== null) this.#wiring.bus.emit("store.restored", { why: restored });
     const present = await backend.store.workers({});
     const probes = await this.#probe(present);
     const alone = !probes.includes("held");
@@ -98,7 +114,8 @@ export class Recoveries {
       const startedAt = completedAt - (findings.tookMs ?? 0);
       await backend.store.noteOpening?.({ recovery, startedAt, completedAt, findings });
     }
-    await recoverDead(deps, await this.findDead(undefined), "open", findings, undefined, recovery);
+    const dead = restored === null ? await this.findDead(undefined) : this.#restoredWorkers(present);
+    await recoverDead(deps, dead, "open", findings, undefined, recovery);
     await backend.removeStrays().catch((thrown: unknown) =>
       this.#wiring.bus.emit("store.failed", {
         doing: "removing stray locks",
@@ -114,6 +131,24 @@ export class Recoveries {
     const present = (await backend.store.workers({})).filter(({ id }) => id !== own);
     const dead = await this.#lookout.look(present, settings.times.heartbeatMs);
     return [...dead, ...leftBehind(await backend.store.workers({ which: "leftBehind" }), clock.now())];
+  }
+
+  /**
+   * While no process could write, no worker could beat either, and their silence proves nothing. A worker notices that by its own
+   * heartbeat; this watcher has none, so it tries to write before it believes in a silence.
+   */
+  async #withoutSilenceOfABlockedStore(dead: Lost[]): Promise<Lost[]> {
+    const { store } = this.#wiring.backend;
+    if (store.untilWritable === undefined || dead.every(({ death }) => isProof(death.how))) return dead;
+    const { clock } = this.#wiring;
+    const askedMono = clock.mono();
+    const written = await store.untilWritable().then(
+      () => true,
+      () => false,
+    );
+    if (written && clock.mono() - askedMono < BLOCKED_MS) return dead;
+    this.#lookout.restart();
+    return dead.filter(({ death }) => isProof(death.how));
   }
 
   /** Core tells a store's refusal to recover and goes on; by hand it is the answer. */

@@ -3,7 +3,7 @@
 import { graceOf } from "./config.ts";
 import { pause } from "./core/clock.ts";
 import type { Duration } from "./core/duration.ts";
-import { ErrorCode, OutliveError, toStoredError } from "./core/errors.ts";
+import { ErrorCode, OutliveError, toStoredError, whyStoreReplaced } from "./core/errors.ts";
 import { type EndOfLife, Incarnation, type IncarnationDeps, type IncarnationOptions } from "./core/incarnation.ts";
 import type { ClaimedJob } from "./core/job.ts";
 import { newWorkerId, type ProcessIdentity } from "./platform/identity.ts";
@@ -97,6 +97,7 @@ export class WorkerHost implements WorkerHandle {
         if (!this.#wanted.signal.aborted) return life;
         await life.stop(0);
       } catch (thrown) {
+        if (whyStoreReplaced(thrown) !== null) throw thrown;
         events.emit("store.failed", { doing: "starting a worker again", error: toStoredError(thrown), retryInMs });
         await pause(clock, retryInMs, this.#wanted.signal);
       }
@@ -105,16 +106,26 @@ export class WorkerHost implements WorkerHandle {
   }
 }
 
-function unfit(end: EndOfLife & { why: "unfit" }): OutliveError {
-  return end.reason === "schema-newer"
-    ? new OutliveError(
+function unfit({ reason, detail }: EndOfLife & { why: "unfit" }): OutliveError {
+  switch (reason) {
+    case "schema-newer":
+      return new OutliveError(
         ErrorCode.schemaNewer,
-        `This worker is too old for the store: ${end.detail}.`,
+        `This worker is too old for the store: ${detail}.`,
         "It stopped claiming and gave back what it held. Upgrade the outlive package in this program.",
-      )
-    : new OutliveError(
+      );
+    case "foreign-worker":
+      return new OutliveError(
         ErrorCode.foreignWorker,
-        `Two machines use one SQLite file: ${end.detail}.`,
+        `Two machines use one SQLite file: ${detail}.`,
         "It stopped and gave back what it held. A SQLite file belongs to one machine; use PostgreSQL for several.",
       );
+    case "store-replaced":
+      return new OutliveError(
+        ErrorCode.storeReplaced,
+        `The store is not the one that this worker registered with: ${detail}.`,
+        "It stopped at once, and nothing that it writes is accepted. If a backup was put back, start this program again; if not, check the store's address.",
+        { why: detail },
+      );
+  }
 }

@@ -1,11 +1,16 @@
 /** What `npm run torture -- --help` says. */
-export const USAGE = `npm run torture -- [--power-loss | --kill-at-call] [options]
+export const USAGE = `npm run torture -- [--power-loss | --kill-at-call | --restore] [options]
 
 Each rig ends with exit code 1 on any violation; --json makes its last line one of JSON. docs/testing.md says what they do and show.
 
-Processes (without one of the two options): real processes, killed, frozen and cut off
+Processes (without one of these options): real processes, killed, frozen and cut off
   --store sqlite|postgres   default sqlite
-  --kills N                 how many processes are killed, default 200
+  --kills N                 how many processes are killed, default 200, or 0 with --faults
+  --faults A,B              only these faults of the surroundings; without kills each strikes in turn:
+                            sqlite: fillDisk, writeLock, clock; postgres: killServer, stopServer, freezeServer, fillDisk, delay,
+                            cutAll, cutSome, cutInAnswer, swallow, reset, clock, frozenCommit, and with --pgbouncer killPooler
+  --rounds N                how often each fault strikes if no process is killed, default 1
+  --pgbouncer               all processes go through PgBouncer in transaction mode (postgres)
   --seed N                  of the jobs and of the violence, default 1; the pace is the machine's
   --workers N               worker processes, default 6
   --keep                    keep the histories and the store also if every promise held
@@ -19,4 +24,7 @@ Processes (without one of the two options): real processes, killed, frozen and c
   --kills N, --scenario A,B, --lanes N
   --at CALL:N               at this call of one scenario alone, again: --scenario commit --at fsync:17
   --plant forged-answer     the control
+
+--restore: an older copy of the store is put in place under living workers
+  --store sqlite|postgres, --rounds N, --seed N, --workers N, --keep
 `;

@@ -33,8 +33,10 @@ export class LossLaw {
     const says = (): string => `incident ${is.id}: the loss of ${is.worker} was resolved as ${is.resolution}`;
     demand(was.resolution === null, () => `${says()}, and as ${was.resolution} before`);
     if (is.resolution === "died") demand(process?.alive !== true, () => `${says()}, and its process lives`);
-    if (is.resolution === "away") {
-      const awayMs = now - (this.#since.get(is.id) ?? now);
+    // A loss from before the power was lost was seen by nobody who lives.
+    const since = this.#since.get(is.id);
+    if (is.resolution === "away" && since !== undefined) {
+      const awayMs = now - since;
       demand(awayMs >= AWAY_LEASES * LEASE_MS, () => `${says()} after ${awayMs.toFixed(1)} ms`);
     }
     if (is.resolution === "returned")

@@ -82,8 +82,13 @@ export class Disk {
 class Connection {
   readonly path = ":memory:";
   readonly readOnly = false;
+  readonly file = null;
   readonly #disk: Disk;
   readonly #special: ReadonlyMap<string, Runs>;
+
+  whyReplaced(): null {
+    return null;
+  }
 
   constructor(disk: Disk) {
     this.#disk = disk;

@@ -15,44 +15,54 @@ export const TRUSTED: ConfirmedTime = { asOf: Number.MAX_SAFE_INTEGER, steadyMs:
 
 /** Both clocks may drift apart by this much between two readings (a slewing NTP); more is a step or a sleep. */
 const DRIFT_MS = 500;
+/** How fast they may drift apart: as fast as Linux slews. */
+const DRIFT_RATE = 500e-6;
 
-interface Reading {
+/** One reading of the store's clock. */
+export interface ClockReading {
   readonly now: number;
-  /** The store was read between these two instants of our own clock. */
+  /** It was made between these two instants of our own monotonic clock. */
   readonly sentMono: number;
   readonly receivedMono: number;
 }
 
 export class ConfirmedClock {
   readonly #clock: Clock;
-  #last: Reading | null = null;
-  #steadySinceMono = 0;
+  #last: ClockReading;
+  #steadySinceMono: number;
+  /** The store's clock is ahead of our own by at least this much. */
+  #aheadMs: number;
 
-  constructor(clock: Clock) {
+  constructor(clock: Clock, first: ClockReading) {
     this.#clock = clock;
+    this.#last = first;
+    this.#steadySinceMono = first.receivedMono;
+    this.#aheadMs = first.now - first.receivedMono;
   }
 
   /** The store said `now` in answer to a question that was asked at `sentMono`. */
   read(now: number, sentMono: number): void {
     const reading = { now, sentMono, receivedMono: this.#clock.mono() };
-    if (this.#last === null || !agree(this.#last, reading)) this.#steadySinceMono = reading.receivedMono;
+    // As if it had been read at the last moment possible. An earlier reading that took less time may know better.
+    const aheadMs = now - reading.receivedMono;
+    if (agree(this.#last, reading)) {
+      const driftMs = (reading.receivedMono - this.#last.receivedMono) * DRIFT_RATE;
+      this.#aheadMs = Math.max(this.#aheadMs - driftMs, aheadMs);
+    } else {
+      this.#steadySinceMono = reading.receivedMono;
+      this.#aheadMs = aheadMs;
+    }
     this.#last = reading;
   }
 
-  /** Null: the store was never read, so nothing is confirmed. */
-  confirmed(): ConfirmedTime | null {
-    if (this.#last === null) return null;
+  confirmed(): ConfirmedTime {
     const mono = this.#clock.mono();
-    // As if the store had been read at the last moment possible: not a millisecond more than has passed.
-    return {
-      asOf: Math.floor(this.#last.now + (mono - this.#last.receivedMono)),
-      steadyMs: Math.floor(mono - this.#steadySinceMono),
-    };
+    return { asOf: Math.floor(mono + this.#aheadMs), steadyMs: Math.floor(mono - this.#steadySinceMono) };
   }
 }
 
 /** Whether as much time passed on the store's clock as on ours. How long an answer took is no disagreement. */
-function agree(last: Reading, next: Reading): boolean {
+function agree(last: ClockReading, next: ClockReading): boolean {
   const passed = next.now - last.now;
   return (
     passed <= next.receivedMono - last.sentMono + DRIFT_MS && passed >= next.sentMono - last.receivedMono - DRIFT_MS
@@ -68,8 +78,8 @@ export interface Expiry {
 }
 
 /** How far a job is past its deadline and grace, in ms; null: it is not, or that is not confirmed. */
-export function overdueBy(job: Expiry, now: number, confirmed: ConfirmedTime | null = TRUSTED): number | null {
-  if (confirmed === null || confirmed.steadyMs <= job.allowedMs) return null;
+export function overdueBy(job: Expiry, now: number, confirmed: ConfirmedTime = TRUSTED): number | null {
+  if (confirmed.steadyMs <= job.allowedMs) return null;
   const overdueMs = Math.min(now, confirmed.asOf) - job.expiresAt;
   return overdueMs > 0 ? overdueMs : null;
 }

@@ -46,6 +46,8 @@ export const ErrorCode = {
   sqliteUnsafe: "SQLITE_UNSAFE",
   /** A live worker of another machine or kernel uses the same file. */
   foreignWorker: "FOREIGN_WORKER",
+  /** The store is not the one that was opened: it was restored from a backup, its file was replaced, or another one answers at its address. */
+  storeReplaced: "STORE_REPLACED",
   /** The store refused for lack of room; nothing was written. */
   storeFull: "STORE_FULL",
   /** The store is read-only; nothing was written. */
@@ -89,6 +91,11 @@ export class OutliveError extends Error {
     this.data = data;
     this.hint = hint;
   }
+}
+
+/** Why the store is not the one that was opened, if it failed for that: then there is nothing to try again. Null: it failed otherwise. */
+export function whyStoreReplaced(thrown: unknown): string | null {
+  return thrown instanceof OutliveError && thrown.code === ErrorCode.storeReplaced ? String(thrown.data["why"]) : null;
 }
 
 /** Thrown by a handler to say that no further attempt can succeed: the job is dead at once, whatever its retry limits. */

@@ -44,6 +44,10 @@ export interface Events {
   "worker.stopped": { readonly worker: string; readonly released: number };
   /** This process's own worker was taken for dead; it starts again under a new id. */
   "worker.disowned": { readonly worker: string; readonly held: number };
+  /** The store is not the one that this worker registered with: it stopped at once, and does not start again. */
+  "store.replaced": { readonly worker: string; readonly held: number; readonly why: string };
+  /** An open, or `recover --restored`, found that the store came back from a backup: no worker from before it can write any more. */
+  "store.restored": { readonly why: string };
   /** The main loop stood still; nothing is taken from the worker for it. */
   "worker.blocked": { readonly worker: string; readonly loopLagMs: number };
   /** The process was paused for longer than its lease allows; what it ran was aborted before anything was written. */

@@ -2,9 +2,11 @@
 // the worker; what it may trust meanwhile shrinks by itself (lease.ts).
 import type { Clock } from "./clock.ts";
 import type { ConfirmedTime } from "./confirmed-time.ts";
-import { toStoredError } from "./errors.ts";
+import { toStoredError, whyStoreReplaced } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import type { BeatAnswer, Store } from "./store.ts";
+
+const NOT_LIVE: BeatAnswer = { live: false, now: 0, held: [], overdueMs: null, overdueJobId: null, schemaVersion: 0 };
 
 export class Heartbeat {
   readonly #store: Store;
@@ -12,7 +14,7 @@ export class Heartbeat {
   readonly #events: Emitter;
   readonly #worker: string;
   readonly #loopLagMs: () => number;
-  readonly #confirmed: () => ConfirmedTime | null;
+  readonly #confirmed: () => ConfirmedTime;
   readonly #timeoutMs: number;
   failures = 0;
 
@@ -23,7 +25,7 @@ export class Heartbeat {
     worker: string;
     intervalMs: number;
     loopLagMs: () => number;
-    confirmed: () => ConfirmedTime | null;
+    confirmed: () => ConfirmedTime;
   }) {
     this.#store = deps.store;
     this.#clock = deps.clock;
@@ -43,6 +45,8 @@ export class Heartbeat {
       this.failures = 0;
       return { sentAtMono, answer };
     } catch (thrown) {
+      const replaced = whyStoreReplaced(thrown);
+      if (replaced !== null) return { sentAtMono, answer: { ...NOT_LIVE, replaced } };
       this.failures++;
       this.#events.emit("heartbeat.failed", {
         worker: this.#worker,

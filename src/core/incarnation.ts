@@ -3,10 +3,12 @@
 // next one begins under a new id.
 import type { Backend, KeeperHandle } from "./backend.ts";
 import type { Clock, Random } from "./clock.ts";
+import type { ClockReading } from "./confirmed-time.ts";
 import type { Emitter } from "./events.ts";
 import type { KindSettings } from "./job.ts";
 import type { RunnableKind } from "./kind.ts";
 import { trustedUntil } from "./lease.ts";
+import type { UnfitReason } from "./keeper.ts";
 import type { LivenessTimes } from "./liveness.ts";
 import type { ProcessKey } from "./process-key.ts";
 import type { RetentionTimes } from "./retention.ts";
@@ -43,9 +45,9 @@ export interface IncarnationOptions extends ProcessKey {
 export type EndOfLife =
   | { readonly why: "stopped" }
   | { readonly why: "disowned" }
-  | { readonly why: "unfit"; readonly reason: "schema-newer" | "foreign-worker"; readonly detail: string };
+  | { readonly why: "unfit"; readonly reason: UnfitReason; readonly detail: string };
 
-/** The last word of a worker that had to stop. */
+/** The last word of a worker that had to stop. In a store that is not its own it leaves none. */
 export const UNFIT = {
   "schema-newer": "too old for the store",
   "foreign-worker": "not alone on the file",
@@ -85,7 +87,8 @@ export class Incarnation {
       const kinds = [...deps.kinds.keys()];
       const { id, host, bootId, namespace, pid, startTicks, predecessor, version, times, concurrency } = options;
       registering = true;
-      await backend.store.register({
+      const askedMono = clock.mono();
+      const { now } = await backend.store.register({
         id,
         host,
         bootId,
@@ -99,8 +102,9 @@ export class Incarnation {
         kinds,
         lock: lock.evidence,
       });
+      const registered = { now, sentMono: askedMono, receivedMono: clock.mono() };
       const life = new Incarnation(deps, options, lock.drop, sentAtMono);
-      await life.#awake(options);
+      await life.#awake(options, registered);
       events.emit("worker.started", { worker: id, concurrency: concurrency.total, kinds });
       return life;
     } catch (thrown) {
@@ -112,10 +116,10 @@ export class Incarnation {
   }
 
   /** Claims while the keeper is still starting: registering was the first sign of life, and a thread takes a while to boot. */
-  async #awake(options: IncarnationOptions): Promise<void> {
+  async #awake(options: IncarnationOptions, registered: ClockReading): Promise<void> {
     this.worker.start();
     try {
-      await this.#startKeeper(options);
+      await this.#startKeeper(options, registered);
       // Disowned while the thread booted: it is not known to `#abandon`, and would keep the process alive for ever.
       if (this.#over) await this.#keeper?.stop().catch(() => {});
     } catch (thrown) {
@@ -145,6 +149,7 @@ export class Incarnation {
         store: deps.backend.store,
         trustedUntil: () => this.#trust(),
         disowned: () => this.#disowned(),
+        replaced: (why) => this.#replaced(why),
         inContact: () => this.#inContact(),
         compareSoon: () => this.#beatSoon(),
       },
@@ -180,13 +185,14 @@ export class Incarnation {
     await this.#dropLock(left);
   }
 
-  async #startKeeper(options: IncarnationOptions): Promise<void> {
+  async #startKeeper(options: IncarnationOptions, registered: ClockReading): Promise<void> {
     const { backend } = this.#deps;
     const keeperOptions = {
       worker: this.id,
       bootId: options.bootId,
       times: options.times,
       retention: options.retention,
+      registered,
       schemaVersion: backend.schemaVersion,
     };
     this.#keeper = await backend.startKeeper(keeperOptions, {
@@ -194,7 +200,8 @@ export class Incarnation {
       contact: (inContact) => void (this.#inContact = inContact),
       beaten: (sentAtMono, answer) => this.#beaten(sentAtMono, answer),
       disowned: () => this.#disowned(),
-      unfit: (reason, detail) => void this.#unfit(reason, detail),
+      unfit: (reason, detail) =>
+        reason === "store-replaced" ? this.#replaced(detail) : void this.#unfit(reason, detail),
     });
   }
 
@@ -231,13 +238,27 @@ export class Incarnation {
     void this.#abandon().then(() => this.#end({ why: "disowned" }));
   }
 
+  /**
+   * What it registered with is not the store any more, so nothing of this life counts there: nothing is settled, released or deregistered,
+   * and no next life begins. Handlers that still run are told; what they write is refused.
+   */
+  #replaced(why: string): void {
+    if (this.#over) return;
+    this.#over = true;
+    const held = this.worker.heldCount;
+    this.worker.interruptAll("lease-lost", `the store is not the one that worker ${this.id} registered with: ${why}`);
+    this.worker.close();
+    this.#deps.events.emit("store.replaced", { worker: this.id, held, why });
+    void this.#abandon().then(() => this.#end({ why: "unfit", reason: "store-replaced", detail: why }));
+  }
+
   async #abandon(): Promise<void> {
     this.#unhear();
     await this.#keeper?.stop().catch(() => {});
     await this.#dropLock(true).catch(() => {});
   }
 
-  async #unfit(reason: "schema-newer" | "foreign-worker", detail: string): Promise<void> {
+  async #unfit(reason: keyof typeof UNFIT, detail: string): Promise<void> {
     if (this.#over) return;
     this.#over = true;
     // Read by `why`: jobs that nobody runs any more have a cause.

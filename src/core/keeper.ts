@@ -3,7 +3,7 @@
 // blocks the main loop neither silences the worker nor stops recovery; elsewhere, and in the simulator, beside the worker.
 // Each of its tasks fails for itself, and neither the heartbeat nor the detection of deaths waits for any other.
 import type { CallOff, Clock, Random } from "./clock.ts";
-import { ConfirmedClock } from "./confirmed-time.ts";
+import { type ClockReading, ConfirmedClock } from "./confirmed-time.ts";
 import { type StoredError, toStoredError } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import { Heartbeat } from "./heartbeat.ts";
@@ -19,6 +19,8 @@ export interface KeeperOptions {
   readonly bootId: string;
   readonly times: LivenessTimes;
   readonly retention: RetentionTimes;
+  /** The store's clock when the worker registered. */
+  readonly registered: ClockReading;
   /** The version of the schema that this program knows. */
   readonly schemaVersion: number;
 }
@@ -31,11 +33,14 @@ export interface KeeperHost {
   beaten(sentAtMono: number, answer: BeatAnswer): void;
   /** The worker's row is not live any more: everything it holds is somebody else's. */
   disowned(): void;
-  /** The worker must stop claiming: the schema is newer than this program, or another host uses the file. */
-  unfit(why: "schema-newer" | "foreign-worker", detail: string): void;
+  /** The worker must stop: the schema is newer than this program, another host uses the file, or the store is not the one it registered with. */
+  unfit(why: UnfitReason, detail: string): void;
   /** A handler blocks the loop beyond its deadline and grace: the process has to die so that its work can go on. */
   kill(reason: string): void;
 }
+
+/** Why a worker can't go on, and why it would not help to begin again. */
+export type UnfitReason = "schema-newer" | "foreign-worker" | "store-replaced";
 
 /** Each worker probes this many neighbours, so that a fleet of n costs n and not n squared, and no single death blinds it. */
 const NEIGHBOURS = 8;
@@ -47,8 +52,6 @@ const NEIGHBOURS_KNOWN_MS = 1_000;
 const OWN_SILENCE_INTERVALS = 1.5;
 /** How soon it comes back for the jobs of the dead that another session held. */
 const LOCKED_AGAIN_MS = 500;
-/** The first heartbeat comes soon: it also reads the store's clock, which vouches for deadlines only from its first reading on. */
-const FIRST_BEAT_MS = 100;
 /** Others wait this much longer than the owner itself before they fence out an overdue job. */
 const EXPIRE_MARGIN_MS = 2_000;
 
@@ -102,7 +105,7 @@ export class Keeper {
     this.#options = options;
     this.#host = host;
     const { worker, times } = options;
-    this.#storeClock = new ConfirmedClock(deps.clock);
+    this.#storeClock = new ConfirmedClock(deps.clock, options.registered);
     this.#heartbeat = new Heartbeat({
       ...deps,
       worker,
@@ -118,15 +121,11 @@ export class Keeper {
 
   start(): void {
     const { heartbeatMs, probeMs, sweepMs } = this.#options.times;
-    let beforeFirst = true;
     this.#repeat(
       "beat",
       "heartbeat",
-      () => (beforeFirst ? Math.min(FIRST_BEAT_MS, heartbeatMs) : this.#heartbeat.nextInMs(heartbeatMs)),
-      () => {
-        beforeFirst = false;
-        return this.beat();
-      },
+      () => this.#heartbeat.nextInMs(heartbeatMs),
+      () => this.beat(),
     );
     this.#repeat(
       "probe",
@@ -166,10 +165,11 @@ export class Keeper {
     const beat = await this.#heartbeat.tick();
     if (!beat) this.#restartWatch();
     if (!beat || this.#stopped) return;
-    this.#wroteAtMono = Math.max(this.#wroteAtMono, beat.sentAtMono);
-    if (!beat.answer.live) {
+    const { live, replaced } = beat.answer;
+    if (replaced === undefined) this.#wroteAtMono = Math.max(this.#wroteAtMono, beat.sentAtMono);
+    if (!live) {
       this.#stopped = true;
-      return this.#host.disowned();
+      return replaced === undefined ? this.#host.disowned() : this.#host.unfit("store-replaced", replaced);
     }
     this.#storeClock.read(beat.answer.now, beat.sentAtMono);
     this.#host.beaten(beat.sentAtMono, beat.answer);

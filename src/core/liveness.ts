@@ -43,6 +43,8 @@ export interface WorkerRow extends WorkerRecord {
   readonly loopLagMs: number;
   readonly heldCount: number;
   readonly lastWord: string | null;
+  /** True: the row came back with a backup. Its worker can't write any more, whether its process lives or not. */
+  readonly restored?: true;
 }
 
 /** gone: the kernel proves that the process has ended. lost: its lock was missing throughout `contact`. silent: no heartbeat for one lease. */

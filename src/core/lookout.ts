@@ -2,6 +2,7 @@
 // kernel released its lock. Contact is lost when a server has not seen the lock throughout `contact`, or when the heartbeat
 // counter has not moved for one lease on this watcher's own monotonic clock. No instant of one machine is compared with an
 // instant of another. A watcher that was itself asleep, or could not write to the store itself, starts its watch again.
+import { differentKernels } from "./boot.ts";
 import type { Clock } from "./clock.ts";
 import { PROCESS_IS_GONE, withLastWord } from "./incident.ts";
 import type { Death, Liveness, ProcessCheck, WorkerRow } from "./liveness.ts";
@@ -12,6 +13,9 @@ export interface Lost {
   readonly worker: WorkerRow;
   readonly death: Death;
 }
+
+/** The evidence of a death that a restore brought with it. */
+export const RESTORED = "the store was restored from a backup";
 
 interface Watch {
   beats: number;
@@ -90,7 +94,7 @@ export class Lookout {
       if (gone.has(worker.id)) continue;
       const watch = this.#watch(worker);
       if (watch.beats !== worker.beats) {
-        if (worker.bootId !== this.#bootId) this.foreign = worker;
+        if (differentKernels(worker.bootId, this.#bootId)) this.foreign = worker;
         this.#watched.set(worker.id, {
           beats: worker.beats,
           sinceMono: mono,

@@ -17,6 +17,7 @@ const WRITES = {
   note: "leave a note",
   deregister: "deregister",
   raiseEpoch: "recover",
+  noticeRestore: "recover",
   recover: "recover",
   expire: "recover",
   purge: "purge",

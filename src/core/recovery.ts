@@ -194,9 +194,8 @@ async function clean(deps: RecoveryDeps, worker: WorkerRow): Promise<void> {
 export async function expireOverdue(
   deps: Pick<RecoveryDeps, "store" | "events"> & { random: Random },
   marginMs: number,
-  confirmed: ConfirmedTime | null,
+  confirmed: ConfirmedTime,
 ): Promise<readonly OverdueJob[]> {
-  if (confirmed === null) return [];
   const kinds = new Map<string, string>();
   const decide = (job: HeldJob): transitions.Change => {
     kinds.set(job.id, job.kind.name);

@@ -88,6 +88,11 @@ export interface SettleAndClaim {
   readonly emptying?: boolean;
   /** False if the worker's own row is not live any more: nothing was claimed, and it must register again under a new id. */
   readonly live: boolean;
+  /**
+   * Why the store is not the one that this worker registered with: it was restored from a backup, its row is gone or is another worker's,
+   * the epoch fell. Then it is not live, and must stop instead of registering again. Absent: nothing says so.
+   */
+  readonly replaced?: string;
   /** Running jobs of this worker whose cancel was asked for. */
   readonly cancels: readonly string[];
   /** In how many ms the next delayed job is due; null: none waits. */

@@ -36,12 +36,14 @@ export * from "./settlement.ts";
 export interface Beat {
   /** How long the main loop has stood still, in ms. */
   readonly loopLagMs: number;
-  /** What is overdue only by a time that this does not confirm is not reported; null: nothing is confirmed. Absent: the store's clock is trusted. */
-  readonly confirmed?: ConfirmedTime | null;
+  /** What is overdue only by a time that this does not confirm is not reported. Absent: the store's clock is trusted. */
+  readonly confirmed?: ConfirmedTime;
 }
 
 export interface BeatAnswer {
   readonly live: boolean;
+  /** As in `SettleAndClaim`. */
+  readonly replaced?: string;
   /** The store's clock, in ms. Of no meaning if the row is not live. */
   readonly now: number;
   /** What the store says this worker owns. */
@@ -89,8 +91,13 @@ export interface Store<Tx = unknown> {
   /** One transaction. A known id, or a dedupe key held by an unfinished job of the kind, adds nothing and says `created: false`. Resolves when durable. */
   enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]>;
 
-  /** Writes the worker's row as live and answers the epoch under which it claims. The liveness lock is held already. A predecessor with which contact was lost has returned: that loss is resolved in the same transaction. */
-  register(worker: WorkerRecord): Promise<{ readonly epoch: number }>;
+  /**
+   * Writes the worker's row as live and returns the epoch under which it claims, and the store's clock. The liveness lock is held already. A
+   * predecessor with which contact was lost has returned: that loss is resolved in the same transaction. From here on the worker is known by
+   * its whole id: a row that a restore brought back, or that another worker has under the same short number, is not its own, and no write of
+   * it is accepted.
+   */
+  register(worker: WorkerRecord): Promise<{ readonly epoch: number; readonly now: number }>;
 
   /**
    * The worker's loop in one transaction: applies each settlement whose fence holds, then, if the worker's row is live, claims
@@ -135,6 +142,13 @@ export interface Store<Tx = unknown> {
 
   /** Sets the epoch to max(stored + 1, now): called by an open that finds no live worker. */
   raiseEpoch(): Promise<number>;
+
+  /**
+   * If the store came back from a backup since this was last called or a worker last registered, in one transaction: the epoch rises above
+   * every epoch that was issued, and the rows of all workers are marked as restored, so that none of their writes is accepted. Returns
+   * how it is known; null: nothing says that it was restored. Absent: this store can't tell, and `recover --restored` says it.
+   */
+  noticeRestore?(): Promise<string | null>;
 
   /**
    * One transaction of a recovery: marks the worker `recovering` (`gone` with the last one), opens or continues its one incident,
@@ -205,6 +219,9 @@ export interface Store<Tx = unknown> {
   latestOpening?(): Promise<Opening | null>;
   /** Keeps it, in place of the one before. */
   noteOpening?(opening: Opening): Promise<void>;
+
+  /** Resolves when a write of this process got through; rejects if none does. Absent: no process can keep all others from writing. */
+  untilWritable?(): Promise<void>;
 
   health(): Promise<StoreHealth>;
   /** What an operator should know of the server behind the store. Absent: the store has none. Reads only. */

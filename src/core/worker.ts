@@ -1,7 +1,7 @@
 // One worker: its loop is one store call, `settleAndClaim`, and a slot is free only when the settlement of what ran in it is
 // durable. What it claims is run by the runner. It never decides who is dead and never touches another worker's jobs.
 import type { CallOff, Clock, Random } from "./clock.ts";
-import { toStoredError } from "./errors.ts";
+import { toStoredError, whyStoreReplaced } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import type { ClaimedJob } from "./job.ts";
 import type { RunnableKind } from "./kind.ts";
@@ -30,6 +30,8 @@ export interface WorkerDeps {
   readonly trustedUntil: () => number;
   /** The row is not live any more. */
   readonly disowned: () => void;
+  /** The store is not the one that the worker registered with. */
+  readonly replaced: (why: string) => void;
   /** Whether the session that speaks for this worker is there. */
   readonly inContact: () => boolean;
   /** Asks for a heartbeat now: an answer was lost and what is held must be compared. */
@@ -221,6 +223,7 @@ export class Worker {
       this.#retry.succeeded();
       for (let i = 0; i < settlements.length; i++)
         this.#freed(this.#runner.settled(settlements[i]!, answer.settled[i]!));
+      if (answer.replaced !== undefined) return this.#deps.replaced(answer.replaced);
       if (!answer.live) return this.#deps.disowned();
       for (const jobId of answer.cancels) this.#runner.cancel(jobId);
       for (const job of answer.corrupt ?? []) this.#corrupt(job);
@@ -286,6 +289,8 @@ export class Worker {
   /** Whether it was applied is not known: the same settlements are sent again, which is safe, and what is held is compared. */
   #storeFailed(settlements: readonly Settlement[], thrown: unknown): void {
     if (this.#over) return;
+    const replaced = whyStoreReplaced(thrown);
+    if (replaced !== null) return this.#deps.replaced(replaced);
     const ours = settlements.filter((settlement) => this.#runner.holds(settlement));
     this.#finished = [...ours, ...this.#finished];
     const retryInMs = this.#retry.failed();

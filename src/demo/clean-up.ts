@@ -9,8 +9,12 @@ export function atEnd(step: () => void): void {
 
 const SIGNALS = { SIGINT: 130, SIGTERM: 143, SIGHUP: 129 } as const;
 
-/** Call it once, before anything is started. */
+let isInstalled = false;
+
+/** Call it before anything is started; a second call changes nothing. */
 export function cleanUpInEveryCase(): void {
+  if (isInstalled) return;
+  isInstalled = true;
   process.on("exit", cleanUp);
   for (const [signal, code] of Object.entries(SIGNALS))
     process.on(signal, () => {

@@ -61,6 +61,11 @@ export class PostgresServer {
     return `postgres://${user}${secret}@127.0.0.1:${this.port}/${database}`;
   }
 
+  /** Where one of its own programs is: `pg_dump`, `psql`. */
+  program(name: string): string {
+    return join(this.#bin, name);
+  }
+
   /** Resolves when it accepts connections. */
   async start(): Promise<void> {
     const { fsync, settings = {} } = this.#options;

@@ -1,5 +1,5 @@
 // What the main thread and the keeper's thread say to each other, and the instants that they share without saying.
-import type { KeeperOptions } from "../core/keeper.ts";
+import type { KeeperOptions, UnfitReason } from "../core/keeper.ts";
 import type { BeatAnswer } from "../core/store.ts";
 
 export interface KeeperData<Own> {
@@ -16,7 +16,7 @@ export type FromKeeper =
   | { readonly type: "event"; readonly name: string; readonly event: object }
   | { readonly type: "beaten"; readonly sentAtMono: number; readonly answer: BeatAnswer }
   | { readonly type: "disowned" }
-  | { readonly type: "unfit"; readonly why: "schema-newer" | "foreign-worker"; readonly detail: string }
+  | { readonly type: "unfit"; readonly why: UnfitReason; readonly detail: string }
   /** Another process may have made work ready, or the store is back. */
   | { readonly type: "bell" };
 

@@ -44,7 +44,7 @@ export interface ExpiryColumns {
 export function longestOverdue(
   rows: readonly ExpiryColumns[],
   now: number,
-  confirmed: ConfirmedTime | null | undefined,
+  confirmed: ConfirmedTime | undefined,
 ): { readonly id: string; readonly overdueMs: number } | null {
   let longest: { readonly id: string; readonly overdueMs: number } | null = null;
   for (const { id, expires_at: expiresAt, allowed_ms: allowedMs } of rows) {
@@ -201,6 +201,8 @@ export interface WorkerColumns {
   readonly loop_lag_ms: number;
   readonly last_word: string | null;
   readonly held_count: number;
+  /** It came back with a backup. */
+  readonly came_back: Flag;
 }
 
 export function workerRow(row: WorkerColumns): WorkerRow {
@@ -224,6 +226,7 @@ export function workerRow(row: WorkerColumns): WorkerRow {
     loopLagMs: row.loop_lag_ms,
     heldCount: row.held_count,
     lastWord: row.last_word,
+    ...(row.came_back ? { restored: true } : {}),
   };
 }
 

@@ -95,6 +95,16 @@ function lineOf(event: EngineEvent): Line | null {
         level: "warn",
         text: `worker ${event.worker} was taken for dead while it held ${event.held} job(s); it starts again under a new id`,
       };
+    case "store.replaced":
+      return {
+        level: "error",
+        text: `worker ${event.worker} stopped at once while it held ${event.held} job(s): the store is not the one that it registered with: ${event.why}`,
+      };
+    case "store.restored":
+      return {
+        level: "warn",
+        text: `the store came back from a backup: ${event.why}; workers from before can't write any more, and their jobs are queued again`,
+      };
     case "worker.blocked":
       return {
         level: "warn",

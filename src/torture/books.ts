@@ -12,8 +12,8 @@ export interface Entry {
 
 export interface Books {
   create(engine: Engine): Promise<void>;
-  /** Completes the job in the same transaction as its row. */
-  commit(run: Run, entry: Entry): Promise<unknown>;
+  /** Completes the job in the same transaction as its row. `inside` runs before the transaction ends; a file's transaction can't wait for it. */
+  commit(run: Run, entry: Entry, inside: () => Promise<void>): Promise<unknown>;
   entries(engine: Engine): Promise<readonly Entry[]>;
   /** How many jobs there are, by the table's own word. */
   jobCount(engine: Engine): Promise<number>;
@@ -41,9 +41,10 @@ function onPostgres(postgres: typeof Postgres, schema: string): Books {
       engine.transaction(postgres, async (tx) => {
         await tx.query(`CREATE TABLE ${ledger} (job text NOT NULL, amount integer NOT NULL, fence text NOT NULL)`);
       }),
-    commit: (run, { job, amount, fence }) =>
+    commit: (run, { job, amount, fence }, inside) =>
       run.commit(postgres, async (tx) => {
         await tx.query(`INSERT INTO ${ledger} VALUES ($1, $2, $3)`, [job, amount, fence]);
+        await inside();
       }),
     entries: (engine) => engine.transaction(postgres, (tx) => tx.query<Entry>(`SELECT * FROM ${ledger}`)),
     jobCount: (engine) =>

@@ -35,6 +35,38 @@ export interface Kill {
   readonly missing: number;
 }
 
+/** A worker that was stopped with SIGSTOP. */
+export interface Freeze {
+  readonly workerId: string | null;
+  readonly at: number;
+  /** When it was woken; Infinity: not yet. */
+  until: number;
+}
+
+/** The end of a process, whatever ended it. */
+export interface Exit {
+  readonly role: Role;
+  readonly pid: number;
+  readonly code: number | null;
+  readonly killedByUs: boolean;
+  /** The last of what it wrote to stderr. */
+  readonly said: string;
+}
+
+/** How the worker of one place is started, if not as the others. */
+export interface WorkerStart {
+  readonly url: string;
+  /** A program that takes the address of the store; default: the worker of this folder. */
+  readonly program?: string;
+}
+
+/** What a process tells its parent. */
+interface Message {
+  readonly event?: EngineEvent;
+  /** The job inside whose commit it is. */
+  readonly committing?: string;
+}
+
 interface Member extends Seat {
   child: ChildProcess | null;
   /** Has been started and is not at work yet, as far as one can see. */
@@ -57,7 +89,13 @@ export interface CrewOptions {
   readonly cache: string;
   /** The program of the command line, for the supervisor. */
   readonly cli: string;
+  /** Default: all workers open `url`. */
+  readonly workerAt?: (number: number) => WorkerStart;
+  /** For every process. */
+  readonly env?: Readonly<Record<string, string>>;
   heard(seat: Seat, event: EngineEvent): void;
+  /** A worker is inside a long commit of this job. */
+  committing?(seat: Seat, job: string): void;
   /** False while the store is broken on purpose, and a while after: who starts then says that it can't, and ends. */
   storeIsWell(): boolean;
 }
@@ -74,6 +112,8 @@ const file = (name: string): string => fileURLToPath(new URL(`${name}${EXTENSION
 
 export class Crew {
   readonly kills: Kill[] = [];
+  readonly freezes: Freeze[] = [];
+  readonly exits: Exit[] = [];
   /** Processes that ended in a way that nobody intended, one sentence each. */
   readonly unexpected: string[] = [];
   readonly #options: CrewOptions;
@@ -131,11 +171,16 @@ export class Crew {
   }
 
   freeze(seat: Seat): void {
-    if ((seat as Member).child?.kill("SIGSTOP")) this.#enter(seat as Member, "frozen");
+    if (!(seat as Member).child?.kill("SIGSTOP")) return;
+    this.freezes.push({ workerId: seat.workerId, at: Date.now(), until: Infinity });
+    this.#enter(seat as Member, "frozen");
   }
 
   wake(seat: Seat): void {
-    if ((seat as Member).child?.kill("SIGCONT") && seat.state === "frozen") this.#enter(seat as Member, "live");
+    if (!(seat as Member).child?.kill("SIGCONT") || seat.state !== "frozen") return;
+    for (const freeze of this.freezes)
+      if (freeze.workerId === seat.workerId && freeze.until === Infinity) freeze.until = Date.now();
+    this.#enter(seat as Member, "live");
   }
 
   /** Lets these finish and leave; what has not left after `graceMs` is killed and reported. */
@@ -193,7 +238,7 @@ export class Crew {
 
   #spawn(member: Member): void {
     member.lives++;
-    const { schema, histories, cache } = this.#options;
+    const { schema, histories, cache, env } = this.#options;
     const child = fork(...programOf(member, this.#options), {
       cwd: histories,
       execArgv: ["--disable-warning=ExperimentalWarning", `--max-old-space-size=${HEAP_MB}`],
@@ -206,6 +251,7 @@ export class Crew {
         OUTLIVE_POSTGRES_SCHEMA: schema ?? undefined,
         OUTLIVE_HEARTBEAT_INTERVAL: HEARTBEAT,
         OUTLIVE_HEARTBEAT_LEASE: LEASE,
+        ...env,
       },
     });
     Object.assign(member, {
@@ -223,14 +269,15 @@ export class Crew {
       member.lastWords = (member.lastWords + text).slice(-2_000);
     });
     child.on("message", (message) => {
-      if (member.child === child) this.#heard(member, (message as { event?: EngineEvent }).event);
+      if (member.child === child) this.#heard(member, message as Message);
     });
     child.on("error", () => {}); // a message to a process that is just dying; `exit` says what happened
     child.on("exit", (code, signal) => this.#exited(member, code, signal));
   }
 
-  #heard(member: Member, event: EngineEvent | undefined): void {
+  #heard(member: Member, { event, committing }: Message): void {
     this.#booted(member);
+    if (committing !== undefined) this.#options.committing?.(member, committing);
     if (!event) return;
     if (event.name === "worker.started") {
       member.workerId = event.worker;
@@ -243,8 +290,10 @@ export class Crew {
     const isLeaving = this.#leaving.has(member.role);
     const asked = isLeaving && (code === 0 || signal === "SIGTERM");
     const excused = code === 1 && !this.#options.storeIsWell();
-    if (!member.killedByUs && !asked && !excused && !byItsJob(member, code, signal)) {
-      const said = member.lastWords.trim();
+    const { role, pid, killedByUs } = member;
+    const said = member.lastWords.trim();
+    this.exits.push({ role, pid, code, killedByUs, said });
+    if (!killedByUs && !asked && !excused && !byItsJob(member, code, signal)) {
       this.unexpected.push(
         `${nameOf(member)} ended by itself: ${signal ?? `exit code ${code}`}${said && `; it said: ${said}`}`,
       );
@@ -260,10 +309,12 @@ export class Crew {
   }
 }
 
-function programOf({ role, number, lives }: Member, { url, seed, cli }: CrewOptions): [string, string[]] {
+function programOf({ role, number, lives }: Member, { url, seed, cli, workerAt }: CrewOptions): [string, string[]] {
   switch (role) {
-    case "worker":
-      return [file("./worker"), [url]];
+    case "worker": {
+      const { url: own, program = file("./worker") } = workerAt?.(number) ?? { url };
+      return [program, [own]];
+    }
     case "producer":
       return [file("./producer"), [url, `p${number}.${lives}`, String(seed + 1_000 * lives + number)]];
     case "supervisor":

@@ -31,9 +31,14 @@ export type Told = Line extends infer L ? (L extends Line ? Omit<L, "at" | "pid"
 /** The folder must be there: who starts when the run is over and everything was taken away makes nothing anew. */
 export function teller(folder: string): (told: Told) => void {
   const { pid } = process;
-  const since = Date.now();
+  const since = wallTime();
   const file = openSync(join(folder, `${pid}-${since}.jsonl`), "a");
-  return (told) => void writeSync(file, `${JSON.stringify({ at: Date.now(), pid, since, ...told })}\n`);
+  return (told) => void writeSync(file, `${JSON.stringify({ at: wallTime(), pid, since, ...told })}\n`);
+}
+
+/** By the monotonic clock: lines of a process whose wall clock the rig moves must still sort among those of the others. */
+function wallTime(): number {
+  return Math.floor(performance.timeOrigin + performance.now());
 }
 
 /** All lines of all processes, by time. The last line of a killed process may be cut: it was never told. */

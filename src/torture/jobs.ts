@@ -22,15 +22,37 @@ function start(run: Run, kind: string): void {
 interface Transfer {
   readonly amount: number;
   readonly workMs: number;
+  /** How long its transaction stays open, on PostgreSQL. Default: no longer than it needs. */
+  readonly commitMs?: number;
+}
+
+let reportCommitting: (id: string) => void = () => {};
+
+/** For the worker process: reports each long commit while its transaction is open. */
+export function onCommitting(report: (id: string) => void): void {
+  reportCommitting = report;
 }
 
 /** One row in the ledger, exactly once. Looks at no signal. */
 export const transfer = job<Transfer>("torture.transfer", { retry });
-transfer.handle(async ({ amount, workMs }, run) => {
+transfer.handle(async ({ amount, workMs, commitMs = 0 }, run) => {
   start(run, "transfer");
   await pause(workMs);
-  await (await books).commit(run, { job: run.id, amount, fence: fenceOf(run) });
+  await (
+    await books
+  ).commit(run, { job: run.id, amount, fence: fenceOf(run) }, async () => {
+    if (commitMs === 0) return;
+    reportCommitting(run.id);
+    await pause(commitMs);
+  });
   tell({ what: "committed", id: run.id, fence: fenceOf(run) });
+});
+
+/** Takes its time, so that a strike meets it in flight. */
+export const nap = job<{ readonly ms: number }>("torture.nap", { retry });
+nap.handle(async ({ ms }, run) => {
+  start(run, "nap");
+  await pause(ms);
 });
 
 export const STEPS = ["first", "second", "third"] as const;
@@ -79,7 +101,7 @@ hog.handle((_, run) => {
   for (const kept = [first]; ;) kept.push([...first]);
 });
 
-export const JOBS = [transfer, stepped, flaky, block, poison, hog] as const;
+export const JOBS = [transfer, nap, stepped, flaky, block, poison, hog] as const;
 
 /** Kinds that end their worker: they end in quarantine, and nobody else does. */
 export const GUILTY: ReadonlySet<string> = new Set([poison.name, hog.name]);

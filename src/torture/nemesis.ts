@@ -8,12 +8,15 @@ import type { Engine, EngineEvent } from "../index.ts";
 import type { Crew, Seat } from "./crew.ts";
 import { Freezer } from "./freezer.ts";
 import type { Told } from "./history.ts";
-import { type Fault, Strikes } from "./strikes.ts";
+import { orderOf, place } from "./order.ts";
+import { type Fault, NotDone, type StrikeContext, Strikes } from "./strikes.ts";
 
 export interface NemesisOptions {
   readonly kills: number;
   readonly seed: number;
   readonly faults: readonly Fault[];
+  /** How often each fault strikes if no process is to be killed. */
+  readonly rounds: number;
   readonly signal: AbortSignal;
   /** For whoever looks on. */
   tell(what: string): void;
@@ -42,6 +45,8 @@ const IMPATIENT = 0.2;
 
 export class Nemesis {
   readonly strikes: Strikes;
+  /** What strikes found wrong, one sentence each. */
+  readonly violations: string[] = [];
   /** How often each act was done. */
   readonly acts = new Map<string, number>();
   readonly #engine: Engine;
@@ -56,15 +61,18 @@ export class Nemesis {
   #ambushUntil = 0;
   #ambush: Promise<void> = Promise.resolve();
   #impatient = false;
+  readonly #waitingForCommit = new Set<(seat: Seat, job: string) => void>();
+  #ordered = 0;
 
   constructor(engine: Engine, crew: Crew, options: NemesisOptions) {
-    const { faults, seed, signal } = options;
+    const { faults, seed, signal, kills, rounds } = options;
     this.#engine = engine;
     this.#crew = crew;
     this.#chance = new Chance(seed);
     this.#luck = new Chance(seed + 1);
     this.#options = options;
-    this.strikes = new Strikes(faults, new Chance(seed + 2), signal);
+    const context = this.#strikeContext();
+    this.strikes = new Strikes(faults, new Chance(seed + 2), signal, context, kills === 0 ? rounds : null);
     this.#freezer = new Freezer(engine, crew, this.#luck, signal, (told) => options.note(told));
     this.#acts = [
       { name: "kill a worker", weight: 50, act: () => this.#raid() },
@@ -110,6 +118,7 @@ export class Nemesis {
       this.#impatient = this.#chance.next() < IMPATIENT;
       await this.#fact(() => this.#crew.missing() <= Number(this.#impatient));
     }
+    await this.#strikeWhatIsOwed();
     await Promise.all([this.#freezer.finished(), this.strikes.finished(), this.#ambush]);
     for (const [name, times] of this.strikes.done) this.acts.set(name, times);
     for (const [end, times] of this.#freezer.ends) this.acts.set(`freeze a worker past its lease: ${end}`, times);
@@ -121,8 +130,60 @@ export class Nemesis {
     this.#ambushUntil = 0;
     const { pid } = seat;
     this.#ambush = this.#pause(this.#luck.whole(0, RECOVERY_MS)).then(() => {
-      if (seat.pid === pid && !this.#freezer.holds(seat)) this.#crew.kill([seat], { recovering: true });
+      if (seat.pid === pid && !this.#isHeld(seat)) this.#crew.kill([seat], { recovering: true });
     });
+  }
+
+  /** What a worker tells while it is inside a commit. */
+  committing(seat: Seat, job: string): void {
+    for (const hear of this.#waitingForCommit) hear(seat, job);
+  }
+
+  /** Strikes that the kills were too fast for, and all of them if no process is to be killed. */
+  async #strikeWhatIsOwed(): Promise<void> {
+    while (this.strikes.owes(this.kills) && !this.#options.signal.aborted) {
+      const struck = this.strikes.beginIfDue(this.kills);
+      if (struck !== null) this.#options.tell(struck);
+      await this.strikes.finished();
+      await this.#pause(50);
+    }
+  }
+
+  #strikeContext(): Omit<StrikeContext, "hold"> {
+    const engine = this.#engine;
+    return {
+      engine,
+      targets: () => this.#targets(),
+      freeze: (seat) => this.#crew.freeze(seat),
+      wake: (seat) => this.#crew.wake(seat),
+      wasHit: (id) => [...this.#crew.kills, ...this.#crew.freezes].some(({ workerId }) => workerId === id),
+      enqueue: async (contract, input) => {
+        const id = `strike-${++this.#ordered}`;
+        const order = orderOf(contract, input, { id });
+        if (await place(engine, order, (told) => this.#options.note(told))) return id;
+        throw new NotDone("the store did not take its jobs");
+      },
+      nextCommit: (fits, withinMs) => this.#nextCommit(fits, withinMs),
+      violation: (sentence) => void this.violations.push(sentence),
+    };
+  }
+
+  async #nextCommit(
+    fits: (seat: Seat) => boolean,
+    withinMs: number,
+  ): Promise<{ readonly seat: Seat; readonly job: string } | null> {
+    const { promise, resolve } = Promise.withResolvers<{ seat: Seat; job: string } | null>();
+    const hear = (seat: Seat, job: string): void => {
+      if (this.#targets().includes(seat) && fits(seat)) resolve({ seat, job });
+    };
+    this.#waitingForCommit.add(hear);
+    const late = setTimeout(() => resolve(null), withinMs);
+    try {
+      return await promise;
+    } finally {
+      clearTimeout(late);
+      this.#waitingForCommit.delete(hear);
+    }
   }
 
   #draw(): Act {
@@ -132,7 +193,7 @@ export class Nemesis {
 
   async #raid(): Promise<void> {
     await this.#fact(() => this.#targets().length > 0);
-    const young = this.#workers().filter((seat) => seat.state === "starting" && !this.#freezer.holds(seat));
+    const young = this.#workers().filter((seat) => seat.state === "starting" && !this.#isHeld(seat));
     const victim = this.#chance.pick(this.#impatient && young.length > 0 ? young : this.#targets());
     if (victim) this.#crew.kill([victim]);
   }
@@ -191,7 +252,11 @@ export class Nemesis {
 
   /** At work, and nobody's victim yet. */
   #live(): readonly Seat[] {
-    return this.#workers().filter((seat) => seat.state === "live" && !this.#freezer.holds(seat));
+    return this.#workers().filter((seat) => seat.state === "live" && !this.#isHeld(seat));
+  }
+
+  #isHeld(seat: Seat): boolean {
+    return this.#freezer.holds(seat) || this.strikes.holds(seat);
   }
 
   #workers(): readonly Seat[] {

@@ -2,6 +2,7 @@
 // answered may have happened or not; nothing else may differ.
 import type { Engine, JobInfo } from "../index.ts";
 import type { Books } from "./books.ts";
+import { chargedWithoutDeath } from "./charges.ts";
 import { attemptOf, wrongFences } from "./fences.ts";
 import type { Line, Ordered } from "./history.ts";
 import { GUILTY, STEPS, stepped, transfer } from "./jobs.ts";
@@ -11,7 +12,11 @@ export interface Judgement {
   readonly lost: number;
   readonly committedTwice: number;
   readonly quarantined: number;
+  /** Those among them that never ended a worker. */
+  readonly quarantinedInnocents: number;
   readonly poison: number;
+  /** Jobs that were charged a crash for a worker whose process had not died. */
+  readonly blamedWithoutDeath: number;
   readonly staleWritesRejected: number;
   readonly violations: readonly string[];
 }
@@ -25,12 +30,16 @@ export async function judge(engine: Engine, books: Books, lines: readonly Line[]
   const twice = [...rows].filter(([, entries]) => entries.length > 1);
   const all = [...jobs.values()];
   const count = await books.jobCount(engine);
+  const quarantined = all.filter(({ state }) => state === "quarantined");
+  const blamed = await chargedWithoutDeath(engine, all);
   return {
     enqueued: jobs.size,
     lost: missing.length + unanswered.length + unfinished.length,
     committedTwice: twice.length,
-    quarantined: all.filter(({ state }) => state === "quarantined").length,
+    quarantined: quarantined.length,
+    quarantinedInnocents: quarantined.filter(({ kind }) => !GUILTY.has(kind)).length,
     poison: all.filter(({ kind }) => GUILTY.has(kind)).length,
+    blamedWithoutDeath: blamed.length,
     staleWritesRejected: lines.filter(({ what }) => what === "rejected").length,
     violations: [
       ...missing.map((id) => `job ${id} was acknowledged and is not in the store`),
@@ -39,6 +48,8 @@ export async function judge(engine: Engine, books: Books, lines: readonly Line[]
       ...twice.map(([id, entries]) => `job ${id} has ${entries.length} rows in the ledger`),
       ...(count === jobs.size ? [] : [`the list has ${jobs.size} jobs and the table ${count}`]),
       ...all.flatMap(wrongEnd),
+      ...all.flatMap(timedOut),
+      ...blamed,
       ...ledger(jobs, rows),
       ...orders(lines, jobs, rows),
       ...unfounded(lines, all),
@@ -80,21 +91,37 @@ function ordersIn(lines: readonly Line[]): ReadonlyMap<string, Ordered> {
   return new Map(lines.flatMap((line) => (line.what === "ask" ? [[line.id, line] as const] : [])));
 }
 
-function wrongEnd({ id, kind, state, error }: JobInfo): string[] {
+/** A job that has ended as it should not. */
+export function wrongEnd({ id, kind, state, error }: JobInfo): string[] {
   if (state === "queued" || state === "running") return [];
   const right = GUILTY.has(kind) ? "quarantined" : "succeeded";
   return state === right ? [] : [`job ${id} (${kind}) is ${state}, not ${right}${error ? `: ${error.message}` : ""}`];
 }
 
-/** A row if and only if the job succeeded. */
-function ledger(jobs: ReadonlyMap<string, JobInfo>, rows: ReadonlyMap<string, unknown>): string[] {
+/** No job of a run takes as long as a timeout: whatever expired an attempt, time did not. */
+function timedOut({ id, kind, counters: { timeouts } }: JobInfo): string[] {
+  return timeouts === 0 ? [] : [`job ${id} (${kind}) timed out ${timeouts} time(s), long before its timeout`];
+}
+
+/** A row if and only if the job succeeded, and of the attempt that owned the job in the end. */
+export function ledger(
+  jobs: ReadonlyMap<string, JobInfo>,
+  rows: ReadonlyMap<string, readonly { readonly fence: string }[]>,
+): string[] {
   const without = [...jobs.values()].filter(
     ({ id, kind, state }) => kind === transfer.name && state === "succeeded" && !rows.has(id),
   );
   const beyond = [...rows.keys()].filter((id) => jobs.get(id)?.state !== "succeeded");
+  const stale = [...jobs.values()].flatMap(({ id, state, epoch, fence }) => {
+    const [row, ...more] = rows.get(id) ?? [];
+    return state !== "succeeded" || !row || more.length > 0 || row.fence === `${epoch}.${fence}`
+      ? []
+      : [`job ${id} was owned by attempt ${epoch}.${fence} and committed by attempt ${row.fence}`];
+  });
   return [
     ...without.map(({ id }) => `job ${id} succeeded and has no row in the ledger`),
     ...beyond.map((id) => `job ${id} has a row in the ledger and is ${jobs.get(id)?.state ?? "not in the store"}`),
+    ...stale,
   ];
 }
 
@@ -162,7 +189,7 @@ function steps(lines: readonly Line[]): string[] {
   });
 }
 
-async function allJobs(engine: Engine): Promise<Map<string, JobInfo>> {
+export async function allJobs(engine: Engine): Promise<Map<string, JobInfo>> {
   const jobs = new Map<string, JobInfo>();
   for (let after: string | undefined; ;) {
     const page = await engine.list({ limit: 1_000, ...(after === undefined ? {} : { after }) });

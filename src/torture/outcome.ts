@@ -6,7 +6,18 @@ import type { Percentiles, Timed } from "./timing.ts";
 /** The last line of `--json`. */
 export function jsonLine(outcome: Outcome): string {
   const { store, seed, kills, zombies, takeovers, staleWritesRejected, enqueued, lost, committedTwice } = outcome;
-  const { quarantined, poison, detectMs, resumeMs, timed, resumeMsDuringFaults, notRun } = outcome;
+  const {
+    quarantined,
+    quarantinedInnocents,
+    poison,
+    blamedWithoutDeath,
+    faults,
+    detectMs,
+    resumeMs,
+    timed,
+    resumeMsDuringFaults,
+    notRun,
+  } = outcome;
   const { resumeMsRecovererKilled, resumeMsNobodyLeft, resumeMsOfAll } = outcome;
   return JSON.stringify({
     store,
@@ -19,7 +30,10 @@ export function jsonLine(outcome: Outcome): string {
     lost,
     committedTwice,
     quarantined,
+    quarantinedInnocents,
     poison,
+    blamedWithoutDeath,
+    faults,
     detectMs,
     resumeMs,
     timed,
@@ -40,6 +54,7 @@ export function text(outcome: Outcome): string {
     `${String(takeovers).padStart(7)}  jobs taken over, ${outcome.staleWritesRejected} stale writes refused`,
     `${String(enqueued).padStart(7)}  jobs enqueued: ${lost} lost, ${committedTwice} committed twice`,
     `${String(quarantined).padStart(7)}  in quarantine, of ${poison} that kill their workers`,
+    `${String(outcome.blamedWithoutDeath).padStart(7)}  charged with a crash although no process had died`,
     `         from the kill to its proof ${range(outcome.detectMs)}`,
     `         from the kill to the last job running again ${range(outcome.resumeMs)}, of ${outcome.timed} kills`,
     `         the same while the store was broken on purpose ${timedRange(outcome.resumeMsDuringFaults)}`,

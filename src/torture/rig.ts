@@ -6,7 +6,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import { atEnd } from "../demo/clean-up.ts";
 import { type Engine, open } from "../index.ts";
 import { booksOf } from "./books.ts";
-import { Crew, type Role } from "./crew.ts";
+import { Crew, type Role, type WorkerStart } from "./crew.ts";
 import { readHistories, teller, type Told } from "./history.ts";
 import { hog, JOBS, poison } from "./jobs.ts";
 import { Nemesis } from "./nemesis.ts";
@@ -25,9 +25,15 @@ export interface Plan {
   readonly directUrl: string;
   /** The schema of the run on PostgreSQL; null: the store is a file. */
   readonly schema: string | null;
+  /** 0: no process is killed, and each fault strikes `rounds` times. */
   readonly kills: number;
+  readonly rounds?: number;
   readonly seed: number;
   readonly seats: Readonly<Record<Role, number>>;
+  /** How the worker of a place is started; default: all of them open `url`. */
+  readonly workerAt?: (number: number) => WorkerStart;
+  /** For every process. */
+  readonly env?: Readonly<Record<string, string>>;
   /** For the histories and what else belongs to the run. */
   readonly folder: string;
   readonly cli: string;
@@ -42,6 +48,8 @@ export interface Outcome extends Judgement, Omit<Timing, "violations"> {
   readonly kills: number;
   readonly zombies: number;
   readonly acts: ReadonlyMap<string, number>;
+  /** How often each fault was brought about, by its key. */
+  readonly faults: Readonly<Record<string, number>>;
   readonly elapsedMs: number;
   readonly notRun: readonly string[];
 }
@@ -80,7 +88,7 @@ export async function torture(
     }),
   );
   await books.create(engine);
-  const { url, seed, seats, cli } = plan;
+  const { url, seed, seats, cli, workerAt, env } = plan;
   const cache = join(plan.folder, "compiled");
   const crew: Crew = new Crew({
     url,
@@ -90,7 +98,10 @@ export async function torture(
     cli,
     histories,
     cache,
+    ...(workerAt && { workerAt }),
+    ...(env && { env }),
     heard: (seat, event) => nemesis.heard(seat, event),
+    committing: (seat, job) => nemesis.committing(seat, job),
     storeIsWell: () => nemesis.strikes.storeIsWell,
   });
   atEnd(() => crew.destroy());
@@ -99,6 +110,7 @@ export async function torture(
     kills: plan.kills,
     seed,
     faults: plan.faults,
+    rounds: plan.rounds ?? 1,
     signal: limit,
     tell: (what) => show.tell(what),
     note,
@@ -119,18 +131,19 @@ export async function torture(
   return {
     ...judgement,
     ...timing,
-    violations: [...late, ...judgement.violations, ...timing.violations, ...crew.unexpected],
+    violations: [...late, ...judgement.violations, ...timing.violations, ...nemesis.violations, ...crew.unexpected],
     store: plan.store,
     seed: plan.seed,
     kills: nemesis.kills,
     zombies: nemesis.zombies,
     acts: nemesis.acts,
+    faults: nemesis.strikes.counts,
     elapsedMs: performance.now() - began,
     notRun: [...plan.notRun, ...nemesis.notRun],
   };
 }
 
-/** Jobs that end their worker, spread over the run. */
+/** Jobs that end their worker, spread over the run. None if no process is to die. */
 async function plant(
   engine: Engine,
   nemesis: Nemesis,
@@ -138,6 +151,7 @@ async function plant(
   limit: AbortSignal,
   note: (told: Told) => void,
 ): Promise<void> {
+  if (kills === 0) return;
   const plants = [
     { contract: poison, every: KILLS_PER_POISON },
     { contract: hog, every: KILLS_PER_HOG },

@@ -2,14 +2,38 @@
 // kind once before any comes again, with calm between two, so that what is measured of a well store is measured on one; and the record of
 // when the store was broken on purpose.
 import { Chance } from "../demo/chance.ts";
+import type { Engine } from "../index.ts";
+import type { Seat } from "./crew.ts";
 
 /** Brought by whoever starts the rig. */
 export interface Fault {
+  /** Names it on the command line and in the JSON line. */
+  readonly key: string;
   readonly name: string;
   /** How long after its end the engine may still hold back, or a process fail to start. */
   readonly aftermathMs: number;
   /** Breaks something and mends it again. Throws `NotDone` if it could not break it. */
-  strike(chance: Chance, signal: AbortSignal): Promise<void>;
+  strike(chance: Chance, signal: AbortSignal, context: StrikeContext): Promise<void>;
+}
+
+/** What a strike may use of the run that it is part of. */
+export interface StrikeContext {
+  /** Opened directly on the store, past anything that a strike breaks. */
+  readonly engine: Engine;
+  /** Live workers that nothing else is done to. */
+  targets(): readonly Seat[];
+  /** Until the strike has ended, no other act touches this worker, except one that kills every process. */
+  hold(seat: Seat): void;
+  freeze(seat: Seat): void;
+  wake(seat: Seat): void;
+  /** Whether the rig has killed or frozen this worker at any time. */
+  wasHit(workerId: string): boolean;
+  /** Enqueues a job for the strike and returns its id. Throws `NotDone` if the store does not take it. */
+  enqueue(contract: object, input: unknown): Promise<string>;
+  /** The next worker, among those that `fits` accepts, that is inside a long commit; null: none within this time. */
+  nextCommit(fits: (seat: Seat) => boolean, withinMs: number): Promise<{ seat: Seat; job: string } | null>;
+  /** Adds a sentence to the violations of the run. */
+  violation(sentence: string): void;
 }
 
 /** A fault that could not be brought about: nothing is shown by it. */
@@ -23,10 +47,10 @@ interface Strike {
 }
 
 /**
- * One strike in so many kills until each fault was there once, then in so many: with the nine of PostgreSQL, 200 kills meet each of them,
- * and 5,000 each some 14 times, while the store is well for most of the time.
+ * One strike in so many kills until each fault was there once, then in so many: with the twelve of PostgreSQL, 200 kills meet each of them,
+ * and 5,000 each some 10 times, while the store is well for most of the time.
  */
-const KILLS_PER_STRIKE = { first: 20, later: 40 } as const;
+const KILLS_PER_STRIKE = { first: 16, later: 40 } as const;
 /** At the least, however fast the kills are. */
 const CALM_MS = 3_000;
 
@@ -38,7 +62,12 @@ export class Strikes {
   readonly #faults: readonly Fault[];
   readonly #chance: Chance;
   readonly #signal: AbortSignal;
+  readonly #context: Omit<StrikeContext, "hold">;
+  /** How often each fault strikes in a run that kills no process; null: strikes come with the kills. */
+  readonly #rounds: number | null;
   readonly #past: Strike[] = [];
+  /** Workers that the strike under way has to itself. */
+  readonly #held = new Set<Seat>();
   #bag: Fault[] = [];
   #begun = 0;
   /** The number of kills that the strikes so far were spread over. */
@@ -50,11 +79,35 @@ export class Strikes {
   #failed: { readonly thrown: unknown } | null = null;
 
   /** A chance of its own, so that the plan is that of the seed, whatever the machine does meanwhile. */
-  constructor(faults: readonly Fault[], chance: Chance, signal: AbortSignal) {
+  constructor(
+    faults: readonly Fault[],
+    chance: Chance,
+    signal: AbortSignal,
+    context: Omit<StrikeContext, "hold">,
+    rounds: number | null = null,
+  ) {
     this.#faults = faults;
     this.#chance = chance;
     this.#signal = signal;
+    this.#context = context;
+    this.#rounds = rounds;
     this.#dueAt = this.#nextDue();
+  }
+
+  /** How often each fault was brought about, by its key. */
+  get counts(): Readonly<Record<string, number>> {
+    return Object.fromEntries(this.#faults.map(({ key, name }) => [key, this.done.get(name) ?? 0]));
+  }
+
+  /** The strike under way has this worker to itself. */
+  holds(seat: Seat): boolean {
+    return this.#held.has(seat);
+  }
+
+  /** A strike belongs to so many kills and has not begun yet. */
+  owes(kills: number): boolean {
+    if (this.#faults.length === 0) return false;
+    return this.#rounds === null ? kills >= this.#dueAt : this.#begun < this.#rounds * this.#faults.length;
   }
 
   /** Nothing around the processes is broken now, nor was a moment ago. */
@@ -65,7 +118,7 @@ export class Strikes {
   /** Begins the next one if it is due after so many kills, and answers its name. In the background: the acts of the nemesis go on meanwhile. */
   beginIfDue(kills: number): string | null {
     this.#throwIfFailed();
-    if (this.#faults.length === 0 || kills < this.#dueAt || this.#current || this.#calmUntil > Date.now()) return null;
+    if (!this.owes(kills) || this.#current || this.#calmUntil > Date.now()) return null;
     const fault = this.#draw();
     this.#begun++;
     this.#dueAt = this.#nextDue();
@@ -89,8 +142,9 @@ export class Strikes {
     this.#past.push(strike);
     // How often it asks chance may depend on the machine.
     const chance = new Chance(this.#chance.whole(0, 2 ** 31));
+    const context = { ...this.#context, hold: (seat: Seat) => void this.#held.add(seat) };
     this.#current = fault
-      .strike(chance, this.#signal)
+      .strike(chance, this.#signal, context)
       .then(
         () => void this.done.set(name, (this.done.get(name) ?? 0) + 1),
         (thrown: unknown) => {
@@ -99,8 +153,10 @@ export class Strikes {
         },
       )
       .then(() => {
+        this.#held.clear();
         strike.overAt = Date.now() + aftermathMs;
-        this.#calmUntil = strike.overAt + CALM_MS;
+        // Where no process is killed, nothing is measured that calm would be needed for.
+        this.#calmUntil = this.#rounds === null ? strike.overAt + CALM_MS : 0;
         this.#current = null;
       });
   }

@@ -77,7 +77,8 @@ export async function timingOf(
     const ambushed = kills.some((other) => other.recovering && other.at > kill.at && other.at < until);
     const group = kill.nobodyLeft ? "nobodyLeft" : struck.length > 0 ? "faults" : ambushed ? "recovererKilled" : "well";
     if (group === "well") detect.push(detectedAt - kill.at);
-    if (ms === null) continue;
+    // Before the kill: the wall clock of the process that resumed it was behind, on purpose.
+    if (ms === null || ms < 0) continue;
     const circumstances =
       [kill.nobodyLeft ? "nobody was left" : "", ...struck, ambushed ? "a recoverer was killed" : ""]
         .filter(Boolean)
@@ -133,7 +134,7 @@ async function undone(engine: Engine, id: string, worker: string, report: Recove
 }
 
 function goesOn({ recoveredJobs }: RecoveryReport): RecoveryReport["recoveredJobs"] {
-  return recoveredJobs.filter(({ decision }) => decision === "retry" || decision === "pending");
+  return recoveredJobs.filter(({ decision }) => ["retry", "pending", "lost"].includes(decision));
 }
 
 /** The last of its jobs to run again, and what is known of it. Null: it held none. */
@@ -153,7 +154,8 @@ function story(report: RecoveryReport, kill: Kill, began: number): string {
   return `worker ${workerId} at ${at}, ${kill.missing} missing then: found ${after(detectedAt)}, recovered ${after(recoveredAt)}`;
 }
 
-async function allIncidents(engine: Engine): Promise<IncidentSummary[]> {
+/** The latest first. */
+export async function allIncidents(engine: Engine): Promise<IncidentSummary[]> {
   const all: IncidentSummary[] = [];
   for (let after: string | undefined; ;) {
     const page = await engine.incidents({ limit: 1_000, ...(after === undefined ? {} : { after }) });

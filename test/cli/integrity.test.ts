@@ -88,6 +88,9 @@ test("recover --restored puts back at once what a backup calls running, and is r
   await worker.exited;
   const elsewhere = new Place(t);
   for (const suffix of ["", "-wal"]) copyFileSync(`${place.path}${suffix}`, `${elsewhere.path}${suffix}`);
+  const copy = new DatabaseSync(elsewhere.path);
+  copy.exec("UPDATE outlive_workers SET boot_id = 'of the other machine'");
+  copy.close();
   const nobody = await cli(t, ["recover", "--json", "--store", elsewhere.url], { cwd: elsewhere.folder });
   assert.deepEqual(JSON.parse(nobody.stdout), { report: null }, "without the word nothing is proved");
   const restored = await cli(t, ["recover", "--restored", "--json", "--store", elsewhere.url], {

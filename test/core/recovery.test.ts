@@ -205,11 +205,6 @@ test("what is overdue has timed out, with the backoff of its timeouts, or is can
 
 const CONFIRMED = { asOf: 7, steadyMs: 5 };
 
-test("as long as no time is confirmed, nothing is fenced out", async () => {
-  const { deps } = recovering([], { expire: () => Promise.reject(new Error("not asked")) });
-  assert.deepEqual(await expireOverdue(deps, 2_000, null), []);
-});
-
 test("what was fenced out as overdue is told with its kind and its worker", async () => {
   const { deps, events } = recovering([], {
     expire: (marginMs, limit, decide, confirmed) => {

@@ -78,6 +78,7 @@ function worker(
       draft: () => assert.fail("not asked"),
       trustedUntil: given.trustedUntil ?? (() => Number.POSITIVE_INFINITY),
       disowned: () => void told.push("disowned"),
+      replaced: (why) => void told.push(`replaced: ${why}`),
       compareSoon: () => void told.push("compareSoon"),
     },
     { id: "w1", concurrency: { total: 3, perKind: new Map(), ...given.concurrency }, pollMs: 1_000 },

@@ -1,10 +1,12 @@
 // `outlive migrate` as an operator runs it, on a real server: up and down, refused, killed in the middle, and printed for psql.
 import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
+import { DatabaseSync } from "node:sqlite";
 import { type TestContext, test } from "node:test";
 import { cli, cliOn, ended, startCli } from "../support/cli.ts";
 import { freshDatabase, withClient } from "../support/postgres.ts";
-import { untilTrue } from "../support/processes.ts";
 import { MIGRATIONS } from "../../src/stores/postgres/migrations/index.ts";
+import { Place, untilTrue } from "../support/processes.ts";
 import { psql } from "./scene.ts";
 
 /** The numbers of all migrations. Those after the first are also called the later ones. */
@@ -195,6 +197,47 @@ test("print gives SQL that psql takes, and refuses to run twice", async (t) => {
   assert.deepEqual(await applied(t, url), [1, 2]);
 });
 
+test("list shows the checksum of each migration; with another one than the released, nothing is migrated up, down or by psql", async (t) => {
+  const url = await freshDatabase(t);
+  const { run, json } = cliOn(t, url);
+  await run("migrate", "up");
+  const { migrations } = (await json("migrate", "list")).value as {
+    migrations: { checksum: string; storedChecksum: string | null }[];
+  };
+  assert.ok(migrations.every(({ checksum, storedChecksum }) => storedChecksum === checksum));
+  assert.match(
+    (await run("migrate", "print")).stdout,
+    new RegExp(`-- .*migration 1 .*checksum ${migrations[0]!.checksum}`),
+  );
+
+  await psql(url, "UPDATE outlive.meta SET value = x'abcabcabcabcabc'::bigint WHERE key = 'checksum 1'");
+  const before = await things(url);
+  assert.match((await run("migrate", "list")).stdout, /1 {2}core .*abcabcabcabcabc, not the released [0-9a-f]{15}\n/);
+  for (const way of [["up"], ["down", "--force"]]) {
+    const { code, stderr } = await run("migrate", ...way);
+    assert.equal(code, 1);
+    assert.match(
+      stderr,
+      /Migration 1 \(core\) of the schema "outlive" has the checksum abcabcabcabcabc; .*unreleased build/,
+    );
+  }
+  const back = (await run("migrate", "print", "--down", "--from", String(LATEST))).stdout;
+  await assert.rejects(psql(url, back), /the schema outlive was made by an unreleased build of Outlive/);
+  assert.equal(await things(url), before);
+});
+
+test("checksums do not depend on the name of the schema", async (t) => {
+  const url = await freshDatabase(t);
+  for (const schema of ["outlive", "other_name"]) {
+    const { code } = await cli(t, ["migrate", "up"], { store: url, env: { OUTLIVE_POSTGRES_SCHEMA: schema } });
+    assert.equal(code, 0);
+  }
+  const kept = (schema: string): Promise<string> =>
+    psql(url, `SELECT key, value FROM ${schema}.meta WHERE key LIKE 'checksum %' ORDER BY key`);
+  assert.equal((await kept("outlive")).split("\n").length, ALL.length);
+  assert.equal(await kept("other_name"), await kept("outlive"));
+});
+
 test("print --pg-cron schedules tick every 15 s, and print --roles names the four roles", async (t) => {
   const { run } = cliOn(t, "postgres://nobody@127.0.0.1:1/none");
   const cron = (await run("migrate", "print", "--pg-cron")).stdout;
@@ -208,8 +251,23 @@ test("print --pg-cron schedules tick every 15 s, and print --roles names the fou
 test("on SQLite there is nothing to run, and no way back", async (t) => {
   const { run, json } = cliOn(t, "sqlite:./nothing.db");
   assert.match((await run("migrate", "up")).stdout, /migrates automatically/);
-  assert.match((await run("migrate", "list")).stdout, /migrates automatically/);
+  assert.match((await run("migrate", "list")).stdout, /1 {2}core +not yet .*\n\nA SQLite file migrates automatically/s);
   assert.equal((await json("migrate", "down")).code, 2);
+});
+
+test("list shows the checksums that a SQLite file keeps, and writes nothing", async (t) => {
+  const place = new Place(t);
+  const { run, json } = cliOn(t, place.url);
+  await run("migrate", "list");
+  assert.equal(existsSync(place.path), false);
+  await (await place.engine()).close();
+  const { migrations } = (await json("migrate", "list")).value as { migrations: Record<string, unknown>[] };
+  assert.ok(migrations.every(({ applied, checksum, storedChecksum }) => applied && storedChecksum === checksum));
+  const db = new DatabaseSync(place.path);
+  db.exec("DELETE FROM outlive_meta WHERE key LIKE 'checksum %'");
+  assert.match((await run("migrate", "list")).stdout, /1 {2}core +yes +not kept yet/);
+  assert.equal(db.prepare("SELECT count(*) AS n FROM outlive_meta WHERE key LIKE 'checksum %'").get()!["n"], 0);
+  db.close();
 });
 
 test("a worker on a schema that is not there is told what to run", async (t) => {

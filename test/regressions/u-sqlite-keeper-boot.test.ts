@@ -23,6 +23,7 @@ test("U: on SQLite heartbeats are written while the keeper's thread still boots"
       worker: "w",
       bootId: "boot",
       times,
+      registered: { now: Date.now(), sentMono: 0, receivedMono: 0 },
       retention: { finishedMs: 60_000, incidentsMs: 60_000 },
       schemaVersion: backend.schemaVersion,
     },

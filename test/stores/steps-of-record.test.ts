@@ -25,7 +25,8 @@ const POSTGRES_STEPS = [
   "views 6d922076d68a053",
   "losses of contact a9166c92aaa7082",
   "texts and limits 403bbd80b7fa311",
-  "checksums and reclaim texts 8ac8d8ac2191020",
+  "restores 53d698fd3df60fc",
+  "checksums and reclaim texts b47637a4b99b1a5",
 ];
 
 const EDITED =

@@ -11,7 +11,8 @@ import { freshDatabase, withClient } from "../support/postgres.ts";
 import { untilTrue } from "../support/processes.ts";
 
 const KEYS =
-  "store seed kills zombies takeovers staleWritesRejected enqueued lost committedTwice quarantined poison " +
+  "store seed kills zombies takeovers staleWritesRejected enqueued lost committedTwice quarantined " +
+  "quarantinedInnocents poison blamedWithoutDeath faults " +
   "detectMs resumeMs timed resumeMsDuringFaults resumeMsRecovererKilled resumeMsNobodyLeft resumeMsOfAll notRun";
 const precious = job<{ readonly to: string }>("app.mail");
 

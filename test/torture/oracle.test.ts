@@ -5,7 +5,14 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
-import { type Engine, type HistoryEntry, type JobInfo, open } from "../../src/index.ts";
+import {
+  type Engine,
+  type HistoryEntry,
+  type IncidentSummary,
+  type JobInfo,
+  open,
+  type WorkerRow,
+} from "../../src/index.ts";
 import { sqlite } from "../../src/sqlite.ts";
 import { type Books, booksOf, type Entry } from "../../src/torture/books.ts";
 import { type Line, type Ordered, readHistories, type Told } from "../../src/torture/history.ts";
@@ -21,6 +28,10 @@ interface World {
   /** Rows that the list does not show. */
   hidden: number;
   rows: Entry[];
+  /** The incidents in the history of a job. */
+  readonly incidentsOf: Map<string, readonly string[]>;
+  incidents: IncidentSummary[];
+  workers: WorkerRow[];
   /** By one process, unless another one is named. */
   told: (Told & { readonly pid?: number; readonly since?: number })[];
 }
@@ -31,8 +42,30 @@ const jobOf = (
   id: string,
   kind: string,
   state: JobInfo["state"],
-  { error = null, fence = "1.1" }: { readonly error?: JobInfo["error"]; readonly fence?: string } = {},
-): [string, JobInfo] => [id, { id, kind, state, error, ...fenceOf(fence) } as JobInfo];
+  {
+    error = null,
+    fence = "1.1",
+    counters = {},
+  }: {
+    readonly error?: JobInfo["error"];
+    readonly fence?: string;
+    readonly counters?: Partial<JobInfo["counters"]>;
+  } = {},
+): [string, JobInfo] => [id, { id, kind, state, error, counters: counted(counters), ...fenceOf(fence) } as JobInfo];
+const counted = (counters: Partial<JobInfo["counters"]> = {}): JobInfo["counters"] => ({
+  errors: 0,
+  crashes: 0,
+  blamed: 0,
+  timeouts: 0,
+  interruptions: 0,
+  losses: 0,
+  ...counters,
+});
+/** A worker of a process, from the moment at which it registered. */
+const workerOf = (id: string, pid: number, startedAt: number): WorkerRow =>
+  ({ id, pid, startedAt, host: "here" }) as WorkerRow;
+const incidentOf = (id: string, worker: string, detectedAt: number): IncidentSummary =>
+  ({ id, worker, detectedAt }) as IncidentSummary;
 const fenceOf = (fence: string): Pick<JobInfo, "epoch" | "fence"> => ({
   epoch: Number(fence.split(".")[0]),
   fence: Number(fence.split(".")[1]),
@@ -53,9 +86,13 @@ const committed = (id: string, fence: string): Told => ({ what: "committed", id,
 function soundWorld(): World {
   return {
     hidden: 0,
+    // Of two workers that held a job, one died, for which the job was charged, and one came back.
+    incidentsOf: new Map([["retaken", ["death", "loss"]]]),
+    incidents: [incidentOf("death", "w1", 5_000), incidentOf("loss", "w2", 6_000)],
+    workers: [workerOf("w1", 1, 0), workerOf("w2", 2, 0), workerOf("w3", 2, 6_900), workerOf("w4", 3, 6_500)],
     jobs: new Map([
       jobOf("plain", transfer.name, "succeeded"),
-      jobOf("retaken", transfer.name, "succeeded", { fence: "2.3" }),
+      jobOf("retaken", transfer.name, "succeeded", { fence: "2.3", counters: { crashes: 1 } }),
       jobOf("unheard", transfer.name, "succeeded"),
       jobOf("steps", stepped.name, "succeeded", { fence: "1.2" }),
       jobOf("flaky", flaky.name, "succeeded", { fence: "1.3" }),
@@ -118,7 +155,12 @@ function soundWorld(): World {
   };
 }
 
-function judged({ jobs, ended, hidden, rows, told }: World): Promise<Judgement> {
+const charged = (job: JobInfo, counters: Partial<JobInfo["counters"]>): JobInfo => ({
+  ...job,
+  counters: counted(counters),
+});
+
+function judged({ jobs, ended, hidden, rows, told, incidentsOf, incidents, workers }: World): Promise<Judgement> {
   const all = [...jobs.values()];
   const list = async ({ after = "0" }: { readonly after?: string } = {}): Promise<unknown> => {
     const from = Number(after);
@@ -131,13 +173,19 @@ function judged({ jobs, ended, hidden, rows, told }: World): Promise<Judgement> 
     ...jobs.get(id),
     history: [
       // What is refused is kept, too, and ends nothing.
-      { from: "running", to: "running", event: "write.rejected", ...fenceOf("0.0") },
-      ...(ended.get(id) ?? []).map((fence) => ({ from: "running", to: "queued", ...fenceOf(fence) })),
+      { from: "running", to: "running", event: "write.rejected", incident: null, ...fenceOf("0.0") },
+      ...(ended.get(id) ?? []).map((fence, at) => ({
+        from: "running",
+        to: "queued",
+        incident: incidentsOf.get(id)?.[at] ?? null,
+        ...fenceOf(fence),
+      })),
     ] as HistoryEntry[],
   });
   const lines = told.map((one, at): Line => ({ at, pid: 1, since: 0, ...one }));
   const books = { entries: async () => rows, jobCount: async () => jobs.size + hidden } as unknown as Books;
-  return judge({ list, get } as unknown as Engine, books, lines);
+  const engine = { list, get, incidents: async () => incidents, workers: async () => workers };
+  return judge(engine as unknown as Engine, books, lines);
 }
 
 /** One fault in a world that is sound otherwise, and all that the judge has to say of it. */
@@ -320,7 +368,36 @@ const FAULTS: readonly {
     what: "an innocent in quarantine",
     fault: ({ jobs }) => void jobs.set(...jobOf("flaky", flaky.name, "quarantined", { fence: "1.3" })),
     says: [`job flaky (${flaky.name}) is quarantined, not succeeded`],
-    counts: { quarantined: 3 },
+    counts: { quarantined: 3, quarantinedInnocents: 1 },
+  },
+  {
+    what: "a job that was charged a crash for a worker that came back",
+    fault: ({ jobs }) => void jobs.set("retaken", charged(jobs.get("retaken")!, { crashes: 2 })),
+    says: [`job retaken (${transfer.name}) was charged 2 crash(es), 0 alone, and 1 process(es) died that held it`],
+    counts: { blamedWithoutDeath: 1 },
+  },
+  {
+    what: "a job that was blamed for a worker that came back",
+    fault: ({ jobs }) => void jobs.set("retaken", charged(jobs.get("retaken")!, { crashes: 1, blamed: 2 })),
+    says: [`job retaken (${transfer.name}) was charged 1 crash(es), 2 alone, and 1 process(es) died that held it`],
+    counts: { blamedWithoutDeath: 1 },
+  },
+  {
+    what: "a job that was charged a crash for nothing",
+    fault: ({ jobs }) => void jobs.set("plain", charged(jobs.get("plain")!, { crashes: 1 })),
+    says: [`job plain (${transfer.name}) was charged 1 crash(es), 0 alone, and 0 process(es) died that held it`],
+    counts: { blamedWithoutDeath: 1 },
+  },
+  {
+    what: "an attempt that expired",
+    fault: ({ jobs }) => void jobs.set("plain", charged(jobs.get("plain")!, { timeouts: 1 })),
+    says: [`job plain (${transfer.name}) timed out 1 time(s), long before its timeout`],
+  },
+  {
+    what: "a commit by an attempt that did not own the job",
+    fault: (world) =>
+      void (world.rows = world.rows.map((row) => (row.job === "unheard" ? { ...row, fence: "1.0" } : row))),
+    says: ["job unheard was owned by attempt 1.1 and committed by attempt 1.0"],
   },
   {
     what: "a job that kills its workers and is not in quarantine",
@@ -335,7 +412,9 @@ const SOUND: Omit<Judgement, "violations"> = {
   lost: 0,
   committedTwice: 0,
   quarantined: 2,
+  quarantinedInnocents: 0,
   poison: 2,
+  blamedWithoutDeath: 0,
   staleWritesRejected: 1,
 };
 
@@ -350,6 +429,13 @@ describe("the judge of the process rig", () => {
       fault(world);
       assert.deepEqual(await judged(world), { ...SOUND, ...counts, violations: says });
     });
+
+  it("lets a job be charged for a worker that stayed away for two leases", async () => {
+    const world = soundWorld();
+    world.jobs.set("retaken", charged(world.jobs.get("retaken")!, { crashes: 2 }));
+    world.workers = [workerOf("w1", 1, 0), workerOf("w2", 2, 0), workerOf("w3", 2, 9_000)];
+    assert.deepEqual(await judged(world), { ...SOUND, violations: [] });
+  });
 
   it("reads the jobs and the ledger of a real store", async () => {
     const engine = await open("sqlite::memory:", { jobs: JOBS, logger: false });

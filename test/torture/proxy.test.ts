@@ -5,12 +5,14 @@ import { once } from "node:events";
 import { type AddressInfo, connect, createServer, type Socket } from "node:net";
 import { test, type TestContext } from "node:test";
 import { Chance } from "../../src/demo/chance.ts";
+import type { StrikeContext } from "../../src/torture/strikes.ts";
 import { Proxy } from "../../torture/processes/proxy.ts";
 import { untilTrue } from "../support/processes.ts";
 
 /** The four ends of one connection through the proxy. */
 interface Ends {
   readonly proxy: Proxy;
+  readonly urls: readonly string[];
   readonly client: Socket;
   readonly server: Socket;
   /** The proxy's own, by which it is seen what has come to it. */
@@ -18,12 +20,14 @@ interface Ends {
   readonly fromServer: Socket;
 }
 
+/** Through its second door. */
 async function connected(t: TestContext): Promise<Ends> {
-  const listening = createServer();
+  // Says to later connections what they say.
+  const listening = createServer((socket) => socket.on("error", () => {}).pipe(socket));
   await new Promise<void>((resolve) => listening.listen(0, "127.0.0.1", resolve));
   t.after(() => listening.close());
   const { port } = listening.address() as AddressInfo;
-  const { proxy, url } = await Proxy.before(`tcp://127.0.0.1:${port}`);
+  const { proxy, urls } = await Proxy.before(`tcp://127.0.0.1:${port}`, 2);
   const made: Record<"client" | "server", Socket[]> = { client: [], server: [] };
   for (const side of ["client", "server"] as const) {
     const heard = (message: unknown): void => void made[side].push((message as { socket: Socket }).socket);
@@ -31,16 +35,24 @@ async function connected(t: TestContext): Promise<Ends> {
     t.after(() => unsubscribe(`net.${side}.socket`, heard));
   }
   const accepted = once(listening, "connection");
-  const client = connect(Number(new URL(url).port), "127.0.0.1");
+  const client = connect(Number(new URL(urls[1]!).port), "127.0.0.1");
   const [server] = (await accepted) as [Socket];
   t.after(() => [client, server].forEach((socket) => socket.destroy()));
-  return { proxy, client, server, fromClient: made.server[0]!, fromServer: made.client.find((one) => one !== client)! };
+  return {
+    proxy,
+    urls,
+    client,
+    server,
+    fromClient: made.server[0]!,
+    fromServer: made.client.find((one) => one !== client)!,
+  };
 }
 
 /** Begins a fault; the answer ends it. */
 function begin(proxy: Proxy, name: string): () => Promise<void> {
   const over = new AbortController();
-  const struck = proxy.faults.find((fault) => fault.name === name)!.strike(new Chance(1), over.signal);
+  const context = {} as StrikeContext;
+  const struck = proxy.faults.find((fault) => fault.name === name)!.strike(new Chance(1), over.signal, context);
   return async () => {
     over.abort();
     await struck;
@@ -120,4 +132,34 @@ test("after the bytes in the middle of which an answer is cut, nothing arrives",
   await end();
   assert.ok(read().length <= 400, `${read().length} bytes`);
   assert.ok(answer.toString().startsWith(read()));
+});
+
+/** A connection, and how it ends: closed in order, or with the error of a reset. */
+function dial(t: TestContext, url: string): { readonly socket: Socket; readonly ended: Promise<string> } {
+  const socket = connect(Number(new URL(url).port), "127.0.0.1");
+  t.after(() => socket.destroy());
+  const { promise, resolve } = Promise.withResolvers<string>();
+  socket.on("error", (error: NodeJS.ErrnoException) => resolve(error.code!));
+  socket.on("close", () => resolve("closed"));
+  return { socket, ended: promise };
+}
+
+test("a door that is refused is reset on both sides, refuses what comes, lets others through, and opens again", async (t) => {
+  const { proxy, urls, client, server } = await connected(t);
+  const read = reading(client);
+  const serverEnded = once(server, "error") as Promise<[NodeJS.ErrnoException]>;
+  const clientEnded = once(client, "error") as Promise<[NodeJS.ErrnoException]>;
+  const { promise: time, resolve: open } = Promise.withResolvers<void>();
+  const refused = proxy.refuse(1, () => time);
+  for (const ended of [clientEnded, serverEnded]) assert.equal((await ended)[0].code, "ECONNRESET");
+  assert.equal(await dial(t, urls[1]!).ended, "ECONNRESET");
+  const other = dial(t, urls[0]!);
+  await once(other.socket, "connect");
+  open();
+  await refused;
+  const again = dial(t, urls[1]!);
+  const greeting = once(again.socket, "data") as Promise<[Buffer]>;
+  again.socket.write("hello");
+  assert.equal((await greeting)[0].toString(), "hello");
+  assert.equal(read(), "");
 });

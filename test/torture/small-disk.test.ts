@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { describe, it } from "node:test";
 import { spawnSync } from "node:child_process";
 import { Chance } from "../../src/demo/chance.ts";
-import { NotDone } from "../../src/torture/strikes.ts";
+import { NotDone, type StrikeContext } from "../../src/torture/strikes.ts";
 import { fillingDisk, mountSmallDisk, smallDisk, type Volume } from "../../torture/processes/small-disk.ts";
 
 const BLOCK = 4_096;
@@ -35,7 +35,7 @@ class FakeVolume implements Volume {
 }
 
 const struck = (volume: Volume): Promise<void> =>
-  fillingDisk(smallDisk(volume, MEGABYTES)).strike(new Chance(1), AbortSignal.abort());
+  fillingDisk(smallDisk(volume, MEGABYTES)).strike(new Chance(1), AbortSignal.abort(), {} as StrikeContext);
 
 describe("a small disk", () => {
   it("is full when it is as small as what is on it, also if that grows meanwhile, and has room again", () => {

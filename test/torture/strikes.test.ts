@@ -4,9 +4,9 @@ import assert from "node:assert/strict";
 import { describe, it, type TestContext } from "node:test";
 import { Chance } from "../../src/demo/chance.ts";
 import type { Engine } from "../../src/index.ts";
-import type { Crew } from "../../src/torture/crew.ts";
+import type { Crew, Seat } from "../../src/torture/crew.ts";
 import { Nemesis } from "../../src/torture/nemesis.ts";
-import { type Fault, NotDone, Strikes } from "../../src/torture/strikes.ts";
+import { type Fault, NotDone, type StrikeContext, Strikes } from "../../src/torture/strikes.ts";
 
 interface Held {
   readonly fault: Fault;
@@ -16,19 +16,25 @@ interface Held {
 /** A fault that lasts until it is mended. */
 function held(name: string, aftermathMs: number): Held {
   const { promise, resolve } = Promise.withResolvers<void>();
-  return { fault: { name, aftermathMs, strike: () => promise }, mend: resolve };
+  return { fault: { key: name, name, aftermathMs, strike: () => promise }, mend: resolve };
 }
 
 /** Faults that are over at once. */
 function brief(...names: readonly string[]): Fault[] {
-  return names.map((name) => ({ name, aftermathMs: 0, strike: async () => {} }));
+  return names.map((name) => ({ key: name, name, aftermathMs: 0, strike: async () => {} }));
 }
 
 const PLENTY = 1_000;
+const NO_CONTEXT = {} as StrikeContext;
 
-function strikesAt(t: TestContext, now: number, faults: readonly Fault[], seed = 1): Strikes {
+function strikesAt(
+  t: TestContext,
+  now: number,
+  faults: readonly Fault[],
+  { seed = 1, rounds = null }: { readonly seed?: number; readonly rounds?: number | null } = {},
+): Strikes {
   t.mock.timers.enable({ apis: ["Date"], now });
-  return new Strikes(faults, new Chance(seed), new AbortController().signal);
+  return new Strikes(faults, new Chance(seed), new AbortController().signal, NO_CONTEXT, rounds);
 }
 
 /** So many kills, one every `msPerKill`; answers the strikes with the kill at which each began. */
@@ -48,7 +54,7 @@ async function strikesOf(
   return struck;
 }
 
-const NINE = ["kill", "stop", "freeze", "fill", "delay", "cut all", "cut some", "cut inside", "swallow"];
+const TWELVE = "kill,stop,freeze,fill,delay,cut all,cut some,cut inside,swallow,reset,clock,frozen commit".split(",");
 const SLOW_MS = 640;
 
 describe("the strikes of a run", () => {
@@ -102,19 +108,20 @@ describe("the strikes of a run", () => {
     assert.deepEqual(strikes.during(20_000, 59_999), begun.slice(0, 1));
   });
 
-  it("are each once before any comes again, so that 200 kills meet all nine and 5,000 each of them 14 times", async (t) => {
+  it("are each once before any comes again, so that 200 kills meet all twelve and 5,000 each of them 10 times", async (t) => {
     for (const seed of [1, 2, 3, 20_261_116]) {
-      const strikes = strikesAt(t, 10_000, brief(...NINE), seed);
+      const strikes = strikesAt(t, 10_000, brief(...TWELVE), { seed });
       const struck = await strikesOf(t, strikes, 5_000, SLOW_MS);
       const names = struck.map(([, name]) => name);
-      for (let from = 0; from + NINE.length <= names.length; from += NINE.length)
-        assert.deepEqual(names.slice(from, from + NINE.length).toSorted(), NINE.toSorted(), `seed ${seed}`);
+      for (let from = 0; from + TWELVE.length <= names.length; from += TWELVE.length)
+        assert.deepEqual(names.slice(from, from + TWELVE.length).toSorted(), TWELVE.toSorted(), `seed ${seed}`);
       const early = new Set(struck.filter(([kill]) => kill < 200).map(([, name]) => name));
-      assert.equal(early.size, NINE.length, `in 200 kills, seed ${seed}`);
+      assert.equal(early.size, TWELVE.length, `in 200 kills, seed ${seed}`);
       assert.ok(
-        NINE.every((name) => strikes.done.get(name)! >= 14),
+        TWELVE.every((name) => strikes.done.get(name)! >= 10),
         JSON.stringify([...strikes.done]),
       );
+      assert.deepEqual(strikes.counts, Object.fromEntries(strikes.done));
       const soon = struck.filter(([kill]) => kill < 30).length;
       assert.ok(soon >= 1 && soon <= 3, `${soon} in 30 kills, seed ${seed}`);
       t.mock.timers.reset();
@@ -122,20 +129,20 @@ describe("the strikes of a run", () => {
   });
 
   it("are the same for the same seed, at whatever pace and however often a fault asks chance", async (t) => {
-    const fickle = brief(...NINE).map((fault, at) => ({
+    const fickle = brief(...TWELVE).map((fault, at) => ({
       ...fault,
       strike: async (chance: Chance) => void (at % 2 === 0 && chance.next()),
     }));
     const plans: [number, string][][] = [];
     for (const [faults, ms] of [
-      [brief(...NINE), SLOW_MS],
+      [brief(...TWELVE), SLOW_MS],
       [fickle, 4 * SLOW_MS],
     ] as const) {
       plans.push(await strikesOf(t, strikesAt(t, 10_000, faults), 500, ms));
       t.mock.timers.reset();
     }
     assert.deepEqual(plans[1], plans[0]);
-    const other = await strikesOf(t, strikesAt(t, 10_000, brief(...NINE), 2), 500, SLOW_MS);
+    const other = await strikesOf(t, strikesAt(t, 10_000, brief(...TWELVE), { seed: 2 }), 500, SLOW_MS);
     assert.notDeepEqual(other, plans[0]);
   });
 
@@ -143,22 +150,25 @@ describe("the strikes of a run", () => {
     const strike = async (): Promise<void> => {
       throw new NotDone("it grew");
     };
-    const strikes = strikesAt(t, 10_000, [{ name: "fill", aftermathMs: 0, strike }]);
+    const strikes = strikesAt(t, 10_000, [{ key: "fill", name: "fill", aftermathMs: 0, strike }]);
     strikes.beginIfDue(PLENTY);
     await strikes.finished();
     assert.deepEqual([...strikes.done], []);
     assert.deepEqual(strikes.undone, [{ name: "fill", why: "it grew" }]);
+    assert.deepEqual(strikes.counts, { fill: 0 });
   });
 
   it("that were not drawn or could not be done are what was not run", async () => {
     const faults: Fault[] = ["done", "undone"].map((name) => ({
+      key: name,
       name,
       aftermathMs: 0,
       strike: async () => {
         if (name === "undone") throw new NotDone("it grew");
       },
     }));
-    const options = { kills: 1, seed: 1, faults, signal: AbortSignal.abort(), tell: () => {}, note: () => {} };
+    const signal = AbortSignal.abort();
+    const options = { kills: 1, rounds: 1, seed: 1, faults, signal, tell: () => {}, note: () => {} };
     const crew = { kills: [], seats: () => [] } as unknown as Crew;
     for (const name of ["done", "undone"]) {
       const nemesis = new Nemesis({} as Engine, crew, {
@@ -178,11 +188,51 @@ describe("the strikes of a run", () => {
     const strike = async (): Promise<void> => {
       throw new Error("the server does not start");
     };
-    const strikes = strikesAt(t, 10_000, [{ name: "kill", aftermathMs: 0, strike }]);
+    const strikes = strikesAt(t, 10_000, [{ key: "kill", name: "kill", aftermathMs: 0, strike }]);
     strikes.beginIfDue(PLENTY);
     await assert.rejects(strikes.finished(), /the server does not start/);
     assert.throws(() => strikes.beginIfDue(0), /the server does not start/);
     assert.deepEqual([...strikes.done], []);
+  });
+
+  it("come each so many times, at once and without calm, where no process is killed", async (t) => {
+    const strikes = strikesAt(t, 10_000, brief("reset", "clock"), { rounds: 2 });
+    const struck: (string | null)[] = [];
+    while (strikes.owes(0)) {
+      struck.push(strikes.beginIfDue(0));
+      await strikes.finished();
+    }
+    assert.deepEqual(new Set(struck.slice(0, 2)), new Set(["clock", "reset"]));
+    assert.deepEqual(strikes.counts, { reset: 2, clock: 2 });
+    assert.equal(strikes.beginIfDue(PLENTY), null);
+  });
+
+  it("have a worker to themselves until they end", async (t) => {
+    const seat: Seat = { role: "worker", number: 1, state: "live", pid: 1, workerId: "w", sinceAt: 0 };
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const strike: Fault["strike"] = async (_, __, context) => {
+      context.hold(seat);
+      await promise;
+    };
+    const strikes = strikesAt(t, 10_000, [{ key: "reset", name: "reset", aftermathMs: 0, strike }]);
+    strikes.beginIfDue(PLENTY);
+    assert.ok(strikes.holds(seat));
+    resolve();
+    await strikes.finished();
+    assert.equal(strikes.holds(seat), false);
+  });
+
+  it("that belong to the kills of a run come after them if there was no time before", async () => {
+    for (const [kills, times] of [
+      [0, 2],
+      [12, 1],
+    ] as const) {
+      const options = { kills, rounds: 2, seed: 1, faults: brief("clock"), tell: () => {}, note: () => {} };
+      const crew = { kills: Array.from({ length: kills }), seats: () => [] } as unknown as Crew;
+      const nemesis = new Nemesis({} as Engine, crew, { ...options, signal: new AbortController().signal });
+      await nemesis.run();
+      assert.equal(nemesis.acts.get("clock"), times, `${kills} kills`);
+    }
   });
 
   it("are none where nothing can be broken", (t) => {

@@ -1,16 +1,19 @@
-// A TCP proxy between the processes and their server, and what it can do to them: delay, cut, cut after some bytes of an answer, and
-// swallow everything without closing anything (a half-open connection, as a lost host leaves it). Like TCP it never reorders: what arrives
-// is a beginning of what was sent.
+// A TCP proxy between the processes and their server, and what it can do to them: delay, cut, cut after some bytes of an answer, swallow
+// everything without closing anything (a half-open connection, as a lost host leaves it), and reset and refuse one worker for a while. Like
+// TCP it never reorders: what arrives is a beginning of what was sent.
 import { connect, createServer, type Socket } from "node:net";
 import type { AddressInfo } from "node:net";
 import { setTimeout as pause } from "node:timers/promises";
 import { atEnd } from "../../src/demo/clean-up.ts";
+import type { Chance } from "../../src/demo/chance.ts";
 import type { Fault } from "../../src/torture/strikes.ts";
 
 /** The watchers hold back for 5 s at the most once their sessions are new, then look twice, 250 ms apart. */
 export const HELD_BACK_MS = 6_000;
 
 interface Line {
+  /** The door that it came through. */
+  readonly door: number;
   readonly client: Socket;
   readonly server: Socket;
 }
@@ -26,21 +29,21 @@ interface Way {
 
 export class Proxy {
   readonly faults: readonly Fault[] = [
-    this.#fault("delay everything on the network", async (chance, wait) => {
+    this.#fault("delay", "delay everything on the network", async (chance, wait) => {
       this.#delayMs = chance.whole(20, 200);
       await wait(chance.whole(200, 1_500));
       this.#delayMs = 0;
     }),
-    this.#fault("cut every connection", async () => this.#cut(this.#lines)),
-    this.#fault("cut some connections", async (chance) =>
+    this.#fault("cutAll", "cut every connection", async () => this.#cut(this.#lines)),
+    this.#fault("cutSome", "cut some connections", async (chance) =>
       this.#cut([...this.#lines].filter(() => chance.next() < 0.4)),
     ),
-    this.#fault("cut connections after some bytes of an answer", async (chance, wait) => {
+    this.#fault("cutInAnswer", "cut connections after some bytes of an answer", async (chance, wait) => {
       this.#answerBytesLeft = chance.whole(1, 400);
       await wait(1_000);
       this.#answerBytesLeft = null;
     }),
-    this.#fault("swallow what some connections say", async (chance, wait) => {
+    this.#fault("swallow", "swallow what some connections say", async (chance, wait) => {
       const swallowed = [...this.#lines].filter(() => chance.next() < 0.3);
       for (const line of swallowed) this.#silent.add(line);
       await wait(chance.whole(500, 3_000));
@@ -50,6 +53,8 @@ export class Proxy {
   ];
   readonly #lines = new Set<Line>();
   readonly #silent = new WeakSet<Line>();
+  /** Doors through which nothing gets. */
+  readonly #refused = new Set<number>();
   readonly #to: { readonly host: string; readonly port: number };
   #delayMs = 0;
   /** Cuts whoever gets the last of them; null: nobody. */
@@ -59,22 +64,40 @@ export class Proxy {
     this.#to = to;
   }
 
-  /** Listens on a free port of the loopback and answers the url that leads through it. */
-  static async before(url: string): Promise<{ readonly proxy: Proxy; readonly url: string }> {
+  /** Listens on free ports of the loopback, its doors, and returns the url that leads through each. */
+  static async before(url: string, doors = 1): Promise<{ readonly proxy: Proxy; readonly urls: readonly string[] }> {
     const target = new URL(url);
     const proxy = new Proxy({ host: target.hostname, port: Number(target.port) });
-    const server = createServer((client) => proxy.#accept(client));
-    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-    server.unref();
-    atEnd(() => server.close());
-    target.hostname = "127.0.0.1";
-    target.port = String((server.address() as AddressInfo).port);
-    return { proxy, url: target.href };
+    const urls: string[] = [];
+    for (let door = 0; door < doors; door++) {
+      const server = createServer((client) => proxy.#accept(client, door));
+      await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+      server.unref();
+      atEnd(() => server.close());
+      target.hostname = "127.0.0.1";
+      target.port = String((server.address() as AddressInfo).port);
+      urls.push(target.href);
+    }
+    return { proxy, urls };
   }
 
-  #accept(client: Socket): void {
+  /** Resets what goes through a door, and whatever comes to it until `time` has passed, as a balancer without a server behind it does. */
+  async refuse(door: number, time: () => Promise<void>): Promise<void> {
+    this.#refused.add(door);
+    for (const line of this.#lines)
+      if (line.door === door) for (const socket of [line.client, line.server]) socket.resetAndDestroy();
+    await time();
+    this.#refused.delete(door);
+  }
+
+  #accept(client: Socket, door: number): void {
+    if (this.#refused.has(door)) {
+      client.on("error", () => {});
+      client.resetAndDestroy();
+      return;
+    }
     const server = connect(this.#to);
-    const line: Line = { client, server };
+    const line: Line = { door, client, server };
     this.#lines.add(line);
     const end = (): void => {
       this.#lines.delete(line);
@@ -119,10 +142,12 @@ export class Proxy {
   }
 
   #fault(
+    key: string,
     name: string,
-    strike: (chance: Parameters<Fault["strike"]>[0], wait: (ms: number) => Promise<void>) => Promise<void>,
+    strike: (chance: Chance, wait: (ms: number) => Promise<void>) => Promise<void>,
   ): Fault {
     return {
+      key,
       name,
       aftermathMs: HELD_BACK_MS,
       strike: (chance, signal) =>

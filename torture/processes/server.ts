@@ -9,7 +9,7 @@ import { atEnd } from "../../src/demo/clean-up.ts";
 import { PostgresServer } from "../../src/demo/postgres-server.ts";
 import type { Fault } from "../../src/torture/strikes.ts";
 import { HELD_BACK_MS } from "./proxy.ts";
-import { FILL, type SmallDisk, whileFull } from "./small-disk.ts";
+import { FILL, FILL_KEY, type SmallDisk, whileFull } from "./small-disk.ts";
 
 const MOST_FULL_MS = 3_000;
 /** How often a full disk is met by the server's log, too: by itself it needs a new file only every 16 MB. */
@@ -20,6 +20,8 @@ const UP_AGAIN_MS = 60_000;
 export interface Server {
   readonly url: string;
   readonly faults: readonly Fault[];
+  /** Where one of PostgreSQL's own programs is. */
+  program(name: string): string;
   /** Stops it, copies what it holds, and says how that is started. */
   copyTo(folder: string, schema: string): Promise<void>;
 }
@@ -39,6 +41,7 @@ export async function startServer(disk: SmallDisk | null): Promise<Server> {
     url: server.url(),
     faults: [
       {
+        key: "killServer",
         name: "kill the server with SIGKILL and start it again",
         aftermathMs: HELD_BACK_MS,
         async strike(chance, signal) {
@@ -48,6 +51,7 @@ export async function startServer(disk: SmallDisk | null): Promise<Server> {
         },
       },
       {
+        key: "stopServer",
         name: "stop the server and start it again",
         aftermathMs: HELD_BACK_MS,
         async strike(chance, signal) {
@@ -57,6 +61,7 @@ export async function startServer(disk: SmallDisk | null): Promise<Server> {
         },
       },
       {
+        key: "freezeServer",
         name: "freeze the server",
         aftermathMs: HELD_BACK_MS,
         async strike(chance, signal) {
@@ -67,6 +72,7 @@ export async function startServer(disk: SmallDisk | null): Promise<Server> {
       },
       ...(disk ? [filling(disk, server)] : []),
     ],
+    program: (name) => server.program(name),
     async copyTo(folder, schema) {
       await server.stop();
       const kept = join(folder, "postgres");
@@ -86,6 +92,7 @@ export async function startServer(disk: SmallDisk | null): Promise<Server> {
  */
 function filling(disk: SmallDisk, server: PostgresServer): Fault {
   return {
+    key: FILL_KEY,
     name: FILL,
     aftermathMs: HELD_BACK_MS,
     async strike(chance, signal) {

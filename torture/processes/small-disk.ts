@@ -9,6 +9,7 @@ import { atEnd } from "../../src/demo/clean-up.ts";
 import { type Fault, NotDone } from "../../src/torture/strikes.ts";
 
 export const FILL = "fill the disk";
+export const FILL_KEY = "fillDisk";
 const MOST_FULL_MS = 800;
 /** Blocks that may be left on a disk that is called full, and how often it is tried. */
 const MOST_SPARE = 64;
@@ -84,6 +85,7 @@ export async function whileFull(disk: SmallDisk, body: () => Promise<void>): Pro
 /** For a store that is a file on it. */
 export function fillingDisk(disk: SmallDisk): Fault {
   return {
+    key: FILL_KEY,
     name: FILL,
     aftermathMs: 1_000,
     strike: (chance, signal) =>

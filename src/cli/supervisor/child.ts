@@ -30,8 +30,9 @@ export interface Exit extends Ending {
 
 export class Child {
   readonly place: number;
-  /** Its workers, the newest last: one that was taken for dead registers again under a new id. */
+  /** Its workers, the newest last: one that was taken for dead registers again under a new id. Of failed tries to register only the latest. */
   readonly workers: RegisteringWorker[] = [];
+  #isRegistering = false;
   /** When it last had a live worker, on the supervisor's monotonic clock. */
   livedMono = performance.now();
   /** It says that it works. */
@@ -109,9 +110,14 @@ export class Child {
     switch (message.outlive) {
       case "registering": {
         const { worker, pid, namespace, startTicks } = message;
+        if (this.#isRegistering) this.workers.pop();
+        this.#isRegistering = true;
         this.workers.push({ worker, pid, namespace, startTicks });
         return;
       }
+      case "registered":
+        this.#isRegistering = false;
+        return;
       case "ready":
         this.ready = true;
         this.livedMono = performance.now();

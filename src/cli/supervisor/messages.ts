@@ -41,6 +41,8 @@ export type ToChild =
 export type FromChild =
   /** It is about to register this worker. */
   | ({ readonly outlive: "registering" } & RegisteringWorker)
+  /** The worker that it was about to register works. */
+  | { readonly outlive: "registered" }
   | { readonly outlive: "ready"; readonly worker: string; readonly kinds: readonly string[] }
   /** It could not start; it ends now. */
   | { readonly outlive: "failed"; readonly message: string; readonly exitCode: number }

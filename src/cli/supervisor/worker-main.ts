@@ -53,6 +53,7 @@ class WorkerProcess {
     let opening = true;
     const onEvent = (event: EngineEvent): void => {
       if (opening && order.metrics) early.push(event);
+      if (event.name === "worker.started") say({ outlive: "registered" });
       if (event.name !== "worker.registering") return;
       const { worker, pid, namespace, startTicks } = event;
       say({ outlive: "registering", worker, pid, namespace, startTicks });

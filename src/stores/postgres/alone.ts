@@ -12,7 +12,9 @@ import {
 import type { Room } from "../../core/store.ts";
 import type { OpenKind, Taken } from "./claim.ts";
 import { type Connection, list, type Session } from "./connection.ts";
+import { IS_ORIGINAL, isRowOf, registered } from "./restore-mark.ts";
 import { INTACT_INPUT } from "./turn-text.ts";
+import type { WorkerKey } from "./workers.ts";
 
 /** How many jobs that must run alone are looked at together. */
 const ALONE_PAGE = 100;
@@ -25,7 +27,7 @@ export type AloneClaim = { readonly taken: readonly Taken[] } | { readonly first
 /** Null: none waits that concerns this worker, claim as usual. `beyondShare`: this worker would have nothing else to do. */
 export async function claimAlone(
   connection: Connection,
-  worker: number,
+  { seq: worker, id }: WorkerKey,
   open: readonly OpenKind[],
   room: Room,
   beyondShare: boolean,
@@ -42,11 +44,11 @@ export async function claimAlone(
       case "leave":
         return null;
       case "empty":
-        if (job.reserved_by === worker || (await connection.run(RESERVE, [worker, job.seq, job.reserved_by])) > 0)
+        if (job.reserved_by === worker || (await connection.run(RESERVE, [worker, id, job.seq, job.reserved_by])) > 0)
           return { first };
         break;
       case "take": {
-        const taken = await connection.arrays<Taken>(TAKE, [worker, job.seq]);
+        const taken = await connection.arrays<Taken>(TAKE, [worker, id, job.seq]);
         if (taken.length > 0) return { taken };
       }
     }
@@ -57,15 +59,16 @@ export async function claimAlone(
 const GIVE_UP_RESERVATION =
   "UPDATE outlive.jobs SET reserved_by = NULL WHERE state = 0 AND lane = 2 AND reserved_by = $1";
 
-const RESERVE =
-  "UPDATE outlive.jobs SET reserved_by = $1 WHERE seq = $2 AND state = 0 AND lane = 2 AND reserved_by IS NOT DISTINCT FROM $3::bigint";
+const RESERVE = `UPDATE outlive.jobs SET reserved_by = $1 WHERE seq = $3 AND state = 0 AND lane = 2 AND reserved_by IS NOT DISTINCT FROM $4::bigint
+  AND ${registered("$1", "$2")}`;
 
-// Under the worker's own row, as every claim.
-const TAKE = `WITH me AS MATERIALIZED (SELECT seq FROM outlive.fleet WHERE seq = $1 AND state = 'live' FOR KEY SHARE),
+// Under the worker's own row, as every claim, and in the run of the server in which the turn before it found the epoch high enough.
+const TAKE = `WITH me AS MATERIALIZED (SELECT f.seq FROM outlive.fleet f WHERE ${isRowOf("$1", "$2")} AND f.state = 'live' AND ${IS_ORIGINAL}
+    AND (SELECT started FROM outlive.server_run WHERE one) = outlive.server_start() FOR KEY SHARE),
   clock AS MATERIALIZED (SELECT outlive.now_ms() AS now)
   UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, (SELECT value FROM outlive.meta WHERE key = 'epoch')),
     fence = j.fence + 1, started_at = clock.now, deadline_at = clock.now + k.timeout_ms, reserved_by = NULL
-  FROM me, clock, outlive.kinds k WHERE j.seq = $2 AND j.state = 0 AND j.lane = 2 AND k.id = j.kind AND NOT k.paused
+  FROM me, clock, outlive.kinds k WHERE j.seq = $3 AND j.state = 0 AND j.lane = 2 AND k.id = j.kind AND NOT k.paused
   RETURNING j.seq, j.id, j.fence, j.priority, j.kind, j.epoch, k.timeout_ms, ${INTACT_INPUT}`;
 
 async function nextAlone(

@@ -5,26 +5,27 @@ import { checksumSql, stepOwnerSql } from "./checksums.ts";
 import type { Connection, Session, Value } from "./connection.ts";
 import { insertJobs } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
+import { registered } from "./restore-mark.ts";
 import type { Settling } from "./settle.ts";
 import type { Workers } from "./workers.ts";
 
 // The row stays locked until the write is committed, so that no recovery takes the job in between.
-const MINE = "seq = $1 AND state + 0 = 1 AND fence = $2 AND epoch = $3 AND worker + 0 = $4";
+const MINE = `seq = $1 AND state + 0 = 1 AND fence = $2 AND epoch = $3 AND worker + 0 = $4 AND ${registered("$4", "$5")}`;
 const OWNED = `owned AS MATERIALIZED (SELECT seq, id FROM outlive.jobs WHERE ${MINE} FOR NO KEY UPDATE)`;
 const ANSWER = "SELECT EXISTS (SELECT 1 FROM owned) AS owned";
 
 // A repeated write of the same step (its answer was lost) keeps the first result, and is no progress.
 const STEP = `WITH ${OWNED},
   added AS (INSERT INTO outlive.steps (job, name, result, at, fence, result_sum)
-    SELECT seq, $5, $6, outlive.now_ms(), $2, ${checksumSql("$6", stepOwnerSql("id", "$5"))} FROM owned ON CONFLICT DO NOTHING RETURNING job),
+    SELECT seq, $6, $7, outlive.now_ms(), $2, ${checksumSql("$7", stepOwnerSql("id", "$6"))} FROM owned ON CONFLICT DO NOTHING RETURNING job),
   progress AS (UPDATE outlive.jobs j SET crashes = 0, blamed = 0, losses = 0 FROM added WHERE j.seq = added.job AND j.crashes + j.losses > 0)
   ${ANSWER}`;
 const LOG = `WITH ${OWNED},
-  added AS (INSERT INTO outlive.logs (job, at, fence, message) SELECT seq, outlive.now_ms(), $2, $5 FROM owned),
+  added AS (INSERT INTO outlive.logs (job, at, fence, message) SELECT seq, outlive.now_ms(), $2, $6 FROM owned),
   old AS (DELETE FROM outlive.logs WHERE EXISTS (SELECT 1 FROM owned)
     AND ord IN (SELECT ord FROM outlive.logs WHERE job = $1 ORDER BY ord DESC OFFSET ${MAX_LOG_LINES - 1}))
   ${ANSWER}`;
-const PROGRESS = `WITH owned AS (UPDATE outlive.jobs SET progress = $5 WHERE ${MINE} RETURNING seq) ${ANSWER}`;
+const PROGRESS = `WITH owned AS (UPDATE outlive.jobs SET progress = $6 WHERE ${MINE} RETURNING seq) ${ANSWER}`;
 // deadline = the latest heartbeat + timeout, but never beyond the start + the longest run that the kind allows.
 const HEARTBEAT = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now), owned AS (
     UPDATE outlive.jobs j SET heartbeat_at = clock.now, deadline_at = (SELECT CASE WHEN k.timeout_ms IS NOT NULL
@@ -68,7 +69,7 @@ async function writeOfAttempt(
   lease: Lease,
   write: AttemptWrite,
 ): Promise<WriteAnswer> {
-  const attempt = [lease.row, lease.fence, lease.epoch, await workers.seqOf(session, lease.worker)];
+  const attempt = [lease.row, lease.fence, lease.epoch, await workers.seqOf(session, lease.worker), lease.worker];
   const [statement, ...values] = statementOf(write);
   const [answer] = await session.rows<{ owned: boolean }>(statement, [...attempt, ...values]);
   if (!answer!.owned) return settling.refused(session, lease, triedBy(write));

@@ -8,15 +8,17 @@ import { quarantine } from "../../core/transitions.ts";
 import { isIntactSql, stepOwnerSql } from "./checksums.ts";
 import { type Connection, list, type Session, texts, type Value } from "./connection.ts";
 import type { Kinds } from "./kinds.ts";
+import { registered } from "./restore-mark.ts";
 import { type CounterColumns, counters } from "../rows.ts";
 import { CLAIM, SETTLE, TURN } from "./turn-text.ts";
+import type { WorkerKey } from "./workers.ts";
 
 /** How many delayed jobs become ready in one transaction. */
 const PROMOTE_BATCH = 1_000;
 
 /** What the claim is made of; `kinds` are those of the room that somebody has declared. */
 export interface Claim {
-  readonly worker: number;
+  readonly worker: WorkerKey;
   readonly kinds: readonly OpenKind[];
   readonly total: number;
   /** Claims although something is due or must run alone: that was looked at before. */
@@ -101,7 +103,7 @@ export async function takeTurnInTwo(
 ): Promise<Turn> {
   const [claimed, settled] = await both(
     connection.arrays<Taken | Head>(textOf(CLAIM, claim), room(claim)),
-    connection.arrays<[string | null]>(SETTLE, [claim.worker, ...settling(successes)]),
+    connection.arrays<[string | null]>(SETTLE, [claim.worker.seq, claim.worker.id, ...settling(successes)]),
   );
   return { ...turnOf(claimed), settled: numbers(settled[0]![0]) };
 }
@@ -116,10 +118,11 @@ function textOf(texts: { readonly ofOne: string; readonly ofMany: string }, { ki
   return kinds.length > 1 ? texts.ofMany : texts.ofOne;
 }
 
-function room({ worker, kinds, total, regardless }: Claim): Value[] {
-  if (kinds.length <= 1) return [worker, regardless, kinds[0]?.id ?? null, Math.min(kinds[0]?.most ?? 0, total)];
+function room({ worker: { seq, id: worker }, kinds, total, regardless }: Claim): Value[] {
+  const who = [seq, worker, regardless];
+  if (kinds.length <= 1) return [...who, kinds[0]?.id ?? null, Math.min(kinds[0]?.most ?? 0, total)];
   const ids = list(kinds.map(({ id }) => id));
-  return [worker, regardless, ids, total, list(kinds.map(({ most }) => most)), list(kinds.map(({ shares }) => shares))];
+  return [...who, ids, total, list(kinds.map(({ most }) => most)), list(kinds.map(({ shares }) => shares))];
 }
 
 function settling(successes: readonly Settlement[]): Value[] {
@@ -182,10 +185,13 @@ const STEP_IS_INTACT = isIntactSql("s.result", stepOwnerSql("j.id", "s.name"), "
 
 // One statement, before the handlers: also stops the clock of the incident that had put the job back, for it runs again. Only while it is
 // ours: who was frozen since the claim must not touch what the job has become.
-const LATER = `WITH resumed AS (
+const LATER = `WITH me AS MATERIALIZED (SELECT ${registered("$2", "$3")} AS here),
+  resumed AS (
     UPDATE outlive.incident_jobs i SET resumed_at = outlive.now_ms() FROM outlive.jobs j
-    WHERE j.seq = ANY ($1::bigint[]) AND j.state + 0 = 1 AND j.worker + 0 = $2 AND i.incident = j.incident AND i.job = j.seq AND i.resumed_at IS NULL),
-  cleared AS (UPDATE outlive.jobs SET incident = NULL WHERE seq = ANY ($1::bigint[]) AND state + 0 = 1 AND worker + 0 = $2 AND incident IS NOT NULL)
+    WHERE j.seq = ANY ($1::bigint[]) AND j.state + 0 = 1 AND j.worker + 0 = $2 AND i.incident = j.incident AND i.job = j.seq AND i.resumed_at IS NULL
+      AND (SELECT here FROM me)),
+  cleared AS (UPDATE outlive.jobs SET incident = NULL WHERE seq = ANY ($1::bigint[]) AND state + 0 = 1 AND worker + 0 = $2 AND incident IS NOT NULL
+    AND (SELECT here FROM me))
   SELECT j.seq, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.outcome,
     (SELECT json_agg(json_build_object('name', s.name, 'result', s.result, 'intact', ${STEP_IS_INTACT}) ORDER BY s.ord)
       FROM outlive.steps s WHERE s.job = j.seq) AS steps
@@ -193,9 +199,7 @@ const LATER = `WITH resumed AS (
 
 /** For whom the rows are, and what the statement that took them said besides. */
 export interface Claimant {
-  readonly worker: string;
-  /** Its number in the rows. */
-  readonly seq: number;
+  readonly worker: WorkerKey;
   readonly open: readonly OpenKind[];
   readonly epoch: number;
   readonly timeoutMs: number | null;
@@ -212,15 +216,15 @@ export interface ClaimedRows {
 export async function claimedJobs(
   session: Session,
   taken: readonly Taken[],
-  { worker, seq, open, epoch: ofTurn, timeoutMs: ofKind, alone }: Claimant,
+  { worker, open, epoch: ofTurn, timeoutMs: ofKind, alone }: Claimant,
 ): Promise<ClaimedRows> {
   const again = taken.filter(([, , fence]) => fence !== null).map(([row]) => row);
-  const later = again.length === 0 ? NONE : await laterAttempts(session, again, seq);
+  const later = again.length === 0 ? NONE : await laterAttempts(session, again, worker);
   const claimed: ClaimedJob[] = [];
   const corrupt: Settlement[] = [];
   for (const [row, jobId, fence, , kindId, epoch, timeoutMs, input] of taken) {
     const { kind } = kindId === null ? open[0]! : open.find(({ id }) => id === kindId)!;
-    const lease = { jobId, kind, row, worker, epoch: epoch ?? ofTurn, fence: fence ?? 1 };
+    const lease = { jobId, kind, row, worker: worker.id, epoch: epoch ?? ofTurn, fence: fence ?? 1 };
     // Before its first attempt a job has no counters, no outcome, no steps and no incident.
     const before = later.get(row);
     const counted = before ? counters(before) : NO_COUNTERS;
@@ -247,9 +251,9 @@ export async function claimedJobs(
 async function laterAttempts(
   session: Session,
   seqs: readonly number[],
-  worker: number,
+  { seq, id }: WorkerKey,
 ): Promise<ReadonlyMap<number, LaterColumns>> {
-  const rows = await session.rows<LaterColumns>(LATER, [list(seqs), worker]);
+  const rows = await session.rows<LaterColumns>(LATER, [list(seqs), seq, id]);
   return new Map(rows.map((row) => [row.seq, row]));
 }
 

@@ -5,7 +5,7 @@ import type { CommitControl } from "../../core/commit.ts";
 import { ErrorCode, OutliveError, toStoredError } from "../../core/errors.ts";
 import { APPLIED, type Settlement, type TransactionBody, type WriteAnswer } from "../../core/store.ts";
 import { type Connection, OutcomeUnknown, type Transaction } from "./connection.ts";
-import { ATTEMPTS, OWNED, type Settling, wasRedriven } from "./settle.ts";
+import { LOCK_OWNED, type Settling, wasRedriven } from "./settle.ts";
 import { OUTCOME, STATE } from "../codes.ts";
 import { type PostgresTransaction, runUserBody, type TransactionDeps } from "./transaction.ts";
 
@@ -83,11 +83,7 @@ export async function transact<T>(
 
 /** The row stays locked to the end of the transaction: a recovery that comes now waits, and then finds the job over. */
 async function lockOwned(tx: Transaction, settling: Settling, { lease }: Settlement): Promise<boolean> {
-  const rows = await tx.rows(
-    `SELECT 1 FROM ${ATTEMPTS} AS a (seq, fence, epoch, worker) JOIN outlive.jobs j ON ${OWNED} FOR UPDATE OF j`,
-    await settling.attempts(tx, [lease]),
-  );
-  return rows.length > 0;
+  return (await tx.rows(LOCK_OWNED, await settling.attempts(tx, [lease]))).length > 0;
 }
 
 /** Whether the job succeeded by this attempt. The lost transaction holds its row: the lock waits until it is over either way. */

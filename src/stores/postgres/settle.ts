@@ -8,6 +8,7 @@ import { type Change, honourCancel } from "../../core/transitions.ts";
 import { checksumSql } from "./checksums.ts";
 import { list, type Session, texts } from "./connection.ts";
 import { type HistoryRow, insertHistory } from "./history.ts";
+import { registered } from "./restore-mark.ts";
 import { LANE, NEVER_DUE, OUTCOME, STATE } from "../codes.ts";
 import type { Workers } from "./workers.ts";
 
@@ -15,19 +16,22 @@ import type { Workers } from "./workers.ts";
  * The guard of every fenced write: this attempt, and only while it runs. `a` is unnested from the arrays of `attempts`. The sums keep
  * the planner off the index of running jobs, which looks empty to it: it read all of the worker's jobs for each (2.5x the time of a turn).
  */
-export const ATTEMPTS = "unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[])";
 export const OWNED =
   "j.seq = a.seq AND j.state + 0 = 1 AND j.fence = a.fence AND j.epoch = a.epoch AND j.worker + 0 = a.worker";
+/** The same where the attempts may be of several workers, each known by its number and its id. */
+const OWNED_BY_EACH = `${OWNED} AND ${registered("a.worker", "a.worker_id")}`;
 
 /** Wherever a result is written, its checksum is: null for null. */
 export const RESULT_SUM = (result: string): string => `result_sum = ${checksumSql(result, "j.id")}`;
 
 const SUCCEED = `UPDATE outlive.jobs j SET state = 2, outcome = 0, finished_at = outlive.now_ms(), result = a.result, ${RESULT_SUM("a.result")}
-  FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::text[]) AS a (seq, fence, epoch, worker, result)
-  WHERE ${OWNED} RETURNING j.seq`;
+  FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::text[]) AS a (seq, fence, epoch, worker, worker_id, result)
+  WHERE ${OWNED_BY_EACH} RETURNING j.seq`;
 
-const LOCK = `SELECT j.seq, j.crashes, j.blamed, j.losses, j.cancel_requested FROM ${ATTEMPTS} AS a (seq, fence, epoch, worker) JOIN outlive.jobs j ON ${OWNED}
-  ORDER BY j.seq FOR UPDATE OF j`;
+/** Locks the rows of these attempts that own their jobs. */
+export const LOCK_OWNED = `SELECT j.seq, j.crashes, j.blamed, j.losses, j.cancel_requested
+  FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::text[]) AS a (seq, fence, epoch, worker, worker_id)
+  JOIN outlive.jobs j ON ${OWNED_BY_EACH} ORDER BY j.seq FOR UPDATE OF j`;
 
 /** Refused writes kept in the history of one job: a zombie that writes in a loop must not fill the disk. */
 const MAX_REJECTIONS = 100;
@@ -59,7 +63,7 @@ export class Settling {
     return settlements.map((settlement) => answers.get(settlement)!);
   }
 
-  /** The arrays that `ATTEMPTS` unnests: row, fence, epoch and worker of each. */
+  /** The arrays of `LOCK_OWNED`: row, fence, epoch, and the worker's number and id of each. */
   async attempts(session: Session, leases: readonly Lease[]): Promise<string[]> {
     const workers: number[] = [];
     for (const { worker } of leases)
@@ -69,6 +73,7 @@ export class Settling {
       list(leases.map(({ fence }) => fence)),
       list(leases.map(({ epoch }) => epoch)),
       list(workers),
+      texts(leases.map(({ worker }) => worker)),
     ];
   }
 
@@ -90,7 +95,7 @@ export class Settling {
       session,
       settlements.map(({ lease }) => lease),
     );
-    const rows = await session.rows<RowAtEnd>(LOCK, attempts);
+    const rows = await session.rows<RowAtEnd>(LOCK_OWNED, attempts);
     const bySeq = new Map(settlements.map((settlement) => [settlement.lease.row, settlement]));
     const ends = rows.map(({ seq, crashes, blamed, losses, cancel_requested }): AppliedChange => {
       const { lease, change: settled } = bySeq.get(seq)!;

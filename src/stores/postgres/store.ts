@@ -52,6 +52,7 @@ import { cancelJob, retryJob, setPaused } from "./operate.ts";
 import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
+import { noticeRestore } from "./restore-mark.ts";
 import { bellChannel } from "./schema.ts";
 import { Settling } from "./settle.ts";
 import type { PostgresTransaction } from "./transaction.ts";
@@ -110,10 +111,11 @@ export class PostgresStore implements Store<PostgresTransaction> {
     return enqueued;
   }
 
-  register(worker: WorkerRecord): Promise<{ readonly epoch: number }> {
-    return this.#do("registering a worker", () =>
-      this.#connection.transaction((tx) => this.#workers.register(tx, worker)),
-    );
+  register(worker: WorkerRecord): Promise<{ readonly epoch: number; readonly now: number }> {
+    return this.#do("registering a worker", async () => {
+      await noticeRestore(this.#connection);
+      return this.#connection.transaction((tx) => this.#workers.register(tx, worker));
+    });
   }
 
   async settleAndClaim(worker: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
@@ -175,6 +177,12 @@ export class PostgresStore implements Store<PostgresTransaction> {
 
   raiseEpoch(): Promise<number> {
     return this.#do("raising the epoch", () => this.#workers.raiseEpoch(this.#connection));
+  }
+
+  noticeRestore(): Promise<string | null> {
+    return this.#do("looking for signs of a restore", async () =>
+      (await noticeRestore(this.#connection)) ? "its tables were restored from a dump" : null,
+    );
   }
 
   async recover(request: RecoverRequest): Promise<RecoverAnswer> {

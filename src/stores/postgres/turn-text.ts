@@ -1,14 +1,15 @@
-// The texts of a worker's turn. $1 is the worker, $2 whether it claims although something is due or must run alone, $3 its kind or kinds,
-// $4 its room for all of them; then come the rooms of several kinds, and then what is settled.
+// The texts of a worker's turn. $1 is the worker's number, $2 its id, $3 whether it claims although something is due or must run alone,
+// $4 its kind or kinds, $5 its room for all of them; then come the rooms of several kinds, and then what is settled.
 import { isIntactSql } from "./checksums.ts";
+import { isRowOf, MARK_HOLDS } from "./restore-mark.ts";
 import { OWNED, RESULT_SUM } from "./settle.ts";
 
 const SETTLE_ARRAYS = ["bigint", "int", "bigint", "text"];
 
-/** The successes, whose four arrays begin with parameter `first`. */
+/** The successes, whose four arrays begin with parameter `first`. `me` has a row if the worker is registered in this very store. */
 const settled = (first: number): string => `settled AS (
     UPDATE outlive.jobs j SET state = 2, outcome = 0, finished_at = clock.now, result = a.result, ${RESULT_SUM("a.result")}
-    FROM clock, (SELECT *, $1::bigint AS worker
+    FROM clock, me, (SELECT *, $1::bigint AS worker
       FROM unnest(${SETTLE_ARRAYS.map((type, i) => `$${first + i}::${type}[]`).join(", ")}) AS u (seq, fence, epoch, result)) a
     WHERE ${OWNED} RETURNING j.seq)`;
 
@@ -30,27 +31,29 @@ interface Parts {
   readonly headTimeout: string;
 }
 
+// One row if the worker is registered in this very store, with the epoch under which it may claim: both are found with one step each.
+const ME = `SELECT f.state, m.value AS epoch, coalesce((SELECT started FROM outlive.server_run WHERE one) = outlive.server_start(), false) AS lasts
+    FROM outlive.fleet f, outlive.meta m WHERE ${isRowOf("$1", "$2")} AND m.key = 'epoch' AND ${MARK_HOLDS}`;
+
 // The worker's row is locked against recovery until the claim is committed: FOR KEY SHARE waits for a recovery in progress and then
 // sees its mark, but not for a heartbeat. greatest(): an open elsewhere may have raised the epoch after this snapshot was taken.
 const turn = ({ settle, ready, kind, timeout, headTimeout }: Parts): string => `WITH
   ${CLOCK}${settle === null ? ", set_config('synchronous_commit', 'off', true)" : ""}),
+  me AS MATERIALIZED (${ME} FOR KEY SHARE OF f),
   ${settle === null ? "" : `${settled(settle)},`}
-  me AS MATERIALIZED (SELECT seq FROM outlive.fleet WHERE seq = $1 AND state = 'live' FOR KEY SHARE),
   due AS MATERIALIZED (SELECT run_at - clock.now AS ms FROM clock, outlive.jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1),
   alone AS MATERIALIZED (SELECT 1 FROM outlive.jobs WHERE state = 0 AND lane = 2 LIMIT 1),
-  epoch AS MATERIALIZED (SELECT coalesce((SELECT value FROM outlive.meta WHERE key = 'epoch'), 0) AS value,
-    coalesce((SELECT started FROM outlive.server_run WHERE one) = outlive.server_start(), false) AS lasts),
-  may AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM me) AND (SELECT lasts FROM epoch)
-    AND ($2 OR NOT (EXISTS (SELECT 1 FROM due WHERE ms <= 0) OR EXISTS (SELECT 1 FROM alone))) AS claim),
+  may AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM me WHERE state = 'live' AND lasts)
+    AND ($3 OR NOT (EXISTS (SELECT 1 FROM due WHERE ms <= 0) OR EXISTS (SELECT 1 FROM alone))) AS claim),
   ready AS MATERIALIZED (${ready}),
   taken AS (
-    UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, epoch.value), fence = j.fence + 1, started_at = clock.now,
+    UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, me.epoch), fence = j.fence + 1, started_at = clock.now,
       deadline_at = clock.now + ready.timeout_ms
-    FROM ready, clock, epoch WHERE j.ctid = ready.tid
-    RETURNING j.seq, j.id, nullif(j.fence, 1), nullif(j.priority, 0)::bigint, ${kind}, nullif(j.epoch, epoch.value), ${timeout}, ${INTACT_INPUT})
+    FROM ready, clock, me WHERE j.ctid = ready.tid
+    RETURNING j.seq, j.id, nullif(j.fence, 1), nullif(j.priority, 0)::bigint, ${kind}, nullif(j.epoch, me.epoch), ${timeout}, ${INTACT_INPUT})
   SELECT NULL::bigint, ${settle === null ? "NULL::text" : whichSettled(settle)},
-    EXISTS (SELECT 1 FROM me)::int + 2 * EXISTS (SELECT 1 FROM alone)::int + 4 * (SELECT NOT lasts FROM epoch)::int,
-    ${headTimeout}, NULL::int, (SELECT value FROM epoch), (SELECT ms FROM due),
+    coalesce((SELECT (state = 'live')::int + 4 * (NOT lasts)::int FROM me), 0) + 2 * EXISTS (SELECT 1 FROM alone)::int,
+    ${headTimeout}, NULL::int, (SELECT epoch FROM me), (SELECT ms FROM due),
     (SELECT json_agg(json_build_object('id', j.id, 'seq', c.job, 'runs', coalesce(j.state = 1 AND j.worker = c.worker AND j.cancel_requested, false)))
       FROM outlive.cancels c LEFT JOIN outlive.jobs j ON j.seq = c.job WHERE c.worker = $1)::text
   UNION ALL SELECT * FROM taken`;
@@ -62,10 +65,10 @@ const ofOne = (settle: number | null): string =>
     timeout: "NULL::bigint",
     headTimeout: "(SELECT timeout_ms FROM ready LIMIT 1)",
     ready: `
-    SELECT j.ctid AS tid, (SELECT timeout_ms FROM outlive.kinds WHERE id = $3) AS timeout_ms FROM outlive.jobs j
-    WHERE j.kind = $3 AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
-      AND NOT (SELECT paused FROM outlive.kinds WHERE id = $3)
-    ORDER BY j.priority DESC, j.seq LIMIT $4 FOR UPDATE SKIP LOCKED`,
+    SELECT j.ctid AS tid, (SELECT timeout_ms FROM outlive.kinds WHERE id = $4) AS timeout_ms FROM outlive.jobs j
+    WHERE j.kind = $4 AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
+      AND NOT (SELECT paused FROM outlive.kinds WHERE id = $4)
+    ORDER BY j.priority DESC, j.seq LIMIT $5 FOR UPDATE SKIP LOCKED`,
   });
 
 // The best of all kinds by (priority, age), each within its own room. What was locked and not taken is free again at the commit.
@@ -79,19 +82,19 @@ const ofMany = (settle: number | null): string =>
     SELECT tid, timeout_ms FROM (
       SELECT r.tid, r.priority, r.seq, k.timeout_ms, k.shares, k.room, row_number() OVER (PARTITION BY k.shares ORDER BY r.priority DESC, r.seq) AS nth
       FROM (
-        SELECT o.kind, o.room, o.shares, k.timeout_ms FROM unnest($3::int[], $5::int[], $6::boolean[]) AS o (kind, room, shares)
+        SELECT o.kind, o.room, o.shares, k.timeout_ms FROM unnest($4::int[], $6::int[], $7::boolean[]) AS o (kind, room, shares)
         JOIN outlive.kinds k ON k.id = o.kind WHERE NOT k.paused
       ) k CROSS JOIN LATERAL (
         SELECT j.ctid AS tid, j.priority, j.seq FROM outlive.jobs j
         WHERE j.kind = k.kind AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
-        ORDER BY j.priority DESC, j.seq LIMIT least(k.room, $4::int) FOR UPDATE SKIP LOCKED
+        ORDER BY j.priority DESC, j.seq LIMIT least(k.room, $5::int) FOR UPDATE SKIP LOCKED
       ) r
-    ) c WHERE NOT shares OR nth <= room ORDER BY priority DESC, seq LIMIT $4`,
+    ) c WHERE NOT shares OR nth <= room ORDER BY priority DESC, seq LIMIT $5`,
   });
 
 /** Settles and claims; the second half of the parameters is what is settled. */
-export const TURN = { ofOne: ofOne(5), ofMany: ofMany(7) } as const;
+export const TURN = { ofOne: ofOne(6), ofMany: ofMany(8) } as const;
 /** Claims and does not wait until that is on disk. */
 export const CLAIM = { ofOne: ofOne(null), ofMany: ofMany(null) } as const;
-/** Settles: the worker and the four arrays. */
-export const SETTLE = `WITH ${CLOCK}), ${settled(2)} SELECT ${whichSettled(2)}`;
+/** Settles: the worker's number and id, and the four arrays. */
+export const SETTLE = `WITH ${CLOCK}), me AS MATERIALIZED (${ME}), ${settled(3)} SELECT ${whichSettled(3)}`;

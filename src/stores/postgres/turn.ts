@@ -58,7 +58,7 @@ export class Turns {
 
   async #turn(workerId: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
     const { connection, kinds, workers, settling, inTwoFrom } = this.#deps;
-    const worker = workers.known(workerId) ?? (await workers.seqOf(connection, workerId));
+    const worker = { id: workerId, seq: workers.known(workerId) ?? (await workers.seqOf(connection, workerId)) };
     if (room.kinds.some(({ kind }) => kinds.idOf(kind) === undefined))
       await kinds.learn(
         connection,
@@ -82,21 +82,29 @@ export class Turns {
       turn = { ...(await takeTurn(connection, [], claim)), settled: turn.settled };
     }
     const settled = await this.#answers(settlements, successes, turn, refused);
-    const cancels = await this.#cancels(worker, turn, settlements);
-    if (!turn.live) return { settled, claimed: [], live: false, cancels: [], nextDueInMs: null };
-    const { due, ...jobs } = await this.#sound(workerId, claim, room, turn);
-    return { settled, ...jobs, live: true, cancels, nextDueInMs: due === null ? null : Math.max(0, due) };
+    const cancels = await this.#cancels(worker.seq, turn, settlements);
+    const replaced = await workers.whyReplaced(connection, worker, turn);
+    if (!turn.live || replaced !== null)
+      return {
+        settled,
+        claimed: [],
+        live: false,
+        cancels: [],
+        nextDueInMs: null,
+        ...(replaced !== null && { replaced }),
+      };
+    const { due, ...claims } = await this.#sound(claim, room, turn);
+    return { settled, ...claims, live: true, cancels, nextDueInMs: due === null ? null : Math.max(0, due) };
   }
 
   /** What was claimed and is what was stored. The rest is quarantined, and others are claimed in its place. */
   async #sound(
-    workerId: string,
     claim: Claim,
     room: Room,
     first: Turn,
   ): Promise<Omit<Claimed, "corrupt"> & { readonly corrupt: readonly CorruptJob[] }> {
     const { connection, settling } = this.#deps;
-    let pass = await this.#claimed(workerId, claim, room, first);
+    let pass = await this.#claimed(claim, room, first);
     const claimed = [...pass.claimed];
     const corrupt: CorruptJob[] = [];
     while (pass.corrupt.length > 0) {
@@ -108,18 +116,18 @@ export class Turns {
       const turn = await takeTurn(connection, [], left);
       if (!turn.live || turn.restarted) break;
       const idle = room.idle && claimed.length === 0;
-      pass = await this.#claimed(workerId, left, { ...room, total: left.total, idle }, turn);
+      pass = await this.#claimed(left, { ...room, total: left.total, idle }, turn);
       claimed.push(...pass.claimed);
     }
     return { ...pass, claimed, corrupt };
   }
 
   /** What the statement claimed; or, if it held back because something is due or must run alone, what is claimed then. */
-  async #claimed(workerId: string, claim: Claim, room: Room, turn: Turn): Promise<Claimed> {
+  async #claimed(claim: Claim, room: Room, turn: Turn): Promise<Claimed> {
     const { connection } = this.#deps;
     const { worker, kinds: open } = claim;
     const jobs = ({ taken, epoch, timeoutMs }: Turn, alone: boolean): Promise<ClaimedRows> =>
-      claimedJobs(connection, taken, { worker: workerId, seq: worker, open, epoch, timeoutMs, alone });
+      claimedJobs(connection, taken, { worker, open, epoch, timeoutMs, alone });
     const isDue = turn.due !== null && turn.due <= 0;
     if (!isDue && !turn.alone) return { ...(await jobs(turn, false)), due: turn.due };
     if (isDue) await promoteDue(connection);

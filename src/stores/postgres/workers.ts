@@ -1,10 +1,12 @@
 // The rows of workers (table `fleet`): registering, beating, leaving. One row per process and boot; a row that is not live never
-// becomes so again. A claim shares the row's key lock, so whoever takes the row FOR UPDATE sees every claim or prevents it.
+// becomes so again. A claim shares the row's key lock, so whoever takes the row FOR UPDATE sees every claim or prevents it. A row is
+// known by its number and its id together: the number is short, but its sequence can go back.
 import { PROCESS_IS_GONE } from "../../core/incident.ts";
 import type { Counters } from "../../core/job.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
 import type { Session } from "./connection.ts";
+import { IS_ORIGINAL, isRowOf, raiseEpoch, whyReplaced } from "./restore-mark.ts";
 import {
   type CounterColumns,
   counters,
@@ -18,17 +20,15 @@ import { resolveLoss } from "./losses.ts";
 const REGISTER = `INSERT INTO outlive.fleet (id, state, host, boot_id, namespace, pid, start_ticks, predecessor, version, epoch, lease_ms, concurrency, kinds,
     lock_name, lock_identity, started_at, heartbeat_at)
   SELECT $1, 'live', $2, $3, $4, $5, $6, $7, $8, coalesce((SELECT value FROM outlive.meta WHERE key = 'epoch'), 0), $9, $10, $11, $12, $13, now, now
-  FROM (SELECT outlive.now_ms() AS now) AS clock RETURNING seq, epoch`;
+  FROM (SELECT outlive.now_ms() AS now) AS clock RETURNING seq, epoch, started_at AS now`;
 
-const RAISE_EPOCH = `INSERT INTO outlive.meta AS m (key, value) VALUES ('epoch', outlive.now_ms())
-  ON CONFLICT (key) DO UPDATE SET value = greatest(m.value + 1, excluded.value) RETURNING value`;
+const RAISE_EPOCH = `${raiseEpoch("")} RETURNING value`;
 
 // Once for each run of the server: who comes second waits for the first and finds it done.
 const RAISE_EPOCH_ONCE = `WITH first AS (
     INSERT INTO outlive.server_run AS r (started) VALUES (outlive.server_start())
     ON CONFLICT (one) DO UPDATE SET started = excluded.started WHERE r.started <> excluded.started RETURNING 1)
-  INSERT INTO outlive.meta AS m (key, value) SELECT 'epoch', outlive.now_ms() FROM first
-  ON CONFLICT (key) DO UPDATE SET value = greatest(m.value + 1, excluded.value)`;
+  ${raiseEpoch("FROM first")}`;
 
 const HELD = `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses,
     j.deadline_at + k.grace_ms AS expires_at, coalesce(k.timeout_ms, 0) + k.grace_ms AS allowed_ms
@@ -42,8 +42,9 @@ const WHICH = {
   all: "true",
 } as const;
 
-const BEAT = `UPDATE outlive.fleet SET beats = beats + 1, heartbeat_at = outlive.now_ms(), loop_lag_ms = $2, held = $3 WHERE seq = $1 AND state = 'live'
-  RETURNING heartbeat_at AS now, (SELECT value FROM outlive.meta WHERE key = 'schema') AS schema_version`;
+const BEAT = `UPDATE outlive.fleet f SET beats = f.beats + 1, heartbeat_at = outlive.now_ms(), loop_lag_ms = $3, held = $4
+  WHERE ${isRowOf("$1", "$2")} AND f.state = 'live' AND ${IS_ORIGINAL}
+  RETURNING f.heartbeat_at AS now, (SELECT value FROM outlive.meta WHERE key = 'schema') AS schema_version`;
 
 interface HeldColumns extends CounterColumns, ExpiryColumns {
   readonly seq: number;
@@ -52,8 +53,17 @@ interface HeldColumns extends CounterColumns, ExpiryColumns {
   readonly fence: number;
 }
 
+/** How a statement names a worker. */
+export interface WorkerKey {
+  /** Its number in the rows; -1: it has none, which no job ever has. */
+  readonly seq: number;
+  readonly id: string;
+}
+
 export class Workers {
   readonly #seqs = new Map<string, number>();
+  /** The epoch that the latest turn of each worker saw. */
+  readonly #epochs = new Map<string, number>();
 
   known(id: string): number | undefined {
     return this.#seqs.get(id);
@@ -78,11 +88,26 @@ export class Workers {
     await session.run(RAISE_EPOCH_ONCE);
   }
 
+  /**
+   * Why the store is not the one that this worker registered with, as far as its latest turn can tell; null: it is. A server that was
+   * restarted may have lost what it did not promise to keep; then the turn raises the epoch, and nothing is concluded from it.
+   */
+  async whyReplaced(
+    session: Session,
+    { seq, id }: WorkerKey,
+    turn: { readonly live: boolean; readonly restarted: boolean; readonly epoch: number },
+  ): Promise<string | null> {
+    if (!turn.live) return whyReplaced(session, seq, id);
+    const before = this.#epochs.get(id) ?? 0;
+    this.#epochs.set(id, turn.epoch);
+    return turn.restarted || turn.epoch >= before ? null : `its epoch fell from ${before} to ${turn.epoch}`;
+  }
+
   /** Inside a transaction. */
-  async register(session: Session, worker: WorkerRecord): Promise<{ epoch: number }> {
+  async register(session: Session, worker: WorkerRecord): Promise<{ epoch: number; now: number }> {
     const { id, host, bootId, namespace, pid, startTicks, predecessor, version, leaseMs, concurrency, kinds, lock } =
       worker;
-    const [row] = await session.rows<{ seq: number; epoch: number }>(REGISTER, [
+    const [row] = await session.rows<{ seq: number; epoch: number; now: number }>(REGISTER, [
       id,
       host,
       bootId,
@@ -99,7 +124,7 @@ export class Workers {
     ]);
     if (predecessor !== null) await resolveLoss(session, predecessor, "returned");
     this.#seqs.set(id, row!.seq);
-    return { epoch: row!.epoch };
+    return { epoch: row!.epoch, now: row!.now };
   }
 
   async beat(session: Session, id: string, { loopLagMs, confirmed }: Beat): Promise<BeatAnswer> {
@@ -108,13 +133,16 @@ export class Workers {
     const held = JSON.stringify(rows.map((row) => row.id));
     const [beaten] = await session.rows<{ now: number; schema_version: number }>(BEAT, [
       seq,
+      id,
       Math.round(loopLagMs),
       held,
     ]);
+    const replaced = beaten ? null : await whyReplaced(session, seq, id);
     const now = beaten?.now ?? 0;
     const overdue = longestOverdue(rows, now, confirmed);
     return {
       live: beaten !== undefined,
+      ...(replaced !== null && { replaced }),
       now,
       held: rows.map((row) => ({
         lease: { jobId: row.id, kind: row.kind, row: row.seq, worker: id, epoch: row.epoch, fence: row.fence },
@@ -129,11 +157,11 @@ export class Workers {
   /** Whoever recovered it before this was known has written the incident without it: it is added there. Inside a transaction. */
   async note(session: Session, id: string, lastWord: string): Promise<void> {
     const seq = await this.seqOf(session, id);
-    await session.run("UPDATE outlive.fleet SET last_word = $1 WHERE seq = $2", [lastWord, seq]);
+    await session.run("UPDATE outlive.fleet SET last_word = $1 WHERE seq = $2 AND id = $3", [lastWord, seq, id]);
     await session.run(
       `UPDATE outlive.incidents SET evidence = CASE WHEN evidence IS NULL OR strpos($1, evidence) > 0 OR evidence LIKE '${PROCESS_IS_GONE} (%)' THEN $1 ELSE evidence || '; ' || $1 END
-       WHERE id = (SELECT incident FROM outlive.fleet WHERE seq = $2) AND NOT coalesce(strpos(evidence, $1) > 0, false)`,
-      [lastWord, seq],
+       WHERE id = (SELECT incident FROM outlive.fleet WHERE seq = $2 AND id = $3) AND NOT coalesce(strpos(evidence, $1) > 0, false)`,
+      [lastWord, seq, id],
     );
   }
 
@@ -141,11 +169,11 @@ export class Workers {
   async deregister(session: Session, id: string): Promise<boolean> {
     const seq = await this.seqOf(session, id);
     // Waits for a claim in flight, so that the next statement sees it.
-    await session.run("SELECT 1 FROM outlive.fleet WHERE seq = $1 FOR UPDATE", [seq]);
+    await session.run("SELECT 1 FROM outlive.fleet WHERE seq = $1 AND id = $2 FOR UPDATE", [seq, id]);
     const stopped = await session.run(
-      `UPDATE outlive.fleet SET state = 'stopped', heartbeat_at = outlive.now_ms(), held = '[]'
-       WHERE seq = $1 AND state = 'live' AND NOT EXISTS (SELECT 1 FROM outlive.jobs WHERE state = 1 AND worker = $1)`,
-      [seq],
+      `UPDATE outlive.fleet f SET state = 'stopped', heartbeat_at = outlive.now_ms(), held = '[]'
+       WHERE ${isRowOf("$1", "$2")} AND f.state = 'live' AND ${IS_ORIGINAL} AND NOT EXISTS (SELECT 1 FROM outlive.jobs WHERE state = 1 AND worker = $1)`,
+      [seq, id],
     );
     if (stopped === 1) await session.run("DELETE FROM outlive.cancels WHERE worker = $1", [seq]);
     return stopped === 1;
@@ -153,7 +181,8 @@ export class Workers {
 
   async list(session: Session, query: WorkerQuery): Promise<WorkerRow[]> {
     const rows = await session.rows<WorkerColumns>(
-      `SELECT w.*, (SELECT count(*) FROM outlive.jobs j WHERE j.state = 1 AND j.worker = w.seq) AS held_count
+      `SELECT w.*, (SELECT count(*) FROM outlive.jobs j WHERE j.state = 1 AND j.worker = w.seq) AS held_count,
+         w.restored OR NOT ${IS_ORIGINAL} AS came_back
        FROM outlive.fleet w WHERE ${WHICH[query.which ?? "present"]} AND w.id > $1 ORDER BY w.id LIMIT $2`,
       [query.after ?? "", query.limit ?? null],
     );

@@ -7,6 +7,7 @@ import { pathToFileURL } from "node:url";
 import { constants, DatabaseSync, type SQLInputValue, type SQLOutputValue, type StatementSync } from "node:sqlite";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import { inOurWords, primaryCode, SQLITE_BUSY, translate } from "./errors.ts";
+import { fileAt } from "./file-at.ts";
 import { assertSafeSqlite } from "./safe-sqlite.ts";
 import { assertExists, assertLocalFilesystem, assertOneName, assertPlatform, createPrivately } from "./file.ts";
 
@@ -34,6 +35,8 @@ export interface DatabaseOptions {
 export class Database {
   readonly path: string;
   readonly readOnly: boolean;
+  /** Device and inode of the file that this connection has open; null: it is in memory. */
+  readonly file: string | null;
   readonly #db: DatabaseSync;
   readonly #statements = new Map<string, StatementSync>();
   readonly #userStatements = new Map<string, StatementSync>();
@@ -59,6 +62,7 @@ export class Database {
           timeout: 0,
         }),
     );
+    this.file = memory ? null : fileAt(options.path);
     try {
       translate(`opening ${options.path}`, () => {
         // The first reads: they fail here if the file is no database, is damaged at its head, or can't be read.
@@ -74,6 +78,17 @@ export class Database {
       this.#db.close();
       throw thrown;
     }
+  }
+
+  /**
+   * Why what is at the path now is not what this connection has open: it was moved away, removed, or another file was put in its place.
+   * Whatever is written then is lost with it. Null: it is still there. One stat, 2 µs.
+   */
+  whyReplaced(): string | null {
+    if (this.file === null) return null;
+    const there = fileAt(this.path);
+    if (there === this.file) return null;
+    return there === null ? "its file was moved or removed" : "another file was put in the place of its own";
   }
 
   /** Sets the journal mode to WAL. Answers what it was, if another tool had changed it; null: it was WAL, or the file is new. */

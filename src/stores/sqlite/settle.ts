@@ -39,6 +39,7 @@ export class Settling {
 
   /** Whether this attempt owns its job now. */
   owns(lease: Lease): boolean {
+    this.#workers.recheck(lease.worker);
     return this.#db.sql(OWNS).get(lease.row, lease.fence, lease.epoch, this.#workers.seqOf(lease.worker)) !== undefined;
   }
 

@@ -62,6 +62,7 @@ import { latestOpening, noteOpening } from "./opening.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
 import { Settling } from "./settle.ts";
+import { readMark, whyRestored, writeMark } from "./file-mark.ts";
 import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
 import { runUserBody, type SqliteTransaction } from "./transaction.ts";
 import { takeTurn, type TurnDeps } from "./turn.ts";
@@ -127,7 +128,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return enqueued;
   }
 
-  register(worker: WorkerRecord): Promise<{ readonly epoch: number }> {
+  register(worker: WorkerRecord): Promise<{ readonly epoch: number; readonly now: number }> {
     return this.#writer.write("registering a worker", () => this.#workers.register(worker, this.#now()));
   }
 
@@ -200,7 +201,28 @@ export class SqliteStore implements Store<SqliteTransaction> {
   }
 
   raiseEpoch(): Promise<number> {
-    return this.#writer.write("raising the epoch", () => this.#workers.raiseEpoch(this.#now()));
+    return this.#raiseEpoch(readMark(this.#db.path)?.epoch ?? 0);
+  }
+
+  /** The mark is written after the commit: one that is too low is corrected by the next open, and names no epoch that was not issued. */
+  async #raiseEpoch(above: number): Promise<number> {
+    const epoch = await this.#writer.write("raising the epoch", () => this.#workers.raiseEpoch(this.#now(), above));
+    this.#mark(epoch);
+    return epoch;
+  }
+
+  #mark(epoch: number): void {
+    if (this.#db.file !== null) writeMark(this.#db.path, { file: this.#db.file, epoch });
+  }
+
+  async noticeRestore(): Promise<string | null> {
+    if (this.#db.file === null) return null;
+    const mark = readMark(this.#db.path);
+    const epoch = await this.#read("reading the epoch", () => this.#workers.epoch());
+    const why = whyRestored(mark, this.#db.file, epoch);
+    if (why !== null) await this.#raiseEpoch(mark!.epoch);
+    else if (mark === null || epoch > mark.epoch) this.#mark(epoch);
+    return why;
   }
 
   async recover(request: RecoverRequest): Promise<RecoverAnswer> {
@@ -209,6 +231,10 @@ export class SqliteStore implements Store<SqliteTransaction> {
     );
     if (answer.jobs.length > 0) this.#ringing.ring();
     return answer;
+  }
+
+  untilWritable(): Promise<void> {
+    return this.#writer.write("checking that the file can be written", () => {});
   }
 
   losses(): Promise<readonly Loss[]> {

@@ -20,9 +20,19 @@ export function takeTurn(
   room: Room,
   now: number,
 ): SettleAndClaim {
+  workers.recheck(workerId);
+  const replaced = workers.whyReplaced(workerId);
   const settled = settlements.length === 0 ? [] : settling.settle(settlements, now);
-  const worker = workers.live(workerId);
-  if (!worker) return { settled, claimed: [], live: false, cancels: [], nextDueInMs: null };
+  const worker = replaced === null ? workers.live(workerId) : null;
+  if (!worker)
+    return {
+      settled,
+      claimed: [],
+      live: false,
+      cancels: [],
+      nextDueInMs: null,
+      ...(replaced !== null && { replaced }),
+    };
   const nextDueInMs = promoteDue(db, now);
   const claims = claimReady(db, kinds, worker, room, now);
   return { settled, ...claims, live: true, cancels: workers.takeCancels(worker.seq), nextDueInMs };

@@ -17,6 +17,8 @@ const WHICH = {
 export class Workers {
   readonly #db: Database;
   readonly #seqs = new Map<string, number>();
+  /** The highest epoch that was seen here. */
+  #highestEpoch = 0;
 
   constructor(db: Database) {
     this.#db = db;
@@ -36,12 +38,30 @@ export class Workers {
     this.#seqs.clear();
   }
 
+  /** Reads the number of this worker again: what is in the file may not be what it was. Inside the transaction that depends on it. */
+  recheck(id: string): void {
+    this.#seqs.delete(id);
+  }
+
+  /**
+   * Why the rows are not those that this worker, which has registered, knew: an older copy was written over the file. Null: nothing says
+   * so. The row of a worker that has ended is kept for months.
+   */
+  whyReplaced(id: string): string | null {
+    if (this.seqOf(id) === 0) return `worker ${id} has no row in it`;
+    const epoch = this.epoch();
+    if (epoch < this.#highestEpoch) return `its epoch fell from ${this.#highestEpoch} to ${epoch}`;
+    this.#highestEpoch = epoch;
+    return null;
+  }
+
   epoch(): number {
     return storedEpoch(this.#db);
   }
 
-  raiseEpoch(now: number): number {
-    const epoch = Math.max(this.epoch() + 1, now);
+  /** `above`: an epoch that was issued, though this file may not know of it. */
+  raiseEpoch(now: number, above = 0): number {
+    const epoch = Math.max(this.epoch() + 1, above + 1, now);
     this.#db
       .sql(
         "INSERT INTO outlive_meta (key, value) VALUES ('epoch', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
@@ -50,7 +70,7 @@ export class Workers {
     return epoch;
   }
 
-  register(worker: WorkerRecord, now: number): { epoch: number } {
+  register(worker: WorkerRecord, now: number): { epoch: number; now: number } {
     const epoch = this.epoch();
     const { lastInsertRowid } = this.#db
       .sql(
@@ -77,7 +97,7 @@ export class Workers {
       );
     this.#seqs.set(worker.id, Number(lastInsertRowid));
     if (worker.predecessor !== null) resolveLoss(this.#db, worker.predecessor, "returned");
-    return { epoch };
+    return { epoch, now };
   }
 
   /**
@@ -112,6 +132,7 @@ export class Workers {
   }
 
   beat(id: string, beat: Beat, now: number): BeatAnswer {
+    this.recheck(id);
     const seq = this.seqOf(id);
     const rows = this.#db
       .sql(
@@ -128,6 +149,7 @@ export class Workers {
       expires_at: number | null;
       allowed_ms: number;
     })[];
+    const replaced = this.whyReplaced(id);
     const held = JSON.stringify(rows.map((row) => row.id));
     const { changes } = this.#db
       .sql(
@@ -137,6 +159,7 @@ export class Workers {
     const overdue = longestOverdue(rows, now, beat.confirmed);
     return {
       live: changes === 1,
+      ...(replaced !== null && { replaced }),
       now,
       held: rows.map((row) => ({
         lease: { jobId: row.id, kind: row.kind, row: row.seq, worker: id, epoch: row.epoch, fence: row.fence },

@@ -94,6 +94,11 @@ export class Writer {
 
   /** False: the file is busy, and the flush comes again by itself. */
   #begin(): boolean {
+    const replaced = this.#db.whyReplaced();
+    if (replaced !== null) {
+      this.#rejectAll(storeReplaced(this.#db.path, replaced));
+      return false;
+    }
     try {
       this.#db.sql("BEGIN IMMEDIATE").run();
       this.#busySinceMono = null;
@@ -207,4 +212,13 @@ function settle(group: readonly Operation[], outcomes: readonly Outcome[]): void
       operation.reject(outcome.own ? outcome.thrown : inOurWords(operation.doing, outcome.thrown));
     else operation.resolve(outcome.value as never);
   });
+}
+
+function storeReplaced(path: string, why: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeReplaced,
+    `${path} is not the file that was opened: ${why}.`,
+    "Nothing was written. If a backup was put back, start this program again; if not, find out what moved the file.",
+    { path, why },
+  );
 }

@@ -23,7 +23,7 @@ export function deathsElsewhere(schema: string, job: string, crashes: string, no
     AND NOT EXISTS (SELECT 1 FROM ${schema}.incident_jobs x WHERE x.incident = i.id AND x.job = ${job}))`;
 }
 
-/** The same since migration 6: a loss of contact counts once it has turned out to be a death. */
+/** The same since migration 7: a loss of contact counts once it has turned out to be a death. */
 export function resolvedDeathsElsewhere(schema: string, job: string, crashes: string, now: string): string {
   return `(SELECT count(*)::integer FROM ${schema}.incidents i
     WHERE (i.how = 'gone' OR i.resolution IN ('died', 'away')) AND i.completed_at >= least(${now} - ${BACKGROUND_MS}, coalesce((SELECT min(c.at) FROM

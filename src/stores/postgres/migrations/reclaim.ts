@@ -17,7 +17,7 @@ export const reclaim: Migration = {
   up: (schema) =>
     [
       history(schema),
-      jobHeartbeat(schema),
+      heartbeat(schema),
       takeBackFunctions(schema),
       incident(schema),
       reclaimFunction(schema),
@@ -39,7 +39,7 @@ function history(schema: string): string {
   CREATE INDEX history_reclaims ON ${schema}.history (at, ord) WHERE actor IN ('system/reclaim', 'system/recovery');`;
 }
 
-export function jobHeartbeat(schema: string): string {
+function heartbeat(schema: string): string {
   return `
   -- Whether this attempt still owns the job; if so, its deadline moves to a whole timeout from now, at most to maxRuntime after its start.
   CREATE FUNCTION ${schema}.job_heartbeat(job text, worker text, fence bigint) RETURNS boolean

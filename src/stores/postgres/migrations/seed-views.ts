@@ -13,7 +13,8 @@ import {
   resolvedDeathsElsewhere,
   STATE,
 } from "./frozen.ts";
-import { jobHeartbeat, MARGIN_MS, OWNERLESS_MS } from "./reclaim.ts";
+import { MARGIN_MS, OWNERLESS_MS } from "./reclaim.ts";
+import { heartbeatOfThisStore, OF_THIS_STORE } from "./restore.ts";
 import { takeBack } from "./take-back.ts";
 import { stateName, views } from "./views.ts";
 
@@ -39,7 +40,7 @@ export const seedViews: Migration = {
   DROP TRIGGER note_reclaim ON ${schema}.history;
   DROP FUNCTION ${schema}.note_reclaim();
   ${replacing(addJobs(schema))}
-  ${replacing(jobHeartbeat(schema))}
+  ${heartbeatOfThisStore(schema)}
   ${replacing(takeBack(schema))}
   ${replacing(views.up(schema))}
   ${tolerantDeadJobs(schema)}
@@ -102,7 +103,7 @@ function addCheckedJobs(schema: string): string {
 
 function notedHeartbeat(schema: string): string {
   return `
-  -- As in step 2, and the instant is kept: a deadline does not tell it, because the timeout of a kind can change and maxRuntime caps it.
+  -- As in step 6, and the instant is kept: a deadline does not tell it, because the timeout of a kind can change and maxRuntime caps it.
   CREATE OR REPLACE FUNCTION ${schema}.job_heartbeat(job text, worker text, fence bigint) RETURNS boolean
   LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     WITH clock AS MATERIALIZED (SELECT ${schema}.now_ms() AS now),
@@ -111,7 +112,7 @@ function notedHeartbeat(schema: string): string {
         deadline_at = CASE WHEN k.timeout_ms IS NOT NULL THEN least(clock.now + k.timeout_ms, j.started_at + k.max_runtime_ms) END
       FROM clock, ${schema}.kinds k, ${schema}.fleet f
       WHERE j.seq = (SELECT i.seq FROM ${schema}.job_ids i WHERE i.id = job_heartbeat.job) AND j.state + 0 = 1 AND j.fence = job_heartbeat.fence
-        AND f.id = job_heartbeat.worker AND j.worker + 0 = f.seq AND k.id = j.kind
+        AND f.id = job_heartbeat.worker AND j.worker + 0 = f.seq AND k.id = j.kind${OF_THIS_STORE(schema)}
       RETURNING 1
     ) SELECT EXISTS (SELECT 1 FROM beaten)
   $$;`;

@@ -1,0 +1,74 @@
+// C8: an older copy of the file is put back while an old worker lives. The worker goes on with a file that has no name any more, and
+// the rows of the copy say that it is alive, so the epoch was not raised and the same (epoch, fence) was given twice.
+import assert from "node:assert/strict";
+import { copyFileSync, renameSync } from "node:fs";
+import { DatabaseSync } from "node:sqlite";
+import { test } from "node:test";
+import { slow } from "../support/jobs.ts";
+import { Place, untilTrue } from "../support/processes.ts";
+
+/** Everything that is in the file now, as one file. */
+function copyOf(place: Place, name: string): string {
+  const copy = `${place.folder}/${name}`;
+  const db = new DatabaseSync(place.path);
+  db.exec(`VACUUM INTO '${copy}'`);
+  db.close();
+  return copy;
+}
+
+function putBack(place: Place, copy: string): void {
+  for (const suffix of ["-wal", "-shm", ""]) renameSync(`${place.path}${suffix}`, `${place.folder}/old.db${suffix}`);
+  copyFileSync(copy, place.path);
+}
+
+test("C8: an older copy of the file is put back under a living worker: no (epoch, fence) is given twice", async (t) => {
+  const place = new Place(t);
+  const before = await place.engine();
+  const { id } = await before.enqueue(slow, { ms: 600_000 }, { delay: "200ms" });
+  const old = place.child();
+  await old.untilFact("working");
+  const copy = copyOf(place, "copy.db");
+  const first = await old.untilFact("started", { id });
+  const claimed = (await before.get(id))!;
+  await before.close({ grace: "0ms" });
+  putBack(place, copy);
+  const next = place.child();
+  const again = await next.untilFact("started", { id });
+  const reclaimed = await untilTrue(
+    () => place.engine().then((engine) => engine.get(id)),
+    (job) => job!.state === "running",
+    "it runs again",
+  );
+  assert.notDeepEqual(
+    [reclaimed!.epoch, again["fence"]],
+    [claimed.epoch, first["fence"]],
+    "two attempts with the same authority",
+  );
+  assert.ok(
+    reclaimed!.epoch > claimed.epoch,
+    `the epoch is ${reclaimed!.epoch}, and ${claimed.epoch} was issued before`,
+  );
+});
+
+test("C8: a worker whose file was moved away stops at once and says so", async (t) => {
+  const place = new Place(t);
+  const engine = await place.engine();
+  const { id } = await engine.enqueue(slow, { ms: 600_000 });
+  const old = place.child();
+  await old.untilFact("started", { id });
+  await engine.close({ grace: "0ms" });
+  const copy = copyOf(place, "copy.db");
+  putBack(place, copy);
+  const told = await old
+    .until(
+      ({ fact, event }) =>
+        fact === "event" && ["store.replaced", "store.failed"].includes((event as { name: string }).name),
+      "it notices",
+    )
+    .catch(() => null);
+  const event = told?.["event"] as { name: string; why?: string } | undefined;
+  assert.equal(event?.name, "store.replaced");
+  assert.match(event.why!, /its file was moved or removed|another file was put in the place of its own/);
+  const aborted = await old.untilFact("aborted", { id });
+  assert.equal(aborted["why"], "lease-lost");
+});

@@ -1,0 +1,80 @@
+// What a strike at a worker's connections demands: that no job is charged before the worker has been away for two leases, and that its
+// process goes on. A proxy, a store and a worker that do as they are told stand for the real ones.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Chance } from "../../src/demo/chance.ts";
+import type { Engine, JobDetails, JobInfo } from "../../src/index.ts";
+import type { Seat } from "../../src/torture/crew.ts";
+import type { StrikeContext } from "../../src/torture/strikes.ts";
+import type { Proxy } from "../../torture/processes/proxy.ts";
+import { reset } from "../../torture/processes/reset.ts";
+
+interface Script {
+  /** How often the job of the worker was charged a crash when it is looked at. */
+  readonly crashes: number;
+  /** Incidents in the history of the job, with the worker of each. */
+  readonly incidents?: readonly { readonly id: string; readonly worker: string }[];
+  readonly wasHit?: boolean;
+  readonly ends?: boolean;
+}
+
+/** What the strike said, and which door it refused. */
+async function struck({ crashes, incidents = [], wasHit = false, ends = false }: Script): Promise<[number, string[]]> {
+  const seat: Seat = { role: "worker", number: 3, state: "live", pid: 100, workerId: "w1", sinceAt: 0 };
+  const said: string[] = [];
+  let refused = 0;
+  const proxy = {
+    refuse: async (door: number, time: () => Promise<void>) => {
+      refused = door;
+      await time();
+      if (ends) seat.pid = 101;
+    },
+  } as unknown as Proxy;
+  const job = { id: "job", kind: "torture.nap", worker: "w1", counters: { crashes, blamed: 0 } };
+  const history = incidents.map(({ id }) => ({ incident: id }));
+  const engine = {
+    list: async () => ({ jobs: [job as JobInfo] }),
+    get: async () => ({ ...job, history }) as unknown as JobDetails,
+    incidents: async () => incidents,
+  } as unknown as Engine;
+  const context = {
+    engine,
+    targets: () => [seat],
+    hold: () => {},
+    enqueue: async () => "job",
+    wasHit: () => wasHit,
+    violation: (sentence: string) => said.push(sentence),
+  } as unknown as StrikeContext;
+  // An ended run waits for nothing.
+  const run = new AbortController();
+  const strike = reset(proxy).strike(new Chance(1), run.signal, context);
+  setTimeout(() => run.abort(), 100).unref();
+  await strike;
+  return [refused, said];
+}
+
+test("a worker loses its connections by its own door, and nothing is said if no job is charged", async () => {
+  assert.deepEqual(await struck({ crashes: 0, incidents: [{ id: "i1", worker: "w1" }] }), [3, []]);
+});
+
+test("a job that is charged for the loss of a connection is a violation", async () => {
+  const [, said] = await struck({ crashes: 1, incidents: [{ id: "i1", worker: "w1" }] });
+  assert.match(
+    said.join(),
+    /^job job \(torture\.nap\) was charged 1 crash\(es\), .*; worker w1 had been without its connections for \d+ ms$/,
+  );
+});
+
+test("a job may be charged for another worker, which did die", async () => {
+  const incidents = [
+    { id: "i1", worker: "w1" },
+    { id: "i2", worker: "w2" },
+  ];
+  assert.deepEqual(await struck({ crashes: 1, incidents }), [3, []]);
+});
+
+test("a worker that ends for the loss of its connections is a violation, unless the rig ended it", async () => {
+  const [, said] = await struck({ crashes: 0, ends: true });
+  assert.deepEqual(said, ["worker w1 (pid 100) did not outlive the loss of its connections"]);
+  assert.deepEqual(await struck({ crashes: 1, ends: true, wasHit: true }), [3, []]);
+});
