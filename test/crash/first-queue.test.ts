@@ -153,9 +153,9 @@ test("FR-027 a worker whose recovery failed as a whole is in the report of that 
     report?.failedRecoveries.map(({ workerId }) => workerId),
     [worker],
   );
-  assert.match(report!.failedRecoveries[0]!.error, /no incident fits/);
+  assert.match(report.failedRecoveries[0]!.error, /no incident fits/);
   assert.match(
-    report!.text,
+    report.text,
     new RegExp(`^Failed Recoveries: 1\\n  - ${worker}: .*no incident fits.*; the next recovery tries again$`, "m"),
   );
   const { stdout } = await cliOn(t, place.url).run("recover");
