@@ -22,6 +22,8 @@ export interface Figure {
   readonly base?: { readonly what: string; readonly value: number };
   readonly peers?: Readonly<Record<string, number>>;
   readonly targets: readonly Target[];
+  /** What must hold on any machine, however busy: far from what is measured, so that only a real loss breaks it. CI judges these. */
+  readonly limits?: readonly Target[];
   /** Counts, percentiles, and how it was measured. */
   readonly detail: Readonly<Record<string, number | string>>;
 }

@@ -6,7 +6,7 @@ import { Bench, type Metric } from "./harness.ts";
 import { metrics } from "./metrics/index.ts";
 import { type Options, readOptions, Usage } from "./options.ts";
 import { installPeers, PeersMissing } from "./peers.ts";
-import { jsonLine, missed, table } from "./report.ts";
+import { broken, jsonLine, missed, table } from "./report.ts";
 
 process.exitCode = await main(process.argv.slice(2)).catch((thrown: unknown) => {
   if (
@@ -30,11 +30,14 @@ async function main(argv: readonly string[]): Promise<number> {
   const { figures, failed } = await measure(bench, chosen, options);
   const report = { store: options.store, quick: options.quick, figures, failed };
   const misses = missed(figures);
+  const breaks = broken(figures);
   if (misses.length > 0) process.stderr.write(`Missed:\n${misses.map((miss) => `  ${miss}\n`).join("")}`);
+  if (breaks.length > 0) process.stderr.write(`Limits not kept:\n${breaks.map((one) => `  ${one}\n`).join("")}`);
   if (profile !== null)
     process.stderr.write(`Profiles of the drain are in ${profile}; open them in Chrome's DevTools.\n`);
   console.log(options.json ? jsonLine(report) : table(report));
-  return failed.length > 0 || (options.strict && misses.length > 0) ? 1 : 0;
+  const bad = failed.length > 0 || (options.strict && misses.length > 0) || (options.limits && breaks.length > 0);
+  return bad ? 1 : 0;
 }
 
 /** A metric that can't be measured does not take the others with it. */

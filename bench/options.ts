@@ -7,6 +7,8 @@ export interface Options {
   readonly json: boolean;
   readonly quick: boolean;
   readonly strict: boolean;
+  /** Whether a limit that is not kept is an exit code. */
+  readonly limits: boolean;
   /** Whether other engines are measured beside us, where the store has such. */
   readonly peers: boolean;
   /** The metrics to run; null: all. */
@@ -20,6 +22,7 @@ export const USAGE = `npm run bench -- [options]
   --quick           small counts, under a minute
   --only a,b        these metrics only; drainDeep stands for its three
   --strict          exit 1 if a target is missed
+  --limits          exit 1 if a limit is not kept: what must hold on any machine, however busy
   --profile [dir]   CPU profiles of the drain's worker into dir (default ./bench-profile)
   --store name      sqlite (the default) or postgres, on a server that the bench starts
   --no-peers        PostgreSQL: without the engines beside us, which are installed into bench/node_modules otherwise`;
@@ -33,6 +36,7 @@ export function readOptions(argv: readonly string[], namesOf: (store: StoreName)
       json: { type: "boolean", default: false },
       quick: { type: "boolean", default: false },
       strict: { type: "boolean", default: false },
+      limits: { type: "boolean", default: false },
       only: { type: "string" },
       profile: { type: "boolean", default: false },
       "no-peers": { type: "boolean", default: false },
@@ -50,6 +54,7 @@ export function readOptions(argv: readonly string[], namesOf: (store: StoreName)
     json: values.json,
     quick: values.quick,
     strict: values.strict,
+    limits: values.limits,
     only: values.only === undefined ? null : chosen(values.only.split(","), namesOf(store)),
     profile: values.profile ? (positionals[0] ?? "bench-profile") : null,
   };

@@ -15,7 +15,7 @@ export function jsonLine({ store, quick, figures, failed }: Report): string {
 }
 
 function asJson(figure: Figure): object {
-  const { name, unit, ours, floor, base, peers, targets, detail } = figure;
+  const { name, unit, ours, floor, base, peers, targets, limits = [], detail } = figure;
   const bestPeer = peers && Math.max(...Object.values(peers));
   return {
     name,
@@ -29,6 +29,7 @@ function asJson(figure: Figure): object {
     ...(base && { base: base.what, baseValue: round(base.value), ofBase: round(ours / base.value) }),
     unit,
     ...(targets.length > 0 && { target: targets.map(({ text }) => text).join(", "), ok: targets.every(met) }),
+    ...(limits.length > 0 && { limit: limits.map(({ text }) => text).join(", "), kept: limits.every(met) }),
     ...Object.fromEntries(
       Object.entries(detail).map(([key, value]) => [key, typeof value === "number" ? round(value) : value]),
     ),
@@ -56,9 +57,17 @@ export function table({ store, quick, figures, failed }: Report): string {
 }
 
 export function missed(figures: readonly Figure[]): string[] {
-  return figures.flatMap(({ name, targets }) =>
-    targets.filter((target) => !met(target)).map(({ text, value }) => `${name}: ${text}, but it is ${round(value)}`),
-  );
+  return figures.flatMap(({ name, targets }) => notMet(name, targets));
+}
+
+export function broken(figures: readonly Figure[]): string[] {
+  return figures.flatMap(({ name, limits = [] }) => notMet(name, limits));
+}
+
+function notMet(name: string, targets: readonly Target[]): string[] {
+  return targets
+    .filter((target) => !met(target))
+    .map(({ text, value }) => `${name}: ${text}, but it is ${round(value)}`);
 }
 
 function cells({ name, unit, ours, floor, base, targets }: Figure): string[] {

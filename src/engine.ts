@@ -12,6 +12,7 @@ import type { Enqueued, JobState } from "./core/job.ts";
 import { type EnqueueOptions, makeDraft } from "./core/enqueue.ts";
 import type { Death, WorkerRow } from "./core/liveness.ts";
 import type { Inconsistency, IntegrityReport } from "./core/integrity.ts";
+import { failedReport, reportText, withFailures } from "./core/report.ts";
 import type { Backup, BackupOptions, Finding, KindCounts, LockHolder, StoreHealth } from "./core/store.ts";
 import type { ProcessCheck } from "./core/liveness.ts";
 import type { ProcessIdentity } from "./platform/identity.ts";
@@ -183,14 +184,19 @@ export class Engine extends Client {
 
   /**
    * One pass of recovery now: whoever is provably dead, or has been silent for a lease since this engine began to watch.
-   * Answers the report, or null if it found nothing.
+   * Returns the report, with the recoveries that failed, or null if it found nothing.
    */
   async recover(options: RecoverOptions = {}): Promise<Report | null> {
     const { signal } = options;
-    const found = options.restored
+    const pass = options.restored
       ? await this.#recoveries.restored(signal)
       : await this.#recoveries.pass(this.#host?.id, signal);
-    return found ? this.report() : null;
+    if (pass.incidents.length === 0 && pass.failed.length === 0) return null;
+    const stored = pass.incidents.length === 0 ? null : await this.report();
+    const report = stored
+      ? withFailures(stored, pass.failed)
+      : failedReport(pass, options.restored ? "restored" : "recover");
+    return { ...report, text: reportText(report) };
   }
 
   /** Whom `recover` would take the work from now, and why. Changes nothing. */

@@ -5,7 +5,7 @@ import { isProof, type Death, type Probe, type WorkerRow } from "./core/liveness
 import { type Lost, Lookout, RESTORED } from "./core/lookout.ts";
 import { isNoteworthy, NOTHING_CHECKED } from "./core/integrity.ts";
 import { readOnlyError } from "./core/read-only.ts";
-import { leftBehind, recoverDead, type RecoveryDeps } from "./core/recovery.ts";
+import { leftBehind, recoverDead, type RecoveryDeps, type RecoveryPass } from "./core/recovery.ts";
 import type { Wiring } from "./engine.ts";
 import { evidenceText } from "./evidence-text.ts";
 
@@ -38,21 +38,18 @@ export class Recoveries {
     });
   }
 
-  /** One pass now. `own` is the worker of this process. Answers whether it found anything. */
-  async pass(own: string | undefined, signal: AbortSignal | undefined): Promise<boolean> {
+  /** One pass now. `own` is the worker of this process. */
+  async pass(own: string | undefined, signal: AbortSignal | undefined): Promise<RecoveryPass> {
     this.#assertWritable();
     const dead = await this.#withoutSilenceOfABlockedStore(await this.findDead(own), own);
-    if (dead.length === 0) return false;
-    const { incidents } = await recoverDead(this.#deps(), dead, "recover", NOTHING_CHECKED, signal);
-    return incidents.length > 0;
+    return recoverDead(this.#deps(), dead, "recover", NOTHING_CHECKED, signal);
   }
 
   /**
    * After a backup was put back: the workers that its rows call alive are not, so all that they held is queued again at once, under a
-   * new epoch. Refused while the lock of a worker is held, unless the store itself knows that it was restored. Returns whether it found
-   * anything.
+   * new epoch. Refused while the lock of a worker is held, unless the store itself knows that it was restored.
    */
-  async restored(signal: AbortSignal | undefined): Promise<boolean> {
+  async restored(signal: AbortSignal | undefined): Promise<RecoveryPass> {
     const { backend } = this.#wiring;
     this.#assertWritable();
     const isNew = await this.#noticeRestore();
@@ -61,9 +58,7 @@ export class Recoveries {
     const isKnown = isNew || fromBefore.length > 0;
     const dead = this.#asRestored(isKnown ? fromBefore : await this.assertNobodyWorks("call it restored"));
     if (!isKnown) await backend.store.raiseEpoch();
-    if (dead.length === 0) return false;
-    const { incidents } = await recoverDead(this.#deps(), dead, "restored", NOTHING_CHECKED, signal);
-    return incidents.length > 0;
+    return recoverDead(this.#deps(), dead, "restored", NOTHING_CHECKED, signal);
   }
 
   async #noticeRestore(): Promise<boolean> {

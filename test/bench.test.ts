@@ -1,4 +1,5 @@
-// The bench keeps its word about its last line and its exit codes. What it measures is not judged here: a shared machine lies.
+// The bench keeps its word about its last line and its exit codes. What it measures is not judged here, because a shared machine lies;
+// only limits are, from which what is measured is far away. CI judges the limits once more, with the whole counts (.ci/run).
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { chmodSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
@@ -9,7 +10,7 @@ import { fileURLToPath } from "node:url";
 import { ratesOf } from "../bench/drains.ts";
 import { median, met, percentile, reach } from "../bench/figure.ts";
 import { readOptions, Usage } from "../bench/options.ts";
-import { jsonLine, missed, table } from "../bench/report.ts";
+import { broken, jsonLine, missed, table } from "../bench/report.ts";
 
 const main = fileURLToPath(new URL("../bench/main.ts", import.meta.url));
 const temporary = mkdtempSync(join(tmpdir(), "outlive-bench-test-"));
@@ -25,6 +26,8 @@ interface Metric {
   readonly ofFloor?: number;
   readonly target?: string;
   readonly ok?: boolean;
+  readonly limit?: string;
+  readonly kept?: boolean;
 }
 
 function bench(...args: string[]): Promise<{ code: number | null; stdout: string; stderr: string }> {
@@ -89,16 +92,17 @@ test("--store postgres measures on a server of its own, against its own floor, a
   );
 });
 
-test("NFR-001 NFR-003 NFR-004 recovery, heartbeats and the look over ten thousand workers are measured against the first queue's limits", async () => {
-  const { code, stdout, stderr } = await bench("--quick", "--only", "heartbeatCpu,lookOver,recoverOrphans", "--json");
+test("NFR-001 NFR-003 NFR-004 recovery, heartbeats and the check of many workers keep the first queue's limits", async () => {
+  const only = "heartbeatCpu,lookOver,recoverOrphans";
+  const { code, stdout, stderr } = await bench("--quick", "--only", only, "--limits", "--json");
   assert.equal(code, 0, stderr);
   const { metrics } = JSON.parse(stdout.trimEnd().split("\n").at(-1)!) as { metrics: Metric[] };
   assert.deepEqual(
-    metrics.map(({ name, unit, target, ok }) => [name, unit, target, typeof ok]),
+    metrics.map(({ name, unit, target, ok, limit, kept }) => [name, unit, target, typeof ok, limit, kept]),
     [
-      ["recoverOrphans", "ms", "< 5,000 ms", "boolean"],
-      ["lookOver", "ms", "< 1,000 ms", "boolean"],
-      ["heartbeatCpu", "% of a core", "< 1 % of a core", "boolean"],
+      ["recoverOrphans", "ms", "< 5,000 ms", "boolean", "NFR-001: < 30 s", true],
+      ["lookOver", "ms", "< 1,000 ms", "boolean", "NFR-004: < 1 s", true],
+      ["heartbeatCpu", "% of a core", "< 1 % of a core", "boolean", "NFR-003: < 1 % of a core", true],
     ],
   );
   for (const { name, ours } of metrics) assert.ok(ours > 0, `${name} was measured`);
@@ -139,6 +143,9 @@ test("a target is met at its limit, and what is missed is told with its value", 
     detail: { jobs: 10 },
   } as const;
   assert.deepEqual(missed([figure]), ["drain: ≥ 60 % of the floor, but it is 0.5"]);
+  assert.deepEqual(broken([figure]), []);
+  const limits = [{ text: "≥ 1,000 jobs/s", value: 900, atLeast: 1_000 }];
+  assert.deepEqual(broken([{ ...figure, limits }]), ["drain: ≥ 1,000 jobs/s, but it is 900"]);
   const report = { store: "sqlite", quick: false, figures: [figure], failed: [] };
   assert.deepEqual(JSON.parse(jsonLine(report)), {
     store: "sqlite",

@@ -36,6 +36,7 @@ export const idleCpu: Metric = {
           unit: "% of a core",
           ours: heartbeat,
           targets: [target(heartbeat)],
+          limits: [{ text: "NFR-003: < 1 % of a core", value: heartbeat, atMost: 1 }],
           detail: {
             how: `cost of a beat every 50 ms over none, scaled to one in ${intervalMs / 1000} s`,
             perBeatMs,

@@ -36,7 +36,7 @@ export interface Events {
   };
   /** It became known what happened to a worker with which contact was lost, and its jobs were judged accordingly. */
   "loss.resolved": { readonly incident: string; readonly worker: string | null; readonly resolution: Resolution };
-  /** What a dead worker left behind (lock file, row) was removed. */
+  /** Nothing is left of a dead worker but its row and its incident: its lock file was removed (SQLite), or its sessions and their lock are gone (PostgreSQL). */
   "worker.cleaned": { readonly worker: string; readonly lock: string | null };
   /** A worker of this process is about to register. Emitted before its row is written: a process that dies right after that is known by its worker's id. */
   "worker.registering": Omit<ProcessKey, "bootId"> & { readonly worker: string };

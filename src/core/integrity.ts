@@ -21,6 +21,17 @@ export interface StoreFindings {
   readonly tookMs?: number;
 }
 
+/** "PASSED (quick)": the verdict with the depth of the check behind it, as it is logged and kept with an incident. */
+export function integrityText({ integrity, check }: Pick<StoreFindings, "integrity" | "check">): string {
+  return check ? `${integrity} (${check.depth})` : integrity;
+}
+
+/** What `integrityText` made. Incidents of earlier versions have no depth. */
+export function parseIntegrity(text: string): { readonly integrity: string; readonly depth: CheckDepth | null } {
+  const [, integrity, depth] = /^(.*?)(?: \((quick|full)\))?$/.exec(text)!;
+  return { integrity: integrity!, depth: (depth as CheckDepth | undefined) ?? null };
+}
+
 export const NOTHING_CHECKED: StoreFindings = { integrity: "NOT_CHECKED", walFrames: 0 };
 
 /** An open that found something about the store itself. Kept apart from incidents, which are about deaths; one is kept, the latest. */

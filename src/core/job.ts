@@ -179,7 +179,7 @@ export interface JobDetails extends JobInfo {
   readonly log: readonly LogLine[];
   /**
    * What is not what was stored, because the store was damaged: "input", "result", "step NAME". It is shown as it is found and must
-   * not be trusted. Empty where nothing is wrong, and on stores that leave checksums to their database.
+   * not be trusted. Empty where nothing is wrong.
    */
   readonly corrupt: readonly string[];
 }

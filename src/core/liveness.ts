@@ -77,7 +77,7 @@ export interface Liveness {
   probe(worker: WorkerRow): Promise<Probe>;
   /** As `probe`, of many at once, where that is cheaper. */
   probeAll?(workers: readonly WorkerRow[]): Promise<readonly Probe[]>;
-  /** Removes what a dead or stopped worker left behind: a file that is provably free, a session that still speaks for it. Answers whether something was removed. */
+  /** Removes what a dead or stopped worker left behind, such as a file that is provably free. Returns whether something was removed, or, where a server removes it, that nothing is left. */
   clean(worker: WorkerRow): Promise<boolean>;
   /** Before a recovery: ends what the dead may still hold in the store, a transaction with its locks for instance. */
   evict?(worker: WorkerRow): Promise<unknown>;

@@ -3,7 +3,7 @@
 import { type Clock, pause } from "./clock.ts";
 import type { ConfirmedTime } from "./confirmed-time.ts";
 import { toStoredError } from "./errors.ts";
-import { NOTHING_CHECKED, type StoreFindings } from "./integrity.ts";
+import { integrityText, NOTHING_CHECKED, type StoreFindings } from "./integrity.ts";
 import type { Emitter } from "./events.ts";
 import { type Death, type HowLost, isProof, type Liveness, type WorkerRow } from "./liveness.ts";
 import type { HeldJob, OverdueJob, RecoveredJob, RecoverRequest, Store } from "./store.ts";
@@ -31,6 +31,13 @@ export interface RecoveryPass {
   readonly jobs: readonly RecoveredJob[];
   /** What other sessions hold: to be asked for again soon, with `recoverLocked`. */
   readonly locked: readonly LockedRecovery[];
+  /** Workers of which nothing, or not all, could be recovered; the next pass tries again. */
+  readonly failed: readonly FailedRecovery[];
+}
+
+export interface FailedRecovery {
+  readonly worker: string;
+  readonly error: string;
 }
 
 /** The recovery of a worker of which another session holds something: a frozen commit holds its job. */
@@ -60,9 +67,9 @@ export async function recoverDead(
   const startedMono = clock.mono();
   const told = findings === NOTHING_CHECKED ? {} : { findings };
   events.emit("recovery.started", { recovery, by, ...told });
-  const pass = { id: recovery, startedAt, by, ...findings };
+  const pass = { id: recovery, startedAt, by, integrity: integrityText(findings), walFrames: findings.walFrames };
   const asked = dead.map((one) => ({ ...one, recovery: pass, incident: null, jobs: 0 }));
-  const { incidents, jobs, ...first } = await recoverEach(deps, asked, signal);
+  const { incidents, jobs, failed: failures, ...first } = await recoverEach(deps, asked, signal);
   let { locked } = first;
   for (const ms of LOCKED_AGAIN_MS) {
     if (locked.length === 0 || signal?.aborted) break;
@@ -70,13 +77,14 @@ export async function recoverDead(
     const again = await recoverEach(deps, locked, signal);
     for (const incident of again.incidents) if (!incidents.includes(incident)) incidents.push(incident);
     jobs.push(...again.jobs);
+    failures.push(...again.failed);
     locked = again.locked;
   }
   for (const { worker, jobs: count } of locked) events.emit("recovery.waits", { worker: worker.id, jobs: count });
   const failed = jobs.filter((job) => !job.success).length;
   const durationMs = clock.mono() - startedMono;
   events.emit("recovery.completed", { recovery, by, incidents, jobs: jobs.length, failed, durationMs, ...told });
-  return { recovery, startedAt, completedAt: clock.now(), incidents, jobs, locked };
+  return { recovery, startedAt, completedAt: clock.now(), incidents, jobs, locked, failed: failures };
 }
 
 /** Tries again for what other sessions held. Emits events only about what was taken. Returns what is still held. */
@@ -92,8 +100,13 @@ async function recoverEach(
   deps: RecoveryDeps,
   asked: readonly LockedRecovery[],
   signal: AbortSignal | undefined,
-): Promise<{ incidents: string[]; jobs: RecoveredJob[]; locked: LockedRecovery[] }> {
-  const all = { incidents: [] as string[], jobs: [] as RecoveredJob[], locked: [] as LockedRecovery[] };
+): Promise<{ incidents: string[]; jobs: RecoveredJob[]; locked: LockedRecovery[]; failed: FailedRecovery[] }> {
+  const all = {
+    incidents: [] as string[],
+    jobs: [] as RecoveredJob[],
+    locked: [] as LockedRecovery[],
+    failed: [] as FailedRecovery[],
+  };
   for (const one of asked) {
     if (signal?.aborted) break;
     try {
@@ -104,7 +117,9 @@ async function recoverEach(
       if (locked > 0)
         all.locked.push({ ...one, worker: { ...one.worker, state: "recovering" }, incident, jobs: locked });
     } catch (thrown) {
-      deps.events.emit("recovery.failed", { worker: one.worker.id, error: toStoredError(thrown) });
+      const error = toStoredError(thrown);
+      all.failed.push({ worker: one.worker.id, error: error.message });
+      deps.events.emit("recovery.failed", { worker: one.worker.id, error });
     }
   }
   return all;

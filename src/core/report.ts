@@ -4,7 +4,16 @@ import { humanMs } from "./duration.ts";
 import type { HowLost } from "./liveness.ts";
 import type { Resolution } from "./losses.ts";
 import type { Incident, IncidentJob } from "./incident.ts";
-import type { Inconsistency, Opening, Repair, StoreFindings } from "./integrity.ts";
+import {
+  type CheckDepth,
+  type Inconsistency,
+  NOTHING_CHECKED,
+  type Opening,
+  parseIntegrity,
+  type Repair,
+  type StoreFindings,
+} from "./integrity.ts";
+import type { RecoveryPass } from "./recovery.ts";
 
 /** How a recovery went, for programs. Instants are ISO 8601 texts. */
 export interface RecoveryReport {
@@ -15,6 +24,8 @@ export interface RecoveryReport {
   readonly durationMs: number | null;
   /** PASSED, REPAIRED, FAILED, UNFINISHED or NOT_CHECKED. */
   readonly integrity: string;
+  /** How much the check looked at: `quick` does not compare indexes with their tables, `full` does. null: nothing was checked, or it is not known. */
+  readonly integrityDepth: CheckDepth | null;
   readonly walFramesCheckpointed: number;
   /** What the open found out about the store itself; null: nothing but the verdict is known. */
   readonly store: ReportedStore | null;
@@ -22,6 +33,8 @@ export interface RecoveryReport {
   readonly incidents: readonly string[];
   readonly recoveredJobs: readonly ReportedJob[];
   readonly deadWorkers: readonly ReportedWorker[];
+  /** Workers whose recovery failed in this pass; the next pass tries again. Jobs that failed on their own are in `recoveredJobs`. */
+  readonly failedRecoveries: readonly { readonly workerId: string; readonly error: string }[];
 }
 
 export interface ReportedStore {
@@ -94,13 +107,14 @@ export function recoveryReport(
     startedAt: iso(startedAt),
     completedAt: completedAt === null ? null : iso(completedAt),
     durationMs: completedAt === null ? null : completedAt - startedAt,
-    integrity: same ? opening.findings.integrity : first.integrity,
+    ...(same ? checked(opening.findings) : integrityOf(first)),
     walFramesCheckpointed: first.walFrames,
     store: same ? reportedStore(opening.findings) : null,
     by: first.by,
     incidents: incidents.map((incident) => incident.id),
     recoveredJobs: incidents.flatMap((incident) => incident.jobs.map(reportedJob)),
     deadWorkers: incidents.map(reportedWorker),
+    failedRecoveries: [],
   };
 }
 
@@ -111,14 +125,35 @@ function openingReport({ recovery, startedAt, completedAt, findings }: Opening):
     startedAt: iso(startedAt),
     completedAt: iso(completedAt),
     durationMs: Math.max(0, completedAt - startedAt),
-    integrity: findings.integrity,
+    ...checked(findings),
     walFramesCheckpointed: findings.walFrames,
     store: reportedStore(findings),
     by: "open",
     incidents: [],
     recoveredJobs: [],
     deadWorkers: [],
+    failedRecoveries: [],
   };
+}
+
+/** A pass that recovered nothing, because every recovery failed. Nothing of it is stored. */
+export function failedReport({ recovery, startedAt, completedAt, failed }: RecoveryPass, by: string): RecoveryReport {
+  const empty = openingReport({ recovery, startedAt, completedAt, findings: NOTHING_CHECKED });
+  return withFailures({ ...empty, store: null, by }, failed);
+}
+
+/** The report of a pass, with what failed in it: that is known to the pass and not to the store. */
+export function withFailures(report: RecoveryReport, failed: RecoveryPass["failed"]): RecoveryReport {
+  return { ...report, failedRecoveries: failed.map(({ worker, error }) => ({ workerId: worker, error })) };
+}
+
+function checked({ integrity, check }: StoreFindings): Pick<RecoveryReport, "integrity" | "integrityDepth"> {
+  return { integrity, integrityDepth: check?.depth ?? null };
+}
+
+function integrityOf(incident: Incident): Pick<RecoveryReport, "integrity" | "integrityDepth"> {
+  const { integrity, depth } = parseIntegrity(incident.integrity);
+  return { integrity, integrityDepth: depth };
 }
 
 function reportedStore(findings: StoreFindings): ReportedStore {
@@ -179,7 +214,7 @@ export function reportText(report: RecoveryReport, most = 50): string {
     `Started: ${short(report.startedAt)}`,
     `Duration: ${report.durationMs === null ? "unfinished" : `${(report.durationMs / 1_000).toFixed(1)}s`}`,
     "",
-    `Integrity Check: ${report.integrity.replaceAll("_", " ")}`,
+    `Integrity Check: ${report.integrity.replaceAll("_", " ")}${report.integrityDepth === null ? "" : ` (${report.integrityDepth})`}`,
     `WAL Checkpointed: ${report.walFramesCheckpointed} frames`,
     ...(report.store ? storeLines(report.store) : []),
     "",
@@ -192,10 +227,17 @@ export function reportText(report: RecoveryReport, most = 50): string {
       const ago = humanMs(Math.max(0, started - Date.parse(worker.lastHeartbeatAt)));
       return `  - ${worker.workerId} (last heartbeat: ${ago} ago${contact(worker)})`;
     }),
+    ...failureLines(report.failedRecoveries),
     "",
     report.completedAt === null ? "Recovery Not Complete" : `Recovery Complete: ${short(report.completedAt)}`,
   ];
   return `${lines.join("\n")}\n`;
+}
+
+function failureLines(failed: RecoveryReport["failedRecoveries"]): string[] {
+  if (failed.length === 0) return [];
+  const lines = failed.map(({ workerId, error }) => `  - ${workerId}: ${error}; the next recovery tries again`);
+  return ["", `Failed Recoveries: ${failed.length}`, ...lines];
 }
 
 function contact({ how, resolution }: ReportedWorker): string {

@@ -2,7 +2,15 @@
 // fence; they never decide. The diagram is in ARCHITECTURE.md, and a test walks every (state, change) pair.
 import { blame, mustRunAlone, mustWaitForResolution } from "./blame.ts";
 import { ErrorCode, OutliveError, type StoredError } from "./errors.ts";
-import { type Counters, type CrashAction, type JobState, type KindSettings, NO_COUNTERS, type Outcome } from "./job.ts";
+import {
+  type Counters,
+  type CrashAction,
+  type JobState,
+  type KindSettings,
+  type Limits,
+  NO_COUNTERS,
+  type Outcome,
+} from "./job.ts";
 
 /** From which states each change may start. Everything that is not listed is refused. */
 export const CHANGES = {
@@ -154,6 +162,13 @@ export function crash(
       change: change(job, "crash", { to: "quarantined", counters, outcome: "crashed", error, reason }),
     };
   }
+  const spent = usedUp(job.counters, kind.limits);
+  if (spent !== null) {
+    // The counters stay as they were: the job had no attempt left before its worker died.
+    const died = { ...error, message: `the worker died during the attempt (${spent})` };
+    const reason = `its worker died; ${spent}, no more are allowed`;
+    return { decision: "fail", change: change(job, "crash", { to: "dead", outcome: "crashed", error: died, reason }) };
+  }
   const spared = alone && counters.blamed >= kind.limits.crashes;
   const next = spared
     ? `; not blamed, for ${deathsElsewhere} workers died meanwhile that did not hold it`
@@ -165,6 +180,12 @@ export function crash(
     decision: "retry",
     change: change(job, "crash", { to: "queued", counters, outcome: "crashed", error, reason }),
   };
+}
+
+/** The limit that a running job had reached before, because the limit was lowered since; null: none. */
+function usedUp({ errors, timeouts }: Counters, limits: Limits): string | null {
+  if (timeouts >= limits.timeouts) return `timeout ${timeouts} of ${limits.timeouts}`;
+  return errors >= limits.errors ? `error ${errors} of ${limits.errors}` : null;
 }
 
 /**
@@ -183,6 +204,12 @@ export function lose(job: JobView, kind: KindSettings, cancelRequested: boolean)
   if (kind.onCrash === "fail") {
     const reason = "contact with its worker was lost, and its kind says that a crash ends the job";
     const error = { name: "ContactLost", message: "contact with the worker was lost during the attempt" };
+    return { decision: "fail", change: change(job, "lose", { to: "dead", outcome: "lost", error, reason }) };
+  }
+  const spent = usedUp(job.counters, kind.limits);
+  if (spent !== null) {
+    const error = { name: "ContactLost", message: `contact with the worker was lost during the attempt (${spent})` };
+    const reason = `contact with its worker was lost; ${spent}, no more are allowed`;
     return { decision: "fail", change: change(job, "lose", { to: "dead", outcome: "lost", error, reason }) };
   }
   const counters = { ...job.counters, losses: job.counters.losses + 1 };

@@ -1,5 +1,6 @@
 // The one subscriber that writes the log: one line per fact. Core never logs.
 import type { EngineEvent, EventBus } from "../core/events.ts";
+import { integrityText } from "../core/integrity.ts";
 import { oneLine } from "../core/text.ts";
 import { redactText } from "./redact.ts";
 
@@ -46,7 +47,6 @@ const RESOLVED = {
 
 function lineOf(event: EngineEvent): Line | null {
   switch (event.name) {
-    case "recovery.started":
     case "worker.registering":
     case "worker.started":
     case "worker.stopped":
@@ -57,12 +57,10 @@ function lineOf(event: EngineEvent): Line | null {
       return null;
     case "wal.checkpointed":
       return null;
+    case "recovery.started":
+      return { level: "info", text: `recovery ${event.recovery} by ${event.by} started` };
     case "recovery.completed":
-      if (event.incidents.length === 0) return null;
-      return {
-        level: "info",
-        text: `recovery ${event.recovery} by ${event.by}: ${event.incidents.length} dead worker(s), ${event.jobs} job(s), ${event.failed} failed, ${Math.round(event.durationMs)} ms`,
-      };
+      return { level: "info", text: lineOfRecovery(event) };
     case "recovery.failed":
       return {
         level: "error",
@@ -161,6 +159,16 @@ function lineOf(event: EngineEvent): Line | null {
     case "listener.failed":
       return { level: "error", text: `a listener of ${event.event} threw: ${event.error.message}` };
   }
+}
+
+function lineOfRecovery(event: EngineEvent & { readonly name: "recovery.completed" }): string {
+  const { recovery, by, incidents, jobs, failed, durationMs, findings } = event;
+  const found =
+    incidents.length === 0
+      ? "nothing to recover"
+      : `${incidents.length} dead worker(s), ${jobs} job(s), ${failed} failed`;
+  const check = findings ? `; integrity check ${integrityText(findings)}` : "";
+  return `recovery ${recovery} by ${by}: ${found}, ${Math.round(durationMs)} ms${check}`;
 }
 
 type OfStore =

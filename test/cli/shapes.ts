@@ -92,6 +92,7 @@ export const REPORT = {
   completedAt: "string",
   durationMs: "number",
   integrity: "string",
+  integrityDepth: "null",
   walFramesCheckpointed: "number",
   store: "null",
   by: "string",
@@ -128,4 +129,5 @@ export const REPORT = {
       jobIds: ["string"],
     },
   ],
+  failedRecoveries: [],
 };

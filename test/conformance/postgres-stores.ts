@@ -1,5 +1,6 @@
 // PostgreSQL as the conformance suite wants it: connections to one fresh schema, a clock that the suite steers in place of the
 // server's, and the user's own writes in its form of a transaction.
+import assert from "node:assert/strict";
 import type { TestContext } from "node:test";
 import { job } from "../../src/contract.ts";
 import { idSource } from "../../src/core/ids.ts";
@@ -7,7 +8,7 @@ import { systemClock, systemRandom } from "../../src/platform/clock.ts";
 import { Connection } from "../../src/stores/postgres/connection.ts";
 import { PostgresStore, type PostgresStoreDeps } from "../../src/stores/postgres/store.ts";
 import type { PostgresTransaction } from "../../src/stores/postgres/transaction.ts";
-import type { ConformanceStores, Restore, UserWrites } from "../../src/testing/index.ts";
+import type { ConformanceStores, Damage, Restore, UserWrites } from "../../src/testing/index.ts";
 import { type FreshSchema, freshSchema } from "../support/postgres.ts";
 
 const START = Date.UTC(2026, 0, 1);
@@ -21,6 +22,7 @@ export async function postgresStores(t: TestContext, more: More = {}): Promise<C
     clock,
     user: userWrites(fresh.schema),
     restore: restoreIn(fresh),
+    damage: damageIn(fresh),
     cleanup: async () => {},
   };
 }
@@ -58,6 +60,18 @@ function restoreIn({ schema, query }: FreshSchema): Restore {
     renameWorker: async (id, to) => void (await query(`UPDATE "${schema}".fleet SET id = $2 WHERE id = $1`, [id, to])),
     comeBack: async () => void (await query(`UPDATE "${schema}".meta SET value = value WHERE key = 'epoch'`)),
   };
+}
+
+/** By a session of its own that knows nothing of checksums. */
+function damageIn({ schema, query }: FreshSchema): Damage {
+  const job = (name: string): string =>
+    `UPDATE "${schema}".jobs SET ${name} = replace(${name}, left(${name}, 1), '?') WHERE id = $1 RETURNING 1`;
+  const texts = {
+    input: job("input"),
+    result: job("result"),
+    step: `UPDATE "${schema}".steps SET result = replace(result, left(result, 1), '?') WHERE job = (SELECT seq FROM "${schema}".jobs WHERE id = $1) RETURNING 1`,
+  } as const;
+  return async (id, what) => assert.equal((await query(texts[what], [id])).length, 1, `job ${id} has one ${what}`);
 }
 
 function userWrites(schema: string): UserWrites {

@@ -73,6 +73,7 @@ test("FR-020 FR-046 FR-047 FR-048 FR-049 FR-050 AC-008 AC-013 a pass recovers ea
     completedAt: startedAt + 20,
     incidents: ["id-2", "id-3"],
     jobs: [aRecovered("a"), aRecovered("b", { success: false })],
+    failed: [],
     locked: [],
   });
   assert.deepEqual(asked[0]!.recovery, { id: "id-1", startedAt, by: "open", integrity: "PASSED", walFrames: 7 });
@@ -122,6 +123,13 @@ test("FR-029 UT-005 who turned out not to be dead, or was recovered by somebody 
   assert.deepEqual(events.names(), ["recovery.started", "recovery.completed"]);
 });
 
+test("the depth of the check is kept with the verdict of the incident", async () => {
+  const { deps, asked } = recovering([({ incident }) => ({ incident, jobs: [], done: true })]);
+  const check = { verdict: "PASSED", depth: "full", findings: [], tookMs: 1 } as const;
+  await recoverDead(deps, dead("w2"), "open", { integrity: "PASSED", walFrames: 7, check });
+  assert.equal(asked[0]!.recovery.integrity, "PASSED (full)");
+});
+
 test("FR-027 a worker whose recovery fails is told about and stops nobody else", async () => {
   const { deps, events, cleaned } = recovering([
     () => {
@@ -138,6 +146,7 @@ test("FR-027 a worker whose recovery fails is told about and stops nobody else",
     events.of("recovery.failed").map(({ worker, error }) => `${worker}: ${error.message}`),
     ["w2: disk is full"],
   );
+  assert.deepEqual(pass.failed, [{ worker: "w2", error: "disk is full" }]);
   assert.deepEqual(cleaned, ["w3"]);
 });
 

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Incident, IncidentJob } from "../../src/core/incident.ts";
 import { isNoteworthy, type Opening } from "../../src/core/integrity.ts";
-import { recoveryReport, reportText } from "../../src/core/report.ts";
+import { failedReport, recoveryReport, reportText, withFailures } from "../../src/core/report.ts";
 import { counted } from "./samples.ts";
 
 const STARTED = Date.parse("2024-01-15T10:30:00Z");
@@ -158,6 +158,7 @@ test("FR-023 FR-024 FR-025 AC-012 one incident's report has every field that pro
     completedAt: "2024-01-15T10:30:01.200Z",
     durationMs: 1_200,
     integrity: "PASSED",
+    integrityDepth: null,
     walFramesCheckpointed: 145,
     store: null,
     by: "open",
@@ -216,6 +217,7 @@ test("FR-023 FR-024 FR-025 AC-012 one incident's report has every field that pro
         jobIds: ["abc123", "def456", "ghi789"],
       },
     ],
+    failedRecoveries: [],
   });
 });
 
@@ -300,6 +302,31 @@ const SALVAGED: Opening = {
   },
 };
 
+test("FR-006 FR-056 the depth of the integrity check is in the report, and an incident of an earlier version has none", () => {
+  for (const [stored, integrity, depth, line] of [
+    ["PASSED (quick)", "PASSED", "quick", "PASSED (quick)"],
+    ["REPAIRED (full)", "REPAIRED", "full", "REPAIRED (full)"],
+    ["NOT_CHECKED", "NOT_CHECKED", null, "NOT CHECKED"],
+  ] as const) {
+    const report = recoveryReport([anIncident({ integrity: stored })])!;
+    assert.deepEqual([report.integrity, report.integrityDepth], [integrity, depth]);
+    assert.ok(reportText(report).includes(`\nIntegrity Check: ${line}\n`));
+  }
+});
+
+test("FR-027 recoveries that failed are listed after the dead workers; a pass in which all failed has a report, too", () => {
+  const failed = [{ worker: "w-9", error: "disk is full" }];
+  const lines = "\nFailed Recoveries: 1\n  - w-9: disk is full; the next recovery tries again\n";
+  assert.ok(reportText(withFailures(recoveryReport([anIncident()])!, failed)).includes(lines));
+  const pass = { recovery: "r-1", startedAt: 1_000, completedAt: 3_000, incidents: [], jobs: [], locked: [], failed };
+  const report = failedReport(pass, "recover");
+  assert.deepEqual(
+    [report.id, report.by, report.durationMs, report.store, report.failedRecoveries],
+    ["r-1", "recover", 2_000, null, [{ workerId: "w-9", error: "disk is full" }]],
+  );
+  assert.ok(reportText(report).includes(lines));
+});
+
 test("FR-067 FR-068 FR-069 FR-070 what an open found about the store is in the report: damage, repair, recovery point, what is lost and partial, and the advice", () => {
   const report = recoveryReport([], SALVAGED)!;
   assert.deepEqual([report.id, report.durationMs, report.incidents], ["recovery-1", 1_500, []]);
@@ -308,7 +335,7 @@ test("FR-067 FR-068 FR-069 FR-070 what an open found about the store is in the r
     reportText(report),
     new RegExp(
       [
-        "Integrity Check: REPAIRED",
+        "Integrity Check: REPAIRED (full)",
         "WAL Checkpointed: 145 frames",
         "Journal Mode: restored to WAL (it was delete)",
         "Damage Found: 1",

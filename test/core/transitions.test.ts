@@ -245,6 +245,34 @@ test("FR-013 FR-014 UT-002 onCrash fail ends the job at its first crash and coun
   assert.equal(change.reason, "its worker died, and its kind says that a crash ends the job");
 });
 
+test("a job that had used up its timeouts or errors before its worker died is dead, and nothing more is counted", () => {
+  for (const [counters, spent] of [
+    [counted({ timeouts: 2, crashes: 1 }), "timeout 2 of 2"],
+    [counted({ errors: 4 }), "error 4 of 3"],
+  ] as const)
+    for (const alone of [true, false]) {
+      const { change, decision } = transitions.crash(aView({ counters }), aKind(), alone, false);
+      assert.equal(decision, "fail");
+      assert.equal(change.to, "dead");
+      assert.deepEqual(change.counters, counters);
+      assert.equal(change.outcome, "crashed");
+      assert.equal(change.reason, `its worker died; ${spent}, no more are allowed`);
+    }
+});
+
+test("a job that had used up its timeouts or errors before contact with its worker was lost is dead, and nothing is counted", () => {
+  const counters = counted({ errors: 3 });
+  const { change, decision } = transitions.lose(aView({ counters }), aKind(), false);
+  assert.deepEqual([decision, change.to, change.outcome], ["fail", "dead", "lost"]);
+  assert.deepEqual(change.counters, counters);
+  assert.equal(change.reason, "contact with its worker was lost; error 3 of 3, no more are allowed");
+});
+
+test("a job that kills its workers is quarantined, also if it had used up another limit", () => {
+  const counters = counted({ timeouts: 9, crashes: 2, blamed: 2 });
+  assert.equal(transitions.crash(aView({ counters }), aKind(), true, false).decision, "quarantine");
+});
+
 test("a cancel that was asked for before the death is honoured, whatever the kind says about crashes", () => {
   for (const onCrash of ["retry", "pending", "fail"] as const) {
     const counters = counted({ crashes: 2, blamed: 2 });

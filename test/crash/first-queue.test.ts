@@ -1,8 +1,10 @@
 // What the first queue (seed 004) asked of a recovery, seen from outside after real deaths: the log, the events, the history and the report.
 import assert from "node:assert/strict";
-import { test } from "node:test";
-import type { EngineEvent } from "../../src/index.ts";
+import { DatabaseSync } from "node:sqlite";
+import { test, type TestContext } from "node:test";
+import type { Engine, EngineEvent } from "../../src/index.ts";
 import { poison, slow, transfer } from "../support/jobs.ts";
+import { cliOn } from "../support/cli.ts";
 import { Place, untilState } from "../support/processes.ts";
 
 const FAR = { ms: 60_000 };
@@ -94,4 +96,72 @@ test("FR-016 FR-017 FR-027 AC-004 AC-005 IT-004 after one crash too many the job
   assert.match(report?.text ?? "", new RegExp(`${id}: (failed|quarantined)`));
   const job = await engine.get(id);
   assert.equal(job?.counters.crashes, 3);
+});
+
+/** A dead worker that held two jobs, and the ids of both. */
+async function twoOrphans(
+  t: TestContext,
+): Promise<{ place: Place; engine: Engine; ids: [string, string]; worker: string }> {
+  const place = new Place(t);
+  const engine = await place.engine();
+  const ids: [string, string] = [(await engine.enqueue(slow, FAR)).id, (await engine.enqueue(slow, FAR)).id];
+  const victim = place.child();
+  const { worker } = (await victim.untilFact("working")) as unknown as { worker: string };
+  for (const id of ids) await victim.untilFact("started", { id });
+  victim.kill();
+  await victim.exited;
+  return { place, engine, ids, worker };
+}
+
+test("FR-026 FR-027 a job whose own row can't be written is in the report with the reason, and the others are recovered", async (t) => {
+  const { place, engine, ids, worker } = await twoOrphans(t);
+  const db = new DatabaseSync(place.path);
+  t.after(() => db.close());
+  db.exec(
+    `CREATE TRIGGER stuck BEFORE UPDATE ON outlive_jobs WHEN old.id = '${ids[0]}' BEGIN SELECT RAISE(ABORT, 'the row is stuck'); END`,
+  );
+  const first = await engine.recover();
+  const told = (report: typeof first): unknown =>
+    report?.recoveredJobs.map(({ jobId, decision, success, error }) => [jobId, decision, success, error]);
+  assert.deepEqual(told(first), [
+    [ids[0], "none", false, "the row is stuck"],
+    [ids[1], "retry", true, null],
+  ]);
+  assert.match(first!.text, new RegExp(`^  - ${ids[0]}: not recovered \\(the row is stuck\\)$`, "m"));
+  assert.deepEqual([(await engine.get(ids[0]))?.state, (await engine.get(ids[1]))?.state], ["running", "queued"]);
+  db.exec("DROP TRIGGER stuck");
+  const second = await engine.recover();
+  assert.deepEqual(second?.incidents, first?.incidents, "one death is one incident");
+  assert.deepEqual(told(second), [
+    [ids[0], "retry", true, null],
+    [ids[1], "retry", true, null],
+  ]);
+  assert.deepEqual(
+    second?.deadWorkers.map(({ workerId }) => workerId),
+    [worker],
+  );
+});
+
+test("FR-027 a worker whose recovery failed as a whole is in the report of that pass, also if nothing else was recovered", async (t) => {
+  const { place, engine, ids, worker } = await twoOrphans(t);
+  const db = new DatabaseSync(place.path);
+  t.after(() => db.close());
+  db.exec("CREATE TRIGGER stuck BEFORE INSERT ON outlive_incidents BEGIN SELECT RAISE(ABORT, 'no incident fits'); END");
+  const report = await engine.recover();
+  assert.deepEqual([report?.by, report?.incidents, report?.recoveredJobs], ["recover", [], []]);
+  assert.deepEqual(
+    report?.failedRecoveries.map(({ workerId }) => workerId),
+    [worker],
+  );
+  assert.match(report.failedRecoveries[0]!.error, /no incident fits/);
+  assert.match(
+    report.text,
+    new RegExp(`^Failed Recoveries: 1\\n  - ${worker}: .*no incident fits.*; the next recovery tries again$`, "m"),
+  );
+  const { stdout } = await cliOn(t, place.url).run("recover");
+  assert.match(stdout, /^Failed Recoveries: 1$/m);
+  db.exec("DROP TRIGGER stuck");
+  const next = await engine.recover();
+  assert.deepEqual([next?.recoveredJobs.length, next?.failedRecoveries], [2, []]);
+  assert.equal((await engine.get(ids[0]))?.state, "queued");
 });

@@ -49,6 +49,27 @@ test("FR-006 AC-009 after a clean stop the check is quick, it passes, and the ev
   assert.equal(of("recovery.completed")[0]?.findings?.integrity, "PASSED");
 });
 
+test("FR-003 FR-006 the start and the end of a recovery that finds nothing are logged, with the verdict and the depth of the check", async (t) => {
+  const { place } = await stored(t);
+  const lines: string[] = [];
+  const log = (line: string): void => void lines.push(line);
+  const { engine, of } = await heard(place, { logger: { info: log, warn: log, error: log } });
+  const { recovery } = of("recovery.started")[0]!;
+  assert.deepEqual(
+    lines.map((line) => line.replace(/\d+ ms/, "N ms")),
+    [
+      `recovery ${recovery} by open started`,
+      `recovery ${recovery} by open: nothing to recover, N ms; integrity check PASSED (quick)`,
+    ],
+  );
+  lines.length = 0;
+  assert.equal(await engine.recover(), null);
+  assert.match(
+    lines.join("\n"),
+    /^recovery \w+ by recover started\nrecovery \w+ by recover: nothing to recover, \d+ ms$/,
+  );
+});
+
 test("a new file, a check that is turned off and a database in memory are NOT_CHECKED, never PASSED", async (t) => {
   const place = new Place(t);
   const fresh = await heard(place);
@@ -105,8 +126,9 @@ test("FR-007 FR-057 FR-058 FR-060 an index that disagrees with its table is made
 test("FR-025 FR-067 an open that mended the file has a report, although nobody died", async (t) => {
   const { place, ids } = await stored(t);
   garbleIndex(place.path, "outlive_jobs_id", ids[3]!);
-  const { engine } = await heard(place);
+  const { engine, of } = await heard(place);
   // Quick checks do not compare indexes with tables: this damage waits for a full one, after a stop that was not clean.
+  assert.equal(of("recovery.completed")[0]?.findings?.check?.depth, "quick");
   assert.equal(await engine.report(), null);
   await engine.close();
   writeFileSync(`${place.path}.outlive/left-by-a-death.lock`, "");
@@ -115,7 +137,8 @@ test("FR-025 FR-067 an open that mended the file has a report, although nobody d
   assert.equal(report?.integrity, "REPAIRED");
   assert.deepEqual(report.deadWorkers, []);
   assert.equal(report.store?.backupRecommended, true);
-  assert.match(report.text, /^Integrity Check: REPAIRED$/m);
+  assert.equal(report.integrityDepth, "full");
+  assert.match(report.text, /^Integrity Check: REPAIRED \(full\)$/m);
   assert.match(report.text, /^Damage Found: \d+$/m);
   assert.match(report.text, /^ {2}- reindex: ok/m);
   assert.match(report.text, /^Recommended: make a backup now/m);
@@ -123,6 +146,22 @@ test("FR-025 FR-067 an open that mended the file has a report, although nobody d
   await again.engine.close();
   const later = await heard(place);
   assert.equal((await later.engine.report())?.id, report.id, "a sound open hides no report");
+});
+
+test("FR-006 FR-056 a garbled index passes the quick check of a clean start, whose report says quick; the next full check finds it", async (t) => {
+  const { place, ids } = await stored(t);
+  garbleIndex(place.path, "outlive_jobs_id", ids[3]!);
+  // Something worth a report, so that a clean start has one: another tool has changed the journal mode.
+  const db = new DatabaseSync(place.path);
+  db.exec("PRAGMA journal_mode = DELETE");
+  db.close();
+  const { engine } = await heard(place);
+  const report = await engine.report();
+  assert.deepEqual([report?.integrity, report?.integrityDepth], ["PASSED", "quick"]);
+  assert.match(report!.text, /^Integrity Check: PASSED \(quick\)$/m);
+  const whole = await engine.integrity();
+  assert.deepEqual([whole.verdict, whole.depth], ["FAILED", "full"]);
+  assert.match(whole.findings.join("\n"), /outlive_jobs_id/);
 });
 
 for (const repair of ["off", "reindex"] as const)

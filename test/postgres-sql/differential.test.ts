@@ -1,4 +1,4 @@
-// Core and SQL decide the same: several hundred generated jobs of dead workers and jobs past their deadlines, the same for both. Only
+// Core and SQL decide the same: several hundred generated jobs of dead and of silent workers and jobs past their deadlines. Only
 // the random part of a backoff may differ, and it stays within what core could have said.
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -8,16 +8,17 @@ import { decideCrash, decideOverdue } from "../../src/core/recovery.ts";
 import { backoffMs } from "../../src/core/retry.ts";
 import type { HeldJob } from "../../src/core/store.ts";
 import type { Change } from "../../src/core/transitions.ts";
-import { LANE, OUTCOME, STATE } from "../../src/stores/codes.ts";
+import { LANE, NEVER_DUE, OUTCOME, STATE } from "../../src/stores/codes.ts";
 import { type Scene, scene } from "./scene.ts";
 
 const SEED = Number(process.env["OUTLIVE_SEED"] ?? 20261115);
-const WORKERS = 320;
+const CAUSES = ["gone", "silent", "timeOut"] as const;
+const WORKERS = 480;
 
 interface Case {
   readonly job: HeldJob;
   readonly worker: number;
-  readonly cause: "crash" | "timeOut";
+  readonly cause: "gone" | "silent" | "timeOut";
 }
 
 test(`core and SQL decide the same about every generated job (OUTLIVE_SEED=${SEED})`, async (t) => {
@@ -34,12 +35,13 @@ test(`core and SQL decide the same about every generated job (OUTLIVE_SEED=${SEE
   const seen = new Set<string>();
   for (const { job, worker, cause } of cases) {
     const row = rows.get(job.id)!;
-    const delayMs = row.delay === null ? 0 : Number(row.delay);
+    const delayMs = row.delay === null || row.waits ? 0 : Number(row.delay);
     const [least, most] = expected(job, cause, held.get(worker)!.length);
     const { counters } = least.change;
-    const lane =
-      least.change.to === "queued" && delayMs > 0 ? LANE.delayed : mustRunAlone(counters) ? LANE.alone : LANE.open;
-    const attempts = counters.errors + counters.crashes + counters.timeouts;
+    const waits = least.change.waitsForResolution === true;
+    const isDelayed = least.change.to === "queued" && (delayMs > 0 || waits);
+    const lane = isDelayed ? LANE.delayed : mustRunAlone(counters) ? LANE.alone : LANE.open;
+    const attempts = counters.errors + counters.crashes + counters.timeouts + counters.losses;
     assert.deepEqual(
       { ...row, delay: undefined, told: told.get(job.id)!.decision, attempts: told.get(job.id)!.attempts },
       {
@@ -48,6 +50,7 @@ test(`core and SQL decide the same about every generated job (OUTLIVE_SEED=${SEE
         state: STATE[least.change.to],
         outcome: OUTCOME[least.change.outcome!],
         lane,
+        waits,
         event: least.change.name,
         delay: undefined,
         told: least.decision,
@@ -59,15 +62,20 @@ test(`core and SQL decide the same about every generated job (OUTLIVE_SEED=${SEE
       delayMs >= least.change.delayMs && delayMs <= most.change.delayMs,
       `${delayMs} ms is between ${least.change.delayMs} and ${most.change.delayMs}`,
     );
-    seen.add(`${cause} ${least.decision}${delayMs > 0 ? " later" : ""}`);
+    seen.add(`${cause} ${least.decision}${waits ? " waits" : delayMs > 0 ? " later" : ""}`);
   }
   // What was generated reached every decision.
   assert.deepEqual([...seen].sort(), [
-    "crash cancel",
-    "crash fail",
-    "crash pending",
-    "crash quarantine",
-    "crash retry",
+    "gone cancel",
+    "gone fail",
+    "gone pending",
+    "gone quarantine",
+    "gone retry",
+    "silent cancel",
+    "silent fail",
+    "silent lost",
+    "silent lost waits",
+    "silent pending",
     "timeOut cancel",
     "timeOut fail",
     "timeOut retry later",
@@ -106,8 +114,7 @@ test(`core and SQL compute the same backoff to the millisecond (OUTLIVE_SEED=${S
 /** What core says with the shortest and with the longest backoff. */
 function expected(job: HeldJob, cause: Case["cause"], held: number): [least: Verdict, most: Verdict] {
   const at = (random: number): Verdict => {
-    // A reclaim in SQL counts the death of a silent worker at once.
-    if (cause === "crash") return decideCrash(job, held, "gone");
+    if (cause !== "timeOut") return decideCrash(job, held, cause);
     const change = decideOverdue(job, random);
     const decision = { queued: "retry", dead: "fail", cancelled: "cancel" }[change.to as "queued"];
     return { change, decision };
@@ -122,7 +129,7 @@ interface Verdict {
 
 function generate(random: () => number): Case[] {
   return Array.from({ length: WORKERS }, (_, worker) => {
-    const cause = worker % 2 === 0 ? ("crash" as const) : ("timeOut" as const);
+    const cause = CAUSES[worker % CAUSES.length]!;
     const jobs = random() < 0.5 ? 1 : 2 + Math.floor(random() * 3);
     return Array.from({ length: jobs }, (__, place): Case => ({
       cause,
@@ -133,7 +140,7 @@ function generate(random: () => number): Case[] {
         kind: kind(random, `kind-${worker}-${place}`),
         cancelRequested: random() < 0.1,
         // The dead are taken one after the other; whoever was taken before did not hold it.
-        deathsElsewhere: cause === "crash" && jobs === 1 ? worker / 2 : 0,
+        deathsElsewhere: cause === "gone" && jobs === 1 ? worker / CAUSES.length : 0,
         counters: {
           errors: upTo(random, 12),
           crashes: upTo(random, 4),
@@ -165,7 +172,7 @@ function kind(random: () => number, name: string): KindSettings {
   };
 }
 
-/** Workers with even numbers are silent for longer than their lease; the jobs of the others are past deadline, grace and margin. */
+/** The deaths of the first third are proved, the second is silent for longer than its lease; the jobs of the others are past deadline, grace and margin. */
 async function write(store: Scene, cases: readonly Case[]): Promise<void> {
   for (const worker of new Set(cases.map((one) => one.worker))) await store.worker(`w${worker}`);
   await store.sql(
@@ -178,26 +185,30 @@ async function write(store: Scene, cases: readonly Case[]): Promise<void> {
   );
   await store.sql(
     `INSERT INTO outlive.jobs (id, kind, priority, input, created_at, state, worker, epoch, fence, started_at, deadline_at,
-       errors, crashes, blamed, timeouts, interruptions, cancel_requested)
+       errors, crashes, blamed, timeouts, interruptions, losses, cancel_requested)
      SELECT c->'job'->>'id', k.id, 0, 'null', outlive.now_ms(), 1, f.seq, 1, 1, outlive.now_ms(), outlive.now_ms() + k.timeout_ms,
        (n->>'errors')::integer, (n->>'crashes')::integer, (n->>'blamed')::integer, (n->>'timeouts')::integer, (n->>'interruptions')::integer,
-       (c->'job'->>'cancelRequested')::boolean
+       (n->>'losses')::integer, (c->'job'->>'cancelRequested')::boolean
      FROM jsonb_array_elements($1) c JOIN outlive.kinds k ON k.name = c->'job'->'kind'->>'name' JOIN outlive.fleet f ON f.id = 'w' || (c->>'worker'),
        LATERAL (SELECT c->'job'->'counters' AS n) AS one`,
     [JSON.stringify(cases)],
   );
   await store.pass(200_000);
-  await store.sql("UPDATE outlive.fleet SET heartbeat_at = outlive.now_ms() WHERE substr(id, 2)::integer % 2 = 1");
+  await store.sql("UPDATE outlive.fleet SET heartbeat_at = outlive.now_ms() WHERE substr(id, 2)::integer % 3 = 2");
+  await store.sql("UPDATE outlive.fleet SET state = 'gone' WHERE substr(id, 2)::integer % 3 = 0");
 }
 
 interface Row {
   readonly id: string;
   readonly delay: string | null;
+  /** For it to be known what happened to its workers. */
+  readonly waits: boolean;
 }
 
 function read(store: Scene): Promise<Row[]> {
   return store.sql<Row>(
     `SELECT j.id, j.state, j.lane, j.outcome, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.run_at - outlive.now_ms() AS delay,
+       coalesce(j.run_at = ${NEVER_DUE}, false) AS waits,
        (SELECT h.event FROM outlive.history h WHERE h.job = j.seq) AS event FROM outlive.jobs j`,
   );
 }

@@ -1,21 +1,16 @@
 // The SQL that the papers show runs as it stands, on the schema with its default name.
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { migrate } from "../../src/stores/postgres/migrate.ts";
 import { freshDatabase, withClient } from "../support/postgres.ts";
+import { shownSql } from "./docs.ts";
 import { psql } from "./scene.ts";
-
-function blocks(file: string): string[] {
-  const text = readFileSync(new URL(`../../docs/${file}`, import.meta.url), "utf8");
-  return [...text.matchAll(/```sql\n([^]*?)```/g)].map(([, sql]) => sql!);
-}
 
 test("every SQL of the paper about PostgreSQL runs", async (t) => {
   const url = await freshDatabase(t);
   await withClient(url, (client) => migrate(client, "outlive"));
   await psql(url, "CREATE TABLE orders (id text)");
-  const shown = blocks("postgres.md");
+  const shown = shownSql("postgres.md");
   assert.ok(shown.length >= 3);
   // pg_cron is not on every server.
   for (const sql of shown) await psql(url, sql.replaceAll(/^.*cron\..*$/gm, ""));
@@ -33,7 +28,7 @@ test("what waits in pg-boss is moved, each job once, also if it is done twice", 
      INSERT INTO pgboss.job (name, data, priority, state, start_after) VALUES ('invoice', '{"a": 1}', 3000, 'created', now()), ('invoice', NULL, 0, 'retry', now() + interval '1 hour'),
        ('invoice', '{}', 0, 'active', now()), ('invoice', '{}', 0, 'completed', now()), ('other', '{}', 0, 'created', now())`,
   );
-  const [move] = blocks("coming-from-pg-boss.md");
+  const [move] = shownSql("coming-from-pg-boss.md");
   for (let i = 0; i < 2; i++) await psql(url, move!);
   assert.equal(
     await psql(url, "SELECT input, priority, lane FROM outlive.jobs ORDER BY priority"),

@@ -35,9 +35,9 @@ async function place(t: TestContext) {
       return engine;
     },
     /** A worker process; `until` resolves with the next thing of that sort that it says. */
-    holder: () => {
+    holder: (...options: readonly string[]) => {
       const file = fileURLToPath(new URL("./holder.ts", import.meta.url));
-      const child = fork(file, [url, schema], { execArgv: ["--disable-warning=ExperimentalWarning"] });
+      const child = fork(file, [url, schema, ...options], { execArgv: ["--disable-warning=ExperimentalWarning"] });
       children.push(child);
       const told: Told[] = [];
       child.on("message", (message) => told.push(message as Told));
@@ -73,13 +73,13 @@ test("a worker is killed, nobody is left, and one SELECT of psql puts its jobs b
     await ask(
       `SELECT job_id, kind, worker = '${worker}', decision, attempts FROM outlive.reclaim_stale_jobs() ORDER BY 1`,
     ),
-    "a|run_tsa|t|retry|1\nb|submit_anchor_bitcoin|t|retry|1",
+    "a|run_tsa|t|lost|1\nb|submit_anchor_bitcoin|t|lost|1",
   );
   assert.equal(await ask(`SELECT outlive.job_heartbeat('${id}', '${worker}', ${fence})`), "f");
 
   const later = await engine({ jobs: [runTsa, submitAnchorBitcoin] });
   const report = await later.report();
-  assert.match(report!.text, /Orphaned Jobs Found: 2\n {2}- a: retry \(attempt 1\/3\)/);
+  assert.match(report!.text, /Orphaned Jobs Found: 2\n {2}- a: queued again \(contact lost, not counted\)/);
   const [incident] = await later.incidents();
   assert.deepEqual([incident!.worker, incident!.how, incident!.jobCount], [worker, "silent", 2]);
   const found = await cli(t, ["incidents", "--json"], { store: url, env: { OUTLIVE_POSTGRES_SCHEMA: schema } });
@@ -93,6 +93,37 @@ test("a worker is killed, nobody is left, and one SELECT of psql puts its jobs b
   const story = await later.get("a");
   assert.equal(story!.result, "begun", "the step of the killed attempt was kept");
   assert.match(story!.history.map(({ reason }) => reason).join("\n"), /^RECLAIMED_TTL: Exceeded TTL \(8 s\)/m);
+});
+
+test("seed 003: a worker is killed, and tick() on a schedule of psql alone reclaims its job within 30 s", async (t) => {
+  const { ask, holder, url, schema } = await place(t);
+  // pg_cron can't be installed here: psql repeats the call that pg_cron would make.
+  const schedule = spawn("psql", [url, "-X", "-q", "-A", "-t"], { stdio: ["pipe", "ignore", "inherit"] });
+  t.after(() => schedule.kill("SIGKILL"));
+  schedule.stdin.write(`SET application_name = 'schedule';\nSELECT ${schema}.tick() \\watch 0.5\n`);
+  const { child, until } = holder("3s");
+  const { worker } = await until("working");
+  await ask("SELECT outlive.enqueue('submit_anchor_bitcoin', '{\"documentId\": \"d1\"}', id => 'a')");
+  await until("holding");
+  child.kill("SIGKILL");
+  await once(child, "exit");
+  await untilTrue(
+    () => ask("SELECT count(*) FROM outlive.reclaim_history"),
+    (reclaimed) => reclaimed === "1",
+    "the schedule has reclaimed the job",
+  );
+  assert.equal(
+    await ask("SELECT job_id, worker, decision, cause, by FROM outlive.reclaim_history"),
+    `a|${worker}|lost|lose|sql`,
+  );
+  assert.equal(
+    await ask(
+      "SELECT h.at - w.heartbeat_at BETWEEN interval '3 s' AND interval '30 s' FROM outlive.reclaim_history h JOIN outlive.workers w USING (worker)",
+    ),
+    "t",
+  );
+  assert.match(await ask("SELECT caller FROM outlive.ticks"), /^schedule as /);
+  assert.equal(await ask("SELECT state FROM outlive.workers"), "gone");
 });
 
 test("what an engine recovers is in reclaim_history beside what SQL reclaims, and its dead worker in the view of workers", async (t) => {
@@ -111,9 +142,9 @@ test("what an engine recovers is in reclaim_history beside what SQL reclaims, an
   );
   assert.equal(
     await ask(
-      `SELECT job_id, kind, worker = '${worker}', decision, cause, state, by <> 'sql' FROM outlive.reclaim_history`,
+      `SELECT job_id, kind, worker = '${worker}', decision, cause, state, by <> 'sql', attempts, age > '0', reason FROM outlive.reclaim_history`,
     ),
-    "a|run_tsa|t|retry|crash|queued|t",
+    `a|run_tsa|t|retry|crash|queued|t|1|t|RECLAIMED_TTL: Worker died: crash 1, 1 of 3 alone; worker ${worker} is gone`,
   );
 });
 
@@ -145,6 +176,7 @@ test("a worker's role runs the engine: enqueue, work, steps, a failure, a retry,
   const { id } = await app.enqueue(mail, { to: "a" }, { delay: "10ms" });
   const worker = await app.start({ concurrency: 2 });
   await untilState(app, id, "succeeded");
+  assert.equal(await ask("SELECT heartbeat_at >= started_at FROM outlive.jobs"), "t", "its own heartbeat was kept");
   await app.cancel((await app.enqueue(mail, { to: "b" }, { delay: "1h" })).id);
   await app.pause("mail");
   await app.resume("mail");

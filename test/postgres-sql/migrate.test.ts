@@ -3,9 +3,9 @@ import assert from "node:assert/strict";
 import { existsSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
 import { type TestContext, test } from "node:test";
-import { MIGRATIONS } from "../../src/stores/postgres/migrations/index.ts";
 import { cli, cliOn, ended, startCli } from "../support/cli.ts";
 import { freshDatabase, withClient } from "../support/postgres.ts";
+import { MIGRATIONS } from "../../src/stores/postgres/migrations/index.ts";
 import { Place, untilTrue } from "../support/processes.ts";
 import { psql } from "./scene.ts";
 

@@ -24,10 +24,10 @@ test("with every process dead one SELECT puts all work back, in one incident per
     "SELECT job_id, worker, decision FROM outlive.reclaim_stale_jobs() ORDER BY job_id",
   );
   assert.deepEqual(rows, [
-    { job_id: "w1-0", worker: "w1", decision: "retry" },
-    { job_id: "w1-1", worker: "w1", decision: "retry" },
-    { job_id: "w1-2", worker: "w1", decision: "retry" },
-    { job_id: "w2-0", worker: "w2", decision: "retry" },
+    { job_id: "w1-0", worker: "w1", decision: "lost" },
+    { job_id: "w1-1", worker: "w1", decision: "lost" },
+    { job_id: "w1-2", worker: "w1", decision: "lost" },
+    { job_id: "w2-0", worker: "w2", decision: "lost" },
   ]);
   assert.deepEqual(
     await store.sql(
@@ -40,9 +40,22 @@ test("with every process dead one SELECT puts all work back, in one incident per
       { worker: "w2", how: "silent", held: 1, recovered_by: "sql", completed: true, state: "gone", jobs: 1 },
     ],
   );
-  assert.equal((await store.job("w1-0")).blamed, 0, "it was in company");
-  assert.equal((await store.job("w2-0")).blamed, 1, "it ran alone");
+  for (const id of ["w1-0", "w2-0"]) {
+    const { crashes, blamed, losses } = await store.job(id);
+    assert.deepEqual([crashes, blamed, losses], [0, 0, 1], "a silent worker need not be dead");
+  }
   assert.deepEqual(await store.sql("SELECT * FROM outlive.reclaim_stale_jobs()"), [], "once is enough");
+});
+
+test("the jobs of a worker whose death is proved are charged with it: the one that ran alone is blamed", async (t) => {
+  const store = await scene(t);
+  await held(store, "w1", 3);
+  await held(store, "w2", 1);
+  await store.die("w1");
+  await store.die("w2");
+  assert.equal((await store.sql("SELECT * FROM outlive.reclaim_stale_jobs()")).length, 4);
+  assert.deepEqual([(await store.job("w1-0")).crashes, (await store.job("w1-0")).blamed], [1, 0], "it was in company");
+  assert.deepEqual([(await store.job("w2-0")).crashes, (await store.job("w2-0")).blamed], [1, 1], "it ran alone");
 });
 
 test("two reclaims at once take every job once", async (t) => {
@@ -56,7 +69,7 @@ test("two reclaims at once take every job once", async (t) => {
   const ids = taken.flat().map(({ job_id }) => job_id);
   assert.equal(ids.length, 40);
   assert.equal(new Set(ids).size, 40);
-  assert.deepEqual(await store.sql("SELECT DISTINCT crashes FROM outlive.jobs"), [{ crashes: 1 }]);
+  assert.deepEqual(await store.sql("SELECT DISTINCT losses FROM outlive.jobs"), [{ losses: 1 }]);
   assert.deepEqual(await store.sql("SELECT count(*)::int AS n FROM outlive.incidents"), [{ n: 20 }]);
 });
 
@@ -152,7 +165,7 @@ test("a batch is a limit: the rest is taken by the next call, in the same incide
 test("a job whose row can't be written is told about and holds up nobody, not even in a batch of one", async (t) => {
   const store = await scene(t);
   await held(store, "w1", 2);
-  await store.sql("ALTER TABLE outlive.jobs ADD CONSTRAINT stuck CHECK (id <> 'w1-0' OR crashes = 0)");
+  await store.sql("ALTER TABLE outlive.jobs ADD CONSTRAINT stuck CHECK (id <> 'w1-0' OR losses = 0)");
   await store.pass(MINUTE);
   const taken = await store.sql("SELECT job_id FROM outlive.reclaim_stale_jobs(1)");
   assert.deepEqual(taken, [{ job_id: "w1-1" }]);
@@ -163,7 +176,7 @@ test("a job whose row can't be written is told about and holds up nobody, not ev
     ),
     [
       { job_id: "w1-0", decision: "none", success: false, told: true },
-      { job_id: "w1-1", decision: "retry", success: true, told: null },
+      { job_id: "w1-1", decision: "lost", success: true, told: null },
     ],
   );
   await store.sql("ALTER TABLE outlive.jobs DROP CONSTRAINT stuck");

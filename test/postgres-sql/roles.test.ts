@@ -155,3 +155,21 @@ test("the owner migrates down and up again, and what it makes belongs to the rol
     [{ owner: roleName(schema, "owner") }],
   );
 });
+
+test("roles that were made before the newest functions may still do their work after the migration", async (t) => {
+  const { as, schema, sql, psql: ask } = await roles(t);
+  const owner = await as("owner");
+  await migrateDown(owner, schema, { target: 3, force: true });
+  await ask(rolesText(schema));
+  await migrate(owner, schema);
+  await ask("SELECT outlive.enqueue('mail', id => 'a')");
+  await sql(
+    `INSERT INTO outlive.fleet (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at)
+     VALUES ('w', 'live', 'h', 'b', 1, '1', 1, 1000, 1, '[]', 1, 1)`,
+  );
+  await sql("UPDATE outlive.jobs SET state = 1, worker = (SELECT seq FROM outlive.fleet), fence = 1, timeouts = 10");
+  const worker = await as("worker");
+  assert.equal((await worker.query(`SELECT * FROM ${schema}.reclaim_stale_jobs()`)).rows.length, 1);
+  const { rows } = await (await as("read")).query(`SELECT error, state FROM ${schema}.dead_jobs`);
+  assert.deepEqual(rows, [{ error: "ContactLost", state: "dead" }]);
+});

@@ -21,6 +21,8 @@ export interface Scene {
   /** Moves the clock of the store. */
   readonly pass: (ms: number) => Promise<void>;
   readonly worker: (id: string, options?: { readonly leaseMs?: number }) => Promise<void>;
+  /** A worker whose death is proved: its row says so, and it still holds its jobs. */
+  readonly die: (id: string) => Promise<void>;
   /** The heartbeat of a worker. */
   readonly beat: (id: string) => Promise<void>;
   /** Claims as a worker does: owner, fence, start and deadline in one statement. Answers the fence. */
@@ -44,6 +46,7 @@ export interface JobRow {
   readonly crashes: number;
   readonly blamed: number;
   readonly timeouts: number;
+  readonly losses: number;
   readonly fence: number;
   readonly error: { readonly name: string; readonly message: string } | null;
   /** How long from now, in ms; null: it need not wait. */
@@ -95,6 +98,9 @@ export async function scene(t: TestContext): Promise<Scene> {
         [id, leaseMs],
       );
     },
+    async die(id) {
+      await sql("UPDATE outlive.fleet SET state = 'gone' WHERE id = $1", [id]);
+    },
     async beat(id) {
       await sql("UPDATE outlive.fleet SET beats = beats + 1, heartbeat_at = outlive.now_ms() WHERE id = $1", [id]);
     },
@@ -110,7 +116,7 @@ export async function scene(t: TestContext): Promise<Scene> {
     },
     async job(id) {
       const [row] = await sql<Omit<JobRow, "state" | "error"> & { state: number; error: string | null }>(
-        `SELECT state, lane, errors, crashes, blamed, timeouts, fence, error, (run_at - outlive.now_ms())::float8 AS "waitsMs"
+        `SELECT state, lane, errors, crashes, blamed, timeouts, losses, fence, error, (run_at - outlive.now_ms())::float8 AS "waitsMs"
          FROM outlive.jobs WHERE id = $1`,
         [id],
       );

@@ -67,6 +67,35 @@ test("all workers killed at once are recovered by the next that starts", async (
   await Promise.all(ids.map((id) => next.untilFact("started", { id, attempt: 2 })));
 });
 
+for (const how of ["killed", "frozen"] as const)
+  test(`FR-048 FR-049 FR-050 what a ${how} worker left on the server is gone, and that is an event and a line of the log`, async (t) => {
+    const place = await PostgresPlace.shared(t);
+    const lines: string[] = [];
+    const log = (line: string): void => void lines.push(line);
+    const engine = await place.engine({ logger: { info: log, warn: log, error: log } });
+    const cleaned: unknown[] = [];
+    engine.on("worker.cleaned", (event) => void cleaned.push(event));
+    const child = place.child({ heartbeat: SHORT });
+    const { worker } = await child.untilFact("working");
+    const { id } = await engine.enqueue(slow, { ms: 600_000 });
+    await child.untilFact("started", { id });
+    const [row] = await engine.workers();
+    child.kill(how === "killed" ? "SIGKILL" : "SIGSTOP");
+    await untilTrue(
+      async () => (await engine.recover(), cleaned),
+      (told) => told.length > 0,
+      "it is recovered and cleaned up",
+    );
+    assert.deepEqual(cleaned, [{ worker, lock: row!.lock.name }]);
+    assert.notEqual(row!.lock.name, null);
+    assert.ok(lines.includes(`cleaned up after worker ${String(worker)}`), lines.join("\n"));
+    const locks = await place.query(
+      "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND ((classid::bigint << 32) | objid::bigint) = $1::bigint",
+      [row!.lock.name],
+    );
+    assert.deepEqual(locks, []);
+  });
+
 test("a worker frozen past its lease loses its work, its sessions are ended, and what it writes when it wakes is refused", async (t) => {
   const place = await PostgresPlace.shared(t);
   const engine = await place.engine();

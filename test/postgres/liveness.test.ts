@@ -151,7 +151,9 @@ test("the session of a worker that was recovered as silent is ended, so that it 
   const { pid } = frozen.session.greeting!;
   const watcher = processOn(t, url);
   assert.equal(await watcher.liveness.evict({ ...frozen.row, state: "gone" }), false, "only what is still called live");
+  assert.equal(await watcher.liveness.clean(frozen.row), false, "its session still holds its lock");
   assert.equal(await watcher.liveness.evict(frozen.row), true);
+  assert.equal(await watcher.liveness.clean(frozen.row), true, "nothing of it is left");
   await untilTrue(
     () =>
       withClient(url, async (c) => (await c.query("SELECT 1 FROM pg_stat_activity WHERE pid = $1", [pid])).rowCount),
@@ -159,6 +161,9 @@ test("the session of a worker that was recovered as silent is ended, so that it 
     "its session is over",
   );
   assert.equal(await frozen.liveness.evict(frozen.row), false, "never its own");
+  assert.equal(await frozen.liveness.clean(frozen.row), false, "never its own");
+  const pooled = { ...frozen.row, lock: { name: null, identity: null } };
+  assert.equal(await watcher.liveness.clean(pooled), true, "behind a pooler it had no lock");
 });
 
 test("two sessions of one process hold a lock together, so that one can hand over to the other", async (t) => {

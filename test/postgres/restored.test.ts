@@ -29,8 +29,8 @@ test("after a restore the worker stops with STORE_REPLACED, and the same engine 
   await untilState(engine, next, "succeeded");
   await untilState(engine, id, "queued");
   const [incident] = await engine.incidents();
-  const { evidence } = (await engine.incident(incident!.id))!;
-  assert.match(evidence ?? "", /restored from a backup/);
+  const report = await engine.report(incident!.recovery);
+  assert.match(report?.deadWorkers[0]?.evidence ?? "", /restored from a backup/);
 });
 
 test("recover --restored is refused while workers are alive on the store, and names each process to stop", async (t) => {

@@ -185,6 +185,35 @@ test("a recovery and a claim of the same worker that meet leave no job with a wo
   assert.deepEqual(await worker.integrity(), []);
 });
 
+test("FR-027 a job whose own row the server refuses is that job's failure: it is kept in the incident, and the others are recovered", async (t) => {
+  const { store, fresh } = await stage(t);
+  await store.enqueue(["a", "b", "c"].map(draft));
+  await store.register(workerRecord("w"));
+  await store.settleAndClaim("w", [], ROOM);
+  const jobs = `"${fresh.schema}".jobs`;
+  await fresh.query(`ALTER TABLE ${jobs} ADD CONSTRAINT stuck CHECK (id <> 'b' OR state = 1)`);
+  const [worker] = await store.workers({});
+  const request = {
+    worker: worker!,
+    death: { how: "gone", lastSeenAliveAt: null, detectedAt: 0, evidence: null },
+    recovery: { id: "recovery", startedAt: 0, by: "test", integrity: "NOT_CHECKED", walFrames: 0 },
+    incident: "incident",
+    limit: 1_000,
+    decide: decideCrash,
+  } as const;
+  const told = (recovered: readonly { jobId: string; decision: string; success: boolean }[]): unknown =>
+    recovered.map(({ jobId, decision, success }) => `${jobId} ${decision} ${success}`);
+  const first = await store.recover(request);
+  assert.deepEqual(told(first.jobs), ["a retry true", "b none false", "c retry true"]);
+  assert.match(first.jobs[1]!.error!, /stuck/);
+  assert.deepEqual(told((await store.incident("incident"))!.jobs), ["a retry true", "b none false", "c retry true"]);
+  assert.deepEqual([(await store.get("b"))?.state, (await store.get("b"))?.history.length], ["running", 0]);
+  await fresh.query(`ALTER TABLE ${jobs} DROP CONSTRAINT stuck`);
+  const [left] = await store.workers({ which: "leftBehind" });
+  const second = await store.recover({ ...request, worker: left!, incident: "another" });
+  assert.deepEqual([second.incident, told(second.jobs)], ["incident", ["b retry true"]]);
+});
+
 test("workers on many sessions drain kinds together: every job once, none left, and the counts agree", async (t) => {
   const { stores, store } = await stage(t, 4);
   const ids = names("j", 600);

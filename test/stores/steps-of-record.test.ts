@@ -8,7 +8,9 @@ import { MAX_PRIORITY } from "../../src/core/enqueue.ts";
 import { ALPHABET } from "../../src/core/ids.ts";
 import { JOB_STATES } from "../../src/core/job.ts";
 import { MAX_JSON_BYTES } from "../../src/core/json.ts";
-import { LANE, OUTCOME, STATE } from "../../src/stores/codes.ts";
+import { LANE, NEVER_DUE, OUTCOME, STATE } from "../../src/stores/codes.ts";
+import { checksumSql } from "../../src/stores/postgres/checksums.ts";
+import { deathsElsewhere } from "../../src/stores/postgres/deaths-elsewhere.ts";
 import * as frozen from "../../src/stores/postgres/migrations/frozen.ts";
 import { MIGRATIONS as POSTGRES } from "../../src/stores/postgres/migrations/index.ts";
 import { checksumOf } from "../../src/stores/postgres/migrations/text.ts";
@@ -24,6 +26,7 @@ const POSTGRES_STEPS = [
   "losses of contact a9166c92aaa7082",
   "texts and limits 403bbd80b7fa311",
   "restores 53d698fd3df60fc",
+  "checksums and reclaim texts b47637a4b99b1a5",
 ];
 
 const EDITED =
@@ -53,8 +56,8 @@ test("the checksum of a migration changes with a statement, and not with a comme
 // The functions in a schema hold these values. Has the engine another one, the functions need a new migration that replaces them;
 // then the value here is compared no more.
 test("the constants that released PostgreSQL functions hold are still those of the engine", () => {
-  const { deathsElsewhere: _, ...constants } = frozen;
-  const { "timed-out": timedOut, crashed, cancelled } = OUTCOME;
+  const { deathsElsewhere: _, resolvedDeathsElsewhere: elsewhere, checksum, ...constants } = frozen;
+  const { "timed-out": timedOut, crashed, cancelled, lost } = OUTCOME;
   assert.deepEqual(
     { ...constants },
     {
@@ -67,7 +70,10 @@ test("the constants that released PostgreSQL functions hold are still those of t
       JOB_STATES,
       STATE,
       LANE,
-      OUTCOME: { "timed-out": timedOut, crashed, cancelled },
+      NEVER_DUE,
+      OUTCOME: { "timed-out": timedOut, crashed, cancelled, lost },
     },
   );
+  assert.equal(elsewhere("s", "j", "c", "n"), deathsElsewhere("s", "j", "c", "n"));
+  assert.equal(checksum("content", "owner"), checksumSql("content", "owner"));
 });

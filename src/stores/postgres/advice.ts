@@ -5,6 +5,7 @@ import type { Finding } from "../../core/store.ts";
 import type { Session } from "./connection.ts";
 import { MARGIN_MS } from "./migrations/reclaim.ts";
 import { TICK_SECONDS } from "./migrations/tick.ts";
+import { NEEDED_VERSION } from "./migrate.ts";
 import { MIGRATIONS } from "./migrations/index.ts";
 import { WRITTEN } from "./roles.ts";
 
@@ -93,9 +94,9 @@ async function schema(session: Session): Promise<Finding[]> {
   const missing = MIGRATIONS.slice(version);
   if (missing.length === 0) return [ok(`All ${version} migrations are there.`)];
   const names = missing.map(({ name }) => name).join(", ");
-  return [
-    warning(`Not there: ${names}. Workers do without; SQL recovery, cron and views do not. Run: outlive migrate up`),
-  ];
+  const who =
+    version < NEEDED_VERSION ? "No worker starts without" : "Workers do without; SQL recovery, cron and views do not";
+  return [warning(`Not there: ${names}. ${who}. Run: outlive migrate up`)];
 }
 
 async function rights(session: Session): Promise<Finding[]> {

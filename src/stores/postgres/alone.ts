@@ -13,6 +13,7 @@ import type { Room } from "../../core/store.ts";
 import type { OpenKind, Taken } from "./claim.ts";
 import { type Connection, list, type Session } from "./connection.ts";
 import { IS_ORIGINAL, isRowOf, registered } from "./restore-mark.ts";
+import { INTACT_INPUT } from "./turn-text.ts";
 import type { WorkerKey } from "./workers.ts";
 
 /** How many jobs that must run alone are looked at together. */
@@ -71,7 +72,7 @@ const TAKE = `WITH me AS MATERIALIZED (SELECT f.seq FROM outlive.fleet f WHERE $
   UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, (SELECT value FROM outlive.meta WHERE key = 'epoch')),
     fence = j.fence + 1, started_at = clock.now, deadline_at = clock.now + k.timeout_ms, reserved_by = NULL
   FROM me, clock, outlive.kinds k WHERE j.seq = $3 AND j.state = 0 AND j.lane = 2 AND k.id = j.kind AND NOT k.paused
-  RETURNING j.seq, j.id, j.fence, j.priority, j.kind, j.epoch, k.timeout_ms, j.input`;
+  RETURNING j.seq, j.id, j.fence, j.priority, j.kind, j.epoch, k.timeout_ms, ${INTACT_INPUT}`;
 
 async function nextAlone(
   session: Session,

@@ -1,6 +1,7 @@
 // The small writes of a running attempt, each one statement under its fence: steps, progress, log, heartbeat, children.
 import type { Lease } from "../../core/lease.ts";
 import { APPLIED, type AttemptWrite, MAX_LOG_LINES, triedBy, type WriteAnswer } from "../../core/store.ts";
+import { checksumSql, stepOwnerSql } from "./checksums.ts";
 import type { Connection, Session, Value } from "./connection.ts";
 import { insertJobs } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
@@ -10,12 +11,13 @@ import type { Workers } from "./workers.ts";
 
 // The row stays locked until the write is committed, so that no recovery takes the job in between.
 const MINE = `seq = $1 AND state + 0 = 1 AND fence = $2 AND epoch = $3 AND worker + 0 = $4 AND ${registered("$4", "$5")}`;
-const OWNED = `owned AS MATERIALIZED (SELECT seq FROM outlive.jobs WHERE ${MINE} FOR NO KEY UPDATE)`;
+const OWNED = `owned AS MATERIALIZED (SELECT seq, id FROM outlive.jobs WHERE ${MINE} FOR NO KEY UPDATE)`;
 const ANSWER = "SELECT EXISTS (SELECT 1 FROM owned) AS owned";
 
 // A repeated write of the same step (its answer was lost) keeps the first result, and is no progress.
 const STEP = `WITH ${OWNED},
-  added AS (INSERT INTO outlive.steps (job, name, result, at, fence) SELECT seq, $6, $7, outlive.now_ms(), $2 FROM owned ON CONFLICT DO NOTHING RETURNING job),
+  added AS (INSERT INTO outlive.steps (job, name, result, at, fence, result_sum)
+    SELECT seq, $6, $7, outlive.now_ms(), $2, ${checksumSql("$7", stepOwnerSql("id", "$6"))} FROM owned ON CONFLICT DO NOTHING RETURNING job),
   progress AS (UPDATE outlive.jobs j SET crashes = 0, blamed = 0, losses = 0 FROM added WHERE j.seq = added.job AND j.crashes + j.losses > 0)
   ${ANSWER}`;
 const LOG = `WITH ${OWNED},
@@ -25,10 +27,10 @@ const LOG = `WITH ${OWNED},
   ${ANSWER}`;
 const PROGRESS = `WITH owned AS (UPDATE outlive.jobs SET progress = $6 WHERE ${MINE} RETURNING seq) ${ANSWER}`;
 // deadline = the latest heartbeat + timeout, but never beyond the start + the longest run that the kind allows.
-const HEARTBEAT = `WITH owned AS (
-    UPDATE outlive.jobs j SET deadline_at = (SELECT CASE WHEN k.timeout_ms IS NOT NULL
-      THEN least(outlive.now_ms() + k.timeout_ms, j.started_at + k.max_runtime_ms) END FROM outlive.kinds k WHERE k.id = j.kind)
-    WHERE ${MINE} RETURNING seq)
+const HEARTBEAT = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now), owned AS (
+    UPDATE outlive.jobs j SET heartbeat_at = clock.now, deadline_at = (SELECT CASE WHEN k.timeout_ms IS NOT NULL
+      THEN least(clock.now + k.timeout_ms, j.started_at + k.max_runtime_ms) END FROM outlive.kinds k WHERE k.id = j.kind)
+    FROM clock WHERE ${MINE} RETURNING seq)
   ${ANSWER}`;
 const LOCK = `WITH ${OWNED} ${ANSWER}`;
 

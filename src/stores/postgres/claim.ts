@@ -4,6 +4,8 @@
 import { ALONE_FROM_CRASHES } from "../../core/blame.ts";
 import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../core/job.ts";
 import type { Room, Settlement } from "../../core/store.ts";
+import { quarantine } from "../../core/transitions.ts";
+import { isIntactSql, stepOwnerSql } from "./checksums.ts";
 import { type Connection, list, type Session, texts, type Value } from "./connection.ts";
 import type { Kinds } from "./kinds.ts";
 import { registered } from "./restore-mark.ts";
@@ -67,7 +69,8 @@ export type Taken = readonly [
   epoch: number | null,
   /** If `kind` is null, so is this: see the turn. */
   timeoutMs: number | null,
-  input: string,
+  /** Null: it is not what was stored. */
+  input: string | null,
 ];
 
 /** The one row that is no job, in the same columns: as JSON it took 26 of the 190 µs that an empty turn costs. */
@@ -175,8 +178,10 @@ export async function promoteDue(session: Session): Promise<void> {
 interface LaterColumns extends CounterColumns {
   readonly seq: number;
   readonly outcome: number | null;
-  readonly steps: readonly StoredStep[] | null;
+  readonly steps: readonly (StoredStep & { readonly intact: boolean })[] | null;
 }
+
+const STEP_IS_INTACT = isIntactSql("s.result", stepOwnerSql("j.id", "s.name"), "s.result_sum");
 
 // One statement, before the handlers: also stops the clock of the incident that had put the job back, for it runs again. Only while it is
 // ours: who was frozen since the claim must not touch what the job has become.
@@ -188,7 +193,8 @@ const LATER = `WITH me AS MATERIALIZED (SELECT ${registered("$2", "$3")} AS here
   cleared AS (UPDATE outlive.jobs SET incident = NULL WHERE seq = ANY ($1::bigint[]) AND state + 0 = 1 AND worker + 0 = $2 AND incident IS NOT NULL
     AND (SELECT here FROM me))
   SELECT j.seq, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.outcome,
-    (SELECT json_agg(json_build_object('name', s.name, 'result', s.result) ORDER BY s.ord) FROM outlive.steps s WHERE s.job = j.seq) AS steps
+    (SELECT json_agg(json_build_object('name', s.name, 'result', s.result, 'intact', ${STEP_IS_INTACT}) ORDER BY s.ord)
+      FROM outlive.steps s WHERE s.job = j.seq) AS steps
   FROM outlive.jobs j WHERE j.seq = ANY ($1::bigint[])`;
 
 /** For whom the rows are, and what the statement that took them said besides. */
@@ -200,30 +206,46 @@ export interface Claimant {
   readonly alone: boolean;
 }
 
+/** What was claimed, and what of it must not run: the settlement that quarantines it. */
+export interface ClaimedRows {
+  readonly claimed: readonly ClaimedJob[];
+  readonly corrupt: readonly Settlement[];
+}
+
 /** The rows as core wants them. What earlier attempts have left is read here: nobody but the new owner writes it any more. */
 export async function claimedJobs(
   session: Session,
   taken: readonly Taken[],
   { worker, open, epoch: ofTurn, timeoutMs: ofKind, alone }: Claimant,
-): Promise<ClaimedJob[]> {
+): Promise<ClaimedRows> {
   const again = taken.filter(([, , fence]) => fence !== null).map(([row]) => row);
   const later = again.length === 0 ? NONE : await laterAttempts(session, again, worker);
-  return taken.map(([row, jobId, fence, , kindId, epoch, timeoutMs, input]) => {
+  const claimed: ClaimedJob[] = [];
+  const corrupt: Settlement[] = [];
+  for (const [row, jobId, fence, , kindId, epoch, timeoutMs, input] of taken) {
     const { kind } = kindId === null ? open[0]! : open.find(({ id }) => id === kindId)!;
     const lease = { jobId, kind, row, worker: worker.id, epoch: epoch ?? ofTurn, fence: fence ?? 1 };
     // Before its first attempt a job has no counters, no outcome, no steps and no incident.
     const before = later.get(row);
-    return {
+    const counted = before ? counters(before) : NO_COUNTERS;
+    const broken = (before?.steps ?? []).filter(({ intact }) => !intact).map(({ name }) => `step ${name}`);
+    if (input === null || broken.length > 0) {
+      const what = input === null ? ["input", ...broken] : broken;
+      corrupt.push({ lease, change: quarantine({ id: jobId, state: "running", counters: counted }, what) });
+      continue;
+    }
+    claimed.push({
       lease,
       kind,
       input,
       deadlineInMs: kindId === null ? ofKind : timeoutMs,
       alone,
-      counters: before ? counters(before) : NO_COUNTERS,
+      counters: counted,
       lastOutcome: before && before.outcome !== null ? OUTCOMES[before.outcome]! : null,
-      steps: before?.steps ?? NO_STEPS,
-    };
-  });
+      steps: before?.steps?.map(({ name, result }) => ({ name, result })) ?? NO_STEPS,
+    });
+  }
+  return { claimed, corrupt };
 }
 
 async function laterAttempts(

@@ -8,6 +8,11 @@ export function sqlState(thrown: unknown): string | undefined {
   return typeof code === "string" && typeof severity === "string" ? code : undefined;
 }
 
+/** Whether one row was refused, by its value, a constraint or a trigger, or can't be read, and others may be written. */
+export function isOfOneRow(thrown: unknown): boolean {
+  return /^(22|23|P0|XX)/.test(sqlState(thrown) ?? "");
+}
+
 /** It lost against another transaction, and nothing of it was written: the same again may succeed. */
 export function isTransient(thrown: unknown): boolean {
   const state = sqlState(thrown);

@@ -1,6 +1,7 @@
 // What the server says of itself and of us: its settings that durability hangs on, what is wrong in our tables, and who stands in
 // our way. Reads only.
 import type { LockHolder } from "../../core/store.ts";
+import { isIntactSql, stepOwnerSql } from "./checksums.ts";
 import type { Session } from "./connection.ts";
 
 export interface ServerFacts {
@@ -50,6 +51,12 @@ const CHECKS: readonly string[] = [
     ) => `SELECT 'job ' || t.job || ' is not there, but has ' || count(*) || ' rows of ${table}' FROM outlive.${table} t
      WHERE NOT EXISTS (SELECT 1 FROM outlive.jobs j WHERE j.seq = t.job) GROUP BY t.job`,
   ),
+  ...["input", "result"].map(
+    (text) => `SELECT 'job ' || j.id || ': the stored ${text} does not match its checksum' FROM outlive.jobs j
+     WHERE NOT ${isIntactSql(`j.${text}`, "j.id", `j.${text}_sum`)}`,
+  ),
+  `SELECT 'job ' || j.id || ': the stored step ' || s.name || ' does not match its checksum' FROM outlive.steps s JOIN outlive.jobs j ON j.seq = s.job
+     WHERE NOT ${isIntactSql("s.result", stepOwnerSql("j.id", "s.name"), "s.result_sum")}`,
   `SELECT 'incident ' || t.incident || ' is not there, but has ' || count(*) || ' jobs' FROM outlive.incident_jobs t
      WHERE NOT EXISTS (SELECT 1 FROM outlive.incidents i WHERE i.id = t.incident) GROUP BY t.incident`,
 ];

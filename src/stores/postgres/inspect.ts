@@ -1,6 +1,7 @@
 // Reading for people: one job whole, pages of jobs, counts. Reads only.
 import type { JobDetails, JobState, LogLine } from "../../core/job.ts";
 import type { Isolation, JobFilter, KindCounts, ListPage } from "../../core/store.ts";
+import { isIntactSql, stepOwnerSql } from "./checksums.ts";
 import type { Session, Value } from "./connection.ts";
 import {
   type HistoryColumns,
@@ -19,12 +20,15 @@ interface StepColumns {
   readonly result: string | null;
   readonly at: number;
   readonly fence: number;
+  readonly intact: boolean;
 }
 
 interface DetailColumns extends JobColumns {
   readonly input: string;
   readonly result: string | null;
   readonly progress: string | null;
+  readonly input_intact: boolean;
+  readonly result_intact: boolean;
   readonly steps: readonly StepColumns[] | null;
   readonly history: readonly HistoryColumns[] | null;
   readonly log: readonly LogLine[] | null;
@@ -36,7 +40,9 @@ const own = (columns: string, table: string): string =>
   `(SELECT json_agg(t ORDER BY ord) FROM (SELECT ${columns}, ord FROM outlive.${table} WHERE job = j.seq) t)`;
 
 /** One statement, so that all of it is of the same moment. */
-const GET = `SELECT ${JOB_COLUMNS}, j.input, j.result, j.progress, ${own("name, result, at, fence", "steps")} AS steps,
+const GET = `SELECT ${JOB_COLUMNS}, j.input, j.result, j.progress, ${isIntactSql("j.input", "j.id", "j.input_sum")} AS input_intact,
+    ${isIntactSql("j.result", "j.id", "j.result_sum")} AS result_intact,
+    ${own(`name, result, at, fence, ${isIntactSql("result", stepOwnerSql("j.id", "name"), "result_sum")} AS intact`, "steps")} AS steps,
     ${own("at, event, from_state, to_state, actor, epoch, fence, reason, incident", "history")} AS history, ${own("at, fence, message", "logs")} AS log
   FROM ${JOB_TABLES} WHERE j.seq = (SELECT i.seq FROM outlive.job_ids i WHERE i.id = $1)`;
 
@@ -51,9 +57,16 @@ export async function getJob(session: Session, id: string): Promise<JobDetails |
     steps: (row.steps ?? []).map(({ name, result, at, fence }) => ({ name, result: storedValue(result), at, fence })),
     history: (row.history ?? []).map(historyEntry),
     log: (row.log ?? []).map(({ at, fence, message }) => ({ at, fence, message })),
-    // The server keeps checksums of its pages itself (initdb --data-checksums).
-    corrupt: [],
+    corrupt: corruptParts(row),
   };
+}
+
+function corruptParts({ input_intact, result_intact, steps }: DetailColumns): string[] {
+  return [
+    ...(input_intact ? [] : ["input"]),
+    ...(result_intact ? [] : ["result"]),
+    ...(steps ?? []).filter(({ intact }) => !intact).map(({ name }) => `step ${name}`),
+  ];
 }
 
 /** How many rows one page walks through at the most. What is left follows with `next`. */

@@ -5,7 +5,7 @@
 // One elected process looks for all, by reading the server's table of locks; the others try the few locks of their neighbours, which
 // costs next to nothing however many workers there are. Behind a pooler nothing is proved, and heartbeats decide.
 import { createHash } from "node:crypto";
-import type { Clock, Random } from "../../core/clock.ts";
+import { type Clock, pause, type Random } from "../../core/clock.ts";
 import type { Liveness, Probe, WorkerRow } from "../../core/liveness.ts";
 import { type Greeting, RUN, type DirectSession } from "./direct-session.ts";
 
@@ -29,6 +29,8 @@ export interface LivenessDeps {
 /** Looks that are further apart than this do not show that a lock was missing all the time between them. */
 const LOOKS_APART_MS = 2_000;
 export const HOLD_MS = 5_000;
+/** A session that was ended is gone within these pauses, as a rule. */
+const ENDING_MS = [25, 50, 100];
 /** Followers ask for the lookout's place; with more workers than this each asks less often, but never less often than that. */
 const FEW = 8;
 const ASK_AT_LEAST_MS = 10_000;
@@ -139,8 +141,19 @@ export class AdvisoryLiveness implements Liveness {
     }
   }
 
-  /** Nothing is left behind: a lock ends with its session, and the sessions were ended first. */
-  async clean(): Promise<boolean> {
+  /**
+   * Whether nothing of it is left on the server. A lock ends with its session, and its sessions were ended before the recovery; those
+   * that were ended a moment ago are waited for. A worker behind a pooler had no lock. False: a session of it holds its lock, so it lives.
+   */
+  async clean({ lock }: WorkerRow): Promise<boolean> {
+    const { session, clock } = this.#deps;
+    if (lock.name === null) return true;
+    if (this.#own.has(lock.name)) return false;
+    for (const ms of [...ENDING_MS, null]) {
+      const [row] = await session.query<{ held: boolean }>(HELD, [lock.name]);
+      if (!row!.held) return true;
+      if (ms !== null) await pause(clock, ms);
+    }
     return false;
   }
 
@@ -261,6 +274,7 @@ const LOOK = look(
 // What can be taken alone, nobody holds; it is let go with the statement. Two that try the same at once may both find it held, so
 // only followers look so: they look seldom, and again.
 const LOOK_AT_FEW = look("SELECT k::text FROM unnest($1::bigint[]) AS k WHERE NOT pg_try_advisory_xact_lock(k)");
+const HELD = `SELECT EXISTS (SELECT 1 FROM pg_locks l WHERE ${ADVISORY} AND l.mode = 'ShareLock' AND ${KEY} = $1::bigint) AS held`;
 const EVICT = `SELECT pg_terminate_backend(a.pid) AS ended FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND (
     (a.application_name = $2 AND a.datname = current_database() AND ($1::bigint IS NOT NULL OR a.xact_start IS NOT NULL)) OR
     a.pid IN (SELECT l.pid FROM pg_locks l WHERE ${ADVISORY} AND l.mode = 'ShareLock' AND ${KEY} = $1::bigint))`;

@@ -2,7 +2,7 @@
 // that was killed half-way has not happened. `meta` holds the number of the latest, when each was applied, and its checksum.
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import { MIGRATIONS } from "./migrations/index.ts";
-import { restore } from "./migrations/restore.ts";
+import { seedViews } from "./migrations/seed-views.ts";
 import { adoptText, checksumOf, downText, lockText, upText } from "./migrations/text.ts";
 import { quotedSchema } from "./schema.ts";
 import { installed, refuseUnreleased } from "./schema-record.ts";
@@ -38,8 +38,8 @@ export interface MigrationInfo {
   readonly storedChecksum: string | null;
 }
 
-/** The oldest version with which this program works: every write of a worker asks whether the store was restored. */
-export const NEEDED_VERSION = MIGRATIONS.indexOf(restore) + 1;
+/** The least version with which this program works: a worker writes the checksums of that step. */
+export const NEEDED_VERSION = MIGRATIONS.indexOf(seedViews) + 1;
 export const KNOWN_VERSION = MIGRATIONS.length;
 
 /** A migration that waits for a lock makes everybody wait behind it: it gives up soon, and can be run again. */

@@ -9,6 +9,7 @@ import type { HeldJob, OverdueJob, RecoverAnswer, RecoveredJob, RecoverRequest }
 import type { Change, CrashVerdict } from "../../core/transitions.ts";
 import type { Session } from "./connection.ts";
 import { deathsElsewhere } from "./deaths-elsewhere.ts";
+import { isOfOneRow } from "./errors.ts";
 import {
   type DeadWorker,
   insertIncidentJobs,
@@ -52,8 +53,11 @@ export class Recovering {
     this.#kinds = kinds;
   }
 
-  /** Inside a transaction, with as few statements as it takes: each is a round trip between a death and the next run of its jobs. */
-  async recover(session: Session, request: RecoverRequest, bell: string): Promise<RecoverAnswer> {
+  /**
+   * Inside a transaction, with as few statements as it takes: each is a round trip between a death and the next run of its jobs. `each`:
+   * job by job, after a first try that failed because the store refused the row of one of them.
+   */
+  async recover(session: Session, request: RecoverRequest, bell: string, each = false): Promise<RecoverAnswer> {
     const dead = await lockDead(session, request);
     if (dead === null) return { incident: null, jobs: [], done: true };
     const worker = dead.seq;
@@ -62,7 +66,7 @@ export class Recovering {
       `SELECT ${HELD_COLUMNS} FROM outlive.jobs j WHERE j.state = 1 AND j.worker = $1 AND j.seq > $2 ORDER BY j.seq LIMIT $3 FOR UPDATE OF j SKIP LOCKED`,
       [worker, incident.cursor, request.limit],
     );
-    const jobs = await this.#recoverJobs(session, rows, incident, request);
+    const jobs = await this.#recoverJobs(session, rows, incident, request, each);
     const done = rows.length < request.limit;
     const cursor = rows.at(-1)?.seq ?? incident.cursor;
     let locked = 0;
@@ -73,12 +77,13 @@ export class Recovering {
     return { incident: incident.id, jobs, done, ...(locked > 0 && { locked }) };
   }
 
-  /** Only the decision may fail for one job; what the store itself refuses undoes the whole transaction, which is tried again. */
+  /** `each`: what the store refuses for one job is that job's own failure and undoes nothing else. */
   async #recoverJobs(
     session: Session,
     rows: readonly HeldColumns[],
     incident: OpenIncident,
     request: RecoverRequest,
+    each: boolean,
   ): Promise<RecoveredJob[]> {
     if (rows.length === 0) return [];
     const settings = await this.#kinds.settings(
@@ -87,7 +92,7 @@ export class Recovering {
     );
     const elsewhere = await this.#deathsElsewhere(session, rows, incident, settings);
     const applied: AppliedChange[] = [];
-    const jobs = rows.map((row): RecoveredJob => {
+    let jobs = rows.map((row): RecoveredJob => {
       const kind = settings.get(row.kind)!;
       const base = {
         jobId: row.id,
@@ -109,7 +114,14 @@ export class Recovering {
     });
     // Before the rows name this incident instead.
     if (rows.some((row) => row.incident !== null)) await stampResumed(session, rows);
-    await applyChanges(session, applied, "running");
+    if (each) {
+      const refused = await applyEach(session, applied);
+      jobs = jobs.map((job, at) => {
+        const error = refused.get(rows[at]!.seq);
+        if (error === undefined) return job;
+        return { ...job, decision: "none", counters: counters(rows[at]!), success: false, error };
+      });
+    } else await applyChanges(session, applied, "running");
     await insertIncidentJobs(session, incident.id, rows, jobs);
     return jobs;
   }
@@ -163,6 +175,23 @@ export class Recovering {
     await applyChanges(session, applied, "running");
     return overdue;
   }
+}
+
+/** Returns what the store said of each row that it refused, by the row's number. */
+async function applyEach(session: Session, changes: readonly AppliedChange[]): Promise<ReadonlyMap<number, string>> {
+  const refused = new Map<number, string>();
+  for (const change of changes) {
+    await session.run("SAVEPOINT outlive_job");
+    try {
+      await applyChanges(session, [change], "running");
+    } catch (thrown) {
+      if (!isOfOneRow(thrown)) throw thrown;
+      await session.run("ROLLBACK TO SAVEPOINT outlive_job");
+      refused.set(change.seq, toStoredError(thrown).message);
+    }
+    await session.run("RELEASE SAVEPOINT outlive_job");
+  }
+  return refused;
 }
 
 /**

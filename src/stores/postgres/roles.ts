@@ -71,6 +71,7 @@ GRANT EXECUTE ON FUNCTION ${schema}.now_ms() TO ${read};
 DO $$ BEGIN
   -- Absent before the views are.
   IF to_regprocedure('${schema}.instant(bigint)') IS NOT NULL THEN GRANT EXECUTE ON FUNCTION ${schema}.instant(bigint), ${schema}.span(bigint) TO ${read}; END IF;
+  IF to_regprocedure('${schema}.error_text(text, text)') IS NOT NULL THEN GRANT EXECUTE ON FUNCTION ${schema}.error_text(text, text) TO ${read}; END IF;
   IF to_regclass('${schema}.ticks') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE ON ${schema}.ticks TO ${worker}; END IF;
   IF to_regclass('${schema}.workers') IS NOT NULL THEN GRANT SELECT ON ${tables(VIEWS)} TO ${worker}; END IF;
 END $$;

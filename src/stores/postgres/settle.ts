@@ -5,6 +5,7 @@ import { JOB_STATES } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../../core/store.ts";
 import { type Change, honourCancel } from "../../core/transitions.ts";
+import { checksumSql } from "./checksums.ts";
 import { list, type Session, texts } from "./connection.ts";
 import { type HistoryRow, insertHistory } from "./history.ts";
 import { registered } from "./restore-mark.ts";
@@ -20,7 +21,10 @@ export const OWNED =
 /** The same where the attempts may be of several workers, each known by its number and its id. */
 const OWNED_BY_EACH = `${OWNED} AND ${registered("a.worker", "a.worker_id")}`;
 
-const SUCCEED = `UPDATE outlive.jobs j SET state = 2, outcome = 0, finished_at = outlive.now_ms(), result = a.result
+/** Wherever a result is written, its checksum is: null for null. */
+export const RESULT_SUM = (result: string): string => `result_sum = ${checksumSql(result, "j.id")}`;
+
+const SUCCEED = `UPDATE outlive.jobs j SET state = 2, outcome = 0, finished_at = outlive.now_ms(), result = a.result, ${RESULT_SUM("a.result")}
   FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::text[]) AS a (seq, fence, epoch, worker, worker_id, result)
   WHERE ${OWNED_BY_EACH} RETURNING j.seq`;
 
@@ -197,7 +201,7 @@ export interface AppliedChange {
 
 const APPLY = `UPDATE outlive.jobs j SET state = c.state, lane = c.lane, errors = c.errors, crashes = c.crashes, blamed = c.blamed, timeouts = c.timeouts,
     interruptions = c.interruptions, losses = c.losses, outcome = coalesce(c.outcome, j.outcome), run_at = coalesce(c.due_at, clock.now + c.delay_ms), finished_at = clock.now, result = c.result,
-    error = coalesce(c.error, j.error), cancel_requested = false, reserved_by = NULL, incident = c.incident
+    ${RESULT_SUM("c.result")}, error = coalesce(c.error, j.error), cancel_requested = false, reserved_by = NULL, incident = c.incident
   FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::smallint[], $5::smallint[], $6::int[], $7::int[], $8::int[], $9::int[], $10::int[], $11::smallint[],
       $12::bigint[], $13::text[], $14::text[], $15::text[], $16::int[], $17::bigint[])
       AS c (seq, epoch, fence, state, lane, errors, crashes, blamed, timeouts, interruptions, outcome, delay_ms, result, error, incident, losses, due_at),

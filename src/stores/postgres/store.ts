@@ -43,7 +43,7 @@ import { closed } from "../closed.ts";
 import { Ringing } from "../ringing.ts";
 import type { Connection } from "./connection.ts";
 import { Enqueuing } from "./enqueue.ts";
-import { inOurWords, sqlState } from "./errors.ts";
+import { inOurWords, isOfOneRow, sqlState } from "./errors.ts";
 import { blocker, findings, serverFacts } from "./health.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import { countAhead, countJobs, getJob, listIsolations, listJobs } from "./inspect.ts";
@@ -186,9 +186,16 @@ export class PostgresStore implements Store<PostgresTransaction> {
   }
 
   async recover(request: RecoverRequest): Promise<RecoverAnswer> {
+    const bell = bellChannel(this.#connection.schema);
+    const transaction = (each: boolean): Promise<RecoverAnswer> =>
+      this.#connection.maintain((tx) => this.#recovering.recover(tx, request, bell, each), "recovery");
     const answer = await this.#do(`recovering ${request.worker.id}`, () =>
-      this.#connection
-        .maintain((tx) => this.#recovering.recover(tx, request, bellChannel(this.#connection.schema)), "recovery")
+      transaction(false)
+        // The row of one job was refused: in a second try each job can fail for itself.
+        .catch((thrown: unknown) => {
+          if (!isOfOneRow(thrown)) throw thrown;
+          return transaction(true);
+        })
         .catch((thrown: unknown): RecoverAnswer => {
           // Another session holds the worker's own row: a claim or a recovery that stands still.
           if (sqlState(thrown) !== LOCK_NOT_AVAILABLE) throw thrown;

@@ -1,13 +1,14 @@
 // The texts of a worker's turn. $1 is the worker's number, $2 its id, $3 whether it claims although something is due or must run alone,
 // $4 its kind or kinds, $5 its room for all of them; then come the rooms of several kinds, and then what is settled.
+import { isIntactSql } from "./checksums.ts";
 import { isRowOf, MARK_HOLDS } from "./restore-mark.ts";
-import { OWNED } from "./settle.ts";
+import { OWNED, RESULT_SUM } from "./settle.ts";
 
 const SETTLE_ARRAYS = ["bigint", "int", "bigint", "text"];
 
 /** The successes, whose four arrays begin with parameter `first`. `me` has a row if the worker is registered in this very store. */
 const settled = (first: number): string => `settled AS (
-    UPDATE outlive.jobs j SET state = 2, outcome = 0, finished_at = clock.now, result = a.result
+    UPDATE outlive.jobs j SET state = 2, outcome = 0, finished_at = clock.now, result = a.result, ${RESULT_SUM("a.result")}
     FROM clock, me, (SELECT *, $1::bigint AS worker
       FROM unnest(${SETTLE_ARRAYS.map((type, i) => `$${first + i}::${type}[]`).join(", ")}) AS u (seq, fence, epoch, result)) a
     WHERE ${OWNED} RETURNING j.seq)`;
@@ -17,6 +18,9 @@ const whichSettled = (first: number): string =>
   `(SELECT CASE WHEN count(*) < cardinality($${first}::bigint[]) THEN coalesce(string_agg(seq::text, ' '), '') END FROM settled)`;
 
 const CLOCK = "clock AS MATERIALIZED (SELECT outlive.now_ms() AS now";
+
+/** Null: it is not what was stored. A worker gets nothing more to carry and to compare than before. */
+export const INTACT_INPUT = `CASE WHEN ${isIntactSql("j.input", "j.id", "j.input_sum")} THEN j.input END`;
 
 interface Parts {
   /** The first parameter of what is settled; null: nothing is, and nobody waits until the claim is on disk. */
@@ -46,7 +50,7 @@ const turn = ({ settle, ready, kind, timeout, headTimeout }: Parts): string => `
     UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, me.epoch), fence = j.fence + 1, started_at = clock.now,
       deadline_at = clock.now + ready.timeout_ms
     FROM ready, clock, me WHERE j.ctid = ready.tid
-    RETURNING j.seq, j.id, nullif(j.fence, 1), nullif(j.priority, 0)::bigint, ${kind}, nullif(j.epoch, me.epoch), ${timeout}, j.input)
+    RETURNING j.seq, j.id, nullif(j.fence, 1), nullif(j.priority, 0)::bigint, ${kind}, nullif(j.epoch, me.epoch), ${timeout}, ${INTACT_INPUT})
   SELECT NULL::bigint, ${settle === null ? "NULL::text" : whichSettled(settle)},
     coalesce((SELECT (state = 'live')::int + 4 * (NOT lasts)::int FROM me), 0) + 2 * EXISTS (SELECT 1 FROM alone)::int,
     ${headTimeout}, NULL::int, (SELECT epoch FROM me), (SELECT ms FROM due),

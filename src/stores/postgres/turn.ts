@@ -1,8 +1,24 @@
 // The worker's turn as the port wants it: one statement as a rule, and what must be done besides when that statement says so.
 import type { ClaimedJob } from "../../core/job.ts";
-import { APPLIED, type Room, type SettleAndClaim, type Settlement, type WriteAnswer } from "../../core/store.ts";
+import {
+  APPLIED,
+  type CorruptJob,
+  type Room,
+  type SettleAndClaim,
+  type Settlement,
+  type WriteAnswer,
+} from "../../core/store.ts";
 import { claimAlone } from "./alone.ts";
-import { type Claim, claimedJobs, openKinds, promoteDue, takeTurn, takeTurnInTwo, type Turn } from "./claim.ts";
+import {
+  type Claim,
+  type ClaimedRows,
+  claimedJobs,
+  openKinds,
+  promoteDue,
+  takeTurn,
+  takeTurnInTwo,
+  type Turn,
+} from "./claim.ts";
 import type { Connection } from "./connection.ts";
 import type { Kinds } from "./kinds.ts";
 import { MAX_CHARACTERS } from "./session.ts";
@@ -18,8 +34,7 @@ export interface TurnDeps {
   readonly inTwoFrom: number;
 }
 
-interface Claimed {
-  readonly claimed: readonly ClaimedJob[];
+interface Claimed extends ClaimedRows {
   readonly due: number | null;
   /** The worker has reserved a job that must run alone. */
   readonly emptying?: boolean;
@@ -78,35 +93,60 @@ export class Turns {
         nextDueInMs: null,
         ...(replaced !== null && { replaced }),
       };
-    const { due, ...claims } = await this.#claimed(claim, room, turn);
+    const { due, ...claims } = await this.#sound(claim, room, turn);
     return { settled, ...claims, live: true, cancels, nextDueInMs: due === null ? null : Math.max(0, due) };
+  }
+
+  /** What was claimed and is what was stored. The rest is quarantined, and others are claimed in its place. */
+  async #sound(
+    claim: Claim,
+    room: Room,
+    first: Turn,
+  ): Promise<Omit<Claimed, "corrupt"> & { readonly corrupt: readonly CorruptJob[] }> {
+    const { connection, settling } = this.#deps;
+    let pass = await this.#claimed(claim, room, first);
+    const claimed = [...pass.claimed];
+    const corrupt: CorruptJob[] = [];
+    while (pass.corrupt.length > 0) {
+      const settlements = pass.corrupt;
+      const answers = await connection.transaction((tx) => settling.settle(tx, settlements));
+      for (const [at, { lease, change }] of settlements.entries())
+        if (answers[at]!.is === "applied") corrupt.push({ lease, kind: lease.kind, change });
+      const left = without(claim, claimed);
+      const turn = await takeTurn(connection, [], left);
+      if (!turn.live || turn.restarted) break;
+      const idle = room.idle && claimed.length === 0;
+      pass = await this.#claimed(left, { ...room, total: left.total, idle }, turn);
+      claimed.push(...pass.claimed);
+    }
+    return { ...pass, claimed, corrupt };
   }
 
   /** What the statement claimed; or, if it held back because something is due or must run alone, what is claimed then. */
   async #claimed(claim: Claim, room: Room, turn: Turn): Promise<Claimed> {
     const { connection } = this.#deps;
     const { worker, kinds: open } = claim;
-    const jobs = ({ taken, epoch, timeoutMs }: Turn, alone: boolean): Promise<ClaimedJob[]> =>
+    const jobs = ({ taken, epoch, timeoutMs }: Turn, alone: boolean): Promise<ClaimedRows> =>
       claimedJobs(connection, taken, { worker, open, epoch, timeoutMs, alone });
     const isDue = turn.due !== null && turn.due <= 0;
-    if (!isDue && !turn.alone) return { claimed: await jobs(turn, false), due: turn.due };
+    if (!isDue && !turn.alone) return { ...(await jobs(turn, false)), due: turn.due };
     if (isDue) await promoteDue(connection);
     const full = room.total === 0 || claim.kinds.length === 0;
     const alone = full ? null : await claimAlone(connection, worker, open, room, false);
     if (alone && "taken" in alone) {
       // Nothing is claimed alongside a job that runs alone, but the next due time is still asked for.
       const second = await takeTurn(connection, [], { ...claim, total: 0, kinds: [], regardless: true });
-      return { claimed: await jobs({ ...second, taken: alone.taken }, true), due: second.due };
+      return { ...(await jobs({ ...second, taken: alone.taken }, true)), due: second.due };
     }
     const total = alone ? alone.first : claim.total;
     const second = await takeTurn(connection, [], { ...claim, total, regardless: true });
     const { due } = second;
-    if (alone) return { claimed: await jobs(second, false), due, emptying: true };
+    if (alone) return { ...(await jobs(second, false)), due, emptying: true };
     if (second.taken.length === 0 && room.idle && !full) {
       const last = await claimAlone(connection, worker, open, room, true);
-      if (last && "taken" in last) return { claimed: await jobs({ ...second, taken: last.taken }, true), due };
+      if (last && "taken" in last) return { ...(await jobs({ ...second, taken: last.taken }, true)), due };
     }
-    return { claimed: await jobs(second, false), due };
+    return { ...(await jobs(second, false)), due };
   }
 
   async #answers(
@@ -145,6 +185,16 @@ export class Turns {
     const over = new Set(settlements.map(({ lease }) => lease.row));
     return cancels.filter(({ runs, seq }) => runs && !over.has(seq)).map(({ id }) => id);
   }
+}
+
+/** The room that is left beside these. */
+function without(claim: Claim, claimed: readonly ClaimedJob[]): Claim {
+  const shared = claimed.filter(({ kind }) => claim.kinds.some((open) => open.kind === kind && open.shares)).length;
+  const kinds = claim.kinds.map((open) => {
+    const taken = open.shares ? shared : claimed.filter(({ kind }) => kind === open.kind).length;
+    return { ...open, most: Math.max(0, open.most - taken) };
+  });
+  return { ...claim, kinds, total: claim.total - claimed.length };
 }
 
 /** What one statement can do (successes of this worker, each job once), in the order of rows; and everything else. */

@@ -18,6 +18,11 @@ export function primaryCode(thrown: unknown): number | undefined {
   return typeof code === "number" ? code & 0xff : undefined;
 }
 
+/** Whether one row was refused, by a constraint or a trigger, and others may be written. */
+export function isOfOneRow(thrown: unknown): boolean {
+  return primaryCode(thrown) === SQLITE_CONSTRAINT;
+}
+
 /** Failures of the machine below, not of the statement: no room, no memory, a disk that fails. SQLite may roll the transaction back. */
 export function isMachineFailure(thrown: unknown): boolean {
   const code = primaryCode(thrown);

@@ -8,6 +8,7 @@ import { isProof } from "../../core/liveness.ts";
 import type { HeldJob, OverdueJob, RecoverAnswer, RecoveredJob, RecoverRequest } from "../../core/store.ts";
 import type { Change, CrashVerdict } from "../../core/transitions.ts";
 import type { Database } from "./database.ts";
+import { isOfOneRow } from "./errors.ts";
 import { closeIncident, type OpenIncident, openIncident, writeIncidentJob } from "./incident-writes.ts";
 import type { Kinds } from "./kinds.ts";
 import { type CounterColumns, counters } from "../rows.ts";
@@ -48,7 +49,22 @@ export class Recovering {
     this.#workers = workers;
   }
 
+  /** A job whose own row the store refuses is found by a second try, in which each job can fail for itself; the first is faster. */
   recover(request: RecoverRequest, now: number): RecoverAnswer {
+    this.#db.sql("SAVEPOINT outlive_recovery").run();
+    let answer: RecoverAnswer;
+    try {
+      answer = this.#recover(request, now, false);
+    } catch (thrown) {
+      if (!isOfOneRow(thrown) || !this.#db.inTransaction) throw thrown;
+      this.#db.sql("ROLLBACK TO outlive_recovery").run();
+      answer = this.#recover(request, now, true);
+    }
+    this.#db.sql("RELEASE outlive_recovery").run();
+    return answer;
+  }
+
+  #recover(request: RecoverRequest, now: number, each: boolean): RecoverAnswer {
     this.#read.clear();
     const worker = this.#workers.seqOf(request.worker.id);
     if (!this.#isDead(request, worker)) return { incident: null, jobs: [], done: true };
@@ -59,7 +75,7 @@ export class Recovering {
         `SELECT ${HELD_COLUMNS} FROM outlive_jobs j WHERE j.state = 1 AND j.worker = ? AND j.seq > ? ORDER BY j.seq LIMIT ? + 0`,
       )
       .all(worker, cursor, request.limit) as unknown as HeldColumns[];
-    const jobs = rows.map((row) => this.#recoverJob(row, worker, opened, request, now));
+    const jobs = rows.map((row) => this.#recoverJob(row, worker, opened, request, now, each));
     const last = rows.at(-1);
     if (last) this.#db.sql("UPDATE outlive_incidents SET cursor = ? WHERE id = ?").run(last.seq, incident);
     const done = rows.length < request.limit;
@@ -87,6 +103,7 @@ export class Recovering {
     incident: OpenIncident,
     request: RecoverRequest,
     now: number,
+    each: boolean,
   ): RecoveredJob {
     const kind = this.#settings(row.kind);
     const base = {
@@ -96,27 +113,39 @@ export class Recovering {
       fence: row.fence,
       lastStep: row.last_step,
     };
-    const job = { ...base, ...this.#decided(row, worker, incident, request, now) };
+    const job = { ...base, ...this.#decided(row, worker, incident, request, now, each) };
     writeIncidentJob(this.#db, incident.id, row.seq, job);
     return job;
   }
 
-  /** Only the decision may fail for one job; what the store itself refuses undoes the whole transaction, which is tried again. */
+  /** `each`: what the store refuses for this job is its own failure and undoes nothing else. */
   #decided(
     row: HeldColumns,
     worker: number,
     { id: incident, heldAtDeath, how }: OpenIncident,
     request: RecoverRequest,
     now: number,
+    each: boolean,
   ): Pick<RecoveredJob, "decision" | "counters" | "success" | "error"> {
+    const failed = (thrown: unknown) =>
+      ({ decision: "none", counters: counters(row), success: false, error: toStoredError(thrown).message }) as const;
     let verdict: CrashVerdict;
     try {
       const held = this.#held(row, this.deathsElsewhere(row, heldAtDeath, now));
       verdict = request.decide(held, heldAtDeath, how);
     } catch (thrown) {
-      return { decision: "none", counters: counters(row), success: false, error: toStoredError(thrown).message };
+      return failed(thrown);
     }
-    this.#apply(row, worker, verdict.change, incident, now);
+    if (each) this.#db.sql("SAVEPOINT outlive_job").run();
+    try {
+      this.#apply(row, worker, verdict.change, incident, now);
+    } catch (thrown) {
+      if (!each || !isOfOneRow(thrown) || !this.#db.inTransaction) throw thrown;
+      this.#db.sql("ROLLBACK TO outlive_job").run();
+      return failed(thrown);
+    } finally {
+      if (each && this.#db.inTransaction) this.#db.sql("RELEASE outlive_job").run();
+    }
     return { decision: verdict.decision, counters: verdict.change.counters, success: true, error: null };
   }
 

@@ -7,8 +7,8 @@ import { deadJobs, stateName } from "./views.ts";
  * Half a pair, as JSON.stringify writes it; a whole pair it writes as the character itself. Before the escape comes an even number of
  * backslashes: after an odd one, `ud83d` is ordinary text.
  */
-const HALF_PAIR = String.raw`(?<!\\)((?:\\\\)*)\\u[dD][89a-fA-F][0-9a-fA-F]{2}`;
-const REPLACEMENT = String.raw`\1\\ufffd`;
+export const HALF_PAIR = String.raw`(?<!\\)((?:\\\\)*)\\u[dD][89a-fA-F][0-9a-fA-F]{2}`;
+export const REPLACEMENT = String.raw`\1\\ufffd`;
 
 export function tolerantDeadJobs(schema: string): string {
   return `

@@ -99,7 +99,7 @@ export function enqueueFunction(schema: string, { create, check, beforeNewKind }
   END $$;`;
 }
 
-function addJobs(schema: string): string {
+export function addJobs(schema: string): string {
   return `
   -- Adds what is known neither by its id nor by its dedupe key. Answers the ids that were added, or null if all of them were. One place
   -- holds the ids and another the keys, so a job may win the one and lose the other: then it gives its id back. Whoever adds the same id

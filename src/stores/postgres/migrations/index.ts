@@ -4,7 +4,8 @@ import { core } from "./core.ts";
 import { losses } from "./losses.ts";
 import { reclaim } from "./reclaim.ts";
 import { restore } from "./restore.ts";
+import { seedViews } from "./seed-views.ts";
 import { textsAndLimits } from "./texts-and-limits.ts";
 import { views } from "./views.ts";
 
-export const MIGRATIONS: readonly Migration[] = [core, reclaim, views, losses, textsAndLimits, restore];
+export const MIGRATIONS: readonly Migration[] = [core, reclaim, views, losses, textsAndLimits, restore, seedViews];

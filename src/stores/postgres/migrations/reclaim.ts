@@ -8,7 +8,7 @@ import { dropTick, tick } from "./tick.ts";
 /** What others wait beyond deadline and grace before they fence out an overdue job: its worker does it itself first. */
 export const MARGIN_MS = 2_000;
 /** A running job without a deadline whose owner nobody knows is overdue after this: nothing runs unwatched. */
-const OWNERLESS_MS = 900_000;
+export const OWNERLESS_MS = 900_000;
 
 export const reclaim: Migration = {
   name: "heartbeats and reclaim",

@@ -16,16 +16,21 @@ export const restore: Migration = {
 
   -- True: this row came back with a backup. No write of its worker is accepted, and its jobs are taken at once.
   ALTER TABLE ${schema}.fleet ADD COLUMN restored boolean NOT NULL DEFAULT false;
-  ${heartbeat(
-    schema,
-    `
-        AND j.epoch >= f.epoch AND NOT f.restored AND EXISTS (SELECT 1 FROM ${schema}.meta m WHERE m.key = 'epoch' AND m.written_by = m.xmin
-          AND m.written_in = m.tableoid AND m.written_at = split_part(pg_relation_filepath(m.tableoid), '/', -2)::oid)`,
-  )}`,
+  ${heartbeatOfThisStore(schema)}`,
   down: (schema) => `${heartbeat(schema, "")}
   ALTER TABLE ${schema}.fleet DROP COLUMN restored;
   ALTER TABLE ${schema}.meta DROP COLUMN written_by, DROP COLUMN written_in, DROP COLUMN written_at;`,
 };
+
+/** As this step made it. */
+export function heartbeatOfThisStore(schema: string): string {
+  return heartbeat(schema, OF_THIS_STORE(schema));
+}
+
+/** The further condition of this step, on the attempt `j` and its worker `f`. */
+export const OF_THIS_STORE = (schema: string): string => `
+        AND j.epoch >= f.epoch AND NOT f.restored AND EXISTS (SELECT 1 FROM ${schema}.meta m WHERE m.key = 'epoch' AND m.written_by = m.xmin
+          AND m.written_in = m.tableoid AND m.written_at = split_part(pg_relation_filepath(m.tableoid), '/', -2)::oid)`;
 
 /**
  * `job_heartbeat` with a further condition. Its arguments name no epoch, but a worker claims only under the epoch of its registration

@@ -32,7 +32,7 @@ function ttlText(schema: string): string {
 }
 
 /** The caller holds the row of the job, and has seen that it runs. */
-function takeBack(schema: string): string {
+export function takeBack(schema: string): string {
   return `
   -- cause: 'crash' (its worker is dead; alone: it held nothing else) or 'timeOut'. Answers the row of reclaim_stale_jobs.
   CREATE FUNCTION ${schema}.take_back(
