@@ -5,8 +5,19 @@ import type { ConfirmedTime } from "./confirmed-time.ts";
 import { toStoredError } from "./errors.ts";
 import { integrityText, NOTHING_CHECKED, type StoreFindings } from "./integrity.ts";
 import type { Emitter } from "./events.ts";
-import { type Death, type HowLost, isProof, type Liveness, type WorkerRow } from "./liveness.ts";
-import type { HeldJob, OverdueJob, RecoveredJob, RecoverRequest, Store } from "./store.ts";
+import { type Death, isProof, type Liveness, type WorkerRow } from "./liveness.ts";
+import {
+  type Condemned,
+  type CondemnRequest,
+  type HeldJob,
+  type OverdueJob,
+  type OverdueQuery,
+  type PassRecord,
+  type RecoveredJob,
+  recoveredJob,
+  type Store,
+  type Verdict,
+} from "./store.ts";
 import * as transitions from "./transitions.ts";
 import { ranAlone } from "./blame.ts";
 import { backoffMs } from "./retry.ts";
@@ -44,7 +55,7 @@ export interface FailedRecovery {
 export interface LockedRecovery {
   readonly worker: WorkerRow;
   readonly death: Death;
-  readonly recovery: RecoverRequest["recovery"];
+  readonly recovery: PassRecord;
   /** Null: not begun, the worker's own row is held. */
   readonly incident: string | null;
   readonly jobs: number;
@@ -132,18 +143,10 @@ async function recoverWorker(
 ): Promise<{ incident: string | null; jobs: RecoveredJob[]; locked: number }> {
   const { store, events } = deps;
   const jobs: RecoveredJob[] = [];
-  const newIncident = deps.newId();
+  const request = { worker, death, recovery, incident: deps.newId() };
   await deps.liveness.evict?.(worker);
   for (;;) {
-    const answer = await store.recover({
-      worker,
-      death,
-      recovery,
-      incident: newIncident,
-      limit: RECOVERY_BATCH,
-      decide: decideCrash,
-    });
-    const { incident, locked = 0 } = answer;
+    const { incident, done, locked = 0, ...batch } = await recoverBatch(store, request, RECOVERY_BATCH);
     if (incident === null) return { incident, jobs, locked };
     if (jobs.length === 0 && known === null)
       events.emit("worker.gone", {
@@ -152,7 +155,7 @@ async function recoverWorker(
         incident,
         evidence: death.evidence,
       });
-    for (const job of answer.jobs) {
+    for (const job of batch.jobs) {
       jobs.push(job);
       events.emit("job.recovered", { ...job, incident, worker: worker.id });
       if (job.decision === "quarantine")
@@ -162,7 +165,7 @@ async function recoverWorker(
           reason: `it killed ${job.counters.blamed} workers while it ran alone`,
         });
     }
-    if (answer.done) {
+    if (done) {
       if (locked === 0) await clean(deps, worker);
       return { incident, jobs, locked };
     }
@@ -170,10 +173,52 @@ async function recoverWorker(
   }
 }
 
+/** What one batch of a recovery came to. */
+export interface RecoveredBatch {
+  /** Null: the worker was not dead, or its recovery was finished already; nothing was written. */
+  readonly incident: string | null;
+  readonly jobs: readonly RecoveredJob[];
+  /** False: more are left, ask again. */
+  readonly done: boolean;
+  /** How many jobs transactions of other sessions hold; omitted: none. With `incident: null` it is the worker's own row that is held. */
+  readonly locked?: number;
+}
+
+/** Condemns the worker, reads at most `limit` jobs that it holds, decides, and takes them back. A decision that throws fails its own job only. */
+export async function recoverBatch(
+  store: Store,
+  request: CondemnRequest,
+  limit: number,
+  decide: typeof decideCrash = decideCrash,
+): Promise<RecoveredBatch> {
+  const condemned = await store.condemn(request);
+  if (condemned === null) return { incident: null, jobs: [], done: true };
+  if (condemned === "locked")
+    return { incident: null, jobs: [], done: true, locked: Math.max(1, request.worker.heldCount) };
+  const { incident } = condemned;
+  const held = await store.heldBy(condemned, limit);
+  const verdicts = held.map((job) => verdictOn(job, condemned, decide));
+  const last = held.length < limit;
+  const { taken, locked } = await store.takeBack({ verdicts, of: condemned, last });
+  const jobs = verdicts.flatMap((verdict, at) => recoveredJob(verdict, taken[at]!) ?? []);
+  return { incident, jobs, done: last, ...(locked !== undefined && { locked }) };
+}
+
+function verdictOn(job: HeldJob, condemned: Condemned, decide: typeof decideCrash): Verdict {
+  try {
+    return { job, ...decide(job, condemned), error: null };
+  } catch (thrown) {
+    return { job, decision: "none", change: null, error: toStoredError(thrown).message };
+  }
+}
+
 /** The decision about one job of a worker that is dead, or with which contact was lost: only a proven death is counted now. */
-export function decideCrash(job: HeldJob, heldAtDeath: number, how: HowLost): transitions.CrashVerdict {
-  if (!isProof(how)) return transitions.lose(job, job.kind, job.cancelRequested);
-  return transitions.crash(job, job.kind, ranAlone(heldAtDeath), job.cancelRequested, job.deathsElsewhere);
+export function decideCrash(
+  job: HeldJob,
+  { how, heldAtDeath }: Pick<Condemned, "how" | "heldAtDeath">,
+): transitions.CrashVerdict {
+  if (!isProof(how)) return transitions.lose(job, job.kind);
+  return transitions.crash(job, job.kind, ranAlone(heldAtDeath), job.deathsElsewhere);
 }
 
 /** A lock file that can't be removed now is found again by the next open; it harms nobody. */
@@ -196,23 +241,35 @@ export async function expireOverdue(
   marginMs: number,
   confirmed: ConfirmedTime,
 ): Promise<readonly OverdueJob[]> {
-  const kinds = new Map<string, string>();
-  const decide = (job: HeldJob): transitions.Change => {
-    kinds.set(job.id, job.kind.name);
-    return decideOverdue(job, deps.random.next());
-  };
-  const overdue = await deps.store.expire(marginMs, RECOVERY_BATCH, decide, confirmed);
-  for (const { jobId, worker, change } of overdue) {
-    const kind = kinds.get(jobId)!;
+  const overdue = await expireBatch(deps.store, { marginMs, limit: RECOVERY_BATCH, confirmed }, deps.random);
+  for (const { jobId, kind, worker, change } of overdue) {
     deps.events.emit("job.overdue", { jobId, kind, worker, fencedOut: true });
     if (change.to === "dead") deps.events.emit("job.dead", { jobId, kind, reason: change.reason ?? "" });
   }
   return overdue;
 }
 
+/** Reads what is overdue, decides, and takes it from its workers. Returns what it took. */
+export async function expireBatch(store: Store, query: OverdueQuery, random: Random): Promise<readonly OverdueJob[]> {
+  const overdue = await store.overdue(query);
+  if (overdue.length === 0) return [];
+  const verdicts = overdue.map((job): Verdict => {
+    const change = decideOverdue(job, random.next());
+    return { job, decision: change.to === "dead" ? "fail" : "retry", change, error: null };
+  });
+  const { taken } = await store.takeBack({ verdicts, of: null, last: false });
+  return verdicts.flatMap(({ job, change }, at): OverdueJob[] => {
+    const is = taken[at];
+    if (is !== "taken" && is !== "cancelled") return [];
+    const written = is === "cancelled" ? change!.ifCancelled! : change!;
+    return [{ jobId: job.id, kind: job.kind.name, worker: job.worker, change: written }];
+  });
+}
+
 export function decideOverdue(job: HeldJob, random: number): transitions.Change {
-  if (job.cancelRequested) return transitions.endCancelled(job, "cancelled, and past its deadline");
-  return transitions.timeOut(job, job.kind, backoffMs(job.kind.backoff, job.counters.timeouts + 1, random));
+  const delayMs = backoffMs(job.kind.backoff, job.counters.timeouts + 1, random);
+  const ifCancelled = transitions.endCancelled(job, "cancelled, and past its deadline");
+  return { ...transitions.timeOut(job, job.kind, delayMs), ifCancelled };
 }
 
 /** Workers that are over but still hold jobs: their recovery could not deal with all of them, and tries again. */

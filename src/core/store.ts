@@ -24,12 +24,18 @@ import type { Inconsistency, Opening } from "./integrity.ts";
 import type { Lease } from "./lease.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "./losses.ts";
 import type { WorkerRecord, WorkerRow } from "./liveness.ts";
-import type { HeldJob, OverdueJob, RecoverAnswer, RecoverRequest } from "./recover-request.ts";
+import type {
+  Condemned,
+  CondemnRequest,
+  HeldJob,
+  OverdueQuery,
+  TakeBackAnswer,
+  TakeBackRequest,
+} from "./recover-request.ts";
 import type { AttemptWrite, Room, SettleAndClaim, Settlement, WriteAnswer } from "./settlement.ts";
-import type { Change } from "./transitions.ts";
 
 export type * from "./inspection.ts";
-export type * from "./recover-request.ts";
+export * from "./recover-request.ts";
 export * from "./settlement.ts";
 
 /** What a worker says of itself with each heartbeat. */
@@ -151,14 +157,26 @@ export interface Store<Tx = unknown> {
   noticeRestore?(): Promise<string | null>;
 
   /**
-   * One transaction of a recovery: marks the worker `recovering` (`gone` with the last one), opens or continues its one incident,
-   * and for at most `limit` jobs that it still holds writes the decision, guarded by (worker, fence, running), the history
-   * row and the incident's row. Safe to repeat and to run beside another recovery. Checked: the worker is not over, and, without a
-   * proof of its death, neither its heartbeat nor its lock has changed since the request's row was read. It does not wait for a job
-   * that a transaction of another session holds, a frozen commit for instance: the others are taken, and that one is left for
-   * later (`locked`).
+   * Recovery is three verbs, and core decides between them. One transaction: marks the worker `recovering`, so that it claims nothing any
+   * more, and opens its one incident, or returns the one that another recovery has opened. Checked: the worker has not ended, or still holds
+   * jobs, and, without a proof of its death, neither its heartbeat nor its lock has changed since the request's row was read. Returns null
+   * if not, and nothing was written; "locked" if a transaction of another session holds the worker's row.
    */
-  recover(request: RecoverRequest): Promise<RecoverAnswer>;
+  condemn(request: CondemnRequest): Promise<Condemned | "locked" | null>;
+
+  /** What a condemned worker still holds, by row, after the cursor; at most `limit`. Reads only. */
+  heldBy(condemned: Condemned, limit: number): Promise<readonly HeldJob[]>;
+
+  /** Running jobs past deadline + grace + margin, whoever owns them, the most overdue first. Reads only. */
+  overdue(query: OverdueQuery): Promise<readonly HeldJob[]>;
+
+  /**
+   * One transaction: each verdict's change under guard (this worker, this fence, still running, and, if it is overdue, its deadline not
+   * moved), its history row and the incident's row. Safe to repeat and to run alongside another recovery. It does not wait for a job that a
+   * transaction of another session holds, a frozen commit for instance. With `last`, and nothing left that the worker holds except what
+   * could not be decided, the incident is completed and the worker is `gone`.
+   */
+  takeBack(request: TakeBackRequest): Promise<TakeBackAnswer>;
 
   /** Losses of contact that are not resolved, or whose jobs are not all judged; the oldest first, at most 100. */
   losses(): Promise<readonly Loss[]>;
@@ -175,17 +193,6 @@ export interface Store<Tx = unknown> {
    * is closed then.
    */
   judge(incident: string, verdicts: readonly LossVerdict[]): Promise<boolean>;
-
-  /**
-   * Fences out jobs past deadline + grace + `marginMs`, whoever owns them; at most `limit`. With `confirmed`, only as far as that
-   * confirms the store's clock: at `asOf` at the latest, and only jobs whose timeout + grace + `marginMs` are less than `steadyMs`.
-   */
-  expire(
-    marginMs: number,
-    limit: number,
-    decide: (job: HeldJob) => Change,
-    confirmed?: ConfirmedTime,
-  ): Promise<readonly OverdueJob[]>;
 
   /**
    * Deletes finished jobs with all that belongs to them, old incidents and old rows of finished workers, in a piece so small that no

@@ -39,11 +39,17 @@ export interface JobView {
   readonly counters: Counters;
 }
 
-/** What becomes of the job. The store adds the instants from its own clock. */
+/**
+ * What becomes of the job, as data that needs no second look at its row: what is added to its counters instead of what they will be, and
+ * what is done instead if a cancel was requested. The store adds the instants from its own clock.
+ */
 export interface Change {
   readonly name: ChangeName;
   readonly to: JobState;
-  readonly counters: Counters;
+  /** What is added to each counter; what is not named stays. */
+  readonly add: Partial<Counters>;
+  /** All counters start again at 0. Omitted: no. */
+  readonly resets?: true;
   readonly outcome: Outcome | null;
   /** For `to: queued`: how long from now it must wait. */
   readonly delayMs: number;
@@ -54,6 +60,15 @@ export interface Change {
   readonly reason: string | null;
   /** For `to: queued`: it waits until it is known what happened to the workers that held it. Left out: no. */
   readonly waitsForResolution?: boolean;
+  /** What is written instead if a cancel of the job was requested meanwhile. Omitted: the cancel comes too late. */
+  readonly ifCancelled?: Change;
+}
+
+/** The counters of a job to which a change was applied. */
+export function afterChange(counters: Counters, { add, resets }: Change): Counters {
+  const after = { ...(resets ? NO_COUNTERS : counters) };
+  for (const name of Object.keys(add) as (keyof Counters)[]) after[name] = Math.max(0, after[name] + add[name]!);
+  return after;
 }
 
 export function claim(job: JobView): Change {
@@ -63,11 +78,10 @@ export function claim(job: JobView): Change {
 /** The handler returned. Written out, because it is the one that is made for every job. */
 export function succeed(job: JobView, result: string | null): Change {
   if (job.state !== "running") return change(job, "succeed", { to: "succeeded", outcome: "succeeded" });
-  const { counters } = job;
   return {
     name: "succeed",
     to: "succeeded",
-    counters,
+    add: NOTHING,
     outcome: "succeeded",
     delayMs: 0,
     result,
@@ -76,42 +90,31 @@ export function succeed(job: JobView, result: string | null): Change {
   };
 }
 
+const NOTHING: Partial<Counters> = {};
+
 /** The handler threw. Queued again after `delayMs`, or dead when the errors are used up or the error is terminal. */
 export function fail(job: JobView, kind: KindSettings, error: StoredError, delayMs: number, terminal: boolean): Change {
-  const counters = { ...job.counters, errors: job.counters.errors + 1 };
-  const over = counters.errors >= kind.limits.errors;
-  const count = `error ${counters.errors} of ${kind.limits.errors}`;
-  if (terminal || over) {
+  const errors = job.counters.errors + 1;
+  const count = `error ${errors} of ${kind.limits.errors}`;
+  const counted = { add: { errors: 1 }, outcome: "failed", error } as const;
+  if (terminal || errors >= kind.limits.errors) {
     const reason = terminal ? `terminal error: ${error.message}` : `${count}, no more are allowed: ${error.message}`;
-    return change(job, "fail", { to: "dead", counters, outcome: "failed", error, reason });
+    return change(job, "fail", { ...counted, to: "dead", reason });
   }
-  return change(job, "fail", {
-    to: "queued",
-    counters,
-    outcome: "failed",
-    error,
-    delayMs,
-    reason: `${count}: ${error.message}`,
-  });
+  return queuedAgain(change(job, "fail", { ...counted, to: "queued", delayMs, reason: `${count}: ${error.message}` }));
 }
 
 /** The attempt was past its deadline and its grace. */
 export function timeOut(job: JobView, kind: KindSettings, delayMs: number): Change {
-  const { timeouts } = job.counters;
-  // Never beyond the limit: a job that had used it up already (the limit was lowered) is over with its count as it was.
-  const counters = { ...job.counters, timeouts: Math.max(timeouts, Math.min(timeouts + 1, kind.limits.timeouts)) };
-  const over = counters.timeouts >= kind.limits.timeouts;
-  const count = `timeout ${counters.timeouts} of ${kind.limits.timeouts}`;
+  // Never beyond the limit: a job that had used it up already (the limit was lowered) ends with its count as it was.
+  const add = job.counters.timeouts < kind.limits.timeouts ? 1 : 0;
+  const timeouts = job.counters.timeouts + add;
+  const count = `timeout ${timeouts} of ${kind.limits.timeouts}`;
   const error = { name: "Timeout", message: `the attempt passed its deadline (${count})` };
-  return over
-    ? change(job, "timeOut", {
-        to: "dead",
-        counters,
-        outcome: "timed-out",
-        error,
-        reason: `${count}, no more are allowed`,
-      })
-    : change(job, "timeOut", { to: "queued", counters, outcome: "timed-out", error, delayMs, reason: count });
+  const counted = { add: { timeouts: add }, outcome: "timed-out", error } as const;
+  return timeouts >= kind.limits.timeouts
+    ? change(job, "timeOut", { ...counted, to: "dead", reason: `${count}, no more are allowed` })
+    : queuedAgain(change(job, "timeOut", { ...counted, to: "queued", delayMs, reason: count }));
 }
 
 /** What recovery decided about a job whose worker died, or with whose worker contact was lost. */
@@ -122,45 +125,31 @@ export interface CrashVerdict {
 
 /**
  * The worker died while it held the job. `alone`: it held nothing else. `deathsElsewhere`: workers that died meanwhile without
- * holding it. A cancel that was asked for before the death is honoured, so that a job that kills its workers can be stopped.
+ * holding it. A cancel that was requested before the death is honoured, so that a job that kills its workers can be stopped.
  */
-export function crash(
-  job: JobView,
-  kind: KindSettings,
-  alone: boolean,
-  cancelRequested: boolean,
-  deathsElsewhere = 0,
-): CrashVerdict {
-  if (cancelRequested) {
-    const reason = "cancelled; its worker died before it could end the attempt";
-    return { decision: "cancel", change: change(job, "crash", { to: "cancelled", outcome: "cancelled", reason }) };
-  }
+export function crash(job: JobView, kind: KindSettings, alone: boolean, deathsElsewhere = 0): CrashVerdict {
+  const reason = "cancelled; its worker died before it could end the attempt";
+  const ifCancelled = change(job, "crash", { to: "cancelled", outcome: "cancelled", reason });
+  const { decision, change: decided } = crashed(job, kind, alone, deathsElsewhere);
+  return { decision, change: { ...decided, ifCancelled } };
+}
+
+function crashed(job: JobView, kind: KindSettings, alone: boolean, deathsElsewhere: number): CrashVerdict {
   const action: CrashAction = kind.onCrash;
   if (action === "pending") {
-    return {
-      decision: "pending",
-      change: change(job, "crash", {
-        to: "queued",
-        outcome: "crashed",
-        reason: "its worker died; queued again, not counted",
-      }),
-    };
+    const reason = "its worker died; queued again, not counted";
+    return { decision: "pending", change: change(job, "crash", { to: "queued", outcome: "crashed", reason }) };
   }
   const { counters, guilty } = blame(job.counters, alone, kind.limits, deathsElsewhere);
   const error = { name: "WorkerDied", message: `the worker died during the attempt (crash ${counters.crashes})` };
+  const counted = { add: blamed(alone), outcome: "crashed", error } as const;
   if (action === "fail") {
     const reason = "its worker died, and its kind says that a crash ends the job";
-    return {
-      decision: "fail",
-      change: change(job, "crash", { to: "dead", counters, outcome: "crashed", error, reason }),
-    };
+    return { decision: "fail", change: change(job, "crash", { ...counted, to: "dead", reason }) };
   }
   if (guilty) {
     const reason = `its worker died ${times(counters.blamed)} while it ran alone (limit ${kind.limits.crashes})`;
-    return {
-      decision: "quarantine",
-      change: change(job, "crash", { to: "quarantined", counters, outcome: "crashed", error, reason }),
-    };
+    return { decision: "quarantine", change: change(job, "crash", { ...counted, to: "quarantined", reason }) };
   }
   const spent = usedUp(job.counters, kind.limits);
   if (spent !== null) {
@@ -176,10 +165,12 @@ export function crash(
       ? "; it will run alone"
       : "";
   const reason = `its worker died (crash ${counters.crashes}, ${counters.blamed} of ${kind.limits.crashes} alone)${next}`;
-  return {
-    decision: "retry",
-    change: change(job, "crash", { to: "queued", counters, outcome: "crashed", error, reason }),
-  };
+  return { decision: "retry", change: change(job, "crash", { ...counted, to: "queued", reason }) };
+}
+
+/** What one more crash adds. */
+function blamed(alone: boolean): Partial<Counters> {
+  return alone ? { crashes: 1, blamed: 1 } : { crashes: 1 };
 }
 
 /** The limit that a running job had reached before, because the limit was lowered since; null: none. */
@@ -192,25 +183,28 @@ function usedUp({ errors, timeouts }: Counters, limits: Limits): string | null {
  * Contact with the worker was lost, and nothing proves that it died. The job is fenced and queued again, and nothing is counted
  * until the loss is resolved (losses.ts). A kind whose jobs a crash ends must not run twice at once: its job ends.
  */
-export function lose(job: JobView, kind: KindSettings, cancelRequested: boolean): CrashVerdict {
-  if (cancelRequested) {
-    const reason = "cancelled; contact with its worker was lost before it could end the attempt";
-    return { decision: "cancel", change: change(job, "lose", { to: "cancelled", outcome: "cancelled", reason }) };
-  }
+export function lose(job: JobView, kind: KindSettings): CrashVerdict {
+  const reason = "cancelled; contact with its worker was lost before it could end the attempt";
+  const ifCancelled = change(job, "lose", { to: "cancelled", outcome: "cancelled", reason });
+  const { decision, change: decided } = lost(job, kind);
+  return { decision, change: { ...decided, ifCancelled } };
+}
+
+function lost(job: JobView, kind: KindSettings): CrashVerdict {
   if (kind.onCrash === "pending") {
     const reason = "contact with its worker was lost; queued again, not counted";
     return { decision: "pending", change: change(job, "lose", { to: "queued", outcome: "lost", reason }) };
   }
+  const error = { name: "ContactLost", message: "contact with the worker was lost during the attempt" };
   if (kind.onCrash === "fail") {
     const reason = "contact with its worker was lost, and its kind says that a crash ends the job";
-    const error = { name: "ContactLost", message: "contact with the worker was lost during the attempt" };
     return { decision: "fail", change: change(job, "lose", { to: "dead", outcome: "lost", error, reason }) };
   }
   const spent = usedUp(job.counters, kind.limits);
   if (spent !== null) {
-    const error = { name: "ContactLost", message: `contact with the worker was lost during the attempt (${spent})` };
+    const ended = { ...error, message: `${error.message} (${spent})` };
     const reason = `contact with its worker was lost; ${spent}, no more are allowed`;
-    return { decision: "fail", change: change(job, "lose", { to: "dead", outcome: "lost", error, reason }) };
+    return { decision: "fail", change: change(job, "lose", { to: "dead", outcome: "lost", error: ended, reason }) };
   }
   const counters = { ...job.counters, losses: job.counters.losses + 1 };
   const waitsForResolution = mustWaitForResolution(counters, kind.limits);
@@ -219,12 +213,9 @@ export function lose(job: JobView, kind: KindSettings, cancelRequested: boolean)
     : mustRunAlone(counters)
       ? "; it will run alone"
       : "";
-  const error = { name: "ContactLost", message: "contact with the worker was lost during the attempt" };
   const reason = `contact with its worker was lost (${counters.losses} unresolved, limit ${kind.limits.crashes})${next}`;
-  return {
-    decision: "lost",
-    change: change(job, "lose", { to: "queued", counters, outcome: "lost", error, reason, waitsForResolution }),
-  };
+  const counted = { add: { losses: 1 }, outcome: "lost", error, waitsForResolution } as const;
+  return { decision: "lost", change: change(job, "lose", { ...counted, to: "queued", reason }) };
 }
 
 /** The worker turned out to be dead, or stayed away: the loss is counted as the crash that it was. `alone`: it had held nothing else. */
@@ -235,21 +226,24 @@ export function countLoss(
   resolution: "died" | "away",
   deathsElsewhere = 0,
 ): CrashVerdict {
-  const resolved = withoutLoss(job.counters);
-  const { counters, guilty } = blame(resolved, alone, kind.limits, deathsElsewhere);
+  const add = { ...blamed(alone), losses: -1 };
+  const { counters, guilty } = blame(withoutLoss(job.counters), alone, kind.limits, deathsElsewhere);
   const what = resolution === "died" ? "its lost worker turned out to be dead" : "its lost worker stayed away";
   const counted = `${what} (crash ${counters.crashes}, ${counters.blamed} of ${kind.limits.crashes} alone)`;
   if (guilty && job.state === "queued") {
     const error = { name: "WorkerDied", message: `the worker died during the attempt (crash ${counters.crashes})` };
-    const to = { to: "quarantined", counters, outcome: "crashed", error, reason: counted } as const;
+    const to = { to: "quarantined", add, outcome: "crashed", error, reason: counted } as const;
     return { decision: "quarantine", change: change(job, "countLoss", to) };
   }
-  return { decision: "retry", change: stayed(job, "countLoss", counters, kind, counted) };
+  return { decision: "retry", change: stayed(job, "countLoss", add, counters, kind, counted) };
 }
 
 /** The worker returned: nobody died, and nothing is counted. */
 export function forgetLoss(job: JobView, kind: KindSettings, reason: string): CrashVerdict {
-  return { decision: "retry", change: stayed(job, "forgetLoss", withoutLoss(job.counters), kind, reason) };
+  return {
+    decision: "retry",
+    change: stayed(job, "forgetLoss", { losses: -1 }, withoutLoss(job.counters), kind, reason),
+  };
 }
 
 function withoutLoss(counters: Counters): Counters {
@@ -260,18 +254,19 @@ function withoutLoss(counters: Counters): Counters {
 function stayed(
   job: JobView,
   name: "countLoss" | "forgetLoss",
-  counters: Counters,
+  add: Partial<Counters>,
+  after: Counters,
   kind: KindSettings,
   reason: string,
 ): Change {
-  const waitsForResolution = mustWaitForResolution(counters, kind.limits);
-  return change(job, name, { to: job.state, counters, outcome: null, reason, waitsForResolution });
+  const waitsForResolution = mustWaitForResolution(after, kind.limits);
+  return change(job, name, { to: job.state, add, outcome: null, reason, waitsForResolution });
 }
 
 /** Released without a verdict: a shutdown, a lost lease, a claim whose answer was lost, a full store. Costs the job nothing. */
 export function release(job: JobView, reason: string, delayMs = 0): Change {
-  const counters = { ...job.counters, interruptions: job.counters.interruptions + 1 };
-  return change(job, "release", { to: "queued", counters, outcome: "released", reason, delayMs });
+  const counted = { add: { interruptions: 1 }, outcome: "released" } as const;
+  return queuedAgain(change(job, "release", { ...counted, to: "queued", reason, delayMs }));
 }
 
 /** The handler of a job whose cancel was asked for has ended, or was given up. */
@@ -279,10 +274,10 @@ export function endCancelled(job: JobView, reason: string): Change {
   return change(job, "endCancelled", { to: "cancelled", outcome: "cancelled", reason });
 }
 
-/** A cancel that was asked for while the attempt ran is honoured however the attempt ended: the job is not queued again. */
-export function honourCancel(ended: Change): Change {
-  if (ended.to !== "queued") return ended;
-  return { ...ended, to: "cancelled", delayMs: 0, reason: `${ended.reason}; its cancel had been asked for` };
+/** A cancel that was requested while the attempt ran is honoured however the attempt ended: the job is not queued again. */
+function queuedAgain(ended: Change): Change {
+  const reason = `${ended.reason}; its cancel had been asked for`;
+  return { ...ended, ifCancelled: { ...ended, to: "cancelled", delayMs: 0, reason } };
 }
 
 /** The stored input does not fit the kind's schema any more, or is not JSON: no attempt can succeed. */
@@ -323,7 +318,7 @@ export function cancel(job: JobView): Change {
 export function retry(job: JobView, delayMs: number): Change {
   return change(job, "retry", {
     to: "queued",
-    counters: NO_COUNTERS,
+    resets: true,
     outcome: null,
     delayMs,
     reason: `retried by hand from ${job.state}`,
@@ -340,7 +335,7 @@ function change(job: JobView, name: ChangeName, to: Partial<Change> & Pick<Chang
       { jobId: job.id, state: job.state, change: name },
     );
   }
-  return { name, counters: job.counters, delayMs: 0, result: null, error: null, reason: null, ...to };
+  return { name, add: NOTHING, delayMs: 0, result: null, error: null, reason: null, ...to };
 }
 
 function times(count: number): string {

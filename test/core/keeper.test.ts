@@ -52,7 +52,7 @@ function keep(given: Given = {}) {
       );
       return Promise.resolve(after.slice(0, query.limit));
     },
-    expire: (marginMs, _limit, _decide, confirmed) => {
+    overdue: ({ marginMs, confirmed }) => {
       at(`expire+${marginMs}`);
       confirmations.push(confirmed);
       return Promise.resolve([]);
@@ -61,11 +61,13 @@ function keep(given: Given = {}) {
     losses: () => Promise.resolve([]),
     upkeep: () => Promise.resolve(state.upkeep),
     note: (worker, word) => (at(`note ${worker} ${word}`), Promise.resolve()),
-    recover: (request) => {
+    condemn: (request) => {
       at(`recover ${request.worker.id}`);
       state.workers = state.workers.filter(({ id }) => id !== request.worker.id);
-      return Promise.resolve({ incident: request.incident, jobs: [], done: true });
+      return Promise.resolve(condemned(request));
     },
+    heldBy: () => Promise.resolve([]),
+    takeBack: () => Promise.resolve({ taken: [] }),
     ...given.store,
   });
   const liveness = {
@@ -267,7 +269,7 @@ test("each task of a sweep fails for itself: a purge that fails hides neither ov
   const { keeper, events, of } = keep({
     workers: [aWorkerRow({ id: "w2", state: "gone", heldCount: 1 })],
     store: {
-      expire: () => Promise.reject(new Error("no rights")),
+      overdue: () => Promise.reject(new Error("no rights")),
       purge: () => Promise.reject(new Error("a foreign key")),
     },
   });
@@ -299,11 +301,12 @@ test("what another session holds is asked for again twice a second until it is r
     workers: [aWorkerRow({ id: "w2" })],
     probes: { w2: "free" },
     store: {
-      recover: (request) => {
+      condemn: (request) => {
         kept.calls.push(`recover ${request.worker.id} ${request.worker.state} ${kept.clock.mono()}`);
         if (letGo) kept.state.workers = [];
-        return Promise.resolve({ incident: "incident-1", jobs: [], done: true, ...(!letGo && { locked: 1 }) });
+        return Promise.resolve(condemned(request));
       },
+      takeBack: () => Promise.resolve({ taken: [], ...(!letGo && { locked: 1 }) }),
     },
   });
   kept.keeper.start();

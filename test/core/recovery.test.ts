@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Death, WorkerRow } from "../../src/core/liveness.ts";
 import { decideCrash, decideOverdue, expireOverdue, RECOVERY_BATCH, recoverDead } from "../../src/core/recovery.ts";
-import type { HeldJob, RecoverAnswer, RecoveredJob, RecoverRequest, Store } from "../../src/core/store.ts";
+import type { HeldJob, RecoveredBatch, RecoveredJob, RecoverRequest, Store } from "../../src/core/store.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { fixedRandom } from "../support/fixed-random.ts";
 import { aKind, aView, aWorkerRow, counted, fakeStore, Recorder } from "./samples.ts";
@@ -32,7 +32,7 @@ function aHeld(given: Partial<HeldJob> = {}): HeldJob {
 }
 
 /** Recovery against a store that answers with `answers`, one after the other. */
-function recovering(answers: ((request: RecoverRequest) => RecoverAnswer)[], store: Partial<Store> = {}) {
+function recovering(answers: ((request: RecoverRequest) => RecoveredBatch)[], store: Partial<Store> = {}) {
   const clock = virtualClock();
   const events = new Recorder();
   const asked: RecoverRequest[] = [];

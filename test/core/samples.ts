@@ -3,7 +3,7 @@ import type { EngineEvent, EventName, Events, Emitter } from "../../src/core/eve
 import { type ClaimedJob, type Counters, type KindSettings, NO_COUNTERS } from "../../src/core/job.ts";
 import type { Lease } from "../../src/core/lease.ts";
 import type { WorkerRow } from "../../src/core/liveness.ts";
-import type { BeatAnswer, SettleAndClaim, Store } from "../../src/core/store.ts";
+import type { BeatAnswer, Condemned, CondemnRequest, SettleAndClaim, Store } from "../../src/core/store.ts";
 import type { JobView } from "../../src/core/transitions.ts";
 
 export function aKind(given: Partial<KindSettings> = {}): KindSettings {
@@ -126,4 +126,10 @@ export class Recorder implements Emitter {
 /** A promise and the handles to end it, for answers that a test holds back. */
 export function held<T>(): PromiseWithResolvers<T> {
   return Promise.withResolvers<T>();
+}
+
+/** What `condemn` returns of a worker that held one job. */
+export function condemned(request: CondemnRequest): Condemned {
+  const { worker, death, incident } = request;
+  return { worker: worker.id, incident, how: death.how, heldAtDeath: 1, cursor: 0 };
 }

@@ -78,7 +78,7 @@ test("what a worker takes back and what SQL takes back read the same in reclaim_
   const now = 1_800_000_000_000 + 16 * MINUTE;
   const workers = await store.workers({});
   for (const { id, how } of DEATHS)
-    await store.recover({
+    await recoverOnce(store, {
       worker: workers.find((worker) => worker.id === `w-${id}`)!,
       death: { how, lastSeenAliveAt: null, detectedAt: now, evidence: null },
       recovery: { id: "pass", startedAt: now, by: "a-worker", integrity: "NOT_CHECKED", walFrames: 0 },

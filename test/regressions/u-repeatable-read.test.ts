@@ -64,7 +64,7 @@ test("U: with REPEATABLE READ by default a recovery sees a claim that was commit
   // A recovery that could not have the row in time took nothing and says so: it is asked again, as a keeper does.
   const recovered = async (): Promise<readonly string[]> => {
     for (;;) {
-      const { incident, jobs } = await store.recover(request);
+      const { incident, jobs } = await recoverOnce(store, request);
       if (incident !== null) return jobs.map(({ jobId }) => jobId);
     }
   };

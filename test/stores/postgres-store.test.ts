@@ -176,7 +176,7 @@ test("a recovery and a claim of the same worker that meet leave no job with a wo
     } as const;
     const small = { ...ROOM, total: 2 };
     const claims = Array.from({ length: 8 }, () => worker.settleAndClaim(id, [], small));
-    const [recovered, ...turns] = await Promise.all([keeper.recover(request), ...claims]);
+    const [recovered, ...turns] = await Promise.all([recoverOnce(keeper, request), ...claims]);
     const claimed = turns.flatMap((turn) => turn.claimed.map(({ lease }) => lease.jobId));
     assert.deepEqual(recovered.jobs.map(({ jobId }) => jobId).toSorted(), claimed.toSorted());
     assert.equal((await worker.settleAndClaim(id, [], small)).live, false);
@@ -203,14 +203,14 @@ test("FR-027 a job whose own row the server refuses is that job's failure: it is
   } as const;
   const told = (recovered: readonly { jobId: string; decision: string; success: boolean }[]): unknown =>
     recovered.map(({ jobId, decision, success }) => `${jobId} ${decision} ${success}`);
-  const first = await store.recover(request);
+  const first = await recoverOnce(store, request);
   assert.deepEqual(told(first.jobs), ["a retry true", "b none false", "c retry true"]);
   assert.match(first.jobs[1]!.error!, /stuck/);
   assert.deepEqual(told((await store.incident("incident"))!.jobs), ["a retry true", "b none false", "c retry true"]);
   assert.deepEqual([(await store.get("b"))?.state, (await store.get("b"))?.history.length], ["running", 0]);
   await fresh.query(`ALTER TABLE ${jobs} DROP CONSTRAINT stuck`);
   const [left] = await store.workers({ which: "leftBehind" });
-  const second = await store.recover({ ...request, worker: left!, incident: "another" });
+  const second = await recoverOnce(store, { ...request, worker: left!, incident: "another" });
   assert.deepEqual([second.incident, told(second.jobs)], ["incident", ["b retry true"]]);
 });
 

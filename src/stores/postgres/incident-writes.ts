@@ -1,7 +1,7 @@
 // The incident of a death as recovery writes it. Inside recovery's transaction, which holds the dead worker's row.
 import { withLastWord } from "../../core/incident.ts";
 import type { HowLost } from "../../core/liveness.ts";
-import type { RecoveredJob, RecoverRequest } from "../../core/store.ts";
+import type { Condemned, CondemnRequest, RecoveredJob } from "../../core/store.ts";
 import { list, type Session, texts } from "./connection.ts";
 
 /** What the locked row says of a worker that is being recovered. */
@@ -12,15 +12,6 @@ export interface DeadWorker {
   readonly incident: string | null;
 }
 
-export interface OpenIncident {
-  readonly id: string;
-  /** The last job that was looked at. */
-  readonly cursor: number;
-  readonly heldAtDeath: number;
-  /** How the first transaction about it knew. */
-  readonly how: HowLost;
-}
-
 const OPEN = `WITH marked AS (UPDATE outlive.fleet SET state = 'recovering', incident = $1 WHERE seq = $18)
   INSERT INTO outlive.incidents (id, recovery, worker, how, evidence, host, pid, version, worker_started_at, last_heartbeat_at,
     last_seen_alive_at, loop_lag_ms, detected_at, started_at, recovered_by, integrity, wal_frames, held_at_death)
@@ -29,13 +20,9 @@ const OPEN = `WITH marked AS (UPDATE outlive.fleet SET state = 'recovering', inc
   RETURNING held_at_death`;
 
 /** One incident per death: the first transaction opens it, whoever comes later goes on with it. */
-export async function openIncident(
-  session: Session,
-  request: RecoverRequest,
-  worker: DeadWorker,
-): Promise<OpenIncident> {
+export async function openIncident(session: Session, request: CondemnRequest, worker: DeadWorker): Promise<Condemned> {
   if (worker.incident !== null) {
-    const known = await goOn(session, worker.incident);
+    const known = await goOn(session, request.worker.id, worker.incident);
     if (known) return known;
   }
   const { worker: dead, death, recovery } = request;
@@ -59,7 +46,8 @@ export async function openIncident(
     recovery.walFrames,
     worker.seq,
   ]);
-  return { id: request.incident, cursor: 0, heldAtDeath: opened!.held_at_death, how: death.how };
+  const { held_at_death: heldAtDeath } = opened!;
+  return { worker: dead.id, incident: request.incident, cursor: 0, heldAtDeath, how: death.how };
 }
 
 interface IncidentState {
@@ -70,19 +58,19 @@ interface IncidentState {
 }
 
 /** Null: retention has removed it. */
-async function goOn(session: Session, id: string): Promise<OpenIncident | null> {
+async function goOn(session: Session, worker: string, incident: string): Promise<Condemned | null> {
   const [known] = await session.rows<IncidentState>(
     "SELECT cursor, held_at_death, how, completed_at FROM outlive.incidents WHERE id = $1",
-    [id],
+    [incident],
   );
   if (!known) return null;
   const { cursor, held_at_death: heldAtDeath, how, completed_at: completedAt } = known;
-  if (completedAt === null) return { id, cursor, heldAtDeath, how };
+  if (completedAt === null) return { worker, incident, cursor, heldAtDeath, how };
   // It was closed with jobs that could not be recovered: they are tried again, in the same incident.
   await session.run("UPDATE outlive.incidents SET completed_at = NULL, cursor = 0, judged_at = NULL WHERE id = $1", [
-    id,
+    incident,
   ]);
-  return { id, cursor: 0, heldAtDeath, how };
+  return { worker, incident, cursor: 0, heldAtDeath, how };
 }
 
 const ADD_JOBS = `INSERT INTO outlive.incident_jobs (incident, job, job_id, kind, decision, counters, max_crashes, fence, last_step, success, error)

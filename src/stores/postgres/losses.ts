@@ -1,6 +1,6 @@
 // Losses of contact as they are kept: which are open, what became of their workers, and what was decided about their jobs. What
 // is decided is core's (losses.ts there).
-import { isOnTrial } from "../../core/blame.ts";
+import { ALONE_FROM_CRASHES, isOnTrial } from "../../core/blame.ts";
 import { JOB_STATES } from "../../core/job.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "../../core/losses.ts";
 import { LANE, NEVER_DUE, OUTCOME, STATE } from "../codes.ts";
@@ -98,8 +98,10 @@ export async function lostJobs(session: Session, kinds: Kinds, incident: string,
 
 // A delayed job keeps its time, and a running one everything but its counters.
 const WAITS = `j.state = ${STATE.queued} AND (j.lane <> ${LANE.delayed} OR j.run_at = ${NEVER_DUE})`;
-const APPLY = `UPDATE outlive.jobs j SET state = $1::smallint, crashes = $2, blamed = $3, losses = $4, outcome = coalesce($5::smallint, j.outcome),
-    error = coalesce($6::text, j.error), lane = CASE WHEN ${WAITS} THEN $7::smallint ELSE j.lane END,
+const APPLY = `UPDATE outlive.jobs j SET state = $1::smallint, crashes = j.crashes + $2::int, blamed = j.blamed + $3::int, losses = greatest(0, j.losses + $4::int),
+    outcome = coalesce($5::smallint, j.outcome), error = coalesce($6::text, j.error),
+    lane = CASE WHEN ${WAITS} THEN coalesce($7::smallint, CASE WHEN j.crashes + $2::int + greatest(0, j.losses + $4::int) >= ${ALONE_FROM_CRASHES}
+      THEN ${LANE.alone} ELSE ${LANE.open} END) ELSE j.lane END,
     run_at = CASE WHEN ${WAITS} THEN $8::bigint ELSE j.run_at END,
     reserved_by = CASE WHEN $1::smallint = ${STATE.quarantined} THEN NULL ELSE j.reserved_by END,
     finished_at = CASE WHEN $1::smallint = ${STATE.quarantined} THEN outlive.now_ms() ELSE j.finished_at END
@@ -132,12 +134,11 @@ async function applied(
   { job }: LossVerdict,
   change: NonNullable<LossVerdict["change"]>,
 ): Promise<boolean> {
-  const { crashes, blamed, losses } = change.counters;
   const done = await session.run(APPLY, [
     STATE[change.to],
-    crashes,
-    blamed,
-    losses,
+    change.add.crashes ?? 0,
+    change.add.blamed ?? 0,
+    change.add.losses ?? 0,
     change.outcome === null ? null : OUTCOME[change.outcome],
     change.error === null ? null : JSON.stringify(change.error),
     laneOf(change),

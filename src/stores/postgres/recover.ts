@@ -1,50 +1,60 @@
-// Recovery's transactions: one batch of a dead worker's jobs, and what is overdue. Each may be the last thing that this
-// process does; the next one, here or elsewhere, goes on from the rows.
-import { type ConfirmedTime, TRUSTED } from "../../core/confirmed-time.ts";
+// Recovery's verbs: a worker is condemned, what it holds is read, and what was decided about it is written. Each write may be the last
+// thing that this process does; the next recovery, here or elsewhere, goes on from the rows.
+import { TRUSTED } from "../../core/confirmed-time.ts";
 import { isOnTrial } from "../../core/blame.ts";
 import { toStoredError } from "../../core/errors.ts";
-import type { KindSettings } from "../../core/job.ts";
 import { isProof } from "../../core/liveness.ts";
-import type { HeldJob, OverdueJob, RecoverAnswer, RecoveredJob, RecoverRequest } from "../../core/store.ts";
-import type { Change, CrashVerdict } from "../../core/transitions.ts";
-import type { Session } from "./connection.ts";
+import {
+  type Condemned,
+  type CondemnRequest,
+  type HeldJob,
+  type OverdueQuery,
+  recoveredJob,
+  type RecoveredJob,
+  type TakeBackAnswer,
+  type TakeBackRequest,
+  type Taken,
+  type Verdict,
+} from "../../core/store.ts";
+import type { Change } from "../../core/transitions.ts";
+import { list, type Session, texts } from "./connection.ts";
 import { deathsElsewhere } from "./deaths-elsewhere.ts";
 import { isOfOneRow } from "./errors.ts";
-import {
-  type DeadWorker,
-  insertIncidentJobs,
-  type OpenIncident,
-  openIncident,
-  stampResumed,
-} from "./incident-writes.ts";
+import { type DeadWorker, insertIncidentJobs, openIncident, stampResumed } from "./incident-writes.ts";
 import type { Kinds } from "./kinds.ts";
 import { type CounterColumns, counters } from "../rows.ts";
 import { type AppliedChange, applyChanges } from "./settle.ts";
 
-export interface HeldColumns extends CounterColumns {
+interface HeldColumns extends CounterColumns {
   readonly seq: number;
   readonly id: string;
   readonly kind: number;
   readonly epoch: number;
   readonly fence: number;
-  readonly cancel_requested: boolean;
-  /** The incident that put it back before, if nobody has noted that it ran again since. */
-  readonly incident: string | null;
+  readonly deadline_at: number | null;
   readonly last_step: string | null;
 }
 
-interface OverdueColumns extends HeldColumns {
-  readonly worker_id: string;
-}
-
-const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.cancel_requested, j.incident,
+const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.deadline_at,
   (SELECT name FROM outlive.steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step`;
 
-const OVERDUE = `FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind JOIN outlive.fleet w ON w.seq = j.worker
+const HELD = `SELECT ${HELD_COLUMNS} FROM outlive.jobs j JOIN outlive.fleet w ON w.seq = j.worker
+  WHERE j.state = 1 AND w.id = $1 AND j.seq > $2 ORDER BY j.seq LIMIT $3`;
+
+const OVERDUE = `SELECT ${HELD_COLUMNS}, w.id AS worker_id FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind JOIN outlive.fleet w ON w.seq = j.worker
   WHERE j.state = 1 AND j.deadline_at + k.grace_ms + $1 < (SELECT least(outlive.now_ms(), $3)) AND coalesce(k.timeout_ms, 0) + k.grace_ms + $1 < $4
   ORDER BY j.deadline_at, j.seq LIMIT $2`;
 
 const DEATHS_ELSEWHERE = `SELECT ${deathsElsewhere("outlive", "$1", "$2", "outlive.now_ms()")} AS n`;
+
+/** Of these attempts, those that still own their jobs; an overdue one only if its deadline has not moved. */
+const owned = (
+  deadline: string,
+): string => `FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::text[], $5::bigint[]) AS a (seq, fence, epoch, worker, deadline_at)
+  JOIN outlive.fleet w ON w.id = a.worker
+  JOIN outlive.jobs j ON j.seq = a.seq AND j.state + 0 = 1 AND j.fence = a.fence AND j.epoch = a.epoch AND j.worker + 0 = w.seq${deadline}`;
+const OF_THE_DEAD = owned("");
+const STILL_OVERDUE = owned(" AND j.deadline_at = a.deadline_at");
 
 export class Recovering {
   readonly #kinds: Kinds;
@@ -53,137 +63,156 @@ export class Recovering {
     this.#kinds = kinds;
   }
 
+  /** Inside a transaction. */
+  async condemn(session: Session, request: CondemnRequest): Promise<Condemned | null> {
+    const dead = await lockDead(session, request);
+    return dead === null ? null : openIncident(session, request, dead);
+  }
+
+  async heldBy(session: Session, condemned: Condemned, limit: number): Promise<HeldJob[]> {
+    const { worker, cursor, heldAtDeath } = condemned;
+    const rows = await session.rows<HeldColumns>(HELD, [worker, cursor, limit]);
+    const held = await this.#held(session, rows, () => worker);
+    const [first] = held;
+    // The verdict depends on it only if there is one job.
+    if (!first || !isOnTrial(first.counters, heldAtDeath, first.kind.limits)) return held;
+    const [found] = await session.rows<{ n: number }>(DEATHS_ELSEWHERE, [first.row, first.counters.crashes]);
+    return [{ ...first, deathsElsewhere: found!.n }, ...held.slice(1)];
+  }
+
+  async overdue(session: Session, { marginMs, limit, confirmed = TRUSTED }: OverdueQuery): Promise<HeldJob[]> {
+    const { asOf, steadyMs } = confirmed;
+    const rows = await session.rows<HeldColumns & { readonly worker_id: string }>(OVERDUE, [
+      marginMs,
+      limit,
+      asOf,
+      steadyMs,
+    ]);
+    return this.#held(session, rows, ({ worker_id }) => worker_id);
+  }
+
+  async #held<R extends HeldColumns>(
+    session: Session,
+    rows: readonly R[],
+    workerOf: (row: R) => string,
+  ): Promise<HeldJob[]> {
+    if (rows.length === 0) return [];
+    const settings = await this.#kinds.settings(
+      session,
+      rows.map(({ kind }) => kind),
+    );
+    return rows.map((row) => ({
+      id: row.id,
+      row: row.seq,
+      state: "running",
+      worker: workerOf(row),
+      epoch: row.epoch,
+      fence: row.fence,
+      counters: counters(row),
+      kind: settings.get(row.kind)!,
+      deadlineAt: row.deadline_at,
+      lastStep: row.last_step,
+      deathsElsewhere: 0,
+    }));
+  }
+
   /**
    * Inside a transaction, with as few statements as it takes: each is a round trip between a death and the next run of its jobs. `each`:
    * job by job, after a first try that failed because the store refused the row of one of them.
    */
-  async recover(session: Session, request: RecoverRequest, bell: string, each = false): Promise<RecoverAnswer> {
-    const dead = await lockDead(session, request);
-    if (dead === null) return { incident: null, jobs: [], done: true };
-    const worker = dead.seq;
-    const incident = await openIncident(session, request, dead);
-    const rows = await session.rows<HeldColumns>(
-      `SELECT ${HELD_COLUMNS} FROM outlive.jobs j WHERE j.state = 1 AND j.worker = $1 AND j.seq > $2 ORDER BY j.seq LIMIT $3 FOR UPDATE OF j SKIP LOCKED`,
-      [worker, incident.cursor, request.limit],
-    );
-    const jobs = await this.#recoverJobs(session, rows, incident, request, each);
-    const done = rows.length < request.limit;
-    const cursor = rows.at(-1)?.seq ?? incident.cursor;
-    let locked = 0;
-    if (done) [{ locked }] = (await session.rows<{ locked: number }>(CLOSE, [worker, incident.id, cursor])) as [Closed];
-    else await session.run("UPDATE outlive.incidents SET cursor = $1 WHERE id = $2", [cursor, incident.id]);
-    // Heard at the commit: by the time the others look, the jobs are there.
-    if (jobs.length > 0) await session.run("SELECT pg_notify($1, '')", [bell]);
-    return { incident: incident.id, jobs, done, ...(locked > 0 && { locked }) };
-  }
-
-  /** `each`: what the store refuses for one job is that job's own failure and undoes nothing else. */
-  async #recoverJobs(
-    session: Session,
-    rows: readonly HeldColumns[],
-    incident: OpenIncident,
-    request: RecoverRequest,
-    each: boolean,
-  ): Promise<RecoveredJob[]> {
-    if (rows.length === 0) return [];
-    const settings = await this.#kinds.settings(
-      session,
-      rows.map(({ kind }) => kind),
-    );
-    const elsewhere = await this.#deathsElsewhere(session, rows, incident, settings);
-    const applied: AppliedChange[] = [];
-    let jobs = rows.map((row): RecoveredJob => {
-      const kind = settings.get(row.kind)!;
-      const base = {
-        jobId: row.id,
-        kind: kind.name,
-        limit: kind.limits.crashes,
-        fence: row.fence,
-        lastStep: row.last_step,
-      };
-      let verdict: CrashVerdict;
-      try {
-        verdict = request.decide(heldJob(row, kind, elsewhere), incident.heldAtDeath, incident.how);
-      } catch (thrown) {
-        const error = toStoredError(thrown).message;
-        return { ...base, decision: "none", counters: counters(row), success: false, error };
-      }
-      applied.push(byRecovery(row, verdict.change, incident.id));
-      const { decision, change } = verdict;
-      return { ...base, decision, counters: change.counters, success: true, error: null };
-    });
-    // Before the rows name this incident instead.
-    if (rows.some((row) => row.incident !== null)) await stampResumed(session, rows);
-    if (each) {
-      const refused = await applyEach(session, applied);
-      jobs = jobs.map((job, at) => {
-        const error = refused.get(rows[at]!.seq);
-        if (error === undefined) return job;
-        return { ...job, decision: "none", counters: counters(rows[at]!), success: false, error };
-      });
-    } else await applyChanges(session, applied, "running");
-    await insertIncidentJobs(session, incident.id, rows, jobs);
-    return jobs;
-  }
-
-  /** Asked only if the verdict depends on it; then there is one job. */
-  async #deathsElsewhere(
-    session: Session,
-    [row]: readonly HeldColumns[],
-    { heldAtDeath }: OpenIncident,
-    settings: ReadonlyMap<number, KindSettings>,
-  ): Promise<number> {
-    if (!row || !isOnTrial(row, heldAtDeath, settings.get(row.kind)!.limits)) return 0;
-    const [found] = await session.rows<{ n: number }>(DEATHS_ELSEWHERE, [row.seq, row.crashes]);
-    return found!.n;
-  }
-
-  /** What is past deadline, grace and margin. A read: most of the time it finds nothing, and then no transaction is needed. */
-  async anyOverdue(session: Session, marginMs: number, confirmed: ConfirmedTime = TRUSTED): Promise<boolean> {
-    const { asOf, steadyMs } = confirmed;
-    return (await session.rows(`SELECT 1 ${OVERDUE}`, [marginMs, 1, asOf, steadyMs])).length > 0;
-  }
-
-  /** Inside a transaction. Another process may do the same just now: what it has locked is its own. */
-  async expire(
-    session: Session,
-    marginMs: number,
-    limit: number,
-    decide: (job: HeldJob) => Change,
-    { asOf, steadyMs }: ConfirmedTime = TRUSTED,
-  ): Promise<OverdueJob[]> {
-    const rows = await session.rows<OverdueColumns>(
-      `SELECT ${HELD_COLUMNS}, w.id AS worker_id ${OVERDUE} FOR UPDATE OF j SKIP LOCKED`,
-      [marginMs, limit, asOf, steadyMs],
-    );
-    if (rows.length === 0) return [];
-    const settings = await this.#kinds.settings(
-      session,
-      rows.map(({ kind }) => kind),
-    );
-    const applied: AppliedChange[] = [];
-    const overdue = rows.flatMap((row) => {
-      let change: Change;
-      try {
-        change = decide(heldJob(row, settings.get(row.kind)!));
-      } catch {
-        return []; // Looked at again next time; it holds up nobody else.
-      }
-      applied.push(byRecovery(row, change, null));
-      return [{ jobId: row.id, worker: row.worker_id, change }];
-    });
-    await applyChanges(session, applied, "running");
-    return overdue;
+  async takeBack(session: Session, request: TakeBackRequest, bell: string, each = false): Promise<TakeBackAnswer> {
+    const { verdicts, of, last } = request;
+    const incident = of?.incident ?? null;
+    const taken = await takeAll(session, verdicts, incident, each);
+    if (of !== null) await keepJobs(session, of.incident, verdicts, taken);
+    // Heard at the commit: by the time the others check, the jobs are there.
+    if (verdicts.length > 0) await session.run("SELECT pg_notify($1, '')", [bell]);
+    if (of === null) return { taken };
+    const cursor = verdicts.at(-1)?.job.row ?? of.cursor;
+    if (!last) {
+      await session.run("UPDATE outlive.incidents SET cursor = greatest(cursor, $1) WHERE id = $2", [
+        cursor,
+        of.incident,
+      ]);
+      return { taken };
+    }
+    const [closed] = await session.rows<{ locked: number }>(CLOSE, [of.worker, of.incident, cursor]);
+    return { taken, ...(closed!.locked > 0 && { locked: closed!.locked }) };
   }
 }
 
-/** Returns what the store said of each row that it refused, by the row's number. */
-async function applyEach(session: Session, changes: readonly AppliedChange[]): Promise<ReadonlyMap<number, string>> {
+async function takeAll(
+  session: Session,
+  verdicts: readonly Verdict[],
+  incident: string | null,
+  each: boolean,
+): Promise<Taken[]> {
+  const decided = verdicts.filter(({ change }) => change !== null);
+  if (decided.length === 0) return verdicts.map(() => "taken");
+  const guard = incident === null ? STILL_OVERDUE : OF_THE_DEAD;
+  const attempts = attemptsOf(decided);
+  const locked = await session.rows<{ seq: number; incident: string | null }>(
+    `SELECT j.seq, j.incident ${guard} ORDER BY j.seq FOR UPDATE OF j SKIP LOCKED`,
+    attempts,
+  );
+  const own = new Set(locked.map(({ seq }) => seq));
+  // Before the rows name this incident instead.
+  if (locked.some((row) => row.incident !== null)) await stampResumed(session, locked);
+  const applied = decided.filter(({ job }) => own.has(job.row)).map((verdict) => byRecovery(verdict, incident));
   const refused = new Map<number, string>();
+  const written = each ? await applyEach(session, applied, refused) : await applyChanges(session, applied, "running");
+  const elsewhere =
+    own.size < decided.length ? await session.rows<{ seq: number }>(`SELECT j.seq ${guard}`, attempts) : [];
+  const heldElsewhere = new Set(elsewhere.map(({ seq }) => seq));
+  return verdicts.map(({ job, change }) => {
+    if (change === null) return "taken";
+    const error = refused.get(job.row);
+    if (error !== undefined) return { refused: error };
+    const is = written.get(job.row);
+    if (is !== undefined) return is === change ? "taken" : "cancelled";
+    return heldElsewhere.has(job.row) ? "locked" : "moved";
+  });
+}
+
+function attemptsOf(verdicts: readonly Verdict[]): string[] {
+  const jobs = verdicts.map(({ job }) => job);
+  return [
+    list(jobs.map(({ row }) => row)),
+    list(jobs.map(({ fence }) => fence)),
+    list(jobs.map(({ epoch }) => epoch)),
+    texts(jobs.map(({ worker }) => worker)),
+    list(jobs.map(({ deadlineAt }) => deadlineAt)),
+  ];
+}
+
+async function keepJobs(
+  session: Session,
+  incident: string,
+  verdicts: readonly Verdict[],
+  taken: readonly Taken[],
+): Promise<void> {
+  const rows: { readonly seq: number }[] = [];
+  const jobs: RecoveredJob[] = [];
+  verdicts.forEach((verdict, at) => {
+    const job = recoveredJob(verdict, taken[at]!);
+    if (job === null) return;
+    rows.push({ seq: verdict.job.row });
+    jobs.push(job);
+  });
+  if (jobs.length > 0) await insertIncidentJobs(session, incident, rows, jobs);
+}
+
+/** Job by job. Collects what the store said of each row that it refused. */
+async function applyEach(
+  session: Session,
+  changes: readonly AppliedChange[],
+  refused: Map<number, string>,
+): Promise<ReadonlyMap<number, Change>> {
+  const written = new Map<number, Change>();
   for (const change of changes) {
     await session.run("SAVEPOINT outlive_job");
     try {
-      await applyChanges(session, [change], "running");
+      for (const [seq, is] of await applyChanges(session, [change], "running")) written.set(seq, is);
     } catch (thrown) {
       if (!isOfOneRow(thrown)) throw thrown;
       await session.run("ROLLBACK TO SAVEPOINT outlive_job");
@@ -191,7 +220,7 @@ async function applyEach(session: Session, changes: readonly AppliedChange[]): P
     }
     await session.run("RELEASE SAVEPOINT outlive_job");
   }
-  return refused;
+  return written;
 }
 
 /**
@@ -199,7 +228,7 @@ async function applyEach(session: Session, changes: readonly AppliedChange[]): P
  * Null: between the look and this transaction it left in peace, was recovered by somebody else, or, if it was only silent, has
  * beaten again. Who is over and still holds jobs is recovered again: an earlier recovery could not.
  */
-async function lockDead(session: Session, { worker, death }: RecoverRequest): Promise<DeadWorker | null> {
+async function lockDead(session: Session, { worker, death }: CondemnRequest): Promise<DeadWorker | null> {
   const [row] = await session.rows<DeadWorker & { state: string; beats: number; lock_identity: string | null }>(
     "SELECT seq, state, beats, lock_identity, last_word, incident FROM outlive.fleet WHERE id = $1 FOR UPDATE",
     [worker.id],
@@ -212,32 +241,19 @@ async function lockDead(session: Session, { worker, death }: RecoverRequest): Pr
   return held.length > 0 ? row : null;
 }
 
-interface Closed {
-  readonly locked: number;
-}
-
 // Closes only if nothing was left out. A job whose decision failed does not count as left out: it is in the incident, and a sweep tries
 // it again.
-const CLOSE = `WITH left_out AS MATERIALIZED (
-    SELECT count(*) AS n, min(j.seq) AS first FROM outlive.jobs j WHERE j.state = 1 AND j.worker = $1
+const CLOSE = `WITH dead AS (SELECT f.seq FROM outlive.fleet f WHERE f.id = $1),
+  left_out AS MATERIALIZED (
+    SELECT count(*) AS n, min(j.seq) AS first FROM outlive.jobs j WHERE j.state = 1 AND j.worker = (SELECT seq FROM dead)
       AND NOT EXISTS (SELECT 1 FROM outlive.incident_jobs i WHERE i.incident = $2 AND i.job = j.seq AND NOT i.success)),
   closed AS (UPDATE outlive.incidents i SET cursor = coalesce(o.first - 1, $3),
       completed_at = CASE WHEN o.n = 0 THEN coalesce(i.completed_at, outlive.now_ms()) END FROM left_out o WHERE i.id = $2),
-  cancels AS (DELETE FROM outlive.cancels c USING left_out o WHERE c.worker = $1 AND o.n = 0),
-  finished AS (UPDATE outlive.fleet f SET state = 'gone' FROM left_out o WHERE f.seq = $1 AND o.n = 0)
+  cancels AS (DELETE FROM outlive.cancels c USING left_out o, dead d WHERE c.worker = d.seq AND o.n = 0),
+  finished AS (UPDATE outlive.fleet f SET state = 'gone' FROM left_out o WHERE f.id = $1 AND o.n = 0)
   SELECT n AS locked FROM left_out`;
 
-function heldJob(row: HeldColumns, kind: KindSettings, elsewhere = 0): HeldJob {
-  return {
-    id: row.id,
-    state: "running",
-    counters: counters(row),
-    kind,
-    cancelRequested: row.cancel_requested,
-    deathsElsewhere: elsewhere,
-  };
-}
-
-function byRecovery({ seq, epoch, fence }: HeldColumns, change: Change, incident: string | null): AppliedChange {
-  return { seq, change, incident, epoch, fence, actor: "system/recovery" };
+function byRecovery({ job, change }: Verdict, incident: string | null): AppliedChange {
+  const { row: seq, epoch, fence } = job;
+  return { seq, change: change!, incident, epoch, fence, actor: "system/recovery" };
 }

@@ -1,10 +1,10 @@
 // Ends of attempts, and the answer to a write whose fence did not hold. Successes are one statement (claim.ts has it together with
-// the claim); everything else is decided by core from the locked row, inside a transaction.
-import { mustRunAlone } from "../../core/blame.ts";
+// the claim); everything else is one guarded statement, too, and one more for what was cancelled meanwhile.
+import { ALONE_FROM_CRASHES } from "../../core/blame.ts";
 import { JOB_STATES } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../../core/store.ts";
-import { type Change, honourCancel } from "../../core/transitions.ts";
+import type { Change } from "../../core/transitions.ts";
 import { checksumSql } from "./checksums.ts";
 import { list, type Session, texts } from "./connection.ts";
 import { type HistoryRow, insertHistory } from "./history.ts";
@@ -29,7 +29,7 @@ const SUCCEED = `UPDATE outlive.jobs j SET state = 2, outcome = 0, finished_at =
   WHERE ${OWNED_BY_EACH} RETURNING j.seq`;
 
 /** Locks the rows of these attempts that own their jobs. */
-export const LOCK_OWNED = `SELECT j.seq, j.crashes, j.blamed, j.losses, j.cancel_requested
+export const LOCK_OWNED = `SELECT j.seq
   FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::text[]) AS a (seq, fence, epoch, worker, worker_id)
   JOIN outlive.jobs j ON ${OWNED_BY_EACH} ORDER BY j.seq FOR UPDATE OF j`;
 
@@ -65,16 +65,21 @@ export class Settling {
 
   /** The arrays of `LOCK_OWNED`: row, fence, epoch, and the worker's number and id of each. */
   async attempts(session: Session, leases: readonly Lease[]): Promise<string[]> {
-    const workers: number[] = [];
-    for (const { worker } of leases)
-      workers.push(this.#workers.known(worker) ?? (await this.#workers.seqOf(session, worker)));
+    const { seqs, ids } = await this.#workersOf(session, leases);
     return [
       list(leases.map(({ row }) => row)),
       list(leases.map(({ fence }) => fence)),
       list(leases.map(({ epoch }) => epoch)),
-      list(workers),
-      texts(leases.map(({ worker }) => worker)),
+      list(seqs),
+      texts(ids),
     ];
+  }
+
+  async #workersOf(session: Session, leases: readonly Lease[]): Promise<Owners> {
+    const seqs: number[] = [];
+    for (const { worker } of leases)
+      seqs.push(this.#workers.known(worker) ?? (await this.#workers.seqOf(session, worker)));
+    return { seqs, ids: leases.map(({ worker }) => worker) };
   }
 
   async #succeed(session: Session, settlements: readonly Settlement[]): Promise<number[]> {
@@ -89,22 +94,16 @@ export class Settling {
     return rows.map(([seq]) => seq);
   }
 
-  /** What became of the row since the claim counts: a step has set its crashes back, a cancel was asked for. */
-  async #end(session: Session, settlements: readonly Settlement[]): Promise<number[]> {
-    const attempts = await this.attempts(
+  async #end(session: Session, settlements: readonly Settlement[]): Promise<Iterable<number>> {
+    const workers = await this.#workersOf(
       session,
       settlements.map(({ lease }) => lease),
     );
-    const rows = await session.rows<RowAtEnd>(LOCK_OWNED, attempts);
-    const bySeq = new Map(settlements.map((settlement) => [settlement.lease.row, settlement]));
-    const ends = rows.map(({ seq, crashes, blamed, losses, cancel_requested }): AppliedChange => {
-      const { lease, change: settled } = bySeq.get(seq)!;
-      const kept = { ...settled, counters: { ...settled.counters, crashes, blamed, losses } };
-      const change = cancel_requested ? honourCancel(kept) : kept;
-      return { seq, change, incident: null, epoch: lease.epoch, fence: lease.fence, actor: `worker/${lease.worker}` };
+    const ends = settlements.map(({ lease, change }): AppliedChange => {
+      const { row: seq, epoch, fence, worker } = lease;
+      return { seq, change, incident: null, epoch, fence, actor: `worker/${worker}` };
     });
-    await applyChanges(session, ends, "running");
-    return rows.map(({ seq }) => seq);
+    return (await applyChanges(session, ends, "running", workers)).keys();
   }
 
   /**
@@ -131,14 +130,6 @@ export class Settling {
     }
     return { is: "stale", stale };
   }
-}
-
-interface RowAtEnd {
-  readonly seq: number;
-  readonly crashes: number;
-  readonly blamed: number;
-  readonly losses: number;
-  readonly cancel_requested: boolean;
 }
 
 interface RefusedColumns {
@@ -199,48 +190,98 @@ export interface AppliedChange {
   readonly actor: string;
 }
 
-const APPLY = `UPDATE outlive.jobs j SET state = c.state, lane = c.lane, errors = c.errors, crashes = c.crashes, blamed = c.blamed, timeouts = c.timeouts,
-    interruptions = c.interruptions, losses = c.losses, outcome = coalesce(c.outcome, j.outcome), run_at = coalesce(c.due_at, clock.now + c.delay_ms), finished_at = clock.now, result = c.result,
-    ${RESULT_SUM("c.result")}, error = coalesce(c.error, j.error), cancel_requested = false, reserved_by = NULL, incident = c.incident
-  FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::smallint[], $5::smallint[], $6::int[], $7::int[], $8::int[], $9::int[], $10::int[], $11::smallint[],
-      $12::bigint[], $13::text[], $14::text[], $15::text[], $16::int[], $17::bigint[])
-      AS c (seq, epoch, fence, state, lane, errors, crashes, blamed, timeouts, interruptions, outcome, delay_ms, result, error, incident, losses, due_at),
-    (SELECT outlive.now_ms() AS now) AS clock
-  WHERE j.seq = c.seq AND j.epoch = c.epoch AND j.fence = c.fence AND j.state = $18::smallint`;
+/** The worker of each attempt, by its number and its id. */
+interface Owners {
+  readonly seqs: readonly number[];
+  readonly ids: readonly string[];
+}
 
-/** Writes what core decided into rows that the caller has locked, all of which are in state `from`, and their history. */
+const after = (counter: string): string => `greatest(0, j.${counter} * c.keeps + c.${counter})`;
+
+// Where a job waits follows from its counters as they are then: a step may have reset them since the change was decided.
+const apply = (
+  owned: string,
+): string => `UPDATE outlive.jobs j SET state = c.state, errors = ${after("errors")}, crashes = ${after("crashes")},
+    blamed = ${after("blamed")}, timeouts = ${after("timeouts")}, interruptions = ${after("interruptions")}, losses = ${after("losses")},
+    lane = coalesce(c.lane, CASE WHEN ${after("crashes")} + ${after("losses")} >= ${ALONE_FROM_CRASHES} THEN ${LANE.alone} ELSE ${LANE.open} END),
+    outcome = coalesce(c.outcome, j.outcome), run_at = coalesce(c.due_at, clock.now + c.delay_ms), finished_at = clock.now, result = NULL,
+    result_sum = NULL, error = coalesce(c.error, j.error), cancel_requested = false, reserved_by = NULL, incident = c.incident
+  FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::smallint[], $5::smallint[], $6::int[], $7::int[], $8::int[], $9::int[], $10::int[], $11::int[],
+      $12::int[], $13::smallint[], $14::bigint[], $15::bigint[], $16::text[], $17::text[], $18::boolean[], $20::bigint[], $21::text[])
+      AS c (seq, epoch, fence, state, lane, keeps, errors, crashes, blamed, timeouts, interruptions, losses, outcome, delay_ms, due_at, error, incident,
+        yields, worker, worker_id),
+    (SELECT outlive.now_ms() AS now) AS clock
+  WHERE j.seq = c.seq AND j.epoch = c.epoch AND j.fence = c.fence AND j.state + 0 = $19::smallint AND NOT (c.yields AND j.cancel_requested) AND ${owned}
+  RETURNING j.seq`;
+/** The rows are locked by this transaction. */
+const APPLY_LOCKED = apply("c.worker IS NULL");
+/** The rows must be those of the attempts' own workers. The sum: see `OWNED`. */
+const APPLY_OWNED = apply(`j.worker + 0 = c.worker AND ${registered("c.worker", "c.worker_id")}`);
+
+/**
+ * Writes changes into rows that are in state `from`, and their history. If a cancel was requested, writes the alternative. The rows are locked
+ * by the caller, or `owners` says whose attempts they must be. Returns what was written, by the number of the row.
+ */
 export async function applyChanges(
   session: Session,
   changes: readonly AppliedChange[],
   from: (typeof JOB_STATES)[number],
-): Promise<void> {
-  if (changes.length === 0) return;
+  owners?: Owners,
+): Promise<ReadonlyMap<number, Change>> {
+  const written = await write(session, changes, from, owners);
+  // What was not written may have been cancelled meanwhile.
+  const left = changes.flatMap((applied, at) => {
+    const { ifCancelled } = applied.change;
+    if (ifCancelled === undefined || written.has(applied.seq)) return [];
+    return [{ applied: { ...applied, change: ifCancelled }, at }];
+  });
+  const others = left.map(({ applied }) => applied);
+  const theirs = owners && { seqs: left.map(({ at }) => owners.seqs[at]!), ids: left.map(({ at }) => owners.ids[at]!) };
+  for (const [seq, change] of await write(session, others, from, theirs)) written.set(seq, change);
+  await insertHistory(
+    session,
+    changes.flatMap((applied) => {
+      const change = written.get(applied.seq);
+      return change === undefined ? [] : historyOf({ ...applied, change }, from);
+    }),
+  );
+  return written;
+}
+
+async function write(
+  session: Session,
+  changes: readonly AppliedChange[],
+  from: (typeof JOB_STATES)[number],
+  owners: Owners | undefined,
+): Promise<Map<number, Change>> {
+  if (changes.length === 0) return new Map();
   const all = changes.map(({ change }) => change);
-  const count = (name: keyof Change["counters"]): string => list(all.map(({ counters }) => counters[name]));
-  await session.run(APPLY, [
+  const added = (name: keyof Change["add"]): string => list(all.map(({ add }) => add[name] ?? 0));
+  const rows = await session.arrays<[number]>(owners ? APPLY_OWNED : APPLY_LOCKED, [
     list(changes.map(({ seq }) => seq)),
     list(changes.map(({ epoch }) => epoch)),
     list(changes.map(({ fence }) => fence)),
     list(all.map(({ to }) => STATE[to])),
     list(all.map(laneOf)),
-    count("errors"),
-    count("crashes"),
-    count("blamed"),
-    count("timeouts"),
-    count("interruptions"),
+    list(all.map(({ resets }) => (resets ? 0 : 1))),
+    added("errors"),
+    added("crashes"),
+    added("blamed"),
+    added("timeouts"),
+    added("interruptions"),
+    added("losses"),
     list(all.map(({ outcome }) => (outcome === null ? null : OUTCOME[outcome]))),
     list(all.map((change) => (isDelayed(change) ? change.delayMs : null))),
-    texts(all.map(({ result }) => result)),
+    list(all.map((change) => (waitsForResolution(change) ? NEVER_DUE : null))),
     texts(all.map(({ error }) => (error === null ? null : JSON.stringify(error)))),
     texts(changes.map(({ change, incident }) => (change.to === "queued" ? incident : null))),
-    count("losses"),
-    list(all.map((change) => (waitsForResolution(change) ? NEVER_DUE : null))),
+    list(all.map(({ ifCancelled }) => ifCancelled !== undefined)),
     STATE[from],
+    list(owners?.seqs ?? changes.map(() => null)),
+    texts(owners?.ids ?? changes.map(() => null)),
   ]);
-  await insertHistory(
-    session,
-    changes.flatMap((applied) => historyOf(applied, from)),
-  );
+  const bySeq = new Map(changes.map(({ seq, change }) => [seq, change]));
+  return new Map(rows.map(([seq]) => [seq, bySeq.get(seq)!]));
 }
 
 function isDelayed(change: Change): boolean {
@@ -251,9 +292,9 @@ function waitsForResolution(change: Change): boolean {
   return change.to === "queued" && change.waitsForResolution === true;
 }
 
-export function laneOf(change: Change): number {
-  if (isDelayed(change) || waitsForResolution(change)) return LANE.delayed;
-  return mustRunAlone(change.counters) ? LANE.alone : LANE.open;
+/** Null: the job's counters say in which lane it waits. */
+export function laneOf(change: Change): number | null {
+  return isDelayed(change) || waitsForResolution(change) ? LANE.delayed : null;
 }
 
 /** One entry for everything abnormal; a change without a reason (a success) leaves none. */

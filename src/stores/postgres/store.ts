@@ -1,6 +1,5 @@
 // The store port on PostgreSQL, assembled: every method is one statement, one transaction or one read. The statements are in the
 // files beside it, one role each.
-import type { ConfirmedTime } from "../../core/confirmed-time.ts";
 import type { Clock } from "../../core/clock.ts";
 import type { CommitControl } from "../../core/commit.ts";
 import type { Incident, IncidentSummary } from "../../core/incident.ts";
@@ -13,6 +12,8 @@ import type {
   Beat,
   BeatAnswer,
   Finding,
+  Condemned,
+  CondemnRequest,
   HeldJob,
   Isolation,
   JobFilter,
@@ -20,11 +21,11 @@ import type {
   ListPage,
   LockHolder,
   OperatorAnswer,
-  OverdueJob,
+  OverdueQuery,
   PurgeAnswer,
   PurgeRequest,
-  RecoverAnswer,
-  RecoverRequest,
+  TakeBackAnswer,
+  TakeBackRequest,
   Room,
   SettleAndClaim,
   Settlement,
@@ -34,7 +35,6 @@ import type {
   WorkerQuery,
   WriteAnswer,
 } from "../../core/store.ts";
-import type { Change } from "../../core/transitions.ts";
 import { advice } from "./advice.ts";
 import { type AttemptWriteDeps, recordWrites } from "./attempt-writes.ts";
 import { Bell } from "./bell.ts";
@@ -185,25 +185,43 @@ export class PostgresStore implements Store<PostgresTransaction> {
     );
   }
 
-  async recover(request: RecoverRequest): Promise<RecoverAnswer> {
-    const bell = bellChannel(this.#connection.schema);
-    const transaction = (each: boolean): Promise<RecoverAnswer> =>
-      this.#connection.maintain((tx) => this.#recovering.recover(tx, request, bell, each), "recovery");
-    const answer = await this.#do(`recovering ${request.worker.id}`, () =>
-      transaction(false)
-        // The row of one job was refused: in a second try each job can fail for itself.
+  condemn(request: CondemnRequest): Promise<Condemned | "locked" | null> {
+    return this.#do(`condemning ${request.worker.id}`, () =>
+      this.#connection
+        .maintain((tx) => this.#recovering.condemn(tx, request), "recovery")
         .catch((thrown: unknown) => {
-          if (!isOfOneRow(thrown)) throw thrown;
-          return transaction(true);
-        })
-        .catch((thrown: unknown): RecoverAnswer => {
-          // Another session holds the worker's own row: a claim or a recovery that stands still.
+          // A claim or a recovery that stands still holds the worker's row.
           if (sqlState(thrown) !== LOCK_NOT_AVAILABLE) throw thrown;
-          return { incident: null, jobs: [], done: true, locked: Math.max(1, request.worker.heldCount) };
+          return "locked" as const;
         }),
     );
-    // The others were told by the commit.
-    if (answer.jobs.length > 0) this.#ringing.ringHere();
+  }
+
+  heldBy(condemned: Condemned, limit: number): Promise<readonly HeldJob[]> {
+    return this.#do(`reading what ${condemned.worker} holds`, () =>
+      this.#recovering.heldBy(this.#connection, condemned, limit),
+    );
+  }
+
+  overdue(query: OverdueQuery): Promise<readonly HeldJob[]> {
+    return this.#do("looking for overdue jobs", () => this.#recovering.overdue(this.#connection, query));
+  }
+
+  async takeBack(request: TakeBackRequest): Promise<TakeBackAnswer> {
+    const bell = bellChannel(this.#connection.schema);
+    const kind = request.of ? "recovery" : "upkeep";
+    const transaction = (each: boolean): Promise<TakeBackAnswer> =>
+      this.#connection.maintain((tx) => this.#recovering.takeBack(tx, request, bell, each), kind);
+    const doing = request.of ? `recovering ${request.of.worker}` : "fencing out overdue jobs";
+    const answer = await this.#do(doing, () =>
+      // If the row of one job was refused, each job can fail for itself in a second try.
+      transaction(false).catch((thrown: unknown) => {
+        if (!isOfOneRow(thrown)) throw thrown;
+        return transaction(true);
+      }),
+    );
+    // The other processes hear of it by the commit.
+    if (request.verdicts.length > 0) this.#ringing.ringHere();
     return answer;
   }
 
@@ -227,20 +245,6 @@ export class PostgresStore implements Store<PostgresTransaction> {
     );
     if (verdicts.some(({ change }) => change?.to === "queued")) this.#ringing.ring();
     return closed;
-  }
-
-  async expire(
-    marginMs: number,
-    limit: number,
-    decide: (job: HeldJob) => Change,
-    confirmed?: ConfirmedTime,
-  ): Promise<readonly OverdueJob[]> {
-    const overdue = await this.#do("fencing out overdue jobs", async () => {
-      if (!(await this.#recovering.anyOverdue(this.#connection, marginMs, confirmed))) return [];
-      return this.#connection.maintain((tx) => this.#recovering.expire(tx, marginMs, limit, decide, confirmed));
-    });
-    if (overdue.length > 0) this.#ringing.ring();
-    return overdue;
   }
 
   purge(request: PurgeRequest): Promise<PurgeAnswer> {

@@ -17,7 +17,7 @@ import { isIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
 import { type CounterColumns, counters } from "../rows.ts";
-import { applyChange, OWNED, writeHistory } from "./settle.ts";
+import { applyChange, OWNED } from "./settle.ts";
 
 /** How many delayed jobs become ready in one transaction. */
 const PROMOTE_BATCH = 1_000;
@@ -280,9 +280,15 @@ function view(id: string, row: CounterColumns): transitions.JobView {
 
 function quarantined({ db, worker, now }: Turn, lease: Lease, change: transitions.Change): CorruptJob {
   const { row: job, epoch, fence } = lease;
-  applyChange(db, change, now, { sql: OWNED, values: [job, fence, epoch, worker.seq] });
-  const actor = `worker/${worker.id}`;
-  writeHistory(db, { job, at: now, change, from: "running", actor, epoch, fence, incident: null });
+  const where = { sql: OWNED, values: [job, fence, epoch, worker.seq] };
+  applyChange(db, change, now, where, {
+    job,
+    from: "running",
+    actor: `worker/${worker.id}`,
+    epoch,
+    fence,
+    incident: null,
+  });
   return { lease, kind: lease.kind, change };
 }
 

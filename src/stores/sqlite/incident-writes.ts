@@ -1,17 +1,8 @@
 // The incident of a death as recovery writes it. Inside recovery's transaction.
 import { withLastWord } from "../../core/incident.ts";
 import type { HowLost } from "../../core/liveness.ts";
-import type { RecoveredJob, RecoverRequest } from "../../core/store.ts";
+import type { Condemned, CondemnRequest, RecoveredJob } from "../../core/store.ts";
 import type { Database } from "./database.ts";
-
-export interface OpenIncident {
-  readonly id: string;
-  /** The last job that was looked at. */
-  readonly cursor: number;
-  readonly heldAtDeath: number;
-  /** How the first transaction about it knew. */
-  readonly how: HowLost;
-}
 
 interface IncidentState {
   readonly last_word: string | null;
@@ -23,14 +14,14 @@ interface IncidentState {
 }
 
 /** One incident per death: the first transaction opens it, whoever comes later goes on with it. */
-export function openIncident(db: Database, request: RecoverRequest, worker: number, now: number): OpenIncident {
+export function openIncident(db: Database, request: CondemnRequest, worker: number, now: number): Condemned {
   const known = db
     .sql(
       `SELECT w.last_word, i.id, i.cursor, i.held_at_death, i.how, i.completed_at FROM outlive_workers w LEFT JOIN outlive_incidents i ON i.id = w.incident
        WHERE w.seq = ?`,
     )
     .get(worker) as unknown as IncidentState;
-  if (known.id !== null) return goOn(db, { ...known, id: known.id });
+  if (known.id !== null) return goOn(db, request.worker.id, { ...known, id: known.id });
   const { n: heldAtDeath } = db
     .sql("SELECT count(*) AS n FROM outlive_jobs WHERE state = 1 AND worker = ?")
     .get(worker) as { n: number };
@@ -59,15 +50,15 @@ export function openIncident(db: Database, request: RecoverRequest, worker: numb
     heldAtDeath,
   );
   db.sql("UPDATE outlive_workers SET state = 'recovering', incident = ? WHERE seq = ?").run(request.incident, worker);
-  return { id: request.incident, cursor: 0, heldAtDeath, how: death.how };
+  return { worker: dead.id, incident: request.incident, cursor: 0, heldAtDeath, how: death.how };
 }
 
-function goOn(db: Database, known: IncidentState & { readonly id: string }): OpenIncident {
-  const { id, cursor, held_at_death: heldAtDeath, how, completed_at: completedAt } = known;
-  if (completedAt === null) return { id, cursor, heldAtDeath, how };
+function goOn(db: Database, worker: string, known: IncidentState & { readonly id: string }): Condemned {
+  const { id: incident, cursor, held_at_death: heldAtDeath, how, completed_at: completedAt } = known;
+  if (completedAt === null) return { worker, incident, cursor, heldAtDeath, how };
   // It was closed with jobs that could not be recovered: they are tried again, in the same incident.
-  db.sql("UPDATE outlive_incidents SET completed_at = NULL, cursor = 0, judged_at = NULL WHERE id = ?").run(id);
-  return { id, cursor: 0, heldAtDeath, how };
+  db.sql("UPDATE outlive_incidents SET completed_at = NULL, cursor = 0, judged_at = NULL WHERE id = ?").run(incident);
+  return { worker, incident, cursor: 0, heldAtDeath, how };
 }
 
 export function writeIncidentJob(db: Database, incident: string, seq: number, job: RecoveredJob): void {

@@ -1,5 +1,6 @@
 // Losses of contact as they are kept: which are open, what became of their workers, and what was decided about their jobs. What
 // is decided is core's (losses.ts there).
+import { ALONE_FROM_CRASHES } from "../../core/blame.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "../../core/losses.ts";
 import { JOB_STATES } from "../../core/job.ts";
 import { LANE, NEVER_DUE, OUTCOME, STATE } from "../codes.ts";
@@ -102,7 +103,17 @@ export function judgeLoss(db: Database, incident: string, verdicts: readonly Los
   return changes === 1;
 }
 
-/** False: the job has moved on since it was read. A delayed job keeps its time, and a running one everything but its counters. */
+// A delayed job keeps its time, and a running one everything but its counters.
+const WAITS = `state = ${STATE.queued} AND (lane <> ${LANE.delayed} OR run_at = ${NEVER_DUE})`;
+const APPLY = `UPDATE outlive_jobs SET state = ?1, crashes = crashes + ?2, blamed = blamed + ?3, losses = max(0, losses + ?4),
+    outcome = ifnull(?5, outcome), error = ifnull(?6, error),
+    lane = CASE WHEN ${WAITS} THEN ifnull(?7, CASE WHEN crashes + ?2 + max(0, losses + ?4) >= ${ALONE_FROM_CRASHES} THEN ${LANE.alone} ELSE ${LANE.open} END) ELSE lane END,
+    run_at = CASE WHEN ${WAITS} THEN ?8 ELSE run_at END,
+    reserved_by = CASE WHEN ?1 = ${STATE.quarantined} THEN NULL ELSE reserved_by END,
+    finished_at = CASE WHEN ?1 = ${STATE.quarantined} THEN ?9 ELSE finished_at END
+  WHERE seq = ?10 AND state = ?11 AND epoch = ?12 AND fence = ?13 AND crashes = ?14 AND blamed = ?15 AND losses = ?16`;
+
+/** False: the job has moved on since it was read. */
 function applied(
   db: Database,
   incident: string,
@@ -110,28 +121,18 @@ function applied(
   change: NonNullable<LossVerdict["change"]>,
   now: number,
 ): boolean {
-  const { crashes, blamed, losses } = change.counters;
   const { lane, runAt } = whereItWaits(change, now);
-  const quarantined = change.to === "quarantined";
   const { changes } = db
-    .sql(
-      `UPDATE outlive_jobs SET state = ?1, crashes = ?2, blamed = ?3, losses = ?4, outcome = ifnull(?5, outcome), error = ifnull(?6, error),
-         lane = CASE WHEN state = ${STATE.queued} AND (lane <> ${LANE.delayed} OR run_at = ${NEVER_DUE}) THEN ?7 ELSE lane END,
-         run_at = CASE WHEN state = ${STATE.queued} AND (lane <> ${LANE.delayed} OR run_at = ${NEVER_DUE}) THEN ?8 ELSE run_at END,
-         reserved_by = CASE WHEN ?9 THEN NULL ELSE reserved_by END,
-         finished_at = CASE WHEN ?9 THEN ?10 ELSE finished_at END
-       WHERE seq = ?11 AND state = ?12 AND epoch = ?13 AND fence = ?14 AND crashes = ?15 AND blamed = ?16 AND losses = ?17`,
-    )
+    .sql(APPLY)
     .run(
       STATE[change.to],
-      crashes,
-      blamed,
-      losses,
+      change.add.crashes ?? 0,
+      change.add.blamed ?? 0,
+      change.add.losses ?? 0,
       change.outcome === null ? null : OUTCOME[change.outcome],
       change.error === null ? null : JSON.stringify(change.error),
       lane,
       runAt,
-      quarantined ? 1 : 0,
       now,
       job.row,
       STATE[job.state],
@@ -143,6 +144,6 @@ function applied(
     );
   if (changes === 0) return false;
   const { row, epoch, fence } = job;
-  writeHistory(db, { job: row, at: now, change, from: job.state, actor: "system/recovery", epoch, fence, incident });
+  writeHistory(db, change, now, { job: row, from: job.state, actor: "system/recovery", epoch, fence, incident });
   return true;
 }

@@ -4,7 +4,7 @@ import type { OperatorAnswer } from "../../core/store.ts";
 import * as transitions from "../../core/transitions.ts";
 import type { Database } from "./database.ts";
 import { type CounterColumns, counters } from "../rows.ts";
-import { applyChange, insertHistory, writeHistory } from "./settle.ts";
+import { applyChange, insertHistory } from "./settle.ts";
 
 interface JobRow extends CounterColumns {
   readonly seq: number;
@@ -69,17 +69,9 @@ export function retryJob(db: Database, id: string, actor: string, now: number): 
 }
 
 function apply(db: Database, row: JobRow, change: transitions.Change, actor: string, now: number): void {
-  applyChange(db, change, now, { sql: "seq = ? AND state = ?", values: [row.seq, row.state] });
-  writeHistory(db, {
-    job: row.seq,
-    at: now,
-    change,
-    from: JOB_STATES[row.state]!,
-    actor,
-    epoch: row.epoch,
-    fence: row.fence,
-    incident: null,
-  });
+  const { seq: job, epoch, fence } = row;
+  const where = { sql: "seq = ? AND state = ?", values: [job, row.state] };
+  applyChange(db, change, now, where, { job, from: JOB_STATES[row.state]!, actor, epoch, fence, incident: null });
 }
 
 export function setPaused(db: Database, kind: string, paused: boolean): boolean {

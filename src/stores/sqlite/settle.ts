@@ -2,9 +2,9 @@
 import type { JobState } from "../../core/job.ts";
 import { JOB_STATES } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
-import { mustRunAlone } from "../../core/blame.ts";
+import { ALONE_FROM_CRASHES } from "../../core/blame.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../../core/store.ts";
-import { type Change, honourCancel } from "../../core/transitions.ts";
+import type { Change } from "../../core/transitions.ts";
 import { checksumOf } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { LANE, NEVER_DUE, OUTCOME, STATE } from "../codes.ts";
@@ -56,30 +56,13 @@ export class Settling {
     return changes === 1;
   }
 
-  /** What became of the row since the claim counts: a step has set its crashes back, a cancel was asked for. */
-  #end(lease: Lease, settled: Change, now: number): boolean {
-    const where = { sql: OWNED, values: [lease.row, lease.fence, lease.epoch, this.#workers.ownSeq(lease.worker)] };
-    const row = this.#db
-      .sql(`SELECT crashes, blamed, losses, cancel_requested FROM outlive_jobs WHERE ${OWNED}`)
-      .get(...where.values) as
-      | { crashes: number; blamed: number; losses: number; cancel_requested: number }
-      | undefined;
-    if (!row) return false;
-    const { crashes, blamed, losses } = row;
-    const kept = { ...settled, counters: { ...settled.counters, crashes, blamed, losses } };
-    const change = row.cancel_requested === 1 ? honourCancel(kept) : kept;
-    applyChange(this.#db, change, now, where);
-    writeHistory(this.#db, {
-      job: lease.row,
-      at: now,
-      change,
-      from: "running",
-      actor: `worker/${lease.worker}`,
-      epoch: lease.epoch,
-      fence: lease.fence,
-      incident: null,
-    });
-    return true;
+  #end(lease: Lease, change: Change, now: number): boolean {
+    const { row: job, epoch, fence } = lease;
+    const where = { sql: OWNED, values: [job, fence, epoch, this.#workers.ownSeq(lease.worker)] };
+    const actor = `worker/${lease.worker}`;
+    return (
+      applyChange(this.#db, change, now, where, { job, from: "running", actor, epoch, fence, incident: null }) !== null
+    );
   }
 
   /**
@@ -157,55 +140,9 @@ export class Settling {
   }
 }
 
-/**
- * Writes what a change says into the rows that `where` names. Answers whether there was one. The result is left alone: only a
- * success, which is not written here, brings one, and only a retry takes it away.
- */
-export function applyChange(
-  db: Database,
-  change: Change,
-  now: number,
-  where: { sql: string; values: readonly (number | null)[] },
-  incident: string | null = null,
-): boolean {
-  const { to, counters, outcome } = change;
-  const queued = to === "queued";
-  const { lane, runAt } = whereItWaits(change, now);
-  const { changes } = db
-    .sql(
-      `UPDATE outlive_jobs SET state = ?, lane = ?, errors = ?, crashes = ?, blamed = ?, timeouts = ?, interruptions = ?, losses = ?, outcome = ifnull(?, outcome),
-         run_at = ?, finished_at = ?, error = ifnull(?, error), cancel_requested = 0, reserved_by = NULL, incident = ? WHERE ${where.sql}`,
-    )
-    .run(
-      STATE[to],
-      lane,
-      counters.errors,
-      counters.crashes,
-      counters.blamed,
-      counters.timeouts,
-      counters.interruptions,
-      counters.losses,
-      outcome === null ? null : OUTCOME[outcome],
-      runAt,
-      now,
-      change.error === null ? null : JSON.stringify(change.error),
-      queued ? incident : null,
-      ...where.values,
-    );
-  return changes > 0;
-}
-
-/** The lane of a job that is queued again, and when it is due; for any other it means nothing. */
-export function whereItWaits(change: Change, now: number): { lane: number; runAt: number | null } {
-  if (change.to === "queued" && change.waitsForResolution) return { lane: LANE.delayed, runAt: NEVER_DUE };
-  if (change.to === "queued" && change.delayMs > 0) return { lane: LANE.delayed, runAt: now + change.delayMs };
-  return { lane: mustRunAlone(change.counters) ? LANE.alone : LANE.open, runAt: null };
-}
-
-export interface HistoryRow {
+/** Of which attempt a change is, and who made it: what its history row says, apart from the change itself. */
+export interface ChangeOf {
   readonly job: number;
-  readonly at: number;
-  readonly change: Change;
   readonly from: JobState;
   readonly actor: string;
   readonly epoch: number;
@@ -213,20 +150,92 @@ export interface HistoryRow {
   readonly incident: string | null;
 }
 
+// Where a job waits follows from its counters as they are then: a step may have reset them since the change was decided.
+const APPLY = `UPDATE outlive_jobs SET
+    errors = max(0, errors * ?1 + ?2), crashes = max(0, crashes * ?1 + ?3), blamed = max(0, blamed * ?1 + ?4),
+    timeouts = max(0, timeouts * ?1 + ?5), interruptions = max(0, interruptions * ?1 + ?6), losses = max(0, losses * ?1 + ?7),
+    state = ?8, outcome = ifnull(?9, outcome), error = ifnull(?10, error), run_at = ?11,
+    lane = ifnull(?12, CASE WHEN max(0, crashes * ?1 + ?3) + max(0, losses * ?1 + ?7) >= ${ALONE_FROM_CRASHES} THEN ${LANE.alone} ELSE ${LANE.open} END),
+    finished_at = ?13, incident = ?14, cancel_requested = 0, reserved_by = NULL`;
+
+/**
+ * Writes what a change says into the row that `where` names, and its history. If a cancel was requested, writes the alternative. Returns what
+ * was written; null: there was no such row. The result is left alone: only a success, which is not written here, brings one, and only
+ * a retry takes it away.
+ */
+export function applyChange(
+  db: Database,
+  change: Change,
+  now: number,
+  where: { sql: string; values: readonly (number | null)[] },
+  of: ChangeOf,
+): Change | null {
+  const { ifCancelled } = change;
+  const applied = ifCancelled
+    ? write(db, change, now, { ...where, sql: `${where.sql} AND cancel_requested = 0` }, of.incident)
+      ? change
+      : write(db, ifCancelled, now, where, of.incident)
+        ? ifCancelled
+        : null
+    : write(db, change, now, where, of.incident)
+      ? change
+      : null;
+  if (applied !== null) writeHistory(db, applied, now, of);
+  return applied;
+}
+
+function write(
+  db: Database,
+  change: Change,
+  now: number,
+  where: { sql: string; values: readonly (number | null)[] },
+  incident: string | null,
+): boolean {
+  const { to, add, outcome } = change;
+  const { lane, runAt } = whereItWaits(change, now);
+  const { changes } = db
+    .sql(`${APPLY} WHERE ${where.sql}`)
+    .run(
+      change.resets ? 0 : 1,
+      add.errors ?? 0,
+      add.crashes ?? 0,
+      add.blamed ?? 0,
+      add.timeouts ?? 0,
+      add.interruptions ?? 0,
+      add.losses ?? 0,
+      STATE[to],
+      outcome === null ? null : OUTCOME[outcome],
+      change.error === null ? null : JSON.stringify(change.error),
+      runAt,
+      lane,
+      now,
+      to === "queued" ? incident : null,
+      ...where.values,
+    );
+  return changes > 0;
+}
+
+/** The lane of a job that is delayed, and when it is due. Null: its counters say which lane. */
+export function whereItWaits(change: Change, now: number): { lane: number | null; runAt: number | null } {
+  if (change.to === "queued" && change.waitsForResolution) return { lane: LANE.delayed, runAt: NEVER_DUE };
+  if (change.to === "queued" && change.delayMs > 0) return { lane: LANE.delayed, runAt: now + change.delayMs };
+  return { lane: null, runAt: null };
+}
+
 /** One entry for everything abnormal; a change without a reason (a success) leaves none. */
-export function writeHistory(db: Database, row: HistoryRow): void {
-  if (row.change.reason === null) return;
+export function writeHistory(db: Database, change: Change, at: number, of: ChangeOf): void {
+  if (change.reason === null) return;
   insertHistory(db, [
-    row.job,
-    row.at,
-    row.change.name,
-    STATE[row.from],
-    STATE[row.change.to],
-    row.actor,
-    row.epoch,
-    row.fence,
-    row.change.reason,
-    row.incident,
+    of.job,
+    at,
+    change.name,
+    STATE[of.from],
+    STATE[change.to],
+    of.actor,
+    of.epoch,
+    of.fence,
+    change.reason,
+    of.incident,
   ]);
 }
 

@@ -1,6 +1,5 @@
 // The store port on SQLite, assembled: every method is one operation of the writer or one short read. The statements are in the
 // files beside it, one role each.
-import type { ConfirmedTime } from "../../core/confirmed-time.ts";
 import type { Clock, Random } from "../../core/clock.ts";
 import { type CommitControl, unlessInterrupted } from "../../core/commit.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
@@ -16,6 +15,8 @@ import type {
   BackupOptions,
   Beat,
   BeatAnswer,
+  Condemned,
+  CondemnRequest,
   HeldJob,
   Isolation,
   JobFilter,
@@ -23,11 +24,11 @@ import type {
   ListPage,
   LockHolder,
   OperatorAnswer,
-  OverdueJob,
+  OverdueQuery,
   PurgeAnswer,
   PurgeRequest,
-  RecoverAnswer,
-  RecoverRequest,
+  TakeBackAnswer,
+  TakeBackRequest,
   Room,
   SettleAndClaim,
   Settlement,
@@ -38,7 +39,6 @@ import type {
   WorkerQuery,
   WriteAnswer,
 } from "../../core/store.ts";
-import type { Change } from "../../core/transitions.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
 import { backupFile } from "./backup.ts";
 import type { Bell } from "./bell.ts";
@@ -241,11 +241,24 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return this.#db.file === null || boot === undefined ? null : { boot, inode: this.#db.file.split(":").at(-1)! };
   }
 
-  async recover(request: RecoverRequest): Promise<RecoverAnswer> {
-    const answer = await this.#writer.write(`recovering ${request.worker.id}`, () =>
-      this.#recovering.recover(request, this.#now()),
+  condemn(request: CondemnRequest): Promise<Condemned | null> {
+    return this.#writer.write(`condemning ${request.worker.id}`, () => this.#recovering.condemn(request, this.#now()));
+  }
+
+  heldBy(condemned: Condemned, limit: number): Promise<readonly HeldJob[]> {
+    return this.#read(`reading what ${condemned.worker} holds`, () =>
+      this.#recovering.heldBy(condemned, limit, this.#now()),
     );
-    if (answer.jobs.length > 0) this.#ringing.ring();
+  }
+
+  overdue(query: OverdueQuery): Promise<readonly HeldJob[]> {
+    return this.#read("looking for overdue jobs", () => this.#recovering.overdue(query, this.#now()));
+  }
+
+  async takeBack(request: TakeBackRequest): Promise<TakeBackAnswer> {
+    const doing = request.of ? `recovering ${request.of.worker}` : "fencing out overdue jobs";
+    const answer = await this.#writer.write(doing, () => this.#recovering.takeBack(request, this.#now()));
+    if (request.verdicts.length > 0) this.#ringing.ring();
     return answer;
   }
 
@@ -273,23 +286,6 @@ export class SqliteStore implements Store<SqliteTransaction> {
     );
     if (verdicts.some(({ change }) => change?.to === "queued")) this.#ringing.ring();
     return closed;
-  }
-
-  async expire(
-    marginMs: number,
-    limit: number,
-    decide: (job: HeldJob) => Change,
-    confirmed?: ConfirmedTime,
-  ): Promise<readonly OverdueJob[]> {
-    const any = await this.#read("looking for overdue jobs", () =>
-      this.#recovering.overdue(marginMs, 1, this.#now(), confirmed),
-    );
-    if (any.length === 0) return [];
-    const overdue = await this.#writer.write("fencing out overdue jobs", () =>
-      this.#recovering.expire(marginMs, limit, decide, this.#now(), confirmed),
-    );
-    if (overdue.length > 0) this.#ringing.ring();
-    return overdue;
   }
 
   async purge(request: PurgeRequest): Promise<PurgeAnswer> {

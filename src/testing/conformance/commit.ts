@@ -5,7 +5,8 @@ import type { Scene, Specify } from "./scene.ts";
 import type { UserWrites } from "./stores.ts";
 import { CommitControl } from "../../core/commit.ts";
 import type { ClaimedJob } from "../../core/job.ts";
-import type { RecoverAnswer, Store, WriteAnswer } from "../../core/store.ts";
+import type { RecoveredBatch } from "../../core/recovery.ts";
+import type { Store, WriteAnswer } from "../../core/store.ts";
 
 export function specifyCommit(specify: Specify): void {
   const onUserWrites = (title: string, body: (scene: Scene, user: UserWrites) => Promise<void>): void =>
@@ -297,7 +298,7 @@ async function committingWhileOthersRun(
   return { worker, gate, committing };
 }
 
-function jobIds({ jobs }: RecoverAnswer): readonly string[] {
+function jobIds({ jobs }: RecoveredBatch): readonly string[] {
   return jobs.map(({ jobId }) => jobId);
 }
 

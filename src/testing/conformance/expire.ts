@@ -2,35 +2,32 @@
 import assert from "node:assert/strict";
 import { GRACE_MS, kind, names, TIMEOUT_MS } from "./drafts.ts";
 import { answers, type Hand, roomFor, SETTLE } from "./hand.ts";
-import type { Scene, Specify } from "./scene.ts";
+import { expireOnce, type Scene, type Specify } from "./scene.ts";
 import type { ClaimedJob } from "../../core/job.ts";
 import type { ConfirmedTime } from "../../core/confirmed-time.ts";
-import { decideOverdue } from "../../core/recovery.ts";
-import type { BeatAnswer, HeldJob } from "../../core/store.ts";
-import type { Change } from "../../core/transitions.ts";
+import type { BeatAnswer } from "../../core/store.ts";
 
 const MARGIN_MS = 1_000;
-const decide = (job: HeldJob): Change => decideOverdue(job, 0.5);
 
 export function specifyExpire(specify: Specify): void {
   specify("a job is fenced out when deadline, grace and margin are over, and not before", async (scene) => {
     const { worker, job } = await running(scene);
     await scene.clock.advance(TIMEOUT_MS + GRACE_MS + MARGIN_MS);
-    assert.deepEqual(await scene.store.expire(MARGIN_MS, 10, decide), []);
+    assert.deepEqual(await expireOnce(scene.store, MARGIN_MS, 10), []);
     await scene.clock.advance(1);
-    const [overdue, ...more] = await scene.store.expire(MARGIN_MS, 10, decide);
+    const [overdue, ...more] = await expireOnce(scene.store, MARGIN_MS, 10);
     assert.deepEqual([overdue?.jobId, overdue?.worker, overdue?.change.name, more], ["a", "w", "timeOut", []]);
     const after = await scene.job("a");
     assert.deepEqual([after.state, after.lastOutcome, after.counters.timeouts], ["queued", "timed-out", 1]);
     assert.equal(after.history.at(-1)?.event, "timeOut");
     assert.deepEqual(answers(await worker.settle(SETTLE.succeed(job))), ["stale"]);
-    assert.deepEqual(await scene.store.expire(MARGIN_MS, 10, decide), [], "once");
+    assert.deepEqual(await expireOnce(scene.store, MARGIN_MS, 10), [], "once");
   });
 
   specify("the owner of a job that was fenced out goes on living and claiming", async (scene) => {
     const { worker } = await running(scene);
     await overdue(scene);
-    await scene.store.expire(0, 10, decide);
+    await expireOnce(scene.store, 0, 10);
     const row = await worker.row();
     assert.deepEqual([row.state, row.heldCount], ["live", 0]);
     await scene.enqueue("b");
@@ -43,7 +40,7 @@ export function specifyExpire(specify: Specify): void {
     const worker = await scene.worker("w");
     await worker.next(roomFor(1, ["endless"]));
     await scene.clock.advance(365 * 86_400_000);
-    assert.deepEqual(await scene.store.expire(0, 10, decide), []);
+    assert.deepEqual(await expireOnce(scene.store, 0, 10), []);
     assert.equal((await scene.store.beat("w", { loopLagMs: 0 })).overdueMs, null);
   });
 
@@ -51,7 +48,7 @@ export function specifyExpire(specify: Specify): void {
     await scene.declare(kind("mail", { limits: { errors: 3, timeouts: 1, crashes: 3 } }));
     await running(scene);
     await overdue(scene);
-    await scene.store.expire(0, 10, decide);
+    await expireOnce(scene.store, 0, 10);
     const job = await scene.job("a");
     assert.deepEqual([job.state, job.error?.name], ["dead", "Timeout"]);
   });
@@ -60,7 +57,7 @@ export function specifyExpire(specify: Specify): void {
     await running(scene);
     await scene.store.cancel("a", "operator");
     await overdue(scene);
-    await scene.store.expire(0, 10, decide);
+    await expireOnce(scene.store, 0, 10);
     assert.deepEqual(await scene.states("a"), ["cancelled"]);
   });
 
@@ -73,7 +70,7 @@ export function specifyExpire(specify: Specify): void {
     }
     await overdue(scene);
     const ids = async (): Promise<readonly string[]> =>
-      (await scene.store.expire(0, 2, decide)).map(({ jobId }) => jobId);
+      (await expireOnce(scene.store, 0, 2)).map(({ jobId }) => jobId);
     assert.deepEqual(await ids(), ["j0001", "j0002"]);
     assert.deepEqual(await ids(), ["j0003", "j0004"]);
     assert.deepEqual(await ids(), ["j0005"]);
@@ -87,7 +84,7 @@ export function specifyExpire(specify: Specify): void {
       const startedAt = (await scene.job("a")).startedAt!;
       const ends = startedAt + TIMEOUT_MS + GRACE_MS + MARGIN_MS;
       const expire = async (asOf: number, steadyMs: number): Promise<number> =>
-        (await scene.store.expire(MARGIN_MS, 10, decide, { asOf, steadyMs })).length;
+        (await expireOnce(scene.store, MARGIN_MS, 10, { asOf, steadyMs })).length;
       assert.equal(await expire(ends, 100 * TIMEOUT_MS), 0, "its clock was stepped");
       assert.equal(
         await expire(ends + 1_000_000, TIMEOUT_MS + GRACE_MS + MARGIN_MS),
@@ -101,7 +98,7 @@ export function specifyExpire(specify: Specify): void {
   specify("the store's own clock decides where a confirmed time is ahead of it", async (scene) => {
     await running(scene);
     const ahead = { asOf: Number.MAX_SAFE_INTEGER, steadyMs: Number.MAX_SAFE_INTEGER };
-    assert.deepEqual(await scene.store.expire(0, 10, decide, ahead), []);
+    assert.deepEqual(await expireOnce(scene.store, 0, 10, ahead), []);
   });
 
   specify(
@@ -125,7 +122,7 @@ export function specifyExpire(specify: Specify): void {
     const { worker, job } = await running(scene);
     await overdue(scene);
     const other = await scene.connect();
-    const [[settled], expired] = await Promise.all([worker.settle(SETTLE.succeed(job)), other.expire(0, 10, decide)]);
+    const [[settled], expired] = await Promise.all([worker.settle(SETTLE.succeed(job)), expireOnce(other, 0, 10)]);
     assert.equal(Number(settled!.is === "applied") + expired.length, 1);
     assert.deepEqual(await scene.states("a"), [expired.length === 1 ? "queued" : "succeeded"]);
   });

@@ -6,7 +6,7 @@ import { LossJudge, type Resolution } from "../../core/losses.ts";
 import { virtualClock } from "../virtual-clock.ts";
 import { kind } from "./drafts.ts";
 import { answers, type Hand, idsOf, roomFor, SETTLE } from "./hand.ts";
-import type { Scene, Specify } from "./scene.ts";
+import { recoverOnce, type Scene, type Specify } from "./scene.ts";
 
 export function specifyLosses(specify: Specify): void {
   specify(
@@ -41,10 +41,10 @@ export function specifyLosses(specify: Specify): void {
         await locks.next();
         const request = await scene.recovery(beats, { death: { ...DEATH, how } });
         await scene.store.beat("beats", { loopLagMs: 0 });
-        assert.deepEqual(await scene.store.recover(request), { incident: null, jobs: [], done: true });
+        assert.deepEqual(await recoverOnce(scene.store, request), { incident: null, jobs: [], done: true });
         const other = await scene.recovery(locks, { death: { ...DEATH, how } });
         const relocked: WorkerRow = { ...other.worker, lock: { ...other.worker.lock, identity: "another" } };
-        assert.equal((await scene.store.recover({ ...other, worker: relocked })).incident, null);
+        assert.equal((await recoverOnce(scene.store, { ...other, worker: relocked })).incident, null);
         assert.deepEqual(answers(await beats.settle(SETTLE.succeed(job))), ["applied"]);
       },
     );

@@ -2,8 +2,8 @@
 import assert from "node:assert/strict";
 import { kind, names } from "./drafts.ts";
 import { answers, SETTLE } from "./hand.ts";
-import type { Specify } from "./scene.ts";
-import type { RecoverAnswer } from "../../core/store.ts";
+import { recoverOnce, type Specify } from "./scene.ts";
+import type { RecoveredBatch } from "../../core/recovery.ts";
 
 export function specifyRecover(specify: Specify): void {
   specify(
@@ -29,11 +29,11 @@ export function specifyRecover(specify: Specify): void {
     const worker = await scene.worker("w");
     await worker.claim(2);
     const request = await scene.recovery(worker);
-    const failing: typeof request.decide = (job, held, how) => {
+    const failing: typeof request.decide = (job, condemned) => {
       if (job.id === "a") throw new Error("no decision");
-      return request.decide(job, held, how);
+      return request.decide(job, condemned);
     };
-    const first = await scene.store.recover({ ...request, decide: failing });
+    const first = await recoverOnce(scene.store, { ...request, decide: failing });
     assert.equal(first.done, true);
     assert.deepEqual(
       first.jobs.map(({ jobId, success, error }) => [jobId, success, error]),
@@ -48,7 +48,7 @@ export function specifyRecover(specify: Specify): void {
     const leftBehind = async (): Promise<unknown> =>
       (await scene.store.workers({ which: "leftBehind" })).map(({ id, state, heldCount }) => [id, state, heldCount]);
     assert.deepEqual(await leftBehind(), [["w", "gone", 1]]);
-    const again = await scene.store.recover({ ...request, incident: "another" });
+    const again = await recoverOnce(scene.store, { ...request, incident: "another" });
     assert.equal(again.incident, first.incident);
     assert.deepEqual(
       again.jobs.map(({ jobId, success }) => [jobId, success]),
@@ -72,7 +72,7 @@ export function specifyRecover(specify: Specify): void {
     const [a, b] = await worker.claim(3);
     const request = await scene.recovery(worker);
     await worker.settle(SETTLE.succeed(a!, "1"), SETTLE.failForGood(b!));
-    const answer = await scene.store.recover(request);
+    const answer = await recoverOnce(scene.store, request);
     assert.deepEqual(
       answer.jobs.map(({ jobId }) => jobId),
       ["c"],
@@ -88,10 +88,10 @@ export function specifyRecover(specify: Specify): void {
     const jobs = await worker.claim(20);
     const other = await scene.connect();
     const request = await scene.recovery(worker, { limit: 3 });
-    const recovered: RecoverAnswer[] = [];
+    const recovered: RecoveredBatch[] = [];
     const recovering = async (): Promise<void> => {
       for (;;) {
-        const answer = await other.recover(request);
+        const answer = await recoverOnce(other, request);
         recovered.push(answer);
         if (answer.done) return;
       }
@@ -114,11 +114,11 @@ export function specifyRecover(specify: Specify): void {
       const worker = await scene.worker("w");
       await worker.claim(9);
       const request = await scene.recovery(worker, { limit: 2 });
-      const first = await scene.store.recover(request);
+      const first = await recoverOnce(scene.store, request);
       assert.deepEqual([first.jobs.length, first.done, (await worker.row()).state], [2, false, "recovering"]);
-      const second = await scene.store.recover(request);
+      const second = await recoverOnce(scene.store, request);
       assert.deepEqual([second.jobs.length, second.done, (await worker.row()).state], [2, false, "recovering"]);
-      const third = await scene.store.recover(request);
+      const third = await recoverOnce(scene.store, request);
       assert.deepEqual([third.jobs.length, third.done, (await worker.row()).state], [1, true, "gone"]);
       assert.deepEqual(takenBy(first, second, third).toSorted(), ids);
       assert.deepEqual(await scene.incidentsOf(worker), [first.incident]);
@@ -162,8 +162,8 @@ export function specifyRecover(specify: Specify): void {
       const here = await scene.recovery(worker, { limit: 2 });
       const there = await scene.recovery(worker, { limit: 2 });
       const other = await scene.connect();
-      const taken: RecoverAnswer[] = [];
-      for (let turn = 0; turn < 5; turn++) taken.push(await scene.store.recover(here), await other.recover(there));
+      const taken: RecoveredBatch[] = [];
+      for (let turn = 0; turn < 5; turn++) taken.push(await recoverOnce(scene.store, here), await recoverOnce(other, there));
       assert.deepEqual(takenBy(...taken).toSorted(), ids);
       assert.deepEqual(await scene.incidentsOf(worker), [here.incident]);
       assert.ok((await Promise.all(ids.map((id) => scene.job(id)))).every((job) => job.counters.crashes === 1));
@@ -194,7 +194,7 @@ export function specifyRecover(specify: Specify): void {
       await scene.bury(dead);
       assert.equal(await scene.store.deregister("left"), true);
       for (const request of requests) {
-        assert.deepEqual(await scene.store.recover(request), { incident: null, jobs: [], done: true });
+        assert.deepEqual(await recoverOnce(scene.store, request), { incident: null, jobs: [], done: true });
       }
       assert.deepEqual([(await dead.row()).state, (await left.row()).state], ["gone", "stopped"]);
       assert.equal((await scene.incidentsOf(dead)).length, 1);
@@ -209,7 +209,7 @@ export function specifyRecover(specify: Specify): void {
     const death = { how: "silent", lastSeenAliveAt: null, detectedAt: scene.clock.now(), evidence: null } as const;
     const request = await scene.recovery(worker, { death });
     await scene.store.beat("w", { loopLagMs: 0 });
-    assert.deepEqual(await scene.store.recover(request), { incident: null, jobs: [], done: true });
+    assert.deepEqual(await recoverOnce(scene.store, request), { incident: null, jobs: [], done: true });
     assert.deepEqual(answers(await worker.settle(SETTLE.succeed(job))), ["applied"]);
   });
 
@@ -261,6 +261,6 @@ export function specifyRecover(specify: Specify): void {
   });
 }
 
-function takenBy(...recovered: readonly RecoverAnswer[]): readonly string[] {
+function takenBy(...recovered: readonly RecoveredBatch[]): readonly string[] {
   return recovered.flatMap(({ jobs }) => jobs.map(({ jobId }) => jobId));
 }

@@ -8,8 +8,9 @@ import { Hand } from "./hand.ts";
 import type { ConformanceStores, Damage, MakeStores, Restore, SteeredClock, UserWrites } from "./stores.ts";
 import type { Enqueued, JobDetails, JobState, KindSettings } from "../../core/job.ts";
 import type { WorkerRecord } from "../../core/liveness.ts";
-import { decideCrash } from "../../core/recovery.ts";
-import type { KindCounts, RecoverAnswer, RecoveredJob, RecoverRequest, Store } from "../../core/store.ts";
+import { decideCrash, expireBatch, recoverBatch, type RecoveredBatch } from "../../core/recovery.ts";
+import type { ConfirmedTime } from "../../core/confirmed-time.ts";
+import type { CondemnRequest, KindCounts, OverdueJob, RecoveredJob, Store } from "../../core/store.ts";
 
 /** Registers one test of the suite. */
 export type Specify = (title: string, body: (scene: Scene) => Promise<void>) => void;
@@ -21,8 +22,29 @@ export function specifier(makeStores: MakeStores): Specify {
   };
 }
 
-/** What one transaction of a recovery may say differently from the usual. */
-export type Recovery = Partial<Omit<RecoverRequest, "worker">> & { readonly by?: Store };
+/** One batch of a recovery. */
+export interface BatchRequest extends CondemnRequest {
+  readonly limit: number;
+  readonly decide: typeof decideCrash;
+}
+
+/** What one batch of a recovery may say differently from the usual. */
+export type Recovery = Partial<Omit<BatchRequest, "worker">> & { readonly by?: Store };
+
+/** One batch: condemned, read, decided and taken back. */
+export function recoverOnce(store: Store, request: BatchRequest): Promise<RecoveredBatch> {
+  return recoverBatch(store, request, request.limit, request.decide);
+}
+
+/** What is overdue is read, decided and taken back, without jitter. */
+export function expireOnce(
+  store: Store,
+  marginMs: number,
+  limit: number,
+  confirmed?: ConfirmedTime,
+): Promise<readonly OverdueJob[]> {
+  return expireBatch(store, { marginMs, limit, ...(confirmed && { confirmed }) }, { next: () => 0.5, hex: () => assert.fail("not asked") });
+}
 
 export class Scene {
   readonly t: TestContext;
@@ -114,7 +136,7 @@ export class Scene {
   }
 
   /** What a recovery asks about this worker, made from its row as it is now. */
-  async recovery(worker: Hand, said: Recovery = {}): Promise<RecoverRequest> {
+  async recovery(worker: Hand, said: Recovery = {}): Promise<BatchRequest> {
     const row = await worker.row();
     const pass = String(++this.#passes).padStart(6, "0");
     const now = this.clock.now();
@@ -129,10 +151,10 @@ export class Scene {
     };
   }
 
-  /** One transaction of a recovery. */
-  async recover(worker: Hand, said: Recovery = {}): Promise<RecoverAnswer> {
+  /** One batch of a recovery. */
+  async recover(worker: Hand, said: Recovery = {}): Promise<RecoveredBatch> {
     const { by = this.store, ...rest } = said;
-    return by.recover(await this.recovery(worker, rest));
+    return recoverOnce(by, await this.recovery(worker, rest));
   }
 
   /** The worker dies and all it held is recovered. The incident is null if somebody else has finished that already. */
@@ -141,7 +163,7 @@ export class Scene {
     const request = await this.recovery(worker, rest);
     const jobs: RecoveredJob[] = [];
     for (;;) {
-      const answer = await by.recover(request);
+      const answer = await recoverOnce(by, request);
       jobs.push(...answer.jobs);
       if (answer.done) return { incident: answer.incident, jobs };
     }

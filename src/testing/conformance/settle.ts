@@ -3,8 +3,7 @@
 import assert from "node:assert/strict";
 import { GRACE_MS, TIMEOUT_MS } from "./drafts.ts";
 import { answers, Hand, idsOf, roomFor, SETTLE, SETTLE_NAMES, type SettleName } from "./hand.ts";
-import type { Scene, Specify } from "./scene.ts";
-import { decideOverdue } from "../../core/recovery.ts";
+import { expireOnce, type Scene, type Specify } from "./scene.ts";
 import type { JobDetails, JobState, Outcome } from "../../core/job.ts";
 
 const WRITTEN: Readonly<Record<SettleName, { to: JobState; outcome: Outcome; counted: object; event: string | null }>> =
@@ -135,7 +134,7 @@ export function specifySettle(specify: Specify): void {
       const [a, b] = await worker.claim(2);
       await scene.clock.advance(TIMEOUT_MS + GRACE_MS + 1);
       await scene.store.cancel("b", "operator");
-      await scene.store.expire(0, 10, (job) => decideOverdue(job, 0));
+      await expireOnce(scene.store, 0, 10);
       assert.deepEqual(await scene.states("a", "b"), ["queued", "cancelled"]);
       assert.deepEqual(answers(await worker.settle(SETTLE.timeOut(a!), SETTLE.endCancelled(b!))), ["stale", "stale"]);
       assert.equal((await scene.job("a")).counters.timeouts, 1);

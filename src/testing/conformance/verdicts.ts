@@ -89,8 +89,8 @@ export function specifyVerdicts(specify: Specify): void {
 
 /** Decides as recovery does, but throws for jobs whose id begins so. */
 function throwingFor(prefix: string): Awaited<ReturnType<Scene["recovery"]>>["decide"] {
-  return (job, heldAtDeath, how) => {
+  return (job, condemned) => {
     if (job.id.startsWith(prefix)) throw new Error(`no decision about ${job.id}`);
-    return decideCrash(job, heldAtDeath, how);
+    return decideCrash(job, condemned);
   };
 }
