@@ -76,7 +76,7 @@ export class Turnstile {
           (value) => {
             this.busy--;
             this.#witness.answered(asked, value, !answers);
-            if (method === "recover") this.#ring();
+            if (method === "takeBack") this.#ring();
             if (!answers) return;
             this.#hear(process, `${method}${JSON.stringify(value)}`);
             resolve(value);

@@ -3,7 +3,7 @@ import type { Lease } from "../../src/core/lease.ts";
 import { APPLIED, type Settlement, type WriteAnswer } from "../../src/core/store.ts";
 import type { Change } from "../../src/core/transitions.ts";
 import type { Database } from "../../src/stores/sqlite/database.ts";
-import { applyChange, writeHistory } from "../../src/stores/sqlite/settle.ts";
+import { applyChange } from "../../src/stores/sqlite/settle.ts";
 import { afterTurns, instead } from "./instead.ts";
 import { type Mutant, only, type StoreMutation } from "./mutant.ts";
 
@@ -17,20 +17,9 @@ function telling(tell: (answer: WriteAnswer, settlement: Settlement) => WriteAns
 
 /** What the store writes for a failure, without asking whether it has written it before. */
 function failAgain(db: Database, lease: Lease, change: Change, at: number): void {
-  const { errors } = db.sql("SELECT errors FROM outlive_jobs WHERE seq = ?").get(lease.row) as { errors: number };
-  const again = { ...change, counters: { ...change.counters, errors: errors + 1 } };
-  applyChange(db, again, at, { sql: "seq = ?", values: [lease.row] });
   const { row: job, epoch, fence, worker } = lease;
-  writeHistory(db, {
-    job,
-    at,
-    change: again,
-    from: "running",
-    actor: `worker/${worker}`,
-    epoch,
-    fence,
-    incident: null,
-  });
+  const of = { job, from: "running", actor: `worker/${worker}`, epoch, fence, incident: null } as const;
+  applyChange(db, change, at, { sql: "seq = ?", values: [job] }, of);
 }
 
 export const attemptMutants: readonly Mutant[] = [
@@ -64,9 +53,7 @@ export const attemptMutants: readonly Mutant[] = [
             worker,
             settlements.map((one) => {
               const { change } = one;
-              if (change.name !== "fail") return one;
-              const counters = { ...change.counters, errors: change.counters.errors - 1 };
-              return { ...one, change: { ...change, counters } };
+              return change.name === "fail" ? { ...one, change: { ...change, add: {} } } : one;
             }),
             room,
           ),

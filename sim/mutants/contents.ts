@@ -35,10 +35,10 @@ export const contentMutants: readonly Mutant[] = [
     what: "of a death in which nothing was in flight no incident is kept",
     store: (store, db) =>
       instead(store, {
-        async recover(request) {
-          const answer = await store.recover(request);
-          if (answer.done)
-            db.sql("DELETE FROM outlive_incidents WHERE worker = ? AND held_at_death = 0").run(request.worker.id);
+        async takeBack(request) {
+          const answer = await store.takeBack(request);
+          if (request.of && request.last)
+            db.sql("DELETE FROM outlive_incidents WHERE worker = ? AND held_at_death = 0").run(request.of.worker);
           return answer;
         },
       }),

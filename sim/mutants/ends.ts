@@ -1,7 +1,7 @@
 // How attempts end: what the engine asks for is not what happened, or the store writes something else than it was asked for.
 import type { Lease } from "../../src/core/lease.ts";
-import type { Settlement, Store } from "../../src/core/store.ts";
-import type { Change, CrashVerdict } from "../../src/core/transitions.ts";
+import type { Settlement, Store, Verdict } from "../../src/core/store.ts";
+import type { Change } from "../../src/core/transitions.ts";
 import { instead } from "./instead.ts";
 import { type Mutant, only } from "./mutant.ts";
 
@@ -20,6 +20,11 @@ function settling(end: (change: Change, lease: Lease) => Change): (store: Store)
 
 function dead(change: Change): Change {
   return { ...change, to: "dead", delayMs: 0 };
+}
+
+/** The same job is dead. */
+function ended(verdict: Verdict): Verdict {
+  return { ...verdict, decision: "fail", change: verdict.change && dead(verdict.change) };
 }
 
 /** Whether this is a failure after which the job would be tried again. */
@@ -44,7 +49,7 @@ export const endMutants: readonly Mutant[] = [
             name: "succeed",
             to: "succeeded",
             outcome: "succeeded",
-            counters: { ...change.counters, errors: change.counters.errors - 1 },
+            add: {},
             error: null,
             reason: null,
           }
@@ -62,7 +67,7 @@ export const endMutants: readonly Mutant[] = [
             name: "fail",
             to: "queued",
             outcome: "failed",
-            counters: { ...change.counters, errors: change.counters.errors + 1 },
+            add: { errors: 1 },
             result: null,
             reason: "it did not fail",
           }
@@ -83,8 +88,8 @@ export const endMutants: readonly Mutant[] = [
     focus: only(["deadlines"], {}, {}),
     asks: (store) =>
       instead(settling((change) => (change.name === "timeOut" ? dead(change) : change))(store), {
-        expire: (marginMs, limit, decide, confirmed) =>
-          store.expire(marginMs, limit, (job) => dead(decide(job)), confirmed),
+        takeBack: (request) =>
+          store.takeBack(request.of ? request : { ...request, verdicts: request.verdicts.map(ended) }),
       }),
   },
   {
@@ -97,15 +102,14 @@ export const endMutants: readonly Mutant[] = [
     what: "an innocent job whose worker died is dead, although its kind says that it is tried again",
     asks: (store) =>
       instead(store, {
-        recover: (request) =>
-          store.recover({
+        takeBack: (request) =>
+          store.takeBack({
             ...request,
-            decide(job, held, how): CrashVerdict {
-              const verdict = request.decide(job, held, how);
-              return verdict.decision === "retry" && !job.id.startsWith("poison")
-                ? { decision: "fail", change: dead(verdict.change) }
-                : verdict;
-            },
+            verdicts: request.verdicts.map((verdict) =>
+              request.of && verdict.decision === "retry" && !verdict.job.id.startsWith("poison")
+                ? ended(verdict)
+                : verdict,
+            ),
           }),
       }),
   },
@@ -119,7 +123,7 @@ export const endMutants: readonly Mutant[] = [
             name: "release",
             to: "queued",
             outcome: "released",
-            counters: { ...change.counters, interruptions: change.counters.interruptions + 1 },
+            add: { interruptions: 1 },
             result: null,
             reason: "it was not released",
           }

@@ -16,8 +16,12 @@ export const lossMutants: readonly Mutant[] = [
     focus: CUT,
     asks: (store) =>
       instead(store, {
-        recover: (request) =>
-          store.recover({ ...request, decide: (job, held) => request.decide(job, held, "gone" satisfies HowLost) }),
+        condemn: async (request) => {
+          const condemned = await store.condemn(request);
+          return typeof condemned === "object" && condemned
+            ? { ...condemned, how: "gone" satisfies HowLost }
+            : condemned;
+        },
       }),
   },
   {
@@ -26,13 +30,13 @@ export const lossMutants: readonly Mutant[] = [
     focus: CUT,
     store: (store, db) =>
       instead(store, {
-        async recover(request) {
-          const answer = await store.recover(request);
-          if (!isProof(request.death.how))
-            for (const { jobId } of answer.jobs)
+        async takeBack(request) {
+          const answer = await store.takeBack(request);
+          if (request.of && !isProof(request.of.how))
+            for (const { job } of request.verdicts)
               db.sql(
                 "UPDATE outlive_jobs SET crashes = crashes + 1, losses = losses - 1 WHERE id = ? AND losses > 0",
-              ).run(jobId);
+              ).run(job.id);
           return answer;
         },
       }),
@@ -91,11 +95,11 @@ export const lossMutants: readonly Mutant[] = [
     focus: only(["money"], { pause: 1 }, { workers: 4, ambush: 0.9, slow: 0.2, slowMs: 100 }),
     store: (store, db) =>
       instead(store, {
-        recover(request) {
+        condemn(request) {
           const row = db.sql("SELECT beats FROM outlive_workers WHERE id = ?").get(request.worker.id) as
             | { beats: number }
             | undefined;
-          return store.recover({
+          return store.condemn({
             ...request,
             worker: { ...request.worker, beats: row?.beats ?? request.worker.beats },
           });

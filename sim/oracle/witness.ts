@@ -6,6 +6,7 @@ import type {
   WriteAnswer,
   AttemptWrite,
   Store,
+  Taken,
   OperatorAnswer,
 } from "../../src/core/store.ts";
 import type { Enqueued, JobDraft } from "../../src/core/job.ts";
@@ -49,14 +50,16 @@ export const MATTERS: ReadonlySet<Method> = new Set([
   "settleAndClaim",
   "commit",
   "record",
-  "recover",
+  "condemn",
+  "takeBack",
   "cancel",
   "retry",
 ]);
 const QUIET: ReadonlySet<Method> = new Set([
   "workers",
   "beat",
-  "expire",
+  "overdue",
+  "heldBy",
   "purge",
   "declare",
   "losses",
@@ -170,11 +173,15 @@ function tell({ method, args }: Call, value: unknown): string | null {
     case "cancel":
     case "retry":
       return `${method} ${String(args[0])}: ${(value as OperatorAnswer).is}`;
-    case "recover": {
-      const [{ worker, death }] = args as Parameters<Store["recover"]>;
-      const { jobs } = value as Awaited<ReturnType<Store["recover"]>>;
-      const decisions = jobs.map(({ jobId, fence, decision }) => `${decision} ${jobId}#${fence}`).join("; ");
-      return `recover ${worker.id} (${death.how}): ${decisions || "held nothing"}`;
+    case "condemn": {
+      const [{ worker, death }] = args as Parameters<Store["condemn"]>;
+      return `condemn ${worker.id} (${death.how})${value === null ? ": not dead" : ""}`;
+    }
+    case "takeBack": {
+      const [{ verdicts, of }] = args as Parameters<Store["takeBack"]>;
+      const { taken } = value as Awaited<ReturnType<Store["takeBack"]>>;
+      const decisions = verdicts.map(({ job, decision }, i) => `${decision} ${job.id}#${job.fence} ${said(taken[i]!)}`);
+      return `take back from ${of?.worker ?? "the overdue"}: ${decisions.join("; ") || "held nothing"}`;
     }
     case "register":
       return `register ${(args[0] as { id: string }).id}`;
@@ -187,4 +194,8 @@ function tell({ method, args }: Call, value: unknown): string | null {
 
 function at(lease: Lease): string {
   return `${lease.jobId}#${lease.fence}`;
+}
+
+function said(taken: Taken): string {
+  return typeof taken === "object" ? taken.refused : taken;
 }

@@ -1,6 +1,6 @@
 // Between the engine and its store: every call of the port travels, takes time, and may get lost before it was applied or after.
 // The store behind it is the real one. A dead process's calls are neither carried out nor answered.
-import type { AttemptWrite, RecoverRequest, SettleAndClaim, Settlement, Store } from "../../src/core/store.ts";
+import type { AttemptWrite, CondemnRequest, SettleAndClaim, Settlement, Store } from "../../src/core/store.ts";
 import { MATTERS, type Witness } from "../oracle/witness.ts";
 import type { BellTower } from "./bell-tower.ts";
 import type { FaultKind, Faults } from "./faults.ts";
@@ -42,7 +42,7 @@ export interface WireDeps {
 export type Method = Exclude<keyof Store, "name" | "onBell" | "close">;
 
 /** What can make work ready for others; a turn does if something went back into the queue. */
-const RINGS: ReadonlySet<Method> = new Set(["enqueue", "record", "recover", "cancel", "retry"]);
+const RINGS: ReadonlySet<Method> = new Set(["enqueue", "record", "takeBack", "cancel", "retry"]);
 
 function rings(method: Method, args: readonly unknown[]): boolean {
   if (method !== "settleAndClaim") return RINGS.has(method);
@@ -73,9 +73,9 @@ export function wire(store: Store, deps: WireDeps): Store {
 
 /** A recovery of many jobs takes several transactions; here it does of a few. */
 function smaller(name: string | symbol, args: unknown[], { recoveryBatch }: Temper): unknown[] {
-  if (name !== "recover") return args;
-  const request = args[0] as RecoverRequest;
-  return [{ ...request, limit: Math.min(request.limit, recoveryBatch) }];
+  if (name !== "heldBy") return args;
+  const [condemned, limit] = args as Parameters<Store["heldBy"]>;
+  return [condemned, Math.min(limit, recoveryBatch)];
 }
 
 function travel(
@@ -152,6 +152,9 @@ function stallsAt(method: Method, args: readonly unknown[]): number {
   return (first && STALLS_AT[first.write.type]) ?? STALLS.record!;
 }
 
+/** The writes of a recovery, before and after each of which its process may be killed. */
+const RECOVERS: ReadonlySet<Method> = new Set(["condemn", "takeBack"]);
+
 /** How long a recovery is on its way while its victim wakes up. */
 const AMBUSH_MS = 50;
 
@@ -175,14 +178,14 @@ function drawFate(deps: WireDeps, random: SeededRandom, method: Method, args: re
     return random.chance(0.3) ? ms % 3 : 0;
   };
   const ambushed =
-    method === "recover" && (args[0] as RecoverRequest).death.how === "silent"
-      ? deps.aboutToRecover((args[0] as RecoverRequest).worker.pid)
+    method === "condemn" && (args[0] as CondemnRequest).death.how === "silent"
+      ? deps.aboutToRecover((args[0] as CondemnRequest).worker.pid)
       : false;
   const beforeMs = ambushed ? AMBUSH_MS : slowMs();
   const afterMs = slowMs();
   const stalledMs = LEASE_MS * random.between(1.3, 2.5);
   const stalled = random.chance(temper.stall * stallsAt(method, args)) && deps.othersAwake() && strikes("stall");
-  const killed = method === "recover" && random.chance(temper.killRecovery) && strikes("killRecovery");
+  const killed = RECOVERS.has(method) && random.chance(temper.killRecovery) && strikes("killRecovery");
   const lost =
     draw < temper.answerLost
       ? strikes("answerLost") && "answer"

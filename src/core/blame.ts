@@ -26,14 +26,19 @@ export const BACKGROUND_MS = 600_000;
 /** After this many times its limit of deaths alone a job is quarantined whatever else dies. */
 export const HARD_LIMIT = 3;
 
+/** What a worker held when it died, fixed once for all of its jobs. */
+export interface InFlight {
+  readonly heldAtDeath: number;
+}
+
 /** A worker that held a single job when it died was killed by that job or by something outside: the job is blamed. */
-export function ranAlone(heldAtDeath: number): boolean {
+export function ranAlone({ heldAtDeath }: InFlight): boolean {
   return heldAtDeath === 1;
 }
 
 /** Whether the next death may end the job, so that it matters how many others died. */
-export function isOnTrial(counters: Pick<Counters, "blamed">, heldAtDeath: number, limits: Limits): boolean {
-  return ranAlone(heldAtDeath) && counters.blamed + 1 >= limits.crashes;
+export function isOnTrial(counters: Pick<Counters, "blamed">, inFlight: InFlight, limits: Limits): boolean {
+  return ranAlone(inFlight) && counters.blamed + 1 >= limits.crashes;
 }
 
 /**

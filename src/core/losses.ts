@@ -118,7 +118,7 @@ export class LossJudge {
     const { store, events } = this.#deps;
     for (;;) {
       const jobs = await store.lostJobs(incident, JUDGE_BATCH);
-      const verdicts = jobs.flatMap((job) => decideLoss(job, ranAlone(heldAtDeath), resolution) ?? []);
+      const verdicts = jobs.flatMap((job) => decideLoss(job, ranAlone({ heldAtDeath }), resolution) ?? []);
       const closed = await store.judge(incident, verdicts);
       for (const { job, decision, change } of verdicts)
         if (decision === "quarantine")

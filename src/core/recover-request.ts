@@ -1,5 +1,6 @@
 // What crosses the store port when work is taken from its owner: who is condemned, what it holds, and what was decided about each job.
 // The verbs are in store.ts; the decisions are made between them (recovery.ts).
+import type { InFlight } from "./blame.ts";
 import type { ConfirmedTime } from "./confirmed-time.ts";
 import type { Counters, KindSettings } from "./job.ts";
 import type { Death, HowLost, WorkerRow } from "./liveness.ts";
@@ -23,6 +24,12 @@ export interface HeldJob extends JobView {
   readonly deathsElsewhere: number;
 }
 
+export interface HeldJobs {
+  readonly jobs: readonly HeldJob[];
+  /** It holds more than these. */
+  readonly more: boolean;
+}
+
 /** The recovery pass that a death belongs to; incidents of one pass share a report. */
 export interface PassRecord {
   readonly id: string;
@@ -41,12 +48,11 @@ export interface CondemnRequest {
 }
 
 /** A worker of which nothing is claimed any more, and its one incident. What is fixed here holds for every job, whoever recovers it. */
-export interface Condemned {
+export interface Condemned extends InFlight {
   readonly worker: string;
   readonly incident: string;
   /** How the first that condemned it knew. */
   readonly how: HowLost;
-  readonly heldAtDeath: number;
   /** The row of the last job that a recovery of this incident has dealt with; 0: none. `heldBy` goes on after it. */
   readonly cursor: number;
 }

@@ -19,7 +19,7 @@ import {
   type Verdict,
 } from "./store.ts";
 import * as transitions from "./transitions.ts";
-import { ranAlone } from "./blame.ts";
+import type { InFlight } from "./blame.ts";
 import { backoffMs } from "./retry.ts";
 import type { Random } from "./clock.ts";
 
@@ -196,12 +196,11 @@ export async function recoverBatch(
   if (condemned === "locked")
     return { incident: null, jobs: [], done: true, locked: Math.max(1, request.worker.heldCount) };
   const { incident } = condemned;
-  const held = await store.heldBy(condemned, limit);
+  const { jobs: held, more } = await store.heldBy(condemned, limit);
   const verdicts = held.map((job) => verdictOn(job, condemned, decide));
-  const last = held.length < limit;
-  const { taken, locked } = await store.takeBack({ verdicts, of: condemned, last });
+  const { taken, locked } = await store.takeBack({ verdicts, of: condemned, last: !more });
   const jobs = verdicts.flatMap((verdict, at) => recoveredJob(verdict, taken[at]!) ?? []);
-  return { incident, jobs, done: last, ...(locked !== undefined && { locked }) };
+  return { incident, jobs, done: !more, ...(locked !== undefined && { locked }) };
 }
 
 function verdictOn(job: HeldJob, condemned: Condemned, decide: typeof decideCrash): Verdict {
@@ -213,12 +212,9 @@ function verdictOn(job: HeldJob, condemned: Condemned, decide: typeof decideCras
 }
 
 /** The decision about one job of a worker that is dead, or with which contact was lost: only a proven death is counted now. */
-export function decideCrash(
-  job: HeldJob,
-  { how, heldAtDeath }: Pick<Condemned, "how" | "heldAtDeath">,
-): transitions.CrashVerdict {
-  if (!isProof(how)) return transitions.lose(job, job.kind);
-  return transitions.crash(job, job.kind, ranAlone(heldAtDeath), job.deathsElsewhere);
+export function decideCrash(job: HeldJob, condemned: InFlight & Pick<Condemned, "how">): transitions.CrashVerdict {
+  if (!isProof(condemned.how)) return transitions.lose(job, job.kind);
+  return transitions.crash(job, job.kind, condemned, job.deathsElsewhere);
 }
 
 /** A lock file that can't be removed now is found again by the next open; it harms nobody. */

@@ -28,6 +28,7 @@ import type {
   Condemned,
   CondemnRequest,
   HeldJob,
+  HeldJobs,
   OverdueQuery,
   TakeBackAnswer,
   TakeBackRequest,
@@ -165,7 +166,7 @@ export interface Store<Tx = unknown> {
   condemn(request: CondemnRequest): Promise<Condemned | "locked" | null>;
 
   /** What a condemned worker still holds, by row, after the cursor; at most `limit`. Reads only. */
-  heldBy(condemned: Condemned, limit: number): Promise<readonly HeldJob[]>;
+  heldBy(condemned: Condemned, limit: number): Promise<HeldJobs>;
 
   /** Running jobs past deadline + grace + margin, whoever owns them, the most overdue first. Reads only. */
   overdue(query: OverdueQuery): Promise<readonly HeldJob[]>;

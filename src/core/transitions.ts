@@ -1,6 +1,6 @@
 // Every change of a job's state, each a pure named function, and nothing else. Stores apply what these return, under the
 // fence; they never decide. The diagram is in ARCHITECTURE.md, and a test walks every (state, change) pair.
-import { blame, mustRunAlone, mustWaitForResolution } from "./blame.ts";
+import { blame, type InFlight, mustRunAlone, mustWaitForResolution, ranAlone } from "./blame.ts";
 import { ErrorCode, OutliveError, type StoredError } from "./errors.ts";
 import {
   type Counters,
@@ -124,13 +124,13 @@ export interface CrashVerdict {
 }
 
 /**
- * The worker died while it held the job. `alone`: it held nothing else. `deathsElsewhere`: workers that died meanwhile without
+ * The worker died while it held the job. `inFlight`: what it held. `deathsElsewhere`: workers that died meanwhile without
  * holding it. A cancel that was requested before the death is honoured, so that a job that kills its workers can be stopped.
  */
-export function crash(job: JobView, kind: KindSettings, alone: boolean, deathsElsewhere = 0): CrashVerdict {
+export function crash(job: JobView, kind: KindSettings, inFlight: InFlight, deathsElsewhere = 0): CrashVerdict {
   const reason = "cancelled; its worker died before it could end the attempt";
   const ifCancelled = change(job, "crash", { to: "cancelled", outcome: "cancelled", reason });
-  const { decision, change: decided } = crashed(job, kind, alone, deathsElsewhere);
+  const { decision, change: decided } = crashed(job, kind, ranAlone(inFlight), deathsElsewhere);
   return { decision, change: { ...decided, ifCancelled } };
 }
 

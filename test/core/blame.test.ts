@@ -15,7 +15,10 @@ test("a job runs alone from its second crash on, not before", () => {
 });
 
 test("a worker ran a job alone only if it held exactly that one", () => {
-  assert.deepEqual([0, 1, 2, 1_000].map(ranAlone), [false, true, false, false]);
+  assert.deepEqual(
+    [0, 1, 2, 1_000].map((heldAtDeath) => ranAlone({ heldAtDeath })),
+    [false, true, false, false],
+  );
 });
 
 test("every death counts as a crash, and only one alone counts as blame", () => {
@@ -46,9 +49,9 @@ test("a job does not stand out while as many workers died that did not hold it, 
 });
 
 test("what others suffered matters only for a job that was alone and is at its limit", () => {
-  assert.equal(isOnTrial(counted({ blamed: 1 }), 1, limits), false);
-  assert.equal(isOnTrial(counted({ blamed: 2 }), 1, limits), true);
-  assert.equal(isOnTrial(counted({ blamed: 2 }), 2, limits), false);
+  assert.equal(isOnTrial(counted({ blamed: 1 }), { heldAtDeath: 1 }, limits), false);
+  assert.equal(isOnTrial(counted({ blamed: 2 }), { heldAtDeath: 1 }, limits), true);
+  assert.equal(isOnTrial(counted({ blamed: 2 }), { heldAtDeath: 2 }, limits), false);
 });
 
 test("a death beside others never makes a job guilty, even one that has used up its blame", () => {

@@ -7,7 +7,7 @@ import type { Liveness, LivenessTimes, Probe, WorkerRow } from "../../src/core/l
 import type { BeatAnswer, Store, WorkerQuery, Upkeep } from "../../src/core/store.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { fixedRandom } from "../support/fixed-random.ts";
-import { aBeatAnswer, aWorkerRow, fakeStore, held, Recorder } from "./samples.ts";
+import { condemned, aBeatAnswer, aWorkerRow, fakeStore, held, Recorder } from "./samples.ts";
 
 const TIMES: LivenessTimes = { heartbeatMs: 30_000, leaseMs: 90_000, sweepMs: 60_000, probeMs: 250, contactMs: 3_000 };
 
@@ -66,7 +66,7 @@ function keep(given: Given = {}) {
       state.workers = state.workers.filter(({ id }) => id !== request.worker.id);
       return Promise.resolve(condemned(request));
     },
-    heldBy: () => Promise.resolve([]),
+    heldBy: () => Promise.resolve({ jobs: [], more: false }),
     takeBack: () => Promise.resolve({ taken: [] }),
     ...given.store,
   });

@@ -3,10 +3,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Death, WorkerRow } from "../../src/core/liveness.ts";
 import { decideCrash, decideOverdue, expireOverdue, RECOVERY_BATCH, recoverDead } from "../../src/core/recovery.ts";
-import type { HeldJob, RecoveredBatch, RecoveredJob, RecoverRequest, Store } from "../../src/core/store.ts";
+import type { CondemnRequest, HeldJob, RecoveredJob, Store, Taken } from "../../src/core/store.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { fixedRandom } from "../support/fixed-random.ts";
-import { aKind, aView, aWorkerRow, counted, fakeStore, Recorder } from "./samples.ts";
+import { aKind, aView, aWorkerRow, condemned, counted, fakeStore, Recorder } from "./samples.ts";
 
 const gone: Death = { how: "gone", lastSeenAliveAt: null, detectedAt: 1, evidence: "exit code 137" };
 const dead = (...ids: string[]): { worker: WorkerRow; death: Death }[] =>
@@ -28,23 +28,55 @@ function aRecovered(jobId: string, given: Partial<RecoveredJob> = {}): Recovered
 }
 
 function aHeld(given: Partial<HeldJob> = {}): HeldJob {
-  return { ...aView(), kind: aKind(), cancelRequested: false, deathsElsewhere: 0, ...given };
+  return {
+    ...aView(),
+    row: 1,
+    worker: "w2",
+    epoch: 1,
+    fence: 1,
+    kind: aKind(),
+    deadlineAt: 0,
+    lastStep: null,
+    deathsElsewhere: 0,
+    ...given,
+  };
 }
 
-/** Recovery against a store that answers with `answers`, one after the other. */
-function recovering(answers: ((request: RecoverRequest) => RecoveredBatch)[], store: Partial<Store> = {}) {
+/** One batch as the store has it: what the worker holds, of which "refused" and "moved" are not taken. `done` false: more is left. */
+interface Batch {
+  readonly incident: string | null;
+  readonly jobs: readonly HeldJob[];
+  readonly done: boolean;
+}
+
+/** Recovery against a store that answers with `batches`, one after the other. */
+function recovering(batches: ((request: CondemnRequest) => Batch)[], store: Partial<Store> = {}) {
   const clock = virtualClock();
   const events = new Recorder();
-  const asked: RecoverRequest[] = [];
+  const asked: CondemnRequest[] = [];
+  const limits: number[] = [];
   const cleaned: string[] = [];
   let ids = 0;
+  let batch: Batch;
   const deps = {
     store: fakeStore({
-      recover: async (request) => {
+      condemn: async (request) => {
         asked.push(request);
         await clock.advance(10);
-        return answers.shift()!(request);
+        batch = batches.shift()!(request);
+        return batch.incident === null ? null : { ...condemned(request), incident: batch.incident };
       },
+      heldBy: (_condemned, limit) => {
+        limits.push(limit);
+        return Promise.resolve({ jobs: batch.jobs, more: !batch.done });
+      },
+      takeBack: ({ verdicts }) =>
+        Promise.resolve({
+          taken: verdicts.map(({ job }): Taken => {
+            if (job.id === "moved") return "moved";
+            return job.id === "refused" ? { refused: "a constraint" } : "taken";
+          }),
+        }),
       ...store,
     }),
     liveness: {
@@ -57,12 +89,12 @@ function recovering(answers: ((request: RecoverRequest) => RecoveredBatch)[], st
     random: fixedRandom(),
     newId: () => `id-${++ids}`,
   };
-  return { deps, clock, events, asked, cleaned };
+  return { deps, clock, events, asked, limits, cleaned };
 }
 
 test("FR-020 FR-046 FR-047 FR-048 FR-049 FR-050 AC-008 AC-013 a pass recovers each death under one recovery id, tells everything and cleans up", async () => {
-  const { deps, clock, events, asked, cleaned } = recovering([
-    ({ incident }) => ({ incident, jobs: [aRecovered("a"), aRecovered("b", { success: false })], done: true }),
+  const { deps, clock, events, asked, limits, cleaned } = recovering([
+    ({ incident }) => ({ incident, jobs: [aHeld({ id: "a" }), aHeld({ id: "refused" })], done: true }),
     ({ incident }) => ({ incident, jobs: [], done: true }),
   ]);
   const startedAt = clock.now();
@@ -72,12 +104,15 @@ test("FR-020 FR-046 FR-047 FR-048 FR-049 FR-050 AC-008 AC-013 a pass recovers ea
     startedAt,
     completedAt: startedAt + 20,
     incidents: ["id-2", "id-3"],
-    jobs: [aRecovered("a"), aRecovered("b", { success: false })],
+    jobs: [
+      aRecovered("a", { counters: counted({ crashes: 1, blamed: 1 }) }),
+      aRecovered("refused", { decision: "none", counters: counted(), success: false, error: "a constraint" }),
+    ],
     failed: [],
     locked: [],
   });
   assert.deepEqual(asked[0]!.recovery, { id: "id-1", startedAt, by: "open", integrity: "PASSED", walFrames: 7 });
-  assert.equal(asked[0]!.limit, RECOVERY_BATCH);
+  assert.deepEqual(limits, [RECOVERY_BATCH, RECOVERY_BATCH]);
   assert.deepEqual(cleaned, ["w2", "w3"]);
   assert.deepEqual(events.names(), [
     "recovery.started",
@@ -103,8 +138,8 @@ test("FR-029 FR-030 UT-005 a pass that found nothing says so and writes nothing"
 
 test("a death with many jobs is one incident in several transactions, told once", async () => {
   const { deps, events, asked, cleaned } = recovering([
-    () => ({ incident: "old", jobs: [aRecovered("a")], done: false }),
-    () => ({ incident: "old", jobs: [aRecovered("b")], done: false }),
+    () => ({ incident: "old", jobs: [aHeld({ id: "a" })], done: false }),
+    () => ({ incident: "old", jobs: [aHeld({ id: "b" })], done: false }),
     () => ({ incident: "old", jobs: [], done: true }),
   ]);
   const pass = await recoverDead(deps, dead("w2"), "w1");
@@ -135,7 +170,7 @@ test("FR-027 a worker whose recovery fails is told about and stops nobody else",
     () => {
       throw new Error("disk is full");
     },
-    ({ incident }) => ({ incident, jobs: [aRecovered("b")], done: true }),
+    ({ incident }) => ({ incident, jobs: [aHeld({ id: "b" })], done: true }),
   ]);
   const pass = await recoverDead(deps, dead("w2", "w3"), "w1");
   assert.deepEqual(
@@ -162,7 +197,7 @@ test("a lock that can't be removed is told and is no failure of the recovery", a
 });
 
 test("a quarantined job has an event of its own", async () => {
-  const guilty = aRecovered("a", { decision: "quarantine", counters: counted({ crashes: 5, blamed: 3 }) });
+  const guilty = aHeld({ id: "a", counters: counted({ crashes: 4, blamed: 2 }) });
   const { deps, events } = recovering([({ incident }) => ({ incident, jobs: [guilty], done: true })]);
   await recoverDead(deps, dead("w2"), "w1");
   assert.deepEqual(
@@ -176,7 +211,7 @@ test("a pass that is told to stop ends after the transaction that is under way",
   const { deps, asked, cleaned } = recovering([
     ({ incident }) => {
       stop.abort();
-      return { incident, jobs: [aRecovered("a")], done: false };
+      return { incident, jobs: [aHeld({ id: "a" })], done: false };
     },
   ]);
   const pass = await recoverDead(deps, dead("w2", "w3"), "recover", undefined, stop.signal);
@@ -187,9 +222,8 @@ test("a pass that is told to stop ends after the transaction that is under way",
 
 test("UT-002 only a job that its worker held alone is blamed for the death", () => {
   const job = aHeld({ counters: counted({ crashes: 3, blamed: 2 }) });
-  assert.equal(decideCrash(job, 1, "gone").decision, "quarantine");
-  assert.equal(decideCrash(job, 2, "gone").decision, "retry");
-  assert.equal(decideCrash({ ...job, cancelRequested: true }, 1, "gone").decision, "cancel");
+  assert.equal(decideCrash(job, { heldAtDeath: 1, how: "gone" }).decision, "quarantine");
+  assert.equal(decideCrash(job, { heldAtDeath: 2, how: "gone" }).decision, "retry");
 });
 
 test("what is overdue has timed out, with the backoff of its timeouts, or is cancelled if that was asked for", () => {
@@ -200,19 +234,20 @@ test("what is overdue has timed out, with the backoff of its timeouts, or is can
   assert.equal(decideOverdue(job, 0.5).delayMs, 1_000);
   assert.equal(decideOverdue({ ...job, counters: counted({ timeouts: 2 }) }, 0.5).delayMs, 4_000);
   assert.equal(decideOverdue(job, 0.5).to, "queued");
-  assert.equal(decideOverdue({ ...job, cancelRequested: true }, 0.5).to, "cancelled");
+  assert.equal(decideOverdue(job, 0.5).ifCancelled?.to, "cancelled");
 });
 
 const CONFIRMED = { asOf: 7, steadyMs: 5 };
 
 test("what was fenced out as overdue is told with its kind and its worker", async () => {
   const { deps, events } = recovering([], {
-    expire: (marginMs, limit, decide, confirmed) => {
-      assert.deepEqual([marginMs, limit, confirmed], [2_000, RECOVERY_BATCH, CONFIRMED]);
-      return Promise.resolve([{ jobId: "job-1", worker: "w2", change: decide(aHeld()) }]);
+    overdue: (query) => {
+      assert.deepEqual(query, { marginMs: 2_000, limit: RECOVERY_BATCH, confirmed: CONFIRMED });
+      return Promise.resolve([aHeld(), aHeld({ id: "moved" })]);
     },
   });
   const overdue = await expireOverdue(deps, 2_000, CONFIRMED);
+  assert.equal(overdue.length, 1);
   assert.equal(overdue[0]!.change.name, "timeOut");
   assert.deepEqual(events.events, [
     { name: "job.overdue", jobId: "job-1", kind: "mail", worker: "w2", fencedOut: true },

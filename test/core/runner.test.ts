@@ -135,7 +135,7 @@ test("a handler that throws fails the attempt with the kind's backoff, whatever 
     assert.equal(settled.length, 1);
     const { change } = settled[0]!;
     assert.equal(change.to, "queued");
-    assert.equal(change.counters.errors, 2);
+    assert.deepEqual(change.add, { errors: 1 });
     assert.equal(change.delayMs, 2_000);
     assert.match(change.reason!, /^error 2 of 3: .*boom/);
   }
@@ -205,7 +205,7 @@ test("an attempt that ends because the store is full is released after its backo
     begin({ counters: counted({ errors: 2 }) });
     begin({ id: "long", counters: counted({ interruptions: 1_000 }) });
     assert.deepEqual(ends(), Array(2).fill("release queued: the store was full"));
-    assert.deepEqual(settled[0]!.change.counters, counted({ errors: 2, interruptions: 1 }));
+    assert.deepEqual(settled[0]!.change.add, { interruptions: 1 });
     const [soon, later] = settled.map(({ change }) => change.delayMs);
     assert.ok(soon! > 0 && soon! < later!, "it grows with the interruptions");
     assert.equal(later, 10_000, "but no further, for room may be made at any moment");
@@ -305,7 +305,7 @@ test("an attempt that ends by throwing after its deadline has timed out and not 
   end.reject(new Error("aborted"));
   await clock.settle();
   assert.deepEqual(ends(), ["timeOut queued: timeout 1 of 2"]);
-  assert.deepEqual(settled[0]!.change.counters, counted({ timeouts: 1 }));
+  assert.deepEqual(settled[0]!.change.add, { timeouts: 1 });
 });
 
 test("an attempt that does not end within the grace is given up, and its late end changes nothing", async () => {
@@ -497,7 +497,7 @@ test("at a shutdown handlers that throw are released at no cost, and those that 
   first.end.reject(new Error("aborted"));
   await throwing.clock.settle();
   assert.deepEqual(throwing.ends(), ["release queued: its worker shut down"]);
-  assert.deepEqual(throwing.settled[0]!.change.counters, counted({ interruptions: 1 }));
+  assert.deepEqual(throwing.settled[0]!.change.add, { interruptions: 1 });
 });
 
 test("what still runs can be given back, and is not given back twice", async () => {

@@ -8,6 +8,8 @@ import { CHANGES, type Change, type ChangeName } from "../../src/core/transition
 import { aKind, aView, counted } from "./samples.ts";
 
 const boom = { name: "Error", message: "boom" };
+const ALONE = { heldAtDeath: 1 };
+const TOGETHER = { heldAtDeath: 2 };
 
 /** Each change with its first allowed use, written here by hand: from which states, and where it leads. */
 const table: Readonly<
@@ -17,8 +19,8 @@ const table: Readonly<
   succeed: { from: ["running"], to: "succeeded", make: (job) => transitions.succeed(job, "1") },
   fail: { from: ["running"], to: "queued", make: (job) => transitions.fail(job, aKind(), boom, 5, false) },
   timeOut: { from: ["running"], to: "queued", make: (job) => transitions.timeOut(job, aKind(), 5) },
-  crash: { from: ["running"], to: "queued", make: (job) => transitions.crash(job, aKind(), false, false).change },
-  lose: { from: ["running"], to: "queued", make: (job) => transitions.lose(job, aKind(), false).change },
+  crash: { from: ["running"], to: "queued", make: (job) => transitions.crash(job, aKind(), TOGETHER).change },
+  lose: { from: ["running"], to: "queued", make: (job) => transitions.lose(job, aKind()).change },
   countLoss: {
     from: ["queued", "running"],
     to: "same",
@@ -89,7 +91,7 @@ test("a claim counts nothing and writes no history", () => {
   assert.deepEqual(change, {
     name: "claim",
     to: "running",
-    counters,
+    add: {},
     outcome: null,
     delayMs: 0,
     result: null,
@@ -104,7 +106,7 @@ test("a success keeps the result and the counters and writes no history", () => 
   assert.deepEqual(change, {
     name: "succeed",
     to: "succeeded",
-    counters,
+    add: {},
     outcome: "succeeded",
     delayMs: 0,
     result: '{"n":1}',
@@ -117,7 +119,7 @@ test("a success keeps the result and the counters and writes no history", () => 
 test("FR-069 a corrupt job is quarantined with what did not match, a code and the next step, and counts nothing", () => {
   const counters = counted({ errors: 1, crashes: 1 });
   const change = transitions.quarantine(aView({ counters }), ["input", "step render"]);
-  assert.deepEqual([change.to, change.outcome, change.counters], ["quarantined", "corrupt", counters]);
+  assert.deepEqual([change.to, change.outcome, change.add], ["quarantined", "corrupt", {}]);
   assert.equal(change.reason, "corrupt: the stored input and step render of job job-1 do not match their checksums");
   assert.deepEqual([change.error?.name, change.error?.code], ["Corrupt", ErrorCode.corrupt]);
   assert.match(change.error!.message, /^the stored input and step render of job job-1 .* Enqueue it again/);
@@ -130,7 +132,7 @@ test("FR-069 a corrupt job is quarantined with what did not match, a code and th
 test("a failure counts one error, waits for its delay and says which error of how many it was", () => {
   const change = transitions.fail(aView({ counters: counted({ crashes: 1 }) }), aKind(), boom, 1_500, false);
   assert.equal(change.to, "queued");
-  assert.deepEqual(change.counters, counted({ errors: 1, crashes: 1 }));
+  assert.deepEqual(change.add, { errors: 1 });
   assert.equal(change.outcome, "failed");
   assert.equal(change.delayMs, 1_500);
   assert.deepEqual(change.error, boom);
@@ -142,7 +144,7 @@ test("the last allowed error kills the job, without a delay", () => {
   assert.equal(before.to, "queued");
   const last = transitions.fail(aView({ counters: counted({ errors: 2 }) }), aKind(), boom, 10, false);
   assert.equal(last.to, "dead");
-  assert.equal(last.counters.errors, 3);
+  assert.deepEqual(last.add, { errors: 1 });
   assert.equal(last.outcome, "failed");
   assert.equal(last.delayMs, 0);
   assert.deepEqual(last.error, boom);
@@ -153,26 +155,26 @@ test("a limit of one allows no second attempt", () => {
   const kind = aKind({ limits: { errors: 1, timeouts: 1, crashes: 1 } });
   assert.equal(transitions.fail(aView(), kind, boom, 0, false).to, "dead");
   assert.equal(transitions.timeOut(aView(), kind, 0).to, "dead");
-  assert.equal(transitions.crash(aView(), kind, true, false).change.to, "quarantined");
+  assert.equal(transitions.crash(aView(), kind, ALONE).change.to, "quarantined");
 });
 
 test("a limit that was lowered below what a job has used kills it at the next error", () => {
   const change = transitions.fail(aView({ counters: counted({ errors: 8 }) }), aKind(), boom, 0, false);
   assert.equal(change.to, "dead");
-  assert.equal(change.counters.errors, 9);
+  assert.deepEqual(change.add, { errors: 1 });
 });
 
 test("a terminal error kills the job at once and still counts", () => {
   const change = transitions.fail(aView(), aKind(), boom, 10, true);
   assert.equal(change.to, "dead");
-  assert.equal(change.counters.errors, 1);
+  assert.deepEqual(change.add, { errors: 1 });
   assert.equal(change.reason, "terminal error: boom");
 });
 
 test("a timeout counts only as a timeout", () => {
   const change = transitions.timeOut(aView(), aKind(), 250);
   assert.equal(change.to, "queued");
-  assert.deepEqual(change.counters, counted({ timeouts: 1 }));
+  assert.deepEqual(change.add, { timeouts: 1 });
   assert.equal(change.outcome, "timed-out");
   assert.equal(change.delayMs, 250);
   assert.equal(change.reason, "timeout 1 of 2");
@@ -187,18 +189,18 @@ test("the last allowed timeout kills the job", () => {
 });
 
 test("FR-014 FR-015 UT-002 a first crash beside others queues the job again at once and counts, without blame", () => {
-  const { change, decision } = transitions.crash(aView(), aKind(), false, false);
+  const { change, decision } = transitions.crash(aView(), aKind(), TOGETHER);
   assert.equal(decision, "retry");
   assert.equal(change.to, "queued");
   assert.equal(change.delayMs, 0);
   assert.equal(change.outcome, "crashed");
-  assert.deepEqual(change.counters, counted({ crashes: 1 }));
+  assert.deepEqual(change.add, { crashes: 1 });
   assert.deepEqual(change.error, { name: "WorkerDied", message: "the worker died during the attempt (crash 1)" });
   assert.equal(change.reason, "its worker died (crash 1, 0 of 3 alone)");
 });
 
 test("from its second crash on a job is told to run alone", () => {
-  const { change } = transitions.crash(aView({ counters: counted({ crashes: 1 }) }), aKind(), false, false);
+  const { change } = transitions.crash(aView({ counters: counted({ crashes: 1 }) }), aKind(), TOGETHER);
   assert.equal(change.reason, "its worker died (crash 2, 0 of 3 alone); it will run alone");
 });
 
@@ -206,42 +208,40 @@ test("crashes beside others never quarantine a job, however many", () => {
   const { change, decision } = transitions.crash(
     aView({ counters: counted({ crashes: 500, blamed: 2 }) }),
     aKind(),
-    false,
-    false,
+    TOGETHER,
   );
   assert.equal(decision, "retry");
-  assert.deepEqual(change.counters, counted({ crashes: 501, blamed: 2 }));
+  assert.deepEqual(change.add, { crashes: 1 });
 });
 
 test("FR-016 FR-017 UT-002 a job that has killed as many workers alone as it may is quarantined", () => {
   const { change, decision } = transitions.crash(
     aView({ counters: counted({ crashes: 4, blamed: 2 }) }),
     aKind(),
-    true,
-    false,
+    ALONE,
   );
   assert.equal(decision, "quarantine");
   assert.equal(change.to, "quarantined");
-  assert.deepEqual(change.counters, counted({ crashes: 5, blamed: 3 }));
+  assert.deepEqual(change.add, { crashes: 1, blamed: 1 });
   assert.equal(change.reason, "its worker died 3 times while it ran alone (limit 3)");
 });
 
 test("FR-013 FR-014 UT-002 onCrash pending queues the job again and counts nothing, also alone and beyond every limit", () => {
   const counters = counted({ crashes: 9, blamed: 9 });
-  const { change, decision } = transitions.crash(aView({ counters }), aKind({ onCrash: "pending" }), true, false);
+  const { change, decision } = transitions.crash(aView({ counters }), aKind({ onCrash: "pending" }), ALONE);
   assert.equal(decision, "pending");
   assert.equal(change.to, "queued");
-  assert.deepEqual(change.counters, counters);
+  assert.deepEqual(change.add, {});
   assert.equal(change.outcome, "crashed");
   assert.equal(change.error, null);
   assert.equal(change.reason, "its worker died; queued again, not counted");
 });
 
 test("FR-013 FR-014 UT-002 onCrash fail ends the job at its first crash and counts it", () => {
-  const { change, decision } = transitions.crash(aView(), aKind({ onCrash: "fail" }), false, false);
+  const { change, decision } = transitions.crash(aView(), aKind({ onCrash: "fail" }), TOGETHER);
   assert.equal(decision, "fail");
   assert.equal(change.to, "dead");
-  assert.deepEqual(change.counters, counted({ crashes: 1 }));
+  assert.deepEqual(change.add, { crashes: 1 });
   assert.equal(change.reason, "its worker died, and its kind says that a crash ends the job");
 });
 
@@ -250,11 +250,11 @@ test("a job that had used up its timeouts or errors before its worker died is de
     [counted({ timeouts: 2, crashes: 1 }), "timeout 2 of 2"],
     [counted({ errors: 4 }), "error 4 of 3"],
   ] as const)
-    for (const alone of [true, false]) {
-      const { change, decision } = transitions.crash(aView({ counters }), aKind(), alone, false);
+    for (const inFlight of [ALONE, TOGETHER]) {
+      const { change, decision } = transitions.crash(aView({ counters }), aKind(), inFlight);
       assert.equal(decision, "fail");
       assert.equal(change.to, "dead");
-      assert.deepEqual(change.counters, counters);
+      assert.deepEqual(change.add, {});
       assert.equal(change.outcome, "crashed");
       assert.equal(change.reason, `its worker died; ${spent}, no more are allowed`);
     }
@@ -262,26 +262,24 @@ test("a job that had used up its timeouts or errors before its worker died is de
 
 test("a job that had used up its timeouts or errors before contact with its worker was lost is dead, and nothing is counted", () => {
   const counters = counted({ errors: 3 });
-  const { change, decision } = transitions.lose(aView({ counters }), aKind(), false);
+  const { change, decision } = transitions.lose(aView({ counters }), aKind());
   assert.deepEqual([decision, change.to, change.outcome], ["fail", "dead", "lost"]);
-  assert.deepEqual(change.counters, counters);
+  assert.deepEqual(change.add, {});
   assert.equal(change.reason, "contact with its worker was lost; error 3 of 3, no more are allowed");
 });
 
 test("a job that kills its workers is quarantined, also if it had used up another limit", () => {
   const counters = counted({ timeouts: 9, crashes: 2, blamed: 2 });
-  assert.equal(transitions.crash(aView({ counters }), aKind(), true, false).decision, "quarantine");
+  assert.equal(transitions.crash(aView({ counters }), aKind(), ALONE).decision, "quarantine");
 });
 
-test("a cancel that was asked for before the death is honoured, whatever the kind says about crashes", () => {
+test("a cancel that was requested before the death is honoured, whatever the kind says about crashes", () => {
   for (const onCrash of ["retry", "pending", "fail"] as const) {
     const counters = counted({ crashes: 2, blamed: 2 });
-    const { change, decision } = transitions.crash(aView({ counters }), aKind({ onCrash }), true, true);
-    assert.equal(decision, "cancel");
-    assert.equal(change.to, "cancelled");
-    assert.equal(change.outcome, "cancelled");
-    assert.deepEqual(change.counters, counters);
-    assert.match(change.reason!, /^cancelled; its worker died/);
+    const { ifCancelled } = transitions.crash(aView({ counters }), aKind({ onCrash }), ALONE).change;
+    assert.deepEqual([ifCancelled?.name, ifCancelled?.to, ifCancelled?.outcome], ["crash", "cancelled", "cancelled"]);
+    assert.deepEqual(ifCancelled?.add, {});
+    assert.match(ifCancelled.reason!, /^cancelled; its worker died/);
   }
 });
 
@@ -289,7 +287,7 @@ test("a release costs nothing but an interruption", () => {
   const change = transitions.release(aView({ counters: counted({ errors: 1 }) }), "its worker shut down");
   assert.equal(change.to, "queued");
   assert.equal(change.delayMs, 0);
-  assert.deepEqual(change.counters, counted({ errors: 1, interruptions: 1 }));
+  assert.deepEqual(change.add, { interruptions: 1 });
   assert.equal(change.outcome, "released");
   assert.equal(change.reason, "its worker shut down");
 });
@@ -302,7 +300,7 @@ test("interruptions have no limit", () => {
 test("a refused input kills the job without counting an error", () => {
   const change = transitions.refuse(aView(), boom);
   assert.equal(change.to, "dead");
-  assert.deepEqual(change.counters, counted());
+  assert.deepEqual(change.add, {});
   assert.equal(change.outcome, "rejected");
   assert.equal(change.reason, "its stored input was refused: boom");
 });
@@ -315,7 +313,7 @@ test("a cancel before the first attempt and one during it say so", () => {
 test("a retry by hand starts all counters again and names the state it came from", () => {
   const counters = counted({ errors: 3, crashes: 4, blamed: 3, timeouts: 2, interruptions: 1 });
   const change = transitions.retry(aView({ state: "quarantined", counters }), 50);
-  assert.deepEqual(change.counters, counted());
+  assert.deepEqual(transitions.afterChange(counters, change), counted());
   assert.equal(change.delayMs, 50);
   assert.equal(change.outcome, null);
   assert.equal(change.reason, "retried by hand from quarantined");
@@ -329,17 +327,25 @@ test("FR-019 FR-022 every change but claim and succeed gives the history a reaso
   }
 });
 
-test("a cancel that was asked for keeps an ended attempt from being queued again, and leaves every other end alone", () => {
+test("a cancel that was requested keeps an ended attempt from being queued again, and leaves every other end alone", () => {
   const failed = transitions.fail(aView(), aKind(), boom, 1_500, false);
-  const ended = transitions.honourCancel(failed);
-  assert.equal(ended.to, "cancelled");
-  assert.equal(ended.delayMs, 0);
-  assert.deepEqual(ended.counters, failed.counters);
-  assert.equal(ended.reason, "error 1 of 3: boom; its cancel had been asked for");
+  const { ifCancelled } = failed;
+  assert.deepEqual([ifCancelled?.name, ifCancelled?.to, ifCancelled?.delayMs], ["fail", "cancelled", 0]);
+  assert.deepEqual(ifCancelled?.add, failed.add);
+  assert.equal(ifCancelled?.reason, "error 1 of 3: boom; its cancel had been asked for");
+  for (const queued of [transitions.timeOut(aView(), aKind(), 5), transitions.release(aView(), "shut down")])
+    assert.equal(queued.ifCancelled?.to, "cancelled");
   const others = [
     transitions.succeed(aView(), null),
     transitions.fail(aView(), aKind(), boom, 0, true),
     transitions.endCancelled(aView(), "asked"),
   ];
-  for (const other of others) assert.equal(transitions.honourCancel(other), other);
+  for (const other of others) assert.equal(other.ifCancelled, undefined);
+});
+
+test("counters are added to, and never fall below zero", () => {
+  const { change } = transitions.countLoss(aView({ counters: counted({ losses: 1 }) }), aKind(), true, "died");
+  assert.deepEqual(change.add, { crashes: 1, blamed: 1, losses: -1 });
+  assert.deepEqual(transitions.afterChange(counted({ losses: 1 }), change), counted({ crashes: 1, blamed: 1 }));
+  assert.deepEqual(transitions.afterChange(counted(), change), counted({ crashes: 1, blamed: 1 }));
 });

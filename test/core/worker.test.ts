@@ -267,7 +267,7 @@ test("a claim that nobody here remembers is released only when two comparisons i
   const [release] = turns[1]!.settlements;
   assert.deepEqual(release!.lease, stranger.lease);
   assert.equal(release!.change.name, "release");
-  assert.deepEqual(release!.change.counters, counted({ errors: 1, interruptions: 1 }));
+  assert.deepEqual(release!.change.add, { interruptions: 1 });
   assert.deepEqual(
     events.of("job.released").map(({ jobId }) => jobId),
     ["x"],

@@ -7,7 +7,7 @@ import { JOB_STATES, type KindSettings } from "../../src/core/job.ts";
 import { decideCrash, decideOverdue } from "../../src/core/recovery.ts";
 import { backoffMs } from "../../src/core/retry.ts";
 import type { HeldJob } from "../../src/core/store.ts";
-import type { Change } from "../../src/core/transitions.ts";
+import { afterChange, type Change } from "../../src/core/transitions.ts";
 import { LANE, NEVER_DUE, OUTCOME, STATE } from "../../src/stores/codes.ts";
 import { type Scene, scene } from "./scene.ts";
 
@@ -19,6 +19,7 @@ interface Case {
   readonly job: HeldJob;
   readonly worker: number;
   readonly cause: "gone" | "silent" | "timeOut";
+  readonly cancelRequested: boolean;
 }
 
 test(`core and SQL decide the same about every generated job (OUTLIVE_SEED=${SEED})`, async (t) => {
@@ -33,11 +34,11 @@ test(`core and SQL decide the same about every generated job (OUTLIVE_SEED=${SEE
   const held = Map.groupBy(cases, ({ worker }) => worker);
   const told = new Map(reclaimed.map((row) => [row.job_id, row]));
   const seen = new Set<string>();
-  for (const { job, worker, cause } of cases) {
+  for (const { job, worker, cause, cancelRequested } of cases) {
     const row = rows.get(job.id)!;
     const delayMs = row.delay === null || row.waits ? 0 : Number(row.delay);
-    const [least, most] = expected(job, cause, held.get(worker)!.length);
-    const { counters } = least.change;
+    const [least, most] = expected(job, cause, cancelRequested, held.get(worker)!.length);
+    const counters = afterChange(job.counters, least.change);
     const waits = least.change.waitsForResolution === true;
     const isDelayed = least.change.to === "queued" && (delayMs > 0 || waits);
     const lane = isDelayed ? LANE.delayed : mustRunAlone(counters) ? LANE.alone : LANE.open;
@@ -112,10 +113,19 @@ test(`core and SQL compute the same backoff to the millisecond (OUTLIVE_SEED=${S
 });
 
 /** What core says with the shortest and with the longest backoff. */
-function expected(job: HeldJob, cause: Case["cause"], held: number): [least: Verdict, most: Verdict] {
+function expected(
+  job: HeldJob,
+  cause: Case["cause"],
+  cancelRequested: boolean,
+  heldAtDeath: number,
+): [least: Verdict, most: Verdict] {
+  const written = (change: Change): Change => (cancelRequested ? (change.ifCancelled ?? change) : change);
   const at = (random: number): Verdict => {
-    if (cause !== "timeOut") return decideCrash(job, held, cause);
-    const change = decideOverdue(job, random);
+    if (cause !== "timeOut") {
+      const { decision, change } = decideCrash(job, { heldAtDeath, how: cause });
+      return { decision: cancelRequested ? "cancel" : decision, change: written(change) };
+    }
+    const change = written(decideOverdue(job, random));
     const decision = { queued: "retry", dead: "fail", cancelled: "cancel" }[change.to as "queued"];
     return { change, decision };
   };
@@ -134,11 +144,17 @@ function generate(random: () => number): Case[] {
     return Array.from({ length: jobs }, (__, place): Case => ({
       cause,
       worker,
+      cancelRequested: random() < 0.1,
       job: {
         id: `job-${worker}-${place}`,
         state: "running",
+        row: worker,
+        worker: `w${worker}`,
+        epoch: 1,
+        fence: 1,
+        deadlineAt: null,
+        lastStep: null,
         kind: kind(random, `kind-${worker}-${place}`),
-        cancelRequested: random() < 0.1,
         // The dead are taken one after the other; whoever was taken before did not hold it.
         deathsElsewhere: cause === "gone" && jobs === 1 ? worker / CAUSES.length : 0,
         counters: {
@@ -188,7 +204,7 @@ async function write(store: Scene, cases: readonly Case[]): Promise<void> {
        errors, crashes, blamed, timeouts, interruptions, losses, cancel_requested)
      SELECT c->'job'->>'id', k.id, 0, 'null', outlive.now_ms(), 1, f.seq, 1, 1, outlive.now_ms(), outlive.now_ms() + k.timeout_ms,
        (n->>'errors')::integer, (n->>'crashes')::integer, (n->>'blamed')::integer, (n->>'timeouts')::integer, (n->>'interruptions')::integer,
-       (n->>'losses')::integer, (c->'job'->>'cancelRequested')::boolean
+       (n->>'losses')::integer, (c->>'cancelRequested')::boolean
      FROM jsonb_array_elements($1) c JOIN outlive.kinds k ON k.name = c->'job'->'kind'->>'name' JOIN outlive.fleet f ON f.id = 'w' || (c->>'worker'),
        LATERAL (SELECT c->'job'->'counters' AS n) AS one`,
     [JSON.stringify(cases)],

@@ -3,7 +3,8 @@
 import assert from "node:assert/strict";
 import { type TestContext, test } from "node:test";
 import { decideLoss } from "../../src/core/losses.ts";
-import { decideCrash, decideOverdue } from "../../src/core/recovery.ts";
+import { decideCrash } from "../../src/core/recovery.ts";
+import { expireOnce, recoverOnce } from "../../src/testing/conformance/scene.ts";
 import { openStore } from "../conformance/postgres-stores.ts";
 import { MINUTE, scene, type Scene } from "./scene.ts";
 
@@ -86,7 +87,7 @@ test("what a worker takes back and what SQL takes back read the same in reclaim_
       limit: 100,
       decide: decideCrash,
     });
-  await store.expire(2_000, 100, (job) => decideOverdue(job, 0.5));
+  await expireOnce(store, 2_000, 100);
 
   const said = await byWorker.psql(HISTORY);
   assert.equal(said, await bySql.psql(HISTORY));

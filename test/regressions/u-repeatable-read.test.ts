@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
 import pg from "pg";
-import { decideCrash } from "../../src/core/recovery.ts";
+import { recoverBatch } from "../../src/core/recovery.ts";
 import type { Store } from "../../src/core/store.ts";
 import { draft, kind, workerRecord } from "../../src/testing/conformance/drafts.ts";
 import { openStore } from "../conformance/postgres-stores.ts";
@@ -58,13 +58,11 @@ test("U: with REPEATABLE READ by default a recovery sees a claim that was commit
     death: { how: "gone", lastSeenAliveAt: null, detectedAt: 1, evidence: null },
     recovery: { id: "r", startedAt: 1, by: "test", integrity: "NOT_CHECKED", walFrames: 0 },
     incident: "i",
-    limit: 10,
-    decide: decideCrash,
   } as const;
   // A recovery that could not have the row in time took nothing and says so: it is asked again, as a keeper does.
   const recovered = async (): Promise<readonly string[]> => {
     for (;;) {
-      const { incident, jobs } = await recoverOnce(store, request);
+      const { incident, jobs } = await recoverBatch(store, request, 10);
       if (incident !== null) return jobs.map(({ jobId }) => jobId);
     }
   };

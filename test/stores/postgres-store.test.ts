@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { job } from "../../src/contract.ts";
 import { decideCrash } from "../../src/core/recovery.ts";
+import { recoverOnce } from "../../src/testing/conformance/scene.ts";
 import type { Room, Settlement } from "../../src/core/store.ts";
 import { succeed } from "../../src/core/transitions.ts";
 import { enqueueIn, type PostgresTransaction } from "../../src/stores/postgres/transaction.ts";

@@ -91,7 +91,7 @@ export async function lostJobs(session: Session, kinds: Kinds, incident: string,
       counters: counters(row),
       kind,
       movedOn: row.moved_on,
-      deathsElsewhere: isOnTrial(row, row.held_at_death, kind.limits) ? row.deaths_elsewhere : 0,
+      deathsElsewhere: isOnTrial(row, { heldAtDeath: row.held_at_death }, kind.limits) ? row.deaths_elsewhere : 0,
     };
   });
 }

@@ -8,6 +8,7 @@ import {
   type Condemned,
   type CondemnRequest,
   type HeldJob,
+  type HeldJobs,
   type OverdueQuery,
   recoveredJob,
   type RecoveredJob,
@@ -69,15 +70,16 @@ export class Recovering {
     return dead === null ? null : openIncident(session, request, dead);
   }
 
-  async heldBy(session: Session, condemned: Condemned, limit: number): Promise<HeldJob[]> {
-    const { worker, cursor, heldAtDeath } = condemned;
+  async heldBy(session: Session, condemned: Condemned, limit: number): Promise<HeldJobs> {
+    const { worker, cursor } = condemned;
     const rows = await session.rows<HeldColumns>(HELD, [worker, cursor, limit]);
     const held = await this.#held(session, rows, () => worker);
+    const more = rows.length === limit;
     const [first] = held;
     // The verdict depends on it only if there is one job.
-    if (!first || !isOnTrial(first.counters, heldAtDeath, first.kind.limits)) return held;
+    if (!first || !isOnTrial(first.counters, condemned, first.kind.limits)) return { jobs: held, more };
     const [found] = await session.rows<{ n: number }>(DEATHS_ELSEWHERE, [first.row, first.counters.crashes]);
-    return [{ ...first, deathsElsewhere: found!.n }, ...held.slice(1)];
+    return { jobs: [{ ...first, deathsElsewhere: found!.n }, ...held.slice(1)], more };
   }
 
   async overdue(session: Session, { marginMs, limit, confirmed = TRUSTED }: OverdueQuery): Promise<HeldJob[]> {

@@ -15,6 +15,7 @@ import type {
   Condemned,
   CondemnRequest,
   HeldJob,
+  HeldJobs,
   Isolation,
   JobFilter,
   KindCounts,
@@ -197,7 +198,7 @@ export class PostgresStore implements Store<PostgresTransaction> {
     );
   }
 
-  heldBy(condemned: Condemned, limit: number): Promise<readonly HeldJob[]> {
+  heldBy(condemned: Condemned, limit: number): Promise<HeldJobs> {
     return this.#do(`reading what ${condemned.worker} holds`, () =>
       this.#recovering.heldBy(this.#connection, condemned, limit),
     );

@@ -82,7 +82,7 @@ export function lostJobs(
     counters: counters(row),
     kind: kinds.settingsById(row.kind),
     movedOn: row.moved_on === 1,
-    deathsElsewhere: recovering.deathsElsewhere(row, row.held_at_death, now),
+    deathsElsewhere: recovering.deathsElsewhere(row, { heldAtDeath: row.held_at_death }, now),
   }));
 }
 

@@ -1,6 +1,6 @@
 // Recovery's verbs: a worker is condemned, what it holds is read, and what was decided about it is written. Each write may be the last
 // thing that this process does; the next recovery, here or elsewhere, goes on from the rows.
-import { BACKGROUND_MS, isOnTrial } from "../../core/blame.ts";
+import { BACKGROUND_MS, type InFlight, isOnTrial } from "../../core/blame.ts";
 import { TRUSTED } from "../../core/confirmed-time.ts";
 import { toStoredError } from "../../core/errors.ts";
 import type { KindSettings } from "../../core/job.ts";
@@ -9,6 +9,7 @@ import {
   type Condemned,
   type CondemnRequest,
   type HeldJob,
+  type HeldJobs,
   type OverdueQuery,
   recoveredJob,
   type TakeBackAnswer,
@@ -78,13 +79,15 @@ export class Recovering {
     return this.#db.sql("SELECT 1 FROM outlive_jobs WHERE state = 1 AND worker = ?").get(worker) !== undefined;
   }
 
-  heldBy({ worker, cursor, heldAtDeath }: Condemned, limit: number, now: number): HeldJob[] {
+  heldBy(condemned: Condemned, limit: number, now: number): HeldJobs {
+    const { worker, cursor } = condemned;
     const rows = this.#db
       .sql(
         `SELECT ${HELD_COLUMNS} FROM outlive_jobs j WHERE j.state = 1 AND j.worker = ? AND j.seq > ? ORDER BY j.seq LIMIT ? + 0`,
       )
       .all(this.#workers.seqOf(worker), cursor, limit) as unknown as HeldColumns[];
-    return this.#held(rows, (row) => ({ worker, deathsElsewhere: this.deathsElsewhere(row, heldAtDeath, now) }));
+    const jobs = this.#held(rows, (row) => ({ worker, deathsElsewhere: this.deathsElsewhere(row, condemned, now) }));
+    return { jobs, more: rows.length === limit };
   }
 
   /** Most of the time it finds nothing. */
@@ -126,10 +129,10 @@ export class Recovering {
 
   deathsElsewhere(
     row: CounterColumns & { readonly seq: number; readonly kind: number },
-    heldAtDeath: number,
+    inFlight: InFlight,
     now: number,
   ): number {
-    if (!isOnTrial(row, heldAtDeath, this.#kinds.settingsById(row.kind).limits)) return 0;
+    if (!isOnTrial(row, inFlight, this.#kinds.settingsById(row.kind).limits)) return 0;
     return (this.#db.sql(DEATHS_ELSEWHERE).get(now, row.seq, row.crashes) as { n: number }).n;
   }
 

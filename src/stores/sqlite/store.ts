@@ -18,6 +18,7 @@ import type {
   Condemned,
   CondemnRequest,
   HeldJob,
+  HeldJobs,
   Isolation,
   JobFilter,
   KindCounts,
@@ -245,7 +246,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return this.#writer.write(`condemning ${request.worker.id}`, () => this.#recovering.condemn(request, this.#now()));
   }
 
-  heldBy(condemned: Condemned, limit: number): Promise<readonly HeldJob[]> {
+  heldBy(condemned: Condemned, limit: number): Promise<HeldJobs> {
     return this.#read(`reading what ${condemned.worker} holds`, () =>
       this.#recovering.heldBy(condemned, limit, this.#now()),
     );

@@ -69,8 +69,7 @@ export function specifyExpire(specify: Specify): void {
       await scene.clock.advance(10);
     }
     await overdue(scene);
-    const ids = async (): Promise<readonly string[]> =>
-      (await expireOnce(scene.store, 0, 2)).map(({ jobId }) => jobId);
+    const ids = async (): Promise<readonly string[]> => (await expireOnce(scene.store, 0, 2)).map(({ jobId }) => jobId);
     assert.deepEqual(await ids(), ["j0001", "j0002"]);
     assert.deepEqual(await ids(), ["j0003", "j0004"]);
     assert.deepEqual(await ids(), ["j0005"]);

@@ -163,7 +163,8 @@ export function specifyRecover(specify: Specify): void {
       const there = await scene.recovery(worker, { limit: 2 });
       const other = await scene.connect();
       const taken: RecoveredBatch[] = [];
-      for (let turn = 0; turn < 5; turn++) taken.push(await recoverOnce(scene.store, here), await recoverOnce(other, there));
+      for (let turn = 0; turn < 5; turn++)
+        taken.push(await recoverOnce(scene.store, here), await recoverOnce(other, there));
       assert.deepEqual(takenBy(...taken).toSorted(), ids);
       assert.deepEqual(await scene.incidentsOf(worker), [here.incident]);
       assert.ok((await Promise.all(ids.map((id) => scene.job(id)))).every((job) => job.counters.crashes === 1));

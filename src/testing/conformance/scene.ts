@@ -43,7 +43,11 @@ export function expireOnce(
   limit: number,
   confirmed?: ConfirmedTime,
 ): Promise<readonly OverdueJob[]> {
-  return expireBatch(store, { marginMs, limit, ...(confirmed && { confirmed }) }, { next: () => 0.5, hex: () => assert.fail("not asked") });
+  return expireBatch(
+    store,
+    { marginMs, limit, ...(confirmed && { confirmed }) },
+    { next: () => 0.5, hex: () => assert.fail("not asked") },
+  );
 }
 
 export class Scene {
