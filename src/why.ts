@@ -1,12 +1,12 @@
 // Why a job is not running, or how it runs: one sentence that names the cause, and the next thing to do. It only reads.
-import { mustRunAlone } from "./core/blame.ts";
+import { isSuspect } from "./core/isolation.ts";
 import { humanMs, isoInstant } from "./core/duration.ts";
 import { UNFIT } from "./core/incarnation.ts";
 import type { JobDetails } from "./core/job.ts";
 import type { Death, HowLost, WorkerRow } from "./core/liveness.ts";
-import type { Isolation, KindCounts, LockHolder, Store } from "./core/store.ts";
+import type { KindCounts, LockHolder, Store } from "./core/store.ts";
 import { CORRUPT_HINT } from "./core/transitions.ts";
-import { behindSuspect, keptFrom, suspect } from "./why-suspects.ts";
+import { suspect } from "./why-suspects.ts";
 
 /** The answer to "why is it not running?". */
 export interface Explanation {
@@ -28,8 +28,7 @@ export interface Explanation {
     | "schema-too-old"
     | "store-blocked"
     | "store-returned"
-    | "runs-alone"
-    | "waits-for-suspect"
+    | "suspect"
     | "waiting-its-turn"
     | "about-to-run"
     | "finished"
@@ -194,11 +193,10 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
       details: { pid: stuck.pid, command: stuck.command },
     });
   }
-  const isolations = (await store.isolations()).toSorted((a, b) => b.priority - a.priority);
   const ahead = await store.ahead(job.id);
-  return ahead === null && mustRunAlone(job.counters)
-    ? say(job, suspect(job, able, isolations))
-    : turn(job, kind, able, isolations, ahead ?? 0);
+  return ahead === null && isSuspect(job.counters)
+    ? say(job, suspect(job, able, await store.suspects()))
+    : turn(job, kind, able, ahead ?? 0);
 }
 
 function waitsForResolution(job: JobDetails): Explanation {
@@ -247,21 +245,10 @@ export async function blocker(deps: Pick<WhyDeps, "store" | "pause">): Promise<L
   return second?.pid === first.pid && second.version === first.version ? second : null;
 }
 
-function turn(
-  job: JobDetails,
-  kind: KindCounts,
-  able: readonly WorkerRow[],
-  isolations: readonly Isolation[],
-  ahead: number,
-): Explanation {
-  const open = able.filter(({ id }) => !keptFrom(id, job.priority, isolations));
-  const slots = open.reduce((sum, { concurrency }) => sum + concurrency, 0);
-  const held = open.reduce((sum, { heldCount }) => sum + heldCount, 0);
+function turn(job: JobDetails, kind: KindCounts, able: readonly WorkerRow[], ahead: number): Explanation {
+  const slots = able.reduce((sum, { concurrency }) => sum + concurrency, 0);
+  const held = able.reduce((sum, { heldCount }) => sum + heldCount, 0);
   const details = { ahead, slots, held, ready: kind.ready, running: kind.running };
-  if (open.length === 0) {
-    const { details: whom, ...said } = behindSuspect(job, able, isolations);
-    return say(job, { ...said, details: { ...details, ...whom } });
-  }
   if (held < slots && ahead < slots - held) {
     return say(job, {
       because: "about-to-run",
@@ -270,11 +257,9 @@ function turn(
       details,
     });
   }
-  const others = able.length - open.length;
-  const more = others > 0 ? ` ${others} more worker(s) are taken up by jobs that must run alone.` : "";
   return say(job, {
     because: "waiting-its-turn",
-    text: `${held} of ${slots} slots of ${open.length} worker(s) are taken, and ${ahead} job(s) of its kind are ahead of it.${more}`,
+    text: `${held} of ${slots} slots of ${able.length} worker(s) are taken, and ${ahead} job(s) of its kind are ahead of it.`,
     next: "Wait, raise the concurrency, or start more workers.",
     details,
   });

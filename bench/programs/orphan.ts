@@ -29,7 +29,7 @@ serve({
       kinds: [kind],
       lock: held.evidence,
     });
-    const room = { total: count, kinds: [{ kind, room: count }], idle: true };
+    const room = { total: count, kinds: [{ kind, room: count }] };
     return (await store.settleAndClaim(id, [], room)).claimed.length;
   },
 });

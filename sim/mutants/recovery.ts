@@ -12,7 +12,12 @@ function deciding(decide: (job: HeldJob, of: Condemned, rightly: typeof decideCr
       takeBack: (request) => {
         const { of, verdicts } = request;
         if (of === null) return store.takeBack(request);
-        const wrongly = ({ job }: Verdict): Verdict => ({ job, ...decide(job, of, decideCrash), error: null });
+        const wrongly = ({ job, alone }: Verdict): Verdict => ({
+          job,
+          alone,
+          ...decide(job, of, decideCrash),
+          error: null,
+        });
         return store.takeBack({ ...request, verdicts: verdicts.map(wrongly) });
       },
     });

@@ -47,7 +47,7 @@ export const workerMutants: readonly Mutant[] = [
     store: (store) =>
       instead(store, {
         settleAndClaim: (worker, settlements, room) =>
-          store.settleAndClaim(worker, settlements, room.total > 0 ? { ...room, idle: true } : room),
+          store.settleAndClaim(worker, settlements, room.total > 0 ? { ...room } : room),
       }),
   },
   {

@@ -151,7 +151,9 @@ function tell({ method, args }: Call, value: unknown): string | null {
       const [worker, settlements, room] = args as Parameters<Store["settleAndClaim"]>;
       const { settled, claimed, live } = value as SettleAndClaim;
       const ends = settlements.map(({ lease, change }, i) => `${change.name} ${at(lease)} ${settled[i]?.is ?? "?"}`);
-      const starts = claimed.map(({ lease, alone }) => `claim ${at(lease)}${alone ? " alone" : ""}`);
+      const starts = claimed.map(
+        ({ lease, together }) => `claim ${at(lease)}${together === null ? "" : ` with ${together}`}`,
+      );
       const turn = [...ends, ...starts].join("; ");
       if (turn === "" && live) return null;
       return `turn of ${worker}${live ? "" : " (not live)"}, room ${room.total}: ${turn || "nothing"}`;

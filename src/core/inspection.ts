@@ -35,15 +35,12 @@ export interface KindCounts {
   readonly quarantined: number;
 }
 
-/** A live worker that is taken up by a job that must run alone. */
-export interface Isolation {
+/** The suspects that a live worker holds. */
+export interface WorkerSuspects {
   readonly worker: string;
-  readonly jobId: string;
-  readonly priority: number;
-  /** emptying: it claims only jobs of a higher priority, until it is idle or its time for that is up. running: it claims nothing. */
-  readonly doing: "emptying" | "running";
-  /** When the job began to run, in ms of the store's clock; null: it does not run yet. */
-  readonly startedAt: number | null;
+  readonly count: number;
+  /** The smallest number of suspects that one of them may run with, itself included. */
+  readonly together: number;
 }
 
 /** What an operator's change of one job came to. */

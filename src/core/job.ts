@@ -18,7 +18,7 @@ export interface Counters {
   readonly errors: number;
   /** Deaths of a worker while this job was in flight. A new durable step sets it back. */
   readonly crashes: number;
-  /** Those of the deaths in which nothing else was in flight. Only these count toward quarantine. */
+  /** Those of the deaths in which nothing else that was suspect was in flight. Only these count toward quarantine. */
   readonly blamed: number;
   readonly timeouts: number;
   /** Releases at no cost: a shutdown, a lost lease, a claim whose answer was lost. */
@@ -104,8 +104,8 @@ export interface ClaimedJob {
   readonly counters: Counters;
   /** Time left until the deadline when it was claimed; null: none. */
   readonly deadlineInMs: number | null;
-  /** True if it was claimed to run alone in its process (blame.ts). */
-  readonly alone: boolean;
+  /** If it was in flight at a death: with how many such jobs, itself included, it may run in one process (isolation.ts). Null: it is no suspect. */
+  readonly together: number | null;
   /** How the attempt before this one ended; null at the first. */
   readonly lastOutcome: Outcome | null;
   /** Steps kept from earlier attempts, in the order in which they were written. */
@@ -140,6 +140,8 @@ export interface JobInfo {
   readonly lastOutcome: Outcome | null;
   readonly error: StoredError | null;
   readonly cancelRequested: boolean;
+  /** If it is a suspect: with how many suspects, itself included, it may run in one process (isolation.ts). Otherwise 0. */
+  readonly together: number;
   /** Queued, and not claimed before it is known what happened to the workers with which contact was lost while they held it. */
   readonly waitsForResolution: boolean;
 }

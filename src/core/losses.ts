@@ -9,7 +9,6 @@ import { toStoredError } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import type { KindSettings } from "./job.ts";
 import type { Liveness, ProcessCheck, WorkerRow } from "./liveness.ts";
-import { ranAlone } from "./blame.ts";
 import type { Store } from "./store.ts";
 import * as transitions from "./transitions.ts";
 
@@ -21,7 +20,6 @@ export interface Loss {
   readonly incident: string;
   /** The lost worker. Its row outlives its losses; null: the row was removed all the same. */
   readonly worker: WorkerRow | null;
-  readonly heldAtDeath: number;
   readonly resolution: Resolution | null;
 }
 
@@ -33,6 +31,8 @@ export interface LostJob extends transitions.JobView {
   /** The fence of the latest attempt. */
   readonly fence: number;
   readonly kind: KindSettings;
+  /** Whether it was the only suspect of the lost worker (isolation.ts). */
+  readonly alone: boolean;
   /** Whether it has written a step, or was retried by hand, since the attempt that was lost. */
   readonly movedOn: boolean;
   readonly deathsElsewhere: number;
@@ -114,11 +114,11 @@ export class LossJudge {
     return mono - since >= AWAY_LEASES * worker.leaseMs ? "away" : null;
   }
 
-  async #judge({ incident, worker, heldAtDeath }: Loss, resolution: Resolution): Promise<void> {
+  async #judge({ incident, worker }: Loss, resolution: Resolution): Promise<void> {
     const { store, events } = this.#deps;
     for (;;) {
       const jobs = await store.lostJobs(incident, JUDGE_BATCH);
-      const verdicts = jobs.flatMap((job) => decideLoss(job, ranAlone({ heldAtDeath }), resolution) ?? []);
+      const verdicts = jobs.flatMap((job) => decideLoss(job, resolution) ?? []);
       const closed = await store.judge(incident, verdicts);
       for (const { job, decision, change } of verdicts)
         if (decision === "quarantine")
@@ -135,7 +135,7 @@ export class LossJudge {
 }
 
 /** Null: not now. A job that would be quarantined is judged when its present attempt has ended: that one may still succeed. */
-export function decideLoss(job: LostJob, alone: boolean, resolution: Resolution): LossVerdict | null {
+export function decideLoss(job: LostJob, resolution: Resolution): LossVerdict | null {
   if (job.state !== "queued" && job.state !== "running") return { job, decision: "none", change: null };
   // What moved it on has reset its counters; the losses that it has now came later.
   if (job.movedOn) return { job, decision: "none", change: null };
@@ -144,7 +144,7 @@ export function decideLoss(job: LostJob, alone: boolean, resolution: Resolution)
     return { job, decision, change };
   }
   const count = (view: transitions.JobView): transitions.CrashVerdict =>
-    transitions.countLoss(view, job.kind, alone, resolution, job.deathsElsewhere);
+    transitions.countLoss(view, job.kind, job.alone, resolution, job.deathsElsewhere);
   if (job.state === "running" && count({ ...job, state: "queued" }).decision === "quarantine") return null;
   return { job, ...count(job) };
 }

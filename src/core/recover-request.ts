@@ -1,6 +1,6 @@
 // What crosses the store port when work is taken from its owner: who is condemned, what it holds, and what was decided about each job.
 // The verbs are in store.ts; the decisions are made between them (recovery.ts).
-import type { InFlight } from "./blame.ts";
+import type { InFlight } from "./isolation.ts";
 import type { ConfirmedTime } from "./confirmed-time.ts";
 import type { Counters, KindSettings } from "./job.ts";
 import type { Death, HowLost, WorkerRow } from "./liveness.ts";
@@ -67,6 +67,8 @@ export interface OverdueQuery {
 /** What was decided about one job. */
 export interface Verdict {
   readonly job: HeldJob;
+  /** Whether it was the only suspect of its dead worker (isolation.ts). */
+  readonly alone: boolean;
   readonly decision: CrashVerdict["decision"] | "none";
   /** Null: no decision could be made. The job stays as it is. */
   readonly change: Change | null;
@@ -107,14 +109,16 @@ export interface RecoveredJob {
   readonly limit: number;
   readonly fence: number;
   readonly lastStep: string | null;
+  /** Whether it was the only suspect of its worker: a death, or a loss that turns out to be one, is then its own. */
+  readonly alone: boolean;
   readonly success: boolean;
   readonly error: string | null;
 }
 
 /** Null: the job was not this recovery's to deal with. */
-export function recoveredJob({ job, decision, change, error }: Verdict, taken: Taken): RecoveredJob | null {
+export function recoveredJob({ job, alone, decision, change, error }: Verdict, taken: Taken): RecoveredJob | null {
   const { id: jobId, kind, counters, fence, lastStep } = job;
-  const of = { jobId, kind: kind.name, limit: kind.limits.crashes, fence, lastStep };
+  const of = { jobId, kind: kind.name, limit: kind.limits.crashes, fence, lastStep, alone };
   if (change === null) return { ...of, decision, counters, success: false, error };
   if (taken === "moved" || taken === "locked") return null;
   if (typeof taken === "object") return { ...of, decision: "none", counters, success: false, error: taken.refused };

@@ -19,7 +19,7 @@ import {
   type Verdict,
 } from "./store.ts";
 import * as transitions from "./transitions.ts";
-import type { InFlight } from "./blame.ts";
+import { type InFlight, ranAlone } from "./isolation.ts";
 import { backoffMs } from "./retry.ts";
 import type { Random } from "./clock.ts";
 
@@ -204,16 +204,17 @@ export async function recoverBatch(
 }
 
 function verdictOn(job: HeldJob, condemned: Condemned, decide: typeof decideCrash): Verdict {
+  const alone = ranAlone(job.counters, condemned);
   try {
-    return { job, ...decide(job, condemned), error: null };
+    return { job, alone, ...decide(job, condemned), error: null };
   } catch (thrown) {
-    return { job, decision: "none", change: null, error: toStoredError(thrown).message };
+    return { job, alone, decision: "none", change: null, error: toStoredError(thrown).message };
   }
 }
 
 /** The decision about one job of a worker that is dead, or with which contact was lost: only a proven death is counted now. */
 export function decideCrash(job: HeldJob, condemned: InFlight & Pick<Condemned, "how">): transitions.CrashVerdict {
-  if (!isProof(condemned.how)) return transitions.lose(job, job.kind);
+  if (!isProof(condemned.how)) return transitions.lose(job, job.kind, condemned);
   return transitions.crash(job, job.kind, condemned, job.deathsElsewhere);
 }
 
@@ -251,7 +252,7 @@ export async function expireBatch(store: Store, query: OverdueQuery, random: Ran
   if (overdue.length === 0) return [];
   const verdicts = overdue.map((job): Verdict => {
     const change = decideOverdue(job, random.next());
-    return { job, decision: change.to === "dead" ? "fail" : "retry", change, error: null };
+    return { job, alone: false, decision: change.to === "dead" ? "fail" : "retry", change, error: null };
   });
   const { taken } = await store.takeBack({ verdicts, of: null, last: false });
   return verdicts.flatMap(({ job, change }, at): OverdueJob[] => {

@@ -20,6 +20,8 @@ export interface RunHostDeps {
   readonly draft: DraftMaker;
   /** Throws if the contract is not one of the program's own; left out: all are taken. */
   readonly assertKnown?: (contract: { readonly name: string }) => void;
+  /** A step was written. */
+  readonly stepped: (jobId: string) => void;
   /** The store has answered a commit: its slot is free. */
   readonly committed: (held: Held) => void;
 }
@@ -44,6 +46,7 @@ export class WorkerRunHost implements RunHost {
       this.#runner.rejected(answer.stale);
       return { stale: answer.stale, enqueued: [] };
     }
+    if (write.type === "step") this.#deps.stepped(lease.jobId);
     return { stale: null, enqueued: (answer?.is === "applied" ? answer.enqueued : undefined) ?? [] };
   }
 

@@ -1,5 +1,6 @@
 // What crosses the store port about an attempt: how it ended, what it writes while it runs, and what a worker's turn claims in
 // exchange. The verbs are in store.ts.
+import type { HeldSuspects } from "./isolation.ts";
 import type { ClaimedJob, Enqueued, JobDraft, JobState } from "./job.ts";
 import type { Lease } from "./lease.ts";
 import type { Change } from "./transitions.ts";
@@ -63,13 +64,8 @@ export interface Room {
   readonly total: number;
   /** Kinds with `shares` have one room in common: `room` is what is left of it for all of them together. */
   readonly kinds: readonly { readonly kind: string; readonly room: number; readonly shares?: boolean }[];
-  /** True if nothing is in flight in the worker, so that it may take a job that must run alone. */
-  readonly idle: boolean;
-  /**
-   * Ordinary jobs have their turn: the worker reserves nothing, gives up what it has reserved, and takes a job that must run alone only
-   * if it is idle and no ordinary job of the same or a higher priority is ready. Omitted: false.
-   */
-  readonly ordinaryFirst?: boolean;
+  /** The suspects that it holds, which limit how many more it takes (isolation.ts). Omitted: none. */
+  readonly suspects?: HeldSuspects;
 }
 
 /** A claimed job that was quarantined in the same transaction, because what is stored of it is not what was written. */
@@ -84,8 +80,6 @@ export interface SettleAndClaim {
   readonly claimed: readonly ClaimedJob[];
   /** Claimed beside those and quarantined at once: the input or a kept step does not match its checksum. Left out: none. */
   readonly corrupt?: readonly CorruptJob[];
-  /** True: the worker has reserved a job that must run alone, and was given only ordinary jobs of a higher priority, or nothing. Omitted: false. */
-  readonly emptying?: boolean;
   /** False if the worker's own row is not live any more: nothing was claimed, and it must register again under a new id. */
   readonly live: boolean;
   /**

@@ -11,7 +11,7 @@ export interface Concurrency {
 }
 
 export class Slots {
-  static readonly NONE: Room = { total: 0, kinds: [], idle: false };
+  static readonly NONE: Room = { total: 0, kinds: [] };
 
   readonly #concurrency: Concurrency;
   readonly #kinds: readonly string[];
@@ -50,6 +50,6 @@ export class Slots {
       if (limit !== undefined) return { kind, room: Math.max(0, Math.min(total, limit - (inFlight.get(kind) ?? 0))) };
       return others === Number.POSITIVE_INFINITY ? { kind, room: shared } : { kind, room: shared, shares: true };
     });
-    return { total, kinds: kinds.filter(({ room }) => room > 0), idle: running === 0 };
+    return { total, kinds: kinds.filter(({ room }) => room > 0) };
   }
 }

@@ -11,7 +11,6 @@ import type {
   Backup,
   BackupOptions,
   Finding,
-  Isolation,
   JobFilter,
   KindCounts,
   ListPage,
@@ -19,6 +18,7 @@ import type {
   OperatorAnswer,
   StoreHealth,
   Upkeep,
+  WorkerSuspects,
 } from "./inspection.ts";
 import type { Inconsistency, Opening } from "./integrity.ts";
 import type { Lease } from "./lease.ts";
@@ -109,9 +109,8 @@ export interface Store<Tx = unknown> {
   /**
    * The worker's loop in one transaction: applies each settlement whose fence holds, then, if the worker's row is live, claims
    * what is ready, writing owner, epoch, fence, start and deadline in the same step. Repeating it after a lost answer is safe.
-   * A job that must run alone is given only to an idle worker, and nothing is given with it. A busy worker reserves one, is then given
-   * only ordinary jobs of a higher priority, and the answer says so (`emptying`); with `room.ordinaryFirst` it claims as usual. What a worker
-   * does about such a job is decided in alone.ts. A claimed job whose input or kept steps are not what was written is not handed out:
+   * Jobs are claimed by priority, whether they are suspects or not; of suspects only as many as may run together with those that the worker
+   * holds (`suspectsToTake` in isolation.ts). A claimed job whose input or kept steps are not what was written is not handed out:
    * it is quarantined (`transitions.quarantine`) in the same transaction.
    */
   settleAndClaim(worker: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim>;
@@ -206,8 +205,8 @@ export interface Store<Tx = unknown> {
   counts(): Promise<readonly KindCounts[]>;
   /** How many ready jobs of its kind would be claimed before this one; null: it is not ready. */
   ahead(id: string): Promise<number | null>;
-  /** The live workers that are taken up by jobs that must run alone, each with the job. */
-  isolations(): Promise<readonly Isolation[]>;
+  /** The live workers that hold suspects, and how many. */
+  suspects(): Promise<readonly WorkerSuspects[]>;
   /** Which process holds the store's write lock just now, as far as this host can tell; null: none, or not known. */
   writer(): Promise<LockHolder | null>;
 

@@ -1,6 +1,6 @@
 // Every change of a job's state, each a pure named function, and nothing else. Stores apply what these return, under the
 // fence; they never decide. The diagram is in ARCHITECTURE.md, and a test walks every (state, change) pair.
-import { blame, type InFlight, mustRunAlone, mustWaitForResolution, ranAlone } from "./blame.ts";
+import { blame, type InFlight, mustWaitForResolution, ranAlone, togetherAfter } from "./isolation.ts";
 import { ErrorCode, OutliveError, type StoredError } from "./errors.ts";
 import {
   type Counters,
@@ -60,6 +60,8 @@ export interface Change {
   readonly reason: string | null;
   /** For `to: queued`: it waits until it is known what happened to the workers that held it. Left out: no. */
   readonly waitsForResolution?: boolean;
+  /** For `to: queued`: with how many suspects it may run (isolation.ts). Omitted: as before. */
+  readonly together?: number;
   /** What is written instead if a cancel of the job was requested meanwhile. Omitted: the cancel comes too late. */
   readonly ifCancelled?: Change;
 }
@@ -130,16 +132,17 @@ export interface CrashVerdict {
 export function crash(job: JobView, kind: KindSettings, inFlight: InFlight, deathsElsewhere = 0): CrashVerdict {
   const reason = "cancelled; its worker died before it could end the attempt";
   const ifCancelled = change(job, "crash", { to: "cancelled", outcome: "cancelled", reason });
-  const { decision, change: decided } = crashed(job, kind, ranAlone(inFlight), deathsElsewhere);
+  const { decision, change: decided } = crashed(job, kind, inFlight, deathsElsewhere);
   return { decision, change: { ...decided, ifCancelled } };
 }
 
-function crashed(job: JobView, kind: KindSettings, alone: boolean, deathsElsewhere: number): CrashVerdict {
+function crashed(job: JobView, kind: KindSettings, inFlight: InFlight, deathsElsewhere: number): CrashVerdict {
   const action: CrashAction = kind.onCrash;
   if (action === "pending") {
     const reason = "its worker died; queued again, not counted";
     return { decision: "pending", change: change(job, "crash", { to: "queued", outcome: "crashed", reason }) };
   }
+  const alone = ranAlone(job.counters, inFlight);
   const { counters, guilty } = blame(job.counters, alone, kind.limits, deathsElsewhere);
   const error = { name: "WorkerDied", message: `the worker died during the attempt (crash ${counters.crashes})` };
   const counted = { add: blamed(alone), outcome: "crashed", error } as const;
@@ -159,13 +162,18 @@ function crashed(job: JobView, kind: KindSettings, alone: boolean, deathsElsewhe
     return { decision: "fail", change: change(job, "crash", { to: "dead", outcome: "crashed", error: died, reason }) };
   }
   const spared = alone && counters.blamed >= kind.limits.crashes;
+  const together = togetherAfter(job.counters, inFlight);
   const next = spared
-    ? `; not blamed, for ${deathsElsewhere} workers died meanwhile that did not hold it`
-    : mustRunAlone(counters)
-      ? "; it will run alone"
-      : "";
-  const reason = `its worker died (crash ${counters.crashes}, ${counters.blamed} of ${kind.limits.crashes} alone)${next}`;
-  return { decision: "retry", change: change(job, "crash", { ...counted, to: "queued", reason }) };
+    ? `not blamed, for ${deathsElsewhere} workers died meanwhile that did not hold it`
+    : willRun(together);
+  const reason = `its worker died (crash ${counters.crashes}, ${counters.blamed} of ${kind.limits.crashes} alone); ${next}`;
+  return { decision: "retry", change: change(job, "crash", { ...counted, to: "queued", reason, together }) };
+}
+
+function willRun(together: number): string {
+  return together === 1
+    ? "it will run as the only suspect"
+    : `it will run with at most ${together - 1} other suspect(s)`;
 }
 
 /** What one more crash adds. */
@@ -183,14 +191,14 @@ function usedUp({ errors, timeouts }: Counters, limits: Limits): string | null {
  * Contact with the worker was lost, and nothing proves that it died. The job is fenced and queued again, and nothing is counted
  * until the loss is resolved (losses.ts). A kind whose jobs a crash ends must not run twice at once: its job ends.
  */
-export function lose(job: JobView, kind: KindSettings): CrashVerdict {
+export function lose(job: JobView, kind: KindSettings, inFlight: InFlight): CrashVerdict {
   const reason = "cancelled; contact with its worker was lost before it could end the attempt";
   const ifCancelled = change(job, "lose", { to: "cancelled", outcome: "cancelled", reason });
-  const { decision, change: decided } = lost(job, kind);
+  const { decision, change: decided } = lost(job, kind, inFlight);
   return { decision, change: { ...decided, ifCancelled } };
 }
 
-function lost(job: JobView, kind: KindSettings): CrashVerdict {
+function lost(job: JobView, kind: KindSettings, inFlight: InFlight): CrashVerdict {
   if (kind.onCrash === "pending") {
     const reason = "contact with its worker was lost; queued again, not counted";
     return { decision: "pending", change: change(job, "lose", { to: "queued", outcome: "lost", reason }) };
@@ -208,17 +216,14 @@ function lost(job: JobView, kind: KindSettings): CrashVerdict {
   }
   const counters = { ...job.counters, losses: job.counters.losses + 1 };
   const waitsForResolution = mustWaitForResolution(counters, kind.limits);
-  const next = waitsForResolution
-    ? "; it waits until it is known what happened to them"
-    : mustRunAlone(counters)
-      ? "; it will run alone"
-      : "";
-  const reason = `contact with its worker was lost (${counters.losses} unresolved, limit ${kind.limits.crashes})${next}`;
-  const counted = { add: { losses: 1 }, outcome: "lost", error, waitsForResolution } as const;
+  const together = togetherAfter(job.counters, inFlight);
+  const next = waitsForResolution ? "it waits until it is known what happened to them" : willRun(together);
+  const reason = `contact with its worker was lost (${counters.losses} unresolved, limit ${kind.limits.crashes}); ${next}`;
+  const counted = { add: { losses: 1 }, outcome: "lost", error, waitsForResolution, together } as const;
   return { decision: "lost", change: change(job, "lose", { ...counted, to: "queued", reason }) };
 }
 
-/** The worker turned out to be dead, or stayed away: the loss is counted as the crash that it was. `alone`: it had held nothing else. */
+/** The worker turned out to be dead, or stayed away: the loss is counted as the crash that it was. `alone`: see `ranAlone`. */
 export function countLoss(
   job: JobView,
   kind: KindSettings,

@@ -12,7 +12,7 @@ import type { DraftMaker } from "./run.ts";
 import { WorkerRunHost } from "./run-host.ts";
 import { type Concurrency, Slots } from "./slots.ts";
 import { StoreRetry } from "./store-retry.ts";
-import { SuspectTurns } from "./suspect-turns.ts";
+import { Suspects } from "./suspects.ts";
 import type { BeatAnswer, CorruptJob, Room, Settlement, Store } from "./store.ts";
 import * as transitions from "./transitions.ts";
 import { TwiceSeen } from "./twice-seen.ts";
@@ -69,8 +69,7 @@ export class Worker {
   /** The bell rang while there was no room: looked at with the next tick. */
   #rung = false;
   #claiming = false;
-  #alone = false;
-  readonly #suspects = new SuspectTurns();
+  readonly #suspects = new Suspects();
   /** Silent for longer than the lease allows: what it claimed now it would have to give back at once. A heartbeat ends it. */
   #withheld = false;
   #timer: CallOff | undefined;
@@ -99,6 +98,8 @@ export class Worker {
     this.#runHost = new WorkerRunHost({
       ...deps,
       runner: this.#runner,
+      // A durable step is progress: the job is fresh again.
+      stepped: (jobId) => this.#suspects.freed(jobId),
       committed: (held) => {
         if (this.#runner.forget(held)) this.#freed(held);
         this.wake();
@@ -228,7 +229,6 @@ export class Worker {
       for (const jobId of answer.cancels) this.#runner.cancel(jobId);
       for (const job of answer.corrupt ?? []) this.#corrupt(job);
       for (const job of answer.claimed) this.#took(job);
-      if (room.kinds.length > 0) this.#suspects.noted(answer, clock.mono());
       this.#sleep(answer.nextDueInMs);
     } catch (thrown) {
       this.#storeFailed(settlements, thrown);
@@ -240,13 +240,11 @@ export class Worker {
     }
   }
 
-  /** Nothing is claimed alongside a job that runs alone. */
   #room(running: number, ending: readonly Settlement[]): Room {
-    if (this.#alone && running > 0) return Slots.NONE;
-    const ordinaryFirst = this.#suspects.ordinaryFirst(this.#deps.clock.mono());
     if (!this.#claiming || this.#withheld || !this.#deps.inContact()) return Slots.NONE;
     const room = this.#slots.room(running, ending);
-    return ordinaryFirst ? { ...room, ordinaryFirst } : room;
+    const suspects = this.#suspects.held(ending);
+    return suspects ? { ...room, suspects } : room;
   }
 
   #took(job: ClaimedJob): void {
@@ -254,7 +252,7 @@ export class Worker {
     // Fence 1 under a later epoch may be the second claim of a job: a store that crashed may have forgotten the first.
     if (fence > 1 || epoch !== (this.#epoch ??= epoch)) this.#supersede(jobId);
     this.#slots.took(job.kind);
-    if (job.alone) this.#alone = true;
+    this.#suspects.took(job);
     this.#runner.begin(job, this.#runHost);
   }
 
@@ -273,13 +271,12 @@ export class Worker {
   #freed(held: Held | undefined): void {
     if (!held) return;
     this.#slots.freed(held.job.kind);
-    if (held.job.alone) this.#alone = false;
+    this.#suspects.freed(held.job.lease.jobId);
   }
 
   #sleep(nextDueInMs: number | null): void {
     if (!this.#claiming) return;
-    const emptiesForMs = this.#alone ? null : this.#suspects.endsInMs(this.#deps.clock.mono());
-    const ms = Math.min(this.#pollMs, nextDueInMs ?? this.#pollMs, emptiesForMs ?? this.#pollMs);
+    const ms = Math.min(this.#pollMs, nextDueInMs ?? this.#pollMs);
     this.#timer ??= this.#deps.clock.after(Math.max(1, ms), () => {
       this.#timer = undefined;
       this.wake();

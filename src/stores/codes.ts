@@ -10,7 +10,7 @@ export const OUTCOME = Object.fromEntries(OUTCOMES.map((outcome, code) => [outco
 >;
 
 /** Where a queued job waits: for its time, for anybody, or for a worker with nothing else in flight. */
-export const LANE = { delayed: 0, open: 1, alone: 2 } as const;
+export const LANE = { delayed: 0, open: 1, suspect: 2 } as const;
 
 /**
  * The due time of a delayed job that waits for no time, but until it is known what happened to the workers that held it

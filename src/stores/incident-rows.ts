@@ -38,6 +38,7 @@ export interface IncidentJobColumns {
   readonly max_crashes: number;
   readonly fence: number;
   readonly last_step: string | null;
+  readonly alone: Flag;
   readonly success: Flag;
   readonly error: string | null;
   readonly resumed_at: number | null;
@@ -79,6 +80,7 @@ function incidentJob(row: IncidentJobColumns): IncidentJob {
     limit: row.max_crashes,
     fence: row.fence,
     lastStep: row.last_step,
+    alone: Boolean(row.alone),
     success: Boolean(row.success),
     error: row.error,
     resumedAt: row.resumed_at,

@@ -12,7 +12,7 @@ import {
   type KindSettings,
   OUTCOMES,
 } from "../core/job.ts";
-import type { Isolation } from "../core/inspection.ts";
+import { isSuspect } from "../core/isolation.ts";
 import type { WorkerRow, WorkerState } from "../core/liveness.ts";
 import { NEVER_DUE } from "./codes.ts";
 
@@ -90,7 +90,7 @@ export function kindSettings(row: KindColumns): KindSettings {
 
 /** The columns of `jobInfo`: of the jobs as j, the kinds as k and the workers as w. */
 export const JOB_COLUMNS = `j.seq, j.id, k.name AS kind, j.state, j.priority, j.dedupe_key, j.created_at, j.run_at, j.started_at, j.deadline_at,
-  j.finished_at, w.id AS worker, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.outcome, j.error, j.cancel_requested`;
+  j.finished_at, w.id AS worker, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.together, j.outcome, j.error, j.cancel_requested`;
 
 export interface JobColumns extends CounterColumns {
   readonly seq: number;
@@ -107,6 +107,7 @@ export interface JobColumns extends CounterColumns {
   readonly worker: string | null;
   readonly epoch: number;
   readonly fence: number;
+  readonly together: number;
   readonly outcome: number | null;
   readonly error: string | null;
   readonly cancel_requested: Flag;
@@ -132,6 +133,7 @@ export function jobInfo(row: JobColumns): JobInfo {
     epoch: claimed ? row.epoch : 0,
     fence: row.fence,
     counters: counters(row),
+    together: isSuspect(row) ? Math.max(1, row.together) : 0,
     lastOutcome: row.outcome === null ? null : OUTCOMES[row.outcome]!,
     error: row.error === null ? null : storedError(row.error),
     cancelRequested: Boolean(row.cancel_requested),
@@ -228,16 +230,4 @@ export function workerRow(row: WorkerColumns): WorkerRow {
     lastWord: row.last_word,
     ...(row.came_back ? { restored: true } : {}),
   };
-}
-
-export interface IsolationColumns {
-  readonly worker: string;
-  readonly job_id: string;
-  readonly priority: number;
-  /** Null: the worker still empties itself. */
-  readonly started_at: number | null;
-}
-
-export function isolation({ worker, job_id: jobId, priority, started_at: startedAt }: IsolationColumns): Isolation {
-  return { worker, jobId, priority, doing: startedAt === null ? "emptying" : "running", startedAt };
 }

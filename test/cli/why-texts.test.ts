@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { type Explanation, explain } from "../../src/why.ts";
 import type { JobDetails } from "../../src/core/job.ts";
 import type { WorkerRow } from "../../src/core/liveness.ts";
-import type { Isolation, KindCounts, LockHolder, Store } from "../../src/core/store.ts";
+import type { KindCounts, LockHolder, Store, WorkerSuspects } from "../../src/core/store.ts";
 import { NO_COUNTERS } from "../../src/core/job.ts";
 
 const NOW = Date.parse("2026-11-15T12:00:00Z");
@@ -25,6 +25,7 @@ function aJob(given: Partial<JobDetails> = {}): JobDetails {
     epoch: 1,
     fence: 0,
     counters: NO_COUNTERS,
+    together: 0,
     lastOutcome: null,
     error: null,
     cancelRequested: false,
@@ -83,7 +84,7 @@ interface Scene {
   readonly kind?: Partial<KindCounts>;
   readonly workers?: readonly WorkerRow[];
   readonly ahead?: number | null;
-  readonly isolations?: readonly Isolation[];
+  readonly suspects?: readonly WorkerSuspects[];
   readonly writers?: readonly (LockHolder | null)[];
   /** Ids of workers that are proved dead. */
   readonly dead?: readonly string[];
@@ -97,7 +98,7 @@ async function said(scene: Scene): Promise<readonly [Explanation["because"], str
     workers: async () => scene.workers ?? [aWorker()],
     counts: async () => [{ ...KIND, ...scene.kind }],
     ahead: async () => (scene.ahead === undefined ? 7 : scene.ahead),
-    isolations: async () => scene.isolations ?? [],
+    suspects: async () => scene.suspects ?? [],
     writer: async () => (writers.length > 1 ? writers.shift()! : writers[0]!),
     health: async () =>
       scene.failure === undefined ? { ok: true, detail: {} } : { ok: false, detail: { lastFailure: scene.failure } },
@@ -118,14 +119,7 @@ const RUNNING = {
 } as const;
 const ENTRY = { at: NOW, event: "crash", from: "running", actor: "system/recovery", epoch: 1, fence: 3 } as const;
 
-const EMPTYING: Isolation = {
-  worker: "here-1-a",
-  jobId: "suspect-1",
-  priority: 0,
-  doing: "emptying",
-  startedAt: null,
-};
-const RUNNING_ALONE: Isolation = { ...EMPTYING, doing: "running", startedAt: NOW - 10_000 };
+const SUSPECT = { counters: { ...NO_COUNTERS, crashes: 2 }, together: 3 } as const;
 
 const scenes: readonly (readonly [title: string, scene: Scene, expected: readonly string[]])[] = [
   [
@@ -244,77 +238,29 @@ const scenes: readonly (readonly [title: string, scene: Scene, expected: readonl
     ],
   ],
   [
-    "it must run alone, and a worker empties itself for it",
+    "it is a suspect, and a worker may take it",
+    { job: SUSPECT, ahead: null, suspects: [{ worker: "here-1-a", count: 2, together: 4 }] },
+    [
+      "suspect",
+      "It was in flight at 2 death(s) or loss(es) of contact, so it runs with at most 2 other such job(s) in one process. 1 of 1 worker(s) that know its kind may take it when they have a free slot and no job of a higher priority is ready.",
+      "Look again; if it stays, raise the concurrency, or start more workers.",
+    ],
+  ],
+  [
+    "it is a suspect, and every worker holds too many others",
     {
-      job: { counters: { ...NO_COUNTERS, crashes: 2 } },
+      job: SUSPECT,
       ahead: null,
-      isolations: [{ ...EMPTYING, jobId: "job-1" }],
+      workers: [aWorker(), aWorker({ id: "here-2-b" })],
+      suspects: [
+        { worker: "here-1-a", count: 3, together: 9 },
+        { worker: "here-2-b", count: 1, together: 1 },
+      ],
     },
     [
-      "runs-alone",
-      "It was in flight at 2 deaths, so it runs only in a worker with nothing else in flight. Worker here-1-a claims only jobs of a higher priority until it is idle, for at most 1m at a time.",
-      "Wait until the running jobs of here-1-a have ended, or start another worker: an idle one takes it once no job of a higher priority is ready.",
-    ],
-  ],
-  [
-    "it must run alone, and another such job has the worker",
-    { job: { counters: { ...NO_COUNTERS, crashes: 2 } }, ahead: null, isolations: [RUNNING_ALONE] },
-    [
-      "runs-alone",
-      "It was in flight at 2 deaths, so it runs only in a worker with nothing else in flight. Worker here-1-a has run job suspect-1 alone since 2026-11-15T11:59:50.000Z and claims nothing until that ends.",
-      "Wait, or start another worker: an idle one takes it once no job of a higher priority is ready.",
-    ],
-  ],
-  [
-    "it must run alone, and no worker turns to it now",
-    { job: { counters: { ...NO_COUNTERS, crashes: 2 } }, ahead: null },
-    [
-      "runs-alone",
-      "It was in flight at 2 deaths, so it runs only in a worker with nothing else in flight. The 1 worker(s) that know its kind hold 10 job(s). One of them empties itself for it, or, if it has tried that in vain, runs other jobs first and tries again.",
-      "Wait, or start another worker: an idle one takes it once no job of a higher priority is ready.",
-    ],
-  ],
-  [
-    "the only worker empties itself for a job that must run alone",
-    { workers: [aWorker({ heldCount: 1 })], ahead: 0, isolations: [EMPTYING] },
-    [
-      "waits-for-suspect",
-      "Worker here-1-a empties itself for job suspect-1, which must run alone: until it is idle, and for at most 1m, it claims only jobs with a priority above 0.",
-      "Wait, or start another worker. More about that job: outlive why suspect-1",
-    ],
-  ],
-  [
-    "all workers are taken up by jobs that must run alone",
-    {
-      workers: [aWorker({ heldCount: 1 }), aWorker({ id: "here-2-b", heldCount: 3 })],
-      ahead: 0,
-      isolations: [RUNNING_ALONE, { ...EMPTYING, worker: "here-2-b" }],
-    },
-    [
-      "waits-for-suspect",
-      "Worker here-1-a has run job suspect-1 alone since 2026-11-15T11:59:50.000Z and claims nothing until that ends. The other 1 worker(s) that know its kind are taken up in the same way.",
-      "Wait, or start another worker. More about that job: outlive why suspect-1",
-    ],
-  ],
-  [
-    "its priority is above that of the job that must run alone",
-    { job: { priority: 1 }, workers: [aWorker({ heldCount: 1 })], ahead: 0, isolations: [EMPTYING] },
-    [
-      "about-to-run",
-      "A worker has room for it (1 of 10 slots are taken, 0 ahead): it should start now.",
-      "Look again; if it stays, look at the workers' logs.",
-    ],
-  ],
-  [
-    "others are ahead, and one worker more is taken up by a job that must run alone",
-    {
-      workers: [aWorker(), aWorker({ id: "here-2-b", heldCount: 1 })],
-      isolations: [{ ...EMPTYING, worker: "here-2-b" }],
-    },
-    [
-      "waiting-its-turn",
-      "10 of 10 slots of 1 worker(s) are taken, and 7 job(s) of its kind are ahead of it. 1 more worker(s) are taken up by jobs that must run alone.",
-      "Wait, raise the concurrency, or start more workers.",
+      "suspect",
+      "It was in flight at 2 death(s) or loss(es) of contact, so it runs with at most 2 other such job(s) in one process. Worker here-1-a holds 3 of them, which is all that may run together (3). The other 1 worker(s) hold too many as well.",
+      "Wait until those have ended, or start another worker.",
     ],
   ],
   [

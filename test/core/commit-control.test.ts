@@ -44,6 +44,7 @@ function committing(
     events,
     runner,
     draft: () => assert.fail("not asked"),
+    stepped: () => assert.fail("not asked"),
     committed(job) {
       committed.push(job.run.id);
       runner.forget(job);

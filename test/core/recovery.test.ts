@@ -21,6 +21,7 @@ function aRecovered(jobId: string, given: Partial<RecoveredJob> = {}): Recovered
     limit: 3,
     fence: 1,
     lastStep: null,
+    alone: true,
     success: true,
     error: null,
     ...given,
@@ -222,8 +223,8 @@ test("a pass that is told to stop ends after the transaction that is under way",
 
 test("UT-002 only a job that its worker held alone is blamed for the death", () => {
   const job = aHeld({ counters: counted({ crashes: 3, blamed: 2 }) });
-  assert.equal(decideCrash(job, { heldAtDeath: 1, how: "gone" }).decision, "quarantine");
-  assert.equal(decideCrash(job, { heldAtDeath: 2, how: "gone" }).decision, "retry");
+  assert.equal(decideCrash(job, { heldAtDeath: 1, suspectsAtDeath: 1, how: "gone" }).decision, "quarantine");
+  assert.equal(decideCrash(job, { heldAtDeath: 2, suspectsAtDeath: 2, how: "gone" }).decision, "retry");
 });
 
 test("what is overdue has timed out, with the backoff of its timeouts, or is cancelled if that was asked for", () => {

@@ -17,6 +17,7 @@ function aJob(jobId: string, given: Partial<IncidentJob> = {}): IncidentJob {
     limit: 3,
     fence: 1,
     lastStep: null,
+    alone: false,
     success: true,
     error: null,
     resumedAt: null,

@@ -39,7 +39,7 @@ export function aClaim(given: Partial<ClaimedJob> & { readonly id?: string } = {
     input: "null",
     counters: NO_COUNTERS,
     deadlineInMs: 60_000,
-    alone: false,
+    together: null,
     lastOutcome: null,
     steps: [],
     ...rest,
@@ -131,5 +131,5 @@ export function held<T>(): PromiseWithResolvers<T> {
 /** What `condemn` returns of a worker that held one job. */
 export function condemned(request: CondemnRequest): Condemned {
   const { worker, death, incident } = request;
-  return { worker: worker.id, incident, how: death.how, heldAtDeath: 1, cursor: 0 };
+  return { worker: worker.id, incident, how: death.how, heldAtDeath: 1, suspectsAtDeath: 0, cursor: 0 };
 }

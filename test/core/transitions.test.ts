@@ -8,8 +8,8 @@ import { CHANGES, type Change, type ChangeName } from "../../src/core/transition
 import { aKind, aView, counted } from "./samples.ts";
 
 const boom = { name: "Error", message: "boom" };
-const ALONE = { heldAtDeath: 1 };
-const TOGETHER = { heldAtDeath: 2 };
+const ALONE = { heldAtDeath: 1, suspectsAtDeath: 1 };
+const TOGETHER = { heldAtDeath: 6, suspectsAtDeath: 4 };
 
 /** Each change with its first allowed use, written here by hand: from which states, and where it leads. */
 const table: Readonly<
@@ -20,7 +20,7 @@ const table: Readonly<
   fail: { from: ["running"], to: "queued", make: (job) => transitions.fail(job, aKind(), boom, 5, false) },
   timeOut: { from: ["running"], to: "queued", make: (job) => transitions.timeOut(job, aKind(), 5) },
   crash: { from: ["running"], to: "queued", make: (job) => transitions.crash(job, aKind(), TOGETHER).change },
-  lose: { from: ["running"], to: "queued", make: (job) => transitions.lose(job, aKind()).change },
+  lose: { from: ["running"], to: "queued", make: (job) => transitions.lose(job, aKind(), TOGETHER).change },
   countLoss: {
     from: ["queued", "running"],
     to: "same",
@@ -196,12 +196,17 @@ test("FR-014 FR-015 UT-002 a first crash beside others queues the job again at o
   assert.equal(change.outcome, "crashed");
   assert.deepEqual(change.add, { crashes: 1 });
   assert.deepEqual(change.error, { name: "WorkerDied", message: "the worker died during the attempt (crash 1)" });
-  assert.equal(change.reason, "its worker died (crash 1, 0 of 3 alone)");
+  assert.equal(change.together, 3);
+  assert.equal(change.reason, "its worker died (crash 1, 0 of 3 alone); it will run with at most 2 other suspect(s)");
 });
 
-test("from its second crash on a job is told to run alone", () => {
+test("each crash halves the number of suspects that a job may run with, down to itself", () => {
   const { change } = transitions.crash(aView({ counters: counted({ crashes: 1 }) }), aKind(), TOGETHER);
-  assert.equal(change.reason, "its worker died (crash 2, 0 of 3 alone); it will run alone");
+  assert.equal(change.together, 2);
+  assert.equal(change.reason, "its worker died (crash 2, 0 of 3 alone); it will run with at most 1 other suspect(s)");
+  const last = transitions.crash(aView({ counters: counted({ crashes: 1 }) }), aKind(), ALONE).change;
+  assert.equal(last.together, 1);
+  assert.equal(last.reason, "its worker died (crash 2, 1 of 3 alone); it will run as the only suspect");
 });
 
 test("crashes beside others never quarantine a job, however many", () => {
@@ -262,7 +267,7 @@ test("a job that had used up its timeouts or errors before its worker died is de
 
 test("a job that had used up its timeouts or errors before contact with its worker was lost is dead, and nothing is counted", () => {
   const counters = counted({ errors: 3 });
-  const { change, decision } = transitions.lose(aView({ counters }), aKind());
+  const { change, decision } = transitions.lose(aView({ counters }), aKind(), TOGETHER);
   assert.deepEqual([decision, change.to, change.outcome], ["fail", "dead", "lost"]);
   assert.deepEqual(change.add, {});
   assert.equal(change.reason, "contact with its worker was lost; error 3 of 3, no more are allowed");

@@ -7,7 +7,6 @@ import type { RunnableKind } from "../../src/core/kind.ts";
 import type { Attempt } from "../../src/core/run.ts";
 import type { Concurrency } from "../../src/core/slots.ts";
 import { APPLIED, type Room, type SettleAndClaim, type Settlement, type Store } from "../../src/core/store.ts";
-import { EMPTYING_MS } from "../../src/core/suspect-turns.ts";
 import { Worker } from "../../src/core/worker.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { fixedRandom } from "../support/fixed-random.ts";
@@ -108,7 +107,6 @@ test("a worker asks as soon as it starts, with all its room, and polls when ther
       { kind: "mail", room: 3 },
       { kind: "report", room: 3 },
     ],
-    idle: true,
   });
   await first.answer();
   await clock.advance(999);
@@ -411,86 +409,23 @@ test("a worker with room asks at once when the bell rings", async () => {
   await clock.settle();
   assert.equal(turns.length, before + 1);
   assert.equal(turns.at(-1)!.room.total, 2);
-  assert.equal(turns.at(-1)!.room.idle, false);
 });
 
-test("while a job runs alone nothing else is claimed, and afterwards everything is again", async () => {
+test("a worker says how many suspects it holds, without those that it settles with the claim", async () => {
   const { worker: made, clock, turns, end, start } = worker();
-  await (await start()).answer({ claimed: [aClaim({ id: "a", alone: true })] });
+  const suspects = [aClaim({ id: "a", together: 5 }), aClaim({ id: "b", together: 3 })];
+  const first = await start();
+  assert.equal(first.room.suspects, undefined);
+  await first.answer({ claimed: suspects });
   made.ring();
   await clock.settle();
-  assert.deepEqual(turns.at(-1)!.room, { total: 0, kinds: [], idle: false });
+  assert.deepEqual(turns.at(-1)!.room.suspects, { count: 2, together: 3, oldestFirst: false });
+  await turns.at(-1)!.answer();
+  await end("b");
+  assert.deepEqual(turns.at(-1)!.room.suspects, { count: 1, together: 5, oldestFirst: false });
   await turns.at(-1)!.answer();
   await end("a");
-  assert.equal(turns.at(-1)!.room.total, 3);
-  assert.equal(turns.at(-1)!.room.idle, true);
-  await turns.at(-1)!.answer();
-  made.ring();
-  await clock.settle();
-  assert.equal(turns.at(-1)!.room.total, 3);
-});
-
-test("a worker that empties itself in vain asks again when its time is up, and then ordinary jobs come first", async () => {
-  const { clock, turns, start } = worker();
-  const first = await start();
-  assert.equal(first.room.ordinaryFirst, undefined);
-  await first.answer({ claimed: claims("long"), emptying: true });
-  const seen: (readonly [at: number, ordinaryFirst: boolean | undefined])[] = [];
-  const upTo = async (at: number): Promise<void> => {
-    while (turns.at(-1)!.at < at) {
-      await clock.advance(100);
-      const turn = turns.at(-1)!;
-      if (turn.at === seen.at(-1)?.[0]) continue;
-      seen.push([turn.at, turn.room.ordinaryFirst]);
-      await turn.answer({ emptying: !turn.room.ordinaryFirst });
-    }
-  };
-  await upTo(EMPTYING_MS + 1_000);
-  assert.deepEqual(
-    seen.filter(([at]) => at > EMPTYING_MS - 2_000),
-    [
-      [EMPTYING_MS - 1_000, undefined],
-      [EMPTYING_MS, true],
-      [EMPTYING_MS + 1_000, true],
-    ],
-  );
-  await upTo(11 * EMPTYING_MS);
-  assert.deepEqual(seen.at(-1), [11 * EMPTYING_MS, undefined]);
-});
-
-test("the end of the emptying does not wait for the next poll, and a silent worker does not ask in a tight loop", async () => {
-  let trusted = true;
-  const { clock, turns, start } = worker({ trustedUntil: () => (trusted ? Number.POSITIVE_INFINITY : -1) });
-  const asked = async (ms: number, emptying: boolean): Promise<number[]> => {
-    const until = turns.at(-1)!.at + ms;
-    const before = turns.length;
-    while (turns.at(-1)!.at < until) {
-      await clock.advance(50);
-      await turns.at(-1)!.answer({ emptying });
-    }
-    return turns.slice(before).map(({ at }) => at);
-  };
-  await (await start()).answer({ claimed: claims("long"), emptying: true });
-  await clock.advance(1_000);
-  await clock.advance(300);
-  await turns.at(-1)!.answer({ emptying: true });
-  assert.deepEqual(await asked(4_000, true), [2_300, 3_300, 4_300, 5_000]);
-  await asked(50_000, false);
-  await turns.at(-1)!.answer({ emptying: true });
-  trusted = false;
-  assert.ok((await asked(20_000, false)).length <= 22);
-});
-
-test("while a job runs alone its end is waited for, however long its worker had emptied itself", async () => {
-  const { clock, turns, end, start } = worker();
-  await (await start()).answer({ claimed: [aClaim({ id: "alone", alone: true })] });
-  for (let polls = 0; polls < 20; polls++) {
-    await clock.advance(1_000);
-    await turns.at(-1)!.answer();
-  }
-  assert.equal(turns.length, 21);
-  await end("alone");
-  assert.deepEqual([turns.at(-1)!.room.idle, turns.at(-1)!.room.ordinaryFirst], [true, true]);
+  assert.deepEqual(turns.at(-1)!.room.suspects, { count: 0, together: null, oldestFirst: true }, "it alternates");
 });
 
 test("a kind's own limit is free for the claim that settles the job before, and not sooner", async () => {

@@ -101,27 +101,27 @@ test("what a worker takes back and what SQL takes back read the same in reclaim_
           .replace(/^RECLAIMED_TTL: /, "")}`,
     ),
     [
-      "gone-again: Worker died: crash 2, 1 of 3 alone, it will run alone; worker w-gone-again is gone",
-      "gone-alone: Worker died: crash 1, 1 of 3 alone; worker w-gone-alone is gone",
+      "gone-again: Worker died: crash 2, 1 of 3 alone, it will run as the only suspect; worker w-gone-again is gone",
+      "gone-alone: Worker died: crash 1, 1 of 3 alone, it will run as the only suspect; worker w-gone-alone is gone",
       "gone-cancelled: Worker died: worker w-gone-cancelled is gone; its cancel had been asked for",
-      "gone-company-1: Worker died: crash 1, 0 of 3 alone; worker w-gone-company is gone",
-      "gone-company-2: Worker died: crash 1, 0 of 3 alone; worker w-gone-company is gone",
+      "gone-company-1: Worker died: crash 1, 0 of 3 alone, it will run as the only suspect; worker w-gone-company is gone",
+      "gone-company-2: Worker died: crash 1, 0 of 3 alone, it will run as the only suspect; worker w-gone-company is gone",
       "gone-fails: Worker died: its kind says that a crash ends the job; worker w-gone-fails is gone",
       "gone-late-errors: Max attempts reached: error 10 of 10, no more are allowed; worker w-gone-late-errors is gone",
       "gone-late-timeouts: Max attempts reached: timeout 10 of 10, no more are allowed; worker w-gone-late-timeouts is gone",
       "gone-pending: Worker died: worker w-gone-pending is gone; queued again, not counted",
       "gone-poison: Max attempts reached: 3 of 3 workers died while it ran alone; worker w-gone-poison is gone",
-      "gone-third-loss: Worker died: crash 1, 1 of 3 alone, it will run alone; worker w-gone-third-loss is gone",
-      "silent-again: Exceeded TTL (30 s): loss 1 of 3, not counted yet, it will run alone; no heartbeat of worker w-silent-again for 35 s",
-      "silent-alone: Exceeded TTL (30 s): loss 1 of 3, not counted yet; no heartbeat of worker w-silent-alone for 35 s",
+      "gone-third-loss: Worker died: crash 1, 1 of 3 alone, it will run as the only suspect; worker w-gone-third-loss is gone",
+      "silent-again: Exceeded TTL (30 s): loss 1 of 3, not counted yet, it will run as the only suspect; no heartbeat of worker w-silent-again for 35 s",
+      "silent-alone: Exceeded TTL (30 s): loss 1 of 3, not counted yet, it will run as the only suspect; no heartbeat of worker w-silent-alone for 35 s",
       "silent-cancelled: Exceeded TTL (30 s): no heartbeat of worker w-silent-cancelled for 35 s; its cancel had been asked for",
-      "silent-company-1: Exceeded TTL (20 s): loss 1 of 3, not counted yet; no heartbeat of worker w-silent-company for 35 s",
-      "silent-company-2: Exceeded TTL (20 s): loss 1 of 3, not counted yet; no heartbeat of worker w-silent-company for 35 s",
+      "silent-company-1: Exceeded TTL (20 s): loss 1 of 3, not counted yet, it will run as the only suspect; no heartbeat of worker w-silent-company for 35 s",
+      "silent-company-2: Exceeded TTL (20 s): loss 1 of 3, not counted yet, it will run as the only suspect; no heartbeat of worker w-silent-company for 35 s",
       "silent-fails: Exceeded TTL (30 s): its kind says that a crash ends the job; no heartbeat of worker w-silent-fails for 35 s",
       "silent-late-errors: Max attempts reached: error 10 of 10, no more are allowed; no heartbeat of worker w-silent-late-errors for 35 s",
       "silent-late-timeouts: Max attempts reached: timeout 10 of 10, no more are allowed; no heartbeat of worker w-silent-late-timeouts for 35 s",
       "silent-pending: Exceeded TTL (30 s): no heartbeat of worker w-silent-pending for 35 s; queued again, not counted",
-      "silent-poison: Exceeded TTL (30 s): loss 1 of 3, not counted yet, it will run alone; no heartbeat of worker w-silent-poison for 35 s",
+      "silent-poison: Exceeded TTL (30 s): loss 1 of 3, not counted yet, it will run as the only suspect; no heartbeat of worker w-silent-poison for 35 s",
       "silent-third-loss: Exceeded TTL (30 s): loss 3 of 3, not counted yet, it waits until it is known what happened to its workers; no heartbeat of worker w-silent-third-loss for 35 s",
       "slow: Exceeded TTL (15 min): timeout 1 of 10; worker w-slow",
       "slow-cancelled: Exceeded TTL (15 min): worker w-slow-cancelled; its cancel had been asked for",
@@ -138,7 +138,7 @@ test("a job that core quarantines when it is known that its lost workers are dea
   const lost = (await store.losses()).find(({ worker }) => worker?.id === "w-silent-poison")!;
   await store.resolveLoss("w-silent-poison", "away");
   const [job] = await store.lostJobs(lost.incident, 10);
-  await store.judge(lost.incident, [decideLoss({ ...job!, deathsElsewhere: 0 }, true, "away")!]);
+  await store.judge(lost.incident, [decideLoss({ ...job!, deathsElsewhere: 0 }, "away")!]);
   assert.equal(
     await scenery.psql(
       "SELECT state, attempts, reason, last_error = reason, error FROM outlive.dead_jobs WHERE job_id = 'silent-poison'",

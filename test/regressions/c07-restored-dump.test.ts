@@ -16,8 +16,8 @@ import { PostgresPlace } from "../postgres/place.ts";
 import { freshSchema } from "../support/postgres.ts";
 import { WAYS } from "./dumps.ts";
 
-const ONE: Room = { total: 1, kinds: [{ kind: "mail", room: 1 }], idle: true };
-const NONE: Room = { total: 0, kinds: [], idle: false };
+const ONE: Room = { total: 1, kinds: [{ kind: "mail", room: 1 }] };
+const NONE: Room = { total: 0, kinds: [] };
 
 interface Stage {
   readonly url: string;

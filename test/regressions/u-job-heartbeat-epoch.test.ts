@@ -8,7 +8,7 @@ import { openStore } from "../conformance/postgres-stores.ts";
 import { freshSchema } from "../support/postgres.ts";
 import { WAYS } from "./dumps.ts";
 
-const ONE: Room = { total: 1, kinds: [{ kind: "mail", room: 1 }], idle: true };
+const ONE: Room = { total: 1, kinds: [{ kind: "mail", room: 1 }] };
 
 test("U: job_heartbeat() refuses an attempt of an epoch from before its worker, and one that a dump brought back", async (t) => {
   const fresh = await freshSchema(t);

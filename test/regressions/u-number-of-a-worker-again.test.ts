@@ -9,8 +9,8 @@ import { draft, kind, workerRecord } from "../../src/testing/conformance/drafts.
 import { openStore } from "../conformance/postgres-stores.ts";
 import { freshSchema } from "../support/postgres.ts";
 
-const ONE: Room = { total: 1, kinds: [{ kind: "mail", room: 1 }], idle: true };
-const NONE: Room = { total: 0, kinds: [], idle: false };
+const ONE: Room = { total: 1, kinds: [{ kind: "mail", room: 1 }] };
+const NONE: Room = { total: 0, kinds: [] };
 
 test("U: a worker whose number was given to another after a failover neither beats, claims, settles nor leaves in its name", async (t) => {
   const fresh = await freshSchema(t);

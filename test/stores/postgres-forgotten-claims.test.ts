@@ -13,8 +13,8 @@ import { PostgresStore } from "../../src/stores/postgres/store.ts";
 import { draft, kind, names, workerRecord } from "../../src/testing/conformance/drafts.ts";
 import { ownServer, type PostgresServer, withClient } from "../support/postgres.ts";
 
-const ROOM: Room = { total: 20, kinds: [{ kind: "mail", room: 20 }], idle: false };
-const NONE: Room = { total: 0, kinds: [], idle: false };
+const ROOM: Room = { total: 20, kinds: [{ kind: "mail", room: 20 }] };
+const NONE: Room = { total: 0, kinds: [] };
 
 const success = ({ lease, counters }: ClaimedJob): Settlement => ({
   lease,

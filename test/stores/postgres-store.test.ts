@@ -12,7 +12,7 @@ import { draft, kind, names, workerRecord } from "../../src/testing/conformance/
 import { openStore } from "../conformance/postgres-stores.ts";
 import { freshSchema, withClient } from "../support/postgres.ts";
 
-const ROOM: Room = { total: 20, kinds: [{ kind: "mail", room: 20 }], idle: false };
+const ROOM: Room = { total: 20, kinds: [{ kind: "mail", room: 20 }] };
 
 async function stage(t: Parameters<typeof freshSchema>[0], connections = 1) {
   const fresh = await freshSchema(t);
@@ -219,7 +219,7 @@ test("workers on many sessions drain kinds together: every job once, none left, 
   const { stores, store } = await stage(t, 4);
   const ids = names("j", 600);
   await store.enqueue(ids.map((id, i) => draft({ id, kind: i % 3 === 0 ? "sms" : "mail", priority: i % 5 })));
-  const room: Room = { total: 7, kinds: ["mail", "sms"].map((name) => ({ kind: name, room: 5 })), idle: false };
+  const room: Room = { total: 7, kinds: ["mail", "sms"].map((name) => ({ kind: name, room: 5 })) };
   const ran: string[] = [];
   await Promise.all(
     stores.map(async (each, i) => {
@@ -285,18 +285,18 @@ test("who holds up our sessions is named, and nobody is when nobody waits", asyn
   });
 });
 
-test("idle workers that come at the same moment for jobs that must run alone get one each, as long as there are any", async (t) => {
+test("idle workers that come at the same moment for suspects that may not run together get one each, as long as there are any", async (t) => {
   const { fresh, stores } = await stage(t, 6);
   const ids = names("alone", stores.length);
   await stores[0]!.enqueue(ids.map((id) => draft(id)));
-  await fresh.query(`UPDATE "${fresh.schema}".jobs SET crashes = 2, lane = 2`);
+  await fresh.query(`UPDATE "${fresh.schema}".jobs SET crashes = 2, together = 1, lane = 2`);
   await Promise.all(stores.map((store, i) => store.register(workerRecord(`w${i}`))));
-  const idle: Room = { ...ROOM, idle: true };
+  const idle: Room = { ...ROOM };
   // Everybody's connection is open and knows its kinds: what follows is one race.
   await Promise.all(stores.map((store, i) => store.settleAndClaim(`w${i}`, [], { ...idle, total: 0 })));
   const answers = await Promise.all(stores.map((store, i) => store.settleAndClaim(`w${i}`, [], idle)));
   assert.deepEqual(
-    answers.flatMap(({ claimed }) => claimed.map(({ lease, alone }) => `${lease.jobId} ${alone}`)).sort(),
-    ids.map((id) => `${id} true`),
+    answers.flatMap(({ claimed }) => claimed.map(({ lease, together }) => `${lease.jobId} ${together}`)).sort(),
+    ids.map((id) => `${id} 1`),
   );
 });

@@ -25,6 +25,7 @@ const row: JobColumns = {
   timeouts: 0,
   interruptions: 0,
   losses: 0,
+  together: 0,
   outcome: null,
   error: null,
   cancel_requested: false,

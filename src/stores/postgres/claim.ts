@@ -1,7 +1,6 @@
 // The worker's turn: successes settled and new jobs claimed in one statement, which is one transaction and one round trip, or in two at
-// the same time if there is much to settle. What is rare (an end that is no success, jobs that became due, jobs that must run alone,
+// the same time if there is much to settle. What is rare (an end that is no success, jobs that became due, suspects,
 // later attempts) takes further statements.
-import { ALONE_FROM_CRASHES } from "../../core/blame.ts";
 import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../core/job.ts";
 import type { Room, Settlement } from "../../core/store.ts";
 import { quarantine } from "../../core/transitions.ts";
@@ -21,8 +20,8 @@ export interface Claim {
   readonly worker: WorkerKey;
   readonly kinds: readonly OpenKind[];
   readonly total: number;
-  /** Claims although something is due or must run alone: that was looked at before. */
-  readonly regardless: boolean;
+  /** What keeps the statement from claiming, because it is dealt with first: jobs that are due, and suspects that the worker could take. */
+  readonly heeds: "due and suspects" | "due" | "nothing";
 }
 
 export interface OpenKind {
@@ -40,8 +39,8 @@ export interface Turn {
   readonly settled: readonly number[] | null;
   /** In how many ms the first delayed job is due, 0 or less if it is now; null: none waits. */
   readonly due: number | null;
-  /** Whether a job waits that must run alone. */
-  readonly alone: boolean;
+  /** Whether a suspect waits. */
+  readonly suspects: boolean;
   readonly cancels: readonly { readonly id: string; readonly seq: number; readonly runs: boolean }[] | null;
   /** The server may have forgotten claims since somebody claimed here: nothing was claimed, the epoch must be raised first. */
   readonly restarted: boolean;
@@ -77,7 +76,7 @@ export type Taken = readonly [
 type Head = readonly [
   seq: null,
   settled: string | null,
-  /** 1: the worker is live; 2: a job waits that must run alone; 4: the server was restarted. */
+  /** 1: the worker is live; 2: a suspect waits; 4: the server was restarted. */
   facts: number,
   timeoutMs: number | null,
   kind: null,
@@ -118,8 +117,10 @@ function textOf(texts: { readonly ofOne: string; readonly ofMany: string }, { ki
   return kinds.length > 1 ? texts.ofMany : texts.ofOne;
 }
 
-function room({ worker: { seq, id: worker }, kinds, total, regardless }: Claim): Value[] {
-  const who = [seq, worker, regardless];
+const HEEDS = { "due and suspects": 0, due: 1, nothing: 2 } as const;
+
+function room({ worker: { seq, id: worker }, kinds, total, heeds }: Claim): Value[] {
+  const who = [seq, worker, HEEDS[heeds]];
   if (kinds.length <= 1) return [...who, kinds[0]?.id ?? null, Math.min(kinds[0]?.most ?? 0, total)];
   const ids = list(kinds.map(({ id }) => id));
   return [...who, ids, total, list(kinds.map(({ most }) => most)), list(kinds.map(({ shares }) => shares))];
@@ -142,7 +143,7 @@ function turnOf(rows: (Taken | Head)[]): Turn {
   taken.sort((a, b) => (b[3] ?? 0) - (a[3] ?? 0) || a[0] - b[0]);
   return {
     live: (facts & 1) === 1,
-    alone: (facts & 2) === 2,
+    suspects: (facts & 2) === 2,
     restarted: (facts & 4) === 4,
     settled: numbers(settled),
     due,
@@ -165,7 +166,7 @@ export function openKinds(kinds: Kinds, room: Room): OpenKind[] {
   });
 }
 
-const PROMOTE = `UPDATE outlive.jobs j SET lane = CASE WHEN j.crashes + j.losses >= ${ALONE_FROM_CRASHES} THEN 2 ELSE 1 END FROM (
+const PROMOTE = `UPDATE outlive.jobs j SET lane = CASE WHEN j.crashes + j.losses > 0 THEN 2 ELSE 1 END FROM (
     SELECT d.ctid AS tid FROM outlive.jobs d WHERE d.state = 0 AND d.lane = 0 AND d.run_at <= (SELECT outlive.now_ms())
     ORDER BY d.run_at LIMIT ${PROMOTE_BATCH} FOR UPDATE SKIP LOCKED
   ) due WHERE j.ctid = due.tid`;
@@ -203,7 +204,8 @@ export interface Claimant {
   readonly open: readonly OpenKind[];
   readonly epoch: number;
   readonly timeoutMs: number | null;
-  readonly alone: boolean;
+  /** Of suspects: with how many they may run. */
+  readonly together: ReadonlyMap<number, number>;
 }
 
 /** What was claimed, and what of it must not run: the settlement that quarantines it. */
@@ -216,7 +218,7 @@ export interface ClaimedRows {
 export async function claimedJobs(
   session: Session,
   taken: readonly Taken[],
-  { worker, open, epoch: ofTurn, timeoutMs: ofKind, alone }: Claimant,
+  { worker, open, epoch: ofTurn, timeoutMs: ofKind, together }: Claimant,
 ): Promise<ClaimedRows> {
   const again = taken.filter(([, , fence]) => fence !== null).map(([row]) => row);
   const later = again.length === 0 ? NONE : await laterAttempts(session, again, worker);
@@ -239,7 +241,7 @@ export async function claimedJobs(
       kind,
       input,
       deadlineInMs: kindId === null ? ofKind : timeoutMs,
-      alone,
+      together: together.get(row) ?? null,
       counters: counted,
       lastOutcome: before && before.outcome !== null ? OUTCOMES[before.outcome]! : null,
       steps: before?.steps?.map(({ name, result }) => ({ name, result })) ?? NO_STEPS,

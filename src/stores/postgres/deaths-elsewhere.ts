@@ -1,6 +1,6 @@
-// How many workers died without holding a job, since its first counted crash or within the last while: what blame.ts weighs a death
+// How many workers died without holding a job, since its first counted crash or within the last while: what isolation.ts weighs a death
 // against. The reclaim in plain SQL has a copy of it, which is frozen with its migration (migrations/frozen.ts).
-import { BACKGROUND_MS } from "../../core/blame.ts";
+import { BACKGROUND_MS } from "../../core/isolation.ts";
 
 /** A loss of contact counts once it has turned out to be a death. `job`, `crashes` and `now` are SQL. The last `crashes` crashes in the history count: a step or a retry by hand has set the counters back before them. */
 export function deathsElsewhere(schema: string, job: string, crashes: string, now: string): string {

@@ -14,10 +14,10 @@ export interface DeadWorker {
 
 const OPEN = `WITH marked AS (UPDATE outlive.fleet SET state = 'recovering', incident = $1 WHERE seq = $18)
   INSERT INTO outlive.incidents (id, recovery, worker, how, evidence, host, pid, version, worker_started_at, last_heartbeat_at,
-    last_seen_alive_at, loop_lag_ms, detected_at, started_at, recovered_by, integrity, wal_frames, held_at_death)
-  VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, least($14::bigint, outlive.now_ms()), $15, $16, $17,
-    (SELECT count(*) FROM outlive.jobs WHERE state = 1 AND worker = $18))
-  RETURNING held_at_death`;
+    last_seen_alive_at, loop_lag_ms, detected_at, started_at, recovered_by, integrity, wal_frames, held_at_death, suspects_at_death)
+  SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, least($14::bigint, outlive.now_ms()), $15, $16, $17, count(*), count(*) FILTER (WHERE crashes + losses > 0)
+  FROM outlive.jobs WHERE state = 1 AND worker = $18
+  RETURNING held_at_death, suspects_at_death`;
 
 /** One incident per death: the first transaction opens it, whoever comes later goes on with it. */
 export async function openIncident(session: Session, request: CondemnRequest, worker: DeadWorker): Promise<Condemned> {
@@ -26,7 +26,7 @@ export async function openIncident(session: Session, request: CondemnRequest, wo
     if (known) return known;
   }
   const { worker: dead, death, recovery } = request;
-  const [opened] = await session.rows<{ held_at_death: number }>(OPEN, [
+  const [opened] = await session.rows<{ held_at_death: number; suspects_at_death: number }>(OPEN, [
     request.incident,
     recovery.id,
     dead.id,
@@ -46,13 +46,14 @@ export async function openIncident(session: Session, request: CondemnRequest, wo
     recovery.walFrames,
     worker.seq,
   ]);
-  const { held_at_death: heldAtDeath } = opened!;
-  return { worker: dead.id, incident: request.incident, cursor: 0, heldAtDeath, how: death.how };
+  const { held_at_death: heldAtDeath, suspects_at_death: suspectsAtDeath } = opened!;
+  return { worker: dead.id, incident: request.incident, cursor: 0, heldAtDeath, suspectsAtDeath, how: death.how };
 }
 
 interface IncidentState {
   readonly cursor: number;
   readonly held_at_death: number;
+  readonly suspects_at_death: number;
   readonly how: HowLost;
   readonly completed_at: number | null;
 }
@@ -60,21 +61,22 @@ interface IncidentState {
 /** Null: retention has removed it. */
 async function goOn(session: Session, worker: string, incident: string): Promise<Condemned | null> {
   const [known] = await session.rows<IncidentState>(
-    "SELECT cursor, held_at_death, how, completed_at FROM outlive.incidents WHERE id = $1",
+    "SELECT cursor, held_at_death, suspects_at_death, how, completed_at FROM outlive.incidents WHERE id = $1",
     [incident],
   );
   if (!known) return null;
-  const { cursor, held_at_death: heldAtDeath, how, completed_at: completedAt } = known;
-  if (completedAt === null) return { worker, incident, cursor, heldAtDeath, how };
+  const { cursor, how, completed_at: completedAt } = known;
+  const inFlight = { heldAtDeath: known.held_at_death, suspectsAtDeath: known.suspects_at_death };
+  if (completedAt === null) return { worker, incident, cursor, how, ...inFlight };
   // It was closed with jobs that could not be recovered: they are tried again, in the same incident.
   await session.run("UPDATE outlive.incidents SET completed_at = NULL, cursor = 0, judged_at = NULL WHERE id = $1", [
     incident,
   ]);
-  return { worker, incident, cursor: 0, heldAtDeath, how };
+  return { worker, incident, cursor: 0, how, ...inFlight };
 }
 
-const ADD_JOBS = `INSERT INTO outlive.incident_jobs (incident, job, job_id, kind, decision, counters, max_crashes, fence, last_step, success, error)
-  SELECT $1, j.* FROM unnest($2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::int[], $8::int[], $9::text[], $10::boolean[], $11::text[]) AS j
+const ADD_JOBS = `INSERT INTO outlive.incident_jobs (incident, job, job_id, kind, decision, counters, max_crashes, fence, last_step, alone, success, error)
+  SELECT $1, j.* FROM unnest($2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::int[], $8::int[], $9::text[], $10::boolean[], $11::boolean[], $12::text[]) AS j
   ON CONFLICT (incident, job) DO UPDATE SET decision = excluded.decision, counters = excluded.counters, success = excluded.success, error = excluded.error`;
 
 export async function insertIncidentJobs(
@@ -93,6 +95,7 @@ export async function insertIncidentJobs(
     list(jobs.map(({ limit }) => limit)),
     list(jobs.map(({ fence }) => fence)),
     texts(jobs.map(({ lastStep }) => lastStep)),
+    list(jobs.map(({ alone }) => alone)),
     list(jobs.map(({ success }) => success)),
     texts(jobs.map(({ error }) => error)),
   ]);

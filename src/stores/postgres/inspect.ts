@@ -1,18 +1,9 @@
 // Reading for people: one job whole, pages of jobs, counts. Reads only.
 import type { JobDetails, JobState, LogLine } from "../../core/job.ts";
-import type { Isolation, JobFilter, KindCounts, ListPage } from "../../core/store.ts";
+import type { JobFilter, KindCounts, ListPage, WorkerSuspects } from "../../core/store.ts";
 import { isIntactSql, stepOwnerSql } from "./checksums.ts";
 import type { Session, Value } from "./connection.ts";
-import {
-  type HistoryColumns,
-  historyEntry,
-  isolation,
-  type IsolationColumns,
-  JOB_COLUMNS,
-  type JobColumns,
-  jobInfo,
-  storedValue,
-} from "../rows.ts";
+import { type HistoryColumns, historyEntry, JOB_COLUMNS, type JobColumns, jobInfo, storedValue } from "../rows.ts";
 import { STATE } from "../codes.ts";
 
 interface StepColumns {
@@ -163,26 +154,23 @@ export async function countAhead(session: Session, id: string): Promise<number |
   return row?.n ?? null;
 }
 
-/** In one statement, so that no job shows twice. */
-export async function listIsolations(session: Session): Promise<Isolation[]> {
-  const rows = await session.rows<IsolationColumns>(
-    `SELECT w.id AS worker, j.id AS job_id, j.priority, j.started_at FROM outlive.jobs j JOIN outlive.fleet w ON w.seq = j.worker
-     WHERE j.state = 1 AND j.lane = 2 AND w.state = 'live'
-     UNION ALL SELECT w.id, j.id, j.priority, NULL FROM outlive.jobs j JOIN outlive.fleet w ON w.seq = j.reserved_by
-     WHERE j.state = 0 AND j.lane = 2 AND w.state = 'live'`,
+export async function heldSuspects(session: Session): Promise<WorkerSuspects[]> {
+  return session.rows<WorkerSuspects>(
+    `SELECT w.id AS worker, count(*)::int AS count, min(greatest(1, j.together))::int AS together
+     FROM outlive.jobs j JOIN outlive.fleet w ON w.seq = j.worker
+     WHERE j.state = 1 AND j.crashes + j.losses > 0 AND w.state = 'live' GROUP BY w.id ORDER BY w.id`,
   );
-  return rows.map(isolation);
 }
 
 // One statement, so that all numbers are of the same moment: succeeded jobs are what is left of all. Every number comes from an
 // index that holds only such rows, or from the table of kinds.
 const COUNTS = `SELECT k.name AS kind, k.paused, k.jobs + coalesce((SELECT sum(d.jobs) FROM outlive.kind_deltas d WHERE d.kind = k.id), 0)::bigint AS jobs,
-    coalesce(open.n, 0) + coalesce(alone.n, 0) AS ready, coalesce(delayed.n, 0) AS delayed, coalesce(running.n, 0) AS running,
+    coalesce(open.n, 0) + coalesce(suspect.n, 0) AS ready, coalesce(delayed.n, 0) AS delayed, coalesce(running.n, 0) AS running,
     coalesce(ended.dead, 0) AS dead, coalesce(ended.cancelled, 0) AS cancelled, coalesce(ended.quarantined, 0) AS quarantined,
     (SELECT greatest(0, clock.now - greatest(j.created_at, coalesce(j.run_at, 0))) FROM outlive.jobs j WHERE j.seq = open.first) AS oldest_ready_ms
   FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.kinds k
   LEFT JOIN (SELECT kind, count(*) AS n, min(seq) AS first FROM outlive.jobs WHERE state = 0 AND lane = 1 GROUP BY kind) open ON open.kind = k.id
-  LEFT JOIN (SELECT kind, count(*) AS n FROM outlive.jobs WHERE state = 0 AND lane = 2 GROUP BY kind) alone ON alone.kind = k.id
+  LEFT JOIN (SELECT kind, count(*) AS n FROM outlive.jobs WHERE state = 0 AND lane = 2 GROUP BY kind) suspect ON suspect.kind = k.id
   LEFT JOIN (SELECT kind, count(*) AS n FROM outlive.jobs WHERE state = 0 AND lane = 0 GROUP BY kind) delayed ON delayed.kind = k.id
   LEFT JOIN (SELECT kind, count(*) AS n FROM outlive.jobs WHERE state = 1 GROUP BY kind) running ON running.kind = k.id
   LEFT JOIN (

@@ -1,6 +1,6 @@
 // Losses of contact as they are kept: which are open, what became of their workers, and what was decided about their jobs. What
 // is decided is core's (losses.ts there).
-import { ALONE_FROM_CRASHES, isOnTrial } from "../../core/blame.ts";
+import { isOnTrial } from "../../core/isolation.ts";
 import { JOB_STATES } from "../../core/job.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "../../core/losses.ts";
 import { LANE, NEVER_DUE, OUTCOME, STATE } from "../codes.ts";
@@ -17,7 +17,6 @@ const MAX_LOSSES = 100;
 
 interface LossColumns extends Omit<WorkerColumns, "id"> {
   readonly incident: string;
-  readonly held_at_death: number;
   readonly resolution: Resolution | null;
   /** Null: its row is gone. */
   readonly id: string | null;
@@ -25,7 +24,7 @@ interface LossColumns extends Omit<WorkerColumns, "id"> {
 
 export async function openLosses(session: Session): Promise<Loss[]> {
   const rows = await session.rows<LossColumns>(
-    `SELECT i.id AS incident, i.held_at_death, i.resolution, 0 AS held_count, w.id, w.state, w.host, w.boot_id, w.namespace, w.pid, w.start_ticks,
+    `SELECT i.id AS incident, i.resolution, 0 AS held_count, w.id, w.state, w.host, w.boot_id, w.namespace, w.pid, w.start_ticks,
        w.predecessor, w.version, w.lease_ms, w.concurrency, w.kinds, w.lock_name, w.lock_identity, w.started_at, w.heartbeat_at, w.beats, w.loop_lag_ms, w.last_word
      FROM outlive.incidents i LEFT JOIN outlive.fleet w ON w.id = i.worker
      WHERE ${OPEN} AND i.completed_at IS NOT NULL ORDER BY i.id LIMIT ${MAX_LOSSES}`,
@@ -33,7 +32,6 @@ export async function openLosses(session: Session): Promise<Loss[]> {
   return rows.map((row) => ({
     incident: row.incident,
     worker: row.id === null ? null : workerRow({ ...row, id: row.id }),
-    heldAtDeath: row.held_at_death,
     resolution: row.resolution,
   }));
 }
@@ -59,7 +57,7 @@ interface LostColumns extends CounterColumns {
   readonly state: number;
   readonly epoch: number;
   readonly fence: number;
-  readonly held_at_death: number;
+  readonly alone: boolean;
   readonly moved_on: boolean;
   readonly deaths_elsewhere: number;
 }
@@ -67,11 +65,11 @@ interface LostColumns extends CounterColumns {
 const UNJUDGED = "l.incident = $1 AND l.decision = 'lost' AND l.judgement IS NULL";
 
 // A retry by hand leaves a row in the history with the fence of the attempt before it.
-const LOST = `SELECT j.seq, j.id, j.kind, j.state, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, i.held_at_death,
+const LOST = `SELECT j.seq, j.id, j.kind, j.state, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, l.alone,
     EXISTS (SELECT 1 FROM outlive.steps s WHERE s.job = j.seq AND s.fence > l.fence)
       OR EXISTS (SELECT 1 FROM outlive.history h WHERE h.job = j.seq AND h.event = 'retry' AND h.fence >= l.fence) AS moved_on,
-    CASE WHEN i.held_at_death = 1 THEN ${deathsElsewhere("outlive", "j.seq", "j.crashes", "outlive.now_ms()")} ELSE 0 END AS deaths_elsewhere
-  FROM outlive.incident_jobs l JOIN outlive.incidents i ON i.id = l.incident JOIN outlive.jobs j ON j.seq = l.job AND j.id = l.job_id
+    CASE WHEN l.alone THEN ${deathsElsewhere("outlive", "j.seq", "j.crashes", "outlive.now_ms()")} ELSE 0 END AS deaths_elsewhere
+  FROM outlive.incident_jobs l JOIN outlive.jobs j ON j.seq = l.job AND j.id = l.job_id
   WHERE ${UNJUDGED} ORDER BY l.job LIMIT $2`;
 
 export async function lostJobs(session: Session, kinds: Kinds, incident: string, limit: number): Promise<LostJob[]> {
@@ -90,8 +88,9 @@ export async function lostJobs(session: Session, kinds: Kinds, incident: string,
       fence: row.fence,
       counters: counters(row),
       kind,
+      alone: row.alone,
       movedOn: row.moved_on,
-      deathsElsewhere: isOnTrial(row, { heldAtDeath: row.held_at_death }, kind.limits) ? row.deaths_elsewhere : 0,
+      deathsElsewhere: isOnTrial(row, row.alone, kind.limits) ? row.deaths_elsewhere : 0,
     };
   });
 }
@@ -100,10 +99,9 @@ export async function lostJobs(session: Session, kinds: Kinds, incident: string,
 const WAITS = `j.state = ${STATE.queued} AND (j.lane <> ${LANE.delayed} OR j.run_at = ${NEVER_DUE})`;
 const APPLY = `UPDATE outlive.jobs j SET state = $1::smallint, crashes = j.crashes + $2::int, blamed = j.blamed + $3::int, losses = greatest(0, j.losses + $4::int),
     outcome = coalesce($5::smallint, j.outcome), error = coalesce($6::text, j.error),
-    lane = CASE WHEN ${WAITS} THEN coalesce($7::smallint, CASE WHEN j.crashes + $2::int + greatest(0, j.losses + $4::int) >= ${ALONE_FROM_CRASHES}
-      THEN ${LANE.alone} ELSE ${LANE.open} END) ELSE j.lane END,
+    lane = CASE WHEN ${WAITS} THEN coalesce($7::smallint, CASE WHEN j.crashes + $2::int + greatest(0, j.losses + $4::int) > 0
+      THEN ${LANE.suspect} ELSE ${LANE.open} END) ELSE j.lane END,
     run_at = CASE WHEN ${WAITS} THEN $8::bigint ELSE j.run_at END,
-    reserved_by = CASE WHEN $1::smallint = ${STATE.quarantined} THEN NULL ELSE j.reserved_by END,
     finished_at = CASE WHEN $1::smallint = ${STATE.quarantined} THEN outlive.now_ms() ELSE j.finished_at END
   WHERE j.seq = $9 AND j.state = $10 AND j.epoch = $11 AND j.fence = $12 AND j.crashes = $13 AND j.blamed = $14 AND j.losses = $15`;
 

@@ -1,7 +1,7 @@
 // Recovery's verbs: a worker is condemned, what it holds is read, and what was decided about it is written. Each write may be the last
 // thing that this process does; the next recovery, here or elsewhere, goes on from the rows.
 import { TRUSTED } from "../../core/confirmed-time.ts";
-import { isOnTrial } from "../../core/blame.ts";
+import { isOnTrial, ranAlone } from "../../core/isolation.ts";
 import { toStoredError } from "../../core/errors.ts";
 import { isProof } from "../../core/liveness.ts";
 import {
@@ -75,11 +75,14 @@ export class Recovering {
     const rows = await session.rows<HeldColumns>(HELD, [worker, cursor, limit]);
     const held = await this.#held(session, rows, () => worker);
     const more = rows.length === limit;
-    const [first] = held;
-    // The verdict depends on it only if there is one job.
-    if (!first || !isOnTrial(first.counters, condemned, first.kind.limits)) return { jobs: held, more };
-    const [found] = await session.rows<{ n: number }>(DEATHS_ELSEWHERE, [first.row, first.counters.crashes]);
-    return { jobs: [{ ...first, deathsElsewhere: found!.n }, ...held.slice(1)], more };
+    // At most one ran alone, and only its verdict may depend on the deaths of others.
+    const at = held.findIndex(({ counters: before, kind }) =>
+      isOnTrial(before, ranAlone(before, condemned), kind.limits),
+    );
+    const tried = held[at];
+    if (!tried) return { jobs: held, more };
+    const [found] = await session.rows<{ n: number }>(DEATHS_ELSEWHERE, [tried.row, tried.counters.crashes]);
+    return { jobs: held.with(at, { ...tried, deathsElsewhere: found!.n }), more };
   }
 
   async overdue(session: Session, { marginMs, limit, confirmed = TRUSTED }: OverdueQuery): Promise<HeldJob[]> {

@@ -1,6 +1,5 @@
 // Ends of attempts, and the answer to a write whose fence did not hold. Successes are one statement (claim.ts has it together with
 // the claim); everything else is one guarded statement, too, and one more for what was cancelled meanwhile.
-import { ALONE_FROM_CRASHES } from "../../core/blame.ts";
 import { JOB_STATES } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../../core/store.ts";
@@ -203,13 +202,14 @@ const apply = (
   owned: string,
 ): string => `UPDATE outlive.jobs j SET state = c.state, errors = ${after("errors")}, crashes = ${after("crashes")},
     blamed = ${after("blamed")}, timeouts = ${after("timeouts")}, interruptions = ${after("interruptions")}, losses = ${after("losses")},
-    lane = coalesce(c.lane, CASE WHEN ${after("crashes")} + ${after("losses")} >= ${ALONE_FROM_CRASHES} THEN ${LANE.alone} ELSE ${LANE.open} END),
+    lane = coalesce(c.lane, CASE WHEN ${after("crashes")} + ${after("losses")} > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END),
     outcome = coalesce(c.outcome, j.outcome), run_at = coalesce(c.due_at, clock.now + c.delay_ms), finished_at = clock.now, result = NULL,
-    result_sum = NULL, error = coalesce(c.error, j.error), cancel_requested = false, reserved_by = NULL, incident = c.incident
+    result_sum = NULL, error = coalesce(c.error, j.error), cancel_requested = false, incident = c.incident,
+    together = coalesce(c.together, j.together * c.keeps)
   FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::smallint[], $5::smallint[], $6::int[], $7::int[], $8::int[], $9::int[], $10::int[], $11::int[],
-      $12::int[], $13::smallint[], $14::bigint[], $15::bigint[], $16::text[], $17::text[], $18::boolean[], $20::bigint[], $21::text[])
+      $12::int[], $13::smallint[], $14::bigint[], $15::bigint[], $16::text[], $17::text[], $18::boolean[], $20::bigint[], $21::text[], $22::int[])
       AS c (seq, epoch, fence, state, lane, keeps, errors, crashes, blamed, timeouts, interruptions, losses, outcome, delay_ms, due_at, error, incident,
-        yields, worker, worker_id),
+        yields, worker, worker_id, together),
     (SELECT outlive.now_ms() AS now) AS clock
   WHERE j.seq = c.seq AND j.epoch = c.epoch AND j.fence = c.fence AND j.state + 0 = $19::smallint AND NOT (c.yields AND j.cancel_requested) AND ${owned}
   RETURNING j.seq`;
@@ -279,6 +279,7 @@ async function write(
     STATE[from],
     list(owners?.seqs ?? changes.map(() => null)),
     texts(owners?.ids ?? changes.map(() => null)),
+    list(all.map(({ together }) => together ?? null)),
   ]);
   const bySeq = new Map(changes.map(({ seq, change }) => [seq, change]));
   return new Map(rows.map(([seq]) => [seq, bySeq.get(seq)!]));

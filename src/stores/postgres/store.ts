@@ -16,7 +16,6 @@ import type {
   CondemnRequest,
   HeldJob,
   HeldJobs,
-  Isolation,
   JobFilter,
   KindCounts,
   ListPage,
@@ -34,6 +33,7 @@ import type {
   StoreHealth,
   TransactionBody,
   WorkerQuery,
+  WorkerSuspects,
   WriteAnswer,
 } from "../../core/store.ts";
 import { advice } from "./advice.ts";
@@ -47,7 +47,7 @@ import { Enqueuing } from "./enqueue.ts";
 import { inOurWords, isOfOneRow, sqlState } from "./errors.ts";
 import { blocker, findings, serverFacts } from "./health.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
-import { countAhead, countJobs, getJob, listIsolations, listJobs } from "./inspect.ts";
+import { countAhead, countJobs, getJob, heldSuspects, listJobs } from "./inspect.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
 import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
@@ -268,8 +268,8 @@ export class PostgresStore implements Store<PostgresTransaction> {
     return this.#do(`counting what is ahead of ${id}`, () => countAhead(this.#connection, id));
   }
 
-  isolations(): Promise<readonly Isolation[]> {
-    return this.#do("listing what runs alone", () => listIsolations(this.#connection));
+  suspects(): Promise<readonly WorkerSuspects[]> {
+    return this.#do("listing held suspects", () => heldSuspects(this.#connection));
   }
 
   writer(): Promise<LockHolder | null> {

@@ -1,4 +1,4 @@
-// The texts of a worker's turn. $1 is the worker's number, $2 its id, $3 whether it claims although something is due or must run alone,
+// The texts of a worker's turn. $1 is the worker's number, $2 its id, $3 what keeps it from claiming (0: jobs that are due, and suspects; 1: jobs that are due; 2: nothing),
 // $4 its kind or kinds, $5 its room for all of them; then come the rooms of several kinds, and then what is settled.
 import { isIntactSql } from "./checksums.ts";
 import { isRowOf, MARK_HOLDS } from "./restore-mark.ts";
@@ -42,9 +42,9 @@ const turn = ({ settle, ready, kind, timeout, headTimeout }: Parts): string => `
   me AS MATERIALIZED (${ME} FOR KEY SHARE OF f),
   ${settle === null ? "" : `${settled(settle)},`}
   due AS MATERIALIZED (SELECT run_at - clock.now AS ms FROM clock, outlive.jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1),
-  alone AS MATERIALIZED (SELECT 1 FROM outlive.jobs WHERE state = 0 AND lane = 2 LIMIT 1),
+  suspect AS MATERIALIZED (SELECT 1 FROM outlive.jobs WHERE state = 0 AND lane = 2 LIMIT 1),
   may AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM me WHERE state = 'live' AND lasts)
-    AND ($3 OR NOT (EXISTS (SELECT 1 FROM due WHERE ms <= 0) OR EXISTS (SELECT 1 FROM alone))) AS claim),
+    AND ($3::int = 2 OR NOT (EXISTS (SELECT 1 FROM due WHERE ms <= 0) OR $3 = 0 AND EXISTS (SELECT 1 FROM suspect))) AS claim),
   ready AS MATERIALIZED (${ready}),
   taken AS (
     UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, me.epoch), fence = j.fence + 1, started_at = clock.now,
@@ -52,7 +52,7 @@ const turn = ({ settle, ready, kind, timeout, headTimeout }: Parts): string => `
     FROM ready, clock, me WHERE j.ctid = ready.tid
     RETURNING j.seq, j.id, nullif(j.fence, 1), nullif(j.priority, 0)::bigint, ${kind}, nullif(j.epoch, me.epoch), ${timeout}, ${INTACT_INPUT})
   SELECT NULL::bigint, ${settle === null ? "NULL::text" : whichSettled(settle)},
-    coalesce((SELECT (state = 'live')::int + 4 * (NOT lasts)::int FROM me), 0) + 2 * EXISTS (SELECT 1 FROM alone)::int,
+    coalesce((SELECT (state = 'live')::int + 4 * (NOT lasts)::int FROM me), 0) + 2 * EXISTS (SELECT 1 FROM suspect)::int,
     ${headTimeout}, NULL::int, (SELECT epoch FROM me), (SELECT ms FROM due),
     (SELECT json_agg(json_build_object('id', j.id, 'seq', c.job, 'runs', coalesce(j.state = 1 AND j.worker = c.worker AND j.cancel_requested, false)))
       FROM outlive.cancels c LEFT JOIN outlive.jobs j ON j.seq = c.job WHERE c.worker = $1)::text

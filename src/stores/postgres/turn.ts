@@ -8,21 +8,23 @@ import {
   type Settlement,
   type WriteAnswer,
 } from "../../core/store.ts";
-import { claimAlone } from "./alone.ts";
 import {
   type Claim,
   type ClaimedRows,
   claimedJobs,
   openKinds,
   promoteDue,
+  type Taken,
   takeTurn,
   takeTurnInTwo,
   type Turn,
 } from "./claim.ts";
+import { hasRoomForSuspects, type HeldSuspects } from "../../core/isolation.ts";
 import type { Connection } from "./connection.ts";
 import type { Kinds } from "./kinds.ts";
 import { MAX_CHARACTERS } from "./session.ts";
 import type { Settling } from "./settle.ts";
+import { claimSuspects } from "./suspects.ts";
 import type { Workers } from "./workers.ts";
 
 export interface TurnDeps {
@@ -36,8 +38,6 @@ export interface TurnDeps {
 
 interface Claimed extends ClaimedRows {
   readonly due: number | null;
-  /** The worker has reserved a job that must run alone. */
-  readonly emptying?: boolean;
 }
 
 export class Turns {
@@ -64,7 +64,8 @@ export class Turns {
         connection,
         room.kinds.map(({ kind }) => kind),
       );
-    const claim = { worker, kinds: openKinds(kinds, room), total: room.total, regardless: false };
+    const heeds = hasRoomForSuspects(room.suspects ?? NO_SUSPECTS) ? "due and suspects" : "due";
+    const claim: Claim = { worker, kinds: openKinds(kinds, room), total: room.total, heeds };
     const { successes, others } = sorted(settlements, workerId);
     let refused: ReadonlyMap<Settlement, WriteAnswer> = NONE;
     let turn: Turn;
@@ -115,38 +116,36 @@ export class Turns {
       const left = without(claim, claimed);
       const turn = await takeTurn(connection, [], left);
       if (!turn.live || turn.restarted) break;
-      const idle = room.idle && claimed.length === 0;
-      pass = await this.#claimed(left, { ...room, total: left.total, idle }, turn);
+      const suspects = withThese(room.suspects ?? NO_SUSPECTS, claimed);
+      pass = await this.#claimed(left, { ...room, total: left.total, suspects }, turn);
       claimed.push(...pass.claimed);
     }
     return { ...pass, claimed, corrupt };
   }
 
-  /** What the statement claimed; or, if it held back because something is due or must run alone, what is claimed then. */
+  /** What the statement claimed; or, if it held back because jobs are due or suspects wait, what is claimed then. */
   async #claimed(claim: Claim, room: Room, turn: Turn): Promise<Claimed> {
     const { connection } = this.#deps;
     const { worker, kinds: open } = claim;
-    const jobs = ({ taken, epoch, timeoutMs }: Turn, alone: boolean): Promise<ClaimedRows> =>
-      claimedJobs(connection, taken, { worker, open, epoch, timeoutMs, alone });
+    const held = room.suspects ?? NO_SUSPECTS;
+    const jobs = ({ taken, epoch, timeoutMs }: Turn, together = NOT_SUSPECT): Promise<ClaimedRows> =>
+      claimedJobs(connection, taken, { worker, open, epoch, timeoutMs, together });
     const isDue = turn.due !== null && turn.due <= 0;
-    if (!isDue && !turn.alone) return { ...(await jobs(turn, false)), due: turn.due };
+    const mayTake = hasRoomForSuspects(held) && room.total > 0 && open.length > 0;
+    if (!isDue && !(turn.suspects && mayTake)) return { ...(await jobs(turn)), due: turn.due };
     if (isDue) await promoteDue(connection);
-    const full = room.total === 0 || claim.kinds.length === 0;
-    const alone = full ? null : await claimAlone(connection, worker, open, room, false);
-    if (alone && "taken" in alone) {
-      // Nothing is claimed alongside a job that runs alone, but the next due time is still asked for.
-      const second = await takeTurn(connection, [], { ...claim, total: 0, kinds: [], regardless: true });
-      return { ...(await jobs({ ...second, taken: alone.taken }, true)), due: second.due };
-    }
-    const total = alone ? alone.first : claim.total;
-    const second = await takeTurn(connection, [], { ...claim, total, regardless: true });
-    const { due } = second;
-    if (alone) return { ...(await jobs(second, false)), due, emptying: true };
-    if (second.taken.length === 0 && room.idle && !full) {
-      const last = await claimAlone(connection, worker, open, room, true);
-      if (last && "taken" in last) return { ...(await jobs({ ...second, taken: last.taken }, true)), due };
-    }
-    return { ...(await jobs(second, false)), due };
+    const { taken, together } = mayTake
+      ? await claimSuspects(connection, worker, open, room.total, held)
+      : { taken: [], together: NOT_SUSPECT };
+    const suspects = await jobs({ ...turn, taken }, together);
+    const left = { ...without(claim, suspects.claimed, suspects.corrupt), heeds: "nothing" } as const;
+    const second = await takeTurn(connection, [], left);
+    const fresh = await jobs(second);
+    return {
+      claimed: byPriority([...taken, ...second.taken], [...suspects.claimed, ...fresh.claimed]),
+      corrupt: [...suspects.corrupt, ...fresh.corrupt],
+      due: second.due,
+    };
   }
 
   async #answers(
@@ -187,14 +186,30 @@ export class Turns {
   }
 }
 
-/** The room that is left beside these. */
-function without(claim: Claim, claimed: readonly ClaimedJob[]): Claim {
-  const shared = claimed.filter(({ kind }) => claim.kinds.some((open) => open.kind === kind && open.shares)).length;
+/** The room that is left next to these. */
+function without(claim: Claim, claimed: readonly ClaimedJob[], corrupt: readonly Settlement[] = []): Claim {
+  const all = [...claimed, ...corrupt.map(({ lease }) => lease)];
+  const shared = all.filter(({ kind }) => claim.kinds.some((open) => open.kind === kind && open.shares)).length;
   const kinds = claim.kinds.map((open) => {
-    const taken = open.shares ? shared : claimed.filter(({ kind }) => kind === open.kind).length;
+    const taken = open.shares ? shared : all.filter(({ kind }) => kind === open.kind).length;
     return { ...open, most: Math.max(0, open.most - taken) };
   });
-  return { ...claim, kinds, total: claim.total - claimed.length };
+  return { ...claim, kinds, total: claim.total - all.length };
+}
+
+/** Those that the worker holds, together with the suspects among these. */
+function withThese(held: HeldSuspects, claimed: readonly ClaimedJob[]): HeldSuspects {
+  const together = claimed.flatMap((job) => job.together ?? []);
+  if (together.length === 0) return held;
+  const smallest = Math.min(held.together ?? Number.POSITIVE_INFINITY, ...together);
+  return { ...held, count: held.count + together.length, together: smallest };
+}
+
+/** As one statement would have claimed them. */
+function byPriority(taken: readonly Taken[], claimed: readonly ClaimedJob[]): ClaimedJob[] {
+  const priority = new Map(taken.map(([seq, , , of]) => [seq, of ?? 0]));
+  const of = ({ lease }: ClaimedJob): number => priority.get(lease.row)!;
+  return claimed.toSorted((a, b) => of(b) - of(a) || a.lease.row - b.lease.row);
 }
 
 /** What one statement can do (successes of this worker, each job once), in the order of rows; and everything else. */
@@ -237,5 +252,7 @@ function charactersOf({ change: { result, error, reason } }: Settlement): number
   return (result?.length ?? 0) + ofError + (reason?.length ?? 0);
 }
 
-const NO_ROOM: Room = { total: 0, kinds: [], idle: false };
+const NO_ROOM: Room = { total: 0, kinds: [] };
+const NO_SUSPECTS: HeldSuspects = { count: 0, together: null, oldestFirst: false };
+const NOT_SUSPECT: ReadonlyMap<number, number> = new Map();
 const NONE: ReadonlyMap<Settlement, WriteAnswer> = new Map();

@@ -1,15 +1,7 @@
 // Claims: owner, epoch, fence, start and deadline in one statement, only of what can be claimed now. What is claimed and not what was
 // stored is quarantined before anybody gets it. Inside a transaction.
 import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../core/job.ts";
-import {
-  claimedFirstAbove,
-  mayTurnTo,
-  roomForFirst,
-  shareOfFleet,
-  type WaitingAlone,
-  whatToDo,
-} from "../../core/alone.ts";
-import { ALONE_FROM_CRASHES } from "../../core/blame.ts";
+import { hasRoomForSuspects, type HeldSuspects, suspectsToTake } from "../../core/isolation.ts";
 import type { Lease } from "../../core/lease.ts";
 import type { CorruptJob, Room } from "../../core/store.ts";
 import * as transitions from "../../core/transitions.ts";
@@ -21,8 +13,6 @@ import { applyChange, OWNED } from "./settle.ts";
 
 /** How many delayed jobs become ready in one transaction. */
 const PROMOTE_BATCH = 1_000;
-/** How many jobs that must run alone are looked at together. */
-const ALONE_PAGE = 100;
 
 const TAKE =
   "UPDATE outlive_jobs SET state = 1, worker = ?, epoch = ?, fence = fence + 1, started_at = ?, deadline_at = ?";
@@ -32,19 +22,14 @@ const READY = "FROM outlive_jobs WHERE kind = ? AND state = 0 AND lane = 1 ORDER
 // Few columns, as arrays: with all of them, as objects, a claim cost a quarter more. The rest is read for later attempts only.
 const TAKEN = "RETURNING seq, id, fence, priority, input, input_sum";
 const TAKE_READY = `${TAKE} WHERE seq IN (SELECT seq ${READY}) ${TAKEN}`;
-const TAKE_ONE = `${TAKE}, reserved_by = NULL WHERE seq = ? AND state = 0 ${TAKEN}`;
+const TAKE_ONE = `${TAKE} WHERE seq = ? AND state = 0 ${TAKEN}`;
 const CANDIDATES = `SELECT seq, priority ${READY}`;
-// Asked in every turn, and nearly always in vain: 0.14 us. The list below is sorted, which costs 1.2 us even if it is empty.
-const ANY_ALONE = "SELECT 1 FROM outlive_jobs WHERE state = 0 AND lane = 2 LIMIT 1";
-const ALONE = `SELECT j.seq, j.kind, j.priority, j.crashes, j.reserved_by, w.state AS holder
-  FROM outlive_jobs j LEFT JOIN outlive_workers w ON w.seq = j.reserved_by
-  WHERE j.state = 0 AND j.lane = 2 AND (-j.priority, j.crashes, j.seq) > (?, ?, ?)
-  ORDER BY -j.priority, j.crashes, j.seq LIMIT ${ALONE_PAGE}`;
-const GIVE_UP_RESERVATION =
-  "UPDATE outlive_jobs SET reserved_by = NULL WHERE state = 0 AND lane = 2 AND reserved_by = ?";
-const RESERVE = "UPDATE outlive_jobs SET reserved_by = ? WHERE seq = ?";
-const COUNT_FIRST = `SELECT count(*) AS n FROM (
-  SELECT 1 FROM outlive_jobs WHERE kind = ? AND state = 0 AND lane = 1 AND priority > ? LIMIT ? + 0)`;
+// Asked in every turn, and nearly always in vain.
+const ANY_SUSPECT = "SELECT 1 FROM outlive_jobs WHERE state = 0 AND lane = 2 LIMIT 1";
+const SUSPECTS =
+  "SELECT seq, priority, max(1, together) AS together FROM outlive_jobs WHERE kind = ? AND state = 0 AND lane = 2 ORDER BY priority DESC";
+const LARGEST_FIRST = `${SUSPECTS}, together DESC, seq LIMIT ? + 0`;
+const OLDEST_FIRST = `${SUSPECTS}, seq LIMIT ? + 0`;
 const TIMEOUT = "SELECT timeout_ms FROM outlive_kinds WHERE id = ?";
 const LATER =
   "SELECT errors, crashes, blamed, timeouts, interruptions, losses, outcome, incident FROM outlive_jobs WHERE seq = ?";
@@ -67,8 +52,6 @@ export interface Claimant {
 
 export interface Claims {
   readonly claimed: readonly ClaimedJob[];
-  /** The worker has reserved a job that must run alone. */
-  readonly emptying?: boolean;
   readonly corrupt: readonly CorruptJob[];
 }
 
@@ -83,34 +66,22 @@ interface Turn {
 export function claimReady(db: Database, kinds: Kinds, worker: Claimant, room: Room, now: number): Claims {
   const turn: Turn = { db, worker, now, corrupt: [] };
   if (room.total === 0 || room.kinds.length === 0) return { claimed: [], corrupt: [] };
-  return { ...claimAny(turn, kinds, room), corrupt: turn.corrupt };
-}
-
-type Claimed = Omit<Claims, "corrupt">;
-
-function claimAny(turn: Turn, kinds: Kinds, room: Room): Claimed {
   const paused = kinds.paused();
   const open = room.kinds.flatMap(({ kind, room: most, shares = false }) => {
     const id = kinds.idOf(kind);
     return id === undefined || paused.has(id) ? [] : [{ kind, id, most, shares }];
   });
-  if (!turn.db.sql(ANY_ALONE).get()) return { claimed: takeOrdinary(turn, open, room.total) };
-  const alone = claimAlone(turn, open, room, false);
-  if (alone) return alone;
-  const claimed = takeOrdinary(turn, open, room.total);
-  // A worker with nothing else to do may always take a job that must run alone.
-  return claimed.length === 0 && room.idle ? (claimAlone(turn, open, room, true) ?? { claimed }) : { claimed };
+  const held = room.suspects ?? NO_SUSPECTS;
+  const suspects =
+    hasRoomForSuspects(held) && db.sql(ANY_SUSPECT).get() ? waitingSuspects(db, open, room.total, held) : [];
+  const claimed =
+    suspects.length === 0 && open.length === 1
+      ? takeOfOne(turn, open[0]!, room.total)
+      : takeOfMany(turn, open, room.total, suspects, held);
+  return { claimed, corrupt: turn.corrupt };
 }
 
-function takeOrdinary(turn: Turn, open: readonly OpenKind[], total: number): ClaimedJob[] {
-  return open.length === 1 ? takeOfOne(turn, open[0]!, total) : takeOfMany(turn, open, total);
-}
-
-const ALONE_AT_WORK = `SELECT
-  (SELECT count(*) FROM outlive_jobs WHERE state = 1 AND lane = 2 AND worker <> ?1)
-    + (SELECT count(DISTINCT j.reserved_by) FROM outlive_jobs j JOIN outlive_workers w ON w.seq = j.reserved_by
-       WHERE j.state = 0 AND j.lane = 2 AND w.state = 'live' AND w.seq <> ?1) AS taken,
-  (SELECT count(*) FROM outlive_workers WHERE state = 'live') AS live`;
+const NO_SUSPECTS: HeldSuspects = { count: 0, together: null, oldestFirst: false };
 
 interface OpenKind {
   readonly kind: string;
@@ -131,7 +102,7 @@ function takeOfOne(turn: Turn, { kind, id, most }: OpenKind, total: number): Cla
   rows.sort((a, b) => b[3] - a[3] || a[0] - b[0]);
   const claimed: ClaimedJob[] = [];
   for (const row of rows) {
-    const job = claimedJob(turn, row, kind, timeoutMs, false);
+    const job = claimedJob(turn, row, kind, timeoutMs, null);
     if (job) claimed.push(job);
   }
   return claimed;
@@ -141,115 +112,81 @@ function timeoutOf(db: Database, kind: number): number | null {
   return (db.sql(TIMEOUT).get(kind) as { timeout_ms: number | null }).timeout_ms;
 }
 
-/** The best of all kinds by (priority, age), each within its own room. */
-function takeOfMany(turn: Turn, open: readonly OpenKind[], total: number): ClaimedJob[] {
-  const candidates = open.flatMap((kind) => {
+interface Candidate {
+  readonly seq: number;
+  readonly priority: number;
+  readonly kind: OpenKind;
+  /** With how many suspects it may run; null: it is none. */
+  readonly together: number | null;
+}
+
+interface SuspectCandidate extends Candidate {
+  readonly together: number;
+}
+
+/** Of all kinds, in the order in which they are taken. */
+function waitingSuspects(
+  db: Database,
+  open: readonly OpenKind[],
+  total: number,
+  held: HeldSuspects,
+): SuspectCandidate[] {
+  const text = held.oldestFirst ? OLDEST_FIRST : LARGEST_FIRST;
+  const all = open.flatMap((kind) => {
+    const rows = db.sql(text).all(kind.id, Math.min(kind.most, total)) as unknown as Omit<SuspectCandidate, "kind">[];
+    return rows.map((row) => ({ ...row, kind }));
+  });
+  const second = (a: SuspectCandidate, b: SuspectCandidate): number => (held.oldestFirst ? 0 : b.together - a.together);
+  return all.sort((a, b) => b.priority - a.priority || second(a, b) || a.seq - b.seq);
+}
+
+/** The best of all kinds by (priority, age), each within its own room; of the suspects as many as fit with those that the worker holds. */
+function takeOfMany(
+  turn: Turn,
+  open: readonly OpenKind[],
+  total: number,
+  suspects: readonly SuspectCandidate[],
+  held: HeldSuspects,
+): ClaimedJob[] {
+  const fresh = open.flatMap((kind) => {
     const rows = turn.db.sql(CANDIDATES).all(kind.id, Math.min(kind.most, total)) as {
       seq: number;
       priority: number;
     }[];
-    return rows.map(({ seq, priority }) => ({ seq, priority, kind }));
+    return rows.map(({ seq, priority }): Candidate => ({ seq, priority, kind, together: null }));
   });
+  const candidates: Candidate[] = [...fresh, ...suspectsToTake(suspects, held)];
   candidates.sort((a, b) => b.priority - a.priority || a.seq - b.seq);
   const claimed: ClaimedJob[] = [];
-  let shared = 0;
-  for (const { seq, kind } of candidates) {
+  const taken = new Map<OpenKind | null, number>();
+  for (const { seq, kind, together } of candidates) {
     if (claimed.length === total) break;
-    if (kind.shares && shared++ >= kind.most) continue;
-    const job = takeBySeq(turn, seq, kind, false);
+    const place = kind.shares ? null : kind;
+    const count = taken.get(place) ?? 0;
+    if (count >= kind.most) continue;
+    taken.set(place, count + 1);
+    const job = takeBySeq(turn, seq, kind, together);
     if (job) claimed.push(job);
   }
   return claimed;
 }
 
-function takeBySeq(turn: Turn, seq: number, { kind, id }: OpenKind, alone: boolean): ClaimedJob | null {
+function takeBySeq(turn: Turn, seq: number, { kind, id }: OpenKind, together: number | null): ClaimedJob | null {
   const { db, worker, now } = turn;
   const timeoutMs = timeoutOf(db, id);
   const deadlineAt = timeoutMs === null ? null : now + timeoutMs;
   const row = db.sqlArrays(TAKE_ONE).get(worker.seq, worker.epoch, now, deadlineAt, seq) as unknown as Taken;
-  return claimedJob(turn, row, kind, timeoutMs, alone);
-}
-
-/**
- * What the worker gets because a job waits that must run alone: that job, or nothing but the ordinary jobs that go before it. Null: none
- * waits that concerns this worker, claim as usual. `beyondShare`: this worker would have nothing else to do.
- */
-function claimAlone(turn: Turn, open: readonly OpenKind[], room: Room, beyondShare: boolean): Claimed | null {
-  const { db, worker } = turn;
-  const leave = (): null => {
-    if (room.ordinaryFirst) db.sql(GIVE_UP_RESERVATION).run(worker.seq);
-    return null;
-  };
-  if (room.ordinaryFirst && !room.idle) return leave();
-  for (;;) {
-    const found = nextAlone(db, worker, open, room, beyondShare);
-    if (!found) return null;
-    const { job, kind } = found;
-    const first = countFirst(db, open, room.total, claimedFirstAbove(job, room));
-    switch (whatToDo(job, worker.seq, room, first)) {
-      case "leave":
-        return leave();
-      case "empty":
-        if (job.reserved_by !== worker.seq) db.sql(RESERVE).run(worker.seq, job.seq);
-        return { claimed: first === 0 ? [] : takeOrdinary(turn, open, first), emptying: true };
-      case "take": {
-        const taken = takeBySeq(turn, job.seq, kind, true);
-        if (taken) return { claimed: [taken] };
-        // It was corrupt and is quarantined: the next one.
-      }
-    }
-  }
-}
-
-function nextAlone(
-  db: Database,
-  worker: Claimant,
-  open: readonly OpenKind[],
-  room: Room,
-  beyondShare: boolean,
-): { readonly job: AloneColumns; readonly kind: OpenKind } | null {
-  let withinShare: boolean | undefined;
-  for (const job of waitingAlone(db)) {
-    const kind = open.find(({ id }) => id === job.kind);
-    if (!kind || kind.most === 0) continue;
-    withinShare ??= beyondShare || isWithinShare(db, worker);
-    if (mayTurnTo(job, worker.seq, room.idle, withinShare)) return { job, kind };
-  }
-  return null;
-}
-
-/** Whether one more worker of the fleet may be taken up by jobs that run alone. Asked only when such a job waits. */
-function isWithinShare(db: Database, worker: Claimant): boolean {
-  const { taken, live } = db.sql(ALONE_AT_WORK).get(worker.seq) as { taken: number; live: number };
-  return taken < shareOfFleet(live);
-}
-
-/** How many ordinary jobs with a priority above this one the worker has room for. */
-function countFirst(db: Database, open: readonly OpenKind[], total: number, above: number): number {
-  const counts = open.map(({ id }) => (db.sql(COUNT_FIRST).get(id, above, total) as { n: number }).n);
-  return roomForFirst(open, counts, total);
-}
-
-interface AloneColumns extends WaitingAlone {
-  readonly crashes: number;
-}
-
-/**
- * The highest priority first; then those with the fewest crashes, for the one that kills its workers must not hold up those that ran
- * alongside it; then by age. Page by page: a page full of what this worker can't run hides no other.
- */
-function* waitingAlone(db: Database): Generator<AloneColumns> {
-  let after: Pick<AloneColumns, "priority" | "crashes" | "seq"> = { priority: Infinity, crashes: 0, seq: 0 };
-  for (;;) {
-    const page = db.sql(ALONE).all(-after.priority, after.crashes, after.seq) as unknown as AloneColumns[];
-    yield* page;
-    if (page.length < ALONE_PAGE) return;
-    after = page.at(-1)!;
-  }
+  return claimedJob(turn, row, kind, timeoutMs, together);
 }
 
 /** Null: it is corrupt, and quarantined. */
-function claimedJob(turn: Turn, row: Taken, kind: string, timeoutMs: number | null, alone: boolean): ClaimedJob | null {
+function claimedJob(
+  turn: Turn,
+  row: Taken,
+  kind: string,
+  timeoutMs: number | null,
+  together: number | null,
+): ClaimedJob | null {
   const { db, worker, now } = turn;
   const [seq, jobId, fence, , input, inputSum] = row;
   const lease = { jobId, kind, row: seq, worker: worker.id, epoch: worker.epoch, fence };
@@ -257,7 +194,7 @@ function claimedJob(turn: Turn, row: Taken, kind: string, timeoutMs: number | nu
   const deadlineInMs = timeoutMs;
   // Before its first attempt a job has no counters, no outcome, no steps and no incident.
   if (fence === 1 && intact)
-    return { lease, kind, input, deadlineInMs, alone, counters: NO_COUNTERS, lastOutcome: null, steps: NO_STEPS };
+    return { lease, kind, input, deadlineInMs, together, counters: NO_COUNTERS, lastOutcome: null, steps: NO_STEPS };
   const later = db.sql(LATER).get(seq) as unknown as LaterColumns;
   const steps = db.sql(STEPS).all(seq) as unknown as (StoredStep & { readonly result_sum: number })[];
   const broken = steps.filter((step) => !stepIsIntact({ ...step, id: jobId }));
@@ -269,7 +206,7 @@ function claimedJob(turn: Turn, row: Taken, kind: string, timeoutMs: number | nu
   if (later.incident !== null) noteResumed(db, seq, later.incident, now);
   const lastOutcome = later.outcome === null ? null : OUTCOMES[later.outcome]!;
   const kept = steps.map(({ name, result }) => ({ name, result }));
-  return { lease, kind, input, deadlineInMs, alone, counters: counters(later), lastOutcome, steps: kept };
+  return { lease, kind, input, deadlineInMs, together, counters: counters(later), lastOutcome, steps: kept };
 }
 
 const NO_STEPS: readonly StoredStep[] = [];
@@ -307,7 +244,7 @@ export function promoteDue(db: Database, now: number): number | null {
   let first = db.sql(NEXT_DUE).get() as { run_at: number } | undefined;
   if (first && first.run_at <= now) {
     db.sql(
-      `UPDATE outlive_jobs SET lane = CASE WHEN crashes + losses >= ${ALONE_FROM_CRASHES} THEN 2 ELSE 1 END
+      `UPDATE outlive_jobs SET lane = CASE WHEN crashes + losses > 0 THEN 2 ELSE 1 END
        WHERE seq IN (SELECT seq FROM outlive_jobs WHERE state = 0 AND lane = 0 AND run_at <= ? ORDER BY run_at LIMIT ${PROMOTE_BATCH})`,
     ).run(now);
     first = db.sql(NEXT_DUE).get() as { run_at: number } | undefined;

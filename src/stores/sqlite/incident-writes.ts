@@ -9,6 +9,7 @@ interface IncidentState {
   readonly id: string | null;
   readonly cursor: number;
   readonly held_at_death: number;
+  readonly suspects_at_death: number;
   readonly how: HowLost;
   readonly completed_at: number | null;
 }
@@ -17,18 +18,20 @@ interface IncidentState {
 export function openIncident(db: Database, request: CondemnRequest, worker: number, now: number): Condemned {
   const known = db
     .sql(
-      `SELECT w.last_word, i.id, i.cursor, i.held_at_death, i.how, i.completed_at FROM outlive_workers w LEFT JOIN outlive_incidents i ON i.id = w.incident
+      `SELECT w.last_word, i.id, i.cursor, i.held_at_death, i.suspects_at_death, i.how, i.completed_at FROM outlive_workers w LEFT JOIN outlive_incidents i ON i.id = w.incident
        WHERE w.seq = ?`,
     )
     .get(worker) as unknown as IncidentState;
   if (known.id !== null) return goOn(db, request.worker.id, { ...known, id: known.id });
-  const { n: heldAtDeath } = db
-    .sql("SELECT count(*) AS n FROM outlive_jobs WHERE state = 1 AND worker = ?")
-    .get(worker) as { n: number };
+  const { heldAtDeath, suspectsAtDeath } = db
+    .sql(
+      "SELECT count(*) AS heldAtDeath, count(*) FILTER (WHERE crashes + losses > 0) AS suspectsAtDeath FROM outlive_jobs WHERE state = 1 AND worker = ?",
+    )
+    .get(worker) as { heldAtDeath: number; suspectsAtDeath: number };
   const { worker: dead, death, recovery } = request;
   db.sql(
     `INSERT INTO outlive_incidents (id, recovery, worker, how, evidence, host, pid, version, worker_started_at, last_heartbeat_at, last_seen_alive_at,
-       loop_lag_ms, detected_at, started_at, recovered_by, integrity, wal_frames, held_at_death) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+       loop_lag_ms, detected_at, started_at, recovered_by, integrity, wal_frames, held_at_death, suspects_at_death) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
   ).run(
     request.incident,
     recovery.id,
@@ -48,23 +51,25 @@ export function openIncident(db: Database, request: CondemnRequest, worker: numb
     recovery.integrity,
     recovery.walFrames,
     heldAtDeath,
+    suspectsAtDeath,
   );
   db.sql("UPDATE outlive_workers SET state = 'recovering', incident = ? WHERE seq = ?").run(request.incident, worker);
-  return { worker: dead.id, incident: request.incident, cursor: 0, heldAtDeath, how: death.how };
+  return { worker: dead.id, incident: request.incident, cursor: 0, heldAtDeath, suspectsAtDeath, how: death.how };
 }
 
 function goOn(db: Database, worker: string, known: IncidentState & { readonly id: string }): Condemned {
-  const { id: incident, cursor, held_at_death: heldAtDeath, how, completed_at: completedAt } = known;
-  if (completedAt === null) return { worker, incident, cursor, heldAtDeath, how };
+  const { id: incident, cursor, how, completed_at: completedAt } = known;
+  const inFlight = { heldAtDeath: known.held_at_death, suspectsAtDeath: known.suspects_at_death };
+  if (completedAt === null) return { worker, incident, cursor, how, ...inFlight };
   // It was closed with jobs that could not be recovered: they are tried again, in the same incident.
   db.sql("UPDATE outlive_incidents SET completed_at = NULL, cursor = 0, judged_at = NULL WHERE id = ?").run(incident);
-  return { worker, incident, cursor: 0, heldAtDeath, how };
+  return { worker, incident, cursor: 0, how, ...inFlight };
 }
 
 export function writeIncidentJob(db: Database, incident: string, seq: number, job: RecoveredJob): void {
   db.sql(
-    `INSERT INTO outlive_incident_jobs (incident, job, job_id, kind, decision, counters, max_crashes, fence, last_step, success, error)
-     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET decision = excluded.decision, counters = excluded.counters, success = excluded.success, error = excluded.error`,
+    `INSERT INTO outlive_incident_jobs (incident, job, job_id, kind, decision, counters, max_crashes, fence, last_step, alone, success, error)
+     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET decision = excluded.decision, counters = excluded.counters, success = excluded.success, error = excluded.error`,
   ).run(
     incident,
     seq,
@@ -75,6 +80,7 @@ export function writeIncidentJob(db: Database, incident: string, seq: number, jo
     job.limit,
     job.fence,
     job.lastStep,
+    job.alone ? 1 : 0,
     job.success ? 1 : 0,
     job.error,
   );

@@ -1,18 +1,9 @@
 // Reading for people: one job whole, pages of jobs, counts. Short reads only; nothing here takes the write lock.
 import type { HistoryEntry, JobDetails, JobState, LogLine } from "../../core/job.ts";
-import type { Isolation, JobFilter, KindCounts, ListPage } from "../../core/store.ts";
+import type { JobFilter, KindCounts, ListPage, WorkerSuspects } from "../../core/store.ts";
 import { type CheckedJob, inputIsIntact, resultIsIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
-import {
-  type HistoryColumns,
-  historyEntry,
-  isolation,
-  type IsolationColumns,
-  JOB_COLUMNS,
-  type JobColumns,
-  jobInfo,
-  storedValue,
-} from "../rows.ts";
+import { type HistoryColumns, historyEntry, JOB_COLUMNS, type JobColumns, jobInfo, storedValue } from "../rows.ts";
 import { STATE } from "../codes.ts";
 
 const JOB_TABLES =
@@ -143,7 +134,7 @@ function indexesOf(state: JobState | undefined): readonly string[] | null {
     case "queued":
       return [
         "outlive_jobs j INDEXED BY outlive_jobs_ready WHERE j.state = 0 AND j.lane = 1",
-        "outlive_jobs j INDEXED BY outlive_jobs_alone WHERE j.state = 0 AND j.lane = 2",
+        "outlive_jobs j INDEXED BY outlive_jobs_suspect WHERE j.state = 0 AND j.lane = 2",
         "outlive_jobs j INDEXED BY outlive_jobs_delayed WHERE j.state = 0 AND j.lane = 0",
       ];
     case "running":
@@ -201,17 +192,14 @@ export function countAhead(db: Database, id: string): number | null {
   return n;
 }
 
-/** In one statement, so that no job shows twice. */
-export function listIsolations(db: Database): Isolation[] {
+export function heldSuspects(db: Database): WorkerSuspects[] {
   const rows = db
     .sql(
-      `SELECT w.id AS worker, j.id AS job_id, j.priority, j.started_at FROM outlive_jobs j JOIN outlive_workers w ON w.seq = j.worker
-       WHERE j.state = 1 AND j.lane = 2 AND w.state = 'live'
-       UNION ALL SELECT w.id, j.id, j.priority, NULL FROM outlive_jobs j JOIN outlive_workers w ON w.seq = j.reserved_by
-       WHERE j.state = 0 AND j.lane = 2 AND w.state = 'live'`,
+      `SELECT w.id AS worker, count(*) AS count, min(max(1, j.together)) AS together FROM outlive_jobs j JOIN outlive_workers w ON w.seq = j.worker
+       WHERE j.state = 1 AND j.crashes + j.losses > 0 AND w.state = 'live' GROUP BY w.id ORDER BY w.id`,
     )
-    .all() as unknown as IsolationColumns[];
-  return rows.map(isolation);
+    .all() as unknown as WorkerSuspects[];
+  return rows.map(({ worker, count, together }) => ({ worker, count, together }));
 }
 
 /** In one read transaction: succeeded jobs are what is left of all, and that must be all of the same moment. */
@@ -237,7 +225,7 @@ function countNow(db: Database, now: number): KindCounts[] {
     return new Map(rows.map(({ kind, n }) => [kind, n]));
   };
   const ready = readyJobs(db);
-  const alone = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 0 AND lane = 2 GROUP BY kind");
+  const suspect = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 0 AND lane = 2 GROUP BY kind");
   const delayed = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 0 AND lane = 0 GROUP BY kind");
   const running = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 1 GROUP BY kind");
   const ended = (state: JobState): Map<number, number> =>
@@ -247,7 +235,7 @@ function countNow(db: Database, now: number): KindCounts[] {
   const quarantined = ended("quarantined");
   return kinds.map(({ id, name, paused, jobs }) => {
     const unfinished = {
-      ready: (ready.get(id)?.n ?? 0) + (alone.get(id) ?? 0),
+      ready: (ready.get(id)?.n ?? 0) + (suspect.get(id) ?? 0),
       delayed: delayed.get(id) ?? 0,
       running: running.get(id) ?? 0,
     };

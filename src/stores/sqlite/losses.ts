@@ -1,6 +1,5 @@
 // Losses of contact as they are kept: which are open, what became of their workers, and what was decided about their jobs. What
 // is decided is core's (losses.ts there).
-import { ALONE_FROM_CRASHES } from "../../core/blame.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "../../core/losses.ts";
 import { JOB_STATES } from "../../core/job.ts";
 import { LANE, NEVER_DUE, OUTCOME, STATE } from "../codes.ts";
@@ -17,21 +16,20 @@ const MAX_LOSSES = 100;
 interface LossColumns {
   readonly id: string;
   readonly worker: string;
-  readonly held_at_death: number;
   readonly resolution: Resolution | null;
 }
 
 export function openLosses(db: Database): Loss[] {
   const rows = db
     .sql(
-      `SELECT i.id, i.worker, i.held_at_death, i.resolution FROM outlive_incidents i
+      `SELECT i.id, i.worker, i.resolution FROM outlive_incidents i
        WHERE ${OPEN} AND i.completed_at IS NOT NULL ORDER BY i.id LIMIT ${MAX_LOSSES}`,
     )
     .all() as unknown as LossColumns[];
-  return rows.map(({ id: incident, worker, held_at_death: heldAtDeath, resolution }) => {
+  return rows.map(({ id: incident, worker, resolution }) => {
     const row = db.sql("SELECT w.*, 0 AS held_count FROM outlive_workers w WHERE w.id = ?").get(worker);
     const lost = row === undefined ? null : workerRow(row as unknown as WorkerColumns);
-    return { incident, worker: lost, heldAtDeath, resolution };
+    return { incident, worker: lost, resolution };
   });
 }
 
@@ -53,15 +51,15 @@ interface LostColumns extends CounterColumns {
   readonly state: number;
   readonly epoch: number;
   readonly fence: number;
-  readonly held_at_death: number;
+  readonly alone: number;
   readonly moved_on: number;
 }
 
 // A retry by hand leaves a row in the history with the fence of the attempt before it.
-const LOST = `SELECT j.seq, j.id, j.kind, j.state, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, i.held_at_death,
+const LOST = `SELECT j.seq, j.id, j.kind, j.state, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, l.alone,
     EXISTS (SELECT 1 FROM outlive_steps s WHERE s.job = j.seq AND s.fence > l.fence)
       OR EXISTS (SELECT 1 FROM outlive_history h WHERE h.job = j.seq AND h.event = 'retry' AND h.fence >= l.fence) AS moved_on
-  FROM outlive_incident_jobs l JOIN outlive_incidents i ON i.id = l.incident JOIN outlive_jobs j ON j.seq = l.job AND j.id = l.job_id
+  FROM outlive_incident_jobs l JOIN outlive_jobs j ON j.seq = l.job AND j.id = l.job_id
   WHERE l.incident = ? AND l.decision = 'lost' AND l.judgement IS NULL ORDER BY l.job LIMIT ? + 0`;
 
 export function lostJobs(
@@ -81,8 +79,9 @@ export function lostJobs(
     fence: row.fence,
     counters: counters(row),
     kind: kinds.settingsById(row.kind),
+    alone: row.alone === 1,
     movedOn: row.moved_on === 1,
-    deathsElsewhere: recovering.deathsElsewhere(row, { heldAtDeath: row.held_at_death }, now),
+    deathsElsewhere: recovering.deathsElsewhere(row, row.alone === 1, now),
   }));
 }
 
@@ -107,9 +106,8 @@ export function judgeLoss(db: Database, incident: string, verdicts: readonly Los
 const WAITS = `state = ${STATE.queued} AND (lane <> ${LANE.delayed} OR run_at = ${NEVER_DUE})`;
 const APPLY = `UPDATE outlive_jobs SET state = ?1, crashes = crashes + ?2, blamed = blamed + ?3, losses = max(0, losses + ?4),
     outcome = ifnull(?5, outcome), error = ifnull(?6, error),
-    lane = CASE WHEN ${WAITS} THEN ifnull(?7, CASE WHEN crashes + ?2 + max(0, losses + ?4) >= ${ALONE_FROM_CRASHES} THEN ${LANE.alone} ELSE ${LANE.open} END) ELSE lane END,
+    lane = CASE WHEN ${WAITS} THEN ifnull(?7, CASE WHEN crashes + ?2 + max(0, losses + ?4) > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END) ELSE lane END,
     run_at = CASE WHEN ${WAITS} THEN ?8 ELSE run_at END,
-    reserved_by = CASE WHEN ?1 = ${STATE.quarantined} THEN NULL ELSE reserved_by END,
     finished_at = CASE WHEN ?1 = ${STATE.quarantined} THEN ?9 ELSE finished_at END
   WHERE seq = ?10 AND state = ?11 AND epoch = ?12 AND fence = ?13 AND crashes = ?14 AND blamed = ?15 AND losses = ?16`;
 

@@ -1,6 +1,6 @@
 // Recovery's verbs: a worker is condemned, what it holds is read, and what was decided about it is written. Each write may be the last
 // thing that this process does; the next recovery, here or elsewhere, goes on from the rows.
-import { BACKGROUND_MS, type InFlight, isOnTrial } from "../../core/blame.ts";
+import { BACKGROUND_MS, isOnTrial, ranAlone } from "../../core/isolation.ts";
 import { TRUSTED } from "../../core/confirmed-time.ts";
 import { toStoredError } from "../../core/errors.ts";
 import type { KindSettings } from "../../core/job.ts";
@@ -86,7 +86,10 @@ export class Recovering {
         `SELECT ${HELD_COLUMNS} FROM outlive_jobs j WHERE j.state = 1 AND j.worker = ? AND j.seq > ? ORDER BY j.seq LIMIT ? + 0`,
       )
       .all(this.#workers.seqOf(worker), cursor, limit) as unknown as HeldColumns[];
-    const jobs = this.#held(rows, (row) => ({ worker, deathsElsewhere: this.deathsElsewhere(row, condemned, now) }));
+    const jobs = this.#held(rows, (row) => ({
+      worker,
+      deathsElsewhere: this.deathsElsewhere(row, ranAlone(row, condemned), now),
+    }));
     return { jobs, more: rows.length === limit };
   }
 
@@ -129,10 +132,10 @@ export class Recovering {
 
   deathsElsewhere(
     row: CounterColumns & { readonly seq: number; readonly kind: number },
-    inFlight: InFlight,
+    alone: boolean,
     now: number,
   ): number {
-    if (!isOnTrial(row, inFlight, this.#kinds.settingsById(row.kind).limits)) return 0;
+    if (!isOnTrial(row, alone, this.#kinds.settingsById(row.kind).limits)) return 0;
     return (this.#db.sql(DEATHS_ELSEWHERE).get(now, row.seq, row.crashes) as { n: number }).n;
   }
 

@@ -196,6 +196,20 @@ export const MIGRATIONS: readonly Migration[] = [
   CREATE INDEX outlive_incidents_open_losses ON outlive_incidents (id) WHERE how <> 'gone' AND judged_at IS NULL;
   `,
   },
+  {
+    name: "isolation by halving",
+    sql: `
+  -- With how many suspects, itself included, a suspect may run in one process; 0: it was no suspect yet.
+  ALTER TABLE outlive_jobs ADD COLUMN together INTEGER NOT NULL DEFAULT 0;
+  -- No worker reserves a job any more. The column reserved_by stays, unused: SQLite would write the whole table again to drop it.
+  DROP INDEX outlive_jobs_alone;
+  CREATE INDEX outlive_jobs_suspect ON outlive_jobs (kind, priority DESC, together DESC, seq) WHERE state = 0 AND lane = 2;
+  -- How many of the jobs that were held at a death had an earlier crash, and whether a job was the only one of those.
+  ALTER TABLE outlive_incidents ADD COLUMN suspects_at_death INTEGER NOT NULL DEFAULT 0;
+  ALTER TABLE outlive_incident_jobs ADD COLUMN alone INTEGER NOT NULL DEFAULT 0;
+  UPDATE outlive_incident_jobs SET alone = 1 WHERE incident IN (SELECT id FROM outlive_incidents WHERE held_at_death = 1);
+  `,
+  },
 ];
 
 export const SCHEMA_VERSION = MIGRATIONS.length;

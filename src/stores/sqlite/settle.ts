@@ -2,7 +2,6 @@
 import type { JobState } from "../../core/job.ts";
 import { JOB_STATES } from "../../core/job.ts";
 import type { Lease } from "../../core/lease.ts";
-import { ALONE_FROM_CRASHES } from "../../core/blame.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../../core/store.ts";
 import type { Change } from "../../core/transitions.ts";
 import { checksumOf } from "./checksums.ts";
@@ -155,8 +154,8 @@ const APPLY = `UPDATE outlive_jobs SET
     errors = max(0, errors * ?1 + ?2), crashes = max(0, crashes * ?1 + ?3), blamed = max(0, blamed * ?1 + ?4),
     timeouts = max(0, timeouts * ?1 + ?5), interruptions = max(0, interruptions * ?1 + ?6), losses = max(0, losses * ?1 + ?7),
     state = ?8, outcome = ifnull(?9, outcome), error = ifnull(?10, error), run_at = ?11,
-    lane = ifnull(?12, CASE WHEN max(0, crashes * ?1 + ?3) + max(0, losses * ?1 + ?7) >= ${ALONE_FROM_CRASHES} THEN ${LANE.alone} ELSE ${LANE.open} END),
-    finished_at = ?13, incident = ?14, cancel_requested = 0, reserved_by = NULL`;
+    lane = ifnull(?12, CASE WHEN max(0, crashes * ?1 + ?3) + max(0, losses * ?1 + ?7) > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END),
+    finished_at = ?13, incident = ?14, together = ifnull(?15, together * ?1), cancel_requested = 0`;
 
 /**
  * Writes what a change says into the row that `where` names, and its history. If a cancel was requested, writes the alternative. Returns what
@@ -210,6 +209,7 @@ function write(
       lane,
       now,
       to === "queued" ? incident : null,
+      change.together ?? null,
       ...where.values,
     );
   return changes > 0;

@@ -19,7 +19,6 @@ import type {
   CondemnRequest,
   HeldJob,
   HeldJobs,
-  Isolation,
   JobFilter,
   KindCounts,
   ListPage,
@@ -38,6 +37,7 @@ import type {
   TransactionBody,
   Upkeep,
   WorkerQuery,
+  WorkerSuspects,
   WriteAnswer,
 } from "../../core/store.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
@@ -56,7 +56,7 @@ import { blocker, storeHealth } from "./health.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import { findInconsistencies, findStrayLocks } from "./inconsistencies.ts";
 import { checkFile } from "./integrity.ts";
-import { countAhead, countJobs, getJob, listIsolations, listJobs } from "./inspect.ts";
+import { countAhead, countJobs, getJob, heldSuspects, listJobs } from "./inspect.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
 import { latestOpening, noteOpening } from "./opening.ts";
@@ -316,8 +316,8 @@ export class SqliteStore implements Store<SqliteTransaction> {
     return this.#read(`counting what is ahead of ${id}`, () => countAhead(this.#db, id));
   }
 
-  isolations(): Promise<readonly Isolation[]> {
-    return this.#read("listing what runs alone", () => listIsolations(this.#db));
+  suspects(): Promise<readonly WorkerSuspects[]> {
+    return this.#read("listing held suspects", () => heldSuspects(this.#db));
   }
 
   writer(): Promise<LockHolder | null> {

@@ -40,11 +40,11 @@ export function specifyClaim(specify: Specify): void {
         { kind: "mail", room: 1 },
         { kind: "sms", room: 3 },
       ];
-      const claimed = await worker.claim({ total: 10, kinds, idle: true });
+      const claimed = await worker.claim({ total: 10, kinds });
       assert.deepEqual(idsOf(claimed), ["m0001", "s0001", "s0002", "s0003"]);
-      const full = await worker.claim({ total: 10, kinds: kinds.map((room) => ({ ...room, room: 0 })), idle: false });
+      const full = await worker.claim({ total: 10, kinds: kinds.map((room) => ({ ...room, room: 0 })) });
       assert.deepEqual(idsOf(full), []);
-      const one = await worker.claim({ total: 10, kinds: [{ kind: "mail", room: 2 }], idle: false });
+      const one = await worker.claim({ total: 10, kinds: [{ kind: "mail", room: 2 }] });
       assert.equal(one.length, 2);
     },
   );
@@ -91,7 +91,7 @@ export function specifyClaim(specify: Specify): void {
         input: '{"n":1}',
         counters: { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 },
         deadlineInMs: TIMEOUT_MS,
-        alone: false,
+        together: null,
         lastOutcome: null,
         steps: [],
       },

@@ -1,17 +1,23 @@
 // A worker as the conformance tests move it: it claims, settles and writes by hand, one call at a time, and never by itself.
 import assert from "node:assert/strict";
 import type { StoredError } from "../../core/errors.ts";
+import type { HeldSuspects } from "../../core/isolation.ts";
 import type { ClaimedJob, KindSettings } from "../../core/job.ts";
 import type { WorkerRow } from "../../core/liveness.ts";
 import type { AttemptWrite, Room, SettleAndClaim, Settlement, Store, WriteAnswer } from "../../core/store.ts";
 import * as transitions from "../../core/transitions.ts";
 import { kind } from "./drafts.ts";
 
-export const NO_ROOM: Room = { total: 0, kinds: [], idle: false };
+export const NO_ROOM: Room = { total: 0, kinds: [] };
 
-/** Room for `total` jobs, of each kind as many, in a worker with nothing in flight unless said otherwise. */
-export function roomFor(total: number, kinds: readonly string[] = ["mail", "sms"], idle = true): Room {
-  return { total, kinds: kinds.map((name) => ({ kind: name, room: total })), idle };
+/** Room for `total` jobs, of each kind as many, in a worker that holds no suspect unless said otherwise. */
+export function roomFor(
+  total: number,
+  kinds: readonly string[] = ["mail", "sms"],
+  suspects: Partial<HeldSuspects> = {},
+): Room {
+  const held = { count: 0, together: null, oldestFirst: false, ...suspects };
+  return { total, kinds: kinds.map((name) => ({ kind: name, room: total })), suspects: held };
 }
 
 export class Hand {

@@ -112,9 +112,9 @@ export function specifyLosses(specify: Specify): void {
   specify(
     "a job that wrote a newer step, ended, or was retried by hand since is not charged with the loss",
     async (scene) => {
-      await scene.enqueue("steps", "ends", "retried");
+      await scene.enqueue("steps", "ends", "retried", "one", "two", "three");
       const worker = await scene.worker("w");
-      await worker.claim(3);
+      await worker.claim(6);
       await lose(scene, worker);
       const next = await scene.worker("next");
       const claimed = await next.claim(3);

@@ -1,6 +1,5 @@
 // The executable specification of the store port (core/store.ts): all subjects, registered for one store.
 import { describe } from "node:test";
-import { specifyAlone } from "./alone.ts";
 import { specifyAttemptWrites } from "./attempt-writes.ts";
 import { specifyClaim } from "./claim.ts";
 import { specifyCommit } from "./commit.ts";
@@ -8,6 +7,7 @@ import { specifyCorrupt } from "./corrupt.ts";
 import { specifyEnqueue } from "./enqueue.ts";
 import { specifyExpire } from "./expire.ts";
 import { specifyInspect } from "./inspect.ts";
+import { specifyIsolation } from "./isolation.ts";
 import { specifyLiveness } from "./liveness.ts";
 import { specifyLosses } from "./losses.ts";
 import { specifyOperate } from "./operate.ts";
@@ -30,7 +30,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   recover: specifyRecover,
   verdicts: specifyVerdicts,
   losses: specifyLosses,
-  alone: specifyAlone,
+  isolation: specifyIsolation,
   expire: specifyExpire,
   workers: specifyWorkers,
   restore: specifyRestore,

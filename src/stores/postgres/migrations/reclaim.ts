@@ -54,7 +54,7 @@ function heartbeat(schema: string): string {
   $$;`;
 }
 
-function incident(schema: string): string {
+export function incident(schema: string): string {
   return `
   -- One incident per death: the first call opens it, whoever comes later goes on with it. The caller holds the worker's row.
   CREATE FUNCTION ${schema}.open_incident(dead ${schema}.fleet, recovery text, now bigint) RETURNS ${schema}.incidents
