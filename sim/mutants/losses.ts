@@ -119,8 +119,8 @@ export const lossMutants: readonly Mutant[] = [
     }),
   },
   {
-    name: "losesTwiceAlone",
-    what: "a job that was lost twice runs next to others",
+    name: "lostIsFresh",
+    what: "a job whose loss is not resolved runs as if it were no suspect",
     focus: CUT,
     store: (store, db) =>
       instead(store, {

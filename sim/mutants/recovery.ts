@@ -40,7 +40,19 @@ export const recoveryMutants: readonly Mutant[] = [
   {
     name: "nobodyBlamed",
     what: "no death is ever blamed on a job",
-    store: deciding((job, of, rightly) => rightly(job, { ...of, heldAtDeath: 2 })),
+    store: deciding((job, of, rightly) => rightly(job, { ...of, heldAtDeath: 2, suspectsAtDeath: 2 })),
+  },
+  {
+    name: "neverHalved",
+    what: "a suspect may run with as many others as died with it: the job that kills is never alone",
+    store: deciding((job, of, rightly) => {
+      const verdict = rightly(job, of);
+      const together = Math.max(1, of.heldAtDeath);
+      return {
+        ...verdict,
+        change: verdict.change.together === undefined ? verdict.change : { ...verdict.change, together },
+      };
+    }),
   },
   {
     name: "othersDeathsIgnored",
@@ -52,7 +64,7 @@ export const recoveryMutants: readonly Mutant[] = [
     what: "as long as others die, no job is ever quarantined",
     store: deciding((job, of, rightly) => {
       const { counters, deathsElsewhere } = job;
-      return rightly(job, deathsElsewhere > counters.blamed ? { ...of, heldAtDeath: 2 } : of);
+      return rightly(job, deathsElsewhere > counters.blamed ? { ...of, heldAtDeath: 2, suspectsAtDeath: 2 } : of);
     }),
   },
   {

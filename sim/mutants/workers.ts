@@ -42,12 +42,12 @@ export const workerMutants: readonly Mutant[] = [
       }),
   },
   {
-    name: "aloneBesideOthers",
-    what: "a job that must run alone is given to a worker that runs others",
+    name: "suspectsCrowded",
+    what: "a worker is given suspects as if it held none",
     store: (store) =>
       instead(store, {
-        settleAndClaim: (worker, settlements, room) =>
-          store.settleAndClaim(worker, settlements, room.total > 0 ? { ...room } : room),
+        settleAndClaim: (worker, settlements, { suspects: _, ...room }) =>
+          store.settleAndClaim(worker, settlements, room),
       }),
   },
   {

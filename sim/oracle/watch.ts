@@ -17,6 +17,7 @@ export interface JobRow {
   readonly timeouts: number;
   readonly interruptions: number;
   readonly losses: number;
+  readonly together: number;
   readonly outcome: number | null;
   readonly deadline: number | null;
   readonly runAt: number | null;
@@ -64,6 +65,7 @@ export interface IncidentRow {
   readonly how: string;
   readonly resolution: string | null;
   readonly held: number;
+  readonly suspects: number;
   readonly completed: number | null;
 }
 
@@ -97,7 +99,7 @@ const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: str
     "outlive_jobs",
     `'seq', @.seq, 'id', @.id, 'kind', (SELECT name FROM outlive_kinds WHERE id = @.kind), 'state', @.state, 'worker', @.worker,
      'epoch', @.epoch, 'fence', @.fence, 'errors', @.errors, 'crashes', @.crashes, 'blamed', @.blamed, 'timeouts', @.timeouts,
-     'interruptions', @.interruptions, 'losses', @.losses, 'outcome', @.outcome, 'deadline', @.deadline_at, 'runAt', @.run_at, 'key', @.dedupe_key, 'cancel', @.cancel_requested`,
+     'interruptions', @.interruptions, 'losses', @.losses, 'together', @.together, 'outcome', @.outcome, 'deadline', @.deadline_at, 'runAt', @.run_at, 'key', @.dedupe_key, 'cancel', @.cancel_requested`,
   ],
   worker: [
     "outlive_workers",
@@ -113,7 +115,7 @@ const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: str
   ledger: ["ledger", "'job', @.job, 'fence', @.fence"],
   incident: [
     "outlive_incidents",
-    "'id', @.id, 'worker', @.worker, 'how', @.how, 'resolution', @.resolution, 'held', @.held_at_death, 'completed', @.completed_at",
+    "'id', @.id, 'worker', @.worker, 'how', @.how, 'resolution', @.resolution, 'held', @.held_at_death, 'suspects', @.suspects_at_death, 'completed', @.completed_at",
   ],
 };
 
