@@ -25,6 +25,7 @@ export const JOB = {
   lastOutcome: "null",
   error: "null",
   cancelRequested: "boolean",
+  together: "number",
   waitsForResolution: "boolean",
 };
 

@@ -30,7 +30,7 @@ const POSTGRES_STEPS = [
   "losses of contact a9166c92aaa7082",
   "texts and limits 403bbd80b7fa311",
   "restores 53d698fd3df60fc",
-  "checksums, reclaim texts and isolation b3717e62d55673d",
+  "checksums, reclaim texts and isolation 4ab944d0a4dadb5",
 ];
 
 const EDITED =

@@ -34,7 +34,6 @@ export const seedViews: Migration = {
   DROP FUNCTION ${schema}.note_reclaim();
   ${replacing(addJobs(schema))}
   ${heartbeatOfThisStore(schema)}
-  ALTER TABLE ${schema}.jobs ADD COLUMN reserved_by bigint;
   ${replacing(takeBack(schema))}
   ${replacing(incident(schema))}
   ${replacing(views.up(schema))}
@@ -66,8 +65,8 @@ function columns(schema: string): string {
 
 function isolation(schema: string): string {
   return `
-  -- With how many suspects, itself included, a suspect may run in one process; 0: it was no suspect yet. No worker reserves a job any more.
-  ALTER TABLE ${schema}.jobs ADD COLUMN together integer NOT NULL DEFAULT 0, DROP COLUMN reserved_by;
+  -- With how many suspects, itself included, a suspect may run in one process; 0: it was no suspect yet. reserved_by is not used any more.
+  ALTER TABLE ${schema}.jobs ADD COLUMN together integer NOT NULL DEFAULT 0;
   -- How many of the jobs that were held at a death had an earlier crash, and whether a job was the only one of those.
   ALTER TABLE ${schema}.incidents ADD COLUMN suspects_at_death integer NOT NULL DEFAULT 0;
   ALTER TABLE ${schema}.incident_jobs ADD COLUMN alone boolean NOT NULL DEFAULT false;
