@@ -11,6 +11,8 @@ export class AnswerLaw {
   readonly #model: Model;
   /** By attempt: the change that was accepted as its end, and when. */
   readonly #accepted = new Map<string, { readonly change: string; readonly at: number }>();
+  /** As `#accepted`, of attempts whose end is not in the store any more since a restore. */
+  readonly #takenBack = new Map<string, string>();
 
   constructor(model: Model) {
     this.#model = model;
@@ -38,6 +40,10 @@ export class AnswerLaw {
       if (answer.is === "applied") {
         demand(endedNow.has(attempt), () => `${told()}, but no such attempt ended`);
         demand(!appliedNow.has(attempt), () => `${told()} twice`);
+        demand(
+          !this.#takenBack.has(attempt),
+          () => `${told()}, and "${this.#takenBack.get(attempt)}" had been accepted before the restore`,
+        );
         appliedNow.add(attempt);
         this.#accepted.set(attempt, { change: change.name, at: moment.now });
       } else if (answer.is === "repeated") {
@@ -73,6 +79,15 @@ export class AnswerLaw {
   /** What was accepted since the last sync is gone with the power, and would be accepted again. */
   powerLost(syncedAt: number): void {
     for (const [attempt, { at }] of this.#accepted) if (at >= syncedAt) this.#accepted.delete(attempt);
+  }
+
+  /** What was accepted since the backup was taken is gone, and must not be accepted again: its fence is not issued any more. */
+  restored(takenAt: number): void {
+    for (const [attempt, { at, change }] of this.#accepted)
+      if (at >= takenAt) {
+        this.#accepted.delete(attempt);
+        this.#takenBack.set(attempt, change);
+      }
   }
 
   #step(was: StepRow | null, is: StepRow | null, endedNow: ReadonlySet<string>): void {

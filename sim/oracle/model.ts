@@ -41,7 +41,7 @@ export interface KnownWorker {
   /** Virtual ms of its registration or latest accepted heartbeat. */
   aliveAt: number;
   readonly bornAt: number;
-  readonly process: SimProcess | null;
+  process: SimProcess | null;
 }
 
 /** Everything that came of one event. */
@@ -119,8 +119,8 @@ export class Model {
     return count;
   }
 
-  /** The power was lost: the rows are what is left of them. */
-  reload(watch: Watch): void {
+  /** The rows are older ones: after a loss of power, or a restore. `restored`: their workers do not speak for a process any more. */
+  reload(watch: Watch, restored: boolean): void {
     const workers = new Map(this.workersById);
     for (const memory of [this.jobs, this.jobsById, this.workers, this.workersById, this.incidents, this.takenIn])
       memory.clear();
@@ -129,6 +129,7 @@ export class Model {
     for (const is of watch.all("history")) this.learn({ subject: "history", was: null, is }, 0);
     for (const is of watch.all("worker"))
       this.learn({ subject: "worker", was: null, is }, workers.get(is.id)?.aliveAt ?? 0);
+    if (restored) for (const known of this.workers.values()) known.process = null;
   }
 }
 

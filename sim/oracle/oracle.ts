@@ -2,7 +2,7 @@
 import type { Disk } from "../world/disk.ts";
 import type { SimProcess } from "../world/process.ts";
 import { kindFacts } from "../workloads/index.ts";
-import type { Word } from "../workloads/workload.ts";
+import type { RunOf, Word } from "../workloads/workload.ts";
 import { TRANSFER } from "../workloads/money.ts";
 import { ACCOUNTS, BALANCE } from "../workloads/tables.ts";
 import { AnswerLaw } from "./answer-law.ts";
@@ -24,6 +24,7 @@ import {
 import { EndLaw } from "./end-law.ts";
 import { LossLaw } from "./loss-law.ts";
 import { MoneyLaw } from "./money-law.ts";
+import { RestoreLaw } from "./restore-law.ts";
 import { type Asked, RequestLaw } from "./request-law.ts";
 import { SilenceLaw } from "./silence-law.ts";
 import { StateLaw } from "./state-law.ts";
@@ -66,7 +67,9 @@ export class Oracle {
   readonly #writes: WriteLaw;
   readonly #keepers: KeeperLaw;
   readonly #silence: SilenceLaw;
+  readonly #restores: RestoreLaw;
   readonly #steps = new StepMemory();
+  readonly #holds: (worker: string) => boolean;
   #broken: Error | null = null;
   #calmAt: number | null = null;
 
@@ -77,14 +80,19 @@ export class Oracle {
     this.requests = new RequestLaw(this.model);
     this.#watch = new Watch(deps.disk);
     this.#states = new StateLaw((kind) => kindFacts(kind).limits);
-    this.#authority = new AuthorityLaw(this.model, deps.holds, (kind) => kindFacts(kind).graceMs);
-    this.#workers = new WorkerLaw(this.model, deps.holds);
+    this.#restores = new RestoreLaw(deps.process, () => deps.disk.misplaced);
+    // What a worker of a restored row holds, it does not hold in this store.
+    const holds = (worker: string): boolean => deps.holds(worker) && !this.#restores.isFormer(worker);
+    const isAlive = (worker: string): boolean => deps.isAlive(worker) && !this.#restores.isFormer(worker);
+    this.#holds = holds;
+    this.#authority = new AuthorityLaw(this.model, holds, (kind) => kindFacts(kind).graceMs);
+    this.#workers = new WorkerLaw(this.model, holds);
     this.#answers = new AnswerLaw(this.model);
     this.#money = new MoneyLaw(deps.disk.db, TRANSFER, ACCOUNTS * BALANCE);
     this.#keepers = new KeeperLaw(this.model, deps.processes, kindFacts);
     this.#silence = new SilenceLaw(this.model);
     this.#writes = new WriteLaw(this.model, kindFacts);
-    this.#losses = new LossLaw(this.model, deps.isAlive);
+    this.#losses = new LossLaw(this.model, isAlive);
     this.#blame = new BlameLaw(this.model, kindFacts, deps.concurrency);
   }
 
@@ -92,6 +100,7 @@ export class Oracle {
   look(process: SimProcess | null, now: number, wall: number): void {
     if (this.#broken) throw this.#broken;
     this.#authority.onTime(wall);
+    this.#restores.onTime(now);
     this.#keepers.onTime(now, wall);
     if (this.#calmAt !== null) this.requests.onCalm(now, this.#calmAt);
     const answers = this.#deps.witness.take();
@@ -103,6 +112,7 @@ export class Oracle {
     const { tally } = this.#deps;
     // Incidents are needed to judge the crashes of the same transaction.
     const registered = seen.flatMap((one) => (one.subject === "worker" && one.was === null && one.is ? [one.is] : []));
+    for (const worker of registered) this.#restores.onRegistered(worker);
     for (const one of seen) {
       if (one.subject !== "incident") continue;
       this.#losses.onIncident(one.was, one.is, registered, now);
@@ -115,6 +125,7 @@ export class Oracle {
         if (!is) continue;
         this.requests.onChange(was, is);
         if (was?.state === STATE.queued && is.state === STATE.running) {
+          this.#restores.onClaim(is);
           this.#authority.onClaim(is, moment);
           const former = this.model.workers.get(was.worker ?? -1)?.process;
           if (former && former !== process) this.#deps.reclaimed(former);
@@ -145,6 +156,7 @@ export class Oracle {
     }
     this.#states.onMoment(changes, history, this.model);
     tally.staleWrites += this.#answers.onMoment(moment, changes, history, stepsOf(moment));
+    this.#restores.onMoment(moment);
     this.#writes.onMoment(moment);
     this.drafts.onMoment(moment);
     this.#money.onMoment(changes, ledgerOf(moment));
@@ -184,31 +196,49 @@ export class Oracle {
 
   /** All processes are dead, and the disk has gone back to its last sync. */
   powerLost(): void {
-    this.#deps.witness.take();
-    this.model.reload(this.#watch);
-    const kept = this.#watch.all("step").map(({ job, name }) => `${this.model.jobs.get(job)?.id}/${name}`);
-    this.#steps.powerLost(new Set(kept));
-    this.#ends.powerLost();
-    this.#losses.powerLost();
-    this.#answers.powerLost(this.#deps.disk.syncedAt);
+    const { disk, tally } = this.#deps;
+    this.#goBack(false);
+    this.#answers.powerLost(disk.syncedAt);
     this.#keep(() => {
-      this.#deps.tally.lostWithPower += this.requests.powerLost(this.#deps.disk.syncedAt);
+      tally.lostWithPower += this.requests.wentBack(disk.syncedAt);
     });
+  }
+
+  /** A copy of the store from `takenAt` was put in its place while processes live. */
+  restored(takenAt: number, now: number): void {
+    const { tally } = this.#deps;
+    this.#goBack(true);
+    this.#answers.restored(takenAt);
+    this.#restores.restored(now);
+    this.#keep(() => {
+      tally.takenBack += this.requests.wentBack(takenAt);
+    });
+  }
+
+  /** What is in the rows is older than what was seen last. */
+  #goBack(restored: boolean): void {
+    this.#deps.witness.take();
+    this.model.reload(this.#watch, restored);
+    const kept = this.#watch.all("step").map(({ job, name }) => `${this.model.jobs.get(job)?.id}/${name}`);
+    this.#steps.wentBack(new Set(kept));
+    this.#losses.wentBack();
   }
 
   /** The engine in `process` stopped trusting what it holds: nobody in good health has to. */
   leaseLost(process: SimProcess, at: number): void {
+    if (this.#restores.hasToStop(process)) return;
     this.#keep(() => this.#workers.onLeaseLost(process, at));
   }
 
-  /** A handler got this result out of a step. */
-  stepCame(job: string, step: string, result: string): void {
-    this.#keep(() => this.#steps.came(job, step, result));
+  /** A handler got this result out of a step. One that began before a restore speaks of a store that is not there any more. */
+  stepCame({ id, fence }: RunOf, step: string, result: string): void {
+    if (this.#restores.isBefore(fence.epoch)) return;
+    this.#keep(() => this.#steps.came(id, step, result));
   }
 
   /** What the handler of an attempt did. */
-  handlerTold(job: string, fence: number, word: Word): void {
-    this.#ends.told(job, fence, word);
+  handlerTold(run: RunOf, word: Word): void {
+    this.#ends.told(run, word);
   }
 
   /** Inside the simulated program a violation would be taken for its own error: it is kept for the next look. */
@@ -230,7 +260,7 @@ export class Oracle {
   /** Whether no worker's row is live but those whose locks are held. */
   get buried(): boolean {
     for (const { row } of this.model.workers.values())
-      if (row.state === "recovering" || (row.state === "live" && !this.#deps.holds(row.id))) return false;
+      if (row.state === "recovering" || (row.state === "live" && !this.#holds(row.id))) return false;
     return true;
   }
 

@@ -14,7 +14,7 @@ import type { Liveness } from "../../src/core/liveness.ts";
 import { SCHEMA_VERSION } from "../../src/stores/sqlite/schema.ts";
 import type { SimProcess } from "./process.ts";
 import { CONTACT_MS, HEARTBEAT_MS, LEASE_MS, PROBE_MS, SWEEP_MS } from "./temper.ts";
-import type { World } from "./world.ts";
+import { BOOT_ID, type World } from "./world.ts";
 
 /** A thread takes a while to start. */
 const KEEPER_BOOT_MS = 300;
@@ -80,7 +80,7 @@ export async function openEngine(
     removeStrays: async () => [],
     close: () => store.close(),
   };
-  const identity = { host: "sim", bootId: "boot-1", namespace: process.host, pid: process.pid, startTicks: null };
+  const identity = { host: "sim", bootId: BOOT_ID, namespace: process.host, pid: process.pid, startTicks: null };
   const engine = new Engine({
     backend,
     settings: SETTINGS,
@@ -146,6 +146,8 @@ function startKeeper(
 
 const TOLD: ReadonlySet<string> = new Set([
   "worker.disowned",
+  "store.replaced",
+  "store.restored",
   "worker.stopped",
   "lease.lost",
   "job.released",
