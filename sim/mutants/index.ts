@@ -10,6 +10,7 @@ import { lossMutants } from "./losses.ts";
 import type { Mutant } from "./mutant.ts";
 import { queueMutants } from "./queue.ts";
 import { recoveryMutants } from "./recovery.ts";
+import { restoreMutants } from "./restores.ts";
 import { workerMutants } from "./workers.ts";
 import { writeMutants } from "./writes.ts";
 
@@ -22,6 +23,7 @@ export const MUTANTS: readonly Mutant[] = [
   ...queueMutants,
   ...recoveryMutants,
   ...lossMutants,
+  ...restoreMutants,
   ...workerMutants,
   ...keeperMutants,
   ...writeMutants,

@@ -87,7 +87,7 @@ export class Oracle {
     this.#holds = holds;
     this.#authority = new AuthorityLaw(this.model, holds, (kind) => kindFacts(kind).graceMs);
     this.#workers = new WorkerLaw(this.model, holds);
-    this.#answers = new AnswerLaw(this.model);
+    this.#answers = new AnswerLaw(this.model, (worker) => this.#restores.isFormer(worker));
     this.#money = new MoneyLaw(deps.disk.db, TRANSFER, ACCOUNTS * BALANCE);
     this.#keepers = new KeeperLaw(this.model, deps.processes, kindFacts);
     this.#silence = new SilenceLaw(this.model);
