@@ -132,6 +132,7 @@ async function unfold(
     stepCame: (run, step, result) => oracle.stepCame(run, step, result),
     handlerTold: (run, word) => oracle.handlerTold(run, word),
     leaseLost: (process, lateMs) => oracle.leaseLost(process, scheduler.now - lateMs),
+    keeperKills: (process) => oracle.keeperKills(process, scheduler.now),
     acknowledged: (by, draft, id) => {
       // What a process from before a restore hears may be of the store that it had opened.
       if (by.bornAt > world.restoredAt) oracle.acknowledged(draft, id, scheduler.now);

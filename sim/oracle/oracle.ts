@@ -8,6 +8,7 @@ import { ACCOUNTS, BALANCE } from "../workloads/tables.ts";
 import { AnswerLaw } from "./answer-law.ts";
 import { AuthorityLaw } from "./authority-law.ts";
 import { BlameLaw } from "./blame-law.ts";
+import { DeadlineLaw } from "./deadline-law.ts";
 import { DraftMemory } from "./draft-memory.ts";
 import { KeeperLaw } from "./keeper-law.ts";
 import {
@@ -58,6 +59,7 @@ export class Oracle {
   readonly #watch: Watch;
   readonly #states: StateLaw;
   readonly #authority: AuthorityLaw;
+  readonly #deadlines: DeadlineLaw;
   readonly #answers: AnswerLaw;
   readonly #ends = new EndLaw(kindFacts);
   readonly #money: MoneyLaw;
@@ -85,7 +87,8 @@ export class Oracle {
     const holds = (worker: string): boolean => deps.holds(worker) && !this.#restores.isFormer(worker);
     const isAlive = (worker: string): boolean => deps.isAlive(worker) && !this.#restores.isFormer(worker);
     this.#holds = holds;
-    this.#authority = new AuthorityLaw(this.model, holds, (kind) => kindFacts(kind).graceMs);
+    this.#deadlines = new DeadlineLaw(this.model, kindFacts);
+    this.#authority = new AuthorityLaw(this.model, this.#deadlines, holds, (kind) => kindFacts(kind).graceMs);
     this.#workers = new WorkerLaw(this.model, holds);
     this.#answers = new AnswerLaw(this.model, (worker) => this.#restores.isFormer(worker));
     this.#money = new MoneyLaw(deps.disk.db, TRANSFER, ACCOUNTS * BALANCE);
@@ -145,6 +148,7 @@ export class Oracle {
           if (is.state === STATE.quarantined && !poison) tally.innocents++;
         }
       }
+      if (one.subject === "job" && one.is) this.#deadlines.onChange(one.was, one.is, moment);
       if (one.subject === "job" && one.was && one.is) this.#judged(one.was, one.is, history, wall);
       if (one.subject === "history") this.#states.onHistory(one.was);
       if (one.subject === "worker" && one.was && one.is) {
@@ -222,12 +226,19 @@ export class Oracle {
     const kept = this.#watch.all("step").map(({ job, name }) => `${this.model.jobs.get(job)?.id}/${name}`);
     this.#steps.wentBack(new Set(kept));
     this.#losses.wentBack();
+    this.#deadlines.wentBack();
   }
 
   /** The engine in `process` stopped trusting what it holds: nobody in good health has to. */
   leaseLost(process: SimProcess, at: number): void {
     if (this.#restores.hasToStop(process)) return;
     this.#keep(() => this.#workers.onLeaseLost(process, at));
+  }
+
+  /** The keeper of `process` ends it, because a job blocks its loop for too long. */
+  keeperKills(process: SimProcess, now: number): void {
+    if (this.#restores.hasToStop(process)) return;
+    this.#keep(() => this.#deadlines.onKeeperKills(process, now));
   }
 
   /** A handler got this result out of a step. One that began before a restore speaks of a store that is not there any more. */

@@ -37,6 +37,8 @@ export type EngineWorld = Pick<World, "storeFor" | "kernel" | "story" | "mutant"
   /** Hears that the engine in this process stopped trusting what it holds. */
   /** `lateMs`: how long ago it was over. */
   readonly leaseLost?: (process: SimProcess, lateMs: number) => void;
+  /** Hears that a keeper ends its own process. */
+  readonly keeperKills?: (process: SimProcess) => void;
 };
 
 /** Opens the engine: settings of kinds, recovery, then ready for work. Rejects if the store failed on the way. */
@@ -130,7 +132,10 @@ function startKeeper(
     },
     disowned: () => main.soon(() => host.disowned()),
     unfit: (why, detail) => main.soon(() => host.unfit(why, detail)),
-    kill: () => process.kill("itself"),
+    kill: () => {
+      world.keeperKills?.(process);
+      process.kill("itself");
+    },
   });
   keeper.start();
   return {

@@ -6,6 +6,7 @@ import type { Supervisor } from "./supervisor.ts";
 import { type Act, CONTACT_MS, LEASE_MS } from "./temper.ts";
 import type { World } from "./world.ts";
 
+const HOUR_MS = 3_600_000;
 const DAY_MS = 86_400_000;
 /** What is not synced is at most this old. */
 const SYNC_WITHIN_MS = 2_500;
@@ -147,7 +148,8 @@ export class Nemesis {
 
   #jumpHostClock(random: SeededRandom): void {
     const { story, scheduler } = this.#world;
-    const byMs = jump(random, 20_000);
+    // Back by hours, and what is delayed would be due in hours.
+    const byMs = random.chance(0.4) ? random.between(1, 3) * HOUR_MS : jump(random, 20_000);
     story.tell("world", `THE HOST'S CLOCK JUMPS by ${Math.round(byMs)} ms`);
     scheduler.wallJumpMs += byMs;
   }

@@ -30,6 +30,8 @@ export interface Program {
   readonly handlerTold: HandlerTold;
   /** The engine in this process stopped trusting what it holds. */
   readonly leaseLost: (process: SimProcess, lateMs: number) => void;
+  /** The keeper of this process ends it. */
+  readonly keeperKills: (process: SimProcess) => void;
   /** A producer's enqueue resolved. */
   readonly acknowledged: (by: SimProcess, draft: JobDraft, id: string) => void;
   /** What a person at the console sees. */
@@ -168,7 +170,8 @@ export class Supervisor {
   #boot(process: SimProcess, work: (engine: Engine) => Promise<void>): void {
     process.main.soon(() => {
       if (!this.#migrated(process)) return;
-      openEngine(this.#world.forEngine(this.#program.leaseLost), process, this.#contracts(process))
+      const { leaseLost, keeperKills } = this.#program;
+      openEngine(this.#world.forEngine({ leaseLost, keeperKills }), process, this.#contracts(process))
         .then(work)
         .then(
           () => process.main.soon(() => process.kill("ended")),

@@ -114,9 +114,9 @@ export class World {
     return { scheduler, kernel, story, random };
   }
 
-  forEngine(leaseLost: (process: SimProcess, lateMs: number) => void): EngineWorld {
+  forEngine(heard: Pick<EngineWorld, "leaseLost" | "keeperKills">): EngineWorld {
     const { kernel, story, mutant } = this;
-    return { kernel, story, mutant, leaseLost, storeFor: (process, thread) => this.storeFor(process, thread) };
+    return { kernel, story, mutant, ...heard, storeFor: (process, thread) => this.storeFor(process, thread) };
   }
 
   byPid(pid: number): SimProcess | null {
