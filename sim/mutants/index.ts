@@ -11,6 +11,7 @@ import type { Mutant } from "./mutant.ts";
 import { queueMutants } from "./queue.ts";
 import { recoveryMutants } from "./recovery.ts";
 import { restoreMutants } from "./restores.ts";
+import { suspectMutants } from "./suspects.ts";
 import { workerMutants } from "./workers.ts";
 import { writeMutants } from "./writes.ts";
 
@@ -24,6 +25,7 @@ export const MUTANTS: readonly Mutant[] = [
   ...recoveryMutants,
   ...lossMutants,
   ...restoreMutants,
+  ...suspectMutants,
   ...workerMutants,
   ...keeperMutants,
   ...writeMutants,

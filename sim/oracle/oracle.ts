@@ -25,6 +25,7 @@ import {
 import { EndLaw } from "./end-law.ts";
 import { LossLaw } from "./loss-law.ts";
 import { MoneyLaw } from "./money-law.ts";
+import { ReservationLaw } from "./reservation-law.ts";
 import { RestoreLaw } from "./restore-law.ts";
 import { type Asked, RequestLaw } from "./request-law.ts";
 import { SilenceLaw } from "./silence-law.ts";
@@ -69,6 +70,7 @@ export class Oracle {
   readonly #writes: WriteLaw;
   readonly #keepers: KeeperLaw;
   readonly #silence: SilenceLaw;
+  readonly #reservations: ReservationLaw;
   readonly #restores: RestoreLaw;
   readonly #steps = new StepMemory();
   readonly #holds: (worker: string) => boolean;
@@ -96,6 +98,7 @@ export class Oracle {
     this.#silence = new SilenceLaw(this.model);
     this.#writes = new WriteLaw(this.model, kindFacts);
     this.#losses = new LossLaw(this.model, isAlive);
+    this.#reservations = new ReservationLaw(this.model, deps.concurrency);
     this.#blame = new BlameLaw(this.model, kindFacts, deps.concurrency);
   }
 
@@ -105,6 +108,7 @@ export class Oracle {
     this.#authority.onTime(wall);
     this.#restores.onTime(now);
     this.#keepers.onTime(now, wall);
+    this.#reservations.onTime(now);
     if (this.#calmAt !== null) this.requests.onCalm(now, this.#calmAt);
     const answers = this.#deps.witness.take();
     const seen = this.#watch.read();
@@ -148,7 +152,10 @@ export class Oracle {
           if (is.state === STATE.quarantined && !poison) tally.innocents++;
         }
       }
-      if (one.subject === "job" && one.is) this.#deadlines.onChange(one.was, one.is, moment);
+      if (one.subject === "job" && one.is) {
+        this.#deadlines.onChange(one.was, one.is, moment);
+        this.#reservations.onChange(one.is, now);
+      }
       if (one.subject === "job" && one.was && one.is) this.#judged(one.was, one.is, history, wall);
       if (one.subject === "history") this.#states.onHistory(one.was);
       if (one.subject === "worker" && one.was && one.is) {
@@ -227,6 +234,7 @@ export class Oracle {
     this.#steps.wentBack(new Set(kept));
     this.#losses.wentBack();
     this.#deadlines.wentBack();
+    this.#reservations.wentBack();
   }
 
   /** The engine in `process` stopped trusting what it holds: nobody in good health has to. */

@@ -6,11 +6,12 @@ import { failures } from "./failures.ts";
 import { family } from "./family.ts";
 import { long } from "./long.ts";
 import { money } from "./money.ts";
+import { naps } from "./naps.ts";
 import { poison } from "./poison.ts";
 import { steps } from "./steps.ts";
 import type { KindFacts, Workload } from "./workload.ts";
 
-export const WORKLOADS: readonly Workload[] = [money, steps, failures, deadlines, family, poison, blockers, long];
+export const WORKLOADS: readonly Workload[] = [money, steps, failures, deadlines, family, poison, blockers, long, naps];
 
 const FACTS = new Map(WORKLOADS.flatMap(({ kinds }) => Object.entries(kinds)));
 

@@ -20,6 +20,8 @@ export class SimProcess {
   cause: DeathCause | null = null;
   /** When the main loop was blocked, if it is. */
   blockedAt: number | null = null;
+  /** It was asked to stop, and claims nothing more. */
+  isLeaving = false;
   /** Hears that its connections are back. */
   onReconnect: () => void = () => {};
   /** How wrong its own wall clock is. */

@@ -78,6 +78,7 @@ export class Supervisor {
     const { process, handle } = running;
     this.#world.story.tell(process.name, `DEPLOY with a grace of ${Math.round(graceMs)} ms`);
     running.handle = null;
+    process.isLeaving = true;
     const keeper = keepers.get(process);
     if (keeper) this.#world.mutant?.beforeStop?.(keeper);
     handle.stop({ grace: `${graceMs}ms` }).then(
