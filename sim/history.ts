@@ -123,6 +123,7 @@ async function unfold(
     processes: () => world.processes,
     holds: (worker) => world.kernel.holds(worker),
     isAlive: (worker) => world.kernel.isAlive(worker),
+    isFree: (worker) => world.kernel.isFree(worker),
     reclaimed: (from) => void world.ambush(from, 100),
   });
   const supervisor = new Supervisor(world, {

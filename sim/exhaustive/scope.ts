@@ -81,6 +81,8 @@ export class Scope {
       processes: () => this.processes,
       holds: (worker) => this.#kernel.holds(worker),
       isAlive: (worker) => this.#kernel.isAlive(worker),
+      // No keeper watches here.
+      isFree: () => false,
       reclaimed: () => {},
     });
     this.#engineWorld = {

@@ -7,6 +7,7 @@ import { endMutants } from "./ends.ts";
 import { fenceMutants } from "./fences.ts";
 import { keeperMutants } from "./keepers.ts";
 import { lossMutants } from "./losses.ts";
+import { maintenanceMutants } from "./maintenance.ts";
 import type { Mutant } from "./mutant.ts";
 import { queueMutants } from "./queue.ts";
 import { recoveryMutants } from "./recovery.ts";
@@ -28,6 +29,7 @@ export const MUTANTS: readonly Mutant[] = [
   ...suspectMutants,
   ...workerMutants,
   ...keeperMutants,
+  ...maintenanceMutants,
   ...writeMutants,
   ...contentMutants,
 ];

@@ -109,12 +109,12 @@ export class Model {
     }
   }
 
-  /** How many workers died, and were recovered whole before `wall`, without holding this job. */
-  deathsElsewhere(job: number, wall: number): number {
+  /** How many workers died, and were recovered whole between `since` and `wall`, without holding this job. */
+  deathsElsewhere(job: number, wall: number, since = Number.NEGATIVE_INFINITY): number {
     let count = 0;
     for (const { id, completed, how, resolution } of this.incidents.values()) {
       const died = how === "gone" || resolution === "died" || resolution === "away";
-      if (died && completed !== null && completed <= wall && !this.takenIn.get(id)?.has(job)) count++;
+      if (died && completed !== null && completed <= wall && completed >= since && !this.takenIn.get(id)?.has(job)) count++;
     }
     return count;
   }

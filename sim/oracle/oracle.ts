@@ -9,6 +9,7 @@ import { AnswerLaw } from "./answer-law.ts";
 import { AuthorityLaw } from "./authority-law.ts";
 import { BlameLaw } from "./blame-law.ts";
 import { DeadlineLaw } from "./deadline-law.ts";
+import { DetectionLaw } from "./detection-law.ts";
 import { DraftMemory } from "./draft-memory.ts";
 import { KeeperLaw } from "./keeper-law.ts";
 import {
@@ -48,6 +49,8 @@ export interface OracleDeps {
   readonly holds: (worker: string) => boolean;
   /** Whether a living process has it, also where the others can't see that. */
   readonly isAlive: (worker: string) => boolean;
+  /** Whether the kernel has released it, which proves that its process is dead. */
+  readonly isFree: (worker: string) => boolean;
   /** Hears that a job was claimed which this process had before. */
   readonly reclaimed: (from: SimProcess) => void;
 }
@@ -70,6 +73,7 @@ export class Oracle {
   readonly #writes: WriteLaw;
   readonly #keepers: KeeperLaw;
   readonly #silence: SilenceLaw;
+  readonly #detection: DetectionLaw;
   readonly #reservations: ReservationLaw;
   readonly #restores: RestoreLaw;
   readonly #steps = new StepMemory();
@@ -98,6 +102,7 @@ export class Oracle {
     this.#silence = new SilenceLaw(this.model);
     this.#writes = new WriteLaw(this.model, kindFacts);
     this.#losses = new LossLaw(this.model, isAlive);
+    this.#detection = new DetectionLaw(this.model, deps.isFree);
     this.#reservations = new ReservationLaw(this.model, deps.concurrency);
     this.#blame = new BlameLaw(this.model, kindFacts, deps.concurrency);
   }
@@ -109,6 +114,7 @@ export class Oracle {
     this.#restores.onTime(now);
     this.#keepers.onTime(now, wall);
     this.#reservations.onTime(now);
+    this.#detection.onTime(now);
     if (this.#calmAt !== null) this.requests.onCalm(now, this.#calmAt);
     const answers = this.#deps.witness.take();
     const seen = this.#watch.read();
@@ -235,6 +241,7 @@ export class Oracle {
     this.#losses.wentBack();
     this.#deadlines.wentBack();
     this.#reservations.wentBack();
+    this.#detection.wentBack();
   }
 
   /** The engine in `process` stopped trusting what it holds: nobody in good health has to. */
