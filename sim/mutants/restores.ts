@@ -1,4 +1,5 @@
 // Restores: an older copy of the store is put back while processes live, and those do not notice it, or their writes are accepted.
+import { whyStoreReplaced } from "../../src/core/errors.ts";
 import type { StatementSync } from "../../src/stores/sqlite/database.ts";
 import { instead, rewriting } from "./instead.ts";
 import { type Mutant, only } from "./mutant.ts";
@@ -13,6 +14,10 @@ const RESTORE = only(
 const WRITTEN_OVER = { ...RESTORE, locksProve: false, processesProve: false, workers: 4 };
 /** The row of a worker that writes: by its whole id, and not from before a restore. */
 const OWN_ROW = /^SELECT seq, state, beats FROM outlive_workers WHERE id = \?/;
+
+function asDown(thrown: unknown): never {
+  throw whyStoreReplaced(thrown) === null ? thrown : new Error("the store is down");
+}
 
 export const restoreMutants: readonly Mutant[] = [
   {
@@ -29,7 +34,23 @@ export const restoreMutants: readonly Mutant[] = [
       }),
   },
   {
-    name: "restoreIsNoOpening",
+    name: "replacedTakenForDown",
+    what: "a worker whose store was replaced takes that for a store that is down, and tries again until it is back",
+    focus: RESTORE,
+    asks: (store) =>
+      new Proxy(store, {
+        get(target, name) {
+          const member: unknown = Reflect.get(target, name, target);
+          if (typeof member !== "function") return member;
+          return (...args: unknown[]) => {
+            const returned: unknown = Reflect.apply(member, target, args);
+            return returned instanceof Promise ? returned.catch(asDown) : returned;
+          };
+        },
+      }),
+  },
+  {
+    name: "restoreNotNotedAtOpen",
     what: "who opens a restored store takes it for the one that was there, with the workers that its rows call alive",
     focus: RESTORE,
     store: (store) => instead(store, { noticeRestore: async () => null }),

@@ -28,8 +28,8 @@ export const suspectMutants: readonly Mutant[] = [
     focus: SUSPECTS,
     asks: (store) =>
       instead(store, {
-        settleAndClaim: (worker, settlements, { ordinaryFirst: _, ...room }) =>
-          store.settleAndClaim(worker, settlements, room),
+        settleAndClaim: (worker, settlements, { total, kinds, idle }) =>
+          store.settleAndClaim(worker, settlements, { total, kinds, idle }),
       }),
   },
   {

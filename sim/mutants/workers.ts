@@ -12,8 +12,7 @@ export const workerMutants: readonly Mutant[] = [
     name: "deadlineByTheWallClock",
     what: "a job is fenced out when the store's clock says so, though the clock has only jumped",
     focus: only(["money", "long"], { hostClockJump: 1 }, { slow: 0, stall: 0, requestLost: 0, answerLost: 0 }),
-    asks: (store) =>
-      instead(store, { expire: (marginMs, limit, decide) => store.expire(marginMs, limit, decide) }),
+    asks: (store) => instead(store, { expire: (marginMs, limit, decide) => store.expire(marginMs, limit, decide) }),
   },
   {
     name: "keeperTrustsTheWallClock",

@@ -55,7 +55,8 @@ export class BlameLaw {
     demand(
       is.state !== STATE.quarantined ||
         (is.blamed >= limit &&
-          (is.blamed >= HARD_LIMIT * limit || is.blamed > this.#model.deathsElsewhere(is.seq, before, before - BACKGROUND_MS))),
+          (is.blamed >= HARD_LIMIT * limit ||
+            is.blamed > this.#model.deathsElsewhere(is.seq, before, before - BACKGROUND_MS))),
       told,
     );
   }

@@ -42,7 +42,8 @@ export class DeadlineLaw {
     const earlyMs = endsAt + marginMs - DRIFT_MS - now;
     demand(
       earlyMs <= 0,
-      () => `job ${id} was fenced out as overdue ${Math.round(earlyMs)} ms too early: the clock jumped, the time did not pass`,
+      () =>
+        `job ${id} was fenced out as overdue ${Math.round(earlyMs)} ms too early: the clock jumped, the time did not pass`,
     );
   }
 

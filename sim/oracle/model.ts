@@ -114,7 +114,8 @@ export class Model {
     let count = 0;
     for (const { id, completed, how, resolution } of this.incidents.values()) {
       const died = how === "gone" || resolution === "died" || resolution === "away";
-      if (died && completed !== null && completed <= wall && completed >= since && !this.takenIn.get(id)?.has(job)) count++;
+      if (died && completed !== null && completed <= wall && completed >= since && !this.takenIn.get(id)?.has(job))
+        count++;
     }
     return count;
   }

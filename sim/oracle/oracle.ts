@@ -111,7 +111,7 @@ export class Oracle {
   look(process: SimProcess | null, now: number, wall: number): void {
     if (this.#broken) throw this.#broken;
     this.#authority.onTime(wall);
-    this.#restores.onTime(now);
+    this.#restores.onTime(now, this.#calmAt);
     this.#keepers.onTime(now, wall);
     this.#reservations.onTime(now);
     this.#detection.onTime(now);

@@ -67,6 +67,8 @@ export class ReservationLaw {
   #mayClaim(process: SimProcess, worker: number): boolean {
     if (process.blockedAt !== null || process.isLeaving) return false;
     const held = [...this.#model.jobs.values()].filter((job) => job.state === STATE.running && job.worker === worker);
-    return held.length < this.#concurrency && held.every(({ crashes, losses }) => crashes + losses < ALONE_FROM_CRASHES);
+    return (
+      held.length < this.#concurrency && held.every(({ crashes, losses }) => crashes + losses < ALONE_FROM_CRASHES)
+    );
   }
 }

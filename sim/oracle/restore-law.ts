@@ -50,15 +50,19 @@ export class RestoreLaw {
     return this.#stopping.has(process);
   }
 
-  onTime(now: number): void {
+  /** `calmAt`: since when no fault strikes any more; null: not yet. From then on a call that failed is not an excuse. */
+  onTime(now: number, calmAt: number | null): void {
     const misplaced = this.#misplaced();
-    demand(misplaced === null, () => `${misplaced} wrote to a file that had been moved away, where no process finds it`);
+    demand(
+      misplaced === null,
+      () => `${misplaced} wrote to a file that had been moved away, where no process finds it`,
+    );
     for (const [process, since] of this.#stopping) {
       if (!process.alive) this.#stopping.delete(process);
       else if (process.blockedAt !== null) this.#stopping.set(process, now);
       else
         demand(
-          now - Math.max(since, process.troubledUntil) < STOPS_WITHIN_MS,
+          now - Math.max(since, calmAt ?? process.troubledUntil) < STOPS_WITHIN_MS,
           () => `${process.name} goes on, ${Math.round(now - since)} ms after its store was replaced by an older copy`,
         );
     }
@@ -75,7 +79,8 @@ export class RestoreLaw {
   onClaim({ id, epoch, fence }: JobRow): void {
     demand(
       !this.isBefore(epoch),
-      () => `job ${id} was claimed under (${epoch}, ${fence}), and epoch ${this.#epochBefore} was issued before the restore`,
+      () =>
+        `job ${id} was claimed under (${epoch}, ${fence}), and epoch ${this.#epochBefore} was issued before the restore`,
     );
     this.#highestEpoch = Math.max(this.#highestEpoch, epoch);
   }

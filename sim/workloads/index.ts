@@ -12,7 +12,18 @@ import { poison } from "./poison.ts";
 import { steps } from "./steps.ts";
 import type { KindFacts, Workload } from "./workload.ts";
 
-export const WORKLOADS: readonly Workload[] = [money, steps, failures, deadlines, family, poison, blockers, long, naps, deaf];
+export const WORKLOADS: readonly Workload[] = [
+  money,
+  steps,
+  failures,
+  deadlines,
+  family,
+  poison,
+  blockers,
+  long,
+  naps,
+  deaf,
+];
 
 const FACTS = new Map(WORKLOADS.flatMap(({ kinds }) => Object.entries(kinds)));
 

@@ -78,7 +78,10 @@ export class Disk {
     const tables = this.db.sql(`SELECT name FROM sqlite_schema WHERE ${isTable}`).all() as { name: string }[];
     const copied = tables.map(({ name }) => ({
       name,
-      rows: this.db.sql(`SELECT * FROM ${name}`).all().map((row) => Object.values(row)),
+      rows: this.db
+        .sql(`SELECT * FROM ${name}`)
+        .all()
+        .map((row) => Object.values(row)),
     }));
     if (!copied.some(({ name, rows }) => name === "outlive_kinds" && rows.length > 0)) return null;
     const epoch = this.db.sql("SELECT value FROM outlive_meta WHERE key = 'epoch'").get()?.["value"] ?? 0;
