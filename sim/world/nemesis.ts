@@ -3,13 +3,15 @@ import type { Backup } from "./disk.ts";
 import type { SimProcess } from "./process.ts";
 import type { SeededRandom } from "./random.ts";
 import type { Supervisor } from "./supervisor.ts";
-import { type Act, CONTACT_MS, LEASE_MS } from "./temper.ts";
+import { type Act, CONTACT_MS, HEARTBEAT_MS, LEASE_MS } from "./temper.ts";
 import type { World } from "./world.ts";
 
 const HOUR_MS = 3_600_000;
 const DAY_MS = 86_400_000;
 /** What is not synced is at most this old. */
 const SYNC_WITHIN_MS = 2_500;
+/** A watcher holds back when its own heartbeat is older than this. */
+const OWN_SILENCE_MS = 1.5 * HEARTBEAT_MS;
 /** A backup is taken so often. */
 const BACKUP_WITHIN_MS = 2_000;
 /** After a sleep of the machine its processes go on one after the other. */
@@ -142,7 +144,7 @@ export class Nemesis {
     // The calm ends it sooner.
     scheduler.at(from + forMs, null, () => {
       const to = Math.min(scheduler.now, this.#world.weather.calmAt ?? Infinity);
-      for (const process of processes) process.sleeps.push({ from, to });
+      for (const process of processes) process.sleeps.push({ from, to, unnoticedMs: OWN_SILENCE_MS });
     });
   }
 
