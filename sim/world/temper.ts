@@ -134,7 +134,7 @@ export function drawTemper(random: SeededRandom, drawWorkloads: (random: SeededR
       suspend: random.fork("suspend").chance(0.3) ? 0.6 : 0,
       cut: sessions && contact.chance(0.8) ? contact.pick([1, 3]) : 0,
       blockStore: contact.chance(0.15) ? 0.4 : 0,
-      // A file is restored, not a server: who has a session is not of the file's host.
+      // What is restored here is a file. A server notices a restore in its own way, which the SQLite store does not have.
       restore: powerLoss > 0 || sessions ? 0 : restore.chance(0.2) ? restore.pick([0.4, 1]) : 0,
     },
     faultsMs: 5_000 + random.below(9_000),
