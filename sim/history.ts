@@ -123,16 +123,21 @@ async function unfold(
     processes: () => world.processes,
     holds: (worker) => world.kernel.holds(worker),
     isAlive: (worker) => world.kernel.isAlive(worker),
+    isFree: (worker) => world.kernel.isFree(worker),
     reclaimed: (from) => void world.ambush(from, 100),
   });
   const supervisor = new Supervisor(world, {
     workloads,
     migration,
     drafts,
-    stepCame: (job, step, result) => oracle.stepCame(job, step, result),
-    handlerTold: (job, fence, word) => oracle.handlerTold(job, fence, word),
+    stepCame: (run, step, result) => oracle.stepCame(run, step, result),
+    handlerTold: (run, word) => oracle.handlerTold(run, word),
     leaseLost: (process, lateMs) => oracle.leaseLost(process, scheduler.now - lateMs),
-    acknowledged: (draft, id) => oracle.acknowledged(draft, id, scheduler.now),
+    keeperKills: (process) => oracle.keeperKills(process, scheduler.now),
+    acknowledged: (by, draft, id) => {
+      // What a process from before a restore hears may be of the store that it had opened.
+      if (by.bornAt > world.restoredAt) oracle.acknowledged(draft, id, scheduler.now);
+    },
     jobs: () => oracle.inSight(),
   });
   const look = ({ thread }: Event): void => {
@@ -142,7 +147,10 @@ async function unfold(
     if (supervisor.unexplained !== null) throw new Error(supervisor.unexplained);
   };
   supervisor.start();
-  new Nemesis(world, supervisor, () => oracle.powerLost()).start();
+  new Nemesis(world, supervisor, {
+    powerLost: () => oracle.powerLost(),
+    restored: (takenAt) => oracle.restored(takenAt, scheduler.now),
+  }).start();
 
   await scheduler.run(temper.faultsMs, look, () => false);
   world.calm();

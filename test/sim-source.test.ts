@@ -45,6 +45,25 @@ describe("the simulator, with a bug in the sources", () => {
     }
     assert.ok(found.length > 0, `not found within ${SEEDS} seeds`);
   });
+
+  it("sees a slot that never comes back, because the end of its attempt was refused", async (t) => {
+    const freed = "if (ours) this.forget(ours);";
+    const kept = 'if (ours && answer.is !== "stale") this.forget(ours);';
+    const edited = await simulatorWith(t, "src/core/runner.ts", freed, kept);
+    const temper = only(
+      ["money", "deaf"],
+      { pause: 1 },
+      { workers: 1, concurrency: 1, nemesisEveryMs: 1_000, slow: 0, stall: 0, requestLost: 0, answerLost: 0 },
+    );
+    const found: string[] = [];
+    for (let seed = 1; seed <= SEEDS; seed++) {
+      const { violation, lawBroken } = await edited(seed, { temper });
+      if (violation !== null && lawBroken) found.push(violation);
+      assert.equal((await simulate(seed, { temper })).violation, null, `seed ${seed} without the bug`);
+    }
+    assert.ok(found.length > 0, `not found within ${SEEDS} seeds`);
+    for (const violation of found) assert.match(violation, /there is work left$/);
+  });
 });
 
 /** `simulate` of a copy of the sources in which `from`, which is there once, is `to`. */

@@ -82,6 +82,25 @@ describe("the simulator", () => {
     assert.equal(tally.takeovers + tally.staleWrites + tally.deaths, 0);
   });
 
+  it("puts older copies of the store back while processes live, as another file and over the file itself", async () => {
+    const { focus: temper } = MUTANTS.find(({ name }) => name === "restoredWorkersWrite")!;
+    const told: string[] = [];
+    const sum = { restores: 0, takenBack: 0 };
+    for (let seed = 1; seed <= 6; seed++) {
+      const { violation, tally, story } = await simulate(seed, { temper: temper!, keepLines: 1e6 });
+      assert.equal(violation, null, `seed ${seed}`);
+      sum.restores += tally.restores;
+      sum.takenBack += tally.takenBack;
+      told.push(...story);
+    }
+    assert.ok(sum.restores > 6 && sum.takenBack > 0, JSON.stringify(sum));
+    for (const what of [/RESTORED to .* as another file/, /RESTORED to .* written over the file/, /store\.replaced /])
+      assert.ok(
+        told.some((line) => what.test(line)),
+        String(what),
+      );
+  });
+
   const some = [
     "staleSaidApplied",
     "commitInTwoParts",

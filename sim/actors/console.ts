@@ -1,5 +1,6 @@
 // A process in which a person works: cancels what may be running, retries what may have ended, asks for a recovery.
 import { pause } from "../../src/core/clock.ts";
+import { whyStoreReplaced } from "../../src/core/errors.ts";
 import type { Engine } from "../../src/engine.ts";
 import type { SimProcess } from "../world/process.ts";
 
@@ -21,7 +22,8 @@ export async function operate(
     try {
       if (act === "recover") await engine.recover();
       else if (id !== null) await (act === "cancel" ? engine.cancel(id) : engine.retry(id));
-    } catch {
+    } catch (thrown) {
+      if (whyStoreReplaced(thrown) !== null) throw thrown;
       // Refused (it had ended, or has not), or lost on the way: a person shrugs.
     }
   }

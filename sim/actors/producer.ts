@@ -1,5 +1,6 @@
 // A process that only enqueues. It chooses its own ids, so that after a lost answer, or a death, the same enqueue is sent again.
 import { pause } from "../../src/core/clock.ts";
+import { whyStoreReplaced } from "../../src/core/errors.ts";
 import type { Store } from "../../src/core/store.ts";
 import type { JobDraft } from "../../src/core/job.ts";
 import type { SimProcess } from "../world/process.ts";
@@ -23,7 +24,9 @@ export async function produce(
       const enqueued = await store.enqueue(some);
       some.forEach((draft, i) => acknowledged(draft, enqueued[i]!.id));
       left.splice(0, some.length);
-    } catch {
+    } catch (thrown) {
+      // Only a program that is started again finds the store that is there now.
+      if (whyStoreReplaced(thrown) !== null) throw thrown;
       await pause(clock, random.between(1, 200));
     }
   }

@@ -1,6 +1,7 @@
 // A second producer, to which the same events come as to the first: what that sends with a dedupe key, this one sends too, at
 // about the same moment and with an id of its own. It goes through the engine. Only one job may come of both.
 import { pause } from "../../src/core/clock.ts";
+import { whyStoreReplaced } from "../../src/core/errors.ts";
 import type { JobDraft } from "../../src/core/job.ts";
 import type { Engine } from "../../src/engine.ts";
 import type { SimProcess } from "../world/process.ts";
@@ -64,6 +65,7 @@ export async function repeat(
   while (!echo.done) {
     if (echo.left.length === 0) await echo.next(process, random.next() * APART_MS);
     const sent = await Promise.allSettled(echo.left.map(send));
+    for (const one of sent) if (one.status === "rejected" && whyStoreReplaced(one.reason) !== null) throw one.reason;
     if (sent.some(({ status }) => status === "rejected")) await pause(clock, random.between(1, 200));
   }
 }

@@ -44,7 +44,7 @@ const AT_ONCE: Workload = {
         tx.run("INSERT INTO ledger VALUES (?, ?, 0, 1, 1)", run.id, run.attempt);
       }),
     async chain(_, run) {
-      stepCame(run.id, "s", await run.step("s", () => `of attempt ${run.attempt}`));
+      stepCame(run, "s", await run.step("s", () => `of attempt ${run.attempt}`));
     },
   }),
 };
@@ -81,6 +81,8 @@ export class Scope {
       processes: () => this.processes,
       holds: (worker) => this.#kernel.holds(worker),
       isAlive: (worker) => this.#kernel.isAlive(worker),
+      // No keeper watches here.
+      isFree: () => false,
       reclaimed: () => {},
     });
     this.#engineWorld = {
@@ -118,8 +120,8 @@ export class Scope {
     const contracts = contractsFor(
       [AT_ONCE],
       process,
-      (job, step, result) => this.oracle.stepCame(job, step, result),
-      (job, fence, word) => this.oracle.handlerTold(job, fence, word),
+      (run, step, result) => this.oracle.stepCame(run, step, result),
+      (run, word) => this.oracle.handlerTold(run, word),
     );
     process.main.soon(() => {
       openEngine(this.#engineWorld, process, contracts)
@@ -172,7 +174,8 @@ export class Scope {
     const clock: Clock = { ...process.main.clock, now: () => Math.floor(scheduler.wall) };
     const connection = this.#disk.connect();
     const db = mutant?.connection?.(connection) ?? connection;
-    return new SqliteStore({ db, clock, random, newId: idSource(clock, random), bell: null });
+    const mark = this.#disk.markFile;
+    return new SqliteStore({ db, clock, random, newId: idSource(clock, random), mark, bell: null });
   }
 }
 

@@ -7,9 +7,12 @@ import { endMutants } from "./ends.ts";
 import { fenceMutants } from "./fences.ts";
 import { keeperMutants } from "./keepers.ts";
 import { lossMutants } from "./losses.ts";
+import { maintenanceMutants } from "./maintenance.ts";
 import type { Mutant } from "./mutant.ts";
 import { queueMutants } from "./queue.ts";
 import { recoveryMutants } from "./recovery.ts";
+import { restoreMutants } from "./restores.ts";
+import { suspectMutants } from "./suspects.ts";
 import { workerMutants } from "./workers.ts";
 import { writeMutants } from "./writes.ts";
 
@@ -22,8 +25,11 @@ export const MUTANTS: readonly Mutant[] = [
   ...queueMutants,
   ...recoveryMutants,
   ...lossMutants,
+  ...restoreMutants,
+  ...suspectMutants,
   ...workerMutants,
   ...keeperMutants,
+  ...maintenanceMutants,
   ...writeMutants,
   ...contentMutants,
 ];

@@ -4,6 +4,7 @@ import type { KeeperHandle } from "../../src/core/backend.ts";
 import type { Liveness } from "../../src/core/liveness.ts";
 import type { Store } from "../../src/core/store.ts";
 import type { Database } from "../../src/stores/sqlite/database.ts";
+import type { MarkFile } from "../../src/stores/sqlite/file-mark.ts";
 import type { SimProcess } from "../world/process.ts";
 import { type Act, NO_ACTS, type Temper } from "../world/temper.ts";
 
@@ -21,6 +22,8 @@ export interface Mutant {
   readonly asks?: (store: Store) => Store;
   /** Instead of the way by which the store reaches its file: other statements, inside its own transactions. */
   readonly connection?: (db: Database) => Database;
+  /** Instead of where the mark of the file is kept. */
+  readonly mark?: (mark: MarkFile) => MarkFile;
   /** A file whose tables lack something. */
   readonly schema?: (db: Database) => void;
   /** The clock by which the store decides, given its host's and the calling process's. */

@@ -9,6 +9,22 @@ export const workerMutants: readonly Mutant[] = [
     storeClock: (_host, process) => process,
   },
   {
+    name: "deadlineByTheWallClock",
+    what: "a job is fenced out when the store's clock says so, though the clock has only jumped",
+    focus: only(["money", "long"], { hostClockJump: 1 }, { slow: 0, stall: 0, requestLost: 0, answerLost: 0 }),
+    asks: (store) => instead(store, { expire: (marginMs, limit, decide) => store.expire(marginMs, limit, decide) }),
+  },
+  {
+    name: "keeperTrustsTheWallClock",
+    what: "a keeper ends its process for a job that is past its deadline on a clock that has only jumped",
+    focus: only(
+      ["money", "blockers"],
+      { hostClockJump: 2, block: 2 },
+      { slow: 0, stall: 0, requestLost: 0, answerLost: 0, nemesisEveryMs: 400 },
+    ),
+    asks: (store) => instead(store, { beat: (worker, { loopLagMs }) => store.beat(worker, { loopLagMs }) }),
+  },
+  {
     name: "heartbeatStoppedBeforeTheDrain",
     what: "a worker that is asked to stop stops beating first and finishes its jobs afterwards",
     focus: only(

@@ -9,11 +9,16 @@ import { demand } from "./violation.ts";
 
 export class AnswerLaw {
   readonly #model: Model;
+  readonly #isFormer: (worker: string) => boolean;
   /** By attempt: the change that was accepted as its end, and when. */
   readonly #accepted = new Map<string, { readonly change: string; readonly at: number }>();
+  /** As `#accepted`, of attempts whose end is not in the store any more since a restore. */
+  readonly #takenBack = new Map<string, string>();
 
-  constructor(model: Model) {
+  /** `isFormer`: the row of this worker came back with a backup, so it owns nothing. */
+  constructor(model: Model, isFormer: (worker: string) => boolean) {
     this.#model = model;
+    this.#isFormer = isFormer;
   }
 
   /** After the model has learnt the moment. Answers how many writes were refused. */
@@ -30,6 +35,12 @@ export class AnswerLaw {
     );
     const appliedNow = new Set<string>();
     let refused = 0;
+    /** A restore may have taken the whole job back, and its history with it. */
+    let untraceable = 0;
+    const refuse = ({ jobId, row }: Lease): void => {
+      refused++;
+      if (this.#model.jobsById.get(jobId)?.seq !== row) untraceable++;
+    };
     const settled = ({ lease, change }: Settlement, answer: WriteAnswer | undefined, tried: string): void => {
       const attempt = keyOf(lease);
       const before = this.#accepted.get(attempt)?.change;
@@ -38,12 +49,16 @@ export class AnswerLaw {
       if (answer.is === "applied") {
         demand(endedNow.has(attempt), () => `${told()}, but no such attempt ended`);
         demand(!appliedNow.has(attempt), () => `${told()} twice`);
+        demand(
+          !this.#takenBack.has(attempt),
+          () => `${told()}, and "${this.#takenBack.get(attempt)}" had been accepted before the restore`,
+        );
         appliedNow.add(attempt);
         this.#accepted.set(attempt, { change: change.name, at: moment.now });
       } else if (answer.is === "repeated") {
         demand(before === change.name, () => `${told()}, but what was accepted before is ${before ?? "nothing"}`);
       } else {
-        refused++;
+        refuse(lease);
         demand(!this.#owns(lease), () => `${told()}, but it owns the job`);
         demand(before !== change.name, () => `${told()}, but it had been accepted before`);
       }
@@ -56,7 +71,7 @@ export class AnswerLaw {
         answer.writes.forEach(({ lease, write }, i) => {
           const told = (): string => `${write.type} of attempt ${keyOf(lease)} by ${lease.worker}`;
           const stale = answer.answers[i]?.is === "stale";
-          if (stale) refused++;
+          if (stale) refuse(lease);
           demand(!stale || !this.#owns(lease), () => `${told()} was refused, but it owns the job`);
           demand(
             stale || this.#owns(lease) || endedNow.has(keyOf(lease)),
@@ -65,7 +80,10 @@ export class AnswerLaw {
         });
     }
     const recorded = history.filter(({ event }) => event === "write.rejected").length;
-    demand(recorded === refused, () => `${refused} writes were refused and ${recorded} were recorded`);
+    demand(
+      recorded === refused - untraceable,
+      () => `${refused - untraceable} writes were refused and ${recorded} were recorded`,
+    );
     for (const { was, is } of steps) this.#step(was, is, endedNow);
     return refused;
   }
@@ -73,6 +91,15 @@ export class AnswerLaw {
   /** What was accepted since the last sync is gone with the power, and would be accepted again. */
   powerLost(syncedAt: number): void {
     for (const [attempt, { at }] of this.#accepted) if (at >= syncedAt) this.#accepted.delete(attempt);
+  }
+
+  /** What was accepted since the backup was taken is gone, and must not be accepted again: its fence is not issued any more. */
+  restored(takenAt: number): void {
+    for (const [attempt, { at, change }] of this.#accepted)
+      if (at >= takenAt) {
+        this.#accepted.delete(attempt);
+        this.#takenBack.set(attempt, change);
+      }
   }
 
   #step(was: StepRow | null, is: StepRow | null, endedNow: ReadonlySet<string>): void {
@@ -87,6 +114,7 @@ export class AnswerLaw {
   #owns(lease: Lease): boolean {
     const row = this.#model.jobsById.get(lease.jobId);
     return (
+      !this.#isFormer(lease.worker) &&
       row?.state === STATE.running &&
       row.epoch === lease.epoch &&
       row.fence === lease.fence &&

@@ -3,6 +3,7 @@
 import type { Settlement } from "../../src/core/store.ts";
 import { type Answer } from "./witness.ts";
 import { attemptOf, type KnownWorker, type Model, type Moment, STATE } from "./model.ts";
+import type { DeadlineLaw } from "./deadline-law.ts";
 import type { HistoryRow, JobRow } from "./watch.ts";
 import { demand, Violation } from "./violation.ts";
 
@@ -11,12 +12,19 @@ const EXPIRE_MARGIN_MS = 2_000;
 
 export class AuthorityLaw {
   readonly #model: Model;
+  readonly #deadlines: DeadlineLaw;
   readonly #holds: (worker: string) => boolean;
   readonly #graceMs: (kind: string) => number;
   #latest = 0;
 
-  constructor(model: Model, holds: (worker: string) => boolean, graceMs: (kind: string) => number) {
+  constructor(
+    model: Model,
+    deadlines: DeadlineLaw,
+    holds: (worker: string) => boolean,
+    graceMs: (kind: string) => number,
+  ) {
     this.#model = model;
+    this.#deadlines = deadlines;
     this.#holds = holds;
     this.#graceMs = graceMs;
   }
@@ -57,6 +65,7 @@ export class AuthorityLaw {
     if (entry.incident === null) {
       const dueAt = was.deadline === null ? Infinity : was.deadline + this.#graceMs(was.kind) + EXPIRE_MARGIN_MS;
       demand(moment.wall > dueAt, () => `${told()} as overdue, ${dueAt - moment.wall} ms too early`);
+      this.#deadlines.onExpired(was, EXPIRE_MARGIN_MS, moment.now);
       this.#endedBeside(owner);
       return true;
     }

@@ -6,6 +6,8 @@ import type { HistoryRow, JobRow } from "./watch.ts";
 import { demand } from "./violation.ts";
 
 const ALONE_FROM_CRASHES = 2;
+/** Deaths of others may be forgotten after so long, by a clock that may have jumped. */
+const BACKGROUND_MS = 600_000;
 /** However many others died, this many times its limit is the end. */
 const HARD_LIMIT = 3;
 
@@ -53,7 +55,8 @@ export class BlameLaw {
     demand(
       is.state !== STATE.quarantined ||
         (is.blamed >= limit &&
-          (is.blamed >= HARD_LIMIT * limit || is.blamed > this.#model.deathsElsewhere(is.seq, before))),
+          (is.blamed >= HARD_LIMIT * limit ||
+            is.blamed > this.#model.deathsElsewhere(is.seq, before, before - BACKGROUND_MS))),
       told,
     );
   }

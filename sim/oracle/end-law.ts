@@ -2,9 +2,9 @@
 // the engine asked for, a job has succeeded only if its handler has, and is dead only if a limit was reached or its handler
 // said that it is hopeless. What handlers did is known from the workloads.
 import type { Settlement } from "../../src/core/store.ts";
-import type { KindFacts, Word } from "../workloads/workload.ts";
+import type { KindFacts, RunOf, Word } from "../workloads/workload.ts";
 import { settlementOf } from "./authority-law.ts";
-import { type Moment, OUTCOME, OUTCOME_NAMES, STATE, STATE_NAMES } from "./model.ts";
+import { attemptOf, type Moment, OUTCOME, OUTCOME_NAMES, STATE, STATE_NAMES } from "./model.ts";
 import type { JobRow } from "./watch.ts";
 import { demand } from "./violation.ts";
 
@@ -23,7 +23,7 @@ const NOTHING: readonly Word[] = [];
 
 export class EndLaw {
   readonly #facts: (kind: string) => KindFacts;
-  /** What the handler of each attempt, as `job fence`, has said: one whose commit was applied may still throw. */
+  /** What the handler of each attempt has said: one whose commit was applied may still throw. */
   readonly #words = new Map<string, Word[]>();
 
   constructor(facts: (kind: string) => KindFacts) {
@@ -31,16 +31,11 @@ export class EndLaw {
   }
 
   /** What a handler did, told by the workload. */
-  told(job: string, fence: number, word: Word): void {
-    const attempt = `${job} ${fence}`;
+  told({ id, fence: { epoch, number: fence } }: RunOf, word: Word): void {
+    const attempt = attemptOf({ id, epoch, fence });
     const words = this.#words.get(attempt);
     if (words) words.push(word);
     else this.#words.set(attempt, [word]);
-  }
-
-  /** Nobody is alive to go on, and the same number may be given to an attempt under a later epoch. */
-  powerLost(): void {
-    this.#words.clear();
   }
 
   /** The attempt of `was` is over. */
@@ -66,7 +61,7 @@ export class EndLaw {
 
   #isTrue(is: JobRow): void {
     const { errors, timeouts } = this.#facts(is.kind).limits;
-    const words = this.#words.get(`${is.id} ${is.fence}`) ?? NOTHING;
+    const words = this.#words.get(attemptOf(is)) ?? NOTHING;
     const said = (...any: readonly Word[]): boolean => any.some((word) => words.includes(word));
     const says = (): string =>
       `attempt ${is.fence} of job ${is.id} left it ${told(is)}; its handler ${words.join(" and ") || "has not ended"}`;

@@ -17,6 +17,9 @@ export class KeeperLaw {
   readonly #facts: (kind: string) => KindFacts;
   /** Since when (virtual ms) a process has to be ended. */
   readonly #doomed = new Map<SimProcess, number>();
+  /** How far the wall clock is ahead, and when it jumped last (virtual ms). */
+  #aheadMs = 0;
+  #jumpedAt = Number.NEGATIVE_INFINITY;
 
   constructor(model: Model, processes: () => readonly SimProcess[], facts: (kind: string) => KindFacts) {
     this.#model = model;
@@ -25,8 +28,11 @@ export class KeeperLaw {
   }
 
   onTime(now: number, wall: number): void {
+    // What the clock says counts only as far as the keeper's own time confirms it: after a jump that takes as long as the job may.
+    if (Math.abs(wall - now - this.#aheadMs) > 1) this.#jumpedAt = now;
+    this.#aheadMs = wall - now;
     for (const process of this.#processes()) {
-      const overdue = process.alive && process.loopLagMs() > BLOCKED_MS ? this.#overdue(process, wall) : null;
+      const overdue = process.alive && process.loopLagMs() > BLOCKED_MS ? this.#overdue(process, now, wall) : null;
       if (overdue === null) {
         this.#doomed.delete(process);
         continue;
@@ -42,9 +48,11 @@ export class KeeperLaw {
   }
 
   /** A job that this process still holds, past its deadline and grace. */
-  #overdue(process: SimProcess, wall: number): string | null {
+  #overdue(process: SimProcess, now: number, wall: number): string | null {
     for (const { id, kind, state, worker, deadline } of this.#model.jobs.values()) {
-      if (state !== STATE.running || deadline === null || deadline + this.#facts(kind).graceMs >= wall) continue;
+      const { graceMs, timeoutMs } = this.#facts(kind);
+      if (state !== STATE.running || deadline === null || deadline + graceMs >= wall) continue;
+      if (now - this.#jumpedAt < timeoutMs + graceMs + 2 * HEARTBEAT_MS) continue;
       const owner = this.#model.workers.get(worker ?? -1);
       if (owner?.process === process && owner.row.state === "live") return id;
     }

@@ -33,7 +33,7 @@ export class LossLaw {
     const says = (): string => `incident ${is.id}: the loss of ${is.worker} was resolved as ${is.resolution}`;
     demand(was.resolution === null, () => `${says()}, and as ${was.resolution} before`);
     if (is.resolution === "died") demand(process?.alive !== true, () => `${says()}, and its process lives`);
-    // A loss from before the power was lost was seen by nobody who lives.
+    // A loss from before the rows went back was seen by no process of now.
     const since = this.#since.get(is.id);
     if (is.resolution === "away" && since !== undefined) {
       const awayMs = now - since;
@@ -89,7 +89,7 @@ export class LossLaw {
     );
   }
 
-  powerLost(): void {
+  wentBack(): void {
     this.#since.clear();
   }
 }

@@ -41,7 +41,7 @@ export interface KnownWorker {
   /** Virtual ms of its registration or latest accepted heartbeat. */
   aliveAt: number;
   readonly bornAt: number;
-  readonly process: SimProcess | null;
+  process: SimProcess | null;
 }
 
 /** Everything that came of one event. */
@@ -109,18 +109,19 @@ export class Model {
     }
   }
 
-  /** How many workers died, and were recovered whole before `wall`, without holding this job. */
-  deathsElsewhere(job: number, wall: number): number {
+  /** How many workers died, and were recovered whole between `since` and `wall`, without holding this job. */
+  deathsElsewhere(job: number, wall: number, since = Number.NEGATIVE_INFINITY): number {
     let count = 0;
     for (const { id, completed, how, resolution } of this.incidents.values()) {
       const died = how === "gone" || resolution === "died" || resolution === "away";
-      if (died && completed !== null && completed <= wall && !this.takenIn.get(id)?.has(job)) count++;
+      if (died && completed !== null && completed <= wall && completed >= since && !this.takenIn.get(id)?.has(job))
+        count++;
     }
     return count;
   }
 
-  /** The power was lost: the rows are what is left of them. */
-  reload(watch: Watch): void {
+  /** The rows are older ones: after a loss of power, or a restore. `restored`: their workers do not speak for a process any more. */
+  reload(watch: Watch, restored: boolean): void {
     const workers = new Map(this.workersById);
     for (const memory of [this.jobs, this.jobsById, this.workers, this.workersById, this.incidents, this.takenIn])
       memory.clear();
@@ -129,6 +130,7 @@ export class Model {
     for (const is of watch.all("history")) this.learn({ subject: "history", was: null, is }, 0);
     for (const is of watch.all("worker"))
       this.learn({ subject: "worker", was: null, is }, workers.get(is.id)?.aliveAt ?? 0);
+    if (restored) for (const known of this.workers.values()) known.process = null;
   }
 }
 

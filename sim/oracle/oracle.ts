@@ -2,12 +2,14 @@
 import type { Disk } from "../world/disk.ts";
 import type { SimProcess } from "../world/process.ts";
 import { kindFacts } from "../workloads/index.ts";
-import type { Word } from "../workloads/workload.ts";
+import type { RunOf, Word } from "../workloads/workload.ts";
 import { TRANSFER } from "../workloads/money.ts";
 import { ACCOUNTS, BALANCE } from "../workloads/tables.ts";
 import { AnswerLaw } from "./answer-law.ts";
 import { AuthorityLaw } from "./authority-law.ts";
 import { BlameLaw } from "./blame-law.ts";
+import { DeadlineLaw } from "./deadline-law.ts";
+import { DetectionLaw } from "./detection-law.ts";
 import { DraftMemory } from "./draft-memory.ts";
 import { KeeperLaw } from "./keeper-law.ts";
 import {
@@ -24,6 +26,8 @@ import {
 import { EndLaw } from "./end-law.ts";
 import { LossLaw } from "./loss-law.ts";
 import { MoneyLaw } from "./money-law.ts";
+import { ReservationLaw } from "./reservation-law.ts";
+import { RestoreLaw } from "./restore-law.ts";
 import { type Asked, RequestLaw } from "./request-law.ts";
 import { SilenceLaw } from "./silence-law.ts";
 import { StateLaw } from "./state-law.ts";
@@ -45,6 +49,8 @@ export interface OracleDeps {
   readonly holds: (worker: string) => boolean;
   /** Whether a living process has it, also where the others can't see that. */
   readonly isAlive: (worker: string) => boolean;
+  /** Whether the kernel has released it, which proves that its process is dead. */
+  readonly isFree: (worker: string) => boolean;
   /** Hears that a job was claimed which this process had before. */
   readonly reclaimed: (from: SimProcess) => void;
 }
@@ -57,6 +63,7 @@ export class Oracle {
   readonly #watch: Watch;
   readonly #states: StateLaw;
   readonly #authority: AuthorityLaw;
+  readonly #deadlines: DeadlineLaw;
   readonly #answers: AnswerLaw;
   readonly #ends = new EndLaw(kindFacts);
   readonly #money: MoneyLaw;
@@ -66,7 +73,11 @@ export class Oracle {
   readonly #writes: WriteLaw;
   readonly #keepers: KeeperLaw;
   readonly #silence: SilenceLaw;
+  readonly #detection: DetectionLaw;
+  readonly #reservations: ReservationLaw;
+  readonly #restores: RestoreLaw;
   readonly #steps = new StepMemory();
+  readonly #holds: (worker: string) => boolean;
   #broken: Error | null = null;
   #calmAt: number | null = null;
 
@@ -77,14 +88,22 @@ export class Oracle {
     this.requests = new RequestLaw(this.model);
     this.#watch = new Watch(deps.disk);
     this.#states = new StateLaw((kind) => kindFacts(kind).limits);
-    this.#authority = new AuthorityLaw(this.model, deps.holds, (kind) => kindFacts(kind).graceMs);
-    this.#workers = new WorkerLaw(this.model, deps.holds);
-    this.#answers = new AnswerLaw(this.model);
+    this.#restores = new RestoreLaw(deps.process, () => deps.disk.misplaced);
+    // What a worker of a restored row holds, it does not hold in this store.
+    const holds = (worker: string): boolean => deps.holds(worker) && !this.#restores.isFormer(worker);
+    const isAlive = (worker: string): boolean => deps.isAlive(worker) && !this.#restores.isFormer(worker);
+    this.#holds = holds;
+    this.#deadlines = new DeadlineLaw(this.model, kindFacts);
+    this.#authority = new AuthorityLaw(this.model, this.#deadlines, holds, (kind) => kindFacts(kind).graceMs);
+    this.#workers = new WorkerLaw(this.model, holds);
+    this.#answers = new AnswerLaw(this.model, (worker) => this.#restores.isFormer(worker));
     this.#money = new MoneyLaw(deps.disk.db, TRANSFER, ACCOUNTS * BALANCE);
     this.#keepers = new KeeperLaw(this.model, deps.processes, kindFacts);
     this.#silence = new SilenceLaw(this.model);
     this.#writes = new WriteLaw(this.model, kindFacts);
-    this.#losses = new LossLaw(this.model, deps.isAlive);
+    this.#losses = new LossLaw(this.model, isAlive);
+    this.#detection = new DetectionLaw(this.model, deps.isFree);
+    this.#reservations = new ReservationLaw(this.model, deps.concurrency);
     this.#blame = new BlameLaw(this.model, kindFacts, deps.concurrency);
   }
 
@@ -92,7 +111,10 @@ export class Oracle {
   look(process: SimProcess | null, now: number, wall: number): void {
     if (this.#broken) throw this.#broken;
     this.#authority.onTime(wall);
+    this.#restores.onTime(now, this.#calmAt);
     this.#keepers.onTime(now, wall);
+    this.#reservations.onTime(now);
+    this.#detection.onTime(now);
     if (this.#calmAt !== null) this.requests.onCalm(now, this.#calmAt);
     const answers = this.#deps.witness.take();
     const seen = this.#watch.read();
@@ -103,6 +125,7 @@ export class Oracle {
     const { tally } = this.#deps;
     // Incidents are needed to judge the crashes of the same transaction.
     const registered = seen.flatMap((one) => (one.subject === "worker" && one.was === null && one.is ? [one.is] : []));
+    for (const worker of registered) this.#restores.onRegistered(worker);
     for (const one of seen) {
       if (one.subject !== "incident") continue;
       this.#losses.onIncident(one.was, one.is, registered, now);
@@ -115,6 +138,7 @@ export class Oracle {
         if (!is) continue;
         this.requests.onChange(was, is);
         if (was?.state === STATE.queued && is.state === STATE.running) {
+          this.#restores.onClaim(is);
           this.#authority.onClaim(is, moment);
           const former = this.model.workers.get(was.worker ?? -1)?.process;
           if (former && former !== process) this.#deps.reclaimed(former);
@@ -134,6 +158,10 @@ export class Oracle {
           if (is.state === STATE.quarantined && !poison) tally.innocents++;
         }
       }
+      if (one.subject === "job" && one.is) {
+        this.#deadlines.onChange(one.was, one.is, moment);
+        this.#reservations.onChange(one.is, now);
+      }
       if (one.subject === "job" && one.was && one.is) this.#judged(one.was, one.is, history, wall);
       if (one.subject === "history") this.#states.onHistory(one.was);
       if (one.subject === "worker" && one.was && one.is) {
@@ -145,6 +173,7 @@ export class Oracle {
     }
     this.#states.onMoment(changes, history, this.model);
     tally.staleWrites += this.#answers.onMoment(moment, changes, history, stepsOf(moment));
+    this.#restores.onMoment(moment);
     this.#writes.onMoment(moment);
     this.drafts.onMoment(moment);
     this.#money.onMoment(changes, ledgerOf(moment));
@@ -184,31 +213,58 @@ export class Oracle {
 
   /** All processes are dead, and the disk has gone back to its last sync. */
   powerLost(): void {
-    this.#deps.witness.take();
-    this.model.reload(this.#watch);
-    const kept = this.#watch.all("step").map(({ job, name }) => `${this.model.jobs.get(job)?.id}/${name}`);
-    this.#steps.powerLost(new Set(kept));
-    this.#ends.powerLost();
-    this.#losses.powerLost();
-    this.#answers.powerLost(this.#deps.disk.syncedAt);
+    const { disk, tally } = this.#deps;
+    this.#goBack(false);
+    this.#answers.powerLost(disk.syncedAt);
     this.#keep(() => {
-      this.#deps.tally.lostWithPower += this.requests.powerLost(this.#deps.disk.syncedAt);
+      tally.lostWithPower += this.requests.wentBack(disk.syncedAt);
     });
+  }
+
+  /** A copy of the store from `takenAt` was put in its place while processes live. */
+  restored(takenAt: number, now: number): void {
+    const { tally } = this.#deps;
+    this.#goBack(true);
+    this.#answers.restored(takenAt);
+    this.#restores.restored(now);
+    this.#keep(() => {
+      tally.takenBack += this.requests.wentBack(takenAt);
+    });
+  }
+
+  /** What is in the rows is older than what was seen last. */
+  #goBack(restored: boolean): void {
+    this.#deps.witness.take();
+    this.model.reload(this.#watch, restored);
+    const kept = this.#watch.all("step").map(({ job, name }) => `${this.model.jobs.get(job)?.id}/${name}`);
+    this.#steps.wentBack(new Set(kept));
+    this.#losses.wentBack();
+    this.#deadlines.wentBack();
+    this.#reservations.wentBack();
+    this.#detection.wentBack();
   }
 
   /** The engine in `process` stopped trusting what it holds: nobody in good health has to. */
   leaseLost(process: SimProcess, at: number): void {
+    if (this.#restores.hasToStop(process)) return;
     this.#keep(() => this.#workers.onLeaseLost(process, at));
   }
 
-  /** A handler got this result out of a step. */
-  stepCame(job: string, step: string, result: string): void {
-    this.#keep(() => this.#steps.came(job, step, result));
+  /** The keeper of `process` ends it, because a job blocks its loop for too long. */
+  keeperKills(process: SimProcess, now: number): void {
+    if (this.#restores.hasToStop(process)) return;
+    this.#keep(() => this.#deadlines.onKeeperKills(process, now));
+  }
+
+  /** A handler got this result out of a step. One that began before a restore speaks of a store that is not there any more. */
+  stepCame({ id, fence }: RunOf, step: string, result: string): void {
+    if (this.#restores.isBefore(fence.epoch)) return;
+    this.#keep(() => this.#steps.came(id, step, result));
   }
 
   /** What the handler of an attempt did. */
-  handlerTold(job: string, fence: number, word: Word): void {
-    this.#ends.told(job, fence, word);
+  handlerTold(run: RunOf, word: Word): void {
+    this.#ends.told(run, word);
   }
 
   /** Inside the simulated program a violation would be taken for its own error: it is kept for the next look. */
@@ -230,7 +286,7 @@ export class Oracle {
   /** Whether no worker's row is live but those whose locks are held. */
   get buried(): boolean {
     for (const { row } of this.model.workers.values())
-      if (row.state === "recovering" || (row.state === "live" && !this.#deps.holds(row.id))) return false;
+      if (row.state === "recovering" || (row.state === "live" && !this.#holds(row.id))) return false;
     return true;
   }
 

@@ -107,8 +107,8 @@ export class RequestLaw {
     this.#fresh.push({ draft, id });
   }
 
-  /** The power was lost with durability "relaxed": what was acknowledged since the last sync may be gone, nothing else. Answers how many are. */
-  powerLost(syncedAt: number): number {
+  /** The rows are those of `asOf`: what was acknowledged since then may be gone, nothing else. Answers how many are. */
+  wentBack(asOf: number): number {
     this.#fresh.length = 0;
     this.#cancelling.clear();
     // The retry after a cancel may be among what is gone, and then the cancel counts again.
@@ -116,7 +116,7 @@ export class RequestLaw {
     let lost = 0;
     for (const [id, at] of this.acknowledged) {
       if (this.#model.jobsById.has(id)) continue;
-      demand(at >= syncedAt, () => `${id} was acknowledged at ${at}, synced at ${syncedAt}, and lost with the power`);
+      demand(at >= asOf, () => `${id} was acknowledged at ${at} and is not in the rows of ${asOf}`);
       this.acknowledged.delete(id);
       lost++;
     }

@@ -36,7 +36,7 @@ function longestWatch({ sleeps }: SimProcess, from: number, now: number, lease: 
   let longest = 0;
   for (const sleep of sleeps) {
     if (sleep.to <= since || sleep.to - sleep.from <= lease) continue;
-    longest = Math.max(longest, sleep.from - since);
+    longest = Math.max(longest, sleep.from + (sleep.unnoticedMs ?? 0) - since);
     since = sleep.to;
   }
   return Math.max(longest, now - since);

@@ -12,8 +12,8 @@ export class StepMemory {
     demand(first === undefined || first === result, () => `step ${key} gave ${first} first and ${result} later`);
   }
 
-  /** The power was lost: only what is `kept` on the disk, as `job/step`, is still bound to its result. */
-  powerLost(kept: ReadonlySet<string>): void {
+  /** The rows are older ones: only what is `kept` on the disk, as `job/step`, is still bound to its result. */
+  wentBack(kept: ReadonlySet<string>): void {
     for (const key of this.#results.keys()) if (!kept.has(key)) this.#results.delete(key);
   }
 }

@@ -18,6 +18,9 @@ export interface Tally {
   powerLosses: number;
   /** Acknowledged under "relaxed" durability, and gone with the power. */
   lostWithPower: number;
+  restores: number;
+  /** Acknowledged after a backup was taken, and gone when it was put back. */
+  takenBack: number;
 }
 
 export function newTally(): Tally {
@@ -33,6 +36,8 @@ export function newTally(): Tally {
     accused: 0,
     powerLosses: 0,
     lostWithPower: 0,
+    restores: 0,
+    takenBack: 0,
   };
 }
 

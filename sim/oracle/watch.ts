@@ -23,6 +23,8 @@ export interface JobRow {
   readonly key: string | null;
   /** 1: its cancel was asked for while it ran. */
   readonly cancel: number;
+  /** The number of the worker that makes room to run it alone. */
+  readonly reserved: number | null;
 }
 
 export interface WorkerRow {
@@ -97,7 +99,7 @@ const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: str
     "outlive_jobs",
     `'seq', @.seq, 'id', @.id, 'kind', (SELECT name FROM outlive_kinds WHERE id = @.kind), 'state', @.state, 'worker', @.worker,
      'epoch', @.epoch, 'fence', @.fence, 'errors', @.errors, 'crashes', @.crashes, 'blamed', @.blamed, 'timeouts', @.timeouts,
-     'interruptions', @.interruptions, 'losses', @.losses, 'outcome', @.outcome, 'deadline', @.deadline_at, 'runAt', @.run_at, 'key', @.dedupe_key, 'cancel', @.cancel_requested`,
+     'interruptions', @.interruptions, 'losses', @.losses, 'outcome', @.outcome, 'deadline', @.deadline_at, 'runAt', @.run_at, 'key', @.dedupe_key, 'cancel', @.cancel_requested, 'reserved', @.reserved_by`,
   ],
   worker: [
     "outlive_workers",

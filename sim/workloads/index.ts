@@ -2,15 +2,28 @@
 import type { SeededRandom } from "../world/random.ts";
 import { blockers } from "./blockers.ts";
 import { deadlines } from "./deadlines.ts";
+import { deaf } from "./deaf.ts";
 import { failures } from "./failures.ts";
 import { family } from "./family.ts";
 import { long } from "./long.ts";
 import { money } from "./money.ts";
+import { naps } from "./naps.ts";
 import { poison } from "./poison.ts";
 import { steps } from "./steps.ts";
 import type { KindFacts, Workload } from "./workload.ts";
 
-export const WORKLOADS: readonly Workload[] = [money, steps, failures, deadlines, family, poison, blockers, long];
+export const WORKLOADS: readonly Workload[] = [
+  money,
+  steps,
+  failures,
+  deadlines,
+  family,
+  poison,
+  blockers,
+  long,
+  naps,
+  deaf,
+];
 
 const FACTS = new Map(WORKLOADS.flatMap(({ kinds }) => Object.entries(kinds)));
 

@@ -20,7 +20,7 @@ export const steps: Workload = {
             await work(300);
             return random.hex(4);
           });
-          stepCame(run.id, `s${i}`, kept);
+          stepCame(run, `s${i}`, kept);
           results.push(kept);
           if (random.chance(0.5)) await run.heartbeat();
           if (random.chance(0.5)) await run.progress(i);

@@ -64,9 +64,11 @@ export interface Tools {
 
 /** How a handler ended, or that its `commit` is being written: it may succeed by that, and end later. */
 export type Word = "returned" | "committed" | "threw" | "gave up";
-export type HandlerTold = (job: string, fence: number, word: Word) => void;
+/** An attempt, as its handler knows it. */
+export type RunOf = Pick<TypedRun, "id" | "fence">;
+export type HandlerTold = (run: RunOf, word: Word) => void;
 
-export type StepCame = (job: string, step: string, result: string) => void;
+export type StepCame = (run: RunOf, step: string, result: string) => void;
 
 /** The contracts of one process for these workloads. */
 export function contractsFor(
@@ -83,7 +85,7 @@ export function contractsFor(
     random,
     clock,
     stepCame,
-    commits: (run) => handlerTold(run.id, run.attempt, "committed"),
+    commits: (run) => handlerTold(run, "committed"),
     work: (mostMs) => pause(clock, random.between(1, mostMs)),
     contract: (kind) => contracts.get(kind) as unknown as JobContract<unknown, unknown>,
   };
@@ -102,10 +104,10 @@ function telling(handler: HandlerOf, told: HandlerTold): HandlerOf {
   return async (input, run) => {
     try {
       const result = await handler(input, run);
-      told(run.id, run.attempt, "returned");
+      told(run, "returned");
       return result;
     } catch (thrown) {
-      told(run.id, run.attempt, thrown instanceof TerminalError ? "gave up" : "threw");
+      told(run, thrown instanceof TerminalError ? "gave up" : "threw");
       throw thrown;
     }
   };

@@ -14,7 +14,7 @@ import type { Liveness } from "../../src/core/liveness.ts";
 import { SCHEMA_VERSION } from "../../src/stores/sqlite/schema.ts";
 import type { SimProcess } from "./process.ts";
 import { CONTACT_MS, HEARTBEAT_MS, LEASE_MS, PROBE_MS, SWEEP_MS } from "./temper.ts";
-import type { World } from "./world.ts";
+import { BOOT_ID, type World } from "./world.ts";
 
 /** A thread takes a while to start. */
 const KEEPER_BOOT_MS = 300;
@@ -37,6 +37,8 @@ export type EngineWorld = Pick<World, "storeFor" | "kernel" | "story" | "mutant"
   /** Hears that the engine in this process stopped trusting what it holds. */
   /** `lateMs`: how long ago it was over. */
   readonly leaseLost?: (process: SimProcess, lateMs: number) => void;
+  /** Hears that a keeper ends its own process. */
+  readonly keeperKills?: (process: SimProcess) => void;
 };
 
 /** Opens the engine: settings of kinds, recovery, then ready for work. Rejects if the store failed on the way. */
@@ -80,7 +82,7 @@ export async function openEngine(
     removeStrays: async () => [],
     close: () => store.close(),
   };
-  const identity = { host: "sim", bootId: "boot-1", namespace: process.host, pid: process.pid, startTicks: null };
+  const identity = { host: "sim", bootId: BOOT_ID, namespace: process.host, pid: process.pid, startTicks: null };
   const engine = new Engine({
     backend,
     settings: SETTINGS,
@@ -130,7 +132,10 @@ function startKeeper(
     },
     disowned: () => main.soon(() => host.disowned()),
     unfit: (why, detail) => main.soon(() => host.unfit(why, detail)),
-    kill: () => process.kill("itself"),
+    kill: () => {
+      world.keeperKills?.(process);
+      process.kill("itself");
+    },
   });
   keeper.start();
   return {
@@ -146,6 +151,8 @@ function startKeeper(
 
 const TOLD: ReadonlySet<string> = new Set([
   "worker.disowned",
+  "store.replaced",
+  "store.restored",
   "worker.stopped",
   "lease.lost",
   "job.released",

@@ -23,6 +23,7 @@ export const FAULT_KINDS = [
   "deploy",
   "cut",
   "blockStore",
+  "restore",
 ] as const;
 export type FaultKind = (typeof FAULT_KINDS)[number];
 

@@ -40,6 +40,12 @@ export class Kernel {
     return (this.#holders.get(`${worker}.lock`) ?? null) !== null;
   }
 
+  /** Whether its lock proves to every process that this worker is dead. */
+  isFree(worker: string): boolean {
+    const { locksProve, sessions } = this.#options;
+    return locksProve && !sessions && this.#holders.get(`${worker}.lock`) === null;
+  }
+
   died(process: SimProcess): void {
     for (const [name, holder] of this.#holders) if (holder === process) this.#holders.set(name, null);
   }

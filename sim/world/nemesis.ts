@@ -1,34 +1,50 @@
 // Does harm, at random moments and to random processes, until the weather is calm.
+import type { Backup } from "./disk.ts";
 import type { SimProcess } from "./process.ts";
 import type { SeededRandom } from "./random.ts";
 import type { Supervisor } from "./supervisor.ts";
-import { type Act, CONTACT_MS, LEASE_MS } from "./temper.ts";
+import { type Act, CONTACT_MS, HEARTBEAT_MS, LEASE_MS } from "./temper.ts";
 import type { World } from "./world.ts";
 
+const HOUR_MS = 3_600_000;
 const DAY_MS = 86_400_000;
 /** What is not synced is at most this old. */
 const SYNC_WITHIN_MS = 2_500;
+/** A watcher holds back when its own heartbeat is older than this. */
+const OWN_SILENCE_MS = 1.5 * HEARTBEAT_MS;
+/** A backup is taken so often. */
+const BACKUP_WITHIN_MS = 2_000;
 /** After a sleep of the machine its processes go on one after the other. */
 const WAKES_WITHIN_MS = 20;
 /** Share of claims with a lost answer after which their worker is deployed. */
 const DEPLOY_UNKNOWING = 0.3;
 
+/** Hears what the disk lost. */
+export interface Hears {
+  /** All processes are dead and the disk has lost what it lost. */
+  readonly powerLost: () => void;
+  /** The store is a copy of this time (virtual ms), and processes live. */
+  readonly restored: (takenAt: number) => void;
+}
+
 export class Nemesis {
   readonly #world: World;
   readonly #supervisor: Supervisor;
   readonly #random: SeededRandom;
-  readonly #powerLost: () => void;
+  readonly #heard: Hears;
+  /** Copies of the store as it is now, the latest last. */
+  #backups: Backup[] = [];
 
-  /** `powerLost`: all processes are dead and the disk has lost what it lost. */
-  constructor(world: World, supervisor: Supervisor, powerLost: () => void) {
+  constructor(world: World, supervisor: Supervisor, heard: Hears) {
     this.#world = world;
     this.#supervisor = supervisor;
     this.#random = world.random.fork("nemesis");
-    this.#powerLost = powerLost;
+    this.#heard = heard;
   }
 
   start(): void {
     if (this.#world.temper.durability === "relaxed") this.#syncNowAndThen(this.#world.random.fork("sync"));
+    if (this.#world.temper.nemesis.restore > 0) this.#backUpNowAndThen(this.#world.random.fork("backup"));
     if (this.#world.temper.nemesis.deploy > 0) this.#world.onClaimLost = (process) => this.#deployUnknowing(process);
     this.#next();
   }
@@ -99,6 +115,8 @@ export class Nemesis {
         return victim?.cutOff(random.pick([0.3, 1.2, 2, 6]) * CONTACT_MS * random.between(0.7, 1.3));
       case "blockStore":
         return this.#blockStore(LEASE_MS * random.between(1.2, 2.5));
+      case "restore":
+        return this.#restore(random);
       case "powerLoss":
         return this.#losePower();
       case "deploy":
@@ -126,13 +144,14 @@ export class Nemesis {
     // The calm ends it sooner.
     scheduler.at(from + forMs, null, () => {
       const to = Math.min(scheduler.now, this.#world.weather.calmAt ?? Infinity);
-      for (const process of processes) process.sleeps.push({ from, to });
+      for (const process of processes) process.sleeps.push({ from, to, unnoticedMs: OWN_SILENCE_MS });
     });
   }
 
   #jumpHostClock(random: SeededRandom): void {
     const { story, scheduler } = this.#world;
-    const byMs = jump(random, 20_000);
+    // Back by hours, and what is delayed would be due in hours.
+    const byMs = random.chance(0.4) ? random.between(1, 3) * HOUR_MS : jump(random, 20_000);
     story.tell("world", `THE HOST'S CLOCK JUMPS by ${Math.round(byMs)} ms`);
     scheduler.wallJumpMs += byMs;
   }
@@ -143,8 +162,44 @@ export class Nemesis {
     for (const process of processes) process.kill("nemesis");
     disk.losePower();
     tally.powerLosses++;
-    this.#powerLost();
+    this.#heard.powerLost();
     disk.syncedAt = scheduler.now;
+  }
+
+  #backUpNowAndThen(random: SeededRandom): void {
+    const { scheduler, disk, weather } = this.#world;
+    scheduler.at(scheduler.now + random.next() * BACKUP_WITHIN_MS, null, () => {
+      if (weather.calm) return;
+      const backup = disk.backup();
+      if (backup) this.#backups.push(backup);
+      this.#backUpNowAndThen(random);
+    });
+  }
+
+  /**
+   * An older copy is put in the place of the store, and processes live. If it is written into the file itself, only its epoch shows that
+   * to whoever comes later, and its rows show it to no worker that did nothing since the backup: so the copy is older than the latest
+   * epoch, and the person who does it runs `outlive recover --restored` before any other process writes, as the docs say.
+   */
+  #restore(random: SeededRandom): void {
+    const { disk, story, scheduler, tally } = this.#world;
+    const over = random.chance(0.5);
+    const chosen = random.next();
+    const backup = this.#backups[Math.floor(chosen * this.#backups.length)];
+    if (!backup || scheduler.now < Math.max(disk.busyUntil, disk.fullUntil)) return;
+    const way = over && backup.epoch < (disk.mark?.epoch ?? 0) ? "over" : "moved";
+    story.tell(
+      "world",
+      `RESTORED to ${backup.takenAt.toFixed(3)}, ${way === "over" ? "written over the file" : "as another file"}`,
+    );
+    disk.restore(backup, way);
+    // What was copied since then is of a store that is not there any more.
+    this.#backups = [];
+    tally.restores++;
+    this.#world.restoredAt = scheduler.now;
+    this.#world.troubleAll(0);
+    this.#heard.restored(backup.takenAt);
+    if (way === "over") this.#world.noticeRestore();
   }
 
   #syncNowAndThen(random: SeededRandom): void {

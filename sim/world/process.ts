@@ -20,6 +20,8 @@ export class SimProcess {
   cause: DeathCause | null = null;
   /** When the main loop was blocked, if it is. */
   blockedAt: number | null = null;
+  /** It was asked to stop, and claims nothing more. */
+  isLeaving = false;
   /** Hears that its connections are back. */
   onReconnect: () => void = () => {};
   /** How wrong its own wall clock is. */
@@ -28,8 +30,11 @@ export class SimProcess {
   troubledUntil = 0;
   /** Answers of applied writes that are on their way here: if it dies now, it will never know. */
   undelivered = 0;
-  /** When it was stopped, by SIGSTOP or with its whole machine. */
-  readonly sleeps: { readonly from: number; readonly to: number }[] = [];
+  /**
+   * When it was stopped, by SIGSTOP or with its whole machine, or when no process could write. `unnoticedMs`: how long that may last before
+   * a watcher notices it, and what it watches until then counts.
+   */
+  readonly sleeps: { readonly from: number; readonly to: number; readonly unnoticedMs?: number }[] = [];
   /** When its connections were cut, although it lived. */
   readonly cuts: { readonly from: number; to: number }[] = [];
   readonly #scheduler: Scheduler;

@@ -3,6 +3,7 @@
 import type { Engine } from "../../src/engine.ts";
 import type { WorkerHandle } from "../../src/worker-host.ts";
 import type { AnyContract } from "../../src/core/contract.ts";
+import { whyStoreReplaced } from "../../src/core/errors.ts";
 import type { JobDraft } from "../../src/core/job.ts";
 import { operate } from "../actors/console.ts";
 import { produce } from "../actors/producer.ts";
@@ -29,8 +30,10 @@ export interface Program {
   readonly handlerTold: HandlerTold;
   /** The engine in this process stopped trusting what it holds. */
   readonly leaseLost: (process: SimProcess, lateMs: number) => void;
+  /** The keeper of this process ends it. */
+  readonly keeperKills: (process: SimProcess) => void;
   /** A producer's enqueue resolved. */
-  readonly acknowledged: (draft: JobDraft, id: string) => void;
+  readonly acknowledged: (by: SimProcess, draft: JobDraft, id: string) => void;
   /** What a person at the console sees. */
   readonly jobs: () => readonly string[];
 }
@@ -75,6 +78,7 @@ export class Supervisor {
     const { process, handle } = running;
     this.#world.story.tell(process.name, `DEPLOY with a grace of ${Math.round(graceMs)} ms`);
     running.handle = null;
+    process.isLeaving = true;
     const keeper = keepers.get(process);
     if (keeper) this.#world.mutant?.beforeStop?.(keeper);
     handle.stop({ grace: `${graceMs}ms` }).then(
@@ -136,7 +140,8 @@ export class Supervisor {
     const { temper } = this.#world;
     const store = this.#world.storeFor(process, process.main);
     const spreadMs = temper.faultsMs / temper.jobs;
-    const { drafts, acknowledged } = this.#program;
+    const { drafts } = this.#program;
+    const acknowledged = this.#acknowledgedBy(process);
     process.main.soon(() => {
       if (!this.#migrated(process)) return;
       const settings = [...this.#contracts(process).values()].map((contract) => contract.settings);
@@ -159,14 +164,15 @@ export class Supervisor {
     process.onDeath(() => {
       if (!this.#ending && !this.#echo.done) this.#again(() => this.#startTwin(), 1_000);
     });
-    this.#boot(process, (engine) => repeat(process, engine, this.#echo, this.#program.acknowledged));
+    this.#boot(process, (engine) => repeat(process, engine, this.#echo, this.#acknowledgedBy(process)));
   }
 
   /** Opens the engine in the process and does `work` with it; the process ends with it, in peace or by its error. */
   #boot(process: SimProcess, work: (engine: Engine) => Promise<void>): void {
     process.main.soon(() => {
       if (!this.#migrated(process)) return;
-      openEngine(this.#world.forEngine(this.#program.leaseLost), process, this.#contracts(process))
+      const { leaseLost, keeperKills } = this.#program;
+      openEngine(this.#world.forEngine({ leaseLost, keeperKills }), process, this.#contracts(process))
         .then(work)
         .then(
           () => process.main.soon(() => process.kill("ended")),
@@ -186,6 +192,10 @@ export class Supervisor {
     return process.alive;
   }
 
+  #acknowledgedBy(process: SimProcess): (draft: JobDraft, id: string) => void {
+    return (draft, id) => this.#program.acknowledged(process, draft, id);
+  }
+
   #contracts(process: SimProcess): ReadonlyMap<string, AnyContract> {
     const { workloads, stepCame, handlerTold } = this.#program;
     return contractsFor(workloads, process, stepCame, handlerTold);
@@ -194,7 +204,11 @@ export class Supervisor {
   #failed(process: SimProcess, thrown: unknown): void {
     if (process.alive) {
       this.#world.story.tell(process.name, `ends with an error: ${String(thrown)}`);
-      if (this.#leftAlone(process)) this.#unexplained ??= `${process.name} ended in the calm: ${told(thrown)}`;
+      const isReplaced = whyStoreReplaced(thrown) !== null;
+      if (isReplaced && process.bornAt > this.#world.restoredAt)
+        this.#unexplained ??= `${process.name} opened the store after every restore, and takes it for replaced: ${told(thrown)}`;
+      if (!isReplaced && this.#leftAlone(process))
+        this.#unexplained ??= `${process.name} ended in the calm: ${told(thrown)}`;
     }
     process.kill("itself");
   }

@@ -60,6 +60,7 @@ export type Act = Extract<
   | "deploy"
   | "cut"
   | "blockStore"
+  | "restore"
 >;
 
 /** A nemesis that does nothing, to which one adds what it shall do. */
@@ -78,6 +79,7 @@ export const NO_ACTS: Readonly<Record<Act, number>> = {
   deploy: 0,
   cut: 0,
   blockStore: 0,
+  restore: 0,
 };
 
 export const LEASE_MS = 3_000;
@@ -95,6 +97,7 @@ export function drawTemper(random: SeededRandom, drawWorkloads: (random: SeededR
   // Drawn apart, so that seeds of before tell the same histories as far as they can.
   const contact = random.fork("contact");
   const sessions = contact.chance(0.35);
+  const restore = random.fork("restore");
   return {
     workers: random.pick([2, 2, 3, 4]),
     concurrency: random.pick([1, 2, 3, 4, 6]),
@@ -131,6 +134,8 @@ export function drawTemper(random: SeededRandom, drawWorkloads: (random: SeededR
       suspend: random.fork("suspend").chance(0.3) ? 0.6 : 0,
       cut: sessions && contact.chance(0.8) ? contact.pick([1, 3]) : 0,
       blockStore: contact.chance(0.15) ? 0.4 : 0,
+      // What is restored here is a file. A server notices a restore in its own way, which the SQLite store does not have.
+      restore: powerLoss > 0 || sessions ? 0 : restore.chance(0.2) ? restore.pick([0.4, 1]) : 0,
     },
     faultsMs: 5_000 + random.below(9_000),
     producers: random.chance(0.5) ? 2 : 1,

@@ -37,6 +37,9 @@ export interface WorldOptions {
 /** Who wakes up before its recovery loses nothing: more often it should be too late. */
 const BEFORE_RECOVERY = 0.15;
 
+/** All processes run in the same boot. */
+export const BOOT_ID = "boot-1";
+
 export class World {
   readonly random: SeededRandom;
   readonly temper: Temper;
@@ -51,6 +54,8 @@ export class World {
   readonly disk: Disk;
   readonly processes: SimProcess[] = [];
   readonly mutant: Mutant | null;
+  /** When an older copy of the store was last put in its place (virtual ms). */
+  restoredAt = Number.NEGATIVE_INFINITY;
   /** Hears of a process that was given jobs and will not know: until it has compared, it holds what it did not hear of. */
   onClaimLost: (process: SimProcess) => void = () => {};
 
@@ -109,9 +114,9 @@ export class World {
     return { scheduler, kernel, story, random };
   }
 
-  forEngine(leaseLost: (process: SimProcess, lateMs: number) => void): EngineWorld {
+  forEngine(heard: Pick<EngineWorld, "leaseLost" | "keeperKills">): EngineWorld {
     const { kernel, story, mutant } = this;
-    return { kernel, story, mutant, leaseLost, storeFor: (process, thread) => this.storeFor(process, thread) };
+    return { kernel, story, mutant, ...heard, storeFor: (process, thread) => this.storeFor(process, thread) };
   }
 
   byPid(pid: number): SimProcess | null {
@@ -129,9 +134,7 @@ export class World {
     // The store's own clock, whatever the process believes.
     const clock: Clock = { ...thread.clock, now: () => Math.floor(scheduler.wall) };
     const storeClock = mutant?.storeClock?.(clock, thread.clock) ?? clock;
-    const connection = this.disk.connect();
-    const db = mutant?.connection?.(connection) ?? connection;
-    const real = new SqliteStore({ db, clock: storeClock, random, newId: idSource(clock, random), bell: null });
+    const real = this.#sqlite(process.name, storeClock, random, idSource(clock, random));
     const wired = wire(mutant?.store?.(real, this.disk.db, clock) ?? real, {
       process,
       thread,
@@ -146,5 +149,27 @@ export class World {
       claimLost: () => this.onClaimLost(process),
     });
     return mutant?.asks?.(wired) ?? wired;
+  }
+
+  /** What `outlive recover --restored` does first, within this event: before any other process writes. */
+  noticeRestore(): void {
+    const { scheduler, mutant } = this;
+    const clock: Clock = {
+      now: () => Math.floor(scheduler.wall),
+      mono: () => scheduler.now,
+      after: (ms, task) => scheduler.at(scheduler.now + ms, null, task),
+      soon: queueMicrotask,
+    };
+    const random = this.random.fork(`restore ${scheduler.now}`);
+    const real = this.#sqlite("operator", clock, random, idSource(clock, random));
+    void (mutant?.store?.(real, this.disk.db, clock) ?? real).noticeRestore?.();
+  }
+
+  #sqlite(name: string, clock: Clock, random: SeededRandom, newId: () => string): SqliteStore {
+    const { disk, mutant } = this;
+    const connection = disk.connect(name);
+    const db = mutant?.connection?.(connection) ?? connection;
+    const mark = mutant?.mark?.(disk.markFile) ?? disk.markFile;
+    return new SqliteStore({ db, clock, random, newId, bootId: BOOT_ID, mark, bell: null });
   }
 }

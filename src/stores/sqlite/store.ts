@@ -62,7 +62,7 @@ import { latestOpening, noteOpening } from "./opening.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
 import { Settling } from "./settle.ts";
-import { type FilePlace, readMark, whyRestored, writeMark } from "./file-mark.ts";
+import { type FilePlace, type MarkFile, markFile, whyRestored } from "./file-mark.ts";
 import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
 import { runUserBody, type SqliteTransaction } from "./transaction.ts";
 import { takeTurn, type TurnDeps } from "./turn.ts";
@@ -77,6 +77,8 @@ export interface SqliteStoreDeps {
   readonly newId: () => string;
   /** Which boot this is. Left out: this connection is not one that can notice a restore. */
   readonly bootId?: string;
+  /** Where the mark of the file is kept. Left out: next to the file. */
+  readonly mark?: MarkFile;
   /** Rings other processes; null for a database that only this one has. */
   readonly bell: Bell | null;
   /** Called once, before the connection is closed. */
@@ -97,6 +99,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
   readonly #recovering: Recovering;
   readonly #purging: Purging;
   readonly #ringing: Ringing;
+  readonly #markFile: MarkFile;
   /** For what is done inside a transaction. */
   readonly #parts: TurnDeps & CommitDeps;
   #closed = false;
@@ -104,6 +107,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
   constructor(deps: SqliteStoreDeps) {
     this.#deps = deps;
     this.#db = deps.db;
+    this.#markFile = deps.mark ?? markFile(deps.db.path);
     this.#kinds = new Kinds(deps.db);
     this.#workers = new Workers(deps.db);
     this.#writer = new Writer(deps.db, deps.clock, deps.random, () => {
@@ -208,7 +212,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
 
   /** The mark is written after the commit: one that is too low is corrected by the next open, and names no epoch that was not issued. */
   async raiseEpoch(): Promise<number> {
-    const above = this.#db.file === null ? 0 : (readMark(this.#db.path)?.epoch ?? 0);
+    const above = this.#db.file === null ? 0 : (this.#markFile.read()?.epoch ?? 0);
     const epoch = await this.#writer.write("raising the epoch", () => this.#workers.raiseEpoch(this.#now(), above));
     this.#mark(epoch);
     return epoch;
@@ -217,7 +221,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
   async noticeRestore(): Promise<string | null> {
     const place = this.#place();
     if (place === null) return null;
-    const mark = readMark(this.#db.path);
+    const mark = this.#markFile.read();
     const epoch = await this.#read("reading the epoch", () => this.#workers.epoch());
     if (whyRestored(mark, place, epoch) === null) {
       if (mark?.boot !== place.boot || epoch > mark.epoch) this.#mark(epoch);
@@ -233,7 +237,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
 
   #mark(epoch: number): void {
     const place = this.#place();
-    if (place !== null) writeMark(this.#db.path, { ...place, epoch });
+    if (place !== null) this.#markFile.write({ ...place, epoch });
   }
 
   #place(): FilePlace | null {
