@@ -19,7 +19,7 @@ const NUMBERS = ["--kills", "3", "--workers", "3", "--seed", "1"];
 const COMMANDS = [
   {
     title: "the rig of the repository",
-    args: () => [fileOf("../../torture/main.ts"), "--store", "sqlite", ...NUMBERS, "--json"],
+    args: () => [fileOf("../../proof/torture/main.ts"), "--store", "sqlite", ...NUMBERS, "--json"],
     again: /^The same plan again, .*: npm run torture -- --store sqlite --kills 3 --seed 1 --workers 3$/m,
   },
   {

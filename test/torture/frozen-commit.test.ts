@@ -6,7 +6,7 @@ import { Chance } from "../../src/demo/chance.ts";
 import type { Engine, JobInfo } from "../../src/index.ts";
 import type { Seat } from "../../src/torture/crew.ts";
 import { NotDone, type StrikeContext } from "../../src/torture/strikes.ts";
-import { frozenCommit } from "../../torture/processes/frozen-commit.ts";
+import { frozenCommit } from "../../proof/torture/processes/frozen-commit.ts";
 
 /** No process has this number, so it stands still. */
 const NOBODY = 2 ** 30;

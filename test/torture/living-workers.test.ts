@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Engine, IncidentSummary, WorkerRow } from "../../src/index.ts";
 import type { StrikeContext } from "../../src/torture/strikes.ts";
-import { expectNoDeath } from "../../torture/processes/living-workers.ts";
+import { expectNoDeath } from "../../proof/torture/processes/living-workers.ts";
 
 /** No process has this number. */
 const NOBODY = 2 ** 30;

@@ -6,7 +6,7 @@ import { type AddressInfo, connect, createServer, type Socket } from "node:net";
 import { test, type TestContext } from "node:test";
 import { Chance } from "../../src/demo/chance.ts";
 import type { StrikeContext } from "../../src/torture/strikes.ts";
-import { Proxy } from "../../torture/processes/proxy.ts";
+import { Proxy } from "../../proof/torture/processes/proxy.ts";
 import { untilTrue } from "../support/processes.ts";
 
 /** The four ends of one connection through the proxy. */

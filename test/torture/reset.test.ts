@@ -6,8 +6,8 @@ import { Chance } from "../../src/demo/chance.ts";
 import type { Engine, JobDetails, JobInfo } from "../../src/index.ts";
 import type { Seat } from "../../src/torture/crew.ts";
 import type { StrikeContext } from "../../src/torture/strikes.ts";
-import type { Proxy } from "../../torture/processes/proxy.ts";
-import { reset } from "../../torture/processes/reset.ts";
+import type { Proxy } from "../../proof/torture/processes/proxy.ts";
+import { reset } from "../../proof/torture/processes/reset.ts";
 
 interface Script {
   /** How often the job of the worker was charged a crash when it is looked at. */

@@ -10,8 +10,8 @@ import type { Engine, JobInfo } from "../../src/index.ts";
 import type { Books, Entry } from "../../src/torture/books.ts";
 import type { Line, Told } from "../../src/torture/history.ts";
 import { nap, transfer } from "../../src/torture/jobs.ts";
-import { copiesOfFile } from "../../torture/restore/copies.ts";
-import { judgeRestores, type Restore, type RestoreJudgement } from "../../torture/restore/oracle.ts";
+import { copiesOfFile } from "../../proof/torture/restore/copies.ts";
+import { judgeRestores, type Restore, type RestoreJudgement } from "../../proof/torture/restore/oracle.ts";
 
 interface World {
   readonly jobs: Map<string, JobInfo>;

@@ -6,7 +6,7 @@ import { describe, it } from "node:test";
 import { spawnSync } from "node:child_process";
 import { Chance } from "../../src/demo/chance.ts";
 import { NotDone, type StrikeContext } from "../../src/torture/strikes.ts";
-import { fillingDisk, mountSmallDisk, smallDisk, type Volume } from "../../torture/processes/small-disk.ts";
+import { fillingDisk, mountSmallDisk, smallDisk, type Volume } from "../../proof/torture/processes/small-disk.ts";
 
 const BLOCK = 4_096;
 const MEGABYTES = 1;
