@@ -4,7 +4,7 @@ import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { freePort } from "../../src/demo/free-port.ts";
+import { freePort } from "../servers/free-port.ts";
 
 export class RedisServer {
   readonly folder = mkdtempSync(join(tmpdir(), "outlive-redis-"));

@@ -1,8 +1,7 @@
-// What a run of the demo can be told, within which limits, and what holds when nothing is said.
+// The options of the demo, with their limits and defaults.
 
 export interface DemoOptions {
-  readonly store: "sqlite" | "postgres";
-  /** The PostgreSQL server to play on, in a schema of the demo's own; null: it starts one of its own. */
+  /** The PostgreSQL server to run on, in a schema of the demo's own; null: a temporary SQLite file. */
   readonly url: string | null;
   /** Transfers to make; the poison job comes on top. */
   readonly jobs: number;
@@ -13,9 +12,6 @@ export interface DemoOptions {
   readonly json: boolean;
   readonly keep: boolean;
 }
-
-/** The stores that there is a demo on. */
-export const STORES: readonly DemoOptions["store"][] = ["sqlite", "postgres"];
 
 /** Whole numbers, both ends included. */
 export const LIMITS = {

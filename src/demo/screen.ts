@@ -1,8 +1,8 @@
 // The live view: one block of lines, drawn again in place, never wider or higher than the terminal. Without a terminal the same
 // facts come as plain lines, one a second.
 import { type Ink, millis, paint, type Part, seconds, thousands, wantsColour } from "./ink.ts";
-import type { DemoEvent, View, WorkerView } from "./observer.ts";
-import { LEASE_MS } from "./settings.ts";
+import type { DemoEvent, View, WorkerView } from "./live-view.ts";
+import { LEASE_MS } from "../torture/settings.ts";
 
 export interface Screen {
   show(view: View): void;

@@ -10,7 +10,7 @@ import { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
-import { readHistories } from "../../src/torture/history.ts";
+import { readHistories } from "../../proof/torture/processes/history.ts";
 import { untilTrue } from "../support/processes.ts";
 
 const fileOf = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
@@ -43,7 +43,7 @@ function storeIn(folder: string): string | undefined {
     .find((file) => existsSync(file));
 }
 
-/** Books one transfer a second time; answers which, or undefined if none is booked yet. */
+/** Ledger one transfer a second time; answers which, or undefined if none is booked yet. */
 function bookAgain(file: string): string | undefined {
   const db = new DatabaseSync(file, { timeout: 10_000 });
   try {

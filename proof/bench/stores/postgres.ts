@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Client } from "pg";
-import { PostgresServer } from "../../../src/demo/postgres-server.ts";
+import { PostgresServer } from "../../servers/postgres-server.ts";
 import { migrationsOf } from "../../../src/migrations.ts";
 import type { Bench } from "../harness.ts";
 import type { Filling, TestedStore } from "./tested-store.ts";

@@ -5,20 +5,20 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { atEnd, cleanUpInEveryCase } from "../../../src/demo/clean-up.ts";
-import { run } from "../../../src/torture/main.ts";
-import { scratchFolder, scratchSchema } from "../../../src/torture/place.ts";
-import type { Plan } from "../../../src/torture/rig.ts";
-import type { Fault } from "../../../src/torture/strikes.ts";
+import { atEnd, cleanUpInEveryCase } from "../../../src/torture/clean-up.ts";
+import { run } from "./main.ts";
+import { scratchFolder, scratchSchema } from "../../../src/torture/scratch-store.ts";
+import type { Plan } from "./rig.ts";
+import type { Fault } from "./fault-schedule.ts";
 import { wholeNumber } from "../arguments.ts";
-import { BACK_AND_FORTH, ONE_WORKER, shiftableClocks } from "./clock.ts";
-import { frozenCommit } from "./frozen-commit.ts";
-import { PgBouncer } from "./pgbouncer.ts";
-import { Proxy } from "./proxy.ts";
-import { reset } from "./reset.ts";
-import { startServer } from "./server.ts";
-import { fillingDisk, mountSmallDisk } from "./small-disk.ts";
-import { writeLock } from "./write-lock.ts";
+import { BACK_AND_FORTH, ONE_WORKER, shiftableClocks } from "../faults/clock.ts";
+import { frozenCommit } from "../faults/frozen-commit.ts";
+import { PgBouncer } from "../faults/pgbouncer.ts";
+import { Proxy } from "../faults/proxy.ts";
+import { reset } from "../faults/reset.ts";
+import { startServer } from "../faults/server.ts";
+import { fillingDisk, mountSmallDisk } from "../faults/small-disk.ts";
+import { writeLock } from "../faults/write-lock.ts";
 
 const CLI = fileURLToPath(new URL("../../../src/cli/bin.ts", import.meta.url));
 const POOL_WORKER = fileURLToPath(new URL("pool-worker.ts", import.meta.url));
@@ -76,13 +76,13 @@ export async function processes(args: readonly string[]): Promise<boolean> {
   const [seed, workers] = [wholeNumber(values.seed, "seed"), wholeNumber(values.workers, "workers")];
   const rounds = wholeNumber(values.rounds, "rounds");
   cleanUpInEveryCase();
-  const scratch = scratchFolder(tmpdir(), values.keep);
+  const scratch = scratchFolder(tmpdir(), values.keep, "torture");
   const { folder } = scratch;
   const { copyTo, faults: all, ...surroundings } = await surround({ kills, workers, folder, pgbouncer });
   const faults = chosenFaults(all, values.faults);
-  const seats = { worker: workers, producer: 2, supervisor: 1 };
+  const places = { worker: workers, producer: 2, supervisor: 1 };
   const code = await run(
-    { ...surroundings, faults, store: values.store, kills, rounds, seed, seats, folder, cli: CLI },
+    { ...surroundings, faults, store: values.store, kills, rounds, seed, places, folder, cli: CLI },
     {
       json: values.json,
       keep() {
@@ -137,7 +137,7 @@ async function onSqlite({ kills, folder }: Setting): Promise<Surroundings> {
 async function onPostgres({ kills, workers, folder, pgbouncer }: Setting): Promise<Surroundings> {
   const disk = mountSmallDisk(serverDiskMegabytes(kills));
   const server = await startServer(typeof disk === "string" ? null : disk);
-  const schema = await scratchSchema(server.url);
+  const schema = await scratchSchema(server.url, "torture");
   const pooler = pgbouncer ? await PgBouncer.before(server.url, "transaction") : null;
   if (pooler) atEnd(() => pooler.destroyNow());
   const { proxy, urls } = await Proxy.before(pooler?.url ?? server.url, workers + 1);

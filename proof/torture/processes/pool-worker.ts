@@ -1,7 +1,7 @@
 // One worker process of the rig, on a pool of its own, as a program brings one that has it already.
 import pg from "pg";
-import { CONCURRENCY, storeOptions } from "../../../src/torture/settings.ts";
-import { workUnderParent } from "../../../src/torture/work-under-parent.ts";
+import { CONCURRENCY, storeOptions } from "./settings.ts";
+import { workUnderParent } from "./work-under-parent.ts";
 
 /** One session for each job that commits, and one for the engine. */
 const pool = new pg.Pool({ connectionString: process.argv[2]!, max: CONCURRENCY + 1, allowExitOnIdle: true });

@@ -1,10 +1,10 @@
 // The command line of the restores.
 import { tmpdir } from "node:os";
 import { parseArgs } from "node:util";
-import { cleanUpInEveryCase } from "../../../src/demo/clean-up.ts";
-import { scratchFolder } from "../../../src/torture/place.ts";
+import { cleanUpInEveryCase } from "../../../src/torture/clean-up.ts";
+import { scratchFolder } from "../../../src/torture/scratch-store.ts";
 import { wholeNumber } from "../arguments.ts";
-import { PLACES } from "./places.ts";
+import { STORES } from "./replaceable-store.ts";
 import { runRestores } from "./run.ts";
 
 /** Violations beyond this many say nothing new. */
@@ -24,14 +24,14 @@ export async function restore(args: readonly string[]): Promise<boolean> {
     },
   });
   const { store } = values;
-  const placeOf = PLACES[store];
-  if (!placeOf) throw new Error(`--store ${store}: use ${Object.keys(PLACES).join(" or ")}.`);
+  const openStore = STORES[store];
+  if (!openStore) throw new Error(`--store ${store}: use ${Object.keys(STORES).join(" or ")}.`);
   const [rounds, seed] = [wholeNumber(values.rounds, "rounds"), wholeNumber(values.seed, "seed")];
   const workers = wholeNumber(values.workers, "workers");
   cleanUpInEveryCase();
-  const scratch = scratchFolder(tmpdir(), values.keep);
-  const place = await placeOf(scratch.folder);
-  const { violations, ...figures } = await runRestores(place, { rounds, seed, workers, folder: scratch.folder });
+  const scratch = scratchFolder(tmpdir(), values.keep, "torture");
+  const replaceable = await openStore(scratch.folder);
+  const { violations, ...figures } = await runRestores(replaceable, { rounds, seed, workers, folder: scratch.folder });
   const isSound = violations.length === 0;
   for (const sentence of violations.slice(0, MAX_PRINTED)) process.stderr.write(`violation: ${sentence}\n`);
   if (values.json)
@@ -47,6 +47,6 @@ export async function restore(args: readonly string[]): Promise<boolean> {
     process.stderr.write(`The same plan again, at the pace of the machine: ${again}\n`);
     scratch.keep();
   }
-  if (scratch.isKept) await place.keepIn(scratch.folder);
+  if (scratch.isKept) await replaceable.keepIn(scratch.folder);
   return isSound;
 }

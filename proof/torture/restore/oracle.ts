@@ -2,10 +2,10 @@
 // must have noticed is taken back, and nothing is demanded of it. Everything else is there, a user's row if and only if its job has
 // succeeded; and what was issued before the restore is never issued again: no fence of a job twice, and no epoch.
 import type { Engine } from "../../../src/index.ts";
-import type { Books } from "../../../src/torture/books.ts";
-import { wrongFences } from "../../../src/torture/fences.ts";
-import type { Line } from "../../../src/torture/history.ts";
-import { allJobs, ledger, wrongEnd } from "../../../src/torture/oracle.ts";
+import type { Ledger } from "../processes/ledger.ts";
+import { wrongFences } from "../processes/fences.ts";
+import type { Line } from "../processes/history.ts";
+import { allJobs, wrongEnd, wrongLedger } from "../processes/oracle.ts";
 
 /** One restore, in instants of the histories. */
 export interface Restore {
@@ -28,12 +28,12 @@ export interface RestoreJudgement {
 
 export async function judgeRestores(
   engine: Engine,
-  books: Books,
+  ledger: Ledger,
   lines: readonly Line[],
   restores: readonly Restore[],
 ): Promise<RestoreJudgement> {
   const jobs = await allJobs(engine);
-  const rows = Map.groupBy(await books.entries(engine), ({ job }) => job);
+  const rows = Map.groupBy(await ledger.entries(engine), ({ job }) => job);
   const twice = [...rows].filter(([, entries]) => entries.length > 1);
   const mayBeTakenBack = ({ at }: Line): boolean =>
     restores.some(({ copyBeganAt, noticedBy }) => at >= copyBeganAt && at <= noticedBy);
@@ -63,7 +63,7 @@ export async function judgeRestores(
       ...phantoms.map((id) => `job ${id} is in the store and was never ordered`),
       ...twice.map(([id, entries]) => `job ${id} has ${entries.length} rows in the ledger`),
       ...[...jobs.values()].flatMap(wrongEnd),
-      ...ledger(jobs, rows),
+      ...wrongLedger(jobs, rows),
       ...unkept.map(
         (line) =>
           `job ${line.id} was committed before the copy or after the restore, and the row of that attempt is not there`,

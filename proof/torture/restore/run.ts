@@ -4,17 +4,17 @@ import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import { connect } from "../../../src/client.ts";
-import { Chance } from "../../../src/demo/chance.ts";
-import { atEnd } from "../../../src/demo/clean-up.ts";
+import { Chance } from "../../../src/torture/chance.ts";
+import { atEnd } from "../../../src/torture/clean-up.ts";
 import { type Engine, open } from "../../../src/index.ts";
-import { booksOf } from "../../../src/torture/books.ts";
-import { Crew, type Exit, type Seat } from "../../../src/torture/crew.ts";
-import { readHistories, teller, type Told } from "../../../src/torture/history.ts";
-import { JOBS, nap } from "../../../src/torture/jobs.ts";
-import { orderOf, place } from "../../../src/torture/order.ts";
-import { CONCURRENCY, HEARTBEAT, LEASE, storeOptions } from "../../../src/torture/settings.ts";
+import { ledgerOf } from "../processes/ledger.ts";
+import { type RigFleet, rigFleet, type RigExit, type Place } from "../processes/fleet.ts";
+import { readHistories, teller, type Told } from "../processes/history.ts";
+import { JOBS, nap } from "../processes/jobs.ts";
+import { orderOf, placeOrder } from "../processes/order.ts";
+import { CONCURRENCY, HEARTBEAT, LEASE, storeOptions } from "../processes/settings.ts";
 import { judgeRestores, type Restore, type RestoreJudgement } from "./oracle.ts";
-import type { Place } from "./places.ts";
+import type { ReplaceableStore } from "./replaceable-store.ts";
 
 export interface RestoreOptions {
   readonly rounds: number;
@@ -44,20 +44,20 @@ const CHECK_EVERY_MS = 60;
 const NAPS_PER_SLOT = 2;
 const NAP_MS = 1_500;
 
-export async function runRestores(where: Place, options: RestoreOptions): Promise<RestoreOutcome> {
+export async function runRestores(where: ReplaceableStore, options: RestoreOptions): Promise<RestoreOutcome> {
   await using end = new AsyncDisposableStack();
   const { seed, workers, folder } = options;
   const histories = join(folder, "histories");
   mkdirSync(histories);
   const note = teller(histories);
-  const books = await booksOf(where.schema);
-  await withEngine(where, (engine) => books.create(engine));
+  const ledger = await ledgerOf(where.schema);
+  await withEngine(where, (engine) => ledger.create(engine));
   let isRestoring = false;
-  const crew = new Crew({
+  const fleet = rigFleet({
     url: where.url,
     schema: where.schema,
     seed,
-    seats: { worker: workers, producer: 1, supervisor: 0 },
+    places: { worker: workers, producer: 1, supervisor: 0 },
     histories,
     cache: join(folder, "compiled"),
     cli: "",
@@ -65,64 +65,64 @@ export async function runRestores(where: Place, options: RestoreOptions): Promis
     // Whoever is in the middle of its start when the store is replaced says so, and ends.
     storeIsWell: () => !isRestoring,
   });
-  atEnd(() => crew.destroy());
-  end.defer(() => crew.destroy());
-  crew.start();
+  atEnd(() => fleet.destroy());
+  end.defer(() => fleet.destroy());
+  fleet.start();
   const chance = new Chance(seed);
   const restores: Restore[] = [];
-  const ends: (Exit | null)[] = [];
+  const ends: (RigExit | null)[] = [];
   const violations: string[] = [];
   for (let round = 1; round <= options.rounds; round++) {
-    if (!(await until(() => crew.missing() === 0 && liveWorkers(crew).length === workers, LIVE_WITHIN_MS)))
+    if (!(await until(() => fleet.missing() === 0 && liveWorkers(fleet).length === workers, LIVE_WITHIN_MS)))
       violations.push(`not every worker was at work before restore ${round}`);
     await enqueueNaps(where, round, workers * CONCURRENCY * NAPS_PER_SLOT, note);
     const copyBeganAt = Date.now();
     await where.copies.take();
     await pause(chance.whole(200, NAP_MS));
     isRestoring = true;
-    const old = liveWorkers(crew).map(oldWorkerOf);
+    const old = liveWorkers(fleet).map(oldWorkerOf);
     await where.copies.putBack();
     const restoredAt = Date.now();
     process.stderr.write(`restore ${round}: a copy that is ${restoredAt - copyBeganAt} ms old is in place\n`);
     const noticedBy = restoredAt + where.noticeMs;
     restores.push({ copyBeganAt, restoredAt, noticedBy });
-    for (const { name, exit } of await replaceWorkers(crew, old)) {
+    for (const { name, exit } of await replaceWorkers(fleet, old)) {
       ends.push(exit);
       if (exit === null) violations.push(`${name} did not stop within ${STOP_WITHIN_MS} ms after restore ${round}`);
       else if (!isLoud(exit)) violations.push(`${name} ended after restore ${round} without an error that says why`);
     }
     await until(() => Date.now() > noticedBy + CLIENT_MS, Infinity);
-    crew.kill(crew.seats("producer"));
-    await until(() => crew.missing() === 0, LIVE_WITHIN_MS);
+    fleet.kill(fleet.places("producer"));
+    await until(() => fleet.missing() === 0, LIVE_WITHIN_MS);
     isRestoring = false;
   }
-  await crew.stop(["producer"], LEAVE_MS);
+  await fleet.stop(["producer"], LEAVE_MS);
   await withEngine(where, async (engine) => {
     if (!(await until(() => hasEnded(engine), ENDED_WITHIN_MS)))
       violations.push("not every job had ended when the time was up");
   });
-  await crew.stop(["worker"], LEAVE_MS);
+  await fleet.stop(["worker"], LEAVE_MS);
   const judgement = await withEngine(where, (engine) =>
-    judgeRestores(engine, books, readHistories(histories), restores),
+    judgeRestores(engine, ledger, readHistories(histories), restores),
   );
   return {
     restores: restores.length,
     oldWorkers: ends.length,
     stoppedLoudly: ends.filter((exit) => exit !== null && isLoud(exit)).length,
     ...judgement,
-    violations: [...violations, ...judgement.violations, ...crew.unexpected],
+    violations: [...violations, ...judgement.violations, ...fleet.unexpected],
   };
 }
 
 /** A worker that lived before a restore: its place may be another's soon. */
 interface OldWorker {
-  readonly seat: Seat;
+  readonly place: Place;
   readonly pid: number;
   readonly name: string;
 }
 
-function oldWorkerOf(seat: Seat): OldWorker {
-  return { seat, pid: seat.pid, name: `worker ${seat.workerId}` };
+function oldWorkerOf(place: Place): OldWorker {
+  return { place, pid: place.pid, name: `worker ${place.workerId}` };
 }
 
 /**
@@ -130,40 +130,45 @@ function oldWorkerOf(seat: Seat): OldWorker {
  * Who does not has no exit here, and is killed.
  */
 async function replaceWorkers(
-  crew: Crew,
+  fleet: RigFleet,
   old: readonly OldWorker[],
-): Promise<{ readonly name: string; readonly exit: Exit | null }[]> {
-  const exitOf = ({ pid }: OldWorker): Exit | null => crew.exits.find((exit) => exit.pid === pid) ?? null;
-  const victim = old.find(({ seat, pid }) => seat.pid === pid && seat.state === "live");
-  if (victim) crew.kill([victim.seat]);
+): Promise<{ readonly name: string; readonly exit: RigExit | null }[]> {
+  const exitOf = ({ pid }: OldWorker): RigExit | null => fleet.exits.find((exit) => exit.pid === pid) ?? null;
+  const victim = old.find(({ place, pid }) => place.pid === pid && place.state === "live");
+  if (victim) fleet.kill([victim.place]);
   const others = old.filter((worker) => worker !== victim);
   await until(() => others.every((worker) => exitOf(worker) !== null), STOP_WITHIN_MS);
   const left = others.filter((worker) => exitOf(worker) === null);
   const ends = others.map((worker) => ({ name: worker.name, exit: exitOf(worker) }));
-  crew.kill(left.map(({ seat }) => seat));
+  fleet.kill(left.map(({ place }) => place));
   return ends;
 }
 
-function isLoud({ code, said }: Exit): boolean {
+function isLoud({ code, said }: RigExit): boolean {
   return code !== null && code !== 0 && said !== "";
 }
 
-function liveWorkers(crew: Crew): readonly Seat[] {
-  return crew.seats("worker").filter(({ state }) => state === "live");
+function liveWorkers(fleet: RigFleet): readonly Place[] {
+  return fleet.places("worker").filter(({ state }) => state === "live");
 }
 
-async function enqueueNaps(where: Place, round: number, count: number, note: (told: Told) => void): Promise<void> {
+async function enqueueNaps(
+  where: ReplaceableStore,
+  round: number,
+  count: number,
+  note: (told: Told) => void,
+): Promise<void> {
   const client = await connect(where.url, { ...storeOptions(where.schema), jobs: JOBS });
   try {
     for (let i = 1; i <= count; i++)
-      await place(client, orderOf(nap, { ms: NAP_MS }, { id: `nap-${round}-${i}` }), note);
+      await placeOrder(client, orderOf(nap, { ms: NAP_MS }, { id: `nap-${round}-${i}` }), note);
   } finally {
     await client.close();
   }
 }
 
 /** Each time anew: an engine from before a restore is one more that has to stop. */
-async function withEngine<T>(where: Place, work: (engine: Engine) => Promise<T>): Promise<T> {
+async function withEngine<T>(where: ReplaceableStore, work: (engine: Engine) => Promise<T>): Promise<T> {
   await using engine = await open(where.url, {
     ...storeOptions(where.schema),
     jobs: JOBS,
