@@ -286,7 +286,7 @@ test("the demo runs from the package: its worker processes are built files too",
   assert.deepEqual({ enqueued, lost, committedTwice }, { enqueued: 601, lost: 0, committedTwice: 0 });
 });
 
-test("the torture rig runs from the package: all of its processes are built files", async () => {
+test("outlive torture runs from the package: its worker processes are built files too", async () => {
   const bin = join(project, "node_modules", "outlive", "dist", "cli", "bin.js");
   const args = ["torture", "--kills", "2", "--workers", "3", "--seed", "1", "--json"];
   const { stdout } = await run(process.execPath, [bin, ...args, "--store", `sqlite:${join(project, "app.db")}`], {

@@ -136,7 +136,7 @@ export class Killer {
     });
   }
 
-  /** FaultSchedule that the kills were too fast for, and all of them if no process is to be killed. */
+  /** Strikes that the kills were too fast for, and all of them if no process is to be killed. */
   async #strikeWhatIsOwed(): Promise<void> {
     while (this.faultSchedule.owes(this.kills) && !this.#options.signal.aborted) {
       const struck = this.faultSchedule.beginIfDue(this.kills);
