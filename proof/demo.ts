@@ -19,8 +19,9 @@ const [code, signal] = (await once(demo, "exit")) as [number | null, NodeJS.Sign
 process.exitCode = code ?? 128 + constants.signals[signal!];
 
 function wantsServer(): boolean {
-  const named = args.includes("--store=postgres") || args[args.indexOf("--store") + 1] === "postgres";
-  return named && args.some((arg) => arg.startsWith("--store")) && !args.includes("--help") && !process.env[ADDRESS];
+  const at = args.indexOf("--store");
+  const isNamed = args.includes("--store=postgres") || (at >= 0 && args[at + 1] === "postgres");
+  return isNamed && !args.includes("--help") && !process.env[ADDRESS];
 }
 
 /** With fsync on: what the demo shows must hold for a server as people run it. */

@@ -15,10 +15,10 @@ export interface DemoOptions {
 
 /** Whole numbers, both ends included. */
 export const LIMITS = {
-  jobs: { least: 100, most: 200_000, usual: 5_000 },
-  workers: { least: 2, most: 16, usual: 4 },
-  seconds: { least: 5, most: 600, usual: 20 },
-  seed: { least: 0, most: 2 ** 31 },
+  jobs: { min: 100, max: 200_000, default: 5_000 },
+  workers: { min: 2, max: 16, default: 4 },
+  seconds: { min: 5, max: 600, default: 20 },
+  seed: { min: 0, max: 2 ** 31 },
 } as const;
 
 export function newSeed(): number {

@@ -16,9 +16,9 @@ export class Chance {
     return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
   }
 
-  /** A whole number from `least` to `most`, both included. */
-  whole(least: number, most: number): number {
-    return least + Math.floor(this.next() * (most - least + 1));
+  /** A whole number from `min` to `max`, both included. */
+  whole(min: number, max: number): number {
+    return min + Math.floor(this.next() * (max - min + 1));
   }
 
   pick<T>(of: readonly T[]): T | undefined {

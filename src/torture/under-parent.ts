@@ -1,11 +1,10 @@
-// How a worker process of the demo and of the rig lives under the parent that forked it: it drains on SIGTERM, leaves Ctrl-C to the
-// parent, and does not outlive it.
+// A worker process under the parent that forked it: it drains on SIGTERM, leaves Ctrl-C to the parent, and does not outlive it.
 
-/** Runs `work` until it ends by itself or because of `stop`, and then lets go of the parent. */
+/** Runs `work` until it ends, on its own or because of `stop`, and then disconnects from the parent. */
 export function runUnderParent(work: (stop: AbortSignal) => Promise<void>): void {
   const stop = new AbortController();
   const orphaned = (): void => {
-    process.kill(0, "SIGCONT"); // a sibling that was frozen when the parent died would stay so for ever
+    process.kill(0, "SIGCONT"); // a sibling that was frozen when the parent died would stay frozen
     process.exit(1);
   };
   process.on("SIGTERM", () => stop.abort());

@@ -1,4 +1,4 @@
-// What every run of the rig has in common: times that are short, so that thousands of deaths fit into an hour, and small crews. They
+// What every run of the rig has in common: times that are short, so that thousands of deaths fit into an hour, and few jobs at once. They
 // are printed with the outcome.
 import type { Duration } from "../../../src/index.ts";
 

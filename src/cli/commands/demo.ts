@@ -18,15 +18,15 @@ interface DemoFlags {
 
 export const register: Register = (program, run) => {
   const { jobs, workers, seconds, seed } = LIMITS;
-  const within = ({ least, most }: { readonly least: number; readonly most: number }) => wholeNumber(least, most);
-  const range = (what: string, { least, most }: { readonly least: number; readonly most: number }): string =>
-    `${what}, from ${least} to ${most}`;
+  const within = ({ min, max }: { readonly min: number; readonly max: number }) => wholeNumber(min, max);
+  const range = (what: string, { min, max }: { readonly min: number; readonly max: number }): string =>
+    `${what}, from ${min} to ${max}`;
   program
     .command("demo")
     .description("kill workers for a while on a temporary file, then audit what is left; nothing of yours is touched")
-    .option("--seconds <n>", range("about how long it takes", seconds), within(seconds), seconds.usual)
-    .option("--jobs <n>", range("transfers to make", jobs), within(jobs), jobs.usual)
-    .option("--workers <n>", range("worker processes", workers), within(workers), workers.usual)
+    .option("--seconds <n>", range("about how long it takes", seconds), within(seconds), seconds.default)
+    .option("--jobs <n>", range("transfers to make", jobs), within(jobs), jobs.default)
+    .option("--workers <n>", range("worker processes", workers), within(workers), workers.default)
     .option("--seed <n>", "of the jobs and of the kills (default: a new one each time)", within(seed))
     .option("--keep", "keep the store and print where it is")
     .addHelpText(
