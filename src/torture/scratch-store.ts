@@ -11,7 +11,7 @@ import { atEnd } from "./clean-up.ts";
 /** What the scratch store is for; its folder, file and schema are named after it. */
 export type Purpose = "demo" | "torture";
 
-/** A folder that goes with the process, unless it is kept. */
+/** What a run leaves behind only if it is kept, and a folder for it. */
 export interface Scratch {
   readonly folder: string;
   readonly isKept: boolean;
@@ -53,14 +53,24 @@ async function onServer(url: string, { purpose, keep }: ScratchOptions): Promise
   atEnd(() => {
     if (isLeft) process.stderr.write(`The schema ${schema} is left on the server.\n`);
   });
-  const scratch = scratchFolder(tmpdir(), keep, purpose);
+  // The folder holds nothing but compiled code: what is kept is the schema.
+  const { folder } = scratchFolder(tmpdir(), false, purpose);
+  let isKept = keep;
   return {
     store: "postgres",
     url,
     schema,
-    scratch,
+    scratch: {
+      folder,
+      get isKept() {
+        return isKept;
+      },
+      keep() {
+        isKept = true;
+      },
+    },
     remove: async () => {
-      if (scratch.isKept) return;
+      if (isKept) return;
       await dropSchema(url, schema);
       isLeft = false;
     },
