@@ -1,13 +1,13 @@
 // Bugs that sit deeper than anything the simulator can wrap: they are written into a copy of the sources, and the laws have to see
-// them there. Where a mutant can do it (sim/mutants), it does.
+// them there. Where a mutant can do it (proof/sim/mutants), it does.
 import assert from "node:assert/strict";
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it, type TestContext } from "node:test";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { simulate } from "../sim/history.ts";
-import { only } from "../sim/mutants/mutant.ts";
+import { simulate } from "../proof/sim/history.ts";
+import { only } from "../proof/sim/mutants/mutant.ts";
 
 const ROOT = fileURLToPath(new URL("..", import.meta.url));
 const SEEDS = 8;
@@ -70,11 +70,14 @@ describe("the simulator, with a bug in the sources", () => {
 async function simulatorWith(t: TestContext, file: string, from: string, to: string): Promise<typeof simulate> {
   const copy = mkdtempSync(join(tmpdir(), "outlive-sim-source-"));
   t.after(() => rmSync(copy, { recursive: true, force: true }));
-  for (const part of ["src", "sim", "package.json"]) cpSync(join(ROOT, part), join(copy, part), { recursive: true });
+  for (const part of ["src", "proof/sim", "package.json"])
+    cpSync(join(ROOT, part), join(copy, part), { recursive: true });
   symlinkSync(join(ROOT, "node_modules"), join(copy, "node_modules"));
   const parts = readFileSync(join(copy, file), "utf8").split(from);
   assert.equal(parts.length, 2, `${JSON.stringify(from)} in ${file}`);
   writeFileSync(join(copy, file), parts.join(to));
-  const module = (await import(pathToFileURL(join(copy, "sim/history.ts")).href)) as { simulate: typeof simulate };
+  const module = (await import(pathToFileURL(join(copy, "proof/sim/history.ts")).href)) as {
+    simulate: typeof simulate;
+  };
   return module.simulate;
 }

@@ -62,6 +62,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
   const address = http === "off" ? null : parseAddress(http);
   const colours = form === "pretty" && (process.stderr.hasColors?.() ?? false);
   const log = form === "json" ? jsonWriter() : prettyWriter({ colours });
+  const unmeasured = address && (await whyUnmeasured());
   const order: Omit<WorkOrder, "place"> = {
     store: shared(config.store),
     engine: config.engine,
@@ -71,7 +72,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
     graceMs: durationMs((flags.grace ?? config.work.grace ?? DEFAULT_GRACE) as Duration, "--grace"),
     log: form,
     colours,
-    metrics: address !== null,
+    metrics: address !== null && unmeasured === null,
     watch: flags.watch === true,
   };
   const { times } = engineSettings(config.engine, storeNameOf(config.store));
@@ -81,7 +82,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
   const engine = await open(config.store, { ...config.engine, logger: log, onEvent });
   opening = false;
   try {
-    const { FleetMetrics } = address ? await import("../supervisor/fleet-metrics.ts") : { FleetMetrics: null };
+    const { FleetMetrics } = order.metrics ? await import("../supervisor/fleet-metrics.ts") : { FleetMetrics: null };
     const metrics = FleetMetrics && new FleetMetrics(engine, early);
     const supervisor = new Supervisor(engine, log, {
       processes,
@@ -96,9 +97,10 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
       address &&
       (await serve(address, {
         unready: () => supervisor.unready(),
-        metrics: () => metrics!.text(supervisor.children),
+        metrics: () => (metrics ? metrics.text(supervisor.children) : Promise.reject(unmeasured!)),
       }));
     greet(log, processes, order, times, server);
+    if (unmeasured) log.warn(`/metrics fails: ${unmeasured.message}`, { code: unmeasured.code });
     try {
       return await supervisor.run();
     } finally {
@@ -106,6 +108,18 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
     }
   } finally {
     await closeSoon(engine);
+  }
+}
+
+/** Probes need no package, metrics need prom-client: without it, what to install. */
+async function whyUnmeasured(): Promise<OutliveError | null> {
+  const { promClient } = await import("../../prom-client.ts");
+  try {
+    promClient();
+    return null;
+  } catch (thrown) {
+    if (thrown instanceof OutliveError && thrown.code === ErrorCode.driverMissing) return thrown;
+    throw thrown;
   }
 }
 
