@@ -7,9 +7,9 @@ import type { IntegrityReport, Repair, RepairStep } from "./core/integrity.ts";
 import { attach } from "./open.ts";
 import { systemClock } from "./platform/clock.ts";
 import { sqlitePath } from "./stores/sqlite/address.ts";
-import { checkFile } from "./stores/sqlite/integrity.ts";
-import { repairUnused } from "./stores/sqlite/repair.ts";
-import { finishSwap } from "./stores/sqlite/swap.ts";
+import { checkFile } from "./stores/sqlite/doctor/integrity.ts";
+import { repairUnused } from "./stores/sqlite/doctor/repair.ts";
+import { finishSwap } from "./stores/sqlite/doctor/swap.ts";
 
 /** A full check, without a limit. What the rows say is read only if the file is sound. With `readOnly` nothing at all is written. */
 export async function checkStore(url: string, options: EngineOptions): Promise<IntegrityReport> {

@@ -2,7 +2,7 @@
 // only, and the rest of the work can be finished, each commit exactly once.
 import { DatabaseSync } from "node:sqlite";
 import { join } from "node:path";
-import { checkPragma, findingsOf } from "../src/stores/sqlite/findings.ts";
+import { checkPragma, findingsOf } from "../src/stores/sqlite/doctor/findings.ts";
 import type { Engine, JobInfo } from "../src/index.ts";
 import { sqlite } from "../src/stores/sqlite/index.ts";
 import { type Reopened, reopen } from "./reopened.ts";

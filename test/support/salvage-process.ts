@@ -25,8 +25,8 @@ if (task === "salvage") {
   syncBuiltinESMExports();
 }
 
-const { salvage } = await import("../../src/stores/sqlite/salvage.ts");
-const { reindex, vacuum } = await import("../../src/stores/sqlite/in-place.ts");
+const { salvage } = await import("../../src/stores/sqlite/doctor/salvage/salvage.ts");
+const { reindex, vacuum } = await import("../../src/stores/sqlite/doctor/in-place.ts");
 fs.writeSync(1, "begun\n");
 if (task === "salvage") salvage(path, Date.now(), ({ what }) => void fs.writeSync(1, `${what}\n`));
 else if (task === "reindex") reindex(path);

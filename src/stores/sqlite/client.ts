@@ -5,7 +5,7 @@ import { Bell } from "./bell.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
 import { assertSchema } from "./schema.ts";
 import { SqliteStore } from "./store.ts";
-import { assertNoRepair, finishSwap } from "./swap.ts";
+import { assertNoRepair, finishSwap } from "./doctor/swap.ts";
 
 /** For clients: the store alone. No migration, no recovery, no thread, no lock. */
 export function openSqliteClient(

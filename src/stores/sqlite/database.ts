@@ -300,7 +300,7 @@ function authorize(action: number, name: string | null, detail: string | null): 
 export type { DatabaseSync };
 
 /**
- * A connection with none of our settings, for the children that check, mend and copy files (doctor-child.ts): the file may be in
+ * A connection with none of our settings, for the children that check, mend and copy files (doctor/child.ts): the file may be in
  * any state. `immutable` reads without locks and without making files beside it: only where nobody else writes.
  */
 export function openBare(

@@ -3,7 +3,7 @@
 import type { LockHolder, StoreHealth } from "../../core/store.ts";
 import type { Database } from "./database.ts";
 import { lockHolder } from "./lock-holder.ts";
-import { walBytes } from "./wal.ts";
+import { walBytes } from "./doctor/wal.ts";
 import type { Writer } from "./writer.ts";
 
 export function storeHealth(db: Database, writer: Writer): StoreHealth {

@@ -9,21 +9,21 @@ import { type Inconsistency, type IntegrityCheck, NOTHING_CHECKED } from "../../
 import { Keeper } from "../../core/keeper.ts";
 import type { Liveness } from "../../core/liveness.ts";
 import { StandIn } from "../../core/stand-in.ts";
-import { type BackgroundCheck, checkInBackground } from "./background-check.ts";
+import { type BackgroundCheck, checkInBackground } from "./doctor/background-check.ts";
 import { Bell } from "./bell.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
 import { inOurWords } from "./errors.ts";
-import { findInconsistencies } from "./inconsistencies.ts";
+import { findInconsistencies } from "./doctor/inconsistencies.ts";
 import { checkProcess } from "../../platform/identity.ts";
 import { startKeeperThread } from "../../platform/keeper-thread.ts";
 import type { SqliteKeeper } from "./keeper-thread.ts";
 import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "./lock.ts";
 import { assertReleased, assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
-import { untilNoStartUp } from "./start-lock.ts";
-import { startUp } from "./start-up.ts";
+import { untilNoStartUp } from "./doctor/start-lock.ts";
+import { startUp } from "./doctor/start-up.ts";
 import { SqliteStore } from "./store.ts";
-import { checkpointAtOpen } from "./wal.ts";
-import { assertNoRepair, finishSwap, isUnderRepair } from "./swap.ts";
+import { checkpointAtOpen } from "./doctor/wal.ts";
+import { assertNoRepair, finishSwap, isUnderRepair } from "./doctor/swap.ts";
 import { whenFree } from "./when-free.ts";
 
 const KEEPER = new URL("./keeper-thread.ts", import.meta.url);

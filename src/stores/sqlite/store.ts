@@ -40,9 +40,9 @@ import type {
 } from "../../core/store.ts";
 import type { Change } from "../../core/transitions.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
-import { backupFile } from "./backup.ts";
+import { backupFile } from "./doctor/backup.ts";
 import type { Bell } from "./bell.ts";
-import { checkOpen } from "./check-open.ts";
+import { checkOpen } from "./doctor/check-open.ts";
 import { closed } from "../closed.ts";
 import { Ringing } from "../ringing.ts";
 import { type CommitDeps, commitJob } from "./commit.ts";
@@ -53,8 +53,8 @@ import { insertJobs } from "./enqueue.ts";
 import { ensureIdentity, storeIdentity } from "./identity.ts";
 import { blocker, storeHealth } from "./health.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
-import { findInconsistencies, findStrayLocks } from "./inconsistencies.ts";
-import { checkFile } from "./integrity.ts";
+import { findInconsistencies, findStrayLocks } from "./doctor/inconsistencies.ts";
+import { checkFile } from "./doctor/integrity.ts";
 import { countAhead, countJobs, getJob, listIsolations, listJobs } from "./inspect.ts";
 import { Kinds } from "./kinds.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
@@ -67,7 +67,7 @@ import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
 import { runUserBody, type SqliteTransaction } from "./transaction.ts";
 import { takeTurn, type TurnDeps } from "./turn.ts";
 import { Workers } from "./workers.ts";
-import { tendWal } from "./wal.ts";
+import { tendWal } from "./doctor/wal.ts";
 import { Writer } from "./writer.ts";
 
 export interface SqliteStoreDeps {
