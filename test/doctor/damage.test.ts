@@ -4,7 +4,7 @@ import { existsSync, truncateSync } from "node:fs";
 import { type TestContext, test } from "node:test";
 import type { Repair } from "../../src/core/integrity.ts";
 import { systemClock } from "../../src/platform/clock.ts";
-import { checkFile } from "../../src/stores/sqlite/doctor/integrity.ts";
+import { checkFile } from "../../src/stores/sqlite/doctor/check.ts";
 import { repairFile } from "../../src/stores/sqlite/doctor/repair.ts";
 import {
   after,

@@ -19,7 +19,7 @@ import { type TestContext, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { ErrorCode } from "../../src/index.ts";
 import { systemClock } from "../../src/platform/clock.ts";
-import { readFindings } from "../../src/stores/sqlite/doctor/findings.ts";
+import { readFindings } from "../../src/stores/sqlite/doctor/check.ts";
 import { repairFile } from "../../src/stores/sqlite/doctor/repair.ts";
 import { finishSwap } from "../../src/stores/sqlite/doctor/swap.ts";
 import { says } from "../engine/engines.ts";

@@ -5,7 +5,7 @@ import { closeSync, openSync, readFileSync, rmSync, writeFileSync } from "node:f
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";
-import { readFindings } from "../../src/stores/sqlite/doctor/findings.ts";
+import { readFindings } from "../../src/stores/sqlite/doctor/check.ts";
 import { Pages } from "../../src/stores/sqlite/doctor/salvage/pages.ts";
 import { readPlan } from "../../src/stores/sqlite/doctor/salvage/plan.ts";
 import { writeNew } from "../../src/stores/sqlite/doctor/salvage/write.ts";

@@ -6,7 +6,7 @@ import { DatabaseSync } from "node:sqlite";
 import { type TestContext, test } from "node:test";
 import { systemClock } from "../../src/platform/clock.ts";
 import { findInconsistencies } from "../../src/stores/sqlite/doctor/inconsistencies.ts";
-import { checkFile } from "../../src/stores/sqlite/doctor/integrity.ts";
+import { checkFile } from "../../src/stores/sqlite/doctor/check.ts";
 import { repairFile } from "../../src/stores/sqlite/doctor/repair.ts";
 import { Database } from "../../src/stores/sqlite/database.ts";
 import { job } from "../../src/index.ts";

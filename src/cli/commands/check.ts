@@ -124,7 +124,7 @@ async function examine(
     terminal.remark(`integrity ${report.verdict}: repairing ${shownAddress(url)}`);
     const mended = await repairStore(url, {
       salvage,
-      tell: ({ step, ok, detail }) => terminal.remark(`${step}: ${ok ? "" : "did not help: "}${detail}`),
+      onStep: ({ step, ok, detail }) => terminal.remark(`${step}: ${ok ? "" : "did not help: "}${detail}`),
       onProgress: terminal.isTty ? (what) => terminal.remark(`salvage: ${what}`) : () => {},
     });
     return { report, mended, findings: repairFindings(report, mended, salvage) };

@@ -1,4 +1,4 @@
-// Rows that contradict each other, found by reading. Nothing here mends: recovery, retention and repair do.
+// Finds rows that contradict each other. It only reads: recovery, retention and repair fix what it finds.
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import type { Inconsistency } from "../../../core/integrity.ts";
@@ -6,19 +6,19 @@ import { corruptRows } from "../checksums.ts";
 import { type Database, probeExclusive } from "../database.ts";
 import { sideFolder } from "../lock.ts";
 
-const MOST_NAMES = 20;
+const MAX_NAMES = 20;
 
-/** How many of the newest rows an open looks at: all of them would cost it seconds on a large file. */
+/** How many of the newest rows an open reads: all of them would cost it seconds on a large file. */
 const NEWEST = 10_000;
 
 /** `full` reads every row; `open` is bounded by what runs and by the newest rows. */
-export type LookDepth = "open" | "full";
+type ScanDepth = "open" | "full";
 
-/** What is inconsistent, the counts complete, the names at most 20 each. `strayLocks`: lock files that no worker's row names. */
+/** Counts are complete, names are at most 20 each. `strayLocks`: lock files that no worker's row names. */
 export function findInconsistencies(
   db: Database,
   strayLocks: readonly string[],
-  depth: LookDepth = "open",
+  depth: ScanDepth = "open",
 ): Inconsistency[] {
   const found = [
     runningWithoutOwner(db),
@@ -28,12 +28,12 @@ export function findInconsistencies(
     orphans(db, "orphan-logs", "outlive_logs", "line of a log", depth),
     depth === "full" ? countersDisagree(db) : null,
     depth === "full" ? corruptContent(db) : null,
-    told("lock-without-worker", strayLocks, strayLocks.length, (n) => `${n} lock file(s) belong to no worker`),
+    finding("lock-without-worker", strayLocks, strayLocks.length, (n) => `${n} lock file(s) belong to no worker`),
   ];
   return found.filter((one) => one !== null);
 }
 
-/** Lock files beside the database that no present worker's row names and nobody holds. */
+/** Lock files next to the database that no live worker's row names and no process holds. */
 export function findStrayLocks(db: Database): string[] {
   const known = new Set(
     (
@@ -54,19 +54,19 @@ function lockFiles(folder: string): string[] {
   }
 }
 
-function told(
+function finding(
   what: Inconsistency["what"],
   names: readonly string[],
   count: number,
   detail: (n: number) => string,
 ): Inconsistency | null {
-  return count === 0 ? null : { what, detail: detail(count), names: names.slice(0, MOST_NAMES), count };
+  return count === 0 ? null : { what, detail: detail(count), names: names.slice(0, MAX_NAMES), count };
 }
 
-/** Texts that do not match their checksums. Whoever claims such a job quarantines it. */
+/** Texts that do not match their checksums. A worker that claims such a job quarantines it. */
 function corruptContent(db: Database): Inconsistency | null {
   const rows = corruptRows(db, 1_000);
-  return told(
+  return finding(
     "corrupt-content",
     rows.map(({ jobId, what }) => `${jobId}: ${what}`),
     rows.length,
@@ -81,7 +81,7 @@ function runningWithoutOwner(db: Database): Inconsistency | null {
       "SELECT id FROM outlive_jobs j WHERE j.state = 1 AND NOT EXISTS (SELECT 1 FROM outlive_workers w WHERE w.seq = j.worker) LIMIT 1000",
     )
     .all() as { id: string }[];
-  return told(
+  return finding(
     "running-without-owner",
     ids.map(({ id }) => id),
     ids.length,
@@ -89,7 +89,7 @@ function runningWithoutOwner(db: Database): Inconsistency | null {
   );
 }
 
-/** The next recovery takes these back by itself. */
+/** The next recovery takes these back automatically. */
 function goneWorkerHoldsJobs(db: Database): Inconsistency | null {
   const rows = db
     .sql(
@@ -98,11 +98,11 @@ function goneWorkerHoldsJobs(db: Database): Inconsistency | null {
     )
     .all() as { id: string; jobs: number }[];
   const jobs = rows.reduce((sum, row) => sum + row.jobs, 0);
-  return told(
+  return finding(
     "gone-worker-holds-jobs",
     rows.map(({ id }) => id),
     rows.length,
-    (n) => `${n} worker(s) are over and still hold ${jobs} job(s); the next recovery takes them back`,
+    (n) => `${n} worker(s) have ended and still hold ${jobs} job(s); the next recovery takes them back`,
   );
 }
 
@@ -111,20 +111,20 @@ function orphans(
   what: Inconsistency["what"],
   table: string,
   one: string,
-  depth: LookDepth,
+  depth: ScanDepth,
 ): Inconsistency | null {
-  const looked = depth === "full" ? table : `(SELECT job FROM ${table} ORDER BY ord DESC LIMIT ${NEWEST})`;
+  const scanned = depth === "full" ? table : `(SELECT job FROM ${table} ORDER BY ord DESC LIMIT ${NEWEST})`;
   const rows = db
     .sql(
-      `SELECT job, count(*) AS n FROM ${looked} WHERE NOT EXISTS (SELECT 1 FROM outlive_jobs j WHERE j.seq = job) GROUP BY job ORDER BY job`,
+      `SELECT job, count(*) AS n FROM ${scanned} WHERE NOT EXISTS (SELECT 1 FROM outlive_jobs j WHERE j.seq = job) GROUP BY job ORDER BY job`,
     )
     .all() as { job: number; n: number }[];
   const count = rows.reduce((sum, { n }) => sum + n, 0);
-  return told(
+  return finding(
     what,
     rows.map(({ job }) => String(job)),
     count,
-    (n) => `${n} ${one}(s) belong to ${rows.length} job(s) that are not there (named by number)`,
+    (n) => `${n} ${one}(s) belong to ${rows.length} job(s) that do not exist (named by number)`,
   );
 }
 
@@ -136,7 +136,7 @@ function countersDisagree(db: Database): Inconsistency | null {
     )
     .all() as { name: string; kept: number; there: number }[];
   const which = rows.map(({ name, kept, there }) => `${name}: ${kept} kept, ${there} there`).slice(0, 3);
-  return told(
+  return finding(
     "counter-disagrees",
     rows.map(({ name }) => name),
     rows.length,

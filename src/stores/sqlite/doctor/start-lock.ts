@@ -1,5 +1,5 @@
-// The start lock: one process at a time begins on a file that nobody works on. It is held like a liveness lock, so that the death of
-// its holder frees it. Whoever waited for another's start-up learns that it was finished, and need not do the same again.
+// The start lock: of the processes that find a file unused, one at a time starts up on it. It is held like a liveness lock, so the death
+// of its holder releases it. A process that waited for another's start-up learns that it finished, and does not repeat it.
 import { existsSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { type Clock, pause } from "../../../core/clock.ts";
@@ -11,31 +11,31 @@ import { SQLITE_BUSY, SQLITE_IOERR } from "../errors.ts";
 import { exclusiveHolder } from "../lock-holder.ts";
 import { sideFolder } from "../lock.ts";
 
-/** Not `.lock`: it is nobody's sign of life and is never cleared away. */
+/** Not `.lock`: it is not a worker's lock and is never removed. */
 const LOCK_FILE = "start-up.held";
 const DONE_FILE = "start-up.json";
-const LOOK_MS = 10;
-/** After this long it is told whom we wait for. */
-const TELL_MS = 1_000;
-/** A repair of a large file takes minutes; a holder that stands still for longer is frozen. */
+const POLL_MS = 10;
+/** After this long an event says for which process we wait. */
+const REPORT_MS = 1_000;
+/** A repair of a large file takes minutes; a holder that takes longer is frozen. */
 const GIVE_UP_MS = 600_000;
 
-/** A start-up that was finished. Two are compared by their ids only. */
+/** A start-up that finished. Two are compared by their ids only. */
 interface Done {
   readonly id: string;
   readonly integrity: Verdict;
 }
 
 export interface StartLock {
-  /** What another process found while we waited for it; null: nobody has looked, so we must. */
+  /** What another process found while we waited for it; null: no other process has, so we must check. */
   readonly inherited: Verdict | null;
-  /** Lock files beside the database that nobody holds: each is left of a worker that died. */
+  /** Lock files next to the database that no process holds: each was left by a worker that died. */
   readonly left: readonly string[];
-  /** Lets go. With `done`, whoever waits need not look again. */
+  /** Releases it. With `done`, the processes that wait take over the verdict. */
   drop(done: Done | null): void;
 }
 
-/** Waits for the lock as long as nobody works on the file; null: somebody does. The folder beside the database is there already. */
+/** Waits for the lock while no worker uses the file; null: one does. The folder next to the database exists already. */
 export async function takeStartLock(
   databasePath: string,
   deps: { readonly clock: Clock; readonly events: Emitter },
@@ -43,40 +43,40 @@ export async function takeStartLock(
   const path = join(sideFolder(databasePath), LOCK_FILE);
   const before = readDone(databasePath);
   const startedAt = deps.clock.mono();
-  let told = false;
+  let reported = false;
   let lastHeld: string | null = null;
   for (;;) {
     const held = tryToHold(path);
-    // Whoever begins to work from now on sees our lock; whoever has begun, we see.
-    const beside = locksBeside(databasePath, () => held?.drop());
-    if (held && beside.held === null) return startLock(databasePath, held, before, beside.left);
-    // Whoever removes a dead worker's lock file holds it for a moment: a living one is held at the next look, too.
-    if (beside.held !== null && beside.held === lastHeld) return null;
-    lastHeld = beside.held;
+    // A worker that begins from now on sees our lock; we see the lock of one that has begun.
+    const locks = workerLocks(databasePath, () => held?.drop());
+    if (held && locks.held === null) return startLock(databasePath, held, before, locks.left);
+    // A process that removes a dead worker's lock file holds it for a moment; that of a live worker is still held at the next poll.
+    if (locks.held !== null && locks.held === lastHeld) return null;
+    lastHeld = locks.held;
     const waitedMs = deps.clock.mono() - startedAt;
     if (waitedMs > GIVE_UP_MS) throw heldTooLong(databasePath, path);
-    if (waitedMs > TELL_MS && !told) {
-      told = true;
+    if (waitedMs > REPORT_MS && !reported) {
+      reported = true;
       deps.events.emit("open.waits", { pid: null, command: "", ...exclusiveHolder(path) });
     }
-    await pause(deps.clock, LOOK_MS);
+    await pause(deps.clock, POLL_MS);
   }
 }
 
-/** For a worker that holds its liveness lock already: resolves when no start-up is under way that may not know of it. */
+/** For a worker that already holds its liveness lock: resolves when no start-up is under way that may have missed it. */
 export async function untilNoStartUp(databasePath: string, clock: Clock): Promise<void> {
   const path = join(sideFolder(databasePath), LOCK_FILE);
   const giveUpAt = clock.mono() + GIVE_UP_MS;
   while (existsSync(path) && probeExclusive(path) === "held") {
     if (clock.mono() > giveUpAt) throw heldTooLong(databasePath, path);
-    await pause(clock, LOOK_MS);
+    await pause(clock, POLL_MS);
   }
 }
 
-/** What the lock files say: they can be asked when the database itself can't. Ends, after `letGo`, at the first that is held. */
-function locksBeside(
+/** What the lock files say, which can be read when the database can't. Stops at the first that is held, after calling `release`. */
+function workerLocks(
   databasePath: string,
-  letGo: () => void,
+  release: () => void,
 ): { readonly held: string | null; readonly left: readonly string[] } {
   const folder = sideFolder(databasePath);
   const left: string[] = [];
@@ -86,12 +86,12 @@ function locksBeside(
       const probe = probeExclusive(join(folder, name));
       if (probe === "free") left.push(name);
       else if (probe === "held") {
-        letGo();
+        release();
         return { held: name, left };
       }
     }
   } catch (thrown) {
-    letGo();
+    release();
     throw thrown;
   }
   return { held: null, left };
@@ -132,14 +132,14 @@ function readDone(databasePath: string): Done | null {
   }
 }
 
-/** Only a hint to whoever waits: without it they look themselves. */
+/** Only a hint to the processes that wait: without it they check the file themselves. */
 function writeDone(databasePath: string, done: Done): void {
   const path = join(sideFolder(databasePath), DONE_FILE);
   try {
     writeFileSync(`${path}.new`, JSON.stringify(done), { mode: 0o600 });
     renameSync(`${path}.new`, path);
   } catch {
-    // A full disk: nobody waits for this file.
+    // A full disk: no process depends on this file.
   }
 }
 

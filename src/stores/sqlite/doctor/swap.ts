@@ -1,6 +1,6 @@
-// Putting a salvaged file in the place of the damaged one. A kill at any moment leaves the old file in its place, or the new one
-// complete: from the moment the journal of the swap is there, whoever comes next finishes it before anything else opens the file.
-// The order matters: the old log goes before the new file comes, because SQLite would apply it to whatever file has the name.
+// Replaces the damaged file with the salvaged one, and holds the file during a repair. A kill at any moment leaves the old file in its
+// place, or the new one complete: once the journal of the swap exists, the next process finishes the swap before it opens the file.
+// The order matters: the old log is moved before the new file, because SQLite would apply it to any file of that name.
 import {
   closeSync,
   existsSync,
@@ -19,17 +19,17 @@ import { holdExclusively, probeExclusive } from "../database.ts";
 import { SQLITE_BUSY } from "../errors.ts";
 import { makeSideFolder, sideFolder } from "../lock.ts";
 
-/** What belongs to a database file beside it. */
+/** The files next to a database that hold some of its rows. */
 const LOGS = ["-wal", "-journal"] as const;
 
-/** Where a new file is made until it is complete. */
+/** Where the new file is written until it is complete. */
 export const salvagePath = (path: string): string => `${path}.salvage`;
 const journalPath = (path: string): string => `${path}.swap`;
-// Without the suffix of workers' locks, so that nobody takes one for a stray one.
+// Without the suffix of workers' locks: these are not stray ones.
 const holdPath = (path: string): string => join(sideFolder(path), "repair.hold");
 const wholePath = (path: string): string => join(sideFolder(path), "repair-whole.hold");
 
-/** One step of a repair at a time, and no open meanwhile. Gone with the process. */
+/** One step of a repair at a time, and no open meanwhile. The death of the process releases it. */
 export function holdForRepair(path: string): { readonly drop: () => void } {
   const hold = holdAt(path, holdPath(path));
   return {
@@ -41,8 +41,8 @@ export function holdForRepair(path: string): { readonly drop: () => void } {
 }
 
 /**
- * From the first check of a repair to its last, by whoever has the start lock: the steps are done by children, and nobody opens the
- * file between two. The file of this lock stays, as that of the start lock does, so that all see the same one.
+ * Held from the first check of a repair to its last, by the holder of the start lock: children do the steps, and no process opens
+ * the file between two of them. The file of this lock is never removed, so that all processes see the same one.
  */
 export function holdForWholeRepair(path: string): { readonly drop: () => void } {
   return holdAt(path, wholePath(path));
@@ -69,8 +69,8 @@ function beingRepaired(path: string, cause?: unknown): OutliveError {
 }
 
 /**
- * For whoever has just opened the file: a repair that began after its look (`finishSwap`) may not have seen its connection. Either
- * the repair finds that somebody has the file open, or this finds the repair; the caller closes its connection then.
+ * For a process that has just opened the file: a repair that began after its `finishSwap` may have missed its connection. Either the
+ * repair finds the file open, or this finds the repair and throws STORE_BUSY; the caller then closes its connection.
  */
 export function assertNoRepair(path: string): void {
   if (isUnderRepair(path)) throw beingRepaired(path);
@@ -85,39 +85,35 @@ function isHeld(file: string): boolean {
 }
 
 /**
- * Ends a swap that was interrupted, and removes what an interrupted salvage left. The first thing that an open does; costs three
- * looks for a name when there is nothing to do. Throws STORE_BUSY while a repair is under way. Answers whether it ended one.
- * With `readOnly` it changes nothing, and a swap that must be ended first is refused.
+ * Finishes a swap that was interrupted, and removes what an interrupted salvage left. The first thing that an open does; it costs
+ * three stats when there is nothing to do. Throws STORE_BUSY during a repair. With `readOnly` it changes nothing and refuses a store
+ * whose swap must be finished first.
  */
-export function finishSwap(path: string, readOnly = false): boolean {
+export function finishSwap(path: string, readOnly = false): void {
   if (isHeld(wholePath(path))) throw beingRepaired(path);
   if (readOnly) return refuseHalfSwapped(path);
-  if (!existsSync(journalPath(path)) && !existsSync(holdPath(path))) return false;
+  if (!existsSync(journalPath(path)) && !existsSync(holdPath(path))) return;
   const hold = holdForRepair(path);
   try {
-    if (existsSync(journalPath(path))) {
-      complete(path);
-      return true;
-    }
-    removeSalvage(path);
-    return false;
+    if (existsSync(journalPath(path))) complete(path);
+    else removeSalvage(path);
   } finally {
     hold.drop();
   }
 }
 
-/** Half swapped, the file may already lack its log: what it shows then was never the store. */
-function refuseHalfSwapped(path: string): false {
-  if (!existsSync(journalPath(path))) return false;
+/** Half swapped, the file may already lack its log: its content was never that of the store. */
+function refuseHalfSwapped(path: string): void {
+  if (!existsSync(journalPath(path))) return;
   throw new OutliveError(
     ErrorCode.storeReadOnly,
-    `A repair of ${path} was interrupted while it put the new file in its place, and to look only can't finish that.`,
+    `A repair of ${path} was interrupted while it put the new file in its place, and a read-only open can't finish that.`,
     "Nothing was written. Run `outlive check` without --read-only, which finishes it; or start a worker.",
     { path },
   );
 }
 
-/** Makes the salvaged file the database. Under the hold, and with no connection open to either. */
+/** Makes the salvaged file the database. The caller holds the file and has no connection to either. */
 export function swapIn(path: string, keptAs: string): void {
   flush(salvagePath(path));
   const draft = `${journalPath(path)}.draft`;
@@ -133,11 +129,11 @@ export function removeSalvage(path: string): void {
   rmSync(`${journalPath(path)}.draft`, { force: true });
 }
 
-/** Every step can be the last one before a kill, and can be done again. */
+/** A kill may follow any step, and every step can be repeated. */
 function complete(path: string): void {
   const { keptAs } = JSON.parse(readFileSync(journalPath(path), "utf8")) as { keptAs: string };
   if (existsSync(salvagePath(path))) {
-    // A second name for the old file, so that at no moment there is none of that name.
+    // A second name for the old file, so that a file of the first name exists at every moment.
     if (!existsSync(keptAs)) keepOld(path, keptAs);
     for (const log of LOGS) {
       const { size } = statSync(path + log, { throwIfNoEntry: false }) ?? {};
@@ -158,7 +154,7 @@ function keepOld(path: string, keptAs: string): void {
     linkSync(path, keptAs);
   } catch (thrown) {
     const { code } = thrown as NodeJS.ErrnoException;
-    // A file system without links: for a moment there is no file of that name, but the journal says which one will be.
+    // A file system without links: for a moment no file has that name, but the journal says which one will.
     if (code !== "EPERM" && code !== "ENOTSUP" && code !== "EOPNOTSUPP" && code !== "EMLINK") throw thrown;
     renameSync(path, keptAs);
   }

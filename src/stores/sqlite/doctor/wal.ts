@@ -1,5 +1,5 @@
-// The write-ahead log: how large it is, flushing it at an open and while somebody works, and putting one aside that does not belong
-// to its database. Its file is looked at by stat and moved by rename only; what is in it only SQLite reads.
+// The write-ahead log: its size, flushing it at an open and while workers run, and moving one away that does not belong to its
+// database. This file uses stat and rename only; SQLite alone reads the content of the log.
 import { renameSync, rmSync, statSync } from "node:fs";
 import type { Emitter } from "../../../core/events.ts";
 import type { Upkeep } from "../../../core/store.ts";
@@ -7,10 +7,10 @@ import type { Database } from "../database.ts";
 import { primaryCode, SQLITE_BUSY } from "../errors.ts";
 import { type ProcessOnFile, walReaders } from "../lock-holder.ts";
 
-/** SQLite flushes by itself at 4 MB; beyond this somebody holds it back, or one transaction was very large. */
-export const WAL_LIMIT_BYTES = 64 << 20;
+/** SQLite flushes automatically at 4 MB; a log beyond this is held back by a reader, or one transaction was very large. */
+const WAL_LIMIT_BYTES = 64 << 20;
 
-/** The size of the write-ahead log, by a stat: it opens nothing and so drops no lock. */
+/** A stat: it opens nothing and so drops no lock. */
 export function walBytes(path: string): number {
   return statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0;
 }
@@ -24,8 +24,8 @@ interface Checkpointed {
 }
 
 /**
- * At an open: PASSIVE, which waits for nobody and tells how many frames there were; alone also TRUNCATE, which leaves an empty log.
- * A failure is told and nothing more: what is in the log is as durable there.
+ * At an open: PASSIVE, which waits for no other process and counts the frames; if no other process has the file open also TRUNCATE,
+ * which leaves an empty log. A failure is only reported: the content of the log is as durable there.
  */
 export function checkpointAtOpen(db: Database, alone: boolean, events: Emitter): Checkpointed {
   let frames = 0;
@@ -33,7 +33,7 @@ export function checkpointAtOpen(db: Database, alone: boolean, events: Emitter):
   try {
     const passive = checkpoint(db, "PASSIVE");
     frames = passive.frames;
-    if (alone && checkpoint(db, "TRUNCATE").busy) heldBack = "somebody reads or writes";
+    if (alone && checkpoint(db, "TRUNCATE").busy) heldBack = "another process reads or writes";
     if (!alone && passive.left > 0) heldBack = `${passive.left} frame(s) are still read`;
   } catch (thrown) {
     if (primaryCode(thrown) === undefined) throw thrown;
@@ -47,8 +47,8 @@ export function checkpointAtOpen(db: Database, alone: boolean, events: Emitter):
 }
 
 /**
- * While somebody works: a log that is not large is left alone. PASSIVE first, which holds nobody up; only if that flushed everything,
- * TRUNCATE, which then has nothing left to do under the write lock. A transaction that begins in between makes it busy: next time.
+ * While workers run: a small log is left alone. PASSIVE first, which blocks no other process; only if that flushed everything
+ * TRUNCATE, which then has nothing left to do under the write lock. If a transaction begins in between, the next call does it.
  */
 export function tendWal(db: Database, limitBytes: number = WAL_LIMIT_BYTES): Upkeep {
   const before = walBytes(db.path);
@@ -70,7 +70,7 @@ function checkpoint(db: Database, mode: "PASSIVE" | "TRUNCATE"): { frames: numbe
   }
 }
 
-/** Moves a log away that does not belong to its database, and drops the index of it. Nobody may have the database open. */
+/** Moves a log away that does not belong to its database, and removes its index. No process may have the database open. */
 export function setWalAside(path: string, now: number): string {
   const keptAs = `${path}-wal.aside-${new Date(now).toISOString().replaceAll(/[:.]/g, "-")}`;
   renameSync(`${path}-wal`, keptAs);
@@ -78,7 +78,7 @@ export function setWalAside(path: string, now: number): string {
   return keptAs;
 }
 
-/** Locks belong to the process: our own connection shows as a reader while it asks. */
+/** Locks belong to the process: our own connection is listed as a reader as well. */
 function others(processes: readonly ProcessOnFile[]): readonly ProcessOnFile[] {
   return processes.filter(({ pid }) => pid !== process.pid);
 }

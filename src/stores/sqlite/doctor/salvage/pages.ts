@@ -1,5 +1,5 @@
-// The pages of a damaged file, read without SQLite: the file and, over it, what its write-ahead log has committed. Nothing is
-// believed that can be checked: SQLite's format is at sqlite.org/fileformat2.html.
+// The pages of a damaged file, read without SQLite: the newest committed version of each, from the write-ahead log or the file.
+// Everything that can be checked is checked. SQLite's format is described at sqlite.org/fileformat2.html.
 // Trap: closing the file drops SQLite's locks of this process on it. It stays open until the process ends.
 import { fstatSync, openSync, readSync, statSync } from "node:fs";
 
@@ -7,7 +7,7 @@ const MAGIC = Buffer.from("SQLite format 3\0");
 const SIZES = [4_096, 1_024, 2_048, 8_192, 16_384, 32_768, 65_536, 512] as const;
 const WAL_HEADER = 32;
 const FRAME_HEADER = 24;
-/** Pages that are looked at when the size of a page has to be guessed. */
+/** How many pages are read when the size of a page has to be guessed. */
 const SAMPLE = 2_000;
 
 export interface Header {
@@ -15,7 +15,7 @@ export interface Header {
   /** Bytes of a page that hold data: extensions may reserve some at its end. */
   readonly usable: number;
   readonly encoding: "utf8" | "utf16le" | "utf16be";
-  /** False: the head of the file is damaged, and the above was guessed. */
+  /** False: the header of the file is damaged, and the fields above were guessed. */
   readonly sound: boolean;
   readonly wal: boolean;
   readonly autoVacuum: 0 | 1 | 2;
@@ -44,7 +44,7 @@ export class Pages {
     this.count = log ? log.pageCount : held;
   }
 
-  /** A page, or null if it is not there. A page that is cut off is filled up with zeros. */
+  /** A page, or null if the file has none of that number. A page that is cut off is padded with zeros. */
   read(page: number): Buffer | null {
     if (page < 1 || page > this.count) return null;
     const { pageSize } = this.header;
@@ -79,7 +79,7 @@ function readHeader(first: Buffer, file: number, size: number, logPageSize: numb
   };
 }
 
-/** The smallest size at whose borders pages begin as those of a tree do: at multiples of it they do so as well. */
+/** The smallest size at whose multiples pages begin as those of a tree do. */
 function guess(file: number, size: number): number {
   const begins = Buffer.alloc(8);
   const share = (pageSize: number): number => {
@@ -105,7 +105,7 @@ export interface Log {
   readonly pageCount: number;
 }
 
-/** Null: there is none, or nothing in it is committed. Every frame is checked as SQLite does; the first wrong one ends the log. */
+/** Null: there is no log, or nothing in it is committed. Every frame is checked as SQLite does; the first wrong one ends the log. */
 export function readLog(path: string): Log | null {
   const stat = statSync(path, { throwIfNoEntry: false });
   if (!stat || stat.size < WAL_HEADER + FRAME_HEADER) return null;
@@ -117,7 +117,7 @@ export function readLog(path: string): Log | null {
   if ((magic & ~1) >>> 0 !== 0x377f0682 || !(SIZES as readonly number[]).includes(pageSize)) return null;
   const sums = new Sums((magic & 1) === 1);
   sums.add(head, 0, 24);
-  if (!sums.are(head, 24)) return null;
+  if (!sums.match(head, 24)) return null;
 
   const frames = new Map<number, number>();
   let pending = new Map<number, number>();
@@ -128,7 +128,7 @@ export function readLog(path: string): Log | null {
     if (frame.compare(head, 16, 24, 8, 16) !== 0) break;
     sums.add(frame, 0, 8);
     sums.add(frame, FRAME_HEADER, frame.length);
-    if (!sums.are(frame, 16)) break;
+    if (!sums.match(frame, 16)) break;
     pending.set(frame.readUInt32BE(0), at + FRAME_HEADER);
     const commit = frame.readUInt32BE(4);
     if (commit === 0) continue;
@@ -139,7 +139,7 @@ export function readLog(path: string): Log | null {
   return frames.size === 0 ? null : { file, pageSize, frames, pageCount };
 }
 
-/** The running checksum of a log, over words of its writer's byte order. */
+/** The running checksum of a log, of words in its writer's byte order. */
 class Sums {
   readonly #big: boolean;
   #one = 0;
@@ -162,7 +162,7 @@ class Sums {
     this.#two = two;
   }
 
-  are(bytes: Buffer, at: number): boolean {
+  match(bytes: Buffer, at: number): boolean {
     return bytes.readUInt32BE(at) === this.#one && bytes.readUInt32BE(at + 4) === this.#two;
   }
 }

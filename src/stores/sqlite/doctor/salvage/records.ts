@@ -1,11 +1,11 @@
-// Cells and records of SQLite's trees, read one by one and checked: a cell that contradicts itself is none, a record whose end is
-// on an unreadable page has the values before it.
+// Cells and records of SQLite's trees, read one by one and checked. A cell that contradicts itself is skipped; a record whose end is on
+// an unreadable page has the values before it.
 import type { Pages } from "./pages.ts";
 
-/** A value as it is stored; undefined: it can't be read. */
+/** A stored value; undefined: it can't be read. */
 export type Value = null | number | bigint | string | Uint8Array | BadText | undefined;
 
-/** Text whose bytes are not of its encoding: kept as they are. */
+/** Text whose bytes are not valid in its encoding: kept as they are. */
 export class BadText {
   readonly bytes: Uint8Array;
 
@@ -47,7 +47,7 @@ export class Cursor {
     return small(BigInt.asIntN(64, large));
   }
 
-  /** As a length; what is none is -1. */
+  /** As a length; -1: it is not one. */
   length(): number {
     const value = this.varint();
     return typeof value === "number" && value >= 0 ? value : -1;
@@ -73,14 +73,14 @@ export function readCell(pages: Pages, page: Buffer, at: number, kind: "table" |
 }
 
 function localLength(length: number, usable: number, kind: "table" | "index"): number {
-  const most = kind === "table" ? usable - 35 : Math.floor(((usable - 12) * 64) / 255) - 23;
-  if (length <= most) return length;
-  const least = Math.floor(((usable - 12) * 32) / 255) - 23;
-  const fitting = least + ((length - least) % (usable - 4));
-  return fitting <= most ? fitting : least;
+  const max = kind === "table" ? usable - 35 : Math.floor(((usable - 12) * 64) / 255) - 23;
+  if (length <= max) return length;
+  const min = Math.floor(((usable - 12) * 32) / 255) - 23;
+  const fitting = min + ((length - min) % (usable - 4));
+  return fitting <= max ? fitting : min;
 }
 
-/** What does not fit on the page is on a chain of others. A chain that breaks ends the record there. */
+/** What does not fit on the page is on a chain of overflow pages. A chain that breaks ends the record there. */
 function readPayload(pages: Pages, page: Buffer, at: number, local: number, length: number): Buffer {
   const parts = [page.subarray(at, at + local)];
   if (local === length) return parts[0]!;
@@ -90,14 +90,14 @@ function readPayload(pages: Pages, page: Buffer, at: number, local: number, leng
     const bytes = next < 2 ? null : pages.read(next);
     if (!bytes) break;
     next = bytes.readUInt32BE(0);
-    // One that ends early, or goes on after its end, is not this record's.
+    // A chain that ends early, or continues after the end, is not this record's.
     if (left > room ? next === 0 : next !== 0) break;
     parts.push(bytes.subarray(4, 4 + Math.min(left, room)));
   }
   return Buffer.concat(parts);
 }
 
-/** Null: the head of the record contradicts its length. */
+/** Null: the header of the record contradicts its length. */
 function decode(bytes: Buffer, length: number, encoding: Pages["header"]["encoding"]): Value[] | null {
   const cursor = new Cursor(bytes, 0);
   const headLength = cursor.length();
@@ -115,7 +115,7 @@ function decode(bytes: Buffer, length: number, encoding: Pages["header"]["encodi
   return types.map((type) => {
     const from = at;
     at += sizeOf(type);
-    // A null is all in the head.
+    // A null has no bytes after the header.
     return at > bytes.length && at > from ? undefined : valueOf(type, bytes, from, at, encoding);
   });
 }
@@ -140,7 +140,7 @@ function valueOf(type: number, bytes: Buffer, from: number, to: number, encoding
       return 1;
     default:
       if (type < 6) return bytes.readIntBE(from, to - from);
-      // Copied: the page is not kept for the sake of one value.
+      // A copy, so that one value does not keep its page in memory.
       return type % 2 === 0 ? Uint8Array.from(bytes.subarray(from, to)) : textOf(bytes.subarray(from, to), encoding);
   }
 }

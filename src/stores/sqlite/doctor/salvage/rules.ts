@@ -1,35 +1,41 @@
-// Makes our tables in a salvaged file obey the store's rules again: every job has a kind, every running one a worker that recovery
-// finds, no key is held twice, counts agree, and nobody from before can write. What was lost is found out on the way.
+// Restores the store's rules in the tables of a salvaged file: every job has a kind, every running one a worker that recovery finds, no
+// key is held twice, counts agree, and no process from before can write. It also finds out what was lost.
 import { OUTCOMES } from "../../../../core/job.ts";
-import type { DatabaseSync } from "../../database.ts";
-import type { PartialJob } from "./copy.ts";
+import { KIND_DEFAULTS } from "../../../../core/kind.ts";
 import { LANE, STATE } from "../../../codes.ts";
+import type { DatabaseSync } from "../../database.ts";
 import { versionByColumns } from "../../schema.ts";
+import type { PartialJob } from "./copy.ts";
 
-/** Ids that are named; the numbers are complete. */
-const MOST_NAMED = 10_000;
+/** How many ids are named; counts are complete. */
+const MAX_NAMED = 10_000;
 
-export interface Mended {
+export interface Restored {
   readonly partial: readonly string[];
   readonly lost: readonly string[];
   readonly recoveryPointAt: number | null;
 }
 
-/** How many jobs there were by the counts that are kept per kind. */
+/** How many jobs there were, by the counts in the rows of the kinds. */
 export function statedJobs(db: DatabaseSync): number {
   return (db.prepare("SELECT ifnull(sum(jobs), 0) AS n FROM outlive_kinds").get() as { n: number }).n;
 }
 
-/** Before the indexes are made: until then nothing keeps two rows from having one key. Inside a transaction. */
-export function mend(db: DatabaseSync, partialRows: readonly PartialJob[], indexIsSound: boolean, now: number): Mended {
+/** Called inside a transaction, before the indexes are created: until then two rows may have the same key. */
+export function restoreRules(
+  db: DatabaseSync,
+  partialJobs: readonly PartialJob[],
+  indexIsSound: boolean,
+  now: number,
+): Restored {
   const recoveryPointAt = newestChange(db, now);
   const lost = lostJobs(db, indexIsSound);
   const partial = new Partials(db, now);
-  for (const { seq, missing, unfit } of partialRows) partial.add(seq, `its ${missing.join(", ")} can't be read`, unfit);
-  dropDoubles(db, partial);
-  nameKinds(db, partial);
-  missingParts(db, partial);
-  nameWorkers(db);
+  for (const { seq, missing, unfit } of partialJobs) partial.add(seq, `its ${missing.join(", ")} can't be read`, unfit);
+  dropDuplicates(db, partial);
+  restoreKinds(db, partial);
+  noteMissingParts(db, partial);
+  restoreWorkers(db);
   for (const table of ["outlive_steps", "outlive_history", "outlive_logs"])
     db.exec(`DELETE FROM ${table} WHERE job NOT IN (SELECT seq FROM outlive_jobs)`);
   partial.write();
@@ -38,7 +44,7 @@ export function mend(db: DatabaseSync, partialRows: readonly PartialJob[], index
   return { partial: partial.ids(), lost, recoveryPointAt };
 }
 
-/** Collects what is missing of each job, and writes it down once per job. */
+/** Collects what is missing of each job, and writes it once per job. */
 class Partials {
   readonly #db: DatabaseSync;
   readonly #now: number;
@@ -58,7 +64,7 @@ class Partials {
     }
   }
 
-  /** A job that must not run is quarantined, unless it has ended; the history says why, and what is missing of the others. */
+  /** A job that must not run is quarantined, unless it has ended. The history says what is missing, for the others as well. */
   write(): void {
     const read = this.#db.prepare("SELECT state, epoch, fence FROM outlive_jobs WHERE seq = ?");
     const history = this.#db.prepare(
@@ -67,11 +73,11 @@ class Partials {
     for (const [seq, { why, unfit }] of this.#jobs) {
       const row = read.get(seq) as { state: number; epoch: number; fence: number } | undefined;
       if (!row) continue;
-      const stop =
+      const quarantine =
         unfit && (row.state === STATE.queued || row.state === STATE.running || row.state === STATE.quarantined);
       const reason = `corrupt: ${why.join("; ")}`;
-      if (stop) this.#quarantine(seq, reason);
-      history.run(seq, this.#now, row.state, stop ? STATE.quarantined : row.state, row.epoch, row.fence, reason);
+      if (quarantine) this.#quarantine(seq, reason);
+      history.run(seq, this.#now, row.state, quarantine ? STATE.quarantined : row.state, row.epoch, row.fence, reason);
     }
   }
 
@@ -94,33 +100,33 @@ class Partials {
 
   ids(): string[] {
     const read = this.#db.prepare("SELECT id FROM outlive_jobs WHERE seq = ?");
-    return [...this.#jobs.keys()].slice(0, MOST_NAMED).flatMap((seq) => {
+    return [...this.#jobs.keys()].slice(0, MAX_NAMED).flatMap((seq) => {
       const row = read.get(seq) as { id: string } | undefined;
       return row ? [row.id] : [];
     });
   }
 }
 
-/** Ids of jobs whose row is gone: by the index of ids, or, without it, by what else names them. */
+/** Ids of jobs whose row is lost: by the index of ids or, without it, by other rows that name them. */
 function lostJobs(db: DatabaseSync, indexIsSound: boolean): string[] {
   const gone = db
     .prepare(
-      "SELECT w.id FROM temp.witness_jobs w LEFT JOIN outlive_jobs j ON j.seq = w.seq WHERE j.seq IS NULL LIMIT ?",
+      "SELECT w.id FROM temp.indexed_jobs w LEFT JOIN outlive_jobs j ON j.seq = w.seq WHERE j.seq IS NULL LIMIT ?",
     )
-    .all(MOST_NAMED) as { id: string }[];
+    .all(MAX_NAMED) as { id: string }[];
   if (indexIsSound) return gone.map(({ id }) => id);
   const named = db
     .prepare(
       `SELECT DISTINCT n.job, i.job_id AS id FROM (SELECT job FROM outlive_history UNION SELECT job FROM outlive_steps UNION SELECT job FROM outlive_logs) n
        LEFT JOIN outlive_incident_jobs i ON i.job = n.job LEFT JOIN outlive_jobs j ON j.seq = n.job
-       WHERE j.seq IS NULL AND n.job NOT IN (SELECT seq FROM temp.witness_jobs) LIMIT ?`,
+       WHERE j.seq IS NULL AND n.job NOT IN (SELECT seq FROM temp.indexed_jobs) LIMIT ?`,
     )
-    .all(MOST_NAMED) as { job: number; id: string | null }[];
+    .all(MAX_NAMED) as { job: number; id: string | null }[];
   return [...new Set([...gone.map(({ id }) => id), ...named.map(({ job, id }) => id ?? `(job number ${job})`)])];
 }
 
 /** Two rows with one id: the later attempt stays. Two unfinished jobs with one key: the older one keeps it. */
-function dropDoubles(db: DatabaseSync, partial: Partials): void {
+function dropDuplicates(db: DatabaseSync, partial: Partials): void {
   db.exec(
     `DELETE FROM outlive_jobs WHERE seq IN (SELECT seq FROM (SELECT seq, row_number() OVER (PARTITION BY id ORDER BY epoch DESC, fence DESC, seq) AS n FROM outlive_jobs) WHERE n > 1)`,
   );
@@ -139,52 +145,53 @@ function dropDoubles(db: DatabaseSync, partial: Partials): void {
   );
 }
 
-/** A kind whose row is gone gets it back from the index of names; a worker's declaration replaces the settings. */
-function nameKinds(db: DatabaseSync, partial: Partials): void {
+/** A kind whose row is lost gets its name from the index of names, and default settings until a program declares it again. */
+function restoreKinds(db: DatabaseSync, partial: Partials): void {
+  const { timeoutMs, graceMs, limits, backoff, onCrash } = KIND_DEFAULTS;
   const add = db.prepare(
     `INSERT INTO outlive_kinds (id, name, timeout_ms, grace_ms, max_errors, max_timeouts, max_crashes, backoff_type, backoff_base_ms, backoff_max_ms, backoff_jitter, on_crash)
-     VALUES (?, ?, 900000, 30000, 10, 10, 3, 'exponential', 1000, 300000, 0.2, 'retry')`,
+     VALUES (:id, :name, :timeoutMs, :graceMs, :errors, :timeouts, :crashes, :type, :baseMs, :maxMs, :jitter, :onCrash)`,
   );
   const gone = db
     .prepare(
-      `SELECT j.kind AS id, w.name FROM (SELECT DISTINCT kind FROM outlive_jobs) j LEFT JOIN temp.witness_kinds w ON w.seq = j.kind
+      `SELECT j.kind AS id, w.name FROM (SELECT DISTINCT kind FROM outlive_jobs) j LEFT JOIN temp.indexed_kinds w ON w.seq = j.kind
        WHERE j.kind NOT IN (SELECT id FROM outlive_kinds)`,
     )
     .all() as { id: number; name: string | null }[];
   for (const { id, name } of gone) {
-    add.run(id, name ?? `lost-kind-${id}`);
+    add.run({ id, name: name ?? `lost-kind-${id}`, timeoutMs, graceMs, ...limits, ...backoff, onCrash });
     if (name !== null) continue;
     for (const { seq } of db.prepare("SELECT seq FROM outlive_jobs WHERE kind = ?").all(id) as { seq: number }[])
       partial.add(seq, "the name of its kind is lost", true);
   }
 }
 
-/** By the indexes of steps and history. A lost step would run again, so somebody must decide whether it may. */
-function missingParts(db: DatabaseSync, partial: Partials): void {
+/** By the indexes of steps and history. A lost step would run again, so a person must decide whether it may. */
+function noteMissingParts(db: DatabaseSync, partial: Partials): void {
   const steps = db
     .prepare(
-      `SELECT w.job, w.name FROM temp.witness_steps w LEFT JOIN outlive_steps s ON s.ord = w.seq JOIN outlive_jobs j ON j.seq = w.job WHERE s.ord IS NULL`,
+      `SELECT w.job, w.name FROM temp.indexed_steps w LEFT JOIN outlive_steps s ON s.ord = w.seq JOIN outlive_jobs j ON j.seq = w.job WHERE s.ord IS NULL`,
     )
     .all() as { job: number; name: string }[];
   for (const { job, name } of steps)
     partial.add(job, `the result of its step ${JSON.stringify(name)} is lost, and a retry would run it again`, true);
   const history = db
     .prepare(
-      `SELECT DISTINCT w.job FROM temp.witness_history w LEFT JOIN outlive_history h ON h.ord = w.seq JOIN outlive_jobs j ON j.seq = w.job WHERE h.ord IS NULL`,
+      `SELECT DISTINCT w.job FROM temp.indexed_history w LEFT JOIN outlive_history h ON h.ord = w.seq JOIN outlive_jobs j ON j.seq = w.job WHERE h.ord IS NULL`,
     )
     .all() as { job: number }[];
   for (const { job } of history) partial.add(job, "a part of its history is lost", false);
 }
 
-/** A running job whose worker's row is gone: recovery finds it by a row that says so. */
-function nameWorkers(db: DatabaseSync): void {
+/** A running job whose worker's row is lost: a row that says so lets recovery find it. What is unknown of the worker is empty or 0. */
+function restoreWorkers(db: DatabaseSync): void {
   db.prepare(
     `INSERT INTO outlive_workers (seq, id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at, last_word)
-     SELECT j.worker, ifnull(w.id, 'lost-worker-' || j.worker), 'gone', '', '', 0, '', 0, 90000, 1, '[]', j.first, j.last, 'its row was lost with a part of the store'
-     FROM (SELECT worker, min(started_at) AS first, max(started_at) AS last FROM outlive_jobs WHERE state = 1 GROUP BY worker) j LEFT JOIN temp.witness_workers w ON w.seq = j.worker
+     SELECT j.worker, ifnull(w.id, 'lost-worker-' || j.worker), 'gone', '', '', 0, '', 0, 0, 1, '[]', j.first, j.last, 'its row was lost with a part of the store'
+     FROM (SELECT worker, min(started_at) AS first, max(started_at) AS last FROM outlive_jobs WHERE state = 1 GROUP BY worker) j LEFT JOIN temp.indexed_workers w ON w.seq = j.worker
      WHERE j.worker NOT IN (SELECT seq FROM outlive_workers)`,
   ).run();
-  // Never used again: jobs name their owner by it.
+  // A worker's number is never used again: jobs name their owner by it.
   db.exec(
     `DELETE FROM sqlite_sequence WHERE name = 'outlive_workers' AND seq < (SELECT max(s) FROM (SELECT max(seq) AS s FROM outlive_workers UNION SELECT max(worker) FROM outlive_jobs));
      INSERT INTO sqlite_sequence (name, seq) SELECT 'outlive_workers', max(0, ifnull(max(s), 0)) FROM (SELECT max(seq) AS s FROM outlive_workers UNION SELECT max(worker) FROM outlive_jobs)
@@ -192,7 +199,7 @@ function nameWorkers(db: DatabaseSync): void {
   );
 }
 
-/** Above everything that was ever issued, as far as that can be known. */
+/** Above every epoch that was ever issued, as far as that is known. */
 function raiseEpoch(db: DatabaseSync, now: number): void {
   db.prepare(
     `INSERT OR REPLACE INTO outlive_meta (key, value)
@@ -203,7 +210,7 @@ function raiseEpoch(db: DatabaseSync, now: number): void {
   );
 }
 
-/** The newest instant in any row. Columns that only hold their place (schema.ts) and instants to come are none. */
+/** The newest instant in any row, without placeholders (schema.ts) and instants in the future. */
 function newestChange(db: DatabaseSync, now: number): number | null {
   const { at } = db
     .prepare(

@@ -1,11 +1,11 @@
-// The trees of a damaged file: which pages still belong to which table or index, where the gaps are, and which of the pages
-// that nobody points to fit into them. A page that no longer hangs on its tree is as good as one that does, if it fits.
+// The trees of a damaged file: which pages still belong to which table or index, where the gaps are, and which of the pages without a
+// parent fit into them. A page that lost its parent is as good as one that has it, if it fits.
 import type { Pages } from "./pages.ts";
 import { type Cell, Cursor, readCell } from "./records.ts";
 
 type RowId = number | bigint;
 
-/** Rowids above `from` up to and with `to`. */
+/** Rowids above `from`, up to and including `to`. */
 export interface Range {
   readonly from: RowId;
   readonly to: RowId;
@@ -17,28 +17,28 @@ export interface Tree {
   readonly kind: "table" | "index";
   /** The pages with cells, in the order of their keys. */
   readonly pages: { readonly page: number; readonly range: Range }[];
-  /** What could not be reached. */
+  /** The rowids that could not be reached. */
   readonly gaps: Range[];
-  /** Pages that fit into the gaps though nothing points to them. */
+  /** Pages that fit into the gaps although no page points to them. */
   readonly found: number[];
-  /** Whether a record may be one of this tree's. */
+  /** Whether a record may belong to this tree. */
   readonly fits: (cell: Cell) => boolean;
 }
 
 const TYPES = { table: { inner: 5, leaf: 13 }, index: { inner: 2, leaf: 10 } } as const;
 
 /** More levels than a sound tree can have. */
-const MOST_LEVELS = 40;
+const MAX_LEVELS = 40;
 
 export class Survey {
   readonly pages: Pages;
   /** Which pages belong to a tree. */
   readonly #claimed = new Set<number>();
-  /** Which pages are said to be free. A tree that points to one is right: only what nobody points to is judged by this. */
+  /** Pages on the list of free pages. A tree that points to one is right: the list counts only for pages without a parent. */
   readonly #free = new Set<number>();
-  /** True if the list of free pages agrees with its length: then a page that is neither on it nor in a tree has lost its tree. */
-  #freeIsWhole = false;
-  /** How many things were found to be wrong. */
+  /** True if the list of free pages has its stated length: a page that is neither on it nor in a tree has then lost its tree. */
+  #freeIsComplete = false;
+  /** How many contradictions were found. */
   anomalies = 0;
 
   constructor(pages: Pages) {
@@ -46,7 +46,7 @@ export class Survey {
     this.#readFree();
   }
 
-  /** Walks a tree from its root. A root that is not known makes one whole gap. */
+  /** Walks a tree from its root. A tree whose root is unknown is one gap. */
   walk(root: number, kind: Tree["kind"], fits: Tree["fits"]): Tree {
     const tree: Tree = { kind, pages: [], gaps: [], found: [], fits };
     if (root < 1) this.#gap(tree, EVERYTHING);
@@ -55,12 +55,12 @@ export class Survey {
   }
 
   #visit(tree: Tree, page: number, range: Range, level: number): void {
-    const bytes = this.#claimed.has(page) || level > MOST_LEVELS ? null : this.pages.read(page);
+    const bytes = this.#claimed.has(page) || level > MAX_LEVELS ? null : this.pages.read(page);
     if (!bytes) return this.#gap(tree, range);
     const { inner, leaf } = TYPES[tree.kind];
     const type = bytes[page === 1 ? 100 : 0];
     if (type === inner && this.#visitInner(tree, page, bytes, range, level)) return;
-    // With a damaged first byte, too, the cells that can still be read are taken.
+    // The cells that can still be read count even if the first byte is damaged.
     if (type !== leaf) this.anomalies++;
     const cells = [...this.cells(page, bytes, tree.kind)];
     const own = cells.filter((cell) => cell && within(cell.rowid, range, tree.kind) && tree.fits(cell)) as Cell[];
@@ -68,11 +68,11 @@ export class Survey {
     if (own.length === 0 && (cells.length > 0 || type !== leaf)) return this.#gap(tree, range);
     this.#claimed.add(page);
     tree.pages.push({ page, range });
-    // What this page has lost may be found again on no other page: a gap, but one that only its own cells could fill.
+    // No other page holds what this page has lost: an empty gap, which no page can fill.
     if (own.length < cells.length || type !== leaf) tree.gaps.push({ from: range.from, to: range.from });
   }
 
-  /** Answers false if nothing on the page is a pointer to a child: then it is no inner page, whatever its first byte says. */
+  /** Returns false if nothing on the page points to a child: it is then not an inner page, whatever its first byte says. */
   #visitInner(tree: Tree, page: number, bytes: Buffer, range: Range, level: number): boolean {
     const { children, rightmost, broken } = this.#childrenOf(page, bytes, tree, range);
     if (children.length === 0 && broken) return false;
@@ -105,7 +105,7 @@ export class Survey {
       const key = at < 0 || tree.kind === "index" ? range.to : new Cursor(bytes, at + 4).varint();
       const ordered = tree.kind === "index" || (key > last && key <= range.to);
       if (at < 0 || child < 2 || child > this.pages.count || !ordered) {
-        // Its rows are between the last key that holds and the next one.
+        // Its rows are between the last valid key and the next one.
         this.anomalies++;
         skipped = true;
         continue;
@@ -119,19 +119,19 @@ export class Survey {
     return { children, rightmost, broken: rightmost < 2 || rightmost > this.pages.count };
   }
 
-  /** The cells of a page, one by one; null for one that contradicts itself. */
+  /** The cells of a page, one by one; null: it contradicts itself. */
   *cells(page: number, bytes: Buffer, kind: Tree["kind"]): Generator<Cell | null> {
     const inner = kind === "index" && bytes[page === 1 ? 100 : 0] === TYPES.index.inner;
     for (const at of this.#pointers(page, bytes, inner ? 12 : 8))
       yield at < 0 ? null : readCell(this.pages, bytes, inner ? at + 4 : at, kind);
   }
 
-  /** Where the cells of a page begin; -1 for a pointer that leads nowhere. */
+  /** Where the cells of a page begin; -1: the pointer is invalid. */
   #pointers(page: number, bytes: Buffer, head: number): number[] {
     const start = (page === 1 ? 100 : 0) + head;
     const { usable } = this.pages.header;
     const stated = bytes.readUInt16BE(start - head + 3);
-    // A cell takes 4 bytes at least, and its pointer 2.
+    // A cell takes at least 4 bytes, and its pointer 2.
     const count = Math.min(stated, Math.floor((usable - start) / 6));
     if (count < stated) this.anomalies++;
     return Array.from({ length: count }, (_, n) => {
@@ -141,11 +141,11 @@ export class Survey {
   }
 
   /**
-   * Looks through all pages that nobody points to, and gives each leaf to the one tree in whose gaps all that it holds fits; or, if
-   * it can't be a free page, to the one tree that it fits at all. Answers the leaves of tables that found no home.
+   * Assigns each leaf page without a parent to the one tree into whose gaps all of its cells fit; or, if it can't be a free page, to
+   * the one tree whose records they may be. Returns the leaf pages of tables that fit no tree, or several.
    */
   adopt(trees: readonly Tree[]): number[] {
-    const left: number[] = [];
+    const unclaimed: number[] = [];
     for (let page = 2; page <= this.pages.count; page++) {
       if (this.#claimed.has(page) || this.#free.has(page)) continue;
       const bytes = this.pages.read(page);
@@ -155,14 +155,14 @@ export class Survey {
       if (cells.length === 0) continue;
       const fitting = trees.filter((tree) => tree.kind === kind && cells.every(tree.fits));
       const gapped = fitting.filter((tree) => cells.every((cell) => inGap(tree, cell)));
-      const homes = gapped.length > 0 || !this.#freeIsWhole ? gapped : fitting;
-      if (homes.length === 1) homes[0]!.found.push(page);
-      else if (kind === "table") left.push(page);
+      const candidates = gapped.length > 0 || !this.#freeIsComplete ? gapped : fitting;
+      if (candidates.length === 1) candidates[0]!.found.push(page);
+      else if (kind === "table") unclaimed.push(page);
     }
-    return left;
+    return unclaimed;
   }
 
-  /** All records of a tree: what hangs on it first, in order, then what was found. */
+  /** All records of a tree: those of its own pages first, in order, then those of the pages that were found. */
   *rows(tree: Tree): Generator<Cell & { readonly found: boolean }> {
     for (const { page, range } of tree.pages) {
       for (const cell of this.#readable(page, tree))
@@ -181,21 +181,21 @@ export class Survey {
     tree.gaps.push(range);
   }
 
-  /** The list of free pages, as far as it holds: what is on it is nobody's, whatever it looks like. */
+  /** Reads the list of free pages as far as it is valid. A page on it belongs to no tree, whatever its content is. */
   #readFree(): void {
     const { freelistTrunk, freelistCount, usable, sound } = this.pages.header;
-    const most = usable / 4 - 2;
+    const max = usable / 4 - 2;
     let listed = 0;
     for (let trunk = freelistTrunk; trunk !== 0;) {
       const bytes = trunk < 2 || this.#free.has(trunk) ? null : this.pages.read(trunk);
-      if (!bytes || bytes.readUInt32BE(4) > most) return void this.anomalies++;
+      if (!bytes || bytes.readUInt32BE(4) > max) return void this.anomalies++;
       this.#free.add(trunk);
       const leaves = bytes.readUInt32BE(4);
       for (let n = 0; n < leaves; n++) this.#free.add(bytes.readUInt32BE(8 + 4 * n));
       listed += 1 + leaves;
       trunk = bytes.readUInt32BE(0);
     }
-    this.#freeIsWhole = sound && listed === freelistCount && this.#free.size === listed;
+    this.#freeIsComplete = sound && listed === freelistCount && this.#free.size === listed;
   }
 }
 
