@@ -4,12 +4,15 @@ import assert from "node:assert/strict";
 import { copyFileSync, readdirSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
 import { type TestContext, test } from "node:test";
+import type { KindSettings } from "../../src/core/job.ts";
+import { KIND_DEFAULTS } from "../../src/core/kind.ts";
 import { systemClock } from "../../src/platform/clock.ts";
 import { findInconsistencies } from "../../src/stores/sqlite/doctor/inconsistencies.ts";
 import { checkFile } from "../../src/stores/sqlite/doctor/check.ts";
 import { repairFile } from "../../src/stores/sqlite/doctor/repair.ts";
 import { Database } from "../../src/stores/sqlite/database.ts";
 import { job } from "../../src/index.ts";
+import { type KindColumns, kindSettings } from "../../src/stores/rows.ts";
 import { furnish, pageOf, readScene, zero } from "../support/damaged-file.ts";
 import { slow } from "../support/jobs.ts";
 import { Place, untilState } from "../support/processes.ts";
@@ -53,6 +56,30 @@ test("a kind whose row is lost keeps its name, by the index of names, and its jo
   await next.start();
   await untilState(next, id, "succeeded");
 });
+
+test("a kind whose row is lost has the default settings, as if it had been declared without options", async (t) => {
+  const place = new Place(t);
+  const plain = job<null>("plain");
+  const patient = job<null>("patient", { timeout: "1h", grace: "1m", retry: { errors: 2, backoff: "linear" } });
+  const engine = await place.engine({ jobs: [plain, patient] });
+  await engine.enqueue(plain, null);
+  await engine.enqueue(patient, null);
+  await engine.close();
+  const declared = kindsIn(place.path);
+  assert.deepEqual(declared.get("plain"), { name: "plain", ...KIND_DEFAULTS });
+  assert.notDeepEqual(declared.get("patient"), { name: "patient", ...KIND_DEFAULTS });
+  zero(place.path, pageOf(place.path, "outlive_kinds", "leaf"));
+  assert.ok((await salvaged(place)).sound);
+  const kept = kindsIn(place.path);
+  for (const name of ["plain", "patient"]) assert.deepEqual(kept.get(name), { name, ...KIND_DEFAULTS });
+});
+
+function kindsIn(path: string): Map<string, KindSettings> {
+  const db = new DatabaseSync(path, { readOnly: true });
+  const rows = db.prepare("SELECT * FROM outlive_kinds").all() as unknown as KindColumns[];
+  db.close();
+  return new Map(rows.map((row) => [row.name, kindSettings(row)]));
+}
 
 test("an unfinished job that has lost a step is quarantined: to run the step again is for a person to decide", async (t) => {
   const place = new Place(t);
