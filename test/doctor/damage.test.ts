@@ -25,9 +25,9 @@ import { Place, untilState } from "../support/processes.ts";
 
 interface Case {
   readonly what: string;
-  /** Damages the file; answers the numbers of jobs that may be gone, and whether the user's rows may be. */
+  /** Damages the file; returns the numbers of jobs that may be lost, and whether the user's rows may be. */
   readonly damage: (path: string) => { readonly jobs: readonly number[]; readonly ledger?: boolean };
-  /** How it is mended; salvage if not said. */
+  /** Which steps repair it. Default: salvage. */
   readonly by?: readonly Repair["steps"][number]["step"][];
 }
 
@@ -100,7 +100,7 @@ for (const { what, damage, by = ["salvage"] } of CASES) {
   });
 }
 
-test("FR-068 FR-069 a zeroed leaf of jobs costs its rows only, which are named; the damaged file is kept, and the recovery point is told", async (t) => {
+test("FR-068 FR-069 a zeroed leaf of jobs costs its rows only, which are named; the damaged file is kept, and the recovery point is reported", async (t) => {
   const { place: original, scene } = await furnished(t);
   const place = new Place(t);
   copyOf(original, place);
@@ -152,7 +152,7 @@ test("a truncated file keeps what is before its end", async (t) => {
   await works(place);
 });
 
-test("FR-060 an index that disagrees with its table is made anew in place, and nothing is lost", async (t) => {
+test("FR-060 an index that disagrees with its table is rebuilt in place, and nothing is lost", async (t) => {
   const { place: original, scene } = await furnished(t);
   const place = new Place(t);
   copyOf(original, place);
@@ -168,7 +168,7 @@ test("FR-060 an index that disagrees with its table is made anew in place, and n
   await works(place);
 });
 
-test("without leave to salvage a damaged tree is left as it is, and what is wrong is told", async (t) => {
+test("without permission to salvage a damaged tree is left as it is, and what is wrong is reported", async (t) => {
   const { place: original } = await furnished(t);
   const place = new Place(t);
   copyOf(original, place);

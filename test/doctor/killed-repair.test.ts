@@ -88,7 +88,7 @@ function run(
 function oldOrNew(path: string, { folder, scene, gone }: Damaged): "old" | "new" {
   assert.ok(existsSync(path), "there is a file of that name");
   if (!readFileSync(path).equals(readFileSync(join(folder, "jobs.db"))))
-    // One of its own it may have: whoever looked at it made that.
+    // It may have a log of its own, made by a process that read it.
     assert.ok(
       !existsSync(`${path}-wal`) || !readFileSync(`${path}-wal`).equals(readFileSync(join(folder, "jobs.db-wal"))),
       "the old log is gone before the new file comes",
@@ -146,7 +146,7 @@ for (const [task, damage] of [
     await furnish(place, 6_000);
     const scene = readScene(place.path);
     damage(place.path);
-    // The moments are spread over the time that a whole one takes.
+    // The kills are spread across the time that an undisturbed one takes.
     const times: number[] = [];
     const timed = copied(t, place.folder);
     await run(t, task, timed, 0, () => times.push(performance.now()));

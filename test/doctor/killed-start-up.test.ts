@@ -23,7 +23,7 @@ async function unclean(t: TestContext): Promise<{ place: Place; id: string }> {
   return { place, id };
 }
 
-/** Processes that check or mend a file for the process `pid`. */
+/** Child processes of `pid` that check or repair a file. */
 function doctorsOf(pid: number): string[] {
   return readdirSync("/proc")
     .filter((name) => /^\d+$/.test(name))
@@ -102,7 +102,7 @@ for (const at of [
     assert.equal((await engine.incidents()).length, 1);
   });
 
-test("an open that is killed while it mends an index leaves it to the next one", async (t) => {
+test("an open that is killed while it rebuilds an index leaves it to the next one", async (t) => {
   const { place, id } = await unclean(t);
   const engine = await place.engine();
   const { id: other } = await engine.enqueue(transfer, { n: 1 });
@@ -114,7 +114,7 @@ test("an open that is killed while it mends an index leaves it to the next one",
     // Left by a death: the check is a full one.
     holdExclusively(join(`${place.path}.outlive`, "dead.lock")).drop();
     const child = place.child({ recoverOnly: true });
-    // The process that makes the indexes anew is the opener's child; it ends with its parent.
+    // The process that rebuilds the indexes is the opener's child; it ends with its parent.
     const [doctor] = await untilTrue(
       () => doctorsOf(child.pid),
       ({ length }) => length > 0 || child.facts.some(({ fact }) => fact === "open"),
@@ -141,7 +141,7 @@ test("an open that is killed while it mends an index leaves it to the next one",
   ]);
 });
 
-test("a worker does not begin while another process is at its start-up: that one may mend the file", async (t) => {
+test("a worker does not begin while another process is at its start-up, which may repair the file", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   const lock = holdExclusively(join(`${place.path}.outlive`, "start-up.held"));

@@ -1,5 +1,5 @@
-// A repair by hand has the file to itself from its first check to its last: who starts up waits, who only attaches is refused, and the
-// repair itself is refused while somebody works. The repair is a process of its own, and it is killed.
+// A repair by hand has the file to itself from its first check to its last: a start-up waits, a process that only attaches is refused,
+// and the repair itself is refused while a worker lives. The repair is a process of its own, and it is killed.
 import assert from "node:assert/strict";
 import { type ChildProcessByStdio, spawn } from "node:child_process";
 import type { Readable, Writable } from "node:stream";
@@ -50,7 +50,7 @@ async function inTheMiddle(t: TestContext): Promise<Repairing & { place: Place }
   return { ...repair, place };
 }
 
-test("FR-058 in the middle of a repair nobody can attach to the file, and who starts up waits for its end", async (t) => {
+test("FR-058 in the middle of a repair no process can attach to the file, and a start-up waits for its end", async (t) => {
   const { place, child, said } = await inTheMiddle(t);
   await assert.rejects(attach(place.url, { logger: false }), says(ErrorCode.storeBusy, "is being repaired"));
   await assert.rejects(connect(place.url), says(ErrorCode.storeBusy, "is being repaired"));
@@ -67,7 +67,7 @@ test("FR-058 in the middle of a repair nobody can attach to the file, and who st
   assert.equal((await engine.get("note-1"))?.state, "queued");
 });
 
-test("FR-058 a repair that is killed in the middle keeps nobody out: the next start-up goes on", async (t) => {
+test("FR-058 a repair that is killed in the middle blocks no process: the next start-up goes on", async (t) => {
   const { place, child } = await inTheMiddle(t);
   const opening = place.engine({ jobs: damageJobs });
   child.kill("SIGKILL");

@@ -19,7 +19,7 @@ import { Place, untilState } from "../support/processes.ts";
 
 const salvaged = (place: Place) => repairFile(place.path, { salvage: true }, { clock: systemClock });
 
-/** Any damage that only a salvage mends, and that costs nothing: the index of ids. */
+/** Damage that only a salvage repairs, and that costs nothing: the index of ids. */
 function breakIndex(path: string): void {
   zero(path, pageOf(path, "outlive_jobs_id", "leaf"));
 }
@@ -124,7 +124,7 @@ test("what is only in the log is salvaged with the rest, also without a -shm", a
   assert.equal(readScene(copy.path).ledger, 301);
 });
 
-test("a log of another file is left out, kept beside the damaged file, and told about", async (t) => {
+test("a log of another file is not used, is kept next to the damaged file, and is reported", async (t) => {
   const place = new Place(t);
   const scene = await furnish(place, 400);
   const other = new Place(t);
@@ -186,7 +186,7 @@ test("the user's indexes, views, triggers, full-text tables, blobs and large num
   assert.deepEqual(content(now), before);
 });
 
-test("a check makes no file and removes none, beside nobody and beside a live worker", async (t) => {
+test("a check makes no file and removes none, alone and next to a live worker", async (t) => {
   const place = new Place(t);
   await furnish(place, 100);
   const names = (): string[] => readdirSync(place.folder).toSorted();
@@ -195,12 +195,12 @@ test("a check makes no file and removes none, beside nobody and beside a live wo
   assert.deepEqual(names(), alone);
   const worker = place.child();
   await worker.untilFact("working");
-  const beside = names();
+  const before = names();
   assert.equal((await checkFile(place.path, "full", Number.POSITIVE_INFINITY)).verdict, "PASSED");
-  assert.deepEqual(names(), beside);
+  assert.deepEqual(names(), before);
 });
 
-test("FR-070 an open looks for inconsistencies among 100,000 jobs without reading them all", async (t: TestContext) => {
+test("FR-070 an open finds inconsistencies among 100,000 jobs without reading them all", async (t: TestContext) => {
   const place = new Place(t);
   const engine = await place.engine();
   await engine.enqueue(slow, { ms: 1 });
@@ -215,7 +215,7 @@ test("FR-070 an open looks for inconsistencies among 100,000 jobs without readin
   raw.close();
   const db = new Database({ path: place.path });
   t.after(() => db.close());
-  assert.deepEqual(findInconsistencies(db, [], "open"), [], "what only a scan of all rows can find is not looked for");
+  assert.deepEqual(findInconsistencies(db, [], "open"), [], "what only a scan of all rows finds is not searched for");
   assert.deepEqual(
     findInconsistencies(db, [], "full").map(({ what }) => what),
     ["counter-disagrees", "corrupt-content"],

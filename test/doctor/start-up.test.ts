@@ -1,5 +1,5 @@
-// Holds what an open does to a file before it trusts it: which check when, what is mended by itself, what ends the start-up, and
-// what can still be looked at.
+// Holds what an open does to a file before it trusts it: which check when, what is repaired automatically, what ends the start-up,
+// and what can still be read.
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
@@ -93,7 +93,7 @@ test("with a worker alive nothing is checked and no lock is waited for", async (
   assert.equal(of("recovery.completed")[0]?.findings?.integrity, "NOT_CHECKED");
 });
 
-test("FR-007 FR-057 FR-058 FR-060 an index that disagrees with its table is made anew by the open, which says so and loses nothing", async (t) => {
+test("FR-007 FR-057 FR-058 FR-060 an index that disagrees with its table is rebuilt by the open, which says so and loses nothing", async (t) => {
   const { place, ids } = await stored(t);
   garbleIndex(place.path, "outlive_jobs_id", ids[7]!);
   rmSync(`${place.path}.outlive`, { recursive: true });
@@ -123,7 +123,7 @@ test("FR-007 FR-057 FR-058 FR-060 an index that disagrees with its table is made
   for (const id of ids) assert.equal((await engine.get(id))?.state, "queued", id);
 });
 
-test("FR-025 FR-067 an open that mended the file has a report, although nobody died", async (t) => {
+test("FR-025 FR-067 an open that repaired the file has a report, although no worker died", async (t) => {
   const { place, ids } = await stored(t);
   garbleIndex(place.path, "outlive_jobs_id", ids[3]!);
   const { engine, of } = await heard(place);
@@ -165,7 +165,7 @@ test("FR-006 FR-056 a garbled index passes the quick check of a clean start, who
 });
 
 for (const repair of ["off", "reindex"] as const)
-  test(`FR-008 damage that can't be mended ends the start-up with the commands to type (repair: ${repair})`, async (t) => {
+  test(`FR-008 damage that can't be repaired ends the start-up with the commands to type (repair: ${repair})`, async (t) => {
     const { place } = await stored(t, 2_000);
     zeroRoot(place.path, "outlive_jobs");
     const before = readFileSync(place.path);
@@ -191,7 +191,7 @@ test("a store whose head is overwritten is damaged, not something else", async (
   await assert.rejects(open(place.url, { logger: false }), says(ErrorCode.storeDamaged, "not a database"));
 });
 
-test("an empty file is refused while a write-ahead log lies beside it: SQLite would delete that", async (t) => {
+test("an empty file is refused while a write-ahead log is next to it: SQLite would delete that", async (t) => {
   const { place } = await stored(t);
   writeFileSync(`${place.path}-wal`, "the only copy");
   truncateSync(place.path, 0);
@@ -201,7 +201,7 @@ test("an empty file is refused while a write-ahead log lies beside it: SQLite wo
   assert.equal(readFileSync(`${place.path}-wal`, "utf8"), "the only copy");
 });
 
-test("FR-065 FR-066 a journal mode that another tool changed is WAL again, and that is told and reported", async (t) => {
+test("FR-065 FR-066 a journal mode that another tool changed is WAL again, which is logged and in the report", async (t) => {
   const { place } = await stored(t);
   const db = new DatabaseSync(place.path);
   db.exec("PRAGMA journal_mode = DELETE");
@@ -217,22 +217,22 @@ test("FR-065 FR-066 a journal mode that another tool changed is WAL again, and t
   assert.match((await engine.report())!.text, /^Journal Mode: restored to WAL \(it was delete\)$/m);
 });
 
-test("FR-070 inconsistencies that an open finds are told, and listed in the report", async (t) => {
+test("FR-070 inconsistencies that an open finds are an event, and listed in the report", async (t) => {
   const { place } = await stored(t);
-  writeFileSync(`${place.path}.outlive/nobody.lock`, "");
+  writeFileSync(`${place.path}.outlive/stray.lock`, "");
   const { engine, of } = await heard(place);
   assert.deepEqual(
     of("store.inconsistent").flatMap(({ inconsistencies }) => inconsistencies.map(({ what }) => what)),
     ["lock-without-worker"],
   );
-  assert.match((await engine.report())!.text, /^Inconsistencies: 1\n {2}- .*nobody\.lock/m);
+  assert.match((await engine.report())!.text, /^Inconsistencies: 1\n {2}- .*stray\.lock/m);
 });
 
 test("NFR-002 a check that does not end in its time is UNFINISHED, never PASSED, and goes on in the background", async (t) => {
   const { place } = await stored(t);
   const bus = new EventBus(toStoredError);
-  const told: EngineEvent[] = [];
-  bus.onAny((event) => void told.push(event));
+  const events: EngineEvent[] = [];
+  bus.onAny((event) => void events.push(event));
   const deps = { clock: systemClock, random: systemRandom, events: bus, bootId: "boot" };
   const startUp = { integrityCheck: true, repair: "reindex", checkLimitMs: 1, checkHereBytes: 0 } as const;
   const backend = await openSqlite(deps, { path: place.path }, { startUp });
@@ -249,7 +249,7 @@ test("NFR-002 a check that does not end in its time is UNFINISHED, never PASSED,
   );
   assert.equal(later?.findings.integrity, "PASSED");
   assert.deepEqual(
-    told
+    events
       .filter((event) => event.name === "integrity.checked")
       .map(({ verdict, depth, background }) => [verdict, depth, background]),
     [
@@ -273,8 +273,8 @@ test("a check in a process of its own comes to the same verdict as one here", as
 
 test("NFR-009 readOnly: everything can be read, and every change is refused by name", async (t) => {
   const { place, ids } = await stored(t);
-  const beside = (): string[] => readdirSync(`${place.path}.outlive`).toSorted();
-  const before = beside();
+  const sideFiles = (): string[] => readdirSync(`${place.path}.outlive`).toSorted();
+  const before = sideFiles();
   const engine = await place.engine({ jobs: [note.handle(async () => null)], readOnly: true });
   const id = ids[0]!;
   assert.equal((await engine.get(id))?.input, 0);
@@ -307,7 +307,7 @@ test("NFR-009 readOnly: everything can be read, and every change is refused by n
       assert.ok(thrown instanceof OutliveError, `${name}: ${String(thrown)}`);
       return refused(thrown);
     });
-  assert.deepEqual(beside(), before, "nothing was put beside the file");
+  assert.deepEqual(sideFiles(), before, "nothing was put next to the file");
   assert.equal((await engine.get(id))?.state, "queued");
 });
 

@@ -29,7 +29,7 @@ const upTo = (count: number): number[] => Array.from({ length: count }, (_, n) =
 test("IT-003 FR-009 FR-061 AC-010 an unclean stop with a large log loses nothing: it is checked in full and flushed", async (t) => {
   const place = new Place(t);
   await (await place.engine()).close();
-  // While somebody reads an old state the log is not used again from its start, and grows.
+  // While a process reads an old state the log is not used again from its start, and grows.
   const reader = place.fileUser({ read: true });
   await reader.untilFact("reading");
   const writer = place.fileUser({ enqueue: 50_000 });
@@ -137,7 +137,7 @@ test("FR-064 a reader that holds the log back at an open is named, counted as a 
   const events: EngineEvent[] = [];
   const second = await place.engine({ onEvent: (event) => void events.push(event) });
   const failed = events.find((event) => event.name === "checkpoint.failed");
-  assert.ok(failed, "it was told");
+  assert.ok(failed, "it was reported");
   if (existsSync("/proc/locks")) {
     assert.deepEqual(
       failed.readers.map(({ pid }) => pid),
@@ -149,7 +149,7 @@ test("FR-064 a reader that holds the log back at an open is named, counted as a 
   await second.enqueue(transfer, { n: 3 });
 });
 
-test("FR-062 FR-063 a large log is flushed while others work; while somebody reads an old state, that process is named", async (t) => {
+test("FR-062 FR-063 a large log is flushed while others work; a process that reads an old state is named", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   await engine.enqueue(transfer, { n: 1 });

@@ -16,7 +16,7 @@ export function ensureIdentity(db: Database, newId: () => string): void {
   db.sql("INSERT INTO outlive_meta (key, value) VALUES ('store', ?) ON CONFLICT DO NOTHING").run(newId());
 }
 
-/** One row: an open without a death is not an incident. */
+/** One row, the latest: an incident is a death, and this open may have found damage without one. */
 export function noteOpening(db: Database, opening: Opening): void {
   db.sql(
     "INSERT INTO outlive_meta (key, value) VALUES ('latest_opening', ?) ON CONFLICT DO UPDATE SET value = excluded.value",

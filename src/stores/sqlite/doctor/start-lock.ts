@@ -1,5 +1,7 @@
 // The start lock: of the processes that find a file unused, one at a time starts up on it. It is held like a liveness lock, so the death
 // of its holder releases it. A process that waited for another's start-up learns that it finished, and does not repeat it.
+// Whether a worker lives is read from the lock files, because a damaged database has no rows to trust. A start-up takes this lock and
+// then probes the workers' locks; a worker takes its own lock and then waits for this one. Whichever is first, each sees the other.
 import { existsSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { type Clock, pause } from "../../../core/clock.ts";

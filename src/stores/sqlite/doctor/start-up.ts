@@ -130,7 +130,11 @@ interface Inspection {
   readonly foreignWal: boolean;
 }
 
-/** The version gate, whether the last stop was clean, and the check itself if the file is small. */
+/**
+ * The version gate, whether the last stop was clean, and the check itself if the file is small. Only a death leaves a lock file that
+ * no process holds, a row that says live, or a log that no process has open. `/proc/locks` lists who has it open; where there is no
+ * such list, a log is taken for one that was left, and the check is a full one.
+ */
 function inspect(
   options: DatabaseOptions,
   leftByWorkers: boolean,
@@ -153,7 +157,7 @@ function inspect(
     const bytes = pages * size + wal;
     const depth = walLeft || leftByWorkers || (version > 0 && namesLiveWorkers(db)) ? "full" : "quick";
     const check = foreignWal
-      ? failed(["the write-ahead log beside the file belongs to another store"])
+      ? failed(["the write-ahead log next to the file belongs to another store"])
       : bytes > 0 && bytes <= here.maxBytes
         ? checkHere(db, depth, here.clock)
         : null;
@@ -171,6 +175,10 @@ function namesLiveWorkers(db: Database): boolean {
   return db.sql("SELECT 1 FROM outlive_workers WHERE state IN ('live', 'recovering') LIMIT 1").get() !== undefined;
 }
 
+/**
+ * SQLite applies any log whose checksums are right, also another database's, so the log must not change the identity of the file. A
+ * foreign log without that page is mostly found by the full check.
+ */
 function identityWithoutWal(options: DatabaseOptions): string | null {
   let db: Database | undefined;
   try {

@@ -1,5 +1,7 @@
 // Salvage, in the child process: writes everything that can still be read of a damaged file into a new file next to it, which replaces
 // it only when it is complete and sound. The damaged file is never written to, and is kept under another name.
+// It reads the pages itself: SQL can't reach what is below a damaged inner page, and follows wrong pointers. Page by page, only the rows
+// of the damaged page are lost.
 import { chmodSync, openSync, readFileSync, statSync } from "node:fs";
 import { ErrorCode, OutliveError } from "../../../../core/errors.ts";
 import type { Salvage } from "../../../../core/integrity.ts";
@@ -9,7 +11,7 @@ import { readFindings } from "../check.ts";
 import type { Progress } from "../child.ts";
 import { inUse } from "../repair.ts";
 import { holdForRepair, removeSalvage, salvagePath, swapIn } from "../swap.ts";
-import { fileKey } from "../../lock-holder.ts";
+import { fileAt } from "../../lock-holder.ts";
 import { type Log, Pages, readLog } from "./pages.ts";
 import { readPlan, type SalvagePlan } from "./plan.ts";
 import { writeNew } from "./write.ts";
@@ -60,8 +62,7 @@ function keepOthersOut(path: string): void {
 
 function othersHold(path: string): boolean {
   try {
-    const { dev, ino } = statSync(path, { bigint: true });
-    const key = ` ${fileKey(dev, ino)} `;
+    const key = ` ${fileAt(path)} `;
     return readFileSync("/proc/locks", "utf8")
       .split("\n")
       .some((line) => line.includes(key) && !line.includes(` ${process.pid} `));
