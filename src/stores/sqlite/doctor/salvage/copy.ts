@@ -49,11 +49,8 @@ export function copyTable(
     }
     if (++rows % 10_000 === 0) onRows(rows);
     if (table.name !== "outlive_jobs" || usable.missing.length === 0) continue;
-    partial.set(Number(cell.rowid), {
-      seq: Number(cell.rowid),
-      missing: usable.missing,
-      unfit: usable.unfit,
-    });
+    const seq = Number(cell.rowid);
+    partial.set(seq, { seq, missing: usable.missing, unfit: usable.unfit });
   }
   const { n } = db.prepare(`SELECT count(*) AS n FROM ${quoted(table.name)}`).get() as { n: number };
   return { table, rows: n, refused, sound: tree.gaps.length === 0, partial: [...partial.values()] };

@@ -1,5 +1,6 @@
 // Restores the store's rules in the tables of a salvaged file: every job has a kind, every running one a worker that recovery finds, no
-// key is held twice, counts agree, and no process from before can write. It also finds out what was lost.
+// key is held twice, counts agree, and no process from before can write. It also finds out what was lost, by the
+// temporary tables `indexed_*` that write.ts fills from the indexes of the damaged file.
 import { OUTCOMES } from "../../../../core/job.ts";
 import { KIND_DEFAULTS } from "../../../../core/kind.ts";
 import { LANE, STATE } from "../../../codes.ts";
