@@ -4,7 +4,8 @@ import { check, crashAction, duration, limit, method, options, refuse } from "./
 import { type Duration, durationMs } from "./core/duration.ts";
 import type { StoredError } from "./core/errors.ts";
 import { assertKind } from "./core/ids.ts";
-import type { Backoff, CrashAction, KindSettings, Limits } from "./core/job.ts";
+import type { Backoff, CrashAction, KindSettings } from "./core/job.ts";
+import { KIND_DEFAULTS } from "./core/kind.ts";
 
 /** How a kind retries. */
 export interface RetryOptions {
@@ -76,10 +77,9 @@ export function kindChoice(name: string, options: KindOptions): KindChoice {
   assertKind(name);
   check(`job ${name}`, kindOptions, options);
   const { retry = {} } = options;
-  const timeout = options.timeout ?? "15m";
-  const timeoutMs = timeout === "none" ? null : durationMs(timeout, `timeout of ${name}`);
-  const maxRuntimeMs =
-    options.maxRuntime === undefined ? null : durationMs(options.maxRuntime, `maxRuntime of ${name}`);
+  const timeoutMs =
+    options.timeout === "none" ? null : msOr(KIND_DEFAULTS.timeoutMs, options.timeout, `timeout of ${name}`);
+  const maxRuntimeMs = msOr(KIND_DEFAULTS.maxRuntimeMs, options.maxRuntime, `maxRuntime of ${name}`);
   refuse(timeoutMs !== null && timeoutMs < 10, `timeout of ${name}`, "is shorter than 10ms", "Use at least 10ms.");
   refuse(
     maxRuntimeMs !== null && timeoutMs !== null && maxRuntimeMs < timeoutMs,
@@ -94,16 +94,20 @@ export function kindChoice(name: string, options: KindOptions): KindChoice {
     "Say a timeout, or leave the cap out.",
   );
   const own = typeof retry.backoff === "function" ? retry.backoff : null;
-  const limits: Limits = { errors: retry.errors ?? 10, timeouts: retry.timeouts ?? 10, crashes: retry.crashes ?? 3 };
+  const { limits } = KIND_DEFAULTS;
   return {
     settings: {
       name,
       timeoutMs,
       maxRuntimeMs,
-      graceMs: durationMs(options.grace ?? "5s", `grace of ${name}`),
-      limits,
+      graceMs: msOr(KIND_DEFAULTS.graceMs, options.grace, `grace of ${name}`),
+      limits: {
+        errors: retry.errors ?? limits.errors,
+        timeouts: retry.timeouts ?? limits.timeouts,
+        crashes: retry.crashes ?? limits.crashes,
+      },
       backoff: backoffOf(name, own ? undefined : retry.backoff),
-      onCrash: options.onCrash ?? "retry",
+      onCrash: options.onCrash ?? KIND_DEFAULTS.onCrash,
     },
     backoff: own ? (failures, error) => durationMs(own(failures, error), `what the backoff of ${name} returned`) : null,
     open: { onCrash: options.onCrash === undefined, crashes: retry.crashes === undefined },
@@ -111,18 +115,23 @@ export function kindChoice(name: string, options: KindOptions): KindChoice {
 }
 
 function backoffOf(name: string, given: RetryOptions["backoff"]): Backoff {
+  const defaults = KIND_DEFAULTS.backoff;
   const {
-    type = "exponential",
-    base = "1s",
-    max = "1h",
-    jitter = 0.5,
+    type = defaults.type,
+    base,
+    max,
+    jitter = defaults.jitter,
   } = typeof given === "string" ? { type: given } : ((given ?? {}) as BackoffOptions);
   const backoff: Backoff = {
     type,
-    baseMs: durationMs(base, `backoff.base of ${name}`),
-    maxMs: durationMs(max, `backoff.max of ${name}`),
+    baseMs: msOr(defaults.baseMs, base, `backoff.base of ${name}`),
+    maxMs: msOr(defaults.maxMs, max, `backoff.max of ${name}`),
     jitter,
   };
   refuse(backoff.maxMs < backoff.baseMs, `backoff.max of ${name}`, "is shorter than backoff.base", "Make it longer.");
   return backoff;
+}
+
+function msOr<Default>(fallback: Default, given: Duration | undefined, what: string): number | Default {
+  return given === undefined ? fallback : durationMs(given, what);
 }

@@ -29,6 +29,7 @@ const manifest = JSON.parse(readFileSync(`${root}package.json`, "utf8")) as {
 const sqliteFile = "src/stores/sqlite/database.ts";
 const pgFile = "src/stores/postgres/driver.ts";
 const promClientFile = "src/telemetry/prom-client.ts";
+const doctor = "src/stores/sqlite/doctor/";
 // Files directly in src are the engine. A folder may import itself and what is listed here.
 const parts = ["batches", "requests", "collections", "stores", "blobs", "brokers", "telemetry"];
 const mayImport: Readonly<Record<string, readonly string[]>> = {
@@ -87,6 +88,38 @@ const rules: readonly Rule[] = [
       ["src/cli/main.ts", 'import { open } from "../engine.ts";'],
       ["src/torture/tables.ts", 'import { sqlite } from "../sqlite.ts";'],
       ["src/demo/main.ts", 'import { run } from "../torture/run.ts";'],
+    ],
+  },
+  {
+    title: `files outside ${doctor} import its index.ts only, and only its child process loads what it salvages with`,
+    offences: (path, text) =>
+      importsOf(text)
+        .filter(({ specifier }) => specifier.startsWith("."))
+        .map(({ specifier, typeOnly }) => ({ target: posix.join(posix.dirname(path), specifier), typeOnly }))
+        .filter(({ target }) => target.startsWith(doctor))
+        .filter(({ target, typeOnly }) => {
+          if (!path.startsWith(doctor)) return target !== `${doctor}index.ts`;
+          if (typeOnly || path.startsWith(`${doctor}salvage/`)) return false;
+          return (
+            target === `${doctor}child.ts` || (path !== `${doctor}child.ts` && target.startsWith(`${doctor}salvage/`))
+          );
+        })
+        .map(({ target }) => `${path} imports ${target}`),
+    breaks: [
+      ["src/doctor.ts", 'import { repairFile } from "./stores/sqlite/doctor/repair.ts";'],
+      ["src/stores/sqlite/store.ts", 'import type { Progress } from "./doctor/child.ts";'],
+      [`${doctor}repair.ts`, 'import { salvage } from "./salvage/salvage.ts";'],
+      [`${doctor}index.ts`, 'export { salvage } from "./salvage/salvage.ts";'],
+      [`${doctor}run-in-child.ts`, 'import "./child.ts";'],
+    ],
+    keeps: [
+      ["src/doctor.ts", 'import { checkFile } from "./stores/sqlite/doctor/index.ts";'],
+      [`${doctor}child.ts`, 'import { salvage } from "./salvage/salvage.ts";\nimport { reindex } from "./repair.ts";'],
+      [`${doctor}run-in-child.ts`, 'import type { Task } from "./child.ts";'],
+      [
+        `${doctor}salvage/write.ts`,
+        'import { restoreRules } from "./rules.ts";\nimport { Database } from "../../database.ts";',
+      ],
     ],
   },
   {

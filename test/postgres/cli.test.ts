@@ -99,8 +99,8 @@ test("check --repair says that nothing is mended on a server and what to do inst
     assert.equal(code, 1, stdout + stderr);
     assert.match(stdout, /integrity FAILED with 1 finding.*each names its job.*amcheck, REINDEX.*backups/);
     assert.match(stdout, /job a runs, but its worker 99 has no row/);
-    assert.equal(/--repair mends nothing on a server/.test(stdout), args[0] === "--repair");
-    assert.doesNotMatch(stdout + stderr, /made anew|salvage|keep a copy of the file|check --repair/);
+    assert.equal(/--repair changes nothing on a server/.test(stdout), args[0] === "--repair");
+    assert.doesNotMatch(stdout + stderr, /rebuilt|salvage|keep a copy of the file|check --repair/);
   }
   assert.deepEqual(await rows(), before);
 });

@@ -40,25 +40,21 @@ import type {
 } from "../../core/store.ts";
 import type { Change } from "../../core/transitions.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
-import { backupFile } from "./backup.ts";
 import type { Bell } from "./bell.ts";
-import { checkOpen } from "./check-open.ts";
 import { closed } from "../closed.ts";
 import { Ringing } from "../ringing.ts";
 import { type CommitDeps, commitJob } from "./commit.ts";
 import { type Database, storeReplaced } from "./database.ts";
+import { backupFile, checkFile, checkOpen, findInconsistencies, findStrayLocks, tendWal } from "./doctor/index.ts";
 import { inOurWords } from "./errors.ts";
 import { whenFree } from "./when-free.ts";
 import { insertJobs } from "./enqueue.ts";
-import { ensureIdentity, storeIdentity } from "./identity.ts";
 import { blocker, storeHealth } from "./health.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
-import { findInconsistencies, findStrayLocks } from "./inconsistencies.ts";
-import { checkFile } from "./integrity.ts";
 import { countAhead, countJobs, getJob, listIsolations, listJobs } from "./inspect.ts";
 import { Kinds } from "./kinds.ts";
+import { ensureIdentity, latestOpening, noteOpening, storeIdentity } from "./meta.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
-import { latestOpening, noteOpening } from "./opening.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
 import { Settling } from "./settle.ts";
@@ -67,7 +63,6 @@ import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
 import { runUserBody, type SqliteTransaction } from "./transaction.ts";
 import { takeTurn, type TurnDeps } from "./turn.ts";
 import { Workers } from "./workers.ts";
-import { tendWal } from "./wal.ts";
 import { Writer } from "./writer.ts";
 
 export interface SqliteStoreDeps {
