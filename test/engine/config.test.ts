@@ -4,9 +4,9 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
-import { type ConfigSources, loadConfig } from "../src/config-file.ts";
-import { SETTINGS } from "../src/config-settings.ts";
-import { defineConfig, open, type OutliveError } from "../src/index.ts";
+import { type ConfigSources, loadConfig } from "../../src/engine/config-file.ts";
+import { SETTINGS } from "../../src/engine/settings.ts";
+import { defineConfig, open, type OutliveError } from "../../src/index.ts";
 
 function folder(t: TestContext, files: Readonly<Record<string, string>> = {}): string {
   const path = mkdtempSync(join(tmpdir(), "outlive-config-"));
@@ -38,7 +38,7 @@ test("without a file everything is the default, and says so", async (t) => {
   assert.equal(config.file, null);
   assert.deepEqual(
     config.values.map(({ key }) => key),
-    SETTINGS.map(({ key }) => key),
+    Object.keys(SETTINGS),
   );
   assert.ok(config.values.every(({ source }) => source === "default"));
 });
@@ -89,7 +89,7 @@ test("a lease in intervals is one of the interval that holds at last", async (t)
   );
 });
 
-test("truth and numbers in the environment are refused by the variable's name if they are none", async (t) => {
+test("a boolean or a number that can't be read is refused by the name of its variable", async (t) => {
   const cwd = folder(t);
   for (const [text, value] of [
     ["1", true],
@@ -100,15 +100,16 @@ test("truth and numbers in the environment are refused by the variable's name if
     const { engine } = await load(cwd, { env: { OUTLIVE_SQLITE_ALLOW_UNSAFE: text } });
     assert.equal(engine.sqlite?.allowUnsafe, value, text);
   }
-  for (const [name, text] of [
-    ["OUTLIVE_SQLITE_ALLOW_UNSAFE", "yes"],
-    ["OUTLIVE_SQLITE_ALLOW_NETWORK_FILESYSTEM", "on"],
-    ["OUTLIVE_RECOVERY_MAX_ATTEMPTS", "three"],
-    ["OUTLIVE_RECOVERY_MAX_ATTEMPTS", "0x3"],
-    ["OUTLIVE_WORK_PROCESSES", " "],
+  for (const [name, key, text] of [
+    ["OUTLIVE_SQLITE_ALLOW_UNSAFE", "sqlite.allowUnsafe", "yes"],
+    ["OUTLIVE_SQLITE_ALLOW_NETWORK_FILESYSTEM", "sqlite.allowNetworkFilesystem", "on"],
+    ["OUTLIVE_RECOVERY_MAX_ATTEMPTS", "recovery.maxRecoveryAttempts", "three"],
+    ["OUTLIVE_RECOVERY_MAX_ATTEMPTS", "recovery.maxRecoveryAttempts", "0x3"],
+    ["OUTLIVE_WORK_PROCESSES", "work.processes", " "],
   ] as const) {
     const refused = load(cwd, { env: { [name]: text } });
-    await assert.rejects(refused, { code: "OPTION_INVALID", message: new RegExp(`^${name} is "${text}"\\. Write `) });
+    const message = new RegExp(`^${name}: ${RegExp.escape(key)} is "${text}"\\. Use (true or false|a whole number)`);
+    await assert.rejects(refused, { code: "OPTION_INVALID", message });
   }
 });
 
