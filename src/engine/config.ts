@@ -270,8 +270,11 @@ function overlay(resolved: FileOptions, options: EngineOptions): EngineOptions {
   return merged;
 }
 
+/** Whether it was written as `{ ... }`, also in another realm; not an instance of a class. */
 function isPlain(value: unknown): value is object {
-  return typeof value === "object" && value !== null && Object.getPrototypeOf(value) === Object.prototype;
+  if (typeof value !== "object" || value === null) return false;
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === null || Object.getPrototypeOf(prototype) === null;
 }
 
 /** The known name with the fewest letters to change. */
