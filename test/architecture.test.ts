@@ -86,7 +86,7 @@ const rules: readonly Rule[] = [
       ["src/core/job.ts", "const hint = 'import { open } from \"../engine.ts\"';"],
       ["src/engine.ts", 'import { claim } from "./stores/sqlite/claim.ts";\nimport { job } from "./core/job.ts";'],
       ["src/stores/sqlite/claim.ts", 'import type { Store } from "../../core/store.ts";\nimport "./rows.ts";'],
-      ["src/stores/sqlite/salvage.ts", 'import { kindDefaults } from "../../engine/settings.ts";'],
+      ["src/stores/sqlite/salvage.ts", 'import { KIND_DEFAULTS } from "../../engine/settings.ts";'],
       ["src/cli/main.ts", 'import { open } from "../engine.ts";'],
       ["src/demo/bank.ts", 'import { sqlite } from "../sqlite.ts";'],
     ],

@@ -5,7 +5,7 @@ import type { StoredError } from "../core/errors.ts";
 import { assertKind } from "../core/ids.ts";
 import type { Backoff, CrashAction, KindSettings } from "../core/job.ts";
 import { check, refuse } from "./option-checks.ts";
-import { KIND_OPTIONS, kindDefaults } from "./settings.ts";
+import { KIND_DEFAULTS, KIND_OPTIONS } from "./settings.ts";
 
 /** How a kind retries. */
 export interface RetryOptions {
@@ -46,7 +46,7 @@ export interface KindOptions {
 export interface KindChoice {
   readonly settings: KindSettings;
   readonly backoff: ((failures: number, error: StoredError) => number) | null;
-  /** What was left to the engine's defaults. */
+  /** What was left to the engine's KIND_DEFAULTS. */
   readonly open: { readonly onCrash: boolean; readonly crashes: boolean };
 }
 
@@ -55,14 +55,9 @@ export function kindChoice(name: string, options: KindOptions): KindChoice {
   check(`job ${name}`, KIND_OPTIONS, options);
   const { retry = {} } = options;
   const own = typeof retry.backoff === "function" ? retry.backoff : null;
-  const defaults = kindDefaults();
-  const ms = (option: "timeout" | "maxRuntime" | "grace", fallback: number | null): number | null => {
-    const value = options[option];
-    if (value === undefined) return fallback;
-    return value === "none" ? null : durationMs(value, `${option} of ${name}`);
-  };
-  const timeoutMs = ms("timeout", defaults.timeoutMs);
-  const maxRuntimeMs = ms("maxRuntime", defaults.maxRuntimeMs);
+  const timeoutMs =
+    options.timeout === "none" ? null : msOr(KIND_DEFAULTS.timeoutMs, options.timeout, `timeout of ${name}`);
+  const maxRuntimeMs = msOr(KIND_DEFAULTS.maxRuntimeMs, options.maxRuntime, `maxRuntime of ${name}`);
   refuse(
     maxRuntimeMs !== null && timeoutMs !== null && maxRuntimeMs < timeoutMs,
     `maxRuntime of ${name}`,
@@ -80,28 +75,33 @@ export function kindChoice(name: string, options: KindOptions): KindChoice {
       name,
       timeoutMs,
       maxRuntimeMs,
-      graceMs: ms("grace", defaults.graceMs)!,
+      graceMs: msOr(KIND_DEFAULTS.graceMs, options.grace, `grace of ${name}`),
       limits: {
-        errors: retry.errors ?? defaults.limits.errors,
-        timeouts: retry.timeouts ?? defaults.limits.timeouts,
-        crashes: retry.crashes ?? defaults.limits.crashes,
+        errors: retry.errors ?? KIND_DEFAULTS.limits.errors,
+        timeouts: retry.timeouts ?? KIND_DEFAULTS.limits.timeouts,
+        crashes: retry.crashes ?? KIND_DEFAULTS.limits.crashes,
       },
-      backoff: own ? defaults.backoff : backoffOf(name, retry.backoff, defaults.backoff),
-      onCrash: options.onCrash ?? defaults.onCrash,
+      backoff: backoffOf(name, own ? undefined : retry.backoff),
+      onCrash: options.onCrash ?? KIND_DEFAULTS.onCrash,
     },
     backoff: own ? (failures, error) => durationMs(own(failures, error), `what the backoff of ${name} returned`) : null,
     open: { onCrash: options.onCrash === undefined, crashes: retry.crashes === undefined },
   };
 }
 
-function backoffOf(name: string, given: RetryOptions["backoff"], defaults: Backoff): Backoff {
+function backoffOf(name: string, given: RetryOptions["backoff"]): Backoff {
   const { type, base, max, jitter } = typeof given === "string" ? { type: given } : ((given ?? {}) as BackoffOptions);
+  const defaults = KIND_DEFAULTS.backoff;
   const backoff: Backoff = {
     type: type ?? defaults.type,
-    baseMs: base === undefined ? defaults.baseMs : durationMs(base, `backoff.base of ${name}`),
-    maxMs: max === undefined ? defaults.maxMs : durationMs(max, `backoff.max of ${name}`),
+    baseMs: msOr(defaults.baseMs, base, `backoff.base of ${name}`),
+    maxMs: msOr(defaults.maxMs, max, `backoff.max of ${name}`),
     jitter: jitter ?? defaults.jitter,
   };
   refuse(backoff.maxMs < backoff.baseMs, `backoff.max of ${name}`, "is shorter than backoff.base", "Make it longer.");
   return backoff;
+}
+
+function msOr<Default>(fallback: Default, given: Duration | undefined, what: string): number | Default {
+  return given === undefined ? fallback : durationMs(given, what);
 }

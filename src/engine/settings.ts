@@ -452,26 +452,23 @@ export function defaultIn(row: Setting, store: StoreName): unknown {
 }
 
 /** The settings of a kind that sets no option. */
-export function kindDefaults(): Omit<KindSettings, "name"> {
-  const row = KIND_OPTIONS;
-  return {
-    timeoutMs: durationMs(row.timeout.default, "timeout"),
-    maxRuntimeMs: row.maxRuntime.default,
-    graceMs: durationMs(row.grace.default, "grace"),
-    limits: {
-      errors: row["retry.errors"].default,
-      timeouts: row["retry.timeouts"].default,
-      crashes: defaultOf("recovery.maxRecoveryAttempts"),
-    },
-    backoff: {
-      type: row["retry.backoff.type"].default,
-      baseMs: durationMs(row["retry.backoff.base"].default, "backoff.base"),
-      maxMs: durationMs(row["retry.backoff.max"].default, "backoff.max"),
-      jitter: row["retry.backoff.jitter"].default,
-    },
-    onCrash: defaultOf("recovery.action"),
-  };
-}
+export const KIND_DEFAULTS: Omit<KindSettings, "name"> = {
+  timeoutMs: durationMs(KIND_OPTIONS.timeout.default, "timeout"),
+  maxRuntimeMs: KIND_OPTIONS.maxRuntime.default,
+  graceMs: durationMs(KIND_OPTIONS.grace.default, "grace"),
+  limits: {
+    errors: KIND_OPTIONS["retry.errors"].default,
+    timeouts: KIND_OPTIONS["retry.timeouts"].default,
+    crashes: SETTINGS["recovery.maxRecoveryAttempts"].default,
+  },
+  backoff: {
+    type: KIND_OPTIONS["retry.backoff.type"].default,
+    baseMs: durationMs(KIND_OPTIONS["retry.backoff.base"].default, "backoff.base"),
+    maxMs: durationMs(KIND_OPTIONS["retry.backoff.max"].default, "backoff.max"),
+    jitter: KIND_OPTIONS["retry.backoff.jitter"].default,
+  },
+  onCrash: SETTINGS["recovery.action"].default,
+};
 
 function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
   return typeof value === "object" && value !== null;
