@@ -3,7 +3,7 @@
 import { InvalidArgumentError } from "commander";
 import { shownAddress, storeNameOf } from "../../backends.ts";
 import type { LoadedConfig } from "../../engine/config.ts";
-import { accepts, fromText, takes } from "../../engine/option-checks.ts";
+import { accepts, fromText, listenAddress, takes } from "../../engine/option-checks.ts";
 import { engineSettings } from "../../engine/options.ts";
 import { defaultOf, SETTINGS } from "../../engine/settings.ts";
 import { type Duration, durationMs } from "../../core/duration.ts";
@@ -15,7 +15,7 @@ import { jsonWriter, type Logger, prettyWriter } from "../../log.ts";
 import { open } from "../../open.ts";
 import { VERSION } from "../../version.ts";
 import type { Register } from "../main.ts";
-import { parseAddress, serve } from "../supervisor/http.ts";
+import { serve } from "../supervisor/http.ts";
 import { becomeInit } from "../supervisor/init.ts";
 import type { LogForm, WorkOrder } from "../supervisor/messages.ts";
 import { Supervisor } from "../supervisor/supervisor.ts";
@@ -77,7 +77,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
   const form = flags.log ?? (flags.json ? "json" : (config.work.log ?? defaultOf("work.log")));
   const processes = flags.processes ?? config.work.processes ?? defaultOf("work.processes");
   const http = flags.http ?? config.work.http ?? defaultOf("work.http");
-  const address = http === "off" ? null : parseAddress(http);
+  const address = listenAddress(http);
   const colours = form === "pretty" && (process.stderr.hasColors?.() ?? false);
   const log = form === "json" ? jsonWriter() : prettyWriter({ colours });
   const order: Omit<WorkOrder, "place"> = {

@@ -2,7 +2,7 @@
 // loopback address unless another one was named.
 import { createServer, type RequestListener } from "node:http";
 import type { AddressInfo } from "node:net";
-import { type ListenAddress, listenAddress } from "../../engine/option-checks.ts";
+import type { ListenAddress } from "../../engine/option-checks.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 
 export interface Answers {
@@ -16,18 +16,6 @@ export interface Server {
   readonly address: string;
   readonly isLoopback: boolean;
   close(): Promise<void>;
-}
-
-export function parseAddress(text: string): ListenAddress {
-  const address = listenAddress(text);
-  if (!address)
-    throw new OutliveError(
-      ErrorCode.optionInvalid,
-      `${JSON.stringify(text)} is not an address for --http.`,
-      "Use HOST:PORT, for example 127.0.0.1:9090.",
-      { http: text },
-    );
-  return address;
 }
 
 export async function serve({ host, port }: ListenAddress, answers: Answers): Promise<Server> {
