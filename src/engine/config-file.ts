@@ -97,7 +97,7 @@ async function readModule(file: string, name: string): Promise<readonly Leaf[]> 
   return leavesOf(config, (path) => `${name}:${lineOf(text, path)}`);
 }
 
-/** Good enough for a message: from the line of its group on, the first line that begins with the key, or else has it; no comment. */
+/** Good enough for a message: from the line of its group on, the first line that begins with the key, or else has it. Comments are skipped. */
 function lineOf(lines: readonly string[], path: readonly string[]): number {
   const code = lines.map((line) => (/^\s*(\/\/|\/?\*)/.test(line) ? "" : line.replace(/\s\/\/.*$/, "")));
   const at = path.reduce((from, key) => {

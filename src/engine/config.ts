@@ -28,7 +28,7 @@ export interface OutliveConfig extends FileOptions {
 export interface WorkFileOptions {
   /** How many worker processes `outlive work` runs. Default 1; from 1 to 256. */
   readonly processes?: number;
-  /** Jobs at once in each process: a number, or a number per kind; the other kinds share the default. Default 10; from 1 to 10000. */
+  /** How many jobs run at once in each process: a number, or a number per kind; the other kinds share the default. Default 10; from 1 to 10000. */
   readonly concurrency?: number | Readonly<Record<string, number>>;
   /** How long running jobs may finish at the end. With `--watch` it is "2s", unless `--grace` is given. Default "25s"; at most "24d". */
   readonly grace?: Duration;

@@ -69,7 +69,7 @@ export interface EngineOptions {
 export interface WorkOptions {
   /** Runs only these kinds. Default: all of `jobs` that have a handler. */
   readonly only?: readonly { readonly name: string }[];
-  /** Jobs at once: a number, or a number per kind; the other kinds share the default. Default 10; from 1 to 10000. */
+  /** How many jobs run at once: a number, or a number per kind; the other kinds share the default. Default 10; from 1 to 10000. */
   readonly concurrency?: number | Readonly<Record<string, number>>;
   /** Stops the worker when it aborts. Default: none. */
   readonly signal?: AbortSignal;
@@ -184,5 +184,5 @@ function concurrencyOf(given: number | Readonly<Record<string, number>>, kinds: 
   }
   const perKind = new Map(Object.entries(given));
   const others = kinds.some((kind) => !perKind.has(kind)) ? WORKER_OPTIONS.concurrency.default : 0;
-  return { total: [...perKind.values()].reduce((sum, most) => sum + most, others), perKind, others };
+  return { total: [...perKind.values()].reduce((sum, limit) => sum + limit, others), perKind, others };
 }

@@ -224,7 +224,7 @@ export const SETTINGS = {
     limit: "not together with `postgres.pool`",
     env: "OUTLIVE_POSTGRES_CONNECTIONS",
     sentence:
-      "The most connections in this process's own pool; its maintenance thread has up to four more. Commits leave one of them free, so use at least 2.",
+      "The maximum number of connections in this process's own pool; its maintenance thread has up to four more. Commits leave one of them free, so use at least 2.",
   },
   "work.processes": {
     type: "integer",
@@ -240,7 +240,8 @@ export const SETTINGS = {
     min: 1,
     max: 10_000,
     env: "OUTLIVE_WORK_CONCURRENCY",
-    sentence: "Jobs at once in each process: a number, or a number per kind; the other kinds share the default.",
+    sentence:
+      "How many jobs run at once in each process: a number, or a number per kind; the other kinds share the default.",
   },
   "work.grace": {
     type: "duration",
@@ -327,7 +328,7 @@ export const WORKER_OPTIONS = {
     default: SETTINGS["work.concurrency"].default,
     min: SETTINGS["work.concurrency"].min,
     max: SETTINGS["work.concurrency"].max,
-    sentence: "Jobs at once: a number, or a number per kind; the other kinds share the default.",
+    sentence: "How many jobs run at once: a number, or a number per kind; the other kinds share the default.",
   },
   signal: {
     type: "code",

@@ -18,7 +18,7 @@ export interface PostgresOptions {
   readonly schema?: string;
   /** Your own pool of `pg`: queries run on it, and it is not closed with the engine. Maintenance makes its own connections with the pool's options. Default: a pool of its own. */
   readonly pool?: PostgresPool;
-  /** The most connections in this process's own pool; its maintenance thread has up to four more. Commits leave one of them free, so use at least 2. Default 4; from 1 to 50; not together with `postgres.pool`. */
+  /** The maximum number of connections in this process's own pool; its maintenance thread has up to four more. Commits leave one of them free, so use at least 2. Default 4; from 1 to 50; not together with `postgres.pool`. */
   readonly connections?: number;
 }
 
