@@ -1,6 +1,6 @@
 // Checks and repairs a store by its address, also one that can't be opened. For command lines; it starts nothing and accepts no work.
 import { storeNameOf } from "./backends.ts";
-import type { EngineOptions } from "./config.ts";
+import type { EngineOptions } from "./engine/options.ts";
 import { OutliveError, toStoredError } from "./core/errors.ts";
 import { EventBus } from "./core/events.ts";
 import type { IntegrityReport, Repair, RepairStep } from "./core/integrity.ts";

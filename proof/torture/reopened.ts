@@ -1,7 +1,7 @@
 // The real engine on a file that somebody left, in this process, as if after a reboot: another boot, a clock that can be moved on
 // so that nobody waits for a lease, and the keeper beside the worker instead of in a thread.
 import { contractsOf } from "../../src/clients.ts";
-import { engineSettings } from "../../src/config.ts";
+import { engineSettings } from "../../src/engine/options.ts";
 import { settingsWithDefaults } from "../../src/contract.ts";
 import type { Backend } from "../../src/core/backend.ts";
 import type { Clock } from "../../src/core/clock.ts";

@@ -5,7 +5,7 @@ import { copyFileSync, readdirSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
 import { type TestContext, test } from "node:test";
 import type { KindSettings } from "../../src/core/job.ts";
-import { KIND_DEFAULTS } from "../../src/core/kind.ts";
+import { KIND_DEFAULTS } from "../../src/engine/settings.ts";
 import { systemClock } from "../../src/platform/clock.ts";
 import { findInconsistencies } from "../../src/stores/sqlite/doctor/inconsistencies.ts";
 import { checkFile } from "../../src/stores/sqlite/doctor/check.ts";

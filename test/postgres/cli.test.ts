@@ -74,8 +74,9 @@ wait.handle((_, run) => new Promise((resolve) => run.signal.addEventListener("ab
     "what was resumed runs",
   );
   await said("check");
-  const greeting = /^\{.*"message":"supervisor \(pid .*$/m.exec(all.join(""))!;
-  const { leaseMs } = JSON.parse(greeting[0]) as { leaseMs: number };
+  const greeting = /^\{.*"message":"outlive [^"]*supervisor \(pid .*$/m.exec(all.join(""))!;
+  const { leaseMs, store: printed } = JSON.parse(greeting[0]) as { leaseMs: number; store: string };
+  assert.match(printed, /^postgres:\/\//, "and the store is printed");
   assert.equal(leaseMs, 30_000, "the supervisor judges by the lease of this store");
   work.kill("SIGTERM");
   await untilTrue(live, (workers) => workers.length === 0, "it has drained");

@@ -1,7 +1,7 @@
 // The real engine in a simulated process, wired as `open()` wires it: the same recovery at open, the same worker host, the same
 // keeper in a thread of its own. Only clock, chance, locks and the way to the store are the world's.
 import { Engine } from "../../../src/engine.ts";
-import { engineSettings } from "../../../src/config.ts";
+import { engineSettings } from "../../../src/engine/options.ts";
 import { settingsWithDefaults } from "../../../src/contract.ts";
 import type { Backend, KeeperHandle, KeeperListener } from "../../../src/core/backend.ts";
 import type { AnyContract } from "../../../src/core/contract.ts";

@@ -2,7 +2,7 @@
 // key is held twice, counts agree, and no process from before can write. It also finds out what was lost, by the
 // temporary tables `indexed_*` that write.ts fills from the indexes of the damaged file.
 import { OUTCOMES } from "../../../../core/job.ts";
-import { KIND_DEFAULTS } from "../../../../core/kind.ts";
+import { KIND_DEFAULTS } from "../../../../engine/settings.ts";
 import { LANE, STATE } from "../../../codes.ts";
 import type { DatabaseSync } from "../../database.ts";
 import { versionByColumns } from "../../schema.ts";

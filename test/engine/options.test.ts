@@ -2,10 +2,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as z from "zod";
-import { type EngineOptions, engineSettings, type WorkOptions, workSettings } from "../src/config.ts";
-import { kindChoice, type KindOptions } from "../src/config-kind.ts";
-import { job, settingsWithDefaults } from "../src/contract.ts";
-import { ErrorCode, OutliveError } from "../src/core/errors.ts";
+import { type EngineOptions, engineSettings, type WorkOptions, workSettings } from "../../src/engine/options.ts";
+import { kindChoice, type KindOptions } from "../../src/engine/kind-options.ts";
+import { job, settingsWithDefaults } from "../../src/contract.ts";
+import { ErrorCode, OutliveError } from "../../src/core/errors.ts";
 
 /** The options are refused, and the message names the option. */
 function refused(read: () => unknown, named: string): void {
@@ -111,7 +111,7 @@ test("shortest times", () => {
   engine({ heartbeat: { sweep: "100ms" } })();
   refused(engine({ poll: "9ms" }), "poll");
   engine({ poll: "10ms" })();
-  refused(kind({ timeout: "9ms" }), "timeout of mail");
+  refused(kind({ timeout: "9ms" }), "job mail are not usable: timeout");
   kind({ timeout: "10ms" })();
 });
 
@@ -180,7 +180,7 @@ test("wrong durations are refused and the option is named, wherever one is taken
     for (const name of ["timeout", "maxRuntime", "grace"]) refused(kind({ [name]: wrong }), name);
     refused(work({ grace: wrong }), "grace");
   }
-  refused(kind({ timeout: "4000d" }), "timeout of mail");
+  refused(kind({ timeout: "4000d" }), "job mail are not usable: timeout");
   refused(engine({ retention: { finished: "4000d" } }), "retention.finished");
 });
 

@@ -4,9 +4,10 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
-import { type ConfigSources, loadConfig } from "../src/config-file.ts";
-import { SETTINGS } from "../src/config-settings.ts";
-import { defineConfig, open, type OutliveError } from "../src/index.ts";
+import { resolveCall } from "../../src/engine/config.ts";
+import { type ConfigSources, loadConfig } from "../../src/engine/config-file.ts";
+import { SETTINGS } from "../../src/engine/settings.ts";
+import { defineConfig, open, type OutliveError } from "../../src/index.ts";
 
 function folder(t: TestContext, files: Readonly<Record<string, string>> = {}): string {
   const path = mkdtempSync(join(tmpdir(), "outlive-config-"));
@@ -38,7 +39,7 @@ test("without a file everything is the default, and says so", async (t) => {
   assert.equal(config.file, null);
   assert.deepEqual(
     config.values.map(({ key }) => key),
-    SETTINGS.map(({ key }) => key),
+    Object.keys(SETTINGS),
   );
   assert.ok(config.values.every(({ source }) => source === "default"));
 });
@@ -89,7 +90,7 @@ test("a lease in intervals is one of the interval that holds at last", async (t)
   );
 });
 
-test("truth and numbers in the environment are refused by the variable's name if they are none", async (t) => {
+test("a boolean or a number that can't be read is refused by the name of its variable", async (t) => {
   const cwd = folder(t);
   for (const [text, value] of [
     ["1", true],
@@ -100,15 +101,16 @@ test("truth and numbers in the environment are refused by the variable's name if
     const { engine } = await load(cwd, { env: { OUTLIVE_SQLITE_ALLOW_UNSAFE: text } });
     assert.equal(engine.sqlite?.allowUnsafe, value, text);
   }
-  for (const [name, text] of [
-    ["OUTLIVE_SQLITE_ALLOW_UNSAFE", "yes"],
-    ["OUTLIVE_SQLITE_ALLOW_NETWORK_FILESYSTEM", "on"],
-    ["OUTLIVE_RECOVERY_MAX_ATTEMPTS", "three"],
-    ["OUTLIVE_RECOVERY_MAX_ATTEMPTS", "0x3"],
-    ["OUTLIVE_WORK_PROCESSES", " "],
+  for (const [name, key, text] of [
+    ["OUTLIVE_SQLITE_ALLOW_UNSAFE", "sqlite.allowUnsafe", "yes"],
+    ["OUTLIVE_SQLITE_ALLOW_NETWORK_FILESYSTEM", "sqlite.allowNetworkFilesystem", "on"],
+    ["OUTLIVE_RECOVERY_MAX_ATTEMPTS", "recovery.maxRecoveryAttempts", "three"],
+    ["OUTLIVE_RECOVERY_MAX_ATTEMPTS", "recovery.maxRecoveryAttempts", "0x3"],
+    ["OUTLIVE_WORK_PROCESSES", "work.processes", " "],
   ] as const) {
     const refused = load(cwd, { env: { [name]: text } });
-    await assert.rejects(refused, { code: "OPTION_INVALID", message: new RegExp(`^${name} is "${text}"\\. Write `) });
+    const message = new RegExp(`^${name}: ${RegExp.escape(key)} is "${text}"\\. Use (true or false|a whole number)`);
+    await assert.rejects(refused, { code: "OPTION_INVALID", message });
   }
 });
 
@@ -264,6 +266,69 @@ test("open() takes what defineConfig made, and its own options win", async () =>
   });
   await using engine = await open(config, { logger: false, poll: "3s" });
   assert.equal((await engine.health()).store["path"], ":memory:");
+});
+
+const CONFIG = defineConfig({
+  store: "sqlite:./configured.db",
+  jobs: "jobs/*.ts",
+  heartbeat: { interval: "5s", probe: "100ms" },
+  poll: "2s",
+  work: { processes: 2 },
+});
+
+test("a call with a configuration: its options win over the environment, which wins over the configuration, setting by setting", () => {
+  const env = { OUTLIVE_STORE: "sqlite:./named.db", OUTLIVE_HEARTBEAT_INTERVAL: "6s", OUTLIVE_POLL: "3s" };
+  const logger = console;
+  const { store, options } = resolveCall(CONFIG, { heartbeat: { interval: "7s" }, logger }, env);
+  assert.equal(store, "sqlite:./named.db");
+  assert.deepEqual(options, { heartbeat: { interval: "7s", probe: "100ms" }, poll: "3s", logger });
+  assert.equal(resolveCall(CONFIG, {}, {}).store, "sqlite:./configured.db");
+  assert.equal(resolveCall({}, {}, {}).store, "sqlite:./outlive.db");
+});
+
+test("a call with an address reads no environment", () => {
+  const env = { OUTLIVE_STORE: "sqlite:./named.db", OUTLIVE_POLL: "3s" };
+  assert.deepEqual(resolveCall("sqlite:./x.db", { poll: "1s" }, env), {
+    store: "sqlite:./x.db",
+    options: { poll: "1s" },
+  });
+});
+
+test("a call and the command line resolve every setting of the engine to the same values", async (t) => {
+  const cwd = folder(t, { "outlive.config.ts": `export default ${JSON.stringify(CONFIG)};` });
+  for (const env of [{}, { OUTLIVE_STORE: "sqlite:./named.db", OUTLIVE_POSTGRES_SCHEMA: "other" }]) {
+    const { store, engine } = await load(cwd, { env });
+    assert.deepEqual(resolveCall(CONFIG, {}, env), { store, options: engine });
+  }
+});
+
+test("what is wrong in a call's configuration or in the environment is named, and settings of the command line are not read", () => {
+  const call = (config: object, options: object, env: NodeJS.ProcessEnv) => () => resolveCall(config, options, env);
+  assert.throws(
+    call({ hartbeat: { interval: "1s" } }, {}, {}),
+    /the configuration: unknown key hartbeat\.interval\. Did you mean heartbeat\.interval\?/,
+  );
+  assert.throws(call({}, {}, { OUTLIVE_POLL: "soon" }), /OUTLIVE_POLL: poll is "soon"\. Use a duration/);
+  assert.throws(
+    call({ heartbeat: { lease: "8s" } }, {}, { OUTLIVE_HEARTBEAT_INTERVAL: "5s" }),
+    /the configuration: heartbeat\.lease is shorter than two heartbeat intervals/,
+  );
+  call({ work: { processes: 0 } }, {}, { OUTLIVE_WORK_GRACE: "never" })();
+  call({ heartbeat: { lease: "8s" } }, { heartbeat: { interval: "1s" } }, { OUTLIVE_HEARTBEAT_INTERVAL: "5s" })();
+});
+
+test("a pool of the program's own replaces the configured number of connections", () => {
+  class Pool {
+    readonly options = {};
+    async connect(): Promise<void> {}
+  }
+  const pool = new Pool();
+  const { options } = resolveCall(
+    { store: "postgres:", postgres: { schema: "jobs", connections: 3 } },
+    { postgres: { pool } },
+    { OUTLIVE_POSTGRES_CONNECTIONS: "5" },
+  );
+  assert.deepEqual(options.postgres, { schema: "jobs", pool });
 });
 
 test("the check at start-up and the repair come from the first queue's YAML and from the environment, which wins", async (t) => {
