@@ -45,8 +45,8 @@ const PROCESS_IS_GONE = "its process is gone";
 const ONLY_GONE = new RegExp(`^${PROCESS_IS_GONE} \\([^()]*\\)$`);
 
 /** The evidence if the kernel no longer knows the process, and nothing else is known. */
-export function processIsGone(process: Omit<ProcessKey, "bootId">): string {
-  return `${PROCESS_IS_GONE} (${describeProcess(process)})`;
+export function processIsGone(key: Omit<ProcessKey, "bootId">): string {
+  return `${PROCESS_IS_GONE} (${describeProcess(key)})`;
 }
 
 /**
