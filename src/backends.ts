@@ -1,6 +1,7 @@
 // Which store an address means, and how each is opened. A store's own code, and with it its driver, is loaded only when it is used:
 // half of what a worker loads is its store.
-import type { EngineOptions } from "./config.ts";
+import type { EngineOptions } from "./engine/options.ts";
+import { defaultOf } from "./engine/settings.ts";
 import type { Backend, StartUpOptions } from "./core/backend.ts";
 import type { Clock, Random } from "./core/clock.ts";
 import { ErrorCode, OutliveError } from "./core/errors.ts";
@@ -19,7 +20,7 @@ export interface BackendDeps {
   readonly random: Random;
   readonly events: Emitter;
   readonly bootId: string;
-  /** How long a worker's session may be missing before contact with it is lost. Default 3 s. */
+  /** How long a worker's session may be missing before contact with it is lost. Default: that of `heartbeat.contact`. */
   readonly contactMs?: number;
 }
 
@@ -68,7 +69,9 @@ async function openStore(
 ): Promise<Backend> {
   if (storeNameOf(url) === "postgres") {
     const { openPostgres } = await import("./stores/postgres/open.ts");
-    return openPostgres(deps, addressOf(url, options.postgres), { durability: options.durability ?? "full" });
+    return openPostgres(deps, addressOf(url, options.postgres), {
+      durability: options.durability ?? defaultOf("durability"),
+    });
   }
   const sqlite = { ...sqliteOptions(url, options), mustExist: !migrate, readOnly };
   const { openSqlite } = await import("./stores/sqlite/open.ts");
@@ -87,7 +90,7 @@ export function clientStore(
 ): { readonly key: string | null; readonly open: (deps: ClientDeps) => Promise<Store> } {
   if (storeNameOf(url) === "postgres") {
     const address = addressOf(url, options.postgres);
-    const durability = options.durability ?? "full";
+    const durability = options.durability ?? defaultOf("durability");
     const { pool, client, schema, connections } = address;
     return {
       key: pool ? null : JSON.stringify({ client, schema, connections, durability }),
@@ -107,11 +110,11 @@ export function clientStore(
   };
 }
 
-function sqliteOptions(url: string, { durability = "full", sqlite = {} }: StoreOptions) {
+function sqliteOptions(url: string, { durability = defaultOf("durability"), sqlite = {} }: StoreOptions) {
   return {
     path: sqlitePath(url),
     durability,
-    allowUnsafeSqlite: sqlite.allowUnsafe ?? false,
-    allowNetworkFilesystem: sqlite.allowNetworkFilesystem ?? false,
+    allowUnsafeSqlite: sqlite.allowUnsafe ?? defaultOf("sqlite.allowUnsafe"),
+    allowNetworkFilesystem: sqlite.allowNetworkFilesystem ?? defaultOf("sqlite.allowNetworkFilesystem"),
   };
 }

@@ -8,5 +8,6 @@ export {
   type Report,
 } from "./clients.ts";
 export { job } from "./contract.ts";
+export type { OutliveConfig } from "./engine/config.ts";
 export type { EnqueueOptions } from "./core/enqueue.ts";
 export { ErrorCode, OutliveError } from "./core/errors.ts";

@@ -1,7 +1,8 @@
 // The client: enqueue and inspect. No thread, no recovery, no migration, no signal handler: safe in web processes, under
 // hot reload and in bundlers. The engine is a client that can also work.
 import { clientStore, storeNameOf } from "./backends.ts";
-import { engineSettings, type EngineOptions } from "./config.ts";
+import { type OutliveConfig, resolveCall } from "./engine/config.ts";
+import { engineSettings, type EngineOptions } from "./engine/options.ts";
 import { settingsWithDefaults } from "./contract.ts";
 import type { AnyContract, JobContract } from "./core/contract.ts";
 import { type EnqueueOptions, makeDraft } from "./core/enqueue.ts";
@@ -211,8 +212,12 @@ function assertLimit(limit: number): void {
   );
 }
 
-/** Connects to a store that is there already. Declares the settings of `jobs`, so that they can be enqueued. */
-export async function connect(url: string, options: ClientOptions = {}): Promise<Client> {
+/**
+ * Connects to a store that is there already: by its address, or by a configuration, whose store is found as `open` and the command
+ * line find it. Declares the settings of `jobs`, so that they can be enqueued.
+ */
+export async function connect(where: string | OutliveConfig, given: ClientOptions = {}): Promise<Client> {
+  const { store: url, options } = resolveCall(where, given);
   const settings = engineSettings(options, storeNameOf(url));
   const contracts = contractsOf(options.jobs ?? []);
   const { store, release } = await sharedStore(clientStore(url, options));

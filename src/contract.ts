@@ -1,6 +1,6 @@
 // `job()`: how users write the contract of a kind.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
-import { kindChoice, type KindOptions } from "./config-kind.ts";
+import { kindChoice, type KindOptions } from "./engine/kind-options.ts";
 import { JobContract } from "./core/contract.ts";
 import { ErrorCode, OutliveError } from "./core/errors.ts";
 import type { Json, JsonOf } from "./core/json.ts";

@@ -1,17 +1,15 @@
-// Checking and repairing a store by its address: also one that can't be opened. For faces; it starts nothing and accepts no work.
+// Checks and repairs a store by its address, also one that can't be opened. For command lines; it starts nothing and accepts no work.
 import { storeNameOf } from "./backends.ts";
-import type { EngineOptions } from "./config.ts";
+import type { EngineOptions } from "./engine/options.ts";
 import { OutliveError, toStoredError } from "./core/errors.ts";
 import { EventBus } from "./core/events.ts";
 import type { IntegrityReport, Repair, RepairStep } from "./core/integrity.ts";
 import { attach } from "./open.ts";
 import { systemClock } from "./platform/clock.ts";
 import { sqlitePath } from "./stores/sqlite/address.ts";
-import { checkFile } from "./stores/sqlite/integrity.ts";
-import { repairUnused } from "./stores/sqlite/repair.ts";
-import { finishSwap } from "./stores/sqlite/swap.ts";
+import { checkFile, finishSwap, repairUnused } from "./stores/sqlite/doctor/index.ts";
 
-/** A full check, without a limit. What the rows say is read only if the file is sound. With `readOnly` nothing at all is written. */
+/** A full check, without a time limit. Rows are compared only if the file is sound. With `readOnly` nothing at all is written. */
 export async function checkStore(url: string, options: EngineOptions): Promise<IntegrityReport> {
   if (storeNameOf(url) !== "sqlite" || sqlitePath(url) === ":memory:") return viaEngine(url, options);
   const path = sqlitePath(url);
@@ -22,35 +20,35 @@ export async function checkStore(url: string, options: EngineOptions): Promise<I
     await using engine = await attach(url, { ...options, logger: false });
     return { ...check, inconsistencies: await engine.inconsistencies() };
   } catch (thrown) {
-    // A sound file that is not ours, or not of this version: there is nothing to compare.
+    // A sound file that is not a store, or not of this version: there is nothing to compare.
     if (!(thrown instanceof OutliveError)) throw thrown;
     return { ...check, inconsistencies: [] };
   }
 }
 
 export interface RepairOptions {
-  /** Whether what can't be mended may be salvaged into a new file: the old one is kept, but something may be lost. */
+  /** Whether what can't be repaired may be salvaged into a new file: the old one is kept, but something may be lost. */
   readonly salvage: boolean;
-  readonly tell?: (step: RepairStep) => void;
+  readonly onStep?: (step: RepairStep) => void;
   readonly onProgress?: (what: string) => void;
 }
 
-/** Whether there is something here that could mend this store. What a server has damaged is for its own tools and its backups. */
+/** A damaged server is repaired with its own tools and backups. */
 export function canRepair(url: string): boolean {
   return storeNameOf(url) === "sqlite";
 }
 
-/** Mends the file of a store that `canRepair`. */
-export async function repairStore(url: string, { salvage, tell, onProgress }: RepairOptions): Promise<Repair> {
-  const waiting = new EventBus(toStoredError);
-  waiting.on("open.waits", ({ pid }) => onProgress?.(`waiting for the start-up of process ${pid ?? "unknown"}`));
+/** Repairs the file of a store that `canRepair`. */
+export async function repairStore(url: string, { salvage, onStep, onProgress }: RepairOptions): Promise<Repair> {
+  const events = new EventBus(toStoredError);
+  events.on("open.waits", ({ pid }) => onProgress?.(`waiting for the start-up of process ${pid ?? "unknown"}`));
   return repairUnused(
     sqlitePath(url),
     { salvage },
     {
       clock: systemClock,
-      events: waiting,
-      ...(tell && { tell }),
+      events,
+      ...(onStep && { onStep }),
       ...(onProgress && { onProgress: ({ done, total, what }) => onProgress(`${what} (${done + 1} of ${total})`) }),
     },
   );

@@ -1,5 +1,5 @@
 // The end of `engine.drain`: when nothing is left that its worker would run.
-import type { WorkOptions } from "./config.ts";
+import type { WorkOptions } from "./engine/options.ts";
 import { type Clock, pause } from "./core/clock.ts";
 import type { AnyContract } from "./core/contract.ts";
 import type { KindCounts } from "./core/store.ts";

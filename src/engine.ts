@@ -1,6 +1,7 @@
 // The engine: a client that can also work, recover and operate. Made by `open()` (open.ts).
 import { Client, type Report } from "./clients.ts";
-import { DEFAULT_GRACE, type EngineSettings, type WorkOptions, workSettings } from "./config.ts";
+import { type EngineSettings, type WorkOptions, workSettings } from "./engine/options.ts";
+import { WORKER_OPTIONS } from "./engine/settings.ts";
 import type { Backend } from "./core/backend.ts";
 import { type Clock, pause, type Random } from "./core/clock.ts";
 import type { AnyContract } from "./core/contract.ts";
@@ -92,7 +93,7 @@ export class Engine extends Client {
     const { backend, settings, clock, random, bus, identity } = this.#wiring;
     const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings);
     const { concurrency } = workSettings(options, [...kinds.keys()]);
-    const { signal, grace = DEFAULT_GRACE } = options;
+    const { signal, grace = WORKER_OPTIONS.grace.default } = options;
     const host = await WorkerHost.start(
       {
         backend,
@@ -288,7 +289,7 @@ export class Engine extends Client {
 
   /** Stops the worker of this process, if one runs, and closes the store. */
   override async close(options: { readonly grace?: Duration } = {}): Promise<void> {
-    const { grace = DEFAULT_GRACE } = options;
+    const { grace = WORKER_OPTIONS.grace.default } = options;
     await this.#starting?.catch(() => {});
     await this.#host?.stop({ grace }).catch(() => {});
     await super.close();

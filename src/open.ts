@@ -1,8 +1,8 @@
 // `open()`: options, store, log and start-up recovery, in that order. It resolves only when recovery is finished.
 import { openBackend, storeNameOf } from "./backends.ts";
 import { contractsOf } from "./clients.ts";
-import { type EngineOptions, engineSettings } from "./config.ts";
-import type { OutliveConfig } from "./config-file.ts";
+import { type OutliveConfig, resolveCall } from "./engine/config.ts";
+import { type EngineOptions, engineSettings } from "./engine/options.ts";
 import { settingsWithDefaults } from "./contract.ts";
 import { toStoredError } from "./core/errors.ts";
 import { EventBus } from "./core/events.ts";
@@ -12,14 +12,15 @@ import { checkProcess, processIdentity } from "./platform/identity.ts";
 import { attachLog, consoleLogger } from "./telemetry/log.ts";
 
 /**
- * Opens a store: `sqlite:./jobs.db`, `sqlite::memory:` for tests, or what `defineConfig` made. Creates and migrates the file,
- * recovers the work of workers that died, and only then resolves. A damaged file is mended as far as `recovery.repair` allows;
- * beyond that it rejects with STORE_DAMAGED, and `readOnly: true` opens it to look at what can be read.
+ * Opens a store: an address such as `sqlite:./jobs.db`, or the configuration that `defineConfig` made. An address is used as it is.
+ * A configuration follows the rule of the command line: options of this call win over the environment (`OUTLIVE_STORE`), which wins
+ * over the configuration. Creates and migrates the file, recovers the work of workers that died, and only then resolves. A damaged
+ * file is repaired as far as `recovery.repair` allows; beyond that it rejects with STORE_DAMAGED, and `readOnly: true` opens it for
+ * reading.
  */
 export async function open(where: string | OutliveConfig, options: EngineOptions = {}): Promise<Engine> {
-  const [url, merged] = typeof where === "object" && where !== null ? fromConfig(where, options) : [where, options];
-  if (merged.readOnly === true) return attach(url, merged);
-  const { engine, declare, abandon } = await make(url, merged, true);
+  if (options.readOnly === true) return attach(where, options);
+  const { engine, declare, abandon } = await make(where, options, true);
   try {
     await declare();
     await engine.recoverAtOpen();
@@ -30,22 +31,17 @@ export async function open(where: string | OutliveConfig, options: EngineOptions
   return engine;
 }
 
-/** The options of the call win over those of the file. Its `jobs` (globs) and `work` are for the CLI; a program passes its own. */
-function fromConfig(config: OutliveConfig, options: EngineOptions): [string, EngineOptions] {
-  const { store = "sqlite:./outlive.db", jobs: _, work: __, ...engine } = config;
-  return [store, { ...engine, ...options }];
-}
-
 /** For faces (the CLI, a dashboard): an engine on a store that is there already. Creates, migrates, declares and recovers nothing. */
-export async function attach(url: string, options: EngineOptions = {}): Promise<Engine> {
-  return (await make(url, options, false)).engine;
+export async function attach(where: string | OutliveConfig, options: EngineOptions = {}): Promise<Engine> {
+  return (await make(where, options, false)).engine;
 }
 
 async function make(
-  url: string,
-  options: EngineOptions,
+  where: string | OutliveConfig,
+  given: EngineOptions,
   migrate: boolean,
 ): Promise<{ engine: Engine; declare: () => Promise<void>; abandon: () => Promise<void> }> {
+  const { store: url, options } = resolveCall(where, given);
   const settings = engineSettings(options, storeNameOf(url));
   const contracts = contractsOf(options.jobs ?? []);
   const bus = new EventBus(toStoredError);

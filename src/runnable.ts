@@ -1,7 +1,7 @@
 // From contracts to what a worker runs: handlers, parsers, settings with the engine's defaults; and the ids of children.
 import { createHash } from "node:crypto";
 import { unknownKind } from "./clients.ts";
-import type { WorkOptions } from "./config.ts";
+import type { WorkOptions } from "./engine/options.ts";
 import { settingsWithDefaults } from "./contract.ts";
 import type { AnyContract } from "./core/contract.ts";
 import { invalidInput } from "./core/enqueue.ts";

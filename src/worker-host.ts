@@ -1,6 +1,6 @@
 // A worker as the user holds it: one life after the other until it is stopped. Losing a life (the store said that it was taken
 // for dead) starts the next one under a new id; only an unfit process ends with an error.
-import { graceOf } from "./config.ts";
+import { graceOf } from "./engine/options.ts";
 import { pause } from "./core/clock.ts";
 import type { Duration } from "./core/duration.ts";
 import { ErrorCode, OutliveError, toStoredError, whyStoreReplaced } from "./core/errors.ts";
@@ -66,7 +66,7 @@ export class WorkerHost implements WorkerHandle {
   }
 
   stop(options: { readonly grace?: Duration } = {}): Promise<void> {
-    const graceMs = graceOf(options.grace);
+    const graceMs = graceOf(options);
     this.#wanted.abort();
     for (const life of this.#former.splice(0)) life.worker.close();
     this.#stopping ??= this.#life.stop(graceMs);

@@ -7,12 +7,12 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, test } from "node:test";
 import { fileURLToPath } from "node:url";
-import { ratesOf } from "../bench/drains.ts";
-import { median, met, percentile, reach } from "../bench/figure.ts";
-import { readOptions, Usage } from "../bench/options.ts";
-import { broken, jsonLine, missed, table } from "../bench/report.ts";
+import { ratesOf } from "../proof/bench/drains.ts";
+import { median, met, percentile, reach } from "../proof/bench/figure.ts";
+import { readOptions, Usage } from "../proof/bench/options.ts";
+import { broken, jsonLine, missed, table } from "../proof/bench/report.ts";
 
-const main = fileURLToPath(new URL("../bench/main.ts", import.meta.url));
+const main = fileURLToPath(new URL("../proof/bench/main.ts", import.meta.url));
 const temporary = mkdtempSync(join(tmpdir(), "outlive-bench-test-"));
 // PostgreSQL runs as another user than root.
 chmodSync(temporary, 0o755);

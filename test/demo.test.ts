@@ -106,7 +106,7 @@ test("a demo that is killed itself takes its workers with it", async (t) => {
   for (const pid of workers) await gone(pid);
 });
 
-test("a store that has no demo, a wrong number and an unknown option are told in one sentence", async (t) => {
+test("a store that has no demo, a wrong number and an unknown option are refused with one sentence", async (t) => {
   const cases = [
     [
       ["--store", "mysql://u:secret@h/db"],

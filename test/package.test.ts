@@ -25,7 +25,10 @@ type Manifest = {
   readonly exports: Record<string, unknown>;
   readonly scripts?: Record<string, string>;
   readonly dependencies?: Record<string, string>;
-  readonly bundleDependencies?: unknown;
+  readonly engines: { readonly node: string };
+  readonly homepage: string;
+  readonly bugs: { readonly url: string };
+  readonly repository: { readonly url: string };
 };
 type Lock = { readonly packages: Record<string, { readonly dev?: boolean; readonly hasInstallScript?: boolean }> };
 
@@ -35,6 +38,7 @@ let temporary: string;
 /** A project that has installed the package. */
 let project: string;
 let packedFiles: string[];
+let packedBytes: number;
 let manifest: Manifest;
 
 before(async () => {
@@ -45,13 +49,15 @@ before(async () => {
   await mkdir(installed, { recursive: true });
   await run("tar", ["-xzf", tarball, "-C", installed, "--strip-components=1"]);
   manifest = JSON.parse(await readFile(join(installed, "package.json"), "utf8")) as Manifest;
-  // @types/node is what a TypeScript user has anyway; the rest must be declared.
-  for (const name of [...Object.keys(manifest.dependencies ?? {}), "@types/node", "undici-types"]) {
-    const link = join(project, "node_modules", name);
-    await mkdir(dirname(link), { recursive: true });
-    await symlink(await realpath(join(root, "node_modules", name)), link);
-  }
+  // @types/node is what a TypeScript user has anyway; the rest must be declared. Optional peers are not there.
+  for (const name of [...Object.keys(manifest.dependencies ?? {}), "@types/node", "undici-types"]) await install(name);
 });
+
+async function install(name: string): Promise<void> {
+  const link = join(project, "node_modules", name);
+  await mkdir(dirname(link), { recursive: true });
+  await symlink(await realpath(join(root, "node_modules", name)), link);
+}
 
 after(async () => {
   await rm(temporary, { recursive: true, force: true });
@@ -74,9 +80,61 @@ for (const [name, expected] of Object.entries(surface)) {
   });
 }
 
+test("without prom-client, metrics say what to install: in a program, by `outlive metrics` and by `outlive work --http`, whose probes work", async (t) => {
+  const sentence =
+    /Metrics need the package `prom-client`, which is not installed\. Run `npm install prom-client` in this program\./;
+  const program = `import { attachMetrics } from "outlive/metrics";
+    try { attachMetrics({}); } catch ({ code, message }) { console.log(code, message); }`;
+  await writeFile(join(project, "measured.mjs"), program);
+  const { stdout } = await run(process.execPath, ["measured.mjs"], { cwd: project, env: environment() });
+  assert.match(stdout, /^DRIVER_MISSING /);
+  assert.match(stdout, sentence);
+
+  await writeFile(
+    join(project, "idle.mjs"),
+    'import { job } from "outlive";\nexport const idle = job("idle");\nidle.handle(() => {});\n',
+  );
+  const bin = join(project, "node_modules", "outlive", "dist", "cli", "bin.js");
+  const store = ["--store", `sqlite:${join(project, "measured.db")}`];
+  const worker = spawn(
+    process.execPath,
+    [bin, "work", "idle.mjs", "--http", "127.0.0.1:0", "--log", "json", ...store],
+    {
+      cwd: project,
+      stdio: ["ignore", "ignore", "pipe"],
+      env: environment(),
+    },
+  );
+  t.after(() => worker.kill("SIGKILL"));
+  let said = "";
+  worker.stderr.setEncoding("utf8").on("data", (text: string) => (said += text));
+  const [, address] = (await untilTrue(
+    () => /"http":"(127\.0\.0\.1:\d+)"/.exec(said),
+    (found) => found !== null,
+    "it listens",
+  ))!;
+  assert.equal((await fetch(`http://${address}/live`)).status, 200);
+  const metrics = await fetch(`http://${address}/metrics`);
+  assert.equal(metrics.status, 500);
+  assert.match(await metrics.text(), sentence);
+  await untilTrue(
+    () => said,
+    (text) => sentence.test(text),
+    "it says so when it starts",
+  );
+  const failed = await run(process.execPath, [bin, "metrics", ...store], { cwd: project, env: environment() }).then(
+    () => assert.fail("outlive metrics succeeded"),
+    (error: { code: number; stderr: string }) => error,
+  );
+  assert.equal(failed.code, 1);
+  assert.match(failed.stderr, sentence);
+});
+
 test("the declarations compile in a strict TypeScript project, under both ways of resolving modules", async () => {
   const imports = Object.keys(surface).map((name, index) => `import * as m${index} from "${name}";`);
   const uses = Object.keys(surface).map((_, index) => `void m${index};`);
+  // What a program measures with is its own.
+  for (const name of ["prom-client", "@opentelemetry/api"]) await install(name);
   await writeFile(join(project, "package.json"), JSON.stringify({ type: "module" }));
   await writeFile(join(project, "program.ts"), [...imports, ...uses, ""].join("\n"));
   const tsc = join(root, "node_modules", "typescript", "bin", "tsc");
@@ -109,7 +167,7 @@ test("nothing runs when the package or one of its dependencies is installed", as
 
 test("the package holds the built files and the documents, and no test or source", () => {
   const documents = /^(package\.json|LICENSE|README\.md|ARCHITECTURE\.md|CHANGELOG\.md|SECURITY\.md|docs\/.+)$/;
-  const built = /^dist\/.+\.(js|d\.ts|js\.map)$/;
+  const built = /^dist\/.+\.(js|d\.ts)$/;
   assert.deepEqual(
     packedFiles.filter((path) => !documents.test(path) && !built.test(path)),
     [],
@@ -119,6 +177,32 @@ test("the package holds the built files and the documents, and no test or source
     [],
   );
   assert.ok(packedFiles.includes("dist/index.js") && packedFiles.includes("LICENSE"));
+});
+
+test("the tarball is at most 600 KB", () => {
+  assert.ok(packedBytes <= 600_000, `${packedBytes} bytes in ${packedFiles.length} files`);
+});
+
+test("nothing in the package installs or starts a server, belongs to the proof, or points to a source map", async () => {
+  const foreign: Readonly<Record<string, RegExp>> = {
+    "an installer": /apt-get|\bnpm ci\b/,
+    "a server starter": /"(initdb|pg_ctl|pgbouncer)"|unix_socket_directories/,
+    "a file of the proof": /["'`/]proof\//,
+    "a source map": /sourceMappingURL|sourcesContent/,
+  };
+  const found: string[] = [];
+  for (const path of packedFiles.filter((file) => file.startsWith("dist/"))) {
+    const text = await readFile(join(project, "node_modules", "outlive", path), "utf8");
+    for (const [what, pattern] of Object.entries(foreign)) if (pattern.test(text)) found.push(`${path} holds ${what}`);
+  }
+  assert.deepEqual(found, []);
+});
+
+test("package.json says which Node is needed, and where the project lives in one place", () => {
+  assert.equal(manifest.engines.node, ">=24.16");
+  const home = manifest.homepage.replace(/#readme$/, "");
+  assert.equal(manifest.repository.url, `git+${home}.git`);
+  assert.equal(manifest.bugs.url, `${home}/issues`);
 });
 
 test("the lock file names no registry, so that any will do", async () => {
@@ -137,8 +221,9 @@ async function pack(checkout: string): Promise<string> {
   );
   // What the build prints comes before npm's JSON.
   const [packed] = JSON.parse(stdout.slice(stdout.search(/^\[$/m))) as [
-    { filename: string; files: { path: string }[] },
+    { filename: string; size: number; files: { path: string }[] },
   ];
+  packedBytes = packed.size;
   packedFiles = packed.files.map(({ path }) => path);
   return join(temporary, packed.filename);
 }
@@ -205,7 +290,7 @@ test("the demo runs from the package: its worker processes are built files too",
   assert.deepEqual({ enqueued, lost, committedTwice }, { enqueued: 601, lost: 0, committedTwice: 0 });
 });
 
-test("the torture rig runs from the package: all of its processes are built files", async () => {
+test("outlive torture runs from the package: its worker processes are built files too", async () => {
   const bin = join(project, "node_modules", "outlive", "dist", "cli", "bin.js");
   const args = ["torture", "--kills", "2", "--workers", "3", "--seed", "1", "--json"];
   const { stdout } = await run(process.execPath, [bin, ...args, "--store", `sqlite:${join(project, "app.db")}`], {

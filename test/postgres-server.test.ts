@@ -1,7 +1,7 @@
 // What is said where PostgreSQL's programs are missing: it must not tell anybody to set what is set already.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { noBinaries } from "../src/demo/postgres-server.ts";
+import { noBinaries } from "../proof/servers/postgres-server.ts";
 
 test("without PostgreSQL's programs it is said what to install, and which server may be named instead", () => {
   assert.equal(

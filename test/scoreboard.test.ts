@@ -2,10 +2,10 @@
 import assert from "node:assert/strict";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
-import { contenders } from "../scoreboard/contenders.ts";
-import { documentOf, picturesOf } from "../scoreboard/document.ts";
-import { isWhole, readOptions } from "../scoreboard/options.ts";
-import { playedAgain, type Results, versionsAfter } from "../scoreboard/results.ts";
+import { contenders } from "../proof/scoreboard/contenders.ts";
+import { documentOf, picturesOf } from "../proof/scoreboard/document.ts";
+import { isWhole, readOptions } from "../proof/scoreboard/options.ts";
+import { playedAgain, type Results, versionsAfter } from "../proof/scoreboard/results.ts";
 
 const results: Results = {
   date: "2026-11-15",
@@ -130,7 +130,9 @@ test("each contender is one column of both tables, in order, with its version, a
   const headers = lines.filter((line) => line.startsWith("|  | Outlive on SQLite"));
   const names = contenders.map(({ id, name }) => (id === "bullmq" ? `${name} 6.7.0` : name));
   assert.deepEqual(headers, [`|  | ${names.join(" | ")} |`, `|  | ${names.join(" | ")} |`]);
-  const adapters = readdirSync(new URL("../scoreboard/peers", import.meta.url)).filter((file) => file !== "load.ts");
+  const adapters = readdirSync(new URL("../proof/scoreboard/peers", import.meta.url)).filter(
+    (file) => file !== "load.ts",
+  );
   assert.deepEqual(
     adapters.toSorted(),
     [...new Set(contenders.map(({ adapter }) => adapter.replace("./peers/", "")))].toSorted(),
@@ -138,7 +140,7 @@ test("each contender is one column of both tables, in order, with its version, a
 });
 
 test("what is measured and what is pinned are the same packages", () => {
-  const manifest = JSON.parse(readFileSync(new URL("../scoreboard/package.json", import.meta.url), "utf8")) as {
+  const manifest = JSON.parse(readFileSync(new URL("../proof/scoreboard/package.json", import.meta.url), "utf8")) as {
     dependencies: Record<string, string>;
   };
   for (const { package: name } of contenders)
@@ -238,7 +240,7 @@ test("the committed page has the pictures that it shows", () => {
 
 test("the scoreboard and the bench run the same versions of the peers that both have", () => {
   type Manifest = Record<"dependencies" | "overrides", Readonly<Record<string, string>>>;
-  const [board, bench] = ["scoreboard", "bench"].map(
+  const [board, bench] = ["proof/scoreboard", "proof/bench"].map(
     (folder) => JSON.parse(readFileSync(new URL(`../${folder}/package.json`, import.meta.url), "utf8")) as Manifest,
   );
   const shared = Object.keys(bench!.dependencies).filter((name) => name in board!.dependencies);

@@ -1,13 +1,13 @@
 // Bugs that sit deeper than anything the simulator can wrap: they are written into a copy of the sources, and the laws have to see
-// them there. Where a mutant can do it (sim/mutants), it does.
+// them there. Where a mutant can do it (proof/sim/mutants), it does.
 import assert from "node:assert/strict";
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it, type TestContext } from "node:test";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { simulate } from "../sim/history.ts";
-import { only } from "../sim/mutants/mutant.ts";
+import { simulate } from "../proof/sim/history.ts";
+import { only } from "../proof/sim/mutants/mutant.ts";
 
 const ROOT = fileURLToPath(new URL("..", import.meta.url));
 const SEEDS = 8;
@@ -45,17 +45,39 @@ describe("the simulator, with a bug in the sources", () => {
     }
     assert.ok(found.length > 0, `not found within ${SEEDS} seeds`);
   });
+
+  it("sees a slot that never comes back, because the end of its attempt was refused", async (t) => {
+    const freed = "if (ours) this.forget(ours);";
+    const kept = 'if (ours && answer.is !== "stale") this.forget(ours);';
+    const edited = await simulatorWith(t, "src/core/runner.ts", freed, kept);
+    const temper = only(
+      ["money", "deaf"],
+      { pause: 1 },
+      { workers: 1, concurrency: 1, nemesisEveryMs: 1_000, slow: 0, stall: 0, requestLost: 0, answerLost: 0 },
+    );
+    const found: string[] = [];
+    for (let seed = 1; seed <= SEEDS; seed++) {
+      const { violation, lawBroken } = await edited(seed, { temper });
+      if (violation !== null && lawBroken) found.push(violation);
+      assert.equal((await simulate(seed, { temper })).violation, null, `seed ${seed} without the bug`);
+    }
+    assert.ok(found.length > 0, `not found within ${SEEDS} seeds`);
+    for (const violation of found) assert.match(violation, /there is work left$/);
+  });
 });
 
 /** `simulate` of a copy of the sources in which `from`, which is there once, is `to`. */
 async function simulatorWith(t: TestContext, file: string, from: string, to: string): Promise<typeof simulate> {
   const copy = mkdtempSync(join(tmpdir(), "outlive-sim-source-"));
   t.after(() => rmSync(copy, { recursive: true, force: true }));
-  for (const part of ["src", "sim", "package.json"]) cpSync(join(ROOT, part), join(copy, part), { recursive: true });
+  for (const part of ["src", "proof/sim", "package.json"])
+    cpSync(join(ROOT, part), join(copy, part), { recursive: true });
   symlinkSync(join(ROOT, "node_modules"), join(copy, "node_modules"));
   const parts = readFileSync(join(copy, file), "utf8").split(from);
   assert.equal(parts.length, 2, `${JSON.stringify(from)} in ${file}`);
   writeFileSync(join(copy, file), parts.join(to));
-  const module = (await import(pathToFileURL(join(copy, "sim/history.ts")).href)) as { simulate: typeof simulate };
+  const module = (await import(pathToFileURL(join(copy, "proof/sim/history.ts")).href)) as {
+    simulate: typeof simulate;
+  };
   return module.simulate;
 }

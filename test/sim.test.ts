@@ -6,15 +6,15 @@ import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
-import { runCampaign } from "../sim/campaign.ts";
-import { exhaust } from "../sim/exhaustive/exhaust.ts";
-import { type History, simulate } from "../sim/history.ts";
-import { MUTANTS } from "../sim/mutants/index.ts";
-import { instead } from "../sim/mutants/instead.ts";
-import { type Mutant, only } from "../sim/mutants/mutant.ts";
-import { hunt } from "../sim/mutation.ts";
-import { shrink } from "../sim/shrink.ts";
-import { FAULT_KINDS } from "../sim/world/faults.ts";
+import { runCampaign } from "../proof/sim/campaign.ts";
+import { exhaust } from "../proof/sim/exhaustive/exhaust.ts";
+import { type History, simulate } from "../proof/sim/history.ts";
+import { MUTANTS } from "../proof/sim/mutants/index.ts";
+import { instead } from "../proof/sim/mutants/instead.ts";
+import { type Mutant, only } from "../proof/sim/mutants/mutant.ts";
+import { hunt } from "../proof/sim/mutation.ts";
+import { shrink } from "../proof/sim/shrink.ts";
+import { FAULT_KINDS } from "../proof/sim/world/faults.ts";
 
 const SEEDS = 40;
 /** Enough for the mutants below, which nearly every seed finds. */
@@ -80,6 +80,25 @@ describe("the simulator", () => {
     });
     assert.deepEqual(strikes, []);
     assert.equal(tally.takeovers + tally.staleWrites + tally.deaths, 0);
+  });
+
+  it("puts older copies of the store back while processes live, as another file and over the file itself", async () => {
+    const { focus: temper } = MUTANTS.find(({ name }) => name === "restoredWorkersWrite")!;
+    const told: string[] = [];
+    const sum = { restores: 0, takenBack: 0 };
+    for (let seed = 1; seed <= 6; seed++) {
+      const { violation, tally, story } = await simulate(seed, { temper: temper!, keepLines: 1e6 });
+      assert.equal(violation, null, `seed ${seed}`);
+      sum.restores += tally.restores;
+      sum.takenBack += tally.takenBack;
+      told.push(...story);
+    }
+    assert.ok(sum.restores > 6 && sum.takenBack > 0, JSON.stringify(sum));
+    for (const what of [/RESTORED to .* as another file/, /RESTORED to .* written over the file/, /store\.replaced /])
+      assert.ok(
+        told.some((line) => what.test(line)),
+        String(what),
+      );
   });
 
   const some = [
@@ -171,7 +190,7 @@ describe("the command line of the simulator", () => {
   });
 
   it("says how far it is, and ends when whoever started it was killed: nobody would hear the result", async (t) => {
-    const child = fork(new URL("../sim/main.ts", import.meta.url), ["--seeds", "1000000", "--processes", "1"]);
+    const child = fork(new URL("../proof/sim/main.ts", import.meta.url), ["--seeds", "1000000", "--processes", "1"]);
     t.after(() => child.kill("SIGKILL"));
     const [said] = (await once(child, "message")) as [unknown];
     assert.deepEqual(said, { done: 20 });
@@ -245,7 +264,7 @@ interface Said {
 }
 
 function sim(...args: readonly string[]): Promise<Said> {
-  const child = spawn(process.execPath, [fileURLToPath(new URL("../sim/main.ts", import.meta.url)), ...args], {
+  const child = spawn(process.execPath, [fileURLToPath(new URL("../proof/sim/main.ts", import.meta.url)), ...args], {
     stdio: ["ignore", "pipe", "pipe"],
   });
   let stdout = "";

@@ -4,7 +4,7 @@ import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, symlinkSync } from
 import { join } from "node:path";
 
 /** The tests themselves, and the support that they may import. */
-const COPIED = ["test/regressions", "test/support"];
+const COPIED = ["test/regressions", "test/support", "proof/servers"];
 
 /** A fault of the caller or of the checkout, to be shown as a sentence. */
 export class CheckoutError extends Error {}

@@ -2,7 +2,8 @@
 // closed when it is over.
 import { ErrorCode, OutliveError } from "../core/errors.ts";
 import type { Engine } from "../engine.ts";
-import { loadConfig, type LoadedConfig } from "../config-file.ts";
+import type { LoadedConfig } from "../engine/config.ts";
+import { loadConfig } from "../engine/config-file.ts";
 import { attach, open } from "../open.ts";
 import type { Terminal } from "./terminal.ts";
 

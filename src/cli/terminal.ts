@@ -1,5 +1,6 @@
 // How the CLI speaks: text or JSON, tables, colours on a terminal only. Commands hand it facts; it writes them.
 import { stripVTControlCharacters, styleText } from "node:util";
+import { isoInstant } from "../core/duration.ts";
 
 type Style = Parameters<typeof styleText>[0];
 
@@ -30,7 +31,7 @@ export function terminal(streams: Streams, json: boolean): Terminal {
     json,
     isTty,
     columns: stdout.columns ?? 120,
-    answer: (value, text) => void stdout.write(json ? `${JSON.stringify(value)}\n` : ensureNewline(text())),
+    answer: (value, text) => void stdout.write(json ? `${jsonText(value)}\n` : ensureNewline(text())),
     line: (text = "") => {
       if (!json) stdout.write(`${text}\n`);
     },
@@ -42,6 +43,21 @@ export function terminal(streams: Streams, json: boolean): Terminal {
         rows,
       ),
   };
+}
+
+/** What `--json` prints of a value, with every instant as ISO 8601. Durations stay numbers, and their names end in `Ms`. */
+export function jsonText(value: unknown): string {
+  return JSON.stringify(withInstants(value, ""));
+}
+
+/** What the user's own code has stored; a number in it may be anything. */
+const OF_USERS: ReadonlySet<string> = new Set(["input", "result", "progress"]);
+
+function withInstants(value: unknown, key: string): unknown {
+  if (typeof value === "number" && /^at$|At$/.test(key)) return isoInstant(value);
+  if (typeof value !== "object" || value === null || OF_USERS.has(key)) return value;
+  if (Array.isArray(value)) return value.map((member) => withInstants(member, key));
+  return Object.fromEntries(Object.entries(value).map(([name, member]) => [name, withInstants(member, name)]));
 }
 
 function ensureNewline(text: string): string {

@@ -1,6 +1,7 @@
 // One death and everything recovery did about it, as it is stored. The readable account is made in report.ts.
 import type { HowLost } from "./liveness.ts";
 import type { Resolution } from "./losses.ts";
+import { describeProcess, type ProcessKey } from "./process-key.ts";
 import type { RecoveredJob } from "./recover-request.ts";
 
 export interface IncidentSummary {
@@ -40,11 +41,20 @@ export interface Incident extends IncidentSummary {
   readonly jobs: readonly IncidentJob[];
 }
 
-/** How evidence begins that is no more than the kernel's word. What a parent knows of the exit replaces it. */
-export const PROCESS_IS_GONE = "its process is gone";
+const PROCESS_IS_GONE = "its process is gone";
+const ONLY_GONE = new RegExp(`^${PROCESS_IS_GONE} \\([^()]*\\)$`);
 
-/** What is known of a death, with the worker's last word: that may have been written after the look which found it dead, by a supervisor. */
+/** The evidence if the kernel no longer knows the process, and nothing else is known. */
+export function processIsGone(key: Omit<ProcessKey, "bootId">): string {
+  return `${PROCESS_IS_GONE} (${describeProcess(key)})`;
+}
+
+/**
+ * The evidence of a death, together with the worker's last word. A supervisor may write that word before or after a watcher finds the
+ * worker dead. What a parent knows of the exit replaces what the kernel alone could say.
+ */
 export function withLastWord(known: string | null, lastWord: string | null): string | null {
   if (lastWord === null || known?.includes(lastWord)) return known;
-  return known === null || lastWord.includes(known) ? lastWord : `${known}; ${lastWord}`;
+  if (known === null || lastWord.includes(known) || ONLY_GONE.test(known)) return lastWord;
+  return `${known}; ${lastWord}`;
 }

@@ -1,6 +1,6 @@
 // What is known of the store's own health: the verdict of a check, what a repair did and lost, and rows that contradict each other.
 
-/** UNFINISHED: the check was ended by its limit of time, and nothing is known of the rest. It is never taken for PASSED. */
+/** UNFINISHED: a time limit ended the check, and nothing is known of the rest. It never counts as PASSED. */
 export type Verdict = "PASSED" | "REPAIRED" | "FAILED" | "UNFINISHED" | "NOT_CHECKED";
 
 /** What an open found out about the store before recovery; a pass by a worker has checked nothing. */
@@ -10,7 +10,7 @@ export interface StoreFindings {
   readonly walFrames: number;
   /** The check itself; null: there was none. */
   readonly check?: IntegrityCheck | null;
-  /** What was mended; null: nothing had to be. */
+  /** What was repaired; null: nothing had to be. */
   readonly repair?: Repair | null;
   readonly inconsistencies?: readonly Inconsistency[];
   /** The journal mode that another tool had left and that was set right; null: it was as it must be. */
@@ -43,7 +43,7 @@ export interface Opening {
   readonly findings: StoreFindings;
 }
 
-/** Whether an open has to be kept and reported although nobody had died. A sound store and a flushed log are no news. */
+/** Whether an open has to be kept and reported although no worker had died. A sound store and a flushed log are not noteworthy. */
 export function isNoteworthy(findings: StoreFindings): boolean {
   const { integrity, repair, inconsistencies, journalWas, walHeldBack } = findings;
   return (
@@ -69,7 +69,7 @@ export interface IntegrityCheck {
   readonly tookMs: number;
 }
 
-/** What one attempt to mend came to. */
+/** What one step of a repair did. */
 export interface RepairStep {
   readonly step: "set-wal-aside" | "reindex" | "vacuum" | "salvage";
   readonly ok: boolean;

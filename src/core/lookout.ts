@@ -4,9 +4,8 @@
 // instant of another. A watcher that was itself asleep, or could not write to the store itself, starts its watch again.
 import { differentKernels } from "./boot.ts";
 import type { Clock } from "./clock.ts";
-import { PROCESS_IS_GONE, withLastWord } from "./incident.ts";
+import { processIsGone, withLastWord } from "./incident.ts";
 import type { Death, Liveness, ProcessCheck, WorkerRow } from "./liveness.ts";
-import { describeProcess } from "./process-key.ts";
 
 /** A worker that is dead or out of contact, and how that became known. */
 export interface Lost {
@@ -60,8 +59,7 @@ export class Lookout {
         continue;
       }
       const state = this.#processState(worker);
-      // What the process, or its parent, has left behind says more.
-      if (state === "gone") dead.push({ worker, death: this.#gone(worker, worker.lastWord ?? processGone(worker)) });
+      if (state === "gone") dead.push({ worker, death: this.#gone(worker, processIsGone(worker)) });
       else if (state === "alive") this.#watch(worker).lastSeenAliveAt = this.#clock.now();
     }
     return dead;
@@ -169,8 +167,4 @@ export class Lookout {
     const present = new Set(workers.map((worker) => worker.id));
     for (const id of this.#watched.keys()) if (!present.has(id)) this.#watched.delete(id);
   }
-}
-
-function processGone(worker: WorkerRow): string {
-  return `${PROCESS_IS_GONE} (${describeProcess(worker)})`;
 }

@@ -1,34 +1,84 @@
-// `outlive demo`: a bank on a temporary SQLite file, workers that are killed all the time, and an audit of what is left.
-// Whatever happens, it ends by itself, leaves no process and no file behind, and says with its exit code whether every promise
-// held: 0 yes, 1 no.
-import { atEnd, cleanUpInEveryCase } from "./clean-up.ts";
+// `outlive demo`: a run on a temporary store, shown while it goes on, and an audit of what is left. Whatever happens, it ends, leaves no
+// process and no file behind, and says with its exit code whether every promise held: 0 yes, 1 no.
+import { tmpdir } from "node:os";
+import { atEnd, cleanUpInEveryCase } from "../torture/clean-up.ts";
+import { ALIVE, type Observer, run } from "../torture/run.ts";
+import { scratchFile, scratchStore } from "../torture/scratch-store.ts";
+import { CONCURRENCY, HEARTBEAT, LEASE } from "../torture/settings.ts";
+import { eventText } from "./event-text.ts";
 import { thousands } from "./ink.ts";
+import { LiveView } from "./live-view.ts";
 import type { DemoOptions } from "./options.ts";
-import { play, timeLimitMs } from "./play.ts";
 import { liveScreen, plainScreen, type Screen } from "./screen.ts";
-import { HEARTBEAT, LEASE } from "./settings.ts";
 import { jsonLine, printSummary } from "./summary.ts";
 
+/** The share of `--seconds` in which workers are killed; the rest is start, drain and audit. */
+const KILLING = 0.72;
+const MAX_WORK_MS = 250;
 /** Violations beyond this many say nothing new. */
-const MOST_TOLD = 50;
+const MAX_PRINTED = 50;
 
-/** Plays it once in this process, whose signals and end it takes over, and answers the exit code. */
+/** Runs it once in this process, whose signals and end it takes over, and returns the exit code. */
 export async function demo(options: DemoOptions): Promise<number> {
+  const { url, jobs, workers, seconds, seed, keep, json } = options;
   cleanUpInEveryCase();
-  endWhateverHappens(options);
+  const timeLimitMs = seconds * 2_000 + 30_000;
+  endWhateverHappens(timeLimitMs + 45_000);
+  const scratch = { purpose: "demo", keep } as const;
+  const where = url === null ? scratchFile(tmpdir(), scratch) : await scratchStore(url, scratch);
   const screen = makeScreen(options);
   atEnd(() => screen.end());
-  const outcome = await play(options, screen);
-  if (options.json) {
-    for (const sentence of outcome.violations.slice(0, MOST_TOLD)) process.stderr.write(`violation: ${sentence}\n`);
+  const killMs = seconds * 1_000 * KILLING;
+  const outcome = await run(
+    {
+      where,
+      workers,
+      seed,
+      end: { afterMs: killMs },
+      freezes: 1,
+      killEveryMs: Math.max(400, killMs / 22),
+      workMs: Math.min(MAX_WORK_MS, (workers * CONCURRENCY * killMs * ALIVE) / jobs),
+      transfers: jobs,
+      timeLimitMs,
+    },
+    shownOn(screen),
+  );
+  await where.remove();
+  if (json) {
+    for (const sentence of outcome.violations.slice(0, MAX_PRINTED)) process.stderr.write(`violation: ${sentence}\n`);
     process.stdout.write(`${jsonLine(outcome)}\n`);
   } else printSummary(process.stdout, outcome);
   return outcome.violations.length === 0 ? 0 : 1;
 }
 
-function makeScreen({ json, store, jobs, workers, seed }: DemoOptions): Screen {
+function shownOn(screen: Screen): Observer {
+  let view: LiveView | undefined;
+  let watching: Promise<void> | undefined;
+  const end = new AbortController();
+  return {
+    began(engine, fleet) {
+      view = new LiveView(engine, fleet);
+      watching = view.watch(end.signal, (now) => screen.show(now));
+    },
+    killed: (what) => screen.told(view!.note(what, "bad")),
+    heard(place, event) {
+      const line = eventText(view!.fleet, place, event);
+      if (event.name === "write.rejected") view!.refusedWrite(event.lease.worker);
+      if (line) screen.told(view!.note(line.text, line.mood));
+    },
+    poisoned: (place) => screen.told(view!.poisoned(place)),
+    async ended() {
+      end.abort();
+      await watching;
+      screen.show(await view!.read());
+      screen.end();
+    },
+  };
+}
+
+function makeScreen({ json, url, jobs, workers, seed }: DemoOptions): Screen {
   const head = {
-    title: `Outlive on ${store}: ${workers} workers, ${thousands(jobs)} transfers, 1 poison job`,
+    title: `Outlive on ${url === null ? "sqlite" : "postgres"}: ${workers} workers, ${thousands(jobs)} transfers, 1 poison job`,
     settings: `heartbeat ${HEARTBEAT}, lease ${LEASE}, seed ${seed}`,
     enqueuing: jobs + 1,
   };
@@ -36,11 +86,10 @@ function makeScreen({ json, store, jobs, workers, seed }: DemoOptions): Screen {
   return process.stdout.isTTY ? liveScreen(process.stdout, head) : plainScreen(process.stdout, head);
 }
 
-/** The run has a time limit of its own; this is for an engine that never answers again. */
-function endWhateverHappens(options: DemoOptions): void {
-  const ms = timeLimitMs(options) + 45_000;
+/** The run has a time limit of its own; this is for an engine that never returns again. */
+function endWhateverHappens(ms: number): void {
   setTimeout(() => {
-    process.stderr.write(`violation: the engine did not answer within ${ms / 1_000} s\n`);
+    process.stderr.write(`violation: the engine did not return within ${ms / 1_000} s\n`);
     process.exit(1);
   }, ms).unref();
 }

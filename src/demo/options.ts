@@ -1,8 +1,7 @@
-// What a run of the demo can be told, within which limits, and what holds when nothing is said.
+// The options of the demo, with their limits and defaults.
 
 export interface DemoOptions {
-  readonly store: "sqlite" | "postgres";
-  /** The PostgreSQL server to play on, in a schema of the demo's own; null: it starts one of its own. */
+  /** The PostgreSQL server to run on, in a schema of the demo's own; null: a temporary SQLite file. */
   readonly url: string | null;
   /** Transfers to make; the poison job comes on top. */
   readonly jobs: number;
@@ -14,15 +13,12 @@ export interface DemoOptions {
   readonly keep: boolean;
 }
 
-/** The stores that there is a demo on. */
-export const STORES: readonly DemoOptions["store"][] = ["sqlite", "postgres"];
-
 /** Whole numbers, both ends included. */
 export const LIMITS = {
-  jobs: { least: 100, most: 200_000, usual: 5_000 },
-  workers: { least: 2, most: 16, usual: 4 },
-  seconds: { least: 5, most: 600, usual: 20 },
-  seed: { least: 0, most: 2 ** 31 },
+  jobs: { min: 100, max: 200_000, default: 5_000 },
+  workers: { min: 2, max: 16, default: 4 },
+  seconds: { min: 5, max: 600, default: 20 },
+  seed: { min: 0, max: 2 ** 31 },
 } as const;
 
 export function newSeed(): number {

@@ -1,8 +1,8 @@
 // The live view: one block of lines, drawn again in place, never wider or higher than the terminal. Without a terminal the same
 // facts come as plain lines, one a second.
 import { type Ink, millis, paint, type Part, seconds, thousands, wantsColour } from "./ink.ts";
-import type { DemoEvent, View, WorkerView } from "./observer.ts";
-import { LEASE_MS } from "./settings.ts";
+import type { DemoEvent, View, WorkerView } from "./live-view.ts";
+import { LEASE_MS } from "../torture/settings.ts";
 
 export interface Screen {
   show(view: View): void;
@@ -18,7 +18,7 @@ export interface Headline {
 }
 
 /** Lines of the latest events, if there is room. */
-const MOST_EVENTS = 8;
+const MAX_EVENTS = 8;
 
 const HIDE_CURSOR = "\u001b[?25l";
 const SHOW_CURSOR = "\u001b[?25h";
@@ -46,9 +46,9 @@ export function liveScreen(stream: NodeJS.WriteStream, head: Headline): Screen {
     show(view) {
       if (ended) return;
       const width = Math.max(20, (stream.columns ?? 80) - 1);
-      const most = Math.max(4, (stream.rows ?? 24) - 1);
+      const max = Math.max(4, (stream.rows ?? 24) - 1);
       const above = facts(head, view, width);
-      const lines = [...above, ...latest(view.events, Math.min(MOST_EVENTS, most - above.length))].slice(0, most);
+      const lines = [...above, ...latest(view.events, Math.min(MAX_EVENTS, max - above.length))].slice(0, max);
       const up = drawn > 0 ? `\u001b[${drawn}A\r` : "";
       drawn = lines.length;
       stream.write(
@@ -169,11 +169,11 @@ function workerLine({ number, state, pid, held, deaths, sinceMs }: WorkerView): 
   ];
 }
 
-function latest(events: readonly DemoEvent[], most: number): Part[][] {
-  if (most <= 0) return [];
+function latest(events: readonly DemoEvent[], max: number): Part[][] {
+  if (max <= 0) return [];
   const inks = { bad: "red", good: "green", plain: null } as const;
-  const shown = events.slice(-most);
-  return Array.from({ length: most }, (_, i) => {
+  const shown = events.slice(-max);
+  return Array.from({ length: max }, (_, i) => {
     const event = shown[i];
     if (!event) return [label(i === 0 ? "latest" : "")];
     return [label(i === 0 ? "latest" : ""), ["dim", stamp(event.atMs)], "  ", [inks[event.mood], event.text]];

@@ -1,40 +1,13 @@
 // The end of the demo, for people (what was done, what came back, what is in the data, one incident) and for programs (a line).
-import type { Audit } from "./audit.ts";
-import { money } from "./audit.ts";
+import { money } from "../torture/audit.ts";
+import type { Outcome } from "../torture/run.ts";
+import { LEASE_MS } from "../torture/settings.ts";
 import { count, millis, paint, type Part, seconds, thousands, wantsColour } from "./ink.ts";
-import type { Freeze } from "./nemesis.ts";
-import type { Percentiles } from "./recoveries.ts";
-import { LEASE_MS } from "./settings.ts";
-
-export interface Outcome {
-  readonly store: string;
-  readonly seed: number;
-  readonly elapsedMs: number;
-  readonly audit: Audit;
-  /** Everything that is wrong, one sentence each; none: all promises held. */
-  readonly violations: readonly string[];
-  readonly kills: number;
-  readonly killedAtOnce: number;
-  readonly poisoned: number;
-  readonly freeze: Freeze | null;
-  readonly zombies: number;
-  readonly staleWritesRejected: number;
-  readonly keptSteps: number;
-  readonly recoveredJobs: number;
-  /** Kills of workers that held jobs: what the percentiles are of. */
-  readonly killsWithJobs: number;
-  readonly recoveryMs: Percentiles;
-  /** Of kills that left others alive, and of the moment when nobody was left. */
-  readonly othersAliveMs: Percentiles;
-  readonly allDeadMs: Percentiles;
-  readonly jobsPerSecond: number;
-  /** The text of one incident's report. */
-  readonly report: string | null;
-}
 
 export function jsonLine(outcome: Outcome): string {
-  const { store, audit, kills, zombies, staleWritesRejected, recoveryMs, jobsPerSecond } = outcome;
-  const { enqueued, succeeded, lost, committedTwice, quarantined, poison } = audit;
+  const { store, audit, kills, resumeMs, jobsPerSecond } = outcome;
+  const { enqueued, succeeded, lost, committedTwice, quarantined, poison, zombies, staleWritesRejected } = audit;
+  const { p50, p99, max } = resumeMs.ofAll;
   return JSON.stringify({
     store,
     enqueued,
@@ -46,7 +19,7 @@ export function jsonLine(outcome: Outcome): string {
     kills,
     zombies,
     staleWritesRejected,
-    recoveryMs,
+    recoveryMs: { p50, p99, max },
     jobsPerSecond,
   });
 }
@@ -61,36 +34,36 @@ function lines(outcome: Outcome): Part[][] {
   return [...done(outcome), ...back(outcome), ...checked(outcome), ...incident(outcome), ...end(outcome)];
 }
 
-function done({ kills, killedAtOnce, poisoned, freeze }: Outcome): Part[][] {
+function done({ kills, killedAtOnce, poisoned, zombies }: Outcome): Part[][] {
   const lines: Part[][] = [
     [],
     heading("What was done to it"),
     figure(kills, `workers killed with SIGKILL, ${killedAtOnce} of them at the same moment`),
     figure(poisoned, "more killed by the poison job, until it was in quarantine"),
   ];
-  if (freeze?.wokenAt) {
-    const frozenMs = freeze.wokenAt - freeze.frozenAt;
-    lines.push(
-      figure(
-        1,
-        `worker frozen with ${count(freeze.held, "job")} for ${seconds(frozenMs)}, past its lease of ${seconds(LEASE_MS)}, then woken`,
-      ),
-    );
-  }
+  for (const { held, frozenAt, wokenAt } of zombies)
+    if (wokenAt !== null)
+      lines.push(
+        figure(
+          1,
+          `worker frozen with ${count(held, "job")} for ${seconds(wokenAt - frozenAt)}, past its lease of ${seconds(LEASE_MS)}, then woken`,
+        ),
+      );
   return lines;
 }
 
 function back(outcome: Outcome): Part[][] {
-  const { recoveredJobs, killsWithJobs, othersAliveMs, allDeadMs, staleWritesRejected, zombies } = outcome;
+  const { recoveredJobs, killsWithJobs, resumeMs, audit } = outcome;
+  const { staleWritesRejected, zombies, keptSteps } = audit;
   const pad = " ".repeat(9);
   return [
     [],
     heading("What came back"),
-    figure(recoveredJobs, `jobs were in the hands of ${count(killsWithJobs, "killed worker")} and ran again`),
-    [pad, ["bold", millis(othersAliveMs.p50)], " from the kill to the last of them running again (median)"],
-    [pad, ["bold", millis(othersAliveMs.max)], " at worst while others lived"],
-    [pad, ["bold", millis(allDeadMs.max)], " when all were dead and a new process had to start first"],
-    figure(outcome.keptSteps, "steps of dead attempts kept, not run again"),
+    figure(recoveredJobs, `jobs were held by ${count(killsWithJobs, "killed worker")} and ran again`),
+    [pad, ["bold", millis(resumeMs.othersAlive.p50)], " from the kill to the last of them running again (median)"],
+    [pad, ["bold", millis(resumeMs.othersAlive.max)], " at worst while others were alive"],
+    [pad, ["bold", millis(resumeMs.nobodyLeft.max)], " when all were dead and a new process had to start first"],
+    figure(keptSteps, "steps of dead attempts kept, not run again"),
     figure(staleWritesRejected, `stale writes refused, of ${count(zombies, "zombie")}`),
     figure(outcome.jobsPerSecond, "jobs per second all the while, each with work of its own to wait for"),
   ];

@@ -1,14 +1,9 @@
 // Prometheus metrics of an engine, in any prom-client registry: what this process did (process-metrics.ts, from events) and how the
 // store is (store-metrics.ts, read at each scrape). Names and meanings are listed in docs/operations.md; a test holds the list.
-import {
-  AggregatorRegistry,
-  type MetricObjectWithValues,
-  type MetricValue,
-  register,
-  type Registry,
-} from "prom-client";
+import type { MetricObjectWithValues, MetricValue, Registry } from "prom-client";
 import type { EngineEvent } from "../core/events.ts";
 import { type MeasuredProcess, processMetrics } from "./process-metrics.ts";
+import { promClient } from "./prom-client.ts";
 import { type MeasuredStore, storeMetrics } from "./store-metrics.ts";
 
 /** What is measured: an engine. */
@@ -25,9 +20,9 @@ export interface MetricsOptions {
   readonly early?: readonly EngineEvent[];
 }
 
-/** Registers the metrics of an engine. Answers how to take them out again. */
+/** Registers the metrics of an engine. Returns how to remove them again. Throws if `prom-client` is not installed. */
 export function attachMetrics(engine: Measured, options: MetricsOptions = {}): () => void {
-  const { registry = register, only, incidentsSince = Date.now(), early } = options;
+  const { registry = promClient().register, only, incidentsSince = Date.now(), early } = options;
   const detach = [
     only === "store" ? () => {} : processMetrics(engine, registry, early),
     only === "process" ? () => {} : storeMetrics(engine, registry, incidentsSince),
@@ -42,7 +37,9 @@ export type MetricsSnapshot = readonly MetricObjectWithValues<MetricValue<string
 
 /** The metrics of several processes as one text. Sums counters and histograms; gauges by their own aggregator. */
 export function aggregatedText(snapshots: readonly MetricsSnapshot[]): Promise<string> {
-  return AggregatorRegistry.aggregate(snapshots.map((snapshot) => [...snapshot])).metrics();
+  return promClient()
+    .AggregatorRegistry.aggregate(snapshots.map((snapshot) => [...snapshot]))
+    .metrics();
 }
 
 /** What a process that is gone leaves behind in the sums: a counter that fell would look like a restart of everything. */
@@ -50,5 +47,5 @@ export async function lasting(snapshots: readonly MetricsSnapshot[]): Promise<Me
   const counted = snapshots.map((snapshot) =>
     snapshot.filter(({ type }) => String(type) === "counter" || String(type) === "histogram"),
   );
-  return AggregatorRegistry.aggregate(counted).getMetricsAsJSON();
+  return promClient().AggregatorRegistry.aggregate(counted).getMetricsAsJSON();
 }

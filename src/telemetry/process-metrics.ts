@@ -1,8 +1,9 @@
 // What happened in this process, counted from the engine's events. Nothing is stored and nothing is asked of the store but its
 // own numbers about group commits.
-import { Counter, Histogram, type Registry } from "prom-client";
+import type { Counter, Histogram, Registry } from "prom-client";
 import type { EngineEvent, EventName, Listener } from "../core/events.ts";
 import type { StoreHealth } from "../core/store.ts";
+import { promClient } from "./prom-client.ts";
 
 export interface MeasuredProcess {
   on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void;
@@ -18,6 +19,7 @@ export function processMetrics(
   registry: Registry,
   early: readonly EngineEvent[] = [],
 ): () => void {
+  const { Counter, Histogram } = promClient();
   const names: string[] = [];
   const counter = <Label extends string = never>(
     name: string,
@@ -148,7 +150,7 @@ function groupCommits(engine: MeasuredProcess, registry: Registry): string[] {
     ["outlive_group_commit_writes_total", "groupedWrites", "Writes that shared those transactions"],
   ] as const;
   for (const [name, field, help] of numbers) {
-    new Counter({
+    new (promClient().Counter)({
       name,
       help,
       registers: [registry],

@@ -1,10 +1,11 @@
 // How the store is, read when somebody scrapes: one reading for all gauges of a scrape. A store that can't be read is told by
 // outlive_store_up and never fails the scrape.
-import { Gauge, Histogram, type Registry } from "prom-client";
+import type { Gauge, Registry } from "prom-client";
 import type { IncidentSummary } from "../core/incident.ts";
 import type { WorkerRow } from "../core/liveness.ts";
 import type { RecoveryReport } from "../core/report.ts";
 import type { KindCounts, StoreHealth, WorkerQuery } from "../core/store.ts";
+import { promClient } from "./prom-client.ts";
 
 export interface MeasuredStore {
   storeHealth(): Promise<StoreHealth>;
@@ -31,6 +32,7 @@ const MOST_INCIDENTS = 50;
 const GIVE_UP_MS = 3_600_000;
 
 export function storeMetrics(engine: MeasuredStore, registry: Registry, incidentsSince: number): () => void {
+  const { Gauge } = promClient();
   const names: string[] = [];
   const read = oncePerScrape(() => reading(engine));
 
@@ -118,6 +120,7 @@ function deathTimes(engine: MeasuredStore, registry: Registry, since: number): s
     if (over.size > 4 * MOST_INCIDENTS)
       for (const id of [...over].slice(0, over.size - MOST_INCIDENTS)) over.delete(id);
   });
+  const { Histogram } = promClient();
   const options = { buckets: DEATH_SECONDS, registers: [registry], collect: () => look() };
   const detect = new Histogram({
     name: "outlive_time_to_detect_seconds",

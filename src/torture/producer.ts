@@ -1,61 +1,73 @@
-// One producer process: enqueues jobs through a client for as long as it lives. An enqueue that failed is repeated under its id.
+// Enqueues the jobs of a run and remembers every id whose enqueue resolved, with its input: that is the promise which the audit compares
+// with the store.
 import { setTimeout as pause } from "node:timers/promises";
-import { type Client, connect } from "../client.ts";
-import { Chance } from "../demo/chance.ts";
-import type { EnqueueOptions } from "../index.ts";
-import { teller } from "./history.ts";
-import { block, flaky, stepped, transfer, JOBS } from "./jobs.ts";
-import { type Order, orderOf, place } from "./order.ts";
-import { JOBS_PER_SECOND, LEASE_MS, storeOptions } from "./settings.ts";
+import type { Engine } from "../index.ts";
+import type { Chance } from "./chance.ts";
+import { checkedTransfer, poison, transfer, type Transfer } from "./jobs.ts";
+import { ACCOUNTS } from "./tables.ts";
 
-const EVERY_MS = 250;
-const [url, name, seed] = process.argv.slice(2) as [string, string, string];
-const tell = teller(process.env["OUTLIVE_TORTURE_HISTORY"]!);
-const chance = new Chance(Number(seed));
-const stop = new AbortController();
-process.on("SIGTERM", () => stop.abort());
-process.on("SIGINT", () => {});
-process.on("disconnect", () => process.exit(1));
+const EVERY_MS = 100;
+/** The share of transfers with steps. */
+const CHECKED = 0.25;
+const POISON_ID = "poison-1";
 
-main().catch((thrown: unknown) => {
-  console.error(thrown);
-  process.exit(1);
-});
-
-async function main(): Promise<void> {
-  const client = await connect(url, { ...storeOptions(), jobs: JOBS });
-  process.send!({}); // at work; a producer has nothing else to tell its parent
-  let made = 0;
-  let owed = 0;
-  while (!stop.signal.aborted) {
-    owed += (JOBS_PER_SECOND * EVERY_MS) / 1_000;
-    const orders: Order[] = [];
-    for (; owed >= 1; owed--) orders.push(order(`${name}-${++made}`));
-    await Promise.all(orders.map((one) => insist(client, one)));
-    await pause(EVERY_MS, undefined, { signal: stop.signal }).catch(() => {});
-  }
-  await client.close();
-  process.removeAllListeners("disconnect");
-  process.disconnect();
+export interface ProducerOptions {
+  /** How long a transfer works on average. */
+  readonly workMs: number;
+  readonly signal: AbortSignal;
 }
 
-async function insist(client: Client, one: Order): Promise<void> {
-  for (let tries = 1; !(await place(client, one, tell)); tries++) {
-    if (stop.signal.aborted) return;
-    await pause(100 * Math.min(tries, 20), undefined, { signal: stop.signal }).catch(() => {});
-  }
-}
+export class Producer {
+  /** Jobs whose enqueue resolved, with the input of a transfer; null: the poison job. */
+  readonly promised = new Map<string, Transfer | null>();
+  /** Transfers so far. */
+  transfers = 0;
+  readonly #engine: Engine;
+  readonly #chance: Chance;
+  readonly #options: ProducerOptions;
 
-function order(id: string): Order {
-  const workMs = chance.whole(20, 400);
-  const amount = chance.whole(1, 1_000);
-  const as = (contract: object, input: unknown, options: EnqueueOptions = {}): Order =>
-    orderOf(contract, input, { id, ...options });
-  const die = chance.next();
-  if (die < 0.5) return as(transfer, { amount, workMs });
-  if (die < 0.6) return as(transfer, { amount, workMs }, { delay: `${chance.whole(1, 2_000)}ms` });
-  if (die < 0.68) return as(transfer, { amount, workMs }, { dedupeKey: `key-${chance.whole(1, 20)}` });
-  if (die < 0.88) return as(stepped, { workMs });
-  if (die < 0.995) return as(flaky, { failures: chance.whole(0, 3) });
-  return as(block, { ms: chance.whole(LEASE_MS / 2, LEASE_MS * 2) });
+  constructor(engine: Engine, chance: Chance, options: ProducerOptions) {
+    this.#engine = engine;
+    this.#chance = chance;
+    this.#options = options;
+  }
+
+  /** `upTo`: how many there shall be in all. */
+  async enqueueTransfers(upTo: number): Promise<void> {
+    const enqueued: Promise<unknown>[] = [];
+    while (this.transfers < upTo && !this.#options.signal.aborted) {
+      const id = `transfer-${String(++this.transfers).padStart(6, "0")}`;
+      const kind = this.#chance.next() < CHECKED ? checkedTransfer : transfer;
+      const input = this.#input();
+      enqueued.push(this.#engine.enqueue(kind, input, { id }).then(() => this.promised.set(id, input)));
+    }
+    await Promise.all(enqueued);
+  }
+
+  /** The job that kills whichever worker runs it. */
+  async enqueuePoison(): Promise<void> {
+    const { id } = await this.#engine.enqueue(poison, {}, { id: POISON_ID });
+    this.promised.set(id, null);
+  }
+
+  /** Transfers in step with `upTo`, until it is null. */
+  async stream(upTo: () => number | null): Promise<void> {
+    const { signal } = this.#options;
+    for (let due = upTo(); due !== null && !signal.aborted; due = upTo()) {
+      await this.enqueueTransfers(Math.floor(due));
+      await pause(EVERY_MS, undefined, { signal }).catch(() => {});
+    }
+  }
+
+  #input(): Transfer {
+    const { workMs } = this.#options;
+    const from = this.#chance.whole(1, ACCOUNTS);
+    const to = (from + this.#chance.whole(1, ACCOUNTS - 1) - 1) % ACCOUNTS;
+    return {
+      from,
+      to: to + 1,
+      amount: this.#chance.whole(1, 500),
+      workMs: Math.round(workMs * (0.4 + 1.2 * this.#chance.next())),
+    };
+  }
 }

@@ -1,30 +1,14 @@
-// What every run of the rig has in common: times that are short, so that thousands of deaths fit into an hour, and small crews. They
-// are printed with the outcome.
+// What every run has in common: short times, so that a death is seen while you watch, and few jobs per worker.
 import type { Duration } from "../index.ts";
 
 export const HEARTBEAT: Duration = "250ms";
-export const LEASE: Duration = "1500ms";
-export const LEASE_MS = 1_500;
+export const LEASE: Duration = "2s";
+export const LEASE_MS = 2_000;
 
 /** Jobs that one worker runs at once. */
-export const CONCURRENCY = 4;
+export const CONCURRENCY = 8;
 
-/** Worker processes under the supervisor. */
-export const SUPERVISED = 2;
-
-/** The heap of a worker process: a job that takes more ends it. */
-export const HEAP_MB = 96;
-
-/** How many jobs a producer enqueues in a second: enough that most of those who are killed hold some, few enough that two cores have room to start programs. */
-export const JOBS_PER_SECOND = 12;
-
-/** One job in so many kills ends its worker whenever it runs, and one in so many takes all of its memory. */
-export const KILLS_PER_POISON = 250;
-export const KILLS_PER_HOG = 1_000;
-
-/** Where on PostgreSQL, in a process of the rig as its parent said it; null: the store is a file. */
-export function storeOptions(schema = process.env["OUTLIVE_POSTGRES_SCHEMA"] ?? null): {
-  postgres?: { schema: string };
-} {
+/** The options of `open` that name the schema; null: the store is a file. */
+export function storeOptions(schema: string | null): { readonly postgres?: { readonly schema: string } } {
   return schema === null ? {} : { postgres: { schema } };
 }

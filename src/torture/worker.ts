@@ -1,5 +1,23 @@
-// One worker process of the rig, on connections that the engine makes itself.
-import { storeOptions } from "./settings.ts";
-import { workUnderParent } from "./work-under-parent.ts";
+// One worker process of a run, as a user would write it. It sends every event of its engine to its parent.
+import { flushCompileCache } from "node:module";
+import { open } from "../index.ts";
+import type { FromProcess } from "./fleet.ts";
+import { JOBS, writeTo } from "./jobs.ts";
+import { CONCURRENCY, HEARTBEAT, LEASE, storeOptions } from "./settings.ts";
+import { runUnderParent, tellParent } from "./under-parent.ts";
 
-workUnderParent(process.argv[2]!, storeOptions());
+const [url, schema = null] = process.argv.slice(2) as [string, string?];
+
+runUnderParent(async (signal) => {
+  writeTo(schema);
+  await using engine = await open(url, {
+    ...storeOptions(schema),
+    jobs: JOBS,
+    heartbeat: { interval: HEARTBEAT, lease: LEASE },
+    logger: false,
+    onEvent: (event) => tellParent({ event } satisfies FromProcess),
+  });
+  // Written when a process exits, which most of these never do; with it a new one starts twice as fast.
+  flushCompileCache();
+  await engine.work({ concurrency: CONCURRENCY, signal, grace: "5s" });
+});

@@ -126,9 +126,9 @@ test("quarantined jobs are listed with their incident, and released", async (t) 
     jobs: [
       {
         ...JOB,
-        startedAt: "number",
-        deadlineAt: "number",
-        finishedAt: "number",
+        startedAt: "string",
+        deadlineAt: "string",
+        finishedAt: "string",
         worker: "string",
         lastOutcome: "string",
         error: { name: "string", message: "string" },

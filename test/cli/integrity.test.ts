@@ -58,7 +58,7 @@ test("check --integrity passes a sound file, and fails a damaged one with exit c
   );
 });
 
-test("check --repair makes an index anew that disagrees with its table, and says so", async (t) => {
+test("check --repair rebuilds an index that disagrees with its table, and says so", async (t) => {
   const place = new Place(t);
   await disagreeing(place);
   const wrong = await cli(t, ["check", "--integrity", "--json", "--store", place.url], { cwd: place.folder });

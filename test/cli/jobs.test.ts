@@ -160,17 +160,17 @@ result      {"n":7,"text":"${"y".repeat(184)}…
   assert.deepEqual(shapeOf(value.value), {
     ...JOB,
     dedupeKey: "string",
-    startedAt: "number",
-    deadlineAt: "number",
-    finishedAt: "number",
+    startedAt: "string",
+    deadlineAt: "string",
+    finishedAt: "string",
     worker: "string",
     lastOutcome: "string",
     input: { n: "number" },
     result: { n: "number", text: "string" },
     progress: "null",
-    steps: [{ name: "string", result: { frames: "number" }, at: "number", fence: "number" }],
+    steps: [{ name: "string", result: { frames: "number" }, at: "string", fence: "number" }],
     history: [],
-    log: [{ at: "number", fence: "number", message: "string" }],
+    log: [{ at: "string", fence: "number", message: "string" }],
     corrupt: [],
   });
 });
@@ -186,7 +186,7 @@ test("status has a fixed form, and --check sets the exit code", async (t) => {
   assert.match(text.stdout, /! 1 job is ready \(mail 1\), and no worker is alive\.\n {2}outlive work\n$/);
   assert.deepEqual(shapeOf(checked.value), {
     ok: "boolean",
-    at: "number",
+    at: "string",
     store: {
       ok: "boolean",
       detail: shapeOf((checked.value as { store: { detail: object } }).store.detail),

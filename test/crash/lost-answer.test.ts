@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
-import { engineSettings } from "../../src/config.ts";
+import { engineSettings } from "../../src/engine/options.ts";
 import { toStoredError } from "../../src/core/errors.ts";
 import { EventBus } from "../../src/core/events.ts";
 import type { SettleAndClaim, Settlement, Store } from "../../src/core/store.ts";

@@ -331,7 +331,7 @@ test("maxRuntime caps what heartbeats add to the deadline", async (t) => {
 test("a maxRuntime where the timeout is none would cap nothing, and is refused", () => {
   assert.throws(
     () => job("long", { timeout: "none", maxRuntime: "1h" }),
-    says(ErrorCode.optionInvalid, "maxRuntime of long", "Say a timeout"),
+    says(ErrorCode.optionInvalid, "maxRuntime of long", "Set a timeout"),
   );
 });
 

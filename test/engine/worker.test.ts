@@ -623,7 +623,7 @@ test("options that can't be are refused before anything is opened, and name the 
 test("options of a kind that can't be are refused where the kind is written", () => {
   const cases: [string, object, string][] = [
     ["a", { timeout: "5" }, "timeout"],
-    ["a", { timeout: "1ms" }, "timeout of a"],
+    ["a", { timeout: "1ms" }, "job a are not usable: timeout"],
     ["a", { timeout: "1m", maxRuntime: "1s" }, "maxRuntime of a"],
     ["a", { retry: { errors: 0 } }, "retry.errors"],
     ["a", { retry: { backoff: { base: "1m", max: "1s" } } }, "backoff.max of a"],

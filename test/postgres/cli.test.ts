@@ -74,8 +74,9 @@ wait.handle((_, run) => new Promise((resolve) => run.signal.addEventListener("ab
     "what was resumed runs",
   );
   await said("check");
-  const greeting = /^\{.*"message":"supervisor \(pid .*$/m.exec(all.join(""))!;
-  const { leaseMs } = JSON.parse(greeting[0]) as { leaseMs: number };
+  const greeting = /^\{.*"message":"outlive [^"]*supervisor \(pid .*$/m.exec(all.join(""))!;
+  const { leaseMs, store: printed } = JSON.parse(greeting[0]) as { leaseMs: number; store: string };
+  assert.match(printed, /^postgres:\/\//, "and the store is printed");
   assert.equal(leaseMs, 30_000, "the supervisor judges by the lease of this store");
   work.kill("SIGTERM");
   await untilTrue(live, (workers) => workers.length === 0, "it has drained");
@@ -99,8 +100,8 @@ test("check --repair says that nothing is mended on a server and what to do inst
     assert.equal(code, 1, stdout + stderr);
     assert.match(stdout, /integrity FAILED with 1 finding.*each names its job.*amcheck, REINDEX.*backups/);
     assert.match(stdout, /job a runs, but its worker 99 has no row/);
-    assert.equal(/--repair mends nothing on a server/.test(stdout), args[0] === "--repair");
-    assert.doesNotMatch(stdout + stderr, /made anew|salvage|keep a copy of the file|check --repair/);
+    assert.equal(/--repair changes nothing on a server/.test(stdout), args[0] === "--repair");
+    assert.doesNotMatch(stdout + stderr, /rebuilt|salvage|keep a copy of the file|check --repair/);
   }
   assert.deepEqual(await rows(), before);
 });

@@ -15,10 +15,12 @@ let workers = 0;
 
 const CONTACT_MS = 250;
 
-function processOn(t: TestContext, url: string) {
+function processOn(t: TestContext, url: string, name?: string) {
   const holds: string[] = [];
+  let isFrozen = false;
   const connect = async (): Promise<pg.Client> => {
-    const client = new pg.Client({ connectionString: url });
+    if (isFrozen) throw new Error("a frozen process does not connect");
+    const client = new pg.Client({ connectionString: url, application_name: name });
     client.on("error", () => {});
     await client.connect();
     return client;
@@ -33,11 +35,13 @@ function processOn(t: TestContext, url: string) {
     contactMs: CONTACT_MS,
     onHold: (why) => holds.push(why),
   });
-  return { session, liveness, holds };
+  /** From now on a session that is ended does not come back. */
+  const freeze = (): void => void (isFrozen = true);
+  return { session, liveness, holds, freeze };
 }
 
-async function worker(t: TestContext, url: string) {
-  const process = processOn(t, url);
+async function worker(t: TestContext, url: string, name?: string) {
+  const process = processOn(t, url, name);
   const id = `w${++workers}`;
   const { evidence, drop } = await process.liveness.take(id);
   return {
@@ -149,6 +153,7 @@ test("the session of a worker that was recovered as silent is ended, so that it 
   const url = await sharedServer();
   const frozen = await worker(t, url);
   const { pid } = frozen.session.greeting!;
+  frozen.freeze();
   const watcher = processOn(t, url);
   assert.equal(await watcher.liveness.evict({ ...frozen.row, state: "gone" }), false, "only what is still called live");
   assert.equal(await watcher.liveness.clean(frozen.row), false, "its session still holds its lock");
@@ -164,6 +169,22 @@ test("the session of a worker that was recovered as silent is ended, so that it 
   assert.equal(await frozen.liveness.clean(frozen.row), false, "never its own");
   const pooled = { ...frozen.row, lock: { name: null, identity: null } };
   assert.equal(await watcher.liveness.clean(pooled), true, "behind a pooler it had no lock");
+});
+
+test("of an earlier worker of the same process only the session that holds its lock is ended", async (t) => {
+  const url = await sharedServer();
+  const name = `outlive-${randomBytes(6).toString("hex")}`;
+  const earlier = await worker(t, url, name);
+  const watcher = processOn(t, url, name);
+  const other = processOn(t, url, name);
+  const pids = [(await watcher.session.greet()).pid, (await other.session.greet()).pid];
+  earlier.freeze();
+  assert.equal(await watcher.liveness.evict(earlier.row), true);
+  assert.equal(await watcher.liveness.clean(earlier.row), true, "nothing of it is left");
+  assert.equal(await watcher.liveness.evict(earlier.row), false, "no session holds its lock");
+  const present = async ({ session }: typeof other): Promise<number> =>
+    (await session.query<{ pid: number }>("SELECT pg_backend_pid() AS pid"))[0]!.pid;
+  assert.deepEqual([await present(watcher), await present(other)], pids, "those that recover it are left alone");
 });
 
 test("two sessions of one process hold a lock together, so that one can hand over to the other", async (t) => {

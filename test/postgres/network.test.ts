@@ -5,7 +5,7 @@ import { createServer, connect as dial, type Socket } from "node:net";
 import { test, type TestContext } from "node:test";
 import { connect } from "../../src/client.ts";
 import { openBackend } from "../../src/backends.ts";
-import { engineSettings } from "../../src/config.ts";
+import { engineSettings } from "../../src/engine/options.ts";
 import { settingsWithDefaults } from "../../src/contract.ts";
 import { contractsOf } from "../../src/clients.ts";
 import { toStoredError } from "../../src/core/errors.ts";

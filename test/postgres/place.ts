@@ -40,7 +40,7 @@ export class PostgresPlace {
     for (const child of this.#children) child.kill("SIGKILL");
     await Promise.all(this.#children.map((child) => child.exited));
     for (const engine of this.#engines) await engine.close({ grace: "0ms" }).catch(() => {});
-    rmSync(this.#folder, { recursive: true, force: true });
+    rmSync(this.#folder, { recursive: true, force: true, maxRetries: 10 });
   }
 
   /** On the shared server. */

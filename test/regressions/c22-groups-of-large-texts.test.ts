@@ -33,7 +33,7 @@ test("C22: 560 enqueues of 1 MiB at once all succeed, in statements of bounded s
   const kinds = new Kinds();
   const session = {
     rows: async (sql: string, values?: readonly unknown[]) => {
-      if (sql.includes("outlive.kinds")) return [{ id: 1, name: "large" }];
+      if (!sql.includes("outlive.add_jobs")) return [{ id: 1, name: "large" }];
       statements.note(values);
       return [{ added: null }];
     },

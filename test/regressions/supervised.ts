@@ -1,10 +1,9 @@
 // `outlive work` with a real supervisor and real worker processes, heard by its log, and never left behind.
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
-import { untilTrue } from "../support/processes.ts";
+import { childrenOf, killTrees, untilTrue } from "../support/processes.ts";
 
 const bin = fileURLToPath(new URL("../../src/cli/bin.ts", import.meta.url));
 const jobs = fileURLToPath(new URL("../support/jobs.ts", import.meta.url));
@@ -72,8 +71,6 @@ export class Supervised {
 
   /** Every process that it started, as this test's own PID namespace knows them. */
   pids(): number[] {
-    const childrenOf = (pid: number): number[] =>
-      readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").split(" ").filter(Boolean).map(Number);
     const found = [this.#process.pid!];
     for (const pid of found) found.push(...childrenOf(pid));
     return found.slice(1);
@@ -81,14 +78,7 @@ export class Supervised {
 
   /** Everything is killed: what it ran is of no interest any more. */
   async end(): Promise<void> {
-    const pids = this.#process.exitCode === null && this.#process.signalCode === null ? this.pids() : [];
-    for (const pid of [this.#process.pid!, ...pids]) {
-      try {
-        process.kill(pid, "SIGKILL");
-      } catch {
-        // It ended with its parent.
-      }
-    }
+    if (this.#process.exitCode === null && this.#process.signalCode === null) await killTrees([this.#process.pid!]);
     await this.#ended;
   }
 }

@@ -41,9 +41,14 @@ test("U: a number that is stored as 1e400 never reaches the handler as Infinity"
   const sums = job<number>("sums").handle((input) => void inputs.push(input));
   const engine = await open(url, { jobs: [sums], logger: false, postgres: { schema } });
   engines.push(engine);
-  const { id } = await engine.enqueue(sums, 1, { delay: "1h" });
-  // As an earlier version of `enqueue` stored it: jsonb writes all digits.
-  await query(`UPDATE ${schema}.jobs SET input = '1e400'::jsonb::text, run_at = 0 WHERE id = $1`, [id]);
+  const id = "too-large";
+  // As an earlier version of `enqueue` stored it: jsonb writes all digits. A changed row would not have the checksum of its input.
+  await query(`INSERT INTO ${schema}.kinds (name) VALUES ('sums') ON CONFLICT DO NOTHING`);
+  await query(
+    `SELECT ${schema}.add_jobs(ARRAY[id], ARRAY[0], ARRAY[NULL::bigint], ARRAY[NULL::bigint], ARRAY[$1], ARRAY[NULL], ARRAY['1e400'::jsonb::text])
+     FROM ${schema}.kinds WHERE name = 'sums'`,
+    [id],
+  );
   await engine.start();
   const { state, error } = await untilTrue(
     async () => (await engine.get(id))!,

@@ -1,11 +1,11 @@
 // `outlive work` as a user runs it: a real supervisor with real worker processes, heard by its JSON log, and never left behind.
 // Heartbeats are 1 s and the lease is 20 s: a busy machine must not look like a death. Tests about silence shorten them.
 import { type ChildProcess, spawn } from "node:child_process";
-import { mkdirSync } from "node:fs";
+import { mkdirSync, readlinkSync, realpathSync } from "node:fs";
 import { join } from "node:path";
 import type { TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
-import { Place, untilTrue } from "../support/processes.ts";
+import { killTrees, Place, untilTrue } from "../support/processes.ts";
 
 export interface LogLine {
   readonly level: string;
@@ -27,12 +27,8 @@ export class Supervised {
   /** What was no line of the log. */
   other = "";
 
-  /** It runs under another command, and what it calls a pid may be something else here. */
-  readonly isApart: boolean;
-
-  constructor(child: ChildProcess, isApart: boolean) {
+  constructor(child: ChildProcess) {
     this.process = child;
-    this.isApart = isApart;
     let rest = "";
     child.stderr!.setEncoding("utf8").on("data", (text: string) => {
       const lines = (rest + text).split("\n");
@@ -56,7 +52,7 @@ export class Supervised {
   async said(pattern: RegExp, count = 1): Promise<LogLine[]> {
     const all = await untilTrue(
       () => this.lines.filter(({ message }) => pattern.test(message)),
-      (found) => found.length >= count || this.process.exitCode !== null || this.process.signalCode !== null,
+      (found) => found.length >= count || this.hasEnded,
       `${count} line(s) like ${pattern}; heard:\n${this.lines.map(({ message }) => message).join("\n")}\n${this.other}`,
     );
     if (all.length >= count) return all;
@@ -69,6 +65,10 @@ export class Supervised {
   async working(count = 1): Promise<number[]> {
     await this.said(/ works on /, count);
     return this.pids;
+  }
+
+  get hasEnded(): boolean {
+    return this.process.exitCode !== null || this.process.signalCode !== null;
   }
 
   kill(signal: NodeJS.Signals): void {
@@ -95,10 +95,10 @@ export class Fleet {
     // Before the place's own clean-up, which removes the folder.
     t.after(async () => {
       for (const it of this.#supervised) {
-        it.kill("SIGKILL");
+        // Workers whose supervisor has ended are not its children any more. Their pids may be those of other processes by now.
+        const workers = it.pids.filter((pid) => isIn(this.place.folder, pid));
+        await killTrees(it.hasEnded ? workers : [it.process.pid!, ...workers]);
         await it.exited;
-        // In a namespace of its own its pids are not ours to kill, and end with its init.
-        if (!it.isApart) for (const pid of it.pids) if (isAlive(pid)) process.kill(pid, "SIGKILL");
       }
     });
     this.place = new Place(t);
@@ -131,9 +131,17 @@ export class Fleet {
         ...env,
       },
     });
-    const supervised = new Supervised(child, under.length > 0);
+    const supervised = new Supervised(child);
     this.#supervised.push(supervised);
     return supervised;
+  }
+}
+
+function isIn(folder: string, pid: number): boolean {
+  try {
+    return readlinkSync(`/proc/${pid}/cwd`) === realpathSync(folder);
+  } catch {
+    return false;
   }
 }
 

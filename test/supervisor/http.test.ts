@@ -6,7 +6,7 @@ import { untilTrue } from "../support/processes.ts";
 import { Fleet, type Supervised } from "./fleet.ts";
 
 async function address(supervised: Supervised): Promise<string> {
-  const [line] = await supervised.said(/answers \/live, \/ready and \/metrics$/);
+  const [line] = await supervised.said(/serves \/live, \/ready and \/metrics$/);
   return `http://${String(line!["http"])}`;
 }
 

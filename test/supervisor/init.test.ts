@@ -28,7 +28,7 @@ test(
     );
     const supervised = fleet.work({ globs: ["orphan.ts"], under: UNSHARE });
     await supervised.said(/ works on /);
-    const [started] = await supervised.said(/^supervisor \(pid \d+\) starts/);
+    const [started] = await supervised.said(/supervisor \(pid \d+\) starts/);
     assert.notEqual(started!["pid"], 1, "a shell is PID 1");
     for (let i = 0; i < 3; i++) {
       const { id } = await engine.enqueue(orphan, null);

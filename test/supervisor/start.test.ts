@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { findModules, loadJobs } from "../../src/cli/supervisor/job-modules.ts";
-import { parseAddress } from "../../src/cli/supervisor/http.ts";
+import { listenAddress } from "../../src/engine/option-checks.ts";
 import { OutliveError } from "../../src/index.ts";
 import { Fleet } from "./fleet.ts";
 
@@ -76,12 +76,12 @@ test("--only and --concurrency per kind reach each worker process", async (t) =>
 });
 
 for (const [args, what] of [
-  [["--concurrency", "many"], /Use a number, or kind=number pairs/],
+  [["--concurrency", "many"], /Use a whole number from 1 to 10000, or one per kind \(as text: mail=5,render=2\)/],
   [["--processes", "0"], /Use a whole number from 1 to 256/],
-  [["--http", "example.org"], /is no address for --http/],
+  [["--http", "example.org"], /Use "HOST:PORT"/],
   [["--store", "sqlite::memory:"], /can't share sqlite::memory:/],
   [["--grace", "soon"], /--grace/],
-  [["--log", "loud"], /Use pretty or json/],
+  [["--log", "loud"], /Use "pretty" or "json"/],
 ] as const) {
   test(`it refuses ${args.join(" ")} before anything is started`, async (t) => {
     const supervised = new Fleet(t).work({ args });
@@ -92,12 +92,12 @@ for (const [args, what] of [
 }
 
 test("an address without a host is the loopback one; any other must be named", () => {
-  assert.deepEqual(parseAddress("9090"), { host: "127.0.0.1", port: 9090 });
-  assert.deepEqual(parseAddress(":9090"), { host: "127.0.0.1", port: 9090 });
-  assert.deepEqual(parseAddress("0.0.0.0:80"), { host: "0.0.0.0", port: 80 });
-  assert.deepEqual(parseAddress("[::1]:9090"), { host: "::1", port: 9090 });
-  for (const text of ["", "host", "host:", "1.2.3.4:99999", "::1:80", "a b:80", "http://x:80"])
-    assert.throws(() => parseAddress(text), OutliveError, text);
+  assert.deepEqual(listenAddress("9090"), { host: "127.0.0.1", port: 9090 });
+  assert.deepEqual(listenAddress(":9090"), { host: "127.0.0.1", port: 9090 });
+  assert.deepEqual(listenAddress("0.0.0.0:80"), { host: "0.0.0.0", port: 80 });
+  assert.deepEqual(listenAddress("[::1]:9090"), { host: "::1", port: 9090 });
+  for (const text of ["", "host", "host:", "1.2.3.4:99999", "::1:80", "a b:80", "http://x:80", "off"])
+    assert.equal(listenAddress(text), null, text);
 });
 
 test("processes, http and the like may be said by file and environment; a flag wins", async (t) => {

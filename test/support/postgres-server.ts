@@ -1,2 +1,2 @@
-// The server that tests start is the one that the demo starts.
-export { PostgresServer, type ServerOptions, SUPERUSER } from "../../src/demo/postgres-server.ts";
+// The server that tests start, in the place where older commits have it.
+export { PostgresServer, type ServerOptions, SUPERUSER } from "../../proof/servers/postgres-server.ts";

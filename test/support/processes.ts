@@ -126,7 +126,7 @@ export class Place {
       for (const child of this.#children) child.kill("SIGKILL");
       await Promise.all(this.#children.map((child) => child.exited));
       for (const engine of this.#engines) await engine.close({ grace: "0ms" }).catch(() => {});
-      rmSync(this.folder, { recursive: true, force: true });
+      rmSync(this.folder, { recursive: true, force: true, maxRetries: 10 });
     });
   }
 
@@ -196,6 +196,50 @@ export class Place {
     }
     for (const line of text.split("\n").filter(Boolean)) counts.set(line, (counts.get(line) ?? 0) + 1);
     return counts;
+  }
+}
+
+/**
+ * Kills these processes and everything that they started, and resolves when none of them runs. Each is stopped before its children are
+ * listed, so that it starts no more of them.
+ */
+export async function killTrees(roots: readonly number[]): Promise<void> {
+  const pids = [...roots];
+  for (const pid of pids) {
+    signal(pid, "SIGSTOP");
+    pids.push(...childrenOf(pid));
+  }
+  for (const pid of pids) signal(pid, "SIGKILL");
+  await untilTrue(
+    () => pids.filter((pid) => !hasEnded(pid)),
+    (left) => left.length === 0,
+    "every process has ended",
+  );
+}
+
+function signal(pid: number, name: NodeJS.Signals): void {
+  try {
+    process.kill(pid, name);
+  } catch {
+    // It has ended.
+  }
+}
+
+/** As this test's own PID namespace knows them; none without /proc. */
+export function childrenOf(pid: number): number[] {
+  return linesOf(`/proc/${pid}/task/${pid}/children`).flatMap((line) => line.split(" ").filter(Boolean).map(Number));
+}
+
+/** A zombie only waits for its parent. */
+function hasEnded(pid: number): boolean {
+  return !linesOf(`/proc/${pid}/status`).some((line) => /^State:\s+[^ZX]/.test(line));
+}
+
+function linesOf(path: string): string[] {
+  try {
+    return readFileSync(path, "utf8").split("\n");
+  } catch {
+    return [];
   }
 }
 

@@ -5,7 +5,7 @@ import { repairStore } from "../../src/doctor.ts";
 
 const repair = await repairStore(process.argv[2]!, {
   salvage: true,
-  tell({ step }) {
+  onStep({ step }) {
     writeSync(1, `${step}\n`);
     readSync(0, Buffer.alloc(1));
   },

@@ -25,12 +25,12 @@ if (task === "salvage") {
   syncBuiltinESMExports();
 }
 
-const { salvage } = await import("../../src/stores/sqlite/salvage.ts");
-const { reindex, vacuum } = await import("../../src/stores/sqlite/in-place.ts");
+const { salvage } = await import("../../src/stores/sqlite/doctor/salvage/salvage.ts");
+const { reindex, vacuum } = await import("../../src/stores/sqlite/doctor/repair.ts");
 fs.writeSync(1, "begun\n");
 if (task === "salvage") salvage(path, Date.now(), ({ what }) => void fs.writeSync(1, `${what}\n`));
 else if (task === "reindex") reindex(path);
 else vacuum(path);
 fs.writeSync(1, `done ${calls}\n`);
-// As the doctor's child ends: without closing what it keeps open.
+// As doctor/child.ts ends: without closing what it keeps open.
 process.kill(process.pid, "SIGKILL");

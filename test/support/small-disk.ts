@@ -21,7 +21,7 @@ export class SmallDisk {
       this.makeRoom();
       for (const engine of this.#engines) await engine.close({ grace: "0ms" }).catch(() => {});
       if (mounted) spawnSync("umount", ["-l", this.folder]);
-      rmSync(this.folder, { recursive: true, force: true });
+      rmSync(this.folder, { recursive: true, force: true, maxRetries: 10 });
     });
     assert.ok(
       mounted,

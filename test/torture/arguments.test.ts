@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 
-const RIG = fileURLToPath(new URL("../../torture/main.ts", import.meta.url));
+const RIG = fileURLToPath(new URL("../../proof/torture/main.ts", import.meta.url));
 
 for (const { args, says } of [
   { args: ["--store", "sqlite", "--faults", "clock,reset"], says: /^--faults reset: use .*writeLock, clock\.$/m },

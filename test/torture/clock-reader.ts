@@ -2,7 +2,7 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { isMainThread, parentPort, Worker } from "node:worker_threads";
-import { teller } from "../../src/torture/history.ts";
+import { teller } from "../../proof/torture/processes/history.ts";
 
 if (isMainThread) main();
 else parentPort!.on("message", () => parentPort!.postMessage(Date.now()));

@@ -12,8 +12,7 @@ import { untilTrue } from "../support/processes.ts";
 
 const KEYS =
   "store seed kills zombies takeovers staleWritesRejected enqueued lost committedTwice quarantined " +
-  "quarantinedInnocents poison blamedWithoutDeath faults " +
-  "detectMs resumeMs timed resumeMsDuringFaults resumeMsRecovererKilled resumeMsNobodyLeft resumeMsOfAll notRun";
+  "quarantinedInnocents poison detectMs resumeMs timed resumeMsNobodyLeft resumeMsOfAll notRun";
 const precious = job<{ readonly to: string }>("app.mail");
 
 /** The user's own store, with a job that nobody but the user may touch. */
@@ -39,7 +38,7 @@ async function tortured(t: TestContext, store: string, env: Readonly<Record<stri
   const { seed, lost, committedTwice, quarantined, poison, kills, takeovers, enqueued } = said;
   assert.deepEqual(
     { seed, lost, committedTwice, quarantined, poison },
-    { seed: 1, lost: 0, committedTwice: 0, quarantined: 2, poison: 2 },
+    { seed: 1, lost: 0, committedTwice: 0, quarantined: 1, poison: 1 },
   );
   assert.ok(kills! >= 3 && takeovers! > 0 && enqueued! > 2, stdout);
   assert.match(said.notRun.join(), /power loss/);

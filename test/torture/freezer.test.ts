@@ -1,12 +1,12 @@
-// What counts as a zombie: a worker whose work was taken while it was frozen, and that came back under a new name. A crew and a store that do
+// What counts as a zombie: a worker whose work was taken while it was frozen, and that came back under a new name. A fleet and a store that do
 // as they are told stand for the processes; the lease is waited out in real time.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { describe, it } from "node:test";
-import { Chance } from "../../src/demo/chance.ts";
+import { Chance } from "../../src/torture/chance.ts";
 import type { Engine } from "../../src/index.ts";
-import type { Crew, Seat } from "../../src/torture/crew.ts";
-import { Freezer } from "../../src/torture/freezer.ts";
+import type { RigFleet, Place } from "../../proof/torture/processes/fleet.ts";
+import { Freezer } from "../../proof/torture/processes/freezer.ts";
 import { standsStill } from "../../src/torture/stands-still.ts";
 import { untilTrue } from "../support/processes.ts";
 
@@ -14,9 +14,9 @@ import { untilTrue } from "../support/processes.ts";
 const NOBODY = 2 ** 30;
 
 interface Scene {
-  readonly seat: Seat;
+  readonly place: Place;
   readonly freezer: Freezer;
-  /** How often the seat was frozen. */
+  /** How often the place was frozen. */
   readonly freezes: () => number;
 }
 
@@ -24,79 +24,79 @@ interface Script {
   /** Whether a write gets through while the worker is frozen. */
   readonly storeAnswers: boolean;
   /** Asked for its incidents: whether the worker was taken for dead. */
-  readonly taken: (seat: Seat) => boolean;
+  readonly taken: (place: Place) => boolean;
   /** What the worker does when it is woken. */
-  readonly woken?: (seat: Seat) => void;
+  readonly woken?: (place: Place) => void;
 }
 
 function scene({ storeAnswers, taken, woken }: Script): Scene {
-  const seat: Seat = { role: "worker", number: 1, state: "live", pid: NOBODY, workerId: "w1", sinceAt: 0 };
+  const place: Place = { role: "worker", number: 1, state: "live", pid: NOBODY, workerId: "w1", sinceAt: 0, deaths: 0 };
   let freezes = 0;
-  const crew = {
+  const fleet = {
     freeze: () => {
       freezes++;
-      seat.state = "frozen";
+      place.state = "frozen";
     },
     wake: () => {
-      seat.state = "live";
-      woken?.(seat);
+      place.state = "live";
+      woken?.(place);
     },
-  } as unknown as Crew;
+  } as unknown as RigFleet;
   const engine = {
     enqueue: () => (storeAnswers ? Promise.resolve({}) : Promise.reject(new Error("busy"))),
-    incidents: async () => (taken(seat) ? [{ worker: "w1", completedAt: 1 }] : []),
+    incidents: async () => (taken(place) ? [{ worker: "w1", completedAt: 1 }] : []),
   } as unknown as Engine;
-  const freezer = new Freezer(engine, crew, new Chance(1), new AbortController().signal, () => {});
-  return { seat, freezer, freezes: () => freezes };
+  const freezer = new Freezer(engine, fleet, new Chance(1), new AbortController().signal, () => {});
+  return { place, freezer, freezes: () => freezes };
 }
 
 describe("a worker that is frozen", { concurrency: true }, () => {
   it("is a zombie if it was taken for dead and is back under a new name", async () => {
-    const { seat, freezer } = scene({
+    const { place, freezer } = scene({
       storeAnswers: true,
       taken: () => true,
       woken: (woken) => (woken.workerId = "w2"),
     });
-    freezer.begin(seat);
-    assert.ok(freezer.holds(seat));
+    freezer.begin(place);
+    assert.ok(freezer.holds(place));
     assert.equal(freezer.frozen, 1);
     await freezer.finished();
     assert.deepEqual([...freezer.ends], [["a zombie", 1]]);
     assert.equal(freezer.zombies, 1);
-    assert.deepEqual([freezer.holds(seat), seat.state], [false, "live"]);
+    assert.deepEqual([freezer.holds(place), place.state], [false, "live"]);
   });
 
   it("is none if it was killed before it could wake", async () => {
-    const { seat, freezer } = scene({
+    const { place, freezer } = scene({
       storeAnswers: true,
       taken: (frozen) => {
         frozen.state = "dead";
         return true;
       },
     });
-    freezer.begin(seat);
+    freezer.begin(place);
     await freezer.finished();
     assert.deepEqual([...freezer.ends], [["killed meanwhile", 1]]);
     assert.equal(freezer.zombies, 0);
   });
 
   it("is none if another process has its place when it wakes", async () => {
-    const { seat, freezer } = scene({
+    const { place, freezer } = scene({
       storeAnswers: true,
       taken: () => true,
       woken: (woken) => Object.assign(woken, { pid: 4712, workerId: "w2" }),
     });
-    freezer.begin(seat);
+    freezer.begin(place);
     await freezer.finished();
     assert.deepEqual([...freezer.ends], [["killed meanwhile", 1]]);
   });
 
   it("is woken at once if nobody can write beside it, and given up after eight tries", async () => {
-    const { seat, freezer, freezes } = scene({ storeAnswers: false, taken: () => assert.fail("nobody waits for it") });
-    freezer.begin(seat);
+    const { place, freezer, freezes } = scene({ storeAnswers: false, taken: () => assert.fail("nobody waits for it") });
+    freezer.begin(place);
     await freezer.finished();
     assert.deepEqual([...freezer.ends], [["always inside a transaction", 1]]);
-    assert.deepEqual([freezes(), seat.state], [8, "live"]);
+    assert.deepEqual([freezes(), place.state], [8, "live"]);
   });
 });
 

@@ -2,11 +2,11 @@
 // as they are told stand for the real ones.
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import { Chance } from "../../src/demo/chance.ts";
+import { Chance } from "../../src/torture/chance.ts";
 import type { Engine, JobInfo } from "../../src/index.ts";
-import type { Seat } from "../../src/torture/crew.ts";
-import { NotDone, type StrikeContext } from "../../src/torture/strikes.ts";
-import { frozenCommit } from "../../torture/processes/frozen-commit.ts";
+import type { Place } from "../../proof/torture/processes/fleet.ts";
+import { NotDone, type FaultContext } from "../../proof/torture/processes/fault-schedule.ts";
+import { frozenCommit } from "../../proof/torture/faults/frozen-commit.ts";
 
 /** No process has this number, so it stands still. */
 const NOBODY = 2 ** 30;
@@ -14,7 +14,7 @@ const TAKEN_WITHIN_MS = 500;
 
 /** What the strike said and did, when the worker holds these jobs, and each look at the store shows the next of them. */
 async function struck(...held: readonly (readonly string[])[]): Promise<{ said: string[]; did: string[] }> {
-  const seat: Seat = { role: "worker", number: 2, state: "live", pid: NOBODY, workerId: "w1", sinceAt: 0 };
+  const place: Place = { role: "worker", number: 2, state: "live", pid: NOBODY, workerId: "w1", sinceAt: 0, deaths: 0 };
   const [said, did]: string[][] = [[], []];
   let looks = 0;
   const list = async (): Promise<{ jobs: JobInfo[] }> => {
@@ -24,19 +24,19 @@ async function struck(...held: readonly (readonly string[])[]): Promise<{ said: 
   const context = {
     engine: { list } as unknown as Engine,
     enqueue: async () => "job",
-    nextCommit: async (fits: (one: Seat) => boolean) => (fits(seat) ? { seat, job: "commit" } : null),
+    nextCommit: async (fits: (one: Place) => boolean) => (fits(place) ? { place, job: "commit" } : null),
     hold: () => did!.push("hold"),
     freeze: () => {
       did!.push("freeze");
-      seat.state = "frozen";
+      place.state = "frozen";
     },
     wake: () => {
       did!.push("wake");
-      seat.state = "live";
-      seat.workerId = "w2";
+      place.state = "live";
+      place.workerId = "w2";
     },
     violation: (sentence: string) => said!.push(sentence),
-  } as unknown as StrikeContext;
+  } as unknown as FaultContext;
   const fault = frozenCommit(({ number }) => number === 2, TAKEN_WITHIN_MS);
   await fault.strike(new Chance(1), new AbortController().signal, context);
   return { said: said!, did: did! };

@@ -7,11 +7,11 @@ import { dirname, join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
-import { scenariosOf, scratchRoot } from "../../torture/arguments.ts";
-import { complaints, type KillTally, runKills } from "../../torture/kill-at-call/campaign.ts";
-import { type Kill, Site } from "../../torture/kill-at-call/site.ts";
-import { ensureStrace } from "../../torture/strace.ts";
-import { isBroken } from "../../torture/verdict.ts";
+import { scenariosOf, scratchRoot } from "../../proof/torture/arguments.ts";
+import { complaints, type KillTally, runKills } from "../../proof/torture/kill-at-call/campaign.ts";
+import { type Kill, Site } from "../../proof/torture/kill-at-call/site.ts";
+import { ensureStrace } from "../../proof/torture/strace.ts";
+import { isBroken } from "../../proof/torture/verdict.ts";
 
 const KILLS = 12;
 
@@ -96,7 +96,7 @@ describe("what is said of a run of kills", () => {
 
 function ran(...args: readonly string[]): { status: number | null; stdout: string; stderr: string } {
   ensureStrace();
-  const main = fileURLToPath(new URL("../../torture/main.ts", import.meta.url));
+  const main = fileURLToPath(new URL("../../proof/torture/main.ts", import.meta.url));
   return spawnSync(process.execPath, [main, "--kill-at-call", ...args], { encoding: "utf8" });
 }
 

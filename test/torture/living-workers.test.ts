@@ -2,8 +2,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Engine, IncidentSummary, WorkerRow } from "../../src/index.ts";
-import type { StrikeContext } from "../../src/torture/strikes.ts";
-import { expectNoDeath } from "../../torture/processes/living-workers.ts";
+import type { FaultContext } from "../../proof/torture/processes/fault-schedule.ts";
+import { expectNoDeath } from "../../proof/torture/faults/living-workers.ts";
 
 /** No process has this number. */
 const NOBODY = 2 ** 30;
@@ -19,7 +19,7 @@ async function violationsOf(pid: number, { hit = false, isOld = false } = {}): P
     engine: engine as unknown as Engine,
     wasHit: () => hit,
     violation: (sentence: string) => void said.push(sentence),
-  } as unknown as StrikeContext;
+  } as unknown as FaultContext;
   await expectNoDeath(context, async () => {
     if (!isOld) note();
   });

@@ -1,10 +1,10 @@
 // The parts of the rig that must be right for any verdict to mean anything: reading a trace, and the disk that forgets.
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import { SeededRandom } from "../../sim/world/random.ts";
-import { applied, Disk, type DiskChange, type Fate } from "../../torture/power-loss/disk.ts";
-import { drawFate, NOTHING_UNSYNCED } from "../../torture/power-loss/fate.ts";
-import { parseTrace, textsOf } from "../../torture/trace.ts";
+import { SeededRandom } from "../../proof/sim/world/random.ts";
+import { applied, Disk, type DiskChange, type Fate } from "../../proof/torture/power-loss/disk.ts";
+import { drawFate, NOTHING_UNSYNCED } from "../../proof/torture/power-loss/fate.ts";
+import { parseTrace, textsOf } from "../../proof/torture/trace.ts";
 
 const hex = (text: string): string =>
   [...Buffer.from(text)].map((byte) => `\\x${byte.toString(16).padStart(2, "0")}`).join("");

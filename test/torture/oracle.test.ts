@@ -14,11 +14,11 @@ import {
   type WorkerRow,
 } from "../../src/index.ts";
 import { sqlite } from "../../src/sqlite.ts";
-import { type Books, booksOf, type Entry } from "../../src/torture/books.ts";
-import { type Line, type Ordered, readHistories, type Told } from "../../src/torture/history.ts";
-import { flaky, hog, JOBS, poison, stepped, transfer } from "../../src/torture/jobs.ts";
-import { judge, type Judgement } from "../../src/torture/oracle.ts";
-import { orderOf, place } from "../../src/torture/order.ts";
+import { type Ledger, ledgerOf, type Entry } from "../../proof/torture/processes/ledger.ts";
+import { type Line, type Ordered, readHistories, type Told } from "../../proof/torture/processes/history.ts";
+import { flaky, hog, JOBS, poison, stepped, transfer } from "../../proof/torture/processes/jobs.ts";
+import { judge, type Judgement } from "../../proof/torture/processes/oracle.ts";
+import { orderOf, placeOrder } from "../../proof/torture/processes/order.ts";
 
 /** Everything that the judge reads. */
 interface World {
@@ -183,9 +183,9 @@ function judged({ jobs, ended, hidden, rows, told, incidentsOf, incidents, worke
     ] as HistoryEntry[],
   });
   const lines = told.map((one, at): Line => ({ at, pid: 1, since: 0, ...one }));
-  const books = { entries: async () => rows, jobCount: async () => jobs.size + hidden } as unknown as Books;
+  const ledger = { entries: async () => rows, jobCount: async () => jobs.size + hidden } as unknown as Ledger;
   const engine = { list, get, incidents: async () => incidents, workers: async () => workers };
-  return judge(engine as unknown as Engine, books, lines);
+  return judge(engine as unknown as Engine, ledger, lines);
 }
 
 /** One fault in a world that is sound otherwise, and all that the judge has to say of it. */
@@ -440,8 +440,8 @@ describe("the judge of the process rig", () => {
   it("reads the jobs and the ledger of a real store", async () => {
     const engine = await open("sqlite::memory:", { jobs: JOBS, logger: false });
     await using _ = engine;
-    const books = await booksOf(null);
-    await books.create(engine);
+    const ledger = await ledgerOf(null);
+    await ledger.create(engine);
     await engine.enqueue(transfer, { amount: 3, workMs: 0 }, { id: "paid" });
     const enough = new AbortController();
     const off = engine.on("job.succeeded", () => enough.abort());
@@ -449,9 +449,9 @@ describe("the judge of the process rig", () => {
     off();
     const told = [ask("paid", transfer.name, { amount: 3 }), ack("paid"), start("paid", "transfer", "1.1")];
     const lines = told.map((one): Line => ({ at: 1, pid: 1, since: 0, ...one }));
-    assert.deepEqual((await judge(engine, books, lines)).violations, []);
+    assert.deepEqual((await judge(engine, ledger, lines)).violations, []);
     await engine.transaction(sqlite, (tx) => void tx.run("INSERT INTO torture_ledger VALUES ('paid', 3, '0.0')"));
-    assert.deepEqual((await judge(engine, books, lines)).violations, ["job paid has 2 rows in the ledger"]);
+    assert.deepEqual((await judge(engine, ledger, lines)).violations, ["job paid has 2 rows in the ledger"]);
   });
 });
 
@@ -460,8 +460,8 @@ describe("the histories of the processes", () => {
     const told: Told[] = [];
     const shop = { enqueue: async () => ({ id: `the ${told.length}.`, created: true }) };
     const tell = (one: Told): void => void told.push(JSON.parse(JSON.stringify(one)) as Told);
-    await place(shop, orderOf(transfer, { amount: 3, workMs: 9 }, { id: "a", dedupeKey: "k" }), tell);
-    await place(shop, orderOf(flaky, { failures: 2 }, { id: "b" }), tell);
+    await placeOrder(shop, orderOf(transfer, { amount: 3, workMs: 9 }, { id: "a", dedupeKey: "k" }), tell);
+    await placeOrder(shop, orderOf(flaky, { failures: 2 }, { id: "b" }), tell);
     assert.deepEqual(told, [
       { what: "ask", id: "a", kind: transfer.name, dedupeKey: "k", amount: 3 },
       { what: "ack", id: "a", got: "the 1.", created: true },

@@ -1,8 +1,8 @@
 // The end of a run: what a program finds on the last line, and what a person reads.
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import { jsonLine, text } from "../../src/torture/outcome.ts";
-import type { Outcome } from "../../src/torture/rig.ts";
+import { jsonLine, text } from "../../proof/torture/processes/outcome.ts";
+import type { Outcome } from "../../proof/torture/processes/rig.ts";
 
 const none = { p50: null, p99: null, max: null };
 

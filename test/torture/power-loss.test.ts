@@ -5,16 +5,16 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "nod
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { after, before, describe, it } from "node:test";
-import { scenariosOf, scratchRoot } from "../../torture/arguments.ts";
-import { recordAgain } from "../../torture/power-loss/again.ts";
-import { runCampaign, type State, type Tally } from "../../torture/power-loss/campaign.ts";
-import { Disk } from "../../torture/power-loss/disk.ts";
-import { NOTHING_UNSYNCED } from "../../torture/power-loss/fate.ts";
-import { record, type Recording, recordOnce } from "../../torture/power-loss/recording.ts";
-import { promisedBy } from "../../torture/scenarios/promised.ts";
-import { DATABASE, SCENARIOS } from "../../torture/scenarios/scenario.ts";
-import { ensureStrace } from "../../torture/strace.ts";
-import { isBroken, judge, type Verdict } from "../../torture/verdict.ts";
+import { scenariosOf, scratchRoot } from "../../proof/torture/arguments.ts";
+import { recordAgain } from "../../proof/torture/power-loss/again.ts";
+import { runCampaign, type State, type Tally } from "../../proof/torture/power-loss/campaign.ts";
+import { Disk } from "../../proof/torture/power-loss/disk.ts";
+import { NOTHING_UNSYNCED } from "../../proof/torture/power-loss/fate.ts";
+import { record, type Recording, recordOnce } from "../../proof/torture/power-loss/recording.ts";
+import { promisedBy } from "../../proof/torture/scenarios/promised.ts";
+import { DATABASE, SCENARIOS } from "../../proof/torture/scenarios/scenario.ts";
+import { ensureStrace } from "../../proof/torture/strace.ts";
+import { isBroken, judge, type Verdict } from "../../proof/torture/verdict.ts";
 
 const STATES = 220;
 const SEED = 1;

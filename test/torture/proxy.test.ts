@@ -4,9 +4,9 @@ import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { once } from "node:events";
 import { type AddressInfo, connect, createServer, type Socket } from "node:net";
 import { test, type TestContext } from "node:test";
-import { Chance } from "../../src/demo/chance.ts";
-import type { StrikeContext } from "../../src/torture/strikes.ts";
-import { Proxy } from "../../torture/processes/proxy.ts";
+import { Chance } from "../../src/torture/chance.ts";
+import type { FaultContext } from "../../proof/torture/processes/fault-schedule.ts";
+import { Proxy } from "../../proof/torture/faults/proxy.ts";
 import { untilTrue } from "../support/processes.ts";
 
 /** The four ends of one connection through the proxy. */
@@ -51,7 +51,7 @@ async function connected(t: TestContext): Promise<Ends> {
 /** Begins a fault; the answer ends it. */
 function begin(proxy: Proxy, name: string): () => Promise<void> {
   const over = new AbortController();
-  const context = {} as StrikeContext;
+  const context = {} as FaultContext;
   const struck = proxy.faults.find((fault) => fault.name === name)!.strike(new Chance(1), over.signal, context);
   return async () => {
     over.abort();

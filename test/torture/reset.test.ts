@@ -2,12 +2,12 @@
 // process goes on. A proxy, a store and a worker that do as they are told stand for the real ones.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Chance } from "../../src/demo/chance.ts";
+import { Chance } from "../../src/torture/chance.ts";
 import type { Engine, JobDetails, JobInfo } from "../../src/index.ts";
-import type { Seat } from "../../src/torture/crew.ts";
-import type { StrikeContext } from "../../src/torture/strikes.ts";
-import type { Proxy } from "../../torture/processes/proxy.ts";
-import { reset } from "../../torture/processes/reset.ts";
+import type { Place } from "../../proof/torture/processes/fleet.ts";
+import type { FaultContext } from "../../proof/torture/processes/fault-schedule.ts";
+import type { Proxy } from "../../proof/torture/faults/proxy.ts";
+import { reset } from "../../proof/torture/faults/reset.ts";
 
 interface Script {
   /** How often the job of the worker was charged a crash when it is looked at. */
@@ -20,14 +20,14 @@ interface Script {
 
 /** What the strike said, and which door it refused. */
 async function struck({ crashes, incidents = [], wasHit = false, ends = false }: Script): Promise<[number, string[]]> {
-  const seat: Seat = { role: "worker", number: 3, state: "live", pid: 100, workerId: "w1", sinceAt: 0 };
+  const place: Place = { role: "worker", number: 3, state: "live", pid: 100, workerId: "w1", sinceAt: 0, deaths: 0 };
   const said: string[] = [];
   let refused = 0;
   const proxy = {
     refuse: async (door: number, time: () => Promise<void>) => {
       refused = door;
       await time();
-      if (ends) seat.pid = 101;
+      if (ends) place.pid = 101;
     },
   } as unknown as Proxy;
   const job = { id: "job", kind: "torture.nap", worker: "w1", counters: { crashes, blamed: 0 } };
@@ -39,12 +39,12 @@ async function struck({ crashes, incidents = [], wasHit = false, ends = false }:
   } as unknown as Engine;
   const context = {
     engine,
-    targets: () => [seat],
+    targets: () => [place],
     hold: () => {},
     enqueue: async () => "job",
     wasHit: () => wasHit,
     violation: (sentence: string) => said.push(sentence),
-  } as unknown as StrikeContext;
+  } as unknown as FaultContext;
   // An ended run waits for nothing.
   const run = new AbortController();
   const strike = reset(proxy).strike(new Chance(1), run.signal, context);

@@ -7,11 +7,11 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { describe, it, type TestContext } from "node:test";
 import type { Engine, JobInfo } from "../../src/index.ts";
-import type { Books, Entry } from "../../src/torture/books.ts";
-import type { Line, Told } from "../../src/torture/history.ts";
-import { nap, transfer } from "../../src/torture/jobs.ts";
-import { copiesOfFile } from "../../torture/restore/copies.ts";
-import { judgeRestores, type Restore, type RestoreJudgement } from "../../torture/restore/oracle.ts";
+import type { Ledger, Entry } from "../../proof/torture/processes/ledger.ts";
+import type { Line, Told } from "../../proof/torture/processes/history.ts";
+import { nap, transfer } from "../../proof/torture/processes/jobs.ts";
+import { copiesOfFile } from "../../proof/torture/restore/copies.ts";
+import { judgeRestores, type Restore, type RestoreJudgement } from "../../proof/torture/restore/oracle.ts";
 
 interface World {
   readonly jobs: Map<string, JobInfo>;
@@ -80,9 +80,9 @@ function judged({ jobs, rows, told }: World): Promise<RestoreJudgement> {
     list: async () => ({ jobs: [...jobs.values()], next: null }),
     get: async (id: string) => ({ ...jobs.get(id), history: [] }),
   };
-  const books = { entries: async () => rows } as unknown as Books;
+  const ledger = { entries: async () => rows } as unknown as Ledger;
   const lines = told.map((line): Line => ({ pid: line.since + 1, ...line })).toSorted((a, b) => a.at - b.at);
-  return judgeRestores(engine as unknown as Engine, books, lines, [RESTORE]);
+  return judgeRestores(engine as unknown as Engine, ledger, lines, [RESTORE]);
 }
 
 const FAULTS: readonly {

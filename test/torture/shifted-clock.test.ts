@@ -7,7 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
-import { ONE_WORKER, shiftableClocks } from "../../torture/processes/clock.ts";
+import { ONE_WORKER, shiftableClocks } from "../../proof/torture/faults/clock.ts";
 import { untilTrue } from "../support/processes.ts";
 
 const HOUR_MS = 3_600_000;

@@ -4,9 +4,9 @@ import { rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, it } from "node:test";
 import { spawnSync } from "node:child_process";
-import { Chance } from "../../src/demo/chance.ts";
-import { NotDone, type StrikeContext } from "../../src/torture/strikes.ts";
-import { fillingDisk, mountSmallDisk, smallDisk, type Volume } from "../../torture/processes/small-disk.ts";
+import { Chance } from "../../src/torture/chance.ts";
+import { NotDone, type FaultContext } from "../../proof/torture/processes/fault-schedule.ts";
+import { fillingDisk, mountSmallDisk, smallDisk, type Volume } from "../../proof/torture/faults/small-disk.ts";
 
 const BLOCK = 4_096;
 const MEGABYTES = 1;
@@ -35,7 +35,7 @@ class FakeVolume implements Volume {
 }
 
 const struck = (volume: Volume): Promise<void> =>
-  fillingDisk(smallDisk(volume, MEGABYTES)).strike(new Chance(1), AbortSignal.abort(), {} as StrikeContext);
+  fillingDisk(smallDisk(volume, MEGABYTES)).strike(new Chance(1), AbortSignal.abort(), {} as FaultContext);
 
 describe("a small disk", () => {
   it("is full when it is as small as what is on it, also if that grows meanwhile, and has room again", () => {

@@ -3,8 +3,8 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import type { Engine, IncidentSummary, RecoveryReport } from "../../src/index.ts";
-import type { Kill } from "../../src/torture/crew.ts";
-import { percentiles, timingOf } from "../../src/torture/timing.ts";
+import type { Kill } from "../../proof/torture/processes/fleet.ts";
+import { percentiles, timingOf } from "../../proof/torture/processes/timing.ts";
 
 /** One death as it went into the store. */
 interface Death {

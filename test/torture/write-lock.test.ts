@@ -8,11 +8,11 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { test, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
-import { NotDone } from "../../src/torture/strikes.ts";
-import { holdWriteLock } from "../../torture/processes/write-lock.ts";
+import { NotDone } from "../../proof/torture/processes/fault-schedule.ts";
+import { holdWriteLock } from "../../proof/torture/faults/write-lock.ts";
 import { untilTrue } from "../support/processes.ts";
 
-const HOLDER = fileURLToPath(new URL("../../torture/processes/write-lock-holder.ts", import.meta.url));
+const HOLDER = fileURLToPath(new URL("../../proof/torture/faults/write-lock-holder.ts", import.meta.url));
 const LONG_MS = 600_000;
 
 function database(t: TestContext): string {

@@ -19,9 +19,9 @@ export const register: Register = (program, run) => {
     .option("--integrity", "also read the whole store and say what is wrong with it; takes a while on a large file")
     .option(
       "--repair",
-      "if the integrity check of a file fails, mend what can be mended without losing anything; no worker may live",
+      "if the integrity check of a file fails, repair what can be repaired without losing anything; no worker may live",
     )
-    .option("--yes", "with --repair: what can't be mended is salvaged into a new file; the damaged one is kept")
+    .option("--yes", "with --repair: what can't be repaired is salvaged into a new file; the damaged one is kept")
     .action(
       run(async ({ terminal, options, config, mayChange }, command) => {
         const { integrity, repair, yes } = command.opts<{ integrity?: boolean; repair?: boolean; yes?: boolean }>();
@@ -48,8 +48,8 @@ export const register: Register = (program, run) => {
             : []),
         ];
         const ok = findings.every(({ level }) => level !== "error");
-        const { report = null, mended = null } = health ?? {};
-        const more = { ...(report && { integrity: report }), ...(mended && { repair: mended }) };
+        const { report = null, repaired = null } = health ?? {};
+        const more = { ...(report && { integrity: report }), ...(repaired && { repair: repaired }) };
         terminal.answer({ ok, file: loaded.file, values: loaded.values, findings, ...more }, () => {
           const rows = loaded.values.map(({ key, value, source }) => [key, shown(value), source]);
           const colour = { ok: "green", warning: "yellow", error: "red" } as const;
@@ -104,11 +104,11 @@ function isFresh({ code, message }: OutliveError): boolean {
 
 interface Health {
   readonly report: IntegrityReport | null;
-  readonly mended: Repair | null;
+  readonly repaired: Repair | null;
   readonly findings: readonly Finding[];
 }
 
-/** The check, and the repair if there is something to mend. Steps are told while they are done: each may take minutes. */
+/** The check, and the repair if something is damaged. Each step is printed when it is done: the next may take minutes. */
 async function examine(
   terminal: Terminal,
   url: string,
@@ -118,20 +118,20 @@ async function examine(
 ): Promise<Health> {
   try {
     const report = await checkStore(url, options);
-    const mendable = canRepair(url);
-    if (report.verdict === "PASSED" || !repair || !mendable)
-      return { report, mended: null, findings: integrityFindings(report, { repairing: repair, mendable }) };
+    const repairable = canRepair(url);
+    if (report.verdict === "PASSED" || !repair || !repairable)
+      return { report, repaired: null, findings: integrityFindings(report, { repairing: repair, repairable }) };
     terminal.remark(`integrity ${report.verdict}: repairing ${shownAddress(url)}`);
-    const mended = await repairStore(url, {
+    const repaired = await repairStore(url, {
       salvage,
-      tell: ({ step, ok, detail }) => terminal.remark(`${step}: ${ok ? "" : "did not help: "}${detail}`),
+      onStep: ({ step, ok, detail }) => terminal.remark(`${step}: ${ok ? "" : "did not help: "}${detail}`),
       onProgress: terminal.isTty ? (what) => terminal.remark(`salvage: ${what}`) : () => {},
     });
-    return { report, mended, findings: repairFindings(report, mended, salvage) };
+    return { report, repaired, findings: repairFindings(report, repaired, salvage) };
   } catch (thrown) {
     if (!(thrown instanceof OutliveError)) throw thrown;
-    // Told once, by the look at the store itself.
-    if (isFresh(thrown)) return { report: null, mended: null, findings: [] };
-    return { report: null, mended: null, findings: [{ level: "error", text: thrown.message }] };
+    // The check of the store itself reports it.
+    if (isFresh(thrown)) return { report: null, repaired: null, findings: [] };
+    return { report: null, repaired: null, findings: [{ level: "error", text: thrown.message }] };
   }
 }

@@ -1,8 +1,8 @@
-// `outlive demo`: shows on a temporary file of its own what the promises are worth. Neither the configuration nor the store of
+// `outlive demo`: shows on a temporary store of its own what the promises are worth. Neither the configuration nor the store of
 // this folder is touched.
 import { isPostgres, shownAddress } from "../../backends.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import { type DemoOptions, LIMITS, newSeed, STORES } from "../../demo/options.ts";
+import { type DemoOptions, LIMITS, newSeed } from "../../demo/options.ts";
 import { wholeNumber } from "../flags.ts";
 import type { Register } from "../main.ts";
 
@@ -18,23 +18,22 @@ interface DemoFlags {
 
 export const register: Register = (program, run) => {
   const { jobs, workers, seconds, seed } = LIMITS;
-  const within = ({ least, most }: { readonly least: number; readonly most: number }) => wholeNumber(least, most);
-  const range = (what: string, { least, most }: { readonly least: number; readonly most: number }): string =>
-    `${what}, from ${least} to ${most}`;
+  const within = ({ min, max }: { readonly min: number; readonly max: number }) => wholeNumber(min, max);
+  const range = (what: string, { min, max }: { readonly min: number; readonly max: number }): string =>
+    `${what}, from ${min} to ${max}`;
   program
     .command("demo")
     .description("kill workers for a while on a temporary file, then audit what is left; nothing of yours is touched")
-    .option("--seconds <n>", range("about how long it takes", seconds), within(seconds), seconds.usual)
-    .option("--jobs <n>", range("transfers to make", jobs), within(jobs), jobs.usual)
-    .option("--workers <n>", range("worker processes", workers), within(workers), workers.usual)
+    .option("--seconds <n>", range("about how long it takes", seconds), within(seconds), seconds.default)
+    .option("--jobs <n>", range("transfers to make", jobs), within(jobs), jobs.default)
+    .option("--workers <n>", range("worker processes", workers), within(workers), workers.default)
     .option("--seed <n>", "of the jobs and of the kills (default: a new one each time)", within(seed))
-    .option("--keep", "keep the database and say where it is")
+    .option("--keep", "keep the store and print where it is")
     .addHelpText(
       "after",
       `
-Here --store takes the name of a kind of store: ${STORES.join(", ")} (default sqlite), or the address of a PostgreSQL server, on
-which the demo makes a schema of its own and drops it. Without an address (or OUTLIVE_DEMO_POSTGRES_URL) it starts a server of its
-own from the machine's binaries. Progress with --json is on stderr.
+Here --store is sqlite, a temporary file (the default), or the address of a PostgreSQL server, on which the demo makes a schema of its
+own and drops it. \`--store postgres\` takes that address from OUTLIVE_DEMO_POSTGRES_URL. Progress with --json is on stderr.
 Exit code 0: every promise held; 1: one did not.`,
     )
     .action(
@@ -49,14 +48,25 @@ Exit code 0: every promise held; 1: one did not.`,
 
 function optionsOf(flags: DemoFlags): DemoOptions {
   const { jobs, workers, seconds, seed = newSeed(), keep = false, json = false, store: named = "sqlite" } = flags;
-  const given = isPostgres(named) ? named : (process.env["OUTLIVE_DEMO_POSTGRES_URL"] ?? null);
-  const store = isPostgres(named) ? "postgres" : STORES.find((name) => name === named);
-  if (store === undefined)
+  return { url: urlOf(named), jobs, workers, seconds, seed, keep, json };
+}
+
+/** Null: a temporary file. */
+function urlOf(store: string): string | null {
+  if (store === "sqlite") return null;
+  if (isPostgres(store)) return store;
+  if (store !== "postgres")
     throw new OutliveError(
       ErrorCode.optionInvalid,
-      `There is no demo on the store "${shownAddress(named)}". There is: ${STORES.join(", ")}.`,
-      "Leave --store away: the demo makes a temporary file of its own.",
-      { store: shownAddress(named) },
+      `There is no demo on the store "${shownAddress(store)}". There is: sqlite, postgres.`,
+      "Omit --store: the demo makes a temporary file of its own.",
+      { store: shownAddress(store) },
     );
-  return { store, url: store === "postgres" ? given : null, jobs, workers, seconds, seed, keep, json };
+  const url = process.env["OUTLIVE_DEMO_POSTGRES_URL"];
+  if (url) return url;
+  throw new OutliveError(
+    ErrorCode.optionInvalid,
+    "The demo on PostgreSQL needs a server, and none was named.",
+    "Name one: outlive demo --store postgres://user:password@host/database",
+  );
 }

@@ -1,7 +1,7 @@
 // `outlive init`: a configuration and a first job that runs. It never overwrites a file.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
-import { CONFIG_FILES } from "../../config-file.ts";
+import { CONFIG_FILES } from "../../engine/config-file.ts";
 import type { Register } from "../main.ts";
 
 const config = (extension: string): string => `import { defineConfig } from "outlive";

@@ -5,7 +5,7 @@ import { type FilterFlags, filterOf, wholeNumber, withFilters } from "../flags.t
 import { assertKindIsThere, pageOfJobs } from "../job-pages.ts";
 import { watch } from "../live-view.ts";
 import type { Register } from "../main.ts";
-import type { Terminal } from "../terminal.ts";
+import { jsonText, type Terminal } from "../terminal.ts";
 import { jobLines } from "../views/jobs.ts";
 import { shellWord } from "../words.ts";
 
@@ -31,7 +31,7 @@ export const register: Register = (program, run) => {
         }
         await watch(terminal, async ({ columns, rows }) => {
           const page = await look(engine, flags, Math.max(1, Math.min(flags.limit, rows - 1)));
-          return terminal.json ? [JSON.stringify(page)] : tableOf(page, { ...terminal, columns });
+          return terminal.json ? [jsonText(page)] : tableOf(page, { ...terminal, columns });
         });
       }),
     );

@@ -9,11 +9,11 @@ export const register: Register = (program, run) => {
     .action(
       run(async ({ terminal, attach }) => {
         // Loaded here: no other command needs it.
-        const [{ Registry }, { attachMetrics }] = await Promise.all([
-          import("prom-client"),
+        const [{ promClient }, { attachMetrics }] = await Promise.all([
+          import("../../prom-client.ts"),
           import("../../metrics.ts"),
         ]);
-        const registry = new Registry();
+        const registry = new (promClient().Registry)();
         attachMetrics(await attach(), { registry, only: "store", incidentsSince: 0 });
         const text = await registry.metrics();
         terminal.answer(terminal.json ? await registry.getMetricsAsJSON() : null, () => text);

@@ -4,6 +4,7 @@ import { ExitCode } from "../exit-codes.ts";
 import { watch } from "../live-view.ts";
 import type { Register } from "../main.ts";
 import { look, type Look, statusOf, type Status } from "../survey.ts";
+import { jsonText } from "../terminal.ts";
 import { statusLines } from "../views/status.ts";
 
 interface Flags {
@@ -42,7 +43,7 @@ store is not ok or blocked.`,
         if (flags.watch === true)
           await watch(terminal, async ({ columns, rows }) => {
             const now = await status();
-            return terminal.json ? [JSON.stringify(now)] : statusLines(now, { ...terminal, columns }, rows);
+            return terminal.json ? [jsonText(now)] : statusLines(now, { ...terminal, columns }, rows);
           });
         else {
           const now = await status();

@@ -1,10 +1,11 @@
 // `outlive work`: runs worker processes under a supervisor. Always under one, also a single process: only somebody who stays alive
 // sees how it died, and recovers its jobs at once.
 import { InvalidArgumentError } from "commander";
-import { storeNameOf } from "../../backends.ts";
-import { DEFAULT_GRACE, engineSettings } from "../../config.ts";
-import type { LoadedConfig } from "../../config-file.ts";
-import { concurrencyOf } from "../../config-work.ts";
+import { shownAddress, storeNameOf } from "../../backends.ts";
+import type { LoadedConfig } from "../../engine/config.ts";
+import { accepts, fromText, listenAddress, takes } from "../../engine/option-checks.ts";
+import { engineSettings } from "../../engine/options.ts";
+import { defaultOf, SETTINGS } from "../../engine/settings.ts";
 import { type Duration, durationMs } from "../../core/duration.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { EngineEvent } from "../../core/events.ts";
@@ -12,8 +13,9 @@ import type { LivenessTimes } from "../../core/liveness.ts";
 import type { Engine } from "../../engine.ts";
 import { jsonWriter, type Logger, prettyWriter } from "../../log.ts";
 import { open } from "../../open.ts";
+import { VERSION } from "../../version.ts";
 import type { Register } from "../main.ts";
-import { parseAddress, serve } from "../supervisor/http.ts";
+import { serve } from "../supervisor/http.ts";
 import { becomeInit } from "../supervisor/init.ts";
 import type { LogForm, WorkOrder } from "../supervisor/messages.ts";
 import { Supervisor } from "../supervisor/supervisor.ts";
@@ -25,7 +27,7 @@ interface WorkFlags {
   readonly watch?: true;
   readonly import: readonly string[];
   readonly http?: string;
-  readonly grace?: string;
+  readonly grace?: Duration;
   readonly log?: LogForm;
   readonly json?: boolean;
 }
@@ -38,14 +40,30 @@ export const register: Register = (program, run) => {
     .command("work")
     .argument("[globs...]", "modules that export jobs with handlers (default: `jobs` of the configuration)")
     .description("run worker processes, restart those that die, and recover their jobs at once")
-    .option("--processes <n>", "how many worker processes (default: 1)", wholeNumber)
-    .option("--concurrency <n>", "jobs at once in each process: 50, or per kind: mail=5,render=2", concurrency)
+    .option(
+      "--processes <n>",
+      `how many worker processes (default: ${defaultOf("work.processes")})`,
+      setting("work.processes"),
+    )
+    .option(
+      "--concurrency <n>",
+      `jobs at once in each process: 50, or per kind: mail=5,render=2 (default: ${SETTINGS["work.concurrency"].default})`,
+      setting("work.concurrency"),
+    )
     .option("--only <kinds>", "only these kinds: mail,render", list)
     .option("--watch", "start again when a module changes; costs no job a crash")
     .option("--import <module>", "loaded first in each process, as by node --import; may be repeated", collect, [])
-    .option("--http <host:port>", "serve /live, /ready and /metrics, for example on 127.0.0.1:9090 (default: off)")
-    .option("--grace <duration>", `how long running jobs may finish at the end (default: ${DEFAULT_GRACE})`)
-    .option("--log <form>", "pretty or json (default: pretty, json with --json)", logForm)
+    .option(
+      "--http <host:port>",
+      "serve /live, /ready and /metrics, for example on 127.0.0.1:9090 (default: off)",
+      setting("work.http"),
+    )
+    .option(
+      "--grace <duration>",
+      `how long running jobs may finish at the end (default: ${defaultOf("work.grace")})`,
+      setting("work.grace"),
+    )
+    .option("--log <form>", `pretty or json (default: ${defaultOf("work.log")}, json with --json)`, setting("work.log"))
     .action(
       run(async ({ config, mayChange }, command) => {
         mayChange("work");
@@ -56,22 +74,23 @@ export const register: Register = (program, run) => {
 };
 
 async function work(config: LoadedConfig, globs: readonly string[], flags: WorkFlags): Promise<number> {
-  const form = flags.log ?? (flags.json ? "json" : (config.work.log ?? "pretty"));
-  const processes = flags.processes ?? config.work.processes ?? 1;
-  const http = flags.http ?? config.work.http ?? "off";
-  const address = http === "off" ? null : parseAddress(http);
+  const form = flags.log ?? (flags.json ? "json" : (config.work.log ?? defaultOf("work.log")));
+  const processes = flags.processes ?? config.work.processes ?? defaultOf("work.processes");
+  const http = flags.http ?? config.work.http ?? defaultOf("work.http");
+  const address = listenAddress(http);
   const colours = form === "pretty" && (process.stderr.hasColors?.() ?? false);
   const log = form === "json" ? jsonWriter() : prettyWriter({ colours });
+  const unmeasured = address && (await whyUnmeasured());
   const order: Omit<WorkOrder, "place"> = {
     store: shared(config.store),
     engine: config.engine,
     globs: { base: process.cwd(), patterns: globs.length > 0 ? globs : config.jobs },
     only: flags.only ?? null,
     concurrency: flags.concurrency ?? config.work.concurrency ?? null,
-    graceMs: durationMs((flags.grace ?? config.work.grace ?? DEFAULT_GRACE) as Duration, "--grace"),
+    graceMs: durationMs(flags.grace ?? config.work.grace ?? defaultOf("work.grace"), "--grace"),
     log: form,
     colours,
-    metrics: address !== null,
+    metrics: address !== null && unmeasured === null,
     watch: flags.watch === true,
   };
   const { times } = engineSettings(config.engine, storeNameOf(config.store));
@@ -81,14 +100,14 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
   const engine = await open(config.store, { ...config.engine, logger: log, onEvent });
   opening = false;
   try {
-    const { FleetMetrics } = address ? await import("../supervisor/fleet-metrics.ts") : { FleetMetrics: null };
+    const { FleetMetrics } = order.metrics ? await import("../supervisor/fleet-metrics.ts") : { FleetMetrics: null };
     const metrics = FleetMetrics && new FleetMetrics(engine, early);
     const supervisor = new Supervisor(engine, log, {
       processes,
       order,
       execArgv: execArgv(flags["import"]),
       times,
-      watchGraceMs: durationMs((flags.grace ?? WATCH_GRACE) as Duration, "--grace"),
+      watchGraceMs: durationMs(flags.grace ?? WATCH_GRACE, "--grace"),
       metrics,
       stderr: (lines) => void process.stderr.write(lines),
     });
@@ -96,9 +115,10 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
       address &&
       (await serve(address, {
         unready: () => supervisor.unready(),
-        metrics: () => metrics!.text(supervisor.children),
+        metrics: () => (metrics ? metrics.text(supervisor.children) : Promise.reject(unmeasured!)),
       }));
-    greet(log, processes, order, times, server);
+    greet(log, config, { processes, order, times, server });
+    if (unmeasured) log.warn(`/metrics fails: ${unmeasured.message}`, { code: unmeasured.code });
     try {
       return await supervisor.run();
     } finally {
@@ -109,22 +129,50 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
   }
 }
 
+/** Probes need no package, metrics need prom-client: without it, what to install. */
+async function whyUnmeasured(): Promise<OutliveError | null> {
+  const { promClient } = await import("../../prom-client.ts");
+  try {
+    promClient();
+    return null;
+  } catch (thrown) {
+    if (thrown instanceof OutliveError && thrown.code === ErrorCode.driverMissing) return thrown;
+    throw thrown;
+  }
+}
+
+/** The first lines of the log. They name the store and where its address came from: web processes must use the same one. */
 function greet(
   log: Logger,
-  processes: number,
-  { globs }: Omit<WorkOrder, "place">,
-  { leaseMs }: LivenessTimes,
-  server: { readonly address: string; readonly isLoopback: boolean } | null,
+  config: LoadedConfig,
+  {
+    processes,
+    order,
+    times,
+    server,
+  }: {
+    readonly processes: number;
+    readonly order: Omit<WorkOrder, "place">;
+    readonly times: LivenessTimes;
+    readonly server: { readonly address: string; readonly isLoopback: boolean } | null;
+  },
 ): void {
-  log.info(`supervisor (pid ${process.pid}) starts ${processes} worker(s) of ${globs.patterns.join(" ")}`, {
+  const store = shownAddress(config.store);
+  const { source } = config.values.find(({ key }) => key === "store")!;
+  const from = source === "default" ? "the default" : `from ${source}`;
+  const what = `starts ${processes} worker(s) of ${order.globs.patterns.join(" ")}`;
+  log.info(`outlive ${VERSION}: supervisor (pid ${process.pid}) ${what} on ${store} (${from})`, {
+    version: VERSION,
+    store,
+    storeFrom: source,
     pid: process.pid,
     processes,
-    leaseMs,
+    leaseMs: times.leaseMs,
     http: server?.address ?? null,
   });
   if (!server) return;
   const reach = server.isLoopback ? "" : "; other machines can reach it";
-  log.info(`http://${server.address} answers /live, /ready and /metrics${reach}`, { http: server.address });
+  log.info(`http://${server.address} serves /live, /ready and /metrics${reach}`, { http: server.address });
 }
 
 /** What Node itself was started with, but never twice the same debugger port. */
@@ -152,16 +200,13 @@ function shared(store: string): string {
   );
 }
 
-function wholeNumber(text: string): number {
-  const n = Number(text);
-  if (!Number.isInteger(n) || n < 1 || n > 256) throw new InvalidArgumentError("Use a whole number from 1 to 256.");
-  return n;
-}
-
-function concurrency(text: string): number | Readonly<Record<string, number>> {
-  const said = concurrencyOf(text);
-  if (said === null) throw new InvalidArgumentError("Use a number, or kind=number pairs: mail=5,render=2.");
-  return said;
+/** The text of a flag as the value of the setting that it stands for. */
+function setting(key: `work.${string}` & keyof typeof SETTINGS): (text: string) => unknown {
+  return (text) => {
+    const value = fromText(SETTINGS[key], text);
+    if (!accepts(SETTINGS[key], value)) throw new InvalidArgumentError(`Use ${takes(SETTINGS[key])}.`);
+    return value;
+  };
 }
 
 function list(text: string): string[] {
@@ -173,9 +218,4 @@ function list(text: string): string[] {
 
 function collect(module: string, before: readonly string[]): string[] {
   return [...before, module];
-}
-
-function logForm(text: string): LogForm {
-  if (text === "json" || text === "pretty") return text;
-  throw new InvalidArgumentError("Use pretty or json.");
 }

@@ -1,13 +1,13 @@
 // The metrics of all worker processes as one: what the living say now, what the dead had said last, and the supervisor's own, which
 // alone reads the store.
-import { Registry } from "prom-client";
 import type { EngineEvent } from "../../core/events.ts";
 import type { Engine } from "../../engine.ts";
 import { aggregatedText, attachMetrics, lasting, type MetricsSnapshot } from "../../metrics.ts";
+import { promClient } from "../../prom-client.ts";
 import type { Child } from "./child.ts";
 
 export class FleetMetrics {
-  readonly #own = new Registry();
+  readonly #own = new (promClient().Registry)();
   /** One sum, however many have died and whether or not anything scrapes. */
   #ofTheDead: Promise<MetricsSnapshot> = lasting([]);
 

@@ -2,7 +2,7 @@
 // loopback address unless another one was named.
 import { createServer, type RequestListener } from "node:http";
 import type { AddressInfo } from "node:net";
-import { type Address, addressOf } from "../../config-work.ts";
+import type { ListenAddress } from "../../engine/option-checks.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 
 export interface Answers {
@@ -18,19 +18,7 @@ export interface Server {
   close(): Promise<void>;
 }
 
-export function parseAddress(text: string): Address {
-  const address = addressOf(text);
-  if (!address)
-    throw new OutliveError(
-      ErrorCode.optionInvalid,
-      `${JSON.stringify(text)} is no address for --http.`,
-      "Use HOST:PORT, for example 127.0.0.1:9090.",
-      { http: text },
-    );
-  return address;
-}
-
-export async function serve({ host, port }: Address, answers: Answers): Promise<Server> {
+export async function serve({ host, port }: ListenAddress, answers: Answers): Promise<Server> {
   const server = createServer({ requestTimeout: 10_000, headersTimeout: 5_000 }, handler(answers));
   await new Promise<void>((resolve, reject) => {
     server.once("error", (thrown) =>

@@ -1,6 +1,6 @@
 // What the supervisor and a worker process say to each other. Every message has `outlive`, so that what a user's handler sends over
 // the same channel is never taken for one.
-import type { EngineOptions } from "../../config.ts";
+import type { EngineOptions } from "../../engine/options.ts";
 import type { Events } from "../../core/events.ts";
 import type { MetricsSnapshot } from "../../metrics.ts";
 

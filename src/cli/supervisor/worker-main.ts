@@ -91,8 +91,11 @@ class WorkerProcess {
 
 /** Loaded only when it is wanted: it costs memory. */
 async function measure(engine: Engine, early: readonly EngineEvent[]): Promise<() => Promise<MetricsSnapshot>> {
-  const [{ Registry }, { attachMetrics }] = await Promise.all([import("prom-client"), import("../../metrics.ts")]);
-  const registry = new Registry();
+  const [{ promClient }, { attachMetrics }] = await Promise.all([
+    import("../../prom-client.ts"),
+    import("../../metrics.ts"),
+  ]);
+  const registry = new (promClient().Registry)();
   attachMetrics(engine, { registry, only: "process", early });
   return () => registry.getMetricsAsJSON();
 }

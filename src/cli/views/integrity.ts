@@ -8,17 +8,17 @@ export interface Finding {
   readonly text: string;
 }
 
-const MOST_LISTED = 10;
+const MAX_LISTED = 10;
 const BACKUP = "Make a backup now: outlive backup FILE.";
-const RESTORE = "keep a copy of the file, and put a backup back (then: outlive recover --restored)";
-const MEND = `Stop all workers, then try: outlive check --repair. Or ${RESTORE}.`;
+const RESTORE = "keep a copy of the file, and restore a backup (then: outlive recover --restored)";
+const REPAIR = `Stop all workers, then try: outlive check --repair. Or ${RESTORE}.`;
 const ON_A_SERVER =
   "These are rows that contradict each other: each names its job, worker, kind or incident (outlive job ID, outlive workers --all). " +
-  "If the server itself is damaged, use its own tools (amcheck, REINDEX) and its backups; after one was put back: outlive recover --restored.";
+  "If the server itself is damaged, use its own tools (amcheck, REINDEX) and its backups; after you restored one: outlive recover --restored.";
 
 export function integrityFindings(
   report: IntegrityReport,
-  { repairing, mendable }: { readonly repairing: boolean; readonly mendable: boolean },
+  { repairing, repairable }: { readonly repairing: boolean; readonly repairable: boolean },
 ): Finding[] {
   const { verdict, findings, tookMs, inconsistencies } = report;
   const took = humanMs(tookMs);
@@ -32,7 +32,7 @@ export function integrityFindings(
     ];
   if (verdict === "UNFINISHED")
     return [{ level: "warning", text: `integrity UNFINISHED after ${took}: nothing is known of the rest.` }];
-  const next = mendable ? MEND : `${repairing ? "--repair mends nothing on a server. " : ""}${ON_A_SERVER}`;
+  const next = repairable ? REPAIR : `${repairing ? "--repair changes nothing on a server. " : ""}${ON_A_SERVER}`;
   return [
     { level: "error", text: `integrity FAILED with ${findings.length} finding(s) in ${took}. ${next}` },
     ...listed(findings),
@@ -55,7 +55,7 @@ export function repairFindings(before: IntegrityReport, repair: Repair, mightSal
   return [{ level: "error", text: `${found}. ${next}` }, ...listed(repair.findings)];
 }
 
-/** What a person must know after a salvage: up to when, what is gone, what must be looked at. */
+/** What a person must know after a salvage: up to when rows survived, what is lost, what to check. */
 function salvageFindings(found: string, { keptAs, recoveryPointAt, tables, partial, lost }: Salvage): Finding[] {
   const point = recoveryPointAt === null ? "no change of a job survived" : stamp(recoveryPointAt);
   const gone = tables.filter((table) => table.lost !== 0);
@@ -70,17 +70,17 @@ function salvageFindings(found: string, { keptAs, recoveryPointAt, tables, parti
       text: `${table}: ${thousands(rows)} rows survived, ${n === null ? "an unknown number is" : `${thousands(n)} ${n === 1 ? "is" : "are"}`} lost`,
     })),
     ...named("lost", lost),
-    ...named("partial: a part is missing; look at each (outlive job ID)", partial),
+    ...named("partial: a part is missing; check each (outlive job ID)", partial),
   ];
 }
 
 function named(what: string, ids: readonly string[]): Finding[] {
   if (ids.length === 0) return [];
-  const some = ids.slice(0, MOST_LISTED).join(", ");
-  const more = ids.length > MOST_LISTED ? `, and ${thousands(ids.length - MOST_LISTED)} more (--json lists them)` : "";
+  const some = ids.slice(0, MAX_LISTED).join(", ");
+  const more = ids.length > MAX_LISTED ? `, and ${thousands(ids.length - MAX_LISTED)} more (--json lists them)` : "";
   return [{ level: "warning", text: `${count(ids.length, "job")} ${what}: ${some}${more}` }];
 }
 
 function listed(findings: readonly string[]): Finding[] {
-  return findings.slice(0, MOST_LISTED).map((text) => ({ level: "error", text: `  ${text}` }));
+  return findings.slice(0, MAX_LISTED).map((text) => ({ level: "error", text: `  ${text}` }));
 }

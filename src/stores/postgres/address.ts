@@ -1,7 +1,8 @@
 // Where the server is and how we come to it: an address, or the user's own pool. Nothing of it that is secret is ever shown: what
 // people see is the address without its password.
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import { DEFAULT_SCHEMA, quotedSchema } from "./schema.ts";
+import { defaultOf } from "../../engine/settings.ts";
+import { quotedSchema } from "./schema.ts";
 
 /** A pool of `pg`, as far as it is used: the store's queries run on it, and its own options make the one session beside it. */
 export interface PostgresPool {
@@ -13,15 +14,13 @@ export interface PostgresPool {
 
 /** The options of the store. */
 export interface PostgresOptions {
-  /** The schema that holds Outlive's tables: small letters, digits and underscores, at most 40. Default "outlive". */
+  /** The schema that holds Outlive's tables. Default "outlive"; at most 40 lowercase letters, digits and underscores, the first not a digit. */
   readonly schema?: string;
-  /** Your own pool of `pg`: queries run on it, and it is not closed with the engine. The keeper's connections are made of its options, with a name of their own. Default: none. */
+  /** Your own pool of `pg`: queries run on it, and it is not closed with the engine. Maintenance makes its own connections with the pool's options. Default: a pool of its own. */
   readonly pool?: PostgresPool;
-  /** Max connections of this process's own pool; its keeper has up to four more. Commits leave one of them free, so use at least 2. Default 4, from 1 to 50. Not with `pool`. */
+  /** The maximum number of connections in this process's own pool; its maintenance thread has up to four more. Commits leave one of them free, so use at least 2. Default 4; from 1 to 50; not together with `postgres.pool`. */
   readonly connections?: number;
 }
-
-export const DEFAULT_CONNECTIONS = 4;
 
 /** What a client of `pg` is made of. Plain data unless the user's own pool said otherwise. */
 export type ClientSettings = Readonly<Record<string, unknown>>;
@@ -39,7 +38,8 @@ export interface Address {
 const CONNECT_MS = 5_000;
 
 export function addressOf(url: string, options: PostgresOptions = {}): Address {
-  const { schema = DEFAULT_SCHEMA, pool = null, connections = DEFAULT_CONNECTIONS } = options;
+  const { schema = defaultOf("postgres.schema"), pool = null } = options;
+  const { connections = defaultOf("postgres.connections") } = options;
   quotedSchema(schema);
   const shown = shownAddress(url);
   let parsed: URL;

@@ -2,6 +2,7 @@
 // name of its own as a prepared statement. Every wait for a session has a limit.
 import type { CommitControl } from "../../core/commit.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { defaultOf } from "../../engine/settings.ts";
 import type { ClientSettings, PostgresPool } from "./address.ts";
 import { beginText, ownName, sessionSettings, type TransactionKind } from "./begin.ts";
 import { closed } from "../closed.ts";
@@ -92,7 +93,7 @@ export class Connection implements Session {
   #closed: Promise<void> | undefined;
 
   private constructor(pool: Pool, options: ConnectionOptions, types: Types) {
-    const { schema, client, pool: given, durability = "full", maintenance = false } = options;
+    const { schema, client, pool: given, durability = defaultOf("durability"), maintenance = false } = options;
     this.#pool = pool;
     this.#isOurs = !given;
     this.#borrowed = !this.#isOurs;

@@ -126,16 +126,17 @@ export class AdvisoryLiveness implements Liveness {
    * and so may be a session of a killed one that waits for a lock: what they hold could not be recovered. Sessions of the user's pool
    * carry the name inside our transactions only. Of a pooler's sessions only those in a transaction are ended: another client may
    * have the others by now. Needs the same role; without it, the recovery comes back for what they hold. Only of a row that is still
-   * live: later its process may work under a new id. Never of this process: an earlier worker of it shares the sessions that recover.
+   * live: later its process may work under a new id. An earlier worker of this process had the same name, and so have the sessions that
+   * recover it: then only the one that holds its lock is ended.
    */
   async evict({ lock, state }: WorkerRow): Promise<boolean> {
     const tag = lock.identity?.split(" ")[1] ?? "-";
     const isKnown = lock.name !== null || tag !== "-";
     if (!isKnown || state !== "live" || (lock.name !== null && this.#own.has(lock.name))) return false;
     const { session } = this.#deps;
-    if (tag === (await session.greet()).application) return false;
+    const { application } = await session.greet();
     try {
-      const ended = await session.query<{ ended: boolean }>(EVICT, [lock.name, tag]);
+      const ended = await session.query<{ ended: boolean }>(EVICT, [lock.name, tag === application ? null : tag]);
       return ended.some((row) => row.ended);
     } catch (thrown) {
       if ((thrown as { code?: unknown }).code === "42501") return false;

@@ -2,11 +2,13 @@
 // It never migrates: a worker's role has no such right. Everything that can be wrong on the way is said here.
 import type { Backend, KeeperHandle, KeeperListener } from "../../core/backend.ts";
 import type { Clock, Random } from "../../core/clock.ts";
+import { durationMs } from "../../core/duration.ts";
 import type { Emitter } from "../../core/events.ts";
 import { idSource } from "../../core/ids.ts";
 import { NOTHING_CHECKED } from "../../core/integrity.ts";
 import { Keeper, type KeeperOptions } from "../../core/keeper.ts";
 import type { ProcessCheck } from "../../core/liveness.ts";
+import { defaultOf } from "../../engine/settings.ts";
 import { checkProcess } from "../../platform/identity.ts";
 import { StandIn } from "../../core/stand-in.ts";
 import { newSharedTimes, sharedTimes } from "../../platform/keeper-messages.ts";
@@ -28,14 +30,13 @@ export interface OpenPostgresDeps {
   readonly clock: Clock;
   readonly random: Random;
   readonly events: Emitter;
-  /** How long a worker's lock may be missing before contact with it is lost. Default 3 s. */
+  /** How long a worker's lock may be missing before contact with it is lost. Default: that of `heartbeat.contact`. */
   readonly contactMs?: number;
 }
 
 const KEEPER = new URL("./keeper-thread.ts", import.meta.url);
 /** The main thread's own session is for looks at the open and by hand, and for a lock until the keeper has it. */
 const SESSION_IDLE_MS = 3_000;
-const DEFAULT_CONTACT_MS = 3_000;
 
 export async function openPostgres(deps: OpenPostgresDeps, given: Address, settings: StoreSettings): Promise<Backend> {
   const { random, events } = deps;
@@ -55,7 +56,7 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
     schema,
     clock,
     random,
-    contactMs: deps.contactMs ?? DEFAULT_CONTACT_MS,
+    contactMs: deps.contactMs ?? durationMs(defaultOf("heartbeat.contact"), "heartbeat.contact"),
     countWorkers: () => countPresent(connection),
     onServerNow: (now, sentAtMono) => clock.set(now, sentAtMono),
     onHold: (why, holdMs) => events.emit("recovery.held", { why, holdMs }),

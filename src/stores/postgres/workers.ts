@@ -1,7 +1,7 @@
 // The rows of workers (table `fleet`): registering, beating, leaving. One row per process and boot; a row that is not live never
 // becomes so again. A claim shares the row's key lock, so whoever takes the row FOR UPDATE sees every claim or prevents it. A row is
 // known by its number and its id together: the number is short, but its sequence can go back.
-import { PROCESS_IS_GONE } from "../../core/incident.ts";
+import { withLastWord } from "../../core/incident.ts";
 import type { Counters } from "../../core/job.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
@@ -158,11 +158,14 @@ export class Workers {
   async note(session: Session, id: string, lastWord: string): Promise<void> {
     const seq = await this.seqOf(session, id);
     await session.run("UPDATE outlive.fleet SET last_word = $1 WHERE seq = $2 AND id = $3", [lastWord, seq, id]);
-    await session.run(
-      `UPDATE outlive.incidents SET evidence = CASE WHEN evidence IS NULL OR strpos($1, evidence) > 0 OR evidence LIKE '${PROCESS_IS_GONE} (%)' THEN $1 ELSE evidence || '; ' || $1 END
-       WHERE id = (SELECT incident FROM outlive.fleet WHERE seq = $2 AND id = $3) AND NOT coalesce(strpos(evidence, $1) > 0, false)`,
-      [lastWord, seq, id],
+    // The row of the worker is locked, so no other note comes between the two statements.
+    const [incident] = await session.rows<{ id: string; evidence: string | null }>(
+      "SELECT id, evidence FROM outlive.incidents WHERE id = (SELECT incident FROM outlive.fleet WHERE seq = $1 AND id = $2)",
+      [seq, id],
     );
+    if (!incident) return;
+    const evidence = withLastWord(incident.evidence, lastWord);
+    await session.run("UPDATE outlive.incidents SET evidence = $1 WHERE id = $2", [evidence, incident.id]);
   }
 
   /** Stopped only if it holds nothing: a leftover of a shutdown stays with a worker that recovery looks at. Inside a transaction. */

@@ -3,9 +3,9 @@ import type { Clock, Random } from "../../core/clock.ts";
 import { idSource } from "../../core/ids.ts";
 import { Bell } from "./bell.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
+import { assertNoRepair, finishSwap } from "./doctor/index.ts";
 import { assertSchema } from "./schema.ts";
 import { SqliteStore } from "./store.ts";
-import { assertNoRepair, finishSwap } from "./swap.ts";
 
 /** For clients: the store alone. No migration, no recovery, no thread, no lock. */
 export function openSqliteClient(

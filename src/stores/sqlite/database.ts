@@ -7,9 +7,9 @@ import { pathToFileURL } from "node:url";
 import { constants, DatabaseSync, type SQLInputValue, type SQLOutputValue, type StatementSync } from "node:sqlite";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import { inOurWords, primaryCode, SQLITE_BUSY, translate } from "./errors.ts";
-import { fileAt } from "./file-at.ts";
-import { assertSafeSqlite } from "./safe-sqlite.ts";
 import { assertExists, assertLocalFilesystem, assertOneName, assertPlatform, createPrivately } from "./file.ts";
+import { fileAt } from "./lock-holder.ts";
+import { assertSafeSqlite } from "./safe-sqlite.ts";
 
 export type Row = Record<string, SQLOutputValue>;
 export type { SQLInputValue, StatementSync };
@@ -300,8 +300,8 @@ function authorize(action: number, name: string | null, detail: string | null): 
 export type { DatabaseSync };
 
 /**
- * A connection with none of our settings, for the children that check, mend and copy files (doctor-child.ts): the file may be in
- * any state. `immutable` reads without locks and without making files beside it: only where nobody else writes.
+ * A connection with none of our settings, for the processes that check, repair and copy files (doctor/child.ts): the file may be in
+ * any state. `immutable` reads without locks and makes no files next to it: only where no other process writes.
  */
 export function openBare(
   path: string,

@@ -16,6 +16,16 @@ export interface Mark extends FilePlace {
   readonly epoch: number;
 }
 
+/** Where the mark of one database is kept. */
+export interface MarkFile {
+  read(): Mark | null;
+  write(mark: Mark): void;
+}
+
+export function markFile(databasePath: string): MarkFile {
+  return { read: () => readMark(databasePath), write: (mark) => writeMark(databasePath, mark) };
+}
+
 /** Null: there is none yet, or it can't be read. Then nothing is known, and the next open that finds nobody at work raises the epoch. */
 export function readMark(databasePath: string): Mark | null {
   try {

@@ -2,8 +2,8 @@
 // way. Reads only.
 import type { LockHolder, StoreHealth } from "../../core/store.ts";
 import type { Database } from "./database.ts";
+import { walBytes } from "./doctor/index.ts";
 import { lockHolder } from "./lock-holder.ts";
-import { walBytes } from "./wal.ts";
 import type { Writer } from "./writer.ts";
 
 export function storeHealth(db: Database, writer: Writer): StoreHealth {

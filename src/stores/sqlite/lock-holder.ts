@@ -1,11 +1,11 @@
-// Who holds the write lock: the kernel's own list of file locks, on Linux. For people who ask why nothing moves; nothing is
-// decided by it.
+// Which file is at a path, as the kernel names it, and which processes hold locks on it, by the kernel's own list on Linux. Everything
+// here uses stat, which opens nothing: to open and close the database itself would drop SQLite's locks on it.
 import { readFileSync, statSync } from "node:fs";
 import { storableText } from "../../core/text.ts";
 
 /** In WAL mode the writer holds this byte of the shared-memory file (WAL_WRITE_LOCK in SQLite's wal.c). */
 const WRITE_LOCK_BYTE = 120;
-/** Whoever reads from the log holds one of these (WAL_READ_LOCK 1 to 4); 123 is held by those who read the database alone. */
+/** A reader of the log holds one of these (WAL_READ_LOCK 1 to 4); a reader of the database alone holds 123. */
 const READ_LOCK_BYTES = [124, 127] as const;
 /** Every connection holds it as long as it is open (the "deadman switch"). */
 const OPEN_BYTE = 128;
@@ -37,11 +37,9 @@ export function exclusiveHolder(path: string): ProcessOnFile | null {
 /** Who holds a lock of this kind on any byte from `first` to `last`, each once; null: the kernel does not tell. */
 function holders(path: string, kind: string, first: number, last: number): ProcessOnFile[] | null {
   try {
-    // stat opens nothing: an open and close of the file itself would drop our own locks on it.
-    const file = statSync(path, { bigint: true, throwIfNoEntry: false });
+    const key = fileAt(path);
     const list = readFileSync("/proc/locks", "utf8");
-    if (!file) return [];
-    const key = fileKey(file.dev, file.ino);
+    if (key === null) return [];
     // 12: POSIX  ADVISORY  WRITE 4711 fe:01:1835017 120 120
     const locks = list.matchAll(
       new RegExp(String.raw`POSIX\s+ADVISORY\s+${kind}\s+(\d+)\s+(\S+:\d+)\s+(\d+)\s+(\d+|EOF)`, "g"),
@@ -55,6 +53,12 @@ function holders(path: string, kind: string, first: number, last: number): Proce
   } catch {
     return null; // Not Linux.
   }
+}
+
+/** Device and inode of the file at a path; null: there is none. */
+export function fileAt(path: string): string | null {
+  const file = statSync(path, { bigint: true, throwIfNoEntry: false });
+  return file === undefined ? null : fileKey(file.dev, file.ino);
 }
 
 /** A file as the kernel's list names it: device (major and minor in hex) and inode. */

@@ -1,4 +1,4 @@
-// Opening the SQLite store: its start-up (start-up.ts), its schema, its WAL, and what belongs to it beside the port (liveness lock,
+// Opening the SQLite store: its start-up (doctor/start-up.ts), its schema, its WAL, and what belongs to it beside the port (liveness lock,
 // bell, keeper). Everything that can be wrong with the file is said here, before anything runs.
 import type { Clock, Random } from "../../core/clock.ts";
 import { toStoredError } from "../../core/errors.ts";
@@ -9,21 +9,26 @@ import { type Inconsistency, type IntegrityCheck, NOTHING_CHECKED } from "../../
 import { Keeper } from "../../core/keeper.ts";
 import type { Liveness } from "../../core/liveness.ts";
 import { StandIn } from "../../core/stand-in.ts";
-import { type BackgroundCheck, checkInBackground } from "./background-check.ts";
 import { Bell } from "./bell.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
+import {
+  assertNoRepair,
+  type BackgroundCheck,
+  checkInBackground,
+  checkpointAtOpen,
+  findInconsistencies,
+  finishSwap,
+  isUnderRepair,
+  startUp,
+  untilNoStartUp,
+} from "./doctor/index.ts";
 import { inOurWords } from "./errors.ts";
-import { findInconsistencies } from "./inconsistencies.ts";
 import { checkProcess } from "../../platform/identity.ts";
 import { startKeeperThread } from "../../platform/keeper-thread.ts";
 import type { SqliteKeeper } from "./keeper-thread.ts";
 import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "./lock.ts";
 import { assertReleased, assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
-import { untilNoStartUp } from "./start-lock.ts";
-import { startUp } from "./start-up.ts";
 import { SqliteStore } from "./store.ts";
-import { checkpointAtOpen } from "./wal.ts";
-import { assertNoRepair, finishSwap, isUnderRepair } from "./swap.ts";
 import { whenFree } from "./when-free.ts";
 
 const KEEPER = new URL("./keeper-thread.ts", import.meta.url);
@@ -69,7 +74,7 @@ export async function openSqlite(
   let background: BackgroundCheck | undefined;
   const bell = memory || options.readOnly ? null : new Bell(options.path);
   const onClose = (): void => {
-    background?.end();
+    background?.stop();
     begun?.lock.drop(null);
   };
   const store = new SqliteStore({ db, clock, random, newId, bootId, bell, onClose });

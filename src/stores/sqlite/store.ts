@@ -41,34 +41,29 @@ import type {
   WriteAnswer,
 } from "../../core/store.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
-import { backupFile } from "./backup.ts";
 import type { Bell } from "./bell.ts";
-import { checkOpen } from "./check-open.ts";
 import { closed } from "../closed.ts";
 import { Ringing } from "../ringing.ts";
 import { type CommitDeps, commitJob } from "./commit.ts";
 import { type Database, storeReplaced } from "./database.ts";
+import { backupFile, checkFile, checkOpen, findInconsistencies, findStrayLocks, tendWal } from "./doctor/index.ts";
 import { inOurWords } from "./errors.ts";
 import { whenFree } from "./when-free.ts";
 import { insertJobs } from "./enqueue.ts";
-import { ensureIdentity, storeIdentity } from "./identity.ts";
 import { blocker, storeHealth } from "./health.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
-import { findInconsistencies, findStrayLocks } from "./inconsistencies.ts";
-import { checkFile } from "./integrity.ts";
 import { countAhead, countJobs, getJob, heldSuspects, listJobs } from "./inspect.ts";
 import { Kinds } from "./kinds.ts";
+import { ensureIdentity, latestOpening, noteOpening, storeIdentity } from "./meta.ts";
 import { cancelJob, retryJob, setPaused } from "./operate.ts";
-import { latestOpening, noteOpening } from "./opening.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
 import { Settling } from "./settle.ts";
-import { type FilePlace, readMark, whyRestored, writeMark } from "./file-mark.ts";
+import { type FilePlace, type MarkFile, markFile, whyRestored } from "./file-mark.ts";
 import { judgeLoss, lostJobs, openLosses, resolveLoss } from "./losses.ts";
 import { runUserBody, type SqliteTransaction } from "./transaction.ts";
 import { takeTurn, type TurnDeps } from "./turn.ts";
 import { Workers } from "./workers.ts";
-import { tendWal } from "./wal.ts";
 import { Writer } from "./writer.ts";
 
 export interface SqliteStoreDeps {
@@ -78,6 +73,8 @@ export interface SqliteStoreDeps {
   readonly newId: () => string;
   /** Which boot this is. Left out: this connection is not one that can notice a restore. */
   readonly bootId?: string;
+  /** Where the mark of the file is kept. Left out: next to the file. */
+  readonly mark?: MarkFile;
   /** Rings other processes; null for a database that only this one has. */
   readonly bell: Bell | null;
   /** Called once, before the connection is closed. */
@@ -98,6 +95,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
   readonly #recovering: Recovering;
   readonly #purging: Purging;
   readonly #ringing: Ringing;
+  readonly #markFile: MarkFile;
   /** For what is done inside a transaction. */
   readonly #parts: TurnDeps & CommitDeps;
   #closed = false;
@@ -105,6 +103,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
   constructor(deps: SqliteStoreDeps) {
     this.#deps = deps;
     this.#db = deps.db;
+    this.#markFile = deps.mark ?? markFile(deps.db.path);
     this.#kinds = new Kinds(deps.db);
     this.#workers = new Workers(deps.db);
     this.#writer = new Writer(deps.db, deps.clock, deps.random, () => {
@@ -209,7 +208,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
 
   /** The mark is written after the commit: one that is too low is corrected by the next open, and names no epoch that was not issued. */
   async raiseEpoch(): Promise<number> {
-    const above = this.#db.file === null ? 0 : (readMark(this.#db.path)?.epoch ?? 0);
+    const above = this.#db.file === null ? 0 : (this.#markFile.read()?.epoch ?? 0);
     const epoch = await this.#writer.write("raising the epoch", () => this.#workers.raiseEpoch(this.#now(), above));
     this.#mark(epoch);
     return epoch;
@@ -218,7 +217,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
   async noticeRestore(): Promise<string | null> {
     const place = this.#place();
     if (place === null) return null;
-    const mark = readMark(this.#db.path);
+    const mark = this.#markFile.read();
     const epoch = await this.#read("reading the epoch", () => this.#workers.epoch());
     if (whyRestored(mark, place, epoch) === null) {
       if (mark?.boot !== place.boot || epoch > mark.epoch) this.#mark(epoch);
@@ -234,7 +233,7 @@ export class SqliteStore implements Store<SqliteTransaction> {
 
   #mark(epoch: number): void {
     const place = this.#place();
-    if (place !== null) writeMark(this.#db.path, { ...place, epoch });
+    if (place !== null) this.#markFile.write({ ...place, epoch });
   }
 
   #place(): FilePlace | null {

@@ -1,5 +1,5 @@
 // The rows of workers: registering, beating, leaving. One row per process and boot; a row that is not live never becomes so again.
-import { PROCESS_IS_GONE } from "../../core/incident.ts";
+import { withLastWord } from "../../core/incident.ts";
 import type { Counters } from "../../core/job.ts";
 import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
 import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
@@ -213,12 +213,12 @@ export class Workers {
   note(id: string, lastWord: string): void {
     const seq = this.seqOf(id);
     this.#db.sql("UPDATE outlive_workers SET last_word = ? WHERE seq = ?").run(lastWord, seq);
-    this.#db
-      .sql(
-        `UPDATE outlive_incidents SET evidence = iif(evidence IS NULL OR instr(?1, evidence) OR evidence LIKE '${PROCESS_IS_GONE} (%)', ?1, evidence || '; ' || ?1)
-         WHERE id = (SELECT incident FROM outlive_workers WHERE seq = ?2) AND NOT ifnull(instr(evidence, ?1), 0)`,
-      )
-      .run(lastWord, seq);
+    const incident = this.#db
+      .sql("SELECT id, evidence FROM outlive_incidents WHERE id = (SELECT incident FROM outlive_workers WHERE seq = ?)")
+      .get(seq) as { id: string; evidence: string | null } | undefined;
+    if (!incident) return;
+    const evidence = withLastWord(incident.evidence, lastWord);
+    this.#db.sql("UPDATE outlive_incidents SET evidence = ? WHERE id = ?").run(evidence, incident.id);
   }
 
   /** Stopped only if it holds nothing: a leftover of a shutdown stays with a worker that recovery looks at. */

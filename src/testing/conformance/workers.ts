@@ -1,5 +1,6 @@
 // What the port promises about the rows of workers: registering, beating, leaving, listing, and the epoch under which they claim.
 import assert from "node:assert/strict";
+import { processIsGone } from "../../core/incident.ts";
 import { GRACE_MS, LEASE_MS, names, TIMEOUT_MS, workerRecord } from "./drafts.ts";
 import { roomFor, SETTLE } from "./hand.ts";
 import type { Specify } from "./scene.ts";
@@ -191,5 +192,34 @@ export function specifyWorkers(specify: Specify): void {
     const { incident } = await scene.bury(worker);
     await scene.store.note("w", "exited with SIGKILL");
     assert.match((await scene.store.incident(incident!))?.evidence ?? "", /SIGKILL/);
+  });
+
+  specify(
+    "a last word replaces evidence that only says that the process is gone, whichever is there first",
+    async (scene) => {
+      const evidence = processIsGone({ pid: 7, startTicks: "42", namespace: "pid:[1]" });
+      const death = { how: "gone", lastSeenAliveAt: null, detectedAt: scene.clock.now(), evidence } as const;
+      const before = await scene.worker("before");
+      await scene.store.note("before", "killed by SIGKILL (pid 7)");
+      const after = await scene.worker("after");
+      const incidents = [await scene.bury(before, { death }), await scene.bury(after, { death })];
+      await scene.store.note("after", "killed by SIGKILL (pid 7)");
+      for (const { incident } of incidents)
+        assert.equal((await scene.store.incident(incident!))?.evidence, "killed by SIGKILL (pid 7)");
+      await scene.store.note("after", "killed by SIGKILL (pid 7); core dumped");
+      assert.equal(
+        (await scene.store.incident(incidents[1]!.incident!))?.evidence,
+        "killed by SIGKILL (pid 7); core dumped",
+      );
+    },
+  );
+
+  specify("a last word is added once to evidence that says how contact was lost", async (scene) => {
+    const worker = await scene.worker("w");
+    const evidence = "no heartbeat for 3000 ms";
+    const death = { how: "silent", lastSeenAliveAt: null, detectedAt: scene.clock.now(), evidence } as const;
+    const { incident } = await scene.bury(worker, { death });
+    for (let times = 0; times < 2; times++) await scene.store.note("w", "exited with code 1");
+    assert.equal((await scene.store.incident(incident!))?.evidence, `${evidence}; exited with code 1`);
   });
 }

@@ -3,7 +3,7 @@
 import { closeSync, fsyncSync, openSync, writeSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 import { openBackend } from "../../backends.ts";
-import { engineSettings } from "../../config.ts";
+import { engineSettings } from "../../engine/options.ts";
 import { settingsWithDefaults } from "../../contract.ts";
 import type { AnyContract } from "../../core/contract.ts";
 import { toStoredError } from "../../core/errors.ts";

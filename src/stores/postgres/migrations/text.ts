@@ -1,7 +1,7 @@
 // Migrations as SQL: what the runner sends is what `outlive migrate print` prints, so that whoever may not let a program migrate can
 // read it and run it with psql.
 import { stepChecksum } from "../../released-steps.ts";
-import { DEFAULT_SCHEMA, quotedSchema } from "../schema.ts";
+import { quotedSchema } from "../schema.ts";
 import { MIGRATIONS } from "./index.ts";
 import { TICK_SECONDS } from "./tick.ts";
 
@@ -10,9 +10,12 @@ export function lockText(name: string): string {
   return `SELECT pg_advisory_xact_lock(hashtextextended('outlive migrate ${name}', 0))`;
 }
 
+/** The name that released checksums were made with: it stays, whatever `postgres.schema` is. */
+const CHECKSUM_SCHEMA = "outlive";
+
 /** Of a migration as this program has it. It does not depend on the name of the schema. */
 export function checksumOf(number: number): string {
-  return stepChecksum(MIGRATIONS[number - 1]!.up(quotedSchema(DEFAULT_SCHEMA)));
+  return stepChecksum(MIGRATIONS[number - 1]!.up(quotedSchema(CHECKSUM_SCHEMA)));
 }
 
 /** Keeps the checksums of migrations that were applied before checksums were kept. */

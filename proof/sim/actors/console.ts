@@ -1,0 +1,30 @@
+// A process in which a person works: cancels what may be running, retries what may have ended, asks for a recovery.
+import { pause } from "../../../src/core/clock.ts";
+import { whyStoreReplaced } from "../../../src/core/errors.ts";
+import type { Engine } from "../../../src/engine.ts";
+import type { SimProcess } from "../world/process.ts";
+
+export async function operate(
+  process: SimProcess,
+  engine: Engine,
+  everyMs: number,
+  jobs: () => readonly string[],
+  quiet: () => boolean,
+): Promise<void> {
+  const random = process.random.fork("operator");
+  const { clock } = process.main;
+  for (;;) {
+    await pause(clock, random.next() * 2 * everyMs);
+    if (quiet()) return;
+    const known = jobs();
+    const id = known.length === 0 ? null : random.pick(known);
+    const act = random.weighted({ cancel: 2, retry: 2, recover: 1 });
+    try {
+      if (act === "recover") await engine.recover();
+      else if (id !== null) await (act === "cancel" ? engine.cancel(id) : engine.retry(id));
+    } catch (thrown) {
+      if (whyStoreReplaced(thrown) !== null) throw thrown;
+      // Refused (it had ended, or has not), or lost on the way: a person shrugs.
+    }
+  }
+}

@@ -1,0 +1,102 @@
+// Store calls one at a time: each call of each process waits here until the explorer lets it through, and whoever is killed at the
+// turnstile dies with the call not made, or made and not answered.
+import type { Store } from "../../../src/core/store.ts";
+import type { Witness } from "../oracle/witness.ts";
+import type { SimProcess } from "../world/process.ts";
+import type { Method } from "../world/wire.ts";
+
+export interface Waiting {
+  readonly process: SimProcess;
+  readonly method: Method;
+  /** Who asks for what. */
+  readonly text: string;
+  /** Applies the call; the answer is given only if `answers`. */
+  pass(answers: boolean): void;
+}
+
+export class Turnstile {
+  readonly #waiting: Waiting[] = [];
+  readonly #heard = new Map<SimProcess, string>();
+  readonly #bells = new Map<SimProcess, () => void>();
+  readonly #witness: Witness;
+  /** A call that was let through and has not come to its end. */
+  busy = 0;
+
+  constructor(witness: Witness) {
+    this.#witness = witness;
+  }
+
+  /** What waits now, of those who live. */
+  get waiting(): readonly Waiting[] {
+    return this.#waiting.filter(({ process }) => process.alive);
+  }
+
+  let(through: Waiting, answers: boolean): void {
+    this.#waiting.splice(this.#waiting.indexOf(through), 1);
+    through.pass(answers);
+  }
+
+  /** Everything that this process was ever told, bells too, and when: it is deterministic, so that is its state. */
+  heardBy(process: SimProcess): string {
+    return this.#heard.get(process) ?? "";
+  }
+
+  #hear(process: SimProcess, what: string): void {
+    this.#heard.set(process, `${this.heardBy(process)};${process.main.clock.mono()} ${what}`);
+  }
+
+  guard(store: Store, process: SimProcess): Store {
+    return new Proxy(store, {
+      get: (target, name) => {
+        const member: unknown = Reflect.get(target, name, target);
+        if (typeof member !== "function") return member;
+        if (name === "close") return async () => {};
+        if (name === "onBell")
+          return (listener: () => void) => {
+            this.#bells.set(process, listener);
+            return () => void this.#bells.delete(process);
+          };
+        const call = member.bind(target) as (...args: unknown[]) => Promise<unknown>;
+        return (...args: unknown[]) => this.#queue(process, name as Method, args, call);
+      },
+    });
+  }
+
+  #queue(
+    process: SimProcess,
+    method: Method,
+    args: readonly unknown[],
+    call: (...args: unknown[]) => Promise<unknown>,
+  ): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      const pass = (answers: boolean): void => {
+        const asked = this.#witness.asked(process, method, args);
+        this.busy++;
+        call(...args).then(
+          (value) => {
+            this.busy--;
+            this.#witness.answered(asked, value, !answers);
+            if (method === "takeBack") this.#ring();
+            if (!answers) return;
+            this.#hear(process, `${method}${JSON.stringify(value)}`);
+            resolve(value);
+          },
+          (thrown: unknown) => {
+            this.busy--;
+            this.#witness.failed(asked, thrown);
+            this.#hear(process, `${method} failed`);
+            reject(thrown instanceof Error ? thrown : new Error(String(thrown)));
+          },
+        );
+      };
+      this.#waiting.push({ process, method, text: `${process.name} ${method}${JSON.stringify(args)}`, pass });
+    });
+  }
+
+  #ring(): void {
+    for (const [process, listener] of this.#bells) {
+      this.#hear(process, "bell");
+      process.main.soon(listener);
+    }
+  }
+}

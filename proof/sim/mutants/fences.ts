@@ -1,0 +1,66 @@
+// Writes without a fence: a zombie's write ends, or adds to, an attempt that is not its own.
+import { instead, present, refenced, refencing } from "./instead.ts";
+import { type Mutant, only, type StoreMutation, zombies } from "./mutant.ts";
+import type { AttemptWrite } from "../../../src/core/store.ts";
+
+/** A small write of this type is sent with a lease that fits. */
+export function unfencedWrite(type: AttemptWrite["type"]): StoreMutation {
+  return (store, db) =>
+    instead(store, {
+      record: (writes) =>
+        store.record(writes.map((one) => (one.write.type === type ? { ...one, lease: present(db, one.lease) } : one))),
+    });
+}
+
+export const fenceMutants: readonly Mutant[] = [
+  {
+    name: "completeWithoutFence",
+    what: "a success is written whoever owns the job by now",
+    focus: { ...zombies("failures"), stall: 0.1 },
+    store: refencing(({ name }) => name === "succeed"),
+  },
+  {
+    name: "failWithoutFence",
+    what: "a failure is written whoever owns the job by now",
+    focus: zombies("failures"),
+    store: refencing(({ name }) => name === "fail"),
+  },
+  {
+    name: "releaseWithoutFence",
+    what: "a release takes the job from whoever owns it by now",
+    store: refencing(({ name }) => name === "release"),
+  },
+  {
+    name: "commitWithoutFence",
+    what: "the user's rows of a zombie appear",
+    focus: zombies("money"),
+    store: (store, db) =>
+      instead(store, {
+        commit: (settlement, ...rest) => store.commit(refenced(db, settlement), ...rest),
+      }),
+  },
+  {
+    name: "stepWithoutFence",
+    what: "a zombie's step is kept",
+    focus: zombies("steps"),
+    store: unfencedWrite("step"),
+  },
+  {
+    name: "progressWithoutFence",
+    what: "a zombie's progress is shown",
+    focus: zombies("steps"),
+    store: unfencedWrite("progress"),
+  },
+  {
+    name: "childWithoutFence",
+    what: "a zombie enqueues children",
+    focus: zombies("family"),
+    store: unfencedWrite("enqueue"),
+  },
+  {
+    name: "epochNotRaised",
+    what: "an open that finds nobody at work leaves the epoch as it is, so a lost fence is issued again",
+    focus: only(["money"], { powerLoss: 1, kill: 0.3 }, { durability: "relaxed", nemesisEveryMs: 1_500 }),
+    store: (store) => instead(store, { raiseEpoch: async () => 0 }),
+  },
+];

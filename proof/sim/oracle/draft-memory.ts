@@ -1,0 +1,36 @@
+// What was acknowledged, with its input: whatever happens to a job later, at the end its input is the one that was sent.
+import type { Database } from "../../../src/stores/sqlite/database.ts";
+import type { Enqueued, JobDraft } from "../../../src/core/job.ts";
+import type { Moment } from "./model.ts";
+import { demand } from "./violation.ts";
+
+export class DraftMemory {
+  readonly #inputs = new Map<string, string>();
+
+  onMoment({ answers }: Moment): void {
+    for (const answer of answers) {
+      if (answer.of === "enqueue") this.#sent(answer.drafts, answer.enqueued);
+      if (answer.of !== "record") continue;
+      answer.writes.forEach(({ write }, i) => {
+        const told = answer.answers[i];
+        if (write.type === "enqueue" && told?.is === "applied") this.#sent(write.drafts, told.enqueued ?? []);
+      });
+    }
+  }
+
+  /** A draft that was answered with another job, which has its dedupe key, is nowhere. */
+  #sent(drafts: readonly JobDraft[], enqueued: readonly Enqueued[]): void {
+    enqueued.forEach(({ id, created }, i) => {
+      if (created) this.#inputs.set(id, drafts[i]!.input);
+    });
+  }
+
+  audit(db: Database): void {
+    const rows = db.sql("SELECT id, input FROM outlive_jobs").all() as unknown as { id: string; input: string }[];
+    for (const { id, input } of rows)
+      demand(
+        this.#inputs.get(id) === input,
+        () => `the input of ${id} was ${this.#inputs.get(id)} when it was sent and is ${input}`,
+      );
+  }
+}

@@ -1,0 +1,203 @@
+// Hears what the store answered to whom, beside the wire: the answers of the present event for the laws, the ambiguous ones
+// for the tally, and the story.
+import type {
+  Settlement,
+  SettleAndClaim,
+  WriteAnswer,
+  AttemptWrite,
+  Store,
+  Taken,
+  OperatorAnswer,
+} from "../../../src/core/store.ts";
+import type { Enqueued, JobDraft } from "../../../src/core/job.ts";
+import type { Lease } from "../../../src/core/lease.ts";
+import type { SimProcess } from "../world/process.ts";
+import type { Story } from "../world/story.ts";
+import type { Method } from "../world/wire.ts";
+import type { Tally } from "./tally.ts";
+
+export interface Call {
+  readonly process: SimProcess;
+  readonly method: Method;
+  readonly args: readonly unknown[];
+}
+
+/** One answer of the store, as soon as it was applied; `lost`: nobody will hear it. */
+export type Answer = { readonly process: SimProcess; readonly lost: boolean } & (
+  | { readonly of: "enqueue"; readonly drafts: readonly JobDraft[]; readonly enqueued: readonly Enqueued[] }
+  | {
+      readonly of: "settleAndClaim";
+      readonly worker: string;
+      readonly settlements: readonly Settlement[];
+      readonly asked: number;
+      readonly answer: SettleAndClaim;
+    }
+  | { readonly of: "commit"; readonly settlement: Settlement; readonly answer: WriteAnswer }
+  | {
+      readonly of: "record";
+      readonly writes: readonly { readonly lease: Lease; readonly write: AttemptWrite }[];
+      readonly answers: readonly WriteAnswer[];
+    }
+  | { readonly of: "cancel" | "retry"; readonly job: string; readonly answer: OperatorAnswer }
+  /** An earlier answer with these claims in it never arrived. */
+  | { readonly of: "lost"; readonly claimed: SettleAndClaim["claimed"] }
+);
+
+/** Losing the answer of a read or of a heartbeat leaves nothing in doubt. */
+export const MATTERS: ReadonlySet<Method> = new Set([
+  "enqueue",
+  "register",
+  "settleAndClaim",
+  "commit",
+  "record",
+  "condemn",
+  "takeBack",
+  "cancel",
+  "retry",
+]);
+const QUIET: ReadonlySet<Method> = new Set([
+  "workers",
+  "beat",
+  "overdue",
+  "heldBy",
+  "purge",
+  "declare",
+  "losses",
+  "lostJobs",
+  "upkeep",
+]);
+
+export class Witness {
+  readonly #story: Story;
+  readonly #tally: Tally;
+  #answers: Answer[] = [];
+
+  constructor(story: Story, tally: Tally) {
+    this.#story = story;
+    this.#tally = tally;
+  }
+
+  /** The answers since the last call. */
+  take(): readonly Answer[] {
+    if (this.#answers.length === 0) return this.#answers;
+    const answers = this.#answers;
+    this.#answers = [];
+    return answers;
+  }
+
+  asked(process: SimProcess, method: Method, args: readonly unknown[]): Call {
+    return { process, method, args };
+  }
+
+  requestLost(process: SimProcess, method: Method): void {
+    this.#story.tell(process.name, `${method}: REQUEST LOST`);
+  }
+
+  answered(call: Call, value: unknown, lost: boolean): void {
+    const { process, method } = call;
+    const answer = understand(call, value, lost);
+    if (answer) this.#answers.push(answer);
+    if (lost && MATTERS.has(method)) this.#tally.ambiguous++;
+    const what = QUIET.has(method) ? method : tell(call, value);
+    if (lost) this.#story.tell(process.name, `${what}; ANSWER LOST`);
+    else if (what !== null && !QUIET.has(method)) this.#story.tell(process.name, what);
+  }
+
+  /** It was applied and answered, and the answer got lost later. */
+  answerLost({ process, method }: Call, value: unknown): void {
+    if (MATTERS.has(method)) this.#tally.ambiguous++;
+    if (method === "settleAndClaim")
+      this.#answers.push({ process, lost: true, of: "lost", claimed: (value as SettleAndClaim).claimed });
+    this.#story.tell(process.name, `${method}: ANSWER LOST with the restart`);
+  }
+
+  failed({ process, method }: Call, thrown: unknown): void {
+    this.#story.tell(process.name, `${method}: ${thrown instanceof Error ? thrown.message : String(thrown)}`);
+  }
+}
+
+function understand({ process, method, args }: Call, value: unknown, lost: boolean): Answer | null {
+  switch (method) {
+    case "enqueue": {
+      const [drafts] = args as Parameters<Store["enqueue"]>;
+      return { process, lost, of: method, drafts, enqueued: value as readonly Enqueued[] };
+    }
+    case "settleAndClaim": {
+      const [worker, settlements, room] = args as Parameters<Store["settleAndClaim"]>;
+      return { process, lost, of: method, worker, settlements, asked: room.total, answer: value as SettleAndClaim };
+    }
+    case "commit": {
+      const [settlement] = args as Parameters<Store["commit"]>;
+      return { process, lost, of: method, settlement, answer: (value as { answer: WriteAnswer }).answer };
+    }
+    case "record": {
+      const [writes] = args as Parameters<Store["record"]>;
+      return { process, lost, of: method, writes, answers: value as readonly WriteAnswer[] };
+    }
+    case "cancel":
+    case "retry":
+      return { process, lost, of: method, job: args[0] as string, answer: value as OperatorAnswer };
+    default:
+      return null;
+  }
+}
+
+/** Null: nothing happened that is worth telling. */
+function tell({ method, args }: Call, value: unknown): string | null {
+  switch (method) {
+    case "enqueue":
+      return `enqueue ${(value as Enqueued[]).map(({ id, created }) => (created ? id : `${id} (known)`)).join(", ")}`;
+    case "settleAndClaim": {
+      const [worker, settlements, room] = args as Parameters<Store["settleAndClaim"]>;
+      const { settled, claimed, live } = value as SettleAndClaim;
+      const ends = settlements.map(({ lease, change }, i) => `${change.name} ${at(lease)} ${settled[i]?.is ?? "?"}`);
+      const starts = claimed.map(
+        ({ lease, together }) => `claim ${at(lease)}${together === null ? "" : ` with ${together}`}`,
+      );
+      const turn = [...ends, ...starts].join("; ");
+      if (turn === "" && live) return null;
+      return `turn of ${worker}${live ? "" : " (not live)"}, room ${room.total}: ${turn || "nothing"}`;
+    }
+    case "commit": {
+      const [{ lease }] = args as Parameters<Store["commit"]>;
+      return `commit ${at(lease)} ${(value as { answer: WriteAnswer }).answer.is}`;
+    }
+    case "record": {
+      const [writes] = args as Parameters<Store["record"]>;
+      const answers = value as readonly WriteAnswer[];
+      return writes
+        .map(({ lease, write }, i) => {
+          const name = write.type === "step" ? `step ${write.name}` : write.type;
+          return `${name} of ${at(lease)} ${answers[i]?.is ?? "?"}`;
+        })
+        .join("; ");
+    }
+    case "cancel":
+    case "retry":
+      return `${method} ${String(args[0])}: ${(value as OperatorAnswer).is}`;
+    case "condemn": {
+      const [{ worker, death }] = args as Parameters<Store["condemn"]>;
+      return `condemn ${worker.id} (${death.how})${value === null ? ": not dead" : ""}`;
+    }
+    case "takeBack": {
+      const [{ verdicts, of }] = args as Parameters<Store["takeBack"]>;
+      const { taken } = value as Awaited<ReturnType<Store["takeBack"]>>;
+      const decisions = verdicts.map(({ job, decision }, i) => `${decision} ${job.id}#${job.fence} ${said(taken[i]!)}`);
+      return `take back from ${of?.worker ?? "the overdue"}: ${decisions.join("; ") || "held nothing"}`;
+    }
+    case "register":
+      return `register ${(args[0] as { id: string }).id}`;
+    case "deregister":
+      return `deregister ${String(args[0])}: ${String(value)}`;
+    default:
+      return method;
+  }
+}
+
+function at(lease: Lease): string {
+  return `${lease.jobId}#${lease.fence}`;
+}
+
+function said(taken: Taken): string {
+  return typeof taken === "object" ? taken.refused : taken;
+}

@@ -1,0 +1,127 @@
+// What a workload is: kinds of jobs with their facts, how its jobs are drawn, and its handlers. A new feature brings a file with
+// one of these and one line in index.ts.
+import { job } from "../../../src/contract.ts";
+import { pause, type Clock } from "../../../src/core/clock.ts";
+import { type AnyContract, JobContract, type TypedRun } from "../../../src/core/contract.ts";
+import { TerminalError } from "../../../src/core/errors.ts";
+import type { Database } from "../../../src/stores/sqlite/database.ts";
+import type { SimProcess } from "../world/process.ts";
+import type { SeededRandom } from "../world/random.ts";
+
+/** What the oracle knows of a kind, from here and not from the store. */
+export interface KindFacts {
+  readonly limits: { readonly errors: number; readonly timeouts: number; readonly crashes: number };
+  readonly graceMs: number;
+  readonly timeoutMs: number;
+  /** It kills its process whenever it runs. */
+  readonly poison: boolean;
+}
+
+export const ORDINARY: KindFacts = {
+  limits: { errors: 10, timeouts: 10, crashes: 3 },
+  graceMs: 500,
+  timeoutMs: 20_000,
+  poison: false,
+};
+
+/** One job as a workload wants it; id, priority and delay are drawn for it if it does not say them. */
+export interface Wish {
+  readonly kind: string;
+  readonly input: unknown;
+  readonly dedupeKey?: string;
+}
+
+export interface Workload {
+  readonly name: string;
+  /** In which share of the seeds it is there. */
+  readonly share: number;
+  /** How many of the jobs are its own, beside the other workloads of the seed. */
+  readonly weight: number;
+  /** At most this many jobs of it in one history. */
+  readonly most?: number;
+  readonly kinds: Readonly<Record<string, KindFacts>>;
+  wish(random: SeededRandom): Wish;
+  /** By kind, for one process: they live and die with it. */
+  handlers(tools: Tools): Readonly<Record<string, HandlerOf>>;
+  /** The last look at the user's own rows: throws a Violation. */
+  audit?(db: Database): void;
+}
+
+export type HandlerOf = (input: never, run: TypedRun) => Promise<unknown>;
+
+export interface Tools {
+  readonly process: SimProcess;
+  readonly random: SeededRandom;
+  readonly clock: Clock;
+  /** Takes up to so many ms. */
+  readonly work: (mostMs: number) => Promise<void>;
+  /** Tells the oracle what `run.step` gave to a handler. */
+  readonly stepCame: StepCame;
+  /** Tells the oracle, from inside a `commit`, that the attempt succeeds by it. */
+  readonly commits: (run: TypedRun) => void;
+  readonly contract: (kind: string) => JobContract<unknown, unknown>;
+}
+
+/** How a handler ended, or that its `commit` is being written: it may succeed by that, and end later. */
+export type Word = "returned" | "committed" | "threw" | "gave up";
+/** An attempt, as its handler knows it. */
+export type RunOf = Pick<TypedRun, "id" | "fence">;
+export type HandlerTold = (run: RunOf, word: Word) => void;
+
+export type StepCame = (run: RunOf, step: string, result: string) => void;
+
+/** The contracts of one process for these workloads. */
+export function contractsFor(
+  workloads: readonly Workload[],
+  process: SimProcess,
+  stepCame: StepCame,
+  handlerTold: HandlerTold,
+): ReadonlyMap<string, AnyContract> {
+  const contracts = new Map<string, AnyContract>();
+  const random = process.random.fork("handlers");
+  const { clock } = process.main;
+  const tools: Tools = {
+    process,
+    random,
+    clock,
+    stepCame,
+    commits: (run) => handlerTold(run, "committed"),
+    work: (mostMs) => pause(clock, random.between(1, mostMs)),
+    contract: (kind) => contracts.get(kind) as unknown as JobContract<unknown, unknown>,
+  };
+  for (const workload of workloads) {
+    const own = workload.handlers(tools);
+    for (const [kind, facts] of Object.entries(workload.kinds)) {
+      const contract = new JobContract<never, never>(settingsOf(kind, facts), null, null);
+      contracts.set(kind, contract.handle(telling(own[kind]!, handlerTold)));
+    }
+  }
+  return contracts;
+}
+
+/** The handler, and the oracle hears how it ended before the engine does. */
+function telling(handler: HandlerOf, told: HandlerTold): HandlerOf {
+  return async (input, run) => {
+    try {
+      const result = await handler(input, run);
+      told(run, "returned");
+      return result;
+    } catch (thrown) {
+      told(run, thrown instanceof TerminalError ? "gave up" : "threw");
+      throw thrown;
+    }
+  };
+}
+
+const checked = new Map<string, AnyContract["settings"]>();
+
+/** Through the same door as a user's options, once for each kind. */
+function settingsOf(kind: string, { limits, graceMs, timeoutMs }: KindFacts): AnyContract["settings"] {
+  let settings = checked.get(kind);
+  if (!settings) {
+    const retry = { ...limits, backoff: { base: "50ms", max: "2s" } } as const;
+    ({ settings } = job<null>(kind, { timeout: `${timeoutMs}ms`, grace: `${graceMs}ms`, retry }));
+    checked.set(kind, settings);
+  }
+  return settings;
+}

@@ -1,0 +1,173 @@
+// The real engine in a simulated process, wired as `open()` wires it: the same recovery at open, the same worker host, the same
+// keeper in a thread of its own. Only clock, chance, locks and the way to the store are the world's.
+import { Engine } from "../../../src/engine.ts";
+import { engineSettings } from "../../../src/engine/options.ts";
+import { settingsWithDefaults } from "../../../src/contract.ts";
+import type { Backend, KeeperHandle, KeeperListener } from "../../../src/core/backend.ts";
+import type { AnyContract } from "../../../src/core/contract.ts";
+import { NOTHING_CHECKED } from "../../../src/core/integrity.ts";
+import { toStoredError } from "../../../src/core/errors.ts";
+import { EventBus } from "../../../src/core/events.ts";
+import { idSource } from "../../../src/core/ids.ts";
+import { Keeper, type KeeperOptions } from "../../../src/core/keeper.ts";
+import type { Liveness } from "../../../src/core/liveness.ts";
+import { SCHEMA_VERSION } from "../../../src/stores/sqlite/schema.ts";
+import type { SimProcess } from "./process.ts";
+import { CONTACT_MS, HEARTBEAT_MS, LEASE_MS, PROBE_MS, SWEEP_MS } from "./temper.ts";
+import { BOOT_ID, type World } from "./world.ts";
+
+/** A thread takes a while to start. */
+const KEEPER_BOOT_MS = 300;
+
+export const SETTINGS = engineSettings({
+  heartbeat: {
+    interval: `${HEARTBEAT_MS}ms`,
+    lease: `${LEASE_MS}ms`,
+    sweep: `${SWEEP_MS}ms`,
+    probe: `${PROBE_MS}ms`,
+    contact: `${CONTACT_MS}ms`,
+  },
+  poll: "3s",
+});
+
+/** What an engine needs of the world around it. */
+export type EngineWorld = Pick<World, "storeFor" | "kernel" | "story" | "mutant"> & {
+  /** False: nobody beats, watches or recovers but the opens. */
+  readonly keepers?: boolean;
+  /** Hears that the engine in this process stopped trusting what it holds. */
+  /** `lateMs`: how long ago it was over. */
+  readonly leaseLost?: (process: SimProcess, lateMs: number) => void;
+  /** Hears that a keeper ends its own process. */
+  readonly keeperKills?: (process: SimProcess) => void;
+};
+
+/** Opens the engine: settings of kinds, recovery, then ready for work. Rejects if the store failed on the way. */
+export async function openEngine(
+  world: EngineWorld,
+  process: SimProcess,
+  contracts: ReadonlyMap<string, AnyContract>,
+): Promise<Engine> {
+  const { clock } = process.main;
+  const random = process.random.fork("engine");
+  const bus = new EventBus(toStoredError);
+  bus.on("lease.lost", ({ lateMs }) => {
+    if (process.alive) world.leaseLost?.(process, lateMs);
+  });
+  bus.onAny((event) => {
+    if (process.alive && TOLD.has(event.name)) world.story.tell(process.name, `${event.name} ${summary(event)}`);
+  });
+  const store = world.storeFor(process, process.main);
+  const real = world.kernel.livenessFor(process);
+  const liveness = world.mutant?.liveness?.(real, process) ?? real;
+  const backend: Backend = {
+    store,
+    liveness,
+    schemaVersion: SCHEMA_VERSION,
+    private: false,
+    // The thread boots and beats by itself; the main one only hears of it.
+    startKeeper: (options: KeeperOptions, host: KeeperListener) =>
+      new Promise((resolve) => {
+        if (world.keepers === false) return resolve(NO_KEEPER);
+        const beats: Beats = { at: null };
+        host.beatsAt?.(() => beats.at);
+        host.contact?.(() => !process.isCut);
+        process.keeper.after(random.next() * KEEPER_BOOT_MS, () => {
+          const keeper = startKeeper(world, process, liveness, bus, options, host, beats);
+          keepers.set(process, keeper);
+          process.onReconnect = () => keeper.beat();
+          process.main.soon(() => resolve(keeper));
+        });
+      }),
+    prepare: async () => NOTHING_CHECKED,
+    removeStrays: async () => [],
+    close: () => store.close(),
+  };
+  const identity = { host: "sim", bootId: BOOT_ID, namespace: process.host, pid: process.pid, startTicks: null };
+  const engine = new Engine({
+    backend,
+    settings: SETTINGS,
+    contracts,
+    clock,
+    random,
+    bus,
+    identity,
+    processState: world.kernel.processCheckFor(process),
+  });
+  await store.declare([...contracts.values()].map((contract) => settingsWithDefaults(contract, SETTINGS)));
+  await engine.recoverAtOpen();
+  return engine;
+}
+
+/** The keeper of each process, if it has one: some mutants stop it too early. */
+export const keepers = new WeakMap<SimProcess, KeeperHandle>();
+
+const NO_KEEPER: KeeperHandle = { beat: () => {}, stop: async () => {} };
+
+/** The memory that both threads see: when the last accepted heartbeat was sent. */
+interface Beats {
+  at: number | null;
+}
+
+/** The keeper's thread: it shares nothing with the main one but messages, and the instant of the last accepted heartbeat. */
+function startKeeper(
+  world: EngineWorld,
+  process: SimProcess,
+  liveness: Liveness,
+  events: EventBus,
+  options: KeeperOptions,
+  host: KeeperListener,
+  beats: Beats,
+): KeeperHandle {
+  const { main, keeper: thread } = process;
+  const { clock } = thread;
+  const random = process.random.fork(`keeper of ${options.worker.slice(-8)}`);
+  const store = world.storeFor(process, thread);
+  const newId = idSource(clock, random);
+  const processState = world.kernel.processCheckFor(process);
+  const keeper = new Keeper({ store, liveness, clock, random, events, newId, processState }, options, {
+    loopLagMs: () => process.loopLagMs(),
+    beaten(sentAtMono, answer) {
+      beats.at = sentAtMono;
+      main.soon(() => host.beaten(sentAtMono, answer));
+    },
+    disowned: () => main.soon(() => host.disowned()),
+    unfit: (why, detail) => main.soon(() => host.unfit(why, detail)),
+    kill: () => {
+      world.keeperKills?.(process);
+      process.kill("itself");
+    },
+  });
+  keeper.start();
+  return {
+    beat: () => thread.soon(() => void keeper.beat()),
+    stop: () =>
+      new Promise((resolve) => {
+        const exit = (): void => main.soon(resolve);
+        thread.soon(() => void keeper.stop().then(exit));
+        main.after(2_000, resolve);
+      }),
+  };
+}
+
+const TOLD: ReadonlySet<string> = new Set([
+  "worker.disowned",
+  "store.replaced",
+  "store.restored",
+  "worker.stopped",
+  "lease.lost",
+  "job.released",
+  "job.overdue",
+  "store.failed",
+  "recovery.failed",
+  "heartbeat.failed",
+]);
+
+function summary(event: object): string {
+  const { error, ...rest } = event as { error?: { message: string } };
+  const fields = Object.entries(rest).flatMap(([key, value]) =>
+    key !== "name" && (typeof value === "string" || typeof value === "number" || typeof value === "boolean")
+      ? [`${key}=${value}`]
+      : [],
+  );
+  return [...fields, ...(error ? [error.message] : [])].join(" ");
+}

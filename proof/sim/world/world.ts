@@ -1,0 +1,175 @@
+// The world of one seed: one disk, one kernel, one scheduler, the processes and what observes them. Nothing here decides
+// anything; the nemesis, the workloads and the oracle do.
+import type { Clock } from "../../../src/core/clock.ts";
+import { idSource } from "../../../src/core/ids.ts";
+import type { Store } from "../../../src/core/store.ts";
+import type { Database } from "../../../src/stores/sqlite/database.ts";
+import { SqliteStore } from "../../../src/stores/sqlite/store.ts";
+import type { Mutant } from "../mutants/mutant.ts";
+import { newTally, type Tally } from "../oracle/tally.ts";
+import { Witness } from "../oracle/witness.ts";
+import { drawWorkloads } from "../workloads/index.ts";
+import { BellTower } from "./bell-tower.ts";
+import { Disk } from "./disk.ts";
+import type { EngineWorld } from "./engine-process.ts";
+import { Faults, type Muted } from "./faults.ts";
+import { Kernel } from "./kernel.ts";
+import { SimProcess } from "./process.ts";
+import { SeededRandom } from "./random.ts";
+import { Scheduler } from "./scheduler.ts";
+import { Story } from "./story.ts";
+import type { Thread } from "./thread.ts";
+import { drawTemper, type Temper } from "./temper.ts";
+import { Weather } from "./weather.ts";
+import { wire } from "./wire.ts";
+
+export interface WorldOptions {
+  /** A bug on purpose, to see whether the oracle finds it. */
+  readonly mutant?: Mutant;
+  /** Instead of what the seed would draw. */
+  readonly temper?: Partial<Temper>;
+  /** What is left out of what the seed would do: faults, and jobs by their ids. */
+  readonly muted?: Muted & { readonly jobs?: ReadonlySet<string> };
+  /** How many of the last lines of the story are kept. Default 80. */
+  readonly keepLines?: number;
+}
+
+/** Who wakes up before its recovery loses nothing: more often it should be too late. */
+const BEFORE_RECOVERY = 0.15;
+
+/** All processes run in the same boot. */
+export const BOOT_ID = "boot-1";
+
+export class World {
+  readonly random: SeededRandom;
+  readonly temper: Temper;
+  readonly scheduler = new Scheduler();
+  readonly story: Story;
+  readonly tally: Tally = newTally();
+  readonly witness: Witness;
+  readonly kernel: Kernel;
+  readonly tower: BellTower;
+  readonly weather = new Weather();
+  readonly faults: Faults;
+  readonly disk: Disk;
+  readonly processes: SimProcess[] = [];
+  readonly mutant: Mutant | null;
+  /** When an older copy of the store was last put in its place (virtual ms). */
+  restoredAt = Number.NEGATIVE_INFINITY;
+  /** Hears of a process that was given jobs and will not know: until it has compared, it holds what it did not hear of. */
+  onClaimLost: (process: SimProcess) => void = () => {};
+
+  constructor(seed: number, db: Database, options: WorldOptions) {
+    this.random = new SeededRandom(`seed ${seed}`);
+    this.temper = { ...drawTemper(this.random.fork("temper"), drawWorkloads), ...options.temper };
+    this.disk = new Disk(db, this.temper.durability, () => this.scheduler.now);
+    this.faults = new Faults(options.muted ?? {});
+    this.story = new Story(this.scheduler, options.keepLines ?? 80);
+    this.witness = new Witness(this.story, this.tally);
+    this.kernel = new Kernel({
+      ...this.temper,
+      now: () => this.scheduler.now,
+      byPid: (pid) => this.byPid(pid),
+    });
+    this.tower = new BellTower(this.random.fork("bells"));
+    this.mutant = options.mutant ?? null;
+  }
+
+  /** A process that stands still wakes up at the worst moment. `share`: how often, beside how often the seed does it at all. */
+  ambush(victim: SimProcess, withinMs: number, share = 1): boolean {
+    const { scheduler, temper, weather } = this;
+    if (!victim.alive || !victim.paused || weather.calm) return false;
+    const random = victim.random.fork(`ambush ${scheduler.now}`);
+    if (!random.chance(share * temper.ambush) || !this.faults.strikes("ambush", victim.name)) return false;
+    scheduler.at(scheduler.now + random.next() * withinMs, null, () => victim.resume());
+    return true;
+  }
+
+  /** From now on nothing is lost, slow, stopped or killed from outside. */
+  calm(): void {
+    this.story.tell("world", "CALM");
+    const { now } = this.scheduler;
+    this.weather.calmAt = now;
+    this.weather.downUntil = this.disk.busyUntil = this.disk.fullUntil = now;
+    this.troubleAll(0);
+    for (const process of this.processes) {
+      process.resume();
+      process.reconnect();
+    }
+  }
+
+  spawn(name: string): SimProcess {
+    const process = new SimProcess(name, this.processes.length + 1, { ...this.#parts(), hosts: this.temper.hosts });
+    process.onDeath((cause) => {
+      if (cause === "ended") return;
+      this.tally.ambiguous += process.undelivered;
+      this.tally.deaths++;
+    });
+    this.processes.push(process);
+    return process;
+  }
+
+  #parts(): { scheduler: Scheduler; kernel: Kernel; story: Story; random: SeededRandom } {
+    const { scheduler, kernel, story, random } = this;
+    return { scheduler, kernel, story, random };
+  }
+
+  forEngine(heard: Pick<EngineWorld, "leaseLost" | "keeperKills">): EngineWorld {
+    const { kernel, story, mutant } = this;
+    return { kernel, story, mutant, ...heard, storeFor: (process, thread) => this.storeFor(process, thread) };
+  }
+
+  byPid(pid: number): SimProcess | null {
+    return this.processes[pid - 1] ?? null;
+  }
+
+  troubleAll(forMs: number): void {
+    for (const process of this.processes) if (process.alive) process.trouble(forMs);
+  }
+
+  /** The store as one thread of a process has it: statements and group commits of its own, reached over a wire of its own. */
+  storeFor(process: SimProcess, thread: Thread): Store {
+    const random = process.random.fork(`store ${thread.name}`);
+    const { scheduler, mutant } = this;
+    // The store's own clock, whatever the process believes.
+    const clock: Clock = { ...thread.clock, now: () => Math.floor(scheduler.wall) };
+    const storeClock = mutant?.storeClock?.(clock, thread.clock) ?? clock;
+    const real = this.#sqlite(process.name, storeClock, random, idSource(clock, random));
+    const wired = wire(mutant?.store?.(real, this.disk.db, clock) ?? real, {
+      process,
+      thread,
+      scheduler,
+      temper: this.temper,
+      weather: this.weather,
+      faults: this.faults,
+      witness: this.witness,
+      tower: this.tower,
+      othersAwake: () => this.processes.some((one) => one.isWorker && one !== process && one.alive && !one.paused),
+      aboutToRecover: (pid) => this.ambush(this.processes[pid - 1]!, 1, BEFORE_RECOVERY),
+      claimLost: () => this.onClaimLost(process),
+    });
+    return mutant?.asks?.(wired) ?? wired;
+  }
+
+  /** What `outlive recover --restored` does first, within this event: before any other process writes. */
+  noticeRestore(): void {
+    const { scheduler, mutant } = this;
+    const clock: Clock = {
+      now: () => Math.floor(scheduler.wall),
+      mono: () => scheduler.now,
+      after: (ms, task) => scheduler.at(scheduler.now + ms, null, task),
+      soon: queueMicrotask,
+    };
+    const random = this.random.fork(`restore ${scheduler.now}`);
+    const real = this.#sqlite("operator", clock, random, idSource(clock, random));
+    void (mutant?.store?.(real, this.disk.db, clock) ?? real).noticeRestore?.();
+  }
+
+  #sqlite(name: string, clock: Clock, random: SeededRandom, newId: () => string): SqliteStore {
+    const { disk, mutant } = this;
+    const connection = disk.connect(name);
+    const db = mutant?.connection?.(connection) ?? connection;
+    const mark = mutant?.mark?.(disk.markFile) ?? disk.markFile;
+    return new SqliteStore({ db, clock, random, newId, bootId: BOOT_ID, mark, bell: null });
+  }
+}

@@ -1,0 +1,167 @@
+// The command line of the rig of processes: a store of its own on a small disk or on a server of its own, the faults of its surroundings,
+// and the run.
+import { cpSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+import { atEnd, cleanUpInEveryCase } from "../../../src/torture/clean-up.ts";
+import { run } from "./main.ts";
+import { scratchFolder, scratchSchema } from "../../../src/torture/scratch-store.ts";
+import type { Plan } from "./rig.ts";
+import type { Fault } from "./fault-schedule.ts";
+import { wholeNumber } from "../arguments.ts";
+import { BACK_AND_FORTH, ONE_WORKER, shiftableClocks } from "../faults/clock.ts";
+import { frozenCommit } from "../faults/frozen-commit.ts";
+import { PgBouncer } from "../faults/pgbouncer.ts";
+import { Proxy } from "../faults/proxy.ts";
+import { reset } from "../faults/reset.ts";
+import { startServer } from "../faults/server.ts";
+import { fillingDisk, mountSmallDisk } from "../faults/small-disk.ts";
+import { writeLock } from "../faults/write-lock.ts";
+
+const CLI = fileURLToPath(new URL("../../../src/cli/bin.ts", import.meta.url));
+const POOL_WORKER = fileURLToPath(new URL("pool-worker.ts", import.meta.url));
+/** More than enough for the jobs of a run of so many kills; it is in memory, but takes only what is on it. */
+const diskMegabytes = (kills: number): number => 256 + Math.ceil(kills / 5);
+/** That, with 1 GB of write-ahead log, and tables that are vacuumed now and then. */
+const serverDiskMegabytes = (kills: number): number => 2_560 + Math.ceil(kills / 3);
+
+/** On every store. */
+const RIGS_OF_THEIR_OWN = [
+  "power loss: a rig of its own, --power-loss (SQLite)",
+  "kill at the N-th write or sync: a rig of its own, --kill-at-call (SQLite)",
+  "an older copy of the store under living workers: a rig of its own, --restore",
+];
+
+interface Setting {
+  readonly kills: number;
+  readonly workers: number;
+  readonly folder: string;
+  /** Whether all but the judge go through PgBouncer. */
+  readonly pgbouncer: boolean;
+}
+
+interface Surroundings extends Pick<Plan, "url" | "directUrl" | "schema" | "faults" | "notRun" | "workerAt" | "env"> {
+  /** Puts the store, which goes with the process, where it stays. */
+  readonly copyTo: (folder: string) => void | Promise<void>;
+}
+
+const STORES: Readonly<Record<string, (setting: Setting) => Promise<Surroundings>>> = {
+  sqlite: onSqlite,
+  postgres: onPostgres,
+};
+
+export async function processes(args: readonly string[]): Promise<boolean> {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      store: { type: "string", default: "sqlite" },
+      kills: { type: "string" },
+      faults: { type: "string" },
+      rounds: { type: "string", default: "1" },
+      pgbouncer: { type: "boolean", default: false },
+      seed: { type: "string", default: "1" },
+      workers: { type: "string", default: "6" },
+      json: { type: "boolean", default: false },
+      keep: { type: "boolean", default: false },
+    },
+  });
+  const surround = STORES[values.store];
+  if (!surround) throw new Error(`--store ${values.store}: use ${Object.keys(STORES).join(" or ")}.`);
+  const { pgbouncer } = values;
+  if (pgbouncer && values.store !== "postgres") throw new Error("--pgbouncer: use it with --store postgres.");
+  // Faults that are named are tried by themselves, unless kills are asked for, too.
+  const kills = wholeNumber(values.kills ?? (values.faults === undefined ? "200" : "0"), "kills");
+  const [seed, workers] = [wholeNumber(values.seed, "seed"), wholeNumber(values.workers, "workers")];
+  const rounds = wholeNumber(values.rounds, "rounds");
+  cleanUpInEveryCase();
+  const scratch = scratchFolder(tmpdir(), values.keep, "torture");
+  const { folder } = scratch;
+  const { copyTo, faults: all, ...surroundings } = await surround({ kills, workers, folder, pgbouncer });
+  const faults = chosenFaults(all, values.faults);
+  const places = { worker: workers, producer: 2, supervisor: 1 };
+  const code = await run(
+    { ...surroundings, faults, store: values.store, kills, rounds, seed, places, folder, cli: CLI },
+    {
+      json: values.json,
+      keep() {
+        scratch.keep();
+        return copyTo(folder);
+      },
+      again: [
+        `npm run torture -- --store ${values.store} --kills ${kills} --seed ${seed} --workers ${workers}`,
+        ...(values.faults === undefined ? [] : [`--faults ${values.faults}`]),
+        ...(rounds === 1 ? [] : [`--rounds ${rounds}`]),
+        ...(pgbouncer ? ["--pgbouncer"] : []),
+      ].join(" "),
+    },
+  );
+  if (code === 0 && values.keep) await copyTo(folder);
+  return code === 0;
+}
+
+/** All of them, or those whose keys are given, separated by commas. */
+function chosenFaults(all: readonly Fault[], keys: string | undefined): readonly Fault[] {
+  if (keys === undefined) return all;
+  return keys.split(",").map((key) => {
+    const found = all.find((fault) => fault.key === key);
+    if (!found) throw new Error(`--faults ${key}: use ${all.map((fault) => fault.key).join(", ")}.`);
+    return found;
+  });
+}
+
+async function onSqlite({ kills, folder }: Setting): Promise<Surroundings> {
+  const disk = mountSmallDisk(diskMegabytes(kills));
+  const at = typeof disk === "string" ? folder : disk.folder;
+  const file = join(at, "torture.db");
+  const url = `sqlite:${file}`;
+  const clocks = shiftableClocks(folder, BACK_AND_FORTH);
+  return {
+    url,
+    directUrl: url,
+    schema: null,
+    env: clocks.env,
+    faults: [...(typeof disk === "string" ? [] : [fillingDisk(disk)]), writeLock(file), clocks.fault],
+    notRun: typeof disk === "string" ? [disk, ...RIGS_OF_THEIR_OWN] : RIGS_OF_THEIR_OWN,
+    copyTo(kept) {
+      if (at !== folder) cpSync(at, kept, { recursive: true });
+    },
+  };
+}
+
+/**
+ * Through a proxy, all but the judge, who must see what is there: one door for each worker, and one for everybody else. Every second
+ * worker is on a pool of its own.
+ */
+async function onPostgres({ kills, workers, folder, pgbouncer }: Setting): Promise<Surroundings> {
+  const disk = mountSmallDisk(serverDiskMegabytes(kills));
+  const server = await startServer(typeof disk === "string" ? null : disk);
+  const schema = await scratchSchema(server.url, "torture");
+  const pooler = pgbouncer ? await PgBouncer.before(server.url, "transaction") : null;
+  if (pooler) atEnd(() => pooler.destroyNow());
+  const { proxy, urls } = await Proxy.before(pooler?.url ?? server.url, workers + 1);
+  const clocks = shiftableClocks(folder, ONE_WORKER);
+  const onOwnPool = (number: number): boolean => number % 2 === 0;
+  return {
+    url: urls[0]!,
+    directUrl: server.url,
+    schema,
+    env: clocks.env,
+    workerAt: (number) => ({ url: urls[number]!, ...(onOwnPool(number) && { program: POOL_WORKER }) }),
+    faults: [
+      ...server.faults,
+      ...proxy.faults,
+      reset(proxy),
+      ...(pooler ? [pooler.fault] : []),
+      clocks.fault,
+      frozenCommit(({ number }) => pgbouncer || onOwnPool(number)),
+    ],
+    notRun: [
+      ...(typeof disk === "string" ? [disk] : []),
+      "power loss of a server: PostgreSQL's own write-ahead log is not replayed",
+      ...RIGS_OF_THEIR_OWN,
+    ],
+    copyTo: (kept) => server.copyTo(kept, schema),
+  };
+}

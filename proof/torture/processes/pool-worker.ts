@@ -1,0 +1,10 @@
+// One worker process of the rig, on a pool of its own, as a program brings one that has it already.
+import pg from "pg";
+import { CONCURRENCY, storeOptions } from "./settings.ts";
+import { workUnderParent } from "./work-under-parent.ts";
+
+/** One session for each job that commits, and one for the engine. */
+const pool = new pg.Pool({ connectionString: process.argv[2]!, max: CONCURRENCY + 1, allowExitOnIdle: true });
+// A session that breaks while it is idle is replaced.
+pool.on("error", () => {});
+workUnderParent("postgres:", { postgres: { ...storeOptions().postgres, pool } });

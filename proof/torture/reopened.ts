@@ -1,0 +1,86 @@
+// The real engine on a file that somebody left, in this process, as if after a reboot: another boot, a clock that can be moved on
+// so that nobody waits for a lease, and the keeper beside the worker instead of in a thread.
+import { contractsOf } from "../../src/clients.ts";
+import { engineSettings } from "../../src/engine/options.ts";
+import { settingsWithDefaults } from "../../src/contract.ts";
+import type { Backend } from "../../src/core/backend.ts";
+import type { Clock } from "../../src/core/clock.ts";
+import { toStoredError } from "../../src/core/errors.ts";
+import { EventBus } from "../../src/core/events.ts";
+import { idSource } from "../../src/core/ids.ts";
+import { Keeper } from "../../src/core/keeper.ts";
+import { Engine } from "../../src/engine.ts";
+import { systemClock, systemRandom } from "../../src/platform/clock.ts";
+import { checkProcess, processIdentity } from "../../src/platform/identity.ts";
+import { openSqlite } from "../../src/stores/sqlite/open.ts";
+
+const SETTINGS = engineSettings({});
+
+export interface Reopened {
+  readonly engine: Engine;
+  /** Recovers until nobody who died holds anything, then runs all that can be run. */
+  finish(): Promise<void>;
+}
+
+/** `rebooted`: the locks of before prove nothing any more, and the lease decides. */
+export async function reopen(path: string, jobs: readonly object[], rebooted: boolean): Promise<Reopened> {
+  let ahead = 0;
+  const clock: Clock = {
+    ...systemClock,
+    now: () => systemClock.now() + ahead,
+    mono: () => systemClock.mono() + ahead,
+  };
+  const identity = processIdentity();
+  const bootId = rebooted ? "the boot after" : identity.bootId;
+  const bus = new EventBus(toStoredError);
+  const deps = { clock, random: systemRandom };
+  const file = await openSqlite({ ...deps, events: bus, bootId }, { path });
+  const contracts = contractsOf(jobs);
+  const engine = new Engine({
+    backend: alone(file, clock, bus),
+    settings: SETTINGS,
+    contracts,
+    ...deps,
+    bus,
+    identity: { ...identity, bootId },
+    processState: checkProcess,
+  });
+  try {
+    await file.store.declare([...contracts.values()].map((contract) => settingsWithDefaults(contract, SETTINGS)));
+    await engine.recoverAtOpen();
+  } catch (thrown) {
+    await engine.close();
+    throw thrown;
+  }
+  return {
+    engine,
+    async finish() {
+      for (let look = 0; (await engine.workers()).length > 0; look++) {
+        if (look === 10) throw new Error("workers of before are still taken for alive after ten leases");
+        await engine.recover();
+        ahead += SETTINGS.times.heartbeatMs;
+      }
+      await engine.drain({ concurrency: 50 });
+    },
+  };
+}
+
+/** Nobody else has the file: so `drain` may be used, and the keeper needs no thread. */
+function alone(backend: Backend, clock: Clock, events: EventBus): Backend {
+  const { store, liveness } = backend;
+  const newId = idSource(clock, systemRandom);
+  return {
+    ...backend,
+    private: true,
+    async startKeeper(options, host) {
+      const deps = { store, liveness, clock, random: systemRandom, events, newId, processState: checkProcess };
+      const keeper = new Keeper(deps, options, {
+        ...host,
+        loopLagMs: () => 0,
+        kill: () => {},
+      });
+      keeper.start();
+      return { beat: () => void keeper.beat(), lastBeatMono: () => null, stop: () => keeper.stop() };
+    },
+  };
+}

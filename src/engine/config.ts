@@ -1,0 +1,297 @@
+// The configuration that programs and the command line share, and which source of a setting wins: the call (an option of `open`, a
+// flag), then the environment, then the configuration, then the default. `open`, `connect` and every command use this one rule, so
+// that a web process and its workers never use two stores.
+import { isPostgres, shownAddress, type StoreName } from "../backends.ts";
+import { type Duration, durationMs } from "../core/duration.ts";
+import { ErrorCode, OutliveError } from "../core/errors.ts";
+import { whatOf } from "../error-text.ts";
+import { accepts, fromText, takes } from "./option-checks.ts";
+import { type EngineOptions, engineSettings, isEngineSetting } from "./options.ts";
+import { defaultIn, defaultOf, type Setting, type SettingKey, SETTINGS } from "./settings.ts";
+
+type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "postgres"> & {
+  /** Without `pool`, which only code can make. */
+  readonly postgres?: Omit<NonNullable<EngineOptions["postgres"]>, "pool">;
+};
+
+/** What a configuration file sets. */
+export interface OutliveConfig extends FileOptions {
+  /** The store's address. Default "sqlite:./outlive.db". */
+  readonly store?: string;
+  /** The modules that declare jobs and attach their handlers: one or several globs, relative to the working directory. For `outlive work`; a program passes its own jobs. Default "jobs/**\/*.{ts,mts,js,mjs}". */
+  readonly jobs?: string | readonly string[];
+  /** How `outlive work` runs; its flags win. `open` and `connect` do not read it. */
+  readonly work?: WorkFileOptions;
+}
+
+/** How `outlive work` runs. */
+export interface WorkFileOptions {
+  /** How many worker processes `outlive work` runs. Default 1; from 1 to 256. */
+  readonly processes?: number;
+  /** How many jobs run at once in each process: a number, or a number per kind; the other kinds share the default. Default 10; from 1 to 10000. */
+  readonly concurrency?: number | Readonly<Record<string, number>>;
+  /** How long running jobs may finish at the end. With `--watch` it is "2s", unless `--grace` is given. Default "25s"; at most "24d". */
+  readonly grace?: Duration;
+  /** Where /live, /ready and /metrics are served. Default "off"; "HOST:PORT", for example "127.0.0.1:9090", a port alone, or "off". */
+  readonly http?: string;
+  /** How the log of `outlive work` is written; with `--json` it is "json". Default "pretty". */
+  readonly log?: "pretty" | "json";
+}
+
+/** Types a configuration; it changes nothing. */
+export function defineConfig(config: OutliveConfig): OutliveConfig {
+  return config;
+}
+
+/** A value and its source: "outlive.yaml:7", "OUTLIVE_STORE", "--store". */
+interface Sourced {
+  readonly value: unknown;
+  readonly source: string;
+}
+
+/** A value with its dotted key. */
+export interface Leaf extends Sourced {
+  readonly key: string;
+}
+
+/** A configuration with every source resolved. */
+export interface ResolvedConfig {
+  readonly store: string;
+  readonly jobs: readonly string[];
+  readonly engine: FileOptions;
+  /** The settings of `outlive work` that were set. */
+  readonly work: WorkFileOptions;
+  /** Every setting, its value, and its source, which may be "default". */
+  readonly values: readonly { readonly key: SettingKey; readonly value: unknown; readonly source: string }[];
+  readonly warnings: readonly string[];
+}
+
+export interface LoadedConfig extends ResolvedConfig {
+  /** The file that was read; null: there is none. */
+  readonly file: string | null;
+}
+
+interface Sources {
+  readonly config: readonly Leaf[];
+  readonly env: NodeJS.ProcessEnv;
+  readonly call: readonly Leaf[];
+}
+
+/**
+ * The store and the options that a call of `open` or `connect` means. An address is used as it is, with the options of the call and
+ * nothing else. Of a configuration each setting may be set by the options of the call, the environment or the configuration.
+ */
+export function resolveCall(
+  where: string | OutliveConfig,
+  options: EngineOptions,
+  env: NodeJS.ProcessEnv = process.env,
+): { readonly store: string; readonly options: EngineOptions } {
+  if (typeof where !== "object" || where === null) return { store: where, options };
+  const settings = (key: string): boolean => key === "store" || isEngineSetting(key as SettingKey);
+  const config = leavesOf(where, () => "the configuration").filter(({ key }) => settings(key));
+  const call = Object.keys(SETTINGS)
+    .filter((key) => isEngineSetting(key as SettingKey))
+    .map((key) => ({ key, value: memberOf(options, key), source: "the options" }))
+    .filter(({ value }) => value !== undefined);
+  // A pool of the program's own has its own limit.
+  const ignored = options.postgres?.pool && memberOf(options, "postgres.connections") === undefined;
+  const known = (key: string): boolean => settings(key) && !(ignored && key === "postgres.connections");
+  const { store, engine } = resolveConfig({ config, env, call }, known);
+  return { store, options: overlay(engine, options) };
+}
+
+/** Which value of each setting holds. `known` limits it to some settings. Throws OPTION_INVALID that names the source. */
+export function resolveConfig(
+  { config, env, call }: Sources,
+  known: (key: string) => boolean = () => true,
+): ResolvedConfig {
+  const set = new Map<SettingKey, Sourced>();
+  takeConfig(config, set);
+  takeEnvironment(env, set);
+  for (const { key, value, source } of call) set.set(key as SettingKey, { value, source });
+  for (const key of set.keys()) if (!known(key)) set.delete(key);
+  for (const [key, value] of set) if (!(value.value instanceof Intervals)) assertUsable(key, value);
+  const valueOf = (key: SettingKey, on: StoreName): unknown => set.get(key)?.value ?? defaultIn(SETTINGS[key], on);
+  const store = valueOf("store", "sqlite") as string;
+  const storeName = isPostgres(store) ? "postgres" : "sqlite";
+  setLease(set, storeName);
+  const engine = nested([...set].filter(([key]) => isEngineSetting(key)));
+  assertTogether(engine, storeName, set);
+  const jobs = valueOf("jobs", storeName) as string | readonly string[];
+  const rows = Object.entries(SETTINGS) as [SettingKey, Setting][];
+  return {
+    store,
+    jobs: typeof jobs === "string" ? [jobs] : jobs,
+    engine,
+    work: (nested([...set].filter(([key]) => key.startsWith("work."))) as { work?: WorkFileOptions }).work ?? {},
+    values: rows.map(([key, row]) => ({
+      key,
+      value: key === "store" ? shownAddress(store) : (valueOf(key, storeName) ?? row.otherwise),
+      source: set.get(key)?.source ?? "default",
+    })),
+    warnings: unknownVariables(env),
+  };
+}
+
+/** The values of a configuration object with their dotted keys. */
+export function leavesOf(config: object, sourceOf: (path: readonly string[]) => string): readonly Leaf[] {
+  const leaves: Leaf[] = [];
+  const walk = (value: unknown, path: readonly string[]): void => {
+    if (isPlain(value) && path.length < 3 && !mayBeObject(path.join("."))) {
+      for (const [key, member] of Object.entries(value)) walk(member, [...path, key]);
+    } else if (value !== undefined) leaves.push({ key: path.join("."), value, source: sourceOf(path) });
+  };
+  walk(config, []);
+  return leaves;
+}
+
+/** Whether the value of this setting may be an object, whose keys are not settings. */
+export function mayBeObject(key: string): boolean {
+  return Object.hasOwn(SETTINGS, key) && SETTINGS[key as SettingKey].type === "concurrency";
+}
+
+/** An error of the configuration. */
+export function unusable(what: string, hint: string): OutliveError {
+  return new OutliveError(ErrorCode.optionInvalid, what, hint);
+}
+
+function takeConfig(leaves: readonly Leaf[], set: Map<SettingKey, Sourced>): void {
+  for (const { key, value, source } of leaves) {
+    if (Object.hasOwn(SETTINGS, key)) {
+      set.set(key as SettingKey, { value: fromFile(SETTINGS[key as SettingKey], value), source });
+      continue;
+    }
+    const queue = Object.hasOwn(QUEUE_KEYS, key) ? QUEUE_KEYS[key] : undefined;
+    if (queue === undefined) {
+      const keys = [...Object.keys(SETTINGS), ...Object.keys(QUEUE_KEYS)];
+      throw unusable(`${source}: unknown key ${key}.`, `Did you mean ${closest(key, keys)}?`);
+    }
+    set.set(queue.key, { value: queue.convert(value), source });
+  }
+}
+
+/** What a file may write shorter than a program: `http: 9090`, `concurrency: mail=5`. */
+function fromFile(row: Setting, value: unknown): unknown {
+  if (row.type === "listen" && typeof value === "number") return String(value);
+  return row.type === "concurrency" && typeof value === "string" ? fromText(row, value) : value;
+}
+
+function takeEnvironment(env: NodeJS.ProcessEnv, set: Map<SettingKey, Sourced>): void {
+  for (const [key, row] of Object.entries(SETTINGS)) {
+    const text = env[row.env];
+    if (text !== undefined && text !== "") set.set(key as SettingKey, { value: fromText(row, text), source: row.env });
+  }
+}
+
+function unknownVariables(env: NodeJS.ProcessEnv): readonly string[] {
+  const known = Object.values(SETTINGS).map((row): string => row.env);
+  return Object.keys(env)
+    .filter((name) => name.startsWith("OUTLIVE_") && !known.includes(name) && !/^OUTLIVE_(TEST|DEMO)_/.test(name))
+    .map((name) => `The variable ${name} is not known; did you mean ${closest(name, known)}?`);
+}
+
+function assertUsable(key: SettingKey, { value, source }: Sourced): void {
+  const row: Setting = SETTINGS[key];
+  if (!accepts(row, value)) throw unusable(`${source}: ${key} is ${JSON.stringify(value)}.`, `Use ${takes(row)}.`);
+}
+
+/** Settings that are usable one by one may not fit together; the error then names the source of the one that has to change. */
+function assertTogether(engine: FileOptions, store: StoreName, set: ReadonlyMap<SettingKey, Sourced>): void {
+  try {
+    engineSettings(engine, store);
+  } catch (thrown) {
+    const error = thrown as OutliveError;
+    const place = set.get(error.data["option"] as SettingKey);
+    if (!place) throw error;
+    const what = `${place.source}: ${whatOf(error)}`;
+    throw new OutliveError(error.code, what, error.hint, error.data, { cause: error });
+  }
+}
+
+/** A lease that is given in intervals. How long it is, is known when the interval is. */
+class Intervals {
+  readonly count: unknown;
+
+  constructor(count: unknown) {
+    this.count = count;
+  }
+}
+
+/** The keys `queue.recovery` and `queue.heartbeat`, with times in seconds, and the setting that each one is. */
+const QUEUE_KEYS: Readonly<
+  Record<string, { readonly key: SettingKey; readonly convert: (value: unknown) => unknown }>
+> = {
+  "queue.recovery.action": { key: "recovery.action", convert: (value) => value },
+  "queue.recovery.maxRecoveryAttempts": { key: "recovery.maxRecoveryAttempts", convert: (value) => value },
+  "queue.recovery.integrityCheckOnStartup": { key: "recovery.integrityCheckOnStartup", convert: (value) => value },
+  "queue.heartbeat.intervalSeconds": { key: "heartbeat.interval", convert: (value) => `${String(value)}s` },
+  "queue.heartbeat.staleThresholdMultiplier": { key: "heartbeat.lease", convert: (value) => new Intervals(value) },
+  "queue.heartbeat.detectionIntervalSeconds": { key: "heartbeat.sweep", convert: (value) => `${String(value)}s` },
+};
+
+/** Makes a duration of a lease in intervals, with the interval that holds, whatever its source. */
+function setLease(set: Map<SettingKey, Sourced>, store: StoreName): void {
+  const { value, source } = set.get("heartbeat.lease") ?? {};
+  if (!(value instanceof Intervals)) return;
+  if (typeof value.count !== "number" || !(value.count > 0))
+    throw unusable(
+      `${source}: queue.heartbeat.staleThresholdMultiplier is ${JSON.stringify(value.count)}.`,
+      "Use a number, for example 3.",
+    );
+  const interval = (set.get("heartbeat.interval")?.value as Duration) ?? defaultOf("heartbeat.interval", store);
+  const ms = Math.round(value.count * durationMs(interval, "heartbeat.interval"));
+  set.set("heartbeat.lease", { value: ms % 1_000 === 0 ? `${ms / 1_000}s` : `${ms}ms`, source: source! });
+}
+
+/** From dotted keys to an object with groups. */
+function nested(entries: readonly (readonly [SettingKey, Sourced])[]): Record<string, unknown> {
+  const options: Record<string, unknown> = {};
+  for (const [key, { value }] of entries) {
+    const [group, name] = key.split(".") as [string, string | undefined];
+    if (name === undefined) options[group] = value;
+    else ((options[group] ??= {}) as Record<string, unknown>)[name] = value;
+  }
+  return options;
+}
+
+function memberOf(options: object, key: string): unknown {
+  return key
+    .split(".")
+    .reduce<unknown>((group, name) => (isPlain(group) ? (group as Record<string, unknown>)[name] : undefined), options);
+}
+
+/** The options of the call on top of the resolved ones, group by group. */
+function overlay(resolved: FileOptions, options: EngineOptions): EngineOptions {
+  const merged: Record<string, unknown> = { ...resolved };
+  for (const [key, value] of Object.entries(options) as [string, unknown][]) {
+    if (value === undefined) continue;
+    merged[key] = isPlain(value) && isPlain(merged[key]) ? { ...merged[key], ...value } : value;
+  }
+  return merged;
+}
+
+/** Whether it was written as `{ ... }`, also in another realm; not an instance of a class. */
+function isPlain(value: unknown): value is object {
+  if (typeof value !== "object" || value === null) return false;
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === null || Object.getPrototypeOf(prototype) === null;
+}
+
+/** The known name with the fewest letters to change. */
+function closest(name: string, known: readonly string[]): string {
+  const last = name.split(".").at(-1)!;
+  const distance = (candidate: string): number =>
+    Math.min(edits(name, candidate), edits(last, candidate.split(".").at(-1)!));
+  return known.toSorted((a, b) => distance(a) - distance(b))[0]!;
+}
+
+function edits(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, j) => j);
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i];
+    for (let j = 1; j <= b.length; j++)
+      next[j] = Math.min(next[j - 1]! + 1, row[j]! + 1, row[j - 1]! + (a[i - 1] === b[j - 1] ? 0 : 1));
+    row = next;
+  }
+  return row[b.length]!;
+}

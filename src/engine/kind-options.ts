@@ -1,0 +1,107 @@
+// The options of a kind: their types, and the settings that they come to. What each takes is in the table KIND_OPTIONS of
+// settings.ts, from which the comments here are made (`npm run settings`).
+import { type Duration, durationMs } from "../core/duration.ts";
+import type { StoredError } from "../core/errors.ts";
+import { assertKind } from "../core/ids.ts";
+import type { Backoff, CrashAction, KindSettings } from "../core/job.ts";
+import { check, refuse } from "./option-checks.ts";
+import { KIND_DEFAULTS, KIND_OPTIONS } from "./settings.ts";
+
+/** How a kind retries. */
+export interface RetryOptions {
+  /** How many attempts may fail before the job is dead. Default 10; from 1 to 1000. */
+  readonly errors?: number;
+  /** How many attempts may pass their deadline before the job is dead. Default 10; from 1 to 1000. */
+  readonly timeouts?: number;
+  /** How many workers may die while the job runs alone before it is quarantined. Default: `recovery.maxRecoveryAttempts`; from 1 to 1000. */
+  readonly crashes?: number;
+  /** How long to wait after a failure. Default: "exponential". */
+  readonly backoff?: "exponential" | "linear" | BackoffOptions | ((failures: number, error: StoredError) => Duration);
+}
+
+export interface BackoffOptions {
+  /** How the delay grows after each failure: base, 2 base, 4 base, ... or base, 2 base, 3 base, ... Default "exponential". */
+  readonly type?: "exponential" | "linear";
+  /** The first delay. Default "1s"; at most "3650d". */
+  readonly base?: Duration;
+  /** The longest delay. Default "1h"; at most "3650d"; not shorter than `base`. */
+  readonly max?: Duration;
+  /** The share of the delay that is random. Default 0.5; from 0 to 1. */
+  readonly jitter?: number;
+}
+
+/** The options of a kind, in addition to its schema. */
+export interface KindOptions {
+  /** How long an attempt may run, counted again from each `run.heartbeat()`. Default "15m"; from "10ms" to "3650d". */
+  readonly timeout?: Duration | "none";
+  /** The longest an attempt may run, whatever its heartbeats. Default: no cap; at most "3650d"; not shorter than the timeout, and not with a timeout of "none". */
+  readonly maxRuntime?: Duration;
+  /** How long a handler may go on after its signal was aborted by the deadline or a cancel. Default "5s"; at most "3650d". */
+  readonly grace?: Duration;
+  readonly retry?: RetryOptions;
+  /** What recovery does when a worker dies with the job: "retry" counts a crash, "pending" does not, "fail" ends the job. Default: `recovery.action`. */
+  readonly onCrash?: CrashAction;
+}
+
+export interface KindChoice {
+  readonly settings: KindSettings;
+  readonly backoff: ((failures: number, error: StoredError) => number) | null;
+  /** What was left to the engine's KIND_DEFAULTS. */
+  readonly open: { readonly onCrash: boolean; readonly crashes: boolean };
+}
+
+export function kindChoice(name: string, options: KindOptions): KindChoice {
+  assertKind(name);
+  check(`job ${name}`, KIND_OPTIONS, options);
+  const { retry = {} } = options;
+  const own = typeof retry.backoff === "function" ? retry.backoff : null;
+  const timeoutMs =
+    options.timeout === "none" ? null : msOr(KIND_DEFAULTS.timeoutMs, options.timeout, `timeout of ${name}`);
+  const maxRuntimeMs = msOr(KIND_DEFAULTS.maxRuntimeMs, options.maxRuntime, `maxRuntime of ${name}`);
+  refuse(
+    maxRuntimeMs !== null && timeoutMs !== null && maxRuntimeMs < timeoutMs,
+    `maxRuntime of ${name}`,
+    "is shorter than its timeout",
+    "Make it longer, or the timeout shorter.",
+  );
+  refuse(
+    maxRuntimeMs !== null && timeoutMs === null,
+    `maxRuntime of ${name}`,
+    'caps a timeout, but its timeout is "none"',
+    "Set a timeout, or remove the cap.",
+  );
+  return {
+    settings: {
+      name,
+      timeoutMs,
+      maxRuntimeMs,
+      graceMs: msOr(KIND_DEFAULTS.graceMs, options.grace, `grace of ${name}`),
+      limits: {
+        errors: retry.errors ?? KIND_DEFAULTS.limits.errors,
+        timeouts: retry.timeouts ?? KIND_DEFAULTS.limits.timeouts,
+        crashes: retry.crashes ?? KIND_DEFAULTS.limits.crashes,
+      },
+      backoff: backoffOf(name, own ? undefined : retry.backoff),
+      onCrash: options.onCrash ?? KIND_DEFAULTS.onCrash,
+    },
+    backoff: own ? (failures, error) => durationMs(own(failures, error), `what the backoff of ${name} returned`) : null,
+    open: { onCrash: options.onCrash === undefined, crashes: retry.crashes === undefined },
+  };
+}
+
+function backoffOf(name: string, given: RetryOptions["backoff"]): Backoff {
+  const { type, base, max, jitter } = typeof given === "string" ? { type: given } : ((given ?? {}) as BackoffOptions);
+  const defaults = KIND_DEFAULTS.backoff;
+  const backoff: Backoff = {
+    type: type ?? defaults.type,
+    baseMs: msOr(defaults.baseMs, base, `backoff.base of ${name}`),
+    maxMs: msOr(defaults.maxMs, max, `backoff.max of ${name}`),
+    jitter: jitter ?? defaults.jitter,
+  };
+  refuse(backoff.maxMs < backoff.baseMs, `backoff.max of ${name}`, "is shorter than backoff.base", "Make it longer.");
+  return backoff;
+}
+
+function msOr<Default>(fallback: Default, given: Duration | undefined, what: string): number | Default {
+  return given === undefined ? fallback : durationMs(given, what);
+}

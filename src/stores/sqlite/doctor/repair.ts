@@ -1,0 +1,177 @@
+// Repairs a damaged file, from what costs nothing to what may lose something: rebuild the indexes, rewrite the file, and finally, if
+// it is allowed, salvage everything that can still be read into a new file. No other process may use the file meanwhile.
+import { type Clock, pause } from "../../../core/clock.ts";
+import { ErrorCode, OutliveError } from "../../../core/errors.ts";
+import type { Emitter } from "../../../core/events.ts";
+import type { IntegrityCheck, Repair, RepairStep, Salvage } from "../../../core/integrity.ts";
+import { type DatabaseSync, openBare } from "../database.ts";
+import { inOurWords, primaryCode, SQLITE_BUSY } from "../errors.ts";
+import { assertExists } from "../file.ts";
+import { makeSideFolder } from "../lock.ts";
+import { checkFile } from "./check.ts";
+import type { Progress } from "./child.ts";
+import { runInChild } from "./run-in-child.ts";
+import { takeStartLock } from "./start-lock.ts";
+import { finishSwap, holdForRepair, holdForWholeRepair } from "./swap.ts";
+
+const HOLD_TRIES = 100;
+const HOLD_RETRY_MS = 10;
+
+export interface RepairAllowed {
+  /** Whether what can't be repaired in place may be salvaged, which may lose something. */
+  readonly salvage: boolean;
+}
+
+export interface RepairDeps {
+  readonly clock: Clock;
+  readonly onStep?: (step: RepairStep) => void;
+  readonly onProgress?: (progress: Progress) => void;
+}
+
+/** `repairFile` outside of a start-up. It takes the start lock itself, and refuses a file that a worker uses. */
+export async function repairUnused(
+  path: string,
+  allow: RepairAllowed,
+  deps: RepairDeps & { readonly events: Emitter },
+): Promise<Repair> {
+  finishSwap(path);
+  assertExists(path);
+  makeSideFolder(path);
+  const lock = await takeStartLock(path, deps);
+  if (!lock) throw inUse(path);
+  try {
+    return await repairFile(path, allow, deps);
+  } finally {
+    lock.drop(null);
+  }
+}
+
+/**
+ * The caller holds the start lock, so no worker uses the file. A file that another process has open is refused (STORE_BUSY), as is
+ * a salvage for which there is no room (STORE_FULL). Neither has changed anything.
+ */
+export async function repairFile(path: string, allow: RepairAllowed, deps: RepairDeps): Promise<Repair> {
+  finishSwap(path);
+  assertExists(path);
+  const hold = await holdDespiteProbes(path, deps.clock);
+  try {
+    return await runSteps(path, allow, deps);
+  } finally {
+    hold.drop();
+  }
+}
+
+/** A process that opens the file probes the lock, and holds it for that moment. */
+async function holdDespiteProbes(path: string, clock: Clock): Promise<{ readonly drop: () => void }> {
+  for (let tries = 1; ; tries++) {
+    try {
+      return holdForWholeRepair(path);
+    } catch (thrown) {
+      if (tries === HOLD_TRIES || !(thrown instanceof OutliveError) || thrown.code !== "STORE_BUSY") throw thrown;
+    }
+    await pause(clock, HOLD_RETRY_MS);
+  }
+}
+
+async function runSteps(path: string, allow: RepairAllowed, deps: RepairDeps): Promise<Repair> {
+  const steps: RepairStep[] = [];
+  const note = (step: RepairStep): void => {
+    steps.push(step);
+    deps.onStep?.(step);
+  };
+  const check = (): Promise<IntegrityCheck> => checkFile(path, "full", Number.POSITIVE_INFINITY);
+  let found = await check();
+  for (let next = nextStep(found, steps); next !== null; next = nextStep(found, steps)) {
+    note(await repairInPlace(path, next));
+    found = await check();
+  }
+  let salvage: Salvage | null = null;
+  if (found.verdict !== "PASSED" && allow.salvage) {
+    salvage = await salvageFile(path, deps, note);
+    found = await check();
+  }
+  return { steps, sound: found.verdict === "PASSED", findings: found.findings, salvage };
+}
+
+const INDEX_FINDING =
+  /^(row \d+ missing from index |wrong # of entries in index |non-unique entry in index |rowid not at end-of-record for row \d+ of index |row \d+ of index |NULL value in index )/;
+const FREE_PAGE_FINDING =
+  /^(Freelist: |Main freelist: |Page \d+:? (is )?never used|Page \d+: pointer map |Bad ptr map |Failed to read ptrmap )/i;
+
+/**
+ * What can repair these findings without losing anything; null: nothing can, or it was tried. An index that disagrees with its
+ * table is rebuilt. A wrong list of free pages and unused pages disappear when the file is rewritten, and that comes first:
+ * rebuilding an index takes pages from the list. Where a tree itself is damaged neither may touch the file: a REINDEX frees pages
+ * that a wrong pointer names, a VACUUM copies what a wrong pointer leads to.
+ */
+function nextStep({ verdict, findings }: IntegrityCheck, done: readonly RepairStep[]): "reindex" | "vacuum" | null {
+  if (verdict === "PASSED") return null;
+  const free = findings.some((finding) => FREE_PAGE_FINDING.test(finding));
+  const known = findings.every((finding) => INDEX_FINDING.test(finding) || FREE_PAGE_FINDING.test(finding));
+  if (!known) return null;
+  const next = free ? "vacuum" : "reindex";
+  return done.some(({ step }) => step === next) ? null : next;
+}
+
+async function repairInPlace(path: string, step: "reindex" | "vacuum"): Promise<RepairStep> {
+  const detail = step === "reindex" ? "all indexes were rebuilt from their tables" : "the file was rewritten";
+  try {
+    await runInChild({ do: step, path });
+    return { step, ok: true, detail };
+  } catch (thrown) {
+    // Another process uses the file: the caller has to end that. What SQLite could not do is only a step that did not help.
+    if (!(thrown instanceof OutliveError) || thrown.code === "STORE_BUSY") throw thrown;
+    return { step, ok: false, detail: thrown.message };
+  }
+}
+
+async function salvageFile(path: string, deps: RepairDeps, note: (step: RepairStep) => void): Promise<Salvage> {
+  const { onProgress } = deps;
+  const task = { do: "salvage", path, now: deps.clock.now() } as const;
+  const { salvage, remarks } = (await runInChild(task, onProgress === undefined ? {} : { onProgress }))!;
+  const rows = salvage.tables.reduce((sum, table) => sum + table.rows, 0);
+  const lost = salvage.tables.reduce((sum, table) => sum + (table.lost ?? 0), 0);
+  const unsure = salvage.tables.some((table) => table.lost === null) ? " at least" : "";
+  const detail = [
+    `${rows} rows of ${salvage.tables.length} tables were brought over,${unsure} ${lost} are lost; the damaged file is kept as ${salvage.keptAs}`,
+    ...remarks,
+  ].join(". ");
+  note({ step: "salvage", ok: true, detail });
+  return salvage;
+}
+
+/** In the child, as is `vacuum`. Each is one transaction: killed at any moment, it has not happened. */
+export function reindex(path: string): null {
+  return exclusively(path, "rebuilding the indexes", (db) => db.exec("REINDEX"));
+}
+
+export function vacuum(path: string): null {
+  return exclusively(path, "rewriting the file", (db) => db.exec("VACUUM"));
+}
+
+function exclusively(path: string, doing: string, work: (db: DatabaseSync) => void): null {
+  const hold = holdForRepair(path);
+  const db = openBare(path);
+  try {
+    // In this mode SQLite refuses if any other process has the file open, as a reader or a writer.
+    db.exec("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = FULL; BEGIN IMMEDIATE; COMMIT");
+    work(db);
+    return null;
+  } catch (thrown) {
+    if (primaryCode(thrown) === SQLITE_BUSY) throw inUse(path, thrown);
+    throw inOurWords(doing, thrown);
+  } finally {
+    db.close();
+    hold.drop();
+  }
+}
+
+export function inUse(path: string, cause?: unknown): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeBusy,
+    `${path} is open in another process.`,
+    "Stop all workers and everything else that has it open, then try again. Nothing was changed.",
+    { path },
+    { cause },
+  );
+}

@@ -1,0 +1,84 @@
+// The write-ahead log: its size, flushing it at an open and while workers run, and moving one away that does not belong to its
+// database. This file uses stat and rename only; SQLite alone reads the content of the log.
+import { renameSync, rmSync, statSync } from "node:fs";
+import type { Emitter } from "../../../core/events.ts";
+import type { Upkeep } from "../../../core/store.ts";
+import type { Database } from "../database.ts";
+import { primaryCode, SQLITE_BUSY } from "../errors.ts";
+import { type ProcessOnFile, walReaders } from "../lock-holder.ts";
+
+/** SQLite flushes automatically at 4 MB; a log beyond this is held back by a reader, or one transaction was very large. */
+const WAL_LIMIT_BYTES = 64 << 20;
+
+/** A stat: it opens nothing and so drops no lock. */
+export function walBytes(path: string): number {
+  return statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0;
+}
+
+interface Checkpointed {
+  /** Frames in the log. */
+  readonly frames: number;
+  readonly truncated: boolean;
+  /** Why not all of it could be flushed; null: it was. */
+  readonly heldBack: string | null;
+}
+
+/**
+ * At an open: PASSIVE, which waits for no other process and counts the frames; if no other process has the file open also TRUNCATE,
+ * which leaves an empty log. A failure is only reported: the content of the log is as durable there.
+ */
+export function checkpointAtOpen(db: Database, alone: boolean, events: Emitter): Checkpointed {
+  let frames = 0;
+  let heldBack: string | null = null;
+  try {
+    const passive = checkpoint(db, "PASSIVE");
+    frames = passive.frames;
+    if (alone && checkpoint(db, "TRUNCATE").busy) heldBack = "another process reads or writes";
+    if (!alone && passive.left > 0) heldBack = `${passive.left} frame(s) are still read`;
+  } catch (thrown) {
+    if (primaryCode(thrown) === undefined) throw thrown;
+    heldBack = (thrown as Error).message;
+  }
+  const truncated = alone && heldBack === null;
+  if (heldBack !== null && alone)
+    events.emit("checkpoint.failed", { frames, reason: heldBack, readers: others(walReaders(db.path)) });
+  else if (frames > 0) events.emit("wal.checkpointed", { frames, truncated });
+  return { frames, truncated, heldBack: alone ? heldBack : null };
+}
+
+/**
+ * While workers run: a small log is left alone. PASSIVE first, which blocks no other process; only if that flushed everything
+ * TRUNCATE, which then has nothing left to do under the write lock. If a transaction begins in between, the next call does it.
+ */
+export function tendWal(db: Database, limitBytes: number = WAL_LIMIT_BYTES): Upkeep {
+  const before = walBytes(db.path);
+  if (before <= limitBytes) return { walBytes: before, frames: 0, heldBy: null };
+  const { frames, left, busy } = checkpoint(db, "PASSIVE");
+  if (left === 0 && !busy) checkpoint(db, "TRUNCATE");
+  return { walBytes: walBytes(db.path), frames: frames - left, heldBy: left > 0 ? walReaders(db.path) : null };
+}
+
+function checkpoint(db: Database, mode: "PASSIVE" | "TRUNCATE"): { frames: number; left: number; busy: boolean } {
+  try {
+    const row = db.sql(`PRAGMA wal_checkpoint(${mode})`).get() as { busy: number; log: number; checkpointed: number };
+    const frames = Math.max(0, row.log);
+    return { frames, left: frames - Math.max(0, row.checkpointed), busy: row.busy !== 0 };
+  } catch (thrown) {
+    // Another checkpoint is under way.
+    if (primaryCode(thrown) === SQLITE_BUSY) return { frames: 0, left: 0, busy: true };
+    throw thrown;
+  }
+}
+
+/** Moves a log away that does not belong to its database, and removes its index. No process may have the database open. */
+export function setWalAside(path: string, now: number): string {
+  const keptAs = `${path}-wal.aside-${new Date(now).toISOString().replaceAll(/[:.]/g, "-")}`;
+  renameSync(`${path}-wal`, keptAs);
+  rmSync(`${path}-shm`, { force: true });
+  return keptAs;
+}
+
+/** Locks belong to the process: our own connection is listed as a reader as well. */
+function others(processes: readonly ProcessOnFile[]): readonly ProcessOnFile[] {
+  return processes.filter(({ pid }) => pid !== process.pid);
+}

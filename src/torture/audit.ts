@@ -1,0 +1,224 @@
+// The audit: compares what was promised with what is in the store, through the public interface of an engine. Each check is one sentence
+// about the data, with one sentence more for whatever breaks it. It needs nothing of the run but the jobs whose enqueue resolved.
+import type { Engine, IncidentSummary, JobDetails, JobInfo, JobState, WorkerRow } from "../index.ts";
+import { poison, type Transfer } from "./jobs.ts";
+import { type Account, FEES, type Movement, OPENING_BALANCE, type Tables } from "./tables.ts";
+
+export interface Verdict {
+  readonly title: string;
+  /** One sentence for everything that breaks it; none: it holds. */
+  readonly violations: readonly string[];
+}
+
+export interface Audit {
+  readonly enqueued: number;
+  readonly succeeded: number;
+  /** Promised and not there, or there and not ended. */
+  readonly lost: number;
+  /** Transfers with more than one row in the ledger. */
+  readonly committedTwice: number;
+  readonly quarantined: number;
+  /** Those among them that never killed a worker. */
+  readonly quarantinedInnocents: number;
+  /** Poison jobs that were enqueued. */
+  readonly poison: number;
+  readonly ledgerRows: number;
+  readonly balance: number;
+  /** Writes of attempts that did not own their job any more, each refused and recorded. */
+  readonly staleWritesRejected: number;
+  /** Workers that were taken for dead because they were silent, and then wrote. */
+  readonly zombies: number;
+  /** Steps that an attempt had finished before it died and that the attempt which succeeded did not run again. */
+  readonly keptSteps: number;
+  /** When the last job ended, in ms. */
+  readonly lastEndAt: number;
+  readonly verdicts: readonly Verdict[];
+}
+
+/** Everything that the checks read. */
+interface Found {
+  /** What was ordered, by id; null: a poison job. */
+  readonly promised: ReadonlyMap<string, Transfer | null>;
+  readonly jobs: ReadonlyMap<string, JobInfo>;
+  /** Of jobs to which anything happened but one attempt that succeeded. */
+  readonly details: readonly JobDetails[];
+  readonly ledger: ReadonlyMap<string, readonly Movement[]>;
+  readonly accounts: readonly Account[];
+  readonly incidents: readonly IncidentSummary[];
+  readonly workers: readonly WorkerRow[];
+}
+
+const CHECKS: Readonly<Record<string, (found: Found) => string[]>> = {
+  "every job whose enqueue resolved is there": ({ promised, jobs }) =>
+    missing(promised, jobs).map((id) => `job ${id} was enqueued and is not in the store`),
+  "every job has ended, and nothing is running": ({ jobs }) =>
+    unfinished(jobs).map(
+      ({ id, state, worker }) => `job ${id} has not ended: it is ${state}, its last worker was ${worker ?? "none"}`,
+    ),
+  "no job left an end that it had reached": ({ details }) =>
+    details.flatMap(({ id, history }) =>
+      history
+        .filter(({ from, to }) => isEnd(from) && to !== from)
+        .map(({ from, actor, event }) => `job ${id} was ${from} already when ${actor} wrote "${event}"`),
+    ),
+  // A success leaves no history entry, every other end leaves one.
+  "each job ended once": ({ details }) =>
+    details.flatMap(({ id, state, history }) => {
+      const ends = history.filter(({ from, to }) => !isEnd(from) && isEnd(to)).length;
+      return isEnd(state) && ends !== (state === "succeeded" ? 0 : 1)
+        ? [`job ${id} is ${state}, and its history has ${ends} ends other than a success`]
+        : [];
+    }),
+  "no transfer is in the ledger twice": ({ ledger }) =>
+    twice(ledger).map(
+      ([id, rows]) =>
+        `job ${id} is in the ledger ${rows.length} times (attempts ${rows.map(({ attempt }) => attempt).join(",")})`,
+    ),
+  "every transfer that succeeded is in the ledger": ({ jobs, ledger }) =>
+    [...jobs.values()]
+      .filter(({ id, kind, state }) => state === "succeeded" && kind !== poison.name && !ledger.has(id))
+      .map(({ id }) => `job ${id} succeeded, but its row is not in the ledger`),
+  "nothing else is in the ledger": ({ jobs, ledger }) =>
+    [...ledger.keys()]
+      .filter((id) => jobs.get(id)?.state !== "succeeded")
+      .map((id) => `job ${id} is in the ledger, but it is ${jobs.get(id)?.state ?? "not a job"}`),
+  "each row of the ledger is what was ordered": ({ promised, ledger }) =>
+    [...ledger].flatMap(([id, rows]) => {
+      const order = promised.get(id);
+      const isOther = ({ from, to, amount }: Movement): boolean =>
+        order?.from !== from || order.to !== to || order.amount !== amount;
+      return order && rows.some(isOther) ? [`job ${id} moved something else than was ordered`] : [];
+    }),
+  "the sum of the accounts is what it was": ({ accounts }) => {
+    const [now, was] = [sum(accounts.map(({ balance }) => balance)), accounts.length * OPENING_BALANCE];
+    return now === was ? [] : [`the accounts hold ${money(now)}; they began with ${money(was)}`];
+  },
+  "each account holds what the ledger says": ({ accounts, ledger }) => {
+    const due = new Map(accounts.map(({ id }) => [id, OPENING_BALANCE]));
+    const add = (id: number, change: number): void => void due.set(id, (due.get(id) ?? 0) + change);
+    for (const { from, to, amount, fee } of [...ledger.values()].flat()) {
+      add(from, -(amount + fee));
+      add(to, amount);
+      add(FEES, fee);
+    }
+    return accounts
+      .filter(({ id, balance }) => balance !== due.get(id))
+      .map(({ id, balance }) => `account ${id} holds ${money(balance)}; its ledger makes ${money(due.get(id)!)}`);
+  },
+  "only the poison job is in quarantine, and no job is dead or cancelled": ({ jobs, details }) =>
+    [...jobs.values()]
+      .filter(({ kind, state }) =>
+        kind === poison.name ? state !== "quarantined" : isEnd(state) && state !== "succeeded",
+      )
+      .map(({ id, state }) => {
+        const history = details.find((job) => job.id === id)?.history;
+        const reason = history?.findLast(({ to }) => to === state)?.reason;
+        return `job ${id} is ${state}${reason === undefined ? "" : `: ${reason}`}`;
+      }),
+  "each death has one incident": ({ incidents }) =>
+    [...Map.groupBy(incidents, ({ worker }) => worker)]
+      .filter(([, of]) => of.length > 1)
+      .map(([worker, of]) => `the death of worker ${worker} has ${of.length} incidents`),
+  "every worker has left or was recovered": ({ workers }) =>
+    workers
+      .filter(({ state }) => state === "live" || state === "recovering")
+      .map(({ id, state }) => `worker ${id} is still called ${state}, and no process is left`),
+};
+
+/** Read when every process has ended. */
+export async function audit(
+  engine: Engine,
+  tables: Tables,
+  promised: ReadonlyMap<string, Transfer | null>,
+): Promise<Audit> {
+  const jobs = await allJobs(engine);
+  const details = await detailsOf(engine, jobs);
+  const ledger = Map.groupBy(await tables.ledger(engine), ({ jobId }) => jobId);
+  const accounts = await tables.accounts(engine);
+  const incidents = await allIncidents(engine);
+  const workers = await engine.workers({ which: "all" });
+  const found: Found = { promised, jobs, details, ledger, accounts, incidents, workers };
+  const inState = (state: JobState): JobInfo[] => [...jobs.values()].filter((job) => job.state === state);
+  const refused = details.flatMap(({ history }) => history.filter(({ event }) => event === "write.rejected"));
+  const quarantined = inState("quarantined");
+  return {
+    enqueued: promised.size,
+    succeeded: inState("succeeded").length,
+    lost: missing(promised, jobs).length + unfinished(jobs).length,
+    committedTwice: twice(ledger).length,
+    quarantined: quarantined.length,
+    quarantinedInnocents: quarantined.filter(({ kind }) => kind !== poison.name).length,
+    poison: [...promised.values()].filter((input) => input === null).length,
+    ledgerRows: sum([...ledger.values()].map(({ length }) => length)),
+    balance: sum(accounts.map(({ balance }) => balance)),
+    staleWritesRejected: refused.length,
+    zombies: incidents.filter(
+      ({ how, worker }) => how === "silent" && refused.some(({ actor }) => actor === `worker/${worker}`),
+    ).length,
+    keptSteps: sum(
+      details
+        .filter(({ state }) => state === "succeeded")
+        .map(({ fence, steps }) => steps.filter((step) => step.fence < fence).length),
+    ),
+    lastEndAt: [...jobs.values()].reduce((latest, { finishedAt }) => Math.max(latest, finishedAt ?? 0), 0),
+    verdicts: Object.entries(CHECKS).map(([title, check]) => ({ title, violations: check(found) })),
+  };
+}
+
+export function money(cents: number): string {
+  return (cents / 100).toLocaleString("en-US", { minimumFractionDigits: 2 });
+}
+
+function isEnd(state: JobState): boolean {
+  return state !== "queued" && state !== "running";
+}
+
+function missing(promised: Found["promised"], jobs: Found["jobs"]): string[] {
+  return [...promised.keys()].filter((id) => !jobs.has(id));
+}
+
+function unfinished(jobs: Found["jobs"]): JobInfo[] {
+  return [...jobs.values()].filter(({ state }) => !isEnd(state));
+}
+
+function twice(ledger: Found["ledger"]): [string, readonly Movement[]][] {
+  return [...ledger].filter(([, rows]) => rows.length > 1);
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
+}
+
+async function allJobs(engine: Engine): Promise<Map<string, JobInfo>> {
+  const jobs = new Map<string, JobInfo>();
+  for (let after: string | undefined; ;) {
+    const page = await engine.list({ limit: 1_000, ...(after === undefined ? {} : { after }) });
+    for (const job of page.jobs) jobs.set(job.id, job);
+    if (page.next === null) return jobs;
+    after = page.next;
+  }
+}
+
+/** So many jobs are read at once. */
+const AT_ONCE = 20;
+
+async function detailsOf(engine: Engine, jobs: Found["jobs"]): Promise<JobDetails[]> {
+  const eventful = [...jobs.values()].filter(({ fence, state }) => fence > 1 || state !== "succeeded");
+  const details: JobDetails[] = [];
+  for (let from = 0; from < eventful.length; from += AT_ONCE) {
+    const read = await Promise.all(eventful.slice(from, from + AT_ONCE).map(({ id }) => engine.get(id)));
+    details.push(...read.filter((job) => job !== null));
+  }
+  return details;
+}
+
+/** The latest first. */
+async function allIncidents(engine: Engine): Promise<IncidentSummary[]> {
+  const all: IncidentSummary[] = [];
+  for (let after: string | undefined; ;) {
+    const page = await engine.incidents({ limit: 1_000, ...(after === undefined ? {} : { after }) });
+    all.push(...page);
+    if (page.length < 1_000) return all;
+    after = page.at(-1)!.id;
+  }
+}

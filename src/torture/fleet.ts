@@ -1,0 +1,294 @@
+// Child processes as their parent sees them: places that are filled again when a process dies. The fleet can kill, freeze and wake, and it
+// knows the instant of each; what becomes of the jobs is left to the engine. A role is a kind of process; the role "worker" tells its
+// parent the engine's events, the others nothing but that they are at work.
+import { type ChildProcess, fork } from "node:child_process";
+import { availableParallelism } from "node:os";
+import type { EngineEvent } from "../index.ts";
+
+export type PlaceState = "starting" | "live" | "frozen" | "dead" | "stopped";
+
+/** A place for one process after the other. */
+export interface Place<Role extends string = string> {
+  readonly role: Role;
+  readonly number: number;
+  state: PlaceState;
+  pid: number;
+  /** Of a worker that has registered; null otherwise. */
+  workerId: string | null;
+  sinceAt: number;
+  /** Processes of this place that ended without being asked to. */
+  deaths: number;
+}
+
+/** One SIGKILL on purpose. */
+export interface Kill<Role extends string = string> {
+  readonly at: number;
+  readonly role: Role;
+  readonly pid: number;
+  /** Null: it was not a worker, or was killed before it had registered. */
+  readonly workerId: string | null;
+  /** Every other process was killed with it: the death could not be seen before a new process had started. */
+  readonly nobodyLeft: boolean;
+  /** It had just begun to recover another worker. */
+  readonly recovering: boolean;
+  /** How many places were empty or starting then, this one not counted. */
+  readonly missing: number;
+}
+
+/** A worker that was stopped with SIGSTOP. */
+export interface Freeze {
+  readonly workerId: string | null;
+  readonly at: number;
+  /** When it was woken; Infinity: not yet. */
+  until: number;
+}
+
+/** The end of a process, whatever ended it. */
+export interface Exit<Role extends string = string> {
+  readonly role: Role;
+  readonly number: number;
+  readonly pid: number;
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  readonly killedByUs: boolean;
+  /** The last of what it wrote to stderr. */
+  readonly said: string;
+}
+
+/** What a process sends to its parent. */
+export interface FromProcess {
+  readonly event?: EngineEvent;
+  /** The job inside whose commit it is. */
+  readonly committing?: string;
+}
+
+export interface FleetOptions<Role extends string = string> {
+  readonly places: Readonly<Record<Role, number>>;
+  /** The program of a place with its arguments; `life` counts the processes of the place from 1. */
+  programOf(place: Place<Role>, life: number): readonly [program: string, args: readonly string[]];
+  /** A folder in which the processes keep their compiled code for the next ones. */
+  readonly cache: string;
+  readonly cwd?: string;
+  /** For every process; undefined removes a variable. */
+  readonly env?: Readonly<Record<string, string | undefined>>;
+  readonly execArgv?: readonly string[];
+  heard(place: Place<Role>, message: FromProcess): void;
+  /** Whether a process may end in this way, although it was neither killed by the fleet nor asked to stop. */
+  mayEnd(exit: Exit<Role>): boolean;
+  exited?(exit: Exit<Role>): void;
+}
+
+interface Member<Role extends string> extends Place<Role> {
+  child: ChildProcess | null;
+  /** Has been started and is not at work yet, as far as one can see. */
+  booting: boolean;
+  timer: NodeJS.Timeout | undefined;
+  killedByUs: boolean;
+  lives: number;
+  lastWords: string;
+}
+
+/** How long a place stays empty at least. */
+const RESTART_MS = 50;
+/** After this a start delays no other start, whatever became of it. A supervisor does not tell when it is at work: it takes about this. */
+const BOOT_MS = 1_000;
+/** Starting all at once would make each of them as slow as all of them: after the death of all of them the first is soon at work. */
+const MAX_BOOTING = Math.max(2, availableParallelism());
+
+export class Fleet<Role extends string = string> {
+  readonly kills: Kill<Role>[] = [];
+  readonly freezes: Freeze[] = [];
+  readonly exits: Exit<Role>[] = [];
+  /** Processes that ended in a way that was not intended, one sentence each. */
+  readonly unexpected: string[] = [];
+  readonly #options: FleetOptions<Role>;
+  readonly #members: Member<Role>[];
+  readonly #placeOfPid = new Map<number, number>();
+  #waiting: Member<Role>[] = [];
+  /** Roles whose places are not filled again. The others go on: work that is left needs workers, whatever kills them. */
+  readonly #leaving = new Set<Role>();
+
+  constructor(options: FleetOptions<Role>) {
+    this.#options = options;
+    this.#members = (Object.entries(options.places) as [Role, number][]).flatMap(([role, count]) =>
+      Array.from({ length: count }, (_, i) => ({
+        role,
+        number: i + 1,
+        state: "dead" as const,
+        pid: 0,
+        workerId: null,
+        sinceAt: Date.now(),
+        deaths: 0,
+        child: null,
+        booting: false,
+        timer: undefined,
+        killedByUs: false,
+        lives: 0,
+        lastWords: "",
+      })),
+    );
+  }
+
+  places(role?: Role): readonly Place<Role>[] {
+    return role === undefined ? this.#members : this.#members.filter((member) => member.role === role);
+  }
+
+  /** The place of a worker, also of one that is gone, or that died before it could say who it was: its id has the pid. */
+  placeOf(workerId: string): number | undefined {
+    return this.#placeOfPid.get(Number(/-(\d+)-[^-]+-[^-]+$/.exec(workerId)?.[1]));
+  }
+
+  /** How many places are empty, or have a process that is not at work yet. */
+  missing(): number {
+    return this.#members.filter(({ state, booting }) => state === "dead" || booting).length;
+  }
+
+  start(): void {
+    for (const member of this.#members) this.#enqueue(member);
+  }
+
+  /** Returns how many there were to kill. */
+  kill(places: readonly Place<Role>[], { nobodyLeft = false, recovering = false } = {}): number {
+    const missing = this.missing();
+    let count = 0;
+    for (const place of places as readonly Member<Role>[]) {
+      const at = Date.now();
+      if (place.state === "dead" || !place.child?.kill("SIGKILL")) continue;
+      place.killedByUs = true;
+      this.#enter(place, "dead");
+      const { role, pid, workerId } = place;
+      this.kills.push({ at, role, pid, workerId, nobodyLeft, recovering, missing });
+      count++;
+    }
+    return count;
+  }
+
+  freeze(place: Place<Role>): void {
+    if (!(place as Member<Role>).child?.kill("SIGSTOP")) return;
+    this.freezes.push({ workerId: place.workerId, at: Date.now(), until: Infinity });
+    this.#enter(place, "frozen");
+  }
+
+  wake(place: Place<Role>): void {
+    if (!(place as Member<Role>).child?.kill("SIGCONT") || place.state !== "frozen") return;
+    for (const freeze of this.freezes)
+      if (freeze.workerId === place.workerId && freeze.until === Infinity) freeze.until = Date.now();
+    this.#enter(place, "live");
+  }
+
+  /** Lets these finish and leave; what has not left after `graceMs` is killed and reported. */
+  async stop(roles: readonly Role[], graceMs: number): Promise<void> {
+    for (const role of roles) this.#leaving.add(role);
+    this.#waiting = this.#waiting.filter(({ role }) => !this.#leaving.has(role));
+    const leaving = this.#members.filter(({ role }) => roles.includes(role));
+    await Promise.all(leaving.map((member) => this.#leave(member, graceMs)));
+  }
+
+  /** Ends everything at once. Safe to call at any time, also while the process exits. */
+  destroy(): void {
+    this.#waiting = [];
+    for (const { child, timer, role } of this.#members) {
+      this.#leaving.add(role);
+      clearTimeout(timer);
+      child?.kill("SIGKILL");
+    }
+  }
+
+  async #leave(member: Member<Role>, graceMs: number): Promise<void> {
+    clearTimeout(member.timer);
+    const { child } = member;
+    if (!child || child.exitCode !== null || child.signalCode !== null) return;
+    const gone = new Promise<void>((resolve) => child.once("exit", () => resolve()));
+    const late = setTimeout(() => {
+      this.unexpected.push(`${nameOf(member)} did not stop within ${graceMs} ms`);
+      member.killedByUs = true;
+      child.kill("SIGKILL");
+    }, graceMs);
+    child.kill("SIGCONT");
+    child.kill("SIGTERM");
+    await gone;
+    clearTimeout(late);
+  }
+
+  /** Workers first: they bring the work back. */
+  #enqueue(member: Member<Role>): void {
+    this.#waiting.push(member);
+    this.#waiting.sort((a, b) => Number(b.role === "worker") - Number(a.role === "worker"));
+    this.#fill();
+  }
+
+  #fill(): void {
+    while (this.#waiting.length > 0 && this.#members.filter((m) => m.booting).length < MAX_BOOTING)
+      this.#spawn(this.#waiting.shift()!);
+  }
+
+  #booted(member: Member<Role>): void {
+    if (!member.booting) return;
+    member.booting = false;
+    clearTimeout(member.timer);
+    this.#fill();
+  }
+
+  #spawn(member: Member<Role>): void {
+    member.lives++;
+    const { cache, cwd, env, execArgv = [] } = this.#options;
+    const [program, args] = this.#options.programOf(member, member.lives);
+    const child = fork(program, args, {
+      ...(cwd !== undefined && { cwd }),
+      execArgv: ["--disable-warning=ExperimentalWarning", ...execArgv],
+      stdio: ["ignore", "ignore", "pipe", "ipc"],
+      env: { ...process.env, NODE_COMPILE_CACHE: cache, ...env },
+    });
+    const pid = child.pid ?? 0;
+    Object.assign(member, { child, pid, workerId: null, killedByUs: false, lastWords: "", booting: true });
+    this.#placeOfPid.set(pid, member.number);
+    member.timer = setTimeout(() => this.#booted(member), BOOT_MS);
+    // Only a worker tells when it is ready; the others are at work as soon as they run.
+    this.#enter(member, member.role === "worker" ? "starting" : "live");
+    child.stderr!.setEncoding("utf8").on("data", (text: string) => {
+      member.lastWords = (member.lastWords + text).slice(-2_000);
+    });
+    child.on("message", (message) => {
+      if (member.child === child) this.#heard(member, message as FromProcess);
+    });
+    child.on("error", () => {}); // a message to a process that is just dying; `exit` says what happened
+    child.on("exit", (code, signal) => this.#exited(member, code, signal));
+  }
+
+  #heard(member: Member<Role>, message: FromProcess): void {
+    this.#booted(member);
+    const { event } = message;
+    if (event?.name === "worker.started") {
+      member.workerId = event.worker;
+      if (member.state === "starting") this.#enter(member, "live");
+    }
+    this.#options.heard(member, message);
+  }
+
+  #exited(member: Member<Role>, code: number | null, signal: NodeJS.Signals | null): void {
+    const { role, number, pid, killedByUs } = member;
+    const isLeaving = this.#leaving.has(role);
+    // One that is asked to stop before it can listen is ended by the signal.
+    const asked = isLeaving && (code === 0 || (signal === "SIGTERM" && member.workerId === null));
+    const exit: Exit<Role> = { role, number, pid, code, signal, killedByUs, said: member.lastWords.trim() };
+    this.exits.push(exit);
+    if (!asked) member.deaths++;
+    if (!killedByUs && !asked && !this.#options.mayEnd(exit))
+      this.unexpected.push(
+        `${nameOf(member)} ended unexpectedly: ${signal ?? `exit code ${code}`}${exit.said && `; it said: ${exit.said}`}`,
+      );
+    this.#enter(member, isLeaving ? "stopped" : "dead");
+    this.#options.exited?.(exit);
+    this.#booted(member);
+    if (!isLeaving) member.timer = setTimeout(() => this.#enqueue(member), RESTART_MS);
+  }
+
+  #enter(place: Place<Role>, state: PlaceState): void {
+    place.state = state;
+    place.sinceAt = Date.now();
+  }
+}
+
+function nameOf({ role, number, pid }: Place): string {
+  return `${role} ${number} (pid ${pid})`;
+}

@@ -1,0 +1,233 @@
+// One run from the first job to the outcome: enqueue, work, kill, wait until everything has ended, audit. It ends when its time is up,
+// whatever the engine does.
+import { join } from "node:path";
+import { setTimeout as pause } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+import { type Engine, type EngineEvent, open } from "../index.ts";
+import { audit, type Audit } from "./audit.ts";
+import { Chance } from "./chance.ts";
+import { atEnd } from "./clean-up.ts";
+import { Fleet, type Place } from "./fleet.ts";
+import { JOBS, writeTo } from "./jobs.ts";
+import { Killer, type KillerEnd, type Zombie } from "./killer.ts";
+import { Producer } from "./producer.ts";
+import { type Percentiles, percentiles, type Recovery, RecoveryTimes } from "./recovery-times.ts";
+import type { ScratchStore } from "./scratch-store.ts";
+import { CONCURRENCY, HEARTBEAT, LEASE, storeOptions } from "./settings.ts";
+import { tablesOf } from "./tables.ts";
+
+export interface Plan {
+  readonly where: ScratchStore;
+  readonly workers: number;
+  readonly seed: number;
+  readonly end: KillerEnd;
+  readonly freezes: number;
+  /** About how long between two kills. */
+  readonly killEveryMs: number;
+  /** How long a transfer works on average. */
+  readonly workMs: number;
+  /** How many transfers there are in all; null: as many as keep the workers busy. */
+  readonly transfers: number | null;
+  /** After this long the run is a failure. */
+  readonly timeLimitMs: number;
+}
+
+/** What a run tells while it goes on. */
+export interface Observer {
+  /** Before anything is enqueued. The engine is not one of the workers'. */
+  began(engine: Engine, fleet: Fleet): void;
+  /** What the killer did. */
+  killed(what: string): void;
+  /** What the engine said in a worker process. */
+  heard(place: Place, event: EngineEvent): void;
+  /** A job killed the worker of this place. */
+  poisoned(place: number): void;
+  /** No process is left; the audit comes next. */
+  ended(): Promise<void>;
+}
+
+/** With the number of kills behind them. */
+export interface Timed extends Percentiles {
+  readonly timed: number;
+}
+
+export interface Outcome {
+  readonly store: string;
+  readonly seed: number;
+  readonly elapsedMs: number;
+  readonly audit: Audit;
+  /** Everything that is wrong, one sentence each; none: all promises held. */
+  readonly violations: readonly string[];
+  readonly kills: number;
+  readonly killedAtOnce: number;
+  /** Workers that the poison job killed. */
+  readonly poisoned: number;
+  readonly zombies: readonly Zombie[];
+  /** Jobs of killed workers. */
+  readonly recoveredJobs: number;
+  /** Kills of workers that held jobs. */
+  readonly killsWithJobs: number;
+  /** From a kill to the proof of the death, and to the last job of the worker running again. */
+  readonly detectMs: Percentiles;
+  readonly resumeMs: { readonly ofAll: Timed; readonly othersAlive: Timed; readonly nobodyLeft: Timed };
+  readonly jobsPerSecond: number;
+  /** The text of one incident's report. */
+  readonly report: string | null;
+}
+
+/** The share of the workers' time that deaths and recoveries leave for work. */
+export const ALIVE = 0.45;
+/** The share of a fixed number of transfers that is there before the first kill, and that before the poison job, so that it sits among others. */
+const BEFORE_KILLS = 0.5;
+const BEFORE_POISON = 0.05;
+const STOP_MS = 10_000;
+// Sources are run as .ts, the package as .js; tsc rewrites imports but not this.
+const WORKER = fileURLToPath(new URL(`./worker${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url));
+
+export async function run(plan: Plan, observer: Observer): Promise<Outcome> {
+  const began = performance.now();
+  const { where, workers, seed } = plan;
+  const { schema, url, scratch } = where;
+  const limit = AbortSignal.timeout(plan.timeLimitMs);
+  writeTo(schema);
+  const tables = await tablesOf(schema);
+  await using engine = await open(url, {
+    ...storeOptions(schema),
+    jobs: JOBS,
+    heartbeat: { interval: HEARTBEAT, lease: LEASE },
+    logger: false,
+  });
+  await tables.create(engine);
+  const fleet: Fleet = new Fleet({
+    places: { worker: workers },
+    cache: join(scratch.folder, "compiled"),
+    programOf: () => [WORKER, schema === null ? [url] : [url, schema]],
+    heard(place, { event }) {
+      if (!event) return;
+      killer.heard(place, event);
+      observer.heard(place, event);
+    },
+    mayEnd: ({ signal }) => signal === "SIGKILL",
+    exited({ number, signal, killedByUs }) {
+      if (signal === "SIGKILL" && !killedByUs) observer.poisoned(number);
+    },
+  });
+  atEnd(() => fleet.destroy());
+  const killer = new Killer(engine, fleet, tables, new Chance(seed + 1), {
+    end: plan.end,
+    everyMs: plan.killEveryMs,
+    freezes: plan.freezes,
+    signal: limit,
+    tell: (what) => observer.killed(what),
+  });
+  const producer = new Producer(engine, new Chance(seed), { workMs: plan.workMs, signal: limit });
+  observer.began(engine, fleet);
+  const transfers = plan.transfers ?? workers * CONCURRENCY * 4;
+  await producer.enqueueTransfers(Math.floor(transfers * BEFORE_POISON));
+  await producer.enqueuePoison();
+  await producer.enqueueTransfers(Math.floor(transfers * BEFORE_KILLS));
+  const startedAt = Date.now();
+  fleet.start();
+  await Promise.all([producer.stream(pace(plan, producer, killer)), killer.run()]);
+  const inTime = await allEnded(engine, fleet, limit);
+  await fleet.stop(["worker"], STOP_MS);
+  await observer.ended();
+  const found = await audit(engine, tables, producer.promised);
+  const recoveries = await new RecoveryTimes(engine).of(fleet.kills);
+  const poisoned = fleet.exits.filter(({ signal, killedByUs }) => signal === "SIGKILL" && !killedByUs).length;
+  return {
+    store: where.store,
+    seed,
+    audit: found,
+    violations: [
+      ...(inTime ? [] : [`not every job had ended after ${plan.timeLimitMs / 1_000} s`]),
+      ...found.verdicts.flatMap(({ violations }) => violations),
+      ...fleet.unexpected,
+      ...recoveries.flatMap(unrecovered),
+      ...unshown(killer, fleet, plan),
+    ],
+    kills: fleet.kills.length,
+    killedAtOnce: fleet.kills.filter(({ nobodyLeft }) => nobodyLeft).length,
+    poisoned,
+    zombies: killer.zombies,
+    ...timesOf(recoveries),
+    jobsPerSecond: Math.round(found.succeeded / (Math.max(1, found.lastEndAt - startedAt) / 1_000)),
+    report: await largestReport(engine),
+    elapsedMs: performance.now() - began,
+  };
+}
+
+/** How many transfers there shall be at any moment; null: no more. There is work as long as there is a killer. */
+function pace({ transfers, workers, workMs }: Plan, producer: Producer, killer: Killer): () => number | null {
+  const first = producer.transfers;
+  if (transfers !== null)
+    return () => (producer.transfers >= transfers ? null : first + (transfers - first) * killer.progress);
+  const began = performance.now();
+  const perMs = (workers * CONCURRENCY * ALIVE) / workMs;
+  return () => (killer.hasEnded ? null : first + (performance.now() - began) * perMs);
+}
+
+/** Every job has ended and every death has been found: a worker that died without a job is found by those that are about to leave. */
+async function allEnded(engine: Engine, fleet: Fleet, limit: AbortSignal): Promise<boolean> {
+  while (!limit.aborted) {
+    const [counts, workers] = await Promise.all([engine.counts(), engine.workers()]);
+    const living = new Set(
+      fleet
+        .places()
+        .filter(({ state }) => state !== "dead")
+        .map(({ pid }) => pid),
+    );
+    const isEnded = counts.every(({ ready, delayed, running }) => ready + delayed + running === 0);
+    if (isEnded && workers.every(({ pid }) => living.has(pid))) return true;
+    await pause(50, undefined, { signal: limit }).catch(() => {});
+  }
+  return false;
+}
+
+function timesOf(
+  recoveries: readonly Recovery[],
+): Pick<Outcome, "recoveredJobs" | "killsWithJobs" | "detectMs" | "resumeMs"> {
+  const timed = (of: readonly Recovery[]): Timed => {
+    const times = of.flatMap(({ backMs }) => (backMs === null ? [] : [backMs]));
+    return { timed: times.length, ...percentiles(times) };
+  };
+  const othersAlive = recoveries.filter(({ kill }) => !kill.nobodyLeft);
+  return {
+    recoveredJobs: recoveries.reduce((total, { jobs }) => total + jobs, 0),
+    killsWithJobs: recoveries.filter(({ jobs }) => jobs > 0).length,
+    detectMs: percentiles(othersAlive.map(({ detectedMs }) => detectedMs)),
+    resumeMs: {
+      ofAll: timed(recoveries),
+      othersAlive: timed(othersAlive),
+      nobodyLeft: timed(recoveries.filter(({ kill }) => kill.nobodyLeft)),
+    },
+  };
+}
+
+/** What a kill left behind that was not recovered. */
+function unrecovered({ kill, incidents, waiting }: Recovery): string[] {
+  if (incidents.length === 0)
+    return kill.workerId === null ? [] : [`worker ${kill.workerId} was killed, and there is no incident of its death`];
+  return waiting.map((id) => `job ${id} was recovered from worker ${kill.workerId ?? kill.pid} and never ran again`);
+}
+
+/** What the run was to show and did not. */
+function unshown({ killedAll, zombies }: Killer, fleet: Fleet, { freezes }: Plan): string[] {
+  return [
+    ...(fleet.kills.length === 0 ? ["no worker was killed"] : []),
+    ...(killedAll ? [] : ["the workers were never killed at the same moment"]),
+    ...(freezes > 0 && zombies.length === 0 ? ["no worker could be frozen while it held jobs"] : []),
+    ...zombies.flatMap(({ workerId, takenAt, refused }) => {
+      if (takenAt === null)
+        return [`the jobs of frozen worker ${workerId} were not taken from it when its lease had expired`];
+      return refused === 0 ? [`no write of zombie ${workerId} was refused`] : [];
+    }),
+  ];
+}
+
+/** Of the incidents that requeued jobs, the largest. */
+async function largestReport(engine: Engine): Promise<string | null> {
+  const incidents = await engine.incidents({ limit: 1_000 });
+  const [largest] = incidents.toSorted((a, b) => b.jobCount - a.jobCount);
+  return largest ? ((await engine.report(largest.id))?.text ?? null) : null;
+}

@@ -1,0 +1,111 @@
+// Where a run takes place: a scratch store of its own on the user's disk or server, so that what is shown holds for that place. Nothing
+// of the user's is opened, and nothing is left unless it is kept to be examined.
+import { randomBytes } from "node:crypto";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join, resolve } from "node:path";
+import { storeNameOf, type StoreName } from "../backends.ts";
+import { migrationsOf } from "../migrations.ts";
+import { atEnd } from "./clean-up.ts";
+
+/** What the scratch store is for; its folder, file and schema are named after it. */
+export type Purpose = "demo" | "torture";
+
+/** What a run leaves behind only if it is kept, and a folder for it. */
+export interface Scratch {
+  readonly folder: string;
+  readonly isKept: boolean;
+  keep(): void;
+}
+
+export interface ScratchStore {
+  readonly store: StoreName;
+  readonly url: string;
+  /** On PostgreSQL; null: the store is a file. */
+  readonly schema: string | null;
+  /** For a file, and for what else belongs to the run. */
+  readonly scratch: Scratch;
+  /** Drops the schema, unless it is kept. A file goes with its folder. */
+  readonly remove: () => Promise<void>;
+}
+
+export interface ScratchOptions {
+  readonly purpose: Purpose;
+  readonly keep: boolean;
+}
+
+/** Next to the store that `url` names: a file in the same folder, or a schema on the same server. */
+export async function scratchStore(url: string, options: ScratchOptions): Promise<ScratchStore> {
+  if (storeNameOf(url) === "postgres") return onServer(url, options);
+  return scratchFile(url === "sqlite::memory:" ? tmpdir() : dirname(resolve(url.slice("sqlite:".length))), options);
+}
+
+export function scratchFile(parent: string, { purpose, keep }: ScratchOptions): ScratchStore {
+  const scratch = scratchFolder(parent, keep, purpose);
+  const url = `sqlite:${join(scratch.folder, `${purpose}.db`)}`;
+  return { store: "sqlite", url, schema: null, scratch, remove: async () => {} };
+}
+
+async function onServer(url: string, { purpose, keep }: ScratchOptions): Promise<ScratchStore> {
+  const schema = await scratchSchema(url, purpose);
+  let isLeft = true;
+  // A signal ends the process before it could ask a server for anything: then at least the name is printed, as with `keep`.
+  atEnd(() => {
+    if (isLeft) process.stderr.write(`The schema ${schema} is left on the server.\n`);
+  });
+  // The folder holds nothing but compiled code: what is kept is the schema.
+  const { folder } = scratchFolder(tmpdir(), false, purpose);
+  let isKept = keep;
+  return {
+    store: "postgres",
+    url,
+    schema,
+    scratch: {
+      folder,
+      get isKept() {
+        return isKept;
+      },
+      keep() {
+        isKept = true;
+      },
+    },
+    remove: async () => {
+      if (isKept) return;
+      await dropSchema(url, schema);
+      isLeft = false;
+    },
+  };
+}
+
+/** A schema of its own on a running server; its role must be allowed to create one. */
+export async function scratchSchema(url: string, purpose: Purpose): Promise<string> {
+  const schema = `outlive_${purpose}_${randomBytes(4).toString("hex")}`;
+  await (await migrationsOf(url, { postgres: { schema } }))!.up();
+  return schema;
+}
+
+async function dropSchema(url: string, schema: string): Promise<void> {
+  const [{ attach }, { postgres }] = await Promise.all([import("../open.ts"), import("../postgres.ts")]);
+  await using engine = await attach(url, { postgres: { schema }, logger: false });
+  await engine.transaction(postgres, async (tx) => {
+    await tx.query(`DROP SCHEMA "${schema}" CASCADE`);
+  });
+}
+
+export function scratchFolder(parent: string, keep: boolean, purpose: Purpose): Scratch {
+  const folder = mkdtempSync(join(parent, `outlive-${purpose}-`));
+  let isKept = keep;
+  atEnd(() => {
+    if (isKept) process.stderr.write(`Everything is kept in ${folder}\n`);
+    else rmSync(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 });
+  });
+  return {
+    folder,
+    get isKept() {
+      return isKept;
+    },
+    keep() {
+      isKept = true;
+    },
+  };
+}

@@ -1,0 +1,148 @@
+// The user's own tables, in the same store as the jobs: accounts, and a ledger with a row for each transfer. Nothing in them keeps a
+// transfer from being written twice; only `commit` does. So a double would stay, and the audit would find it.
+import type { Engine, Run } from "../index.ts";
+import type { postgres as Postgres } from "../postgres.ts";
+import type { sqlite as Sqlite } from "../sqlite.ts";
+
+export const ACCOUNTS = 50;
+/** In cents. */
+export const OPENING_BALANCE = 100_000;
+/** The account that fees go to. */
+export const FEES = 0;
+
+export interface Movement {
+  readonly jobId: string;
+  readonly from: number;
+  readonly to: number;
+  readonly amount: number;
+  readonly fee: number;
+  /** Which attempt of the job wrote it. */
+  readonly attempt: number;
+}
+
+export interface Account {
+  readonly id: number;
+  readonly balance: number;
+}
+
+export interface Tables {
+  create(engine: Engine): Promise<void>;
+  /** The movement and the job's success in one transaction. */
+  commit(run: Run, movement: Movement): Promise<void>;
+  ledger(engine: Engine): Promise<readonly Movement[]>;
+  accounts(engine: Engine): Promise<readonly Account[]>;
+  /** False: a process that is frozen now holds a lock that others wait for. May wait for that lock itself. */
+  isFree(engine: Engine): Promise<boolean>;
+}
+
+/** `schema`: where on PostgreSQL; null: the store is a file. A process starts without the code of the store that it does not use. */
+export async function tablesOf(schema: string | null): Promise<Tables> {
+  return schema === null
+    ? onSqlite((await import("../sqlite.ts")).sqlite)
+    : onPostgres((await import("../postgres.ts")).postgres, schema);
+}
+
+interface Statement {
+  readonly sql: string;
+  readonly values?: readonly (string | number)[];
+}
+
+const LEDGER = "SELECT job_id, from_account, to_account, amount, fee, attempt FROM ledger";
+const BALANCES = "SELECT id, balance FROM accounts ORDER BY id";
+
+function onSqlite(sqlite: typeof Sqlite): Tables {
+  const form = ({ sql, values = [] }: Statement): [string, ...(string | number)[]] => [
+    sql.replaceAll(/\$\d/g, "?"),
+    ...values,
+  ];
+  return {
+    create: (engine) =>
+      engine.transaction(sqlite, (tx) => {
+        for (const statement of creation()) tx.run(...form(statement));
+      }),
+    commit: (run, movement) =>
+      run.commit(sqlite, (tx) => {
+        for (const statement of writes(movement)) tx.run(...form(statement));
+      }),
+    ledger: (engine) => engine.transaction(sqlite, (tx) => tx.all<LedgerRow>(LEDGER).map(movementOf)),
+    accounts: (engine) => engine.transaction(sqlite, (tx) => tx.all<Account>(BALANCES)),
+    // A process that is frozen inside a transaction holds the file's write lock.
+    isFree: (engine) => engine.transaction(sqlite, (tx) => tx.get("SELECT 1") !== undefined),
+  };
+}
+
+/** In the schema of the run, so that nothing of the user's is touched. */
+function onPostgres(postgres: typeof Postgres, schema: string): Tables {
+  const form = ({ sql, values = [] }: Statement): [string, (string | number)[]] => [
+    sql.replace(/\b(accounts|ledger)\b/, `"${schema}".$1`),
+    [...values],
+  ];
+  return {
+    create: (engine) =>
+      engine.transaction(postgres, async (tx) => {
+        for (const statement of creation()) await tx.query(...form(statement));
+      }),
+    commit: (run, movement) =>
+      run.commit(postgres, async (tx) => {
+        for (const statement of writes(movement)) await tx.query(...form(statement));
+      }),
+    ledger: (engine) =>
+      engine.transaction(postgres, async (tx) => (await tx.query<LedgerRow>(...form({ sql: LEDGER }))).map(movementOf)),
+    accounts: (engine) => engine.transaction(postgres, (tx) => tx.query<Account>(...form({ sql: BALANCES }))),
+    // Sessions that have done nothing for a moment in the middle of a transaction: their row locks stop others until the lease has expired.
+    isFree: (engine) =>
+      engine.transaction(postgres, async (tx) => {
+        const [row] = await tx.query<{ idle: number }>(
+          `SELECT count(*)::integer AS idle FROM pg_stat_activity
+           WHERE datname = current_database() AND state LIKE 'idle in transaction%' AND state_change < clock_timestamp() - interval '15 ms'`,
+        );
+        return row!.idle === 0;
+      }),
+  };
+}
+
+function creation(): Statement[] {
+  return [
+    { sql: "CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL)" },
+    {
+      sql: `CREATE TABLE ledger (job_id TEXT NOT NULL, from_account INTEGER NOT NULL, to_account INTEGER NOT NULL, amount INTEGER NOT NULL,
+              fee INTEGER NOT NULL, attempt INTEGER NOT NULL, pid INTEGER NOT NULL)`,
+    },
+    ...Array.from({ length: ACCOUNTS + 1 }, (_, id) => ({
+      sql: "INSERT INTO accounts VALUES ($1, $2)",
+      values: [id, OPENING_BALANCE],
+    })),
+  ];
+}
+
+/** Accounts in the order of their numbers: two movements never wait for each other in a circle. */
+function writes({ jobId, from, to, amount, fee, attempt }: Movement): Statement[] {
+  const changes = [
+    { id: from, change: -(amount + fee) },
+    { id: to, change: amount },
+    ...(fee > 0 ? [{ id: FEES, change: fee }] : []),
+  ].toSorted((a, b) => a.id - b.id);
+  return [
+    ...changes.map(({ id, change }) => ({
+      sql: "UPDATE accounts SET balance = balance + $1 WHERE id = $2",
+      values: [change, id],
+    })),
+    {
+      sql: "INSERT INTO ledger VALUES ($1, $2, $3, $4, $5, $6, $7)",
+      values: [jobId, from, to, amount, fee, attempt, process.pid],
+    },
+  ];
+}
+
+interface LedgerRow {
+  readonly job_id: string;
+  readonly from_account: number;
+  readonly to_account: number;
+  readonly amount: number;
+  readonly fee: number;
+  readonly attempt: number;
+}
+
+function movementOf({ job_id, from_account, to_account, amount, fee, attempt }: LedgerRow): Movement {
+  return { jobId: job_id, from: from_account, to: to_account, amount, fee, attempt };
+}
