@@ -171,8 +171,8 @@ export interface Store<Tx = unknown> {
   overdue(query: OverdueQuery): Promise<readonly HeldJob[]>;
 
   /**
-   * One transaction: each verdict's change under guard (this worker, this fence, still running, and, if it is overdue, its deadline not
-   * moved), its history row and the incident's row. Safe to repeat and to run alongside another recovery. It does not wait for a job that a
+   * One transaction: each verdict's change under guard (this worker, condemned by this incident, this fence, still running, and, if it is
+   * overdue, its deadline not moved), its history row and the incident's row. Safe to repeat and to run alongside another recovery. It does not wait for a job that a
    * transaction of another session holds, a frozen commit for instance. With `last`, and nothing left that the worker holds except what
    * could not be decided, the incident is completed and the worker is `gone`.
    */

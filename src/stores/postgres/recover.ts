@@ -48,11 +48,11 @@ const OVERDUE = `SELECT ${HELD_COLUMNS}, w.id AS worker_id FROM outlive.jobs j J
 
 const DEATHS_ELSEWHERE = `SELECT ${deathsElsewhere("outlive", "$1", "$2", "outlive.now_ms()")} AS n`;
 
-/** Of these attempts, those that still own their jobs; an overdue one only if its deadline has not moved. */
+/** Of these attempts, those that still own their jobs: of a worker whose incident this is, or overdue and with a deadline that has not moved. */
 const owned = (
   deadline: string,
 ): string => `FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::text[], $5::bigint[]) AS a (seq, fence, epoch, worker, deadline_at)
-  JOIN outlive.fleet w ON w.id = a.worker
+  JOIN outlive.fleet w ON w.id = a.worker AND ($6::text IS NULL OR w.incident = $6)
   JOIN outlive.jobs j ON j.seq = a.seq AND j.state + 0 = 1 AND j.fence = a.fence AND j.epoch = a.epoch AND j.worker + 0 = w.seq${deadline}`;
 const OF_THE_DEAD = owned("");
 const STILL_OVERDUE = owned(" AND j.deadline_at = a.deadline_at");
@@ -155,7 +155,7 @@ async function takeAll(
   const decided = verdicts.filter(({ change }) => change !== null);
   if (decided.length === 0) return verdicts.map(() => "taken");
   const guard = incident === null ? STILL_OVERDUE : OF_THE_DEAD;
-  const attempts = attemptsOf(decided);
+  const attempts = [...attemptsOf(decided), incident];
   const locked = await session.rows<{ seq: number; incident: string | null }>(
     `SELECT j.seq, j.incident ${guard} ORDER BY j.seq FOR UPDATE OF j SKIP LOCKED`,
     attempts,
@@ -248,14 +248,14 @@ async function lockDead(session: Session, { worker, death }: CondemnRequest): Pr
 
 // Closes only if nothing was left out. A job whose decision failed does not count as left out: it is in the incident, and a sweep tries
 // it again.
-const CLOSE = `WITH dead AS (SELECT f.seq FROM outlive.fleet f WHERE f.id = $1),
+const CLOSE = `WITH dead AS (SELECT f.seq FROM outlive.fleet f WHERE f.id = $1 AND f.incident = $2),
   left_out AS MATERIALIZED (
     SELECT count(*) AS n, min(j.seq) AS first FROM outlive.jobs j WHERE j.state = 1 AND j.worker = (SELECT seq FROM dead)
       AND NOT EXISTS (SELECT 1 FROM outlive.incident_jobs i WHERE i.incident = $2 AND i.job = j.seq AND NOT i.success)),
   closed AS (UPDATE outlive.incidents i SET cursor = coalesce(o.first - 1, $3),
       completed_at = CASE WHEN o.n = 0 THEN coalesce(i.completed_at, outlive.now_ms()) END FROM left_out o WHERE i.id = $2),
   cancels AS (DELETE FROM outlive.cancels c USING left_out o, dead d WHERE c.worker = d.seq AND o.n = 0),
-  finished AS (UPDATE outlive.fleet f SET state = 'gone' FROM left_out o WHERE f.id = $1 AND o.n = 0)
+  finished AS (UPDATE outlive.fleet f SET state = 'gone' FROM left_out o WHERE f.id = $1 AND f.incident = $2 AND o.n = 0)
   SELECT n AS locked FROM left_out`;
 
 function byRecovery({ job, change }: Verdict, incident: string | null): AppliedChange {

@@ -155,6 +155,7 @@ export class Recovering {
   }
 
   #takeAll({ verdicts, of, last }: TakeBackRequest, now: number, each: boolean): Taken[] {
+    if (of && !this.#isCondemned(of)) return verdicts.map(() => "moved");
     const incident = of?.incident ?? null;
     const taken = verdicts.map((verdict) => {
       const one = each ? this.#takeOrRefuse(verdict, incident, now) : this.#take(verdict, incident, now);
@@ -168,6 +169,13 @@ export class Recovering {
       if (last) closeIncident(this.#db, of.incident, this.#workers.seqOf(of.worker), now);
     }
     return taken;
+  }
+
+  /** Not in a copy from before that was put back since. */
+  #isCondemned({ worker, incident }: Condemned): boolean {
+    return (
+      this.#db.sql("SELECT 1 FROM outlive_workers WHERE id = ? AND incident = ?").get(worker, incident) !== undefined
+    );
   }
 
   #take({ job, change }: Verdict, incident: string | null, now: number): Taken {

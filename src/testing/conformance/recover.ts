@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { kind, names } from "./drafts.ts";
 import { answers, SETTLE } from "./hand.ts";
 import { recoverOnce, type Specify } from "./scene.ts";
-import type { RecoveredBatch } from "../../core/recovery.ts";
+import { decideCrash, type RecoveredBatch } from "../../core/recovery.ts";
 
 export function specifyRecover(specify: Specify): void {
   specify(
@@ -23,6 +23,23 @@ export function specifyRecover(specify: Specify): void {
       assert.deepEqual((await next.next()).lastOutcome, "crashed");
     },
   );
+
+  specify("nothing is taken back in the name of an incident that the worker does not have", async (scene) => {
+    await scene.enqueue("a");
+    const worker = await scene.worker("w");
+    await worker.next();
+    const condemned = await scene.store.condemn(await scene.recovery(worker));
+    assert.ok(condemned !== null && condemned !== "locked");
+    const { jobs } = await scene.store.heldBy(condemned, 10);
+    const verdicts = jobs.map((job) => ({ job, alone: true, ...decideCrash(job, condemned), error: null }));
+    const other = { ...condemned, incident: "of-another-store" };
+    const refused = await scene.store.takeBack({ verdicts, of: other, last: true });
+    assert.deepEqual(refused.taken, ["moved"]);
+    assert.deepEqual([(await worker.row()).state, await scene.states("a")], ["recovering", ["running"]]);
+    const taken = await scene.store.takeBack({ verdicts, of: condemned, last: true });
+    assert.deepEqual(taken, { taken: ["taken"] });
+    assert.deepEqual([(await worker.row()).state, await scene.states("a")], ["gone", ["queued"]]);
+  });
 
   specify("a job that could not be recovered is tried again, in the same incident", async (scene) => {
     await scene.enqueue("a", "b");
