@@ -10,7 +10,6 @@ import { isPostgres, shownAddress } from "./backends.ts";
 import { WORK_VALUES, type WorkFileOptions } from "./config-work.ts";
 import { type Duration, durationMs } from "./core/duration.ts";
 import { OutliveError } from "./core/errors.ts";
-import { whatOf } from "./error-text.ts";
 
 interface FileOptions extends Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "postgres"> {
   /** Without `pool`, which only a program of your own can have. */
@@ -194,9 +193,9 @@ function textsOf(key: "store" | "jobs", said: ReadonlyMap<string, Said>): readon
 /** The option's error with the place in front that said it. */
 function withSource(error: OutliveError, said: ReadonlyMap<string, Said>): OutliveError {
   const key = [...said.keys()]
-    .filter((name) => said.get(name)!.value !== undefined && whatOf(error).includes(name))
+    .filter((name) => said.get(name)!.value !== undefined && error.what.includes(name))
     .sort((a, b) => b.length - a.length)[0];
   if (key === undefined) return error;
-  const what = `${said.get(key)!.source}: ${whatOf(error)}`;
+  const what = `${said.get(key)!.source}: ${error.what}`;
   return new OutliveError(error.code, what, error.hint, error.data, { cause: error });
 }

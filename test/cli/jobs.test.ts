@@ -101,7 +101,7 @@ test("a wrong word says what would be right", async (t) => {
     },
   });
   assert.equal(missing.code, 3);
-  assert.match(missing.stderr, /There is no job no-such-id\. .*outlive jobs --text/);
+  assert.match(missing.stderr, /^outlive: There is no job no-such-id\.\n {2}.*outlive jobs --text.*\n$/);
 });
 
 test("the whole story of a job: steps, log, result, shortened unless --full", async (t) => {

@@ -24,7 +24,7 @@ function begin(task: Task): void {
   } catch (thrown) {
     const known = thrown instanceof OutliveError;
     told = known
-      ? { type: "refused", code: thrown.code, what: whatOf(thrown), hint: thrown.hint, data: thrown.data }
+      ? { type: "refused", code: thrown.code, what: thrown.what, hint: thrown.hint, data: thrown.data }
       : { type: "refused", code: null, what: String((thrown as Error)?.stack ?? thrown), hint: "", data: {} };
   }
   // Not an exit: it would close a connection of salvage, and SQLite then deletes the log by its name, which may be the new file's.
@@ -45,11 +45,6 @@ function run(task: Task): Answers[Task["do"]] {
     case "backup":
       return copyTo(task.path, task.to);
   }
-}
-
-/** `message` is what happened and the hint in one. */
-function whatOf({ message, hint }: OutliveError): string {
-  return message.endsWith(hint) ? message.slice(0, message.length - hint.length).trimEnd() : message;
 }
 
 /** A thread, because the main one is inside SQLite for as long as the task takes. */
