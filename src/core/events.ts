@@ -5,6 +5,7 @@ import type { JobState, Outcome } from "./job.ts";
 import type { HowLost } from "./liveness.ts";
 import type { Resolution } from "./losses.ts";
 import type { ProcessKey } from "./process-key.ts";
+import type { RunCall } from "./run.ts";
 import type { RecoveredJob, Stale } from "./store.ts";
 
 export interface Events {
@@ -93,6 +94,18 @@ export interface Events {
   "job.released": { readonly jobId: string; readonly reason: string };
   /** What a handler wrote with `run.log`. */
   "job.log": { readonly jobId: string; readonly kind: string; readonly attempt: number; readonly message: string };
+  /**
+   * A call of a handler (`run.progress`, `run.step` and so on) failed, and the handler may not know: its attempt had ended, or it need not
+   * have awaited the call. Nothing was written. Emitted once per attempt.
+   */
+  "call.failed": {
+    readonly jobId: string;
+    readonly kind: string;
+    readonly attempt: number;
+    readonly call: RunCall;
+    readonly attemptEnded: boolean;
+    readonly error: StoredError;
+  };
   /** The store refused or failed; the engine tries again by itself. */
   "store.failed": { readonly doing: string; readonly error: StoredError; readonly retryInMs: number };
   /** Another process is at its start-up on this store; this open goes on after it. */
