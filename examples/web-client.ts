@@ -13,7 +13,7 @@ import { job, open, OutliveError } from "../src/index.ts";
 
 const invoice = job("invoice", { input: z.object({ orderId: z.string().min(1) }) });
 const stop = new AbortController();
-process.once("SIGTERM", () => stop.abort());
+process.on("SIGTERM", () => stop.abort());
 
 if (process.argv[2] === "worker") await work();
 else await serve();
