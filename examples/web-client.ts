@@ -1,5 +1,5 @@
 // A web process that enqueues and looks, and a worker beside it. The client has no thread and recovers nothing, so a web
-// process stays what it is. Start the worker once (`node web-client.ts worker`), then the web process (`node web-client.ts`).
+// process stays what it is. Start the web process (`node web-client.ts`) and the worker (`node web-client.ts worker`), in either order.
 //   POST /invoices {"orderId":"42"}  ->  202 {"id":"...","created":true}
 //   GET  /jobs/<id>                  ->  200 {"state":"succeeded", ...}
 // Outside of this repository write:

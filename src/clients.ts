@@ -211,7 +211,10 @@ function assertLimit(limit: number): void {
   );
 }
 
-/** Connects to a store that is there already. Declares the settings of `jobs`, so that they can be enqueued. */
+/**
+ * Connects to a store. A SQLite file that is not there, or has no Outlive tables, is created as by `open`, so that a program may enqueue
+ * before the first worker starts; a PostgreSQL schema must be there. Declares the settings of `jobs`, so that they can be enqueued.
+ */
 export async function connect(url: string, options: ClientOptions = {}): Promise<Client> {
   const settings = engineSettings(options, storeNameOf(url));
   const contracts = contractsOf(options.jobs ?? []);
