@@ -35,7 +35,7 @@ for (const [what, prepare] of [
     const note = job<number>("note").handle((n) => ran.resolve(n));
     const web = await client(t, place, { jobs: [note] });
     const { id } = await web.enqueue(note, 7);
-    assert.equal(statSync(place.path).mode & 0o077, what === "a file that is not there" ? 0 : 0o044);
+    if (what === "a file that is not there") assert.equal(statSync(place.path).mode & 0o777, 0o600);
     const engine = await place.engine({ jobs: [note] });
     await engine.start();
     assert.equal(await ran.promise, 7);
@@ -133,18 +133,19 @@ test("a client recovers nothing: what a dead worker held stays its own until som
   assert.deepEqual(await looking.incidents(), []);
 });
 
-test("what a client enqueues wakes a worker in another process at once", async (t) => {
+test("what a client enqueues wakes a worker in another process that would not poll for an hour", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   await place.ledger(engine);
-  const worker = place.child({ heartbeat: {} });
+  const worker = place.child({ heartbeat: {}, poll: "1h" });
   await worker.untilFact("working");
   const web = await client(t, place, { jobs: [transfer] });
-  const asked = performance.now();
-  const { id } = await web.enqueue(transfer, { n: 1 });
-  await worker.untilFact("started", { id });
-  t.diagnostic(`picked up after ${Math.round(performance.now() - asked)} ms; a poll would be up to 1000`);
-  await untilState(engine, id, "succeeded");
+  // The first may be found by a turn that was on its way; the others find a worker that is idle.
+  for (let n = 1; n <= 3; n++) {
+    const { id } = await web.enqueue(transfer, { n });
+    await worker.untilFact("started", { id });
+    await untilState(engine, id, "succeeded");
+  }
 });
 
 test("a client has the same enqueue, with the same checks, keys and transactions", async (t) => {
