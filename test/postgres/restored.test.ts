@@ -2,16 +2,21 @@
 // restored rows call running is taken at once.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ErrorCode, OutliveError } from "../../src/index.ts";
+import { ErrorCode, job, OutliveError } from "../../src/index.ts";
 import { untilState, untilTrue } from "../support/processes.ts";
-import { slow, stepped } from "./jobs.ts";
+import { stepped } from "./jobs.ts";
 import { PostgresPlace } from "./place.ts";
+
+const untilAborted = job("until-aborted");
+untilAborted.handle(
+  (_input, run) => new Promise<void>((resolve) => run.signal.addEventListener("abort", () => resolve())),
+);
 
 test("after a restore the worker stops with STORE_REPLACED, and the same engine can start the next one", async (t) => {
   const place = await PostgresPlace.shared(t);
-  const engine = await place.engine({ poll: "100ms" });
+  const engine = await place.engine({ poll: "100ms", jobs: [stepped, untilAborted] });
   const worker = await engine.start();
-  const { id } = await engine.enqueue(slow, { ms: 600_000 });
+  const { id } = await engine.enqueue(untilAborted, {});
   await untilTrue(
     () => worker.held,
     (held) => held === 1,
@@ -29,7 +34,7 @@ test("after a restore the worker stops with STORE_REPLACED, and the same engine 
   await untilState(engine, next, "succeeded");
   await untilState(engine, id, "queued");
   const [incident] = await engine.incidents();
-  const report = await engine.report(incident!.recovery);
+  const report = await engine.report(incident!.id);
   assert.match(report?.deadWorkers[0]?.evidence ?? "", /restored from a backup/);
 });
 

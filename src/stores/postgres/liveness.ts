@@ -126,14 +126,16 @@ export class AdvisoryLiveness implements Liveness {
    * and so may be a session of a killed one that waits for a lock: what they hold could not be recovered. Sessions of the user's pool
    * carry the name inside our transactions only. Of a pooler's sessions only those in a transaction are ended: another client may
    * have the others by now. Needs the same role; without it, the recovery comes back for what they hold. Only of a row that is still
-   * live: later its process may work under a new id.
+   * live: later its process may work under a new id. Never of this process: an earlier worker of it shares the sessions that recover.
    */
   async evict({ lock, state }: WorkerRow): Promise<boolean> {
     const tag = lock.identity?.split(" ")[1] ?? "-";
     const isKnown = lock.name !== null || tag !== "-";
     if (!isKnown || state !== "live" || (lock.name !== null && this.#own.has(lock.name))) return false;
+    const { session } = this.#deps;
+    if (tag === (await session.greet()).application) return false;
     try {
-      const ended = await this.#deps.session.query<{ ended: boolean }>(EVICT, [lock.name, tag]);
+      const ended = await session.query<{ ended: boolean }>(EVICT, [lock.name, tag]);
       return ended.some((row) => row.ended);
     } catch (thrown) {
       if ((thrown as { code?: unknown }).code === "42501") return false;
