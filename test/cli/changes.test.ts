@@ -62,7 +62,7 @@ test("retry by a filter says how many and wants --yes", async (t) => {
   ]);
   assert.deepEqual(
     [asked.code, asked.stderr],
-    [2, "outlive: This would retry 5 jobs; nothing was changed. Add --yes to do it.\n"],
+    [2, "outlive: This would retry 5 jobs; nothing was changed.\n  Add --yes to do it.\n"],
   );
   assert.equal(byText.code, 2);
   assert.deepEqual((byText.value as { error: { data: object } }).error.data, {
