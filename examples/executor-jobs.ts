@@ -51,7 +51,7 @@ if (import.meta.main) {
 
   await using engine = await open(process.env["DATABASE_URL"] ?? "sqlite:./executor.db", { jobs: executorJobs });
   const stop = new AbortController();
-  process.once("SIGTERM", () => stop.abort());
+  process.on("SIGTERM", () => stop.abort());
   console.log("working");
   await engine.work({ concurrency: 10, signal: stop.signal });
 }

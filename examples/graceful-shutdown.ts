@@ -21,9 +21,10 @@ report.handle(async ({ pages }, run) => {
 await using engine = await open("sqlite:./reports.db", { jobs: [report] });
 await engine.enqueue(report, { pages: 12 }, { id: "yearly" });
 
-// Listen before you work: jobs run before `work` has anything to say.
+// Listen before you work: jobs run before `work` has anything to say. `on`, not `once`: without a listener the second of two signals,
+// as process groups send them, would kill the process while its jobs finish.
 const stop = new AbortController();
-process.once("SIGTERM", () => {
+process.on("SIGTERM", () => {
   console.log("stopping");
   stop.abort();
 });

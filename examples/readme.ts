@@ -16,5 +16,5 @@ await using engine = await open("sqlite:./jobs.db", { jobs: [invoice] });
 await engine.enqueue(invoice, { orderId: "42" }, { dedupeKey: "order-42" });
 
 const stop = new AbortController();
-process.once("SIGTERM", () => stop.abort());
+process.on("SIGTERM", () => stop.abort());
 await engine.work({ concurrency: 50, signal: stop.signal });

@@ -1,5 +1,5 @@
 // A web process that enqueues and looks, and a worker beside it. The client has no thread and recovers nothing, so a web
-// process stays what it is. Start the worker once (`node web-client.ts worker`), then the web process (`node web-client.ts`).
+// process stays what it is. Start the web process (`node web-client.ts`) and the worker (`node web-client.ts worker`), in either order.
 //   POST /invoices {"orderId":"42"}  ->  202 {"id":"...","created":true}
 //   GET  /jobs/<id>                  ->  200 {"state":"succeeded", ...}
 // Outside of this repository write:
@@ -13,7 +13,7 @@ import { job, open, OutliveError } from "../src/index.ts";
 
 const invoice = job("invoice", { input: z.object({ orderId: z.string().min(1) }) });
 const stop = new AbortController();
-process.once("SIGTERM", () => stop.abort());
+process.on("SIGTERM", () => stop.abort());
 
 if (process.argv[2] === "worker") await work();
 else await serve();

@@ -24,7 +24,7 @@ export interface BackendDeps {
   readonly contactMs?: number;
 }
 
-type StoreOptions = Pick<EngineOptions, "durability" | "sqlite" | "postgres">;
+export type StoreOptions = Pick<EngineOptions, "durability" | "sqlite" | "postgres">;
 
 export function isPostgres(url: unknown): boolean {
   return typeof url === "string" && /^postgres(ql)?:/.test(url);
@@ -108,6 +108,12 @@ export function clientStore(
       return openSqliteClient(deps, settings);
     },
   };
+}
+
+/** Creates the SQLite file at this address, or brings its tables up to date. Recovers nothing. */
+export async function createFile(url: string, options: StoreOptions, deps: ClientDeps): Promise<void> {
+  const { createSqlite } = await import("./stores/sqlite/create.ts");
+  await createSqlite(deps, sqliteOptions(url, options));
 }
 
 function sqliteOptions(url: string, { durability = defaultOf("durability"), sqlite = {} }: StoreOptions) {

@@ -213,8 +213,9 @@ function assertLimit(limit: number): void {
 }
 
 /**
- * Connects to a store that is there already: by its address, or by a configuration, whose store is found as `open` and the command
- * line find it. Declares the settings of `jobs`, so that they can be enqueued.
+ * Connects to a store: by its address, or by a configuration, whose store is found as `open` and the command line find it. A SQLite file
+ * that is not there, or has no Outlive tables, is created as by `open`, so that a program may enqueue before the first worker starts; a
+ * PostgreSQL schema must be there. Declares the settings of `jobs`, so that they can be enqueued.
  */
 export async function connect(where: string | OutliveConfig, given: ClientOptions = {}): Promise<Client> {
   const { store: url, options } = resolveCall(where, given);

@@ -1,5 +1,6 @@
 // The engine: a client that can also work, recover and operate. Made by `open()` (open.ts).
 import { Client, type Report } from "./clients.ts";
+import { closest } from "./engine/closest.ts";
 import { type EngineSettings, type WorkOptions, workSettings } from "./engine/options.ts";
 import { WORKER_OPTIONS } from "./engine/settings.ts";
 import type { Backend } from "./core/backend.ts";
@@ -7,7 +8,7 @@ import { type Clock, pause, type Random } from "./core/clock.ts";
 import type { AnyContract } from "./core/contract.ts";
 import type { Duration } from "./core/duration.ts";
 import { ErrorCode, OutliveError } from "./core/errors.ts";
-import type { EventBus, EventName, Listener } from "./core/events.ts";
+import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "./core/events.ts";
 import { assertKey, idSource } from "./core/ids.ts";
 import type { Enqueued, JobState } from "./core/job.ts";
 import { type EnqueueOptions, makeDraft } from "./core/enqueue.ts";
@@ -61,8 +62,15 @@ export class Engine extends Client {
     this.#recoveries = new Recoveries(wiring);
   }
 
-  /** Hears an event; answers how to stop hearing. A listener that throws harms nothing. */
+  /** Calls the listener at every event of this name, and returns a function that ends that. A listener that throws harms nothing. */
   on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void {
+    if (!EVENT_NAMES.includes(name))
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `There is no event ${JSON.stringify(name)}.`,
+        `Did you mean ${closest(String(name), EVENT_NAMES)}?`,
+        { event: name, events: EVENT_NAMES },
+      );
     return this.#wiring.bus.on(name, listener);
   }
 

@@ -1,7 +1,8 @@
-// Migrations of a store as the command line and deploy scripts use them. SQLite's file migrates automatically when it is opened; a
+// Migrations of a store as the command line and deploy scripts use them. SQLite's file also migrates when a worker opens it; a
 // PostgreSQL schema is migrated here and nowhere else, because a worker's role has no such right.
 import { existsSync } from "node:fs";
-import { storeNameOf } from "./backends.ts";
+import { createFile, storeNameOf, type StoreOptions } from "./backends.ts";
+import { systemClock, systemRandom } from "./platform/clock.ts";
 import type { PostgresOptions } from "./stores/postgres/address.ts";
 import type { MigrationInfo } from "./stores/postgres/migrate.ts";
 import { sqlitePath } from "./stores/sqlite/address.ts";
@@ -17,7 +18,7 @@ export interface StoreMigrations {
   down(options: { readonly to?: number; readonly force?: boolean }): Promise<readonly number[]>;
 }
 
-/** The migrations of the store at this address; null: it migrates by itself when it is opened (SQLite). Nothing is connected before it is asked. */
+/** The migrations of the PostgreSQL store at this address; null: it is a SQLite file. Nothing is connected before it is asked. */
 export async function migrationsOf(
   url: string,
   { postgres = {} }: { readonly postgres?: PostgresOptions } = {},
@@ -52,7 +53,7 @@ export async function migrationsOf(
 /** One migration of a SQLite file. */
 export type FileMigrationInfo = Pick<MigrationInfo, "number" | "name" | "applied" | "checksum" | "storedChecksum">;
 
-/** The migrations of the SQLite file at this address, which the next `open` brings up to date. Writes nothing. */
+/** The migrations of the SQLite file at this address. Writes nothing. */
 export async function fileMigrations(url: string): Promise<readonly FileMigrationInfo[]> {
   const [{ Database }, { MIGRATIONS, stepsOf }, { stepChecksum }] = await Promise.all([
     import("./stores/sqlite/database.ts"),
@@ -82,6 +83,14 @@ export async function fileMigrations(url: string): Promise<readonly FileMigratio
     checksum: stepChecksum(sql),
     storedChecksum: applied[i]?.stored ?? null,
   }));
+}
+
+/** Creates the SQLite file at this address, or brings it up to date, and returns the numbers of what was done. */
+export async function migrateFile(url: string, options: StoreOptions = {}): Promise<readonly number[]> {
+  if (sqlitePath(url) === ":memory:") return []; // Every open creates one of its own.
+  const missing = (await fileMigrations(url)).filter(({ applied }) => !applied);
+  await createFile(url, options, { clock: systemClock, random: systemRandom });
+  return missing.map(({ number }) => number);
 }
 
 /** What to print. */

@@ -196,10 +196,12 @@ test("examples/web-client.ts enqueues over HTTP, a worker in another process run
   for (const program of [web, worker]) await program.untilEnd();
 });
 
-test("examples/graceful-shutdown.ts stops on SIGTERM at no cost to its job, and goes on where it stopped", async (t) => {
+test("examples/graceful-shutdown.ts stops on SIGTERM, also if it comes twice, at no cost to its job, and goes on where it stopped", async (t) => {
   const { start } = folder(t);
   const first = start("graceful-shutdown.ts");
   await first.until(/page 2\n/);
+  first.kill("SIGTERM");
+  await first.until(/stopping\n/);
   first.kill("SIGTERM");
   await first.untilEnd();
   assert.match(first.stdout, /stopping\n[^]*the report is queued, 0 errors, 1 interruptions\n$/);

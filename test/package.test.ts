@@ -82,7 +82,7 @@ for (const [name, expected] of Object.entries(surface)) {
 
 test("without prom-client, metrics say what to install: in a program, by `outlive metrics` and by `outlive work --http`, whose probes work", async (t) => {
   const sentence =
-    /Metrics need the package `prom-client`, which is not installed\. Run `npm install prom-client` in this program\./;
+    /Metrics need the package `prom-client`, which is not installed\.\s+Run `npm install prom-client` in this program\./;
   const program = `import { attachMetrics } from "outlive/metrics";
     try { attachMetrics({}); } catch ({ code, message }) { console.log(code, message); }`;
   await writeFile(join(project, "measured.mjs"), program);

@@ -1,7 +1,6 @@
 // The command line: one file per command in commands/, each with a `register`. It uses the engine's public face only.
 import { Command, CommanderError } from "commander";
 import { OutliveError } from "../core/errors.ts";
-import { whatOf } from "../error-text.ts";
 import { VERSION } from "../version.ts";
 import { COMMANDS } from "./commands/index.ts";
 import { type Context, type GlobalOptions, makeContext } from "./context.ts";
@@ -79,8 +78,9 @@ function tellError(thrown: unknown, json: boolean, { stdout, stderr }: Streams):
   const message = thrown instanceof Error ? thrown.message : String(thrown);
   if (json) {
     const error = known
-      ? { code: thrown.code, message: whatOf(thrown), hint: thrown.hint, data: thrown.data }
+      ? { code: thrown.code, message: thrown.what, hint: thrown.hint, data: thrown.data }
       : { code: "UNEXPECTED", message };
     stdout.write(`${JSON.stringify({ error })}\n`);
-  } else stderr.write(`outlive: ${known ? message : ((thrown as Error)?.stack ?? message)}\n`);
+  } else if (known) stderr.write(`outlive: ${thrown.what}\n${thrown.hint === "" ? "" : `  ${thrown.hint}\n`}`);
+  else stderr.write(`outlive: ${(thrown as Error)?.stack ?? message}\n`);
 }

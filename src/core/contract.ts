@@ -1,7 +1,7 @@
 // The contract of a kind: its name, its schema and its settings, safe to import anywhere. The handler is attached where workers
 // run. Made by `job()` (job.ts at the top), which checks the options.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
-import type { StoredError } from "./errors.ts";
+import { ErrorCode, OutliveError, type StoredError } from "./errors.ts";
 import type { ResultMustBeJson, ResultOf } from "./json.ts";
 import type { KindSettings } from "./job.ts";
 import type { Enqueue } from "./enqueue.ts";
@@ -37,8 +37,15 @@ export class JobContract<In = unknown, Out = In> {
     this.backoff = backoff;
   }
 
-  /** Attaches the handler. Call it once, in the module that workers import. */
+  /** Attaches the handler. Call it once, in the module that workers import; a second call throws. */
   handle<Returned>(handler: Handler<Out, Returned>): this {
+    if (this.#handler)
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `The job ${this.name} has a handler already.`,
+        "Call handle() once per job. Give a second kind of work its own job() with a name of its own.",
+        { kind: this.name },
+      );
     this.#handler = handler as unknown as (input: never, run: Run) => unknown;
     return this;
   }

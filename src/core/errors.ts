@@ -72,12 +72,17 @@ export const ErrorCode = {
 
 export type ErrorCode = (typeof ErrorCode)[keyof typeof ErrorCode];
 
-/** An error of Outlive. `code` is stable, `data` is for programs, `hint` is the next thing to do. */
+/** An error of Outlive. Its `message` is `what` and `hint`, one after the other. */
 export class OutliveError extends Error {
   override readonly name = "OutliveError";
+  /** Stable: a program may switch on it. */
   readonly code: ErrorCode;
-  readonly data: Readonly<Record<string, unknown>>;
+  /** What happened, and to which job, setting or store. */
+  readonly what: string;
+  /** The next thing to do; empty if there is nothing to do. */
   readonly hint: string;
+  /** The values that the text mentions, for programs. */
+  readonly data: Readonly<Record<string, unknown>>;
 
   constructor(
     code: ErrorCode,
@@ -88,8 +93,9 @@ export class OutliveError extends Error {
   ) {
     super(`${what} ${hint}`.trim(), options);
     this.code = code;
-    this.data = data;
+    this.what = what;
     this.hint = hint;
+    this.data = data;
   }
 }
 

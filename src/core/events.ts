@@ -5,6 +5,7 @@ import type { JobState, Outcome } from "./job.ts";
 import type { HowLost } from "./liveness.ts";
 import type { Resolution } from "./losses.ts";
 import type { ProcessKey } from "./process-key.ts";
+import type { RunCall } from "./run.ts";
 import type { RecoveredJob, Stale } from "./store.ts";
 
 export interface Events {
@@ -93,6 +94,18 @@ export interface Events {
   "job.released": { readonly jobId: string; readonly reason: string };
   /** What a handler wrote with `run.log`. */
   "job.log": { readonly jobId: string; readonly kind: string; readonly attempt: number; readonly message: string };
+  /**
+   * A call of a handler (`run.progress`, `run.step` and so on) failed, and the handler may not know: its attempt had ended, or it need not
+   * have awaited the call. Nothing was written. Emitted once per attempt.
+   */
+  "call.failed": {
+    readonly jobId: string;
+    readonly kind: string;
+    readonly attempt: number;
+    readonly call: RunCall;
+    readonly attemptEnded: boolean;
+    readonly error: StoredError;
+  };
   /** The store refused or failed; the engine tries again by itself. */
   "store.failed": { readonly doing: string; readonly error: StoredError; readonly retryInMs: number };
   /** Another process is at its start-up on this store; this open goes on after it. */
@@ -127,6 +140,54 @@ export interface Events {
 }
 
 export type EventName = keyof Events;
+
+/** Every event. True: it happens to every job, so it is built only for listeners that ask for it by name. */
+const IS_FREQUENT: Readonly<Record<EventName, boolean>> = {
+  "recovery.started": false,
+  "recovery.completed": false,
+  "recovery.failed": false,
+  "recovery.waits": false,
+  "job.recovered": false,
+  "worker.gone": false,
+  "loss.resolved": false,
+  "worker.cleaned": false,
+  "worker.registering": false,
+  "worker.started": false,
+  "worker.stopped": false,
+  "worker.disowned": false,
+  "store.replaced": false,
+  "store.restored": false,
+  "worker.blocked": false,
+  "lease.lost": false,
+  "heartbeat.failed": false,
+  "write.rejected": false,
+  "job.failed": false,
+  "job.dead": false,
+  "job.quarantined": false,
+  "job.succeeded": true,
+  "job.claimed": true,
+  "attempt.ended": true,
+  "job.overdue": false,
+  "job.released": false,
+  "job.log": false,
+  "call.failed": false,
+  "store.failed": false,
+  "open.waits": false,
+  "integrity.checked": false,
+  "store.repaired": false,
+  "store.inconsistent": false,
+  "journal.restored": false,
+  "wal.checkpointed": false,
+  "checkpoint.failed": false,
+  "wal.held": false,
+  "store.notice": false,
+  "recovery.held": false,
+  "listener.failed": false,
+};
+
+/** For checks of names where no compiler has done it. */
+export const EVENT_NAMES = Object.keys(IS_FREQUENT) as readonly EventName[];
+
 export type EngineEvent = { [Name in EventName]: { readonly name: Name } & Events[Name] }[EventName];
 export type Listener<Name extends EventName> = (event: Events[Name]) => void;
 
@@ -153,19 +214,19 @@ export class EventBus implements Emitter {
     return () => void set.delete(listener);
   }
 
-  /** Hears everything but what happens to every job (`isFrequent`), which is not built for somebody who did not ask by name. */
+  /** Hears everything but what happens to every job (`IS_FREQUENT`), which is not built for somebody who did not ask by name. */
   onAny(listener: (event: EngineEvent) => void): () => void {
     this.#all.add(listener);
     return () => void this.#all.delete(listener);
   }
 
   has(name: EventName): boolean {
-    return (this.#listeners.get(name)?.size ?? 0) > 0 || (this.#all.size > 0 && !isFrequent(name));
+    return (this.#listeners.get(name)?.size ?? 0) > 0 || (this.#all.size > 0 && !IS_FREQUENT[name]);
   }
 
   emit<Name extends EventName>(name: Name, event: Events[Name]): void {
     for (const listener of this.#listeners.get(name) ?? []) this.#call(name, () => (listener as Listener<Name>)(event));
-    if (isFrequent(name)) return;
+    if (IS_FREQUENT[name]) return;
     for (const listener of this.#all) this.#call(name, () => listener({ name, ...event } as unknown as EngineEvent));
   }
 
@@ -183,8 +244,4 @@ export class EventBus implements Emitter {
   #failed(name: EventName, thrown: unknown): void {
     if (name !== "listener.failed") this.emit("listener.failed", { event: name, error: this.#describe(thrown) });
   }
-}
-
-function isFrequent(name: EventName): boolean {
-  return name === "job.succeeded" || name === "job.claimed" || name === "attempt.ended";
 }

@@ -1,13 +1,13 @@
 // What a running handler asks of its worker: small writes under its fence, and the commit of its success with the user's own writes.
 import type { Clock } from "./clock.ts";
 import { assertForm, checkedEnqueue, CommitControl, type CommitForm } from "./commit.ts";
-import { ErrorCode, OutliveError } from "./errors.ts";
+import { ErrorCode, OutliveError, toStoredError } from "./errors.ts";
 import type { Emitter } from "./events.ts";
 import type { Held } from "./held-jobs.ts";
 import type { ClaimedJob, Enqueued } from "./job.ts";
 import { encodeJson } from "./json.ts";
 import type { Lease } from "./lease.ts";
-import { type Attempt, type DraftMaker, type RunHost, staleError } from "./run.ts";
+import { type Attempt, type DraftMaker, type RunCall, type RunHost, staleError } from "./run.ts";
 import type { Runner } from "./runner.ts";
 import type { AttemptWrite, Stale, Store } from "./store.ts";
 import * as transitions from "./transitions.ts";
@@ -60,6 +60,12 @@ export class WorkerRunHost implements RunHost {
 
   logged(job: ClaimedJob, message: string): void {
     this.#deps.events.emit("job.log", { jobId: job.lease.jobId, kind: job.kind, attempt: job.lease.fence, message });
+  }
+
+  callFailed({ lease, kind }: ClaimedJob, call: RunCall, attemptEnded: boolean, thrown: unknown): void {
+    const { jobId, fence: attempt } = lease;
+    const error = toStoredError(thrown);
+    this.#deps.events.emit("call.failed", { jobId, kind, attempt, call, attemptEnded, error });
   }
 
   async commit(

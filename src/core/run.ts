@@ -39,7 +39,15 @@ export interface RunHost {
   touched(run: Attempt): void;
   draft: DraftMaker;
   logged(job: ClaimedJob, message: string): void;
+  /** A call of the handler failed, and the handler may never learn of it. */
+  callFailed(job: ClaimedJob, call: RunCall, attemptEnded: boolean, thrown: unknown): void;
 }
+
+/** The methods of a run that write, as they are named in events. */
+export type RunCall = "step" | "heartbeat" | "progress" | "log" | "enqueue" | "commit";
+
+/** Nothing in a handler depends on these, so many programs do not await them. */
+const WITHOUT_RESULT: ReadonlySet<RunCall> = new Set(["heartbeat", "progress", "log"]);
 
 /** The second argument of a handler. */
 export interface Run {
@@ -86,6 +94,7 @@ export class Attempt implements Run {
   readonly #children = new Map<string, number>();
   /** Set by the worker when the attempt has been settled or given up: nothing may be written any more. */
   over = false;
+  #callFailed = false;
 
   constructor(job: ClaimedJob, host: RunHost) {
     this.job = job;
@@ -130,7 +139,11 @@ export class Attempt implements Run {
     this.#controller?.abort(this.#aborted);
   }
 
-  async step<T>(name: string, work: () => T | Promise<T>): Promise<StepResult<T>> {
+  step<T>(name: string, work: () => T | Promise<T>): Promise<StepResult<T>> {
+    return this.#watched("step", this.#step(name, work));
+  }
+
+  async #step<T>(name: string, work: () => T | Promise<T>): Promise<StepResult<T>> {
     assertKey(name, `The step name of job ${this.id}`);
     const names = (this.#names ??= new Set());
     if (names.has(name)) {
@@ -157,22 +170,37 @@ export class Attempt implements Run {
     return `${this.id}:${name}`;
   }
 
-  async heartbeat(): Promise<void> {
+  heartbeat(): Promise<void> {
+    return this.#watched("heartbeat", this.#heartbeat());
+  }
+
+  async #heartbeat(): Promise<void> {
     await this.#write({ type: "heartbeat" });
     this.#host.touched(this);
   }
 
-  async progress(value: Json): Promise<void> {
+  progress(value: Json): Promise<void> {
+    return this.#watched("progress", this.#progress(value));
+  }
+
+  async #progress(value: Json): Promise<void> {
     await this.#write({ type: "progress", value: encodeJson(value, `The progress of job ${this.id}`) });
   }
 
-  async log(message: string): Promise<void> {
+  log(message: string): Promise<void> {
+    return this.#watched("log", this.#log(message));
+  }
+
+  async #log(message: string): Promise<void> {
     const line = storableText(String(message), 8_192);
     this.#host.logged(this.job, line);
     await this.#write({ type: "log", message: line });
   }
 
-  readonly enqueue: RunEnqueue = async (kind, input, options) => {
+  readonly enqueue: RunEnqueue = (kind, input, options) =>
+    this.#watched("enqueue", this.#enqueue(kind, input, options));
+
+  async #enqueue(...[kind, input, options]: Parameters<RunEnqueue>): Promise<Enqueued> {
     // Not by the order of calls alone: a replayed step does not make its calls again.
     const idSeed = (content: string): string => {
       const occurrence = (this.#children.get(content) ?? 0) + 1;
@@ -182,11 +210,40 @@ export class Attempt implements Run {
     const draft = await this.#host.draft(kind, input, (options ?? {}) as never, idSeed);
     const [enqueued] = await this.#write({ type: "enqueue", drafts: [draft] });
     return enqueued!;
-  };
+  }
 
-  async commit(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<never> {
+  commit(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<never> {
+    return this.#watched("commit", this.#commit(form, body));
+  }
+
+  async #commit(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<never> {
     this.#assertOurs();
     return this.#host.commit(this, form, body) as Promise<never>;
+  }
+
+  /**
+   * What the handler gets. It rejects as `work` does, but a rejection that nothing awaits must not kill the process with its other jobs:
+   * once the attempt has ended, and at any time for a call without a result, it is reported instead.
+   */
+  #watched<T>(call: RunCall, work: Promise<T>): Promise<T> {
+    const calledLate = this.over;
+    const returned = work.catch((thrown: unknown): never => {
+      if (this.over || WITHOUT_RESULT.has(call)) {
+        // Before `returned` is rejected, which is soon enough.
+        returned.catch(() => {});
+        // How a commit ends is reported as the end of its attempt.
+        if (call !== "commit" || calledLate) this.#report(call, thrown);
+      }
+      throw thrown;
+    });
+    return returned;
+  }
+
+  /** Once per attempt: a timer of the handler's may go on for as long as the process lives. */
+  #report(call: RunCall, thrown: unknown): void {
+    if (this.#callFailed || (!this.over && isKnownToHandler(thrown))) return;
+    this.#callFailed = true;
+    this.#host.callFailed(this.job, call, this.over, thrown);
   }
 
   async #write(write: AttemptWrite): Promise<readonly Enqueued[]> {
@@ -206,12 +263,17 @@ export class Attempt implements Run {
     if (this.over) {
       throw new OutliveError(
         ErrorCode.stale,
-        `Attempt ${this.attempt} of job ${this.id} is over and wrote after its end.`,
+        `Attempt ${this.attempt} of job ${this.id} has ended and can't write any more.`,
         "Await everything that the handler starts before it returns, and write nothing after `commit`.",
         { jobId: this.id, fence: this.attempt },
       );
     }
   }
+}
+
+/** The signal has the same reason, or `write.rejected` reports it. */
+function isKnownToHandler(thrown: unknown): boolean {
+  return thrown instanceof Interruption || (thrown instanceof OutliveError && thrown.code === ErrorCode.stale);
 }
 
 /** The sentence that is shown, logged and thrown for a refused write. */

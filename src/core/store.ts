@@ -143,7 +143,7 @@ export interface Store<Tx = unknown> {
   /** Marks the worker stopped if it holds nothing; otherwise leaves it to recovery. Answers whether it did. */
   deregister(worker: string): Promise<boolean>;
 
-  /** Workers that are not over (live and recovering), by id. With `over`, also the stopped and gone ones that are still kept. */
+  /** Workers, by id: those that the query names, by default the live and recovering ones. */
   workers(query: WorkerQuery): Promise<readonly WorkerRow[]>;
 
   /** Sets the epoch to max(stored + 1, now): called by an open that finds no live worker. */

@@ -35,6 +35,7 @@ export function eventText(fleet: Fleet, at: Place, event: EngineEvent): Pick<Dem
       if (event.failures < 3) return null;
       return { text: `${me}: ${event.failures} heartbeats in a row failed: ${event.error.message}`, mood: "bad" };
     case "store.failed":
+    case "call.failed":
     case "listener.failed":
       return { text: `${me}: ${event.name}: ${event.error.message}`, mood: "bad" };
     case "worker.blocked":

@@ -4,7 +4,7 @@
 import { isPostgres, shownAddress, type StoreName } from "../backends.ts";
 import { type Duration, durationMs } from "../core/duration.ts";
 import { ErrorCode, OutliveError } from "../core/errors.ts";
-import { whatOf } from "../error-text.ts";
+import { closest } from "./closest.ts";
 import { accepts, fromText, takes } from "./option-checks.ts";
 import { type EngineOptions, engineSettings, isEngineSetting } from "./options.ts";
 import { defaultIn, defaultOf, type Setting, type SettingKey, SETTINGS } from "./settings.ts";
@@ -203,7 +203,7 @@ function assertTogether(engine: FileOptions, store: StoreName, set: ReadonlyMap<
     const error = thrown as OutliveError;
     const place = set.get(error.data["option"] as SettingKey);
     if (!place) throw error;
-    const what = `${place.source}: ${whatOf(error)}`;
+    const what = `${place.source}: ${error.what}`;
     throw new OutliveError(error.code, what, error.hint, error.data, { cause: error });
   }
 }
@@ -275,23 +275,4 @@ function isPlain(value: unknown): value is object {
   if (typeof value !== "object" || value === null) return false;
   const prototype: unknown = Object.getPrototypeOf(value);
   return prototype === null || Object.getPrototypeOf(prototype) === null;
-}
-
-/** The known name with the fewest letters to change. */
-function closest(name: string, known: readonly string[]): string {
-  const last = name.split(".").at(-1)!;
-  const distance = (candidate: string): number =>
-    Math.min(edits(name, candidate), edits(last, candidate.split(".").at(-1)!));
-  return known.toSorted((a, b) => distance(a) - distance(b))[0]!;
-}
-
-function edits(a: string, b: string): number {
-  let row = Array.from({ length: b.length + 1 }, (_, j) => j);
-  for (let i = 1; i <= a.length; i++) {
-    const next = [i];
-    for (let j = 1; j <= b.length; j++)
-      next[j] = Math.min(next[j - 1]! + 1, row[j]! + 1, row[j - 1]! + (a[i - 1] === b[j - 1] ? 0 : 1));
-    row = next;
-  }
-  return row[b.length]!;
 }

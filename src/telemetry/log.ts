@@ -136,6 +136,11 @@ function lineOf(event: EngineEvent): Line | null {
       };
     case "job.released":
       return { level: "info", text: `job ${event.jobId} was given back: ${event.reason}` };
+    case "call.failed":
+      return {
+        level: "warn",
+        text: `run.${event.call} of job ${event.jobId} (${event.kind}) failed${event.attemptEnded ? ` after the end of attempt ${event.attempt}` : ""}: ${event.error.message}`,
+      };
     case "store.failed":
       return {
         level: "warn",

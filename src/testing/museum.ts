@@ -4,7 +4,7 @@
 /** Where an exhibit can be seen: in the conformance suite by its number, elsewhere by the beginning of a test's title. */
 export type Showing =
   | { readonly suite: "conformance" }
-  | { readonly suite: "crash" | "simulator"; readonly test: string };
+  | { readonly suite: "crash" | "simulator" | "postgres"; readonly test: string };
 
 export interface Exhibit {
   readonly number: number;
@@ -78,11 +78,10 @@ export const MUSEUM: readonly Exhibit[] = [
     conformance,
     crash("a handler that blocks the loop for many leases is not taken for dead"),
   ),
-  waiting(
-    19,
-    "The database restarts, all connection-bound locks vanish, everything runs twice (GoodJob).",
-    "the PostgreSQL store",
-  ),
+  exhibit(19, "The database restarts, all connection-bound locks vanish, everything runs twice (GoodJob).", {
+    suite: "postgres",
+    test: "museum 19: the database",
+  }),
   exhibit(
     20,
     "Slots, unique keys and locks leaked by a dead holder block work for ever (Solid Queue, Oban).",
@@ -105,7 +104,7 @@ export const MUSEUM: readonly Exhibit[] = [
   exhibit(
     26,
     "Migration killed half-way; old and new version on one store.",
-    crash("a migration that is killed before or after its commit is done whole"),
+    crash("a migration of an older store that is killed before or after its commit is done whole"),
   ),
 ];
 

@@ -62,7 +62,7 @@ test("retry by a filter says how many and wants --yes", async (t) => {
   ]);
   assert.deepEqual(
     [asked.code, asked.stderr],
-    [2, "outlive: This would retry 5 jobs; nothing was changed. Add --yes to do it.\n"],
+    [2, "outlive: This would retry 5 jobs; nothing was changed.\n  Add --yes to do it.\n"],
   );
   assert.equal(byText.code, 2);
   assert.deepEqual((byText.value as { error: { data: object } }).error.data, {
@@ -70,9 +70,9 @@ test("retry by a filter says how many and wants --yes", async (t) => {
     found: 1,
     more: false,
   });
-  assert.match(nothing.stderr, /This would retry 0 jobs; nothing was changed\. Widen the filter\./);
+  assert.match(nothing.stderr, /This would retry 0 jobs; nothing was changed\.\n {2}Widen the filter\.\n/);
   assert.deepEqual([neither.code, both.code, kind.code], [2, 2, 3]);
-  assert.match(neither.stderr, /Nothing says which jobs to retry\. Give ids, or a filter/);
+  assert.match(neither.stderr, /Nothing says which jobs to retry\.\n {2}Give ids, or a filter/);
   assert.match(kind.stderr, /Did you mean broken\?/);
   assert.equal((await engine.counts())[0]?.dead, 5, "nothing was changed");
 

@@ -82,7 +82,7 @@ test("a wrong word says what would be right", async (t) => {
     json("pause", "mali"),
     run("job", "no-such-id"),
   ]);
-  assert.deepEqual([kind.code, kind.stderr], [3, 'outlive: No kind "mial" is in the store. Did you mean mail?\n']);
+  assert.deepEqual([kind.code, kind.stderr], [3, 'outlive: No kind "mial" is in the store.\n  Did you mean mail?\n']);
   assert.equal(state.code, 2);
   assert.match(state.stderr, /Allowed choices are queued, running, succeeded, dead, cancelled, quarantined/);
   assert.equal(limit.code, 2);
@@ -101,7 +101,7 @@ test("a wrong word says what would be right", async (t) => {
     },
   });
   assert.equal(missing.code, 3);
-  assert.match(missing.stderr, /There is no job no-such-id\. .*outlive jobs --text/);
+  assert.match(missing.stderr, /^outlive: There is no job no-such-id\.\n {2}.*outlive jobs --text.*\n$/);
 });
 
 test("the whole story of a job: steps, log, result, shortened unless --full", async (t) => {
@@ -258,7 +258,7 @@ test("enqueue takes its input from the argument or from stdin, and options", asy
   assert.deepEqual([priority, dedupeKey], [-5, "k"]);
   assert.deepEqual(
     [unknown.code, unknown.stderr],
-    [3, 'outlive: No kind "mial" is in the store. Did you mean mail?\n'],
+    [3, 'outlive: No kind "mial" is in the store.\n  Did you mean mail?\n'],
   );
   assert.equal(bad.code, 2);
   assert.match(bad.stderr, /The input is not JSON at line 2, column 7:\n {3}"b": tru}\n {8}\^\n/);

@@ -18,13 +18,13 @@ test("NFR-009 with --read-only a damaged store can be looked at, as far as it ca
   assert.equal(sound.code, 0, sound.stderr);
   const refused = await run("cancel", id, "--read-only");
   assert.equal(refused.code, 1);
-  assert.match(refused.stderr, /opened with readOnly, so that nothing can cancel a job\. Nothing was written/);
+  assert.match(refused.stderr, /opened with readOnly, so that nothing can cancel a job\.\n {2}Nothing was written/);
   zeroRoot(place.path, "outlive_jobs");
   const workers = await run("workers", "--read-only");
   assert.equal(workers.code, 0, workers.stderr);
   const jobs = await run("jobs", "--read-only");
   assert.equal(jobs.code, 1);
-  assert.match(jobs.stderr, /malformed.*other reads go on.*outlive check --repair/);
+  assert.match(jobs.stderr, /malformed.*\n.*other reads go on.*outlive check --repair/);
 });
 
 test("with --read-only a repair, a migration and a worker are refused, and neither they nor a check write anything", async (t) => {
@@ -42,10 +42,10 @@ test("with --read-only a repair, a migration and a worker are refused, and neith
   const before = files();
   const { run } = cliOn(t, place.url);
   const refusals = [
-    [["check", "--repair", "--yes"], /With --read-only nothing can repair the store\. Nothing was written/],
+    [["check", "--repair", "--yes"], /With --read-only nothing can repair the store\.\n {2}Nothing was written/],
     [["migrate", "up"], /With --read-only nothing can migrate the store\./],
     [["migrate", "down", "--to", "0", "--force"], /With --read-only nothing can take migrations back\./],
-    [["work", "*.ts"], /With --read-only nothing can work\. .*Leave --read-only away/],
+    [["work", "*.ts"], /With --read-only nothing can work\.\n.*Leave --read-only away/],
   ] as const;
   for (const [args, words] of refusals) {
     const { code, stderr } = await run(...args, "--read-only");
@@ -68,7 +68,7 @@ test("a look with --read-only does not finish a repair that was interrupted: it 
   for (const args of [["status"], ["check"], ["check", "--integrity"]]) {
     const { code, stdout, stderr } = await run(...args, "--read-only");
     assert.equal(code, 1, args.join(" "));
-    assert.match(stdout + stderr, /was interrupted.*Nothing was written\. Run `outlive check` without --read-only/);
+    assert.match(stdout + stderr, /was interrupted.*\s+Nothing was written\. Run `outlive check` without --read-only/);
     assert.ok(existsSync(journal), args.join(" "));
   }
   assert.equal((await run("check")).code, 0);

@@ -24,7 +24,7 @@ test("a store without workers and incidents says so", async (t) => {
   assert.deepEqual(incidents.value, { incidents: [], next: null });
   assert.deepEqual(
     [none.code, none.stderr],
-    [3, "outlive: There is no incident no-such. List them: outlive incidents\n"],
+    [3, "outlive: There is no incident no-such.\n  List them: outlive incidents\n"],
   );
   assert.deepEqual(dry.value, { wouldRecover: [] });
   assert.deepEqual(recovered.value, { report: null });

@@ -30,8 +30,17 @@ test("the numbers in the titles of the conformance suite are those that the muse
   );
 });
 
+test("an exhibit whose number a test carries does not wait for a feature", () => {
+  const shown = new Set([...textOf("test").matchAll(/["`]museum (\d+): \w/g)].map(([, number]) => Number(number)));
+  assert.ok(shown.has(19), "on PostgreSQL");
+  assert.deepEqual(
+    MUSEUM.filter(({ number, waitsFor }) => shown.has(number) && waitsFor !== null),
+    [],
+  );
+});
+
 test("the tests that the museum names outside the conformance suite exist under that title", () => {
-  const places = { crash: "test/crash", simulator: "sim" };
+  const places = { crash: "test/crash", simulator: "sim", postgres: "test/postgres" };
   for (const { number, shown } of MUSEUM) {
     for (const showing of shown) {
       if (showing.suite === "conformance") continue;

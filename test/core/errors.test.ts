@@ -4,12 +4,13 @@ import { test } from "node:test";
 import vm from "node:vm";
 import { ErrorCode, Interruption, OutliveError, TerminalError, toStoredError } from "../../src/core/errors.ts";
 
-test("an OutliveError's message is what happened and what to do next", () => {
+test("an OutliveError keeps what happened and what to do next as fields, and its message is both", () => {
   const cause = new Error("below");
   const error = new OutliveError(ErrorCode.notFound, "There is no job 7.", "Check the id.", { jobId: "7" }, { cause });
   assert.equal(error.message, "There is no job 7. Check the id.");
   assert.equal(error.name, "OutliveError");
   assert.equal(error.code, "NOT_FOUND");
+  assert.equal(error.what, "There is no job 7.");
   assert.equal(error.hint, "Check the id.");
   assert.deepEqual(error.data, { jobId: "7" });
   assert.equal(error.cause, cause);

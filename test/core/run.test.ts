@@ -38,6 +38,7 @@ function attempt(job: Partial<ClaimedJob> = {}, host: Partial<RunHost> = {}) {
     touched: () => void told.push("touched"),
     draft: (_kind, input, _options, idSeed) => ({ id: idSeed(String(input)).replaceAll("\0", "/") }) as JobDraft,
     logged: (_job, message) => void told.push(`logged ${message}`),
+    callFailed: (_job, call, ended) => void told.push(`${call} failed${ended ? " after the end" : ""}`),
     ...host,
   });
   return { run, writes, told, state };
@@ -251,14 +252,16 @@ const everyWrite: Record<string, (run: Attempt) => Promise<unknown>> = {
 };
 
 for (const [name, write] of Object.entries(everyWrite)) {
-  test(`${name} is refused once the attempt is over, and writes nothing`, async () => {
-    const { run, writes } = attempt();
+  test(`${name} is refused once the attempt has ended, writes nothing and is reported once`, async () => {
+    const { run, writes, told } = attempt();
     run.over = true;
     await assert.rejects(
       write(run),
-      refused(ErrorCode.stale, /^Attempt 1 of job job-1 is over and wrote after its end/),
+      refused(ErrorCode.stale, /^Attempt 1 of job job-1 has ended and can't write any more/),
     );
     assert.deepEqual(writes, []);
+    await assert.rejects(write(run));
+    assert.equal(told.filter((line) => line.endsWith("failed after the end")).length, 1);
   });
 
   test(`${name} throws the reason after the lease was lost or the job cancelled, and writes nothing`, async () => {
@@ -300,7 +303,7 @@ test("a refused commit is a rejection, not an exception of the call", async () =
   const { run } = attempt();
   run.over = true;
   const committing = run.commit(form, () => 1);
-  await assert.rejects(committing, refused(ErrorCode.stale, /is over/));
+  await assert.rejects(committing, refused(ErrorCode.stale, /has ended/));
 });
 
 test("the sentence of a refused write names worker, job, both fences and what is so now", () => {

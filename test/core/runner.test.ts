@@ -37,6 +37,7 @@ function runner(given: Given = {}) {
     touched: (run) => running.touched(run),
     draft: () => assert.fail("not asked"),
     logged: () => {},
+    callFailed: () => {},
   };
   return {
     clock,

@@ -610,7 +610,7 @@ test("a commit ends the attempt with the callback's value, frees its slot, and t
   assert.deepEqual(events.names(), ["job.succeeded"]);
   await end("a", "something else");
   assert.equal(turns.flatMap(({ settlements }) => settlements).length, 0);
-  await assert.rejects(runs.get("a")!.run.progress(1), /is over/);
+  await assert.rejects(runs.get("a")!.run.progress(1), /has ended/);
 });
 
 test("a commit that is refused throws, and the job is not held any more", async () => {

@@ -1,7 +1,9 @@
 // A worker is killed with SIGKILL at every point at which something is being written. Afterwards another process must find the
 // job, end it exactly once, and leave exactly one ledger row and one kept result per step.
 import assert from "node:assert/strict";
+import { readFileSync, writeFileSync } from "node:fs";
 import { test } from "node:test";
+import { gunzipSync } from "node:zlib";
 import { fileMigrations } from "../../src/migrations.ts";
 import { MIGRATIONS } from "../../src/stores/sqlite/schema.ts";
 import { stepped, transfer } from "../support/jobs.ts";
@@ -158,11 +160,26 @@ test("FR-029 FR-030 NFR-006 AC-011 a recovery that is killed before or after any
   }
 });
 
-test("a migration that is killed before or after its commit is done whole by the next open", async (t) => {
+test("a new store whose creation is killed before or after its commit has no tables or all of them, and the next open goes on", async (t) => {
   const numbers = MIGRATIONS.map((_, i) => i + 1);
-  for (const number of numbers)
+  for (const when of ["before", "after"]) {
+    const place = new Place(t);
+    const child = place.child({ killAt: `${when}:'schema', 1\\)` });
+    assert.equal((await child.exited).signal, "SIGKILL", when);
+    const whole = (await fileMigrations(place.url)).filter(({ applied }) => applied).map((one) => one.number);
+    assert.deepEqual(whole, when === "before" ? [] : numbers);
+    const engine = await place.engine();
+    assert.equal((await engine.enqueue(stepped, {})).created, true);
+  }
+});
+
+test("a migration of an older store that is killed before or after its commit is done whole by the next open", async (t) => {
+  const numbers = MIGRATIONS.map((_, i) => i + 1);
+  const older = gunzipSync(readFileSync(new URL("../fixtures/sqlite-1.db.gz", import.meta.url)));
+  for (const number of numbers.slice(1))
     for (const when of ["before", "after"]) {
       const place = new Place(t);
+      writeFileSync(place.path, older, { mode: 0o600 });
       const child = place.child({ killAt: `${when}:'schema', ${number}\\)` });
       assert.equal((await child.exited).signal, "SIGKILL", `${when} migration ${number}`);
       const whole = (await fileMigrations(place.url)).filter(({ applied }) => applied).map((one) => one.number);

@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { block, compute, poison, slow, stepped, transfer } from "../support/jobs.ts";
 import { freezeOutsideOfAWrite, Place, SHORT, untilState, untilTrue } from "../support/processes.ts";
 
-test("FR-012 FR-018 IT-001 AC-002 AC-003 at default settings a killed worker's job runs again in another process within a second", async (t) => {
+test("FR-012 FR-018 IT-001 AC-002 AC-003 at default settings a killed worker's job runs again in another process before its next heartbeat would be due, because its death is proved", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   const { id } = await engine.enqueue(slow, { ms: 60_000 });
@@ -19,8 +19,10 @@ test("FR-012 FR-018 IT-001 AC-002 AC-003 at default settings a killed worker's j
   await heir.untilFact("started", { id, attempt: 2 });
   const ms = performance.now() - killedAt;
   t.diagnostic(`kill to rerun: ${Math.round(ms)} ms at a heartbeat of 30 s`);
-  // The bound of a test is generous; the figure is the benchmark's. Without the lock it would be 90 s.
-  assert.ok(ms < 20_000, `${ms} ms`);
+  // By heartbeats alone it would be a lease, 90 s. How much less than a second it is, the benchmark says (`npm run bench -- --limits`).
+  assert.ok(ms < 30_000, `${ms} ms`);
+  const { how, worker } = (await engine.incidents())[0]!;
+  assert.deepEqual([how, worker], ["gone", (await victim.untilFact("working"))["worker"]]);
 });
 
 test("FR-001 FR-011 AC-001 IT-001 a restart right after the crash recovers at once, long before the lease is over", async (t) => {

@@ -13,7 +13,7 @@ import { garbleIndex, overwrite, zeroRoot } from "../support/damage.ts";
 import { Place, untilTrue } from "../support/processes.ts";
 import { says } from "../engine/engines.ts";
 
-const note = job<number>("note");
+const note = job<number>("note").handle(async () => null);
 
 /** A store with some jobs, cleanly closed. */
 async function stored(t: TestContext, count = 20): Promise<{ place: Place; ids: string[] }> {
@@ -86,7 +86,7 @@ test("a new file, a check that is turned off and a database in memory are NOT_CH
 
 test("with a worker alive nothing is checked and no lock is waited for", async (t) => {
   const { place } = await stored(t);
-  const working = await heard(place, { jobs: [note.handle(async () => null)] });
+  const working = await heard(place, { jobs: [note] });
   await working.engine.start();
   const { of } = await heard(place);
   assert.deepEqual(of("integrity.checked"), []);
@@ -275,7 +275,7 @@ test("NFR-009 readOnly: everything can be read, and every change is refused by n
   const { place, ids } = await stored(t);
   const sideFiles = (): string[] => readdirSync(`${place.path}.outlive`).toSorted();
   const before = sideFiles();
-  const engine = await place.engine({ jobs: [note.handle(async () => null)], readOnly: true });
+  const engine = await place.engine({ jobs: [note], readOnly: true });
   const id = ids[0]!;
   assert.equal((await engine.get(id))?.input, 0);
   assert.equal((await engine.list({ limit: 5 })).jobs.length, 5);

@@ -477,7 +477,7 @@ test("what a handler writes after its end is refused and changes nothing", async
   end();
   for (const thrown of await promise) {
     assert.ok(thrown instanceof OutliveError);
-    says(ErrorCode.stale, id, "is over and wrote after its end")(thrown);
+    says(ErrorCode.stale, id, "has ended and can't write any more")(thrown);
   }
   const done = (await engine.get(id))!;
   assert.deepEqual([done.steps, done.progress, done.log], [[], null, []]);

@@ -266,6 +266,13 @@ test("a kind that says nothing about crashes follows the engine, one that does k
   assert.equal(own.limits.crashes, 3);
 });
 
+test("a second handler for one kind is refused, and the first one stays", () => {
+  const first = (): void => {};
+  const mail = job("mail").handle(first);
+  refused(() => mail.handle(() => {}), "The job mail has a handler already. Call handle() once");
+  assert.equal(mail.handler, first);
+});
+
 test("the input of a kind is a Standard Schema", () => {
   job("ok", { input: z.object({ n: z.number() }) });
   refused(() => job("bad", { input: { parse: () => 1 } as never }), "input of job bad");

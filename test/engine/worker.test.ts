@@ -517,6 +517,16 @@ test("a listener that throws harms neither the others nor the engine, and is tol
   assert.ok(heard.includes("worker.started: onEvent broke"));
 });
 
+test("a listener for an event that does not exist is refused, with the name that was meant", async (t) => {
+  const engine = await memory(t, []);
+  assert.throws(
+    () => engine.on("job.succeded" as never, () => {}),
+    says(ErrorCode.optionInvalid, 'There is no event "job.succeded".', "Did you mean job.succeeded?"),
+  );
+  // A name that every object has is not an event either.
+  assert.throws(() => engine.on("constructor" as never, () => {}), says(ErrorCode.optionInvalid));
+});
+
 test("FR-003 NFR-007 AC-014 a logger gets one line per fact with its data; without one, warnings go to stderr; with false, nothing does", async (t) => {
   const lines: [string, string, object | undefined][] = [];
   const take =

@@ -57,7 +57,7 @@ test("with --read-only neither way is gone, not even by force", async (t) => {
   const before = await things(url);
   const down = await run("migrate", "down", "--to", "0", "--force", "--read-only");
   assert.equal(down.code, 1);
-  assert.match(down.stderr, /With --read-only nothing can take migrations back\. Nothing was written/);
+  assert.match(down.stderr, /With --read-only nothing can take migrations back\.\n {2}Nothing was written/);
   assert.equal(await things(url), before);
 });
 
@@ -91,7 +91,10 @@ test("down refuses while unfinished jobs exist, says what it would drop, and doe
   await psql(url, "SELECT outlive.enqueue('mail'), outlive.enqueue('mail')");
   const refused = await run("migrate", "down", "--to", "0");
   assert.equal(refused.code, 4);
-  assert.match(refused.stderr, /2 job\(s\) .* are unfinished.*drops .*the views.*; the functions.*; all jobs.*--force/);
+  assert.match(
+    refused.stderr,
+    /2 job\(s\) .* are unfinished.*drops .*the views.*; the functions.*; all jobs.*\n.*--force/,
+  );
   assert.equal((await run("migrate", "down")).code, 4, "one step as well");
   assert.deepEqual(await applied(t, url), ALL);
   const { value } = await json("migrate", "down", "--to", "0", "--force");
@@ -167,7 +170,7 @@ test("a table that somebody holds makes a migration give up with a sentence, and
     await other.query("BEGIN; LOCK TABLE outlive.history IN ACCESS SHARE MODE");
     const { code, stderr } = await cliOn(t, url).run("migrate", "up");
     assert.equal(code, 1);
-    assert.match(stderr, /could not be migrated: .*lock timeout.*run it again/);
+    assert.match(stderr, /could not be migrated: .*lock timeout.*\n.*run it again/);
   });
   assert.deepEqual(await applied(t, url), [1]);
 });
@@ -181,7 +184,7 @@ test("a role that may not create tables is told so", async (t) => {
   as.username = role;
   const { code, stderr } = await cliOn(t, as.href).run("migrate", "up");
   assert.equal(code, 1);
-  assert.match(stderr, /permission denied.*a role that may create/);
+  assert.match(stderr, /permission denied.*\n.*a role that may create/);
 });
 
 test("print gives SQL that psql takes, and refuses to run twice", async (t) => {
@@ -218,7 +221,7 @@ test("list shows the checksum of each migration; with another one than the relea
     assert.equal(code, 1);
     assert.match(
       stderr,
-      /Migration 1 \(core\) of the schema "outlive" has the checksum abcabcabcabcabc; .*unreleased build/,
+      /Migration 1 \(core\) of the schema "outlive" has the checksum abcabcabcabcabc; .*\n.*unreleased build/,
     );
   }
   const back = (await run("migrate", "print", "--down", "--from", String(LATEST))).stdout;
@@ -248,10 +251,20 @@ test("print --pg-cron schedules tick every 15 s, and print --roles names the fou
     assert.match(roles, new RegExp(`CREATE ROLE "${role}"`));
 });
 
-test("on SQLite there is nothing to run, and no way back", async (t) => {
-  const { run, json } = cliOn(t, "sqlite:./nothing.db");
-  assert.match((await run("migrate", "up")).stdout, /migrates automatically/);
-  assert.match((await run("migrate", "list")).stdout, /1 {2}core +not yet .*\n\nA SQLite file migrates automatically/s);
+test("on SQLite up creates the file, so that a job can be enqueued before the first worker, and there is no way back", async (t) => {
+  const place = new Place(t);
+  const { run, json } = cliOn(t, place.url);
+  assert.match(
+    (await run("migrate", "list")).stdout,
+    /1 {2}core +not yet .*\n\nA SQLite file is also brought up to date when a worker opens it\.\n$/s,
+  );
+  const early = await run("enqueue", "mail", "{}");
+  assert.equal(early.code, 1);
+  assert.match(early.stderr, /There is no file .*\n.*outlive migrate up/);
+  assert.match((await run("migrate", "up")).stdout, /jobs\.db: \d migrations? done \(1[, \d]*\)\.\n$/);
+  assert.deepEqual((await json("migrate", "up")).value, { applied: [], store: "sqlite" });
+  assert.equal((await run("status")).code, 0);
+  assert.equal((await json("migrate", "up", "--to", "1")).code, 2);
   assert.equal((await json("migrate", "down")).code, 2);
 });
 
@@ -274,5 +287,5 @@ test("a worker on a schema that is not there is told what to run", async (t) => 
   const url = await freshDatabase(t);
   const { code, stderr } = await cli(t, ["status"], { store: url });
   assert.equal(code, 1);
-  assert.match(stderr, /holds no Outlive tables.*outlive migrate up/);
+  assert.match(stderr, /holds no Outlive tables.*\n.*outlive migrate up/);
 });

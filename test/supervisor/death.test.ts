@@ -6,7 +6,7 @@ import { describeProcess } from "../../src/core/process-key.ts";
 import type { Engine } from "../../src/index.ts";
 import { processIdentity } from "../../src/platform/identity.ts";
 import { readProcessStat } from "../../src/platform/process-evidence.ts";
-import { poison, slow, transfer } from "../support/jobs.ts";
+import { loose, poison, slow, transfer } from "../support/jobs.ts";
 import { freezeOutsideOfAWrite, untilState, untilTrue } from "../support/processes.ts";
 import { Fleet, KILL_AT, SHORT_LEASE } from "./fleet.ts";
 
@@ -157,3 +157,21 @@ function untilAttempt(engine: Engine, id: string, fence: number): Promise<unknow
     `attempt ${fence} of ${id} runs`,
   );
 }
+
+test("a function that a handler left behind and that writes after its end does not end the worker process", async (t) => {
+  const fleet = new Fleet(t);
+  const engine = await fleet.place.engine();
+  const { id } = await engine.enqueue(loose, null);
+  const supervised = fleet.work();
+  const [pid] = await supervised.working();
+  const [line] = await supervised.said(/^run\.progress of job /);
+  assert.equal(line!.level, "warn");
+  assert.match(
+    line!.message,
+    new RegExp(`^run\\.progress of job ${id} \\(loose\\) failed after the end of attempt 1: `),
+  );
+  const { id: next } = await engine.enqueue(slow, { ms: 1 });
+  await untilState(engine, next, "succeeded");
+  assert.deepEqual(supervised.pids, [pid]);
+  assert.deepEqual(await engine.incidents(), []);
+});

@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { type Ending, evidenceOf } from "../../src/cli/supervisor/evidence.ts";
 import { RestartDelay } from "../../src/cli/supervisor/restart-delay.ts";
+import { StopSignals } from "../../src/cli/supervisor/stop-signals.ts";
 import { StoreWatch } from "../../src/cli/supervisor/store-watch.ts";
 
 test("the delay doubles from 100 ms to 30 s, and a minute of good running sets it back", () => {
@@ -15,6 +16,14 @@ test("the delay doubles from 100 ms to 30 s, and a minute of good running sets i
 });
 
 const ending: Ending = { code: null, signal: "SIGKILL", lastWords: "", oomKills: null, killedBecause: null };
+
+test("signals within 500 ms of the first are the same one; a later one ends at once", () => {
+  const signals = new StopSignals();
+  assert.deepEqual(
+    [1_000, 1_000, 1_499, 1_500, 1_501].map((mono) => signals.heard(mono)),
+    ["first", "same", "same", "again", "again"],
+  );
+});
 
 test("the evidence names signal or code, and what speaks for a lack of memory", () => {
   assert.equal(evidenceOf(ending), "killed by SIGKILL");

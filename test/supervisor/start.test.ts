@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { findModules, loadJobs } from "../../src/cli/supervisor/job-modules.ts";
+import { loadConfig } from "../../src/engine/config-file.ts";
 import { listenAddress } from "../../src/engine/option-checks.ts";
 import { OutliveError } from "../../src/index.ts";
 import { Fleet } from "./fleet.ts";
@@ -19,22 +20,40 @@ function folder(fleet: Fleet, files: Readonly<Record<string, string>>): string {
   return fleet.place.folder;
 }
 
-test("jobs are found in modules, arrays and objects one level deep, each once", async (t) => {
+test("by default jobs are found in the modules of jobs/, in arrays and objects one level deep, each once, and tests and declarations are left out", async (t) => {
   const fleet = new Fleet(t);
   const base = folder(fleet, {
     "jobs/a.ts": `import { job } from OUTLIVE;
       export const one = job("one").handle(() => {}); export const list = [one, job("two").handle(() => {})];
       export const contractOnly = job("three"); export const number = 1; export const nothing = null;`,
     "jobs/deep/b.mjs": `import { one } from "../a.ts"; export const all = { one }; export default function f() {}`,
-    "jobs/types.d.ts": "export {};",
+    "jobs/d.ts": "export {};",
+    "jobs/test.ts": "export {};",
+    "jobs/latest.ts": "export {};",
+    ...Object.fromEntries(
+      ["types.d.ts", "types.d.mts", "a.test.ts", "a.test.mts", "a.test.js", "deep/a.spec.mjs", "deep/a.spec.ts"].map(
+        (name) => [`jobs/${name}`, "throw new Error('never loaded');"],
+      ),
+    ),
     "jobs/node_modules/x/index.ts": "throw new Error('never loaded');",
   });
-  const globs = { base, patterns: ["jobs/**/*.{ts,mjs}"] };
-  assert.deepEqual(await findModules(globs), [join(base, "jobs/a.ts"), join(base, "jobs/deep/b.mjs")]);
+  const { jobs: patterns } = await loadConfig({ flags: {}, env: {}, cwd: base });
+  const globs = { base, patterns };
+  assert.deepEqual(
+    await findModules(globs),
+    ["a.ts", "d.ts", "deep/b.mjs", "latest.ts", "test.ts"].map((name) => join(base, "jobs", name)),
+  );
   assert.deepEqual(
     (await loadJobs(globs)).map(({ name }) => name),
     ["one", "two"],
   );
+});
+
+test("a test is loaded if it is named itself", async (t) => {
+  const base = folder(new Fleet(t), { "jobs/a.test.ts": "" });
+  const found = (pattern: string): Promise<string[]> => findModules({ base, patterns: [pattern] });
+  assert.deepEqual(await found("jobs/*.test.ts"), []);
+  assert.deepEqual(await found("jobs/a.test.ts"), [join(base, "jobs/a.test.ts")]);
 });
 
 test("patterns that match nothing, and modules without a handler, are named", async (t) => {

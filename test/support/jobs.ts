@@ -77,6 +77,18 @@ poison.handle(async (input, run) => {
   await new Promise(() => setInterval(() => {}, 1_000));
 });
 
+/** Leaves a function behind that writes until it is refused, long after the handler's end. */
+export const loose = job<null>("loose", { retry });
+loose.handle((_, run) => {
+  const goOn = async (): Promise<never> => {
+    for (;;) {
+      await new Promise((resolve) => setTimeout(resolve, 20));
+      await run.progress("still here");
+    }
+  };
+  void goOn();
+});
+
 /** Blocks the main loop. */
 export const block = job<{ ms: number }>("block", {
   timeout: "1500ms",
@@ -99,5 +111,5 @@ compute.handle((input, run) => {
   effect(`compute ${run.id} attempt ${run.attempt}`);
 });
 
-export const kinds = { transfer, stepped, slow, poison, block, compute };
+export const kinds = { transfer, stepped, slow, poison, loose, block, compute };
 export const jobs = Object.values(kinds);

@@ -96,6 +96,8 @@ export interface ChildOptions {
   readonly heartbeat?: NonNullable<EngineOptions["heartbeat"]>;
   readonly only?: readonly string[];
   readonly recoverOnly?: boolean;
+  /** How often it polls for work without a wake-up. Default 1 s. */
+  readonly poll?: NonNullable<EngineOptions["poll"]>;
   readonly killAt?: string;
   /** Frozen at `killAt` instead of killed. */
   readonly freeze?: boolean;

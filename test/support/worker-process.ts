@@ -1,5 +1,5 @@
 // A worker process for tests: opens the store that it is told, works, and tells its parent what happens. It ends on SIGTERM.
-// Arguments: the store's url, then a JSON of { concurrency, heartbeat, only }.
+// Arguments: the store's url, then a JSON of { concurrency, heartbeat, only, poll, recoverOnly }.
 import { open, type EngineOptions } from "../../src/index.ts";
 import { jobs, tell } from "./jobs.ts";
 
@@ -9,17 +9,20 @@ const {
   heartbeat,
   only,
   recoverOnly,
+  poll,
 } = JSON.parse(given ?? "{}") as {
   concurrency?: number;
   heartbeat?: NonNullable<EngineOptions["heartbeat"]>;
   only?: string[];
   recoverOnly?: boolean;
+  poll?: NonNullable<EngineOptions["poll"]>;
 };
 
 const engine = await open(url!, {
   jobs,
   logger: false,
   ...(heartbeat ? { heartbeat } : {}),
+  ...(poll ? { poll } : {}),
   onEvent: (event) => tell("event", { event }),
 });
 tell("open");

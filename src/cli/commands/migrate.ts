@@ -1,8 +1,11 @@
-// `outlive migrate up|down|list|print`: the tables of a PostgreSQL store. Workers never migrate it; a deploy does, once, by this.
+// `outlive migrate up|down|list|print`: the tables of a store. Workers never migrate PostgreSQL; a deploy does, once, by this. A SQLite
+// file is created here for those who enqueue before the first worker starts.
+import type { EngineOptions } from "../../engine/options.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import {
   type FileMigrationInfo,
   fileMigrations,
+  migrateFile,
   migrationsOf,
   printedSql,
   type StoreMigrations,
@@ -14,16 +17,16 @@ import type { Register } from "../main.ts";
 import { count, stamp } from "../words.ts";
 
 const step = wholeNumber(0, 1_000);
-const BY_ITSELF = "A SQLite file migrates automatically when a worker opens it; there is nothing to run.";
+const BY_ITSELF = "A SQLite file is also brought up to date when a worker opens it.";
 
 export const register: Register = (program, run) => {
-  const migrate = program
-    .command("migrate")
-    .description("the tables of a PostgreSQL store: up, down, list, print (a SQLite file migrates automatically)");
+  const migrate = program.command("migrate").description("the tables of a store: up, down, list, print");
   migrate
     .command("up")
-    .description("make or upgrade the tables; safe to repeat, and to run in several processes at once")
-    .option("--to <number>", "only up to this migration", step)
+    .description(
+      "create or upgrade the tables, and a SQLite file; safe to repeat, and to run in several processes at once",
+    )
+    .option("--to <number>", "only up to this migration (PostgreSQL)", step)
     .action(run((context, command) => up(context, command.opts<{ to?: number }>().to)));
   migrate
     .command("down")
@@ -50,13 +53,34 @@ async function up({ terminal, config, mayChange }: Context, to: number | undefin
   mayChange("migrate the store");
   const { store, engine } = await config();
   const migrations = await migrationsOf(store, engine);
-  if (!migrations) return terminal.answer({ applied: [], store: "sqlite" }, () => BY_ITSELF);
+  if (!migrations) return upFile(terminal, store, engine, to);
   const applied = await migrations.up(to);
   const { schema } = migrations;
   terminal.answer({ schema, applied }, () =>
     applied.length === 0
       ? `The schema ${schema} is up to date.`
       : `Schema ${schema}: ${count(applied.length, "migration")} done (${applied.join(", ")}).`,
+  );
+}
+
+async function upFile(
+  terminal: Context["terminal"],
+  store: string,
+  engine: EngineOptions,
+  to: number | undefined,
+): Promise<void> {
+  if (to !== undefined)
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      "A SQLite file is always brought up to the latest migration.",
+      "Run `outlive migrate up` without --to.",
+      { to },
+    );
+  const applied = await migrateFile(store, engine);
+  terminal.answer({ applied, store: "sqlite" }, () =>
+    applied.length === 0
+      ? `${store} is up to date.`
+      : `${store}: ${count(applied.length, "migration")} done (${applied.join(", ")}).`,
   );
 }
 

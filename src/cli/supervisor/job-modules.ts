@@ -8,12 +8,15 @@ import type { AnyContract } from "../../core/contract.ts";
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import type { JobGlobs } from "./messages.ts";
 
-/** The files that match, in a stable order. No pattern reaches into node_modules; a file that is named itself may be there. */
+/** Declarations, and tests that lie next to what they test: loading a test would run it in a worker. */
+const NOT_A_JOB_MODULE = /\.(d|test|spec)\.[cm]?[jt]sx?$/;
+
+/** The files that match, in a stable order. No pattern finds tests, declarations or node_modules; a file that is named itself is taken. */
 export async function findModules({ base, patterns }: JobGlobs): Promise<string[]> {
   const named = patterns.map((pattern) => resolve(base, pattern)).filter(isFile);
   const found = new Set<string>();
   for await (const file of glob(patterns, { cwd: base, exclude: (name) => name === "node_modules" }))
-    if (!file.endsWith(".d.ts")) found.add(resolve(base, file));
+    if (!NOT_A_JOB_MODULE.test(file)) found.add(resolve(base, file));
   const ours = [...found].filter((file) => !file.includes(`${sep}node_modules${sep}`));
   return [...new Set([...named, ...ours])].sort();
 }

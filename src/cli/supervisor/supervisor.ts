@@ -14,6 +14,7 @@ import type { FleetMetrics } from "./fleet-metrics.ts";
 import type { WorkOrder } from "./messages.ts";
 import { ModuleWatch } from "./module-watch.ts";
 import { RestartDelay } from "./restart-delay.ts";
+import { StopSignals } from "./stop-signals.ts";
 import { StoreWatch } from "./store-watch.ts";
 
 export interface SupervisorOptions {
@@ -45,7 +46,7 @@ export class Supervisor {
   #changed = new AbortController();
   #everReady = false;
   #exitCode = 0;
-  #signals = 0;
+  readonly #signals = new StopSignals();
 
   constructor(engine: Engine, log: Logger, options: SupervisorOptions) {
     this.#engine = engine;
@@ -69,6 +70,7 @@ export class Supervisor {
   async run(): Promise<number> {
     const { processes, times } = this.#options;
     const signalled = (signal: NodeJS.Signals): void => this.#signalled(signal);
+    // For good: a repeated signal must not kill this process while it closes its store.
     process.on("SIGTERM", signalled).on("SIGINT", signalled);
     await this.#modules?.start();
     const looks = [
@@ -79,7 +81,6 @@ export class Supervisor {
       await Promise.all(Array.from({ length: processes }, (_, i) => this.#fill(i + 1)));
     } finally {
       this.#stopping.abort();
-      process.off("SIGTERM", signalled).off("SIGINT", signalled);
       this.#modules?.close();
     }
     await Promise.race([Promise.all(looks), pause(LAST_RECOVERY_MS, undefined, { ref: false })]);
@@ -167,15 +168,21 @@ export class Supervisor {
   // ---- signals and changes
 
   #signalled(signal: NodeJS.Signals): void {
-    this.#signals++;
-    if (this.#signals === 1) {
-      const grace = seconds(this.#options.order.graceMs);
-      this.#log.info(`${signal}: ${this.#children.size} worker(s) drain, at most ${grace}; once more ends at once`);
-      return this.#drain();
+    switch (this.#signals.heard(performance.now())) {
+      case "first": {
+        const grace = seconds(this.#options.order.graceMs);
+        this.#log.info(
+          `${signal}: ${this.#children.size} worker(s) drain, at most ${grace}; a second one ends at once`,
+        );
+        return this.#drain();
+      }
+      case "same":
+        return;
+      case "again":
+        this.#log.warn(`${signal} again: ends at once`);
+        this.#exitCode = 128 + constants.signals[signal];
+        for (const child of this.#children) child.kill("it was told to end at once");
     }
-    this.#log.warn(`${signal} again: ends at once`);
-    this.#exitCode = 128 + constants.signals[signal];
-    for (const child of this.#children) child.kill("it was told to end at once");
   }
 
   #drain(): void {

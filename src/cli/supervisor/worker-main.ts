@@ -2,7 +2,7 @@
 // when its supervisor is gone. It never outlives its order: whatever a handler left behind, it exits.
 import { registerHooks } from "node:module";
 import { fileURLToPath } from "node:url";
-import { whyStoreReplaced } from "../../core/errors.ts";
+import { ErrorCode, Interruption, OutliveError, whyStoreReplaced } from "../../core/errors.ts";
 import type { EngineEvent } from "../../core/events.ts";
 import type { Engine } from "../../engine.ts";
 import { jsonWriter, prettyWriter } from "../../log.ts";
@@ -124,6 +124,10 @@ function say(message: FromChild, then: () => void = () => {}): void {
   process.send(message, undefined, undefined, () => then());
 }
 
+function isOwnRefusal(reason: unknown): boolean {
+  return reason instanceof Interruption || (reason instanceof OutliveError && reason.code === ErrorCode.stale);
+}
+
 function exit(code: number): void {
   process.exit(code);
 }
@@ -138,3 +142,9 @@ process.on("SIGINT", () => {});
 for (const stream of [process.stdout, process.stderr]) stream.on("error", () => {});
 // The same for a handler that sends something over the channel of a supervisor that is gone.
 process.on("error", () => {});
+// A function that a handler started and did not await was told that its attempt has ended. That is in the log already, and no reason to
+// end the other jobs of this process. Any other rejection ends the process as it does without a listener, unless the program has one.
+process.on("unhandledRejection", (reason) => {
+  if (isOwnRefusal(reason) || process.listenerCount("unhandledRejection") > 1) return;
+  throw reason;
+});

@@ -83,7 +83,7 @@ async function settings(session: Session): Promise<Finding[]> {
 function pooler(pooled: boolean): Finding {
   return pooled
     ? warning(
-        "A pooler stands between this program and the server: a death is found when the lease is over, and workers poll. Give workers a direct connection.",
+        "A pooler stands between this program and the server: a lost host is noticed only when the lease of its workers has expired, and workers poll. Give workers a direct connection.",
       )
     : ok("A direct connection: the liveness lock and LISTEN work.");
 }

@@ -32,9 +32,8 @@ export function mayHaveCommitted(thrown: unknown): boolean {
 export function openingError(shown: string, thrown: unknown): unknown {
   const ours = inOurWords("opening it", thrown);
   if (!(ours instanceof OutliveError)) return ours;
-  const what = ours.message.slice(0, ours.message.length - ours.hint.length).trimEnd();
   const options = ours.cause === undefined ? undefined : { cause: ours.cause };
-  return new OutliveError(ours.code, `${shown}: ${what}`, ours.hint, { ...ours.data, address: shown }, options);
+  return new OutliveError(ours.code, `${shown}: ${ours.what}`, ours.hint, { ...ours.data, address: shown }, options);
 }
 
 /** An error of PostgreSQL or of the way to it as one of ours; anything else as it is. */

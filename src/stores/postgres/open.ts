@@ -157,6 +157,6 @@ async function beside(keepers: Keepers, options: KeeperOptions, host: Host): Pro
 }
 
 const POOLED =
-  "A pooler stands between this process and PostgreSQL, so the liveness lock proves nothing: a death is found when the lease is over, not within a second. Give Outlive a direct connection.";
+  "A pooler stands between this process and PostgreSQL, so a lost session says nothing about a worker. A death on the same host, or under a supervisor, is still found at once; a host that is lost is noticed only when the lease of its workers has expired. Give workers a direct connection.";
 const BESIDE =
   "The options of the pool hold a function, so the keeper runs beside the worker and not in a thread: a handler that blocks the event loop for a lease is taken for dead. Make the pool of plain options.";

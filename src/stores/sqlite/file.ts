@@ -95,7 +95,7 @@ export function assertExists(path: string): void {
   throw new OutliveError(
     ErrorCode.storeUnusable,
     `There is no file ${path}.`,
-    "Check the store's address and the folder that you are in; a worker creates the file when it first starts.",
+    "Check the store's address and the folder that you are in. `outlive migrate up`, a worker and a client create the file.",
     { path },
   );
 }

@@ -1,4 +1,4 @@
-// The tables, as numbered migrations, each in one transaction: killed half-way it has not happened. The file may be the user's
+// The tables, as numbered migrations, each in one transaction, and all of a new store in one: killed half-way it has not happened. The file may be the user's
 // own, so every name begins with outlive_ and nothing outside (user_version, application_id) is touched.
 // A migration that is here is never changed: a change of the tables is a new migration at the end (schema-record.ts).
 import { ErrorCode, OutliveError } from "../../core/errors.ts";
@@ -238,7 +238,9 @@ export function migrate(db: Database): void {
       appliedTo(db).forEach((migration, i) => keepChecksum(db, i + 1, migration));
       // Another process may have done it while this one waited for the lock.
       const version = schemaVersion(db);
-      if (version < SCHEMA_VERSION) apply(db, version + 1);
+      // A new store comes into being whole: a client creates one, but upgrades none that was left half-way.
+      if (version === 0) for (let number = 1; number <= SCHEMA_VERSION; number++) apply(db, number);
+      else if (version < SCHEMA_VERSION) apply(db, version + 1);
       db.exec("COMMIT");
     } catch (thrown) {
       if (db.inTransaction) db.exec("ROLLBACK");
@@ -295,7 +297,7 @@ export function assertSchema(db: Database): void {
       version === 0
         ? `${db.path} holds no Outlive tables.`
         : `${db.path} has schema ${version}; ${SCHEMA_VERSION} is needed.`,
-      "Open it once with `open()` from a worker or a deploy script; clients do not migrate.",
+      "Run `outlive migrate up`, or start a worker of this version. Nothing was changed.",
       { path: db.path, found: version, known: SCHEMA_VERSION },
     );
   }

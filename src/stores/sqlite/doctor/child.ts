@@ -57,7 +57,7 @@ function begin(task: Task): void {
   } catch (thrown) {
     message =
       thrown instanceof OutliveError
-        ? { type: "error", code: thrown.code, what: whatOf(thrown), hint: thrown.hint, data: thrown.data }
+        ? { type: "error", code: thrown.code, what: thrown.what, hint: thrown.hint, data: thrown.data }
         : { type: "error", code: null, what: String((thrown as Error)?.stack ?? thrown), hint: "", data: {} };
   }
   // Not an exit: it would close a connection of salvage, and SQLite then deletes the log by its name, which may be the new file's.
@@ -77,11 +77,6 @@ function run(task: Task): Results[Task["do"]] {
     case "backup":
       return copyTo(task.path, task.to);
   }
-}
-
-/** `message` contains the hint as well. */
-function whatOf({ message, hint }: OutliveError): string {
-  return message.endsWith(hint) ? message.slice(0, message.length - hint.length).trimEnd() : message;
 }
 
 /** A thread, because the main one is inside SQLite for as long as the task takes. */
