@@ -28,8 +28,8 @@ export const suspectMutants: readonly Mutant[] = [
     focus: SUSPECTS,
     store: (store) =>
       instead(store, {
-        settleAndClaim: (worker, settlements, { suspects: _, ...room }) =>
-          store.settleAndClaim(worker, settlements, room),
+        settleAndClaim: (worker, settlements, { total, kinds }) =>
+          store.settleAndClaim(worker, settlements, { total, kinds }),
       }),
   },
   {
