@@ -1,0 +1,88 @@
+// Isolation by halving with real processes: after two kills of workers that held hundreds of long jobs, all of them run again at once,
+// next to each other; and the job that kills its workers is found. A killed worker is replaced, as `outlive work` does.
+import assert from "node:assert/strict";
+import { test, type TestContext } from "node:test";
+import type { Engine } from "../../src/index.ts";
+import { PostgresPlace } from "../postgres/place.ts";
+import { poison, slow } from "../support/jobs.ts";
+import { type Child, Place, untilState, untilTrue } from "../support/processes.ts";
+
+const JOBS = 1_000;
+
+interface Stage {
+  readonly engine: Engine;
+  readonly child: () => Child;
+}
+
+const STAGES: Readonly<Record<string, (t: TestContext) => Promise<Stage>>> = {
+  SQLite: async (t) => {
+    const place = new Place(t);
+    return { engine: await place.engine(), child: () => place.child({ concurrency: JOBS }) };
+  },
+  PostgreSQL: async (t) => {
+    const place = await PostgresPlace.shared(t);
+    return { engine: await place.engine(), child: () => place.child({ concurrency: JOBS }) };
+  },
+};
+
+for (const [store, stage] of Object.entries(STAGES))
+  test(`on ${store} 1,000 long jobs all run again after two kills, and none is blamed`, async (t) => {
+    const { engine, child } = await stage(t);
+    const killed = new Set<string>();
+    const kill = async (worker: Child): Promise<void> => {
+      killed.add(String((await worker.untilFact("working"))["worker"]));
+      worker.kill("SIGKILL");
+      child();
+    };
+    const held = async (): Promise<readonly number[]> =>
+      (await engine.workers()).filter(({ id }) => !killed.has(id)).map(({ heldCount }) => heldCount);
+    const untilAllRun = async (): Promise<number> => {
+      const began = performance.now();
+      await untilTrue(held, (counts) => counts.reduce((sum, count) => sum + count, 0) === JOBS, "all run");
+      return Math.round(performance.now() - began);
+    };
+    const first = child();
+    await first.untilFact("working");
+    await engine.enqueueMany(
+      slow,
+      Array.from({ length: JOBS }, () => ({ ms: 600_000 })),
+    );
+    await untilAllRun();
+    const second = child();
+    await Promise.all([second, child()].map((worker) => worker.untilFact("working")));
+
+    await kill(first);
+    t.diagnostic(`after the first kill all ran again within ${await untilAllRun()} ms: ${(await held()).join(", ")}`);
+    await kill(second);
+    t.diagnostic(`after the second kill all ran again within ${await untilAllRun()} ms: ${(await held()).join(", ")}`);
+    const { jobs } = await engine.list({ state: "running", limit: JOBS });
+    assert.equal(jobs.length, JOBS);
+    assert.ok(jobs.every(({ counters }) => counters.blamed === 0));
+    assert.deepEqual([...new Set(jobs.map(({ together }) => together))].toSorted(), [JOBS / 4, JOBS / 2]);
+  });
+
+for (const [store, stage] of Object.entries(STAGES))
+  test(`on ${store} the job that kills its worker is found among 50 after five deaths, and quarantined after three more`, async (t) => {
+    const { engine, child } = await stage(t);
+    const { id } = await engine.enqueue(poison, { how: "SIGKILL" });
+    await engine.enqueueMany(
+      slow,
+      Array.from({ length: 49 }, () => ({ ms: 50 })),
+    );
+    while ((await engine.get(id))?.state !== "quarantined") {
+      const worker = child();
+      await Promise.race([worker.exited, untilState(engine, id, "quarantined")]);
+    }
+    const { crashes, blamed } = (await engine.get(id))!.counters;
+    // 50, 25, 12, 6 and 3 died together, and then it was the only suspect of its worker.
+    assert.ok(crashes <= 8, `${crashes} workers died`);
+    assert.equal(blamed, 3);
+    child();
+    await untilTrue(
+      () => engine.counts(),
+      (kinds) => kinds.some(({ kind, succeeded }) => kind === "slow" && succeeded === 49),
+      "the others have ended",
+    );
+    const { jobs } = await engine.list({ kind: "slow", limit: 50 });
+    assert.ok(jobs.every(({ counters }) => counters.blamed === 0));
+  });
