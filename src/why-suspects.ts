@@ -1,4 +1,5 @@
 // What `why` says of a suspect that waits. It only words what is known; which worker takes it is decided in core/isolation.ts.
+import { ANY_NUMBER } from "./core/isolation.ts";
 import type { JobDetails } from "./core/job.ts";
 import type { WorkerRow } from "./core/liveness.ts";
 import type { WorkerSuspects } from "./core/store.ts";
@@ -8,10 +9,12 @@ import type { Said } from "./why.ts";
 export function suspect(job: JobDetails, able: readonly WorkerRow[], suspects: readonly WorkerSuspects[]): Said {
   const { crashes, losses } = job.counters;
   const times = crashes + losses;
-  const base = `It was in flight at ${times} death(s) or loss(es) of contact, so it runs with at most ${job.together - 1} other such job(s) in one process.`;
+  const others = job.together === 0 ? "any number of other such jobs" : `at most ${job.together - 1} other such job(s)`;
+  const base = `It was in flight at ${times} death(s) or loss(es) of contact, so it runs with ${others} in one process.`;
+  const bound = job.together === 0 ? ANY_NUMBER : job.together;
   const full = able.flatMap((worker) => {
     const held = suspects.find((one) => one.worker === worker.id);
-    const together = Math.min(job.together, held?.together ?? job.together);
+    const together = Math.min(bound, held?.together ?? bound);
     return held && held.count >= together ? [{ ...held, together }] : [];
   });
   const details = { together: job.together, workers: able.length, withoutRoom: full.length };
@@ -23,10 +26,10 @@ export function suspect(job: JobDetails, able: readonly WorkerRow[], suspects: r
       details,
     };
   const [first] = full;
-  const others = full.length > 1 ? ` The other ${full.length - 1} worker(s) hold too many as well.` : "";
+  const more = full.length > 1 ? ` The other ${full.length - 1} worker(s) hold too many as well.` : "";
   return {
     because: "suspect",
-    text: `${base} Worker ${first!.worker} holds ${first!.count} of them, which is all that may run together (${first!.together}).${others}`,
+    text: `${base} Worker ${first!.worker} holds ${first!.count} of them, which is all that may run together (${first!.together}).${more}`,
     next: "Wait until those have ended, or start another worker.",
     details,
   };

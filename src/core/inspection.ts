@@ -39,7 +39,7 @@ export interface KindCounts {
 export interface WorkerSuspects {
   readonly worker: string;
   readonly count: number;
-  /** The smallest number of suspects that one of them may run with, itself included. */
+  /** The smallest number of suspects that one of them may run with, itself included; ANY_NUMBER: none has a bound. */
   readonly together: number;
 }
 

@@ -1,8 +1,10 @@
 // Who killed the worker? All jobs in flight at a death are suspects, and run again next to fresh jobs, in ever smaller groups:
 //
-// - `together` of a suspect is half of the suspects that died with it, at least 1. A worker takes suspects while their number stays within
-//   the smallest `together` that it holds. So the job that kills its workers among 50 others is alone after five deaths, and thousands of
-//   innocents do not run one after the other.
+// - The first crash of a job costs it nothing but time: it runs with any number of others. After a machine has gone down, everything that
+//   was in flight on it runs again at once.
+// - From its second crash on, `together` of a suspect is half of the suspects that died with it, at least 1. A worker takes suspects while
+//   their number stays within the smallest `together` that it holds. So the job that kills its workers among 50 others is alone after six
+//   deaths, and thousands of innocents do not run one after the other.
 // - Alone means: the only job in the process with an earlier crash, or the only job at all. Only a death while alone counts toward
 //   quarantine. While at least as many workers die that did not hold the job, something else kills, and a death alone proves nothing, up to a
 //   hard limit.
@@ -31,18 +33,31 @@ export function ranAlone(
   return heldAtDeath === 1 || (suspectsAtDeath === 1 && isSuspect(before));
 }
 
-/** With how many suspects, itself included, a job may run after this death. A fresh job died with everything that was in flight. */
+/** With how many suspects, itself included, a job may run after this death; 0: with any number. */
 export function togetherAfter(
   before: Pick<Counters, "crashes" | "losses">,
-  { heldAtDeath, suspectsAtDeath }: InFlight,
+  { suspectsAtDeath }: Pick<InFlight, "suspectsAtDeath">,
 ): number {
-  return Math.max(1, Math.floor((isSuspect(before) ? suspectsAtDeath : heldAtDeath) / 2));
+  return isSuspect(before) ? Math.max(1, Math.floor(suspectsAtDeath / 2)) : 0;
+}
+
+/** What stands for any number where numbers are compared. */
+export const ANY_NUMBER = 2_147_483_647;
+
+/** With how many suspects a stored job may run. One that crashed twice before this was kept (`together` is 0) runs as the only suspect. */
+export function boundOf({
+  together,
+  crashes,
+  losses,
+}: Pick<Counters, "crashes" | "losses"> & { readonly together: number }): number {
+  if (together > 0) return together;
+  return crashes + losses > 1 ? 1 : ANY_NUMBER;
 }
 
 /** The suspects that a worker holds. */
 export interface HeldSuspects {
   readonly count: number;
-  /** The smallest `together` of them; null: it holds none. */
+  /** The smallest bound of them; null: it holds none. */
   readonly together: number | null;
   /**
    * Which of those that wait come first within a priority: the oldest, instead of those that may run with the most others. A worker

@@ -104,7 +104,7 @@ export interface ClaimedJob {
   readonly counters: Counters;
   /** Time left until the deadline when it was claimed; null: none. */
   readonly deadlineInMs: number | null;
-  /** If it was in flight at a death: with how many such jobs, itself included, it may run in one process (isolation.ts). Null: it is no suspect. */
+  /** If it was in flight at a death: with how many such jobs, itself included, it may run in one process, or ANY_NUMBER (isolation.ts). Null: it is no suspect. */
   readonly together: number | null;
   /** How the attempt before this one ended; null at the first. */
   readonly lastOutcome: Outcome | null;
@@ -140,7 +140,7 @@ export interface JobInfo {
   readonly lastOutcome: Outcome | null;
   readonly error: StoredError | null;
   readonly cancelRequested: boolean;
-  /** If it is a suspect: with how many suspects, itself included, it may run in one process (isolation.ts). Otherwise 0. */
+  /** With how many suspects, itself included, it may run in one process; 0: with any number (isolation.ts). */
   readonly together: number;
   /** Queued, and not claimed before it is known what happened to the workers with which contact was lost while they held it. */
   readonly waitsForResolution: boolean;

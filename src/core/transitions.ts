@@ -60,7 +60,7 @@ export interface Change {
   readonly reason: string | null;
   /** For `to: queued`: it waits until it is known what happened to the workers that held it. Left out: no. */
   readonly waitsForResolution?: boolean;
-  /** For `to: queued`: with how many suspects it may run (isolation.ts). Omitted: as before. */
+  /** For `to: queued`: with how many suspects it may run (isolation.ts); 0: with any number. Omitted: as before. */
   readonly together?: number;
   /** What is written instead if a cancel of the job was requested meanwhile. Omitted: the cancel comes too late. */
   readonly ifCancelled?: Change;
@@ -164,16 +164,16 @@ function crashed(job: JobView, kind: KindSettings, inFlight: InFlight, deathsEls
   const spared = alone && counters.blamed >= kind.limits.crashes;
   const together = togetherAfter(job.counters, inFlight);
   const next = spared
-    ? `not blamed, for ${deathsElsewhere} workers died meanwhile that did not hold it`
+    ? `; not blamed, for ${deathsElsewhere} workers died meanwhile that did not hold it`
     : willRun(together);
-  const reason = `its worker died (crash ${counters.crashes}, ${counters.blamed} of ${kind.limits.crashes} alone); ${next}`;
+  const reason = `its worker died (crash ${counters.crashes}, ${counters.blamed} of ${kind.limits.crashes} alone)${next}`;
   return { decision: "retry", change: change(job, "crash", { ...counted, to: "queued", reason, together }) };
 }
 
 function willRun(together: number): string {
-  return together === 1
-    ? "it will run as the only suspect"
-    : `it will run with at most ${together - 1} other suspect(s)`;
+  if (together === 0) return "";
+  const others = `with at most ${together - 1} other suspect(s)`;
+  return `; it will run ${together === 1 ? "as the only suspect" : others}`;
 }
 
 /** What one more crash adds. */
@@ -217,8 +217,8 @@ function lost(job: JobView, kind: KindSettings, inFlight: InFlight): CrashVerdic
   const counters = { ...job.counters, losses: job.counters.losses + 1 };
   const waitsForResolution = mustWaitForResolution(counters, kind.limits);
   const together = togetherAfter(job.counters, inFlight);
-  const next = waitsForResolution ? "it waits until it is known what happened to them" : willRun(together);
-  const reason = `contact with its worker was lost (${counters.losses} unresolved, limit ${kind.limits.crashes}); ${next}`;
+  const next = waitsForResolution ? "; it waits until it is known what happened to them" : willRun(together);
+  const reason = `contact with its worker was lost (${counters.losses} unresolved, limit ${kind.limits.crashes})${next}`;
   const counted = { add: { losses: 1 }, outcome: "lost", error, waitsForResolution, together } as const;
   return { decision: "lost", change: change(job, "lose", { ...counted, to: "queued", reason }) };
 }

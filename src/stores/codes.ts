@@ -1,4 +1,5 @@
 // The codes that stand for states, outcomes and lanes in the tables of every store.
+import { ANY_NUMBER } from "../core/isolation.ts";
 import { JOB_STATES, type JobState, type Outcome, OUTCOMES } from "../core/job.ts";
 
 /** Codes of states and outcomes: their places in core's lists, which only ever grow at the end. */
@@ -9,7 +10,7 @@ export const OUTCOME = Object.fromEntries(OUTCOMES.map((outcome, code) => [outco
   Record<Outcome, number>
 >;
 
-/** Where a queued job waits: for its time, for anybody, or for a worker with nothing else in flight. */
+/** Where a queued job waits: for its time, for any worker, or for one that holds few enough suspects. */
 export const LANE = { delayed: 0, open: 1, suspect: 2 } as const;
 
 /**
@@ -18,3 +19,7 @@ export const LANE = { delayed: 0, open: 1, suspect: 2 } as const;
  * writers of a large table.
  */
 export const NEVER_DUE = 253_402_300_799_999;
+
+/** As `boundOf` in core's isolation.ts. `job` is the name of the row, with a dot, or nothing. */
+export const boundSql = (job: string): string =>
+  `CASE WHEN ${job}together > 0 THEN ${job}together WHEN ${job}crashes + ${job}losses > 1 THEN 1 ELSE ${ANY_NUMBER} END`;

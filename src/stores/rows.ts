@@ -12,7 +12,7 @@ import {
   type KindSettings,
   OUTCOMES,
 } from "../core/job.ts";
-import { isSuspect } from "../core/isolation.ts";
+import { ANY_NUMBER, boundOf, isSuspect } from "../core/isolation.ts";
 import type { WorkerRow, WorkerState } from "../core/liveness.ts";
 import { NEVER_DUE } from "./codes.ts";
 
@@ -133,7 +133,7 @@ export function jobInfo(row: JobColumns): JobInfo {
     epoch: claimed ? row.epoch : 0,
     fence: row.fence,
     counters: counters(row),
-    together: isSuspect(row) ? Math.max(1, row.together) : 0,
+    together: isSuspect(row) && boundOf(row) < ANY_NUMBER ? boundOf(row) : 0,
     lastOutcome: row.outcome === null ? null : OUTCOMES[row.outcome]!,
     error: row.error === null ? null : storedError(row.error),
     cancelRequested: Boolean(row.cancel_requested),

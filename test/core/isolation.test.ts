@@ -2,7 +2,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
+  ANY_NUMBER,
   blame,
+  boundOf,
   HARD_LIMIT,
   hasRoomForSuspects,
   type HeldSuspects,
@@ -40,13 +42,23 @@ test("a job ran alone if it was the only job of its worker, or the only suspect"
   assert.equal(ranAlone(fresh, inFlight(50)), false);
 });
 
-test("a job may run with half of the suspects that died with it: of all that was in flight if it was fresh", () => {
+test("a job may run with half of the suspects that died with it, and with any number after its first crash", () => {
   assert.deepEqual(
-    [1, 2, 3, 50, 1_000].map((held) => togetherAfter(fresh, inFlight(held))),
+    [1, 2, 3, 50, 1_000].map((suspects) => togetherAfter(suspect, inFlight(2_000, suspects))),
     [1, 1, 1, 25, 500],
   );
-  assert.equal(togetherAfter(suspect, inFlight(50, 12)), 6);
-  assert.equal(togetherAfter(fresh, inFlight(50, 12)), 25);
+  assert.equal(togetherAfter(fresh, inFlight(50, 12)), 0);
+});
+
+test("a stored job that crashed twice before its bound was kept runs as the only suspect", () => {
+  assert.deepEqual(
+    [
+      { together: 0, crashes: 1, losses: 0 },
+      { together: 0, crashes: 1, losses: 1 },
+      { together: 7, crashes: 9, losses: 0 },
+    ].map(boundOf),
+    [ANY_NUMBER, 1, 7],
+  );
 });
 
 test("a worker takes suspects while their number stays within the smallest `together` that it holds", () => {
@@ -110,9 +122,9 @@ test("the job that kills its workers among fifty is found within log2(50) deaths
     others = Math.min(others, together - 1);
     const death = inFlight(others + 1, deaths === 0 ? 0 : others + 1);
     const alone = ranAlone(killer, death);
-    together = togetherAfter(killer, death);
+    together = togetherAfter(killer, death) || Number.POSITIVE_INFINITY;
     ({ counters: killer, guilty } = blame(killer, alone, limits));
   }
-  assert.equal(deaths, 8);
-  assert.deepEqual(killer, counted({ crashes: 8, blamed: 3 }));
+  assert.equal(deaths, 9);
+  assert.deepEqual(killer, counted({ crashes: 9, blamed: 3 }));
 });

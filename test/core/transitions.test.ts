@@ -196,11 +196,11 @@ test("FR-014 FR-015 UT-002 a first crash beside others queues the job again at o
   assert.equal(change.outcome, "crashed");
   assert.deepEqual(change.add, { crashes: 1 });
   assert.deepEqual(change.error, { name: "WorkerDied", message: "the worker died during the attempt (crash 1)" });
-  assert.equal(change.together, 3);
-  assert.equal(change.reason, "its worker died (crash 1, 0 of 3 alone); it will run with at most 2 other suspect(s)");
+  assert.equal(change.together, 0);
+  assert.equal(change.reason, "its worker died (crash 1, 0 of 3 alone)");
 });
 
-test("each crash halves the number of suspects that a job may run with, down to itself", () => {
+test("from its second crash on, each halves the number of suspects that a job may run with, down to itself", () => {
   const { change } = transitions.crash(aView({ counters: counted({ crashes: 1 }) }), aKind(), TOGETHER);
   assert.equal(change.together, 2);
   assert.equal(change.reason, "its worker died (crash 2, 0 of 3 alone); it will run with at most 1 other suspect(s)");

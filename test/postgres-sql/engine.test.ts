@@ -144,7 +144,7 @@ test("what an engine recovers is in reclaim_history beside what SQL reclaims, an
     await ask(
       `SELECT job_id, kind, worker = '${worker}', decision, cause, state, by <> 'sql', attempts, age > '0', reason FROM outlive.reclaim_history`,
     ),
-    `a|run_tsa|t|retry|crash|queued|t|1|t|RECLAIMED_TTL: Worker died: crash 1, 1 of 3 alone, it will run as the only suspect; worker ${worker} is gone`,
+    `a|run_tsa|t|retry|crash|queued|t|1|t|RECLAIMED_TTL: Worker died: crash 1, 1 of 3 alone; worker ${worker} is gone`,
   );
 });
 

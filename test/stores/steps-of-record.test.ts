@@ -30,7 +30,7 @@ const POSTGRES_STEPS = [
   "losses of contact a9166c92aaa7082",
   "texts and limits 403bbd80b7fa311",
   "restores 53d698fd3df60fc",
-  "checksums, reclaim texts and isolation 4ab944d0a4dadb5",
+  "checksums, reclaim texts and isolation b79bc811e7a82f5",
 ];
 
 const EDITED =

@@ -36,6 +36,6 @@ export const suspectMutants: readonly Mutant[] = [
     name: "suspectsUnbounded",
     what: "the store gives out suspects however few others each may run with",
     focus: SUSPECTS,
-    connection: rewriting(["max(1, together) AS together", "99 AS together"]),
+    connection: rewriting(["WHEN together > 0 THEN together", "WHEN together > 0 THEN 99"]),
   },
 ];

@@ -55,7 +55,8 @@ export class BlameLaw {
     const entry = history.find((row) => row.job === is.seq && row.event === "crash" && row.fence === is.fence);
     const inFlight = this.#inFlight.get(entry?.incident ?? "");
     if (!inFlight) return;
-    const most = Math.max(1, Math.floor((isSuspect(was) ? inFlight.suspects : inFlight.held) / 2));
+    const most = isSuspect(was) ? Math.max(1, Math.floor(inFlight.suspects / 2)) : Infinity;
+    if (most === Infinity) return;
     demand(
       is.together >= 1 && is.together <= most,
       () => `job ${is.id} may run with ${is.together} suspects after a death of ${inFlight.held}`,
@@ -123,7 +124,7 @@ export class BlameLaw {
 
   #fits(worker: string, known: ReadonlyMap<string, string>): void {
     const rows = [...known.values()].flatMap((id) => this.#model.jobsById.get(id) ?? []).filter(isSuspect);
-    const together = Math.min(...rows.map((row) => Math.max(1, row.together)));
+    const together = Math.min(...rows.map((row) => row.together || Infinity));
     demand(
       rows.length <= together,
       () =>

@@ -4,7 +4,7 @@ import type { JobFilter, KindCounts, ListPage, WorkerSuspects } from "../../core
 import { isIntactSql, stepOwnerSql } from "./checksums.ts";
 import type { Session, Value } from "./connection.ts";
 import { type HistoryColumns, historyEntry, JOB_COLUMNS, type JobColumns, jobInfo, storedValue } from "../rows.ts";
-import { STATE } from "../codes.ts";
+import { boundSql, STATE } from "../codes.ts";
 
 interface StepColumns {
   readonly name: string;
@@ -156,7 +156,7 @@ export async function countAhead(session: Session, id: string): Promise<number |
 
 export async function heldSuspects(session: Session): Promise<WorkerSuspects[]> {
   return session.rows<WorkerSuspects>(
-    `SELECT w.id AS worker, count(*)::int AS count, min(greatest(1, j.together))::int AS together
+    `SELECT w.id AS worker, count(*)::int AS count, min(${boundSql("j.")})::int AS together
      FROM outlive.jobs j JOIN outlive.fleet w ON w.seq = j.worker
      WHERE j.state = 1 AND j.crashes + j.losses > 0 AND w.state = 'live' GROUP BY w.id ORDER BY w.id`,
   );

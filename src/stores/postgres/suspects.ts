@@ -6,6 +6,7 @@ import type { OpenKind, Taken } from "./claim.ts";
 import { type Connection, list, type Session } from "./connection.ts";
 import { IS_ORIGINAL, isRowOf } from "./restore-mark.ts";
 import { INTACT_INPUT } from "./turn-text.ts";
+import { boundSql } from "../codes.ts";
 import type { WorkerKey } from "./workers.ts";
 
 interface Waiting {
@@ -44,9 +45,9 @@ export async function claimSuspects(
 /** A worker that was too late so often leaves them to the others for now. */
 const MAX_TRIES = 8;
 
-const WAITING = `SELECT j.seq, j.kind, j.priority, greatest(1, j.together) AS together FROM outlive.jobs j
+const WAITING = `SELECT j.seq, j.kind, j.priority, ${boundSql("j.")} AS together FROM outlive.jobs j
   JOIN outlive.kinds k ON k.id = j.kind AND NOT k.paused WHERE j.state = 0 AND j.lane = 2 AND j.kind = ANY ($1::int[]) ORDER BY j.priority DESC`;
-const LARGEST_FIRST = `${WAITING}, j.together DESC, j.seq LIMIT $2`;
+const LARGEST_FIRST = `${WAITING}, together DESC, j.seq LIMIT $2`;
 const OLDEST_FIRST = `${WAITING}, j.seq LIMIT $2`;
 
 // Under the worker's own row, as every claim, and in the run of the server in which the turn before it found the epoch high enough.

@@ -9,6 +9,7 @@ import { isIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
 import { type CounterColumns, counters } from "../rows.ts";
+import { boundSql } from "../codes.ts";
 import { applyChange, OWNED } from "./settle.ts";
 
 /** How many delayed jobs become ready in one transaction. */
@@ -26,9 +27,8 @@ const TAKE_ONE = `${TAKE} WHERE seq = ? AND state = 0 ${TAKEN}`;
 const CANDIDATES = `SELECT seq, priority ${READY}`;
 // Asked in every turn, and nearly always in vain.
 const ANY_SUSPECT = "SELECT 1 FROM outlive_jobs WHERE state = 0 AND lane = 2 LIMIT 1";
-const SUSPECTS =
-  "SELECT seq, priority, max(1, together) AS together FROM outlive_jobs WHERE kind = ? AND state = 0 AND lane = 2 ORDER BY priority DESC";
-const LARGEST_FIRST = `${SUSPECTS}, together DESC, seq LIMIT ? + 0`;
+const SUSPECTS = `SELECT seq, priority, ${boundSql("")} AS bound FROM outlive_jobs WHERE kind = ? AND state = 0 AND lane = 2 ORDER BY priority DESC`;
+const LARGEST_FIRST = `${SUSPECTS}, bound DESC, seq LIMIT ? + 0`;
 const OLDEST_FIRST = `${SUSPECTS}, seq LIMIT ? + 0`;
 const TIMEOUT = "SELECT timeout_ms FROM outlive_kinds WHERE id = ?";
 const LATER =
@@ -133,8 +133,12 @@ function waitingSuspects(
 ): SuspectCandidate[] {
   const text = held.oldestFirst ? OLDEST_FIRST : LARGEST_FIRST;
   const all = open.flatMap((kind) => {
-    const rows = db.sql(text).all(kind.id, Math.min(kind.most, total)) as unknown as Omit<SuspectCandidate, "kind">[];
-    return rows.map((row) => ({ ...row, kind }));
+    const rows = db.sql(text).all(kind.id, Math.min(kind.most, total)) as {
+      seq: number;
+      priority: number;
+      bound: number;
+    }[];
+    return rows.map(({ seq, priority, bound: together }) => ({ seq, priority, together, kind }));
   });
   const second = (a: SuspectCandidate, b: SuspectCandidate): number => (held.oldestFirst ? 0 : b.together - a.together);
   return all.sort((a, b) => b.priority - a.priority || second(a, b) || a.seq - b.seq);

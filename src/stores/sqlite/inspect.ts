@@ -4,7 +4,7 @@ import type { JobFilter, KindCounts, ListPage, WorkerSuspects } from "../../core
 import { type CheckedJob, inputIsIntact, resultIsIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { type HistoryColumns, historyEntry, JOB_COLUMNS, type JobColumns, jobInfo, storedValue } from "../rows.ts";
-import { STATE } from "../codes.ts";
+import { boundSql, STATE } from "../codes.ts";
 
 const JOB_TABLES =
   "outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind LEFT JOIN outlive_workers w ON w.seq = j.worker";
@@ -195,7 +195,7 @@ export function countAhead(db: Database, id: string): number | null {
 export function heldSuspects(db: Database): WorkerSuspects[] {
   const rows = db
     .sql(
-      `SELECT w.id AS worker, count(*) AS count, min(max(1, j.together)) AS together FROM outlive_jobs j JOIN outlive_workers w ON w.seq = j.worker
+      `SELECT w.id AS worker, count(*) AS count, min(${boundSql("j.")}) AS together FROM outlive_jobs j JOIN outlive_workers w ON w.seq = j.worker
        WHERE j.state = 1 AND j.crashes + j.losses > 0 AND w.state = 'live' GROUP BY w.id ORDER BY w.id`,
     )
     .all() as unknown as WorkerSuspects[];

@@ -199,7 +199,7 @@ export const MIGRATIONS: readonly Migration[] = [
   {
     name: "isolation by halving",
     sql: `
-  -- With how many suspects, itself included, a suspect may run in one process; 0: it was no suspect yet.
+  -- With how many suspects, itself included, a suspect may run in one process; 0: with any number.
   ALTER TABLE outlive_jobs ADD COLUMN together INTEGER NOT NULL DEFAULT 0;
   -- No worker reserves a job any more. The column reserved_by stays, unused: SQLite would write the whole table again to drop it.
   DROP INDEX outlive_jobs_alone;

@@ -49,13 +49,17 @@ export function specifyIsolation(specify: Specify): void {
     const second = await scene.worker("w1");
     assert.deepEqual(idsOf(await second.claim(1)), ["killer"]);
     await scene.bury(second);
+    const other = await scene.worker("other");
+    const [bystander, ...more] = await other.claim(9);
+    assert.deepEqual([bystander?.lease.jobId, more], ["bystander", []], "it crashed once, and goes first");
+    await other.settle(SETTLE.succeed(bystander!));
     for (const id of ["w2", "w3"]) {
       const worker = await scene.worker(id);
       const claimed = await worker.claim(9);
       assert.deepEqual([idsOf(claimed), claimed[0]?.together], [["killer"], 1]);
       await scene.bury(worker);
     }
-    assert.deepEqual(await scene.states("killer", "bystander"), ["quarantined", "queued"]);
+    assert.deepEqual(await scene.states("killer", "bystander"), ["quarantined", "succeeded"]);
     assert.deepEqual(await blamed(scene, "killer", "bystander"), [
       [4, 3],
       [1, 0],
@@ -122,25 +126,25 @@ export function specifyIsolation(specify: Specify): void {
   });
 
   specify(
-    "`together` is half of what died with a job: of everything if it was fresh, else of the suspects",
+    "`together` is half of the suspects that died with a job, and any number after its first crash",
     async (scene) => {
       const together = async (...ids: readonly string[]): Promise<readonly number[]> =>
         (await Promise.all(ids.map((id) => scene.job(id)))).map((job) => job.together);
-      await suspect(scene, 9, "a", "b");
-      assert.deepEqual(await together("a", "b"), [4, 4]);
+      await scene.enqueue(...names("j", 9));
+      for (const [id, after] of [
+        ["first", 0],
+        ["second", 4],
+      ] as const) {
+        const worker = await scene.worker(id);
+        assert.equal((await worker.claim(9)).length, 9);
+        await scene.bury(worker);
+        assert.deepEqual(await together("j0001", "j0009"), [after, after], id);
+      }
       await scene.enqueue(...names("fresh", 5));
-      const second = await scene.worker("second");
-      assert.equal((await second.claim(9)).length, 7);
-      await scene.bury(second);
-      assert.deepEqual(await together("a", "b", "fresh0001"), [1, 1, 3]);
       const third = await scene.worker("third");
-      assert.deepEqual(
-        idsOf(await third.claim(roomFor(1))),
-        ["fresh0001"],
-        "those that may run with the most others first",
-      );
+      assert.equal((await third.claim(9)).length, 9, "four of the suspects, and the fresh ones");
       await scene.bury(third);
-      assert.deepEqual(await together("fresh0001"), [1]);
+      assert.deepEqual(await together("j0001", "j0005", "fresh0001"), [2, 4, 0]);
     },
   );
 
@@ -166,8 +170,8 @@ export function specifyIsolation(specify: Specify): void {
   specify(
     "a suspect that does not fit leaves the slot to other jobs, and hides no suspect behind it",
     async (scene) => {
-      await suspect(scene, 2, { id: "alone", priority: 5 });
       await suspect(scene, 6, "three");
+      await suspect(scene, 2, { id: "alone", priority: 5 });
       await scene.enqueue("fresh", { id: "low", priority: -1 });
       const claimed = await (await scene.worker("w")).claim(roomFor(3, undefined, { count: 2, together: 3 }));
       assert.deepEqual(idsOf(claimed), ["three", "fresh", "low"]);
@@ -213,7 +217,7 @@ export function specifyIsolation(specify: Specify): void {
     assert.equal((await worker.claim(9)).length, 3);
     const { incident } = await scene.bury(worker);
     assert.deepEqual(await blamed(scene, "a", "x", "y"), [
-      [2, 1],
+      [3, 1],
       [1, 0],
       [1, 0],
     ]);
@@ -229,7 +233,7 @@ export function specifyIsolation(specify: Specify): void {
   });
 
   specify(
-    "the job that kills its workers among fifty is alone after five deaths, and ends in quarantine",
+    "the job that kills its workers among fifty is alone after six deaths, and ends in quarantine",
     async (scene) => {
       const innocent = names("innocent", 49);
       await scene.enqueue("killer", ...innocent);
@@ -244,8 +248,8 @@ export function specifyIsolation(specify: Specify): void {
         }
         await scene.bury(worker);
         if ((await scene.job("killer")).state === "quarantined") {
-          // 50, 25, 12, 6, 3, and then three times alone.
-          assert.equal(death, 8);
+          // 50, 50, 25, 12, 6, 3, and then three times alone.
+          assert.equal(death, 9);
           break;
         }
       }
@@ -339,16 +343,20 @@ export function specifyIsolation(specify: Specify): void {
 
 let deaths = 0;
 
-/** Enqueues these and lets a worker die over them, which held `together` jobs with them; nothing else of those is left. */
-async function suspect(scene: Scene, together: number, ...said: readonly (string | Draft)[]): Promise<void> {
-  const kinds = said.map((one) => (typeof one === "string" ? "mail" : (one.kind ?? "mail")));
+/**
+ * Enqueues these and lets two workers die over them, the second of which held `died` jobs with them, so that each may run with half as many.
+ * Nothing else of those is left. Suspects of a higher priority that wait already would be claimed instead.
+ */
+async function suspect(scene: Scene, died: number, ...said: readonly (string | Draft)[]): Promise<void> {
+  const kinds = [...new Set(said.map((one) => (typeof one === "string" ? "mail" : (one.kind ?? "mail"))))];
   const group = `group${++deaths}-`;
-  const companions = names(group, together - said.length).map((id): Draft => ({ id, kind: kinds[0]!, priority: 100 }));
-  await scene.enqueue(...said.map((one) => ({ ...(typeof one === "string" ? { id: one } : one) })), ...companions);
-  const worker: Hand = await scene.worker(group);
-  const full = { count: 1, together: 1 };
-  assert.equal((await worker.claim(roomFor(together, [...new Set(kinds)], full))).length, together);
-  await scene.bury(worker);
+  const companions = names(group, died - said.length).map((id): Draft => ({ id, kind: kinds[0]!, priority: 100 }));
+  await scene.enqueue(...said, ...companions);
+  for (const suspects of [{ count: 1, together: 1 }, {}]) {
+    const worker: Hand = await scene.worker(`${group}${suspects.count ?? 0}`);
+    assert.equal((await worker.claim(roomFor(died, kinds, suspects))).length, died);
+    await scene.bury(worker);
+  }
   for (const { id } of companions) await scene.store.cancel(id, "operator");
 }
 

@@ -65,7 +65,7 @@ function columns(schema: string): string {
 
 function isolation(schema: string): string {
   return `
-  -- With how many suspects, itself included, a suspect may run in one process; 0: it was no suspect yet. reserved_by is not used any more.
+  -- With how many suspects, itself included, a suspect may run in one process; 0: with any number. reserved_by is not used any more.
   ALTER TABLE ${schema}.jobs ADD COLUMN together integer NOT NULL DEFAULT 0;
   -- How many of the jobs that were held at a death had an earlier crash, and whether a job was the only one of those.
   ALTER TABLE ${schema}.incidents ADD COLUMN suspects_at_death integer NOT NULL DEFAULT 0;
@@ -135,7 +135,7 @@ function notedHeartbeat(schema: string): string {
   $$;`;
 }
 
-const WILL_RUN = `CASE WHEN together <= 1 THEN 'it will run as the only suspect' ELSE format('it will run with at most %s other suspect(s)', together - 1) END`;
+const WILL_RUN = `CASE together WHEN 0 THEN '' WHEN 1 THEN ', it will run as the only suspect' ELSE format(', it will run with at most %s other suspect(s)', together - 1) END`;
 
 function reclaimText(schema: string): string {
   return `
@@ -153,9 +153,9 @@ function reclaimText(schema: string): string {
         THEN format('Max attempts reached: timeout %s of %s, no more are allowed; %s', timeouts, k.max_timeouts, what)
       WHEN decision = 'fail' THEN format('Max attempts reached: error %s of %s, no more are allowed; %s', errors, k.max_errors, what)
       WHEN cause = 'timeOut' THEN format('%s: timeout %s of %s; %s', led_by, timeouts, k.max_timeouts, what)
-      WHEN cause = 'lose' THEN format('%s: loss %s of %s, not counted yet, %s; %s', led_by, losses, k.max_crashes,
-        CASE WHEN losses >= k.max_crashes THEN 'it waits until it is known what happened to its workers' ELSE ${WILL_RUN} END, what)
-      ELSE format('%s: crash %s, %s of %s alone, %s; %s', led_by, crashes, blamed, k.max_crashes, ${WILL_RUN}, what)
+      WHEN cause = 'lose' THEN format('%s: loss %s of %s, not counted yet%s; %s', led_by, losses, k.max_crashes,
+        CASE WHEN losses >= k.max_crashes THEN ', it waits until it is known what happened to its workers' ELSE ${WILL_RUN} END, what)
+      ELSE format('%s: crash %s, %s of %s alone%s; %s', led_by, crashes, blamed, k.max_crashes, ${WILL_RUN}, what)
     END
   $$;`;
 }
@@ -252,7 +252,7 @@ function takeBackInOneText(schema: string): string {
       END IF;
     END IF;
     IF decision IN ('lost', 'retry') AND cause <> 'timeOut' THEN
-      new_together := greatest(1, CASE WHEN j.crashes + j.losses > 0 THEN death.suspects_at_death ELSE death.held_at_death END / 2);
+      new_together := CASE WHEN j.crashes + j.losses > 0 THEN greatest(1, death.suspects_at_death / 2) ELSE 0 END;
     END IF;
     message := ${schema}.reclaim_text(k, cause, decision, led_by, j.errors, new_crashes, new_blamed, new_timeouts, new_losses, new_together, what);
     new_lane := CASE WHEN next_state = ${STATE.queued} AND (delay_ms > 0 OR waits) THEN ${LANE.delayed}
