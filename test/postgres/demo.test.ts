@@ -64,7 +64,7 @@ test("without a server it says how one is named, and starts none", async () => {
     (error: { code: number; stderr: string }) => error,
   );
   assert.equal(failed.code, 2);
-  assert.match(failed.stderr, /needs a server, and none was named\. Name one: outlive demo --store postgres:\/\//);
+  assert.match(failed.stderr, /needs a server, and none was named\.\n  Name one: outlive demo --store postgres:\/\//);
 });
 
 test("with --keep a server of its own is stopped, and its folder, its schema and the way to start it are printed", async (t) => {
