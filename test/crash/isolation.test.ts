@@ -28,37 +28,46 @@ const STAGES: Readonly<Record<string, (t: TestContext) => Promise<Stage>>> = {
 for (const [store, stage] of Object.entries(STAGES))
   test(`on ${store} 1,000 long jobs all run again after two kills, and none is blamed`, async (t) => {
     const { engine, child } = await stage(t);
-    const killed = new Set<string>();
-    const kill = async (worker: Child): Promise<void> => {
-      killed.add(String((await worker.untilFact("working"))["worker"]));
-      worker.kill("SIGKILL");
-      child();
+    const alive = new Map<string, Child>();
+    const start = async (): Promise<void> => {
+      const worker = child();
+      alive.set(String((await worker.untilFact("working"))["worker"]), worker);
     };
-    const held = async (): Promise<readonly number[]> =>
-      (await engine.workers()).filter(({ id }) => !killed.has(id)).map(({ heldCount }) => heldCount);
-    const untilAllRun = async (): Promise<number> => {
+    const held = async (): Promise<readonly (readonly [worker: string, held: number])[]> =>
+      (await engine.workers()).flatMap(({ id, heldCount }) => (alive.has(id) ? [[id, heldCount] as const] : []));
+    const untilAllRun = (): Promise<unknown> =>
+      untilTrue(held, (workers) => workers.reduce((sum, [, count]) => sum + count, 0) === JOBS, "all run");
+    /** Kills the worker that holds the most, and starts another in its place. */
+    const kill = async (): Promise<void> => {
+      const [[id] = [""]] = (await held()).toSorted(([, a], [, b]) => b - a);
+      const worker = alive.get(id)!;
+      alive.delete(id);
       const began = performance.now();
-      await untilTrue(held, (counts) => counts.reduce((sum, count) => sum + count, 0) === JOBS, "all run");
-      return Math.round(performance.now() - began);
+      worker.kill("SIGKILL");
+      const started = start();
+      await untilAllRun();
+      t.diagnostic(`all ran again ${Math.round(performance.now() - began)} ms after the kill`);
+      await started;
     };
-    const first = child();
-    await first.untilFact("working");
+    await start();
     await engine.enqueueMany(
       slow,
       Array.from({ length: JOBS }, () => ({ ms: 600_000 })),
     );
     await untilAllRun();
-    const second = child();
-    await Promise.all([second, child()].map((worker) => worker.untilFact("working")));
+    await Promise.all([start(), start()]);
 
-    await kill(first);
-    t.diagnostic(`after the first kill all ran again within ${await untilAllRun()} ms: ${(await held()).join(", ")}`);
-    await kill(second);
-    t.diagnostic(`after the second kill all ran again within ${await untilAllRun()} ms: ${(await held()).join(", ")}`);
-    const { jobs } = await engine.list({ state: "running", limit: JOBS });
+    const running = async () => (await engine.list({ state: "running", limit: JOBS })).jobs;
+    await kill();
+    assert.ok(
+      (await running()).every(({ together }) => together === 0),
+      "a first crash costs nothing",
+    );
+    await kill();
+    const jobs = await running();
     assert.equal(jobs.length, JOBS);
     assert.ok(jobs.every(({ counters }) => counters.blamed === 0));
-    assert.ok(jobs.every(({ together }) => together === 0 || together >= JOBS / 4));
+    assert.ok(jobs.some(({ together }) => together > 0 && together <= JOBS / 2));
   });
 
 for (const [store, stage] of Object.entries(STAGES))
