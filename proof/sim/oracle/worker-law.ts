@@ -9,7 +9,8 @@ import { demand } from "./violation.ts";
 const NEXT: Readonly<Record<string, readonly string[]>> = {
   live: ["live", "recovering", "gone", "stopped"],
   recovering: ["recovering", "gone"],
-  gone: ["gone"],
+  // A recovery tries again for jobs that an earlier one could not deal with.
+  gone: ["gone", "recovering"],
   stopped: ["stopped"],
 };
 
@@ -40,6 +41,10 @@ export class WorkerLaw {
     demand(
       !over || is.state !== "stopped" || !this.#holdsWork(is),
       () => `worker ${is.id} stopped and still holds jobs`,
+    );
+    demand(
+      was.state !== "gone" || is.state === "gone" || this.#holdsWork(is),
+      () => `worker ${is.id} was gone and held nothing, and became ${is.state}`,
     );
     demand(
       NEXT[was.state]?.includes(is.state) ?? false,

@@ -68,10 +68,13 @@ async function goOn(session: Session, worker: string, incident: string): Promise
   const { cursor, how, completed_at: completedAt } = known;
   const inFlight = { heldAtDeath: known.held_at_death, suspectsAtDeath: known.suspects_at_death };
   if (completedAt === null) return { worker, incident, cursor, how, ...inFlight };
-  // It was closed with jobs that could not be recovered: they are tried again, in the same incident.
-  await session.run("UPDATE outlive.incidents SET completed_at = NULL, cursor = 0, judged_at = NULL WHERE id = $1", [
-    incident,
-  ]);
+  // It was closed with jobs that could not be recovered: they are tried again, in the same incident. Whoever is killed before it is closed
+  // again has left a worker that the next recovery goes on with.
+  await session.run(
+    `WITH marked AS (UPDATE outlive.fleet SET state = 'recovering' WHERE id = $2)
+     UPDATE outlive.incidents SET completed_at = NULL, cursor = 0, judged_at = NULL WHERE id = $1`,
+    [incident, worker],
+  );
   return { worker, incident, cursor: 0, how, ...inFlight };
 }
 

@@ -48,11 +48,11 @@ const OVERDUE = `SELECT ${HELD_COLUMNS}, w.id AS worker_id FROM outlive.jobs j J
 
 const DEATHS_ELSEWHERE = `SELECT ${deathsElsewhere("outlive", "$1", "$2", "outlive.now_ms()")} AS n`;
 
-/** Of these attempts, those that still own their jobs: of a worker whose incident this is, or overdue and with a deadline that has not moved. */
+/** Of these attempts, those that still own their jobs; an overdue one only if its deadline has not moved. */
 const owned = (
   deadline: string,
 ): string => `FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::text[], $5::bigint[]) AS a (seq, fence, epoch, worker, deadline_at)
-  JOIN outlive.fleet w ON w.id = a.worker AND ($6::text IS NULL OR w.incident = $6)
+  JOIN outlive.fleet w ON w.id = a.worker
   JOIN outlive.jobs j ON j.seq = a.seq AND j.state + 0 = 1 AND j.fence = a.fence AND j.epoch = a.epoch AND j.worker + 0 = w.seq${deadline}`;
 const OF_THE_DEAD = owned("");
 const STILL_OVERDUE = owned(" AND j.deadline_at = a.deadline_at");
@@ -128,6 +128,7 @@ export class Recovering {
   async takeBack(session: Session, request: TakeBackRequest, bell: string, each = false): Promise<TakeBackAnswer> {
     const { verdicts, of, last } = request;
     const incident = of?.incident ?? null;
+    if (of !== null && !(await lockCondemned(session, of))) return { taken: verdicts.map(() => "moved") };
     const taken = await takeAll(session, verdicts, incident, each);
     if (of !== null) await keepJobs(session, of.incident, verdicts, taken);
     // Heard at the commit: by the time the others check, the jobs are there.
@@ -146,6 +147,18 @@ export class Recovering {
   }
 }
 
+/**
+ * Recoveries of one worker come one after the other: what one has not committed yet looks held by another session to the next, which
+ * would leave the incident open. False: the worker is another store's, which was put in the place of the one that condemned it.
+ */
+async function lockCondemned(session: Session, { worker, incident }: Condemned): Promise<boolean> {
+  const rows = await session.rows("SELECT 1 FROM outlive.fleet WHERE id = $1 AND incident = $2 FOR UPDATE", [
+    worker,
+    incident,
+  ]);
+  return rows.length > 0;
+}
+
 async function takeAll(
   session: Session,
   verdicts: readonly Verdict[],
@@ -155,7 +168,7 @@ async function takeAll(
   const decided = verdicts.filter(({ change }) => change !== null);
   if (decided.length === 0) return verdicts.map(() => "taken");
   const guard = incident === null ? STILL_OVERDUE : OF_THE_DEAD;
-  const attempts = [...attemptsOf(decided), incident];
+  const attempts = attemptsOf(decided);
   const locked = await session.rows<{ seq: number; incident: string | null }>(
     `SELECT j.seq, j.incident ${guard} ORDER BY j.seq FOR UPDATE OF j SKIP LOCKED`,
     attempts,

@@ -217,8 +217,10 @@ export class PostgresStore implements Store<PostgresTransaction> {
     const answer = await this.#do(doing, () =>
       // If the row of one job was refused, each job can fail for itself in a second try.
       transaction(false).catch((thrown: unknown) => {
-        if (!isOfOneRow(thrown)) throw thrown;
-        return transaction(true);
+        if (isOfOneRow(thrown)) return transaction(true);
+        if (sqlState(thrown) !== LOCK_NOT_AVAILABLE) throw thrown;
+        // Another recovery of the same worker stands still.
+        return { taken: request.verdicts.map(() => "locked" as const), locked: Math.max(1, request.verdicts.length) };
       }),
     );
     // The other processes hear of it by the commit.

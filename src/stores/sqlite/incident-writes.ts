@@ -61,8 +61,10 @@ function goOn(db: Database, worker: string, known: IncidentState & { readonly id
   const { id: incident, cursor, how, completed_at: completedAt } = known;
   const inFlight = { heldAtDeath: known.held_at_death, suspectsAtDeath: known.suspects_at_death };
   if (completedAt === null) return { worker, incident, cursor, how, ...inFlight };
-  // It was closed with jobs that could not be recovered: they are tried again, in the same incident.
+  // It was closed with jobs that could not be recovered: they are tried again, in the same incident. Whoever is killed before it is closed
+  // again has left a worker that the next recovery goes on with.
   db.sql("UPDATE outlive_incidents SET completed_at = NULL, cursor = 0, judged_at = NULL WHERE id = ?").run(incident);
+  db.sql("UPDATE outlive_workers SET state = 'recovering' WHERE id = ?").run(worker);
   return { worker, incident, cursor: 0, how, ...inFlight };
 }
 

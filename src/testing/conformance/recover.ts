@@ -83,6 +83,27 @@ export function specifyRecover(specify: Specify): void {
     assert.equal((await scene.store.incidents(10, null)).length, 1);
   });
 
+  specify(
+    "a recovery that tries again and is killed before it takes anything leaves work for the next",
+    async (scene) => {
+      await scene.enqueue("a");
+      const worker = await scene.worker("w");
+      await worker.next();
+      const failing = (): never => {
+        throw new Error("no decision");
+      };
+      const { incident } = await scene.recover(worker, { decide: failing });
+      assert.deepEqual([(await worker.row()).state, (await scene.job("a")).state], ["gone", "running"]);
+      const condemned = await scene.store.condemn(await scene.recovery(worker));
+      assert.ok(condemned !== null && condemned !== "locked");
+      assert.equal(condemned.incident, incident);
+      assert.equal((await worker.row()).state, "recovering", "the next pass finds it");
+      await scene.bury(worker);
+      assert.deepEqual([(await worker.row()).state, (await scene.job("a")).state], ["gone", "queued"]);
+      assert.notEqual((await scene.store.incident(incident!))?.completedAt, null);
+    },
+  );
+
   specify("museum 4: a job that finished before recovery's transaction keeps its end", async (scene) => {
     await scene.enqueue("a", "b", "c");
     const worker = await scene.worker("w");
@@ -200,6 +221,9 @@ export function specifyRecover(specify: Specify): void {
       const buried = await Promise.all(stores.map((by) => scene.bury(worker, { by, limit: 2 })));
       assert.deepEqual(buried.flatMap(({ jobs }) => jobs.map(({ jobId }) => jobId)).toSorted(), ids);
       assert.equal((await scene.incidentsOf(worker)).length, 1);
+      const [incident] = await scene.incidentsOf(worker);
+      const { completedAt } = (await scene.store.incident(incident!))!;
+      assert.deepEqual([(await worker.row()).state, completedAt], ["gone", scene.clock.now()]);
     },
   );
 
