@@ -18,7 +18,7 @@ export interface HeldJob extends JobView {
   readonly deadlineAt: number | null;
   readonly lastStep: string | null;
   /**
-   * How many workers died without holding it, of those whose recovery was completed since this job's first counted crash or
+   * How many workers died without holding it, of those that are being recovered, or were since this job's first counted crash or
    * within the last BACKGROUND_MS, by the store's clock. Needed only where `isOnTrial` says so; 0 is right elsewhere.
    */
   readonly deathsElsewhere: number;

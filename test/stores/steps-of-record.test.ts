@@ -30,7 +30,7 @@ const POSTGRES_STEPS = [
   "losses of contact a9166c92aaa7082",
   "texts and limits 403bbd80b7fa311",
   "restores 53d698fd3df60fc",
-  "checksums, reclaim texts and isolation b79bc811e7a82f5",
+  "checksums, reclaim texts and isolation dfe34336d1e76c9",
 ];
 
 const EDITED =
@@ -84,6 +84,6 @@ test("the constants that released PostgreSQL functions hold are still those of t
       OUTCOME: { "timed-out": timedOut, crashed, cancelled, lost },
     },
   );
-  assert.equal(elsewhere("s", "j", "c", "n"), deathsElsewhere("s", "j", "c", "n"));
+  assert.equal(elsewhere("s", "j", "c", "n", "o"), deathsElsewhere("s", "j", "c", "n", "o"));
   assert.equal(checksum("content", "owner"), checksumSql("content", "owner"));
 });

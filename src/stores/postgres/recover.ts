@@ -46,7 +46,7 @@ const OVERDUE = `SELECT ${HELD_COLUMNS}, w.id AS worker_id FROM outlive.jobs j J
   WHERE j.state = 1 AND j.deadline_at + k.grace_ms + $1 < (SELECT least(outlive.now_ms(), $3)) AND coalesce(k.timeout_ms, 0) + k.grace_ms + $1 < $4
   ORDER BY j.deadline_at, j.seq LIMIT $2`;
 
-const DEATHS_ELSEWHERE = `SELECT ${deathsElsewhere("outlive", "$1", "$2", "outlive.now_ms()")} AS n`;
+const DEATHS_ELSEWHERE = `SELECT ${deathsElsewhere("outlive", "$1", "$2", "outlive.now_ms()", "$3")} AS n`;
 
 /** Of these attempts, those that still own their jobs; an overdue one only if its deadline has not moved. */
 const owned = (
@@ -81,7 +81,11 @@ export class Recovering {
     );
     const tried = held[at];
     if (!tried) return { jobs: held, more };
-    const [found] = await session.rows<{ n: number }>(DEATHS_ELSEWHERE, [tried.row, tried.counters.crashes]);
+    const [found] = await session.rows<{ n: number }>(DEATHS_ELSEWHERE, [
+      tried.row,
+      tried.counters.crashes,
+      condemned.incident,
+    ]);
     return { jobs: held.with(at, { ...tried, deathsElsewhere: found!.n }), more };
   }
 

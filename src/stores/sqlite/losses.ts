@@ -81,7 +81,7 @@ export function lostJobs(
     kind: kinds.settingsById(row.kind),
     alone: row.alone === 1,
     movedOn: row.moved_on === 1,
-    deathsElsewhere: recovering.deathsElsewhere(row, row.alone === 1, now),
+    deathsElsewhere: recovering.deathsElsewhere(row, row.alone === 1, incident, now),
   }));
 }
 

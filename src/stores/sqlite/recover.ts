@@ -40,10 +40,11 @@ const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes
 
 // Deaths that this job had no part in. Asked only when the verdict depends on it, so no index is kept for it. The last `crashes`
 // crashes in the history are those that count: a step or a retry by hand has set the counters back before them.
-// A loss of contact counts once it has turned out to be a death.
+// A loss of contact counts once it has turned out to be a death, and a death from the moment that its worker is condemned.
 const DEATHS_ELSEWHERE = `SELECT count(*) AS n FROM outlive_incidents i
-  WHERE (i.how = 'gone' OR i.resolution IN ('died', 'away')) AND i.completed_at >= min(?1 - ${BACKGROUND_MS}, (SELECT ifnull(min(at), ?1) FROM (
-    SELECT at FROM outlive_history WHERE job = ?2 AND event IN ('crash', 'countLoss') ORDER BY ord DESC LIMIT ?3)))
+  WHERE i.id <> ?4 AND (i.how = 'gone' OR i.resolution IN ('died', 'away'))
+  AND (i.completed_at IS NULL OR i.completed_at >= min(?1 - ${BACKGROUND_MS}, (SELECT ifnull(min(at), ?1) FROM (
+    SELECT at FROM outlive_history WHERE job = ?2 AND event IN ('crash', 'countLoss') ORDER BY ord DESC LIMIT ?3))))
   AND NOT EXISTS (SELECT 1 FROM outlive_incident_jobs j WHERE j.incident = i.id AND j.job = ?2)`;
 
 /** An overdue attempt whose heartbeat has moved its deadline since it was read is not overdue any more. */
@@ -88,7 +89,7 @@ export class Recovering {
       .all(this.#workers.seqOf(worker), cursor, limit) as unknown as HeldColumns[];
     const jobs = this.#held(rows, (row) => ({
       worker,
-      deathsElsewhere: this.deathsElsewhere(row, ranAlone(row, condemned), now),
+      deathsElsewhere: this.deathsElsewhere(row, ranAlone(row, condemned), condemned.incident, now),
     }));
     return { jobs, more: rows.length === limit };
   }
@@ -133,10 +134,11 @@ export class Recovering {
   deathsElsewhere(
     row: CounterColumns & { readonly seq: number; readonly kind: number },
     alone: boolean,
+    incident: string,
     now: number,
   ): number {
     if (!isOnTrial(row, alone, this.#kinds.settingsById(row.kind).limits)) return 0;
-    return (this.#db.sql(DEATHS_ELSEWHERE).get(now, row.seq, row.crashes) as { n: number }).n;
+    return (this.#db.sql(DEATHS_ELSEWHERE).get(now, row.seq, row.crashes, incident) as { n: number }).n;
   }
 
   /** A job whose own row the store refuses is found by a second try, in which each job can fail for itself; the first is faster. */

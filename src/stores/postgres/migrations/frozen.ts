@@ -24,10 +24,17 @@ export function deathsElsewhere(schema: string, job: string, crashes: string, no
 }
 
 /** The same since migration 7: a loss of contact counts once it has turned out to be a death. */
-export function resolvedDeathsElsewhere(schema: string, job: string, crashes: string, now: string): string {
+export function resolvedDeathsElsewhere(
+  schema: string,
+  job: string,
+  crashes: string,
+  now: string,
+  own: string,
+): string {
   return `(SELECT count(*)::integer FROM ${schema}.incidents i
-    WHERE (i.how = 'gone' OR i.resolution IN ('died', 'away')) AND i.completed_at >= least(${now} - ${BACKGROUND_MS}, coalesce((SELECT min(c.at) FROM
-      (SELECT h.at FROM ${schema}.history h WHERE h.job = ${job} AND h.event IN ('crash', 'countLoss') ORDER BY h.ord DESC LIMIT ${crashes}) c), ${now}))
+    WHERE i.id IS DISTINCT FROM ${own} AND (i.how = 'gone' OR i.resolution IN ('died', 'away'))
+    AND (i.completed_at IS NULL OR i.completed_at >= least(${now} - ${BACKGROUND_MS}, coalesce((SELECT min(c.at) FROM
+      (SELECT h.at FROM ${schema}.history h WHERE h.job = ${job} AND h.event IN ('crash', 'countLoss') ORDER BY h.ord DESC LIMIT ${crashes}) c), ${now})))
     AND NOT EXISTS (SELECT 1 FROM ${schema}.incident_jobs x WHERE x.incident = i.id AND x.job = ${job}))`;
 }
 

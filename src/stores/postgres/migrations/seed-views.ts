@@ -238,7 +238,7 @@ function takeBackInOneText(schema: string): string {
           decision := 'fail';
           next_state := ${STATE.dead};
         ELSIF alone AND new_blamed >= k.max_crashes AND (new_blamed >= ${HARD_LIMIT} * k.max_crashes
-          OR new_blamed > ${resolvedDeathsElsewhere(schema, "j.seq", "j.crashes", "now")}) THEN
+          OR new_blamed > ${resolvedDeathsElsewhere(schema, "j.seq", "j.crashes", "now", "take_back.incident")}) THEN
           decision := 'quarantine';
           next_state := ${STATE.quarantined};
         ELSIF j.errors >= k.max_errors OR j.timeouts >= k.max_timeouts THEN
