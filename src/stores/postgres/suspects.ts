@@ -50,11 +50,12 @@ const WAITING = `SELECT j.seq, j.kind, j.priority, ${boundSql("j.")} AS together
 const LARGEST_FIRST = `${WAITING}, together DESC, j.seq LIMIT $2`;
 const OLDEST_FIRST = `${WAITING}, j.seq LIMIT $2`;
 
+// It waits for another worker that takes one of them just now, which is one statement: what was skipped would be read as free again.
 // Under the worker's own row, as every claim, and in the run of the server in which the turn before it found the epoch high enough.
 const TAKE = `WITH me AS MATERIALIZED (SELECT f.seq FROM outlive.fleet f WHERE ${isRowOf("$1", "$2")} AND f.state = 'live' AND ${IS_ORIGINAL}
     AND (SELECT started FROM outlive.server_run WHERE one) = outlive.server_start() FOR KEY SHARE),
   clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
-  free AS MATERIALIZED (SELECT w.ctid AS tid FROM outlive.jobs w WHERE w.seq = ANY ($3::bigint[]) AND w.state = 0 AND w.lane = 2 FOR UPDATE SKIP LOCKED)
+  free AS MATERIALIZED (SELECT w.ctid AS tid FROM outlive.jobs w WHERE w.seq = ANY ($3::bigint[]) AND w.state = 0 AND w.lane = 2 ORDER BY w.seq FOR UPDATE)
   UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, (SELECT value FROM outlive.meta WHERE key = 'epoch')),
     fence = j.fence + 1, started_at = clock.now, deadline_at = clock.now + k.timeout_ms
   FROM me, clock, free, outlive.kinds k WHERE j.ctid = free.tid AND k.id = j.kind AND NOT k.paused
