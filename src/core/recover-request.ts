@@ -51,6 +51,8 @@ export interface CondemnRequest {
 export interface Condemned extends InFlight {
   readonly worker: string;
   readonly incident: string;
+  /** This call opened the incident: it reports the death. */
+  readonly opened: boolean;
   /** How the first that condemned it knew. */
   readonly how: HowLost;
   /** The row of the last job that a recovery of this incident has dealt with; 0: none. `heldBy` goes on after it. */

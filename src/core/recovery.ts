@@ -138,7 +138,7 @@ async function recoverEach(
 
 async function recoverWorker(
   deps: RecoveryDeps,
-  { worker, death, recovery, incident: known }: LockedRecovery,
+  { worker, death, recovery }: LockedRecovery,
   signal: AbortSignal | undefined,
 ): Promise<{ incident: string | null; jobs: RecoveredJob[]; locked: number }> {
   const { store, events } = deps;
@@ -146,9 +146,10 @@ async function recoverWorker(
   const request = { worker, death, recovery, incident: deps.newId() };
   await deps.liveness.evict?.(worker);
   for (;;) {
-    const { incident, done, locked = 0, ...batch } = await recoverBatch(store, request, RECOVERY_BATCH);
+    const { incident, opened, done, locked = 0, ...batch } = await recoverBatch(store, request, RECOVERY_BATCH);
     if (incident === null) return { incident, jobs, locked };
-    if (jobs.length === 0 && known === null)
+    // Recoveries that share an incident report its death once.
+    if (opened)
       events.emit("worker.gone", {
         worker: worker.id,
         how: death.how,
@@ -177,6 +178,8 @@ async function recoverWorker(
 export interface RecoveredBatch {
   /** Null: the worker was not dead, or its recovery was finished already; nothing was written. */
   readonly incident: string | null;
+  /** This batch opened the incident. */
+  readonly opened: boolean;
   readonly jobs: readonly RecoveredJob[];
   /** False: more are left, ask again. */
   readonly done: boolean;
@@ -192,15 +195,15 @@ export async function recoverBatch(
   decide: typeof decideCrash = decideCrash,
 ): Promise<RecoveredBatch> {
   const condemned = await store.condemn(request);
-  if (condemned === null) return { incident: null, jobs: [], done: true };
+  if (condemned === null) return { incident: null, opened: false, jobs: [], done: true };
   if (condemned === "locked")
-    return { incident: null, jobs: [], done: true, locked: Math.max(1, request.worker.heldCount) };
+    return { incident: null, opened: false, jobs: [], done: true, locked: Math.max(1, request.worker.heldCount) };
   const { incident } = condemned;
   const { jobs: held, more } = await store.heldBy(condemned, limit);
   const verdicts = held.map((job) => verdictOn(job, condemned, decide));
   const { taken, locked } = await store.takeBack({ verdicts, of: condemned, last: !more });
   const jobs = verdicts.flatMap((verdict, at) => recoveredJob(verdict, taken[at]!) ?? []);
-  return { incident, jobs, done: !more, ...(locked !== undefined && { locked }) };
+  return { incident, opened: condemned.opened, jobs, done: !more, ...(locked !== undefined && { locked }) };
 }
 
 function verdictOn(job: HeldJob, condemned: Condemned, decide: typeof decideCrash): Verdict {

@@ -304,7 +304,7 @@ test("what another session holds is asked for again twice a second until it is r
       condemn: (request) => {
         kept.calls.push(`recover ${request.worker.id} ${request.worker.state} ${kept.clock.mono()}`);
         if (letGo) kept.state.workers = [];
-        return Promise.resolve(condemned(request));
+        return Promise.resolve({ ...condemned(request), opened: request.worker.state === "live" });
       },
       takeBack: () => Promise.resolve({ taken: [], ...(!letGo && { locked: 1 }) }),
     },

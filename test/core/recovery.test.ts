@@ -65,7 +65,13 @@ function recovering(batches: ((request: CondemnRequest) => Batch)[], store: Part
         asked.push(request);
         await clock.advance(10);
         batch = batches.shift()!(request);
-        return batch.incident === null ? null : { ...condemned(request), incident: batch.incident };
+        return batch.incident === null
+          ? null
+          : {
+              ...condemned(request),
+              incident: batch.incident,
+              opened: asked.filter(({ incident }) => incident === request.incident).length === 1,
+            };
       },
       heldBy: (_condemned, limit) => {
         limits.push(limit);

@@ -131,5 +131,5 @@ export function held<T>(): PromiseWithResolvers<T> {
 /** What `condemn` returns of a worker that held one job. */
 export function condemned(request: CondemnRequest): Condemned {
   const { worker, death, incident } = request;
-  return { worker: worker.id, incident, how: death.how, heldAtDeath: 1, suspectsAtDeath: 0, cursor: 0 };
+  return { worker: worker.id, incident, opened: true, how: death.how, heldAtDeath: 1, suspectsAtDeath: 0, cursor: 0 };
 }

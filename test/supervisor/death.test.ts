@@ -120,7 +120,8 @@ test("a worker process that is frozen inside a transaction is killed after a lea
   // process freezes in its turn: the first death is the one.
   const report = await untilTrue(
     async () => engine.report((await engine.incidents()).at(-1)?.id),
-    (found) => found?.deadWorkers[0]?.evidence?.includes("it blocked the store for") === true,
+    (found) =>
+      found?.deadWorkers[0]?.evidence?.includes("it blocked the store for") === true && found.recoveredJobs.length > 0,
     "its death is recovered, with the evidence",
   );
   assert.equal(report?.deadWorkers[0]?.pid, died!["pid"]);

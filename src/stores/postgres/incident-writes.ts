@@ -47,7 +47,15 @@ export async function openIncident(session: Session, request: CondemnRequest, wo
     worker.seq,
   ]);
   const { held_at_death: heldAtDeath, suspects_at_death: suspectsAtDeath } = opened!;
-  return { worker: dead.id, incident: request.incident, cursor: 0, heldAtDeath, suspectsAtDeath, how: death.how };
+  return {
+    worker: dead.id,
+    incident: request.incident,
+    opened: true,
+    cursor: 0,
+    heldAtDeath,
+    suspectsAtDeath,
+    how: death.how,
+  };
 }
 
 interface IncidentState {
@@ -67,7 +75,7 @@ async function goOn(session: Session, worker: string, incident: string): Promise
   if (!known) return null;
   const { cursor, how, completed_at: completedAt } = known;
   const inFlight = { heldAtDeath: known.held_at_death, suspectsAtDeath: known.suspects_at_death };
-  if (completedAt === null) return { worker, incident, cursor, how, ...inFlight };
+  if (completedAt === null) return { worker, incident, opened: false, cursor, how, ...inFlight };
   // It was closed with jobs that could not be recovered: they are tried again, in the same incident. Whoever is killed before it is closed
   // again has left a worker that the next recovery goes on with.
   await session.run(
@@ -75,7 +83,7 @@ async function goOn(session: Session, worker: string, incident: string): Promise
      UPDATE outlive.incidents SET completed_at = NULL, cursor = 0, judged_at = NULL WHERE id = $1`,
     [incident, worker],
   );
-  return { worker, incident, cursor: 0, how, ...inFlight };
+  return { worker, incident, opened: false, cursor: 0, how, ...inFlight };
 }
 
 const ADD_JOBS = `INSERT INTO outlive.incident_jobs (incident, job, job_id, kind, decision, counters, max_crashes, fence, last_step, alone, success, error)

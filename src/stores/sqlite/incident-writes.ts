@@ -54,18 +54,26 @@ export function openIncident(db: Database, request: CondemnRequest, worker: numb
     suspectsAtDeath,
   );
   db.sql("UPDATE outlive_workers SET state = 'recovering', incident = ? WHERE seq = ?").run(request.incident, worker);
-  return { worker: dead.id, incident: request.incident, cursor: 0, heldAtDeath, suspectsAtDeath, how: death.how };
+  return {
+    worker: dead.id,
+    incident: request.incident,
+    opened: true,
+    cursor: 0,
+    heldAtDeath,
+    suspectsAtDeath,
+    how: death.how,
+  };
 }
 
 function goOn(db: Database, worker: string, known: IncidentState & { readonly id: string }): Condemned {
   const { id: incident, cursor, how, completed_at: completedAt } = known;
   const inFlight = { heldAtDeath: known.held_at_death, suspectsAtDeath: known.suspects_at_death };
-  if (completedAt === null) return { worker, incident, cursor, how, ...inFlight };
+  if (completedAt === null) return { worker, incident, opened: false, cursor, how, ...inFlight };
   // It was closed with jobs that could not be recovered: they are tried again, in the same incident. Whoever is killed before it is closed
   // again has left a worker that the next recovery goes on with.
   db.sql("UPDATE outlive_incidents SET completed_at = NULL, cursor = 0, judged_at = NULL WHERE id = ?").run(incident);
   db.sql("UPDATE outlive_workers SET state = 'recovering' WHERE id = ?").run(worker);
-  return { worker, incident, cursor: 0, how, ...inFlight };
+  return { worker, incident, opened: false, cursor: 0, how, ...inFlight };
 }
 
 export function writeIncidentJob(db: Database, incident: string, seq: number, job: RecoveredJob): void {

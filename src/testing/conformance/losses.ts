@@ -41,7 +41,12 @@ export function specifyLosses(specify: Specify): void {
         await locks.next();
         const request = await scene.recovery(beats, { death: { ...DEATH, how } });
         await scene.store.beat("beats", { loopLagMs: 0 });
-        assert.deepEqual(await recoverOnce(scene.store, request), { incident: null, jobs: [], done: true });
+        assert.deepEqual(await recoverOnce(scene.store, request), {
+          incident: null,
+          opened: false,
+          jobs: [],
+          done: true,
+        });
         const other = await scene.recovery(locks, { death: { ...DEATH, how } });
         const relocked: WorkerRow = { ...other.worker, lock: { ...other.worker.lock, identity: "another" } };
         assert.equal((await recoverOnce(scene.store, { ...other, worker: relocked })).incident, null);

@@ -236,7 +236,12 @@ export function specifyRecover(specify: Specify): void {
       await scene.bury(dead);
       assert.equal(await scene.store.deregister("left"), true);
       for (const request of requests) {
-        assert.deepEqual(await recoverOnce(scene.store, request), { incident: null, jobs: [], done: true });
+        assert.deepEqual(await recoverOnce(scene.store, request), {
+          incident: null,
+          opened: false,
+          jobs: [],
+          done: true,
+        });
       }
       assert.deepEqual([(await dead.row()).state, (await left.row()).state], ["gone", "stopped"]);
       assert.equal((await scene.incidentsOf(dead)).length, 1);
@@ -251,7 +256,7 @@ export function specifyRecover(specify: Specify): void {
     const death = { how: "silent", lastSeenAliveAt: null, detectedAt: scene.clock.now(), evidence: null } as const;
     const request = await scene.recovery(worker, { death });
     await scene.store.beat("w", { loopLagMs: 0 });
-    assert.deepEqual(await recoverOnce(scene.store, request), { incident: null, jobs: [], done: true });
+    assert.deepEqual(await recoverOnce(scene.store, request), { incident: null, opened: false, jobs: [], done: true });
     assert.deepEqual(answers(await worker.settle(SETTLE.succeed(job))), ["applied"]);
   });
 
