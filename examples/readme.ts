@@ -4,7 +4,7 @@ import { job, open } from "../src/index.ts";
 import * as z from "zod";
 
 // The contract: safe to import anywhere. The handler is attached where workers run.
-const invoice = job("invoice", { input: z.object({ orderId: z.string() }), timeout: "5m", retry: { errors: 10 } });
+const invoice = job("invoice", { input: z.object({ orderId: z.string() }), timeout: "5m", retry: { attempts: 10 } });
 
 invoice.handle(async (input, run) => {
   // A step runs once. After a crash the next attempt gets its result without running it again.

@@ -3,7 +3,7 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { constants } from "node:os";
 import { fileURLToPath } from "node:url";
-import { atEnd, cleanUpInEveryCase } from "../src/torture/clean-up.ts";
+import { atEnd, cleanUpInEveryCase } from "../src/torture/run.ts";
 import { PostgresServer } from "./servers/postgres-server.ts";
 
 const CLI = fileURLToPath(new URL("../src/cli/bin.ts", import.meta.url));

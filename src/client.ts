@@ -1,4 +1,5 @@
 // The public surface of `outlive/client`: what a web process needs, and nothing that works or recovers.
+
 export {
   type Client,
   type ClientOptions,
@@ -6,8 +7,8 @@ export {
   type EnqueueManyOptions,
   type ListOptions,
   type Report,
-} from "./clients.ts";
-export { job } from "./contract.ts";
+} from "./engine/client.ts";
 export type { OutliveConfig } from "./engine/config.ts";
-export type { EnqueueOptions } from "./core/enqueue.ts";
-export { ErrorCode, OutliveError } from "./core/errors.ts";
+export { job } from "./engine/kind-options.ts";
+export type { EnqueueOptions } from "./job/enqueue.ts";
+export { ErrorCode, OutliveError } from "./job/errors.ts";

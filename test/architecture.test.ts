@@ -31,69 +31,132 @@ const pgFile = "src/stores/postgres/driver.ts";
 const promClientFile = "src/telemetry/prom-client.ts";
 const doctor = "src/stores/sqlite/doctor/";
 const settingsFile = "src/engine/settings.ts";
-// Files directly in src are the engine. A folder may import itself and what is listed here.
+const registryFile = "src/stores/registry.ts";
+const threadFiles = ["src/recovery/maintenance-thread.ts", "src/recovery/run-in-thread.ts"];
+// The domain: it has no clock, timer or randomness of its own, and its rooms may name each other's types. What may import values is listed
+// below. The ports are the files directly in src/stores, except the registry and what only the stores themselves share.
+const domain = ["job", "ports", "recovery", "worker"];
+const ofStores = ["registry", "rows", "incident-rows", "released-steps"];
 const parts = ["batches", "requests", "collections", "stores", "blobs", "brokers", "telemetry"];
 const mayImport: Readonly<Record<string, readonly string[]>> = {
-  cli: ["engine", "settings", "core", "demo", "torture"],
-  // A user of the engine like any other, which the command line runs.
-  torture: ["engine", "core"],
-  // Shows a run of torture.
-  demo: ["engine", "core", "torture"],
-  dashboard: ["engine", "core"],
-  testing: ["engine", "platform", "core"],
-  engine: [...parts, "settings", "platform", "core"],
-  ...Object.fromEntries(parts.map((part) => [part, ["settings", "platform", "core"]])),
+  job: [],
+  ports: ["job"],
+  recovery: ["job", "ports"],
+  worker: ["job", "ports", "recovery"],
+  // The real clock, randomness and identity behind the ports of the domain.
+  platform: ["job", "ports", "recovery"],
+  // The maintenance thread of a worker's process: the domain, with a real clock.
+  thread: [...domain, "platform"],
   // The tables of settings, where stores find their defaults, too.
-  settings: ["core"],
-  // The real clock, randomness and identity behind core's ports.
-  platform: ["core"],
-  core: [],
+  settings: ["job"],
+  ...Object.fromEntries(parts.map((part) => [part, [...domain, "settings", "platform", "thread"]])),
+  registry: [...domain, "settings", "stores"],
+  engine: [...domain, ...parts, "registry", "settings", "platform", "thread"],
+  // The entry points, directly in src: lists of names.
+  entry: [...domain, ...parts, "engine", "platform"],
+  // A user of the engine like any other, which the command line runs.
+  torture: ["entry", "engine", "registry"],
+  // Shows a run of torture.
+  demo: ["entry", "torture"],
+  cli: ["entry", "engine", "registry", "settings", "telemetry", "platform", ...domain, "demo", "torture"],
+  dashboard: ["entry", "engine", ...domain],
+  testing: ["entry", "engine", "registry", "platform", ...domain],
 };
 
 const rules: readonly Rule[] = [
   {
-    title: "folders import only what the map allows: faces, then the engine, then its parts, then core",
+    title: "rooms import only what the map allows: faces, then the engine, then its parts, then the domain",
     offences(path, text) {
-      const from = folderOf(path);
+      const from = roomOf(path);
       const allowed = mayImport[from];
       if (allowed === undefined) return [`${path} is in a folder that is not on the map`];
-      return relativeImports(path, text).flatMap((target) => {
+      return relativeImports(path, text).flatMap(({ target, typeOnly }) => {
         if (!target.startsWith("src/")) return [`${path} imports ${target}, which is not in src`];
-        const to = folderOf(target);
-        if (to !== from && !allowed.includes(to)) return [`${path} (${from}) imports ${target} (${to})`];
+        const to = roomOf(target);
+        const namesType =
+          typeOnly && ((domain.includes(from) && domain.includes(to)) || (from === "registry" && to === "engine"));
+        if (to !== from && !allowed.includes(to) && !namesType) return [`${path} (${from}) imports ${target} (${to})`];
         const stores = new Set([storeOf(path) ?? storeOf(target), storeOf(target) ?? storeOf(path)]);
         return from === "stores" && stores.size > 1 ? [`${path} imports another store, ${target}`] : [];
       });
     },
     breaks: [
-      ["src/core/job.ts", 'import { open } from "../engine.ts";'],
-      ["src/core/job.ts", 'export type { Row } from "../stores/sqlite/rows.ts";'],
-      ["src/core/run.ts", 'const sqlite = await import("../stores/sqlite/index.ts");'],
-      ["src/core/run.ts", 'new Worker(new URL("../stores/sqlite/thread.ts", import.meta.url));'],
+      ["src/job/job.ts", 'import { open } from "../engine/open.ts";'],
+      ["src/job/job.ts", 'export type { Row } from "../stores/sqlite/rows.ts";'],
+      ["src/job/job.ts", 'import { RECOVERY_BATCH } from "../recovery/recover.ts";'],
+      ["src/stores/port.ts", 'import { Executor } from "../worker/executor.ts";'],
+      ["src/recovery/recover.ts", 'import { Executor } from "../worker/executor.ts";'],
+      ["src/recovery/recover.ts", 'import { systemClock } from "../platform/clock.ts";'],
+      ["src/worker/attempt.ts", 'const sqlite = await import("../stores/sqlite/index.ts");'],
+      ["src/worker/attempt.ts", 'new Worker(new URL("../stores/sqlite/thread.ts", import.meta.url));'],
       ["src/stores/sqlite/claim.ts", 'import { parse } from "../../engine/options.ts";'],
       ["src/stores/sqlite/claim.ts", 'import "../postgres/claim.ts";'],
+      ["src/stores/registry.ts", 'import { engineSettings } from "../engine/options.ts";'],
       ["src/batches/block.ts", 'import { put } from "../blobs/blob.ts";'],
-      ["src/engine.ts", 'import { print } from "./cli/print.ts";'],
-      ["src/engine.ts", 'export * from "./testing/index.ts";'],
+      ["src/engine/engine.ts", 'import { print } from "../cli/print.ts";'],
+      ["src/engine/engine.ts", 'export * from "../testing/index.ts";'],
       ["src/dashboard/page.ts", 'import {\n  claim,\n} from "../stores/sqlite/claim.ts";'],
-      ["src/core/job.ts", 'import { sleep } from "../../test/support/sleep.ts";'],
+      ["src/job/job.ts", 'import { sleep } from "../../test/support/sleep.ts";'],
       ["src/torture/tables.ts", 'import { sqlite } from "../stores/sqlite/index.ts";'],
       ["src/torture/run.ts", 'import { paint } from "../demo/ink.ts";'],
       ["src/torture/run.ts", 'import { PostgresServer } from "../../proof/servers/postgres-server.ts";'],
-      ["src/engine.ts", 'import { demo } from "./demo/main.ts";'],
-      ["src/engine/settings.ts", 'import { isPostgres } from "../backends.ts";'],
-      ["src/core/kind.ts", 'import { KIND_OPTIONS } from "../engine/settings.ts";'],
+      ["src/engine/engine.ts", 'import { demo } from "../demo/main.ts";'],
+      ["src/engine/settings.ts", 'import { storeAt } from "../stores/registry.ts";'],
+      ["src/job/contract.ts", 'import { KIND_OPTIONS } from "../engine/settings.ts";'],
       ["src/misc/odd.ts", "export const odd = 1;"],
     ],
     keeps: [
-      ["src/core/job.ts", 'import { fail } from "./errors.ts"; // import "../engine.ts"'],
-      ["src/core/job.ts", "const hint = 'import { open } from \"../engine.ts\"';"],
-      ["src/engine.ts", 'import { claim } from "./stores/sqlite/claim.ts";\nimport { job } from "./core/job.ts";'],
-      ["src/stores/sqlite/claim.ts", 'import type { Store } from "../../core/store.ts";\nimport "./rows.ts";'],
+      ["src/job/job.ts", 'import { fail } from "./errors.ts"; // import "../engine.ts"'],
+      ["src/job/job.ts", "const hint = 'import { open } from \"../engine.ts\"';"],
+      ["src/job/events.ts", 'import type { Loss } from "../recovery/losses.ts";'],
+      [
+        "src/engine/engine.ts",
+        'import { claim } from "../stores/sqlite/claim.ts";\nimport { job } from "../job/job.ts";',
+      ],
+      ["src/stores/sqlite/claim.ts", 'import type { Store } from "../port.ts";\nimport "./rows.ts";'],
       ["src/stores/sqlite/salvage.ts", 'import { KIND_DEFAULTS } from "../../engine/settings.ts";'],
-      ["src/cli/main.ts", 'import { open } from "../engine.ts";'],
+      ["src/stores/registry.ts", 'import type { EngineOptions } from "../engine/options.ts";'],
+      ["src/cli/main.ts", 'import { open } from "../engine/open.ts";'],
       ["src/torture/tables.ts", 'import { sqlite } from "../sqlite.ts";'],
       ["src/demo/main.ts", 'import { run } from "../torture/run.ts";'],
+    ],
+  },
+  {
+    title: `which store it is, is asked in ${registryFile} and nowhere else`,
+    offences(path, text) {
+      // The table of defaults has a column for each store, and each store's own folder and entry point know who they are.
+      if (path === registryFile || path === settingsFile || storeOf(path) || roomOf(path) === "entry") return [];
+      // A list of tests, one of whose suites has the name of a store.
+      if (path === "src/testing/known-bugs.ts") return [];
+      const code = text.replaceAll(/^\s*(\/\/|\*|\/\*).*$/gm, "").replaceAll(/\s\/\/ .*$/gm, "");
+      const name = String.raw`["'\x60]((?:sqlite|postgres(?:ql)?)(?:::memory:|:)?)["'\x60]`;
+      const asked = [
+        ...code.matchAll(new RegExp(String.raw`(?:[!=]==?|\bcase|[?:(]|\breturn)\s*${name}`, "g")),
+        ...code.matchAll(new RegExp(String.raw`${name}\s*[!=]==?`, "g")),
+        ...code.matchAll(/\/\^(sqlite|postgres)/g),
+      ];
+      const imported = relativeImports(path, text).filter(({ target, typeOnly }) => !typeOnly && storeOf(target));
+      return [
+        ...asked.map(([, what]) => `${path} asks for ${what}`),
+        ...imported.map(({ target }) => `${path} imports ${target}`),
+      ];
+    },
+    breaks: [
+      ["src/engine/doctor.ts", 'if (storeAt(url).name !== "sqlite") return viaEngine(url);'],
+      ["src/cli/commands/work.ts", 'if (store === "sqlite::memory:") throw refused;'],
+      ["src/engine/config.ts", 'const name = url.startsWith("sqlite:") ? a : b;'],
+      ["src/cli/commands/demo.ts", "const isServer = /^postgres(ql)?:/.test(url);"],
+      ["src/demo/main.ts", "const title = url === null ? 'sqlite' : 'postgres';"],
+      ["src/worker/run-host.ts", 'switch (store.name) { case "postgres": break; }'],
+      ["src/engine/migrations.ts", 'const { migrate } = await import("../stores/postgres/migrate.ts");'],
+      ["src/torture/scratch-store.ts", 'import { sqlitePath } from "../stores/sqlite/address.ts";'],
+    ],
+    keeps: [
+      [registryFile, 'const row = { name: "sqlite", open: () => import("./sqlite/open.ts") };'],
+      ["src/engine/options.ts", 'import type { PostgresOptions } from "../stores/postgres/address.ts";'],
+      ["src/engine/options.ts", "const { pool } = options.postgres ?? {};"],
+      ["src/cli/commands/work.ts", 'const hint = "Name a file: --store sqlite:./jobs.db"; // not "sqlite"'],
+      ["src/stores/sqlite/store.ts", 'const store = { name: "sqlite" };'],
     ],
   },
   {
@@ -112,14 +175,14 @@ const rules: readonly Rule[] = [
         })
         .map(({ target }) => `${path} imports ${target}`),
     breaks: [
-      ["src/doctor.ts", 'import { repairFile } from "./stores/sqlite/doctor/repair.ts";'],
+      ["src/engine/doctor.ts", 'import { repairFile } from "../stores/sqlite/doctor/repair.ts";'],
       ["src/stores/sqlite/store.ts", 'import type { Progress } from "./doctor/child.ts";'],
       [`${doctor}repair.ts`, 'import { salvage } from "./salvage/salvage.ts";'],
       [`${doctor}index.ts`, 'export { salvage } from "./salvage/salvage.ts";'],
       [`${doctor}run-in-child.ts`, 'import "./child.ts";'],
     ],
     keeps: [
-      ["src/doctor.ts", 'import { checkFile } from "./stores/sqlite/doctor/index.ts";'],
+      ["src/engine/doctor.ts", 'import { checkFile } from "../stores/sqlite/doctor/index.ts";'],
       [`${doctor}child.ts`, 'import { salvage } from "./salvage/salvage.ts";\nimport { reindex } from "./repair.ts";'],
       [`${doctor}run-in-child.ts`, 'import type { Task } from "./child.ts";'],
       [
@@ -129,24 +192,24 @@ const rules: readonly Rule[] = [
     ],
   },
   {
-    title: "core imports nothing but core, except the types of @standard-schema/spec",
+    title: "the domain imports no package and no module of Node, except the types of @standard-schema/spec",
     offences: (path, text) =>
-      folderOf(path) !== "core"
+      !domain.includes(roomOf(path))
         ? []
         : importsOf(text)
             .filter(({ specifier }) => !specifier.startsWith("."))
             .filter(({ specifier, typeOnly }) => !(typeOnly && specifier === "@standard-schema/spec"))
             .map(({ specifier }) => `${path} imports ${specifier}`),
     breaks: [
-      ["src/core/job.ts", 'import { createHash } from "node:crypto";'],
-      ["src/core/job.ts", 'import type { Worker } from "node:worker_threads";'],
-      ["src/core/job.ts", 'import { z } from "zod";'],
-      ["src/core/job.ts", 'import { type StandardSchemaV1 } from "@standard-schema/spec";'],
-      ["src/core/job.ts", 'const fs = process.getBuiltinModule("node:fs");'],
+      ["src/job/job.ts", 'import { createHash } from "node:crypto";'],
+      ["src/job/job.ts", 'import type { Worker } from "node:worker_threads";'],
+      ["src/job/job.ts", 'import { z } from "zod";'],
+      ["src/job/job.ts", 'import { type StandardSchemaV1 } from "@standard-schema/spec";'],
+      ["src/job/job.ts", 'const fs = process.getBuiltinModule("node:fs");'],
     ],
     keeps: [
-      ["src/core/job.ts", 'import type { StandardSchemaV1 } from "@standard-schema/spec";'],
-      ["src/core/job.ts", 'import type { Lease } from "./lease.ts";'],
+      ["src/job/job.ts", 'import type { StandardSchemaV1 } from "@standard-schema/spec";'],
+      ["src/job/job.ts", 'import type { Lease } from "./lease.ts";'],
       ["src/engine/config-file.ts", 'import type { Node } from "yaml";'],
     ],
   },
@@ -159,7 +222,7 @@ const rules: readonly Rule[] = [
     breaks: [
       ["src/stores/sqlite/claim.ts", 'import { DatabaseSync } from "node:sqlite";'],
       ["src/stores/sqlite/claim.ts", 'import type { StatementSync } from "node:sqlite";'],
-      ["src/engine.ts", "const { DatabaseSync } = await import('node:sqlite');"],
+      ["src/engine/engine.ts", "const { DatabaseSync } = await import('node:sqlite');"],
     ],
     keeps: [
       [sqliteFile, 'import { DatabaseSync } from "node:sqlite";'],
@@ -179,7 +242,7 @@ const rules: readonly Rule[] = [
       ["src/stores/postgres/claim.ts", 'import pg from "pg";'],
       ["src/stores/postgres/claim.ts", 'import type { Pool } from "pg";'],
       ["src/stores/postgres/claim.ts", 'import Pool from "pg-pool";'],
-      ["src/engine.ts", 'const pg = await import("pg");'],
+      ["src/engine/engine.ts", 'const pg = await import("pg");'],
       [pgFile, 'import pg from "pg";'],
     ],
     keeps: [
@@ -201,39 +264,39 @@ const rules: readonly Rule[] = [
     keeps: [["src/telemetry/metrics.ts", 'import type { Registry } from "prom-client";']],
   },
   {
-    title: "core has no clock, randomness, identity, timer, process or console of its own",
-    offences: (path, text) => (folderOf(path) === "core" ? bannedCalls(path, codeOf(text)) : []),
+    title: "the domain has no clock, randomness, identity, timer, process or console of its own",
+    offences: (path, text) => (domain.includes(roomOf(path)) ? bannedCalls(path, codeOf(text)) : []),
     breaks: [
-      ["src/core/clock.ts", "const now = Date.now();"],
-      ["src/core/clock.ts", "const now = Date\n  .now;"],
-      ["src/core/clock.ts", "const now = new Date();"],
-      ["src/core/clock.ts", "const now = new Date;"],
-      ["src/core/clock.ts", "const now = +new Date( );"],
-      ["src/core/clock.ts", "const now = Date();"],
-      ["src/core/clock.ts", "const text = `it is ${`${Date.now()}`} now`;"],
-      ["src/core/retry.ts", "const jitter = Math.random();"],
-      ["src/core/run.ts", "setTimeout(abort, 10);"],
-      ["src/core/run.ts", "const timer = globalThis.setInterval(beat, 10);"],
-      ["src/core/run.ts", "setImmediate(beat);"],
-      ["src/core/run.ts", "queueMicrotask(beat);"],
-      ["src/core/run.ts", "const signal = AbortSignal.timeout(10);"],
-      ["src/core/enqueue.ts", "const id = crypto.randomUUID();"],
-      ["src/core/enqueue.ts", "crypto.getRandomValues(bytes);"],
-      ["src/core/lease.ts", "const at = performance.now();"],
-      ["src/core/worker.ts", "const { pid } = process;"],
-      ["src/core/worker.ts", 'process.on("exit", stop);'],
-      ["src/core/worker.ts", "globalThis.process.exit();"],
-      ["src/core/events.ts", 'console.warn("late");'],
+      ["src/job/clock.ts", "const now = Date.now();"],
+      ["src/job/clock.ts", "const now = Date\n  .now;"],
+      ["src/job/clock.ts", "const now = new Date();"],
+      ["src/job/clock.ts", "const now = new Date;"],
+      ["src/job/clock.ts", "const now = +new Date( );"],
+      ["src/job/clock.ts", "const now = Date();"],
+      ["src/job/clock.ts", "const text = `it is ${`${Date.now()}`} now`;"],
+      ["src/job/backoff.ts", "const jitter = Math.random();"],
+      ["src/worker/attempt.ts", "setTimeout(abort, 10);"],
+      ["src/worker/attempt.ts", "const timer = globalThis.setInterval(beat, 10);"],
+      ["src/worker/attempt.ts", "setImmediate(beat);"],
+      ["src/worker/attempt.ts", "queueMicrotask(beat);"],
+      ["src/worker/attempt.ts", "const signal = AbortSignal.timeout(10);"],
+      ["src/job/enqueue.ts", "const id = crypto.randomUUID();"],
+      ["src/job/enqueue.ts", "crypto.getRandomValues(bytes);"],
+      ["src/job/lease.ts", "const at = performance.now();"],
+      ["src/worker/loop.ts", "const { pid } = process;"],
+      ["src/worker/loop.ts", 'process.on("exit", stop);'],
+      ["src/worker/loop.ts", "globalThis.process.exit();"],
+      ["src/recovery/recover.ts", 'console.warn("late");'],
     ],
     keeps: [
-      ["src/core/clock.ts", "// Date.now() is the caller's\nconst at = new Date(ms).toISOString();"],
-      ["src/core/clock.ts", 'const at = new Date("2026-01-01");\nconst hint = "Math.random()";'],
+      ["src/job/clock.ts", "// Date.now() is the caller's\nconst at = new Date(ms).toISOString();"],
+      ["src/job/clock.ts", 'const at = new Date("2026-01-01");\nconst hint = "Math.random()";'],
       [
-        "src/core/worker.ts",
+        "src/worker/loop.ts",
         "const title = `a process: ${worker.process}`;\nconst quote = /\"/; const other = 'console.log()';",
       ],
-      ["src/core/run.ts", "clock.after(10, abort);\nif (value instanceof Date) stop();"],
-      ["src/engine.ts", "const now = Date.now();"],
+      ["src/worker/attempt.ts", "clock.after(10, abort);\nif (value instanceof Date) stop();"],
+      ["src/engine/engine.ts", "const now = Date.now();"],
     ],
   },
   {
@@ -249,15 +312,15 @@ const rules: readonly Rule[] = [
         }),
     breaks: [
       ["src/utils.ts", ""],
-      ["src/core/helpers.ts", ""],
-      ["src/core/types.ts", ""],
+      ["src/job/helpers.ts", ""],
+      ["src/job/types.ts", ""],
       ["src/stores/sqlite/lock-manager.ts", ""],
-      ["src/core/util/time.ts", ""],
-      ["src/core/jobState.ts", ""],
-      ["src/core/job.js", ""],
+      ["src/job/util/time.ts", ""],
+      ["src/job/jobState.ts", ""],
+      ["src/job/job.js", ""],
     ],
     keeps: [
-      ["src/core/job.ts", ""],
+      ["src/job/job.ts", ""],
       ["src/stores/sqlite/lock-file.ts", ""],
     ],
   },
@@ -269,13 +332,13 @@ const rules: readonly Rule[] = [
       return words.length >= 4 ? [] : [`${path} does not open with a comment of what it owns`];
     },
     breaks: [
-      ["src/core/job.ts", "export const job = 1;"],
-      ["src/core/job.ts", "\n\nimport './lease.ts';\n// Owns the job and its states.\n"],
-      ["src/core/job.ts", "// oxlint-disable-next-line no-console -- because it is needed\nexport const job = 1;"],
-      ["src/core/job.ts", "// job\nexport const job = 1;"],
+      ["src/job/job.ts", "export const job = 1;"],
+      ["src/job/job.ts", "\n\nimport './lease.ts';\n// Owns the job and its states.\n"],
+      ["src/job/job.ts", "// oxlint-disable-next-line no-console -- because it is needed\nexport const job = 1;"],
+      ["src/job/job.ts", "// job\nexport const job = 1;"],
     ],
     keeps: [
-      ["src/core/job.ts", "// Owns the job and its states.\nexport const job = 1;"],
+      ["src/job/job.ts", "// Owns the job and its states.\nexport const job = 1;"],
       ["src/cli/main.ts", "#!/usr/bin/env node\n/* Owns the command line of Outlive. */\n"],
     ],
   },
@@ -283,16 +346,16 @@ const rules: readonly Rule[] = [
     title: "no module awaits at its top level, so that CommonJS can require it",
     offences: (path, text) => topLevelAwait(path, text),
     breaks: [
-      ["src/engine.ts", "export const store = await open();"],
-      ["src/engine.ts", 'import { open } from "./open.ts";\nif (ready) {\n  await open();\n}'],
-      ["src/engine.ts", "await (first ?? second);"],
-      ["src/engine.ts", "for await (const row of rows) use(row);"],
-      ["src/engine.ts", "await using engine = open();"],
+      ["src/engine/engine.ts", "export const store = await open();"],
+      ["src/engine/engine.ts", 'import { open } from "./open.ts";\nif (ready) {\n  await open();\n}'],
+      ["src/engine/engine.ts", "await (first ?? second);"],
+      ["src/engine/engine.ts", "for await (const row of rows) use(row);"],
+      ["src/engine/engine.ts", "await using engine = open();"],
     ],
     keeps: [
-      ["src/engine.ts", "export const load = async (): Promise<void> => await open();"],
+      ["src/engine/engine.ts", "export const load = async (): Promise<void> => await open();"],
       [
-        "src/engine.ts",
+        "src/engine/engine.ts",
         'import x, { type Y } from "./x.ts";\nexport * from "./z.ts";\nexport { x as default, type Y };\nexport async function* all(this: Y) {\n' +
           "  for await (const row of x(import.meta.url)) yield `${await row} await`; // await\n}\nexport class A { async b() { await x; } }",
       ],
@@ -310,12 +373,12 @@ const rules: readonly Rule[] = [
         return specifier.startsWith("node:") || name in published ? [] : [`${path} imports ${name}, not a dependency`];
       }),
     breaks: [
-      ["src/engine.ts", 'import { job } from "./core/job";'],
-      ["src/engine.ts", 'import { job } from "./core/job.js";'],
-      ["src/engine.ts", 'import ts from "typescript";'],
-      ["src/engine.ts", 'import { readFileSync } from "fs";'],
+      ["src/engine/engine.ts", 'import { job } from "../job/job";'],
+      ["src/engine/engine.ts", 'import { job } from "../job/job.js";'],
+      ["src/engine/engine.ts", 'import ts from "typescript";'],
+      ["src/engine/engine.ts", 'import { readFileSync } from "fs";'],
     ],
-    keeps: [["src/engine.ts", 'import "./core/job.ts";\nimport { x } from "yaml/util";\nimport "node:fs";']],
+    keeps: [["src/engine/engine.ts", 'import "../job/job.ts";\nimport { x } from "yaml/util";\nimport "node:fs";']],
   },
 ];
 
@@ -346,7 +409,7 @@ test("a program that imports the engine loads no store before it opens one: ever
     registerHooks({ resolve: (name, at, next) => { const found = next(name, at); console.log(found.url); return found; } });
     await import(${JSON.stringify(new URL("../src/index.ts", import.meta.url))});`;
   const loaded = execFileSync(process.execPath, ["--input-type=module", "--eval", listed], { encoding: "utf8" });
-  assert.match(loaded, /\/src\/engine\.ts\n/);
+  assert.match(loaded, /\/src\/engine\/engine\.ts\n/);
   assert.deepEqual(loaded.match(/.*\/src\/stores\/.*\/(store|database|driver)\.ts|.*\/node_modules\/.*/g), null);
 });
 
@@ -356,16 +419,20 @@ test("the exports map has no wildcard, and each target is built from a source fi
 
 test("a wildcard, a target without a source and a type that is not its target's are noticed in an exports map", () => {
   const good = { types: "./dist/index.d.ts", default: "./dist/index.js" };
-  assert.equal(exportOffences({ "./core/*": "./dist/core/*.js" }).length, 1);
+  assert.equal(exportOffences({ "./job/*": "./dist/job/*.js" }).length, 1);
   assert.equal(exportOffences({ "./x": { types: "./dist/nowhere.d.ts", default: "./dist/nowhere.js" } }).length, 1);
   assert.equal(exportOffences({ ".": { ...good, types: "./dist/client.d.ts" } }).length, 1);
   assert.equal(exportOffences({ ".": "./src/index.ts" }).length, 1);
 });
 
-function folderOf(path: string): string {
+function roomOf(path: string): string {
   if (path === settingsFile) return "settings";
-  const [, folder, ...rest] = path.split("/");
-  return rest.length === 0 || folder === undefined ? "engine" : folder;
+  if (threadFiles.includes(path)) return "thread";
+  const [, folder, file, ...rest] = path.split("/");
+  if (file === undefined || folder === undefined) return "entry";
+  if (folder !== "stores" || rest.length > 0) return folder;
+  const name = file.replace(/\.ts$/, "");
+  return name === "registry" ? name : ofStores.includes(name) ? "stores" : "ports";
 }
 
 /** `sqlite` of src/stores/sqlite/claim.ts; a file directly in src/stores belongs to all of them. */
@@ -373,10 +440,10 @@ function storeOf(path: string): string | undefined {
   return /^src\/stores\/([^/]+)\//.exec(path)?.[1];
 }
 
-function relativeImports(path: string, text: string): string[] {
+function relativeImports(path: string, text: string): { target: string; typeOnly: boolean }[] {
   return importsOf(text)
     .filter(({ specifier }) => specifier.startsWith("."))
-    .map(({ specifier }) => posix.join(posix.dirname(path), specifier));
+    .map(({ specifier, typeOnly }) => ({ target: posix.join(posix.dirname(path), specifier), typeOnly }));
 }
 
 function bannedCalls(path: string, code: string): string[] {

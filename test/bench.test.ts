@@ -7,9 +7,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, test } from "node:test";
 import { fileURLToPath } from "node:url";
+import { againstTable, compare, type Pair, verdict } from "../proof/bench/against/comparison.ts";
 import { ratesOf } from "../proof/bench/drains.ts";
 import { median, met, percentile, reach } from "../proof/bench/figure.ts";
-import { readOptions, Usage } from "../proof/bench/options.ts";
+import { readAgainst, readOptions, Usage } from "../proof/bench/options.ts";
 import { broken, jsonLine, missed, table } from "../proof/bench/report.ts";
 
 const main = fileURLToPath(new URL("../proof/bench/main.ts", import.meta.url));
@@ -106,6 +107,102 @@ test("NFR-001 NFR-003 NFR-004 recovery, heartbeats and the check of many workers
     ],
   );
   for (const { name, ours } of metrics) assert.ok(ours > 0, `${name} was measured`);
+});
+
+test("--against measures this tree and a commit in turn on both stores, prints one line and leaves nothing behind", async () => {
+  const { code, stdout, stderr } = await bench("--against", "HEAD", "--rounds", "1", "--quick", "--json");
+  assert.equal(code, 0, stderr);
+  const last = JSON.parse(stdout.trimEnd().split("\n").at(-1)!) as {
+    readonly against: { readonly revision: string; readonly commit: string };
+    readonly metrics: readonly {
+      readonly store: string;
+      readonly name: string;
+      readonly old: number;
+      readonly new: number;
+      readonly ratio: number;
+      readonly low: number;
+      readonly high: number;
+      readonly certain: boolean;
+      readonly oldRounds: readonly { readonly node: number; readonly server: number }[];
+      readonly newRounds: readonly { readonly node: number; readonly server: number }[];
+    }[];
+  };
+  assert.deepEqual(Object.keys(last), ["against", "rounds", "quick", "limit", "ok", "metrics"]);
+  assert.equal(last.against.revision, "HEAD");
+  assert.match(last.against.commit, /^[0-9a-f]{40}$/);
+  assert.deepEqual(
+    last.metrics.map(({ store, name }) => `${store} ${name}`),
+    ["sqlite", "postgres"].flatMap((store) => ["drain", "enqueue", "step", "commit"].map((name) => `${store} ${name}`)),
+  );
+  for (const { store, name, old, new: ours, ratio, low, high, certain, oldRounds, newRounds } of last.metrics) {
+    assert.ok(old > 0 && ours > 0, `${name} was measured on both sides`);
+    assert.ok(Math.abs(ratio - ours / old) < 0.02 * ratio, "of one round the ratio is that of its two figures");
+    assert.ok(low <= ratio && ratio <= high);
+    assert.equal(certain, false, "one round proves nothing");
+    for (const [round, ...others] of [oldRounds, newRounds]) {
+      assert.deepEqual(others, []);
+      assert.equal(round!.server > 0, store === "postgres", "only PostgreSQL has a server whose CPU counts");
+    }
+  }
+  assert.deepEqual(
+    readdirSync(temporary).filter((name) => name.startsWith("outlive-")),
+    [],
+  );
+});
+
+test("--against refuses what it can't do with a sentence, before anything is measured", async () => {
+  assert.equal(readAgainst(["--quick"]), null);
+  assert.deepEqual(readAgainst(["--against", "01d593d"]), {
+    revision: "01d593d",
+    rounds: 9,
+    limit: 1.05,
+    stores: ["sqlite", "postgres"],
+    names: ["drain", "enqueue", "step", "commit"],
+    json: false,
+    quick: false,
+    strict: false,
+  });
+  const some = readAgainst(["--against", "HEAD", "--store", "postgres", "--only", "commit", "--limit", "1.2"])!;
+  assert.deepEqual([some.stores, some.names, some.limit], [["postgres"], ["commit"], 1.2]);
+  const refused = (...args: string[]): void => assert.throws(() => readAgainst(["--against", "HEAD", ...args]), Usage);
+  refused("--rounds", "0");
+  refused("--rounds", "many");
+  refused("--limit", "0");
+  refused("--only", "warpSpeed");
+  refused("--store", "paper");
+  refused("--profile");
+  assert.throws(() => readOptions(["--rounds", "3"], () => []), /--rounds and --limit belong to --against/);
+  const { code, stdout, stderr } = await bench("--against", "nowhere");
+  assert.deepEqual([code, stdout], [2, ""]);
+  assert.match(stderr, /^nowhere is not a commit of this repository/);
+});
+
+test("the verdict is about the median of the ratios, and is certain only if the whole interval is on one side of the limit", () => {
+  const pairs = (...ratios: number[]): Pair[] =>
+    ratios.map((ratio, i) => {
+      // The machine is slower in every other round: both sides pay for it.
+      const node = i % 2 === 0 ? 40 : 60;
+      return { old: { node, server: 10 }, new: { node: node * ratio, server: 10 * ratio } };
+    });
+  const of = { store: "postgres", name: "drain", jobs: 100 } as const;
+  const even = compare(of, pairs(1, 1, 1, 1, 1, 1, 1, 1, 1));
+  assert.deepEqual([even.old, even.new, even.ratio, even.low, even.high], [50, 50, 1, 1, 1]);
+  assert.deepEqual(verdict(even, 1.05), { ok: true, certain: true });
+  const worse = compare(of, pairs(1.2, 1.2, 1.2, 1.2, 1.2, 1.2, 1.2, 1.2, 1.2));
+  assert.deepEqual(verdict(worse, 1.05), { ok: false, certain: true });
+  const mixed = compare(of, pairs(0.9, 1, 1.3, 1, 0.9, 1.2, 1, 1.3, 1));
+  assert.deepEqual([mixed.ratio, mixed.low < 1, mixed.high > 1.05], [1, true, true]);
+  assert.equal(verdict(mixed, 1.05).certain, false);
+  assert.equal(verdict(compare(of, pairs(1, 1)), 1.05).certain, false);
+  const report = { revision: "HEAD", commit: "0".repeat(40), rounds: 9, quick: false, limit: 1.05 };
+  assert.match(
+    againstTable({ ...report, comparisons: [even] }),
+    /postgres +drain .* 1\.000 +1\.000 to 1\.000 +kept\n\nKept: /,
+  );
+  assert.match(
+    againstTable({ ...report, comparisons: [even, worse] }),
+    /EXCEEDED\n\nExceeded: drain on postgres needs more/,
+  );
 });
 
 test("a metric or an option that does not exist is named, with exit code 2, before anything runs", async () => {

@@ -9,7 +9,7 @@ import { fileURLToPath } from "node:url";
 import { resultsOf } from "../scripts/regressions/results.ts";
 import { untilTrue } from "./support/processes.ts";
 
-const SCRIPT = fileURLToPath(new URL("../scripts/regressions", import.meta.url));
+const SCRIPTS = fileURLToPath(new URL("../scripts", import.meta.url));
 
 /** As scripts/test.mjs passes on what it is given. */
 const RUNNER = `
@@ -56,7 +56,8 @@ class Repository {
       "src/sum.ts",
       "export const sum = (a: number, b: number): number => a + b; export const product = (a: number, b: number): number => a * b;",
     );
-    cpSync(SCRIPT, join(this.root, "scripts/regressions"), { recursive: true });
+    for (const part of ["regressions", "checkout.ts"])
+      cpSync(join(SCRIPTS, part), join(this.root, "scripts", part), { recursive: true });
     for (const [name, text] of Object.entries(TESTS)) this.write(`test/regressions/${name}`, text);
   }
 

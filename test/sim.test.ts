@@ -10,7 +10,7 @@ import { runCampaign } from "../proof/sim/campaign.ts";
 import { exhaust } from "../proof/sim/exhaustive/exhaust.ts";
 import { type History, simulate } from "../proof/sim/history.ts";
 import { MUTANTS } from "../proof/sim/mutants/index.ts";
-import { instead } from "../proof/sim/mutants/instead.ts";
+import { withVerbs } from "../src/stores/observed.ts";
 import { type Mutant, only } from "../proof/sim/mutants/mutant.ts";
 import { hunt } from "../proof/sim/mutation.ts";
 import { shrink } from "../proof/sim/shrink.ts";
@@ -53,7 +53,7 @@ describe("the simulator", () => {
   it("counts a seed as a violation if its replay is another history", async () => {
     let worlds = 0;
     // Something that is not of the seed decides: another number of jobs at each look.
-    const temper = {
+    const profile = {
       workloads: ["money"],
       killMigration: 0,
       get jobs() {
@@ -64,7 +64,7 @@ describe("the simulator", () => {
     const campaign = await runCampaign({
       from: 100,
       seeds: 3,
-      temper,
+      profile,
       onHistory: ({ violation }) => void told.push(violation),
     });
     assert.equal(worlds, 4, "of these only seed 101 is run twice");
@@ -76,18 +76,18 @@ describe("the simulator", () => {
   it("does nothing to a history whose faults are all muted", async () => {
     const { strikes, tally } = await simulate(5, {
       muted: { kinds: new Set(FAULT_KINDS) },
-      temper: { workloads: ["money", "steps"] },
+      profile: { workloads: ["money", "steps"] },
     });
     assert.deepEqual(strikes, []);
     assert.equal(tally.takeovers + tally.staleWrites + tally.deaths, 0);
   });
 
   it("puts older copies of the store back while processes live, as another file and over the file itself", async () => {
-    const { focus: temper } = MUTANTS.find(({ name }) => name === "restoredWorkersWrite")!;
+    const { focus: profile } = MUTANTS.find(({ name }) => name === "restoredWorkersWrite")!;
     const told: string[] = [];
     const sum = { restores: 0, takenBack: 0 };
     for (let seed = 1; seed <= 6; seed++) {
-      const { violation, tally, story } = await simulate(seed, { temper: temper!, keepLines: 1e6 });
+      const { violation, tally, story } = await simulate(seed, { profile: profile!, keepLines: 1e6 });
       assert.equal(violation, null, `seed ${seed}`);
       sum.restores += tally.restores;
       sum.takenBack += tally.takenBack;
@@ -110,6 +110,7 @@ describe("the simulator", () => {
     "enqueueSwallowed",
     "releaseWrittenDead",
     "zombieCalledRepeated",
+    "followDropped",
   ];
   for (const name of some) {
     it(`finds the mutant ${name}`, async () => {
@@ -131,7 +132,7 @@ describe("the simulator", () => {
     const refuses: Mutant = {
       name: "refuses",
       what: "kinds can't be declared",
-      store: (store) => instead(store, { declare: () => Promise.reject(new Error("no kinds today")) }),
+      store: (store) => withVerbs(store, { declare: () => Promise.reject(new Error("no kinds today")) }),
     };
     const { violation, lawBroken } = await simulate(1, { mutant: refuses });
     assert.match(violation!, /ended in the calm: Error: no kinds today/);
@@ -152,7 +153,7 @@ describe("the simulator", () => {
   it("does not count a mutant as found by a seed that finds something without it", async () => {
     const harmless: Mutant = {
       name: "harmless",
-      what: "nothing is wrong with it; in its weather nobody works",
+      what: "nothing is wrong with it; in its conditions nobody works",
       focus: only(["money"], {}, { workers: 0, jobs: 3 }),
     };
     const { seed, violation } = await hunt(harmless, 1, 3, true);
@@ -172,7 +173,9 @@ describe("the simulator", () => {
     const { seed } = await hunt(mutant, 1, FOUND_WITHIN);
     const failed = await simulate(seed!, { mutant });
     const { history, options } = await shrink(failed, { mutant }, 60);
+    const lawOf = (violation: string | null): string => violation!.replaceAll(/\S*\d\S*/g, "#");
     assert.match(history.violation!, /is blamed/);
+    assert.equal(lawOf(history.violation), lawOf(failed.violation));
     assert.ok(history.strikes.length < failed.strikes.length, `${history.strikes.length} of ${failed.strikes.length}`);
     assert.equal((await simulate(seed!, options)).digest, history.digest);
   });
@@ -239,6 +242,30 @@ describe("the command line of the simulator", () => {
     assert.equal(unjust.code, 1);
     assert.equal(unjust.last["violations"], 2);
     assert.match(unjust.stderr, /^seed 1: /m);
+  });
+
+  it("ends a storm with exit code 1 if an innocent is in quarantine", async () => {
+    const { code, last, stderr } = await sim("--storm", "--seeds", "2", "--mutant", "quarantinedAtOnce", "--json");
+    assert.equal(code, 1);
+    assert.ok(Number(last["innocentsQuarantined"]) > 0, stderr);
+    assert.match(stderr, /^seed \d+: \d+ innocents are in quarantine$/m);
+  });
+
+  it("holds the figures of isolation, and ends with exit code 1 if one of them is missed", async () => {
+    const kept = await sim("--isolation", "--seeds", "3", "--json");
+    assert.equal(kept.code, 0, kept.stderr);
+    const { culpritDeaths, allowedCulpritDeaths, runAgainMs, innocentsQuarantined, violations } = kept.last;
+    assert.deepEqual([kept.last["seeds"], kept.last["slowSeeds"], violations, innocentsQuarantined], [3, 1, 0, 0]);
+    assert.equal(allowedCulpritDeaths, 6 + 2, "of 50 jobs, with a limit of 2");
+    assert.ok(Number(culpritDeaths) > 6 && Number(runAgainMs) > 0, JSON.stringify(kept.last));
+    for (const [mutant, told] of [
+      ["boundForgotten", /^seed \d+, culprit: job poison-\d+ has killed 8 workers among 50 jobs, 8 are allowed$/m],
+      ["suspectsOneByOne", /^seed 1, twoKills: \d+ ms after kill 1 only \d of 1000 jobs run$/m],
+    ] as const) {
+      const missed = await sim("--isolation", "--seeds", "3", "--mutant", mutant, "--json");
+      assert.equal(missed.code, 1, mutant);
+      assert.match(missed.stderr, told);
+    }
   });
 
   it("names a mutant that was missed, with exit code 1", async () => {

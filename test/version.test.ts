@@ -3,13 +3,13 @@ import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
-import { ErrorCode } from "../src/core/errors.ts";
-import { VERSION } from "../src/version.ts";
+import { ErrorCode } from "../src/job/errors.ts";
+import { VERSION } from "../src/platform/identity.ts";
 
 const root = fileURLToPath(new URL("../", import.meta.url));
-const errorsText = readFileSync(`${root}src/core/errors.ts`, "utf8");
+const errorsText = readFileSync(`${root}src/job/errors.ts`, "utf8");
 const sources = readdirSync(`${root}src`, { recursive: true, encoding: "utf8" })
-  .filter((path) => path.endsWith(".ts") && path !== "core/errors.ts")
+  .filter((path) => path.endsWith(".ts") && path !== "job/errors.ts")
   .map((path) => readFileSync(`${root}src/${path}`, "utf8"));
 
 test("the version is the package's", () => {

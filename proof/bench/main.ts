@@ -1,16 +1,19 @@
 // `npm run bench`: runs the metrics one after the other, never two at once, and prints what they found.
 import { mkdirSync } from "node:fs";
 import { resolve } from "node:path";
+import { CheckoutError } from "../../scripts/checkout.ts";
+import { againstJson, againstTable, isKept } from "./against/comparison.ts";
+import { measureAgainst } from "./against/run.ts";
 import type { Figure } from "./figure.ts";
 import { Bench, type Metric } from "./harness.ts";
 import { metrics } from "./metrics/index.ts";
-import { type Options, readOptions, Usage } from "./options.ts";
+import { type AgainstOptions, type Options, readAgainst, readOptions, Usage } from "./options.ts";
 import { installPeers, PeersMissing } from "./peers.ts";
 import { broken, jsonLine, missed, table } from "./report.ts";
 
 process.exitCode = await main(process.argv.slice(2)).catch((thrown: unknown) => {
   if (
-    !(thrown instanceof Usage || thrown instanceof PeersMissing) &&
+    !(thrown instanceof Usage || thrown instanceof PeersMissing || thrown instanceof CheckoutError) &&
     (thrown as { code?: string }).code?.startsWith("ERR_PARSE_ARGS") !== true
   )
     throw thrown;
@@ -21,6 +24,8 @@ process.exitCode = await main(process.argv.slice(2)).catch((thrown: unknown) => 
 process.exit();
 
 async function main(argv: readonly string[]): Promise<number> {
+  const against = readAgainst(argv);
+  if (against) return compareWith(against);
   const options = readOptions(argv, (store) => metrics[store].flatMap(({ names }) => names));
   const profile = options.profile === null ? null : resolve(options.profile);
   if (profile !== null) mkdirSync(profile, { recursive: true });
@@ -38,6 +43,12 @@ async function main(argv: readonly string[]): Promise<number> {
   console.log(options.json ? jsonLine(report) : table(report));
   const bad = failed.length > 0 || (options.strict && misses.length > 0) || (options.limits && breaks.length > 0);
   return bad ? 1 : 0;
+}
+
+async function compareWith(options: AgainstOptions): Promise<number> {
+  const report = await measureAgainst(options);
+  console.log(options.json ? againstJson(report) : againstTable(report));
+  return options.strict && !isKept(report) ? 1 : 0;
 }
 
 /** A metric that can't be measured does not take the others with it. */

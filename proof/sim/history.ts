@@ -1,5 +1,5 @@
 // One seed, one history: faults for a while, then calm until everything has ended, then everybody leaves, then the audit.
-import type { JobDraft } from "../../src/core/job.ts";
+import type { JobDraft } from "../../src/job/job.ts";
 import type { Database } from "../../src/stores/sqlite/database.ts";
 import { drawDrafts } from "./actors/drafts.ts";
 import { audit } from "./oracle/audit.ts";
@@ -15,6 +15,7 @@ import { Migration } from "./world/migration.ts";
 import { Nemesis } from "./world/nemesis.ts";
 import type { Event } from "./world/scheduler.ts";
 import { Supervisor } from "./world/supervisor.ts";
+import { TwoKills } from "./world/two-kills.ts";
 import { World, type WorldOptions } from "./world/world.ts";
 
 export interface History {
@@ -52,7 +53,7 @@ export async function simulate(seed: number, options: WorldOptions = {}): Promis
   };
   const blank = takeBlank(sort, prepare);
   const world = new World(seed, blank, options);
-  return world.temper.killMigration === 0
+  return world.profile.killMigration === 0
     ? live(seed, world, options, null).finally(() => giveBack(sort, blank))
     : inEmptyFile(seed, options, prepare).finally(() => giveBack(sort, blank));
 }
@@ -69,11 +70,11 @@ async function live(
   options: WorldOptions,
   prepare: ((db: Database) => void) | null,
 ): Promise<History> {
-  const { scheduler, temper, story, disk, faults } = world;
+  const { scheduler, profile, story, disk, faults } = world;
   let violation: string | null = null;
   let lawBroken = false;
-  const workloads = workloadsNamed(temper.workloads);
-  const drafts = drawDrafts(world.random.fork("drafts"), temper.jobs, workloads, options.muted?.jobs);
+  const workloads = workloadsNamed(profile.workloads);
+  const drafts = drawDrafts(world.random.fork("drafts"), profile, workloads, options.muted?.jobs);
   const jobs = drafts.map(({ id }) => id);
   try {
     const migration = new Migration(world, (db) => {
@@ -91,7 +92,7 @@ async function live(
     for (const process of world.processes) process.kill("ended");
     disk.end();
   }
-  story.tell("world", JSON.stringify({ temper, tally: world.tally }));
+  story.tell("world", JSON.stringify({ profile, tally: world.tally }));
   return {
     seed,
     violation,
@@ -101,7 +102,7 @@ async function live(
     events: scheduler.eventCount,
     strikes: faults.struck,
     jobs,
-    faultsMs: temper.faultsMs,
+    faultsMs: profile.faultsMs,
     digest: story.digest(),
     story: story.last(),
   };
@@ -113,12 +114,13 @@ async function unfold(
   drafts: JobDraft[],
   migration: Migration,
 ): Promise<void> {
-  const { scheduler, temper } = world;
+  const { scheduler, profile } = world;
   const oracle = new Oracle({
     disk: world.disk,
     witness: world.witness,
     tally: world.tally,
-    concurrency: temper.concurrency,
+    concurrency: profile.concurrency,
+    culpritAmong: profile.isolation === null ? null : drafts.length,
     process: (pid) => world.byPid(pid),
     processes: () => world.processes,
     holds: (worker) => world.kernel.holds(worker),
@@ -133,7 +135,7 @@ async function unfold(
     stepCame: (run, step, result) => oracle.stepCame(run, step, result),
     handlerTold: (run, word) => oracle.handlerTold(run, word),
     leaseLost: (process, lateMs) => oracle.leaseLost(process, scheduler.now - lateMs),
-    keeperKills: (process) => oracle.keeperKills(process, scheduler.now),
+    maintenanceKills: (process) => oracle.maintenanceKills(process, scheduler.now),
     acknowledged: (by, draft, id) => {
       // What a process from before a restore hears may be of the store that it had opened.
       if (by.bornAt > world.restoredAt) oracle.acknowledged(draft, id, scheduler.now);
@@ -146,22 +148,26 @@ async function unfold(
     // Not a law: a mutant whose own code throws ends its processes as well.
     if (supervisor.unexplained !== null) throw new Error(supervisor.unexplained);
   };
-  supervisor.start();
+  const twoKills =
+    profile.isolation === "twoKills" ? new TwoKills(world, supervisor, oracle.model, drafts.length) : null;
+  supervisor.start(twoKills === null ? profile.workers : 1);
+  twoKills?.start();
   new Nemesis(world, supervisor, {
     powerLost: () => oracle.powerLost(),
     restored: (takenAt) => oracle.restored(takenAt, scheduler.now),
   }).start();
 
-  await scheduler.run(temper.faultsMs, look, () => false);
+  await scheduler.run(profile.faultsMs, look, () => false);
+  demand(twoKills?.done !== false, () => `${profile.faultsMs} ms after the beginning not all jobs run again`);
   world.calm();
   oracle.calm(scheduler.now);
   const deploy = world.random.fork("deploy");
   if (deploy.chance(0.4))
     scheduler.at(scheduler.now + deploy.next() * LONG_GRACE_MS, null, () =>
-      supervisor.deploy(deploy.below(temper.workers), LONG_GRACE_MS),
+      supervisor.deploy(deploy.below(profile.workers), LONG_GRACE_MS),
     );
   const atRest = (): boolean => supervisor.produced && oracle.drained && supervisor.allRunning && oracle.buried;
-  const drained = await scheduler.run(temper.faultsMs + DRAIN_MS, look, atRest);
+  const drained = await scheduler.run(profile.faultsMs + DRAIN_MS, look, atRest);
   demand(drained, () => `${DRAIN_MS} ms after the last fault there is work left`);
 
   world.story.tell("world", "ALL LEAVE");

@@ -4,13 +4,17 @@
 //   --seeds 2000 [--from 1]   many histories          --seed 7 [--verbose] [--shrink]   one of them
 //   --mutants [--budget 500] [--focus]  bugs on purpose         --exhaustive                      every schedule of a small scope
 //   --storm                   kills from outside, many, and who is blamed for them
+//   --isolation               a culprit among 50 jobs, and 1,000 slow jobs after two kills: the figures of isolation
 //   --processes 2             how many at once        --json                            the last line is JSON
-//   --mutant clientClock      with this bug: for --seed, --seeds and --storm one, for --mutants several
+//   --store atomic            histories on a store in the shape of Redis, which loses its latest scripts
+//   --mutant clientClock      with this bug: for --seed, --seeds, --storm and --isolation one, for --mutants several
 import { availableParallelism } from "node:os";
 import { parseArgs } from "node:util";
+import { type AtomicCampaign, runAtomic } from "./atomic.ts";
 import { type Campaign, campaignOf, NO_CAMPAIGN, runCampaign, together } from "./campaign.ts";
 import { exhaust } from "./exhaustive/exhaust.ts";
 import { type History, simulate } from "./history.ts";
+import { type Isolation, runIsolation } from "./isolation.ts";
 import { MUTANTS } from "./mutants/index.ts";
 import type { Mutant } from "./mutants/mutant.ts";
 import { type Caught, hunt } from "./mutation.ts";
@@ -29,6 +33,8 @@ const { values } = parseArgs({
     focus: { type: "boolean", default: false },
     exhaustive: { type: "boolean", default: false },
     storm: { type: "boolean", default: false },
+    isolation: { type: "boolean", default: false },
+    store: { type: "string", default: "sqlite" },
     shrink: { type: "boolean", default: false },
     processes: { type: "string", default: String(availableParallelism()) },
     json: { type: "boolean", default: false },
@@ -47,8 +53,13 @@ const strangers = values.mutant.filter((name) => !MUTANTS.some((mutant) => mutan
 if (strangers.length > 0)
   throw new Error(`--mutant ${strangers.join(", ")}: use ${MUTANTS.map(({ name }) => name).join(", ")}`);
 
-if (values.exhaustive) tellExhaustive(await exhaust());
-else if (values.storm) tellStorm(await runStorm(whole(values.seeds, "seeds"), chosenMutant()));
+if (values.store !== "sqlite" && values.store !== "atomic")
+  throw new Error(`--store ${values.store}: use sqlite or atomic`);
+
+if (values.store === "atomic") tellBroken(await runAtomic(whole(values.from, "from"), whole(values.seeds, "seeds")));
+else if (values.exhaustive) tellExhaustive(await exhaust());
+else if (values.storm) tellBroken(await runStorm(whole(values.seeds, "seeds"), chosenMutant()));
+else if (values.isolation) tellBroken(await runIsolation(whole(values.seeds, "seeds"), chosenMutant()));
 else if (values.seed !== undefined) await one(whole(values.seed, "seed"));
 else if (values.mutants) await mutants(whole(values.budget, "budget"));
 else await many(whole(values.from, "from"), whole(values.seeds, "seeds"));
@@ -182,9 +193,8 @@ function tellExhaustive(result: Awaited<ReturnType<typeof exhaust>>): void {
   tell(counts);
 }
 
-/** An innocent in quarantine breaks no law, for no law can tell it from a poison; the rule of blame has failed all the same. */
-function tellStorm({ broken, ...counts }: Storm): void {
-  if (counts.violations > 0 || counts.innocentsQuarantined > 0) process.exitCode = 1;
+function tellBroken<T extends Storm | Isolation | AtomicCampaign>({ broken, ...counts }: T): void {
+  if (broken.length > 0) process.exitCode = 1;
   for (const one of broken.slice(0, TOLD)) process.stderr.write(`${one}\n`);
   tell(counts);
 }

@@ -15,9 +15,9 @@ export interface Caught {
 /** So many seeds of a focus are played without their mutant, beside the one that found it. */
 const CONTROLS = 2;
 
-/** `focused`: in the weather in which it shows soonest, instead of any. */
+/** `focused`: in the conditions in which it shows soonest, instead of any. */
 export async function hunt(mutant: Mutant, from: number, budget: number, focused = false): Promise<Caught> {
-  const sound = focused && mutant.focus ? { temper: mutant.focus } : {};
+  const sound = focused && mutant.focus ? { profile: mutant.focus } : {};
   const missed = (seeds: number, why: string | null): Caught => ({
     mutant: mutant.name,
     seed: null,
@@ -36,6 +36,6 @@ export async function hunt(mutant: Mutant, from: number, budget: number, focused
     }
     return { mutant: mutant.name, seed, seeds, violation };
   }
-  // Some faults are rare in any weather; a law that sees the mutant in the weather that was made for it watches the promise all the same.
+  // Some faults are rare in any conditions; a law that sees the mutant in the conditions that was made for it watches the promise all the same.
   return focused || !mutant.focus ? missed(budget, null) : hunt(mutant, from, budget, true);
 }

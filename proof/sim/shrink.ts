@@ -26,7 +26,7 @@ export async function shrink(failed: History, options: WorldOptions, budget = 40
   let tries = 0;
   const optionsOf = ({ faultsMs, ...muted }: Left): WorldOptions => ({
     ...options,
-    temper: { ...options.temper, faultsMs },
+    profile: { ...options.profile, faultsMs },
     muted,
     keepLines: 1_000_000,
   });

@@ -1,4 +1,4 @@
-// `npm run torture -- [--power-loss | --kill-at-call | --restore] ...`: picks the rig by the option that only it has, or that of the processes if there
+// `npm run torture -- [--power-loss | --kill-at-call | --restore | --migrate | --previous] ...`: picks the rig by the option that only it has, or that of the processes if there
 // is none; the whole line is then its own.
 // Each rig ends with one line of JSON if it was asked for it, and with exit code 1 on any violation.
 import { USAGE } from "./usage.ts";
@@ -9,6 +9,8 @@ type Rig = (args: readonly string[]) => Promise<boolean>;
 const RIGS: Readonly<Record<string, () => Promise<Rig>>> = {
   "--power-loss": async () => (await import("./power-loss/command.ts")).powerLoss,
   "--kill-at-call": async () => (await import("./kill-at-call/command.ts")).killAtCall,
+  "--migrate": async () => (await import("./migrate/command.ts")).migrateLarge,
+  "--previous": async () => (await import("./previous/command.ts")).previous,
   "--restore": async () => (await import("./restore/command.ts")).restore,
 };
 

@@ -1,17 +1,17 @@
 // The real engine on a file that somebody left, in this process, as if after a reboot: another boot, a clock that can be moved on
-// so that nobody waits for a lease, and the keeper beside the worker instead of in a thread.
-import { contractsOf } from "../../src/clients.ts";
+// so that nobody waits for a lease, and the maintenance beside the worker instead of in a thread.
+import { contractsOf } from "../../src/engine/client.ts";
+import { Engine } from "../../src/engine/engine.ts";
+import { settingsWithDefaults } from "../../src/engine/kind-options.ts";
 import { engineSettings } from "../../src/engine/options.ts";
-import { settingsWithDefaults } from "../../src/contract.ts";
-import type { Backend } from "../../src/core/backend.ts";
-import type { Clock } from "../../src/core/clock.ts";
-import { toStoredError } from "../../src/core/errors.ts";
-import { EventBus } from "../../src/core/events.ts";
-import { idSource } from "../../src/core/ids.ts";
-import { Keeper } from "../../src/core/keeper.ts";
-import { Engine } from "../../src/engine.ts";
+import type { Clock } from "../../src/job/clock.ts";
+import { toStoredError } from "../../src/job/errors.ts";
+import { EventBus } from "../../src/job/events.ts";
+import { idSource } from "../../src/job/ids.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
 import { checkProcess, processIdentity } from "../../src/platform/identity.ts";
+import { Maintenance } from "../../src/recovery/maintenance.ts";
+import type { Backend } from "../../src/stores/backend.ts";
 import { openSqlite } from "../../src/stores/sqlite/open.ts";
 
 const SETTINGS = engineSettings({});
@@ -47,7 +47,7 @@ export async function reopen(path: string, jobs: readonly object[], rebooted: bo
   });
   try {
     await file.store.declare([...contracts.values()].map((contract) => settingsWithDefaults(contract, SETTINGS)));
-    await engine.recoverAtOpen();
+    await engine.operator.recoverAtOpen();
   } catch (thrown) {
     await engine.close();
     throw thrown;
@@ -57,30 +57,34 @@ export async function reopen(path: string, jobs: readonly object[], rebooted: bo
     async finish() {
       for (let look = 0; (await engine.workers()).length > 0; look++) {
         if (look === 10) throw new Error("workers of before are still taken for alive after ten leases");
-        await engine.recover();
+        await engine.operator.recover();
         ahead += SETTINGS.times.heartbeatMs;
       }
-      await engine.drain({ concurrency: 50 });
+      await engine.runUntilIdle({ concurrency: 50 });
     },
   };
 }
 
-/** Nobody else has the file: so `drain` may be used, and the keeper needs no thread. */
+/** Nobody else has the file: so `runUntilIdle` may be used, and the maintenance needs no thread. */
 function alone(backend: Backend, clock: Clock, events: EventBus): Backend {
   const { store, liveness } = backend;
   const newId = idSource(clock, systemRandom);
   return {
     ...backend,
     private: true,
-    async startKeeper(options, host) {
+    async startMaintenance(options, host) {
       const deps = { store, liveness, clock, random: systemRandom, events, newId, processState: checkProcess };
-      const keeper = new Keeper(deps, options, {
+      const maintenance = new Maintenance(deps, options, {
         ...host,
         loopLagMs: () => 0,
         kill: () => {},
       });
-      keeper.start();
-      return { beat: () => void keeper.beat(), lastBeatMono: () => null, stop: () => keeper.stop() };
+      maintenance.start();
+      return {
+        beat: (leases?: boolean) => void maintenance.beat(leases),
+        lastBeatMono: () => null,
+        stop: () => maintenance.stop(),
+      };
     },
   };
 }

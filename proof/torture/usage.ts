@@ -1,5 +1,5 @@
 /** What `npm run torture -- --help` says. */
-export const USAGE = `npm run torture -- [--power-loss | --kill-at-call | --restore] [options]
+export const USAGE = `npm run torture -- [--power-loss | --kill-at-call | --restore | --migrate | --previous] [options]
 
 Each rig ends with exit code 1 on any violation; --json makes its last line one of JSON. docs/testing.md says what they do and show.
 
@@ -27,4 +27,13 @@ Processes (without one of these options): real processes, killed, frozen and cut
 
 --restore: an older copy of the store is put in place under living workers
   --store sqlite|postgres, --rounds N, --seed N, --workers N, --keep
+
+--migrate: a large PostgreSQL store of 0.1.0 is migrated while other sessions work with it; none may wait longer than a second
+  --rows N                  jobs in it, default 100000; with a fifth as many recovered ones
+
+--previous: workers of 0.1.0 on a store of theirs, which this version migrates under them
+  --store sqlite,postgres   default both
+  --jobs N                  of each of two kinds, and as many again after the migration; default 400
+  --at COMMIT               of another package, default 01d593d
+  --keep
 `;

@@ -57,7 +57,7 @@ export async function judge(
   const { engine } = reopened;
   try {
     findings.corrupt.push(...structure(join(folder, DATABASE)));
-    const contradictions = await engine.inconsistencies();
+    const contradictions = await engine.operator.inconsistencies();
     findings.corrupt.push(
       ...contradictions.filter(({ what }) => what === "corrupt-content").map(({ detail }) => detail),
     );
@@ -123,8 +123,8 @@ async function comparePromises(engine: Engine, found: Found, promised: Promised,
   }
   for (const [id, { epoch, fence }] of promised.claimed) {
     const job = found.jobs.get(id);
-    if (job && (job.fence < fence || job.epoch < epoch))
-      findings.lost.push(`job ${id} was claimed under fence ${epoch}/${fence} and has ${job.epoch}/${job.fence}`);
+    if (job && (job.attempt < fence || job.epoch < epoch))
+      findings.lost.push(`job ${id} was claimed under fence ${epoch}/${fence} and has ${job.epoch}/${job.attempt}`);
   }
   for (const [id, names] of promised.steps) {
     if (!found.jobs.has(id)) continue;
@@ -166,7 +166,7 @@ function compareEnds(before: Found, after: Found, findings: Findings): void {
     const now = after.jobs.get(job.id);
     if (now?.state !== "succeeded" && now?.state !== "cancelled")
       findings.stuck.push(`job ${job.id} was ${job.state} and ends as ${now?.state ?? "nothing"}`);
-    if (job.state === "succeeded" && now && now.fence !== job.fence)
+    if (job.state === "succeeded" && now && now.attempt !== job.attempt)
       findings.committedTwice.push(`job ${job.id} had succeeded and ran again`);
   }
 }
@@ -175,8 +175,8 @@ function compareEnds(before: Found, after: Found, findings: Findings): void {
 function compareFences(before: Found, after: Found, promised: Promised, findings: Findings): void {
   for (const [id, { epoch, fence }] of promised.claimed) {
     const [was, now] = [before.jobs.get(id), after.jobs.get(id)];
-    if (!now || (was?.epoch === now.epoch && was.fence === now.fence)) continue;
-    if (now.epoch < epoch || (now.epoch === epoch && now.fence <= fence))
-      findings.corrupt.push(`job ${id} had fence ${epoch}/${fence} and ran again under ${now.epoch}/${now.fence}`);
+    if (!now || (was?.epoch === now.epoch && was.attempt === now.attempt)) continue;
+    if (now.epoch < epoch || (now.epoch === epoch && now.attempt <= fence))
+      findings.corrupt.push(`job ${id} had fence ${epoch}/${fence} and ran again under ${now.epoch}/${now.attempt}`);
   }
 }

@@ -7,7 +7,8 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { checkOut, CheckoutError, commitOf, providePackages, treeIn } from "./checkout.ts";
+import { CheckoutError, commitOf, providePackages } from "../checkout.ts";
+import { checkOutWithTests } from "./older-tree.ts";
 import type { ReportLine } from "./reporter.ts";
 import { caseName, casesThat, type Result, resultsOf, type TestFile } from "./results.ts";
 
@@ -34,14 +35,13 @@ async function main(): Promise<number> {
     tell(`${(thrown as Error).message}\n\n${USAGE}`);
     return 2;
   }
-  const files = testFiles(options.only);
-  if (files.length === 0) {
+  if (testFiles(ROOT, options.only).length === 0) {
     tell(`No file in ${FOLDER} is of ${options.only?.join(", ") ?? "any case"}.`);
     return 2;
   }
   const folder = mkdtempSync(join(tmpdir(), "outlive-regressions-"));
   try {
-    return await runIn(folder, files, options);
+    return await runIn(folder, options);
   } catch (thrown) {
     if (!(thrown instanceof CheckoutError)) throw thrown;
     tell(thrown.message);
@@ -51,16 +51,19 @@ async function main(): Promise<number> {
   }
 }
 
-async function runIn(folder: string, files: readonly TestFile[], { at, json }: Options): Promise<number> {
+async function runIn(folder: string, { at, only, json }: Options): Promise<number> {
   const commit = at === undefined ? null : commitOf(ROOT, at);
+  let tree = ROOT;
+  let tests = ROOT;
   if (commit !== null) {
     tell(`Checking out ${at} ...`);
-    checkOut(ROOT, commit, folder);
-    providePackages(ROOT, treeIn(folder), tell);
+    ({ tree, tests } = checkOutWithTests(ROOT, commit, folder));
+    providePackages(ROOT, tree, tell);
   }
+  const files = testFiles(tests, only);
   tell(`Running ${files.length} ${files.length === 1 ? "file" : "files"} ...`);
   const report = join(folder, "report.jsonl");
-  const code = await runTests(commit === null ? ROOT : treeIn(folder), files, report, commit !== null);
+  const code = await runTests(tree, files, report, commit !== null);
   if (stopped !== null) return 128 + constants.signals[stopped];
   const results = resultsOf(readReport(report), files);
   const summary = commit === null ? summaryHere(results, code) : summaryThere(results, at!);
@@ -80,18 +83,18 @@ function optionsOf(args: string[]): Options {
   return { at: values.at, only, json: values.json };
 }
 
-/** `c05-slots.test.ts` is of case 5, `u-slots.test.ts` of none. */
-function testFiles(only: readonly string[] | undefined): TestFile[] {
+/** `c05-lost-lease-slot.test.ts` is of case 5, `u-repeatable-read.test.ts` of none. */
+function testFiles(root: string, only: readonly string[] | undefined): TestFile[] {
   const caseOf = (path: string): string => {
     const number = /(?:^|\/)c(\d+)[^/]*$/.exec(path)?.[1];
     return number === undefined ? "U" : `C${Number(number)}`;
   };
   const wanted = only && new Set(only.map((name) => name.replace(/^C0+(?=\d)/, "C")));
-  return readdirSync(join(ROOT, FOLDER), { recursive: true, encoding: "utf8" })
+  return readdirSync(join(root, FOLDER), { recursive: true, encoding: "utf8" })
     .map((path) => path.replaceAll("\\", "/"))
     .filter((path) => path.endsWith(".test.ts") && (!wanted || wanted.has(caseOf(path))))
     .toSorted()
-    .map((path) => ({ path: `${FOLDER}/${path}`, text: readFileSync(join(ROOT, FOLDER, path), "utf8") }));
+    .map((path) => ({ path: `${FOLDER}/${path}`, text: readFileSync(join(root, FOLDER, path), "utf8") }));
 }
 
 let stopped: NodeJS.Signals | null = null;

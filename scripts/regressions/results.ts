@@ -95,7 +95,7 @@ function whyNotLoaded(lines: readonly ReportLine[]): string {
   return error ? firstLine(error.trim()) : "it is not among the tests that ran";
 }
 
-/** Of a file without a title of its own: `c05-slots.test.ts` is of case 5. */
+/** Of a file without a title of its own: `c05-lost-lease-slot.test.ts` is of case 5. */
 function titleOf(path: string): string {
   const name = path.slice(path.lastIndexOf("/") + 1);
   const number = /^c(\d+)/.exec(name)?.[1];

@@ -1,6 +1,6 @@
 // What to do next: everything that is wrong or unusual, the worst first, each with the command that helps. Pure.
-import { humanMs } from "../core/duration.ts";
-import { type KnownWorker, works } from "./known-worker.ts";
+import { humanMs } from "../job/duration.ts";
+import { type KnownWorker, works } from "./lookup.ts";
 import type { KindStatus, Look } from "./survey.ts";
 import { count, shellWord, thousands } from "./words.ts";
 

@@ -1,5 +1,5 @@
 // What the CLI's exit codes mean. Documented in docs/cli.md; scripts rely on them.
-import { ErrorCode, OutliveError } from "../core/errors.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
 
 export const ExitCode = {
   ok: 0,

@@ -1,6 +1,7 @@
 // The live view of `--watch`: on a terminal one block of lines, drawn again in place once a second until q or Ctrl-C; without one a
 // block a second. One write per frame and no clearing before it, so nothing flickers.
 import type { Terminal } from "./terminal.ts";
+import { count } from "./words.ts";
 
 export interface Size {
   readonly columns: number;
@@ -117,5 +118,23 @@ function untilAsked(): { within: (ms: number) => Promise<boolean>; end: () => vo
       stdin.setRawMode(false);
       stdin.pause();
     },
+  };
+}
+
+// How far something long has come: a line on stderr once a second, none if it is over sooner.
+
+const PROGRESS_EVERY_MS = 1_000;
+
+/** Call it with the number so far, as often as you like. */
+export function progress(
+  remark: (text: string) => void,
+  doing: string,
+  now: () => number = () => performance.now(),
+): (jobs: number) => void {
+  let toldAt = now();
+  return (jobs) => {
+    if (now() - toldAt < PROGRESS_EVERY_MS) return;
+    toldAt = now();
+    remark(`${doing}: ${count(jobs, "job")} so far`);
   };
 }

@@ -1,7 +1,7 @@
 // The command line: one file per command in commands/, each with a `register`. It uses the engine's public face only.
 import { Command, CommanderError } from "commander";
-import { OutliveError } from "../core/errors.ts";
-import { VERSION } from "../version.ts";
+import { OutliveError } from "../job/errors.ts";
+import { VERSION } from "../platform/identity.ts";
 import { COMMANDS } from "./commands/index.ts";
 import { type Context, type GlobalOptions, makeContext } from "./context.ts";
 import { ExitCode, exitCodeOf } from "./exit-codes.ts";

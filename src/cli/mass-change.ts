@@ -1,13 +1,13 @@
 // Retry, cancel and release: of jobs that are named, or of all that a filter finds. Named ones are changed at once; a filter first
 // says how many it would change and wants --yes. One job that can't be changed stops no other.
-import type { Engine } from "../engine.ts";
-import { ErrorCode, OutliveError } from "../core/errors.ts";
-import type { JobState } from "../core/job.ts";
-import type { JobFilter } from "../core/store.ts";
-import { CORRUPT_HINT } from "../core/transitions.ts";
+import type { Engine } from "../engine/engine.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import type { JobState } from "../job/job.ts";
+import { CORRUPT_HINT } from "../job/transitions.ts";
+import type { JobFilter } from "../stores/port.ts";
 import { ExitCode, exitCodeOf } from "./exit-codes.ts";
-import { allPages, assertKindIsThere } from "./job-pages.ts";
-import { progress } from "./progress.ts";
+import { progress } from "./live-view.ts";
+import { allPages, assertKindIsThere } from "./lookup.ts";
 import type { Terminal } from "./terminal.ts";
 import { count } from "./words.ts";
 

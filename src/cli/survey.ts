@@ -1,9 +1,9 @@
 // One look at everything: what `status` shows. Reads only, and is pure from the look on.
-import type { Engine } from "../engine.ts";
-import type { IncidentSummary } from "../core/incident.ts";
-import type { KindCounts } from "../core/store.ts";
+import type { Engine } from "../engine/engine.ts";
+import type { IncidentSummary } from "../recovery/incident.ts";
+import type { KindCounts } from "../stores/port.ts";
 import { type Advice, advise } from "./advice.ts";
-import { type Deaths, type KnownWorker, knownWorker, works } from "./known-worker.ts";
+import { type Deaths, type KnownWorker, knownWorker, works } from "./lookup.ts";
 
 /** What one look finds. */
 export interface Look {
@@ -49,13 +49,13 @@ const MOST_QUARANTINED = 1_000;
 export async function look(engine: Engine, now: () => number): Promise<Look> {
   const [health, deaths, incidents] = await Promise.all([
     engine.health(),
-    engine.deaths(),
+    engine.operator.deaths(),
     engine.incidents({ limit: MOST_INCIDENTS }),
   ]);
   const at = now();
   return {
     at,
-    store: { ok: health.ok, detail: health.store, blockedBy: await engine.blocker() },
+    store: { ok: health.ok, detail: health.store, blockedBy: await engine.operator.blocker() },
     kinds: health.kinds,
     workers: withLeftovers(health.workers, deaths).map((worker) => knownWorker(worker, deaths, at)),
     incidents,

@@ -1,15 +1,11 @@
 // `outlive demo`: a run on a temporary store, shown while it goes on, and an audit of what is left. Whatever happens, it ends, leaves no
 // process and no file behind, and says with its exit code whether every promise held: 0 yes, 1 no.
 import { tmpdir } from "node:os";
-import { atEnd, cleanUpInEveryCase } from "../torture/clean-up.ts";
-import { ALIVE, type Observer, run } from "../torture/run.ts";
+import { ALIVE, atEnd, cleanUpInEveryCase, type Observer, run } from "../torture/run.ts";
 import { scratchFile, scratchStore } from "../torture/scratch-store.ts";
-import { CONCURRENCY, HEARTBEAT, LEASE } from "../torture/settings.ts";
-import { eventText } from "./event-text.ts";
-import { thousands } from "./ink.ts";
+import { CONCURRENCY, HEARTBEAT, LEASE } from "../torture/tables.ts";
 import { LiveView } from "./live-view.ts";
-import type { DemoOptions } from "./options.ts";
-import { liveScreen, plainScreen, type Screen } from "./screen.ts";
+import { eventText, liveScreen, plainScreen, type Screen, thousands } from "./screen.ts";
 import { jsonLine, printSummary } from "./summary.ts";
 
 /** The share of `--seconds` in which workers are killed; the rest is start, drain and audit. */
@@ -76,9 +72,9 @@ function shownOn(screen: Screen): Observer {
   };
 }
 
-function makeScreen({ json, url, jobs, workers, seed }: DemoOptions): Screen {
+function makeScreen({ json, store, jobs, workers, seed }: DemoOptions): Screen {
   const head = {
-    title: `Outlive on ${url === null ? "sqlite" : "postgres"}: ${workers} workers, ${thousands(jobs)} transfers, 1 poison job`,
+    title: `Outlive on ${store}: ${workers} workers, ${thousands(jobs)} transfers, 1 poison job`,
     settings: `heartbeat ${HEARTBEAT}, lease ${LEASE}, seed ${seed}`,
     enqueuing: jobs + 1,
   };
@@ -92,4 +88,33 @@ function endWhateverHappens(ms: number): void {
     process.stderr.write(`violation: the engine did not return within ${ms / 1_000} s\n`);
     process.exit(1);
   }, ms).unref();
+}
+
+// The options of the demo, with their limits and defaults.
+
+export interface DemoOptions {
+  /** The server to run on, in a schema of the demo's own; null: a temporary file. */
+  readonly url: string | null;
+  /** The name of the store. */
+  readonly store: string;
+  /** Transfers to make; the poison job comes on top. */
+  readonly jobs: number;
+  readonly workers: number;
+  /** About how long the whole takes. */
+  readonly seconds: number;
+  readonly seed: number;
+  readonly json: boolean;
+  readonly keep: boolean;
+}
+
+/** Whole numbers, both ends included. */
+export const LIMITS = {
+  jobs: { min: 100, max: 200_000, default: 5_000 },
+  workers: { min: 2, max: 16, default: 4 },
+  seconds: { min: 5, max: 600, default: 20 },
+  seed: { min: 0, max: 2 ** 31 },
+} as const;
+
+export function newSeed(): number {
+  return Math.floor(Math.random() * 1e6);
 }

@@ -1,8 +1,10 @@
 // The live view: one block of lines, drawn again in place, never wider or higher than the terminal. Without a terminal the same
 // facts come as plain lines, one a second.
-import { type Ink, millis, paint, type Part, seconds, thousands, wantsColour } from "./ink.ts";
+import { styleText } from "node:util";
+import type { EngineEvent } from "../index.ts";
+import type { Fleet, Place } from "../torture/fleet.ts";
+import { LEASE_MS } from "../torture/tables.ts";
 import type { DemoEvent, View, WorkerView } from "./live-view.ts";
-import { LEASE_MS } from "../torture/settings.ts";
 
 export interface Screen {
   show(view: View): void;
@@ -182,4 +184,90 @@ function latest(events: readonly DemoEvent[], max: number): Part[][] {
 
 function stamp(ms: number): string {
   return seconds(ms).padStart(6);
+}
+
+// Colours and widths for a terminal: a line is a list of parts, cut to the width before it is painted.
+
+export type Ink = Parameters<typeof styleText>[0] | null;
+export type Part = string | readonly [Ink, string];
+
+/** One line of at most `width` columns. */
+export function paint(parts: readonly Part[], width: number, coloured: boolean): string {
+  let left = width;
+  let line = "";
+  for (const part of parts) {
+    const [ink, text] = typeof part === "string" ? [null, part] : part;
+    const cut = text.length > left ? `${text.slice(0, Math.max(0, left - 1))}…` : text;
+    line += ink !== null && coloured ? styleText(ink, cut, { validateStream: false }) : cut;
+    left -= cut.length;
+    if (left <= 0) break;
+  }
+  return line;
+}
+
+export function wantsColour(stream: NodeJS.WriteStream): boolean {
+  return stream.isTTY && stream.hasColors() && process.env["TERM"] !== "dumb";
+}
+
+export function thousands(value: number): string {
+  return value.toLocaleString("en-US");
+}
+
+export function seconds(ms: number): string {
+  return `${(ms / 1_000).toFixed(1)} s`;
+}
+
+export function millis(ms: number | null): string {
+  return ms === null ? "-" : ms < 10_000 ? `${thousands(Math.round(ms))} ms` : seconds(ms);
+}
+
+export function count(value: number, one: string): string {
+  return `${thousands(value)} ${one}${value === 1 ? "" : "s"}`;
+}
+
+// One line for people about an event of the engine in a worker process; most events need none.
+
+export function eventText(fleet: Fleet, at: Place, event: EngineEvent): Pick<DemoEvent, "text" | "mood"> | null {
+  const me = `worker ${at.number}`;
+  const who = (id: string): string => {
+    const place = fleet.placeOf(id);
+    return place === at.number ? "its predecessor" : `worker ${place ?? id}`;
+  };
+  switch (event.name) {
+    case "worker.gone":
+      return { text: `${me} found ${who(event.worker)} ${event.how}${evidence(event.evidence)}`, mood: "good" };
+    case "recovery.completed":
+      if (event.jobs === 0) return null;
+      return { text: `${me} requeued ${count(event.jobs, "job")} in ${Math.round(event.durationMs)} ms`, mood: "good" };
+    case "job.quarantined":
+      return { text: `${event.jobId} is in quarantine: ${event.reason}`, mood: "good" };
+    case "worker.disowned":
+      return { text: `${me} learned that it was taken for dead, with ${count(event.held, "job")}`, mood: "plain" };
+    case "write.rejected": {
+      const { jobId, fence } = event.lease;
+      const now = event.fence === fence ? `the job is ${event.state}` : `attempt ${event.fence} has the job now`;
+      return { text: `refused: "${event.tried}" of ${jobId} by ${me} in attempt ${fence}; ${now}`, mood: "good" };
+    }
+    case "recovery.failed":
+      return { text: `${me} could not recover ${who(event.worker)}: ${event.error.message}`, mood: "bad" };
+    case "job.failed":
+    case "job.dead":
+      return { text: `${me}: ${event.name} ${event.jobId}`, mood: "bad" };
+    case "heartbeat.failed":
+      // One late answer is a busy store; the engine tries again.
+      if (event.failures < 3) return null;
+      return { text: `${me}: ${event.failures} heartbeats in a row failed: ${event.error.message}`, mood: "bad" };
+    case "store.failed":
+    case "call.failed":
+    case "listener.failed":
+      return { text: `${me}: ${event.name}: ${event.error.message}`, mood: "bad" };
+    case "worker.blocked":
+      return { text: `the loop of ${me} stood still for ${event.loopLagMs} ms`, mood: "bad" };
+    default:
+      return null;
+  }
+}
+
+function evidence(text: string | null): string {
+  return text === null ? "" : `: ${text}`;
 }

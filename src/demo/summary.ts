@@ -1,8 +1,8 @@
 // The end of the demo, for people (what was done, what came back, what is in the data, one incident) and for programs (a line).
 import { money } from "../torture/audit.ts";
 import type { Outcome } from "../torture/run.ts";
-import { LEASE_MS } from "../torture/settings.ts";
-import { count, millis, paint, type Part, seconds, thousands, wantsColour } from "./ink.ts";
+import { LEASE_MS } from "../torture/tables.ts";
+import { count, millis, paint, type Part, seconds, thousands, wantsColour } from "./screen.ts";
 
 export function jsonLine(outcome: Outcome): string {
   const { store, audit, kills, resumeMs, jobsPerSecond } = outcome;

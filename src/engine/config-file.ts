@@ -4,7 +4,7 @@ import { existsSync, readFileSync } from "node:fs";
 import { relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { Node } from "yaml";
-import { ErrorCode, OutliveError } from "../core/errors.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { type Leaf, leavesOf, type LoadedConfig, mayBeObject, resolveConfig, unusable } from "./config.ts";
 
 export interface ConfigSources {

@@ -1,13 +1,12 @@
 // The configuration that programs and the command line share, and which source of a setting wins: the call (an option of `open`, a
 // flag), then the environment, then the configuration, then the default. `open`, `connect` and every command use this one rule, so
 // that a web process and its workers never use two stores.
-import { isPostgres, shownAddress, type StoreName } from "../backends.ts";
-import { type Duration, durationMs } from "../core/duration.ts";
-import { ErrorCode, OutliveError } from "../core/errors.ts";
-import { closest } from "./closest.ts";
-import { accepts, fromText, takes } from "./option-checks.ts";
+import { type Duration, durationMs } from "../job/duration.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import { defaultsAt, shownAddress, type StoreName } from "../stores/registry.ts";
+import { accepts, closest, fromText, takes } from "./option-checks.ts";
 import { type EngineOptions, engineSettings, isEngineSetting } from "./options.ts";
-import { defaultIn, defaultOf, type Setting, type SettingKey, SETTINGS } from "./settings.ts";
+import { DEFAULT_STORE, defaultIn, defaultOf, type Setting, type SettingKey, SETTINGS } from "./settings.ts";
 
 type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "postgres"> & {
   /** Without `pool`, which only code can make. */
@@ -112,8 +111,8 @@ export function resolveConfig(
   for (const key of set.keys()) if (!known(key)) set.delete(key);
   for (const [key, value] of set) if (!(value.value instanceof Intervals)) assertUsable(key, value);
   const valueOf = (key: SettingKey, on: StoreName): unknown => set.get(key)?.value ?? defaultIn(SETTINGS[key], on);
-  const store = valueOf("store", "sqlite") as string;
-  const storeName = isPostgres(store) ? "postgres" : "sqlite";
+  const store = valueOf("store", DEFAULT_STORE) as string;
+  const storeName = defaultsAt(store);
   setLease(set, storeName);
   const engine = nested([...set].filter(([key]) => isEngineSetting(key)));
   assertTogether(engine, storeName, set);
@@ -221,8 +220,12 @@ class Intervals {
 const QUEUE_KEYS: Readonly<
   Record<string, { readonly key: SettingKey; readonly convert: (value: unknown) => unknown }>
 > = {
-  "queue.recovery.action": { key: "recovery.action", convert: (value) => value },
-  "queue.recovery.maxRecoveryAttempts": { key: "recovery.maxRecoveryAttempts", convert: (value) => value },
+  "queue.recovery.action": {
+    key: "recovery.onCrash",
+    // "pending" is what the action "requeue" is called there.
+    convert: (value) => (value === "pending" ? "requeue" : value),
+  },
+  "queue.recovery.maxRecoveryAttempts": { key: "recovery.crashes", convert: (value) => value },
   "queue.recovery.integrityCheckOnStartup": { key: "recovery.integrityCheckOnStartup", convert: (value) => value },
   "queue.heartbeat.intervalSeconds": { key: "heartbeat.interval", convert: (value) => `${String(value)}s` },
   "queue.heartbeat.staleThresholdMultiplier": { key: "heartbeat.lease", convert: (value) => new Intervals(value) },

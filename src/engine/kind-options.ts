@@ -1,19 +1,22 @@
 // The options of a kind: their types, and the settings that they come to. What each takes is in the table KIND_OPTIONS of
 // settings.ts, from which the comments here are made (`npm run settings`).
-import { type Duration, durationMs } from "../core/duration.ts";
-import type { StoredError } from "../core/errors.ts";
-import { assertKind } from "../core/ids.ts";
-import type { Backoff, CrashAction, KindSettings } from "../core/job.ts";
+import type { StandardSchemaV1 } from "@standard-schema/spec";
+import { JobContract } from "../job/contract.ts";
+import { type Duration, durationMs } from "../job/duration.ts";
+import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
+import { assertKind } from "../job/ids.ts";
+import type { Backoff, CrashAction, KindSettings } from "../job/job.ts";
+import type { Json, JsonOf } from "../job/json.ts";
 import { check, refuse } from "./option-checks.ts";
 import { KIND_DEFAULTS, KIND_OPTIONS } from "./settings.ts";
 
 /** How a kind retries. */
 export interface RetryOptions {
-  /** How many attempts may fail before the job is dead. Default 10; from 1 to 1000. */
-  readonly errors?: number;
+  /** How many attempts may end with an error before the job is dead. Timeouts and crashes have their own limits, and a shutdown counts toward none. Default 10; from 1 to 1000. */
+  readonly attempts?: number;
   /** How many attempts may pass their deadline before the job is dead. Default 10; from 1 to 1000. */
   readonly timeouts?: number;
-  /** How many workers may die while the job runs alone before it is quarantined. Default: `recovery.maxRecoveryAttempts`; from 1 to 1000. */
+  /** How many workers may die, after the first crash of the job, while it is their only suspect, before it is quarantined. Default: `recovery.crashes`; from 1 to 1000. */
   readonly crashes?: number;
   /** How long to wait after a failure. Default: "exponential". */
   readonly backoff?: "exponential" | "linear" | BackoffOptions | ((failures: number, error: StoredError) => Duration);
@@ -32,14 +35,14 @@ export interface BackoffOptions {
 
 /** The options of a kind, in addition to its schema. */
 export interface KindOptions {
-  /** How long an attempt may run, counted again from each `run.heartbeat()`. Default "15m"; from "10ms" to "3650d". */
+  /** How long an attempt may run, counted again from each `run.heartbeat()`, on the worker's monotonic clock: a change of the wall clock neither shortens nor extends it. Default "15m"; from "10ms" to "3650d". */
   readonly timeout?: Duration | "none";
   /** The longest an attempt may run, whatever its heartbeats. Default: no cap; at most "3650d"; not shorter than the timeout, and not with a timeout of "none". */
   readonly maxRuntime?: Duration;
   /** How long a handler may go on after its signal was aborted by the deadline or a cancel. Default "5s"; at most "3650d". */
   readonly grace?: Duration;
   readonly retry?: RetryOptions;
-  /** What recovery does when a worker dies with the job: "retry" counts a crash, "pending" does not, "fail" ends the job. Default: `recovery.action`. */
+  /** What recovery does when a worker dies with the job: "retry" queues it again and counts a crash, "requeue" queues it again and counts nothing, "fail" ends it. Default: `recovery.onCrash`. */
   readonly onCrash?: CrashAction;
 }
 
@@ -77,7 +80,7 @@ export function kindChoice(name: string, options: KindOptions): KindChoice {
       maxRuntimeMs,
       graceMs: msOr(KIND_DEFAULTS.graceMs, options.grace, `grace of ${name}`),
       limits: {
-        errors: retry.errors ?? KIND_DEFAULTS.limits.errors,
+        errors: retry.attempts ?? KIND_DEFAULTS.limits.errors,
         timeouts: retry.timeouts ?? KIND_DEFAULTS.limits.timeouts,
         crashes: retry.crashes ?? KIND_DEFAULTS.limits.crashes,
       },
@@ -104,4 +107,61 @@ function backoffOf(name: string, given: RetryOptions["backoff"]): Backoff {
 
 function msOr<Default>(fallback: Default, given: Duration | undefined, what: string): number | Default {
   return given === undefined ? fallback : durationMs(given, what);
+}
+
+// `job()`: how users write the contract of a kind.
+
+/** The schema itself if its input is JSON by type; a message for the compiler if it is not. */
+type JsonSchema<S extends StandardSchemaV1> = [StandardSchemaV1.InferInput<S>] extends [
+  JsonOf<StandardSchemaV1.InferInput<S>>,
+]
+  ? S
+  : InputMustBeJson;
+export interface InputMustBeJson {
+  readonly "the input of a job is stored as JSON: no Date, Buffer, bigint, Map, Set or function in it": never;
+}
+
+/** Declares a kind of job. Safe to import anywhere; attach the handler with `.handle` where workers run. */
+export function job<S extends StandardSchemaV1>(
+  name: string,
+  options: KindOptions & { readonly input: S & JsonSchema<S> },
+): JobContract<StandardSchemaV1.InferInput<S>, StandardSchemaV1.InferOutput<S>>;
+export function job<In = Json>(
+  name: string,
+  options?: KindOptions & { readonly input?: never },
+): [In] extends [JsonOf<In>] ? JobContract<In, In> : InputMustBeJson;
+export function job(name: string, options: KindOptions & { readonly input?: unknown } = {}): JobContract<never, never> {
+  const choice = kindChoice(name, options);
+  const schema = options.input;
+  if (schema !== undefined && typeof (schema as StandardSchemaV1)?.["~standard"]?.validate !== "function") {
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `The input of job ${name} is not a schema.`,
+      "Pass a Standard Schema: zod, valibot, arktype and others make them.",
+      { kind: name },
+    );
+  }
+  const contract = new JobContract<never, never>(
+    choice.settings,
+    (schema as StandardSchemaV1<never, never> | undefined) ?? null,
+    choice.backoff,
+  );
+  openChoices.set(contract, choice.open);
+  return contract;
+}
+
+/** What each contract left to the engine's defaults. Not part of the contract: two engines may differ. */
+const openChoices = new WeakMap<object, { readonly onCrash: boolean; readonly crashes: boolean }>();
+
+export function settingsWithDefaults(
+  contract: JobContract<never, never>,
+  defaults: { onCrash: CrashAction; maxCrashes: number },
+): KindSettings {
+  const open = openChoices.get(contract);
+  const { settings } = contract;
+  return {
+    ...settings,
+    onCrash: open?.onCrash ? defaults.onCrash : settings.onCrash,
+    limits: open?.crashes ? { ...settings.limits, crashes: defaults.maxCrashes } : settings.limits,
+  };
 }

@@ -1,18 +1,26 @@
 // The options of `open` and of a worker: their types, and what they come to in ms and with the store's defaults. What each takes is
 // in the tables of settings.ts, from which the comments here are made (`npm run settings`); limits between two options are here.
-import type { StoreName } from "../backends.ts";
-import type { StartUpOptions } from "../core/backend.ts";
-import { type Duration, durationMs } from "../core/duration.ts";
-import type { EngineEvent } from "../core/events.ts";
-import type { RepairMode } from "../core/integrity.ts";
-import type { CrashAction } from "../core/job.ts";
-import type { LivenessTimes } from "../core/liveness.ts";
-import type { RetentionTimes } from "../core/retention.ts";
-import type { Concurrency } from "../core/slots.ts";
+import { type Duration, durationMs } from "../job/duration.ts";
+import type { EngineEvent } from "../job/events.ts";
+import type { CrashAction } from "../job/job.ts";
+import type { RetentionTimes } from "../recovery/retention.ts";
+import type { StartUpOptions } from "../stores/backend.ts";
+import type { RepairMode } from "../stores/integrity.ts";
+import type { LivenessTimes } from "../stores/liveness.ts";
 import type { PostgresOptions } from "../stores/postgres/address.ts";
+import type { StoreName } from "../stores/registry.ts";
 import type { Logger } from "../telemetry/log.ts";
+import type { Concurrency } from "../worker/slots.ts";
 import { check, refuse } from "./option-checks.ts";
-import { defaultOf, LEASE_INTERVALS, PROGRAM_OPTIONS, SETTINGS, type SettingKey, WORKER_OPTIONS } from "./settings.ts";
+import {
+  DEFAULT_STORE,
+  defaultOf,
+  LEASE_INTERVALS,
+  PROGRAM_OPTIONS,
+  type SettingKey,
+  SETTINGS,
+  WORKER_OPTIONS,
+} from "./settings.ts";
 
 /** The options of `open`. */
 export interface EngineOptions {
@@ -32,9 +40,9 @@ export interface EngineOptions {
   };
   readonly recovery?: {
     /** `onCrash` of every kind that does not set it. Default "retry". */
-    readonly action?: CrashAction;
+    readonly onCrash?: CrashAction;
     /** `retry.crashes` of every kind that does not set it. Default 3; from 1 to 1000. */
-    readonly maxRecoveryAttempts?: number;
+    readonly crashes?: number;
     /** Whether an open that finds no process at work checks the integrity of a SQLite file first: quickly after a clean stop, in full after any other, for at most 10 s. Default true. */
     readonly integrityCheckOnStartup?: boolean;
     /** What an open does about a damaged SQLite file. "reindex" repairs what can be repaired without loss; "auto" also salvages what can be read into a new file and keeps the old one; "off" does nothing. Default "reindex". */
@@ -100,7 +108,7 @@ export interface EngineSettings {
 }
 
 /** The options of `open` in ms and with the store's defaults, or an error that says what is wrong with them. */
-export function engineSettings(options: EngineOptions, store: StoreName = "sqlite"): EngineSettings {
+export function engineSettings(options: EngineOptions, store: StoreName = DEFAULT_STORE): EngineSettings {
   check("open", ENGINE_OPTIONS, options);
   const { heartbeat = {}, recovery = {}, retention = {}, postgres = {} } = options;
   refuse(
@@ -116,8 +124,8 @@ export function engineSettings(options: EngineOptions, store: StoreName = "sqlit
       incidentsMs: durationMs(retention.incidents ?? defaultOf("retention.incidents"), "retention.incidents"),
     },
     pollMs: durationMs(options.poll ?? defaultOf("poll"), "poll"),
-    onCrash: recovery.action ?? defaultOf("recovery.action"),
-    maxCrashes: recovery.maxRecoveryAttempts ?? defaultOf("recovery.maxRecoveryAttempts"),
+    onCrash: recovery.onCrash ?? defaultOf("recovery.onCrash"),
+    maxCrashes: recovery.crashes ?? defaultOf("recovery.crashes"),
     startUp: {
       integrityCheck: recovery.integrityCheckOnStartup ?? defaultOf("recovery.integrityCheckOnStartup"),
       repair: recovery.repair ?? defaultOf("recovery.repair"),

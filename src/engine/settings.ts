@@ -1,10 +1,14 @@
 // Every setting and every option, once: its key, what it takes, its default on each store, its environment variable, and one
 // sentence. The checks, the defaults, the environment, `outlive check`, the comments of the option types and docs/settings.md are
 // derived from these tables. They are plain data: every folder above `core` may import this file, and it imports only `core`.
-import { type Duration, durationMs } from "../core/duration.ts";
-import type { KindSettings } from "../core/job.ts";
+import { type Duration, durationMs } from "../job/duration.ts";
+import type { KindSettings } from "../job/job.ts";
 
-type StoreName = "sqlite" | "postgres";
+/** The stores whose defaults may differ. */
+export type StoreName = "sqlite" | "postgres";
+/** Whose defaults hold where no store is named. */
+export const DEFAULT_STORE: StoreName = "sqlite";
+
 type PerStore<T> = T | Readonly<Record<StoreName, T>>;
 
 interface Described {
@@ -71,7 +75,7 @@ export type ValueOf<Row extends Setting> = Row extends { readonly type: "duratio
 const LONGEST_TIMER = "24d";
 /** The longest that a duration can be. */
 const LONGEST = "3650d";
-const CRASH_ACTIONS = ["retry", "pending", "fail"] as const;
+const CRASH_ACTIONS = ["retry", "requeue", "fail"] as const;
 
 /** A lease that is not set is this many heartbeat intervals long. */
 export const LEASE_INTERVALS = 3;
@@ -136,19 +140,19 @@ export const SETTINGS = {
     sentence:
       "How long a worker's session may be missing on PostgreSQL before its work is taken, where no kernel can prove its death (another host).",
   },
-  "recovery.action": {
+  "recovery.onCrash": {
     type: "word",
     default: "retry",
     words: CRASH_ACTIONS,
-    env: "OUTLIVE_RECOVERY_ACTION",
+    env: "OUTLIVE_RECOVERY_ON_CRASH",
     sentence: "`onCrash` of every kind that does not set it.",
   },
-  "recovery.maxRecoveryAttempts": {
+  "recovery.crashes": {
     type: "integer",
     default: 3,
     min: 1,
     max: 1_000,
-    env: "OUTLIVE_RECOVERY_MAX_ATTEMPTS",
+    env: "OUTLIVE_RECOVERY_CRASHES",
     sentence: "`retry.crashes` of every kind that does not set it.",
   },
   "recovery.integrityCheckOnStartup": {
@@ -363,7 +367,8 @@ export const KIND_OPTIONS = {
     min: "10ms",
     max: LONGEST,
     or: "none",
-    sentence: "How long an attempt may run, counted again from each `run.heartbeat()`.",
+    sentence:
+      "How long an attempt may run, counted again from each `run.heartbeat()`, on the worker's monotonic clock: a change of the wall clock neither shortens nor extends it.",
   },
   maxRuntime: {
     type: "duration",
@@ -379,12 +384,13 @@ export const KIND_OPTIONS = {
     max: LONGEST,
     sentence: "How long a handler may go on after its signal was aborted by the deadline or a cancel.",
   },
-  "retry.errors": {
+  "retry.attempts": {
     type: "integer",
     default: 10,
     min: 1,
     max: 1_000,
-    sentence: "How many attempts may fail before the job is dead.",
+    sentence:
+      "How many attempts may end with an error before the job is dead. Timeouts and crashes have their own limits, and a shutdown counts toward none.",
   },
   "retry.timeouts": {
     type: "integer",
@@ -396,10 +402,11 @@ export const KIND_OPTIONS = {
   "retry.crashes": {
     type: "integer",
     default: null,
-    otherwise: "`recovery.maxRecoveryAttempts`",
+    otherwise: "`recovery.crashes`",
     min: 1,
     max: 1_000,
-    sentence: "How many workers may die while the job runs alone before it is quarantined.",
+    sentence:
+      "How many workers may die, after the first crash of the job, while it is their only suspect, before it is quarantined.",
   },
   "retry.backoff": {
     type: "code",
@@ -427,10 +434,10 @@ export const KIND_OPTIONS = {
   onCrash: {
     type: "word",
     default: null,
-    otherwise: "`recovery.action`",
+    otherwise: "`recovery.onCrash`",
     words: CRASH_ACTIONS,
     sentence:
-      'What recovery does when a worker dies with the job: "retry" counts a crash, "pending" does not, "fail" ends the job.',
+      'What recovery does when a worker dies with the job: "retry" queues it again and counts a crash, "requeue" queues it again and counts nothing, "fail" ends it.',
   },
 } as const satisfies Readonly<Record<string, Setting>>;
 
@@ -441,7 +448,7 @@ type Defaulted = {
 /** What holds on a store if the setting is not set. */
 export function defaultOf<Key extends Defaulted>(
   key: Key,
-  store: StoreName = "sqlite",
+  store: StoreName = DEFAULT_STORE,
 ): ValueOf<(typeof SETTINGS)[Key]> & NonNullable<unknown> {
   return defaultIn(SETTINGS[key], store) as never;
 }
@@ -458,9 +465,9 @@ export const KIND_DEFAULTS: Omit<KindSettings, "name"> = {
   maxRuntimeMs: KIND_OPTIONS.maxRuntime.default,
   graceMs: durationMs(KIND_OPTIONS.grace.default, "grace"),
   limits: {
-    errors: KIND_OPTIONS["retry.errors"].default,
+    errors: KIND_OPTIONS["retry.attempts"].default,
     timeouts: KIND_OPTIONS["retry.timeouts"].default,
-    crashes: SETTINGS["recovery.maxRecoveryAttempts"].default,
+    crashes: SETTINGS["recovery.crashes"].default,
   },
   backoff: {
     type: KIND_OPTIONS["retry.backoff.type"].default,
@@ -468,7 +475,7 @@ export const KIND_DEFAULTS: Omit<KindSettings, "name"> = {
     maxMs: durationMs(KIND_OPTIONS["retry.backoff.max"].default, "backoff.max"),
     jitter: KIND_OPTIONS["retry.backoff.jitter"].default,
   },
-  onCrash: SETTINGS["recovery.action"].default,
+  onCrash: SETTINGS["recovery.onCrash"].default,
 };
 
 function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {

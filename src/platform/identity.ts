@@ -3,10 +3,9 @@
 import { createHash } from "node:crypto";
 import { readFileSync, readlinkSync } from "node:fs";
 import { hostname } from "node:os";
-import { isExactBootId, machineBootId } from "../core/boot.ts";
-import type { Random } from "../core/clock.ts";
-import type { ProcessState } from "../core/liveness.ts";
-import type { ProcessKey } from "../core/process-key.ts";
+import type { Random } from "../job/clock.ts";
+import { isExactBootId, machineBootId, type ProcessKey } from "../recovery/process-key.ts";
+import type { ProcessState } from "../stores/liveness.ts";
 import { processState, readProcessStat } from "./process-evidence.ts";
 
 export interface ProcessIdentity extends ProcessKey {
@@ -103,3 +102,7 @@ function output(program: string, args: readonly string[]): string {
   const { execFileSync } = process.getBuiltinModule("node:child_process");
   return execFileSync(program, args, { encoding: "utf8", timeout: 5_000, stdio: ["ignore", "pipe", "ignore"] });
 }
+
+// The package's own version, as workers register it. A test holds it to package.json.
+
+export const VERSION = "0.1.0";

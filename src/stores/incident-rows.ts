@@ -1,7 +1,8 @@
 // Between the rows of incidents, whose columns have the same names in every store, and core's forms. Nothing here reads or writes.
-import type { Incident, IncidentJob, IncidentSummary } from "../core/incident.ts";
-import { type Counters, NO_COUNTERS } from "../core/job.ts";
-import type { Flag } from "./rows.ts";
+import { type Counters, NO_COUNTERS } from "../job/job.ts";
+import type { StoreNote } from "./integrity.ts";
+import type { Incident, IncidentJob, IncidentSummary } from "../recovery/incident.ts";
+import { type Flag, fromStored } from "./rows.ts";
 
 export interface SummaryColumns {
   readonly id: string;
@@ -33,7 +34,7 @@ export interface IncidentJobColumns {
   readonly incident: string;
   readonly job_id: string;
   readonly kind: string;
-  readonly decision: IncidentJob["decision"];
+  readonly decision: string;
   readonly counters: string;
   readonly max_crashes: number;
   readonly fence: number;
@@ -64,17 +65,27 @@ export function wholeIncident(row: IncidentColumns, jobs: readonly IncidentJobCo
     startedAt: row.started_at,
     by: row.recovered_by,
     integrity: row.integrity,
-    walFrames: row.wal_frames,
+    summary: flushed(row.wal_frames),
     heldAtDeath: row.held_at_death,
     jobs: jobs.map(incidentJob),
   };
+}
+
+/** What an incident keeps of the open that it belongs to: how many frames of the write-ahead log were flushed. */
+export function flushed(frames: number): StoreNote {
+  return { lines: [`WAL Checkpointed: ${frames} frames`], facts: { walFramesCheckpointed: frames } };
+}
+
+/** The frames that `flushed` named. */
+export function flushedFrames(summary: StoreNote | null): number {
+  return Number(summary?.facts["walFramesCheckpointed"] ?? 0);
 }
 
 function incidentJob(row: IncidentJobColumns): IncidentJob {
   return {
     jobId: row.job_id,
     kind: row.kind,
-    decision: row.decision,
+    decision: fromStored(row.decision) as IncidentJob["decision"],
     // Counters of before losses were counted have none.
     counters: { ...NO_COUNTERS, ...(JSON.parse(row.counters) as Counters) },
     limit: row.max_crashes,

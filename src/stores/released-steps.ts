@@ -1,7 +1,7 @@
 // What all stores share of the rule that a released migration is never changed: the checksum of a step, the comparison of tables
 // that have no checksums yet, and the refusal of a store that an unreleased build has made.
 import { createHash } from "node:crypto";
-import { ErrorCode, OutliveError } from "../core/errors.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
 
 /** Of a step's statements, in 15 hexadecimal digits, which fit into a bigint. Comments and white space may be reworded. */
 export function stepChecksum(sql: string): string {
@@ -26,13 +26,17 @@ export interface ComparedStep {
   readonly number: number;
   readonly name: string;
   readonly checksum: string;
+  /** Of other texts that the step once had and with which a store upgrades. */
+  readonly alsoAccepted?: readonly string[];
   /** Null: the store is from before checksums were kept. */
   readonly stored: string | null;
 }
 
 /** The first step that is not the released one; null: there is none. */
 export function differingStep(steps: readonly ComparedStep[]): ComparedStep | null {
-  return steps.find(({ checksum, stored }) => stored !== null && stored !== checksum) ?? null;
+  const fits = ({ checksum, alsoAccepted = [], stored }: ComparedStep): boolean =>
+    stored === null || stored === checksum || alsoAccepted.includes(stored);
+  return steps.find((step) => !fits(step)) ?? null;
 }
 
 /** `store`: what it is called in the sentence. `instead`: how to begin again without it. */

@@ -1,7 +1,7 @@
 // Between the rows of a store's tables, whose columns have the same names in all of them, and core's forms. Nothing here reads or
 // writes. What is read for people is shown as it is found, also where somebody damaged it.
-import { type ConfirmedTime, overdueBy } from "../core/confirmed-time.ts";
-import type { StoredError } from "../core/errors.ts";
+import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
+import { ANY_NUMBER, boundOf, isSuspect } from "../job/isolation.ts";
 import {
   type Counters,
   type CrashAction,
@@ -9,12 +9,14 @@ import {
   isTerminal,
   JOB_STATES,
   type JobInfo,
+  type JobState,
   type KindSettings,
+  type Outcome,
   OUTCOMES,
-} from "../core/job.ts";
-import { ANY_NUMBER, boundOf, isSuspect } from "../core/isolation.ts";
-import type { WorkerRow, WorkerState } from "../core/liveness.ts";
-import { NEVER_DUE } from "./codes.ts";
+} from "../job/job.ts";
+import { HASH } from "../job/lease.ts";
+import { type ConfirmedTime, overdueBy } from "../recovery/confirmed-time.ts";
+import type { WorkerRow, WorkerState } from "./liveness.ts";
 
 /** SQLite has no booleans: there it is 0 or 1. */
 export type Flag = boolean | number;
@@ -38,6 +40,18 @@ export interface ExpiryColumns {
   readonly id: string;
   readonly expires_at: number | null;
   readonly allowed_ms: number;
+}
+
+const mixed = `(((j.seq & ${HASH.mask}) * ${HASH.row} + (j.epoch & ${HASH.mask}) * ${HASH.epoch} + (CAST(j.fence AS bigint) & ${HASH.mask}) * ${HASH.fence}) & ${HASH.mask})`;
+/** `leaseHash` of the row j of a job, as both stores compute it. Fences are 32 bits wide on PostgreSQL, and a product of them would not fit. */
+export const LEASE_HASH = `((${mixed} * ${mixed}) >> ${HASH.shift})`;
+
+/** What a heartbeat reads of the jobs that its worker holds. */
+export interface HeldColumns {
+  readonly count: number;
+  readonly digest: number;
+  /** The earliest deadline; null: none of them has one. */
+  readonly deadline_at: number | null;
 }
 
 /** The job that is past its deadline and grace by the longest time, as far as that is confirmed; null: none is. */
@@ -71,6 +85,18 @@ export interface KindColumns {
   readonly on_crash: string;
 }
 
+/**
+ * A crash action or a decision as it is stored. "requeue" was called "pending" by the first versions, whose workers may share the
+ * store, and the functions of released PostgreSQL migrations compare with that word. So it is still what is stored.
+ */
+export function toStored(word: string): string {
+  return word === "requeue" ? "pending" : word;
+}
+
+export function fromStored(word: string): string {
+  return word === "pending" ? "requeue" : word;
+}
+
 export function kindSettings(row: KindColumns): KindSettings {
   return {
     name: row.name,
@@ -84,7 +110,7 @@ export function kindSettings(row: KindColumns): KindSettings {
       maxMs: row.backoff_max_ms,
       jitter: row.backoff_jitter,
     },
-    onCrash: row.on_crash as CrashAction,
+    onCrash: fromStored(row.on_crash) as CrashAction,
   };
 }
 
@@ -131,7 +157,7 @@ export function jobInfo(row: JobColumns): JobInfo {
     finishedAt: isTerminal(state) ? row.finished_at : null,
     worker: row.worker,
     epoch: claimed ? row.epoch : 0,
-    fence: row.fence,
+    attempt: row.fence,
     counters: counters(row),
     together: isSuspect(row) && boundOf(row) < ANY_NUMBER ? boundOf(row) : 0,
     lastOutcome: row.outcome === null ? null : OUTCOMES[row.outcome]!,
@@ -176,9 +202,9 @@ export type HistoryColumns = Omit<HistoryEntry, "from" | "to"> & {
 };
 
 export function historyEntry(row: HistoryColumns): HistoryEntry {
-  const { at, event, from_state, to_state, actor, epoch, fence, reason, incident } = row;
+  const { at, event, from_state, to_state, actor, epoch, attempt, reason, incident } = row;
   const states = { from: JOB_STATES[from_state]!, to: JOB_STATES[to_state]! };
-  return { at, event, ...states, actor, epoch, fence, reason, incident };
+  return { at, event, ...states, actor, epoch, attempt, reason, incident };
 }
 
 export interface WorkerColumns {
@@ -203,6 +229,8 @@ export interface WorkerColumns {
   readonly loop_lag_ms: number;
   readonly last_word: string | null;
   readonly held_count: number;
+  /** A JSON array; only if it was asked for. */
+  readonly held_ids?: string;
   /** It came back with a backup. */
   readonly came_back: Flag;
 }
@@ -227,7 +255,49 @@ export function workerRow(row: WorkerColumns): WorkerRow {
     beats: row.beats,
     loopLagMs: row.loop_lag_ms,
     heldCount: row.held_count,
+    ...(row.held_ids !== undefined && { heldIds: JSON.parse(row.held_ids) as string[] }),
     lastWord: row.last_word,
     ...(row.came_back ? { restored: true } : {}),
   };
+}
+
+// The codes that stand for states, outcomes and lanes in the tables of every store.
+
+/** Codes of states and outcomes: their places in core's lists, which only ever grow at the end. */
+export const STATE = Object.fromEntries(JOB_STATES.map((state, code) => [state, code])) as Readonly<
+  Record<JobState, number>
+>;
+export const OUTCOME = Object.fromEntries(OUTCOMES.map((outcome, code) => [outcome, code])) as Readonly<
+  Record<Outcome, number>
+>;
+
+/** Where a queued job waits: for its time, for any worker, or for one that holds few enough suspects. */
+export const LANE = { delayed: 0, open: 1, suspect: 2 } as const;
+
+/**
+ * The due time of a delayed job that waits for no time, but until it is known what happened to the workers that held it
+ * (core's losses.ts): the last millisecond of the year 9999. A lane of its own would need an index, and building one stops all
+ * writers of a large table.
+ */
+export const NEVER_DUE = 253_402_300_799_999;
+
+/** As `boundOf` in core's isolation.ts. `job` is the name of the row, with a dot, or nothing. */
+export const boundSql = (job: string): string =>
+  `CASE WHEN ${job}together > 0 THEN ${job}together WHEN ${job}crashes + ${job}losses > 1 THEN 1 ELSE ${ANY_NUMBER} END`;
+
+// The cursor of a list of jobs: the row of the last job that was shown. Callers pass it on and read nothing from it.
+
+export function cursorAt(row: number): string {
+  return Buffer.from(`jobs ${row}`).toString("base64url");
+}
+
+export function rowOfCursor(cursor: string): number {
+  const [, row] = /^jobs (\d{1,16})$/.exec(Buffer.from(String(cursor), "base64url").toString()) ?? [];
+  if (row !== undefined) return Number(row);
+  throw new OutliveError(
+    ErrorCode.optionInvalid,
+    `${JSON.stringify(cursor)} is not a cursor of this list.`,
+    "Pass `next` of the page before.",
+    { after: cursor },
+  );
 }

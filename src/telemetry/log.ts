@@ -1,8 +1,9 @@
 // The one subscriber that writes the log: one line per fact. Core never logs.
-import type { EngineEvent, EventBus } from "../core/events.ts";
-import { integrityText } from "../core/integrity.ts";
-import { oneLine } from "../core/text.ts";
-import { redactText } from "./redact.ts";
+import { styleText } from "node:util";
+import type { EngineEvent, EventBus } from "../job/events.ts";
+import { oneLine } from "../job/text.ts";
+import { integrityText } from "../stores/integrity.ts";
+import { redact, redactText } from "./redact.ts";
 
 /** Anything that takes a line and its data: pino, winston, console, your own. */
 export interface Logger {
@@ -53,9 +54,8 @@ function lineOf(event: EngineEvent): Line | null {
     case "job.succeeded":
     case "job.claimed":
     case "attempt.ended":
+    case "store.called":
     case "job.log":
-      return null;
-    case "wal.checkpointed":
       return null;
     case "recovery.started":
       return { level: "info", text: `recovery ${event.recovery} by ${event.by} started` };
@@ -150,10 +150,9 @@ function lineOf(event: EngineEvent): Line | null {
     case "integrity.checked":
     case "store.repaired":
     case "store.inconsistent":
-    case "journal.restored":
-    case "checkpoint.failed":
-    case "wal.held":
       return lineOfStore(event);
+    case "store.upkeep":
+      return event.level === "info" ? null : { level: event.level, text: event.text };
     case "store.notice":
       return { level: "warn", text: event.text };
     case "recovery.held":
@@ -176,14 +175,7 @@ function lineOfRecovery(event: EngineEvent & { readonly name: "recovery.complete
   return `recovery ${recovery} by ${by}: ${found}, ${Math.round(durationMs)} ms${check}`;
 }
 
-type OfStore =
-  | "open.waits"
-  | "integrity.checked"
-  | "store.repaired"
-  | "store.inconsistent"
-  | "journal.restored"
-  | "checkpoint.failed"
-  | "wal.held";
+type OfStore = "open.waits" | "integrity.checked" | "store.repaired" | "store.inconsistent";
 
 /** What is told of the store itself. */
 function lineOfStore(event: EngineEvent & { readonly name: OfStore }): Line | null {
@@ -204,18 +196,6 @@ function lineOfStore(event: EngineEvent & { readonly name: OfStore }): Line | nu
       return {
         level: "warn",
         text: `the store contradicts itself: ${event.inconsistencies.map(({ detail }) => detail).join(" ")}`,
-      };
-    case "journal.restored":
-      return { level: "warn", text: `another tool had set the journal mode to ${event.was}; it is WAL again` };
-    case "checkpoint.failed":
-      return {
-        level: "warn",
-        text: `the write-ahead log (${event.frames} frames) was not flushed whole: ${event.reason}${readersText(event.readers)}; nothing is lost, it is tried again`,
-      };
-    case "wal.held":
-      return {
-        level: "warn",
-        text: `the write-ahead log has ${Math.round(event.bytes / (1 << 20))} MB and can't shrink while an old state is read${readersText(event.readers)}`,
       };
   }
 }
@@ -238,7 +218,64 @@ function lineOfCheck(event: EngineEvent & { readonly name: "integrity.checked" }
   }
 }
 
-function readersText(readers: readonly { readonly pid: number; readonly command: string }[]): string {
-  if (readers.length === 0) return "";
-  return `, by ${readers.map(({ pid, command }) => `process ${pid} (${command})`).join(", ")}`;
+// Two ways of writing the log, one line per fact: for people and for machines. What a line says is decided in log.ts; secrets are
+// taken out here, and nothing in a text can start a second line.
+
+export interface WriterOptions {
+  /** Takes one line, with its line break. Default: stderr; stdout belongs to the program. */
+  readonly write?: (line: string) => void;
+  /** Wall time in ms. */
+  readonly now?: () => number;
+  /** Who speaks, for example { worker: 2 }. Part of every JSON line; text lines show its values. */
+  readonly who?: Readonly<Record<string, string | number>>;
+  /** Colours, for text. Default: if stderr is a terminal that has them. */
+  readonly colours?: boolean;
+}
+
+type Level = keyof Logger;
+
+/** `{"time":"...","level":"warn","message":"...", ...data}` per line. */
+export function jsonWriter(options: WriterOptions = {}): Logger {
+  const { write = toStderr, now = Date.now, who = {} } = options;
+  const line = (level: Level, message: string, data: object = {}): void => {
+    const fact = { time: new Date(now()).toISOString(), level, message: redactText(message), ...who };
+    write(`${withData(fact, data) ?? JSON.stringify(fact)}\n`);
+  };
+  return logger(line);
+}
+
+/** `12:00:01.234 warn  [2] ...` per line. Data is in the sentence already, so it is not repeated. */
+export function prettyWriter(options: WriterOptions = {}): Logger {
+  const { write = toStderr, now = Date.now, who = {}, colours = process.stderr.hasColors?.() ?? false } = options;
+  const speaker = Object.values(who).join(" ");
+  const paint = (style: Parameters<typeof styleText>[0], text: string): string =>
+    colours ? styleText(style, text, { validateStream: false }) : text;
+  const line = (level: Level, message: string): void => {
+    const time = paint("dim", new Date(now()).toISOString().slice(11, 23));
+    const name = paint(level === "error" ? "red" : level === "warn" ? "yellow" : "dim", level.padEnd(5));
+    write(`${time} ${name} ${speaker === "" ? "" : `[${speaker}] `}${oneLine(redactText(message))}\n`);
+  };
+  return logger(line);
+}
+
+function logger(line: (level: Level, message: string, data?: object) => void): Logger {
+  return {
+    info: (message, data) => line("info", message, data),
+    warn: (message, data) => line("warn", message, data),
+    error: (message, data) => line("error", message, data),
+  };
+}
+
+/** Undefined if the data can't be read or be JSON: the fact itself is written all the same. */
+function withData(fact: object, data: object): string | undefined {
+  try {
+    return JSON.stringify({ ...fact, ...(redact(data) as object), ...fact });
+  } catch {
+    return undefined;
+  }
+}
+
+/** A log that nobody reads any more (its reader died) is no reason to die. */
+function toStderr(line: string): void {
+  process.stderr.write(line, () => {});
 }

@@ -1,7 +1,7 @@
 // Prometheus metrics of an engine, in any prom-client registry: what this process did (process-metrics.ts, from events) and how the
 // store is (store-metrics.ts, read at each scrape). Names and meanings are listed in docs/operations.md; a test holds the list.
 import type { MetricObjectWithValues, MetricValue, Registry } from "prom-client";
-import type { EngineEvent } from "../core/events.ts";
+import type { EngineEvent } from "../job/events.ts";
 import { type MeasuredProcess, processMetrics } from "./process-metrics.ts";
 import { promClient } from "./prom-client.ts";
 import { type MeasuredStore, storeMetrics } from "./store-metrics.ts";

@@ -1,13 +1,13 @@
 // What happened in this process, counted from the engine's events. Nothing is stored and nothing is asked of the store but its
 // own numbers about group commits.
 import type { Counter, Histogram, Registry } from "prom-client";
-import type { EngineEvent, EventName, Listener } from "../core/events.ts";
-import type { StoreHealth } from "../core/store.ts";
+import type { EngineEvent, EventName, Listener } from "../job/events.ts";
+import type { StoreHealth } from "../stores/port.ts";
 import { promClient } from "./prom-client.ts";
 
 export interface MeasuredProcess {
   on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void;
-  storeHealth(): Promise<StoreHealth>;
+  readonly operator: { storeHealth(): Promise<StoreHealth> };
 }
 
 const ATTEMPT_SECONDS = [0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600];
@@ -138,8 +138,10 @@ function troubles(on: On, counter: MakeCounter): (() => void)[] {
     on("worker.blocked", () => blocked.inc()),
     on("integrity.checked", ({ verdict }) => checks.inc({ verdict })),
     on("store.repaired", ({ sound }) => repairs.inc({ sound: String(sound) })),
-    on("checkpoint.failed", () => checkpoints.inc()),
-    on("wal.held", () => walHeld.inc()),
+    on("store.upkeep", ({ what }) => {
+      if (what === "checkpoint.failed") checkpoints.inc();
+      if (what === "wal.held") walHeld.inc();
+    }),
   ];
 }
 
@@ -155,7 +157,7 @@ function groupCommits(engine: MeasuredProcess, registry: Registry): string[] {
       help,
       registers: [registry],
       async collect() {
-        const { detail } = await engine.storeHealth().catch(() => ({ detail: {} as StoreHealth["detail"] }));
+        const { detail } = await engine.operator.storeHealth().catch(() => ({ detail: {} as StoreHealth["detail"] }));
         const value = detail[field];
         if (typeof value !== "number") return;
         this.reset();

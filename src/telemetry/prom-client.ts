@@ -1,7 +1,7 @@
 // The one file that loads `prom-client`, an optional peer, and only when metrics are wanted.
-import { createRequire } from "node:module";
 import type * as PromClient from "prom-client";
-import { ErrorCode, OutliveError } from "../core/errors.ts";
+import { createRequire } from "node:module";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
 
 const NAME = "prom-client";
 const load = createRequire(import.meta.url);

@@ -1,5 +1,6 @@
 // Keeps secrets out of the log: values under keys that look like secrets, and what looks like one inside a text. It is a net, no
 // proof: a secret under an innocent key passes.
+import { oneLine, storableText } from "../job/text.ts";
 
 const SECRET_KEY =
   /pass(?:word|wd|phrase)?$|passwd|password|secret|token|authorization|api[-_]?key|private[-_]?key|access[-_]?key|cookie|credential|session[-_]?id/i;
@@ -38,4 +39,12 @@ export function redactText(text: string): string {
       `$1${HIDDEN}`,
     )
     .replaceAll(/(:\/\/[^\s/:@]*:)[^\s/@]+@/g, `$1${HIDDEN}@`);
+}
+
+// What is kept of the last words of a process, in the store and in reports. A process that dies of an uncaught error prints whatever
+// its program put into the message, so this passes the same net as the log.
+
+/** One line without secrets, at most `maxLength` long. Cut last: the net would not know half of an address with a password in it. */
+export function evidenceText(words: string, maxLength: number): string {
+  return storableText(oneLine(redactText(words)), maxLength);
 }

@@ -1,14 +1,14 @@
 // How the store is, read when somebody scrapes: one reading for all gauges of a scrape. A store that can't be read is told by
 // outlive_store_up and never fails the scrape.
 import type { Gauge, Registry } from "prom-client";
-import type { IncidentSummary } from "../core/incident.ts";
-import type { WorkerRow } from "../core/liveness.ts";
-import type { RecoveryReport } from "../core/report.ts";
-import type { KindCounts, StoreHealth, WorkerQuery } from "../core/store.ts";
+import type { IncidentSummary } from "../recovery/incident.ts";
+import type { RecoveryReport } from "../recovery/report.ts";
+import type { WorkerRow } from "../stores/liveness.ts";
+import type { KindCounts, StoreHealth, WorkerQuery } from "../stores/port.ts";
 import { promClient } from "./prom-client.ts";
 
 export interface MeasuredStore {
-  storeHealth(): Promise<StoreHealth>;
+  readonly operator: { storeHealth(): Promise<StoreHealth> };
   counts(): Promise<readonly KindCounts[]>;
   workers(query?: Pick<WorkerQuery, "which">): Promise<readonly WorkerRow[]>;
   incidents(options?: { readonly limit?: number }): Promise<readonly IncidentSummary[]>;
@@ -134,14 +134,14 @@ function deathTimes(engine: MeasuredStore, registry: Registry, since: number): s
   });
   const observe = ({ id, deadWorkers: [worker], recoveredJobs }: RecoveryReport, giveUp: boolean): void => {
     if (!worker) return;
-    const detectedAt = Date.parse(worker.detectedAt);
+    const { detectedAt } = worker;
     if (!known.has(id) && worker.lastSeenAliveAt !== null)
-      detect.observe(Math.max(0, detectedAt - Date.parse(worker.lastSeenAliveAt)) / 1_000);
+      detect.observe(Math.max(0, detectedAt - worker.lastSeenAliveAt) / 1_000);
     known.add(id);
-    const goingOn = recoveredJobs.filter(({ decision }) => decision === "retry" || decision === "pending");
+    const goingOn = recoveredJobs.filter(({ decision }) => decision === "retry" || decision === "requeue");
     if (!giveUp && (worker.recoveredAt === null || goingOn.some(({ resumedAt }) => resumedAt === null))) return;
     for (const { resumedAt } of goingOn)
-      if (resumedAt !== null) resume.observe(Math.max(0, Date.parse(resumedAt) - detectedAt) / 1_000);
+      if (resumedAt !== null) resume.observe(Math.max(0, resumedAt - detectedAt) / 1_000);
     over.add(id);
     known.delete(id);
   };
@@ -152,7 +152,7 @@ async function reading(engine: MeasuredStore): Promise<Reading> {
   const now = Date.now();
   try {
     const [{ ok, detail }, counts, ...workers] = await Promise.all([
-      engine.storeHealth(),
+      engine.operator.storeHealth(),
       engine.counts(),
       engine.workers(),
       engine.workers({ which: "leftBehind" }),

@@ -1,8 +1,8 @@
 // The audit: compares what was promised with what is in the store, through the public interface of an engine. Each check is one sentence
 // about the data, with one sentence more for whatever breaks it. It needs nothing of the run but the jobs whose enqueue resolved.
+import { readdirSync, readFileSync } from "node:fs";
 import type { Engine, IncidentSummary, JobDetails, JobInfo, JobState, WorkerRow } from "../index.ts";
-import { poison, type Transfer } from "./jobs.ts";
-import { type Account, FEES, type Movement, OPENING_BALANCE, type Tables } from "./tables.ts";
+import { type Account, FEES, type Movement, OPENING_BALANCE, poison, type Tables, type Transfer } from "./tables.ts";
 
 export interface Verdict {
   readonly title: string;
@@ -158,7 +158,7 @@ export async function audit(
     keptSteps: sum(
       details
         .filter(({ state }) => state === "succeeded")
-        .map(({ fence, steps }) => steps.filter((step) => step.fence < fence).length),
+        .map(({ attempt, steps }) => steps.filter((step) => step.attempt < attempt).length),
     ),
     lastEndAt: [...jobs.values()].reduce((latest, { finishedAt }) => Math.max(latest, finishedAt ?? 0), 0),
     verdicts: Object.entries(CHECKS).map(([title, check]) => ({ title, violations: check(found) })),
@@ -203,7 +203,7 @@ async function allJobs(engine: Engine): Promise<Map<string, JobInfo>> {
 const AT_ONCE = 20;
 
 async function detailsOf(engine: Engine, jobs: Found["jobs"]): Promise<JobDetails[]> {
-  const eventful = [...jobs.values()].filter(({ fence, state }) => fence > 1 || state !== "succeeded");
+  const eventful = [...jobs.values()].filter(({ attempt, state }) => attempt > 1 || state !== "succeeded");
   const details: JobDetails[] = [];
   for (let from = 0; from < eventful.length; from += AT_ONCE) {
     const read = await Promise.all(eventful.slice(from, from + AT_ONCE).map(({ id }) => engine.get(id)));
@@ -220,5 +220,20 @@ async function allIncidents(engine: Engine): Promise<IncidentSummary[]> {
     all.push(...page);
     if (page.length < 1_000) return all;
     after = page.at(-1)!.id;
+  }
+}
+
+// Whether a process that was sent SIGSTOP has stopped. The signal is taken by one of its threads, and until that one gets a core the
+// others go on: maintenance may open a transaction after its process was "frozen".
+
+/** True if none of its threads runs, or if that can't be known (no /proc), or if it is gone. */
+export function standsStill(pid: number): boolean {
+  try {
+    return readdirSync(`/proc/${pid}/task`).every((thread) => {
+      const stat = readFileSync(`/proc/${pid}/task/${thread}/stat`, "latin1");
+      return "TtZX".includes(stat.slice(stat.lastIndexOf(")") + 2)[0]!);
+    });
+  } catch {
+    return true;
   }
 }

@@ -2,6 +2,7 @@
 // knows the instant of each; what becomes of the jobs is left to the engine. A role is a kind of process; the role "worker" tells its
 // parent the engine's events, the others nothing but that they are at work.
 import { type ChildProcess, fork } from "node:child_process";
+import { readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import type { EngineEvent } from "../index.ts";
 
@@ -64,8 +65,14 @@ export interface FromProcess {
 
 export interface FleetOptions<Role extends string = string> {
   readonly places: Readonly<Record<Role, number>>;
-  /** The program of a place with its arguments; `life` counts the processes of the place from 1. */
-  programOf(place: Place<Role>, life: number): readonly [program: string, args: readonly string[]];
+  /**
+   * The program of a place with its arguments; `life` counts the processes of the place from 1. `launcher`: a command that starts Node as its
+   * only child, in other surroundings, instead of becoming it. Such a place is stopped, and not killed or frozen.
+   */
+  programOf(
+    place: Place<Role>,
+    life: number,
+  ): readonly [program: string, args: readonly string[], launcher?: readonly string[]];
   /** A folder in which the processes keep their compiled code for the next ones. */
   readonly cache: string;
   readonly cwd?: string;
@@ -84,6 +91,7 @@ interface Member<Role extends string> extends Place<Role> {
   booting: boolean;
   timer: NodeJS.Timeout | undefined;
   killedByUs: boolean;
+  isLaunched: boolean;
   lives: number;
   lastWords: string;
 }
@@ -123,6 +131,7 @@ export class Fleet<Role extends string = string> {
         booting: false,
         timer: undefined,
         killedByUs: false,
+        isLaunched: false,
         lives: 0,
         lastWords: "",
       })),
@@ -205,7 +214,8 @@ export class Fleet<Role extends string = string> {
       child.kill("SIGKILL");
     }, graceMs);
     child.kill("SIGCONT");
-    child.kill("SIGTERM");
+    // A launcher passes no signals on.
+    for (const pid of member.isLaunched ? childrenOf(member.pid) : [member.pid]) process.kill(pid, "SIGTERM");
     await gone;
     clearTimeout(late);
   }
@@ -232,15 +242,25 @@ export class Fleet<Role extends string = string> {
   #spawn(member: Member<Role>): void {
     member.lives++;
     const { cache, cwd, env, execArgv = [] } = this.#options;
-    const [program, args] = this.#options.programOf(member, member.lives);
+    const [program, args, launcher = []] = this.#options.programOf(member, member.lives);
+    const [execPath, ...before] = [...launcher, process.execPath];
     const child = fork(program, args, {
       ...(cwd !== undefined && { cwd }),
-      execArgv: ["--disable-warning=ExperimentalWarning", ...execArgv],
+      execPath,
+      execArgv: [...before, "--disable-warning=ExperimentalWarning", ...execArgv],
       stdio: ["ignore", "ignore", "pipe", "ipc"],
       env: { ...process.env, NODE_COMPILE_CACHE: cache, ...env },
     });
     const pid = child.pid ?? 0;
-    Object.assign(member, { child, pid, workerId: null, killedByUs: false, lastWords: "", booting: true });
+    Object.assign(member, {
+      child,
+      pid,
+      workerId: null,
+      killedByUs: false,
+      lastWords: "",
+      booting: true,
+      isLaunched: launcher.length > 0,
+    });
     this.#placeOfPid.set(pid, member.number);
     member.timer = setTimeout(() => this.#booted(member), BOOT_MS);
     // Only a worker tells when it is ready; the others are at work as soon as they run.
@@ -287,6 +307,11 @@ export class Fleet<Role extends string = string> {
     place.state = state;
     place.sinceAt = Date.now();
   }
+}
+
+/** As this process's own PID namespace knows them. */
+function childrenOf(pid: number): number[] {
+  return readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").split(" ").filter(Boolean).map(Number);
 }
 
 function nameOf({ role, number, pid }: Place): string {

@@ -1,11 +1,10 @@
 // `outlive torture`: kills workers on a scratch store next to the user's own, then audits it. Whatever happens, it ends, leaves no process
 // behind, and says with its exit code whether every promise held: 0 yes, 1 no. If one did not, the store is kept.
-import { cleanUpInEveryCase } from "./clean-up.ts";
 import type { Fleet } from "./fleet.ts";
-import { type Outcome, run, type Timed } from "./run.ts";
 import type { Percentiles } from "./recovery-times.ts";
+import { cleanUpInEveryCase, type Outcome, run, type Timed } from "./run.ts";
 import { scratchStore } from "./scratch-store.ts";
-import { HEARTBEAT, LEASE } from "./settings.ts";
+import { HEARTBEAT, LEASE } from "./tables.ts";
 
 export interface TortureOptions {
   /** The address of the user's store, next to which the scratch store is made. */

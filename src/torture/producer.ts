@@ -2,9 +2,8 @@
 // with the store.
 import { setTimeout as pause } from "node:timers/promises";
 import type { Engine } from "../index.ts";
-import type { Chance } from "./chance.ts";
-import { checkedTransfer, poison, transfer, type Transfer } from "./jobs.ts";
-import { ACCOUNTS } from "./tables.ts";
+import type { Chance } from "./killer.ts";
+import { ACCOUNTS, checkedTransfer, poison, transfer, type Transfer } from "./tables.ts";
 
 const EVERY_MS = 100;
 /** The share of transfers with steps. */

@@ -47,19 +47,19 @@ export class RecoveryTimes {
     const jobs = reports.flatMap((report) =>
       report.recoveredJobs.map(({ jobId, decision, resumedAt }) => ({
         jobId,
-        endAt: decision === "retry" || decision === "pending" ? resumedAt : report.completedAt,
+        endAt: decision === "retry" || decision === "requeue" ? resumedAt : report.completedAt,
       })),
     );
     const waiting = jobs.filter(({ endAt }) => endAt === null).map(({ jobId }) => jobId);
     const complete = reports.length > 0 && reports.every(({ completedAt }) => completedAt !== null);
-    const detected = reports.map(({ deadWorkers }) => Date.parse(deadWorkers[0]!.detectedAt) - kill.at);
+    const detected = reports.map(({ deadWorkers }) => deadWorkers[0]!.detectedAt - kill.at);
     const back = complete && waiting.length === 0;
     const recovery: Recovery = {
       kill,
       incidents,
       jobs: jobs.length,
       detectedMs: detected.length === 0 ? null : Math.min(...detected),
-      backMs: back && jobs.length > 0 ? Math.max(...jobs.map(({ endAt }) => Date.parse(endAt!))) - kill.at : null,
+      backMs: back && jobs.length > 0 ? Math.max(...jobs.map(({ endAt }) => endAt!)) - kill.at : null,
       waiting,
     };
     if (back && Date.now() - kill.at > SETTLED_MS) this.#done.set(kill, recovery);

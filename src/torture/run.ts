@@ -5,16 +5,12 @@ import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { type Engine, type EngineEvent, open } from "../index.ts";
 import { audit, type Audit } from "./audit.ts";
-import { Chance } from "./chance.ts";
-import { atEnd } from "./clean-up.ts";
 import { Fleet, type Place } from "./fleet.ts";
-import { JOBS, writeTo } from "./jobs.ts";
-import { Killer, type KillerEnd, type Zombie } from "./killer.ts";
+import { Chance, Killer, type KillerEnd, type Zombie } from "./killer.ts";
 import { Producer } from "./producer.ts";
 import { type Percentiles, percentiles, type Recovery, RecoveryTimes } from "./recovery-times.ts";
 import type { ScratchStore } from "./scratch-store.ts";
-import { CONCURRENCY, HEARTBEAT, LEASE, storeOptions } from "./settings.ts";
-import { tablesOf } from "./tables.ts";
+import { CONCURRENCY, HEARTBEAT, JOBS, LEASE, storeOptions, tablesOf, writeTo } from "./tables.ts";
 
 export interface Plan {
   readonly where: ScratchStore;
@@ -230,4 +226,33 @@ async function largestReport(engine: Engine): Promise<string | null> {
   const incidents = await engine.incidents({ limit: 1_000 });
   const [largest] = incidents.toSorted((a, b) => b.jobCount - a.jobCount);
   return largest ? ((await engine.report(largest.id))?.text ?? null) : null;
+}
+
+// What must be undone whatever happens: processes, files, the terminal. Runs once, synchronously, the latest first, at the end of
+// the process and at Ctrl-C alike.
+
+const steps: (() => void)[] = [];
+
+export function atEnd(step: () => void): void {
+  steps.push(step);
+}
+
+const SIGNALS = { SIGINT: 130, SIGTERM: 143, SIGHUP: 129 } as const;
+
+let isInstalled = false;
+
+/** Call it before anything is started; a second call changes nothing. */
+export function cleanUpInEveryCase(): void {
+  if (isInstalled) return;
+  isInstalled = true;
+  process.on("exit", cleanUp);
+  for (const [signal, code] of Object.entries(SIGNALS))
+    process.on(signal, () => {
+      if (process.stderr.isTTY) process.stderr.write("\n");
+      process.exit(code);
+    });
+}
+
+function cleanUp(): void {
+  for (let step = steps.pop(); step; step = steps.pop()) step();
 }

@@ -3,10 +3,9 @@
 import { randomBytes } from "node:crypto";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { dirname, join, resolve } from "node:path";
-import { storeNameOf, type StoreName } from "../backends.ts";
-import { migrationsOf } from "../migrations.ts";
-import { atEnd } from "./clean-up.ts";
+import { join } from "node:path";
+import { migrationsOf, storeAt, type StoreName, STORES } from "../stores/registry.ts";
+import { atEnd } from "./run.ts";
 
 /** What the scratch store is for; its folder, file and schema are named after it. */
 export type Purpose = "demo" | "torture";
@@ -36,14 +35,15 @@ export interface ScratchOptions {
 
 /** Next to the store that `url` names: a file in the same folder, or a schema on the same server. */
 export async function scratchStore(url: string, options: ScratchOptions): Promise<ScratchStore> {
-  if (storeNameOf(url) === "postgres") return onServer(url, options);
-  return scratchFile(url === "sqlite::memory:" ? tmpdir() : dirname(resolve(url.slice("sqlite:".length))), options);
+  const { files } = storeAt(url);
+  return files ? scratchFile(files.folderOf(url), options) : onServer(url, options);
 }
 
 export function scratchFile(parent: string, { purpose, keep }: ScratchOptions): ScratchStore {
   const scratch = scratchFolder(parent, keep, purpose);
-  const url = `sqlite:${join(scratch.folder, `${purpose}.db`)}`;
-  return { store: "sqlite", url, schema: null, scratch, remove: async () => {} };
+  const { name, files } = STORES.find((store) => store.files)!;
+  const url = files!.addressOf(join(scratch.folder, `${purpose}.db`));
+  return { store: name, url, schema: null, scratch, remove: async () => {} };
 }
 
 async function onServer(url: string, { purpose, keep }: ScratchOptions): Promise<ScratchStore> {
@@ -57,7 +57,7 @@ async function onServer(url: string, { purpose, keep }: ScratchOptions): Promise
   const { folder } = scratchFolder(tmpdir(), false, purpose);
   let isKept = keep;
   return {
-    store: "postgres",
+    store: storeAt(url).name,
     url,
     schema,
     scratch: {
@@ -80,12 +80,12 @@ async function onServer(url: string, { purpose, keep }: ScratchOptions): Promise
 /** A schema of its own on a running server; its role must be allowed to create one. */
 export async function scratchSchema(url: string, purpose: Purpose): Promise<string> {
   const schema = `outlive_${purpose}_${randomBytes(4).toString("hex")}`;
-  await (await migrationsOf(url, { postgres: { schema } }))!.up();
+  await (await migrationsOf(url, { postgres: { schema } })).up();
   return schema;
 }
 
 async function dropSchema(url: string, schema: string): Promise<void> {
-  const [{ attach }, { postgres }] = await Promise.all([import("../open.ts"), import("../postgres.ts")]);
+  const [{ attach }, { postgres }] = await Promise.all([import("../engine/open.ts"), import("../postgres.ts")]);
   await using engine = await attach(url, { postgres: { schema }, logger: false });
   await engine.transaction(postgres, async (tx) => {
     await tx.query(`DROP SCHEMA "${schema}" CASCADE`);

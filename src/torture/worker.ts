@@ -2,8 +2,7 @@
 import { flushCompileCache } from "node:module";
 import { open } from "../index.ts";
 import type { FromProcess } from "./fleet.ts";
-import { JOBS, writeTo } from "./jobs.ts";
-import { CONCURRENCY, HEARTBEAT, LEASE, storeOptions } from "./settings.ts";
+import { CONCURRENCY, HEARTBEAT, JOBS, LEASE, storeOptions, writeTo } from "./tables.ts";
 import { runUnderParent, tellParent } from "./under-parent.ts";
 
 const [url, schema = null] = process.argv.slice(2) as [string, string?];

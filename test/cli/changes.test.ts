@@ -6,7 +6,7 @@ import { cliOn, shapeOf } from "../support/cli.ts";
 import { Place, untilState } from "../support/processes.ts";
 import { JOB } from "./shapes.ts";
 
-const broken = job<{ n: number }>("broken", { retry: { errors: 1 } });
+const broken = job<{ n: number }>("broken", { retry: { attempts: 1 } });
 broken.handle((input) => {
   throw new Error(`number ${input.n} is odd`);
 });
@@ -110,10 +110,10 @@ test("cancel: queued ones at once, running ones by their signal, thousands by pa
 test("quarantined jobs are listed with their incident, and released", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
-  const { id } = await engine.enqueueByName("poison", { how: "SIGKILL" });
+  const { id } = await engine.operator.enqueueByName("poison", { how: "SIGKILL" });
   for (let crash = 0; crash < 10 && (await engine.get(id))!.state !== "quarantined"; crash++) {
     await place.child({ only: ["poison"], concurrency: 1 }).exited;
-    await engine.recover();
+    await engine.operator.recover();
   }
   const { run, json } = cliOn(t, place.url);
   const [listed, text, check, why] = await Promise.all([

@@ -1,8 +1,8 @@
 // `check --integrity` and `--repair` on sound, inconsistent and damaged files, `backup`, and `recover --restored` after one was put back.
 import assert from "node:assert/strict";
 import {
-  copyFileSync,
   closeSync,
+  copyFileSync,
   existsSync,
   openSync,
   readdirSync,
@@ -16,7 +16,7 @@ import {
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";
-import type { IntegrityReport, Repair } from "../../src/core/integrity.ts";
+import type { IntegrityReport, Repair } from "../../src/stores/integrity.ts";
 import { cli } from "../support/cli.ts";
 import { disagree, disagreeing, flip, furnish, pageOf, rowsOn, zero } from "../support/damaged-file.ts";
 import { slow, transfer } from "../support/jobs.ts";
@@ -221,7 +221,7 @@ test("a backup under load, put back after everybody was killed, loses nothing th
   const workers = [place.child({ concurrency: 5 }), place.child({ concurrency: 5 })];
   for (const worker of workers) await worker.untilFact("started");
   const copy = join(place.folder, "copy.db");
-  const made = await engine.backup(copy);
+  const made = await engine.operator.backup(copy);
   assert.equal(made.file, copy);
   assert.equal(statSync(copy).mode & 0o777, 0o600);
   for (const worker of workers) worker.kill();

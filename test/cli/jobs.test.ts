@@ -8,7 +8,7 @@ import { Place, untilState } from "../support/processes.ts";
 import { JOB, KIND, WORKER } from "./shapes.ts";
 
 const mail = job<{ n: number }>("mail");
-const broken = job<{ n: number }>("broken", { retry: { errors: 1 } });
+const broken = job<{ n: number }>("broken", { retry: { attempts: 1 } });
 const steps = job<{ n: number }>("steps");
 mail.handle(() => ({ sent: true }));
 broken.handle(() => {
@@ -56,7 +56,7 @@ test("jobs are listed by pages, filtered, as a table or as JSON", async (t) => {
     table.stdout,
     /^ID +KIND +STATE +ENQUEUED +ATTEMPTS\nlater +broken +queued .*\nmail-4 +mail +queued .*\n/,
   );
-  assert.match(table.stdout, /\nThere are more: outlive jobs --limit 2 --after \d+\n$/);
+  assert.match(table.stdout, /\nThere are more: outlive jobs --limit 2 --after [\w-]+\n$/);
   assert.match(delayed.stdout, /\nlater .* due in \S+\n$/);
   assert.equal(none.stdout, "No such jobs.\n");
   assert.ok(!table.stdout.includes("\u001b"), "no colours without a terminal");
@@ -88,7 +88,7 @@ test("a wrong word says what would be right", async (t) => {
   assert.equal(limit.code, 2);
   assert.match(limit.stderr, /Use a whole number from 1 to 1000/);
   assert.equal(cursor.code, 2);
-  assert.match(cursor.stderr, /no cursor of a list/);
+  assert.match(cursor.stderr, /is not a cursor of this list/);
   assert.equal(command.code, 2);
   assert.match(command.stderr, /Did you mean jobs\?/);
   assert.equal(asJson.code, 3);
@@ -168,9 +168,9 @@ result      {"n":7,"text":"${"y".repeat(184)}…
     input: { n: "number" },
     result: { n: "number", text: "string" },
     progress: "null",
-    steps: [{ name: "string", result: { frames: "number" }, at: "string", fence: "number" }],
+    steps: [{ name: "string", result: { frames: "number" }, at: "string", attempt: "number" }],
     history: [],
-    log: [{ at: "string", fence: "number", message: "string" }],
+    log: [{ at: "string", attempt: "number", message: "string" }],
     corrupt: [],
   });
 });

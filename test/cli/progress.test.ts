@@ -2,10 +2,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { recoverTold } from "../../src/cli/commands/recover.ts";
+import { progress } from "../../src/cli/live-view.ts";
 import { changeFound } from "../../src/cli/mass-change.ts";
-import { progress } from "../../src/cli/progress.ts";
 import type { Terminal } from "../../src/cli/terminal.ts";
-import type { Engine } from "../../src/engine.ts";
+import type { Engine } from "../../src/engine/engine.ts";
 import { job, open } from "../../src/index.ts";
 
 test("at most a line a second, and none for what is over sooner", () => {
@@ -31,9 +31,11 @@ test("recover tells the number of jobs as it grows, and listens no longer than i
       listeners.add(listener);
       return () => listeners.delete(listener);
     },
-    recover: async () => {
-      for (let n = 0; n < 3; n++) for (const listener of listeners) listener();
-      return null;
+    operator: {
+      recover: async () => {
+        for (let n = 0; n < 3; n++) for (const listener of listeners) listener();
+        return null;
+      },
     },
   } as unknown as Engine;
   const told: number[] = [];

@@ -39,7 +39,7 @@ test("a store without workers and incidents says so", async (t) => {
 test("FR-011 FR-018 FR-021 FR-025 FR-055 a killed worker: what it holds is shown, a dry run changes nothing, and recover tells what it did", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
-  await engine.enqueueByName("slow", { ms: 600_000 }, { id: "slow-1" });
+  await engine.operator.enqueueByName("slow", { ms: 600_000 }, { id: "slow-1" });
   const child = place.child({ only: ["slow"] });
   await child.untilFact("started");
   const { worker } = await child.untilFact("working");
@@ -50,7 +50,13 @@ test("FR-011 FR-018 FR-021 FR-025 FR-055 a killed worker: what it holds is shown
     table.stdout,
     new RegExp(`^WORKER +PID +STATE +HELD .*\n${String(worker)} +${child.pid} +live +1 of 10 `),
   );
-  assert.match(beats.stdout, /^WORKER +STATE +HEARTBEAT +LEASE +BEATS +LOOP LAG +HELD +LAST WORD\n/);
+  assert.match(
+    beats.stdout,
+    /^WORKER +STATE +HEARTBEAT +LEASE +BEATS +LOOP LAG +HELD +JOBS +LAST WORD\n.* 1 of 10 +slow-1 *\n/,
+  );
+  assert.deepEqual(shapeOf((await json("workers", "--heartbeat")).value), {
+    workers: [{ ...WORKER, heldIds: ["string"] }],
+  });
 
   child.kill("SIGKILL");
   await child.exited;
@@ -131,7 +137,7 @@ Recovery Complete: T
 test("a frozen worker is silent; recover judges it only after it watched for a lease", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
-  await engine.enqueueByName("slow", { ms: 600_000 }, { id: "slow-1" });
+  await engine.operator.enqueueByName("slow", { ms: 600_000 }, { id: "slow-1" });
   const child = place.child({ only: ["slow"], heartbeat: SHORT });
   await child.untilFact("started");
   const worker = async () => (await engine.workers())[0]!;
@@ -155,7 +161,7 @@ test("a process frozen inside a transaction is named by status", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   await place.ledger(engine);
-  await engine.enqueueByName("transfer", { n: 1 });
+  await engine.operator.enqueueByName("transfer", { n: 1 });
   const frozen = place.child({ only: ["transfer"], killAt: "before:INSERT INTO ledger", freeze: true });
   await frozen.untilFact("started");
   await untilTrue(

@@ -2,11 +2,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Pen } from "../../src/cli/grid.ts";
-import type { KnownWorker } from "../../src/cli/known-worker.ts";
+import type { KnownWorker } from "../../src/cli/lookup.ts";
 import { type Look, statusOf } from "../../src/cli/survey.ts";
 import { statusLines } from "../../src/cli/views/status.ts";
 import { widthOf } from "../../src/cli/words.ts";
-import type { KindCounts } from "../../src/core/store.ts";
+import type { KindCounts } from "../../src/stores/port.ts";
 
 const NOW = Date.parse("2026-11-15T12:00:00Z");
 const PAPER: Pen = { style: (_, text) => text, columns: 120, isTty: false };

@@ -1,9 +1,9 @@
 // Holds the small parts that the commands' texts are made of: tables, words, and where a text stops being JSON.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { jsonFault } from "../../src/cli/commands/enqueue.ts";
 import { grid, type Pen } from "../../src/cli/grid.ts";
-import { jsonFault } from "../../src/cli/json-fault.ts";
-import { noSuchKind } from "../../src/cli/not-found.ts";
+import { noSuchKind } from "../../src/cli/lookup.ts";
 import { bytes, count, cut, oneLine, shellWord, widthOf } from "../../src/cli/words.ts";
 
 const pen = (columns: number, isTty = true): Pen => ({ style: (_, text) => text, columns, isTty });

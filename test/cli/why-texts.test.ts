@@ -1,11 +1,10 @@
 // Holds what `why` says for each cause, with a fixed clock and a store that is only asked.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { type Explanation, explain } from "../../src/why.ts";
-import type { JobDetails } from "../../src/core/job.ts";
-import type { WorkerRow } from "../../src/core/liveness.ts";
-import type { KindCounts, LockHolder, Store, WorkerSuspects } from "../../src/core/store.ts";
-import { NO_COUNTERS } from "../../src/core/job.ts";
+import { explain, type Explanation } from "../../src/engine/why.ts";
+import { type JobDetails, NO_COUNTERS } from "../../src/job/job.ts";
+import type { WorkerRow } from "../../src/stores/liveness.ts";
+import type { KindCounts, LockHolder, Store, WorkerSuspects } from "../../src/stores/port.ts";
 
 const NOW = Date.parse("2026-11-15T12:00:00Z");
 
@@ -23,7 +22,7 @@ function aJob(given: Partial<JobDetails> = {}): JobDetails {
     finishedAt: null,
     worker: null,
     epoch: 1,
-    fence: 0,
+    attempt: 0,
     counters: NO_COUNTERS,
     together: 0,
     lastOutcome: null,
@@ -79,7 +78,7 @@ const KIND: KindCounts = {
   quarantined: 0,
 };
 
-interface Scene {
+interface Fixture {
   readonly job?: Partial<JobDetails>;
   readonly kind?: Partial<KindCounts>;
   readonly workers?: readonly WorkerRow[];
@@ -91,20 +90,25 @@ interface Scene {
   readonly failure?: string;
 }
 
-async function said(scene: Scene): Promise<readonly [Explanation["because"], string, string]> {
-  const writers = [...(scene.writers ?? [null])];
-  const store = {
-    get: async () => aJob(scene.job),
-    workers: async () => scene.workers ?? [aWorker()],
-    counts: async () => [{ ...KIND, ...scene.kind }],
-    ahead: async () => (scene.ahead === undefined ? 7 : scene.ahead),
-    suspects: async () => scene.suspects ?? [],
+async function said(fixture: Fixture): Promise<readonly [Explanation["because"], string, string]> {
+  const writers = [...(fixture.writers ?? [null])];
+  const inspect = {
+    get: async () => aJob(fixture.job),
+    counts: async () => [{ ...KIND, ...fixture.kind }],
+    ahead: async () => (fixture.ahead === undefined ? 7 : fixture.ahead),
+    suspects: async () => fixture.suspects ?? [],
     writer: async () => (writers.length > 1 ? writers.shift()! : writers[0]!),
     health: async () =>
-      scene.failure === undefined ? { ok: true, detail: {} } : { ok: false, detail: { lastFailure: scene.failure } },
+      fixture.failure === undefined
+        ? { ok: true, detail: {} }
+        : { ok: false, detail: { lastFailure: fixture.failure } },
+  } as Partial<Store["inspect"]> as Store["inspect"];
+  const store = {
+    inspect,
+    workers: async () => fixture.workers ?? [aWorker()],
   } as Partial<Store> as Store;
   const death = { how: "gone", lastSeenAliveAt: null, detectedAt: NOW, evidence: null } as const;
-  const deaths = async () => (scene.dead ?? []).map((id) => ({ worker: aWorker({ id }), death }));
+  const deaths = async () => (fixture.dead ?? []).map((id) => ({ worker: aWorker({ id }), death }));
   const deps = { store, deaths, now: () => NOW, pause: async () => {} };
   const { because, text, next } = (await explain(deps, "job-1"))!;
   return [because, text, next];
@@ -113,18 +117,18 @@ async function said(scene: Scene): Promise<readonly [Explanation["because"], str
 const RUNNING = {
   state: "running",
   worker: "here-1-a",
-  fence: 2,
+  attempt: 2,
   startedAt: NOW - 30_000,
   deadlineAt: NOW + 870_000,
 } as const;
-const ENTRY = { at: NOW, event: "crash", from: "running", actor: "system/recovery", epoch: 1, fence: 3 } as const;
+const ENTRY = { at: NOW, event: "crash", from: "running", actor: "system/recovery", epoch: 1, attempt: 3 } as const;
 
 const SUSPECT = { counters: { ...NO_COUNTERS, crashes: 2 }, together: 3 } as const;
 
-const scenes: readonly (readonly [title: string, scene: Scene, expected: readonly string[]])[] = [
+const scenes: readonly (readonly [title: string, fixture: Fixture, expected: readonly string[]])[] = [
   [
     "it runs",
-    { job: { ...RUNNING, steps: [{ name: "load", result: 1, at: NOW, fence: 2 }] } },
+    { job: { ...RUNNING, steps: [{ name: "load", result: 1, at: NOW, attempt: 2 }] } },
     [
       "running",
       "It runs for 30s (attempt 2) in worker here-1-a, whose last heartbeat was 4s ago; last step load; deadline in 14.5m.",
@@ -151,7 +155,7 @@ const scenes: readonly (readonly [title: string, scene: Scene, expected: readonl
   ],
   [
     "its worker is dead and nobody has noticed yet",
-    { job: { ...RUNNING, steps: [{ name: "load", result: 1, at: NOW, fence: 2 }] }, dead: ["here-1-a"] },
+    { job: { ...RUNNING, steps: [{ name: "load", result: 1, at: NOW, attempt: 2 }] }, dead: ["here-1-a"] },
     [
       "owner-gone",
       "It was running (attempt 2) in worker here-1-a, which is dead; its last heartbeat was 4s ago; last step load. No process has taken it over yet.",
@@ -319,10 +323,10 @@ const scenes: readonly (readonly [title: string, scene: Scene, expected: readonl
   ],
 ];
 
-for (const [title, scene, expected] of scenes)
-  test(`why: ${title}`, async () => assert.deepEqual(await said(scene), expected));
+for (const [title, fixture, expected] of scenes)
+  test(`why: ${title}`, async () => assert.deepEqual(await said(fixture), expected));
 
 test("why: no such job is no explanation", async () => {
-  const store = { get: async () => null } as Partial<Store> as Store;
+  const store = { inspect: { get: async () => null } } as unknown as Store;
   assert.equal(await explain({ store, deaths: async () => [], now: () => NOW, pause: async () => {} }, "job-1"), null);
 });

@@ -2,11 +2,12 @@
 // server's, and the user's own writes in its form of a transaction.
 import assert from "node:assert/strict";
 import type { TestContext } from "node:test";
-import { job } from "../../src/contract.ts";
-import { idSource } from "../../src/core/ids.ts";
+import { job } from "../../src/engine/kind-options.ts";
+import { idSource } from "../../src/job/ids.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
 import { Connection } from "../../src/stores/postgres/connection.ts";
-import { PostgresStore, type PostgresStoreDeps } from "../../src/stores/postgres/store.ts";
+import type { Store } from "../../src/stores/port.ts";
+import { postgresStore, type PostgresStoreDeps } from "../../src/stores/postgres/store.ts";
 import type { PostgresTransaction } from "../../src/stores/postgres/transaction.ts";
 import type { ConformanceStores, Damage, Restore, UserWrites } from "../../src/testing/index.ts";
 import { type FreshSchema, freshSchema } from "../support/postgres.ts";
@@ -32,9 +33,9 @@ type More = Pick<PostgresStoreDeps, "turnInTwoFrom">;
 export async function openStore(
   { url, schema }: Pick<FreshSchema, "url" | "schema">,
   more: More = {},
-): Promise<PostgresStore> {
+): Promise<Store<PostgresTransaction>> {
   const connection = await Connection.open({ url, schema });
-  return new PostgresStore({ connection, clock: systemClock, newId: idSource(systemClock, systemRandom), ...more });
+  return postgresStore({ connection, clock: systemClock, newId: idSource(systemClock, systemRandom), ...more });
 }
 
 /** Puts the one function that all SQL takes its time from under the suite's hand. */
@@ -89,10 +90,12 @@ function userWrites(schema: string): UserWrites {
       await tx.enqueue(job(kind), {}, { id });
       return then();
     },
-    written: (store) =>
-      store.transact(async (handle) => {
+    async written(store) {
+      const { value } = await store.transactions!.transact(async (handle) => {
         const tx = handle as PostgresTransaction;
         return (await tx.query<{ text: string }>(`SELECT text FROM ${notes} ORDER BY ord`)).map(({ text }) => text);
-      }),
+      });
+      return value;
+    },
   };
 }

@@ -1,12 +1,12 @@
 // SQLite as the conformance suite wants it: connections by path, and the user's own writes in its form of a transaction.
 import assert from "node:assert/strict";
 import { DatabaseSync } from "node:sqlite";
-import { job } from "../../src/contract.ts";
-import type { Clock } from "../../src/core/clock.ts";
-import { toStoredError } from "../../src/core/errors.ts";
-import { EventBus } from "../../src/core/events.ts";
-import type { Store } from "../../src/core/store.ts";
+import { job } from "../../src/engine/kind-options.ts";
+import type { Clock } from "../../src/job/clock.ts";
+import { toStoredError } from "../../src/job/errors.ts";
+import { EventBus } from "../../src/job/events.ts";
 import { systemRandom } from "../../src/platform/clock.ts";
+import type { Store } from "../../src/stores/port.ts";
 import { readMark, writeMark } from "../../src/stores/sqlite/file-mark.ts";
 import { openSqlite } from "../../src/stores/sqlite/open.ts";
 import type { SqliteTransaction } from "../../src/stores/sqlite/transaction.ts";
@@ -65,10 +65,12 @@ export const sqliteUser: UserWrites = {
     tx.enqueue(job(kind), {}, { id });
     return then();
   },
-  written: (store) =>
-    store.transact((handle) => {
+  async written(store) {
+    const { value } = await store.transactions!.transact((handle) => {
       const tx = handle as SqliteTransaction;
       tx.exec(NOTES);
       return tx.all<{ text: string }>("SELECT text FROM notes ORDER BY rowid").map(({ text }) => text);
-    }),
+    });
+    return value;
+  },
 };

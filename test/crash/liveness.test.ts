@@ -91,7 +91,7 @@ test("FR-042 FR-043 FR-044 FR-045 AC-007 IT-002 a worker frozen past its lease l
   );
   const job = await engine.get(id);
   assert.equal(job?.state, "succeeded");
-  assert.equal(job?.fence, 2);
+  assert.equal(job?.attempt, 2);
   assert.ok(
     job?.history.some(({ event }) => event === "write.rejected"),
     "the refusal is kept",
@@ -120,7 +120,7 @@ test("a handler that blocks the loop for many leases is not taken for dead", asy
   const other = place.child({ heartbeat });
   await other.untilFact("working");
   await untilState(engine, id, "succeeded");
-  assert.equal((await engine.get(id))?.fence, 1, "it ran once");
+  assert.equal((await engine.get(id))?.attempt, 1, "it ran once");
   assert.deepEqual(await engine.incidents(), []);
   await busy.untilEvent("worker.blocked");
 });
@@ -143,7 +143,7 @@ test("a handler that blocks the loop beyond its deadline costs its process, not 
   const report = await engine.report();
   assert.match(report!.deadWorkers[0]!.evidence!, new RegExp(`killed itself: job ${id} was \\d+ ms past deadline`));
   await untilState(engine, beside, "succeeded");
-  assert.equal((await engine.get(beside))?.fence, 1);
+  assert.equal((await engine.get(beside))?.attempt, 1);
 });
 
 test("FR-016 FR-017 AC-004 AC-005 IT-004 a job that kills its worker ends in quarantine, and the jobs that ran beside it lose nothing", async (t) => {
@@ -190,7 +190,7 @@ for (const { how, end, args } of [
     const { code, signal } = await victim.exited;
     const oom = signal === "SIGABRT" || signal === "SIGTRAP";
     assert.deepEqual({ code, signal: oom ? "SIGABRT or SIGTRAP" : signal }, end);
-    await engine.recover();
+    await engine.operator.recover();
     const job = await engine.get(id);
     assert.equal(job?.state, "queued");
     assert.equal(job?.lastOutcome, "crashed");

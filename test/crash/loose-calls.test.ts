@@ -7,8 +7,9 @@ import { Place } from "../support/processes.ts";
 /** Runs one job that leaves `calls` behind next to one that does nothing wrong. Its last line is what happened, as JSON. */
 function program(calls: { readonly whileItRuns?: string; readonly afterItsEnd?: string }): string {
   return `
-    const { open } = await import(SRC + "open.ts");
-    const { job } = await import(SRC + "contract.ts");
+    const { open } = await import(SRC + "index.ts");
+    const { job } = await import(SRC + "index.ts");
+    const { sqlite } = await import(SRC + "sqlite.ts");
     const { setImmediate: turn } = await import("node:timers/promises");
     const ended = Promise.withResolvers();
     const called = Promise.withResolvers();
@@ -58,6 +59,7 @@ for (const [call, code] of [
   ["heartbeat", "run.heartbeat()"],
   ["step", 'run.step("late", () => 1)'],
   ["enqueue", "run.enqueue(leaky, null)"],
+  ["commit", "run.commit(sqlite, () => {})"],
 ] as const) {
   test(`run.${call} after the handler's end that is not awaited is one warning with job and kind, and the other jobs of the process go on`, async (t) => {
     const { url } = new Place(t);

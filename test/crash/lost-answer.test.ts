@@ -5,18 +5,18 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
+import { Engine } from "../../src/engine/engine.ts";
 import { engineSettings } from "../../src/engine/options.ts";
-import { toStoredError } from "../../src/core/errors.ts";
-import { EventBus } from "../../src/core/events.ts";
-import type { SettleAndClaim, Settlement, Store } from "../../src/core/store.ts";
-import { Engine } from "../../src/engine.ts";
 import { type EngineEvent, job } from "../../src/index.ts";
+import { toStoredError } from "../../src/job/errors.ts";
+import { EventBus } from "../../src/job/events.ts";
 import { systemClock as clock, systemRandom as random } from "../../src/platform/clock.ts";
 import { checkProcess, processIdentity } from "../../src/platform/identity.ts";
+import type { TurnAnswer, Settlement, Store } from "../../src/stores/port.ts";
 import { openSqlite } from "../../src/stores/sqlite/open.ts";
 import { SHORT, untilState, untilTrue } from "../support/processes.ts";
 
-type Loses = (settlements: readonly Settlement[], answer: SettleAndClaim) => boolean;
+type Loses = (settlements: readonly Settlement[], answer: TurnAnswer) => boolean;
 
 async function engineThatLoses(
   t: TestContext,
@@ -35,9 +35,9 @@ async function engineThatLoses(
   );
   const store: Store = new Proxy(backend.store, {
     get(target, name) {
-      if (name === "settleAndClaim") {
-        return async (...asked: Parameters<Store["settleAndClaim"]>) => {
-          const answer = await target.settleAndClaim(...asked);
+      if (name === "turn") {
+        return async (...asked: Parameters<Store["turn"]>) => {
+          const answer = await target.turn(...asked);
           if (loses(asked[1], answer)) throw new Error("the answer was lost");
           return answer;
         };
@@ -85,7 +85,7 @@ test("a claim whose answer was lost is given back at no cost and runs", async (t
   assert.equal(runs, 1);
   const done = await engine.get(id);
   assert.deepEqual(done?.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 1, losses: 0 });
-  assert.equal(done?.fence, 2);
+  assert.equal(done?.attempt, 2);
   assert.ok(events.some(({ name }) => name === "job.released"));
 });
 
@@ -95,7 +95,7 @@ for (const [what, handler, end] of [
 ] as const) {
   test(`a settlement whose answer was lost is sent again and changes nothing: one ${what} is counted once`, async (t) => {
     let runs = 0;
-    const task = job<{ n: number }>("task", { retry: { errors: 1 } }).handle(() => {
+    const task = job<{ n: number }>("task", { retry: { attempts: 1 } }).handle(() => {
       runs++;
       return handler();
     });
@@ -112,7 +112,7 @@ for (const [what, handler, end] of [
     assert.equal(lost, 3, "lost twice, heard at the third");
     const done = await engine.get(id);
     assert.equal(done?.counters.errors, end.errors);
-    assert.equal(done?.fence, 1);
+    assert.equal(done?.attempt, 1);
     assert.equal(runs, 1);
     assert.ok(!events.some(({ name }) => name === "write.rejected"), "a repetition is not a stale write");
   });
@@ -126,6 +126,6 @@ test("a worker that never heard that it was registered leaves no row behind that
     (await engine.workers({ which: "all" })).map(({ state }) => state),
     ["stopped"],
   );
-  assert.equal(await engine.recover(), null);
+  assert.equal(await engine.operator.recover(), null);
   assert.deepEqual(await engine.incidents(), []);
 });

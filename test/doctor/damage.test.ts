@@ -1,9 +1,9 @@
 // Damage of every kind to a file: it is seen, and what was not on the damaged page survives with its content, in a file that works.
 import assert from "node:assert/strict";
 import { existsSync, truncateSync } from "node:fs";
-import { type TestContext, test } from "node:test";
-import type { Repair } from "../../src/core/integrity.ts";
+import { test, type TestContext } from "node:test";
 import { systemClock } from "../../src/platform/clock.ts";
+import type { Repair } from "../../src/stores/integrity.ts";
 import { checkFile } from "../../src/stores/sqlite/doctor/check.ts";
 import { repairFile } from "../../src/stores/sqlite/doctor/repair.ts";
 import {
@@ -16,9 +16,9 @@ import {
   furnish,
   PAGE,
   pageOf,
-  readScene,
+  readFixture,
   rowsOn,
-  type Scene,
+  type Fixture,
   zero,
 } from "../support/damaged-file.ts";
 import { Place, untilState } from "../support/processes.ts";
@@ -63,14 +63,14 @@ const CASES: readonly Case[] = [
   },
 ];
 
-let pristine: Promise<{ place: Place; scene: Scene }> | undefined;
+let pristine: Promise<{ place: Place; fixture: Fixture }> | undefined;
 
 /** Made once; every test damages a copy. */
-function furnished(t: TestContext): Promise<{ place: Place; scene: Scene }> {
+function furnished(t: TestContext): Promise<{ place: Place; fixture: Fixture }> {
   void t;
   return (pristine ??= (async () => {
     const place = new Place({ after: (fn: () => Promise<void>) => void cleanUps.push(fn) } as never);
-    return { place, scene: await furnish(place) };
+    return { place, fixture: await furnish(place) };
   })());
 }
 
@@ -81,7 +81,7 @@ test.after(async () => {
 
 for (const { what, damage, by = ["salvage"] } of CASES) {
   test(`FR-056 FR-058 a flipped bit in ${what} is found, and everything that was not on that page survives`, async (t) => {
-    const { place: original, scene } = await furnished(t);
+    const { place: original, fixture } = await furnished(t);
     const place = new Place(t);
     copyOf(original, place);
     const gone = damage(place.path);
@@ -94,14 +94,14 @@ for (const { what, damage, by = ["salvage"] } of CASES) {
       by.map((step) => [step, true]),
     );
     assert.equal(repair.sound, true, repair.findings.join("\n"));
-    survives(scene, readScene(place.path), new Set(gone.jobs), gone.ledger === true);
+    survives(fixture, readFixture(place.path), new Set(gone.jobs), gone.ledger === true);
     assert.equal((await checkFile(place.path, "full", Number.POSITIVE_INFINITY)).verdict, "PASSED");
     await works(place);
   });
 }
 
 test("FR-068 FR-069 a zeroed leaf of jobs costs its rows only, which are named; the damaged file is kept, and the recovery point is reported", async (t) => {
-  const { place: original, scene } = await furnished(t);
+  const { place: original, fixture } = await furnished(t);
   const place = new Place(t);
   copyOf(original, place);
   const page = pageOf(place.path, "outlive_jobs", "leaf");
@@ -109,17 +109,17 @@ test("FR-068 FR-069 a zeroed leaf of jobs costs its rows only, which are named; 
   zero(place.path, page);
   const { salvage } = await repairFile(place.path, { salvage: true }, { clock: systemClock });
   assert.ok(salvage);
-  assert.deepEqual(salvage.lost.toSorted(), gone.map((seq) => scene.inputs.get(seq)!.id).toSorted());
+  assert.deepEqual(salvage.lost.toSorted(), gone.map((seq) => fixture.inputs.get(seq)!.id).toSorted());
   assert.equal(salvage.tables.find(({ table }) => table === "outlive_jobs")!.lost, gone.length);
   assert.equal(salvage.tables.find(({ table }) => table === "ledger")!.lost, 0);
   assert.ok(existsSync(salvage.keptAs));
   assert.ok(salvage.recoveryPointAt! <= Date.now() && salvage.recoveryPointAt! > Date.now() - 3_600_000);
-  survives(scene, readScene(place.path), new Set(gone), false);
+  survives(fixture, readFixture(place.path), new Set(gone), false);
   await works(place);
 });
 
 test("FR-069 a job whose input is on a page that is gone is kept, marked partial and quarantined, and does not run", async (t) => {
-  const { place: original, scene } = await furnished(t);
+  const { place: original, fixture } = await furnished(t);
   const place = new Place(t);
   copyOf(original, place);
   zero(place.path, pageOf(place.path, "outlive_jobs", "overflow"));
@@ -132,28 +132,28 @@ test("FR-069 a job whose input is on a page that is gone is kept, marked partial
   assert.equal(job.state, "quarantined");
   assert.match(job.history.at(-1)!.reason, /^corrupt: its input can't be read/);
   assert.match(job.error!.message, /the store was damaged/);
-  const partial = new Set([...scene.inputs].filter(([, { id }]) => id === job.id).map(([seq]) => seq));
-  assert.equal(readScene(place.path).inputs.size, scene.inputs.size);
-  survives(scene, readScene(place.path), partial, false);
+  const partial = new Set([...fixture.inputs].filter(([, { id }]) => id === job.id).map(([seq]) => seq));
+  assert.equal(readFixture(place.path).inputs.size, fixture.inputs.size);
+  survives(fixture, readFixture(place.path), partial, false);
 });
 
 test("a truncated file keeps what is before its end", async (t) => {
-  const { place: original, scene } = await furnished(t);
+  const { place: original, fixture } = await furnished(t);
   const place = new Place(t);
   copyOf(original, place);
   truncateSync(place.path, pageOf(place.path, "outlive_jobs", "leaf") * PAGE + 100);
   assert.equal((await checkFile(place.path, "quick", Number.POSITIVE_INFINITY)).verdict, "FAILED");
   const { sound, salvage } = await repairFile(place.path, { salvage: true }, { clock: systemClock });
   assert.ok(sound && salvage);
-  const left = readScene(place.path);
-  assert.ok(left.inputs.size > 0 && left.inputs.size < scene.inputs.size);
+  const left = readFixture(place.path);
+  assert.ok(left.inputs.size > 0 && left.inputs.size < fixture.inputs.size);
   const whole = [...left.inputs].filter(([seq]) => !salvage.partial.includes(left.inputs.get(seq)!.id));
-  for (const [seq, { id, input }] of whole) assert.deepEqual(scene.inputs.get(seq), { id, input });
+  for (const [seq, { id, input }] of whole) assert.deepEqual(fixture.inputs.get(seq), { id, input });
   await works(place);
 });
 
 test("FR-060 an index that disagrees with its table is rebuilt in place, and nothing is lost", async (t) => {
-  const { place: original, scene } = await furnished(t);
+  const { place: original, fixture } = await furnished(t);
   const place = new Place(t);
   copyOf(original, place);
   disagree(place.path);
@@ -164,7 +164,7 @@ test("FR-060 an index that disagrees with its table is rebuilt in place, and not
     [["reindex", true]],
   );
   assert.ok(sound && salvage === null);
-  survives(scene, readScene(place.path), new Set(), false);
+  survives(fixture, readFixture(place.path), new Set(), false);
   await works(place);
 });
 
@@ -194,7 +194,7 @@ test("a flipped bit inside a text is nothing that SQLite's own check can see", a
 });
 
 /** Every job that was not on the damaged page is there, with its input as it was. */
-function survives(before: Scene, now: Scene, gone: ReadonlySet<number>, ledgerToo: boolean): void {
+function survives(before: Fixture, now: Fixture, gone: ReadonlySet<number>, ledgerToo: boolean): void {
   const missing = [...before.inputs].filter(([seq]) => !gone.has(seq) && !now.inputs.has(seq));
   assert.deepEqual(missing, [], "nothing else is missing");
   for (const [seq, { id, input }] of now.inputs)

@@ -23,7 +23,16 @@ import { readFindings } from "../../src/stores/sqlite/doctor/check.ts";
 import { repairFile } from "../../src/stores/sqlite/doctor/repair.ts";
 import { finishSwap } from "../../src/stores/sqlite/doctor/swap.ts";
 import { says } from "../engine/engines.ts";
-import { disagree, flip, freePages, furnish, pageOf, readScene, rowsOn, type Scene } from "../support/damaged-file.ts";
+import {
+  disagree,
+  flip,
+  freePages,
+  furnish,
+  pageOf,
+  readFixture,
+  rowsOn,
+  type Fixture,
+} from "../support/damaged-file.ts";
 import { Place } from "../support/processes.ts";
 
 const SCRIPT = fileURLToPath(new URL("../support/salvage-process.ts", import.meta.url));
@@ -33,7 +42,7 @@ const KILLS = 5;
 
 interface Damaged {
   readonly folder: string;
-  readonly scene: Scene;
+  readonly fixture: Fixture;
   readonly gone: ReadonlySet<number>;
 }
 
@@ -46,12 +55,12 @@ async function damagedWithLog(t: TestContext): Promise<Damaged> {
   db.exec("INSERT INTO ledger (n, what) SELECT n + 1000, what FROM ledger LIMIT 50");
   const folder = temporary(t);
   for (const suffix of ["", "-wal"]) copyFileSync(place.path + suffix, join(folder, `jobs.db${suffix}`));
-  const scene = readScene(place.path);
+  const fixture = readFixture(place.path);
   const page = pageOf(place.path, "outlive_jobs", "leaf");
   db.close();
   const gone = new Set(rowsOn(join(folder, "jobs.db"), page));
   flip(join(folder, "jobs.db"), page, 0, 3);
-  return { folder, scene, gone };
+  return { folder, fixture, gone };
 }
 
 function temporary(t: TestContext): string {
@@ -85,7 +94,7 @@ function run(
 }
 
 /** Old and untouched, or new and complete: never neither, never the new one with the old one's log. */
-function oldOrNew(path: string, { folder, scene, gone }: Damaged): "old" | "new" {
+function oldOrNew(path: string, { folder, fixture, gone }: Damaged): "old" | "new" {
   assert.ok(existsSync(path), "there is a file of that name");
   if (!readFileSync(path).equals(readFileSync(join(folder, "jobs.db"))))
     // It may have a log of its own, made by a process that read it.
@@ -100,9 +109,9 @@ function oldOrNew(path: string, { folder, scene, gone }: Damaged): "old" | "new"
     return "old";
   }
   assert.deepEqual(readFindings(path, "full"), []);
-  const now = readScene(path);
-  assert.equal(now.ledger, scene.ledger, "what was in the log only is there");
-  const missing = [...scene.inputs].filter(([seq]) => !gone.has(seq) && !now.inputs.has(seq));
+  const now = readFixture(path);
+  assert.equal(now.ledger, fixture.ledger, "what was in the log only is there");
+  const missing = [...fixture.inputs].filter(([seq]) => !gone.has(seq) && !now.inputs.has(seq));
   assert.deepEqual(missing, []);
   return "new";
 }
@@ -144,7 +153,7 @@ for (const [task, damage] of [
   test(`FR-059 FR-060 a ${task} killed at any moment has happened or has not, and the next repair finishes it`, async (t) => {
     const place = new Place(t);
     await furnish(place, 6_000);
-    const scene = readScene(place.path);
+    const fixture = readFixture(place.path);
     damage(place.path);
     // The kills are spread across the time that an undisturbed one takes.
     const times: number[] = [];
@@ -158,8 +167,8 @@ for (const [task, damage] of [
       });
       const { sound, salvage } = await repairFile(path, { salvage: true }, { clock: systemClock });
       assert.ok(sound && salvage === null, "without losing anything");
-      const now = readScene(path);
-      assert.deepEqual([now.inputs.size, now.ledger], [scene.inputs.size, scene.ledger]);
+      const now = readFixture(path);
+      assert.deepEqual([now.inputs.size, now.ledger], [fixture.inputs.size, fixture.ledger]);
     }
   });
 }

@@ -47,7 +47,7 @@ test("FR-001 FR-002 FR-003 FR-004 FR-005 the parts of a start-up come in their o
   const engine = await place.engine({ onEvent: ({ name }) => void names.push(name) });
   assert.deepEqual(names, [
     "integrity.checked",
-    "wal.checkpointed",
+    "store.upkeep",
     "recovery.started",
     "worker.gone",
     "job.recovered",

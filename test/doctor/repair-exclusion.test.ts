@@ -3,11 +3,11 @@
 import assert from "node:assert/strict";
 import { type ChildProcessByStdio, spawn } from "node:child_process";
 import type { Readable, Writable } from "node:stream";
-import { type TestContext, test } from "node:test";
+import { test, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
-import { repairStore } from "../../src/doctor.ts";
 import { connect, ErrorCode } from "../../src/client.ts";
-import { attach } from "../../src/open.ts";
+import { repairStore } from "../../src/engine/doctor.ts";
+import { attach } from "../../src/engine/open.ts";
 import { says } from "../engine/engines.ts";
 import { damageJobs, disagree, furnish } from "../support/damaged-file.ts";
 import { Place } from "../support/processes.ts";
@@ -75,7 +75,7 @@ test("FR-058 a repair that is killed in the middle blocks no process: the next s
   assert.equal((await engine.get("note-1"))?.state, "queued");
   await engine.close();
   await using attached = await attach(place.url, { logger: false });
-  assert.equal((await attached.integrity()).verdict, "PASSED");
+  assert.equal((await attached.operator.integrity()).verdict, "PASSED");
 });
 
 test("FR-058 a repair is refused while a worker lives, and changes nothing", async (t) => {

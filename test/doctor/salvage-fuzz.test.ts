@@ -9,7 +9,7 @@ import { readFindings } from "../../src/stores/sqlite/doctor/check.ts";
 import { Pages } from "../../src/stores/sqlite/doctor/salvage/pages.ts";
 import { readPlan } from "../../src/stores/sqlite/doctor/salvage/plan.ts";
 import { writeNew } from "../../src/stores/sqlite/doctor/salvage/write.ts";
-import { furnish, PAGE, readScene, rowsOn } from "../support/damaged-file.ts";
+import { furnish, PAGE, readFixture, rowsOn } from "../support/damaged-file.ts";
 import { Place } from "../support/processes.ts";
 
 const SEED = Number(process.env["OUTLIVE_SEED"] ?? 4);
@@ -18,7 +18,7 @@ const CASES = Number(process.env["OUTLIVE_CASES"] ?? 60);
 test(`FR-069 of ${CASES} files damaged by chance each is salvaged, and only rows of the damaged page are missing`, async (t) => {
   t.diagnostic(`OUTLIVE_SEED=${SEED} OUTLIVE_CASES=${CASES}`);
   const place = new Place(t);
-  const scene = await furnish(place);
+  const fixture = await furnish(place);
   const sound = readFileSync(place.path);
   const uses = pageUses(place.path);
   const random = chance(SEED);
@@ -40,17 +40,17 @@ test(`FR-069 of ${CASES} files damaged by chance each is salvaged, and only rows
     const use = uses.get(page) ?? "free";
     const what = `case ${n}: byte ${at} on page ${page} (${use})`;
     assert.deepEqual(readFindings(salvaged, "full"), [], what);
-    const now = readScene(salvaged);
+    const now = readFixture(salvaged);
     const onPage = new Set(use === "outlive_jobs leaf" ? rowsOn(place.path, page) : []);
-    for (const [seq, { id, input }] of scene.inputs)
+    for (const [seq, { id, input }] of fixture.inputs)
       if (!onPage.has(seq) && use !== "outlive_jobs overflow")
         assert.deepEqual(now.inputs.get(seq), { id, input }, `${what}, job ${seq}`);
     assert.deepEqual(
-      [...now.inputs.keys()].filter((seq) => !scene.inputs.has(seq)),
+      [...now.inputs.keys()].filter((seq) => !fixture.inputs.has(seq)),
       [],
       `${what}: nothing is invented`,
     );
-    if (!use.startsWith("ledger") && page !== 1) assert.equal(now.ledger, scene.ledger, what);
+    if (!use.startsWith("ledger") && page !== 1) assert.equal(now.ledger, fixture.ledger, what);
   }
 });
 

@@ -3,17 +3,16 @@
 import assert from "node:assert/strict";
 import { copyFileSync, readdirSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
-import { type TestContext, test } from "node:test";
-import type { KindSettings } from "../../src/core/job.ts";
+import { test, type TestContext } from "node:test";
 import { KIND_DEFAULTS } from "../../src/engine/settings.ts";
-import { systemClock } from "../../src/platform/clock.ts";
-import { findInconsistencies } from "../../src/stores/sqlite/doctor/inconsistencies.ts";
-import { checkFile } from "../../src/stores/sqlite/doctor/check.ts";
-import { repairFile } from "../../src/stores/sqlite/doctor/repair.ts";
-import { Database } from "../../src/stores/sqlite/database.ts";
 import { job } from "../../src/index.ts";
+import type { KindSettings } from "../../src/job/job.ts";
+import { systemClock } from "../../src/platform/clock.ts";
 import { type KindColumns, kindSettings } from "../../src/stores/rows.ts";
-import { furnish, pageOf, readScene, zero } from "../support/damaged-file.ts";
+import { Database } from "../../src/stores/sqlite/database.ts";
+import { checkFile, findInconsistencies } from "../../src/stores/sqlite/doctor/check.ts";
+import { repairFile } from "../../src/stores/sqlite/doctor/repair.ts";
+import { furnish, pageOf, readFixture, zero } from "../support/damaged-file.ts";
 import { slow } from "../support/jobs.ts";
 import { Place, untilState } from "../support/processes.ts";
 
@@ -60,7 +59,7 @@ test("a kind whose row is lost keeps its name, by the index of names, and its jo
 test("a kind whose row is lost has the default settings, as if it had been declared without options", async (t) => {
   const place = new Place(t);
   const plain = job<null>("plain");
-  const patient = job<null>("patient", { timeout: "1h", grace: "1m", retry: { errors: 2, backoff: "linear" } });
+  const patient = job<null>("patient", { timeout: "1h", grace: "1m", retry: { attempts: 2, backoff: "linear" } });
   const engine = await place.engine({ jobs: [plain, patient] });
   await engine.enqueue(plain, null);
   await engine.enqueue(patient, null);
@@ -121,12 +120,12 @@ test("what is only in the log is salvaged with the rest, also without a -shm", a
   db.close();
   const { sound } = await salvaged(copy);
   assert.ok(sound);
-  assert.equal(readScene(copy.path).ledger, 301);
+  assert.equal(readFixture(copy.path).ledger, 301);
 });
 
 test("a log of another file is not used, is kept next to the damaged file, and is reported", async (t) => {
   const place = new Place(t);
-  const scene = await furnish(place, 400);
+  const fixture = await furnish(place, 400);
   const other = new Place(t);
   const engine = await other.engine();
   await engine.enqueueMany(
@@ -140,8 +139,8 @@ test("a log of another file is not used, is kept next to the damaged file, and i
   assert.ok(sound);
   assert.match(steps.at(-1)!.detail, /log does not belong to this file/);
   assert.ok(readdirSync(place.folder).includes(`${salvage!.keptAs.split("/").at(-1)}-wal`));
-  const now = readScene(place.path);
-  assert.deepEqual([now.inputs.size, now.ledger], [scene.inputs.size, scene.ledger]);
+  const now = readFixture(place.path);
+  assert.deepEqual([now.inputs.size, now.ledger], [fixture.inputs.size, fixture.ledger]);
 });
 
 test("the user's indexes, views, triggers, full-text tables, blobs and large numbers come along", async (t) => {

@@ -5,13 +5,13 @@ import { readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from "
 import { DatabaseSync } from "node:sqlite";
 import { test, type TestContext } from "node:test";
 import { type EngineEvent, type EngineOptions, ErrorCode, job, open, OutliveError } from "../../src/index.ts";
-import { EventBus } from "../../src/core/events.ts";
-import { toStoredError } from "../../src/core/errors.ts";
+import { toStoredError } from "../../src/job/errors.ts";
+import { EventBus } from "../../src/job/events.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
 import { openSqlite } from "../../src/stores/sqlite/open.ts";
+import { says } from "../engine/engines.ts";
 import { garbleIndex, overwrite, zeroRoot } from "../support/damage.ts";
 import { Place, untilTrue } from "../support/processes.ts";
-import { says } from "../engine/engines.ts";
 
 const note = job<number>("note").handle(async () => null);
 
@@ -63,11 +63,14 @@ test("FR-003 FR-006 the start and the end of a recovery that finds nothing are l
     ],
   );
   lines.length = 0;
-  assert.equal(await engine.recover(), null);
+  assert.equal(await engine.operator.recover(), null);
   assert.match(
     lines.join("\n"),
     /^recovery \w+ by recover started\nrecovery \w+ by recover: nothing to recover, \d+ ms$/,
   );
+  lines.length = 0;
+  assert.equal(await engine.operator.recover({ periodic: true }), null);
+  assert.deepEqual(lines, [], "a pass on a timer that finds nothing is not logged");
 });
 
 test("a new file, a check that is turned off and a database in memory are NOT_CHECKED, never PASSED", async (t) => {
@@ -159,7 +162,7 @@ test("FR-006 FR-056 a garbled index passes the quick check of a clean start, who
   const report = await engine.report();
   assert.deepEqual([report?.integrity, report?.integrityDepth], ["PASSED", "quick"]);
   assert.match(report!.text, /^Integrity Check: PASSED \(quick\)$/m);
-  const whole = await engine.integrity();
+  const whole = await engine.operator.integrity();
   assert.deepEqual([whole.verdict, whole.depth], ["FAILED", "full"]);
   assert.match(whole.findings.join("\n"), /outlive_jobs_id/);
 });
@@ -208,11 +211,11 @@ test("FR-065 FR-066 a journal mode that another tool changed is WAL again, which
   db.close();
   const { engine, of, events } = await heard(place);
   assert.deepEqual(
-    of("journal.restored").map(({ was }) => was),
+    of("store.upkeep").flatMap(({ what, facts }) => (what === "journal.restored" ? [facts["was"]] : [])),
     ["delete"],
   );
   const order = events.map(({ name }) => name);
-  assert.ok(order.indexOf("integrity.checked") < order.indexOf("journal.restored"), "checked before it was changed");
+  assert.ok(order.indexOf("integrity.checked") < order.indexOf("store.upkeep"), "checked before it was changed");
   assert.equal((await engine.health()).store["journalMode"], "wal");
   assert.match((await engine.report())!.text, /^Journal Mode: restored to WAL \(it was delete\)$/m);
 });
@@ -240,10 +243,10 @@ test("NFR-002 a check that does not end in its time is UNFINISHED, never PASSED,
   const findings = await backend.prepare(true);
   assert.equal(findings.integrity, "UNFINISHED");
   const opening = { recovery: "r", startedAt: 1, completedAt: 2, findings };
-  await backend.store.noteOpening(opening);
+  await backend.store.upkeep.noteOpening!(opening);
   await backend.opened!(true);
   const later = await untilTrue(
-    () => backend.store.latestOpening(),
+    () => backend.store.upkeep.latestOpening!(),
     (it) => it?.findings.integrity !== "UNFINISHED",
     "the background check has ended",
   );
@@ -283,24 +286,24 @@ test("NFR-009 readOnly: everything can be read, and every change is refused by n
   assert.deepEqual(await engine.workers({ which: "all" }), []);
   assert.deepEqual(await engine.incidents(), []);
   assert.equal(await engine.report(), null);
-  assert.deepEqual(await engine.deaths(), []);
+  assert.deepEqual(await engine.operator.deaths(), []);
   assert.ok(await engine.why(id));
   assert.equal((await engine.health()).ok, true);
-  assert.equal((await engine.integrity()).verdict, "PASSED");
+  assert.equal((await engine.operator.integrity()).verdict, "PASSED");
   const refused = says(ErrorCode.storeReadOnly, "readOnly", "Nothing was written");
   const changes: Record<string, () => Promise<unknown>> = {
     enqueue: () => engine.enqueue(note, 1),
     enqueueMany: () => engine.enqueueMany(note, [1]),
-    enqueueByName: () => engine.enqueueByName("note", 1),
+    enqueueByName: () => engine.operator.enqueueByName("note", 1),
     start: () => engine.start(),
     work: () => engine.work(),
     cancel: () => engine.cancel(id),
     retry: () => engine.retry(id),
     pause: () => engine.pause(note),
     resume: () => engine.resume(note),
-    recover: () => engine.recover(),
-    restored: () => engine.recover({ restored: true }),
-    repair: () => engine.repair(),
+    recover: () => engine.operator.recover(),
+    restored: () => engine.operator.recover({ restored: true }),
+    repair: () => engine.operator.repair(),
   };
   for (const [name, change] of Object.entries(changes))
     await assert.rejects(change(), (thrown) => {

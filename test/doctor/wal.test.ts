@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { type EngineEvent, ErrorCode } from "../../src/index.ts";
 import { Database } from "../../src/stores/sqlite/database.ts";
 import { sqlite } from "../../src/stores/sqlite/index.ts";
-import { tendWal, walBytes } from "../../src/stores/sqlite/doctor/wal.ts";
+import { tendWal, walBytes, walNews } from "../../src/stores/sqlite/doctor/wal.ts";
 import { transfer } from "../support/jobs.ts";
 import { type Child, Place } from "../support/processes.ts";
 import { says } from "../engine/engines.ts";
@@ -22,6 +22,11 @@ async function inputs(place: Place, options = {}): Promise<number[]> {
   return engine.transaction(sqlite, (tx) =>
     tx.all<{ n: number }>("SELECT json_extract(input, '$.n') AS n FROM outlive_jobs ORDER BY seq").map(({ n }) => n),
   );
+}
+
+/** The facts of the store's own news of this sort. */
+function newsOf(events: readonly EngineEvent[], what: string): Readonly<Record<string, unknown>> | undefined {
+  return events.flatMap((event) => (event.name === "store.upkeep" && event.what === what ? [event.facts] : []))[0];
 }
 
 const upTo = (count: number): number[] => Array.from({ length: count }, (_, n) => n);
@@ -41,8 +46,8 @@ test("IT-003 FR-009 FR-061 AC-010 an unclean stop with a large log loses nothing
   assert.deepEqual(await inputs(place, { onEvent: (event: EngineEvent) => void events.push(event) }), upTo(50_000));
   const checked = events.find((event) => event.name === "integrity.checked");
   assert.deepEqual([checked?.verdict, checked?.depth], ["PASSED", "full"]);
-  const flushed = events.find((event) => event.name === "wal.checkpointed");
-  assert.ok(flushed && flushed.truncated && flushed.frames > 1_000, JSON.stringify(flushed));
+  const flushed = newsOf(events, "wal.checkpointed");
+  assert.ok(flushed?.["truncated"] && Number(flushed["frames"]) > 1_000, JSON.stringify(flushed));
   assert.ok(walBytes(place.path) < 1 << 20, "it is small again");
 });
 
@@ -70,11 +75,11 @@ test("FR-010 FR-066 the same under a journal mode that another tool had set: und
   await writer.untilFact("written");
   await end(writer);
   assert.ok(statSync(`${place.path}-journal`).size > 0, "it left a journal");
-  const names: string[] = [];
-  const again = await place.engine({ onEvent: ({ name }) => void names.push(name) });
+  const events: EngineEvent[] = [];
+  const again = await place.engine({ onEvent: (event) => void events.push(event) });
   assert.deepEqual(await place.ledgerRows(again), []);
-  assert.ok(names.includes("journal.restored"));
-  assert.equal((await again.integrity()).verdict, "PASSED");
+  assert.deepEqual(newsOf(events, "journal.restored"), { was: "delete" });
+  assert.equal((await again.operator.integrity()).verdict, "PASSED");
 });
 
 test("a missing -shm file costs nothing", async (t) => {
@@ -136,14 +141,15 @@ test("FR-064 a reader that holds the log back at an open is named, counted as a 
   await engine.enqueue(transfer, { n: 2 });
   const events: EngineEvent[] = [];
   const second = await place.engine({ onEvent: (event) => void events.push(event) });
-  const failed = events.find((event) => event.name === "checkpoint.failed");
+  const failed = newsOf(events, "checkpoint.failed");
   assert.ok(failed, "it was reported");
+  const readers = failed["readers"] as readonly { readonly pid: number; readonly command: string }[];
   if (existsSync("/proc/locks")) {
     assert.deepEqual(
-      failed.readers.map(({ pid }) => pid),
+      readers.map(({ pid }) => pid),
       [reader.pid],
     );
-    assert.match(failed.readers[0]!.command, /file-user/);
+    assert.match(readers[0]!.command, /file-user/);
   }
   assert.match((await second.report())!.text, /^WAL Not Flushed: /m);
   await second.enqueue(transfer, { n: 3 });
@@ -171,4 +177,18 @@ test("FR-062 FR-063 a large log is flushed while others work; a process that rea
   assert.ok(free.frames > 0);
   assert.deepEqual([free.walBytes, free.heldBy], [0, null]);
   assert.equal((await engine.health()).store["walBytes"], 0);
+});
+
+test("FR-063 a large log that was flushed is reported; one that a reader holds back is reported once, with the reader, until it is small again", () => {
+  const readers = [{ pid: 7, command: "backup" }];
+  const news = walNews();
+  const said = (walBytes: number, frames: number, heldBy: typeof readers | null): unknown[] =>
+    news({ walBytes, frames, heldBy }).map(({ what, level, facts }) => [what, level, facts]);
+  assert.deepEqual(said(0, 0, null), [], "a small one is no news");
+  assert.deepEqual(said(0, 9, null), [["wal.checkpointed", "info", { frames: 9, truncated: true }]]);
+  assert.deepEqual(said(99, 3, readers), [["wal.held", "warn", { bytes: 99, readers }]]);
+  assert.deepEqual(said(99, 3, readers), []);
+  assert.deepEqual(said(0, 0, null), []);
+  assert.deepEqual(said(98, 0, []), [], "a reader that can't be named may be gone at the next pass");
+  assert.deepEqual(said(98, 0, []), [["wal.held", "warn", { bytes: 98, readers: [] }]]);
 });

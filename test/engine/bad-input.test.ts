@@ -72,7 +72,7 @@ test("64 levels are taken, 65 are refused, and so is what holds itself", async (
 test("a key named __proto__ is refused wherever it is, and a stored one does not reach a handler", async (t) => {
   const place = new Place(t);
   let ran = 0;
-  const note = job<Json>("note", { retry: { errors: 1 } }).handle(() => void ran++);
+  const note = job<Json>("note", { retry: { attempts: 1 } }).handle(() => void ran++);
   const engine = await place.engine({ jobs: [note], heartbeat: {} });
   await assert.rejects(
     engine.enqueue(note, JSON.parse('{"a":[{"__proto__":{"admin":true}}]}') as Json),
@@ -129,7 +129,7 @@ test("a step result or a progress that JSON can't carry fails the attempt with t
   });
   const engine = await memory(t, [note]);
   const { id } = await engine.enqueue(note, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.equal(errors.length, 3);
   says(ErrorCode.notJson, `The result of step "render" of job ${id} holds a Date at $.at`)(errors[0]);
   says(ErrorCode.notJson, `The progress of job ${id}`)(errors[1]);
@@ -202,7 +202,7 @@ for (const [what, key] of badKeys)
       await assert.rejects(ask(), says(ErrorCode.keyInvalid, "The job's id"));
     assert.equal(await count(engine), 0);
     const { id } = await engine.enqueue(note, null);
-    await engine.drain();
+    await engine.runUntilIdle();
     says(ErrorCode.keyInvalid, `The step name of job ${id}`)(errors[0]);
     says(ErrorCode.keyInvalid, `The key name of job ${id}`)(errors[1]);
     assert.deepEqual((await engine.get(id))?.steps, []);
@@ -283,7 +283,7 @@ async function openedByAnother(url: string, how: "open" | "connect"): Promise<{ 
   const { code, stdout, stderr } = await script(
     `const { open } = await import(SRC + "index.ts");
      const { connect } = await import(SRC + "client.ts");
-     const { job } = await import(SRC + "contract.ts");
+     const { job } = await import(SRC + "index.ts");
      const note = job("note");
      try {
        const engine = await (ARGS[1] === "open" ? open : connect)(ARGS[0], { jobs: [note] });
@@ -309,7 +309,7 @@ for (const how of ["open", "connect"] as const)
     for (const [path, mode] of [
       [place.folder, 0o777],
       [`${place.path}.outlive`, 0o777],
-      [join(`${place.path}.outlive`, "bell"), 0o666],
+      [join(`${place.path}.outlive`, "wakeup"), 0o666],
       [place.path, 0o444],
     ] as const)
       chmodSync(path, mode);

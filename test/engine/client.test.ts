@@ -47,7 +47,7 @@ for (const [what, prepare] of [
 test("clients and workers that all start first at the same moment share one store", async (t) => {
   const place = new Place(t);
   const enqueue = `const { connect } = await import(SRC + "client.ts");
-    const { job } = await import(SRC + "contract.ts");
+    const { job } = await import(SRC + "index.ts");
     const transfer = job("transfer");
     await using client = await connect(ARGS[0], { jobs: [transfer] });
     await client.enqueue(transfer, { n: 1 });`;
@@ -99,7 +99,7 @@ test("a client starts no thread and keeps no process: it ends by itself, without
   const engine = await place.engine({ jobs: [note] });
   const { code, stdout, stderr } = await script(
     `const { connect } = await import(SRC + "client.ts");
-     const { job } = await import(SRC + "contract.ts");
+     const { job } = await import(SRC + "index.ts");
      const { readdirSync } = await import("node:fs");
      const threads = () => readdirSync("/proc/self/task").length;
      const before = threads();

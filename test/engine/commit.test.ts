@@ -1,10 +1,10 @@
 // `commit` and `transaction` on SQLite: the user's rows are there if and only if the job succeeded, and nothing that a callback
 // does harms the engine's own tables or the transactions of others.
 import assert from "node:assert/strict";
-import { type TestContext, test } from "node:test";
-import type { CommitForm } from "../../src/core/commit.ts";
+import { test, type TestContext } from "node:test";
 import { type Engine, ErrorCode, job, OutliveError } from "../../src/index.ts";
 import { sqlite, type SqliteTransaction } from "../../src/stores/sqlite/index.ts";
+import type { CommitForm } from "../../src/worker/commit-control.ts";
 import { untilState } from "../support/processes.ts";
 import { AT_ONCE, memory, says } from "./engines.ts";
 
@@ -30,7 +30,7 @@ test("the user's rows and the job's success are one, and the callback's value is
   });
   const engine = await withLedger(t, [pay]);
   const { id } = await engine.enqueue(pay, 5);
-  await engine.drain();
+  await engine.runUntilIdle();
   const { state, result } = (await engine.get(id))!;
   assert.deepEqual([state, result], ["succeeded", { changes: 1, flag: 1 }]);
   assert.deepEqual(await rows(engine), [{ who: id, n: 5 }]);
@@ -39,7 +39,7 @@ test("the user's rows and the job's success are one, and the callback's value is
 test("a callback that throws leaves none of its rows, and its own error reaches the handler", async (t) => {
   class Broke extends Error {}
   const seen: unknown[] = [];
-  const pay = job<null>("pay", { retry: { errors: 2, backoff: AT_ONCE } });
+  const pay = job<null>("pay", { retry: { attempts: 2, backoff: AT_ONCE } });
   pay.handle(async (_, run) => {
     await run
       .commit(sqlite, (tx) => {
@@ -53,7 +53,7 @@ test("a callback that throws leaves none of its rows, and its own error reaches 
   });
   const engine = await withLedger(t, [pay]);
   const { id } = await engine.enqueue(pay, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.ok(seen[0] instanceof Broke);
   assert.equal((await engine.get(id))?.state, "succeeded");
   assert.deepEqual(await rows(engine), [{ who: `${id}/2`, n: 1 }], "only those of the attempt that succeeded");
@@ -71,12 +71,12 @@ test("a handler may try another commit after one that failed", async (t) => {
   });
   const engine = await withLedger(t, [pay]);
   const { id } = await engine.enqueue(pay, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.deepEqual([(await engine.get(id))?.state, await rows(engine)], ["succeeded", [{ who: "second", n: 2 }]]);
 });
 
 test("a result that JSON can't carry undoes the commit", async (t) => {
-  const pay = job<null>("pay", { retry: { errors: 1 } });
+  const pay = job<null>("pay", { retry: { attempts: 1 } });
   pay.handle(async (_, run) => {
     await run.commit(sqlite, (tx) => {
       tx.run("INSERT INTO ledger VALUES ('x', 1)");
@@ -85,7 +85,7 @@ test("a result that JSON can't carry undoes the commit", async (t) => {
   });
   const engine = await withLedger(t, [pay]);
   const { id } = await engine.enqueue(pay, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   const { state, error } = (await engine.get(id))!;
   assert.equal(state, "dead");
   assert.match(error!.message, /The result of job .* holds a Date at \$\.at/);
@@ -104,7 +104,7 @@ test("a callback that returns a promise is refused and its rows are rolled back"
     }
   }) as unknown as (tx: SqliteTransaction) => void;
   const seen: unknown[] = [];
-  const pay = job<null>("pay", { retry: { errors: 1 } });
+  const pay = job<null>("pay", { retry: { attempts: 1 } });
   pay.handle(async (_, run) => {
     await run.commit(sqlite, body).catch((thrown: unknown) => {
       seen.push(thrown);
@@ -113,7 +113,7 @@ test("a callback that returns a promise is refused and its rows are rolled back"
   });
   const engine = await withLedger(t, [pay]);
   const { id } = await engine.enqueue(pay, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   says(ErrorCode.commitAsync, "returned a promise", "Nothing was written")(seen[0]);
   await assert.rejects(engine.transaction(sqlite, body), says(ErrorCode.commitAsync));
   assert.deepEqual([(await engine.get(id))?.state, await rows(engine)], ["dead", []]);
@@ -236,7 +236,7 @@ test("what a callback may do: read the engine's tables and pragmas, and make tab
 
 test("many commits of one turn share one transaction, and one that fails harms only itself", async (t) => {
   const entered: (() => void)[] = [];
-  const pay = job<{ n: number }>("pay", { retry: { errors: 1 } });
+  const pay = job<{ n: number }>("pay", { retry: { attempts: 1 } });
   pay.handle(async ({ n }, run) => {
     await new Promise<void>((resolve) => {
       entered.push(resolve);
@@ -258,7 +258,7 @@ test("many commits of one turn share one transaction, and one that fails harms o
     "job.succeeded",
     () => void engine.health().then(({ store }) => groups.push(store["lastGroupCommit"] as number)),
   );
-  const [counts] = await engine.drain({ concurrency: 20 });
+  const [counts] = await engine.runUntilIdle({ concurrency: 20 });
   assert.deepEqual([counts?.succeeded, counts?.dead], [18, 2]);
   assert.ok(Math.max(...groups) >= 20, "all twenty were in one group");
   const written = (await rows(engine)).map(({ n }) => n).toSorted((a, b) => a - b);
@@ -271,7 +271,7 @@ test("many commits of one turn share one transaction, and one that fails harms o
 test("INSERT OR ROLLBACK in one of several commits of one turn fails that one, with its own code, and no other", async (t) => {
   const entered: (() => void)[] = [];
   const errors: unknown[] = [];
-  const pay = job<{ n: number }>("pay", { retry: { errors: 1 } });
+  const pay = job<{ n: number }>("pay", { retry: { attempts: 1 } });
   pay.handle(async ({ n }, run) => {
     await new Promise<void>((resolve) => {
       entered.push(resolve);
@@ -292,7 +292,7 @@ test("INSERT OR ROLLBACK in one of several commits of one turn fails that one, w
     pay,
     Array.from({ length: 5 }, (_, n) => ({ n })),
   );
-  const [counts] = await engine.drain({ concurrency: 5 });
+  const [counts] = await engine.runUntilIdle({ concurrency: 5 });
   assert.deepEqual([counts?.succeeded, counts?.dead], [4, 1]);
   assert.equal(errors.length, 1);
   says(ErrorCode.commitRolledBack, "ON CONFLICT ROLLBACK")(errors[0]);
@@ -360,7 +360,7 @@ test("tx.enqueue wakes the worker, in a transaction and in a commit", async (t) 
 });
 
 test("tx.enqueue of a kind that was not passed to open is refused as enqueue refuses it", async (t) => {
-  const known = job<number>("note", { retry: { errors: 3 } });
+  const known = job<number>("note", { retry: { attempts: 3 } });
   const twin = job<string>("note");
   const engine = await memory(t, [known]);
   await assert.rejects(
@@ -384,13 +384,13 @@ test("tx.enqueue of a kind that nobody declared is an error, and nothing of the 
 
 test("the form of another store is an error that says which one fits", async (t) => {
   const postgres: CommitForm<SqliteTransaction, "sync"> = { store: "postgres", mode: "sync" };
-  const pay = job<null>("pay", { retry: { errors: 1 } });
+  const pay = job<null>("pay", { retry: { attempts: 1 } });
   pay.handle(async (_, run) => {
     await run.commit(postgres, () => {});
   });
   const engine = await memory(t, [pay]);
   const { id } = await engine.enqueue(pay, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   const { state, error } = (await engine.get(id))!;
   assert.equal(state, "dead");
   assert.match(error!.message, /called commit in the form of postgres, but the open store is sqlite/);
@@ -414,7 +414,7 @@ test("what a handler does after its commit is refused, and what it then returns 
   });
   const engine = await withLedger(t, [pay]);
   const { id } = await engine.enqueue(pay, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   const { state, result, steps, counters } = (await engine.get(id))!;
   assert.deepEqual([state, result, steps, counters.errors], ["succeeded", "committed", [], 0]);
   assert.equal(late.length, 3);
@@ -434,7 +434,7 @@ test("commit after the end rejects, it does not throw before there is a promise"
   });
   const engine = await memory(t, [pay]);
   await engine.enqueue(pay, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.equal(await promise, "rejected");
 });
 

@@ -48,13 +48,23 @@ test("the YAML of the first queue is understood, key by key, with its lines", as
   const config = await load(folder(t, { "outlive.yaml": SEED }));
   assert.deepEqual(config.engine, {
     heartbeat: { interval: "30s", lease: "90s", sweep: "60s" },
-    recovery: { action: "retry", maxRecoveryAttempts: 3, integrityCheckOnStartup: true },
+    recovery: { onCrash: "retry", crashes: 3, integrityCheckOnStartup: true },
   });
   const source = Object.fromEntries(config.values.map((value) => [value.key, value.source]));
-  assert.equal(source["recovery.action"], "outlive.yaml:3");
+  assert.equal(source["recovery.onCrash"], "outlive.yaml:3");
   assert.equal(source["heartbeat.lease"], "outlive.yaml:9");
   assert.equal(source["recovery.integrityCheckOnStartup"], "outlive.yaml:5");
   assert.deepEqual(config.warnings, []);
+});
+
+test("the first queue's action pending is requeue, and only there", async (t) => {
+  const queue = folder(t, { "outlive.yaml": SEED.replace("action: retry", "action: pending") });
+  assert.equal((await load(queue)).engine.recovery?.onCrash, "requeue");
+  const own = folder(t, { "outlive.yaml": "recovery:\n  onCrash: pending\n" });
+  await assert.rejects(load(own), {
+    code: "OPTION_INVALID",
+    message: /^outlive\.yaml:2: recovery\.onCrash is "pending"/,
+  });
 });
 
 test("a TypeScript configuration is loaded, and flags win over the environment, which wins over the file", async (t) => {
@@ -104,8 +114,8 @@ test("a boolean or a number that can't be read is refused by the name of its var
   for (const [name, key, text] of [
     ["OUTLIVE_SQLITE_ALLOW_UNSAFE", "sqlite.allowUnsafe", "yes"],
     ["OUTLIVE_SQLITE_ALLOW_NETWORK_FILESYSTEM", "sqlite.allowNetworkFilesystem", "on"],
-    ["OUTLIVE_RECOVERY_MAX_ATTEMPTS", "recovery.maxRecoveryAttempts", "three"],
-    ["OUTLIVE_RECOVERY_MAX_ATTEMPTS", "recovery.maxRecoveryAttempts", "0x3"],
+    ["OUTLIVE_RECOVERY_CRASHES", "recovery.crashes", "three"],
+    ["OUTLIVE_RECOVERY_CRASHES", "recovery.crashes", "0x3"],
     ["OUTLIVE_WORK_PROCESSES", "work.processes", " "],
   ] as const) {
     const refused = load(cwd, { env: { [name]: text } });
@@ -118,14 +128,14 @@ test("a line is that of the key in its group, never that of a comment", async (t
   const config = await load(
     folder(t, {
       "outlive.config.ts": `// store: nowhere; heartbeat: { lease: "1s" }
-const other = { action: "none" };
+const other = { onCrash: "none" };
 /*
  * poll: "1s"
  */
 export default {
   retention: { finished: "1d" }, // poll: "9s"
   recovery: {
-    action: "fail",
+    onCrash: "fail",
   },
   heartbeat: { interval: "5s", lease: "20s" },
   work: { grace: "10s" },
@@ -138,7 +148,7 @@ void other;
   );
   const source = Object.fromEntries(config.values.map((value) => [value.key, value.source.split(":")[1]]));
   assert.equal(source["retention.finished"], "7");
-  assert.equal(source["recovery.action"], "9");
+  assert.equal(source["recovery.onCrash"], "9");
   assert.equal(source["heartbeat.interval"], "11");
   assert.equal(source["heartbeat.lease"], "11");
   assert.equal(source["work.grace"], "12");

@@ -3,9 +3,9 @@ import assert from "node:assert/strict";
 import type { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";
 import { Registry } from "prom-client";
-import { attachMetrics } from "../../src/metrics.ts";
 import { type Engine, ErrorCode, job } from "../../src/index.ts";
-import type { JobContract } from "../../src/core/contract.ts";
+import type { JobContract } from "../../src/job/contract.ts";
+import { attachMetrics } from "../../src/metrics.ts";
 import { corruptRows } from "../../src/stores/sqlite/checksums.ts";
 import { Database } from "../../src/stores/sqlite/database.ts";
 import { cliOn } from "../support/cli.ts";
@@ -94,7 +94,7 @@ test("FR-070 a scan of all checksums names every job that does not match, and st
 
 test("a row whose texts are no JSON any more, or no texts, is shown and hides no other", async (t) => {
   const place = new Place(t);
-  const note = job<number>("note", { retry: { errors: 1 } }).handle(() => assert.fail("broken"));
+  const note = job<number>("note", { retry: { attempts: 1 } }).handle(() => assert.fail("broken"));
   const engine = await place.engine({ jobs: [note] });
   const { id } = await engine.enqueue(note, 1);
   await engine.enqueue(note, 2);

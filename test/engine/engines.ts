@@ -11,7 +11,7 @@ import type { TestContext } from "node:test";
 import { checksumOf } from "../../src/stores/sqlite/checksums.ts";
 import { type Engine, type EngineOptions, type ErrorCode, Interruption, open, OutliveError } from "../../src/index.ts";
 
-/** No waiting between attempts, so that `drain()` runs them all. */
+/** No waiting between attempts, so that `runUntilIdle()` runs them all. */
 export const AT_ONCE = { base: "0ms", jitter: 0 } as const;
 
 /** Looks often, but loses nothing on a machine that is so busy that a process stands still for a second. */

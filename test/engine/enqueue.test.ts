@@ -85,7 +85,7 @@ test("higher priority runs first, and equals run in the order in which they came
   await engine.enqueue(note, "e");
   await engine.enqueue(other, "b", { priority: 5 });
   await engine.enqueue(note, "a", { priority: 1000 });
-  await engine.drain({ concurrency: 1 });
+  await engine.runUntilIdle({ concurrency: 1 });
   assert.deepEqual(ran, ["a", "b", "c", "d", "e", "low"]);
 });
 
@@ -136,7 +136,7 @@ test("a second enqueue with the same dedupe key returns the first job until that
   assert.equal((await engine.enqueue(bill, 1, { dedupeKey: "order-42" })).created, true, "each kind has its own keys");
   assert.equal((await engine.enqueue(order, 3, { dedupeKey: "order-43" })).created, true);
   assert.deepEqual((await engine.get(first.id))?.input, 1);
-  await engine.drain();
+  await engine.runUntilIdle();
   const next = await engine.enqueue(order, 4, { dedupeKey: "order-42" });
   assert.equal(next.created, true, "the key is free after the end");
   assert.notEqual(next.id, first.id);
@@ -173,13 +173,13 @@ test("of many enqueues with one key in one turn exactly one is created, and all 
 });
 
 test("a retry against a dedupe key that another job holds is an error that names the holder", async (t) => {
-  const order = job<number>("order", { retry: { errors: 1, backoff: AT_ONCE } });
+  const order = job<number>("order", { retry: { attempts: 1, backoff: AT_ONCE } });
   order.handle(() => {
     throw new Error("no");
   });
   const engine = await memory(t, [order]);
   const { id: first } = await engine.enqueue(order, 1, { dedupeKey: "order-42" });
-  await engine.drain();
+  await engine.runUntilIdle();
   const { id: holder } = await engine.enqueue(order, 2, { dedupeKey: "order-42", delay: "1h" });
   await assert.rejects(engine.retry(first), (thrown) => {
     says(ErrorCode.keyHeld, first, holder, '"order-42"')(thrown);
@@ -197,9 +197,9 @@ test("an id of the caller's own makes a repeated enqueue harmless, also after th
   const engine = await memory(t, [note]);
   assert.deepEqual(await engine.enqueue(note, 1, { id: "mail/42" }), { id: "mail/42", created: true });
   assert.deepEqual(await engine.enqueue(note, 2, { id: "mail/42" }), { id: "mail/42", created: false });
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.deepEqual(await engine.enqueue(note, 3, { id: "mail/42" }), { id: "mail/42", created: false });
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.deepEqual(ran, [1]);
 });
 

@@ -88,7 +88,7 @@ test("a running worker waits with what has ended until there is room again, and 
   for (const id of starts) await untilState(engine, id, "succeeded");
   const { jobs } = await engine.list();
   assert.deepEqual(
-    jobs.map(({ fence, counters }) => [fence, counters.errors, counters.interruptions]),
+    jobs.map(({ attempt, counters }) => [attempt, counters.errors, counters.interruptions]),
     [
       [1, 0, 0],
       [1, 0, 0],

@@ -32,7 +32,7 @@ test("the handler gets the schema's output, and what is stored is the schema's i
   const engine = await memory(t, [meeting]);
   const { id } = await engine.enqueue(meeting, { at: "2026-11-15T12:00:00Z" });
   assert.deepEqual((await engine.get(id))?.input, { at: "2026-11-15T12:00:00Z" });
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.deepEqual(seen, [{ at: new Date("2026-11-15T12:00:00Z"), room: "red" }]);
 });
 
@@ -49,7 +49,7 @@ for (const wait of [false, true]) {
     );
     assert.equal((await engine.get(id))?.input, "42");
     assert.equal((await engine.enqueueMany(count, ["1", "2"])).created, 2);
-    await engine.drain({ concurrency: 1 });
+    await engine.runUntilIdle({ concurrency: 1 });
     assert.deepEqual(seen, [42, 1, 2]);
   });
 }
@@ -91,7 +91,7 @@ test("a schema that fails for a moment (it throws, or its promise rejects) costs
   const engine = await memory(t, [note]);
   const { id } = await engine.enqueue(note, "x");
   broken = true;
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.equal((await engine.get(id))?.state, "queued");
 });
 
@@ -104,18 +104,18 @@ test("what a handler returns is the job's result, and nothing is null", async (t
   const ids = await Promise.all(values.map((value) => engine.enqueue(echo, { value })));
   const { id: none } = await engine.enqueue(nothing, 1);
   const { id: awaited } = await engine.enqueue(later, 7);
-  await engine.drain();
+  await engine.runUntilIdle();
   for (const [i, { id }] of ids.entries()) assert.deepEqual((await engine.get(id))?.result, values[i]);
   assert.equal((await engine.get(none))?.result, null);
   assert.deepEqual((await engine.get(awaited))?.result, { n: 7 });
 });
 
 test("a result that JSON can't carry is a failure of the attempt, with the path", async (t) => {
-  const bad = job<number>("bad", { retry: { errors: 1 } });
+  const bad = job<number>("bad", { retry: { attempts: 1 } });
   bad.handle(() => ({ rows: [{ at: new Date() as unknown as string }] }));
   const engine = await memory(t, [bad]);
   const { id } = await engine.enqueue(bad, 1);
-  await engine.drain();
+  await engine.runUntilIdle();
   const { state, error } = (await engine.get(id))!;
   assert.equal(state, "dead");
   assert.match(error!.message, new RegExp(`The result of job ${id} holds a Date at \\$\\.rows\\[0\\]\\.at`));
@@ -147,7 +147,7 @@ test("a step's result is the same in the first run and in a replay, whatever JSO
   });
   const engine = await memory(t, [stepped]);
   await engine.enqueue(stepped, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.deepEqual(ran, Object.keys(made), "each ran once");
   assert.equal(seen.length, 2);
   assert.deepStrictEqual(seen[0], seen[1]);
@@ -173,12 +173,12 @@ test("a step that throws is not kept and runs again, those before it do not", as
   });
   const engine = await memory(t, [stepped]);
   const { id } = await engine.enqueue(stepped, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.deepEqual(ran, ["a", "b1", "b2", "b3"]);
   const { state, steps } = (await engine.get(id))!;
   assert.equal(state, "succeeded");
   assert.deepEqual(
-    steps.map(({ name, fence }) => [name, fence]),
+    steps.map(({ name, attempt }) => [name, attempt]),
     [
       ["a", 1],
       ["b", 3],
@@ -188,14 +188,14 @@ test("a step that throws is not kept and runs again, those before it do not", as
 
 test("two steps of one name in one attempt are an error that names job and step", async (t) => {
   const { promise, resolve } = Promise.withResolvers<unknown>();
-  const twice = job<null>("twice", { retry: { errors: 1 } });
+  const twice = job<null>("twice", { retry: { attempts: 1 } });
   twice.handle(async (_, run) => {
     await run.step("mail", () => 1);
     await run.step("mail", () => 2).catch(resolve);
   });
   const engine = await memory(t, [twice]);
   const { id } = await engine.enqueue(twice, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   says(ErrorCode.stepReused, id, '"mail"', "its own name")(await promise);
   assert.deepEqual(
     (await engine.get(id))?.steps.map(({ result }) => result),
@@ -213,7 +213,7 @@ test("run.key is the same in every attempt and different for every job and name"
   const engine = await memory(t, [mail]);
   await engine.enqueue(mail, null);
   await engine.enqueue(mail, null);
-  await engine.drain({ concurrency: 1 });
+  await engine.runUntilIdle({ concurrency: 1 });
   assert.equal(keys.length, 6);
   assert.equal(new Set(keys.map((pair) => pair.join())).size, 2);
   assert.equal(new Set(keys.flat()).size, 4);
@@ -246,8 +246,8 @@ test("attempt and fence grow with every claim, and interrupted says how the last
     [1, 2, 3, 4],
   );
   assert.equal(new Set(fences.map(({ epoch }) => epoch)).size, 1);
-  const { counters, fence } = (await engine.get(id))!;
-  assert.deepEqual([counters.errors, counters.timeouts, fence], [1, 2, 4]);
+  const { counters, attempt } = (await engine.get(id))!;
+  assert.deepEqual([counters.errors, counters.timeouts, attempt], [1, 2, 4]);
 });
 
 test("progress keeps the latest value, the log keeps its lines in order", async (t) => {
@@ -261,11 +261,11 @@ test("progress keeps the latest value, the log keeps its lines in order", async 
   const engine = await memory(t, [long]);
   engine.on("job.log", ({ message }) => told.push(message));
   const { id } = await engine.enqueue(long, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   const { progress, log } = (await engine.get(id))!;
   assert.deepEqual(progress, { done: 2, of: 3 });
   assert.deepEqual(
-    log.map(({ fence, message }) => [fence, message]),
+    log.map(({ attempt, message }) => [attempt, message]),
     [
       [1, "one"],
       [1, "two\\0"],
@@ -283,7 +283,7 @@ test("the log keeps the last 1,000 lines of 8,192 characters each", async (t) =>
   });
   const engine = await memory(t, [chatty]);
   const { id } = await engine.enqueue(chatty, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   const { log } = (await engine.get(id))!;
   assert.equal(log.length, 1_000);
   assert.match(log[0]!.message, /^line 4 y+$/);
@@ -303,7 +303,7 @@ test("run.heartbeat moves the deadline by as long as the job has run", async (t)
   await engine.start();
   await untilState(engine, id, "succeeded");
   const done = (await engine.get(id))!;
-  assert.equal(done.fence, 1);
+  assert.equal(done.attempt, 1);
   assert.ok(done.deadlineAt! >= done.startedAt! + 60_000 + 45, "its deadline moved with its heartbeat");
 });
 
@@ -352,7 +352,7 @@ test("children of a run are enqueued once, however often the run is repeated", a
   });
   const engine = await memory(t, [parent, child]);
   const { id } = await engine.enqueue(parent, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.deepEqual(ran.toSorted(), ["a", "b", "c"]);
   assert.deepEqual(created, [
     [true, true, true],
@@ -366,13 +366,13 @@ test("children of a run are enqueued once, however often the run is repeated", a
 });
 
 test("a long line of descendants does not outgrow what an id may be", async (t) => {
-  const line = job<number>("line", { retry: { errors: 1 } });
+  const line = job<number>("line", { retry: { attempts: 1 } });
   line.handle(async (left, run) => {
     if (left > 0) await run.enqueue(line, left - 1);
   });
   const engine = await memory(t, [line]);
   await engine.enqueue(line, 40);
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.equal((await engine.counts())[0]?.succeeded, 41);
 });
 
@@ -387,7 +387,7 @@ test("a child enqueued after a step that enqueues another is not lost when the s
   });
   const engine = await memory(t, [parent, child]);
   await engine.enqueue(parent, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.deepEqual(ran.toSorted(), ["a", "b"]);
 });
 
@@ -405,7 +405,7 @@ test("children that are enqueued at once in another order in the next attempt ar
   });
   const engine = await memory(t, [parent, child]);
   await engine.enqueue(parent, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.deepEqual(ran.toSorted(), ["a", "b"]);
 });
 
@@ -419,7 +419,7 @@ test("a child of an unknown kind, or one that does not fit, fails the attempt an
   });
   const engine = await memory(t, [parent, strict]);
   await engine.enqueue(parent, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   says(ErrorCode.kindUnknown, "stranger", "known: parent, strict")(told[0]);
   says(ErrorCode.inputInvalid, "strict")(told[1]);
   assert.equal((await engine.list()).jobs.length, 1);
@@ -486,7 +486,7 @@ test("what a handler writes after its end is refused and changes nothing", async
 
 test("a step result that is not JSON fails the attempt and not the worker", async (t) => {
   const place = new Place(t);
-  const stepped = job<null>("stepped", { retry: { errors: 2, backoff: AT_ONCE } });
+  const stepped = job<null>("stepped", { retry: { attempts: 2, backoff: AT_ONCE } });
   const db = raw(t, place.path);
   stepped.handle(async (_, run) => {
     await run.step("a", () => 1);

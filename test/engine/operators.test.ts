@@ -15,7 +15,7 @@ test("cancelling a queued job ends it at once, and it never runs", async (t) => 
   const { id: ready } = await engine.enqueue(note, null);
   const { id: delayed } = await engine.enqueue(note, null, { delay: "1h" });
   for (const id of [ready, delayed]) assert.equal(await engine.cancel(id), "cancelled");
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.equal(ran, 0);
   for (const id of [ready, delayed]) {
     const { state, history, finishedAt } = (await engine.get(id))!;
@@ -138,7 +138,7 @@ test("what is finished can't be cancelled, what is not can't be retried, and wha
   const engine = await memory(t, [note]);
   const { id: queued } = await engine.enqueue(note, null, { delay: "1h" });
   const { id: done } = await engine.enqueue(note, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   await assert.rejects(engine.cancel(done), says(ErrorCode.wrongState, done, "is succeeded"));
   await assert.rejects(engine.retry(queued), says(ErrorCode.wrongState, queued, "is queued"));
   await assert.rejects(engine.cancel("none"), says(ErrorCode.notFound, "no job none"));
@@ -152,7 +152,7 @@ async function ended(
   place: Place,
 ): Promise<{ engine: Engine; ids: Map<string, string> }> {
   let well = false;
-  const note = job<string>("note", { retry: { errors: 1 } });
+  const note = job<string>("note", { retry: { attempts: 1 } });
   note.handle(async (how, run) => {
     await run.step("one", () => 1);
     if (how === "dead" && !well) throw new Error("no");
@@ -189,7 +189,7 @@ test("every terminal state is left by a retry only, which is recorded; counters 
     assert.equal(after.result, null);
     assert.deepEqual(after.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 });
     assert.deepEqual(after.steps, before.steps);
-    assert.equal(after.fence, before.fence);
+    assert.equal(after.attempt, before.attempt);
     const { event, from, to, actor, reason } = after.history.at(-1)!;
     assert.deepEqual(
       [event, from, to, actor, reason],
@@ -256,7 +256,7 @@ test("a pause outlives the process, and a kind that nobody declared can't be pau
 });
 
 test("list shows the newest first, by pages, and can be narrowed by kind, state and text", async (t) => {
-  const a = job<number>("a", { retry: { errors: 1, backoff: AT_ONCE } });
+  const a = job<number>("a", { retry: { attempts: 1, backoff: AT_ONCE } });
   a.handle((n) => {
     if (n === 3) throw new Error("a needle in the error");
   });
@@ -266,7 +266,7 @@ test("list shows the newest first, by pages, and can be narrowed by kind, state 
   for (let n = 0; n < 7; n++) ids.push((await engine.enqueue(a, n)).id);
   const { id: keyed } = await engine.enqueue(b, 1, { dedupeKey: "needle-key" });
   const { id: named } = await engine.enqueue(b, 2, { id: "the-needle-id" });
-  await engine.drain();
+  await engine.runUntilIdle();
   const newest = [...ids, keyed, named].toReversed();
 
   const seen: string[] = [];
@@ -327,7 +327,7 @@ test("get tells the whole story of a job", async (t) => {
     dedupeKey: "k",
     runAt: null,
     worker: worker.id,
-    fence: 2,
+    attempt: 2,
     counters: { errors: 1, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 },
     lastOutcome: "succeeded",
     cancelRequested: false,
@@ -344,11 +344,11 @@ test("get tells the whole story of a job", async (t) => {
   assert.equal(error?.message, "once");
   assert.deepEqual([history[0]?.event, history[0]?.actor, history[0]?.epoch], ["fail", `worker/${worker.id}`, epoch]);
   assert.deepEqual(
-    steps.map(({ name, result, fence }) => [name, result, fence]),
+    steps.map(({ name, result, attempt }) => [name, result, attempt]),
     [["one", [1], 1]],
   );
   assert.deepEqual(
-    log.map(({ fence, message }) => [fence, message]),
+    log.map(({ attempt, message }) => [attempt, message]),
     [
       [1, "hello"],
       [2, "hello"],
@@ -404,7 +404,7 @@ test("at first there are no incidents and no report, and a recovery that finds n
   assert.deepEqual(await engine.incidents(), []);
   assert.equal(await engine.report(), null);
   assert.equal(await engine.report("none"), null);
-  assert.equal(await engine.recover(), null);
+  assert.equal(await engine.operator.recover(), null);
   assert.equal(await engine.report(), null);
 });
 
@@ -416,18 +416,18 @@ test("FR-030 a recovery that finds nothing does not replace the last report", as
   await victim.untilFact("waiting", { point: "between" });
   victim.kill();
   await victim.exited;
-  const report = await engine.recover();
+  const report = await engine.operator.recover();
   assert.deepEqual(
-    report?.recoveredJobs.map(({ jobId, decision, attempts, lastStep, success }) => [
+    report?.recoveredJobs.map(({ jobId, decision, crashes, lastStep, success }) => [
       jobId,
       decision,
-      attempts,
+      crashes,
       lastStep,
       success,
     ]),
     [[id, "retry", 1, "first", true]],
   );
-  assert.equal(await engine.recover(), null);
+  assert.equal(await engine.operator.recover(), null);
   const again = await place.engine();
   assert.deepEqual(await again.report(), report);
   const [incident, ...others] = await again.incidents();
@@ -444,7 +444,7 @@ test("a recovery that is aborted takes nothing up", async (t) => {
   await victim.untilFact("waiting", { point: "between" });
   victim.kill();
   await victim.exited;
-  assert.equal(await engine.recover({ signal: AbortSignal.abort() }), null);
+  assert.equal(await engine.operator.recover({ signal: AbortSignal.abort() }), null);
   assert.equal((await engine.get(id))?.state, "running");
-  assert.equal((await engine.recover())?.recoveredJobs.length, 1);
+  assert.equal((await engine.operator.recover())?.recoveredJobs.length, 1);
 });

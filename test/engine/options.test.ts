@@ -1,11 +1,10 @@
 // Holds the options: their defaults, their limits, and that what can't work is refused by name before anything is opened.
 import assert from "node:assert/strict";
-import { test } from "node:test";
 import * as z from "zod";
+import { test } from "node:test";
+import { job, kindChoice, type KindOptions, settingsWithDefaults } from "../../src/engine/kind-options.ts";
 import { type EngineOptions, engineSettings, type WorkOptions, workSettings } from "../../src/engine/options.ts";
-import { kindChoice, type KindOptions } from "../../src/engine/kind-options.ts";
-import { job, settingsWithDefaults } from "../../src/contract.ts";
-import { ErrorCode, OutliveError } from "../../src/core/errors.ts";
+import { ErrorCode, OutliveError } from "../../src/job/errors.ts";
 
 /** The options are refused, and the message names the option. */
 function refused(read: () => unknown, named: string): void {
@@ -61,11 +60,11 @@ test("FR-032 FR-037 FR-040 UT-004 what is said replaces the default, and the lea
   assert.deepEqual(times, { heartbeatMs: 2_000, leaseMs: 6_000, sweepMs: 5_000, probeMs: 50, contactMs: 3_000 });
   assert.equal(engineSettings({ heartbeat: { interval: "2s", lease: "4s" } }).times.leaseMs, 4_000);
   const settings = engineSettings({
-    recovery: { action: "pending", maxRecoveryAttempts: 7, integrityCheckOnStartup: false, repair: "auto" },
+    recovery: { onCrash: "requeue", crashes: 7, integrityCheckOnStartup: false, repair: "auto" },
     retention: { finished: "1h", incidents: "2h" },
     poll: "10ms",
   });
-  assert.equal(settings.onCrash, "pending");
+  assert.equal(settings.onCrash, "requeue");
   assert.equal(settings.maxCrashes, 7);
   assert.deepEqual(settings.startUp, { integrityCheck: false, repair: "auto" });
   assert.deepEqual(settings.retention, { finishedMs: 3_600_000, incidentsMs: 7_200_000 });
@@ -126,14 +125,14 @@ test("what becomes a timer is not longer than a timer can be", () => {
 
 test("counts are whole numbers from 1 to 1000", () => {
   for (const count of [0, -1, 1.5, 1_001, "3", Number.NaN, Number.POSITIVE_INFINITY, null]) {
-    refused(kind({ retry: { errors: count } }), "retry.errors");
+    refused(kind({ retry: { attempts: count } }), "retry.attempts");
     refused(kind({ retry: { timeouts: count } }), "retry.timeouts");
     refused(kind({ retry: { crashes: count } }), "retry.crashes");
-    refused(engine({ recovery: { maxRecoveryAttempts: count } }), "recovery.maxRecoveryAttempts");
+    refused(engine({ recovery: { crashes: count } }), "recovery.crashes");
   }
   for (const count of [1, 1_000]) {
-    kind({ retry: { errors: count, timeouts: count, crashes: count } })();
-    engine({ recovery: { maxRecoveryAttempts: count } })();
+    kind({ retry: { attempts: count, timeouts: count, crashes: count } })();
+    engine({ recovery: { crashes: count } })();
   }
 });
 
@@ -163,11 +162,11 @@ test("a number per kind: kinds without one share ten, and a kind that is not run
 test("unknown keys are named, at every level", () => {
   refused(engine({ hartbeat: {} }), "hartbeat");
   refused(engine({ heartbeat: { intervall: "1s" } }), "intervall");
-  refused(engine({ recovery: { actoin: "retry" } }), "actoin");
+  refused(engine({ recovery: { onCrahs: "retry" } }), "onCrahs");
   refused(engine({ retention: { finnished: "1d" } }), "finnished");
   refused(engine({ sqlite: { allowUnsave: true } }), "allowUnsave");
   refused(kind({ timout: "1s" }), "timout");
-  refused(kind({ retry: { attempts: 3 } }), "attempts");
+  refused(kind({ retry: { errors: 3 } }), "errors");
   refused(kind({ retry: { backoff: { factor: 2 } } }), "factor");
   refused(work({ concurency: 3 }), "concurency");
 });
@@ -190,12 +189,12 @@ test("a wrong number inside a backoff is named by its own path", () => {
 });
 
 test("words that are not on the list are refused", () => {
-  refused(engine({ recovery: { action: "restart" } }), "recovery.action");
+  refused(engine({ recovery: { onCrash: "restart" } }), "recovery.onCrash");
   refused(engine({ durability: "none" }), "durability");
   refused(kind({ onCrash: "restart" }), "onCrash");
   refused(kind({ timeout: "never" }), "timeout");
   refused(kind({ retry: { backoff: "fibonacci" } }), "backoff");
-  for (const action of ["retry", "pending", "fail"]) engine({ recovery: { action } })();
+  for (const onCrash of ["retry", "requeue", "fail"]) engine({ recovery: { onCrash } })();
   for (const durability of ["full", "relaxed"]) engine({ durability })();
   refused(engine({ recovery: { repair: "always" } }), "recovery.repair");
   for (const repair of ["reindex", "auto", "off"]) engine({ recovery: { repair } })();

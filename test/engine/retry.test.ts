@@ -15,17 +15,17 @@ function heard<Name extends "job.failed" | "job.dead" | "job.overdue">(engine: E
 const delays: { title: string; retry: RetryOptions; waits: number[] }[] = [
   {
     title: "exponential backoff doubles up to its longest delay",
-    retry: { errors: 6, backoff: { base: "2ms", max: "10ms", jitter: 0 } },
+    retry: { attempts: 6, backoff: { base: "2ms", max: "10ms", jitter: 0 } },
     waits: [2, 4, 8, 10, 10],
   },
   {
     title: "linear backoff grows by its base",
-    retry: { errors: 5, backoff: { type: "linear", base: "3ms", max: "10ms", jitter: 0 } },
+    retry: { attempts: 5, backoff: { type: "linear", base: "3ms", max: "10ms", jitter: 0 } },
     waits: [3, 6, 9, 10],
   },
   {
     title: "a backoff function of the user's own is asked with the number of failures and the error",
-    retry: { errors: 4, backoff: (failures, { message }) => `${failures * message.length}ms` as Duration },
+    retry: { attempts: 4, backoff: (failures, { message }) => `${failures * message.length}ms` as Duration },
     waits: [4, 8, 12],
   },
 ];
@@ -59,7 +59,7 @@ test("a delay has a random part by default, and a job that waits for its retry c
     bad,
     Array.from({ length: 20 }, () => null),
   );
-  const [counts] = await engine.drain();
+  const [counts] = await engine.runUntilIdle();
   assert.deepEqual([counts?.delayed, counts?.ready], [20, 0]);
   assert.ok(failed.every(({ delayMs }) => delayMs >= 1_800_000 && delayMs <= 3_600_000));
   assert.ok(new Set(failed.map(({ delayMs }) => delayMs)).size > 1, "not all the same");
@@ -83,7 +83,7 @@ test("a backoff function that throws or returns nonsense does not lose the job: 
   const engine = await memory(t, [throwing, nonsense]);
   const { id: a } = await engine.enqueue(throwing, null);
   const { id: b } = await engine.enqueue(nonsense, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   for (const [id, message] of [
     [a, "oops (and its backoff function threw: broken backoff)"],
     [
@@ -102,16 +102,16 @@ test("a TerminalError ends the job at once, whatever its limits say, also one of
   class NoSuchCustomer extends TerminalError {
     override readonly name = "NoSuchCustomer";
   }
-  const bill = job<null>("bill", { retry: { errors: 10, backoff: AT_ONCE } });
+  const bill = job<null>("bill", { retry: { attempts: 10, backoff: AT_ONCE } });
   bill.handle(async () => {
     throw new NoSuchCustomer("customer 7 does not exist");
   });
   const engine = await memory(t, [bill]);
   const dead = heard(engine, "job.dead");
   const { id } = await engine.enqueue(bill, null);
-  await engine.drain();
-  const { state, fence, counters, error, history } = (await engine.get(id))!;
-  assert.deepEqual([state, fence, counters.errors, error?.name], ["dead", 1, 1, "NoSuchCustomer"]);
+  await engine.runUntilIdle();
+  const { state, attempt, counters, error, history } = (await engine.get(id))!;
+  assert.deepEqual([state, attempt, counters.errors, error?.name], ["dead", 1, 1, "NoSuchCustomer"]);
   assert.equal(history[0]?.reason, "terminal error: customer 7 does not exist");
   assert.deepEqual(dead, [{ jobId: id, kind: "bill", reason: "terminal error: customer 7 does not exist" }]);
 });
@@ -129,19 +129,19 @@ test("a TerminalError is terminal also where the backoff function throws", async
   });
   const engine = await memory(t, [bill]);
   const { id } = await engine.enqueue(bill, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.equal((await engine.get(id))?.state, "dead");
 });
 
 test("a job is dead after as many errors as it may have, and its history names each of them", async (t) => {
   let ran = 0;
-  const bad = job<null>("bad", { retry: { errors: 3, backoff: AT_ONCE } });
+  const bad = job<null>("bad", { retry: { attempts: 3, backoff: AT_ONCE } });
   bad.handle(() => {
     throw new Error(`oops ${++ran}`);
   });
   const engine = await memory(t, [bad]);
   const { id } = await engine.enqueue(bad, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.equal(ran, 3);
   const { state, counters, error, history, finishedAt } = (await engine.get(id))!;
   assert.equal(state, "dead");
@@ -150,7 +150,7 @@ test("a job is dead after as many errors as it may have, and its history names e
   assert.match(error.stack!, /retry\.test\.ts/);
   assert.ok(finishedAt !== null);
   assert.deepEqual(
-    history.map(({ event, from, to, fence, reason }) => [event, from, to, fence, reason]),
+    history.map(({ event, from, to, attempt, reason }) => [event, from, to, attempt, reason]),
     [
       ["fail", "running", "queued", 1, "error 1 of 3: oops 1"],
       ["fail", "running", "queued", 2, "error 2 of 3: oops 2"],
@@ -167,7 +167,7 @@ test("a success after failures is a success, and its history tells of the failur
   });
   const engine = await memory(t, [shaky]);
   const { id } = await engine.enqueue(shaky, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   const { state, result, history, lastOutcome } = (await engine.get(id))!;
   assert.deepEqual([state, result, lastOutcome, history.length], ["succeeded", "well", "succeeded", 1]);
 });
@@ -201,7 +201,7 @@ const odd: { what: string; thrown: () => unknown; name: string; message: string 
 for (const { what, thrown, name, message } of odd)
   for (const how of ["thrown", "rejected"] as const)
     test(`${what}, ${how} by a handler, is a failure like any other`, async (t) => {
-      const bad = job<null>("bad", { retry: { errors: 2, backoff: AT_ONCE } });
+      const bad = job<null>("bad", { retry: { attempts: 2, backoff: AT_ONCE } });
       bad.handle(
         how === "thrown"
           ? () => {
@@ -211,19 +211,19 @@ for (const { what, thrown, name, message } of odd)
       );
       const engine = await memory(t, [bad]);
       const { id } = await engine.enqueue(bad, null);
-      await engine.drain();
+      await engine.runUntilIdle();
       const { state, counters, error } = (await engine.get(id))!;
       assert.deepEqual([state, counters.errors, error?.name, error?.message], ["dead", 2, name, message]);
     });
 
 test("a very long message is kept short", async (t) => {
-  const bad = job<null>("bad", { retry: { errors: 1 } });
+  const bad = job<null>("bad", { retry: { attempts: 1 } });
   bad.handle(() => {
     throw new Error("x".repeat(100_000));
   });
   const engine = await memory(t, [bad]);
   const { id } = await engine.enqueue(bad, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.match((await engine.get(id))!.error!.message, /^x{8192}… \(100000 characters\)$/);
 });
 
@@ -233,11 +233,11 @@ test("an error that can't even be read is a failure like any other", async (t) =
       throw new TypeError("don't look at me");
     }
   }
-  const bad = job<null>("bad", { retry: { errors: 1 } });
+  const bad = job<null>("bad", { retry: { attempts: 1 } });
   bad.handle(() => Promise.reject(new Hostile()));
   const engine = await memory(t, [bad]);
   const { id } = await engine.enqueue(bad, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   const { state, error } = (await engine.get(id))!;
   assert.deepEqual([state, error], ["dead", { name: "NonError", message: "what was thrown can't be read" }]);
 });
@@ -301,8 +301,8 @@ test("what a handler that was given up still does changes nothing, and the next 
   await engine.start();
   await untilState(engine, id, "succeeded");
   assert.equal(((await late) as { code: string }).code, "STALE_ATTEMPT");
-  const { result, steps, fence } = (await engine.get(id))!;
-  assert.deepEqual([result, steps, fence], ["second", [], 2]);
+  const { result, steps, attempt } = (await engine.get(id))!;
+  assert.deepEqual([result, steps, attempt], ["second", [], 2]);
 });
 
 test("a handler that returns within its grace has succeeded, and one that throws within it has timed out", async (t) => {
@@ -351,8 +351,8 @@ test("errors, timeouts and interruptions are counted once each, when the attempt
   const stopped = (await engine.get(id))!;
   assert.deepEqual([stopped.state, stopped.lastOutcome], ["queued", "released"]);
   assert.deepEqual(stopped.counters, { errors: 1, crashes: 0, blamed: 0, timeouts: 1, interruptions: 1, losses: 0 });
-  await engine.drain();
+  await engine.runUntilIdle();
   const done = (await engine.get(id))!;
-  assert.deepEqual([done.state, done.fence], ["succeeded", 4]);
+  assert.deepEqual([done.state, done.attempt], ["succeeded", 4]);
   assert.deepEqual(done.counters, stopped.counters);
 });

@@ -151,7 +151,7 @@ test("with only, a worker takes nothing but those kinds", async (t) => {
   const engine = await memory(t, [a, b]);
   await engine.enqueue(b, null, { priority: 9 });
   await engine.enqueue(a, null);
-  await engine.drain({ only: [a] });
+  await engine.runUntilIdle({ only: [a] });
   assert.deepEqual(ran, ["a"]);
   assert.equal((await engine.counts()).find(({ kind }) => kind === "b")?.ready, 1);
 });
@@ -178,7 +178,7 @@ test("a kind that this worker does not know stays queued and is listed, never fa
   const { id: other } = await newer.enqueue(known, null);
   await untilState(newer, other, "succeeded");
   const waiting = (await older.get(id))!;
-  assert.deepEqual([waiting.state, waiting.fence], ["queued", 0]);
+  assert.deepEqual([waiting.state, waiting.attempt], ["queued", 0]);
   assert.equal((await older.counts()).find(({ kind }) => kind === "unknown")?.ready, 1);
 });
 
@@ -345,7 +345,7 @@ test("a worker that is taken for dead while its thread is still starting begins 
   assert.equal(code, 0, stderr);
 });
 
-test("a handler that blocks the loop for longer than a lease, before the loop has heard that its keeper is up, keeps its lease", async (t) => {
+test("a handler that blocks the loop for longer than a lease, before the loop has heard that its maintenance is up, keeps its lease", async (t) => {
   const place = new Place(t);
   const lost: object[] = [];
   const blocks = job<null>("blocks");
@@ -408,14 +408,14 @@ test("everything that is asked of a closed engine is refused with the same code"
     () => engine.incidents(),
     () => engine.report(),
     () => engine.health(),
-    () => engine.recover(),
+    () => engine.operator.recover(),
     () => engine.cancel("x"),
     () => engine.start(),
   ])
     await assert.rejects(ask(), says(ErrorCode.closed));
 });
 
-test("drain runs what is ready and what that makes ready, and leaves what waits for its time", async (t) => {
+test("runUntilIdle runs what is ready and what that makes ready, and leaves what waits for its time", async (t) => {
   const ran: string[] = [];
   const child = job<string>("child").handle((name) => void ran.push(name));
   const parent = job<string>("parent", { retry: { backoff: AT_ONCE } });
@@ -427,7 +427,7 @@ test("drain runs what is ready and what that makes ready, and leaves what waits 
   const engine = await memory(t, [parent, child]);
   await engine.enqueue(parent, "one");
   await engine.enqueue(child, "later", { delay: "1h" });
-  const counts = await engine.drain();
+  const counts = await engine.runUntilIdle();
   assert.deepEqual(ran.toSorted(), ["one", "one of parent"]);
   assert.deepEqual(
     counts.map(({ kind, succeeded, delayed }) => [kind, succeeded, delayed]),
@@ -439,17 +439,17 @@ test("drain runs what is ready and what that makes ready, and leaves what waits 
   assert.equal((await engine.health()).worker, null, "its worker has left");
 });
 
-test("drain does not wait for kinds that are paused or have no handler, and is refused on a file", async (t) => {
+test("runUntilIdle does not wait for kinds that are paused or have no handler, and is refused on a file", async (t) => {
   const paused = job<null>("paused").handle(() => {});
   const without = job<null>("without");
   const engine = await memory(t, [paused, without]);
   await engine.pause(paused);
   await engine.enqueue(paused, null);
   await engine.enqueue(without, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   const place = new Place(t);
   const onFile = await place.engine();
-  await assert.rejects(onFile.drain(), says(ErrorCode.wrongState, "sqlite::memory:"));
+  await assert.rejects(onFile.runUntilIdle(), says(ErrorCode.wrongState, "sqlite::memory:"));
 });
 
 test("FR-001 FR-002 FR-004 FR-005 AC-001 AC-013 open tells of its recovery before it resolves: started, then completed, with nothing between when nothing was found", async (t) => {
@@ -481,16 +481,16 @@ test("job.succeeded is told only to those who ask for it by name", async (t) => 
   const note = job<null>("note").handle(() => {});
   const engine = await memory(t, [note], { onEvent: ({ name }) => void all.push(name) });
   await engine.enqueue(note, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   const stop = engine.on("job.succeeded", ({ jobId, kind, attempt, durationMs }) => {
     assert.ok(durationMs >= 0);
     named.push(`${jobId} ${kind} ${attempt}`);
   });
   const { id } = await engine.enqueue(note, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   stop();
   await engine.enqueue(note, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.deepEqual(named, [`${id} note 1`]);
   assert.ok(all.includes("worker.started") && all.includes("worker.stopped"));
   assert.ok(!all.includes("job.succeeded"));
@@ -510,7 +510,7 @@ test("a listener that throws harms neither the others nor the engine, and is tol
   engine.on("job.succeeded", () => void heard.push("the second"));
   engine.on("listener.failed", ({ event, error }) => void heard.push(`${event}: ${error.message}`));
   const { id } = await engine.enqueue(note, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.equal((await engine.get(id))?.state, "succeeded");
   assert.ok(heard.includes("the second"));
   assert.ok(heard.includes("job.succeeded: a listener broke"));
@@ -536,7 +536,7 @@ test("FR-003 NFR-007 AC-014 a logger gets one line per fact with its data; witho
   const console1 = ["log", "info", "warn", "error"].map((name) =>
     t.mock.method(console, name as "log", (text: string) => void lines.push([`console.${name}`, text, undefined])),
   );
-  const bad = job<null>("bad", { retry: { errors: 1 } });
+  const bad = job<null>("bad", { retry: { attempts: 1 } });
   bad.handle(() => {
     throw new Error("oops");
   });
@@ -544,7 +544,7 @@ test("FR-003 NFR-007 AC-014 a logger gets one line per fact with its data; witho
   for (const logger of [{ info: take("info"), warn: take("warn"), error: take("error") }, undefined, false] as const) {
     const engine = await open("sqlite::memory:", { jobs: [bad], ...(logger === undefined ? {} : { logger }) });
     await engine.enqueue(bad, null, { id: "b1" });
-    await engine.drain();
+    await engine.runUntilIdle();
     await engine.close();
     told.push(
       lines
@@ -575,16 +575,16 @@ test("a logger that throws harms nobody", async (t) => {
   const broken = (): never => {
     throw new Error("the disk of the log is full");
   };
-  const bad = job<null>("bad", { retry: { errors: 1 } });
+  const bad = job<null>("bad", { retry: { attempts: 1 } });
   bad.handle(broken);
   const engine = await memory(t, [bad], { logger: { info: broken, warn: broken, error: broken } });
   const { id } = await engine.enqueue(bad, null);
-  await engine.drain();
+  await engine.runUntilIdle();
   assert.equal((await engine.get(id))?.state, "dead");
 });
 
 test("finished jobs go after their retention with all that belongs to them; unfinished ones stay", async (t) => {
-  const note = job<number>("note", { retry: { errors: 1 } });
+  const note = job<number>("note", { retry: { attempts: 1 } });
   note.handle(async (n, run) => {
     await run.step("one", () => n);
     await run.log("line");
@@ -618,7 +618,7 @@ test("options that can't be are refused before anything is opened, and name the 
     [{ retention: { finished: "a week" } }, "retention.finished"],
     [{ retention: { finished: "5000d" } }, "retention.finished"],
     [{ durability: "none" }, "durability"],
-    [{ recovery: { maxRecoveryAttempts: 0 } }, "recovery.maxRecoveryAttempts"],
+    [{ recovery: { crashes: 0 } }, "recovery.crashes"],
     [{ logger: { info: () => {} } }, "logger"],
     [{ onEvent: 1 }, "onEvent"],
     [{ jobs: [{}] }, "jobs"],
@@ -635,7 +635,7 @@ test("options of a kind that can't be are refused where the kind is written", ()
     ["a", { timeout: "5" }, "timeout"],
     ["a", { timeout: "1ms" }, "job a are not usable: timeout"],
     ["a", { timeout: "1m", maxRuntime: "1s" }, "maxRuntime of a"],
-    ["a", { retry: { errors: 0 } }, "retry.errors"],
+    ["a", { retry: { attempts: 0 } }, "retry.attempts"],
     ["a", { retry: { backoff: { base: "1m", max: "1s" } } }, "backoff.max of a"],
     ["a", { retry: { backoff: "quadratic" } }, "retry.backoff"],
     ["a", { retries: 3 }, "retries"],

@@ -3,11 +3,11 @@ import assert from "node:assert/strict";
 import { type ChildProcess, execFileSync, spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { createInterface } from "node:readline";
-import { type TestContext, test } from "node:test";
+import { test, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
-import type { ProcessKey } from "../../src/core/process-key.ts";
 import { processIdentity } from "../../src/platform/identity.ts";
 import { parseProcessStat, processState, readProcessStat } from "../../src/platform/process-evidence.ts";
+import type { ProcessKey } from "../../src/recovery/process-key.ts";
 
 const self = processIdentity();
 const unsharing = spawnSync("unshare", ["-m", "true"]).status === 0;

@@ -7,15 +7,15 @@ import type { Session } from "../../src/stores/postgres/connection.ts";
 import { migrate } from "../../src/stores/postgres/migrate.ts";
 import { freshDatabase, withClient } from "../support/postgres.ts";
 import { untilTrue } from "../support/processes.ts";
-import { MINUTE, type Scene, scene } from "./scene.ts";
+import { MINUTE, type Fixture, fixture } from "./fixture.ts";
 
-async function told(store: Scene, pooled: boolean | null = null): Promise<string[]> {
+async function told(store: Fixture, pooled: boolean | null = null): Promise<string[]> {
   const found = await advice(sessionOf(store), pooled);
   return found.map(({ level, text }) => `${level}: ${text}`);
 }
 
 /** Numbers come back as numbers, as the store's own connection has it. */
-function sessionOf(store: Scene): Session {
+function sessionOf(store: Fixture): Session {
   const rows = async <R>(sql: string, values?: readonly unknown[]): Promise<R[]> => {
     const found = await store.sql<Record<string, unknown>>(sql, values as unknown[]);
     return found.map((row) =>
@@ -42,11 +42,11 @@ function said(lines: readonly string[], pattern: RegExp): void {
 }
 
 test("a sound store is told part by part, and a part that this role may not see spoils no other", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   const lines = await told(store, false);
   said(lines, /PostgreSQL \d+\.\d+/);
   said(lines, /^ok: A direct connection/);
-  said(lines, /^ok: All \d migrations are there/);
+  said(lines, /^ok: All \d+ migrations are there/);
   said(lines, /^ok: This role may do all/);
   said(lines, /^ok: Vacuum keeps up/);
   said(lines, /^ok: Nobody calls outlive.tick/);
@@ -60,7 +60,7 @@ test("a sound store is told part by part, and a part that this role may not see 
 });
 
 test("settings that lose data are said with what they lose", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   const [shared] = await store.sql<{ setting: string }>("SELECT setting FROM pg_settings WHERE name = 'fsync'");
   // The server that tests share runs with fsync off: that is said, too.
   if (shared!.setting === "off") said(await told(store), /^warning: fsync is off/);
@@ -69,7 +69,7 @@ test("settings that lose data are said with what they lose", async (t) => {
 });
 
 test("a migration that is not there, and a role that can't work, are told with what to run", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await store.sql("UPDATE outlive.meta SET value = 2 WHERE key = 'schema'");
   said(await told(store), /^warning: Not there: views, .*No worker starts without.*outlive migrate up/);
   const role = `${store.schema}_looks`;
@@ -86,7 +86,7 @@ test("a migration that is not there, and a role that can't work, are told with w
 });
 
 test("overdue jobs are told with their age and what to run, and reclaims by kind and decision", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await store.worker("w");
   for (const id of ["a", "b"]) {
     await store.sql("SELECT outlive.enqueue('run_tsa', id => $1)", [id]);
@@ -100,7 +100,7 @@ test("overdue jobs are told with their age and what to run, and reclaims by kind
 });
 
 test("the last tick is told with its caller, also if it is late or failed", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await store.sql("SET application_name = 'pg_cron'");
   await store.sql("SELECT outlive.tick()");
   said(await told(store), /^ok: The last tick was .* ago, by pg_cron as /);
@@ -111,7 +111,7 @@ test("the last tick is told with its caller, also if it is late or failed", asyn
 });
 
 test("a transaction that is open for long is named with its process", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   const other = new pg.Client({ connectionString: store.url, application_name: "report" });
   await other.connect();
   await other.query("BEGIN");
@@ -128,7 +128,7 @@ test("a transaction that is open for long is named with its process", async (t) 
 });
 
 test("a table with more dead rows than vacuum keeps up with is named with its numbers", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await store.sql("ALTER TABLE outlive.jobs SET (autovacuum_enabled = false)");
   const find = async (many: number): Promise<string> =>
     (await vacuum(sessionOf(store), many)).map(({ level, text }) => `${level}: ${text}`).join("\n");
@@ -155,7 +155,9 @@ test("pg_cron is told about where it is: not scheduled, scheduled, not active", 
     await migrate(client, "outlive");
     // The two columns of pg_cron's table that are read; the extension itself is not on every server.
     await client.query("CREATE SCHEMA cron; CREATE TABLE cron.job (schedule text, command text, active boolean)");
-    const store = { sql: async (text: string, values?: unknown[]) => (await client.query(text, values)).rows } as Scene;
+    const store = {
+      sql: async (text: string, values?: unknown[]) => (await client.query(text, values)).rows,
+    } as Fixture;
     said(await told(store), /^warning: pg_cron is here and does not call tick/);
     await client.query(`INSERT INTO cron.job VALUES ('15 seconds', 'SELECT "outlive".tick()', true)`);
     said(await told(store), /^ok: pg_cron calls tick\(\): 15 seconds/);

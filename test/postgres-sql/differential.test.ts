@@ -2,14 +2,13 @@
 // the random part of a backoff may differ, and it stays within what core could have said.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { isSuspect } from "../../src/core/isolation.ts";
-import { JOB_STATES, type KindSettings } from "../../src/core/job.ts";
-import { decideCrash, decideOverdue } from "../../src/core/recovery.ts";
-import { backoffMs } from "../../src/core/retry.ts";
-import type { HeldJob } from "../../src/core/store.ts";
-import { afterChange, type Change } from "../../src/core/transitions.ts";
-import { LANE, NEVER_DUE, OUTCOME, STATE } from "../../src/stores/codes.ts";
-import { type Scene, scene } from "./scene.ts";
+import { isSuspect } from "../../src/job/isolation.ts";
+import { backoffMs, JOB_STATES, type KindSettings } from "../../src/job/job.ts";
+import { afterChange, type Change } from "../../src/job/transitions.ts";
+import { decideCrash, decideOverdue } from "../../src/recovery/recover.ts";
+import type { HeldJob } from "../../src/stores/port.ts";
+import { LANE, NEVER_DUE, OUTCOME, STATE, toStored } from "../../src/stores/rows.ts";
+import { type Fixture, fixture } from "./fixture.ts";
 
 const SEED = Number(process.env["OUTLIVE_SEED"] ?? 1);
 const CAUSES = ["gone", "silent", "timeOut"] as const;
@@ -23,7 +22,7 @@ interface Case {
 }
 
 test(`core and SQL decide the same about every generated job (OUTLIVE_SEED=${SEED})`, async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   const cases = generate(dice(SEED));
   await write(store, cases);
   const reclaimed = await store.sql<{ job_id: string; decision: string; attempts: number }>(
@@ -55,7 +54,7 @@ test(`core and SQL decide the same about every generated job (OUTLIVE_SEED=${SEE
         waits,
         event: least.change.name,
         delay: undefined,
-        told: least.decision,
+        told: toStored(least.decision),
         attempts,
       },
       JSON.stringify({ job, cause, seed: SEED }),
@@ -70,14 +69,14 @@ test(`core and SQL decide the same about every generated job (OUTLIVE_SEED=${SEE
   assert.deepEqual([...seen].sort(), [
     "gone cancel",
     "gone fail",
-    "gone pending",
     "gone quarantine",
+    "gone requeue",
     "gone retry",
     "silent cancel",
     "silent fail",
     "silent lost",
     "silent lost waits",
-    "silent pending",
+    "silent requeue",
     "timeOut cancel",
     "timeOut fail",
     "timeOut retry later",
@@ -85,7 +84,7 @@ test(`core and SQL decide the same about every generated job (OUTLIVE_SEED=${SEE
 });
 
 test(`core and SQL compute the same backoff to the millisecond (OUTLIVE_SEED=${SEED})`, async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   const random = dice(SEED);
   const asked = Array.from({ length: 400 }, (_, i) => ({
     ...kind(random, `k${i}`).backoff,
@@ -124,7 +123,7 @@ function expected(
   const at = (random: number): Verdict => {
     if (cause !== "timeOut") {
       const suspectsAtDeath = held.filter((one) => isSuspect(one.job.counters)).length;
-      const { decision, change } = decideCrash(job, { heldAtDeath: held.length, suspectsAtDeath, how: cause });
+      const { decision, change } = decideCrash(job, { suspectsAtDeath, how: cause });
       return { decision: cancelRequested ? "cancel" : decision, change: written(change) };
     }
     const change = written(decideOverdue(job, random));
@@ -186,18 +185,18 @@ function kind(random: () => number, name: string): KindSettings {
       maxMs: baseMs + upTo(random, 3_600_000),
       jitter: [0, 0.5, 0.9, random()][upTo(random, 3)]!,
     },
-    onCrash: (["retry", "retry", "retry", "pending", "fail"] as const)[upTo(random, 4)]!,
+    onCrash: (["retry", "retry", "retry", "requeue", "fail"] as const)[upTo(random, 4)]!,
   };
 }
 
 /** The deaths of the first third are proved, the second is silent for longer than its lease; the jobs of the others are past deadline, grace and margin. */
-async function write(store: Scene, cases: readonly Case[]): Promise<void> {
+async function write(store: Fixture, cases: readonly Case[]): Promise<void> {
   for (const worker of new Set(cases.map((one) => one.worker))) await store.worker(`w${worker}`);
   await store.sql(
     `INSERT INTO outlive.kinds (name, timeout_ms, grace_ms, max_errors, max_timeouts, max_crashes, backoff_type, backoff_base_ms, backoff_max_ms, backoff_jitter, on_crash)
      SELECT k->>'name', (k->>'timeoutMs')::bigint, (k->>'graceMs')::bigint, (k->'limits'->>'errors')::integer, (k->'limits'->>'timeouts')::integer,
        (k->'limits'->>'crashes')::integer, k->'backoff'->>'type', (k->'backoff'->>'baseMs')::bigint, (k->'backoff'->>'maxMs')::bigint,
-       (k->'backoff'->>'jitter')::float8, k->>'onCrash'
+       (k->'backoff'->>'jitter')::float8, replace(k->>'onCrash', 'requeue', '${toStored("requeue")}')
      FROM jsonb_array_elements($1) c, LATERAL (SELECT c->'job'->'kind' AS k) AS one`,
     [JSON.stringify(cases)],
   );
@@ -223,7 +222,7 @@ interface Row {
   readonly waits: boolean;
 }
 
-function read(store: Scene): Promise<Row[]> {
+function read(store: Fixture): Promise<Row[]> {
   return store.sql<Row>(
     `SELECT j.id, j.state, j.lane, j.outcome, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.together, j.run_at - outlive.now_ms() AS delay,
        coalesce(j.run_at = ${NEVER_DUE}, false) AS waits,

@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { migrate } from "../../src/stores/postgres/migrate.ts";
 import { freshDatabase, withClient } from "../support/postgres.ts";
 import { shownSql } from "./docs.ts";
-import { psql } from "./scene.ts";
+import { psql } from "./fixture.ts";
 
 test("every SQL of the paper about PostgreSQL runs", async (t) => {
   const url = await freshDatabase(t);

@@ -2,11 +2,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { kindChoice } from "../../src/engine/kind-options.ts";
-import { assertKey, assertKind } from "../../src/core/ids.ts";
-import { scene } from "./scene.ts";
+import { assertKey, assertKind } from "../../src/job/ids.ts";
+import { fixture } from "./fixture.ts";
 
 test("a job enqueued by SQL is queued, with an id that sorts by time", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   const ids: string[] = [];
   for (let i = 0; i < 3; i++) {
     await store.pass(1);
@@ -20,7 +20,7 @@ test("a job enqueued by SQL is queued, with an id that sorts by time", async (t)
 });
 
 test("a kind that nobody has declared gets the defaults that a program would have", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await store.psql("SELECT outlive.enqueue('brand.new')");
   const { settings } = kindChoice("brand.new", {});
   assert.deepEqual(await store.sql("SELECT * FROM outlive.kinds"), [
@@ -45,7 +45,7 @@ test("a kind that nobody has declared gets the defaults that a program would hav
 });
 
 test("a known id and a held key add nothing and say so", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   assert.equal(await store.psql("SELECT * FROM outlive.enqueue('mail', id => 'a', dedupe_key => 'k')"), "a|t");
   assert.equal(await store.psql("SELECT * FROM outlive.enqueue('mail', id => 'a')"), "a|f");
   assert.equal(await store.psql("SELECT * FROM outlive.enqueue('mail', id => 'b', dedupe_key => 'k')"), "a|f");
@@ -64,7 +64,7 @@ test("a known id and a held key add nothing and say so", async (t) => {
 });
 
 test("of two that enqueue the same key at once one creates the job, and both get its id", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   const sessions = await Promise.all(Array.from({ length: 8 }, () => store.session()));
   const answers = await Promise.all(
     sessions.map((one) =>
@@ -76,7 +76,7 @@ test("of two that enqueue the same key at once one creates the job, and both get
 });
 
 test("a delay and an instant are kept, and what is due already can be claimed at once", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await store.psql("SELECT outlive.enqueue('mail', id => 'later', delay => '90 seconds', priority => 5)");
   await store.psql("SELECT outlive.enqueue('mail', id => 'at', run_at => outlive.instant(outlive.now_ms() + 1500))");
   await store.psql("SELECT outlive.enqueue('mail', id => 'due', run_at => '2020-01-01Z')");
@@ -92,8 +92,8 @@ test("a delay and an instant are kept, and what is due already can be claimed at
   assert.equal((await store.job("due")).lane, 1);
 });
 
-test("an enqueue in a transaction that is rolled back leaves no job, no count and no bell", async (t) => {
-  const store = await scene(t);
+test("an enqueue in a transaction that is rolled back leaves no job, no count and no wakeup", async (t) => {
+  const store = await fixture(t);
   assert.equal(
     await store.psql(
       `LISTEN ${store.schema}_bell; BEGIN; SELECT created FROM outlive.enqueue('mail'); ROLLBACK; SELECT 1;`,
@@ -108,7 +108,7 @@ test("an enqueue in a transaction that is rolled back leaves no job, no count an
 });
 
 test("what core refuses, SQL refuses with a hint; what core takes, SQL takes", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   for (const kind of [
     "mail",
     "document.protected",

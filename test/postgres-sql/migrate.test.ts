@@ -7,7 +7,7 @@ import { cli, cliOn, ended, startCli } from "../support/cli.ts";
 import { freshDatabase, withClient } from "../support/postgres.ts";
 import { MIGRATIONS } from "../../src/stores/postgres/migrations/index.ts";
 import { Place, untilTrue } from "../support/processes.ts";
-import { psql } from "./scene.ts";
+import { psql } from "./fixture.ts";
 
 /** The numbers of all migrations. Those after the first are also called the later ones. */
 const ALL = MIGRATIONS.map((_, i) => i + 1);
@@ -173,6 +173,27 @@ test("a table that somebody holds makes a migration give up with a sentence, and
     assert.match(stderr, /could not be migrated: .*lock timeout.*\n.*run it again/);
   });
   assert.deepEqual(await applied(t, url), [1]);
+});
+
+test("a migration that waits for a table lets others pass, and is done once the table is free", async (t) => {
+  const url = await freshDatabase(t);
+  await cliOn(t, url).run("migrate", "up", "--to", "3");
+  await withClient(url, async (reader) => {
+    await reader.query("BEGIN; SELECT count(*) FROM outlive.jobs");
+    const migrating = cliOn(t, url).run("migrate", "up");
+    const waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'outlive.jobs'::regclass";
+    await untilTrue(
+      () => psql(url, waits),
+      (count) => count === "1",
+      "the migration waits",
+    );
+    const began = performance.now();
+    await psql(url, "SELECT outlive.enqueue('mail')");
+    assert.ok(performance.now() - began < 2_000, "an enqueue does not wait until the reader has ended");
+    await reader.query("COMMIT");
+    assert.equal((await migrating).code, 0);
+  });
+  assert.deepEqual(await applied(t, url), ALL);
 });
 
 test("a role that may not create tables is told so", async (t) => {

@@ -1,12 +1,12 @@
 // A job that a worker takes back and the same job taken back by SQL read the same in the views: two stores with the same rows, one
 // reclaimed by `reclaim_stale_jobs()`, the other by the recovery of the engine.
 import assert from "node:assert/strict";
-import { type TestContext, test } from "node:test";
-import { decideLoss } from "../../src/core/losses.ts";
-import { decideCrash } from "../../src/core/recovery.ts";
-import { expireOnce, recoverOnce } from "../../src/testing/conformance/scene.ts";
+import { test, type TestContext } from "node:test";
+import { decideLoss } from "../../src/recovery/losses.ts";
+import { decideCrash } from "../../src/recovery/recover.ts";
+import { expireOnce, recoverOnce } from "../../src/testing/conformance/fixture.ts";
 import { openStore } from "../conformance/postgres-stores.ts";
-import { MINUTE, scene, type Scene } from "./scene.ts";
+import { MINUTE, fixture, type Fixture } from "./fixture.ts";
 
 /** Each job under a worker of its own, but for `company`, of which there are two. SQL sets the row and its kind. */
 const DIED: Readonly<Record<string, string>> = {
@@ -36,8 +36,8 @@ const SETTINGS: Readonly<Record<string, string>> = {
 };
 
 /** `gone`: what a worker whose death is proved looks like; left out: such workers are still called live, and their recovery proves it. */
-async function furnished(t: TestContext, gone?: "gone"): Promise<Scene> {
-  const store = await scene(t);
+async function furnished(t: TestContext, gone?: "gone"): Promise<Fixture> {
+  const store = await fixture(t);
   const cases = [...DEATHS.map(({ id }) => id), ...Object.keys(OVERDUE)];
   for (const id of cases) {
     const name = id.replace(/^(gone|silent)-/, "");
@@ -82,7 +82,7 @@ test("what a worker takes back and what SQL takes back read the same in reclaim_
     await recoverOnce(store, {
       worker: workers.find((worker) => worker.id === `w-${id}`)!,
       death: { how, lastSeenAliveAt: null, detectedAt: now, evidence: null },
-      recovery: { id: "pass", startedAt: now, by: "a-worker", integrity: "NOT_CHECKED", walFrames: 0 },
+      recovery: { id: "pass", startedAt: now, by: "a-worker", integrity: "NOT_CHECKED", summary: null },
       incident: `incident-${id}`,
       limit: 100,
       decide: decideCrash,
@@ -102,7 +102,7 @@ test("what a worker takes back and what SQL takes back read the same in reclaim_
     ),
     [
       "gone-again: Worker died: crash 2, 1 of 3 alone, it will run as the only suspect; worker w-gone-again is gone",
-      "gone-alone: Worker died: crash 1, 1 of 3 alone; worker w-gone-alone is gone",
+      "gone-alone: Worker died: crash 1, 0 of 3 alone; worker w-gone-alone is gone",
       "gone-cancelled: Worker died: worker w-gone-cancelled is gone; its cancel had been asked for",
       "gone-company-1: Worker died: crash 1, 0 of 3 alone; worker w-gone-company is gone",
       "gone-company-2: Worker died: crash 1, 0 of 3 alone; worker w-gone-company is gone",
@@ -135,10 +135,10 @@ test("a job that core quarantines when it is known that its lost workers are dea
   const store = await openStore(scenery);
   t.after(() => store.close());
   await scenery.psql("SELECT outlive.reclaim_stale_jobs()");
-  const lost = (await store.losses()).find(({ worker }) => worker?.id === "w-silent-poison")!;
-  await store.resolveLoss("w-silent-poison", "away");
-  const [job] = await store.lostJobs(lost.incident, 10);
-  await store.judge(lost.incident, [decideLoss({ ...job!, deathsElsewhere: 0 }, "away")!]);
+  const lost = (await store.losses.open()).find(({ worker }) => worker?.id === "w-silent-poison")!;
+  await store.losses.resolve("w-silent-poison", "away");
+  const [job] = await store.losses.jobs(lost.incident, 10);
+  await store.losses.judge(lost.incident, [decideLoss({ ...job!, deathsElsewhere: 0 }, "away")!]);
   assert.equal(
     await scenery.psql(
       "SELECT state, attempts, reason, last_error = reason, error FROM outlive.dead_jobs WHERE job_id = 'silent-poison'",

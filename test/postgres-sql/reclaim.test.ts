@@ -3,9 +3,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { untilTrue } from "../support/processes.ts";
-import { MINUTE, type Scene, scene } from "./scene.ts";
+import { MINUTE, type Fixture, fixture } from "./fixture.ts";
 
-async function held(store: Scene, worker: string, count: number, kind = "mail"): Promise<string[]> {
+async function held(store: Fixture, worker: string, count: number, kind = "mail"): Promise<string[]> {
   await store.worker(worker);
   const ids = Array.from({ length: count }, (_, i) => `${worker}-${i}`);
   for (const id of ids) {
@@ -16,7 +16,7 @@ async function held(store: Scene, worker: string, count: number, kind = "mail"):
 }
 
 test("with every process dead one SELECT puts all work back, in one incident per worker", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await held(store, "w1", 3);
   await held(store, "w2", 1);
   await store.pass(MINUTE);
@@ -47,19 +47,26 @@ test("with every process dead one SELECT puts all work back, in one incident per
   assert.deepEqual(await store.sql("SELECT * FROM outlive.reclaim_stale_jobs()"), [], "once is enough");
 });
 
-test("the jobs of a worker whose death is proved are charged with it: the one that ran alone is blamed", async (t) => {
-  const store = await scene(t);
+test("the jobs of a worker whose death is proved are charged with it: the only suspect is blamed, and no fresh job", async (t) => {
+  const store = await fixture(t);
   await held(store, "w1", 3);
   await held(store, "w2", 1);
-  await store.die("w1");
-  await store.die("w2");
-  assert.equal((await store.sql("SELECT * FROM outlive.reclaim_stale_jobs()")).length, 4);
-  assert.deepEqual([(await store.job("w1-0")).crashes, (await store.job("w1-0")).blamed], [1, 0], "it was in company");
-  assert.deepEqual([(await store.job("w2-0")).crashes, (await store.job("w2-0")).blamed], [1, 1], "it ran alone");
+  await held(store, "w3", 2);
+  await store.sql("UPDATE outlive.jobs SET crashes = 1 WHERE id = 'w3-0'");
+  for (const worker of ["w1", "w2", "w3"]) await store.die(worker);
+  assert.equal((await store.sql("SELECT * FROM outlive.reclaim_stale_jobs()")).length, 6);
+  const counted = async (id: string): Promise<readonly number[]> => {
+    const { crashes, blamed } = await store.job(id);
+    return [crashes, blamed];
+  };
+  assert.deepEqual(await counted("w1-0"), [1, 0], "it was in company");
+  assert.deepEqual(await counted("w2-0"), [1, 0], "it was the only job, and its first crash");
+  assert.deepEqual(await counted("w3-0"), [2, 1], "it was the only suspect");
+  assert.deepEqual(await counted("w3-1"), [1, 0], "it ran with a suspect");
 });
 
 test("two reclaims at once take every job once", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   for (let worker = 0; worker < 20; worker++) await held(store, `w${worker}`, 2);
   await store.pass(MINUTE);
   const sessions = await Promise.all([store.session(), store.session(), store.session()]);
@@ -74,7 +81,7 @@ test("two reclaims at once take every job once", async (t) => {
 });
 
 test("a reclaim that another one has begun and not ended does not wait for it", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await held(store, "w1", 1);
   await store.pass(MINUTE);
   const first = await store.session();
@@ -86,7 +93,7 @@ test("a reclaim that another one has begun and not ended does not wait for it", 
 });
 
 test("a claim of the same worker that is under way keeps the worker's jobs: they are not taken in between", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await held(store, "w1", 1);
   await store.pass(MINUTE);
   const worker = await store.session();
@@ -98,7 +105,7 @@ test("a claim of the same worker that is under way keeps the worker's jobs: they
 });
 
 test("a claim that comes while a reclaim is under way waits for it and then finds its worker over", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await held(store, "w1", 1);
   await store.pass(MINUTE);
   const reclaim = await store.session();
@@ -119,7 +126,7 @@ test("a claim that comes while a reclaim is under way waits for it and then find
 });
 
 test("a worker whose heartbeat arrives before the lock is not taken", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await held(store, "w1", 1);
   await store.pass(MINUTE);
   const worker = await store.session();
@@ -132,7 +139,7 @@ test("a worker whose heartbeat arrives before the lock is not taken", async (t) 
 });
 
 test("a settlement under way wins: the job that it ends is not taken", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await held(store, "w1", 2);
   await store.pass(MINUTE);
   const worker = await store.session();
@@ -149,7 +156,7 @@ test("a settlement under way wins: the job that it ends is not taken", async (t)
 });
 
 test("a batch is a limit: the rest is taken by the next call, in the same incident, and nobody is blamed for being last", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await held(store, "w1", 5);
   await store.pass(MINUTE);
   const taken: number[] = [];
@@ -163,7 +170,7 @@ test("a batch is a limit: the rest is taken by the next call, in the same incide
 });
 
 test("a job whose row can't be written is told about and holds up nobody, not even in a batch of one", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await held(store, "w1", 2);
   await store.sql("ALTER TABLE outlive.jobs ADD CONSTRAINT stuck CHECK (id <> 'w1-0' OR losses = 0)");
   await store.pass(MINUTE);
@@ -184,7 +191,7 @@ test("a job whose row can't be written is told about and holds up nobody, not ev
 });
 
 test("a job past its deadline is taken although its worker lives, after its grace and not before", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await held(store, "w1", 1);
   await store.pass(15 * MINUTE + 6_000);
   await store.beat("w1");
@@ -199,7 +206,7 @@ test("a job past its deadline is taken although its worker lives, after its grac
 });
 
 test("a job without a timeout is never overdue, but goes with its worker", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await held(store, "w1", 1, "forever");
   await store.sql("UPDATE outlive.kinds SET timeout_ms = NULL");
   await store.sql("UPDATE outlive.jobs SET deadline_at = NULL");
@@ -212,7 +219,7 @@ test("a job without a timeout is never overdue, but goes with its worker", async
 });
 
 test("a heartbeat of the job can't go beyond maxRuntime", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await held(store, "w1", 1);
   await store.sql("UPDATE outlive.kinds SET max_runtime_ms = 1200000");
   await store.pass(10 * MINUTE);
@@ -221,7 +228,7 @@ test("a heartbeat of the job can't go beyond maxRuntime", async (t) => {
 });
 
 test("after the server was restarted or frozen the first tick only looks, and the next one acts", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await store.psql("SELECT outlive.tick()");
   await held(store, "w1", 1);
   await store.pass(MINUTE);
@@ -243,7 +250,7 @@ test("after the server was restarted or frozen the first tick only looks, and th
 });
 
 test("whoever calls tick once a minute is not taken for late", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   const said: string[] = [];
   for (let i = 0; i < 4; i++) {
     await store.psql("SELECT outlive.tick()");
@@ -254,7 +261,7 @@ test("whoever calls tick once a minute is not taken for late", async (t) => {
 });
 
 test("a batch that is no number of jobs is refused", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   for (const batch of ["0", "-1", "10001", "NULL"])
     await assert.rejects(store.sql(`SELECT * FROM outlive.reclaim_stale_jobs(${batch})`), { code: "22023" });
 });

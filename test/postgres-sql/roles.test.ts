@@ -5,18 +5,18 @@ import { type TestContext, test } from "node:test";
 import pg from "pg";
 import { installedVersion, KNOWN_VERSION, migrate, migrateDown } from "../../src/stores/postgres/migrate.ts";
 import { type Role, roleName, ROLES, rolesText } from "../../src/stores/postgres/roles.ts";
-import { psql, type Scene, scene } from "./scene.ts";
+import { psql, type Fixture, fixture } from "./fixture.ts";
 
 const FORBIDDEN = { code: "42501" };
 
-async function roles(t: TestContext): Promise<Scene & { as: (role: Role) => Promise<pg.Client> }> {
+async function roles(t: TestContext): Promise<Fixture & { as: (role: Role) => Promise<pg.Client> }> {
   const users: pg.Client[] = [];
   let drop = async (): Promise<void> => {};
   t.after(async () => {
     await Promise.all(users.map((client) => client.end()));
     await drop();
   });
-  const store = await scene(t);
+  const store = await fixture(t);
   await store.sql("DROP TABLE outlive.test_clock CASCADE");
   await store.sql(
     "CREATE OR REPLACE FUNCTION outlive.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS $$ SELECT floor(date_part('epoch', clock_timestamp()) * 1000)::bigint $$",
@@ -47,7 +47,7 @@ async function roles(t: TestContext): Promise<Scene & { as: (role: Role) => Prom
   };
 }
 
-function login({ schema }: Scene, role: Role): string {
+function login({ schema }: Fixture, role: Role): string {
   return `${schema}_${role}_user`;
 }
 

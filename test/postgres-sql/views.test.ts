@@ -1,10 +1,10 @@
 // What the views say, at the edges: from which second on a job is a warning, when it is stale, who is silent, why a job is dead.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { MINUTE, scene } from "./scene.ts";
+import { MINUTE, fixture } from "./fixture.ts";
 
 test("stale_monitor is OK below 80 % of the timeout, WARNING from there on, STALE beyond it", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await store.worker("w");
   await store.psql("SELECT outlive.enqueue('mail', id => 'a')");
   await store.claim("w", "a");
@@ -18,7 +18,7 @@ test("stale_monitor is OK below 80 % of the timeout, WARNING from there on, STAL
 });
 
 test("stale_monitor is STALE as soon as the worker is past its lease, whatever the timeout", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await store.worker("w");
   await store.psql("SELECT outlive.enqueue('mail', id => 'a')");
   await store.claim("w", "a");
@@ -36,7 +36,7 @@ test("stale_monitor is STALE as soon as the worker is past its lease, whatever t
 });
 
 test("a job without a timeout has no share of it and is OK while its worker lives", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await store.worker("w");
   await store.psql("SELECT outlive.enqueue('mail', id => 'a'); UPDATE outlive.kinds SET timeout_ms = NULL");
   await store.claim("w", "a");
@@ -47,7 +47,7 @@ test("a job without a timeout has no share of it and is OK while its worker live
 });
 
 test("stale_validation is empty up to twice the timeout and the grace, and an alarm beyond", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await store.worker("w");
   await store.psql("SELECT outlive.enqueue('mail', id => 'a')");
   const fence = await store.claim("w", "a");
@@ -63,7 +63,7 @@ test("stale_validation is empty up to twice the timeout and the grace, and an al
 });
 
 test("dead_jobs tells quarantined from dead, with the reason and all counters", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   for (const id of ["poison", "late"]) await store.sql("SELECT outlive.enqueue('mail', id => $1)", [id]);
   await store.sql("UPDATE outlive.jobs SET crashes = 2, blamed = 2, lane = 2 WHERE id = 'poison'");
   await store.sql("UPDATE outlive.jobs SET timeouts = 9, errors = 2 WHERE id = 'late'");
@@ -93,7 +93,7 @@ test("dead_jobs tells quarantined from dead, with the reason and all counters", 
 });
 
 test("the heartbeat, age, timeout and share of a running job stay right when the timeout of its kind changes", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await store.worker("w");
   await store.psql("SELECT outlive.enqueue('mail', id => 'beaten'), outlive.enqueue('mail', id => 'never')");
   const fence = await store.claim("w", "beaten");
@@ -126,7 +126,7 @@ test("the heartbeat, age, timeout and share of a running job stay right when the
 });
 
 test("maxRuntime caps the deadline and not the instant of the heartbeat", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await store.worker("w");
   await store.psql("SELECT outlive.enqueue('mail', id => 'a'); UPDATE outlive.kinds SET max_runtime_ms = 1200000");
   const fence = await store.claim("w", "a");
@@ -140,7 +140,7 @@ test("maxRuntime caps the deadline and not the instant of the heartbeat", async 
 });
 
 test("a heartbeat of an earlier attempt is not shown as one of the attempt that runs", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await store.worker("w");
   await store.psql("SELECT outlive.enqueue('mail', id => 'a')");
   await store.claim("w", "a");
@@ -153,7 +153,7 @@ test("a heartbeat of an earlier attempt is not shown as one of the attempt that 
 });
 
 test("dead_jobs shows every row although the stored error of one can't be read", async (t) => {
-  const store = await scene(t);
+  const store = await fixture(t);
   await store.sql("INSERT INTO outlive.kinds (name) VALUES ('mail')");
   for (const [id, error] of [
     ["half", '{"name":"Error","message":"half a horse \\ud83d"}'],

@@ -45,14 +45,14 @@ wait.handle((_, run) => new Promise((resolve) => run.signal.addEventListener("ab
   };
   const [first] = await untilTrue(live, (workers) => workers.length === 1, "a worker lives");
   const { id } = JSON.parse(await said("enqueue", "wait", "{}", "--json")) as { id: string };
-  const job = async (): Promise<{ state: string; fence: number }> =>
+  const job = async (): Promise<{ state: string; attempt: number }> =>
     JSON.parse(await said("job", id, "--json")) as never;
   await untilTrue(job, ({ state }) => state === "running", "it runs");
   assert.match(await said("why", id), /It runs .*attempt 1/);
   assert.match(await said("status"), /wait/);
   assert.match(await said("jobs"), new RegExp(id));
   process.kill(first!.pid, "SIGKILL");
-  await untilTrue(job, ({ state, fence }) => state === "running" && fence === 2, "it runs again");
+  await untilTrue(job, ({ state, attempt }) => state === "running" && attempt === 2, "it runs again");
   assert.match(await said("incidents"), /gone/);
   await said("recover");
   await said("pause", "wait");

@@ -1,5 +1,5 @@
 // A TCP proxy that cuts one connection at its COMMIT: before the server gets it, or after the server has answered it and before the
-// client hears of that. Only a connection that wrote `mark` before is cut, once for each `cutAt`: the keeper commits, too.
+// client hears of that. Only a connection that wrote `mark` before is cut, once for each `cutAt`: the maintenance commits, too.
 import { connect, createServer, type Socket } from "node:net";
 import type { TestContext } from "node:test";
 

@@ -10,7 +10,7 @@ import { PATIENT, PostgresPlace } from "./place.ts";
 
 const MARK = "INSERT INTO ledger";
 
-interface Scene extends AsyncDisposable {
+interface Fixture extends AsyncDisposable {
   readonly place: PostgresPlace;
   readonly proxy: CommitProxy;
   readonly engine: Engine;
@@ -19,10 +19,10 @@ interface Scene extends AsyncDisposable {
   readonly pay: JobContract<object, object>;
 }
 
-async function scene(t: TestContext): Promise<Scene> {
+async function fixture(t: TestContext): Promise<Fixture> {
   const place = await PostgresPlace.shared(t);
   const proxy = await commitProxy(t, place.url, MARK);
-  const told: Scene["told"] = [];
+  const told: Fixture["told"] = [];
   const pay = job<object>("pay", { retry: { backoff: { base: "1ms", max: "5ms" } } });
   pay.handle(async (_, run) => {
     try {
@@ -47,7 +47,7 @@ async function scene(t: TestContext): Promise<Scene> {
 }
 
 /** A transaction of the user's own: one row and one job. */
-function book({ engine, place, pay }: Scene, n: number): Promise<string> {
+function book({ engine, place, pay }: Fixture, n: number): Promise<string> {
   return engine.transaction(postgres, async (tx) => {
     await tx.query(`SET LOCAL search_path = "${place.schema}"`);
     await tx.query(`${MARK} (job, n) VALUES ('mine', $1)`, [n]);
@@ -55,11 +55,11 @@ function book({ engine, place, pay }: Scene, n: number): Promise<string> {
   });
 }
 
-const ledger = ({ place }: Scene): Promise<{ job: string; n: number }[]> =>
+const ledger = ({ place }: Fixture): Promise<{ job: string; n: number }[]> =>
   place.query<{ job: string; n: number }>("SELECT job, n FROM outlive.ledger ORDER BY n");
 
 test("the answer to a commit is lost: the job has succeeded, its row is there once, and the attempt is told so", async (t) => {
-  await using scened = await scene(t);
+  await using scened = await fixture(t);
   const { engine, proxy, told, pay } = scened;
   proxy.cutAt("before its answer");
   await engine.start();
@@ -67,14 +67,14 @@ test("the answer to a commit is lost: the job has succeeded, its row is there on
   await untilState(engine, id, "succeeded");
   assert.equal(proxy.cuts(), 1);
   const found = (await engine.get(id))!;
-  assert.deepEqual([found.fence, found.counters.errors, found.counters.crashes], [1, 0, 0]);
+  assert.deepEqual([found.attempt, found.counters.errors, found.counters.crashes], [1, 0, 0]);
   assert.deepEqual(await ledger(scened), [{ job: id, n: 1 }]);
   await engine.close();
   assert.deepEqual(told, [{ attempt: 1, value: 1 }]);
 });
 
 test("a commit never reaches the server: nothing was written, the attempt is told so and fails, and the next one commits", async (t) => {
-  await using scened = await scene(t);
+  await using scened = await fixture(t);
   const { engine, proxy, told, pay } = scened;
   proxy.cutAt("before COMMIT");
   await engine.start();
@@ -82,7 +82,7 @@ test("a commit never reaches the server: nothing was written, the attempt is tol
   await untilState(engine, id, "succeeded");
   assert.equal(proxy.cuts(), 1);
   const found = (await engine.get(id))!;
-  assert.deepEqual([found.fence, found.counters.errors, found.counters.crashes], [2, 1, 0]);
+  assert.deepEqual([found.attempt, found.counters.errors, found.counters.crashes], [2, 1, 0]);
   assert.deepEqual(await ledger(scened), [{ job: id, n: 2 }]);
   await engine.close();
   assert.equal(told.length, 2);
@@ -97,7 +97,7 @@ test("a commit never reaches the server: nothing was written, the attempt is tol
 });
 
 test("the answer to the commit of engine.transaction is lost: it answers as if it were not, and all is there once", async (t) => {
-  await using scened = await scene(t);
+  await using scened = await fixture(t);
   const { engine, proxy } = scened;
   proxy.cutAt("before its answer");
   const id = await book(scened, 7);
@@ -107,7 +107,7 @@ test("the answer to the commit of engine.transaction is lost: it answers as if i
 });
 
 test("the commit of engine.transaction never reaches the server: it is refused, nothing is there, and it can be run again", async (t) => {
-  await using scened = await scene(t);
+  await using scened = await fixture(t);
   const { engine, proxy } = scened;
   proxy.cutAt("before COMMIT");
   await assert.rejects(book(scened, 7), (thrown: OutliveError) => {

@@ -19,7 +19,7 @@ test("an input that was changed behind the engine's back never reaches its handl
   const [added] = await place.query<{ job_id: string }>("SELECT job_id FROM outlive.enqueue('note', '4')");
   const bySql = added!.job_id;
   await place.query(`UPDATE outlive.jobs SET input = '3' WHERE id IN ('${broken}', '${bySql}')`);
-  assert.deepEqual((await engine.integrity()).findings, [
+  assert.deepEqual((await engine.operator.integrity()).findings, [
     `job ${broken}: the stored input does not match its checksum`,
     `job ${bySql}: the stored input does not match its checksum`,
   ]);
@@ -55,7 +55,7 @@ test("a step result that was changed between two attempts quarantines the job, a
   assert.deepEqual((await engine.get(sum))?.corrupt, []);
   await place.query(`UPDATE outlive.jobs SET result = '3' WHERE id = '${sum}'`);
   assert.deepEqual((await engine.get(sum))?.corrupt, ["result"]);
-  assert.deepEqual((await engine.integrity()).findings, [
+  assert.deepEqual((await engine.operator.integrity()).findings, [
     `job ${sum}: the stored result does not match its checksum`,
     `job ${id}: the stored step render does not match its checksum`,
   ]);
@@ -80,6 +80,6 @@ test("jobs that were stored before there were checksums run, and are not called 
   await untilState(engine, "old", "succeeded");
   assert.deepEqual(ran, [7]);
   assert.deepEqual((await engine.get("old"))?.corrupt, []);
-  assert.deepEqual((await engine.integrity()).findings, []);
+  assert.deepEqual((await engine.operator.integrity()).findings, []);
   await engine.close();
 });

@@ -31,7 +31,7 @@ test("at default settings a killed worker's job runs again in another process, f
   await engine.cancel(id);
 });
 
-test("when the lookout itself dies, another one finds its death", async (t) => {
+test("when the detector itself dies, another one finds its death", async (t) => {
   const place = await PostgresPlace.shared(t);
   const engine = await place.engine();
   const children = [place.child(), place.child(), place.child()];
@@ -82,7 +82,7 @@ for (const how of ["killed", "frozen"] as const)
     const [row] = await engine.workers();
     child.kill(how === "killed" ? "SIGKILL" : "SIGSTOP");
     await untilTrue(
-      async () => (await engine.recover(), cleaned),
+      async () => (await engine.operator.recover(), cleaned),
       (told) => told.length > 0,
       "it is recovered and cleaned up",
     );
@@ -157,7 +157,7 @@ test("a handler that blocks the loop beyond its deadline costs its process, not 
   assert.equal((await child.exited).signal, "SIGKILL");
   // The server may still believe in its session for a moment.
   const report = await untilTrue(
-    () => engine.recover().then(() => engine.report()),
+    () => engine.operator.recover().then(() => engine.report()),
     (found) => found !== null,
     "its death is recovered",
   );

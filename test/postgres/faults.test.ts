@@ -141,7 +141,7 @@ test("a session that is killed while it is idle in the callback's transaction co
   await untilState(engine, id, "succeeded");
   assert.deepEqual([...(await place.ledgerRows())], [[id, 1]]);
   const found = (await engine.get(id))!;
-  assert.equal(found.fence, 2);
+  assert.equal(found.attempt, 2);
   assert.equal(found.counters.crashes, 0);
   assert.deepEqual(await engine.incidents(), []);
 });
@@ -159,10 +159,10 @@ test("the heartbeat's session alone is killed: the worker keeps its work and nob
            FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock') held
      WHERE held.lock IN (SELECT lock_name FROM outlive.fleet)`,
   );
-  // A worker has two holders for a moment, while its lock passes from the session of its open to its keeper's.
+  // A worker has two holders for a moment, while its lock passes from the session of its open to its maintenance's.
   assert.equal(new Set(killed.map(({ lock }) => lock)).size, 2);
   await untilState(engine, id, "succeeded");
-  assert.equal((await engine.get(id))!.fence, 1);
+  assert.equal((await engine.get(id))!.attempt, 1);
   assert.deepEqual(await engine.incidents(), []);
 });
 
@@ -212,7 +212,7 @@ test("on the user's own pool: queries run on it, it stays open, and nothing is l
   assert.deepEqual(rows, [{ seqscan: "on", prepared: 0 }]);
 });
 
-test("a pool whose password is a function gets its keeper beside the worker, and that is said", async (t) => {
+test("a pool whose password is a function gets its maintenance beside the worker, and that is said", async (t) => {
   const { url, schema } = await freshSchema(t);
   const pool = new pg.Pool({ connectionString: url, password: () => "" });
   t.after(() => pool.end());
@@ -226,7 +226,7 @@ test("a pool whose password is a function gets its keeper beside the worker, and
     onEvent: (event) => void (event.name === "store.notice" && notices.push(event.text)),
   });
   const worker = await engine.start();
-  assert.match(notices.join(), /the keeper runs beside the worker/);
+  assert.match(notices.join(), /the maintenance runs beside the worker/);
   const { id } = await engine.enqueue(hello, {});
   await untilState(engine, id, "succeeded");
   await worker.stop();

@@ -1,12 +1,12 @@
 // The proof of life on PostgreSQL against a real server: who is gone, who only lost a connection, and when nothing is proved.
 import assert from "node:assert/strict";
+import pg from "pg";
 import { randomBytes } from "node:crypto";
 import { test, type TestContext } from "node:test";
-import pg from "pg";
-import type { WorkerRow } from "../../src/core/liveness.ts";
 import { systemClock as clock, systemRandom as random } from "../../src/platform/clock.ts";
-import { AdvisoryLiveness, HOLD_MS, lockKey } from "../../src/stores/postgres/liveness.ts";
+import type { WorkerRow } from "../../src/stores/liveness.ts";
 import { DirectSession } from "../../src/stores/postgres/direct-session.ts";
+import { AdvisoryLiveness, HOLD_MS, lockKey } from "../../src/stores/postgres/liveness.ts";
 import { ownServer, sharedServer, withClient } from "../support/postgres.ts";
 import { untilTrue } from "../support/processes.ts";
 
@@ -190,8 +190,8 @@ test("of an earlier worker of the same process only the session that holds its l
 test("two sessions of one process hold a lock together, so that one can hand over to the other", async (t) => {
   const url = await sharedServer();
   const one = await worker(t, url);
-  const keeper = processOn(t, url);
-  await keeper.session.hold(lockKey(schema, one.row.id));
+  const maintenance = processOn(t, url);
+  await maintenance.session.hold(lockKey(schema, one.row.id));
   await one.drop(false);
   assert.equal(await processOn(t, url).liveness.probe(one.row), "held");
 });

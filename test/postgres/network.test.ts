@@ -1,19 +1,19 @@
 // What stands between a worker and the server: a pooler that makes the lock worth nothing, a network that swallows everything, and
 // a clock that is hours off.
 import assert from "node:assert/strict";
-import { createServer, connect as dial, type Socket } from "node:net";
+import { connect as dial, createServer, type Socket } from "node:net";
 import { test, type TestContext } from "node:test";
 import { connect } from "../../src/client.ts";
-import { openBackend } from "../../src/backends.ts";
+import { contractsOf } from "../../src/engine/client.ts";
+import { Engine } from "../../src/engine/engine.ts";
+import { settingsWithDefaults } from "../../src/engine/kind-options.ts";
 import { engineSettings } from "../../src/engine/options.ts";
-import { settingsWithDefaults } from "../../src/contract.ts";
-import { contractsOf } from "../../src/clients.ts";
-import { toStoredError } from "../../src/core/errors.ts";
-import { EventBus } from "../../src/core/events.ts";
-import { Engine } from "../../src/engine.ts";
 import { type EngineEvent, open } from "../../src/index.ts";
+import { toStoredError } from "../../src/job/errors.ts";
+import { EventBus } from "../../src/job/events.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
 import { checkProcess, processIdentity } from "../../src/platform/identity.ts";
+import { openBackend } from "../../src/stores/registry.ts";
 import { untilState, untilTrue } from "../support/processes.ts";
 import { jobs, slow, transfer } from "./jobs.ts";
 import { pgbouncer } from "./pgbouncer.ts";

@@ -13,7 +13,7 @@ import { jobs } from "./jobs.ts";
 
 /** Deaths are found by their locks at once; a process that stands still for seconds on a busy machine is not taken for silent. */
 export const PATIENT = { interval: "500ms", lease: "30s", probe: "100ms", sweep: "1s" } as const;
-/** For whoever falls silent in a test: found while the test waits, but longer than a keeper's thread takes to boot and to connect. */
+/** For whoever falls silent in a test: found while the test waits, but longer than a maintenance's thread takes to boot and to connect. */
 export const SHORT = { ...PATIENT, lease: "3s" } as const;
 
 export interface ChildOptions {
@@ -22,7 +22,15 @@ export interface ChildOptions {
   readonly poll?: NonNullable<EngineOptions["poll"]>;
   /** Another way to the same server: through a proxy or a pooler. */
   readonly url?: string;
+  /** In a PID namespace of its own: as on another host, no kernel can prove anything about it to the others. */
+  readonly elsewhere?: boolean;
 }
+
+const NODE_OPTIONS = ["--disable-warning=ExperimentalWarning"];
+const ELSEWHERE = {
+  execPath: "unshare",
+  execArgv: ["--pid", "--fork", "--kill-child", process.execPath, ...NODE_OPTIONS],
+};
 
 export class PostgresPlace {
   readonly url: string;
@@ -67,11 +75,11 @@ export class PostgresPlace {
   }
 
   child(options: ChildOptions = {}): Child {
-    const { concurrency = 10, heartbeat = PATIENT, poll = "200ms", url = this.url } = options;
+    const { concurrency = 10, heartbeat = PATIENT, poll = "200ms", url = this.url, elsewhere = false } = options;
     const file = fileURLToPath(new URL("./worker-process.ts", import.meta.url));
     const child = new Child(
       fork(file, [url, JSON.stringify({ concurrency, heartbeat, poll, schema: this.schema })], {
-        execArgv: ["--disable-warning=ExperimentalWarning"],
+        ...(elsewhere ? ELSEWHERE : { execArgv: NODE_OPTIONS }),
         env: { ...process.env, OUTLIVE_EFFECTS: this.#effects, OUTLIVE_TEST_SCHEMA: this.schema },
         stdio: ["ignore", "inherit", "pipe", "ipc"],
       }),

@@ -79,7 +79,7 @@ function kyselyOn<Tables>(client: PostgresClient): Kysely<Tables> {
   });
 }
 
-const pay = job<{ cents: number; with: "pg" | "drizzle" | "kysely" }>("pay", { retry: { errors: 1 } });
+const pay = job<{ cents: number; with: "pg" | "drizzle" | "kysely" }>("pay", { retry: { attempts: 1 } });
 pay.handle(async ({ cents, with: by }, run) => {
   switch (by) {
     case "pg":

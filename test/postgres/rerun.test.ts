@@ -7,16 +7,16 @@ import { untilTrue } from "../support/processes.ts";
 import { slow } from "./jobs.ts";
 import { PostgresPlace } from "./place.ts";
 
-/** Nobody finds anything by looking while a test runs: who does not hear the bell does not wake. */
+/** Nobody finds anything by looking while a test runs: who does not hear the wakeup does not wake. */
 const poll = "10m";
 
 test("what a full worker puts back wakes an idle one that would not have looked for minutes", async (t) => {
   const place = await PostgresPlace.shared(t);
   const engine = await place.engine();
-  const lookout = place.child({ concurrency: 1, poll });
-  await lookout.untilFact("working");
+  const detector = place.child({ concurrency: 1, poll });
+  await detector.untilFact("working");
   const first = await engine.enqueue(slow, { ms: 600_000 });
-  await lookout.untilFact("started", { id: first.id });
+  await detector.untilFact("started", { id: first.id });
   const victim = place.child({ concurrency: 1, poll });
   await victim.untilFact("working");
   const { id } = await engine.enqueue(slow, { ms: 600_000 });
@@ -27,7 +27,7 @@ test("what a full worker puts back wakes an idle one that would not have looked 
   assert.equal((await idle.untilFact("started", { id }))["attempt"], 2);
 });
 
-test("a worker alone runs at once what its own keeper has put back", async (t) => {
+test("a worker alone runs at once what its own maintenance has put back", async (t) => {
   const place = await PostgresPlace.shared(t);
   const engine = await place.engine();
   const victim = place.child({ poll });
@@ -40,21 +40,21 @@ test("a worker alone runs at once what its own keeper has put back", async (t) =
   assert.equal((await other.untilFact("started", { id }))["attempt"], 2);
 });
 
-test("neighbours of a frozen lookout find a death by its lock, long before the lookout's lease is over", async (t) => {
+test("neighbours of a frozen detector find a death by its lock, long before the detector's lease is over", async (t) => {
   const place = await PostgresPlace.shared(t);
   const engine = await place.engine();
   const heartbeat = { interval: "1s", lease: "60s", probe: "100ms", sweep: "1s" } as const;
-  const lookout = place.child({ heartbeat, concurrency: 1 });
-  await lookout.untilFact("working");
+  const detector = place.child({ heartbeat, concurrency: 1 });
+  await detector.untilFact("working");
   const first = await engine.enqueue(slow, { ms: 600_000 });
-  await lookout.untilFact("started", { id: first.id });
+  await detector.untilFact("started", { id: first.id });
   const victim = place.child({ heartbeat });
   await victim.untilFact("working");
   const { id } = await engine.enqueue(slow, { ms: 600_000 });
   await victim.untilFact("started", { id });
   const follower = place.child({ heartbeat });
   await follower.untilFact("working");
-  lookout.kill("SIGSTOP");
+  detector.kill("SIGSTOP");
   victim.kill();
   assert.equal((await follower.untilFact("started", { id }))["attempt"], 2);
   const [incident] = await engine.incidents();
@@ -111,12 +111,12 @@ test("a claim that was cut off before it noted that the job runs again leaves no
     "SELECT started_at FROM outlive.jobs WHERE id = $1",
     [id],
   );
-  const resumed = async (): Promise<string | null> => (await engine.report(incident!.id))!.recoveredJobs[0]!.resumedAt;
-  assert.equal(Date.parse((await resumed())!), Number(startedAt), "derived from the job's own row");
+  const resumed = async (): Promise<number | null> => (await engine.report(incident!.id))!.recoveredJobs[0]!.resumedAt;
+  assert.equal(await resumed(), Number(startedAt), "derived from the job's own row");
   second.kill();
   const third = place.child();
   await third.untilFact("started", { id, attempt: 3 });
-  assert.equal(Date.parse((await resumed())!), Number(startedAt), "and noted by the recovery from the next death");
+  assert.equal(await resumed(), Number(startedAt), "and noted by the recovery from the next death");
   const noted = await untilTrue(
     () => place.query<{ resumed_at: string | null }>("SELECT resumed_at FROM outlive.incident_jobs ORDER BY fence"),
     (rows) => rows.length === 2 && rows[1]!.resumed_at !== null,

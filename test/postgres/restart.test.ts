@@ -23,7 +23,7 @@ for (const [how, end] of [
   ["is killed with all its processes", "kill"],
   ["is stopped and started", "stop"],
 ] as const) {
-  test(`museum 19: the database ${how}, all connection-bound locks vanish, and nothing runs twice`, async (t) => {
+  test(`known bug 19: the database ${how}, all connection-bound locks vanish, and nothing runs twice`, async (t) => {
     const server = await ownServer(t);
     const place = await PostgresPlace.on(t, server.url());
     const engine = await place.engine({ heartbeat });

@@ -43,7 +43,7 @@ test("recover --restored is refused while workers are alive on the store, and na
   const workers = [place.child(), place.child()];
   const ids = await Promise.all(workers.map(async (worker) => String((await worker.untilFact("working"))["worker"])));
   const engine = await place.engine();
-  await assert.rejects(engine.recover({ restored: true }), (thrown) => {
+  await assert.rejects(engine.operator.recover({ restored: true }), (thrown) => {
     assert.ok(thrown instanceof OutliveError && thrown.code === ErrorCode.wrongState, String(thrown));
     for (const [at, id] of ids.entries())
       assert.ok(thrown.message.includes(`${id} (pid ${workers[at]!.pid} on `), thrown.message);

@@ -42,10 +42,10 @@ test("on the user's own pool a recovery by hand leaves it out as soon, and nothi
   await dead.untilFact("started", { id });
   await whileHeld(place, id, async (letGo) => {
     dead.kill();
-    // Its lock is free a moment after its end, and a free lock is looked at twice.
+    // The kernel may need a moment to end it.
     await untilTrue(
       async () => {
-        await engine.recover();
+        await engine.operator.recover();
         return told.find((event) => event.name === "recovery.waits");
       },
       (event) => event !== undefined,
@@ -53,7 +53,7 @@ test("on the user's own pool a recovery by hand leaves it out as soon, and nothi
     );
     assert.equal((await engine.get(id))!.state, "running");
     await letGo();
-    await engine.recover();
+    await engine.operator.recover();
   });
   assert.equal((await engine.get(id))!.state, "queued");
   const { rows } = await pool.query(

@@ -4,11 +4,12 @@ import assert from "node:assert/strict";
 import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
-import type { WorkerRow } from "../../src/core/liveness.ts";
+import type { WorkerRow } from "../../src/stores/liveness.ts";
 import { slow } from "../support/jobs.ts";
 import { Place, untilTrue } from "../support/processes.ts";
 import { inNamespaces, nodeWithoutProcSys } from "./namespaces.ts";
 import { Supervisors } from "./supervised.ts";
+import { attemptOf } from "../support/former-names.ts";
 
 const anotherMinute = fileURLToPath(new URL("./another-minute.ts", import.meta.url));
 
@@ -70,7 +71,7 @@ test("C1: a supervised fleet without /proc/sys survives a killed process without
   process.kill((await live()).find((row) => row.id === owner)!.pid, "SIGKILL");
   await untilTrue(
     () => engine.get(id),
-    (job) => stops().length > 0 || (job?.state === "running" && job.fence > 1),
+    (job) => stops().length > 0 || (job?.state === "running" && attemptOf(job) > 1),
     "the job runs again",
   );
   await untilTrue(settled, Boolean, "two workers live side by side again");

@@ -1,35 +1,16 @@
 // C2: a lost connection to PostgreSQL is not a death. The worker runs in a PID namespace of its own, so that no kernel can prove
 // anything about it to the others, as on another host.
 import assert from "node:assert/strict";
-import { fork } from "node:child_process";
-import { test, type TestContext } from "node:test";
+import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
-import { fileURLToPath } from "node:url";
 import { slow } from "../postgres/jobs.ts";
-import { PATIENT, PostgresPlace } from "../postgres/place.ts";
-import { Child, untilTrue } from "../support/processes.ts";
+import { PostgresPlace } from "../postgres/place.ts";
+import { untilTrue } from "../support/processes.ts";
 import { resettingProxy } from "./resetting-proxy.ts";
+import { attemptOf } from "../support/former-names.ts";
 
 /** How long each blip lasts. Long enough that two looks 250 ms apart find the session missing, shorter than `contact`. */
 const BLIP_MS = 1_200;
-
-function childElsewhere(t: TestContext, place: PostgresPlace, url: string): Child {
-  const program = fileURLToPath(new URL("../postgres/worker-process.ts", import.meta.url));
-  const options = { concurrency: 10, heartbeat: PATIENT, poll: "200ms", schema: place.schema };
-  const child = new Child(
-    fork(program, [url, JSON.stringify(options)], {
-      execPath: "unshare",
-      execArgv: ["--pid", "--fork", "--kill-child", process.execPath, "--disable-warning=ExperimentalWarning"],
-      env: { ...process.env, OUTLIVE_TEST_SCHEMA: place.schema },
-      stdio: ["ignore", "inherit", "pipe", "ipc"],
-    }),
-  );
-  t.after(async () => {
-    child.kill("SIGKILL");
-    await child.exited;
-  });
-  return child;
-}
 
 /** Whether every live worker's session is there, with its lock. */
 function untilAllInContact(place: PostgresPlace): Promise<unknown> {
@@ -61,7 +42,7 @@ test("C2: three short losses of its connection cost a running job nothing, and i
   const place = await PostgresPlace.shared(t);
   const proxy = await resettingProxy(t, place.url);
   const engine = await place.engine();
-  const cutOff = childElsewhere(t, place, proxy.url);
+  const cutOff = place.child({ url: proxy.url, elsewhere: true });
   await cutOff.untilFact("working");
   const { id } = await engine.enqueue(slow, { ms: 600_000 });
   await cutOff.untilFact("started", { id });
@@ -75,7 +56,7 @@ test("C2: three short losses of its connection cost a running job nothing, and i
     await untilBeats(place, 3);
   }
   const job = await engine.get(id);
-  assert.deepEqual([job!.state, job!.fence, job!.counters.crashes, job!.counters.blamed], ["running", 1, 0, 0]);
+  assert.deepEqual([job!.state, attemptOf(job!), job!.counters.crashes, job!.counters.blamed], ["running", 1, 0, 0]);
   assert.deepEqual(await engine.incidents(), []);
 });
 
@@ -83,7 +64,7 @@ test("C2: contact that stays lost costs a job its attempt, and counts nothing wh
   const place = await PostgresPlace.shared(t);
   const proxy = await resettingProxy(t, place.url);
   const engine = await place.engine();
-  const cutOff = childElsewhere(t, place, proxy.url);
+  const cutOff = place.child({ url: proxy.url, elsewhere: true });
   await cutOff.untilFact("working");
   const { id } = await engine.enqueue(slow, { ms: 600_000 });
   await cutOff.untilFact("started", { id });
@@ -106,5 +87,5 @@ test("C2: contact that stays lost costs a job its attempt, and counts nothing wh
     "the loss is resolved for its job",
   );
   const job = await engine.get(id);
-  assert.deepEqual([job!.state, job!.fence, job!.counters.crashes], ["running", 2, 0]);
+  assert.deepEqual([job!.state, attemptOf(job!), job!.counters.crashes], ["running", 2, 0]);
 });

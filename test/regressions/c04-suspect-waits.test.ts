@@ -1,14 +1,14 @@
 // C4: one job that had to run alone stopped its worker from claiming for as long as anything else ran in that worker.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { seenWithin, STORES, suspectScene } from "./suspects.ts";
+import { seenWithin, STORES, suspectFixture } from "./suspects.ts";
 
 /** A limit, not a wait. */
 const LIMIT_MS = 15_000;
 
 for (const store of STORES) {
   test(`C4: on ${store} a worker with a job that does not end goes on claiming although a suspect waits, and runs the suspect when no other is left`, async (t) => {
-    const { engine, started, enqueueHeld, enqueueQuick, release } = await suspectScene(t, store);
+    const { engine, started, enqueueHeld, enqueueQuick, release } = await suspectFixture(t, store);
     const long = await enqueueHeld();
     await engine.start({ concurrency: 10 });
     await seenWithin(
@@ -44,7 +44,7 @@ for (const store of STORES) {
   });
 
   test(`C4: on ${store} why says of a suspect that waits which worker holds too many others`, async (t) => {
-    const { engine, started, enqueueHeld } = await suspectScene(t, store);
+    const { engine, started, enqueueHeld } = await suspectFixture(t, store);
     const first = await enqueueHeld({ suspect: true });
     const worker = await engine.start({ concurrency: 10 });
     await seenWithin(

@@ -10,6 +10,7 @@ import { freshSchema } from "../support/postgres.ts";
 import { untilState, untilTrue } from "../support/processes.ts";
 import { hold, nap } from "./commit-jobs.ts";
 import { type CommitPlace, comes, commitPlace } from "./commit-place.ts";
+import { attemptOf } from "../support/former-names.ts";
 
 /** More than a lease. */
 const FOUND_MS = 15_000;
@@ -29,7 +30,7 @@ async function freeze(place: CommitPlace, options: Parameters<CommitPlace["child
   const again = naps.map((id) => other.untilFact("started", { id, attempt: 2 }));
   assert.ok(await comes(FOUND_MS, Promise.all(again)), "the jobs alongside the frozen commit run again");
   assert.ok(await comes(FOUND_MS, untilState(engine, commit, "succeeded")), "the frozen transaction was ended");
-  assert.equal((await engine.get(commit))!.fence, 2);
+  assert.equal(attemptOf((await engine.get(commit))!), 2);
   assert.equal((await engine.incidents()).length, 1);
 }
 
@@ -59,7 +60,7 @@ test("C6: a job that another session holds is left out of the recovery, which ta
     await holder.query(`SELECT 1 FROM "${schema}".jobs WHERE id = $1 FOR UPDATE`, [held]);
     dead.kill();
     assert.ok(await comes(FOUND_MS, other.untilFact("started", { id: free, attempt: 2 })), "the other job runs again");
-    assert.equal((await engine.get(held!))!.fence, 1);
+    assert.equal(attemptOf((await engine.get(held!))!), 1);
     await holder.query("ROLLBACK");
     const letGoAt = performance.now();
     await other.untilFact("started", { id: held, attempt: 2 });

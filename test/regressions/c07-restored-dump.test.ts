@@ -3,14 +3,15 @@
 // settled, beat and released counted.
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
-import { idSource } from "../../src/core/ids.ts";
-import type { ClaimedJob } from "../../src/core/job.ts";
-import type { Room, Settlement } from "../../src/core/store.ts";
-import { release, succeed } from "../../src/core/transitions.ts";
+import { idSource } from "../../src/job/ids.ts";
+import type { ClaimedJob } from "../../src/job/job.ts";
+import { release, succeed } from "../../src/job/transitions.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
+import type { Room, Settlement } from "../../src/stores/port.ts";
 import { Connection } from "../../src/stores/postgres/connection.ts";
-import { PostgresStore } from "../../src/stores/postgres/store.ts";
-import { draft, kind, workerRecord } from "../../src/testing/conformance/drafts.ts";
+import type { Store } from "../../src/stores/port.ts";
+import { postgresStore } from "../../src/stores/postgres/store.ts";
+import { draft, kind, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { slow } from "../postgres/jobs.ts";
 import { PostgresPlace } from "../postgres/place.ts";
 import { freshSchema } from "../support/postgres.ts";
@@ -23,32 +24,32 @@ interface Stage {
   readonly url: string;
   readonly schema: string;
   /** As another process would have one. */
-  readonly connect: () => Promise<PostgresStore>;
+  readonly connect: () => Promise<Store>;
   readonly query: (text: string) => Promise<Record<string, unknown>[]>;
 }
 
 /** A schema with one queued job, "a". */
 async function stage(t: TestContext): Promise<Stage> {
-  const stores: PostgresStore[] = [];
+  const stores: Store[] = [];
   t.after(async () => {
     for (const store of stores) await store.close();
   });
   const { url, schema, query } = await freshSchema(t);
-  const connect = async (): Promise<PostgresStore> => {
+  const connect = async (): Promise<Store> => {
     const connection = await Connection.open({ url, schema });
-    const store = new PostgresStore({ connection, clock: systemClock, newId: idSource(systemClock, systemRandom) });
+    const store = postgresStore({ connection, clock: systemClock, newId: idSource(systemClock, systemRandom) });
     stores.push(store);
     return store;
   };
   const store = await connect();
   await store.declare([kind("mail")]);
-  await store.raiseEpoch();
+  await store.upkeep.raiseEpoch();
   await store.enqueue([draft("a")]);
   return { url, schema, connect, query: (text) => query(text.replaceAll("outlive.", `"${schema}".`)) };
 }
 
-async function claimOne(store: PostgresStore, worker: string): Promise<ClaimedJob> {
-  const [job] = (await store.settleAndClaim(worker, [], ONE)).claimed;
+async function claimOne(store: Store, worker: string): Promise<ClaimedJob> {
+  const [job] = (await store.turn(worker, [], ONE)).claimed;
   assert.ok(job, `there is a job for ${worker}`);
   return job;
 }
@@ -84,9 +85,9 @@ test("C7: a settlement from before the restore is refused, also if it comes befo
   // The work of "old" is taken and done by another worker, and then the rows say again that "old" runs it.
   await place.query(`UPDATE outlive.fleet SET state = 'gone' WHERE id = 'old'`);
   await restore();
-  const { settled } = await old.settleAndClaim("old", [success(job)], NONE);
+  const { settled } = await old.turn("old", [success(job)], NONE);
   assert.equal(settled[0]?.is, "stale");
-  const { state, history } = (await old.get("a"))!;
+  const { state, history } = (await old.inspect.get("a"))!;
   assert.equal(state, "running");
   assert.deepEqual(
     history.map(({ event }) => event),
@@ -106,11 +107,11 @@ test("C7: a worker from before the restore settles and releases nothing that a n
   await young.register(workerRecord("young"));
   const owned = await claimOne(young, "young");
   for (const settlement of [released(disowned), success(disowned)]) {
-    const { settled } = await old.settleAndClaim("old", [settlement], NONE);
+    const { settled } = await old.turn("old", [settlement], NONE);
     assert.equal(settled[0]?.is, "stale", settlement.change.name);
   }
-  assert.equal((await young.get("a"))?.state, "running");
-  assert.equal((await young.settleAndClaim("young", [success(owned)], NONE)).settled[0]?.is, "applied");
+  assert.equal((await young.inspect.get("a"))?.state, "running");
+  assert.equal((await young.turn("young", [success(owned)], NONE)).settled[0]?.is, "applied");
 });
 
 test("C7: a worker from before the restore neither beats in the row of a new worker with its number nor claims under it", async (t) => {
@@ -122,10 +123,10 @@ test("C7: a worker from before the restore neither beats in the row of a new wor
   const young = await connect();
   await young.register(workerRecord("young"));
   const { live, held } = await old.beat("old", { loopLagMs: 0 });
-  assert.deepEqual([live, held], [false, []]);
-  const { live: mayClaim, claimed } = await old.settleAndClaim("old", [], ONE);
+  assert.deepEqual([live, held.count], [false, 0]);
+  const { live: mayClaim, claimed } = await old.turn("old", [], ONE);
   assert.deepEqual([mayClaim, claimed], [false, []]);
-  assert.equal(await old.deregister("old"), false);
+  assert.equal(await old.leave("old"), false);
   assert.deepEqual(
     (await young.workers({})).map(({ id, state, beats }) => [id, state, beats]),
     [["young", "live", 0]],

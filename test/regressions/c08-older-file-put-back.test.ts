@@ -4,10 +4,11 @@ import assert from "node:assert/strict";
 import { copyFileSync, renameSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";
-import { attach } from "../../src/open.ts";
+import { attach } from "../../src/engine/open.ts";
 import { Fleet } from "../supervisor/fleet.ts";
 import { slow } from "../support/jobs.ts";
 import { freezeOutsideOfAWrite, Place, untilTrue } from "../support/processes.ts";
+import { operatorOf } from "../support/former-names.ts";
 
 /** Everything that is in the file now, as one file. */
 function copyOf(place: Place, name: string): string {
@@ -86,7 +87,7 @@ test("C8: recover --restored takes the jobs of a copy that was put back, althoug
   await engine.close({ grace: "0ms" });
   putBack(place, copy);
   await using operator = await attach(place.url, { logger: false });
-  await assert.doesNotReject(operator.recover({ restored: true }));
+  await assert.doesNotReject(operatorOf(operator).recover({ restored: true }));
   assert.equal((await operator.get(id))?.state, "queued");
 });
 

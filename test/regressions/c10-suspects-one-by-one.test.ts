@@ -1,13 +1,13 @@
 // C10: with a single worker everything waited for the suspects, one after the other, also jobs of a higher priority.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { seenWithin, STORES, suspectScene } from "./suspects.ts";
+import { seenWithin, STORES, suspectFixture } from "./suspects.ts";
 
 const LIMIT_MS = 15_000;
 
 for (const store of STORES) {
   test(`C10: on ${store} suspects and fresh jobs run by priority, and no fresh job waits for a suspect`, async (t) => {
-    const { engine, started, enqueueHeld, enqueueQuick, release } = await suspectScene(t, store);
+    const { engine, started, enqueueHeld, enqueueQuick, release } = await suspectFixture(t, store);
     const low = await enqueueHeld({ suspect: true });
     const middle = await enqueueHeld({ suspect: true, priority: 5 });
     const urgent = await Promise.all(Array.from({ length: 5 }, () => enqueueQuick(1_000)));
@@ -30,7 +30,7 @@ for (const store of STORES) {
   });
 
   test(`C10: on ${store} fresh jobs run next to a suspect of the same priority, and the next suspect after it`, async (t) => {
-    const { engine, started, enqueueHeld, enqueueQuick, release } = await suspectScene(t, store);
+    const { engine, started, enqueueHeld, enqueueQuick, release } = await suspectFixture(t, store);
     const suspects = [await enqueueHeld({ suspect: true }), await enqueueHeld({ suspect: true })];
     const fresh = await Promise.all(Array.from({ length: 5 }, () => enqueueQuick()));
     await engine.start({ concurrency: 5 });

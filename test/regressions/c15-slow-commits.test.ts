@@ -5,6 +5,7 @@ import { test } from "node:test";
 import { untilState } from "../support/processes.ts";
 import { hold, nap } from "./commit-jobs.ts";
 import { comes, commitPlace } from "./commit-place.ts";
+import { attemptOf } from "../support/former-names.ts";
 
 test("C15: ten slow commits on four connections fail no attempt and no turn", async (t) => {
   const place = await commitPlace(t);
@@ -15,7 +16,7 @@ test("C15: ten slow commits on four connections fail no attempt and no turn", as
   await Promise.all(ids.map((id) => untilState(engine, id, "succeeded")));
   const ended = await Promise.all(ids.map(async (id) => (await engine.get(id))!));
   assert.deepEqual(
-    ended.map(({ counters, fence }) => [counters.errors, fence]),
+    ended.map((job) => [job.counters.errors, attemptOf(job)]),
     ids.map(() => [0, 1]),
     "every first attempt succeeded",
   );

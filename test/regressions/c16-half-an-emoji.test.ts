@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { type TestContext, test } from "node:test";
 import { type Engine, job, open } from "../../src/index.ts";
 import { memory } from "../engine/engines.ts";
+import { attemptsAllowed } from "../support/former-names.ts";
 import { freshSchema, type FreshSchema } from "../support/postgres.ts";
 import { untilState } from "../support/processes.ts";
 
@@ -11,7 +12,7 @@ import { untilState } from "../support/processes.ts";
 const cutByOutlive = `${"x".repeat(8_191)}😀${"y".repeat(100)}`;
 const cutByHandler = "😀 it failed 😀".slice(0, -1);
 
-const tells = job<string>("tells", { retry: { errors: 1 } }).handle(async (message, run) => {
+const tells = job<string>("tells", { retry: attemptsAllowed(1) }).handle(async (message, run) => {
   await run.log(message);
   const error = new Error(message);
   error.name = `Odd${"\ud83d"}Error`;

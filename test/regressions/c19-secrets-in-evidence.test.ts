@@ -3,11 +3,12 @@ import assert from "node:assert/strict";
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
-import { evidenceOf } from "../../src/cli/supervisor/evidence.ts";
+import { evidenceOf } from "../../src/cli/supervisor/child.ts";
 import { job } from "../../src/index.ts";
+import { Fleet } from "../supervisor/fleet.ts";
 import { cli } from "../support/cli.ts";
 import { untilTrue } from "../support/processes.ts";
-import { Fleet } from "../supervisor/fleet.ts";
+import { operatorOf } from "../support/former-names.ts";
 
 const SECRET = "hunter2";
 
@@ -60,7 +61,7 @@ test("U: what another supervisor notes about a death is redacted, too", async (t
   const { worker } = await victim.untilFact("working");
   victim.kill();
   await victim.exited;
-  await engine.noteDeath(String(worker), `exited with code 1: password=${SECRET}`);
-  const report = await engine.recover();
+  await operatorOf(engine).noteDeath(String(worker), `exited with code 1: password=${SECRET}`);
+  const report = await operatorOf(engine).recover();
   assert.match(report!.deadWorkers[0]!.evidence!, /exited with code 1: password=\[redacted\]$/);
 });

@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { consoleLogger } from "../../src/telemetry/log.ts";
 import { script } from "../engine/engines.ts";
+import { attemptsAllowed } from "../support/former-names.ts";
 
 test("C20: the default logger writes one line per message, without control characters and secrets", (t) => {
   const lines: unknown[][] = [];
@@ -19,12 +20,12 @@ test("C20: the default logger writes one line per message, without control chara
 test("C20: an error that a handler throws can't forge a line of a program's log or steer its terminal", async () => {
   const { stderr, code } = await script(`
     const { job, open } = await import(SRC + "index.ts");
-    const forges = job("forges", { retry: { errors: 1 } }).handle(() => {
+    const forges = job("forges", { retry: ${JSON.stringify(attemptsAllowed(1))} }).handle(() => {
       throw new Error("boom\\n[outlive] all is well\\u001b[2K token=hunter2");
     });
     const engine = await open("sqlite::memory:", { jobs: [forges] });
     await engine.enqueue(forges, null);
-    await engine.drain();
+    await (engine.runUntilIdle ?? engine.drain).call(engine);
     await engine.close();
   `);
   assert.equal(code, 0, stderr);

@@ -3,9 +3,9 @@
 // is left out here: the texts are what matters, and half a gigabyte takes it a while.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { NO_COUNTERS } from "../../src/core/job.ts";
-import type { Settlement } from "../../src/core/store.ts";
-import { succeed } from "../../src/core/transitions.ts";
+import { NO_COUNTERS } from "../../src/job/job.ts";
+import { succeed } from "../../src/job/transitions.ts";
+import type { Settlement } from "../../src/stores/port.ts";
 import { Enqueuing } from "../../src/stores/postgres/enqueue.ts";
 import { Kinds } from "../../src/stores/postgres/kinds.ts";
 import { Turns } from "../../src/stores/postgres/turn.ts";
@@ -73,7 +73,7 @@ test("C22: a worker settles 560 results of 1 MiB that came at once, in statement
     const lease = { jobId: `job-${row}`, kind: "large", row, worker: "w", epoch: 0, fence: 1 };
     return { lease, change: succeed({ id: lease.jobId, state: "running", counters: NO_COUNTERS }, large) };
   });
-  const turn = new Turns(parts as never).settleAndClaim("w", settlements, { total: 0, kinds: [] });
+  const turn = new Turns(parts as never).turn("w", settlements, { total: 0, kinds: [] });
   await assert.doesNotReject(turn);
   assert.deepEqual(
     (await turn).settled.map(({ is }) => is),

@@ -3,17 +3,17 @@ import assert from "node:assert/strict";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type TestContext, test } from "node:test";
+import { test, type TestContext } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
 import { systemClock } from "../../src/platform/clock.ts";
-import { startKeeperThread } from "../../src/platform/keeper-thread.ts";
+import { startMaintenanceThread } from "../../src/recovery/maintenance-thread.ts";
 
 /** What each start of the stand-in thread does: it works until a heartbeat is asked for, ends while it boots, or boots without end. */
 type Life = "works" | "ends" | "boots";
 
 interface Stage {
-  readonly keeper: Awaited<ReturnType<typeof startKeeperThread>>;
+  readonly maintenance: Awaited<ReturnType<typeof startMaintenanceThread>>;
   /** How often the thread was started, was at work, and has died. */
   readonly starts: () => number;
   readonly ups: () => number;
@@ -40,7 +40,7 @@ async function stage(t: TestContext, lives: readonly Life[]): Promise<Stage> {
   const starts = new SharedArrayBuffer(4);
   let ups = 0;
   let downs = 0;
-  const keeper = await startKeeperThread(
+  const maintenance = await startMaintenanceThread(
     {
       clock: systemClock,
       events: { emit: () => {}, has: () => false } as never,
@@ -52,7 +52,7 @@ async function stage(t: TestContext, lives: readonly Life[]): Promise<Stage> {
     { worker: "w" } as never,
     {} as never,
   );
-  return { keeper, starts: () => new Int32Array(starts)[0]!, ups: () => ups, downs: () => downs };
+  return { maintenance, starts: () => new Int32Array(starts)[0]!, ups: () => ups, downs: () => downs };
 }
 
 async function until(is: () => boolean, what: string): Promise<void> {
@@ -60,14 +60,14 @@ async function until(is: () => boolean, what: string): Promise<void> {
     assert.ok(performance.now() - began < 15_000, `it never came true that ${what}`);
 }
 
-async function assertStops({ keeper }: Stage): Promise<void> {
+async function assertStops({ maintenance }: Stage): Promise<void> {
   const limit = pause(6_000, "it still waits after 6 s", { ref: false });
-  assert.equal(await Promise.race([Promise.resolve(keeper.stop()).then(() => "stopped"), limit]), "stopped");
+  assert.equal(await Promise.race([Promise.resolve(maintenance.stop()).then(() => "stopped"), limit]), "stopped");
 }
 
 test("C23: stop returns although the maintenance thread has just died", async (t) => {
   const thread = await stage(t, ["works"]);
-  thread.keeper.beat();
+  thread.maintenance.beat();
   await until(() => thread.downs() === 1, "the thread has died");
   await assertStops(thread);
   assert.equal(thread.starts(), 1, "no other was started");
@@ -75,14 +75,14 @@ test("C23: stop returns although the maintenance thread has just died", async (t
 
 test("C23: stop ends a maintenance thread that is being started again", async (t) => {
   const thread = await stage(t, ["works", "boots"]);
-  thread.keeper.beat();
+  thread.maintenance.beat();
   await until(() => thread.starts() === 2, "the second thread boots");
   await assertStops(thread);
 });
 
 test("C23: a maintenance thread that ends while it boots is started again", async (t) => {
   const thread = await stage(t, ["works", "ends", "works"]);
-  thread.keeper.beat();
+  thread.maintenance.beat();
   await until(() => thread.ups() === 2, "the third thread is at work");
   await assertStops(thread);
 });

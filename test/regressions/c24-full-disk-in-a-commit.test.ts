@@ -5,11 +5,12 @@ import { test } from "node:test";
 import { ErrorCode, job } from "../../src/index.ts";
 import { sqlite, type SqliteTransaction } from "../../src/stores/sqlite/index.ts";
 import { says } from "../engine/engines.ts";
+import { attemptsAllowed } from "../support/former-names.ts";
 import { untilTrue } from "../support/processes.ts";
 import { SmallDisk } from "../support/small-disk.ts";
 
 /** One error is the end of such a job. */
-const retry = { errors: 1, backoff: { base: "50ms", max: "200ms" } } as const;
+const retry = { ...attemptsAllowed(1), backoff: { base: "50ms", max: "200ms" } } as const;
 /** More than SQLite's cache holds: it has to write in the middle of the transaction, fails, and rolls back. */
 const insert = (tx: SqliteTransaction): void => void tx.run("INSERT INTO effects VALUES (zeroblob(4000000))");
 

@@ -26,7 +26,7 @@ if (only === undefined || process.send === undefined) {
   if (isMainThread) shiftThreads();
 }
 
-/** The keeper's thread does not inherit what the process preloads. */
+/** The maintenance thread does not inherit what the process preloads. */
 function shiftThreads(): void {
   const Thread = threads.Worker;
   threads.Worker = class extends Thread {

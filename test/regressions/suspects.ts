@@ -5,7 +5,7 @@ import { type Engine, type EngineOptions, job, open } from "../../src/index.ts";
 import { freshSchema } from "../support/postgres.ts";
 import { Place } from "../support/processes.ts";
 
-export interface SuspectScene {
+export interface SuspectFixture {
   readonly engine: Engine;
   /** Makes queued jobs ready and suspect, as two deaths would have. */
   readonly accuse: (...ids: readonly string[]) => Promise<void>;
@@ -17,14 +17,14 @@ export interface SuspectScene {
   readonly enqueueQuick: (priority?: number) => Promise<string>;
 }
 
-type OpenScene = (
+type OpenFixture = (
   t: TestContext,
   jobs: EngineOptions["jobs"],
 ) => Promise<{ engine: Engine; sql: (text: string, id: string) => Promise<void> }>;
 
 const HEARTBEAT = { interval: "500ms", lease: "60s", probe: "100ms", sweep: "1s" } as const;
 
-const OPEN: Readonly<Record<string, OpenScene>> = {
+const OPEN: Readonly<Record<string, OpenFixture>> = {
   async SQLite(t, jobs = []) {
     const place = new Place(t);
     const engine = await place.engine({ jobs, heartbeat: HEARTBEAT });
@@ -43,7 +43,7 @@ const OPEN: Readonly<Record<string, OpenScene>> = {
 
 export const STORES = Object.keys(OPEN);
 
-export async function suspectScene(t: TestContext, store: string): Promise<SuspectScene> {
+export async function suspectFixture(t: TestContext, store: string): Promise<SuspectFixture> {
   const started: string[] = [];
   const ends = new Map<string, () => void>();
   const held = job<null>("held", { timeout: "none", grace: "100ms" });

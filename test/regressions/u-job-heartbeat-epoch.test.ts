@@ -2,8 +2,8 @@
 // of an epoch that had ended before its worker registered, and one that only a restored dump calls running.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Room } from "../../src/core/store.ts";
-import { draft, kind, workerRecord } from "../../src/testing/conformance/drafts.ts";
+import type { Room } from "../../src/stores/port.ts";
+import { draft, kind, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { openStore } from "../conformance/postgres-stores.ts";
 import { freshSchema } from "../support/postgres.ts";
 import { WAYS } from "./dumps.ts";
@@ -20,9 +20,9 @@ test("U: job_heartbeat() refuses an attempt of an epoch from before its worker, 
     (await query("SELECT outlive.job_heartbeat('a', 'w', 1) AS owns"))[0]!["owns"];
   await store.declare([kind("mail")]);
   await store.enqueue([draft("a")]);
-  await store.raiseEpoch();
+  await store.upkeep.raiseEpoch();
   await store.register(workerRecord("w"));
-  await store.settleAndClaim("w", [], ONE);
+  await store.turn("w", [], ONE);
   assert.equal(await heartbeat(), true);
   await query("UPDATE outlive.jobs SET epoch = epoch - 1");
   assert.equal(await heartbeat(), false, "of an older epoch");

@@ -7,7 +7,7 @@ import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { Counter, Gauge, Registry } from "prom-client";
 import type { Child } from "../../src/cli/supervisor/child.ts";
-import { FleetMetrics } from "../../src/cli/supervisor/fleet-metrics.ts";
+import { FleetMetrics } from "../../src/cli/supervisor/http.ts";
 import { job } from "../../src/index.ts";
 import { memory } from "../engine/engines.ts";
 

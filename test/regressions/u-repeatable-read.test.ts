@@ -1,10 +1,10 @@
 // U: a role or database whose transactions are REPEATABLE READ by default. What waits for a worker's row must see the claim that it waited for.
 import assert from "node:assert/strict";
-import { test, type TestContext } from "node:test";
 import pg from "pg";
-import { recoverBatch } from "../../src/core/recovery.ts";
-import type { Store } from "../../src/core/store.ts";
-import { draft, kind, workerRecord } from "../../src/testing/conformance/drafts.ts";
+import { test, type TestContext } from "node:test";
+import { recoverBatch } from "../../src/recovery/recover.ts";
+import type { Store } from "../../src/stores/port.ts";
+import { draft, kind, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { openStore } from "../conformance/postgres-stores.ts";
 import { freshSchema } from "../support/postgres.ts";
 import { untilTrue } from "../support/processes.ts";
@@ -46,7 +46,7 @@ async function stage(
 
 test("U: with REPEATABLE READ by default a worker that leaves sees a claim that was committed while it waited", async (t) => {
   const { store, commitOnceWaitedFor } = await stage(t);
-  const [left] = await Promise.all([store.deregister("w"), commitOnceWaitedFor()]);
+  const [left] = await Promise.all([store.leave("w"), commitOnceWaitedFor()]);
   assert.equal(left, false, "it holds a job and is left to recovery");
 });
 
@@ -56,10 +56,10 @@ test("U: with REPEATABLE READ by default a recovery sees a claim that was commit
   const request = {
     worker: worker!,
     death: { how: "gone", lastSeenAliveAt: null, detectedAt: 1, evidence: null },
-    recovery: { id: "r", startedAt: 1, by: "test", integrity: "NOT_CHECKED", walFrames: 0 },
+    recovery: { id: "r", startedAt: 1, by: "test", integrity: "NOT_CHECKED", summary: null },
     incident: "i",
   } as const;
-  // A recovery that could not have the row in time took nothing and says so: it is asked again, as a keeper does.
+  // A recovery that could not have the row in time took nothing and says so: it is asked again, as maintenance does.
   const recovered = async (): Promise<readonly string[]> => {
     for (;;) {
       const { incident, jobs } = await recoverBatch(store, request, 10);

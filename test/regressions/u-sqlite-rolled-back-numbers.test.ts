@@ -2,9 +2,9 @@
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
 import { systemClock } from "../../src/platform/clock.ts";
+import type { Store } from "../../src/stores/port.ts";
 import type { SqliteTransaction } from "../../src/stores/sqlite/transaction.ts";
-import type { Store } from "../../src/core/store.ts";
-import { draft, kind, workerRecord } from "../../src/testing/conformance/drafts.ts";
+import { draft, kind, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { openStore } from "../conformance/sqlite-stores.ts";
 
 test("U: a kind whose declaration was rolled back on SQLite does not lend its number to another kind's jobs", async (t) => {
@@ -13,7 +13,7 @@ test("U: a kind whose declaration was rolled back on SQLite does not lend its nu
   await store.declare([kind("second")]);
   await store.declare([kind("first")]);
   await store.enqueue([draft({ id: "kept", kind: "first" })]);
-  assert.equal((await store.get("kept"))?.kind, "first");
+  assert.equal((await store.inspect.get("kept"))?.kind, "first");
 });
 
 test("U: a worker whose registration was rolled back on SQLite does not stop the worker that got its number", async (t) => {
@@ -21,7 +21,7 @@ test("U: a worker whose registration was rolled back on SQLite does not stop the
   await rolledBack(store.register(workerRecord("failed")));
   await store.register(workerRecord("lives"));
   // What a worker does whose start has failed.
-  await store.deregister("failed");
+  await store.leave("failed");
   assert.deepEqual(
     (await store.workers({ which: "all" })).map(({ id, state }) => [id, state]),
     [["lives", "live"]],
@@ -31,7 +31,7 @@ test("U: a worker whose registration was rolled back on SQLite does not stop the
 async function opened(t: TestContext) {
   const store = await openStore(systemClock, ":memory:");
   t.after(() => store.close());
-  await store.transact((handle) =>
+  await store.transactions!.transact((handle) =>
     (handle as SqliteTransaction).exec(
       "CREATE TABLE parents (id INTEGER PRIMARY KEY); CREATE TABLE children (parent INTEGER REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED)",
     ),
@@ -49,5 +49,7 @@ async function opened(t: TestContext) {
 
 /** A row of the user's that breaks a constraint which is checked at the COMMIT. */
 function orphan(store: Store): Promise<unknown> {
-  return store.transact((handle) => void (handle as SqliteTransaction).run("INSERT INTO children VALUES (1)"));
+  return store.transactions!.transact(
+    (handle) => void (handle as SqliteTransaction).run("INSERT INTO children VALUES (1)"),
+  );
 }

@@ -1,28 +1,18 @@
 // Opens a kept store of every released schema (test/fixtures): everything that was in it is there, what a dead worker held is
 // recovered, and all that can run runs.
 import assert from "node:assert/strict";
-import { readdirSync, readFileSync, writeFileSync } from "node:fs";
-import { type TestContext, test } from "node:test";
-import { gunzipSync } from "node:zlib";
-import { type Engine, type EngineOptions, open } from "../../src/index.ts";
-import { fileMigrations, migrationsOf, printedSql } from "../../src/migrations.ts";
+import { readdirSync, readFileSync } from "node:fs";
+import { test, type TestContext } from "node:test";
+import { migrationsOf, printedSql } from "../../src/stores/registry.ts";
+import { open } from "../../src/index.ts";
 import { assertMigrated } from "../../src/stores/postgres/migrate.ts";
-import { MIGRATIONS } from "../../src/stores/postgres/migrations/index.ts";
-import { kinds, ship, stepsRun } from "../fixtures/kinds.ts";
-import { psql } from "../postgres-sql/scene.ts";
+import { ALSO_ACCEPTED, checksumOf, MIGRATIONS } from "../../src/stores/postgres/migrations/index.ts";
+import { psql } from "../postgres-sql/fixture.ts";
 import { freshDatabase, withClient } from "../support/postgres.ts";
-import { PATIENT, Place, untilState } from "../support/processes.ts";
+import { assertKept, assertRuns, copyKept, KEPT_OPTIONS, KEPT_STORES } from "../support/kept-stores.ts";
+import { Place } from "../support/processes.ts";
 
-const FOLDER = new URL("../fixtures/", import.meta.url);
-const STORES = readdirSync(FOLDER).filter((name) => /^(sqlite|postgres)-\d+\./.test(name));
-
-/** The kept jobs grow older than the default retention. */
-const OPTIONS: EngineOptions = {
-  jobs: kinds,
-  logger: false,
-  heartbeat: PATIENT,
-  retention: { finished: "3650d", incidents: "3650d" },
-};
+const STORES = readdirSync(KEPT_STORES).filter((name) => /^(sqlite|postgres)-\d+/.test(name));
 
 test("a store of every kind is kept", () => {
   assert.ok(STORES.includes("sqlite-1.db.gz") && STORES.includes("postgres-3.sql"), STORES.join(", "));
@@ -31,7 +21,7 @@ test("a store of every kind is kept", () => {
 for (const name of STORES) {
   test(`${name}: everything is there after the open, what was running is recovered, and all that can run runs`, async (t) => {
     const url = await restored(t, name);
-    const engine = await open(url, OPTIONS);
+    const engine = await open(url, KEPT_OPTIONS);
     t.after(() => engine.close({ grace: "0ms" }));
     await assertKept(engine);
     await assertRuns(engine);
@@ -41,105 +31,77 @@ for (const name of STORES) {
 
 test("a kept PostgreSQL schema that was upgraded by hand, with printed SQL, opens; `migrate up` then keeps its checksums", async (t) => {
   const url = await freshDatabase(t);
-  await psql(url, readFileSync(new URL("postgres-3.sql", FOLDER), "utf8"));
+  await psql(url, readFileSync(new URL("postgres-3.sql", KEPT_STORES), "utf8"));
   await psql(url, await printedSql("outlive", { migrations: { from: 4, to: MIGRATIONS.length, direction: "up" } }));
   await withClient(url, (client) => assertMigrated(client, "outlive"));
   assert.deepEqual(await unknownMigrations(url), [1, 2, 3]);
-  assert.deepEqual(await (await migrationsOf(url))!.up(), []);
+  assert.deepEqual(await (await migrationsOf(url)).up(), []);
   assert.deepEqual(await unknownMigrations(url), []);
 });
 
+test("a store with any text that migration 7 had on main upgrades to the same schema, opens, and goes back", async (t) => {
+  const schemas = new Set<string>();
+  for (const checksum of [checksumOf(7), ...ALSO_ACCEPTED[7]!]) {
+    const url = await freshDatabase(t);
+    const kept = checksum === checksumOf(7) ? "postgres-7.sql" : "postgres-7-edited.sql";
+    await psql(url, readFileSync(new URL(kept, KEPT_STORES), "utf8"));
+    if (kept !== "postgres-7.sql")
+      await psql(url, `UPDATE outlive.meta SET value = x'${checksum}'::bigint WHERE key = 'checksum 7'`);
+    if (checksum === WITHOUT_RESERVED_BY) await psql(url, "ALTER TABLE outlive.jobs DROP COLUMN reserved_by");
+    const migrations = await migrationsOf(url);
+    assert.equal((await migrations.list())[6]!.storedChecksum, checksum);
+    await withClient(url, (client) =>
+      assert.rejects(assertMigrated(client, "outlive"), {
+        code: "SCHEMA_MISSING",
+        message: /has version 7; 8 is needed/,
+      }),
+    );
+    assert.deepEqual(await migrations.up(), stepsFrom(8), checksum);
+    assert.deepEqual(await unknownMigrations(url), []);
+    schemas.add(await psql(url, SCHEMA));
+    await withClient(url, (client) => assertMigrated(client, "outlive"));
+    assert.deepEqual(await migrations.down({ to: 6, force: true }), stepsFrom(7).toReversed());
+  }
+  assert.equal(schemas.size, 1, "all are the same after the upgrade");
+});
+
+test("a store with an edited migration 7 that was not upgraded goes back, too; and no other text is accepted", async (t) => {
+  const url = await freshDatabase(t);
+  await psql(url, readFileSync(new URL("postgres-7-edited.sql", KEPT_STORES), "utf8"));
+  const migrations = await migrationsOf(url);
+  assert.deepEqual(await migrations.down({ to: 6, force: true }), [7]);
+  assert.deepEqual(await migrations.up(), stepsFrom(7));
+  await psql(url, "UPDATE outlive.meta SET value = 1 WHERE key = 'checksum 7'");
+  await assert.rejects(migrations.up(), { code: "SCHEMA_DIFFERS" });
+});
+
+/** Of a1f9cb8. */
+const WITHOUT_RESERVED_BY = "b3717e62d55673d";
+
+const SCHEMA = `SELECT oid::regprocedure::text, md5(prosrc) FROM pg_proc WHERE pronamespace = 'outlive'::regnamespace UNION ALL
+  SELECT attrelid::regclass::text, attname FROM pg_attribute WHERE NOT attisdropped
+    AND attrelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'outlive'::regnamespace) UNION ALL
+  SELECT viewname, definition FROM pg_views WHERE schemaname = 'outlive' ORDER BY 1, 2`;
+
 /** The address of a store with the content of the kept one, upgraded as its users do. */
 async function restored(t: TestContext, name: string): Promise<string> {
-  const file = new URL(name, FOLDER);
   if (name.startsWith("sqlite")) {
     const place = new Place(t);
-    writeFileSync(place.path, gunzipSync(readFileSync(file)), { mode: 0o600 });
+    copyKept(name, place.path);
     return place.url;
   }
   const url = await freshDatabase(t);
-  await psql(url, readFileSync(file, "utf8"));
-  await (await migrationsOf(url))!.up();
+  await psql(url, readFileSync(new URL(name, KEPT_STORES), "utf8"));
+  await (await migrationsOf(url)).up();
   return url;
 }
 
 async function unknownMigrations(url: string): Promise<number[]> {
-  const all = (await (await migrationsOf(url))?.list()) ?? (await fileMigrations(url));
+  const all = await (await migrationsOf(url)).list();
   return all.filter(({ checksum, storedChecksum }) => storedChecksum !== checksum).map(({ number }) => number);
 }
 
-async function assertKept(engine: Engine): Promise<void> {
-  const job = async (id: string) => (await engine.get(id))!;
-  const all = await engine.list({ limit: 100 });
-  assert.deepEqual(all.jobs.map(({ id }) => id).sort(), [
-    "cancelled",
-    "companion",
-    "dead",
-    "delayed",
-    "quarantined",
-    "queued",
-    "retrying",
-    "running",
-    "succeeded",
-    "suspect",
-  ]);
-  const succeeded = await job("succeeded");
-  assert.equal(succeeded.state, "succeeded");
-  assert.deepEqual(succeeded.result, { done: "a book" });
-  assert.deepEqual(succeeded.progress, { percent: 50 });
-  assert.deepEqual(
-    succeeded.steps.map(({ name, result }) => [name, result]),
-    [["box", { item: "a book", size: 3 }]],
-  );
-  assert.deepEqual(
-    succeeded.log.map(({ message }) => message),
-    ["a book is in its box"],
-  );
-  const dead = await job("dead");
-  assert.deepEqual([dead.state, dead.error?.message], ["dead", "no address for a bike"]);
-  assert.equal((await job("quarantined")).state, "quarantined");
-  assert.equal((await job("cancelled")).state, "cancelled");
-  const delayed = await job("delayed");
-  assert.deepEqual([delayed.state, delayed.runAt], ["queued", Date.parse("2100-01-01")]);
-  const retrying = await job("retrying");
-  assert.deepEqual([retrying.state, retrying.counters.errors], ["queued", 1]);
-  for (const id of ["suspect", "companion"]) {
-    const suspect = await job(id);
-    assert.deepEqual([suspect.state, suspect.counters.crashes, suspect.counters.blamed], ["queued", 2, 0], id);
-    assert.deepEqual(
-      suspect.history.map(({ event }) => event).filter((event) => event === "crash"),
-      ["crash", "crash"],
-    );
-  }
-  const queued = await job("queued");
-  assert.deepEqual([queued.state, queued.priority, queued.dedupeKey], ["queued", 7, "kite"]);
-  const again = await engine.enqueue(ship, { item: "another kite" }, { dedupeKey: "kite" });
-  assert.deepEqual(again, { id: "queued", created: false });
-
-  const incidents = await engine.incidents();
-  assert.ok(incidents.length >= 3, "of the three deaths before the store was kept");
-  const texts = await Promise.all(incidents.map(async ({ id }) => (await engine.report(id))!.text));
-  for (const id of ["quarantined", "suspect", "companion"])
-    assert.ok(
-      texts.some((text) => text.includes(id)),
-      id,
-    );
-}
-
-async function assertRuns(engine: Engine): Promise<void> {
-  stepsRun.length = 0;
-  const worker = await engine.start();
-  for (const id of ["queued", "suspect", "companion", "running"]) await untilState(engine, id, "succeeded");
-  const running = (await engine.get("running"))!;
-  assert.deepEqual(running.result, { done: "a drum" });
-  assert.equal(running.fence, 2, "once by the worker that died, once by this one");
-  assert.deepEqual(stepsRun, ["box of queued"], "a step that was kept is replayed, not run");
-  for (const id of ["dead", "quarantined", "cancelled"]) {
-    await engine.retry(id);
-    await untilState(engine, id, "succeeded");
-  }
-  const { id } = await engine.enqueue(ship, { item: "a new one" });
-  await untilState(engine, id, "succeeded");
-  for (const waiting of ["delayed", "retrying"]) assert.equal((await engine.get(waiting))?.state, "queued");
-  await worker.stop();
+/** The numbers of all migrations from this one on. */
+function stepsFrom(number: number): number[] {
+  return MIGRATIONS.map((_, i) => i + 1).slice(number - 1);
 }

@@ -1,6 +1,7 @@
 // The liveness lock of SQLite: what it proves, and what happens when several processes look at once.
 import assert from "node:assert/strict";
 import { fork } from "node:child_process";
+import { once } from "node:events";
 import { mkdtempSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -8,8 +9,8 @@ import { test, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
 import { lockedFiles } from "../../src/stores/sqlite/lock-holder.ts";
 import { lockFileLiveness, makeSideFolder } from "../../src/stores/sqlite/lock.ts";
-import { aWorkerRow } from "../core/samples.ts";
 import { Child } from "../support/processes.ts";
+import { aWorkerRow } from "../support/samples.ts";
 
 function place(t: TestContext): { database: string; folder: string } {
   const root = mkdtempSync(join(tmpdir(), "outlive-lock-"));
@@ -60,4 +61,24 @@ test("a lock is taken although other processes clear stray locks without pause, 
   }
   for (const child of clearing) child.kill();
   await Promise.all(clearing.map(({ exited }) => exited));
+});
+
+test("a lock that its living holder gives up is never seen as free, which would prove a death", async (t) => {
+  const { database } = place(t);
+  const prober = fork(fileURLToPath(new URL("../support/lock-prober.ts", import.meta.url)), [database], {
+    execArgv: ["--disable-warning=ExperimentalWarning"],
+  });
+  t.after(() => prober.kill());
+  const answer = async (): Promise<unknown> => (await once(prober, "message"))[0];
+  assert.equal(await answer(), "ready");
+  const liveness = lockFileLiveness(database, "boot");
+  for (let n = 0; n < 300; n++) {
+    const { evidence, drop } = await liveness.take(`w${n}`);
+    const probing = answer();
+    prober.send(aWorkerRow({ id: `w${n}`, bootId: "boot", lock: evidence }));
+    assert.equal(await probing, "held");
+    const seen = answer();
+    await drop(true);
+    assert.equal(await seen, "unknown", `lock ${n}`);
+  }
 });

@@ -4,13 +4,12 @@ import assert from "node:assert/strict";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
 import { test } from "node:test";
 import { systemClock } from "../../src/platform/clock.ts";
-import { draft, kind, workerRecord } from "../../src/testing/conformance/drafts.ts";
-import { roomFor, SETTLE } from "../../src/testing/conformance/hand.ts";
+import { draft, kind, roomFor, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { openStore } from "../conformance/sqlite-stores.ts";
 
 type Ask = NonNullable<Parameters<DatabaseSync["setAuthorizer"]>[0]>;
 
-test("nothing that a worker and its keeper ask again and again is planned again", async (t) => {
+test("nothing that a worker and its maintenance ask again and again is planned again", async (t) => {
   let planned = 0;
   // SQLite asks the authorizer while it plans, and at no other time.
   const { value } = Object.getOwnPropertyDescriptor(DatabaseSync.prototype, "setAuthorizer")!;
@@ -25,11 +24,11 @@ test("nothing that a worker and its keeper ask again and again is planned again"
 
   const round = async (n: number): Promise<void> => {
     await store.enqueue([draft(`many-${n}`), draft(`one-${n}`)]);
-    const many = await store.settleAndClaim("w", [], roomFor(1));
+    const many = await store.turn("w", [], roomFor(1));
     const settled = many.claimed.map((job) => SETTLE.succeed(job));
-    const one = await store.settleAndClaim("w", settled, roomFor(n, ["mail"]));
+    const one = await store.turn("w", settled, roomFor(n, ["mail"]));
     assert.deepEqual([many.claimed.length, one.claimed.length], [1, 1]);
-    await store.settleAndClaim(
+    await store.turn(
       "w",
       one.claimed.map((job) => SETTLE.succeed(job)),
       roomFor(0),
@@ -38,7 +37,7 @@ test("nothing that a worker and its keeper ask again and again is planned again"
     assert.equal((await store.workers({})).length, 1);
     await store.workers({ after: "v", limit: n });
     await store.workers({ which: "leftBehind" });
-    assert.deepEqual(await store.overdue({ marginMs: n, limit: n }), []);
+    assert.deepEqual((await store.heldBy({ overdue: { marginMs: n }, limit: n })).jobs, []);
   };
   await round(1);
   const once = planned;

@@ -2,15 +2,16 @@
 // before, and the attempts that ran under the forgotten claims can neither write nor be taken for later ones.
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
-import { idSource } from "../../src/core/ids.ts";
-import type { Room, Settlement } from "../../src/core/store.ts";
-import { succeed } from "../../src/core/transitions.ts";
-import type { ClaimedJob, JobInfo } from "../../src/core/job.ts";
+import { idSource } from "../../src/job/ids.ts";
+import type { ClaimedJob, JobInfo } from "../../src/job/job.ts";
+import { succeed } from "../../src/job/transitions.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
+import type { Room, Settlement } from "../../src/stores/port.ts";
 import { Connection } from "../../src/stores/postgres/connection.ts";
 import { migrate } from "../../src/stores/postgres/migrate.ts";
-import { PostgresStore } from "../../src/stores/postgres/store.ts";
-import { draft, kind, names, workerRecord } from "../../src/testing/conformance/drafts.ts";
+import type { Store } from "../../src/stores/port.ts";
+import { postgresStore } from "../../src/stores/postgres/store.ts";
+import { draft, kind, names, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { ownServer, type PostgresServer, withClient } from "../support/postgres.ts";
 
 const ROOM: Room = { total: 20, kinds: [{ kind: "mail", room: 20 }] };
@@ -27,12 +28,12 @@ async function stage(t: TestContext) {
   const url = server.url();
   await withClient(url, (client) => migrate(client, "outlive"));
   const connection = await Connection.open({ url, schema: "outlive" });
-  const store = new PostgresStore({ connection, clock: systemClock, newId: idSource(systemClock, systemRandom) });
+  const store = postgresStore({ connection, clock: systemClock, newId: idSource(systemClock, systemRandom) });
   t.after(() => store.close());
   await store.declare([kind("mail")]);
   await store.register(workerRecord("w"));
   await store.enqueue(names("j", 60).map((id) => draft(id)));
-  const first = (await store.settleAndClaim("w", [], ROOM)).claimed.map(success);
+  const first = (await store.turn("w", [], ROOM)).claimed.map(success);
   return { server, store, first };
 }
 
@@ -61,24 +62,24 @@ const CRASHES: Readonly<Record<string, (server: PostgresServer) => Promise<void>
 for (const [who, crash] of Object.entries(CRASHES))
   test(`a claim that ${who} forgets is void: its job is queued, its fence is never given again, its writes are refused`, async (t) => {
     const { server, store, first } = await stage(t);
-    await store.settleAndClaim("w", first, NONE);
+    await store.turn("w", first, NONE);
     await stopLogWriter(server.url());
     // What is settled already is settled by nothing that would be flushed, and the claim beside it is not either.
-    const { claimed } = await store.settleAndClaim("w", first, ROOM);
+    const { claimed } = await store.turn("w", first, ROOM);
     assert.equal(claimed.length, 20);
-    assert.equal((await store.get(claimed[0]!.lease.jobId))?.state, "running");
+    assert.equal((await store.inspect.get(claimed[0]!.lease.jobId))?.state, "running");
     await crash(server);
     const forgotten = claimed[0]!.lease;
-    const { state, fence } = await whenBack(store, forgotten.jobId);
+    const { state, attempt: fence } = await whenBack(store, forgotten.jobId);
     assert.deepEqual([state, fence], ["queued", 0], "the server has forgotten the claim");
-    assert.equal((await store.settleAndClaim("w", [success(claimed[0]!)], NONE)).settled[0]?.is, "stale");
-    const again = (await store.settleAndClaim("w", [], ROOM)).claimed;
+    assert.equal((await store.turn("w", [success(claimed[0]!)], NONE)).settled[0]?.is, "stale");
+    const again = (await store.turn("w", [], ROOM)).claimed;
     assert.deepEqual(
       again.map(({ lease }) => lease.jobId),
       claimed.map(({ lease }) => lease.jobId),
     );
     for (const { lease } of again) assert.ok(lease.epoch > forgotten.epoch, `${lease.epoch} > ${forgotten.epoch}`);
-    const answers = (await store.settleAndClaim("w", [...claimed, ...again].map(success), NONE)).settled;
+    const answers = (await store.turn("w", [...claimed, ...again].map(success), NONE)).settled;
     assert.deepEqual(
       answers.map(({ is }) => is),
       [...claimed.map(() => "stale"), ...again.map(() => "applied")],
@@ -88,18 +89,18 @@ for (const [who, crash] of Object.entries(CRASHES))
 test("a claim beside a settlement is on disk with the next thing that is written under it", async (t) => {
   const { server, store, first } = await stage(t);
   await stopLogWriter(server.url());
-  const { claimed } = await store.settleAndClaim("w", first, ROOM);
+  const { claimed } = await store.turn("w", first, ROOM);
   const { lease } = claimed[0]!;
-  await store.record([{ lease, write: { type: "step", name: "charge", result: "1" } }]);
+  await store.write([{ lease, write: { type: "step", name: "charge", result: "1" } }]);
   await server.kill();
   await server.start();
-  const { state, epoch, fence } = await whenBack(store, lease.jobId);
+  const { state, epoch, attempt: fence } = await whenBack(store, lease.jobId);
   assert.deepEqual([state, epoch, fence], ["running", lease.epoch, lease.fence]);
 });
 
-async function whenBack(store: PostgresStore, id: string): Promise<JobInfo> {
+async function whenBack(store: Store, id: string): Promise<JobInfo> {
   for (;;) {
-    const found = await store.get(id).catch(() => null);
+    const found = await store.inspect.get(id).catch(() => null);
     if (found) return found;
   }
 }

@@ -2,7 +2,7 @@
 // made to do at will.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { WorkerRow } from "../../src/core/liveness.ts";
+import type { WorkerRow } from "../../src/stores/liveness.ts";
 import { DirectSession, type SessionClient } from "../../src/stores/postgres/direct-session.ts";
 import { AdvisoryLiveness, HOLD_MS } from "../../src/stores/postgres/liveness.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";

@@ -2,10 +2,10 @@
 // also when many sessions enqueue the same at once.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { job } from "../../src/contract.ts";
-import type { PostgresStore } from "../../src/stores/postgres/store.ts";
+import { job } from "../../src/engine/kind-options.ts";
+import type { Store } from "../../src/stores/port.ts";
 import { enqueueIn } from "../../src/stores/postgres/transaction.ts";
-import { draft, kind } from "../../src/testing/conformance/drafts.ts";
+import { draft, kind } from "../../src/testing/conformance/fixture.ts";
 import { openStore } from "../conformance/postgres-stores.ts";
 import { freshSchema, withClient } from "../support/postgres.ts";
 
@@ -25,13 +25,13 @@ test("of many that enqueue the same id at once one creates the job, and all othe
     const created = await Promise.all(
       stores.map(async (store) => {
         const [answer] = await store.enqueue([draft(id)]);
-        assert.equal((await store.get(id))?.state, "queued");
+        assert.equal((await store.inspect.get(id))?.state, "queued");
         return answer!.created;
       }),
     );
     assert.equal(created.filter(Boolean).length, 1);
   }
-  assert.deepEqual(await stores[0]!.integrity(), []);
+  assert.deepEqual(await stores[0]!.upkeep.integrity(), []);
 });
 
 test("an id whose job lost its key to another is free again, also within one call", async (t) => {
@@ -39,8 +39,8 @@ test("an id whose job lost its key to another is free again, also within one cal
   await store.enqueue([{ ...draft("holder"), dedupeKey: "k" }]);
   const keyed = { ...draft("b"), dedupeKey: "k" };
   assert.deepEqual(await store.enqueue([keyed]), [{ id: "holder", created: false }]);
-  assert.equal(await store.get("b"), null);
-  assert.deepEqual(await store.integrity(), []);
+  assert.equal(await store.inspect.get("b"), null);
+  assert.deepEqual(await store.upkeep.integrity(), []);
   assert.deepEqual(await store.enqueue([keyed, draft("a"), draft("b"), draft("a"), keyed]), [
     { id: "holder", created: false },
     { id: "a", created: true },
@@ -48,7 +48,7 @@ test("an id whose job lost its key to another is free again, also within one cal
     { id: "a", created: false },
     { id: "b", created: false },
   ]);
-  assert.deepEqual(await store.integrity(), []);
+  assert.deepEqual(await store.upkeep.integrity(), []);
 });
 
 test("who enqueues an id that a transaction under way has taken waits for its end: then it is known, or free", async (t) => {
@@ -67,10 +67,10 @@ test("who enqueues an id that a transaction under way has taken waits for its en
       await somebodyWaits(store);
       await client.query(end);
       assert.deepEqual(await answer, [{ id, created }], id);
-      assert.equal((await store.get(id))?.id, id);
+      assert.equal((await store.inspect.get(id))?.id, id);
     }
   });
-  assert.deepEqual(await store.integrity(), []);
+  assert.deepEqual(await store.upkeep.integrity(), []);
 });
 
 test("whatever ids and keys meet in many sessions, each job that was created is there once and no id is without one", async (t) => {
@@ -90,12 +90,12 @@ test("whatever ids and keys meet in many sessions, each job that was created is 
   );
   const created = answers.flat().filter((answer) => answer.created);
   assert.equal(new Set(created.map(({ id }) => id)).size, created.length);
-  const [counts] = await store.counts();
+  const [counts] = await store.inspect.counts();
   assert.equal(counts!.ready, created.length);
-  for (const { id } of answers.flat()) assert.equal((await store.get(id))?.id, id);
-  assert.deepEqual(await store.integrity(), []);
+  for (const { id } of answers.flat()) assert.equal((await store.inspect.get(id))?.id, id);
+  assert.deepEqual(await store.upkeep.integrity(), []);
 });
 
-async function somebodyWaits(store: PostgresStore): Promise<void> {
-  while ((await store.writer()) === null);
+async function somebodyWaits(store: Store): Promise<void> {
+  while ((await store.inspect.writer()) === null);
 }

@@ -11,7 +11,7 @@ test("inputs and results of a mebibyte each arrive whole, however many come at o
   const { url, schema } = await freshSchema(t);
   const gate = Promise.withResolvers<void>();
   let started = 0;
-  const echo = job<string>("echo", { retry: { errors: 1 } }).handle(async (input) => {
+  const echo = job<string>("echo", { retry: { attempts: 1 } }).handle(async (input) => {
     if (++started === 12) gate.resolve();
     await gate.promise;
     if (input.startsWith("fails")) throw new Error(input);

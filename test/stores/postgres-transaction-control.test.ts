@@ -1,7 +1,7 @@
 // Which statements of a callback are transaction control, by their first words.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { isTransactionControl } from "../../src/stores/postgres/transaction-control.ts";
+import { isTransactionControl } from "../../src/stores/postgres/transaction.ts";
 
 test("transaction control is known by its first words, whatever is before and between them", () => {
   for (const sql of [

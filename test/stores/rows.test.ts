@@ -1,8 +1,9 @@
 // How rows become what people see, above all rows that somebody damaged. All stores share it.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { JOB_STATES } from "../../src/core/job.ts";
-import { type JobColumns, jobInfo, storedValue } from "../../src/stores/rows.ts";
+import { JOB_STATES } from "../../src/job/job.ts";
+import { wholeIncident } from "../../src/stores/incident-rows.ts";
+import { fromStored, type JobColumns, jobInfo, kindSettings, storedValue, toStored } from "../../src/stores/rows.ts";
 
 const row: JobColumns = {
   seq: 7,
@@ -62,4 +63,15 @@ test("a damaged error is shown as it is found and hides no job", () => {
 
 test("stored JSON that is none any more is shown as its text", () => {
   assert.deepEqual([null, '{"a":1}', '{"a"', Buffer.from("[2]"), 3].map(storedValue), [null, { a: 1 }, '{"a"', [2], 3]);
+});
+
+test("requeue is stored as pending, which workers of earlier versions and released SQL functions know, and both are read", () => {
+  const words = ["retry", "requeue", "fail", "quarantine", "cancel", "lost", "none"];
+  assert.deepEqual(words.map(toStored), ["retry", "pending", "fail", "quarantine", "cancel", "lost", "none"]);
+  assert.deepEqual(words.map(toStored).map(fromStored), words);
+  for (const on_crash of ["pending", "requeue"]) assert.equal(kindSettings({ on_crash } as never).onCrash, "requeue");
+  for (const decision of ["pending", "requeue"]) {
+    const { jobs } = wholeIncident({} as never, [{ decision, counters: "{}" } as never]);
+    assert.equal(jobs[0]?.decision, "requeue");
+  }
 });

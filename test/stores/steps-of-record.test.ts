@@ -2,19 +2,18 @@
 // edited one locks out every store that has the old one. To change the tables, append a migration to the list of the store, and its
 // line to the list here.
 import assert from "node:assert/strict";
-import { test } from "node:test";
-import { BACKGROUND_MS, HARD_LIMIT } from "../../src/core/isolation.ts";
-import { MAX_PRIORITY } from "../../src/core/enqueue.ts";
-import { ALPHABET } from "../../src/core/ids.ts";
-import { JOB_STATES } from "../../src/core/job.ts";
-import { MAX_JSON_BYTES } from "../../src/core/json.ts";
-import { LANE, NEVER_DUE, OUTCOME, STATE } from "../../src/stores/codes.ts";
-import { checksumSql } from "../../src/stores/postgres/checksums.ts";
-import { deathsElsewhere } from "../../src/stores/postgres/deaths-elsewhere.ts";
 import * as frozen from "../../src/stores/postgres/migrations/frozen.ts";
-import { MIGRATIONS as POSTGRES } from "../../src/stores/postgres/migrations/index.ts";
-import { checksumOf } from "../../src/stores/postgres/migrations/text.ts";
+import { test } from "node:test";
+import { MAX_PRIORITY } from "../../src/job/enqueue.ts";
+import { ALPHABET } from "../../src/job/ids.ts";
+import { BACKGROUND_MS, HARD_LIMIT } from "../../src/job/isolation.ts";
+import { JOB_STATES } from "../../src/job/job.ts";
+import { MAX_JSON_BYTES } from "../../src/job/json.ts";
+import { checksumSql } from "../../src/stores/postgres/attempt-writes.ts";
+import { deathsElsewhere } from "../../src/stores/postgres/history.ts";
+import { checksumOf, MIGRATIONS as POSTGRES } from "../../src/stores/postgres/migrations/index.ts";
 import { stepChecksum } from "../../src/stores/released-steps.ts";
+import { boundSql, LANE, NEVER_DUE, OUTCOME, STATE } from "../../src/stores/rows.ts";
 import { MIGRATIONS as SQLITE } from "../../src/stores/sqlite/schema.ts";
 
 const SQLITE_STEPS = [
@@ -30,7 +29,10 @@ const POSTGRES_STEPS = [
   "losses of contact a9166c92aaa7082",
   "texts and limits 403bbd80b7fa311",
   "restores 53d698fd3df60fc",
-  "checksums, reclaim texts and isolation dfe34336d1e76c9",
+  "checksums and reclaim texts b47637a4b99b1a5",
+  "isolation by halving df6b79d17328bfb",
+  "indexes of suspects 9a94ddd9c3bb707",
+  "ticks confirm the server's clock 69573860f4ece82",
 ];
 
 const EDITED =
@@ -44,6 +46,22 @@ test("no migration of record was edited on SQLite", () => {
 test("no migration of record was edited on PostgreSQL", () => {
   const steps = POSTGRES.map(({ name }, i) => `${name} ${checksumOf(i + 1)}`);
   assert.deepEqual(steps, POSTGRES_STEPS, EDITED + explained(steps, POSTGRES_STEPS));
+});
+
+test("a step that is sent in another order than it was released in has the same statements, and locks", () => {
+  const statements = (text: string): string[] =>
+    text
+      .replaceAll(/--.*$/gm, "")
+      .split(";")
+      .map((statement) => statement.trim())
+      .filter((statement) => statement !== "" && !statement.startsWith("LOCK TABLE"))
+      .sort();
+  const sent = POSTGRES.filter((migration) => migration.sent);
+  assert.deepEqual(
+    sent.map(({ name }) => name),
+    ["losses of contact"],
+  );
+  for (const migration of sent) assert.deepEqual(statements(migration.sent!("s")), statements(migration.up("s")));
 });
 
 function explained(found: readonly string[], kept: readonly string[]): string {
@@ -64,7 +82,9 @@ test("the constants that released PostgreSQL functions hold are still those of t
   const {
     deathsElsewhere: _,
     ALONE_FROM_CRASHES: __,
-    resolvedDeathsElsewhere: elsewhere,
+    resolvedDeathsElsewhere: ___,
+    condemnedElsewhere: elsewhere,
+    suspectBound,
     checksum,
     ...constants
   } = frozen;
@@ -85,5 +105,6 @@ test("the constants that released PostgreSQL functions hold are still those of t
     },
   );
   assert.equal(elsewhere("s", "j", "c", "n", "o"), deathsElsewhere("s", "j", "c", "n", "o"));
+  assert.equal(suspectBound, boundSql(""));
   assert.equal(checksum("content", "owner"), checksumSql("content", "owner"));
 });

@@ -2,10 +2,10 @@
 import assert from "node:assert/strict";
 import { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";
-import { describeProcess } from "../../src/core/process-key.ts";
 import type { Engine } from "../../src/index.ts";
 import { processIdentity } from "../../src/platform/identity.ts";
 import { readProcessStat } from "../../src/platform/process-evidence.ts";
+import { describeProcess } from "../../src/recovery/process-key.ts";
 import { loose, poison, slow, transfer } from "../support/jobs.ts";
 import { freezeOutsideOfAWrite, untilState, untilTrue } from "../support/processes.ts";
 import { Fleet, KILL_AT, SHORT_LEASE } from "./fleet.ts";
@@ -151,11 +151,11 @@ function processOf(pid: number): string {
 }
 
 /** It runs again. */
-function untilAttempt(engine: Engine, id: string, fence: number): Promise<unknown> {
+function untilAttempt(engine: Engine, id: string, attempt: number): Promise<unknown> {
   return untilTrue(
     () => engine.get(id),
-    (job) => job?.state === "running" && job.fence >= fence,
-    `attempt ${fence} of ${id} runs`,
+    (job) => job?.state === "running" && job.attempt >= attempt,
+    `attempt ${attempt} of ${id} runs`,
   );
 }
 

@@ -51,7 +51,7 @@ test("a second signal ends at once, and what was killed is recovered on the way 
   assert.deepEqual(await supervised.exited, { code: 143, signal: null });
   await untilGone(pid!);
   // On a disk that takes seconds it leaves without: then the next one does it.
-  if ((await engine.report()) === null) await engine.recover();
+  if ((await engine.report()) === null) await engine.operator.recover();
   assert.equal((await engine.get(id))?.state, "queued");
   const [dead] = (await engine.report())!.deadWorkers;
   assert.ok((dead?.evidence ?? ENDED).startsWith(ENDED), dead?.evidence ?? "");
@@ -100,7 +100,7 @@ test("a worker process that gets SIGTERM drains and another takes its place", as
   await supervised.said(new RegExp(`^worker 1 \\(pid ${pid}\\) has drained and left$`));
   const job = await untilTrue(
     () => engine.get(id),
-    (found) => found?.state === "running" && found.fence === 2,
+    (found) => found?.state === "running" && found.attempt === 2,
     "it runs again",
   );
   assert.deepEqual(job?.counters, NO_COST);

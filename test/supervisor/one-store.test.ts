@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { attach } from "../../src/index.ts";
-import { VERSION } from "../../src/version.ts";
+import { VERSION } from "../../src/platform/identity.ts";
 import { untilTrue } from "../support/processes.ts";
 import { Fleet } from "./fleet.ts";
 

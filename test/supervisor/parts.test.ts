@@ -1,10 +1,9 @@
 // The parts of the supervisor that need no process: delays, evidence, and who blocks the store.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { type Ending, evidenceOf } from "../../src/cli/supervisor/evidence.ts";
-import { RestartDelay } from "../../src/cli/supervisor/restart-delay.ts";
-import { StopSignals } from "../../src/cli/supervisor/stop-signals.ts";
-import { StoreWatch } from "../../src/cli/supervisor/store-watch.ts";
+import { type Ending, evidenceOf } from "../../src/cli/supervisor/child.ts";
+import { StopSignals } from "../../src/cli/supervisor/init.ts";
+import { RestartDelay, StoreWatch } from "../../src/cli/supervisor/supervisor.ts";
 
 test("the delay doubles from 100 ms to 30 s, and a minute of good running sets it back", () => {
   const delay = new RestartDelay();

@@ -8,6 +8,7 @@ import { findModules, loadJobs } from "../../src/cli/supervisor/job-modules.ts";
 import { loadConfig } from "../../src/engine/config-file.ts";
 import { listenAddress } from "../../src/engine/option-checks.ts";
 import { OutliveError } from "../../src/index.ts";
+import { untilTrue } from "../support/processes.ts";
 import { Fleet } from "./fleet.ts";
 
 const OUTLIVE = fileURLToPath(new URL("../../src/index.ts", import.meta.url));
@@ -133,5 +134,26 @@ test("processes, http and the like may be said by file and environment; a flag w
   assert.deepEqual(
     (await engine.workers()).map(({ concurrency }) => concurrency),
     [3],
+  );
+});
+
+test("FR-003 a start-up recovery that finds nothing is logged, and the periodic passes of a supervisor are not", async (t) => {
+  const fleet = new Fleet(t);
+  const engine = await fleet.place.engine();
+  const supervised = fleet.work({ env: { OUTLIVE_HEARTBEAT_INTERVAL: "200ms" } });
+  await supervised.working();
+  // The supervisor makes a pass with every heartbeat of its worker.
+  await untilTrue(
+    () => engine.workers(),
+    ([worker]) => worker !== undefined && worker.beats >= 8,
+    "the worker has sent eight heartbeats",
+  );
+  const recoveries = supervised.lines
+    .map(({ message }) => message)
+    .filter((message) => message.startsWith("recovery "));
+  assert.deepEqual(
+    recoveries.map((message) => /by (\w+)/.exec(message)?.[1]),
+    ["open", "open", "open", "open"],
+    "of the supervisor and of its worker: the start and the end of each",
   );
 });

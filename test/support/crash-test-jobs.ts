@@ -57,7 +57,7 @@ export const calling = job<{ url: string }>("calling").handle(async ({ url }, ru
   });
 });
 
-export const failing = job<null>("failing", { retry: { errors: 1 } }).handle(() => {
+export const failing = job<null>("failing", { retry: { attempts: 1 } }).handle(() => {
   throw new Error("it never works");
 });
 

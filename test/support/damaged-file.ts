@@ -14,14 +14,14 @@ export const after = job<{ n: number }>("after");
 after.handle((input) => input.n + 1);
 export const damageJobs = [note, after];
 
-export interface Scene {
+export interface Fixture {
   /** The input of every job, by its number. */
   readonly inputs: ReadonlyMap<number, { readonly id: string; readonly input: string }>;
   readonly ledger: number;
 }
 
 /** Jobs with small and large inputs, steps and history, a user's table, and free pages. Closed: everything is in the one file. */
-export async function furnish(place: Place, jobCount = 400): Promise<Scene> {
+export async function furnish(place: Place, jobCount = 400): Promise<Fixture> {
   const engine = await place.engine({ jobs: damageJobs });
   await engine.enqueueMany(
     note,
@@ -40,10 +40,10 @@ export async function furnish(place: Place, jobCount = 400): Promise<Scene> {
   });
   await engine.transaction(sqlite, (tx) => tx.exec("DROP TABLE bulk"));
   await engine.close();
-  return readScene(place.path);
+  return readFixture(place.path);
 }
 
-export function readScene(path: string): Scene {
+export function readFixture(path: string): Fixture {
   const db = new DatabaseSync(path, { readOnly: true });
   const rows = db.prepare("SELECT seq, id, input FROM outlive_jobs").all() as {
     seq: number;

@@ -8,7 +8,8 @@ import { fileURLToPath } from "node:url";
 import { inspect } from "node:util";
 import { type Engine, type EngineOptions, open } from "../../src/index.ts";
 import { sqlite } from "../../src/stores/sqlite/index.ts";
-import { standsStill } from "../../src/torture/stands-still.ts";
+import { standsStill } from "../../src/torture/audit.ts";
+import { operatorOf } from "./former-names.ts";
 import { jobs } from "./jobs.ts";
 
 export interface Fact {
@@ -96,6 +97,8 @@ export interface ChildOptions {
   readonly heartbeat?: NonNullable<EngineOptions["heartbeat"]>;
   readonly only?: readonly string[];
   readonly recoverOnly?: boolean;
+  /** From every end of a job that it writes another one follows (following.ts). */
+  readonly follows?: boolean;
   /** How often it polls for work without a wake-up. Default 1 s. */
   readonly poll?: NonNullable<EngineOptions["poll"]>;
   readonly killAt?: string;
@@ -250,7 +253,7 @@ export async function freezeOutsideOfAWrite(engine: Engine, pid: number): Promis
   for (;;) {
     process.kill(pid, "SIGSTOP");
     await untilTrue(() => standsStill(pid), Boolean, `process ${pid} stands still`);
-    if ((await engine.writer())?.pid !== pid) return;
+    if ((await operatorOf(engine).writer())?.pid !== pid) return;
     process.kill(pid, "SIGCONT");
     await new Promise((resolve) => setTimeout(resolve, 5));
   }

@@ -8,6 +8,16 @@ export type Import = { readonly specifier: string; readonly typeOnly: boolean };
  * Quotes, line breaks and the code inside `${}` stay, and so does every offset.
  */
 export function codeOf(text: string): string {
+  return scan(text).code;
+}
+
+/** The comments of a text, one per line or block, and those of the SQL in it. */
+export function commentsOf(text: string): string {
+  return [...scan(text).comments, ...(text.match(/(?<=^\s*|[,;]\s*)-- .*$/gm) ?? [])].join("\n");
+}
+
+function scan(text: string): { readonly code: string; readonly comments: readonly string[] } {
+  const comments: string[] = [];
   const out = text.split("");
   const blank = (from: number, to: number): void => {
     for (let i = from; i < to; i++) if (out[i] !== "\n") out[i] = " ";
@@ -19,6 +29,7 @@ export function codeOf(text: string): string {
     const comment = match(/\/\/.*|\/\*[^]*?\*\//y, text, at);
     if (comment !== undefined) {
       blank(at, at + comment.length);
+      comments.push(comment);
       at += comment.length;
       continue;
     }
@@ -49,10 +60,10 @@ export function codeOf(text: string): string {
     if (depth !== undefined && text[at] === "}") interpolations[interpolations.length - 1] = depth - 1;
     at += 1;
   }
-  return out.join("");
+  return { code: out.join(""), comments };
 }
 
-/** What a file refers to: static and dynamic imports, re-exports, and files named by `new URL("./x.ts", import.meta.url)`. */
+/** What a file refers to: static and dynamic imports, re-exports, and files named by `new URL("./jobs.ts", import.meta.url)`. */
 export function importsOf(text: string): Import[] {
   const code = codeOf(text);
   const found: Import[] = [];

@@ -1,24 +1,27 @@
 // A worker process for tests: opens the store that it is told, works, and tells its parent what happens. It ends on SIGTERM.
-// Arguments: the store's url, then a JSON of { concurrency, heartbeat, only, poll, recoverOnly }.
+// Arguments: the store's url, then a JSON of { concurrency, follows, heartbeat, only, poll, recoverOnly }.
 import { open, type EngineOptions } from "../../src/index.ts";
+import { openFollowing } from "./following.ts";
 import { jobs, tell } from "./jobs.ts";
 
 const [url, given] = process.argv.slice(2);
 const {
   concurrency = 10,
+  follows = false,
   heartbeat,
   only,
   recoverOnly,
   poll,
 } = JSON.parse(given ?? "{}") as {
   concurrency?: number;
+  follows?: boolean;
   heartbeat?: NonNullable<EngineOptions["heartbeat"]>;
   only?: string[];
   recoverOnly?: boolean;
   poll?: NonNullable<EngineOptions["poll"]>;
 };
 
-const engine = await open(url!, {
+const engine = await (follows ? openFollowing : open)(url!, {
   jobs,
   logger: false,
   ...(heartbeat ? { heartbeat } : {}),

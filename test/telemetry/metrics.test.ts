@@ -5,14 +5,14 @@ import { test } from "node:test";
 import { Registry } from "prom-client";
 import { job, open } from "../../src/index.ts";
 import { aggregatedText, attachMetrics, lasting } from "../../src/metrics.ts";
-import type { WorkerRow } from "../../src/core/liveness.ts";
+import type { WorkerRow } from "../../src/stores/liveness.ts";
 import { type MeasuredStore, storeMetrics } from "../../src/telemetry/store-metrics.ts";
-import { aWorkerRow } from "../core/samples.ts";
 import { slow } from "../support/jobs.ts";
 import { Place, untilState } from "../support/processes.ts";
+import { aWorkerRow } from "../support/samples.ts";
 
 const good = job<{ n: number }>("good").handle(() => {});
-const bad = job<{ n: number }>("bad", { retry: { errors: 2, backoff: { base: "1ms", max: "1ms" } } }).handle(() => {
+const bad = job<{ n: number }>("bad", { retry: { attempts: 2, backoff: { base: "1ms", max: "1ms" } } }).handle(() => {
   throw new Error("no");
 });
 const late = job<{ n: number }>("late", { timeout: "20ms", grace: "10ms", retry: { timeouts: 1 } }).handle(
@@ -75,8 +75,8 @@ test("FR-023 FR-024 NFR-008 AC-015 a death and its recovery are counted and time
   const { worker } = (await engine.get(id))!;
   victim.kill();
   await victim.exited;
-  await engine.noteDeath(worker!, "killed by SIGKILL");
-  await engine.recover();
+  await engine.operator.noteDeath(worker!, "killed by SIGKILL");
+  await engine.operator.recover();
   const between = await samples(registry);
   assert.equal(between.get('outlive_crashes_total{kind="slow"}'), 1);
   assert.equal(between.get('outlive_incidents_total{how="gone"}'), 1);
@@ -99,7 +99,7 @@ test("jobs are orphans while whoever holds them is silent or over; who is over c
   let silent: readonly WorkerRow[] = [];
   const asked: (string | undefined)[] = [];
   const store: MeasuredStore = {
-    storeHealth: async () => ({ ok: true, detail: {} }),
+    operator: { storeHealth: async () => ({ ok: true, detail: {} }) },
     counts: async () => [],
     workers: async ({ which } = {}) => {
       asked.push(which);
@@ -152,7 +152,7 @@ test("several processes are one: counters are summed, what the store says is not
   const registry = new Registry();
   attachMetrics(engine, { registry });
   await engine.enqueue(good, { n: 1 });
-  await engine.drain();
+  await engine.runUntilIdle();
   const snapshot = await registry.getMetricsAsJSON();
   const remains = await lasting([snapshot, snapshot]);
   const text = await aggregatedText([snapshot, remains, snapshot]);

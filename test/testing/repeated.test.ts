@@ -1,8 +1,7 @@
 // What counts as having happened twice: held against a run that nobody killed, whatever differs from run to run.
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import type { Effect } from "../../src/testing/crash-test/effects.ts";
-import { repeated } from "../../src/testing/crash-test/repeated.ts";
+import { type Effect, repeated } from "../../src/testing/crash-test/effects.ts";
 
 /** `charge` without a key, `charge#k` under the key k. */
 function effects(...texts: readonly string[]): Effect[] {

@@ -15,6 +15,8 @@ for (const { args, says } of [
   { args: ["--store", "file"], says: /^--store file: use sqlite or postgres\.$/m },
   { args: ["--restore", "--store", "file"], says: /^--store file: use sqlite or postgres\.$/m },
   { args: ["--restore", "--rounds", "few"], says: /^--rounds few: use a whole number\.$/m },
+  { args: ["--migrate", "--rows", "many"], says: /^--rows many: use a whole number\.$/m },
+  { args: ["--previous", "--store", "file"], says: /^--store file: use sqlite or postgres\.$/m },
   { args: ["--restore", "--power-loss"], says: /^Choose one rig: / },
 ])
   test(`npm run torture -- ${args.join(" ")} is refused`, (t) => {

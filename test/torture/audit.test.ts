@@ -5,8 +5,7 @@ import { test, type TestContext } from "node:test";
 import { type Engine, open } from "../../src/index.ts";
 import { sqlite, type SqliteTransaction } from "../../src/sqlite.ts";
 import { type Audit, audit } from "../../src/torture/audit.ts";
-import { checkedTransfer, transfer, type Transfer, writeTo } from "../../src/torture/jobs.ts";
-import { tablesOf } from "../../src/torture/tables.ts";
+import { checkedTransfer, tablesOf, transfer, type Transfer, writeTo } from "../../src/torture/tables.ts";
 
 const ORDERS: ReadonlyMap<string, Transfer> = new Map(
   ["a", "b", "c", "d"].map((id, i) => [id, { from: 1 + i, to: 2 + i, amount: 100, workMs: 1 }]),
@@ -19,7 +18,7 @@ async function transferred(t: TestContext): Promise<Engine> {
   t.after(() => engine.close());
   await tables.create(engine);
   for (const [id, input] of ORDERS) await engine.enqueue("ac".includes(id) ? transfer : checkedTransfer, input, { id });
-  await engine.drain();
+  await engine.runUntilIdle();
   return engine;
 }
 
@@ -65,7 +64,7 @@ test("a job that has not ended is lost", async (t) => {
 test("a job that was run again after its end, and its transfer made twice, are found", async (t) => {
   const engine = await transferred(t);
   await engine.retry("b");
-  await engine.drain();
+  await engine.runUntilIdle();
   const found = await audit(engine, tables, ORDERS);
   assert.equal(found.committedTwice, 1);
   assert.deepEqual(broken(found), [

@@ -2,11 +2,11 @@
 // store must not be measured then.
 import assert from "node:assert/strict";
 import { describe, it, type TestContext } from "node:test";
-import { Chance } from "../../src/torture/chance.ts";
-import type { Engine } from "../../src/index.ts";
-import type { RigFleet, Place } from "../../proof/torture/processes/fleet.ts";
+import { type Fault, type FaultContext, FaultSchedule, NotDone } from "../../proof/torture/processes/fault-schedule.ts";
+import type { Place, RigFleet } from "../../proof/torture/processes/fleet.ts";
 import { Killer } from "../../proof/torture/processes/killer.ts";
-import { type Fault, NotDone, type FaultContext, FaultSchedule } from "../../proof/torture/processes/fault-schedule.ts";
+import type { Engine } from "../../src/index.ts";
+import { Chance } from "../../src/torture/killer.ts";
 
 interface Held {
   readonly fault: Fault;

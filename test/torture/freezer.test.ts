@@ -3,17 +3,17 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { describe, it } from "node:test";
-import { Chance } from "../../src/torture/chance.ts";
-import type { Engine } from "../../src/index.ts";
-import type { RigFleet, Place } from "../../proof/torture/processes/fleet.ts";
+import type { Place, RigFleet } from "../../proof/torture/processes/fleet.ts";
 import { Freezer } from "../../proof/torture/processes/freezer.ts";
-import { standsStill } from "../../src/torture/stands-still.ts";
+import type { Engine } from "../../src/index.ts";
+import { standsStill } from "../../src/torture/audit.ts";
+import { Chance } from "../../src/torture/killer.ts";
 import { untilTrue } from "../support/processes.ts";
 
 /** No process has this number. */
 const NOBODY = 2 ** 30;
 
-interface Scene {
+interface Fixture {
   readonly place: Place;
   readonly freezer: Freezer;
   /** How often the place was frozen. */
@@ -29,7 +29,7 @@ interface Script {
   readonly woken?: (place: Place) => void;
 }
 
-function scene({ storeAnswers, taken, woken }: Script): Scene {
+function fixture({ storeAnswers, taken, woken }: Script): Fixture {
   const place: Place = { role: "worker", number: 1, state: "live", pid: NOBODY, workerId: "w1", sinceAt: 0, deaths: 0 };
   let freezes = 0;
   const fleet = {
@@ -52,7 +52,7 @@ function scene({ storeAnswers, taken, woken }: Script): Scene {
 
 describe("a worker that is frozen", { concurrency: true }, () => {
   it("is a zombie if it was taken for dead and is back under a new name", async () => {
-    const { place, freezer } = scene({
+    const { place, freezer } = fixture({
       storeAnswers: true,
       taken: () => true,
       woken: (woken) => (woken.workerId = "w2"),
@@ -67,7 +67,7 @@ describe("a worker that is frozen", { concurrency: true }, () => {
   });
 
   it("is none if it was killed before it could wake", async () => {
-    const { place, freezer } = scene({
+    const { place, freezer } = fixture({
       storeAnswers: true,
       taken: (frozen) => {
         frozen.state = "dead";
@@ -81,7 +81,7 @@ describe("a worker that is frozen", { concurrency: true }, () => {
   });
 
   it("is none if another process has its place when it wakes", async () => {
-    const { place, freezer } = scene({
+    const { place, freezer } = fixture({
       storeAnswers: true,
       taken: () => true,
       woken: (woken) => Object.assign(woken, { pid: 4712, workerId: "w2" }),
@@ -92,7 +92,10 @@ describe("a worker that is frozen", { concurrency: true }, () => {
   });
 
   it("is woken at once if nobody can write beside it, and given up after eight tries", async () => {
-    const { place, freezer, freezes } = scene({ storeAnswers: false, taken: () => assert.fail("nobody waits for it") });
+    const { place, freezer, freezes } = fixture({
+      storeAnswers: false,
+      taken: () => assert.fail("nobody waits for it"),
+    });
     freezer.begin(place);
     await freezer.finished();
     assert.deepEqual([...freezer.ends], [["always inside a transaction", 1]]);

@@ -2,11 +2,11 @@
 // as they are told stand for the real ones.
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import { Chance } from "../../src/torture/chance.ts";
-import type { Engine, JobInfo } from "../../src/index.ts";
-import type { Place } from "../../proof/torture/processes/fleet.ts";
-import { NotDone, type FaultContext } from "../../proof/torture/processes/fault-schedule.ts";
 import { frozenCommit } from "../../proof/torture/faults/frozen-commit.ts";
+import { type FaultContext, NotDone } from "../../proof/torture/processes/fault-schedule.ts";
+import type { Place } from "../../proof/torture/processes/fleet.ts";
+import type { Engine, JobInfo } from "../../src/index.ts";
+import { Chance } from "../../src/torture/killer.ts";
 
 /** No process has this number, so it stands still. */
 const NOBODY = 2 ** 30;

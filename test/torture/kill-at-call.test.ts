@@ -51,7 +51,7 @@ describe("a process killed as it enters a call", () => {
       assert.ok(!isBroken(kill.verdict), JSON.stringify(kill.verdict));
       assert.ok(kill.promises > 10);
       assert.equal(kill.left, null);
-      assert.deepEqual(readdirSync(folder).toSorted(), ["code", "commit"], "a scene that is sound is not kept");
+      assert.deepEqual(readdirSync(folder).toSorted(), ["code", "commit"], "a fixture that is sound is not kept");
     } finally {
       rmSync(folder, { recursive: true, force: true });
     }
@@ -100,7 +100,7 @@ function ran(...args: readonly string[]): { status: number | null; stdout: strin
   return spawnSync(process.execPath, [main, "--kill-at-call", ...args], { encoding: "utf8" });
 }
 
-it("a broken scene is kept as the kill left it, told with the command that kills there again, and exit code 1", (t) => {
+it("a broken fixture is kept as the kill left it, told with the command that kills there again, and exit code 1", (t) => {
   const { status, stderr } = ran("--scenario", "commit", "--at", "pwrite64:50", "--plant", "forged-answer");
   assert.equal(status, 1, stderr);
   assert.match(stderr, /^commit, killed at pwrite64 50:\n {2}lost: .*\bforged\b/m);

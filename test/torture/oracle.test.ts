@@ -66,9 +66,9 @@ const workerOf = (id: string, pid: number, startedAt: number): WorkerRow =>
   ({ id, pid, startedAt, host: "here" }) as WorkerRow;
 const incidentOf = (id: string, worker: string, detectedAt: number): IncidentSummary =>
   ({ id, worker, detectedAt }) as IncidentSummary;
-const fenceOf = (fence: string): Pick<JobInfo, "epoch" | "fence"> => ({
+const fenceOf = (fence: string): Pick<JobInfo, "epoch" | "attempt"> => ({
   epoch: Number(fence.split(".")[0]),
-  fence: Number(fence.split(".")[1]),
+  attempt: Number(fence.split(".")[1]),
 });
 const ask = (id: string, kind: string, ordered: Omit<Ordered, "kind"> = {}): Told => ({
   what: "ask",

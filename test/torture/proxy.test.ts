@@ -4,9 +4,9 @@ import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { once } from "node:events";
 import { type AddressInfo, connect, createServer, type Socket } from "node:net";
 import { test, type TestContext } from "node:test";
-import { Chance } from "../../src/torture/chance.ts";
-import type { FaultContext } from "../../proof/torture/processes/fault-schedule.ts";
 import { Proxy } from "../../proof/torture/faults/proxy.ts";
+import type { FaultContext } from "../../proof/torture/processes/fault-schedule.ts";
+import { Chance } from "../../src/torture/killer.ts";
 import { untilTrue } from "../support/processes.ts";
 
 /** The four ends of one connection through the proxy. */

@@ -26,7 +26,7 @@ const [OLD, NEW] = [0, 210];
 
 const jobOf = (id: string, kind: string, fence: string, state: JobInfo["state"] = "succeeded"): [string, JobInfo] => {
   const [epoch, number] = fence.split(".").map(Number);
-  return [id, { id, kind, state, error: null, epoch, fence: number } as JobInfo];
+  return [id, { id, kind, state, error: null, epoch, attempt: number } as JobInfo];
 };
 const at = (instant: number, told: Told, since = OLD): World["told"][number] => ({ ...told, at: instant, since });
 const ordered = (id: string, kind: string, asked: number): World["told"] => [

@@ -1,12 +1,12 @@
 // The disk that is filled: full is full, and a filling that did not come about is no filling.
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, it } from "node:test";
-import { spawnSync } from "node:child_process";
-import { Chance } from "../../src/torture/chance.ts";
-import { NotDone, type FaultContext } from "../../proof/torture/processes/fault-schedule.ts";
 import { fillingDisk, mountSmallDisk, smallDisk, type Volume } from "../../proof/torture/faults/small-disk.ts";
+import { type FaultContext, NotDone } from "../../proof/torture/processes/fault-schedule.ts";
+import { Chance } from "../../src/torture/killer.ts";
 
 const BLOCK = 4_096;
 const MEGABYTES = 1;

@@ -17,7 +17,7 @@ interface Death {
 }
 
 const T0 = 1_700_000_000_000;
-const iso = (at: number): string => new Date(T0 + at).toISOString();
+const instant = (at: number): number => T0 + at;
 
 const killed = (workerId: string | null, at: number, { nobodyLeft = false, recovering = false } = {}): Kill => ({
   at: T0 + at,
@@ -40,20 +40,20 @@ function storeOf(
   const report = async (id: string): Promise<RecoveryReport> => {
     const { worker, how = "gone", detectedAt, completedAt = detectedAt + 5, jobs = [] } = deaths[Number(id.slice(1))]!;
     return {
-      completedAt: completedAt === null ? null : iso(completedAt),
+      completedAt: completedAt === null ? null : instant(completedAt),
       recoveredJobs: jobs.map(({ id: jobId, resumedAt, decision = "retry" }) => ({
         jobId,
         kind: "torture.transfer",
-        attempts: 1,
+        crashes: 1,
         decision,
-        resumedAt: resumedAt === null ? null : iso(resumedAt),
+        resumedAt: resumedAt === null ? null : instant(resumedAt),
       })),
       deadWorkers: [
         {
           workerId: worker,
           how,
-          detectedAt: iso(detectedAt),
-          recoveredAt: completedAt === null ? null : iso(completedAt),
+          detectedAt: instant(detectedAt),
+          recoveredAt: completedAt === null ? null : instant(completedAt),
         },
       ],
     } as unknown as RecoveryReport;

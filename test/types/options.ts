@@ -27,7 +27,7 @@ export const empty: Duration = "s";
 // @ts-expect-error any text might be wrong
 export const any: Duration = String("5s");
 
-export const kind: KindOptions = { timeout: "none", maxRuntime: "1h", grace: "5s", onCrash: "pending" };
+export const kind: KindOptions = { timeout: "none", maxRuntime: "1h", grace: "5s", onCrash: "requeue" };
 // @ts-expect-error wrong duration
 job("kind", { timeout: "5 minutes" });
 // @ts-expect-error wrong duration
@@ -61,7 +61,7 @@ export async function calls(engine: Engine): Promise<void> {
   // @ts-expect-error there is no such event
   engine.on("job.suceeded", () => {});
   engine.on("job.recovered", (event) => {
-    const { decision }: { decision: "retry" | "pending" | "fail" | "quarantine" | "cancel" | "lost" | "none" } = event;
+    const { decision }: { decision: "retry" | "requeue" | "fail" | "quarantine" | "cancel" | "lost" | "none" } = event;
     void decision;
     // @ts-expect-error there is no such field
     void event.decided;

@@ -1,6 +1,7 @@
 // All metrics of each store, in the order in which they are run and printed.
 import type { Metric } from "../harness.ts";
 import type { StoreName } from "../stores/tested-store.ts";
+import { beatHolding } from "./beat-holding.ts";
 import { drainDeepPostgres, drainDeepSqlite } from "./drain-deep.ts";
 import { drainFourProcesses } from "./drain-four-processes.ts";
 import { drain } from "./drain.ts";
@@ -30,6 +31,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     recoverOrphans,
     openUnclean,
     lookOver,
+    beatHolding,
     idleCpu,
     workerMemory,
     pickupSame,
@@ -43,6 +45,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     enqueueBulk,
     killToRerun,
     heartbeats,
+    beatHolding,
     idleCpu,
     workerMemory,
     pickupSame,

@@ -1,15 +1,15 @@
-// One liveness pass as a worker's keeper makes it: all rows, every lock, every heartbeat counter.
-import { Lookout } from "../../../src/core/lookout.ts";
-import { openSqlite } from "../../../src/stores/sqlite/open.ts";
+// One liveness pass as a worker's maintenance makes it: all rows, every lock, every heartbeat counter.
 import { systemClock, systemRandom } from "../../../src/platform/clock.ts";
 import { checkProcess, processIdentity } from "../../../src/platform/identity.ts";
+import { FailureDetector } from "../../../src/recovery/failure-detector.ts";
+import { openSqlite } from "../../../src/stores/sqlite/open.ts";
 import { given, serve } from "../program.ts";
 
 const { path } = given<{ path: string }>();
 const { bootId } = processIdentity();
 const events = { emit: () => {}, has: () => false };
 const { store, liveness } = await openSqlite({ clock: systemClock, random: systemRandom, events, bootId }, { path });
-const lookout = new Lookout({ clock: systemClock, liveness, processState: checkProcess, bootId });
+const detector = new FailureDetector({ clock: systemClock, liveness, processState: checkProcess, bootId });
 
 export interface Pass {
   readonly tookMs: number;
@@ -23,7 +23,7 @@ serve({
     const from = performance.now();
     const workers = await store.workers({});
     const readMs = performance.now() - from;
-    const dead = await lookout.look(workers, 22_500);
+    const dead = await detector.look(workers, 22_500);
     return { tookMs: performance.now() - from, readMs, workers: workers.length, dead: dead.length };
   },
 });

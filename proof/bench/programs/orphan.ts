@@ -30,6 +30,6 @@ serve({
       lock: held.evidence,
     });
     const room = { total: count, kinds: [{ kind, room: count }] };
-    return (await store.settleAndClaim(id, [], room)).claimed.length;
+    return (await store.turn(id, [], room)).claimed.length;
   },
 });

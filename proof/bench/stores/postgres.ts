@@ -1,14 +1,15 @@
 // PostgreSQL under test: one server of the bench's own, with fsync on and otherwise the settings it is shipped with; each place is
 // a database of its own with the schema in it.
+import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { Client } from "pg";
 import { PostgresServer } from "../../servers/postgres-server.ts";
-import { migrationsOf } from "../../../src/migrations.ts";
 import type { Bench } from "../harness.ts";
 import type { Filling, TestedStore } from "./tested-store.ts";
 
-const TEMPLATE = "bench_template";
+const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
 /** Our peers open a connection for each of 50 jobs. */
 const SETTINGS = { max_connections: "300" };
 
@@ -19,11 +20,16 @@ export class TestedPostgres implements TestedStore {
   #server: Promise<PostgresServer> | undefined;
   #started: PostgresServer | undefined;
   #databases = 0;
+  /** By source tree: a database with its schema, to be copied. */
+  readonly #templates = new Map<string, Promise<string>>();
 
-  async place(): Promise<string> {
+  async place(tree = ROOT): Promise<string> {
     const server = await (this.#server ??= this.#start());
+    const template =
+      this.#templates.get(tree) ?? this.#migrated(server, tree, `bench_template_${this.#templates.size}`);
+    this.#templates.set(tree, template);
     const name = `bench_${++this.#databases}`;
-    await asked(server.url(), `CREATE DATABASE ${name} TEMPLATE ${TEMPLATE}`);
+    await asked(server.url(), `CREATE DATABASE ${name} TEMPLATE ${await template}`);
     return server.url(name);
   }
 
@@ -70,13 +76,21 @@ export class TestedPostgres implements TestedStore {
   async #start(): Promise<PostgresServer> {
     const server = await PostgresServer.create({ fsync: true, settings: SETTINGS });
     this.#started = server;
-    await asked(server.url(), `CREATE DATABASE ${TEMPLATE}`);
-    await (await migrationsOf(server.url(TEMPLATE)))!.up();
     const [version] = await asked<{ server_version: string }>(server.url(), "SHOW server_version");
     process.stderr.write(
       `PostgreSQL ${version!.server_version}, fsync on, max_connections 300, all other settings as shipped\n`,
     );
     return server;
+  }
+
+  /** By the tree's own command line, which every version has. */
+  async #migrated(server: PostgresServer, tree: string, name: string): Promise<string> {
+    await asked(server.url(), `CREATE DATABASE ${name}`);
+    const command = [join(tree, "src/cli/bin.ts"), "migrate", "up", "--store", server.url(name)];
+    execFileSync(process.execPath, ["--disable-warning=ExperimentalWarning", ...command], {
+      stdio: ["ignore", "ignore", 2],
+    });
+    return name;
   }
 }
 
@@ -93,13 +107,23 @@ export async function asked<R>(url: string, ...statements: readonly string[]): P
   }
 }
 
-/** Linux counts in hundredths of a second. A child that has ended is in the sum of its parent. */
+/** Of this process and of its children that have ended: their time is in their parent's sums. */
 function cpuOf(pid: number): number {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, "latin1");
     const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
-    return [11, 12, 13, 14].reduce((sum, at) => sum + Number(fields[at]), 0) * 10;
+    const ticks = (...at: readonly number[]): number => at.reduce((sum, field) => sum + Number(fields[field]), 0) * 10;
+    return (ownMs(pid) ?? ticks(11, 12)) + ticks(13, 14);
   } catch {
     return 0;
+  }
+}
+
+/** The scheduler counts in ns, `stat` in hundredths of a second only; null where the kernel was built without it. */
+function ownMs(pid: number): number | null {
+  try {
+    return Number(readFileSync(`/proc/${pid}/schedstat`, "latin1").split(" ")[0]) / 1e6;
+  } catch {
+    return null;
   }
 }

@@ -24,6 +24,10 @@ export class TestedSqlite implements TestedStore {
     return SCHEME + join(folder, "jobs.db");
   }
 
+  async cpuMs(): Promise<number> {
+    return 0;
+  }
+
   async drop(url: string): Promise<void> {
     rmSync(dirname(fileOf(url)), { recursive: true, force: true, maxRetries: 3 });
   }

@@ -19,8 +19,10 @@ export interface TestedStore {
   readonly floorBatch: number;
   /** The programs under proof/bench/programs that do the least. Both are given `url` and `batch`. */
   readonly floors: { readonly drain: string; readonly enqueue: string };
-  /** The address of a new, empty store. */
-  place(): Promise<string>;
+  /** The address of a new, empty store, with the schema of this source tree or of the one that is given. */
+  place(tree?: string): Promise<string>;
+  /** CPU of the store's server so far, in ms; 0 if it has none, null where it can't be read. */
+  cpuMs(): Promise<number | null>;
   /** Removes it, as soon as it is not needed: a million jobs are some hundred MB. */
   drop(url: string): Promise<void>;
   fill(bench: Bench, url: string, filling: Filling, count: number): Promise<void>;

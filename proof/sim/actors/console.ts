@@ -1,7 +1,7 @@
 // A process in which a person works: cancels what may be running, retries what may have ended, asks for a recovery.
-import { pause } from "../../../src/core/clock.ts";
-import { whyStoreReplaced } from "../../../src/core/errors.ts";
-import type { Engine } from "../../../src/engine.ts";
+import type { Engine } from "../../../src/engine/engine.ts";
+import { pause } from "../../../src/job/clock.ts";
+import { whyStoreReplaced } from "../../../src/job/errors.ts";
 import type { SimProcess } from "../world/process.ts";
 
 export async function operate(
@@ -20,7 +20,7 @@ export async function operate(
     const id = known.length === 0 ? null : random.pick(known);
     const act = random.weighted({ cancel: 2, retry: 2, recover: 1 });
     try {
-      if (act === "recover") await engine.recover();
+      if (act === "recover") await engine.operator.recover();
       else if (id !== null) await (act === "cancel" ? engine.cancel(id) : engine.retry(id));
     } catch (thrown) {
       if (whyStoreReplaced(thrown) !== null) throw thrown;

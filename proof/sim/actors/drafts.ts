@@ -1,20 +1,22 @@
 // The jobs of one history, in the order in which they are sent: each a wish of one of the seed's workloads, with an id, a
 // priority and perhaps a delay.
-import type { JobDraft } from "../../../src/core/job.ts";
-import type { SeededRandom } from "../world/random.ts";
+import type { JobDraft } from "../../../src/job/job.ts";
 import type { Workload } from "../workloads/workload.ts";
+import type { Profile } from "../world/profile.ts";
+import type { SeededRandom } from "../world/random.ts";
 
 export function drawDrafts(
   random: SeededRandom,
-  count: number,
+  { jobs, jobsOf }: Pick<Profile, "jobs" | "jobsOf">,
   workloads: readonly Workload[],
   muted: ReadonlySet<string> | undefined,
 ): JobDraft[] {
   const weights = Object.fromEntries(workloads.map(({ name, weight }) => [name, weight]));
   const drawn = new Map<string, number>();
   const drafts: JobDraft[] = [];
-  for (let i = 0; i < count; i++) {
-    const name = random.weighted(weights);
+  const names = jobsOf === null ? null : shuffled(random, jobsOf);
+  for (let i = 0; i < (names?.length ?? jobs); i++) {
+    const name = names?.[i] ?? random.weighted(weights);
     const workload = workloads.find((one) => one.name === name)!;
     // Everything of the i-th job comes from its own stream: without one of them the others are the same.
     const draft = draftOf(random.fork(`job ${i}`), workload, i);
@@ -22,6 +24,16 @@ export function drawDrafts(
     if (drawn.get(name)! <= (workload.most ?? Infinity) && !muted?.has(draft.id)) drafts.push(draft);
   }
   return drafts;
+}
+
+/** Each name as often as it says, in an order of the seed's. */
+function shuffled(random: SeededRandom, counts: Readonly<Record<string, number>>): readonly string[] {
+  const names = Object.entries(counts).flatMap(([name, count]) => Array.from({ length: count }, () => name));
+  for (let i = names.length - 1; i > 0; i--) {
+    const other = random.below(i + 1);
+    [names[i], names[other]] = [names[other]!, names[i]!];
+  }
+  return names;
 }
 
 function draftOf(random: SeededRandom, workload: Workload, i: number): JobDraft {

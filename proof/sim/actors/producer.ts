@@ -1,8 +1,8 @@
 // A process that only enqueues. It chooses its own ids, so that after a lost answer, or a death, the same enqueue is sent again.
-import { pause } from "../../../src/core/clock.ts";
-import { whyStoreReplaced } from "../../../src/core/errors.ts";
-import type { Store } from "../../../src/core/store.ts";
-import type { JobDraft } from "../../../src/core/job.ts";
+import { pause } from "../../../src/job/clock.ts";
+import { whyStoreReplaced } from "../../../src/job/errors.ts";
+import type { JobDraft } from "../../../src/job/job.ts";
+import type { Store } from "../../../src/stores/port.ts";
 import type { SimProcess } from "../world/process.ts";
 
 /** Sends what is `left`, each until it was answered; `sending` hears what is on its way, `acknowledged` hears the id that is in the store for a draft. */

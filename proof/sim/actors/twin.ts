@@ -1,9 +1,9 @@
 // A second producer, to which the same events come as to the first: what that sends with a dedupe key, this one sends too, at
 // about the same moment and with an id of its own. It goes through the engine. Only one job may come of both.
-import { pause } from "../../../src/core/clock.ts";
-import { whyStoreReplaced } from "../../../src/core/errors.ts";
-import type { JobDraft } from "../../../src/core/job.ts";
-import type { Engine } from "../../../src/engine.ts";
+import type { Engine } from "../../../src/engine/engine.ts";
+import { pause } from "../../../src/job/clock.ts";
+import { whyStoreReplaced } from "../../../src/job/errors.ts";
+import type { JobDraft } from "../../../src/job/job.ts";
 import type { SimProcess } from "../world/process.ts";
 
 /** The two are at most this far apart, if nothing is slow. */
@@ -58,7 +58,7 @@ export async function repeat(
   const send = async (draft: JobDraft): Promise<void> => {
     const { id, priority, delayMs, dedupeKey } = draft;
     const options = { id, priority, delay: `${delayMs}ms` as const, dedupeKey: dedupeKey! };
-    const enqueued = await engine.enqueueByName(draft.kind, JSON.parse(draft.input), options);
+    const enqueued = await engine.operator.enqueueByName(draft.kind, JSON.parse(draft.input), options);
     acknowledged(draft, enqueued.id);
     echo.left.splice(echo.left.indexOf(draft), 1);
   };

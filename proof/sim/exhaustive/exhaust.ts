@@ -134,7 +134,7 @@ class Schedule {
   /** Takes the choice that is due, and notes the others for later schedules. */
   #choose(scope: Scope, waiting: readonly Waiting[]): void {
     // Until both workers are at their first claim the order is fixed; a kill may come at any of their calls.
-    const first = waiting.find(({ method }) => method !== "settleAndClaim");
+    const first = waiting.find(({ method }) => method !== "turn");
     const open = this.killed === 0 && this.#starting && first ? [first] : waiting;
     if (open === waiting) this.#starting = false;
     const fates: readonly Fate[] = this.killed < KILLS ? ["passes", "dies before", "dies after"] : ["passes"];

@@ -1,11 +1,11 @@
-// The small scope: two workers, two jobs (a transfer with `commit`, a chain of one step), the real engine without keepers, and a
+// The small scope: two workers, two jobs (a transfer with `commit`, a chain of one step), the real engine without maintenance, and a
 // replacement for whoever is killed, whose open recovers. Time stands still while anybody waits for the store.
-import type { Engine } from "../../../src/engine.ts";
-import type { Clock } from "../../../src/core/clock.ts";
-import { idSource } from "../../../src/core/ids.ts";
-import type { Store } from "../../../src/core/store.ts";
+import type { Engine } from "../../../src/engine/engine.ts";
+import type { Clock } from "../../../src/job/clock.ts";
+import { idSource } from "../../../src/job/ids.ts";
+import type { Store } from "../../../src/stores/port.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
-import { SqliteStore } from "../../../src/stores/sqlite/store.ts";
+import { sqliteStore } from "../../../src/stores/sqlite/store.ts";
 import { sqlite } from "../../../src/stores/sqlite/transaction.ts";
 import type { Mutant } from "../mutants/mutant.ts";
 import { noRows } from "../oracle/audit-rows.ts";
@@ -77,11 +77,12 @@ export class Scope {
       witness,
       tally: this.tally,
       concurrency: CONCURRENCY,
+      culpritAmong: null,
       process: (pid) => this.processes[pid - 1] ?? null,
       processes: () => this.processes,
       holds: (worker) => this.#kernel.holds(worker),
       isAlive: (worker) => this.#kernel.isAlive(worker),
-      // No keeper watches here.
+      // No maintenance watches here.
       isFree: () => false,
       reclaimed: () => {},
     });
@@ -89,7 +90,7 @@ export class Scope {
       kernel: this.#kernel,
       story: this.story,
       mutant: null,
-      keepers: false,
+      maintenances: false,
       storeFor: (process) => {
         const real = this.#storeOf(process, mutant);
         return this.turnstile.guard(mutant?.store?.(real, db, process.main.clock) ?? real, process);
@@ -175,7 +176,7 @@ export class Scope {
     const connection = this.#disk.connect();
     const db = mutant?.connection?.(connection) ?? connection;
     const mark = this.#disk.markFile;
-    return new SqliteStore({ db, clock, random, newId: idSource(clock, random), mark, bell: null });
+    return sqliteStore({ db, clock, random, newId: idSource(clock, random), mark, wakeup: null });
   }
 }
 

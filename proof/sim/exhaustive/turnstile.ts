@@ -1,13 +1,13 @@
 // Store calls one at a time: each call of each process waits here until the explorer lets it through, and whoever is killed at the
 // turnstile dies with the call not made, or made and not answered.
-import type { Store } from "../../../src/core/store.ts";
+import { type Call, observed, type Verb, withVerbs } from "../../../src/stores/observed.ts";
+import type { Store } from "../../../src/stores/port.ts";
 import type { Witness } from "../oracle/witness.ts";
 import type { SimProcess } from "../world/process.ts";
-import type { Method } from "../world/wire.ts";
 
 export interface Waiting {
   readonly process: SimProcess;
-  readonly method: Method;
+  readonly method: Verb;
   /** Who asks for what. */
   readonly text: string;
   /** Applies the call; the answer is given only if `answers`. */
@@ -46,33 +46,22 @@ export class Turnstile {
   }
 
   guard(store: Store, process: SimProcess): Store {
-    return new Proxy(store, {
-      get: (target, name) => {
-        const member: unknown = Reflect.get(target, name, target);
-        if (typeof member !== "function") return member;
-        if (name === "close") return async () => {};
-        if (name === "onBell")
-          return (listener: () => void) => {
-            this.#bells.set(process, listener);
-            return () => void this.#bells.delete(process);
-          };
-        const call = member.bind(target) as (...args: unknown[]) => Promise<unknown>;
-        return (...args: unknown[]) => this.#queue(process, name as Method, args, call);
+    const guarded = observed(store, { around: (verb, args, call) => this.#queue(process, verb, args, call) });
+    return withVerbs(guarded, {
+      close: async () => {},
+      onWakeup: (listener) => {
+        this.#bells.set(process, listener);
+        return () => void this.#bells.delete(process);
       },
     });
   }
 
-  #queue(
-    process: SimProcess,
-    method: Method,
-    args: readonly unknown[],
-    call: (...args: unknown[]) => Promise<unknown>,
-  ): Promise<unknown> {
+  #queue(process: SimProcess, method: Verb, args: readonly unknown[], call: Call): Promise<unknown> {
     return new Promise((resolve, reject) => {
       const pass = (answers: boolean): void => {
         const asked = this.#witness.asked(process, method, args);
         this.busy++;
-        call(...args).then(
+        call().then(
           (value) => {
             this.busy--;
             this.#witness.answered(asked, value, !answers);
@@ -95,7 +84,7 @@ export class Turnstile {
 
   #ring(): void {
     for (const [process, listener] of this.#bells) {
-      this.#hear(process, "bell");
+      this.#hear(process, "wakeup");
       process.main.soon(listener);
     }
   }

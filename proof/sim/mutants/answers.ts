@@ -1,8 +1,9 @@
 // What the store answers: to an enqueue, to a settlement that is repeated, to one that comes too late.
-import type { Enqueued, JobDraft } from "../../../src/core/job.ts";
-import type { Store } from "../../../src/core/store.ts";
+import type { Enqueued, JobDraft } from "../../../src/job/job.ts";
+import type { Store } from "../../../src/stores/port.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
-import { instead, rewriting } from "./instead.ts";
+import { withVerbs } from "../../../src/stores/observed.ts";
+import { rewriting } from "./instead.ts";
 import type { Mutant, StoreMutation } from "./mutant.ts";
 
 /** Enqueues of drafts for which `holder` finds a job are answered with that, and nothing is written. It is unfinished when they are. */
@@ -15,7 +16,7 @@ function swallowing(holder: (db: Database, draft: JobDraft) => unknown): StoreMu
       const answers = drafts.map((draft): Enqueued => fresh.get(draft) ?? { id: held(draft) ?? "", created: false });
       return answers.some(({ id }) => id === "") ? enqueue(drafts) : answers;
     };
-    return instead(store, { enqueue });
+    return withVerbs(store, { enqueue });
   };
 }
 
@@ -44,7 +45,7 @@ export const answerMutants: readonly Mutant[] = [
   {
     name: "acknowledgedToAnother",
     what: "of several enqueues in one call each is told what became of another",
-    asks: (store) => instead(store, { enqueue: async (drafts) => (await store.enqueue(drafts)).toReversed() }),
+    asks: (store) => withVerbs(store, { enqueue: async (drafts) => (await store.enqueue(drafts)).toReversed() }),
   },
   {
     name: "repetitionCalledStale",

@@ -1,10 +1,11 @@
 // What attempts come to: counted wrongly, told wrongly, remembered wrongly.
-import type { Lease } from "../../../src/core/lease.ts";
-import { APPLIED, type Settlement, type WriteAnswer } from "../../../src/core/store.ts";
-import type { Change } from "../../../src/core/transitions.ts";
+import type { Lease } from "../../../src/job/lease.ts";
+import type { Change } from "../../../src/job/transitions.ts";
+import { APPLIED, type Settlement, type WriteAnswer } from "../../../src/stores/port.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
 import { applyChange } from "../../../src/stores/sqlite/settle.ts";
-import { afterTurns, instead } from "./instead.ts";
+import { withVerbs } from "../../../src/stores/observed.ts";
+import { afterTurns } from "./instead.ts";
 import { type Mutant, only, type StoreMutation } from "./mutant.ts";
 
 /** A turn whose answers about settlements are told differently. */
@@ -47,9 +48,9 @@ export const attemptMutants: readonly Mutant[] = [
     name: "errorsNotCounted",
     what: "a failure is not counted: the job is tried for ever",
     store: (store) =>
-      instead(store, {
-        settleAndClaim: (worker, settlements, room) =>
-          store.settleAndClaim(
+      withVerbs(store, {
+        turn: (worker, settlements, room) =>
+          store.turn(
             worker,
             settlements.map((one) => {
               const { change } = one;

@@ -1,5 +1,5 @@
 // What is kept of a job or of a death is not what it was.
-import { instead } from "./instead.ts";
+import { withVerbs } from "../../../src/stores/observed.ts";
 import type { Mutant } from "./mutant.ts";
 
 export const contentMutants: readonly Mutant[] = [
@@ -7,7 +7,7 @@ export const contentMutants: readonly Mutant[] = [
     name: "inputChanged",
     what: "a job is stored with another input than was sent: a transfer moves twice the money",
     store: (store) =>
-      instead(store, {
+      withVerbs(store, {
         enqueue: (drafts) =>
           store.enqueue(
             drafts.map((draft) => ({
@@ -21,9 +21,9 @@ export const contentMutants: readonly Mutant[] = [
     name: "resultDropped",
     what: "a success is written without its result",
     store: (store) =>
-      instead(store, {
-        settleAndClaim: (worker, settlements, room) =>
-          store.settleAndClaim(
+      withVerbs(store, {
+        turn: (worker, settlements, room) =>
+          store.turn(
             worker,
             settlements.map((one) => ({ ...one, change: { ...one.change, result: null } })),
             room,
@@ -34,7 +34,7 @@ export const contentMutants: readonly Mutant[] = [
     name: "incidentNotKept",
     what: "of a death in which nothing was in flight no incident is kept",
     store: (store, db) =>
-      instead(store, {
+      withVerbs(store, {
         async takeBack(request) {
           const answer = await store.takeBack(request);
           if (request.of && request.last)

@@ -1,16 +1,16 @@
 // How attempts end: what the engine asks for is not what happened, or the store writes something else than it was asked for.
-import type { Lease } from "../../../src/core/lease.ts";
-import type { Settlement, Store, Verdict } from "../../../src/core/store.ts";
-import type { Change } from "../../../src/core/transitions.ts";
-import { instead } from "./instead.ts";
+import type { Lease } from "../../../src/job/lease.ts";
+import type { Change } from "../../../src/job/transitions.ts";
+import type { Settlement, Store, Verdict } from "../../../src/stores/port.ts";
+import { withVerbs } from "../../../src/stores/observed.ts";
 import { type Mutant, only } from "./mutant.ts";
 
 /** Every end of an attempt that its own worker settles is another one. */
 function settling(end: (change: Change, lease: Lease) => Change): (store: Store) => Store {
   return (store) =>
-    instead(store, {
-      settleAndClaim: (worker, settlements, room) =>
-        store.settleAndClaim(
+    withVerbs(store, {
+      turn: (worker, settlements, room) =>
+        store.turn(
           worker,
           settlements.map((one): Settlement => ({ ...one, change: end(one.change, one.lease) })),
           room,
@@ -87,7 +87,7 @@ export const endMutants: readonly Mutant[] = [
     what: "a job is dead after its first timeout, whoever ends the attempt",
     focus: only(["deadlines"], {}, {}),
     asks: (store) =>
-      instead(settling((change) => (change.name === "timeOut" ? dead(change) : change))(store), {
+      withVerbs(settling((change) => (change.name === "timeOut" ? dead(change) : change))(store), {
         takeBack: (request) =>
           store.takeBack(request.of ? request : { ...request, verdicts: request.verdicts.map(ended) }),
       }),
@@ -101,7 +101,7 @@ export const endMutants: readonly Mutant[] = [
     name: "crashWrittenDead",
     what: "an innocent job whose worker died is dead, although its kind says that it is tried again",
     asks: (store) =>
-      instead(store, {
+      withVerbs(store, {
         takeBack: (request) =>
           store.takeBack({
             ...request,

@@ -1,14 +1,15 @@
 // Writes without a fence: a zombie's write ends, or adds to, an attempt that is not its own.
-import { instead, present, refenced, refencing } from "./instead.ts";
+import type { AttemptWrite } from "../../../src/stores/port.ts";
+import { withVerbs } from "../../../src/stores/observed.ts";
+import { present, refenced, refencing } from "./instead.ts";
 import { type Mutant, only, type StoreMutation, zombies } from "./mutant.ts";
-import type { AttemptWrite } from "../../../src/core/store.ts";
 
 /** A small write of this type is sent with a lease that fits. */
 export function unfencedWrite(type: AttemptWrite["type"]): StoreMutation {
   return (store, db) =>
-    instead(store, {
-      record: (writes) =>
-        store.record(writes.map((one) => (one.write.type === type ? { ...one, lease: present(db, one.lease) } : one))),
+    withVerbs(store, {
+      write: (writes) =>
+        store.write(writes.map((one) => (one.write.type === type ? { ...one, lease: present(db, one.lease) } : one))),
     });
 }
 
@@ -35,8 +36,10 @@ export const fenceMutants: readonly Mutant[] = [
     what: "the user's rows of a zombie appear",
     focus: zombies("money"),
     store: (store, db) =>
-      instead(store, {
-        commit: (settlement, ...rest) => store.commit(refenced(db, settlement), ...rest),
+      withVerbs(store, {
+        transactions: {
+          commit: (settlement, ...rest) => store.transactions!.commit(refenced(db, settlement), ...rest),
+        },
       }),
   },
   {
@@ -61,6 +64,6 @@ export const fenceMutants: readonly Mutant[] = [
     name: "epochNotRaised",
     what: "an open that finds nobody at work leaves the epoch as it is, so a lost fence is issued again",
     focus: only(["money"], { powerLoss: 1, kill: 0.3 }, { durability: "relaxed", nemesisEveryMs: 1_500 }),
-    store: (store) => instead(store, { raiseEpoch: async () => 0 }),
+    store: (store) => withVerbs(store, { upkeep: { raiseEpoch: async () => 0 } }),
   },
 ];

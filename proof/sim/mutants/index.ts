@@ -5,7 +5,8 @@ import { commitMutants } from "./commits.ts";
 import { contentMutants } from "./contents.ts";
 import { endMutants } from "./ends.ts";
 import { fenceMutants } from "./fences.ts";
-import { keeperMutants } from "./keepers.ts";
+import { followMutants } from "./follows.ts";
+import { threadMutants } from "./maintenance-threads.ts";
 import { lossMutants } from "./losses.ts";
 import { maintenanceMutants } from "./maintenance.ts";
 import type { Mutant } from "./mutant.ts";
@@ -28,8 +29,9 @@ export const MUTANTS: readonly Mutant[] = [
   ...restoreMutants,
   ...suspectMutants,
   ...workerMutants,
-  ...keeperMutants,
+  ...threadMutants,
   ...maintenanceMutants,
   ...writeMutants,
+  ...followMutants,
   ...contentMutants,
 ];

@@ -1,29 +1,18 @@
-// The tools of mutants: a store with some methods replaced, and leases that always fit.
-import type { Lease } from "../../../src/core/lease.ts";
-import type { SettleAndClaim, Settlement, Store } from "../../../src/core/store.ts";
-import type { Change } from "../../../src/core/transitions.ts";
+// The tools of mutants: turns, statements and leases that are others than they were.
+import type { Lease } from "../../../src/job/lease.ts";
+import type { Change } from "../../../src/job/transitions.ts";
+import type { TurnAnswer, Settlement, Store } from "../../../src/stores/port.ts";
+import { withVerbs } from "../../../src/stores/observed.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
-
-/** The store with some methods of its own; all others stay bound to the real one. */
-export function instead(store: Store, own: Partial<Store>): Store {
-  return new Proxy(store, {
-    get(target, name) {
-      const replaced: unknown = Reflect.get(own, name);
-      if (replaced !== undefined) return replaced;
-      const member: unknown = Reflect.get(target, name, target);
-      return typeof member === "function" ? (member.bind(target) as unknown) : member;
-    },
-  });
-}
 
 /** Turns that go on when they are over: `then` spoils the rows, or gives another answer. */
 export function afterTurns(
-  then: (answer: SettleAndClaim, db: Database, settlements: readonly Settlement[]) => SettleAndClaim | void,
+  then: (answer: TurnAnswer, db: Database, settlements: readonly Settlement[]) => TurnAnswer | void,
 ): (store: Store, db: Database) => Store {
   return (store, db) =>
-    instead(store, {
-      async settleAndClaim(worker, settlements, room) {
-        const answer = await store.settleAndClaim(worker, settlements, room);
+    withVerbs(store, {
+      async turn(worker, settlements, room) {
+        const answer = await store.turn(worker, settlements, room);
         return then(answer, db, settlements) ?? answer;
       },
     });
@@ -55,9 +44,9 @@ export function present(db: Database, lease: Lease): Lease {
 /** A turn in which the settlements that `which` names are sent with a lease that fits. */
 export function refencing(which: (change: Change) => boolean): (store: Store, db: Database) => Store {
   return (store, db) =>
-    instead(store, {
-      settleAndClaim: (worker, settlements, room) =>
-        store.settleAndClaim(
+    withVerbs(store, {
+      turn: (worker, settlements, room) =>
+        store.turn(
           worker,
           settlements.map((settlement) => (which(settlement.change) ? refenced(db, settlement) : settlement)),
           room,

@@ -1,6 +1,6 @@
 // Maintenance: what is long or stuck there delays nothing else.
-import { pause } from "../../../src/core/clock.ts";
-import { instead } from "./instead.ts";
+import { pause } from "../../../src/job/clock.ts";
+import { withVerbs } from "../../../src/stores/observed.ts";
 import { type Mutant, only } from "./mutant.ts";
 
 /** How long a purge of a large store takes. */
@@ -14,7 +14,7 @@ export const maintenanceMutants: readonly Mutant[] = [
       ["money"],
       { kill: 1 },
       {
-        workers: 2,
+        workers: 3,
         faultsMs: 60_000,
         nemesisEveryMs: 8_000,
         locksProve: true,
@@ -27,7 +27,7 @@ export const maintenanceMutants: readonly Mutant[] = [
     ),
     store(store, _db, clock) {
       let purging: Promise<unknown> = Promise.resolve();
-      return instead(store, {
+      return withVerbs(store, {
         purge(request) {
           const purged = pause(clock, PURGE_MS).then(() => store.purge(request));
           purging = purged.catch(() => {});

@@ -1,12 +1,12 @@
 // A bug on purpose: which part of the world is replaced by one that breaks a promise. Nothing of it is in src.
-import type { Clock } from "../../../src/core/clock.ts";
-import type { KeeperHandle } from "../../../src/core/backend.ts";
-import type { Liveness } from "../../../src/core/liveness.ts";
-import type { Store } from "../../../src/core/store.ts";
+import type { Clock } from "../../../src/job/clock.ts";
+import type { MaintenanceHandle } from "../../../src/stores/backend.ts";
+import type { Liveness } from "../../../src/stores/liveness.ts";
+import type { Store } from "../../../src/stores/port.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
 import type { MarkFile } from "../../../src/stores/sqlite/file-mark.ts";
 import type { SimProcess } from "../world/process.ts";
-import { type Act, NO_ACTS, type Temper } from "../world/temper.ts";
+import { type Act, NO_ACTS, type Profile } from "../world/profile.ts";
 
 export type StoreMutation = (store: Store, db: Database, clock: Clock) => Store;
 
@@ -14,8 +14,8 @@ export interface Mutant {
   readonly name: string;
   /** What is wrong with it. */
   readonly what: string;
-  /** The weather in which it shows soonest: with `--focus` its seeds are of this temper. */
-  readonly focus?: Partial<Temper>;
+  /** The conditions in which it shows soonest: with `--focus` its seeds are of this profile. */
+  readonly focus?: Partial<Profile>;
   /** Instead of the real store, behind the wire. */
   readonly store?: StoreMutation;
   /** On the engine's side of the wire: what is asked of the store is wrong already, and it does as it is asked. */
@@ -30,19 +30,19 @@ export interface Mutant {
   readonly storeClock?: (host: Clock, process: Clock) => Clock;
   readonly liveness?: (liveness: Liveness, process: SimProcess) => Liveness;
   /** Right before a worker is asked to stop. */
-  readonly beforeStop?: (keeper: KeeperHandle) => void;
+  readonly beforeStop?: (maintenance: MaintenanceHandle) => void;
 }
 
-/** A temper in which only this is done, to a program with these workloads. */
+/** A profile in which only this is done, to a program with these workloads. */
 export function only(
   workloads: readonly string[],
   nemesis: Partial<Record<Act, number>>,
-  more: Partial<Temper>,
-): Partial<Temper> {
+  more: Partial<Profile>,
+): Partial<Profile> {
   return { workloads, killMigration: 0, nemesisEveryMs: 700, nemesis: { ...NO_ACTS, ...nemesis }, ...more };
 }
 
 /** Processes that stop with a write in their hand, and wake up when somebody else has the job. */
-export function zombies(workload: string): Partial<Temper> {
+export function zombies(workload: string): Partial<Profile> {
   return only([workload], {}, { workers: 3, stall: 0.02, ambush: 0.9, durability: "full" });
 }

@@ -1,8 +1,9 @@
 // Jobs on their way in and out of the queue.
-import { pause } from "../../../src/core/clock.ts";
-import type { Enqueued } from "../../../src/core/job.ts";
+import { pause } from "../../../src/job/clock.ts";
+import type { Enqueued } from "../../../src/job/job.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
-import { afterTurns, instead, rewriting } from "./instead.ts";
+import { withVerbs } from "../../../src/stores/observed.ts";
+import { afterTurns, rewriting } from "./instead.ts";
 import type { Mutant } from "./mutant.ts";
 
 /** The unfinished job of this kind that has this key. */
@@ -20,7 +21,7 @@ export const queueMutants: readonly Mutant[] = [
     name: "enqueueForgotten",
     what: "the last of a group is acknowledged and never written",
     store: (store) =>
-      instead(store, {
+      withVerbs(store, {
         async enqueue(drafts) {
           if (drafts.length === 1) return store.enqueue(drafts);
           await store.enqueue(drafts.slice(0, -1));
@@ -32,7 +33,7 @@ export const queueMutants: readonly Mutant[] = [
     name: "enqueueAnsweredTooSoon",
     what: "an enqueue is acknowledged before it is in the store",
     store: (store) =>
-      instead(store, {
+      withVerbs(store, {
         enqueue: async (drafts) => {
           void store.enqueue(drafts).catch(() => {});
           return drafts.map(({ id }): Enqueued => ({ id, created: true }));
@@ -44,7 +45,7 @@ export const queueMutants: readonly Mutant[] = [
     what: "whether a key is held is looked up first, and the job is written a moment later",
     schema: (db) => db.exec("DROP INDEX outlive_jobs_dedupe"),
     store: (store, db, clock) =>
-      instead(store, {
+      withVerbs(store, {
         async enqueue(drafts) {
           const keys = drafts.map(({ kind, dedupeKey }) => (dedupeKey === null ? null : `${kind} ${dedupeKey}`));
           const first = (i: number): number => (keys[i] === null ? i : keys.indexOf(keys[i]!));
@@ -61,10 +62,10 @@ export const queueMutants: readonly Mutant[] = [
     name: "delayIgnored",
     what: "a delayed job can be claimed at once",
     store: (store, db) =>
-      instead(store, {
-        async settleAndClaim(worker, settlements, room) {
+      withVerbs(store, {
+        async turn(worker, settlements, room) {
           db.exec("UPDATE outlive_jobs SET lane = 1 WHERE state = 0 AND lane = 0");
-          return store.settleAndClaim(worker, settlements, room);
+          return store.turn(worker, settlements, room);
         },
       }),
   },
@@ -72,14 +73,16 @@ export const queueMutants: readonly Mutant[] = [
     name: "cancelForgotten",
     what: "a cancel of a running job is accepted and not written down",
     store: (store, db) =>
-      instead(store, {
-        async cancel(id, actor) {
-          const answer = await store.cancel(id, actor);
-          if (answer.is === "requested") {
-            db.sql("UPDATE outlive_jobs SET cancel_requested = 0 WHERE id = ?").run(id);
-            db.exec("DELETE FROM outlive_cancels");
-          }
-          return answer;
+      withVerbs(store, {
+        operate: {
+          async cancel(id, actor) {
+            const answer = await store.operate.cancel(id, actor);
+            if (answer.is === "requested") {
+              db.sql("UPDATE outlive_jobs SET cancel_requested = 0 WHERE id = ?").run(id);
+              db.exec("DELETE FROM outlive_cancels");
+            }
+            return answer;
+          },
         },
       }),
   },
@@ -92,7 +95,7 @@ export const queueMutants: readonly Mutant[] = [
     name: "purgeTooEarly",
     what: "finished jobs are removed before their retention has passed",
     store: (store) =>
-      instead(store, {
+      withVerbs(store, {
         purge: (request) => store.purge({ ...request, finishedOlderThanMs: 1_000 }),
       }),
   },

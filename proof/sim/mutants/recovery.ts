@@ -1,14 +1,14 @@
 // Recovery: who is taken for dead, what becomes of their jobs, and who is blamed.
-import { decideCrash } from "../../../src/core/recovery.ts";
-import type { Condemned, HeldJob, Verdict } from "../../../src/core/store.ts";
-import type { CrashVerdict } from "../../../src/core/transitions.ts";
-import { instead } from "./instead.ts";
+import type { CrashVerdict } from "../../../src/job/transitions.ts";
+import { decideCrash } from "../../../src/recovery/recover.ts";
+import type { Condemned, HeldJob, Verdict } from "../../../src/stores/port.ts";
+import { withVerbs } from "../../../src/stores/observed.ts";
 import { type Mutant, only, type StoreMutation } from "./mutant.ts";
 
 /** What is decided about a job of a dead worker is something else. `rightly` decides as recovery does. */
 function deciding(decide: (job: HeldJob, of: Condemned, rightly: typeof decideCrash) => CrashVerdict): StoreMutation {
   return (store) =>
-    instead(store, {
+    withVerbs(store, {
       takeBack: (request) => {
         const { of, verdicts } = request;
         if (of === null) return store.takeBack(request);
@@ -23,6 +23,11 @@ function deciding(decide: (job: HeldJob, of: Condemned, rightly: typeof decideCr
     });
 }
 
+/** The job as if it had crashed before. */
+function asSuspect(job: HeldJob): HeldJob {
+  return { ...job, counters: { ...job.counters, crashes: Math.max(1, job.counters.crashes) } };
+}
+
 export const recoveryMutants: readonly Mutant[] = [
   {
     name: "crashesNotCounted",
@@ -35,12 +40,27 @@ export const recoveryMutants: readonly Mutant[] = [
   {
     name: "innocentsBlamed",
     what: "everybody in flight is blamed for a death, as if each had run alone",
-    store: deciding((job, of, rightly) => rightly(job, { ...of, heldAtDeath: 1 })),
+    store: deciding((job, of, rightly) => rightly(asSuspect(job), { ...of, suspectsAtDeath: 1 })),
+  },
+  {
+    name: "firstDeathBlamed",
+    what: "a job that was the only one of its worker is blamed, although it has never crashed before",
+    store: deciding((job, of, rightly) =>
+      of.heldAtDeath === 1 ? rightly(asSuspect(job), { ...of, suspectsAtDeath: 1 }) : rightly(job, of),
+    ),
+  },
+  {
+    name: "quarantinedAtOnce",
+    what: "every job in flight at a death is quarantined, whichever job killed",
+    store: deciding((job, of, rightly) => ({
+      decision: "quarantine",
+      change: { ...rightly(job, of).change, to: "quarantined" },
+    })),
   },
   {
     name: "nobodyBlamed",
     what: "no death is ever blamed on a job",
-    store: deciding((job, of, rightly) => rightly(job, { ...of, heldAtDeath: 2, suspectsAtDeath: 2 })),
+    store: deciding((job, of, rightly) => rightly(job, { ...of, suspectsAtDeath: 2 })),
   },
   {
     name: "neverHalved",
@@ -64,7 +84,7 @@ export const recoveryMutants: readonly Mutant[] = [
     what: "as long as others die, no job is ever quarantined",
     store: deciding((job, of, rightly) => {
       const { counters, deathsElsewhere } = job;
-      return rightly(job, deathsElsewhere > counters.blamed ? { ...of, heldAtDeath: 2, suspectsAtDeath: 2 } : of);
+      return rightly(job, deathsElsewhere > counters.blamed ? { ...of, suspectsAtDeath: 2 } : of);
     }),
   },
   {
@@ -72,7 +92,7 @@ export const recoveryMutants: readonly Mutant[] = [
     what: "a silent worker is recovered although it has beaten since it was looked at",
     focus: only(["money"], { pause: 1 }, { workers: 4, ambush: 0.9, slow: 0.2, slowMs: 100 }),
     store: (store, db) =>
-      instead(store, {
+      withVerbs(store, {
         condemn(request) {
           const row = db.sql("SELECT beats FROM outlive_workers WHERE id = ?").get(request.worker.id);
           return store.condemn({
@@ -86,7 +106,7 @@ export const recoveryMutants: readonly Mutant[] = [
     name: "liveTakenForDead",
     what: "a worker whose lock is held and who beats is taken for dead",
     store: (store) =>
-      instead(store, {
+      withVerbs(store, {
         async workers(query) {
           const rows = await store.workers(query);
           return rows.map((row) => ({ ...row, leaseMs: Math.min(row.leaseMs, 1_000) }));
@@ -98,15 +118,20 @@ export const recoveryMutants: readonly Mutant[] = [
     name: "overdueTooEarly",
     what: "jobs are fenced out before their grace is over",
     store: (store) =>
-      instead(store, {
-        overdue: (query) => store.overdue({ ...query, marginMs: query.marginMs - 3_000 }),
+      withVerbs(store, {
+        heldBy: (query) =>
+          store.heldBy(
+            "overdue" in query
+              ? { ...query, overdue: { ...query.overdue, marginMs: query.overdue.marginMs - 3_000 } }
+              : query,
+          ),
       }),
   },
   {
     name: "finishedRecoveredToo",
     what: "recovery puts back everything that the dead worker ever ran",
     store: (store, db) =>
-      instead(store, {
+      withVerbs(store, {
         async takeBack(request) {
           const answer = await store.takeBack(request);
           db.sql(
@@ -120,7 +145,7 @@ export const recoveryMutants: readonly Mutant[] = [
     name: "incidentForgotten",
     what: "a recovery that goes on opens a second incident of the same death",
     store: (store, db) =>
-      instead(store, {
+      withVerbs(store, {
         condemn(request) {
           db.sql("UPDATE outlive_workers SET incident = NULL WHERE id = ? AND state = 'recovering'").run(
             request.worker.id,
@@ -133,9 +158,10 @@ export const recoveryMutants: readonly Mutant[] = [
     name: "recoveredHalfway",
     what: "the first transaction of a recovery calls the worker gone, whatever is left",
     store: (store) =>
-      instead(store, {
-        async heldBy(condemned) {
-          const { jobs } = await store.heldBy(condemned, 1);
+      withVerbs(store, {
+        async heldBy(query) {
+          if ("overdue" in query) return store.heldBy(query);
+          const { jobs } = await store.heldBy({ ...query, limit: 1 });
           return { jobs, more: false };
         },
       }),

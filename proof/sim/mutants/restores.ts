@@ -1,7 +1,8 @@
 // Restores: an older copy of the store is put back while processes live, and those do not notice it, or their writes are accepted.
-import { whyStoreReplaced } from "../../../src/core/errors.ts";
+import { whyStoreReplaced } from "../../../src/job/errors.ts";
 import type { StatementSync } from "../../../src/stores/sqlite/database.ts";
-import { instead, rewriting } from "./instead.ts";
+import { observed, withVerbs } from "../../../src/stores/observed.ts";
+import { rewriting } from "./instead.ts";
 import { type Mutant, only } from "./mutant.ts";
 
 /** Restores, and now and then all workers die: whoever opens the store alone raises the epoch. */
@@ -37,23 +38,13 @@ export const restoreMutants: readonly Mutant[] = [
     name: "replacedTakenForDown",
     what: "a worker whose store was replaced takes that for a store that is down, and tries again until it is back",
     focus: RESTORE,
-    asks: (store) =>
-      new Proxy(store, {
-        get(target, name) {
-          const member: unknown = Reflect.get(target, name, target);
-          if (typeof member !== "function") return member;
-          return (...args: unknown[]) => {
-            const returned: unknown = Reflect.apply(member, target, args);
-            return returned instanceof Promise ? returned.catch(asDown) : returned;
-          };
-        },
-      }),
+    asks: (store) => observed(store, { around: (_verb, _args, call) => call().catch(asDown) }),
   },
   {
     name: "restoreNotNotedAtOpen",
     what: "who opens a restored store takes it for the one that was there, with the workers that its rows call alive",
     focus: RESTORE,
-    store: (store) => instead(store, { noticeRestore: async () => null }),
+    store: (store) => withVerbs(store, { upkeep: { noticeRestore: async () => null } }),
   },
   {
     name: "epochNotAboveTheMark",

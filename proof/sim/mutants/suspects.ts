@@ -1,5 +1,7 @@
 // With how many others suspects run.
-import { instead, rewriting } from "./instead.ts";
+import { withVerbs } from "../../../src/stores/observed.ts";
+import { CULPRIT, TWO_KILLS } from "../isolation.ts";
+import { rewriting } from "./instead.ts";
 import { type Mutant, only } from "./mutant.ts";
 
 /** Many deaths make many suspects. */
@@ -27,9 +29,8 @@ export const suspectMutants: readonly Mutant[] = [
     what: "a worker is given suspects as if it held none",
     focus: SUSPECTS,
     store: (store) =>
-      instead(store, {
-        settleAndClaim: (worker, settlements, { total, kinds }) =>
-          store.settleAndClaim(worker, settlements, { total, kinds }),
+      withVerbs(store, {
+        turn: (worker, settlements, { total, kinds }) => store.turn(worker, settlements, { total, kinds }),
       }),
   },
   {
@@ -37,5 +38,30 @@ export const suspectMutants: readonly Mutant[] = [
     what: "the store gives out suspects however few others each may run with",
     focus: SUSPECTS,
     connection: rewriting(["WHEN together > 0 THEN together", "WHEN together > 0 THEN 99"]),
+  },
+  {
+    name: "boundForgotten",
+    what: "a suspect that waits may soon run with any number again: the job that kills is never alone",
+    focus: CULPRIT,
+    store: (store, db) =>
+      withVerbs(store, {
+        turn: (worker, settlements, room) => {
+          db.sql("UPDATE outlive_jobs SET together = 1000 WHERE state = 0 AND together > 0").run();
+          return store.turn(worker, settlements, room);
+        },
+      }),
+  },
+  {
+    name: "suspectsOneByOne",
+    what: "a worker runs one suspect at a time, whatever it may run with",
+    focus: TWO_KILLS,
+    asks: (store) =>
+      withVerbs(store, {
+        turn: (worker, settlements, room) =>
+          store.turn(worker, settlements, {
+            ...room,
+            suspects: { count: 0, oldestFirst: false, ...room.suspects, together: 1 },
+          }),
+      }),
   },
 ];

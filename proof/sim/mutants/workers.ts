@@ -1,5 +1,6 @@
 // Workers: what they may claim, how they leave, and whose clock decides.
-import { instead } from "./instead.ts";
+import { withVerbs } from "../../../src/stores/observed.ts";
+import { rewriting } from "./instead.ts";
 import { type Mutant, only } from "./mutant.ts";
 
 export const workerMutants: readonly Mutant[] = [
@@ -12,17 +13,36 @@ export const workerMutants: readonly Mutant[] = [
     name: "deadlineByTheWallClock",
     what: "a job is fenced out when the store's clock says so, though the clock has only jumped",
     focus: only(["money", "long"], { hostClockJump: 1 }, { slow: 0, stall: 0, requestLost: 0, answerLost: 0 }),
-    asks: (store) => instead(store, { overdue: ({ marginMs, limit }) => store.overdue({ marginMs, limit }) }),
+    asks: (store) =>
+      withVerbs(store, {
+        heldBy: (query) =>
+          store.heldBy(
+            "overdue" in query ? { overdue: { marginMs: query.overdue.marginMs }, limit: query.limit } : query,
+          ),
+      }),
   },
   {
-    name: "keeperTrustsTheWallClock",
-    what: "a keeper ends its process for a job that is past its deadline on a clock that has only jumped",
+    name: "maintenanceTrustsTheWallClock",
+    what: "maintenance ends its process for a job that is past its deadline on a clock that has only jumped",
     focus: only(
       ["money", "blockers"],
       { hostClockJump: 2, block: 2 },
       { slow: 0, stall: 0, requestLost: 0, answerLost: 0, nemesisEveryMs: 400 },
     ),
-    asks: (store) => instead(store, { beat: (worker, { loopLagMs }) => store.beat(worker, { loopLagMs }) }),
+    asks: (store) =>
+      withVerbs(store, {
+        beat: (worker, { loopLagMs, lastWord }) =>
+          store.beat(worker, { loopLagMs, ...(lastWord !== undefined && { lastWord }) }),
+      }),
+  },
+  {
+    name: "digestWithoutOneJob",
+    what: "the heartbeat's count and digest leave out one of the jobs that the worker holds",
+    focus: only(["long"], {}, { workers: 1, concurrency: 1, answerLost: 0.3, requestLost: 0, slow: 0, stall: 0 }),
+    connection: rewriting([
+      "min(j.deadline_at) AS deadline_at\n  FROM outlive_jobs j WHERE",
+      "min(j.deadline_at) AS deadline_at\n  FROM outlive_jobs j WHERE j.seq <> (SELECT min(o.seq) FROM outlive_jobs o WHERE o.state = 1 AND o.worker = j.worker) AND",
+    ]),
   },
   {
     name: "heartbeatStoppedBeforeTheDrain",
@@ -32,7 +52,7 @@ export const workerMutants: readonly Mutant[] = [
       { deploy: 1 },
       { workers: 2, requestLost: 0, answerLost: 0, slow: 0, stall: 0, durability: "full", nemesisEveryMs: 4_000 },
     ),
-    beforeStop: (keeper) => void keeper.stop(),
+    beforeStop: (maintenance) => void maintenance.stop(),
   },
   {
     name: "unlockedBeforeTheDrain",
@@ -50,10 +70,10 @@ export const workerMutants: readonly Mutant[] = [
     name: "deadMayClaim",
     what: "a worker whose row is not live any more makes it live and claims",
     store: (store, db) =>
-      instead(store, {
-        settleAndClaim(worker, settlements, room) {
+      withVerbs(store, {
+        turn(worker, settlements, room) {
           db.sql("UPDATE outlive_workers SET state = 'live' WHERE id = ? AND state <> 'live'").run(worker);
-          return store.settleAndClaim(worker, settlements, room);
+          return store.turn(worker, settlements, room);
         },
       }),
   },
@@ -61,9 +81,9 @@ export const workerMutants: readonly Mutant[] = [
     name: "oneTooMany",
     what: "a worker is given more jobs than it has room for",
     store: (store) =>
-      instead(store, {
-        settleAndClaim: (worker, settlements, room) =>
-          store.settleAndClaim(worker, settlements, {
+      withVerbs(store, {
+        turn: (worker, settlements, room) =>
+          store.turn(worker, settlements, {
             ...room,
             total: room.total === 0 ? 0 : room.total + 1,
             kinds: room.kinds.map((kind) => ({ ...kind, room: kind.room === 0 ? 0 : kind.room + 1 })),
@@ -75,9 +95,9 @@ export const workerMutants: readonly Mutant[] = [
     what: "a worker that leaves is called stopped although it still holds jobs",
     focus: only(["money", "steps"], { deploy: 1 }, { answerLost: 0.15, requestLost: 0, slow: 0, stall: 0 }),
     store: (store, db) =>
-      instead(store, {
-        async deregister(worker) {
-          const left = await store.deregister(worker);
+      withVerbs(store, {
+        async leave(worker) {
+          const left = await store.leave(worker);
           if (!left) db.sql("UPDATE outlive_workers SET state = 'stopped' WHERE id = ? AND state = 'live'").run(worker);
           return true;
         },

@@ -1,10 +1,10 @@
 // The small writes of an attempt: children, lines of the log, heartbeats and steps that are not what was accepted.
-import { APPLIED, type AttemptWrite, type Store, type WriteAnswer } from "../../../src/core/store.ts";
+import type { Lease } from "../../../src/job/lease.ts";
+import { APPLIED, type AttemptWrite, type Store, type WriteAnswer } from "../../../src/stores/port.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
-import type { Lease } from "../../../src/core/lease.ts";
-import { instead } from "./instead.ts";
-import { type Mutant, only, type StoreMutation, zombies } from "./mutant.ts";
 import { unfencedWrite } from "./fences.ts";
+import { withVerbs } from "../../../src/stores/observed.ts";
+import { type Mutant, only, type StoreMutation, zombies } from "./mutant.ts";
 
 interface Written {
   readonly lease: Lease;
@@ -14,9 +14,9 @@ interface Written {
 /** Writes of this type are answered and never reach the store. */
 function forgetting(type: AttemptWrite["type"], answer: (write: AttemptWrite) => WriteAnswer): StoreMutation {
   return (store) =>
-    instead(store, {
-      async record(writes) {
-        const answers = [...(await store.record(writes.filter(({ write }) => write.type !== type)))];
+    withVerbs(store, {
+      async write(writes) {
+        const answers = [...(await store.write(writes.filter(({ write }) => write.type !== type)))];
         return writes.map(({ write }) => (write.type === type ? answer(write) : answers.shift()!));
       },
     });
@@ -28,10 +28,10 @@ function spoiling(
   spoil: (db: Database, written: Written, answer: WriteAnswer, deadline: number | null) => void,
 ): StoreMutation {
   return (store, db) =>
-    instead(store, {
-      async record(writes) {
+    withVerbs(store, {
+      async write(writes) {
         const deadlines = writes.map(({ lease }) => deadlineOf(db, lease));
-        const answers = await store.record(writes);
+        const answers = await store.write(writes);
         writes.forEach((one, i) => {
           if (one.write.type === type) spoil(db, one, answers[i]!, deadlines[i]!);
         });
@@ -44,7 +44,7 @@ function deadlineOf(db: Database, { row }: Lease): number | null {
   return db.sql("SELECT deadline_at FROM outlive_jobs WHERE seq = ?").get(row)?.["deadline_at"] as number | null;
 }
 
-function withNewIds(writes: Parameters<Store["record"]>[0]): readonly Written[] {
+function withNewIds(writes: Parameters<Store["write"]>[0]): readonly Written[] {
   return writes.map(({ lease, write }) =>
     write.type === "enqueue"
       ? {
@@ -60,7 +60,7 @@ export const writeMutants: readonly Mutant[] = [
     name: "childrenTwice",
     what: "a child has another id at each attempt of its parent, so that a parent which runs again has it twice",
     focus: only(["family"], { kill: 1, pause: 1 }, {}),
-    store: (store) => instead(store, { record: (writes) => store.record(withNewIds(writes)) }),
+    store: (store) => withVerbs(store, { write: (writes) => store.write(withNewIds(writes)) }),
   },
   {
     name: "childForgotten",

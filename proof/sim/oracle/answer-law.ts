@@ -1,11 +1,11 @@
 // Promises 3 and 5 from the other side: what the store answered is what the rows say. "Applied" changed this very attempt,
 // once; "repeated" was said of this very settlement because it had been accepted before, and of no other; "stale" of everything
 // else that changed nothing, and that was recorded.
-import type { Lease } from "../../../src/core/lease.ts";
-import type { Settlement, WriteAnswer } from "../../../src/core/store.ts";
+import type { Lease } from "../../../src/job/lease.ts";
+import type { Settlement, WriteAnswer } from "../../../src/stores/port.ts";
 import { attemptOf, type Model, type Moment, STATE } from "./model.ts";
-import type { HistoryRow, JobRow, StepRow } from "./watch.ts";
 import { demand } from "./violation.ts";
+import type { HistoryRow, JobRow, StepRow } from "./watch.ts";
 
 export class AnswerLaw {
   readonly #model: Model;
@@ -64,10 +64,10 @@ export class AnswerLaw {
       }
     };
     for (const answer of moment.answers) {
-      if (answer.of === "settleAndClaim")
+      if (answer.of === "turn")
         answer.settlements.forEach((one, i) => settled(one, answer.answer.settled[i], one.change.name));
       else if (answer.of === "commit") settled(answer.settlement, answer.answer, "commit");
-      else if (answer.of === "record")
+      else if (answer.of === "write")
         answer.writes.forEach(({ lease, write }, i) => {
           const told = (): string => `${write.type} of attempt ${keyOf(lease)} by ${lease.worker}`;
           const stale = answer.answers[i]?.is === "stale";

@@ -54,7 +54,7 @@ const SENTENCES: readonly (readonly [sql: string, what: string])[] = [
   ],
   ["SELECT id, state FROM outlive_workers WHERE state NOT IN ('gone', 'stopped')", "workers that are still there"],
   ["SELECT * FROM outlive_cancels", "cancels that nobody took"],
-  ["SELECT id FROM outlive_jobs WHERE reserved_by IS NOT NULL OR cancel_requested = 1 AND state <> 2", "left marks"],
+  ["SELECT id FROM outlive_jobs WHERE cancel_requested = 1 AND state <> 2", "left marks"],
   [
     "SELECT k.name, k.jobs, (SELECT count(*) FROM outlive_jobs j WHERE j.kind = k.id) AS n FROM outlive_kinds k WHERE k.jobs <> n",
     "the count of jobs drifted",

@@ -1,14 +1,17 @@
 // Promises 5 and 6: an attempt ends by its own settlement under its own fence, or by a recovery that had the right to it (the
 // owner's lock is gone, or its lease is over, or the job's deadline). Nobody claims who is not live.
-import type { Settlement } from "../../../src/core/store.ts";
-import { type Answer } from "./witness.ts";
-import { attemptOf, type KnownWorker, type Model, type Moment, STATE } from "./model.ts";
+import type { Settlement } from "../../../src/stores/port.ts";
 import type { DeadlineLaw } from "./deadline-law.ts";
-import type { HistoryRow, JobRow } from "./watch.ts";
+import { attemptOf, type KnownWorker, type Model, type Moment, STATE } from "./model.ts";
 import { demand, Violation } from "./violation.ts";
+import type { HistoryRow, JobRow } from "./watch.ts";
+import type { Answer } from "./witness.ts";
 
 /** Others wait this much longer than an overdue job's own deadline and grace. */
 const EXPIRE_MARGIN_MS = 2_000;
+
+/** What was read of the store is written back within this time, or not at all. */
+const READ_MS = 1_000;
 
 export class AuthorityLaw {
   readonly #model: Model;
@@ -16,6 +19,9 @@ export class AuthorityLaw {
   readonly #holds: (worker: string) => boolean;
   readonly #graceMs: (kind: string) => number;
   #latest = 0;
+  #last = 0;
+  /** The latest time that the clock was set back. */
+  #setBack = { byMs: 0, until: Number.NEGATIVE_INFINITY };
 
   constructor(
     model: Model,
@@ -31,7 +37,14 @@ export class AuthorityLaw {
 
   /** What was due once stays so, even if the clock goes back. */
   onTime(wall: number): void {
+    if (wall < this.#last) this.#setBack = { byMs: this.#last - wall, until: wall + READ_MS };
+    this.#last = wall;
     this.#latest = Math.max(this.#latest, wall);
+  }
+
+  /** The clock as whoever reads what is overdue, and then takes it, may have seen it before it was set back. */
+  #readAt(wall: number): number {
+    return wall < this.#setBack.until ? wall + this.#setBack.byMs : wall;
   }
 
   onClaim(is: JobRow, moment: Moment): void {
@@ -64,7 +77,7 @@ export class AuthorityLaw {
       throw new Violation(`${told()} without an accepted settlement (${entry?.actor ?? "no history"})`);
     if (entry.incident === null) {
       const dueAt = was.deadline === null ? Infinity : was.deadline + this.#graceMs(was.kind) + EXPIRE_MARGIN_MS;
-      demand(moment.wall > dueAt, () => `${told()} as overdue, ${dueAt - moment.wall} ms too early`);
+      demand(this.#readAt(moment.wall) > dueAt, () => `${told()} as overdue, ${dueAt - moment.wall} ms too early`);
       this.#deadlines.onExpired(was, EXPIRE_MARGIN_MS, moment.now);
       this.#endedBeside(owner);
       return true;
@@ -94,7 +107,7 @@ export class AuthorityLaw {
 export function settlementOf(answer: Answer, was: JobRow): Settlement | undefined {
   if (answer.of === "commit")
     return answer.answer.is === "applied" && matches(answer.settlement.lease, was) ? answer.settlement : undefined;
-  if (answer.of !== "settleAndClaim") return undefined;
+  if (answer.of !== "turn") return undefined;
   return answer.settlements.find(({ lease }, i) => answer.answer.settled[i]?.is === "applied" && matches(lease, was));
 }
 

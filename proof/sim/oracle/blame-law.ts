@@ -1,4 +1,4 @@
-// Promise 8, the part about blame: only the death of a worker in which nothing else was suspect is held against a job; suspects that ran
+// Promise 8, the part about blame: only a death of which the job was the only suspect is held against it, never its first one; suspects that ran
 // with the one that killed are never blamed for it; no more of them run in one process than each allows, and each death halves that; and a worker
 // never holds more than it may.
 import type { KindFacts } from "../workloads/workload.ts";
@@ -18,7 +18,7 @@ export class BlameLaw {
   /** What each worker knows that it holds, by its id: claims that were answered, until they were settled. */
   readonly #known = new Map<string, Map<string, string>>();
   /** What was in flight when each incident was opened, by its id. */
-  readonly #inFlight = new Map<string, { readonly held: number; readonly suspects: number }>();
+  readonly #inFlight = new Map<string, { readonly held: number; readonly suspects: ReadonlySet<number> }>();
 
   constructor(model: Model, facts: (kind: string) => KindFacts, concurrency: number) {
     this.#model = model;
@@ -28,19 +28,18 @@ export class BlameLaw {
 
   /** A crash was counted against the job. `before`: wall clock, before anything of this event. */
   onCrash(was: JobRow, is: JobRow, history: readonly HistoryRow[], before: number): void {
-    this.#bounds(is, before);
+    this.#bounds(is, history, before);
     this.#halved(was, is, history);
     if (is.blamed !== was.blamed + 1) return;
     const counted = (event: string): boolean => event === "crash" || event === "countLoss";
     const entry = history.find((row) => row.job === is.seq && counted(row.event) && row.fence === is.fence);
     const incident = this.#model.incidents.get(entry?.incident ?? "");
     const inFlight = this.#inFlight.get(incident?.id ?? "");
-    // A loss that is counted now was one of those before.
-    const wasSuspect = isSuspect(was);
     demand(
-      incident !== undefined && (inFlight?.held === 1 || (inFlight?.suspects === 1 && wasSuspect)),
+      incident !== undefined && inFlight?.suspects.size === 1 && inFlight.suspects.has(is.seq),
       () =>
-        `job ${is.id} is blamed although ${inFlight?.held} jobs were in flight, ${inFlight?.suspects} of them suspects`,
+        `job ${is.id} is blamed although it was not the only suspect of the ${inFlight?.held} jobs in flight, ` +
+        `${inFlight?.suspects.size} of which were suspects`,
     );
     const owner = this.#model.workersById.get(incident.worker);
     demand(
@@ -55,7 +54,7 @@ export class BlameLaw {
     const entry = history.find((row) => row.job === is.seq && row.event === "crash" && row.fence === is.fence);
     const inFlight = this.#inFlight.get(entry?.incident ?? "");
     if (!inFlight) return;
-    const most = isSuspect(was) ? Math.max(1, Math.floor(inFlight.suspects / 2)) : Infinity;
+    const most = isSuspect(was) ? Math.max(1, Math.floor(inFlight.suspects.size / 2)) : Infinity;
     if (most === Infinity) return;
     demand(
       is.together >= 1 && is.together <= most,
@@ -67,9 +66,10 @@ export class BlameLaw {
    * Deaths alone beyond the limit are the job's fault unless as many workers died that did not hold it. Incidents of the same
    * event may have been counted or not.
    */
-  #bounds(is: JobRow, before: number): void {
+  #bounds(is: JobRow, history: readonly HistoryRow[], before: number): void {
     const { crashes: limit } = this.#facts(is.kind).limits;
-    const elsewhere = this.#model.deathsElsewhere(is.seq, Infinity);
+    const own = history.find((row) => row.job === is.seq && row.fence === is.fence)?.incident ?? null;
+    const elsewhere = this.#model.allDeathsElsewhere(is.seq, own);
     const told = (): string =>
       `job ${is.id} is in state ${is.state} after ${is.blamed} deaths alone (limit ${limit}) beside ${elsewhere} others`;
     demand(
@@ -93,7 +93,7 @@ export class BlameLaw {
         const { lease } = answer.settlement;
         this.#of(lease.worker).delete(keyOf(lease));
       }
-      if (answer.of !== "settleAndClaim") continue;
+      if (answer.of !== "turn") continue;
       const { worker, settlements, asked } = answer;
       const { claimed } = answer.answer;
       const known = this.#of(worker);
@@ -119,7 +119,7 @@ export class BlameLaw {
   #opened({ id, worker }: IncidentRow): void {
     const seq = this.#model.workersById.get(worker)?.row.seq;
     const held = [...this.#model.jobs.values()].filter((job) => job.state === STATE.running && job.worker === seq);
-    this.#inFlight.set(id, { held: held.length, suspects: held.filter(isSuspect).length });
+    this.#inFlight.set(id, { held: held.length, suspects: new Set(held.filter(isSuspect).map((job) => job.seq)) });
   }
 
   #fits(worker: string, known: ReadonlyMap<string, string>): void {

@@ -47,14 +47,14 @@ export class DeadlineLaw {
     );
   }
 
-  /** A keeper ends its process, because a job that blocks the loop is past its deadline and grace. */
-  onKeeperKills(process: SimProcess, now: number): void {
+  /** Maintenance ends its process, because a job that blocks the loop is past its deadline and grace. */
+  onMaintenanceKills(process: SimProcess, now: number): void {
     const isOverdue = [...this.#running.values()].some(
       (one) => one.process === process && one.endsAt - DRIFT_MS <= now,
     );
     demand(
       isOverdue || this.#late.has(process),
-      () => `${process.name} was ended by its keeper, and none of its jobs is past deadline and grace`,
+      () => `${process.name} was ended by its maintenance, and none of its jobs is past deadline and grace`,
     );
   }
 

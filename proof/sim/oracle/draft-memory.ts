@@ -1,6 +1,7 @@
 // What was acknowledged, with its input: whatever happens to a job later, at the end its input is the one that was sent.
+import type { Enqueued, JobDraft } from "../../../src/job/job.ts";
+import type { Change } from "../../../src/job/transitions.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
-import type { Enqueued, JobDraft } from "../../../src/core/job.ts";
 import type { Moment } from "./model.ts";
 import { demand } from "./violation.ts";
 
@@ -10,7 +11,10 @@ export class DraftMemory {
   onMoment({ answers }: Moment): void {
     for (const answer of answers) {
       if (answer.of === "enqueue") this.#sent(answer.drafts, answer.enqueued);
-      if (answer.of !== "record") continue;
+      if (answer.of === "turn") for (const { change } of answer.settlements) this.#follows(change);
+      if (answer.of === "commit") this.#follows(answer.settlement.change);
+      if (answer.of === "takeBack") for (const { change } of answer.verdicts) if (change) this.#follows(change);
+      if (answer.of !== "write") continue;
       answer.writes.forEach(({ write }, i) => {
         const told = answer.answers[i];
         if (write.type === "enqueue" && told?.is === "applied") this.#sent(write.drafts, told.enqueued ?? []);
@@ -23,6 +27,12 @@ export class DraftMemory {
     enqueued.forEach(({ id, created }, i) => {
       if (created) this.#inputs.set(id, drafts[i]!.input);
     });
+  }
+
+  /** Whether it was applied, another law asks (follow-law.ts). */
+  #follows({ follow = [], ifCancelled }: Change): void {
+    for (const { id, input } of follow) this.#inputs.set(id, input);
+    if (ifCancelled) this.#follows(ifCancelled);
   }
 
   audit(db: Database): void {

@@ -1,12 +1,12 @@
 // Promises 2 and 8, why an attempt ended: the row becomes what was settled, or the cancel that is honoured instead; and whatever
 // the engine asked for, a job has succeeded only if its handler has, and is dead only if a limit was reached or its handler
 // said that it is hopeless. What handlers did is known from the workloads.
-import type { Settlement } from "../../../src/core/store.ts";
+import type { Settlement } from "../../../src/stores/port.ts";
 import type { KindFacts, RunOf, Word } from "../workloads/workload.ts";
 import { settlementOf } from "./authority-law.ts";
 import { attemptOf, type Moment, OUTCOME, OUTCOME_NAMES, STATE, STATE_NAMES } from "./model.ts";
-import type { JobRow } from "./watch.ts";
 import { demand } from "./violation.ts";
+import type { JobRow } from "./watch.ts";
 
 /** The states that an attempt may leave its job in, by how it ended. Nothing is rejected here, and no kind ends by a crash. */
 const LEFT_IN: Readonly<Record<number, readonly number[]>> = {

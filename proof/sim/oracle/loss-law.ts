@@ -1,6 +1,6 @@
 // Promise 8, the part about lost contact: nothing is counted without a proof of death; a loss resolves once, and truly; and only a
 // loss that turned out to be a death is counted, once for each job that was held.
-import { LEASE_MS } from "../world/temper.ts";
+import { LEASE_MS } from "../world/profile.ts";
 import type { Model } from "./model.ts";
 import type { HistoryRow, IncidentRow, JobRow, WorkerRow } from "./watch.ts";
 import { demand } from "./violation.ts";

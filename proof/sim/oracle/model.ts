@@ -114,10 +114,23 @@ export class Model {
     let count = 0;
     for (const { id, completed, how, resolution } of this.incidents.values()) {
       const died = how === "gone" || resolution === "died" || resolution === "away";
-      if (died && completed !== null && completed <= wall && completed >= since && !this.takenIn.get(id)?.has(job))
-        count++;
+      // A death counts from the moment at which its worker is condemned; when that was, only its end tells.
+      const isInTime = completed === null ? wall === Infinity : completed <= wall && completed >= since;
+      if (died && isInTime && !this.takenIn.get(id)?.has(job)) count++;
     }
     return count;
+  }
+
+  /** As `deathsElsewhere`, whenever it was, and with those whose recovery has not ended: the store counts them, too. `own`: the incident that takes the job now. */
+  allDeathsElsewhere(job: number, own: string | null): number {
+    const open = [...this.incidents.values()].filter(
+      ({ id, completed, how, resolution }) =>
+        completed === null &&
+        id !== own &&
+        (how === "gone" || resolution === "died" || resolution === "away") &&
+        !this.takenIn.get(id)?.has(job),
+    );
+    return this.deathsElsewhere(job, Infinity) + open.length;
   }
 
   /** The rows are older ones: after a loss of power, or a restore. `restored`: their workers do not speak for a process any more. */

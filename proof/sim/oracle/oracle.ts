@@ -11,7 +11,7 @@ import { BlameLaw } from "./blame-law.ts";
 import { DeadlineLaw } from "./deadline-law.ts";
 import { DetectionLaw } from "./detection-law.ts";
 import { DraftMemory } from "./draft-memory.ts";
-import { KeeperLaw } from "./keeper-law.ts";
+import { MaintenanceLaw } from "./maintenance-law.ts";
 import {
   changesOfJobs,
   historyOf,
@@ -24,6 +24,8 @@ import {
   stepsOf,
 } from "./model.ts";
 import { EndLaw } from "./end-law.ts";
+import { FollowLaw } from "./follow-law.ts";
+import { IsolationLaw } from "./isolation-law.ts";
 import { LossLaw } from "./loss-law.ts";
 import { MoneyLaw } from "./money-law.ts";
 import { RestoreLaw } from "./restore-law.ts";
@@ -42,6 +44,8 @@ export interface OracleDeps {
   readonly witness: Witness;
   readonly tally: Tally;
   readonly concurrency: number;
+  /** Of how many jobs one may kill its workers, if nothing else goes wrong; null: the figures of isolation are not laws here. */
+  readonly culpritAmong: number | null;
   readonly process: (pid: number) => SimProcess | null;
   readonly processes: () => readonly SimProcess[];
   /** Whether the liveness lock of this worker is held. */
@@ -65,12 +69,14 @@ export class Oracle {
   readonly #deadlines: DeadlineLaw;
   readonly #answers: AnswerLaw;
   readonly #ends = new EndLaw(kindFacts);
+  readonly #follows = new FollowLaw();
   readonly #money: MoneyLaw;
   readonly #blame: BlameLaw;
+  readonly #isolation: IsolationLaw | null;
   readonly #losses: LossLaw;
   readonly #workers: WorkerLaw;
   readonly #writes: WriteLaw;
-  readonly #keepers: KeeperLaw;
+  readonly #maintenances: MaintenanceLaw;
   readonly #silence: SilenceLaw;
   readonly #detection: DetectionLaw;
   readonly #restores: RestoreLaw;
@@ -96,12 +102,13 @@ export class Oracle {
     this.#workers = new WorkerLaw(this.model, holds);
     this.#answers = new AnswerLaw(this.model, (worker) => this.#restores.isFormer(worker));
     this.#money = new MoneyLaw(deps.disk.db, TRANSFER, ACCOUNTS * BALANCE);
-    this.#keepers = new KeeperLaw(this.model, deps.processes, kindFacts);
+    this.#maintenances = new MaintenanceLaw(this.model, deps.processes, kindFacts);
     this.#silence = new SilenceLaw(this.model);
     this.#writes = new WriteLaw(this.model, kindFacts);
     this.#losses = new LossLaw(this.model, isAlive);
     this.#detection = new DetectionLaw(this.model, deps.isFree);
     this.#blame = new BlameLaw(this.model, kindFacts, deps.concurrency);
+    this.#isolation = deps.culpritAmong === null ? null : new IsolationLaw(deps.culpritAmong, kindFacts, deps.tally);
   }
 
   /** The event of `process` at `now` (virtual; `wall`: the host's clock) has come to rest. Throws a Violation. */
@@ -109,7 +116,7 @@ export class Oracle {
     if (this.#broken) throw this.#broken;
     this.#authority.onTime(wall);
     this.#restores.onTime(now, this.#calmAt);
-    this.#keepers.onTime(now, wall);
+    this.#maintenances.onTime(now, wall);
     this.#detection.onTime(now);
     if (this.#calmAt !== null) this.requests.onCalm(now, this.#calmAt);
     const answers = this.#deps.witness.take();
@@ -144,14 +151,16 @@ export class Oracle {
           this.#ends.onEnd(was, is, moment);
           const { limits, poison } = kindFacts(is.kind);
           if (!poison && is.blamed === limits.crashes && was.blamed < is.blamed) tally.accused++;
-          if (is.outcome === OUTCOME.crashed) {
-            this.#blame.onCrash(was, is, history, wall - 1);
-            this.#losses.onCrash(is, history);
-          }
-          if (is.outcome === OUTCOME.lost) this.#losses.onLost(was, is, history);
+          // Counted before the laws: what one of them stops the history at has happened all the same.
           if (is.state === STATE.succeeded) tally.succeeded++;
           if (is.state === STATE.quarantined) tally.quarantined++;
           if (is.state === STATE.quarantined && !poison) tally.innocents++;
+          if (is.outcome === OUTCOME.crashed) {
+            this.#blame.onCrash(was, is, history, wall - 1);
+            this.#isolation?.onCrash(is);
+            this.#losses.onCrash(is, history);
+          }
+          if (is.outcome === OUTCOME.lost) this.#losses.onLost(was, is, history);
         }
       }
       if (one.subject === "job" && one.is) {
@@ -172,6 +181,7 @@ export class Oracle {
     this.#writes.onMoment(moment);
     this.drafts.onMoment(moment);
     this.#money.onMoment(changes, ledgerOf(moment));
+    this.#follows.onMoment(changes);
     this.#blame.onMoment(moment);
     this.requests.onMoment(moment, changes);
   }
@@ -244,10 +254,10 @@ export class Oracle {
     this.#keep(() => this.#workers.onLeaseLost(process, at));
   }
 
-  /** The keeper of `process` ends it, because a job blocks its loop for too long. */
-  keeperKills(process: SimProcess, now: number): void {
+  /** The maintenance of `process` ends it, because a job blocks its loop for too long. */
+  maintenanceKills(process: SimProcess, now: number): void {
     if (this.#restores.hasToStop(process)) return;
-    this.#keep(() => this.#deadlines.onKeeperKills(process, now));
+    this.#keep(() => this.#deadlines.onMaintenanceKills(process, now));
   }
 
   /** A handler got this result out of a step. One that began before a restore speaks of a store that is not there any more. */

@@ -1,9 +1,9 @@
 // What people and programs were told: an enqueue that resolved is in the store (promise 1), under its own id or that of the
 // unfinished job with its dedupe key, of which there is one; and a cancel that was accepted is not forgotten.
-import type { JobDraft } from "../../../src/core/job.ts";
+import type { JobDraft } from "../../../src/job/job.ts";
 import { isTerminal, type Model, type Moment, STATE } from "./model.ts";
-import type { JobRow } from "./watch.ts";
 import { demand } from "./violation.ts";
+import type { JobRow } from "./watch.ts";
 
 /** The slowest call that was under way (two ways), a lease until a dead owner is found, and a moment. */
 const HEARD_WITHIN_MS = 16_000;

@@ -6,7 +6,7 @@ import type { Moment } from "./model.ts";
 import { demand } from "./violation.ts";
 import type { JobRow, WorkerRow } from "./watch.ts";
 
-/** A worker notices a restore with its next heartbeat, and then ends its handlers and its keeper. */
+/** A worker notices a restore with its next heartbeat, and then ends its handlers and its maintenance. */
 const STOPS_WITHIN_MS = 8_000;
 
 export class RestoreLaw {
@@ -88,7 +88,7 @@ export class RestoreLaw {
   onMoment({ answers }: Moment): void {
     if (this.#former.size === 0) return;
     for (const answer of answers) {
-      if (answer.of === "settleAndClaim") {
+      if (answer.of === "turn") {
         const { settled, claimed } = answer.answer;
         if (claimed.length > 0) this.#refuse(answer.worker, `claimed ${claimed[0]!.lease.jobId}`);
         answer.settlements.forEach(({ lease, change }, i) => {
@@ -97,7 +97,7 @@ export class RestoreLaw {
       } else if (answer.of === "commit") {
         const { lease } = answer.settlement;
         if (answer.answer.is === "applied") this.#refuse(lease.worker, `committed ${lease.jobId}`);
-      } else if (answer.of === "record")
+      } else if (answer.of === "write")
         answer.writes.forEach(({ lease, write }, i) => {
           if (answer.answers[i]?.is === "applied")
             this.#refuse(lease.worker, `wrote to ${lease.jobId} ("${write.type}")`);

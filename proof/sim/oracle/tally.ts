@@ -15,6 +15,10 @@ export interface Tally {
   innocents: number;
   /** Of those that never killed anybody: how many reached their limit of deaths alone. */
   accused: number;
+  /** How many workers died that held the job that kills. */
+  culpritDeaths: number;
+  /** How long it took at most after a kill until all jobs ran again (virtual ms). */
+  runAgainMs: number;
   powerLosses: number;
   /** Acknowledged under "relaxed" durability, and gone with the power. */
   lostWithPower: number;
@@ -34,6 +38,8 @@ export function newTally(): Tally {
     quarantined: 0,
     innocents: 0,
     accused: 0,
+    culpritDeaths: 0,
+    runAgainMs: 0,
     powerLosses: 0,
     lostWithPower: 0,
     restores: 0,

@@ -1,24 +1,26 @@
 // Hears what the store answered to whom, beside the wire: the answers of the present event for the laws, the ambiguous ones
 // for the tally, and the story.
+import type { Enqueued, JobDraft } from "../../../src/job/job.ts";
+import type { Lease } from "../../../src/job/lease.ts";
+import type { Verb } from "../../../src/stores/observed.ts";
 import type {
+  FencedWrite,
+  OperatorAnswer,
+  TurnAnswer,
   Settlement,
-  SettleAndClaim,
-  WriteAnswer,
-  AttemptWrite,
   Store,
   Taken,
-  OperatorAnswer,
-} from "../../../src/core/store.ts";
-import type { Enqueued, JobDraft } from "../../../src/core/job.ts";
-import type { Lease } from "../../../src/core/lease.ts";
+  Transactions,
+  Verdict,
+  WriteAnswer,
+} from "../../../src/stores/port.ts";
 import type { SimProcess } from "../world/process.ts";
 import type { Story } from "../world/story.ts";
-import type { Method } from "../world/wire.ts";
 import type { Tally } from "./tally.ts";
 
 export interface Call {
   readonly process: SimProcess;
-  readonly method: Method;
+  readonly method: Verb;
   readonly args: readonly unknown[];
 }
 
@@ -26,45 +28,45 @@ export interface Call {
 export type Answer = { readonly process: SimProcess; readonly lost: boolean } & (
   | { readonly of: "enqueue"; readonly drafts: readonly JobDraft[]; readonly enqueued: readonly Enqueued[] }
   | {
-      readonly of: "settleAndClaim";
+      readonly of: "turn";
       readonly worker: string;
       readonly settlements: readonly Settlement[];
       readonly asked: number;
-      readonly answer: SettleAndClaim;
+      readonly answer: TurnAnswer;
     }
   | { readonly of: "commit"; readonly settlement: Settlement; readonly answer: WriteAnswer }
   | {
-      readonly of: "record";
-      readonly writes: readonly { readonly lease: Lease; readonly write: AttemptWrite }[];
+      readonly of: "write";
+      readonly writes: readonly FencedWrite[];
       readonly answers: readonly WriteAnswer[];
     }
+  | { readonly of: "takeBack"; readonly verdicts: readonly Verdict[] }
   | { readonly of: "cancel" | "retry"; readonly job: string; readonly answer: OperatorAnswer }
   /** An earlier answer with these claims in it never arrived. */
-  | { readonly of: "lost"; readonly claimed: SettleAndClaim["claimed"] }
+  | { readonly of: "lost"; readonly claimed: TurnAnswer["claimed"] }
 );
 
 /** Losing the answer of a read or of a heartbeat leaves nothing in doubt. */
-export const MATTERS: ReadonlySet<Method> = new Set([
+export const MATTERS: ReadonlySet<Verb> = new Set([
   "enqueue",
   "register",
-  "settleAndClaim",
-  "commit",
-  "record",
+  "turn",
+  "transactions.commit",
+  "write",
   "condemn",
   "takeBack",
-  "cancel",
-  "retry",
+  "operate.cancel",
+  "operate.retry",
 ]);
-const QUIET: ReadonlySet<Method> = new Set([
+const QUIET: ReadonlySet<Verb> = new Set([
   "workers",
   "beat",
-  "overdue",
   "heldBy",
   "purge",
   "declare",
-  "losses",
-  "lostJobs",
-  "upkeep",
+  "losses.open",
+  "losses.jobs",
+  "upkeep.tend",
 ]);
 
 export class Witness {
@@ -85,11 +87,11 @@ export class Witness {
     return answers;
   }
 
-  asked(process: SimProcess, method: Method, args: readonly unknown[]): Call {
+  asked(process: SimProcess, method: Verb, args: readonly unknown[]): Call {
     return { process, method, args };
   }
 
-  requestLost(process: SimProcess, method: Method): void {
+  requestLost(process: SimProcess, method: Verb): void {
     this.#story.tell(process.name, `${method}: REQUEST LOST`);
   }
 
@@ -106,8 +108,8 @@ export class Witness {
   /** It was applied and answered, and the answer got lost later. */
   answerLost({ process, method }: Call, value: unknown): void {
     if (MATTERS.has(method)) this.#tally.ambiguous++;
-    if (method === "settleAndClaim")
-      this.#answers.push({ process, lost: true, of: "lost", claimed: (value as SettleAndClaim).claimed });
+    if (method === "turn")
+      this.#answers.push({ process, lost: true, of: "lost", claimed: (value as TurnAnswer).claimed });
     this.#story.tell(process.name, `${method}: ANSWER LOST with the restart`);
   }
 
@@ -122,21 +124,27 @@ function understand({ process, method, args }: Call, value: unknown, lost: boole
       const [drafts] = args as Parameters<Store["enqueue"]>;
       return { process, lost, of: method, drafts, enqueued: value as readonly Enqueued[] };
     }
-    case "settleAndClaim": {
-      const [worker, settlements, room] = args as Parameters<Store["settleAndClaim"]>;
-      return { process, lost, of: method, worker, settlements, asked: room.total, answer: value as SettleAndClaim };
+    case "turn": {
+      const [worker, settlements, room] = args as Parameters<Store["turn"]>;
+      return { process, lost, of: method, worker, settlements, asked: room.total, answer: value as TurnAnswer };
     }
-    case "commit": {
-      const [settlement] = args as Parameters<Store["commit"]>;
-      return { process, lost, of: method, settlement, answer: (value as { answer: WriteAnswer }).answer };
+    case "transactions.commit": {
+      const [settlement] = args as Parameters<Transactions["commit"]>;
+      return { process, lost, of: "commit", settlement, answer: (value as { answer: WriteAnswer }).answer };
     }
-    case "record": {
-      const [writes] = args as Parameters<Store["record"]>;
+    case "write": {
+      const [writes] = args as Parameters<Store["write"]>;
       return { process, lost, of: method, writes, answers: value as readonly WriteAnswer[] };
     }
-    case "cancel":
-    case "retry":
-      return { process, lost, of: method, job: args[0] as string, answer: value as OperatorAnswer };
+    case "takeBack": {
+      const [{ verdicts }] = args as Parameters<Store["takeBack"]>;
+      return { process, lost, of: method, verdicts };
+    }
+    case "operate.cancel":
+    case "operate.retry": {
+      const of = method === "operate.cancel" ? "cancel" : "retry";
+      return { process, lost, of, job: args[0] as string, answer: value as OperatorAnswer };
+    }
     default:
       return null;
   }
@@ -147,9 +155,9 @@ function tell({ method, args }: Call, value: unknown): string | null {
   switch (method) {
     case "enqueue":
       return `enqueue ${(value as Enqueued[]).map(({ id, created }) => (created ? id : `${id} (known)`)).join(", ")}`;
-    case "settleAndClaim": {
-      const [worker, settlements, room] = args as Parameters<Store["settleAndClaim"]>;
-      const { settled, claimed, live } = value as SettleAndClaim;
+    case "turn": {
+      const [worker, settlements, room] = args as Parameters<Store["turn"]>;
+      const { settled, claimed, live } = value as TurnAnswer;
       const ends = settlements.map(({ lease, change }, i) => `${change.name} ${at(lease)} ${settled[i]?.is ?? "?"}`);
       const starts = claimed.map(
         ({ lease, together }) => `claim ${at(lease)}${together === null ? "" : ` with ${together}`}`,
@@ -158,12 +166,12 @@ function tell({ method, args }: Call, value: unknown): string | null {
       if (turn === "" && live) return null;
       return `turn of ${worker}${live ? "" : " (not live)"}, room ${room.total}: ${turn || "nothing"}`;
     }
-    case "commit": {
-      const [{ lease }] = args as Parameters<Store["commit"]>;
+    case "transactions.commit": {
+      const [{ lease }] = args as Parameters<Transactions["commit"]>;
       return `commit ${at(lease)} ${(value as { answer: WriteAnswer }).answer.is}`;
     }
-    case "record": {
-      const [writes] = args as Parameters<Store["record"]>;
+    case "write": {
+      const [writes] = args as Parameters<Store["write"]>;
       const answers = value as readonly WriteAnswer[];
       return writes
         .map(({ lease, write }, i) => {
@@ -172,8 +180,8 @@ function tell({ method, args }: Call, value: unknown): string | null {
         })
         .join("; ");
     }
-    case "cancel":
-    case "retry":
+    case "operate.cancel":
+    case "operate.retry":
       return `${method} ${String(args[0])}: ${(value as OperatorAnswer).is}`;
     case "condemn": {
       const [{ worker, death }] = args as Parameters<Store["condemn"]>;
@@ -187,8 +195,8 @@ function tell({ method, args }: Call, value: unknown): string | null {
     }
     case "register":
       return `register ${(args[0] as { id: string }).id}`;
-    case "deregister":
-      return `deregister ${String(args[0])}: ${String(value)}`;
+    case "leave":
+      return `leave ${String(args[0])}: ${String(value)}`;
     default:
       return method;
   }

@@ -2,7 +2,7 @@
 // and silence is called so only after a whole lease without an accepted heartbeat.
 import { type KnownWorker, type Model, STATE } from "./model.ts";
 import type { SimProcess } from "../world/process.ts";
-import { LEASE_MS } from "../world/temper.ts";
+import { LEASE_MS } from "../world/profile.ts";
 import type { WorkerRow } from "./watch.ts";
 import { demand } from "./violation.ts";
 

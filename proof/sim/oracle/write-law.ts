@@ -1,10 +1,10 @@
 // Promises 1 and 5 about the small writes of an attempt: what was accepted is there, whole, and nothing else is. A child that was
 // answered is in the store, a line of the log is a row under its own fence, a heartbeat moved the deadline, a new step set the
 // crashes back.
+import type { Lease } from "../../../src/job/lease.ts";
+import type { AttemptWrite } from "../../../src/stores/port.ts";
 import type { KindFacts } from "../workloads/workload.ts";
 import type { Model, Moment } from "./model.ts";
-import type { AttemptWrite } from "../../../src/core/store.ts";
-import type { Lease } from "../../../src/core/lease.ts";
 import { demand } from "./violation.ts";
 
 export class WriteLaw {
@@ -20,7 +20,7 @@ export class WriteLaw {
   onMoment(moment: Moment): void {
     const lines: string[] = [];
     for (const answer of moment.answers) {
-      if (answer.of !== "record") continue;
+      if (answer.of !== "write") continue;
       answer.writes.forEach(({ lease, write }, i) => {
         const told = answer.answers[i];
         if (told?.is !== "applied") return;

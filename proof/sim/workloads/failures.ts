@@ -1,5 +1,5 @@
 // Jobs that fail and are tried again with a delay, or never again; few dedupe keys, so that many of them are the same job.
-import { TerminalError } from "../../../src/core/errors.ts";
+import { TerminalError } from "../../../src/job/errors.ts";
 import { ORDINARY, type Workload } from "./workload.ts";
 
 export const failures: Workload = {

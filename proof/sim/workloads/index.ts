@@ -1,6 +1,7 @@
 // All workloads, and which of them one seed has. To add one, write its file and name it here.
 import type { SeededRandom } from "../world/random.ts";
 import { blockers } from "./blockers.ts";
+import { crowd } from "./crowd.ts";
 import { deadlines } from "./deadlines.ts";
 import { deaf } from "./deaf.ts";
 import { failures } from "./failures.ts";
@@ -9,6 +10,7 @@ import { long } from "./long.ts";
 import { money } from "./money.ts";
 import { naps } from "./naps.ts";
 import { poison } from "./poison.ts";
+import { sequels } from "./sequels.ts";
 import { steps } from "./steps.ts";
 import type { KindFacts, Workload } from "./workload.ts";
 
@@ -23,6 +25,8 @@ export const WORKLOADS: readonly Workload[] = [
   long,
   naps,
   deaf,
+  crowd,
+  sequels,
 ];
 
 const FACTS = new Map(WORKLOADS.flatMap(({ kinds }) => Object.entries(kinds)));

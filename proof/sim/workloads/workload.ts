@@ -1,9 +1,9 @@
 // What a workload is: kinds of jobs with their facts, how its jobs are drawn, and its handlers. A new feature brings a file with
 // one of these and one line in index.ts.
-import { job } from "../../../src/contract.ts";
-import { pause, type Clock } from "../../../src/core/clock.ts";
-import { type AnyContract, JobContract, type TypedRun } from "../../../src/core/contract.ts";
-import { TerminalError } from "../../../src/core/errors.ts";
+import { job } from "../../../src/engine/kind-options.ts";
+import { type Clock, pause } from "../../../src/job/clock.ts";
+import { type AnyContract, JobContract, type TypedRun } from "../../../src/job/contract.ts";
+import { TerminalError } from "../../../src/job/errors.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
 import type { SimProcess } from "../world/process.ts";
 import type { SeededRandom } from "../world/random.ts";
@@ -117,9 +117,10 @@ const checked = new Map<string, AnyContract["settings"]>();
 
 /** Through the same door as a user's options, once for each kind. */
 function settingsOf(kind: string, { limits, graceMs, timeoutMs }: KindFacts): AnyContract["settings"] {
+  const { errors: attempts, timeouts, crashes } = limits;
   let settings = checked.get(kind);
   if (!settings) {
-    const retry = { ...limits, backoff: { base: "50ms", max: "2s" } } as const;
+    const retry = { attempts, timeouts, crashes, backoff: { base: "50ms", max: "2s" } } as const;
     ({ settings } = job<null>(kind, { timeout: `${timeoutMs}ms`, grace: `${graceMs}ms`, retry }));
     checked.set(kind, settings);
   }

@@ -1,23 +1,23 @@
 // The real engine in a simulated process, wired as `open()` wires it: the same recovery at open, the same worker host, the same
-// keeper in a thread of its own. Only clock, chance, locks and the way to the store are the world's.
-import { Engine } from "../../../src/engine.ts";
+// maintenance in a thread of its own. Only clock, chance, locks and the way to the store are the world's.
+import { Engine } from "../../../src/engine/engine.ts";
+import { settingsWithDefaults } from "../../../src/engine/kind-options.ts";
 import { engineSettings } from "../../../src/engine/options.ts";
-import { settingsWithDefaults } from "../../../src/contract.ts";
-import type { Backend, KeeperHandle, KeeperListener } from "../../../src/core/backend.ts";
-import type { AnyContract } from "../../../src/core/contract.ts";
-import { NOTHING_CHECKED } from "../../../src/core/integrity.ts";
-import { toStoredError } from "../../../src/core/errors.ts";
-import { EventBus } from "../../../src/core/events.ts";
-import { idSource } from "../../../src/core/ids.ts";
-import { Keeper, type KeeperOptions } from "../../../src/core/keeper.ts";
-import type { Liveness } from "../../../src/core/liveness.ts";
+import type { AnyContract } from "../../../src/job/contract.ts";
+import { toStoredError } from "../../../src/job/errors.ts";
+import { EventBus } from "../../../src/job/events.ts";
+import { idSource } from "../../../src/job/ids.ts";
+import { Maintenance, type MaintenanceOptions } from "../../../src/recovery/maintenance.ts";
+import type { Backend, MaintenanceHandle, MaintenanceListener } from "../../../src/stores/backend.ts";
+import { NOTHING_CHECKED } from "../../../src/stores/integrity.ts";
+import type { Liveness } from "../../../src/stores/liveness.ts";
 import { SCHEMA_VERSION } from "../../../src/stores/sqlite/schema.ts";
 import type { SimProcess } from "./process.ts";
-import { CONTACT_MS, HEARTBEAT_MS, LEASE_MS, PROBE_MS, SWEEP_MS } from "./temper.ts";
+import { CONTACT_MS, HEARTBEAT_MS, LEASE_MS, PROBE_MS, SWEEP_MS } from "./profile.ts";
 import { BOOT_ID, type World } from "./world.ts";
 
 /** A thread takes a while to start. */
-const KEEPER_BOOT_MS = 300;
+const THREAD_BOOT_MS = 300;
 
 export const SETTINGS = engineSettings({
   heartbeat: {
@@ -33,12 +33,12 @@ export const SETTINGS = engineSettings({
 /** What an engine needs of the world around it. */
 export type EngineWorld = Pick<World, "storeFor" | "kernel" | "story" | "mutant"> & {
   /** False: nobody beats, watches or recovers but the opens. */
-  readonly keepers?: boolean;
+  readonly maintenances?: boolean;
   /** Hears that the engine in this process stopped trusting what it holds. */
   /** `lateMs`: how long ago it was over. */
   readonly leaseLost?: (process: SimProcess, lateMs: number) => void;
-  /** Hears that a keeper ends its own process. */
-  readonly keeperKills?: (process: SimProcess) => void;
+  /** Hears that maintenance ends its own process. */
+  readonly maintenanceKills?: (process: SimProcess) => void;
 };
 
 /** Opens the engine: settings of kinds, recovery, then ready for work. Rejects if the store failed on the way. */
@@ -65,17 +65,17 @@ export async function openEngine(
     schemaVersion: SCHEMA_VERSION,
     private: false,
     // The thread boots and beats by itself; the main one only hears of it.
-    startKeeper: (options: KeeperOptions, host: KeeperListener) =>
+    startMaintenance: (options: MaintenanceOptions, host: MaintenanceListener) =>
       new Promise((resolve) => {
-        if (world.keepers === false) return resolve(NO_KEEPER);
+        if (world.maintenances === false) return resolve(NO_MAINTENANCE);
         const beats: Beats = { at: null };
         host.beatsAt?.(() => beats.at);
         host.contact?.(() => !process.isCut);
-        process.keeper.after(random.next() * KEEPER_BOOT_MS, () => {
-          const keeper = startKeeper(world, process, liveness, bus, options, host, beats);
-          keepers.set(process, keeper);
-          process.onReconnect = () => keeper.beat();
-          process.main.soon(() => resolve(keeper));
+        process.maintenance.after(random.next() * THREAD_BOOT_MS, () => {
+          const maintenance = startMaintenance(world, process, liveness, bus, options, host, beats);
+          maintenances.set(process, maintenance);
+          process.onReconnect = () => maintenance.beat();
+          process.main.soon(() => resolve(maintenance));
         });
       }),
     prepare: async () => NOTHING_CHECKED,
@@ -94,37 +94,37 @@ export async function openEngine(
     processState: world.kernel.processCheckFor(process),
   });
   await store.declare([...contracts.values()].map((contract) => settingsWithDefaults(contract, SETTINGS)));
-  await engine.recoverAtOpen();
+  await engine.operator.recoverAtOpen();
   return engine;
 }
 
-/** The keeper of each process, if it has one: some mutants stop it too early. */
-export const keepers = new WeakMap<SimProcess, KeeperHandle>();
+/** The maintenance of each process, if it has one: some mutants stop it too early. */
+export const maintenances = new WeakMap<SimProcess, MaintenanceHandle>();
 
-const NO_KEEPER: KeeperHandle = { beat: () => {}, stop: async () => {} };
+const NO_MAINTENANCE: MaintenanceHandle = { beat: () => {}, stop: async () => {} };
 
 /** The memory that both threads see: when the last accepted heartbeat was sent. */
 interface Beats {
   at: number | null;
 }
 
-/** The keeper's thread: it shares nothing with the main one but messages, and the instant of the last accepted heartbeat. */
-function startKeeper(
+/** The maintenance thread: it shares nothing with the main one but messages, and the instant of the last accepted heartbeat. */
+function startMaintenance(
   world: EngineWorld,
   process: SimProcess,
   liveness: Liveness,
   events: EventBus,
-  options: KeeperOptions,
-  host: KeeperListener,
+  options: MaintenanceOptions,
+  host: MaintenanceListener,
   beats: Beats,
-): KeeperHandle {
-  const { main, keeper: thread } = process;
+): MaintenanceHandle {
+  const { main, maintenance: thread } = process;
   const { clock } = thread;
-  const random = process.random.fork(`keeper of ${options.worker.slice(-8)}`);
+  const random = process.random.fork(`maintenance of ${options.worker.slice(-8)}`);
   const store = world.storeFor(process, thread);
   const newId = idSource(clock, random);
   const processState = world.kernel.processCheckFor(process);
-  const keeper = new Keeper({ store, liveness, clock, random, events, newId, processState }, options, {
+  const maintenance = new Maintenance({ store, liveness, clock, random, events, newId, processState }, options, {
     loopLagMs: () => process.loopLagMs(),
     beaten(sentAtMono, answer) {
       beats.at = sentAtMono;
@@ -133,17 +133,17 @@ function startKeeper(
     disowned: () => main.soon(() => host.disowned()),
     unfit: (why, detail) => main.soon(() => host.unfit(why, detail)),
     kill: () => {
-      world.keeperKills?.(process);
+      world.maintenanceKills?.(process);
       process.kill("itself");
     },
   });
-  keeper.start();
+  maintenance.start();
   return {
-    beat: () => thread.soon(() => void keeper.beat()),
+    beat: (leases) => thread.soon(() => void maintenance.beat(leases)),
     stop: () =>
       new Promise((resolve) => {
         const exit = (): void => main.soon(resolve);
-        thread.soon(() => void keeper.stop().then(exit));
+        thread.soon(() => void maintenance.stop().then(exit));
         main.after(2_000, resolve);
       }),
   };

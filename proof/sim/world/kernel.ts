@@ -1,9 +1,9 @@
 // What speaks for a worker in the simulated world. On one host that is the kernel: a lock goes with its process, at once, and
 // what is left is a free one, which proves the death until it is cleaned away. On a server it is a session: it goes with its
 // process, but also with its connection, so that a missing one proves nothing. And each host's kernel knows its own processes.
-import type { Liveness, Probe, ProcessCheck } from "../../../src/core/liveness.ts";
+import type { Liveness, Probe, ProcessCheck } from "../../../src/stores/liveness.ts";
 import type { SimProcess } from "./process.ts";
-import { CONTACT_MS, LEASE_MS } from "./temper.ts";
+import { CONTACT_MS, LEASE_MS } from "./profile.ts";
 
 export interface KernelOptions {
   /** False: locks prove nothing in this history (another boot), and only leases decide. */
@@ -72,11 +72,11 @@ export class Kernel {
         if (process.alive) this.#holders.set(name, process);
         return {
           evidence: { name, identity: "1" },
-          // Unlocked first, removed a moment later, as with a file.
-          drop: async () => {
+          // Removed before it is released, as the file is. What stays is a proof of death.
+          drop: async (remove) => {
             if (!process.alive) return;
-            this.#holders.set(name, null);
-            process.main.soon(() => void this.#holders.delete(name));
+            if (remove) this.#holders.delete(name);
+            else this.#holders.set(name, null);
           },
         };
       },

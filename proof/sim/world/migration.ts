@@ -17,7 +17,7 @@ export class Migration {
   constructor(world: World, afterwards: (db: Database) => void) {
     this.#world = world;
     this.#afterwards = afterwards;
-    this.#deathsLeft = world.temper.killMigration;
+    this.#deathsLeft = world.profile.killMigration;
   }
 
   /** Whether the tables are there, with those of the simulator. */

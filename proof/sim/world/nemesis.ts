@@ -1,9 +1,9 @@
-// Does harm, at random moments and to random processes, until the weather is calm.
+// Does harm, at random moments and to random processes, until the conditions is calm.
 import type { Backup } from "./disk.ts";
 import type { SimProcess } from "./process.ts";
 import type { SeededRandom } from "./random.ts";
 import type { Supervisor } from "./supervisor.ts";
-import { type Act, CONTACT_MS, HEARTBEAT_MS, LEASE_MS } from "./temper.ts";
+import { type Act, CONTACT_MS, HEARTBEAT_MS, LEASE_MS } from "./profile.ts";
 import type { World } from "./world.ts";
 
 const HOUR_MS = 3_600_000;
@@ -43,36 +43,36 @@ export class Nemesis {
   }
 
   start(): void {
-    if (this.#world.temper.durability === "relaxed") this.#syncNowAndThen(this.#world.random.fork("sync"));
-    if (this.#world.temper.nemesis.restore > 0) this.#backUpNowAndThen(this.#world.random.fork("backup"));
-    if (this.#world.temper.nemesis.deploy > 0) this.#world.onClaimLost = (process) => this.#deployUnknowing(process);
+    if (this.#world.profile.durability === "relaxed") this.#syncNowAndThen(this.#world.random.fork("sync"));
+    if (this.#world.profile.nemesis.restore > 0) this.#backUpNowAndThen(this.#world.random.fork("backup"));
+    if (this.#world.profile.nemesis.deploy > 0) this.#world.onClaimLost = (process) => this.#deployUnknowing(process);
     this.#next();
   }
 
   /** Who has to leave with jobs of which it has not heard is seldom met by chance. */
   #deployUnknowing(process: SimProcess): void {
-    const { random, scheduler, faults, weather } = this.#world;
+    const { random, scheduler, faults, conditions } = this.#world;
     const slot = this.#supervisor.workers.findIndex((running) => running?.process === process);
     const own = random.fork(`unknowing ${scheduler.now}`);
     if (slot < 0 || !own.chance(DEPLOY_UNKNOWING) || !faults.strikes("deploy", "nemesis")) return;
     scheduler.at(scheduler.now + own.next() * 20, null, () => {
-      if (!weather.calm) this.#supervisor.deploy(slot, own.pick([0, 200]));
+      if (!conditions.calm) this.#supervisor.deploy(slot, own.pick([0, 200]));
     });
   }
 
   #next(): void {
-    const { scheduler, temper, weather } = this.#world;
-    const sum = Object.values(temper.nemesis).reduce((all, weight) => all + weight, 0);
+    const { scheduler, profile, conditions } = this.#world;
+    const sum = Object.values(profile.nemesis).reduce((all, weight) => all + weight, 0);
     if (sum === 0) return;
-    scheduler.at(scheduler.now + this.#random.next() * 2 * temper.nemesisEveryMs, null, () => {
-      if (weather.calm) return;
-      this.#act(this.#random.weighted(temper.nemesis), this.#random.fork(`act ${scheduler.now}`));
+    scheduler.at(scheduler.now + this.#random.next() * 2 * profile.nemesisEveryMs, null, () => {
+      if (conditions.calm) return;
+      this.#act(this.#random.weighted(profile.nemesis), this.#random.fork(`act ${scheduler.now}`));
       this.#next();
     });
   }
 
   #act(act: Act, random: SeededRandom): void {
-    const { faults, disk, scheduler, weather, story } = this.#world;
+    const { faults, disk, scheduler, conditions, story } = this.#world;
     const { workers } = this.#supervisor;
     const slot = random.below(workers.length);
     const other = random.next();
@@ -100,7 +100,7 @@ export class Nemesis {
         return this.#jumpHostClock(random);
       case "busy":
         story.tell("world", `THE FILE IS BUSY for ${Math.round(forMs)} ms`);
-        disk.busyUntil = scheduler.now + forMs;
+        disk.busyUntil = Math.max(disk.busyUntil, scheduler.now + forMs);
         return this.#world.troubleAll(forMs);
       case "fullDisk":
         story.tell("world", `THE DISK IS FULL for ${Math.round(forMs)} ms`);
@@ -108,8 +108,8 @@ export class Nemesis {
         return this.#world.troubleAll(forMs);
       case "storeRestart":
         story.tell("world", `THE STORE RESTARTS and is back in ${Math.round(forMs)} ms`);
-        weather.downUntil = scheduler.now + forMs;
-        weather.restarts++;
+        conditions.downUntil = scheduler.now + forMs;
+        conditions.restarts++;
         return this.#world.troubleAll(forMs);
       case "cut":
         return victim?.cutOff(random.pick([0.3, 1.2, 2, 6]) * CONTACT_MS * random.between(0.7, 1.3));
@@ -126,11 +126,11 @@ export class Nemesis {
 
   /** The whole machine sleeps for longer than a lease: who watches slept as long as who is watched. */
   #suspend(random: SeededRandom): void {
-    const { story, processes, temper } = this.#world;
+    const { story, processes, profile } = this.#world;
     const forMs = LEASE_MS * random.between(1.1, 3);
     story.tell("world", `THE MACHINE SLEEPS for ${Math.round(forMs)} ms`);
     // After a loss of power nobody knows what the clock said before it: see docs.
-    if (random.chance(0.5) && temper.durability === "full") this.#jumpHostClock(random);
+    if (random.chance(0.5) && profile.durability === "full") this.#jumpHostClock(random);
     for (const process of processes) process.pause(forMs + random.next() * WAKES_WITHIN_MS);
   }
 
@@ -139,11 +139,11 @@ export class Nemesis {
     const { story, disk, scheduler, processes } = this.#world;
     const from = scheduler.now;
     story.tell("world", `NOBODY CAN WRITE for ${Math.round(forMs)} ms`);
-    disk.busyUntil = from + forMs;
+    disk.busyUntil = Math.max(disk.busyUntil, from + forMs);
     this.#world.troubleAll(forMs);
     // The calm ends it sooner.
     scheduler.at(from + forMs, null, () => {
-      const to = Math.min(scheduler.now, this.#world.weather.calmAt ?? Infinity);
+      const to = Math.min(scheduler.now, this.#world.conditions.calmAt ?? Infinity);
       for (const process of processes) process.sleeps.push({ from, to, unnoticedMs: OWN_SILENCE_MS });
     });
   }
@@ -167,9 +167,9 @@ export class Nemesis {
   }
 
   #backUpNowAndThen(random: SeededRandom): void {
-    const { scheduler, disk, weather } = this.#world;
+    const { scheduler, disk, conditions } = this.#world;
     scheduler.at(scheduler.now + random.next() * BACKUP_WITHIN_MS, null, () => {
-      if (weather.calm) return;
+      if (conditions.calm) return;
       const backup = disk.backup();
       if (backup) this.#backups.push(backup);
       this.#backUpNowAndThen(random);

@@ -1,4 +1,4 @@
-// A simulated process: a main thread, a keeper thread, and what dies with them. Killed, it does nothing more: no timer fires,
+// A simulated process: a main thread, a maintenance thread, and what dies with them. Killed, it does nothing more: no timer fires,
 // no call it made is answered or carried out. Paused, it keeps its memory and knows nothing of the time that passes.
 import type { Kernel } from "./kernel.ts";
 import type { SeededRandom } from "./random.ts";
@@ -14,7 +14,7 @@ export class SimProcess {
   readonly pid: number;
   readonly random: SeededRandom;
   readonly main: Thread;
-  readonly keeper: Thread;
+  readonly maintenance: Thread;
   readonly bornAt: number;
   alive = true;
   cause: DeathCause | null = null;
@@ -62,11 +62,11 @@ export class SimProcess {
     const monoOrigin = this.random.below(1_000_000);
     this.bornAt = this.troubledUntil = world.scheduler.now;
     this.main = new Thread(name, this, world.scheduler, punctual ?? this.random.fork("main"), monoOrigin);
-    this.keeper = new Thread(
-      `${name}/keeper`,
+    this.maintenance = new Thread(
+      `${name}/maintenance`,
       this,
       world.scheduler,
-      punctual ?? this.random.fork("keeper"),
+      punctual ?? this.random.fork("maintenance"),
       monoOrigin,
     );
   }
@@ -94,7 +94,7 @@ export class SimProcess {
     this.alive = false;
     this.cause = cause;
     this.main.kill();
-    this.keeper.kill();
+    this.maintenance.kill();
     this.#kernel.died(this);
     for (const mourner of this.#mourners) mourner(cause);
   }
@@ -107,7 +107,7 @@ export class SimProcess {
     this.#pausedAt = this.#scheduler.now;
     this.trouble(ms);
     this.main.stop();
-    this.keeper.stop();
+    this.maintenance.stop();
     this.#scheduler.at(this.#scheduler.now + ms, null, () => this.resume());
   }
 
@@ -117,11 +117,11 @@ export class SimProcess {
     this.#paused = false;
     this.sleeps.push({ from: this.#pausedAt, to: this.#scheduler.now });
     this.trouble(0);
-    this.keeper.goOn();
+    this.maintenance.goOn();
     if (this.blockedAt === null) this.main.goOn();
   }
 
-  /** The main loop stands still for `ms`; the keeper's thread goes on. */
+  /** The main loop stands still for `ms`; the maintenance thread goes on. */
   block(ms: number): void {
     if (!this.alive || this.blockedAt !== null || this.#paused) return;
     this.#story.tell(this.name, `BLOCKED for ${Math.round(ms)} ms`);

@@ -1,19 +1,19 @@
 // Starts the processes of the simulated program and starts them again when they died, as a supervisor of the operating system
 // would: after a moment, with nothing of the old memory.
-import type { Engine } from "../../../src/engine.ts";
-import type { WorkerHandle } from "../../../src/worker-host.ts";
-import type { AnyContract } from "../../../src/core/contract.ts";
-import { whyStoreReplaced } from "../../../src/core/errors.ts";
-import type { JobDraft } from "../../../src/core/job.ts";
+import type { Engine } from "../../../src/engine/engine.ts";
+import type { WorkerHandle } from "../../../src/engine/work.ts";
+import type { AnyContract } from "../../../src/job/contract.ts";
+import { whyStoreReplaced } from "../../../src/job/errors.ts";
+import type { JobDraft } from "../../../src/job/job.ts";
 import { operate } from "../actors/console.ts";
 import { produce } from "../actors/producer.ts";
 import { Echo, repeat } from "../actors/twin.ts";
 import { Violation } from "../oracle/violation.ts";
 import { contractsFor, type HandlerTold, type StepCame, type Workload } from "../workloads/workload.ts";
-import { keepers, openEngine } from "./engine-process.ts";
+import { maintenances, openEngine } from "./engine-process.ts";
 import type { Migration } from "./migration.ts";
 import type { SimProcess } from "./process.ts";
-import { LEASE_MS } from "./temper.ts";
+import { LEASE_MS } from "./profile.ts";
 import type { World } from "./world.ts";
 
 export interface Running {
@@ -30,8 +30,8 @@ export interface Program {
   readonly handlerTold: HandlerTold;
   /** The engine in this process stopped trusting what it holds. */
   readonly leaseLost: (process: SimProcess, lateMs: number) => void;
-  /** The keeper of this process ends it. */
-  readonly keeperKills: (process: SimProcess) => void;
+  /** The maintenance of this process ends it. */
+  readonly maintenanceKills: (process: SimProcess) => void;
   /** A producer's enqueue resolved. */
   readonly acknowledged: (by: SimProcess, draft: JobDraft, id: string) => void;
   /** What a person at the console sees. */
@@ -52,7 +52,7 @@ export class Supervisor {
   constructor(world: World, program: Program) {
     this.#world = world;
     this.#program = program;
-    this.workers = Array.from({ length: world.temper.workers }, () => null);
+    this.workers = Array.from({ length: world.profile.workers }, () => null);
   }
 
   /** A process that ended with an error although nothing had been done to it; null: none did. */
@@ -64,11 +64,20 @@ export class Supervisor {
     return this.#program.drafts.length === 0 && (this.twin === null || this.#echo.done);
   }
 
-  start(): void {
-    this.workers.forEach((_, slot) => this.#again(() => this.#startWorker(slot), 500));
+  /** `workers`: so many of them, and the others when they are asked for. */
+  start(workers = this.workers.length): void {
+    this.#startWorkers(0, workers);
     this.#startProducer();
-    this.#startConsole();
-    if (this.#world.temper.producers === 2) this.#startTwin();
+    if (this.#world.profile.console) this.#startConsole();
+    if (this.#world.profile.producers === 2) this.#startTwin();
+  }
+
+  startOthers(): void {
+    this.#startWorkers(1, this.workers.length);
+  }
+
+  #startWorkers(from: number, to: number): void {
+    for (let slot = from; slot < to; slot++) this.#again(() => this.#startWorker(slot), 500);
   }
 
   /** A deploy: asked to stop, with a grace, and a new one in its place when it has. */
@@ -79,8 +88,8 @@ export class Supervisor {
     this.#world.story.tell(process.name, `DEPLOY with a grace of ${Math.round(graceMs)} ms`);
     running.handle = null;
     process.isLeaving = true;
-    const keeper = keepers.get(process);
-    if (keeper) this.#world.mutant?.beforeStop?.(keeper);
+    const maintenance = maintenances.get(process);
+    if (maintenance) this.#world.mutant?.beforeStop?.(maintenance);
     handle.stop({ grace: `${graceMs}ms` }).then(
       () => process.kill("ended"),
       (thrown: unknown) => this.#failed(process, thrown),
@@ -116,7 +125,7 @@ export class Supervisor {
       if (!this.#ending) this.#again(() => this.#startWorker(slot), 2_000);
     });
     this.#boot(process, async (engine) => {
-      const handle = await engine.start({ concurrency: this.#world.temper.concurrency });
+      const handle = await engine.start({ concurrency: this.#world.profile.concurrency });
       running.handle = handle;
       await handle.stopped;
     });
@@ -126,9 +135,11 @@ export class Supervisor {
     const process = this.#world.spawn("console");
     this.console = process;
     process.onDeath(() => {
-      if (!this.#world.weather.calm) this.#again(() => this.#startConsole(), 2_000);
+      if (!this.#world.conditions.calm) this.#again(() => this.#startConsole(), 2_000);
     });
-    this.#boot(process, (engine) => operate(process, engine, 600, this.#program.jobs, () => this.#world.weather.calm));
+    this.#boot(process, (engine) =>
+      operate(process, engine, 600, this.#program.jobs, () => this.#world.conditions.calm),
+    );
   }
 
   #startProducer(): void {
@@ -137,9 +148,9 @@ export class Supervisor {
     process.onDeath(() => {
       if (!this.#ending && this.#program.drafts.length > 0) this.#again(() => this.#startProducer(), 1_000);
     });
-    const { temper } = this.#world;
+    const { profile } = this.#world;
     const store = this.#world.storeFor(process, process.main);
-    const spreadMs = temper.faultsMs / temper.jobs;
+    const spreadMs = profile.faultsMs / profile.jobs;
     const { drafts } = this.#program;
     const acknowledged = this.#acknowledgedBy(process);
     process.main.soon(() => {
@@ -171,8 +182,8 @@ export class Supervisor {
   #boot(process: SimProcess, work: (engine: Engine) => Promise<void>): void {
     process.main.soon(() => {
       if (!this.#migrated(process)) return;
-      const { leaseLost, keeperKills } = this.#program;
-      openEngine(this.#world.forEngine({ leaseLost, keeperKills }), process, this.#contracts(process))
+      const { leaseLost, maintenanceKills } = this.#program;
+      openEngine(this.#world.forEngine({ leaseLost, maintenanceKills }), process, this.#contracts(process))
         .then(work)
         .then(
           () => process.main.soon(() => process.kill("ended")),
@@ -215,9 +226,9 @@ export class Supervisor {
 
   /** It was started in the calm, or what was done to it before is so long ago that no call of that time is still under way. */
   #leftAlone({ bornAt, troubledUntil }: SimProcess): boolean {
-    const { weather, scheduler } = this.#world;
-    if (!weather.calm) return false;
-    return bornAt >= weather.calmAt || scheduler.now - troubledUntil > 2 * LEASE_MS;
+    const { conditions, scheduler } = this.#world;
+    if (!conditions.calm) return false;
+    return bornAt >= conditions.calmAt || scheduler.now - troubledUntil > 2 * LEASE_MS;
   }
 
   #again(start: () => void, withinMs: number): void {

@@ -1,15 +1,16 @@
 // Between the engine and its store: every call of the port travels, takes time, and may get lost before it was applied or after.
 // The store behind it is the real one. A dead process's calls are neither carried out nor answered.
-import type { AttemptWrite, CondemnRequest, SettleAndClaim, Settlement, Store } from "../../../src/core/store.ts";
+import { type Call, observed, type Verb, wakesOthers, withVerbs } from "../../../src/stores/observed.ts";
+import type { AttemptWrite, CondemnRequest, TurnAnswer, Store } from "../../../src/stores/port.ts";
 import { MATTERS, type Witness } from "../oracle/witness.ts";
-import type { BellTower } from "./bell-tower.ts";
+import type { WakeupHub } from "./wakeup-hub.ts";
 import type { FaultKind, Faults } from "./faults.ts";
 import type { SimProcess } from "./process.ts";
 import type { SeededRandom } from "./random.ts";
 import type { Scheduler } from "./scheduler.ts";
-import { LEASE_MS, type Temper } from "./temper.ts";
+import { LEASE_MS, type Profile } from "./profile.ts";
 import type { Thread } from "./thread.ts";
-import type { Weather } from "./weather.ts";
+import type { Conditions } from "./conditions.ts";
 
 /** What becomes of one call. */
 interface Fate {
@@ -26,11 +27,11 @@ export interface WireDeps {
   readonly process: SimProcess;
   readonly thread: Thread;
   readonly scheduler: Scheduler;
-  readonly temper: Temper;
-  readonly weather: Weather;
+  readonly profile: Profile;
+  readonly conditions: Conditions;
   readonly faults: Faults;
   readonly witness: Witness;
-  readonly tower: BellTower;
+  readonly tower: WakeupHub;
   /** Whether somebody else is there to take over while this process stands still. */
   readonly othersAwake: () => boolean;
   /** A recovery of this process's worker is on its way. Answers whether it wakes up meanwhile. */
@@ -39,53 +40,30 @@ export interface WireDeps {
   readonly claimLost: () => void;
 }
 
-export type Method = Exclude<keyof Store, "name" | "onBell" | "close">;
-
-/** What can make work ready for others; a turn does if something went back into the queue. */
-const RINGS: ReadonlySet<Method> = new Set(["enqueue", "record", "takeBack", "cancel", "retry"]);
-
-function rings(method: Method, args: readonly unknown[]): boolean {
-  if (method !== "settleAndClaim") return RINGS.has(method);
-  return (args[1] as readonly Settlement[]).some(({ change }) => change.to === "queued");
-}
-
-export function wire(store: Store, deps: WireDeps): Store {
-  const random = deps.process.random.fork(`wire ${deps.thread.name}`);
-  const carried = new Map<string | symbol, unknown>();
-  return new Proxy(store, {
-    get(target, name) {
-      const known = carried.get(name);
-      if (known !== undefined) return known;
-      const member: unknown = Reflect.get(target, name, target);
-      if (typeof member !== "function") return member;
-      const call = member.bind(target) as (...args: unknown[]) => Promise<unknown>;
-      const carrier =
-        name === "onBell"
-          ? (listener: () => void) => deps.tower.hear(deps.thread, listener)
-          : name === "close"
-            ? async () => {}
-            : (...args: unknown[]) => travel(deps, random, name as Method, smaller(name, args, deps.temper), call);
-      carried.set(name, carrier);
-      return carrier;
-    },
-  });
-}
-
 /** A recovery of many jobs takes several transactions; here it does of a few. */
-function smaller(name: string | symbol, args: unknown[], { recoveryBatch }: Temper): unknown[] {
-  if (name !== "heldBy") return args;
-  const [condemned, limit] = args as Parameters<Store["heldBy"]>;
-  return [condemned, Math.min(limit, recoveryBatch)];
+export function wire(real: Store, deps: WireDeps): Store {
+  const random = deps.process.random.fork(`wire ${deps.thread.name}`);
+  const store = withVerbs(real, {
+    heldBy: (query) =>
+      real.heldBy(
+        "condemned" in query ? { ...query, limit: Math.min(query.limit, deps.profile.recoveryBatch) } : query,
+      ),
+  });
+  const carried = observed(store, { around: (verb, args, call) => travel(deps, random, verb, args, call) });
+  return withVerbs(carried, {
+    onWakeup: (listener) => deps.tower.hear(deps.thread, listener),
+    close: async () => {},
+  });
 }
 
 function travel(
   deps: WireDeps,
   random: SeededRandom,
-  method: Method,
+  method: Verb,
   args: readonly unknown[],
-  call: (...args: unknown[]) => Promise<unknown>,
+  call: Call,
 ): Promise<unknown> {
-  const { process, thread, witness, tower, weather, scheduler } = deps;
+  const { process, thread, witness, tower, conditions, scheduler } = deps;
   const fate = drawFate(deps, random, method, args);
   return new Promise((resolve, reject) => {
     const refuse = (why: string): void => {
@@ -93,23 +71,23 @@ function travel(
       later(thread, fate.afterMs + 1, () => reject(new Error(`${method}: ${why}`)));
     };
     // Drawn in a storm and struck in the calm would be a death that nobody is left to recover.
-    const strikes = (when: typeof fate.killed): boolean => fate.killed === when && !weather.calm;
+    const strikes = (when: typeof fate.killed): boolean => fate.killed === when && !conditions.calm;
     const arrive = (): void => {
       if (fate.lost === "request") {
         witness.requestLost(process, method);
         return refuse("the request was lost");
       }
       if (process.isCut) return refuse("the connection was reset");
-      if (scheduler.now < weather.downUntil) return refuse("the store is down");
+      if (scheduler.now < conditions.downUntil) return refuse("the store is down");
       if (strikes("before")) return process.kill("nemesis");
       const call_ = witness.asked(process, method, args);
-      const { restarts } = weather;
-      call(...args).then(
+      const { restarts } = conditions;
+      call().then(
         (value) => {
           witness.answered(call_, value, fate.lost === "answer");
-          const given = method === "settleAndClaim" && (value as SettleAndClaim).claimed.length > 0;
+          const given = method === "turn" && (value as TurnAnswer).claimed.length > 0;
           if (given && fate.lost === "answer") deps.claimLost();
-          if (rings(method, args)) tower.ring();
+          if (wakesOthers(method, args, value)) tower.ring();
           const inDoubt = fate.lost === null && MATTERS.has(method);
           if (inDoubt) process.undelivered++;
           if (strikes("after")) process.kill("nemesis");
@@ -117,7 +95,7 @@ function travel(
           later(thread, fate.afterMs, () => {
             if (inDoubt) process.undelivered--;
             if (fate.lost === "answer") return reject(new Error(`${method}: the answer was lost`));
-            if (restarts === weather.restarts) return resolve(value);
+            if (restarts === conditions.restarts) return resolve(value);
             witness.answerLost(call_, value);
             process.trouble(0);
             reject(new Error(`${method}: the store was restarted before it answered`));
@@ -142,35 +120,35 @@ function later(thread: Thread, ms: number, task: () => void): void {
 }
 
 /** Writes under a fence: what a process that was stopped must not get through. The rarer ones are chosen more often. */
-const STALLS: Readonly<Partial<Record<Method, number>>> = { settleAndClaim: 0.7, commit: 10, record: 14 };
+const STALLS: Readonly<Partial<Record<Verb, number>>> = { turn: 0.7, "transactions.commit": 10, write: 14 };
 /** Nearly all of a chain's writes come before these, and who stands still at one of those does not come to them. */
 const STALLS_AT: Readonly<Partial<Record<AttemptWrite["type"], number>>> = { progress: 30, log: 30, heartbeat: 30 };
 
-function stallsAt(method: Method, args: readonly unknown[]): number {
-  if (method !== "record") return STALLS[method] ?? 0;
-  const [first] = args[0] as Parameters<Store["record"]>[0];
-  return (first && STALLS_AT[first.write.type]) ?? STALLS.record!;
+function stallsAt(method: Verb, args: readonly unknown[]): number {
+  if (method !== "write") return STALLS[method] ?? 0;
+  const [first] = args[0] as Parameters<Store["write"]>[0];
+  return (first && STALLS_AT[first.write.type]) ?? STALLS.write!;
 }
 
 /** The writes of a recovery, before and after each of which its process may be killed. */
-const RECOVERS: ReadonlySet<Method> = new Set(["condemn", "takeBack"]);
+const RECOVERS: ReadonlySet<Verb> = new Set(["condemn", "takeBack"]);
 
 /** How long a recovery is on its way while its victim wakes up. */
 const AMBUSH_MS = 50;
 
-function drawFate(deps: WireDeps, random: SeededRandom, method: Method, args: readonly unknown[]): Fate {
-  const { temper, weather, faults, process, thread } = deps;
+function drawFate(deps: WireDeps, random: SeededRandom, method: Verb, args: readonly unknown[]): Fate {
+  const { profile, conditions, faults, process, thread } = deps;
   const draw = random.next();
   const travelMs = (): number => (random.chance(0.3) ? random.next() * 3 : 0);
-  if (weather.calm) return { beforeMs: travelMs(), afterMs: travelMs(), lost: null, stalledMs: 0, killed: null };
+  if (conditions.calm) return { beforeMs: travelMs(), afterMs: travelMs(), lost: null, stalledMs: 0, killed: null };
   const strikes = (kind: FaultKind): boolean => {
     const struck = faults.strikes(kind, `${thread.name} ${method}`);
     if (struck) process.trouble(0);
     return struck;
   };
   const slowMs = (): number => {
-    const slow = random.chance(temper.slow);
-    const ms = random.next() * (slow ? temper.slowMs : 3);
+    const slow = random.chance(profile.slow);
+    const ms = random.next() * (slow ? profile.slowMs : 3);
     if (slow && strikes("slow")) {
       process.trouble(ms);
       return ms;
@@ -184,12 +162,12 @@ function drawFate(deps: WireDeps, random: SeededRandom, method: Method, args: re
   const beforeMs = ambushed ? AMBUSH_MS : slowMs();
   const afterMs = slowMs();
   const stalledMs = LEASE_MS * random.between(1.3, 2.5);
-  const stalled = random.chance(temper.stall * stallsAt(method, args)) && deps.othersAwake() && strikes("stall");
-  const killed = RECOVERS.has(method) && random.chance(temper.killRecovery) && strikes("killRecovery");
+  const stalled = random.chance(profile.stall * stallsAt(method, args)) && deps.othersAwake() && strikes("stall");
+  const killed = RECOVERS.has(method) && random.chance(profile.killRecovery) && strikes("killRecovery");
   const lost =
-    draw < temper.answerLost
+    draw < profile.answerLost
       ? strikes("answerLost") && "answer"
-      : draw < temper.answerLost + temper.requestLost && strikes("requestLost") && "request";
+      : draw < profile.answerLost + profile.requestLost && strikes("requestLost") && "request";
   return {
     beforeMs,
     afterMs,

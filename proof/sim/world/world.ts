@@ -1,15 +1,16 @@
 // The world of one seed: one disk, one kernel, one scheduler, the processes and what observes them. Nothing here decides
 // anything; the nemesis, the workloads and the oracle do.
-import type { Clock } from "../../../src/core/clock.ts";
-import { idSource } from "../../../src/core/ids.ts";
-import type { Store } from "../../../src/core/store.ts";
+import type { Clock } from "../../../src/job/clock.ts";
+import { idSource } from "../../../src/job/ids.ts";
+import type { Store } from "../../../src/stores/port.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
-import { SqliteStore } from "../../../src/stores/sqlite/store.ts";
+import { sqliteStore } from "../../../src/stores/sqlite/store.ts";
 import type { Mutant } from "../mutants/mutant.ts";
 import { newTally, type Tally } from "../oracle/tally.ts";
 import { Witness } from "../oracle/witness.ts";
 import { drawWorkloads } from "../workloads/index.ts";
-import { BellTower } from "./bell-tower.ts";
+import { sequels, withSequels } from "../workloads/sequels.ts";
+import { WakeupHub } from "./wakeup-hub.ts";
 import { Disk } from "./disk.ts";
 import type { EngineWorld } from "./engine-process.ts";
 import { Faults, type Muted } from "./faults.ts";
@@ -18,16 +19,16 @@ import { SimProcess } from "./process.ts";
 import { SeededRandom } from "./random.ts";
 import { Scheduler } from "./scheduler.ts";
 import { Story } from "./story.ts";
+import { drawProfile, type Profile } from "./profile.ts";
 import type { Thread } from "./thread.ts";
-import { drawTemper, type Temper } from "./temper.ts";
-import { Weather } from "./weather.ts";
+import { Conditions } from "./conditions.ts";
 import { wire } from "./wire.ts";
 
 export interface WorldOptions {
   /** A bug on purpose, to see whether the oracle finds it. */
   readonly mutant?: Mutant;
   /** Instead of what the seed would draw. */
-  readonly temper?: Partial<Temper>;
+  readonly profile?: Partial<Profile>;
   /** What is left out of what the seed would do: faults, and jobs by their ids. */
   readonly muted?: Muted & { readonly jobs?: ReadonlySet<string> };
   /** How many of the last lines of the story are kept. Default 80. */
@@ -42,14 +43,14 @@ export const BOOT_ID = "boot-1";
 
 export class World {
   readonly random: SeededRandom;
-  readonly temper: Temper;
+  readonly profile: Profile;
   readonly scheduler = new Scheduler();
   readonly story: Story;
   readonly tally: Tally = newTally();
   readonly witness: Witness;
   readonly kernel: Kernel;
-  readonly tower: BellTower;
-  readonly weather = new Weather();
+  readonly tower: WakeupHub;
+  readonly conditions = new Conditions();
   readonly faults: Faults;
   readonly disk: Disk;
   readonly processes: SimProcess[] = [];
@@ -61,26 +62,26 @@ export class World {
 
   constructor(seed: number, db: Database, options: WorldOptions) {
     this.random = new SeededRandom(`seed ${seed}`);
-    this.temper = { ...drawTemper(this.random.fork("temper"), drawWorkloads), ...options.temper };
-    this.disk = new Disk(db, this.temper.durability, () => this.scheduler.now);
+    this.profile = { ...drawProfile(this.random.fork("profile"), drawWorkloads), ...options.profile };
+    this.disk = new Disk(db, this.profile.durability, () => this.scheduler.now);
     this.faults = new Faults(options.muted ?? {});
     this.story = new Story(this.scheduler, options.keepLines ?? 80);
     this.witness = new Witness(this.story, this.tally);
     this.kernel = new Kernel({
-      ...this.temper,
+      ...this.profile,
       now: () => this.scheduler.now,
       byPid: (pid) => this.byPid(pid),
     });
-    this.tower = new BellTower(this.random.fork("bells"));
+    this.tower = new WakeupHub(this.random.fork("bells"));
     this.mutant = options.mutant ?? null;
   }
 
   /** A process that stands still wakes up at the worst moment. `share`: how often, beside how often the seed does it at all. */
   ambush(victim: SimProcess, withinMs: number, share = 1): boolean {
-    const { scheduler, temper, weather } = this;
-    if (!victim.alive || !victim.paused || weather.calm) return false;
+    const { scheduler, profile, conditions } = this;
+    if (!victim.alive || !victim.paused || conditions.calm) return false;
     const random = victim.random.fork(`ambush ${scheduler.now}`);
-    if (!random.chance(share * temper.ambush) || !this.faults.strikes("ambush", victim.name)) return false;
+    if (!random.chance(share * profile.ambush) || !this.faults.strikes("ambush", victim.name)) return false;
     scheduler.at(scheduler.now + random.next() * withinMs, null, () => victim.resume());
     return true;
   }
@@ -89,8 +90,8 @@ export class World {
   calm(): void {
     this.story.tell("world", "CALM");
     const { now } = this.scheduler;
-    this.weather.calmAt = now;
-    this.weather.downUntil = this.disk.busyUntil = this.disk.fullUntil = now;
+    this.conditions.calmAt = now;
+    this.conditions.downUntil = this.disk.busyUntil = this.disk.fullUntil = now;
     this.troubleAll(0);
     for (const process of this.processes) {
       process.resume();
@@ -99,7 +100,7 @@ export class World {
   }
 
   spawn(name: string): SimProcess {
-    const process = new SimProcess(name, this.processes.length + 1, { ...this.#parts(), hosts: this.temper.hosts });
+    const process = new SimProcess(name, this.processes.length + 1, { ...this.#parts(), hosts: this.profile.hosts });
     process.onDeath((cause) => {
       if (cause === "ended") return;
       this.tally.ambiguous += process.undelivered;
@@ -114,7 +115,7 @@ export class World {
     return { scheduler, kernel, story, random };
   }
 
-  forEngine(heard: Pick<EngineWorld, "leaseLost" | "keeperKills">): EngineWorld {
+  forEngine(heard: Pick<EngineWorld, "leaseLost" | "maintenanceKills">): EngineWorld {
     const { kernel, story, mutant } = this;
     return { kernel, story, mutant, ...heard, storeFor: (process, thread) => this.storeFor(process, thread) };
   }
@@ -139,8 +140,8 @@ export class World {
       process,
       thread,
       scheduler,
-      temper: this.temper,
-      weather: this.weather,
+      profile: this.profile,
+      conditions: this.conditions,
       faults: this.faults,
       witness: this.witness,
       tower: this.tower,
@@ -148,7 +149,8 @@ export class World {
       aboutToRecover: (pid) => this.ambush(this.processes[pid - 1]!, 1, BEFORE_RECOVERY),
       claimLost: () => this.onClaimLost(process),
     });
-    return mutant?.asks?.(wired) ?? wired;
+    const asked = mutant?.asks?.(wired) ?? wired;
+    return this.profile.workloads.includes(sequels.name) ? withSequels(asked) : asked;
   }
 
   /** What `outlive recover --restored` does first, within this event: before any other process writes. */
@@ -162,14 +164,14 @@ export class World {
     };
     const random = this.random.fork(`restore ${scheduler.now}`);
     const real = this.#sqlite("operator", clock, random, idSource(clock, random));
-    void (mutant?.store?.(real, this.disk.db, clock) ?? real).noticeRestore?.();
+    void (mutant?.store?.(real, this.disk.db, clock) ?? real).upkeep.noticeRestore?.();
   }
 
-  #sqlite(name: string, clock: Clock, random: SeededRandom, newId: () => string): SqliteStore {
+  #sqlite(name: string, clock: Clock, random: SeededRandom, newId: () => string): Store {
     const { disk, mutant } = this;
     const connection = disk.connect(name);
     const db = mutant?.connection?.(connection) ?? connection;
     const mark = mutant?.mark?.(disk.markFile) ?? disk.markFile;
-    return new SqliteStore({ db, clock, random, newId, bootId: BOOT_ID, mark, bell: null });
+    return sqliteStore({ db, clock, random, newId, bootId: BOOT_ID, mark, wakeup: null });
   }
 }

@@ -3,9 +3,9 @@
 import { mkdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
-import type { Chance } from "../../../src/torture/chance.ts";
-import { LEASE_MS } from "../processes/settings.ts";
+import type { Chance } from "../../../src/torture/killer.ts";
 import type { Fault } from "../processes/fault-schedule.ts";
+import { LEASE_MS } from "../processes/settings.ts";
 import { enqueueNaps, napsEnded, targetWith, until } from "./jobs-in-flight.ts";
 import { expectNoDeath } from "./living-workers.ts";
 

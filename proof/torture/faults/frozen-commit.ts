@@ -1,11 +1,11 @@
 // The fault of a worker that stands still inside a commit, with its transaction open on a session that the engine can't end: one of the
 // user's own pool, or a pooler's. Only the job of that commit may wait for it. Its other jobs must be taken and run meanwhile; woken, it
 // must not commit what another attempt has committed, which the ledger shows.
-import type { Chance } from "../../../src/torture/chance.ts";
+import { standsStill } from "../../../src/torture/audit.ts";
+import type { Chance } from "../../../src/torture/killer.ts";
+import { type Fault, type FaultContext, NotDone } from "../processes/fault-schedule.ts";
 import type { Place } from "../processes/fleet.ts";
 import { transfer } from "../processes/jobs.ts";
-import { standsStill } from "../../../src/torture/stands-still.ts";
-import { type Fault, NotDone, type FaultContext } from "../processes/fault-schedule.ts";
 import { enqueueNaps, heldBy, until } from "./jobs-in-flight.ts";
 import { HELD_BACK_MS } from "./proxy.ts";
 

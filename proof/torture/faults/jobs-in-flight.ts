@@ -5,7 +5,7 @@ import { nap } from "../processes/jobs.ts";
 import { NotDone, type FaultContext } from "../processes/fault-schedule.ts";
 
 const CHECK_EVERY_MS = 60;
-const IN_FLIGHT_WITHIN_MS = 5_000;
+const IN_FLIGHT_WITHIN_MS = 20_000;
 
 /** Enqueues so many jobs that last so long. */
 export function enqueueNaps(context: FaultContext, count: number, ms: number): Promise<string[]> {
@@ -24,12 +24,19 @@ export async function heldBy({ engine }: FaultContext, workerId: string | null):
 }
 
 /** A target that runs one of these jobs, held for the strike. Throws `NotDone` if no target takes one in time. */
-export async function targetWith(context: FaultContext, ids: readonly string[], signal: AbortSignal): Promise<Place> {
+export async function targetWith(
+  context: FaultContext,
+  ids: readonly string[],
+  signal: AbortSignal,
+  may: (place: Place) => boolean = () => true,
+): Promise<Place> {
   const deadline = performance.now() + IN_FLIGHT_WITHIN_MS;
   while (performance.now() < deadline && !signal.aborted) {
     const { jobs } = await context.engine.list({ state: "running", limit: 1_000 });
     const owners = new Set(jobs.filter(({ id }) => ids.includes(id)).map(({ worker }) => worker));
-    const place = context.targets().find(({ workerId }) => workerId !== null && owners.has(workerId));
+    const place = context
+      .targets()
+      .find((target) => target.workerId !== null && owners.has(target.workerId) && may(target));
     if (place) {
       context.hold(place);
       return place;

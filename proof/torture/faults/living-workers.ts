@@ -1,5 +1,5 @@
 // Whether a fault that ends no process makes the engine count a living worker as dead.
-import { standsStill } from "../../../src/torture/stands-still.ts";
+import { standsStill } from "../../../src/torture/audit.ts";
 import type { FaultContext } from "../processes/fault-schedule.ts";
 import { allIncidents } from "../processes/timing.ts";
 

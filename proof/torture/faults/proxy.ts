@@ -1,11 +1,10 @@
 // A TCP proxy between the processes and their server, and what it can do to them: delay, cut, cut after some bytes of an answer, swallow
 // everything without closing anything (a half-open connection, as a lost host leaves it), and reset and refuse one worker for a while. Like
 // TCP it never reorders: what arrives is a beginning of what was sent.
-import { connect, createServer, type Socket } from "node:net";
-import type { AddressInfo } from "node:net";
+import { type AddressInfo, connect, createServer, type Socket } from "node:net";
 import { setTimeout as pause } from "node:timers/promises";
-import { atEnd } from "../../../src/torture/clean-up.ts";
-import type { Chance } from "../../../src/torture/chance.ts";
+import type { Chance } from "../../../src/torture/killer.ts";
+import { atEnd } from "../../../src/torture/run.ts";
 import type { Fault } from "../processes/fault-schedule.ts";
 
 /** The watchers hold back for 5 s at the most once their sessions are new, then look twice, 250 ms apart. */

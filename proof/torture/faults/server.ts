@@ -1,11 +1,11 @@
 // A PostgreSQL server of the rig's own, with fsync on, and what is done to it: killed, stopped and started, frozen, and its disk filled.
 // Its folder is in memory, on the small disk: processes and servers die here, machines don't, and what a dead server has written is there.
+import pg from "pg";
 import { spawnSync } from "node:child_process";
 import { chmodSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
-import pg from "pg";
-import { atEnd } from "../../../src/torture/clean-up.ts";
+import { atEnd } from "../../../src/torture/run.ts";
 import { PostgresServer } from "../../servers/postgres-server.ts";
 import type { Fault } from "../processes/fault-schedule.ts";
 import { HELD_BACK_MS } from "./proxy.ts";

@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync, statfsSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
-import { atEnd } from "../../../src/torture/clean-up.ts";
+import { atEnd } from "../../../src/torture/run.ts";
 import { type Fault, NotDone } from "../processes/fault-schedule.ts";
 
 export const FILL = "fill the disk";

@@ -3,9 +3,9 @@
 import { fork } from "node:child_process";
 import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
-import { atEnd } from "../../../src/torture/clean-up.ts";
-import { LEASE_MS } from "../processes/settings.ts";
+import { atEnd } from "../../../src/torture/run.ts";
 import { type Fault, NotDone } from "../processes/fault-schedule.ts";
+import { LEASE_MS } from "../processes/settings.ts";
 import { enqueueNaps, targetWith } from "./jobs-in-flight.ts";
 import { expectNoDeath } from "./living-workers.ts";
 

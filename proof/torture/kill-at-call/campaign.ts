@@ -10,7 +10,7 @@ export interface KillOptions {
   readonly scenarios: readonly Scenario[];
   /** At most so many kills per scenario, spread evenly over its calls; null: at every call. */
   readonly most: number | null;
-  /** Killed at these alone, one process after the other in the same scene. */
+  /** Killed at these alone, one process after the other in the same fixture. */
   readonly at?: readonly Point[];
   /** A control, which must be found out. */
   readonly plant?: Plant;
@@ -104,7 +104,7 @@ const WORDS = { lost: "lost", corrupt: "corrupt", committedTwice: "committed twi
 
 /** What no run of this rig does, with the reason or the rig that does it. */
 export const NOT_RUN: readonly string[] = [
-  "calls of other threads: strace counts for each thread by itself, so only those of the main thread can be named; the keeper's thread dies with it",
+  "calls of other threads: strace counts for each thread by itself, so only those of the main thread can be named; the maintenance thread dies with it",
   "calls of a second process: in fleet and large only one of the two is killed at its calls",
   "calls that an undisturbed run does not make: the points are those of one recording of each scenario",
   "open, rename and mapped memory: only pwrite64, fsync, fdatasync, ftruncate and unlink are points; the shared memory of the log is written without a call",

@@ -14,7 +14,7 @@ export async function killAtCall(args: readonly string[]): Promise<boolean> {
       /** At most so many kills per scenario. Default: at every call. */
       kills: { type: "string" },
       scenario: { type: "string" },
-      /** At this call of one scenario alone: `fsync:17`; with several, one process after the other in the same scene. */
+      /** At this call of one scenario alone: `fsync:17`; with several, one process after the other in the same fixture. */
       at: { type: "string" },
       /** The control: it must be found out. */
       plant: { type: "string" },

@@ -1,4 +1,4 @@
-// The scene of a kill: a scenario played up to its last act, whose process is killed as its main thread enters a call that was named; then
+// The fixture of a kill: a scenario played up to its last act, whose process is killed as its main thread enters a call that was named; then
 // the judge.
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
@@ -23,7 +23,7 @@ export interface Kill {
   readonly points: readonly Point[];
   readonly promises: number;
   readonly verdict: Verdict;
-  /** The scene as the kill left it, if it is broken. */
+  /** The fixture as the kill left it, if it is broken. */
   readonly left: string | null;
 }
 
@@ -38,7 +38,7 @@ export interface SiteOptions {
   readonly plant?: Plant | undefined;
 }
 
-/** One scenario in a folder of its own: its file before, and a fresh copy of it, a scene, for every kill. */
+/** One scenario in a folder of its own: its file before, and a fresh copy of it, a fixture, for every kill. */
 export class Site {
   readonly #scenario: Scenario;
   readonly #folder: string;
@@ -65,7 +65,7 @@ export class Site {
   /** Every call of the main thread, in their order. */
   async points(): Promise<Point[]> {
     const trace = join(this.#folder, "trace");
-    await this.#inScene(async (given) =>
+    await this.#inFixture(async (given) =>
       assertPlayed(given, await play(given, ["-e", `trace=${CALLS.join(",")}`, "-xx", "-o", trace], this.#codeCache)),
     );
     const counts = new Map<string, number>();
@@ -83,7 +83,7 @@ export class Site {
 
   /** Killed at each of these in turn, the next process on what the one before left. Null: one ended by itself before it. */
   killAt(...points: readonly Point[]): Promise<Kill | null> {
-    return this.#inScene(async (given) => {
+    return this.#inFixture(async (given) => {
       for (const { call, nth } of points) {
         // Not with --seccomp-bpf: strace 6.1 then injects nothing. Not with -f: each thread would have a count of its own, and
         // whichever came to it first would be the one that dies.
@@ -106,21 +106,21 @@ export class Site {
     });
   }
 
-  #keep(scene: string, points: readonly Point[]): string {
+  #keep(fixture: string, points: readonly Point[]): string {
     const kept = join(
       this.#options.broken,
       [this.#scenario.name, ...points.map(({ call, nth }) => `${call}-${nth}`)].join("-"),
     );
-    cpSync(scene, kept, { recursive: true });
+    cpSync(fixture, kept, { recursive: true });
     return kept;
   }
 
   /**
-   * Sets a scene up to the last act, for as long as `body` takes. Acts before the last are played anew: in a copy of the folder no
+   * Sets a fixture up to the last act, for as long as `body` takes. Acts before the last are played anew: in a copy of the folder no
    * lock is the one that its worker held.
    */
-  async #inScene<T>(body: (last: Play) => Promise<T>): Promise<T> {
-    const folder = mkdtempSync(join(this.#folder, "scene-"));
+  async #inFixture<T>(body: (last: Play) => Promise<T>): Promise<T> {
+    const folder = mkdtempSync(join(this.#folder, "fixture-"));
     try {
       cpSync(this.#base, folder, { recursive: true });
       const given = this.#scenario.watched.map((act) => ({ act, folder, durability: "full" }) as const);

@@ -31,7 +31,7 @@ export async function chargedWithoutDeath(engine: Engine, jobs: readonly JobInfo
 }
 
 /** The process of the worker registered again soon after its work was taken: it had lost contact, and not its life. */
-function cameBack({ worker, detectedAt }: IncidentSummary, workers: readonly WorkerRow[]): boolean {
+export function cameBack({ worker, detectedAt }: IncidentSummary, workers: readonly WorkerRow[]): boolean {
   const lost = workers.find(({ id }) => id === worker);
   return workers.some(
     ({ id, host, pid, startedAt }) =>

@@ -1,15 +1,13 @@
 // The command line of the rig of processes: a store of its own on a small disk or on a server of its own, the faults of its surroundings,
 // and the run.
+import { spawnSync } from "node:child_process";
 import { cpSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { atEnd, cleanUpInEveryCase } from "../../../src/torture/clean-up.ts";
-import { run } from "./main.ts";
+import { atEnd, cleanUpInEveryCase } from "../../../src/torture/run.ts";
 import { scratchFolder, scratchSchema } from "../../../src/torture/scratch-store.ts";
-import type { Plan } from "./rig.ts";
-import type { Fault } from "./fault-schedule.ts";
 import { wholeNumber } from "../arguments.ts";
 import { BACK_AND_FORTH, ONE_WORKER, shiftableClocks } from "../faults/clock.ts";
 import { frozenCommit } from "../faults/frozen-commit.ts";
@@ -19,9 +17,18 @@ import { reset } from "../faults/reset.ts";
 import { startServer } from "../faults/server.ts";
 import { fillingDisk, mountSmallDisk } from "../faults/small-disk.ts";
 import { writeLock } from "../faults/write-lock.ts";
+import type { Fault } from "./fault-schedule.ts";
+import type { WorkerStart } from "./fleet.ts";
+import { run } from "./main.ts";
+import type { Plan } from "./rig.ts";
 
 const CLI = fileURLToPath(new URL("../../../src/cli/bin.ts", import.meta.url));
 const POOL_WORKER = fileURLToPath(new URL("pool-worker.ts", import.meta.url));
+/** The worker in a PID namespace of its own: as on another host, no kernel can prove anything about it to the others. */
+const ELSEWHERE = 1;
+const IN_A_NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child"];
+/** Shorter than the lease, so that contact with it is lost before it is silent. */
+const CONTACT = "600ms";
 /** More than enough for the jobs of a run of so many kills; it is in memory, but takes only what is on it. */
 const diskMegabytes = (kills: number): number => 256 + Math.ceil(kills / 5);
 /** That, with 1 GB of write-ahead log, and tables that are vacuumed now and then. */
@@ -143,16 +150,22 @@ async function onPostgres({ kills, workers, folder, pgbouncer }: Setting): Promi
   const { proxy, urls } = await Proxy.before(pooler?.url ?? server.url, workers + 1);
   const clocks = shiftableClocks(folder, ONE_WORKER);
   const onOwnPool = (number: number): boolean => number % 2 === 0;
+  // Deaths of a worker elsewhere are found later than those of the others, so it is there only if nobody is killed.
+  const elsewhere = kills === 0 && !pgbouncer && canUnshare() ? ELSEWHERE : null;
+  const startOf = (number: number): Pick<WorkerStart, "program" | "launcher"> => {
+    if (number === elsewhere) return { launcher: IN_A_NAMESPACE };
+    return onOwnPool(number) ? { program: POOL_WORKER } : {};
+  };
   return {
     url: urls[0]!,
     directUrl: server.url,
     schema,
-    env: clocks.env,
-    workerAt: (number) => ({ url: urls[number]!, ...(onOwnPool(number) && { program: POOL_WORKER }) }),
+    env: { ...clocks.env, ...(elsewhere !== null && { OUTLIVE_HEARTBEAT_CONTACT: CONTACT }) },
+    workerAt: (number) => ({ url: urls[number]!, ...startOf(number) }),
     faults: [
       ...server.faults,
       ...proxy.faults,
-      reset(proxy),
+      reset(proxy, elsewhere),
       ...(pooler ? [pooler.fault] : []),
       clocks.fault,
       frozenCommit(({ number }) => pgbouncer || onOwnPool(number)),
@@ -160,8 +173,16 @@ async function onPostgres({ kills, workers, folder, pgbouncer }: Setting): Promi
     notRun: [
       ...(typeof disk === "string" ? [disk] : []),
       "power loss of a server: PostgreSQL's own write-ahead log is not replayed",
+      ...(elsewhere === null && kills === 0 && !pgbouncer
+        ? ["a worker in a PID namespace of its own: unshare is not permitted"]
+        : []),
       ...RIGS_OF_THEIR_OWN,
     ],
     copyTo: (kept) => server.copyTo(kept, schema),
   };
+}
+
+function canUnshare(): boolean {
+  const [program, ...args] = IN_A_NAMESPACE;
+  return spawnSync(program!, [...args, "true"]).status === 0;
 }

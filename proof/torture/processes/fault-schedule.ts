@@ -1,8 +1,8 @@
 // Violence to what is around the processes: the server, the network, the disk. One strike at a time, so many for so many kills and each
 // kind once before any comes again, with calm between two, so that what is measured of a well store is measured on one; and the record of
 // when the store was broken on purpose.
-import { Chance } from "../../../src/torture/chance.ts";
 import type { Engine } from "../../../src/index.ts";
+import { Chance } from "../../../src/torture/killer.ts";
 import type { Place } from "./fleet.ts";
 
 /** Brought by whoever starts the rig. */

@@ -29,7 +29,7 @@ export async function wrongFences(
     ...backward(id, of),
     ...beyond(of, jobs.get(id)),
   ]);
-  const retaken = [...jobs.values()].filter(({ fence }) => fence > 1);
+  const retaken = [...jobs.values()].filter(({ attempt }) => attempt > 1);
   for (let from = 0; from < retaken.length; from += AT_ONCE)
     found.push(
       ...(await Promise.all(retaken.slice(from, from + AT_ONCE).map((job) => outOfOrder(engine, job)))).flat(),
@@ -76,15 +76,15 @@ async function outOfOrder(engine: Engine, { id }: JobInfo): Promise<string[]> {
   const job = await engine.get(id);
   if (!job) return [];
   const ended = job.history.filter(({ from, to }) => from === "running" && to !== "running");
-  const fences = ended.map(({ epoch, fence }): Fence => ({ epoch, number: fence }));
+  const fences = ended.map(({ epoch, attempt }): Fence => ({ epoch, number: attempt }));
   if (job.state === "succeeded") fences.push(latestOf(job));
   return fences.every((fence, at) => at === 0 || compare(fences[at - 1]!, fence) < 0)
     ? []
     : [`the attempts of job ${id} ended under fences that do not grow: ${fences.map(told).join(", ")}`];
 }
 
-function latestOf({ epoch, fence }: JobInfo): Fence {
-  return { epoch, number: fence };
+function latestOf({ epoch, attempt }: JobInfo): Fence {
+  return { epoch, number: attempt };
 }
 
 function parsed(fence: string): Fence {

@@ -20,6 +20,8 @@ export interface WorkerStart {
   readonly url: string;
   /** A program that takes the address of the store; default: the worker of this folder. */
   readonly program?: string;
+  /** Starts it in other surroundings. */
+  readonly launcher?: readonly string[];
 }
 
 export interface RigFleetOptions {
@@ -70,11 +72,11 @@ function programOf(
   { role, number }: Place,
   life: number,
   { url, seed, cli, workerAt }: RigFleetOptions,
-): readonly [string, readonly string[]] {
+): readonly [program: string, args: readonly string[], launcher?: readonly string[]] {
   switch (role) {
     case "worker": {
-      const { url: own, program = file("worker") } = workerAt?.(number) ?? { url };
-      return [program, [own]];
+      const { url: own, program = file("worker"), launcher } = workerAt?.(number) ?? { url };
+      return [program, [own], launcher ?? []];
     }
     case "producer":
       return [file("producer"), [url, `p${number}.${life}`, String(seed + 1_000 * life + number)]];

@@ -1,14 +1,14 @@
 // Zombies: workers that are frozen for longer than their lease, lose their work to others, and are woken into a world in which they are
 // dead. Counted are those alone that were recovered while they were frozen and are seen at work after it, under a new name.
 import { setTimeout as pause } from "node:timers/promises";
-import type { Chance } from "../../../src/torture/chance.ts";
 import type { Engine } from "../../../src/index.ts";
-import type { RigFleet, Place } from "./fleet.ts";
+import { standsStill } from "../../../src/torture/audit.ts";
+import type { Chance } from "../../../src/torture/killer.ts";
+import type { Place, RigFleet } from "./fleet.ts";
 import type { Told } from "./history.ts";
 import { flaky } from "./jobs.ts";
 import { orderOf, placeOrder } from "./order.ts";
 import { LEASE_MS } from "./settings.ts";
-import { standsStill } from "../../../src/torture/stands-still.ts";
 
 /** Frozen at once: the others have to watch, for a whole lease each. */
 const MOST_FROZEN = 2;

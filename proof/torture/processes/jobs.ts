@@ -71,7 +71,7 @@ stepped.handle(async ({ workMs }, run) => {
 });
 
 /** Fails a few times before it succeeds. */
-export const flaky = job<{ readonly failures: number }>("torture.flaky", { retry: { ...retry, errors: 10 } });
+export const flaky = job<{ readonly failures: number }>("torture.flaky", { retry: { ...retry, attempts: 10 } });
 flaky.handle(async ({ failures }, run) => {
   start(run, "flaky");
   await pause(5);

@@ -3,14 +3,14 @@
 // makes it slower, not different: each of the three has a chance of its own, and what one is drawn for is the seed's.
 import { readFileSync } from "node:fs";
 import { setTimeout as pause } from "node:timers/promises";
-import { Chance } from "../../../src/torture/chance.ts";
 import type { Engine } from "../../../src/index.ts";
 import type { FromProcess } from "../../../src/torture/fleet.ts";
-import type { RigFleet, Place } from "./fleet.ts";
+import { Chance } from "../../../src/torture/killer.ts";
+import { type Fault, type FaultContext, FaultSchedule, NotDone } from "./fault-schedule.ts";
+import type { Place, RigFleet } from "./fleet.ts";
 import { Freezer } from "./freezer.ts";
 import type { Told } from "./history.ts";
 import { orderOf, placeOrder } from "./order.ts";
-import { type Fault, NotDone, type FaultContext, FaultSchedule } from "./fault-schedule.ts";
 
 export interface KillerOptions {
   readonly kills: number;

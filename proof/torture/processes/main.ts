@@ -1,6 +1,6 @@
 // One run in this process, whose signals and end it takes over. Whatever happens, it ends by itself, leaves no process behind, and says
 // with its exit code whether every promise held: 0 yes, 1 no. If one did not, what is left is kept, and the run can be made again.
-import { cleanUpInEveryCase } from "../../../src/torture/clean-up.ts";
+import { cleanUpInEveryCase } from "../../../src/torture/run.ts";
 import { jsonLine, text } from "./outcome.ts";
 import { type Plan, torture } from "./rig.ts";
 

@@ -112,7 +112,7 @@ export function wrongLedger(
     ({ id, kind, state }) => kind === transfer.name && state === "succeeded" && !rows.has(id),
   );
   const beyond = [...rows.keys()].filter((id) => jobs.get(id)?.state !== "succeeded");
-  const stale = [...jobs.values()].flatMap(({ id, state, epoch, fence }) => {
+  const stale = [...jobs.values()].flatMap(({ id, state, epoch, attempt: fence }) => {
     const [row, ...more] = rows.get(id) ?? [];
     return state !== "succeeded" || !row || more.length > 0 || row.fence === `${epoch}.${fence}`
       ? []

@@ -1,10 +1,10 @@
 // One producer process: enqueues jobs through a client for as long as it lives. An enqueue that failed is repeated under its id.
 import { setTimeout as pause } from "node:timers/promises";
 import { type Client, connect } from "../../../src/client.ts";
-import { Chance } from "../../../src/torture/chance.ts";
 import type { EnqueueOptions } from "../../../src/index.ts";
+import { Chance } from "../../../src/torture/killer.ts";
 import { teller } from "./history.ts";
-import { block, flaky, stepped, transfer, JOBS } from "./jobs.ts";
+import { block, flaky, JOBS, stepped, transfer } from "./jobs.ts";
 import { type Order, orderOf, placeOrder } from "./order.ts";
 import { JOBS_PER_SECOND, LEASE_MS, storeOptions } from "./settings.ts";
 

@@ -3,17 +3,17 @@
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
-import { atEnd } from "../../../src/torture/clean-up.ts";
 import { type Engine, open } from "../../../src/index.ts";
-import { ledgerOf } from "./ledger.ts";
+import { atEnd } from "../../../src/torture/run.ts";
+import type { Fault } from "./fault-schedule.ts";
 import { type RigFleet, rigFleet, type Role, type WorkerStart } from "./fleet.ts";
 import { readHistories, teller, type Told } from "./history.ts";
 import { hog, JOBS, poison } from "./jobs.ts";
 import { Killer } from "./killer.ts";
+import { ledgerOf } from "./ledger.ts";
 import { judge, type Judgement } from "./oracle.ts";
 import { orderOf, placeOrder } from "./order.ts";
 import { HEARTBEAT, KILLS_PER_HOG, KILLS_PER_POISON, LEASE, storeOptions } from "./settings.ts";
-import type { Fault } from "./fault-schedule.ts";
 import { type Timing, timingOf } from "./timing.ts";
 
 export interface Plan {

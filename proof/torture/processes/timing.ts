@@ -68,7 +68,7 @@ export async function timingOf(
     violations.push(...(await undone(engine, id, worker, report)));
     const kill = killOf.get(worker);
     if (!kill || !report) continue;
-    const detectedAt = Date.parse(report.deadWorkers[0]!.detectedAt);
+    const detectedAt = report.deadWorkers[0]!.detectedAt;
     // A zombie that was killed before it knew: it had been taken for dead by its silence.
     if (detectedAt < kill.at) continue;
     const { ms, job } = lastBack(report, kill.at);
@@ -134,13 +134,13 @@ async function undone(engine: Engine, id: string, worker: string, report: Recove
 }
 
 function goesOn({ recoveredJobs }: RecoveryReport): RecoveryReport["recoveredJobs"] {
-  return recoveredJobs.filter(({ decision }) => ["retry", "pending", "lost"].includes(decision));
+  return recoveredJobs.filter(({ decision }) => ["retry", "requeue", "lost"].includes(decision));
 }
 
 /** The last of its jobs to run again, and what is known of it. Null: it held none. */
 function lastBack(report: RecoveryReport, killedAt: number): { readonly ms: number | null; readonly job: string } {
-  const back = goesOn(report).flatMap(({ jobId, kind, attempts, resumedAt }) =>
-    resumedAt === null ? [] : [{ at: Date.parse(resumedAt), job: `${kind} ${jobId}, crash ${attempts}` }],
+  const back = goesOn(report).flatMap(({ jobId, kind, crashes, resumedAt }) =>
+    resumedAt === null ? [] : [{ at: resumedAt, job: `${kind} ${jobId}, crash ${crashes}` }],
   );
   const last = back.reduce<(typeof back)[number] | null>((a, b) => (a && a.at >= b.at ? a : b), null);
   return last ? { ms: last.at - killedAt, job: `the last of ${back.length}, ${last.job}` } : { ms: null, job: "" };
@@ -148,8 +148,7 @@ function lastBack(report: RecoveryReport, killedAt: number): { readonly ms: numb
 
 function story(report: RecoveryReport, kill: Kill, began: number): string {
   const { workerId, detectedAt, recoveredAt } = report.deadWorkers[0]!;
-  const after = (instant: string | null): string =>
-    instant === null ? "never" : `after ${Date.parse(instant) - kill.at} ms`;
+  const after = (instant: number | null): string => (instant === null ? "never" : `after ${instant - kill.at} ms`);
   const at = `${((kill.at - began) / 1_000).toFixed(1)} s`;
   return `worker ${workerId} at ${at}, ${kill.missing} missing then: found ${after(detectedAt)}, recovered ${after(recoveredAt)}`;
 }

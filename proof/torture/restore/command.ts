@@ -1,7 +1,7 @@
 // The command line of the restores.
 import { tmpdir } from "node:os";
 import { parseArgs } from "node:util";
-import { cleanUpInEveryCase } from "../../../src/torture/clean-up.ts";
+import { cleanUpInEveryCase } from "../../../src/torture/run.ts";
 import { scratchFolder } from "../../../src/torture/scratch-store.ts";
 import { wholeNumber } from "../arguments.ts";
 import { STORES } from "./replaceable-store.ts";

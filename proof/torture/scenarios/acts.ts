@@ -69,7 +69,7 @@ export const ACTS = {
     await engine.close();
   },
 
-  /** Retention, by the keeper's own connection, beside a worker that goes on. */
+  /** Retention, by the connection of maintenance, beside a worker that goes on. */
   async purge(stage) {
     const before = await stage.open();
     const ids = [

@@ -1,16 +1,19 @@
 // `outlive check`: the configuration and the store, nothing started. Prints every resolved value and where it came from.
 import { glob } from "node:fs/promises";
-import { shownAddress } from "../../backends.ts";
-import { OutliveError } from "../../core/errors.ts";
-import type { IntegrityReport, Repair } from "../../core/integrity.ts";
-import { canRepair, checkStore, repairStore } from "../../doctor.ts";
-import { attach } from "../../open.ts";
+import { resolve } from "node:path";
+import { canRepair, checkStore, repairStore } from "../../engine/doctor.ts";
+import { attach } from "../../engine/open.ts";
+import { humanMs } from "../../job/duration.ts";
+import { OutliveError } from "../../job/errors.ts";
+import type { IntegrityReport, Repair } from "../../stores/integrity.ts";
+import { shownAddress } from "../../stores/registry.ts";
 import { ExitCode } from "../exit-codes.ts";
 import type { Register } from "../main.ts";
 import type { Terminal } from "../terminal.ts";
 import { type Finding, integrityFindings, repairFindings } from "../views/integrity.ts";
+import { thousands } from "../words.ts";
 
-export const register: Register = (program, run) => {
+export const checkCommand: Register = (program, run) => {
   program
     .command("check")
     .description(
@@ -91,7 +94,7 @@ async function store(url: string, options: object): Promise<readonly Finding[]> 
     const what =
       "bytes" in detail ? `${detail["bytes"]} bytes, ${detail["durability"]} durability` : `schema ${detail["schema"]}`;
     const opens = `${shownAddress(url)} opens: ${what}, ${live} live worker(s).`;
-    return [{ level: "ok", text: opens }, ...(await engine.advice())];
+    return [{ level: "ok", text: opens }, ...(await engine.operator.advice())];
   } catch (thrown) {
     if (!(thrown instanceof OutliveError)) throw thrown;
     return [{ level: isFresh(thrown) ? "warning" : "error", text: thrown.message }];
@@ -135,3 +138,36 @@ async function examine(
     return { report: null, repaired: null, findings: [{ level: "error", text: thrown.message }] };
   }
 }
+
+// `outlive backup FILE`: a copy of the store as it is at one moment, made while everything runs.
+
+const TELL_MS = 1_000;
+
+export const backupCommand: Register = (program, run) => {
+  program
+    .command("backup <file>")
+    .description("copy the store into a new file while workers go on; checked, complete, and for its owner only")
+    .option("--force", "replace a file of that name")
+    .action(
+      run(async ({ terminal, attach }, command) => {
+        const [file] = command.args;
+        const { force = false } = command.opts<{ force?: boolean }>();
+        const engine = await attach();
+        let toldAt = performance.now();
+        const done = await engine.operator.backup(resolve(file!), {
+          force,
+          onProgress: ({ bytes, totalBytes }) => {
+            if (performance.now() - toldAt < TELL_MS) return;
+            toldAt = performance.now();
+            terminal.remark(`${thousands(bytes)} of at most ${thousands(totalBytes)} bytes`);
+          },
+        });
+        terminal.answer(done, () =>
+          [
+            `${done.file}: ${thousands(done.bytes)} bytes in ${humanMs(done.tookMs)}, checked.`,
+            "To put it back: stop all workers, move the old file with its -wal and -shm away, put this one in its place, then: outlive recover --restored",
+          ].join("\n"),
+        );
+      }),
+    );
+};

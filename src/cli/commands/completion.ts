@@ -1,9 +1,9 @@
 // `outlive completion SHELL`: a script that completes commands and options, made from the commands themselves.
 import type { Command } from "commander";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Register } from "../main.ts";
 
-export const register: Register = (program, run) => {
+export const completionCommand: Register = (program, run) => {
   program
     .command("completion")
     .argument("<shell>", "bash, zsh or fish")

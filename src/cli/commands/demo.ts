@@ -1,9 +1,10 @@
 // `outlive demo`: shows on a temporary store of its own what the promises are worth. Neither the configuration nor the store of
 // this folder is touched.
-import { isPostgres, shownAddress } from "../../backends.ts";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import { type DemoOptions, LIMITS, newSeed } from "../../demo/options.ts";
-import { wholeNumber } from "../flags.ts";
+import { type DemoOptions, LIMITS, newSeed } from "../../demo/main.ts";
+import { DEFAULT_STORE } from "../../engine/settings.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { shownAddress, storeAt, STORES } from "../../stores/registry.ts";
+import { wholeNumber } from "../context.ts";
 import type { Register } from "../main.ts";
 
 interface DemoFlags {
@@ -16,7 +17,7 @@ interface DemoFlags {
   readonly store?: string;
 }
 
-export const register: Register = (program, run) => {
+export const demoCommand: Register = (program, run) => {
   const { jobs, workers, seconds, seed } = LIMITS;
   const within = ({ min, max }: { readonly min: number; readonly max: number }) => wholeNumber(min, max);
   const range = (what: string, { min, max }: { readonly min: number; readonly max: number }): string =>
@@ -47,26 +48,65 @@ Exit code 0: every promise held; 1: one did not.`,
 };
 
 function optionsOf(flags: DemoFlags): DemoOptions {
-  const { jobs, workers, seconds, seed = newSeed(), keep = false, json = false, store: named = "sqlite" } = flags;
-  return { url: urlOf(named), jobs, workers, seconds, seed, keep, json };
+  const { jobs, workers, seconds, seed = newSeed(), keep = false, json = false, store: named = DEFAULT_STORE } = flags;
+  const url = urlOf(named);
+  return { url, store: url === null ? DEFAULT_STORE : storeAt(url).name, jobs, workers, seconds, seed, keep, json };
 }
 
-/** Null: a temporary file. */
+/** `store`: the name of a store, or the address of a server. Null: a temporary file. */
 function urlOf(store: string): string | null {
-  if (store === "sqlite") return null;
-  if (isPostgres(store)) return store;
-  if (store !== "postgres")
+  const named = STORES.find(({ name }) => name === store);
+  if (named?.files) return null;
+  if (!named && STORES.some((row) => !row.files && row.matches(store))) return store;
+  if (!named)
     throw new OutliveError(
       ErrorCode.optionInvalid,
-      `There is no demo on the store "${shownAddress(store)}". There is: sqlite, postgres.`,
+      `There is no demo on the store "${shownAddress(store)}". There is: ${STORES.map(({ name }) => name).join(", ")}.`,
       "Omit --store: the demo makes a temporary file of its own.",
       { store: shownAddress(store) },
     );
-  const url = process.env["OUTLIVE_DEMO_POSTGRES_URL"];
+  const url = process.env[`OUTLIVE_DEMO_${named.name.toUpperCase()}_URL`];
   if (url) return url;
   throw new OutliveError(
     ErrorCode.optionInvalid,
-    "The demo on PostgreSQL needs a server, and none was named.",
-    "Name one: outlive demo --store postgres://user:password@host/database",
+    `The demo on ${named.title} needs a server, and none was named.`,
+    `Name one: outlive demo --store ${named.examples[0]}`,
   );
 }
+
+// `outlive torture`: kills and freezes worker processes for a while on a scratch store next to yours, then audits what is left. What it
+// shows holds for this machine and this disk or server; nothing of yours is opened.
+
+interface TortureFlags {
+  readonly kills: number;
+  readonly workers: number;
+  readonly seed?: number;
+  readonly keep?: true;
+  readonly json?: boolean;
+}
+
+export const tortureCommand: Register = (program, run) => {
+  program
+    .command("torture")
+    .description("kill and freeze workers on a scratch store next to yours, then audit it; nothing of yours is touched")
+    .option("--kills <n>", "how many workers are killed, from 1 to 100000", wholeNumber(1, 100_000), 30)
+    .option("--workers <n>", "worker processes, from 3 to 64", wholeNumber(3, 64), 5)
+    .option("--seed <n>", "of the jobs and of the kills (default: a new one each time)", wholeNumber(0, 2 ** 31))
+    .option("--keep", "keep the store and print where it is")
+    .addHelpText(
+      "after",
+      `
+--store says next to which store: the scratch one is a file in the same folder, or a schema on the same server, and is removed at the end.
+Progress is on stderr. Exit code 0: every promise held; 1: one did not, and the store is kept.`,
+    )
+    .action(
+      run(async ({ config }, command) => {
+        const flags = command.optsWithGlobals<TortureFlags>();
+        const { kills, workers, seed = Math.floor(Math.random() * 1e6), keep = false, json = false } = flags;
+        // Loaded here: no other command needs it.
+        const { torture } = await import("../../torture/main.ts");
+        const { store } = await config();
+        return torture({ store, kills, workers, seed, keep, json });
+      }),
+    );
+};

@@ -1,12 +1,11 @@
 // `outlive enqueue KIND JSON`: one job, by the name of its kind.
 import { text } from "node:stream/consumers";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import type { Duration } from "../../core/duration.ts";
-import { MAX_PRIORITY } from "../../core/enqueue.ts";
-import { instant, wholeNumber } from "../flags.ts";
-import { jsonFault } from "../json-fault.ts";
+import type { Duration } from "../../job/duration.ts";
+import { MAX_PRIORITY } from "../../job/enqueue.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { instant, wholeNumber } from "../context.ts";
+import { noSuchKind } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { noSuchKind } from "../not-found.ts";
 import { printable } from "../terminal.ts";
 
 interface Flags {
@@ -17,7 +16,7 @@ interface Flags {
   readonly id?: string;
 }
 
-export const register: Register = (program, run) => {
+export const enqueueCommand: Register = (program, run) => {
   program
     .command("enqueue")
     .argument("<kind>", "the kind of the job")
@@ -34,7 +33,7 @@ export const register: Register = (program, run) => {
         const input = parseInput(given === "-" ? await text(process.stdin) : given);
         const flags = command.opts<Flags>();
         const engine = await attach();
-        const enqueued = await engine.enqueueByName(kind, input, flags).catch(async (thrown: unknown) => {
+        const enqueued = await engine.operator.enqueueByName(kind, input, flags).catch(async (thrown: unknown) => {
           if (thrown instanceof OutliveError && thrown.code === ErrorCode.kindUnknown)
             throw noSuchKind(
               kind,
@@ -70,4 +69,56 @@ function parseInput(given: string): unknown {
       { cause: thrown },
     );
   }
+}
+
+// Where a text stops being JSON. The runtime's own message has no position for most faults.
+
+const SPACE = /[ \t\n\r]*/uy;
+const SCALAR =
+  /"(?:[ !#-[\]-\u{10ffff}]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])|(?:true|false|null)(?!\w)/uy;
+/** What of a broken text is fine: to point behind it, not at its first quote. */
+const PART_OF_STRING = /"(?:[ !#-[\]-\u{10ffff}]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*/uy;
+
+/** The index of the first character that can't be there (the length: something is missing at the end); null: it is JSON. */
+export function jsonFault(text: string): number | null {
+  let at = 0;
+  const eat = (pattern: RegExp): boolean => {
+    pattern.lastIndex = at;
+    const found = pattern.exec(text);
+    if (found) at += found[0].length;
+    return found !== null;
+  };
+  const next = (): string => {
+    eat(SPACE);
+    return text[at] ?? "";
+  };
+  const scalar = (string: boolean): boolean => {
+    const quoted = next() === '"';
+    if ((quoted || !string) && eat(SCALAR)) return true;
+    if (quoted) eat(PART_OF_STRING);
+    return false;
+  };
+  const member = (close: string): boolean => {
+    if (close === "]") return value();
+    if (!scalar(true) || next() !== ":") return false;
+    at++;
+    return value();
+  };
+  const value = (): boolean => {
+    const close = { "{": "}", "[": "]" }[next()];
+    if (close === undefined) return scalar(false);
+    at++;
+    if (next() === close) {
+      at++;
+      return true;
+    }
+    for (;;) {
+      if (!member(close)) return false;
+      const sign = next();
+      if (sign !== "," && sign !== close) return false;
+      at++;
+      if (sign === close) return true;
+    }
+  };
+  return value() && next() === "" ? null : at;
 }

@@ -1,14 +1,14 @@
 // `outlive incidents` and `outlive incident ID`: deaths, and what was done about each.
-import type { IncidentSummary } from "../../core/incident.ts";
-import { humanMs } from "../../core/duration.ts";
-import { wholeNumber } from "../flags.ts";
+import { humanMs } from "../../job/duration.ts";
+import type { IncidentSummary } from "../../recovery/incident.ts";
+import { wholeNumber } from "../context.ts";
 import { grid, type Pen } from "../grid.ts";
+import { noSuchIncident } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { noSuchIncident } from "../not-found.ts";
-import { ago, stamp, thousands } from "../words.ts";
-import { withoutText } from "./recover.ts";
+import { ago, count, stamp, thousands } from "../words.ts";
+import { unrecovered, unrecoveredText, withoutText } from "./recover.ts";
 
-export const register: Register = (program, run) => {
+export const incidentsCommand: Register = (program, run) => {
   program
     .command("incidents")
     .description("deaths and what was done about them, newest first")
@@ -69,3 +69,41 @@ export function incidentLines(incidents: readonly IncidentSummary[], pen: Pen, n
     ]),
   );
 }
+
+// `outlive recovery status` and `outlive recovery report`: other spellings, for looking at the latest recovery alone.
+
+export const recoveryCommand: Register = (program, run) => {
+  const recovery = program.command("recovery").description("the latest recovery: status, report");
+  recovery
+    .command("status")
+    .description("whether somebody is to be recovered, and how the latest recovery went")
+    .action(
+      run(async ({ terminal, attach }) => {
+        const engine = await attach();
+        const wouldRecover = await unrecovered(engine);
+        const latest = withoutText(await engine.report());
+        terminal.answer({ wouldRecover, latest }, () => {
+          const failed = latest?.recoveredJobs.filter(({ success }) => !success).length ?? 0;
+          const last = latest
+            ? `The latest recovery (${stamp(latest.startedAt)}) dealt with ${count(latest.deadWorkers.length, "dead worker")} and ${count(latest.recoveredJobs.length, "job")}${failed === 0 ? "" : `, ${failed} of them without success`}${latest.completedAt === null ? ", and is not finished" : ""}. Its report: outlive recovery report`
+            : "There was no recovery yet: no worker has died.";
+          return [unrecoveredText(wouldRecover), "", last].join("\n");
+        });
+      }),
+    );
+  recovery
+    .command("report")
+    .argument("[incident]", "the id of an incident (default: the latest recovery)")
+    .description("the report of the latest recovery that found anything, or of one incident")
+    .action(
+      run(async ({ terminal, attach }, command) => {
+        const id = command.args[0];
+        const report = await (await attach()).report(id);
+        if (!report && id !== undefined) throw noSuchIncident(id);
+        terminal.answer(
+          { report: withoutText(report) },
+          () => report?.text ?? "There was no recovery yet: no worker has died.",
+        );
+      }),
+    );
+};

@@ -32,7 +32,7 @@ hello.handle(async (input, run) => {
 
 const IGNORED = "outlive.db*";
 
-export const register: Register = (program, run) => {
+export const initCommand: Register = (program, run) => {
   program
     .command("init")
     .description("a configuration and a first job that runs, in this folder")

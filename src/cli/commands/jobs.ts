@@ -1,12 +1,13 @@
 // `outlive jobs`: jobs by pages, newest first, filtered.
-import type { Engine } from "../../engine.ts";
-import type { ListPage } from "../../core/store.ts";
-import { type FilterFlags, filterOf, wholeNumber, withFilters } from "../flags.ts";
-import { assertKindIsThere, pageOfJobs } from "../job-pages.ts";
+import type { Engine } from "../../engine/engine.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { ListPage } from "../../stores/port.ts";
+import { type FilterFlags, filterOf, wholeNumber, withFilters } from "../context.ts";
 import { watch } from "../live-view.ts";
+import { assertKindIsThere, noSuchJob, pageOfJobs } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { jsonText, type Terminal } from "../terminal.ts";
-import { jobLines } from "../views/jobs.ts";
+import { jsonText, printable, type Terminal } from "../terminal.ts";
+import { jobLines, storyLines } from "../views/jobs.ts";
 import { shellWord } from "../words.ts";
 
 interface Flags extends FilterFlags {
@@ -15,7 +16,7 @@ interface Flags extends FilterFlags {
   readonly watch?: boolean;
 }
 
-export const register: Register = (program, run) => {
+export const jobsCommand: Register = (program, run) => {
   withFilters(program.command("jobs").description("jobs, newest first, by pages"))
     .option("--limit <number>", "most jobs on the page, 1 to 1000", wholeNumber(1, 1_000), 50)
     .option("--after <cursor>", "`next` of the page before")
@@ -68,3 +69,48 @@ function sameAgain(flags: Flags, after: string): string {
   const words = given.flatMap(([flag, value]) => (value === undefined ? [] : [flag, shellWord(value)]));
   return `outlive jobs ${words.join(" ")}`;
 }
+
+// `outlive job ID`: the whole story of one job.
+
+export const jobCommand: Register = (program, run) => {
+  program
+    .command("job")
+    .argument("<id>", "the job's id")
+    .description("the whole story of one job: attempts, owners, steps, errors, incidents, log")
+    .option("--full", "nothing shortened: input, result, stack and every entry")
+    .action(
+      run(async ({ terminal, attach }, command) => {
+        const id = command.args[0]!;
+        const { full = false } = command.opts<{ full?: boolean }>();
+        const job = await (await attach()).get(id);
+        if (!job) throw noSuchJob(id);
+        terminal.answer(job, () => storyLines(job, terminal, Date.now(), full).join("\n").trimEnd());
+      }),
+    );
+};
+
+// `outlive why ID`: why a job is not running, or how it runs, and what to do next.
+
+export const whyCommand: Register = (program, run) => {
+  program
+    .command("why")
+    .argument("<id>", "the job's id")
+    .description("why a job is not running, or how it runs, and what to do next")
+    .action(
+      run(async ({ terminal, attach }, command) => {
+        const id = command.args[0]!;
+        const explanation = await (await attach()).why(id);
+        if (!explanation)
+          throw new OutliveError(ErrorCode.notFound, `There is no job ${id}.`, "Check the id: outlive jobs", {
+            jobId: id,
+          });
+        terminal.answer(explanation, () =>
+          [
+            `${terminal.style("bold", `Job ${explanation.jobId}`)} (${explanation.kind}) is ${explanation.state}: ${explanation.because}`,
+            printable(explanation.text),
+            ...(explanation.next === "" ? [] : [`${terminal.style("cyan", "Next:")} ${explanation.next}`]),
+          ].join("\n"),
+        );
+      }),
+    );
+};

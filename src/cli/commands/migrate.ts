@@ -1,25 +1,15 @@
 // `outlive migrate up|down|list|print`: the tables of a store. Workers never migrate PostgreSQL; a deploy does, once, by this. A SQLite
 // file is created here for those who enqueue before the first worker starts.
-import type { EngineOptions } from "../../engine/options.ts";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import {
-  type FileMigrationInfo,
-  fileMigrations,
-  migrateFile,
-  migrationsOf,
-  printedSql,
-  type StoreMigrations,
-} from "../../migrations.ts";
-import type { Context } from "../context.ts";
-import { wholeNumber } from "../flags.ts";
+import type { MigrationInfo } from "../../stores/migrations.ts";
+import { migrationsOf, printedSql } from "../../stores/registry.ts";
+import { type Context, wholeNumber } from "../context.ts";
 import { type Cell, type Column, grid } from "../grid.ts";
 import type { Register } from "../main.ts";
 import { count, stamp } from "../words.ts";
 
 const step = wholeNumber(0, 1_000);
-const BY_ITSELF = "A SQLite file is also brought up to date when a worker opens it.";
 
-export const register: Register = (program, run) => {
+export const migrateCommand: Register = (program, run) => {
   const migrate = program.command("migrate").description("the tables of a store: up, down, list, print");
   migrate
     .command("up")
@@ -52,50 +42,27 @@ export const register: Register = (program, run) => {
 async function up({ terminal, config, mayChange }: Context, to: number | undefined): Promise<void> {
   mayChange("migrate the store");
   const { store, engine } = await config();
-  const migrations = await migrationsOf(store, engine);
-  if (!migrations) return upFile(terminal, store, engine, to);
+  const { title, place, ...migrations } = await migrationsOf(store, engine);
   const applied = await migrations.up(to);
-  const { schema } = migrations;
-  terminal.answer({ schema, applied }, () =>
+  terminal.answer({ ...place, applied }, () =>
     applied.length === 0
-      ? `The schema ${schema} is up to date.`
-      : `Schema ${schema}: ${count(applied.length, "migration")} done (${applied.join(", ")}).`,
-  );
-}
-
-async function upFile(
-  terminal: Context["terminal"],
-  store: string,
-  engine: EngineOptions,
-  to: number | undefined,
-): Promise<void> {
-  if (to !== undefined)
-    throw new OutliveError(
-      ErrorCode.optionInvalid,
-      "A SQLite file is always brought up to the latest migration.",
-      "Run `outlive migrate up` without --to.",
-      { to },
-    );
-  const applied = await migrateFile(store, engine);
-  terminal.answer({ applied, store: "sqlite" }, () =>
-    applied.length === 0
-      ? `${store} is up to date.`
-      : `${store}: ${count(applied.length, "migration")} done (${applied.join(", ")}).`,
+      ? `${title} is up to date.`
+      : `${title}: ${count(applied.length, "migration")} done (${applied.join(", ")}).`,
   );
 }
 
 async function down(context: Context, options: { to?: number; force?: boolean }): Promise<void> {
   const { terminal, config, mayChange } = context;
   mayChange("take migrations back");
-  const migrations = await onPostgres(config);
+  const { store, engine } = await config();
+  const { title, place, ...migrations } = await migrationsOf(store, engine);
   const before = await migrations.list();
   const undone = await migrations.down(options);
-  const { schema } = migrations;
-  const dropped = before.filter(({ number }) => undone.includes(number)).map(({ drops }) => drops);
-  terminal.answer({ schema, undone, dropped }, () =>
+  const dropped = before.filter(({ number }) => undone.includes(number)).map(({ drops = "" }) => drops);
+  terminal.answer({ ...place, undone, dropped }, () =>
     undone.length === 0
-      ? `There is nothing to take back in the schema ${schema}.`
-      : [`Schema ${schema}: ${count(undone.length, "migration")} taken back (${undone.join(", ")}). Dropped:`]
+      ? `${title}: there is nothing to take back.`
+      : [`${title}: ${count(undone.length, "migration")} taken back (${undone.join(", ")}). Dropped:`]
           .concat(dropped.toReversed().map((what) => `  ${what}`))
           .join("\n"),
   );
@@ -103,29 +70,9 @@ async function down(context: Context, options: { to?: number; force?: boolean })
 
 async function list({ terminal, config }: Context): Promise<void> {
   const { store, engine } = await config();
-  const migrations = await migrationsOf(store, engine);
-  if (!migrations) return listFile(terminal, await fileMigrations(store));
+  const { place, note, ...migrations } = await migrationsOf(store, engine);
   const all = await migrations.list();
-  terminal.answer({ schema: migrations.schema, migrations: all }, () =>
-    grid(
-      terminal,
-      COLUMNS,
-      all.map(({ appliedAt, ...one }) => [
-        one.number,
-        one.name,
-        appliedAt !== null
-          ? stamp(appliedAt)
-          : one.applied
-            ? "yes"
-            : { text: "not yet: outlive migrate up", ink: "yellow" },
-        checksum(one),
-      ]),
-    ).join("\n"),
-  );
-}
-
-function listFile(terminal: Context["terminal"], all: readonly FileMigrationInfo[]): void {
-  terminal.answer({ migrations: all, store: "sqlite" }, () =>
+  terminal.answer({ ...place, migrations: all }, () =>
     [
       ...grid(
         terminal,
@@ -133,14 +80,18 @@ function listFile(terminal: Context["terminal"], all: readonly FileMigrationInfo
         all.map((one) => [
           one.number,
           one.name,
-          one.applied ? "yes" : { text: "not yet", ink: "yellow" as const },
+          appliedCell(one, note === undefined ? "not yet: outlive migrate up" : "not yet"),
           checksum(one),
         ]),
       ),
-      "",
-      BY_ITSELF,
+      ...(note === undefined ? [] : ["", note]),
     ].join("\n"),
   );
+}
+
+function appliedCell({ applied, appliedAt }: MigrationInfo, notYet: string): Cell {
+  if (appliedAt !== undefined && appliedAt !== null) return stamp(appliedAt);
+  return applied ? "yes" : { text: notYet, ink: "yellow" };
 }
 
 const COLUMNS: readonly Column[] = [
@@ -151,7 +102,7 @@ const COLUMNS: readonly Column[] = [
 ];
 
 /** The one that the store keeps, and what is wrong with it. */
-function checksum({ applied, checksum: released, storedChecksum: stored }: FileMigrationInfo): Cell {
+function checksum({ applied, checksum: released, storedChecksum: stored }: MigrationInfo): Cell {
   if (!applied) return released;
   if (stored === null) return { text: "not kept yet", ink: "yellow" };
   return stored === released ? stored : { text: `${stored}, not the released ${released}`, ink: "red" };
@@ -176,15 +127,4 @@ async function print({ terminal, config }: Context, flags: PrintFlags): Promise<
     cron: pgCron,
   });
   terminal.answer({ schema, sql }, () => sql);
-}
-
-async function onPostgres(config: Context["config"]): Promise<StoreMigrations> {
-  const { store, engine } = await config();
-  const migrations = await migrationsOf(store, engine);
-  if (migrations) return migrations;
-  throw new OutliveError(
-    ErrorCode.optionInvalid,
-    "A SQLite file has no way back to an older version.",
-    "Restore a backup that the older version has written.",
-  );
 }

@@ -1,14 +1,13 @@
 // `outlive recover`: one pass of recovery by hand, or what it would do.
-import type { HowLost } from "../../core/liveness.ts";
-import type { Engine } from "../../engine.ts";
-import type { RecoverOptions } from "../../recoveries.ts";
 import type { Report } from "../../client.ts";
-import type { RecoveryReport } from "../../core/report.ts";
-import { humanMs } from "../../core/duration.ts";
-import { type Deaths, knownWorker } from "../known-worker.ts";
-import { allPages } from "../job-pages.ts";
+import type { Engine } from "../../engine/engine.ts";
+import type { RecoverOptions } from "../../engine/recovery-pass.ts";
+import { humanMs } from "../../job/duration.ts";
+import type { RecoveryReport } from "../../recovery/report.ts";
+import type { HowLost } from "../../stores/liveness.ts";
+import { progress } from "../live-view.ts";
+import { allPages, type Deaths, knownWorker } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { progress } from "../progress.ts";
 import { count, oneLine } from "../words.ts";
 
 /** `recover --dry-run --json` is a list of these. */
@@ -25,7 +24,7 @@ export interface Unrecovered {
 /** Between two looks at who is silent. */
 const LOOK_MS = 500;
 
-export const register: Register = (program, run) => {
+export const recoverCommand: Register = (program, run) => {
   program
     .command("recover")
     .description("take the work of dead workers back, now")
@@ -54,14 +53,14 @@ export const register: Register = (program, run) => {
 
 /** One pass, with the number of jobs so far as it grows. */
 export async function recoverTold(
-  engine: Pick<Engine, "on" | "recover">,
+  engine: Pick<Engine, "on" | "operator">,
   told: (jobs: number) => void,
   options: RecoverOptions = {},
 ): Promise<Report | null> {
   let jobs = 0;
   const off = engine.on("job.recovered", () => told(++jobs));
   try {
-    return await engine.recover(options);
+    return await engine.operator.recover(options);
   } finally {
     off();
   }
@@ -75,13 +74,13 @@ export function withoutText(report: Report | null): RecoveryReport | null {
 }
 
 export async function unrecovered(engine: Engine): Promise<readonly Unrecovered[]> {
-  const deaths = await engine.deaths();
+  const deaths = await engine.operator.deaths();
   if (deaths.length === 0) return [];
   const held = new Map<string, { id: string; kind: string; attempt: number }[]>(
     deaths.map(({ worker }) => [worker.id, []]),
   );
   for await (const page of allPages(engine, { state: "running" }))
-    for (const { id, kind, fence, worker } of page) held.get(worker ?? "")?.push({ id, kind, attempt: fence });
+    for (const { id, kind, attempt, worker } of page) held.get(worker ?? "")?.push({ id, kind, attempt });
   const now = Date.now();
   return deaths.map(({ worker, death }) => ({
     worker: worker.id,
@@ -108,7 +107,7 @@ export function unrecoveredText(all: readonly Unrecovered[]): string {
 
 /** Silence is a heartbeat that stands still for one lease while somebody watches; an age alone proves nothing. */
 async function watchSilent(engine: Engine, remark: (text: string) => void): Promise<void> {
-  const silent = await silentOnes(engine, await engine.deaths());
+  const silent = await silentOnes(engine, await engine.operator.deaths());
   if (silent.length === 0) return;
   const leaseMs = Math.max(...silent.map((worker) => worker.leaseMs));
   remark(
@@ -117,7 +116,7 @@ async function watchSilent(engine: Engine, remark: (text: string) => void): Prom
   const until = performance.now() + leaseMs + LOOK_MS;
   while (performance.now() < until) {
     await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
-    if ((await silentOnes(engine, await engine.deaths())).length === 0) return;
+    if ((await silentOnes(engine, await engine.operator.deaths())).length === 0) return;
   }
 }
 

@@ -1,11 +1,12 @@
 // `outlive status`: one screen about everything, and what to do next. `--check` is for machines, `--watch` for people.
-import { duration } from "../flags.ts";
+import { duration } from "../context.ts";
 import { ExitCode } from "../exit-codes.ts";
 import { watch } from "../live-view.ts";
+import { knownWorker } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { look, type Look, statusOf, type Status } from "../survey.ts";
+import { look, type Look, type Status, statusOf } from "../survey.ts";
 import { jsonText } from "../terminal.ts";
-import { statusLines } from "../views/status.ts";
+import { heartbeatLines, statusLines, workerLines } from "../views/status.ts";
 
 interface Flags {
   readonly check?: boolean;
@@ -13,7 +14,7 @@ interface Flags {
   readonly maxAge: number;
 }
 
-export const register: Register = (program, run) => {
+export const statusCommand: Register = (program, run) => {
   program
     .command("status")
     .description("one screen: kinds, workers, incidents, the store's health, and what to do next")
@@ -50,6 +51,57 @@ store is not ok or blocked.`,
           terminal.answer(now, () => statusLines(now, terminal).join("\n"));
         }
         return flags.check === true && !ok ? ExitCode.failure : ExitCode.ok;
+      }),
+    );
+};
+
+// `outlive workers`: who works, and how they are.
+
+/** Of each worker, so that the answer stays readable; `heldCount` says how many there are. */
+const HELD_IDS = 100;
+
+export const workersCommand: Register = (program, run) => {
+  program
+    .command("workers")
+    .description("who works: process, state, what each holds")
+    .option("--heartbeat", "their signs of life: heartbeats, leases, loop lag, held jobs, last words")
+    .option("--all", "also those that are over and still kept")
+    .action(
+      run(async ({ terminal, attach }, command) => {
+        const flags = command.opts<{ heartbeat?: boolean; all?: boolean }>();
+        const engine = await attach();
+        const which = flags.all ? "all" : "present";
+        const ids = flags.heartbeat ? { heldIds: HELD_IDS } : {};
+        const [rows, deaths] = await Promise.all([engine.workers({ which, ...ids }), engine.operator.deaths()]);
+        const now = Date.now();
+        const workers = rows.map((row) => knownWorker(row, deaths, now));
+        terminal.answer({ workers }, () => {
+          if (workers.length === 0) return "No worker is alive. Start one: outlive work";
+          const lines = flags.heartbeat ? heartbeatLines(workers, terminal) : workerLines(workers, terminal, now);
+          return lines.join("\n");
+        });
+      }),
+    );
+};
+
+// `outlive metrics`: the metrics of the store once, as Prometheus text. What happened inside the worker processes is served by
+// `outlive work --http`.
+
+export const metricsCommand: Register = (program, run) => {
+  program
+    .command("metrics")
+    .description("the store's metrics once, as Prometheus text")
+    .action(
+      run(async ({ terminal, attach }) => {
+        // Loaded here: no other command needs it.
+        const [{ promClient }, { attachMetrics }] = await Promise.all([
+          import("../../telemetry/prom-client.ts"),
+          import("../../metrics.ts"),
+        ]);
+        const registry = new (promClient().Registry)();
+        attachMetrics(await attach(), { registry, only: "store", incidentsSince: 0 });
+        const text = await registry.metrics();
+        terminal.answer(terminal.json ? await registry.getMetricsAsJSON() : null, () => text);
       }),
     );
 };

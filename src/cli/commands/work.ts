@@ -1,19 +1,19 @@
 // `outlive work`: runs worker processes under a supervisor. Always under one, also a single process: only somebody who stays alive
 // sees how it died, and recovers its jobs at once.
 import { InvalidArgumentError } from "commander";
-import { shownAddress, storeNameOf } from "../../backends.ts";
 import type { LoadedConfig } from "../../engine/config.ts";
+import type { Engine } from "../../engine/engine.ts";
+import { open } from "../../engine/open.ts";
 import { accepts, fromText, listenAddress, takes } from "../../engine/option-checks.ts";
 import { engineSettings } from "../../engine/options.ts";
 import { defaultOf, SETTINGS } from "../../engine/settings.ts";
-import { type Duration, durationMs } from "../../core/duration.ts";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import type { EngineEvent } from "../../core/events.ts";
-import type { LivenessTimes } from "../../core/liveness.ts";
-import type { Engine } from "../../engine.ts";
+import { type Duration, durationMs } from "../../job/duration.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { EngineEvent } from "../../job/events.ts";
 import { jsonWriter, type Logger, prettyWriter } from "../../log.ts";
-import { open } from "../../open.ts";
-import { VERSION } from "../../version.ts";
+import { VERSION } from "../../platform/identity.ts";
+import type { LivenessTimes } from "../../stores/liveness.ts";
+import { shownAddress, storeAt } from "../../stores/registry.ts";
 import type { Register } from "../main.ts";
 import { serve } from "../supervisor/http.ts";
 import { becomeInit } from "../supervisor/init.ts";
@@ -35,7 +35,7 @@ interface WorkFlags {
 /** Modules that change are being worked on: nobody wants to wait for a long job then. */
 const WATCH_GRACE: Duration = "2s";
 
-export const register: Register = (program, run) => {
+export const workCommand: Register = (program, run) => {
   program
     .command("work")
     .argument("[globs...]", "modules that export jobs with handlers (default: `jobs` of the configuration)")
@@ -93,14 +93,14 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
     metrics: address !== null && unmeasured === null,
     watch: flags.watch === true,
   };
-  const { times } = engineSettings(config.engine, storeNameOf(config.store));
+  const { times } = engineSettings(config.engine, storeAt(config.store).name);
   const early: EngineEvent[] = [];
   let opening = true;
   const onEvent = (event: EngineEvent): void => void (opening && early.push(event));
   const engine = await open(config.store, { ...config.engine, logger: log, onEvent });
   opening = false;
   try {
-    const { FleetMetrics } = order.metrics ? await import("../supervisor/fleet-metrics.ts") : { FleetMetrics: null };
+    const { FleetMetrics } = order.metrics ? await import("../supervisor/http.ts") : { FleetMetrics: null };
     const metrics = FleetMetrics && new FleetMetrics(engine, early);
     const supervisor = new Supervisor(engine, log, {
       processes,
@@ -131,7 +131,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
 
 /** Probes need no package, metrics need prom-client: without it, what to install. */
 async function whyUnmeasured(): Promise<OutliveError | null> {
-  const { promClient } = await import("../../prom-client.ts");
+  const { promClient } = await import("../../telemetry/prom-client.ts");
   try {
     promClient();
     return null;
@@ -191,10 +191,10 @@ async function closeSoon(engine: Engine): Promise<void> {
 }
 
 function shared(store: string): string {
-  if (store !== "sqlite::memory:") return store;
+  if (!storeAt(store).isPrivate(store)) return store;
   throw new OutliveError(
     ErrorCode.optionInvalid,
-    "Worker processes can't share sqlite::memory:.",
+    `Worker processes can't share ${store}.`,
     "Name a file: --store sqlite:./jobs.db",
     { store },
   );

@@ -1,9 +1,11 @@
 // One worker process as its supervisor sees it: started, told what to do, heard, measured, stopped or killed. It restarts nothing and
 // decides nothing.
 import { type ChildProcess, fork } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import type { MetricsSnapshot } from "../../metrics.ts";
-import { type Ending, oomKillCount } from "./evidence.ts";
+import { evidenceText } from "../../telemetry/redact.ts";
 import { type FromChild, isFromChild, type RegisteringWorker, type ToChild, type WorkOrder } from "./messages.ts";
 
 // Sources are run as .ts, the package as .js; tsc rewrites imports but not this.
@@ -173,5 +175,49 @@ export class Child {
       end(1, null);
     });
     return promise;
+  }
+}
+
+// How a worker process died, in words for the report: its signal or exit code, and what speaks for a lack of memory.
+
+export interface Ending {
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  /** The last of what it wrote to stderr. */
+  readonly lastWords: string;
+  /** How often the kernel had killed for memory in this cgroup when it started and when it ended; null: not known. */
+  readonly oomKills: { readonly before: number; readonly after: number } | null;
+  /** Why the supervisor killed it; null: it did not. */
+  readonly killedBecause: string | null;
+}
+
+export function evidenceOf({ code, signal, lastWords, oomKills, killedBecause }: Ending): string {
+  const end = signal === null ? `exited with code ${code}` : `killed by ${signal}`;
+  if (killedBecause !== null) return `${end} of its supervisor: ${killedBecause}`;
+  if (/Reached heap limit|JavaScript heap out of memory|Allocation failed - /.test(lastWords))
+    return `${end}, out of memory: V8 reached its heap limit`;
+  if (signal === "SIGKILL" && oomKills !== null && oomKills.after > oomKills.before)
+    return `${end}, out of memory: the kernel killed in this cgroup (oom_kill ${oomKills.before} -> ${oomKills.after})`;
+  const error = signal === null ? lastError(lastWords) : null;
+  return error === null ? end : `${end}: ${error}`;
+}
+
+/** The line by which Node names an error that nobody caught. */
+function lastError(lastWords: string): string | null {
+  const lines = lastWords.split("\n").filter((line) => /^(?:Uncaught )?[\w$.]*(?:Error|Exception)\b.*/.test(line));
+  const last = lines.at(-1);
+  return last === undefined ? null : evidenceText(last, 300);
+}
+
+/** The counter of the cgroup (v2) that this process and its children are in. */
+export function oomKillCount(): number | null {
+  try {
+    const path = /^0::(.*)$/m.exec(readFileSync("/proc/self/cgroup", "utf8"))?.[1];
+    if (path === undefined) return null;
+    const events = readFileSync(join("/sys/fs/cgroup", path, "memory.events"), "utf8");
+    const count = /^oom_kill (\d+)$/m.exec(events)?.[1];
+    return count === undefined ? null : Number(count);
+  } catch {
+    return null;
   }
 }

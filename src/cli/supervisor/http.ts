@@ -2,8 +2,13 @@
 // loopback address unless another one was named.
 import { createServer, type RequestListener } from "node:http";
 import type { AddressInfo } from "node:net";
+import type { Engine } from "../../engine/engine.ts";
 import type { ListenAddress } from "../../engine/option-checks.ts";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { EngineEvent } from "../../job/events.ts";
+import { aggregatedText, attachMetrics, lasting, type MetricsSnapshot } from "../../metrics.ts";
+import { promClient } from "../../telemetry/prom-client.ts";
+import type { Child } from "./child.ts";
 
 export interface Answers {
   /** Why it is not ready; null: it is. */
@@ -71,4 +76,32 @@ function handler({ unready, metrics }: Answers): RequestListener {
       (thrown: unknown) => send(500, "text/plain", `${thrown instanceof Error ? thrown.message : String(thrown)}\n`),
     );
   };
+}
+
+// The metrics of all worker processes as one: what the living say now, what the dead had said last, and the supervisor's own, which
+// alone reads the store.
+
+export class FleetMetrics {
+  readonly #own = new (promClient().Registry)();
+  /** One sum, however many have died and whether or not anything scrapes. */
+  #ofTheDead: Promise<MetricsSnapshot> = lasting([]);
+
+  /** `early`: what the supervisor's own open told. */
+  constructor(engine: Engine, early: readonly EngineEvent[]) {
+    attachMetrics(engine, { registry: this.#own, early });
+  }
+
+  /** Its last word stays in the sums. What can't be added is left out. */
+  bury({ latest }: Child): void {
+    if (latest) this.#ofTheDead = this.#ofTheDead.then((sum) => lasting([sum, latest]).catch(() => sum));
+  }
+
+  async text(children: readonly Child[]): Promise<string> {
+    const [own, buried, ...living] = await Promise.all([
+      this.#own.getMetricsAsJSON(),
+      this.#ofTheDead,
+      ...children.map((child) => child.metrics()),
+    ]);
+    return aggregatedText([own, buried, ...living.filter((snapshot) => snapshot !== null)]);
+  }
 }

@@ -1,7 +1,7 @@
 // What the supervisor and a worker process say to each other. Every message has `outlive`, so that what a user's handler sends over
 // the same channel is never taken for one.
 import type { EngineOptions } from "../../engine/options.ts";
-import type { Events } from "../../core/events.ts";
+import type { Events } from "../../job/events.ts";
 import type { MetricsSnapshot } from "../../metrics.ts";
 
 /** Patterns and the folder that they are relative to. */

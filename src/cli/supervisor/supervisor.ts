@@ -1,21 +1,18 @@
 // Keeps a number of worker processes alive. A death is noted for the report, its jobs are recovered at once, and its place is filled
 // again after a growing delay. It runs no user code, so nothing that kills a worker kills it.
-import { setTimeout as pause } from "node:timers/promises";
 import { constants } from "node:os";
-import { whyStoreReplaced } from "../../core/errors.ts";
-import type { LivenessTimes } from "../../core/liveness.ts";
-import { describeProcess } from "../../core/process-key.ts";
-import type { Engine } from "../../engine.ts";
+import { setTimeout as pause } from "node:timers/promises";
+import type { Engine } from "../../engine/engine.ts";
+import { whyStoreReplaced } from "../../job/errors.ts";
 import type { Logger } from "../../log.ts";
+import { describeProcess } from "../../recovery/process-key.ts";
+import type { LivenessTimes } from "../../stores/liveness.ts";
 import { exitCodeOf } from "../exit-codes.ts";
-import { Child, type Exit } from "./child.ts";
-import { evidenceOf } from "./evidence.ts";
-import type { FleetMetrics } from "./fleet-metrics.ts";
+import { Child, evidenceOf, type Exit } from "./child.ts";
+import type { FleetMetrics } from "./http.ts";
+import { StopSignals } from "./init.ts";
+import { ModuleWatch } from "./job-modules.ts";
 import type { WorkOrder } from "./messages.ts";
-import { ModuleWatch } from "./module-watch.ts";
-import { RestartDelay } from "./restart-delay.ts";
-import { StopSignals } from "./stop-signals.ts";
-import { StoreWatch } from "./store-watch.ts";
 
 export interface SupervisorOptions {
   readonly processes: number;
@@ -142,9 +139,9 @@ export class Supervisor {
   async #bury({ workers }: Child, how: string, endedMono: number): Promise<void> {
     for (const worker of workers.toReversed()) {
       const what = `${how} (${describeProcess(worker)})`;
-      if (await this.#engine.noteDeath(worker.worker, what, { agoMs: performance.now() - endedMono })) break;
+      if (await this.#engine.operator.noteDeath(worker.worker, what, { agoMs: performance.now() - endedMono })) break;
     }
-    await this.#engine.recover();
+    await this.#engine.operator.recover();
   }
 
   async #wait(delayMs: number, place: number): Promise<void> {
@@ -205,7 +202,7 @@ export class Supervisor {
   /** A child that blocks the store, or has no live worker, for a whole lease is of no use to anybody. */
   async #look(): Promise<void> {
     const { leaseMs } = this.#options.times;
-    const [holder, workers] = await Promise.all([this.#engine.writer(), this.#engine.workers()]);
+    const [holder, workers] = await Promise.all([this.#engine.operator.writer(), this.#engine.workers()]);
     const mono = performance.now();
     // By the ids that the children reported: a worker of another namespace may have the same pid.
     const rows = new Map(workers.map((row) => [row.id, row]));
@@ -225,7 +222,7 @@ export class Supervisor {
   }
 
   async #recover(): Promise<void> {
-    await this.#engine.recover();
+    await this.#engine.operator.recover({ periodic: true });
   }
 
   /** A store that was replaced is not this supervisor's: it would watch workers that it can't see. */
@@ -269,4 +266,58 @@ function seconds(ms: number): string {
 
 function message(thrown: unknown): string {
   return thrown instanceof Error ? thrown.message : String(thrown);
+}
+
+// How long a place stays empty after a death: growing, so that a process that dies at its start does not eat the machine, and small
+// again after a minute of good running.
+
+const FIRST_MS = 100;
+const LONGEST_MS = 30_000;
+const GOOD_RUN_MS = 60_000;
+
+export class RestartDelay {
+  #nextMs = FIRST_MS;
+
+  /** The delay after a life of `upMs`. */
+  next(upMs: number): number {
+    if (upMs >= GOOD_RUN_MS) this.#nextMs = FIRST_MS;
+    const delayMs = this.#nextMs;
+    this.#nextMs = Math.min(LONGEST_MS, delayMs * 2);
+    return delayMs;
+  }
+}
+
+// Finds a process that blocks the store: it holds the write lock at every look for a whole lease, and meanwhile its own heartbeat,
+// which needs that lock, has not moved. A process that only writes a lot beats in between. Looks and clock are given to it.
+
+export interface Look {
+  /** The process that holds the write lock just now; null: nobody. */
+  readonly holder: number | null;
+  /** How often the workers of each process have beaten. */
+  readonly beats: ReadonlyMap<number, number>;
+  readonly mono: number;
+}
+
+export class StoreWatch {
+  readonly #leaseMs: number;
+  #since: { readonly holder: number; readonly beats: number; readonly mono: number } | null = null;
+
+  constructor(leaseMs: number) {
+    this.#leaseMs = leaseMs;
+  }
+
+  /** Who has blocked the store for a lease, and how long; null: nobody. */
+  look({ holder, beats, mono }: Look): { readonly pid: number; readonly forMs: number } | null {
+    if (holder === null) {
+      this.#since = null;
+      return null;
+    }
+    const beaten = beats.get(holder) ?? 0;
+    if (this.#since?.holder !== holder || this.#since.beats !== beaten) {
+      this.#since = { holder, beats: beaten, mono };
+      return null;
+    }
+    const forMs = mono - this.#since.mono;
+    return forMs >= this.#leaseMs ? { pid: holder, forMs } : null;
+  }
 }

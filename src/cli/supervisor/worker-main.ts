@@ -2,13 +2,13 @@
 // when its supervisor is gone. It never outlives its order: whatever a handler left behind, it exits.
 import { registerHooks } from "node:module";
 import { fileURLToPath } from "node:url";
-import { ErrorCode, Interruption, OutliveError, whyStoreReplaced } from "../../core/errors.ts";
-import type { EngineEvent } from "../../core/events.ts";
-import type { Engine } from "../../engine.ts";
+import type { Engine } from "../../engine/engine.ts";
+import { open } from "../../engine/open.ts";
+import type { WorkerHandle } from "../../engine/work.ts";
+import { ErrorCode, Interruption, OutliveError, whyStoreReplaced } from "../../job/errors.ts";
+import type { EngineEvent } from "../../job/events.ts";
 import { jsonWriter, prettyWriter } from "../../log.ts";
 import type { MetricsSnapshot } from "../../metrics.ts";
-import { open } from "../../open.ts";
-import type { WorkerHandle } from "../../worker-host.ts";
 import { exitCodeOf } from "../exit-codes.ts";
 import { loadJobs } from "./job-modules.ts";
 import type { FromChild, ToChild, WorkOrder } from "./messages.ts";
@@ -92,7 +92,7 @@ class WorkerProcess {
 /** Loaded only when it is wanted: it costs memory. */
 async function measure(engine: Engine, early: readonly EngineEvent[]): Promise<() => Promise<MetricsSnapshot>> {
   const [{ promClient }, { attachMetrics }] = await Promise.all([
-    import("../../prom-client.ts"),
+    import("../../telemetry/prom-client.ts"),
     import("../../metrics.ts"),
   ]);
   const registry = new (promClient().Registry)();

@@ -1,6 +1,6 @@
 // What people read about the store's health: the verdict of a check, what contradicts itself, what a repair did and lost.
-import { humanMs } from "../../core/duration.ts";
-import type { IntegrityReport, Repair, Salvage } from "../../core/integrity.ts";
+import { humanMs } from "../../job/duration.ts";
+import type { IntegrityReport, Repair, Salvage } from "../../stores/integrity.ts";
 import { count, oneLine, stamp, thousands } from "../words.ts";
 
 export interface Finding {

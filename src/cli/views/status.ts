@@ -1,7 +1,7 @@
 // `status` as text: one screen, calm when all is well, and what to do next at its end. Pure: data and width in, lines out.
-import { humanMs } from "../../core/duration.ts";
+import { humanMs } from "../../job/duration.ts";
 import { type Cell, type Column, grid, type Ink, type Pen } from "../grid.ts";
-import type { Known, KnownWorker } from "../known-worker.ts";
+import type { Known, KnownWorker } from "../lookup.ts";
 import type { KindStatus, Status } from "../survey.ts";
 import { ago, bytes, count, cut, oneLine, stamp, thousands } from "../words.ts";
 
@@ -20,7 +20,7 @@ export function statusLines(status: Status, pen: Pen, rows = Number.POSITIVE_INF
     "",
     ...kindLines(status, pen, forKinds),
     "",
-    ...workerLines(status.workers, pen, room - advice.length - forKinds),
+    ...statusWorkerLines(status.workers, pen, room - advice.length - forKinds),
     ...incidents,
     ...advice,
   ];
@@ -123,7 +123,7 @@ const WORKER_COLUMNS: readonly Column[] = [
   { title: "LOOP LAG", align: "right" },
 ];
 
-function workerLines(workers: readonly KnownWorker[], pen: Pen, room: number): string[] {
+function statusWorkerLines(workers: readonly KnownWorker[], pen: Pen, room: number): string[] {
   if (workers.length === 0) return [pen.style("dim", "No worker is alive. Start one: outlive work")];
   const shown = most(workers, room, ({ known, heldCount }) => (known === "live" ? 0 : 1e9) + heldCount);
   return [
@@ -211,4 +211,73 @@ function most<T>(all: readonly T[], room: number, weight: (one: T) => number): r
 
 function rest(left: number, what: string, pen: Pen): string[] {
   return left > 0 ? [pen.style("dim", `… and ${what === "more" ? `${left} more` : count(left, `more ${what}`)}`)] : [];
+}
+
+// Workers as a table: who they are and what they hold, or how their heartbeats are. Pure.
+
+export function workerLines(workers: readonly KnownWorker[], pen: Pen, now: number): string[] {
+  return grid(
+    pen,
+    [
+      { title: "WORKER", shrinkTo: 16 },
+      { title: "PID", align: "right" },
+      { title: "STATE" },
+      { title: "HELD", align: "right" },
+      { title: "HEARTBEAT", align: "right" },
+      { title: "STARTED", align: "right" },
+      { title: "VERSION" },
+      { title: "KINDS", shrinkTo: 8 },
+    ],
+    workers.map((worker) => [
+      worker.id,
+      worker.pid,
+      knownCell(worker.known),
+      held(worker),
+      ago(worker.heartbeatAgeMs),
+      ago(now - worker.startedAt),
+      worker.version,
+      worker.kinds.join(", "),
+    ]),
+  );
+}
+
+const JOBS_SHOWN = 5;
+
+export function heartbeatLines(workers: readonly KnownWorker[], pen: Pen): string[] {
+  return grid(
+    pen,
+    [
+      { title: "WORKER", shrinkTo: 16 },
+      { title: "STATE" },
+      { title: "HEARTBEAT", align: "right" },
+      { title: "LEASE", align: "right" },
+      { title: "BEATS", align: "right" },
+      { title: "LOOP LAG", align: "right" },
+      { title: "HELD", align: "right" },
+      { title: "JOBS", shrinkTo: 8 },
+      { title: "LAST WORD", shrinkTo: 9 },
+    ],
+    workers.map((worker) => [
+      worker.id,
+      knownCell(worker.known),
+      ago(worker.heartbeatAgeMs),
+      humanMs(worker.leaseMs),
+      thousands(worker.beats),
+      humanMs(worker.loopLagMs),
+      held(worker),
+      heldJobs(worker),
+      oneLine(worker.lastWord ?? "", 120),
+    ]),
+  );
+}
+
+/** The first few of what it holds. */
+function heldJobs({ heldIds = [], heldCount }: KnownWorker): string {
+  const shown = heldIds.slice(0, JOBS_SHOWN);
+  const more = heldCount - shown.length;
+  return shown.length === 0 ? "-" : `${shown.join(", ")}${more > 0 ? ` and ${thousands(more)} more` : ""}`;
+}
+
+function held({ heldCount, concurrency }: KnownWorker): string {
+  return `${thousands(heldCount)} of ${thousands(concurrency)}`;
 }

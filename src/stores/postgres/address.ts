@@ -1,8 +1,7 @@
 // Where the server is and how we come to it: an address, or the user's own pool. Nothing of it that is secret is ever shown: what
 // people see is the address without its password.
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import { defaultOf } from "../../engine/settings.ts";
-import { quotedSchema } from "./schema.ts";
+import { defaultOf, SETTINGS } from "../../engine/settings.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
 
 /** A pool of `pg`, as far as it is used: the store's queries run on it, and its own options make the one session beside it. */
 export interface PostgresPool {
@@ -97,4 +96,24 @@ export function shownAddress(url: string): string {
   return String(url)
     .replace(/^([a-z][a-z\d+.-]*:\/\/[^:@/]*):.*@/is, "$1:[redacted]@")
     .replaceAll(/([?&]password=)[^&]*/gi, "$1[redacted]");
+}
+
+// The name of our schema. It is checked here, once, before any of it reaches SQL.
+
+const { pattern, form } = SETTINGS["postgres.schema"];
+
+/** The schema's name as SQL has it, or an error. */
+export function quotedSchema(name: string): string {
+  if (pattern.test(name)) return `"${name}"`;
+  throw new OutliveError(
+    ErrorCode.optionInvalid,
+    `${JSON.stringify(name)} can't be the name of Outlive's schema.`,
+    `Use ${form}.`,
+    { schema: name },
+  );
+}
+
+/** The channel on which workers of this schema are woken. */
+export function bellChannel(name: string): string {
+  return `${name}_bell`;
 }

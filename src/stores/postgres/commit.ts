@@ -1,12 +1,19 @@
 // The user's writes and the job's success in one transaction, and what is done when the answer to its COMMIT is lost: the rows are
 // asked, never guessed.
-import { type Clock, pause } from "../../core/clock.ts";
-import type { CommitControl } from "../../core/commit.ts";
-import { ErrorCode, OutliveError, toStoredError } from "../../core/errors.ts";
-import { APPLIED, type Settlement, type TransactionBody, type WriteAnswer } from "../../core/store.ts";
+import { type Clock, pause } from "../../job/clock.ts";
+import { ErrorCode, OutliveError, toStoredError } from "../../job/errors.ts";
+import type { CommitControl } from "../../worker/commit-control.ts";
+import {
+  APPLIED,
+  type Committed,
+  type Settlement,
+  type Transacted,
+  type TransactionBody,
+  type Transactions,
+} from "../port.ts";
+import { OUTCOME, STATE } from "../rows.ts";
 import { type Connection, OutcomeUnknown, type Transaction } from "./connection.ts";
 import { LOCK_OWNED, type Settling, wasRedriven } from "./settle.ts";
-import { OUTCOME, STATE } from "../codes.ts";
 import { type PostgresTransaction, runUserBody, type TransactionDeps } from "./transaction.ts";
 
 /** How long the server is asked what became of a transaction whose answer was lost, and how often. */
@@ -19,26 +26,32 @@ export interface CommitDeps extends TransactionDeps {
   readonly clock: Clock;
 }
 
-export interface Committed<T> {
-  readonly answer: WriteAnswer;
-  readonly value: T | undefined;
-  readonly enqueued: number;
+export function transactions(deps: CommitDeps): Transactions<PostgresTransaction> {
+  return {
+    commit: (settlement, body, encode, control) => commitJob(deps, settlement, body, encode, control),
+    transact: (body) => transact(deps, body),
+  };
 }
 
-export async function commitJob<T>(
+async function commitJob<T>(
   deps: CommitDeps,
   settlement: Settlement,
   body: TransactionBody<PostgresTransaction, T>,
   encode: (value: T) => string | null,
   control?: CommitControl,
 ): Promise<Committed<T>> {
-  const { connection, settling } = deps;
+  const { connection, kinds, settling } = deps;
   const { lease, change } = settlement;
   let ready: Committed<T> | undefined;
   try {
     return await connection.userTransaction(async (tx) => {
       if (!(await lockOwned(tx, settling, settlement)))
         return { answer: await settling.refused(tx, lease, "commit", change), value: undefined, enqueued: 0 };
+      if (change.follow !== undefined)
+        await kinds.demand(
+          tx,
+          change.follow.map(({ kind }) => kind),
+        );
       control?.runs();
       const { value, enqueued } = await runUserBody(deps, tx, body);
       const [answer] = await settling.settle(tx, [{ ...settlement, change: { ...change, result: encode(value) } }]);
@@ -58,10 +71,7 @@ export async function commitJob<T>(
   }
 }
 
-export async function transact<T>(
-  deps: CommitDeps,
-  body: TransactionBody<PostgresTransaction, T>,
-): Promise<{ value: T; enqueued: number }> {
+async function transact<T>(deps: CommitDeps, body: TransactionBody<PostgresTransaction, T>): Promise<Transacted<T>> {
   let ready: { value: T; enqueued: number; id: string } | undefined;
   try {
     return await deps.connection.userTransaction(async (tx) => {

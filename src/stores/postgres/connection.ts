@@ -1,22 +1,11 @@
 // Sessions with the server, lent one at a time. Our own SQL is written with the schema `outlive.`; here it gets the real name, and a
 // name of its own as a prepared statement. Every wait for a session has a limit.
-import type { CommitControl } from "../../core/commit.ts";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
 import { defaultOf } from "../../engine/settings.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { CommitControl } from "../../worker/commit-control.ts";
+import { closed } from "../observed.ts";
 import type { ClientSettings, PostgresPool } from "./address.ts";
 import { beginText, ownName, sessionSettings, type TransactionKind } from "./begin.ts";
-import { closed } from "../closed.ts";
-import {
-  type Client,
-  driver,
-  type Pool,
-  type PoolClient,
-  type PoolConfig,
-  type QueryArrayConfig,
-  type Types,
-  wholeNumbers,
-} from "./driver.ts";
-import { inOurWords, isTransient, mayHaveCommitted, poolTimedOut } from "./errors.ts";
 import {
   list,
   type PostgresClient,
@@ -25,9 +14,21 @@ import {
   type Transaction,
   type UserTransaction,
   type Value,
-} from "./session.ts";
+} from "./direct-session.ts";
+import {
+  type Client,
+  driver,
+  type Pool,
+  type PoolClient,
+  type PoolConfig,
+  type QueryArrayConfig,
+  Statements,
+  timed,
+  type Types,
+  wholeNumbers,
+} from "./driver.ts";
+import { inOurWords, isTransient, mayHaveCommitted, poolTimedOut } from "./errors.ts";
 import { atMost, SessionGate, untilInterrupted, type WaitLimit } from "./session-gate.ts";
-import { Statements, timed } from "./statements.ts";
 
 export { list, type PostgresClient, type Session, texts, type Transaction, type Value };
 

@@ -1,8 +1,9 @@
 // Jobs on their way in: one statement for any number of them. What is known already by id or by dedupe key adds nothing.
-import type { Clock } from "../../core/clock.ts";
-import type { Enqueued, JobDraft } from "../../core/job.ts";
+import type { Clock } from "../../job/clock.ts";
+import type { Enqueued, JobDraft } from "../../job/job.ts";
+import type { Change } from "../../job/transitions.ts";
 import { list, type Session, texts } from "./connection.ts";
-import { MAX_CHARACTERS } from "./session.ts";
+import { MAX_CHARACTERS } from "./direct-session.ts";
 import { sqlState } from "./errors.ts";
 import type { Kinds } from "./kinds.ts";
 
@@ -13,17 +14,17 @@ const ADD =
 const IF_KNOWN = `WHERE (SELECT count(*) FROM outlive.kinds k JOIN unnest($8::int[], $9::text[]) AS u (id, name) ON k.id = u.id AND k.name = u.name)
   = cardinality($8::int[])`;
 const ADD_ONLY = `${ADD} ${IF_KNOWN}`;
-/** The same, and the bell rings when the transaction is committed: once, however often it is said in one transaction. */
+/** The same, and it wakes workers when the transaction commits: once, however often one transaction asks for it. */
 const ADD_AND_RING = `${ADD}, pg_notify($10, '') ${IF_KNOWN}`;
 
-/** The kinds must be known (`Kinds.demand`). With `bell`, the channel on which workers listen, they hear of it at the commit. */
+/** The kinds must be known (`Kinds.demand`). With `wakeup`, the channel on which workers listen, they hear of it at the commit. */
 export async function insertJobs(
   session: Session,
   kinds: Kinds,
   drafts: readonly JobDraft[],
-  bell: string | null = null,
+  wakeup: string | null = null,
 ): Promise<Enqueued[]> {
-  const added = await insert(session, kinds, drafts, bell);
+  const added = await insert(session, kinds, drafts, wakeup);
   if (added === null) return drafts.map(({ id }) => ({ id, created: true }));
   const fresh = new Set(added);
   const enqueued: Enqueued[] = [];
@@ -35,16 +36,22 @@ export async function insertJobs(
   return enqueued;
 }
 
+/** Enqueues what follows from changes that this transaction has applied. Most have nothing that follows, and then nothing is sent. */
+export async function insertFollowing(session: Session, kinds: Kinds, applied: Iterable<Change>): Promise<void> {
+  const drafts = [...applied].flatMap(({ follow }) => follow ?? []);
+  if (drafts.length > 0) await insertJobs(session, kinds, drafts);
+}
+
 async function insert(
   session: Session,
   kinds: Kinds,
   drafts: readonly JobDraft[],
-  bell: string | null = null,
+  wakeup: string | null = null,
 ): Promise<readonly string[] | null> {
   const names = [...new Set(drafts.map(({ kind }) => kind))];
   for (;;) {
     await kinds.demand(session, names);
-    const [row] = await session.rows<{ added: readonly string[] | null }>(bell === null ? ADD_ONLY : ADD_AND_RING, [
+    const [row] = await session.rows<{ added: readonly string[] | null }>(wakeup === null ? ADD_ONLY : ADD_AND_RING, [
       list(drafts.map(({ kind }) => kinds.idOf(kind)!)),
       list(drafts.map(({ priority }) => priority)),
       list(drafts.map(({ runAt }) => runAt)),
@@ -54,7 +61,7 @@ async function insert(
       texts(drafts.map(({ input }) => input)),
       list(names.map((name) => kinds.idOf(name)!)),
       texts(names),
-      ...(bell === null ? [] : [bell]),
+      ...(wakeup === null ? [] : [wakeup]),
     ]);
     if (row) return row.added;
     kinds.forget(names);

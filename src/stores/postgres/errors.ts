@@ -1,5 +1,5 @@
 // PostgreSQL's errors in our own words: a stable code, what was being done, and the next thing to do.
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { ErrorCode, isUnknownKind, OutliveError } from "../../job/errors.ts";
 import { NO_SESSION_HINT } from "./session-gate.ts";
 
 /** The five characters of the SQL standard, or undefined if the server did not say it. */
@@ -8,9 +8,12 @@ export function sqlState(thrown: unknown): string | undefined {
   return typeof code === "string" && typeof severity === "string" ? code : undefined;
 }
 
-/** Whether one row was refused, by its value, a constraint or a trigger, or can't be read, and others may be written. */
+/**
+ * Whether one row was refused, by its value, a constraint or a trigger, because it can't be read, or because what follows from it has an unknown
+ * kind, and others may be written.
+ */
 export function isOfOneRow(thrown: unknown): boolean {
-  return /^(22|23|P0|XX)/.test(sqlState(thrown) ?? "");
+  return /^(22|23|P0|XX)/.test(sqlState(thrown) ?? "") || isUnknownKind(thrown);
 }
 
 /** It lost against another transaction, and nothing of it was written: the same again may succeed. */

@@ -1,16 +1,49 @@
 // Reading for people: one job whole, pages of jobs, counts. Reads only.
-import type { JobDetails, JobState, LogLine } from "../../core/job.ts";
-import type { JobFilter, KindCounts, ListPage, WorkerSuspects } from "../../core/store.ts";
-import { isIntactSql, stepOwnerSql } from "./checksums.ts";
-import type { Session, Value } from "./connection.ts";
-import { type HistoryColumns, historyEntry, JOB_COLUMNS, type JobColumns, jobInfo, storedValue } from "../rows.ts";
-import { boundSql, STATE } from "../codes.ts";
+import type { JobDetails, JobState, LogLine } from "../../job/job.ts";
+import type { Inspecting, JobFilter, KindCounts, ListPage, WorkerSuspects } from "../port.ts";
+import {
+  boundSql,
+  cursorAt,
+  type HistoryColumns,
+  historyEntry,
+  JOB_COLUMNS,
+  type JobColumns,
+  jobInfo,
+  rowOfCursor,
+  STATE,
+  storedValue,
+} from "../rows.ts";
+import { blocker, serverFacts } from "./advice.ts";
+import { isIntactSql, stepOwnerSql } from "./attempt-writes.ts";
+import type { Connection, Session, Value } from "./connection.ts";
+import type { Enqueuing } from "./enqueue.ts";
+import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
+
+export function inspecting(connection: Connection, enqueuing: Enqueuing): Inspecting {
+  return {
+    get: (id) => getJob(connection, id),
+    list: (filter, limit, after) => listJobs(connection, filter, limit, after),
+    counts: () => countJobs(connection),
+    ahead: (id) => countAhead(connection, id),
+    suspects: () => heldSuspects(connection),
+    writer: () => blocker(connection),
+    incidents: (limit, after) => listIncidents(connection, limit, after),
+    incident: (id) => getIncident(connection, id),
+    latestRecovery: () => latestRecovery(connection),
+    async health() {
+      const facts = await serverFacts(connection);
+      const groups = { groupCommits: enqueuing.groupCount, groupedWrites: enqueuing.operationCount };
+      // Settings that make the server forget are for `outlive check`; a replica can't be worked on at all.
+      return { ok: !facts.replica, detail: { schema: connection.schema, ...facts, ...groups } };
+    },
+  };
+}
 
 interface StepColumns {
   readonly name: string;
   readonly result: string | null;
   readonly at: number;
-  readonly fence: number;
+  readonly attempt: number;
   readonly intact: boolean;
 }
 
@@ -33,11 +66,11 @@ const own = (columns: string, table: string): string =>
 /** One statement, so that all of it is of the same moment. */
 const GET = `SELECT ${JOB_COLUMNS}, j.input, j.result, j.progress, ${isIntactSql("j.input", "j.id", "j.input_sum")} AS input_intact,
     ${isIntactSql("j.result", "j.id", "j.result_sum")} AS result_intact,
-    ${own(`name, result, at, fence, ${isIntactSql("result", stepOwnerSql("j.id", "name"), "result_sum")} AS intact`, "steps")} AS steps,
-    ${own("at, event, from_state, to_state, actor, epoch, fence, reason, incident", "history")} AS history, ${own("at, fence, message", "logs")} AS log
+    ${own(`name, result, at, fence AS attempt, ${isIntactSql("result", stepOwnerSql("j.id", "name"), "result_sum")} AS intact`, "steps")} AS steps,
+    ${own("at, event, from_state, to_state, actor, epoch, fence AS attempt, reason, incident", "history")} AS history, ${own("at, fence AS attempt, message", "logs")} AS log
   FROM ${JOB_TABLES} WHERE j.seq = (SELECT i.seq FROM outlive.job_ids i WHERE i.id = $1)`;
 
-export async function getJob(session: Session, id: string): Promise<JobDetails | null> {
+async function getJob(session: Session, id: string): Promise<JobDetails | null> {
   const [row] = await session.rows<DetailColumns>(GET, [id]);
   if (!row) return null;
   return {
@@ -45,9 +78,14 @@ export async function getJob(session: Session, id: string): Promise<JobDetails |
     input: storedValue(row.input),
     result: storedValue(row.result),
     progress: storedValue(row.progress),
-    steps: (row.steps ?? []).map(({ name, result, at, fence }) => ({ name, result: storedValue(result), at, fence })),
+    steps: (row.steps ?? []).map(({ name, result, at, attempt }) => ({
+      name,
+      result: storedValue(result),
+      at,
+      attempt,
+    })),
     history: (row.history ?? []).map(historyEntry),
-    log: (row.log ?? []).map(({ at, fence, message }) => ({ at, fence, message })),
+    log: (row.log ?? []).map(({ at, attempt, message }) => ({ at, attempt, message })),
     corrupt: corruptParts(row),
   };
 }
@@ -69,13 +107,8 @@ const LOOKUPS = 20_000;
  * Newest first, by the order in which they were enqueued. The cursor is the last row's own key. An index that holds only jobs
  * of that state serves if they are few; otherwise the table is walked, a piece at a time.
  */
-export async function listJobs(
-  session: Session,
-  filter: JobFilter,
-  limit: number,
-  after: string | null,
-): Promise<ListPage> {
-  const before = after === null ? Number.MAX_SAFE_INTEGER : Number(after);
+async function listJobs(session: Session, filter: JobFilter, limit: number, after: string | null): Promise<ListPage> {
+  const before = after === null ? Number.MAX_SAFE_INTEGER : rowOfCursor(after);
   const indexed = await servedByIndex(session, filter.state);
   const floor = indexed ? 0 : await walkFloor(session, filter, before);
   const { terms, values } = termsOf(filter);
@@ -86,7 +119,7 @@ export async function listJobs(
   );
   const page = rows.slice(0, limit);
   const last = rows.length > limit ? page.at(-1)!.seq : floor;
-  return { jobs: page.map(jobInfo), next: last === 0 ? null : String(last) };
+  return { jobs: page.map(jobInfo), next: last === 0 ? null : cursorAt(last) };
 }
 
 /** Succeeded jobs are in no index of their own. */
@@ -144,7 +177,7 @@ function termsOf(filter: JobFilter): { terms: string; values: Value[] } {
 }
 
 /** The ready index is in the order of claims, so those ahead are one range of it. */
-export async function countAhead(session: Session, id: string): Promise<number | null> {
+async function countAhead(session: Session, id: string): Promise<number | null> {
   const [row] = await session.rows<{ n: number }>(
     `SELECT (SELECT count(*) FROM outlive.jobs b WHERE b.state = 0 AND b.lane = 1 AND b.kind = j.kind
        AND (b.priority > j.priority OR (b.priority = j.priority AND b.seq < j.seq))) AS n
@@ -154,7 +187,7 @@ export async function countAhead(session: Session, id: string): Promise<number |
   return row?.n ?? null;
 }
 
-export async function heldSuspects(session: Session): Promise<WorkerSuspects[]> {
+async function heldSuspects(session: Session): Promise<WorkerSuspects[]> {
   return session.rows<WorkerSuspects>(
     `SELECT w.id AS worker, count(*)::int AS count, min(${boundSql("j.")})::int AS together
      FROM outlive.jobs j JOIN outlive.fleet w ON w.seq = j.worker
@@ -192,7 +225,7 @@ interface CountColumns {
   readonly oldest_ready_ms: number | null;
 }
 
-export async function countJobs(session: Session): Promise<KindCounts[]> {
+async function countJobs(session: Session): Promise<KindCounts[]> {
   const rows = await session.rows<CountColumns>(COUNTS);
   return rows.map(({ jobs, oldest_ready_ms: oldestReadyMs, ...row }) => {
     const others = row.ready + row.delayed + row.running + row.dead + row.cancelled + row.quarantined;

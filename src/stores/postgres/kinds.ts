@@ -1,9 +1,9 @@
 // The table of kinds: settings that every process and every decision reads, and the numbers that stand for the names.
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import type { KindSettings } from "../../core/job.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { KindSettings } from "../../job/job.ts";
+import { type KindColumns, kindSettings, toStored } from "../rows.ts";
 import { list, texts } from "./connection.ts";
-import type { Session } from "./session.ts";
-import { type KindColumns, kindSettings } from "../rows.ts";
+import type { Session } from "./direct-session.ts";
 
 const COLUMNS =
   "name, timeout_ms, max_runtime_ms, grace_ms, max_errors, max_timeouts, max_crashes, backoff_type, backoff_base_ms, backoff_max_ms, backoff_jitter, on_crash";
@@ -33,7 +33,7 @@ export class Kinds {
       list(last.map(({ backoff }) => backoff.baseMs)),
       list(last.map(({ backoff }) => backoff.maxMs)),
       list(last.map(({ backoff }) => backoff.jitter)),
-      texts(last.map(({ onCrash }) => onCrash)),
+      texts(last.map(({ onCrash }) => toStored(onCrash))),
     ]);
   }
 

@@ -1,13 +1,13 @@
-// The sign of life on PostgreSQL: a session advisory lock per worker, held by the keeper's connection. A lock that is missing
+// The sign of life on PostgreSQL: a session advisory lock per worker, held by the maintenance connection. A lock that is missing
 // proves the end of a session, not of a process: contact with its worker is lost when it stays missing throughout `contact`, while the
 // server's run and the watcher's own session are the same. When either changed, every lock may be missing for a reason that says
-// nothing about its worker: the watcher holds back for 5 s and checks again. Deaths are proved by the kernel (core's lookout.ts).
+// nothing about its worker: the watcher holds back for 5 s and checks again. Deaths are proved by the kernel (recovery/failure-detector.ts).
 // One elected process looks for all, by reading the server's table of locks; the others try the few locks of their neighbours, which
 // costs next to nothing however many workers there are. Behind a pooler nothing is proved, and heartbeats decide.
 import { createHash } from "node:crypto";
-import { type Clock, pause, type Random } from "../../core/clock.ts";
-import type { Liveness, Probe, WorkerRow } from "../../core/liveness.ts";
-import { type Greeting, RUN, type DirectSession } from "./direct-session.ts";
+import { type Clock, pause, type Random } from "../../job/clock.ts";
+import type { Liveness, Probe, WorkerRow } from "../liveness.ts";
+import { type DirectSession, type Greeting, RUN } from "./direct-session.ts";
 
 export interface LivenessDeps {
   readonly session: DirectSession;
@@ -31,7 +31,7 @@ const LOOKS_APART_MS = 2_000;
 export const HOLD_MS = 5_000;
 /** A session that was ended is gone within these pauses, as a rule. */
 const ENDING_MS = [25, 50, 100];
-/** Followers ask for the lookout's place; with more workers than this each asks less often, but never less often than that. */
+/** Followers ask for the detector's place; with more workers than this each asks less often, but never less often than that. */
 const FEW = 8;
 const ASK_AT_LEAST_MS = 10_000;
 const COUNT_EVERY_MS = 60_000;
@@ -62,14 +62,14 @@ export class AdvisoryLiveness implements Liveness {
   readonly manyHosts = true;
   readonly #deps: LivenessDeps;
   readonly #own = new Set<string>();
-  readonly #lookoutKey: bigint;
+  readonly #leaderKey: bigint;
   #era: { readonly id: string; readonly run: string; readonly rests: number } | null = null;
   #holdUntil = 0;
   /** This watcher was not there before the hold began: its own session lost nothing. */
   #newHere = false;
   /** Locks that the latest looks did not find, and since when. */
   readonly #missing = new Map<string, Missing>();
-  /** The session on which we are the lookout. */
+  /** The session on which we are the detector. */
   #leadsOn: string | null = null;
   /** Another one looks for all, as far as is known. */
   #follows = false;
@@ -80,7 +80,7 @@ export class AdvisoryLiveness implements Liveness {
   constructor(deps: LivenessDeps) {
     this.#deps = deps;
     if (deps.ownWorker !== undefined) this.#own.add(String(lockKey(deps.schema, deps.ownWorker)));
-    this.#lookoutKey = lockKey(deps.schema, "the lookout of all workers");
+    this.#leaderKey = lockKey(deps.schema, "the detector of all workers");
   }
 
   async take(workerId: string): ReturnType<Liveness["take"]> {
@@ -167,7 +167,7 @@ export class AdvisoryLiveness implements Liveness {
 
   /**
    * Whether this process looks for all. The place is a lock of the session, so that it is free within milliseconds of the
-   * lookout's death; the fleet as a whole asks for it some thirty times a second. Null: nobody can be elected behind a pooler.
+   * detector's death; the fleet as a whole asks for it some thirty times a second. Null: nobody can be elected behind a pooler.
    */
   async leads(): Promise<boolean | null> {
     const { session, random, clock, countWorkers } = this.#deps;
@@ -180,7 +180,7 @@ export class AdvisoryLiveness implements Liveness {
     this.#askedAtMono = mono;
     const [row] = await session.query<{ leads: boolean; pid: number }>(
       "SELECT pg_try_advisory_lock($1::bigint) AS leads, pg_backend_pid() AS pid",
-      [String(this.#lookoutKey)],
+      [String(this.#leaderKey)],
     );
     // Numbers of processes come again; in another run of the server the place is nobody's.
     this.#leadsOn = row!.leads ? `${row!.pid} ${run}` : null;

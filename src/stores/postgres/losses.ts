@@ -1,15 +1,34 @@
 // Losses of contact as they are kept: which are open, what became of their workers, and what was decided about their jobs. What
 // is decided is core's (losses.ts there).
-import { isOnTrial } from "../../core/isolation.ts";
-import { JOB_STATES } from "../../core/job.ts";
-import type { Loss, LossVerdict, LostJob, Resolution } from "../../core/losses.ts";
-import { LANE, NEVER_DUE, OUTCOME, STATE } from "../codes.ts";
-import { type CounterColumns, counters, type WorkerColumns, workerRow } from "../rows.ts";
-import type { Session } from "./connection.ts";
-import { deathsElsewhere } from "./deaths-elsewhere.ts";
-import { insertHistory } from "./history.ts";
+import { isOnTrial } from "../../job/isolation.ts";
+import { JOB_STATES } from "../../job/job.ts";
+import type { Loss, LossVerdict, LostJob, Resolution } from "../../recovery/losses.ts";
+import {
+  type CounterColumns,
+  counters,
+  LANE,
+  NEVER_DUE,
+  OUTCOME,
+  STATE,
+  type WorkerColumns,
+  workerRow,
+  toStored,
+} from "../rows.ts";
+import type { Losses } from "../port.ts";
+import type { Connection, Session } from "./connection.ts";
+import { insertFollowing } from "./enqueue.ts";
+import { deathsElsewhere, insertHistory } from "./history.ts";
 import type { Kinds } from "./kinds.ts";
 import { laneOf } from "./settle.ts";
+
+export function losses(connection: Connection, kinds: Kinds): Losses {
+  return {
+    open: () => openLosses(connection),
+    resolve: (worker, resolution) => resolveLoss(connection, worker, resolution),
+    jobs: (incident, limit) => lostJobs(connection, kinds, incident, limit),
+    judge: (incident, verdicts) => connection.maintain((tx) => judgeLoss(tx, kinds, incident, verdicts)),
+  };
+}
 
 /** In the words of the partial index. */
 const OPEN = "i.how <> 'gone' AND i.judged_at IS NULL";
@@ -22,7 +41,7 @@ interface LossColumns extends Omit<WorkerColumns, "id"> {
   readonly id: string | null;
 }
 
-export async function openLosses(session: Session): Promise<Loss[]> {
+async function openLosses(session: Session): Promise<Loss[]> {
   const rows = await session.rows<LossColumns>(
     `SELECT i.id AS incident, i.resolution, 0 AS held_count, w.id, w.state, w.host, w.boot_id, w.namespace, w.pid, w.start_ticks,
        w.predecessor, w.version, w.lease_ms, w.concurrency, w.kinds, w.lock_name, w.lock_identity, w.started_at, w.heartbeat_at, w.beats, w.loop_lag_ms, w.last_word
@@ -72,7 +91,7 @@ const LOST = `SELECT j.seq, j.id, j.kind, j.state, j.epoch, j.fence, j.errors, j
   FROM outlive.incident_jobs l JOIN outlive.jobs j ON j.seq = l.job AND j.id = l.job_id
   WHERE ${UNJUDGED} ORDER BY l.job LIMIT $2`;
 
-export async function lostJobs(session: Session, kinds: Kinds, incident: string, limit: number): Promise<LostJob[]> {
+async function lostJobs(session: Session, kinds: Kinds, incident: string, limit: number): Promise<LostJob[]> {
   const rows = await session.rows<LostColumns>(LOST, [incident, limit]);
   const settings = await kinds.settings(
     session,
@@ -109,17 +128,20 @@ const CLOSE = `UPDATE outlive.incidents SET judged_at = outlive.now_ms() WHERE i
   AND NOT EXISTS (SELECT 1 FROM outlive.incident_jobs l JOIN outlive.jobs j ON j.seq = l.job AND j.id = l.job_id WHERE ${UNJUDGED})`;
 
 /** Inside a transaction. Returns whether the loss is closed: none of its jobs is left to be judged. */
-export async function judgeLoss(
+async function judgeLoss(
   session: Session,
+  kinds: Kinds,
   incident: string,
   verdicts: readonly LossVerdict[],
 ): Promise<boolean> {
   for (const verdict of verdicts) {
-    if (verdict.change !== null && !(await applied(session, incident, verdict, verdict.change))) continue;
+    const { change } = verdict;
+    if (change !== null && !(await applied(session, incident, verdict, change))) continue;
+    if (change?.follow !== undefined) await insertFollowing(session, kinds, [change]);
     await session.run("UPDATE outlive.incident_jobs SET judgement = $3 WHERE incident = $1 AND job = $2", [
       incident,
       verdict.job.row,
-      verdict.decision,
+      toStored(verdict.decision),
     ]);
   }
   return (await session.run(CLOSE, [incident])) === 1;

@@ -1,11 +1,32 @@
 // Brings a schema to this program's version, or back: numbered migrations, each in one transaction and under one lock, so that one
 // that was killed half-way has not happened. `meta` holds the number of the latest, when each was applied, and its checksum.
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import { MIGRATIONS } from "./migrations/index.ts";
-import { seedViews } from "./migrations/seed-views.ts";
-import { adoptText, checksumOf, downText, lockText, upText } from "./migrations/text.ts";
-import { quotedSchema } from "./schema.ts";
-import { installed, refuseUnreleased } from "./schema-record.ts";
+import { setTimeout as pause } from "node:timers/promises";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import {
+  checksumRefused,
+  columnDifferences,
+  columnsRefused,
+  type ComparedStep,
+  differingStep,
+} from "../released-steps.ts";
+import type { MigrationInfo, PrintedSql, StoreMigrations } from "../migrations.ts";
+import { type Address, quotedSchema } from "./address.ts";
+import { newClient } from "./connection.ts";
+import { columnsOfRecord, WITHOUT_CHECKSUMS } from "./migrations/core.ts";
+import {
+  adoptText,
+  ALSO_ACCEPTED,
+  checksumOf,
+  downText,
+  lockText,
+  MIGRATIONS,
+  ownerText,
+  pgCronText,
+  scriptText,
+  upText,
+} from "./migrations/index.ts";
+import { isolation } from "./migrations/isolation.ts";
+import { rolesText } from "./roles.ts";
 
 /**
  * One step of the schema. Both texts name everything with its schema, which comes checked and quoted. `up` is never changed once it
@@ -15,6 +36,15 @@ export interface Migration {
   readonly name: string;
   /** What its `down` takes away, in words. */
   readonly drops: string;
+  /** Tables whose columns it changes. They are locked before its first statement, in this order. */
+  readonly locks?: readonly string[];
+  /**
+   * Indexes that are built before the step, outside of its transaction, so that no writer waits for them. The step builds what is missing:
+   * in an empty table, which is quick.
+   */
+  readonly ahead?: (schema: string) => { readonly indexes: readonly string[]; readonly texts: readonly string[] };
+  /** The statements of `up` in another order, which holds locks for a shorter time. Default: `up`. */
+  readonly sent?: (schema: string) => string;
   readonly up: (schema: string) => string;
   readonly down: (schema: string) => string;
 }
@@ -24,26 +54,18 @@ export interface MigrationSession {
   query(text: string): Promise<{ readonly rows: readonly unknown[] }>;
 }
 
-export interface MigrationInfo {
-  readonly number: number;
-  readonly name: string;
-  /** What its `down` takes away. */
-  readonly drops: string;
-  /** In ms of the server's clock; null: it is not there. */
-  readonly appliedAt: number | null;
-  readonly applied: boolean;
-  /** Of the migration as this program has it. */
-  readonly checksum: string;
-  /** Of the migration that was applied; null: it is not there, or its checksum was not kept. Another one than `checksum`: an unreleased build made it. */
-  readonly storedChecksum: string | null;
-}
-
-/** The least version with which this program works: a worker writes the checksums of that step. */
-export const NEEDED_VERSION = MIGRATIONS.indexOf(seedViews) + 1;
+/** The least version with which this program works: a worker writes the columns of that step. */
+export const NEEDED_VERSION = MIGRATIONS.indexOf(isolation) + 1;
 export const KNOWN_VERSION = MIGRATIONS.length;
 
-/** A migration that waits for a lock makes everybody wait behind it: it gives up soon, and can be run again. */
-const LOCK_TIMEOUT = "SET LOCAL lock_timeout = '5s'";
+/**
+ * A migration that waits for a lock makes every later transaction wait behind it. So it gives up after half a second, lets them pass, and
+ * tries again; a step itself changes no more than the catalog, which takes milliseconds. A migration that meets a transaction which
+ * came the other way gives up, too, before the server looks for a deadlock (after 1 s) and ends either of them.
+ */
+const LOCK_TIMEOUT = "SET LOCAL lock_timeout = '500ms'";
+const TRIES = 10;
+const BETWEEN_TRIES_MS = 500;
 
 /** Brings `schema` up to `target` and answers the numbers of what was done. Safe to repeat and to run in several processes at once. */
 export async function migrate(session: MigrationSession, name: string, target = KNOWN_VERSION): Promise<number[]> {
@@ -58,13 +80,62 @@ export async function migrate(session: MigrationSession, name: string, target = 
       const unkept = found.steps.filter(({ stored }) => stored === null).map(({ number }) => number);
       if (unkept.length > 0) await session.query(adoptText(name, unkept));
       if (version >= target) return null;
+      if (await lacksIndexes(session, name, version + 1)) return "indexes";
       await session.query(LOCK_TIMEOUT);
       await session.query(upText(name, version + 1));
       return version + 1;
     });
     if (next === null) return done;
-    done.push(next);
+    if (next === "indexes") await buildAhead(session, name);
+    else done.push(next);
   }
+}
+
+/** Whether indexes are to be built before this step. In an empty table the step builds them itself. */
+async function lacksIndexes(session: MigrationSession, name: string, number: number): Promise<boolean> {
+  const schema = quotedSchema(name);
+  const ahead = MIGRATIONS[number - 1]!.ahead?.(schema);
+  if (!ahead) return false;
+  const all = ahead.indexes.map((index) => `to_regclass('${schema}.${index}')`).join(", ");
+  return isTrue(
+    session,
+    `EXISTS (SELECT 1 FROM ${schema}.jobs) AND (SELECT count(*) FROM pg_index WHERE indisvalid AND indexrelid IN (${all})) < ${ahead.indexes.length}`,
+  );
+}
+
+/**
+ * Builds the indexes of the next step while all others write. Safe to be killed anywhere: what is left half-built is dropped and built
+ * again. No lock is held meanwhile: a process that waited for it would be waited for by the server, which builds such an index only
+ * after every older statement has ended.
+ */
+async function buildAhead(session: MigrationSession, name: string): Promise<void> {
+  const schema = quotedSchema(name);
+  const { version } = await installed(session, name);
+  const { indexes, texts } = MIGRATIONS[version]?.ahead?.(schema) ?? { indexes: [], texts: [] };
+  try {
+    await session.query(ownerText(name, "session"));
+    // It waits for the transactions that are open, and nothing waits for it.
+    await session.query("SET lock_timeout = 0");
+    for (const [i, index] of indexes.entries()) {
+      // Another process may migrate, too: what it builds just now is not half-built.
+      const jobs = `'${schema}.jobs'::regclass`;
+      while (await isTrue(session, `EXISTS (SELECT 1 FROM pg_stat_progress_create_index WHERE relid = ${jobs})`))
+        await pause(BETWEEN_TRIES_MS);
+      const one = `to_regclass('${schema}.${index}')`;
+      if (await isTrue(session, `EXISTS (SELECT 1 FROM pg_index WHERE indexrelid = ${one} AND NOT indisvalid)`))
+        await session.query(`DROP INDEX CONCURRENTLY IF EXISTS ${schema}.${index}`);
+      await session.query(texts[i]!);
+    }
+  } catch (thrown) {
+    if (!isLocked(thrown)) throw inOurWords(name, thrown);
+  } finally {
+    await session.query("RESET lock_timeout; RESET ROLE").catch(() => {});
+  }
+}
+
+async function isTrue(session: MigrationSession, condition: string): Promise<boolean> {
+  const { rows } = await session.query(`SELECT ${condition} AS is`);
+  return (rows[0] as { is: boolean }).is;
 }
 
 /** Takes back every migration above `target`, the latest first. Refuses while unfinished jobs exist unless forced. */
@@ -91,7 +162,7 @@ export async function migrateDown(
   }
 }
 
-export async function listMigrations(session: MigrationSession, name: string): Promise<MigrationInfo[]> {
+export async function listMigrations(session: MigrationSession, name: string): Promise<Required<MigrationInfo>[]> {
   const { version, steps, appliedAt } = await installed(session, name);
   return MIGRATIONS.map((migration, i) => ({
     number: i + 1,
@@ -127,16 +198,24 @@ export async function assertMigrated(session: MigrationSession, name: string): P
 }
 
 async function locked<T>(session: MigrationSession, name: string, work: () => Promise<T>): Promise<T> {
-  await session.query("BEGIN");
-  try {
-    await session.query(lockText(name));
-    const answer = await work();
-    await session.query("COMMIT");
-    return answer;
-  } catch (thrown) {
-    await session.query("ROLLBACK").catch(() => {});
-    throw inOurWords(name, thrown);
+  for (let tries = 1; ; tries++) {
+    await session.query("BEGIN");
+    try {
+      await session.query(lockText(name));
+      const result = await work();
+      await session.query("COMMIT");
+      return result;
+    } catch (thrown) {
+      await session.query("ROLLBACK").catch(() => {});
+      if (!isLocked(thrown) || tries === TRIES) throw inOurWords(name, thrown);
+    }
+    await pause(BETWEEN_TRIES_MS);
   }
+}
+
+function isLocked(thrown: unknown): boolean {
+  const code = (thrown as { code?: string } | null)?.code;
+  return code === "55P03" || code === "40P01";
 }
 
 /** No job may come in between the count and the drop: the table is locked first. */
@@ -167,7 +246,7 @@ function inOurWords(name: string, thrown: unknown): unknown {
   const words = {
     "55P03": [
       ErrorCode.storeBusy,
-      "Nothing of it was done. Somebody holds a lock on our tables; run it again when that is over.",
+      `Nothing of it was done. Another transaction kept a lock on our tables through ${TRIES} tries; run it again when that has ended.`,
     ],
     "42501": [
       ErrorCode.storeUnusable,
@@ -192,4 +271,104 @@ function newer(name: string, found: number): OutliveError {
     "Upgrade the outlive package in this program. Nothing was changed.",
     { schema: name, found, known: KNOWN_VERSION },
   );
+}
+
+// Whether the migrations in a schema are the released ones. `meta` holds the checksum of each migration that was applied. A schema from
+// before checksums were kept is judged by its columns: its migrations were edited in place until then.
+
+/** What `meta` says of the migrations. */
+export interface Installed {
+  /** The number of the latest; 0: none of our tables is there. */
+  readonly version: number;
+  /** Those of them that this program knows. */
+  readonly steps: readonly ComparedStep[];
+  /** When each was applied, in ms of the server's clock. */
+  readonly appliedAt: ReadonlyMap<number, number>;
+}
+
+export async function installed(session: MigrationSession, name: string): Promise<Installed> {
+  const schema = quotedSchema(name);
+  const { rows } = await session.query(`SELECT to_regclass('${schema}.meta') IS NOT NULL AS there`);
+  if (!(rows[0] as { there: boolean }).there) return { version: 0, steps: [], appliedAt: new Map() };
+  const { rows: found } = await session.query(
+    `SELECT key, CASE WHEN key LIKE 'checksum %' THEN lpad(to_hex(value), 15, '0') ELSE value::text END AS value
+     FROM ${schema}.meta WHERE key = 'schema' OR key LIKE 'checksum %' OR key LIKE 'migration %'`,
+  );
+  const meta = new Map((found as { key: string; value: string }[]).map(({ key, value }) => [key, value]));
+  const version = Number(meta.get("schema") ?? 0);
+  const steps = MIGRATIONS.slice(0, version).map((migration, i) => ({
+    number: i + 1,
+    name: migration.name,
+    checksum: checksumOf(i + 1),
+    alsoAccepted: ALSO_ACCEPTED[i + 1] ?? [],
+    stored: meta.get(`checksum ${i + 1}`) ?? null,
+  }));
+  const appliedAt = new Map<number, number>();
+  for (const [key, value] of meta)
+    if (key.startsWith("migration ")) appliedAt.set(Number(key.slice("migration ".length)), Number(value));
+  return { version, steps, appliedAt };
+}
+
+/** Refuses a schema that was made by other migrations of the same numbers. Reads only. */
+export async function refuseUnreleased(
+  session: MigrationSession,
+  name: string,
+  { version, steps }: Installed,
+): Promise<void> {
+  const store = { store: `the schema "${name}"`, instead: "drop the schema and run `outlive migrate up`" };
+  const differing = differingStep(steps);
+  if (differing) throw checksumRefused(store, differing);
+  if (!steps.some(({ number, stored }) => stored === null && number <= WITHOUT_CHECKSUMS)) return;
+  const expected = columnsOfRecord(version);
+  const found = await columnsOf(session, quotedSchema(name));
+  // Later migrations, run by hand from `outlive migrate print`, add columns.
+  const differences = columnDifferences(expected, version > WITHOUT_CHECKSUMS ? found.intersection(expected) : found);
+  if (differences.length > 0) throw columnsRefused(store, version, differences);
+}
+
+async function columnsOf(session: MigrationSession, schema: string): Promise<Set<string>> {
+  const { rows } = await session.query(
+    `SELECT c.relname || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || CASE WHEN a.attnotnull THEN ' NOT NULL' ELSE '' END AS line
+     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+     WHERE c.relnamespace = '${schema}'::regnamespace AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped`,
+  );
+  return new Set((rows as { line: string }[]).map(({ line }) => line));
+}
+
+/** The migrations of the schema at this address. A worker's role may not run them, so no open does. */
+export function schemaMigrations({ client, schema }: Pick<Address, "client" | "schema">): StoreMigrations {
+  const connected = async <T>(work: (session: Awaited<ReturnType<typeof newClient>>) => Promise<T>): Promise<T> => {
+    const session = await newClient(client);
+    try {
+      return await work(session);
+    } finally {
+      await session.end().catch(() => {});
+    }
+  };
+  return {
+    title: `Schema ${schema}`,
+    place: { schema },
+    list: () => connected((session) => listMigrations(session, schema)),
+    up: (to) => connected((session) => migrate(session, schema, to)),
+    down: ({ to, force = false }) =>
+      connected(async (session) => {
+        const latest = (await listMigrations(session, schema)).filter(({ applied }) => applied).length;
+        return migrateDown(session, schema, { target: to ?? Math.max(0, latest - 1), force });
+      }),
+  };
+}
+
+/** The SQL of this store, to be read and run with psql. Asks no server. */
+export function printedSql(schema: string, { migrations, cron, roles }: PrintedSql): string {
+  quotedSchema(schema);
+  const numbers = MIGRATIONS.map((_, i) => i + 1);
+  const script = ({ from, to, direction }: NonNullable<PrintedSql["migrations"]>): string => {
+    const chosen = numbers.filter((number) => number >= from && number <= to);
+    return scriptText(schema, direction === "up" ? chosen : chosen.toReversed(), direction);
+  };
+  return [
+    ...(migrations ? [script(migrations)] : []),
+    ...(roles ? [rolesText(schema)] : []),
+    ...(cron ? [pgCronText(schema)] : []),
+  ].join("\n");
 }

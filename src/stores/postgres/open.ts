@@ -1,29 +1,29 @@
-// Opening the PostgreSQL store: the server, its schema, its clock, and what belongs to it beside the port (liveness, bell, keeper).
+// Opening the PostgreSQL store: the server, its schema, its clock, and what belongs to it beside the port (liveness, wakeup, maintenance).
 // It never migrates: a worker's role has no such right. Everything that can be wrong on the way is said here.
-import type { Backend, KeeperHandle, KeeperListener } from "../../core/backend.ts";
-import type { Clock, Random } from "../../core/clock.ts";
-import { durationMs } from "../../core/duration.ts";
-import type { Emitter } from "../../core/events.ts";
-import { idSource } from "../../core/ids.ts";
-import { NOTHING_CHECKED } from "../../core/integrity.ts";
-import { Keeper, type KeeperOptions } from "../../core/keeper.ts";
-import type { ProcessCheck } from "../../core/liveness.ts";
 import { defaultOf } from "../../engine/settings.ts";
+import type { Clock, Random } from "../../job/clock.ts";
+import { durationMs } from "../../job/duration.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { Emitter } from "../../job/events.ts";
+import { idSource } from "../../job/ids.ts";
 import { checkProcess } from "../../platform/identity.ts";
-import { StandIn } from "../../core/stand-in.ts";
-import { newSharedTimes, sharedTimes } from "../../platform/keeper-messages.ts";
-import { startKeeperThread } from "../../platform/keeper-thread.ts";
-import { type Address, canBeCopied } from "./address.ts";
-import { Bell } from "./bell.ts";
-import { openConnection, type StoreSettings } from "./client.ts";
-import { newClient } from "./connection.ts";
+import { InterimHeartbeat } from "../../recovery/heartbeat.ts";
+import { newSharedTimes, sharedTimes, startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
+import { Maintenance, type MaintenanceOptions } from "../../recovery/maintenance.ts";
+import type { Backend, MaintenanceHandle, MaintenanceListener } from "../backend.ts";
+import { NOTHING_CHECKED } from "../integrity.ts";
+import type { ProcessCheck } from "../liveness.ts";
+import { type Address, bellChannel, canBeCopied } from "./address.ts";
+import { Connection, newClient } from "./connection.ts";
 import { DirectSession } from "./direct-session.ts";
-import type { PostgresKeeper } from "./keeper-thread.ts";
+import { openingError } from "./errors.ts";
 import { AdvisoryLiveness, lockKey } from "./liveness.ts";
+import type { PostgresMaintenance } from "./maintenance-thread.ts";
+import { assertMigrated } from "./migrate.ts";
 import { MIGRATIONS } from "./migrations/index.ts";
-import { bellChannel } from "./schema.ts";
-import { serverClock } from "./server-clock.ts";
-import { PostgresStore } from "./store.ts";
+import type { Store } from "../port.ts";
+import { postgresStore } from "./store.ts";
+import { WakeupChannel } from "./wakeup.ts";
 import { countPresent } from "./workers.ts";
 
 export interface OpenPostgresDeps {
@@ -34,8 +34,8 @@ export interface OpenPostgresDeps {
   readonly contactMs?: number;
 }
 
-const KEEPER = new URL("./keeper-thread.ts", import.meta.url);
-/** The main thread's own session is for looks at the open and by hand, and for a lock until the keeper has it. */
+const THREAD_FILE = new URL("./maintenance-thread.ts", import.meta.url);
+/** The main thread's own session is for looks at the open and by hand, and for a lock until the maintenance has it. */
 const SESSION_IDLE_MS = 3_000;
 
 export async function openPostgres(deps: OpenPostgresDeps, given: Address, settings: StoreSettings): Promise<Backend> {
@@ -62,10 +62,10 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
     onHold: (why, holdMs) => events.emit("recovery.held", { why, holdMs }),
   });
   const newId = idSource(clock, random);
-  const bell = new Bell(connection, clock);
-  const store = new PostgresStore({ connection, clock, newId, bell });
+  const wakeup = new WakeupChannel(connection, clock);
+  const store = postgresStore({ connection, clock, newId, wakeup, events });
   const processState = checkProcess;
-  const keepers = {
+  const maintenances = {
     ...deps,
     clock,
     address,
@@ -74,7 +74,7 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
     shared,
     session,
     liveness,
-    bell,
+    wakeup,
     store,
     newId,
     processState,
@@ -85,8 +85,8 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
     clock,
     schemaVersion: MIGRATIONS.length,
     private: false,
-    startKeeper: (options, host) =>
-      canBeCopied(address.client) ? inThread(keepers, options, host) : beside(keepers, options, host),
+    startMaintenance: (options, host) =>
+      canBeCopied(address.client) ? inThread(maintenances, options, host) : beside(maintenances, options, host),
     // The server recovers by itself and checks its own log; `outlive check` reads more.
     prepare: async () => NOTHING_CHECKED,
     removeStrays: async () => [],
@@ -97,61 +97,67 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
   };
 }
 
-interface Keepers extends OpenPostgresDeps {
+interface MaintenanceDeps extends OpenPostgresDeps {
   readonly address: Address;
   readonly settings: StoreSettings;
   readonly pooled: boolean;
   readonly shared: SharedArrayBuffer;
   readonly session: DirectSession;
   readonly liveness: AdvisoryLiveness;
-  readonly bell: Bell;
-  readonly store: PostgresStore;
+  readonly wakeup: WakeupChannel;
+  readonly store: Store;
   readonly newId: () => string;
   readonly processState: ProcessCheck;
 }
 
-type Host = KeeperListener;
+type Host = MaintenanceListener;
 
 /** The thread's session takes the worker's lock before ours lets go of it; should the thread die, ours takes it back. */
-function inThread(keepers: Keepers, options: KeeperOptions, host: Host): Promise<KeeperHandle> {
-  const { clock, events, address, settings, shared, session, bell } = keepers;
+function inThread(maintenances: MaintenanceDeps, options: MaintenanceOptions, host: Host): Promise<MaintenanceHandle> {
+  const { clock, events, address, settings, shared, session, wakeup } = maintenances;
   const { client, schema } = address;
   const key = lockKey(schema, options.worker);
-  const own: PostgresKeeper = { client, schema, settings };
-  const stand = new StandIn(keepers, options, host);
+  const own: PostgresMaintenance = { client, schema, settings };
+  const stand = new InterimHeartbeat(maintenances, options, host);
   const up = (): void => {
     stand.end();
     void session.release(key);
     // What was rung while nobody listened.
-    bell.heard();
+    wakeup.heard();
   };
   const down = (): void => {
     stand.begin();
     void session.hold(key).catch(() => {});
   };
-  const hears = { bell: () => bell.heard(), up, down };
-  return stand.until(() => startKeeperThread({ clock, events, file: KEEPER, own, shared, ...hears }, options, host));
+  const hears = { wakeup: () => wakeup.heard(), up, down };
+  return stand.until(() =>
+    startMaintenanceThread({ clock, events, file: THREAD_FILE, own, shared, ...hears }, options, host),
+  );
 }
 
 /** The pool's options hold a function, which no thread can be given. A handler that blocks the loop then silences the worker. */
-async function beside(keepers: Keepers, options: KeeperOptions, host: Host): Promise<KeeperHandle> {
-  const { events, address, session, bell, pooled } = keepers;
-  events.emit("store.notice", { about: "keeper", text: BESIDE });
+async function beside(
+  maintenances: MaintenanceDeps,
+  options: MaintenanceOptions,
+  host: Host,
+): Promise<MaintenanceHandle> {
+  const { events, address, session, wakeup, pooled } = maintenances;
+  events.emit("store.notice", { about: "maintenance", text: BESIDE });
   if (!pooled) {
-    await session.listen(bellChannel(address.schema), () => bell.heard());
+    await session.listen(bellChannel(address.schema), () => wakeup.heard());
     host.contact?.(() => session.greeting !== null);
   }
-  const unhear = session.onReturn(() => bell.heard());
-  const keeper = new Keeper(keepers, options, { ...host, loopLagMs: () => 0, kill: () => {} });
-  const unheed = session.onReturn(() => void keeper.beat());
-  keeper.start();
+  const unhear = session.onReturn(() => wakeup.heard());
+  const maintenance = new Maintenance(maintenances, options, { ...host, loopLagMs: () => 0, kill: () => {} });
+  const unheed = session.onReturn(() => void maintenance.beat());
+  maintenance.start();
   return {
-    beat: () => void keeper.beat(),
+    beat: (leases) => void maintenance.beat(leases),
     async stop() {
       unhear();
       unheed();
       session.unlisten(bellChannel(address.schema));
-      await keeper.stop();
+      await maintenance.stop();
     },
   };
 }
@@ -159,4 +165,84 @@ async function beside(keepers: Keepers, options: KeeperOptions, host: Host): Pro
 const POOLED =
   "A pooler stands between this process and PostgreSQL, so a lost session says nothing about a worker. A death on the same host, or under a supervisor, is still found at once; a host that is lost is noticed only when the lease of its workers has expired. Give workers a direct connection.";
 const BESIDE =
-  "The options of the pool hold a function, so the keeper runs beside the worker and not in a thread: a handler that blocks the event loop for a lease is taken for dead. Make the pool of plain options.";
+  "The options of the pool hold a function, so the maintenance runs beside the worker and not in a thread: a handler that blocks the event loop for a lease is taken for dead. Make the pool of plain options.";
+
+// What a client needs of the PostgreSQL store: the store alone, on a schema that is there already. No migration, no recovery, no
+// thread, no lock.
+
+export interface StoreSettings {
+  readonly durability: "full" | "relaxed";
+}
+
+const OLDEST = 14;
+
+export async function openPostgresClient(
+  deps: { readonly clock: Clock; readonly random: Random },
+  address: Address,
+  settings: StoreSettings,
+): Promise<Store> {
+  const clock = serverClock(deps.clock);
+  const { connection } = await openConnection(address, settings, clock);
+  const newId = idSource(deps.clock, deps.random);
+  return postgresStore({ connection, clock, newId, wakeup: new WakeupChannel(connection, clock) });
+}
+
+/** Connects, and refuses a server or a schema that this program can't work on. The clock learns what time it is there. */
+export async function openConnection(
+  address: Address,
+  { durability }: StoreSettings,
+  clock: ServerClock,
+): Promise<{ readonly connection: Connection; readonly pooled: boolean }> {
+  const { schema, client, pool, connections, shown } = address;
+  let connection: Connection | undefined;
+  try {
+    connection = await Connection.open({ client, pool, schema, max: connections, durability });
+    const { pooled, version } = await connection.greet();
+    if (version < OLDEST * 10_000) throw tooOld(version);
+    await connection.lend((session) => assertMigrated(session, schema));
+    const sentAtMono = clock.mono();
+    const [row] = await connection.rows<{ now: number }>("SELECT outlive.now_ms() AS now");
+    clock.set(row!.now, sentAtMono);
+    return { connection, pooled };
+  } catch (thrown) {
+    await connection?.close().catch(() => {});
+    throw openingError(shown, thrown);
+  }
+}
+
+function tooOld(version: number): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeUnusable,
+    `This server is PostgreSQL ${Math.floor(version / 10_000)}.`,
+    `Outlive needs ${OLDEST} or newer.`,
+    { version },
+  );
+}
+
+// The time as the server says it: its distance from this process's monotonic clock is measured, so that this machine's wall clock,
+// which may be hours off, is never compared with an instant in the store.
+
+export interface ServerClock extends Clock {
+  /** The server said `now` in answer to a question asked at `sentAtMono`. */
+  set(now: number, sentAtMono: number): void;
+}
+
+/** `kept`: where the distance is, if two threads share it. */
+export function serverClock(
+  clock: Clock,
+  kept: { storeOffset(): number | null; setStoreOffset(ms: number): void } = inMemory(),
+): ServerClock {
+  return {
+    ...clock,
+    now: () => Math.round(clock.mono() + (kept.storeOffset() ?? clock.now() - clock.mono())),
+    set(now, sentAtMono) {
+      // The answer was made somewhere between the question and now; half-way is off by half a round trip at the most.
+      kept.setStoreOffset(now - (sentAtMono + clock.mono()) / 2);
+    },
+  };
+}
+
+function inMemory(): { storeOffset(): number | null; setStoreOffset(ms: number): void } {
+  let offset: number | null = null;
+  return { storeOffset: () => offset, setStoreOffset: (ms) => void (offset = ms) };
+}

@@ -1,11 +1,31 @@
-// What people do to jobs and kinds: cancel, retry, pause. Inside a transaction that holds the job's row.
-import { JOB_STATES } from "../../core/job.ts";
-import type { OperatorAnswer } from "../../core/store.ts";
-import * as transitions from "../../core/transitions.ts";
-import type { Session } from "./connection.ts";
-import { insertHistory } from "./history.ts";
+// What people do to jobs and kinds: cancel, retry, pause. Each is one transaction that holds the job's row.
+import * as transitions from "../../job/transitions.ts";
+import { JOB_STATES } from "../../job/job.ts";
+import type { Operating, OperatorAnswer } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
+import type { Connection, Session } from "./connection.ts";
+import { sqlState } from "./errors.ts";
+import { insertHistory } from "./history.ts";
 import { applyChanges } from "./settle.ts";
+import type { Workers } from "./workers.ts";
+
+const UNIQUE_VIOLATION = "23505";
+
+export function operating(connection: Connection, workers: Workers): Operating {
+  return {
+    cancel: (id, actor) => connection.transaction((tx) => cancelJob(tx, id, actor)),
+    retry(id, actor) {
+      const retried = (): Promise<OperatorAnswer> => connection.transaction((tx) => retryJob(tx, id, actor));
+      return retried().catch((thrown: unknown) => {
+        if (sqlState(thrown) !== UNIQUE_VIOLATION) throw thrown;
+        // Another session took its dedupe key between our read and our write: the second try finds the holder.
+        return retried();
+      });
+    },
+    setPaused: (kind, paused) => setPaused(connection, kind, paused),
+    noteDeath: (worker, words) => connection.transaction((tx) => workers.note(tx, worker, words)),
+  };
+}
 
 interface JobRow extends CounterColumns {
   readonly seq: number;
@@ -26,7 +46,7 @@ async function lock(session: Session, id: string): Promise<JobRow | undefined> {
   return row;
 }
 
-export async function cancelJob(session: Session, id: string, actor: string): Promise<OperatorAnswer> {
+async function cancelJob(session: Session, id: string, actor: string): Promise<OperatorAnswer> {
   const row = await lock(session, id);
   if (!row) return { is: "missing" };
   const state = JOB_STATES[row.state]!;
@@ -47,7 +67,7 @@ export async function cancelJob(session: Session, id: string, actor: string): Pr
   return { is: "applied", state: "cancelled" };
 }
 
-export async function retryJob(session: Session, id: string, actor: string): Promise<OperatorAnswer> {
+async function retryJob(session: Session, id: string, actor: string): Promise<OperatorAnswer> {
   const row = await lock(session, id);
   if (!row) return { is: "missing" };
   const state = JOB_STATES[row.state]!;
@@ -68,6 +88,6 @@ async function apply(session: Session, row: JobRow, change: transitions.Change, 
   await applyChanges(session, [{ seq, change, incident: null, epoch, fence, actor }], JOB_STATES[row.state]!);
 }
 
-export async function setPaused(session: Session, kind: string, paused: boolean): Promise<boolean> {
+async function setPaused(session: Session, kind: string, paused: boolean): Promise<boolean> {
   return (await session.run("UPDATE outlive.kinds SET paused = $1 WHERE name = $2", [paused, kind])) === 1;
 }

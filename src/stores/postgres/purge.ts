@@ -1,9 +1,9 @@
 // Retention, and the fold of the counts. Candidates are found by reads; only what goes is written.
-import { toStoredError } from "../../core/errors.ts";
-import type { PurgeAnswer, PurgeRequest } from "../../core/store.ts";
+import { toStoredError } from "../../job/errors.ts";
+import type { PurgeAnswer, PurgeRequest } from "../port.ts";
+import { STATE } from "../rows.ts";
 import { type Connection, list, type Session, texts } from "./connection.ts";
 import { sqlState } from "./errors.ts";
-import { STATE } from "../codes.ts";
 
 interface Candidate {
   readonly seq: number;

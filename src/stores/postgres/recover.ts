@@ -1,29 +1,31 @@
 // Recovery's verbs: a worker is condemned, what it holds is read, and what was decided about it is written. Each write may be the last
 // thing that this process does; the next recovery, here or elsewhere, goes on from the rows.
-import { TRUSTED } from "../../core/confirmed-time.ts";
-import { isOnTrial, ranAlone } from "../../core/isolation.ts";
-import { toStoredError } from "../../core/errors.ts";
-import { isProof } from "../../core/liveness.ts";
+import { toStoredError } from "../../job/errors.ts";
+import { isOnTrial, ranAlone } from "../../job/isolation.ts";
+import type { Change } from "../../job/transitions.ts";
+import { TRUSTED } from "../../recovery/confirmed-time.ts";
+import { isProof } from "../liveness.ts";
 import {
   type Condemned,
   type CondemnRequest,
   type HeldJob,
   type HeldJobs,
-  type OverdueQuery,
+  type HeldQuery,
+  type Overdue,
   recoveredJob,
   type RecoveredJob,
   type TakeBackAnswer,
   type TakeBackRequest,
   type Taken,
   type Verdict,
-} from "../../core/store.ts";
-import type { Change } from "../../core/transitions.ts";
-import { list, type Session, texts } from "./connection.ts";
-import { deathsElsewhere } from "./deaths-elsewhere.ts";
-import { isOfOneRow } from "./errors.ts";
-import { type DeadWorker, insertIncidentJobs, openIncident, stampResumed } from "./incident-writes.ts";
-import type { Kinds } from "./kinds.ts";
+} from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
+import { list, type Session, texts } from "./connection.ts";
+import { insertFollowing } from "./enqueue.ts";
+import { isOfOneRow } from "./errors.ts";
+import { deathsElsewhere } from "./history.ts";
+import { type DeadWorker, insertIncidentJobs, openIncident, stampResumed } from "./incidents.ts";
+import type { Kinds } from "./kinds.ts";
 import { type AppliedChange, applyChanges } from "./settle.ts";
 
 interface HeldColumns extends CounterColumns {
@@ -70,7 +72,13 @@ export class Recovering {
     return dead === null ? null : openIncident(session, request, dead);
   }
 
-  async heldBy(session: Session, condemned: Condemned, limit: number): Promise<HeldJobs> {
+  heldBy(session: Session, query: HeldQuery): Promise<HeldJobs> {
+    return "condemned" in query
+      ? this.#heldByCondemned(session, query.condemned, query.limit)
+      : this.#overdue(session, query.overdue, query.limit);
+  }
+
+  async #heldByCondemned(session: Session, condemned: Condemned, limit: number): Promise<HeldJobs> {
     const { worker, cursor } = condemned;
     const rows = await session.rows<HeldColumns>(HELD, [worker, cursor, limit]);
     const held = await this.#held(session, rows, () => worker);
@@ -89,7 +97,7 @@ export class Recovering {
     return { jobs: held.with(at, { ...tried, deathsElsewhere: found!.n }), more };
   }
 
-  async overdue(session: Session, { marginMs, limit, confirmed = TRUSTED }: OverdueQuery): Promise<HeldJob[]> {
+  async #overdue(session: Session, { marginMs, confirmed = TRUSTED }: Overdue, limit: number): Promise<HeldJobs> {
     const { asOf, steadyMs } = confirmed;
     const rows = await session.rows<HeldColumns & { readonly worker_id: string }>(OVERDUE, [
       marginMs,
@@ -97,7 +105,8 @@ export class Recovering {
       asOf,
       steadyMs,
     ]);
-    return this.#held(session, rows, ({ worker_id }) => worker_id);
+    const jobs = await this.#held(session, rows, ({ worker_id }) => worker_id);
+    return { jobs, more: rows.length === limit };
   }
 
   async #held<R extends HeldColumns>(
@@ -129,14 +138,14 @@ export class Recovering {
    * Inside a transaction, with as few statements as it takes: each is a round trip between a death and the next run of its jobs. `each`:
    * job by job, after a first try that failed because the store refused the row of one of them.
    */
-  async takeBack(session: Session, request: TakeBackRequest, bell: string, each = false): Promise<TakeBackAnswer> {
+  async takeBack(session: Session, request: TakeBackRequest, wakeup: string, each = false): Promise<TakeBackAnswer> {
     const { verdicts, of, last } = request;
     const incident = of?.incident ?? null;
     if (of !== null && !(await lockCondemned(session, of))) return { taken: verdicts.map(() => "moved") };
-    const taken = await takeAll(session, verdicts, incident, each);
+    const taken = await takeAll(session, this.#kinds, verdicts, incident, each);
     if (of !== null) await keepJobs(session, of.incident, verdicts, taken);
     // Heard at the commit: by the time the others check, the jobs are there.
-    if (verdicts.length > 0) await session.run("SELECT pg_notify($1, '')", [bell]);
+    if (verdicts.length > 0) await session.run("SELECT pg_notify($1, '')", [wakeup]);
     if (of === null) return { taken };
     const cursor = verdicts.at(-1)?.job.row ?? of.cursor;
     if (!last) {
@@ -165,6 +174,7 @@ async function lockCondemned(session: Session, { worker, incident }: Condemned):
 
 async function takeAll(
   session: Session,
+  kinds: Kinds,
   verdicts: readonly Verdict[],
   incident: string | null,
   each: boolean,
@@ -182,7 +192,7 @@ async function takeAll(
   if (locked.some((row) => row.incident !== null)) await stampResumed(session, locked);
   const applied = decided.filter(({ job }) => own.has(job.row)).map((verdict) => byRecovery(verdict, incident));
   const refused = new Map<number, string>();
-  const written = each ? await applyEach(session, applied, refused) : await applyChanges(session, applied, "running");
+  const written = each ? await applyEach(session, kinds, applied, refused) : await applyAll(session, kinds, applied);
   const elsewhere =
     own.size < decided.length ? await session.rows<{ seq: number }>(`SELECT j.seq ${guard}`, attempts) : [];
   const heldElsewhere = new Set(elsewhere.map(({ seq }) => seq));
@@ -224,9 +234,21 @@ async function keepJobs(
   if (jobs.length > 0) await insertIncidentJobs(session, incident, rows, jobs);
 }
 
+/** With what follows. */
+async function applyAll(
+  session: Session,
+  kinds: Kinds,
+  changes: readonly AppliedChange[],
+): Promise<ReadonlyMap<number, Change>> {
+  const written = await applyChanges(session, changes, "running");
+  await insertFollowing(session, kinds, written.values());
+  return written;
+}
+
 /** Job by job. Collects what the store said of each row that it refused. */
 async function applyEach(
   session: Session,
+  kinds: Kinds,
   changes: readonly AppliedChange[],
   refused: Map<number, string>,
 ): Promise<ReadonlyMap<number, Change>> {
@@ -234,7 +256,7 @@ async function applyEach(
   for (const change of changes) {
     await session.run("SAVEPOINT outlive_job");
     try {
-      for (const [seq, is] of await applyChanges(session, [change], "running")) written.set(seq, is);
+      for (const [seq, is] of await applyAll(session, kinds, [change])) written.set(seq, is);
     } catch (thrown) {
       if (!isOfOneRow(thrown)) throw thrown;
       await session.run("ROLLBACK TO SAVEPOINT outlive_job");

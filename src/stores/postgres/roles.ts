@@ -1,6 +1,6 @@
 // Who may do what, as SQL for an administrator: the owner migrates, workers work, some may only enqueue, some may only look. What
 // is not granted here is refused by the server itself. Run it again after each migration: new tables and functions have no grants.
-import { quotedSchema } from "./schema.ts";
+import { quotedSchema } from "./address.ts";
 import { ENQUEUE_SIGNATURE } from "./migrations/enqueue.ts";
 import { VIEWS } from "./migrations/views.ts";
 

@@ -1,8 +1,8 @@
 // Which transactions of the user's own may have a session of the pool now. One session stays free for the engine: its turns, its
 // enqueues, the writes of running attempts. Without that, commits that call `engine.enqueue` deadlock, and a worker whose commits are
 // slow can't settle what has finished. Waiting transactions are served in order.
-import type { CommitControl } from "../../core/commit.ts";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { CommitControl } from "../../worker/commit-control.ts";
 
 /** When to stop waiting: calls `stop` once with the reason. Returns how to call that off. */
 export type WaitLimit = (stop: (reason: Error) => void) => () => void;

@@ -1,14 +1,16 @@
 // Ends of attempts, and the answer to a write whose fence did not hold. Successes are one statement (claim.ts has it together with
 // the claim); everything else is one guarded statement, too, and one more for what was cancelled meanwhile.
-import { JOB_STATES } from "../../core/job.ts";
-import type { Lease } from "../../core/lease.ts";
-import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../../core/store.ts";
-import type { Change } from "../../core/transitions.ts";
-import { checksumSql } from "./checksums.ts";
+import { JOB_STATES } from "../../job/job.ts";
+import type { Lease } from "../../job/lease.ts";
+import type { Change } from "../../job/transitions.ts";
+import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../port.ts";
+import { LANE, NEVER_DUE, OUTCOME, STATE } from "../rows.ts";
+import { checksumSql } from "./attempt-writes.ts";
 import { list, type Session, texts } from "./connection.ts";
+import { insertFollowing } from "./enqueue.ts";
 import { type HistoryRow, insertHistory } from "./history.ts";
+import type { Kinds } from "./kinds.ts";
 import { registered } from "./restore-mark.ts";
-import { LANE, NEVER_DUE, OUTCOME, STATE } from "../codes.ts";
 import type { Workers } from "./workers.ts";
 
 /**
@@ -36,29 +38,34 @@ export const LOCK_OWNED = `SELECT j.seq
 const MAX_REJECTIONS = 100;
 
 export class Settling {
+  readonly #kinds: Kinds;
   readonly #workers: Workers;
 
-  constructor(workers: Workers) {
+  constructor(kinds: Kinds, workers: Workers) {
+    this.#kinds = kinds;
     this.#workers = workers;
   }
 
-  /** Inside a transaction. Each settlement is applied or refused by itself. */
+  /**
+   * Inside a transaction. Each settlement is applied or refused by itself. What follows is enqueued after the last one: a dedupe key that one of
+   * these jobs had is free then.
+   */
   async settle(session: Session, settlements: readonly Settlement[]): Promise<WriteAnswer[]> {
     const answers = new Map<Settlement, WriteAnswer>();
+    const followed: Change[] = [];
     for (const round of rounds(settlements)) {
       const successes = round.filter(({ change }) => change.name === "succeed");
       const others = round.filter(({ change }) => change.name !== "succeed");
-      const applied = new Set<number>();
-      if (others.length > 0) for (const seq of await this.#end(session, others)) applied.add(seq);
-      if (successes.length > 0) for (const seq of await this.#succeed(session, successes)) applied.add(seq);
+      const ended = others.length > 0 ? await this.#end(session, others) : NONE;
+      const succeeded = new Set(successes.length > 0 ? await this.#succeed(session, successes) : []);
       for (const settlement of round) {
         const { lease, change } = settlement;
-        answers.set(
-          settlement,
-          applied.has(lease.row) ? APPLIED : await this.refused(session, lease, change.name, change),
-        );
+        const applied = succeeded.has(lease.row) ? change : ended.get(lease.row);
+        if (applied?.follow !== undefined) followed.push(applied);
+        answers.set(settlement, applied ? APPLIED : await this.refused(session, lease, change.name, change));
       }
     }
+    if (followed.length > 0) await insertFollowing(session, this.#kinds, followed);
     return settlements.map((settlement) => answers.get(settlement)!);
   }
 
@@ -93,7 +100,7 @@ export class Settling {
     return rows.map(([seq]) => seq);
   }
 
-  async #end(session: Session, settlements: readonly Settlement[]): Promise<Iterable<number>> {
+  async #end(session: Session, settlements: readonly Settlement[]): Promise<ReadonlyMap<number, Change>> {
     const workers = await this.#workersOf(
       session,
       settlements.map(({ lease }) => lease),
@@ -102,7 +109,7 @@ export class Settling {
       const { row: seq, epoch, fence, worker } = lease;
       return { seq, change, incident: null, epoch, fence, actor: `worker/${worker}` };
     });
-    return (await applyChanges(session, ends, "running", workers)).keys();
+    return applyChanges(session, ends, "running", workers);
   }
 
   /**
@@ -130,6 +137,8 @@ export class Settling {
     return { is: "stale", stale };
   }
 }
+
+const NONE: ReadonlyMap<number, Change> = new Map();
 
 interface RefusedColumns {
   readonly state: number;
@@ -220,7 +229,8 @@ const APPLY_OWNED = apply(`j.worker + 0 = c.worker AND ${registered("c.worker", 
 
 /**
  * Writes changes into rows that are in state `from`, and their history. If a cancel was requested, writes the alternative. The rows are locked
- * by the caller, or `owners` says whose attempts they must be. Returns what was written, by the number of the row.
+ * by the caller, or `owners` says whose attempts they must be. Returns what was written, by the number of the row; what follows from it is
+ * the caller's to enqueue.
  */
 export async function applyChanges(
   session: Session,

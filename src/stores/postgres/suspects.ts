@@ -1,12 +1,11 @@
 // Suspects as a worker claims them: asked only while one waits and the worker has room for one. Which it takes is decided in core
 // (isolation.ts). They are taken in one statement that finds the rows as they were read, or leaves them: a transaction across several
 // statements could be frozen with its process, and every other worker would wait for its locks.
-import { type HeldSuspects, suspectsToTake } from "../../core/isolation.ts";
-import type { OpenKind, Taken } from "./claim.ts";
+import { type HeldSuspects, suspectsToTake } from "../../job/isolation.ts";
+import { boundSql } from "../rows.ts";
+import { INTACT_INPUT, type OpenKind, type Taken } from "./claim.ts";
 import { type Connection, list, type Session } from "./connection.ts";
 import { IS_ORIGINAL, isRowOf } from "./restore-mark.ts";
-import { INTACT_INPUT } from "./turn-text.ts";
-import { boundSql } from "../codes.ts";
 import type { WorkerKey } from "./workers.ts";
 
 interface Waiting {
@@ -47,8 +46,8 @@ const MAX_TRIES = 8;
 
 const WAITING = `SELECT j.seq, j.kind, j.priority, ${boundSql("j.")} AS together FROM outlive.jobs j
   JOIN outlive.kinds k ON k.id = j.kind AND NOT k.paused WHERE j.state = 0 AND j.lane = 2 AND j.kind = ANY ($1::int[]) ORDER BY j.priority DESC`;
-const LARGEST_FIRST = `${WAITING}, together DESC, j.seq LIMIT $2`;
-const OLDEST_FIRST = `${WAITING}, j.seq LIMIT $2`;
+export const LARGEST_FIRST = `${WAITING}, together DESC, j.seq LIMIT $2`;
+export const OLDEST_FIRST = `${WAITING}, j.seq LIMIT $2`;
 
 // It waits for another worker that takes one of them just now, which is one statement: what was skipped would be read as free again.
 // Under the worker's own row, as every claim, and in the run of the server in which the turn before it found the epoch high enough.

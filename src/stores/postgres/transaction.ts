@@ -1,17 +1,16 @@
 // The user's own SQL in our transaction: what the callbacks of `commit` and `transaction` get. Asynchronous, on one session that is
 // theirs until the callback has ended.
-import type { CommitForm } from "../../core/commit.ts";
-import type { JobContract } from "../../core/contract.ts";
-import { type EnqueueOptions, makeDraft } from "../../core/enqueue.ts";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import type { Enqueued } from "../../core/job.ts";
+import type { JobContract } from "../../job/contract.ts";
+import { type EnqueueOptions, makeDraft } from "../../job/enqueue.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { Enqueued } from "../../job/job.ts";
+import type { CommitForm } from "../../worker/commit-control.ts";
+import { bellChannel } from "./address.ts";
 import { rolledBack, sessionOn } from "./connection.ts";
-import type { PostgresClient, Session, UserTransaction } from "./session.ts";
+import type { PostgresClient, Session, UserTransaction } from "./direct-session.ts";
 import { insertJobs } from "./enqueue.ts";
 import { sqlState } from "./errors.ts";
 import { Kinds } from "./kinds.ts";
-import { bellChannel } from "./schema.ts";
-import { isTransactionControl } from "./transaction-control.ts";
 
 /** A transaction on one session of the engine's. BEGIN, COMMIT and ROLLBACK are the engine's own; SAVEPOINT is allowed. */
 export interface PostgresTransaction {
@@ -78,18 +77,18 @@ export async function enqueueIn<In>(
   const draft = await makeDraft(job as never, input, options, deps.newId);
   // A worker that is woken for a job whose time has not come finds nothing.
   const isReady = draft.delayMs === 0 && draft.runAt === null;
-  const bell = deps.wake !== false && isReady ? bellChannel(deps.schema) : null;
-  return enqueueOne(await sessionOn(client, deps.schema), new Kinds(), draft, bell);
+  const wakeup = deps.wake !== false && isReady ? bellChannel(deps.schema) : null;
+  return enqueueOne(await sessionOn(client, deps.schema), new Kinds(), draft, wakeup);
 }
 
 async function enqueueOne(
   session: Session,
   kinds: Kinds,
   draft: Awaited<ReturnType<typeof makeDraft>>,
-  bell: string | null = null,
+  wakeup: string | null = null,
 ): Promise<Enqueued> {
   await kinds.demand(session, [draft.kind]);
-  const [enqueued] = await insertJobs(session, kinds, [draft], bell);
+  const [enqueued] = await insertJobs(session, kinds, [draft], wakeup);
   return enqueued!;
 }
 
@@ -141,4 +140,81 @@ function ended(): OutliveError {
     "The callback ended the engine's transaction itself. What it wrote before that is not undone, and the job is not completed.",
     "Leave out BEGIN, COMMIT and ROLLBACK; throw to roll everything back, or use SAVEPOINT.",
   );
+}
+
+// Whether a statement of the user's is transaction control, by its first words. Comments and empty statements before and between
+// them are skipped as PostgreSQL skips them. One pass over the text: a statement may begin with any number of comments.
+
+/** BEGIN, START TRANSACTION, COMMIT, END, ABORT, PREPARE TRANSACTION, and ROLLBACK unless it goes back TO a savepoint. */
+export function isTransactionControl(sql: string): boolean {
+  const words = firstWords(sql);
+  switch (words.next()) {
+    case "begin":
+    case "commit":
+    case "end":
+    case "abort":
+      return true;
+    case "start":
+    case "prepare":
+      return words.next() === "transaction";
+    case "rollback": {
+      const second = words.next();
+      return (second === "work" || second === "transaction" ? words.next() : second) !== "to";
+    }
+    default:
+      return false;
+  }
+}
+
+/** The words at the beginning of the statement, in small letters; "" after the last one. */
+function firstWords(sql: string): { next: () => string } {
+  let at = skipEmpty(sql, 0);
+  return {
+    next() {
+      WORD.lastIndex = at = skipBlank(sql, at);
+      const word = WORD.exec(sql)?.[0] ?? "";
+      at += word.length;
+      return word.toLowerCase();
+    },
+  };
+}
+
+const WORD = /[A-Za-z_\u0080-\uffff][\w$\u0080-\uffff]*/y;
+
+/** Past blanks, comments and empty statements. */
+function skipEmpty(sql: string, from: number): number {
+  let at = skipBlank(sql, from);
+  while (sql[at] === ";") at = skipBlank(sql, at + 1);
+  return at;
+}
+
+/** Past white space and comments. */
+function skipBlank(sql: string, from: number): number {
+  let at = from;
+  for (;;) {
+    const character = sql[at];
+    if (character !== undefined && " \t\n\r\f\v".includes(character)) at++;
+    else if (character === "-" && sql[at + 1] === "-") at = endOfLine(sql, at + 2);
+    else if (character === "/" && sql[at + 1] === "*") at = endOfComment(sql, at + 2);
+    else return at;
+  }
+}
+
+function endOfLine(sql: string, from: number): number {
+  let at = from;
+  while (at < sql.length && sql[at] !== "\n" && sql[at] !== "\r") at++;
+  return at;
+}
+
+/** In PostgreSQL a comment may hold another. One that does not end takes the rest of the text. */
+function endOfComment(sql: string, from: number): number {
+  let depth = 1;
+  let at = from;
+  while (at < sql.length && depth > 0) {
+    const two = sql.slice(at, at + 2);
+    if (two === "*/") depth--;
+    else if (two === "/*") depth++;
+    at += two === "*/" || two === "/*" ? 2 : 1;
+  }
+  return at;
 }

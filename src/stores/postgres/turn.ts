@@ -1,17 +1,12 @@
 // The worker's turn as the port wants it: one statement as a rule, and what must be done besides when that statement says so.
-import type { ClaimedJob } from "../../core/job.ts";
-import {
-  APPLIED,
-  type CorruptJob,
-  type Room,
-  type SettleAndClaim,
-  type Settlement,
-  type WriteAnswer,
-} from "../../core/store.ts";
+import { hasRoomForSuspects, type HeldSuspects } from "../../job/isolation.ts";
+import type { ClaimedJob } from "../../job/job.ts";
+import { type Change, hasFollow } from "../../job/transitions.ts";
+import { APPLIED, type CorruptJob, type Room, type TurnAnswer, type Settlement, type WriteAnswer } from "../port.ts";
 import {
   type Claim,
-  type ClaimedRows,
   claimedJobs,
+  type ClaimedRows,
   openKinds,
   promoteDue,
   type Taken,
@@ -19,10 +14,9 @@ import {
   takeTurnInTwo,
   type Turn,
 } from "./claim.ts";
-import { hasRoomForSuspects, type HeldSuspects } from "../../core/isolation.ts";
 import type { Connection } from "./connection.ts";
+import { MAX_CHARACTERS } from "./direct-session.ts";
 import type { Kinds } from "./kinds.ts";
-import { MAX_CHARACTERS } from "./session.ts";
 import type { Settling } from "./settle.ts";
 import { claimSuspects } from "./suspects.ts";
 import type { Workers } from "./workers.ts";
@@ -48,7 +42,7 @@ export class Turns {
   }
 
   /** What is too large for one statement is settled in several, and only the last of them claims. */
-  async settleAndClaim(workerId: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
+  async turn(workerId: string, settlements: readonly Settlement[], room: Room): Promise<TurnAnswer> {
     const slices = slicesOf(settlements);
     const settled: WriteAnswer[] = [];
     for (const slice of slices.slice(0, -1)) settled.push(...(await this.#turn(workerId, slice, NO_ROOM)).settled);
@@ -56,7 +50,7 @@ export class Turns {
     return settled.length === 0 ? last : { ...last, settled: [...settled, ...last.settled] };
   }
 
-  async #turn(workerId: string, settlements: readonly Settlement[], room: Room): Promise<SettleAndClaim> {
+  async #turn(workerId: string, settlements: readonly Settlement[], room: Room): Promise<TurnAnswer> {
     const { connection, kinds, workers, settling, inTwoFrom } = this.#deps;
     const worker = { id: workerId, seq: workers.known(workerId) ?? (await workers.seqOf(connection, workerId)) };
     if (room.kinds.some(({ kind }) => kinds.idOf(kind) === undefined))
@@ -64,7 +58,7 @@ export class Turns {
         connection,
         room.kinds.map(({ kind }) => kind),
       );
-    const heeds = hasRoomForSuspects(room.suspects ?? NO_SUSPECTS) ? "due and suspects" : "due";
+    const heeds = !room.suspects || hasRoomForSuspects(room.suspects) ? "due and suspects" : "due";
     const claim: Claim = { worker, kinds: openKinds(kinds, room), total: room.total, heeds };
     const { successes, others } = sorted(settlements, workerId);
     let refused: ReadonlyMap<Settlement, WriteAnswer> = NONE;
@@ -131,7 +125,7 @@ export class Turns {
     const jobs = ({ taken, epoch, timeoutMs }: Turn, together = NOT_SUSPECT): Promise<ClaimedRows> =>
       claimedJobs(connection, taken, { worker, open, epoch, timeoutMs, together });
     const isDue = turn.due !== null && turn.due <= 0;
-    const mayTake = hasRoomForSuspects(held) && room.total > 0 && open.length > 0;
+    const mayTake = (!room.suspects || hasRoomForSuspects(held)) && room.total > 0 && open.length > 0;
     if (!isDue && !(turn.suspects && mayTake)) return { ...(await jobs(turn)), due: turn.due };
     if (isDue) await promoteDue(connection);
     const { taken, together } = mayTake
@@ -212,11 +206,15 @@ function byPriority(taken: readonly Taken[], claimed: readonly ClaimedJob[]): Cl
   return claimed.toSorted((a, b) => of(b) - of(a) || a.lease.row - b.lease.row);
 }
 
-/** What one statement can do (successes of this worker, each job once), in the order of rows; and everything else. */
+/**
+ * What one statement can do (successes of this worker, each job once), in the order of rows; and everything else. Where something follows, that is
+ * all of them: it is enqueued when every one is settled, and before the claim.
+ */
 function sorted(
   settlements: readonly Settlement[],
   worker: string,
 ): { successes: readonly Settlement[]; others: readonly Settlement[] } {
+  if (settlements.some(({ change }) => hasFollow(change))) return { successes: [], others: settlements };
   const successes: Settlement[] = [];
   const others: Settlement[] = [];
   const rows = new Set<number>();
@@ -247,9 +245,15 @@ function slicesOf(settlements: readonly Settlement[]): (readonly Settlement[])[]
   return slices;
 }
 
-function charactersOf({ change: { result, error, reason } }: Settlement): number {
+function charactersOf({ change }: Settlement): number {
+  const { result, error, reason } = change;
   const ofError = error === null ? 0 : error.message.length + (error.stack?.length ?? 0);
-  return (result?.length ?? 0) + ofError + (reason?.length ?? 0);
+  return (result?.length ?? 0) + ofError + (reason?.length ?? 0) + followingCharacters(change);
+}
+
+function followingCharacters({ follow, ifCancelled }: Change): number {
+  const own = follow?.reduce((sum, { input }) => sum + input.length, 0) ?? 0;
+  return own + (ifCancelled ? followingCharacters(ifCancelled) : 0);
 }
 
 const NO_ROOM: Room = { total: 0, kinds: [] };

@@ -1,21 +1,23 @@
 // The rows of workers (table `fleet`): registering, beating, leaving. One row per process and boot; a row that is not live never
 // becomes so again. A claim shares the row's key lock, so whoever takes the row FOR UPDATE sees every claim or prevents it. A row is
 // known by its number and its id together: the number is short, but its sequence can go back.
-import { withLastWord } from "../../core/incident.ts";
-import type { Counters } from "../../core/job.ts";
-import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
-import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
-import type { Session } from "./connection.ts";
-import { IS_ORIGINAL, isRowOf, raiseEpoch, whyReplaced } from "./restore-mark.ts";
+import type { Lease } from "../../job/lease.ts";
+import { withLastWord } from "../../recovery/incident.ts";
+import type { WorkerRecord, WorkerRow } from "../liveness.ts";
+import type { Beat, BeatAnswer, HeldLease, WorkerQuery } from "../port.ts";
 import {
   type CounterColumns,
   counters,
   type ExpiryColumns,
+  type HeldColumns,
+  LEASE_HASH,
   longestOverdue,
   type WorkerColumns,
   workerRow,
 } from "../rows.ts";
+import type { Session } from "./connection.ts";
 import { resolveLoss } from "./losses.ts";
+import { IS_ORIGINAL, isRowOf, raiseEpoch, whyReplaced } from "./restore-mark.ts";
 
 const REGISTER = `INSERT INTO outlive.fleet (id, state, host, boot_id, namespace, pid, start_ticks, predecessor, version, epoch, lease_ms, concurrency, kinds,
     lock_name, lock_identity, started_at, heartbeat_at)
@@ -30,9 +32,16 @@ const RAISE_EPOCH_ONCE = `WITH first AS (
     ON CONFLICT (one) DO UPDATE SET started = excluded.started WHERE r.started <> excluded.started RETURNING 1)
   ${raiseEpoch("FROM first")}`;
 
-const HELD = `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses,
-    j.deadline_at + k.grace_ms AS expires_at, coalesce(k.timeout_ms, 0) + k.grace_ms AS allowed_ms
+const HELD = `SELECT count(*) AS count, coalesce(sum(${LEASE_HASH}), 0)::bigint AS digest, min(j.deadline_at) AS deadline_at
+  FROM outlive.jobs j WHERE j.state = 1 AND j.worker = $1`;
+/** Of each kind the job whose deadline passed first. */
+const PAST_DEADLINE = `SELECT DISTINCT ON (j.kind) j.id, j.deadline_at + k.grace_ms AS expires_at, coalesce(k.timeout_ms, 0) + k.grace_ms AS allowed_ms
+  FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = $1 AND j.deadline_at < $2 ORDER BY j.kind, j.deadline_at`;
+const LEASES = `SELECT j.seq, j.id AS "jobId", k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses
   FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = $1 ORDER BY j.seq`;
+
+const HELD_IDS = `array_to_json(ARRAY(
+  SELECT j.id FROM outlive.jobs j WHERE j.state = 1 AND j.worker = w.seq ORDER BY j.seq LIMIT $3))::text AS held_ids, `;
 
 const WHICH = {
   present: "w.state IN ('live', 'recovering')",
@@ -42,16 +51,9 @@ const WHICH = {
   all: "true",
 } as const;
 
-const BEAT = `UPDATE outlive.fleet f SET beats = f.beats + 1, heartbeat_at = outlive.now_ms(), loop_lag_ms = $3, held = $4
+const BEAT = `UPDATE outlive.fleet f SET beats = f.beats + 1, heartbeat_at = outlive.now_ms(), loop_lag_ms = $3
   WHERE ${isRowOf("$1", "$2")} AND f.state = 'live' AND ${IS_ORIGINAL}
   RETURNING f.heartbeat_at AS now, (SELECT value FROM outlive.meta WHERE key = 'schema') AS schema_version`;
-
-interface HeldColumns extends CounterColumns, ExpiryColumns {
-  readonly seq: number;
-  readonly kind: string;
-  readonly epoch: number;
-  readonly fence: number;
-}
 
 /** How a statement names a worker. */
 export interface WorkerKey {
@@ -127,31 +129,40 @@ export class Workers {
     return { epoch: row!.epoch, now: row!.now };
   }
 
-  async beat(session: Session, id: string, { loopLagMs, confirmed }: Beat): Promise<BeatAnswer> {
+  /** With a last word: inside a transaction. */
+  async beat(session: Session, id: string, { loopLagMs, confirmed, lastWord, leases }: Beat): Promise<BeatAnswer> {
+    if (lastWord !== undefined) await this.note(session, id, lastWord);
     const seq = await this.seqOf(session, id);
-    const rows = await session.rows<HeldColumns>(HELD, [seq]);
-    const held = JSON.stringify(rows.map((row) => row.id));
+    const [held] = await session.rows<HeldColumns>(HELD, [seq]);
+    const { count, digest, deadline_at: deadlineAt } = held!;
     const [beaten] = await session.rows<{ now: number; schema_version: number }>(BEAT, [
       seq,
       id,
       Math.round(loopLagMs),
-      held,
     ]);
     const replaced = beaten ? null : await whyReplaced(session, seq, id);
     const now = beaten?.now ?? 0;
-    const overdue = longestOverdue(rows, now, confirmed);
+    const passed = deadlineAt !== null && deadlineAt < now;
+    const late = passed ? await session.rows<ExpiryColumns>(PAST_DEADLINE, [seq, now]) : [];
+    const overdue = longestOverdue(late, now, confirmed);
     return {
       live: beaten !== undefined,
       ...(replaced !== null && { replaced }),
       now,
-      held: rows.map((row) => ({
-        lease: { jobId: row.id, kind: row.kind, row: row.seq, worker: id, epoch: row.epoch, fence: row.fence },
-        counters: counters(row) satisfies Counters,
-      })),
+      held: { count, digest },
+      ...(leases && { leases: await this.#leases(session, id, seq) }),
       overdueMs: overdue?.overdueMs ?? null,
       overdueJobId: overdue?.id ?? null,
       schemaVersion: beaten?.schema_version ?? 0,
     };
+  }
+
+  async #leases(session: Session, worker: string, seq: number): Promise<HeldLease[]> {
+    const rows = await session.rows<CounterColumns & Omit<Lease, "row"> & { readonly seq: number }>(LEASES, [seq]);
+    return rows.map((row) => {
+      const { jobId, kind, epoch, fence } = row;
+      return { lease: { jobId, kind, row: row.seq, worker, epoch, fence }, counters: counters(row) };
+    });
   }
 
   /** Whoever recovered it before this was known has written the incident without it: it is added there. Inside a transaction. */
@@ -169,7 +180,7 @@ export class Workers {
   }
 
   /** Stopped only if it holds nothing: a leftover of a shutdown stays with a worker that recovery looks at. Inside a transaction. */
-  async deregister(session: Session, id: string): Promise<boolean> {
+  async leave(session: Session, id: string): Promise<boolean> {
     const seq = await this.seqOf(session, id);
     // Waits for a claim in flight, so that the next statement sees it.
     await session.run("SELECT 1 FROM outlive.fleet WHERE seq = $1 AND id = $2 FOR UPDATE", [seq, id]);
@@ -183,11 +194,12 @@ export class Workers {
   }
 
   async list(session: Session, query: WorkerQuery): Promise<WorkerRow[]> {
+    const { heldIds } = query;
     const rows = await session.rows<WorkerColumns>(
-      `SELECT w.*, (SELECT count(*) FROM outlive.jobs j WHERE j.state = 1 AND j.worker = w.seq) AS held_count,
+      `SELECT w.*, ${heldIds === undefined ? "" : HELD_IDS}(SELECT count(*) FROM outlive.jobs j WHERE j.state = 1 AND j.worker = w.seq) AS held_count,
          w.restored OR NOT ${IS_ORIGINAL} AS came_back
        FROM outlive.fleet w WHERE ${WHICH[query.which ?? "present"]} AND w.id > $1 ORDER BY w.id LIMIT $2`,
-      [query.after ?? "", query.limit ?? null],
+      [query.after ?? "", query.limit ?? null, ...(heldIds === undefined ? [] : [heldIds])],
     );
     return rows.map(workerRow);
   }

@@ -1,7 +1,7 @@
 // Which file an address means. Apart from the store: whoever reads an address need not load it.
 import { lstatSync, readlinkSync, realpathSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
 
 /** `sqlite:./jobs.db`, `sqlite:/var/lib/app/jobs.db`, `sqlite::memory:`. */
 export function sqlitePath(url: string): string {

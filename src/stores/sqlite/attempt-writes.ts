@@ -1,6 +1,6 @@
 // The small writes of a running attempt, each under its fence: steps, progress, log, heartbeat, children. Inside a transaction.
-import type { Lease } from "../../core/lease.ts";
-import { APPLIED, type AttemptWrite, MAX_LOG_LINES, triedBy, type WriteAnswer } from "../../core/store.ts";
+import type { Lease } from "../../job/lease.ts";
+import { APPLIED, type AttemptWrite, MAX_LOG_LINES, triedBy, type WriteAnswer } from "../port.ts";
 import { checksumOrNull, stepOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertJobs } from "./enqueue.ts";

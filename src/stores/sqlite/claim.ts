@@ -1,15 +1,14 @@
 // Claims: owner, epoch, fence, start and deadline in one statement, only of what can be claimed now. What is claimed and not what was
 // stored is quarantined before anybody gets it. Inside a transaction.
-import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../core/job.ts";
-import { hasRoomForSuspects, type HeldSuspects, suspectsToTake } from "../../core/isolation.ts";
-import type { Lease } from "../../core/lease.ts";
-import type { CorruptJob, Room } from "../../core/store.ts";
-import * as transitions from "../../core/transitions.ts";
+import * as transitions from "../../job/transitions.ts";
+import { hasRoomForSuspects, type HeldSuspects, suspectsToTake } from "../../job/isolation.ts";
+import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../job/job.ts";
+import type { Lease } from "../../job/lease.ts";
+import type { CorruptJob, Room } from "../port.ts";
+import { boundSql, type CounterColumns, counters } from "../rows.ts";
 import { isIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
-import { type CounterColumns, counters } from "../rows.ts";
-import { boundSql } from "../codes.ts";
 import { applyChange, OWNED } from "./settle.ts";
 
 /** How many delayed jobs become ready in one transaction. */
@@ -71,9 +70,9 @@ export function claimReady(db: Database, kinds: Kinds, worker: Claimant, room: R
     const id = kinds.idOf(kind);
     return id === undefined || paused.has(id) ? [] : [{ kind, id, most, shares }];
   });
-  const held = room.suspects ?? NO_SUSPECTS;
-  const suspects =
-    hasRoomForSuspects(held) && db.sql(ANY_SUSPECT).get() ? waitingSuspects(db, open, room.total, held) : [];
+  const { suspects: held = NO_SUSPECTS } = room;
+  const mayTake = held === NO_SUSPECTS || hasRoomForSuspects(held);
+  const suspects = mayTake && db.sql(ANY_SUSPECT).get() ? waitingSuspects(db, open, room.total, held) : [];
   const claimed =
     suspects.length === 0 && open.length === 1
       ? takeOfOne(turn, open[0]!, room.total)

@@ -3,13 +3,11 @@
 // Trap: POSIX locks belong to the process. Nothing but SQLite may open or close the database or a lock file in a process that
 // uses them: a mere readFileSync of it drops every lock that SQLite holds on it.
 import { rmSync, statSync } from "node:fs";
-import { pathToFileURL } from "node:url";
 import { constants, DatabaseSync, type SQLInputValue, type SQLOutputValue, type StatementSync } from "node:sqlite";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import { inOurWords, primaryCode, SQLITE_BUSY, translate } from "./errors.ts";
+import { pathToFileURL } from "node:url";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { assertSafeSqlite, inOurWords, primaryCode, SQLITE_BUSY, translate } from "./errors.ts";
 import { assertExists, assertLocalFilesystem, assertOneName, assertPlatform, createPrivately } from "./file.ts";
-import { fileAt } from "./lock-holder.ts";
-import { assertSafeSqlite } from "./safe-sqlite.ts";
 
 export type Row = Record<string, SQLOutputValue>;
 export type { SQLInputValue, StatementSync };
@@ -312,4 +310,17 @@ export function openBare(
   const url = path === ":memory:" ? path : pathToFileURL(path);
   if (immutable && typeof url === "object") url.searchParams.set("immutable", "1");
   return new DatabaseSync(url, { readOnly: readOnly || immutable, timeout, defensive: false });
+}
+
+/** Device and inode of the file at a path; null: there is none. */
+export function fileAt(path: string): string | null {
+  const file = statSync(path, { bigint: true, throwIfNoEntry: false });
+  return file === undefined ? null : fileKey(file.dev, file.ino);
+}
+
+/** A file as the kernel's list names it: device (major and minor in hex) and inode. */
+export function fileKey(dev: bigint, ino: bigint): string {
+  const major = ((dev >> 8n) & 0xfffn) | ((dev >> 32n) & ~0xfffn);
+  const minor = (dev & 0xffn) | ((dev >> 12n) & ~0xffn);
+  return `${major.toString(16).padStart(2, "0")}:${minor.toString(16).padStart(2, "0")}:${ino}`;
 }

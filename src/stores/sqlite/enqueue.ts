@@ -1,10 +1,11 @@
 // Jobs on their way in. Inside a transaction; what is known already by id or by dedupe key adds nothing.
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import type { Enqueued, JobDraft } from "../../core/job.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { Enqueued, JobDraft } from "../../job/job.ts";
+import type { Change } from "../../job/transitions.ts";
+import { LANE } from "../rows.ts";
 import { checksumOf } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
-import { LANE } from "../codes.ts";
 import { NO_WORKER, storedEpoch } from "./schema.ts";
 
 const COLUMNS =
@@ -37,6 +38,17 @@ export function insertJobs(db: Database, kinds: Kinds, drafts: readonly JobDraft
   });
   for (const [kind, count] of added) kinds.countJobs(kind, count);
   return enqueued;
+}
+
+/** Enqueues what follows from changes that this transaction has applied. Most have nothing that follows, and cost nothing here. */
+export function insertFollowing(db: Database, kinds: Kinds, applied: readonly Change[], now: number): void {
+  const drafts = applied.flatMap(({ follow }) => follow ?? []);
+  if (drafts.length > 0) insertJobs(db, kinds, drafts, now);
+}
+
+/** Refuses kinds that were never declared. */
+export function demandKinds(kinds: Kinds, drafts: readonly JobDraft[]): void {
+  for (const { kind } of drafts) if (kinds.idOf(kind) === undefined) throw undeclared(kind);
 }
 
 /** Which unfinished job holds the key, or the id itself if that was known already. */

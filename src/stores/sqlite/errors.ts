@@ -1,5 +1,5 @@
 // SQLite's errors in our own words: a stable code, what was being done, and the next thing to do.
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { ErrorCode, isUnknownKind, OutliveError } from "../../job/errors.ts";
 
 export const SQLITE_BUSY = 5;
 export const SQLITE_IOERR = 10;
@@ -18,9 +18,9 @@ export function primaryCode(thrown: unknown): number | undefined {
   return typeof code === "number" ? code & 0xff : undefined;
 }
 
-/** Whether one row was refused, by a constraint or a trigger, and others may be written. */
+/** Whether one row was refused, by a constraint, a trigger, or because what follows from it has an unknown kind, and others may be written. */
 export function isOfOneRow(thrown: unknown): boolean {
-  return primaryCode(thrown) === SQLITE_CONSTRAINT;
+  return primaryCode(thrown) === SQLITE_CONSTRAINT || isUnknownKind(thrown);
 }
 
 /** Failures of the machine below, not of the statement: no room, no memory, a disk that fails. SQLite may roll the transaction back. */
@@ -85,3 +85,35 @@ const WORDS: Readonly<Record<number, readonly [ErrorCode, string]>> = {
   ],
   [SQLITE_NOTADB]: [ErrorCode.storeUnusable, "The file is something else. Name another file, or move this one away."],
 };
+
+// Which versions of SQLite, as Node brings them, the store may be trusted to. No types of node:sqlite here.
+
+/** Ranges in which two connections that write or checkpoint at once can corrupt the file; the fix went into four lines. */
+export function sqliteIsSafe(version: string): boolean {
+  const [major = 0, minor = 0, patch = 0] = version.split(".").map(Number);
+  if (major !== 3) return major > 3;
+  if (minor === 44) return patch >= 6;
+  if (minor === 50) return patch >= 7;
+  if (minor === 51) return patch >= 3;
+  return minor >= 52 || minor < 7;
+}
+
+/** Asks the library itself; refuses it with what is wrong and what to use instead. */
+export function assertSafeSqlite(db: { prepare(sql: string): { get(): unknown } }): void {
+  const { version, nul } = db.prepare("SELECT sqlite_version() AS version, 'a' || char(0) || 'b' AS nul").get() as {
+    version: string;
+    nul: string;
+  };
+  const wrong = !sqliteIsSafe(version)
+    ? `SQLite ${version} can corrupt a database that two connections write to at once`
+    : nul.length !== 3
+      ? "this Node cuts texts at a NUL character when it reads them from SQLite"
+      : undefined;
+  if (wrong === undefined) return;
+  throw new OutliveError(
+    ErrorCode.sqliteUnsafe,
+    `Node ${process.version} is not safe for the SQLite store: ${wrong}.`,
+    "Use Node 24.16 or newer (26.1 or newer of that line), or pass `sqlite: { allowUnsafe: true }` if you accept the risk.",
+    { node: process.version, sqlite: version },
+  );
+}

@@ -2,7 +2,7 @@
 // there already: that could drop our own locks.
 import { accessSync, closeSync, constants, existsSync, openSync, readFileSync, statfsSync, statSync } from "node:fs";
 import { dirname } from "node:path";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
 
 /** File systems that break SQLite's locking or shared memory, or may, by the magic number that statfs gives on Linux. */
 const NETWORK_FILESYSTEMS: Readonly<Record<number, string>> = {

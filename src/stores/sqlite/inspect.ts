@@ -1,15 +1,44 @@
 // Reading for people: one job whole, pages of jobs, counts. Short reads only; nothing here takes the write lock.
-import type { HistoryEntry, JobDetails, JobState, LogLine } from "../../core/job.ts";
-import type { JobFilter, KindCounts, ListPage, WorkerSuspects } from "../../core/store.ts";
+import type { HistoryEntry, JobDetails, JobState, LogLine } from "../../job/job.ts";
+import type { Inspecting, JobFilter, KindCounts, ListPage, LockHolder, StoreHealth, WorkerSuspects } from "../port.ts";
+import {
+  boundSql,
+  cursorAt,
+  type HistoryColumns,
+  historyEntry,
+  JOB_COLUMNS,
+  type JobColumns,
+  jobInfo,
+  rowOfCursor,
+  STATE,
+  storedValue,
+} from "../rows.ts";
 import { type CheckedJob, inputIsIntact, resultIsIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
-import { type HistoryColumns, historyEntry, JOB_COLUMNS, type JobColumns, jobInfo, storedValue } from "../rows.ts";
-import { boundSql, STATE } from "../codes.ts";
+import { walBytes } from "./doctor/index.ts";
+import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
+import { lockHolder } from "./lock-holder.ts";
+import type { FileAccess, Writer } from "./writer.ts";
+
+export function inspecting({ db, now, read }: FileAccess, writer: Writer): Inspecting {
+  return {
+    get: (id) => read(() => getJob(db, id)),
+    list: (filter, limit, after) => read(() => listJobs(db, filter, limit, after)),
+    counts: () => read(() => countJobs(db, now())),
+    ahead: (id) => read(() => countAhead(db, id)),
+    suspects: () => read(() => heldSuspects(db)),
+    writer: () => read(() => blocker(db)),
+    incidents: (limit, after) => read(() => listIncidents(db, limit, after)),
+    incident: (id) => read(() => getIncident(db, id)),
+    latestRecovery: () => read(() => latestRecovery(db)),
+    health: () => read(() => storeHealth(db, writer)),
+  };
+}
 
 const JOB_TABLES =
   "outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind LEFT JOIN outlive_workers w ON w.seq = j.worker";
 
-export function getJob(db: Database, id: string): JobDetails | null {
+function getJob(db: Database, id: string): JobDetails | null {
   const [row] = readable<JobColumns & CheckedJob & { readonly progress: unknown }>(
     db,
     `SELECT ${JOB_COLUMNS}, j.input, j.input_sum, j.result, j.result_sum, j.progress FROM ${JOB_TABLES} WHERE j.id = ?`,
@@ -17,17 +46,17 @@ export function getJob(db: Database, id: string): JobDetails | null {
   );
   if (!row) return null;
   const steps = db
-    .sql("SELECT name, result, result_sum, at, fence FROM outlive_steps WHERE job = ? ORDER BY ord")
+    .sql("SELECT name, result, result_sum, at, fence AS attempt FROM outlive_steps WHERE job = ? ORDER BY ord")
     .all(row.seq) as unknown as StepColumns[];
   const log = db
-    .sql("SELECT at, fence, message FROM outlive_logs WHERE job = ? ORDER BY ord")
+    .sql("SELECT at, fence AS attempt, message FROM outlive_logs WHERE job = ? ORDER BY ord")
     .all(row.seq) as unknown as LogLine[];
   return {
     ...jobInfo(row),
     input: storedValue(row.input),
     result: storedValue(row.result),
     progress: storedValue(row.progress),
-    steps: steps.map(({ name, result, at, fence }) => ({ name, result: storedValue(result), at, fence })),
+    steps: steps.map(({ name, result, at, attempt }) => ({ name, result: storedValue(result), at, attempt })),
     history: history(db, row.seq),
     log: log.map((line) => ({ ...line })),
     corrupt: corruptParts(row, steps),
@@ -39,7 +68,7 @@ interface StepColumns {
   readonly result: unknown;
   readonly result_sum: unknown;
   readonly at: number;
-  readonly fence: number;
+  readonly attempt: number;
 }
 
 function corruptParts(job: JobColumns & CheckedJob, steps: readonly StepColumns[]): string[] {
@@ -72,7 +101,7 @@ function readable<Row>(db: Database, text: string, values: readonly (string | nu
 function history(db: Database, job: number): HistoryEntry[] {
   const rows = db
     .sql(
-      "SELECT at, event, from_state, to_state, actor, epoch, fence, reason, incident FROM outlive_history WHERE job = ? ORDER BY ord",
+      "SELECT at, event, from_state, to_state, actor, epoch, fence AS attempt, reason, incident FROM outlive_history WHERE job = ? ORDER BY ord",
     )
     .all(job) as unknown as HistoryColumns[];
   return rows.map(historyEntry);
@@ -88,8 +117,8 @@ const LOOKUPS = 20_000;
  * first, from an index that holds only such rows if that serves; otherwise the table is walked, a piece at a time. Of 1,000,000
  * jobs a page of running ones took 290 ms without that and takes 1 ms, one of 100,000 dead ones 240 ms and 30 ms.
  */
-export function listJobs(db: Database, filter: JobFilter, limit: number, after: string | null): ListPage {
-  const before = after === null ? Number.MAX_SAFE_INTEGER : Number(after);
+function listJobs(db: Database, filter: JobFilter, limit: number, after: string | null): ListPage {
+  const before = after === null ? Number.MAX_SAFE_INTEGER : rowOfCursor(after);
   const kind = filter.kind === undefined ? null : kindId(db, filter.kind);
   if (kind === undefined) return { jobs: [], next: null };
   const sources = servingIndexes(db, filter);
@@ -105,7 +134,7 @@ export function listJobs(db: Database, filter: JobFilter, limit: number, after: 
   );
   const page = rows.slice(0, limit);
   const last = rows.length > limit ? page.at(-1)!.seq : floor;
-  return { jobs: page.map(jobInfo), next: last === 0 ? null : String(last) };
+  return { jobs: page.map(jobInfo), next: last === 0 ? null : cursorAt(last) };
 }
 
 function kindId(db: Database, name: string): number | undefined {
@@ -179,7 +208,7 @@ function termsOf(filter: JobFilter, kind: number | null): { terms: string; value
 }
 
 /** The ready index is in the order of claims, so those ahead are one range of it. */
-export function countAhead(db: Database, id: string): number | null {
+function countAhead(db: Database, id: string): number | null {
   const row = db.sql("SELECT seq, kind, priority FROM outlive_jobs WHERE id = ? AND state = 0 AND lane = 1").get(id) as
     | { seq: number; kind: number; priority: number }
     | undefined;
@@ -192,7 +221,7 @@ export function countAhead(db: Database, id: string): number | null {
   return n;
 }
 
-export function heldSuspects(db: Database): WorkerSuspects[] {
+function heldSuspects(db: Database): WorkerSuspects[] {
   const rows = db
     .sql(
       `SELECT w.id AS worker, count(*) AS count, min(${boundSql("j.")}) AS together FROM outlive_jobs j JOIN outlive_workers w ON w.seq = j.worker
@@ -203,7 +232,7 @@ export function heldSuspects(db: Database): WorkerSuspects[] {
 }
 
 /** In one read transaction: succeeded jobs are what is left of all, and that must be all of the same moment. */
-export function countJobs(db: Database, now: number): KindCounts[] {
+function countJobs(db: Database, now: number): KindCounts[] {
   db.exec("BEGIN");
   try {
     return countNow(db, now);
@@ -263,4 +292,26 @@ function readyJobs(db: Database): ReadonlyMap<number, { n: number; since: number
     .all() as { kind: number; n: number; first: number }[];
   const since = db.sql("SELECT max(created_at, ifnull(run_at, 0)) AS at FROM outlive_jobs WHERE seq = ?");
   return new Map(rows.map(({ kind, n, first }) => [kind, { n, since: (since.get(first) as { at: number }).at }]));
+}
+
+// What the file says of itself: its settings that durability hangs on, its size, how its writes are grouped, and who stands in our
+// way. Reads only.
+
+function storeHealth(db: Database, writer: Writer): StoreHealth {
+  const pragma = (name: string): string | number => Object.values(db.sql(`PRAGMA ${name}`).get()!)[0] as never;
+  const bytes = Number(pragma("page_count")) * Number(pragma("page_size"));
+  const durability = pragma("synchronous") === 2 ? "full" : "relaxed";
+  const detail = { path: db.path, journalMode: pragma("journal_mode"), durability, bytes };
+  const { lastFailure, lastGroup, groupCount, operationCount } = writer;
+  const groups = { lastGroupCommit: lastGroup, groupCommits: groupCount, groupedWrites: operationCount };
+  const failure = lastFailure === null ? {} : { lastFailure };
+  return { ok: lastFailure === null, detail: { ...detail, walBytes: walBytes(db.path), ...groups, ...failure } };
+}
+
+/** Which process holds the write lock just now; null: none, or this host does not tell. */
+function blocker(db: Database): LockHolder | null {
+  const holder = lockHolder(db.path);
+  if (!holder) return null;
+  const { data_version: version } = db.sql("PRAGMA data_version").get() as { data_version: number };
+  return { ...holder, version };
 }

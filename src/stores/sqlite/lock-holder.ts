@@ -1,7 +1,8 @@
 // Which file is at a path, as the kernel names it, and which processes hold locks on it, by the kernel's own list on Linux. Everything
 // here uses stat, which opens nothing: to open and close the database itself would drop SQLite's locks on it.
-import { readFileSync, statSync } from "node:fs";
-import { storableText } from "../../core/text.ts";
+import { readFileSync } from "node:fs";
+import { storableText } from "../../job/text.ts";
+import { fileAt } from "./database.ts";
 
 /** In WAL mode the writer holds this byte of the shared-memory file (WAL_WRITE_LOCK in SQLite's wal.c). */
 const WRITE_LOCK_BYTE = 120;
@@ -53,19 +54,6 @@ function holders(path: string, kind: string, first: number, last: number): Proce
   } catch {
     return null; // Not Linux.
   }
-}
-
-/** Device and inode of the file at a path; null: there is none. */
-export function fileAt(path: string): string | null {
-  const file = statSync(path, { bigint: true, throwIfNoEntry: false });
-  return file === undefined ? null : fileKey(file.dev, file.ino);
-}
-
-/** A file as the kernel's list names it: device (major and minor in hex) and inode. */
-export function fileKey(dev: bigint, ino: bigint): string {
-  const major = ((dev >> 8n) & 0xfffn) | ((dev >> 32n) & ~0xfffn);
-  const minor = (dev & 0xffn) | ((dev >> 12n) & ~0xffn);
-  return `${major.toString(16).padStart(2, "0")}:${minor.toString(16).padStart(2, "0")}:${ino}`;
 }
 
 /** All files on which some process holds a write lock. Empty where the kernel does not tell. */

@@ -4,15 +4,15 @@
 import { accessSync, constants, mkdirSync, readdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import type { Liveness, Probe, WorkerRow } from "../../core/liveness.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { Liveness, Probe, WorkerRow } from "../liveness.ts";
+import { fileKey, holdExclusively, probeExclusive, removeUnheld } from "./database.ts";
 import { SQLITE_BUSY, SQLITE_IOERR } from "./errors.ts";
-import { fileKey, lockedFiles } from "./lock-holder.ts";
-import { holdExclusively, probeExclusive, removeUnheld } from "./database.ts";
+import { lockedFiles } from "./lock-holder.ts";
 
 const SUFFIX = ".lock";
 
-/** The folder beside the database that holds the locks and the bell. */
+/** The folder beside the database that holds the locks and the file for wake-ups. */
 export function sideFolder(databasePath: string): string {
   return `${databasePath}.outlive`;
 }
@@ -45,10 +45,11 @@ export function lockFileLiveness(databasePath: string, bootId: string, own: Set<
       const lock = await hold(pathOf(name));
       return {
         evidence: { name, identity: inode(pathOf(name)) },
+        // Removed before it is released: a free lock file proves a death, and a process that begins another life is not dead.
         drop: async (remove) => {
+          if (remove) rmSync(pathOf(name), { force: true });
           lock.drop();
           own.delete(name);
-          if (remove) rmSync(pathOf(name), { force: true });
         },
       };
     },
@@ -57,7 +58,9 @@ export function lockFileLiveness(databasePath: string, bootId: string, own: Set<
       const { name, identity } = worker.lock;
       if (name === null || own.has(name)) return name === null ? "unknown" : "held";
       if (worker.bootId !== bootId || identity === null || inode(pathOf(name)) !== identity) return "unknown";
-      return probeExclusive(pathOf(name));
+      const probe = probeExclusive(pathOf(name));
+      // Its holder may have removed and released it between our opening the file and our trying its lock.
+      return probe === "free" && inode(pathOf(name)) !== identity ? "unknown" : probe;
     },
 
     async probeAll(workers) {

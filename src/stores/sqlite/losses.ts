@@ -1,13 +1,34 @@
 // Losses of contact as they are kept: which are open, what became of their workers, and what was decided about their jobs. What
 // is decided is core's (losses.ts there).
-import type { Loss, LossVerdict, LostJob, Resolution } from "../../core/losses.ts";
-import { JOB_STATES } from "../../core/job.ts";
-import { LANE, NEVER_DUE, OUTCOME, STATE } from "../codes.ts";
-import { type CounterColumns, counters, type WorkerColumns, workerRow } from "../rows.ts";
+import { JOB_STATES } from "../../job/job.ts";
+import type { Loss, LossVerdict, LostJob, Resolution } from "../../recovery/losses.ts";
+import {
+  type CounterColumns,
+  counters,
+  LANE,
+  NEVER_DUE,
+  OUTCOME,
+  STATE,
+  type WorkerColumns,
+  workerRow,
+  toStored,
+} from "../rows.ts";
+import type { Losses } from "../port.ts";
 import type { Database } from "./database.ts";
+import { insertFollowing } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
 import type { Recovering } from "./recover.ts";
 import { whereItWaits, writeHistory } from "./settle.ts";
+import type { FileAccess } from "./writer.ts";
+
+export function losses({ db, now, write, read }: FileAccess, kinds: Kinds, recovering: Recovering): Losses {
+  return {
+    open: () => read(() => openLosses(db)),
+    resolve: (worker, resolution) => write(() => resolveLoss(db, worker, resolution)),
+    jobs: (incident, limit) => read(() => lostJobs(db, kinds, recovering, incident, limit, now())),
+    judge: (incident, verdicts) => write(() => judgeLoss(db, kinds, incident, verdicts, now())),
+  };
+}
 
 /** In the words of the partial index. */
 const OPEN = "i.how <> 'gone' AND i.judged_at IS NULL";
@@ -19,7 +40,7 @@ interface LossColumns {
   readonly resolution: Resolution | null;
 }
 
-export function openLosses(db: Database): Loss[] {
+function openLosses(db: Database): Loss[] {
   const rows = db
     .sql(
       `SELECT i.id, i.worker, i.resolution FROM outlive_incidents i
@@ -62,7 +83,7 @@ const LOST = `SELECT j.seq, j.id, j.kind, j.state, j.epoch, j.fence, j.errors, j
   FROM outlive_incident_jobs l JOIN outlive_jobs j ON j.seq = l.job AND j.id = l.job_id
   WHERE l.incident = ? AND l.decision = 'lost' AND l.judgement IS NULL ORDER BY l.job LIMIT ? + 0`;
 
-export function lostJobs(
+function lostJobs(
   db: Database,
   kinds: Kinds,
   recovering: Recovering,
@@ -86,11 +107,19 @@ export function lostJobs(
 }
 
 /** Inside a transaction. Returns whether the loss is closed: none of its jobs is left to be judged. */
-export function judgeLoss(db: Database, incident: string, verdicts: readonly LossVerdict[], now: number): boolean {
+function judgeLoss(
+  db: Database,
+  kinds: Kinds,
+  incident: string,
+  verdicts: readonly LossVerdict[],
+  now: number,
+): boolean {
   for (const verdict of verdicts) {
-    if (verdict.change !== null && !applied(db, incident, verdict, verdict.change, now)) continue;
+    const { change } = verdict;
+    if (change !== null && !applied(db, incident, verdict, change, now)) continue;
+    if (change?.follow !== undefined) insertFollowing(db, kinds, [change], now);
     db.sql("UPDATE outlive_incident_jobs SET judgement = ? WHERE incident = ? AND job = ?").run(
-      verdict.decision,
+      toStored(verdict.decision),
       incident,
       verdict.job.row,
     );

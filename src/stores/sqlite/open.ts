@@ -1,15 +1,18 @@
 // Opening the SQLite store: its start-up (doctor/start-up.ts), its schema, its WAL, and what belongs to it beside the port (liveness lock,
-// bell, keeper). Everything that can be wrong with the file is said here, before anything runs.
-import type { Clock, Random } from "../../core/clock.ts";
-import { toStoredError } from "../../core/errors.ts";
-import type { Emitter } from "../../core/events.ts";
-import { idSource } from "../../core/ids.ts";
-import type { Backend, StartUpOptions } from "../../core/backend.ts";
-import { type Inconsistency, type IntegrityCheck, NOTHING_CHECKED } from "../../core/integrity.ts";
-import { Keeper } from "../../core/keeper.ts";
-import type { Liveness } from "../../core/liveness.ts";
-import { StandIn } from "../../core/stand-in.ts";
-import { Bell } from "./bell.ts";
+// wakeup, maintenance). Everything that can be wrong with the file is said here, before anything runs.
+import { statSync } from "node:fs";
+import type { Clock, Random } from "../../job/clock.ts";
+import { ErrorCode, OutliveError, toStoredError } from "../../job/errors.ts";
+import type { Emitter } from "../../job/events.ts";
+import { idSource } from "../../job/ids.ts";
+import { checkProcess, processIdentity } from "../../platform/identity.ts";
+import { InterimHeartbeat } from "../../recovery/heartbeat.ts";
+import { startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
+import { Maintenance } from "../../recovery/maintenance.ts";
+import type { Backend, StartUpOptions } from "../backend.ts";
+import { type Inconsistency, type IntegrityCheck, NOTHING_CHECKED } from "../integrity.ts";
+import type { Liveness } from "../liveness.ts";
+import type { Store } from "../port.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
 import {
   assertNoRepair,
@@ -19,19 +22,21 @@ import {
   findInconsistencies,
   finishSwap,
   isUnderRepair,
+  journalRestored,
   startUp,
   untilNoStartUp,
+  walNotes,
 } from "./doctor/index.ts";
 import { inOurWords } from "./errors.ts";
-import { checkProcess } from "../../platform/identity.ts";
-import { startKeeperThread } from "../../platform/keeper-thread.ts";
-import type { SqliteKeeper } from "./keeper-thread.ts";
 import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "./lock.ts";
+import type { SqliteMaintenance } from "./maintenance-thread.ts";
 import { assertReleased, assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
-import { SqliteStore } from "./store.ts";
-import { whenFree } from "./when-free.ts";
+import { sqliteStore } from "./store.ts";
+import type { SqliteTransaction } from "./transaction.ts";
+import { WakeupChannel } from "./wakeup.ts";
+import { whenFree } from "./writer.ts";
 
-const KEEPER = new URL("./keeper-thread.ts", import.meta.url);
+const THREAD_FILE = new URL("./maintenance-thread.ts", import.meta.url);
 
 export interface OpenSqliteDeps {
   readonly clock: Clock;
@@ -41,7 +46,7 @@ export interface OpenSqliteDeps {
 }
 
 export interface SqliteBackend extends Backend {
-  readonly store: SqliteStore;
+  readonly store: Store<SqliteTransaction>;
 }
 
 export interface OpenKind {
@@ -72,46 +77,46 @@ export async function openSqlite(
   }
   const { db, journalWas } = opened;
   let background: BackgroundCheck | undefined;
-  const bell = memory || options.readOnly ? null : new Bell(options.path);
+  const unwatchable = (text: string): void => deps.events.emit("store.notice", { about: "wake-ups", text });
+  const wakeup = memory || options.readOnly ? null : new WakeupChannel(options.path, unwatchable);
   const onClose = (): void => {
     background?.stop();
     begun?.lock.drop(null);
   };
-  const store = new SqliteStore({ db, clock, random, newId, bootId, bell, onClose });
-  // Shares the transaction of the next write, which is the declaration of kinds; if that fails, the next open does it.
-  if (mayMigrate && !memory) void store.identify().catch(() => {});
+  const identify = mayMigrate && !memory;
+  const store = sqliteStore({ db, clock, random, newId, bootId, wakeup, identify, events, onClose });
   const liveness = memory ? memoryLiveness() : afterStartUps(options.path, clock, bootId);
   return {
     store,
     liveness,
     schemaVersion: SCHEMA_VERSION,
     private: memory,
-    async startKeeper(keeperOptions, host) {
+    async startMaintenance(maintenanceOptions, host) {
       if (!memory) {
-        const ownLock = `${keeperOptions.worker}.lock`;
-        const own: SqliteKeeper = { database: options, ownLock };
-        const stand = new StandIn({ clock, store }, keeperOptions, host);
+        const ownLock = `${maintenanceOptions.worker}.lock`;
+        const own: SqliteMaintenance = { database: options, ownLock };
+        const stand = new InterimHeartbeat({ clock, store }, maintenanceOptions, host);
         const hears = { up: () => stand.end(), down: () => stand.begin() };
         return stand.until(() =>
-          startKeeperThread({ clock, events, file: KEEPER, own, ...hears }, keeperOptions, host),
+          startMaintenanceThread({ clock, events, file: THREAD_FILE, own, ...hears }, maintenanceOptions, host),
         );
       }
-      const keepers = { store, liveness, clock, random, events, newId, processState: checkProcess };
-      const keeper = new Keeper(keepers, keeperOptions, {
+      const maintenances = { store, liveness, clock, random, events, newId, processState: checkProcess };
+      const maintenance = new Maintenance(maintenances, maintenanceOptions, {
         ...host,
         loopLagMs: () => 0,
         kill: () => {},
       });
-      keeper.start();
-      return { beat: () => void keeper.beat(), stop: () => keeper.stop() };
+      maintenance.start();
+      return { beat: (leases) => void maintenance.beat(leases), stop: () => maintenance.stop() };
     },
     async prepare(alone) {
       if (memory) return NOTHING_CHECKED;
       const { frames, heldBack } = checkpointAtOpen(db, alone, events);
       const { integrity = "NOT_CHECKED", check = null, repair = null } = begun ?? {};
       const inconsistencies = begun && alone ? await inconsistenciesOf(db, store, begun.lock.left, events) : [];
-      const found = { check, repair, inconsistencies, journalWas, walHeldBack: heldBack };
-      return { integrity, walFrames: frames, ...found, tookMs: Math.round(clock.mono() - beganMono) };
+      const found = { integrity, check, repair, inconsistencies, ...walNotes(frames, heldBack, journalWas) };
+      return { ...found, tookMs: Math.round(clock.mono() - beganMono) };
     },
     async opened(well) {
       begun?.lock.drop(well ? { id: newId(), integrity: begun.integrity } : null);
@@ -137,7 +142,7 @@ async function openDatabase(
     if (!mayMigrate || schemaVersion(db) > SCHEMA_VERSION) assertSchema(db);
     else assertReleased(db);
     const journalWas = await whenFree(clock, random, () => db.useWal());
-    if (journalWas !== null) events.emit("journal.restored", { was: journalWas });
+    if (journalWas !== null) events.emit("store.upkeep", journalRestored(journalWas));
     if (mayMigrate) await whenFree(clock, random, () => migrate(db));
     if (options.path !== ":memory:") {
       if (!options.readOnly) makeSideFolder(options.path);
@@ -169,14 +174,14 @@ function afterStartUps(path: string, clock: Clock, bootId: string): Liveness {
 }
 
 /** The locks of workers that are not over. */
-async function namedLocks(store: SqliteStore): Promise<ReadonlySet<string>> {
+async function namedLocks(store: Store): Promise<ReadonlySet<string>> {
   const rows = await store.workers({});
   return new Set(rows.flatMap(({ lock }) => (lock.name === null ? [] : [lock.name])));
 }
 
 async function inconsistenciesOf(
   db: Database,
-  store: SqliteStore,
+  store: Store,
   leftLocks: readonly string[],
   events: Emitter,
 ): Promise<readonly Inconsistency[]> {
@@ -193,12 +198,12 @@ async function inconsistenciesOf(
 }
 
 /** The report of the open that could not finish its check says how it ended. */
-async function keepVerdict(store: SqliteStore, check: IntegrityCheck): Promise<void> {
-  const opening = await store.latestOpening().catch(() => null);
+async function keepVerdict(store: Store, check: IntegrityCheck): Promise<void> {
+  const opening = await store.upkeep.latestOpening!().catch(() => null);
   if (opening?.findings.integrity !== "UNFINISHED") return;
   const findings = { ...opening.findings, integrity: check.verdict, check };
   // An engine that was closed meanwhile has told its verdict by the event.
-  await store.noteOpening({ ...opening, findings }).catch(() => {});
+  await store.upkeep.noteOpening!({ ...opening, findings }).catch(() => {});
 }
 
 /** A database that lives in one process dies with it: there is nobody to prove anything to. */
@@ -208,4 +213,70 @@ function memoryLiveness(): Liveness {
     probe: async () => "unknown",
     clean: async () => false,
   };
+}
+
+// What a client needs of the SQLite store: the store alone. A client that is the first to start creates the file or its tables; one that
+// an older version made is left to the workers.
+
+interface ClientDeps {
+  readonly clock: Clock;
+  readonly random: Random;
+}
+
+/** For clients: the store alone. No upgrade, no recovery, no thread, and no lock once the store is there. */
+export async function openSqliteClient(deps: ClientDeps, options: DatabaseOptions): Promise<Store> {
+  const openNow = (): Store => openThere(deps, options);
+  if (options.path === ":memory:") return openNow();
+  finishSwap(options.path);
+  if (!isEmpty(options.path)) {
+    try {
+      return await whenFree(deps.clock, deps.random, openNow);
+    } catch (thrown) {
+      if (!lacksTables(thrown)) throw thrown;
+    }
+  }
+  const { createSqlite } = await import("./open.ts");
+  await createSqlite(deps, options);
+  return whenFree(deps.clock, deps.random, openNow);
+}
+
+function openThere(deps: ClientDeps, options: DatabaseOptions): Store {
+  const db = new Database({ ...options, mustExist: true });
+  try {
+    if (options.path !== ":memory:") assertNoRepair(options.path);
+    assertSchema(db);
+    return sqliteStore({
+      ...deps,
+      db,
+      newId: idSource(deps.clock, deps.random),
+      wakeup: options.path === ":memory:" ? null : new WakeupChannel(options.path),
+    });
+  } catch (thrown) {
+    db.close();
+    throw thrown;
+  }
+}
+
+/** Without asking SQLite, which would delete the log of an empty file. */
+function isEmpty(path: string): boolean {
+  return (statSync(path, { throwIfNoEntry: false })?.size ?? 0) === 0;
+}
+
+function lacksTables(thrown: unknown): boolean {
+  return thrown instanceof OutliveError && thrown.code === ErrorCode.schemaMissing && thrown.data["found"] === 0;
+}
+
+// Creating the SQLite store, or bringing it up to date, without working on it: for a client that is the first to start, and for
+// `outlive migrate up`. It goes the way of `open`, so the start lock keeps it apart from other openings and from a repair.
+
+export async function createSqlite(
+  deps: { readonly clock: Clock; readonly random: Random },
+  options: DatabaseOptions,
+): Promise<void> {
+  const events = { emit: () => {}, has: () => false };
+  const { bootId } = processIdentity();
+  const startUp = { integrityCheck: false, repair: "off" } as const;
+  const backend = await openSqlite({ ...deps, events, bootId }, options, { startUp });
+  await backend.opened?.(true);
+  await backend.close();
 }

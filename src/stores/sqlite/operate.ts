@@ -1,10 +1,21 @@
-// What people do to jobs and kinds: cancel, retry, pause. Inside a transaction.
-import { JOB_STATES } from "../../core/job.ts";
-import type { OperatorAnswer } from "../../core/store.ts";
-import * as transitions from "../../core/transitions.ts";
-import type { Database } from "./database.ts";
+// What people do to jobs and kinds: cancel, retry, pause. Each is one transaction.
+import * as transitions from "../../job/transitions.ts";
+import { JOB_STATES } from "../../job/job.ts";
+import type { Operating, OperatorAnswer } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
+import type { Database } from "./database.ts";
 import { applyChange, insertHistory } from "./settle.ts";
+import type { Workers } from "./workers.ts";
+import type { FileAccess } from "./writer.ts";
+
+export function operating({ db, now, write }: FileAccess, workers: Workers): Operating {
+  return {
+    cancel: (id, actor) => write(() => cancelJob(db, id, actor, now())),
+    retry: (id, actor) => write(() => retryJob(db, id, actor, now())),
+    setPaused: (kind, paused) => write(() => setPaused(db, kind, paused)),
+    noteDeath: (worker, words) => write(() => workers.note(worker, words)),
+  };
+}
 
 interface JobRow extends CounterColumns {
   readonly seq: number;
@@ -24,7 +35,7 @@ function find(db: Database, id: string): JobRow | undefined {
     .get(id) as unknown as JobRow | undefined;
 }
 
-export function cancelJob(db: Database, id: string, actor: string, now: number): OperatorAnswer {
+function cancelJob(db: Database, id: string, actor: string, now: number): OperatorAnswer {
   const row = find(db, id);
   if (!row) return { is: "missing" };
   const state = JOB_STATES[row.state]!;
@@ -51,7 +62,7 @@ export function cancelJob(db: Database, id: string, actor: string, now: number):
   return { is: "applied", state: "cancelled" };
 }
 
-export function retryJob(db: Database, id: string, actor: string, now: number): OperatorAnswer {
+function retryJob(db: Database, id: string, actor: string, now: number): OperatorAnswer {
   const row = find(db, id);
   if (!row) return { is: "missing" };
   const state = JOB_STATES[row.state]!;
@@ -74,6 +85,6 @@ function apply(db: Database, row: JobRow, change: transitions.Change, actor: str
   applyChange(db, change, now, where, { job, from: JOB_STATES[row.state]!, actor, epoch, fence, incident: null });
 }
 
-export function setPaused(db: Database, kind: string, paused: boolean): boolean {
+function setPaused(db: Database, kind: string, paused: boolean): boolean {
   return db.sql("UPDATE outlive_kinds SET paused = ? WHERE name = ?").run(paused ? 1 : 0, kind).changes === 1;
 }

@@ -1,12 +1,12 @@
 // Retention. Candidates are found by reads; only what goes is written, for a moment at a time: this is synchronous, and others wait
 // for the write lock. The job with the highest number stays, so that a number is never given twice and an old lease can't name a
 // new job.
-import { toStoredError } from "../../core/errors.ts";
-import type { PurgeAnswer, PurgeRequest } from "../../core/store.ts";
+import { toStoredError } from "../../job/errors.ts";
+import type { PurgeAnswer, PurgeRequest } from "../port.ts";
+import { STATE } from "../rows.ts";
 import type { Database } from "./database.ts";
-import type { Kinds } from "./kinds.ts";
-import { STATE } from "../codes.ts";
 import { primaryCode, SQLITE_CONSTRAINT } from "./errors.ts";
+import type { Kinds } from "./kinds.ts";
 
 interface Candidate {
   readonly seq: number;

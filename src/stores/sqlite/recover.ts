@@ -1,27 +1,29 @@
 // Recovery's verbs: a worker is condemned, what it holds is read, and what was decided about it is written. Each write may be the last
 // thing that this process does; the next recovery, here or elsewhere, goes on from the rows.
-import { BACKGROUND_MS, isOnTrial, ranAlone } from "../../core/isolation.ts";
-import { TRUSTED } from "../../core/confirmed-time.ts";
-import { toStoredError } from "../../core/errors.ts";
-import type { KindSettings } from "../../core/job.ts";
-import { isProof } from "../../core/liveness.ts";
+import { toStoredError } from "../../job/errors.ts";
+import { BACKGROUND_MS, isOnTrial, ranAlone } from "../../job/isolation.ts";
+import type { KindSettings } from "../../job/job.ts";
+import { TRUSTED } from "../../recovery/confirmed-time.ts";
+import { isProof } from "../liveness.ts";
 import {
   type Condemned,
   type CondemnRequest,
   type HeldJob,
   type HeldJobs,
-  type OverdueQuery,
+  type HeldQuery,
+  type Overdue,
   recoveredJob,
   type TakeBackAnswer,
   type TakeBackRequest,
   type Taken,
   type Verdict,
-} from "../../core/store.ts";
-import type { Database } from "./database.ts";
-import { isOfOneRow } from "./errors.ts";
-import { closeIncident, openIncident, writeIncidentJob } from "./incident-writes.ts";
-import type { Kinds } from "./kinds.ts";
+} from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
+import type { Database } from "./database.ts";
+import { insertFollowing } from "./enqueue.ts";
+import { isOfOneRow } from "./errors.ts";
+import { closeIncident, openIncident, writeIncidentJob } from "./incidents.ts";
+import type { Kinds } from "./kinds.ts";
 import { applyChange, OWNED } from "./settle.ts";
 import type { Workers } from "./workers.ts";
 
@@ -80,7 +82,13 @@ export class Recovering {
     return this.#db.sql("SELECT 1 FROM outlive_jobs WHERE state = 1 AND worker = ?").get(worker) !== undefined;
   }
 
-  heldBy(condemned: Condemned, limit: number, now: number): HeldJobs {
+  heldBy(query: HeldQuery, now: number): HeldJobs {
+    return "condemned" in query
+      ? this.#heldByCondemned(query.condemned, query.limit, now)
+      : this.#overdue(query.overdue, query.limit, now);
+  }
+
+  #heldByCondemned(condemned: Condemned, limit: number, now: number): HeldJobs {
     const { worker, cursor } = condemned;
     const rows = this.#db
       .sql(
@@ -95,7 +103,7 @@ export class Recovering {
   }
 
   /** Most of the time it finds nothing. */
-  overdue({ marginMs, limit, confirmed = TRUSTED }: OverdueQuery, now: number): HeldJob[] {
+  #overdue({ marginMs, confirmed = TRUSTED }: Overdue, limit: number, now: number): HeldJobs {
     const rows = this.#db
       .sql(
         `SELECT ${HELD_COLUMNS}, w.id AS worker_id FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind JOIN outlive_workers w ON w.seq = j.worker
@@ -104,7 +112,8 @@ export class Recovering {
       .all(marginMs, Math.min(now, confirmed.asOf), confirmed.steadyMs, limit) as unknown as (HeldColumns & {
       worker_id: string;
     })[];
-    return this.#held(rows, ({ worker_id: worker }) => ({ worker, deathsElsewhere: 0 }));
+    const jobs = this.#held(rows, ({ worker_id: worker }) => ({ worker, deathsElsewhere: 0 }));
+    return { jobs, more: rows.length === limit };
   }
 
   #held<R extends HeldColumns>(
@@ -188,6 +197,7 @@ export class Recovering {
     const { row, epoch, fence } = job;
     const of = { job: row, from: "running", actor: "system/recovery", epoch, fence, incident } as const;
     const written = applyChange(this.#db, change, now, where, of);
+    if (written?.follow !== undefined) insertFollowing(this.#db, this.#kinds, [written], now);
     return written === null ? "moved" : written === change ? "taken" : "cancelled";
   }
 

@@ -1,7 +1,7 @@
 // The tables, as numbered migrations, each in one transaction, and all of a new store in one: killed half-way it has not happened. The file may be the user's
 // own, so every name begins with outlive_ and nothing outside (user_version, application_id) is touched.
 // A migration that is here is never changed: a change of the tables is a new migration at the end (schema-record.ts).
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { columnDifferences, type ComparedStep } from "../released-steps.ts";
 import type { Database } from "./database.ts";
 import {
@@ -58,7 +58,7 @@ export const MIGRATIONS: readonly Migration[] = [
     interruptions INTEGER NOT NULL DEFAULT 0,
     outcome INTEGER,              -- of the latest attempt that ended
     cancel_requested INTEGER NOT NULL DEFAULT 0,
-    reserved_by INTEGER,          -- the worker that empties itself to run this one alone
+    reserved_by INTEGER,          -- not used any more; the third migration says why it stays
     incident TEXT,                -- the incident that put it back, until it runs again
     created_at INTEGER NOT NULL,
     run_at INTEGER,
@@ -201,7 +201,8 @@ export const MIGRATIONS: readonly Migration[] = [
     sql: `
   -- With how many suspects, itself included, a suspect may run in one process; 0: with any number.
   ALTER TABLE outlive_jobs ADD COLUMN together INTEGER NOT NULL DEFAULT 0;
-  -- No worker reserves a job any more. The column reserved_by stays, unused: SQLite would write the whole table again to drop it.
+  -- No worker reserves a job any more. The column reserved_by stays, unused: SQLite would write the whole table again to drop it, and
+  -- workers of 0.1.0 write it until their next heartbeat stops them.
   DROP INDEX outlive_jobs_alone;
   CREATE INDEX outlive_jobs_suspect ON outlive_jobs (kind, priority DESC, together DESC, seq) WHERE state = 0 AND lane = 2;
   -- How many of the jobs that were held at a death had an earlier crash, and whether a job was the only one of those.

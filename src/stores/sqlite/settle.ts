@@ -1,12 +1,13 @@
 // Ends of attempts, and the answer to a write whose fence did not hold. Inside a transaction.
-import type { JobState } from "../../core/job.ts";
-import { JOB_STATES } from "../../core/job.ts";
-import type { Lease } from "../../core/lease.ts";
-import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../../core/store.ts";
-import type { Change } from "../../core/transitions.ts";
+import { JOB_STATES, type JobState } from "../../job/job.ts";
+import type { Lease } from "../../job/lease.ts";
+import type { Change } from "../../job/transitions.ts";
+import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../port.ts";
+import { LANE, NEVER_DUE, OUTCOME, STATE } from "../rows.ts";
 import { checksumOf } from "./checksums.ts";
 import type { Database } from "./database.ts";
-import { LANE, NEVER_DUE, OUTCOME, STATE } from "../codes.ts";
+import { insertFollowing } from "./enqueue.ts";
+import type { Kinds } from "./kinds.ts";
 import type { Workers } from "./workers.ts";
 
 /** The guard of every fenced write: this attempt, and only while it runs. */
@@ -22,18 +23,26 @@ const MAX_REJECTIONS = 100;
 
 export class Settling {
   readonly #db: Database;
+  readonly #kinds: Kinds;
   readonly #workers: Workers;
 
-  constructor(db: Database, workers: Workers) {
+  constructor(db: Database, kinds: Kinds, workers: Workers) {
     this.#db = db;
+    this.#kinds = kinds;
     this.#workers = workers;
   }
 
+  /** What follows is enqueued after the last settlement: a dedupe key that one of these jobs had is free then. */
   settle(settlements: readonly Settlement[], now: number): WriteAnswer[] {
-    return settlements.map(({ lease, change }) => {
+    const followed: Change[] = [];
+    const answers = settlements.map(({ lease, change }) => {
       const applied = change.name === "succeed" ? this.#succeed(lease, change, now) : this.#end(lease, change, now);
-      return applied ? APPLIED : this.refused(lease, change.name, now, change);
+      if (applied === null) return this.refused(lease, change.name, now, change);
+      if (applied.follow !== undefined) followed.push(applied);
+      return APPLIED;
     });
+    if (followed.length > 0) insertFollowing(this.#db, this.#kinds, followed, now);
+    return answers;
   }
 
   /** Whether this attempt owns its job now. */
@@ -45,23 +54,22 @@ export class Settling {
   }
 
   /** The hot one: few columns, no history. A running job has no result, so that none needs not be written. */
-  #succeed(lease: Lease, { result }: Change, now: number): boolean {
+  #succeed(lease: Lease, change: Change, now: number): Change | null {
     const { row, fence, epoch } = lease;
+    const { result } = change;
     const worker = this.#workers.ownSeq(lease.worker);
     const { changes } =
       result === null
         ? this.#db.sql(SUCCEED_BARE).run(now, row, fence, epoch, worker)
         : this.#db.sql(SUCCEED_WITH).run(now, result, checksumOf(result, lease.jobId), row, fence, epoch, worker);
-    return changes === 1;
+    return changes === 1 ? change : null;
   }
 
-  #end(lease: Lease, change: Change, now: number): boolean {
+  #end(lease: Lease, change: Change, now: number): Change | null {
     const { row: job, epoch, fence } = lease;
     const where = { sql: OWNED, values: [job, fence, epoch, this.#workers.ownSeq(lease.worker)] };
     const actor = `worker/${lease.worker}`;
-    return (
-      applyChange(this.#db, change, now, where, { job, from: "running", actor, epoch, fence, incident: null }) !== null
-    );
+    return applyChange(this.#db, change, now, where, { job, from: "running", actor, epoch, fence, incident: null });
   }
 
   /**
@@ -159,7 +167,7 @@ const APPLY = `UPDATE outlive_jobs SET
 
 /**
  * Writes what a change says into the row that `where` names, and its history. If a cancel was requested, writes the alternative. Returns what
- * was written; null: there was no such row. The result is left alone: only a success, which is not written here, brings one, and only
+ * was written; null: there was no such row. What follows from it is the caller's to enqueue. The result is left alone: only a success, which is not written here, brings one, and only
  * a retry takes it away.
  */
 export function applyChange(

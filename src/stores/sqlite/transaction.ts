@@ -1,14 +1,17 @@
 // The user's own SQL in our file: what the callbacks of `commit` and `transaction` get. Synchronous, because a write
 // transaction of SQLite must never span an await.
-import type { JobContract } from "../../core/contract.ts";
-import { type EnqueueOptions, makeDraftNow } from "../../core/enqueue.ts";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import type { Enqueued } from "../../core/job.ts";
-import type { CommitForm } from "../../core/commit.ts";
+import type { JobContract } from "../../job/contract.ts";
+import { type EnqueueOptions, makeDraftNow } from "../../job/enqueue.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { Enqueued } from "../../job/job.ts";
+import { type CommitForm, unlessInterrupted } from "../../worker/commit-control.ts";
+import { APPLIED, type Committed, type Settlement, type Transactions } from "../port.ts";
 import type { Database, Row, SQLInputValue } from "./database.ts";
+import { demandKinds, insertJobs } from "./enqueue.ts";
 import { isMachineFailure, primaryCode, SQLITE_AUTH } from "./errors.ts";
-import { insertJobs } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
+import type { Settling } from "./settle.ts";
+import type { FileAccess } from "./writer.ts";
 
 export type SqlValue = SQLInputValue | boolean;
 
@@ -31,6 +34,22 @@ export interface SqliteTransaction {
 /** The form of `run.commit` and `engine.transaction` on SQLite: the callback is synchronous. */
 export const sqlite: CommitForm<SqliteTransaction, "sync"> = { store: "sqlite", mode: "sync" };
 
+/** Synchronous bodies only: one that returns a promise is refused when it does. */
+export function transactions({ now, write }: FileAccess, deps: CommitDeps): Transactions<SqliteTransaction> {
+  return {
+    commit(settlement, body, encode, control) {
+      const written = write(() => {
+        control?.runs();
+        const committed = commitJob(deps, settlement, body as (tx: SqliteTransaction) => never, encode, now());
+        control?.commits();
+        return committed;
+      }, true);
+      return control ? unlessInterrupted(control, written) : written;
+    },
+    transact: (body) => write(() => runUserBody(deps, now(), body as (tx: SqliteTransaction) => never), true),
+  };
+}
+
 export interface TransactionDeps {
   readonly db: Database;
   readonly kinds: Kinds;
@@ -38,7 +57,7 @@ export interface TransactionDeps {
 }
 
 /** Runs the user's callback inside the open transaction. After it returned, its handle is dead. */
-export function runUserBody<T>(
+function runUserBody<T>(
   deps: TransactionDeps,
   now: number,
   body: (tx: SqliteTransaction) => T,
@@ -127,4 +146,28 @@ function denied(cause: unknown): OutliveError {
 
 function plain(value: SqlValue): SQLInputValue {
   return typeof value === "boolean" ? Number(value) : value;
+}
+
+// The user's writes and the job's success, inside one transaction.
+
+export interface CommitDeps extends TransactionDeps {
+  readonly settling: Settling;
+}
+
+/** If the fence does not hold, `body` is not run. */
+function commitJob<T>(
+  deps: CommitDeps,
+  settlement: Settlement,
+  body: (tx: SqliteTransaction) => T,
+  encode: (value: T) => string | null,
+  now: number,
+): Committed<T> {
+  const { kinds, settling } = deps;
+  const { lease, change } = settlement;
+  if (!settling.owns(lease))
+    return { answer: settling.refused(lease, "commit", now, change), value: undefined, enqueued: 0 };
+  if (change.follow !== undefined) demandKinds(kinds, change.follow);
+  const { value, enqueued } = runUserBody(deps, now, body);
+  const [answer] = settling.settle([{ ...settlement, change: { ...change, result: encode(value) } }], now);
+  return { answer: answer ?? APPLIED, value, enqueued };
 }

@@ -1,5 +1,5 @@
 // The worker's turn as the port wants it: settles, then claims, inside one transaction.
-import type { Room, SettleAndClaim, Settlement } from "../../core/store.ts";
+import type { Room, TurnAnswer, Settlement } from "../port.ts";
 import { claimReady, promoteDue } from "./claim.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
@@ -19,7 +19,7 @@ export function takeTurn(
   settlements: readonly Settlement[],
   room: Room,
   now: number,
-): SettleAndClaim {
+): TurnAnswer {
   const worker = workers.own(workerId);
   const settled = settlements.length === 0 ? [] : settling.settle(settlements, now);
   if (!worker.live) {

@@ -1,10 +1,19 @@
 // The rows of workers: registering, beating, leaving. One row per process and boot; a row that is not live never becomes so again.
-import { withLastWord } from "../../core/incident.ts";
-import type { Counters } from "../../core/job.ts";
-import type { WorkerRecord, WorkerRow } from "../../core/liveness.ts";
-import type { Beat, BeatAnswer, WorkerQuery } from "../../core/store.ts";
+import type { Lease } from "../../job/lease.ts";
+import { withLastWord } from "../../recovery/incident.ts";
+import type { WorkerRecord, WorkerRow } from "../liveness.ts";
+import type { Beat, BeatAnswer, HeldLease, WorkerQuery } from "../port.ts";
+import {
+  type CounterColumns,
+  counters,
+  type ExpiryColumns,
+  type HeldColumns,
+  LEASE_HASH,
+  longestOverdue,
+  type WorkerColumns,
+  workerRow,
+} from "../rows.ts";
 import type { Database } from "./database.ts";
-import { type CounterColumns, counters, longestOverdue, type WorkerColumns, workerRow } from "../rows.ts";
 import { type FilePlace, type Mark, whyRestored } from "./file-mark.ts";
 import { resolveLoss } from "./losses.ts";
 import { metaValue, schemaVersion, setMeta, storedEpoch } from "./schema.ts";
@@ -18,6 +27,17 @@ const WHICH = {
 /** Workers up to this number are from before the latest restore: their rows came back with a backup. */
 const RESTORED = "ifnull((SELECT value FROM outlive_meta WHERE key = 'restored_workers'), 0)";
 const OWN_ROW = `SELECT seq, state, beats FROM outlive_workers WHERE id = ? AND seq > ${RESTORED}`;
+
+const HELD = `SELECT count(*) AS count, ifnull(sum(${LEASE_HASH}), 0) AS digest, min(j.deadline_at) AS deadline_at
+  FROM outlive_jobs j WHERE j.state = 1 AND j.worker = ?`;
+/** Of each kind the job whose deadline passed first: SQLite takes `id` of the row that has the minimum. */
+const PAST_DEADLINE = `SELECT j.id, min(j.deadline_at) + k.grace_ms AS expires_at, ifnull(k.timeout_ms, 0) + k.grace_ms AS allowed_ms
+  FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = ? AND j.deadline_at < ? GROUP BY j.kind`;
+const LEASES = `SELECT j.seq, j.id AS jobId, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses
+  FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = ? ORDER BY j.seq`;
+
+const HELD_IDS = `(SELECT json_group_array(id) FROM
+  (SELECT j.id FROM outlive_jobs j WHERE j.state = 1 AND j.worker = w.seq ORDER BY j.seq LIMIT ? + 0)) AS held_ids, `;
 
 /** A worker as its own row shows it. */
 export interface OwnRow {
@@ -174,39 +194,33 @@ export class Workers {
 
   beat(id: string, beat: Beat, now: number): BeatAnswer {
     const { seq, live, replaced } = this.own(id);
-    const rows = this.#db
-      .sql(
-        `SELECT j.seq, j.id, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses,
-           j.deadline_at + k.grace_ms AS expires_at, ifnull(k.timeout_ms, 0) + k.grace_ms AS allowed_ms
-         FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = ?`,
-      )
-      .all(seq) as unknown as (CounterColumns & {
-      seq: number;
-      id: string;
-      kind: string;
-      epoch: number;
-      fence: number;
-      expires_at: number | null;
-      allowed_ms: number;
-    })[];
-    const held = JSON.stringify(rows.map((row) => row.id));
     if (live)
       this.#db
-        .sql("UPDATE outlive_workers SET beats = beats + 1, heartbeat_at = ?, loop_lag_ms = ?, held = ? WHERE seq = ?")
-        .run(now, beat.loopLagMs, held, seq);
-    const overdue = longestOverdue(rows, now, beat.confirmed);
+        .sql("UPDATE outlive_workers SET beats = beats + 1, heartbeat_at = ?, loop_lag_ms = ? WHERE seq = ?")
+        .run(now, beat.loopLagMs, seq);
+    if (beat.lastWord !== undefined) this.note(id, beat.lastWord);
+    const { count, digest, deadline_at: deadlineAt } = this.#db.sql(HELD).get(seq) as unknown as HeldColumns;
+    const passed = deadlineAt !== null && deadlineAt < now;
+    const late = passed ? (this.#db.sql(PAST_DEADLINE).all(seq, now) as unknown as ExpiryColumns[]) : [];
+    const overdue = longestOverdue(late, now, beat.confirmed);
     return {
       live,
       ...(replaced !== null && { replaced }),
       now,
-      held: rows.map((row) => ({
-        lease: { jobId: row.id, kind: row.kind, row: row.seq, worker: id, epoch: row.epoch, fence: row.fence },
-        counters: counters(row) satisfies Counters,
-      })),
+      held: { count, digest },
+      ...(beat.leases && { leases: this.#leases(id, seq) }),
       overdueMs: overdue?.overdueMs ?? null,
       overdueJobId: overdue?.id ?? null,
       schemaVersion: schemaVersion(this.#db),
     };
+  }
+
+  #leases(worker: string, seq: number): HeldLease[] {
+    const rows = this.#db.sql(LEASES).all(seq) as unknown as (CounterColumns & Omit<Lease, "row"> & { seq: number })[];
+    return rows.map((row) => {
+      const { jobId, kind, epoch, fence } = row;
+      return { lease: { jobId, kind, row: row.seq, worker, epoch, fence }, counters: counters(row) };
+    });
   }
 
   /** Whoever recovered it before this was known has written the incident without it: it is added there. */
@@ -222,7 +236,7 @@ export class Workers {
   }
 
   /** Stopped only if it holds nothing: a leftover of a shutdown stays with a worker that recovery looks at. */
-  deregister(id: string, now: number): boolean {
+  leave(id: string, now: number): boolean {
     const { seq, live } = this.own(id);
     if (!live) return false;
     const { changes } = this.#db
@@ -235,13 +249,18 @@ export class Workers {
   }
 
   list(query: WorkerQuery): WorkerRow[] {
+    const { heldIds } = query;
     const rows = this.#db
       .sql(
-        `SELECT w.*, (SELECT count(*) FROM outlive_jobs j WHERE j.state = 1 AND j.worker = w.seq) AS held_count,
+        `SELECT w.*, ${heldIds === undefined ? "" : HELD_IDS}(SELECT count(*) FROM outlive_jobs j WHERE j.state = 1 AND j.worker = w.seq) AS held_count,
            w.seq <= ${RESTORED} AS came_back
          FROM outlive_workers w WHERE ${WHICH[query.which ?? "present"]} AND w.id > ? ORDER BY w.id LIMIT ? + 0`,
       )
-      .all(query.after ?? "", query.limit ?? -1) as unknown as WorkerColumns[];
+      .all(
+        ...(heldIds === undefined ? [] : [heldIds]),
+        query.after ?? "",
+        query.limit ?? -1,
+      ) as unknown as WorkerColumns[];
     return rows.map(workerRow);
   }
 }

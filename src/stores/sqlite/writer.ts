@@ -2,14 +2,13 @@
 // promise resolves only when that is done. SQLite's own busy handler starves (of 4 processes one did 99 % of the work), so the
 // lock is retried here after 1 to 10 ms at random, without blocking the loop: four processes then drain at 78-95 % of one (1 to 5 ms:
 // 68-91 %), the smallest share of the work being 16-23 %.
-import type { Clock, Random } from "../../core/clock.ts";
-import { ErrorCode, OutliveError } from "../../core/errors.ts";
-import { closed } from "../closed.ts";
+import { type Clock, pause, type Random } from "../../job/clock.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { closed } from "../observed.ts";
 import { type Database, storeReplaced } from "./database.ts";
-import { inOurWords, isMachineFailure, primaryCode, SQLITE_BUSY } from "./errors.ts";
+import { isMachineFailure, primaryCode, SQLITE_BUSY } from "./errors.ts";
 
 interface Operation {
-  readonly doing: string;
   /** User code is fenced off by a savepoint, so that its failure undoes only itself. */
   readonly ownSavepoint: boolean;
   readonly run: () => unknown;
@@ -17,8 +16,7 @@ interface Operation {
   readonly reject: (reason: unknown) => void;
 }
 
-/** `own`: the error is of the user's callback and comes out as it is. A full disk is never its own. */
-type Outcome = { readonly value: unknown } | { readonly thrown: unknown; readonly own?: true };
+type Outcome = { readonly value: unknown } | { readonly thrown: unknown };
 
 /** How long a write waits for another process's transaction before it is refused. */
 const BUSY_LIMIT_MS = 30_000;
@@ -33,6 +31,7 @@ export class Writer {
   #retrying = false;
   #busySinceMono: number | null = null;
   #closed = false;
+  readonly #ofCallbacks = new WeakSet<object>();
   /** What the latest transaction failed with; null: it was committed. */
   lastFailure: string | null = null;
   /** How many operations the latest transaction held: the size of a group commit. */
@@ -50,10 +49,10 @@ export class Writer {
   }
 
   /** Runs `run` inside the next transaction, at the end of this turn. `run` must be synchronous and may be run again if the transaction is. */
-  write<T>(doing: string, run: () => T, ownSavepoint = false): Promise<T> {
+  write<T>(run: () => T, ownSavepoint = false): Promise<T> {
     return new Promise<T>((resolve, reject) => {
       if (this.#closed) return reject(closed());
-      this.#waiting.push({ doing, ownSavepoint, run, resolve, reject });
+      this.#waiting.push({ ownSavepoint, run, resolve, reject });
       if (this.#scheduled || this.#retrying) return;
       this.#scheduled = true;
       this.#clock.soon(() => {
@@ -64,17 +63,17 @@ export class Writer {
   }
 
   /** As `write`, but without waiting for the end of the turn: for callers that are at its edge already. */
-  writeNow<T>(doing: string, run: () => T): Promise<T> {
+  writeNow<T>(run: () => T): Promise<T> {
     return new Promise<T>((resolve, reject) => {
       if (this.#closed) return reject(closed());
-      this.#waiting.push({ doing, ownSavepoint: false, run, resolve, reject });
+      this.#waiting.push({ ownSavepoint: false, run, resolve, reject });
       if (!this.#retrying) this.#flush();
     });
   }
 
   /** Does what is still waiting, then nothing more. */
   async close(): Promise<void> {
-    while (this.#waiting.length > 0) await this.write("closing", () => undefined).catch(() => {});
+    while (this.#waiting.length > 0) await this.write(() => undefined).catch(() => {});
     this.#closed = true;
   }
 
@@ -128,7 +127,12 @@ export class Writer {
     const group = this.#waiting;
     this.#waiting = [];
     this.lastFailure = (thrown as Error).message;
-    for (const operation of group) operation.reject(inOurWords(operation.doing, thrown));
+    for (const operation of group) operation.reject(thrown);
+  }
+
+  /** Whether this is an error of the user's callback, which comes out as it is. A full disk is never its own. */
+  isOfCallback(thrown: unknown): boolean {
+    return typeof thrown === "object" && thrown !== null && this.#ofCallbacks.has(thrown);
   }
 
   /** All in one transaction. Null: it had to be undone as a whole, nothing is written and nobody has been answered. */
@@ -159,11 +163,11 @@ export class Writer {
     } catch (thrown) {
       // Another process took the lock in between: back into the queue, unanswered.
       if (primaryCode(thrown) === SQLITE_BUSY)
-        void this.write(operation.doing, operation.run, operation.ownSavepoint).then(
+        void this.write(operation.run, operation.ownSavepoint).then(
           operation.resolve as (value: unknown) => void,
           operation.reject,
         );
-      else operation.reject(inOurWords(operation.doing, thrown));
+      else operation.reject(thrown);
       return;
     }
     settle([operation], this.#runTogether([operation])!);
@@ -179,7 +183,7 @@ export class Writer {
       return {
         thrown: new OutliveError(
           ErrorCode.commitRolledBack,
-          `The transaction was ended while ${operation.doing}.`,
+          "A statement of the callback ended the transaction.",
           "Do not use ON CONFLICT ROLLBACK or RAISE(ROLLBACK) inside the callback.",
           {},
           "thrown" in outcome ? { cause: outcome.thrown } : undefined,
@@ -188,7 +192,9 @@ export class Writer {
     }
     if ("thrown" in outcome) this.#db.sql("ROLLBACK TO outlive_user").run();
     this.#db.sql("RELEASE outlive_user").run();
-    return "thrown" in outcome && isOwn ? { ...outcome, own: true } : outcome;
+    if ("thrown" in outcome && isOwn && typeof outcome.thrown === "object" && outcome.thrown !== null)
+      this.#ofCallbacks.add(outcome.thrown);
+    return outcome;
   }
 
   #rollback(): void {
@@ -208,8 +214,35 @@ function attempt(run: () => unknown): Outcome {
 function settle(group: readonly Operation[], outcomes: readonly Outcome[]): void {
   group.forEach((operation, i) => {
     const outcome = outcomes[i]!;
-    if ("thrown" in outcome)
-      operation.reject(outcome.own ? outcome.thrown : inOurWords(operation.doing, outcome.thrown));
+    if ("thrown" in outcome) operation.reject(outcome.thrown);
     else operation.resolve(outcome.value as never);
   });
+}
+
+/** How the parts of the store reach the file. */
+export interface FileAccess {
+  readonly db: Database;
+  readonly now: () => number;
+  /** Inside the next group commit. `run` is synchronous, and may be run again if the transaction is. */
+  readonly write: <T>(run: () => T, ownSavepoint?: boolean) => Promise<T>;
+  /** A short read of a state that was committed. */
+  readonly read: <T>(run: () => T) => Promise<T>;
+}
+
+// Waiting for a file that is busy for a moment, without blocking the loop. Group commits have their own way (writer.ts).
+
+const LIMIT_MS = 30_000;
+
+/** Does `work` at once, and again every few ms as long as the file is busy; half a minute at the most. */
+export async function whenFree<T>(clock: Clock, random: Random, work: () => T): Promise<T> {
+  const giveUpAt = clock.mono() + LIMIT_MS;
+  for (;;) {
+    try {
+      return work();
+    } catch (thrown) {
+      const busy = primaryCode(thrown) === SQLITE_BUSY || (thrown as { code?: unknown }).code === ErrorCode.storeBusy;
+      if (!busy || clock.mono() > giveUpAt) throw thrown;
+    }
+    await pause(clock, 1 + random.next() * 10);
+  }
 }

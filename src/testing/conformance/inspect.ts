@@ -1,51 +1,56 @@
 // What the port promises to those who look: whole jobs, pages without gaps, counts that are right, incidents as they were written.
 import assert from "node:assert/strict";
-import { kind, names } from "./drafts.ts";
-import { roomFor, SETTLE } from "./hand.ts";
-import type { Scene, Specify } from "./scene.ts";
-import type { JobFilter, KindCounts } from "../../core/store.ts";
+import { ErrorCode } from "../../job/errors.ts";
+import type { JobFilter, KindCounts } from "../../stores/port.ts";
+import { kind, names, roomFor, type Fixture, SETTLE, type Specify } from "./fixture.ts";
 
 export function specifyInspect(specify: Specify): void {
-  specify("a job that is not there is null, and so is an incident", async (scene) => {
-    assert.equal(await scene.store.get("none"), null);
-    assert.equal(await scene.store.incident("none"), null);
-    assert.deepEqual(await scene.store.incidents(10, null), []);
-    assert.deepEqual(await scene.store.latestRecovery(), []);
+  specify("a job that is not there is null, and so is an incident", async (fixture) => {
+    assert.equal(await fixture.store.inspect.get("none"), null);
+    assert.equal(await fixture.store.inspect.incident("none"), null);
+    assert.deepEqual(await fixture.store.inspect.incidents(10, null), []);
+    assert.deepEqual(await fixture.store.inspect.latestRecovery(), []);
   });
 
   specify(
     "a list shows the newest first, in pages without a gap or a repetition, also while jobs are added",
-    async (scene) => {
+    async (fixture) => {
       const ids = names("j", 7);
-      await scene.enqueue(...ids);
+      await fixture.enqueue(...ids);
       const seen: string[] = [];
       let after: string | null = null;
       do {
-        const page = await scene.store.list({}, 3, after);
+        const page = await fixture.store.inspect.list({}, 3, after);
         assert.ok(page.jobs.length <= 3);
         seen.push(...page.jobs.map(({ id }) => id));
-        await scene.enqueue(`new-${seen.length}`);
+        await fixture.enqueue(`new-${seen.length}`);
         after = page.next;
       } while (after !== null);
       assert.deepEqual(seen, ids.toReversed());
     },
   );
 
-  specify("a page that ends with the last job says that it was all", async (scene) => {
-    await scene.enqueue("a", "b");
-    assert.equal((await scene.store.list({}, 2, null)).next, null);
-    assert.equal((await scene.store.list({}, 3, null)).next, null);
+  specify("a cursor that the store did not make is refused, and reads nothing", async (fixture) => {
+    await fixture.enqueue("a", "b");
+    for (const after of ["", "x", "-1", "12", "1; DROP TABLE jobs"])
+      await assert.rejects(fixture.store.inspect.list({}, 2, after), { code: ErrorCode.optionInvalid });
+  });
+
+  specify("a page that ends with the last job says that it was all", async (fixture) => {
+    await fixture.enqueue("a", "b");
+    assert.equal((await fixture.store.inspect.list({}, 2, null)).next, null);
+    assert.equal((await fixture.store.inspect.list({}, 3, null)).next, null);
   });
 
   specify(
     "a list is filtered by state, by kind and by text in id, key and error, and by all of them at once",
-    async (scene) => {
-      await scene.enqueue("a-1", { id: "b-1", kind: "sms" }, { id: "c-1", dedupeKey: "for-ann" }, "d-1");
-      const worker = await scene.worker("w");
+    async (fixture) => {
+      await fixture.enqueue("a-1", { id: "b-1", kind: "sms" }, { id: "c-1", dedupeKey: "for-ann" }, "d-1");
+      const worker = await fixture.worker("w");
       const [first] = await worker.claim(roomFor(1, ["mail"]));
       await worker.settle(SETTLE.failForGood(first!));
       const listed = async (filter: JobFilter): Promise<readonly string[]> =>
-        (await scene.store.list(filter, 10, null)).jobs.map(({ id }) => id);
+        (await fixture.store.inspect.list(filter, 10, null)).jobs.map(({ id }) => id);
       assert.deepEqual(await listed({ state: "dead" }), ["a-1"]);
       assert.deepEqual(await listed({ state: "queued" }), ["d-1", "c-1", "b-1"]);
       assert.deepEqual(await listed({ kind: "sms" }), ["b-1"]);
@@ -57,95 +62,100 @@ export function specifyInspect(specify: Specify): void {
     },
   );
 
-  specify("a list is filtered by the time of the enqueue", async (scene) => {
-    const at = scene.clock.now();
+  specify("a list is filtered by the time of the enqueue", async (fixture) => {
+    const at = fixture.clock.now();
     for (const id of ["a", "b", "c"]) {
-      await scene.enqueue(id);
-      await scene.clock.advance(1_000);
+      await fixture.enqueue(id);
+      await fixture.clock.advance(1_000);
     }
     const listed = async (filter: JobFilter): Promise<readonly string[]> =>
-      (await scene.store.list(filter, 10, null)).jobs.map(({ id }) => id);
+      (await fixture.store.inspect.list(filter, 10, null)).jobs.map(({ id }) => id);
     assert.deepEqual(await listed({ createdBefore: at + 1_500 }), ["b", "a"]);
     assert.deepEqual(await listed({ createdAfter: at + 500 }), ["c", "b"]);
     assert.deepEqual(await listed({ createdAfter: at + 500, createdBefore: at + 1_500 }), ["b"]);
   });
 
-  specify("counts are right after every change of state, and after a redrive and a purge", async (scene) => {
-    await scene.declare(kind("mail", { limits: { errors: 3, timeouts: 3, crashes: 1 } }));
-    await scene.enqueue(...names("j", 7), { id: "later", delayMs: 100 });
+  specify("counts are right after every change of state, and after a redrive and a purge", async (fixture) => {
+    await fixture.declare(kind("mail", { limits: { errors: 3, timeouts: 3, crashes: 1 } }));
+    await fixture.enqueue(...names("j", 7), { id: "later", delayMs: 100 });
     const counted = async (): Promise<Partial<KindCounts>> => {
-      const { kind: _, paused: __, oldestReadyMs: ___, ...numbers } = await scene.countsOf("mail");
+      const { kind: _, paused: __, oldestReadyMs: ___, ...numbers } = await fixture.countsOf("mail");
       return Object.fromEntries(Object.entries(numbers).filter(([, n]) => n !== 0));
     };
     assert.deepEqual(await counted(), { ready: 7, delayed: 1 });
-    const killed = await scene.worker("killed");
-    await killed.next();
-    await scene.bury(killed);
+    for (const id of ["first", "second"]) {
+      const killed = await fixture.worker(id);
+      await killed.next();
+      await fixture.bury(killed);
+    }
     assert.deepEqual(await counted(), { ready: 6, delayed: 1, quarantined: 1 });
-    const worker = await scene.worker("w");
+    const worker = await fixture.worker("w");
     const [a, b, c, d] = await worker.claim(5);
     assert.deepEqual(await counted(), { ready: 1, delayed: 1, running: 5, quarantined: 1 });
     await worker.settle(SETTLE.succeed(a!), SETTLE.succeed(b!), SETTLE.failForGood(c!), SETTLE.endCancelled(d!));
     const ended = { succeeded: 2, dead: 1, cancelled: 1, quarantined: 1 };
     assert.deepEqual(await counted(), { ready: 1, delayed: 1, running: 1, ...ended });
-    await scene.store.retry(a!.lease.jobId, "operator");
+    await fixture.store.operate.retry(a!.lease.jobId, "operator");
     assert.deepEqual(await counted(), { ready: 2, delayed: 1, running: 1, ...ended, succeeded: 1 });
-    await scene.clock.advance(50);
-    await scene.store.purge({ finishedOlderThanMs: 1, incidentsOlderThanMs: 1_000, limit: 100 });
+    await fixture.clock.advance(50);
+    await fixture.store.purge({ finishedOlderThanMs: 1, incidentsOlderThanMs: 1_000, limit: 100 });
     assert.deepEqual(await counted(), { ready: 2, delayed: 1, running: 1 });
-    await scene.clock.advance(50);
+    await fixture.clock.advance(50);
     await worker.claim(9);
     assert.deepEqual(await counted(), { running: 4 });
   });
 
-  specify("a kind is counted from its declaration on, also before its first job", async (scene) => {
-    const { ready, running, succeeded, oldestReadyMs } = await scene.countsOf("sms");
+  specify("a kind is counted from its declaration on, also before its first job", async (fixture) => {
+    const { ready, running, succeeded, oldestReadyMs } = await fixture.countsOf("sms");
     assert.deepEqual([ready, running, succeeded, oldestReadyMs], [0, 0, 0, null]);
   });
 
-  specify("the oldest ready job tells since when it could have been claimed", async (scene) => {
-    await scene.enqueue("a");
-    await scene.clock.advance(1_000);
-    await scene.enqueue("b");
-    await scene.clock.advance(500);
-    assert.equal((await scene.countsOf("mail")).oldestReadyMs, 1_500);
-    await (await scene.worker("w")).next();
-    assert.equal((await scene.countsOf("mail")).oldestReadyMs, 500);
+  specify("the oldest ready job tells since when it could have been claimed", async (fixture) => {
+    await fixture.enqueue("a");
+    await fixture.clock.advance(1_000);
+    await fixture.enqueue("b");
+    await fixture.clock.advance(500);
+    assert.equal((await fixture.countsOf("mail")).oldestReadyMs, 1_500);
+    await (await fixture.worker("w")).next();
+    assert.equal((await fixture.countsOf("mail")).oldestReadyMs, 500);
   });
 
   specify(
     "what is ahead of a ready job is what would be claimed before it; of one that is not ready nothing is said",
-    async (scene) => {
-      await scene.enqueue("a", { id: "b", priority: 5 }, "c", { id: "d", kind: "sms" }, { id: "later", delayMs: 10 });
-      const ahead = await Promise.all(["a", "b", "c", "d", "later", "none"].map((id) => scene.store.ahead(id)));
+    async (fixture) => {
+      await fixture.enqueue("a", { id: "b", priority: 5 }, "c", { id: "d", kind: "sms" }, { id: "later", delayMs: 10 });
+      const ahead = await Promise.all(
+        ["a", "b", "c", "d", "later", "none"].map((id) => fixture.store.inspect.ahead(id)),
+      );
       assert.deepEqual(ahead, [1, 0, 2, 0, null, null]);
-      await (await scene.worker("w")).next();
-      assert.deepEqual([await scene.store.ahead("b"), await scene.store.ahead("a")], [null, 0]);
+      await (await fixture.worker("w")).next();
+      assert.deepEqual([await fixture.store.inspect.ahead("b"), await fixture.store.inspect.ahead("a")], [null, 0]);
     },
   );
 
   specify(
     "an incident keeps who died and how, what it held, the last step and decision of each, and when it ran again",
-    async (scene) => {
-      await scene.enqueue("a", "b");
-      const worker = await scene.worker("w", { host: "host-9", pid: 99, version: "7.8.9" });
-      const startedAt = scene.clock.now();
+    async (fixture) => {
+      await fixture.enqueue("a", "b");
+      const worker = await fixture.worker("w", { host: "host-9", pid: 99, version: "7.8.9" });
+      const startedAt = fixture.clock.now();
       const [a] = await worker.claim(2);
       await worker.record(a!, { type: "step", name: "one", result: "1" }, { type: "step", name: "two", result: "2" });
-      await scene.clock.advance(100);
-      await scene.store.beat("w", { loopLagMs: 42 });
-      const heartbeatAt = scene.clock.now();
-      await scene.clock.advance(900);
-      const diedAt = scene.clock.now();
+      await fixture.clock.advance(100);
+      await fixture.store.beat("w", { loopLagMs: 42 });
+      const heartbeatAt = fixture.clock.now();
+      await fixture.clock.advance(900);
+      const diedAt = fixture.clock.now();
       const death = { how: "gone", lastSeenAliveAt: diedAt - 5, detectedAt: diedAt, evidence: "SIGKILL" } as const;
-      const recovery = { id: "pass-1", startedAt: diedAt, by: "w2", integrity: "ok", walFrames: 3 };
-      const { incident: id } = await scene.bury(worker, { death, recovery });
-      await scene.clock.advance(10);
-      const next = await scene.worker("next");
+      const recovery = { id: "pass-1", startedAt: diedAt, by: "w2", integrity: "ok", summary: null };
+      const { incident: id } = await fixture.bury(worker, { death, recovery });
+      await fixture.clock.advance(10);
+      const next = await fixture.worker("next");
       await next.next();
-      const incident = await scene.store.incident(id!);
+      const incident = await fixture.store.inspect.incident(id!);
       assert.ok(incident);
-      const { jobs, ...rest } = incident;
+      // What a store says of its own open is its own.
+      const { jobs, summary: _, ...rest } = incident;
       assert.deepEqual(rest, {
         id,
         recovery: "pass-1",
@@ -166,7 +176,6 @@ export function specifyInspect(specify: Specify): void {
         startedAt: diedAt,
         by: "w2",
         integrity: "ok",
-        walFrames: 3,
         heldAtDeath: 2,
       });
       assert.deepEqual(
@@ -191,20 +200,20 @@ export function specifyInspect(specify: Specify): void {
     },
   );
 
-  specify("incidents come newest first, in pages, and the latest recovery is all of its pass", async (scene) => {
+  specify("incidents come newest first, in pages, and the latest recovery is all of its pass", async (fixture) => {
     const ids: string[] = [];
-    for (const pass of ["p1", "p2", "p2"]) ids.push((await death(scene, pass)).incident!);
-    const page = await scene.store.incidents(2, null);
+    for (const pass of ["p1", "p2", "p2"]) ids.push((await death(fixture, pass)).incident!);
+    const page = await fixture.store.inspect.incidents(2, null);
     assert.deepEqual(
       page.map(({ id }) => id),
       [ids[2], ids[1]],
     );
-    const rest = await scene.store.incidents(2, page.at(-1)!.id);
+    const rest = await fixture.store.inspect.incidents(2, page.at(-1)!.id);
     assert.deepEqual(
       rest.map(({ id }) => id),
       [ids[0]],
     );
-    const latest = await scene.store.latestRecovery();
+    const latest = await fixture.store.inspect.latestRecovery();
     assert.deepEqual(
       latest.map(({ id }) => id),
       [ids[1], ids[2]],
@@ -212,28 +221,30 @@ export function specifyInspect(specify: Specify): void {
     assert.ok(latest.every((incident) => incident.recovery === "p2" && incident.jobCount === incident.jobs.length));
   });
 
-  specify("a store that works says that it is well", async (scene) => {
-    assert.equal((await scene.store.health()).ok, true);
-    assert.ok(scene.store.name.length > 0);
+  specify("a store that works says that it is well", async (fixture) => {
+    assert.equal((await fixture.store.inspect.health()).ok, true);
+    assert.ok(fixture.store.name.length > 0);
   });
 
-  specify("the bell rings in the connection that made work ready, and no more once nobody listens", async (scene) => {
-    let rings = 0;
-    const stop = scene.store.onBell(() => rings++);
-    await scene.enqueue("a");
-    assert.ok(rings > 0);
+  specify("the connection that made work ready wakes its listeners, until they stop listening", async (fixture) => {
+    let woken = 0;
+    const stop = fixture.store.onWakeup(() => woken++);
+    await fixture.enqueue("a");
+    assert.ok(woken > 0);
     stop();
-    const heard = rings;
-    await scene.enqueue("b");
-    assert.equal(rings, heard);
+    const heard = woken;
+    await fixture.enqueue("b");
+    assert.equal(woken, heard);
   });
 }
 
 let dead = 0;
 
-async function death(scene: Scene, pass: string): ReturnType<Scene["bury"]> {
-  await scene.clock.advance(1);
-  const worker = await scene.worker(`dead-${++dead}`);
-  const startedAt = scene.clock.now();
-  return scene.bury(worker, { recovery: { id: pass, startedAt, by: "test", integrity: "NOT_CHECKED", walFrames: 0 } });
+async function death(fixture: Fixture, pass: string): ReturnType<Fixture["bury"]> {
+  await fixture.clock.advance(1);
+  const worker = await fixture.worker(`dead-${++dead}`);
+  const startedAt = fixture.clock.now();
+  return fixture.bury(worker, {
+    recovery: { id: pass, startedAt, by: "test", integrity: "NOT_CHECKED", summary: null },
+  });
 }

@@ -1,11 +1,10 @@
 // What the port promises after a restore: a worker is known by its whole id, not by a short number that comes again, and nothing that a
 // worker from before the restore writes is accepted. Skipped where a test can't do that to the store.
 import assert from "node:assert/strict";
-import { answers, type Hand, roomFor, SETTLE, SETTLE_NAMES } from "./hand.ts";
-import type { Scene, Specify } from "./scene.ts";
-import type { Restore } from "./stores.ts";
-import type { ClaimedJob } from "../../core/job.ts";
-import { type AttemptWrite, triedBy } from "../../core/store.ts";
+import type { ClaimedJob } from "../../job/job.ts";
+import { type AttemptWrite, triedBy } from "../../stores/port.ts";
+import { answers, type Hand, roomFor, type Fixture, SETTLE, SETTLE_NAMES, type Specify } from "./fixture.ts";
+import type { Restore } from "./suite.ts";
 
 const BEAT = { loopLagMs: 0 };
 
@@ -17,33 +16,33 @@ const WRITES: readonly AttemptWrite[] = [
 ];
 
 export function specifyRestore(specify: Specify): void {
-  const restored = (title: string, body: (scene: Scene, restore: Restore) => Promise<void>): void =>
-    specify(title, async (scene) => {
-      const restore = scene.restore();
-      if (restore) await body(scene, restore);
+  const restored = (title: string, body: (fixture: Fixture, restore: Restore) => Promise<void>): void =>
+    specify(title, async (fixture) => {
+      const restore = fixture.restore();
+      if (restore) await body(fixture, restore);
     });
 
   restored(
     "a worker whose row belongs to another worker under the same number claims nothing, and learns why",
-    async (scene, restore) => {
-      await scene.enqueue("a");
-      const worker = await scene.worker("w");
+    async (fixture, restore) => {
+      await fixture.enqueue("a");
+      const worker = await fixture.worker("w");
       await restore.renameWorker("w", "other");
       const turn = await worker.turn([], roomFor(1));
       assert.deepEqual([turn.live, turn.claimed], [false, []]);
       assert.match(turn.replaced ?? "", /w/);
-      assert.deepEqual(await scene.states("a"), ["queued"]);
+      assert.deepEqual(await fixture.states("a"), ["queued"]);
     },
   );
 
-  restored("it neither beats in that row nor leaves it", async (scene, restore) => {
-    await scene.worker("w");
+  restored("it neither beats in that row nor leaves it", async (fixture, restore) => {
+    await fixture.worker("w");
     await restore.renameWorker("w", "other");
-    const beat = await scene.store.beat("w", BEAT);
+    const beat = await fixture.store.beat("w", { ...BEAT, lastWord: "killed itself" });
     assert.deepEqual([beat.live, typeof beat.replaced], [false, "string"]);
-    assert.equal(await scene.store.deregister("w"), false);
-    await scene.store.note("w", "killed itself");
-    const rows = await scene.store.workers({});
+    assert.equal(await fixture.store.leave("w"), false);
+    await fixture.store.operate.noteDeath("w", "exited with SIGKILL");
+    const rows = await fixture.store.workers({});
     assert.deepEqual(
       rows.map(({ id, state, beats, lastWord }) => [id, state, beats, lastWord]),
       [["other", "live", 0, null]],
@@ -51,41 +50,41 @@ export function specifyRestore(specify: Specify): void {
   });
 
   for (const name of SETTLE_NAMES)
-    restored(`its "${name}" of a job of that number is refused, and the refusal is kept`, async (scene, restore) => {
-      await scene.enqueue("a");
-      const worker = await scene.worker("w");
+    restored(`its "${name}" of a job of that number is refused, and the refusal is kept`, async (fixture, restore) => {
+      await fixture.enqueue("a");
+      const worker = await fixture.worker("w");
       const job = await worker.next();
       await restore.renameWorker("w", "other");
       assert.deepEqual(answers(await worker.settle(SETTLE[name](job))), ["stale"]);
-      await assertUntouched(scene, "other");
+      await assertUntouched(fixture, "other");
     });
 
-  restored("its small writes are refused, too, and its commit is not run", async (scene, restore) => {
-    await scene.enqueue("a");
-    const worker = await scene.worker("w");
+  restored("its small writes are refused, too, and its commit is not run", async (fixture, restore) => {
+    await fixture.enqueue("a");
+    const worker = await fixture.worker("w");
     const job = await worker.next();
     await restore.renameWorker("w", "other");
-    await assertNothingIsWritten(scene, worker, job);
-    await assertUntouched(scene, "other");
+    await assertNothingIsWritten(fixture, worker, job);
+    await assertUntouched(fixture, "other");
   });
 
   restored(
     "a restore is noticed once: the epoch rises above all that were issued, and every worker is marked as restored",
-    async (scene, restore) => {
-      const { store } = scene;
-      await store.raiseEpoch();
-      assert.equal(await store.noticeRestore?.(), null);
-      await scene.enqueue("a", "b");
-      const old = await scene.worker("old");
+    async (fixture, restore) => {
+      const { store } = fixture;
+      await store.upkeep.raiseEpoch();
+      assert.equal(await store.upkeep.noticeRestore?.(), null);
+      await fixture.enqueue("a", "b");
+      const old = await fixture.worker("old");
       const before = await old.next();
       await restore.comeBack();
-      const other = await scene.connect();
-      assert.equal(typeof (await other.noticeRestore?.()), "string");
-      assert.equal(await other.noticeRestore?.(), null, "once");
-      assert.equal(await store.noticeRestore?.(), null, "by one process");
+      const other = await fixture.connect();
+      assert.equal(typeof (await other.upkeep.noticeRestore?.()), "string");
+      assert.equal(await other.upkeep.noticeRestore?.(), null, "once");
+      assert.equal(await store.upkeep.noticeRestore?.(), null, "by one process");
       const [row] = await other.workers({});
       assert.deepEqual([row?.id, row?.restored], ["old", true]);
-      const young = await scene.worker("young", { store: other });
+      const young = await fixture.worker("young", { store: other });
       const after = await young.next();
       assert.ok(after.lease.epoch > before.lease.epoch, `${after.lease.epoch} > ${before.lease.epoch}`);
       assert.equal((await young.row()).restored, undefined);
@@ -95,23 +94,23 @@ export function specifyRestore(specify: Specify): void {
 
   restored(
     "a worker from before a restore claims, settles, writes, beats and leaves no more, although its row and its job came back",
-    async (scene, restore) => {
-      await scene.enqueue("a", "b");
-      const old = await scene.worker("old");
+    async (fixture, restore) => {
+      await fixture.enqueue("a", "b");
+      const old = await fixture.worker("old");
       const job = await old.next();
       await restore.comeBack();
-      await scene.store.noticeRestore?.();
+      await fixture.store.upkeep.noticeRestore?.();
       const turn = await old.turn([SETTLE.succeed(job)], roomFor(1));
       assert.deepEqual([turn.live, turn.claimed, answers(turn.settled)], [false, [], ["stale"]]);
       assert.equal(typeof turn.replaced, "string");
-      await assertNothingIsWritten(scene, old, job);
-      const beat = await scene.store.beat("old", BEAT);
+      await assertNothingIsWritten(fixture, old, job);
+      const beat = await fixture.store.beat("old", BEAT);
       assert.deepEqual([beat.live, typeof beat.replaced], [false, "string"]);
-      assert.equal(await scene.store.deregister("old"), false);
-      await assertUntouched(scene, "old");
+      assert.equal(await fixture.store.leave("old"), false);
+      await assertUntouched(fixture, "old");
       assert.equal((await old.row()).beats, 0);
       // What it held is taken as that of a dead worker is, whatever its process does.
-      const { jobs } = await scene.bury(old);
+      const { jobs } = await fixture.bury(old);
       assert.deepEqual(
         jobs.map(({ jobId, success }) => [jobId, success]),
         [["a", true]],
@@ -120,19 +119,20 @@ export function specifyRestore(specify: Specify): void {
   );
 }
 
-async function assertNothingIsWritten(scene: Scene, worker: Hand, job: ClaimedJob): Promise<void> {
+async function assertNothingIsWritten(fixture: Fixture, worker: Hand, job: ClaimedJob): Promise<void> {
   for (const write of WRITES) assert.deepEqual(answers(await worker.record(job, write)), ["stale"], triedBy(write));
-  const user = scene.user();
+  // What a store without `commit` has to refuse is refused by now.
+  const user = fixture.store.transactions && fixture.user();
   if (!user) return;
   const body = user.writing("paid", () => null);
-  const { answer } = await scene.store.commit(SETTLE.succeed(job), body as never, () => null);
+  const { answer } = await fixture.store.transactions.commit(SETTLE.succeed(job), body as never, () => null);
   assert.equal(answer.is, "stale");
-  assert.deepEqual(await user.written(scene.store), []);
+  assert.deepEqual(await user.written(fixture.store), []);
 }
 
 /** Job a is as it was when it was claimed, by a worker that has this id now, and at least one refusal is kept. */
-async function assertUntouched(scene: Scene, holder: string): Promise<void> {
-  const { state, worker, fence, steps, history } = await scene.job("a");
-  assert.deepEqual([state, worker, fence, steps.length], ["running", holder, 1, 0]);
+async function assertUntouched(fixture: Fixture, holder: string): Promise<void> {
+  const { state, worker, attempt, steps, history } = await fixture.job("a");
+  assert.deepEqual([state, worker, attempt, steps.length], ["running", holder, 1, 0]);
   assert.ok(history.some(({ event }) => event === "write.rejected"));
 }

@@ -1,10 +1,21 @@
 // What the port promises about the end of an attempt: it is accepted once, repeated without effect, refused when it is stale, and
 // durable when it was answered.
 import assert from "node:assert/strict";
-import { GRACE_MS, TIMEOUT_MS } from "./drafts.ts";
-import { answers, Hand, idsOf, roomFor, SETTLE, SETTLE_NAMES, type SettleName } from "./hand.ts";
-import { expireOnce, type Scene, type Specify } from "./scene.ts";
-import type { JobDetails, JobState, Outcome } from "../../core/job.ts";
+import type { JobDetails, JobState, Outcome } from "../../job/job.ts";
+import {
+  answers,
+  expireOnce,
+  GRACE_MS,
+  Hand,
+  idsOf,
+  roomFor,
+  type Fixture,
+  SETTLE,
+  SETTLE_NAMES,
+  type SettleName,
+  type Specify,
+  TIMEOUT_MS,
+} from "./fixture.ts";
 
 const WRITTEN: Readonly<Record<SettleName, { to: JobState; outcome: Outcome; counted: object; event: string | null }>> =
   {
@@ -23,13 +34,13 @@ export function specifySettle(specify: Specify): void {
 
     specify(
       `an attempt that is settled by ${name} is written whole, and the same settlement again is repeated`,
-      async (scene) => {
-        const { worker, job } = await running(scene);
-        await scene.clock.advance(10);
+      async (fixture) => {
+        const { worker, job } = await running(fixture);
+        await fixture.clock.advance(10);
         const settlement = SETTLE[name](job);
         assert.deepEqual(answers(await worker.settle(settlement)), ["applied"]);
-        const after = await scene.job("a");
-        assert.deepEqual([after.state, after.lastOutcome, after.fence], [to, outcome, 1]);
+        const after = await fixture.job("a");
+        assert.deepEqual([after.state, after.lastOutcome, after.attempt], [to, outcome, 1]);
         assert.deepEqual(after.counters, {
           errors: 0,
           crashes: 0,
@@ -39,40 +50,40 @@ export function specifySettle(specify: Specify): void {
           losses: 0,
           ...counted,
         });
-        assert.equal(after.finishedAt, to === "queued" ? null : scene.clock.now());
+        assert.equal(after.finishedAt, to === "queued" ? null : fixture.clock.now());
         assert.deepEqual(after.error, settlement.change.error);
         assert.deepEqual(
-          after.history.map((entry) => [entry.event, entry.from, entry.to, entry.actor, entry.fence]),
+          after.history.map((entry) => [entry.event, entry.from, entry.to, entry.actor, entry.attempt]),
           event === null ? [] : [[event, "running", to, "worker/w", 1]],
         );
-        await scene.clock.advance(10);
+        await fixture.clock.advance(10);
         assert.deepEqual(answers(await worker.settle(settlement, settlement)), ["repeated", "repeated"]);
-        assert.deepEqual(await scene.job("a"), after);
-        assert.equal((await scene.countsOf("mail")).succeeded, to === "succeeded" ? 1 : 0);
+        assert.deepEqual(await fixture.job("a"), after);
+        assert.equal((await fixture.countsOf("mail")).succeeded, to === "succeeded" ? 1 : 0);
       },
     );
 
     specify(
-      `museum 3: a zombie that settles by ${name} after its job was taken changes nothing and is named`,
-      async (scene) => {
-        const { worker: zombie, job } = await running(scene);
-        await scene.bury(zombie);
-        const owner = await scene.worker("owner");
+      `known bug 3: a zombie that settles by ${name} after its job was taken changes nothing and is named`,
+      async (fixture) => {
+        const { worker: zombie, job } = await running(fixture);
+        await fixture.bury(zombie);
+        const owner = await fixture.worker("owner");
         const taken = await owner.next();
-        const before = await scene.job("a");
+        const before = await fixture.job("a");
         const [answer] = await zombie.settle(SETTLE[name](job));
         assert.equal(answer!.is, "stale");
         const { stale } = answer as Extract<typeof answer, { is: "stale" }>;
         const { change } = SETTLE[name](job);
         const now = { state: "running", worker: "owner", epoch: taken.lease.epoch, fence: 2 };
         assert.deepEqual(stale, { lease: job.lease, tried: change.name, ...now });
-        const after = await scene.job("a");
+        const after = await fixture.job("a");
         assert.deepEqual(withoutHistory(after), withoutHistory(before));
         assert.deepEqual(after.history.slice(0, -1), before.history);
         const refusal = after.history.at(-1)!;
-        assert.deepEqual([refusal.event, refusal.actor, refusal.fence], ["write.rejected", "worker/w", 1]);
+        assert.deepEqual([refusal.event, refusal.actor, refusal.attempt], ["write.rejected", "worker/w", 1]);
         assert.deepEqual(answers(await owner.settle(SETTLE.succeed(taken))), ["applied"]);
-        assert.equal((await scene.countsOf("mail")).succeeded, 1);
+        assert.equal((await fixture.countsOf("mail")).succeeded, 1);
       },
     );
   }
@@ -80,84 +91,87 @@ export function specifySettle(specify: Specify): void {
   for (const name of SETTLE_NAMES.filter((each) => WRITTEN[each].to === "queued")) {
     specify(
       `a settlement by ${name} that is repeated after a newer attempt has begun says repeated and leaves that alone`,
-      async (scene) => {
-        const { worker, job } = await running(scene);
+      async (fixture) => {
+        const { worker, job } = await running(fixture);
         await worker.settle(SETTLE[name](job));
         const newer = await worker.next();
-        const before = await scene.job("a");
+        const before = await fixture.job("a");
         assert.deepEqual(answers(await worker.settle(SETTLE[name](job))), ["repeated"]);
-        assert.deepEqual(await scene.job("a"), before);
+        assert.deepEqual(await fixture.job("a"), before);
         assert.deepEqual(answers(await worker.settle(SETTLE.succeed(newer))), ["applied"]);
       },
     );
 
-    specify(`a settlement by ${name} that is repeated after an operator ended the job says repeated`, async (scene) => {
-      const { worker, job } = await running(scene);
-      await worker.settle(SETTLE[name](job));
-      await scene.store.cancel("a", "operator");
-      const before = await scene.job("a");
-      assert.deepEqual(answers(await worker.settle(SETTLE[name](job))), ["repeated"]);
-      assert.deepEqual(await scene.job("a"), before);
-    });
+    specify(
+      `a settlement by ${name} that is repeated after an operator ended the job says repeated`,
+      async (fixture) => {
+        const { worker, job } = await running(fixture);
+        await worker.settle(SETTLE[name](job));
+        await fixture.store.operate.cancel("a", "operator");
+        const before = await fixture.job("a");
+        assert.deepEqual(answers(await worker.settle(SETTLE[name](job))), ["repeated"]);
+        assert.deepEqual(await fixture.job("a"), before);
+      },
+    );
   }
 
-  specify("a settlement that is repeated after an operator redrove the job says repeated", async (scene) => {
+  specify("a settlement that is repeated after an operator redrove the job says repeated", async (fixture) => {
     for (const name of ["succeed", "failForGood", "endCancelled", "refuse"] as const) {
-      await scene.enqueue(name);
-      const worker = await scene.worker(`worker-${name}`);
+      await fixture.enqueue(name);
+      const worker = await fixture.worker(`worker-${name}`);
       const job = await worker.next();
       await worker.settle(SETTLE[name](job));
-      await scene.store.retry(name, "operator");
+      await fixture.store.operate.retry(name, "operator");
       assert.deepEqual(answers(await worker.settle(SETTLE[name](job))), ["repeated"], name);
-      assert.deepEqual(await scene.states(name), ["queued"]);
-      await scene.store.cancel(name, "operator");
+      assert.deepEqual(await fixture.states(name), ["queued"]);
+      await fixture.store.operate.cancel(name, "operator");
     }
   });
 
-  specify("a success that is repeated after it was redriven and begun again says repeated", async (scene) => {
-    const { worker, job } = await running(scene);
+  specify("a success that is repeated after it was redriven and begun again says repeated", async (fixture) => {
+    const { worker, job } = await running(fixture);
     await worker.settle(SETTLE.succeed(job));
-    await scene.store.retry("a", "operator");
+    await fixture.store.operate.retry("a", "operator");
     const newer = await worker.next();
-    const before = await scene.job("a");
+    const before = await fixture.job("a");
     assert.deepEqual(answers(await worker.settle(SETTLE.succeed(job))), ["repeated"]);
-    assert.deepEqual(await scene.job("a"), before);
+    assert.deepEqual(await fixture.job("a"), before);
     assert.deepEqual(answers(await worker.settle(SETTLE.fail(job))), ["stale"], "it had not failed");
     assert.deepEqual(answers(await worker.settle(SETTLE.succeed(newer))), ["applied"]);
   });
 
   specify(
-    "museum 3: a zombie whose job was ended for it in the same way is stale, and repeats nothing",
-    async (scene) => {
-      await scene.enqueue("a", "b");
-      const worker = await scene.worker("w");
+    "known bug 3: a zombie whose job was ended for it in the same way is stale, and repeats nothing",
+    async (fixture) => {
+      await fixture.enqueue("a", "b");
+      const worker = await fixture.worker("w");
       const [a, b] = await worker.claim(2);
-      await scene.clock.advance(TIMEOUT_MS + GRACE_MS + 1);
-      await scene.store.cancel("b", "operator");
-      await expireOnce(scene.store, 0, 10);
-      assert.deepEqual(await scene.states("a", "b"), ["queued", "cancelled"]);
+      await fixture.clock.advance(TIMEOUT_MS + GRACE_MS + 1);
+      await fixture.store.operate.cancel("b", "operator");
+      await expireOnce(fixture.store, 0, 10);
+      assert.deepEqual(await fixture.states("a", "b"), ["queued", "cancelled"]);
       assert.deepEqual(answers(await worker.settle(SETTLE.timeOut(a!), SETTLE.endCancelled(b!))), ["stale", "stale"]);
-      assert.equal((await scene.job("a")).counters.timeouts, 1);
+      assert.equal((await fixture.job("a")).counters.timeouts, 1);
     },
   );
 
-  specify("an attempt that ended one way can't end another way", async (scene) => {
-    const { worker, job } = await running(scene);
+  specify("an attempt that ended one way can't end another way", async (fixture) => {
+    const { worker, job } = await running(fixture);
     await worker.settle(SETTLE.succeed(job, "1"));
     assert.deepEqual(answers(await worker.settle(SETTLE.fail(job), SETTLE.release(job), SETTLE.refuse(job))), [
       "stale",
       "stale",
       "stale",
     ]);
-    const after = await scene.job("a");
+    const after = await fixture.job("a");
     assert.deepEqual([after.state, after.result, after.counters.errors], ["succeeded", 1, 0]);
   });
 
   specify(
     "a settlement with another epoch, another worker or another fence is stale, and one of no job says missing",
-    async (scene) => {
-      const { worker, job } = await running(scene);
-      await scene.worker("other");
+    async (fixture) => {
+      const { worker, job } = await running(fixture);
+      await fixture.worker("other");
       const forged = [
         { ...job.lease, epoch: job.lease.epoch + 1 },
         { ...job.lease, worker: "other" },
@@ -173,16 +187,16 @@ export function specifySettle(specify: Specify): void {
         lease: { ...job.lease, row: 999, jobId: "none" },
       });
       assert.ok(missing?.is === "stale" && missing.stale.state === "missing");
-      assert.deepEqual(await scene.states("a"), ["running"]);
+      assert.deepEqual(await fixture.states("a"), ["running"]);
       assert.deepEqual(answers(await worker.settle(SETTLE.succeed(job))), ["applied"]);
     },
   );
 
   specify(
     "one turn settles all that holds, refuses the rest, and claims into the room in the same step",
-    async (scene) => {
-      await scene.enqueue("a", "b", "c", "d");
-      const worker = await scene.worker("w");
+    async (fixture) => {
+      await fixture.enqueue("a", "b", "c", "d");
+      const worker = await fixture.worker("w");
       const [a, b, c] = await worker.claim(3);
       await worker.settle(SETTLE.release(b!));
       const turn = await worker.turn([SETTLE.succeed(a!), SETTLE.fail(b!), SETTLE.release(c!)], roomFor(9));
@@ -195,55 +209,55 @@ export function specifySettle(specify: Specify): void {
     },
   );
 
-  specify("a failed job waits as long as its settlement says and is then claimed again", async (scene) => {
-    const { worker, job } = await running(scene);
+  specify("a failed job waits as long as its settlement says and is then claimed again", async (fixture) => {
+    const { worker, job } = await running(fixture);
     await worker.settle(SETTLE.fail(job, 7_000));
-    assert.equal((await scene.job("a")).runAt, scene.clock.now() + 7_000);
+    assert.equal((await fixture.job("a")).runAt, fixture.clock.now() + 7_000);
     assert.deepEqual(await worker.claim(9), []);
-    await scene.clock.advance(7_000);
+    await fixture.clock.advance(7_000);
     assert.equal((await worker.next()).lastOutcome, "failed");
   });
 
   specify(
     "a released job waits as long as its settlement says and is then claimed again, at no cost",
-    async (scene) => {
-      const { worker, job } = await running(scene);
+    async (fixture) => {
+      const { worker, job } = await running(fixture);
       await worker.settle(SETTLE.release(job, 7_000));
-      assert.equal((await scene.job("a")).runAt, scene.clock.now() + 7_000);
+      assert.equal((await fixture.job("a")).runAt, fixture.clock.now() + 7_000);
       assert.deepEqual(await worker.claim(9), []);
-      await scene.clock.advance(7_000);
+      await fixture.clock.advance(7_000);
       const again = await worker.next();
       assert.deepEqual([again.lastOutcome, again.counters.errors, again.counters.interruptions], ["released", 0, 1]);
     },
   );
 
   specify(
-    "museum 21: a settlement that was answered is known to every connection, and the job never runs again",
-    async (scene) => {
-      const { worker, job } = await running(scene);
+    "known bug 21: a settlement that was answered is known to every connection, and the job never runs again",
+    async (fixture) => {
+      const { worker, job } = await running(fixture);
       await worker.settle(SETTLE.succeed(job, '{"sent":true}'));
-      const other = await scene.connect();
-      const seen = await other.get("a");
+      const other = await fixture.connect();
+      const seen = await other.inspect.get("a");
       assert.deepEqual([seen?.state, seen?.result], ["succeeded", { sent: true }]);
-      await scene.bury(worker);
-      const next = await scene.worker("next", { store: other });
+      await fixture.bury(worker);
+      const next = await fixture.worker("next", { store: other });
       assert.deepEqual(await next.claim(9), []);
-      assert.deepEqual(await scene.states("a"), ["succeeded"]);
+      assert.deepEqual(await fixture.states("a"), ["succeeded"]);
     },
   );
 
-  specify("a settlement that arrives twice at once on two connections is applied once", async (scene) => {
-    const { worker, job } = await running(scene);
-    const twin = new Hand(await scene.connect(), worker.id, worker.epoch);
+  specify("a settlement that arrives twice at once on two connections is applied once", async (fixture) => {
+    const { worker, job } = await running(fixture);
+    const twin = new Hand(await fixture.connect(), worker.id, worker.epoch);
     const settled = await Promise.all([worker.settle(SETTLE.fail(job)), twin.settle(SETTLE.fail(job))]);
     assert.deepEqual(answers(settled.flat()).toSorted(), ["applied", "repeated"]);
-    assert.equal((await scene.job("a")).counters.errors, 1);
+    assert.equal((await fixture.job("a")).counters.errors, 1);
   });
 }
 
-async function running(scene: Scene): Promise<{ worker: Hand; job: Awaited<ReturnType<Hand["next"]>> }> {
-  await scene.enqueue("a");
-  const worker = await scene.worker("w");
+async function running(fixture: Fixture): Promise<{ worker: Hand; job: Awaited<ReturnType<Hand["next"]>> }> {
+  await fixture.enqueue("a");
+  const worker = await fixture.worker("w");
   return { worker, job: await worker.next() };
 }
 

@@ -1,11 +1,14 @@
-// The executable specification of the store port (core/store.ts): all subjects, registered for one store.
-import { describe } from "node:test";
+// The executable specification of the store port (stores/port.ts): all subjects, registered for one store.
+import { describe, type TestContext } from "node:test";
+import type { Store, TransactionBody } from "../../stores/port.ts";
 import { specifyAttemptWrites } from "./attempt-writes.ts";
 import { specifyClaim } from "./claim.ts";
 import { specifyCommit } from "./commit.ts";
 import { specifyCorrupt } from "./corrupt.ts";
 import { specifyEnqueue } from "./enqueue.ts";
 import { specifyExpire } from "./expire.ts";
+import { specifier, type Specify } from "./fixture.ts";
+import { specifyFollow } from "./follow.ts";
 import { specifyInspect } from "./inspect.ts";
 import { specifyIsolation } from "./isolation.ts";
 import { specifyLiveness } from "./liveness.ts";
@@ -14,9 +17,7 @@ import { specifyOperate } from "./operate.ts";
 import { specifyPurge } from "./purge.ts";
 import { specifyRecover } from "./recover.ts";
 import { specifyRestore } from "./restore.ts";
-import { specifier, type Specify } from "./scene.ts";
 import { specifySettle } from "./settle.ts";
-import type { MakeStores } from "./stores.ts";
 import { specifyVerdicts } from "./verdicts.ts";
 import { specifyWorkers } from "./workers.ts";
 
@@ -24,6 +25,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   enqueue: specifyEnqueue,
   claim: specifyClaim,
   settle: specifySettle,
+  follow: specifyFollow,
   "attempt writes": specifyAttemptWrites,
   commit: specifyCommit,
   corrupt: specifyCorrupt,
@@ -44,4 +46,54 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
 export function storeConformance(name: string, makeStores: MakeStores): void {
   const specify = specifier(makeStores);
   for (const [subject, tests] of Object.entries(SUBJECTS)) describe(`${name}: ${subject}`, () => tests(specify));
+}
+
+// What a backend brings to the conformance suite: connections to one fresh database, its clock, and its own way of writing
+// inside `commit`. Nothing here knows any store.
+
+/** One fresh, empty database for one test. */
+export interface ConformanceStores {
+  /** A further connection to the same database. The suite closes what it opened. */
+  open(): Promise<Store>;
+  /** The clock that decides in this database. It moves only when the suite says so. */
+  readonly clock: SteeredClock;
+  /** Removes the database, after every connection was closed. */
+  cleanup(): Promise<void>;
+  /** The user's own writes in `commit` and `transact`; left out: this store has neither, and their tests are skipped. */
+  readonly user?: UserWrites;
+  /**
+   * Changes a stored text behind the back of every connection, as a flipped bit on the disk would: the input, the result, or the
+   * result of every step of this job. Left out: this store leaves that to its database, and those tests are skipped.
+   */
+  readonly damage?: Damage;
+  /** What a restore does to the rows, behind the back of every connection. Left out: those tests are skipped. */
+  readonly restore?: Restore;
+}
+
+export interface Restore {
+  /** The row of worker `id` becomes that of worker `to`, with the same short number: another worker has it after a restore. */
+  renameWorker(id: string, to: string): Promise<void>;
+  /** All rows come back from a backup, as they are now. */
+  comeBack(): Promise<void>;
+}
+
+export type Damage = (id: string, what: "input" | "result" | "step") => Promise<void>;
+
+export type MakeStores = (t: TestContext) => Promise<ConformanceStores>;
+
+export interface SteeredClock {
+  now(): number;
+  advance(ms: number): Promise<void>;
+}
+
+/** The suite can't write SQL of its own, because the transaction's handle differs by store. */
+export interface UserWrites {
+  /** A body that writes `text` into a table of the user's, then returns what `then` returns or throws what it throws. */
+  writing<T>(text: string, then: () => T): TransactionBody<never, T>;
+  /** A body that enqueues a job of `kind` with this id through the transaction's handle, then goes on as above. */
+  enqueueing<T>(kind: string, id: string, then: () => T): TransactionBody<never, T>;
+  /** As `writing`, and then waits inside the transaction for `gate`; left out: a transaction of this store can't be left open. */
+  waiting?(text: string, gate: Promise<void>): TransactionBody<never, void>;
+  /** All texts that are in the user's table, in the order of writing. */
+  written(store: Store): Promise<readonly string[]>;
 }

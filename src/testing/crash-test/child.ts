@@ -2,17 +2,16 @@
 // With no such point it runs to the end and tells every point it passed.
 import { closeSync, fsyncSync, openSync, writeSync } from "node:fs";
 import { pathToFileURL } from "node:url";
-import { openBackend } from "../../backends.ts";
+import { Engine } from "../../engine/engine.ts";
+import { settingsWithDefaults } from "../../engine/kind-options.ts";
 import { engineSettings } from "../../engine/options.ts";
-import { settingsWithDefaults } from "../../contract.ts";
-import type { AnyContract } from "../../core/contract.ts";
-import { toStoredError } from "../../core/errors.ts";
-import { EventBus } from "../../core/events.ts";
-import { Engine } from "../../engine.ts";
+import type { AnyContract } from "../../job/contract.ts";
+import { toStoredError } from "../../job/errors.ts";
+import { EventBus } from "../../job/events.ts";
 import { systemClock as clock, systemRandom as random } from "../../platform/clock.ts";
 import { checkProcess, processIdentity } from "../../platform/identity.ts";
-import { watchRequests } from "./effects.ts";
-import { tellingStore } from "./points.ts";
+import { openBackend } from "../../stores/registry.ts";
+import { tellingStore, watchRequests } from "./effects.ts";
 
 /** What the parent says. */
 export interface Order {
@@ -64,7 +63,7 @@ async function main(order: Order): Promise<void> {
     processState: checkProcess,
   });
   await backend.store.declare([settingsWithDefaults(contract, settings)]);
-  await engine.recoverAtOpen();
+  await engine.operator.recoverAtOpen();
   if (order.input) await engine.enqueue(contract, JSON.parse(order.input.json) as never, { id: order.jobId });
   const worker = await engine.start({ concurrency: 1 });
   for (;;) {

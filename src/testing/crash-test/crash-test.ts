@@ -5,10 +5,9 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { encodeJson } from "../../core/json.ts";
+import { encodeJson } from "../../job/json.ts";
 import type { Order, Said } from "./child.ts";
-import { type Effect, environment, readEffects } from "./effects.ts";
-import { type Repeated, repeated } from "./repeated.ts";
+import { type Effect, environment, readEffects, type Repeated, repeated } from "./effects.ts";
 
 export interface CrashTestOptions<In> {
   /** The module that exports the job with its handler: `new URL("./jobs.ts", import.meta.url)`. */

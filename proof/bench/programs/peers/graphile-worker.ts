@@ -54,14 +54,14 @@ serve({
       if (++handled % every === 0) marks.push(monoMs());
       if (handled === count) ended.resolve();
     };
-    const runner = await graphile.run({ preset, taskList: { noop }, noHandleSignals: true });
+    const executor = await graphile.run({ preset, taskList: { noop }, noHandleSignals: true });
     await ended.promise;
     // A stop does not wait for the last completions: what it leaves stays locked for four hours.
     for (let tries = 0; (await left()) > 0; tries++) {
       if (tries > 500) throw new Error(`graphile-worker has left ${await left()} jobs`);
       await delay(20);
     }
-    await runner.stop();
+    await executor.stop();
     return { marks };
   },
   inFlight: (asked: { count: number; width: number }) => inFlight(asked, (n) => utils.addJob("noop", { n })),

@@ -1,7 +1,7 @@
 // Many workers in one process, as far as the server can tell: rows, locks that are held, and heartbeats, as fast as they are asked for.
-import { Lookout } from "../../../../src/core/lookout.ts";
 import { systemClock, systemRandom } from "../../../../src/platform/clock.ts";
 import { checkProcess, newWorkerId, processIdentity } from "../../../../src/platform/identity.ts";
+import { FailureDetector } from "../../../../src/recovery/failure-detector.ts";
 import { addressOf } from "../../../../src/stores/postgres/address.ts";
 import { Connection, newClient } from "../../../../src/stores/postgres/connection.ts";
 import { DirectSession } from "../../../../src/stores/postgres/direct-session.ts";
@@ -16,7 +16,12 @@ const events = { emit: () => {}, has: () => false };
 const address = addressOf(url);
 const deps = { clock: systemClock, random: systemRandom };
 const { store, liveness } = await openPostgres({ ...deps, events }, address, { durability: "full" });
-const lookout = new Lookout({ clock: systemClock, liveness, bootId: identity.bootId, processState: checkProcess });
+const detector = new FailureDetector({
+  clock: systemClock,
+  liveness,
+  bootId: identity.bootId,
+  processState: checkProcess,
+});
 /** One of those that do not look for all. */
 const { client, schema } = address;
 const connection = await Connection.open({ client, schema, max: 1 });
@@ -31,7 +36,7 @@ const follower = new AdvisoryLiveness({
   contactMs: 3_000,
   countWorkers,
 });
-const followersLookout = new Lookout({
+const followersDetector = new FailureDetector({
   clock: systemClock,
   liveness: follower,
   bootId: identity.bootId,
@@ -72,11 +77,11 @@ serve({
   },
   /** What the one process that looks for all does every 250 ms. */
   probe: async ({ times }: { times: number }) => {
-    for (let n = 0; n < times; n++) await lookout.probe(await store.workers({}));
+    for (let n = 0; n < times; n++) await detector.probe(await store.workers({}));
   },
   /** What each worker does every 7.5 s: its neighbours' locks. */
   look: async ({ times }: { times: number }) => {
     for (const id of ids.slice(0, times))
-      await followersLookout.probe(await store.workers({ after: id, limit: NEIGHBOURS }));
+      await followersDetector.probe(await store.workers({ after: id, limit: NEIGHBOURS }));
   },
 });

@@ -23,14 +23,16 @@ export function deathsElsewhere(schema: string, job: string, crashes: string, no
     AND NOT EXISTS (SELECT 1 FROM ${schema}.incident_jobs x WHERE x.incident = i.id AND x.job = ${job}))`;
 }
 
-/** The same since migration 7: a loss of contact counts once it has turned out to be a death. */
-export function resolvedDeathsElsewhere(
-  schema: string,
-  job: string,
-  crashes: string,
-  now: string,
-  own: string,
-): string {
+/** The same in migration 7: a loss of contact counts once it has turned out to be a death. */
+export function resolvedDeathsElsewhere(schema: string, job: string, crashes: string, now: string): string {
+  return `(SELECT count(*)::integer FROM ${schema}.incidents i
+    WHERE (i.how = 'gone' OR i.resolution IN ('died', 'away')) AND i.completed_at >= least(${now} - ${BACKGROUND_MS}, coalesce((SELECT min(c.at) FROM
+      (SELECT h.at FROM ${schema}.history h WHERE h.job = ${job} AND h.event IN ('crash', 'countLoss') ORDER BY h.ord DESC LIMIT ${crashes}) c), ${now}))
+    AND NOT EXISTS (SELECT 1 FROM ${schema}.incident_jobs x WHERE x.incident = i.id AND x.job = ${job}))`;
+}
+
+/** The same since migration 8: a death counts from the moment that its worker is condemned. `own`: the incident that is not elsewhere. */
+export function condemnedElsewhere(schema: string, job: string, crashes: string, now: string, own: string): string {
   return `(SELECT count(*)::integer FROM ${schema}.incidents i
     WHERE i.id IS DISTINCT FROM ${own} AND (i.how = 'gone' OR i.resolution IN ('died', 'away'))
     AND (i.completed_at IS NULL OR i.completed_at >= least(${now} - ${BACKGROUND_MS}, coalesce((SELECT min(c.at) FROM
@@ -42,3 +44,6 @@ export function resolvedDeathsElsewhere(
 export function checksum(content: string, owner: string): string {
   return `substr(sha256(convert_to(${owner} || chr(10) || ${content}, 'UTF8')), 1, 4)`;
 }
+
+/** As `boundSql` of the store: an index is used only if both are the same. */
+export const suspectBound = "CASE WHEN together > 0 THEN together WHEN crashes + losses > 1 THEN 1 ELSE 2147483647 END";

@@ -4,6 +4,7 @@ import type { Migration } from "../migrate.ts";
 export const restore: Migration = {
   name: "restores",
   drops: "what tells a restored dump from the store itself (columns of meta and fleet)",
+  locks: ["fleet", "meta"],
   up: (schema) => `
   -- Of the epoch: by which transaction, in which table and in which database this row was written. A dump brings the row back, but
   -- whatever restores it is another transaction, so the row contradicts itself from then on (restore-mark.ts compares them).
@@ -50,3 +51,50 @@ function heartbeat(schema: string, further: string): string {
     ) SELECT EXISTS (SELECT 1 FROM beaten)
   $$;`;
 }
+
+// Proof of death, or contact lost: which process a worker is, and what became of the workers with which contact was lost. Columns
+// with constant defaults only, and an index of a small table: no table is rewritten, and no lock is held for long.
+
+const COLUMNS = {
+  fleet: (schema: string) => `
+  ALTER TABLE ${schema}.fleet ADD COLUMN namespace text, ADD COLUMN start_ticks text, ADD COLUMN predecessor text;`,
+  jobs: (schema: string) => `
+  ALTER TABLE ${schema}.jobs ADD COLUMN losses integer NOT NULL DEFAULT 0;`,
+  incidents: (schema: string) => `
+  -- judged_at: when all jobs of a loss were judged. judgement: what was decided about a lost job when its loss was resolved.
+  ALTER TABLE ${schema}.incidents ADD COLUMN resolution text, ADD COLUMN judged_at bigint;`,
+  incidentJobs: (schema: string) => `
+  ALTER TABLE ${schema}.incident_jobs ADD COLUMN judgement text;`,
+};
+
+const judged = (schema: string): string => `
+  -- A silent worker was counted as dead at once.
+  UPDATE ${schema}.incidents SET resolution = 'died', judged_at = completed_at WHERE how <> 'gone';
+  CREATE INDEX incidents_open_losses ON ${schema}.incidents (id) WHERE how <> 'gone' AND judged_at IS NULL;`;
+
+export const losses: Migration = {
+  name: "losses of contact",
+  drops: "which process each worker is, and what is known of workers with which contact was lost",
+  up: (schema) =>
+    [COLUMNS.fleet, COLUMNS.jobs, COLUMNS.incidents, COLUMNS.incidentJobs, judged]
+      .map((text) => text(schema))
+      .join("\n"),
+  // What takes long, if there are many incidents, comes before the tables that every claim and every heartbeat needs.
+  sent: (schema) =>
+    [
+      COLUMNS.incidents,
+      judged,
+      (name: string) => `LOCK TABLE ${name}.fleet, ${name}.jobs, ${name}.incident_jobs IN ACCESS EXCLUSIVE MODE;`,
+      COLUMNS.fleet,
+      COLUMNS.jobs,
+      COLUMNS.incidentJobs,
+    ]
+      .map((text) => text(schema))
+      .join("\n"),
+  down: (schema) => `
+  DROP INDEX ${schema}.incidents_open_losses;
+  ALTER TABLE ${schema}.incident_jobs DROP COLUMN judgement;
+  ALTER TABLE ${schema}.incidents DROP COLUMN resolution, DROP COLUMN judged_at;
+  ALTER TABLE ${schema}.jobs DROP COLUMN losses;
+  ALTER TABLE ${schema}.fleet DROP COLUMN namespace, DROP COLUMN start_ticks, DROP COLUMN predecessor;`,
+};

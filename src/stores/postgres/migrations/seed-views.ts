@@ -1,27 +1,34 @@
-// Isolation by halving, and what seeds 003 and 004 ask of the tables: a checksum for every text that a handler trusts, the instant of a job's own heartbeat, and
+// Migration 7. What seeds 003 and 004 ask of the tables: a checksum for every text that a handler trusts, the instant of a job's own heartbeat, and
 // the same words in the views for a job that a worker took back and for one that SQL took back.
 import type { Migration } from "../migrate.ts";
-import { HALF_PAIR, REPLACEMENT, tolerantDeadJobs } from "./dead-jobs.ts";
 import { addJobs } from "./enqueue.ts";
-import { checksum, HARD_LIMIT, LANE, NEVER_DUE, OUTCOME, resolvedDeathsElsewhere, STATE } from "./frozen.ts";
-import { incident, MARGIN_MS, OWNERLESS_MS } from "./reclaim.ts";
+import {
+  ALONE_FROM_CRASHES,
+  checksum,
+  HARD_LIMIT,
+  LANE,
+  NEVER_DUE,
+  OUTCOME,
+  resolvedDeathsElsewhere,
+  STATE,
+} from "./frozen.ts";
+import { incident, MARGIN_MS, OWNERLESS_MS, takeBack } from "./reclaim.ts";
 import { heartbeatOfThisStore, OF_THIS_STORE } from "./restore.ts";
-import { takeBack } from "./take-back.ts";
-import { stateName, views } from "./views.ts";
+import { HALF_PAIR, REPLACEMENT, stateName, tolerantDeadJobs, views } from "./views.ts";
 
 export const seedViews: Migration = {
-  name: "checksums, reclaim texts and isolation",
+  name: "checksums and reclaim texts",
   drops: "the checksums, the instants of job heartbeats, and the texts of reclaims that workers made",
+  locks: ["jobs", "steps", "history"],
   up: (schema) =>
     [
       columns(schema),
-      isolation(schema),
-      openIncident(schema),
       addCheckedJobs(schema),
       notedHeartbeat(schema),
       reclaimText(schema),
       takeBackInOneText(schema),
       noteReclaim(schema),
+      noteReclaimTrigger(schema),
       staleMonitor(schema),
       staleValidation(schema),
       reclaimHistory(schema),
@@ -39,16 +46,23 @@ export const seedViews: Migration = {
   ${replacing(views.up(schema))}
   ${tolerantDeadJobs(schema)}
   DROP FUNCTION ${schema}.error_text(text, text);
-  DROP FUNCTION ${schema}.reclaim_text(${schema}.kinds, text, text, text, integer, integer, integer, integer, integer, integer, text);
+  ${dropReclaimTexts(schema)}
   ALTER TABLE ${schema}.history DROP COLUMN reclaim;
   ALTER TABLE ${schema}.steps DROP COLUMN result_sum;
-  ALTER TABLE ${schema}.incidents DROP COLUMN suspects_at_death;
-  ALTER TABLE ${schema}.incident_jobs DROP COLUMN alone;
-  ALTER TABLE ${schema}.jobs DROP COLUMN together, DROP COLUMN heartbeat_at, DROP COLUMN input_sum, DROP COLUMN result_sum;`,
+  ALTER TABLE ${schema}.incidents DROP COLUMN IF EXISTS suspects_at_death;
+  ALTER TABLE ${schema}.incident_jobs DROP COLUMN IF EXISTS alone;
+  ALTER TABLE ${schema}.jobs DROP COLUMN IF EXISTS together, DROP COLUMN heartbeat_at, DROP COLUMN input_sum, DROP COLUMN result_sum;`,
 };
 
+/** Of this step, with the signature of the next one as well: other texts of this step made that one (index.ts, ALSO_ACCEPTED). */
+export function dropReclaimTexts(schema: string): string {
+  const counters = "integer, integer, integer, integer, integer";
+  return `DROP FUNCTION IF EXISTS ${schema}.reclaim_text(${schema}.kinds, text, text, text, ${counters}, text);
+  DROP FUNCTION IF EXISTS ${schema}.reclaim_text(${schema}.kinds, text, text, text, ${counters}, integer, text);`;
+}
+
 /** An earlier step's text that puts its own version back. Replaced functions and views keep their grants. */
-function replacing(text: string): string {
+export function replacing(text: string): string {
   return text
     .replaceAll("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
     .replaceAll("CREATE VIEW", "CREATE OR REPLACE VIEW");
@@ -61,27 +75,6 @@ function columns(schema: string): string {
   ALTER TABLE ${schema}.jobs ADD COLUMN heartbeat_at bigint, -- the job's own latest heartbeat; of an earlier attempt if before started_at
     ADD COLUMN input_sum bytea, ADD COLUMN result_sum bytea;
   ALTER TABLE ${schema}.steps ADD COLUMN result_sum bytea;`;
-}
-
-function isolation(schema: string): string {
-  return `
-  -- With how many suspects, itself included, a suspect may run in one process; 0: with any number. reserved_by is not used any more.
-  ALTER TABLE ${schema}.jobs ADD COLUMN together integer NOT NULL DEFAULT 0;
-  -- How many of the jobs that were held at a death had an earlier crash, and whether a job was the only one of those.
-  ALTER TABLE ${schema}.incidents ADD COLUMN suspects_at_death integer NOT NULL DEFAULT 0;
-  ALTER TABLE ${schema}.incident_jobs ADD COLUMN alone boolean NOT NULL DEFAULT false;
-  UPDATE ${schema}.incident_jobs j SET alone = true FROM ${schema}.incidents i WHERE i.id = j.incident AND i.held_at_death = 1 AND i.judged_at IS NULL;`;
-}
-
-/** As in step 2, and the suspects are counted. */
-function openIncident(schema: string): string {
-  return replacing(incident(schema))
-    .replace("wal_frames, held_at_death)", "wal_frames, held_at_death, suspects_at_death)")
-    .replace(
-      "'NOT_CHECKED', 0, held)",
-      `'NOT_CHECKED', 0, held,
-        (SELECT count(*) FROM ${schema}.jobs h WHERE h.state = 1 AND h.worker = dead.seq AND h.crashes + h.losses > 0))`,
-    );
 }
 
 function addCheckedJobs(schema: string): string {
@@ -135,14 +128,12 @@ function notedHeartbeat(schema: string): string {
   $$;`;
 }
 
-const WILL_RUN = `CASE together WHEN 0 THEN '' WHEN 1 THEN ', it will run as the only suspect' ELSE format(', it will run with at most %s other suspect(s)', together - 1) END`;
-
-function reclaimText(schema: string): string {
+export function reclaimText(schema: string): string {
   return `
   -- The one place that words a reclaim. cause: 'crash' (its worker died), 'lose' (contact with its worker was lost) or 'timeOut';
   -- led_by: 'Exceeded TTL (30 s)', 'Worker died' or 'Contact lost'. The counters are those after the reclaim.
   CREATE FUNCTION ${schema}.reclaim_text(
-    k ${schema}.kinds, cause text, decision text, led_by text, errors integer, crashes integer, blamed integer, timeouts integer, losses integer, together integer, what text
+    k ${schema}.kinds, cause text, decision text, led_by text, errors integer, crashes integer, blamed integer, timeouts integer, losses integer, what text
   ) RETURNS text LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT 'RECLAIMED_TTL: ' || CASE
       WHEN decision = 'cancel' THEN format('%s: %s; its cancel had been asked for', led_by, what)
@@ -154,8 +145,10 @@ function reclaimText(schema: string): string {
       WHEN decision = 'fail' THEN format('Max attempts reached: error %s of %s, no more are allowed; %s', errors, k.max_errors, what)
       WHEN cause = 'timeOut' THEN format('%s: timeout %s of %s; %s', led_by, timeouts, k.max_timeouts, what)
       WHEN cause = 'lose' THEN format('%s: loss %s of %s, not counted yet%s; %s', led_by, losses, k.max_crashes,
-        CASE WHEN losses >= k.max_crashes THEN ', it waits until it is known what happened to its workers' ELSE ${WILL_RUN} END, what)
-      ELSE format('%s: crash %s, %s of %s alone%s; %s', led_by, crashes, blamed, k.max_crashes, ${WILL_RUN}, what)
+        CASE WHEN losses >= k.max_crashes THEN ', it waits until it is known what happened to its workers'
+          WHEN crashes + losses >= ${ALONE_FROM_CRASHES} THEN ', it will run alone' ELSE '' END, what)
+      ELSE format('%s: crash %s, %s of %s alone%s; %s', led_by, crashes, blamed, k.max_crashes,
+        CASE WHEN crashes + losses >= ${ALONE_FROM_CRASHES} THEN ', it will run alone' ELSE '' END, what)
     END
   $$;`;
 }
@@ -164,10 +157,10 @@ function reclaimText(schema: string): string {
 const RECLAIMS = "('crash', 'lose', 'timeOut', 'endCancelled')";
 
 /** A deadline that has passed is the TTL that the attempt had, whatever the kind says now. */
-const TTL = (otherwise: string, now: string): string =>
+export const TTL = (otherwise: string, now: string): string =>
   `CASE WHEN j.deadline_at < ${now} THEN j.deadline_at - greatest(j.started_at, j.heartbeat_at) ELSE ${otherwise} END`;
 
-function takeBackInOneText(schema: string): string {
+export function takeBackInOneText(schema: string): string {
   return `
   -- As in step 2, with these differences: a silent worker is one with which contact was lost, so nothing is counted before core has
   -- found out what happened to it (losses.ts); a job that has used up its errors or timeouts is not queued again; reclaim_text() words it;
@@ -188,15 +181,11 @@ function takeBackInOneText(schema: string): string {
     new_blamed integer := j.blamed;
     new_timeouts integer := j.timeouts;
     new_losses integer := j.losses;
-    new_together integer := j.together;
     waits boolean := false;
     new_lane integer;
-    death ${schema}.incidents;
     led_by text := format('Exceeded TTL (%s)', ${schema}.ttl_text(${TTL("ttl_ms", "now")}));
   BEGIN
-    SELECT * INTO death FROM ${schema}.incidents o WHERE o.id = take_back.incident;
-    alone := death.held_at_death = 1 OR (death.suspects_at_death = 1 AND j.crashes + j.losses > 0);
-    IF cause = 'crash' AND death.how = 'gone' THEN
+    IF cause = 'crash' AND (SELECT i.how FROM ${schema}.incidents i WHERE i.id = take_back.incident) = 'gone' THEN
       led_by := 'Worker died';
       what := format('worker %s is gone', owner);
     ELSIF cause = 'crash' THEN
@@ -238,7 +227,7 @@ function takeBackInOneText(schema: string): string {
           decision := 'fail';
           next_state := ${STATE.dead};
         ELSIF alone AND new_blamed >= k.max_crashes AND (new_blamed >= ${HARD_LIMIT} * k.max_crashes
-          OR new_blamed > ${resolvedDeathsElsewhere(schema, "j.seq", "j.crashes", "now", "take_back.incident")}) THEN
+          OR new_blamed > ${resolvedDeathsElsewhere(schema, "j.seq", "j.crashes", "now")}) THEN
           decision := 'quarantine';
           next_state := ${STATE.quarantined};
         ELSIF j.errors >= k.max_errors OR j.timeouts >= k.max_timeouts THEN
@@ -251,17 +240,14 @@ function takeBackInOneText(schema: string): string {
         END IF;
       END IF;
     END IF;
-    IF decision IN ('lost', 'retry') AND cause <> 'timeOut' THEN
-      new_together := CASE WHEN j.crashes + j.losses > 0 THEN greatest(1, death.suspects_at_death / 2) ELSE 0 END;
-    END IF;
-    message := ${schema}.reclaim_text(k, cause, decision, led_by, j.errors, new_crashes, new_blamed, new_timeouts, new_losses, new_together, what);
+    message := ${schema}.reclaim_text(k, cause, decision, led_by, j.errors, new_crashes, new_blamed, new_timeouts, new_losses, what);
     new_lane := CASE WHEN next_state = ${STATE.queued} AND (delay_ms > 0 OR waits) THEN ${LANE.delayed}
-      WHEN new_crashes + new_losses > 0 THEN ${LANE.alone} ELSE ${LANE.open} END;
+      WHEN new_crashes + new_losses >= ${ALONE_FROM_CRASHES} THEN ${LANE.alone} ELSE ${LANE.open} END;
 
     -- The sums keep the planner off the index of running jobs (settle.ts).
     UPDATE ${schema}.jobs AS t SET state = next_state, lane = new_lane, crashes = new_crashes, blamed = new_blamed,
       timeouts = new_timeouts, losses = new_losses, outcome = new_outcome, finished_at = now, result = NULL, result_sum = NULL,
-      cancel_requested = false, together = new_together, run_at = CASE WHEN waits THEN ${NEVER_DUE} WHEN delay_ms > 0 THEN now + delay_ms END,
+      cancel_requested = false, reserved_by = NULL, run_at = CASE WHEN waits THEN ${NEVER_DUE} WHEN delay_ms > 0 THEN now + delay_ms END,
       incident = CASE WHEN next_state = ${STATE.queued} THEN take_back.incident END,
       error = json_build_object('name', CASE cause WHEN 'timeOut' THEN 'Timeout' WHEN 'lose' THEN 'ContactLost' ELSE 'WorkerDied' END, 'message', message)::text
     WHERE t.seq = j.seq AND t.state + 0 = ${STATE.running} AND t.fence = j.fence AND t.epoch = j.epoch AND t.worker + 0 = j.worker;
@@ -275,11 +261,11 @@ function takeBackInOneText(schema: string): string {
     INSERT INTO ${schema}.history (job, at, epoch, fence, from_state, to_state, event, actor, reason, incident, worker, decision, attempts, age_ms)
     VALUES (j.seq, now, j.epoch, j.fence, ${STATE.running}, next_state, change, 'system/reclaim', message, incident, owner, decision, attempts, age_ms);
     IF incident IS NOT NULL THEN
-      INSERT INTO ${schema}.incident_jobs AS i (incident, job, job_id, kind, decision, counters, max_crashes, fence, last_step, alone, success)
+      INSERT INTO ${schema}.incident_jobs AS i (incident, job, job_id, kind, decision, counters, max_crashes, fence, last_step, success)
       VALUES (incident, j.seq, j.id, k.name, decision,
         json_build_object('errors', j.errors, 'crashes', new_crashes, 'blamed', new_blamed, 'timeouts', new_timeouts,
           'interruptions', j.interruptions, 'losses', new_losses)::text,
-        k.max_crashes, j.fence, (SELECT s.name FROM ${schema}.steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1), coalesce(alone, false), true)
+        k.max_crashes, j.fence, (SELECT s.name FROM ${schema}.steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1), true)
       ON CONFLICT ON CONSTRAINT incident_jobs_pkey DO UPDATE SET decision = excluded.decision, counters = excluded.counters, success = true, error = NULL;
     END IF;
     RETURN NEXT;
@@ -290,7 +276,7 @@ function takeBackInOneText(schema: string): string {
  * A worker's recovery writes core's reason; this adds what a reclaim in SQL says besides. The row of the job is the one after the change.
  * It must never stop a recovery: whatever fails here costs the words and nothing else.
  */
-function noteReclaim(schema: string): string {
+export function noteReclaim(schema: string): string {
   return `
   CREATE FUNCTION ${schema}.note_reclaim() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   DECLARE
@@ -322,12 +308,16 @@ function noteReclaim(schema: string): string {
       led_by := CASE i.how WHEN 'gone' THEN 'Worker died' ELSE 'Contact lost' END;
       what := format(CASE i.how WHEN 'gone' THEN 'worker %s is gone' ELSE 'the lock of worker %s is free' END, i.worker);
     END IF;
-    NEW.reclaim := ${schema}.reclaim_text(k, cause, NEW.decision, led_by, j.errors, j.crashes, j.blamed, j.timeouts, j.losses, j.together, what);
+    NEW.reclaim := ${schema}.reclaim_text(k, cause, NEW.decision, led_by, j.errors, j.crashes, j.blamed, j.timeouts, j.losses, what);
     RETURN NEW;
   EXCEPTION WHEN OTHERS THEN
     RAISE WARNING 'outlive: the reclaim of job % is kept without its details: %', NEW.job, SQLERRM;
     RETURN NEW;
-  END $$;
+  END $$;`;
+}
+
+function noteReclaimTrigger(schema: string): string {
+  return `
   CREATE TRIGGER note_reclaim BEFORE INSERT ON ${schema}.history FOR EACH ROW
     WHEN (NEW.actor = 'system/recovery' AND (NEW.event IN ${RECLAIMS} OR NEW.event = 'countLoss' AND NEW.to_state = ${STATE.quarantined})) EXECUTE FUNCTION ${schema}.note_reclaim();`;
 }
@@ -410,8 +400,8 @@ function deadJobs(schema: string): string {
 }
 
 /** Roles that were made before this step need no new grants: who may call a function may call what it calls now. */
-function grants(schema: string): string {
-  const signature = `${schema}.reclaim_text(${schema}.kinds, text, text, text, integer, integer, integer, integer, integer, integer, text)`;
+export function grants(schema: string): string {
+  const signature = `${schema}.reclaim_text(${schema}.kinds, text, text, text, integer, integer, integer, integer, integer, text)`;
   return `
   DO $$ DECLARE allowed record; BEGIN
     FOR allowed IN

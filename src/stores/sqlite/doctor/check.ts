@@ -1,11 +1,14 @@
 // SQLite's own check of a file. It runs next to live workers, makes no file and removes none. A check of a whole file runs in the
 // child process, under a time limit; one that did not finish is UNFINISHED, never PASSED.
-import { statSync } from "node:fs";
-import type { Emitter } from "../../../core/events.ts";
-import type { CheckDepth, IntegrityCheck } from "../../../core/integrity.ts";
-import { type Database, openBare } from "../database.ts";
+import { readdirSync, statSync } from "node:fs";
+import { join } from "node:path";
+import type { Emitter } from "../../../job/events.ts";
+import type { CheckDepth, Inconsistency, IntegrityCheck } from "../../integrity.ts";
+import { corruptRows } from "../checksums.ts";
+import { type Database, openBare, probeExclusive } from "../database.ts";
 import { inOurWords, primaryCode, saysDamaged, SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_NOTADB } from "../errors.ts";
 import { assertExists } from "../file.ts";
+import { sideFolder } from "../lock.ts";
 import { type ChildOptions, runInChild } from "./run-in-child.ts";
 
 const MAX_FINDINGS = 100;
@@ -110,4 +113,144 @@ function findingsOf(rows: readonly object[]): readonly string[] {
     .flatMap((row) => String(Object.values(row)[0]).split("\n"))
     .filter((finding) => finding !== "ok" && !/^\*\*\* in database \S+ \*\*\*$/.test(finding))
     .slice(0, MAX_FINDINGS);
+}
+
+// Finds rows that contradict each other. It only reads: recovery, retention and repair fix what it finds.
+
+const MAX_NAMES = 20;
+
+/** How many of the newest rows an open reads: all of them would cost it seconds on a large file. */
+const NEWEST = 10_000;
+
+/** `full` reads every row; `open` is bounded by what runs and by the newest rows. */
+type ScanDepth = "open" | "full";
+
+/** Counts are complete, names are at most 20 each. `strayLocks`: lock files that no worker's row names. */
+export function findInconsistencies(
+  db: Database,
+  strayLocks: readonly string[],
+  depth: ScanDepth = "open",
+): Inconsistency[] {
+  const found = [
+    runningWithoutOwner(db),
+    goneWorkerHoldsJobs(db),
+    orphans(db, "orphan-steps", "outlive_steps", "step", depth),
+    orphans(db, "orphan-history", "outlive_history", "entry of the history", depth),
+    orphans(db, "orphan-logs", "outlive_logs", "line of a log", depth),
+    depth === "full" ? countersDisagree(db) : null,
+    depth === "full" ? corruptContent(db) : null,
+    finding("lock-without-worker", strayLocks, strayLocks.length, (n) => `${n} lock file(s) belong to no worker`),
+  ];
+  return found.filter((one) => one !== null);
+}
+
+/** Lock files next to the database that no live worker's row names and no process holds. */
+export function findStrayLocks(db: Database): string[] {
+  const known = new Set(
+    (
+      db.sql("SELECT lock_name AS name FROM outlive_workers WHERE state IN ('live', 'recovering')").all() as {
+        name: string | null;
+      }[]
+    ).map(({ name }) => name),
+  );
+  const folder = sideFolder(db.path);
+  return lockFiles(folder).filter((name) => !known.has(name) && probeExclusive(join(folder, name)) !== "held");
+}
+
+function lockFiles(folder: string): string[] {
+  try {
+    return readdirSync(folder).filter((name) => name.endsWith(".lock"));
+  } catch {
+    return [];
+  }
+}
+
+function finding(
+  what: Inconsistency["what"],
+  names: readonly string[],
+  count: number,
+  detail: (n: number) => string,
+): Inconsistency | null {
+  return count === 0 ? null : { what, detail: detail(count), names: names.slice(0, MAX_NAMES), count };
+}
+
+/** Texts that do not match their checksums. A worker that claims such a job quarantines it. */
+function corruptContent(db: Database): Inconsistency | null {
+  const rows = corruptRows(db, 1_000);
+  return finding(
+    "corrupt-content",
+    rows.map(({ jobId, what }) => `${jobId}: ${what}`),
+    rows.length,
+    (n) => `${n === 1_000 ? "at least " : ""}${n} input(s), result(s) or step(s) are not what was stored`,
+  );
+}
+
+/** By the index of running jobs. */
+function runningWithoutOwner(db: Database): Inconsistency | null {
+  const ids = db
+    .sql(
+      "SELECT id FROM outlive_jobs j WHERE j.state = 1 AND NOT EXISTS (SELECT 1 FROM outlive_workers w WHERE w.seq = j.worker) LIMIT 1000",
+    )
+    .all() as { id: string }[];
+  return finding(
+    "running-without-owner",
+    ids.map(({ id }) => id),
+    ids.length,
+    (n) => `${n === 1_000 ? "at least " : ""}${n} job(s) are running under a worker that has no row`,
+  );
+}
+
+/** The next recovery takes these back automatically. */
+function goneWorkerHoldsJobs(db: Database): Inconsistency | null {
+  const rows = db
+    .sql(
+      `SELECT w.id, count(*) AS jobs FROM outlive_jobs j JOIN outlive_workers w ON w.seq = j.worker
+       WHERE j.state = 1 AND w.state IN ('gone', 'stopped') GROUP BY w.seq`,
+    )
+    .all() as { id: string; jobs: number }[];
+  const jobs = rows.reduce((sum, row) => sum + row.jobs, 0);
+  return finding(
+    "gone-worker-holds-jobs",
+    rows.map(({ id }) => id),
+    rows.length,
+    (n) => `${n} worker(s) have ended and still hold ${jobs} job(s); the next recovery takes them back`,
+  );
+}
+
+function orphans(
+  db: Database,
+  what: Inconsistency["what"],
+  table: string,
+  one: string,
+  depth: ScanDepth,
+): Inconsistency | null {
+  const scanned = depth === "full" ? table : `(SELECT job FROM ${table} ORDER BY ord DESC LIMIT ${NEWEST})`;
+  const rows = db
+    .sql(
+      `SELECT job, count(*) AS n FROM ${scanned} WHERE NOT EXISTS (SELECT 1 FROM outlive_jobs j WHERE j.seq = job) GROUP BY job ORDER BY job`,
+    )
+    .all() as { job: number; n: number }[];
+  const count = rows.reduce((sum, { n }) => sum + n, 0);
+  return finding(
+    what,
+    rows.map(({ job }) => String(job)),
+    count,
+    (n) => `${n} ${one}(s) belong to ${rows.length} job(s) that do not exist (named by number)`,
+  );
+}
+
+function countersDisagree(db: Database): Inconsistency | null {
+  const rows = db
+    .sql(
+      `SELECT k.name, k.jobs AS kept, ifnull(c.n, 0) AS there FROM outlive_kinds k
+       LEFT JOIN (SELECT kind, count(*) AS n FROM outlive_jobs GROUP BY kind) c ON c.kind = k.id WHERE k.jobs <> ifnull(c.n, 0)`,
+    )
+    .all() as { name: string; kept: number; there: number }[];
+  const which = rows.map(({ name, kept, there }) => `${name}: ${kept} kept, ${there} there`).slice(0, 3);
+  return finding(
+    "counter-disagrees",
+    rows.map(({ name }) => name),
+    rows.length,
+    (n) => `the number of jobs kept for ${n} kind(s) is not that of the rows (${which.join("; ")})`,
+  );
 }

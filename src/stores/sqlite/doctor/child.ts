@@ -2,11 +2,10 @@
 // parent is killed while this process is inside SQLite. Tasks and messages are plain data: they cross the process boundary as JSON.
 import { setPriority } from "node:os";
 import { Worker as Thread } from "node:worker_threads";
-import { OutliveError } from "../../../core/errors.ts";
-import type { CheckDepth } from "../../../core/integrity.ts";
-import { copyTo } from "./backup.ts";
+import { OutliveError } from "../../../job/errors.ts";
+import type { CheckDepth } from "../../integrity.ts";
 import { readFindings } from "./check.ts";
-import { reindex, vacuum } from "./repair.ts";
+import { copyTo, reindex, vacuum } from "./repair.ts";
 import { salvage, type Salvaged } from "./salvage/salvage.ts";
 
 export type Task =

@@ -1,7 +1,7 @@
 // Runs one task in a child process. Everything that reads or writes a whole file runs there, because node:sqlite can't be
 // interrupted and would stop this process's event loop for minutes. The child can be killed at any moment without harm.
 import { type ChildProcess, fork } from "node:child_process";
-import { ErrorCode, OutliveError } from "../../../core/errors.ts";
+import { ErrorCode, OutliveError } from "../../../job/errors.ts";
 import type { Message, Progress, Results, Task } from "./child.ts";
 
 // Sources run as .ts, the package as .js; tsc rewrites imports but not this.

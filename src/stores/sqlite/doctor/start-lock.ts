@@ -4,10 +4,10 @@
 // then probes the workers' locks; a worker takes its own lock and then waits for this one. Whichever is first, each sees the other.
 import { existsSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { type Clock, pause } from "../../../core/clock.ts";
-import { ErrorCode, OutliveError } from "../../../core/errors.ts";
-import type { Emitter } from "../../../core/events.ts";
-import type { Verdict } from "../../../core/integrity.ts";
+import { type Clock, pause } from "../../../job/clock.ts";
+import { ErrorCode, OutliveError } from "../../../job/errors.ts";
+import type { Emitter } from "../../../job/events.ts";
+import type { Verdict } from "../../integrity.ts";
 import { holdExclusively, probeExclusive } from "../database.ts";
 import { SQLITE_BUSY, SQLITE_IOERR } from "../errors.ts";
 import { exclusiveHolder } from "../lock-holder.ts";

@@ -14,7 +14,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { dirname, join } from "node:path";
-import { ErrorCode, OutliveError } from "../../../core/errors.ts";
+import { ErrorCode, OutliveError } from "../../../job/errors.ts";
 import { holdExclusively, probeExclusive } from "../database.ts";
 import { SQLITE_BUSY } from "../errors.ts";
 import { makeSideFolder, sideFolder } from "../lock.ts";

@@ -2,9 +2,7 @@
 // for the rest, and the pages that belong to each, including those that lost their tree.
 import { Database, type DatabaseSync, openBare } from "../../database.ts";
 import { migrate } from "../../schema.ts";
-import type { Pages } from "./pages.ts";
-import type { Cell, Value } from "./records.ts";
-import { Survey, type Tree } from "./trees.ts";
+import { type Cell, Cursor, type Pages, readCell, type Value } from "./pages.ts";
 
 export interface SchemaObject {
   readonly type: "table" | "index" | "view" | "trigger";
@@ -193,4 +191,211 @@ export const fitsIndex =
 
 export function quoted(name: string): string {
   return `"${name.replaceAll('"', '""')}"`;
+}
+
+// The trees of a damaged file: which pages still belong to which table or index, where the gaps are, and which of the pages without a
+// parent fit into them. A page that lost its parent is as good as one that has it, if it fits.
+
+type RowId = number | bigint;
+
+/** Rowids above `from`, up to and including `to`. */
+export interface Range {
+  readonly from: RowId;
+  readonly to: RowId;
+}
+
+export const EVERYTHING: Range = { from: -(2n ** 63n) - 1n, to: 2n ** 63n - 1n };
+
+export interface Tree {
+  readonly kind: "table" | "index";
+  /** The pages with cells, in the order of their keys. */
+  readonly pages: { readonly page: number; readonly range: Range }[];
+  /** The rowids that could not be reached. */
+  readonly gaps: Range[];
+  /** Pages that fit into the gaps although no page points to them. */
+  readonly found: number[];
+  /** Whether a record may belong to this tree. */
+  readonly fits: (cell: Cell) => boolean;
+}
+
+const TYPES = { table: { inner: 5, leaf: 13 }, index: { inner: 2, leaf: 10 } } as const;
+
+/** More levels than a sound tree can have. */
+const MAX_LEVELS = 40;
+
+export class Survey {
+  readonly pages: Pages;
+  /** Which pages belong to a tree. */
+  readonly #claimed = new Set<number>();
+  /** Pages on the list of free pages. A tree that points to one is right: the list counts only for pages without a parent. */
+  readonly #free = new Set<number>();
+  /** True if the list of free pages has its stated length: a page that is neither on it nor in a tree has then lost its tree. */
+  #freeIsComplete = false;
+  /** How many contradictions were found. */
+  anomalies = 0;
+
+  constructor(pages: Pages) {
+    this.pages = pages;
+    this.#readFree();
+  }
+
+  /** Walks a tree from its root. A tree whose root is unknown is one gap. */
+  walk(root: number, kind: Tree["kind"], fits: Tree["fits"]): Tree {
+    const tree: Tree = { kind, pages: [], gaps: [], found: [], fits };
+    if (root < 1) this.#gap(tree, EVERYTHING);
+    else this.#visit(tree, root, EVERYTHING, 0);
+    return tree;
+  }
+
+  #visit(tree: Tree, page: number, range: Range, level: number): void {
+    const bytes = this.#claimed.has(page) || level > MAX_LEVELS ? null : this.pages.read(page);
+    if (!bytes) return this.#gap(tree, range);
+    const { inner, leaf } = TYPES[tree.kind];
+    const type = bytes[page === 1 ? 100 : 0];
+    if (type === inner && this.#visitInner(tree, page, bytes, range, level)) return;
+    // The cells that can still be read count even if the first byte is damaged.
+    if (type !== leaf) this.anomalies++;
+    const cells = [...this.cells(page, bytes, tree.kind)];
+    const own = cells.filter((cell) => cell && within(cell.rowid, range, tree.kind) && tree.fits(cell)) as Cell[];
+    this.anomalies += cells.length - own.length;
+    if (own.length === 0 && (cells.length > 0 || type !== leaf)) return this.#gap(tree, range);
+    this.#claimed.add(page);
+    tree.pages.push({ page, range });
+    // No other page holds what this page has lost: an empty gap, which no page can fill.
+    if (own.length < cells.length || type !== leaf) tree.gaps.push({ from: range.from, to: range.from });
+  }
+
+  /** Returns false if nothing on the page points to a child: it is then not an inner page, whatever its first byte says. */
+  #visitInner(tree: Tree, page: number, bytes: Buffer, range: Range, level: number): boolean {
+    const { children, rightmost, broken } = this.#childrenOf(page, bytes, tree, range);
+    if (children.length === 0 && broken) return false;
+    this.#claimed.add(page);
+    if (tree.kind === "index") tree.pages.push({ page, range });
+    let { from } = range;
+    for (const child of children) {
+      const part = { from, to: child.key };
+      this.#visit(tree, child.page, part, level + 1);
+      if (tree.kind === "table") from = child.key;
+    }
+    if (broken) this.#gap(tree, { from, to: range.to });
+    else this.#visit(tree, rightmost, { from, to: range.to }, level + 1);
+    return true;
+  }
+
+  #childrenOf(
+    page: number,
+    bytes: Buffer,
+    tree: Tree,
+    range: Range,
+  ): { children: { page: number; key: RowId }[]; rightmost: number; broken: boolean } {
+    const start = page === 1 ? 100 : 0;
+    const rightmost = bytes.readUInt32BE(start + 8);
+    const children: { page: number; key: RowId }[] = [];
+    let last = range.from;
+    let skipped = false;
+    for (const at of this.#pointers(page, bytes, 12)) {
+      const child = at < 0 ? 0 : bytes.readUInt32BE(at);
+      const key = at < 0 || tree.kind === "index" ? range.to : new Cursor(bytes, at + 4).varint();
+      const ordered = tree.kind === "index" || (key > last && key <= range.to);
+      if (at < 0 || child < 2 || child > this.pages.count || !ordered) {
+        // Its rows are between the last valid key and the next one.
+        this.anomalies++;
+        skipped = true;
+        continue;
+      }
+      if (skipped && tree.kind === "table") tree.gaps.push({ from: last, to: key });
+      skipped = false;
+      children.push({ page: child, key });
+      last = key;
+    }
+    if (skipped) tree.gaps.push({ from: last, to: range.to });
+    return { children, rightmost, broken: rightmost < 2 || rightmost > this.pages.count };
+  }
+
+  /** The cells of a page, one by one; null: it contradicts itself. */
+  *cells(page: number, bytes: Buffer, kind: Tree["kind"]): Generator<Cell | null> {
+    const inner = kind === "index" && bytes[page === 1 ? 100 : 0] === TYPES.index.inner;
+    for (const at of this.#pointers(page, bytes, inner ? 12 : 8))
+      yield at < 0 ? null : readCell(this.pages, bytes, inner ? at + 4 : at, kind);
+  }
+
+  /** Where the cells of a page begin; -1: the pointer is invalid. */
+  #pointers(page: number, bytes: Buffer, head: number): number[] {
+    const start = (page === 1 ? 100 : 0) + head;
+    const { usable } = this.pages.header;
+    const stated = bytes.readUInt16BE(start - head + 3);
+    // A cell takes at least 4 bytes, and its pointer 2.
+    const count = Math.min(stated, Math.floor((usable - start) / 6));
+    if (count < stated) this.anomalies++;
+    return Array.from({ length: count }, (_, n) => {
+      const at = bytes.readUInt16BE(start + 2 * n);
+      return at >= start + 2 * count && at <= usable - 4 ? at : -1;
+    });
+  }
+
+  /**
+   * Assigns each leaf page without a parent to the one tree into whose gaps all of its cells fit; or, if it can't be a free page, to
+   * the one tree whose records they may be. Returns the leaf pages of tables that fit no tree, or several.
+   */
+  adopt(trees: readonly Tree[]): number[] {
+    const unclaimed: number[] = [];
+    for (let page = 2; page <= this.pages.count; page++) {
+      if (this.#claimed.has(page) || this.#free.has(page)) continue;
+      const bytes = this.pages.read(page);
+      const kind = bytes?.[0] === TYPES.table.leaf ? "table" : bytes?.[0] === TYPES.index.leaf ? "index" : null;
+      if (!bytes || !kind) continue;
+      const cells = [...this.cells(page, bytes, kind)].filter((cell) => cell !== null);
+      if (cells.length === 0) continue;
+      const fitting = trees.filter((tree) => tree.kind === kind && cells.every(tree.fits));
+      const gapped = fitting.filter((tree) => cells.every((cell) => inGap(tree, cell)));
+      const candidates = gapped.length > 0 || !this.#freeIsComplete ? gapped : fitting;
+      if (candidates.length === 1) candidates[0]!.found.push(page);
+      else if (kind === "table") unclaimed.push(page);
+    }
+    return unclaimed;
+  }
+
+  /** All records of a tree: those of its own pages first, in order, then those of the pages that were found. */
+  *rows(tree: Tree): Generator<Cell & { readonly found: boolean }> {
+    for (const { page, range } of tree.pages) {
+      for (const cell of this.#readable(page, tree))
+        if (within(cell.rowid, range, tree.kind)) yield { ...cell, found: false };
+    }
+    for (const page of tree.found) for (const cell of this.#readable(page, tree)) yield { ...cell, found: true };
+  }
+
+  *#readable(page: number, tree: Tree): Generator<Cell> {
+    const bytes = this.pages.read(page);
+    if (bytes) for (const cell of this.cells(page, bytes, tree.kind)) if (cell && tree.fits(cell)) yield cell;
+  }
+
+  #gap(tree: Tree, range: Range): void {
+    this.anomalies++;
+    tree.gaps.push(range);
+  }
+
+  /** Reads the list of free pages as far as it is valid. A page on it belongs to no tree, whatever its content is. */
+  #readFree(): void {
+    const { freelistTrunk, freelistCount, usable, sound } = this.pages.header;
+    const max = usable / 4 - 2;
+    let listed = 0;
+    for (let trunk = freelistTrunk; trunk !== 0;) {
+      const bytes = trunk < 2 || this.#free.has(trunk) ? null : this.pages.read(trunk);
+      if (!bytes || bytes.readUInt32BE(4) > max) return void this.anomalies++;
+      this.#free.add(trunk);
+      const leaves = bytes.readUInt32BE(4);
+      for (let n = 0; n < leaves; n++) this.#free.add(bytes.readUInt32BE(8 + 4 * n));
+      listed += 1 + leaves;
+      trunk = bytes.readUInt32BE(0);
+    }
+    this.#freeIsComplete = sound && listed === freelistCount && this.#free.size === listed;
+  }
+}
+
+function within(rowid: RowId, { from, to }: Range, kind: Tree["kind"]): boolean {
+  return kind === "index" || (rowid > from && rowid <= to);
+}
+
+function inGap({ gaps, kind }: Tree, { rowid }: Cell): boolean {
+  return gaps.some((gap) => gap.from < gap.to && within(rowid, gap, kind));
 }

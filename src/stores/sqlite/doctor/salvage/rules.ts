@@ -1,12 +1,12 @@
 // Restores the store's rules in the tables of a salvaged file: every job has a kind, every running one a worker that recovery finds, no
 // key is held twice, counts agree, and no process from before can write. It also finds out what was lost, by the
 // temporary tables `indexed_*` that write.ts fills from the indexes of the damaged file.
-import { OUTCOMES } from "../../../../core/job.ts";
 import { KIND_DEFAULTS } from "../../../../engine/settings.ts";
-import { LANE, STATE } from "../../../codes.ts";
+import { OUTCOMES } from "../../../../job/job.ts";
+import { LANE, STATE, toStored } from "../../../rows.ts";
 import type { DatabaseSync } from "../../database.ts";
 import { versionByColumns } from "../../schema.ts";
-import type { PartialJob } from "./copy.ts";
+import type { PartialJob } from "./write.ts";
 
 /** How many ids are named; counts are complete. */
 const MAX_NAMED = 10_000;
@@ -87,7 +87,7 @@ class Partials {
     const message = `${reason.slice("corrupt: ".length)}: the store was damaged, and this is what could be saved. It was not run.`;
     this.#db
       .prepare(
-        "UPDATE outlive_jobs SET state = ?, lane = ?, outcome = ifnull(?, outcome), finished_at = ?, error = ?, cancel_requested = 0, reserved_by = NULL, incident = NULL WHERE seq = ?",
+        "UPDATE outlive_jobs SET state = ?, lane = ?, outcome = ifnull(?, outcome), finished_at = ?, error = ?, cancel_requested = 0, incident = NULL WHERE seq = ?",
       )
       .run(
         STATE.quarantined,
@@ -160,7 +160,15 @@ function restoreKinds(db: DatabaseSync, partial: Partials): void {
     )
     .all() as { id: number; name: string | null }[];
   for (const { id, name } of gone) {
-    add.run({ id, name: name ?? `lost-kind-${id}`, timeoutMs, graceMs, ...limits, ...backoff, onCrash });
+    add.run({
+      id,
+      name: name ?? `lost-kind-${id}`,
+      timeoutMs,
+      graceMs,
+      ...limits,
+      ...backoff,
+      onCrash: toStored(onCrash),
+    });
     if (name !== null) continue;
     for (const { seq } of db.prepare("SELECT seq FROM outlive_jobs WHERE kind = ?").all(id) as { seq: number }[])
       partial.add(seq, "the name of its kind is lost", true);

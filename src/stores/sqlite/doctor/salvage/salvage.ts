@@ -3,15 +3,14 @@
 // It reads the pages itself: SQL can't reach what is below a damaged inner page, and follows wrong pointers. Page by page, only the rows
 // of the damaged page are lost.
 import { chmodSync, openSync, readFileSync, statSync } from "node:fs";
-import { ErrorCode, OutliveError } from "../../../../core/errors.ts";
-import type { Salvage } from "../../../../core/integrity.ts";
-import { type DatabaseSync, openBare } from "../../database.ts";
+import { ErrorCode, OutliveError } from "../../../../job/errors.ts";
+import type { Salvage } from "../../../integrity.ts";
+import { type DatabaseSync, fileAt, openBare } from "../../database.ts";
 import { inOurWords, primaryCode, SQLITE_BUSY, SQLITE_FULL } from "../../errors.ts";
 import { readFindings } from "../check.ts";
 import type { Progress } from "../child.ts";
 import { inUse } from "../repair.ts";
 import { holdForRepair, removeSalvage, salvagePath, swapIn } from "../swap.ts";
-import { fileAt } from "../../lock-holder.ts";
 import { type Log, Pages, readLog } from "./pages.ts";
 import { readPlan, type SalvagePlan } from "./plan.ts";
 import { writeNew } from "./write.ts";

@@ -1,0 +1,349 @@
+// Histories on the atomic store (`--store atomic`): the real engine, on a server that fails over now and then and loses its latest scripts.
+// The oracle of the other histories reads SQL. What is held here are the laws that a loss could break, by the answers of the port alone.
+import { pause } from "../../src/job/clock.ts";
+import { isTerminal, type JobDraft } from "../../src/job/job.ts";
+import type { Lease } from "../../src/job/lease.ts";
+import type { Store } from "../../src/stores/port.ts";
+import { drawDrafts } from "./actors/drafts.ts";
+import { newTally, type Tally } from "./oracle/tally.ts";
+import { demand } from "./oracle/violation.ts";
+import { type Answer, Witness } from "./oracle/witness.ts";
+import { AtomicServer } from "./stores/atomic-server.ts";
+import { atomicStore } from "./stores/atomic-store.ts";
+import { Data } from "./stores/records.ts";
+import { workloadsNamed } from "./workloads/index.ts";
+import { contractsFor, type Workload } from "./workloads/workload.ts";
+import { Conditions } from "./world/conditions.ts";
+import { type EngineWorld, openEngine } from "./world/engine-process.ts";
+import { Faults } from "./world/faults.ts";
+import { Kernel } from "./world/kernel.ts";
+import { SimProcess } from "./world/process.ts";
+import { drawProfile, type Profile } from "./world/profile.ts";
+import { SeededRandom } from "./world/random.ts";
+import { Scheduler } from "./world/scheduler.ts";
+import { Story } from "./world/story.ts";
+import type { Thread } from "./world/thread.ts";
+import { WakeupHub } from "./world/wakeup-hub.ts";
+import { wire } from "./world/wire.ts";
+
+export interface AtomicCampaign {
+  readonly seeds: number;
+  readonly violations: number;
+  readonly failovers: number;
+  readonly lostScripts: number;
+  readonly takeovers: number;
+  readonly staleWrites: number;
+  readonly deaths: number;
+  /** No law: an innocent whose worker dies again and again, or is replaced by a failover, can't be told from a poison. */
+  readonly innocentsQuarantined: number;
+  /** What was broken, and by which seed. */
+  readonly broken: readonly string[];
+}
+
+export async function runAtomic(from: number, seeds: number): Promise<AtomicCampaign> {
+  const counts = { failovers: 0, lostScripts: 0, takeovers: 0, staleWrites: 0, deaths: 0, innocentsQuarantined: 0 };
+  const sum = { seeds, violations: 0, ...counts };
+  const broken: string[] = [];
+  for (let seed = from; seed < from + seeds; seed++) {
+    const { violation, failovers, lostScripts, tally, story } = await simulateAtomic(seed);
+    sum.failovers += failovers;
+    sum.lostScripts += lostScripts;
+    sum.takeovers += tally.takeovers;
+    sum.staleWrites += tally.staleWrites;
+    sum.deaths += tally.deaths;
+    sum.innocentsQuarantined += tally.innocents;
+    if (violation === null) continue;
+    sum.violations++;
+    broken.push(`seed ${seed}: ${violation}\n${story.join("\n")}`);
+  }
+  return { ...sum, broken };
+}
+
+export interface AtomicHistory {
+  readonly violation: string | null;
+  readonly failovers: number;
+  readonly lostScripts: number;
+  readonly tally: Tally;
+  readonly digest: string;
+  readonly story: readonly string[];
+}
+
+/** `Server`: one with a bug on purpose, to see whether the laws find it. */
+export async function simulateAtomic(seed: number, Server = AtomicServer): Promise<AtomicHistory> {
+  const world = new AtomicWorld(seed, Server);
+  let violation: string | null = null;
+  try {
+    await world.unfold();
+  } catch (thrown) {
+    violation = thrown instanceof Error ? String(thrown.stack) : String(thrown);
+    world.story.tell("LAWS", violation);
+  }
+  world.end();
+  const { failovers, lostScripts, tally, story } = world;
+  return { violation, failovers, lostScripts, tally, digest: story.digest(), story: story.last() };
+}
+
+const WORKLOADS = ["steps", "failures", "family", "long"];
+const NOT_HEARD = (): void => {};
+/** However bad the faults were, this long after them all work is done. */
+const DRAIN_MS = 180_000;
+const LOOK_MS = 500;
+const MOST_LOST = 40;
+/** A failover takes at least this long: longer than epochs run ahead of the server's clock. */
+const FAILOVER_MS = 100;
+
+class AtomicWorld {
+  readonly scheduler = new Scheduler();
+  readonly story = new Story(this.scheduler, 80);
+  readonly tally = newTally();
+  failovers = 0;
+  lostScripts = 0;
+  readonly #random: SeededRandom;
+  readonly #profile: Profile;
+  readonly #server: AtomicServer;
+  readonly #conditions = new Conditions();
+  readonly #faults = new Faults({});
+  readonly #witness = new Witness(this.story, this.tally);
+  readonly #kernel: Kernel;
+  readonly #tower: WakeupHub;
+  readonly #workloads: readonly Workload[];
+  readonly #drafts: readonly JobDraft[];
+  readonly #processes: SimProcess[] = [];
+  readonly #laws = new FenceLaws();
+  /** What was not acknowledged since the latest loss. */
+  #unsent: Set<JobDraft>;
+
+  constructor(seed: number, Server: typeof AtomicServer) {
+    this.#server = new Server({ now: () => this.scheduler.wall });
+    this.#random = new SeededRandom(`atomic ${seed}`);
+    const drawn = drawProfile(this.#random.fork("profile"), () => WORKLOADS);
+    // The acts of the nemesis, the restore of a file among them, are others here.
+    this.#profile = { ...drawn, sessions: false, hosts: 1, jobs: 2 * drawn.jobs };
+    this.#kernel = new Kernel({
+      ...this.#profile,
+      now: () => this.scheduler.now,
+      byPid: (pid) => this.#processes[pid - 1] ?? null,
+    });
+    this.#tower = new WakeupHub(this.#random.fork("wakeups"));
+    this.#workloads = workloadsNamed(WORKLOADS);
+    this.#drafts = drawDrafts(this.#random.fork("drafts"), this.#profile, this.#workloads, undefined);
+    this.#unsent = new Set(this.#drafts);
+  }
+
+  async unfold(): Promise<void> {
+    const { scheduler } = this;
+    const { faultsMs, workers } = this.#profile;
+    for (let slot = 0; slot < workers; slot++) this.#startWorker(slot);
+    this.#startProducer();
+    this.#actLater();
+    const look = (): void => this.#laws.hear(this.#witness.take(), this.tally);
+    await scheduler.run(faultsMs, look, () => false);
+    this.story.tell("world", "CALM");
+    this.#conditions.calmAt = scheduler.now;
+    for (const process of this.#processes) process.resume();
+    let lookedAt = 0;
+    const drained = await scheduler.run(faultsMs + DRAIN_MS, look, () => {
+      if (this.#unsent.size > 0 || scheduler.now - lookedAt < LOOK_MS) return false;
+      lookedAt = scheduler.now;
+      return this.#read((data) => data.queued().length + data.running().length === 0);
+    });
+    demand(drained, () => `${DRAIN_MS} ms after the last fault there is work left`);
+    this.#read((data) => this.#audit(data));
+  }
+
+  end(): void {
+    for (const process of this.#processes) process.kill("ended");
+  }
+
+  #audit(data: Data): void {
+    demand(this.#server.torn.length === 0, () => `scripts threw after a write: ${this.#server.torn.join(", ")}`);
+    const wrong = data.wrongIndexes();
+    demand(wrong.length === 0, () => wrong.join("; "));
+    for (const { id, dedupeKey } of this.#drafts) {
+      const job = data.jobById(id);
+      // A job with a key may have been another one that held it.
+      demand(job !== null || dedupeKey !== null, () => `job ${id} was acknowledged after the last loss, and is gone`);
+      demand(job === null || isTerminal(job.state), () => `job ${id} is ${job?.state}`);
+      if (job?.state === "quarantined") this.tally.innocents++;
+    }
+  }
+
+  #read<T>(body: (data: Data) => T): T {
+    let answer: T;
+    this.#server.eval("look", (keys) => {
+      answer = body(new Data(keys));
+      return "";
+    });
+    return answer!;
+  }
+
+  #spawn(name: string): SimProcess {
+    const { scheduler, story } = this;
+    const parts = { scheduler, story, kernel: this.#kernel, random: this.#random };
+    const process = new SimProcess(name, this.#processes.length + 1, parts);
+    process.onDeath((cause) => void (cause === "ended" || this.tally.deaths++));
+    this.#processes.push(process);
+    return process;
+  }
+
+  #again(start: () => void): void {
+    const delay = this.#random.fork(`start ${this.scheduler.eventCount}`).between(100, 1_500);
+    this.scheduler.at(this.scheduler.now + delay, null, start);
+  }
+
+  /** A worker that was killed, or that stopped because the store was replaced, is started again. */
+  #startWorker(slot: number): void {
+    const process = this.#spawn(`w${slot}.${this.#processes.length + 1}`);
+    process.onDeath((cause) => void (cause === "ended" || this.#again(() => this.#startWorker(slot))));
+    const contracts = contractsFor(this.#workloads, process, NOT_HEARD, NOT_HEARD);
+    const ended = (thrown: unknown): void => {
+      if (process.alive) this.story.tell(process.name, `ends: ${String(thrown)}`);
+      process.kill("itself");
+    };
+    process.main.soon(() => {
+      openEngine(this.#engineWorld(), process, contracts)
+        .then((engine) => engine.start({ concurrency: this.#profile.concurrency }))
+        .then((handle) => handle.stopped)
+        .then(() => ended("it stopped"), ended);
+    });
+  }
+
+  /** What was acknowledged before a loss may be lost: it is sent again, by the same ids. */
+  #startProducer(): void {
+    const process = this.#spawn("producer");
+    const store = this.#storeFor(process, process.main);
+    const settings = [...contractsFor(this.#workloads, process, NOT_HEARD, NOT_HEARD).values()].map(
+      (contract) => contract.settings,
+    );
+    process.main.soon(() => void this.#produce(process, store, settings));
+  }
+
+  async #produce(process: SimProcess, store: Store, settings: Parameters<Store["declare"]>[0]): Promise<void> {
+    const random = process.random.fork("producer");
+    for (;;) {
+      await pause(process.main.clock, random.between(20, 400));
+      const some = [...this.#unsent].slice(0, 1 + random.below(4));
+      const { failovers } = this;
+      try {
+        if (some.length > 0) await store.declare(settings);
+        if (some.length > 0) await store.enqueue(some);
+        if (failovers === this.failovers) for (const draft of some) this.#unsent.delete(draft);
+      } catch {
+        // Sent again.
+      }
+    }
+  }
+
+  #engineWorld(): EngineWorld {
+    const { story } = this;
+    return {
+      kernel: this.#kernel,
+      story,
+      mutant: null,
+      storeFor: (process, thread) => this.#storeFor(process, thread),
+    };
+  }
+
+  #storeFor(process: SimProcess, thread: Thread): Store {
+    return wire(atomicStore(this.#server), {
+      process,
+      thread,
+      scheduler: this.scheduler,
+      profile: this.#profile,
+      conditions: this.#conditions,
+      faults: this.#faults,
+      witness: this.#witness,
+      tower: this.#tower,
+      othersAwake: () => this.#processes.some((one) => one.isWorker && one !== process && one.alive && !one.paused),
+      aboutToRecover: () => false,
+      claimLost: () => {},
+    });
+  }
+
+  #actLater(): void {
+    const { scheduler } = this;
+    const random = this.#random.fork(`act ${scheduler.eventCount}`);
+    scheduler.at(scheduler.now + random.between(200, 2 * this.#profile.nemesisEveryMs), null, () => {
+      if (this.#conditions.calm) return;
+      if (random.chance(0.35)) this.#failOver(random);
+      else {
+        const workers = this.#processes.filter((one) => one.isWorker && one.alive && !one.paused);
+        const victim = workers[random.below(Math.max(1, workers.length))];
+        if (random.chance(0.6)) victim?.kill("nemesis");
+        else victim?.pause(random.between(500, 8_000));
+      }
+      this.#actLater();
+    });
+  }
+
+  #failOver(random: SeededRandom): void {
+    const { scheduler } = this;
+    const lost = random.below(Math.min(MOST_LOST, this.#server.scripts) + 1);
+    this.story.tell("world", `FAILOVER: ${lost} scripts are lost`);
+    this.#server.loseSuffix(lost);
+    this.failovers++;
+    this.lostScripts += lost;
+    this.#laws.lost();
+    this.#unsent = new Set(this.#drafts);
+    this.#conditions.restarts++;
+    this.#conditions.downUntil = scheduler.now + random.between(FAILOVER_MS, 1_500);
+  }
+}
+
+/** Fences only grow, whatever was lost, and only the latest one issued is ever accepted, once. */
+class FenceLaws {
+  readonly #latest = new Map<string, Pick<Lease, "epoch" | "fence" | "worker">>();
+  readonly #ended = new Set<string>();
+  #highest = 0;
+  /** The highest epoch that was issued before the latest loss. */
+  #before = 0;
+
+  lost(): void {
+    this.#before = this.#highest;
+  }
+
+  hear(answers: readonly Answer[], tally: Tally): void {
+    for (const answer of answers) {
+      if (answer.of === "turn") {
+        answer.settlements.forEach(({ lease }, at) => {
+          const { is } = answer.answer.settled[at]!;
+          if (is === "stale") tally.staleWrites++;
+          if (is !== "applied") return;
+          this.#accepted(lease);
+          const attempt = `${lease.jobId} ${lease.epoch}/${lease.fence}`;
+          demand(!this.#ended.has(attempt), () => `two settlements of ${attempt} were applied`);
+          this.#ended.add(attempt);
+        });
+        for (const { lease, lastOutcome } of answer.answer.claimed) {
+          if (lastOutcome === "crashed" || lastOutcome === "lost") tally.takeovers++;
+          this.#issued(lease);
+        }
+      } else if (answer.of === "write")
+        answer.writes.forEach(({ lease }, at) => {
+          const { is } = answer.answers[at]!;
+          if (is === "stale") tally.staleWrites++;
+          if (is === "applied") this.#accepted(lease);
+        });
+    }
+  }
+
+  #issued(lease: Lease): void {
+    const { jobId, epoch, fence, worker } = lease;
+    const before = this.#latest.get(jobId) ?? { epoch: 0, fence: 0 };
+    const grows = epoch > before.epoch || (epoch === before.epoch && fence > before.fence);
+    demand(grows, () => `${jobId} was claimed under ${epoch}/${fence} after ${before.epoch}/${before.fence}`);
+    demand(epoch > this.#before, () => `${jobId} was claimed under epoch ${epoch}; ${this.#before} was lost before`);
+    this.#latest.set(jobId, { epoch, fence, worker });
+    this.#highest = Math.max(this.#highest, epoch);
+  }
+
+  #accepted({ jobId, epoch, fence, worker }: Lease): void {
+    const latest = this.#latest.get(jobId);
+    const isLatest = latest?.epoch === epoch && latest.fence === fence && latest.worker === worker;
+    demand(isLatest, () => `a write of ${jobId} under ${epoch}/${fence} was accepted, and is not of the latest claim`);
+    demand(
+      epoch > this.#before,
+      () => `a write of ${jobId} under ${epoch}/${fence} of a run that is over was accepted`,
+    );
+  }
+}

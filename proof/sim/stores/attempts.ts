@@ -1,0 +1,381 @@
+// The scripts on a job's way: kinds are declared, jobs enqueued, claimed, written about and settled. Each checks everything that can be
+// wrong before its first write. What is decided comes from job/; a script applies increments and chooses the alternative.
+import * as transitions from "../../../src/job/transitions.ts";
+import { ErrorCode, OutliveError } from "../../../src/job/errors.ts";
+import { boundOf, type HeldSuspects, isSuspect, suspectsToTake } from "../../../src/job/isolation.ts";
+import {
+  type ClaimedJob,
+  type Enqueued,
+  JOB_STATES,
+  type JobDraft,
+  type KindSettings,
+  NO_COUNTERS,
+} from "../../../src/job/job.ts";
+import type { Lease } from "../../../src/job/lease.ts";
+import {
+  APPLIED,
+  type CorruptJob,
+  type FencedWrite,
+  MAX_LOG_LINES,
+  REPEATED,
+  type Room,
+  type Settlement,
+  triedBy,
+  type TurnAnswer,
+  type WriteAnswer,
+} from "../../../src/stores/port.ts";
+import { NEVER_DUE } from "../../../src/stores/rows.ts";
+import { type Data, isDue, type JobRecord, type StepRecord, stepOwner, sumOf } from "./records.ts";
+import { ownRow, whyReplaced } from "./workers.ts";
+
+/** Refused writes kept in the history of one job. */
+const MAX_REJECTIONS = 100;
+
+export function declare(data: Data, kinds: readonly KindSettings[]): void {
+  for (const settings of kinds) data.putKind({ settings, paused: data.kind(settings.name)?.paused ?? false });
+}
+
+export function enqueue(data: Data, drafts: readonly JobDraft[]): Enqueued[] {
+  assertDeclared(data, drafts);
+  return insertJobs(data, drafts);
+}
+
+export function assertDeclared(data: Data, drafts: readonly JobDraft[]): void {
+  for (const { kind } of drafts)
+    if (data.kind(kind) === null)
+      throw new OutliveError(
+        ErrorCode.kindUnknown,
+        `The kind ${JSON.stringify(kind)} was never declared in this store.`,
+        "Pass its job to `open({ jobs })`, so that its settings are known before its first job.",
+        { kind },
+      );
+}
+
+export function insertJobs(data: Data, drafts: readonly JobDraft[]): Enqueued[] {
+  const { now } = data;
+  return drafts.map((draft) => {
+    const { id, kind, input, priority, dedupeKey } = draft;
+    const known = data.jobById(id) ?? data.keyHolder(kind, dedupeKey);
+    if (known) return { id: known.id, created: false };
+    const row = data.meta().lastRow + 1;
+    data.putMeta({ lastRow: row });
+    data.putJob({
+      row,
+      id,
+      kind,
+      state: "queued",
+      priority,
+      dedupeKey,
+      createdAt: now,
+      runAt: draft.runAt ?? (draft.delayMs > 0 ? now + draft.delayMs : null),
+      startedAt: now,
+      deadlineAt: null,
+      finishedAt: now,
+      worker: null,
+      epoch: 0,
+      fence: 0,
+      counters: NO_COUNTERS,
+      together: 0,
+      outcome: null,
+      error: null,
+      cancelRequested: false,
+      incident: null,
+      input,
+      inputSum: sumOf(input, id),
+      result: null,
+      resultSum: null,
+      progress: null,
+    });
+    return { id, created: true };
+  });
+}
+
+export function turn(data: Data, worker: string, settlements: readonly Settlement[], room: Room): TurnAnswer {
+  for (const { lease, change } of settlements) {
+    const fault = faultOf(change);
+    if (fault !== null) throw new TypeError(`The settlement of job ${lease.jobId} can't be written: ${fault}.`);
+    const job = owned(data, lease);
+    if (job !== null) assertDeclared(data, applicable(job, change).follow ?? []);
+  }
+  const followed: JobDraft[] = [];
+  const settled = settlements.map((settlement) => settle(data, settlement, followed));
+  // After the last settlement: a dedupe key that one of these jobs had is free then.
+  insertJobs(data, followed);
+  const replaced = whyReplaced(data, worker);
+  if (ownRow(data, worker)?.state !== "live") {
+    const nothing = { claimed: [], live: false, cancels: [], nextDueInMs: null };
+    return { settled, ...nothing, ...(replaced !== null && { replaced }) };
+  }
+  const claims = claim(data, worker, room);
+  const cancels = data.held(worker).flatMap(({ id, cancelRequested }) => (cancelRequested ? [id] : []));
+  return { settled, ...claims, live: true, cancels, nextDueInMs: nextDueInMs(data) };
+}
+
+function nextDueInMs(data: Data): number | null {
+  const due = data.queued().flatMap(({ runAt }) => (runAt === null || runAt === NEVER_DUE ? [] : [runAt - data.now]));
+  const waiting = due.filter((ms) => ms > 0);
+  return waiting.length === 0 ? null : Math.min(...waiting);
+}
+
+/** The job if this attempt owns it now. */
+function owned(data: Data, lease: Lease): JobRecord | null {
+  const job = data.job(lease.row);
+  if (job === null || job.id !== lease.jobId || job.state !== "running") return null;
+  const isSame = job.fence === lease.fence && job.epoch === lease.epoch && job.worker === lease.worker;
+  return isSame && ownRow(data, lease.worker) !== null ? job : null;
+}
+
+function settle(data: Data, { lease, change }: Settlement, followed: JobDraft[]): WriteAnswer {
+  const job = owned(data, lease);
+  if (job === null) return refused(data, lease, change.name, change);
+  const { follow = [] } = applyChange(data, job, change, { actor: `worker/${lease.worker}`, incident: null });
+  followed.push(...follow);
+  return APPLIED;
+}
+
+/** The change, or its alternative if a cancel was requested. */
+export function applicable(job: JobRecord, change: transitions.Change): transitions.Change {
+  return job.cancelRequested ? (change.ifCancelled ?? change) : change;
+}
+
+/** Why a fenced write changed nothing: it was accepted before, or its attempt owns the job no more, which the job's history keeps. */
+function refused(data: Data, lease: Lease, tried: string, change: transitions.Change | null): WriteAnswer {
+  const found = data.job(lease.row);
+  const job = found?.id === lease.jobId ? found : null;
+  if (job && change?.outcome && wasAccepted(data, lease, job, change)) return REPEATED;
+  if (job === null) return { is: "stale", stale: { lease, tried, state: "missing", worker: null, epoch: 0, fence: 0 } };
+  const { state, worker, epoch, fence } = job;
+  const rejections = data.history(job.row).filter(({ event }) => event === "write.rejected").length;
+  if (rejections < MAX_REJECTIONS)
+    data.addHistory(job.row, {
+      at: data.now,
+      event: "write.rejected",
+      from: state,
+      to: state,
+      actor: `worker/${lease.worker}`,
+      epoch: lease.epoch,
+      attempt: lease.fence,
+      reason: `refused: "${tried}" by worker ${lease.worker} with (epoch ${lease.epoch}, fence ${lease.fence})`,
+      incident: null,
+    });
+  return { is: "stale", stale: { lease, tried, state, worker, epoch, fence } };
+}
+
+function wasAccepted(data: Data, lease: Lease, job: JobRecord, { name }: transitions.Change): boolean {
+  const history = data
+    .history(job.row)
+    .filter(({ epoch, attempt }) => epoch === lease.epoch && attempt === lease.fence);
+  if (name !== "succeed")
+    return history.some(({ event, actor }) => event === name && actor === `worker/${lease.worker}`);
+  const stands =
+    job.epoch === lease.epoch &&
+    job.fence === lease.fence &&
+    job.state !== "running" &&
+    job.worker === lease.worker &&
+    job.outcome === "succeeded";
+  return stands || history.some(({ event, from }) => event === "retry" && from === "succeeded");
+}
+
+/** Why a change can't be written; null: it can. */
+export function faultOf(change: transitions.Change): string | null {
+  if (!Object.hasOwn(transitions.CHANGES, change.name)) return `no change is called ${change.name}`;
+  if (!JOB_STATES.includes(change.to)) return `${change.to} is no state`;
+  if (!Number.isFinite(change.delayMs)) return "its delay is no number";
+  for (const [counter, by] of Object.entries(change.add))
+    if (!Object.hasOwn(NO_COUNTERS, counter) || !Number.isInteger(by)) return `${counter} can't grow by ${by}`;
+  return change.ifCancelled === undefined ? null : faultOf(change.ifCancelled);
+}
+
+/** Writes the change, or its alternative if a cancel was requested, and its history. Returns which. */
+export function applyChange(
+  data: Data,
+  job: JobRecord,
+  change: transitions.Change,
+  by: { readonly actor: string; readonly incident: string | null },
+): transitions.Change {
+  const { now } = data;
+  const written = applicable(job, change);
+  const { to, outcome, error, result } = written;
+  if (written.name === "succeed") {
+    data.putJob({ ...job, state: to, outcome, finishedAt: now, result, resultSum: sumOf(result, job.id) });
+    return written;
+  }
+  data.putJob({
+    ...job,
+    counters: transitions.afterChange(job.counters, written),
+    state: to,
+    outcome: outcome ?? job.outcome,
+    error: error ?? job.error,
+    runAt: dueAt(written, now),
+    finishedAt: now,
+    incident: to === "queued" ? by.incident : null,
+    together: written.together ?? (written.resets ? 0 : job.together),
+    cancelRequested: false,
+  });
+  addHistory(data, job, written, by);
+  return written;
+}
+
+export function addHistory(
+  data: Data,
+  job: JobRecord,
+  { name, to, reason }: transitions.Change,
+  { actor, incident }: { readonly actor: string; readonly incident: string | null },
+): void {
+  if (reason === null) return;
+  const { row, state: from, epoch, fence: attempt } = job;
+  data.addHistory(row, { at: data.now, event: name, from, to, actor, epoch, attempt, reason, incident });
+}
+
+/** When a job that a change queues again is due; null: at once, or it is not queued. */
+export function dueAt({ to, waitsForResolution, delayMs }: transitions.Change, now: number): number | null {
+  if (to !== "queued") return null;
+  if (waitsForResolution) return NEVER_DUE;
+  return delayMs > 0 ? now + delayMs : null;
+}
+
+const NO_SUSPECTS: HeldSuspects = { count: 0, together: null, oldestFirst: false };
+
+/** By priority, then by age, of all kinds within their rooms; of the suspects as many as fit with those that the worker holds. */
+function claim(data: Data, worker: string, room: Room): Pick<TurnAnswer, "claimed"> & { corrupt?: CorruptJob[] } {
+  const { suspects: held = NO_SUSPECTS } = room;
+  const claimed: ClaimedJob[] = [];
+  const corrupt: CorruptJob[] = [];
+  const open = new Map(room.kinds.flatMap((one) => (data.kind(one.kind)?.paused === false ? [[one.kind, one]] : [])));
+  if (room.total === 0 || open.size === 0) return { claimed };
+  const ready = data.queued().filter((job) => open.has(job.kind) && isDue(job, data.now));
+  const waiting = ready.flatMap((job) => (isSuspect(job.counters) ? [{ job, together: bound(job) }] : []));
+  waiting.sort(
+    (a, b) =>
+      b.job.priority - a.job.priority || (held.oldestFirst ? 0 : b.together - a.together) || a.job.row - b.job.row,
+  );
+  const fitting = new Set(suspectsToTake(withinRooms(waiting, open, room.total), held).map(({ job }) => job.row));
+  const candidates = ready.filter(({ row, counters }) => !isSuspect(counters) || fitting.has(row));
+  candidates.sort((a, b) => b.priority - a.priority || a.row - b.row);
+  const taken = new Map<string | null, number>();
+  for (const job of candidates) {
+    if (claimed.length === room.total) break;
+    const { room: most, shares = false } = open.get(job.kind)!;
+    const place = shares ? null : job.kind;
+    const count = taken.get(place) ?? 0;
+    if (count >= most) continue;
+    taken.set(place, count + 1);
+    const one = take(data, worker, job);
+    if ("change" in one) corrupt.push(one);
+    else claimed.push(one);
+  }
+  return corrupt.length === 0 ? { claimed } : { claimed, corrupt };
+}
+
+/** Of each kind only as many as it has room for: what is left behind must not take the place of another suspect. */
+function withinRooms<W extends { readonly job: JobRecord }>(
+  waiting: readonly W[],
+  open: ReadonlyMap<string, Room["kinds"][number]>,
+  total: number,
+): W[] {
+  const counts = new Map<string, number>();
+  return waiting.filter(({ job: { kind } }) => {
+    const count = counts.get(kind) ?? 0;
+    counts.set(kind, count + 1);
+    return count < Math.min(open.get(kind)!.room, total);
+  });
+}
+
+export function bound({ together, counters: { crashes, losses } }: JobRecord): number {
+  return boundOf({ together, crashes, losses });
+}
+
+/** What is claimed and not what was stored is quarantined at once. */
+function take(data: Data, worker: string, job: JobRecord): ClaimedJob | CorruptJob {
+  const { now } = data;
+  const { kind, id: jobId, row, input, counters } = job;
+  const { epoch } = data.meta();
+  const { timeoutMs } = data.kind(kind)!.settings;
+  const fence = job.fence + 1;
+  const deadlineAt = timeoutMs === null ? null : now + timeoutMs;
+  const running: JobRecord = {
+    ...job,
+    state: "running",
+    worker,
+    epoch,
+    fence,
+    startedAt: now,
+    deadlineAt,
+    incident: null,
+  };
+  const lease = { jobId, kind, row, worker, epoch, fence };
+  const steps = data.steps(row);
+  const what = [...(inputIsIntact(job) ? [] : ["input"]), ...brokenSteps(jobId, steps)];
+  if (what.length > 0) {
+    const change = transitions.quarantine({ id: jobId, state: "running", counters }, what);
+    applyChange(data, running, change, { actor: `worker/${worker}`, incident: null });
+    return { lease, kind, change };
+  }
+  data.putJob(running);
+  const listed = job.incident === null ? null : data.incidentJob(job.incident, row);
+  if (listed !== null && listed.resumedAt === null) data.putIncidentJob(job.incident!, { ...listed, resumedAt: now });
+  return {
+    lease,
+    kind,
+    input,
+    deadlineInMs: timeoutMs,
+    together: isSuspect(counters) ? bound(job) : null,
+    counters,
+    lastOutcome: job.outcome,
+    steps: steps.map(({ name, result }) => ({ name, result })),
+  };
+}
+
+export function inputIsIntact({ id, input, inputSum }: JobRecord): boolean {
+  return sumOf(input, id) === inputSum;
+}
+
+export function resultIsIntact({ id, result, resultSum }: JobRecord): boolean {
+  return sumOf(result, id) === resultSum;
+}
+
+export function brokenSteps(id: string, steps: readonly StepRecord[]): string[] {
+  return steps.flatMap(({ name, result, sum }) => (sumOf(result, stepOwner(id, name)) === sum ? [] : [`step ${name}`]));
+}
+
+/** No small write ends an attempt, so that who owns what is the same before the first of them as before the last. */
+export function write(data: Data, writes: readonly FencedWrite[]): WriteAnswer[] {
+  for (const { lease, write: one } of writes)
+    if (one.type === "enqueue" && owned(data, lease)) assertDeclared(data, one.drafts);
+  return writes.map(({ lease, write: one }) => {
+    const job = owned(data, lease);
+    return job === null ? refused(data, lease, triedBy(one), null) : writeOne(data, job, one);
+  });
+}
+
+function writeOne(data: Data, job: JobRecord, one: FencedWrite["write"]): WriteAnswer {
+  const { now } = data;
+  const { row, fence: attempt } = job;
+  switch (one.type) {
+    case "step": {
+      const steps = data.steps(row);
+      if (steps.some(({ name }) => name === one.name)) break;
+      const sum = sumOf(one.result, stepOwner(job.id, one.name));
+      data.putSteps(row, [...steps, { name: one.name, result: one.result, sum, at: now, attempt }]);
+      if (isSuspect(job.counters))
+        data.putJob({ ...job, counters: { ...job.counters, crashes: 0, blamed: 0, losses: 0 } });
+      break;
+    }
+    case "progress":
+      data.putJob({ ...job, progress: one.value });
+      break;
+    case "log":
+      data.putLog(row, [...data.log(row), { at: now, attempt, message: one.message }].slice(-MAX_LOG_LINES));
+      break;
+    case "heartbeat": {
+      const { timeoutMs, maxRuntimeMs } = data.kind(job.kind)!.settings;
+      if (timeoutMs === null) break;
+      const cap = maxRuntimeMs === null ? Number.POSITIVE_INFINITY : job.startedAt + maxRuntimeMs;
+      data.putJob({ ...job, deadlineAt: Math.min(now + timeoutMs, cap) });
+      break;
+    }
+    case "enqueue":
+      return { is: "applied", enqueued: insertJobs(data, one.drafts) };
+  }
+  return APPLIED;
+}

@@ -1,0 +1,228 @@
+// The scripts for people and for upkeep: jobs, counts and incidents as they are read, what is changed by hand, retention and checks.
+import * as transitions from "../../../src/job/transitions.ts";
+import { ANY_NUMBER, isSuspect } from "../../../src/job/isolation.ts";
+import { isTerminal, type JobDetails, type JobInfo, type JobState } from "../../../src/job/job.ts";
+import type { Incident, IncidentSummary } from "../../../src/recovery/incident.ts";
+import type {
+  JobFilter,
+  KindCounts,
+  ListPage,
+  OperatorAnswer,
+  PurgeAnswer,
+  PurgeRequest,
+  StoreHealth,
+  WorkerSuspects,
+} from "../../../src/stores/port.ts";
+import { cursorAt, NEVER_DUE, rowOfCursor, storedValue } from "../../../src/stores/rows.ts";
+import { applyChange, bound, brokenSteps, inputIsIntact, resultIsIntact } from "./attempts.ts";
+import { type Data, type IncidentRecord, isDue, isFresh, type JobRecord } from "./records.ts";
+
+function jobInfo(job: JobRecord): JobInfo {
+  const isClaimed = job.fence > 0;
+  const waitsForResolution = job.state === "queued" && job.runAt === NEVER_DUE;
+  return {
+    id: job.id,
+    kind: job.kind,
+    state: job.state,
+    priority: job.priority,
+    dedupeKey: job.dedupeKey,
+    createdAt: job.createdAt,
+    runAt: waitsForResolution ? null : job.runAt,
+    startedAt: isClaimed ? job.startedAt : null,
+    deadlineAt: isClaimed ? job.deadlineAt : null,
+    finishedAt: isTerminal(job.state) ? job.finishedAt : null,
+    worker: job.worker,
+    epoch: job.epoch,
+    attempt: job.fence,
+    counters: job.counters,
+    together: isSuspect(job.counters) && bound(job) < ANY_NUMBER ? bound(job) : 0,
+    lastOutcome: job.outcome,
+    error: job.error,
+    cancelRequested: job.cancelRequested,
+    waitsForResolution,
+  };
+}
+
+export function getJob(data: Data, id: string): JobDetails | null {
+  const job = data.jobById(id);
+  if (job === null) return null;
+  const steps = data.steps(job.row);
+  return {
+    ...jobInfo(job),
+    input: storedValue(job.input),
+    result: storedValue(job.result),
+    progress: storedValue(job.progress),
+    steps: steps.map(({ name, result, at, attempt }) => ({ name, result: storedValue(result), at, attempt })),
+    history: data.history(job.row),
+    log: data.log(job.row),
+    corrupt: corruptParts(data, job),
+  };
+}
+
+function corruptParts(data: Data, job: JobRecord): string[] {
+  return [
+    ...(inputIsIntact(job) ? [] : ["input"]),
+    ...(resultIsIntact(job) ? [] : ["result"]),
+    ...brokenSteps(job.id, data.steps(job.row)),
+  ];
+}
+
+export function listJobs(data: Data, filter: JobFilter, limit: number, after: string | null): ListPage {
+  const before = after === null ? Number.MAX_SAFE_INTEGER : rowOfCursor(after);
+  const { state, kind, text, createdBefore, createdAfter } = filter;
+  const found = data.jobs().filter((job) => {
+    if (job.row >= before || (state !== undefined && job.state !== state)) return false;
+    if (kind !== undefined && job.kind !== kind) return false;
+    if (createdBefore !== undefined && job.createdAt >= createdBefore) return false;
+    if (createdAfter !== undefined && job.createdAt <= createdAfter) return false;
+    const texts = [job.id, job.dedupeKey ?? "", job.error === null ? "" : JSON.stringify(job.error)];
+    return text === undefined || texts.some((one) => one.includes(text));
+  });
+  const page = found.toReversed().slice(0, limit);
+  return { jobs: page.map(jobInfo), next: found.length > limit ? cursorAt(page.at(-1)!.row) : null };
+}
+
+export function counts(data: Data): KindCounts[] {
+  const all = data.jobs();
+  return data.kindNames().map((kind) => {
+    const jobs = all.filter((job) => job.kind === kind);
+    const first = jobs.find((job) => isFresh(job, data.now));
+    const inState = (state: JobState): number => jobs.filter((job) => job.state === state).length;
+    const ready = jobs.filter((job) => isDue(job, data.now)).length;
+    return {
+      kind,
+      paused: data.kind(kind)!.paused,
+      ready,
+      delayed: inState("queued") - ready,
+      running: inState("running"),
+      oldestReadyMs: first ? Math.max(0, data.now - Math.max(first.createdAt, first.runAt ?? 0)) : null,
+      succeeded: inState("succeeded"),
+      dead: inState("dead"),
+      cancelled: inState("cancelled"),
+      quarantined: inState("quarantined"),
+    };
+  });
+}
+
+export function ahead(data: Data, id: string): number | null {
+  const job = data.jobById(id);
+  if (job === null || !isFresh(job, data.now)) return null;
+  return data.queued().filter((other) => {
+    const isBefore = other.priority > job.priority || (other.priority === job.priority && other.row < job.row);
+    return other.kind === job.kind && isBefore && isFresh(other, data.now);
+  }).length;
+}
+
+export function heldSuspects(data: Data): WorkerSuspects[] {
+  return data.workers().flatMap(({ id, state }) => {
+    const suspects = data.held(id).filter(({ counters }) => isSuspect(counters));
+    if (state !== "live" || suspects.length === 0) return [];
+    return [{ worker: id, count: suspects.length, together: Math.min(...suspects.map(bound)) }];
+  });
+}
+
+export function incidents(data: Data, limit: number, after: string | null): IncidentSummary[] {
+  const older = data.incidents().filter(({ id }) => after === null || id < after);
+  return older
+    .toReversed()
+    .slice(0, limit)
+    .map((incident) => {
+      const { id, recovery, worker, how, resolution, detectedAt, completedAt } = incident;
+      const jobCount = data.incidentJobs(id).length;
+      return { id, recovery, worker, how, resolution, detectedAt, completedAt, jobCount };
+    });
+}
+
+export function incident(data: Data, id: string): Incident | null {
+  const found = data.incident(id);
+  return found && wholeIncident(data, found);
+}
+
+export function latestRecovery(data: Data): Incident[] {
+  const all = data.incidents();
+  const latest = all.at(-1)?.recovery;
+  return all.filter(({ recovery }) => recovery === latest).map((found) => wholeIncident(data, found));
+}
+
+function wholeIncident(data: Data, found: IncidentRecord): Incident {
+  const { suspectsAtDeath: _, cursor: __, judgedAt: ___, ...rest } = found;
+  const jobs = data.incidentJobs(found.id).map(({ row: ____, judgement: _____, ...job }) => job);
+  return { ...rest, jobCount: jobs.length, jobs };
+}
+
+export function health(data: Data): StoreHealth {
+  const { run, epoch, writes } = data.meta();
+  return { ok: true, detail: { run: run ?? data.keys.run, epoch, writes } };
+}
+
+const BY_HAND = { incident: null };
+
+export function cancel(data: Data, id: string, actor: string): OperatorAnswer {
+  const job = data.jobById(id);
+  if (job === null) return { is: "missing" };
+  const { row, state, epoch, fence: attempt, counters } = job;
+  if (state === "running") {
+    data.putJob({ ...job, cancelRequested: true });
+    const reason = "its end was asked for while it ran";
+    const entry = { at: data.now, event: "cancel.requested", from: state, to: state, actor, epoch, attempt, reason };
+    data.addHistory(row, { ...entry, incident: null });
+    return { is: "requested" };
+  }
+  if (state !== "queued") return { is: "wrong-state", state };
+  applyChange(data, job, transitions.cancel({ id, state, counters }), { actor, ...BY_HAND });
+  return { is: "applied", state: "cancelled" };
+}
+
+export function retry(data: Data, id: string, actor: string): OperatorAnswer {
+  const job = data.jobById(id);
+  if (job === null) return { is: "missing" };
+  const { state, kind, dedupeKey, counters } = job;
+  if (!isTerminal(state)) return { is: "wrong-state", state };
+  const holder = data.keyHolder(kind, dedupeKey);
+  if (holder) return { is: "key-held", holder: holder.id, dedupeKey: dedupeKey! };
+  const without = { ...job, result: null, resultSum: null };
+  applyChange(data, without, transitions.retry({ id, state, counters }, 0), { actor, ...BY_HAND });
+  return { is: "applied", state: "queued" };
+}
+
+export function setPaused(data: Data, name: string, paused: boolean): boolean {
+  const kind = data.kind(name);
+  if (kind) data.putKind({ ...kind, paused });
+  return kind !== null;
+}
+
+/** A walk by rows, a piece at a time, that ends at the first job that is too young to have finished long ago. */
+export function purge(data: Data, request: PurgeRequest): PurgeAnswer {
+  const before = data.now - request.finishedOlderThanMs;
+  const incidentsBefore = data.now - request.incidentsOlderThanMs;
+  const { purgedUpTo } = data.meta();
+  const rows = data.rows().filter((row) => row > purgedUpTo);
+  const looked = rows.slice(0, request.limit).map((row) => data.job(row)!);
+  const last = looked.at(-1);
+  const isAtEnd = looked.length < request.limit || last!.createdAt >= before;
+  const old = data.incidents().filter(({ completedAt }) => completedAt !== null && completedAt < incidentsBefore);
+  const over = data.workers().filter(({ id, state, heartbeatAt }) => {
+    const isOver = state === "gone" || state === "stopped";
+    return isOver && heartbeatAt < incidentsBefore && !data.holds(id);
+  });
+  const finished = looked.filter(({ state, finishedAt }) => isTerminal(state) && finishedAt < before);
+  for (const job of finished) data.deleteJob(job);
+  const gone = old.slice(0, request.limit);
+  for (const { id } of gone) data.deleteIncident(id);
+  for (const { id } of over) data.deleteWorker(id);
+  const next = isAtEnd ? 0 : last!.row;
+  if (next !== purgedUpTo) data.putMeta({ purgedUpTo: next });
+  return { jobs: finished.length, incidents: gone.length, more: !isAtEnd || gone.length === request.limit };
+}
+
+const MAX_FINDINGS = 100;
+
+/** Every text against its checksum, and every index against the jobs. */
+export function integrity(data: Data): string[] {
+  const corrupt = data
+    .jobs()
+    .flatMap((job) =>
+      corruptParts(data, job).map((what) => `the ${what} of job ${job.id} does not match its checksum`),
+    );
+  return [...data.wrongIndexes(), ...corrupt].slice(0, MAX_FINDINGS);
+}

@@ -1,0 +1,342 @@
+// The records that the atomic store keeps, each a text in a table of the server, and the indexes that are kept in step with the jobs.
+import { crc32 } from "node:zlib";
+import type { StoredError } from "../../../src/job/errors.ts";
+import { isSuspect } from "../../../src/job/isolation.ts";
+import {
+  type Counters,
+  type HistoryEntry,
+  isTerminal,
+  type JobState,
+  type KindSettings,
+  type LogLine,
+  type Outcome,
+} from "../../../src/job/job.ts";
+import type { Incident, IncidentJob } from "../../../src/recovery/incident.ts";
+import type { WorkerRecord as RegisteredWorker, WorkerState } from "../../../src/stores/liveness.ts";
+import type { Keyspace } from "./atomic-server.ts";
+
+export interface MetaRecord {
+  /** The run of the server in which these records were last begun with; null: never. */
+  readonly run: string | null;
+  readonly epoch: number;
+  /** Grows with every script that writes: what a caller remembers of it shows how much was lost. */
+  readonly writes: number;
+  /** The row of the latest job. Rows are never given again, unless the enqueue itself was lost. */
+  readonly lastRow: number;
+  /** Where the walk over old jobs goes on. */
+  readonly purgedUpTo: number;
+  /** How it is known that scripts may have been lost, until `noticeRestore` has reported it. */
+  readonly unreported: string | null;
+}
+
+export interface KindRecord {
+  readonly settings: KindSettings;
+  readonly paused: boolean;
+}
+
+export interface JobRecord {
+  readonly row: number;
+  readonly id: string;
+  readonly kind: string;
+  readonly state: JobState;
+  readonly priority: number;
+  readonly dedupeKey: string | null;
+  readonly createdAt: number;
+  /** For a queued job: when it is due; NEVER_DUE while it waits for a resolution; null: at once. */
+  readonly runAt: number | null;
+  readonly startedAt: number;
+  readonly deadlineAt: number | null;
+  readonly finishedAt: number;
+  readonly worker: string | null;
+  readonly epoch: number;
+  readonly fence: number;
+  readonly counters: Counters;
+  readonly together: number;
+  readonly outcome: Outcome | null;
+  readonly error: StoredError | null;
+  readonly cancelRequested: boolean;
+  /** The incident after which it waits to run again. */
+  readonly incident: string | null;
+  readonly input: string;
+  readonly inputSum: number;
+  readonly result: string | null;
+  readonly resultSum: number | null;
+  readonly progress: string | null;
+}
+
+export interface StepRecord {
+  readonly name: string;
+  readonly result: string | null;
+  readonly sum: number | null;
+  readonly at: number;
+  readonly attempt: number;
+}
+
+export interface WorkerRecord extends RegisteredWorker {
+  readonly state: WorkerState;
+  readonly startedAt: number;
+  readonly heartbeatAt: number;
+  readonly beats: number;
+  readonly loopLagMs: number;
+  readonly lastWord: string | null;
+  /** The run of the server in which it registered. */
+  readonly run: string;
+  readonly incident: string | null;
+}
+
+export interface IncidentRecord extends Omit<Incident, "jobs" | "jobCount"> {
+  readonly suspectsAtDeath: number;
+  readonly cursor: number;
+  readonly judgedAt: number | null;
+}
+
+export interface IncidentJobRecord extends IncidentJob {
+  readonly row: number;
+  readonly judgement: string | null;
+}
+
+const FRESH: MetaRecord = { run: null, epoch: 0, writes: 0, lastRow: 0, purgedUpTo: 0, unreported: null };
+
+/** The checksum of a stored text and of whose it is; null: there is no text. */
+export function sumOf(text: string, owner: string): number;
+export function sumOf(text: string | null, owner: string): number | null;
+export function sumOf(text: string | null, owner: string): number | null {
+  return text === null ? null : crc32(`${owner}\n${text}`);
+}
+
+/** Whose a step's result is. */
+export function stepOwner(id: string, name: string): string {
+  return `${id}\n${name}`;
+}
+
+export function isDue({ state, runAt }: JobRecord, now: number): boolean {
+  return state === "queued" && (runAt === null || runAt <= now);
+}
+
+/** Ready, and nothing keeps it from running with any others. */
+export function isFresh(job: JobRecord, now: number): boolean {
+  return isDue(job, now) && !isSuspect(job.counters);
+}
+
+/** What one script reads and writes, as records. */
+export class Data {
+  readonly keys: Keyspace;
+  readonly now: number;
+
+  constructor(keys: Keyspace) {
+    this.keys = keys;
+    this.now = keys.now;
+  }
+
+  #read<R>(table: string, field: string | number): R | null {
+    const text = this.keys.get(table, String(field));
+    return text === null ? null : (JSON.parse(text) as R);
+  }
+
+  #write(table: string, field: string | number, record: unknown): void {
+    this.keys.set(table, String(field), JSON.stringify(record));
+  }
+
+  meta(): MetaRecord {
+    return this.#read<MetaRecord>("meta", "") ?? FRESH;
+  }
+
+  putMeta(changed: Partial<MetaRecord>): void {
+    this.#write("meta", "", { ...this.meta(), ...changed });
+  }
+
+  kind(name: string): KindRecord | null {
+    return this.#read("kinds", name);
+  }
+
+  kindNames(): string[] {
+    return this.keys.fields("kinds").toSorted();
+  }
+
+  putKind(kind: KindRecord): void {
+    this.#write("kinds", kind.settings.name, kind);
+  }
+
+  job(row: number): JobRecord | null {
+    return this.#read("jobs", row);
+  }
+
+  jobById(id: string): JobRecord | null {
+    const row = this.keys.get("ids", id);
+    return row === null ? null : this.job(Number(row));
+  }
+
+  /** The unfinished job of the kind that has this dedupe key. */
+  keyHolder(kind: string, dedupeKey: string | null): JobRecord | null {
+    const row = dedupeKey === null ? null : this.keys.get("keys", keyField(kind, dedupeKey));
+    return row === null ? null : this.job(Number(row));
+  }
+
+  rows(): number[] {
+    return this.#rowsOf("jobs");
+  }
+
+  jobs(): JobRecord[] {
+    return this.rows().map((row) => this.job(row)!);
+  }
+
+  /** By their rows. */
+  queued(): JobRecord[] {
+    return this.#rowsOf("queued").map((row) => this.job(row)!);
+  }
+
+  running(): JobRecord[] {
+    return this.#rowsOf("running").map((row) => this.job(row)!);
+  }
+
+  /** The running jobs of a worker, by their rows. */
+  held(worker: string): JobRecord[] {
+    return this.#rowsOf(heldTable(worker)).map((row) => this.job(row)!);
+  }
+
+  holds(worker: string): boolean {
+    return this.keys.fields(heldTable(worker)).length > 0;
+  }
+
+  #rowsOf(table: string): number[] {
+    return this.keys
+      .fields(table)
+      .map(Number)
+      .toSorted((a, b) => a - b);
+  }
+
+  /** The record and, in the same script, every index that it is in. */
+  putJob(job: JobRecord): void {
+    const before = this.job(job.row);
+    const stale = before === null ? new Map<string, readonly [string, string]>() : indexesOf(before);
+    const wanted = indexesOf(job);
+    for (const [key, [table, field]] of stale) if (!wanted.has(key)) this.keys.delete(table, field);
+    for (const [key, [table, field]] of wanted) if (!stale.has(key)) this.keys.set(table, field, String(job.row));
+    this.#write("jobs", job.row, job);
+  }
+
+  deleteJob(job: JobRecord): void {
+    for (const [table, field] of indexesOf(job).values()) this.keys.delete(table, field);
+    for (const table of ["jobs", "steps", "history", "logs"]) this.keys.delete(table, String(job.row));
+  }
+
+  steps(row: number): StepRecord[] {
+    return this.#read("steps", row) ?? [];
+  }
+
+  putSteps(row: number, steps: readonly StepRecord[]): void {
+    this.#write("steps", row, steps);
+  }
+
+  history(row: number): HistoryEntry[] {
+    return this.#read("history", row) ?? [];
+  }
+
+  addHistory(row: number, entry: HistoryEntry): void {
+    this.#write("history", row, [...this.history(row), entry]);
+  }
+
+  log(row: number): LogLine[] {
+    return this.#read("logs", row) ?? [];
+  }
+
+  putLog(row: number, lines: readonly LogLine[]): void {
+    this.#write("logs", row, lines);
+  }
+
+  worker(id: string): WorkerRecord | null {
+    return this.#read("workers", id);
+  }
+
+  workers(): WorkerRecord[] {
+    return this.keys
+      .fields("workers")
+      .toSorted()
+      .map((id) => this.worker(id)!);
+  }
+
+  putWorker(worker: WorkerRecord): void {
+    this.#write("workers", worker.id, worker);
+  }
+
+  deleteWorker(id: string): void {
+    this.keys.delete("workers", id);
+  }
+
+  incident(id: string): IncidentRecord | null {
+    return this.#read("incidents", id);
+  }
+
+  /** By their ids, which sort by time. */
+  incidents(): IncidentRecord[] {
+    return this.keys
+      .fields("incidents")
+      .toSorted()
+      .map((id) => this.incident(id)!);
+  }
+
+  putIncident(incident: IncidentRecord): void {
+    this.#write("incidents", incident.id, incident);
+  }
+
+  deleteIncident(id: string): void {
+    for (const field of this.keys.fields(incidentTable(id))) this.keys.delete(incidentTable(id), field);
+    this.keys.delete("incidents", id);
+  }
+
+  incidentJob(incident: string, row: number): IncidentJobRecord | null {
+    return this.#read(incidentTable(incident), row);
+  }
+
+  incidentJobs(incident: string): IncidentJobRecord[] {
+    return this.#rowsOf(incidentTable(incident)).map((row) => this.incidentJob(incident, row)!);
+  }
+
+  putIncidentJob(incident: string, job: IncidentJobRecord): void {
+    this.#write(incidentTable(incident), job.row, job);
+  }
+
+  /** What is in an index and should not be, or should be and is not. */
+  wrongIndexes(): string[] {
+    const wanted = new Map(this.jobs().flatMap((job) => [...indexesOf(job)].map(([key, at]) => [key, { job, at }])));
+    const found = ["ids", "keys", "queued", "running", ...this.workers().map(({ id }) => heldTable(id))].flatMap(
+      (table) => this.keys.fields(table).map((field) => indexKey(table, field)),
+    );
+    const missing = [...wanted].flatMap(
+      ([
+        key,
+        {
+          job,
+          at: [table, field],
+        },
+      ]) => (this.keys.get(table, field) === String(job.row) ? [] : [`job ${job.id} is missing in ${key}`]),
+    );
+    return [...missing, ...found.filter((key) => !wanted.has(key)).map((key) => `${key} speaks of no such job`)];
+  }
+}
+
+function heldTable(worker: string): string {
+  return `held/${worker}`;
+}
+
+function incidentTable(incident: string): string {
+  return `incident/${incident}`;
+}
+
+function keyField(kind: string, dedupeKey: string): string {
+  return `${kind}\n${dedupeKey}`;
+}
+
+function indexKey(table: string, field: string): string {
+  return `${table} ${field}`;
+}
+
+/** Where a job is found beside its own record: table and field by a name of both. */
+function indexesOf(job: JobRecord): Map<string, readonly [string, string]> {
+  const row = String(job.row);
+  const at: (readonly [string, string])[] = [["ids", job.id]];
+  if (!isTerminal(job.state) && job.dedupeKey !== null) at.push(["keys", keyField(job.kind, job.dedupeKey)]);
+  if (job.state === "queued") at.push(["queued", row]);
+  if (job.state === "running") at.push(["running", row], [heldTable(job.worker!), row]);
+  return new Map(at.map((one) => [indexKey(...one), one]));
+}

@@ -1,0 +1,163 @@
+// What the CLI says when there is no such thing, and where to look for one.
+import type { Engine } from "../engine/engine.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import type { JobInfo } from "../job/job.ts";
+import type { Death, WorkerRow } from "../stores/liveness.ts";
+import type { JobFilter, ListPage } from "../stores/port.ts";
+
+export function noSuchJob(id: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.notFound,
+    `There is no job ${id}.`,
+    "Look for it: outlive jobs --text PART. Finished jobs are kept for the retention time only.",
+    { jobId: id },
+  );
+}
+
+export function noSuchIncident(id: string): OutliveError {
+  return new OutliveError(ErrorCode.notFound, `There is no incident ${id}.`, "List them: outlive incidents", {
+    incident: id,
+  });
+}
+
+export function noSuchKind(kind: string, kinds: readonly string[]): OutliveError {
+  const near = nearest(kind, kinds);
+  const hint = near === null ? `There are: ${kinds.join(", ") || "none yet"}.` : `Did you mean ${near}?`;
+  return new OutliveError(ErrorCode.notFound, `No kind ${JSON.stringify(kind)} is in the store.`, hint, {
+    kind,
+    kinds,
+  });
+}
+
+/** The one that is a few keystrokes away; null: none is near. */
+function nearest(word: string, words: readonly string[]): string | null {
+  const [best] = words
+    .map((one) => ({ one, distance: distance(word.toLowerCase(), one.toLowerCase()) }))
+    .sort((a, b) => a.distance - b.distance);
+  return best && best.distance <= Math.max(1, Math.floor(word.length / 3)) ? best.one : null;
+}
+
+/** Levenshtein's, with a swap of neighbours as one keystroke. */
+function distance(a: string, b: string): number {
+  const rows: number[][] = Array.from({ length: a.length + 1 }, (_, i) => [i]);
+  for (let j = 0; j <= b.length; j++) rows[0]![j] = j;
+  for (let i = 1; i <= a.length; i++) {
+    for (let j = 1; j <= b.length; j++) {
+      const same = a[i - 1] === b[j - 1] ? 0 : 1;
+      let least = Math.min(rows[i - 1]![j]! + 1, rows[i]![j - 1]! + 1, rows[i - 1]![j - 1]! + same);
+      if (i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1])
+        least = Math.min(least, rows[i - 2]![j - 2]! + 1);
+      rows[i]![j] = least;
+    }
+  }
+  return rows[a.length]![b.length]!;
+}
+
+// Pages of jobs as the commands use them: the store bounds each by what it looks at, so a page is put together from several.
+
+/** A list answers within 300 ms: what it has not looked through by then is left to the next page. */
+const LOOK_MS = 200;
+
+/** Up to `limit` jobs. Fewer although `next` is there: it would have taken too long to look through all of them. */
+export async function pageOfJobs(
+  engine: Engine,
+  filter: JobFilter,
+  limit: number,
+  after: string | null,
+): Promise<ListPage> {
+  const startedAt = performance.now();
+  const jobs: JobInfo[] = [];
+  let next = after;
+  do {
+    const page = await engine.list({ ...filter, limit: limit - jobs.length, ...(next !== null && { after: next }) });
+    jobs.push(...page.jobs);
+    next = page.next;
+  } while (next !== null && jobs.length < limit && performance.now() - startedAt < LOOK_MS);
+  return { jobs, next };
+}
+
+/** All pages, newest first. Jobs that are enqueued meanwhile are not among them; those that change state meanwhile may be. */
+export async function* allPages(engine: Engine, filter: JobFilter, limit = 1_000): AsyncGenerator<readonly JobInfo[]> {
+  let next: string | null = null;
+  do {
+    const page: ListPage = await engine.list({ ...filter, limit, ...(next !== null && { after: next }) });
+    yield page.jobs;
+    next = page.next;
+  } while (next !== null);
+}
+
+/** For lists that came out empty: a kind that nobody ever declared is a slip of the fingers. */
+export async function assertKindIsThere(engine: Engine, kind: string | undefined): Promise<void> {
+  if (kind === undefined) return;
+  const kinds = (await engine.counts()).map((counts) => counts.kind);
+  if (!kinds.includes(kind)) throw noSuchKind(kind, kinds);
+}
+
+// What is known of a worker, as people and programs see it: its row, the ages of its signs of life, and whether its lock or its
+// silence says that it is dead.
+
+/** The words of the glossary: live, blocked, silent, gone, contact lost; `recovering` and `stopped` are what its row says. */
+export type Known = "live" | "blocked" | "silent" | "gone" | "lost" | "recovering" | "stopped";
+
+export interface KnownWorker {
+  readonly id: string;
+  readonly host: string;
+  readonly pid: number;
+  readonly version: string;
+  readonly known: Known;
+  readonly kinds: readonly string[];
+  readonly concurrency: number;
+  readonly heldCount: number;
+  readonly startedAt: number;
+  readonly heartbeatAt: number;
+  readonly heartbeatAgeMs: number;
+  readonly beats: number;
+  readonly leaseMs: number;
+  readonly loopLagMs: number;
+  readonly lastWord: string | null;
+  /** Only if they were asked for. */
+  readonly heldIds?: readonly string[];
+}
+
+export type Deaths = readonly { readonly worker: WorkerRow; readonly death: Death }[];
+
+/** A main loop that stands still for longer is blocked; less is ordinary work. */
+const BLOCKED_MS = 1_000;
+
+export function knownWorker(worker: WorkerRow, deaths: Deaths, now: number): KnownWorker {
+  const heartbeatAgeMs = Math.max(0, now - worker.heartbeatAt);
+  const { id, host, pid, version, kinds, concurrency, heldCount, startedAt, heartbeatAt, beats, leaseMs } = worker;
+  const known = whatIsKnown(worker, deaths, heartbeatAgeMs);
+  const { loopLagMs, lastWord, heldIds } = worker;
+  return {
+    id,
+    host,
+    pid,
+    version,
+    known,
+    kinds,
+    concurrency,
+    heldCount,
+    startedAt,
+    heartbeatAt,
+    heartbeatAgeMs,
+    beats,
+    leaseMs,
+    loopLagMs,
+    lastWord,
+    ...(heldIds && { heldIds }),
+  };
+}
+
+/** Claims jobs, or will again: whoever is not dead, silent or on its way out. */
+export function works({ known }: KnownWorker): boolean {
+  return known === "live" || known === "blocked";
+}
+
+function whatIsKnown(worker: WorkerRow, deaths: Deaths, heartbeatAgeMs: number): Known {
+  const death = deaths.find((one) => one.worker.id === worker.id)?.death;
+  if (worker.state !== "live") return worker.state;
+  if (death) return death.how;
+  if (heartbeatAgeMs > worker.leaseMs) return "silent";
+  return worker.loopLagMs > BLOCKED_MS ? "blocked" : "live";
+}

@@ -1,0 +1,293 @@
+// The client: enqueue and inspect. No thread, no recovery, no migration, no signal handler: safe in web processes, under
+// hot reload and in bundlers. The engine is a client that can also work.
+import type { AnyContract, JobContract } from "../job/contract.ts";
+import { type EnqueueOptions, makeDraft } from "../job/enqueue.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import { assertKey, idSource } from "../job/ids.ts";
+import { type Enqueued, JOB_STATES, type JobDetails, type JobDraft } from "../job/job.ts";
+import { systemClock, systemRandom } from "../platform/clock.ts";
+import { VERSION } from "../platform/identity.ts";
+import type { IncidentSummary } from "../recovery/incident.ts";
+import { recoveryReport, type RecoveryReport, reportText } from "../recovery/report.ts";
+import type { WorkerRow } from "../stores/liveness.ts";
+import type { JobFilter, KindCounts, ListPage, Store, WorkerQuery } from "../stores/port.ts";
+import { type ClientStore, storeAt } from "../stores/registry.ts";
+import { checkedEnqueue, type CommitForm, type NoPromise, transactionsFor } from "../worker/commit-control.ts";
+import { type OutliveConfig, resolveCall } from "./config.ts";
+import { settingsWithDefaults } from "./kind-options.ts";
+import { type EngineOptions, engineSettings } from "./options.ts";
+
+/** The options of `connect`. */
+export type ClientOptions = Pick<EngineOptions, "jobs" | "durability" | "sqlite" | "postgres">;
+
+/** A report for people (`text`) and programs (the rest). */
+export type Report = RecoveryReport & { readonly text: string };
+
+export interface ListOptions extends JobFilter {
+  /** Most jobs on the page. Default 50, from 1 to 1000. */
+  readonly limit?: number;
+  /** `next` of the page before. */
+  readonly after?: string;
+}
+
+export interface EnqueueManyOptions<In> {
+  /** The options of each job. Default: none. */
+  readonly each?: (input: In, index: number) => EnqueueOptions;
+  /** Hears each durable batch, for progress or to collect ids. */
+  readonly onBatch?: (batch: readonly Enqueued[]) => void;
+}
+
+/** How many jobs of `enqueueMany` share one transaction. */
+const BATCH = 1_000;
+/** A batch of large inputs is cut sooner, so that memory stays constant. */
+const BATCH_CHARACTERS = 4 << 20;
+
+export class Client {
+  protected readonly store: Store;
+  protected readonly contracts: ReadonlyMap<string, AnyContract>;
+  readonly #newId = idSource(systemClock, systemRandom);
+  readonly #release: () => Promise<void>;
+  #closed = false;
+
+  /** Use `connect` or `open`. */
+  constructor(store: Store, contracts: ReadonlyMap<string, AnyContract>, release: () => Promise<void>) {
+    this.store = store;
+    this.contracts = contracts;
+    this.#release = release;
+  }
+
+  /** Adds a job. Resolves when it is durable; calls of one turn of the event loop share one transaction. */
+  async enqueue<In>(
+    job: JobContract<In, never> | JobContract<In, unknown>,
+    input: In,
+    options: EnqueueOptions = {},
+  ): Promise<Enqueued> {
+    const [enqueued] = await this.store.enqueue([await this.draft(job as never, input, options)]);
+    return enqueued!;
+  }
+
+  /** Adds many jobs, also from an asynchronous iterable, in transactions of 1,000 and in constant memory. If it rejects, earlier batches are in: ids of your own make a repetition harmless. */
+  async enqueueMany<In>(
+    job: JobContract<In, never> | JobContract<In, unknown>,
+    inputs: Iterable<In> | AsyncIterable<In>,
+    options: EnqueueManyOptions<In> = {},
+  ): Promise<{ readonly count: number; readonly created: number }> {
+    let count = 0;
+    let created = 0;
+    let drafts: JobDraft[] = [];
+    let length = 0;
+    const flush = async (): Promise<void> => {
+      const batch = await this.store.enqueue(drafts);
+      count += batch.length;
+      for (const enqueued of batch) if (enqueued.created) created++;
+      drafts = [];
+      length = 0;
+      options.onBatch?.(batch);
+    };
+    const add = (input: In): JobDraft | Promise<JobDraft> =>
+      this.draft(job as never, input, options.each?.(input, count + drafts.length) ?? {});
+    const push = (draft: JobDraft): boolean => {
+      drafts.push(draft);
+      length += draft.input.length;
+      return drafts.length === BATCH || length > BATCH_CHARACTERS;
+    };
+    if (Symbol.asyncIterator in inputs) {
+      for await (const input of inputs) {
+        if (push(await add(input))) await flush();
+      }
+    } else {
+      for (const input of inputs) {
+        const draft = add(input);
+        if (push(draft instanceof Promise ? await draft : draft)) await flush();
+      }
+    }
+    if (drafts.length > 0) await flush();
+    return { count, created };
+  }
+
+  /** Your own writes and `tx.enqueue` in one transaction of the store. */
+  transaction<Tx, T>(form: CommitForm<Tx, "sync">, body: (tx: Tx) => NoPromise<T>): Promise<T>;
+  transaction<Tx, T>(form: CommitForm<Tx, "async">, body: (tx: Tx) => Promise<T>): Promise<T>;
+  async transaction(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<unknown> {
+    const transactions = transactionsFor(this.store, form, "transaction was called");
+    const checked = checkedEnqueue(body as (tx: unknown) => unknown, (job) => this.assertKnown(job));
+    return (await transactions.transact(checked)).value;
+  }
+
+  /** The whole story of one job, or null. */
+  async get(id: string): Promise<JobDetails | null> {
+    assertKey(id, "The job's id");
+    return this.store.inspect.get(id);
+  }
+
+  /** Jobs, newest first, by pages. */
+  async list(options: ListOptions = {}): Promise<ListPage> {
+    const { limit = 50, after, ...filter } = options;
+    assertLimit(limit);
+    if (filter.state !== undefined && !JOB_STATES.includes(filter.state)) {
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `There is no state ${JSON.stringify(filter.state)}.`,
+        `Use one of ${JOB_STATES.join(", ")}.`,
+        { state: filter.state },
+      );
+    }
+    return this.store.inspect.list(filter, limit, after ?? null);
+  }
+
+  /** How many jobs of each kind are in each state. */
+  counts(): Promise<readonly KindCounts[]> {
+    return this.store.inspect.counts();
+  }
+
+  /** Workers with their heartbeats: those at work or being recovered; those that are over and still hold jobs; or all whose rows are kept. */
+  workers({ which = "present", heldIds }: Pick<WorkerQuery, "which" | "heldIds"> = {}): Promise<readonly WorkerRow[]> {
+    return this.store.workers({ which, ...(heldIds !== undefined && { heldIds }) });
+  }
+
+  /** Deaths and what was done about them, newest first. */
+  async incidents(
+    options: { readonly limit?: number; readonly after?: string } = {},
+  ): Promise<readonly IncidentSummary[]> {
+    const { limit = 50, after = null } = options;
+    assertLimit(limit);
+    return this.store.inspect.incidents(limit, after);
+  }
+
+  /** The report of one incident, or without an id that of the latest recovery or open that found anything. Null: there was none. */
+  async report(id?: string): Promise<Report | null> {
+    const incident = id === undefined ? null : await this.store.inspect.incident(id);
+    const incidents = id === undefined ? await this.store.inspect.latestRecovery() : incident ? [incident] : [];
+    const opening = (id === undefined || incident ? await this.store.upkeep.latestOpening?.() : null) ?? null;
+    const report = recoveryReport(incidents, opening, id !== undefined);
+    return report && { ...report, text: reportText(report) };
+  }
+
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    await this.#release();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  protected draft(
+    contract: AnyContract,
+    input: unknown,
+    options: EnqueueOptions,
+    newId: () => string = this.#newId,
+  ): JobDraft | Promise<JobDraft> {
+    if (this.#closed)
+      throw new OutliveError(
+        ErrorCode.closed,
+        "This client is closed.",
+        "Nothing was enqueued. Connect or open again.",
+      );
+    this.assertKnown(contract);
+    return makeDraft(contract, input, options, newId);
+  }
+
+  protected assertKnown(contract: { readonly name: string } | undefined): void {
+    // Undefined is what a circle of imports makes of a contract.
+    if (!contract || this.contracts.get(contract.name) !== contract) throw unknownKind(contract?.name, this.contracts);
+  }
+}
+
+function assertLimit(limit: number): void {
+  if (Number.isInteger(limit) && limit >= 1 && limit <= 1_000) return;
+  throw new OutliveError(
+    ErrorCode.optionInvalid,
+    `The limit of a list is ${limit}.`,
+    "Use 1 to 1000 and page with `after`.",
+    { limit },
+  );
+}
+
+/**
+ * Connects to a store: by its address, or by a configuration, whose store is found as `open` and the command line find it. A SQLite file
+ * that is not there, or has no Outlive tables, is created as by `open`, so that a program may enqueue before the first worker starts; a
+ * PostgreSQL schema must be there. Declares the settings of `jobs`, so that they can be enqueued.
+ */
+export async function connect(where: string | OutliveConfig, given: ClientOptions = {}): Promise<Client> {
+  const { store: url, options } = resolveCall(where, given);
+  const settings = engineSettings(options, storeAt(url).name);
+  const contracts = contractsOf(options.jobs ?? []);
+  const { store, release } = await sharedStore(storeAt(url).client(url, options));
+  try {
+    const kinds = [...contracts.values()].map((contract) => settingsWithDefaults(contract, settings));
+    if (kinds.length > 0) await store.declare(kinds);
+    return new Client(store, contracts, release);
+  } catch (thrown) {
+    await release();
+    throw thrown;
+  }
+}
+
+/**
+ * One connection per store and process, however often a module is loaded again: a development server that reloads code would
+ * otherwise leave a connection behind with each change.
+ */
+async function sharedStore({ key, open }: ClientStore): Promise<{
+  store: Store;
+  release: () => Promise<void>;
+}> {
+  const opened = (): Promise<Store> => open({ clock: systemClock, random: systemRandom });
+  if (key === null) {
+    const store = await opened();
+    return { store, release: () => store.close() };
+  }
+  const registry = Symbol.for(`outlive.client ${VERSION}`);
+  const place = globalThis as { [registry]?: Map<string, { store: Promise<Store>; users: number }> };
+  const shared = (place[registry] ??= new Map());
+  const entry = shared.get(key) ?? { store: opened(), users: 0 };
+  shared.set(key, entry);
+  entry.users++;
+  let released = false;
+  const release = async (): Promise<void> => {
+    if (released) return;
+    released = true;
+    if (--entry.users > 0) return;
+    shared.delete(key);
+    await (await entry.store).close();
+  };
+  try {
+    return { store: await entry.store, release };
+  } catch (thrown) {
+    // Whoever comes next tries again.
+    if (shared.get(key) === entry) shared.delete(key);
+    throw thrown;
+  }
+}
+
+export function contractsOf(jobs: readonly object[]): ReadonlyMap<string, AnyContract> {
+  const contracts = new Map<string, AnyContract>();
+  for (const contract of jobs as readonly AnyContract[]) {
+    if (typeof contract?.name !== "string" || contract.settings === undefined)
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        "One of `jobs` was not made by job().",
+        "Pass what job() returned.",
+      );
+    if (contracts.has(contract.name) && contracts.get(contract.name) !== contract) {
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `Two different jobs are named ${contract.name}.`,
+        "Give each kind its own name.",
+        { kind: contract.name },
+      );
+    }
+    contracts.set(contract.name, contract);
+  }
+  return contracts;
+}
+
+export function unknownKind(name: unknown, known: ReadonlyMap<string, unknown>): OutliveError {
+  return new OutliveError(
+    ErrorCode.kindUnknown,
+    `The kind ${JSON.stringify(name)} is not known here (known: ${[...known.keys()].join(", ") || "none"}).`,
+    "Nothing was enqueued. Pass the job to `open` or `connect` in `jobs`.",
+    { kind: name },
+  );
+}

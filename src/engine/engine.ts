@@ -1,0 +1,249 @@
+// The engine: a client that can also work and change jobs. Made by `open()` (open.ts). What only operators need is in operator.ts.
+import { type Clock, pause, type Random } from "../job/clock.ts";
+import type { AnyContract } from "../job/contract.ts";
+import type { Duration } from "../job/duration.ts";
+import type { EnqueueOptions } from "../job/enqueue.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
+import { assertKey } from "../job/ids.ts";
+import type { JobState } from "../job/job.ts";
+import { type ProcessIdentity, VERSION } from "../platform/identity.ts";
+import type { Backend } from "../stores/backend.ts";
+import type { ProcessCheck, WorkerRow } from "../stores/liveness.ts";
+import type { KindCounts, OperatorAnswer } from "../stores/port.ts";
+import { Client } from "./client.ts";
+import { Operator } from "./operator.ts";
+import { closest } from "./option-checks.ts";
+import { type EngineSettings, type WorkOptions, workSettings } from "./options.ts";
+import { WORKER_OPTIONS } from "./settings.ts";
+import { explain, type Explanation } from "./why.ts";
+import { childId, contentOf, runnableKinds, untilIdle, type WorkerHandle, WorkerHost } from "./work.ts";
+
+/** How this process and its store are. */
+export interface Health {
+  readonly ok: boolean;
+  readonly store: Readonly<Record<string, string | number | boolean>>;
+  readonly kinds: readonly KindCounts[];
+  /** The worker of this process; null: none runs here. */
+  readonly worker: { readonly id: string; readonly held: number; readonly heartbeatAgeMs: number } | null;
+  readonly workers: readonly WorkerRow[];
+}
+
+/** What an engine is made of. Tests and the rig wrap its store. */
+export interface Wiring {
+  readonly backend: Backend;
+  readonly settings: EngineSettings;
+  readonly contracts: ReadonlyMap<string, AnyContract>;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly bus: EventBus;
+  readonly identity: ProcessIdentity;
+  readonly processState: ProcessCheck;
+}
+
+export class Engine extends Client {
+  /** For supervisors, monitors and the command line: recovery by hand, deaths, and the store itself. */
+  readonly operator: Operator;
+  readonly #wiring: Wiring;
+  #host: WorkerHost | undefined;
+  /** A worker that is on its way: a second one is refused, and a close waits for it. */
+  #starting: Promise<WorkerHandle> | undefined;
+
+  /** Use `open`. */
+  constructor(wiring: Wiring) {
+    super(wiring.backend.store, wiring.contracts, () => wiring.backend.close());
+    this.#wiring = wiring;
+    this.operator = new Operator(wiring, { own: () => this.#host?.id, report: () => this.report() });
+  }
+
+  /** Calls the listener at every event of this name, and returns a function that ends that. A listener that throws harms nothing. */
+  on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void {
+    if (!EVENT_NAMES.includes(name))
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `There is no event ${JSON.stringify(name)}.`,
+        `Did you mean ${closest(String(name), EVENT_NAMES)}?`,
+        { event: name, events: EVENT_NAMES },
+      );
+    return this.#wiring.bus.on(name, listener);
+  }
+
+  /** Runs a worker and resolves when it has stopped: by `options.signal`, or by `close()`. */
+  async work(options: WorkOptions = {}): Promise<void> {
+    const handle = await this.start(options);
+    await handle.stopped;
+  }
+
+  /** Starts the worker of this process and answers a handle. */
+  async start(options: WorkOptions = {}): Promise<WorkerHandle> {
+    if (this.#host || this.#starting) {
+      throw new OutliveError(
+        ErrorCode.wrongState,
+        `A worker runs in this engine already${this.#host ? ` (${this.#host.id})` : ""}.`,
+        "Stop it first, or open a second engine.",
+      );
+    }
+    this.#starting = this.#start(options);
+    try {
+      return await this.#starting;
+    } finally {
+      this.#starting = undefined;
+    }
+  }
+
+  async #start(options: WorkOptions): Promise<WorkerHandle> {
+    const { backend, settings, clock, random, bus, identity } = this.#wiring;
+    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings);
+    const { concurrency } = workSettings(options, [...kinds.keys()]);
+    const { signal, grace = WORKER_OPTIONS.grace.default } = options;
+    const host = await WorkerHost.start(
+      {
+        backend,
+        clock,
+        random,
+        events: bus,
+        kinds,
+        assertKnown: (contract) => this.assertKnown(contract),
+        draft: async (contract, input, given: EnqueueOptions, idSeed) => {
+          const draft = await this.draft(contract, input, given, () => "");
+          return given.id === undefined ? { ...draft, id: childId(idSeed(contentOf(draft))) } : draft;
+        },
+      },
+      {
+        ...identity,
+        version: VERSION,
+        times: settings.times,
+        retention: settings.retention,
+        concurrency,
+        pollMs: settings.pollMs,
+      },
+      identity,
+    );
+    this.#host = host;
+    void host.stopped.catch(() => {}).finally(() => (this.#host = undefined));
+    if (signal?.aborted) void host.stop({ grace });
+    else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
+    return host;
+  }
+
+  /** Runs everything that is ready, and what that makes ready, then answers how it ended. Only for `sqlite::memory:`, in tests. */
+  async runUntilIdle(options: Pick<WorkOptions, "only" | "concurrency"> = {}): Promise<readonly KindCounts[]> {
+    if (!this.#wiring.backend.private)
+      throw new OutliveError(
+        ErrorCode.wrongState,
+        "runUntilIdle() is for sqlite::memory: only.",
+        "Use work() or start() on a store that others may share.",
+      );
+    const handle = await this.start(options);
+    try {
+      return await untilIdle({ client: this, clock: this.#wiring.clock, contracts: this.contracts }, options.only);
+    } finally {
+      await handle.stop();
+    }
+  }
+
+  /** Asks for the end of a job: a queued one is cancelled now, a running one is told by its signal. Answers the state it is in after that. */
+  async cancel(id: string): Promise<JobState> {
+    assertKey(id, "The job's id");
+    const answer = await this.store.operate.cancel(id, "operator");
+    return answer.is === "requested" ? "running" : stateAfter(id, "cancel", answer);
+  }
+
+  /** Queues a finished job again, with its counters at zero and its steps kept. */
+  async retry(id: string): Promise<JobState> {
+    assertKey(id, "The job's id");
+    return stateAfter(id, "retry", await this.store.operate.retry(id, "operator"));
+  }
+
+  /** Nobody claims jobs of this kind until `resume`. What runs goes on. */
+  async pause(kind: { readonly name: string } | string): Promise<void> {
+    await this.#setPaused(kind, true);
+  }
+
+  async resume(kind: { readonly name: string } | string): Promise<void> {
+    await this.#setPaused(kind, false);
+  }
+
+  async health(): Promise<Health> {
+    const [store, kinds, workers] = await Promise.all([this.store.inspect.health(), this.counts(), this.workers()]);
+    const host = this.#host;
+    const worker = host
+      ? {
+          id: host.id,
+          held: host.held,
+          heartbeatAgeMs: Math.round(this.#wiring.clock.mono() - host.lastBeat.atMono),
+        }
+      : null;
+    return { ok: store.ok, store: store.detail, kinds, worker, workers };
+  }
+
+  /** Why a job is not running, or how it runs. Null: there is no such job. */
+  async why(id: string): Promise<Explanation | null> {
+    assertKey(id, "The job's id");
+    const { backend, clock } = this.#wiring;
+    const deps = { store: backend.store, deaths: () => this.operator.deaths(), now: () => clock.now() };
+    const returning = async (worker: WorkerRow): Promise<number> => {
+      const { liveness } = backend;
+      return liveness.holdMs && (await liveness.probe(worker)) === "unknown" ? liveness.holdMs() : 0;
+    };
+    return explain({ ...deps, returning, pause: (ms) => pause(clock, ms) }, id);
+  }
+
+  /** Stops the worker of this process, if one runs, and closes the store. */
+  override async close(options: { readonly grace?: Duration } = {}): Promise<void> {
+    const { grace = WORKER_OPTIONS.grace.default } = options;
+    await this.#starting?.catch(() => {});
+    await this.#host?.stop({ grace }).catch(() => {});
+    await super.close();
+  }
+
+  async #setPaused(kind: { readonly name: string } | string, paused: boolean): Promise<void> {
+    const name = typeof kind === "string" ? kind : kind.name;
+    if (!(await this.store.operate.setPaused(name, paused)))
+      throw new OutliveError(
+        ErrorCode.notFound,
+        `No kind ${JSON.stringify(name)} is in the store.`,
+        "Check the name; a kind appears with the first program that declares it.",
+        { kind: name },
+      );
+  }
+}
+
+// What an operator's change came to, as a state or as the error that says why not.
+
+export function stateAfter(id: string, change: "cancel" | "retry", answer: OperatorAnswer): JobState {
+  switch (answer.is) {
+    case "applied":
+      return answer.state;
+    case "requested":
+      return "running";
+    case "missing":
+      throw new OutliveError(
+        ErrorCode.notFound,
+        `There is no job ${id}.`,
+        "Check the id; finished jobs are kept for the retention time only.",
+        { jobId: id },
+      );
+    case "wrong-state":
+      throw wrongState(id, change, answer.state);
+    case "key-held":
+      throw new OutliveError(
+        ErrorCode.keyHeld,
+        `Job ${id} can't be retried: job ${answer.holder} is unfinished and holds its dedupe key ${JSON.stringify(answer.dedupeKey)}.`,
+        "Cancel that job, or let it finish.",
+        { jobId: id, holder: answer.holder, dedupeKey: answer.dedupeKey },
+      );
+  }
+}
+
+/** Only what has ended can be retried, and only what has not can be cancelled. */
+function wrongState(id: string, change: "cancel" | "retry", state: JobState): OutliveError {
+  const [what, hint] =
+    change === "cancel"
+      ? [
+          "it has ended and will not run again, so there is nothing to cancel",
+          `Leave it, and it goes after the retention time; or run it again: outlive retry ${id}, or engine.retry(id).`,
+        ]
+      : ["it has not ended, so there is nothing to retry", "It runs without that. Only finished jobs can be retried."];
+  return new OutliveError(ErrorCode.wrongState, `Job ${id} is ${state}; ${what}.`, hint, { jobId: id, state });
+}

@@ -1,0 +1,320 @@
+// Why a job is not running, or how it runs: one sentence that names the cause, and the next thing to do. It only reads.
+import { humanMs, isoInstant } from "../job/duration.ts";
+import { ANY_NUMBER, isSuspect } from "../job/isolation.ts";
+import type { JobDetails } from "../job/job.ts";
+import { CORRUPT_HINT } from "../job/transitions.ts";
+import type { Death, HowLost, WorkerRow } from "../stores/liveness.ts";
+import type { KindCounts, LockHolder, Store, WorkerSuspects } from "../stores/port.ts";
+import { UNFIT } from "../worker/life.ts";
+
+/** The answer to "why is it not running?". */
+export interface Explanation {
+  readonly jobId: string;
+  readonly kind: string;
+  readonly state: JobDetails["state"];
+  /** Stable, for programs. */
+  readonly because:
+    | "running"
+    | "overdue"
+    | "owner-gone"
+    | "owner-silent"
+    | "owner-lost"
+    | "contact-lost"
+    | "degraded"
+    | "not-due"
+    | "paused"
+    | "no-worker"
+    | "schema-too-old"
+    | "store-blocked"
+    | "store-returned"
+    | "suspect"
+    | "waiting-its-turn"
+    | "about-to-run"
+    | "finished"
+    | "quarantined";
+  /** For people. */
+  readonly text: string;
+  /** The next thing to do; empty: nothing. */
+  readonly next: string;
+  readonly details: Readonly<Record<string, string | number | boolean | null>>;
+}
+
+/** A write lock that is free again within this time is ordinary work. */
+const BLOCKED_AFTER_MS = 300;
+
+export interface WhyDeps {
+  readonly store: Store;
+  /** Whose work could be taken over now: the provably dead, and who has been silent for a lease while somebody watched. */
+  readonly deaths: () => Promise<readonly { readonly worker: WorkerRow; readonly death: Death }[]>;
+  /** How long a worker whose lock is not held still has to come back, because the store was away a moment ago; 0: not that. */
+  readonly returning?: (worker: WorkerRow) => Promise<number>;
+  readonly now: () => number;
+  readonly pause: (ms: number) => Promise<void>;
+}
+
+/** Null: there is no such job. */
+export async function explain(deps: WhyDeps, id: string): Promise<Explanation | null> {
+  const job = await deps.store.inspect.get(id);
+  if (!job) return null;
+  if (job.state === "running") return owned(deps, job);
+  if (job.state === "queued") return queued(deps, job);
+  return finished(job);
+}
+
+/** What is said about a job. */
+export type Said = Pick<Explanation, "because" | "text" | "next"> & { readonly details?: Explanation["details"] };
+
+function say(job: JobDetails, said: Said): Explanation {
+  return { jobId: job.id, kind: job.kind, state: job.state, details: {}, ...said };
+}
+
+async function owned(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
+  const [workers, deaths] = await Promise.all([deps.store.workers({ which: "all" }), deps.deaths()]);
+  const owner = workers.find(({ id }) => id === job.worker);
+  const lost = owner && lossOf(owner, deaths, deps.now());
+  const holdMs = (owner && (await deps.returning?.(owner))) ?? 0;
+  if (owner && holdMs > 0) return held(job, owner, holdMs);
+  if (!owner || !lost) return running(job, workers, deps.now());
+  const lastStep = job.steps.at(-1)?.name ?? null;
+  const beat = `its last heartbeat was ${humanMs(Math.max(0, deps.now() - owner.heartbeatAt))} ago`;
+  return say(job, {
+    because: `owner-${lost}`,
+    text: `It was running (attempt ${job.attempt}) in worker ${owner.id}, which is ${LOST[lost]}; ${beat}; last step ${lastStep ?? "none"}. No process has taken it over yet.`,
+    next:
+      lost === "silent"
+        ? "A live worker takes it over when it has watched the silence for one lease; or: outlive recover --wait"
+        : "Start a worker, which recovers it at once, or: outlive recover",
+    details: {
+      worker: owner.id,
+      workerState: owner.state,
+      heartbeatAgeMs: Math.max(0, deps.now() - owner.heartbeatAt),
+      lastStep,
+    },
+  });
+}
+
+const LOST: Readonly<Record<HowLost, string>> = {
+  gone: "dead",
+  lost: "out of contact: its process may live, but the server does not see its session",
+  silent: "silent: frozen, cut off, or on a machine that is gone",
+};
+
+/** After a restart of the store every connection is gone; that proves no death. */
+function held(job: JobDetails, owner: WorkerRow, holdMs: number): Explanation {
+  return say(job, {
+    because: "store-returned",
+    text: `It runs (attempt ${job.attempt}) in worker ${owner.id}, which lost its connection when the store was away and has not come back yet. It has ${humanMs(holdMs)} left to do so before its work is taken.`,
+    next: "Look again in a few seconds: it goes on where it is, or is taken over.",
+    details: { worker: owner.id, workerState: owner.state, holdMs },
+  });
+}
+
+/** What is known against a worker: proved dead, or without a heartbeat for longer than its lease; null: nothing. */
+function lossOf(
+  worker: WorkerRow,
+  deaths: readonly { readonly worker: WorkerRow; readonly death: Death }[],
+  now: number,
+): HowLost | null {
+  const found = deaths.find(({ worker: { id } }) => id === worker.id);
+  if (found) return found.death.how;
+  return worker.state === "live" && now - worker.heartbeatAt > worker.leaseMs ? "silent" : null;
+}
+
+function running(job: JobDetails, workers: readonly WorkerRow[], now: number): Explanation {
+  const owner = workers.find(({ id }) => id === job.worker);
+  const overdue = job.deadlineAt !== null && job.deadlineAt < now;
+  const lastStep = job.steps.at(-1)?.name ?? null;
+  const beatAgeMs = owner ? Math.max(0, now - owner.heartbeatAt) : null;
+  const lag = owner && owner.loopLagMs > 1_000 ? `; its main loop has stood still for ${humanMs(owner.loopLagMs)}` : "";
+  const since = job.startedAt === null ? "" : ` for ${humanMs(Math.max(0, now - job.startedAt))}`;
+  const deadline =
+    job.deadlineAt === null
+      ? "no deadline"
+      : `deadline ${overdue ? "passed" : "in"} ${humanMs(Math.abs(job.deadlineAt - now))}${overdue ? " ago" : ""}`;
+  return say(job, {
+    because: overdue ? "overdue" : "running",
+    text: `It runs${since} (attempt ${job.attempt}) in worker ${job.worker}, whose last heartbeat was ${beatAgeMs === null ? "never seen" : `${humanMs(beatAgeMs)} ago`}${lag}; last step ${lastStep ?? "none"}; ${deadline}.${job.cancelRequested ? " Its cancel was asked for." : ""}`,
+    next: overdue
+      ? "Its worker aborts it after the grace, or is killed if its loop is blocked; look again in a few seconds."
+      : "",
+    details: {
+      worker: job.worker,
+      workerState: owner?.state ?? null,
+      heartbeatAgeMs: beatAgeMs,
+      loopLagMs: owner?.loopLagMs ?? null,
+      lastStep,
+      deadlineInMs: job.deadlineAt === null ? null : job.deadlineAt - now,
+      cancelRequested: job.cancelRequested,
+    },
+  });
+}
+
+async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
+  const { store, now } = deps;
+  if (job.waitsForResolution) return waitsForResolution(job);
+  if (job.runAt !== null && job.runAt > now()) {
+    const wait = humanMs(job.runAt - now());
+    const cause =
+      job.lastOutcome === null
+        ? "it was asked for then"
+        : `its last attempt ${job.lastOutcome}: ${job.error?.message ?? ""}`;
+    return say(job, {
+      because: "not-due",
+      text: `It is due in ${wait} (${isoInstant(job.runAt)}): ${cause}.`,
+      next: "",
+      details: { dueInMs: job.runAt - now() },
+    });
+  }
+  const kinds = await store.inspect.counts();
+  const kind = kinds.find(({ kind: name }) => name === job.kind)!;
+  if (kind.paused)
+    return say(job, { because: "paused", text: `The kind ${job.kind} is paused.`, next: `outlive resume ${job.kind}` });
+  const health = await store.inspect.health();
+  if (!health.ok) {
+    return say(job, {
+      because: "degraded",
+      text: `The store does not take writes just now: ${String(health.detail["lastFailure"] ?? "unknown reason")}.`,
+      next: "outlive check; make room on the disk or correct the file's rights, and the work goes on by itself.",
+    });
+  }
+  const deaths = await deps.deaths();
+  const present = await store.workers({});
+  const workers = present.filter((worker) => lossOf(worker, deaths, now()) === null);
+  const lost = present.length - workers.length;
+  const able = workers.filter(({ state, kinds: known }) => state === "live" && known.includes(job.kind));
+  if (able.length === 0) return tooOld(job, await store.workers({ which: "all" })) ?? nobody(job, workers, lost);
+  const stuck = await blocker(deps);
+  if (stuck) {
+    return say(job, {
+      because: "store-blocked",
+      text: `Process ${stuck.pid} (${stuck.command || "unknown command"}) holds the store's write lock and does not let go.`,
+      next: `Look at process ${stuck.pid}; if it is frozen or stuck inside a transaction, end it: nothing is lost.`,
+      details: { pid: stuck.pid, command: stuck.command },
+    });
+  }
+  const ahead = await store.inspect.ahead(job.id);
+  return ahead === null && isSuspect(job.counters)
+    ? say(job, suspect(job, able, await store.inspect.suspects()))
+    : turn(job, kind, able, ahead ?? 0);
+}
+
+function waitsForResolution(job: JobDetails): Explanation {
+  const { losses } = job.counters;
+  return say(job, {
+    because: "contact-lost",
+    text: `Contact with its worker was lost ${losses} times, and it is not known yet whether those workers died. It waits, because it may be what killed them.`,
+    next: "Look again: a loss is resolved when the worker returns, when its death is proved, or after two leases. If it is harmless: outlive cancel, and enqueue it again.",
+    details: { losses },
+  });
+}
+
+/** The latest worker that knew the kind stopped because the store's schema had outgrown it. */
+function tooOld(job: JobDetails, all: readonly WorkerRow[]): Explanation | null {
+  const able = all.filter(({ kinds }) => kinds.includes(job.kind)).toSorted((a, b) => a.heartbeatAt - b.heartbeatAt);
+  const last = able.at(-1);
+  if (last?.state !== "stopped" || !last.lastWord?.startsWith(UNFIT["schema-newer"])) return null;
+  return say(job, {
+    because: "schema-too-old",
+    text: `Worker ${last.id} (outlive ${last.version}) stopped because it is ${last.lastWord}.`,
+    next: "Upgrade the outlive package in the program that runs this kind, and start it again.",
+    details: { worker: last.id, version: last.version },
+  });
+}
+
+function nobody(job: JobDetails, workers: readonly WorkerRow[], lost: number): Explanation {
+  const others = workers.filter(({ state }) => state === "live");
+  const text =
+    others.length === 0
+      ? `No worker is alive${lost > 0 ? ` (${lost} dead or silent)` : ""}.`
+      : `None of the ${others.length} live worker(s) knows the kind ${job.kind}.`;
+  const known = [...new Set(others.flatMap(({ kinds }) => kinds))].sort().join(", ");
+  const next =
+    others.length === 0
+      ? "Start one: outlive work"
+      : `Start a worker that has a handler for ${job.kind}; they know ${known}.`;
+  return say(job, { because: "no-worker", text, next, details: { liveWorkers: others.length } });
+}
+
+/** The same process at two looks, and nobody committed in between: not just a transaction of somebody who works. */
+export async function blocker(deps: Pick<WhyDeps, "store" | "pause">): Promise<LockHolder | null> {
+  const first = await deps.store.inspect.writer();
+  if (!first) return null;
+  await deps.pause(BLOCKED_AFTER_MS);
+  const second = await deps.store.inspect.writer();
+  return second?.pid === first.pid && second.version === first.version ? second : null;
+}
+
+function turn(job: JobDetails, kind: KindCounts, able: readonly WorkerRow[], ahead: number): Explanation {
+  const slots = able.reduce((sum, { concurrency }) => sum + concurrency, 0);
+  const held = able.reduce((sum, { heldCount }) => sum + heldCount, 0);
+  const details = { ahead, slots, held, ready: kind.ready, running: kind.running };
+  if (held < slots && ahead < slots - held) {
+    return say(job, {
+      because: "about-to-run",
+      text: `A worker has room for it (${held} of ${slots} slots are taken, ${ahead} ahead): it should start now.`,
+      next: "Look again; if it stays, look at the workers' logs.",
+      details,
+    });
+  }
+  return say(job, {
+    because: "waiting-its-turn",
+    text: `${held} of ${slots} slots of ${able.length} worker(s) are taken, and ${ahead} job(s) of its kind are ahead of it.`,
+    next: "Wait, raise the concurrency, or start more workers.",
+    details,
+  });
+}
+
+function finished(job: JobDetails): Explanation {
+  const last = job.history.findLast(({ to }) => to === job.state);
+  const when = job.finishedAt === null ? "" : ` at ${isoInstant(job.finishedAt)}`;
+  if (job.state === "quarantined") {
+    const corrupt = job.lastOutcome === "corrupt";
+    return say(job, {
+      because: "quarantined",
+      text: `It is quarantined${when}: ${last?.reason ?? "no reason was kept"}.`,
+      next: corrupt
+        ? CORRUPT_HINT
+        : `outlive incident ${last?.incident ?? "ID"}; when it is safe: outlive quarantine release ${job.id}`,
+      details: { incident: last?.incident ?? null },
+    });
+  }
+  const why = job.state === "succeeded" ? "" : `: ${last?.reason ?? job.error?.message ?? ""}`;
+  const damaged = job.corrupt.length === 0 ? "" : ` What is stored of it is damaged: ${job.corrupt.join(", ")}.`;
+  return say(job, {
+    because: "finished",
+    text: `It is ${job.state}${when}${why}.${damaged}`,
+    next: job.state === "succeeded" ? "" : `outlive retry ${job.id}`,
+  });
+}
+
+// What `why` says of a suspect that waits. It only words what is known; which worker takes it is decided in job/isolation.ts.
+
+/** `able`: the live workers that know its kind. */
+export function suspect(job: JobDetails, able: readonly WorkerRow[], suspects: readonly WorkerSuspects[]): Said {
+  const { crashes, losses } = job.counters;
+  const times = crashes + losses;
+  const others = job.together === 0 ? "any number of other such jobs" : `at most ${job.together - 1} other such job(s)`;
+  const base = `It was in flight at ${times} death(s) or loss(es) of contact, so it runs with ${others} in one process.`;
+  const bound = job.together === 0 ? ANY_NUMBER : job.together;
+  const full = able.flatMap((worker) => {
+    const held = suspects.find((one) => one.worker === worker.id);
+    const together = Math.min(bound, held?.together ?? bound);
+    return held && held.count >= together ? [{ ...held, together }] : [];
+  });
+  const details = { together: job.together, workers: able.length, withoutRoom: full.length };
+  if (full.length < able.length)
+    return {
+      because: "suspect",
+      text: `${base} ${able.length - full.length} of ${able.length} worker(s) that know its kind may take it when they have a free slot and no job of a higher priority is ready.`,
+      next: "Look again; if it stays, raise the concurrency, or start more workers.",
+      details,
+    };
+  const [first] = full;
+  const more = full.length > 1 ? ` The other ${full.length - 1} worker(s) hold too many as well.` : "";
+  return {
+    because: "suspect",
+    text: `${base} Worker ${first!.worker} holds ${first!.count} of them, which is all that may run together (${first!.together}).${more}`,
+    next: "Wait until those have ended, or start another worker.",
+    details,
+  };
+}

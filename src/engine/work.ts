@@ -1,0 +1,232 @@
+// A worker as the user holds it: one life after the other until it is stopped. Losing a life (the store said that it was taken
+// for dead) starts the next one under a new id; only an unfit process ends with an error.
+import { createHash } from "node:crypto";
+import { type Clock, pause } from "../job/clock.ts";
+import type { AnyContract, RunnableKind } from "../job/contract.ts";
+import type { Duration } from "../job/duration.ts";
+import { invalidInput } from "../job/enqueue.ts";
+import { ErrorCode, OutliveError, toStoredError, whyStoreReplaced } from "../job/errors.ts";
+import type { ClaimedJob, CrashAction, JobDraft } from "../job/job.ts";
+import type { Json } from "../job/json.ts";
+import { newWorkerId, type ProcessIdentity } from "../platform/identity.ts";
+import type { KindCounts } from "../stores/port.ts";
+import { type EndOfLife, WorkerLife, type WorkerLifeDeps, type WorkerLifeOptions } from "../worker/life.ts";
+import { unknownKind } from "./client.ts";
+import { settingsWithDefaults } from "./kind-options.ts";
+import { graceOf, type WorkOptions } from "./options.ts";
+
+/** A running worker. */
+export interface WorkerHandle {
+  /** The id of the worker's present life. */
+  readonly id: string;
+  /** How many jobs it holds now. */
+  readonly held: number;
+  /** Resolves when the worker has stopped; rejects if it had to give up. */
+  readonly stopped: Promise<void>;
+  /** Stops claiming, lets running jobs finish within `grace`, gives back the rest at no cost, and leaves. */
+  stop(options?: { readonly grace?: Duration }): Promise<void>;
+}
+
+/** What all lives of a worker have in common. */
+type LifeOptions = Omit<WorkerLifeOptions, "id" | "predecessor">;
+
+export class WorkerHost implements WorkerHandle {
+  readonly stopped: Promise<void>;
+  readonly #deps: WorkerLifeDeps;
+  readonly #options: LifeOptions;
+  readonly #identity: ProcessIdentity;
+  #life: WorkerLife;
+  /** Lives that were taken from us, whose handlers may still run. */
+  readonly #former: WorkerLife[] = [];
+  #stopping: Promise<void> | undefined;
+  readonly #wanted = new AbortController();
+
+  static async start(deps: WorkerLifeDeps, options: LifeOptions, identity: ProcessIdentity): Promise<WorkerHost> {
+    const id = newWorkerId(identity, deps.random);
+    const life = await WorkerLife.begin(deps, { ...options, id, predecessor: null });
+    return new WorkerHost(deps, options, identity, life);
+  }
+
+  private constructor(deps: WorkerLifeDeps, options: LifeOptions, identity: ProcessIdentity, life: WorkerLife) {
+    this.#deps = deps;
+    this.#options = options;
+    this.#identity = identity;
+    this.#life = life;
+    this.stopped = this.#live();
+    this.stopped.catch(() => {}); // heard by whoever awaits it; never an unhandled rejection of the library's own
+  }
+
+  get id(): string {
+    return this.#life.id;
+  }
+
+  get held(): number {
+    return this.#life.loop.heldCount;
+  }
+
+  get lastBeat(): WorkerLife["lastBeat"] {
+    return this.#life.lastBeat;
+  }
+
+  heldJobs(): readonly ClaimedJob[] {
+    return this.#life.loop.heldJobs();
+  }
+
+  stop(options: { readonly grace?: Duration } = {}): Promise<void> {
+    const graceMs = graceOf(options);
+    this.#wanted.abort();
+    for (const life of this.#former.splice(0)) life.loop.close();
+    this.#stopping ??= this.#life.stop(graceMs);
+    return this.#stopping.then(() => this.stopped);
+  }
+
+  async #live(): Promise<void> {
+    for (;;) {
+      const end = await this.#life.ended;
+      if (end.why === "unfit") throw unfit(end);
+      if (end.why === "stopped") return;
+      const next = await this.#nextLifeAfter(this.#life);
+      if (!next) return;
+      // Stopped in the very moment in which the next life began: `stop` knew only the one before.
+      if (this.#wanted.signal.aborted) return next.stop(0);
+      this.#former.push(this.#life);
+      this.#life = next;
+    }
+  }
+
+  async #nextLifeAfter(former: WorkerLife): Promise<WorkerLife | null> {
+    try {
+      return await this.#nextLife();
+    } finally {
+      await former.unlock();
+    }
+  }
+
+  /** The store may be away just now; it is asked until it answers or somebody stops us. */
+  async #nextLife(): Promise<WorkerLife | null> {
+    const { clock, events, random } = this.#deps;
+    for (let retryInMs = 100; !this.#wanted.signal.aborted; retryInMs = Math.min(5_000, retryInMs * 2)) {
+      try {
+        const id = newWorkerId(this.#identity, random);
+        const life = await WorkerLife.begin(this.#deps, { ...this.#options, id, predecessor: this.#life.id });
+        if (!this.#wanted.signal.aborted) return life;
+        await life.stop(0);
+      } catch (thrown) {
+        if (whyStoreReplaced(thrown) !== null) throw thrown;
+        events.emit("store.failed", { doing: "starting a worker again", error: toStoredError(thrown), retryInMs });
+        await pause(clock, retryInMs, this.#wanted.signal);
+      }
+    }
+    return null;
+  }
+}
+
+function unfit({ reason, detail }: EndOfLife & { why: "unfit" }): OutliveError {
+  switch (reason) {
+    case "schema-newer":
+      return new OutliveError(
+        ErrorCode.schemaNewer,
+        `This worker is too old for the store: ${detail}.`,
+        "It stopped claiming and gave back what it held. Upgrade the outlive package in this program.",
+      );
+    case "foreign-worker":
+      return new OutliveError(
+        ErrorCode.foreignWorker,
+        `Two machines use one SQLite file: ${detail}.`,
+        "It stopped and gave back what it held. A SQLite file belongs to one machine; use PostgreSQL for several.",
+      );
+    case "store-replaced":
+      return new OutliveError(
+        ErrorCode.storeReplaced,
+        `The store is not the one that this worker registered with: ${detail}.`,
+        "It stopped at once, and nothing that it writes is accepted. If a backup was put back, start this program again; if not, check the store's address.",
+        { why: detail },
+      );
+  }
+}
+
+// From contracts to what a worker runs: handlers, parsers, settings with the engine's defaults; and the ids of children.
+
+/** The kinds that a worker of this process runs: those of `only`, or all that have a handler. */
+export function runnableKinds(
+  contracts: ReadonlyMap<string, AnyContract>,
+  only: WorkOptions["only"],
+  defaults: { readonly onCrash: CrashAction; readonly maxCrashes: number },
+): ReadonlyMap<string, RunnableKind> {
+  const runnable = new Map<string, RunnableKind>();
+  for (const name of only?.map((kind) => kind.name) ?? [...contracts.keys()]) {
+    const contract = contracts.get(name);
+    if (!contract) throw unknownKind(name, contracts);
+    const { handler, schema, backoff } = contract;
+    if (!handler) {
+      if (only)
+        throw new OutliveError(
+          ErrorCode.kindUnknown,
+          `The kind ${name} has no handler in this process.`,
+          "Import the module that calls `.handle` before you start the worker.",
+          { kind: name },
+        );
+      continue;
+    }
+    runnable.set(name, {
+      settings: settingsWithDefaults(contract, defaults),
+      parse: schema && parser(name, schema),
+      handler,
+      delayMs: backoff,
+    });
+  }
+  if (runnable.size === 0)
+    throw new OutliveError(
+      ErrorCode.kindUnknown,
+      "This worker has nothing to run: none of the jobs has a handler here.",
+      "Pass `jobs` to open() and import the modules that call `.handle`.",
+    );
+  return runnable;
+}
+
+/** The id of a child: a hash of its parent and its content, the same in every attempt. */
+export function childId(seed: string): string {
+  return `c${createHash("sha256").update(seed).digest("hex").slice(0, 31)}`;
+}
+
+/** What tells children of one parent apart. */
+export function contentOf({ kind, input, dedupeKey }: JobDraft): string {
+  return JSON.stringify([kind, input, dedupeKey]);
+}
+
+/** The stored input through the schema, as the handler sees it. */
+function parser(kind: string, schema: NonNullable<AnyContract["schema"]>): (input: Json) => unknown {
+  return (input) => {
+    const unwrap = (result: { issues?: readonly { message: string }[] | undefined; value?: unknown }): unknown => {
+      if (result.issues && result.issues.length > 0) throw invalidInput(kind, result.issues);
+      return result.value;
+    };
+    const result = schema["~standard"].validate(input);
+    return result instanceof Promise ? result.then(unwrap) : unwrap(result);
+  };
+}
+
+// The end of `engine.runUntilIdle`: when nothing is left that its worker would run.
+
+export interface IdleDeps {
+  readonly client: { counts(): Promise<readonly KindCounts[]> };
+  readonly clock: Clock;
+  readonly contracts: ReadonlyMap<string, AnyContract>;
+}
+
+/** Answers the counts once nothing runs and nothing is ready that has a handler here. `only`: as of the worker. */
+export async function untilIdle(
+  { client, clock, contracts }: IdleDeps,
+  only: WorkOptions["only"],
+): Promise<readonly KindCounts[]> {
+  for (;;) {
+    const counts = await client.counts();
+    const left = counts
+      .filter(({ kind }) => !only || only.some(({ name }) => name === kind))
+      .some(
+        ({ kind, paused, ready, running }) => running > 0 || (ready > 0 && !paused && contracts.get(kind)?.handler),
+      );
+    if (!left) return counts;
+    await pause(clock, 1);
+  }
+}

@@ -1,0 +1,70 @@
+// The contract of a kind: its name, its schema and its settings, safe to import anywhere. The handler is attached where workers
+// run. Made by `job()` (job.ts at the top), which checks the options.
+import type { StandardSchemaV1 } from "@standard-schema/spec";
+import type { Run } from "../worker/run.ts";
+import type { Enqueue } from "./enqueue.ts";
+import { ErrorCode, OutliveError, type StoredError } from "./errors.ts";
+import type { KindSettings } from "./job.ts";
+import type { Json, ResultMustBeJson, ResultOf } from "./json.ts";
+
+/** The run as a handler sees it, with the typed `enqueue`. */
+export interface TypedRun extends Omit<Run, "enqueue"> {
+  /** Enqueues another job under this attempt's fence. Without an id it gets one made of its kind, input and dedupe key, the same in every attempt, so a replay adds nothing. Give ids of your own to children that are alike and enqueued partly inside steps. */
+  readonly enqueue: Enqueue;
+}
+
+/** A handler that returns `Returned`, which is JSON, nothing, or the promise of either. */
+export type Handler<Out, Returned> = (
+  input: Out,
+  run: TypedRun,
+) => [Awaited<Returned>] extends [ResultOf<Awaited<Returned>>] ? Returned : ResultMustBeJson;
+
+export class JobContract<In = unknown, Out = In> {
+  readonly name: string;
+  readonly settings: KindSettings;
+  readonly schema: StandardSchemaV1<In, Out> | null;
+  readonly backoff: ((failures: number, error: StoredError) => number) | null;
+  #handler: ((input: never, run: Run) => unknown) | null = null;
+
+  constructor(
+    settings: KindSettings,
+    schema: StandardSchemaV1<In, Out> | null,
+    backoff: ((failures: number, error: StoredError) => number) | null,
+  ) {
+    this.name = settings.name;
+    this.settings = settings;
+    this.schema = schema;
+    this.backoff = backoff;
+  }
+
+  /** Attaches the handler. Call it once, in the module that workers import; a second call throws. */
+  handle<Returned>(handler: Handler<Out, Returned>): this {
+    if (this.#handler)
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `The job ${this.name} has a handler already.`,
+        "Call handle() once per job. Give a second kind of work its own job() with a name of its own.",
+        { kind: this.name },
+      );
+    this.#handler = handler as unknown as (input: never, run: Run) => unknown;
+    return this;
+  }
+
+  get handler(): ((input: never, run: Run) => unknown) | null {
+    return this.#handler;
+  }
+}
+
+/** A contract whose types do not matter. */
+export type AnyContract = JobContract<never, never>;
+
+// What the engine needs of a kind in order to run it. The contract that users write is made in contract.ts.
+
+export interface RunnableKind {
+  readonly settings: KindSettings;
+  /** The value that the handler gets: the stored input through the kind's schema. Throws or rejects if it does not fit. */
+  readonly parse: ((input: Json) => unknown) | null;
+  readonly handler: (input: never, run: Run) => unknown;
+  /** The user's own backoff, asked when the attempt fails; null: the settings' backoff. */
+  readonly delayMs: ((failures: number, error: StoredError) => number) | null;
+}

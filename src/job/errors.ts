@@ -1,0 +1,173 @@
+// Every error that Outlive throws on purpose: a stable code, what happened to which job, the data, and the next thing to do.
+// Control flow is never an error here: a stale write or a held key inside the engine is a value (store.ts).
+import { cutText, storableText } from "./text.ts";
+
+/** Stable codes. A program may switch on them; the texts may change. */
+export const ErrorCode = {
+  /** An option is missing, of the wrong type, out of its limits, or contradicts another one. */
+  optionInvalid: "OPTION_INVALID",
+  /** The kind was not passed to `open({ jobs })`, or has no handler where a worker was asked to run it. */
+  kindUnknown: "KIND_UNKNOWN",
+  /** The input does not fit the kind's schema. */
+  inputInvalid: "INPUT_INVALID",
+  /** The input, a result or a step result is not JSON, too large, too deep or carries a forbidden key. */
+  notJson: "NOT_JSON",
+  /** An id or key is empty, too long, or holds NUL or control characters. */
+  keyInvalid: "KEY_INVALID",
+  /** No job, incident or worker has that id. */
+  notFound: "NOT_FOUND",
+  /** The job is in a state from which the change is not allowed. */
+  wrongState: "WRONG_STATE",
+  /** A redrive would need a dedupe key that another unfinished job holds. */
+  keyHeld: "KEY_HELD",
+  /** This attempt no longer owns the job; nothing was written. */
+  stale: "STALE_ATTEMPT",
+  /** Two steps of one attempt have the same name. */
+  stepReused: "STEP_REUSED",
+  /** A `commit` or `transaction` callback returned a promise on a store where it must be synchronous. */
+  commitAsync: "COMMIT_ASYNC",
+  /** A `commit` or `transaction` callback tried transaction control, ATTACH, a PRAGMA, or a change of our own tables. */
+  commitDenied: "COMMIT_DENIED",
+  /** The form given to `commit` or `transaction` belongs to another store than the one that is open. */
+  commitForm: "COMMIT_FORM",
+  /** The open store has no transactions for the user's own writes: `commit` and `transaction` are refused. */
+  commitUnsupported: "COMMIT_UNSUPPORTED",
+  /** The callback ended the engine's transaction (for instance by `INSERT OR ROLLBACK`); its rows are gone. */
+  commitRolledBack: "COMMIT_ROLLED_BACK",
+  /** The connection was lost during the commit and the server could not be asked in time: whether it happened is unknown. */
+  commitUnknown: "COMMIT_UNKNOWN",
+  /** The store can't be opened: no directory, no permission, a network file system, not a database. */
+  storeUnusable: "STORE_UNUSABLE",
+  /** The store's file holds no Outlive tables and this caller does not migrate. */
+  schemaMissing: "SCHEMA_MISSING",
+  /** The store was written by a newer version of Outlive. */
+  schemaNewer: "SCHEMA_NEWER",
+  /** The store's tables were made by other migrations than the released ones of the same numbers: by an unreleased build. */
+  schemaDiffers: "SCHEMA_DIFFERS",
+  /** This Node carries an SQLite with a known corruption or truncation bug. */
+  sqliteUnsafe: "SQLITE_UNSAFE",
+  /** A live worker of another machine or kernel uses the same file. */
+  foreignWorker: "FOREIGN_WORKER",
+  /** The store is not the one that was opened: it was restored from a backup, its file was replaced, or another one answers at its address. */
+  storeReplaced: "STORE_REPLACED",
+  /** The store refused for lack of room; nothing was written. */
+  storeFull: "STORE_FULL",
+  /** The store is read-only; nothing was written. */
+  storeReadOnly: "STORE_READ_ONLY",
+  /** Another process held the store's write lock for too long; nothing was written. */
+  storeBusy: "STORE_BUSY",
+  /** The store's file is damaged. */
+  storeCorrupt: "STORE_CORRUPT",
+  /** A job's stored input, result or step result does not match its checksum. The job is quarantined; the others go on. */
+  corrupt: "CORRUPT",
+  /** The store's file is damaged and was not, or could not be, mended: `open` does not go on. */
+  storeDamaged: "STORE_DAMAGED",
+  /** The store's server does not answer, or the connection to it was lost; whether a write in flight was done is not known. */
+  storeUnreachable: "STORE_UNREACHABLE",
+  /** The package that talks to the store's server is not installed. */
+  driverMissing: "DRIVER_MISSING",
+  /** The store failed in another way; the message is the driver's. */
+  storeFailed: "STORE_FAILED",
+  /** The engine or client was closed. */
+  closed: "CLOSED",
+} as const;
+
+export type ErrorCode = (typeof ErrorCode)[keyof typeof ErrorCode];
+
+/** An error of Outlive. Its `message` is `what` and `hint`, one after the other. */
+export class OutliveError extends Error {
+  override readonly name = "OutliveError";
+  /** Stable: a program may switch on it. */
+  readonly code: ErrorCode;
+  /** What happened, and to which job, setting or store. */
+  readonly what: string;
+  /** The next thing to do; empty if there is nothing to do. */
+  readonly hint: string;
+  /** The values that the text mentions, for programs. */
+  readonly data: Readonly<Record<string, unknown>>;
+
+  constructor(
+    code: ErrorCode,
+    what: string,
+    hint: string,
+    data: Readonly<Record<string, unknown>> = {},
+    options?: ErrorOptions,
+  ) {
+    super(`${what} ${hint}`.trim(), options);
+    this.code = code;
+    this.what = what;
+    this.hint = hint;
+    this.data = data;
+  }
+}
+
+/** Why the store is not the one that was opened, if it failed for that: then there is nothing to try again. Null: it failed otherwise. */
+export function whyStoreReplaced(thrown: unknown): string | null {
+  return thrown instanceof OutliveError && thrown.code === ErrorCode.storeReplaced ? String(thrown.data["why"]) : null;
+}
+
+/** Whether a job of a kind that was never declared in the store was refused. */
+export function isUnknownKind(thrown: unknown): boolean {
+  return thrown instanceof OutliveError && thrown.code === ErrorCode.kindUnknown;
+}
+
+/** Thrown by a handler to say that no further attempt can succeed: the job is dead at once, whatever its retry limits. */
+export class TerminalError extends Error {
+  override readonly name: string = "TerminalError";
+}
+
+/** Why `run.signal` was aborted. It is the signal's `reason`. */
+export class Interruption extends Error {
+  override readonly name = "Interruption";
+  readonly why: InterruptionReason;
+
+  constructor(why: InterruptionReason, what: string) {
+    super(what);
+    this.why = why;
+  }
+}
+
+export type InterruptionReason = "lease-lost" | "timeout" | "cancelled" | "shutdown";
+
+/** What is kept of an error that a handler threw: text only, bounded, never the object. */
+export interface StoredError {
+  readonly name: string;
+  readonly message: string;
+  readonly stack?: string;
+  /** Of an end that the engine itself decided. */
+  readonly code?: ErrorCode;
+}
+
+const MAX_MESSAGE = 8_192;
+const MAX_STACK = 16_384;
+
+/** Makes a storable error of whatever a handler threw; a thrown string, object or undefined included. Never throws. */
+export function toStoredError(thrown: unknown): StoredError {
+  try {
+    // An error of another realm (node:vm) is no instance of this one's Error.
+    if (!Error.isError(thrown)) return { name: "NonError", message: clean(describe(thrown), MAX_MESSAGE) };
+    const { name, message, stack } = thrown;
+    return {
+      name: clean(String(name), 200),
+      message: clean(String(message), MAX_MESSAGE),
+      ...(typeof stack === "string" ? { stack: clean(stack, MAX_STACK) } : {}),
+    };
+  } catch {
+    return { name: "NonError", message: "what was thrown can't be read" };
+  }
+}
+
+function describe(thrown: unknown): string {
+  if (typeof thrown === "string") return thrown;
+  try {
+    return JSON.stringify(thrown) ?? String(thrown);
+  } catch {
+    return Object.prototype.toString.call(thrown);
+  }
+}
+
+/** At most `maxLength` long; a longer text says at its end how long it was. */
+function clean(text: string, maxLength: number): string {
+  const whole = storableText(text);
+  return whole.length > maxLength ? `${cutText(whole, maxLength)}… (${text.length} characters)` : whole;
+}

@@ -1,0 +1,235 @@
+// Everything the engine tells, typed in one place. Core never logs: it emits, and one subscriber writes the log.
+import type { Resolution } from "../recovery/losses.ts";
+import type { ProcessKey } from "../recovery/process-key.ts";
+import type { Inconsistency, IntegrityCheck, Repair, StoreFindings } from "../stores/integrity.ts";
+import type { HowLost } from "../stores/liveness.ts";
+import type { Verb } from "../stores/observed.ts";
+import type { RecoveredJob, Stale, StoreNews } from "../stores/port.ts";
+import type { RunCall } from "../worker/run.ts";
+import type { StoredError } from "./errors.ts";
+import type { JobState, Outcome } from "./job.ts";
+
+export interface Events {
+  /** A recovery pass begins: at an open, by a worker that saw a death, by hand. */
+  "recovery.started": { readonly recovery: string; readonly by: string; readonly findings?: StoreFindings };
+  /** A recovery pass is over. `incidents` is empty if it found nothing. */
+  "recovery.completed": {
+    readonly recovery: string;
+    readonly by: string;
+    readonly incidents: readonly string[];
+    readonly jobs: number;
+    readonly failed: number;
+    readonly durationMs: number;
+    /** What the open found out about the store itself; a pass by a worker has none. */
+    readonly findings?: StoreFindings;
+  };
+  /** The recovery of one worker failed and will be tried again. */
+  "recovery.failed": { readonly worker: string; readonly error: StoredError };
+  /** Another session of the store holds these jobs of a dead worker, or its row: the others were taken, and these will be when it lets go. */
+  "recovery.waits": { readonly worker: string; readonly jobs: number };
+  /** One job of a dead worker was dealt with. */
+  "job.recovered": RecoveredJob & { readonly incident: string; readonly worker: string };
+  /** A worker's death was found, or contact with it was lost (`how`). */
+  "worker.gone": {
+    readonly worker: string;
+    readonly how: HowLost;
+    readonly incident: string;
+    readonly evidence: string | null;
+  };
+  /** It became known what happened to a worker with which contact was lost, and its jobs were judged accordingly. */
+  "loss.resolved": { readonly incident: string; readonly worker: string | null; readonly resolution: Resolution };
+  /** Nothing is left of a dead worker but its row and its incident: its lock file was removed (SQLite), or its sessions and their lock are gone (PostgreSQL). */
+  "worker.cleaned": { readonly worker: string; readonly lock: string | null };
+  /** A worker of this process is about to register. Emitted before its row is written: a process that dies right after that is known by its worker's id. */
+  "worker.registering": Omit<ProcessKey, "bootId"> & { readonly worker: string };
+  "worker.started": { readonly worker: string; readonly concurrency: number; readonly kinds: readonly string[] };
+  "worker.stopped": { readonly worker: string; readonly released: number };
+  /** This process's own worker was taken for dead; it starts again under a new id. */
+  "worker.disowned": { readonly worker: string; readonly held: number };
+  /** The store is not the one that this worker registered with: it stopped at once, and does not start again. */
+  "store.replaced": { readonly worker: string; readonly held: number; readonly why: string };
+  /** An open, or `recover --restored`, found that the store came back from a backup: no worker from before it can write any more. */
+  "store.restored": { readonly why: string };
+  /** The main loop stood still; nothing is taken from the worker for it. */
+  "worker.blocked": { readonly worker: string; readonly loopLagMs: number };
+  /** The process was paused for longer than its lease allows; what it ran was aborted before anything was written. */
+  "lease.lost": { readonly worker: string; readonly held: number; readonly lateMs: number };
+  "heartbeat.failed": { readonly worker: string; readonly error: StoredError; readonly failures: number };
+  /** A write of an attempt that does not own its job any more was refused. */
+  "write.rejected": Stale & { readonly text: string };
+  "job.failed": {
+    readonly jobId: string;
+    readonly kind: string;
+    readonly attempt: number;
+    readonly error: StoredError;
+    readonly to: "queued" | "dead";
+    readonly delayMs: number;
+  };
+  "job.dead": { readonly jobId: string; readonly kind: string; readonly reason: string };
+  "job.quarantined": { readonly jobId: string; readonly kind: string; readonly reason: string };
+  "job.succeeded": {
+    readonly jobId: string;
+    readonly kind: string;
+    readonly attempt: number;
+    readonly durationMs: number;
+  };
+  /** A worker took a job: an attempt begins. Told to those who ask for it by name only. */
+  "job.claimed": { readonly jobId: string; readonly kind: string; readonly attempt: number };
+  /** An attempt ended, however it did, and that is durable. Told to those who ask for it by name only. */
+  "attempt.ended": {
+    readonly jobId: string;
+    readonly kind: string;
+    readonly attempt: number;
+    readonly outcome: Outcome;
+    readonly to: JobState;
+    readonly durationMs: number;
+  };
+  /** Past its deadline: its signal was aborted, or, with `fencedOut`, it was taken from its worker. */
+  "job.overdue": {
+    readonly jobId: string;
+    readonly kind: string;
+    readonly worker: string;
+    readonly fencedOut: boolean;
+  };
+  /** A claimed job that this worker does not run (an answer was lost) was given back. */
+  "job.released": { readonly jobId: string; readonly reason: string };
+  /** What a handler wrote with `run.log`. */
+  "job.log": { readonly jobId: string; readonly kind: string; readonly attempt: number; readonly message: string };
+  /**
+   * A call of a handler (`run.progress`, `run.step` and so on) failed, and the handler may not know: its attempt had ended, or it need not
+   * have awaited the call. Nothing was written. Emitted once per attempt.
+   */
+  "call.failed": {
+    readonly jobId: string;
+    readonly kind: string;
+    readonly attempt: number;
+    readonly call: RunCall;
+    readonly attemptEnded: boolean;
+    readonly error: StoredError;
+  };
+  /** The store refused or failed; the engine tries again by itself. */
+  "store.failed": { readonly doing: string; readonly error: StoredError; readonly retryInMs: number };
+  /** A call to the store has ended. Emitted only to listeners that ask for it by name: every turn is one. */
+  "store.called": { readonly verb: Verb; readonly ok: boolean; readonly durationMs: number };
+  /** Another process is at its start-up on this store; this open goes on after it. */
+  "open.waits": { readonly pid: number | null; readonly command: string };
+  /** The store was checked at an open. `background`: it goes on with a check that an open could not finish in time. */
+  "integrity.checked": IntegrityCheck & { readonly background: boolean };
+  /** A damaged store was worked on; `sound` says whether that was enough. */
+  "store.repaired": Repair;
+  /** Rows that contradict each other were found. */
+  "store.inconsistent": { readonly inconsistencies: readonly Inconsistency[] };
+  /** What the store did to its own files or settings, or could not do. Nothing is lost: it is done again at the next open or pass. */
+  "store.upkeep": StoreNews;
+  /** Something about the store that makes it less than it could be; said once, nothing has failed. */
+  "store.notice": { readonly about: "pooler" | "maintenance" | "wake-ups"; readonly text: string };
+  /** The store was away a moment ago: nobody is called dead before its workers have had time to come back. */
+  "recovery.held": { readonly why: string; readonly holdMs: number };
+  /** A listener of yours threw. */
+  "listener.failed": { readonly event: string; readonly error: StoredError };
+}
+
+export type EventName = keyof Events;
+
+/** Every event. True: it happens to every job, so it is built only for listeners that ask for it by name. */
+const IS_FREQUENT: Readonly<Record<EventName, boolean>> = {
+  "recovery.started": false,
+  "recovery.completed": false,
+  "recovery.failed": false,
+  "recovery.waits": false,
+  "job.recovered": false,
+  "worker.gone": false,
+  "loss.resolved": false,
+  "worker.cleaned": false,
+  "worker.registering": false,
+  "worker.started": false,
+  "worker.stopped": false,
+  "worker.disowned": false,
+  "store.replaced": false,
+  "store.restored": false,
+  "worker.blocked": false,
+  "lease.lost": false,
+  "heartbeat.failed": false,
+  "write.rejected": false,
+  "job.failed": false,
+  "job.dead": false,
+  "job.quarantined": false,
+  "job.succeeded": true,
+  "job.claimed": true,
+  "attempt.ended": true,
+  "job.overdue": false,
+  "job.released": false,
+  "job.log": false,
+  "call.failed": false,
+  "store.failed": false,
+  "store.called": true,
+  "open.waits": false,
+  "integrity.checked": false,
+  "store.repaired": false,
+  "store.inconsistent": false,
+  "store.upkeep": false,
+  "store.notice": false,
+  "recovery.held": false,
+  "listener.failed": false,
+};
+
+/** For checks of names where no compiler has done it. */
+export const EVENT_NAMES = Object.keys(IS_FREQUENT) as readonly EventName[];
+
+export type EngineEvent = { [Name in EventName]: { readonly name: Name } & Events[Name] }[EventName];
+export type Listener<Name extends EventName> = (event: Events[Name]) => void;
+
+export interface Emitter {
+  emit<Name extends EventName>(name: Name, event: Events[Name]): void;
+  /** Whether anybody listens, so that hot paths need not build an event for nobody. */
+  has(name: EventName): boolean;
+}
+
+/** A typed emitter: listeners run at once, in order; one that throws harms neither the others nor the engine. */
+export class EventBus implements Emitter {
+  readonly #listeners = new Map<EventName, Set<Listener<never>>>();
+  readonly #all = new Set<(event: EngineEvent) => void>();
+  readonly #describe: (thrown: unknown) => StoredError;
+
+  constructor(describe: (thrown: unknown) => StoredError) {
+    this.#describe = describe;
+  }
+
+  on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void {
+    const set = this.#listeners.get(name) ?? new Set();
+    this.#listeners.set(name, set);
+    set.add(listener);
+    return () => void set.delete(listener);
+  }
+
+  /** Hears everything but what happens to every job (`IS_FREQUENT`), which is not built for somebody who did not ask by name. */
+  onAny(listener: (event: EngineEvent) => void): () => void {
+    this.#all.add(listener);
+    return () => void this.#all.delete(listener);
+  }
+
+  has(name: EventName): boolean {
+    return (this.#listeners.get(name)?.size ?? 0) > 0 || (this.#all.size > 0 && !IS_FREQUENT[name]);
+  }
+
+  emit<Name extends EventName>(name: Name, event: Events[Name]): void {
+    for (const listener of this.#listeners.get(name) ?? []) this.#call(name, () => (listener as Listener<Name>)(event));
+    if (IS_FREQUENT[name]) return;
+    for (const listener of this.#all) this.#call(name, () => listener({ name, ...event } as unknown as EngineEvent));
+  }
+
+  /** An asynchronous listener fails later, by its promise. */
+  #call(name: EventName, listener: () => unknown): void {
+    try {
+      const returned = listener();
+      if (returned instanceof Promise) returned.catch((thrown: unknown) => this.#failed(name, thrown));
+    } catch (thrown) {
+      this.#failed(name, thrown);
+    }
+  }
+
+  /** A failing listener of this very event has nobody left to tell. */
+  #failed(name: EventName, thrown: unknown): void {
+    if (name !== "listener.failed") this.emit("listener.failed", { event: name, error: this.#describe(thrown) });
+  }
+}

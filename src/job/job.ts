@@ -1,0 +1,199 @@
+// What a job is: its states, its counters, the settings of its kind, and the forms in which it crosses the store port.
+// Nothing here changes anything; the changes are in transitions.ts.
+import type { StoredError } from "./errors.ts";
+import type { Lease } from "./lease.ts";
+
+export const JOB_STATES = ["queued", "running", "succeeded", "dead", "cancelled", "quarantined"] as const;
+export type JobState = (typeof JOB_STATES)[number];
+
+/** States that a job leaves only by an explicit, recorded retry. */
+export const TERMINAL_STATES = ["succeeded", "dead", "cancelled", "quarantined"] as const satisfies readonly JobState[];
+
+export function isTerminal(state: JobState): boolean {
+  return state !== "queued" && state !== "running";
+}
+
+/** How often attempts of a job ended in each way that is not success. Raised when an attempt ends, never at the claim. */
+export interface Counters {
+  readonly errors: number;
+  /** Deaths of a worker while this job was in flight. A new durable step sets it back. */
+  readonly crashes: number;
+  /** Those of the deaths in which nothing else that was suspect was in flight. Only these count toward quarantine. */
+  readonly blamed: number;
+  readonly timeouts: number;
+  /** Releases at no cost: a shutdown, a lost lease, a claim whose answer was lost. */
+  readonly interruptions: number;
+  /** Times that contact with its worker was lost and it is not yet known whether the worker died (losses.ts). A new durable step resets it. */
+  readonly losses: number;
+}
+
+export const NO_COUNTERS: Counters = { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 };
+
+/** How the latest attempt of a job ended. */
+export const OUTCOMES = [
+  "succeeded",
+  "failed",
+  "timed-out",
+  "crashed",
+  "released",
+  "cancelled",
+  "rejected",
+  "corrupt",
+  "lost",
+] as const;
+export type Outcome = (typeof OUTCOMES)[number];
+
+export interface Limits {
+  readonly errors: number;
+  readonly timeouts: number;
+  readonly crashes: number;
+}
+
+/** What recovery does with a job whose worker died: count a crash and queue again, queue again uncounted, or give up. */
+export type CrashAction = "retry" | "requeue" | "fail";
+
+export interface Backoff {
+  readonly type: "exponential" | "linear";
+  readonly baseMs: number;
+  readonly maxMs: number;
+  /** Share of the delay that is random, 0 to 1. */
+  readonly jitter: number;
+}
+
+/** Everything that a decision about a job of this kind needs. Kept in the store, so that any process decides the same. */
+export interface KindSettings {
+  readonly name: string;
+  /** null: never overdue. */
+  readonly timeoutMs: number | null;
+  /** Caps what heartbeats of the job can add to its deadline; null: no cap. */
+  readonly maxRuntimeMs: number | null;
+  /** How long after its deadline, or after a cancel, a handler may still end by itself. */
+  readonly graceMs: number;
+  readonly limits: Limits;
+  readonly backoff: Backoff;
+  readonly onCrash: CrashAction;
+}
+
+/** A job on its way into the store. */
+export interface JobDraft {
+  readonly id: string;
+  readonly kind: string;
+  /** JSON text. */
+  readonly input: string;
+  /** Higher runs first. */
+  readonly priority: number;
+  /** Wall time in ms before which it is not claimed; null: at once. */
+  readonly runAt: number | null;
+  /** Relative form of `runAt`, added to the store's own clock; 0: at once. */
+  readonly delayMs: number;
+  readonly dedupeKey: string | null;
+}
+
+export interface Enqueued {
+  /** The id of the job that is in the store now: the new one, or the unfinished one that holds the dedupe key. */
+  readonly id: string;
+  /** False if the id or the dedupe key was there already. */
+  readonly created: boolean;
+}
+
+/** A job as a worker gets it with the claim. */
+export interface ClaimedJob {
+  readonly lease: Lease;
+  readonly kind: string;
+  readonly input: string;
+  readonly counters: Counters;
+  /** Time left until the deadline when it was claimed; null: none. */
+  readonly deadlineInMs: number | null;
+  /** If it was in flight at a death: with how many such jobs, itself included, it may run in one process, or ANY_NUMBER (isolation.ts). Null: it is no suspect. */
+  readonly together: number | null;
+  /** How the attempt before this one ended; null at the first. */
+  readonly lastOutcome: Outcome | null;
+  /** Steps kept from earlier attempts, in the order in which they were written. */
+  readonly steps: readonly StoredStep[];
+}
+
+export interface StoredStep {
+  readonly name: string;
+  /** JSON text; null stands for undefined. */
+  readonly result: string | null;
+}
+
+/** A job as `engine.get` and `engine.list` show it. */
+export interface JobInfo {
+  readonly id: string;
+  readonly kind: string;
+  readonly state: JobState;
+  readonly priority: number;
+  readonly dedupeKey: string | null;
+  readonly createdAt: number;
+  /** When it may be claimed, if that was said or a retry waits; null: at once. */
+  readonly runAt: number | null;
+  readonly startedAt: number | null;
+  readonly deadlineAt: number | null;
+  readonly finishedAt: number | null;
+  /** The worker of the latest attempt. */
+  readonly worker: string | null;
+  readonly epoch: number;
+  /** The number of the latest attempt, which grows with every claim; 0: it was never claimed. */
+  readonly attempt: number;
+  readonly counters: Counters;
+  readonly lastOutcome: Outcome | null;
+  readonly error: StoredError | null;
+  readonly cancelRequested: boolean;
+  /** With how many suspects, itself included, it may run in one process; 0: with any number (isolation.ts). */
+  readonly together: number;
+  /** Queued, and not claimed before it is known what happened to the workers with which contact was lost while they held it. */
+  readonly waitsForResolution: boolean;
+}
+
+/** One entry of a job's history. A success writes none; everything abnormal does. */
+export interface HistoryEntry {
+  readonly at: number;
+  readonly event: string;
+  readonly from: JobState;
+  readonly to: JobState;
+  /** Who did it: `worker/<id>`, `system/recovery`, `operator`. */
+  readonly actor: string;
+  readonly epoch: number;
+  /** The number of the attempt that it is about, or after which it happened. */
+  readonly attempt: number;
+  readonly reason: string;
+  readonly incident: string | null;
+}
+
+export interface LogLine {
+  readonly at: number;
+  readonly attempt: number;
+  readonly message: string;
+}
+
+/** The whole story of one job. */
+export interface JobDetails extends JobInfo {
+  readonly input: unknown;
+  readonly result: unknown;
+  readonly progress: unknown;
+  readonly steps: readonly {
+    readonly name: string;
+    readonly result: unknown;
+    readonly at: number;
+    readonly attempt: number;
+  }[];
+  readonly history: readonly HistoryEntry[];
+  readonly log: readonly LogLine[];
+  /**
+   * What is not what was stored, because the store was damaged: "input", "result", "step NAME". It is shown as it is found and must
+   * not be trusted. Empty where nothing is wrong.
+   */
+  readonly corrupt: readonly string[];
+}
+
+// How long a job waits after an attempt that failed. Pure: the random part comes in as a number.
+
+/** Delay before the attempt after the `failures`-th failure (1 for the first). `random` is uniform in [0, 1). */
+export function backoffMs(backoff: Backoff, failures: number, random: number): number {
+  const steps = Math.max(1, failures);
+  // 2^53 would do, but a base of some minutes passes what a number of ms can mean long before.
+  const plain = backoff.type === "linear" ? backoff.baseMs * steps : backoff.baseMs * 2 ** Math.min(steps - 1, 40);
+  const capped = Math.min(plain, backoff.maxMs);
+  return Math.round(capped * (1 - backoff.jitter + backoff.jitter * random));
+}

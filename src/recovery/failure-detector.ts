@@ -1,0 +1,170 @@
+// Which workers are dead, and with which contact was lost. A death is proved by this host's kernel: the process is gone, or the
+// kernel released its lock. Contact is lost when a server has not seen the lock throughout `contact`, or when the heartbeat
+// counter has not moved for one lease on this watcher's own monotonic clock. No instant of one machine is compared with an
+// instant of another. A watcher that was itself asleep, or could not write to the store itself, starts its watch again.
+import type { Clock } from "../job/clock.ts";
+import type { Death, Liveness, WorkerCheck, WorkerRow } from "../stores/liveness.ts";
+import { processIsGone, withLastWord } from "./incident.ts";
+import { differentKernels } from "./process-key.ts";
+
+/** A worker that is dead or out of contact, and how that became known. */
+export interface Lost {
+  readonly worker: WorkerRow;
+  readonly death: Death;
+}
+
+/** The evidence of a death that a restore brought with it. */
+export const RESTORED = "the store was restored from a backup";
+
+interface Watch {
+  beats: number;
+  sinceMono: number;
+  /** When its lock was last found held, or its counter had moved; null: never yet. */
+  lastSeenAliveAt: number | null;
+}
+
+/** A watcher that looks less often than it meant to by more than this has been asleep. */
+const LATE_MS = 1_000;
+/** Wall and monotonic clock may drift apart by this much between two looks (a slewing NTP); more is a jump or a sleep. */
+const DRIFT_MS = 500;
+
+export class FailureDetector {
+  readonly #clock: Clock;
+  readonly #liveness: Liveness;
+  readonly #processState: WorkerCheck;
+  readonly #bootId: string;
+  readonly #watched = new Map<string, Watch>();
+  /** A worker of another machine or kernel whose heartbeat moved while we watched: two hosts share one SQLite file. */
+  foreign: WorkerRow | null = null;
+  /** Of the latest look; before the first, since when it is there: a probe begins watches, too, and a sleep may come between. */
+  #lastMono: number;
+  #lastNow: number;
+
+  constructor(deps: { clock: Clock; liveness: Liveness; processState: WorkerCheck; bootId: string }) {
+    this.#clock = deps.clock;
+    this.#liveness = deps.liveness;
+    this.#processState = deps.processState;
+    this.#bootId = deps.bootId;
+    this.#lastMono = deps.clock.mono();
+    this.#lastNow = deps.clock.now();
+  }
+
+  /** Only the kernel's word on processes of this host: asks nothing of the store. */
+  probeProcesses(workers: readonly WorkerRow[]): Lost[] {
+    const dead: Lost[] = [];
+    for (const worker of workers) {
+      // Its process may live and hold its lock, but not in this store: nothing that it writes here is accepted.
+      if (worker.restored) {
+        dead.push({ worker, death: this.#gone(worker, RESTORED) });
+        continue;
+      }
+      const state = this.#processState(worker);
+      if (state === "gone") dead.push({ worker, death: this.#gone(worker, processIsGone(worker)) });
+      else if (state === "alive") this.#watch(worker).lastSeenAliveAt = this.#clock.now();
+    }
+    return dead;
+  }
+
+  /** Processes and locks: which of these are dead, or out of contact. Cheap enough for four times a second. */
+  async probe(workers: readonly WorkerRow[]): Promise<Lost[]> {
+    const dead = this.probeProcesses(workers);
+    const proved = new Set(dead.map(({ worker }) => worker.id));
+    const others = workers.filter(({ id }) => !proved.has(id));
+    const probes = await this.#liveness.probeAll?.(others);
+    for (const [at, worker] of others.entries()) {
+      const probe = probes?.[at] ?? (await this.#liveness.probe(worker));
+      if (probe === "free") dead.push({ worker, death: this.#gone(worker, null) });
+      else if (probe === "held") this.#watch(worker).lastSeenAliveAt = this.#clock.now();
+      // A process of this host that lives has only lost its session: its heartbeat speaks for it.
+      else if (probe === "missing" && this.#processState(worker) !== "alive")
+        dead.push({ worker, death: this.#contactLost(worker) });
+    }
+    return dead;
+  }
+
+  /**
+   * The full look over all workers that are not over: locks, and silence. `everyMs` is how often it is called. Whoever is
+   * neither proved dead nor silent for a whole lease is left alone.
+   */
+  async look(workers: readonly WorkerRow[], everyMs: number): Promise<Lost[]> {
+    this.#restartIfAsleep(everyMs);
+    const dead = await this.probe(workers);
+    // While the store was away nobody could beat: that silence is its own.
+    if (this.#liveness.holdMs?.()) this.restart();
+    const gone = new Set(dead.map(({ worker }) => worker.id));
+    const mono = this.#clock.mono();
+    for (const worker of workers) {
+      if (gone.has(worker.id)) continue;
+      const watch = this.#watch(worker);
+      if (watch.beats !== worker.beats) {
+        if (differentKernels(worker.bootId, this.#bootId)) this.foreign = worker;
+        this.#watched.set(worker.id, {
+          beats: worker.beats,
+          sinceMono: mono,
+          lastSeenAliveAt: this.#clock.now(),
+        });
+      } else if (mono - watch.sinceMono >= worker.leaseMs) {
+        dead.push({ worker, death: this.#silent(worker, mono - watch.sinceMono) });
+      }
+    }
+    this.#forgetAllBut(workers);
+    return dead;
+  }
+
+  /** Somebody else knows until when it lived: a supervisor heard of its end. */
+  livedUntil(worker: WorkerRow, at: number): void {
+    this.#watched.set(worker.id, { beats: worker.beats, sinceMono: this.#clock.mono(), lastSeenAliveAt: at });
+  }
+
+  /** Begins at the first sight, which alone is no sign of life: a row is there after a death, too. */
+  #watch(worker: WorkerRow): Watch {
+    const known = this.#watched.get(worker.id);
+    if (known) return known;
+    const watch = { beats: worker.beats, sinceMono: this.#clock.mono(), lastSeenAliveAt: null };
+    this.#watched.set(worker.id, watch);
+    return watch;
+  }
+
+  #gone(worker: WorkerRow, evidence: string | null): Death {
+    return this.#death(worker, "gone", evidence);
+  }
+
+  #contactLost(worker: WorkerRow): Death {
+    return this.#death(worker, "lost", "the server has not seen its session for as long as `heartbeat.contact` allows");
+  }
+
+  #silent(worker: WorkerRow, silentMs: number): Death {
+    return this.#death(worker, "silent", `no heartbeat for ${Math.round(silentMs)} ms (lease ${worker.leaseMs} ms)`);
+  }
+
+  #death(worker: WorkerRow, how: Death["how"], evidence: string | null): Death {
+    return {
+      how,
+      lastSeenAliveAt: this.#watched.get(worker.id)?.lastSeenAliveAt ?? null,
+      detectedAt: this.#clock.now(),
+      evidence: withLastWord(evidence, worker.lastWord),
+    };
+  }
+
+  #restartIfAsleep(everyMs: number): void {
+    const mono = this.#clock.mono();
+    const now = this.#clock.now();
+    const passed = mono - this.#lastMono;
+    const late = passed > 2 * everyMs + LATE_MS;
+    const jumped = Math.abs(now - this.#lastNow - passed) > DRIFT_MS;
+    if (late || jumped) this.restart();
+    this.#lastMono = mono;
+    this.#lastNow = now;
+  }
+
+  /** Silence is counted from now on: this watcher could not have heard of a heartbeat before. */
+  restart(): void {
+    for (const watch of this.#watched.values()) watch.sinceMono = this.#clock.mono();
+  }
+
+  #forgetAllBut(workers: readonly WorkerRow[]): void {
+    if (this.#watched.size <= workers.length) return;
+    const present = new Set(workers.map((worker) => worker.id));
+    for (const id of this.#watched.keys()) if (!present.has(id)) this.#watched.delete(id);
+  }
+}

@@ -1,0 +1,204 @@
+// The main thread's side of maintenance in a thread: starts it, stamps the loop's progress for it, passes on what it says. A maintenance
+// thread that dies is started again; while there is none, the worker's trust in what it holds runs out by itself. What runs in
+// the thread is the store's (its own `maintenance-thread.ts`, run-in-thread.ts).
+import { existsSync } from "node:fs";
+import { Worker as Thread } from "node:worker_threads";
+import type { Clock } from "../job/clock.ts";
+import { ErrorCode, OutliveError, toStoredError } from "../job/errors.ts";
+import type { Emitter } from "../job/events.ts";
+import type { MaintenanceHandle, MaintenanceListener } from "../stores/backend.ts";
+import type { BeatAnswer } from "../stores/port.ts";
+import type { MaintenanceOptions, UnfitReason } from "./maintenance.ts";
+
+/** How often the main loop says that it turns. A loop is called blocked after a second without it. */
+const STAMP_MS = 200;
+const RESTART_MS = 500;
+
+export interface ThreadDeps<Own> {
+  readonly clock: Clock;
+  readonly events: Emitter;
+  /** The source file that the thread runs; in the package, where tsc rewrites imports but not this, it ends in .js. */
+  readonly file: URL;
+  readonly own: Own;
+  readonly shared?: SharedArrayBuffer;
+  readonly wakeup?: () => void;
+  /** The thread is at work, or it died and is to be started again. */
+  readonly up?: () => void;
+  readonly down?: () => void;
+}
+
+interface SpawnedThread {
+  readonly thread: Thread;
+  /** Rejects if it ends before it is at work. */
+  readonly ready: Promise<void>;
+  /** Settled for good once it has ended: the event comes only once, and may be long past. */
+  readonly exited: Promise<void>;
+}
+
+export async function startMaintenanceThread<Own>(
+  deps: ThreadDeps<Own>,
+  options: MaintenanceOptions,
+  host: MaintenanceListener,
+): Promise<MaintenanceHandle> {
+  const { clock, events } = deps;
+  const { own, shared = newSharedTimes() } = deps;
+  const times = sharedTimes(shared);
+  const data: MaintenanceData<Own> = { options, own, shared };
+  const file = import.meta.url.endsWith(".ts") ? deps.file : new URL(deps.file.href.replace(/\.ts$/, ".js"));
+  let stopping = false;
+  host.beatsAt?.(() => times.beatAt());
+  host.contact?.(() => times.inContact());
+  let current = spawn();
+  await current.ready.catch((thrown: unknown) => {
+    throw fileIsMissing(file) ? notBundled(file, thrown) : thrown;
+  });
+  times.setLoopAt(clock.mono());
+  const stamp = setInterval(() => times.setLoopAt(clock.mono()), STAMP_MS).unref();
+
+  return {
+    beat: (leases = false) => tell({ type: "beat", leases }),
+    async stop() {
+      stopping = true;
+      clearInterval(stamp);
+      // One that has ended already, or is still booting, is stopped, too.
+      const { thread, exited } = current;
+      tell({ type: "stop" });
+      const callOff = clock.after(2_000, () => void thread.terminate());
+      await exited;
+      callOff();
+    },
+  };
+
+  function tell(message: ToMaintenance): void {
+    current.thread.postMessage(message);
+  }
+
+  function spawn(): SpawnedThread {
+    times.setLoopAt(clock.mono());
+    const thread = new Thread(file, { workerData: data, name: "outlive-maintenance", execArgv: [] });
+    const { promise: ready, resolve: isReady, reject } = Promise.withResolvers<void>();
+    const { promise: exited, resolve: hasExited } = Promise.withResolvers<void>();
+    let wasReady = false;
+    thread.on("message", (message: FromMaintenance) => {
+      if (message.type === "ready") {
+        wasReady = true;
+        deps.up?.();
+        isReady();
+      } else hear(message);
+    });
+    thread.on("error", (thrown) => {
+      if (wasReady) failed(thrown);
+      else reject(thrown);
+    });
+    thread.on("exit", (code) => {
+      hasExited();
+      reject(new Error(`the maintenance thread ended with code ${code} before it was at work`));
+      if (!wasReady || stopping) return;
+      deps.down?.();
+      clock.after(RESTART_MS, () => void restart());
+    });
+    return { thread, ready, exited };
+  }
+
+  async function restart(): Promise<void> {
+    if (stopping) return;
+    current = spawn();
+    try {
+      await current.ready;
+    } catch (thrown) {
+      if (stopping) return;
+      failed(thrown);
+      clock.after(RESTART_MS, () => void restart());
+    }
+  }
+
+  function failed(thrown: unknown): void {
+    events.emit("heartbeat.failed", { worker: options.worker, error: toStoredError(thrown), failures: 1 });
+  }
+
+  function hear(message: FromMaintenance): void {
+    switch (message.type) {
+      case "event":
+        return events.emit(message.name as never, message.event as never);
+      case "beaten":
+        return host.beaten(message.sentAtMono, message.answer);
+      case "disowned":
+        return host.disowned();
+      case "unfit":
+        return host.unfit(message.why, message.detail);
+      case "wakeup":
+        return deps.wakeup?.();
+      case "ready":
+        return;
+    }
+  }
+}
+
+function fileIsMissing(file: URL): boolean {
+  return file.protocol !== "file:" || !existsSync(file);
+}
+
+/** A bundler copies the code of the package into another file, and not the files that threads run. */
+function notBundled(file: URL, cause: unknown): OutliveError {
+  return new OutliveError(
+    ErrorCode.optionInvalid,
+    `The maintenance thread can't start: ${file.href} does not exist. Was outlive bundled into this program?`,
+    "Keep outlive out of the bundle, for instance with `external: ['outlive']`, and install it next to the program.",
+    { file: file.href },
+    { cause },
+  );
+}
+
+// What the main thread and the maintenance thread say to each other, and the instants that they share without saying.
+
+export interface MaintenanceData<Own> {
+  readonly options: MaintenanceOptions;
+  /** What the store's own part of the thread needs: how to open it, which lock is the worker's. */
+  readonly own: Own;
+  readonly shared: SharedArrayBuffer;
+}
+
+export type ToMaintenance = { readonly type: "beat"; readonly leases: boolean } | { readonly type: "stop" };
+
+export type FromMaintenance =
+  | { readonly type: "ready" }
+  | { readonly type: "event"; readonly name: string; readonly event: object }
+  | { readonly type: "beaten"; readonly sentAtMono: number; readonly answer: BeatAnswer }
+  | { readonly type: "disowned" }
+  | { readonly type: "unfit"; readonly why: UnfitReason; readonly detail: string }
+  /** Another process may have made work ready, or the store is back. */
+  | { readonly type: "wakeup" };
+
+/** In ms: when the main loop last turned and the last accepted beat (monotonic), and how far the store's clock is from the monotonic one. */
+export interface SharedTimes {
+  loopAt(): number;
+  setLoopAt(mono: number): void;
+  beatAt(): number | null;
+  setBeatAt(mono: number): void;
+  /** Null: not said yet. */
+  storeOffset(): number | null;
+  setStoreOffset(ms: number): void;
+  /** Whether the session that speaks for the worker is there. */
+  inContact(): boolean;
+  setInContact(there: boolean): void;
+}
+
+export function newSharedTimes(): SharedArrayBuffer {
+  return new SharedArrayBuffer(32);
+}
+
+export function sharedTimes(shared: SharedArrayBuffer): SharedTimes {
+  const cells = new BigInt64Array(shared);
+  const read = (cell: number): number => Number(Atomics.load(cells, cell)) / 1_000;
+  const write = (cell: number, mono: number): void => void Atomics.store(cells, cell, BigInt(Math.round(mono * 1_000)));
+  return {
+    loopAt: () => read(0),
+    setLoopAt: (mono) => write(0, mono),
+    beatAt: () => read(1) || null,
+    setBeatAt: (mono) => write(1, mono),
+    storeOffset: () => read(2) || null,
+    setStoreOffset: (ms) => write(2, ms),
+    inContact: () => Atomics.load(cells, 3) === 0n,
+    setInContact: (there) => void Atomics.store(cells, 3, there ? 0n : 1n),
+  };
+}

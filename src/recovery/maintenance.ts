@@ -1,0 +1,375 @@
+// The part of a worker's process that runs no user code: it beats, watches the others, recovers the dead, fences out what is
+// overdue and purges what is old. It runs in a thread of its own where the store can be opened twice, so that a handler which
+// blocks the main loop neither silences the worker nor stops recovery; elsewhere, and in the simulator, beside the worker.
+// Each of its tasks fails for itself, and neither the heartbeat nor the detection of deaths waits for any other.
+import type { CallOff, Clock, Random } from "../job/clock.ts";
+import { type StoredError, toStoredError, whyStoreReplaced } from "../job/errors.ts";
+import type { Emitter } from "../job/events.ts";
+import type { Liveness, LivenessTimes, ProcessCheck, WorkerRow } from "../stores/liveness.ts";
+import type { BeatAnswer, Store } from "../stores/port.ts";
+import { type ClockReading, ConfirmedClock } from "./confirmed-time.ts";
+import { FailureDetector, type Lost } from "./failure-detector.ts";
+import { Heartbeat } from "./heartbeat.ts";
+import { LossJudge } from "./losses.ts";
+import { expireOverdue, leftBehind, type LockedRecovery, recoverDead, recoverLocked } from "./recover.ts";
+import { purgeOld, type RetentionTimes } from "./retention.ts";
+
+export interface MaintenanceOptions {
+  readonly worker: string;
+  readonly bootId: string;
+  readonly times: LivenessTimes;
+  readonly retention: RetentionTimes;
+  /** The store's clock when the worker registered. */
+  readonly registered: ClockReading;
+  /** The version of the schema that this program knows. */
+  readonly schemaVersion: number;
+}
+
+/** What the maintenance asks of, and tells, the process that it keeps. */
+export interface MaintenanceHost {
+  /** How long the main loop has stood still, in ms. */
+  loopLagMs(): number;
+  /** An accepted heartbeat, with a summary of what the store says is held, or all of it. */
+  beaten(sentAtMono: number, answer: BeatAnswer): void;
+  /** The worker's row is not live any more: everything it holds is somebody else's. */
+  disowned(): void;
+  /** The worker must stop: the schema is newer than this program, another host uses the file, or the store is not the one it registered with. */
+  unfit(why: UnfitReason, detail: string): void;
+  /** A handler blocks the loop beyond its deadline and grace: the process has to die so that its work can go on. */
+  kill(reason: string): void;
+}
+
+/** Why a worker can't go on, and why it would not help to begin again. */
+export type UnfitReason = "schema-newer" | "foreign-worker" | "store-replaced";
+
+/** Each worker probes this many neighbours, so that a fleet of n costs n and not n squared, and no single death blinds it. */
+const NEIGHBOURS = 8;
+/** A loop that stands still for longer is told about, and its worker beats with every probe: it may have to end its process. */
+const BLOCKED_MS = 1_000;
+/** Where another process checks the locks of all, the processes of this host are checked all the same, against rows at most this old. */
+const NEIGHBOURS_KNOWN_MS = 1_000;
+/** A watcher whose own heartbeat is older than this many intervals could not write: silence of others says nothing then. */
+const OWN_SILENCE_INTERVALS = 1.5;
+/** How soon it comes back for the jobs of the dead that another session held. */
+const LOCKED_AGAIN_MS = 500;
+/** Others wait this much longer than the owner itself before they fence out an overdue job. */
+const EXPIRE_MARGIN_MS = 2_000;
+
+export class Maintenance {
+  readonly #deps: {
+    store: Store;
+    liveness: Liveness;
+    clock: Clock;
+    random: Random;
+    events: Emitter;
+    newId: () => string;
+    processState: ProcessCheck;
+  };
+  readonly #options: MaintenanceOptions;
+  readonly #host: MaintenanceHost;
+  readonly #heartbeat: Heartbeat;
+  readonly #detector: FailureDetector;
+  readonly #losses: LossJudge;
+  /** The ring of the latest read, for checks of processes, and when it was read. */
+  #ring: { readonly workers: readonly WorkerRow[]; readonly atMono: number } | null = null;
+  /** When this watcher's own heartbeat was last written; registering was the first. */
+  #wroteAtMono: number;
+  readonly #storeClock: ConfirmedClock;
+  readonly #timers = new Map<string, CallOff>();
+  readonly #lookMs: number;
+  /** What is under way in each lane. */
+  readonly #lanes = new Map<Lane, Promise<void>>();
+  /** Recoveries of which other sessions hold something, by worker. */
+  readonly #locked = new Map<string, LockedRecovery>();
+  #stopped = false;
+  /** Whether another process checks all workers, as of the latest check. */
+  #follows = false;
+  #warnedBlocked = false;
+
+  constructor(
+    deps: {
+      store: Store;
+      liveness: Liveness;
+      clock: Clock;
+      random: Random;
+      events: Emitter;
+      newId: () => string;
+      processState: ProcessCheck;
+    },
+    options: MaintenanceOptions,
+    host: MaintenanceHost,
+  ) {
+    this.#deps = deps;
+    this.#options = options;
+    this.#host = host;
+    const { worker, times } = options;
+    this.#storeClock = new ConfirmedClock(deps.clock, options.registered);
+    this.#heartbeat = new Heartbeat({
+      ...deps,
+      worker,
+      intervalMs: times.heartbeatMs,
+      loopLagMs: () => host.loopLagMs(),
+      confirmed: () => this.#storeClock.confirmed(),
+    });
+    this.#detector = new FailureDetector({ ...deps, bootId: options.bootId });
+    this.#losses = new LossJudge(deps);
+    this.#wroteAtMono = deps.clock.mono();
+    this.#lookMs = Math.min(times.heartbeatMs, times.leaseMs / 4, times.sweepMs);
+  }
+
+  start(): void {
+    const { heartbeatMs, probeMs, sweepMs } = this.#options.times;
+    this.#repeat(
+      "beat",
+      "heartbeat",
+      () => this.#heartbeat.nextInMs(heartbeatMs),
+      () => this.beat(),
+    );
+    this.#repeat(
+      "probe",
+      "detection",
+      () => probeMs,
+      () => this.probe(),
+    );
+    this.#repeat(
+      "look",
+      "detection",
+      () => this.#lookMs,
+      () => this.look(),
+    );
+    this.#repeat(
+      "chores",
+      "chores",
+      () => this.#lookMs,
+      () => this.chores(),
+    );
+    this.#repeat(
+      "sweep",
+      "sweep",
+      () => sweepMs,
+      () => this.sweep(),
+    );
+  }
+
+  /** Stops the timers and waits for what is under way. */
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    for (const callOff of this.#timers.values()) callOff();
+    this.#timers.clear();
+    await Promise.all(this.#lanes.values());
+  }
+
+  async beat(leases = false): Promise<void> {
+    const beat = await this.#heartbeat.tick(leases);
+    if (!beat) this.#restartWatch();
+    if (!beat || this.#stopped) return;
+    const { live, replaced } = beat.answer;
+    // The first write that got through: the others could not write before it either.
+    if (this.#couldNotWrite()) this.#restartWatch();
+    if (replaced === undefined) this.#wroteAtMono = Math.max(this.#wroteAtMono, beat.sentAtMono);
+    if (!live || replaced !== undefined) {
+      this.#stopped = true;
+      return replaced === undefined ? this.#host.disowned() : this.#host.unfit("store-replaced", replaced);
+    }
+    this.#storeClock.read(beat.answer.now, beat.sentAtMono);
+    this.#host.beaten(beat.sentAtMono, beat.answer);
+    if (beat.answer.schemaVersion > this.#options.schemaVersion) {
+      this.#host.unfit(
+        "schema-newer",
+        `the store's schema is ${beat.answer.schemaVersion}, this program knows ${this.#options.schemaVersion}`,
+      );
+    }
+    await this.#killIfBlockedBeyondDeadline(beat.answer);
+  }
+
+  /** The locks of the next few workers in the ring, or of all where one looks for all, four times a second. */
+  async probe(): Promise<void> {
+    const { worker } = this.#options;
+    const lagMs = this.#host.loopLagMs();
+    if (lagMs > BLOCKED_MS) await this.#blocked(lagMs);
+    else this.#warnedBlocked = false;
+    const { liveness } = this.#deps;
+    const leads = await liveness.leads?.();
+    const follows = leads === false && !liveness.isWaitingForContact?.();
+    const dead = follows
+      ? this.#detector.probeProcesses(await this.#knownNeighbours(worker))
+      : await this.#detector.probe(leads ? await this.#others(worker) : await this.#neighbours(worker));
+    if (dead.length === 0 || !(await this.#recover(dead))) return;
+    // Several may have died at once, further round the ring than we probe: look at all of them now.
+    await this.look();
+  }
+
+  /** The locks and the silence of all workers. Where another process checks them all, only the neighbours: it may itself be frozen. */
+  async look(): Promise<void> {
+    const { worker } = this.#options;
+    this.#follows = (await this.#deps.liveness.leads?.()) === false;
+    const watched = this.#follows ? await this.#neighbours(worker) : await this.#others(worker);
+    if (this.#couldNotWrite()) this.#restartWatch();
+    const dead = await this.#detector.look(watched, this.#lookMs);
+    const foreign = this.#deps.liveness.manyHosts ? null : this.#detector.foreign;
+    if (foreign)
+      this.#host.unfit("foreign-worker", `worker ${foreign.id} on ${foreign.host} is alive under another kernel`);
+    if (dead.length > 0) await this.#recover(dead);
+  }
+
+  /** What became of workers with which contact was lost, what is overdue, and what the store's own files need. */
+  async chores(): Promise<void> {
+    await this.#apart("lost workers", () => this.#losses.pass(this.#lookMs));
+    await this.#apart("overdue jobs", async () => {
+      if (!this.#follows) await expireOverdue(this.#deps, EXPIRE_MARGIN_MS, this.#storeClock.confirmed());
+    });
+    await this.#apart("the store's files", () => this.#tendStore());
+  }
+
+  /**
+   * What is long overdue: the process that checks all workers may be unable to. Workers that are finished and still hold jobs: an
+   * earlier recovery could not take those. And what is old.
+   */
+  async sweep(): Promise<void> {
+    const { retention, times } = this.#options;
+    const { store, clock } = this.#deps;
+    await this.#apart("long overdue jobs", () =>
+      expireOverdue(this.#deps, EXPIRE_MARGIN_MS + times.leaseMs, this.#storeClock.confirmed()),
+    );
+    await this.#apart("jobs left behind", async () => {
+      const left = leftBehind(await store.workers({ which: "leftBehind" }), clock.now());
+      if (left.length > 0) await this.#recover(left);
+    });
+    await this.#apart("retention", async () => {
+      const { refused } = await purgeOld(this.#deps, retention, () => !this.#stopped);
+      if (refused) this.#failed(`retention of ${refused.jobs} job(s), of ${refused.jobId} first`, refused.error);
+    });
+  }
+
+  /** Returns whether any of them is new. A worker whose jobs are held by another session has a timer of its own. */
+  async #recover(dead: readonly Lost[]): Promise<boolean> {
+    const news = dead.filter(({ worker }) => !this.#locked.has(worker.id));
+    if (news.length === 0) return false;
+    const { locked } = await recoverDead(this.#deps, news, this.#options.worker);
+    for (const one of locked) this.#locked.set(one.worker.id, one);
+    this.#comeBack();
+    return true;
+  }
+
+  /** Comes back for what other sessions held until they let go of it. */
+  #comeBack(): void {
+    if (this.#stopped || this.#locked.size === 0 || this.#timers.has("locked")) return;
+    const callOff = this.#deps.clock.after(LOCKED_AGAIN_MS, () => {
+      this.#run("locked", async () => {
+        const asked = [...this.#locked.values()];
+        const held = await recoverLocked(this.#deps, asked);
+        for (const { worker } of asked) this.#locked.delete(worker.id);
+        for (const one of held) this.#locked.set(one.worker.id, one);
+      })
+        .catch((thrown: unknown) => this.#threw("maintenance: locked jobs", thrown))
+        .finally(() => {
+          this.#timers.delete("locked");
+          this.#comeBack();
+        });
+    });
+    this.#timers.set("locked", callOff);
+  }
+
+  async #tendStore(): Promise<void> {
+    const { store, events } = this.#deps;
+    for (const news of (await store.upkeep.tend?.()) ?? []) events.emit("store.upkeep", news);
+  }
+
+  async #others(worker: string): Promise<readonly WorkerRow[]> {
+    return (await this.#deps.store.workers({})).filter((row) => row.id !== worker);
+  }
+
+  #couldNotWrite(): boolean {
+    return this.#deps.clock.mono() - this.#wroteAtMono > OWN_SILENCE_INTERVALS * this.#options.times.heartbeatMs;
+  }
+
+  /** This watcher could not write to the store, so the others may not have been able to either: their silence proves nothing. */
+  #restartWatch(): void {
+    this.#detector.restart();
+    this.#losses.restart();
+  }
+
+  async #knownNeighbours(worker: string): Promise<readonly WorkerRow[]> {
+    const mono = this.#deps.clock.mono();
+    if (!this.#ring || mono - this.#ring.atMono >= NEIGHBOURS_KNOWN_MS)
+      this.#ring = { workers: await this.#neighbours(worker), atMono: mono };
+    return this.#ring.workers;
+  }
+
+  async #neighbours(worker: string): Promise<readonly WorkerRow[]> {
+    const { store } = this.#deps;
+    const after = await store.workers({ after: worker, limit: NEIGHBOURS });
+    if (after.length >= NEIGHBOURS) return after;
+    const round = await store.workers({ limit: NEIGHBOURS - after.length });
+    return [...after, ...round.filter((row) => row.id < worker)];
+  }
+
+  async #blocked(lagMs: number): Promise<void> {
+    if (!this.#warnedBlocked) {
+      this.#warnedBlocked = true;
+      this.#deps.events.emit("worker.blocked", { worker: this.#options.worker, loopLagMs: Math.round(lagMs) });
+    }
+    await this.beat();
+  }
+
+  async #killIfBlockedBeyondDeadline(answer: BeatAnswer): Promise<void> {
+    const lagMs = this.#host.loopLagMs();
+    if (answer.overdueMs === null || lagMs <= BLOCKED_MS) return;
+    const reason = `killed itself: job ${answer.overdueJobId} was ${Math.round(answer.overdueMs)} ms past deadline and grace while the loop was blocked for ${Math.round(lagMs)} ms`;
+    const { store } = this.#deps;
+    const { worker } = this.#options;
+    const leaves = (lastWord: string): Promise<unknown> =>
+      store.beat(worker, { loopLagMs: this.#host.loopLagMs(), lastWord }).catch(() => {});
+    await leaves(reason);
+    if (this.#host.loopLagMs() > BLOCKED_MS) return this.#host.kill(reason);
+    // While that was written the handler has returned: its process is well again.
+    await leaves(`would have ${reason}; then the loop came back`);
+  }
+
+  /** A task of several: it fails for itself, and the next is done all the same. */
+  async #apart(name: string, task: () => Promise<unknown>): Promise<void> {
+    if (this.#stopped) return;
+    try {
+      await task();
+    } catch (thrown) {
+      this.#threw(`maintenance: ${name}`, thrown);
+    }
+  }
+
+  #threw(doing: string, thrown: unknown, retryInMs?: number): void {
+    const replaced = whyStoreReplaced(thrown);
+    if (replaced === null) return this.#failed(doing, toStoredError(thrown), retryInMs);
+    if (this.#stopped) return;
+    this.#stopped = true;
+    this.#host.unfit("store-replaced", replaced);
+  }
+
+  #failed(doing: string, error: StoredError, retryInMs: number = this.#options.times.sweepMs): void {
+    this.#deps.events.emit("store.failed", { doing, error, retryInMs });
+  }
+
+  /** One thing at a time in each lane. */
+  #run(lane: Lane, task: () => Promise<void>): Promise<void> {
+    const before = this.#lanes.get(lane) ?? Promise.resolve();
+    const done = before.then(() => (this.#stopped ? undefined : task()));
+    this.#lanes.set(
+      lane,
+      done.catch(() => {}),
+    );
+    return done;
+  }
+
+  /** Runs `task` again after each interval. A failure is reported, and the task runs again next time. */
+  #repeat(name: string, lane: Lane, everyMs: () => number, task: () => Promise<void>): void {
+    if (this.#stopped) return;
+    const callOff = this.#deps.clock.after(everyMs(), () => {
+      this.#run(lane, task)
+        .catch((thrown: unknown) => this.#threw(`maintenance: ${name}`, thrown, everyMs()))
+        .finally(() => this.#repeat(name, lane, everyMs, task));
+    });
+    this.#timers.set(name, callOff);
+  }
+}
+
+/** What waits for each other. A long purge neither silences the worker that does it nor keeps it from seeing a death. */
+type Lane = "heartbeat" | "detection" | "locked" | "chores" | "sweep";

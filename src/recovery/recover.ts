@@ -1,0 +1,294 @@
+// Taking over what the dead held. One incident per death, in transactions of at most 1,000 jobs. It needs no user code and no
+// particular process, can be killed at any point and run by anybody again: the next pass goes on where this one ended.
+import * as transitions from "../job/transitions.ts";
+import { type Clock, pause, type Random } from "../job/clock.ts";
+import { toStoredError } from "../job/errors.ts";
+import type { Emitter } from "../job/events.ts";
+import { type InFlight, ranAlone } from "../job/isolation.ts";
+import { backoffMs } from "../job/job.ts";
+import { integrityText, NOTHING_CHECKED, type StoreFindings } from "../stores/integrity.ts";
+import { type Death, isProof, type Liveness, type WorkerRow } from "../stores/liveness.ts";
+import {
+  type Condemned,
+  type CondemnRequest,
+  type HeldJob,
+  type HeldQuery,
+  type Overdue,
+  type OverdueJob,
+  type PassRecord,
+  type RecoveredJob,
+  recoveredJob,
+  type Store,
+  type Verdict,
+} from "../stores/port.ts";
+import type { ConfirmedTime } from "./confirmed-time.ts";
+
+export const RECOVERY_BATCH = 1_000;
+
+export interface RecoveryDeps {
+  readonly store: Store;
+  readonly liveness: Liveness;
+  readonly clock: Clock;
+  readonly events: Emitter;
+  /** Makes ids for recovery passes. */
+  readonly newId: () => string;
+}
+
+export interface RecoveryPass {
+  readonly recovery: string;
+  readonly startedAt: number;
+  readonly completedAt: number;
+  readonly incidents: readonly string[];
+  readonly jobs: readonly RecoveredJob[];
+  /** What other sessions hold: to be asked for again soon, with `recoverLocked`. */
+  readonly locked: readonly LockedRecovery[];
+  /** Workers of which nothing, or not all, could be recovered; the next pass tries again. */
+  readonly failed: readonly FailedRecovery[];
+}
+
+export interface FailedRecovery {
+  readonly worker: string;
+  readonly error: string;
+}
+
+/** The recovery of a worker of which another session holds something: a frozen commit holds its job. */
+export interface LockedRecovery {
+  readonly worker: WorkerRow;
+  readonly death: Death;
+  readonly recovery: PassRecord;
+  /** Null: not begun, the worker's own row is held. */
+  readonly incident: string | null;
+  readonly jobs: number;
+}
+
+/** Most sessions that were ended a moment ago release their locks within these pauses. */
+const LOCKED_AGAIN_MS = [25, 50, 100];
+
+/** Recovers everything that these dead workers held. A worker whose recovery fails is told about and left for the next pass. */
+export async function recoverDead(
+  deps: RecoveryDeps,
+  dead: readonly { readonly worker: WorkerRow; readonly death: Death }[],
+  by: string,
+  findings: StoreFindings = NOTHING_CHECKED,
+  signal?: AbortSignal,
+  recovery: string = deps.newId(),
+): Promise<RecoveryPass> {
+  const { clock, events } = deps;
+  const startedAt = clock.now();
+  const startedMono = clock.mono();
+  const told = findings === NOTHING_CHECKED ? {} : { findings };
+  events.emit("recovery.started", { recovery, by, ...told });
+  const pass = { id: recovery, startedAt, by, integrity: integrityText(findings), summary: findings.summary ?? null };
+  const asked = dead.map((one) => ({ ...one, recovery: pass, incident: null, jobs: 0 }));
+  const { incidents, jobs, failed: failures, ...first } = await recoverEach(deps, asked, signal);
+  let { locked } = first;
+  for (const ms of LOCKED_AGAIN_MS) {
+    if (locked.length === 0 || signal?.aborted) break;
+    await pause(clock, ms, signal);
+    const again = await recoverEach(deps, locked, signal);
+    for (const incident of again.incidents) if (!incidents.includes(incident)) incidents.push(incident);
+    jobs.push(...again.jobs);
+    failures.push(...again.failed);
+    locked = again.locked;
+  }
+  for (const { worker, jobs: count } of locked) events.emit("recovery.waits", { worker: worker.id, jobs: count });
+  const failed = jobs.filter((job) => !job.success).length;
+  const durationMs = clock.mono() - startedMono;
+  events.emit("recovery.completed", { recovery, by, incidents, jobs: jobs.length, failed, durationMs, ...told });
+  return { recovery, startedAt, completedAt: clock.now(), incidents, jobs, locked, failed: failures };
+}
+
+/** Tries again for what other sessions held. Emits events only about what was taken. Returns what is still held. */
+export async function recoverLocked(
+  deps: RecoveryDeps,
+  locked: readonly LockedRecovery[],
+): Promise<readonly LockedRecovery[]> {
+  return (await recoverEach(deps, locked, undefined)).locked;
+}
+
+/** One after the other. A failure is reported and stops none of the others. */
+async function recoverEach(
+  deps: RecoveryDeps,
+  asked: readonly LockedRecovery[],
+  signal: AbortSignal | undefined,
+): Promise<{ incidents: string[]; jobs: RecoveredJob[]; locked: LockedRecovery[]; failed: FailedRecovery[] }> {
+  const all = {
+    incidents: [] as string[],
+    jobs: [] as RecoveredJob[],
+    locked: [] as LockedRecovery[],
+    failed: [] as FailedRecovery[],
+  };
+  for (const one of asked) {
+    if (signal?.aborted) break;
+    try {
+      const { incident, jobs, locked } = await recoverWorker(deps, one, signal);
+      if (incident !== null) all.incidents.push(incident);
+      all.jobs.push(...jobs);
+      // Its sessions were ended when its row was live; by now its process may work under a new id.
+      if (locked > 0)
+        all.locked.push({ ...one, worker: { ...one.worker, state: "recovering" }, incident, jobs: locked });
+    } catch (thrown) {
+      const error = toStoredError(thrown);
+      all.failed.push({ worker: one.worker.id, error: error.message });
+      deps.events.emit("recovery.failed", { worker: one.worker.id, error });
+    }
+  }
+  return all;
+}
+
+async function recoverWorker(
+  deps: RecoveryDeps,
+  { worker, death, recovery }: LockedRecovery,
+  signal: AbortSignal | undefined,
+): Promise<{ incident: string | null; jobs: RecoveredJob[]; locked: number }> {
+  const { store, events } = deps;
+  const jobs: RecoveredJob[] = [];
+  const request = { worker, death, recovery, incident: deps.newId() };
+  await deps.liveness.evict?.(worker);
+  for (;;) {
+    const { incident, opened, done, locked = 0, ...batch } = await recoverBatch(store, request, RECOVERY_BATCH);
+    if (incident === null) return { incident, jobs, locked };
+    // Recoveries that share an incident report its death once.
+    if (opened)
+      events.emit("worker.gone", {
+        worker: worker.id,
+        how: death.how,
+        incident,
+        evidence: death.evidence,
+      });
+    for (const job of batch.jobs) {
+      jobs.push(job);
+      events.emit("job.recovered", { ...job, incident, worker: worker.id });
+      if (job.decision === "quarantine")
+        events.emit("job.quarantined", {
+          jobId: job.jobId,
+          kind: job.kind,
+          reason: `it killed ${job.counters.blamed} workers while it ran alone`,
+        });
+    }
+    if (done) {
+      if (locked === 0) await clean(deps, worker);
+      return { incident, jobs, locked };
+    }
+    if (signal?.aborted) return { incident, jobs, locked };
+  }
+}
+
+/** What one batch of a recovery came to. */
+export interface RecoveredBatch {
+  /** Null: the worker was not dead, or its recovery was finished already; nothing was written. */
+  readonly incident: string | null;
+  /** This batch opened the incident. */
+  readonly opened: boolean;
+  readonly jobs: readonly RecoveredJob[];
+  /** False: more are left, ask again. */
+  readonly done: boolean;
+  /** How many jobs transactions of other sessions hold; omitted: none. With `incident: null` it is the worker's own row that is held. */
+  readonly locked?: number;
+}
+
+/** Condemns the worker, reads at most `limit` jobs that it holds, decides, and takes them back. A decision that throws fails its own job only. */
+export async function recoverBatch(
+  store: Store,
+  request: CondemnRequest,
+  limit: number,
+  decide: typeof decideCrash = decideCrash,
+): Promise<RecoveredBatch> {
+  const condemned = await store.condemn(request);
+  if (condemned === null) return { incident: null, opened: false, jobs: [], done: true };
+  if (condemned === "locked")
+    return { incident: null, opened: false, jobs: [], done: true, locked: Math.max(1, request.worker.heldCount) };
+  const { incident } = condemned;
+  const { jobs: held, more } = await store.heldBy({ condemned, limit });
+  const verdicts = held.map((job) => verdictOn(job, condemned, decide));
+  const { taken, locked } = await store.takeBack({ verdicts, of: condemned, last: !more });
+  const jobs = verdicts.flatMap((verdict, at) => recoveredJob(verdict, taken[at]!) ?? []);
+  return { incident, opened: condemned.opened, jobs, done: !more, ...(locked !== undefined && { locked }) };
+}
+
+function verdictOn(job: HeldJob, condemned: Condemned, decide: typeof decideCrash): Verdict {
+  const alone = ranAlone(job.counters, condemned);
+  try {
+    return { job, alone, ...decide(job, condemned), error: null };
+  } catch (thrown) {
+    return { job, alone, decision: "none", change: null, error: toStoredError(thrown).message };
+  }
+}
+
+/** The decision about one job of a worker that is dead, or with which contact was lost: only a proven death is counted now. */
+export function decideCrash(job: HeldJob, condemned: InFlight & Pick<Condemned, "how">): transitions.CrashVerdict {
+  if (!isProof(condemned.how)) return transitions.lose(job, job.kind, condemned);
+  return transitions.crash(job, job.kind, condemned, job.deathsElsewhere);
+}
+
+/** A lock file that can't be removed now is found again by the next open; it harms nobody. */
+async function clean(deps: RecoveryDeps, worker: WorkerRow): Promise<void> {
+  try {
+    if (await deps.liveness.clean(worker))
+      deps.events.emit("worker.cleaned", { worker: worker.id, lock: worker.lock.name });
+  } catch (thrown) {
+    deps.events.emit("store.failed", {
+      doing: `removing the lock of ${worker.id}`,
+      error: toStoredError(thrown),
+      retryInMs: 0,
+    });
+  }
+}
+
+/** Fences out what is past deadline and grace although its worker lives: the worker did not do it itself. A stepped clock proves nothing. */
+export async function expireOverdue(
+  deps: Pick<RecoveryDeps, "store" | "events"> & { random: Random },
+  marginMs: number,
+  confirmed: ConfirmedTime,
+): Promise<readonly OverdueJob[]> {
+  const overdue = await expireBatch(
+    deps.store,
+    { overdue: { marginMs, confirmed }, limit: RECOVERY_BATCH },
+    deps.random,
+  );
+  for (const { jobId, kind, worker, change } of overdue) {
+    deps.events.emit("job.overdue", { jobId, kind, worker, fencedOut: true });
+    if (change.to === "dead") deps.events.emit("job.dead", { jobId, kind, reason: change.reason ?? "" });
+  }
+  return overdue;
+}
+
+/** Reads what is overdue, decides, and takes it from its workers. Returns what it took. */
+export async function expireBatch(
+  store: Store,
+  query: Extract<HeldQuery, { readonly overdue: Overdue }>,
+  random: Random,
+): Promise<readonly OverdueJob[]> {
+  const { jobs: overdue } = await store.heldBy(query);
+  if (overdue.length === 0) return [];
+  const verdicts = overdue.map((job): Verdict => {
+    const change = decideOverdue(job, random.next());
+    return { job, alone: false, decision: change.to === "dead" ? "fail" : "retry", change, error: null };
+  });
+  const { taken } = await store.takeBack({ verdicts, of: null, last: false });
+  return verdicts.flatMap(({ job, change }, at): OverdueJob[] => {
+    const is = taken[at];
+    if (is !== "taken" && is !== "cancelled") return [];
+    const written = is === "cancelled" ? change!.ifCancelled! : change!;
+    return [{ jobId: job.id, kind: job.kind.name, worker: job.worker, change: written }];
+  });
+}
+
+export function decideOverdue(job: HeldJob, random: number): transitions.Change {
+  const delayMs = backoffMs(job.kind.backoff, job.counters.timeouts + 1, random);
+  const ifCancelled = transitions.endCancelled(job, "cancelled, and past its deadline");
+  return { ...transitions.timeOut(job, job.kind, delayMs), ifCancelled };
+}
+
+/** Workers that are over but still hold jobs: their recovery could not deal with all of them, and tries again. */
+export function leftBehind(workers: readonly WorkerRow[], now: number): { worker: WorkerRow; death: Death }[] {
+  return workers.map((worker) => ({
+    worker,
+    death: {
+      how: "gone",
+      lastSeenAliveAt: null,
+      detectedAt: now,
+      evidence: `it was ${worker.state} and still held ${worker.heldCount} job(s)`,
+    },
+  }));
+}

@@ -1,0 +1,47 @@
+// Finished jobs and old incidents go after a while, in small batches, with a pause after each in which other processes get
+// at the store. A job that can't be deleted keeps only itself.
+import { type Clock, pause } from "../job/clock.ts";
+import type { PurgeAnswer, Store } from "../stores/port.ts";
+
+export interface RetentionTimes {
+  /** How long a finished job is kept. */
+  readonly finishedMs: number;
+  /** How long an incident is kept. */
+  readonly incidentsMs: number;
+}
+
+const PURGE_BATCH = 500;
+/** At most this many batches in one sweep, so that a sweep ends; the next goes on. */
+const PURGE_BATCHES = 200;
+/** Longer than a process waits between two tries for the write lock of a SQLite file, so that each has its turn. */
+const PURGE_PAUSE_MS = 15;
+
+export interface Purged {
+  readonly jobs: number;
+  readonly incidents: number;
+  /** The first job that could not be deleted, and how many there were; null: none. */
+  readonly refused: NonNullable<PurgeAnswer["refused"]> | null;
+}
+
+/** `goOn` is asked between two batches. */
+export async function purgeOld(
+  { store, clock }: { readonly store: Store; readonly clock: Clock },
+  times: RetentionTimes,
+  goOn: () => boolean = () => true,
+): Promise<Purged> {
+  const purged = { jobs: 0, incidents: 0, refused: null as Purged["refused"] };
+  for (let batch = 0; batch < PURGE_BATCHES && goOn(); batch++) {
+    if (batch > 0) await pause(clock, PURGE_PAUSE_MS);
+    const gone = await store.purge({
+      finishedOlderThanMs: times.finishedMs,
+      incidentsOlderThanMs: times.incidentsMs,
+      limit: PURGE_BATCH,
+    });
+    purged.jobs += gone.jobs;
+    purged.incidents += gone.incidents;
+    if (gone.refused)
+      purged.refused = { ...(purged.refused ?? gone.refused), jobs: (purged.refused?.jobs ?? 0) + gone.refused.jobs };
+    if (!gone.more) break;
+  }
+  return purged;
+}

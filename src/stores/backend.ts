@@ -1,0 +1,82 @@
+// What a store brings along beside the port: the proof of life, maintenance, and what an open does to the store itself.
+import type { Clock } from "../job/clock.ts";
+import type { MaintenanceHost, MaintenanceOptions } from "../recovery/maintenance.ts";
+import type { RepairMode, StoreFindings } from "./integrity.ts";
+import type { Liveness } from "./liveness.ts";
+import { observed, readOnlyError } from "./observed.ts";
+import type { Store } from "./port.ts";
+
+/** How an open begins. */
+export interface StartUpOptions {
+  /** Whether the store's integrity is checked before anything trusts its content. */
+  readonly integrityCheck: boolean;
+  readonly repair: RepairMode;
+  /** How long the check may take. Default 10 s. */
+  readonly checkLimitMs?: number;
+  /** Up to this size the store is checked in this process. Default 8 MB. */
+  readonly checkHereBytes?: number;
+}
+
+/** Maintenance at work: in a thread, or beside the worker. */
+export interface MaintenanceHandle {
+  /** Beats now: an answer was lost. `leases`: with a list of what is held. */
+  beat(leases?: boolean): void;
+  stop(): Promise<void>;
+}
+
+/** What a worker wants to hear of its maintenance. */
+export interface MaintenanceListener extends Omit<MaintenanceHost, "loopLagMs" | "kill"> {
+  /**
+   * Before the maintenance is started, where it can tell without a message: how to read the last accepted heartbeat (own monotonic clock;
+   * null: none yet). A loop that was blocked while the maintenance started has not heard of it when the handler returns.
+   */
+  beatsAt?(lastBeatMono: () => number | null): void;
+  /** Likewise: whether the session that speaks for this worker is there. Without it the others may take its work soon, so it claims nothing. */
+  contact?(inContact: () => boolean): void;
+}
+
+export interface Backend {
+  readonly store: Store;
+  /** What the time is for this store, if that is not this machine's to say: a server's clock decides. */
+  readonly clock?: Clock;
+  readonly liveness: Liveness;
+  readonly schemaVersion: number;
+  /** True if only this process can reach the data: a database in memory. */
+  readonly private: boolean;
+  startMaintenance(options: MaintenanceOptions, host: MaintenanceListener): Promise<MaintenanceHandle>;
+  /** Opened to look only: nothing is claimed and nothing written. */
+  readonly readOnly?: boolean;
+  /** What an open does to the store itself before recovery. `alone`: nobody's lock is held. */
+  prepare(alone: boolean): Promise<StoreFindings>;
+  /** Removes what workers left behind that no row names. Answers what it was. */
+  removeStrays(): Promise<readonly string[]>;
+  /** The open is over: lets go of what only a start-up may hold. `well` false: it failed, and the next one begins anew. */
+  opened?(well: boolean): Promise<void>;
+  /** Lets go of all of it, the store included. */
+  close(): Promise<void>;
+}
+
+/** The same backend without its writes: it takes no lock, removes nothing, and no worker can start. For a damaged store, and for tools that must not change anything. */
+export function readOnlyBackend(backend: Backend): Backend {
+  const refuse = (what: string) => (): Promise<never> => Promise.reject(readOnlyError(what));
+  const { liveness } = backend;
+  return {
+    store: observed(backend.store, { readOnly: true }),
+    liveness: {
+      take: refuse("work"),
+      clean: async () => false,
+      probe: (worker) => liveness.probe(worker),
+      ...(liveness.probeAll && { probeAll: (workers) => liveness.probeAll!(workers) }),
+      ...(liveness.holdMs && { holdMs: () => liveness.holdMs!() }),
+      ...(liveness.manyHosts !== undefined && { manyHosts: liveness.manyHosts }),
+    },
+    schemaVersion: backend.schemaVersion,
+    private: backend.private,
+    readOnly: true,
+    startMaintenance: refuse("work"),
+    prepare: refuse("start up"),
+    removeStrays: async () => [],
+    ...(backend.clock && { clock: backend.clock }),
+    close: () => backend.close(),
+  };
+}

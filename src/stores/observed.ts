@@ -1,0 +1,266 @@
+// One wrapper around any store. It refuses calls on a closed store and writes on a read-only one, words the driver's errors, wakes
+// workers when a call made work ready, measures each call for those who listen, and lets a simulator put its faults around every
+// call. What it knows of each verb is one table. The wrapped verbs are plain functions, made once: no Proxy is on the way of a turn.
+import type { Clock } from "../job/clock.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import type { Emitter } from "../job/events.ts";
+import { hasFollow } from "../job/transitions.ts";
+import type { LossVerdict } from "../recovery/losses.ts";
+import type { Inspecting } from "./inspecting.ts";
+import type { Losses } from "./losses.ts";
+import type { Operating, OperatorAnswer } from "./operating.ts";
+import type { CondemnRequest, FencedWrite, HeldQuery, Settlement, Store, TakeBackRequest } from "./port.ts";
+import type { Transacted, Transactions } from "./transactions.ts";
+import type { Upkeep } from "./upkeep.ts";
+
+type Engine = Omit<Store, keyof Parts | "name" | "onWakeup" | "close">;
+/** Some verbs of a store, of its parts too. */
+export type SomeVerbs = Partial<Omit<Store, keyof Parts>> & { readonly [P in keyof Parts]?: Partial<Parts[P]> };
+
+interface Parts {
+  readonly inspect: Inspecting;
+  readonly operate: Operating;
+  readonly losses: Losses;
+  readonly upkeep: Upkeep;
+  readonly transactions: Transactions;
+}
+
+/** Every call of the port by its name: `turn`, `inspect.get`, `operate.cancel`, ... */
+export type Verb = keyof Engine | { [P in keyof Parts]: `${P}.${keyof Parts[P] & string}` }[keyof Parts];
+
+export interface VerbFacts {
+  /** What the store is doing meanwhile, for errors: "failed while ...". */
+  readonly doing: string | ((...args: never[]) => string);
+  /** Present: it writes, and this is what nothing can do on a read-only store. */
+  readonly writes?: string;
+  /** Whether it may have made work ready for other workers, or has news for one. */
+  readonly wakes?: (args: never, answer: never) => boolean;
+}
+
+const always = (): boolean => true;
+
+export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
+  declare: { doing: "declaring kinds", writes: "declare kinds" },
+  enqueue: { doing: "enqueueing", writes: "enqueue", wakes: always },
+  register: { doing: "registering a worker", writes: "work" },
+  turn: {
+    doing: "settling and claiming",
+    writes: "work",
+    // What was queued again, or follows, may be for another worker to run.
+    wakes: ([, settlements]: [string, readonly Settlement[]]) =>
+      settlements.some(({ change }) => change.to === "queued" || hasFollow(change)),
+  },
+  write: {
+    doing: "recording an attempt",
+    writes: "write of an attempt",
+    wakes: ([writes]: [readonly FencedWrite[]]) => writes.some(({ write }) => write.type === "enqueue"),
+  },
+  beat: { doing: "beating", writes: "beat" },
+  leave: { doing: "deregistering a worker", writes: "deregister" },
+  workers: { doing: "listing workers" },
+  condemn: { doing: ({ worker }: CondemnRequest) => `condemning ${worker.id}`, writes: "recover" },
+  heldBy: {
+    doing: (query: HeldQuery) =>
+      "condemned" in query ? `reading what ${query.condemned.worker} holds` : "looking for overdue jobs",
+  },
+  takeBack: {
+    doing: ({ of }: TakeBackRequest) => (of ? `recovering ${of.worker}` : "fencing out overdue jobs"),
+    writes: "recover",
+    wakes: ([{ verdicts }]: [TakeBackRequest]) => verdicts.length > 0,
+  },
+  purge: { doing: "purging", writes: "purge" },
+
+  "inspect.get": { doing: (id: string) => `reading job ${id}` },
+  "inspect.list": { doing: "listing jobs" },
+  "inspect.counts": { doing: "counting jobs" },
+  "inspect.ahead": { doing: (id: string) => `counting what is ahead of ${id}` },
+  "inspect.suspects": { doing: "listing held suspects" },
+  "inspect.writer": { doing: "asking who writes" },
+  "inspect.incidents": { doing: "listing incidents" },
+  "inspect.incident": { doing: (id: string) => `reading incident ${id}` },
+  "inspect.latestRecovery": { doing: "reading the latest recovery" },
+  "inspect.health": { doing: "asking for the store's health" },
+
+  "operate.cancel": {
+    doing: (id: string) => `cancelling ${id}`,
+    writes: "cancel a job",
+    wakes: (_: unknown, answer: OperatorAnswer) => answer.is === "requested",
+  },
+  "operate.retry": {
+    doing: (id: string) => `retrying ${id}`,
+    writes: "retry a job",
+    wakes: (_: unknown, answer: OperatorAnswer) => answer.is === "applied",
+  },
+  "operate.setPaused": {
+    doing: (kind: string) => `pausing or resuming ${kind}`,
+    writes: "pause or resume a kind",
+    wakes: ([, paused]: [string, boolean]) => !paused,
+  },
+  "operate.noteDeath": { doing: (worker: string) => `noting how ${worker} ended`, writes: "note a death" },
+
+  "losses.open": { doing: "reading losses of contact" },
+  "losses.resolve": { doing: (worker: string) => `resolving the loss of ${worker}`, writes: "recover" },
+  "losses.jobs": { doing: (incident: string) => `reading the jobs of loss ${incident}` },
+  "losses.judge": {
+    doing: (incident: string) => `judging the jobs of loss ${incident}`,
+    writes: "recover",
+    wakes: ([, verdicts]: [string, readonly LossVerdict[]]) =>
+      verdicts.some(({ change }) => change !== null && (change.to === "queued" || hasFollow(change))),
+  },
+
+  "transactions.commit": {
+    doing: ({ lease }: Settlement) => `committing job ${lease.jobId}`,
+    writes: "commit",
+    wakes: ([{ change }]: [Settlement], { enqueued }: Transacted<unknown>) => enqueued > 0 || hasFollow(change),
+  },
+  "transactions.transact": {
+    doing: "a transaction of yours",
+    writes: "run a transaction",
+    wakes: (_: unknown, { enqueued }: Transacted<unknown>) => enqueued > 0,
+  },
+
+  "upkeep.raiseEpoch": { doing: "raising the epoch", writes: "recover" },
+  "upkeep.noticeRestore": { doing: "looking for signs of a restore", writes: "recover" },
+  "upkeep.latestOpening": { doing: "reading the latest opening" },
+  "upkeep.noteOpening": { doing: "keeping what an open found", writes: "keep a report" },
+  "upkeep.untilWritable": { doing: "checking that the store can be written", writes: "write" },
+  "upkeep.advice": { doing: "asking what an operator should know" },
+  "upkeep.tend": { doing: "looking after its files", writes: "look after its files" },
+  "upkeep.integrity": { doing: "checking the integrity" },
+  "upkeep.repair": { doing: "repairing it", writes: "repair it" },
+  "upkeep.inconsistencies": { doing: "looking for inconsistencies" },
+  "upkeep.backup": { doing: "backing it up" },
+};
+
+/** How processes wake each other. */
+export interface WakeupChannel {
+  /** Wakes other processes. */
+  ring(): void;
+  /** Hears other processes until the returned function is called. */
+  onWakeup(listener: () => void): () => void;
+}
+
+export type Call = () => Promise<unknown>;
+
+export interface Observation {
+  /** An error of the driver as one of ours; anything else as it is. Omitted: the store has worded them. */
+  readonly words?: (doing: string, thrown: unknown) => unknown;
+  /**
+   * How others hear that work is ready; null: nobody else has this store. The listeners of this process hear it at once. Omitted: the
+   * store's own `onWakeup`, and nothing is rung.
+   */
+  readonly wakeups?: WakeupChannel | null;
+  /** Verbs that ring the others within their own transaction. */
+  readonly ringThemselves?: readonly Verb[];
+  /** Hears `store.called`, if anybody listens to it. */
+  readonly telemetry?: { readonly events: Emitter; readonly clock: Clock };
+  /** Every write is refused before the store is asked. */
+  readonly readOnly?: boolean;
+  /** Stands around every call: it may delay it, not make it, or lose its answer. For simulators and fault injection. */
+  readonly around?: (verb: Verb, args: readonly unknown[], call: Call) => Promise<unknown>;
+}
+
+/** A store as its own code makes it: wake-ups may be left to the wrapper. */
+export type BareStore<Tx = unknown> = Omit<Store<Tx>, "onWakeup"> & Partial<Pick<Store<Tx>, "onWakeup">>;
+
+type Run = (...args: unknown[]) => Promise<unknown>;
+
+export function observed<Tx>(store: BareStore<Tx>, how: Observation): Store<Tx> {
+  const { words, wakeups, ringThemselves = [], telemetry, readOnly = false, around } = how;
+  const listeners = new Set<() => void>();
+  let closing: Promise<void> | undefined;
+
+  function ring(verb: Verb): void {
+    for (const listener of listeners) listener();
+    if (!ringThemselves.includes(verb)) wakeups?.ring();
+  }
+
+  function wrap(verb: Verb, run: Run): Run {
+    const facts: VerbFacts = VERBS[verb];
+    if (readOnly && facts.writes !== undefined) {
+      const { writes } = facts;
+      return () => Promise.reject(readOnlyError(writes));
+    }
+    const wakes =
+      wakeups === undefined ? undefined : (facts.wakes as ((args: unknown, answer: unknown) => boolean) | undefined);
+    const carried: Run = around ? (...args) => around(verb, args, () => run(...args)) : run;
+    return async (...args) => {
+      if (closing) throw closed();
+      const sinceMono = telemetry?.events.has("store.called") ? telemetry.clock.mono() : null;
+      let ok = false;
+      try {
+        const answer = await carried(...args);
+        ok = true;
+        if (wakes?.(args, answer)) ring(verb);
+        return answer;
+      } catch (thrown) {
+        throw words ? words(doing(verb, args), thrown) : thrown;
+      } finally {
+        if (sinceMono !== null)
+          telemetry!.events.emit("store.called", { verb, ok, durationMs: telemetry!.clock.mono() - sinceMono });
+      }
+    };
+  }
+
+  const wrapped: Record<string, unknown> = {
+    name: store.name,
+    onWakeup(listener: () => void) {
+      if (wakeups === undefined) return store.onWakeup?.(listener) ?? (() => {});
+      listeners.add(listener);
+      const unhear = wakeups?.onWakeup(listener);
+      return () => {
+        listeners.delete(listener);
+        unhear?.();
+      };
+    },
+    close() {
+      listeners.clear();
+      return (closing ??= store.close());
+    },
+  };
+  for (const verb of Object.keys(VERBS) as Verb[]) {
+    const [part, name] = verb.split(".") as [string, string | undefined];
+    const owner = (name === undefined ? store : store[part as keyof Parts]) as
+      | Record<string, Run | undefined>
+      | undefined;
+    const run = owner?.[name ?? part];
+    if (run === undefined) continue;
+    const into = name === undefined ? wrapped : ((wrapped[part] ??= {}) as Record<string, unknown>);
+    into[name ?? part] = wrap(verb, run.bind(owner));
+  }
+  return wrapped as unknown as Store<Tx>;
+}
+
+/** The same store with some of its verbs replaced. */
+export function withVerbs(store: Store, own: SomeVerbs): Store {
+  const parts = PARTS.flatMap((part) => (own[part] ? [[part, { ...store[part], ...own[part] }]] : []));
+  return { ...store, ...own, ...Object.fromEntries(parts) } as Store;
+}
+
+const PARTS = ["inspect", "operate", "losses", "upkeep", "transactions"] as const satisfies readonly (keyof Parts)[];
+
+function doing(verb: Verb, args: readonly unknown[]): string {
+  const text = VERBS[verb].doing;
+  return typeof text === "string" ? text : text(...(args as never[]));
+}
+
+/** Whether this call, answered like this, may have made work ready for others. */
+export function wakesOthers(verb: Verb, args: readonly unknown[], answer: unknown): boolean {
+  return VERBS[verb].wakes?.(args as never, answer as never) ?? false;
+}
+
+export function closed(): OutliveError {
+  return new OutliveError(
+    ErrorCode.closed,
+    "The store is closed.",
+    "Open it again, or await what you started before you close it.",
+  );
+}
+
+export function readOnlyError(what: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeReadOnly,
+    `The store was opened with readOnly, so that nothing can ${what}.`,
+    "Nothing was written. Open it without readOnly to change it.",
+  );
+}

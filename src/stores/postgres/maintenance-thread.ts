@@ -1,0 +1,64 @@
+// What the maintenance thread opens on PostgreSQL: the session that holds the worker's lock and listens for wake-ups, and three connections
+// for its work, so that neither a long purge nor a recovery keeps the heartbeat waiting.
+import { systemClock, systemRandom as random } from "../../platform/clock.ts";
+import { maintainInThread } from "../../recovery/run-in-thread.ts";
+import { bellChannel, type ClientSettings } from "./address.ts";
+import { Connection, newClient } from "./connection.ts";
+import { DirectSession } from "./direct-session.ts";
+import { AdvisoryLiveness, lockKey } from "./liveness.ts";
+import { serverClock, type StoreSettings } from "./open.ts";
+import { postgresStore } from "./store.ts";
+import { WakeupChannel } from "./wakeup.ts";
+import { countPresent } from "./workers.ts";
+
+/** How to come to the server, and to which schema. */
+export interface PostgresMaintenance {
+  readonly client: ClientSettings;
+  readonly schema: string;
+  readonly settings: StoreSettings;
+}
+
+const MAINTENANCE_CONNECTIONS = 3;
+
+maintainInThread<PostgresMaintenance>(async (own, { options, newId, events, times, wakeup: wake }) => {
+  const { client, schema } = own;
+  const clock = serverClock(systemClock, times);
+  const session = new DirectSession({
+    connect: () => newClient(client),
+    clock,
+    random,
+    onConnected: (connected) => times.setInContact(connected),
+  });
+  await session.hold(lockKey(schema, options.worker));
+  await session.listen(bellChannel(schema), wake);
+  // What was rung while the connection was away is lost, and the main thread may be waiting for the store to be back.
+  session.onReturn(wake);
+  const { durability } = own.settings;
+  const connection = await Connection.open({
+    client,
+    pool: null,
+    schema,
+    max: MAINTENANCE_CONNECTIONS,
+    durability,
+    maintenance: true,
+  });
+  const store = postgresStore({ connection, clock, newId, wakeup: new WakeupChannel(connection, clock) });
+  // What the maintenance itself puts back wakes its own worker without a way through the server.
+  store.onWakeup(wake);
+  const liveness = new AdvisoryLiveness({
+    session,
+    schema,
+    clock,
+    random,
+    contactMs: options.times.contactMs,
+    ownWorker: options.worker,
+    countWorkers: () => countPresent(connection),
+    onServerNow: (now, sentAtMono) => clock.set(now, sentAtMono),
+    onHold: (why, holdMs) => events.emit("recovery.held", { why, holdMs }),
+  });
+  const close = async (): Promise<void> => {
+    await store.close();
+    await session.close();
+  };
+  return { store, liveness, clock, close, onReturn: (listener) => void session.onReturn(listener) };
+});

@@ -1,0 +1,186 @@
+// The stores, one row each: which addresses mean it, and how it is opened, migrated, examined and shown. No other file asks which store an
+// address means. A store's own code, and with it its driver, is loaded only when it is used: half of what a worker loads is its store.
+import { tmpdir } from "node:os";
+import { dirname } from "node:path";
+import type { EngineOptions } from "../engine/options.ts";
+import { DEFAULT_STORE, defaultOf, type StoreName } from "../engine/settings.ts";
+import type { Clock, Random } from "../job/clock.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import type { Emitter } from "../job/events.ts";
+import { type Backend, readOnlyBackend, type StartUpOptions } from "./backend.ts";
+import type { StoreDoctor } from "./integrity.ts";
+import type { PrintedSql, StoreMigrations } from "./migrations.ts";
+import type { Store } from "./port.ts";
+import { addressOf, shownAddress } from "./postgres/address.ts";
+import { sqlitePath } from "./sqlite/address.ts";
+
+export { shownAddress, type StoreName };
+
+export interface BackendDeps {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly events: Emitter;
+  readonly bootId: string;
+  /** How long a worker's session may be missing before contact with it is lost. Default: that of `heartbeat.contact`. */
+  readonly contactMs?: number;
+}
+
+export type StoreOptions = Pick<EngineOptions, "durability" | "sqlite" | "postgres">;
+
+export interface OpenKind {
+  /** Without it the store must be there and of this version. */
+  readonly migrate: boolean;
+  readonly startUp: StartUpOptions;
+  readonly readOnly: boolean;
+}
+
+type ClientDeps = Pick<BackendDeps, "clock" | "random">;
+
+export interface ClientStore {
+  /** The same for what can share one connection; null: nothing can. */
+  readonly key: string | null;
+  /** For clients: the store alone. */
+  readonly open: (deps: ClientDeps) => Promise<Store>;
+}
+
+/** One store. Every function takes an address that `matches`. */
+export interface StoreRow {
+  readonly name: StoreName;
+  /** For people. */
+  readonly title: string;
+  /** Addresses as people write them. */
+  readonly examples: readonly string[];
+  readonly matches: (url: string) => boolean;
+  /** Only the process that opens it can reach the data. */
+  isPrivate(url: string): boolean;
+  /** For stores that are files: the folder of the file, and the address of another one. Absent: a server keeps the data. */
+  readonly files?: { folderOf(url: string): string; addressOf(path: string): string };
+  /** With all that belongs to it. */
+  open(url: string, options: StoreOptions, deps: BackendDeps, kind: OpenKind): Promise<Backend>;
+  client(url: string, options: StoreOptions): ClientStore;
+  /** Nothing is opened before it is asked. */
+  migrations(url: string, options: StoreOptions): Promise<StoreMigrations>;
+  /** Checks and repairs a store that can't be opened. Absent: it is repaired with its server's own tools. Null: there is nothing to repair at this address. */
+  readonly doctor?: (url: string) => Promise<StoreDoctor | null>;
+}
+
+const MEMORY = ":memory:";
+
+const SQLITE: StoreRow = {
+  name: "sqlite",
+  title: "SQLite",
+  examples: ["sqlite:./jobs.db", "sqlite::memory:"],
+  matches: (url) => url.startsWith("sqlite:"),
+  isPrivate: (url) => sqlitePath(url) === MEMORY,
+  files: {
+    folderOf(url) {
+      const path = sqlitePath(url);
+      return path === MEMORY ? tmpdir() : dirname(path);
+    },
+    addressOf: (path) => `sqlite:${path}`,
+  },
+  async open(url, options, deps, { migrate, startUp, readOnly }) {
+    const { openSqlite } = await import("./sqlite/open.ts");
+    const settings = { ...sqliteOptions(url, options), mustExist: !migrate, readOnly };
+    return openSqlite(deps, settings, { migrate, ...(migrate && { startUp }) });
+  },
+  client(url, options) {
+    const settings = sqliteOptions(url, options);
+    return {
+      key: JSON.stringify(settings),
+      async open(deps) {
+        const { openSqliteClient } = await import("./sqlite/open.ts");
+        return openSqliteClient(deps, settings);
+      },
+    };
+  },
+  async migrations(url, options) {
+    const { fileMigrations } = await import("./sqlite/migrations.ts");
+    return fileMigrations(url, sqliteOptions(url, options));
+  },
+  async doctor(url) {
+    const path = sqlitePath(url);
+    if (path === MEMORY) return null;
+    const { fileDoctor } = await import("./sqlite/doctor/index.ts");
+    return fileDoctor(path);
+  },
+};
+
+const POSTGRES: StoreRow = {
+  name: "postgres",
+  title: "PostgreSQL",
+  examples: ["postgres://user:password@host/database"],
+  matches: (url) => /^postgres(ql)?:/.test(url),
+  isPrivate: () => false,
+  async open(url, { durability = defaultOf("durability"), postgres }, deps) {
+    const { openPostgres } = await import("./postgres/open.ts");
+    return openPostgres(deps, addressOf(url, postgres), { durability });
+  },
+  client(url, { durability = defaultOf("durability"), postgres }) {
+    const address = addressOf(url, postgres);
+    const { pool, client, schema, connections } = address;
+    return {
+      key: pool ? null : JSON.stringify({ client, schema, connections, durability }),
+      async open(deps) {
+        const { openPostgresClient } = await import("./postgres/open.ts");
+        return openPostgresClient(deps, address, { durability });
+      },
+    };
+  },
+  async migrations(url, { postgres }) {
+    const { schemaMigrations } = await import("./postgres/migrate.ts");
+    return schemaMigrations(addressOf(url, postgres));
+  },
+};
+
+export const STORES: readonly StoreRow[] = [SQLITE, POSTGRES];
+
+/** The row of the store at this address; an address that no store has is refused here, once. */
+export function storeAt(url: string): StoreRow {
+  const row = typeof url === "string" ? STORES.find((store) => store.matches(url)) : undefined;
+  if (row) return row;
+  const shown = typeof url === "string" ? shownAddress(url) : url;
+  const examples = STORES.flatMap((store) => store.examples).map((example) => JSON.stringify(example));
+  throw new OutliveError(
+    ErrorCode.optionInvalid,
+    `${JSON.stringify(shown)} is not the address of a store.`,
+    `Use ${examples.slice(0, -1).join(", ")} or ${examples.at(-1)}.`,
+    { url: shown },
+  );
+}
+
+/** Whose defaults hold at this address, also if it is not the address of a store: that is reported elsewhere. */
+export function defaultsAt(url: unknown): StoreName {
+  return (typeof url === "string" && STORES.find((store) => store.matches(url))?.name) || DEFAULT_STORE;
+}
+
+/** The store with all that belongs to it. Without `migrate` it must be there and of this version; a server's schema must be in every case. */
+export async function openBackend(
+  url: string,
+  options: StoreOptions,
+  deps: BackendDeps,
+  kind: OpenKind,
+): Promise<Backend> {
+  const backend = await storeAt(url).open(url, options, deps, kind);
+  return kind.readOnly ? readOnlyBackend(backend) : backend;
+}
+
+/** The tables of the store at this address. */
+export function migrationsOf(url: string, options: StoreOptions = {}): Promise<StoreMigrations> {
+  return storeAt(url).migrations(url, options);
+}
+
+/** The SQL of the tables of a PostgreSQL store, to be read and run with psql. Asks no server. */
+export async function printedSql(schema: string, what: PrintedSql): Promise<string> {
+  const { printedSql: print } = await import("./postgres/migrate.ts");
+  return print(schema, what);
+}
+
+function sqliteOptions(url: string, { durability = defaultOf("durability"), sqlite = {} }: StoreOptions) {
+  return {
+    path: sqlitePath(url),
+    durability,
+    allowUnsafeSqlite: sqlite.allowUnsafe ?? defaultOf("sqlite.allowUnsafe"),
+    allowNetworkFilesystem: sqlite.allowNetworkFilesystem ?? defaultOf("sqlite.allowNetworkFilesystem"),
+  };
+}

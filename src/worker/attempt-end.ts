@@ -1,0 +1,100 @@
+// How the end of an attempt that did not succeed becomes a change: what was thrown, together with why the attempt had been told to stop.
+// The changes themselves are in transitions.ts.
+import * as transitions from "../job/transitions.ts";
+import type { Random } from "../job/clock.ts";
+import { ErrorCode, OutliveError, TerminalError, toStoredError } from "../job/errors.ts";
+import { backoffMs } from "../job/job.ts";
+import type { Attempt } from "./attempt.ts";
+
+/** The part of an attempt that decides how it ends. */
+type Ending = Pick<Attempt, "id" | "job" | "kind" | "abortedBy">;
+
+/** The handler threw. If it had been told to stop, that is the reason, and not what it threw. A full or busy store costs the job nothing. */
+export function changeOfThrown(attempt: Ending, thrown: unknown, random: Random): transitions.Change {
+  const trouble = troubleOfStore(thrown);
+  switch (attempt.abortedBy) {
+    case "shutdown":
+      return transitions.release(transitions.runningView(attempt.job), "its worker shut down");
+    case "lease-lost":
+      return transitions.release(transitions.runningView(attempt.job), "its worker lost the lease");
+    case "cancelled":
+      return transitions.endCancelled(transitions.runningView(attempt.job), "cancelled while it ran");
+    case "timeout":
+      // What it waited for in vain may have taken all of its time.
+      return trouble === "busy" ? released(attempt, trouble, random) : timedOut(attempt, random);
+    case undefined:
+      return trouble ? released(attempt, trouble, random) : failed(attempt, thrown, random);
+  }
+}
+
+/** The handler was told to stop and did not end within the grace. */
+export function changeOfGivenUp(
+  attempt: Ending,
+  why: "timeout" | "cancelled" | "lease-lost",
+  random: Random,
+): transitions.Change {
+  const late = "its handler did not end within the grace";
+  switch (why) {
+    case "timeout":
+      return timedOut(attempt, random);
+    case "cancelled":
+      return transitions.endCancelled(transitions.runningView(attempt.job), `cancelled; ${late}`);
+    case "lease-lost":
+      return transitions.release(transitions.runningView(attempt.job), `its worker lost the lease; ${late}`);
+  }
+}
+
+/**
+ * What the handler threw, or a cause of it, is the store's doing: a write was refused for lack of room, or something waited in vain
+ * for the store (`data.costsAttempt` is false). Null: it is the handler's own.
+ */
+export function troubleOfStore(thrown: unknown): "full" | "busy" | null {
+  if (thrown instanceof TerminalError) return null;
+  let error = thrown;
+  for (let depth = 0; depth < MAX_CAUSES && error instanceof Error; depth++) {
+    if (error instanceof OutliveError) {
+      if (error.code === ErrorCode.storeFull) return "full";
+      if (error.data["costsAttempt"] === false) return "busy";
+    }
+    error = error.cause;
+  }
+  return null;
+}
+
+const MAX_CAUSES = 10;
+/** A full or busy store is not the job's fault, and may be well again at any moment: the backoff grows no further than this. */
+const MAX_WAIT_FOR_STORE_MS = 10_000;
+
+function released(attempt: Ending, trouble: "full" | "busy", random: Random): transitions.Change {
+  const delayMs = usualDelayMs(attempt, attempt.job.counters.interruptions + 1, random);
+  return transitions.release(
+    transitions.runningView(attempt.job),
+    `the store was ${trouble}`,
+    Math.min(delayMs, MAX_WAIT_FOR_STORE_MS),
+  );
+}
+
+function failed(attempt: Ending, thrown: unknown, random: Random): transitions.Change {
+  const { settings, delayMs: ownDelayMs } = attempt.kind;
+  const terminal = thrown instanceof TerminalError;
+  const failures = attempt.job.counters.errors + 1;
+  let error = toStoredError(thrown);
+  let delayMs = usualDelayMs(attempt, failures, random);
+  try {
+    if (ownDelayMs) delayMs = ownDelayMs(failures, error);
+  } catch (ofBackoff) {
+    // The user's own backoff failed: the default one stands in, and the error says so.
+    const { message } = toStoredError(ofBackoff);
+    error = { ...error, message: `${error.message} (and its backoff function threw: ${message})` };
+  }
+  return transitions.fail(transitions.runningView(attempt.job), settings, error, delayMs, terminal);
+}
+
+function timedOut(attempt: Ending, random: Random): transitions.Change {
+  const delayMs = usualDelayMs(attempt, attempt.job.counters.timeouts + 1, random);
+  return transitions.timeOut(transitions.runningView(attempt.job), attempt.kind.settings, delayMs);
+}
+
+function usualDelayMs(attempt: Ending, failures: number, random: Random): number {
+  return backoffMs(attempt.kind.settings.backoff, failures, random.next());
+}

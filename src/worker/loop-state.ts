@@ -1,0 +1,119 @@
+// What a worker's loop is doing, as two small tables: whether a turn is due, under way or has to wait, and whether its turns claim.
+// Pure: loop.ts acts on what changes here, and a test walks every pair of state and event.
+import type { CallOff, Clock } from "../job/clock.ts";
+
+/**
+ * `idle`: nothing to do until something wakes it. `rung`: idle, and full when a wake-up came, which the next tick takes up. `scheduled`: a turn
+ * comes at the end of this tick of the event loop. `turning`: a turn is under way; `turningRung` and `turningAgain`: and a wake-up came to a
+ * full worker meanwhile, or another turn has to follow. `backingOff`: the store failed, and the next try has its time. `closed`: for good.
+ */
+export type LoopState =
+  | "idle"
+  | "rung"
+  | "scheduled"
+  | "turning"
+  | "turningRung"
+  | "turningAgain"
+  | "backingOff"
+  | "closed";
+
+/**
+ * `wake`: there is something to settle or to claim. `ring`: another process may have made work ready, and there is no room. `tick`: ten times a
+ * second while anything is held. `due`: the end of the event loop's tick. `ended`: the turn has ended. `failed`: the store failed. `retry`: the
+ * time of the next try. `close`: the end of the worker.
+ */
+export type LoopEvent = "wake" | "ring" | "tick" | "due" | "ended" | "failed" | "retry" | "close";
+
+type Row = Readonly<Partial<Record<LoopEvent, LoopState>>>;
+
+/** What is not listed changes nothing. */
+const NEXT: Readonly<Record<LoopState, Row>> = {
+  idle: { wake: "scheduled", ring: "rung", close: "closed" },
+  rung: { wake: "scheduled", tick: "scheduled", close: "closed" },
+  scheduled: { due: "turning", close: "closed" },
+  turning: { wake: "turningAgain", ring: "turningRung", ended: "idle", failed: "backingOff", close: "closed" },
+  turningRung: { wake: "turningAgain", tick: "turningAgain", ended: "rung", failed: "backingOff", close: "closed" },
+  turningAgain: { ended: "scheduled", failed: "backingOff", close: "closed" },
+  backingOff: { retry: "scheduled", close: "closed" },
+  closed: {},
+};
+
+export function afterEvent(state: LoopState, event: LoopEvent): LoopState {
+  return NEXT[state][event] ?? state;
+}
+
+/** An answer of the store is on its way: what the store says is held may differ from what is known here. */
+export function isTurning(state: LoopState): boolean {
+  return state === "turning" || state === "turningRung" || state === "turningAgain";
+}
+
+/**
+ * Whether the worker's turns claim. `off`: not started, draining or closed. `withheld`: silent for longer than the lease allows, so that what it
+ * claimed now it would have to release at once; a heartbeat ends that.
+ */
+export type ClaimState = "off" | "on" | "withheld";
+
+export type ClaimEvent = "start" | "trusted" | "untrusted" | "stop";
+
+const NEXT_CLAIM: Readonly<Record<ClaimState, Readonly<Partial<Record<ClaimEvent, ClaimState>>>>> = {
+  off: { start: "on" },
+  on: { untrusted: "withheld", stop: "off" },
+  withheld: { trusted: "on", stop: "off" },
+};
+
+export function afterClaimEvent(state: ClaimState, event: ClaimEvent): ClaimState {
+  return NEXT_CLAIM[state][event] ?? state;
+}
+
+// When a worker tries its store again after a failure: later each time, up to five seconds, and sooner at a sign that the store is back.
+
+const MIN_MS = 50;
+const MAX_MS = 5_000;
+/** A sign brings the next try forward to this after the failure, so that many signs are no storm. */
+const SIGNALLED_MS = 500;
+
+export class StoreBackoff {
+  readonly #clock: Clock;
+  readonly #again: () => void;
+  #failures = 0;
+  #wait: { readonly sinceMono: number; readonly atMono: number; readonly callOff: CallOff } | null = null;
+
+  /** `again`: the next try is due. */
+  constructor(clock: Clock, again: () => void) {
+    this.#clock = clock;
+    this.#again = again;
+  }
+
+  /** Returns in how many ms the next try comes. */
+  failed(): number {
+    const inMs = Math.min(MAX_MS, MIN_MS * 2 ** Math.min(this.#failures++, 10));
+    const sinceMono = this.#clock.mono();
+    this.#waitUntil(sinceMono, sinceMono + inMs);
+    return inMs;
+  }
+
+  succeeded(): void {
+    this.#failures = 0;
+  }
+
+  /** The store may be back. */
+  signalled(): void {
+    if (!this.#wait) return;
+    const { sinceMono, atMono } = this.#wait;
+    if (sinceMono + SIGNALLED_MS < atMono) this.#waitUntil(sinceMono, sinceMono + SIGNALLED_MS);
+  }
+
+  close(): void {
+    this.#wait?.callOff();
+    this.#wait = null;
+  }
+
+  #waitUntil(sinceMono: number, atMono: number): void {
+    this.#wait?.callOff();
+    const callOff = this.#clock.after(Math.max(0, atMono - this.#clock.mono()), () => {
+      this.#wait = null;
+      this.#again();
+    });
+    this.#wait = { sinceMono, atMono, callOff };
+  }
+}

@@ -1,0 +1,355 @@
+// The loop of a worker is one store call, `turn`, and a slot is free only when the settlement of what ran in it is durable. What it
+// claims is run by the executor. It never decides who is dead and never touches another worker's jobs.
+import * as transitions from "../job/transitions.ts";
+import type { CallOff } from "../job/clock.ts";
+import { toStoredError, whyStoreReplaced } from "../job/errors.ts";
+import type { ClaimedJob } from "../job/job.ts";
+import type { HeldSummary, Lease } from "../job/lease.ts";
+import type { BeatAnswer, CorruptJob, HeldLease, Room, Settlement } from "../stores/port.ts";
+import type { Attempt } from "./attempt.ts";
+import type { WorkerContext } from "./context.ts";
+import { Executor, type ExecutorOwner } from "./executor.ts";
+import {
+  afterClaimEvent,
+  afterEvent,
+  type ClaimEvent,
+  type ClaimState,
+  isTurning,
+  type LoopEvent,
+  type LoopState,
+  StoreBackoff,
+} from "./loop-state.ts";
+import { type Concurrency, Slots, Suspects } from "./slots.ts";
+
+/** What the loop tells the life of its worker. */
+export interface LoopOwner {
+  /** The worker's row is not live any more. */
+  disowned(): void;
+  /** The store is not the one that the worker registered with. */
+  replaced(why: string): void;
+  /** Asks for a heartbeat soon: what is held must be compared. `leases`: one by one, not by its summary. */
+  compareSoon(leases: boolean): void;
+}
+
+export interface LoopOptions {
+  readonly concurrency: Concurrency;
+  /** How long an idle worker waits before it asks without having been woken. */
+  readonly pollMs: number;
+}
+
+export class Loop implements ExecutorOwner {
+  readonly #context: WorkerContext;
+  readonly #life: LoopOwner;
+  readonly #executor: Executor;
+  readonly #slots: Slots;
+  readonly #suspects = new Suspects();
+  readonly #total: number;
+  readonly #pollMs: number;
+  readonly #backoff: StoreBackoff;
+  #state: LoopState = "idle";
+  #claims: ClaimState = "off";
+  #finished: Settlement[] = [];
+  /** Releases of claims that are not known here; they take no slot. */
+  #strays: Settlement[] = [];
+  /** Held by the store but unknown here. */
+  readonly #strangers = new SeenTwice();
+  /** Run here but not held by the store. */
+  readonly #forgotten = new SeenTwice();
+  /** What the store said during a turn: to be compared at its end. */
+  #unexplained: { readonly held: HeldSummary; readonly askedAtMono: number } | null = null;
+  /** Of the first claim. */
+  #epoch: number | undefined;
+  /** The next poll. */
+  #timer: CallOff | undefined;
+  readonly #whenEmpty: (() => void)[] = [];
+  readonly #due = (): void => this.#on("due");
+
+  constructor(context: WorkerContext, life: LoopOwner, options: LoopOptions) {
+    this.#context = context;
+    this.#life = life;
+    this.#pollMs = options.pollMs;
+    this.#total = options.concurrency.total;
+    this.#backoff = new StoreBackoff(context.clock, () => this.#on("retry"));
+    this.#slots = new Slots(options.concurrency, [...context.kinds.keys()]);
+    this.#executor = new Executor(context, this);
+  }
+
+  get heldCount(): number {
+    return this.#executor.heldCount;
+  }
+
+  heldJobs(): readonly ClaimedJob[] {
+    return this.#executor.jobs();
+  }
+
+  start(): void {
+    this.#onClaims("start");
+    this.wake();
+  }
+
+  /** Takes a turn at the end of this tick of the event loop: what finishes meanwhile goes into the same transaction. */
+  wake(): void {
+    this.#on("wake");
+  }
+
+  /** Work may be ready, a cancel may have been asked for, or the store is back. A full worker does not go to the store for every wake-up. */
+  ring(): void {
+    if (this.#state === "backingOff") this.#backoff.signalled();
+    else this.#on(this.#executor.heldCount < this.#total ? "wake" : "ring");
+  }
+
+  /** No more claims; what runs goes on. Resolves when nothing is held and no claim is under way. */
+  drain(): Promise<void> {
+    this.#onClaims("stop");
+    this.wake();
+    return new Promise((resolve) =>
+      (this.#executor.heldCount === 0 && !isTurning(this.#state)) || this.#state === "closed"
+        ? resolve()
+        : this.#whenEmpty.push(resolve),
+    );
+  }
+
+  /** Tells every handler to stop. */
+  interruptAll(why: "shutdown" | "lease-lost", what: string): void {
+    this.#executor.interruptAll(why, what);
+  }
+
+  /** Releases what still runs, at no cost to the jobs. Returns how many. */
+  releaseAll(reason: string): number {
+    return this.#executor.releaseAll(reason);
+  }
+
+  /** The end: nothing is claimed, settled or retried any more. */
+  close(): void {
+    this.#on("close");
+    this.#onClaims("stop");
+    this.#timer?.();
+    this.#backoff.close();
+    this.#executor.close();
+    this.#nowEmpty();
+  }
+
+  /** Compares what the store says we hold with what we run: by count and digest, and lease by lease only if these differ. */
+  compare({ held, leases }: Pick<BeatAnswer, "held" | "leases">, askedAtMono: number): void {
+    if (leases) this.#compareLeases(leases, askedAtMono);
+    else if (isTurning(this.#state)) this.#unexplained = { held, askedAtMono };
+    else this.#compareSummary(held, askedAtMono);
+    if (this.#claims === "withheld") this.wake();
+  }
+
+  /**
+   * The store was asked at some moment between then and now. Each turn and each commit has changed what both of us hold, so what the store showed
+   * must be what was held here after one of them. Only while a turn is under way may it be what that turn brings: then it is compared at its end.
+   */
+  #compareSummary(held: HeldSummary, askedAtMono: number): void {
+    if (!this.#executor.hasHeld(held, askedAtMono)) return this.#life.compareSoon(true);
+    this.#strangers.clear();
+    this.#forgotten.clear();
+  }
+
+  /**
+   * In both directions. What is not known here is a claim whose answer was lost: it is released. What the store does not know was taken from
+   * us, or claimed of a store that has forgotten it in a crash: its handler is told.
+   */
+  #compareLeases(held: readonly HeldLease[], askedAtMono: number): void {
+    const mono = this.#context.clock.mono();
+    const mayConfirm = !isTurning(this.#state);
+    const ours = this.#executor.ids();
+    const unknown = new Map(held.filter(({ lease }) => !ours.has(lease.jobId)).map((one) => [nameOf(one.lease), one]));
+    for (const name of this.#strangers.look([...unknown.keys()], askedAtMono, mono, mayConfirm))
+      this.#giveBack(unknown.get(name)!);
+    const listed = new Set(held.map(({ lease }) => nameOf(lease)));
+    const running = this.#executor.runningSince(askedAtMono).map((one) => [nameOf(one.job.lease), one] as const);
+    const forgotten = new Map(running.filter(([name]) => !listed.has(name)));
+    for (const name of this.#forgotten.look([...forgotten.keys()], askedAtMono, mono, mayConfirm)) {
+      const one = forgotten.get(name)!;
+      one.forgotten(`the store does not know that worker ${this.#context.worker} holds job ${one.id}`);
+    }
+    if (this.#strangers.pending > 0) this.#life.compareSoon(true);
+  }
+
+  #giveBack({ lease, counters }: HeldLease): void {
+    const reason = "its worker never got the answer to the claim";
+    this.#context.events.emit("job.released", { jobId: lease.jobId, reason });
+    const view = { id: lease.jobId, state: "running", counters } as const;
+    this.#strays.push({ lease, change: transitions.release(view, reason) });
+    this.wake();
+  }
+
+  // ---- what the executor tells
+
+  finished(settlement: Settlement): void {
+    this.#finished.push(settlement);
+    this.wake();
+  }
+
+  freed(attempt: Attempt): void {
+    this.#free(attempt);
+    this.wake();
+  }
+
+  /** A durable step is progress: the job is fresh again. */
+  stepped({ id }: Attempt): void {
+    this.#suspects.freed(id);
+  }
+
+  ticked(): void {
+    this.#on("tick");
+  }
+
+  // ---- the loop
+
+  #on(event: LoopEvent): void {
+    const before = this.#state;
+    this.#state = afterEvent(before, event);
+    if (this.#state === before) return;
+    if (this.#state === "scheduled") this.#context.clock.soon(this.#due);
+    else if (event === "due") void this.#turn();
+  }
+
+  #onClaims(event: ClaimEvent): void {
+    this.#claims = afterClaimEvent(this.#claims, event);
+  }
+
+  async #turn(): Promise<void> {
+    this.#executor.checkTrust();
+    const finished = this.#finished;
+    const settlements = this.#strays.length === 0 ? finished : [...finished, ...this.#strays];
+    const { store, clock, trust, worker } = this.#context;
+    this.#onClaims(clock.mono() < trust.untilMono ? "trusted" : "untrusted");
+    if (this.#claims === "withheld") this.#life.compareSoon(false);
+    const room = this.#room(this.#executor.heldCount - finished.length, finished);
+    this.#timer?.();
+    this.#timer = undefined;
+    this.#finished = [];
+    this.#strays = [];
+    try {
+      const answer = await store.turn(worker, settlements, room);
+      if (this.#state === "closed") return;
+      this.#backoff.succeeded();
+      for (let i = 0; i < settlements.length; i++)
+        this.#free(this.#executor.settled(settlements[i]!, answer.settled[i]!));
+      if (answer.replaced !== undefined) return this.#life.replaced(answer.replaced);
+      if (!answer.live) return this.#life.disowned();
+      for (const jobId of answer.cancels) this.#executor.cancel(jobId);
+      for (const job of answer.corrupt ?? []) this.#corrupt(job);
+      for (const job of answer.claimed) this.#took(job);
+      this.#sleep(answer.nextDueInMs);
+    } catch (thrown) {
+      this.#storeFailed(settlements, thrown);
+    } finally {
+      this.#executor.markHeld();
+      this.#on("ended");
+      this.#explain();
+      if (this.#executor.heldCount === 0) this.#nowEmpty();
+    }
+  }
+
+  #explain(): void {
+    const unexplained = this.#unexplained;
+    this.#unexplained = null;
+    if (unexplained && this.#state !== "closed") this.#compareSummary(unexplained.held, unexplained.askedAtMono);
+  }
+
+  #room(running: number, ending: readonly Settlement[]): Room {
+    if (this.#claims !== "on" || !this.#context.trust.inContact) return Slots.NONE;
+    const room = this.#slots.room(running, ending);
+    const suspects = this.#suspects.held(ending);
+    return suspects ? { ...room, suspects } : room;
+  }
+
+  #took(job: ClaimedJob): void {
+    const { jobId, epoch, fence } = job.lease;
+    // Fence 1 under a later epoch may be the second claim of a job: a store that crashed may have forgotten the first.
+    if (fence > 1 || epoch !== (this.#epoch ??= epoch)) this.#supersede(jobId);
+    this.#slots.took(job.kind);
+    this.#suspects.took(job);
+    this.#executor.begin(job);
+  }
+
+  /** Its place is free, and what is behind it may be ready: it is asked for at once. */
+  #corrupt({ lease, kind, change }: CorruptJob): void {
+    this.#context.events.emit("job.quarantined", { jobId: lease.jobId, kind, reason: change.reason! });
+    this.wake();
+  }
+
+  #supersede(jobId: string): void {
+    const former = this.#executor.supersede(jobId);
+    if (former) this.#finished = this.#finished.filter(({ lease }) => lease.jobId !== jobId);
+    this.#free(former);
+  }
+
+  #free(attempt: Attempt | undefined): void {
+    if (!attempt) return;
+    this.#slots.freed(attempt.job.kind);
+    this.#suspects.freed(attempt.id);
+  }
+
+  #sleep(nextDueInMs: number | null): void {
+    if (this.#claims === "off") return;
+    const ms = Math.min(this.#pollMs, nextDueInMs ?? this.#pollMs);
+    this.#timer ??= this.#context.clock.after(Math.max(1, ms), () => {
+      this.#timer = undefined;
+      this.wake();
+    });
+  }
+
+  /** Whether it was applied is not known: the same settlements are sent again, which is safe, and what is held is compared. */
+  #storeFailed(settlements: readonly Settlement[], thrown: unknown): void {
+    if (this.#state === "closed") return;
+    const replaced = whyStoreReplaced(thrown);
+    if (replaced !== null) return this.#life.replaced(replaced);
+    const ours = settlements.filter((settlement) => this.#executor.holds(settlement));
+    this.#finished = [...ours, ...this.#finished];
+    this.#on("failed");
+    const retryInMs = this.#backoff.failed();
+    this.#context.events.emit("store.failed", {
+      doing: "settling and claiming",
+      error: toStoredError(thrown),
+      retryInMs,
+    });
+    this.#life.compareSoon(false);
+  }
+
+  #nowEmpty(): void {
+    for (const resolve of this.#whenEmpty.splice(0)) resolve();
+  }
+}
+
+function nameOf({ jobId, epoch, fence }: Lease): string {
+  return `${jobId} ${epoch} ${fence}`;
+}
+
+/**
+ * Suspicions that count only when two looks in a row have them. One look is not enough: what it shows may have changed since it was
+ * read. And the second must have been asked for after the first was looked at: after a blocked loop many old answers come at once.
+ */
+class SeenTwice {
+  #noticed = new Map<string, number>();
+
+  /** What the latest look has shown and the next one may confirm. */
+  get pending(): number {
+    return this.#noticed.size;
+  }
+
+  /** A look that shows nothing: what was noticed before it is not confirmed by the next one. */
+  clear(): void {
+    if (this.#noticed.size > 0) this.#noticed = new Map();
+  }
+
+  /**
+   * Of what this look shows, that which is confirmed; the rest is kept until the next look. `askedAtMono`: when the look was asked for;
+   * `nowMono`: now. `mayConfirm` false: something is under way that may explain it all.
+   */
+  look(names: readonly string[], askedAtMono: number, nowMono: number, mayConfirm: boolean): ReadonlySet<string> {
+    const confirmed = new Set<string>();
+    const noticed = new Map<string, number>();
+    for (const name of names) {
+      const atMono = this.#noticed.get(name);
+      if (mayConfirm && atMono !== undefined && askedAtMono > atMono) confirmed.add(name);
+      else noticed.set(name, atMono ?? nowMono);
+    }
+    this.#noticed = noticed;
+    return confirmed;
+  }
+}

@@ -1,0 +1,39 @@
+// Surroundings in which parts of Outlive can't work as usual: no file can be watched, or the program was bundled.
+import assert from "node:assert/strict";
+import { join } from "node:path";
+import { test } from "node:test";
+import { pathToFileURL } from "node:url";
+import { systemClock } from "../../src/platform/clock.ts";
+import { startMaintenanceThread } from "../../src/recovery/maintenance-thread.ts";
+import { inNamespaces, nodeUnder } from "../regressions/namespaces.ts";
+import { transfer } from "../support/jobs.ts";
+import { Place, untilState } from "../support/processes.ts";
+
+test(
+  "without inotify instances a worker says so, and polling finds what other processes enqueue",
+  inNamespaces,
+  async (t) => {
+    const place = new Place(t);
+    const engine = await place.engine();
+    await place.ledger(engine);
+    // In a user namespace of its own the limit is its own, too.
+    const limit = "echo 0 > /proc/sys/user/max_inotify_instances";
+    const execPath = nodeUnder(place.folder, "node-without-inotify", "--user --map-root-user", limit);
+    const worker = place.child({ execPath, poll: "100ms" });
+    await worker.untilFact("working");
+    const notice = await worker.untilEvent("store.notice");
+    assert.equal(notice["about"], "wake-ups");
+    assert.match(String(notice["text"]), /wakeup can't be watched \(EMFILE.*raise fs\.inotify\.max_user_watches/);
+    const { id } = await engine.enqueue(transfer, { n: 1 });
+    await untilState(engine, id, "succeeded");
+  },
+);
+
+test("a worker whose maintenance thread has no file, as in a bundle, is refused with what to do", async () => {
+  const file = pathToFileURL(join(import.meta.dirname, "not-there.ts"));
+  const events = { emit: () => {}, has: () => false } as never;
+  await assert.rejects(
+    startMaintenanceThread({ clock: systemClock, events, file, own: {} }, { worker: "w" } as never, {} as never),
+    { code: "OPTION_INVALID", message: /not-there\.ts does not exist\. Was outlive bundled.*external: \['outlive'\]/ },
+  );
+});

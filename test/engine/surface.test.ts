@@ -1,0 +1,74 @@
+// What an engine shows to programs, and what it keeps behind `engine.operator`: two lists that somebody typed.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Client } from "../../src/engine/client.ts";
+import { Engine } from "../../src/engine/engine.ts";
+import { Operator } from "../../src/engine/operator.ts";
+import { memory } from "./engines.ts";
+
+const CLIENT = [
+  "close",
+  "counts",
+  "enqueue",
+  "enqueueMany",
+  "get",
+  "incidents",
+  "list",
+  "report",
+  "transaction",
+  "workers",
+];
+const ENGINE = [
+  "cancel",
+  "health",
+  "on",
+  "operator",
+  "pause",
+  "resume",
+  "retry",
+  "runUntilIdle",
+  "start",
+  "why",
+  "work",
+];
+const OPERATOR = [
+  "advice",
+  "backup",
+  "blocker",
+  "deaths",
+  "enqueueByName",
+  "inconsistencies",
+  "integrity",
+  "noteDeath",
+  "recover",
+  "recoverAtOpen",
+  "repair",
+  "storeHealth",
+  "writer",
+];
+/** Protected: subclasses use them, and TypeScript hides them from programs. */
+const PROTECTED = ["assertKnown", "contracts", "draft", "store"];
+
+/** The names of a value and of its prototypes, up to `Object`. */
+function namesOf(value: object): string[] {
+  const names = new Set<string>();
+  for (let at = value; at !== Object.prototype; at = Object.getPrototypeOf(at) as object)
+    for (const name of Object.getOwnPropertyNames(at)) names.add(name);
+  names.delete("constructor");
+  return [...names].filter((name) => !PROTECTED.includes(name)).toSorted();
+}
+
+test("an engine has these names, and no others", async (t) => {
+  assert.deepEqual(namesOf(await memory(t, [])), [...CLIENT, ...ENGINE].toSorted());
+});
+
+test("a client has these names, and no others", () => {
+  assert.deepEqual(namesOf(Client.prototype), CLIENT);
+  assert.ok(Engine.prototype instanceof Client);
+});
+
+test("an operator has these names, and no others", async (t) => {
+  const { operator } = await memory(t, []);
+  assert.ok(operator instanceof Operator);
+  assert.deepEqual(namesOf(operator), OPERATOR);
+});

@@ -1,0 +1,48 @@
+// Holds the one pause of core: it ends by time or by a signal, and leaves nothing behind.
+import assert from "node:assert/strict";
+import { getEventListeners } from "node:events";
+import { test } from "node:test";
+import { pause } from "../../src/job/clock.ts";
+import { virtualClock } from "../../src/testing/virtual-clock.ts";
+
+test("a pause ends when its time is over, and not before", async () => {
+  const clock = virtualClock();
+  let over = false;
+  const pausing = pause(clock, 100).then(() => (over = true));
+  await clock.advance(99);
+  assert.equal(over, false);
+  await clock.advance(1);
+  await pausing;
+});
+
+test("a pause ends at once when its signal aborts, and leaves neither timer nor listener", async () => {
+  const clock = virtualClock();
+  const { signal, abort } = aborter();
+  const pausing = pause(clock, 1_000_000, signal);
+  abort();
+  await pausing;
+  assert.equal(clock.nextTimerInMs(), null);
+  assert.equal(getEventListeners(signal, "abort").length, 0);
+});
+
+test("a pause whose signal was aborted before takes no time", async () => {
+  const clock = virtualClock();
+  const { signal, abort } = aborter();
+  abort();
+  await pause(clock, 1_000_000, signal);
+  assert.equal(clock.nextTimerInMs(), null);
+});
+
+test("a pause that ended by time lets go of its signal", async () => {
+  const clock = virtualClock();
+  const { signal } = aborter();
+  const pausing = pause(clock, 5, signal);
+  await clock.advance(5);
+  await pausing;
+  assert.equal(getEventListeners(signal, "abort").length, 0);
+});
+
+function aborter(): { signal: AbortSignal; abort: () => void } {
+  const controller = new AbortController();
+  return { signal: controller.signal, abort: () => controller.abort() };
+}

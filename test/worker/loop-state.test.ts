@@ -1,0 +1,93 @@
+// Walks every pair of state and event of the worker's loop, and holds what has to be true of all of them.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import {
+  afterClaimEvent,
+  afterEvent,
+  type ClaimEvent,
+  type ClaimState,
+  isTurning,
+  type LoopEvent,
+  type LoopState,
+} from "../../src/worker/loop-state.ts";
+
+const EVENTS: readonly LoopEvent[] = ["wake", "ring", "tick", "due", "ended", "failed", "retry", "close"];
+
+/** For each state what becomes of it, in the order of EVENTS; a dot: nothing. */
+const WALK: Readonly<Record<LoopState, string>> = {
+  //             wake         ring        tick         due     ended     failed     retry     close
+  idle: "        scheduled    rung        .            .       .         .          .         closed",
+  rung: "        scheduled    .           scheduled    .       .         .          .         closed",
+  scheduled: "   .            .           .            turning .         .          .         closed",
+  turning: "     turningAgain turningRung .            .       idle      backingOff .         closed",
+  turningRung: " turningAgain .           turningAgain .       rung      backingOff .         closed",
+  turningAgain: ".            .           .            .       scheduled backingOff .         closed",
+  backingOff: "  .            .           .            .       .         .          scheduled closed",
+  closed: "      .            .           .            .       .         .          .         .",
+};
+const STATES = Object.keys(WALK) as LoopState[];
+
+for (const state of STATES) {
+  test(`the loop, ${state}, at every event`, () => {
+    const expected = WALK[state]
+      .trim()
+      .split(/\s+/)
+      .map((next) => (next === "." ? state : next));
+    assert.deepEqual(
+      EVENTS.map((event) => afterEvent(state, event)),
+      expected,
+    );
+  });
+}
+
+test("whatever happens, a wake is never lost: a turn that begins after it follows within the events that end what is under way", () => {
+  const next: Partial<Record<LoopState, LoopEvent>> = {
+    scheduled: "due",
+    turningAgain: "ended",
+    backingOff: "retry",
+  };
+  for (const start of STATES.filter((state) => state !== "closed")) {
+    let state = afterEvent(start, "wake");
+    const way: LoopState[] = [state];
+    while (state !== "turning" && way.length < 10) way.push((state = afterEvent(state, next[state]!)));
+    assert.equal(state, "turning", `${start}: ${way.join(", ")}`);
+  }
+});
+
+test("a wake-up that came to a full worker is taken up by a tick, and not by the end of the turn", () => {
+  for (const start of ["idle", "turning"] as const) {
+    let state = afterEvent(start, "ring");
+    if (isTurning(state)) state = afterEvent(state, "ended");
+    assert.equal(state, "rung");
+    assert.equal(afterEvent(state, "tick"), "scheduled");
+  }
+});
+
+test("a turn begins only when it is due, and none begins while one is under way or the store is given time", () => {
+  for (const state of STATES)
+    for (const event of EVENTS) {
+      const next = afterEvent(state, event);
+      if (isTurning(next) && !isTurning(state)) assert.deepEqual([state, event, next], ["scheduled", "due", "turning"]);
+    }
+});
+
+test("every state can be reached, and a closed loop stays closed", () => {
+  const reached = new Set<LoopState>(["idle"]);
+  for (const state of reached) for (const event of EVENTS) reached.add(afterEvent(state, event));
+  assert.deepEqual([...reached].sort(), [...STATES].sort());
+});
+
+test("a worker claims from its start to its end, except while it may not trust its lease", () => {
+  const events: readonly ClaimEvent[] = ["start", "trusted", "untrusted", "stop"];
+  const walk: Readonly<Record<ClaimState, readonly ClaimState[]>> = {
+    off: ["on", "off", "off", "off"],
+    on: ["on", "on", "withheld", "off"],
+    withheld: ["withheld", "on", "withheld", "off"],
+  };
+  for (const [state, expected] of Object.entries(walk) as [ClaimState, readonly ClaimState[]][])
+    assert.deepEqual(
+      events.map((event) => afterClaimEvent(state, event)),
+      expected,
+      state,
+    );
+});
