@@ -247,7 +247,7 @@ const rules: readonly Rule[] = [
     ],
     keeps: [
       [pgFile, 'import type { Pool } from "pg";\nconst load = async () => await import("pg");'],
-      ["src/stores/postgres/claim.ts", 'import { list } from "./connection.ts"; // pg'],
+      ["src/stores/postgres/claim.ts", 'import { list } from "./statements.ts"; // pg'],
     ],
   },
   {

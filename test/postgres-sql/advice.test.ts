@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import pg from "pg";
 import { advice, transactions, vacuum } from "../../src/stores/postgres/advice.ts";
-import type { Session } from "../../src/stores/postgres/connection.ts";
+import type { Session } from "../../src/stores/postgres/statements.ts";
 import { migrate } from "../../src/stores/postgres/migrate.ts";
 import { freshDatabase, withClient } from "../support/postgres.ts";
 import { untilTrue } from "../support/processes.ts";

@@ -3,7 +3,7 @@
 import { humanMs } from "../../job/duration.ts";
 import type { Finding, LockHolder } from "../port.ts";
 import { isIntactSql, stepOwnerSql } from "./attempt-writes.ts";
-import type { Session } from "./connection.ts";
+import type { Session } from "./statements.ts";
 import { NEEDED_VERSION } from "./migrate.ts";
 import { MIGRATIONS } from "./migrations/index.ts";
 import { MARGIN_MS, TICK_SECONDS } from "./migrations/reclaim.ts";

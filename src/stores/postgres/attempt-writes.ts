@@ -1,7 +1,8 @@
 // The small writes of a running attempt, each one statement under its fence: steps, progress, log, heartbeat, children.
 import type { Lease } from "../../job/lease.ts";
 import { APPLIED, type AttemptWrite, MAX_LOG_LINES, triedBy, type WriteAnswer } from "../port.ts";
-import type { Connection, Session, Value } from "./connection.ts";
+import type { Connection } from "./connection.ts";
+import type { Session, Value } from "./statements.ts";
 import { insertJobs } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
 import { registered } from "./restore-mark.ts";

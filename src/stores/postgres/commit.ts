@@ -12,7 +12,8 @@ import {
   type Transactions,
 } from "../port.ts";
 import { OUTCOME, STATE } from "../rows.ts";
-import { type Connection, OutcomeUnknown, type Transaction } from "./connection.ts";
+import { type Connection, OutcomeUnknown } from "./connection.ts";
+import { type Transaction } from "./statements.ts";
 import { LOCK_OWNED, type Settling, wasRedriven } from "./settle.ts";
 import { type PostgresTransaction, runUserBody, type TransactionDeps } from "./transaction.ts";
 

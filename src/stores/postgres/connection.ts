@@ -7,30 +7,26 @@ import { closed } from "../observed.ts";
 import type { ClientSettings, PostgresPool } from "./address.ts";
 import { beginText, ownName, sessionSettings, type TransactionKind } from "./begin.ts";
 import {
-  list,
-  type PostgresClient,
-  type Session,
-  texts,
-  type Transaction,
-  type UserTransaction,
-  type Value,
-} from "./direct-session.ts";
-import {
   type Client,
+  type Driver,
   driver,
   type Pool,
   type PoolClient,
   type PoolConfig,
   type QueryArrayConfig,
-  Statements,
-  timed,
   type Types,
-  wholeNumbers,
 } from "./driver.ts";
 import { inOurWords, isTransient, mayHaveCommitted, poolTimedOut } from "./errors.ts";
 import { atMost, SessionGate, untilInterrupted, type WaitLimit } from "./session-gate.ts";
-
-export { list, type PostgresClient, type Session, texts, type Transaction, type Value };
+import {
+  type PostgresClient,
+  type Session,
+  Statements,
+  timed,
+  type Transaction,
+  type UserTransaction,
+  type Value,
+} from "./statements.ts";
 
 export interface ConnectionOptions {
   readonly schema: string;
@@ -415,4 +411,14 @@ export function rolledBack(): OutliveError {
     "The transaction had failed before its end and was rolled back by PostgreSQL.",
     "Nothing was written. Let errors of your statements out of the callback, or catch them behind a SAVEPOINT.",
   );
+}
+
+const INT8 = 20;
+
+/** bigint as number: ours are instants in ms, counts and numbers of rows, all far below 2^53. */
+function wholeNumbers(pg: Driver): Types {
+  return {
+    getTypeParser: (oid: number, format?: "text" | "binary") =>
+      oid === INT8 ? Number : (pg.types.getTypeParser(oid, format) as never),
+  };
 }

@@ -2,8 +2,8 @@
 import type { Clock } from "../../job/clock.ts";
 import type { Enqueued, JobDraft } from "../../job/job.ts";
 import type { Change } from "../../job/transitions.ts";
-import { list, type Session, texts } from "./connection.ts";
-import { MAX_CHARACTERS } from "./direct-session.ts";
+import { list, type Session, texts } from "./statements.ts";
+import { MAX_CHARACTERS } from "./statements.ts";
 import { sqlState } from "./errors.ts";
 import type { Kinds } from "./kinds.ts";
 

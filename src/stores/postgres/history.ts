@@ -1,6 +1,6 @@
 // The history of jobs: one row for everything abnormal. Instants are the store's own.
 import { BACKGROUND_MS } from "../../job/isolation.ts";
-import { list, type Session, texts } from "./connection.ts";
+import { list, type Session, texts } from "./statements.ts";
 
 export interface HistoryRow {
   readonly job: number;

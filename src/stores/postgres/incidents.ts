@@ -11,7 +11,7 @@ import {
 import { toStored } from "../rows.ts";
 import type { HowLost } from "../liveness.ts";
 import type { Condemned, CondemnRequest, RecoveredJob } from "../port.ts";
-import { list, type Session, texts } from "./connection.ts";
+import { list, type Session, texts } from "./statements.ts";
 
 /** Newest first; ids sort by time. */
 export async function listIncidents(session: Session, limit: number, after: string | null): Promise<IncidentSummary[]> {

@@ -15,7 +15,8 @@ import {
 } from "../rows.ts";
 import { blocker, serverFacts } from "./advice.ts";
 import { isIntactSql, stepOwnerSql } from "./attempt-writes.ts";
-import type { Connection, Session, Value } from "./connection.ts";
+import type { Connection } from "./connection.ts";
+import type { Session, Value } from "./statements.ts";
 import type { Enqueuing } from "./enqueue.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 

@@ -2,8 +2,8 @@
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { KindSettings } from "../../job/job.ts";
 import { type KindColumns, kindSettings, toStored } from "../rows.ts";
-import { list, texts } from "./connection.ts";
-import type { Session } from "./direct-session.ts";
+import { list, texts } from "./statements.ts";
+import type { Session } from "./statements.ts";
 
 const COLUMNS =
   "name, timeout_ms, max_runtime_ms, grace_ms, max_errors, max_timeouts, max_crashes, backoff_type, backoff_base_ms, backoff_max_ms, backoff_jitter, on_crash";

@@ -15,7 +15,8 @@ import {
   toStored,
 } from "../rows.ts";
 import type { Losses } from "../port.ts";
-import type { Connection, Session } from "./connection.ts";
+import type { Connection } from "./connection.ts";
+import type { Session } from "./statements.ts";
 import { insertFollowing } from "./enqueue.ts";
 import { deathsElsewhere, insertHistory } from "./history.ts";
 import type { Kinds } from "./kinds.ts";

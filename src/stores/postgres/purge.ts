@@ -2,7 +2,8 @@
 import { toStoredError } from "../../job/errors.ts";
 import type { PurgeAnswer, PurgeRequest } from "../port.ts";
 import { STATE } from "../rows.ts";
-import { type Connection, list, type Session, texts } from "./connection.ts";
+import { type Connection } from "./connection.ts";
+import { list, type Session, texts } from "./statements.ts";
 import { sqlState } from "./errors.ts";
 
 interface Candidate {

@@ -20,7 +20,7 @@ import {
   type Verdict,
 } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
-import { list, type Session, texts } from "./connection.ts";
+import { list, type Session, texts } from "./statements.ts";
 import { insertFollowing } from "./enqueue.ts";
 import { isOfOneRow } from "./errors.ts";
 import { deathsElsewhere } from "./history.ts";

@@ -8,7 +8,7 @@
 //
 // The mark is on the epoch's row because every turn reads that row anyway: an empty turn takes the server 119 µs instead of 114, and
 // with a table of its own it was 130.
-import type { Session } from "./connection.ts";
+import type { Session } from "./statements.ts";
 
 /** The row of the epoch, as m, was written where it is. `pg_relation_filepath` names the database without reading a catalog. */
 export const MARK_HOLDS = `m.written_by = m.xmin AND m.written_in = m.tableoid

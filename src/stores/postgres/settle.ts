@@ -6,7 +6,7 @@ import type { Change } from "../../job/transitions.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../port.ts";
 import { LANE, NEVER_DUE, OUTCOME, STATE } from "../rows.ts";
 import { checksumSql } from "./attempt-writes.ts";
-import { list, type Session, texts } from "./connection.ts";
+import { list, type Session, texts } from "./statements.ts";
 import { insertFollowing } from "./enqueue.ts";
 import { type HistoryRow, insertHistory } from "./history.ts";
 import type { Kinds } from "./kinds.ts";

@@ -4,7 +4,8 @@
 import { type HeldSuspects, suspectsToTake } from "../../job/isolation.ts";
 import { boundSql } from "../rows.ts";
 import { INTACT_INPUT, type OpenKind, type Taken } from "./claim.ts";
-import { type Connection, list, type Session } from "./connection.ts";
+import { type Connection } from "./connection.ts";
+import { list, type Session } from "./statements.ts";
 import { IS_ORIGINAL, isRowOf } from "./restore-mark.ts";
 import type { WorkerKey } from "./workers.ts";
 

@@ -7,7 +7,7 @@ import type { Enqueued } from "../../job/job.ts";
 import type { CommitForm } from "../../worker/commit-control.ts";
 import { bellChannel } from "./address.ts";
 import { rolledBack, sessionOn } from "./connection.ts";
-import type { PostgresClient, Session, UserTransaction } from "./direct-session.ts";
+import type { PostgresClient, Session, UserTransaction } from "./statements.ts";
 import { insertJobs } from "./enqueue.ts";
 import { sqlState } from "./errors.ts";
 import { Kinds } from "./kinds.ts";

@@ -15,7 +15,7 @@ import {
   type Turn,
 } from "./claim.ts";
 import type { Connection } from "./connection.ts";
-import { MAX_CHARACTERS } from "./direct-session.ts";
+import { MAX_CHARACTERS } from "./statements.ts";
 import type { Kinds } from "./kinds.ts";
 import type { Settling } from "./settle.ts";
 import { claimSuspects } from "./suspects.ts";

@@ -15,7 +15,7 @@ import {
   type WorkerColumns,
   workerRow,
 } from "../rows.ts";
-import type { Session } from "./connection.ts";
+import type { Session } from "./statements.ts";
 import { resolveLoss } from "./losses.ts";
 import { IS_ORIGINAL, isRowOf, raiseEpoch, whyReplaced } from "./restore-mark.ts";
 
