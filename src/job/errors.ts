@@ -1,5 +1,6 @@
 // Every error that Outlive throws on purpose: a stable code, what happened to which job, the data, and the next thing to do.
 // Control flow is never an error here: a stale write or a held key inside the engine is a value (store.ts).
+import { type Duration, durationMs } from "./duration.ts";
 import { cutText, storableText } from "./text.ts";
 
 /** Stable codes. A program may switch on them; the texts may change. */
@@ -24,6 +25,16 @@ export const ErrorCode = {
   stale: "STALE_ATTEMPT",
   /** Two steps of one attempt have the same name. */
   stepReused: "STEP_REUSED",
+  /** A handler came to another wait than the one that its job was woken from, or began two waits at once. */
+  waitMismatch: "WAIT_MISMATCH",
+  /** The attempt has ended as waiting: nothing may be written any more. The next attempt goes on after the wait. */
+  attemptWaits: "ATTEMPT_WAITS",
+  /** A signal was refused, because its job has ended or has too many signals that were not read. */
+  signalRefused: "SIGNAL_REFUSED",
+  /** The job whose result was asked for did not succeed, was removed, or did not end in time. */
+  noResult: "NO_RESULT",
+  /** A job that another one waited for did not succeed. */
+  childFailed: "CHILD_FAILED",
   /** A `commit` or `transaction` callback returned a promise on a store where it must be synchronous. */
   commitAsync: "COMMIT_ASYNC",
   /** A `commit` or `transaction` callback tried transaction control, ATTACH, a PRAGMA, or a change of our own tables. */
@@ -114,6 +125,19 @@ export function isUnknownKind(thrown: unknown): boolean {
 /** Thrown by a handler to say that no further attempt can succeed: the job is dead at once, whatever its retry limits. */
 export class TerminalError extends Error {
   override readonly name: string = "TerminalError";
+}
+
+/** Thrown by a handler to run the job again later at no cost: nothing is counted, whatever its retry limits. */
+export class RetryLater extends Error {
+  override readonly name: string = "RetryLater";
+  /** How long the job waits. */
+  readonly delay: Duration;
+
+  constructor(delay: Duration, reason = "the handler asked for it") {
+    super(reason);
+    durationMs(delay, "The delay of RetryLater");
+    this.delay = delay;
+  }
 }
 
 /** Why `run.signal` was aborted. It is the signal's `reason`. */

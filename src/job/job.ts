@@ -2,6 +2,7 @@
 // Nothing here changes anything; the changes are in transitions.ts.
 import type { StoredError } from "./errors.ts";
 import type { Lease } from "./lease.ts";
+import type { KeptWait } from "./waits.ts";
 
 export const JOB_STATES = ["queued", "running", "succeeded", "dead", "cancelled", "quarantined"] as const;
 export type JobState = (typeof JOB_STATES)[number];
@@ -40,6 +41,7 @@ export const OUTCOMES = [
   "rejected",
   "corrupt",
   "lost",
+  "waiting",
 ] as const;
 export type Outcome = (typeof OUTCOMES)[number];
 
@@ -110,6 +112,8 @@ export interface ClaimedJob {
   readonly lastOutcome: Outcome | null;
   /** Steps kept from earlier attempts, in the order in which they were written. */
   readonly steps: readonly StoredStep[];
+  /** The wait that its latest attempt began, if that has not been passed yet. Omitted: none. */
+  readonly wait?: KeptWait;
 }
 
 export interface StoredStep {
@@ -142,6 +146,10 @@ export interface JobInfo {
   readonly cancelRequested: boolean;
   /** With how many suspects, itself included, it may run in one process; 0: with any number (isolation.ts). */
   readonly together: number;
+  /** The job that enqueued it with `run.enqueue`; null: none did. */
+  readonly parent: string | null;
+  /** What it waits for, if its latest attempt ended as waiting: "run.sleep#1", ... Null: nothing. */
+  readonly waitsAt: string | null;
   /** Queued, and not claimed before it is known what happened to the workers with which contact was lost while they held it. */
   readonly waitsForResolution: boolean;
 }

@@ -13,6 +13,7 @@ import {
   NO_COUNTERS,
   type Outcome,
 } from "./job.ts";
+import { type Wait, waitText } from "./waits.ts";
 
 /** From which states each change may start. Everything that is not listed is refused. */
 export const CHANGES = {
@@ -25,6 +26,7 @@ export const CHANGES = {
   countLoss: ["queued", "running"],
   forgetLoss: ["queued", "running"],
   release: ["running"],
+  wait: ["running"],
   endCancelled: ["running"],
   refuse: ["running"],
   quarantine: ["running"],
@@ -67,6 +69,8 @@ export interface Change {
   readonly reason: string | null;
   /** For `to: queued`: it waits until it is known what happened to the workers that held it. Left out: no. */
   readonly waitsForResolution?: boolean;
+  /** For `to: queued`: what it waits for. The store keeps it with the job, and checks the condition once this is committed. Omitted: nothing. */
+  readonly wait?: Wait;
   /** For `to: queued`: with how many suspects it may run (isolation.ts); 0: with any number. Omitted: as before. */
   readonly together?: number;
   /** What is written instead if a cancel of the job was requested meanwhile. Omitted: the cancel comes too late. */
@@ -294,6 +298,11 @@ export function release(job: JobView, reason: string, delayMs = 0): Change {
   return queuedAgain(change(job, "release", { ...counted, to: "queued", reason, delayMs }));
 }
 
+/** The attempt ends, and the job holds no slot until the wait ends. No counter rises. */
+export function wait(job: JobView, until: Wait): Change {
+  return queuedAgain(change(job, "wait", { to: "queued", outcome: "waiting", reason: waitText(until), wait: until }));
+}
+
 /** The handler of a job whose cancel was asked for has ended, or was given up. */
 export function endCancelled(job: JobView, reason: string): Change {
   return change(job, "endCancelled", { to: "cancelled", outcome: "cancelled", reason });
@@ -302,7 +311,8 @@ export function endCancelled(job: JobView, reason: string): Change {
 /** A cancel that was requested while the attempt ran is honoured however the attempt ended: the job is not queued again. */
 function queuedAgain(ended: Change): Change {
   const reason = `${ended.reason}; its cancel had been asked for`;
-  return { ...ended, ifCancelled: { ...ended, to: "cancelled", delayMs: 0, reason } };
+  const { wait: _, ...without } = ended;
+  return { ...ended, ifCancelled: { ...without, to: "cancelled", delayMs: 0, reason } };
 }
 
 /** The stored input does not fit the kind's schema any more, or is not JSON: no attempt can succeed. */

@@ -1,10 +1,14 @@
 // What people, reports and metrics read of a store. Everything here reads only, and none of it is needed to run a job.
 import type { JobDetails, JobInfo, JobState } from "../job/job.ts";
+import type { JobOutcome } from "../job/waits.ts";
 import type { Incident, IncidentSummary } from "../recovery/incident.ts";
 
 export interface Inspecting {
   /** One job whole, or null. */
   get(id: string): Promise<JobDetails | null>;
+
+  /** How these jobs stand, in the order of the ids. */
+  outcomes(ids: readonly string[]): Promise<readonly JobOutcome[]>;
 
   /** A page of jobs, the newest first. `after` is the `next` of the page before; a text that this store did not make is refused with OPTION_INVALID. */
   list(filter: JobFilter, limit: number, after: string | null): Promise<ListPage>;
@@ -37,6 +41,8 @@ export interface Inspecting {
 export interface JobFilter {
   readonly state?: JobState;
   readonly kind?: string;
+  /** Only jobs that this one enqueued with `run.enqueue`. */
+  readonly parent?: string;
   /** Only jobs whose id, dedupe key or error contains this text. */
   readonly text?: string;
   /** Only jobs enqueued before or after this instant, in ms of the store's clock. */

@@ -8,8 +8,8 @@ import { hasFollow } from "../job/transitions.ts";
 import type { LossVerdict } from "../recovery/losses.ts";
 import type { Inspecting } from "./inspecting.ts";
 import type { Losses } from "./losses.ts";
-import type { Operating, OperatorAnswer } from "./operating.ts";
-import type { CondemnRequest, FencedWrite, HeldQuery, Settlement, Store, TakeBackRequest } from "./port.ts";
+import type { Operating, OperatorAnswer, Signal, SignalAnswer } from "./operating.ts";
+import type { CondemnRequest, FencedWrite, HeldQuery, Settlement, Store, TakeBackRequest, TurnAnswer } from "./port.ts";
 import type { Transacted, Transactions } from "./transactions.ts";
 import type { Upkeep } from "./upkeep.ts";
 
@@ -47,8 +47,8 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
     doing: "settling and claiming",
     writes: "work",
     // What was queued again, or follows, may be for another worker to run.
-    wakes: ([, settlements]: [string, readonly Settlement[]]) =>
-      settlements.some(({ change }) => change.to === "queued" || hasFollow(change)),
+    wakes: ([, settlements]: [string, readonly Settlement[]], { woken = 0 }: TurnAnswer) =>
+      woken > 0 || settlements.some(({ change }) => change.to === "queued" || hasFollow(change)),
   },
   write: {
     doing: "recording an attempt",
@@ -71,6 +71,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   purge: { doing: "purging", writes: "purge" },
 
   "inspect.get": { doing: (id: string) => `reading job ${id}` },
+  "inspect.outcomes": { doing: "reading how jobs ended" },
   "inspect.list": { doing: "listing jobs" },
   "inspect.counts": { doing: "counting jobs" },
   "inspect.ahead": { doing: (id: string) => `counting what is ahead of ${id}` },
@@ -90,6 +91,11 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
     doing: (id: string) => `retrying ${id}`,
     writes: "retry a job",
     wakes: (_: unknown, answer: OperatorAnswer) => answer.is === "applied",
+  },
+  "operate.signal": {
+    doing: ({ job }: Signal) => `signalling ${job}`,
+    writes: "send a signal",
+    wakes: (_: unknown, { is }: SignalAnswer) => is === "kept",
   },
   "operate.setPaused": {
     doing: (kind: string) => `pausing or resuming ${kind}`,

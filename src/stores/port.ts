@@ -43,7 +43,7 @@ export interface Store<Tx = unknown> {
 
   /**
    * The worker's loop in one transaction: applies each settlement whose fence holds, enqueues what follows from those (`Change.follow`), then,
-   * if the worker's row is live, claims what is ready, writing owner, epoch, fence, start and deadline in the same step. Repeating it after a lost answer is safe.
+   * if the worker's row is live, acts on wakes (jobs whose wait may have ended), makes ready what is due and claims what is ready, writing owner, epoch, fence, start and deadline in the same step. Repeating it after a lost answer is safe.
    * Jobs are claimed by priority, whether they are suspects or not; of suspects only as many as may run together with those that the worker
    * holds (`suspectsToTake` in isolation.ts). A claimed job whose input or kept steps are not what was written is not handed out:
    * it is quarantined (`transitions.quarantine`) in the same transaction.
@@ -191,9 +191,12 @@ export interface Stale {
  * `stale`: the attempt does not own the job any more, nothing changed.
  */
 export type WriteAnswer =
-  | { readonly is: "applied"; readonly enqueued?: readonly Enqueued[] }
+  | { readonly is: "applied"; readonly enqueued?: readonly Enqueued[]; readonly signal?: ReadSignal }
   | { readonly is: "repeated" }
   | { readonly is: "stale"; readonly stale: Stale };
+
+/** What a wait for a signal came to. `kept`: its outcome is kept as a step now, JSON text, or null if it ended by time. Not kept: there is no such signal yet. */
+export type ReadSignal = { readonly kept: true; readonly payload: string | null } | { readonly kept: false };
 
 export const APPLIED: WriteAnswer = { is: "applied" };
 export const REPEATED: WriteAnswer = { is: "repeated" };
@@ -204,7 +207,10 @@ export type AttemptWrite =
   | { readonly type: "progress"; readonly value: string }
   | { readonly type: "log"; readonly message: string }
   | { readonly type: "heartbeat" }
-  | { readonly type: "enqueue"; readonly drafts: readonly JobDraft[] };
+  /** The jobs get this one as their parent. */
+  | { readonly type: "enqueue"; readonly drafts: readonly JobDraft[] }
+  /** Reads the oldest signal of this name and keeps it as a step; without one, and if the wait `hasEnded` by time, keeps null. */
+  | { readonly type: "signal"; readonly step: string; readonly name: string; readonly hasEnded: boolean };
 
 /** A small write with the lease of its attempt. */
 export interface FencedWrite {
@@ -220,6 +226,8 @@ export function triedBy(write: AttemptWrite): string {
   switch (write.type) {
     case "step":
       return `step ${write.name}`;
+    case "signal":
+      return `signal ${write.name}`;
     case "enqueue":
       return `enqueue ${write.drafts.map((draft) => draft.kind).join(", ")}`;
     default:
@@ -257,8 +265,10 @@ export interface TurnAnswer {
   readonly replaced?: string;
   /** Running jobs of this worker whose cancel was asked for. */
   readonly cancels: readonly string[];
-  /** In how many ms the next delayed job is due; null: none waits. */
+  /** In how many ms there is more to do: the next delayed job is due, or now, because wakes are left. Null: nothing is known to come. */
   readonly nextDueInMs: number | null;
+  /** How many jobs were made ready because their wait had ended. Omitted: none. */
+  readonly woken?: number;
 }
 
 // When work is taken from its owner: who is condemned, what it holds, and what was decided about each job. The decisions are made

@@ -116,7 +116,7 @@ export function kindSettings(row: KindColumns): KindSettings {
 
 /** The columns of `jobInfo`: of the jobs as j, the kinds as k and the workers as w. */
 export const JOB_COLUMNS = `j.seq, j.id, k.name AS kind, j.state, j.priority, j.dedupe_key, j.created_at, j.run_at, j.started_at, j.deadline_at,
-  j.finished_at, w.id AS worker, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.together, j.outcome, j.error, j.cancel_requested`;
+  j.finished_at, w.id AS worker, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.together, j.outcome, j.error, j.cancel_requested, j.extras`;
 
 export interface JobColumns extends CounterColumns {
   readonly seq: number;
@@ -137,6 +137,11 @@ export interface JobColumns extends CounterColumns {
   readonly outcome: number | null;
   readonly error: string | null;
   readonly cancel_requested: Flag;
+  /** Whether it has, or has had, something that only some jobs have: a parent, a job that waits for it. */
+  readonly extras: Flag;
+  /** Read only for jobs that have them. */
+  readonly parent?: string | null;
+  readonly wait_step?: string | null;
 }
 
 export function jobInfo(row: JobColumns): JobInfo {
@@ -144,6 +149,7 @@ export function jobInfo(row: JobColumns): JobInfo {
   const claimed = row.fence > 0;
   const state = JOB_STATES[row.state]!;
   const waitsForResolution = state === "queued" && row.run_at === NEVER_DUE;
+  const waits = state === "queued" && row.outcome === OUTCOME.waiting && row.run_at !== null;
   return {
     id: row.id,
     kind: row.kind,
@@ -151,7 +157,7 @@ export function jobInfo(row: JobColumns): JobInfo {
     priority: row.priority,
     dedupeKey: row.dedupe_key,
     createdAt: row.created_at,
-    runAt: waitsForResolution ? null : row.run_at,
+    runAt: waitsForResolution || row.run_at === NO_TIMEOUT ? null : row.run_at,
     startedAt: claimed ? row.started_at : null,
     deadlineAt: claimed ? row.deadline_at : null,
     finishedAt: isTerminal(state) ? row.finished_at : null,
@@ -163,12 +169,14 @@ export function jobInfo(row: JobColumns): JobInfo {
     lastOutcome: row.outcome === null ? null : OUTCOMES[row.outcome]!,
     error: row.error === null ? null : storedError(row.error),
     cancelRequested: Boolean(row.cancel_requested),
+    parent: row.parent ?? null,
+    waitsAt: waits ? (row.wait_step ?? null) : null,
     waitsForResolution,
   };
 }
 
 /** A damaged one is shown as it is found: it must not hide its job, nor the others of a list. */
-function storedError(stored: unknown): StoredError {
+export function storedError(stored: unknown): StoredError {
   const text = asText(stored);
   try {
     const { name, message, ...more } = JSON.parse(text) as StoredError;
@@ -280,6 +288,8 @@ export const LANE = { delayed: 0, open: 1, suspect: 2 } as const;
  * writers of a large table.
  */
 export const NEVER_DUE = 253_402_300_799_999;
+/** The due time of a job that waits for a signal or for other jobs and for no time. */
+export const NO_TIMEOUT = NEVER_DUE - 1;
 
 /** As `boundOf` in core's isolation.ts. `job` is the name of the row, with a dot, or nothing. */
 export const boundSql = (job: string): string =>

@@ -6,6 +6,7 @@ import type { Database } from "./database.ts";
 import { insertJobs } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
 import type { Settling } from "./settle.ts";
+import { readSignal } from "./waits.ts";
 
 export function writeOfAttempt(
   db: Database,
@@ -60,7 +61,9 @@ export function writeOfAttempt(
       ).run(now, lease.row);
       break;
     case "enqueue":
-      return { is: "applied", enqueued: insertJobs(db, kinds, write.drafts, now) };
+      return { is: "applied", enqueued: insertJobs(db, kinds, write.drafts, now, lease.row) };
+    case "signal":
+      return { is: "applied", signal: readSignal(db, lease, write, now) };
   }
   return APPLIED;
 }

@@ -10,6 +10,7 @@ import { isIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
 import { applyChange, OWNED } from "./settle.ts";
+import { keptWait } from "./waits.ts";
 
 /** How many delayed jobs become ready in one transaction. */
 const PROMOTE_BATCH = 1_000;
@@ -209,7 +210,9 @@ function claimedJob(
   if (later.incident !== null) noteResumed(db, seq, later.incident, now);
   const lastOutcome = later.outcome === null ? null : OUTCOMES[later.outcome]!;
   const kept = steps.map(({ name, result }) => ({ name, result }));
-  return { lease, kind, input, deadlineInMs, together, counters: counters(later), lastOutcome, steps: kept };
+  const wait = keptWait(db, seq, kept, now);
+  const claimed = { lease, kind, input, deadlineInMs, together, counters: counters(later), lastOutcome, steps: kept };
+  return wait === null ? claimed : { ...claimed, wait };
 }
 
 const NO_STEPS: readonly StoredStep[] = [];

@@ -1,6 +1,6 @@
 // Losses of contact as they are kept: which are open, what became of their workers, and what was decided about their jobs. What
 // is decided is core's (losses.ts there).
-import { JOB_STATES } from "../../job/job.ts";
+import { isTerminal, JOB_STATES } from "../../job/job.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "../../recovery/losses.ts";
 import {
   type CounterColumns,
@@ -19,6 +19,7 @@ import { insertFollowing } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
 import type { Recovering } from "./recover.ts";
 import { whereItWaits, writeHistory } from "./settle.ts";
+import { consequences } from "./waits.ts";
 import type { FileAccess } from "./writer.ts";
 
 export function losses({ db, now, write, read }: FileAccess, kinds: Kinds, recovering: Recovering): Losses {
@@ -172,5 +173,6 @@ function applied(
   if (changes === 0) return false;
   const { row, epoch, fence } = job;
   writeHistory(db, change, now, { job: row, from: job.state, actor: "system/recovery", epoch, fence, incident });
+  if (isTerminal(change.to)) consequences(db, row, true, now);
   return true;
 }

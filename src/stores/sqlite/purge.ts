@@ -7,12 +7,14 @@ import { STATE } from "../rows.ts";
 import type { Database } from "./database.ts";
 import { primaryCode, SQLITE_CONSTRAINT } from "./errors.ts";
 import type { Kinds } from "./kinds.ts";
+import { forgetWaits } from "./waits.ts";
 
 interface Candidate {
   readonly seq: number;
   readonly state: number;
   readonly kind: number;
   readonly finished_at: number;
+  readonly extras: number;
 }
 
 export interface PurgeCandidates {
@@ -26,6 +28,8 @@ export interface PurgeCandidates {
 
 const OLD_WORKERS = `outlive_workers WHERE state IN ('gone', 'stopped') AND heartbeat_at < ?
   AND NOT EXISTS (SELECT 1 FROM outlive_jobs WHERE worker = outlive_workers.seq AND state = 1)`;
+
+const UNFINISHED_PARENT = `SELECT 1 FROM outlive_extras e JOIN outlive_jobs p ON p.seq = e.parent WHERE e.job = ? AND p.state < ${STATE.succeeded}`;
 
 export class Purging {
   readonly #db: Database;
@@ -43,12 +47,12 @@ export class Purging {
     const before = now - request.finishedOlderThanMs;
     const rows = this.#db
       .sql(
-        "SELECT seq, state, kind, created_at, finished_at FROM outlive_jobs WHERE seq > ? AND seq < (SELECT max(seq) FROM outlive_jobs) ORDER BY seq LIMIT ?",
+        "SELECT seq, state, kind, created_at, finished_at, extras FROM outlive_jobs WHERE seq > ? AND seq < (SELECT max(seq) FROM outlive_jobs) ORDER BY seq LIMIT ?",
       )
       .all(this.#cursor, request.limit) as unknown as (Candidate & {
       created_at: number;
     })[];
-    const jobs = rows.filter((row) => row.state >= STATE.succeeded && row.finished_at < before);
+    const jobs = rows.filter((row) => row.state >= STATE.succeeded && row.finished_at < before && !this.#isAwaited(row));
     const last = rows.at(-1);
     const atEnd = rows.length < request.limit || last!.created_at >= before;
     this.#cursor = atEnd ? 0 : last!.seq;
@@ -62,6 +66,11 @@ export class Purging {
       any: jobs.length > 0 || incidents.length > 0 || workers !== undefined,
       more: !atEnd || incidents.length === request.limit,
     };
+  }
+
+  /** Its parent has not ended, and may still ask for its result. */
+  #isAwaited({ seq, extras }: Candidate): boolean {
+    return extras === 1 && this.#db.sql(UNFINISHED_PARENT).get(seq) !== undefined;
   }
 
   /** Inside a transaction. `late`: it has taken long enough, the rest comes with the next call. */
@@ -108,6 +117,7 @@ export class Purging {
       return this.#refusal(job, thrown);
     }
     this.#kinds.countJobs(kind, -1);
+    forgetWaits(this.#db, seq);
     for (const table of ["outlive_steps", "outlive_history", "outlive_logs"])
       this.#db.sql(`DELETE FROM ${table} WHERE job = ?`).run(seq);
     return true;

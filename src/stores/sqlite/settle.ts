@@ -1,13 +1,14 @@
 // Ends of attempts, and the answer to a write whose fence did not hold. Inside a transaction.
-import { JOB_STATES, type JobState } from "../../job/job.ts";
+import { isTerminal, JOB_STATES, type JobState } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import type { Change } from "../../job/transitions.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../port.ts";
 import { LANE, NEVER_DUE, OUTCOME, STATE } from "../rows.ts";
-import { checksumOf } from "./checksums.ts";
+import { checksumOf, checksumOrNull } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertFollowing } from "./enqueue.ts";
 import type { Kinds } from "./kinds.ts";
+import { beginWait, consequences, dueAt } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
 /** The guard of every fenced write: this attempt, and only while it runs. */
@@ -15,8 +16,10 @@ export const OWNED = "seq = ? AND state = 1 AND fence = ? AND epoch = ? AND work
 
 const OWNS = `SELECT 1 FROM outlive_jobs WHERE ${OWNED}`;
 const SUCCEED = "UPDATE outlive_jobs SET state = 2, outcome = 0, finished_at = ?";
-const SUCCEED_BARE = `${SUCCEED} WHERE ${OWNED}`;
-const SUCCEED_WITH = `${SUCCEED}, result = ?, result_sum = ? WHERE ${OWNED}`;
+// Most jobs have no extras, and nothing follows from their success. The others are found by a second try.
+const SUCCEED_BARE = `${SUCCEED} WHERE ${OWNED} AND extras = 0`;
+const SUCCEED_WITH = `${SUCCEED}, result = ?, result_sum = ? WHERE ${OWNED} AND extras = 0`;
+const SUCCEED_EXTRAS = `${SUCCEED}, result = ?, result_sum = ? WHERE ${OWNED} AND extras = 1`;
 
 /** Refused writes kept in the history of one job: a zombie that writes in a loop must not fill the disk. */
 const MAX_REJECTIONS = 100;
@@ -62,7 +65,14 @@ export class Settling {
       result === null
         ? this.#db.sql(SUCCEED_BARE).run(now, row, fence, epoch, worker)
         : this.#db.sql(SUCCEED_WITH).run(now, result, checksumOf(result, lease.jobId), row, fence, epoch, worker);
-    return changes === 1 ? change : null;
+    return changes === 1 || this.#succeedWithExtras(lease, result, worker, now) ? change : null;
+  }
+
+  #succeedWithExtras({ row, fence, epoch, jobId }: Lease, result: string | null, worker: number, now: number): boolean {
+    const sum = checksumOrNull(result, jobId);
+    const { changes } = this.#db.sql(SUCCEED_EXTRAS).run(now, result, sum, row, fence, epoch, worker);
+    if (changes === 1) consequences(this.#db, row, true, now);
+    return changes === 1;
   }
 
   #end(lease: Lease, change: Change, now: number): Change | null {
@@ -187,7 +197,10 @@ export function applyChange(
     : write(db, change, now, where, of.incident)
       ? change
       : null;
-  if (applied !== null) writeHistory(db, applied, now, of);
+  if (applied === null) return null;
+  writeHistory(db, applied, now, of);
+  if (applied.wait) beginWait(db, of.job, applied.wait, now);
+  if (isTerminal(applied.to) !== isTerminal(of.from)) consequences(db, of.job, isTerminal(applied.to), now);
   return applied;
 }
 
@@ -226,6 +239,7 @@ function write(
 /** The lane of a job that is delayed, and when it is due. Null: its counters say which lane. */
 export function whereItWaits(change: Change, now: number): { lane: number | null; runAt: number | null } {
   if (change.to === "queued" && change.waitsForResolution) return { lane: LANE.delayed, runAt: NEVER_DUE };
+  if (change.to === "queued" && change.wait) return { lane: LANE.delayed, runAt: dueAt(change.wait, now) };
   if (change.to === "queued" && change.delayMs > 0) return { lane: LANE.delayed, runAt: now + change.delayMs };
   return { lane: null, runAt: null };
 }

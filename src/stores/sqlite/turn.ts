@@ -4,6 +4,7 @@ import { claimReady, promoteDue } from "./claim.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./kinds.ts";
 import type { Settling } from "./settle.ts";
+import { actOnWakes } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
 export interface TurnDeps {
@@ -27,7 +28,8 @@ export function takeTurn(
     const nothing = { claimed: [], live: false, cancels: [], nextDueInMs: null };
     return { settled, ...nothing, ...(replaced !== null && { replaced }) };
   }
-  const nextDueInMs = promoteDue(db, now);
+  const { woken, more } = actOnWakes(db);
+  const dueInMs = promoteDue(db, now);
   const claims = claimReady(db, kinds, worker, room, now);
-  return { settled, ...claims, live: true, cancels: workers.takeCancels(worker.seq), nextDueInMs };
+  return { settled, ...claims, live: true, cancels: workers.takeCancels(worker.seq), nextDueInMs: more ? 0 : dueInMs, woken };
 }

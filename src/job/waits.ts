@@ -1,0 +1,59 @@
+// Waiting: what an attempt waits for when it ends without holding a slot, a timer or memory. One mechanism for sleep, signals and other
+// jobs. A wait is data: the store keeps it with the job, wakes the job when the time has come or the condition holds, and the next
+// attempt replays the kept steps up to the same wait, whose outcome is kept as a step, too.
+import { ErrorCode, OutliveError, type StoredError } from "./errors.ts";
+import type { JobState } from "./job.ts";
+
+export interface Wait {
+  /** Which wait of the handler it is: the name of the step that keeps its outcome. */
+  readonly step: string;
+  /** When it ends by time, from now; null: never. */
+  readonly forMs: number | null;
+  /** What else ends it. Null: nothing, it is a sleep. */
+  readonly until: WaitCondition | null;
+}
+
+/** A signal of this name, or the end of all these jobs. */
+export type WaitCondition = { readonly signal: string } | { readonly jobs: readonly string[] };
+
+/** The wait from which a job was claimed again. */
+export interface KeptWait {
+  readonly step: string;
+  /** How long until it ends by time, by the store's clock; 0 or less: it has. Null: it never does. */
+  readonly remainingMs: number | null;
+}
+
+/** At most this many jobs can be waited for at once. */
+export const MAX_AWAITED = 100_000;
+/** At most this many signals are kept for one job; a sender beyond it is refused. */
+export const MAX_SIGNALS = 1_000;
+/** Names that steps of waits have, and no step of a user's may begin with. */
+export const WAIT_PREFIX = "run.";
+
+/** How a job stands, for those that wait for its result. */
+export interface JobOutcome {
+  readonly id: string;
+  /** "missing": there is no such job, or its retention has passed. */
+  readonly state: JobState | "missing";
+  /** JSON text of the result of a job that succeeded; null: it returned nothing. */
+  readonly result: string | null;
+  readonly error: StoredError | null;
+}
+
+/** A sentence about a wait, for history and `why`. */
+export function waitText({ forMs, until }: Wait): string {
+  const time = forMs === null ? "" : `${until === null ? "" : ", "}for ${until === null ? "" : "at most "}${forMs} ms`;
+  if (until === null) return `sleeps ${time || "without an end"}`;
+  if ("signal" in until) return `waits for the signal ${JSON.stringify(until.signal)}${time}`;
+  return `waits for ${until.jobs.length === 1 ? "another job" : `${until.jobs.length} other jobs`}${time}`;
+}
+
+/** The handler's code is not the one that began the wait: it came to another wait first. */
+export function waitMismatch(jobId: string, kept: string, found: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.waitMismatch,
+    `Job ${jobId} waited at ${kept} and was woken, but this attempt came to ${found} first.`,
+    "A handler must come to the same waits in the same order in every attempt. Keep what it decides on in steps, and give a changed handler a new kind.",
+    { jobId, kept, found },
+  );
+}

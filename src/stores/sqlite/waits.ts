@@ -1,0 +1,214 @@
+// Waiting jobs: what they wait for, signals, and the wakes by which anything that ends or is sent says that a wait may have ended. A wake is
+// one small row, written in the transaction of what caused it; any worker's turn takes wakes and checks the conditions. Killed before the
+// commit, the wake is still there. Inside a transaction, except for `outcomes`.
+import { JOB_STATES } from "../../job/job.ts";
+import type { Lease } from "../../job/lease.ts";
+import { type JobOutcome, type KeptWait, MAX_SIGNALS, type Wait } from "../../job/waits.ts";
+import type { ReadSignal, Signal, SignalAnswer } from "../port.ts";
+import { LANE, NO_TIMEOUT, OUTCOME, STATE, storedError } from "../rows.ts";
+import { checksumOf, checksumOrNull, stepOwner } from "./checksums.ts";
+import type { Database } from "./database.ts";
+
+/** How many wakes one turn takes. */
+const WAKES_PER_TURN = 500;
+
+/** When a job that begins to wait is due: the wait's end by time, or never. */
+export function dueAt({ forMs }: Wait, now: number): number {
+  return forMs === null ? NO_TIMEOUT : now + forMs;
+}
+
+// Of the jobs that are waited for, those that have not ended, and whether the waiting job is their parent.
+const UNFINISHED = `FROM json_each(?1) AS i JOIN outlive_jobs j ON j.id = i.value LEFT JOIN outlive_extras e ON e.job = j.seq
+  WHERE j.state < ${STATE.succeeded}`;
+const FOREIGN = `${UNFINISHED} AND e.parent IS NOT ?2`;
+const UNFINISHED_CHILDREN = "FROM outlive_extras WHERE parent = ? AND ended = 0";
+
+/** The job has just been queued as waiting. The wake for itself has its condition checked: what it waits for may have come before. */
+export function beginWait(db: Database, job: number, wait: Wait, now: number): void {
+  const { step, forMs, until } = wait;
+  const signal = until !== null && "signal" in until ? until.signal : null;
+  const jobs = until !== null && "jobs" in until ? until.jobs : null;
+  const awaited = jobs === null ? null : watch(db, job, jobs);
+  db.sql(
+    `INSERT INTO outlive_waits (job, step, due_at, signal, jobs, children) VALUES (?, ?, ?, ?, ?, ?)
+     ON CONFLICT DO UPDATE SET step = excluded.step, due_at = excluded.due_at, signal = excluded.signal, jobs = excluded.jobs, children = excluded.children`,
+  ).run(job, step, forMs === null ? null : now + forMs, signal, awaited, jobs !== null && awaited === null ? 1 : 0);
+  if (until !== null) wake(db, job, now);
+}
+
+/**
+ * Has the end of these jobs wake the job. Children do that anyway; others are marked. Returns the list that is compared when it is woken;
+ * null if that is the same as all its children, which is found with one step however many there are.
+ */
+function watch(db: Database, waiter: number, jobs: readonly string[]): string | null {
+  const ids = JSON.stringify(jobs);
+  const count = (sql: string, ...values: (string | number)[]): number =>
+    (db.sql(`SELECT count(*) AS n ${sql}`).get(...values) as { n: number }).n;
+  const foreign = count(FOREIGN, ids, waiter);
+  if (foreign === 0 && count(UNFINISHED, ids) === count(UNFINISHED_CHILDREN, waiter)) return null;
+  if (foreign > 0) {
+    const rows = db.sql(`SELECT j.seq ${FOREIGN}`).all(ids, waiter) as { seq: number }[];
+    for (const { seq } of rows) {
+      db.sql(
+        "INSERT INTO outlive_extras (job, watched) VALUES (?, 1) ON CONFLICT DO UPDATE SET watched = excluded.watched",
+      ).run(seq);
+      db.sql("UPDATE outlive_jobs SET extras = 1 WHERE seq = ?").run(seq);
+      db.sql("INSERT INTO outlive_awaits (job, waiter) VALUES (?, ?) ON CONFLICT DO NOTHING").run(seq, waiter);
+    }
+  }
+  return ids;
+}
+
+function wake(db: Database, job: number, now: number): void {
+  db.sql("INSERT INTO outlive_wakes (job, at) VALUES (?, ?)").run(job, now);
+}
+
+/**
+ * A job with extras has ended, or was taken out of its end again: wakes those that wait for it. Every change of a job's state comes through
+ * here, whatever made it: a settlement, a recovery, an expiry, a cancel, an operator.
+ */
+export function consequences(db: Database, job: number, ended: boolean, now: number): void {
+  const extras = db
+    .sql("UPDATE outlive_extras SET ended = ? WHERE job = ? RETURNING parent, watched")
+    .get(ended ? 1 : 0, job) as { parent: number | null; watched: number } | undefined;
+  if (extras === undefined || !ended) return;
+  if (extras.parent !== null && db.sql("SELECT 1 FROM outlive_waits WHERE job = ?").get(extras.parent) !== undefined)
+    wake(db, extras.parent, now);
+  if (extras.watched === 0) return;
+  db.sql("INSERT INTO outlive_wakes (job, at) SELECT waiter, ? FROM outlive_awaits WHERE job = ? ORDER BY waiter").run(
+    now,
+    job,
+  );
+  db.sql("DELETE FROM outlive_awaits WHERE job = ?").run(job);
+}
+
+/** Takes wakes, and makes ready what does not wait any more. Returns how many, and whether wakes are left. */
+export function actOnWakes(db: Database): { readonly woken: number; readonly more: boolean } {
+  const wakes = db.sql(`SELECT id, job FROM outlive_wakes ORDER BY id LIMIT ${WAKES_PER_TURN}`).all() as {
+    id: number;
+    job: number;
+  }[];
+  if (wakes.length === 0) return NO_WAKES;
+  let woken = 0;
+  for (const job of new Set(wakes.map((one) => one.job))) if (hasEnded(db, job)) woken += makeReady(db, job);
+  db.sql("DELETE FROM outlive_wakes WHERE id <= ?").run(wakes.at(-1)!.id);
+  return { woken, more: wakes.length === WAKES_PER_TURN };
+}
+
+const NO_WAKES = { woken: 0, more: false } as const;
+
+const WAITING = `j.state = ${STATE.queued} AND j.lane = ${LANE.delayed} AND j.outcome = ${OUTCOME.waiting}`;
+
+/** Whether the condition that the job waits for holds. False also if it does not wait. */
+function hasEnded(db: Database, job: number): boolean {
+  const wait = db
+    .sql(
+      `SELECT w.signal, w.jobs, w.children FROM outlive_waits w JOIN outlive_jobs j ON j.seq = w.job WHERE w.job = ? AND ${WAITING}`,
+    )
+    .get(job) as { signal: string | null; jobs: string | null; children: number } | undefined;
+  if (wait === undefined) return false;
+  if (wait.signal !== null) return db.sql(UNREAD).get(job, wait.signal) !== undefined;
+  if (wait.children === 1) return db.sql(`SELECT 1 ${UNFINISHED_CHILDREN} LIMIT 1`).get(job) === undefined;
+  return wait.jobs !== null && db.sql(`SELECT 1 ${UNFINISHED} LIMIT 1`).get(wait.jobs) === undefined;
+}
+
+function makeReady(db: Database, job: number): number {
+  const { changes } = db
+    .sql(
+      `UPDATE outlive_jobs AS j SET lane = CASE WHEN crashes + losses > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END, run_at = NULL WHERE seq = ? AND ${WAITING}`,
+    )
+    .run(job);
+  return Number(changes);
+}
+
+// ---- signals
+
+const UNREAD =
+  "SELECT ord, payload FROM outlive_signals WHERE job = ? AND name = ? AND read_at IS NULL ORDER BY ord LIMIT 1";
+
+export function sendSignal(db: Database, { job, name, payload, id }: Signal, now: number): SignalAnswer {
+  const row = db.sql("SELECT seq, state FROM outlive_jobs WHERE id = ?").get(job) as
+    | { seq: number; state: number }
+    | undefined;
+  if (!row) return { is: "missing" };
+  if (db.sql("SELECT 1 FROM outlive_signals WHERE job = ? AND id = ?").get(row.seq, id)) return { is: "repeated" };
+  if (row.state >= STATE.succeeded) return { is: "ended", state: JOB_STATES[row.state]! };
+  const { n } = db
+    .sql("SELECT count(*) AS n FROM outlive_signals WHERE job = ? AND read_at IS NULL")
+    .get(row.seq) as { n: number };
+  if (n >= MAX_SIGNALS) return { is: "full" };
+  db.sql("INSERT INTO outlive_signals (job, name, id, payload, payload_sum, at) VALUES (?, ?, ?, ?, ?, ?)").run(
+    row.seq,
+    name,
+    id,
+    payload,
+    checksumOf(payload, `${job}\n${id}`),
+    now,
+  );
+  wake(db, row.seq, now);
+  return { is: "kept" };
+}
+
+/** By the attempt that owns the job. The signal is read and its step is kept in one transaction, so it is read once. */
+export function readSignal(
+  db: Database,
+  lease: Lease,
+  { step, name, hasEnded: byTime }: { readonly step: string; readonly name: string; readonly hasEnded: boolean },
+  now: number,
+): ReadSignal {
+  // Its reply was lost, and it is asked again.
+  const kept = db.sql("SELECT result FROM outlive_steps WHERE job = ? AND name = ?").get(lease.row, step) as
+    | { result: string | null }
+    | undefined;
+  if (kept) return { kept: true, payload: kept.result };
+  const signal = db.sql(UNREAD).get(lease.row, name) as { ord: number; payload: string } | undefined;
+  if (!signal && !byTime) return { kept: false };
+  const payload = signal?.payload ?? null;
+  if (signal) db.sql("UPDATE outlive_signals SET read_at = ? WHERE ord = ?").run(now, signal.ord);
+  db.sql("INSERT INTO outlive_steps (job, name, result, result_sum, at, fence) VALUES (?, ?, ?, ?, ?, ?)").run(
+    lease.row,
+    step,
+    payload,
+    checksumOrNull(payload, stepOwner(lease.jobId, step)),
+    now,
+    lease.fence,
+  );
+  return { kept: true, payload };
+}
+
+// ---- what a claim, a purge and those who wait for a result read
+
+/** The wait that the job's latest attempt began, if its outcome is not kept yet. */
+export function keptWait(db: Database, job: number, steps: readonly { readonly name: string }[], now: number): KeptWait | null {
+  const row = db.sql("SELECT step, due_at FROM outlive_waits WHERE job = ?").get(job) as
+    | { step: string; due_at: number | null }
+    | undefined;
+  if (row === undefined || steps.some(({ name }) => name === row.step)) return null;
+  return { step: row.step, remainingMs: row.due_at === null ? null : row.due_at - now };
+}
+
+/** Removes what belongs to a job that is deleted. */
+export function forgetWaits(db: Database, job: number): void {
+  for (const table of ["outlive_extras", "outlive_waits", "outlive_signals", "outlive_awaits"])
+    db.sql(`DELETE FROM ${table} WHERE job = ?`).run(job);
+}
+
+interface OutcomeColumns {
+  readonly id: string;
+  readonly state: number;
+  readonly result: string | null;
+  readonly error: string | null;
+}
+
+export function outcomes(db: Database, ids: readonly string[]): JobOutcome[] {
+  const rows = db
+    .sql("SELECT j.id, j.state, j.result, j.error FROM json_each(?) AS i JOIN outlive_jobs j ON j.id = i.value")
+    .all(JSON.stringify(ids)) as unknown as OutcomeColumns[];
+  const found = new Map(rows.map((row) => [row.id, row]));
+  return ids.map((id) => {
+    const row = found.get(id);
+    if (!row) return { id, state: "missing", result: null, error: null };
+    const error = row.error === null ? null : storedError(row.error);
+    return { id, state: JOB_STATES[row.state]!, result: row.result, error };
+  });
+}
