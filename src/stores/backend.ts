@@ -1,5 +1,5 @@
 // What a store brings along beside the port: the proof of life, maintenance, and what an open does to the store itself.
-import type { Clock } from "../job/clock.ts";
+import type { Clock } from "../job/time.ts";
 import type { MaintenanceHost, MaintenanceOptions } from "../recovery/maintenance.ts";
 import type { RepairMode, StoreFindings } from "./integrity.ts";
 import type { Liveness } from "./liveness.ts";

@@ -1,6 +1,6 @@
 // The user's own writes in the store's transactions: stores with SQL offer it. It is the only part of the port that runs a callback,
 // because the user's statements are known to nobody else.
-import type { CommitControl } from "../worker/commit-control.ts";
+import type { CommitControl } from "../worker/run.ts";
 import type { Settlement, WriteAnswer } from "./port.ts";
 
 /** The user's own transaction as the store runs it; `Tx` is the store's own. Whether it may be asynchronous, the store's form says. */

@@ -1,5 +1,5 @@
 // A bug on purpose: which part of the world is replaced by one that breaks a promise. Nothing of it is in src.
-import type { Clock } from "../../../src/job/clock.ts";
+import type { Clock } from "../../../src/job/time.ts";
 import type { MaintenanceHandle } from "../../../src/stores/backend.ts";
 import type { Liveness } from "../../../src/stores/liveness.ts";
 import type { Store } from "../../../src/stores/port.ts";

@@ -1,7 +1,7 @@
 // The store port on SQLite, assembled: every verb is one operation of the writer or one short read. The statements are in the files
 // beside it, one role each.
-import type { Clock, Random } from "../../job/clock.ts";
 import type { Emitter } from "../../job/events.ts";
+import type { Clock, Random } from "../../job/time.ts";
 import { observed } from "../observed.ts";
 import type { Store } from "../port.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";

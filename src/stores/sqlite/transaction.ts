@@ -4,7 +4,7 @@ import type { JobContract } from "../../job/contract.ts";
 import { type EnqueueOptions, makeDraftNow } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued } from "../../job/job.ts";
-import { type CommitForm, unlessInterrupted } from "../../worker/commit-control.ts";
+import { type CommitForm, unlessInterrupted } from "../../worker/run.ts";
 import { APPLIED, type Committed, type Settlement, type Transactions } from "../port.ts";
 import type { Database, Row, SQLInputValue } from "./database.ts";
 import { demandKinds, insertJobs } from "./enqueue.ts";

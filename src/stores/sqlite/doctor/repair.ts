@@ -2,9 +2,9 @@
 // it is allowed, salvage everything that can still be read into a new file. No other process may use the file meanwhile.
 import { chmodSync, existsSync, linkSync, renameSync, rmSync, statSync } from "node:fs";
 import { dirname } from "node:path";
-import { type Clock, pause } from "../../../job/clock.ts";
 import { ErrorCode, OutliveError } from "../../../job/errors.ts";
 import type { Emitter } from "../../../job/events.ts";
+import { type Clock, pause } from "../../../job/time.ts";
 import type { IntegrityCheck, Repair, RepairStep, Salvage } from "../../integrity.ts";
 import type { Backup, BackupOptions } from "../../port.ts";
 import { type DatabaseSync, openBare } from "../database.ts";
