@@ -36,7 +36,7 @@ const threadFiles = ["src/recovery/maintenance-thread.ts"];
 // The domain: it has no clock, timer or randomness of its own, and its rooms may name each other's types. What may import values is listed
 // below. The ports are the files directly in src/stores, except the registry and what only the stores themselves share.
 const domain = ["job", "ports", "recovery", "worker"];
-const ofStores = ["registry", "rows", "incident-rows", "released-steps"];
+const ofStores = ["registry", "rows", "released-steps"];
 const parts = ["batches", "requests", "collections", "stores", "blobs", "brokers", "telemetry"];
 const mayImport: Readonly<Record<string, readonly string[]>> = {
   job: [],

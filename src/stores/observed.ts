@@ -6,12 +6,8 @@ import type { Emitter } from "../job/events.ts";
 import type { Clock } from "../job/time.ts";
 import { hasFollow } from "../job/transitions.ts";
 import type { LossVerdict } from "../recovery/losses.ts";
-import type { Inspecting } from "./inspecting.ts";
-import type { Losses } from "./losses.ts";
-import type { Operating, OperatorAnswer } from "./operating.ts";
 import type { CondemnRequest, FencedWrite, HeldQuery, Settlement, Store, TakeBackRequest } from "./port.ts";
-import type { Transacted, Transactions } from "./transactions.ts";
-import type { Upkeep } from "./upkeep.ts";
+import type { Inspecting, Losses, Operating, OperatorAnswer, Transacted, Transactions, Upkeep } from "./store-parts.ts";
 
 type Engine = Omit<Store, keyof Parts | "name" | "onWakeup" | "close">;
 /** Some verbs of a store, of its parts too. */

@@ -10,8 +10,7 @@ import { type Clock, pause } from "../../../job/time.ts";
 import type { Verdict } from "../../integrity.ts";
 import { holdExclusively, probeExclusive } from "../database.ts";
 import { SQLITE_BUSY, SQLITE_IOERR } from "../errors.ts";
-import { sideFolder } from "../lock.ts";
-import { exclusiveHolder } from "../lock-holder.ts";
+import { exclusiveHolder, sideFolder } from "../lock.ts";
 
 /** Not `.lock`: it is not a worker's lock and is never removed. */
 const LOCK_FILE = "start-up.held";
