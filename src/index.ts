@@ -11,14 +11,14 @@ export type { RecoverOptions } from "./engine/recovery-pass.ts";
 export type { Explanation } from "./engine/why.ts";
 export type { WorkerHandle } from "./engine/work.ts";
 export type { Handler, JobContract, TypedRun as Run } from "./job/contract.ts";
-export type { Duration } from "./job/duration.ts";
+export type { Duration } from "./job/time.ts";
 export type { EnqueueOptions } from "./job/enqueue.ts";
 export { ErrorCode, Interruption, OutliveError, type StoredError, TerminalError } from "./job/errors.ts";
 export type { EngineEvent, EventName, Events } from "./job/events.ts";
 export type { Counters, CrashAction, Enqueued, HistoryEntry, JobDetails, JobInfo, JobState } from "./job/job.ts";
 export type { Json } from "./job/json.ts";
 export type { IncidentSummary } from "./recovery/incident.ts";
-export type { RecoveryReport } from "./recovery/report.ts";
+export type { RecoveryReport } from "./recovery/incident.ts";
 export type {
   Inconsistency,
   IntegrityCheck,

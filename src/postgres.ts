@@ -1,7 +1,6 @@
 // `outlive/postgres`: the form of `commit` and `transaction` on PostgreSQL, and `enqueue` in a transaction of the user's own.
 import type { JobContract } from "./job/contract.ts";
-import type { EnqueueOptions } from "./job/enqueue.ts";
-import { idSource } from "./job/ids.ts";
+import { type EnqueueOptions, idSource } from "./job/enqueue.ts";
 import type { Enqueued } from "./job/job.ts";
 import { systemClock, systemRandom } from "./platform/clock.ts";
 import { enqueueIn, type PostgresClient } from "./stores/postgres/index.ts";

@@ -1,5 +1,5 @@
 // What to do next: everything that is wrong or unusual, the worst first, each with the command that helps. Pure.
-import { humanMs } from "../job/duration.ts";
+import { humanMs } from "../job/time.ts";
 import { type KnownWorker, works } from "./lookup.ts";
 import type { KindStatus, Look } from "./survey.ts";
 import { count, shellWord, thousands } from "./words.ts";

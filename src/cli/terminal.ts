@@ -1,6 +1,6 @@
 // How the CLI speaks: text or JSON, tables, colours on a terminal only. Commands hand it facts; it writes them.
 import { stripVTControlCharacters, styleText } from "node:util";
-import { isoInstant } from "../job/duration.ts";
+import { isoInstant } from "../job/time.ts";
 
 type Style = Parameters<typeof styleText>[0];
 

@@ -1,5 +1,5 @@
 // How amounts, instants and texts are written for people. Pure.
-import { humanMs, isoInstant } from "../job/duration.ts";
+import { humanMs, isoInstant } from "../job/time.ts";
 import { printable } from "./terminal.ts";
 
 export function thousands(value: number): string {

@@ -2,11 +2,11 @@
 // settings.ts, from which the comments here are made (`npm run settings`).
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import { JobContract } from "../job/contract.ts";
-import { type Duration, durationMs } from "../job/duration.ts";
+import { assertKind } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
-import { assertKind } from "../job/ids.ts";
 import type { Backoff, CrashAction, KindSettings } from "../job/job.ts";
 import type { Json, JsonOf } from "../job/json.ts";
+import { type Duration, durationMs } from "../job/time.ts";
 import { check, refuse } from "./option-checks.ts";
 import { KIND_DEFAULTS, KIND_OPTIONS } from "./settings.ts";
 

@@ -1,12 +1,11 @@
 // What supervisors, monitors and the command line need of an engine, and programs that run jobs do not: recovery by hand, what is known
 // of a death, the state of the store itself. `engine.operator` holds it.
-import { pause } from "../job/clock.ts";
 import type { AnyContract } from "../job/contract.ts";
-import { type EnqueueOptions, makeDraft } from "../job/enqueue.ts";
+import { type EnqueueOptions, idSource, makeDraft } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
-import { idSource } from "../job/ids.ts";
 import type { Enqueued } from "../job/job.ts";
-import { failedReport, reportText, withFailures } from "../recovery/report.ts";
+import { pause } from "../job/time.ts";
+import { failedReport, reportText, withFailures } from "../recovery/incident.ts";
 import type { Inconsistency, IntegrityReport } from "../stores/integrity.ts";
 import type { Death, WorkerRow } from "../stores/liveness.ts";
 import type { Backup, BackupOptions, Finding, LockHolder, Store, StoreHealth } from "../stores/port.ts";

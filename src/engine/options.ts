@@ -1,8 +1,8 @@
 // The options of `open` and of a worker: their types, and what they come to in ms and with the store's defaults. What each takes is
 // in the tables of settings.ts, from which the comments here are made (`npm run settings`); limits between two options are here.
-import { type Duration, durationMs } from "../job/duration.ts";
 import type { EngineEvent } from "../job/events.ts";
 import type { CrashAction } from "../job/job.ts";
+import { type Duration, durationMs } from "../job/time.ts";
 import type { RetentionTimes } from "../recovery/retention.ts";
 import type { StartUpOptions } from "../stores/backend.ts";
 import type { RepairMode } from "../stores/integrity.ts";
@@ -10,7 +10,7 @@ import type { LivenessTimes } from "../stores/liveness.ts";
 import type { PostgresOptions } from "../stores/postgres/address.ts";
 import type { StoreName } from "../stores/registry.ts";
 import type { Logger } from "../telemetry/log.ts";
-import type { Concurrency } from "../worker/slots.ts";
+import type { Concurrency } from "../worker/executor.ts";
 import { check, refuse } from "./option-checks.ts";
 import {
   DEFAULT_STORE,

@@ -1,6 +1,6 @@
 // Recovery as the engine offers it: at the open, by hand, and with what a supervisor knows. The work itself is core's.
+import { idSource } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, toStoredError } from "../job/errors.ts";
-import { idSource } from "../job/ids.ts";
 import { FailureDetector, type Lost, RESTORED } from "../recovery/failure-detector.ts";
 import { LossJudge } from "../recovery/losses.ts";
 import { leftBehind, recoverDead, type RecoveryDeps, type RecoveryPass } from "../recovery/recover.ts";

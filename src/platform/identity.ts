@@ -3,9 +3,8 @@
 import { createHash } from "node:crypto";
 import { readFileSync, readlinkSync } from "node:fs";
 import { hostname } from "node:os";
-import type { Random } from "../job/clock.ts";
-import { isExactBootId, machineBootId, type ProcessKey } from "../recovery/process-key.ts";
-import type { ProcessState } from "../stores/liveness.ts";
+import type { Random } from "../job/time.ts";
+import { isExactBootId, machineBootId, type ProcessKey, type ProcessState } from "../stores/liveness.ts";
 import { processState, readProcessStat } from "./process-evidence.ts";
 
 export interface ProcessIdentity extends ProcessKey {

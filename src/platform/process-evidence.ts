@@ -1,7 +1,7 @@
 // Whether another process of this machine is gone, by what the kernel says of its pid. "gone" is a proof: the process can
 // never run another instruction of its own. Whatever can't be proved is "unknown", never a guess.
 import { closeSync, openSync, readSync } from "node:fs";
-import type { ProcessKey } from "../recovery/process-key.ts";
+import type { ProcessKey } from "../stores/liveness.ts";
 
 export type ProcessState = "gone" | "alive" | "unknown";
 

@@ -1,8 +1,7 @@
 // How the store is, read when somebody scrapes: one reading for all gauges of a scrape. A store that can't be read is told by
 // outlive_store_up and never fails the scrape.
 import type { Gauge, Registry } from "prom-client";
-import type { IncidentSummary } from "../recovery/incident.ts";
-import type { RecoveryReport } from "../recovery/report.ts";
+import type { IncidentSummary, RecoveryReport } from "../recovery/incident.ts";
 import type { WorkerRow } from "../stores/liveness.ts";
 import type { KindCounts, StoreHealth, WorkerQuery } from "../stores/port.ts";
 import { promClient } from "./prom-client.ts";

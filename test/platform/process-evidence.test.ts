@@ -7,7 +7,7 @@ import { test, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
 import { processIdentity } from "../../src/platform/identity.ts";
 import { parseProcessStat, processState, readProcessStat } from "../../src/platform/process-evidence.ts";
-import type { ProcessKey } from "../../src/recovery/process-key.ts";
+import type { ProcessKey } from "../../src/stores/liveness.ts";
 
 const self = processIdentity();
 const unsharing = spawnSync("unshare", ["-m", "true"]).status === 0;

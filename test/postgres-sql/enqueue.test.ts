@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { kindChoice } from "../../src/engine/kind-options.ts";
-import { assertKey, assertKind } from "../../src/job/ids.ts";
+import { assertKey, assertKind } from "../../src/job/enqueue.ts";
 import { fixture } from "./fixture.ts";
 
 test("a job enqueued by SQL is queued, with an id that sorts by time", async (t) => {

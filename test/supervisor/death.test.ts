@@ -5,7 +5,7 @@ import { test } from "node:test";
 import type { Engine } from "../../src/index.ts";
 import { processIdentity } from "../../src/platform/identity.ts";
 import { readProcessStat } from "../../src/platform/process-evidence.ts";
-import { describeProcess } from "../../src/recovery/process-key.ts";
+import { describeProcess } from "../../src/stores/liveness.ts";
 import { loose, poison, slow, transfer } from "../support/jobs.ts";
 import { freezeOutsideOfAWrite, untilState, untilTrue } from "../support/processes.ts";
 import { Fleet, KILL_AT, SHORT_LEASE } from "./fleet.ts";

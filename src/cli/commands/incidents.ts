@@ -1,5 +1,5 @@
 // `outlive incidents` and `outlive incident ID`: deaths, and what was done about each.
-import { humanMs } from "../../job/duration.ts";
+import { humanMs } from "../../job/time.ts";
 import type { IncidentSummary } from "../../recovery/incident.ts";
 import { wholeNumber } from "../context.ts";
 import { grid, type Pen } from "../grid.ts";

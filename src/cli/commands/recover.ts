@@ -2,8 +2,8 @@
 import type { Report } from "../../client.ts";
 import type { Engine } from "../../engine/engine.ts";
 import type { RecoverOptions } from "../../engine/recovery-pass.ts";
-import { humanMs } from "../../job/duration.ts";
-import type { RecoveryReport } from "../../recovery/report.ts";
+import { humanMs } from "../../job/time.ts";
+import type { RecoveryReport } from "../../recovery/incident.ts";
 import type { HowLost } from "../../stores/liveness.ts";
 import { progress } from "../live-view.ts";
 import { allPages, type Deaths, knownWorker } from "../lookup.ts";

@@ -1,5 +1,5 @@
 // What people read about the store's health: the verdict of a check, what contradicts itself, what a repair did and lost.
-import { humanMs } from "../../job/duration.ts";
+import { humanMs } from "../../job/time.ts";
 import type { IntegrityReport, Repair, Salvage } from "../../stores/integrity.ts";
 import { count, oneLine, stamp, thousands } from "../words.ts";
 

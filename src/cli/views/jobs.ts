@@ -1,6 +1,6 @@
 // A page of jobs as a table: one line each, with the one thing that matters most in its state. Pure.
-import { humanMs } from "../../job/duration.ts";
 import type { Counters, JobDetails, JobInfo, JobState } from "../../job/job.ts";
+import { humanMs } from "../../job/time.ts";
 import { type Cell, grid, type Ink, type Pen } from "../grid.ts";
 import { printable } from "../terminal.ts";
 import { ago, count, oneLine, stamp, timeOfDay } from "../words.ts";

@@ -1,5 +1,5 @@
 // `status` as text: one screen, calm when all is well, and what to do next at its end. Pure: data and width in, lines out.
-import { humanMs } from "../../job/duration.ts";
+import { humanMs } from "../../job/time.ts";
 import { type Cell, type Column, grid, type Ink, type Pen } from "../grid.ts";
 import type { Known, KnownWorker } from "../lookup.ts";
 import type { KindStatus, Status } from "../survey.ts";

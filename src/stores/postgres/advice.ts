@@ -1,13 +1,13 @@
 // What an operator should know of the server and of our tables on it, for `outlive check`. Reads only, each part by itself: what this
 // role may not see is said instead of failing the rest.
-import { humanMs } from "../../job/duration.ts";
+import { humanMs } from "../../job/time.ts";
 import type { Finding, LockHolder } from "../port.ts";
 import { isIntactSql, stepOwnerSql } from "./attempt-writes.ts";
-import type { Session } from "./statements.ts";
 import { NEEDED_VERSION } from "./migrate.ts";
 import { MIGRATIONS } from "./migrations/index.ts";
 import { MARGIN_MS, TICK_SECONDS } from "./migrations/reclaim.ts";
 import { WRITTEN } from "./roles.ts";
+import type { Session } from "./statements.ts";
 
 const TESTED = 15;
 const OLDEST = 14;

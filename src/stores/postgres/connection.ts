@@ -2,7 +2,7 @@
 // name of its own as a prepared statement. Every wait for a session has a limit.
 import { defaultOf } from "../../engine/settings.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
-import type { CommitControl } from "../../worker/commit-control.ts";
+import type { CommitControl } from "../../worker/run.ts";
 import { closed } from "../observed.ts";
 import type { ClientSettings, PostgresPool } from "./address.ts";
 import { beginText, ownName, sessionSettings, type TransactionKind } from "./begin.ts";

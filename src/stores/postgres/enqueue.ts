@@ -1,11 +1,10 @@
 // Jobs on their way in: one statement for any number of them. What is known already by id or by dedupe key adds nothing.
-import type { Clock } from "../../job/clock.ts";
 import type { Enqueued, JobDraft } from "../../job/job.ts";
+import type { Clock } from "../../job/time.ts";
 import type { Change } from "../../job/transitions.ts";
-import { list, type Session, texts } from "./statements.ts";
-import { MAX_CHARACTERS } from "./statements.ts";
 import { sqlState } from "./errors.ts";
 import type { Kinds } from "./kinds.ts";
+import { list, MAX_CHARACTERS, type Session, texts } from "./statements.ts";
 
 /** Answers the ids that were added, or null if all of them were. */
 const ADD =

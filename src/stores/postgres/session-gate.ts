@@ -2,7 +2,7 @@
 // enqueues, the writes of running attempts. Without that, commits that call `engine.enqueue` deadlock, and a worker whose commits are
 // slow can't settle what has finished. Waiting transactions are served in order.
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
-import type { CommitControl } from "../../worker/commit-control.ts";
+import type { CommitControl } from "../../worker/run.ts";
 
 /** When to stop waiting: calls `stop` once with the reason. Returns how to call that off. */
 export type WaitLimit = (stop: (reason: Error) => void) => () => void;

@@ -1,7 +1,7 @@
 // The store port on PostgreSQL, assembled: every verb is one statement, one transaction or one read. The statements are in the files
 // beside it, one role each.
-import type { Clock } from "../../job/clock.ts";
 import type { Emitter } from "../../job/events.ts";
+import type { Clock } from "../../job/time.ts";
 import { observed } from "../observed.ts";
 import type { Store, TakeBackAnswer } from "../port.ts";
 import { bellChannel } from "./address.ts";

@@ -5,8 +5,8 @@ import { toStoredError } from "../../job/errors.ts";
 import type { PurgeAnswer, PurgeRequest } from "../port.ts";
 import { STATE } from "../rows.ts";
 import type { Database } from "./database.ts";
+import type { Kinds } from "./enqueue.ts";
 import { primaryCode, SQLITE_CONSTRAINT } from "./errors.ts";
-import type { Kinds } from "./kinds.ts";
 import { forgetWaits } from "./waits.ts";
 
 interface Candidate {
@@ -52,7 +52,9 @@ export class Purging {
       .all(this.#cursor, request.limit) as unknown as (Candidate & {
       created_at: number;
     })[];
-    const jobs = rows.filter((row) => row.state >= STATE.succeeded && row.finished_at < before && !this.#isAwaited(row));
+    const jobs = rows.filter(
+      (row) => row.state >= STATE.succeeded && row.finished_at < before && !this.#isAwaited(row),
+    );
     const last = rows.at(-1);
     const atEnd = rows.length < request.limit || last!.created_at >= before;
     this.#cursor = atEnd ? 0 : last!.seq;

@@ -1,8 +1,8 @@
 // The worker's turn as the port wants it: settles, then claims, inside one transaction.
-import type { Room, TurnAnswer, Settlement } from "../port.ts";
+import type { Room, Settlement, TurnAnswer } from "../port.ts";
 import { claimReady, promoteDue } from "./claim.ts";
 import type { Database } from "./database.ts";
-import type { Kinds } from "./kinds.ts";
+import type { Kinds } from "./enqueue.ts";
 import type { Settling } from "./settle.ts";
 import { actOnWakes } from "./waits.ts";
 import type { Workers } from "./workers.ts";
@@ -31,5 +31,12 @@ export function takeTurn(
   const { woken, more } = actOnWakes(db);
   const dueInMs = promoteDue(db, now);
   const claims = claimReady(db, kinds, worker, room, now);
-  return { settled, ...claims, live: true, cancels: workers.takeCancels(worker.seq), nextDueInMs: more ? 0 : dueInMs, woken };
+  return {
+    settled,
+    ...claims,
+    live: true,
+    cancels: workers.takeCancels(worker.seq),
+    nextDueInMs: more ? 0 : dueInMs,
+    woken,
+  };
 }

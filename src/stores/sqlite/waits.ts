@@ -133,9 +133,9 @@ export function sendSignal(db: Database, { job, name, payload, id }: Signal, now
   if (!row) return { is: "missing" };
   if (db.sql("SELECT 1 FROM outlive_signals WHERE job = ? AND id = ?").get(row.seq, id)) return { is: "repeated" };
   if (row.state >= STATE.succeeded) return { is: "ended", state: JOB_STATES[row.state]! };
-  const { n } = db
-    .sql("SELECT count(*) AS n FROM outlive_signals WHERE job = ? AND read_at IS NULL")
-    .get(row.seq) as { n: number };
+  const { n } = db.sql("SELECT count(*) AS n FROM outlive_signals WHERE job = ? AND read_at IS NULL").get(row.seq) as {
+    n: number;
+  };
   if (n >= MAX_SIGNALS) return { is: "full" };
   db.sql("INSERT INTO outlive_signals (job, name, id, payload, payload_sum, at) VALUES (?, ?, ?, ?, ?, ?)").run(
     row.seq,
@@ -179,7 +179,12 @@ export function readSignal(
 // ---- what a claim, a purge and those who wait for a result read
 
 /** The wait that the job's latest attempt began, if its outcome is not kept yet. */
-export function keptWait(db: Database, job: number, steps: readonly { readonly name: string }[], now: number): KeptWait | null {
+export function keptWait(
+  db: Database,
+  job: number,
+  steps: readonly { readonly name: string }[],
+  now: number,
+): KeptWait | null {
   const row = db.sql("SELECT step, due_at FROM outlive_waits WHERE job = ?").get(job) as
     | { step: string; due_at: number | null }
     | undefined;

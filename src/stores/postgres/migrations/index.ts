@@ -171,7 +171,7 @@ function lockTables(schema: string, number: number): string {
   return `LOCK TABLE ${locks.map((table) => `${schema}.${table}`).join(", ")} IN ACCESS EXCLUSIVE MODE;`;
 }
 
-/** Inside a block of PL/pgSQL. What has no checksum is judged by the program (schema-record.ts). */
+/** Inside a block of PL/pgSQL. What has no checksum is judged by the program (migrate.ts). */
 function expectReleased(schema: string, name: string, version: number): string {
   const rows = MIGRATIONS.slice(0, version).map((_, i) => checksumRow(i + 1));
   if (rows.length === 0) return "";
