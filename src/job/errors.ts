@@ -1,6 +1,6 @@
 // Every error that Outlive throws on purpose: a stable code, what happened to which job, the data, and the next thing to do.
 // Control flow is never an error here: a stale write or a held key inside the engine is a value (store.ts).
-import { type Duration, durationMs } from "./duration.ts";
+import { type Duration, durationMs } from "./time.ts";
 import { cutText, storableText } from "./text.ts";
 
 /** Stable codes. A program may switch on them; the texts may change. */

@@ -119,7 +119,7 @@ export function kindSettings(row: KindColumns): KindSettings {
 
 /** The columns of `jobInfo`: of the jobs as j, the kinds as k and the workers as w. */
 export const JOB_COLUMNS = `j.seq, j.id, k.name AS kind, j.state, j.priority, j.dedupe_key, j.created_at, j.run_at, j.started_at, j.deadline_at,
-  j.finished_at, w.id AS worker, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.together, j.outcome, j.error, j.cancel_requested, j.extras`;
+  j.finished_at, w.id AS worker, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.together, j.outcome, j.error, j.cancel_requested`;
 
 export interface JobColumns extends CounterColumns {
   readonly seq: number;
@@ -140,11 +140,9 @@ export interface JobColumns extends CounterColumns {
   readonly outcome: number | null;
   readonly error: string | null;
   readonly cancel_requested: Flag;
-  /** Whether it has, or has had, something that only some jobs have: a parent, a job that waits for it. */
-  readonly extras: Flag;
-  /** Read only for jobs that have them. */
-  readonly parent?: string | null;
-  readonly wait_step?: string | null;
+  /** The id of the job that enqueued it, and the wait that it began last: from the tables that only some jobs have rows in. */
+  readonly parent: string | null;
+  readonly wait_step: string | null;
 }
 
 export function jobInfo(row: JobColumns): JobInfo {
@@ -172,8 +170,8 @@ export function jobInfo(row: JobColumns): JobInfo {
     lastOutcome: row.outcome === null ? null : OUTCOMES[row.outcome]!,
     error: row.error === null ? null : storedError(row.error),
     cancelRequested: Boolean(row.cancel_requested),
-    parent: row.parent ?? null,
-    waitsAt: waits ? (row.wait_step ?? null) : null,
+    parent: row.parent,
+    waitsAt: waits ? row.wait_step : null,
     waitsForResolution,
   };
 }

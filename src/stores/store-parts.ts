@@ -2,6 +2,7 @@
 // open, the maintenance and an operator ask of the store itself; losses of contact; and the user's own transactions. None of it is needed
 // to run a job.
 import type { JobDetails, JobInfo, JobState } from "../job/job.ts";
+import type { JobOutcome } from "../job/waits.ts";
 import type { Incident, IncidentSummary } from "../recovery/incident.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "../recovery/losses.ts";
 import type { CommitControl } from "../worker/run.ts";

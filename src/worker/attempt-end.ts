@@ -1,8 +1,9 @@
 // How the end of an attempt that did not succeed becomes a change: what was thrown, together with why the attempt had been told to stop.
 // The changes themselves are in transitions.ts.
-import { ErrorCode, OutliveError, TerminalError, toStoredError } from "../job/errors.ts";
+import { ErrorCode, OutliveError, RetryLater, TerminalError, toStoredError } from "../job/errors.ts";
 import { backoffMs } from "../job/job.ts";
-import type { Random } from "../job/time.ts";
+import { storableText } from "../job/text.ts";
+import { durationMs, type Random } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
 import type { Attempt } from "./attempt.ts";
 
@@ -23,6 +24,7 @@ export function changeOfThrown(attempt: Ending, thrown: unknown, random: Random)
       // What it waited for in vain may have taken all of its time.
       return trouble === "busy" ? released(attempt, trouble, random) : timedOut(attempt, random);
     case undefined:
+      if (thrown instanceof RetryLater) return retriedLater(attempt, thrown);
       return trouble ? released(attempt, trouble, random) : failed(attempt, thrown, random);
   }
 }
@@ -71,6 +73,15 @@ function released(attempt: Ending, trouble: "full" | "busy", random: Random): tr
     transitions.runningView(attempt.job),
     `the store was ${trouble}`,
     Math.min(delayMs, MAX_WAIT_FOR_STORE_MS),
+  );
+}
+
+function retriedLater(attempt: Ending, { delay, message }: RetryLater): transitions.Change {
+  const delayMs = durationMs(delay, "The delay of RetryLater");
+  return transitions.release(
+    transitions.runningView(attempt.job),
+    `runs again later: ${storableText(message, 500)}`,
+    delayMs,
   );
 }
 

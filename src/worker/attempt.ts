@@ -4,11 +4,12 @@ import type { RunnableKind } from "../job/contract.ts";
 import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, Interruption, type InterruptionReason, OutliveError, toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
-import type { ClaimedJob, Enqueued } from "../job/job.ts";
+import type { ClaimedJob, Enqueued, JobDraft } from "../job/job.ts";
 import { decodeJson, encodeJson, type Json } from "../job/json.ts";
 import { storableText } from "../job/text.ts";
+import { type Duration, durationMs } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
-import type { AttemptWrite, Stale } from "../stores/port.ts";
+import type { AttemptWrite, Stale, WriteAnswer } from "../stores/port.ts";
 import { changeOfGivenUp, changeOfThrown, troubleOfStore } from "./attempt-end.ts";
 import type { WorkerContext } from "./life.ts";
 import {
@@ -19,9 +20,17 @@ import {
   type Run,
   type RunCall,
   type RunEnqueue,
+  type RunEnqueueMany,
+  type SignalOptions,
+  type SleepOptions,
   type StepResult,
   transactionsFor,
+  type WaitOptions,
+  type AwaitedJob,
 } from "./run.ts";
+import { assertStepName, childFailed, timeoutOf, Waits } from "./waiting.ts";
+
+type Applied = Extract<WriteAnswer, { readonly is: "applied" }>;
 
 /** What an attempt asks of the executor that holds it. */
 export interface AttemptOwner {
@@ -43,6 +52,8 @@ interface GiveUp {
 
 /** Nothing in a handler depends on these, so many programs do not await them. */
 const WITHOUT_RESULT: ReadonlySet<RunCall> = new Set(["heartbeat", "progress", "log"]);
+/** How many jobs of `enqueueMany` share one transaction. */
+const CHILDREN_PER_WRITE = 1_000;
 /** How long a commit waits for its turn in a store that is busy, if the attempt has no deadline that comes first. */
 const COMMIT_WAIT_MS = 5 * 60_000;
 
@@ -73,6 +84,9 @@ export class Attempt implements Run {
   /** How often a child of the same content was enqueued in this attempt. */
   #children: Map<string, number> | undefined;
   #callFailed = false;
+  /** Calls of `run` that are under way. */
+  #calls = 0;
+  #waits: Waits | undefined;
 
   constructor(context: WorkerContext, owner: AttemptOwner, job: ClaimedJob) {
     this.#context = context;
@@ -106,7 +120,7 @@ export class Attempt implements Run {
 
   get interrupted(): Interrupted | undefined {
     const { lastOutcome, steps } = this.job;
-    if (lastOutcome === null || lastOutcome === "succeeded") return undefined;
+    if (lastOutcome === null || lastOutcome === "succeeded" || lastOutcome === "waiting") return undefined;
     return { how: lastOutcome, lastStep: steps.at(-1)?.name };
   }
 
@@ -160,6 +174,7 @@ export class Attempt implements Run {
 
   #returned(value: unknown): void {
     if (this.#settling) return;
+    this.#waits?.drop();
     let result: string | null = null;
     try {
       if (value !== undefined) result = encodeJson(value, `The result of job ${this.id}`);
@@ -171,6 +186,7 @@ export class Attempt implements Run {
 
   #threw(thrown: unknown): void {
     if (this.#settling) return;
+    this.#waits?.drop();
     const change = changeOfThrown(this, thrown, this.#context.random);
     if (change.name === "release" && troubleOfStore(thrown))
       this.#context.events.emit("store.failed", {
@@ -307,11 +323,11 @@ export class Attempt implements Run {
   // ---- what the handler calls
 
   step<T>(name: string, work: () => T | Promise<T>): Promise<StepResult<T>> {
-    return this.#watched("step", this.#step(name, work));
+    return this.#watched("step", () => this.#step(name, work));
   }
 
   async #step<T>(name: string, work: () => T | Promise<T>): Promise<StepResult<T>> {
-    assertKey(name, `The step name of job ${this.id}`);
+    assertStepName(name, this.id);
     const names = (this.#names ??= new Set());
     if (names.has(name)) {
       throw new OutliveError(
@@ -338,7 +354,7 @@ export class Attempt implements Run {
   }
 
   heartbeat(): Promise<void> {
-    return this.#watched("heartbeat", this.#heartbeat());
+    return this.#watched("heartbeat", () => this.#heartbeat());
   }
 
   async #heartbeat(): Promise<void> {
@@ -351,7 +367,7 @@ export class Attempt implements Run {
   }
 
   progress(value: Json): Promise<void> {
-    return this.#watched("progress", this.#progress(value));
+    return this.#watched("progress", () => this.#progress(value));
   }
 
   async #progress(value: Json): Promise<void> {
@@ -359,7 +375,7 @@ export class Attempt implements Run {
   }
 
   log(message: string): Promise<void> {
-    return this.#watched("log", this.#log(message));
+    return this.#watched("log", () => this.#log(message));
   }
 
   async #log(message: string): Promise<void> {
@@ -370,23 +386,97 @@ export class Attempt implements Run {
   }
 
   readonly enqueue: RunEnqueue = (kind, input, options) =>
-    this.#watched("enqueue", this.#enqueue(kind, input, options));
+    this.#watched("enqueue", () => this.#enqueue(kind, input, options));
 
   async #enqueue(...[kind, input, options]: Parameters<RunEnqueue>): Promise<Enqueued> {
-    // Not by the order of calls alone: a replayed step does not make its calls again.
-    const idSeed = (content: string): string => {
-      const children = (this.#children ??= new Map());
-      const occurrence = (children.get(content) ?? 0) + 1;
-      children.set(content, occurrence);
-      return `${this.id}\0${content}\0${occurrence}`;
+    const draft = await this.#context.draft(kind, input, (options ?? {}) as never, this.#childSeed);
+    const answer = await this.#write({ type: "enqueue", drafts: [draft] });
+    return answer!.enqueued![0]!;
+  }
+
+  readonly enqueueMany: RunEnqueueMany = (kind, inputs, options) =>
+    this.#watched("enqueue", () => this.#enqueueMany(kind, inputs, options));
+
+  async #enqueueMany(...[kind, inputs, options]: Parameters<RunEnqueueMany>): Promise<string[]> {
+    const ids: string[] = [];
+    let drafts: JobDraft[] = [];
+    const flush = async (): Promise<void> => {
+      const answer = await this.#write({ type: "enqueue", drafts });
+      for (const { id } of answer!.enqueued!) ids.push(id);
+      drafts = [];
     };
-    const draft = await this.#context.draft(kind, input, (options ?? {}) as never, idSeed);
-    const [enqueued] = await this.#write({ type: "enqueue", drafts: [draft] });
-    return enqueued!;
+    let index = 0;
+    for (const input of inputs as Iterable<never>) {
+      const own = (options as { each?: (input: never, index: number) => object } | undefined)?.each?.(input, index++);
+      drafts.push(await this.#context.draft(kind, input, (own ?? {}) as never, this.#childSeed));
+      if (drafts.length === CHILDREN_PER_WRITE) await flush();
+    }
+    if (drafts.length > 0) await flush();
+    return ids;
+  }
+
+  /** Not by the order of calls alone: a replayed step does not make its calls again. */
+  readonly #childSeed = (content: string): string => {
+    const children = (this.#children ??= new Map());
+    const occurrence = (children.get(content) ?? 0) + 1;
+    children.set(content, occurrence);
+    return `${this.id}\0${content}\0${occurrence}`;
+  };
+
+  // A wait is no call that is under way: the attempt ends while it goes on.
+
+  async sleep(duration: Duration, { name }: SleepOptions = {}): Promise<void> {
+    const forMs = durationMs(duration, `The sleep of job ${this.id}`);
+    return this.#guarded("wait", this.#wait().sleep(forMs, name));
+  }
+
+  async sleepUntil(date: Date, { name }: SleepOptions = {}): Promise<void> {
+    if (!(date instanceof Date) || !Number.isFinite(date.getTime()))
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `Job ${this.id} sleeps until ${String(date)}, which is not a date.`,
+        "Pass a valid Date.",
+        { jobId: this.id },
+      );
+    const forMs = Math.max(0, date.getTime() - this.#context.clock.now());
+    return this.#guarded("wait", this.#wait().sleep(forMs, name));
+  }
+
+  async waitForSignal<T = Json>(name: string, options: SignalOptions<T> = {}): Promise<T | null> {
+    assertKey(name, `The name of the signal that job ${this.id} waits for`);
+    const timeoutMs = timeoutOf(options, this.id);
+    return this.#guarded("wait", this.#wait().signal(name, timeoutMs, options.schema));
+  }
+
+  async wait<R = Json>(ids: readonly string[], options: WaitOptions = {}): Promise<readonly AwaitedJob<R>[]> {
+    const timeoutMs = timeoutOf(options, this.id);
+    return this.#guarded("wait", this.#wait().jobs<R>(ids, timeoutMs));
+  }
+
+  async results<R = Json>(ids: readonly string[], options: WaitOptions = {}): Promise<readonly R[]> {
+    return (await this.wait<R>(ids, options)).map((one) => {
+      if (one.state === "succeeded") return one.result;
+      throw childFailed(this.id, one);
+    });
+  }
+
+  #wait(): Waits {
+    this.#assertOurs();
+    return (this.#waits ??= new Waits({
+      job: this.job,
+      write: async (write) => (await this.#write(write))?.signal,
+      outcomes: (ids) => this.#context.store.inspect.outcomes(ids),
+      end: () => this.#context.clock.soon(() => this.#endWaiting()),
+    }));
+  }
+
+  #endWaiting(): void {
+    const begun = this.#waits?.begun;
+    if (begun && this.#calls === 0) this.#end(transitions.wait(transitions.runningView(this.job), begun));
   }
 
   commit(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<never> {
-    return this.#watched("commit", this.#commit(form, body));
+    return this.#watched("commit", () => this.#commit(form, body));
   }
 
   async #commit(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<never> {
@@ -439,7 +529,16 @@ export class Attempt implements Run {
    * What the handler gets. It rejects as `work` does, but a rejection that nothing awaits must not kill the process with its other jobs:
    * once the attempt has ended, and at any time for a call without a result, it is reported instead.
    */
-  #watched<T>(call: RunCall, work: Promise<T>): Promise<T> {
+  #watched<T>(call: RunCall, work: () => Promise<T>): Promise<T> {
+    this.#calls++;
+    const ended = (): void => {
+      this.#calls--;
+      if (this.#waits?.begun) this.#endWaiting();
+    };
+    return this.#guarded(call, this.#unlessWaiting(work).finally(ended));
+  }
+
+  #guarded<T>(call: RunCall, work: Promise<T>): Promise<T> {
     const calledLate = this.over;
     const returned = work.catch((thrown: unknown): never => {
       if (this.over || WITHOUT_RESULT.has(call)) {
@@ -451,6 +550,11 @@ export class Attempt implements Run {
       throw thrown;
     });
     return returned;
+  }
+
+  async #unlessWaiting<T>(work: () => Promise<T>): Promise<T> {
+    this.#waits?.assertNone();
+    return work();
   }
 
   /** Once per attempt: a timer of the handler's may go on for as long as the process lives. */
@@ -469,12 +573,12 @@ export class Attempt implements Run {
     });
   }
 
-  async #write(write: AttemptWrite): Promise<readonly Enqueued[]> {
+  async #write(write: AttemptWrite): Promise<Applied | undefined> {
     this.#assertOurs();
     const [answer] = await this.#context.store.write([{ lease: this.job.lease, write }]);
     if (answer?.is === "stale") throw this.#refused(answer.stale);
-    if (write.type === "step") this.#owner.stepped(this);
-    return (answer?.is === "applied" ? answer.enqueued : undefined) ?? [];
+    if (write.type === "step" || write.type === "signal") this.#owner.stepped(this);
+    return answer?.is === "applied" ? answer : undefined;
   }
 
   /** The fence did not hold: the job has another owner. Returns what the handler gets. */

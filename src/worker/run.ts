@@ -1,19 +1,22 @@
 // What a handler holds: its second argument, `run`; the form of `commit` and `transaction`; and the control with which a worker ends a
 // commit under way. attempt.ts implements it.
-import { ErrorCode, OutliveError } from "../job/errors.ts";
+import type { StandardSchemaV1 } from "@standard-schema/spec";
+import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
 import type { Enqueued, Outcome } from "../job/job.ts";
 import type { Json, JsonOf, ResultOf } from "../job/json.ts";
+import type { Duration } from "../job/time.ts";
+import type { JobOutcome } from "../job/waits.ts";
 import type { Store, Transactions } from "../stores/port.ts";
 
 /** How the attempt before this one ended, if it did not succeed. */
 export interface Interrupted {
-  readonly how: Exclude<Outcome, "succeeded">;
+  readonly how: Exclude<Outcome, "succeeded" | "waiting">;
   /** The last step that earlier attempts finished. */
   readonly lastStep: string | undefined;
 }
 
 /** The methods of a run that write, as they are named in events. */
-export type RunCall = "step" | "heartbeat" | "progress" | "log" | "enqueue" | "commit";
+export type RunCall = "step" | "heartbeat" | "progress" | "log" | "enqueue" | "commit" | "wait";
 
 /** The second argument of a handler. */
 export interface Run {
@@ -39,6 +42,18 @@ export interface Run {
   log(message: string): Promise<void>;
   /** Enqueues another job under this attempt's fence. Without an id it gets one made of its kind, input and dedupe key, the same in every attempt, so a replay adds nothing. Give ids of your own to children that are alike and enqueued partly inside steps. */
   readonly enqueue: RunEnqueue;
+  /** Enqueues many jobs of one kind, 1,000 in each transaction. Returns their ids, in the order of the inputs. */
+  readonly enqueueMany: RunEnqueueMany;
+  /** Ends the attempt, and goes on in a new one after this long, without a slot, a timer or memory meanwhile. Nothing is counted. */
+  sleep(duration: Duration, options?: SleepOptions): Promise<void>;
+  /** As `sleep`, until this moment of the worker's clock. */
+  sleepUntil(date: Date, options?: SleepOptions): Promise<void>;
+  /** Waits, without a slot, for a signal sent by `engine.signal`, also one that was sent before. Each signal is read once. Null: `timeout` has passed. */
+  waitForSignal<T = Json>(name: string, options?: SignalOptions<T>): Promise<T | null>;
+  /** Waits, without a slot, until all these jobs have ended, however they ended, or `timeout` has passed. */
+  wait<R = Json>(ids: readonly string[], options?: WaitOptions): Promise<readonly AwaitedJob<R>[]>;
+  /** As `wait`, and returns the results. Throws CHILD_FAILED if one of the jobs did not succeed. */
+  results<R = Json>(ids: readonly string[], options?: WaitOptions): Promise<readonly R[]>;
   /** Ends the job successfully in the same database transaction as your own writes. Its return value is the job's result. */
   commit<Tx, T>(form: CommitForm<Tx, "sync">, body: (tx: Tx) => CommittedResult<T>): Promise<T>;
   commit<Tx, T>(form: CommitForm<Tx, "async">, body: (tx: Tx) => Promise<T>): Promise<T>;
@@ -49,6 +64,37 @@ export type StepResult<T> = [T] extends [void] ? T : JsonOf<T>;
 
 /** The engine replaces this by its own typed `enqueue`; here it is only known that it takes a kind and an input. */
 export type RunEnqueue = (kind: never, input: never, options?: never) => Promise<Enqueued>;
+
+export type RunEnqueueMany = (kind: never, inputs: never, options?: never) => Promise<string[]>;
+
+export interface SleepOptions {
+  /** Instead of its position: by it a changed handler finds the same sleep again. Default: the number of the sleep. */
+  readonly name?: string;
+}
+
+export interface WaitOptions {
+  /** How long to wait at most. Default: without an end. */
+  readonly timeout?: Duration;
+}
+
+export interface SignalOptions<T> extends WaitOptions {
+  /** Checks what was sent. A payload that does not fit fails the attempt. Default: any JSON. */
+  readonly schema?: StandardSchemaV1<unknown, T>;
+}
+
+/** How a job that was waited for stands. */
+export type AwaitedJob<R = Json> =
+  | { readonly id: string; readonly state: "succeeded"; readonly result: R }
+  | { readonly id: string; readonly state: "dead" | "cancelled" | "quarantined"; readonly error: StoredError | null }
+  /** The time was up before it ended. */
+  | { readonly id: string; readonly state: "queued" | "running" }
+  /** It was removed. */
+  | { readonly id: string; readonly state: "missing" };
+
+export function awaitedJob<R>({ id, state, result, error }: JobOutcome): AwaitedJob<R> {
+  if (state === "succeeded") return { id, state, result: (result === null ? null : JSON.parse(result)) as R };
+  return state === "queued" || state === "running" || state === "missing" ? { id, state } : { id, state, error };
+}
 
 /** The form of `commit` and `transaction` on one store. `Mode` decides whether the callback must be synchronous. */
 export interface CommitForm<Tx, Mode extends "sync" | "async"> {

@@ -9,6 +9,7 @@ import {
   JOB_COLUMNS,
   type JobColumns,
   jobInfo,
+  OUTCOME,
   rowOfCursor,
   STATE,
   storedValue,
@@ -18,11 +19,13 @@ import type { Database } from "./database.ts";
 import { walBytes } from "./doctor/index.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import { lockHolder } from "./lock.ts";
+import { outcomes } from "./waits.ts";
 import type { FileAccess, Writer } from "./writer.ts";
 
 export function inspecting({ db, now, read }: FileAccess, writer: Writer): Inspecting {
   return {
     get: (id) => read(() => getJob(db, id)),
+    outcomes: (ids) => read(() => outcomes(db, ids)),
     list: (filter, limit, after) => read(() => listJobs(db, filter, limit, after)),
     counts: () => read(() => countJobs(db, now())),
     ahead: (id) => read(() => countAhead(db, id)),
@@ -38,10 +41,14 @@ export function inspecting({ db, now, read }: FileAccess, writer: Writer): Inspe
 const JOB_TABLES =
   "outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind LEFT JOIN outlive_workers w ON w.seq = j.worker";
 
+const COLUMNS = `${JOB_COLUMNS},
+  CASE WHEN j.extras = 1 THEN (SELECT p.id FROM outlive_extras e JOIN outlive_jobs p ON p.seq = e.parent WHERE e.job = j.seq) END AS parent,
+  CASE WHEN j.outcome = ${OUTCOME.waiting} THEN (SELECT v.step FROM outlive_waits v WHERE v.job = j.seq) END AS wait_step`;
+
 function getJob(db: Database, id: string): JobDetails | null {
   const [row] = readable<JobColumns & CheckedJob & { readonly progress: unknown }>(
     db,
-    `SELECT ${JOB_COLUMNS}, j.input, j.input_sum, j.result, j.result_sum, j.progress FROM ${JOB_TABLES} WHERE j.id = ?`,
+    `SELECT ${COLUMNS}, j.input, j.input_sum, j.result, j.result_sum, j.progress FROM ${JOB_TABLES} WHERE j.id = ?`,
     [id],
   );
   if (!row) return null;
@@ -129,7 +136,7 @@ function listJobs(db: Database, filter: JobFilter, limit: number, after: string 
   );
   const rows = readable<JobColumns>(
     db,
-    `SELECT ${JOB_COLUMNS} FROM ${JOB_TABLES} WHERE j.seq IN (SELECT seq FROM (${keys.join(" UNION ALL ")}) ORDER BY seq DESC LIMIT ?) ORDER BY j.seq DESC`,
+    `SELECT ${COLUMNS} FROM ${JOB_TABLES} WHERE j.seq IN (SELECT seq FROM (${keys.join(" UNION ALL ")}) ORDER BY seq DESC LIMIT ?) ORDER BY j.seq DESC`,
     [...keys.flatMap(() => [floor, before, ...values]), limit + 1],
   );
   const page = rows.slice(0, limit);
@@ -143,6 +150,7 @@ function kindId(db: Database, name: string): number | undefined {
 
 /** The indexes to take the keys from; null: the table is to be walked. They know state and kind; all else needs the row. */
 function servingIndexes(db: Database, filter: JobFilter): readonly string[] | null {
+  if (filter.parent !== undefined) return [childrenOf(db, filter.parent, filter.state)];
   const sources = indexesOf(filter.state);
   if (
     !sources ||
@@ -152,6 +160,12 @@ function servingIndexes(db: Database, filter: JobFilter): readonly string[] | nu
   const counts = sources.map((source) => `SELECT 1 FROM ${source}`).join(" UNION ALL ");
   const { n } = db.sql(`SELECT count(*) AS n FROM (${counts} LIMIT ${LOOKUPS + 1})`).get() as { n: number };
   return n > LOOKUPS ? null : sources;
+}
+
+function childrenOf(db: Database, id: string, state: JobState | undefined): string {
+  const row = db.sql("SELECT seq FROM outlive_jobs WHERE id = ?").get(id) as { seq: number } | undefined;
+  const inState = state === undefined ? "" : ` AND j.state = ${STATE[state]}`;
+  return `outlive_extras e JOIN outlive_jobs j ON j.seq = e.job WHERE e.parent = ${row?.seq ?? -1}${inState}`;
 }
 
 /** The indexes that together hold all jobs of a state and no others. Literals, so that SQLite may use them. */
