@@ -19,6 +19,7 @@ import { specifyRecover } from "./recover.ts";
 import { specifyRestore } from "./restore.ts";
 import { specifySettle } from "./settle.ts";
 import { specifyVerdicts } from "./verdicts.ts";
+import { specifyWaiting } from "./waiting.ts";
 import { specifyWorkers } from "./workers.ts";
 
 const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
@@ -34,6 +35,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   losses: specifyLosses,
   isolation: specifyIsolation,
   expire: specifyExpire,
+  waiting: specifyWaiting,
   workers: specifyWorkers,
   restore: specifyRestore,
   liveness: specifyLiveness,
