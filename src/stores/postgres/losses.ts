@@ -16,10 +16,8 @@ import {
   workerRow,
 } from "../rows.ts";
 import type { Connection } from "./connection.ts";
-import { insertFollowing } from "./enqueue.ts";
-import { deathsElsewhere, insertHistory } from "./history.ts";
-import type { Kinds } from "./kinds.ts";
-import { laneOf } from "./settle.ts";
+import { insertFollowing, type Kinds } from "./enqueue.ts";
+import { deathsElsewhere, insertHistory, laneOf } from "./settle.ts";
 import type { Session } from "./statements.ts";
 
 export function losses(connection: Connection, kinds: Kinds): Losses {

@@ -5,11 +5,10 @@ import type { Migration } from "../migrate.ts";
 import { confirmedTicks } from "./confirmed-ticks.ts";
 import { core } from "./core.ts";
 import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
-import { isolation } from "./isolation.ts";
+import { isolation, suspects } from "./isolation.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
 import { losses, restore } from "./restore.ts";
 import { seedViews } from "./seed-views.ts";
-import { suspects } from "./suspects.ts";
 import { formerDeadJobs, tolerantDeadJobs, views } from "./views.ts";
 
 // Replaces the view dead_jobs and the function enqueue by versions that no stored text and no caller can harm.
