@@ -25,7 +25,7 @@ import {
   scriptText,
   upText,
 } from "./migrations/index.ts";
-import { isolation } from "./migrations/isolation.ts";
+import { waiting } from "./migrations/waiting.ts";
 import { rolesText } from "./roles.ts";
 
 /**
@@ -55,7 +55,7 @@ export interface MigrationSession {
 }
 
 /** The least version with which this program works: a worker writes the columns of that step. */
-export const NEEDED_VERSION = MIGRATIONS.indexOf(isolation) + 1;
+export const NEEDED_VERSION = MIGRATIONS.indexOf(waiting) + 1;
 export const KNOWN_VERSION = MIGRATIONS.length;
 
 /**

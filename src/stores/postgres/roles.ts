@@ -3,6 +3,7 @@
 import { quotedSchema } from "./address.ts";
 import { ENQUEUE_SIGNATURE } from "./migrations/enqueue.ts";
 import { VIEWS } from "./migrations/views.ts";
+import { WAITING_TABLES } from "./migrations/waiting.ts";
 
 export const ROLES = ["owner", "worker", "enqueue", "read"] as const;
 export type Role = (typeof ROLES)[number];
@@ -26,7 +27,11 @@ export const WRITTEN = [
   "incidents",
   "incident_jobs",
   "server_run",
+  ...WAITING_TABLES,
 ];
+
+/** Tables of later steps: a schema may not have them yet. */
+const LATER: ReadonlySet<string> = new Set(WAITING_TABLES);
 
 /** Roles without login: grant them to the users that programs log in as. */
 export function rolesText(name: string): string {
@@ -54,7 +59,7 @@ ALTER SCHEMA ${schema} OWNER TO ${owner};
 
 -- Workers: every row, no table. They can't migrate, truncate or drop, and of meta they can write the epoch alone (a trigger).
 GRANT USAGE ON SCHEMA ${schema} TO ${worker};
-GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(WRITTEN)} TO ${worker};
+GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(WRITTEN.filter((table) => !LATER.has(table)))} TO ${worker};
 GRANT SELECT, INSERT, UPDATE ON ${tables(["meta"])} TO ${worker};
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA ${schema} TO ${worker};
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA ${schema} TO ${worker};
@@ -73,6 +78,7 @@ DO $$ BEGIN
   IF to_regprocedure('${schema}.instant(bigint)') IS NOT NULL THEN GRANT EXECUTE ON FUNCTION ${schema}.instant(bigint), ${schema}.span(bigint) TO ${read}; END IF;
   IF to_regprocedure('${schema}.error_text(text, text)') IS NOT NULL THEN GRANT EXECUTE ON FUNCTION ${schema}.error_text(text, text) TO ${read}; END IF;
   IF to_regclass('${schema}.ticks') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE ON ${schema}.ticks TO ${worker}; END IF;
+  IF to_regclass('${schema}.waits') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(WAITING_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.workers') IS NOT NULL THEN GRANT SELECT ON ${tables(VIEWS)} TO ${worker}; END IF;
 END $$;
 `;

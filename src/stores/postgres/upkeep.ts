@@ -120,7 +120,7 @@ async function schema(session: Session): Promise<Finding[]> {
 async function rights(session: Session): Promise<Finding[]> {
   const rows = await session.rows<{ lacks: string; role: string }>(
     `SELECT current_user AS role, 'outlive.' || t || ': ' || string_agg(r, ', ') AS lacks FROM unnest($1::text[]) t, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) r
-     WHERE NOT has_table_privilege('outlive.' || t, r) GROUP BY t ORDER BY t`,
+     WHERE to_regclass('outlive.' || t) IS NOT NULL AND NOT has_table_privilege('outlive.' || t, r) GROUP BY t ORDER BY t`,
     [`{${WRITTEN.join(",")}}`],
   );
   if (rows.length === 0) return [ok("This role may do all that a worker does.")];

@@ -81,7 +81,7 @@ function reclaimByHand(schema: string): string {
 }
 
 /** A gap that is too long holds one tick, as before, and starts the time that is confirmed again. A restart within the rhythm does not. */
-function confirmedTick(schema: string): string {
+export function confirmedTick(schema: string): string {
   return `
   CREATE OR REPLACE FUNCTION ${schema}.tick(batch integer DEFAULT 500) RETURNS integer
   LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$

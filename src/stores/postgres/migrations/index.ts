@@ -10,6 +10,7 @@ import { reclaim, TICK_SECONDS } from "./reclaim.ts";
 import { losses, restore } from "./restore.ts";
 import { seedViews } from "./seed-views.ts";
 import { formerDeadJobs, tolerantDeadJobs, views } from "./views.ts";
+import { waiting } from "./waiting.ts";
 
 // Replaces the view dead_jobs and the function enqueue by versions that no stored text and no caller can harm.
 
@@ -31,6 +32,7 @@ export const MIGRATIONS: readonly Migration[] = [
   isolation,
   suspects,
   confirmedTicks,
+  waiting,
 ];
 
 /**

@@ -77,7 +77,7 @@ function columns(schema: string): string {
   ALTER TABLE ${schema}.steps ADD COLUMN result_sum bytea;`;
 }
 
-function addCheckedJobs(schema: string): string {
+export function addCheckedJobs(schema: string): string {
   return `
   -- As in step 1, and each input with its checksum.
   CREATE OR REPLACE FUNCTION ${schema}.add_jobs(
