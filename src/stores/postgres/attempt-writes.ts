@@ -1,6 +1,6 @@
-// The small writes of a running attempt, each one statement under its fence: steps, progress, log, heartbeat, children.
+// The small writes of a running attempt, each one statement under its fence: steps, progress, log, heartbeat, children, signals.
 import type { Lease } from "../../job/lease.ts";
-import { APPLIED, type AttemptWrite, MAX_LOG_LINES, triedBy, type WriteAnswer } from "../port.ts";
+import { APPLIED, type AttemptWrite, MAX_LOG_LINES, type ReadSignal, triedBy, type WriteAnswer } from "../port.ts";
 import type { Connection } from "./connection.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
 import { registered } from "./restore-mark.ts";
@@ -32,6 +32,21 @@ const HEARTBEAT = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now), 
     FROM clock WHERE ${MINE} RETURNING seq)
   ${ANSWER}`;
 const LOCK = `WITH ${OWNED} ${ANSWER}`;
+// The signal is marked as read only if its step is written by the same statement, so it is read once. A repeated
+// read (the reply was lost) finds the step.
+const READ_SIGNAL = `WITH ${OWNED},
+  step AS MATERIALIZED (SELECT s.result FROM outlive.steps s JOIN owned ON s.job = owned.seq WHERE s.name = $6),
+  signal AS MATERIALIZED (SELECT g.ord, g.payload FROM outlive.signals g JOIN owned ON g.job = owned.seq
+    WHERE g.name = $7 AND g.read_at IS NULL AND NOT EXISTS (SELECT 1 FROM step) ORDER BY g.ord LIMIT 1),
+  outcome AS MATERIALIZED (SELECT payload FROM signal
+    UNION ALL SELECT NULL FROM owned WHERE $8::boolean AND NOT EXISTS (SELECT 1 FROM signal) AND NOT EXISTS (SELECT 1 FROM step)),
+  added AS (INSERT INTO outlive.steps (job, name, result, at, fence, result_sum)
+    SELECT owned.seq, $6, outcome.payload, outlive.now_ms(), $2, ${checksumSql("outcome.payload", stepOwnerSql("owned.id", "$6"))} FROM owned, outcome
+    ON CONFLICT DO NOTHING RETURNING 1),
+  read AS (UPDATE outlive.signals g SET read_at = outlive.now_ms() FROM signal, added WHERE g.ord = signal.ord)
+  SELECT EXISTS (SELECT 1 FROM owned) AS owned, EXISTS (SELECT 1 FROM step) OR EXISTS (SELECT 1 FROM added) AS kept,
+    EXISTS (SELECT 1 FROM outcome) AND NOT EXISTS (SELECT 1 FROM added) AS overtaken,
+    coalesce((SELECT result FROM step), (SELECT payload FROM outcome)) AS payload`;
 
 export interface AttemptWriteDeps {
   readonly kinds: Kinds;
@@ -69,14 +84,36 @@ async function writeOfAttempt(
   write: AttemptWrite,
 ): Promise<WriteAnswer> {
   const attempt = [lease.row, lease.fence, lease.epoch, await workers.seqOf(session, lease.worker), lease.worker];
+  if (write.type === "signal") {
+    const signal = await readSignal(session, attempt, write);
+    return signal === null ? settling.refused(session, lease, triedBy(write)) : { is: "applied", signal };
+  }
   const [statement, ...values] = statementOf(write);
   const [answer] = await session.rows<{ owned: boolean }>(statement, [...attempt, ...values]);
   if (!answer!.owned) return settling.refused(session, lease, triedBy(write));
   if (write.type !== "enqueue") return APPLIED;
-  return { is: "applied", enqueued: await insertJobs(session, kinds, write.drafts) };
+  return { is: "applied", enqueued: await insertJobs(session, kinds, write.drafts, { parent: lease.row }) };
 }
 
-function statementOf(write: AttemptWrite): readonly [string, ...Value[]] {
+/** Null: the attempt does not own the job. */
+async function readSignal(
+  session: Session,
+  attempt: readonly Value[],
+  { step, name, hasEnded }: Extract<AttemptWrite, { type: "signal" }>,
+): Promise<ReadSignal | null> {
+  for (;;) {
+    const [row] = await session.rows<{ owned: boolean; kept: boolean; overtaken: boolean; payload: string | null }>(
+      READ_SIGNAL,
+      [...attempt, step, name, hasEnded],
+    );
+    const { owned, kept, overtaken, payload } = row!;
+    if (!owned) return null;
+    // The same read, repeated after a lost connection, has written the step while this one waited for the job's row.
+    if (!overtaken) return kept ? { kept, payload } : { kept };
+  }
+}
+
+function statementOf(write: Exclude<AttemptWrite, { type: "signal" }>): readonly [string, ...Value[]] {
   switch (write.type) {
     case "step":
       return [STEP, write.name, write.result];

@@ -42,6 +42,8 @@ export interface Turn {
   readonly due: number | null;
   /** Whether a suspect waits. */
   readonly suspects: boolean;
+  /** Whether there are wakes, or jobs were settled whose ends may have written some. */
+  readonly wakes: boolean;
   readonly cancels: readonly { readonly id: string; readonly seq: number; readonly runs: boolean }[] | null;
   /** The server restarted and may have lost claims: nothing was claimed, and the epoch must be raised first. */
   readonly restarted: boolean;
@@ -79,6 +81,7 @@ interface TurnRow {
   readonly epoch: number;
   readonly timeout_ms: number | null;
   readonly due_ms: number | null;
+  readonly wakes: boolean;
   /** Row numbers, separated by spaces; null: all of them. */
   readonly settled: string | null;
   /** JSON. */
@@ -104,12 +107,13 @@ export async function takeTurnInTwo(
   const { text, values } = claim.kinds.length > 1 ? CLAIM.ofMany : CLAIM.ofOne;
   const [claimed, settled] = await both(
     connection.rows<TakenRow | TurnRow>(text, values(claiming(claim))),
-    connection.rows<{ settled: string | null }>(
+    connection.rows<{ settled: string | null; wakes: boolean }>(
       SETTLE.text,
       SETTLE.values({ ...workerValues(claim.worker), ...settling(successes) }),
     ),
   );
-  return { ...turnOf(claimed), settled: numbers(settled[0]!.settled) };
+  const turn = turnOf(claimed);
+  return { ...turn, settled: numbers(settled[0]!.settled), wakes: turn.wakes || settled[0]!.wakes };
 }
 
 /** Throws only after both have ended, so that no caller repeats a statement that is still running. */
@@ -121,7 +125,7 @@ async function both<A, B>(one: Promise<A>, other: Promise<B>): Promise<[A, B]> {
 function turnOf(rows: (TakenRow | TurnRow)[]): Turn {
   const at = rows.findIndex(({ seq }) => seq === null);
   const [found] = rows.splice(at, 1) as [TurnRow];
-  const { live, restarted, suspects, epoch, timeout_ms: timeoutMs, due_ms: due, settled, cancels } = found;
+  const { live, restarted, suspects, epoch, timeout_ms: timeoutMs, due_ms: due, settled, wakes, cancels } = found;
   const taken = rows as TakenRow[];
   // RETURNING guarantees no order.
   taken.sort((a, b) => b.priority - a.priority || a.seq - b.seq);
@@ -133,6 +137,7 @@ function turnOf(rows: (TakenRow | TurnRow)[]): Turn {
     timeoutMs,
     due,
     settled: numbers(settled),
+    wakes,
     cancels: cancels === null ? null : (JSON.parse(cancels) as Turn["cancels"]),
     taken,
   };
@@ -164,6 +169,10 @@ interface LaterColumns extends CounterColumns {
   readonly seq: number;
   readonly outcome: number | null;
   readonly steps: readonly (StoredStep & { readonly intact: boolean })[] | null;
+  /** The step of the wait that its latest waiting attempt began; null: none did. */
+  readonly wait_step: string | null;
+  /** Null: the wait does not end by time. */
+  readonly wait_remaining_ms: number | null;
 }
 
 const STEP_IS_INTACT = isIntactSql("s.result", stepOwnerSql("j.id", "s.name"), "s.result_sum");
@@ -215,9 +224,16 @@ export async function claimedJobs(
       counters: counted,
       lastOutcome: before && before.outcome !== null ? OUTCOMES[before.outcome]! : null,
       steps: before?.steps?.map(({ name, result }) => ({ name, result })) ?? NO_STEPS,
+      ...(before && keptWait(before)),
     });
   }
   return { claimed, corrupt };
+}
+
+/** The wait from which the job was woken, unless its outcome is kept as a step. */
+function keptWait({ steps, wait_step: step, wait_remaining_ms: remainingMs }: LaterColumns): Pick<ClaimedJob, "wait"> {
+  if (step === null || steps?.some(({ name }) => name === step)) return {};
+  return { wait: { step, remainingMs } };
 }
 
 const NONE: ReadonlyMap<number, LaterColumns> = new Map();
@@ -266,8 +282,9 @@ const LATER = statement(
     AND (SELECT here FROM me))
   SELECT j.seq, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.outcome,
     (SELECT json_agg(json_build_object('name', s.name, 'result', s.result, 'intact', ${STEP_IS_INTACT}) ORDER BY s.ord)
-      FROM outlive.steps s WHERE s.job = j.seq) AS steps
-  FROM outlive.jobs j WHERE j.seq = ANY (:rows::bigint[])`,
+      FROM outlive.steps s WHERE s.job = j.seq) AS steps,
+    v.step AS wait_step, v.due_at - outlive.now_ms() AS wait_remaining_ms
+  FROM outlive.jobs j LEFT JOIN outlive.waits v ON v.job = j.seq WHERE j.seq = ANY (:rows::bigint[])`,
 );
 
 const SETTLED = ["settledRows", "settledFences", "settledEpochs", "settledResults"] as const;
@@ -309,10 +326,13 @@ const SETTLES = `settled AS (
     FROM clock, me, (SELECT u.*, :worker::bigint AS worker
       FROM unnest(:settledRows::bigint[], :settledFences::int[], :settledEpochs::bigint[], :settledResults::text[])
         AS u (seq, fence, epoch, result)) a
-    WHERE ${OWNED} RETURNING j.seq)`;
+    WHERE ${OWNED} RETURNING j.seq, j.extras)`;
 
 /** The row numbers of the jobs that were settled; null: all of them. */
 const WHICH_SETTLED = `(SELECT CASE WHEN count(*) < cardinality(:settledRows::bigint[]) THEN coalesce(string_agg(seq::text, ' '), '') END FROM settled)`;
+
+/** Whether the end of one of them concerns others. Their wakes are written when the statement ends. */
+const MAY_WAKE = "coalesce((SELECT bool_or(extras) FROM settled), false)";
 
 const CLOCK = "clock AS MATERIALIZED (SELECT outlive.now_ms() AS now";
 
@@ -334,6 +354,7 @@ function turn(kinds: "one kind" | "many kinds", { settles }: { readonly settles:
   ${settles ? `${SETTLES},` : ""}
   due AS MATERIALIZED (SELECT run_at - clock.now AS ms FROM clock, outlive.jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1),
   suspect AS MATERIALIZED (SELECT 1 FROM outlive.jobs WHERE state = 0 AND lane = 2 LIMIT 1),
+  wake AS MATERIALIZED (SELECT 1 FROM outlive.wakes ORDER BY id LIMIT 1),
   may AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM me WHERE state = 'live' AND lasts)
     AND NOT (:heedsDue::boolean AND EXISTS (SELECT 1 FROM due WHERE ms <= 0))
     AND NOT (:heedsSuspects::boolean AND EXISTS (SELECT 1 FROM suspect)) AS claim),
@@ -348,11 +369,12 @@ function turn(kinds: "one kind" | "many kinds", { settles }: { readonly settles:
     ${ofOne ? "(SELECT timeout_ms FROM ready LIMIT 1)" : "NULL::bigint"} AS timeout_ms, NULL AS input,
     coalesce((SELECT state = 'live' FROM me), false) AS live, coalesce((SELECT NOT lasts FROM me), false) AS restarted,
     EXISTS (SELECT 1 FROM suspect) AS suspects, (SELECT ms FROM due) AS due_ms, ${settles ? WHICH_SETTLED : "NULL"} AS settled,
+    EXISTS (SELECT 1 FROM wake)${settles ? ` OR ${MAY_WAKE}` : ""} AS wakes,
     (SELECT json_agg(json_build_object('id', j.id, 'seq', c.job, 'runs', coalesce(j.state = 1 AND j.worker = c.worker AND j.cancel_requested, false)))
       FROM outlive.cancels c LEFT JOIN outlive.jobs j ON j.seq = c.job WHERE c.worker = :worker)::text AS cancels
   UNION ALL
   SELECT seq, id, fence, priority, kind, epoch, timeout_ms, input,
-    NULL AS live, NULL AS restarted, NULL AS suspects, NULL AS due_ms, NULL AS settled, NULL AS cancels FROM taken`;
+    NULL AS live, NULL AS restarted, NULL AS suspects, NULL AS due_ms, NULL AS settled, NULL AS wakes, NULL AS cancels FROM taken`;
 }
 
 const READY_OF_ONE = `
@@ -389,7 +411,7 @@ const CLAIM = {
 /** Settles. */
 const SETTLE = statement(
   [...WORKER, ...SETTLED],
-  `WITH ${CLOCK}), me AS MATERIALIZED (${ME}), ${SETTLES} SELECT ${WHICH_SETTLED} AS settled`,
+  `WITH ${CLOCK}), me AS MATERIALIZED (${ME}), ${SETTLES} SELECT ${WHICH_SETTLED} AS settled, ${MAY_WAKE} AS wakes`,
 );
 
 /** A row of the statement in suspects.ts, which returns its columns by position. */

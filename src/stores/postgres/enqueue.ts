@@ -8,31 +8,35 @@ import { type KindColumns, kindSettings, toStored } from "../rows.ts";
 import { sqlState } from "./errors.ts";
 import { list, MAX_CHARACTERS, type Session, texts } from "./statements.ts";
 
-/** Answers the ids that were added, or null if all of them were. */
-const ADD =
-  "SELECT outlive.add_jobs($1::int[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[]) AS added";
+const DRAFTS = "$1::int[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[]";
+/** Returns the ids that were added, or null if all of them were. */
+const ADD = `SELECT outlive.add_jobs(${DRAFTS}) AS added`;
 /** No row, and nothing is added, if the numbers of the kinds are not theirs any more: after a restore they may be those of others. */
 const IF_KNOWN = `WHERE (SELECT count(*) FROM outlive.kinds k JOIN unnest($8::int[], $9::text[]) AS u (id, name) ON k.id = u.id AND k.name = u.name)
   = cardinality($8::int[])`;
 const ADD_ONLY = `${ADD} ${IF_KNOWN}`;
+const ADD_CHILDREN = `SELECT outlive.add_children(${DRAFTS}, $10) AS added ${IF_KNOWN}`;
 /** The same, and it wakes workers when the transaction commits: once, however often one transaction asks for it. */
 const ADD_AND_RING = `${ADD}, pg_notify($10, '') ${IF_KNOWN}`;
 
-/** The kinds must be known (`Kinds.demand`). With `wakeup`, the channel on which workers listen, they hear of it at the commit. */
+/** What else is written with the jobs: the row of the job that enqueues them; or, for the commit, the channel on which workers listen. */
+type EnqueuedWith = { readonly parent: number } | { readonly wakeup: string };
+
+/** The kinds must be known (`Kinds.demand`). */
 export async function insertJobs(
   session: Session,
   kinds: Kinds,
   drafts: readonly JobDraft[],
-  wakeup: string | null = null,
+  more?: EnqueuedWith,
 ): Promise<Enqueued[]> {
-  const added = await insert(session, kinds, drafts, wakeup);
+  const added = await insert(session, kinds, drafts, more);
   if (added === null) return drafts.map(({ id }) => ({ id, created: true }));
   const fresh = new Set(added);
   const enqueued: Enqueued[] = [];
   for (const draft of drafts) {
     // An id that is in the call twice was added by the first.
     if (fresh.delete(draft.id)) enqueued.push({ id: draft.id, created: true });
-    else enqueued.push(await existing(session, kinds, draft));
+    else enqueued.push(await existing(session, kinds, draft, more));
   }
   return enqueued;
 }
@@ -47,12 +51,12 @@ async function insert(
   session: Session,
   kinds: Kinds,
   drafts: readonly JobDraft[],
-  wakeup: string | null = null,
+  more?: EnqueuedWith,
 ): Promise<readonly string[] | null> {
   const names = [...new Set(drafts.map(({ kind }) => kind))];
   for (;;) {
     await kinds.demand(session, names);
-    const [row] = await session.rows<{ added: readonly string[] | null }>(wakeup === null ? ADD_ONLY : ADD_AND_RING, [
+    const [row] = await session.rows<{ added: readonly string[] | null }>(statementFor(more), [
       list(drafts.map(({ kind }) => kinds.idOf(kind)!)),
       list(drafts.map(({ priority }) => priority)),
       list(drafts.map(({ runAt }) => runAt)),
@@ -62,22 +66,32 @@ async function insert(
       texts(drafts.map(({ input }) => input)),
       list(names.map((name) => kinds.idOf(name)!)),
       texts(names),
-      ...(wakeup === null ? [] : [wakeup]),
+      ...(more === undefined ? [] : ["parent" in more ? more.parent : more.wakeup]),
     ]);
     if (row) return row.added;
     kinds.forget(names);
   }
 }
 
+function statementFor(more: EnqueuedWith | undefined): string {
+  if (more === undefined) return ADD_ONLY;
+  return "parent" in more ? ADD_CHILDREN : ADD_AND_RING;
+}
+
 const KNOWN = `SELECT id FROM outlive.job_ids WHERE id = $1
   UNION ALL SELECT id FROM outlive.jobs WHERE kind = $2 AND dedupe_key = $3 AND dedupe_key IS NOT NULL AND state < 2`;
 
 /** Who was there before: the id itself, or the unfinished job that holds the key. If it has ended since, the key is free. */
-async function existing(session: Session, kinds: Kinds, draft: JobDraft): Promise<Enqueued> {
+async function existing(
+  session: Session,
+  kinds: Kinds,
+  draft: JobDraft,
+  more: EnqueuedWith | undefined,
+): Promise<Enqueued> {
   for (;;) {
     const [known] = await session.rows<{ id: string }>(KNOWN, [draft.id, kinds.idOf(draft.kind)!, draft.dedupeKey]);
     if (known) return { id: known.id, created: false };
-    if ((await insert(session, kinds, [draft])) === null) return { id: draft.id, created: true };
+    if ((await insert(session, kinds, [draft], more)) === null) return { id: draft.id, created: true };
   }
 }
 

@@ -9,6 +9,7 @@ import {
   JOB_COLUMNS,
   type JobColumns,
   jobInfo,
+  OUTCOME,
   rowOfCursor,
   STATE,
   storedValue,
@@ -19,10 +20,12 @@ import type { Enqueuing } from "./enqueue.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import type { Session, Value } from "./statements.ts";
 import { blocker, serverFacts } from "./upkeep.ts";
+import { outcomes } from "./waits.ts";
 
 export function inspecting(connection: Connection, enqueuing: Enqueuing): Inspecting {
   return {
     get: (id) => getJob(connection, id),
+    outcomes: (ids) => outcomes(connection, ids),
     list: (filter, limit, after) => listJobs(connection, filter, limit, after),
     counts: () => countJobs(connection),
     ahead: (id) => countAhead(connection, id),
@@ -61,11 +64,15 @@ interface DetailColumns extends JobColumns {
 
 const JOB_TABLES = "outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind LEFT JOIN outlive.fleet w ON w.seq = j.worker";
 
+const COLUMNS = `${JOB_COLUMNS},
+  CASE WHEN j.extras THEN (SELECT p.id FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent WHERE e.job = j.seq) END AS parent,
+  CASE WHEN j.outcome = ${OUTCOME.waiting} THEN (SELECT v.step FROM outlive.waits v WHERE v.job = j.seq) END AS wait_step`;
+
 const own = (columns: string, table: string): string =>
   `(SELECT json_agg(t ORDER BY ord) FROM (SELECT ${columns}, ord FROM outlive.${table} WHERE job = j.seq) t)`;
 
 /** One statement, so that all of it is of the same moment. */
-const GET = `SELECT ${JOB_COLUMNS}, j.input, j.result, j.progress, ${isIntactSql("j.input", "j.id", "j.input_sum")} AS input_intact,
+const GET = `SELECT ${COLUMNS}, j.input, j.result, j.progress, ${isIntactSql("j.input", "j.id", "j.input_sum")} AS input_intact,
     ${isIntactSql("j.result", "j.id", "j.result_sum")} AS result_intact,
     ${own(`name, result, at, fence AS attempt, ${isIntactSql("result", stepOwnerSql("j.id", "name"), "result_sum")} AS intact`, "steps")} AS steps,
     ${own("at, event, from_state, to_state, actor, epoch, fence AS attempt, reason, incident", "history")} AS history, ${own("at, fence AS attempt, message", "logs")} AS log
@@ -110,12 +117,12 @@ const LOOKUPS = 20_000;
  */
 async function listJobs(session: Session, filter: JobFilter, limit: number, after: string | null): Promise<ListPage> {
   const before = after === null ? Number.MAX_SAFE_INTEGER : rowOfCursor(after);
-  const indexed = await servedByIndex(session, filter.state);
-  const floor = indexed ? 0 : await walkFloor(session, filter, before);
+  const index = await servingIndex(session, filter);
+  const floor = index !== null ? 0 : await walkFloor(session, filter, before);
   const { terms, values } = termsOf(filter);
   const rows = await session.rows<JobColumns>(
-    `SELECT ${JOB_COLUMNS} FROM ${JOB_TABLES} WHERE ${indexed ? `${stateTerm(filter.state!)} AND j.seq + 0` : "j.seq"} >= $1 AND j.seq < $2${terms}
-     ORDER BY ${indexed ? "j.seq + 0" : "j.seq"} DESC LIMIT $3`,
+    `SELECT ${COLUMNS} FROM ${JOB_TABLES} WHERE ${index === null ? "j.seq" : `${index} AND j.seq + 0`} >= $1 AND j.seq < $2${terms}
+     ORDER BY ${index === null ? "j.seq" : "j.seq + 0"} DESC LIMIT $3`,
     [floor, before, limit + 1, ...values],
   );
   const page = rows.slice(0, limit);
@@ -123,13 +130,15 @@ async function listJobs(session: Session, filter: JobFilter, limit: number, afte
   return { jobs: page.map(jobInfo), next: last === 0 ? null : cursorAt(last) };
 }
 
-/** Succeeded jobs are in no index of their own. */
-async function servedByIndex(session: Session, state: JobState | undefined): Promise<boolean> {
-  if (state === undefined || state === "succeeded") return false;
+/** The term by which an index serves; null: the table is to be walked. Succeeded jobs are in no index of their own. */
+async function servingIndex(session: Session, { parent, state }: JobFilter): Promise<string | null> {
+  // The filter by parent is a term of its own (`termsOf`).
+  if (parent !== undefined) return "true";
+  if (state === undefined || state === "succeeded") return null;
   const [row] = await session.rows<{ n: number }>(
     `SELECT count(*) AS n FROM (SELECT 1 FROM outlive.jobs j WHERE ${stateTerm(state)} LIMIT ${LOOKUPS + 1}) found`,
   );
-  return row!.n <= LOOKUPS;
+  return row!.n <= LOOKUPS ? stateTerm(state) : null;
 }
 
 /** In the words of the partial indexes. */
@@ -165,6 +174,12 @@ function termsOf(filter: JobFilter): { terms: string; values: Value[] } {
     terms += ` AND ${term(`$${values.length + 3}`)}`;
   };
   if (filter.state !== undefined) terms += ` AND j.state = ${STATE[filter.state]}`;
+  if (filter.parent !== undefined)
+    add(
+      (value) =>
+        `j.seq IN (SELECT e.job FROM outlive.extras e WHERE e.parent = (SELECT i.seq FROM outlive.job_ids i WHERE i.id = ${value}))`,
+      filter.parent,
+    );
   if (filter.kind !== undefined) add((value) => `k.name = ${value}`, filter.kind);
   if (filter.createdAfter !== undefined) add((value) => `j.created_at > ${value}`, filter.createdAfter);
   if (filter.createdBefore !== undefined) add((value) => `j.created_at < ${value}`, filter.createdBefore);

@@ -1,4 +1,4 @@
-// What people do to jobs and kinds: cancel, retry, pause. Each is one transaction that holds the job's row.
+// What people do to jobs and kinds: cancel, retry, signal, pause. Each is one transaction that holds the job's row.
 import { JOB_STATES } from "../../job/job.ts";
 import * as transitions from "../../job/transitions.ts";
 import type { Operating, OperatorAnswer } from "../port.ts";
@@ -7,6 +7,7 @@ import type { Connection } from "./connection.ts";
 import { sqlState } from "./errors.ts";
 import { applyChanges, insertHistory } from "./settle.ts";
 import type { Session } from "./statements.ts";
+import { sendSignal } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
 const UNIQUE_VIOLATION = "23505";
@@ -22,6 +23,7 @@ export function operating(connection: Connection, workers: Workers): Operating {
         return retried();
       });
     },
+    signal: (signal) => sendSignal(connection, signal),
     setPaused: (kind, paused) => setPaused(connection, kind, paused),
     noteDeath: (worker, words) => connection.transaction((tx) => workers.note(tx, worker, words)),
   };

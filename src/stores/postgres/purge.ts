@@ -19,8 +19,11 @@ export interface PurgeCandidates {
   readonly more: boolean;
 }
 
-const WALK = `SELECT seq, id, state, finished_at, created_at >= now - $3 AS young, finished_at < now - $3 AS old FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs
-  WHERE seq > $1 ORDER BY seq LIMIT $2`;
+// A child stays while its parent is unfinished, which may still ask for its result.
+const WALK = `SELECT seq, id, state, finished_at, created_at >= now - $3 AS young,
+    finished_at < now - $3 AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent
+      WHERE e.job = j.seq AND p.state < ${STATE.succeeded})) AS old
+  FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs j WHERE seq > $1 ORDER BY seq LIMIT $2`;
 
 // Retried since it was read: then it is not finished any more, or finished again just now.
 const DELETE_JOBS = `WITH gone AS (
@@ -30,7 +33,12 @@ const DELETE_JOBS = `WITH gone AS (
   ids AS (DELETE FROM outlive.job_ids i USING gone WHERE i.id = gone.id),
   steps AS (DELETE FROM outlive.steps s USING gone WHERE s.job = gone.seq),
   history AS (DELETE FROM outlive.history h USING gone WHERE h.job = gone.seq),
-  logs AS (DELETE FROM outlive.logs l USING gone WHERE l.job = gone.seq)
+  logs AS (DELETE FROM outlive.logs l USING gone WHERE l.job = gone.seq),
+  extras AS (DELETE FROM outlive.extras e USING gone WHERE e.job = gone.seq),
+  waits AS (DELETE FROM outlive.waits w USING gone WHERE w.job = gone.seq),
+  signals AS (DELETE FROM outlive.signals s USING gone WHERE s.job = gone.seq),
+  awaited AS (DELETE FROM outlive.awaits a USING gone WHERE a.job = gone.seq),
+  awaits AS (DELETE FROM outlive.awaits a USING gone WHERE a.waiter = gone.seq)
   SELECT count(*) AS jobs FROM gone`;
 
 const DELETE_INCIDENTS = `WITH gone AS (DELETE FROM outlive.incidents WHERE id = ANY ($1::text[]) RETURNING id)

@@ -5,11 +5,12 @@ import { JOB_STATES } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import type { Change } from "../../job/transitions.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../port.ts";
-import { LANE, NEVER_DUE, OUTCOME, STATE } from "../rows.ts";
+import { LANE, NEVER_DUE, NO_TIMEOUT, OUTCOME, STATE } from "../rows.ts";
 import { checksumSql } from "./attempt-writes.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
 import { registered } from "./restore-mark.ts";
 import { list, type Session, texts } from "./statements.ts";
+import { beginWaits } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
 /**
@@ -246,6 +247,13 @@ export async function applyChanges(
   const others = left.map(({ applied }) => applied);
   const theirs = owners && { seqs: left.map(({ at }) => owners.seqs[at]!), ids: left.map(({ at }) => owners.ids[at]!) };
   for (const [seq, change] of await write(session, others, from, theirs)) written.set(seq, change);
+  await beginWaits(
+    session,
+    changes.flatMap(({ seq, fence }) => {
+      const wait = written.get(seq)?.wait;
+      return wait === undefined ? [] : [{ seq, fence, wait }];
+    }),
+  );
   await insertHistory(
     session,
     changes.flatMap((applied) => {
@@ -279,8 +287,8 @@ async function write(
     added("interruptions"),
     added("losses"),
     list(all.map(({ outcome }) => (outcome === null ? null : OUTCOME[outcome]))),
-    list(all.map((change) => (isDelayed(change) ? change.delayMs : null))),
-    list(all.map((change) => (waitsForResolution(change) ? NEVER_DUE : null))),
+    list(all.map(delayOf)),
+    list(all.map(dueAt)),
     texts(all.map(({ error }) => (error === null ? null : JSON.stringify(error)))),
     texts(changes.map(({ change, incident }) => (change.to === "queued" ? incident : null))),
     list(all.map(({ ifCancelled }) => ifCancelled !== undefined)),
@@ -293,17 +301,23 @@ async function write(
   return new Map(rows.map(({ seq }) => [seq, bySeq.get(seq)!]));
 }
 
-function isDelayed(change: Change): boolean {
-  return change.to === "queued" && change.delayMs > 0;
+/** For how long the job is delayed; null: it is not, or not for a time that is counted from now. */
+function delayOf({ to, wait, delayMs }: Change): number | null {
+  if (to !== "queued") return null;
+  if (wait) return wait.forMs;
+  return delayMs > 0 ? delayMs : null;
 }
 
-function waitsForResolution(change: Change): boolean {
-  return change.to === "queued" && change.waitsForResolution === true;
+/** The instant that stands for no time. Null: there is a time, or the job is ready. */
+function dueAt({ to, wait, waitsForResolution }: Change): number | null {
+  if (to !== "queued") return null;
+  if (waitsForResolution) return NEVER_DUE;
+  return wait && wait.forMs === null ? NO_TIMEOUT : null;
 }
 
 /** Null: the job's counters decide in which lane it waits. */
 export function laneOf(change: Change): number | null {
-  return isDelayed(change) || waitsForResolution(change) ? LANE.delayed : null;
+  return delayOf(change) !== null || dueAt(change) !== null ? LANE.delayed : null;
 }
 
 /** One entry for each abnormal change. A change without a reason (a success) leaves none. */

@@ -20,6 +20,7 @@ import type { Kinds } from "./enqueue.ts";
 import type { Settling } from "./settle.ts";
 import { MAX_CHARACTERS } from "./statements.ts";
 import { claimSuspects } from "./suspects.ts";
+import { actOnWakes } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
 export interface TurnDeps {
@@ -46,9 +47,15 @@ export class Turns {
   async turn(workerId: string, settlements: readonly Settlement[], room: Room): Promise<TurnAnswer> {
     const slices = slicesOf(settlements);
     const settled: WriteAnswer[] = [];
-    for (const slice of slices.slice(0, -1)) settled.push(...(await this.#turn(workerId, slice, NO_ROOM)).settled);
+    let woken = 0;
+    for (const slice of slices.slice(0, -1)) {
+      const answer = await this.#turn(workerId, slice, NO_ROOM);
+      settled.push(...answer.settled);
+      woken += answer.woken ?? 0;
+    }
     const last = await this.#turn(workerId, slices.at(-1) ?? settlements, room);
-    return settled.length === 0 ? last : { ...last, settled: [...settled, ...last.settled] };
+    if (settled.length === 0) return last;
+    return { ...last, settled: [...settled, ...last.settled], woken: woken + (last.woken ?? 0) };
   }
 
   async #turn(workerId: string, settlements: readonly Settlement[], room: Room): Promise<TurnAnswer> {
@@ -75,7 +82,7 @@ export class Turns {
       });
     if (turn.restarted) {
       await workers.raiseEpochOnce(connection);
-      turn = { ...(await takeTurn(connection, [], claim)), settled: turn.settled };
+      turn = { ...(await takeTurn(connection, [], claim)), settled: turn.settled, wakes: true };
     }
     const settled = await this.#answers(settlements, successes, turn, refused);
     const cancels = await this.#cancels(worker.seq, turn, settlements);
@@ -90,7 +97,11 @@ export class Turns {
         ...(replaced !== null && { replaced }),
       };
     const { due, ...claims } = await this.#sound(claim, room, turn);
-    return { settled, ...claims, live: true, cancels, nextDueInMs: due === null ? null : Math.max(0, due) };
+    // After the commit of what was settled, and after the claim: the next turn claims what wakes up.
+    const mayWake = turn.wakes || claims.corrupt.length > 0;
+    const { woken, more } = mayWake ? await actOnWakes(connection) : NO_WAKES;
+    const nextDueInMs = more || woken > 0 ? 0 : due === null ? null : Math.max(0, due);
+    return { settled, ...claims, live: true, cancels, nextDueInMs, ...(woken > 0 && { woken }) };
   }
 
   /** The claimed jobs whose stored texts are intact. Corrupt ones are quarantined, and others are claimed in their place. */
@@ -258,6 +269,7 @@ function followingCharacters({ follow, ifCancelled }: Change): number {
   return own + (ifCancelled ? followingCharacters(ifCancelled) : 0);
 }
 
+const NO_WAKES = { woken: 0, more: false } as const;
 const NO_ROOM: Room = { total: 0, kinds: [] };
 const NO_SUSPECTS: HeldSuspects = { count: 0, together: null, oldestFirst: false };
 const NOT_SUSPECT: ReadonlyMap<number, number> = new Map();

@@ -296,7 +296,7 @@ const CHECKS: readonly string[] = [
   `SELECT 'kind ' || k.name || ' counts ' || c.said || ' jobs and has ' || c.there FROM outlive.kinds k CROSS JOIN LATERAL (
      SELECT k.jobs + coalesce((SELECT sum(d.jobs) FROM outlive.kind_deltas d WHERE d.kind = k.id), 0)::bigint AS said,
        (SELECT count(*) FROM outlive.jobs j WHERE j.kind = k.id) AS there) c WHERE c.said <> c.there`,
-  ...["steps", "history", "logs"].map(
+  ...["steps", "history", "logs", "extras", "waits", "signals"].map(
     (
       table,
     ) => `SELECT 'job ' || t.job || ' is not there, but has ' || count(*) || ' rows of ${table}' FROM outlive.${table} t
@@ -308,6 +308,10 @@ const CHECKS: readonly string[] = [
   ),
   `SELECT 'job ' || j.id || ': the stored step ' || s.name || ' does not match its checksum' FROM outlive.steps s JOIN outlive.jobs j ON j.seq = s.job
      WHERE NOT ${isIntactSql("s.result", stepOwnerSql("j.id", "s.name"), "s.result_sum")}`,
+  `SELECT 'job ' || j.id || ': the stored signal ' || s.id || ' does not match its checksum' FROM outlive.signals s JOIN outlive.jobs j ON j.seq = s.job
+     WHERE NOT ${isIntactSql("s.payload", stepOwnerSql("j.id", "s.id"), "s.payload_sum")}`,
+  `SELECT 'job ' || j.id || CASE WHEN e.ended THEN ' counts as ended for its parent, but has not' ELSE ' has ended, but its parent waits for it' END
+     FROM outlive.extras e JOIN outlive.jobs j ON j.seq = e.job WHERE e.ended <> (j.state > 1)`,
   `SELECT 'incident ' || t.incident || ' is not there, but has ' || count(*) || ' jobs' FROM outlive.incident_jobs t
      WHERE NOT EXISTS (SELECT 1 FROM outlive.incidents i WHERE i.id = t.incident) GROUP BY t.incident`,
 ];

@@ -17,7 +17,8 @@ const ADD_CHILDREN = "add_children(integer[], integer[], bigint[], bigint[], tex
 
 export const waiting: Migration = {
   name: "waiting",
-  drops: "what jobs wait for, their signals, and which job enqueued which. Jobs that wait without a time limit become ready",
+  drops:
+    "what jobs wait for, their signals, and which job enqueued which. Jobs that wait without a time limit become ready",
   locks: ["jobs"],
   up: (schema) =>
     [tables(schema), addChildren(schema), noteEnd(schema), actOnWakes(schema), wakingTick(schema), grants(schema)].join(
@@ -92,9 +93,12 @@ function addChildren(schema: string): string {
     .replace(`${schema}.add_jobs(`, `${schema}.add_children(`)
     .replace("inputs text[]\n", "inputs text[], parent bigint\n")
     .replace("input, input_sum) OVERRIDING", "input, input_sum, extras) OVERRIDING")
-    .replace(" FROM drafts d\n      ON CONFLICT DO NOTHING RETURNING kind, id)", `, true FROM drafts d
+    .replace(
+      " FROM drafts d\n      ON CONFLICT DO NOTHING RETURNING kind, id)",
+      `, true FROM drafts d
       ON CONFLICT DO NOTHING RETURNING kind, id, seq),
-    children AS (INSERT INTO ${schema}.extras (job, parent) SELECT j.seq, add_children.parent FROM jobs j)`);
+    children AS (INSERT INTO ${schema}.extras (job, parent) SELECT j.seq, add_children.parent FROM jobs j)`,
+    );
 }
 
 /**

@@ -1,0 +1,128 @@
+// Waiting jobs: what they wait for, signals, and wakes. A wake says that the wait of a job may have ended. It is written in the transaction of
+// its cause (migrations/waiting.ts says why no transaction acts on its own wakes), and any worker's turn, or `tick()`, acts on it later.
+import { JOB_STATES } from "../../job/job.ts";
+import { type JobOutcome, MAX_SIGNALS, type Wait } from "../../job/waits.ts";
+import type { Signal, SignalAnswer } from "../port.ts";
+import { NO_TIMEOUT, STATE, storedError } from "../rows.ts";
+import { checksumSql, stepOwnerSql } from "./attempt-writes.ts";
+import { list, type Session, texts } from "./statements.ts";
+
+/** How many wakes one turn acts on, at most. */
+const WAKES_PER_TURN = 500;
+
+/** A wait that an attempt of this row begins. */
+export interface BegunWait {
+  readonly seq: number;
+  readonly fence: number;
+  readonly wait: Wait;
+}
+
+// The time is that of the job's row, which this transaction has written. The wake for the job itself has its condition checked: what it waits for
+// may have come before.
+const KEEP = `WITH begun AS (
+    SELECT u.*, nullif(j.run_at, ${NO_TIMEOUT}) AS due_at
+    FROM unnest($1::bigint[], $2::text[], $3::text[], $4::boolean[], $5::boolean[]) AS u (job, step, signal, children, jobs)
+    JOIN outlive.jobs j ON j.seq = u.job),
+  kept AS (INSERT INTO outlive.waits (job, due_at, children, jobs, step, signal) SELECT job, due_at, children, jobs, step, signal FROM begun
+    ON CONFLICT (job) DO UPDATE SET due_at = excluded.due_at, children = excluded.children, jobs = excluded.jobs, step = excluded.step, signal = excluded.signal)
+  INSERT INTO outlive.wakes (job, at) SELECT job, outlive.now_ms() FROM begun WHERE signal IS NOT NULL OR children OR jobs`;
+
+/** In the transaction that has queued these jobs as waiting. */
+export async function beginWaits(session: Session, begun: readonly BegunWait[]): Promise<void> {
+  if (begun.length === 0) return;
+  const onChildren: boolean[] = [];
+  for (const { seq, fence, wait } of begun) {
+    const jobs = awaitedBy(wait);
+    onChildren.push(jobs !== null && (await awaitJobs(session, seq, fence, jobs)));
+  }
+  await session.run(KEEP, [
+    list(begun.map(({ seq }) => seq)),
+    texts(begun.map(({ wait }) => wait.step)),
+    texts(begun.map(({ wait: { until } }) => (until !== null && "signal" in until ? until.signal : null))),
+    list(onChildren),
+    list(begun.map(({ wait }, at) => awaitedBy(wait) !== null && !onChildren[at])),
+  ]);
+}
+
+function awaitedBy({ until }: Wait): readonly string[] | null {
+  return until !== null && "jobs" in until ? until.jobs : null;
+}
+
+const AWAIT = `WITH awaited AS MATERIALIZED (
+    SELECT DISTINCT j.seq, coalesce(e.parent = $1, false) AS is_child
+    FROM unnest($3::text[]) AS u (id) JOIN outlive.job_ids i ON i.id = u.id JOIN outlive.jobs j ON j.seq = i.seq LEFT JOIN outlive.extras e ON e.job = j.seq
+    WHERE j.state < ${STATE.succeeded}),
+  children AS MATERIALIZED (
+    SELECT coalesce(bool_and(is_child), true) AND count(*) = (SELECT count(*) FROM outlive.extras WHERE parent = $1 AND NOT ended) AS are_all FROM awaited),
+  added AS (INSERT INTO outlive.awaits (job, waiter, fence) SELECT seq, $1, $2::int FROM awaited WHERE NOT (SELECT are_all FROM children) ON CONFLICT DO NOTHING)
+  SELECT are_all FROM children`;
+
+/**
+ * Keeps for which of these jobs it waits. Locks none of them: one may be in a user's transaction for minutes. `act_on_wakes` marks them, so that
+ * their ends write wakes. Returns true, and keeps nothing, if they are all unfinished children of the job: that needs no list.
+ */
+async function awaitJobs(session: Session, seq: number, fence: number, ids: readonly string[]): Promise<boolean> {
+  const [row] = await session.rows<{ are_all: boolean }>(AWAIT, [seq, fence, texts(ids)]);
+  return row!.are_all;
+}
+
+/** Acts on wakes. In a transaction of its own, never in one that settles. */
+export async function actOnWakes(session: Session): Promise<{ readonly woken: number; readonly more: boolean }> {
+  const [row] = await session.rows<{ woken: number; more: boolean }>(
+    `SELECT woken, more FROM outlive.act_on_wakes(${WAKES_PER_TURN})`,
+  );
+  return row!;
+}
+
+// ---- signals
+
+// The limit is not exact: senders at the same moment do not count each other's signals. Locking the job's row would make them wait for a commit of
+// its handler.
+const SEND = `WITH job AS MATERIALIZED (SELECT seq, id, state FROM outlive.jobs WHERE seq = (SELECT i.seq FROM outlive.job_ids i WHERE i.id = $1)),
+  known AS MATERIALIZED (SELECT 1 FROM outlive.signals s JOIN job ON s.job = job.seq WHERE s.id = $2),
+  unread AS MATERIALIZED (SELECT count(*) AS n FROM (SELECT 1 FROM outlive.signals s JOIN job ON s.job = job.seq WHERE s.read_at IS NULL LIMIT ${MAX_SIGNALS}) s),
+  kept AS (INSERT INTO outlive.signals (job, at, name, id, payload, payload_sum)
+    SELECT seq, outlive.now_ms(), $3, $2, $4, ${checksumSql("$4", stepOwnerSql("job.id", "$2"))} FROM job
+    WHERE state < ${STATE.succeeded} AND NOT EXISTS (SELECT 1 FROM known) AND (SELECT n FROM unread) < ${MAX_SIGNALS}
+    ON CONFLICT (job, id) DO NOTHING RETURNING job),
+  wake AS (INSERT INTO outlive.wakes (job, at) SELECT job, outlive.now_ms() FROM kept)
+  SELECT job.state, EXISTS (SELECT 1 FROM known) AS known, EXISTS (SELECT 1 FROM kept) AS kept, (SELECT n FROM unread) AS unread FROM job`;
+
+export async function sendSignal(session: Session, { job, name, payload, id }: Signal): Promise<SignalAnswer> {
+  const [row] = await session.rows<{ state: number; known: boolean; kept: boolean; unread: number }>(SEND, [
+    job,
+    id,
+    name,
+    payload,
+  ]);
+  if (!row) return { is: "missing" };
+  if (row.kept) return { is: "kept" };
+  if (row.known) return { is: "repeated" };
+  if (row.state >= STATE.succeeded) return { is: "ended", state: JOB_STATES[row.state]! };
+  // If not full, another session has kept a signal with this id since the statement began.
+  return { is: row.unread >= MAX_SIGNALS ? "full" : "repeated" };
+}
+
+// ---- what those who wait for a result read
+
+interface OutcomeColumns {
+  readonly id: string;
+  readonly state: number;
+  readonly result: string | null;
+  readonly error: string | null;
+}
+
+export async function outcomes(session: Session, ids: readonly string[]): Promise<JobOutcome[]> {
+  const rows = await session.rows<OutcomeColumns>(
+    `SELECT j.id, j.state, j.result, j.error
+     FROM (SELECT DISTINCT u.id FROM unnest($1::text[]) AS u (id)) u JOIN outlive.job_ids i ON i.id = u.id JOIN outlive.jobs j ON j.seq = i.seq`,
+    [texts(ids)],
+  );
+  const found = new Map(rows.map((row) => [row.id, row]));
+  return ids.map((id) => {
+    const row = found.get(id);
+    if (!row) return { id, state: "missing", result: null, error: null };
+    const error = row.error === null ? null : storedError(row.error);
+    return { id, state: JOB_STATES[row.state]!, result: row.result, error };
+  });
+}
