@@ -19,6 +19,7 @@ const SQLITE_STEPS = [
   "core 76162be5baef752",
   "losses of contact 967d23bb821aeda",
   "isolation by halving 701487bfca51c99",
+  "waiting d267f5bfd901be1",
 ];
 
 const POSTGRES_STEPS = [
@@ -32,6 +33,7 @@ const POSTGRES_STEPS = [
   "isolation by halving df6b79d17328bfb",
   "indexes of suspects 9a94ddd9c3bb707",
   "ticks confirm the server's clock 69573860f4ece82",
+  "waiting 28c24bc9ffac31f",
 ];
 
 const EDITED =
@@ -87,7 +89,7 @@ test("the constants that released PostgreSQL functions hold are still those of t
     checksum,
     ...constants
   } = frozen;
-  const { "timed-out": timedOut, crashed, cancelled, lost } = OUTCOME;
+  const { "timed-out": timedOut, crashed, released, cancelled, lost, waiting } = OUTCOME;
   assert.deepEqual(
     { ...constants },
     {
@@ -100,7 +102,7 @@ test("the constants that released PostgreSQL functions hold are still those of t
       STATE,
       LANE: { delayed: LANE.delayed, open: LANE.open, alone: LANE.suspect },
       NEVER_DUE,
-      OUTCOME: { "timed-out": timedOut, crashed, cancelled, lost },
+      OUTCOME: { "timed-out": timedOut, crashed, released, cancelled, lost, waiting },
     },
   );
   assert.equal(elsewhere("s", "j", "c", "n", "o"), deathsElsewhere("s", "j", "c", "n", "o"));

@@ -190,6 +190,7 @@ function actOnWakes(schema: string): string {
       WHERE ${waits("j")} ORDER BY j.seq FOR NO KEY UPDATE OF j SKIP LOCKED);
     UPDATE ${schema}.jobs j SET lane = CASE WHEN j.crashes + j.losses > 0 THEN ${LANE.alone} ELSE ${LANE.open} END, run_at = NULL WHERE j.seq = ANY (locked);
     GET DIAGNOSTICS woken = ROW_COUNT;
+    DELETE FROM ${schema}.awaits a WHERE a.waiter = ANY (locked);
     IF woken < cardinality(found) THEN
       INSERT INTO ${schema}.wakes (job, at) SELECT j.seq, ${schema}.now_ms() FROM ${schema}.jobs j
         WHERE j.seq = ANY (found) AND j.seq <> ALL (locked) AND ${waits("j")};

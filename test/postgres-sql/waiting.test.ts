@@ -1,0 +1,212 @@
+// Jobs that wait, where only PostgreSQL can go wrong: all processes are dead and plain SQL wakes them, and transactions of other sessions hold
+// the rows that a wake needs. Locks are real, between real sessions.
+import assert from "node:assert/strict";
+import { type TestContext, test } from "node:test";
+import type { ClaimedJob } from "../../src/job/job.ts";
+import { wait } from "../../src/job/transitions.ts";
+import type { Wait } from "../../src/job/waits.ts";
+import { MIGRATIONS } from "../../src/stores/postgres/migrations/index.ts";
+import { migrate, migrateDown } from "../../src/stores/postgres/migrate.ts";
+import { draft, Hand, kind, NO_ROOM, roomFor, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
+import { openStore } from "../conformance/postgres-stores.ts";
+import { withClient } from "../support/postgres.ts";
+import { type Fixture, fixture, MINUTE } from "./fixture.ts";
+
+interface Workers extends Fixture {
+  readonly worker: never;
+  readonly register: (id: string) => Promise<Hand>;
+  readonly enqueue: (id: string, kind?: string) => Promise<unknown>;
+  /** The processes are gone, and their rows stay. */
+  readonly killAll: () => Promise<void>;
+}
+
+/** Workers of the engine on a store whose clock the test sets. Parents are of the kind mail, and all others of the kind sms. */
+async function workers(t: TestContext): Promise<Workers> {
+  const store = await fixture(t);
+  const engine = await openStore(store);
+  let open = true;
+  const killAll = async (): Promise<void> => {
+    if (open) await engine.close();
+    open = false;
+  };
+  t.after(killAll);
+  await engine.declare([kind("mail"), kind("sms", { onCrash: "fail" })]);
+  return {
+    ...store,
+    worker: undefined as never,
+    async register(id) {
+      const { epoch } = await engine.register(workerRecord(id));
+      return new Hand(engine, id, epoch);
+    },
+    enqueue: (id, of = "sms") => engine.enqueue([draft({ id, kind: of })]),
+    killAll,
+  };
+}
+
+function waiting(job: ClaimedJob, until: Wait["until"]) {
+  const change = wait(
+    { id: job.lease.jobId, state: "running", counters: job.counters },
+    { step: "run.wait#1", forMs: null, until },
+  );
+  return { lease: job.lease, change };
+}
+
+const LANE = { delayed: 0, open: 1 } as const;
+
+test("with every process dead, tick() ends the child of a dead worker, and the next tick() wakes its parent", async (t) => {
+  const { register, enqueue, killAll, psql, job, pass } = await workers(t);
+  await enqueue("parent", "mail");
+  const first = await register("w1");
+  const parent = await first.next(roomFor(1, ["mail"]));
+  await first.record(parent, { type: "enqueue", drafts: [draft({ id: "child", kind: "sms" })] });
+  await first.settle(waiting(parent, { jobs: ["child"] }));
+  await (await register("w2")).next(roomFor(1, ["sms"]));
+  await killAll();
+  assert.equal(await psql("SELECT outlive.tick()"), "0");
+  await pass(MINUTE / 2 + 1_000);
+  assert.equal(await psql("SELECT outlive.tick()"), "1");
+  assert.deepEqual([(await job("child")).state, (await job("parent")).lane], ["dead", LANE.delayed]);
+  assert.equal(await psql("SELECT outlive.tick()"), "0");
+  assert.equal((await job("parent")).lane, LANE.open);
+  assert.equal(await psql("SELECT count(*) FROM outlive.wakes"), "0");
+});
+
+test("a job that another session ends by SQL wakes its parent, and one that is queued again by SQL does not count as ended", async (t) => {
+  const { register, enqueue, sql, job } = await workers(t);
+  await enqueue("parent", "mail");
+  const worker = await register("w");
+  const parent = await worker.next(roomFor(1, ["mail"]));
+  const drafts = ["a", "b"].map((id) => draft({ id, kind: "sms" }));
+  await worker.record(parent, { type: "enqueue", drafts });
+  await worker.settle(waiting(parent, { jobs: ["a", "b"] }));
+  const set = (id: string, state: number) => sql("UPDATE outlive.jobs SET state = $2 WHERE id = $1", [id, state]);
+  const lane = async (): Promise<number> => {
+    await sql("SELECT outlive.act_on_wakes()");
+    return (await job("parent")).lane;
+  };
+  await set("a", 4);
+  await set("a", 0);
+  await set("b", 4);
+  assert.equal(await lane(), LANE.delayed);
+  await set("a", 4);
+  assert.equal(await lane(), LANE.open);
+});
+
+test("a wait for a job that a transaction holds makes no worker wait, and ends when that transaction ends the job", async (t) => {
+  const { register, enqueue, session, job, sql } = await workers(t);
+  await enqueue("waiter", "mail");
+  await enqueue("stranger");
+  const worker = await register("w");
+  const waiter = await worker.next(roomFor(1, ["mail"]));
+  const commit = await session();
+  await commit.sql("BEGIN");
+  await commit.sql("UPDATE outlive.jobs SET state = 4 WHERE id = 'stranger'");
+  await worker.settle(waiting(waiter, { jobs: ["stranger"] }));
+  const { nextDueInMs } = await worker.turn([], NO_ROOM);
+  assert.notEqual(nextDueInMs, 0, "the wake is kept for later, and there is nothing to do until then");
+  assert.deepEqual(await sql("SELECT count(*)::int AS n FROM outlive.wakes"), [{ n: 1 }]);
+  await commit.sql("COMMIT");
+  await worker.turn([], NO_ROOM);
+  assert.equal((await job("waiter")).lane, LANE.open);
+});
+
+test("a wake for a waiting job that a transaction holds is kept until that transaction has ended", async (t) => {
+  const { register, enqueue, session, job, sql } = await workers(t);
+  await enqueue("waiter", "mail");
+  const worker = await register("w");
+  await worker.settle(waiting(await worker.next(roomFor(1, ["mail"])), { signal: "go" }));
+  const other = await session();
+  await other.sql("BEGIN");
+  await other.sql("UPDATE outlive.jobs SET losses = 1 WHERE id = 'waiter'");
+  await worker.store.operate.signal({ job: "waiter", name: "go", payload: "1", id: "1" });
+  assert.equal((await worker.turn([], NO_ROOM)).woken, undefined);
+  assert.deepEqual(await sql("SELECT count(*)::int AS n FROM outlive.wakes"), [{ n: 1 }]);
+  await other.sql("COMMIT");
+  assert.equal((await worker.turn([], NO_ROOM)).woken, 1);
+  assert.equal((await job("waiter")).lane, 2, "a suspect, because of its loss");
+});
+
+test("a parent whose commit holds its row for long stops no worker from acting on the wakes of its children", async (t) => {
+  const { register, enqueue, session, sql } = await workers(t);
+  await enqueue("parent", "mail");
+  const worker = await register("w");
+  const parent = await worker.next(roomFor(1, ["mail"]));
+  await worker.record(parent, { type: "enqueue", drafts: [draft({ id: "child", kind: "sms" })] });
+  const commit = await session();
+  await commit.sql("BEGIN");
+  await commit.sql("SELECT 1 FROM outlive.jobs WHERE id = 'parent' FOR UPDATE");
+  await worker.settle(SETTLE.succeed(await worker.next(roomFor(1, ["sms"]))));
+  assert.deepEqual(await sql("SELECT count(*)::int AS n FROM outlive.wakes"), [{ n: 0 }]);
+  await commit.sql("COMMIT");
+  await worker.settle(waiting(parent, { jobs: ["child"] }));
+  assert.equal((await worker.next(roomFor(1, ["mail"]))).lease.jobId, "parent");
+});
+
+test("of many waits and ends at the same moment on several connections no wake is lost", async (t) => {
+  const { register, enqueue, sql, ...store } = await workers(t);
+  const worker = await register("w");
+  const other = new Hand(await openStore(store), "v", worker.epoch);
+  t.after(() => other.store.close());
+  await other.store.register(workerRecord("v"));
+  for (let round = 0; round < 15; round++) {
+    const id = `parent-${round}`;
+    await enqueue(id, "mail");
+    const strangers = [`x-${round}`, `y-${round}`];
+    for (const stranger of strangers) await enqueue(stranger);
+    const parent = await worker.next(roomFor(1, ["mail"]));
+    await worker.record(parent, { type: "enqueue", drafts: [draft({ id: `child-${round}`, kind: "sms" })] });
+    const mine = await worker.claim(roomFor(1, ["sms"]));
+    const theirs = await other.claim(roomFor(2, ["sms"]));
+    assert.deepEqual([mine.length, theirs.length], [1, 2]);
+    await Promise.all([
+      worker.settle(waiting(parent, { jobs: [...strangers, `child-${round}`] })),
+      other.settle(SETTLE.succeed(theirs[0]!)),
+      worker.settle(SETTLE.succeed(mine[0]!)),
+      other.settle(SETTLE.failForGood(theirs[1]!)),
+      sql("SELECT outlive.act_on_wakes()"),
+    ]);
+    await worker.turn([], NO_ROOM);
+    const woken = await worker.next(roomFor(1, ["mail"]));
+    assert.equal(woken.lease.jobId, id);
+    await worker.settle(SETTLE.succeed(woken));
+  }
+  assert.deepEqual(await sql("SELECT count(*)::int AS n FROM outlive.awaits"), [{ n: 0 }]);
+});
+
+test("a wait for 20,000 jobs that are not its children begins and ends in time", async (t) => {
+  const { register, enqueue, sql, job } = await workers(t);
+  await enqueue("waiter", "mail");
+  const worker = await register("w");
+  const waiter = await worker.next(roomFor(1, ["mail"]));
+  const ids = Array.from({ length: 20_000 }, (_, i) => `stranger-${i}`);
+  await worker.store.enqueue(ids.map((id) => draft({ id, kind: "sms" })));
+  await worker.settle(waiting(waiter, { jobs: ids }));
+  await sql("UPDATE outlive.jobs SET state = 4, finished_at = 1 WHERE id LIKE 'stranger-%' AND id <> 'stranger-7'");
+  while ((await worker.turn([], NO_ROOM)).nextDueInMs === 0);
+  assert.equal((await job("waiter")).lane, LANE.delayed);
+  await worker.store.operate.cancel("stranger-7", "operator");
+  await worker.turn([], NO_ROOM);
+  assert.equal((await job("waiter")).lane, LANE.open);
+});
+
+test("a step back makes jobs ready that wait without a time limit, and a role from before the step may use its tables", async (t) => {
+  const { register, enqueue, killAll, url, schema, sql, job } = await workers(t);
+  const role = `${schema}_app`;
+  await enqueue("waiter", "mail");
+  const worker = await register("w");
+  await worker.settle(waiting(await worker.next(roomFor(1, ["mail"])), { signal: "go" }));
+  await killAll();
+  t.after(() => withClient(url, (client) => client.query(`DROP OWNED BY ${role}; DROP ROLE ${role}`)));
+  await sql(`CREATE ROLE ${role}; GRANT USAGE ON SCHEMA ${schema} TO ${role}; GRANT SELECT, INSERT ON outlive.steps TO ${role};
+    GRANT EXECUTE ON FUNCTION outlive.tick(integer) TO ${role}`);
+  const step = MIGRATIONS.findIndex(({ name }) => name === "waiting");
+  await withClient(url, (client) => migrateDown(client, schema, { target: step, force: true }));
+  assert.equal((await job("waiter")).waitsMs, 0);
+  await withClient(url, (client) => migrate(client, schema));
+  const may = await sql(
+    `SELECT has_table_privilege($1, 'outlive.signals', 'INSERT') AS signals, has_table_privilege($1, 'outlive.wakes', 'DELETE') AS wakes,
+       has_function_privilege($1, 'outlive.act_on_wakes(integer)', 'EXECUTE') AS acts`,
+    [role],
+  );
+  assert.deepEqual(may, [{ signals: true, wakes: false, acts: true }]);
+});
