@@ -53,7 +53,7 @@ test("a store with any text that migration 7 had on main upgrades to the same sc
     await withClient(url, (client) =>
       assert.rejects(assertMigrated(client, "outlive"), {
         code: "SCHEMA_MISSING",
-        message: /has version 7; 8 is needed/,
+        message: new RegExp(`has version 7; ${MIGRATIONS.length} is needed`),
       }),
     );
     assert.deepEqual(await migrations.up(), stepsFrom(8), checksum);
