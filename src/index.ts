@@ -15,8 +15,9 @@ export type { Duration } from "./job/time.ts";
 export type { EnqueueOptions } from "./job/enqueue.ts";
 export { ErrorCode, Interruption, OutliveError, type StoredError, TerminalError } from "./job/errors.ts";
 export type { EngineEvent, EventName, Events } from "./job/events.ts";
-export type { Counters, CrashAction, Enqueued, HistoryEntry, JobDetails, JobInfo, JobState } from "./job/job.ts";
+export type { Counters, CrashAction, Enqueued, HistoryEntry, JobDetails, JobId, JobInfo, JobState } from "./job/job.ts";
 export type { Json } from "./job/json.ts";
+export { RetryLater } from "./job/waits.ts";
 export type { IncidentSummary } from "./recovery/incident.ts";
 export type { RecoveryReport } from "./recovery/incident.ts";
 export type {
@@ -33,3 +34,4 @@ export type {
 export type { WorkerRow } from "./stores/liveness.ts";
 export type { Backup, BackupOptions, KindCounts, ListPage } from "./stores/port.ts";
 export type { Logger } from "./telemetry/log.ts";
+export type { AwaitedJob, SignalOptions, SleepOptions, WaitOptions } from "./worker/run.ts";

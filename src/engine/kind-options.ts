@@ -1,7 +1,7 @@
 // The options of a kind: their types, and the settings that they come to. What each takes is in the table KIND_OPTIONS of
 // settings.ts, from which the comments here are made (`npm run settings`).
 import type { StandardSchemaV1 } from "@standard-schema/spec";
-import { JobContract } from "../job/contract.ts";
+import { type AnyContract, JobContract } from "../job/contract.ts";
 import { assertKind } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
 import type { Backoff, CrashAction, KindSettings } from "../job/job.ts";
@@ -122,39 +122,47 @@ export interface InputMustBeJson {
 }
 
 /** Declares a kind of job. Safe to import anywhere; attach the handler with `.handle` where workers run. */
-export function job<S extends StandardSchemaV1>(
+export function job<S extends StandardSchemaV1, O extends StandardSchemaV1 = StandardSchemaV1<unknown, Json>>(
   name: string,
-  options: KindOptions & { readonly input: S & JsonSchema<S> },
-): JobContract<StandardSchemaV1.InferInput<S>, StandardSchemaV1.InferOutput<S>>;
-export function job<In = Json>(
+  options: KindOptions & { readonly input: S & JsonSchema<S>; readonly output?: O },
+): JobContract<StandardSchemaV1.InferInput<S>, StandardSchemaV1.InferOutput<S>, StandardSchemaV1.InferOutput<O>>;
+export function job<In = Json, Result = Json>(
   name: string,
-  options?: KindOptions & { readonly input?: never },
-): [In] extends [JsonOf<In>] ? JobContract<In, In> : InputMustBeJson;
-export function job(name: string, options: KindOptions & { readonly input?: unknown } = {}): JobContract<never, never> {
+  options?: KindOptions & { readonly input?: never; readonly output?: StandardSchemaV1<unknown, Result> },
+): [In] extends [JsonOf<In>] ? JobContract<In, In, Result> : InputMustBeJson;
+export function job(
+  name: string,
+  options: KindOptions & { readonly input?: unknown; readonly output?: unknown } = {},
+): AnyContract {
   const choice = kindChoice(name, options);
-  const schema = options.input;
-  if (schema !== undefined && typeof (schema as StandardSchemaV1)?.["~standard"]?.validate !== "function") {
-    throw new OutliveError(
-      ErrorCode.optionInvalid,
-      `The input of job ${name} is not a schema.`,
-      "Pass a Standard Schema: zod, valibot, arktype and others make them.",
-      { kind: name },
-    );
-  }
-  const contract = new JobContract<never, never>(
+  const input = schemaOf(options.input, `The input of job ${name}`);
+  const output = schemaOf(options.output, `The output of job ${name}`);
+  const contract: AnyContract = new JobContract<never, never, unknown>(
     choice.settings,
-    (schema as StandardSchemaV1<never, never> | undefined) ?? null,
+    input as StandardSchemaV1<never, never> | null,
     choice.backoff,
+    output,
   );
   openChoices.set(contract, choice.open);
   return contract;
+}
+
+function schemaOf(given: unknown, what: string): StandardSchemaV1 | null {
+  if (given === undefined) return null;
+  if (typeof (given as StandardSchemaV1)?.["~standard"]?.validate === "function") return given as StandardSchemaV1;
+  throw new OutliveError(
+    ErrorCode.optionInvalid,
+    `${what} is not a schema.`,
+    "Pass a Standard Schema: zod, valibot, arktype and others make them.",
+    { what },
+  );
 }
 
 /** What each contract left to the engine's defaults. Not part of the contract: two engines may differ. */
 const openChoices = new WeakMap<object, { readonly onCrash: boolean; readonly crashes: boolean }>();
 
 export function settingsWithDefaults(
-  contract: JobContract<never, never>,
+  contract: AnyContract,
   defaults: { onCrash: CrashAction; maxCrashes: number },
 ): KindSettings {
   const open = openChoices.get(contract);

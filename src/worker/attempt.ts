@@ -175,6 +175,23 @@ export class Attempt implements Run {
   #returned(value: unknown): void {
     if (this.#settling) return;
     this.#waits?.drop();
+    const { checkResult } = this.kind;
+    if (!checkResult) return this.#succeeded(value);
+    let checked: unknown;
+    try {
+      checked = checkResult(value, this.id);
+    } catch (thrown) {
+      return this.#threw(thrown);
+    }
+    if (!isThenable(checked)) return this.#succeeded(checked);
+    checked.then(
+      (result) => this.#succeeded(result),
+      (thrown: unknown) => this.#threw(thrown),
+    );
+  }
+
+  #succeeded(value: unknown): void {
+    if (this.#settling) return;
     let result: string | null = null;
     try {
       if (value !== undefined) result = encodeJson(value, `The result of job ${this.id}`);

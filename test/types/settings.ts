@@ -48,7 +48,9 @@ type Backoff = Extract<keyof typeof KIND_OPTIONS, `retry.backoff.${string}`>;
 isTrue<Agree<OutliveConfig, typeof SETTINGS>>();
 isTrue<Agree<EngineOptions, { [Key in keyof Program]: Program[Key] }>>();
 isTrue<Agree<WorkOptions, typeof WORKER_OPTIONS>>();
-isTrue<Agree<KindOptions & { readonly input?: unknown }, Omit<typeof KIND_OPTIONS, Backoff>>>();
+isTrue<
+  Agree<KindOptions & { readonly input?: unknown; readonly output?: unknown }, Omit<typeof KIND_OPTIONS, Backoff>>
+>();
 isTrue<Agree<{ readonly retry: { readonly backoff: BackoffOptions } }, Pick<typeof KIND_OPTIONS, Backoff>>>();
 
 // The check can fail: a key too many, one too few, and another type.

@@ -28,7 +28,7 @@ export interface PostgresTransaction {
   query<R = Record<string, unknown>>(text: string, values?: readonly unknown[]): Promise<R[]>;
   /** Enqueues a job in this same transaction. */
   enqueue<In>(
-    job: JobContract<In, never> | JobContract<In, unknown>,
+    job: JobContract<In, never, unknown> | JobContract<In, unknown, unknown>,
     input: In,
     options?: EnqueueOptions,
   ): Promise<Enqueued>;
@@ -80,7 +80,7 @@ export async function runUserBody<T>(
 export async function enqueueIn<In>(
   deps: Pick<TransactionDeps, "newId"> & { readonly schema: string; readonly wake?: boolean },
   client: PostgresClient,
-  job: JobContract<In, never> | JobContract<In, unknown>,
+  job: JobContract<In, never, unknown> | JobContract<In, unknown, unknown>,
   input: In,
   options: EnqueueOptions = {},
 ): Promise<Enqueued> {
