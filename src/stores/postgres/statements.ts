@@ -1,0 +1,103 @@
+// Statements and their parameters: the schema's real name in place of `outlive.`, a name as a prepared statement, a limit for the reply,
+// and arrays in PostgreSQL's own notation. No types of `pg` here: what users import from us must compile without it.
+import { quotedSchema } from "./address.ts";
+
+/** What a statement may be given. Arrays go as PostgreSQL writes them (see `list` and `texts`). */
+export type Value = string | number | boolean | null;
+
+/** Runs our own statements, which name the schema `outlive.`. */
+export interface Session {
+  rows<R>(sql: string, values?: readonly Value[]): Promise<R[]>;
+  /** Rows as arrays: less work where they are many. */
+  arrays<R extends readonly unknown[]>(sql: string, values?: readonly Value[]): Promise<R[]>;
+  /** Answers how many rows were changed. */
+  run(sql: string, values?: readonly Value[]): Promise<number>;
+}
+
+/** A client of `pg` as far as we and users' query builders need it. */
+export interface PostgresClient {
+  // oxlint-disable-next-line typescript/no-explicit-any -- a row is whatever the caller's SQL says
+  query(text: string, values?: unknown[]): Promise<{ rows: any[]; rowCount: number | null }>;
+}
+
+export interface Transaction extends Session {
+  /** The session's client, for SQL that is not ours. */
+  readonly client: PostgresClient;
+}
+
+/** A transaction of the user's, and its number. */
+export interface UserTransaction extends Transaction {
+  readonly id: string;
+}
+
+/** An array of numbers as PostgreSQL reads it. */
+export function list(values: readonly (number | boolean | null)[]): string {
+  let text = "{";
+  for (let i = 0; i < values.length; i++) text += i === 0 ? (values[i] ?? "null") : `,${values[i] ?? "null"}`;
+  return `${text}}`;
+}
+
+/** An array of texts as PostgreSQL reads it. */
+export function texts(values: readonly (string | null)[]): string {
+  let text = "{";
+  for (let i = 0; i < values.length; i++) {
+    const value = values[i];
+    if (i > 0) text += ",";
+    text += value === null || value === undefined ? "null" : `"${value.replaceAll(/["\\]/g, "\\$&")}"`;
+  }
+  return `${text}}`;
+}
+
+/**
+ * At most this many characters of users' texts go into one statement, unless one text alone has more. V8 can't make a text of 512 Mi
+ * characters, PostgreSQL can't take a value of 1 GiB, and both need a multiple of it in memory.
+ */
+export const MAX_CHARACTERS = 8 << 20;
+
+/** No statement of our own takes longer on a server that answers at all. */
+const ANSWER_MS = 60_000;
+
+/** The client gives up on an answer that does not come; the session is ended then. */
+export function timed(text: string, answerMs = ANSWER_MS): { text: string; query_timeout: number } {
+  return { text, query_timeout: answerMs };
+}
+
+/** Statement names are the same in the whole process: two stores may share a user's pool. */
+const names = new Map<string, string>();
+
+interface Made<Types> {
+  readonly text: string;
+  readonly types: Types;
+  readonly query_timeout: number;
+  readonly name?: string;
+}
+
+/** Each text is made once. `Types`: how the driver reads what comes back. */
+export class Statements<Types> {
+  readonly #schema: string;
+  readonly #types: Types;
+  readonly #prepared: boolean;
+  readonly #made = new Map<string, Made<Types>>();
+
+  constructor(schema: string, types: Types, prepared: boolean) {
+    this.#schema = `${quotedSchema(schema)}.`;
+    this.#types = types;
+    this.#prepared = prepared;
+  }
+
+  query(sql: string, values: readonly Value[]): Made<Types> & { values: unknown[] } {
+    return { ...(this.#made.get(sql) ?? this.#make(sql)), values: values as unknown[] };
+  }
+
+  #make(sql: string): Made<Types> {
+    const text = sql.replaceAll(/\boutlive\./g, this.#schema);
+    let name = names.get(text);
+    if (name === undefined) {
+      name = `outlive_${names.size + 1}`;
+      names.set(text, name);
+    }
+    const made = { ...timed(text), types: this.#types, ...(this.#prepared ? { name } : {}) };
+    this.#made.set(sql, made);
+    return made;
+  }
+}
