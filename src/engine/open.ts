@@ -3,6 +3,7 @@ import { toStoredError } from "../job/errors.ts";
 import { EventBus } from "../job/events.ts";
 import { systemClock, systemRandom } from "../platform/clock.ts";
 import { checkProcess, processIdentity } from "../platform/identity.ts";
+import { assertNotBundled } from "../platform/program-file.ts";
 import { openBackend, storeAt } from "../stores/registry.ts";
 import { attachLog, consoleLogger } from "../telemetry/log.ts";
 import { contractsOf } from "./client.ts";
@@ -42,7 +43,9 @@ async function make(
   migrate: boolean,
 ): Promise<{ engine: Engine; declare: () => Promise<void>; abandon: () => Promise<void> }> {
   const { store: url, options } = resolveCall(where, given);
-  const settings = engineSettings(options, storeAt(url).name);
+  const row = storeAt(url);
+  const settings = engineSettings(options, row.name);
+  if (migrate && !row.isPrivate(url)) assertNotBundled();
   const contracts = contractsOf(options.jobs ?? []);
   const bus = new EventBus(toStoredError);
   if (options.logger !== false) attachLog(bus, options.logger ?? consoleLogger);

@@ -1,10 +1,9 @@
 // The main thread's side of maintenance in a thread: starts it, stamps the loop's progress for it, passes on what it says. A maintenance
 // thread that dies is started again; while there is none, the worker's trust in what it holds runs out by itself. What runs in
 // the thread is the store's (its own `maintenance-thread.ts`, run-in-thread.ts).
-import { existsSync } from "node:fs";
 import { Worker as Thread } from "node:worker_threads";
 import type { Clock } from "../job/clock.ts";
-import { ErrorCode, OutliveError, toStoredError } from "../job/errors.ts";
+import { toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { MaintenanceHandle, MaintenanceListener } from "../stores/backend.ts";
 import type { BeatAnswer } from "../stores/port.ts";
@@ -17,7 +16,7 @@ const RESTART_MS = 500;
 export interface ThreadDeps<Own> {
   readonly clock: Clock;
   readonly events: Emitter;
-  /** The source file that the thread runs; in the package, where tsc rewrites imports but not this, it ends in .js. */
+  /** What the thread runs. */
   readonly file: URL;
   readonly own: Own;
   readonly shared?: SharedArrayBuffer;
@@ -44,14 +43,11 @@ export async function startMaintenanceThread<Own>(
   const { own, shared = newSharedTimes() } = deps;
   const times = sharedTimes(shared);
   const data: MaintenanceData<Own> = { options, own, shared };
-  const file = import.meta.url.endsWith(".ts") ? deps.file : new URL(deps.file.href.replace(/\.ts$/, ".js"));
   let stopping = false;
   host.beatsAt?.(() => times.beatAt());
   host.contact?.(() => times.inContact());
   let current = spawn();
-  await current.ready.catch((thrown: unknown) => {
-    throw fileIsMissing(file) ? notBundled(file, thrown) : thrown;
-  });
+  await current.ready;
   times.setLoopAt(clock.mono());
   const stamp = setInterval(() => times.setLoopAt(clock.mono()), STAMP_MS).unref();
 
@@ -75,7 +71,7 @@ export async function startMaintenanceThread<Own>(
 
   function spawn(): SpawnedThread {
     times.setLoopAt(clock.mono());
-    const thread = new Thread(file, { workerData: data, name: "outlive-maintenance", execArgv: [] });
+    const thread = new Thread(deps.file, { workerData: data, name: "outlive-maintenance", execArgv: [] });
     const { promise: ready, resolve: isReady, reject } = Promise.withResolvers<void>();
     const { promise: exited, resolve: hasExited } = Promise.withResolvers<void>();
     let wasReady = false;
@@ -132,21 +128,6 @@ export async function startMaintenanceThread<Own>(
         return;
     }
   }
-}
-
-function fileIsMissing(file: URL): boolean {
-  return file.protocol !== "file:" || !existsSync(file);
-}
-
-/** A bundler copies the code of the package into another file, and not the files that threads run. */
-function notBundled(file: URL, cause: unknown): OutliveError {
-  return new OutliveError(
-    ErrorCode.optionInvalid,
-    `The maintenance thread can't start: ${file.href} does not exist. Was outlive bundled into this program?`,
-    "Keep outlive out of the bundle, for instance with `external: ['outlive']`, and install it next to the program.",
-    { file: file.href },
-    { cause },
-  );
 }
 
 // What the main thread and the maintenance thread say to each other, and the instants that they share without saying.
