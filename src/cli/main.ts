@@ -2,13 +2,22 @@
 import { Command, CommanderError } from "commander";
 import { OutliveError } from "../job/errors.ts";
 import { VERSION } from "../platform/identity.ts";
-import { COMMANDS } from "./commands/index.ts";
+import { backupCommand, checkCommand } from "./commands/check.ts";
+import { completionCommand } from "./commands/completion.ts";
+import { demoCommand, tortureCommand } from "./commands/demo.ts";
+import { enqueueCommand } from "./commands/enqueue.ts";
+import { initCommand } from "./commands/init.ts";
+import { jobCommand, jobsCommand, whyCommand } from "./commands/jobs.ts";
+import { migrateCommand } from "./commands/migrate.ts";
+import { pauseCommand, quarantineCommand, retryCommand } from "./commands/operate.ts";
+import { incidentsCommand, recoverCommand, recoveryCommand } from "./commands/recover.ts";
+import { metricsCommand, statusCommand, workersCommand } from "./commands/status.ts";
+import { workCommand } from "./commands/work.ts";
 import { type Context, type GlobalOptions, makeContext } from "./context.ts";
-import { ExitCode, exitCodeOf } from "./exit-codes.ts";
-import { type Streams, terminal } from "./terminal.ts";
+import { ExitCode, exitCodeOf, type Streams, terminal } from "./terminal.ts";
 
 /** What a command does. Answers an exit code; nothing means 0. */
-export type Action = (context: Context, command: Command) => Promise<number | void>;
+type Action = (context: Context, command: Command) => Promise<number | void>;
 
 /** Adds a command to the program. `run` wraps its action: context, errors, exit code. */
 export type Register = (program: Command, run: (action: Action) => (...given: unknown[]) => Promise<void>) => void;
@@ -84,3 +93,29 @@ function tellError(thrown: unknown, json: boolean, { stdout, stderr }: Streams):
   } else if (known) stderr.write(`outlive: ${thrown.what}\n${thrown.hint === "" ? "" : `  ${thrown.hint}\n`}`);
   else stderr.write(`outlive: ${(thrown as Error)?.stack ?? message}\n`);
 }
+
+// The commands, in the order in which the help shows them.
+
+export const COMMANDS: readonly Register[] = [
+  initCommand,
+  workCommand,
+  statusCommand,
+  enqueueCommand,
+  jobsCommand,
+  jobCommand,
+  whyCommand,
+  retryCommand,
+  quarantineCommand,
+  pauseCommand,
+  workersCommand,
+  recoverCommand,
+  incidentsCommand,
+  recoveryCommand,
+  checkCommand,
+  backupCommand,
+  migrateCommand,
+  metricsCommand,
+  demoCommand,
+  tortureCommand,
+  completionCommand,
+];

@@ -12,8 +12,7 @@ import type { JobFilter, KindCounts, ListPage, Store, WorkerQuery } from "../sto
 import { type ClientStore, storeAt } from "../stores/registry.ts";
 import { checkedEnqueue, type CommitForm, type NoPromise, transactionsFor } from "../worker/run.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
-import { settingsWithDefaults } from "./kind-options.ts";
-import { type EngineOptions, engineSettings } from "./options.ts";
+import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
 
 /** The options of `connect`. */
 export type ClientOptions = Pick<EngineOptions, "jobs" | "durability" | "sqlite" | "postgres">;

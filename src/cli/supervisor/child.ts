@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import type { MetricsSnapshot } from "../../metrics.ts";
-import { evidenceText } from "../../telemetry/redact.ts";
+import { evidenceText } from "../../telemetry/log.ts";
 import { type FromChild, isFromChild, type RegisteringWorker, type ToChild, type WorkOrder } from "./messages.ts";
 
 // Sources are run as .ts, the package as .js; tsc rewrites imports but not this.
