@@ -15,8 +15,8 @@ import { VERSION } from "../../platform/identity.ts";
 import type { LivenessTimes } from "../../stores/liveness.ts";
 import { shownAddress, storeAt } from "../../stores/registry.ts";
 import type { Register } from "../main.ts";
+import type { LogForm, WorkOrder } from "../supervisor/child.ts";
 import { serve } from "../supervisor/http.ts";
-import type { LogForm, WorkOrder } from "../supervisor/messages.ts";
 import { becomeInit, Supervisor } from "../supervisor/supervisor.ts";
 
 interface WorkFlags {

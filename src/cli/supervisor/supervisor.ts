@@ -8,10 +8,9 @@ import { whyStoreReplaced } from "../../job/errors.ts";
 import type { Logger } from "../../log.ts";
 import { describeProcess, type LivenessTimes } from "../../stores/liveness.ts";
 import { exitCodeOf } from "../terminal.ts";
-import { Child, evidenceOf, type Exit } from "./child.ts";
+import { Child, evidenceOf, type Exit, type WorkOrder } from "./child.ts";
 import type { FleetMetrics } from "./http.ts";
 import { ModuleWatch } from "./job-modules.ts";
-import type { WorkOrder } from "./messages.ts";
 
 interface SupervisorOptions {
   readonly processes: number;
