@@ -5,7 +5,7 @@
 //   import { sqlite } from "outlive/sqlite";
 import * as z from "zod";
 import { job, open, TerminalError } from "../src/index.ts";
-import { sqlite } from "../src/stores/sqlite/index.ts";
+import { sqlite } from "../src/sqlite.ts";
 
 const transfer = job("transfer", {
   input: z.object({ from: z.string(), to: z.string(), cents: z.int().positive() }),

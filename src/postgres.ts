@@ -1,18 +1,14 @@
 // `outlive/postgres`: the form of `commit` and `transaction` on PostgreSQL, and `enqueue` in a transaction of the user's own.
 import type { JobContract } from "./job/contract.ts";
-import type { EnqueueOptions } from "./job/enqueue.ts";
-import { idSource } from "./job/ids.ts";
+import { type EnqueueOptions, idSource } from "./job/enqueue.ts";
 import type { Enqueued } from "./job/job.ts";
 import { systemClock, systemRandom } from "./platform/clock.ts";
-import { enqueueIn, type PostgresClient } from "./stores/postgres/index.ts";
+import type { PostgresClient } from "./stores/postgres/statements.ts";
+import { enqueueIn } from "./stores/postgres/transaction.ts";
 
-export {
-  postgres,
-  type PostgresClient,
-  type PostgresOptions,
-  type PostgresPool,
-  type PostgresTransaction,
-} from "./stores/postgres/index.ts";
+export type { PostgresOptions, PostgresPool } from "./stores/postgres/address.ts";
+export type { PostgresClient } from "./stores/postgres/statements.ts";
+export { postgres, type PostgresTransaction } from "./stores/postgres/transaction.ts";
 
 const newId = idSource(systemClock, systemRandom);
 

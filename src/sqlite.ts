@@ -1,3 +1,3 @@
 // `outlive/sqlite`: the form of `commit` and `transaction` on SQLite, and its types.
 
-export { sqlite, type SqliteTransaction, type SqlValue } from "./stores/sqlite/index.ts";
+export { sqlite, type SqliteTransaction, type SqlValue } from "./stores/sqlite/transaction.ts";

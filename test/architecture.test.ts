@@ -32,11 +32,11 @@ const promClientFile = "src/telemetry/prom-client.ts";
 const doctor = "src/stores/sqlite/doctor/";
 const settingsFile = "src/engine/settings.ts";
 const registryFile = "src/stores/registry.ts";
-const threadFiles = ["src/recovery/maintenance-thread.ts", "src/recovery/run-in-thread.ts"];
+const threadFiles = ["src/recovery/maintenance-thread.ts"];
 // The domain: it has no clock, timer or randomness of its own, and its rooms may name each other's types. What may import values is listed
 // below. The ports are the files directly in src/stores, except the registry and what only the stores themselves share.
 const domain = ["job", "ports", "recovery", "worker"];
-const ofStores = ["registry", "rows", "incident-rows", "released-steps"];
+const ofStores = ["registry", "rows", "released-steps"];
 const parts = ["batches", "requests", "collections", "stores", "blobs", "brokers", "telemetry"];
 const mayImport: Readonly<Record<string, readonly string[]>> = {
   job: [],
@@ -142,7 +142,7 @@ const rules: readonly Rule[] = [
       ];
     },
     breaks: [
-      ["src/engine/doctor.ts", 'if (storeAt(url).name !== "sqlite") return viaEngine(url);'],
+      ["src/engine/open.ts", 'if (storeAt(url).name !== "sqlite") return viaEngine(url);'],
       ["src/cli/commands/work.ts", 'if (store === "sqlite::memory:") throw refused;'],
       ["src/engine/config.ts", 'const name = url.startsWith("sqlite:") ? a : b;'],
       ["src/cli/commands/demo.ts", "const isServer = /^postgres(ql)?:/.test(url);"],
@@ -175,14 +175,14 @@ const rules: readonly Rule[] = [
         })
         .map(({ target }) => `${path} imports ${target}`),
     breaks: [
-      ["src/engine/doctor.ts", 'import { repairFile } from "../stores/sqlite/doctor/repair.ts";'],
+      ["src/engine/open.ts", 'import { repairFile } from "../stores/sqlite/doctor/repair.ts";'],
       ["src/stores/sqlite/store.ts", 'import type { Progress } from "./doctor/child.ts";'],
       [`${doctor}repair.ts`, 'import { salvage } from "./salvage/salvage.ts";'],
       [`${doctor}index.ts`, 'export { salvage } from "./salvage/salvage.ts";'],
       [`${doctor}run-in-child.ts`, 'import "./child.ts";'],
     ],
     keeps: [
-      ["src/engine/doctor.ts", 'import { checkFile } from "../stores/sqlite/doctor/index.ts";'],
+      ["src/engine/open.ts", 'import { checkFile } from "../stores/sqlite/doctor/index.ts";'],
       [`${doctor}child.ts`, 'import { salvage } from "./salvage/salvage.ts";\nimport { reindex } from "./repair.ts";'],
       [`${doctor}run-in-child.ts`, 'import type { Task } from "./child.ts";'],
       [
@@ -267,13 +267,13 @@ const rules: readonly Rule[] = [
     title: "the domain has no clock, randomness, identity, timer, process or console of its own",
     offences: (path, text) => (domain.includes(roomOf(path)) ? bannedCalls(path, codeOf(text)) : []),
     breaks: [
-      ["src/job/clock.ts", "const now = Date.now();"],
-      ["src/job/clock.ts", "const now = Date\n  .now;"],
-      ["src/job/clock.ts", "const now = new Date();"],
-      ["src/job/clock.ts", "const now = new Date;"],
-      ["src/job/clock.ts", "const now = +new Date( );"],
-      ["src/job/clock.ts", "const now = Date();"],
-      ["src/job/clock.ts", "const text = `it is ${`${Date.now()}`} now`;"],
+      ["src/job/time.ts", "const now = Date.now();"],
+      ["src/job/time.ts", "const now = Date\n  .now;"],
+      ["src/job/time.ts", "const now = new Date();"],
+      ["src/job/time.ts", "const now = new Date;"],
+      ["src/job/time.ts", "const now = +new Date( );"],
+      ["src/job/time.ts", "const now = Date();"],
+      ["src/job/time.ts", "const text = `it is ${`${Date.now()}`} now`;"],
       ["src/job/backoff.ts", "const jitter = Math.random();"],
       ["src/worker/attempt.ts", "setTimeout(abort, 10);"],
       ["src/worker/attempt.ts", "const timer = globalThis.setInterval(beat, 10);"],
@@ -289,8 +289,8 @@ const rules: readonly Rule[] = [
       ["src/recovery/recover.ts", 'console.warn("late");'],
     ],
     keeps: [
-      ["src/job/clock.ts", "// Date.now() is the caller's\nconst at = new Date(ms).toISOString();"],
-      ["src/job/clock.ts", 'const at = new Date("2026-01-01");\nconst hint = "Math.random()";'],
+      ["src/job/time.ts", "// Date.now() is the caller's\nconst at = new Date(ms).toISOString();"],
+      ["src/job/time.ts", 'const at = new Date("2026-01-01");\nconst hint = "Math.random()";'],
       [
         "src/worker/loop.ts",
         "const title = `a process: ${worker.process}`;\nconst quote = /\"/; const other = 'console.log()';",

@@ -1,8 +1,8 @@
 // Histories on the atomic store (`--store atomic`): the real engine, on a server that fails over now and then and loses its latest scripts.
 // The oracle of the other histories reads SQL. What is held here are the laws that a loss could break, by the answers of the port alone.
-import { pause } from "../../src/job/clock.ts";
 import { isTerminal, type JobDraft } from "../../src/job/job.ts";
 import type { Lease } from "../../src/job/lease.ts";
+import { pause } from "../../src/job/time.ts";
 import type { Store } from "../../src/stores/port.ts";
 import { drawDrafts } from "./actors/drafts.ts";
 import { newTally, type Tally } from "./oracle/tally.ts";

@@ -2,12 +2,11 @@
 // so that nobody waits for a lease, and the maintenance beside the worker instead of in a thread.
 import { contractsOf } from "../../src/engine/client.ts";
 import { Engine } from "../../src/engine/engine.ts";
-import { settingsWithDefaults } from "../../src/engine/kind-options.ts";
-import { engineSettings } from "../../src/engine/options.ts";
-import type { Clock } from "../../src/job/clock.ts";
+import { engineSettings, settingsWithDefaults } from "../../src/engine/options.ts";
+import { idSource } from "../../src/job/enqueue.ts";
 import { toStoredError } from "../../src/job/errors.ts";
 import { EventBus } from "../../src/job/events.ts";
-import { idSource } from "../../src/job/ids.ts";
+import type { Clock } from "../../src/job/time.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
 import { checkProcess, processIdentity } from "../../src/platform/identity.ts";
 import { Maintenance } from "../../src/recovery/maintenance.ts";

@@ -1,10 +1,10 @@
 // The judge of a file that a death or a power loss left: it opens, is sound, holds all that was promised, holds whole transactions
 // only, and the rest of the work can be finished, each commit exactly once.
-import { DatabaseSync } from "node:sqlite";
 import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import type { Engine, JobInfo } from "../../src/index.ts";
-import { sqlite } from "../../src/stores/sqlite/index.ts";
-import { type Reopened, reopen } from "./reopened.ts";
+import { sqlite } from "../../src/sqlite.ts";
+import { reopen, type Reopened } from "./reopened.ts";
 import { COMMITTING_KINDS, makeKinds } from "./scenarios/kinds.ts";
 import type { Promised } from "./scenarios/promised.ts";
 import { DATABASE } from "./scenarios/scenario.ts";

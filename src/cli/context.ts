@@ -1,13 +1,13 @@
 // What every command gets: the resolved configuration, an engine on the store, and the terminal. Whatever a command opens is
 // closed when it is over.
 import { type Command, InvalidArgumentError, Option } from "commander";
-import { loadConfig } from "../engine/config-file.ts";
 import type { LoadedConfig } from "../engine/config.ts";
+import { loadConfig } from "../engine/config-file.ts";
 import type { Engine } from "../engine/engine.ts";
 import { attach, open } from "../engine/open.ts";
-import { type Duration, durationMs } from "../job/duration.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { JOB_STATES, type JobState } from "../job/job.ts";
+import { type Duration, durationMs } from "../job/time.ts";
 import type { JobFilter } from "../stores/port.ts";
 import type { Terminal } from "./terminal.ts";
 

@@ -1,21 +1,18 @@
 // The client: enqueue and inspect. No thread, no recovery, no migration, no signal handler: safe in web processes, under
 // hot reload and in bundlers. The engine is a client that can also work.
 import type { AnyContract, JobContract } from "../job/contract.ts";
-import { type EnqueueOptions, makeDraft } from "../job/enqueue.ts";
+import { assertKey, type EnqueueOptions, idSource, makeDraft } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
-import { assertKey, idSource } from "../job/ids.ts";
 import { type Enqueued, JOB_STATES, type JobDetails, type JobDraft } from "../job/job.ts";
 import { systemClock, systemRandom } from "../platform/clock.ts";
 import { VERSION } from "../platform/identity.ts";
-import type { IncidentSummary } from "../recovery/incident.ts";
-import { recoveryReport, type RecoveryReport, reportText } from "../recovery/report.ts";
+import { type IncidentSummary, recoveryReport, type RecoveryReport, reportText } from "../recovery/incident.ts";
 import type { WorkerRow } from "../stores/liveness.ts";
 import type { JobFilter, KindCounts, ListPage, Store, WorkerQuery } from "../stores/port.ts";
 import { type ClientStore, storeAt } from "../stores/registry.ts";
-import { checkedEnqueue, type CommitForm, type NoPromise, transactionsFor } from "../worker/commit-control.ts";
+import { checkedEnqueue, type CommitForm, type NoPromise, transactionsFor } from "../worker/run.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
-import { settingsWithDefaults } from "./kind-options.ts";
-import { type EngineOptions, engineSettings } from "./options.ts";
+import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
 
 /** The options of `connect`. */
 export type ClientOptions = Pick<EngineOptions, "jobs" | "durability" | "sqlite" | "postgres">;

@@ -1,8 +1,8 @@
 // The configuration that programs and the command line share, and which source of a setting wins: the call (an option of `open`, a
 // flag), then the environment, then the configuration, then the default. `open`, `connect` and every command use this one rule, so
 // that a web process and its workers never use two stores.
-import { type Duration, durationMs } from "../job/duration.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
+import { type Duration, durationMs } from "../job/time.ts";
 import { defaultsAt, shownAddress, type StoreName } from "../stores/registry.ts";
 import { accepts, closest, fromText, takes } from "./option-checks.ts";
 import { type EngineOptions, engineSettings, isEngineSetting } from "./options.ts";

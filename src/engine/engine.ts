@@ -1,12 +1,10 @@
 // The engine: a client that can also work and change jobs. Made by `open()` (open.ts). What only operators need is in operator.ts.
-import { type Clock, pause, type Random } from "../job/clock.ts";
 import type { AnyContract } from "../job/contract.ts";
-import type { Duration } from "../job/duration.ts";
-import type { EnqueueOptions } from "../job/enqueue.ts";
+import { assertKey, type EnqueueOptions } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
-import { assertKey } from "../job/ids.ts";
 import type { JobState } from "../job/job.ts";
+import { type Clock, type Duration, pause, type Random } from "../job/time.ts";
 import { type ProcessIdentity, VERSION } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
 import type { Backend } from "../stores/backend.ts";

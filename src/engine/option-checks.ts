@@ -1,7 +1,7 @@
 // Checks options against the tables of settings.ts, and reads settings from text. An unknown key, a value of the wrong type or one
 // out of its limits is an error that names the option and says what it takes.
-import { type Duration, durationMs } from "../job/duration.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
+import { type Duration, durationMs } from "../job/time.ts";
 import type { Setting } from "./settings.ts";
 
 type Rows = Readonly<Record<string, Setting>>;

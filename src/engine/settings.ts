@@ -1,8 +1,8 @@
 // Every setting and every option, once: its key, what it takes, its default on each store, its environment variable, and one
 // sentence. The checks, the defaults, the environment, `outlive check`, the comments of the option types and docs/settings.md are
 // derived from these tables. They are plain data: every folder above `core` may import this file, and it imports only `core`.
-import { type Duration, durationMs } from "../job/duration.ts";
 import type { KindSettings } from "../job/job.ts";
+import { type Duration, durationMs } from "../job/time.ts";
 
 /** The stores whose defaults may differ. */
 export type StoreName = "sqlite" | "postgres";

@@ -1,7 +1,7 @@
 // Why a job is not running, or how it runs: one sentence that names the cause, and the next thing to do. It only reads.
-import { humanMs, isoInstant } from "../job/duration.ts";
 import { ANY_NUMBER, isSuspect } from "../job/isolation.ts";
 import type { JobDetails } from "../job/job.ts";
+import { humanMs, isoInstant } from "../job/time.ts";
 import { CORRUPT_HINT } from "../job/transitions.ts";
 import type { Death, HowLost, WorkerRow } from "../stores/liveness.ts";
 import type { KindCounts, LockHolder, Store, WorkerSuspects } from "../stores/port.ts";

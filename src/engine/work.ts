@@ -1,19 +1,17 @@
 // A worker as the user holds it: one life after the other until it is stopped. Losing a life (the store said that it was taken
 // for dead) starts the next one under a new id; only an unfit process ends with an error.
 import { createHash } from "node:crypto";
-import { type Clock, pause } from "../job/clock.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
-import type { Duration } from "../job/duration.ts";
 import { invalidInput } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, toStoredError, whyStoreReplaced } from "../job/errors.ts";
 import type { ClaimedJob, CrashAction, JobDraft } from "../job/job.ts";
 import type { Json } from "../job/json.ts";
+import { type Clock, type Duration, pause } from "../job/time.ts";
 import { newWorkerId, type ProcessIdentity } from "../platform/identity.ts";
 import type { KindCounts } from "../stores/port.ts";
 import { type EndOfLife, WorkerLife, type WorkerLifeDeps, type WorkerLifeOptions } from "../worker/life.ts";
 import { unknownKind } from "./client.ts";
-import { settingsWithDefaults } from "./kind-options.ts";
-import { graceOf, type WorkOptions } from "./options.ts";
+import { graceOf, settingsWithDefaults, type WorkOptions } from "./options.ts";
 
 /** A running worker. */
 export interface WorkerHandle {

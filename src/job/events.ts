@@ -1,8 +1,7 @@
 // Everything the engine tells, typed in one place. Core never logs: it emits, and one subscriber writes the log.
 import type { Resolution } from "../recovery/losses.ts";
-import type { ProcessKey } from "../recovery/process-key.ts";
 import type { Inconsistency, IntegrityCheck, Repair, StoreFindings } from "../stores/integrity.ts";
-import type { HowLost } from "../stores/liveness.ts";
+import type { HowLost, ProcessKey } from "../stores/liveness.ts";
 import type { Verb } from "../stores/observed.ts";
 import type { RecoveredJob, Stale, StoreNews } from "../stores/port.ts";
 import type { RunCall } from "../worker/run.ts";

@@ -1,6 +1,6 @@
 // The real clock, timers and randomness, for core's ports. A pending timer keeps the process alive: somebody awaits what it ends.
 import { randomBytes } from "node:crypto";
-import type { Clock, Random } from "../job/clock.ts";
+import type { Clock, Random } from "../job/time.ts";
 
 export const systemClock: Clock = {
   now: () => Date.now(),

@@ -1,6 +1,6 @@
 // How much of the store's clock this process can vouch for. The store's clock is somebody's wall clock: it is stepped, and it leaps
 // ahead when a machine wakes up. A deadline counts as passed only as far as our own monotonic clock has seen the time go by.
-import type { Clock } from "../job/clock.ts";
+import type { Clock } from "../job/time.ts";
 
 /** What the monotonic clock of the caller confirms of the store's clock, in whole ms. */
 export interface ConfirmedTime {

@@ -2,10 +2,9 @@
 // kernel released its lock. Contact is lost when a server has not seen the lock throughout `contact`, or when the heartbeat
 // counter has not moved for one lease on this watcher's own monotonic clock. No instant of one machine is compared with an
 // instant of another. A watcher that was itself asleep, or could not write to the store itself, starts its watch again.
-import type { Clock } from "../job/clock.ts";
-import type { Death, Liveness, WorkerCheck, WorkerRow } from "../stores/liveness.ts";
+import type { Clock } from "../job/time.ts";
+import { type Death, differentKernels, type Liveness, type WorkerCheck, type WorkerRow } from "../stores/liveness.ts";
 import { processIsGone, withLastWord } from "./incident.ts";
-import { differentKernels } from "./process-key.ts";
 
 /** A worker that is dead or out of contact, and how that became known. */
 export interface Lost {

@@ -1,8 +1,8 @@
 // The worker's sign of life: one row update per process and interval. A failing beat is retried and counted and never stops
 // the worker; what it may trust meanwhile shrinks by itself (lease.ts).
-import type { Clock } from "../job/clock.ts";
 import { toStoredError, whyStoreReplaced } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
+import type { Clock } from "../job/time.ts";
 import type { MaintenanceHandle, MaintenanceListener } from "../stores/backend.ts";
 import type { BeatAnswer, Store } from "../stores/port.ts";
 import type { ConfirmedTime } from "./confirmed-time.ts";

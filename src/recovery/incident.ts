@@ -1,9 +1,20 @@
-// One death and everything recovery did about it, as it is stored. The readable account is made in report.ts.
-import type { StoreNote } from "../stores/integrity.ts";
-import type { HowLost } from "../stores/liveness.ts";
+// One death and everything recovery did about it, as it is stored, and its readable account: text for people, JSON for programs. Pure: a
+// report is made of stored incidents and changes nothing.
+import { humanMs, isoInstant } from "../job/time.ts";
+import {
+  type CheckDepth,
+  type Inconsistency,
+  NOTHING_CHECKED,
+  type Opening,
+  parseIntegrity,
+  type Repair,
+  type StoreFindings,
+  type StoreNote,
+} from "../stores/integrity.ts";
+import { describeProcess, type HowLost, type ProcessKey } from "../stores/liveness.ts";
 import type { RecoveredJob } from "../stores/port.ts";
 import type { Resolution } from "./losses.ts";
-import { describeProcess, type ProcessKey } from "./process-key.ts";
+import type { RecoveryPass } from "./recover.ts";
 
 export interface IncidentSummary {
   readonly id: string;
@@ -59,4 +70,303 @@ export function withLastWord(known: string | null, lastWord: string | null): str
   if (lastWord === null || known?.includes(lastWord)) return known;
   if (known === null || lastWord.includes(known) || ONLY_GONE.test(known)) return lastWord;
   return `${known}; ${lastWord}`;
+}
+
+/** How a recovery went, for programs. Instants are in ms since 1970, as everywhere in the API; `--json` of the command line prints them as ISO 8601. */
+export interface RecoveryReport {
+  readonly id: string;
+  readonly startedAt: number;
+  /** null: it is not finished yet. */
+  readonly completedAt: number | null;
+  readonly durationMs: number | null;
+  /** PASSED, REPAIRED, FAILED, UNFINISHED or NOT_CHECKED. */
+  readonly integrity: string;
+  /** How much the check looked at: `quick` does not compare indexes with their tables, `full` does. null: nothing was checked, or it is not known. */
+  readonly integrityDepth: CheckDepth | null;
+  /** What the store did at the open that this recovery belongs to, in its own words. Its facts are members of the report, too. */
+  readonly remarks: readonly string[];
+  /** What the open found out about the store itself; null: nothing but the verdict is known. */
+  readonly store: ReportedStore | null;
+  readonly by: string;
+  readonly incidents: readonly string[];
+  readonly recoveredJobs: readonly ReportedJob[];
+  readonly deadWorkers: readonly ReportedWorker[];
+  /** Workers whose recovery failed in this pass; the next pass tries again. Jobs that failed on their own are in `recoveredJobs`. */
+  readonly failedRecoveries: readonly { readonly workerId: string; readonly error: string }[];
+}
+
+interface ReportedStore {
+  /** What the check found wrong. */
+  readonly findings: readonly string[];
+  /** What was mended, and what that lost; null: nothing had to be. */
+  readonly repair: Repair | null;
+  /** When the newest change was made that survived a salvage; null: nothing was lost, or nothing is known. */
+  readonly recoveryPointAt: number | null;
+  readonly inconsistencies: readonly Inconsistency[];
+  /** What the store had to correct, or could not, in its own words. Its facts are members of this, too. */
+  readonly remarks: readonly string[];
+  readonly backupRecommended: boolean;
+}
+
+interface ReportedJob {
+  readonly jobId: string;
+  readonly kind: string;
+  readonly decision: string;
+  /** Deaths of a worker while the job was in flight, this one included. Only those while it ran alone count toward quarantine. */
+  readonly crashes: number;
+  /** The limit of its kind: `retry.crashes`. */
+  readonly maxCrashes: number;
+  readonly success: boolean;
+  readonly error: string | null;
+  readonly lastStep: string | null;
+  /** When the job ran again; null: not yet, or never. */
+  readonly resumedAt: number | null;
+}
+
+interface ReportedWorker {
+  readonly workerId: string;
+  readonly how: HowLost;
+  /** What became of a worker with which contact was lost; null: not known yet, or its death was proved at once. */
+  readonly resolution: Resolution | null;
+  readonly evidence: string | null;
+  readonly host: string;
+  readonly pid: number;
+  readonly version: string;
+  readonly uptimeMs: number;
+  readonly lastHeartbeatAt: number;
+  readonly lastSeenAliveAt: number | null;
+  readonly detectedAt: number;
+  readonly recoveredAt: number | null;
+  /** When the last of its jobs that go on was running again; null: not all are yet. */
+  readonly runningAgainAt: number | null;
+  readonly loopLagMs: number;
+  readonly jobIds: readonly string[];
+}
+
+/**
+ * One report of the incidents of one recovery pass (or, with `single`, of one incident), with what the open found out about the store
+ * if it was the same. An open that was later, and found something, has a report of its own. Null if there is nothing to report.
+ */
+export function recoveryReport(
+  incidents: readonly Incident[],
+  opening: Opening | null = null,
+  single = false,
+): RecoveryReport | null {
+  const [first] = incidents;
+  const same = opening !== null && opening.recovery === first?.recovery;
+  if (opening && !same && !single && (!first || opening.startedAt >= first.startedAt)) return openingReport(opening);
+  if (!first) return null;
+  const startedAt = Math.min(...incidents.map((incident) => incident.startedAt));
+  const ends = incidents.map((incident) => incident.completedAt);
+  const completedAt = ends.includes(null) ? null : Math.max(...(ends as number[]));
+  return {
+    id: incidents.length === 1 ? first.id : first.recovery,
+    startedAt,
+    completedAt,
+    durationMs: completedAt === null ? null : completedAt - startedAt,
+    ...(same ? checked(opening.findings) : integrityOf(first)),
+    ...remarked(first.summary),
+    store: same ? reportedStore(opening.findings) : null,
+    by: first.by,
+    incidents: incidents.map((incident) => incident.id),
+    recoveredJobs: incidents.flatMap((incident) => incident.jobs.map(reportedJob)),
+    deadWorkers: incidents.map(reportedWorker),
+    failedRecoveries: [],
+  };
+}
+
+/** Nobody had died. */
+function openingReport({ recovery, startedAt, completedAt, findings }: Opening): RecoveryReport {
+  return {
+    id: recovery,
+    startedAt,
+    completedAt,
+    durationMs: Math.max(0, completedAt - startedAt),
+    ...checked(findings),
+    ...remarked(findings.summary),
+    store: reportedStore(findings),
+    by: "open",
+    incidents: [],
+    recoveredJobs: [],
+    deadWorkers: [],
+    failedRecoveries: [],
+  };
+}
+
+/** A pass that recovered nothing, because every recovery failed. Nothing of it is stored. */
+export function failedReport({ recovery, startedAt, completedAt, failed }: RecoveryPass, by: string): RecoveryReport {
+  const empty = openingReport({ recovery, startedAt, completedAt, findings: NOTHING_CHECKED });
+  return withFailures({ ...empty, store: null, by }, failed);
+}
+
+/** The report of a pass, with what failed in it: that is known to the pass and not to the store. */
+export function withFailures(report: RecoveryReport, failed: RecoveryPass["failed"]): RecoveryReport {
+  return { ...report, failedRecoveries: failed.map(({ worker, error }) => ({ workerId: worker, error })) };
+}
+
+function checked({ integrity, check }: StoreFindings): Pick<RecoveryReport, "integrity" | "integrityDepth"> {
+  return { integrity, integrityDepth: check?.depth ?? null };
+}
+
+function integrityOf(incident: Incident): Pick<RecoveryReport, "integrity" | "integrityDepth"> {
+  const { integrity, depth } = parseIntegrity(incident.integrity);
+  return { integrity, integrityDepth: depth };
+}
+
+function reportedStore(findings: StoreFindings): ReportedStore {
+  const { integrity, check, repair = null, inconsistencies = [], notice } = findings;
+  return {
+    findings: check?.findings ?? [],
+    repair,
+    recoveryPointAt: repair?.salvage?.recoveryPointAt ?? null,
+    inconsistencies,
+    ...remarked(notice),
+    backupRecommended: integrity === "FAILED" || integrity === "REPAIRED",
+  };
+}
+
+function remarked(note: StoreNote | null | undefined): StoreNote["facts"] & { readonly remarks: readonly string[] } {
+  return { ...note?.facts, remarks: note?.lines ?? [] } as never;
+}
+
+function reportedJob(job: IncidentJob): ReportedJob {
+  return {
+    jobId: job.jobId,
+    kind: job.kind,
+    decision: job.decision,
+    crashes: job.counters.crashes,
+    maxCrashes: job.limit,
+    success: job.success,
+    error: job.error,
+    lastStep: job.lastStep,
+    resumedAt: job.resumedAt,
+  };
+}
+
+function reportedWorker(incident: Incident): ReportedWorker {
+  const goingOn = incident.jobs.filter(({ decision }) => ["retry", "requeue", "lost"].includes(decision));
+  const resumed = goingOn.map((job) => job.resumedAt);
+  return {
+    workerId: incident.worker,
+    how: incident.how,
+    resolution: incident.resolution,
+    evidence: incident.evidence,
+    host: incident.host,
+    pid: incident.pid,
+    version: incident.version,
+    uptimeMs: Math.max(0, incident.lastHeartbeatAt - incident.workerStartedAt),
+    lastHeartbeatAt: incident.lastHeartbeatAt,
+    lastSeenAliveAt: incident.lastSeenAliveAt,
+    detectedAt: incident.detectedAt,
+    recoveredAt: incident.completedAt,
+    runningAgainAt: resumed.length === 0 || resumed.includes(null) ? null : Math.max(...(resumed as number[])),
+    loopLagMs: incident.loopLagMs,
+    jobIds: incident.jobs.map((job) => job.jobId),
+  };
+}
+
+/** The text of a report. `most` jobs are listed, the rest counted. */
+export function reportText(report: RecoveryReport, most = 50): string {
+  const lines = [
+    "=== Queue Recovery Report ===",
+    `Started: ${short(report.startedAt)}`,
+    `Duration: ${report.durationMs === null ? "unfinished" : `${(report.durationMs / 1_000).toFixed(1)}s`}`,
+    "",
+    `Integrity Check: ${report.integrity.replaceAll("_", " ")}${report.integrityDepth === null ? "" : ` (${report.integrityDepth})`}`,
+    ...report.remarks,
+    ...(report.store ? storeLines(report.store) : []),
+    "",
+    `Orphaned Jobs Found: ${report.recoveredJobs.length}`,
+    ...report.recoveredJobs.slice(0, most).map((job) => `  - ${job.jobId}: ${verdict(job)}`),
+    ...(report.recoveredJobs.length > most ? [`  ... and ${report.recoveredJobs.length - most} more`] : []),
+    "",
+    `Dead Workers: ${report.deadWorkers.length}`,
+    ...report.deadWorkers.map((worker) => {
+      const ago = humanMs(Math.max(0, report.startedAt - worker.lastHeartbeatAt));
+      return `  - ${worker.workerId} (last heartbeat: ${ago} ago${contact(worker)})`;
+    }),
+    ...failureLines(report.failedRecoveries),
+    "",
+    report.completedAt === null ? "Recovery Not Complete" : `Recovery Complete: ${short(report.completedAt)}`,
+  ];
+  return `${lines.join("\n")}\n`;
+}
+
+function failureLines(failed: RecoveryReport["failedRecoveries"]): string[] {
+  if (failed.length === 0) return [];
+  const lines = failed.map(({ workerId, error }) => `  - ${workerId}: ${error}; the next recovery tries again`);
+  return ["", `Failed Recoveries: ${failed.length}`, ...lines];
+}
+
+function contact({ how, resolution }: ReportedWorker): string {
+  if (how === "gone") return "";
+  const known = { returned: "it returned", died: "it had died", away: "it stayed away" } as const;
+  return `; contact lost, ${resolution === null ? "not resolved yet" : known[resolution]}`;
+}
+
+/** At most this many of a kind are listed, the rest counted. */
+const MOST_LISTED = 20;
+
+function storeLines(store: ReportedStore): string[] {
+  const { findings, repair, recoveryPointAt, inconsistencies, remarks } = store;
+  const salvage = repair?.salvage ?? null;
+  return [
+    ...remarks,
+    ...listed("Damage Found", findings),
+    ...listed(
+      "Repair",
+      repair ? repair.steps.map(({ step, ok, detail }) => `${step}: ${ok ? "ok" : "not enough"} (${detail})`) : [],
+    ),
+    ...(salvage
+      ? [
+          `Damaged File Kept As: ${salvage.keptAs}`,
+          `Recovery Point: ${recoveryPointAt === null ? "none: no change survived" : short(recoveryPointAt)}`,
+          ...listed(
+            "Rows Lost",
+            salvage.tables
+              .filter(({ lost }) => lost !== 0)
+              .map(({ table, rows, lost }) => `${table}: ${lost ?? "unknown"} (${rows} saved)`),
+          ),
+          ...listed("Lost Jobs", salvage.lost),
+          ...listed("Partial Jobs", salvage.partial),
+        ]
+      : []),
+    ...listed(
+      "Inconsistencies",
+      inconsistencies.map(({ detail, names }) => (names.length === 0 ? detail : `${detail} (${names.join(", ")})`)),
+    ),
+    ...(store.backupRecommended
+      ? ["Recommended: make a backup now (outlive backup FILE), and find out what damaged the file"]
+      : []),
+  ];
+}
+
+function listed(title: string, items: readonly string[]): string[] {
+  if (items.length === 0) return [];
+  const more = items.length > MOST_LISTED ? [`  ... and ${items.length - MOST_LISTED} more`] : [];
+  return [`${title}: ${items.length}`, ...items.slice(0, MOST_LISTED).map((item) => `  - ${item}`), ...more];
+}
+
+function verdict(job: ReportedJob): string {
+  if (!job.success) return `not recovered (${job.error ?? "unknown error"})`;
+  switch (job.decision) {
+    case "retry":
+      // Deaths in company are counted too, but only those while alone lead to quarantine: never show more than the limit.
+      return `retry (attempt ${Math.min(job.crashes, job.maxCrashes)}/${job.maxCrashes})`;
+    case "requeue":
+      return "requeue (not counted)";
+    case "lost":
+      return "queued again (contact lost, not counted)";
+    case "cancel":
+      return "cancelled (as was asked)";
+    case "quarantine":
+      return "failed (max attempts exceeded)";
+    default:
+      return "failed (its kind says so)";
+  }
+}
+
+/** Seconds are enough for people. */
+function short(at: number): string {
+  return isoInstant(at).replace(/\.\d+Z$/, "Z");
 }

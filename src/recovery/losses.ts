@@ -4,11 +4,11 @@
 //   died      the kernel proved the death later, or the parent reported the exit
 //   away      nothing was heard of it for two leases on the monotonic clock of one watcher
 // Only then is it counted against the jobs that the worker held, unless the job has ended or written a newer step since.
-import * as transitions from "../job/transitions.ts";
-import type { Clock } from "../job/clock.ts";
 import { toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { KindSettings } from "../job/job.ts";
+import type { Clock } from "../job/time.ts";
+import * as transitions from "../job/transitions.ts";
 import type { Liveness, WorkerCheck, WorkerRow } from "../stores/liveness.ts";
 import type { Store } from "../stores/port.ts";
 

@@ -1,19 +1,23 @@
-// The main thread's side of maintenance in a thread: starts it, stamps the loop's progress for it, passes on what it says. A maintenance
-// thread that dies is started again; while there is none, the worker's trust in what it holds runs out by itself. What runs in
-// the thread is the store's (its own `maintenance-thread.ts`, run-in-thread.ts).
-import { Worker as Thread } from "node:worker_threads";
-import type { Clock } from "../job/clock.ts";
+// Maintenance in a thread, both sides. The main thread starts it, stamps the progress of its loop for it, and passes on its messages. A
+// maintenance thread that dies is started again; while there is none, the worker's trust in what it holds runs out. What a store opens in
+// the thread is in its own `maintenance-thread.ts`.
+import { type MessagePort, parentPort, Worker as Thread, workerData } from "node:worker_threads";
+import { idSource } from "../job/enqueue.ts";
 import { toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
+import type { Clock } from "../job/time.ts";
+import { systemClock, systemRandom as random } from "../platform/clock.ts";
+import { checkProcess } from "../platform/identity.ts";
 import type { MaintenanceHandle, MaintenanceListener } from "../stores/backend.ts";
-import type { BeatAnswer } from "../stores/port.ts";
-import type { MaintenanceOptions, UnfitReason } from "./maintenance.ts";
+import type { Liveness } from "../stores/liveness.ts";
+import type { BeatAnswer, Store } from "../stores/port.ts";
+import { Maintenance, type MaintenanceOptions, type UnfitReason } from "./maintenance.ts";
 
 /** How often the main loop says that it turns. A loop is called blocked after a second without it. */
 const STAMP_MS = 200;
 const RESTART_MS = 500;
 
-export interface ThreadDeps<Own> {
+interface ThreadDeps<Own> {
   readonly clock: Clock;
   readonly events: Emitter;
   /** What the thread runs. */
@@ -132,16 +136,16 @@ export async function startMaintenanceThread<Own>(
 
 // What the main thread and the maintenance thread say to each other, and the instants that they share without saying.
 
-export interface MaintenanceData<Own> {
+interface MaintenanceData<Own> {
   readonly options: MaintenanceOptions;
   /** What the store's own part of the thread needs: how to open it, which lock is the worker's. */
   readonly own: Own;
   readonly shared: SharedArrayBuffer;
 }
 
-export type ToMaintenance = { readonly type: "beat"; readonly leases: boolean } | { readonly type: "stop" };
+type ToMaintenance = { readonly type: "beat"; readonly leases: boolean } | { readonly type: "stop" };
 
-export type FromMaintenance =
+type FromMaintenance =
   | { readonly type: "ready" }
   | { readonly type: "event"; readonly name: string; readonly event: object }
   | { readonly type: "beaten"; readonly sentAtMono: number; readonly answer: BeatAnswer }
@@ -151,7 +155,7 @@ export type FromMaintenance =
   | { readonly type: "wakeup" };
 
 /** In ms: when the main loop last turned and the last accepted beat (monotonic), and how far the store's clock is from the monotonic one. */
-export interface SharedTimes {
+interface SharedTimes {
   loopAt(): number;
   setLoopAt(mono: number): void;
   beatAt(): number | null;
@@ -182,4 +186,74 @@ export function sharedTimes(shared: SharedArrayBuffer): SharedTimes {
     inContact: () => Atomics.load(cells, 3) === 0n,
     setInContact: (there) => void Atomics.store(cells, 3, there ? 0n : 1n),
   };
+}
+
+// The thread's side: its own connection, its own timers, no user code. It beats, watches, recovers and purges while the main loop does its
+// work, and it kills the process if a handler blocks the loop beyond deadline and grace.
+
+/** What a store opens for its maintenance. */
+interface Kept {
+  readonly store: Store;
+  readonly liveness: Liveness;
+  /** The store's, if that is not this machine's. */
+  readonly clock?: Clock;
+  readonly close: () => Promise<void>;
+  /** Calls `listener` when contact with the store is there again after it was lost. */
+  readonly onReturn?: (listener: () => void) => void;
+}
+
+interface ThreadTools {
+  readonly options: MaintenanceOptions;
+  readonly newId: () => string;
+  readonly events: Emitter;
+  readonly times: SharedTimes;
+  /** Wakes the main thread's worker. */
+  readonly wakeup: () => void;
+}
+
+/** Runs the maintenance in this thread until the main thread stops it. A failure to start is the thread's error, and is answered with another try. */
+export function maintainInThread<Own>(open: (own: Own, tools: ThreadTools) => Promise<Kept>): void {
+  void keep(parentPort!, workerData as MaintenanceData<Own>, open);
+}
+
+async function keep<Own>(
+  port: MessagePort,
+  { options, own, shared }: MaintenanceData<Own>,
+  open: (own: Own, tools: ThreadTools) => Promise<Kept>,
+): Promise<void> {
+  const times = sharedTimes(shared);
+  const say = (message: FromMaintenance): void => port.postMessage(message);
+  const newId = idSource(systemClock, random);
+  const events = { emit: (name: string, event: object) => say({ type: "event", name, event }), has: () => true };
+  const wakeup = (): void => say({ type: "wakeup" });
+  const {
+    store,
+    liveness,
+    clock = systemClock,
+    close,
+    onReturn,
+  } = await open(own, { options, newId, events, times, wakeup });
+  const deps = { store, liveness, clock, random, events, newId, processState: checkProcess };
+  const maintenance = new Maintenance(deps, options, {
+    loopLagMs: () => Math.max(0, clock.mono() - times.loopAt()),
+    beaten(sentAtMono, answer) {
+      times.setBeatAt(sentAtMono);
+      say({ type: "beaten", sentAtMono, answer });
+    },
+    disowned: () => say({ type: "disowned" }),
+    unfit: (why, detail) => say({ type: "unfit", why, detail }),
+    kill: () => process.kill(process.pid, "SIGKILL"),
+  });
+  port.on("message", (message: ToMaintenance) => {
+    if (message.type === "beat") void maintenance.beat(message.leases);
+    else
+      void maintenance
+        .stop()
+        .then(close)
+        .finally(() => port.close());
+  });
+  // The others learn at once that this worker is back, and do not take a second loss for the first one going on.
+  onReturn?.(() => void maintenance.beat());
+  maintenance.start();
+  say({ type: "ready" });
 }

@@ -2,9 +2,9 @@
 // overdue and purges what is old. It runs in a thread of its own where the store can be opened twice, so that a handler which
 // blocks the main loop neither silences the worker nor stops recovery; elsewhere, and in the simulator, beside the worker.
 // Each of its tasks fails for itself, and neither the heartbeat nor the detection of deaths waits for any other.
-import type { CallOff, Clock, Random } from "../job/clock.ts";
 import { type StoredError, toStoredError, whyStoreReplaced } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
+import type { CallOff, Clock, Random } from "../job/time.ts";
 import type { Liveness, LivenessTimes, ProcessCheck, WorkerRow } from "../stores/liveness.ts";
 import type { BeatAnswer, Store } from "../stores/port.ts";
 import { type ClockReading, ConfirmedClock } from "./confirmed-time.ts";

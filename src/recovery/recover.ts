@@ -1,11 +1,11 @@
 // Taking over what the dead held. One incident per death, in transactions of at most 1,000 jobs. It needs no user code and no
 // particular process, can be killed at any point and run by anybody again: the next pass goes on where this one ended.
-import * as transitions from "../job/transitions.ts";
-import { type Clock, pause, type Random } from "../job/clock.ts";
 import { toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import { type InFlight, ranAlone } from "../job/isolation.ts";
 import { backoffMs } from "../job/job.ts";
+import { type Clock, pause, type Random } from "../job/time.ts";
+import * as transitions from "../job/transitions.ts";
 import { integrityText, NOTHING_CHECKED, type StoreFindings } from "../stores/integrity.ts";
 import { type Death, isProof, type Liveness, type WorkerRow } from "../stores/liveness.ts";
 import {

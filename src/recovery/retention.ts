@@ -1,6 +1,6 @@
 // Finished jobs and old incidents go after a while, in small batches, with a pause after each in which other processes get
 // at the store. A job that can't be deleted keeps only itself.
-import { type Clock, pause } from "../job/clock.ts";
+import { type Clock, pause } from "../job/time.ts";
 import type { PurgeAnswer, Store } from "../stores/port.ts";
 
 export interface RetentionTimes {

@@ -1,5 +1,5 @@
-// What a store brings along beside the port: the proof of life, maintenance, and what an open does to the store itself.
-import type { Clock } from "../job/clock.ts";
+// What a store brings along alongside the port: the proof of life, maintenance, what an open does to the store itself, and its migrations.
+import type { Clock } from "../job/time.ts";
 import type { MaintenanceHost, MaintenanceOptions } from "../recovery/maintenance.ts";
 import type { RepairMode, StoreFindings } from "./integrity.ts";
 import type { Liveness } from "./liveness.ts";
@@ -79,4 +79,45 @@ export function readOnlyBackend(backend: Backend): Backend {
     ...(backend.clock && { clock: backend.clock }),
     close: () => backend.close(),
   };
+}
+
+// The tables of a store as the command line and deploy scripts bring them up to date, list them and take them back.
+
+export interface MigrationInfo {
+  readonly number: number;
+  readonly name: string;
+  readonly applied: boolean;
+  /** In ms of the store's clock; null: not applied, or before this was kept. Absent: this store does not keep it. */
+  readonly appliedAt?: number | null;
+  /** What taking it back drops. Absent: this store can't take it back. */
+  readonly drops?: string;
+  /** Of the released migration. */
+  readonly checksum: string;
+  /** Of the one that was applied; null: it is not kept. */
+  readonly storedChecksum: string | null;
+}
+
+export interface StoreMigrations {
+  /** Where the tables are, for people: "Schema outlive", "sqlite:./jobs.db". */
+  readonly title: string;
+  /** The same for programs. */
+  readonly place: Readonly<Record<string, string>>;
+  /** What else should be known about them. */
+  readonly note?: string;
+  /** Writes nothing. */
+  list(): Promise<readonly MigrationInfo[]>;
+  /** Brings the store up to migration `to` (default: the latest) and returns the numbers of what was done. */
+  up(to?: number): Promise<readonly number[]>;
+  /** Takes back everything above `to` (default: the latest one only). Refuses while unfinished jobs exist unless forced. */
+  down(options: { readonly to?: number; readonly force?: boolean }): Promise<readonly number[]>;
+}
+
+/** What to print. */
+export interface PrintedSql {
+  /** Migrations from..to, up or down. Default: all, up. */
+  readonly migrations?: { readonly from: number; readonly to: number; readonly direction: "up" | "down" };
+  /** The schedule for pg_cron. */
+  readonly cron?: boolean;
+  /** The roles and their grants. */
+  readonly roles?: boolean;
 }

@@ -1,17 +1,13 @@
 // One wrapper around any store. It refuses calls on a closed store and writes on a read-only one, words the driver's errors, wakes
 // workers when a call made work ready, measures each call for those who listen, and lets a simulator put its faults around every
 // call. What it knows of each verb is one table. The wrapped verbs are plain functions, made once: no Proxy is on the way of a turn.
-import type { Clock } from "../job/clock.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
+import type { Clock } from "../job/time.ts";
 import { hasFollow } from "../job/transitions.ts";
 import type { LossVerdict } from "../recovery/losses.ts";
-import type { Inspecting } from "./inspecting.ts";
-import type { Losses } from "./losses.ts";
-import type { Operating, OperatorAnswer } from "./operating.ts";
 import type { CondemnRequest, FencedWrite, HeldQuery, Settlement, Store, TakeBackRequest } from "./port.ts";
-import type { Transacted, Transactions } from "./transactions.ts";
-import type { Upkeep } from "./upkeep.ts";
+import type { Inspecting, Losses, Operating, OperatorAnswer, Transacted, Transactions, Upkeep } from "./store-parts.ts";
 
 type Engine = Omit<Store, keyof Parts | "name" | "onWakeup" | "close">;
 /** Some verbs of a store, of its parts too. */

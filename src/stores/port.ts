@@ -9,19 +9,11 @@ import type { ClaimedJob, Counters, Enqueued, JobDraft, JobState, KindSettings }
 import type { HeldSummary, Lease } from "../job/lease.ts";
 import { afterChange, type Change, type CrashVerdict, type JobView } from "../job/transitions.ts";
 import type { ConfirmedTime } from "../recovery/confirmed-time.ts";
-import type { Inspecting } from "./inspecting.ts";
 import type { StoreNote } from "./integrity.ts";
 import type { Death, HowLost, WorkerRecord, WorkerRow } from "./liveness.ts";
-import type { Losses } from "./losses.ts";
-import type { Operating } from "./operating.ts";
-import type { Transactions } from "./transactions.ts";
-import type { Upkeep } from "./upkeep.ts";
+import type { Inspecting, Losses, Operating, Transactions, Upkeep } from "./store-parts.ts";
 
-export type * from "./inspecting.ts";
-export type * from "./losses.ts";
-export type * from "./operating.ts";
-export type * from "./transactions.ts";
-export type * from "./upkeep.ts";
+export type * from "./store-parts.ts";
 
 export interface Store<Tx = unknown> {
   /** "sqlite", "postgres", ...: which form of `commit` fits. */

@@ -4,12 +4,17 @@ import { tmpdir } from "node:os";
 import { dirname } from "node:path";
 import type { EngineOptions } from "../engine/options.ts";
 import { DEFAULT_STORE, defaultOf, type StoreName } from "../engine/settings.ts";
-import type { Clock, Random } from "../job/clock.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
-import { type Backend, readOnlyBackend, type StartUpOptions } from "./backend.ts";
+import type { Clock, Random } from "../job/time.ts";
+import {
+  type Backend,
+  type PrintedSql,
+  readOnlyBackend,
+  type StartUpOptions,
+  type StoreMigrations,
+} from "./backend.ts";
 import type { StoreDoctor } from "./integrity.ts";
-import type { PrintedSql, StoreMigrations } from "./migrations.ts";
 import type { Store } from "./port.ts";
 import { addressOf, shownAddress } from "./postgres/address.ts";
 import { sqlitePath } from "./sqlite/address.ts";
@@ -95,7 +100,7 @@ const SQLITE: StoreRow = {
     };
   },
   async migrations(url, options) {
-    const { fileMigrations } = await import("./sqlite/migrations.ts");
+    const { fileMigrations } = await import("./sqlite/migrate.ts");
     return fileMigrations(url, sqliteOptions(url, options));
   },
   async doctor(url) {

@@ -1,6 +1,6 @@
 // A clock that stands still until it is told to move, for tests of anything that takes a Clock. Only `soon` is real: it stands
 // for the turn of the event loop, in which stores cut their group commits, and no test should have to drive that by hand.
-import type { Clock } from "../job/clock.ts";
+import type { Clock } from "../job/time.ts";
 
 export interface VirtualClock extends Clock {
   /**

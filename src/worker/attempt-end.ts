@@ -1,9 +1,9 @@
 // How the end of an attempt that did not succeed becomes a change: what was thrown, together with why the attempt had been told to stop.
 // The changes themselves are in transitions.ts.
-import * as transitions from "../job/transitions.ts";
-import type { Random } from "../job/clock.ts";
 import { ErrorCode, OutliveError, TerminalError, toStoredError } from "../job/errors.ts";
 import { backoffMs } from "../job/job.ts";
+import type { Random } from "../job/time.ts";
+import * as transitions from "../job/transitions.ts";
 import type { Attempt } from "./attempt.ts";
 
 /** The part of an attempt that decides how it ends. */

@@ -1,18 +1,27 @@
 // One attempt: the run of a handler under one fence, from the stored input to the settlement, and what the handler holds meanwhile (run.ts).
 // It knows its own deadline, grace and commit, talks to the store only under its lease, and decides nothing about any other job.
-import * as transitions from "../job/transitions.ts";
 import type { RunnableKind } from "../job/contract.ts";
+import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, Interruption, type InterruptionReason, OutliveError, toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
-import { assertKey } from "../job/ids.ts";
 import type { ClaimedJob, Enqueued } from "../job/job.ts";
 import { decodeJson, encodeJson, type Json } from "../job/json.ts";
 import { storableText } from "../job/text.ts";
+import * as transitions from "../job/transitions.ts";
 import type { AttemptWrite, Stale } from "../stores/port.ts";
 import { changeOfGivenUp, changeOfThrown, troubleOfStore } from "./attempt-end.ts";
-import { checkedEnqueue, CommitControl, type CommitForm, transactionsFor } from "./commit-control.ts";
-import type { WorkerContext } from "./context.ts";
-import type { Interrupted, Run, RunCall, RunEnqueue, StepResult } from "./run.ts";
+import type { WorkerContext } from "./life.ts";
+import {
+  checkedEnqueue,
+  CommitControl,
+  type CommitForm,
+  type Interrupted,
+  type Run,
+  type RunCall,
+  type RunEnqueue,
+  type StepResult,
+  transactionsFor,
+} from "./run.ts";
 
 /** What an attempt asks of the executor that holds it. */
 export interface AttemptOwner {

@@ -1,18 +1,18 @@
 // One life of a worker in this process, from lock to unlock. Start: lock, row, claim. Stop: settle or release, row to stopped,
 // unlock last, heartbeat until the very end. If the store says that the row is not live any more, this life has ended and the
 // next one begins under a new id.
-import { type Clock, pause } from "../job/clock.ts";
+import type { RunnableKind } from "../job/contract.ts";
 import { toStoredError } from "../job/errors.ts";
-import type { KindSettings } from "../job/job.ts";
+import type { Emitter } from "../job/events.ts";
+import type { JobDraft, KindSettings } from "../job/job.ts";
 import { trustedUntil } from "../job/lease.ts";
+import { type Clock, pause, type Random } from "../job/time.ts";
 import type { ClockReading } from "../recovery/confirmed-time.ts";
 import type { UnfitReason } from "../recovery/maintenance.ts";
-import type { ProcessKey } from "../recovery/process-key.ts";
 import type { RetentionTimes } from "../recovery/retention.ts";
 import type { Backend, MaintenanceHandle } from "../stores/backend.ts";
-import type { LivenessTimes } from "../stores/liveness.ts";
-import type { BeatAnswer } from "../stores/port.ts";
-import type { Trust, WorkerContext } from "./context.ts";
+import type { LivenessTimes, ProcessKey } from "../stores/liveness.ts";
+import type { BeatAnswer, Store } from "../stores/port.ts";
 import { Loop, type LoopOptions, type LoopOwner } from "./loop.ts";
 
 /** What is there before a worker's life begins. The life makes its context of it. */
@@ -290,7 +290,7 @@ class TrustByHeartbeat implements Trust {
   }
 }
 
-// The end of a worker that was asked to stop: no more claims, what runs may finish, the rest is given back at no cost.
+// The end of a worker that was asked to stop: no more claims, what runs may finish, the rest is released at no cost.
 
 /** For the last fifth of the grace, at most this long, handlers know that they should end. */
 const NOTICE_MS = 5_000;
@@ -319,3 +319,37 @@ async function within(clock: Clock, done: Promise<void>, ms: number): Promise<bo
   given.abort();
   return won;
 }
+
+/** What the objects of one worker (life, loop, executor, attempt) share from its beginning to its end. */
+export interface WorkerContext {
+  /** The worker's id. */
+  readonly worker: string;
+  readonly store: Store;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly events: Emitter;
+  readonly kinds: ReadonlyMap<string, RunnableKind>;
+  readonly draft: DraftMaker;
+  /** Throws if the contract is not one of the program's own; omitted: all are taken. */
+  readonly assertKnown?: (contract: { readonly name: string }) => void;
+  readonly trust: Trust;
+}
+
+/** What a worker may believe of itself. */
+interface Trust {
+  /** Until when (own monotonic clock) it may trust what it holds. */
+  readonly untilMono: number;
+  /** Whether the session that speaks for this worker is there. */
+  readonly inContact: boolean;
+}
+
+/**
+ * Makes the draft of a child; done by the engine, which knows schemas and hashes. Without an id of the caller's it gets one made
+ * of `idSeed` of its content, which is the same in every attempt.
+ */
+type DraftMaker = (
+  kind: never,
+  input: never,
+  options: never,
+  idSeed: (content: string) => string,
+) => JobDraft | Promise<JobDraft>;

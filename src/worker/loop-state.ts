@@ -1,6 +1,6 @@
 // What a worker's loop is doing, as two small tables: whether a turn is due, under way or has to wait, and whether its turns claim.
 // Pure: loop.ts acts on what changes here, and a test walks every pair of state and event.
-import type { CallOff, Clock } from "../job/clock.ts";
+import type { CallOff, Clock } from "../job/time.ts";
 
 /**
  * `idle`: nothing to do until something wakes it. `rung`: idle, and full when a wake-up came, which the next tick takes up. `scheduled`: a turn

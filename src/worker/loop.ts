@@ -1,14 +1,14 @@
 // The loop of a worker is one store call, `turn`, and a slot is free only when the settlement of what ran in it is durable. What it
 // claims is run by the executor. It never decides who is dead and never touches another worker's jobs.
-import * as transitions from "../job/transitions.ts";
-import type { CallOff } from "../job/clock.ts";
 import { toStoredError, whyStoreReplaced } from "../job/errors.ts";
 import type { ClaimedJob } from "../job/job.ts";
 import type { HeldSummary, Lease } from "../job/lease.ts";
+import type { CallOff } from "../job/time.ts";
+import * as transitions from "../job/transitions.ts";
 import type { BeatAnswer, CorruptJob, HeldLease, Room, Settlement } from "../stores/port.ts";
 import type { Attempt } from "./attempt.ts";
-import type { WorkerContext } from "./context.ts";
-import { Executor, type ExecutorOwner } from "./executor.ts";
+import { type Concurrency, Executor, type ExecutorOwner, Slots, Suspects } from "./executor.ts";
+import type { WorkerContext } from "./life.ts";
 import {
   afterClaimEvent,
   afterEvent,
@@ -19,7 +19,6 @@ import {
   type LoopState,
   StoreBackoff,
 } from "./loop-state.ts";
-import { type Concurrency, Slots, Suspects } from "./slots.ts";
 
 /** What the loop tells the life of its worker. */
 export interface LoopOwner {

@@ -2,11 +2,11 @@
 // server's, and the user's own writes in its form of a transaction.
 import assert from "node:assert/strict";
 import type { TestContext } from "node:test";
-import { job } from "../../src/engine/kind-options.ts";
-import { idSource } from "../../src/job/ids.ts";
+import { job } from "../../src/engine/options.ts";
+import { idSource } from "../../src/job/enqueue.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
-import { Connection } from "../../src/stores/postgres/connection.ts";
 import type { Store } from "../../src/stores/port.ts";
+import { Connection } from "../../src/stores/postgres/connection.ts";
 import { postgresStore, type PostgresStoreDeps } from "../../src/stores/postgres/store.ts";
 import type { PostgresTransaction } from "../../src/stores/postgres/transaction.ts";
 import type { ConformanceStores, Damage, Restore, UserWrites } from "../../src/testing/index.ts";

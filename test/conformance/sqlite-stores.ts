@@ -1,15 +1,15 @@
 // SQLite as the conformance suite wants it: connections by path, and the user's own writes in its form of a transaction.
 import assert from "node:assert/strict";
 import { DatabaseSync } from "node:sqlite";
-import { job } from "../../src/engine/kind-options.ts";
-import type { Clock } from "../../src/job/clock.ts";
+import { job } from "../../src/engine/options.ts";
 import { toStoredError } from "../../src/job/errors.ts";
 import { EventBus } from "../../src/job/events.ts";
+import type { Clock } from "../../src/job/time.ts";
 import { systemRandom } from "../../src/platform/clock.ts";
 import type { Store } from "../../src/stores/port.ts";
-import { readMark, writeMark } from "../../src/stores/sqlite/file-mark.ts";
 import { openSqlite } from "../../src/stores/sqlite/open.ts";
 import type { SqliteTransaction } from "../../src/stores/sqlite/transaction.ts";
+import { readMark, writeMark } from "../../src/stores/sqlite/workers.ts";
 import type { Damage, Restore, UserWrites } from "../../src/testing/index.ts";
 
 export async function openStore(clock: Clock, path: string): Promise<Store> {

@@ -1,7 +1,7 @@
 // The virtual clock of `outlive/testing`: what stands still, what moves, and in which order timers fire.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { pause } from "../../src/job/clock.ts";
+import { pause } from "../../src/job/time.ts";
 import { virtualClock } from "../../src/testing/index.ts";
 
 test("a virtual clock stands still until it is moved, and both its clocks move together", async () => {

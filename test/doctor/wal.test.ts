@@ -4,12 +4,12 @@ import { copyFileSync, existsSync, readdirSync, rmSync, statSync, truncateSync }
 import { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";
 import { type EngineEvent, ErrorCode } from "../../src/index.ts";
+import { sqlite } from "../../src/sqlite.ts";
 import { Database } from "../../src/stores/sqlite/database.ts";
-import { sqlite } from "../../src/stores/sqlite/index.ts";
 import { tendWal, walBytes, walNews } from "../../src/stores/sqlite/doctor/wal.ts";
+import { says } from "../engine/engines.ts";
 import { transfer } from "../support/jobs.ts";
 import { type Child, Place } from "../support/processes.ts";
-import { says } from "../engine/engines.ts";
 
 async function end(...children: Child[]): Promise<void> {
   for (const child of children) child.kill("SIGKILL");

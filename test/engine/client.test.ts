@@ -3,13 +3,13 @@ import assert from "node:assert/strict";
 import { existsSync, readdirSync, statSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
-import { type TestContext, test } from "node:test";
+import { test, type TestContext } from "node:test";
 import { type Client, type ClientOptions, connect } from "../../src/client.ts";
 import { ErrorCode, job } from "../../src/index.ts";
-import { sqlite } from "../../src/stores/sqlite/index.ts";
+import { sqlite } from "../../src/sqlite.ts";
+import { transfer } from "../support/jobs.ts";
 import { Place, untilState } from "../support/processes.ts";
 import { forever, raw, says, script, untilAborted } from "./engines.ts";
-import { transfer } from "../support/jobs.ts";
 
 async function client(t: TestContext, place: Place, options: ClientOptions): Promise<Client> {
   const connected = await connect(place.url, options);

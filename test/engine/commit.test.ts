@@ -3,8 +3,8 @@
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
 import { type Engine, ErrorCode, job, OutliveError } from "../../src/index.ts";
-import { sqlite, type SqliteTransaction } from "../../src/stores/sqlite/index.ts";
-import type { CommitForm } from "../../src/worker/commit-control.ts";
+import { sqlite, type SqliteTransaction } from "../../src/sqlite.ts";
+import type { CommitForm } from "../../src/worker/run.ts";
 import { untilState } from "../support/processes.ts";
 import { AT_ONCE, memory, says } from "./engines.ts";
 

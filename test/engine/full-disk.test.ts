@@ -3,9 +3,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ErrorCode, job, OutliveError } from "../../src/index.ts";
+import { sqlite } from "../../src/sqlite.ts";
 import { untilState, untilTrue } from "../support/processes.ts";
 import { SmallDisk } from "../support/small-disk.ts";
-import { sqlite } from "../../src/stores/sqlite/index.ts";
 import { forever, raw, says } from "./engines.ts";
 
 const large = "x".repeat(100_000);

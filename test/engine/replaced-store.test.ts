@@ -5,7 +5,7 @@ import { copyFileSync, renameSync, rmSync } from "node:fs";
 import type { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";
 import { ErrorCode, job, open } from "../../src/index.ts";
-import { whyRestored } from "../../src/stores/sqlite/file-mark.ts";
+import { whyRestored } from "../../src/stores/sqlite/workers.ts";
 import { Place, untilTrue } from "../support/processes.ts";
 import { PATIENT, raw, says } from "./engines.ts";
 

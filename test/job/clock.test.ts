@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { getEventListeners } from "node:events";
 import { test } from "node:test";
-import { pause } from "../../src/job/clock.ts";
+import { pause } from "../../src/job/time.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 
 test("a pause ends when its time is over, and not before", async () => {

@@ -1,8 +1,8 @@
 // Holds the one way to say how long, and how long is told to people.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { type Duration, durationMs, humanMs } from "../../src/job/duration.ts";
 import { ErrorCode, OutliveError } from "../../src/job/errors.ts";
+import { type Duration, durationMs, humanMs } from "../../src/job/time.ts";
 
 test("every unit is understood, with and without a fraction", () => {
   const cases: [Duration, number][] = [

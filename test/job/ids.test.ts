@@ -1,8 +1,8 @@
 // Holds the ids that enqueuers make, and what may be an id, a key or a kind.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { assertKey, assertKind, idSource } from "../../src/job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../src/job/errors.ts";
-import { assertKey, assertKind, idSource } from "../../src/job/ids.ts";
 import { systemRandom } from "../../src/platform/clock.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { fixedRandom } from "../support/fixed-random.ts";

@@ -1,7 +1,6 @@
 // Tests start this in namespaces of its own. It prints its identity and what it finds of the processes named on its command line.
-import { processIdentity } from "../../src/platform/identity.ts";
-import { processState } from "../../src/platform/process-evidence.ts";
-import type { ProcessKey } from "../../src/recovery/process-key.ts";
+import { processIdentity, processState } from "../../src/platform/identity.ts";
+import type { ProcessKey } from "../../src/stores/liveness.ts";
 
 const self = processIdentity();
 const others = JSON.parse(process.argv[2] ?? "[]") as Partial<ProcessKey>[];

@@ -2,12 +2,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import pg from "pg";
-import { advice, transactions, vacuum } from "../../src/stores/postgres/advice.ts";
-import type { Session } from "../../src/stores/postgres/statements.ts";
 import { migrate } from "../../src/stores/postgres/migrate.ts";
+import type { Session } from "../../src/stores/postgres/statements.ts";
+import { advice, transactions, vacuum } from "../../src/stores/postgres/upkeep.ts";
 import { freshDatabase, withClient } from "../support/postgres.ts";
 import { untilTrue } from "../support/processes.ts";
-import { MINUTE, type Fixture, fixture } from "./fixture.ts";
+import { type Fixture, fixture, MINUTE } from "./fixture.ts";
 
 async function told(store: Fixture, pooled: boolean | null = null): Promise<string[]> {
   const found = await advice(sessionOf(store), pooled);

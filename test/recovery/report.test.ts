@@ -1,8 +1,14 @@
 // Holds the readable account of a recovery: the text that operators know, and the fields that programs read.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Incident, IncidentJob } from "../../src/recovery/incident.ts";
-import { failedReport, recoveryReport, reportText, withFailures } from "../../src/recovery/report.ts";
+import {
+  failedReport,
+  type Incident,
+  type IncidentJob,
+  recoveryReport,
+  reportText,
+  withFailures,
+} from "../../src/recovery/incident.ts";
 import { isNoteworthy, type Opening } from "../../src/stores/integrity.ts";
 import { counted } from "../support/samples.ts";
 

@@ -3,13 +3,12 @@
 // settled, beat and released counted.
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
-import { idSource } from "../../src/job/ids.ts";
+import { idSource } from "../../src/job/enqueue.ts";
 import type { ClaimedJob } from "../../src/job/job.ts";
 import { release, succeed } from "../../src/job/transitions.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
-import type { Room, Settlement } from "../../src/stores/port.ts";
+import type { Room, Settlement, Store } from "../../src/stores/port.ts";
 import { Connection } from "../../src/stores/postgres/connection.ts";
-import type { Store } from "../../src/stores/port.ts";
 import { postgresStore } from "../../src/stores/postgres/store.ts";
 import { draft, kind, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { slow } from "../postgres/jobs.ts";

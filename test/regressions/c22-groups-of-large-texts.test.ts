@@ -6,8 +6,7 @@ import { test } from "node:test";
 import { NO_COUNTERS } from "../../src/job/job.ts";
 import { succeed } from "../../src/job/transitions.ts";
 import type { Settlement } from "../../src/stores/port.ts";
-import { Enqueuing } from "../../src/stores/postgres/enqueue.ts";
-import { Kinds } from "../../src/stores/postgres/kinds.ts";
+import { Enqueuing, Kinds } from "../../src/stores/postgres/enqueue.ts";
 import { Turns } from "../../src/stores/postgres/turn.ts";
 
 const MIB = 1 << 20;

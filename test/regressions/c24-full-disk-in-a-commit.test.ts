@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ErrorCode, job } from "../../src/index.ts";
-import { sqlite, type SqliteTransaction } from "../../src/stores/sqlite/index.ts";
+import { sqlite, type SqliteTransaction } from "../../src/sqlite.ts";
 import { says } from "../engine/engines.ts";
 import { attemptsAllowed } from "../support/former-names.ts";
 import { untilTrue } from "../support/processes.ts";

@@ -10,7 +10,7 @@ import { contractsOf } from "../../src/engine/client.ts";
 import { Engine } from "../../src/engine/engine.ts";
 import { engineSettings } from "../../src/engine/options.ts";
 import { job, open } from "../../src/index.ts";
-import { pause } from "../../src/job/clock.ts";
+import { pause } from "../../src/job/time.ts";
 import { toStoredError } from "../../src/job/errors.ts";
 import { EventBus } from "../../src/job/events.ts";
 import { migrate } from "../../src/stores/postgres/migrate.ts";

@@ -7,8 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
-import { lockedFiles } from "../../src/stores/sqlite/lock-holder.ts";
-import { lockFileLiveness, makeSideFolder } from "../../src/stores/sqlite/lock.ts";
+import { lockedFiles, lockFileLiveness, makeSideFolder } from "../../src/stores/sqlite/lock.ts";
 import { Child } from "../support/processes.ts";
 import { aWorkerRow } from "../support/samples.ts";
 

@@ -3,13 +3,13 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ErrorCode, OutliveError, toStoredError } from "../../src/job/errors.ts";
 import { EventBus } from "../../src/job/events.ts";
-import { type Observation, observed, type SomeVerbs, VERBS, type Verb, withVerbs } from "../../src/stores/observed.ts";
+import { type Observation, observed, type SomeVerbs, type Verb, VERBS, withVerbs } from "../../src/stores/observed.ts";
 import { draft, kind, roomFor, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
-import { transactionsFor } from "../../src/worker/commit-control.ts";
+import { transactionsFor } from "../../src/worker/run.ts";
+import { openStore } from "../conformance/sqlite-stores.ts";
 import { memory } from "../engine/engines.ts";
 import { fakeStore } from "../support/samples.ts";
-import { openStore } from "../conformance/sqlite-stores.ts";
 
 const wakeups = () => {
   const rung: string[] = [];

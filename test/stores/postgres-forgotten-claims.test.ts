@@ -2,14 +2,13 @@
 // before, and the attempts that ran under the forgotten claims can neither write nor be taken for later ones.
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
-import { idSource } from "../../src/job/ids.ts";
+import { idSource } from "../../src/job/enqueue.ts";
 import type { ClaimedJob, JobInfo } from "../../src/job/job.ts";
 import { succeed } from "../../src/job/transitions.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
-import type { Room, Settlement } from "../../src/stores/port.ts";
+import type { Room, Settlement, Store } from "../../src/stores/port.ts";
 import { Connection } from "../../src/stores/postgres/connection.ts";
 import { migrate } from "../../src/stores/postgres/migrate.ts";
-import type { Store } from "../../src/stores/port.ts";
 import { postgresStore } from "../../src/stores/postgres/store.ts";
 import { draft, kind, names, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { ownServer, type PostgresServer, withClient } from "../support/postgres.ts";

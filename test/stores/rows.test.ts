@@ -2,8 +2,15 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { JOB_STATES } from "../../src/job/job.ts";
-import { wholeIncident } from "../../src/stores/incident-rows.ts";
-import { fromStored, type JobColumns, jobInfo, kindSettings, storedValue, toStored } from "../../src/stores/rows.ts";
+import {
+  fromStored,
+  type JobColumns,
+  jobInfo,
+  kindSettings,
+  storedValue,
+  toStored,
+  wholeIncident,
+} from "../../src/stores/rows.ts";
 
 const row: JobColumns = {
   seq: 7,

@@ -2,16 +2,15 @@
 // edited one locks out every store that has the old one. To change the tables, append a migration to the list of the store, and its
 // line to the list here.
 import assert from "node:assert/strict";
-import * as frozen from "../../src/stores/postgres/migrations/frozen.ts";
 import { test } from "node:test";
-import { MAX_PRIORITY } from "../../src/job/enqueue.ts";
-import { ALPHABET } from "../../src/job/ids.ts";
+import { ALPHABET, MAX_PRIORITY } from "../../src/job/enqueue.ts";
 import { BACKGROUND_MS, HARD_LIMIT } from "../../src/job/isolation.ts";
 import { JOB_STATES } from "../../src/job/job.ts";
 import { MAX_JSON_BYTES } from "../../src/job/json.ts";
 import { checksumSql } from "../../src/stores/postgres/attempt-writes.ts";
-import { deathsElsewhere } from "../../src/stores/postgres/history.ts";
+import * as frozen from "../../src/stores/postgres/migrations/frozen.ts";
 import { checksumOf, MIGRATIONS as POSTGRES } from "../../src/stores/postgres/migrations/index.ts";
+import { deathsElsewhere } from "../../src/stores/postgres/settle.ts";
 import { stepChecksum } from "../../src/stores/released-steps.ts";
 import { boundSql, LANE, NEVER_DUE, OUTCOME, STATE } from "../../src/stores/rows.ts";
 import { MIGRATIONS as SQLITE } from "../../src/stores/sqlite/schema.ts";

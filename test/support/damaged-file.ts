@@ -2,7 +2,7 @@
 import { closeSync, copyFileSync, openSync, readFileSync, writeSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
 import { job } from "../../src/index.ts";
-import { sqlite } from "../../src/stores/sqlite/index.ts";
+import { sqlite } from "../../src/sqlite.ts";
 import { slow } from "./jobs.ts";
 import type { Place } from "./processes.ts";
 

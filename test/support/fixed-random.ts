@@ -1,5 +1,5 @@
 // Chance without chance, for tests of what core does with a Random.
-import type { Random } from "../../src/job/clock.ts";
+import type { Random } from "../../src/job/time.ts";
 
 /** `next` always answers `value`, `hex` counts up. */
 export function fixedRandom(value = 0.5): Random {

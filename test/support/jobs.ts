@@ -2,7 +2,7 @@
 // how often each really happened.
 import { appendFileSync } from "node:fs";
 import { job } from "../../src/index.ts";
-import { sqlite } from "../../src/stores/sqlite/index.ts";
+import { sqlite } from "../../src/sqlite.ts";
 
 const effects = process.env["OUTLIVE_EFFECTS"] ?? "/dev/null";
 export const effect = (line: string): void => appendFileSync(effects, `${line}\n`);

@@ -7,7 +7,7 @@ import type { TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
 import { inspect } from "node:util";
 import { type Engine, type EngineOptions, open } from "../../src/index.ts";
-import { sqlite } from "../../src/stores/sqlite/index.ts";
+import { sqlite } from "../../src/sqlite.ts";
 import { standsStill } from "../../src/torture/audit.ts";
 import { operatorOf } from "./former-names.ts";
 import { jobs } from "./jobs.ts";

@@ -1,13 +1,13 @@
 // Made-up jobs, kinds, workers and stores for the tests of core. Each maker takes only what the test is about.
-import type { SomeVerbs } from "../../src/stores/observed.ts";
 import type { Emitter, EngineEvent, EventName, Events } from "../../src/job/events.ts";
 import { type ClaimedJob, type Counters, type KindSettings, NO_COUNTERS } from "../../src/job/job.ts";
 import type { Lease } from "../../src/job/lease.ts";
 import type { JobView } from "../../src/job/transitions.ts";
 import type { WorkerRow } from "../../src/stores/liveness.ts";
-import type { BeatAnswer, Condemned, CondemnRequest, TurnAnswer, Store } from "../../src/stores/port.ts";
+import type { SomeVerbs } from "../../src/stores/observed.ts";
+import type { BeatAnswer, Condemned, CondemnRequest, Store, TurnAnswer } from "../../src/stores/port.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
-import type { WorkerContext } from "../../src/worker/context.ts";
+import type { WorkerContext } from "../../src/worker/life.ts";
 import { fixedRandom } from "./fixed-random.ts";
 
 export function aKind(given: Partial<KindSettings> = {}): KindSettings {

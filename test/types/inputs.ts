@@ -2,7 +2,7 @@
 // `npm run typecheck`; nothing here runs.
 import * as z from "zod";
 import { type Engine, job, type Json, type Run } from "../../src/index.ts";
-import { sqlite } from "../../src/stores/sqlite/index.ts";
+import { sqlite } from "../../src/sqlite.ts";
 import { isTrue, type Same } from "./same.ts";
 
 class Money {

@@ -1,6 +1,6 @@
 // Compile-time tests of results: of handlers, steps, commits and transactions. Checked by `npm run typecheck`; nothing here runs.
 import { type Engine, job, type Json, type Run } from "../../src/index.ts";
-import { sqlite } from "../../src/stores/sqlite/index.ts";
+import { sqlite } from "../../src/sqlite.ts";
 import { isTrue, type Same } from "./same.ts";
 
 interface Receipt {

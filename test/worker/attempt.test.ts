@@ -6,7 +6,7 @@ import type { ClaimedJob, JobDraft } from "../../src/job/job.ts";
 import { APPLIED, type AttemptWrite, type Stale, type WriteAnswer } from "../../src/stores/port.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { Attempt, type AttemptOwner, staleError, staleText } from "../../src/worker/attempt.ts";
-import type { CommitForm } from "../../src/worker/commit-control.ts";
+import type { CommitForm } from "../../src/worker/run.ts";
 import { aClaim, aContext, aKind, aLease, fakeStore, Recorder } from "../support/samples.ts";
 
 const form: CommitForm<unknown, "sync"> = { store: "fake", mode: "sync" };

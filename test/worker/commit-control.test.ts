@@ -5,10 +5,10 @@ import type { RunnableKind } from "../../src/job/contract.ts";
 import { ErrorCode, Interruption, OutliveError } from "../../src/job/errors.ts";
 import { APPLIED, type Settlement, type Transactions } from "../../src/stores/port.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
-import { troubleOfStore } from "../../src/worker/attempt-end.ts";
 import type { Attempt } from "../../src/worker/attempt.ts";
-import { CommitControl, type CommitForm, unlessInterrupted } from "../../src/worker/commit-control.ts";
+import { troubleOfStore } from "../../src/worker/attempt-end.ts";
 import { Executor } from "../../src/worker/executor.ts";
+import { CommitControl, type CommitForm, unlessInterrupted } from "../../src/worker/run.ts";
 import { aClaim, aContext, aKind, fakeStore, held, Recorder } from "../support/samples.ts";
 
 const form: CommitForm<unknown, "async"> = { store: "fake", mode: "async" };

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { leaseHash } from "../../src/job/lease.ts";
-import { HeldSummaries } from "../../src/worker/slots.ts";
+import { HeldSummaries } from "../../src/worker/executor.ts";
 import { aLease } from "../support/samples.ts";
 
 const lease = (row: number, fence = 1, epoch = 1_763_348_400_000) => aLease({ row, fence, epoch });

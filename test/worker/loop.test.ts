@@ -5,12 +5,12 @@ import type { RunnableKind } from "../../src/job/contract.ts";
 import { ErrorCode, OutliveError } from "../../src/job/errors.ts";
 import { type Lease, leaseHash } from "../../src/job/lease.ts";
 import type { SomeVerbs } from "../../src/stores/observed.ts";
-import { APPLIED, type HeldLease, type Room, type TurnAnswer, type Settlement } from "../../src/stores/port.ts";
+import { APPLIED, type HeldLease, type Room, type Settlement, type TurnAnswer } from "../../src/stores/port.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import type { Attempt } from "../../src/worker/attempt.ts";
-import type { CommitForm } from "../../src/worker/commit-control.ts";
+import type { Concurrency } from "../../src/worker/executor.ts";
 import { Loop } from "../../src/worker/loop.ts";
-import type { Concurrency } from "../../src/worker/slots.ts";
+import type { CommitForm } from "../../src/worker/run.ts";
 import { aClaim, aContext, aKind, aLease, aTurn, counted, fakeStore, held, Recorder } from "../support/samples.ts";
 
 const form: CommitForm<unknown, "sync"> = { store: "fake", mode: "sync" };

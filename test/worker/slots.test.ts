@@ -1,7 +1,7 @@
 // Holds how many jobs a worker may take, in all and of each kind.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Slots } from "../../src/worker/slots.ts";
+import { Slots } from "../../src/worker/executor.ts";
 
 const KINDS = ["mail", "report", "sync"];
 const kinds = (...rooms: [string, number][]) => rooms.map(([kind, room]) => ({ kind, room }));

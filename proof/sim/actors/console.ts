@@ -1,7 +1,7 @@
 // A process in which a person works: cancels what may be running, retries what may have ended, asks for a recovery.
 import type { Engine } from "../../../src/engine/engine.ts";
-import { pause } from "../../../src/job/clock.ts";
 import { whyStoreReplaced } from "../../../src/job/errors.ts";
+import { pause } from "../../../src/job/time.ts";
 import type { SimProcess } from "../world/process.ts";
 
 export async function operate(

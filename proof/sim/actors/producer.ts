@@ -1,7 +1,7 @@
 // A process that only enqueues. It chooses its own ids, so that after a lost answer, or a death, the same enqueue is sent again.
-import { pause } from "../../../src/job/clock.ts";
 import { whyStoreReplaced } from "../../../src/job/errors.ts";
 import type { JobDraft } from "../../../src/job/job.ts";
+import { pause } from "../../../src/job/time.ts";
 import type { Store } from "../../../src/stores/port.ts";
 import type { SimProcess } from "../world/process.ts";
 

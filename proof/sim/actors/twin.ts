@@ -1,9 +1,9 @@
 // A second producer, to which the same events come as to the first: what that sends with a dedupe key, this one sends too, at
 // about the same moment and with an id of its own. It goes through the engine. Only one job may come of both.
 import type { Engine } from "../../../src/engine/engine.ts";
-import { pause } from "../../../src/job/clock.ts";
 import { whyStoreReplaced } from "../../../src/job/errors.ts";
 import type { JobDraft } from "../../../src/job/job.ts";
+import { pause } from "../../../src/job/time.ts";
 import type { SimProcess } from "../world/process.ts";
 
 /** The two are at most this far apart, if nothing is slow. */

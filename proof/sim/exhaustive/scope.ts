@@ -1,8 +1,8 @@
 // The small scope: two workers, two jobs (a transfer with `commit`, a chain of one step), the real engine without maintenance, and a
 // replacement for whoever is killed, whose open recovers. Time stands still while anybody waits for the store.
 import type { Engine } from "../../../src/engine/engine.ts";
-import type { Clock } from "../../../src/job/clock.ts";
-import { idSource } from "../../../src/job/ids.ts";
+import { idSource } from "../../../src/job/enqueue.ts";
+import type { Clock } from "../../../src/job/time.ts";
 import type { Store } from "../../../src/stores/port.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
 import { sqliteStore } from "../../../src/stores/sqlite/store.ts";

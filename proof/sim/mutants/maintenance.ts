@@ -1,5 +1,5 @@
 // Maintenance: what is long or stuck there delays nothing else.
-import { pause } from "../../../src/job/clock.ts";
+import { pause } from "../../../src/job/time.ts";
 import { withVerbs } from "../../../src/stores/observed.ts";
 import { type Mutant, only } from "./mutant.ts";
 

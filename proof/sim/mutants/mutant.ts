@@ -1,10 +1,10 @@
 // A bug on purpose: which part of the world is replaced by one that breaks a promise. Nothing of it is in src.
-import type { Clock } from "../../../src/job/clock.ts";
+import type { Clock } from "../../../src/job/time.ts";
 import type { MaintenanceHandle } from "../../../src/stores/backend.ts";
 import type { Liveness } from "../../../src/stores/liveness.ts";
 import type { Store } from "../../../src/stores/port.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
-import type { MarkFile } from "../../../src/stores/sqlite/file-mark.ts";
+import type { MarkFile } from "../../../src/stores/sqlite/workers.ts";
 import type { SimProcess } from "../world/process.ts";
 import { type Act, NO_ACTS, type Profile } from "../world/profile.ts";
 

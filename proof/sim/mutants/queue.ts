@@ -1,8 +1,8 @@
 // Jobs on their way in and out of the queue.
-import { pause } from "../../../src/job/clock.ts";
 import type { Enqueued } from "../../../src/job/job.ts";
-import type { Database } from "../../../src/stores/sqlite/database.ts";
+import { pause } from "../../../src/job/time.ts";
 import { withVerbs } from "../../../src/stores/observed.ts";
+import type { Database } from "../../../src/stores/sqlite/database.ts";
 import { afterTurns, rewriting } from "./instead.ts";
 import type { Mutant } from "./mutant.ts";
 

@@ -1,6 +1,6 @@
 // A server in the shape of Redis: tables of texts, and scripts that run one at a time. A script that throws after its first write is not
 // rolled back, and a failover can lose the latest scripts. Nothing here knows of jobs.
-import type { Clock } from "../../../src/job/clock.ts";
+import type { Clock } from "../../../src/job/time.ts";
 
 /** What a script sees of the server. */
 export interface Keyspace {

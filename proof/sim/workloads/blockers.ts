@@ -1,5 +1,5 @@
 // Jobs that block the loop of their process, some of them beyond their deadline: the maintenance thread has to end the process.
-import { pause } from "../../../src/job/clock.ts";
+import { pause } from "../../../src/job/time.ts";
 import { ORDINARY, type Workload } from "./workload.ts";
 
 export const blockers: Workload = {

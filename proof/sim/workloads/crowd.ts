@@ -1,5 +1,5 @@
 // Innocent jobs that run for longer than any search for a culprit takes. No seed draws them: only the histories about isolation have them.
-import { pause } from "../../../src/job/clock.ts";
+import { pause } from "../../../src/job/time.ts";
 import { ORDINARY, type Workload } from "./workload.ts";
 
 export const crowd: Workload = {

@@ -1,5 +1,5 @@
 // Jobs that take longer than they may, are deaf to their signal, and still write when they come back.
-import { pause } from "../../../src/job/clock.ts";
+import { pause } from "../../../src/job/time.ts";
 import { ORDINARY, type Workload } from "./workload.ts";
 
 export const deadlines: Workload = {

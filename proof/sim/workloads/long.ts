@@ -1,5 +1,5 @@
 // A job that ends early only if it is told to: by a cancel, a shutdown, a lost lease.
-import { pause } from "../../../src/job/clock.ts";
+import { pause } from "../../../src/job/time.ts";
 import { ORDINARY, type Workload } from "./workload.ts";
 
 export const long: Workload = {

@@ -1,5 +1,5 @@
 // Jobs that take longer than a worker may stop claiming for a suspect: while one of them runs, the worker does not become idle in time.
-import { pause } from "../../../src/job/clock.ts";
+import { pause } from "../../../src/job/time.ts";
 import { ORDINARY, type Workload } from "./workload.ts";
 
 export const naps: Workload = {

@@ -1,9 +1,9 @@
 // What a workload is: kinds of jobs with their facts, how its jobs are drawn, and its handlers. A new feature brings a file with
 // one of these and one line in index.ts.
-import { job } from "../../../src/engine/kind-options.ts";
-import { type Clock, pause } from "../../../src/job/clock.ts";
+import { job } from "../../../src/engine/options.ts";
 import { type AnyContract, JobContract, type TypedRun } from "../../../src/job/contract.ts";
 import { TerminalError } from "../../../src/job/errors.ts";
+import { type Clock, pause } from "../../../src/job/time.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
 import type { SimProcess } from "../world/process.ts";
 import type { SeededRandom } from "../world/random.ts";

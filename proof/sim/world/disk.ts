@@ -2,7 +2,7 @@
 // full for a while, with relaxed durability a loss of power takes everything since the last sync, and an older copy is put in its
 // place. Each process has a connection of its own, which is the real one with these faults in it.
 import type { Database, SQLInputValue, StatementSync } from "../../../src/stores/sqlite/database.ts";
-import type { Mark, MarkFile } from "../../../src/stores/sqlite/file-mark.ts";
+import type { Mark, MarkFile } from "../../../src/stores/sqlite/workers.ts";
 
 type Runs = Pick<StatementSync, "run">;
 

@@ -1,8 +1,15 @@
 // Opening the file as `open()` does before anything else: the first process makes the tables. In some seeds the first ones die
 // in the middle of it, after any statement of any migration. A new file gets its tables in one transaction, so then it has none.
 import type { Database } from "../../../src/stores/sqlite/database.ts";
-import { migrate, MIGRATIONS, SCHEMA_VERSION, schemaVersion, stepsOf } from "../../../src/stores/sqlite/schema.ts";
-import { columnsMadeBy, columnsOf } from "../../../src/stores/sqlite/schema-record.ts";
+import {
+  columnsMadeBy,
+  columnsOf,
+  migrate,
+  MIGRATIONS,
+  SCHEMA_VERSION,
+  schemaVersion,
+  stepsOf,
+} from "../../../src/stores/sqlite/schema.ts";
 import { demand } from "../oracle/violation.ts";
 import type { SimProcess } from "./process.ts";
 import type { World } from "./world.ts";

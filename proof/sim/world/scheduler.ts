@@ -1,6 +1,6 @@
 // Virtual time. Everything that happens is an event of one simulated thread; the next one is the earliest, and the seed decides
 // between equals. After each event all promises that it settled have run on: nothing else is pending in this real thread.
-import type { CallOff } from "../../../src/job/clock.ts";
+import type { CallOff } from "../../../src/job/time.ts";
 import type { Thread } from "./thread.ts";
 
 /** 2026-03-01 in ms: the wall clock of the simulated host at the beginning. */

@@ -1,6 +1,6 @@
 // One thread of a simulated process, as the engine sees it: a clock whose timers are events of the scheduler. A stopped thread
 // keeps its memory and misses its time; when it goes on, everything that became due meanwhile is due at once.
-import type { CallOff, Clock } from "../../../src/job/clock.ts";
+import type { CallOff, Clock } from "../../../src/job/time.ts";
 import type { SimProcess } from "./process.ts";
 import type { SeededRandom } from "./random.ts";
 import type { Event, Scheduler } from "./scheduler.ts";

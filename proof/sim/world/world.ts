@@ -1,7 +1,7 @@
 // The world of one seed: one disk, one kernel, one scheduler, the processes and what observes them. Nothing here decides
 // anything; the nemesis, the workloads and the oracle do.
-import type { Clock } from "../../../src/job/clock.ts";
-import { idSource } from "../../../src/job/ids.ts";
+import { idSource } from "../../../src/job/enqueue.ts";
+import type { Clock } from "../../../src/job/time.ts";
 import type { Store } from "../../../src/stores/port.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
 import { sqliteStore } from "../../../src/stores/sqlite/store.ts";
@@ -10,18 +10,18 @@ import { newTally, type Tally } from "../oracle/tally.ts";
 import { Witness } from "../oracle/witness.ts";
 import { drawWorkloads } from "../workloads/index.ts";
 import { sequels, withSequels } from "../workloads/sequels.ts";
-import { WakeupHub } from "./wakeup-hub.ts";
+import { Conditions } from "./conditions.ts";
 import { Disk } from "./disk.ts";
 import type { EngineWorld } from "./engine-process.ts";
 import { Faults, type Muted } from "./faults.ts";
 import { Kernel } from "./kernel.ts";
 import { SimProcess } from "./process.ts";
+import { drawProfile, type Profile } from "./profile.ts";
 import { SeededRandom } from "./random.ts";
 import { Scheduler } from "./scheduler.ts";
 import { Story } from "./story.ts";
-import { drawProfile, type Profile } from "./profile.ts";
 import type { Thread } from "./thread.ts";
-import { Conditions } from "./conditions.ts";
+import { WakeupHub } from "./wakeup-hub.ts";
 import { wire } from "./wire.ts";
 
 export interface WorldOptions {

@@ -1,7 +1,7 @@
 // The kinds of the recorded programs. The same handlers finish the work in the check of a state, where nobody listens and nobody
 // dies: both are parameters.
 import { job, type Run } from "../../../src/index.ts";
-import { sqlite } from "../../../src/stores/sqlite/index.ts";
+import { sqlite } from "../../../src/sqlite.ts";
 import type { Say } from "./word.ts";
 
 /** The user's own tables, without any constraint that could hide a double. */

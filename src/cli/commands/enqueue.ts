@@ -1,12 +1,12 @@
 // `outlive enqueue KIND JSON`: one job, by the name of its kind.
 import { text } from "node:stream/consumers";
-import type { Duration } from "../../job/duration.ts";
 import { MAX_PRIORITY } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { Duration } from "../../job/time.ts";
 import { instant, wholeNumber } from "../context.ts";
 import { noSuchKind } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { printable } from "../terminal.ts";
+import { printable } from "../words.ts";
 
 interface Flags {
   readonly priority?: number;

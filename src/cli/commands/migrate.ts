@@ -1,10 +1,10 @@
 // `outlive migrate up|down|list|print`: the tables of a store. Workers never migrate PostgreSQL; a deploy does, once, by this. A SQLite
 // file is created here for those who enqueue before the first worker starts.
-import type { MigrationInfo } from "../../stores/migrations.ts";
+import type { MigrationInfo } from "../../stores/backend.ts";
 import { migrationsOf, printedSql } from "../../stores/registry.ts";
 import { type Context, wholeNumber } from "../context.ts";
-import { type Cell, type Column, grid } from "../grid.ts";
 import type { Register } from "../main.ts";
+import { type Cell, type Column, grid } from "../terminal.ts";
 import { count, stamp } from "../words.ts";
 
 const step = wholeNumber(0, 1_000);

@@ -7,18 +7,17 @@ import { open } from "../../engine/open.ts";
 import { accepts, fromText, listenAddress, takes } from "../../engine/option-checks.ts";
 import { engineSettings } from "../../engine/options.ts";
 import { defaultOf, SETTINGS } from "../../engine/settings.ts";
-import { type Duration, durationMs } from "../../job/duration.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { EngineEvent } from "../../job/events.ts";
+import { type Duration, durationMs } from "../../job/time.ts";
 import { jsonWriter, type Logger, prettyWriter } from "../../log.ts";
 import { VERSION } from "../../platform/identity.ts";
 import type { LivenessTimes } from "../../stores/liveness.ts";
 import { shownAddress, storeAt } from "../../stores/registry.ts";
 import type { Register } from "../main.ts";
+import type { LogForm, WorkOrder } from "../supervisor/child.ts";
 import { serve } from "../supervisor/http.ts";
-import { becomeInit } from "../supervisor/init.ts";
-import type { LogForm, WorkOrder } from "../supervisor/messages.ts";
-import { Supervisor } from "../supervisor/supervisor.ts";
+import { becomeInit, Supervisor } from "../supervisor/supervisor.ts";
 
 interface WorkFlags {
   readonly processes?: number;

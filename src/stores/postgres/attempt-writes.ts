@@ -2,11 +2,10 @@
 import type { Lease } from "../../job/lease.ts";
 import { APPLIED, type AttemptWrite, MAX_LOG_LINES, triedBy, type WriteAnswer } from "../port.ts";
 import type { Connection } from "./connection.ts";
-import type { Session, Value } from "./statements.ts";
-import { insertJobs } from "./enqueue.ts";
-import type { Kinds } from "./kinds.ts";
+import { insertJobs, type Kinds } from "./enqueue.ts";
 import { registered } from "./restore-mark.ts";
 import type { Settling } from "./settle.ts";
+import type { Session, Value } from "./statements.ts";
 import type { Workers } from "./workers.ts";
 
 // The row stays locked until the write is committed, so that no recovery takes the job in between.

@@ -1,8 +1,8 @@
-// The user's writes and the job's success in one transaction, and what is done when the answer to its COMMIT is lost: the rows are
-// asked, never guessed.
-import { type Clock, pause } from "../../job/clock.ts";
+// The user's writes and the job's success in one transaction. When the answer to its COMMIT is lost, the rows are read, never guessed.
+// Apart from transaction.ts, whose types users import: they must compile without `pg`, and a Connection does not.
 import { ErrorCode, OutliveError, toStoredError } from "../../job/errors.ts";
-import type { CommitControl } from "../../worker/commit-control.ts";
+import { type Clock, pause } from "../../job/time.ts";
+import type { CommitControl } from "../../worker/run.ts";
 import {
   APPLIED,
   type Committed,
@@ -13,8 +13,8 @@ import {
 } from "../port.ts";
 import { OUTCOME, STATE } from "../rows.ts";
 import { type Connection, OutcomeUnknown } from "./connection.ts";
-import { type Transaction } from "./statements.ts";
 import { LOCK_OWNED, type Settling, wasRedriven } from "./settle.ts";
+import type { Transaction } from "./statements.ts";
 import { type PostgresTransaction, runUserBody, type TransactionDeps } from "./transaction.ts";
 
 /** How long the server is asked what became of a transaction whose answer was lost, and how often. */

@@ -2,10 +2,9 @@
 // name of its own as a prepared statement. Every wait for a session has a limit.
 import { defaultOf } from "../../engine/settings.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
-import type { CommitControl } from "../../worker/commit-control.ts";
+import type { CommitControl } from "../../worker/run.ts";
 import { closed } from "../observed.ts";
 import type { ClientSettings, PostgresPool } from "./address.ts";
-import { beginText, ownName, sessionSettings, type TransactionKind } from "./begin.ts";
 import {
   type Client,
   type Driver,
@@ -17,7 +16,16 @@ import {
   type Types,
 } from "./driver.ts";
 import { inOurWords, isTransient, mayHaveCommitted, poolTimedOut } from "./errors.ts";
-import { atMost, SessionGate, untilInterrupted, type WaitLimit } from "./session-gate.ts";
+import {
+  atMost,
+  beginText,
+  ownName,
+  SessionGate,
+  sessionSettings,
+  type TransactionKind,
+  untilInterrupted,
+  type WaitLimit,
+} from "./session-gate.ts";
 import {
   type PostgresClient,
   type Session,

@@ -1,8 +1,8 @@
 // One direct connection that stays: it holds advisory locks, listens, and is what "the same session" means to a watcher. It
 // comes back by itself (at once, then with backoff and jitter) and takes its locks again before anybody is answered.
 // Behind a pooler a session proves nothing: it is noticed here, and then no lock is taken and nothing is listened to.
-import type { CallOff, Clock, Random } from "../../job/clock.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { CallOff, Clock, Random } from "../../job/time.ts";
 
 interface StatementOfSession {
   readonly name?: string;

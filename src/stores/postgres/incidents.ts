@@ -1,16 +1,16 @@
 // Incidents as they are read: pages for a list, one whole for its report.
 import { type Incident, type IncidentSummary, withLastWord } from "../../recovery/incident.ts";
+import type { HowLost } from "../liveness.ts";
+import type { Condemned, CondemnRequest, RecoveredJob } from "../port.ts";
 import {
   flushedFrames,
   type IncidentColumns,
   type IncidentJobColumns,
   incidentSummary,
   type SummaryColumns,
+  toStored,
   wholeIncident,
-} from "../incident-rows.ts";
-import { toStored } from "../rows.ts";
-import type { HowLost } from "../liveness.ts";
-import type { Condemned, CondemnRequest, RecoveredJob } from "../port.ts";
+} from "../rows.ts";
 import { list, type Session, texts } from "./statements.ts";
 
 /** Newest first; ids sort by time. */

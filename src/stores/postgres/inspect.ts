@@ -13,12 +13,12 @@ import {
   STATE,
   storedValue,
 } from "../rows.ts";
-import { blocker, serverFacts } from "./advice.ts";
 import { isIntactSql, stepOwnerSql } from "./attempt-writes.ts";
 import type { Connection } from "./connection.ts";
-import type { Session, Value } from "./statements.ts";
 import type { Enqueuing } from "./enqueue.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
+import type { Session, Value } from "./statements.ts";
+import { blocker, serverFacts } from "./upkeep.ts";
 
 export function inspecting(connection: Connection, enqueuing: Enqueuing): Inspecting {
   return {

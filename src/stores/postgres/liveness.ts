@@ -5,7 +5,7 @@
 // One elected process looks for all, by reading the server's table of locks; the others try the few locks of their neighbours, which
 // costs next to nothing however many workers there are. Behind a pooler nothing is proved, and heartbeats decide.
 import { createHash } from "node:crypto";
-import { type Clock, pause, type Random } from "../../job/clock.ts";
+import { type Clock, pause, type Random } from "../../job/time.ts";
 import type { Liveness, Probe, WorkerRow } from "../liveness.ts";
 import { type DirectSession, type Greeting, RUN } from "./direct-session.ts";
 

@@ -1,8 +1,9 @@
-// Losses of contact as they are kept: which are open, what became of their workers, and what was decided about their jobs. What
-// is decided is core's (losses.ts there).
+// Losses of contact as they are kept: which are open, what became of their workers, and what was decided about their jobs.
+// recovery/losses.ts decides.
 import { isOnTrial } from "../../job/isolation.ts";
 import { JOB_STATES } from "../../job/job.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "../../recovery/losses.ts";
+import type { Losses } from "../port.ts";
 import {
   type CounterColumns,
   counters,
@@ -10,17 +11,14 @@ import {
   NEVER_DUE,
   OUTCOME,
   STATE,
+  toStored,
   type WorkerColumns,
   workerRow,
-  toStored,
 } from "../rows.ts";
-import type { Losses } from "../port.ts";
 import type { Connection } from "./connection.ts";
+import { insertFollowing, type Kinds } from "./enqueue.ts";
+import { deathsElsewhere, insertHistory, laneOf } from "./settle.ts";
 import type { Session } from "./statements.ts";
-import { insertFollowing } from "./enqueue.ts";
-import { deathsElsewhere, insertHistory } from "./history.ts";
-import type { Kinds } from "./kinds.ts";
-import { laneOf } from "./settle.ts";
 
 export function losses(connection: Connection, kinds: Kinds): Losses {
   return {

@@ -1,7 +1,7 @@
 // What the maintenance thread opens on PostgreSQL: the session that holds the worker's lock and listens for wake-ups, and three connections
 // for its work, so that neither a long purge nor a recovery keeps the heartbeat waiting.
 import { systemClock, systemRandom as random } from "../../platform/clock.ts";
-import { maintainInThread } from "../../recovery/run-in-thread.ts";
+import { maintainInThread } from "../../recovery/maintenance-thread.ts";
 import { bellChannel, type ClientSettings } from "./address.ts";
 import { Connection, newClient } from "./connection.ts";
 import { DirectSession } from "./direct-session.ts";

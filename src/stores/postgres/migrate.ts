@@ -2,6 +2,7 @@
 // that was killed half-way has not happened. `meta` holds the number of the latest, when each was applied, and its checksum.
 import { setTimeout as pause } from "node:timers/promises";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { MigrationInfo, PrintedSql, StoreMigrations } from "../backend.ts";
 import {
   checksumRefused,
   columnDifferences,
@@ -9,7 +10,6 @@ import {
   type ComparedStep,
   differingStep,
 } from "../released-steps.ts";
-import type { MigrationInfo, PrintedSql, StoreMigrations } from "../migrations.ts";
 import { type Address, quotedSchema } from "./address.ts";
 import { newClient } from "./connection.ts";
 import { columnsOfRecord, WITHOUT_CHECKSUMS } from "./migrations/core.ts";

@@ -1,19 +1,19 @@
 // Opening the PostgreSQL store: the server, its schema, its clock, and what belongs to it beside the port (liveness, wakeup, maintenance).
 // It never migrates: a worker's role has no such right. Everything that can be wrong on the way is said here.
 import { defaultOf } from "../../engine/settings.ts";
-import type { Clock, Random } from "../../job/clock.ts";
-import { durationMs } from "../../job/duration.ts";
+import { idSource } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Emitter } from "../../job/events.ts";
-import { idSource } from "../../job/ids.ts";
+import { type Clock, durationMs, type Random } from "../../job/time.ts";
 import { checkProcess } from "../../platform/identity.ts";
 import { programFile } from "../../platform/program-file.ts";
 import { InterimHeartbeat } from "../../recovery/heartbeat.ts";
-import { newSharedTimes, sharedTimes, startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
 import { Maintenance, type MaintenanceOptions } from "../../recovery/maintenance.ts";
+import { newSharedTimes, sharedTimes, startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
 import type { Backend, MaintenanceHandle, MaintenanceListener } from "../backend.ts";
 import { NOTHING_CHECKED } from "../integrity.ts";
 import type { ProcessCheck } from "../liveness.ts";
+import type { Store } from "../port.ts";
 import { type Address, bellChannel, canBeCopied } from "./address.ts";
 import { Connection, newClient } from "./connection.ts";
 import { DirectSession } from "./direct-session.ts";
@@ -22,7 +22,6 @@ import { AdvisoryLiveness, lockKey } from "./liveness.ts";
 import type { PostgresMaintenance } from "./maintenance-thread.ts";
 import { assertMigrated } from "./migrate.ts";
 import { MIGRATIONS } from "./migrations/index.ts";
-import type { Store } from "../port.ts";
 import { postgresStore } from "./store.ts";
 import { WakeupChannel } from "./wakeup.ts";
 import { countPresent } from "./workers.ts";

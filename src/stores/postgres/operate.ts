@@ -1,13 +1,12 @@
 // What people do to jobs and kinds: cancel, retry, pause. Each is one transaction that holds the job's row.
-import * as transitions from "../../job/transitions.ts";
 import { JOB_STATES } from "../../job/job.ts";
+import * as transitions from "../../job/transitions.ts";
 import type { Operating, OperatorAnswer } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
 import type { Connection } from "./connection.ts";
-import type { Session } from "./statements.ts";
 import { sqlState } from "./errors.ts";
-import { insertHistory } from "./history.ts";
-import { applyChanges } from "./settle.ts";
+import { applyChanges, insertHistory } from "./settle.ts";
+import type { Session } from "./statements.ts";
 import type { Workers } from "./workers.ts";
 
 const UNIQUE_VIOLATION = "23505";

@@ -20,13 +20,11 @@ import {
   type Verdict,
 } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
-import { list, type Session, texts } from "./statements.ts";
-import { insertFollowing } from "./enqueue.ts";
+import { insertFollowing, type Kinds } from "./enqueue.ts";
 import { isOfOneRow } from "./errors.ts";
-import { deathsElsewhere } from "./history.ts";
 import { type DeadWorker, insertIncidentJobs, openIncident, stampResumed } from "./incidents.ts";
-import type { Kinds } from "./kinds.ts";
-import { type AppliedChange, applyChanges } from "./settle.ts";
+import { type AppliedChange, applyChanges, deathsElsewhere } from "./settle.ts";
+import { list, type Session, texts } from "./statements.ts";
 
 interface HeldColumns extends CounterColumns {
   readonly seq: number;

@@ -1,5 +1,6 @@
-// Statements and their parameters: the schema's real name in place of `outlive.`, a name as a prepared statement, a limit for the reply,
-// and arrays in PostgreSQL's own notation. No types of `pg` here: what users import from us must compile without it.
+// Our statements and their parameters: what a session runs, how arrays are written, and the text as the server gets it (the real name of
+// the schema in place of `outlive.`, a name as a prepared statement, and a limit on the wait for the result). No types of `pg` here: what
+// users import from us must compile without it.
 import { quotedSchema } from "./address.ts";
 
 /** What a statement may be given. Arrays go as PostgreSQL writes them (see `list` and `texts`). */
@@ -10,7 +11,7 @@ export interface Session {
   rows<R>(sql: string, values?: readonly Value[]): Promise<R[]>;
   /** Rows as arrays: less work where they are many. */
   arrays<R extends readonly unknown[]>(sql: string, values?: readonly Value[]): Promise<R[]>;
-  /** Answers how many rows were changed. */
+  /** Returns how many rows were changed. */
   run(sql: string, values?: readonly Value[]): Promise<number>;
 }
 

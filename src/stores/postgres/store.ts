@@ -1,17 +1,16 @@
 // The store port on PostgreSQL, assembled: every verb is one statement, one transaction or one read. The statements are in the files
 // beside it, one role each.
-import type { Clock } from "../../job/clock.ts";
 import type { Emitter } from "../../job/events.ts";
+import type { Clock } from "../../job/time.ts";
 import { observed } from "../observed.ts";
 import type { Store, TakeBackAnswer } from "../port.ts";
 import { bellChannel } from "./address.ts";
 import { recordWrites } from "./attempt-writes.ts";
 import { transactions } from "./commit.ts";
 import type { Connection } from "./connection.ts";
-import { Enqueuing } from "./enqueue.ts";
+import { Enqueuing, Kinds } from "./enqueue.ts";
 import { inOurWords, isOfOneRow, sqlState } from "./errors.ts";
 import { inspecting } from "./inspect.ts";
-import { Kinds } from "./kinds.ts";
 import { losses } from "./losses.ts";
 import { operating } from "./operate.ts";
 import { Purging } from "./purge.ts";

@@ -4,13 +4,12 @@ import type { JobContract } from "../../job/contract.ts";
 import { type EnqueueOptions, makeDraft } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued } from "../../job/job.ts";
-import type { CommitForm } from "../../worker/commit-control.ts";
+import type { CommitForm } from "../../worker/run.ts";
 import { bellChannel } from "./address.ts";
 import { rolledBack, sessionOn } from "./connection.ts";
-import type { PostgresClient, Session, UserTransaction } from "./statements.ts";
-import { insertJobs } from "./enqueue.ts";
+import { insertJobs, Kinds } from "./enqueue.ts";
 import { sqlState } from "./errors.ts";
-import { Kinds } from "./kinds.ts";
+import type { PostgresClient, Session, UserTransaction } from "./statements.ts";
 
 /** A transaction on one session of the engine's. BEGIN, COMMIT and ROLLBACK are the engine's own; SAVEPOINT is allowed. */
 export interface PostgresTransaction {

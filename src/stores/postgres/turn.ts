@@ -2,7 +2,7 @@
 import { hasRoomForSuspects, type HeldSuspects } from "../../job/isolation.ts";
 import type { ClaimedJob } from "../../job/job.ts";
 import { type Change, hasFollow } from "../../job/transitions.ts";
-import { APPLIED, type CorruptJob, type Room, type TurnAnswer, type Settlement, type WriteAnswer } from "../port.ts";
+import { APPLIED, type CorruptJob, type Room, type Settlement, type TurnAnswer, type WriteAnswer } from "../port.ts";
 import {
   type Claim,
   claimedJobs,
@@ -15,9 +15,9 @@ import {
   type Turn,
 } from "./claim.ts";
 import type { Connection } from "./connection.ts";
-import { MAX_CHARACTERS } from "./statements.ts";
-import type { Kinds } from "./kinds.ts";
+import type { Kinds } from "./enqueue.ts";
 import type { Settling } from "./settle.ts";
+import { MAX_CHARACTERS } from "./statements.ts";
 import { claimSuspects } from "./suspects.ts";
 import type { Workers } from "./workers.ts";
 

@@ -1,8 +1,16 @@
 // What an open and an operator ask of the server: the epoch, signs of a restore, advice and checks. It has no files for us to look after.
-import type { Upkeep } from "../port.ts";
-import { advice, findings } from "./advice.ts";
+// Advice is what an operator should know of the server and of our tables on it, for `outlive check`: it only reads, each part separately,
+// and what this role may not see is reported instead of failing the rest.
+import { humanMs } from "../../job/time.ts";
+import type { Finding, LockHolder, Upkeep } from "../port.ts";
+import { isIntactSql, stepOwnerSql } from "./attempt-writes.ts";
 import type { Connection } from "./connection.ts";
+import { NEEDED_VERSION } from "./migrate.ts";
+import { MIGRATIONS } from "./migrations/index.ts";
+import { MARGIN_MS, TICK_SECONDS } from "./migrations/reclaim.ts";
 import { noticeRestore } from "./restore-mark.ts";
+import { WRITTEN } from "./roles.ts";
+import type { Session } from "./statements.ts";
 import type { Workers } from "./workers.ts";
 
 export function upkeep(connection: Connection, workers: Workers): Upkeep {
@@ -17,4 +25,311 @@ export function upkeep(connection: Connection, workers: Workers): Upkeep {
     // Nothing is repaired here: what is damaged on a server is for its backups, and rows that contradict each other are for people.
     repair: () => findings(connection),
   };
+}
+
+const TESTED = 15;
+const OLDEST = 14;
+
+/** Everything, the server first. `pooled`: a pooler stands between; null: not known. */
+export async function advice(session: Session, pooled: boolean | null): Promise<Finding[]> {
+  const findings: Finding[] = [];
+  for (const [about, part] of PARTS) {
+    try {
+      findings.push(...(await part(session)));
+    } catch (thrown) {
+      const message = thrown instanceof Error ? thrown.message : String(thrown);
+      findings.push({ level: "warning", text: `${about}: not known, ${message}.` });
+    }
+  }
+  if (pooled !== null) findings.splice(2, 0, pooler(pooled));
+  return findings;
+}
+
+type Part = (session: Session) => Promise<Finding[]>;
+
+const PARTS: readonly (readonly [about: string, part: Part])[] = [
+  ["server", server],
+  ["settings", settings],
+  ["schema", schema],
+  ["rights", rights],
+  ["vacuum", (session) => vacuum(session)],
+  ["transactions", (session) => transactions(session)],
+  ["tick", ticks],
+  ["overdue jobs", overdue],
+  ["reclaims", reclaims],
+];
+
+async function server(session: Session): Promise<Finding[]> {
+  const [row] = await session.rows<{ version: string; number: number; replica: boolean }>(
+    "SELECT current_setting('server_version') AS version, current_setting('server_version_num')::integer / 10000 AS number, pg_is_in_recovery() AS replica",
+  );
+  const { version, number, replica } = row!;
+  const found: Finding[] = [
+    number === TESTED
+      ? ok(`PostgreSQL ${version}, the version that Outlive is tested on.`)
+      : number < OLDEST
+        ? error(`PostgreSQL ${version} is too old: Outlive needs ${OLDEST} or newer.`)
+        : warning(`PostgreSQL ${version}: Outlive is tested on ${TESTED}; this version is untested.`),
+  ];
+  if (replica) found.push(error("This server is a replica and takes no writes. Connect to the primary."));
+  return found;
+}
+
+const LOSSES: Readonly<Record<string, string>> = {
+  fsync: "fsync is off: a crash of the machine may destroy the whole database.",
+  full_page_writes: "full_page_writes is off: a power loss may leave pages that are half old and half new.",
+  synchronous_commit:
+    "synchronous_commit is off: a crash of the server loses commits that were acknowledged; jobs that ended may run again, and jobs that were enqueued may be gone.",
+};
+
+async function settings(session: Session): Promise<Finding[]> {
+  const rows = await session.rows<{ name: string; setting: string }>(
+    "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'autovacuum') ORDER BY name",
+  );
+  const off = rows.filter(({ name, setting }) => setting === "off" && name in LOSSES);
+  // Warnings, not errors: a server for tests runs so on purpose.
+  const found = off.map(({ name }) => warning(LOSSES[name]!));
+  if (off.length === 0) {
+    const commit = rows.find(({ name }) => name === "synchronous_commit")!.setting;
+    found.push(ok(`Durable: fsync and full_page_writes are on, synchronous_commit is ${commit}.`));
+  }
+  if (rows.some(({ name, setting }) => name === "autovacuum" && setting === "off"))
+    found.push(warning("autovacuum is off: the tables will bloat and claims will slow down."));
+  return found;
+}
+
+function pooler(pooled: boolean): Finding {
+  return pooled
+    ? warning(
+        "A pooler stands between this program and the server: a lost host is noticed only when the lease of its workers has expired, and workers poll. Give workers a direct connection.",
+      )
+    : ok("A direct connection: the liveness lock and LISTEN work.");
+}
+
+async function schema(session: Session): Promise<Finding[]> {
+  const [row] = await session.rows<{ value: number }>("SELECT value FROM outlive.meta WHERE key = 'schema'");
+  const version = row?.value ?? 0;
+  const missing = MIGRATIONS.slice(version);
+  if (missing.length === 0) return [ok(`All ${version} migrations are there.`)];
+  const names = missing.map(({ name }) => name).join(", ");
+  const who =
+    version < NEEDED_VERSION ? "No worker starts without" : "Workers do without; SQL recovery, cron and views do not";
+  return [warning(`Not there: ${names}. ${who}. Run: outlive migrate up`)];
+}
+
+async function rights(session: Session): Promise<Finding[]> {
+  const rows = await session.rows<{ lacks: string; role: string }>(
+    `SELECT current_user AS role, 'outlive.' || t || ': ' || string_agg(r, ', ') AS lacks FROM unnest($1::text[]) t, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) r
+     WHERE NOT has_table_privilege('outlive.' || t, r) GROUP BY t ORDER BY t`,
+    [`{${WRITTEN.join(",")}}`],
+  );
+  if (rows.length === 0) return [ok("This role may do all that a worker does.")];
+  const lacks = rows.map((row) => row.lacks).join("; ");
+  return [
+    warning(
+      `The role ${rows[0]!.role} can't work, only look: it lacks ${lacks}. If it shall work: outlive migrate print --roles`,
+    ),
+  ];
+}
+
+const MANY_DEAD = 10_000;
+
+/** `many`: from how many dead rows on a table is told about. */
+export async function vacuum(session: Session, many = MANY_DEAD): Promise<Finding[]> {
+  const rows = await session.rows<{ name: string; live: number; dead: number; ago: number | null }>(
+    `SELECT relname AS name, n_live_tup AS live, n_dead_tup AS dead, (extract(epoch FROM clock_timestamp() - greatest(last_autovacuum, last_vacuum)) * 1000)::bigint AS ago
+     FROM pg_stat_user_tables WHERE relid = ANY (ARRAY['outlive.jobs', 'outlive.fleet', 'outlive.history', 'outlive.steps']::regclass[]) ORDER BY n_dead_tup DESC`,
+  );
+  const bloated = rows.filter(({ live, dead }) => dead > many && dead > live / 4);
+  if (bloated.length === 0) {
+    const dead = rows.reduce((sum, row) => sum + row.dead, 0);
+    return [ok(`Vacuum keeps up: ${dead} dead rows in our tables.`)];
+  }
+  return bloated.map(({ name, live, dead, ago }) =>
+    warning(
+      `The table ${name} has ${dead} dead rows beside ${live} live ones; the last vacuum was ${ago === null ? "never" : `${humanMs(ago)} ago`}. Look for a long transaction, or give autovacuum more.`,
+    ),
+  );
+}
+
+const LONG_MS = 300_000;
+
+/** `longMs`: from when on one is told about. */
+export async function transactions(session: Session, longMs = LONG_MS): Promise<Finding[]> {
+  const rows = await session.rows<{ who: string; ms: number; xids: number | null }>(
+    `SELECT concat_ws(' ', 'process', pid, nullif(application_name, ''), '(' || state || ')') AS who,
+       (extract(epoch FROM clock_timestamp() - xact_start) * 1000)::bigint AS ms, age(backend_xmin) AS xids
+     FROM pg_stat_activity WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+     UNION ALL SELECT 'prepared transaction ' || gid, (extract(epoch FROM clock_timestamp() - prepared) * 1000)::bigint, age(transaction) FROM pg_prepared_xacts
+     UNION ALL SELECT 'replication slot ' || slot_name, NULL, age(xmin) FROM pg_replication_slots WHERE xmin IS NOT NULL
+     ORDER BY ms DESC NULLS LAST LIMIT 5`,
+  );
+  const long = rows.filter(({ ms }) => ms !== null && ms > longMs);
+  const oldest = Math.max(0, ...rows.map(({ xids }) => xids ?? 0));
+  if (long.length === 0) return [ok(`No long transaction; the oldest xmin is ${oldest} transactions old.`)];
+  return long.map(({ who, ms, xids }) =>
+    warning(
+      `A transaction of ${who} is open for ${humanMs(ms)}${xids === null ? "" : `, its xmin is ${xids} transactions old`}: no dead row since then can be vacuumed.`,
+    ),
+  );
+}
+
+const LATE_MS = 4 * TICK_SECONDS * 1_000;
+
+async function ticks(session: Session): Promise<Finding[]> {
+  const [there] = await session.rows<{ ticks: boolean; cron: boolean }>(
+    "SELECT to_regclass('outlive.ticks') IS NOT NULL AS ticks, to_regclass('cron.job') IS NOT NULL AS cron",
+  );
+  if (!there!.ticks) return [];
+  const found: Finding[] = there!.cron ? await schedule(session) : [];
+  const [last] = await session.rows<{ ms: number; caller: string; error: string | null; reclaimed: number }>(
+    "SELECT outlive.now_ms() - at AS ms, caller, error, reclaimed FROM outlive.ticks",
+  );
+  if (!last)
+    return [
+      ...found,
+      ok(
+        "Nobody calls outlive.tick(): if all workers die at once, the next one that starts recovers. See: outlive migrate print --pg-cron",
+      ),
+    ];
+  const { ms, caller, error: fault } = last;
+  if (fault !== null)
+    found.push(warning(`The last tick, ${humanMs(ms)} ago by ${caller}, reclaimed nothing: ${fault}.`));
+  else if (ms > LATE_MS)
+    found.push(warning(`The last tick was ${humanMs(ms)} ago, by ${caller}: cron does not call it any more.`));
+  else found.push(ok(`The last tick was ${humanMs(ms)} ago, by ${caller}.`));
+  return found;
+}
+
+/** `cron` is not our schema: what it says is read only where it is. */
+async function schedule(session: Session): Promise<Finding[]> {
+  const rows = await session.rows<{ schedule: string; active: boolean }>(
+    `SELECT schedule, active FROM cron.job WHERE replace(command, '"', '') LIKE '%' || replace('outlive.', '"', '') || 'tick(%'`,
+  );
+  if (rows.length === 0)
+    return [warning("pg_cron is here and does not call tick(). See: outlive migrate print --pg-cron")];
+  return rows.map((row) =>
+    row.active
+      ? ok(`pg_cron calls tick(): ${row.schedule}.`)
+      : warning(`pg_cron has a schedule for tick() (${row.schedule}), but it is not active.`),
+  );
+}
+
+async function overdue(session: Session): Promise<Finding[]> {
+  const rows = await session.rows<{ kind: string; n: number; ms: number }>(
+    `SELECT k.name AS kind, count(*) AS n, max(outlive.now_ms() - j.deadline_at) AS ms FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind
+     WHERE j.state = 1 AND j.deadline_at + k.grace_ms + ${MARGIN_MS} < outlive.now_ms() GROUP BY k.name ORDER BY ms DESC`,
+  );
+  if (rows.length === 0) return [ok("No job is overdue.")];
+  return rows.map(({ kind, n, ms }) =>
+    warning(
+      `${n} job(s) of ${kind} are overdue, the oldest by ${humanMs(ms)}: no worker and no cron recovers. Run: SELECT * FROM outlive.reclaim_stale_jobs()`,
+    ),
+  );
+}
+
+async function reclaims(session: Session): Promise<Finding[]> {
+  const rows = await session.rows<{ kind: string; decision: string; n: number }>(
+    `SELECT k.name AS kind, CASE h.to_state WHEN 0 THEN 'retry' WHEN 3 THEN 'fail' WHEN 4 THEN 'cancel' ELSE 'quarantine' END AS decision, count(*) AS n
+     FROM outlive.history h JOIN outlive.jobs j ON j.seq = h.job JOIN outlive.kinds k ON k.id = j.kind
+     WHERE h.actor IN ('system/reclaim', 'system/recovery') AND h.event IN ('crash', 'timeOut', 'endCancelled') AND h.at > outlive.now_ms() - 3600000
+     GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2`,
+  );
+  if (rows.length === 0) return [ok("Nothing was reclaimed in the last hour.")];
+  const told = rows.map(({ kind, decision, n }) => `${kind} ${decision} ${n}`).join(", ");
+  return [ok(`Reclaimed in the last hour: ${told}.`)];
+}
+
+function ok(text: string): Finding {
+  return { level: "ok", text };
+}
+
+function warning(text: string): Finding {
+  return { level: "warning", text };
+}
+
+function error(text: string): Finding {
+  return { level: "error", text };
+}
+
+// What the server says of itself and of us: its settings that durability hangs on, what is wrong in our tables, and who stands in
+// our way. Reads only.
+
+interface ServerFacts {
+  readonly server: string;
+  readonly database: string;
+  readonly fsync: string;
+  readonly synchronousCommit: string;
+  readonly startedAt: number;
+  readonly replica: boolean;
+  readonly sessions: number;
+}
+
+const FACTS = `SELECT current_setting('server_version') AS server, current_database() AS database, current_setting('fsync') AS fsync,
+    current_setting('synchronous_commit') AS "synchronousCommit", floor(date_part('epoch', pg_postmaster_start_time()) * 1000)::bigint AS "startedAt",
+    pg_is_in_recovery() AS replica,
+    (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'outlive%') AS sessions`;
+
+export async function serverFacts(session: Session): Promise<ServerFacts> {
+  return (await session.rows<ServerFacts>(FACTS))[0]!;
+}
+
+/** At most this many findings, and of each sort at most this many examples. */
+const MOST = 100;
+
+// Each answers one sentence per row.
+const CHECKS: readonly string[] = [
+  `SELECT 'job ' || j.id || ' runs, but its worker ' || j.worker || ' has no row' AS finding FROM outlive.jobs j
+     WHERE j.state = 1 AND NOT EXISTS (SELECT 1 FROM outlive.fleet w WHERE w.seq = j.worker)`,
+  `SELECT 'job ' || j.id || ' is of kind ' || j.kind || ', which is not in the table of kinds' FROM outlive.jobs j
+     WHERE NOT EXISTS (SELECT 1 FROM outlive.kinds k WHERE k.id = j.kind)`,
+  `SELECT 'job ' || id || ' has state ' || state || ' and lane ' || lane || ', which do not exist' FROM outlive.jobs
+     WHERE state NOT BETWEEN 0 AND 5 OR lane NOT BETWEEN 0 AND 2`,
+  `SELECT 'job ' || id || ' is delayed, but has no time at which it becomes ready' FROM outlive.jobs WHERE state = 0 AND lane = 0 AND run_at IS NULL`,
+  `SELECT 'job ' || id || ' runs, but was never claimed' FROM outlive.jobs WHERE state = 1 AND fence = 0`,
+  `SELECT 'job ' || j.id || ' can''t be found by its id' FROM outlive.jobs j
+     WHERE NOT EXISTS (SELECT 1 FROM outlive.job_ids i WHERE i.id = j.id AND i.seq = j.seq)`,
+  `SELECT 'the id ' || i.id || ' is taken, but job ' || i.seq || ' is not there' FROM outlive.job_ids i
+     WHERE NOT EXISTS (SELECT 1 FROM outlive.jobs j WHERE j.seq = i.seq)`,
+  `SELECT 'worker ' || w.id || ' is ' || w.state || ', but holds ' || count(*) || ' jobs' FROM outlive.fleet w JOIN outlive.jobs j ON j.state = 1 AND j.worker = w.seq
+     WHERE w.state IN ('gone', 'stopped') GROUP BY w.id, w.state`,
+  `SELECT 'kind ' || k.name || ' counts ' || c.said || ' jobs and has ' || c.there FROM outlive.kinds k CROSS JOIN LATERAL (
+     SELECT k.jobs + coalesce((SELECT sum(d.jobs) FROM outlive.kind_deltas d WHERE d.kind = k.id), 0)::bigint AS said,
+       (SELECT count(*) FROM outlive.jobs j WHERE j.kind = k.id) AS there) c WHERE c.said <> c.there`,
+  ...["steps", "history", "logs"].map(
+    (
+      table,
+    ) => `SELECT 'job ' || t.job || ' is not there, but has ' || count(*) || ' rows of ${table}' FROM outlive.${table} t
+     WHERE NOT EXISTS (SELECT 1 FROM outlive.jobs j WHERE j.seq = t.job) GROUP BY t.job`,
+  ),
+  ...["input", "result"].map(
+    (text) => `SELECT 'job ' || j.id || ': the stored ${text} does not match its checksum' FROM outlive.jobs j
+     WHERE NOT ${isIntactSql(`j.${text}`, "j.id", `j.${text}_sum`)}`,
+  ),
+  `SELECT 'job ' || j.id || ': the stored step ' || s.name || ' does not match its checksum' FROM outlive.steps s JOIN outlive.jobs j ON j.seq = s.job
+     WHERE NOT ${isIntactSql("s.result", stepOwnerSql("j.id", "s.name"), "s.result_sum")}`,
+  `SELECT 'incident ' || t.incident || ' is not there, but has ' || count(*) || ' jobs' FROM outlive.incident_jobs t
+     WHERE NOT EXISTS (SELECT 1 FROM outlive.incidents i WHERE i.id = t.incident) GROUP BY t.incident`,
+];
+
+/** Rows that contradict each other, one sentence each. Every check is one statement, so that a worker in between is no finding. */
+async function findings(session: Session): Promise<string[]> {
+  const found: string[] = [];
+  for (const check of CHECKS) {
+    const rows = await session.arrays<[string]>(`${check} LIMIT ${MOST}`);
+    found.push(...rows.map(([finding]) => finding));
+  }
+  return found.slice(0, MOST);
+}
+
+const BLOCKING = `SELECT b.pid, coalesce(nullif(b.application_name, ''), b.backend_type) || ': ' || left(b.query, 200) AS command,
+    floor(date_part('epoch', coalesce(b.xact_start, b.backend_start)) * 1000)::bigint AS version
+  FROM pg_stat_activity w CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) AS by (pid) JOIN pg_stat_activity b ON b.pid = by.pid
+  WHERE w.datname = current_database() AND w.wait_event_type = 'Lock' AND w.application_name LIKE 'outlive%'
+    AND cardinality(pg_blocking_pids(b.pid)) = 0
+  ORDER BY b.xact_start LIMIT 1`;
+
+/** The session at the head of whatever our sessions wait for; its number is its transaction's start. Null: nobody waits. */
+export async function blocker(session: Session): Promise<LockHolder | null> {
+  return (await session.rows<LockHolder>(BLOCKING))[0] ?? null;
 }

@@ -1,7 +1,7 @@
 // Wake-ups between processes: NOTIFY on one channel per schema, in transactions of their own, never in a hot one, and never more
 // than one on its way. A missed ring costs one poll interval, no more. Whoever has a session that stays listens on it (the maintenance) and
 // says so by `heard`.
-import type { Clock } from "../../job/clock.ts";
+import type { Clock } from "../../job/time.ts";
 import { bellChannel } from "./address.ts";
 import type { Connection } from "./connection.ts";
 

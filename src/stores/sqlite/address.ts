@@ -1,5 +1,19 @@
-// Which file an address means. Apart from the store: whoever reads an address need not load it.
-import { lstatSync, readlinkSync, realpathSync } from "node:fs";
+// Which file an address means, and the file before SQLite opens it: where it may be, that it is there, that no other user may read it.
+// Apart from the store: code that reads an address need not load it. It never opens a file that is there already: that could drop our own
+// locks.
+import {
+  accessSync,
+  closeSync,
+  constants,
+  existsSync,
+  lstatSync,
+  openSync,
+  readFileSync,
+  readlinkSync,
+  realpathSync,
+  statfsSync,
+  statSync,
+} from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 
@@ -53,4 +67,133 @@ function circular(path: string, cause: unknown): OutliveError {
     { path },
     { cause },
   );
+}
+
+/** File systems that break SQLite's locking or shared memory, or may, by the magic number that statfs gives on Linux. */
+const NETWORK_FILESYSTEMS: Readonly<Record<number, string>> = {
+  0x6969: "NFS",
+  0x517b: "SMB",
+  0xff534d42: "CIFS",
+  0xfe534d42: "SMB2",
+  0x01021997: "9P",
+  0x5346414f: "AFS",
+  0x00c36400: "Ceph",
+  0x0bd00bd0: "Lustre",
+  0x47504653: "GPFS",
+  // Also virtiofs, sshfs, object stores. FUSE in front of a local disk is safe, but does not differ from those.
+  0x65735546: "FUSE",
+};
+
+/** The name of the network file system that a path is on, or undefined. `magic` is a parameter so that it can be tested. */
+export function networkFilesystem(magic: number): string | undefined {
+  return NETWORK_FILESYSTEMS[magic];
+}
+
+export function assertLocalFilesystem(path: string): void {
+  let magic: number;
+  try {
+    magic = statfsSync(dirname(path)).type;
+  } catch {
+    return; // No such directory: the open says so in better words.
+  }
+  const name = networkFilesystem(magic);
+  if (name === undefined) return;
+  throw new OutliveError(
+    ErrorCode.storeUnusable,
+    `${path} is on a network file system (${name}), where SQLite's locks do not hold.`,
+    "Put the file on a local disk, or use PostgreSQL for several hosts. `sqlite: { allowNetworkFilesystem: true }` overrides this.",
+    { path: path, filesystem: name },
+  );
+}
+
+/**
+ * Taking a worker's lock file away relies on removing a file that is open, and a death on signals: neither is the same on Windows.
+ * `platform` is a parameter so that it can be tested.
+ */
+export function assertPlatform(path: string, platform: string = process.platform): void {
+  if (platform !== "win32") return;
+  throw new OutliveError(
+    ErrorCode.storeUnusable,
+    `${path} can't be opened: the SQLite store is not supported on Windows, where a lock file can't be removed while it is open.`,
+    "Use WSL or PostgreSQL. `sqlite: { allowUnsafe: true }` overrides this.",
+    { path, platform },
+  );
+}
+
+/**
+ * SQLite keeps its log next to the file, under the name by which the file was opened. A second name has a second log, and two
+ * logs corrupt the file. Symbolic links are resolved before (address.ts); hard links and a mount of the file alone can't be.
+ */
+export function assertOneName(path: string): void {
+  const links = statSync(path, { throwIfNoEntry: false })?.nlink ?? 1;
+  if (links > 1)
+    throw new OutliveError(
+      ErrorCode.storeUnusable,
+      `${path} has ${links} names (hard links). Each name would have its own write-ahead log, which corrupts the file.`,
+      "Remove the other names (`find -samefile` lists them), or copy the file. Nothing was changed.",
+      { path, links },
+    );
+  if (isMountPoint(path))
+    throw new OutliveError(
+      ErrorCode.storeUnusable,
+      `${path} is mounted as a single file. Its write-ahead log would not be next to the original, which corrupts the file.`,
+      "Mount the directory that holds the file instead. Nothing was changed.",
+      { path },
+    );
+}
+
+/** Whether the path itself, not one of its directories, is in the kernel's list of mounts. False where there is no such list. */
+function isMountPoint(path: string): boolean {
+  let mounts: string;
+  try {
+    mounts = readFileSync("/proc/self/mountinfo", "utf8");
+  } catch {
+    return false;
+  }
+  // 36 35 98:0 /source /mount\040point rw,noatime ...
+  const escaped = path.replaceAll(/[ \t\n\\]/g, (char) => `\\0${char.charCodeAt(0).toString(8).padStart(2, "0")}`);
+  return mounts.split("\n").some((line) => line.split(" ", 5)[4] === escaped);
+}
+
+export function assertExists(path: string): void {
+  if (existsSync(path)) return;
+  throw new OutliveError(
+    ErrorCode.storeUnusable,
+    `There is no file ${path}.`,
+    "Check the store's address and the folder that you are in. `outlive migrate up`, a worker and a client create the file.",
+    { path },
+  );
+}
+
+/** Asks the kernel and opens nothing. Nothing is put beside a file that this user can't write to. */
+export function assertWritable(path: string): void {
+  try {
+    accessSync(path, constants.R_OK | constants.W_OK);
+  } catch (thrown) {
+    throw new OutliveError(
+      ErrorCode.storeReadOnly,
+      `${path} can't be written: ${(thrown as Error).message}.`,
+      "Nothing was written. Give this user the right to write to the file and to its directory, or open it with `readOnly: true`.",
+      { path },
+      { cause: thrown },
+    );
+  }
+}
+
+/** Makes an empty file that only its owner can read. Never opens one that is there: that could drop our own locks. */
+export function createPrivately(path: string): void {
+  try {
+    closeSync(openSync(path, "wx", 0o600));
+  } catch (thrown) {
+    const code = (thrown as NodeJS.ErrnoException).code;
+    if (code === "EEXIST") return;
+    const full = code === "ENOSPC" || code === "EDQUOT";
+    throw new OutliveError(
+      full ? ErrorCode.storeFull : ErrorCode.storeUnusable,
+      `${path} can't be created: ${(thrown as Error).message}.`,
+      full ? "Make room on the disk." : "Check that the directory exists and that this user may write to it.",
+      { path, code },
+      { cause: thrown },
+    );
+  }
 }

@@ -3,8 +3,7 @@ import type { Lease } from "../../job/lease.ts";
 import { APPLIED, type AttemptWrite, MAX_LOG_LINES, triedBy, type WriteAnswer } from "../port.ts";
 import { checksumOrNull, stepOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
-import { insertJobs } from "./enqueue.ts";
-import type { Kinds } from "./kinds.ts";
+import { insertJobs, type Kinds } from "./enqueue.ts";
 import type { Settling } from "./settle.ts";
 
 export function writeOfAttempt(

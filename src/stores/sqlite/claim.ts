@@ -1,14 +1,14 @@
 // Claims: owner, epoch, fence, start and deadline in one statement, only of what can be claimed now. What is claimed and not what was
 // stored is quarantined before anybody gets it. Inside a transaction.
-import * as transitions from "../../job/transitions.ts";
 import { hasRoomForSuspects, type HeldSuspects, suspectsToTake } from "../../job/isolation.ts";
 import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
+import * as transitions from "../../job/transitions.ts";
 import type { CorruptJob, Room } from "../port.ts";
 import { boundSql, type CounterColumns, counters } from "../rows.ts";
 import { isIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
-import type { Kinds } from "./kinds.ts";
+import type { Kinds } from "./enqueue.ts";
 import { applyChange, OWNED } from "./settle.ts";
 
 /** How many delayed jobs become ready in one transaction. */

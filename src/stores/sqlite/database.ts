@@ -6,8 +6,8 @@ import { rmSync, statSync } from "node:fs";
 import { constants, DatabaseSync, type SQLInputValue, type SQLOutputValue, type StatementSync } from "node:sqlite";
 import { pathToFileURL } from "node:url";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { assertExists, assertLocalFilesystem, assertOneName, assertPlatform, createPrivately } from "./address.ts";
 import { assertSafeSqlite, inOurWords, primaryCode, SQLITE_BUSY, translate } from "./errors.ts";
-import { assertExists, assertLocalFilesystem, assertOneName, assertPlatform, createPrivately } from "./file.ts";
 
 export type Row = Record<string, SQLOutputValue>;
 export type { SQLInputValue, StatementSync };
@@ -323,4 +323,24 @@ export function fileKey(dev: bigint, ino: bigint): string {
   const major = ((dev >> 8n) & 0xfffn) | ((dev >> 32n) & ~0xfffn);
   const minor = (dev & 0xffn) | ((dev >> 12n) & ~0xffn);
   return `${major.toString(16).padStart(2, "0")}:${minor.toString(16).padStart(2, "0")}:${ino}`;
+}
+
+// Facts about the store as a whole, which are rows of outlive_meta.
+
+/** The epoch under which claims are made now. */
+export function storedEpoch(db: Database): number {
+  const row = db.sql("SELECT value FROM outlive_meta WHERE key = 'epoch'").get() as { value: number } | undefined;
+  return row?.value ?? 0;
+}
+
+/** Null: there is none of that name. */
+export function metaValue(db: Database, key: string): unknown {
+  return db.sql("SELECT value FROM outlive_meta WHERE key = ?").get(key)?.["value"] ?? null;
+}
+
+/** Inside a transaction. */
+export function setMeta(db: Database, key: string, value: string | number): void {
+  db.sql(
+    "INSERT INTO outlive_meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+  ).run(key, value);
 }

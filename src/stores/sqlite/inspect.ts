@@ -17,7 +17,7 @@ import { type CheckedJob, inputIsIntact, resultIsIntact, stepIsIntact } from "./
 import type { Database } from "./database.ts";
 import { walBytes } from "./doctor/index.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
-import { lockHolder } from "./lock-holder.ts";
+import { lockHolder } from "./lock.ts";
 import type { FileAccess, Writer } from "./writer.ts";
 
 export function inspecting({ db, now, read }: FileAccess, writer: Writer): Inspecting {

@@ -1,7 +1,8 @@
-// Losses of contact as they are kept: which are open, what became of their workers, and what was decided about their jobs. What
-// is decided is core's (losses.ts there).
+// Losses of contact as they are kept: which are open, what became of their workers, and what was decided about their jobs.
+// recovery/losses.ts decides.
 import { JOB_STATES } from "../../job/job.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "../../recovery/losses.ts";
+import type { Losses } from "../port.ts";
 import {
   type CounterColumns,
   counters,
@@ -9,14 +10,12 @@ import {
   NEVER_DUE,
   OUTCOME,
   STATE,
+  toStored,
   type WorkerColumns,
   workerRow,
-  toStored,
 } from "../rows.ts";
-import type { Losses } from "../port.ts";
 import type { Database } from "./database.ts";
-import { insertFollowing } from "./enqueue.ts";
-import type { Kinds } from "./kinds.ts";
+import { insertFollowing, type Kinds } from "./enqueue.ts";
 import type { Recovering } from "./recover.ts";
 import { whereItWaits, writeHistory } from "./settle.ts";
 import type { FileAccess } from "./writer.ts";

@@ -1,6 +1,6 @@
 // What the maintenance thread opens on SQLite: its own connection to the file.
 import { systemClock as clock, systemRandom as random } from "../../platform/clock.ts";
-import { maintainInThread } from "../../recovery/run-in-thread.ts";
+import { maintainInThread } from "../../recovery/maintenance-thread.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
 import { lockFileLiveness } from "./lock.ts";
 import { sqliteStore } from "./store.ts";

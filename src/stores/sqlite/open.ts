@@ -1,15 +1,15 @@
 // Opening the SQLite store: its start-up (doctor/start-up.ts), its schema, its WAL, and what belongs to it beside the port (liveness lock,
 // wakeup, maintenance). Everything that can be wrong with the file is said here, before anything runs.
 import { statSync } from "node:fs";
-import type { Clock, Random } from "../../job/clock.ts";
+import { idSource } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError, toStoredError } from "../../job/errors.ts";
 import type { Emitter } from "../../job/events.ts";
-import { idSource } from "../../job/ids.ts";
+import type { Clock, Random } from "../../job/time.ts";
 import { checkProcess, processIdentity } from "../../platform/identity.ts";
 import { programFile } from "../../platform/program-file.ts";
 import { InterimHeartbeat } from "../../recovery/heartbeat.ts";
-import { startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
 import { Maintenance } from "../../recovery/maintenance.ts";
+import { startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
 import type { Backend, StartUpOptions } from "../backend.ts";
 import { type Inconsistency, type IntegrityCheck, NOTHING_CHECKED } from "../integrity.ts";
 import type { Liveness } from "../liveness.ts";

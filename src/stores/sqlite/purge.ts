@@ -5,8 +5,8 @@ import { toStoredError } from "../../job/errors.ts";
 import type { PurgeAnswer, PurgeRequest } from "../port.ts";
 import { STATE } from "../rows.ts";
 import type { Database } from "./database.ts";
+import type { Kinds } from "./enqueue.ts";
 import { primaryCode, SQLITE_CONSTRAINT } from "./errors.ts";
-import type { Kinds } from "./kinds.ts";
 
 interface Candidate {
   readonly seq: number;

@@ -20,10 +20,9 @@ import {
 } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
 import type { Database } from "./database.ts";
-import { insertFollowing } from "./enqueue.ts";
+import { insertFollowing, type Kinds } from "./enqueue.ts";
 import { isOfOneRow } from "./errors.ts";
 import { closeIncident, openIncident, writeIncidentJob } from "./incidents.ts";
-import type { Kinds } from "./kinds.ts";
 import { applyChange, OWNED } from "./settle.ts";
 import type { Workers } from "./workers.ts";
 

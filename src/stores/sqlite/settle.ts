@@ -6,8 +6,7 @@ import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from
 import { LANE, NEVER_DUE, OUTCOME, STATE } from "../rows.ts";
 import { checksumOf } from "./checksums.ts";
 import type { Database } from "./database.ts";
-import { insertFollowing } from "./enqueue.ts";
-import type { Kinds } from "./kinds.ts";
+import { insertFollowing, type Kinds } from "./enqueue.ts";
 import type { Workers } from "./workers.ts";
 
 /** The guard of every fenced write: this attempt, and only while it runs. */

@@ -1,16 +1,14 @@
 // The store port on SQLite, assembled: every verb is one operation of the writer or one short read. The statements are in the files
 // beside it, one role each.
-import type { Clock, Random } from "../../job/clock.ts";
 import type { Emitter } from "../../job/events.ts";
+import type { Clock, Random } from "../../job/time.ts";
 import { observed } from "../observed.ts";
 import type { Store } from "../port.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
 import { type Database, storeReplaced } from "./database.ts";
-import { insertJobs } from "./enqueue.ts";
+import { ensureIdentity, insertJobs, Kinds, storeIdentity } from "./enqueue.ts";
 import { inOurWords } from "./errors.ts";
-import { type MarkFile, markFile } from "./file-mark.ts";
 import { inspecting } from "./inspect.ts";
-import { ensureIdentity, Kinds, storeIdentity } from "./kinds.ts";
 import { losses } from "./losses.ts";
 import { operating } from "./operate.ts";
 import { Purging } from "./purge.ts";
@@ -20,7 +18,7 @@ import { type SqliteTransaction, transactions } from "./transaction.ts";
 import { takeTurn } from "./turn.ts";
 import { upkeep } from "./upkeep.ts";
 import type { WakeupChannel } from "./wakeup.ts";
-import { Workers } from "./workers.ts";
+import { type MarkFile, markFile, Workers } from "./workers.ts";
 import { type FileAccess, whenFree, Writer } from "./writer.ts";
 
 export interface SqliteStoreDeps {

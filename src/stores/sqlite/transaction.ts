@@ -4,12 +4,11 @@ import type { JobContract } from "../../job/contract.ts";
 import { type EnqueueOptions, makeDraftNow } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued } from "../../job/job.ts";
-import { type CommitForm, unlessInterrupted } from "../../worker/commit-control.ts";
+import { type CommitForm, unlessInterrupted } from "../../worker/run.ts";
 import { APPLIED, type Committed, type Settlement, type Transactions } from "../port.ts";
 import type { Database, Row, SQLInputValue } from "./database.ts";
-import { demandKinds, insertJobs } from "./enqueue.ts";
+import { demandKinds, insertJobs, type Kinds } from "./enqueue.ts";
 import { isMachineFailure, primaryCode, SQLITE_AUTH } from "./errors.ts";
-import type { Kinds } from "./kinds.ts";
 import type { Settling } from "./settle.ts";
 import type { FileAccess } from "./writer.ts";
 

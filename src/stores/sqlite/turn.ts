@@ -1,8 +1,8 @@
 // The worker's turn as the port wants it: settles, then claims, inside one transaction.
-import type { Room, TurnAnswer, Settlement } from "../port.ts";
+import type { Room, Settlement, TurnAnswer } from "../port.ts";
 import { claimReady, promoteDue } from "./claim.ts";
 import type { Database } from "./database.ts";
-import type { Kinds } from "./kinds.ts";
+import type { Kinds } from "./enqueue.ts";
 import type { Settling } from "./settle.ts";
 import type { Workers } from "./workers.ts";
 

@@ -14,9 +14,8 @@ import {
   walNews,
   walNotes,
 } from "./doctor/index.ts";
-import { type FilePlace, type MarkFile, whyRestored } from "./file-mark.ts";
-import { latestOpening, noteOpening } from "./kinds.ts";
-import type { Workers } from "./workers.ts";
+import { latestOpening, noteOpening } from "./enqueue.ts";
+import { type FilePlace, type MarkFile, whyRestored, type Workers } from "./workers.ts";
 import type { FileAccess } from "./writer.ts";
 
 interface UpkeepDeps {

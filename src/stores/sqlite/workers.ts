@@ -1,4 +1,7 @@
-// The rows of workers: registering, beating, leaving. One row per process and boot; a row that is not live never becomes so again.
+// The rows of workers: registering, beating, leaving; the epoch under which they claim; and the mark by which a restored file is
+// recognized. One row per process and boot; a row that is not live never becomes so again.
+import { readFileSync, renameSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import type { Lease } from "../../job/lease.ts";
 import { withLastWord } from "../../recovery/incident.ts";
 import type { WorkerRecord, WorkerRow } from "../liveness.ts";
@@ -13,10 +16,10 @@ import {
   type WorkerColumns,
   workerRow,
 } from "../rows.ts";
-import type { Database } from "./database.ts";
-import { type FilePlace, type Mark, whyRestored } from "./file-mark.ts";
+import { type Database, metaValue, setMeta, storedEpoch } from "./database.ts";
+import { sideFolder } from "./lock.ts";
 import { resolveLoss } from "./losses.ts";
-import { metaValue, schemaVersion, setMeta, storedEpoch } from "./schema.ts";
+import { schemaVersion } from "./schema.ts";
 
 const WHICH = {
   present: "w.state IN ('live', 'recovering')",
@@ -40,7 +43,7 @@ const HELD_IDS = `(SELECT json_group_array(id) FROM
   (SELECT j.id FROM outlive_jobs j WHERE j.state = 1 AND j.worker = w.seq ORDER BY j.seq LIMIT ? + 0)) AS held_ids, `;
 
 /** A worker as its own row shows it. */
-export interface OwnRow {
+interface OwnRow {
   readonly seq: number;
   readonly id: string;
   readonly live: boolean;
@@ -263,4 +266,64 @@ export class Workers {
       ) as unknown as WorkerColumns[];
     return rows.map(workerRow);
   }
+}
+
+// The mark that distinguishes a restored copy from the file itself. It lies next to the locks, not in the file, so no copy of the file
+// brings it back: which file was opened here last, and the highest epoch that was issued on it.
+
+/** Where rows are: a file, as the kernel of one boot knows it. */
+export interface FilePlace {
+  /** An inode means something during one boot only: some file systems number their files anew when they are mounted. */
+  readonly boot: string;
+  /** Without the device, whose number changes when a container's file system is mounted again. */
+  readonly inode: string;
+}
+
+export interface Mark extends FilePlace {
+  readonly epoch: number;
+}
+
+/** Where the mark of one database is kept. */
+export interface MarkFile {
+  read(): Mark | null;
+  write(mark: Mark): void;
+}
+
+export function markFile(databasePath: string): MarkFile {
+  return { read: () => readMark(databasePath), write: (mark) => writeMark(databasePath, mark) };
+}
+
+/** Null: there is none yet, or it can't be read. Then nothing is known, and the next open that finds nobody at work raises the epoch. */
+export function readMark(databasePath: string): Mark | null {
+  try {
+    const { boot, inode, epoch } = JSON.parse(readFileSync(markPath(databasePath), "utf8")) as Mark;
+    const isMark = typeof boot === "string" && typeof inode === "string" && Number.isSafeInteger(epoch);
+    return isMark ? { boot, inode, epoch } : null;
+  } catch {
+    return null;
+  }
+}
+
+/** Whole or not at all. A folder that can't be written to costs this safety net and nothing else. */
+export function writeMark(databasePath: string, mark: Mark): void {
+  const path = markPath(databasePath);
+  const draft = `${path}.${process.pid}`;
+  try {
+    writeFileSync(draft, `${JSON.stringify(mark)}\n`, { mode: 0o600 });
+    renameSync(draft, path);
+  } catch {
+    // Said by the open itself if the folder is unusable.
+  }
+}
+
+/** Why the file is not the one that the mark speaks of; null: nothing says so. */
+export function whyRestored(mark: Mark | null, { boot, inode }: FilePlace, epoch: number): string | null {
+  if (mark === null) return null;
+  if (mark.boot === boot && mark.inode !== inode) return "the file is another one than was opened here before";
+  if (epoch < mark.epoch) return `its epoch is ${epoch}, and ${mark.epoch} was issued before`;
+  return null;
+}
+
+function markPath(databasePath: string): string {
+  return join(sideFolder(databasePath), "mark.json");
 }

@@ -2,8 +2,8 @@
 // promise resolves only when that is done. SQLite's own busy handler starves (of 4 processes one did 99 % of the work), so the
 // lock is retried here after 1 to 10 ms at random, without blocking the loop: four processes then drain at 78-95 % of one (1 to 5 ms:
 // 68-91 %), the smallest share of the work being 16-23 %.
-import { type Clock, pause, type Random } from "../../job/clock.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { type Clock, pause, type Random } from "../../job/time.ts";
 import { closed } from "../observed.ts";
 import { type Database, storeReplaced } from "./database.ts";
 import { isMachineFailure, primaryCode, SQLITE_BUSY } from "./errors.ts";

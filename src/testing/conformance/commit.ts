@@ -3,8 +3,8 @@ import assert from "node:assert/strict";
 import type { ClaimedJob } from "../../job/job.ts";
 import type { RecoveredBatch } from "../../recovery/recover.ts";
 import type { Store, WriteAnswer } from "../../stores/port.ts";
-import { CommitControl } from "../../worker/commit-control.ts";
-import { answers, type Hand, type Fixture, SETTLE, type Specify } from "./fixture.ts";
+import { CommitControl } from "../../worker/run.ts";
+import { answers, type Fixture, type Hand, SETTLE, type Specify } from "./fixture.ts";
 import type { UserWrites } from "./suite.ts";
 
 export function specifyCommit(specify: Specify): void {

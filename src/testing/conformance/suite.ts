@@ -4,21 +4,18 @@ import type { Store, TransactionBody } from "../../stores/port.ts";
 import { specifyAttemptWrites } from "./attempt-writes.ts";
 import { specifyClaim } from "./claim.ts";
 import { specifyCommit } from "./commit.ts";
-import { specifyCorrupt } from "./corrupt.ts";
+import { specifyCorrupt, specifyRestore } from "./damage.ts";
+import { specifyExpire, specifyLiveness } from "./deadlines.ts";
 import { specifyEnqueue } from "./enqueue.ts";
-import { specifyExpire } from "./expire.ts";
 import { specifier, type Specify } from "./fixture.ts";
 import { specifyFollow } from "./follow.ts";
 import { specifyInspect } from "./inspect.ts";
 import { specifyIsolation } from "./isolation.ts";
-import { specifyLiveness } from "./liveness.ts";
 import { specifyLosses } from "./losses.ts";
 import { specifyOperate } from "./operate.ts";
 import { specifyPurge } from "./purge.ts";
-import { specifyRecover } from "./recover.ts";
-import { specifyRestore } from "./restore.ts";
+import { specifyRecover, specifyVerdicts } from "./recover.ts";
 import { specifySettle } from "./settle.ts";
-import { specifyVerdicts } from "./verdicts.ts";
 import { specifyWorkers } from "./workers.ts";
 
 const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {

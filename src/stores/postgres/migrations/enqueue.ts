@@ -1,5 +1,5 @@
 // The way in, part of migration 1: `add_jobs`, which everybody goes through, and for whoever has no Node process `new_id` and `enqueue`.
-// The checks of `enqueue` are those of core's enqueue.ts, ids.ts and json.ts; a test gives both the same bad calls.
+// The checks of `enqueue` are those of enqueue.ts and json.ts of src/job; a test gives both the same bad calls.
 import { ALPHABET, MAX_JSON_BYTES, MAX_PRIORITY } from "./frozen.ts";
 
 export const ENQUEUE_SIGNATURE = "enqueue(text, jsonb, text, integer, interval, timestamptz, text, boolean)";

@@ -5,11 +5,10 @@ import type { Migration } from "../migrate.ts";
 import { confirmedTicks } from "./confirmed-ticks.ts";
 import { core } from "./core.ts";
 import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
-import { isolation } from "./isolation.ts";
+import { isolation, suspects } from "./isolation.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
 import { losses, restore } from "./restore.ts";
 import { seedViews } from "./seed-views.ts";
-import { suspects } from "./suspects.ts";
 import { formerDeadJobs, tolerantDeadJobs, views } from "./views.ts";
 
 // Replaces the view dead_jobs and the function enqueue by versions that no stored text and no caller can harm.
@@ -171,7 +170,7 @@ function lockTables(schema: string, number: number): string {
   return `LOCK TABLE ${locks.map((table) => `${schema}.${table}`).join(", ")} IN ACCESS EXCLUSIVE MODE;`;
 }
 
-/** Inside a block of PL/pgSQL. What has no checksum is judged by the program (schema-record.ts). */
+/** Inside a block of PL/pgSQL. What has no checksum is judged by the program (migrate.ts). */
 function expectReleased(schema: string, name: string, version: number): string {
   const rows = MIGRATIONS.slice(0, version).map((_, i) => checksumRow(i + 1));
   if (rows.length === 0) return "";

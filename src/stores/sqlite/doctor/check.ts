@@ -4,10 +4,10 @@ import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import type { Emitter } from "../../../job/events.ts";
 import type { CheckDepth, Inconsistency, IntegrityCheck } from "../../integrity.ts";
+import { assertExists } from "../address.ts";
 import { corruptRows } from "../checksums.ts";
 import { type Database, openBare, probeExclusive } from "../database.ts";
 import { inOurWords, primaryCode, saysDamaged, SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_NOTADB } from "../errors.ts";
-import { assertExists } from "../file.ts";
 import { sideFolder } from "../lock.ts";
 import { type ChildOptions, runInChild } from "./run-in-child.ts";
 

@@ -9,8 +9,7 @@ export {
   findInconsistencies,
   findStrayLocks,
 } from "./check.ts";
-export { fileDoctor } from "./file-doctor.ts";
-export { backupFile } from "./repair.ts";
+export { backupFile, fileDoctor } from "./repair.ts";
 export { untilNoStartUp } from "./start-lock.ts";
 export { startUp } from "./start-up.ts";
 export { assertNoRepair, finishSwap, isUnderRepair } from "./swap.ts";

@@ -2,14 +2,15 @@
 // it is allowed, salvage everything that can still be read into a new file. No other process may use the file meanwhile.
 import { chmodSync, existsSync, linkSync, renameSync, rmSync, statSync } from "node:fs";
 import { dirname } from "node:path";
-import { type Clock, pause } from "../../../job/clock.ts";
-import { ErrorCode, OutliveError } from "../../../job/errors.ts";
-import type { Emitter } from "../../../job/events.ts";
-import type { IntegrityCheck, Repair, RepairStep, Salvage } from "../../integrity.ts";
+import { ErrorCode, OutliveError, toStoredError } from "../../../job/errors.ts";
+import { type Emitter, EventBus } from "../../../job/events.ts";
+import { type Clock, pause } from "../../../job/time.ts";
+import { systemClock } from "../../../platform/clock.ts";
+import type { IntegrityCheck, Repair, RepairStep, Salvage, StoreDoctor } from "../../integrity.ts";
 import type { Backup, BackupOptions } from "../../port.ts";
+import { assertExists, createPrivately } from "../address.ts";
 import { type DatabaseSync, openBare } from "../database.ts";
 import { inOurWords, primaryCode, SQLITE_BUSY } from "../errors.ts";
-import { assertExists, createPrivately } from "../file.ts";
 import { makeSideFolder } from "../lock.ts";
 import { checkFile, readFindings } from "./check.ts";
 import type { Progress } from "./child.ts";
@@ -20,19 +21,19 @@ import { finishSwap, flush, flushFolder, holdForRepair, holdForWholeRepair } fro
 const HOLD_TRIES = 100;
 const HOLD_RETRY_MS = 10;
 
-export interface RepairAllowed {
+interface RepairAllowed {
   /** Whether what can't be repaired in place may be salvaged, which may lose something. */
   readonly salvage: boolean;
 }
 
-export interface RepairDeps {
+interface RepairDeps {
   readonly clock: Clock;
   readonly onStep?: (step: RepairStep) => void;
   readonly onProgress?: (progress: Progress) => void;
 }
 
 /** `repairFile` outside of a start-up. It takes the start lock itself, and refuses a file that a worker uses. */
-export async function repairUnused(
+async function repairUnused(
   path: string,
   allow: RepairAllowed,
   deps: RepairDeps & { readonly events: Emitter },
@@ -246,4 +247,29 @@ function unsound(path: string, findings: readonly string[]): OutliveError {
     "It was not kept. Check the store itself: outlive check --integrity.",
     { path, findings },
   );
+}
+
+// The doctor of one file, as a command line calls it: no worker runs, and the store may be too damaged to be opened.
+
+export function fileDoctor(path: string): StoreDoctor {
+  return {
+    check({ readOnly }) {
+      finishSwap(path, readOnly);
+      return checkFile(path, "full", Number.POSITIVE_INFINITY);
+    },
+    repair({ salvage, onStep, onProgress }) {
+      const events = new EventBus(toStoredError);
+      events.on("open.waits", ({ pid }) => onProgress?.(`waiting for the start-up of process ${pid ?? "unknown"}`));
+      return repairUnused(
+        path,
+        { salvage },
+        {
+          clock: systemClock,
+          events,
+          ...(onStep && { onStep }),
+          ...(onProgress && { onProgress: ({ done, total, what }) => onProgress(`${what} (${done + 1} of ${total})`) }),
+        },
+      );
+    },
+  };
 }

@@ -4,14 +4,13 @@
 // then probes the workers' locks; a worker takes its own lock and then waits for this one. Whichever is first, each sees the other.
 import { existsSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { type Clock, pause } from "../../../job/clock.ts";
 import { ErrorCode, OutliveError } from "../../../job/errors.ts";
 import type { Emitter } from "../../../job/events.ts";
+import { type Clock, pause } from "../../../job/time.ts";
 import type { Verdict } from "../../integrity.ts";
 import { holdExclusively, probeExclusive } from "../database.ts";
 import { SQLITE_BUSY, SQLITE_IOERR } from "../errors.ts";
-import { exclusiveHolder } from "../lock-holder.ts";
-import { sideFolder } from "../lock.ts";
+import { exclusiveHolder, sideFolder } from "../lock.ts";
 
 /** Not `.lock`: it is not a worker's lock and is never removed. */
 const LOCK_FILE = "start-up.held";

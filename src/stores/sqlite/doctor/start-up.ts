@@ -2,17 +2,16 @@
 // Everything here reads through connections that can't write, because a connection that can would apply a log which does not belong
 // to the file. Only a repair writes. While workers use the file, none of this is done.
 import { existsSync, statSync } from "node:fs";
-import type { Clock, Random } from "../../../job/clock.ts";
 import { ErrorCode, OutliveError } from "../../../job/errors.ts";
 import type { Emitter } from "../../../job/events.ts";
+import type { Clock, Random } from "../../../job/time.ts";
 import type { StartUpOptions } from "../../backend.ts";
 import type { CheckDepth, IntegrityCheck, Repair, RepairStep, Verdict } from "../../integrity.ts";
+import { assertLocalFilesystem, assertOneName, assertPlatform, assertWritable, createPrivately } from "../address.ts";
 import { Database, type DatabaseOptions } from "../database.ts";
+import { storeIdentity } from "../enqueue.ts";
 import { saysDamaged, saysNoDatabase } from "../errors.ts";
-import { assertLocalFilesystem, assertOneName, assertPlatform, assertWritable, createPrivately } from "../file.ts";
-import { storeIdentity } from "../kinds.ts";
-import { openers } from "../lock-holder.ts";
-import { makeSideFolder, sideFolder } from "../lock.ts";
+import { makeSideFolder, openers, sideFolder } from "../lock.ts";
 import { assertSchema, SCHEMA_VERSION, schemaVersion } from "../schema.ts";
 import { whenFree } from "../writer.ts";
 import { checkFile, checkOpen } from "./check.ts";

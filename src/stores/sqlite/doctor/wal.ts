@@ -2,12 +2,12 @@
 // database. This file uses stat and rename only; SQLite alone reads the content of the log.
 import { renameSync, rmSync, statSync } from "node:fs";
 import type { Emitter } from "../../../job/events.ts";
-import { flushed } from "../../incident-rows.ts";
 import type { StoreNote } from "../../integrity.ts";
 import type { StoreNews } from "../../port.ts";
+import { flushed } from "../../rows.ts";
 import type { Database } from "../database.ts";
 import { primaryCode, SQLITE_BUSY } from "../errors.ts";
-import { type ProcessOnFile, walReaders } from "../lock-holder.ts";
+import { type ProcessOnFile, walReaders } from "../lock.ts";
 
 /** SQLite flushes automatically at 4 MB; a log beyond this is held back by a reader, or one transaction was very large. */
 const WAL_LIMIT_BYTES = 64 << 20;

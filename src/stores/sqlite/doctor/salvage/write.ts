@@ -3,8 +3,8 @@
 import { JOB_STATES } from "../../../../job/job.ts";
 import type { Salvage } from "../../../integrity.ts";
 import { LANE, STATE } from "../../../rows.ts";
+import { createPrivately } from "../../address.ts";
 import { type DatabaseSync, openBare, type SQLInputValue } from "../../database.ts";
-import { createPrivately } from "../../file.ts";
 import type { Progress } from "../child.ts";
 import { BadText, type Cell, type Header, type Value } from "./pages.ts";
 import {

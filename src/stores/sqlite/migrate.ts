@@ -2,7 +2,7 @@
 import { existsSync } from "node:fs";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { systemClock, systemRandom } from "../../platform/clock.ts";
-import type { MigrationInfo, StoreMigrations } from "../migrations.ts";
+import type { MigrationInfo, StoreMigrations } from "../backend.ts";
 import { stepChecksum } from "../released-steps.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
 import { createSqlite } from "./open.ts";
