@@ -3,11 +3,11 @@
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
 export { defineConfig, type OutliveConfig } from "./engine/config.ts";
 export type { Engine, Health } from "./engine/engine.ts";
-export { type BackoffOptions, job, type KindOptions, type RetryOptions } from "./engine/kind-options.ts";
+export { type BackoffOptions, job, type KindOptions, type RetryOptions } from "./engine/options.ts";
 export { attach, open } from "./engine/open.ts";
 export type { Operator } from "./engine/operator.ts";
 export type { EngineOptions, WorkOptions } from "./engine/options.ts";
-export type { RecoverOptions } from "./engine/recovery-pass.ts";
+export type { RecoverOptions } from "./engine/operator.ts";
 export type { Explanation } from "./engine/why.ts";
 export type { WorkerHandle } from "./engine/work.ts";
 export type { Handler, JobContract, TypedRun as Run } from "./job/contract.ts";

@@ -15,8 +15,7 @@ import type { JobFilter, KindCounts, ListPage, SignalAnswer, Store, WorkerQuery 
 import { type ClientStore, storeAt } from "../stores/registry.ts";
 import { checkedEnqueue, type CommitForm, type NoPromise, transactionsFor } from "../worker/run.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
-import { settingsWithDefaults } from "./kind-options.ts";
-import { type EngineOptions, engineSettings } from "./options.ts";
+import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
 import { Results } from "./results.ts";
 
 /** The options of `connect`. */

@@ -11,8 +11,7 @@ import { newWorkerId, type ProcessIdentity } from "../platform/identity.ts";
 import type { KindCounts } from "../stores/port.ts";
 import { type EndOfLife, WorkerLife, type WorkerLifeDeps, type WorkerLifeOptions } from "../worker/life.ts";
 import { unknownKind } from "./client.ts";
-import { settingsWithDefaults } from "./kind-options.ts";
-import { graceOf, type WorkOptions } from "./options.ts";
+import { graceOf, settingsWithDefaults, type WorkOptions } from "./options.ts";
 
 /** A running worker. */
 export interface WorkerHandle {

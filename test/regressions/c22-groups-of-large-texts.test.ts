@@ -55,10 +55,12 @@ test("C22: 560 enqueues of 1 MiB at once all succeed, in statements of bounded s
 test("C22: a worker settles 560 results of 1 MiB that came at once, in statements of bounded size", async () => {
   const statements = new Statements();
   const connection = {
-    arrays: async (sql: string, values?: readonly unknown[]) => {
+    rows: async (sql: string, values?: readonly unknown[]) => {
       statements.note(values);
       // The one row that is not a job: a live worker, everything settled, nothing claimed.
-      return sql.includes("taken AS") ? [[null, null, 1, null, null, 0, null, null]] : [[null]];
+      const facts = { live: true, restarted: false, suspects: false, epoch: 0, timeout_ms: null, due_ms: null };
+      const turn = { seq: null, ...facts, settled: null, cancels: null };
+      return sql.includes("taken AS") ? [turn] : [{ settled: null }];
     },
   };
   const parts = {

@@ -1,8 +1,13 @@
 // Compile-time test of the tables of settings: the option types have exactly the keys of the tables, and each option has the type
 // of the values that its row takes. Checked by `npm run typecheck`; nothing here runs.
 import type { OutliveConfig } from "../../src/engine/config.ts";
-import type { BackoffOptions, KindOptions } from "../../src/engine/kind-options.ts";
-import type { EngineOptions, EngineSettingKey, WorkOptions } from "../../src/engine/options.ts";
+import type {
+  BackoffOptions,
+  EngineOptions,
+  EngineSettingKey,
+  KindOptions,
+  WorkOptions,
+} from "../../src/engine/options.ts";
 import type {
   KIND_OPTIONS,
   PROGRAM_OPTIONS,

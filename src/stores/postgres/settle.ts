@@ -13,27 +13,28 @@ import { list, type Session, texts } from "./statements.ts";
 import type { Workers } from "./workers.ts";
 
 /**
- * The guard of every fenced write: this attempt, and only while it runs. `a` is unnested from the arrays of `attempts`. The sums keep
- * the planner off the index of running jobs, which looks empty to it: it read all of the worker's jobs for each (2.5x the time of a turn).
+ * The guard of every fenced write: this attempt, and only while it runs. `a` has the columns seq, fence, epoch and worker. `+ 0` keeps the
+ * planner off the index of running jobs, which it believes to be empty: with that index, each settled job reads all jobs of its worker, and
+ * a turn takes 2.5 times as long.
  */
 export const OWNED =
   "j.seq = a.seq AND j.state + 0 = 1 AND j.fence = a.fence AND j.epoch = a.epoch AND j.worker + 0 = a.worker";
-/** The same where the attempts may be of several workers, each known by its number and its id. */
+/** The same for attempts of several workers. A worker is identified by its number and its id. */
 const OWNED_BY_EACH = `${OWNED} AND ${registered("a.worker", "a.worker_id")}`;
 
-/** Wherever a result is written, its checksum is: null for null. */
+/** Every statement that writes a result also writes its checksum; null for null. */
 export const RESULT_SUM = (result: string): string => `result_sum = ${checksumSql(result, "j.id")}`;
 
 const SUCCEED = `UPDATE outlive.jobs j SET state = 2, outcome = 0, finished_at = outlive.now_ms(), result = a.result, ${RESULT_SUM("a.result")}
   FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::text[]) AS a (seq, fence, epoch, worker, worker_id, result)
   WHERE ${OWNED_BY_EACH} RETURNING j.seq`;
 
-/** Locks the rows of these attempts that own their jobs. */
+/** Locks the jobs that these attempts still own. */
 export const LOCK_OWNED = `SELECT j.seq
   FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::text[]) AS a (seq, fence, epoch, worker, worker_id)
   JOIN outlive.jobs j ON ${OWNED_BY_EACH} ORDER BY j.seq FOR UPDATE OF j`;
 
-/** Refused writes kept in the history of one job: a zombie that writes in a loop must not fill the disk. */
+/** At most this many refused writes are kept in a job's history: a zombie that writes in a loop must not fill the disk. */
 const MAX_REJECTIONS = 100;
 
 export class Settling {
@@ -46,8 +47,8 @@ export class Settling {
   }
 
   /**
-   * Inside a transaction. Each settlement is applied or refused by itself. What follows is enqueued after the last one: a dedupe key that one of
-   * these jobs had is free then.
+   * Inside a transaction. Each settlement is applied or refused on its own. Follow-up jobs are enqueued after the last one: by then the
+   * dedupe keys of the settled jobs are free.
    */
   async settle(session: Session, settlements: readonly Settlement[]): Promise<WriteAnswer[]> {
     const answers = new Map<Settlement, WriteAnswer>();
@@ -68,7 +69,7 @@ export class Settling {
     return settlements.map((settlement) => answers.get(settlement)!);
   }
 
-  /** The arrays of `LOCK_OWNED`: row, fence, epoch, and the worker's number and id of each. */
+  /** The parameters of `LOCK_OWNED`: seq, fence, epoch, worker and worker_id, each an array. */
   async attempts(session: Session, leases: readonly Lease[]): Promise<string[]> {
     const { seqs, ids } = await this.#workersOf(session, leases);
     return [
@@ -92,11 +93,9 @@ export class Settling {
       session,
       settlements.map(({ lease }) => lease),
     );
-    const rows = await session.arrays<[number]>(SUCCEED, [
-      ...attempts,
-      texts(settlements.map(({ change }) => change.result)),
-    ]);
-    return rows.map(([seq]) => seq);
+    const results = texts(settlements.map(({ change }) => change.result));
+    const rows = await session.rows<{ seq: number }>(SUCCEED, [...attempts, results]);
+    return rows.map(({ seq }) => seq);
   }
 
   async #end(session: Session, settlements: readonly Settlement[]): Promise<ReadonlyMap<number, Change>> {
@@ -112,8 +111,8 @@ export class Settling {
   }
 
   /**
-   * Why a fenced write changed nothing. If this very settlement of this very attempt was accepted before (the answer was lost),
-   * it is repeated; otherwise it is stale, and the refusal is kept in the job's history.
+   * Why a fenced write changed nothing. If the same settlement of the same attempt was applied before (the reply was lost), it is
+   * repeated. Otherwise it is stale, and the refusal goes into the job's history.
    */
   async refused(session: Session, lease: Lease, tried: string, change: Change | null = null): Promise<WriteAnswer> {
     const [row] = await session.rows<RefusedColumns>(
@@ -158,7 +157,7 @@ async function acceptedBefore(session: Session, lease: Lease, row: RefusedColumn
       row.outcome === OUTCOME.succeeded;
     return stands || (await wasRedriven(session, lease));
   }
-  // Whatever is not a success left a history row by its worker, which neither a newer attempt nor an operator takes away.
+  // Every settlement but a success leaves a history row by its worker, which neither a newer attempt nor an operator removes.
   const found = await session.rows(
     "SELECT 1 FROM outlive.history WHERE job = $1 AND epoch = $2 AND fence = $3 AND actor = $4 AND event = $5 LIMIT 1",
     [lease.row, lease.epoch, lease.fence, `worker/${lease.worker}`, change.name],
@@ -166,7 +165,7 @@ async function acceptedBefore(session: Session, lease: Lease, row: RefusedColumn
   return found.length > 0;
 }
 
-/** A success leaves no history row, but whoever queued the job again by hand left one that names the attempt. */
+/** A success leaves no history row, but an operator's retry of the succeeded job leaves one that names the attempt. */
 export async function wasRedriven(session: Session, { row, epoch, fence }: Lease): Promise<boolean> {
   const found = await session.rows(
     `SELECT 1 FROM outlive.history WHERE job = $1 AND epoch = $2 AND fence = $3 AND event = 'retry' AND from_state = ${STATE.succeeded} LIMIT 1`,
@@ -175,7 +174,7 @@ export async function wasRedriven(session: Session, { row, epoch, fence }: Lease
   return found.length > 0;
 }
 
-/** Of one attempt only one settlement in each round: the second of the same finds what the first has written. */
+/** A round has at most one settlement of each job, so that a second settlement finds what the first has written. */
 function rounds(settlements: readonly Settlement[]): Settlement[][] {
   const all: { seqs: Set<number>; settlements: Settlement[] }[] = [];
   for (const settlement of settlements) {
@@ -187,7 +186,7 @@ function rounds(settlements: readonly Settlement[]): Settlement[][] {
   return all.map((round) => round.settlements);
 }
 
-/** One change of one row, and what its history says of it. */
+/** One change of one row, and the columns of its history entry. */
 export interface AppliedChange {
   readonly seq: number;
   readonly change: Change;
@@ -197,7 +196,7 @@ export interface AppliedChange {
   readonly actor: string;
 }
 
-/** The worker of each attempt, by its number and its id. */
+/** The number and the id of each attempt's worker. */
 interface Owners {
   readonly seqs: readonly number[];
   readonly ids: readonly string[];
@@ -205,7 +204,7 @@ interface Owners {
 
 const after = (counter: string): string => `greatest(0, j.${counter} * c.keeps + c.${counter})`;
 
-// Where a job waits follows from its counters as they are then: a step may have reset them since the change was decided.
+// The lane follows from the counters as this statement finds them: a step may have reset them since the change was decided.
 const apply = (
   owned: string,
 ): string => `UPDATE outlive.jobs j SET state = c.state, errors = ${after("errors")}, crashes = ${after("crashes")},
@@ -221,15 +220,15 @@ const apply = (
     (SELECT outlive.now_ms() AS now) AS clock
   WHERE j.seq = c.seq AND j.epoch = c.epoch AND j.fence = c.fence AND j.state + 0 = $19::smallint AND NOT (c.yields AND j.cancel_requested) AND ${owned}
   RETURNING j.seq`;
-/** The rows are locked by this transaction. */
+/** For rows that this transaction has locked. */
 const APPLY_LOCKED = apply("c.worker IS NULL");
-/** The rows must be those of the attempts' own workers. The sum: see `OWNED`. */
+/** For rows that must still belong to the attempts' own workers. `+ 0`: see `OWNED`. */
 const APPLY_OWNED = apply(`j.worker + 0 = c.worker AND ${registered("c.worker", "c.worker_id")}`);
 
 /**
- * Writes changes into rows that are in state `from`, and their history. If a cancel was requested, writes the alternative. The rows are locked
- * by the caller, or `owners` says whose attempts they must be. Returns what was written, by the number of the row; what follows from it is
- * the caller's to enqueue.
+ * Writes changes into rows that are in state `from`, and their history. If a cancel was requested, writes the alternative. Either the caller
+ * has locked the rows, or `owners` names the workers whose attempts they must be. Returns what was written, by the number of the row. The
+ * caller enqueues the follow-up jobs.
  */
 export async function applyChanges(
   session: Session,
@@ -238,7 +237,7 @@ export async function applyChanges(
   owners?: Owners,
 ): Promise<ReadonlyMap<number, Change>> {
   const written = await write(session, changes, from, owners);
-  // What was not written may have been cancelled meanwhile.
+  // A change that was not written may belong to a job that was cancelled in the meantime.
   const left = changes.flatMap((applied, at) => {
     const { ifCancelled } = applied.change;
     if (ifCancelled === undefined || written.has(applied.seq)) return [];
@@ -266,7 +265,7 @@ async function write(
   if (changes.length === 0) return new Map();
   const all = changes.map(({ change }) => change);
   const added = (name: keyof Change["add"]): string => list(all.map(({ add }) => add[name] ?? 0));
-  const rows = await session.arrays<[number]>(owners ? APPLY_OWNED : APPLY_LOCKED, [
+  const rows = await session.rows<{ seq: number }>(owners ? APPLY_OWNED : APPLY_LOCKED, [
     list(changes.map(({ seq }) => seq)),
     list(changes.map(({ epoch }) => epoch)),
     list(changes.map(({ fence }) => fence)),
@@ -291,7 +290,7 @@ async function write(
     list(all.map(({ together }) => together ?? null)),
   ]);
   const bySeq = new Map(changes.map(({ seq, change }) => [seq, change]));
-  return new Map(rows.map(([seq]) => [seq, bySeq.get(seq)!]));
+  return new Map(rows.map(({ seq }) => [seq, bySeq.get(seq)!]));
 }
 
 function isDelayed(change: Change): boolean {
@@ -302,12 +301,12 @@ function waitsForResolution(change: Change): boolean {
   return change.to === "queued" && change.waitsForResolution === true;
 }
 
-/** Null: the job's counters say in which lane it waits. */
+/** Null: the job's counters decide in which lane it waits. */
 export function laneOf(change: Change): number | null {
   return isDelayed(change) || waitsForResolution(change) ? LANE.delayed : null;
 }
 
-/** One entry for everything abnormal; a change without a reason (a success) leaves none. */
+/** One entry for each abnormal change. A change without a reason (a success) leaves none. */
 function historyOf(applied: AppliedChange, from: (typeof JOB_STATES)[number]): HistoryRow[] {
   const { seq: job, change, incident, epoch, fence, actor } = applied;
   if (change.reason === null) return [];

@@ -1,4 +1,4 @@
-// The worker's turn as the port wants it: one statement as a rule, and what must be done besides when that statement says so.
+// The worker's turn as the port defines it: usually one statement, and more work when that statement's result asks for it.
 import { hasRoomForSuspects, type HeldSuspects } from "../../job/isolation.ts";
 import type { ClaimedJob } from "../../job/job.ts";
 import { type Change, hasFollow } from "../../job/transitions.ts";
@@ -9,7 +9,8 @@ import {
   type ClaimedRows,
   openKinds,
   promoteDue,
-  type Taken,
+  type TakenRow,
+  takenSuspect,
   takeTurn,
   takeTurnInTwo,
   type Turn,
@@ -26,7 +27,7 @@ export interface TurnDeps {
   readonly kinds: Kinds;
   readonly workers: Workers;
   readonly settling: Settling;
-  /** From how many successes on they are settled beside the claim: with fewer, a second statement costs more than it hides. */
+  /** With this many successes or more, a second statement settles them alongside the claim. With fewer it costs more than it hides. */
   readonly inTwoFrom: number;
 }
 
@@ -41,7 +42,7 @@ export class Turns {
     this.#deps = deps;
   }
 
-  /** What is too large for one statement is settled in several, and only the last of them claims. */
+  /** Settlements that are too large for one statement go into several, and only the last of them claims. */
   async turn(workerId: string, settlements: readonly Settlement[], room: Room): Promise<TurnAnswer> {
     const slices = slicesOf(settlements);
     const settled: WriteAnswer[] = [];
@@ -92,7 +93,7 @@ export class Turns {
     return { settled, ...claims, live: true, cancels, nextDueInMs: due === null ? null : Math.max(0, due) };
   }
 
-  /** What was claimed and is what was stored. The rest is quarantined, and others are claimed in its place. */
+  /** The claimed jobs whose stored texts are intact. Corrupt ones are quarantined, and others are claimed in their place. */
   async #sound(
     claim: Claim,
     room: Room,
@@ -117,7 +118,7 @@ export class Turns {
     return { ...pass, claimed, corrupt };
   }
 
-  /** What the statement claimed; or, if it held back because jobs are due or suspects wait, what is claimed then. */
+  /** What the statement claimed. If it claimed nothing because jobs are due or suspects wait, deals with those and claims then. */
   async #claimed(claim: Claim, room: Room, turn: Turn): Promise<Claimed> {
     const { connection } = this.#deps;
     const { worker, kinds: open } = claim;
@@ -131,12 +132,13 @@ export class Turns {
     const { taken, together } = mayTake
       ? await claimSuspects(connection, worker, open, room.total, held)
       : { taken: [], together: NOT_SUSPECT };
-    const suspects = await jobs({ ...turn, taken }, together);
+    const first = taken.map(takenSuspect);
+    const suspects = await jobs({ ...turn, taken: first }, together);
     const left = { ...without(claim, suspects.claimed, suspects.corrupt), heeds: "nothing" } as const;
     const second = await takeTurn(connection, [], left);
     const fresh = await jobs(second);
     return {
-      claimed: byPriority([...taken, ...second.taken], [...suspects.claimed, ...fresh.claimed]),
+      claimed: byPriority([...first, ...second.taken], [...suspects.claimed, ...fresh.claimed]),
       corrupt: [...suspects.corrupt, ...fresh.corrupt],
       due: second.due,
     };
@@ -163,8 +165,8 @@ export class Turns {
   }
 
   /**
-   * Jobs of this worker whose cancel was asked for. Told again at every look until the attempt is over: the answer of one look
-   * may be lost. A cancel of an earlier attempt (its mark on the job is gone) is not told to a later one.
+   * Jobs of this worker with a cancel request. Every turn reports them until the attempt has ended, because the reply to one turn may be
+   * lost. A cancel request for an earlier attempt (the job no longer carries its mark) is not reported to a later one.
    */
   async #cancels(worker: number, { cancels }: Turn, settlements: readonly Settlement[]): Promise<string[]> {
     if (cancels === null) return [];
@@ -174,13 +176,13 @@ export class Turns {
            (SELECT 1 FROM outlive.jobs j WHERE j.seq = c.job AND j.state = 1 AND j.worker = $1 AND j.cancel_requested)`,
         [worker],
       );
-    // The statement saw the rows as they were before it settled them.
-    const over = new Set(settlements.map(({ lease }) => lease.row));
-    return cancels.filter(({ runs, seq }) => runs && !over.has(seq)).map(({ id }) => id);
+    // The statement read the rows as they were before it settled them.
+    const ended = new Set(settlements.map(({ lease }) => lease.row));
+    return cancels.filter(({ runs, seq }) => runs && !ended.has(seq)).map(({ id }) => id);
   }
 }
 
-/** The room that is left next to these. */
+/** The claim for the room that these jobs leave. */
 function without(claim: Claim, claimed: readonly ClaimedJob[], corrupt: readonly Settlement[] = []): Claim {
   const all = [...claimed, ...corrupt.map(({ lease }) => lease)];
   const shared = all.filter(({ kind }) => claim.kinds.some((open) => open.kind === kind && open.shares)).length;
@@ -191,7 +193,7 @@ function without(claim: Claim, claimed: readonly ClaimedJob[], corrupt: readonly
   return { ...claim, kinds, total: claim.total - all.length };
 }
 
-/** Those that the worker holds, together with the suspects among these. */
+/** The suspects that the worker holds, including those among the newly claimed jobs. */
 function withThese(held: HeldSuspects, claimed: readonly ClaimedJob[]): HeldSuspects {
   const together = claimed.flatMap((job) => job.together ?? []);
   if (together.length === 0) return held;
@@ -199,16 +201,16 @@ function withThese(held: HeldSuspects, claimed: readonly ClaimedJob[]): HeldSusp
   return { ...held, count: held.count + together.length, together: smallest };
 }
 
-/** As one statement would have claimed them. */
-function byPriority(taken: readonly Taken[], claimed: readonly ClaimedJob[]): ClaimedJob[] {
-  const priority = new Map(taken.map(([seq, , , of]) => [seq, of ?? 0]));
+/** In the order in which one statement would have claimed them. */
+function byPriority(taken: readonly TakenRow[], claimed: readonly ClaimedJob[]): ClaimedJob[] {
+  const priority = new Map(taken.map((row) => [row.seq, row.priority]));
   const of = ({ lease }: ClaimedJob): number => priority.get(lease.row)!;
   return claimed.toSorted((a, b) => of(b) - of(a) || a.lease.row - b.lease.row);
 }
 
 /**
- * What one statement can do (successes of this worker, each job once), in the order of rows; and everything else. Where something follows, that is
- * all of them: it is enqueued when every one is settled, and before the claim.
+ * Splits settlements into those that the turn's own statement can write (successes of this worker, each job once, in the order of rows) and
+ * all others. If any of them enqueues follow-up jobs, all are others: those jobs are enqueued after every settlement and before the claim.
  */
 function sorted(
   settlements: readonly Settlement[],
@@ -229,7 +231,7 @@ function sorted(
   return { successes: successes.sort((a, b) => a.lease.row - b.lease.row), others };
 }
 
-/** In their order, each slice small enough for one statement. */
+/** Slices in the order of the settlements, each small enough for one statement. */
 function slicesOf(settlements: readonly Settlement[]): (readonly Settlement[])[] {
   const slices: Settlement[][] = [];
   let characters = Number.POSITIVE_INFINITY;
