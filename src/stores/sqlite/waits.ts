@@ -126,6 +126,10 @@ function makeReady(db: Database, job: number): number {
 const UNREAD =
   "SELECT ord, payload FROM outlive_signals WHERE job = ? AND name = ? AND read_at IS NULL ORDER BY ord LIMIT 1";
 
+/** A new step is progress: the job is not a suspect any more. */
+export const PROGRESS =
+  "UPDATE outlive_jobs SET crashes = 0, blamed = 0, losses = 0 WHERE seq = ? AND crashes + losses > 0";
+
 export function sendSignal(db: Database, { job, name, payload, id }: Signal, now: number): SignalAnswer {
   const row = db.sql("SELECT seq, state FROM outlive_jobs WHERE id = ?").get(job) as
     | { seq: number; state: number }
@@ -173,6 +177,7 @@ export function readSignal(
     now,
     lease.fence,
   );
+  db.sql(PROGRESS).run(lease.row);
   return { kept: true, payload };
 }
 

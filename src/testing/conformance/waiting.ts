@@ -186,6 +186,18 @@ function specifySignals(specify: Specify): void {
     assert.deepEqual(await read(worker, again, 2, true), { kept: true, payload: "1" });
   });
 
+  specify("a signal that is read is progress: the job is not a suspect any more", async (fixture) => {
+    const { worker: dead } = await running(fixture);
+    await fixture.bury(dead);
+    const worker = await fixture.worker("w2");
+    const job = await worker.next(roomFor(1, ["mail"]));
+    assert.deepEqual(await read(worker, job, 1), { kept: false });
+    assert.equal((await fixture.job("a")).counters.crashes, 1);
+    await send(fixture, "a", "go", "1");
+    await read(worker, job, 1);
+    assert.equal((await fixture.job("a")).counters.crashes, 0);
+  });
+
   specify("a zombie reads no signal", async (fixture) => {
     const { worker: zombie, job } = await running(fixture);
     await send(fixture, "a", "go", "1");
