@@ -282,6 +282,38 @@ function specifyJobs(specify: Specify): void {
     assert.deepEqual(idsOf(await worker.claim(roomFor(5, ["mail"]))), ["a"]);
   });
 
+  specify("a job that ends, is retried by hand and ends again wakes those that wait for it", async (fixture) => {
+    const { worker, job } = await running(fixture);
+    await fixture.enqueue({ id: "stranger", kind: "sms" }, { id: "other", kind: "sms", priority: 9 });
+    await worker.settle(waiting(job, forJobs("stranger", "other")));
+    await quiet(worker);
+    await fixture.store.operate.cancel("stranger", "operator");
+    await quiet(worker);
+    await fixture.store.operate.retry("stranger", "operator");
+    await worker.settle(SETTLE.succeed(await worker.next(roomFor(1, ["sms"]))));
+    await quiet(worker);
+    assert.deepEqual([await fixture.states("other"), await worker.claim(roomFor(5, ["mail"]))], [["succeeded"], []]);
+    // Retried before any worker has acted on its end.
+    await fixture.store.operate.cancel("stranger", "operator");
+    await fixture.store.operate.retry("stranger", "operator");
+    await quiet(worker);
+    await worker.settle(SETTLE.succeed(await worker.next(roomFor(1, ["sms"]))));
+    await quiet(worker);
+    assert.deepEqual(idsOf(await worker.claim(roomFor(5, ["mail"]))), ["a"]);
+  });
+
+  specify("a child that is retried by hand does not hold up a wait for the others", async (fixture) => {
+    const { worker, job } = await running(fixture);
+    const drafts = [draft({ id: "child", kind: "sms" }), draft({ id: "retried", kind: "sms", priority: 9 })];
+    await worker.record(job, { type: "enqueue", drafts });
+    await worker.settle(SETTLE.succeed(await worker.next(roomFor(1, ["sms"]))));
+    await worker.settle(waiting(job, forJobs("child")));
+    await fixture.store.operate.retry("retried", "operator");
+    await fixture.store.operate.cancel("child", "operator");
+    await quiet(worker);
+    assert.deepEqual(idsOf(await worker.claim(roomFor(5, ["mail"]))), ["a"]);
+  });
+
   specify("a wait for jobs that have ended already, or are not there, ends at once", async (fixture) => {
     const { worker, job } = await running(fixture);
     await fixture.enqueue({ id: "done", kind: "sms" });
