@@ -80,6 +80,11 @@ export class WaitingLaw {
     const wait = answers.map((answer) => settlementOf(answer, was)?.change.wait).find((one) => one !== undefined);
     demand(wait !== undefined, () => `job ${was.id} waits, and its attempt ${was.fence} asked for no wait`);
     const known = { ...wait, dueAt: wait.forMs === null ? Number.POSITIVE_INFINITY : Math.floor(wall) + wait.forMs };
+    const before = this.#atSteps.get(`${was.id} ${wait.step}`);
+    demand(
+      known.dueAt < Number.POSITIVE_INFINITY || before === undefined || before.dueAt === known.dueAt,
+      () => `overdue sleep: ${was.id} waits at ${wait.step} again, and not until the time that it had`,
+    );
     this.#waits.set(attemptOf(was), known);
     this.#atSteps.set(`${was.id} ${wait.step}`, known);
   }

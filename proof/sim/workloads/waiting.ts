@@ -95,7 +95,7 @@ export const waiting: Workload = {
           heard.push(payload);
           if (random.chance(0.1)) throw new Error("between two signals");
         }
-        return heard as never;
+        return heard;
       },
 
       async [GUARDIAN](input: GuardianInput, run) {
