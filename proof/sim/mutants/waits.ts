@@ -78,6 +78,22 @@ export const waitMutants: readonly Mutant[] = [
     schema: unheard("event = 'countLoss'"),
   },
   {
+    name: "endUnheardOfExpiry",
+    what: "another process fences out a child that is overdue, for the last time, and its parent does not hear of it",
+    focus: only(["waiting"], { pause: 1, block: 2 }, { workers: 3 }),
+    schema: unheard("event = 'timeOut' AND actor = 'system/recovery'"),
+  },
+  {
+    name: "strangerUnmarkedAtItsEnd",
+    what: "a job that was waited for is retried by hand, and its second end wakes nothing",
+    focus: QUIET,
+    schema: (db) =>
+      db.exec(
+        `CREATE TRIGGER sim_unmarked AFTER INSERT ON outlive_wakes BEGIN
+           DELETE FROM outlive_awaits WHERE waiter = NEW.job AND job IN (SELECT job FROM outlive_extras WHERE ended = 1); END`,
+      ),
+  },
+  {
     name: "strangerNotMarked",
     what: "a job that waits for one that is not its child does not hear of its end",
     focus: QUIET,

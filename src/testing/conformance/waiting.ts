@@ -11,7 +11,7 @@ import {
   expireOnce,
   type Fixture,
   GRACE_MS,
-  Hand,
+  type Hand,
   idsOf,
   kind,
   names,
