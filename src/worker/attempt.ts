@@ -594,8 +594,9 @@ export class Attempt implements Run {
     this.#assertOurs();
     const [answer] = await this.#context.store.write([{ lease: this.job.lease, write }]);
     if (answer?.is === "stale") throw this.#refused(answer.stale);
-    if (write.type === "step" || write.type === "signal") this.#owner.stepped(this);
-    return answer?.is === "applied" ? answer : undefined;
+    const applied = answer?.is === "applied" ? answer : undefined;
+    if (write.type === "step" || applied?.signal?.kept) this.#owner.stepped(this);
+    return applied;
   }
 
   /** The fence did not hold: the job has another owner. Returns what the handler gets. */
