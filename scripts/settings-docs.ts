@@ -14,9 +14,9 @@ const INTERFACES: readonly { readonly file: string; readonly name: string; reado
   { file: "src/engine/options.ts", name: "WorkOptions", prefix: "", rows: WORKER_OPTIONS },
   { file: "src/engine/config.ts", name: "OutliveConfig", prefix: "", rows: SETTINGS },
   { file: "src/engine/config.ts", name: "WorkFileOptions", prefix: "work.", rows: SETTINGS },
-  { file: "src/engine/kind-options.ts", name: "KindOptions", prefix: "", rows: KIND_OPTIONS },
-  { file: "src/engine/kind-options.ts", name: "RetryOptions", prefix: "retry.", rows: KIND_OPTIONS },
-  { file: "src/engine/kind-options.ts", name: "BackoffOptions", prefix: "retry.backoff.", rows: KIND_OPTIONS },
+  { file: "src/engine/options.ts", name: "KindOptions", prefix: "", rows: KIND_OPTIONS },
+  { file: "src/engine/options.ts", name: "RetryOptions", prefix: "retry.", rows: KIND_OPTIONS },
+  { file: "src/engine/options.ts", name: "BackoffOptions", prefix: "retry.backoff.", rows: KIND_OPTIONS },
   { file: "src/stores/postgres/address.ts", name: "PostgresOptions", prefix: "postgres.", rows: ENGINE_OPTIONS },
 ];
 

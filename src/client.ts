@@ -9,6 +9,6 @@ export {
   type Report,
 } from "./engine/client.ts";
 export type { OutliveConfig } from "./engine/config.ts";
-export { job } from "./engine/kind-options.ts";
+export { job } from "./engine/options.ts";
 export type { EnqueueOptions } from "./job/enqueue.ts";
 export { ErrorCode, OutliveError } from "./job/errors.ts";

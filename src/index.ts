@@ -3,11 +3,11 @@
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
 export { defineConfig, type OutliveConfig } from "./engine/config.ts";
 export type { Engine, Health } from "./engine/engine.ts";
-export { type BackoffOptions, job, type KindOptions, type RetryOptions } from "./engine/kind-options.ts";
+export { type BackoffOptions, job, type KindOptions, type RetryOptions } from "./engine/options.ts";
 export { attach, open } from "./engine/open.ts";
 export type { Operator } from "./engine/operator.ts";
 export type { EngineOptions, WorkOptions } from "./engine/options.ts";
-export type { RecoverOptions } from "./engine/recovery-pass.ts";
+export type { RecoverOptions } from "./engine/operator.ts";
 export type { Explanation } from "./engine/why.ts";
 export type { WorkerHandle } from "./engine/work.ts";
 export type { Handler, JobContract, TypedRun as Run } from "./job/contract.ts";
@@ -15,8 +15,9 @@ export type { Duration } from "./job/time.ts";
 export type { EnqueueOptions } from "./job/enqueue.ts";
 export { ErrorCode, Interruption, OutliveError, type StoredError, TerminalError } from "./job/errors.ts";
 export type { EngineEvent, EventName, Events } from "./job/events.ts";
-export type { Counters, CrashAction, Enqueued, HistoryEntry, JobDetails, JobInfo, JobState } from "./job/job.ts";
+export type { Counters, CrashAction, Enqueued, HistoryEntry, JobDetails, JobId, JobInfo, JobState } from "./job/job.ts";
 export type { Json } from "./job/json.ts";
+export { RetryLater } from "./job/waits.ts";
 export type { IncidentSummary } from "./recovery/incident.ts";
 export type { RecoveryReport } from "./recovery/incident.ts";
 export type {
@@ -33,3 +34,4 @@ export type {
 export type { WorkerRow } from "./stores/liveness.ts";
 export type { Backup, BackupOptions, KindCounts, ListPage } from "./stores/port.ts";
 export type { Logger } from "./telemetry/log.ts";
+export type { AwaitedJob, SignalOptions, SleepOptions, WaitOptions } from "./worker/run.ts";

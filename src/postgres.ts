@@ -18,7 +18,7 @@ const newId = idSource(systemClock, systemRandom);
  */
 export function enqueue<In>(
   client: PostgresClient,
-  job: JobContract<In, never> | JobContract<In, unknown>,
+  job: JobContract<In, never, unknown> | JobContract<In, unknown, unknown>,
   input: In,
   options: EnqueueOptions & {
     /** The schema that holds Outlive's tables. Default "outlive". */

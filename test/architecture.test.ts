@@ -142,7 +142,7 @@ const rules: readonly Rule[] = [
       ];
     },
     breaks: [
-      ["src/engine/doctor.ts", 'if (storeAt(url).name !== "sqlite") return viaEngine(url);'],
+      ["src/engine/open.ts", 'if (storeAt(url).name !== "sqlite") return viaEngine(url);'],
       ["src/cli/commands/work.ts", 'if (store === "sqlite::memory:") throw refused;'],
       ["src/engine/config.ts", 'const name = url.startsWith("sqlite:") ? a : b;'],
       ["src/cli/commands/demo.ts", "const isServer = /^postgres(ql)?:/.test(url);"],
@@ -175,14 +175,14 @@ const rules: readonly Rule[] = [
         })
         .map(({ target }) => `${path} imports ${target}`),
     breaks: [
-      ["src/engine/doctor.ts", 'import { repairFile } from "../stores/sqlite/doctor/repair.ts";'],
+      ["src/engine/open.ts", 'import { repairFile } from "../stores/sqlite/doctor/repair.ts";'],
       ["src/stores/sqlite/store.ts", 'import type { Progress } from "./doctor/child.ts";'],
       [`${doctor}repair.ts`, 'import { salvage } from "./salvage/salvage.ts";'],
       [`${doctor}index.ts`, 'export { salvage } from "./salvage/salvage.ts";'],
       [`${doctor}run-in-child.ts`, 'import "./child.ts";'],
     ],
     keeps: [
-      ["src/engine/doctor.ts", 'import { checkFile } from "../stores/sqlite/doctor/index.ts";'],
+      ["src/engine/open.ts", 'import { checkFile } from "../stores/sqlite/doctor/index.ts";'],
       [`${doctor}child.ts`, 'import { salvage } from "./salvage/salvage.ts";\nimport { reindex } from "./repair.ts";'],
       [`${doctor}run-in-child.ts`, 'import type { Task } from "./child.ts";'],
       [

@@ -8,7 +8,7 @@ import { fileURLToPath } from "node:url";
 
 const root = fileURLToPath(new URL("../", import.meta.url));
 /** As measured. The aim is about 22. */
-const MAX_FILES: Readonly<Record<string, number>> = { sqlite: 28, postgres: 27 };
+const MAX_FILES: Readonly<Record<string, number>> = { sqlite: 24, postgres: 24 };
 
 interface File {
   readonly path: string;

@@ -2,12 +2,13 @@
 // own, with nothing but the declared dependencies beside it. It is loaded by the Node that runs the tests.
 import assert from "node:assert/strict";
 import { execFile, spawn } from "node:child_process";
-import { cp, mkdir, mkdtemp, readFile, realpath, rm, symlink, writeFile } from "node:fs/promises";
+import { mkdtemp, readFile, realpath, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { basename, dirname, join } from "node:path";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { environment, installPackage } from "./support/installed-package.ts";
 import { untilTrue } from "./support/processes.ts";
 
 /** The public surface: what each sub-path exports as values, typed here by hand. A sub-path without a list must only load. */
@@ -37,27 +38,18 @@ const root = fileURLToPath(new URL("../", import.meta.url));
 let temporary: string;
 /** A project that has installed the package. */
 let project: string;
-let packedFiles: string[];
+let install: (name: string) => Promise<void>;
+let packedFiles: readonly string[];
 let packedBytes: number;
 let manifest: Manifest;
 
 before(async () => {
   temporary = await realpath(await mkdtemp(join(tmpdir(), "outlive-package-")));
-  const tarball = await pack(join(temporary, "checkout"));
-  project = join(temporary, "project");
-  const installed = join(project, "node_modules", "outlive");
-  await mkdir(installed, { recursive: true });
-  await run("tar", ["-xzf", tarball, "-C", installed, "--strip-components=1"]);
-  manifest = JSON.parse(await readFile(join(installed, "package.json"), "utf8")) as Manifest;
+  const installed = await installPackage<Manifest>(temporary);
+  ({ project, manifest, install, files: packedFiles, bytes: packedBytes } = installed);
   // @types/node is what a TypeScript user has anyway; the rest must be declared. Optional peers are not there.
-  for (const name of [...Object.keys(manifest.dependencies ?? {}), "@types/node", "undici-types"]) await install(name);
+  for (const name of ["@types/node", "undici-types"]) await install(name);
 });
-
-async function install(name: string): Promise<void> {
-  const link = join(project, "node_modules", name);
-  await mkdir(dirname(link), { recursive: true });
-  await symlink(await realpath(join(root, "node_modules", name)), link);
-}
 
 after(async () => {
   await rm(temporary, { recursive: true, force: true });
@@ -208,30 +200,6 @@ test("package.json says which Node is needed, and where the project lives in one
 test("the lock file names no registry, so that any will do", async () => {
   assert.doesNotMatch(await readFile(join(root, "package-lock.json"), "utf8"), /"resolved"|https?:\/\/[^"]*\.tgz/);
 });
-
-/** Packs a copy of the checkout, so that a build in the checkout itself is neither used nor disturbed. */
-async function pack(checkout: string): Promise<string> {
-  await mkdir(checkout);
-  const leftOut = new Set([".git", "node_modules", "dist"]);
-  await cp(root, checkout, { recursive: true, filter: (path) => !leftOut.has(basename(path)) });
-  await symlink(join(root, "node_modules"), join(checkout, "node_modules"));
-  const options = ["--json", "--loglevel=error", "--pack-destination", temporary];
-  const { stdout } = await run("npm", ["pack", ...options], { cwd: checkout, env: environment() }).catch(
-    (error: { stdout?: string; stderr?: string }) => assert.fail(`npm pack failed:\n${error.stdout}\n${error.stderr}`),
-  );
-  // What the build prints comes before npm's JSON.
-  const [packed] = JSON.parse(stdout.slice(stdout.search(/^\[$/m))) as [
-    { filename: string; size: number; files: { path: string }[] },
-  ];
-  packedBytes = packed.size;
-  packedFiles = packed.files.map(({ path }) => path);
-  return join(temporary, packed.filename);
-}
-
-// The options of the npm that runs these tests are not those of the npm that they run.
-function environment(): NodeJS.ProcessEnv {
-  return Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^npm_(?!execpath)/i.test(name)));
-}
 
 async function exportedNames(file: string, program: string): Promise<string[]> {
   await writeFile(join(project, file), `${program}\nconsole.log(JSON.stringify(names.sort()));\n`);

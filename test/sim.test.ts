@@ -111,6 +111,8 @@ describe("the simulator", () => {
     "releaseWrittenDead",
     "zombieCalledRepeated",
     "followDropped",
+    "anyChildEnded",
+    "signalNotKept",
   ];
   for (const name of some) {
     it(`finds the mutant ${name}`, async () => {

@@ -5,6 +5,8 @@ import type { Lease } from "../../src/job/lease.ts";
 import { pause } from "../../src/job/time.ts";
 import type { Store } from "../../src/stores/port.ts";
 import { drawDrafts } from "./actors/drafts.ts";
+import { Outbox, signal } from "./actors/signaller.ts";
+import { AtomicWaitingLaw } from "./oracle/atomic-waiting-law.ts";
 import { newTally, type Tally } from "./oracle/tally.ts";
 import { demand } from "./oracle/violation.ts";
 import { type Answer, Witness } from "./oracle/witness.ts";
@@ -12,6 +14,7 @@ import { AtomicServer } from "./stores/atomic-server.ts";
 import { atomicStore } from "./stores/atomic-store.ts";
 import { Data } from "./stores/records.ts";
 import { workloadsNamed } from "./workloads/index.ts";
+import { signalsFor } from "./workloads/waiting.ts";
 import { contractsFor, type Workload } from "./workloads/workload.ts";
 import { Conditions } from "./world/conditions.ts";
 import { type EngineWorld, openEngine } from "./world/engine-process.ts";
@@ -83,7 +86,7 @@ export async function simulateAtomic(seed: number, Server = AtomicServer): Promi
   return { violation, failovers, lostScripts, tally, digest: story.digest(), story: story.last() };
 }
 
-const WORKLOADS = ["steps", "failures", "family", "long"];
+const WORKLOADS = ["steps", "failures", "family", "long", "waiting"];
 const NOT_HEARD = (): void => {};
 /** However bad the faults were, this long after them all work is done. */
 const DRAIN_MS = 180_000;
@@ -110,6 +113,8 @@ class AtomicWorld {
   readonly #drafts: readonly JobDraft[];
   readonly #processes: SimProcess[] = [];
   readonly #laws = new FenceLaws();
+  readonly #waiting = new AtomicWaitingLaw();
+  readonly #outbox: Outbox;
   /** What was not acknowledged since the latest loss. */
   #unsent: Set<JobDraft>;
 
@@ -128,6 +133,7 @@ class AtomicWorld {
     this.#workloads = workloadsNamed(WORKLOADS);
     this.#drafts = drawDrafts(this.#random.fork("drafts"), this.#profile, this.#workloads, undefined);
     this.#unsent = new Set(this.#drafts);
+    this.#outbox = new Outbox(signalsFor(this.#drafts));
   }
 
   async unfold(): Promise<void> {
@@ -135,6 +141,7 @@ class AtomicWorld {
     const { faultsMs, workers } = this.#profile;
     for (let slot = 0; slot < workers; slot++) this.#startWorker(slot);
     this.#startProducer();
+    this.#startSignaller();
     this.#actLater();
     const look = (): void => this.#laws.hear(this.#witness.take(), this.tally);
     await scheduler.run(faultsMs, look, () => false);
@@ -145,6 +152,7 @@ class AtomicWorld {
     const drained = await scheduler.run(faultsMs + DRAIN_MS, look, () => {
       if (this.#unsent.size > 0 || scheduler.now - lookedAt < LOOK_MS) return false;
       lookedAt = scheduler.now;
+      this.#read((data) => this.#waiting.onLook(data, scheduler.now));
       return this.#read((data) => data.queued().length + data.running().length === 0);
     });
     demand(drained, () => `${DRAIN_MS} ms after the last fault there is work left`);
@@ -157,6 +165,7 @@ class AtomicWorld {
 
   #audit(data: Data): void {
     demand(this.#server.torn.length === 0, () => `scripts threw after a write: ${this.#server.torn.join(", ")}`);
+    this.#waiting.audit(data);
     const wrong = data.wrongIndexes();
     demand(wrong.length === 0, () => wrong.join("; "));
     for (const { id, dedupeKey } of this.#drafts) {
@@ -216,6 +225,12 @@ class AtomicWorld {
       (contract) => contract.settings,
     );
     process.main.soon(() => void this.#produce(process, store, settings));
+  }
+
+  #startSignaller(): void {
+    const process = this.#spawn("signaller");
+    const store = this.#storeFor(process, process.main);
+    process.main.soon(() => void signal(process, store, this.#outbox));
   }
 
   async #produce(process: SimProcess, store: Store, settings: Parameters<Store["declare"]>[0]): Promise<void> {
@@ -285,6 +300,7 @@ class AtomicWorld {
     this.lostScripts += lost;
     this.#laws.lost();
     this.#unsent = new Set(this.#drafts);
+    this.#outbox.wentBack();
     this.#conditions.restarts++;
     this.#conditions.downUntil = scheduler.now + random.between(FAILOVER_MS, 1_500);
   }

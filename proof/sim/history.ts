@@ -2,12 +2,14 @@
 import type { JobDraft } from "../../src/job/job.ts";
 import type { Database } from "../../src/stores/sqlite/database.ts";
 import { drawDrafts } from "./actors/drafts.ts";
+import { Outbox } from "./actors/signaller.ts";
 import { audit } from "./oracle/audit.ts";
 import { Oracle } from "./oracle/oracle.ts";
 import type { Tally } from "./oracle/tally.ts";
 import { demand, Violation } from "./oracle/violation.ts";
 import { Watch } from "./oracle/watch.ts";
 import { workloadsNamed } from "./workloads/index.ts";
+import { signalsFor } from "./workloads/waiting.ts";
 import { createTables, openAccounts } from "./workloads/tables.ts";
 import type { Workload } from "./workloads/workload.ts";
 import { emptyDatabase, giveBack, takeBlank } from "./world/blank-database.ts";
@@ -115,6 +117,7 @@ async function unfold(
   migration: Migration,
 ): Promise<void> {
   const { scheduler, profile } = world;
+  const outbox = new Outbox(signalsFor(drafts));
   const oracle = new Oracle({
     disk: world.disk,
     witness: world.witness,
@@ -132,6 +135,7 @@ async function unfold(
     workloads,
     migration,
     drafts,
+    outbox,
     stepCame: (run, step, result) => oracle.stepCame(run, step, result),
     handlerTold: (run, word) => oracle.handlerTold(run, word),
     leaseLost: (process, lateMs) => oracle.leaseLost(process, scheduler.now - lateMs),
@@ -153,8 +157,14 @@ async function unfold(
   supervisor.start(twoKills === null ? profile.workers : 1);
   twoKills?.start();
   new Nemesis(world, supervisor, {
-    powerLost: () => oracle.powerLost(),
-    restored: (takenAt) => oracle.restored(takenAt, scheduler.now),
+    powerLost: () => {
+      outbox.wentBack();
+      oracle.powerLost();
+    },
+    restored: (takenAt) => {
+      outbox.wentBack();
+      oracle.restored(takenAt, scheduler.now);
+    },
   }).start();
 
   await scheduler.run(profile.faultsMs, look, () => false);

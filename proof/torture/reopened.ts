@@ -2,8 +2,7 @@
 // so that nobody waits for a lease, and the maintenance beside the worker instead of in a thread.
 import { contractsOf } from "../../src/engine/client.ts";
 import { Engine } from "../../src/engine/engine.ts";
-import { settingsWithDefaults } from "../../src/engine/kind-options.ts";
-import { engineSettings } from "../../src/engine/options.ts";
+import { engineSettings, settingsWithDefaults } from "../../src/engine/options.ts";
 import { idSource } from "../../src/job/enqueue.ts";
 import { toStoredError } from "../../src/job/errors.ts";
 import { EventBus } from "../../src/job/events.ts";

@@ -1,10 +1,13 @@
-// What to do next: everything that is wrong or unusual, the worst first, each with the command that helps. Pure.
+// What `status` knows: one survey of everything, and what to do next. Advice names everything that is wrong or unusual, the worst first,
+// each with the command that helps. Pure, except for the survey itself, which only reads.
+import type { Engine } from "../engine/engine.ts";
 import { humanMs } from "../job/time.ts";
-import { type KnownWorker, works } from "./lookup.ts";
-import type { KindStatus, Look } from "./survey.ts";
+import type { IncidentSummary } from "../recovery/incident.ts";
+import type { KindCounts } from "../stores/port.ts";
+import { type Deaths, type KnownWorker, knownWorker, works } from "./lookup.ts";
 import { count, shellWord, thousands } from "./words.ts";
 
-export interface Advice {
+interface Advice {
   /** Stable, for programs. */
   readonly code:
     | "store-not-ok"
@@ -33,7 +36,7 @@ const DAY_MS = 86_400_000;
 
 type Surveyed = Omit<Look, "kinds"> & { readonly kinds: readonly KindStatus[] };
 
-export function advise(look: Surveyed, maxAgeMs: number): Advice[] {
+function advise(look: Surveyed, maxAgeMs: number): Advice[] {
   // While somebody holds the write lock nobody can beat or claim: silence says nothing then, and the one thing helps all.
   if (look.store.blockedBy) return [...ofStore(look.store), ...ofQuarantine(look)];
   const advice = [
@@ -201,4 +204,101 @@ function listed(kinds: readonly KindStatus[], number: (kind: KindStatus) => numb
   const named = kinds.toSorted((a, b) => number(b) - number(a)).slice(0, MOST_NAMED);
   const text = named.map((kind) => `${kind.kind} ${thousands(number(kind))}`).join(", ");
   return kinds.length > MOST_NAMED ? `${text} and ${count(kinds.length - MOST_NAMED, "more kind")}` : text;
+}
+
+// The survey: what `status` shows.
+
+/** What one look finds. */
+export interface Look {
+  readonly at: number;
+  readonly store: {
+    readonly ok: boolean;
+    readonly detail: Readonly<Record<string, string | number | boolean>>;
+    /** Who has held the write lock all the while; null: nobody. */
+    readonly blockedBy: { readonly pid: number; readonly command: string } | null;
+  };
+  readonly kinds: readonly KindCounts[];
+  readonly workers: readonly KnownWorker[];
+  readonly incidents: readonly IncidentSummary[];
+  /** When the latest of the quarantined jobs was put there; null: there is none. */
+  readonly lastQuarantinedAt: number | null;
+  /** How many of them are there because what is stored of them is damaged. */
+  readonly corruptCount: number;
+}
+
+export interface KindStatus extends KindCounts {
+  /** Live workers that know the kind. */
+  readonly liveWorkers: number;
+  /** Jobs that succeeded per second since the look before; null: this is the first. */
+  readonly perSecond: number | null;
+}
+
+/** `outlive status --json`. */
+export interface Status {
+  /** False: something needs a person. */
+  readonly ok: boolean;
+  readonly at: number;
+  readonly store: Look["store"];
+  readonly kinds: readonly KindStatus[];
+  readonly workers: readonly KnownWorker[];
+  readonly incidents: readonly IncidentSummary[];
+  readonly advice: readonly Advice[];
+}
+
+const MOST_INCIDENTS = 5;
+/** The newest quarantined jobs that are looked at. Whoever has more has a person's work anyway. */
+const MOST_QUARANTINED = 1_000;
+
+export async function look(engine: Engine, now: () => number): Promise<Look> {
+  const [health, deaths, incidents] = await Promise.all([
+    engine.health(),
+    engine.operator.deaths(),
+    engine.incidents({ limit: MOST_INCIDENTS }),
+  ]);
+  const at = now();
+  return {
+    at,
+    store: { ok: health.ok, detail: health.store, blockedBy: await engine.operator.blocker() },
+    kinds: health.kinds,
+    workers: withLeftovers(health.workers, deaths).map((worker) => knownWorker(worker, deaths, at)),
+    incidents,
+    ...(await quarantine(engine, health.kinds)),
+  };
+}
+
+/** Pure: two looks make a rate. */
+export function statusOf(look: Look, before: Look | null, maxAgeMs: number): Status {
+  const { at, store, workers, incidents } = look;
+  const kinds = look.kinds.map((kind) => ({
+    ...kind,
+    liveWorkers: workers.filter((worker) => works(worker) && worker.kinds.includes(kind.kind)).length,
+    perSecond: rate(kind, at, before),
+  }));
+  const advice = advise({ ...look, kinds }, maxAgeMs);
+  return { ok: !advice.some(({ needsPerson }) => needsPerson), at, store, kinds, workers, incidents, advice };
+}
+
+/** Null also if the retention took more than was added: then the difference says nothing. */
+function rate(kind: KindCounts, at: number, before: Look | null): number | null {
+  const was = before?.kinds.find(({ kind: name }) => name === kind.kind);
+  if (!before || !was || at <= before.at || kind.succeeded < was.succeeded) return null;
+  return ((kind.succeeded - was.succeeded) * 1_000) / (at - before.at);
+}
+
+/** Also workers that are over and still hold jobs. */
+function withLeftovers(workers: readonly Deaths[number]["worker"][], deaths: Deaths): Deaths[number]["worker"][] {
+  const there = new Set(workers.map(({ id }) => id));
+  return [...workers, ...deaths.map(({ worker }) => worker).filter(({ id }) => !there.has(id))];
+}
+
+async function quarantine(
+  engine: Engine,
+  kinds: readonly KindCounts[],
+): Promise<Pick<Look, "lastQuarantinedAt" | "corruptCount">> {
+  if (kinds.every(({ quarantined }) => quarantined === 0)) return { lastQuarantinedAt: null, corruptCount: 0 };
+  const { jobs } = await engine.list({ state: "quarantined", limit: MOST_QUARANTINED });
+  return {
+    lastQuarantinedAt: jobs.reduce<number | null>((last, { finishedAt }) => Math.max(last ?? 0, finishedAt ?? 0), null),
+    corruptCount: jobs.filter(({ lastOutcome }) => lastOutcome === "corrupt").length,
+  };
 }

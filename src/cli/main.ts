@@ -1,14 +1,23 @@
-// The command line: one file per command in commands/, each with a `register`. It uses the engine's public face only.
+// The command line: the list of commands (one file per subject in commands/, each command with a `register`), their context, errors and
+// exit codes, and the completion script that is made from them. It uses the engine's public face only.
 import { Command, CommanderError } from "commander";
-import { OutliveError } from "../job/errors.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { VERSION } from "../platform/identity.ts";
-import { COMMANDS } from "./commands/index.ts";
+import { backupCommand, checkCommand } from "./commands/check.ts";
+import { demoCommand, tortureCommand } from "./commands/demo.ts";
+import { enqueueCommand } from "./commands/enqueue.ts";
+import { initCommand } from "./commands/init.ts";
+import { jobCommand, jobsCommand, whyCommand } from "./commands/jobs.ts";
+import { migrateCommand } from "./commands/migrate.ts";
+import { pauseCommand, quarantineCommand, retryCommand } from "./commands/operate.ts";
+import { incidentsCommand, recoverCommand, recoveryCommand } from "./commands/recover.ts";
+import { metricsCommand, statusCommand, workersCommand } from "./commands/status.ts";
+import { workCommand } from "./commands/work.ts";
 import { type Context, type GlobalOptions, makeContext } from "./context.ts";
-import { ExitCode, exitCodeOf } from "./exit-codes.ts";
-import { type Streams, terminal } from "./terminal.ts";
+import { ExitCode, exitCodeOf, type Streams, terminal } from "./terminal.ts";
 
 /** What a command does. Answers an exit code; nothing means 0. */
-export type Action = (context: Context, command: Command) => Promise<number | void>;
+type Action = (context: Context, command: Command) => Promise<number | void>;
 
 /** Adds a command to the program. `run` wraps its action: context, errors, exit code. */
 export type Register = (program: Command, run: (action: Action) => (...given: unknown[]) => Promise<void>) => void;
@@ -84,3 +93,101 @@ function tellError(thrown: unknown, json: boolean, { stdout, stderr }: Streams):
   } else if (known) stderr.write(`outlive: ${thrown.what}\n${thrown.hint === "" ? "" : `  ${thrown.hint}\n`}`);
   else stderr.write(`outlive: ${(thrown as Error)?.stack ?? message}\n`);
 }
+
+// `outlive completion SHELL`: a script that completes commands and options, made from the commands themselves.
+
+const completionCommand: Register = (program, run) => {
+  program
+    .command("completion")
+    .argument("<shell>", "bash, zsh or fish")
+    .description("shell completion; for instance: source <(outlive completion bash)")
+    .action(
+      run(async ({ terminal }, command) => {
+        const shell = command.args[0]!;
+        const words = wordsOf(program);
+        const script = {
+          bash: () => bash(words),
+          zsh: () => `autoload -U +X bashcompinit && bashcompinit\n${bash(words)}`,
+          fish: () => fish(words),
+        }[shell];
+        if (!script)
+          throw new OutliveError(
+            ErrorCode.optionInvalid,
+            `There is no completion for ${shell}.`,
+            "Use bash, zsh or fish.",
+            { shell },
+          );
+        terminal.answer({ shell, script: script() }, script);
+      }),
+    );
+};
+
+/** What may follow each command ("" is the program itself). */
+function wordsOf(program: Command): ReadonlyMap<string, readonly string[]> {
+  const words = new Map<string, readonly string[]>();
+  const flags = (command: Command): string[] => command.options.flatMap(({ long }) => (long ? [long] : []));
+  const walk = (command: Command, path: readonly string[]): void => {
+    const names = command.commands.flatMap((child) => [child.name(), ...child.aliases()]);
+    words.set(path.join(" "), [...names, ...flags(command), ...(path.length > 0 ? flags(program) : []), "--help"]);
+    for (const child of command.commands) walk(child, [...path, child.name()]);
+  };
+  walk(program, []);
+  return words;
+}
+
+function bash(words: ReadonlyMap<string, readonly string[]>): string {
+  const cases = [...words].map(([path, next]) => `    "${path}") words="${next.join(" ")}" ;;`);
+  return `_outlive() {
+  local path="" word words="" current="\${COMP_WORDS[COMP_CWORD]}"
+  for word in "\${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+    [[ "$word" == -* ]] || path="\${path:+$path }$word"
+  done
+  while :; do
+    case "$path" in
+${cases.map((line) => `  ${line}`).join("\n")}
+    esac
+    [[ -n "$words" || -z "$path" ]] && break
+    [[ "$path" == *" "* ]] && path="\${path% *}" || path=""
+  done
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+}
+complete -o default -F _outlive outlive
+`;
+}
+
+function fish(words: ReadonlyMap<string, readonly string[]>): string {
+  const lines = [...words].flatMap(([path, next]) => {
+    const condition = path === "" ? "__fish_use_subcommand" : `__fish_seen_subcommand_from ${path.split(" ").at(-1)}`;
+    return next.map((word) => {
+      const what = word.startsWith("--") ? `-l ${word.slice(2)}` : `-f -a ${word}`;
+      return `complete -c outlive -n "${condition}" ${what}`;
+    });
+  });
+  return `${lines.join("\n")}\n`;
+}
+
+// The commands, in the order in which the help shows them.
+
+export const COMMANDS: readonly Register[] = [
+  initCommand,
+  workCommand,
+  statusCommand,
+  enqueueCommand,
+  jobsCommand,
+  jobCommand,
+  whyCommand,
+  retryCommand,
+  quarantineCommand,
+  pauseCommand,
+  workersCommand,
+  recoverCommand,
+  incidentsCommand,
+  recoveryCommand,
+  checkCommand,
+  backupCommand,
+  migrateCommand,
+  metricsCommand,
+  demoCommand,
+  tortureCommand,
+  completionCommand,
+];

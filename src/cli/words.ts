@@ -1,6 +1,5 @@
 // How amounts, instants and texts are written for people. Pure.
 import { humanMs, isoInstant } from "../job/time.ts";
-import { printable } from "./terminal.ts";
 
 export function thousands(value: number): string {
   return value.toLocaleString("en-US");
@@ -80,4 +79,13 @@ export function bytes(value: number): string {
 /** A word as a shell takes it: quoted only if it must be. */
 export function shellWord(text: string): string {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}
+
+/** Control characters of a payload must not reach a terminal. */
+export function printable(text: string): string {
+  return text.replaceAll(/\p{Cc}/gu, (character) =>
+    character === "\n" || character === "\t"
+      ? character
+      : `\\x${character.charCodeAt(0).toString(16).padStart(2, "0")}`,
+  );
 }

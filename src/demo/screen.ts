@@ -1,10 +1,11 @@
-// The live view: one block of lines, drawn again in place, never wider or higher than the terminal. Without a terminal the same
-// facts come as plain lines, one a second.
+// The live view of a run: what is known while it goes on, read from the engine a few times a second, and one block of lines, drawn again in
+// place, never wider or higher than the terminal. Without a terminal the same facts come as plain lines, one a second.
+import { setTimeout as pause } from "node:timers/promises";
 import { styleText } from "node:util";
-import type { EngineEvent } from "../index.ts";
-import type { Fleet, Place } from "../torture/fleet.ts";
+import type { Engine, EngineEvent } from "../index.ts";
+import { type Percentiles, percentiles, type Recovery, RecoveryTimes } from "../torture/audit.ts";
+import type { Fleet, Place, PlaceState } from "../torture/fleet.ts";
 import { LEASE_MS } from "../torture/tables.ts";
-import type { DemoEvent, View, WorkerView } from "./live-view.ts";
 
 export interface Screen {
   show(view: View): void;
@@ -13,7 +14,7 @@ export interface Screen {
   end(): void;
 }
 
-export interface Headline {
+interface Headline {
   readonly title: string;
   readonly settings: string;
   readonly enqueuing: number;
@@ -188,7 +189,7 @@ function stamp(ms: number): string {
 
 // Colours and widths for a terminal: a line is a list of parts, cut to the width before it is painted.
 
-export type Ink = Parameters<typeof styleText>[0] | null;
+type Ink = Parameters<typeof styleText>[0] | null;
 export type Part = string | readonly [Ink, string];
 
 /** One line of at most `width` columns. */
@@ -270,4 +271,133 @@ export function eventText(fleet: Fleet, at: Place, event: EngineEvent): Pick<Dem
 
 function evidence(text: string | null): string {
   return text === null ? "" : `: ${text}`;
+}
+
+// What is known while a run goes on, for the screen and for progress lines.
+
+interface WorkerView {
+  readonly number: number;
+  readonly state: PlaceState;
+  readonly pid: number;
+  readonly held: number;
+  readonly deaths: number;
+  readonly sinceMs: number;
+}
+
+interface View {
+  readonly elapsedMs: number;
+  readonly ready: number;
+  readonly running: number;
+  readonly succeeded: number;
+  readonly quarantined: number;
+  readonly perSecond: number;
+  /** Successes per second, one for each reading, the latest last. */
+  readonly rates: readonly number[];
+  readonly workers: readonly WorkerView[];
+  readonly kills: number;
+  readonly poisoned: number;
+  readonly recovered: number;
+  readonly lastRecovery: Recovery | null;
+  readonly recoveryMs: Percentiles;
+  readonly zombies: number;
+  readonly rejected: number;
+  readonly events: readonly DemoEvent[];
+}
+
+interface DemoEvent {
+  readonly atMs: number;
+  readonly text: string;
+  readonly mood: "bad" | "good" | "plain";
+}
+
+const READ_EVERY_MS = 200;
+/** Readings over which the present rate is an average. */
+const RATE_READINGS = 5;
+
+export class LiveView {
+  readonly fleet: Fleet;
+  readonly #events: DemoEvent[] = [];
+  readonly #recoveries: RecoveryTimes;
+  readonly #engine: Engine;
+  readonly #began = performance.now();
+  readonly #samples: { readonly at: number; readonly succeeded: number }[] = [];
+  readonly #rates: number[] = [];
+  readonly #zombies = new Set<string>();
+  #refused = 0;
+  #poisoned = 0;
+
+  constructor(engine: Engine, fleet: Fleet) {
+    this.#engine = engine;
+    this.fleet = fleet;
+    this.#recoveries = new RecoveryTimes(engine);
+  }
+
+  note(text: string, mood: DemoEvent["mood"] = "plain"): DemoEvent {
+    const event = { atMs: performance.now() - this.#began, text, mood };
+    this.#events.push(event);
+    return event;
+  }
+
+  /** A job killed the worker of this place. */
+  poisoned(place: number): DemoEvent {
+    this.#poisoned++;
+    return this.note(`worker ${place} was killed by the job it ran`, "bad");
+  }
+
+  /** A write of a worker that does not own the job any more. */
+  refusedWrite(workerId: string): void {
+    this.#refused++;
+    this.#zombies.add(workerId);
+  }
+
+  /** Reads again and again until `signal`. */
+  async watch(signal: AbortSignal, seen: (view: View) => void): Promise<void> {
+    while (!signal.aborted) {
+      seen(await this.read());
+      await pause(READ_EVERY_MS, undefined, { signal }).catch(() => {});
+    }
+  }
+
+  async read(): Promise<View> {
+    const [counts, rows] = await Promise.all([this.#engine.counts(), this.#engine.workers()]);
+    const sum = (of: (kind: (typeof counts)[number]) => number): number =>
+      counts.reduce((total, kind) => total + of(kind), 0);
+    const succeeded = sum((kind) => kind.succeeded);
+    const recoveries = await this.#recoveries.of(this.fleet.kills);
+    const now = Date.now();
+    return {
+      elapsedMs: performance.now() - this.#began,
+      ready: sum((kind) => kind.ready + kind.delayed),
+      running: sum((kind) => kind.running),
+      succeeded,
+      quarantined: sum((kind) => kind.quarantined),
+      perSecond: this.#rate(succeeded),
+      rates: this.#rates,
+      workers: this.fleet.places().map(({ number, state, pid, deaths, sinceAt, workerId }) => ({
+        number,
+        state,
+        pid,
+        deaths,
+        sinceMs: now - sinceAt,
+        held: rows.find((row) => row.id === workerId)?.heldCount ?? 0,
+      })),
+      kills: this.fleet.kills.length,
+      poisoned: this.#poisoned,
+      recovered: recoveries.reduce((total, { jobs, waiting }) => total + jobs - waiting.length, 0),
+      lastRecovery: recoveries.findLast(({ backMs }) => backMs !== null) ?? null,
+      recoveryMs: percentiles(recoveries.map(({ backMs }) => backMs)),
+      zombies: this.#zombies.size,
+      rejected: this.#refused,
+      events: this.#events,
+    };
+  }
+
+  #rate(succeeded: number): number {
+    const at = performance.now();
+    const before = this.#samples.at(-1);
+    this.#samples.push({ at, succeeded });
+    if (before) this.#rates.push(((succeeded - before.succeeded) / (at - before.at)) * 1_000);
+    const recent = this.#rates.slice(-RATE_READINGS);
+    return recent.length === 0 ? 0 : recent.reduce((a, b) => a + b, 0) / recent.length;
+  }
 }

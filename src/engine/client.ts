@@ -3,17 +3,20 @@
 import type { AnyContract, JobContract } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource, makeDraft } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
-import { type Enqueued, JOB_STATES, type JobDetails, type JobDraft } from "../job/job.ts";
+import { type Enqueued, JOB_STATES, type JobId, type JobDetails, type JobDraft } from "../job/job.ts";
+import { encodeJson, type Json } from "../job/json.ts";
+import { type Duration, durationMs } from "../job/time.ts";
+import { MAX_SIGNALS } from "../job/waits.ts";
 import { systemClock, systemRandom } from "../platform/clock.ts";
 import { VERSION } from "../platform/identity.ts";
 import { type IncidentSummary, recoveryReport, type RecoveryReport, reportText } from "../recovery/incident.ts";
 import type { WorkerRow } from "../stores/liveness.ts";
-import type { JobFilter, KindCounts, ListPage, Store, WorkerQuery } from "../stores/port.ts";
+import type { JobFilter, KindCounts, ListPage, SignalAnswer, Store, WorkerQuery } from "../stores/port.ts";
 import { type ClientStore, storeAt } from "../stores/registry.ts";
 import { checkedEnqueue, type CommitForm, type NoPromise, transactionsFor } from "../worker/run.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
-import { settingsWithDefaults } from "./kind-options.ts";
-import { type EngineOptions, engineSettings } from "./options.ts";
+import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
+import { Results } from "./results.ts";
 
 /** The options of `connect`. */
 export type ClientOptions = Pick<EngineOptions, "jobs" | "durability" | "sqlite" | "postgres">;
@@ -45,6 +48,7 @@ export class Client {
   protected readonly contracts: ReadonlyMap<string, AnyContract>;
   readonly #newId = idSource(systemClock, systemRandom);
   readonly #release: () => Promise<void>;
+  #results: Results | undefined;
   #closed = false;
 
   /** Use `connect` or `open`. */
@@ -55,18 +59,18 @@ export class Client {
   }
 
   /** Adds a job. Resolves when it is durable; calls of one turn of the event loop share one transaction. */
-  async enqueue<In>(
-    job: JobContract<In, never> | JobContract<In, unknown>,
+  async enqueue<In, Result = Json>(
+    job: JobContract<In, never, Result> | JobContract<In, unknown, Result>,
     input: In,
     options: EnqueueOptions = {},
-  ): Promise<Enqueued> {
+  ): Promise<Enqueued<Result>> {
     const [enqueued] = await this.store.enqueue([await this.draft(job as never, input, options)]);
-    return enqueued!;
+    return enqueued! as Enqueued<Result>;
   }
 
   /** Adds many jobs, also from an asynchronous iterable, in transactions of 1,000 and in constant memory. If it rejects, earlier batches are in: ids of your own make a repetition harmless. */
   async enqueueMany<In>(
-    job: JobContract<In, never> | JobContract<In, unknown>,
+    job: JobContract<In, never, unknown> | JobContract<In, unknown, unknown>,
     inputs: Iterable<In> | AsyncIterable<In>,
     options: EnqueueManyOptions<In> = {},
   ): Promise<{ readonly count: number; readonly created: number }> {
@@ -110,6 +114,38 @@ export class Client {
     const transactions = transactionsFor(this.store, form, "transaction was called");
     const checked = checkedEnqueue(body as (tx: unknown) => unknown, (job) => this.assertKnown(job));
     return (await transactions.transact(checked)).value;
+  }
+
+  /**
+   * The result of a job, once it has succeeded. Rejects with NO_RESULT if it ended otherwise, was removed, or does not end within `timeout`. Works also
+   * for a job that ended before, and in a program that started after it was enqueued.
+   */
+  result<Result = Json>(id: JobId<Result>, options: { readonly timeout?: Duration } = {}): Promise<Result> {
+    assertKey(id, "The job's id");
+    const { timeout } = options;
+    const timeoutMs = timeout === undefined ? null : durationMs(timeout, `The timeout for the result of job ${id}`);
+    this.#results ??= new Results(this.store, systemClock);
+    return this.#results.wait(id, timeoutMs) as Promise<Result>;
+  }
+
+  /**
+   * Sends a signal to an unfinished job, which reads it with `run.waitForSignal`. Resolves when it is kept, also before the job waits for it. With an `id` of
+   * yours a repetition adds nothing. At most 1,000 unread signals are kept for a job.
+   */
+  async signal(
+    jobId: string,
+    name: string,
+    payload: Json = null,
+    options: { readonly id?: string } = {},
+  ): Promise<{ readonly created: boolean }> {
+    assertKey(jobId, "The job's id");
+    assertKey(name, `The name of a signal to job ${jobId}`);
+    const { id = this.#newId() } = options;
+    assertKey(id, `The id of a signal to job ${jobId}`);
+    const text = encodeJson(payload, `The payload of a signal to job ${jobId}`);
+    const answer = await this.store.operate.signal({ job: jobId, name, payload: text, id });
+    if (answer.is === "kept" || answer.is === "repeated") return { created: answer.is === "kept" };
+    throw signalRefused(jobId, name, answer);
   }
 
   /** The whole story of one job, or null. */
@@ -164,6 +200,7 @@ export class Client {
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
+    this.#results?.close();
     await this.#release();
   }
 
@@ -191,6 +228,24 @@ export class Client {
     // Undefined is what a circle of imports makes of a contract.
     if (!contract || this.contracts.get(contract.name) !== contract) throw unknownKind(contract?.name, this.contracts);
   }
+}
+
+function signalRefused(jobId: string, signal: string, answer: SignalAnswer): OutliveError {
+  const [what, hint] =
+    answer.is === "ended"
+      ? [`it is ${answer.state}`, "Nothing was kept. Only unfinished jobs take signals."]
+      : answer.is === "full"
+        ? [
+            `${MAX_SIGNALS} signals to it were not read yet`,
+            "Nothing was kept. Send fewer, or have the job read them with `run.waitForSignal`.",
+          ]
+        : ["there is no such job", "Check the id; finished jobs are kept for the retention time only."];
+  const code = answer.is === "missing" ? ErrorCode.notFound : ErrorCode.signalRefused;
+  return new OutliveError(code, `The signal ${JSON.stringify(signal)} to job ${jobId} was refused: ${what}.`, hint, {
+    jobId,
+    signal,
+    why: answer.is,
+  });
 }
 
 function assertLimit(limit: number): void {

@@ -6,6 +6,7 @@ import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../jo
 import type { JobState } from "../job/job.ts";
 import { type Clock, type Duration, pause, type Random } from "../job/time.ts";
 import { type ProcessIdentity, VERSION } from "../platform/identity.ts";
+import { assertNotBundled } from "../platform/program-file.ts";
 import type { Backend } from "../stores/backend.ts";
 import type { ProcessCheck, WorkerRow } from "../stores/liveness.ts";
 import type { KindCounts, OperatorAnswer } from "../stores/port.ts";
@@ -91,6 +92,8 @@ export class Engine extends Client {
 
   async #start(options: WorkOptions): Promise<WorkerHandle> {
     const { backend, settings, clock, random, bus, identity } = this.#wiring;
+    // A worker claims while its maintenance thread starts, so a program whose thread can't start is refused here.
+    if (!backend.private) assertNotBundled();
     const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings);
     const { concurrency } = workSettings(options, [...kinds.keys()]);
     const { signal, grace = WORKER_OPTIONS.grace.default } = options;

@@ -1,15 +1,17 @@
-// `open()`: options, store, log and start-up recovery, in that order. It resolves only when recovery is finished.
-import { toStoredError } from "../job/errors.ts";
+// Opening a store by its address. `open()`: options, store, log and start-up recovery, in that order; it resolves only when recovery is
+// finished. And the check and the repair of a store that may be too damaged to be opened.
+import { ErrorCode, OutliveError, toStoredError } from "../job/errors.ts";
 import { EventBus } from "../job/events.ts";
 import { systemClock, systemRandom } from "../platform/clock.ts";
 import { checkProcess, processIdentity } from "../platform/identity.ts";
-import { openBackend, storeAt } from "../stores/registry.ts";
+import { assertNotBundled } from "../platform/program-file.ts";
+import type { IntegrityReport, Repair, RepairOptions } from "../stores/integrity.ts";
+import { openBackend, shownAddress, storeAt } from "../stores/registry.ts";
 import { attachLog, consoleLogger } from "../telemetry/log.ts";
 import { contractsOf } from "./client.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
 import { Engine } from "./engine.ts";
-import { settingsWithDefaults } from "./kind-options.ts";
-import { type EngineOptions, engineSettings } from "./options.ts";
+import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
 
 /**
  * Opens a store: an address such as `sqlite:./jobs.db`, or the configuration that `defineConfig` made. An address is used as it is.
@@ -42,7 +44,9 @@ async function make(
   migrate: boolean,
 ): Promise<{ engine: Engine; declare: () => Promise<void>; abandon: () => Promise<void> }> {
   const { store: url, options } = resolveCall(where, given);
-  const settings = engineSettings(options, storeAt(url).name);
+  const row = storeAt(url);
+  const settings = engineSettings(options, row.name);
+  if (migrate && !row.isPrivate(url)) assertNotBundled();
   const contracts = contractsOf(options.jobs ?? []);
   const bus = new EventBus(toStoredError);
   if (options.logger !== false) attachLog(bus, options.logger ?? consoleLogger);
@@ -70,4 +74,42 @@ async function make(
     await engine.close();
   };
   return { engine, declare: () => backend.store.declare(kinds), abandon };
+}
+
+// Checks and repairs a store by its address, also one that can't be opened. For command lines; it starts nothing and accepts no work.
+
+/** A full check, without a time limit. Rows are compared only if the store is sound. With `readOnly` nothing at all is written. */
+export async function checkStore(url: string, options: EngineOptions): Promise<IntegrityReport> {
+  const doctor = (await storeAt(url).doctor?.(url)) ?? null;
+  if (doctor === null) {
+    await using engine = await attach(url, { ...options, logger: false });
+    return await engine.operator.integrity();
+  }
+  const check = await doctor.check({ readOnly: options.readOnly ?? false });
+  if (check.verdict !== "PASSED") return { ...check, inconsistencies: [] };
+  try {
+    await using engine = await attach(url, { ...options, logger: false });
+    return { ...check, inconsistencies: await engine.operator.inconsistencies() };
+  } catch (thrown) {
+    // A sound file that is not a store, or not of this version: there is nothing to compare.
+    if (!(thrown instanceof OutliveError)) throw thrown;
+    return { ...check, inconsistencies: [] };
+  }
+}
+
+/** A damaged server is repaired with its own tools and backups. */
+export function canRepair(url: string): boolean {
+  return storeAt(url).doctor !== undefined;
+}
+
+/** Repairs a store that `canRepair`. */
+export async function repairStore(url: string, options: RepairOptions): Promise<Repair> {
+  const doctor = await storeAt(url).doctor?.(url);
+  if (doctor) return doctor.repair(options);
+  throw new OutliveError(
+    ErrorCode.optionInvalid,
+    `There is nothing to repair at ${shownAddress(url)}.`,
+    "Use the tools and backups of its server.",
+    { url: shownAddress(url) },
+  );
 }

@@ -361,6 +361,14 @@ export const KIND_OPTIONS = {
     otherwise: "any JSON",
     sentence: "The schema of the input.",
   },
+  output: {
+    type: "code",
+    default: null,
+    takes: "a Standard Schema (zod, valibot, arktype and others make them)",
+    accepts: () => true,
+    otherwise: "any JSON",
+    sentence: "The schema of what the handler returns, which is checked before it is kept. It types `engine.result`.",
+  },
   timeout: {
     type: "duration",
     default: "15m",

@@ -22,6 +22,9 @@ export interface Explanation {
     | "contact-lost"
     | "degraded"
     | "not-due"
+    | "sleeping"
+    | "waits-for-signal"
+    | "waits-for-jobs"
     | "paused"
     | "no-worker"
     | "schema-too-old"
@@ -152,6 +155,7 @@ function running(job: JobDetails, workers: readonly WorkerRow[], now: number): E
 async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   const { store, now } = deps;
   if (job.waitsForResolution) return waitsForResolution(job);
+  if (job.waitsAt !== null) return say(job, await waiting(deps, job, job.waitsAt));
   if (job.runAt !== null && job.runAt > now()) {
     const wait = humanMs(job.runAt - now());
     const cause =
@@ -196,6 +200,41 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   return ahead === null && isSuspect(job.counters)
     ? say(job, suspect(job, able, await store.inspect.suspects()))
     : turn(job, kind, able, ahead ?? 0);
+}
+
+/** `step`: the wait that it began, by which its handler finds it again. */
+async function waiting({ store, now }: WhyDeps, job: JobDetails, step: string): Promise<Said> {
+  const dueInMs = job.runAt === null ? null : job.runAt - now();
+  const limit = dueInMs === null ? "without a limit of time" : `for at most ${humanMs(Math.max(0, dueInMs))} more`;
+  const [, signal] = /^run\.signal\((.*)\)#\d+$/.exec(step) ?? [];
+  const details = { step, dueInMs };
+  if (signal !== undefined)
+    return {
+      because: "waits-for-signal",
+      text: `It waits for the signal ${JSON.stringify(signal)}, ${limit}. It holds no slot meanwhile.`,
+      next: `outlive signal ${job.id} ${signal}`,
+      details: { ...details, signal },
+    };
+  if (!step.startsWith("run.wait#"))
+    return {
+      because: "sleeping",
+      text: `It sleeps and goes on in ${humanMs(Math.max(0, dueInMs ?? 0))}${job.runAt === null ? "" : ` (${isoInstant(job.runAt)})`}. It holds no slot meanwhile.`,
+      next: "",
+      details,
+    };
+  const unfinished = await Promise.all(
+    (["queued", "running"] as const).map((state) => store.inspect.list({ parent: job.id, state }, 1_000, null)),
+  );
+  const [queuedPage, runningPage] = unfinished as [(typeof unfinished)[0], (typeof unfinished)[0]];
+  const first = runningPage.jobs.at(-1) ?? queuedPage.jobs.at(-1);
+  const more = unfinished.some(({ next }) => next !== null) ? "at least " : "";
+  const count = queuedPage.jobs.length + runningPage.jobs.length;
+  return {
+    because: "waits-for-jobs",
+    text: `It waits for other jobs, ${limit}: ${more}${count} of its children have not ended, ${runningPage.jobs.length} of them run. It holds no slot meanwhile.`,
+    next: first === undefined ? "" : `outlive why ${first.id}`,
+    details: { ...details, children: count, running: runningPage.jobs.length },
+  };
 }
 
 function waitsForResolution(job: JobDetails): Explanation {

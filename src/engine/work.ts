@@ -11,8 +11,7 @@ import { newWorkerId, type ProcessIdentity } from "../platform/identity.ts";
 import type { KindCounts } from "../stores/port.ts";
 import { type EndOfLife, WorkerLife, type WorkerLifeDeps, type WorkerLifeOptions } from "../worker/life.ts";
 import { unknownKind } from "./client.ts";
-import { settingsWithDefaults } from "./kind-options.ts";
-import { graceOf, type WorkOptions } from "./options.ts";
+import { graceOf, settingsWithDefaults, type WorkOptions } from "./options.ts";
 
 /** A running worker. */
 export interface WorkerHandle {
@@ -156,7 +155,7 @@ export function runnableKinds(
   for (const name of only?.map((kind) => kind.name) ?? [...contracts.keys()]) {
     const contract = contracts.get(name);
     if (!contract) throw unknownKind(name, contracts);
-    const { handler, schema, backoff } = contract;
+    const { handler, schema, output, backoff } = contract;
     if (!handler) {
       if (only)
         throw new OutliveError(
@@ -171,6 +170,7 @@ export function runnableKinds(
       settings: settingsWithDefaults(contract, defaults),
       parse: schema && parser(name, schema),
       handler,
+      checkResult: output && resultChecker(output),
       delayMs: backoff,
     });
   }
@@ -201,6 +201,23 @@ function parser(kind: string, schema: NonNullable<AnyContract["schema"]>): (inpu
       return result.value;
     };
     const result = schema["~standard"].validate(input);
+    return result instanceof Promise ? result.then(unwrap) : unwrap(result);
+  };
+}
+
+/** What the handler returned through the kind's output schema, as it is kept. */
+function resultChecker(schema: NonNullable<AnyContract["output"]>): NonNullable<RunnableKind["checkResult"]> {
+  return (value, jobId) => {
+    const unwrap = (result: { issues?: readonly { message: string }[] | undefined; value?: unknown }): unknown => {
+      if (!result.issues || result.issues.length === 0) return result.value;
+      throw new OutliveError(
+        ErrorCode.notJson,
+        `The result of job ${jobId} does not fit the output of its kind: ${result.issues.map(({ message }) => message).join("; ")}.`,
+        "Return what `output` describes, or change it.",
+        { jobId },
+      );
+    };
+    const result = schema["~standard"].validate(value);
     return result instanceof Promise ? result.then(unwrap) : unwrap(result);
   };
 }

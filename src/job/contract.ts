@@ -2,15 +2,17 @@
 // run. Made by `job()` (job.ts at the top), which checks the options.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import type { Run } from "../worker/run.ts";
-import type { Enqueue } from "./enqueue.ts";
+import type { Enqueue, EnqueueChildren } from "./enqueue.ts";
 import { ErrorCode, OutliveError, type StoredError } from "./errors.ts";
 import type { KindSettings } from "./job.ts";
 import type { Json, ResultMustBeJson, ResultOf } from "./json.ts";
 
 /** The run as a handler sees it, with the typed `enqueue`. */
-export interface TypedRun extends Omit<Run, "enqueue"> {
+export interface TypedRun extends Omit<Run, "enqueue" | "enqueueMany"> {
   /** Enqueues another job under this attempt's fence. Without an id it gets one made of its kind, input and dedupe key, the same in every attempt, so a replay adds nothing. Give ids of your own to children that are alike and enqueued partly inside steps. */
   readonly enqueue: Enqueue;
+  /** Enqueues many jobs of one kind, 1,000 in each transaction. Returns their ids, in the order of the inputs. */
+  readonly enqueueMany: EnqueueChildren;
 }
 
 /** A handler that returns `Returned`, which is JSON, nothing, or the promise of either. */
@@ -19,10 +21,12 @@ export type Handler<Out, Returned> = (
   run: TypedRun,
 ) => [Awaited<Returned>] extends [ResultOf<Awaited<Returned>>] ? Returned : ResultMustBeJson;
 
-export class JobContract<In = unknown, Out = In> {
+export class JobContract<In = unknown, Out = In, Result = Json> {
   readonly name: string;
   readonly settings: KindSettings;
   readonly schema: StandardSchemaV1<In, Out> | null;
+  /** Checks what the handler returns; null: any JSON. */
+  readonly output: StandardSchemaV1<unknown, Result> | null;
   readonly backoff: ((failures: number, error: StoredError) => number) | null;
   #handler: ((input: never, run: Run) => unknown) | null = null;
 
@@ -30,11 +34,13 @@ export class JobContract<In = unknown, Out = In> {
     settings: KindSettings,
     schema: StandardSchemaV1<In, Out> | null,
     backoff: ((failures: number, error: StoredError) => number) | null,
+    output: StandardSchemaV1<unknown, Result> | null = null,
   ) {
     this.name = settings.name;
     this.settings = settings;
     this.schema = schema;
     this.backoff = backoff;
+    this.output = output;
   }
 
   /** Attaches the handler. Call it once, in the module that workers import; a second call throws. */
@@ -56,7 +62,7 @@ export class JobContract<In = unknown, Out = In> {
 }
 
 /** A contract whose types do not matter. */
-export type AnyContract = JobContract<never, never>;
+export type AnyContract = JobContract<never, never, unknown>;
 
 // What the engine needs of a kind in order to run it. The contract that users write is made in contract.ts.
 
@@ -65,6 +71,8 @@ export interface RunnableKind {
   /** The value that the handler gets: the stored input through the kind's schema. Throws or rejects if it does not fit. */
   readonly parse: ((input: Json) => unknown) | null;
   readonly handler: (input: never, run: Run) => unknown;
+  /** What is kept of the value that the handler returned. Throws or rejects if it does not fit. Omitted or null: the value itself. */
+  readonly checkResult?: ((value: unknown, jobId: string) => unknown) | null;
   /** The user's own backoff, asked when the attempt fails; null: the settings' backoff. */
   readonly delayMs: ((failures: number, error: StoredError) => number) | null;
 }

@@ -2,8 +2,8 @@
 // here.
 import type { AnyContract, JobContract } from "./contract.ts";
 import { ErrorCode, OutliveError } from "./errors.ts";
-import type { Enqueued, JobDraft } from "./job.ts";
-import { encodeJson } from "./json.ts";
+import type { Enqueued, JobDraft, JobId } from "./job.ts";
+import { encodeJson, type Json } from "./json.ts";
 import { storableText } from "./text.ts";
 import { type Clock, type Duration, durationMs, type Random } from "./time.ts";
 
@@ -20,11 +20,17 @@ export interface EnqueueOptions {
   readonly dedupeKey?: string;
 }
 
-export type Enqueue = <In>(
-  job: JobContract<In, never> | JobContract<In, unknown>,
+export type Enqueue = <In, Result = Json>(
+  job: JobContract<In, never, Result> | JobContract<In, unknown, Result>,
   input: In,
   options?: EnqueueOptions,
-) => Promise<Enqueued>;
+) => Promise<Enqueued<Result>>;
+
+export type EnqueueChildren = <In, Result = Json>(
+  job: JobContract<In, never, Result> | JobContract<In, unknown, Result>,
+  inputs: Iterable<In>,
+  options?: { readonly each?: (input: In, index: number) => EnqueueOptions },
+) => Promise<JobId<Result>[]>;
 
 export const MAX_PRIORITY = 1_000;
 

@@ -1,6 +1,5 @@
 // Every error that Outlive throws on purpose: a stable code, what happened to which job, the data, and the next thing to do.
 // Control flow is never an error here: a stale write or a held key inside the engine is a value (store.ts).
-import { type Duration, durationMs } from "./time.ts";
 import { cutText, storableText } from "./text.ts";
 
 /** Stable codes. A program may switch on them; the texts may change. */
@@ -125,19 +124,6 @@ export function isUnknownKind(thrown: unknown): boolean {
 /** Thrown by a handler to say that no further attempt can succeed: the job is dead at once, whatever its retry limits. */
 export class TerminalError extends Error {
   override readonly name: string = "TerminalError";
-}
-
-/** Thrown by a handler to run the job again later at no cost: nothing is counted, whatever its retry limits. */
-export class RetryLater extends Error {
-  override readonly name: string = "RetryLater";
-  /** How long the job waits. */
-  readonly delay: Duration;
-
-  constructor(delay: Duration, reason = "the handler asked for it") {
-    super(reason);
-    durationMs(delay, "The delay of RetryLater");
-    this.delay = delay;
-  }
 }
 
 /** Why `run.signal` was aborted. It is the signal's `reason`. */

@@ -1,6 +1,7 @@
 // What a job is: its states, its counters, the settings of its kind, and the forms in which it crosses the store port.
 // Nothing here changes anything; the changes are in transitions.ts.
 import type { StoredError } from "./errors.ts";
+import type { Json } from "./json.ts";
 import type { Lease } from "./lease.ts";
 import type { KeptWait } from "./waits.ts";
 
@@ -91,9 +92,13 @@ export interface JobDraft {
   readonly dedupeKey: string | null;
 }
 
-export interface Enqueued {
+declare const RESULT: unique symbol;
+/** The id of a job whose result is a `Result`. A text like any other; only the compiler knows the difference. */
+export type JobId<Result = Json> = string & { readonly [RESULT]?: Result };
+
+export interface Enqueued<Result = Json> {
   /** The id of the job that is in the store now: the new one, or the unfinished one that holds the dedupe key. */
-  readonly id: string;
+  readonly id: JobId<Result>;
   /** False if the id or the dedupe key was there already. */
   readonly created: boolean;
 }

@@ -3,6 +3,7 @@
 // attempt replays the kept steps up to the same wait, whose outcome is kept as a step, too.
 import { ErrorCode, OutliveError, type StoredError } from "./errors.ts";
 import type { JobState } from "./job.ts";
+import { type Duration, durationMs } from "./time.ts";
 
 export interface Wait {
   /** Which wait of the handler it is: the name of the step that keeps its outcome. */
@@ -56,4 +57,17 @@ export function waitMismatch(jobId: string, kept: string, found: string): Outliv
     "A handler must come to the same waits in the same order in every attempt. Keep what it decides on in steps, and give a changed handler a new kind.",
     { jobId, kept, found },
   );
+}
+
+/** Thrown by a handler to run the job again later at no cost: nothing is counted, whatever its retry limits. */
+export class RetryLater extends Error {
+  override readonly name: string = "RetryLater";
+  /** How long the job waits. */
+  readonly delay: Duration;
+
+  constructor(delay: Duration, reason = "the handler asked for it") {
+    super(reason);
+    durationMs(delay, "The delay of RetryLater");
+    this.delay = delay;
+  }
 }

@@ -1,10 +1,9 @@
 // Maintenance in a thread, both sides. The main thread starts it, stamps the progress of its loop for it, and passes on its messages. A
 // maintenance thread that dies is started again; while there is none, the worker's trust in what it holds runs out. What a store opens in
 // the thread is in its own `maintenance-thread.ts`.
-import { existsSync } from "node:fs";
 import { type MessagePort, parentPort, Worker as Thread, workerData } from "node:worker_threads";
 import { idSource } from "../job/enqueue.ts";
-import { ErrorCode, OutliveError, toStoredError } from "../job/errors.ts";
+import { toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { Clock } from "../job/time.ts";
 import { systemClock, systemRandom as random } from "../platform/clock.ts";
@@ -21,7 +20,7 @@ const RESTART_MS = 500;
 interface ThreadDeps<Own> {
   readonly clock: Clock;
   readonly events: Emitter;
-  /** The source file that the thread runs; in the package, where tsc rewrites imports but not this, it ends in .js. */
+  /** What the thread runs. */
   readonly file: URL;
   readonly own: Own;
   readonly shared?: SharedArrayBuffer;
@@ -48,14 +47,11 @@ export async function startMaintenanceThread<Own>(
   const { own, shared = newSharedTimes() } = deps;
   const times = sharedTimes(shared);
   const data: MaintenanceData<Own> = { options, own, shared };
-  const file = import.meta.url.endsWith(".ts") ? deps.file : new URL(deps.file.href.replace(/\.ts$/, ".js"));
   let stopping = false;
   host.beatsAt?.(() => times.beatAt());
   host.contact?.(() => times.inContact());
   let current = spawn();
-  await current.ready.catch((thrown: unknown) => {
-    throw fileIsMissing(file) ? notBundled(file, thrown) : thrown;
-  });
+  await current.ready;
   times.setLoopAt(clock.mono());
   const stamp = setInterval(() => times.setLoopAt(clock.mono()), STAMP_MS).unref();
 
@@ -79,7 +75,7 @@ export async function startMaintenanceThread<Own>(
 
   function spawn(): SpawnedThread {
     times.setLoopAt(clock.mono());
-    const thread = new Thread(file, { workerData: data, name: "outlive-maintenance", execArgv: [] });
+    const thread = new Thread(deps.file, { workerData: data, name: "outlive-maintenance", execArgv: [] });
     const { promise: ready, resolve: isReady, reject } = Promise.withResolvers<void>();
     const { promise: exited, resolve: hasExited } = Promise.withResolvers<void>();
     let wasReady = false;
@@ -136,21 +132,6 @@ export async function startMaintenanceThread<Own>(
         return;
     }
   }
-}
-
-function fileIsMissing(file: URL): boolean {
-  return file.protocol !== "file:" || !existsSync(file);
-}
-
-/** A bundler copies the code of the package into another file, and not the files that threads run. */
-function notBundled(file: URL, cause: unknown): OutliveError {
-  return new OutliveError(
-    ErrorCode.optionInvalid,
-    `The maintenance thread can't start: ${file.href} does not exist. Was outlive bundled into this program?`,
-    "Keep outlive out of the bundle, for instance with `external: ['outlive']`, and install it next to the program.",
-    { file: file.href },
-    { cause },
-  );
 }
 
 // What the main thread and the maintenance thread say to each other, and the instants that they share without saying.

@@ -91,7 +91,8 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "operate.cancel": {
     doing: (id: string) => `cancelling ${id}`,
     writes: "cancel a job",
-    wakes: (_: unknown, answer: OperatorAnswer) => answer.is === "requested",
+    // Requested: the job's worker has to hear of it. Applied: another job may have waited for this one.
+    wakes: (_: unknown, { is }: OperatorAnswer) => is === "requested" || is === "applied",
   },
   "operate.retry": {
     doing: (id: string) => `retrying ${id}`,
@@ -117,7 +118,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
     doing: (incident: string) => `judging the jobs of loss ${incident}`,
     writes: "recover",
     wakes: ([, verdicts]: [string, readonly LossVerdict[]]) =>
-      verdicts.some(({ change }) => change !== null && (change.to === "queued" || hasFollow(change))),
+      verdicts.some(({ change }) => change !== null && (change.to !== "running" || hasFollow(change))),
   },
 
   "transactions.commit": {

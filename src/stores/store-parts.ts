@@ -1,6 +1,5 @@
 // The parts of a store alongside its fourteen verbs (port.ts): what people, reports and metrics read; what people change by hand; what an
-// open, the maintenance and an operator ask of the store itself; losses of contact; and the user's own transactions. None of it is needed
-// to run a job.
+// open, the maintenance and an operator ask of the store itself; losses of contact; and the user's own transactions.
 import type { JobDetails, JobInfo, JobState } from "../job/job.ts";
 import type { JobOutcome } from "../job/waits.ts";
 import type { Incident, IncidentSummary } from "../recovery/incident.ts";
@@ -9,7 +8,7 @@ import type { CommitControl } from "../worker/run.ts";
 import type { Inconsistency, Opening } from "./integrity.ts";
 import type { Settlement, WriteAnswer } from "./port.ts";
 
-// What people, reports and metrics read. Everything here reads only.
+// What people, reports and metrics read. Everything here reads only, and none of it is needed to run a job.
 
 export interface Inspecting {
   /** One job whole, or null. */

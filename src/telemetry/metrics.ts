@@ -1,10 +1,11 @@
-// Prometheus metrics of an engine, in any prom-client registry: what this process did (process-metrics.ts, from events) and how the
-// store is (store-metrics.ts, read at each scrape). Names and meanings are listed in docs/operations.md; a test holds the list.
-import type { MetricObjectWithValues, MetricValue, Registry } from "prom-client";
-import type { EngineEvent } from "../job/events.ts";
-import { type MeasuredProcess, processMetrics } from "./process-metrics.ts";
+// Prometheus metrics of an engine, in any prom-client registry: what this process did, counted from events, and the state of the store,
+// read at each scrape. Names and meanings are listed in docs/operations.md; a test checks the list.
+import type { Counter, Gauge, Histogram, MetricObjectWithValues, MetricValue, Registry } from "prom-client";
+import type { EngineEvent, EventName, Listener } from "../job/events.ts";
+import type { IncidentSummary, RecoveryReport } from "../recovery/incident.ts";
+import type { WorkerRow } from "../stores/liveness.ts";
+import type { KindCounts, StoreHealth, WorkerQuery } from "../stores/port.ts";
 import { promClient } from "./prom-client.ts";
-import { type MeasuredStore, storeMetrics } from "./store-metrics.ts";
 
 /** What is measured: an engine. */
 export type Measured = MeasuredProcess & MeasuredStore;
@@ -48,4 +49,344 @@ export async function lasting(snapshots: readonly MetricsSnapshot[]): Promise<Me
     snapshot.filter(({ type }) => String(type) === "counter" || String(type) === "histogram"),
   );
   return promClient().AggregatorRegistry.aggregate(counted).getMetricsAsJSON();
+}
+
+// What happened in this process, counted from the engine's events. Nothing is stored, and nothing is read from the store but its own
+// numbers about group commits.
+
+interface MeasuredProcess {
+  on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void;
+  readonly operator: { storeHealth(): Promise<StoreHealth> };
+}
+
+const ATTEMPT_SECONDS = [0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600];
+const RECOVERY_SECONDS = [0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 120];
+
+/** `early`: what was told before anybody could listen by name, by the recovery of `open` itself. It is counted too. */
+function processMetrics(engine: MeasuredProcess, registry: Registry, early: readonly EngineEvent[] = []): () => void {
+  const { Counter, Histogram } = promClient();
+  const names: string[] = [];
+  const counter = <Label extends string = never>(
+    name: string,
+    help: string,
+    ...labelNames: Label[]
+  ): Counter<Label> => {
+    names.push(name);
+    return new Counter({ name, help, labelNames, registers: [registry] });
+  };
+  const histogram = <Label extends string>(
+    name: string,
+    help: string,
+    buckets: number[],
+    ...labelNames: Label[]
+  ): Histogram<Label> => {
+    names.push(name);
+    return new Histogram({ name, help, buckets, labelNames, registers: [registry] });
+  };
+
+  const heard: { readonly name: EventName; readonly listener: Listener<never> }[] = [];
+  const on: On = (name, listener) => {
+    heard.push({ name, listener });
+    return engine.on(name, listener);
+  };
+  const stop = [...attempts(on, counter, histogram), ...deaths(on, counter, histogram), ...troubles(on, counter)];
+  for (const event of early) for (const { name, listener } of heard) if (name === event.name) listener(event as never);
+  names.push(...groupCommits(engine, registry));
+  return () => {
+    for (const unhear of stop) unhear();
+    for (const name of names) registry.removeSingleMetric(name);
+  };
+}
+
+type On = MeasuredProcess["on"];
+type MakeCounter = <Label extends string = never>(name: string, help: string, ...labels: Label[]) => Counter<Label>;
+type MakeHistogram = <Label extends string>(
+  name: string,
+  help: string,
+  buckets: number[],
+  ...labels: Label[]
+) => Histogram<Label>;
+
+function attempts(on: On, counter: MakeCounter, histogram: MakeHistogram): (() => void)[] {
+  const claims = counter("outlive_claims_total", "Jobs taken by workers", "kind");
+  const ended = counter("outlive_attempts_total", "Attempts that ended, by how", "kind", "outcome");
+  const seconds = histogram("outlive_attempt_duration_seconds", "How long attempts ran", ATTEMPT_SECONDS, "kind");
+  const errors = counter("outlive_errors_total", "Attempts whose handler threw", "kind");
+  const timeouts = counter("outlive_timeouts_total", "Attempts that passed their deadline", "kind");
+  const retries = counter("outlive_retries_total", "Attempts that failed or timed out and will be made again", "kind");
+  const dead = counter("outlive_dead_total", "Jobs that ended dead", "kind");
+  return [
+    on("job.claimed", ({ kind }) => claims.inc({ kind })),
+    on("attempt.ended", ({ kind, outcome, to, durationMs }) => {
+      ended.inc({ kind, outcome });
+      seconds.observe({ kind }, durationMs / 1_000);
+      if (outcome === "failed") errors.inc({ kind });
+      if (outcome === "timed-out") timeouts.inc({ kind });
+      if (to === "queued" && (outcome === "failed" || outcome === "timed-out")) retries.inc({ kind });
+    }),
+    // Fenced out by somebody else: its own worker did not do it, so no `attempt.ended` comes.
+    on("job.overdue", ({ kind, fencedOut }) => fencedOut && timeouts.inc({ kind })),
+    on("job.dead", ({ kind }) => dead.inc({ kind })),
+    on("job.recovered", ({ kind, decision, success }) => success && decision === "fail" && dead.inc({ kind })),
+  ];
+}
+
+function deaths(on: On, counter: MakeCounter, histogram: MakeHistogram): (() => void)[] {
+  const incidents = counter("outlive_incidents_total", "Deaths of workers that were found", "how");
+  const recoveries = counter("outlive_recoveries_total", "Recovery passes that found a death");
+  const seconds = histogram("outlive_recovery_duration_seconds", "How long those passes took", RECOVERY_SECONDS);
+  const failed = counter(
+    "outlive_recovery_failures_total",
+    "Workers and jobs whose recovery failed and is tried again",
+  );
+  const crashes = counter("outlive_crashes_total", "Jobs that were in flight when their worker died", "kind");
+  const quarantined = counter("outlive_quarantined_total", "Jobs that were quarantined", "kind");
+  return [
+    on("worker.gone", ({ how }) => incidents.inc({ how })),
+    on("recovery.completed", ({ incidents: found, durationMs }) => {
+      if (found.length === 0) return;
+      recoveries.inc();
+      seconds.observe(durationMs / 1_000);
+    }),
+    on("recovery.failed", () => failed.inc()),
+    on("job.recovered", ({ kind, success }) => (success ? crashes.inc({ kind }) : failed.inc())),
+    on("job.quarantined", ({ kind }) => quarantined.inc({ kind })),
+  ];
+}
+
+function troubles(on: On, counter: MakeCounter): (() => void)[] {
+  const stale = counter(
+    "outlive_stale_writes_total",
+    "Writes refused because the attempt did not own its job any more",
+    "tried",
+  );
+  const heartbeats = counter("outlive_heartbeat_failures_total", "Heartbeats that could not be written");
+  const store = counter("outlive_store_failures_total", "Failures of the store that the engine tries again after");
+  const leases = counter("outlive_leases_lost_total", "Pauses of this process that were longer than its lease allows");
+  const disowned = counter("outlive_disowned_total", "Times a worker of this process was taken for dead and lived");
+  const blocked = counter("outlive_blocked_total", "Times the main loop stood still for more than a second");
+  const checks = counter("outlive_integrity_checks_total", "Integrity checks at an open, by verdict", "verdict");
+  const repairs = counter(
+    "outlive_repairs_total",
+    "Repairs of a damaged store, by whether it was sound after",
+    "sound",
+  );
+  const checkpoints = counter("outlive_checkpoint_failures_total", "Checkpoints at an open that were not finished");
+  const walHeld = counter("outlive_wal_held_total", "Times a reader kept a large write-ahead log from shrinking");
+  return [
+    // The first word only: the name of a step is the user's, and a label must not grow without limit.
+    on("write.rejected", ({ tried }) => stale.inc({ tried: tried.split(" ", 1)[0]! })),
+    on("heartbeat.failed", () => heartbeats.inc()),
+    on("store.failed", () => store.inc()),
+    on("lease.lost", () => leases.inc()),
+    on("worker.disowned", () => disowned.inc()),
+    on("worker.blocked", () => blocked.inc()),
+    on("integrity.checked", ({ verdict }) => checks.inc({ verdict })),
+    on("store.repaired", ({ sound }) => repairs.inc({ sound: String(sound) })),
+    on("store.upkeep", ({ what }) => {
+      if (what === "checkpoint.failed") checkpoints.inc();
+      if (what === "wal.held") walHeld.inc();
+    }),
+  ];
+}
+
+/** Average size of a group commit = writes / commits. */
+function groupCommits(engine: MeasuredProcess, registry: Registry): string[] {
+  const numbers = [
+    ["outlive_group_commits_total", "groupCommits", "Write transactions of this process"],
+    ["outlive_group_commit_writes_total", "groupedWrites", "Writes that shared those transactions"],
+  ] as const;
+  for (const [name, field, help] of numbers) {
+    new (promClient().Counter)({
+      name,
+      help,
+      registers: [registry],
+      async collect() {
+        const { detail } = await engine.operator.storeHealth().catch(() => ({ detail: {} as StoreHealth["detail"] }));
+        const value = detail[field];
+        if (typeof value !== "number") return;
+        this.reset();
+        this.inc(value);
+      },
+    });
+  }
+  return numbers.map(([name]) => name);
+}
+
+// The state of the store: one reading for all gauges of a scrape. A store that can't be read is reported by outlive_store_up and never
+// fails the scrape.
+
+export interface MeasuredStore {
+  readonly operator: { storeHealth(): Promise<StoreHealth> };
+  counts(): Promise<readonly KindCounts[]>;
+  workers(query?: Pick<WorkerQuery, "which">): Promise<readonly WorkerRow[]>;
+  incidents(options?: { readonly limit?: number }): Promise<readonly IncidentSummary[]>;
+  report(id: string): Promise<RecoveryReport | null>;
+}
+
+/** What one reading found. */
+interface Reading {
+  readonly up: boolean;
+  readonly detail: StoreHealth["detail"];
+  readonly counts: readonly KindCounts[];
+  readonly workers: readonly WorkerRow[];
+  readonly now: number;
+}
+
+const STATES = ["ready", "delayed", "running", "succeeded", "dead", "cancelled", "quarantined"] as const;
+const DEATH_SECONDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300];
+/** Incidents looked at with each scrape. */
+const MOST_INCIDENTS = 50;
+/** A job that has not run again after this long is not waited for any more. */
+const GIVE_UP_MS = 3_600_000;
+
+export function storeMetrics(engine: MeasuredStore, registry: Registry, incidentsSince: number): () => void {
+  const { Gauge } = promClient();
+  const names: string[] = [];
+  const read = oncePerScrape(() => reading(engine));
+
+  const gauge = <Label extends string = never>(
+    name: string,
+    help: string,
+    labelNames: Label[],
+    tell: (gauge: Gauge<Label>, reading: Reading) => void,
+  ): void => {
+    names.push(name);
+    // Several processes of one store say the same: of their answers the greatest is taken, never the sum.
+    new Gauge({
+      name,
+      help,
+      labelNames,
+      aggregator: "max",
+      registers: [registry],
+      async collect() {
+        const found = await read();
+        this.reset();
+        tell(this, found);
+      },
+    });
+  };
+
+  gauge("outlive_store_up", "1: the store could be read", [], (it, { up }) => it.set(up ? 1 : 0));
+  gauge("outlive_jobs", "Jobs in the store", ["kind", "state"], (it, { counts }) => {
+    for (const count of counts) for (const state of STATES) it.set({ kind: count.kind, state }, count[state]);
+  });
+  gauge("outlive_oldest_ready_seconds", "How long the oldest ready job has waited", ["kind"], (it, { counts }) => {
+    for (const { kind, oldestReadyMs } of counts) it.set({ kind }, (oldestReadyMs ?? 0) / 1_000);
+  });
+  gauge("outlive_paused", "1: nobody claims jobs of this kind", ["kind"], (it, { counts }) => {
+    for (const { kind, paused } of counts) it.set({ kind }, paused ? 1 : 0);
+  });
+  gauge("outlive_workers", "Workers that are not over", ["state"], (it, { workers }) => {
+    for (const state of ["live", "recovering"] as const)
+      it.set({ state }, workers.filter((worker) => worker.state === state).length);
+  });
+  gauge("outlive_heartbeat_age_seconds", "The oldest heartbeat of a live worker", [], (it, { workers, now }) =>
+    it.set(greatest(workers.filter(isLive).map(({ heartbeatAt }) => now - heartbeatAt)) / 1_000),
+  );
+  gauge(
+    "outlive_loop_lag_seconds",
+    "How long the slowest main loop had stood still at its heartbeat",
+    [],
+    (it, { workers }) => it.set(greatest(workers.filter(isLive).map(({ loopLagMs }) => loopLagMs)) / 1_000),
+  );
+  gauge(
+    "outlive_orphan_seconds",
+    "How long jobs have been held by a worker that shows no life",
+    [],
+    (it, { workers, now }) =>
+      it.set(
+        greatest(workers.filter((worker) => isOrphaning(worker, now)).map(({ heartbeatAt }) => now - heartbeatAt)) /
+          1_000,
+      ),
+  );
+  // A server's files are not ours to measure: there is no sample then, and not a 0.
+  gauge("outlive_database_bytes", "The size of the database", [], (it, { detail: { bytes } }) =>
+    bytes === undefined ? it.remove() : it.set(Number(bytes)),
+  );
+  gauge("outlive_wal_bytes", "The size of the write-ahead log", [], (it, { detail: { walBytes } }) =>
+    walBytes === undefined ? it.remove() : it.set(Number(walBytes)),
+  );
+  names.push(...deathTimes(engine, registry, incidentsSince));
+
+  return () => {
+    for (const name of names) registry.removeSingleMetric(name);
+  };
+}
+
+/** From a worker's last sign of life to the discovery of its death, and from there to each of its jobs running again. */
+function deathTimes(engine: MeasuredStore, registry: Registry, since: number): string[] {
+  const over = new Set<string>();
+  const known = new Set<string>();
+  const look = oncePerScrape(async () => {
+    const incidents = await engine.incidents({ limit: MOST_INCIDENTS }).catch(() => []);
+    for (const { id, detectedAt } of incidents) {
+      if (detectedAt < since || over.has(id)) continue;
+      const report = await engine.report(id).catch(() => null);
+      if (!report) continue;
+      observe(report, Date.now() - detectedAt > GIVE_UP_MS);
+    }
+    if (over.size > 4 * MOST_INCIDENTS)
+      for (const id of [...over].slice(0, over.size - MOST_INCIDENTS)) over.delete(id);
+  });
+  const { Histogram } = promClient();
+  const options = { buckets: DEATH_SECONDS, registers: [registry], collect: () => look() };
+  const detect = new Histogram({
+    name: "outlive_time_to_detect_seconds",
+    help: "From a worker's last sign of life to the discovery of its death",
+    ...options,
+  });
+  const resume = new Histogram({
+    name: "outlive_time_to_resume_seconds",
+    help: "From the discovery of a death to its jobs running again, each",
+    ...options,
+  });
+  const observe = ({ id, deadWorkers: [worker], recoveredJobs }: RecoveryReport, giveUp: boolean): void => {
+    if (!worker) return;
+    const { detectedAt } = worker;
+    if (!known.has(id) && worker.lastSeenAliveAt !== null)
+      detect.observe(Math.max(0, detectedAt - worker.lastSeenAliveAt) / 1_000);
+    known.add(id);
+    const goingOn = recoveredJobs.filter(({ decision }) => decision === "retry" || decision === "requeue");
+    if (!giveUp && (worker.recoveredAt === null || goingOn.some(({ resumedAt }) => resumedAt === null))) return;
+    for (const { resumedAt } of goingOn)
+      if (resumedAt !== null) resume.observe(Math.max(0, resumedAt - detectedAt) / 1_000);
+    over.add(id);
+    known.delete(id);
+  };
+  return ["outlive_time_to_detect_seconds", "outlive_time_to_resume_seconds"];
+}
+
+async function reading(engine: MeasuredStore): Promise<Reading> {
+  const now = Date.now();
+  try {
+    const [{ ok, detail }, counts, ...workers] = await Promise.all([
+      engine.operator.storeHealth(),
+      engine.counts(),
+      engine.workers(),
+      engine.workers({ which: "leftBehind" }),
+    ]);
+    return { up: ok, detail, counts, workers: workers.flat(), now };
+  } catch {
+    return { up: false, detail: {}, counts: [], workers: [], now };
+  }
+}
+
+/** The collectors of one scrape start together: they share one reading. */
+function oncePerScrape<T>(read: () => Promise<T>): () => Promise<T> {
+  let shared: Promise<T> | undefined;
+  return () => (shared ??= read().finally(() => (shared = undefined)));
+}
+
+function isLive({ state }: WorkerRow): boolean {
+  return state === "live";
+}
+
+/** It holds jobs and is over, or has been silent for its lease. */
+function isOrphaning(worker: WorkerRow, now: number): boolean {
+  return worker.heldCount > 0 && (worker.state !== "live" || now - worker.heartbeatAt > worker.leaseMs);
+}
+
+function greatest(values: readonly number[]): number {
+  return values.reduce((most, value) => Math.max(most, value), 0);
 }

@@ -37,7 +37,7 @@ export interface Kill<Role extends string = string> {
 }
 
 /** A worker that was stopped with SIGSTOP. */
-export interface Freeze {
+interface Freeze {
   readonly workerId: string | null;
   readonly at: number;
   /** When it was woken; Infinity: not yet. */
@@ -63,7 +63,7 @@ export interface FromProcess {
   readonly committing?: string;
 }
 
-export interface FleetOptions<Role extends string = string> {
+interface FleetOptions<Role extends string = string> {
   readonly places: Readonly<Record<Role, number>>;
   /**
    * The program of a place with its arguments; `life` counts the processes of the place from 1. `launcher`: a command that starts Node as its
@@ -316,4 +316,34 @@ function childrenOf(pid: number): number[] {
 
 function nameOf({ role, number, pid }: Place): string {
   return `${role} ${number} (pid ${pid})`;
+}
+
+// The child's side: a worker process under the parent that forked it. It drains on SIGTERM, leaves Ctrl-C to the parent, and does not
+// outlive it.
+
+/** Runs `work` until it ends, on its own or because of `stop`, and then disconnects from the parent. */
+export function runUnderParent(work: (stop: AbortSignal) => Promise<void>): void {
+  const stop = new AbortController();
+  const orphaned = (): void => {
+    process.kill(0, "SIGCONT"); // a sibling that was frozen when the parent died would stay frozen
+    process.exit(1);
+  };
+  process.on("SIGTERM", () => stop.abort());
+  process.on("SIGINT", () => {});
+  process.on("disconnect", orphaned);
+  work(stop.signal).then(
+    () => {
+      process.off("disconnect", orphaned);
+      process.disconnect();
+    },
+    (thrown: unknown) => {
+      console.error(thrown);
+      process.exit(1);
+    },
+  );
+}
+
+/** A parent that is gone hears nothing: this process is about to end, too. */
+export function tellParent(message: object): void {
+  if (process.connected) process.send!(message);
 }

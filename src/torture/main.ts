@@ -1,7 +1,7 @@
 // `outlive torture`: kills workers on a scratch store next to the user's own, then audits it. Whatever happens, it ends, leaves no process
 // behind, and says with its exit code whether every promise held: 0 yes, 1 no. If one did not, the store is kept.
+import type { Percentiles } from "./audit.ts";
 import type { Fleet } from "./fleet.ts";
-import type { Percentiles } from "./recovery-times.ts";
 import { cleanUpInEveryCase, type Outcome, run, type Timed } from "./run.ts";
 import { scratchStore } from "./scratch-store.ts";
 import { HEARTBEAT, LEASE } from "./tables.ts";

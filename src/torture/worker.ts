@@ -1,9 +1,8 @@
 // One worker process of a run, as a user would write it. It sends every event of its engine to its parent.
 import { flushCompileCache } from "node:module";
 import { open } from "../index.ts";
-import type { FromProcess } from "./fleet.ts";
+import { type FromProcess, runUnderParent, tellParent } from "./fleet.ts";
 import { CONCURRENCY, HEARTBEAT, JOBS, LEASE, storeOptions, writeTo } from "./tables.ts";
-import { runUnderParent, tellParent } from "./under-parent.ts";
 
 const [url, schema = null] = process.argv.slice(2) as [string, string?];
 

@@ -1,10 +1,11 @@
 // How the end of an attempt that did not succeed becomes a change: what was thrown, together with why the attempt had been told to stop.
 // The changes themselves are in transitions.ts.
-import { ErrorCode, OutliveError, RetryLater, TerminalError, toStoredError } from "../job/errors.ts";
+import { ErrorCode, OutliveError, TerminalError, toStoredError } from "../job/errors.ts";
 import { backoffMs } from "../job/job.ts";
 import { storableText } from "../job/text.ts";
 import { durationMs, type Random } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
+import { RetryLater } from "../job/waits.ts";
 import type { Attempt } from "./attempt.ts";
 
 /** The part of an attempt that decides how it ends. */

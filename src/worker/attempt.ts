@@ -175,6 +175,23 @@ export class Attempt implements Run {
   #returned(value: unknown): void {
     if (this.#settling) return;
     this.#waits?.drop();
+    const { checkResult } = this.kind;
+    if (!checkResult) return this.#succeeded(value);
+    let checked: unknown;
+    try {
+      checked = checkResult(value, this.id);
+    } catch (thrown) {
+      return this.#threw(thrown);
+    }
+    if (!isThenable(checked)) return this.#succeeded(checked);
+    checked.then(
+      (result) => this.#succeeded(result),
+      (thrown: unknown) => this.#threw(thrown),
+    );
+  }
+
+  #succeeded(value: unknown): void {
+    if (this.#settling) return;
     let result: string | null = null;
     try {
       if (value !== undefined) result = encodeJson(value, `The result of job ${this.id}`);
@@ -577,8 +594,9 @@ export class Attempt implements Run {
     this.#assertOurs();
     const [answer] = await this.#context.store.write([{ lease: this.job.lease, write }]);
     if (answer?.is === "stale") throw this.#refused(answer.stale);
-    if (write.type === "step" || write.type === "signal") this.#owner.stepped(this);
-    return answer?.is === "applied" ? answer : undefined;
+    const applied = answer?.is === "applied" ? answer : undefined;
+    if (write.type === "step" || applied?.signal?.kept) this.#owner.stepped(this);
+    return applied;
   }
 
   /** The fence did not hold: the job has another owner. Returns what the handler gets. */

@@ -290,7 +290,7 @@ class TrustByHeartbeat implements Trust {
   }
 }
 
-// The end of a worker that was asked to stop: no more claims, what runs may finish, the rest is given back at no cost.
+// The end of a worker that was asked to stop: no more claims, what runs may finish, the rest is released at no cost.
 
 /** For the last fifth of the grace, at most this long, handlers know that they should end. */
 const NOTICE_MS = 5_000;
@@ -320,6 +320,7 @@ async function within(clock: Clock, done: Promise<void>, ms: number): Promise<bo
   return won;
 }
 
+/** What the objects of one worker (life, loop, executor, attempt) share from its beginning to its end. */
 export interface WorkerContext {
   /** The worker's id. */
   readonly worker: string;

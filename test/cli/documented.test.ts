@@ -1,9 +1,9 @@
 // docs/cli.md is the page of every command: none may be added to the program without it.
+import { Command } from "commander";
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { Command } from "commander";
-import { COMMANDS } from "../../src/cli/commands/index.ts";
+import { COMMANDS } from "../../src/cli/main.ts";
 
 const page = readFileSync(new URL("../../docs/cli.md", import.meta.url), "utf8");
 const changelog = readFileSync(new URL("../../CHANGELOG.md", import.meta.url), "utf8");

@@ -1,9 +1,9 @@
 // Whatever may take long says once a second how far it has come.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { changeFound } from "../../src/cli/commands/operate.ts";
 import { recoverTold } from "../../src/cli/commands/recover.ts";
 import { progress } from "../../src/cli/live-view.ts";
-import { changeFound } from "../../src/cli/mass-change.ts";
 import type { Terminal } from "../../src/cli/terminal.ts";
 import type { Engine } from "../../src/engine/engine.ts";
 import { job, open } from "../../src/index.ts";

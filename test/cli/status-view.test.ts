@@ -1,10 +1,10 @@
 // Holds the text of `status` with a fixed clock: what it shows, what it advises, and how it fits a small screen.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Pen } from "../../src/cli/grid.ts";
+import { type Look, statusOf } from "../../src/cli/advice.ts";
+import { statusLines } from "../../src/cli/commands/status.ts";
 import type { KnownWorker } from "../../src/cli/lookup.ts";
-import { type Look, statusOf } from "../../src/cli/survey.ts";
-import { statusLines } from "../../src/cli/views/status.ts";
+import type { Pen } from "../../src/cli/terminal.ts";
 import { widthOf } from "../../src/cli/words.ts";
 import type { KindCounts } from "../../src/stores/port.ts";
 

@@ -2,8 +2,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { jsonFault } from "../../src/cli/commands/enqueue.ts";
-import { grid, type Pen } from "../../src/cli/grid.ts";
 import { noSuchKind } from "../../src/cli/lookup.ts";
+import { grid, type Pen } from "../../src/cli/terminal.ts";
 import { bytes, count, cut, oneLine, shellWord, widthOf } from "../../src/cli/words.ts";
 
 const pen = (columns: number, isTty = true): Pen => ({ style: (_, text) => text, columns, isTty });

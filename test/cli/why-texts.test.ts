@@ -28,6 +28,8 @@ function aJob(given: Partial<JobDetails> = {}): JobDetails {
     lastOutcome: null,
     error: null,
     cancelRequested: false,
+    parent: null,
+    waitsAt: null,
     waitsForResolution: false,
     input: {},
     result: null,

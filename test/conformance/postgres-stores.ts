@@ -2,7 +2,7 @@
 // server's, and the user's own writes in its form of a transaction.
 import assert from "node:assert/strict";
 import type { TestContext } from "node:test";
-import { job } from "../../src/engine/kind-options.ts";
+import { job } from "../../src/engine/options.ts";
 import { idSource } from "../../src/job/enqueue.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
 import type { Store } from "../../src/stores/port.ts";

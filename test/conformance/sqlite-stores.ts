@@ -1,7 +1,7 @@
 // SQLite as the conformance suite wants it: connections by path, and the user's own writes in its form of a transaction.
 import assert from "node:assert/strict";
 import { DatabaseSync } from "node:sqlite";
-import { job } from "../../src/engine/kind-options.ts";
+import { job } from "../../src/engine/options.ts";
 import { toStoredError } from "../../src/job/errors.ts";
 import { EventBus } from "../../src/job/events.ts";
 import type { Clock } from "../../src/job/time.ts";

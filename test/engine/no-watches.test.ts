@@ -1,10 +1,6 @@
-// Surroundings in which parts of Outlive can't work as usual: no file can be watched, or the program was bundled.
+// Surroundings in which a part of Outlive can't work as usual: no file can be watched.
 import assert from "node:assert/strict";
-import { join } from "node:path";
 import { test } from "node:test";
-import { pathToFileURL } from "node:url";
-import { systemClock } from "../../src/platform/clock.ts";
-import { startMaintenanceThread } from "../../src/recovery/maintenance-thread.ts";
 import { inNamespaces, nodeUnder } from "../regressions/namespaces.ts";
 import { transfer } from "../support/jobs.ts";
 import { Place, untilState } from "../support/processes.ts";
@@ -28,12 +24,3 @@ test(
     await untilState(engine, id, "succeeded");
   },
 );
-
-test("a worker whose maintenance thread has no file, as in a bundle, is refused with what to do", async () => {
-  const file = pathToFileURL(join(import.meta.dirname, "not-there.ts"));
-  const events = { emit: () => {}, has: () => false } as never;
-  await assert.rejects(
-    startMaintenanceThread({ clock: systemClock, events, file, own: {} }, { worker: "w" } as never, {} as never),
-    { code: "OPTION_INVALID", message: /not-there\.ts does not exist\. Was outlive bundled.*external: \['outlive'\]/ },
-  );
-});

@@ -331,6 +331,8 @@ test("get tells the whole story of a job", async (t) => {
     counters: { errors: 1, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 },
     lastOutcome: "succeeded",
     cancelRequested: false,
+    parent: null,
+    waitsAt: null,
     together: 0,
     waitsForResolution: false,
     input: { n: 1 },

@@ -1,9 +1,17 @@
 // Holds the options: their defaults, their limits, and that what can't work is refused by name before anything is opened.
 import assert from "node:assert/strict";
-import * as z from "zod";
 import { test } from "node:test";
-import { job, kindChoice, type KindOptions, settingsWithDefaults } from "../../src/engine/kind-options.ts";
-import { type EngineOptions, engineSettings, type WorkOptions, workSettings } from "../../src/engine/options.ts";
+import * as z from "zod";
+import {
+  type EngineOptions,
+  engineSettings,
+  job,
+  kindChoice,
+  type KindOptions,
+  settingsWithDefaults,
+  type WorkOptions,
+  workSettings,
+} from "../../src/engine/options.ts";
 import { ErrorCode, OutliveError } from "../../src/job/errors.ts";
 
 /** The options are refused, and the message names the option. */

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Wiring } from "../../src/engine/engine.ts";
-import { Recoveries } from "../../src/engine/recovery-pass.ts";
+import { Recoveries } from "../../src/engine/operator.ts";
 import { pause } from "../../src/job/time.ts";
 import type { Probe } from "../../src/stores/liveness.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";

@@ -1,8 +1,8 @@
 // Holds the way from a call of `enqueue` to a draft.
 import assert from "node:assert/strict";
-import * as z from "zod";
 import { test } from "node:test";
-import { job } from "../../src/engine/kind-options.ts";
+import * as z from "zod";
+import { job } from "../../src/engine/options.ts";
 import type { AnyContract } from "../../src/job/contract.ts";
 import { type EnqueueOptions, makeDraft, makeDraftNow } from "../../src/job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../src/job/errors.ts";

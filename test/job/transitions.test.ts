@@ -11,6 +11,8 @@ const boom = { name: "Error", message: "boom" };
 const ALONE = { suspectsAtDeath: 1 };
 const TOGETHER = { suspectsAtDeath: 4 };
 
+const HOUR_OF_SLEEP = { step: "run.sleep#1", forMs: 3_600_000, until: null };
+
 /** Each change with its first allowed use, written here by hand: from which states, and where it leads. */
 const table: Readonly<
   Record<ChangeName, { from: readonly JobState[]; to: JobState | "same"; make: (job: transitions.JobView) => Change }>
@@ -32,6 +34,7 @@ const table: Readonly<
     make: (job) => transitions.forgetLoss(job, aKind(), "it returned").change,
   },
   release: { from: ["running"], to: "queued", make: (job) => transitions.release(job, "shut down") },
+  wait: { from: ["running"], to: "queued", make: (job) => transitions.wait(job, HOUR_OF_SLEEP) },
   endCancelled: { from: ["running"], to: "cancelled", make: (job) => transitions.endCancelled(job, "asked") },
   refuse: { from: ["running"], to: "dead", make: (job) => transitions.refuse(job, boom) },
   quarantine: { from: ["running"], to: "quarantined", make: (job) => transitions.quarantine(job, ["input"]) },
@@ -127,6 +130,15 @@ test("FR-069 a corrupt job is quarantined with what did not match, a code and th
     transitions.quarantine(aView(), ["step a"]).reason!,
     /^corrupt: the stored step a .* does not match its/,
   );
+});
+
+test("a wait counts nothing and keeps what is waited for; a cancel that was requested ends the job instead", () => {
+  const change = transitions.wait(aView({ counters: counted({ errors: 2 }) }), HOUR_OF_SLEEP);
+  assert.deepEqual([change.add, change.resets, change.outcome], [{}, undefined, "waiting"]);
+  assert.deepEqual(change.wait, HOUR_OF_SLEEP);
+  assert.equal(change.reason, "sleeps for 3600000 ms");
+  const { to, wait, add } = change.ifCancelled!;
+  assert.deepEqual([to, wait, add], ["cancelled", undefined, {}]);
 });
 
 test("a failure counts one error, waits for its delay and says which error of how many it was", () => {

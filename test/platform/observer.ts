@@ -1,6 +1,5 @@
 // Tests start this in namespaces of its own. It prints its identity and what it finds of the processes named on its command line.
-import { processIdentity } from "../../src/platform/identity.ts";
-import { processState } from "../../src/platform/process-evidence.ts";
+import { processIdentity, processState } from "../../src/platform/identity.ts";
 import type { ProcessKey } from "../../src/stores/liveness.ts";
 
 const self = processIdentity();

@@ -5,8 +5,7 @@ import { once } from "node:events";
 import { createInterface } from "node:readline";
 import { test, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
-import { processIdentity } from "../../src/platform/identity.ts";
-import { parseProcessStat, processState, readProcessStat } from "../../src/platform/process-evidence.ts";
+import { parseProcessStat, processIdentity, processState, readProcessStat } from "../../src/platform/identity.ts";
 import type { ProcessKey } from "../../src/stores/liveness.ts";
 
 const self = processIdentity();

@@ -3,8 +3,7 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { writeFileSync } from "node:fs";
-import { processIdentity } from "../../src/platform/identity.ts";
-import { processState, readProcessStat } from "../../src/platform/process-evidence.ts";
+import { processIdentity, processState, readProcessStat } from "../../src/platform/identity.ts";
 
 const self = processIdentity();
 const first = spawn("sleep", ["1000"]);

@@ -1,7 +1,7 @@
 // `outlive.enqueue` for psql, triggers and other languages: the same jobs and the same refusals as from a program.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { kindChoice } from "../../src/engine/kind-options.ts";
+import { kindChoice } from "../../src/engine/options.ts";
 import { assertKey, assertKind } from "../../src/job/enqueue.ts";
 import { fixture } from "./fixture.ts";
 

@@ -2,7 +2,7 @@
 // also when many sessions enqueue the same at once.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { job } from "../../src/engine/kind-options.ts";
+import { job } from "../../src/engine/options.ts";
 import type { Store } from "../../src/stores/port.ts";
 import { enqueueIn } from "../../src/stores/postgres/transaction.ts";
 import { draft, kind } from "../../src/testing/conformance/fixture.ts";

@@ -2,7 +2,7 @@
 // claims and recoveries on real sessions, and what it says of itself.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { job } from "../../src/engine/kind-options.ts";
+import { job } from "../../src/engine/options.ts";
 import { succeed } from "../../src/job/transitions.ts";
 import { decideCrash } from "../../src/recovery/recover.ts";
 import type { Room, Settlement } from "../../src/stores/port.ts";

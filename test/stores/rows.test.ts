@@ -37,6 +37,8 @@ const row: JobColumns = {
   outcome: null,
   error: null,
   cancel_requested: false,
+  parent: null,
+  wait_step: null,
 };
 
 test("what only holds its place in a row is not shown: before the first claim, and before the end", () => {

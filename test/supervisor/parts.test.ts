@@ -2,8 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { type Ending, evidenceOf } from "../../src/cli/supervisor/child.ts";
-import { StopSignals } from "../../src/cli/supervisor/init.ts";
-import { RestartDelay, StoreWatch } from "../../src/cli/supervisor/supervisor.ts";
+import { RestartDelay, StopSignals, StoreWatch } from "../../src/cli/supervisor/supervisor.ts";
 
 test("the delay doubles from 100 ms to 30 s, and a minute of good running sets it back", () => {
   const delay = new RestartDelay();

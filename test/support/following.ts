@@ -2,8 +2,7 @@
 // wrapped: everything else is wired as `open` wires it.
 import { contractsOf } from "../../src/engine/client.ts";
 import { Engine } from "../../src/engine/engine.ts";
-import { settingsWithDefaults } from "../../src/engine/kind-options.ts";
-import { type EngineOptions, engineSettings } from "../../src/engine/options.ts";
+import { type EngineOptions, engineSettings, settingsWithDefaults } from "../../src/engine/options.ts";
 import { toStoredError } from "../../src/job/errors.ts";
 import { EventBus } from "../../src/job/events.ts";
 import type { Change } from "../../src/job/transitions.ts";

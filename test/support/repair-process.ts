@@ -1,7 +1,7 @@
 // A repair in a process of its own, as `outlive check --repair` does it, that stands still after its first step until it is killed
 // or gets a byte on its standard input.
 import { readSync, writeSync } from "node:fs";
-import { repairStore } from "../../src/engine/doctor.ts";
+import { repairStore } from "../../src/engine/open.ts";
 
 const repair = await repairStore(process.argv[2]!, {
   salvage: true,

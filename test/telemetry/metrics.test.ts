@@ -6,7 +6,7 @@ import { Registry } from "prom-client";
 import { job, open } from "../../src/index.ts";
 import { aggregatedText, attachMetrics, lasting } from "../../src/metrics.ts";
 import type { WorkerRow } from "../../src/stores/liveness.ts";
-import { type MeasuredStore, storeMetrics } from "../../src/telemetry/store-metrics.ts";
+import { type MeasuredStore, storeMetrics } from "../../src/telemetry/metrics.ts";
 import { slow } from "../support/jobs.ts";
 import { Place, untilState } from "../support/processes.ts";
 import { aWorkerRow } from "../support/samples.ts";

@@ -1,8 +1,7 @@
 // The log: one line per fact, as JSON or text, without secrets.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { jsonWriter, prettyWriter } from "../../src/telemetry/log.ts";
-import { redact, redactText } from "../../src/telemetry/redact.ts";
+import { jsonWriter, prettyWriter, redact, redactText } from "../../src/telemetry/log.ts";
 
 const now = (): number => Date.parse("2024-01-15T10:30:00.123Z");
 

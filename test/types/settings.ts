@@ -1,8 +1,13 @@
 // Compile-time test of the tables of settings: the option types have exactly the keys of the tables, and each option has the type
 // of the values that its row takes. Checked by `npm run typecheck`; nothing here runs.
 import type { OutliveConfig } from "../../src/engine/config.ts";
-import type { BackoffOptions, KindOptions } from "../../src/engine/kind-options.ts";
-import type { EngineOptions, EngineSettingKey, WorkOptions } from "../../src/engine/options.ts";
+import type {
+  BackoffOptions,
+  EngineOptions,
+  EngineSettingKey,
+  KindOptions,
+  WorkOptions,
+} from "../../src/engine/options.ts";
 import type {
   KIND_OPTIONS,
   PROGRAM_OPTIONS,
@@ -48,7 +53,9 @@ type Backoff = Extract<keyof typeof KIND_OPTIONS, `retry.backoff.${string}`>;
 isTrue<Agree<OutliveConfig, typeof SETTINGS>>();
 isTrue<Agree<EngineOptions, { [Key in keyof Program]: Program[Key] }>>();
 isTrue<Agree<WorkOptions, typeof WORKER_OPTIONS>>();
-isTrue<Agree<KindOptions & { readonly input?: unknown }, Omit<typeof KIND_OPTIONS, Backoff>>>();
+isTrue<
+  Agree<KindOptions & { readonly input?: unknown; readonly output?: unknown }, Omit<typeof KIND_OPTIONS, Backoff>>
+>();
 isTrue<Agree<{ readonly retry: { readonly backoff: BackoffOptions } }, Pick<typeof KIND_OPTIONS, Backoff>>>();
 
 // The check can fail: a key too many, one too few, and another type.

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ErrorCode, Interruption, OutliveError } from "../../src/job/errors.ts";
 import type { ClaimedJob, JobDraft } from "../../src/job/job.ts";
-import { APPLIED, type AttemptWrite, type Stale, type WriteAnswer } from "../../src/stores/port.ts";
+import { APPLIED, type AttemptWrite, type ReadSignal, type Stale, type WriteAnswer } from "../../src/stores/port.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { Attempt, type AttemptOwner, staleError, staleText } from "../../src/worker/attempt.ts";
 import type { CommitForm } from "../../src/worker/run.ts";
@@ -27,7 +27,7 @@ function aStale(given: Partial<Stale> = {}): Stale {
 function attempt(job: Partial<ClaimedJob> = {}, owner: Partial<AttemptOwner> = {}) {
   const writes: AttemptWrite[] = [];
   const told: string[] = [];
-  const state: { stale: Stale | null } = { stale: null };
+  const state: { stale: Stale | null; signal?: ReadSignal } = { stale: null };
   const clock = virtualClock();
   const events = new Recorder();
   const store = fakeStore({
@@ -36,7 +36,8 @@ function attempt(job: Partial<ClaimedJob> = {}, owner: Partial<AttemptOwner> = {
       writes.push(write);
       if (state.stale) return Promise.resolve([{ is: "stale", stale: state.stale }] satisfies WriteAnswer[]);
       const enqueued = write.type === "enqueue" ? write.drafts.map(({ id }) => ({ id, created: true })) : [];
-      return Promise.resolve([{ ...APPLIED, enqueued }] as WriteAnswer[]);
+      const { signal } = state;
+      return Promise.resolve([{ ...APPLIED, enqueued, ...(signal && { signal }) }] as WriteAnswer[]);
     },
     transactions: {
       commit: async (_settlement, body) => ({ answer: APPLIED, value: (await body({})) as never, enqueued: 0 }),
@@ -238,6 +239,18 @@ test("progress is JSON", async () => {
   await run.progress({ done: 3 });
   assert.deepEqual(writes, [{ type: "progress", value: '{"done":3}' }]);
   await assert.rejects(run.progress(1n as never), refused(ErrorCode.notJson, /^The progress of job job-1/));
+});
+
+test("a signal that was read is progress, and a wait for one that is not there yet is not", async () => {
+  const waits = attempt();
+  waits.state.signal = { kept: false };
+  void waits.run.waitForSignal("go");
+  await new Promise(setImmediate);
+  assert.deepEqual([waits.writes.length, waits.told.includes("stepped")], [1, false]);
+  const reads = attempt();
+  reads.state.signal = { kept: true, payload: "1" };
+  assert.equal(await reads.run.waitForSignal("go"), 1);
+  assert.equal(reads.told.includes("stepped"), true);
 });
 
 test("a log line is told and kept, without NUL and cut at 8,192 characters", async () => {

@@ -14,6 +14,7 @@ import { queueMutants } from "./queue.ts";
 import { recoveryMutants } from "./recovery.ts";
 import { restoreMutants } from "./restores.ts";
 import { suspectMutants } from "./suspects.ts";
+import { waitMutants } from "./waits.ts";
 import { workerMutants } from "./workers.ts";
 import { writeMutants } from "./writes.ts";
 
@@ -33,5 +34,6 @@ export const MUTANTS: readonly Mutant[] = [
   ...maintenanceMutants,
   ...writeMutants,
   ...followMutants,
+  ...waitMutants,
   ...contentMutants,
 ];

@@ -17,7 +17,11 @@ const LEFT_IN: Readonly<Record<number, readonly number[]>> = {
   [OUTCOME.released]: [STATE.queued, STATE.cancelled],
   [OUTCOME.lost]: [STATE.queued],
   [OUTCOME.cancelled]: [STATE.cancelled],
+  [OUTCOME.waiting]: [STATE.queued, STATE.cancelled],
 };
+
+/** When a wait is due that does not end by time. */
+const NO_TIMEOUT = 253_402_300_799_998;
 
 const NOTHING: readonly Word[] = [];
 
@@ -49,7 +53,8 @@ export class EndLaw {
 
   #isWhatWasSettled(was: JobRow, is: JobRow, { change }: Settlement, wall: number): void {
     const to = change.to === "queued" && was.cancel === 1 ? "cancelled" : change.to;
-    const runAt = change.delayMs > 0 ? Math.floor(wall) + change.delayMs : null;
+    const delayMs = change.wait ? change.wait.forMs : change.delayMs;
+    const runAt = delayMs === null ? NO_TIMEOUT : change.wait || delayMs > 0 ? Math.floor(wall) + delayMs : null;
     demand(
       STATE_NAMES[is.state] === to &&
         OUTCOME_NAMES[is.outcome ?? -1] === change.outcome &&

@@ -17,6 +17,7 @@ export const OUTCOME = {
   rejected: 6,
   corrupt: 7,
   lost: 8,
+  waiting: 9,
 } as const;
 
 /** As the engine calls them, in the order of their codes. */
@@ -30,6 +31,7 @@ export const OUTCOME_NAMES = [
   "rejected",
   "corrupt",
   "lost",
+  "waiting",
 ] as const;
 
 export function isTerminal(state: number): boolean {

@@ -36,6 +36,7 @@ import { StepMemory } from "./step-memory.ts";
 import type { Tally } from "./tally.ts";
 import { type HistoryRow, type JobRow, Watch } from "./watch.ts";
 import type { Witness } from "./witness.ts";
+import { WaitingLaw } from "./waiting-law.ts";
 import { WorkerLaw } from "./worker-law.ts";
 import { WriteLaw } from "./write-law.ts";
 
@@ -70,6 +71,7 @@ export class Oracle {
   readonly #answers: AnswerLaw;
   readonly #ends = new EndLaw(kindFacts);
   readonly #follows = new FollowLaw();
+  readonly #waiting: WaitingLaw;
   readonly #money: MoneyLaw;
   readonly #blame: BlameLaw;
   readonly #isolation: IsolationLaw | null;
@@ -90,6 +92,7 @@ export class Oracle {
     this.#deps = deps;
     this.model = new Model(deps.process);
     this.requests = new RequestLaw(this.model);
+    this.#waiting = new WaitingLaw(this.model);
     this.#watch = new Watch(deps.disk);
     this.#states = new StateLaw((kind) => kindFacts(kind).limits);
     this.#restores = new RestoreLaw(deps.process, () => deps.disk.misplaced);
@@ -118,6 +121,7 @@ export class Oracle {
     this.#restores.onTime(now, this.#calmAt);
     this.#maintenances.onTime(now, wall);
     this.#detection.onTime(now);
+    this.#waiting.onTime(now, wall, this.#calmAt);
     if (this.#calmAt !== null) this.requests.onCalm(now, this.#calmAt);
     const answers = this.#deps.witness.take();
     const seen = this.#watch.read();
@@ -140,6 +144,7 @@ export class Oracle {
         this.#states.onChange(was, is);
         if (!is) continue;
         this.requests.onChange(was, is);
+        this.#waiting.onChange(was, is, moment);
         if (was?.state === STATE.queued && is.state === STATE.running) {
           this.#restores.onClaim(is);
           this.#authority.onClaim(is, moment);
@@ -167,6 +172,7 @@ export class Oracle {
         this.#deadlines.onChange(one.was, one.is, moment);
       }
       if (one.subject === "job" && one.was && one.is) this.#judged(one.was, one.is, history, wall);
+      if (one.subject === "signal") this.#waiting.onSignal(one.was, one.is);
       if (one.subject === "history") this.#states.onHistory(one.was);
       if (one.subject === "worker" && one.was && one.is) {
         const known = this.model.workers.get(one.is.seq);
@@ -182,6 +188,7 @@ export class Oracle {
     this.drafts.onMoment(moment);
     this.#money.onMoment(changes, ledgerOf(moment));
     this.#follows.onMoment(changes);
+    this.#waiting.onMoment(moment);
     this.#blame.onMoment(moment);
     this.requests.onMoment(moment, changes);
   }
@@ -243,6 +250,7 @@ export class Oracle {
     this.model.reload(this.#watch, restored);
     const kept = this.#watch.all("step").map(({ job, name }) => `${this.model.jobs.get(job)?.id}/${name}`);
     this.#steps.wentBack(new Set(kept));
+    this.#waiting.wentBack(this.#watch.all("signal"));
     this.#losses.wentBack();
     this.#deadlines.wentBack();
     this.#detection.wentBack();

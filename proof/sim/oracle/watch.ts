@@ -8,6 +8,7 @@ export interface JobRow {
   readonly id: string;
   readonly kind: string;
   readonly state: number;
+  readonly lane: number;
   readonly worker: number | null;
   readonly epoch: number;
   readonly fence: number;
@@ -22,6 +23,7 @@ export interface JobRow {
   readonly deadline: number | null;
   readonly runAt: number | null;
   readonly key: string | null;
+  readonly result: string | null;
   /** 1: its cancel was asked for while it ran. */
   readonly cancel: number;
 }
@@ -69,6 +71,15 @@ export interface IncidentRow {
   readonly completed: number | null;
 }
 
+export interface SignalRow {
+  readonly ord: number;
+  readonly job: number;
+  readonly name: string;
+  readonly id: string;
+  readonly payload: string;
+  readonly readAt: number | null;
+}
+
 export interface LogRow {
   readonly job: number;
   readonly fence: number;
@@ -83,6 +94,7 @@ interface Rows {
   readonly log: LogRow;
   readonly ledger: LedgerRow;
   readonly incident: IncidentRow;
+  readonly signal: SignalRow;
 }
 
 /** One row that was written: what it was before (null: it is new), what it is now (null: it is gone). */
@@ -97,9 +109,9 @@ export type Seen = {
 const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: string]>> = {
   job: [
     "outlive_jobs",
-    `'seq', @.seq, 'id', @.id, 'kind', (SELECT name FROM outlive_kinds WHERE id = @.kind), 'state', @.state, 'worker', @.worker,
+    `'seq', @.seq, 'id', @.id, 'kind', (SELECT name FROM outlive_kinds WHERE id = @.kind), 'state', @.state, 'lane', @.lane, 'worker', @.worker,
      'epoch', @.epoch, 'fence', @.fence, 'errors', @.errors, 'crashes', @.crashes, 'blamed', @.blamed, 'timeouts', @.timeouts,
-     'interruptions', @.interruptions, 'losses', @.losses, 'together', @.together, 'outcome', @.outcome, 'deadline', @.deadline_at, 'runAt', @.run_at, 'key', @.dedupe_key, 'cancel', @.cancel_requested`,
+     'interruptions', @.interruptions, 'losses', @.losses, 'together', @.together, 'outcome', @.outcome, 'deadline', @.deadline_at, 'runAt', @.run_at, 'key', @.dedupe_key, 'result', @.result, 'cancel', @.cancel_requested`,
   ],
   worker: [
     "outlive_workers",
@@ -113,6 +125,10 @@ const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: str
   step: ["outlive_steps", "'job', @.job, 'name', @.name, 'result', @.result, 'fence', @.fence"],
   log: ["outlive_logs", "'job', @.job, 'fence', @.fence, 'message', @.message"],
   ledger: ["ledger", "'job', @.job, 'fence', @.fence"],
+  signal: [
+    "outlive_signals",
+    "'ord', @.ord, 'job', @.job, 'name', @.name, 'id', @.id, 'payload', @.payload, 'readAt', @.read_at",
+  ],
   incident: [
     "outlive_incidents",
     "'id', @.id, 'worker', @.worker, 'how', @.how, 'resolution', @.resolution, 'held', @.held_at_death, 'suspects', @.suspects_at_death, 'completed', @.completed_at",

@@ -8,6 +8,8 @@ import type {
   OperatorAnswer,
   TurnAnswer,
   Settlement,
+  Signal,
+  SignalAnswer,
   Store,
   Taken,
   Transactions,
@@ -41,6 +43,7 @@ export type Answer = { readonly process: SimProcess; readonly lost: boolean } & 
       readonly answers: readonly WriteAnswer[];
     }
   | { readonly of: "takeBack"; readonly verdicts: readonly Verdict[] }
+  | { readonly of: "signal"; readonly signal: Signal; readonly answer: SignalAnswer }
   | { readonly of: "cancel" | "retry"; readonly job: string; readonly answer: OperatorAnswer }
   /** An earlier answer with these claims in it never arrived. */
   | { readonly of: "lost"; readonly claimed: TurnAnswer["claimed"] }
@@ -57,6 +60,7 @@ export const MATTERS: ReadonlySet<Verb> = new Set([
   "takeBack",
   "operate.cancel",
   "operate.retry",
+  "operate.signal",
 ]);
 const QUIET: ReadonlySet<Verb> = new Set([
   "workers",
@@ -145,6 +149,8 @@ function understand({ process, method, args }: Call, value: unknown, lost: boole
       const of = method === "operate.cancel" ? "cancel" : "retry";
       return { process, lost, of, job: args[0] as string, answer: value as OperatorAnswer };
     }
+    case "operate.signal":
+      return { process, lost, of: "signal", signal: args[0] as Signal, answer: value as SignalAnswer };
     default:
       return null;
   }
@@ -175,7 +181,7 @@ function tell({ method, args }: Call, value: unknown): string | null {
       const answers = value as readonly WriteAnswer[];
       return writes
         .map(({ lease, write }, i) => {
-          const name = write.type === "step" ? `step ${write.name}` : write.type;
+          const name = write.type === "step" || write.type === "signal" ? `${write.type} ${write.name}` : write.type;
           return `${name} of ${at(lease)} ${answers[i]?.is ?? "?"}`;
         })
         .join("; ");
@@ -183,6 +189,8 @@ function tell({ method, args }: Call, value: unknown): string | null {
     case "operate.cancel":
     case "operate.retry":
       return `${method} ${String(args[0])}: ${(value as OperatorAnswer).is}`;
+    case "operate.signal":
+      return `signal ${(args[0] as Signal).id}: ${(value as SignalAnswer).is}`;
     case "condemn": {
       const [{ worker, death }] = args as Parameters<Store["condemn"]>;
       return `condemn ${worker.id} (${death.how})${value === null ? ": not dead" : ""}`;

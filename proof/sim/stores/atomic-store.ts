@@ -8,6 +8,7 @@ import * as attempts from "./attempts.ts";
 import * as looking from "./looking.ts";
 import { Data } from "./records.ts";
 import * as recovering from "./recovering.ts";
+import { outcomes, sendSignal } from "./waits.ts";
 import {
   beat,
   begin,
@@ -88,6 +89,7 @@ export function atomicStore(server: AtomicServer): Store {
       close: async () => {},
       inspect: {
         get: reading(looking.getJob),
+        outcomes: reading(outcomes),
         list: reading(looking.listJobs),
         counts: reading(looking.counts),
         ahead: reading(looking.ahead),
@@ -101,6 +103,7 @@ export function atomicStore(server: AtomicServer): Store {
       operate: {
         cancel: writing(looking.cancel),
         retry: writing(looking.retry),
+        signal: writing(sendSignal),
         setPaused: writing(looking.setPaused),
         noteDeath: writing(noteDeath),
       },

@@ -6,6 +6,7 @@ import { boundOf, type HeldSuspects, isSuspect, suspectsToTake } from "../../../
 import {
   type ClaimedJob,
   type Enqueued,
+  isTerminal,
   JOB_STATES,
   type JobDraft,
   type KindSettings,
@@ -24,8 +25,9 @@ import {
   type TurnAnswer,
   type WriteAnswer,
 } from "../../../src/stores/port.ts";
-import { NEVER_DUE } from "../../../src/stores/rows.ts";
+import { NEVER_DUE, NO_TIMEOUT } from "../../../src/stores/rows.ts";
 import { type Data, isDue, type JobRecord, type StepRecord, stepOwner, sumOf } from "./records.ts";
+import { beginWait, consequences, keptWait, readSignal, waitDueAt } from "./waits.ts";
 import { ownRow, whyReplaced } from "./workers.ts";
 
 /** Refused writes kept in the history of one job. */
@@ -51,7 +53,8 @@ export function assertDeclared(data: Data, drafts: readonly JobDraft[]): void {
       );
 }
 
-export function insertJobs(data: Data, drafts: readonly JobDraft[]): Enqueued[] {
+/** `parent`: the row of the job that enqueues them. */
+export function insertJobs(data: Data, drafts: readonly JobDraft[], parent: number | null = null): Enqueued[] {
   const { now } = data;
   return drafts.map((draft) => {
     const { id, kind, input, priority, dedupeKey } = draft;
@@ -85,6 +88,7 @@ export function insertJobs(data: Data, drafts: readonly JobDraft[]): Enqueued[] 
       result: null,
       resultSum: null,
       progress: null,
+      parent,
     });
     return { id, created: true };
   });
@@ -112,7 +116,7 @@ export function turn(data: Data, worker: string, settlements: readonly Settlemen
 }
 
 function nextDueInMs(data: Data): number | null {
-  const due = data.queued().flatMap(({ runAt }) => (runAt === null || runAt === NEVER_DUE ? [] : [runAt - data.now]));
+  const due = data.queued().flatMap(({ runAt }) => (runAt === null || runAt >= NO_TIMEOUT ? [] : [runAt - data.now]));
   const waiting = due.filter((ms) => ms > 0);
   return waiting.length === 0 ? null : Math.min(...waiting);
 }
@@ -198,6 +202,7 @@ export function applyChange(
   const { to, outcome, error, result } = written;
   if (written.name === "succeed") {
     data.putJob({ ...job, state: to, outcome, finishedAt: now, result, resultSum: sumOf(result, job.id) });
+    consequences(data, job.row, true);
     return written;
   }
   data.putJob({
@@ -213,6 +218,8 @@ export function applyChange(
     cancelRequested: false,
   });
   addHistory(data, job, written, by);
+  if (written.wait) beginWait(data, job.row, written.wait);
+  if (isTerminal(to) !== isTerminal(job.state)) consequences(data, job.row, isTerminal(to));
   return written;
 }
 
@@ -228,9 +235,10 @@ export function addHistory(
 }
 
 /** When a job that a change queues again is due; null: at once, or it is not queued. */
-export function dueAt({ to, waitsForResolution, delayMs }: transitions.Change, now: number): number | null {
+export function dueAt({ to, waitsForResolution, wait, delayMs }: transitions.Change, now: number): number | null {
   if (to !== "queued") return null;
   if (waitsForResolution) return NEVER_DUE;
+  if (wait) return waitDueAt(wait, now);
   return delayMs > 0 ? now + delayMs : null;
 }
 
@@ -314,6 +322,7 @@ function take(data: Data, worker: string, job: JobRecord): ClaimedJob | CorruptJ
   data.putJob(running);
   const listed = job.incident === null ? null : data.incidentJob(job.incident, row);
   if (listed !== null && listed.resumedAt === null) data.putIncidentJob(job.incident!, { ...listed, resumedAt: now });
+  const wait = keptWait(data, row);
   return {
     lease,
     kind,
@@ -323,6 +332,7 @@ function take(data: Data, worker: string, job: JobRecord): ClaimedJob | CorruptJ
     counters,
     lastOutcome: job.outcome,
     steps: steps.map(({ name, result }) => ({ name, result })),
+    ...(wait && { wait }),
   };
 }
 
@@ -375,7 +385,9 @@ function writeOne(data: Data, job: JobRecord, one: FencedWrite["write"]): WriteA
       break;
     }
     case "enqueue":
-      return { is: "applied", enqueued: insertJobs(data, one.drafts) };
+      return { is: "applied", enqueued: insertJobs(data, one.drafts, row) };
+    case "signal":
+      return { is: "applied", signal: readSignal(data, job, one) };
   }
   return APPLIED;
 }

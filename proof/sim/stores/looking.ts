@@ -13,11 +13,12 @@ import type {
   StoreHealth,
   WorkerSuspects,
 } from "../../../src/stores/port.ts";
-import { cursorAt, NEVER_DUE, rowOfCursor, storedValue } from "../../../src/stores/rows.ts";
+import { cursorAt, NEVER_DUE, NO_TIMEOUT, rowOfCursor, storedValue } from "../../../src/stores/rows.ts";
 import { applyChange, bound, brokenSteps, inputIsIntact, resultIsIntact } from "./attempts.ts";
 import { type Data, type IncidentRecord, isDue, isFresh, type JobRecord } from "./records.ts";
+import { forgetWaits, waitsAt } from "./waits.ts";
 
-function jobInfo(job: JobRecord): JobInfo {
+function jobInfo(data: Data, job: JobRecord): JobInfo {
   const isClaimed = job.fence > 0;
   const waitsForResolution = job.state === "queued" && job.runAt === NEVER_DUE;
   return {
@@ -27,7 +28,7 @@ function jobInfo(job: JobRecord): JobInfo {
     priority: job.priority,
     dedupeKey: job.dedupeKey,
     createdAt: job.createdAt,
-    runAt: waitsForResolution ? null : job.runAt,
+    runAt: waitsForResolution || job.runAt === NO_TIMEOUT ? null : job.runAt,
     startedAt: isClaimed ? job.startedAt : null,
     deadlineAt: isClaimed ? job.deadlineAt : null,
     finishedAt: isTerminal(job.state) ? job.finishedAt : null,
@@ -39,6 +40,8 @@ function jobInfo(job: JobRecord): JobInfo {
     lastOutcome: job.outcome,
     error: job.error,
     cancelRequested: job.cancelRequested,
+    parent: job.parent === null ? null : (data.job(job.parent)?.id ?? null),
+    waitsAt: waitsAt(data, job),
     waitsForResolution,
   };
 }
@@ -48,7 +51,7 @@ export function getJob(data: Data, id: string): JobDetails | null {
   if (job === null) return null;
   const steps = data.steps(job.row);
   return {
-    ...jobInfo(job),
+    ...jobInfo(data, job),
     input: storedValue(job.input),
     result: storedValue(job.result),
     progress: storedValue(job.progress),
@@ -69,17 +72,22 @@ function corruptParts(data: Data, job: JobRecord): string[] {
 
 export function listJobs(data: Data, filter: JobFilter, limit: number, after: string | null): ListPage {
   const before = after === null ? Number.MAX_SAFE_INTEGER : rowOfCursor(after);
-  const { state, kind, text, createdBefore, createdAfter } = filter;
+  const { state, kind, parent, text, createdBefore, createdAfter } = filter;
+  const parentRow = parent === undefined ? null : (data.jobById(parent)?.row ?? -1);
   const found = data.jobs().filter((job) => {
     if (job.row >= before || (state !== undefined && job.state !== state)) return false;
     if (kind !== undefined && job.kind !== kind) return false;
+    if (parentRow !== null && job.parent !== parentRow) return false;
     if (createdBefore !== undefined && job.createdAt >= createdBefore) return false;
     if (createdAfter !== undefined && job.createdAt <= createdAfter) return false;
     const texts = [job.id, job.dedupeKey ?? "", job.error === null ? "" : JSON.stringify(job.error)];
     return text === undefined || texts.some((one) => one.includes(text));
   });
   const page = found.toReversed().slice(0, limit);
-  return { jobs: page.map(jobInfo), next: found.length > limit ? cursorAt(page.at(-1)!.row) : null };
+  return {
+    jobs: page.map((job) => jobInfo(data, job)),
+    next: found.length > limit ? cursorAt(page.at(-1)!.row) : null,
+  };
 }
 
 export function counts(data: Data): KindCounts[] {
@@ -205,8 +213,16 @@ export function purge(data: Data, request: PurgeRequest): PurgeAnswer {
     const isOver = state === "gone" || state === "stopped";
     return isOver && heartbeatAt < incidentsBefore && !data.holds(id);
   });
-  const finished = looked.filter(({ state, finishedAt }) => isTerminal(state) && finishedAt < before);
-  for (const job of finished) data.deleteJob(job);
+  // Its parent may still ask how it ended.
+  const isKept = ({ parent }: JobRecord): boolean => {
+    const job = parent === null ? null : data.job(parent);
+    return job !== null && !isTerminal(job.state);
+  };
+  const finished = looked.filter((job) => isTerminal(job.state) && job.finishedAt < before && !isKept(job));
+  for (const job of finished) {
+    forgetWaits(data, job.row);
+    data.deleteJob(job);
+  }
   const gone = old.slice(0, request.limit);
   for (const { id } of gone) data.deleteIncident(id);
   for (const { id } of over) data.deleteWorker(id);

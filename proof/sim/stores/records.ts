@@ -62,6 +62,25 @@ export interface JobRecord {
   readonly result: string | null;
   readonly resultSum: number | null;
   readonly progress: string | null;
+  /** The row of the job that enqueued it; null: a program did. */
+  readonly parent: number | null;
+}
+
+/** The wait that a job's latest attempt began. */
+export interface WaitRecord {
+  readonly step: string;
+  /** When it ends by time; null: never. */
+  readonly dueAt: number | null;
+  readonly signal: string | null;
+  /** The rows of the jobs that it waits for; null: it waits for none. */
+  readonly awaited: readonly number[] | null;
+}
+
+export interface SignalRecord {
+  readonly name: string;
+  readonly id: string;
+  readonly payload: string;
+  readonly readAt: number | null;
 }
 
 export interface StepRecord {
@@ -217,7 +236,8 @@ export class Data {
 
   deleteJob(job: JobRecord): void {
     for (const [table, field] of indexesOf(job).values()) this.keys.delete(table, field);
-    for (const table of ["jobs", "steps", "history", "logs"]) this.keys.delete(table, String(job.row));
+    for (const table of ["jobs", "steps", "history", "logs", "waits", "signals"])
+      this.keys.delete(table, String(job.row));
   }
 
   steps(row: number): StepRecord[] {
@@ -242,6 +262,45 @@ export class Data {
 
   putLog(row: number, lines: readonly LogLine[]): void {
     this.#write("logs", row, lines);
+  }
+
+  wait(row: number): WaitRecord | null {
+    return this.#read("waits", row);
+  }
+
+  putWait(row: number, wait: WaitRecord): void {
+    this.#write("waits", row, wait);
+  }
+
+  /** The oldest first. */
+  signals(row: number): SignalRecord[] {
+    return this.#read("signals", row) ?? [];
+  }
+
+  putSignals(row: number, signals: readonly SignalRecord[]): void {
+    this.#write("signals", row, signals);
+  }
+
+  /** The jobs that wait for this one. */
+  waiters(row: number): number[] {
+    return this.#rowsOf(waitersTable(row));
+  }
+
+  /** `open`: the job that is waited for has not ended. */
+  addWaiter(row: number, waiter: number, open: boolean): void {
+    this.keys.set(waitersTable(row), String(waiter), "");
+    if (open) this.keys.set(awaitedTable(waiter), String(row), "");
+    else this.keys.delete(awaitedTable(waiter), String(row));
+  }
+
+  removeWaiter(row: number, waiter: number): void {
+    this.keys.delete(waitersTable(row), String(waiter));
+    this.keys.delete(awaitedTable(waiter), String(row));
+  }
+
+  /** Whether a job that this one waits for has not ended. */
+  awaitsAny(waiter: number): boolean {
+    return this.keys.fields(awaitedTable(waiter)).length > 0;
   }
 
   worker(id: string): WorkerRecord | null {
@@ -317,6 +376,14 @@ export class Data {
 
 function heldTable(worker: string): string {
   return `held/${worker}`;
+}
+
+function waitersTable(row: number): string {
+  return `waiters/${row}`;
+}
+
+function awaitedTable(waiter: number): string {
+  return `awaited/${waiter}`;
 }
 
 function incidentTable(incident: string): string {

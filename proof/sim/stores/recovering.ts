@@ -1,6 +1,7 @@
 // The scripts of recovery: a worker is condemned, what it holds is read, what was decided is written under guard; and losses of contact
 // as they are kept. The decisions are made between the calls, in recovery/.
 import { BACKGROUND_MS, isOnTrial, isSuspect, ranAlone } from "../../../src/job/isolation.ts";
+import { isTerminal } from "../../../src/job/job.ts";
 import { afterChange } from "../../../src/job/transitions.ts";
 import { TRUSTED } from "../../../src/recovery/confirmed-time.ts";
 import { withLastWord } from "../../../src/recovery/incident.ts";
@@ -24,6 +25,7 @@ import { NEVER_DUE } from "../../../src/stores/rows.ts";
 import { toStoredError } from "../../../src/job/errors.ts";
 import { addHistory, applicable, applyChange, assertDeclared, dueAt, faultOf, insertJobs } from "./attempts.ts";
 import type { Data, IncidentJobRecord, IncidentRecord, JobRecord, WorkerRecord } from "./records.ts";
+import { consequences } from "./waits.ts";
 import { isOpenLoss, workerRow } from "./workers.ts";
 
 const ACTOR = "system/recovery";
@@ -253,6 +255,7 @@ function judgeOne(data: Data, incident: string, { job: read, change }: LossVerdi
     finishedAt: change.to === "quarantined" ? now : job.finishedAt,
   });
   addHistory(data, job, change, { actor: ACTOR, incident });
+  if (isTerminal(change.to)) consequences(data, job.row, true);
   insertJobs(data, change.follow ?? []);
   return true;
 }

@@ -12,6 +12,7 @@ import { naps } from "./naps.ts";
 import { poison } from "./poison.ts";
 import { sequels } from "./sequels.ts";
 import { steps } from "./steps.ts";
+import { waiting } from "./waiting.ts";
 import type { KindFacts, Workload } from "./workload.ts";
 
 export const WORKLOADS: readonly Workload[] = [
@@ -27,6 +28,7 @@ export const WORKLOADS: readonly Workload[] = [
   deaf,
   crowd,
   sequels,
+  waiting,
 ];
 
 const FACTS = new Map(WORKLOADS.flatMap(({ kinds }) => Object.entries(kinds)));

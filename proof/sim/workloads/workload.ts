@@ -1,6 +1,6 @@
 // What a workload is: kinds of jobs with their facts, how its jobs are drawn, and its handlers. A new feature brings a file with
 // one of these and one line in index.ts.
-import { job } from "../../../src/engine/kind-options.ts";
+import { job } from "../../../src/engine/options.ts";
 import { type AnyContract, JobContract, type TypedRun } from "../../../src/job/contract.ts";
 import { TerminalError } from "../../../src/job/errors.ts";
 import { type Clock, pause } from "../../../src/job/time.ts";

@@ -1,8 +1,7 @@
 // The real engine in a simulated process, wired as `open()` wires it: the same recovery at open, the same worker host, the same
 // maintenance in a thread of its own. Only clock, chance, locks and the way to the store are the world's.
 import { Engine } from "../../../src/engine/engine.ts";
-import { settingsWithDefaults } from "../../../src/engine/kind-options.ts";
-import { engineSettings } from "../../../src/engine/options.ts";
+import { engineSettings, settingsWithDefaults } from "../../../src/engine/options.ts";
 import type { AnyContract } from "../../../src/job/contract.ts";
 import { idSource } from "../../../src/job/enqueue.ts";
 import { toStoredError } from "../../../src/job/errors.ts";

@@ -76,9 +76,17 @@ export class Nemesis {
     const { workers } = this.#supervisor;
     const slot = random.below(workers.length);
     const other = random.next();
-    const { producer, twin, console } = this.#supervisor;
+    const { producer, twin, console, signaller } = this.#supervisor;
     const victim =
-      other < 0.06 ? (other < 0.03 && twin ? twin : producer) : other < 0.12 ? console : workers[slot]?.process;
+      other < 0.06
+        ? other < 0.03 && twin
+          ? twin
+          : producer
+        : other < 0.12
+          ? other < 0.08 && signaller
+            ? signaller
+            : console
+          : workers[slot]?.process;
     const forMs = random.between(5, 0.8 * LEASE_MS);
     if (!faults.strikes(act, "nemesis")) return;
     switch (act) {

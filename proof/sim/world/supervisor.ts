@@ -7,6 +7,7 @@ import { whyStoreReplaced } from "../../../src/job/errors.ts";
 import type { JobDraft } from "../../../src/job/job.ts";
 import { operate } from "../actors/console.ts";
 import { produce } from "../actors/producer.ts";
+import { type Outbox, signal } from "../actors/signaller.ts";
 import { Echo, repeat } from "../actors/twin.ts";
 import { Violation } from "../oracle/violation.ts";
 import { contractsFor, type HandlerTold, type StepCame, type Workload } from "../workloads/workload.ts";
@@ -26,6 +27,8 @@ export interface Program {
   readonly workloads: readonly Workload[];
   readonly migration: Migration;
   readonly drafts: JobDraft[];
+  /** The signals that are sent to its jobs. */
+  readonly outbox: Outbox;
   readonly stepCame: StepCame;
   readonly handlerTold: HandlerTold;
   /** The engine in this process stopped trusting what it holds. */
@@ -43,6 +46,7 @@ export class Supervisor {
   producer: SimProcess | null = null;
   twin: SimProcess | null = null;
   console: SimProcess | null = null;
+  signaller: SimProcess | null = null;
   readonly #world: World;
   readonly #program: Program;
   readonly #echo = new Echo();
@@ -70,6 +74,7 @@ export class Supervisor {
     this.#startProducer();
     if (this.#world.profile.console) this.#startConsole();
     if (this.#world.profile.producers === 2) this.#startTwin();
+    if (!this.#program.outbox.isEmpty) this.#startSignaller();
   }
 
   startOthers(): void {
@@ -106,6 +111,7 @@ export class Supervisor {
     this.producer?.kill("ended");
     this.twin?.kill("ended");
     this.console?.kill("ended");
+    this.signaller?.kill("ended");
   }
 
   /** Every worker is up and at work. */
@@ -176,6 +182,19 @@ export class Supervisor {
       if (!this.#ending && !this.#echo.done) this.#again(() => this.#startTwin(), 1_000);
     });
     this.#boot(process, (engine) => repeat(process, engine, this.#echo, this.#acknowledgedBy(process)));
+  }
+
+  #startSignaller(): void {
+    const process = this.#world.spawn("signaller");
+    this.signaller = process;
+    process.onDeath(() => {
+      if (!this.#ending) this.#again(() => this.#startSignaller(), 1_000);
+    });
+    const store = this.#world.storeFor(process, process.main);
+    process.main.soon(() => {
+      if (!this.#migrated(process)) return;
+      signal(process, store, this.#program.outbox).catch((thrown: unknown) => this.#failed(process, thrown));
+    });
   }
 
   /** Opens the engine in the process and does `work` with it; the process ends with it, in peace or by its error. */

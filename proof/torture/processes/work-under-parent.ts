@@ -1,8 +1,8 @@
 // The life of a worker process of the rig, as a user would write it. It tells its parent who it is, what it recovers, and when it stays
 // inside a commit.
 import { flushCompileCache } from "node:module";
-import { runUnderParent, tellParent } from "../../../src/torture/under-parent.ts";
 import { type EngineEvent, type EngineOptions, open } from "../../../src/index.ts";
+import { runUnderParent, tellParent } from "../../../src/torture/fleet.ts";
 import { JOBS, onCommitting, rejected } from "./jobs.ts";
 import { CONCURRENCY, HEARTBEAT, LEASE } from "./settings.ts";
 

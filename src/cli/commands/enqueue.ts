@@ -6,7 +6,7 @@ import type { Duration } from "../../job/time.ts";
 import { instant, wholeNumber } from "../context.ts";
 import { noSuchKind } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { printable } from "../terminal.ts";
+import { printable } from "../words.ts";
 
 interface Flags {
   readonly priority?: number;

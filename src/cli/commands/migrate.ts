@@ -3,8 +3,8 @@
 import type { MigrationInfo } from "../../stores/backend.ts";
 import { migrationsOf, printedSql } from "../../stores/registry.ts";
 import { type Context, wholeNumber } from "../context.ts";
-import { type Cell, type Column, grid } from "../grid.ts";
 import type { Register } from "../main.ts";
+import { type Cell, type Column, grid } from "../terminal.ts";
 import { count, stamp } from "../words.ts";
 
 const step = wholeNumber(0, 1_000);

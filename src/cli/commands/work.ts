@@ -15,10 +15,9 @@ import { VERSION } from "../../platform/identity.ts";
 import type { LivenessTimes } from "../../stores/liveness.ts";
 import { shownAddress, storeAt } from "../../stores/registry.ts";
 import type { Register } from "../main.ts";
+import type { LogForm, WorkOrder } from "../supervisor/child.ts";
 import { serve } from "../supervisor/http.ts";
-import { becomeInit } from "../supervisor/init.ts";
-import type { LogForm, WorkOrder } from "../supervisor/messages.ts";
-import { Supervisor } from "../supervisor/supervisor.ts";
+import { becomeInit, Supervisor } from "../supervisor/supervisor.ts";
 
 interface WorkFlags {
   readonly processes?: number;

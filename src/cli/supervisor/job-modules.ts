@@ -6,7 +6,7 @@ import { dirname, resolve, sep } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { AnyContract } from "../../job/contract.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
-import type { JobGlobs } from "./messages.ts";
+import type { JobGlobs } from "./child.ts";
 
 /** Declarations, and tests that lie next to what they test: loading a test would run it in a worker. */
 const NOT_A_JOB_MODULE = /\.(d|test|spec)\.[cm]?[jt]sx?$/;

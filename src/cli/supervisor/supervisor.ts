@@ -1,19 +1,18 @@
 // Keeps a number of worker processes alive. A death is noted for the report, its jobs are recovered at once, and its place is filled
 // again after a growing delay. It runs no user code, so nothing that kills a worker kills it.
+import { accessSync, constants as modes } from "node:fs";
 import { constants } from "node:os";
 import { setTimeout as pause } from "node:timers/promises";
 import type { Engine } from "../../engine/engine.ts";
 import { whyStoreReplaced } from "../../job/errors.ts";
 import type { Logger } from "../../log.ts";
 import { describeProcess, type LivenessTimes } from "../../stores/liveness.ts";
-import { exitCodeOf } from "../exit-codes.ts";
-import { Child, evidenceOf, type Exit } from "./child.ts";
+import { exitCodeOf } from "../terminal.ts";
+import { Child, evidenceOf, type Exit, type WorkOrder } from "./child.ts";
 import type { FleetMetrics } from "./http.ts";
-import { StopSignals } from "./init.ts";
 import { ModuleWatch } from "./job-modules.ts";
-import type { WorkOrder } from "./messages.ts";
 
-export interface SupervisorOptions {
+interface SupervisorOptions {
   readonly processes: number;
   readonly order: Omit<WorkOrder, "place">;
   readonly execArgv: readonly string[];
@@ -289,7 +288,7 @@ export class RestartDelay {
 // Finds a process that blocks the store: it holds the write lock at every look for a whole lease, and meanwhile its own heartbeat,
 // which needs that lock, has not moved. A process that only writes a lot beats in between. Looks and clock are given to it.
 
-export interface Look {
+interface Look {
   /** The process that holds the write lock just now; null: nobody. */
   readonly holder: number | null;
   /** How often the workers of each process have beaten. */
@@ -318,5 +317,56 @@ export class StoreWatch {
     }
     const forMs = mono - this.#since.mono;
     return forMs >= this.#leaseMs ? { pid: holder, forMs } : null;
+  }
+}
+
+// Being the first process of a container (PID 1). The kernel hands every orphan to it, and Node waits only for the children that it
+// started itself: dead orphans would pile up. So a small shell takes the place of PID 1, waits for all of them, passes signals
+// on, and ends as the supervisor ends. Where there is no shell, the supervisor itself stays PID 1 and only the reaping is missing.
+
+const SHELL = "/bin/sh";
+// `wait` returns early when a trapped signal comes; then the supervisor still lives and is waited for again.
+const SCRIPT = `
+"$@" &
+child=$!
+trap 'kill -TERM $child' TERM
+trap 'kill -INT $child' INT
+while :; do
+  wait $child
+  code=$?
+  kill -0 $child 2>/dev/null || exit $code
+done`;
+
+/** If this process is PID 1, a shell takes over and starts this same command again as its child. Otherwise nothing happens. */
+export function becomeInit(): void {
+  if (process.pid !== 1 || typeof process.execve !== "function") return;
+  try {
+    accessSync(SHELL, modes.X_OK);
+  } catch {
+    return;
+  }
+  const again = [process.execPath, ...process.execArgv, ...process.argv.slice(1)];
+  process.execve(SHELL, ["sh", "-c", SCRIPT, "sh", ...again], environment());
+}
+
+function environment(): Record<string, string> {
+  return Object.fromEntries(Object.entries(process.env).filter((entry): entry is [string, string] => !!entry[1]));
+}
+
+// What a signal to stop means. Terminals, npm, process managers and a container's init often send one twice, once to the process and once to
+// its group: two within 500 ms are one request. Whoever means it a second time sends it later.
+
+const SAME_MS = 500;
+
+export class StopSignals {
+  #firstMono: number | null = null;
+
+  /** `first`: stop and let running jobs finish. `same`: nothing new. `again`: end at once. */
+  heard(mono: number): "first" | "same" | "again" {
+    if (this.#firstMono === null) {
+      this.#firstMono = mono;
+      return "first";
+    }
+    return mono - this.#firstMono < SAME_MS ? "same" : "again";
   }
 }

@@ -9,9 +9,9 @@ import { ErrorCode, Interruption, OutliveError, whyStoreReplaced } from "../../j
 import type { EngineEvent } from "../../job/events.ts";
 import { jsonWriter, prettyWriter } from "../../log.ts";
 import type { MetricsSnapshot } from "../../metrics.ts";
-import { exitCodeOf } from "../exit-codes.ts";
+import { exitCodeOf } from "../terminal.ts";
+import type { FromChild, ToChild, WorkOrder } from "./child.ts";
 import { loadJobs } from "./job-modules.ts";
-import type { FromChild, ToChild, WorkOrder } from "./messages.ts";
 
 class WorkerProcess {
   #order: WorkOrder | undefined;

@@ -6,6 +6,7 @@ import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Emitter } from "../../job/events.ts";
 import { type Clock, durationMs, type Random } from "../../job/time.ts";
 import { checkProcess } from "../../platform/identity.ts";
+import { programFile } from "../../platform/program-file.ts";
 import { InterimHeartbeat } from "../../recovery/heartbeat.ts";
 import { Maintenance, type MaintenanceOptions } from "../../recovery/maintenance.ts";
 import { newSharedTimes, sharedTimes, startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
@@ -33,7 +34,6 @@ export interface OpenPostgresDeps {
   readonly contactMs?: number;
 }
 
-const THREAD_FILE = new URL("./maintenance-thread.ts", import.meta.url);
 /** The main thread's own session is for looks at the open and by hand, and for a lock until the maintenance has it. */
 const SESSION_IDLE_MS = 3_000;
 
@@ -128,10 +128,9 @@ function inThread(maintenances: MaintenanceDeps, options: MaintenanceOptions, ho
     stand.begin();
     void session.hold(key).catch(() => {});
   };
+  const file = programFile("./maintenance-thread", import.meta.url);
   const hears = { wakeup: () => wakeup.heard(), up, down };
-  return stand.until(() =>
-    startMaintenanceThread({ clock, events, file: THREAD_FILE, own, shared, ...hears }, options, host),
-  );
+  return stand.until(() => startMaintenanceThread({ clock, events, file, own, shared, ...hears }, options, host));
 }
 
 /** The pool's options hold a function, which no thread can be given. A handler that blocks the loop then silences the worker. */

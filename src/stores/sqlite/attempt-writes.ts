@@ -5,7 +5,7 @@ import { checksumOrNull, stepOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
 import type { Settling } from "./settle.ts";
-import { readSignal } from "./waits.ts";
+import { PROGRESS, readSignal } from "./waits.ts";
 
 export function writeOfAttempt(
   db: Database,
@@ -31,10 +31,7 @@ export function writeOfAttempt(
           now,
           lease.fence,
         );
-      if (changes === 1)
-        db.sql(
-          "UPDATE outlive_jobs SET crashes = 0, blamed = 0, losses = 0 WHERE seq = ? AND crashes + losses > 0",
-        ).run(lease.row);
+      if (changes === 1) db.sql(PROGRESS).run(lease.row);
       break;
     }
     case "progress":

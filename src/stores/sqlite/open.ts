@@ -6,6 +6,7 @@ import { ErrorCode, OutliveError, toStoredError } from "../../job/errors.ts";
 import type { Emitter } from "../../job/events.ts";
 import type { Clock, Random } from "../../job/time.ts";
 import { checkProcess, processIdentity } from "../../platform/identity.ts";
+import { programFile } from "../../platform/program-file.ts";
 import { InterimHeartbeat } from "../../recovery/heartbeat.ts";
 import { Maintenance } from "../../recovery/maintenance.ts";
 import { startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
@@ -35,8 +36,6 @@ import { sqliteStore } from "./store.ts";
 import type { SqliteTransaction } from "./transaction.ts";
 import { WakeupChannel } from "./wakeup.ts";
 import { whenFree } from "./writer.ts";
-
-const THREAD_FILE = new URL("./maintenance-thread.ts", import.meta.url);
 
 export interface OpenSqliteDeps {
   readonly clock: Clock;
@@ -96,9 +95,10 @@ export async function openSqlite(
         const ownLock = `${maintenanceOptions.worker}.lock`;
         const own: SqliteMaintenance = { database: options, ownLock };
         const stand = new InterimHeartbeat({ clock, store }, maintenanceOptions, host);
+        const file = programFile("./maintenance-thread", import.meta.url);
         const hears = { up: () => stand.end(), down: () => stand.begin() };
         return stand.until(() =>
-          startMaintenanceThread({ clock, events, file: THREAD_FILE, own, ...hears }, maintenanceOptions, host),
+          startMaintenanceThread({ clock, events, file, own, ...hears }, maintenanceOptions, host),
         );
       }
       const maintenances = { store, liveness, clock, random, events, newId, processState: checkProcess };

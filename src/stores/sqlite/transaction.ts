@@ -27,7 +27,11 @@ export interface SqliteTransaction {
   /** Runs several statements, for instance to create tables. */
   exec(sql: string): void;
   /** Enqueues a job in this same transaction. */
-  enqueue<In>(job: JobContract<In, never> | JobContract<In, unknown>, input: In, options?: EnqueueOptions): Enqueued;
+  enqueue<In>(
+    job: JobContract<In, never, unknown> | JobContract<In, unknown, unknown>,
+    input: In,
+    options?: EnqueueOptions,
+  ): Enqueued;
 }
 
 /** The form of `run.commit` and `engine.transaction` on SQLite: the callback is synchronous. */

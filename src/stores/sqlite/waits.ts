@@ -17,11 +17,14 @@ export function dueAt({ forMs }: Wait, now: number): number {
   return forMs === null ? NO_TIMEOUT : now + forMs;
 }
 
-// Of the jobs that are waited for, those that have not ended, and whether the waiting job is their parent.
-const UNFINISHED = `FROM json_each(?1) AS i JOIN outlive_jobs j ON j.id = i.value LEFT JOIN outlive_extras e ON e.job = j.seq
-  WHERE j.state < ${STATE.succeeded}`;
-const FOREIGN = `${UNFINISHED} AND e.parent IS NOT ?2`;
-const UNFINISHED_CHILDREN = "FROM outlive_extras WHERE parent = ? AND ended = 0";
+// Of the jobs that are waited for, those that have not ended, those whose parent the waiting job is, and the others.
+const AWAITED =
+  "FROM json_each(?1) AS i JOIN outlive_jobs j ON j.id = i.value LEFT JOIN outlive_extras e ON e.job = j.seq";
+const UNFINISHED = `${AWAITED} WHERE j.state < ${STATE.succeeded}`;
+const OWN = `${AWAITED} WHERE e.parent = ?2`;
+const FOREIGN = `${AWAITED} WHERE e.parent IS NOT ?2`;
+const CHILDREN = "FROM outlive_extras WHERE parent = ?";
+const UNFINISHED_CHILDREN = `${CHILDREN} AND ended = 0`;
 
 /** The job has just been queued as waiting. The wake for itself has its condition checked: what it waits for may have come before. */
 export function beginWait(db: Database, job: number, wait: Wait, now: number): void {
@@ -37,24 +40,25 @@ export function beginWait(db: Database, job: number, wait: Wait, now: number): v
 }
 
 /**
- * Has the end of these jobs wake the job. Children do that anyway; others are marked. Returns the list that is compared when it is woken;
- * null if that is the same as all its children, which is found with one step however many there are.
+ * Has the end of these jobs wake the job. Children do that anyway; others are marked, also those that have ended: a person may retry them.
+ * Returns the list that is compared when it is woken; null if that is the same as all its children, which is found with one step however many
+ * there are.
  */
 function watch(db: Database, waiter: number, jobs: readonly string[]): string | null {
   const ids = JSON.stringify(jobs);
-  const count = (sql: string, ...values: (string | number)[]): number =>
-    (db.sql(`SELECT count(*) AS n ${sql}`).get(...values) as { n: number }).n;
-  const foreign = count(FOREIGN, ids, waiter);
-  if (foreign === 0 && count(UNFINISHED, ids) === count(UNFINISHED_CHILDREN, waiter)) return null;
-  if (foreign > 0) {
-    const rows = db.sql(`SELECT j.seq ${FOREIGN}`).all(ids, waiter) as { seq: number }[];
-    for (const { seq } of rows) {
-      db.sql(
-        "INSERT INTO outlive_extras (job, watched) VALUES (?, 1) ON CONFLICT DO UPDATE SET watched = excluded.watched",
-      ).run(seq);
-      db.sql("UPDATE outlive_jobs SET extras = 1 WHERE seq = ?").run(seq);
-      db.sql("INSERT INTO outlive_awaits (job, waiter) VALUES (?, ?) ON CONFLICT DO NOTHING").run(seq, waiter);
-    }
+  const foreign = db.sql(`SELECT DISTINCT j.seq, j.state ${FOREIGN}`).all(ids, waiter) as {
+    seq: number;
+    state: number;
+  }[];
+  const { own } = db.sql(`SELECT count(DISTINCT j.seq) AS own ${OWN}`).get(ids, waiter) as { own: number };
+  const { children } = db.sql(`SELECT count(*) AS children ${CHILDREN}`).get(waiter) as { children: number };
+  if (foreign.length === 0 && own === children) return null;
+  for (const { seq, state } of foreign) {
+    db.sql(
+      "INSERT INTO outlive_extras (job, ended, watched) VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET watched = excluded.watched",
+    ).run(seq, state < STATE.succeeded ? 0 : 1);
+    db.sql("UPDATE outlive_jobs SET extras = 1 WHERE seq = ?").run(seq);
+    db.sql("INSERT INTO outlive_awaits (job, waiter) VALUES (?, ?) ON CONFLICT DO NOTHING").run(seq, waiter);
   }
   return ids;
 }
@@ -74,12 +78,11 @@ export function consequences(db: Database, job: number, ended: boolean, now: num
   if (extras === undefined || !ended) return;
   if (extras.parent !== null && db.sql("SELECT 1 FROM outlive_waits WHERE job = ?").get(extras.parent) !== undefined)
     wake(db, extras.parent, now);
-  if (extras.watched === 0) return;
-  db.sql("INSERT INTO outlive_wakes (job, at) SELECT waiter, ? FROM outlive_awaits WHERE job = ? ORDER BY waiter").run(
-    now,
-    job,
-  );
-  db.sql("DELETE FROM outlive_awaits WHERE job = ?").run(job);
+  // What waits for it stays marked: a person may retry the job, and then its next end counts.
+  if (extras.watched === 1)
+    db.sql(
+      "INSERT INTO outlive_wakes (job, at) SELECT waiter, ? FROM outlive_awaits WHERE job = ? ORDER BY waiter",
+    ).run(now, job);
 }
 
 /** Takes wakes, and makes ready what does not wait any more. Returns how many, and whether wakes are left. */
@@ -125,6 +128,10 @@ function makeReady(db: Database, job: number): number {
 
 const UNREAD =
   "SELECT ord, payload FROM outlive_signals WHERE job = ? AND name = ? AND read_at IS NULL ORDER BY ord LIMIT 1";
+
+/** A new step is progress: the job is not a suspect any more. */
+export const PROGRESS =
+  "UPDATE outlive_jobs SET crashes = 0, blamed = 0, losses = 0 WHERE seq = ? AND crashes + losses > 0";
 
 export function sendSignal(db: Database, { job, name, payload, id }: Signal, now: number): SignalAnswer {
   const row = db.sql("SELECT seq, state FROM outlive_jobs WHERE id = ?").get(job) as
@@ -173,6 +180,7 @@ export function readSignal(
     now,
     lease.fence,
   );
+  db.sql(PROGRESS).run(lease.row);
   return { kept: true, payload };
 }
 

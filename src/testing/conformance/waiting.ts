@@ -11,7 +11,7 @@ import {
   expireOnce,
   type Fixture,
   GRACE_MS,
-  Hand,
+  type Hand,
   idsOf,
   kind,
   names,
@@ -186,6 +186,18 @@ function specifySignals(specify: Specify): void {
     assert.deepEqual(await read(worker, again, 2, true), { kept: true, payload: "1" });
   });
 
+  specify("a signal that is read is progress: the job is not a suspect any more", async (fixture) => {
+    const { worker: dead } = await running(fixture);
+    await fixture.bury(dead);
+    const worker = await fixture.worker("w2");
+    const job = await worker.next(roomFor(1, ["mail"]));
+    assert.deepEqual(await read(worker, job, 1), { kept: false });
+    assert.equal((await fixture.job("a")).counters.crashes, 1);
+    await send(fixture, "a", "go", "1");
+    await read(worker, job, 1);
+    assert.equal((await fixture.job("a")).counters.crashes, 0);
+  });
+
   specify("a zombie reads no signal", async (fixture) => {
     const { worker: zombie, job } = await running(fixture);
     await send(fixture, "a", "go", "1");
@@ -266,6 +278,38 @@ function specifyJobs(specify: Specify): void {
     await quiet(worker);
     assert.deepEqual(await worker.claim(roomFor(5, ["mail"])), []);
     await worker.settle(SETTLE.failForGood(await worker.next(roomFor(1, ["sms"]))));
+    await quiet(worker);
+    assert.deepEqual(idsOf(await worker.claim(roomFor(5, ["mail"]))), ["a"]);
+  });
+
+  specify("a job that ends, is retried by hand and ends again wakes those that wait for it", async (fixture) => {
+    const { worker, job } = await running(fixture);
+    await fixture.enqueue({ id: "stranger", kind: "sms" }, { id: "other", kind: "sms", priority: 9 });
+    await worker.settle(waiting(job, forJobs("stranger", "other")));
+    await quiet(worker);
+    await fixture.store.operate.cancel("stranger", "operator");
+    await quiet(worker);
+    await fixture.store.operate.retry("stranger", "operator");
+    await worker.settle(SETTLE.succeed(await worker.next(roomFor(1, ["sms"]))));
+    await quiet(worker);
+    assert.deepEqual([await fixture.states("other"), await worker.claim(roomFor(5, ["mail"]))], [["succeeded"], []]);
+    // Retried before any worker has acted on its end.
+    await fixture.store.operate.cancel("stranger", "operator");
+    await fixture.store.operate.retry("stranger", "operator");
+    await quiet(worker);
+    await worker.settle(SETTLE.succeed(await worker.next(roomFor(1, ["sms"]))));
+    await quiet(worker);
+    assert.deepEqual(idsOf(await worker.claim(roomFor(5, ["mail"]))), ["a"]);
+  });
+
+  specify("a child that is retried by hand does not hold up a wait for the others", async (fixture) => {
+    const { worker, job } = await running(fixture);
+    const drafts = [draft({ id: "child", kind: "sms" }), draft({ id: "retried", kind: "sms", priority: 9 })];
+    await worker.record(job, { type: "enqueue", drafts });
+    await worker.settle(SETTLE.succeed(await worker.next(roomFor(1, ["sms"]))));
+    await worker.settle(waiting(job, forJobs("child")));
+    await fixture.store.operate.retry("retried", "operator");
+    await fixture.store.operate.cancel("child", "operator");
     await quiet(worker);
     assert.deepEqual(idsOf(await worker.claim(roomFor(5, ["mail"]))), ["a"]);
   });

@@ -3,8 +3,7 @@
 import { closeSync, fsyncSync, openSync, writeSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 import { Engine } from "../../engine/engine.ts";
-import { settingsWithDefaults } from "../../engine/kind-options.ts";
-import { engineSettings } from "../../engine/options.ts";
+import { engineSettings, settingsWithDefaults } from "../../engine/options.ts";
 import type { AnyContract } from "../../job/contract.ts";
 import { toStoredError } from "../../job/errors.ts";
 import { EventBus } from "../../job/events.ts";

@@ -2,10 +2,8 @@
 // interrupted and would stop this process's event loop for minutes. The child can be killed at any moment without harm.
 import { type ChildProcess, fork } from "node:child_process";
 import { ErrorCode, OutliveError } from "../../../job/errors.ts";
+import { programFile } from "../../../platform/program-file.ts";
 import type { Message, Progress, Results, Task } from "./child.ts";
-
-// Sources run as .ts, the package as .js; tsc rewrites imports but not this.
-const CHILD = new URL(`./child${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url);
 
 /** The longest delay that a timer accepts. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
@@ -27,7 +25,7 @@ export function runInChild<Name extends Task["do"]>(
   const { limitMs = Number.POSITIVE_INFINITY, onProgress, signal, background = false } = options;
   return new Promise((resolve, reject) => {
     signal?.throwIfAborted();
-    const child = fork(CHILD, [], {
+    const child = fork(programFile("./child", import.meta.url), [], {
       execArgv: ["--disable-warning=ExperimentalWarning"],
       stdio: ["ignore", "ignore", "pipe", "ipc"],
     });

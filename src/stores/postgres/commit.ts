@@ -1,0 +1,151 @@
+// The user's writes and the job's success in one transaction. When the answer to its COMMIT is lost, the rows are read, never guessed.
+// Apart from transaction.ts, whose types users import: they must compile without `pg`, and a Connection does not.
+import { ErrorCode, OutliveError, toStoredError } from "../../job/errors.ts";
+import { type Clock, pause } from "../../job/time.ts";
+import type { CommitControl } from "../../worker/run.ts";
+import {
+  APPLIED,
+  type Committed,
+  type Settlement,
+  type Transacted,
+  type TransactionBody,
+  type Transactions,
+} from "../port.ts";
+import { OUTCOME, STATE } from "../rows.ts";
+import { type Connection, OutcomeUnknown } from "./connection.ts";
+import { LOCK_OWNED, type Settling, wasRedriven } from "./settle.ts";
+import type { Transaction } from "./statements.ts";
+import { type PostgresTransaction, runUserBody, type TransactionDeps } from "./transaction.ts";
+
+/** How long the server is asked what became of a transaction whose answer was lost, and how often. */
+const ASK_FOR_MS = 30_000;
+const ASK_EVERY_MS = 250;
+
+export interface CommitDeps extends TransactionDeps {
+  readonly connection: Connection;
+  readonly settling: Settling;
+  readonly clock: Clock;
+}
+
+export function transactions(deps: CommitDeps): Transactions<PostgresTransaction> {
+  return {
+    commit: (settlement, body, encode, control) => commitJob(deps, settlement, body, encode, control),
+    transact: (body) => transact(deps, body),
+  };
+}
+
+async function commitJob<T>(
+  deps: CommitDeps,
+  settlement: Settlement,
+  body: TransactionBody<PostgresTransaction, T>,
+  encode: (value: T) => string | null,
+  control?: CommitControl,
+): Promise<Committed<T>> {
+  const { connection, kinds, settling } = deps;
+  const { lease, change } = settlement;
+  let ready: Committed<T> | undefined;
+  try {
+    return await connection.userTransaction(async (tx) => {
+      if (!(await lockOwned(tx, settling, settlement)))
+        return { answer: await settling.refused(tx, lease, "commit", change), value: undefined, enqueued: 0 };
+      if (change.follow !== undefined)
+        await kinds.demand(
+          tx,
+          change.follow.map(({ kind }) => kind),
+        );
+      control?.runs();
+      const { value, enqueued } = await runUserBody(deps, tx, body);
+      const [answer] = await settling.settle(tx, [{ ...settlement, change: { ...change, result: encode(value) } }]);
+      ready = { answer: answer!, value, enqueued };
+      return ready;
+    }, control);
+  } catch (thrown) {
+    if (!(thrown instanceof OutcomeUnknown) || !ready) throw thrown;
+    if (await succeeded(deps, settlement, thrown)) return { ...ready, answer: APPLIED };
+    throw new OutliveError(
+      ErrorCode.storeFailed,
+      `The connection was lost while job ${lease.jobId} was committed; the server says that the commit did not happen.`,
+      "Nothing was written. The attempt fails and the job is tried again.",
+      { jobId: lease.jobId },
+      { cause: thrown },
+    );
+  }
+}
+
+async function transact<T>(deps: CommitDeps, body: TransactionBody<PostgresTransaction, T>): Promise<Transacted<T>> {
+  let ready: { value: T; enqueued: number; id: string } | undefined;
+  try {
+    return await deps.connection.userTransaction(async (tx) => {
+      ready = await runUserBody(deps, tx, body);
+      return ready;
+    });
+  } catch (thrown) {
+    if (!(thrown instanceof OutcomeUnknown) || !ready) throw thrown;
+    if (await committed(deps, ready.id, thrown)) return ready;
+    throw new OutliveError(
+      ErrorCode.storeFailed,
+      "The connection was lost while a transaction of yours was committed; the server says that the commit did not happen.",
+      "Nothing was written; run it again.",
+      {},
+      { cause: thrown },
+    );
+  }
+}
+
+/** The row stays locked to the end of the transaction: a recovery that comes now waits, and then finds the job over. */
+async function lockOwned(tx: Transaction, settling: Settling, { lease }: Settlement): Promise<boolean> {
+  return (await tx.rows(LOCK_OWNED, await settling.attempts(tx, [lease]))).length > 0;
+}
+
+/** Whether the job succeeded by this attempt. The lost transaction holds its row: the lock waits until it is over either way. */
+function succeeded(deps: CommitDeps, { lease }: Settlement, cause: unknown): Promise<boolean> {
+  return ask(deps, `job ${lease.jobId}`, cause, async (tx) => {
+    const [row] = await tx.rows<{ state: number; epoch: number; fence: number; outcome: number | null }>(
+      "SELECT state, epoch, fence, outcome FROM outlive.jobs WHERE seq = $1 AND id = $2 FOR UPDATE",
+      [lease.row, lease.jobId],
+    );
+    if (!row) return false;
+    const same = row.epoch === lease.epoch && row.fence === lease.fence;
+    if (same && row.state !== STATE.running && row.outcome === OUTCOME.succeeded) return true;
+    return wasRedriven(tx, lease);
+  });
+}
+
+function committed(deps: CommitDeps, transaction: string, cause: unknown): Promise<boolean> {
+  return ask(deps, "a transaction of yours", cause, async (tx) => {
+    const [row] = await tx.rows<{ status: string }>("SELECT pg_xact_status($1::text::xid8) AS status", [transaction]);
+    if (row!.status === "in progress") throw new Error("it is still under way");
+    return row!.status === "committed";
+  });
+}
+
+async function ask(
+  deps: CommitDeps,
+  what: string,
+  cause: unknown,
+  read: (tx: Transaction) => Promise<boolean>,
+): Promise<boolean> {
+  const { connection, clock } = deps;
+  const until = clock.mono() + ASK_FOR_MS;
+  for (;;) {
+    try {
+      return await connection.once(async (tx) => {
+        await tx.run("SELECT set_config('lock_timeout', '1s', true)");
+        return read(tx);
+      });
+    } catch (thrown) {
+      if (clock.mono() >= until) throw unknown(what, cause, thrown);
+      await pause(clock, ASK_EVERY_MS);
+    }
+  }
+}
+
+function unknown(what: string, cause: unknown, last: unknown): OutliveError {
+  return new OutliveError(
+    ErrorCode.commitUnknown,
+    `The connection was lost while ${what} was committed, and the server did not answer for ${ASK_FOR_MS / 1_000} s: whether it happened is unknown.`,
+    "Read your rows when the server is back. A job whose commit did happen is succeeded and does not run again; the fence sees to that.",
+    { lastError: toStoredError(last).message },
+    { cause },
+  );
+}

@@ -1,0 +1,234 @@
+// Waiting as a handler and a program see it: sleep, signals, other jobs and results, with the real loop and the real store.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { z } from "zod";
+import { type Engine, ErrorCode, job, type JobId, RetryLater, type Run, TerminalError } from "../../src/index.ts";
+import { untilState, untilTrue } from "../support/processes.ts";
+import { memory, says } from "./engines.ts";
+
+const NONE = { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 };
+
+test("a sleep ends the attempt, holds no slot, and goes on after it with the steps that were kept", async (t) => {
+  const runs: number[] = [];
+  let computed = 0;
+  const nap = job<null>("nap");
+  nap.handle(async (_, run) => {
+    runs.push(run.attempt);
+    await run.step("once", () => ++computed);
+    await run.sleep("20ms");
+    await run.sleep("20ms");
+    assert.equal(run.interrupted, undefined);
+    return computed;
+  });
+  const engine = await memory(t, [nap]);
+  await engine.start({ concurrency: 1 });
+  const { id } = await engine.enqueue(nap, null);
+  assert.equal(await engine.result(id), 1);
+  const details = await engine.get(id);
+  assert.deepEqual(runs, [1, 2, 3]);
+  assert.deepEqual(details?.counters, NONE);
+  assert.deepEqual(
+    details?.steps.map(({ name }) => name),
+    ["once", "run.sleep#1", "run.sleep#2"],
+  );
+});
+
+test("a job that waits leaves its slot to others, and why says what it waits for", async (t) => {
+  const wait = job<null>("wait");
+  wait.handle((_, run) => run.waitForSignal("go"));
+  const other = job<null>("other");
+  other.handle(() => "ran");
+  const engine = await memory(t, [wait, other]);
+  await engine.start({ concurrency: 1 });
+  const { id } = await engine.enqueue(wait, null);
+  await untilWaits(engine, id, "run.signal(go)#1");
+  assert.equal(await engine.result((await engine.enqueue(other, null)).id), "ran");
+  const why = await engine.why(id);
+  assert.equal(why?.because, "waits-for-signal");
+  assert.match(why?.text ?? "", /signal "go"/);
+  assert.match(why?.next ?? "", /outlive signal/);
+  assert.deepEqual(await engine.signal(id, "go", { by: "ann" }), { created: true });
+  assert.deepEqual(await engine.result(id), { by: "ann" });
+});
+
+test("a signal is checked by its schema, ends by time as null, and is kept when it comes before the wait", async (t) => {
+  const schema = z.object({ by: z.string() });
+  const ask = job<{ timeout: "10ms" | "1h" }>("ask", { retry: { attempts: 1 } });
+  ask.handle(async ({ timeout }, run) => {
+    const first = await run.waitForSignal("approved", { schema, timeout });
+    return first === null ? "nobody" : first.by;
+  });
+  const engine = await memory(t, [ask]);
+  const early = await engine.enqueue(ask, { timeout: "1h" });
+  await engine.signal(early.id, "approved", { by: "ann" }, { id: "request-1" });
+  assert.deepEqual(await engine.signal(early.id, "approved", { by: "ann" }, { id: "request-1" }), { created: false });
+  await engine.start();
+  assert.equal(await engine.result(early.id), "ann");
+  const late = await engine.enqueue(ask, { timeout: "10ms" });
+  assert.equal(await engine.result(late.id), "nobody");
+  await assert.rejects(engine.signal(late.id, "approved", {}), says(ErrorCode.signalRefused, late.id, "succeeded"));
+  await assert.rejects(engine.signal("nobody", "approved", {}), says(ErrorCode.notFound, "nobody"));
+  const wrong = await engine.enqueue(ask, { timeout: "1h" });
+  await engine.signal(wrong.id, "approved", { by: 7 });
+  await assert.rejects(engine.result(wrong.id), says(ErrorCode.noResult, "dead", "approved"));
+});
+
+test("a parent gets the results of its children, typed, and sees how each of them ended", async (t) => {
+  const half = job("half", { input: z.object({ n: z.number() }), output: z.object({ half: z.number() }) });
+  half.handle(({ n }) => {
+    if (n % 2 === 1) throw new TerminalError("odd");
+    return { half: n / 2 };
+  });
+  const sum = job<number[]>("sum", { retry: { attempts: 1 } });
+  sum.handle(async (numbers, run) => {
+    const ids: JobId<{ half: number }>[] = await run.enqueueMany(
+      half,
+      numbers.map((n) => ({ n })),
+    );
+    const ends = await run.wait<{ half: number }>(ids);
+    return ends.map((end) => (end.state === "succeeded" ? end.result.half : end.state));
+  });
+  const strict = job<number[]>("strict", { retry: { attempts: 1 } });
+  strict.handle(async (numbers, run) => {
+    const ids = await run.enqueueMany(
+      half,
+      numbers.map((n) => ({ n })),
+    );
+    return (await run.results<{ half: number }>(ids)).map((each) => each.half);
+  });
+  const engine = await memory(t, [half, sum, strict]);
+  await engine.start();
+  assert.deepEqual(await engine.result((await engine.enqueue(sum, [2, 3, 8])).id), [1, "dead", 4]);
+  assert.deepEqual(await engine.result((await engine.enqueue(strict, [2, 8])).id), [1, 4]);
+  const failed = await engine.enqueue(strict, [2, 5]);
+  await assert.rejects(engine.result(failed.id), says(ErrorCode.noResult, "dead", "odd"));
+  const { id } = await engine.enqueue(half, { n: 4 });
+  const typed: { half: number } = await engine.result(id);
+  assert.deepEqual(typed, { half: 2 });
+  const [parent] = (await engine.list({ kind: "sum" })).jobs;
+  const children = await engine.list({ parent: parent!.id });
+  assert.deepEqual(
+    children.jobs.map((child) => [child.kind, child.parent]),
+    Array.from({ length: 3 }, () => ["half", parent!.id]),
+  );
+});
+
+test("a result that does not fit the output of its kind fails the attempt and says why", async (t) => {
+  const wrong = job("wrong", { input: z.null(), output: z.object({ rows: z.number() }), retry: { attempts: 1 } });
+  wrong.handle(() => ({ rows: "many" }));
+  const engine = await memory(t, [wrong]);
+  await engine.start();
+  const { id } = await engine.enqueue(wrong, null);
+  await assert.rejects(engine.result(id), says(ErrorCode.noResult, "does not fit the output"));
+});
+
+test("RetryLater runs the job again at no cost, however often", async (t) => {
+  let left = 12;
+  const busy = job<null>("busy", { retry: { attempts: 1 } });
+  busy.handle(() => {
+    if (left-- > 0) throw new RetryLater("1ms", "the other side is busy");
+    return "done";
+  });
+  const engine = await memory(t, [busy]);
+  await engine.start();
+  const { id } = await engine.enqueue(busy, null);
+  assert.equal(await engine.result(id), "done");
+  const { counters, history } = (await engine.get(id))!;
+  assert.deepEqual(counters, { ...NONE, interruptions: 12 });
+  assert.match(history[0]!.reason, /the other side is busy/);
+  assert.throws(() => new RetryLater("soon" as never), says(ErrorCode.optionInvalid, "soon"));
+});
+
+test("an attempt that begins to wait ends when its other calls have ended, and later calls are refused", async (t) => {
+  const gate = Promise.withResolvers<void>();
+  const later: unknown[] = [];
+  const mixed = job<null>("mixed");
+  mixed.handle(async (_, run) => {
+    await Promise.all([
+      run.step("slow", () => gate.promise),
+      run.sleep("5ms"),
+      run.attempt === 1 ? waitThenWrite(run, later) : undefined,
+    ]);
+    return "done";
+  });
+  const engine = await memory(t, [mixed]);
+  await engine.start();
+  const { id } = await engine.enqueue(mixed, null);
+  await untilTrue(
+    () => later.length,
+    (count) => count === 1,
+    "the late call was refused",
+  );
+  assert.equal((await engine.get(id))?.state, "running", "a step is under way");
+  gate.resolve();
+  assert.equal(await engine.result(id), "done");
+  assert.ok(says(ErrorCode.attemptWaits, id, "run.sleep#1")(later[0]));
+});
+
+async function untilWaits(engine: Engine, id: string, step: string): Promise<void> {
+  await untilTrue(
+    () => engine.get(id),
+    (details) => details?.waitsAt === step,
+    `it waits at ${step}`,
+  );
+}
+
+async function waitThenWrite(run: Run, later: unknown[]): Promise<void> {
+  await new Promise((resolve) => setImmediate(resolve));
+  await run.step("late", () => 1).catch((thrown: unknown) => later.push(thrown));
+}
+
+test("two waits at once and a wait that does not match the kept one fail the attempt and say so", async (t) => {
+  const two = job<null>("two", { retry: { attempts: 1 } });
+  two.handle(async (_, run) => {
+    await Promise.all([run.sleep("1h"), run.waitForSignal("go")]);
+  });
+  let changed = false;
+  const drifts = job<null>("drifts", { retry: { attempts: 1 } });
+  drifts.handle(async (_, run) => {
+    if (changed) await run.waitForSignal("other");
+    else await run.sleep("5ms");
+  });
+  const engine = await memory(t, [two, drifts]);
+  engine.on("attempt.ended", ({ outcome }) => (changed ||= outcome === "waiting"));
+  await engine.start();
+  const both = await engine.enqueue(two, null);
+  await assert.rejects(engine.result(both.id), says(ErrorCode.noResult, "two waits at once"));
+  const drifted = await engine.enqueue(drifts, null);
+  await assert.rejects(engine.result(drifted.id), says(ErrorCode.noResult, "run.sleep#1", "run.signal(other)"));
+});
+
+test("a step may not have the name of a wait", async (t) => {
+  const named = job<null>("named", { retry: { attempts: 1 } });
+  named.handle((_, run) => run.step("run.sleep#1", () => 1));
+  const engine = await memory(t, [named]);
+  await engine.start();
+  await assert.rejects(engine.result((await engine.enqueue(named, null)).id), says(ErrorCode.noResult, "run.sleep#1"));
+});
+
+test("a result is an error and never a hang: in time, of a job that is not there, and when the client closes", async (t) => {
+  const never = job<null>("never");
+  const engine = await memory(t, [never]);
+  const { id } = await engine.enqueue(never, null);
+  await assert.rejects(engine.result(id, { timeout: "20ms" }), says(ErrorCode.noResult, id, "20ms"));
+  await assert.rejects(engine.result("nobody"), says(ErrorCode.noResult, "nobody"));
+  const pending = engine.result(id);
+  await Promise.all([assert.rejects(pending, says(ErrorCode.closed, id)), engine.close()]);
+});
+
+test("a parent that is cancelled while it waits stays cancelled when its children end", async (t) => {
+  const gate = Promise.withResolvers<void>();
+  const child = job<null>("child");
+  child.handle(() => gate.promise);
+  const parent = job<null>("parent");
+  parent.handle(async (_, run) => run.wait([(await run.enqueue(child, null)).id]).then(() => "woken"));
+  const engine = await memory(t, [child, parent]);
+  await engine.start();
+  const { id } = await engine.enqueue(parent, null);
+  await untilWaits(engine, id, "run.wait#1");
+  assert.equal(await engine.cancel(id), "cancelled");
+  gate.resolve();
+  const [only] = (await engine.list({ parent: id })).jobs;
+  await untilState(engine, only!.id, "succeeded");
+  assert.equal((await engine.get(id))?.state, "cancelled");
+});
