@@ -92,23 +92,29 @@ test("a job that another session ends by SQL wakes its parent, and one that is q
   assert.equal(await lane(), LANE.open);
 });
 
-test("a wait for a job that a transaction holds makes no worker wait, and ends when that transaction ends the job", async (t) => {
-  const { register, enqueue, session, job, sql } = await workers(t);
-  await enqueue("waiter", "mail");
-  await enqueue("stranger");
-  const worker = await register("w");
-  const waiter = await worker.next(roomFor(1, ["mail"]));
-  const commit = await session();
-  await commit.sql("BEGIN");
-  await commit.sql("UPDATE outlive.jobs SET state = 4 WHERE id = 'stranger'");
-  await worker.settle(waiting(waiter, { jobs: ["stranger"] }));
-  const { nextDueInMs } = await worker.turn([], NO_ROOM);
-  assert.notEqual(nextDueInMs, 0, "the wake is kept for later, and there is nothing to do until then");
-  assert.deepEqual(await sql("SELECT count(*)::int AS n FROM outlive.wakes"), [{ n: 1 }]);
-  await commit.sql("COMMIT");
-  await worker.turn([], NO_ROOM);
-  assert.equal((await job("waiter")).lane, LANE.open);
-});
+for (const [how, statement] of [
+  ["ends the job", "UPDATE outlive.jobs SET state = 4 WHERE id = 'stranger'"],
+  ["deletes the job", "DELETE FROM outlive.jobs WHERE id = 'stranger'"],
+] as const)
+  test(`a wait for a job that a transaction holds makes no worker wait, and ends when that transaction ${how}`, async (t) => {
+    const { register, enqueue, session, job, sql } = await workers(t);
+    for (const id of ["first", "second"]) await enqueue(id, "mail");
+    await enqueue("stranger");
+    const worker = await register("w");
+    const [first, second] = await worker.claim(roomFor(2, ["mail"]));
+    // The end of the job is watched for this one already.
+    await worker.settle(waiting(first!, { jobs: ["stranger"] }));
+    const other = await session();
+    await other.sql("BEGIN");
+    await other.sql(statement);
+    await worker.settle(waiting(second!, { jobs: ["stranger"] }));
+    const { nextDueInMs } = await worker.turn([], NO_ROOM);
+    assert.notEqual(nextDueInMs, 0, "the wake is kept for later, and there is nothing to do until then");
+    assert.deepEqual(await sql("SELECT count(*)::int AS n FROM outlive.wakes"), [{ n: 1 }]);
+    await other.sql("COMMIT");
+    await worker.turn([], NO_ROOM);
+    assert.equal((await job("second")).lane, LANE.open);
+  });
 
 test("a wake for a waiting job that a transaction holds is kept until that transaction has ended", async (t) => {
   const { register, enqueue, session, job, sql } = await workers(t);

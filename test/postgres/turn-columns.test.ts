@@ -10,7 +10,7 @@ import { freshSchema } from "../support/postgres.ts";
 type Row = Readonly<Record<string, unknown>>;
 
 const OF_JOB = ["seq", "id", "fence", "priority", "kind", "epoch", "timeout_ms", "input"];
-const OF_TURN = ["live", "restarted", "suspects", "due_ms", "settled", "cancels"];
+const OF_TURN = ["live", "restarted", "suspects", "due_ms", "settled", "wakes", "cancels"];
 
 for (const { form, inTwoFrom, kinds } of [
   { form: "one statement, one kind", inTwoFrom: 100, kinds: ["mail"] },
@@ -48,8 +48,11 @@ for (const { form, inTwoFrom, kinds } of [
     for (const row of rows) assert.deepEqual(Object.keys(row), [...OF_JOB, ...OF_TURN]);
     const [turn, ...others] = rows.filter(({ seq }) => seq === null);
     assert.equal(others.length, 0);
-    const { live, restarted, suspects, settled: which, due_ms, cancels, epoch } = turn!;
-    assert.deepEqual({ live, restarted, suspects }, { live: true, restarted: false, suspects: false });
+    const { live, restarted, suspects, wakes, settled: which, due_ms, cancels, epoch } = turn!;
+    assert.deepEqual(
+      { live, restarted, suspects, wakes },
+      { live: true, restarted: false, suspects: false, wakes: false },
+    );
     assert.deepEqual(
       { which, due_ms, cancels, epoch: typeof epoch },
       { which: null, due_ms: null, cancels: null, epoch: "number" },
@@ -75,6 +78,6 @@ for (const { form, inTwoFrom, kinds } of [
     const settling = results.filter(({ sql }) => sql.includes("settled AS") && !sql.includes("taken AS"));
     assert.deepEqual(
       settling.map((result) => result.rows),
-      inTwoFrom === 1 ? [[{ settled: null }]] : [],
+      inTwoFrom === 1 ? [[{ settled: null, wakes: false }]] : [],
     );
   });

@@ -42,7 +42,8 @@ const READ_SIGNAL = `WITH ${OWNED},
     UNION ALL SELECT NULL FROM owned WHERE $8::boolean AND NOT EXISTS (SELECT 1 FROM signal) AND NOT EXISTS (SELECT 1 FROM step)),
   added AS (INSERT INTO outlive.steps (job, name, result, at, fence, result_sum)
     SELECT owned.seq, $6, outcome.payload, outlive.now_ms(), $2, ${checksumSql("outcome.payload", stepOwnerSql("owned.id", "$6"))} FROM owned, outcome
-    ON CONFLICT DO NOTHING RETURNING 1),
+    ON CONFLICT DO NOTHING RETURNING job),
+  progress AS (UPDATE outlive.jobs j SET crashes = 0, blamed = 0, losses = 0 FROM added WHERE j.seq = added.job AND j.crashes + j.losses > 0),
   read AS (UPDATE outlive.signals g SET read_at = outlive.now_ms() FROM signal, added WHERE g.ord = signal.ord)
   SELECT EXISTS (SELECT 1 FROM owned) AS owned, EXISTS (SELECT 1 FROM step) OR EXISTS (SELECT 1 FROM added) AS kept,
     EXISTS (SELECT 1 FROM outcome) AND NOT EXISTS (SELECT 1 FROM added) AS overtaken,

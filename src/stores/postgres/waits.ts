@@ -49,17 +49,17 @@ function awaitedBy({ until }: Wait): readonly string[] | null {
 }
 
 const AWAIT = `WITH awaited AS MATERIALIZED (
-    SELECT DISTINCT j.seq, coalesce(e.parent = $1, false) AS is_child
-    FROM unnest($3::text[]) AS u (id) JOIN outlive.job_ids i ON i.id = u.id JOIN outlive.jobs j ON j.seq = i.seq LEFT JOIN outlive.extras e ON e.job = j.seq
-    WHERE j.state < ${STATE.succeeded}),
+    SELECT DISTINCT i.seq, coalesce(e.parent = $1, false) AS is_child
+    FROM unnest($3::text[]) AS u (id) JOIN outlive.job_ids i ON i.id = u.id LEFT JOIN outlive.extras e ON e.job = i.seq),
   children AS MATERIALIZED (
-    SELECT coalesce(bool_and(is_child), true) AND count(*) = (SELECT count(*) FROM outlive.extras WHERE parent = $1 AND NOT ended) AS are_all FROM awaited),
+    SELECT coalesce(bool_and(is_child), true) AND count(*) = (SELECT count(*) FROM outlive.extras WHERE parent = $1) AS are_all FROM awaited),
   added AS (INSERT INTO outlive.awaits (job, waiter, fence) SELECT seq, $1, $2::int FROM awaited WHERE NOT (SELECT are_all FROM children) ON CONFLICT DO NOTHING)
   SELECT are_all FROM children`;
 
 /**
- * Keeps for which of these jobs it waits. Locks none of them: one may be in a user's transaction for minutes. `act_on_wakes` marks them, so that
- * their ends write wakes. Returns true, and keeps nothing, if they are all unfinished children of the job: that needs no list.
+ * Keeps for which jobs it waits, also for those that have ended: an operator may retry them. Locks none of them: one may be in a user's
+ * transaction for minutes. `act_on_wakes` marks them, so that their ends write wakes. Returns true, and keeps nothing, if they are all the
+ * children of the job: that needs no list.
  */
 async function awaitJobs(session: Session, seq: number, fence: number, ids: readonly string[]): Promise<boolean> {
   const [row] = await session.rows<{ are_all: boolean }>(AWAIT, [seq, fence, texts(ids)]);

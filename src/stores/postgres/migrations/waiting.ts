@@ -46,7 +46,7 @@ function tables(schema: string): string {
     job bigint PRIMARY KEY,
     parent bigint,                           -- the job that enqueued it
     ended boolean NOT NULL DEFAULT false,    -- whether the job has ended, for the index
-    watched boolean NOT NULL DEFAULT false   -- whether it is, or was, in awaits
+    watched boolean NOT NULL DEFAULT false   -- whether it is, or was, marked in awaits
   ) WITH (autovacuum_vacuum_scale_factor = 0.05);
   CREATE INDEX extras_parent ON ${schema}.extras (parent, ended) WHERE parent IS NOT NULL;
 
@@ -59,9 +59,17 @@ function tables(schema: string): string {
     step text NOT NULL,
     signal text                              -- it ends when there is a signal of this name
   );
-  -- For which unfinished jobs an attempt waits, unless they are all its children. Rows of ended jobs go when their wakes are acted on.
-  CREATE TABLE ${schema}.awaits (job bigint NOT NULL, waiter bigint NOT NULL, fence integer NOT NULL, PRIMARY KEY (job, waiter, fence));
-  CREATE INDEX awaits_waiter ON ${schema}.awaits (waiter, fence);
+  -- For which jobs an attempt waits, unless they are all its children.
+  CREATE TABLE ${schema}.awaits (
+    job bigint NOT NULL,
+    waiter bigint NOT NULL,
+    fence integer NOT NULL,                  -- of the attempt that waits
+    ended boolean,                           -- whether the job has ended; null: its end is not watched yet
+    PRIMARY KEY (waiter, fence, job)
+  );
+  CREATE INDEX awaits_job ON ${schema}.awaits (job);
+  CREATE INDEX awaits_unfinished ON ${schema}.awaits (waiter, fence) WHERE ended IS NOT TRUE;
+  CREATE INDEX awaits_unmarked ON ${schema}.awaits (waiter) WHERE ended IS NULL;
 
   CREATE TABLE ${schema}.signals (
     ord bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -79,7 +87,6 @@ function tables(schema: string): string {
   CREATE TABLE ${schema}.wakes (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     job bigint NOT NULL,
-    ended bigint,                            -- the job whose end is the cause; null: a signal, or a wait that begins
     at bigint NOT NULL
   ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_insert_threshold = 1000,
     autovacuum_vacuum_insert_scale_factor = 0);`;
@@ -103,8 +110,8 @@ function addChildren(schema: string): string {
 
 /**
  * Whatever ends a job comes through here: a settlement, a recovery, an operator, a reclaim in SQL, a worker of an older version. With its
- * owner's rights, because roles may end jobs that were made before these tables. It only inserts, except for the job's own row of extras, so that it
- * waits for no other transaction, and none waits for a user's transaction that ends a job.
+ * owner's rights, because a role that ends jobs may be older than these tables. What it updates belongs to this job, whose row is locked: no other
+ * transaction that may last waits for it.
  */
 function noteEnd(schema: string): string {
   return `
@@ -114,12 +121,12 @@ function noteEnd(schema: string): string {
     own ${schema}.extras;
   BEGIN
     UPDATE ${schema}.extras e SET ended = has_ended WHERE e.job = NEW.seq RETURNING * INTO own;
+    IF own.watched THEN UPDATE ${schema}.awaits a SET ended = has_ended WHERE a.job = NEW.seq; END IF;
     IF NOT has_ended THEN RETURN NULL; END IF;
     -- Also if the parent does not wait: its wait may be in a transaction that is not committed yet.
-    INSERT INTO ${schema}.wakes (job, ended, at) SELECT p.seq, NEW.seq, ${schema}.now_ms() FROM ${schema}.jobs p WHERE p.seq = own.parent AND p.state < ${STATE.succeeded};
+    INSERT INTO ${schema}.wakes (job, at) SELECT p.seq, ${schema}.now_ms() FROM ${schema}.jobs p WHERE p.seq = own.parent AND p.state < ${STATE.succeeded};
     IF own.watched THEN
-      INSERT INTO ${schema}.wakes (job, ended, at)
-      SELECT w.waiter, NEW.seq, ${schema}.now_ms() FROM (SELECT DISTINCT a.waiter FROM ${schema}.awaits a WHERE a.job = NEW.seq) w;
+      INSERT INTO ${schema}.wakes (job, at) SELECT w.waiter, ${schema}.now_ms() FROM (SELECT DISTINCT a.waiter FROM ${schema}.awaits a WHERE a.job = NEW.seq) w;
     END IF;
     RETURN NULL;
   END $$;
@@ -133,12 +140,12 @@ const waits = (job: string): string =>
 
 /**
  * Rows that another transaction has locked are skipped, and a wake for them is kept: a transaction may stand still for minutes, and every worker's
- * turn would wait for it. Who holds the row of a waiting job wakes it, ends it, or changes its counters.
+ * turn would wait for it. The transaction that holds the row of a waiting job wakes it, ends it, or changes its counters.
+ *
+ * A row of awaits is marked under the lock of the job that it names. The end of a job looks for rows of awaits under the same lock, so it either
+ * comes later and finds the row, or was committed before and its state is read here.
  */
 function actOnWakes(schema: string): string {
-  const unwatched = `FROM ${schema}.awaits a JOIN ${schema}.jobs x ON x.seq = a.waiter AND x.fence = a.fence AND ${waits("x")}
-        JOIN ${schema}.jobs j ON j.seq = a.job AND j.state < ${STATE.succeeded} LEFT JOIN ${schema}.extras e ON e.job = a.job
-      WHERE a.waiter = ANY (begun) AND e.watched IS NOT TRUE`;
   return `
   -- Takes at most batch wakes and makes ready the jobs whose wait has ended. more: there may be more wakes. Never call it in a transaction that
   -- ended a job or began a wait.
@@ -146,43 +153,40 @@ function actOnWakes(schema: string): string {
   LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
   DECLARE
     waiters bigint[];
-    causes bigint[];
-    begun bigint[];
     found bigint[];
     fences integer[];
     locked bigint[];
   BEGIN
     WITH gone AS (
       DELETE FROM ${schema}.wakes w WHERE w.id = ANY (ARRAY(SELECT n.id FROM ${schema}.wakes n ORDER BY n.id LIMIT batch FOR UPDATE SKIP LOCKED))
-      RETURNING w.job, w.ended)
-    SELECT array_agg(g.job), array_agg(g.ended), array_agg(DISTINCT g.job) FILTER (WHERE g.ended IS NULL), count(*) >= batch
-      INTO waiters, causes, begun, more FROM gone g;
+      RETURNING w.job)
+    SELECT array_agg(DISTINCT g.job), count(*) >= batch INTO waiters, more FROM gone g;
     woken := 0;
     IF waiters IS NULL THEN RETURN; END IF;
 
-    IF begun IS NOT NULL THEN
-      DELETE FROM ${schema}.awaits a USING ${schema}.jobs x WHERE a.waiter = ANY (begun) AND x.seq = a.waiter AND a.fence < x.fence;
-      -- Has the end of jobs that are not known to be awaited write wakes. One whose transaction is not finished may be ending without one.
-      found := ARRAY(SELECT DISTINCT a.job ${unwatched});
-      IF cardinality(found) > 0 THEN
-        locked := ARRAY(SELECT j.seq FROM ${schema}.jobs j WHERE j.seq = ANY (found) AND j.state < ${STATE.succeeded} ORDER BY j.seq FOR NO KEY UPDATE SKIP LOCKED);
-        INSERT INTO ${schema}.extras AS e (job, watched) SELECT l.seq, true FROM unnest(locked) AS l (seq) ON CONFLICT (job) DO UPDATE SET watched = true;
-        UPDATE ${schema}.jobs j SET extras = true WHERE j.seq = ANY (locked) AND NOT j.extras;
-        INSERT INTO ${schema}.wakes (job, at) SELECT u.waiter, ${schema}.now_ms() FROM (SELECT DISTINCT a.waiter ${unwatched}) u;
+    found := ARRAY(SELECT DISTINCT a.job FROM ${schema}.awaits a JOIN ${schema}.jobs x ON x.seq = a.waiter AND x.fence = a.fence AND ${waits("x")}
+      WHERE a.waiter = ANY (waiters) AND a.ended IS NULL);
+    IF cardinality(found) > 0 THEN
+      locked := ARRAY(SELECT j.seq FROM ${schema}.jobs j WHERE j.seq = ANY (found) ORDER BY j.seq FOR NO KEY UPDATE SKIP LOCKED);
+      INSERT INTO ${schema}.extras (job, ended, watched) SELECT j.seq, j.state >= ${STATE.succeeded}, true FROM ${schema}.jobs j WHERE j.seq = ANY (locked)
+        ON CONFLICT (job) DO UPDATE SET watched = true;
+      UPDATE ${schema}.jobs j SET extras = true WHERE j.seq = ANY (locked) AND NOT j.extras;
+      UPDATE ${schema}.awaits a SET ended = j.state >= ${STATE.succeeded} FROM unnest(locked) AS l (seq) JOIN ${schema}.jobs j ON j.seq = l.seq
+        WHERE a.job = j.seq AND a.waiter = ANY (waiters) AND a.ended IS NULL;
+      IF cardinality(locked) < cardinality(found) THEN
+        UPDATE ${schema}.awaits a SET ended = true
+          WHERE a.waiter = ANY (waiters) AND a.ended IS NULL AND NOT EXISTS (SELECT 1 FROM ${schema}.jobs j WHERE j.seq = a.job);
+        INSERT INTO ${schema}.wakes (job, at) SELECT u.waiter, ${schema}.now_ms()
+          FROM (SELECT DISTINCT a.waiter FROM ${schema}.awaits a WHERE a.waiter = ANY (waiters) AND a.ended IS NULL) u;
       END IF;
     END IF;
-
-    -- Only for the speed of the next check: what is checked is the states of the jobs.
-    DELETE FROM ${schema}.awaits a USING unnest(waiters, causes) AS t (waiter, ended)
-      WHERE a.job = t.ended AND a.waiter = t.waiter AND NOT EXISTS (SELECT 1 FROM ${schema}.jobs j WHERE j.seq = a.job AND j.state < ${STATE.succeeded});
 
     SELECT array_agg(j.seq), array_agg(j.fence) INTO found, fences
     FROM ${schema}.jobs j JOIN ${schema}.waits w ON w.job = j.seq
     WHERE j.seq = ANY (waiters) AND ${waits("j")} AND CASE
       WHEN w.signal IS NOT NULL THEN EXISTS (SELECT 1 FROM ${schema}.signals s WHERE s.job = j.seq AND s.name = w.signal AND s.read_at IS NULL)
       WHEN w.children THEN NOT EXISTS (SELECT 1 FROM ${schema}.extras e WHERE e.parent = j.seq AND NOT e.ended)
-      WHEN w.jobs THEN NOT EXISTS (SELECT 1 FROM ${schema}.awaits a JOIN ${schema}.jobs o ON o.seq = a.job AND o.state < ${STATE.succeeded}
-        WHERE a.waiter = j.seq AND a.fence = j.fence)
+      WHEN w.jobs THEN NOT EXISTS (SELECT 1 FROM ${schema}.awaits a WHERE a.waiter = j.seq AND a.fence = j.fence AND a.ended IS NOT TRUE)
       ELSE false END;
     IF found IS NULL THEN RETURN; END IF;
     -- With a higher fence it waits for something else already.
@@ -190,7 +194,8 @@ function actOnWakes(schema: string): string {
       WHERE ${waits("j")} ORDER BY j.seq FOR NO KEY UPDATE OF j SKIP LOCKED);
     UPDATE ${schema}.jobs j SET lane = CASE WHEN j.crashes + j.losses > 0 THEN ${LANE.alone} ELSE ${LANE.open} END, run_at = NULL WHERE j.seq = ANY (locked);
     GET DIAGNOSTICS woken = ROW_COUNT;
-    DELETE FROM ${schema}.awaits a WHERE a.waiter = ANY (locked);
+    -- Rows of waits that ended by time stay until the next wait of the job that ends like this, or its purge.
+    DELETE FROM ${schema}.awaits a WHERE a.ctid = ANY (ARRAY(SELECT o.ctid FROM ${schema}.awaits o WHERE o.waiter = ANY (locked) FOR UPDATE SKIP LOCKED));
     IF woken < cardinality(found) THEN
       INSERT INTO ${schema}.wakes (job, at) SELECT j.seq, ${schema}.now_ms() FROM ${schema}.jobs j
         WHERE j.seq = ANY (found) AND j.seq <> ALL (locked) AND ${waits("j")};
