@@ -33,7 +33,7 @@ const POSTGRES_STEPS = [
   "isolation by halving df6b79d17328bfb",
   "indexes of suspects 9a94ddd9c3bb707",
   "ticks confirm the server's clock 69573860f4ece82",
-  "waiting e2b06e1b05d12b0",
+  "waiting 75303c4190827d8",
 ];
 
 const EDITED =

@@ -69,7 +69,7 @@ function tables(schema: string): string {
   );
   CREATE INDEX awaits_job ON ${schema}.awaits (job);
   CREATE INDEX awaits_unfinished ON ${schema}.awaits (waiter, fence) WHERE ended IS NOT TRUE;
-  CREATE INDEX awaits_unmarked ON ${schema}.awaits (waiter) WHERE ended IS NULL;
+  CREATE INDEX awaits_unmarked ON ${schema}.awaits (waiter, fence) WHERE ended IS NULL;
 
   CREATE TABLE ${schema}.signals (
     ord bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -134,9 +134,12 @@ function noteEnd(schema: string): string {
     WHEN (NEW.extras AND (OLD.state >= ${STATE.succeeded}) <> (NEW.state >= ${STATE.succeeded})) EXECUTE FUNCTION ${schema}.note_end();`;
 }
 
-/** A job that waits, by its row. */
+/** How many rows of awaits one call marks, at most. Without a limit 20,000 of them took 20 s: the planner expects few. */
+const MARKS = 1_000;
+
+/** A job that waits, by its row. The sum keeps the planner off the index of delayed jobs, which it may believe to be empty. */
 const waits = (job: string): string =>
-  `${job}.state = ${STATE.queued} AND ${job}.lane = ${LANE.delayed} AND ${job}.outcome = ${OUTCOME.waiting}`;
+  `${job}.state + 0 = ${STATE.queued} AND ${job}.lane = ${LANE.delayed} AND ${job}.outcome = ${OUTCOME.waiting}`;
 
 /**
  * Rows that another transaction has locked are skipped, and a wake for them is kept: a transaction may stand still for minutes, and every worker's
@@ -156,6 +159,7 @@ function actOnWakes(schema: string): string {
     found bigint[];
     fences integer[];
     locked bigint[];
+    marked tid[];
   BEGIN
     WITH gone AS (
       DELETE FROM ${schema}.wakes w WHERE w.id = ANY (ARRAY(SELECT n.id FROM ${schema}.wakes n ORDER BY n.id LIMIT batch FOR UPDATE SKIP LOCKED))
@@ -164,22 +168,24 @@ function actOnWakes(schema: string): string {
     woken := 0;
     IF waiters IS NULL THEN RETURN; END IF;
 
-    found := ARRAY(SELECT DISTINCT a.job FROM ${schema}.awaits a JOIN ${schema}.jobs x ON x.seq = a.waiter AND x.fence = a.fence AND ${waits("x")}
-      WHERE a.waiter = ANY (waiters) AND a.ended IS NULL);
-    IF cardinality(found) > 0 THEN
-      locked := ARRAY(SELECT j.seq FROM ${schema}.jobs j WHERE j.seq = ANY (found) ORDER BY j.seq FOR NO KEY UPDATE SKIP LOCKED);
+    WITH unmarked AS MATERIALIZED (
+      SELECT j.seq, a.ctid AS tid FROM ${schema}.jobs x JOIN ${schema}.awaits a ON a.waiter = x.seq AND a.fence = x.fence JOIN ${schema}.jobs j ON j.seq = a.job
+      WHERE x.seq = ANY (waiters) AND ${waits("x")} AND a.ended IS NULL LIMIT ${MARKS} FOR NO KEY UPDATE OF j, a SKIP LOCKED)
+    SELECT array_agg(DISTINCT u.seq), array_agg(u.tid) INTO locked, marked FROM unmarked u;
+    IF locked IS NOT NULL THEN
       INSERT INTO ${schema}.extras (job, ended, watched) SELECT j.seq, j.state >= ${STATE.succeeded}, true FROM ${schema}.jobs j WHERE j.seq = ANY (locked)
         ON CONFLICT (job) DO UPDATE SET watched = true;
       UPDATE ${schema}.jobs j SET extras = true WHERE j.seq = ANY (locked) AND NOT j.extras;
-      UPDATE ${schema}.awaits a SET ended = j.state >= ${STATE.succeeded} FROM unnest(locked) AS l (seq) JOIN ${schema}.jobs j ON j.seq = l.seq
-        WHERE a.job = j.seq AND a.waiter = ANY (waiters) AND a.ended IS NULL;
-      IF cardinality(locked) < cardinality(found) THEN
-        UPDATE ${schema}.awaits a SET ended = true
-          WHERE a.waiter = ANY (waiters) AND a.ended IS NULL AND NOT EXISTS (SELECT 1 FROM ${schema}.jobs j WHERE j.seq = a.job);
-        INSERT INTO ${schema}.wakes (job, at) SELECT u.waiter, ${schema}.now_ms()
-          FROM (SELECT DISTINCT a.waiter FROM ${schema}.awaits a WHERE a.waiter = ANY (waiters) AND a.ended IS NULL) u;
-      END IF;
+      UPDATE ${schema}.awaits a SET ended = (SELECT j.state >= ${STATE.succeeded} FROM ${schema}.jobs j WHERE j.seq = a.job) WHERE a.ctid = ANY (marked);
     END IF;
+    IF cardinality(marked) = ${MARKS} THEN
+      more := true;
+    ELSE
+      UPDATE ${schema}.awaits a SET ended = true
+        WHERE a.waiter = ANY (waiters) AND a.ended IS NULL AND NOT EXISTS (SELECT 1 FROM ${schema}.jobs j WHERE j.seq = a.job);
+    END IF;
+    INSERT INTO ${schema}.wakes (job, at) SELECT x.seq, ${schema}.now_ms() FROM ${schema}.jobs x WHERE x.seq = ANY (waiters) AND ${waits("x")}
+      AND EXISTS (SELECT 1 FROM ${schema}.awaits a WHERE a.waiter = x.seq AND a.fence = x.fence AND a.ended IS NULL);
 
     SELECT array_agg(j.seq), array_agg(j.fence) INTO found, fences
     FROM ${schema}.jobs j JOIN ${schema}.waits w ON w.job = j.seq
