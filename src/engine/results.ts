@@ -14,7 +14,7 @@ const MAX_POLL_MS = 500;
 interface Waiter {
   readonly id: string;
   settle(outcome: JobOutcome): void;
-  fail(thrown: unknown): void;
+  fail(error: Error): void;
 }
 
 export class Results {
@@ -48,9 +48,9 @@ export class Results {
             resolve(outcome.result === null ? null : (JSON.parse(outcome.result) as Json));
           else reject(noResult(outcome));
         },
-        fail(thrown) {
+        fail(error) {
           done();
-          reject(thrown);
+          reject(error);
         },
       };
       this.#waiters.add(waiter);
@@ -103,7 +103,7 @@ export class Results {
       }
       this.#pollMs = ended > 0 ? FIRST_POLL_MS : Math.min(MAX_POLL_MS, this.#pollMs * 2);
     } catch (thrown) {
-      for (const waiter of asked) waiter.fail(thrown);
+      for (const waiter of asked) waiter.fail(thrown as Error);
     } finally {
       this.#reading = false;
     }
