@@ -111,5 +111,25 @@ compute.handle((input, run) => {
   effect(`compute ${run.id} attempt ${run.attempt}`);
 });
 
-export const kinds = { transfer, stepped, slow, poison, loose, block, compute };
+/** A child of `family`. */
+export const ward = job<{ n: number }>("ward", { retry });
+ward.handle((input, run) => {
+  effect(`ward ${input.n} attempt ${run.attempt}`);
+  return input.n * 10;
+});
+
+/** Sleeps, enqueues three wards, waits for them and for a signal, and returns all that it got. Each part is a step with an effect. */
+export const family = job<null>("family", { retry });
+family.handle(async (_, run) => {
+  await run.step("begin", () => effect(`begin ${run.id}`));
+  await run.sleep("1ms");
+  const ids = await run.enqueueMany(ward, [{ n: 1 }, { n: 2 }, { n: 3 }]);
+  const results = await run.results<number>(ids);
+  await run.step("middle", () => effect(`middle ${run.id} ${results.join("+")}`));
+  const word = await run.waitForSignal<string>("word");
+  await run.step("end", () => effect(`end ${run.id} ${word}`));
+  return { results, word };
+});
+
+export const kinds = { transfer, stepped, slow, poison, loose, block, compute, ward, family };
 export const jobs = Object.values(kinds);
