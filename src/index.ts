@@ -3,7 +3,14 @@
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
 export { defineConfig, type OutliveConfig } from "./engine/config.ts";
 export type { Engine, Health } from "./engine/engine.ts";
-export { type BackoffOptions, job, type KindOptions, type RetryOptions } from "./engine/options.ts";
+export {
+  type BackoffOptions,
+  job,
+  type KeyLimitOptions,
+  type KindOptions,
+  type LimitOptions,
+  type RetryOptions,
+} from "./engine/options.ts";
 export { attach, open } from "./engine/open.ts";
 export type { Operator } from "./engine/operator.ts";
 export type { EngineOptions, WorkOptions } from "./engine/options.ts";

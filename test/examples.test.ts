@@ -218,6 +218,76 @@ test("examples/graceful-shutdown.ts stops on SIGTERM, also if it comes twice, at
   assert.match(second.stdout, /done\nthe report is succeeded, 0 errors, 1 interruptions\n$/);
 });
 
+test("examples/approval.ts, killed while its orders sleep, goes on where they waited, and a click that is sent again adds nothing", async (t) => {
+  const { start } = folder(t);
+  const killed = start("approval.ts");
+  for (const n of [1, 2, 3]) await killed.until(new RegExp(`order-${n}: a lamp is reserved`));
+  killed.kill("SIGKILL");
+  await killed.exited;
+  for (let run = 0; run < 2; run++) {
+    const program = start("approval.ts");
+    await program.untilEnd();
+    assert.deepEqual(
+      program.lines.filter((line) => !line.endsWith("is reserved")),
+      ["order-1: shipped by ann", "order-2: refused by bob", "order-3: expired"],
+    );
+  }
+});
+
+test("examples/fan-out.ts adds up the results of its children and says which failed", async (t) => {
+  const program = folder(t).start("fan-out.ts");
+  await program.untilEnd();
+  assert.deepEqual(program.lines.slice(0, 2), ["10000 cents; missing: atlantis (dead)", "10000 cents, all there"]);
+  assert.match(program.lines[2]!, /is dead: .* which is dead: there is no such region\. .*outlive why \w+$/);
+  assert.doesNotMatch(program.stdout, /\.\./);
+});
+
+test("examples/limits.ts keeps to its limits", async (t) => {
+  const program = folder(t).start("limits.ts");
+  await program.untilEnd();
+  assert.deepEqual(program.lines, [
+    "acme: at most 2 at once",
+    "beta: at most 3 at once",
+    "24 calls took more than 0.7 s",
+    "booked in order: 1, 2, 3",
+  ]);
+});
+
+test("examples/rerun.ts runs once more for what came during the run, and joins what belongs together", async (t) => {
+  const program = folder(t).start("rerun.ts");
+  await program.untilEnd();
+  assert.deepEqual(program.lines.slice(0, 3), ["indexing version 1", "version 2: rerun", "version 3: rerun"]);
+  const rest = program.lines.slice(3);
+  assert.deepEqual(
+    rest.filter((line) => line.startsWith("indexing")),
+    ["indexing version 3"],
+  );
+  assert.deepEqual(
+    rest.filter((line) => line.startsWith("searching")),
+    ["searching for out"],
+  );
+  assert.equal(rest.filter((line) => line.startsWith("writing")).at(-1), "writing the count 4");
+});
+
+for (const [page, examples] of [
+  ["waiting.md", ["approval.ts", "fan-out.ts"]],
+  ["limits.md", ["limits.ts"]],
+  ["dedupe.md", ["rerun.ts"]],
+] as const) {
+  test(`the code in docs/${page} is that of ${examples.join(" and ")}`, () => {
+    const plain = (text: string): string =>
+      text
+        .split("\n")
+        .map((line) => line.trim())
+        .join("\n")
+        .trim();
+    const sources = examples.map((name) => plain(readFileSync(`${root}examples/${name}`, "utf8"))).join("\n");
+    const blocks = [...readFileSync(`${root}docs/${page}`, "utf8").matchAll(/^```ts\n([^]*?)^```/gm)];
+    assert.ok(blocks.length > 0);
+    for (const [, block] of blocks) assert.ok(sources.includes(plain(block!)), block);
+  });
+}
+
 test("executor-jobs: a heartbeat that is refused ends the attempt, and its rejection is not swallowed", async (t) => {
   const ends: unknown[] = [];
   const stuck = job<null>("stuck").handle((_, run) =>

@@ -7,8 +7,8 @@ import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 
 const root = fileURLToPath(new URL("../", import.meta.url));
-/** As measured. The aim is about 22. On SQLite a turn also acts on the wakes of waiting jobs (waits.ts); PostgreSQL asks for them in its statement. */
-const MAX_FILES: Readonly<Record<string, number>> = { sqlite: 25, postgres: 24 };
+/** As measured. The aim is about 22. On SQLite a turn also acts on wakes (waits.ts) and admits jobs with keys (keys.ts); PostgreSQL asks for both in its statement. */
+const MAX_FILES: Readonly<Record<string, number>> = { sqlite: 26, postgres: 24 };
 
 interface File {
   readonly path: string;

@@ -13,7 +13,17 @@ import { untilTrue } from "./support/processes.ts";
 
 /** The public surface: what each sub-path exports as values, typed here by hand. A sub-path without a list must only load. */
 const surface: Readonly<Record<string, readonly string[] | undefined>> = {
-  outlive: ["ErrorCode", "Interruption", "OutliveError", "TerminalError", "attach", "defineConfig", "job", "open"],
+  outlive: [
+    "ErrorCode",
+    "Interruption",
+    "OutliveError",
+    "RetryLater",
+    "TerminalError",
+    "attach",
+    "defineConfig",
+    "job",
+    "open",
+  ],
   "outlive/client": ["ErrorCode", "OutliveError", "connect", "job"],
   "outlive/sqlite": ["sqlite"],
   "outlive/postgres": ["enqueue", "postgres"],

@@ -20,6 +20,9 @@ export interface Round {
   readonly peakRssMb: number;
 }
 
+/** What is drained: plain jobs, jobs with a key, or the children of one parent. */
+export type DrainForm = "plain" | "keyed" | "children";
+
 interface Marks {
   readonly marks: readonly number[];
   readonly handled: number;
@@ -35,8 +38,9 @@ export class Drainers {
     url: string,
     processes: number,
     execArgv: readonly string[] = [],
+    form: DrainForm = "plain",
   ): Promise<Drainers> {
-    const data = { url, concurrency: CONCURRENCY, every: EVERY };
+    const data = { url, concurrency: CONCURRENCY, every: EVERY, form };
     return new Drainers(await bench.startAll(processes, "drain", data, execArgv));
   }
 

@@ -6,6 +6,7 @@ import { pause } from "../../src/job/time.ts";
 import type { Store } from "../../src/stores/port.ts";
 import { drawDrafts } from "./actors/drafts.ts";
 import { Outbox, signal } from "./actors/signaller.ts";
+import { keysAreWithinLimits } from "./oracle/atomic-keys-law.ts";
 import { AtomicWaitingLaw } from "./oracle/atomic-waiting-law.ts";
 import { newTally, type Tally } from "./oracle/tally.ts";
 import { demand } from "./oracle/violation.ts";
@@ -86,11 +87,13 @@ export async function simulateAtomic(seed: number, Server = AtomicServer): Promi
   return { violation, failovers, lostScripts, tally, digest: story.digest(), story: story.last() };
 }
 
-const WORKLOADS = ["steps", "failures", "family", "long", "waiting"];
+const WORKLOADS = ["steps", "failures", "family", "long", "waiting", "keys"];
 const NOT_HEARD = (): void => {};
 /** However bad the faults were, this long after them all work is done. */
 const DRAIN_MS = 180_000;
 const LOOK_MS = 500;
+/** How often keys are held against their limits. */
+const HELD_MS = 100;
 const MOST_LOST = 40;
 /** A failover takes at least this long: longer than epochs run ahead of the server's clock. */
 const FAILOVER_MS = 100;
@@ -143,7 +146,13 @@ class AtomicWorld {
     this.#startProducer();
     this.#startSignaller();
     this.#actLater();
-    const look = (): void => this.#laws.hear(this.#witness.take(), this.tally);
+    let heldAt = 0;
+    const look = (): void => {
+      this.#laws.hear(this.#witness.take(), this.tally);
+      if (scheduler.now - heldAt < HELD_MS) return;
+      heldAt = scheduler.now;
+      this.#read(keysAreWithinLimits);
+    };
     await scheduler.run(faultsMs, look, () => false);
     this.story.tell("world", "CALM");
     this.#conditions.calmAt = scheduler.now;

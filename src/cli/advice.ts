@@ -1,11 +1,12 @@
 // What `status` knows: one survey of everything, and what to do next. Advice names everything that is wrong or unusual, the worst first,
 // each with the command that helps. Pure, except for the survey itself, which only reads.
 import type { Engine } from "../engine/engine.ts";
+import { shellWord } from "../job/text.ts";
 import { humanMs } from "../job/time.ts";
 import type { IncidentSummary } from "../recovery/incident.ts";
 import type { KindCounts } from "../stores/port.ts";
 import { type Deaths, type KnownWorker, knownWorker, works } from "./lookup.ts";
-import { count, shellWord, thousands } from "./words.ts";
+import { count, thousands } from "./words.ts";
 
 interface Advice {
   /** Stable, for programs. */

@@ -1,5 +1,5 @@
-// What every command gets: the resolved configuration, an engine on the store, and the terminal. Whatever a command opens is
-// closed when it is over.
+// What every command gets: the resolved configuration, an engine on the store, and the terminal. Everything a command
+// opens is closed when it ends.
 import { type Command, InvalidArgumentError, Option } from "commander";
 import type { LoadedConfig } from "../engine/config.ts";
 import { loadConfig } from "../engine/config-file.ts";
@@ -14,24 +14,27 @@ import type { Terminal } from "./terminal.ts";
 /** Options that every command takes. */
 export interface GlobalOptions {
   readonly json?: boolean;
-  /** Another configuration file than the one found in this folder. */
+  /** A configuration file other than the one found in this folder. */
   readonly config?: string;
   /** The store's address; wins over the file and the environment. */
   readonly store?: string;
-  /** Opens the store to look only. */
+  /** Opens the store read-only. */
   readonly readOnly?: boolean;
 }
 
 export interface Context {
   readonly terminal: Terminal;
   readonly options: GlobalOptions;
-  /** The configuration: file, then environment, then flags; the later wins. `jobs` are loaded only by `withJobs`. */
+  /** The configuration: file, then environment, then flags; later ones win. `jobs` are loaded only by `withJobs`. */
   readonly config: () => Promise<LoadedConfig>;
-  /** An engine that only looks and operates: migrates, declares and recovers nothing. */
+  /** An engine that only inspects and operates: migrates, declares and recovers nothing. */
   readonly attach: () => Promise<Engine>;
   /** An engine as a worker opens it: creates, migrates, recovers. */
   readonly open: (jobs?: readonly object[]) => Promise<Engine>;
-  /** For what changes a store without one of these engines, which refuse by themselves: throws if the call says `--read-only`. */
+  /**
+   * For changes to a store that do not go through one of these engines, which refuse on their own: throws if
+   * `--read-only` is set.
+   */
   readonly mayChange: (what: string) => void;
 }
 
@@ -77,14 +80,14 @@ export function makeContext(
   };
 }
 
-// The forms of option values, and the filters that several commands share. A value that does not fit is a usage error that says
-// what fits.
+// The forms of option values, and the filters that several commands share. An invalid value is a usage error that says
+// what is valid.
 
-export function wholeNumber(least: number, most: number): (text: string) => number {
+export function wholeNumber(min: number, max: number): (text: string) => number {
   return (text) => {
     const value = Number(text);
-    if (!/^-?\d+$/.test(text) || value < least || value > most)
-      throw new InvalidArgumentError(`Use a whole number from ${least} to ${most}.`);
+    if (!/^-?\d+$/.test(text) || value < min || value > max)
+      throw new InvalidArgumentError(`Use a whole number from ${min} to ${max}.`);
     return value;
   };
 }

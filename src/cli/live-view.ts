@@ -1,5 +1,5 @@
-// The live view of `--watch`: on a terminal one block of lines, drawn again in place once a second until q or Ctrl-C; without one a
-// block a second. One write per frame and no clearing before it, so nothing flickers.
+// The live view of `--watch`: on a terminal one block of lines, redrawn in place once a second until q or Ctrl-C;
+// without one a block a second. One write per frame and no clearing before it, so nothing flickers.
 import type { Terminal } from "./terminal.ts";
 import { count } from "./words.ts";
 
@@ -14,17 +14,17 @@ const STOP_KEYS = ["q", "Q", "\u0003", "\u0004"];
 const EVERY_MS = 1_000;
 const HIDE_CURSOR = "\u001b[?25l";
 const SHOW_CURSOR = "\u001b[?25h";
-/** A line that is too long for a narrow screen is cut there, so that a frame keeps its height. */
+/** A line too long for a narrow screen is cut, so that a frame keeps its height. */
 const NO_WRAP = "\u001b[?7l";
 const WRAP = "\u001b[?7h";
 const CLEAR_LINE = "\u001b[K";
 const CLEAR_BELOW = "\u001b[J";
 const CLEAR_ALL = "\u001b[2J\u001b[H";
-/** Terminals that know it show a frame only when it is whole; the others ignore it. */
+/** Terminals that support it show a frame only when it is complete; the others ignore it. */
 const FRAME_BEGINS = "\u001b[?2026h";
 const FRAME_ENDS = "\u001b[?2026l";
 
-/** Calls `frame` once a second and shows its lines until somebody ends it. */
+/** Calls `frame` once a second and shows its lines until the user ends it. */
 export async function watch(terminal: Terminal, frame: (size: Size) => Promise<readonly string[]>): Promise<void> {
   const stop = untilAsked();
   const screen = terminal.isTty ? liveScreen() : plainScreen(terminal.json ? "" : "\n");
@@ -83,7 +83,7 @@ function plainScreen(between: string): Screen {
   };
 }
 
-/** q, Ctrl-C, SIGTERM, or nobody reads any more. */
+/** q, Ctrl-C, SIGTERM, or the reader of stdout is gone. */
 function untilAsked(): { within: (ms: number) => Promise<boolean>; end: () => void } {
   const { stdin, stdout } = process;
   const asked = new AbortController();
@@ -103,13 +103,13 @@ function untilAsked(): { within: (ms: number) => Promise<boolean>; end: () => vo
     within: (ms) =>
       new Promise((resolve) => {
         if (asked.signal.aborted) return resolve(true);
-        const over = (): void => {
+        const finish = (): void => {
           clearTimeout(timer);
-          asked.signal.removeEventListener("abort", over);
+          asked.signal.removeEventListener("abort", finish);
           resolve(asked.signal.aborted);
         };
-        const timer = setTimeout(over, ms);
-        asked.signal.addEventListener("abort", over);
+        const timer = setTimeout(finish, ms);
+        asked.signal.addEventListener("abort", finish);
       }),
     end() {
       for (const signal of signals) process.off(signal, ask);
@@ -121,11 +121,11 @@ function untilAsked(): { within: (ms: number) => Promise<boolean>; end: () => vo
   };
 }
 
-// How far something long has come: a line on stderr once a second, none if it is over sooner.
+// The progress of a long task: a line on stderr once a second, none if the task finishes sooner.
 
 const PROGRESS_EVERY_MS = 1_000;
 
-/** Call it with the number so far, as often as you like. */
+/** Call it with the current count, as often as you like. */
 export function progress(
   remark: (text: string) => void,
   doing: string,

@@ -1,4 +1,4 @@
-// What the CLI says when there is no such thing, and where to look for one.
+// The errors for a job, incident or kind that does not exist, each with where to find existing ones.
 import type { Engine } from "../engine/engine.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { JobInfo } from "../job/job.ts";
@@ -29,7 +29,7 @@ export function noSuchKind(kind: string, kinds: readonly string[]): OutliveError
   });
 }
 
-/** The one that is a few keystrokes away; null: none is near. */
+/** The word that is a few keystrokes away; null: none is near. */
 function nearest(word: string, words: readonly string[]): string | null {
   const [best] = words
     .map((one) => ({ one, distance: distance(word.toLowerCase(), one.toLowerCase()) }))
@@ -37,7 +37,7 @@ function nearest(word: string, words: readonly string[]): string | null {
   return best && best.distance <= Math.max(1, Math.floor(word.length / 3)) ? best.one : null;
 }
 
-/** Levenshtein's, with a swap of neighbours as one keystroke. */
+/** The Levenshtein distance, with a swap of neighbours as one keystroke. */
 function distance(a: string, b: string): number {
   const rows: number[][] = Array.from({ length: a.length + 1 }, (_, i) => [i]);
   for (let j = 0; j <= b.length; j++) rows[0]![j] = j;
@@ -53,12 +53,13 @@ function distance(a: string, b: string): number {
   return rows[a.length]![b.length]!;
 }
 
-// Pages of jobs as the commands use them: the store bounds each by what it looks at, so a page is put together from several.
+// Pages of jobs as the commands use them: the store limits how many rows each query scans, so a page is assembled from
+// several.
 
-/** A list answers within 300 ms: what it has not looked through by then is left to the next page. */
+/** A list responds within 300 ms: what it has not scanned by then is left to the next page. */
 const LOOK_MS = 200;
 
-/** Up to `limit` jobs. Fewer although `next` is there: it would have taken too long to look through all of them. */
+/** Up to `limit` jobs. Fewer, with `next` set, if scanning all of them would have taken too long. */
 export async function pageOfJobs(
   engine: Engine,
   filter: JobFilter,
@@ -76,7 +77,7 @@ export async function pageOfJobs(
   return { jobs, next };
 }
 
-/** All pages, newest first. Jobs that are enqueued meanwhile are not among them; those that change state meanwhile may be. */
+/** All pages, newest first. Jobs enqueued meanwhile are not included; those that change state meanwhile may be. */
 export async function* allPages(engine: Engine, filter: JobFilter, limit = 1_000): AsyncGenerator<readonly JobInfo[]> {
   let next: string | null = null;
   do {
@@ -86,17 +87,19 @@ export async function* allPages(engine: Engine, filter: JobFilter, limit = 1_000
   } while (next !== null);
 }
 
-/** For lists that came out empty: a kind that nobody ever declared is a slip of the fingers. */
+/** For empty lists: a kind that was never declared is probably a typo. */
 export async function assertKindIsThere(engine: Engine, kind: string | undefined): Promise<void> {
   if (kind === undefined) return;
   const kinds = (await engine.counts()).map((counts) => counts.kind);
   if (!kinds.includes(kind)) throw noSuchKind(kind, kinds);
 }
 
-// What is known of a worker, as people and programs see it: its row, the ages of its signs of life, and whether its lock or its
-// silence says that it is dead.
+// What is known about a worker, as people and programs see it: its row, the ages of its signs of life, and whether its
+// lock or its silence shows that it is dead.
 
-/** The words of the glossary: live, blocked, silent, gone, contact lost; `recovering` and `stopped` are what its row says. */
+/**
+ * The terms of the glossary: live, blocked, silent, gone, contact lost; `recovering` and `stopped` come from its row.
+ */
 export type Known = "live" | "blocked" | "silent" | "gone" | "lost" | "recovering" | "stopped";
 
 export interface KnownWorker {
@@ -115,13 +118,13 @@ export interface KnownWorker {
   readonly leaseMs: number;
   readonly loopLagMs: number;
   readonly lastWord: string | null;
-  /** Only if they were asked for. */
+  /** Only if requested. */
   readonly heldIds?: readonly string[];
 }
 
 export type Deaths = readonly { readonly worker: WorkerRow; readonly death: Death }[];
 
-/** A main loop that stands still for longer is blocked; less is ordinary work. */
+/** A main loop that stands still for longer is blocked; a shorter pause is ordinary work. */
 const BLOCKED_MS = 1_000;
 
 export function knownWorker(worker: WorkerRow, deaths: Deaths, now: number): KnownWorker {
@@ -149,7 +152,7 @@ export function knownWorker(worker: WorkerRow, deaths: Deaths, now: number): Kno
   };
 }
 
-/** Claims jobs, or will again: whoever is not dead, silent or on its way out. */
+/** Claims jobs, or will again: every worker that is not dead, silent or stopping. */
 export function works({ known }: KnownWorker): boolean {
   return known === "live" || known === "blocked";
 }

@@ -7,10 +7,13 @@ import { backupCommand, checkCommand } from "./commands/check.ts";
 import { demoCommand, tortureCommand } from "./commands/demo.ts";
 import { enqueueCommand } from "./commands/enqueue.ts";
 import { initCommand } from "./commands/init.ts";
-import { jobCommand, jobsCommand, whyCommand } from "./commands/jobs.ts";
+import { jobCommand, whyCommand } from "./commands/job.ts";
+import { jobsCommand } from "./commands/jobs.ts";
+import { limitCommand } from "./commands/limit.ts";
 import { migrateCommand } from "./commands/migrate.ts";
 import { pauseCommand, quarantineCommand, retryCommand } from "./commands/operate.ts";
 import { incidentsCommand, recoverCommand, recoveryCommand } from "./commands/recover.ts";
+import { signalCommand } from "./commands/signal.ts";
 import { metricsCommand, statusCommand, workersCommand } from "./commands/status.ts";
 import { workCommand } from "./commands/work.ts";
 import { type Context, type GlobalOptions, makeContext } from "./context.ts";
@@ -176,9 +179,11 @@ export const COMMANDS: readonly Register[] = [
   jobsCommand,
   jobCommand,
   whyCommand,
+  signalCommand,
   retryCommand,
   quarantineCommand,
   pauseCommand,
+  limitCommand,
   workersCommand,
   recoverCommand,
   incidentsCommand,

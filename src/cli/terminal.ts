@@ -1,4 +1,5 @@
-// How the CLI speaks: text or JSON, tables, colours on a terminal only, and exit codes. Commands hand it facts; it writes them.
+// The CLI's output: text or JSON, tables, colours on a terminal only, and exit codes. Commands pass it facts; it writes
+// them.
 import { stripVTControlCharacters, styleText } from "node:util";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { isoInstant } from "../job/time.ts";
@@ -10,7 +11,7 @@ export interface Terminal {
   readonly json: boolean;
   readonly isTty: boolean;
   readonly columns: number;
-  /** The answer of the command: as JSON with `--json` (one document, on stdout), otherwise the text. */
+  /** The result of the command: as JSON with `--json` (one document, on stdout), otherwise the text. */
   readonly answer: (value: unknown, text: () => string) => void;
   /** A line on stdout, never with --json. */
   readonly line: (text?: string) => void;
@@ -47,12 +48,15 @@ export function terminal(streams: Streams, json: boolean): Terminal {
   };
 }
 
-/** What `--json` prints of a value, with every instant as ISO 8601. Durations stay numbers, and their names end in `Ms`. */
+/**
+ * What `--json` prints for a value, with every instant as ISO 8601. Durations stay numbers, and their names end in
+ * `Ms`.
+ */
 export function jsonText(value: unknown): string {
   return JSON.stringify(withInstants(value, ""));
 }
 
-/** What the user's own code has stored; a number in it may be anything. */
+/** Values stored by the user's own code; a number in them may mean anything. */
 const OF_USERS: ReadonlySet<string> = new Set(["input", "result", "progress"]);
 
 function withInstants(value: unknown, key: string): unknown {
@@ -66,7 +70,7 @@ function ensureNewline(text: string): string {
   return text.endsWith("\n") ? text : `${text}\n`;
 }
 
-/** Columns as wide as their widest cell; numbers to the right. */
+/** Columns as wide as their widest cell; numbers right-aligned. */
 function renderTable(head: readonly string[], rows: readonly (readonly (string | number)[])[]): string {
   const width = (cell: string | number): number => stripVTControlCharacters(String(cell)).length;
   const widths = head.map((cell, i) => Math.max(width(cell), ...rows.map((row) => width(row[i] ?? ""))));
@@ -84,7 +88,8 @@ function renderTable(head: readonly string[], rows: readonly (readonly (string |
   return [line(head), ...rows.map(line)].join("\n");
 }
 
-// Tables that fit the screen: columns as wide as their widest cell, and on a terminal some of them cut so that no line wraps.
+// Tables that fit the screen: columns as wide as their widest cell, and on a terminal some of them cut so that no line
+// wraps.
 
 /** What views draw with. */
 export type Pen = Pick<Terminal, "style" | "columns" | "isTty">;
@@ -95,7 +100,7 @@ export type Cell = string | number | { readonly text: string; readonly ink: Ink 
 export interface Column {
   readonly title: string;
   readonly align?: "right";
-  /** On a narrow terminal it may be cut down to this many characters. */
+  /** On a narrow terminal the column may be cut to this many characters. */
   readonly shrinkTo?: number;
 }
 
@@ -119,11 +124,11 @@ export function grid(pen: Pen, columns: readonly Column[], rows: readonly (reado
   return [line(columns.map(({ title }): Cell => ({ text: title, ink: "dim" }))), ...rows.map(line)];
 }
 
-/** Takes from the widest column that may give, until the line fits or none may give more. */
+/** Narrows the widest shrinkable column until the line fits or no column can shrink further. */
 function shrink(columns: readonly Column[], widths: number[], width: number): void {
   for (;;) {
-    const over = widths.reduce((sum, one) => sum + one, GAP * (widths.length - 1)) - width;
-    if (over <= 0) return;
+    const excess = widths.reduce((sum, one) => sum + one, GAP * (widths.length - 1)) - width;
+    if (excess <= 0) return;
     let widest = -1;
     for (const [i, { shrinkTo }] of columns.entries())
       if (shrinkTo !== undefined && widths[i]! > shrinkTo && (widest < 0 || widths[i]! > widths[widest]!)) widest = i;
@@ -142,11 +147,11 @@ export const ExitCode = {
   ok: 0,
   /** It failed, or `--check` found something wrong. */
   failure: 1,
-  /** The words of the call are off: an unknown command or option, an unusable configuration. */
+  /** A usage error: an unknown command or option, an invalid configuration. */
   usage: 2,
   /** No such job, incident, kind or worker. */
   notFound: 3,
-  /** The job is in a state in which that can't be done. */
+  /** The job's state does not allow the operation. */
   wrongState: 4,
 } as const;
 
@@ -161,6 +166,7 @@ export function exitCodeOf(thrown: unknown): number {
       return ExitCode.notFound;
     case ErrorCode.wrongState:
     case ErrorCode.keyHeld:
+    case ErrorCode.signalRefused:
       return ExitCode.wrongState;
     default:
       return ExitCode.failure;

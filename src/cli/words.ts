@@ -1,4 +1,4 @@
-// How amounts, instants and texts are written for people. Pure.
+// How amounts, instants and texts are formatted for people. Pure.
 import { humanMs, isoInstant } from "../job/time.ts";
 
 export function thousands(value: number): string {
@@ -10,12 +10,12 @@ export function count(value: number, one: string, many = `${one}s`): string {
   return `${thousands(value)} ${value === 1 ? one : many}`;
 }
 
-/** UTC to the second, as the reports have it: "2026-11-15 12:03:41Z". */
+/** UTC to the second, as in the reports: "2026-11-15 12:03:41Z". */
 export function stamp(at: number): string {
   return `${isoInstant(at).split(".", 1)[0]!.replace("T", " ")}Z`;
 }
 
-/** The time of day only, to the millisecond: for lines whose day is said elsewhere. */
+/** The time of day only, to the millisecond: for lines whose day is shown elsewhere. */
 export function timeOfDay(at: number): string {
   return isoInstant(at).slice(-13, -1);
 }
@@ -24,7 +24,7 @@ export function ago(ms: number): string {
   return `${humanMs(Math.max(0, ms))} ago`;
 }
 
-/** "-" for what is not there. */
+/** "-" for a missing value. */
 export function orDash(text: string | null | undefined): string {
   return text === null || text === undefined || text === "" ? "-" : text;
 }
@@ -46,7 +46,7 @@ export function cut(text: string, width: number): string {
   return `${kept}…`;
 }
 
-/** Columns of a terminal that a text without control characters takes. */
+/** How many terminal columns a text without control characters takes. */
 export function widthOf(text: string): number {
   if (/^[ -~]*$/.test(text)) return text.length;
   let width = 0;
@@ -74,11 +74,6 @@ export function bytes(value: number): string {
     unit++;
   }
   return `${unit === 0 || left >= 100 ? Math.round(left) : Number(left.toFixed(1))} ${units[unit]}`;
-}
-
-/** A word as a shell takes it: quoted only if it must be. */
-export function shellWord(text: string): string {
-  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
 }
 
 /** Control characters of a payload must not reach a terminal. */

@@ -1,5 +1,5 @@
-// `outlive demo`: a run on a temporary store, shown while it goes on, and an audit of what is left. Whatever happens, it ends, leaves no
-// process and no file behind, and says with its exit code whether every promise held: 0 yes, 1 no.
+// `outlive demo`: a run on a temporary store, shown live, and an audit of the result. Whatever happens, it ends, leaves
+// no process and no file behind, and reports with its exit code whether every promise held: 0 yes, 1 no.
 import { tmpdir } from "node:os";
 import { money } from "../torture/audit.ts";
 import { ALIVE, atEnd, cleanUpInEveryCase, type Observer, type Outcome, run } from "../torture/run.ts";
@@ -20,13 +20,13 @@ import {
   wantsColour,
 } from "./screen.ts";
 
-/** The share of `--seconds` in which workers are killed; the rest is start, drain and audit. */
+/** The share of `--seconds` during which workers are killed; the rest is start, drain and audit. */
 const KILLING = 0.72;
 const MAX_WORK_MS = 250;
-/** Violations beyond this many say nothing new. */
+/** Violations beyond this many add nothing new. */
 const MAX_PRINTED = 50;
 
-/** Runs it once in this process, whose signals and end it takes over, and returns the exit code. */
+/** Runs the demo once in this process, takes over its signals and its exit, and returns the exit code. */
 export async function demo(options: DemoOptions): Promise<number> {
   const { url, jobs, workers, seconds, seed, keep, json } = options;
   cleanUpInEveryCase();
@@ -94,7 +94,7 @@ function makeScreen({ json, store, jobs, workers, seed }: DemoOptions): Screen {
   return process.stdout.isTTY ? liveScreen(process.stdout, head) : plainScreen(process.stdout, head);
 }
 
-/** The run has a time limit of its own; this is for an engine that never returns again. */
+/** The run has its own time limit; this one is for an engine that never returns. */
 function endWhateverHappens(ms: number): void {
   setTimeout(() => {
     process.stderr.write(`violation: the engine did not return within ${ms / 1_000} s\n`);
@@ -109,10 +109,10 @@ export interface DemoOptions {
   readonly url: string | null;
   /** The name of the store. */
   readonly store: string;
-  /** Transfers to make; the poison job comes on top. */
+  /** How many transfers to make; the poison job is extra. */
   readonly jobs: number;
   readonly workers: number;
-  /** About how long the whole takes. */
+  /** About how long the whole demo takes. */
   readonly seconds: number;
   readonly seed: number;
   readonly json: boolean;
@@ -131,7 +131,8 @@ export function newSeed(): number {
   return Math.floor(Math.random() * 1e6);
 }
 
-// The end of the demo, for people (what was done, what came back, what is in the data, one incident) and for programs (a line).
+// The summary of the demo, for people (what was done, what was recovered, what is in the data, one incident) and for
+// programs (one line).
 
 function jsonLine(outcome: Outcome): string {
   const { store, audit, kills, resumeMs, jobsPerSecond } = outcome;

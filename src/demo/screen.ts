@@ -1,5 +1,6 @@
-// The live view of a run: what is known while it goes on, read from the engine a few times a second, and one block of lines, drawn again in
-// place, never wider or higher than the terminal. Without a terminal the same facts come as plain lines, one a second.
+// The live view of a run. It reads the current state from the engine a few times a second and redraws one block of
+// lines in place, never wider or higher than the terminal. Without a terminal it prints the same facts as plain lines,
+// one a second.
 import { setTimeout as pause } from "node:timers/promises";
 import { styleText } from "node:util";
 import type { Engine, EngineEvent } from "../index.ts";
@@ -10,7 +11,7 @@ import { LEASE_MS } from "../torture/tables.ts";
 export interface Screen {
   show(view: View): void;
   told(event: DemoEvent): void;
-  /** Leaves the terminal as it should be. Safe to call twice. */
+  /** Restores the terminal. Safe to call twice. */
   end(): void;
 }
 
@@ -20,7 +21,7 @@ interface Headline {
   readonly enqueuing: number;
 }
 
-/** Lines of the latest events, if there is room. */
+/** How many of the latest events to show, if there is room. */
 const MAX_EVENTS = 8;
 
 const HIDE_CURSOR = "\u001b[?25l";
@@ -226,7 +227,7 @@ export function count(value: number, one: string): string {
   return `${thousands(value)} ${one}${value === 1 ? "" : "s"}`;
 }
 
-// One line for people about an event of the engine in a worker process; most events need none.
+// One line for people about an event of the engine in a worker process; most events need no line.
 
 export function eventText(fleet: Fleet, at: Place, event: EngineEvent): Pick<DemoEvent, "text" | "mood"> | null {
   const me = `worker ${at.number}`;
@@ -255,7 +256,7 @@ export function eventText(fleet: Fleet, at: Place, event: EngineEvent): Pick<Dem
     case "job.dead":
       return { text: `${me}: ${event.name} ${event.jobId}`, mood: "bad" };
     case "heartbeat.failed":
-      // One late answer is a busy store; the engine tries again.
+      // One late response means a busy store; the engine retries.
       if (event.failures < 3) return null;
       return { text: `${me}: ${event.failures} heartbeats in a row failed: ${event.error.message}`, mood: "bad" };
     case "store.failed":
@@ -273,7 +274,7 @@ function evidence(text: string | null): string {
   return text === null ? "" : `: ${text}`;
 }
 
-// What is known while a run goes on, for the screen and for progress lines.
+// The current state of a run, for the screen and for progress lines.
 
 interface WorkerView {
   readonly number: number;
@@ -291,7 +292,7 @@ interface View {
   readonly succeeded: number;
   readonly quarantined: number;
   readonly perSecond: number;
-  /** Successes per second, one for each reading, the latest last. */
+  /** Successes per second, one value per reading, the latest last. */
   readonly rates: readonly number[];
   readonly workers: readonly WorkerView[];
   readonly kills: number;
@@ -311,7 +312,7 @@ interface DemoEvent {
 }
 
 const READ_EVERY_MS = 200;
-/** Readings over which the present rate is an average. */
+/** The current rate is the average of this many readings. */
 const RATE_READINGS = 5;
 
 export class LiveView {
@@ -338,19 +339,19 @@ export class LiveView {
     return event;
   }
 
-  /** A job killed the worker of this place. */
+  /** A job killed the worker in this place. */
   poisoned(place: number): DemoEvent {
     this.#poisoned++;
     return this.note(`worker ${place} was killed by the job it ran`, "bad");
   }
 
-  /** A write of a worker that does not own the job any more. */
+  /** The store refused a write of a worker that no longer owns the job. */
   refusedWrite(workerId: string): void {
     this.#refused++;
     this.#zombies.add(workerId);
   }
 
-  /** Reads again and again until `signal`. */
+  /** Reads repeatedly until `signal`. */
   async watch(signal: AbortSignal, seen: (view: View) => void): Promise<void> {
     while (!signal.aborted) {
       seen(await this.read());
@@ -367,7 +368,7 @@ export class LiveView {
     const now = Date.now();
     return {
       elapsedMs: performance.now() - this.#began,
-      ready: sum((kind) => kind.ready + kind.delayed),
+      ready: sum((kind) => kind.ready + kind.delayed + kind.held),
       running: sum((kind) => kind.running),
       succeeded,
       quarantined: sum((kind) => kind.quarantined),

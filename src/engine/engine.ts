@@ -4,6 +4,7 @@ import { assertKey, type EnqueueOptions } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
 import type { JobState } from "../job/job.ts";
+import { jobKey } from "../job/limits.ts";
 import { type Clock, type Duration, pause, type Random } from "../job/time.ts";
 import { type ProcessIdentity, VERSION } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
@@ -13,7 +14,7 @@ import type { KindCounts, OperatorAnswer } from "../stores/port.ts";
 import { Client } from "./client.ts";
 import { Operator } from "./operator.ts";
 import { closest } from "./option-checks.ts";
-import { type EngineSettings, type WorkOptions, workSettings } from "./options.ts";
+import { type EngineSettings, keyLimit, type KeyLimitOptions, type WorkOptions, workSettings } from "./options.ts";
 import { WORKER_OPTIONS } from "./settings.ts";
 import { explain, type Explanation } from "./why.ts";
 import { childId, contentOf, runnableKinds, untilIdle, type WorkerHandle, WorkerHost } from "./work.ts";
@@ -155,6 +156,16 @@ export class Engine extends Client {
     assertKey(id, "The job's id");
     return stateAfter(id, "retry", await this.store.operate.retry(id, "operator"));
   }
+
+  /** Limits of single keys, changed while everything works. */
+  readonly limits = {
+    /** Gives one key of a limit a limit of its own; null: that of the limit again. What runs goes on. */
+    set: async (limit: string, key: string, own: KeyLimitOptions | null): Promise<void> => {
+      assertKey(limit, "The name of the limit");
+      assertKey(key, `The key of the limit ${limit}`);
+      await this.store.operate.setLimit(jobKey(limit, key), own === null ? null : keyLimit(limit, key, own));
+    },
+  };
 
   /** Nobody claims jobs of this kind until `resume`. What runs goes on. */
   async pause(kind: { readonly name: string } | string): Promise<void> {

@@ -3,11 +3,12 @@
 // are here.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import { type AnyContract, JobContract } from "../job/contract.ts";
-import { assertKind } from "../job/enqueue.ts";
+import { assertKey, assertKind } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
 import type { EngineEvent } from "../job/events.ts";
 import type { Backoff, CrashAction, KindSettings } from "../job/job.ts";
 import type { Json, JsonOf } from "../job/json.ts";
+import { jobKey, type JobKey, type KeyLimit, type LimitSettings } from "../job/limits.ts";
 import { type Duration, durationMs } from "../job/time.ts";
 import type { RetentionTimes } from "../recovery/retention.ts";
 import type { StartUpOptions } from "../stores/backend.ts";
@@ -241,6 +242,24 @@ export interface KindOptions {
   readonly onCrash?: CrashAction;
 }
 
+/** A limit of a kind. Kinds that name the same limit share its keys, and what was declared last counts. */
+export interface LimitOptions<In = never> {
+  /** The name of the limit. */
+  readonly name: string;
+  /** Of which jobs there is a limit together: those whose input gives the same text. Computed when a job is enqueued, and kept. Default: all jobs of the limit. */
+  readonly key?: (input: In) => string;
+  /** How many jobs of a key may run at once, over all workers. Default: any number. */
+  readonly running?: number;
+  /** How many jobs of a key may start in each `per`. Default: any number. */
+  readonly rate?: number;
+  /** The period of `rate`. Default "1s". */
+  readonly per?: Duration;
+  /** How many may start at once after a pause. Default 1. */
+  readonly burst?: number;
+  /** "strict": the jobs of a key run one after the other in the order in which they were enqueued, and one that fails or waits blocks the rest until it has ended. Default: no order. */
+  readonly order?: "strict";
+}
+
 interface KindChoice {
   readonly settings: KindSettings;
   readonly backoff: ((failures: number, error: StoredError) => number) | null;
@@ -319,27 +338,107 @@ interface InputMustBeJson {
 /** Declares a kind of job. Safe to import anywhere; attach the handler with `.handle` where workers run. */
 export function job<S extends StandardSchemaV1, O extends StandardSchemaV1 = StandardSchemaV1<unknown, Json>>(
   name: string,
-  options: KindOptions & { readonly input: S & JsonSchema<S>; readonly output?: O },
+  options: KindOptions & {
+    readonly input: S & JsonSchema<S>;
+    readonly output?: O;
+    readonly limits?: readonly LimitOptions<StandardSchemaV1.InferInput<S>>[];
+  },
 ): JobContract<StandardSchemaV1.InferInput<S>, StandardSchemaV1.InferOutput<S>, StandardSchemaV1.InferOutput<O>>;
 export function job<In = Json, Result = Json>(
   name: string,
-  options?: KindOptions & { readonly input?: never; readonly output?: StandardSchemaV1<unknown, Result> },
+  options?: KindOptions & {
+    readonly input?: never;
+    readonly output?: StandardSchemaV1<unknown, Result>;
+    readonly limits?: readonly LimitOptions<In>[];
+  },
 ): [In] extends [JsonOf<In>] ? JobContract<In, In, Result> : InputMustBeJson;
 export function job(
   name: string,
-  options: KindOptions & { readonly input?: unknown; readonly output?: unknown } = {},
+  options: KindOptions & {
+    readonly input?: unknown;
+    readonly output?: unknown;
+    readonly limits?: readonly LimitOptions[];
+  } = {},
 ): AnyContract {
   const choice = kindChoice(name, options);
+  const limits = options.limits ?? [];
+  const keyed = limits.map((limit) => limitSettings(name, limit));
+  refuse(keyed.length > MAX_LIMITS, `limits of ${name}`, `has ${keyed.length} limits`, `Use at most ${MAX_LIMITS}.`);
+  refuse(
+    new Set(keyed.map((limit) => limit.name)).size < keyed.length,
+    `limits of ${name}`,
+    "names a limit twice",
+    "Give each limit its own name.",
+  );
   const input = schemaOf(options.input, `The input of job ${name}`);
   const output = schemaOf(options.output, `The output of job ${name}`);
   const contract: AnyContract = new JobContract<never, never, unknown>(
-    choice.settings,
+    keyed.length === 0 ? choice.settings : { ...choice.settings, keyed },
     input as StandardSchemaV1<never, never> | null,
     choice.backoff,
     output,
+    limits.length === 0 ? null : (given: never) => limits.map((limit) => keyOf(name, limit, given)),
   );
   openChoices.set(contract, choice.open);
   return contract;
+}
+
+/** At most this many limits of one kind. */
+const MAX_LIMITS = 2;
+
+function limitSettings(kind: string, limit: LimitOptions): LimitSettings {
+  const { name, key, running = null, rate, per = "1s", burst = 1, order, ...unknown } = limit;
+  const what = `limit ${JSON.stringify(name)} of ${kind}`;
+  assertKind(name);
+  const isCount = (value: unknown): boolean => Number.isInteger(value) && (value as number) >= 1;
+  const [odd] = Object.keys(unknown);
+  refuse(
+    odd !== undefined,
+    what,
+    `has an option ${odd}, which is not one`,
+    "There are name, key, running, rate, per, burst, order.",
+  );
+  refuse(
+    key !== undefined && typeof key !== "function",
+    what,
+    "has a `key` that is not a function",
+    "Pass (input) => text.",
+  );
+  refuse(running !== null && !isCount(running), what, `has running ${String(running)}`, "Use a whole number from 1.");
+  refuse(
+    rate !== undefined && !(typeof rate === "number" && rate > 0),
+    what,
+    `has rate ${String(rate)}`,
+    "Use a number above 0.",
+  );
+  refuse(!isCount(burst), what, `has burst ${String(burst)}`, "Use a whole number from 1.");
+  refuse(order !== undefined && order !== "strict", what, `has order ${String(order)}`, 'Use "strict", or omit it.');
+  refuse(
+    running === null && rate === undefined && order === undefined,
+    what,
+    "limits nothing",
+    "Say `running`, `rate` or `order`.",
+  );
+  const intervalMs = rate === undefined ? null : durationMs(per, `per of ${what}`) / rate;
+  return { name, running, intervalMs, burst, strict: order === "strict" };
+}
+
+/** What one key may have of its own. What is omitted is as its limit says. */
+export type KeyLimitOptions = Pick<LimitOptions, "running" | "rate" | "per" | "burst">;
+
+export function keyLimit(name: string, key: string, own: KeyLimitOptions): KeyLimit {
+  const { running, intervalMs, burst } = limitSettings(`the key ${JSON.stringify(key)}`, { name, ...own });
+  return {
+    ...(own.running !== undefined && { running }),
+    ...(own.rate !== undefined && { intervalMs }),
+    ...(own.burst !== undefined && { burst }),
+  };
+}
+
+function keyOf(kind: string, { name, key }: LimitOptions, input: never): JobKey {
+  const text = key === undefined ? "*" : key(input);
+  assertKey(text, `The key of the limit ${JSON.stringify(name)} of a ${kind} job`);
+  return jobKey(name, text);
 }
 
 function schemaOf(given: unknown, what: string): StandardSchemaV1 | null {

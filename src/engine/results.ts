@@ -115,7 +115,10 @@ function noResult({ id, state, error }: JobOutcome): OutliveError {
   const [what, hint] =
     state === "missing"
       ? ["is not in the store", "Check the id; finished jobs are kept for the retention time only."]
-      : [`is ${state}${error === null ? "" : `: ${error.message}`}`, `It has no result. See why: outlive why ${id}`];
+      : [
+          `is ${state}${error === null ? "" : `: ${error.message.replace(/\.$/, "")}`}`,
+          `It has no result. See why: outlive why ${id}`,
+        ];
   return new OutliveError(ErrorCode.noResult, `Job ${id} ${what}.`, hint, { jobId: id, state, error });
 }
 

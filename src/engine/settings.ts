@@ -369,6 +369,15 @@ export const KIND_OPTIONS = {
     otherwise: "any JSON",
     sentence: "The schema of what the handler returns, which is checked before it is kept. It types `engine.result`.",
   },
+  limits: {
+    type: "code",
+    default: null,
+    takes: "an array of at most two limits (docs/limits.md)",
+    // job() checks each, with an error of its own.
+    accepts: Array.isArray,
+    otherwise: "none",
+    sentence: "How many of its jobs with the same key may run, or start in a period, over all workers.",
+  },
   timeout: {
     type: "duration",
     default: "15m",

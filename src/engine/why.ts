@@ -1,8 +1,11 @@
 // Why a job is not running, or how it runs: one sentence that names the cause, and the next thing to do. It only reads.
 import { ANY_NUMBER, isSuspect } from "../job/isolation.ts";
 import type { JobDetails } from "../job/job.ts";
+import { throttleSettings } from "../job/limits.ts";
+import { shellWord } from "../job/text.ts";
 import { humanMs, isoInstant } from "../job/time.ts";
 import { CORRUPT_HINT } from "../job/transitions.ts";
+import { awaitedAt } from "../job/waits.ts";
 import type { Death, HowLost, WorkerRow } from "../stores/liveness.ts";
 import type { KindCounts, LockHolder, Store, WorkerSuspects } from "../stores/port.ts";
 import { UNFIT } from "../worker/life.ts";
@@ -25,6 +28,7 @@ export interface Explanation {
     | "sleeping"
     | "waits-for-signal"
     | "waits-for-jobs"
+    | "limit"
     | "paused"
     | "no-worker"
     | "schema-too-old"
@@ -196,6 +200,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
       details: { pid: stuck.pid, command: stuck.command },
     });
   }
+  if (job.heldBy !== null) return say(job, heldByKey(job.heldBy));
   const ahead = await store.inspect.ahead(job.id);
   return ahead === null && isSuspect(job.counters)
     ? say(job, suspect(job, able, await store.inspect.suspects()))
@@ -206,16 +211,16 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
 async function waiting({ store, now }: WhyDeps, job: JobDetails, step: string): Promise<Said> {
   const dueInMs = job.runAt === null ? null : job.runAt - now();
   const limit = dueInMs === null ? "without a limit of time" : `for at most ${humanMs(Math.max(0, dueInMs))} more`;
-  const [, signal] = /^run\.signal\((.*)\)#\d+$/.exec(step) ?? [];
+  const awaited = awaitedAt(step);
   const details = { step, dueInMs };
-  if (signal !== undefined)
+  if (awaited.type === "signal")
     return {
       because: "waits-for-signal",
-      text: `It waits for the signal ${JSON.stringify(signal)}, ${limit}. It holds no slot meanwhile.`,
-      next: `outlive signal ${job.id} ${signal}`,
-      details: { ...details, signal },
+      text: `It waits for the signal ${JSON.stringify(awaited.name)}, ${limit}. It holds no slot meanwhile.`,
+      next: `outlive signal ${shellWord(job.id)} ${shellWord(awaited.name)}`,
+      details: { ...details, signal: awaited.name },
     };
-  if (!step.startsWith("run.wait#"))
+  if (awaited.type === "sleep")
     return {
       because: "sleeping",
       text: `It sleeps and goes on in ${humanMs(Math.max(0, dueInMs ?? 0))}${job.runAt === null ? "" : ` (${isoInstant(job.runAt)})`}. It holds no slot meanwhile.`,
@@ -234,6 +239,24 @@ async function waiting({ store, now }: WhyDeps, job: JobDetails, step: string): 
     text: `It waits for other jobs, ${limit}: ${more}${count} of its children have not ended, ${runningPage.jobs.length} of them run. It holds no slot meanwhile.`,
     next: first === undefined ? "" : `outlive why ${first.id}`,
     details: { ...details, children: count, running: runningPage.jobs.length },
+  };
+}
+
+function heldByKey({ limit, key }: NonNullable<JobDetails["heldBy"]>): Said {
+  const throttle = throttleSettings(limit);
+  const details = { limit, key };
+  if (throttle)
+    return {
+      because: "limit",
+      text: `It is throttled: the job before it started less than ${humanMs(throttle.intervalMs!)} ago. It starts when that time has passed.`,
+      next: "",
+      details,
+    };
+  return {
+    because: "limit",
+    text: `It is ready, but the limit ${JSON.stringify(limit)} has no room for the key ${JSON.stringify(key)}: as many of its jobs run, or have started lately, as it allows. It is admitted when there is room.`,
+    next: `Wait, or give the key more room: outlive limit ${shellWord(limit)} ${shellWord(key)} --running N`,
+    details,
   };
 }
 

@@ -155,7 +155,7 @@ export function runnableKinds(
   for (const name of only?.map((kind) => kind.name) ?? [...contracts.keys()]) {
     const contract = contracts.get(name);
     if (!contract) throw unknownKind(name, contracts);
-    const { handler, schema, output, backoff } = contract;
+    const { handler, schema, output, keysOf, backoff } = contract;
     if (!handler) {
       if (only)
         throw new OutliveError(
@@ -171,6 +171,7 @@ export function runnableKinds(
       parse: schema && parser(name, schema),
       handler,
       checkResult: output && resultChecker(output),
+      keysOf,
       delayMs: backoff,
     });
   }
@@ -240,7 +241,8 @@ export async function untilIdle(
     const left = counts
       .filter(({ kind }) => !only || only.some(({ name }) => name === kind))
       .some(
-        ({ kind, paused, ready, running }) => running > 0 || (ready > 0 && !paused && contracts.get(kind)?.handler),
+        ({ kind, paused, ready, held, running }) =>
+          running > 0 || (ready + held > 0 && !paused && contracts.get(kind)?.handler),
       );
     if (!left) return counts;
     await pause(clock, 1);

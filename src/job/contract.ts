@@ -5,6 +5,7 @@ import type { Run } from "../worker/run.ts";
 import type { Enqueue, EnqueueChildren } from "./enqueue.ts";
 import { ErrorCode, OutliveError, type StoredError } from "./errors.ts";
 import type { KindSettings } from "./job.ts";
+import type { JobKey } from "./limits.ts";
 import type { Json, ResultMustBeJson, ResultOf } from "./json.ts";
 
 /** The run as a handler sees it, with the typed `enqueue`. */
@@ -27,6 +28,8 @@ export class JobContract<In = unknown, Out = In, Result = Json> {
   readonly schema: StandardSchemaV1<In, Out> | null;
   /** Checks what the handler returns; null: any JSON. */
   readonly output: StandardSchemaV1<unknown, Result> | null;
+  /** What a job with this input counts against; null: its kind has no limits. */
+  readonly keysOf: ((input: never) => readonly JobKey[]) | null;
   readonly backoff: ((failures: number, error: StoredError) => number) | null;
   #handler: ((input: never, run: Run) => unknown) | null = null;
 
@@ -35,12 +38,14 @@ export class JobContract<In = unknown, Out = In, Result = Json> {
     schema: StandardSchemaV1<In, Out> | null,
     backoff: ((failures: number, error: StoredError) => number) | null,
     output: StandardSchemaV1<unknown, Result> | null = null,
+    keysOf: ((input: never) => readonly JobKey[]) | null = null,
   ) {
     this.name = settings.name;
     this.settings = settings;
     this.schema = schema;
     this.backoff = backoff;
     this.output = output;
+    this.keysOf = keysOf;
   }
 
   /** Attaches the handler. Call it once, in the module that workers import; a second call throws. */
@@ -73,6 +78,8 @@ export interface RunnableKind {
   readonly handler: (input: never, run: Run) => unknown;
   /** What is kept of the value that the handler returned. Throws or rejects if it does not fit. Omitted or null: the value itself. */
   readonly checkResult?: ((value: unknown, jobId: string) => unknown) | null;
+  /** What a job with this input counts against. Omitted or null: nothing. */
+  readonly keysOf?: ((input: never) => readonly JobKey[]) | null;
   /** The user's own backoff, asked when the attempt fails; null: the settings' backoff. */
   readonly delayMs: ((failures: number, error: StoredError) => number) | null;
 }

@@ -3,6 +3,7 @@
 import type { AnyContract, JobContract } from "./contract.ts";
 import { ErrorCode, OutliveError } from "./errors.ts";
 import type { Enqueued, JobDraft, JobId } from "./job.ts";
+import { type JobKey, MAX_KEYS, throttleKey, tooManyKeys } from "./limits.ts";
 import { encodeJson, type Json } from "./json.ts";
 import { storableText } from "./text.ts";
 import { type Clock, type Duration, durationMs, type Random } from "./time.ts";
@@ -18,6 +19,12 @@ export interface EnqueueOptions {
   readonly delay?: Duration;
   /** Unique among the unfinished jobs of the kind: a second enqueue returns the first job with `created: false`. 1 to 255 characters. */
   readonly dedupeKey?: string;
+  /** As `dedupeKey`, and what is done if an unfinished job has the key: "keep" it (default); "replace" its input if it has not begun; "rerun": replace it, or, if it has begun, run once more after it with the latest input. */
+  readonly dedupe?: { readonly key: string; readonly then?: "keep" | "replace" | "rerun" };
+  /** Runs when no further one with this key has come for `wait`, with the last input, and `max` after the first at the latest. Default of `max`: none. */
+  readonly debounce?: { readonly key: string; readonly wait: Duration; readonly max?: Duration };
+  /** Runs at once; further ones with this key become one, with the last input, that starts `every` after the start before it. */
+  readonly throttle?: { readonly key: string; readonly every: Duration };
 }
 
 export type Enqueue = <In, Result = Json>(
@@ -43,8 +50,8 @@ export function makeDraft(
 ): JobDraft | Promise<JobDraft> {
   const draft = fromOptions(contract.name, options, newId);
   const checked = contract.schema?.["~standard"].validate(input);
-  if (checked instanceof Promise) return checked.then((result) => finish(contract.name, draft, input, result.issues));
-  return finish(contract.name, draft, input, checked?.issues);
+  if (checked instanceof Promise) return checked.then((result) => finish(contract, draft, input, result.issues));
+  return finish(contract, draft, input, checked?.issues);
 }
 
 /** As `makeDraft`, inside a synchronous transaction. */
@@ -66,15 +73,22 @@ export function makeDraftNow(
 }
 
 function finish(
-  kind: string,
-  draft: Omit<JobDraft, "input">,
+  { name: kind, keysOf }: Pick<AnyContract, "name" | "keysOf">,
+  { throttled, ...draft }: DraftOptions,
   input: unknown,
   issues: readonly Issue[] | undefined,
 ): JobDraft {
   if (issues && issues.length > 0) throw invalidInput(kind, issues);
   // What is stored is the schema's input, so that a newer program may read it with a newer schema.
-  return { ...draft, input: encodeJson(input === undefined ? null : input, `The input of ${kind}`) };
+  const plain = { ...draft, input: encodeJson(input === undefined ? null : input, `The input of ${kind}`) };
+  if (!keysOf && !throttled) return plain;
+  const keys = [...(keysOf?.(input as never) ?? []), ...(throttled ? [throttled] : [])];
+  if (keys.length > MAX_KEYS) throw tooManyKeys(kind, keys.length);
+  return keys.length === 0 ? plain : { ...plain, keys };
 }
+
+/** What the options of an enqueue come to. */
+type DraftOptions = Omit<JobDraft, "input" | "keys"> & { readonly throttled?: JobKey };
 
 interface Issue {
   readonly message: string;
@@ -94,15 +108,23 @@ export function invalidInput(kind: string, issues: readonly Issue[]): OutliveErr
   );
 }
 
-const OPTIONS: ReadonlySet<string> = new Set<keyof EnqueueOptions>(["id", "priority", "runAt", "delay", "dedupeKey"]);
+const OPTIONS: ReadonlySet<string> = new Set<keyof EnqueueOptions>([
+  "id",
+  "priority",
+  "runAt",
+  "delay",
+  "dedupeKey",
+  "dedupe",
+  "debounce",
+  "throttle",
+]);
 
-function fromOptions(kind: string, options: EnqueueOptions, newId: () => string): Omit<JobDraft, "input"> {
+function fromOptions(kind: string, options: EnqueueOptions, newId: () => string): DraftOptions {
   for (const name in options) {
     if (!OPTIONS.has(name)) throw optionInvalid(kind, name, "unknown", `Use ${[...OPTIONS].join(", ")}.`);
   }
-  const { id, priority = 0, runAt, delay, dedupeKey } = options;
+  const { id, priority = 0, runAt, delay } = options;
   if (id !== undefined) assertKey(id, `The id of a ${kind} job`);
-  if (dedupeKey !== undefined) assertKey(dedupeKey, `The dedupe key of a ${kind} job`);
   if (!Number.isInteger(priority) || Math.abs(priority) > MAX_PRIORITY) {
     throw optionInvalid(
       kind,
@@ -122,8 +144,49 @@ function fromOptions(kind: string, options: EnqueueOptions, newId: () => string)
     priority,
     runAt: runAt ? runAt.getTime() : null,
     delayMs: delay === undefined ? 0 : durationMs(delay, `delay of a ${kind} job`),
-    dedupeKey: dedupeKey ?? null,
+    ...dedupeOf(kind, options),
   };
+}
+
+/** The one key by which an enqueue is known again, and what is done then. */
+function dedupeOf(
+  kind: string,
+  options: EnqueueOptions,
+): Pick<JobDraft, "dedupeKey" | "dedupe"> & { readonly throttled?: JobKey } {
+  const { dedupeKey, dedupe, debounce, throttle } = options;
+  if (dedupe === undefined && debounce === undefined && throttle === undefined) {
+    if (dedupeKey !== undefined) assertKey(dedupeKey, `The dedupe key of a ${kind} job`);
+    return { dedupeKey: dedupeKey ?? null };
+  }
+  const given = Object.entries({ dedupeKey, dedupe, debounce, throttle }).filter(([, value]) => value !== undefined);
+  if (given.length > 1)
+    throw optionInvalid(kind, given[1]![0], given[1]![1], `Say only one of ${given.map(([name]) => name).join(", ")}.`);
+  if (debounce && (options.runAt !== undefined || options.delay !== undefined))
+    throw optionInvalid(
+      kind,
+      "debounce",
+      debounce,
+      "A debounced job has its time from `wait`: omit `runAt` and `delay`.",
+    );
+  const [[name, value]] = given as [[string, { readonly key: string }]];
+  assertKey(value.key, `The key in \`${name}\` of a ${kind} job`);
+  if (dedupe) return { dedupeKey: dedupe.key, ...policyOf(kind, dedupe.then ?? "keep") };
+  if (throttle) {
+    const everyMs = durationMs(throttle.every, `throttle.every of a ${kind} job`);
+    return { dedupeKey: throttle.key, dedupe: { then: "rerun" }, throttled: throttleKey(kind, throttle.key, everyMs) };
+  }
+  const { wait, max } = debounce!;
+  const waitMs = durationMs(wait, `debounce.wait of a ${kind} job`);
+  const maxMs = max === undefined ? null : durationMs(max, `debounce.max of a ${kind} job`);
+  if (maxMs !== null && maxMs < waitMs)
+    throw optionInvalid(kind, "debounce", debounce, "Make `max` at least as long as `wait`.");
+  return { dedupeKey: debounce!.key, dedupe: { then: "rerun", debounce: { waitMs, maxMs } } };
+}
+
+function policyOf(kind: string, then: string): Pick<JobDraft, "dedupe"> {
+  if (then === "keep") return {};
+  if (then === "replace" || then === "rerun") return { dedupe: { then } };
+  throw optionInvalid(kind, "dedupe", { then }, 'Use "keep", "replace" or "rerun".');
 }
 
 function optionInvalid(kind: string, option: string, value: unknown, hint: string): OutliveError {

@@ -3,6 +3,7 @@
 import type { StoredError } from "./errors.ts";
 import type { Json } from "./json.ts";
 import type { Lease } from "./lease.ts";
+import type { Became, DedupePolicy, JobKey, LimitSettings } from "./limits.ts";
 import type { KeptWait } from "./waits.ts";
 
 export const JOB_STATES = ["queued", "running", "succeeded", "dead", "cancelled", "quarantined"] as const;
@@ -75,6 +76,8 @@ export interface KindSettings {
   readonly limits: Limits;
   readonly backoff: Backoff;
   readonly onCrash: CrashAction;
+  /** The limits that its jobs count against. Omitted: none. */
+  readonly keyed?: readonly LimitSettings[];
 }
 
 /** A job on its way into the store. */
@@ -90,6 +93,10 @@ export interface JobDraft {
   /** Relative form of `runAt`, added to the store's own clock; 0: at once. */
   readonly delayMs: number;
   readonly dedupeKey: string | null;
+  /** What is done if an unfinished job holds the dedupe key. Omitted: that job is kept as it is. */
+  readonly dedupe?: DedupePolicy;
+  /** What it counts against. Omitted: nothing. */
+  readonly keys?: readonly JobKey[];
 }
 
 declare const RESULT: unique symbol;
@@ -101,6 +108,8 @@ export interface Enqueued<Result = Json> {
   readonly id: JobId<Result>;
   /** False if the id or the dedupe key was there already. */
   readonly created: boolean;
+  /** What was done to the job that holds the dedupe key. Omitted: nothing, or the job is new. */
+  readonly became?: Exclude<Became, "kept">;
 }
 
 /** A job as a worker gets it with the claim. */
@@ -155,6 +164,10 @@ export interface JobInfo {
   readonly parent: string | null;
   /** What it waits for, if its latest attempt ended as waiting: "run.sleep#1", ... Null: nothing. */
   readonly waitsAt: string | null;
+  /** What it counts against; empty: nothing. */
+  readonly keys: readonly { readonly limit: string; readonly key: string }[];
+  /** The key that has no room for it; null: it does not wait for one. */
+  readonly heldBy: { readonly limit: string; readonly key: string } | null;
   /** Queued, and not claimed before it is known what happened to the workers with which contact was lost while they held it. */
   readonly waitsForResolution: boolean;
 }

@@ -49,6 +49,15 @@ export function waitText({ forMs, until }: Wait): string {
   return `waits for ${until.jobs.length === 1 ? "another job" : `${until.jobs.length} other jobs`}${time}`;
 }
 
+/** What a job waits for, by the step at which it waits: "run.sleep#1", "run.signal(approved)#1", "run.wait#1". */
+export function awaitedAt(
+  step: string,
+): { readonly type: "sleep" } | { readonly type: "signal"; readonly name: string } | { readonly type: "jobs" } {
+  const [, name] = /^run\.signal\((.*)\)#\d+$/.exec(step) ?? [];
+  if (name !== undefined) return { type: "signal", name };
+  return { type: step.startsWith(`${WAIT_PREFIX}wait#`) ? "jobs" : "sleep" };
+}
+
 /** The handler's code is not the one that began the wait: it came to another wait first. */
 export function waitMismatch(jobId: string, kept: string, found: string): OutliveError {
   return new OutliveError(

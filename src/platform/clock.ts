@@ -1,4 +1,5 @@
-// The real clock, timers and randomness, for core's ports. A pending timer keeps the process alive: somebody awaits what it ends.
+// The real clock, timers and randomness, for core's ports. A pending timer keeps the process alive, because some caller
+// awaits its end.
 import { randomBytes } from "node:crypto";
 import type { Clock, Random } from "../job/time.ts";
 

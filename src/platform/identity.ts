@@ -1,6 +1,6 @@
-// Who this process is, and whether another one is gone. The identity is unique per boot, so that a pid or a host name that is used again
-// can't hide an orphan. Nothing here depends on when the process started or on the wall clock, except its own start ticks and the name of a
-// worker.
+// The identity of this process, and whether another process is gone. The identity is unique per boot, so a reused pid
+// or host name can't hide an orphan. Nothing here depends on the process's start time or on the wall clock, except its
+// own start ticks and the name of a worker.
 import { createHash } from "node:crypto";
 import { closeSync, openSync, readFileSync, readlinkSync, readSync } from "node:fs";
 import { hostname } from "node:os";
@@ -18,7 +18,7 @@ export function processIdentity(): ProcessIdentity {
   return cached;
 }
 
-/** What this host's kernel says of another process. */
+/** What this host's kernel reports about another process. */
 export function checkProcess(of: ProcessKey): ProcessState {
   return processState(processIdentity(), of);
 }
@@ -35,14 +35,14 @@ function readIdentity(): ProcessIdentity {
   return {
     host: hostname().slice(0, 100),
     bootId,
-    // A boot id that was made from the machine may be shared by a clone of it, whose pids mean other processes.
+    // A boot id derived from the machine may be shared by a clone of it, whose pids mean other processes.
     namespace: isExactBootId(bootId) ? pidNamespace(process.platform) : null,
     pid: process.pid,
     startTicks: startTicks(),
   };
 }
 
-/** What the kernel itself calls this boot: the same for all its processes, and random, so no other kernel has it. */
+/** The kernel's own id for this boot: the same for all its processes, and random, so no other kernel has it. */
 function kernelBootId(platform: NodeJS.Platform): string | null {
   if (platform === "linux") return firstLine(() => readFileSync("/proc/sys/kernel/random/boot_id", "utf8"));
   if (platform === "darwin") return firstLine(() => output("/usr/sbin/sysctl", ["-n", "kern.bootsessionuuid"]));
@@ -51,9 +51,9 @@ function kernelBootId(platform: NodeJS.Platform): string | null {
 }
 
 /**
- * Stays the same from boot to boot, which is enough: locks, pids and start ticks prove the rest. The uptime would change with
- * the boot, but two processes that subtract it from the wall clock do not agree. Hashed, as machine-id(5) asks, and with
- * the host's name, because clones of one disk share their machine id.
+ * Stays the same from boot to boot, which is enough: locks, pids and start ticks prove the rest. The uptime would
+ * change with the boot, but two processes that subtract it from the wall clock do not agree. It is hashed, as
+ * machine-id(5) asks, together with the host name, because clones of one disk share their machine id.
  */
 function machine(platform: NodeJS.Platform): string {
   const id =
@@ -76,10 +76,12 @@ function pidNamespace(platform: NodeJS.Platform): string | null {
   return platform === "darwin" ? "host" : null;
 }
 
-/** The time namespace that every process is born in. Start ticks are shifted in any other. */
+/** The time namespace in which every process starts. In any other one, start ticks are shifted. */
 const FIRST_TIME_NAMESPACE = "time:[4026531834]";
 
-/** Null where they can't be compared with those of other processes: /proc shows another PID namespace, or shifted times. */
+/**
+ * Null where they can't be compared with those of other processes: /proc shows another PID namespace or shifted times.
+ */
 function startTicks(): string | null {
   const stat = readProcessStat("self");
   if (stat?.pid !== process.pid) return null;
@@ -87,7 +89,7 @@ function startTicks(): string | null {
   return time === null || time === FIRST_TIME_NAMESPACE ? stat.startTicks : null;
 }
 
-/** Null: it can't be read here, or there is nothing in it. */
+/** Null: it can't be read here, or it is empty. */
 function firstLine(read: () => string): string | null {
   try {
     return read().split("\n", 1)[0]?.trim() || null;
@@ -96,18 +98,18 @@ function firstLine(read: () => string): string | null {
   }
 }
 
-/** Loaded here only: on Linux no worker waits for that module at its start. */
+/** Imported lazily: on Linux no worker waits for that module at start-up. */
 function output(program: string, args: readonly string[]): string {
   const { execFileSync } = process.getBuiltinModule("node:child_process");
   return execFileSync(program, args, { encoding: "utf8", timeout: 5_000, stdio: ["ignore", "pipe", "ignore"] });
 }
 
-// The package's own version, as workers register it. A test holds it to package.json.
+// The package's own version, which workers register. A test keeps it equal to package.json.
 
 export const VERSION = "0.1.0";
 
-// Whether another process of this machine is gone, by what the kernel says of its pid. "gone" is a proof: the process can never run another
-// instruction of its own. What can't be proved is "unknown", never a guess.
+// Whether another process of this machine is gone, by what the kernel reports for its pid. "gone" is a proof: the
+// process can never run another instruction of its own. What can't be proven is "unknown", never a guess.
 
 /**
  * gone: same boot and PID namespace, and the pid does not exist, belongs to a process that started at another time, or is a
@@ -133,7 +135,7 @@ function own(self: ProcessKey, of: ProcessKey): ProcessState {
   return self.startTicks === of.startTicks ? "alive" : "gone";
 }
 
-/** ESRCH is the only answer that denies it. EPERM means that it exists and belongs to another user. */
+/** ESRCH is the only result that proves it does not exist. EPERM means that it exists and belongs to another user. */
 function exists(pid: number): boolean {
   try {
     process.kill(pid, 0);
@@ -145,7 +147,7 @@ function exists(pid: number): boolean {
 
 interface ProcessStat {
   readonly pid: number;
-  /** One letter of proc(5): R, S, D, T, Z, X and others. */
+  /** The one-letter state from proc(5): R, S, D, T, Z, X and others. */
   readonly state: string;
   readonly startTicks: string;
 }

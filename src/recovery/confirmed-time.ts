@@ -1,27 +1,31 @@
-// How much of the store's clock this process can vouch for. The store's clock is somebody's wall clock: it is stepped, and it leaps
-// ahead when a machine wakes up. A deadline counts as passed only as far as our own monotonic clock has seen the time go by.
+// How much of the store's clock this process can confirm. The store's clock is the wall clock of some machine: it gets
+// stepped, and it leaps ahead when that machine wakes up. A deadline counts as passed only as far as this process's own
+// monotonic clock has seen that time go by.
 import type { Clock } from "../job/time.ts";
 
-/** What the monotonic clock of the caller confirms of the store's clock, in whole ms. */
+/** What the caller's monotonic clock confirms about the store's clock, in whole ms. */
 export interface ConfirmedTime {
-  /** The store's clock, if it has not been stepped since it was last read. The store may be ahead of it, never the caller. */
+  /**
+   * The store's clock, provided it has not been stepped since it was last read. The store may be ahead of this value;
+   * the caller never is.
+   */
   readonly asOf: number;
-  /** For how long both clocks have agreed. Whatever ends after a longer time than this has not been watched from its beginning. */
+  /** For how long both clocks have agreed. A deadline longer than this has not been watched from its start. */
   readonly steadyMs: number;
 }
 
-/** Trusts the store's clock, as a call by hand does. */
+/** Trusts the store's clock, as a manual call does. */
 export const TRUSTED: ConfirmedTime = { asOf: Number.MAX_SAFE_INTEGER, steadyMs: Number.MAX_SAFE_INTEGER };
 
 /** Both clocks may drift apart by this much between two readings (a slewing NTP); more is a step or a sleep. */
 const DRIFT_MS = 500;
-/** How fast they may drift apart: as fast as Linux slews. */
+/** How fast they may drift apart: the maximum rate at which Linux slews. */
 const DRIFT_RATE = 500e-6;
 
 /** One reading of the store's clock. */
 export interface ClockReading {
   readonly now: number;
-  /** It was made between these two instants of our own monotonic clock. */
+  /** The read happened between these two instants of our own monotonic clock. */
   readonly sentMono: number;
   readonly receivedMono: number;
 }
@@ -40,10 +44,11 @@ export class ConfirmedClock {
     this.#aheadMs = first.now - first.receivedMono;
   }
 
-  /** The store said `now` in answer to a question that was asked at `sentMono`. */
+  /** The store returned `now` for a request sent at `sentMono`. */
   read(now: number, sentMono: number): void {
     const reading = { now, sentMono, receivedMono: this.#clock.mono() };
-    // As if it had been read at the last moment possible. An earlier reading that took less time may know better.
+    // Assume the clock was read at the last possible moment. An earlier reading with a shorter round trip may be more
+    // precise.
     const aheadMs = now - reading.receivedMono;
     if (agree(this.#last, reading)) {
       const driftMs = (reading.receivedMono - this.#last.receivedMono) * DRIFT_RATE;
@@ -61,7 +66,7 @@ export class ConfirmedClock {
   }
 }
 
-/** Whether as much time passed on the store's clock as on ours. How long an answer took is no disagreement. */
+/** Whether as much time passed on the store's clock as on ours. A slow round trip is not a disagreement. */
 function agree(last: ClockReading, next: ClockReading): boolean {
   const passed = next.now - last.now;
   return (
@@ -69,15 +74,15 @@ function agree(last: ClockReading, next: ClockReading): boolean {
   );
 }
 
-/** When a running job has to end, on the store's clock. */
+/** When a running job has to end, by the store's clock. */
 export interface Expiry {
-  /** Its deadline and grace. */
+  /** Deadline plus grace. */
   readonly expiresAt: number;
-  /** How long its attempt may take, with the grace. */
+  /** How long the attempt may take, including the grace. */
   readonly allowedMs: number;
 }
 
-/** How far a job is past its deadline and grace, in ms; null: it is not, or that is not confirmed. */
+/** By how many ms a job is past its deadline and grace; null: it is not overdue, or that is not confirmed. */
 export function overdueBy(job: Expiry, now: number, confirmed: ConfirmedTime = TRUSTED): number | null {
   if (confirmed.steadyMs <= job.allowedMs) return null;
   const overdueMs = Math.min(now, confirmed.asOf) - job.expiresAt;

@@ -1,7 +1,8 @@
-// Which workers are dead, and with which contact was lost. A death is proved by this host's kernel: the process is gone, or the
-// kernel released its lock. Contact is lost when a server has not seen the lock throughout `contact`, or when the heartbeat
-// counter has not moved for one lease on this watcher's own monotonic clock. No instant of one machine is compared with an
-// instant of another. A watcher that was itself asleep, or could not write to the store itself, starts its watch again.
+// Decides which workers are dead and which have lost contact. Only this host's kernel proves a death: the process is
+// gone, or the kernel released its lock. Contact is lost when a server has not seen the lock throughout `contact`, or
+// when the heartbeat counter has not moved for one lease on this watcher's own monotonic clock. The detector never
+// compares the clocks of two machines. A watcher that was asleep, or could not write to the store, starts its watch
+// again.
 import type { Clock } from "../job/time.ts";
 import { type Death, differentKernels, type Liveness, type WorkerCheck, type WorkerRow } from "../stores/liveness.ts";
 import { processIsGone, withLastWord } from "./incident.ts";
@@ -12,19 +13,21 @@ export interface Lost {
   readonly death: Death;
 }
 
-/** The evidence of a death that a restore brought with it. */
+/** The evidence for a worker whose row came back with a restored backup. */
 export const RESTORED = "the store was restored from a backup";
 
 interface Watch {
   beats: number;
   sinceMono: number;
-  /** When its lock was last found held, or its counter had moved; null: never yet. */
+  /** When its lock was last held, or its counter last moved; null: never so far. */
   lastSeenAliveAt: number | null;
 }
 
-/** A watcher that looks less often than it meant to by more than this has been asleep. */
+/** A watcher whose checks run late by more than this has been asleep. */
 const LATE_MS = 1_000;
-/** Wall and monotonic clock may drift apart by this much between two looks (a slewing NTP); more is a jump or a sleep. */
+/**
+ * Wall and monotonic clock may drift apart by this much between two checks (NTP slewing); more is a jump or a sleep.
+ */
 const DRIFT_MS = 500;
 
 export class FailureDetector {
@@ -35,7 +38,10 @@ export class FailureDetector {
   readonly #watched = new Map<string, Watch>();
   /** A worker of another machine or kernel whose heartbeat moved while we watched: two hosts share one SQLite file. */
   foreign: WorkerRow | null = null;
-  /** Of the latest look; before the first, since when it is there: a probe begins watches, too, and a sleep may come between. */
+  /**
+   * When the latest check ran; before the first one, when the detector was created. A probe also starts watches, and
+   * the machine may sleep in between.
+   */
   #lastMono: number;
   #lastNow: number;
 
@@ -48,11 +54,11 @@ export class FailureDetector {
     this.#lastNow = deps.clock.now();
   }
 
-  /** Only the kernel's word on processes of this host: asks nothing of the store. */
+  /** Checks only with the kernel, for processes of this host; it does not query the store. */
   probeProcesses(workers: readonly WorkerRow[]): Lost[] {
     const dead: Lost[] = [];
     for (const worker of workers) {
-      // Its process may live and hold its lock, but not in this store: nothing that it writes here is accepted.
+      // Its process may be alive and hold its lock, but this store rejects everything it writes.
       if (worker.restored) {
         dead.push({ worker, death: this.#gone(worker, RESTORED) });
         continue;
@@ -64,7 +70,10 @@ export class FailureDetector {
     return dead;
   }
 
-  /** Processes and locks: which of these are dead, or out of contact. Cheap enough for four times a second. */
+  /**
+   * Checks processes and locks: which of these workers are dead or out of contact. Cheap enough to run four times a
+   * second.
+   */
   async probe(workers: readonly WorkerRow[]): Promise<Lost[]> {
     const dead = this.probeProcesses(workers);
     const proved = new Set(dead.map(({ worker }) => worker.id));
@@ -74,7 +83,7 @@ export class FailureDetector {
       const probe = probes?.[at] ?? (await this.#liveness.probe(worker));
       if (probe === "free") dead.push({ worker, death: this.#gone(worker, null) });
       else if (probe === "held") this.#watch(worker).lastSeenAliveAt = this.#clock.now();
-      // A process of this host that lives has only lost its session: its heartbeat speaks for it.
+      // A process of this host that is alive has only lost its session. Its heartbeat decides.
       else if (probe === "missing" && this.#processState(worker) !== "alive")
         dead.push({ worker, death: this.#contactLost(worker) });
     }
@@ -82,13 +91,13 @@ export class FailureDetector {
   }
 
   /**
-   * The full look over all workers that are not over: locks, and silence. `everyMs` is how often it is called. Whoever is
-   * neither proved dead nor silent for a whole lease is left alone.
+   * The full check of all workers that have not ended: locks and silence. `everyMs` is how often it is called. A worker
+   * that is neither proven dead nor silent for a whole lease is left alone.
    */
   async look(workers: readonly WorkerRow[], everyMs: number): Promise<Lost[]> {
     this.#restartIfAsleep(everyMs);
     const dead = await this.probe(workers);
-    // While the store was away nobody could beat: that silence is its own.
+    // While the store was unavailable no worker could write a heartbeat, so silence from that time proves nothing.
     if (this.#liveness.holdMs?.()) this.restart();
     const gone = new Set(dead.map(({ worker }) => worker.id));
     const mono = this.#clock.mono();
@@ -110,12 +119,12 @@ export class FailureDetector {
     return dead;
   }
 
-  /** Somebody else knows until when it lived: a supervisor heard of its end. */
+  /** Another source knows until when the worker lived: its supervisor saw it exit. */
   livedUntil(worker: WorkerRow, at: number): void {
     this.#watched.set(worker.id, { beats: worker.beats, sinceMono: this.#clock.mono(), lastSeenAliveAt: at });
   }
 
-  /** Begins at the first sight, which alone is no sign of life: a row is there after a death, too. */
+  /** A watch starts when the row is first seen. That alone is not a sign of life: the row also exists after a death. */
   #watch(worker: WorkerRow): Watch {
     const known = this.#watched.get(worker.id);
     if (known) return known;
@@ -156,7 +165,7 @@ export class FailureDetector {
     this.#lastNow = now;
   }
 
-  /** Silence is counted from now on: this watcher could not have heard of a heartbeat before. */
+  /** Counts silence from now on: this watcher could not have noticed an earlier heartbeat. */
   restart(): void {
     for (const watch of this.#watched.values()) watch.sinceMono = this.#clock.mono();
   }

@@ -1,5 +1,5 @@
-// The worker's sign of life: one row update per process and interval. A failing beat is retried and counted and never stops
-// the worker; what it may trust meanwhile shrinks by itself (lease.ts).
+// The worker's heartbeat: one row update per process and interval. A failed heartbeat is retried and counted, and never
+// stops the worker. Until one succeeds, the worker's trust in its leases runs out (lease.ts).
 import { toStoredError, whyStoreReplaced } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { Clock } from "../job/time.ts";
@@ -46,8 +46,8 @@ export class Heartbeat {
   }
 
   /**
-   * One beat. `leases`: with a list of what is held. `sentAtMono` is taken before the store is asked: what was held then is held for a lease
-   * from then. Null: it failed or timed out.
+   * Sends one heartbeat. `leases`: also ask for a list of what is held. `sentAtMono` is taken before the request: what
+   * was held then is held for one lease from then on. Null: the heartbeat failed or timed out.
    */
   async tick(leases = false): Promise<{ sentAtMono: number; answer: BeatAnswer } | null> {
     const sentAtMono = this.#clock.mono();
@@ -70,7 +70,7 @@ export class Heartbeat {
     }
   }
 
-  /** When to beat next: the interval, or sooner after a failure, doubling from 100 ms. */
+  /** When to send the next heartbeat: after the interval, or sooner after a failure, doubling from 100 ms. */
   nextInMs(intervalMs: number): number {
     return this.failures === 0 ? intervalMs : Math.min(intervalMs / 2, 100 * 2 ** Math.min(this.failures - 1, 10));
   }
@@ -85,8 +85,8 @@ export class Heartbeat {
   }
 }
 
-// Heartbeats from the main thread while the maintenance thread boots or is restarted. On a busy machine that may take longer than a short
-// lease, and the first jobs of the worker would lose theirs.
+// Heartbeats from the main thread while the maintenance thread boots or restarts. On a busy machine a boot may take
+// longer than a short lease, and the worker would lose the leases of its first jobs.
 
 export class InterimHeartbeat {
   readonly #deps: { readonly clock: Clock; readonly store: Store };
@@ -104,7 +104,7 @@ export class InterimHeartbeat {
     this.#host = host;
   }
 
-  /** Beats until the maintenance that `start` starts calls `end`, and no longer than until it is stopped. */
+  /** Sends heartbeats until the maintenance that `start` starts calls `end`, or until it is stopped. */
   async until(start: () => Promise<MaintenanceHandle>): Promise<MaintenanceHandle> {
     this.begin();
     try {
@@ -123,7 +123,7 @@ export class InterimHeartbeat {
   begin(): void {
     this.#callOff = this.#deps.clock.after(this.#options.times.heartbeatMs, () => {
       void this.#beat()
-        // The maintenance, once it is up, reports what is wrong.
+        // Once the maintenance is up, it reports the failure.
         .catch(() => {})
         .finally(() => {
           if (this.#callOff) this.begin();

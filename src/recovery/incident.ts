@@ -1,5 +1,5 @@
-// One death and everything recovery did about it, as it is stored, and its readable account: text for people, JSON for programs. Pure: a
-// report is made of stored incidents and changes nothing.
+// One death and everything recovery did about it, as stored, and the report made from it: text for people, JSON for
+// programs. Pure: a report is built from stored incidents and changes nothing.
 import { humanMs, isoInstant } from "../job/time.ts";
 import {
   type CheckDepth,
@@ -18,11 +18,11 @@ import type { RecoveryPass } from "./recover.ts";
 
 export interface IncidentSummary {
   readonly id: string;
-  /** The recovery pass it belongs to: deaths found together share one report. */
+  /** The recovery pass this belongs to: deaths found together share one report. */
   readonly recovery: string;
   readonly worker: string;
   readonly how: HowLost;
-  /** What became of a worker with which contact was lost; null: not known yet, or its death was proved at once. */
+  /** What became of a worker that lost contact; null: not known yet, or its death was proven at once. */
   readonly resolution: Resolution | null;
   readonly detectedAt: number;
   /** null: the recovery is not finished yet. */
@@ -45,10 +45,12 @@ export interface Incident extends IncidentSummary {
   readonly loopLagMs: number;
   readonly evidence: string | null;
   readonly startedAt: number;
-  /** Who recovered: a worker's id, "open", "recover". */
+  /** What ran the recovery: a worker's id, "open" or "recover". */
   readonly by: string;
   readonly integrity: string;
-  /** What the store did at the open that this recovery belongs to, in its own words; null: it says nothing. */
+  /**
+   * What the store did during the open that this recovery belongs to, as the store words it; null: nothing to report.
+   */
   readonly summary: StoreNote | null;
   readonly heldAtDeath: number;
   readonly jobs: readonly IncidentJob[];
@@ -57,14 +59,14 @@ export interface Incident extends IncidentSummary {
 const PROCESS_IS_GONE = "its process is gone";
 const ONLY_GONE = new RegExp(`^${PROCESS_IS_GONE} \\([^()]*\\)$`);
 
-/** The evidence if the kernel no longer knows the process, and nothing else is known. */
+/** The evidence when the kernel no longer knows the process and nothing else is known. */
 export function processIsGone(key: Omit<ProcessKey, "bootId">): string {
   return `${PROCESS_IS_GONE} (${describeProcess(key)})`;
 }
 
 /**
- * The evidence of a death, together with the worker's last word. A supervisor may write that word before or after a watcher finds the
- * worker dead. What a parent knows of the exit replaces what the kernel alone could say.
+ * Combines the evidence of a death with the worker's last word. A supervisor may write that word before or after a
+ * watcher finds the worker dead. The exit status a parent knows replaces what the kernel alone could report.
  */
 export function withLastWord(known: string | null, lastWord: string | null): string | null {
   if (lastWord === null || known?.includes(lastWord)) return known;
@@ -72,38 +74,53 @@ export function withLastWord(known: string | null, lastWord: string | null): str
   return `${known}; ${lastWord}`;
 }
 
-/** How a recovery went, for programs. Instants are in ms since 1970, as everywhere in the API; `--json` of the command line prints them as ISO 8601. */
+/**
+ * How a recovery went, for programs. Instants are in ms since 1970, as everywhere in the API; `--json` on the command
+ * line prints them as ISO 8601.
+ */
 export interface RecoveryReport {
   readonly id: string;
   readonly startedAt: number;
-  /** null: it is not finished yet. */
+  /** null: not finished yet. */
   readonly completedAt: number | null;
   readonly durationMs: number | null;
   /** PASSED, REPAIRED, FAILED, UNFINISHED or NOT_CHECKED. */
   readonly integrity: string;
-  /** How much the check looked at: `quick` does not compare indexes with their tables, `full` does. null: nothing was checked, or it is not known. */
+  /**
+   * How much the check covered: `quick` does not compare indexes with their tables, `full` does. null: nothing was
+   * checked, or it is not known.
+   */
   readonly integrityDepth: CheckDepth | null;
-  /** What the store did at the open that this recovery belongs to, in its own words. Its facts are members of the report, too. */
+  /**
+   * What the store did during the open that this recovery belongs to, as the store words it. The same facts are fields
+   * of the report.
+   */
   readonly remarks: readonly string[];
-  /** What the open found out about the store itself; null: nothing but the verdict is known. */
+  /** What the open found out about the store itself; null: only the verdict is known. */
   readonly store: ReportedStore | null;
   readonly by: string;
   readonly incidents: readonly string[];
   readonly recoveredJobs: readonly ReportedJob[];
   readonly deadWorkers: readonly ReportedWorker[];
-  /** Workers whose recovery failed in this pass; the next pass tries again. Jobs that failed on their own are in `recoveredJobs`. */
+  /**
+   * Workers whose recovery failed in this pass; the next pass tries again. Jobs that failed individually are in
+   * `recoveredJobs`.
+   */
   readonly failedRecoveries: readonly { readonly workerId: string; readonly error: string }[];
 }
 
 interface ReportedStore {
   /** What the check found wrong. */
   readonly findings: readonly string[];
-  /** What was mended, and what that lost; null: nothing had to be. */
+  /** What was repaired, and what was lost by it; null: nothing needed repair. */
   readonly repair: Repair | null;
   /** When the newest change was made that survived a salvage; null: nothing was lost, or nothing is known. */
   readonly recoveryPointAt: number | null;
   readonly inconsistencies: readonly Inconsistency[];
-  /** What the store had to correct, or could not, in its own words. Its facts are members of this, too. */
+  /**
+   * What the store had to correct, or could not correct, as the store words it. The same facts are fields of this
+   * object.
+   */
   readonly remarks: readonly string[];
   readonly backupRecommended: boolean;
 }
@@ -112,9 +129,12 @@ interface ReportedJob {
   readonly jobId: string;
   readonly kind: string;
   readonly decision: string;
-  /** Deaths of a worker while the job was in flight, this one included. Only those while it ran alone count toward quarantine. */
+  /**
+   * Worker deaths while the job was in flight, this one included. Only deaths while the job ran alone count toward
+   * quarantine.
+   */
   readonly crashes: number;
-  /** The limit of its kind: `retry.crashes`. */
+  /** The kind's limit: `retry.crashes`. */
   readonly maxCrashes: number;
   readonly success: boolean;
   readonly error: string | null;
@@ -126,7 +146,7 @@ interface ReportedJob {
 interface ReportedWorker {
   readonly workerId: string;
   readonly how: HowLost;
-  /** What became of a worker with which contact was lost; null: not known yet, or its death was proved at once. */
+  /** What became of a worker that lost contact; null: not known yet, or its death was proven at once. */
   readonly resolution: Resolution | null;
   readonly evidence: string | null;
   readonly host: string;
@@ -137,15 +157,16 @@ interface ReportedWorker {
   readonly lastSeenAliveAt: number | null;
   readonly detectedAt: number;
   readonly recoveredAt: number | null;
-  /** When the last of its jobs that go on was running again; null: not all are yet. */
+  /** When the last of its continuing jobs was running again; null: some are not yet. */
   readonly runningAgainAt: number | null;
   readonly loopLagMs: number;
   readonly jobIds: readonly string[];
 }
 
 /**
- * One report of the incidents of one recovery pass (or, with `single`, of one incident), with what the open found out about the store
- * if it was the same. An open that was later, and found something, has a report of its own. Null if there is nothing to report.
+ * One report of the incidents of one recovery pass (or, with `single`, of one incident). It includes what the open
+ * found out about the store if the open was part of the same pass. A later open that found something has its own
+ * report. Null if there is nothing to report.
  */
 export function recoveryReport(
   incidents: readonly Incident[],
@@ -175,7 +196,7 @@ export function recoveryReport(
   };
 }
 
-/** Nobody had died. */
+/** No worker had died. */
 function openingReport({ recovery, startedAt, completedAt, findings }: Opening): RecoveryReport {
   return {
     id: recovery,
@@ -193,13 +214,13 @@ function openingReport({ recovery, startedAt, completedAt, findings }: Opening):
   };
 }
 
-/** A pass that recovered nothing, because every recovery failed. Nothing of it is stored. */
+/** A pass that recovered nothing because every recovery failed. None of it is stored. */
 export function failedReport({ recovery, startedAt, completedAt, failed }: RecoveryPass, by: string): RecoveryReport {
   const empty = openingReport({ recovery, startedAt, completedAt, findings: NOTHING_CHECKED });
   return withFailures({ ...empty, store: null, by }, failed);
 }
 
-/** The report of a pass, with what failed in it: that is known to the pass and not to the store. */
+/** The report of a pass, plus what failed in it: only the pass knows that, not the store. */
 export function withFailures(report: RecoveryReport, failed: RecoveryPass["failed"]): RecoveryReport {
   return { ...report, failedRecoveries: failed.map(({ worker, error }) => ({ workerId: worker, error })) };
 }
@@ -265,8 +286,8 @@ function reportedWorker(incident: Incident): ReportedWorker {
   };
 }
 
-/** The text of a report. `most` jobs are listed, the rest counted. */
-export function reportText(report: RecoveryReport, most = 50): string {
+/** The text of a report. It lists at most `maxJobs` jobs and counts the rest. */
+export function reportText(report: RecoveryReport, maxJobs = 50): string {
   const lines = [
     "=== Queue Recovery Report ===",
     `Started: ${short(report.startedAt)}`,
@@ -277,8 +298,8 @@ export function reportText(report: RecoveryReport, most = 50): string {
     ...(report.store ? storeLines(report.store) : []),
     "",
     `Orphaned Jobs Found: ${report.recoveredJobs.length}`,
-    ...report.recoveredJobs.slice(0, most).map((job) => `  - ${job.jobId}: ${verdict(job)}`),
-    ...(report.recoveredJobs.length > most ? [`  ... and ${report.recoveredJobs.length - most} more`] : []),
+    ...report.recoveredJobs.slice(0, maxJobs).map((job) => `  - ${job.jobId}: ${verdict(job)}`),
+    ...(report.recoveredJobs.length > maxJobs ? [`  ... and ${report.recoveredJobs.length - maxJobs} more`] : []),
     "",
     `Dead Workers: ${report.deadWorkers.length}`,
     ...report.deadWorkers.map((worker) => {
@@ -304,8 +325,8 @@ function contact({ how, resolution }: ReportedWorker): string {
   return `; contact lost, ${resolution === null ? "not resolved yet" : known[resolution]}`;
 }
 
-/** At most this many of a kind are listed, the rest counted. */
-const MOST_LISTED = 20;
+/** At most this many of each kind are listed; the rest are counted. */
+const MAX_LISTED = 20;
 
 function storeLines(store: ReportedStore): string[] {
   const { findings, repair, recoveryPointAt, inconsistencies, remarks } = store;
@@ -343,15 +364,16 @@ function storeLines(store: ReportedStore): string[] {
 
 function listed(title: string, items: readonly string[]): string[] {
   if (items.length === 0) return [];
-  const more = items.length > MOST_LISTED ? [`  ... and ${items.length - MOST_LISTED} more`] : [];
-  return [`${title}: ${items.length}`, ...items.slice(0, MOST_LISTED).map((item) => `  - ${item}`), ...more];
+  const more = items.length > MAX_LISTED ? [`  ... and ${items.length - MAX_LISTED} more`] : [];
+  return [`${title}: ${items.length}`, ...items.slice(0, MAX_LISTED).map((item) => `  - ${item}`), ...more];
 }
 
 function verdict(job: ReportedJob): string {
   if (!job.success) return `not recovered (${job.error ?? "unknown error"})`;
   switch (job.decision) {
     case "retry":
-      // Deaths in company are counted too, but only those while alone lead to quarantine: never show more than the limit.
+      // Deaths in company are counted too, but only deaths while alone lead to quarantine. Never show more than the
+      // limit.
       return `retry (attempt ${Math.min(job.crashes, job.maxCrashes)}/${job.maxCrashes})`;
     case "requeue":
       return "requeue (not counted)";

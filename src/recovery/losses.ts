@@ -1,9 +1,10 @@
-// Contact with a worker was lost: its lock was missing, or its heartbeat stood still, and nothing proved its death. Its work was
-// taken, fenced and queued again, and nothing was counted. A loss resolves once:
+// Contact with a worker was lost: its lock was missing, or its heartbeat stood still, and nothing proved its death.
+// Recovery took its jobs, fenced them and queued them again, and counted nothing. A loss resolves once:
 //   returned  the process registered again and named the lost worker as its predecessor: nothing is counted
 //   died      the kernel proved the death later, or the parent reported the exit
-//   away      nothing was heard of it for two leases on the monotonic clock of one watcher
-// Only then is it counted against the jobs that the worker held, unless the job has ended or written a newer step since.
+//   away      one watcher saw no sign of it for two leases on its own monotonic clock
+// Only `died` and `away` count against the jobs that the worker held, unless the job has since ended or written a newer
+// step.
 import { toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { KindSettings } from "../job/job.ts";
@@ -12,20 +13,20 @@ import * as transitions from "../job/transitions.ts";
 import type { Liveness, WorkerCheck, WorkerRow } from "../stores/liveness.ts";
 import type { Store } from "../stores/port.ts";
 
-/** What became of a worker with which contact was lost. */
+/** What became of a worker that lost contact. */
 export type Resolution = "returned" | "died" | "away";
 
-/** A loss that is not resolved, or whose jobs have not all been judged. */
+/** A loss that is unresolved, or whose jobs have not all been judged. */
 export interface Loss {
   readonly incident: string;
-  /** The lost worker. Its row outlives its losses; null: the row was removed all the same. */
+  /** The lost worker. Its row normally outlives its losses; null: the row was removed anyway. */
   readonly worker: WorkerRow | null;
   readonly resolution: Resolution | null;
 }
 
-/** A job of a lost worker, as it is now. */
+/** A job of a lost worker, in its current state. */
 export interface LostJob extends transitions.JobView {
-  /** Identifies the row within the store; the guard of the verdict, with `fence` and `state`. */
+  /** Identifies the row within the store. Together with `fence` and `state` it guards the verdict. */
   readonly row: number;
   readonly epoch: number;
   /** The fence of the latest attempt. */
@@ -33,12 +34,12 @@ export interface LostJob extends transitions.JobView {
   readonly kind: KindSettings;
   /** Whether it was the only suspect of the lost worker (isolation.ts). */
   readonly alone: boolean;
-  /** Whether it has written a step, or was retried by hand, since the attempt that was lost. */
+  /** Whether it has written a step, or was retried manually, since the attempt that was lost. */
   readonly movedOn: boolean;
   readonly deathsElsewhere: number;
 }
 
-/** What is decided about one job of a loss. `change` null: the loss is closed for it, nothing is counted. */
+/** The decision about one job of a loss. `change` null: the loss is closed for this job and nothing is counted. */
 export interface LossVerdict {
   readonly job: LostJob;
   readonly decision: transitions.CrashVerdict["decision"] | "none";
@@ -55,14 +56,14 @@ export interface LossDeps {
 
 /** A worker that is away for this many leases is counted as dead. */
 const AWAY_LEASES = 2;
-/** A watcher whose passes are further apart than it meant to by more than this has been asleep. */
+/** A watcher whose passes run late by more than this has been asleep. */
 const LATE_MS = 1_000;
 /** At most this many jobs are judged in one transaction. */
 const JUDGE_BATCH = 1_000;
 
 export class LossJudge {
   readonly #deps: LossDeps;
-  /** Since when this watcher has known of each unresolved loss (monotonic). */
+  /** When this watcher first saw each unresolved loss (monotonic). */
   readonly #since = new Map<string, number>();
   #lastMono: number | null = null;
 
@@ -70,7 +71,10 @@ export class LossJudge {
     this.#deps = deps;
   }
 
-  /** Resolves what can be resolved, and judges the jobs of what is resolved. One loss that fails holds up no other. Called every `everyMs`. */
+  /**
+   * Resolves what can be resolved, then judges the jobs of resolved losses. A loss that fails does not hold up the
+   * others. Called every `everyMs`.
+   */
   async pass(everyMs: number): Promise<void> {
     const { store, events } = this.#deps;
     this.#restartIfAsleep(everyMs);
@@ -86,7 +90,9 @@ export class LossJudge {
     }
   }
 
-  /** This watcher slept, or could not reach the store itself: what it has not seen says nothing about others. */
+  /**
+   * This watcher slept, or could not reach the store. What it missed in that time proves nothing about other workers.
+   */
   restart(): void {
     const mono = this.#deps.clock.mono();
     for (const incident of this.#since.keys()) this.#since.set(incident, mono);
@@ -134,10 +140,13 @@ export class LossJudge {
   }
 }
 
-/** Null: not now. A job that would be quarantined is judged when its present attempt has ended: that one may still succeed. */
+/**
+ * Null: not now. A job that would be quarantined is judged only after its current attempt has ended, because that
+ * attempt may still succeed.
+ */
 export function decideLoss(job: LostJob, resolution: Resolution): LossVerdict | null {
   if (job.state !== "queued" && job.state !== "running") return { job, decision: "none", change: null };
-  // What moved it on has reset its counters; the losses that it has now came later.
+  // Whatever moved the job on also reset its counters; the losses counted on it now came later.
   if (job.movedOn) return { job, decision: "none", change: null };
   if (resolution === "returned") {
     const { decision, change } = transitions.forgetLoss(job, job.kind, "its lost worker returned; nothing is counted");

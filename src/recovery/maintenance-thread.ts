@@ -1,6 +1,6 @@
-// Maintenance in a thread, both sides. The main thread starts it, stamps the progress of its loop for it, and passes on its messages. A
-// maintenance thread that dies is started again; while there is none, the worker's trust in what it holds runs out. What a store opens in
-// the thread is in its own `maintenance-thread.ts`.
+// Maintenance in a thread, both sides. The main thread starts the maintenance thread, publishes the progress of its own
+// loop, and forwards the thread's messages. A maintenance thread that dies is started again; until then, the worker's
+// trust in what it holds runs out. What a store opens inside the thread is in that store's own `maintenance-thread.ts`.
 import { type MessagePort, parentPort, Worker as Thread, workerData } from "node:worker_threads";
 import { idSource } from "../job/enqueue.ts";
 import { toStoredError } from "../job/errors.ts";
@@ -13,28 +13,28 @@ import type { Liveness } from "../stores/liveness.ts";
 import type { BeatAnswer, Store } from "../stores/port.ts";
 import { Maintenance, type MaintenanceOptions, type UnfitReason } from "./maintenance.ts";
 
-/** How often the main loop says that it turns. A loop is called blocked after a second without it. */
+/** How often the main loop reports that it is running. A loop counts as blocked after a second without a report. */
 const STAMP_MS = 200;
 const RESTART_MS = 500;
 
 interface ThreadDeps<Own> {
   readonly clock: Clock;
   readonly events: Emitter;
-  /** What the thread runs. */
+  /** The file the thread runs. */
   readonly file: URL;
   readonly own: Own;
   readonly shared?: SharedArrayBuffer;
   readonly wakeup?: () => void;
-  /** The thread is at work, or it died and is to be started again. */
+  /** The thread is running, or it died and has to be started again. */
   readonly up?: () => void;
   readonly down?: () => void;
 }
 
 interface SpawnedThread {
   readonly thread: Thread;
-  /** Rejects if it ends before it is at work. */
+  /** Rejects if the thread ends before it is running. */
   readonly ready: Promise<void>;
-  /** Settled for good once it has ended: the event comes only once, and may be long past. */
+  /** Stays settled once the thread has ended: the event fires only once, and may be long past. */
   readonly exited: Promise<void>;
 }
 
@@ -60,7 +60,7 @@ export async function startMaintenanceThread<Own>(
     async stop() {
       stopping = true;
       clearInterval(stamp);
-      // One that has ended already, or is still booting, is stopped, too.
+      // Also stops a thread that has already ended or is still booting.
       const { thread, exited } = current;
       tell({ type: "stop" });
       const callOff = clock.after(2_000, () => void thread.terminate());
@@ -134,11 +134,11 @@ export async function startMaintenanceThread<Own>(
   }
 }
 
-// What the main thread and the maintenance thread say to each other, and the instants that they share without saying.
+// The messages between the main thread and the maintenance thread, and the timestamps they share without messages.
 
 interface MaintenanceData<Own> {
   readonly options: MaintenanceOptions;
-  /** What the store's own part of the thread needs: how to open it, which lock is the worker's. */
+  /** What the store's part of the thread needs: how to open the store, which lock is the worker's. */
   readonly own: Own;
   readonly shared: SharedArrayBuffer;
 }
@@ -151,19 +151,22 @@ type FromMaintenance =
   | { readonly type: "beaten"; readonly sentAtMono: number; readonly answer: BeatAnswer }
   | { readonly type: "disowned" }
   | { readonly type: "unfit"; readonly why: UnfitReason; readonly detail: string }
-  /** Another process may have made work ready, or the store is back. */
+  /** Another process may have made work ready, or the store is reachable again. */
   | { readonly type: "wakeup" };
 
-/** In ms: when the main loop last turned and the last accepted beat (monotonic), and how far the store's clock is from the monotonic one. */
+/**
+ * In ms: when the main loop last ran and when the last heartbeat was accepted (monotonic), and the offset of the
+ * store's clock from the monotonic clock.
+ */
 interface SharedTimes {
   loopAt(): number;
   setLoopAt(mono: number): void;
   beatAt(): number | null;
   setBeatAt(mono: number): void;
-  /** Null: not said yet. */
+  /** Null: not reported yet. */
   storeOffset(): number | null;
   setStoreOffset(ms: number): void;
-  /** Whether the session that speaks for the worker is there. */
+  /** Whether the session that proves this worker alive is connected. */
   inContact(): boolean;
   setInContact(there: boolean): void;
 }
@@ -188,17 +191,17 @@ export function sharedTimes(shared: SharedArrayBuffer): SharedTimes {
   };
 }
 
-// The thread's side: its own connection, its own timers, no user code. It beats, watches, recovers and purges while the main loop does its
-// work, and it kills the process if a handler blocks the loop beyond deadline and grace.
+// The thread's side: its own connection, its own timers, no user code. It sends heartbeats, watches, recovers and
+// purges while the main loop works. It kills the process if a handler blocks the loop beyond deadline and grace.
 
 /** What a store opens for its maintenance. */
 interface Kept {
   readonly store: Store;
   readonly liveness: Liveness;
-  /** The store's, if that is not this machine's. */
+  /** The store's clock, if it differs from this machine's. */
   readonly clock?: Clock;
   readonly close: () => Promise<void>;
-  /** Calls `listener` when contact with the store is there again after it was lost. */
+  /** Calls `listener` when lost contact with the store is re-established. */
   readonly onReturn?: (listener: () => void) => void;
 }
 
@@ -211,7 +214,10 @@ interface ThreadTools {
   readonly wakeup: () => void;
 }
 
-/** Runs the maintenance in this thread until the main thread stops it. A failure to start is the thread's error, and is answered with another try. */
+/**
+ * Runs the maintenance in this thread until the main thread stops it. A failure to start becomes the thread's error,
+ * and the main thread tries again.
+ */
 export function maintainInThread<Own>(open: (own: Own, tools: ThreadTools) => Promise<Kept>): void {
   void keep(parentPort!, workerData as MaintenanceData<Own>, open);
 }
@@ -252,7 +258,8 @@ async function keep<Own>(
         .then(close)
         .finally(() => port.close());
   });
-  // The others learn at once that this worker is back, and do not take a second loss for the first one going on.
+  // The other workers learn at once that this worker is back, and do not mistake a second loss for the first one
+  // continuing.
   onReturn?.(() => void maintenance.beat());
   maintenance.start();
   say({ type: "ready" });

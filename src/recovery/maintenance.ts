@@ -1,7 +1,8 @@
-// The part of a worker's process that runs no user code: it beats, watches the others, recovers the dead, fences out what is
-// overdue and purges what is old. It runs in a thread of its own where the store can be opened twice, so that a handler which
-// blocks the main loop neither silences the worker nor stops recovery; elsewhere, and in the simulator, beside the worker.
-// Each of its tasks fails for itself, and neither the heartbeat nor the detection of deaths waits for any other.
+// The part of a worker's process that runs no user code. It sends heartbeats, watches the other workers, recovers the
+// dead, fences out overdue jobs and purges old data. Where the store can be opened twice, it runs in its own thread, so
+// a handler that blocks the main loop neither silences the worker nor stops recovery. Elsewhere, and in the simulator,
+// it runs alongside the worker on the main thread. A failing task does not affect the others, and neither the heartbeat
+// nor the detection of deaths waits for any other task.
 import { type StoredError, toStoredError, whyStoreReplaced } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { CallOff, Clock, Random } from "../job/time.ts";
@@ -21,17 +22,17 @@ export interface MaintenanceOptions {
   readonly retention: RetentionTimes;
   /** The store's clock when the worker registered. */
   readonly registered: ClockReading;
-  /** The version of the schema that this program knows. */
+  /** The schema version that this program knows. */
   readonly schemaVersion: number;
 }
 
-/** What the maintenance asks of, and tells, the process that it keeps. */
+/** What the maintenance needs from its process, and reports to it. */
 export interface MaintenanceHost {
   /** How long the main loop has stood still, in ms. */
   loopLagMs(): number;
-  /** An accepted heartbeat, with a summary of what the store says is held, or all of it. */
+  /** An accepted heartbeat, with a summary of what the store says is held, or the full list. */
   beaten(sentAtMono: number, answer: BeatAnswer): void;
-  /** The worker's row is not live any more: everything it holds is somebody else's. */
+  /** The worker's row is no longer live: other workers own everything it held. */
   disowned(): void;
   /** The worker must stop: the schema is newer than this program, another host uses the file, or the store is not the one it registered with. */
   unfit(why: UnfitReason, detail: string): void;
@@ -39,20 +40,32 @@ export interface MaintenanceHost {
   kill(reason: string): void;
 }
 
-/** Why a worker can't go on, and why it would not help to begin again. */
+/** Why a worker can't go on, and why a restart would not help. */
 export type UnfitReason = "schema-newer" | "foreign-worker" | "store-replaced";
 
-/** Each worker probes this many neighbours, so that a fleet of n costs n and not n squared, and no single death blinds it. */
+/**
+ * Each worker probes this many neighbours, so that a fleet of n costs n and not n squared, and no single death leaves
+ * part of it unwatched.
+ */
 const NEIGHBOURS = 8;
-/** A loop that stands still for longer is told about, and its worker beats with every probe: it may have to end its process. */
+/**
+ * A loop blocked for longer than this is reported, and its worker sends a heartbeat with every probe, because it may
+ * have to end its process.
+ */
 const BLOCKED_MS = 1_000;
-/** Where another process checks the locks of all, the processes of this host are checked all the same, against rows at most this old. */
+/**
+ * Where another process checks all locks, each worker still checks the processes of its own host, against rows at most
+ * this old.
+ */
 const NEIGHBOURS_KNOWN_MS = 1_000;
-/** A watcher whose own heartbeat is older than this many intervals could not write: silence of others says nothing then. */
+/**
+ * A watcher whose own heartbeat is older than this many intervals could not write. The silence of others proves nothing
+ * then.
+ */
 const OWN_SILENCE_INTERVALS = 1.5;
-/** How soon it comes back for the jobs of the dead that another session held. */
+/** How soon to retry the jobs of dead workers that another session had locked. */
 const LOCKED_AGAIN_MS = 500;
-/** Others wait this much longer than the owner itself before they fence out an overdue job. */
+/** Other workers wait this much longer than the owner before they fence out an overdue job. */
 const EXPIRE_MARGIN_MS = 2_000;
 
 export class Maintenance {
@@ -70,16 +83,16 @@ export class Maintenance {
   readonly #heartbeat: Heartbeat;
   readonly #detector: FailureDetector;
   readonly #losses: LossJudge;
-  /** The ring of the latest read, for checks of processes, and when it was read. */
+  /** The ring as last read, for process checks, and when it was read. */
   #ring: { readonly workers: readonly WorkerRow[]; readonly atMono: number } | null = null;
-  /** When this watcher's own heartbeat was last written; registering was the first. */
+  /** When this watcher's own heartbeat was last written; registering counts as the first. */
   #wroteAtMono: number;
   readonly #storeClock: ConfirmedClock;
   readonly #timers = new Map<string, CallOff>();
   readonly #lookMs: number;
-  /** What is under way in each lane. */
+  /** The task under way in each lane. */
   readonly #lanes = new Map<Lane, Promise<void>>();
-  /** Recoveries of which other sessions hold something, by worker. */
+  /** Recoveries blocked by locks of other sessions, by worker. */
   readonly #locked = new Map<string, LockedRecovery>();
   #stopped = false;
   /** Whether another process checks all workers, as of the latest check. */
@@ -164,7 +177,7 @@ export class Maintenance {
     if (!beat) this.#restartWatch();
     if (!beat || this.#stopped) return;
     const { live, replaced } = beat.answer;
-    // The first write that got through: the others could not write before it either.
+    // The first write that got through: other workers could not write before it either.
     if (this.#couldNotWrite()) this.#restartWatch();
     if (replaced === undefined) this.#wroteAtMono = Math.max(this.#wroteAtMono, beat.sentAtMono);
     if (!live || replaced !== undefined) {
@@ -182,7 +195,10 @@ export class Maintenance {
     await this.#killIfBlockedBeyondDeadline(beat.answer);
   }
 
-  /** The locks of the next few workers in the ring, or of all where one looks for all, four times a second. */
+  /**
+   * Probes the locks of the next few workers in the ring, or of all workers where one process checks all, four times a
+   * second.
+   */
   async probe(): Promise<void> {
     const { worker } = this.#options;
     const lagMs = this.#host.loopLagMs();
@@ -195,11 +211,14 @@ export class Maintenance {
       ? this.#detector.probeProcesses(await this.#knownNeighbours(worker))
       : await this.#detector.probe(leads ? await this.#others(worker) : await this.#neighbours(worker));
     if (dead.length === 0 || !(await this.#recover(dead))) return;
-    // Several may have died at once, further round the ring than we probe: look at all of them now.
+    // Several may have died at once, further round the ring than we probe, so check all of them now.
     await this.look();
   }
 
-  /** The locks and the silence of all workers. Where another process checks them all, only the neighbours: it may itself be frozen. */
+  /**
+   * Checks the locks and the silence of all workers. Where another process checks them all, it checks only the
+   * neighbours, because that process may itself be frozen.
+   */
   async look(): Promise<void> {
     const { worker } = this.#options;
     this.#follows = (await this.#deps.liveness.leads?.()) === false;
@@ -212,7 +231,7 @@ export class Maintenance {
     if (dead.length > 0) await this.#recover(dead);
   }
 
-  /** What became of workers with which contact was lost, what is overdue, and what the store's own files need. */
+  /** Resolves lost contacts, fences out overdue jobs, and maintains the store's own files. */
   async chores(): Promise<void> {
     await this.#apart("lost workers", () => this.#losses.pass(this.#lookMs));
     await this.#apart("overdue jobs", async () => {
@@ -222,8 +241,8 @@ export class Maintenance {
   }
 
   /**
-   * What is long overdue: the process that checks all workers may be unable to. Workers that are finished and still hold jobs: an
-   * earlier recovery could not take those. And what is old.
+   * Fences out what is long overdue, because the process that checks all workers may be unable to. Recovers finished
+   * workers that still hold jobs which an earlier recovery could not take. Purges what is old.
    */
   async sweep(): Promise<void> {
     const { retention, times } = this.#options;
@@ -241,7 +260,10 @@ export class Maintenance {
     });
   }
 
-  /** Returns whether any of them is new. A worker whose jobs are held by another session has a timer of its own. */
+  /**
+   * Returns whether any of them is new. A worker whose jobs are locked by another session is retried on a separate
+   * timer.
+   */
   async #recover(dead: readonly Lost[]): Promise<boolean> {
     const news = dead.filter(({ worker }) => !this.#locked.has(worker.id));
     if (news.length === 0) return false;
@@ -251,7 +273,7 @@ export class Maintenance {
     return true;
   }
 
-  /** Comes back for what other sessions held until they let go of it. */
+  /** Retries until the other sessions release their locks. */
   #comeBack(): void {
     if (this.#stopped || this.#locked.size === 0 || this.#timers.has("locked")) return;
     const callOff = this.#deps.clock.after(LOCKED_AGAIN_MS, () => {
@@ -283,7 +305,10 @@ export class Maintenance {
     return this.#deps.clock.mono() - this.#wroteAtMono > OWN_SILENCE_INTERVALS * this.#options.times.heartbeatMs;
   }
 
-  /** This watcher could not write to the store, so the others may not have been able to either: their silence proves nothing. */
+  /**
+   * This watcher could not write to the store, so other workers may not have been able to either. Their silence proves
+   * nothing.
+   */
   #restartWatch(): void {
     this.#detector.restart();
     this.#losses.restart();
@@ -322,11 +347,11 @@ export class Maintenance {
       store.beat(worker, { loopLagMs: this.#host.loopLagMs(), lastWord }).catch(() => {});
     await leaves(reason);
     if (this.#host.loopLagMs() > BLOCKED_MS) return this.#host.kill(reason);
-    // While that was written the handler has returned: its process is well again.
+    // The handler returned while this was being written: its process is healthy again.
     await leaves(`would have ${reason}; then the loop came back`);
   }
 
-  /** A task of several: it fails for itself, and the next is done all the same. */
+  /** One of several tasks: if it fails, the next ones still run. */
   async #apart(name: string, task: () => Promise<unknown>): Promise<void> {
     if (this.#stopped) return;
     try {
@@ -348,7 +373,7 @@ export class Maintenance {
     this.#deps.events.emit("store.failed", { doing, error, retryInMs });
   }
 
-  /** One thing at a time in each lane. */
+  /** One task at a time in each lane. */
   #run(lane: Lane, task: () => Promise<void>): Promise<void> {
     const before = this.#lanes.get(lane) ?? Promise.resolve();
     const done = before.then(() => (this.#stopped ? undefined : task()));
@@ -371,5 +396,8 @@ export class Maintenance {
   }
 }
 
-/** What waits for each other. A long purge neither silences the worker that does it nor keeps it from seeing a death. */
+/**
+ * Tasks in one lane wait for each other. A long purge therefore neither silences its worker nor keeps it from detecting
+ * a death.
+ */
 type Lane = "heartbeat" | "detection" | "locked" | "chores" | "sweep";

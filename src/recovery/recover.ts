@@ -1,5 +1,6 @@
-// Taking over what the dead held. One incident per death, in transactions of at most 1,000 jobs. It needs no user code and no
-// particular process, can be killed at any point and run by anybody again: the next pass goes on where this one ended.
+// Takes over what dead workers held: one incident per death, in transactions of at most 1,000 jobs. It needs no user
+// code and no particular process. It can be killed at any point, and any process can run it again: the next pass
+// continues where this one ended.
 import { toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import { type InFlight, ranAlone } from "../job/isolation.ts";
@@ -40,9 +41,9 @@ export interface RecoveryPass {
   readonly completedAt: number;
   readonly incidents: readonly string[];
   readonly jobs: readonly RecoveredJob[];
-  /** What other sessions hold: to be asked for again soon, with `recoverLocked`. */
+  /** What other sessions have locked: retry soon with `recoverLocked`. */
   readonly locked: readonly LockedRecovery[];
-  /** Workers of which nothing, or not all, could be recovered; the next pass tries again. */
+  /** Workers that could not be recovered, or only in part; the next pass tries again. */
   readonly failed: readonly FailedRecovery[];
 }
 
@@ -51,20 +52,23 @@ export interface FailedRecovery {
   readonly error: string;
 }
 
-/** The recovery of a worker of which another session holds something: a frozen commit holds its job. */
+/** The recovery of a worker blocked by a lock of another session: for example, a frozen commit holds its job. */
 export interface LockedRecovery {
   readonly worker: WorkerRow;
   readonly death: Death;
   readonly recovery: PassRecord;
-  /** Null: not begun, the worker's own row is held. */
+  /** Null: not begun, because the worker's own row is locked. */
   readonly incident: string | null;
   readonly jobs: number;
 }
 
-/** Most sessions that were ended a moment ago release their locks within these pauses. */
+/** Most sessions that were just terminated release their locks within these pauses. */
 const LOCKED_AGAIN_MS = [25, 50, 100];
 
-/** Recovers everything that these dead workers held. A worker whose recovery fails is told about and left for the next pass. */
+/**
+ * Recovers everything that these dead workers held. A worker whose recovery fails is reported and left for the next
+ * pass.
+ */
 export async function recoverDead(
   deps: RecoveryDeps,
   dead: readonly { readonly worker: WorkerRow; readonly death: Death }[],
@@ -76,8 +80,8 @@ export async function recoverDead(
   const { clock, events } = deps;
   const startedAt = clock.now();
   const startedMono = clock.mono();
-  const told = findings === NOTHING_CHECKED ? {} : { findings };
-  events.emit("recovery.started", { recovery, by, ...told });
+  const checked = findings === NOTHING_CHECKED ? {} : { findings };
+  events.emit("recovery.started", { recovery, by, ...checked });
   const pass = { id: recovery, startedAt, by, integrity: integrityText(findings), summary: findings.summary ?? null };
   const asked = dead.map((one) => ({ ...one, recovery: pass, incident: null, jobs: 0 }));
   const { incidents, jobs, failed: failures, ...first } = await recoverEach(deps, asked, signal);
@@ -94,11 +98,11 @@ export async function recoverDead(
   for (const { worker, jobs: count } of locked) events.emit("recovery.waits", { worker: worker.id, jobs: count });
   const failed = jobs.filter((job) => !job.success).length;
   const durationMs = clock.mono() - startedMono;
-  events.emit("recovery.completed", { recovery, by, incidents, jobs: jobs.length, failed, durationMs, ...told });
+  events.emit("recovery.completed", { recovery, by, incidents, jobs: jobs.length, failed, durationMs, ...checked });
   return { recovery, startedAt, completedAt: clock.now(), incidents, jobs, locked, failed: failures };
 }
 
-/** Tries again for what other sessions held. Emits events only about what was taken. Returns what is still held. */
+/** Retries what other sessions had locked. Emits events only for what it took. Returns what is still locked. */
 export async function recoverLocked(
   deps: RecoveryDeps,
   locked: readonly LockedRecovery[],
@@ -106,7 +110,7 @@ export async function recoverLocked(
   return (await recoverEach(deps, locked, undefined)).locked;
 }
 
-/** One after the other. A failure is reported and stops none of the others. */
+/** Runs one after the other. A failure is reported and does not stop the others. */
 async function recoverEach(
   deps: RecoveryDeps,
   asked: readonly LockedRecovery[],
@@ -124,7 +128,7 @@ async function recoverEach(
       const { incident, jobs, locked } = await recoverWorker(deps, one, signal);
       if (incident !== null) all.incidents.push(incident);
       all.jobs.push(...jobs);
-      // Its sessions were ended when its row was live; by now its process may work under a new id.
+      // Its sessions were terminated while its row was live; by now its process may work under a new id.
       if (locked > 0)
         all.locked.push({ ...one, worker: { ...one.worker, state: "recovering" }, incident, jobs: locked });
     } catch (thrown) {
@@ -148,7 +152,7 @@ async function recoverWorker(
   for (;;) {
     const { incident, opened, done, locked = 0, ...batch } = await recoverBatch(store, request, RECOVERY_BATCH);
     if (incident === null) return { incident, jobs, locked };
-    // Recoveries that share an incident report its death once.
+    // Recoveries that share an incident report the death once.
     if (opened)
       events.emit("worker.gone", {
         worker: worker.id,
@@ -174,20 +178,26 @@ async function recoverWorker(
   }
 }
 
-/** What one batch of a recovery came to. */
+/** The result of one batch of a recovery. */
 export interface RecoveredBatch {
-  /** Null: the worker was not dead, or its recovery was finished already; nothing was written. */
+  /** Null: the worker was not dead, or its recovery was already finished; nothing was written. */
   readonly incident: string | null;
   /** This batch opened the incident. */
   readonly opened: boolean;
   readonly jobs: readonly RecoveredJob[];
-  /** False: more are left, ask again. */
+  /** False: more jobs are left; call again. */
   readonly done: boolean;
-  /** How many jobs transactions of other sessions hold; omitted: none. With `incident: null` it is the worker's own row that is held. */
+  /**
+   * How many jobs are locked by transactions of other sessions; omitted: none. With `incident: null`, the worker's own
+   * row is locked.
+   */
   readonly locked?: number;
 }
 
-/** Condemns the worker, reads at most `limit` jobs that it holds, decides, and takes them back. A decision that throws fails its own job only. */
+/**
+ * Condemns the worker, reads at most `limit` jobs that it holds, decides about each, and takes them back. A decision
+ * that throws fails only its own job.
+ */
 export async function recoverBatch(
   store: Store,
   request: CondemnRequest,
@@ -215,13 +225,13 @@ function verdictOn(job: HeldJob, condemned: Condemned, decide: typeof decideCras
   }
 }
 
-/** The decision about one job of a worker that is dead, or with which contact was lost: only a proven death is counted now. */
+/** Decides about one job of a worker that is dead or has lost contact. Only a proven death is counted now. */
 export function decideCrash(job: HeldJob, condemned: InFlight & Pick<Condemned, "how">): transitions.CrashVerdict {
   if (!isProof(condemned.how)) return transitions.lose(job, job.kind, condemned);
   return transitions.crash(job, job.kind, condemned, job.deathsElsewhere);
 }
 
-/** A lock file that can't be removed now is found again by the next open; it harms nobody. */
+/** A lock file that can't be removed now does no harm: the next open finds it again. */
 async function clean(deps: RecoveryDeps, worker: WorkerRow): Promise<void> {
   try {
     if (await deps.liveness.clean(worker))
@@ -235,7 +245,10 @@ async function clean(deps: RecoveryDeps, worker: WorkerRow): Promise<void> {
   }
 }
 
-/** Fences out what is past deadline and grace although its worker lives: the worker did not do it itself. A stepped clock proves nothing. */
+/**
+ * Fences out jobs past deadline and grace whose worker is alive but did not end them itself. A stepped clock proves
+ * nothing.
+ */
 export async function expireOverdue(
   deps: Pick<RecoveryDeps, "store" | "events"> & { random: Random },
   marginMs: number,
@@ -253,7 +266,7 @@ export async function expireOverdue(
   return overdue;
 }
 
-/** Reads what is overdue, decides, and takes it from its workers. Returns what it took. */
+/** Reads overdue jobs, decides about each, and takes them from their workers. Returns what it took. */
 export async function expireBatch(
   store: Store,
   query: Extract<HeldQuery, { readonly overdue: Overdue }>,
@@ -280,7 +293,7 @@ export function decideOverdue(job: HeldJob, random: number): transitions.Change 
   return { ...transitions.timeOut(job, job.kind, delayMs), ifCancelled };
 }
 
-/** Workers that are over but still hold jobs: their recovery could not deal with all of them, and tries again. */
+/** Finished workers that still hold jobs: their recovery could not handle all of them and has to be retried. */
 export function leftBehind(workers: readonly WorkerRow[], now: number): { worker: WorkerRow; death: Death }[] {
   return workers.map((worker) => ({
     worker,

@@ -1,5 +1,5 @@
-// Finished jobs and old incidents go after a while, in small batches, with a pause after each in which other processes get
-// at the store. A job that can't be deleted keeps only itself.
+// Deletes finished jobs and old incidents after a while, in small batches, with a pause after each so other processes
+// can reach the store. A job that can't be deleted does not block the rest.
 import { type Clock, pause } from "../job/time.ts";
 import type { PurgeAnswer, Store } from "../stores/port.ts";
 
@@ -11,9 +11,12 @@ export interface RetentionTimes {
 }
 
 const PURGE_BATCH = 500;
-/** At most this many batches in one sweep, so that a sweep ends; the next goes on. */
+/** At most this many batches in one sweep, so that a sweep ends; the next one continues. */
 const PURGE_BATCHES = 200;
-/** Longer than a process waits between two tries for the write lock of a SQLite file, so that each has its turn. */
+/**
+ * Longer than a process waits between two tries for the write lock of a SQLite file, so that every process gets its
+ * turn.
+ */
 const PURGE_PAUSE_MS = 15;
 
 export interface Purged {
@@ -23,7 +26,7 @@ export interface Purged {
   readonly refused: NonNullable<PurgeAnswer["refused"]> | null;
 }
 
-/** `goOn` is asked between two batches. */
+/** Calls `goOn` between two batches. */
 export async function purgeOld(
   { store, clock }: { readonly store: Store; readonly clock: Clock },
   times: RetentionTimes,

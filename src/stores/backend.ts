@@ -1,4 +1,5 @@
-// What a store brings along alongside the port: the proof of life, maintenance, what an open does to the store itself, and its migrations.
+// What a store provides in addition to the port: the proof of life, maintenance, what an open does to the store itself,
+// and its migrations.
 import type { Clock } from "../job/time.ts";
 import type { MaintenanceHost, MaintenanceOptions } from "../recovery/maintenance.ts";
 import type { RepairMode, StoreFindings } from "./integrity.ts";
@@ -6,7 +7,7 @@ import type { Liveness } from "./liveness.ts";
 import { observed, readOnlyError } from "./observed.ts";
 import type { Store } from "./port.ts";
 
-/** How an open begins. */
+/** How an open starts up. */
 export interface StartUpOptions {
   /** Whether the store's integrity is checked before anything trusts its content. */
   readonly integrityCheck: boolean;
@@ -17,46 +18,55 @@ export interface StartUpOptions {
   readonly checkHereBytes?: number;
 }
 
-/** Maintenance at work: in a thread, or beside the worker. */
+/** Running maintenance: in a thread, or alongside the worker. */
 export interface MaintenanceHandle {
-  /** Beats now: an answer was lost. `leases`: with a list of what is held. */
+  /** Sends a heartbeat now, because a response was lost. `leases`: also ask for a list of what is held. */
   beat(leases?: boolean): void;
   stop(): Promise<void>;
 }
 
-/** What a worker wants to hear of its maintenance. */
+/** What a worker receives from its maintenance. */
 export interface MaintenanceListener extends Omit<MaintenanceHost, "loopLagMs" | "kill"> {
   /**
-   * Before the maintenance is started, where it can tell without a message: how to read the last accepted heartbeat (own monotonic clock;
-   * null: none yet). A loop that was blocked while the maintenance started has not heard of it when the handler returns.
+   * Called before the maintenance starts, where no message is needed: how to read the last accepted heartbeat (own
+   * monotonic clock; null: none yet). A loop that was blocked while the maintenance started has not received its
+   * messages when the handler returns.
    */
   beatsAt?(lastBeatMono: () => number | null): void;
-  /** Likewise: whether the session that speaks for this worker is there. Without it the others may take its work soon, so it claims nothing. */
+  /**
+   * Likewise: whether the session that proves this worker alive is connected. Without it other workers may take its
+   * work soon, so it claims nothing.
+   */
   contact?(inContact: () => boolean): void;
 }
 
 export interface Backend {
   readonly store: Store;
-  /** What the time is for this store, if that is not this machine's to say: a server's clock decides. */
+  /** This store's clock, if this machine's clock does not decide: a server's clock does. */
   readonly clock?: Clock;
   readonly liveness: Liveness;
   readonly schemaVersion: number;
   /** True if only this process can reach the data: a database in memory. */
   readonly private: boolean;
   startMaintenance(options: MaintenanceOptions, host: MaintenanceListener): Promise<MaintenanceHandle>;
-  /** Opened to look only: nothing is claimed and nothing written. */
+  /** Opened for reading only: nothing is claimed and nothing is written. */
   readonly readOnly?: boolean;
-  /** What an open does to the store itself before recovery. `alone`: nobody's lock is held. */
+  /** What an open does to the store itself before recovery. `alone`: no worker's lock is held. */
   prepare(alone: boolean): Promise<StoreFindings>;
-  /** Removes what workers left behind that no row names. Answers what it was. */
+  /** Removes what workers left behind that no row names. Returns what it removed. */
   removeStrays(): Promise<readonly string[]>;
-  /** The open is over: lets go of what only a start-up may hold. `well` false: it failed, and the next one begins anew. */
+  /**
+   * The open has ended: releases what only a start-up may hold. `well` false: it failed, and the next one starts again.
+   */
   opened?(well: boolean): Promise<void>;
-  /** Lets go of all of it, the store included. */
+  /** Releases everything, including the store. */
   close(): Promise<void>;
 }
 
-/** The same backend without its writes: it takes no lock, removes nothing, and no worker can start. For a damaged store, and for tools that must not change anything. */
+/**
+ * The same backend without its writes: it takes no lock, removes nothing, and starts no worker. For a damaged store,
+ * and for tools that must not change anything.
+ */
 export function readOnlyBackend(backend: Backend): Backend {
   const refuse = (what: string) => (): Promise<never> => Promise.reject(readOnlyError(what));
   const { liveness } = backend;
@@ -81,19 +91,22 @@ export function readOnlyBackend(backend: Backend): Backend {
   };
 }
 
-// The tables of a store as the command line and deploy scripts bring them up to date, list them and take them back.
+// The tables of a store, as the command line and deploy scripts list, upgrade and roll them back.
 
 export interface MigrationInfo {
   readonly number: number;
   readonly name: string;
   readonly applied: boolean;
-  /** In ms of the store's clock; null: not applied, or before this was kept. Absent: this store does not keep it. */
+  /**
+   * In ms of the store's clock; null: not applied, or applied before this was recorded. Absent: this store does not
+   * record it.
+   */
   readonly appliedAt?: number | null;
-  /** What taking it back drops. Absent: this store can't take it back. */
+  /** What rolling it back drops. Absent: this store can't roll it back. */
   readonly drops?: string;
   /** Of the released migration. */
   readonly checksum: string;
-  /** Of the one that was applied; null: it is not kept. */
+  /** Of the one that was applied; null: not recorded. */
   readonly storedChecksum: string | null;
 }
 
@@ -106,9 +119,11 @@ export interface StoreMigrations {
   readonly note?: string;
   /** Writes nothing. */
   list(): Promise<readonly MigrationInfo[]>;
-  /** Brings the store up to migration `to` (default: the latest) and returns the numbers of what was done. */
+  /** Migrates the store up to `to` (default: the latest) and returns the numbers of the migrations it ran. */
   up(to?: number): Promise<readonly number[]>;
-  /** Takes back everything above `to` (default: the latest one only). Refuses while unfinished jobs exist unless forced. */
+  /**
+   * Rolls back everything above `to` (default: the latest one only). Refuses while unfinished jobs exist unless forced.
+   */
   down(options: { readonly to?: number; readonly force?: boolean }): Promise<readonly number[]>;
 }
 

@@ -1,25 +1,29 @@
-// What is known of the store's own health: the verdict of a check, what a repair did and lost, and rows that contradict each other.
+// What is known about the store's own health: the verdict of a check, what a repair did and lost, and rows that
+// contradict each other.
 
-/** UNFINISHED: a time limit ended the check, and nothing is known of the rest. It never counts as PASSED. */
+/** UNFINISHED: a time limit ended the check, and the rest is unknown. It never counts as PASSED. */
 export type Verdict = "PASSED" | "REPAIRED" | "FAILED" | "UNFINISHED" | "NOT_CHECKED";
 
-/** What an open found out about the store before recovery; a pass by a worker has checked nothing. */
+/** What an open found out about the store before recovery; a recovery pass by a worker checks nothing. */
 export interface StoreFindings {
   readonly integrity: Verdict;
-  /** What the store did to itself at this open. Kept with every incident of the pass. */
+  /** What the store did to itself during this open. Stored with every incident of the pass. */
   readonly summary?: StoreNote;
   /** The check itself; null: there was none. */
   readonly check?: IntegrityCheck | null;
-  /** What was repaired; null: nothing had to be. */
+  /** What was repaired; null: nothing needed repair. */
   readonly repair?: Repair | null;
   readonly inconsistencies?: readonly Inconsistency[];
-  /** What the store had to correct, or could not. Without lines it is not noteworthy. */
+  /** What the store had to correct, or could not correct. Without lines it is not noteworthy. */
   readonly notice?: StoreNote;
-  /** How long all of this took, waiting for another's start-up included. */
+  /** How long all of this took, including the wait for another process's start-up. */
   readonly tookMs?: number;
 }
 
-/** What a store says of itself, in its own words: the engine keeps and shows it, and decides nothing by it. */
+/**
+ * What a store reports about itself, as the store words it: the engine stores and shows it, and bases no decision on
+ * it.
+ */
 export interface StoreNote {
   /** For the text of a report. */
   readonly lines: readonly string[];
@@ -27,12 +31,12 @@ export interface StoreNote {
   readonly facts: Readonly<Record<string, string | number | null>>;
 }
 
-/** "PASSED (quick)": the verdict with the depth of the check behind it, as it is logged and kept with an incident. */
+/** "PASSED (quick)": the verdict with the depth of the check behind it, as logged and stored with an incident. */
 export function integrityText({ integrity, check }: Pick<StoreFindings, "integrity" | "check">): string {
   return check ? `${integrity} (${check.depth})` : integrity;
 }
 
-/** What `integrityText` made. Incidents of earlier versions have no depth. */
+/** Parses the output of `integrityText`. Incidents of earlier versions have no depth. */
 export function parseIntegrity(text: string): { readonly integrity: string; readonly depth: CheckDepth | null } {
   const [, integrity, depth] = /^(.*?)(?: \((quick|full)\))?$/.exec(text)!;
   return { integrity: integrity!, depth: (depth as CheckDepth | undefined) ?? null };
@@ -40,16 +44,22 @@ export function parseIntegrity(text: string): { readonly integrity: string; read
 
 export const NOTHING_CHECKED: StoreFindings = { integrity: "NOT_CHECKED" };
 
-/** An open that found something about the store itself. Kept apart from incidents, which are about deaths; one is kept, the latest. */
+/**
+ * An open that found something about the store itself. Stored separately from incidents, which are about deaths; only
+ * the latest is kept.
+ */
 export interface Opening {
-  /** The recovery pass of that open: its incidents, if there were any, name the same. */
+  /** The recovery pass of that open: its incidents, if any, carry the same id. */
   readonly recovery: string;
   readonly startedAt: number;
   readonly completedAt: number;
   readonly findings: StoreFindings;
 }
 
-/** Whether an open has to be kept and reported although no worker had died. A sound store that had nothing to correct is not noteworthy. */
+/**
+ * Whether an open has to be stored and reported although no worker had died. A sound store with nothing to correct is
+ * not noteworthy.
+ */
 export function isNoteworthy(findings: StoreFindings): boolean {
   const { integrity, repair, inconsistencies, notice } = findings;
   return (
@@ -87,7 +97,7 @@ export interface Repair {
   readonly sound: boolean;
   /** What is still wrong. */
   readonly findings: readonly string[];
-  /** What salvage brought over; null: it was not needed, or not allowed. */
+  /** What the salvage copied; null: it was not needed, or not allowed. */
   readonly salvage: Salvage | null;
 }
 
@@ -96,9 +106,9 @@ export interface Salvage {
   readonly keptAs: string;
   /** The newest change that survived, in ms of the store's clock; null: none did. */
   readonly recoveryPointAt: number | null;
-  /** Rows brought over and rows known to be lost, by table; `lost` null: not countable. */
+  /** Rows copied and rows known to be lost, by table; `lost` null: not countable. */
   readonly tables: readonly { readonly table: string; readonly rows: number; readonly lost: number | null }[];
-  /** Ids of jobs of which only a part survived: an input, a step or their history is missing. */
+  /** Ids of jobs that survived only in part: an input, a step or their history is missing. */
   readonly partial: readonly string[];
   /** Ids of jobs whose row is lost although something else still names them. */
   readonly lost: readonly string[];
@@ -106,14 +116,14 @@ export interface Salvage {
 
 /** Checks and repairs a store that may be too damaged to be opened. */
 export interface StoreDoctor {
-  /** A full check of the content. `readOnly`: not even a repair that was interrupted is finished. */
+  /** A full check of the content. `readOnly`: not even an interrupted repair is finished. */
   check(options: { readonly readOnly: boolean }): Promise<IntegrityCheck>;
   /** Refused while another process uses the store. */
   repair(options: RepairOptions): Promise<Repair>;
 }
 
 export interface RepairOptions {
-  /** Whether what can't be repaired may be salvaged into a new store: the old one is kept, but something may be lost. */
+  /** Whether what can't be repaired may be salvaged into a new store: the old one is kept, but data may be lost. */
   readonly salvage: boolean;
   readonly onStep?: (step: RepairStep) => void;
   readonly onProgress?: (what: string) => void;
@@ -137,7 +147,7 @@ export interface Inconsistency {
   readonly count: number;
 }
 
-/** A full check together with what the rows themselves say. */
+/** A full check together with contradictions found in the rows. */
 export interface IntegrityReport extends IntegrityCheck {
   readonly inconsistencies: readonly Inconsistency[];
 }

@@ -1,32 +1,41 @@
-// Who works, and the liveness port. Three signals speak of a worker: what this host's kernel says of its process, its liveness
-// lock, and its heartbeat. Only the kernel proves a death: a process that is gone, or a lock that the kernel released. A session
-// that a server does not see any more, or silence, only ends contact with the worker (failure-detector.ts, losses.ts).
+// Worker rows, and the liveness port. Three signals tell whether a worker is alive: what this host's kernel reports
+// about its process, its liveness lock, and its heartbeat. Only the kernel proves a death: a process that is gone, or a
+// lock that the kernel released. A session that a server no longer sees, or silence, only ends contact with the worker
+// (failure-detector.ts, losses.ts).
 
-/** What is known of a worker's row. live: claims. recovering: its jobs are being taken. gone, stopped: over. */
+/** The state of a worker's row. live: it claims. recovering: its jobs are being taken. gone, stopped: finished. */
 export type WorkerState = "live" | "recovering" | "gone" | "stopped";
 
-/** Where a worker's liveness lock is and what makes it provable. */
+/** Where a worker's liveness lock is, and what makes it a proof. */
 interface LockEvidence {
-  /** The store's own name of the lock; null: this worker has none, only heartbeats speak for it. */
+  /**
+   * The store's own name for the lock; null: this worker has no lock, and only its heartbeats show that it is alive.
+   */
   readonly name: string | null;
-  /** What must still be the same for the lock to prove anything (an inode, a server run), and by what its sessions are known, if it has any. */
+  /**
+   * What must still be the same for the lock to prove anything (an inode, a server run), and what identifies its
+   * sessions, if it has any.
+   */
   readonly identity: string | null;
 }
 
-/** What this host's kernel says of a process. unknown: another host, another namespace, or hidden. */
+/** What this host's kernel reports about a process. unknown: another host, another namespace, or hidden. */
 export type ProcessState = "gone" | "alive" | "unknown";
 
 /** Asks the kernel. Cheap enough for hundreds of workers four times a second. */
 export type ProcessCheck = (of: ProcessKey) => ProcessState;
 
-/** As `ProcessCheck`, together with what is known by the worker's id: the exit that its parent reported. */
+/** As `ProcessCheck`, plus what is known by the worker's id: the exit that its parent reported. */
 export type WorkerCheck = (worker: WorkerRow) => ProcessState;
 
 /** A worker as it registers. The id is unique per boot: host, boot, pid, start time and a random part. */
 export interface WorkerRecord extends ProcessKey {
   readonly id: string;
   readonly host: string;
-  /** The id under which this process worked before its work was taken; null: this is its first. Resolves that loss (losses.ts). */
+  /**
+   * The id this process worked under before its work was taken; null: this is its first. Resolves that loss
+   * (losses.ts).
+   */
   readonly predecessor: string | null;
   readonly version: string;
   readonly leaseMs: number;
@@ -39,26 +48,29 @@ export interface WorkerRow extends WorkerRecord {
   readonly state: WorkerState;
   readonly startedAt: number;
   readonly heartbeatAt: number;
-  /** Grows with every heartbeat. Silence is this number standing still. */
+  /** Grows with every heartbeat. A worker is silent while this number stands still. */
   readonly beats: number;
   readonly loopLagMs: number;
   readonly heldCount: number;
-  /** The first of them, if they were asked for. */
+  /** The ids of the first few, if requested. */
   readonly heldIds?: readonly string[];
   readonly lastWord: string | null;
-  /** True: the row came back with a backup. Its worker can't write any more, whether its process lives or not. */
+  /** True: the row came back with a backup. Its worker can't write any more, whether or not its process is alive. */
   readonly restored?: true;
 }
 
 /** gone: the kernel proves that the process has ended. lost: its lock was missing throughout `contact`. silent: no heartbeat for one lease. */
 export type HowLost = "gone" | "lost" | "silent";
 
-/** Only a proof is counted against the jobs at once. Without one, contact is lost, and what happened to the worker is found out later. */
+/**
+ * Only a proof is counted against the jobs at once. Without a proof, contact is lost, and what happened to the worker
+ * is found out later.
+ */
 export function isProof(how: HowLost): boolean {
   return how === "gone";
 }
 
-/** How a death, or the loss of contact, became known. */
+/** How a death, or a loss of contact, was detected. */
 export interface Death {
   readonly how: HowLost;
   /** Store clock in ms; null: the watcher never saw it alive. */
@@ -68,33 +80,53 @@ export interface Death {
   readonly evidence: string | null;
 }
 
-/** held: it lives. free: the kernel released the lock, its process is dead. missing: a server does not see the lock, throughout `contact`. */
+/**
+ * held: the worker is alive. free: the kernel released the lock, so its process is dead. missing: a server has not seen
+ * the lock throughout `contact`.
+ */
 export type Probe = "held" | "free" | "missing" | "unknown";
 
 export interface Liveness {
-  /** Takes this process's own lock for `workerId`; the row that names it is written only afterwards. Dropping it removes it only if no row speaks of a live worker: what is left is the proof of a death. */
+  /**
+   * Takes this process's own lock for `workerId`; the row that names it is written only afterwards. Dropping the lock
+   * removes it only if no row shows a live worker: a lock that is left behind is the proof of a death.
+   */
   take(
     workerId: string,
   ): Promise<{ readonly evidence: LockEvidence; readonly drop: (remove: boolean) => Promise<void> }>;
-  /** unknown: the lock says nothing (none was taken, another inode, another boot, missing for less than `contact`): the lease decides. */
+  /**
+   * unknown: the lock proves nothing (none was taken, another inode, another boot, missing for less than `contact`),
+   * and the lease decides.
+   */
   probe(worker: WorkerRow): Promise<Probe>;
-  /** As `probe`, of many at once, where that is cheaper. */
+  /** As `probe`, for many at once, where that is cheaper. */
   probeAll?(workers: readonly WorkerRow[]): Promise<readonly Probe[]>;
-  /** Removes what a dead or stopped worker left behind, such as a file that is provably free. Returns whether something was removed, or, where a server removes it, that nothing is left. */
+  /**
+   * Removes what a dead or stopped worker left behind, such as a file that is provably free. Returns whether it removed
+   * something or, where a server does the removal, that nothing is left.
+   */
   clean(worker: WorkerRow): Promise<boolean>;
-  /** Before a recovery: ends what the dead may still hold in the store, a transaction with its locks for instance. */
+  /**
+   * Before a recovery: ends what the dead worker may still hold in the store, for example a transaction with its locks.
+   */
   evict?(worker: WorkerRow): Promise<unknown>;
-  /** True: the workers of several machines belong together, and one under another kernel is no mistake. */
+  /** True: workers of several machines share this store, and a worker under another kernel is not a mistake. */
   readonly manyHosts?: boolean;
-  /** Where one process looks for all: whether that is this one. Null: nobody can be elected, each looks at its neighbours. */
+  /**
+   * Where one process checks all workers: whether that is this one. Null: no process can be elected, so each checks its
+   * neighbours.
+   */
   leads?(): Promise<boolean | null>;
-  /** How much longer nobody is called dead because the store was away a moment ago, in ms; 0: not at all. */
+  /** For how many more ms no worker is declared dead because the store was unavailable a moment ago; 0: no wait. */
   holdMs?(): number;
-  /** Whether a lock is missing just now, for less than `contact`: then it is checked again soon, whoever looks for all. */
+  /**
+   * Whether a lock is missing just now, for less than `contact`. It is then checked again soon, whichever process
+   * checks all workers.
+   */
   isWaitingForContact?(): boolean;
 }
 
-/** How long each worker may be silent, how often it speaks, and how often the others look. */
+/** How long each worker may be silent, how often it sends heartbeats, and how often the others check. */
 export interface LivenessTimes {
   readonly heartbeatMs: number;
   readonly leaseMs: number;
@@ -109,31 +141,31 @@ export interface LivenessTimes {
 
 export interface ProcessKey {
   readonly bootId: string;
-  /** The PID namespace in which `pid` has its meaning; null: not known, so the pid proves nothing. */
+  /** The PID namespace to which `pid` belongs; null: not known, so the pid proves nothing. */
   readonly namespace: string | null;
   readonly pid: number;
-  /** When the kernel started it, in clock ticks since the boot; null: not known, or not comparable. */
+  /** When the kernel started the process, in clock ticks since the boot; null: not known, or not comparable. */
   readonly startTicks: string | null;
 }
 
-/** For reports: "pid 4242, start ticks 63578, pid:[4026531836]". What is not known is left out. */
+/** For reports: "pid 4242, start ticks 63578, pid:[4026531836]". Unknown parts are omitted. */
 export function describeProcess({ pid, startTicks, namespace }: Omit<ProcessKey, "bootId">): string {
   const start = startTicks === null ? [] : [`start ticks ${startTicks}`];
   return [`pid ${pid}`, ...start, ...(namespace === null ? [] : [namespace])].join(", ");
 }
 
-// What two boot ids say about each other. Where the kernel has an id of its own for this boot, two different ids are two
-// kernels. Where a process can't read one, its id is made from the machine: such an id equals that of its neighbours with
-// the same limits, and proves nothing about the others.
+// What two boot ids prove about each other. Where the kernel has its own id for this boot, two different ids are two
+// kernels. A process that can't read that id derives one from the machine. Such an id equals that of neighbours with
+// the same restriction, and proves nothing about the others.
 
 const MACHINE = "machine-";
 
-/** The id of a boot that is known by its machine only. */
+/** The id of a boot that is identified by its machine only. */
 export function machineBootId(machine: string): string {
   return MACHINE + machine;
 }
 
-/** False: the kernel itself did not name this boot. */
+/** False: the id does not come from the kernel. */
 export function isExactBootId(bootId: string): boolean {
   return !bootId.startsWith(MACHINE);
 }

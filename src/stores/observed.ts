@@ -3,6 +3,7 @@
 // call. What it knows of each verb is one table. The wrapped verbs are plain functions, made once: no Proxy is on the way of a turn.
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
+import type { JobKey } from "../job/limits.ts";
 import type { Clock } from "../job/time.ts";
 import { hasFollow } from "../job/transitions.ts";
 import type { LossVerdict } from "../recovery/losses.ts";
@@ -103,6 +104,11 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
     doing: ({ job }: Signal) => `signalling ${job}`,
     writes: "send a signal",
     wakes: (_: unknown, { is }: SignalAnswer) => is === "kept",
+  },
+  "operate.setLimit": {
+    doing: ({ limit, key }: JobKey) => `changing the limit ${limit} of ${key}`,
+    writes: "change a limit",
+    wakes: always,
   },
   "operate.setPaused": {
     doing: (kind: string) => `pausing or resuming ${kind}`,

@@ -7,6 +7,7 @@ import type { StoredError } from "../job/errors.ts";
 import type { HeldSuspects, InFlight } from "../job/isolation.ts";
 import type { ClaimedJob, Counters, Enqueued, JobDraft, JobState, KindSettings } from "../job/job.ts";
 import type { HeldSummary, Lease } from "../job/lease.ts";
+import type { JobKey } from "../job/limits.ts";
 import { afterChange, type Change, type CrashVerdict, type JobView } from "../job/transitions.ts";
 import type { ConfirmedTime } from "../recovery/confirmed-time.ts";
 import type { StoreNote } from "./integrity.ts";
@@ -201,6 +202,8 @@ export type AttemptWrite =
   | { readonly type: "heartbeat" }
   /** The jobs get this one as their parent. */
   | { readonly type: "enqueue"; readonly drafts: readonly JobDraft[] }
+  /** Nothing of this key starts for so long. */
+  | { readonly type: "holdOff"; readonly key: JobKey; readonly forMs: number }
   /** Reads the oldest signal of this name and keeps it as a step; without one, and if the wait `hasEnded` by time, keeps null. */
   | { readonly type: "signal"; readonly step: string; readonly name: string; readonly hasEnded: boolean };
 
@@ -220,6 +223,8 @@ export function triedBy(write: AttemptWrite): string {
       return `step ${write.name}`;
     case "signal":
       return `signal ${write.name}`;
+    case "holdOff":
+      return `holdOff ${write.key.limit}`;
     case "enqueue":
       return `enqueue ${write.drafts.map((draft) => draft.kind).join(", ")}`;
     default:

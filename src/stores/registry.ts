@@ -1,5 +1,6 @@
-// The stores, one row each: which addresses mean it, and how it is opened, migrated, examined and shown. No other file asks which store an
-// address means. A store's own code, and with it its driver, is loaded only when it is used: half of what a worker loads is its store.
+// The stores, one row each: which addresses select it, and how it is opened, migrated, examined and shown. No other
+// file decides which store an address selects. A store's code, and with it its driver, is loaded only when used: half
+// of what a worker loads is its store.
 import { tmpdir } from "node:os";
 import { dirname } from "node:path";
 import type { EngineOptions } from "../engine/options.ts";
@@ -26,14 +27,14 @@ export interface BackendDeps {
   readonly random: Random;
   readonly events: Emitter;
   readonly bootId: string;
-  /** How long a worker's session may be missing before contact with it is lost. Default: that of `heartbeat.contact`. */
+  /** How long a worker's session may be missing before contact with it is lost. Default: `heartbeat.contact`. */
   readonly contactMs?: number;
 }
 
 export type StoreOptions = Pick<EngineOptions, "durability" | "sqlite" | "postgres">;
 
 export interface OpenKind {
-  /** Without it the store must be there and of this version. */
+  /** False: the store must exist and have this version. */
   readonly migrate: boolean;
   readonly startUp: StartUpOptions;
   readonly readOnly: boolean;
@@ -42,7 +43,7 @@ export interface OpenKind {
 type ClientDeps = Pick<BackendDeps, "clock" | "random">;
 
 export interface ClientStore {
-  /** The same for what can share one connection; null: nothing can. */
+  /** Stores with the same key can share one connection; null: not shareable. */
   readonly key: string | null;
   /** For clients: the store alone. */
   readonly open: (deps: ClientDeps) => Promise<Store>;
@@ -58,14 +59,20 @@ export interface StoreRow {
   readonly matches: (url: string) => boolean;
   /** Only the process that opens it can reach the data. */
   isPrivate(url: string): boolean;
-  /** For stores that are files: the folder of the file, and the address of another one. Absent: a server keeps the data. */
+  /**
+   * For stores that are files: the folder of the file, and the address of another file. Absent: a server keeps the
+   * data.
+   */
   readonly files?: { folderOf(url: string): string; addressOf(path: string): string };
-  /** With all that belongs to it. */
+  /** Opens the store with everything that belongs to it. */
   open(url: string, options: StoreOptions, deps: BackendDeps, kind: OpenKind): Promise<Backend>;
   client(url: string, options: StoreOptions): ClientStore;
-  /** Nothing is opened before it is asked. */
+  /** Opens nothing until one of its functions is called. */
   migrations(url: string, options: StoreOptions): Promise<StoreMigrations>;
-  /** Checks and repairs a store that can't be opened. Absent: it is repaired with its server's own tools. Null: there is nothing to repair at this address. */
+  /**
+   * Checks and repairs a store that can't be opened. Absent: the server's own tools repair it. Null: there is nothing
+   * to repair at this address.
+   */
   readonly doctor?: (url: string) => Promise<StoreDoctor | null>;
 }
 
@@ -140,7 +147,7 @@ const POSTGRES: StoreRow = {
 
 export const STORES: readonly StoreRow[] = [SQLITE, POSTGRES];
 
-/** The row of the store at this address; an address that no store has is refused here, once. */
+/** The row of the store at this address. The only place that refuses an address which no store matches. */
 export function storeAt(url: string): StoreRow {
   const row = typeof url === "string" ? STORES.find((store) => store.matches(url)) : undefined;
   if (row) return row;
@@ -154,12 +161,15 @@ export function storeAt(url: string): StoreRow {
   );
 }
 
-/** Whose defaults hold at this address, also if it is not the address of a store: that is reported elsewhere. */
+/** Which store's defaults apply at this address, even if no store matches it: that error is reported elsewhere. */
 export function defaultsAt(url: unknown): StoreName {
   return (typeof url === "string" && STORES.find((store) => store.matches(url))?.name) || DEFAULT_STORE;
 }
 
-/** The store with all that belongs to it. Without `migrate` it must be there and of this version; a server's schema must be in every case. */
+/**
+ * Opens the store with everything that belongs to it. Without `migrate` it must exist and have this version; a server's
+ * schema must always exist.
+ */
 export async function openBackend(
   url: string,
   options: StoreOptions,
@@ -175,7 +185,7 @@ export function migrationsOf(url: string, options: StoreOptions = {}): Promise<S
   return storeAt(url).migrations(url, options);
 }
 
-/** The SQL of the tables of a PostgreSQL store, to be read and run with psql. Asks no server. */
+/** The SQL of the tables of a PostgreSQL store, to read and to run with psql. Connects to no server. */
 export async function printedSql(schema: string, what: PrintedSql): Promise<string> {
   const { printedSql: print } = await import("./postgres/migrate.ts");
   return print(schema, what);

@@ -1,17 +1,20 @@
-// What all stores share of the rule that a released migration is never changed: the checksum of a step, the comparison of tables
-// that have no checksums yet, and the refusal of a store that an unreleased build has made.
+// What all stores share of the rule that a released migration never changes: the checksum of a step, the comparison of
+// tables that have no checksums yet, and the refusal of a store created by an unreleased build.
 import { createHash } from "node:crypto";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 
-/** Of a step's statements, in 15 hexadecimal digits, which fit into a bigint. Comments and white space may be reworded. */
+/**
+ * The checksum of a step's statements, as 15 hexadecimal digits, which fit into a bigint. Comments and white space may
+ * be reworded.
+ */
 export function stepChecksum(sql: string): string {
   const statements = sql.replaceAll(/--.*$/gm, "").replaceAll(/\s+/g, " ").trim();
   return createHash("sha256").update(statements).digest("hex").slice(0, 15);
 }
 
 /**
- * One phrase for each column that is missing or that should not be there. Columns are lines such as `jobs.id text NOT NULL`. Tables
- * that are not expected belong to the user.
+ * One phrase for each column that is missing or unexpected. Columns are lines such as `jobs.id text NOT NULL`.
+ * Unexpected tables belong to the user.
  */
 export function columnDifferences(expected: ReadonlySet<string>, found: ReadonlySet<string>): string[] {
   const tableOf = (line: string): string => line.slice(0, line.indexOf("."));
@@ -21,25 +24,25 @@ export function columnDifferences(expected: ReadonlySet<string>, found: Readonly
   return [...missing.map((line) => `${line} is missing`), ...unexpected.map((line) => `${line} is not expected`)];
 }
 
-/** One applied step, as the store and as this program has it. */
+/** One applied step, as recorded in the store and as defined in this program. */
 export interface ComparedStep {
   readonly number: number;
   readonly name: string;
   readonly checksum: string;
-  /** Of other texts that the step once had and with which a store upgrades. */
+  /** Checksums of other texts that the step once had and from which a store can upgrade. */
   readonly alsoAccepted?: readonly string[];
-  /** Null: the store is from before checksums were kept. */
+  /** Null: the store was created before checksums were recorded. */
   readonly stored: string | null;
 }
 
-/** The first step that is not the released one; null: there is none. */
+/** The first step that differs from the released one; null: none does. */
 export function differingStep(steps: readonly ComparedStep[]): ComparedStep | null {
   const fits = ({ checksum, alsoAccepted = [], stored }: ComparedStep): boolean =>
     stored === null || stored === checksum || alsoAccepted.includes(stored);
   return steps.find((step) => !fits(step)) ?? null;
 }
 
-/** `store`: what it is called in the sentence. `instead`: how to begin again without it. */
+/** `store`: how the sentence names it. `instead`: how to start again without it. */
 export function checksumRefused(
   { store, instead }: { readonly store: string; readonly instead: string },
   { number, name, checksum, stored }: ComparedStep,

@@ -143,6 +143,9 @@ export interface JobColumns extends CounterColumns {
   /** The id of the job that enqueued it, and the wait that it began last: from the tables that only some jobs have rows in. */
   readonly parent: string | null;
   readonly wait_step: string | null;
+  /** JSON: the limit and the key of each of its keys; and the door at which it waits, by its place among them. */
+  readonly keys: string | null;
+  readonly door: number | null;
 }
 
 export function jobInfo(row: JobColumns): JobInfo {
@@ -172,8 +175,15 @@ export function jobInfo(row: JobColumns): JobInfo {
     cancelRequested: Boolean(row.cancel_requested),
     parent: row.parent,
     waitsAt: waits ? row.wait_step : null,
+    ...keysOf(row),
     waitsForResolution,
   };
+}
+
+function keysOf({ state, keys, door }: JobColumns): Pick<JobInfo, "keys" | "heldBy"> {
+  if (keys === null) return { keys: [], heldBy: null };
+  const own = (JSON.parse(keys) as [string, string][]).map(([limit, key]) => ({ limit, key }));
+  return { keys: own, heldBy: state === STATE.queued && door !== null ? (own[door] ?? null) : null };
 }
 
 /** A damaged one is shown as it is found: it must not hide its job, nor the others of a list. */
@@ -280,8 +290,8 @@ export const OUTCOME = Object.fromEntries(OUTCOMES.map((outcome, code) => [outco
   Record<Outcome, number>
 >;
 
-/** Where a queued job waits: for its time, for any worker, or for one that holds few enough suspects. */
-export const LANE = { delayed: 0, open: 1, suspect: 2 } as const;
+/** Where a queued job waits: for its time, for any worker, for one that holds few enough suspects, or for room of a key. */
+export const LANE = { delayed: 0, open: 1, suspect: 2, held: 3 } as const;
 
 /**
  * The due time of a delayed job that waits for no time, but until it is known what happened to the workers that held it

@@ -1,6 +1,7 @@
 // The parts of a store alongside its fourteen verbs (port.ts): what people, reports and metrics read; what people change by hand; what an
 // open, the maintenance and an operator ask of the store itself; losses of contact; and the user's own transactions.
 import type { JobDetails, JobInfo, JobState } from "../job/job.ts";
+import type { JobKey, KeyLimit } from "../job/limits.ts";
 import type { JobOutcome } from "../job/waits.ts";
 import type { Incident, IncidentSummary } from "../recovery/incident.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "../recovery/losses.ts";
@@ -73,6 +74,8 @@ export interface KindCounts {
   readonly oldestReadyMs: number | null;
   /** Queued, but not due yet. */
   readonly delayed: number;
+  /** Queued, and ready but for a limit that has no room for it. */
+  readonly held: number;
   readonly running: number;
   readonly succeeded: number;
   readonly dead: number;
@@ -114,6 +117,9 @@ export interface Operating {
    * same id it is kept once.
    */
   signal(signal: Signal): Promise<SignalAnswer>;
+
+  /** Gives one key a limit of its own, in one transaction; null: that of its limit again. */
+  setLimit(key: JobKey, own: KeyLimit | null): Promise<void>;
 
   /** Paused kinds are not claimed by any worker. Returns false if the kind was never declared. */
   setPaused(kind: string, paused: boolean): Promise<boolean>;

@@ -233,7 +233,7 @@ interface Reading {
   readonly now: number;
 }
 
-const STATES = ["ready", "delayed", "running", "succeeded", "dead", "cancelled", "quarantined"] as const;
+const STATES = ["ready", "delayed", "held", "running", "succeeded", "dead", "cancelled", "quarantined"] as const;
 const DEATH_SECONDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300];
 /** Incidents looked at with each scrape. */
 const MOST_INCIDENTS = 50;
@@ -299,6 +299,14 @@ export function storeMetrics(engine: MeasuredStore, registry: Registry, incident
         greatest(workers.filter((worker) => isOrphaning(worker, now)).map(({ heartbeatAt }) => now - heartbeatAt)) /
           1_000,
       ),
+  );
+  // A wake is a row that says that something may have become possible. Every turn of a worker acts on them: an old one means that none does.
+  gauge(
+    "outlive_oldest_wake_seconds",
+    "How long the oldest wake has waited for a worker's turn; 0: none waits",
+    [],
+    (it, { detail: { oldestWakeMs } }) =>
+      oldestWakeMs === undefined ? it.remove() : it.set(Number(oldestWakeMs) / 1_000),
   );
   // A server's files are not ours to measure: there is no sample then, and not a 0.
   gauge("outlive_database_bytes", "The size of the database", [], (it, { detail: { bytes } }) =>

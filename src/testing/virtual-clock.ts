@@ -1,18 +1,19 @@
-// A clock that stands still until it is told to move, for tests of anything that takes a Clock. Only `soon` is real: it stands
-// for the turn of the event loop, in which stores cut their group commits, and no test should have to drive that by hand.
+// A clock that stands still until a test moves it, for tests of anything that takes a Clock. Only `soon` is real: it
+// represents the turn of the event loop, at which stores cut their group commits, and no test should have to drive that
+// manually.
 import type { Clock } from "../job/time.ts";
 
 export interface VirtualClock extends Clock {
   /**
-   * Moves both clocks on by `ms`. What falls due runs at its own instant, in order, and after each task one turn of the event
-   * loop passes, so that what it starts may set further timers within the same `ms`.
+   * Moves both clocks forward by `ms`. Each due timer runs at its own instant, in order. After each task one turn of
+   * the event loop passes, so that what it starts may set further timers within the same `ms`.
    */
   advance(ms: number): Promise<void>;
   /** Lets everything run that needs no time. */
   settle(): Promise<void>;
-  /** The process stands still (a stopped process, a sleeping laptop): time passes on both clocks, and nothing runs. */
+  /** Freezes the process (a stopped process, a sleeping laptop): time passes on both clocks, and nothing runs. */
   freeze(ms: number): void;
-  /** Moves the wall clock alone, forward or back, as an operator or a time server does. Fires nothing. */
+  /** Moves only the wall clock, forward or back, as an operator or a time server does. Fires nothing. */
   jump(ms: number): void;
   /** In how many ms the next timer is due; null: none is set. */
   nextTimerInMs(): number | null;

@@ -1,5 +1,6 @@
-// The audit: compares what was promised with what is in the store, through the public interface of an engine. Each check is one sentence
-// about the data, with one sentence more for whatever breaks it. It needs nothing of the run but the jobs whose enqueue resolved.
+// The audit: compares what was promised with what is in the store, through an engine's public interface. Each check is
+// one sentence about the data, plus one sentence for each violation. From the run it needs only the jobs whose enqueue
+// resolved.
 import { readdirSync, readFileSync } from "node:fs";
 import type { Engine, IncidentSummary, JobDetails, JobInfo, JobState, Report, WorkerRow } from "../index.ts";
 import type { Kill } from "./fleet.ts";
@@ -7,29 +8,29 @@ import { type Account, FEES, type Movement, OPENING_BALANCE, poison, type Tables
 
 interface Verdict {
   readonly title: string;
-  /** One sentence for everything that breaks it; none: it holds. */
+  /** One sentence per violation; empty: the promise held. */
   readonly violations: readonly string[];
 }
 
 export interface Audit {
   readonly enqueued: number;
   readonly succeeded: number;
-  /** Promised and not there, or there and not ended. */
+  /** Promised and missing, or present and not ended. */
   readonly lost: number;
   /** Transfers with more than one row in the ledger. */
   readonly committedTwice: number;
   readonly quarantined: number;
-  /** Those among them that never killed a worker. */
+  /** Quarantined jobs that never killed a worker. */
   readonly quarantinedInnocents: number;
   /** Poison jobs that were enqueued. */
   readonly poison: number;
   readonly ledgerRows: number;
   readonly balance: number;
-  /** Writes of attempts that did not own their job any more, each refused and recorded. */
+  /** Writes of attempts that no longer owned their job, each refused and recorded. */
   readonly staleWritesRejected: number;
-  /** Workers that were taken for dead because they were silent, and then wrote. */
+  /** Workers that were considered dead because they were silent, and then wrote. */
   readonly zombies: number;
-  /** Steps that an attempt had finished before it died and that the attempt which succeeded did not run again. */
+  /** Steps that an attempt finished before it died and that the successful attempt did not run again. */
   readonly keptSteps: number;
   /** When the last job ended, in ms. */
   readonly lastEndAt: number;
@@ -38,10 +39,10 @@ export interface Audit {
 
 /** Everything that the checks read. */
 interface Found {
-  /** What was ordered, by id; null: a poison job. */
+  /** What was enqueued, by id; null: a poison job. */
   readonly promised: ReadonlyMap<string, Transfer | null>;
   readonly jobs: ReadonlyMap<string, JobInfo>;
-  /** Of jobs to which anything happened but one attempt that succeeded. */
+  /** Jobs with any history other than a single successful attempt. */
   readonly details: readonly JobDetails[];
   readonly ledger: ReadonlyMap<string, readonly Movement[]>;
   readonly accounts: readonly Account[];
@@ -126,7 +127,7 @@ const CHECKS: Readonly<Record<string, (found: Found) => string[]>> = {
       .map(({ id, state }) => `worker ${id} is still called ${state}, and no process is left`),
 };
 
-/** Read when every process has ended. */
+/** Runs after every process has ended. */
 export async function audit(
   engine: Engine,
   tables: Tables,
@@ -200,7 +201,7 @@ async function allJobs(engine: Engine): Promise<Map<string, JobInfo>> {
   }
 }
 
-/** So many jobs are read at once. */
+/** How many jobs are read at once. */
 const AT_ONCE = 20;
 
 async function detailsOf(engine: Engine, jobs: Found["jobs"]): Promise<JobDetails[]> {
@@ -224,10 +225,10 @@ async function allIncidents(engine: Engine): Promise<IncidentSummary[]> {
   }
 }
 
-// Whether a process that was sent SIGSTOP has stopped. The signal is taken by one of its threads, and until that one gets a core the
-// others go on: maintenance may open a transaction after its process was "frozen".
+// Whether a process that received SIGSTOP has stopped. One of its threads takes the signal, and until that thread gets
+// a core the others keep running: maintenance may open a transaction after its process was "frozen".
 
-/** True if none of its threads runs, or if that can't be known (no /proc), or if it is gone. */
+/** True if none of its threads is running, if that can't be known (no /proc), or if the process is gone. */
 export function standsStill(pid: number): boolean {
   try {
     return readdirSync(`/proc/${pid}/task`).every((thread) => {
@@ -239,17 +240,21 @@ export function standsStill(pid: number): boolean {
   }
 }
 
-// How fast the work of the dead came back: for each SIGKILL the time until the last job that the worker held was running again, or was
-// finished with. The instant of the kill is the parent's own, the others are the incident's; one machine, one wall clock.
+// How fast the work of killed workers was running again: for each SIGKILL, the time until the last job that the worker
+// held was running again or had ended. The parent records the instant of the kill, the incident the others; both use
+// the wall clock of one machine.
 
 export interface Recovery {
   readonly kill: Kill;
-  /** Ids. None: it was killed before it had registered, or it is not found yet. A death has one, and the audit holds that. */
+  /**
+   * Ids. Empty: it was killed before it had registered, or the death is not found yet. A death has exactly one, which
+   * the audit checks.
+   */
   readonly incidents: readonly string[];
   readonly jobs: number;
   /** From the kill to the proof of the death. */
   readonly detectedMs: number | null;
-  /** Null: it held nothing, or not all of it is back yet. */
+  /** Null: it held nothing, or some of its jobs are not running again yet. */
   readonly backMs: number | null;
   /** Jobs that were requeued and have not run since. */
   readonly waiting: readonly string[];
@@ -261,7 +266,7 @@ export interface Percentiles {
   readonly max: number | null;
 }
 
-/** An incident that is complete may still be joined by another one of the same death for this long. */
+/** A complete incident may still be joined by another one of the same death for this long. */
 const SETTLED_MS = 2_000;
 
 export class RecoveryTimes {
@@ -272,7 +277,7 @@ export class RecoveryTimes {
     this.#engine = engine;
   }
 
-  /** Of every kill so far. What is complete is not read again. */
+  /** The recoveries of every kill so far. Complete ones are not read again. */
   async of(kills: readonly Kill[]): Promise<readonly Recovery[]> {
     if (kills.every((kill) => this.#done.has(kill))) return kills.map((kill) => this.#done.get(kill)!);
     const incidents = await this.#engine.incidents({ limit: 1_000 });
@@ -306,12 +311,12 @@ export class RecoveryTimes {
   }
 }
 
-/** By the worker's id, or, if it had registered without the parent having heard of it, by its pid. */
+/** By the worker's id, or by its pid if it registered before its parent learned its id. */
 function isOf(kill: Kill, { worker, detectedAt }: IncidentSummary): boolean {
   return kill.workerId === null ? detectedAt >= kill.at && worker.includes(`-${kill.pid}-`) : worker === kill.workerId;
 }
 
-/** Of those that are known. */
+/** Ignores unknown times. */
 export function percentiles(times: readonly (number | null)[]): Percentiles {
   const sorted = times.filter((ms) => ms !== null).toSorted((a, b) => a - b);
   const at = (share: number): number | null => sorted[Math.max(0, Math.ceil(sorted.length * share) - 1)] ?? null;

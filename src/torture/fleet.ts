@@ -1,6 +1,6 @@
-// Child processes as their parent sees them: places that are filled again when a process dies. The fleet can kill, freeze and wake, and it
-// knows the instant of each; what becomes of the jobs is left to the engine. A role is a kind of process; the role "worker" tells its
-// parent the engine's events, the others nothing but that they are at work.
+// Child processes as their parent sees them: places that are refilled when a process dies. The fleet can kill, freeze
+// and wake processes, and it records the instant of each; the engine handles the jobs. A role is a kind of process.
+// Processes of the role "worker" send the engine's events to their parent; the others send only that they are running.
 import { type ChildProcess, fork } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
@@ -8,7 +8,7 @@ import type { EngineEvent } from "../index.ts";
 
 export type PlaceState = "starting" | "live" | "frozen" | "dead" | "stopped";
 
-/** A place for one process after the other. */
+/** A place for one process after another. */
 export interface Place<Role extends string = string> {
   readonly role: Role;
   readonly number: number;
@@ -17,22 +17,22 @@ export interface Place<Role extends string = string> {
   /** Of a worker that has registered; null otherwise. */
   workerId: string | null;
   sinceAt: number;
-  /** Processes of this place that ended without being asked to. */
+  /** Processes of this place that ended unasked. */
   deaths: number;
 }
 
-/** One SIGKILL on purpose. */
+/** One deliberate SIGKILL. */
 export interface Kill<Role extends string = string> {
   readonly at: number;
   readonly role: Role;
   readonly pid: number;
   /** Null: it was not a worker, or was killed before it had registered. */
   readonly workerId: string | null;
-  /** Every other process was killed with it: the death could not be seen before a new process had started. */
+  /** Every other process was killed with it: no process could detect the death before a new one had started. */
   readonly nobodyLeft: boolean;
   /** It had just begun to recover another worker. */
   readonly recovering: boolean;
-  /** How many places were empty or starting then, this one not counted. */
+  /** How many other places were empty or starting at that moment. */
   readonly missing: number;
 }
 
@@ -66,28 +66,29 @@ export interface FromProcess {
 interface FleetOptions<Role extends string = string> {
   readonly places: Readonly<Record<Role, number>>;
   /**
-   * The program of a place with its arguments; `life` counts the processes of the place from 1. `launcher`: a command that starts Node as its
-   * only child, in other surroundings, instead of becoming it. Such a place is stopped, and not killed or frozen.
+   * The program of a place with its arguments; `life` counts the processes of the place from 1. `launcher`: a command
+   * that starts Node as its only child in a different environment, instead of exec'ing it. Such a place can be stopped,
+   * but not killed or frozen.
    */
   programOf(
     place: Place<Role>,
     life: number,
   ): readonly [program: string, args: readonly string[], launcher?: readonly string[]];
-  /** A folder in which the processes keep their compiled code for the next ones. */
+  /** A folder in which the processes cache their compiled code for later ones. */
   readonly cache: string;
   readonly cwd?: string;
   /** For every process; undefined removes a variable. */
   readonly env?: Readonly<Record<string, string | undefined>>;
   readonly execArgv?: readonly string[];
   heard(place: Place<Role>, message: FromProcess): void;
-  /** Whether a process may end in this way, although it was neither killed by the fleet nor asked to stop. */
+  /** Whether a process may end in this way, although the fleet neither killed it nor asked it to stop. */
   mayEnd(exit: Exit<Role>): boolean;
   exited?(exit: Exit<Role>): void;
 }
 
 interface Member<Role extends string> extends Place<Role> {
   child: ChildProcess | null;
-  /** Has been started and is not at work yet, as far as one can see. */
+  /** It was started and is not known to be running yet. */
   booting: boolean;
   timer: NodeJS.Timeout | undefined;
   killedByUs: boolean;
@@ -96,24 +97,32 @@ interface Member<Role extends string> extends Place<Role> {
   lastWords: string;
 }
 
-/** How long a place stays empty at least. */
+/** The minimum time a place stays empty. */
 const RESTART_MS = 50;
-/** After this a start delays no other start, whatever became of it. A supervisor does not tell when it is at work: it takes about this. */
+/**
+ * After this long a start no longer delays other starts, whatever its outcome. A supervisor does not report when it is
+ * running: it takes about this long.
+ */
 const BOOT_MS = 1_000;
-/** Starting all at once would make each of them as slow as all of them: after the death of all of them the first is soon at work. */
+/**
+ * Starting all processes at once would slow down each of them. With this limit, the first is running soon after all of
+ * them died.
+ */
 const MAX_BOOTING = Math.max(2, availableParallelism());
 
 export class Fleet<Role extends string = string> {
   readonly kills: Kill<Role>[] = [];
   readonly freezes: Freeze[] = [];
   readonly exits: Exit<Role>[] = [];
-  /** Processes that ended in a way that was not intended, one sentence each. */
+  /** Processes that ended unexpectedly, one sentence each. */
   readonly unexpected: string[] = [];
   readonly #options: FleetOptions<Role>;
   readonly #members: Member<Role>[];
   readonly #placeOfPid = new Map<number, number>();
   #waiting: Member<Role>[] = [];
-  /** Roles whose places are not filled again. The others go on: work that is left needs workers, whatever kills them. */
+  /**
+   * Roles whose places are no longer refilled. The others continue: remaining jobs need workers, whatever kills them.
+   */
   readonly #leaving = new Set<Role>();
 
   constructor(options: FleetOptions<Role>) {
@@ -142,12 +151,12 @@ export class Fleet<Role extends string = string> {
     return role === undefined ? this.#members : this.#members.filter((member) => member.role === role);
   }
 
-  /** The place of a worker, also of one that is gone, or that died before it could say who it was: its id has the pid. */
+  /** The place of a worker, even if it is gone or died before it could report its id: the id contains the pid. */
   placeOf(workerId: string): number | undefined {
     return this.#placeOfPid.get(Number(/-(\d+)-[^-]+-[^-]+$/.exec(workerId)?.[1]));
   }
 
-  /** How many places are empty, or have a process that is not at work yet. */
+  /** How many places are empty or have a process that is not running yet. */
   missing(): number {
     return this.#members.filter(({ state, booting }) => state === "dead" || booting).length;
   }
@@ -156,7 +165,7 @@ export class Fleet<Role extends string = string> {
     for (const member of this.#members) this.#enqueue(member);
   }
 
-  /** Returns how many there were to kill. */
+  /** Returns how many processes it killed. */
   kill(places: readonly Place<Role>[], { nobodyLeft = false, recovering = false } = {}): number {
     const missing = this.missing();
     let count = 0;
@@ -185,7 +194,7 @@ export class Fleet<Role extends string = string> {
     this.#enter(place, "live");
   }
 
-  /** Lets these finish and leave; what has not left after `graceMs` is killed and reported. */
+  /** Lets these finish and leave; a process that has not left after `graceMs` is killed and reported. */
   async stop(roles: readonly Role[], graceMs: number): Promise<void> {
     for (const role of roles) this.#leaving.add(role);
     this.#waiting = this.#waiting.filter(({ role }) => !this.#leaving.has(role));
@@ -193,7 +202,7 @@ export class Fleet<Role extends string = string> {
     await Promise.all(leaving.map((member) => this.#leave(member, graceMs)));
   }
 
-  /** Ends everything at once. Safe to call at any time, also while the process exits. */
+  /** Ends everything at once. Safe to call at any time, including during process exit. */
   destroy(): void {
     this.#waiting = [];
     for (const { child, timer, role } of this.#members) {
@@ -214,13 +223,13 @@ export class Fleet<Role extends string = string> {
       child.kill("SIGKILL");
     }, graceMs);
     child.kill("SIGCONT");
-    // A launcher passes no signals on.
+    // A launcher does not forward signals.
     for (const pid of member.isLaunched ? childrenOf(member.pid) : [member.pid]) process.kill(pid, "SIGTERM");
     await gone;
     clearTimeout(late);
   }
 
-  /** Workers first: they bring the work back. */
+  /** Workers first: they recover the jobs. */
   #enqueue(member: Member<Role>): void {
     this.#waiting.push(member);
     this.#waiting.sort((a, b) => Number(b.role === "worker") - Number(a.role === "worker"));
@@ -263,7 +272,7 @@ export class Fleet<Role extends string = string> {
     });
     this.#placeOfPid.set(pid, member.number);
     member.timer = setTimeout(() => this.#booted(member), BOOT_MS);
-    // Only a worker tells when it is ready; the others are at work as soon as they run.
+    // Only a worker reports when it is ready; the others count as running as soon as they start.
     this.#enter(member, member.role === "worker" ? "starting" : "live");
     child.stderr!.setEncoding("utf8").on("data", (text: string) => {
       member.lastWords = (member.lastWords + text).slice(-2_000);
@@ -271,7 +280,7 @@ export class Fleet<Role extends string = string> {
     child.on("message", (message) => {
       if (member.child === child) this.#heard(member, message as FromProcess);
     });
-    child.on("error", () => {}); // a message to a process that is just dying; `exit` says what happened
+    child.on("error", () => {}); // a message to a process that is just dying; `exit` reports what happened
     child.on("exit", (code, signal) => this.#exited(member, code, signal));
   }
 
@@ -288,7 +297,7 @@ export class Fleet<Role extends string = string> {
   #exited(member: Member<Role>, code: number | null, signal: NodeJS.Signals | null): void {
     const { role, number, pid, killedByUs } = member;
     const isLeaving = this.#leaving.has(role);
-    // One that is asked to stop before it can listen is ended by the signal.
+    // A process that is asked to stop before it can listen is ended by the signal.
     const asked = isLeaving && (code === 0 || (signal === "SIGTERM" && member.workerId === null));
     const exit: Exit<Role> = { role, number, pid, code, signal, killedByUs, said: member.lastWords.trim() };
     this.exits.push(exit);
@@ -309,7 +318,7 @@ export class Fleet<Role extends string = string> {
   }
 }
 
-/** As this process's own PID namespace knows them. */
+/** By their pids in this process's own PID namespace. */
 function childrenOf(pid: number): number[] {
   return readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").split(" ").filter(Boolean).map(Number);
 }
@@ -343,7 +352,7 @@ export function runUnderParent(work: (stop: AbortSignal) => Promise<void>): void
   );
 }
 
-/** A parent that is gone hears nothing: this process is about to end, too. */
+/** A message to a parent that is gone is lost: this process is about to end, too. */
 export function tellParent(message: object): void {
   if (process.connected) process.send!(message);
 }

@@ -1,43 +1,44 @@
-// The killer: kills workers again and again, all of them once at the same moment, and freezes some past their lease while they surely hold
-// jobs. It waits on facts (who lives, what the store says), so a slow machine makes it slower, not different.
+// The killer: kills workers repeatedly, once all of them at the same moment, and freezes some past their lease while
+// they are known to hold jobs. It waits on facts (which workers are alive, what the store shows), so a slow machine
+// makes it slower, not different.
 import { setTimeout as pause } from "node:timers/promises";
 import type { Engine, EngineEvent } from "../index.ts";
 import { standsStill } from "./audit.ts";
 import type { Fleet, Place } from "./fleet.ts";
 import type { Tables } from "./tables.ts";
 
-/** What happened to a worker that was frozen. */
+/** What happened to a frozen worker. */
 export interface Zombie {
   readonly place: number;
   readonly workerId: string;
   /** How many jobs it held. */
   readonly held: number;
   readonly frozenAt: number;
-  /** When the others took its jobs; null: they did not. */
+  /** When other workers took its jobs; null: they did not. */
   takenAt: number | null;
   wokenAt: number | null;
-  /** Its writes that were refused after it woke. */
+  /** How many of its writes were refused after it woke. */
   refused: number;
 }
 
-/** How long the killer goes on. */
+/** How long the killer continues. */
 export type KillerEnd = { readonly afterMs: number } | { readonly afterKills: number };
 
 export interface KillerOptions {
   readonly end: KillerEnd;
-  /** About how long between two kills. */
+  /** The approximate time between two kills. */
   readonly everyMs: number;
-  /** How many workers are frozen, one after the other. */
+  /** How many workers to freeze, one after another. */
   readonly freezes: number;
   readonly signal: AbortSignal;
   readonly tell: (what: string) => void;
 }
 
-/** When, as shares of the whole: all are killed at once, and the first of the frozen is stopped within its part. */
+/** As shares of the whole run: when all workers are killed at once, and when, within its part, each freeze starts. */
 const KILL_ALL_AT = 0.25;
 const FREEZE_AT = 0.42;
 
-/** How long the killer waits for a fact before it goes on without it. */
+/** How long the killer waits for a fact before it continues without it. */
 const PATIENCE_MS = 15_000;
 const STORE_ANSWERS_MS = 200;
 
@@ -83,8 +84,8 @@ export class Killer {
   }
 
   /**
-   * From 0 to 1, for a producer with a fixed number of jobs: a part is kept until the first worker is frozen, which must hold some, and the
-   * rest until the killer has ended.
+   * From 0 to 1, for a producer with a fixed number of jobs. The producer reserves a part until the first worker is
+   * frozen, which must hold some, and the rest until the killer has ended.
    */
   get progress(): number {
     if (this.#hasEnded) return 1;
@@ -94,14 +95,14 @@ export class Killer {
     return 0.7 + 0.25 * Math.min(1, (performance.now() - this.#freezingSince) / 8_000);
   }
 
-  /** What the engine said in a worker process. */
+  /** An event of the engine in a worker process. */
   heard({ number }: Place, event: EngineEvent): void {
     if (event.name !== "write.rejected") return;
     const zombie = this.zombies.findLast(({ place }) => place === number);
     if (zombie?.workerId === event.lease.worker) zombie.refused++;
   }
 
-  /** One kill after the other; now and then a process that is only just starting. */
+  /** One kill after another; now and then a process that is only just starting. */
   async #killUntil(isDone: () => boolean): Promise<void> {
     for (;;) {
       const next = performance.now() + this.#options.everyMs * (0.5 + this.#chance.next());
@@ -118,9 +119,9 @@ export class Killer {
   }
 
   /**
-   * Who may be killed now: none while less than half of the places would be left alive, or a slow machine would never get any work
-   * done. While one is frozen, the longest-lived of the others is spared: silence has to be watched for a whole lease by one
-   * witness. And a zombie is left alone until it has tried to write.
+   * Which workers may be killed now. None if fewer than half of the places would stay alive, or a slow machine would
+   * never get any work done. While one is frozen, the longest-lived of the others is spared: one witness has to watch
+   * the silence for a whole lease. A zombie is left alone until it has tried to write.
    */
   #targets(early: boolean): readonly Place[] {
     const places = this.#places();
@@ -160,8 +161,9 @@ export class Killer {
   }
 
   /**
-   * Stops a worker at a moment when it holds jobs and no lock of the store: a process that is frozen inside a transaction stops the
-   * others, which loses nothing but shows nothing either. If the moment was wrong, it goes on and is stopped again.
+   * Stops a worker at a moment when it holds jobs and no lock of the store: a process frozen inside a transaction stops
+   * the others, which loses nothing but shows nothing either. If the moment was wrong, the worker is resumed and
+   * stopped again later.
    */
   async #freezeWhileItHolds(): Promise<Place | null> {
     this.#freezingSince ??= performance.now();
@@ -222,7 +224,8 @@ export class Killer {
   }
 }
 
-// Seeded chance: one seed gives the same jobs and the same intentions of the killer. Who is really hit depends on the machine.
+// Seeded randomness: one seed gives the same jobs and the same intended kills. Which processes are really hit depends
+// on the machine.
 
 export class Chance {
   #state: number;

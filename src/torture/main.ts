@@ -1,5 +1,6 @@
-// `outlive torture`: kills workers on a scratch store next to the user's own, then audits it. Whatever happens, it ends, leaves no process
-// behind, and says with its exit code whether every promise held: 0 yes, 1 no. If one did not, the store is kept.
+// `outlive torture`: kills workers on a scratch store next to the user's own, then audits it. Whatever happens, it
+// ends, leaves no process behind, and reports with its exit code whether every promise held: 0 yes, 1 no. If one did
+// not, the store is kept.
 import type { Percentiles } from "./audit.ts";
 import type { Fleet } from "./fleet.ts";
 import { cleanUpInEveryCase, type Outcome, run, type Timed } from "./run.ts";
@@ -7,7 +8,7 @@ import { scratchStore } from "./scratch-store.ts";
 import { HEARTBEAT, LEASE } from "./tables.ts";
 
 export interface TortureOptions {
-  /** The address of the user's store, next to which the scratch store is made. */
+  /** The address of the user's store; the scratch store is created next to it. */
   readonly store: string;
   readonly kills: number;
   readonly workers: number;
@@ -16,27 +17,27 @@ export interface TortureOptions {
   readonly json: boolean;
 }
 
-/** What only the rig of the repository does. */
+/** What only the test rig in the repository does. */
 const NOT_RUN = [
   "kills of producers and supervisors, jobs that block or take all memory, a full disk, a failing server or network, power loss: " +
     "only from the repository, by npm run torture",
 ];
-/** One worker in so many kills is frozen past its lease. */
+/** One worker is frozen past its lease for every this many kills. */
 const KILLS_PER_FREEZE = 10;
 const KILL_EVERY_MS = 500;
 const WORK_MS = 200;
-/** What a kill may take at most, with all that belongs to it, and the rest of the run. */
+/** The time limits: for each kill with everything that follows from it, and for the rest of the run. */
 const MS_PER_KILL = 3_000;
 const DRAIN_MS = 300_000;
-/** Violations beyond this many say nothing new. */
+/** Violations beyond this many add nothing new. */
 const MAX_PRINTED = 50;
 
-/** Runs once in this process, whose signals and end it takes over, and returns the exit code. */
+/** Runs once in this process, takes over its signals and its exit, and returns the exit code. */
 export async function torture({ store, kills, workers, seed, keep, json }: TortureOptions): Promise<number> {
   cleanUpInEveryCase();
   const where = await scratchStore(store, { purpose: "torture", keep });
   const toBeExamined = (): void => {
-    // Without the store, whose address may hold a password.
+    // Omits the store, whose address may contain a password.
     const again = `outlive torture --kills ${kills} --workers ${workers} --seed ${seed}`;
     process.stderr.write(`The same plan again, at the pace of the machine: ${again}\n`);
     where.scratch.keep();

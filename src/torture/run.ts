@@ -1,5 +1,5 @@
-// One run from the first job to the outcome: enqueue, work, kill, wait until everything has ended, audit. It ends when its time is up,
-// whatever the engine does.
+// One run from the first job to the outcome: enqueue, work, kill, wait until everything has ended, audit. It ends when
+// its time is up, whatever the engine does.
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
@@ -29,31 +29,31 @@ export interface Plan {
   readonly seed: number;
   readonly end: KillerEnd;
   readonly freezes: number;
-  /** About how long between two kills. */
+  /** The approximate time between two kills. */
   readonly killEveryMs: number;
   /** How long a transfer works on average. */
   readonly workMs: number;
-  /** How many transfers there are in all; null: as many as keep the workers busy. */
+  /** The total number of transfers; null: as many as keep the workers busy. */
   readonly transfers: number | null;
-  /** After this long the run is a failure. */
+  /** A run that takes longer has failed. */
   readonly timeLimitMs: number;
 }
 
-/** What a run tells while it goes on. */
+/** Receives what happens during a run. */
 export interface Observer {
-  /** Before anything is enqueued. The engine is not one of the workers'. */
+  /** Before anything is enqueued. The engine is not one of the workers' engines. */
   began(engine: Engine, fleet: Fleet): void;
   /** What the killer did. */
   killed(what: string): void;
-  /** What the engine said in a worker process. */
+  /** An event of the engine in a worker process. */
   heard(place: Place, event: EngineEvent): void;
-  /** A job killed the worker of this place. */
+  /** A job killed the worker in this place. */
   poisoned(place: number): void;
   /** No process is left; the audit comes next. */
   ended(): Promise<void>;
 }
 
-/** With the number of kills behind them. */
+/** Percentiles, with the number of kills behind them. */
 export interface Timed extends Percentiles {
   readonly timed: number;
 }
@@ -63,7 +63,7 @@ export interface Outcome {
   readonly seed: number;
   readonly elapsedMs: number;
   readonly audit: Audit;
-  /** Everything that is wrong, one sentence each; none: all promises held. */
+  /** One sentence per violation; empty: all promises held. */
   readonly violations: readonly string[];
   readonly kills: number;
   readonly killedAtOnce: number;
@@ -84,11 +84,14 @@ export interface Outcome {
 
 /** The share of the workers' time that deaths and recoveries leave for work. */
 export const ALIVE = 0.45;
-/** The share of a fixed number of transfers that is there before the first kill, and that before the poison job, so that it sits among others. */
+/**
+ * The share of a fixed number of transfers enqueued before the first kill, and the share before the poison job, so that
+ * it has others around it.
+ */
 const BEFORE_KILLS = 0.5;
 const BEFORE_POISON = 0.05;
 const STOP_MS = 10_000;
-// Sources are run as .ts, the package as .js; tsc rewrites imports but not this.
+// Sources run as .ts, the package as .js; tsc rewrites imports but not this.
 const WORKER = fileURLToPath(new URL(`./worker${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url));
 
 export async function run(plan: Plan, observer: Observer): Promise<Outcome> {
@@ -164,7 +167,7 @@ export async function run(plan: Plan, observer: Observer): Promise<Outcome> {
   };
 }
 
-/** How many transfers there shall be at any moment; null: no more. There is work as long as there is a killer. */
+/** How many transfers should exist at any moment; null: no more. There is work as long as the killer runs. */
 function pace({ transfers, workers, workMs }: Plan, producer: Producer, killer: Killer): () => number | null {
   const first = producer.transfers;
   if (transfers !== null)
@@ -174,7 +177,10 @@ function pace({ transfers, workers, workMs }: Plan, producer: Producer, killer: 
   return () => (killer.hasEnded ? null : first + (performance.now() - began) * perMs);
 }
 
-/** Every job has ended and every death has been found: a worker that died without a job is found by those that are about to leave. */
+/**
+ * Waits until every job has ended and every death has been found: workers that are about to leave still have to find a
+ * worker that died without a job.
+ */
 async function allEnded(engine: Engine, fleet: Fleet, limit: AbortSignal): Promise<boolean> {
   while (!limit.aborted) {
     const [counts, workers] = await Promise.all([engine.counts(), engine.workers()]);
@@ -218,7 +224,7 @@ function unrecovered({ kill, incidents, waiting }: Recovery): string[] {
   return waiting.map((id) => `job ${id} was recovered from worker ${kill.workerId ?? kill.pid} and never ran again`);
 }
 
-/** What the run was to show and did not. */
+/** What the run was meant to show and did not. */
 function unshown({ killedAll, zombies }: Killer, fleet: Fleet, { freezes }: Plan): string[] {
   return [
     ...(fleet.kills.length === 0 ? ["no worker was killed"] : []),
@@ -232,15 +238,15 @@ function unshown({ killedAll, zombies }: Killer, fleet: Fleet, { freezes }: Plan
   ];
 }
 
-/** Of the incidents that requeued jobs, the largest. */
+/** The largest of the incidents that requeued jobs. */
 async function largestReport(engine: Engine): Promise<string | null> {
   const incidents = await engine.incidents({ limit: 1_000 });
   const [largest] = incidents.toSorted((a, b) => b.jobCount - a.jobCount);
   return largest ? ((await engine.report(largest.id))?.text ?? null) : null;
 }
 
-// What must be undone whatever happens: processes, files, the terminal. Runs once, synchronously, the latest first, at the end of
-// the process and at Ctrl-C alike.
+// What must be undone whatever happens: processes, files, the terminal. Runs once, synchronously, the latest first,
+// both at the end of the process and at Ctrl-C.
 
 const steps: (() => void)[] = [];
 
@@ -268,8 +274,8 @@ function cleanUp(): void {
   for (let step = steps.pop(); step; step = steps.pop()) step();
 }
 
-// Enqueues the jobs of a run and remembers every id whose enqueue resolved, with its input: that is the promise which the audit compares
-// with the store.
+// Enqueues the jobs of a run and remembers every id whose enqueue resolved, with its input: the audit compares these
+// promises with the store.
 
 const EVERY_MS = 100;
 /** The share of transfers with steps. */
@@ -297,7 +303,7 @@ class Producer {
     this.#options = options;
   }
 
-  /** `upTo`: how many there shall be in all. */
+  /** `upTo`: the intended total. */
   async enqueueTransfers(upTo: number): Promise<void> {
     const enqueued: Promise<unknown>[] = [];
     while (this.transfers < upTo && !this.#options.signal.aborted) {
@@ -315,7 +321,7 @@ class Producer {
     this.promised.set(id, null);
   }
 
-  /** Transfers in step with `upTo`, until it is null. */
+  /** Enqueues transfers to keep up with `upTo`, until it returns null. */
   async stream(upTo: () => number | null): Promise<void> {
     const { signal } = this.#options;
     for (let due = upTo(); due !== null && !signal.aborted; due = upTo()) {

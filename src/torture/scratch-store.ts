@@ -1,5 +1,5 @@
-// Where a run takes place: a scratch store of its own on the user's disk or server, so that what is shown holds for that place. Nothing
-// of the user's is opened, and nothing is left unless it is kept to be examined.
+// Where a run takes place: its own scratch store on the user's disk or server, so that the results hold for that place.
+// It opens nothing of the user's, and leaves nothing behind unless it is kept for examination.
 import { randomBytes } from "node:crypto";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -10,7 +10,7 @@ import { atEnd } from "./run.ts";
 /** What the scratch store is for; its folder, file and schema are named after it. */
 export type Purpose = "demo" | "torture";
 
-/** What a run leaves behind only if it is kept, and a folder for it. */
+/** A folder, and what a run leaves behind only if it is kept. */
 export interface Scratch {
   readonly folder: string;
   readonly isKept: boolean;
@@ -22,9 +22,9 @@ export interface ScratchStore {
   readonly url: string;
   /** On PostgreSQL; null: the store is a file. */
   readonly schema: string | null;
-  /** For a file, and for what else belongs to the run. */
+  /** For the file, and for everything else that belongs to the run. */
   readonly scratch: Scratch;
-  /** Drops the schema, unless it is kept. A file goes with its folder. */
+  /** Drops the schema, unless it is kept. A file is removed with its folder. */
   readonly remove: () => Promise<void>;
 }
 
@@ -49,11 +49,12 @@ export function scratchFile(parent: string, { purpose, keep }: ScratchOptions): 
 async function onServer(url: string, { purpose, keep }: ScratchOptions): Promise<ScratchStore> {
   const schema = await scratchSchema(url, purpose);
   let isLeft = true;
-  // A signal ends the process before it could ask a server for anything: then at least the name is printed, as with `keep`.
+  // A signal ends the process before it can send anything to a server. The name is then at least printed, as with
+  // `keep`.
   atEnd(() => {
     if (isLeft) process.stderr.write(`The schema ${schema} is left on the server.\n`);
   });
-  // The folder holds nothing but compiled code: what is kept is the schema.
+  // The folder contains only compiled code: what is kept is the schema.
   const { folder } = scratchFolder(tmpdir(), false, purpose);
   let isKept = keep;
   return {
@@ -77,7 +78,7 @@ async function onServer(url: string, { purpose, keep }: ScratchOptions): Promise
   };
 }
 
-/** A schema of its own on a running server; its role must be allowed to create one. */
+/** Creates a separate schema on a running server; the role must be allowed to create one. */
 export async function scratchSchema(url: string, purpose: Purpose): Promise<string> {
   const schema = `outlive_${purpose}_${randomBytes(4).toString("hex")}`;
   await (await migrationsOf(url, { postgres: { schema } })).up();

@@ -1,5 +1,6 @@
-// The user's own tables, in the same store as the jobs: accounts, and a ledger with a row for each transfer. Nothing in them keeps a
-// transfer from being written twice; only `commit` does. So a double would stay, and the audit would find it.
+// The user's own tables, in the same store as the jobs: accounts, and a ledger with a row for each transfer. Nothing in
+// them prevents a transfer from being written twice; only `commit` does. So a duplicate would stay, and the audit would
+// find it.
 import { setTimeout as pause } from "node:timers/promises";
 import { type Duration, type Engine, job, type Run } from "../index.ts";
 import type { postgres as Postgres } from "../postgres.ts";
@@ -28,15 +29,18 @@ export interface Account {
 
 export interface Tables {
   create(engine: Engine): Promise<void>;
-  /** The movement and the job's success in one transaction. */
+  /** Writes the movement and the job's success in one transaction. */
   commit(run: Run, movement: Movement): Promise<void>;
   ledger(engine: Engine): Promise<readonly Movement[]>;
   accounts(engine: Engine): Promise<readonly Account[]>;
-  /** False: a process that is frozen now holds a lock that others wait for. May wait for that lock itself. */
+  /** False: a frozen process holds a lock that others wait for. May wait for that lock itself. */
   isFree(engine: Engine): Promise<boolean>;
 }
 
-/** `schema`: where on PostgreSQL; null: the store is a file. A process starts without the code of the store that it does not use. */
+/**
+ * `schema`: where on PostgreSQL; null: the store is a file. A process does not load the code of a store that it does
+ * not use.
+ */
 export async function tablesOf(schema: string | null): Promise<Tables> {
   return schema === null
     ? onSqlite((await import("../sqlite.ts")).sqlite)
@@ -90,7 +94,8 @@ function onPostgres(postgres: typeof Postgres, schema: string): Tables {
     ledger: (engine) =>
       engine.transaction(postgres, async (tx) => (await tx.query<LedgerRow>(...form({ sql: LEDGER }))).map(movementOf)),
     accounts: (engine) => engine.transaction(postgres, (tx) => tx.query<Account>(...form({ sql: BALANCES }))),
-    // Sessions that have done nothing for a moment in the middle of a transaction: their row locks stop others until the lease has expired.
+    // Sessions that have been idle in a transaction for a moment: their row locks block others until the lease has
+    // expired.
     isFree: (engine) =>
       engine.transaction(postgres, async (tx) => {
         const [row] = await tx.query<{ idle: number }>(
@@ -116,7 +121,7 @@ function creation(): Statement[] {
   ];
 }
 
-/** Accounts in the order of their numbers: two movements never wait for each other in a circle. */
+/** Accounts in the order of their numbers, so two movements never deadlock. */
 function writes({ jobId, from, to, amount, fee, attempt }: Movement): Statement[] {
   const changes = [
     { id: from, change: -(amount + fee) },
@@ -148,11 +153,11 @@ function movementOf({ job_id, from_account, to_account, amount, fee, attempt }: 
   return { jobId: job_id, from: from_account, to: to_account, amount, fee, attempt };
 }
 
-// The jobs of a run, contracts and handlers: transfers, transfers with steps, and the one that kills its worker.
+// The jobs of a run, contracts and handlers: transfers, transfers with steps, and the job that kills its worker.
 
 let tables: Promise<Tables> | undefined;
 
-/** In which schema the handlers of this process write; null: the store is a file. */
+/** Sets the schema in which the handlers of this process write; null: the store is a file. */
 export function writeTo(schema: string | null): void {
   tables = tablesOf(schema);
 }
@@ -161,18 +166,21 @@ export interface Transfer {
   readonly from: number;
   readonly to: number;
   readonly amount: number;
-  /** Stands for what a real job would wait for. */
+  /** Simulates what a real job would wait for. */
   readonly workMs: number;
 }
 
-/** Money from one account to another. Ignores its signal: what is stale must be refused even if the handler never listens. */
+/**
+ * Moves money from one account to another. Ignores its signal: a stale write must be refused even if the handler never
+ * listens.
+ */
 export const transfer = job<Transfer>("transfer");
 transfer.handle(async ({ from, to, amount, workMs }, run) => {
   await pause(workMs);
   await (await tables!).commit(run, { jobId: run.id, from, to, amount, fee: 0, attempt: run.attempt });
 });
 
-/** The same in steps: what a dead attempt has finished, the next one does not do again. */
+/** The same in steps: the next attempt does not repeat the steps that a dead attempt finished. */
 export const checkedTransfer = job<Transfer>("checked-transfer");
 checkedTransfer.handle(async ({ from, to, amount, workMs }, run) => {
   await run.step("screen", () => pause(workMs / 2));
@@ -185,7 +193,7 @@ function feeOf(amount: number): number {
   return Math.ceil(amount / 100);
 }
 
-/** Kills its process whenever it runs, as a handler that runs out of memory or into a native crash does. */
+/** Kills its process whenever it runs, like a handler that runs out of memory or hits a native crash. */
 export const poison = job<Record<string, never>>("poison");
 poison.handle(() => {
   process.kill(process.pid, "SIGKILL");
@@ -193,7 +201,7 @@ poison.handle(() => {
 
 export const JOBS = [transfer, checkedTransfer, poison] as const;
 
-// What every run has in common: short times, so that a death is seen while you watch, and few jobs per worker.
+// What every run has in common: short timings, so that a death is detected while you watch, and few jobs per worker.
 
 export const HEARTBEAT: Duration = "250ms";
 export const LEASE: Duration = "2s";

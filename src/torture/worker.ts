@@ -15,7 +15,8 @@ runUnderParent(async (signal) => {
     logger: false,
     onEvent: (event) => tellParent({ event } satisfies FromProcess),
   });
-  // Written when a process exits, which most of these never do; with it a new one starts twice as fast.
+  // Node writes the cache when a process exits, which most of these never do. With the cache a new process starts twice
+  // as fast.
   flushCompileCache();
   await engine.work({ concurrency: CONCURRENCY, signal, grace: "5s" });
 });

@@ -1,5 +1,5 @@
-// How the end of an attempt that did not succeed becomes a change: what was thrown, together with why the attempt had been told to stop.
-// The changes themselves are in transitions.ts.
+// Turns the end of an attempt that did not succeed into a change: what the handler threw, and why the attempt had been
+// asked to stop. The changes themselves are in transitions.ts.
 import { ErrorCode, OutliveError, TerminalError, toStoredError } from "../job/errors.ts";
 import { backoffMs } from "../job/job.ts";
 import { storableText } from "../job/text.ts";
@@ -11,7 +11,10 @@ import type { Attempt } from "./attempt.ts";
 /** The part of an attempt that decides how it ends. */
 type Ending = Pick<Attempt, "id" | "job" | "kind" | "abortedBy">;
 
-/** The handler threw. If it had been told to stop, that is the reason, and not what it threw. A full or busy store costs the job nothing. */
+/**
+ * The handler threw. If it had been asked to stop, that is the reason, not what it threw. A full or busy store costs
+ * the job nothing.
+ */
 export function changeOfThrown(attempt: Ending, thrown: unknown, random: Random): transitions.Change {
   const trouble = troubleOfStore(thrown);
   switch (attempt.abortedBy) {
@@ -22,7 +25,7 @@ export function changeOfThrown(attempt: Ending, thrown: unknown, random: Random)
     case "cancelled":
       return transitions.endCancelled(transitions.runningView(attempt.job), "cancelled while it ran");
     case "timeout":
-      // What it waited for in vain may have taken all of its time.
+      // Waiting for a busy store may have used up all of its time.
       return trouble === "busy" ? released(attempt, trouble, random) : timedOut(attempt, random);
     case undefined:
       if (thrown instanceof RetryLater) return retriedLater(attempt, thrown);
@@ -30,7 +33,7 @@ export function changeOfThrown(attempt: Ending, thrown: unknown, random: Random)
   }
 }
 
-/** The handler was told to stop and did not end within the grace. */
+/** The handler was asked to stop and did not end within the grace. */
 export function changeOfGivenUp(
   attempt: Ending,
   why: "timeout" | "cancelled" | "lease-lost",
@@ -48,8 +51,8 @@ export function changeOfGivenUp(
 }
 
 /**
- * What the handler threw, or a cause of it, is the store's doing: a write was refused for lack of room, or something waited in vain
- * for the store (`data.costsAttempt` is false). Null: it is the handler's own.
+ * The handler's error, or one of its causes, comes from the store: a write failed for lack of space, or a call timed
+ * out waiting for the store (`data.costsAttempt` is false). Null: the error is the handler's own.
  */
 export function troubleOfStore(thrown: unknown): "full" | "busy" | null {
   if (thrown instanceof TerminalError) return null;
@@ -65,7 +68,9 @@ export function troubleOfStore(thrown: unknown): "full" | "busy" | null {
 }
 
 const MAX_CAUSES = 10;
-/** A full or busy store is not the job's fault, and may be well again at any moment: the backoff grows no further than this. */
+/**
+ * A full or busy store is not the job's fault and may recover at any moment, so the backoff grows no further than this.
+ */
 const MAX_WAIT_FOR_STORE_MS = 10_000;
 
 function released(attempt: Ending, trouble: "full" | "busy", random: Random): transitions.Change {
@@ -95,7 +100,7 @@ function failed(attempt: Ending, thrown: unknown, random: Random): transitions.C
   try {
     if (ownDelayMs) delayMs = ownDelayMs(failures, error);
   } catch (ofBackoff) {
-    // The user's own backoff failed: the default one stands in, and the error says so.
+    // The user's own backoff function threw: the default is used instead, and the error says so.
     const { message } = toStoredError(ofBackoff);
     error = { ...error, message: `${error.message} (and its backoff function threw: ${message})` };
   }

@@ -411,6 +411,24 @@ export class Attempt implements Run {
     return answer!.enqueued![0]!;
   }
 
+  holdOff(limit: string, duration: Duration): Promise<void> {
+    return this.#watched("holdOff", () => this.#holdOff(limit, duration));
+  }
+
+  async #holdOff(limit: string, duration: Duration): Promise<void> {
+    const forMs = durationMs(duration, `The hold-off of job ${this.id}`);
+    const keys = this.kind.keysOf?.(JSON.parse(this.job.input) as never) ?? [];
+    const key = keys.find((one) => one.limit === limit);
+    if (!key)
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `Job ${this.id} has no limit ${JSON.stringify(limit)}.`,
+        `Name one of the limits of its kind ${this.job.kind}${keys.length === 0 ? ", which has none" : `: ${keys.map((one) => one.limit).join(", ")}`}.`,
+        { jobId: this.id, limit },
+      );
+    await this.#write({ type: "holdOff", key, forMs });
+  }
+
   readonly enqueueMany: RunEnqueueMany = (kind, inputs, options) =>
     this.#watched("enqueue", () => this.#enqueueMany(kind, inputs, options));
 

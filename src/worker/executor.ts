@@ -1,5 +1,6 @@
-// The attempts that a worker runs, and how much it holds. The executor holds each attempt until its settlement is durable, and tells all of
-// them what comes with time: deadlines, lost leases, shutdown. It decides nothing about the jobs of other workers.
+// The attempts that a worker runs, and how much it holds. The executor holds each attempt until its settlement is
+// durable, and notifies all attempts of deadlines, lost leases and shutdown. It decides nothing about the jobs of other
+// workers.
 import type { HeldSuspects } from "../job/isolation.ts";
 import type { ClaimedJob } from "../job/job.ts";
 import { type HeldSummary, type Lease, leaseHash } from "../job/lease.ts";
@@ -9,7 +10,7 @@ import type { Room, Settlement, WriteAnswer } from "../stores/port.ts";
 import { Attempt, type AttemptOwner, reportStale } from "./attempt.ts";
 import type { WorkerContext } from "./life.ts";
 
-/** What the executor tells the worker's loop. */
+/** What the executor reports to the worker's loop. */
 export interface ExecutorOwner {
   /** An attempt has ended: settle it. */
   finished(settlement: Settlement): void;
@@ -48,17 +49,17 @@ export class Executor implements AttemptOwner {
     return new Set(this.#held.all().map(({ id }) => id));
   }
 
-  /** What was begun before that instant (monotonic), goes on, and is not about to be given up. */
+  /** Attempts that began before that instant (monotonic), are still running, and are not about to be abandoned. */
   runningSince(mono: number): readonly Attempt[] {
     return this.#held.all().filter(({ startedMono, isRunning }) => startedMono < mono && isRunning);
   }
 
-  /** What is held now is what the store may show from here on: a turn or a commit has ended. */
+  /** Records what is held now as something the store may show from here on: a turn or a commit has ended. */
   markHeld(): void {
     this.#held.summaries.mark(this.#context.clock.mono());
   }
 
-  /** Whether this is what was held at some moment since then (monotonic). */
+  /** Whether this summary matches what was held at some moment since then (monotonic). */
   hasHeld(summary: HeldSummary, sinceMono: number): boolean {
     return this.#held.summaries.has(summary, sinceMono);
   }
@@ -91,7 +92,7 @@ export class Executor implements AttemptOwner {
     this.#loop.stepped(attempt);
   }
 
-  /** The store has answered a settlement. Returns what is not held any more. */
+  /** The store has responded to a settlement. Returns the attempt that is no longer held. */
   settled(settlement: Settlement, answer: WriteAnswer): Attempt | undefined {
     const ours = this.#heldBy(settlement);
     if (ours) this.#held.remove(ours);
@@ -105,7 +106,10 @@ export class Executor implements AttemptOwner {
     return held?.job.lease === lease ? held : undefined;
   }
 
-  /** A newer attempt of the same job was claimed here while an older one, fenced out as overdue, still runs: the older one has ended. */
+  /**
+   * This worker claimed a newer attempt of the same job while an older one, fenced out as overdue, still runs. The
+   * older one has ended.
+   */
   supersede(jobId: string): Attempt | undefined {
     const former = this.#held.find(jobId);
     if (!former) return undefined;
@@ -176,7 +180,7 @@ class HeldAttempts {
     this.summaries.add(attempt.job.lease);
   }
 
-  /** False: it was not held any more. */
+  /** False: it was no longer held. */
   remove(attempt: Attempt): boolean {
     if (attempt.slot < 0) return false;
     this.#slots[attempt.slot] = undefined;
@@ -190,7 +194,7 @@ class HeldAttempts {
     return this.#slots[slot];
   }
 
-  /** By a walk over the slots: for what happens rarely. */
+  /** Walks all slots: only for rare events. */
   find(jobId: string): Attempt | undefined {
     return this.#slots.find((attempt) => attempt?.id === jobId);
   }
@@ -200,15 +204,15 @@ class HeldAttempts {
   }
 }
 
-// What a worker holds, in three views: how many jobs it may run at once, in all and of each kind; the suspects among them; and a summary
-// that its store can compare.
+// What a worker holds, in three views: how many jobs it may run at once, in total and of each kind; the suspects among
+// them; and a summary that its store can compare.
 
 export interface Concurrency {
-  /** Most jobs in flight together. */
+  /** The maximum number of jobs in flight together. */
   readonly total: number;
-  /** Most in flight of one kind. */
+  /** The maximum in flight of one kind. */
   readonly perKind: ReadonlyMap<string, number>;
-  /** Most in flight of all kinds together that are not named in `perKind`; left out: `total` alone limits them. */
+  /** The maximum in flight of all kinds together that `perKind` does not name; omitted: only `total` limits them. */
   readonly others?: number;
 }
 
@@ -218,7 +222,7 @@ export class Slots {
   readonly #concurrency: Concurrency;
   readonly #kinds: readonly string[];
   readonly #running = new Map<string, number>();
-  /** While nothing limits a kind, the rooms of all kinds are the same list. */
+  /** While no kind is limited, the rooms of all kinds are the same list. */
   readonly #unlimited: boolean;
 
   constructor(concurrency: Concurrency, kinds: readonly string[]) {
@@ -236,7 +240,7 @@ export class Slots {
   }
 
   /**
-   * What can be taken while `running` handlers are at work. `ending` are the leases of what is settled in the same transaction
+   * What can be claimed while `running` handlers are at work. `ending` are the leases settled in the same transaction
    * as the claim: their slots are free in it.
    */
   room(running: number, ending: readonly { readonly lease: { readonly kind: string } }[] = []): Room {
@@ -256,7 +260,8 @@ export class Slots {
   }
 }
 
-// The suspects that a worker holds: how many more it may take (isolation.ts). A job is one until it ends or writes a durable step.
+// The suspects that a worker holds, and how many more it may take (isolation.ts). A job is a suspect until it ends or
+// writes a durable step.
 
 export class Suspects {
   readonly #together = new Map<string, number>();
@@ -266,12 +271,15 @@ export class Suspects {
     if (together !== null) this.#together.set(lease.jobId, together);
   }
 
-  /** Each time the last one is gone, the worker turns to the other end of those that wait. */
+  /** Each time the last suspect is gone, the worker switches to the other end of the waiting suspects. */
   freed(jobId: string): void {
     if (this.#together.delete(jobId) && this.#together.size === 0) this.#oldestFirst = !this.#oldestFirst;
   }
 
-  /** Without those that are settled in the same transaction as the claim. Undefined: it holds none, and any may come first. */
+  /**
+   * Excludes those settled in the same transaction as the claim. Undefined: it holds no suspect, and any may come
+   * first.
+   */
   held(ending: readonly { readonly lease: { readonly jobId: string } }[]): HeldSuspects | undefined {
     if (this.#together.size === 0)
       return this.#oldestFirst ? { count: 0, together: null, oldestFirst: true } : undefined;
@@ -284,18 +292,18 @@ export class Suspects {
   }
 }
 
-// The summary of what a worker holds, now and at the ends of its latest turns and commits. The store is asked for its own summary while the worker
-// goes on, so what it returns has to be one of these, and not the latest.
+// The summary of what a worker holds, now and at the ends of its latest turns and commits. The worker keeps running
+// while it asks the store for its summary, so the result has to match one of these, not necessarily the latest.
 
-/** A busy worker takes some hundred turns while a slow store answers one heartbeat. */
+/** A busy worker takes some hundred turns while a slow store responds to one heartbeat. */
 const KEPT = 1_024;
-/** When it was so, the count, the digest. */
+/** When the mark was made, the count, the digest. */
 const FIELDS = 3;
 
 export class HeldSummaries {
   #count = 0;
   #digest = 0;
-  /** Of numbers only, and written in place: this happens with every turn. */
+  /** Numbers only, written in place, because this happens on every turn. */
   readonly #marks = new Float64Array(KEPT * FIELDS);
   #marked = 0;
 
@@ -313,7 +321,7 @@ export class HeldSummaries {
     this.#digest -= leaseHash(lease);
   }
 
-  /** From this moment (monotonic) on, what is held now is what the store may show. */
+  /** From this moment (monotonic) on, the store may show what is held now. */
   mark(mono: number): void {
     const at = (this.#marked++ % KEPT) * FIELDS;
     this.#marks[at] = mono;
@@ -321,12 +329,12 @@ export class HeldSummaries {
     this.#marks[at + 2] = this.#digest;
   }
 
-  /** Whether this was so at some moment since then. False if that is too long ago to be known. */
+  /** Whether this summary was true at some moment since then. False if that is too long ago to be known. */
   has({ count, digest }: HeldSummary, sinceMono: number): boolean {
     for (let mark = this.#marked - 1; mark >= 0 && mark >= this.#marked - KEPT; mark--) {
       const at = (mark % KEPT) * FIELDS;
       if (this.#marks[at + 1] === count && this.#marks[at + 2] === digest) return true;
-      // It was so until the mark after it, which is not earlier than that moment.
+      // It was true until the next mark, which is not earlier than that moment.
       if (this.#marks[at]! < sinceMono) return false;
     }
     return false;

@@ -1,6 +1,6 @@
-// One life of a worker in this process, from lock to unlock. Start: lock, row, claim. Stop: settle or release, row to stopped,
-// unlock last, heartbeat until the very end. If the store says that the row is not live any more, this life has ended and the
-// next one begins under a new id.
+// One life of a worker in this process, from lock to unlock. Start: lock, register, claim. Stop: settle or release,
+// mark the row stopped, unlock last; heartbeats continue until the very end. If the store reports that the row is no
+// longer live, this life has ended and the next one begins under a new id.
 import type { RunnableKind } from "../job/contract.ts";
 import { toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
@@ -15,13 +15,13 @@ import type { LivenessTimes, ProcessKey } from "../stores/liveness.ts";
 import type { BeatAnswer, Store } from "../stores/port.ts";
 import { Loop, type LoopOptions, type LoopOwner } from "./loop.ts";
 
-/** What is there before a worker's life begins. The life makes its context of it. */
+/** What exists before a worker's life begins. The life builds its context from it. */
 export type WorkerLifeDeps = Omit<WorkerContext, "worker" | "store" | "trust"> & { readonly backend: Backend };
 
 export interface WorkerLifeOptions extends ProcessKey, LoopOptions {
   readonly id: string;
   readonly host: string;
-  /** The id of this process's life before this one; null: there was none. */
+  /** The id of this process's previous life; null: there was none. */
   readonly predecessor: string | null;
   readonly version: string;
   readonly times: LivenessTimes;
@@ -34,13 +34,13 @@ export type EndOfLife =
   | { readonly why: "disowned" }
   | { readonly why: "unfit"; readonly reason: UnfitReason; readonly detail: string };
 
-/** The last word of a worker that had to stop. In a store that is not its own it leaves none. */
+/** The last word of a worker that had to stop. In a store that is not its own it leaves no last word. */
 export const UNFIT = {
   "schema-newer": "too old for the store",
   "foreign-worker": "not alone on the file",
 } as const;
 
-/** How long after a lost answer what is held is compared. */
+/** How long after a lost response the worker compares what it holds with the store. */
 const COMPARE_MS = 20;
 
 export class WorkerLife implements LoopOwner {
@@ -55,13 +55,13 @@ export class WorkerLife implements LoopOwner {
   readonly #unhear: () => void;
   #maintenance: MaintenanceHandle | undefined;
   #end!: (end: EndOfLife) => void;
-  /** It has ended or is about to: nothing else ends it any more. */
-  #over = false;
+  /** This life has ended or is about to end: nothing else can end it. */
+  #hasEnded = false;
   #stopping = false;
   #isReplaced = false;
   #beatAsked = false;
   #leasesAsked = false;
-  /** The latest accepted sign of life; registering is the first. */
+  /** The latest accepted heartbeat; registering is the first. */
   lastBeat: { readonly atMono: number; readonly held: number };
 
   static async begin(deps: WorkerLifeDeps, options: WorkerLifeOptions): Promise<WorkerLife> {
@@ -97,22 +97,26 @@ export class WorkerLife implements LoopOwner {
       events.emit("worker.started", { worker: id, concurrency: concurrency.total, kinds });
       return life;
     } catch (thrown) {
-      // Its row may be there although the answer was lost; then it leaves with us, or a clean stop would look like a death.
+      // The row may exist although the response was lost. Leave now, or a clean stop would look like a death.
       const left = registering && (await backend.store.leave(options.id).catch(() => false));
       await lock.drop(left);
       throw thrown;
     }
   }
 
-  /** Claims while the maintenance is still starting: registering was the first sign of life, and a thread takes a while to boot. */
+  /**
+   * Claims while the maintenance is still starting: registering was the first sign of life, and a thread takes a while
+   * to boot.
+   */
   async #awake(options: WorkerLifeOptions, registered: ClockReading): Promise<void> {
     this.loop.start();
     try {
       await this.#startMaintenance(options, registered);
-      // Disowned while the thread booted: it is not known to `#abandon`, and would keep the process alive for ever.
-      if (this.#over) await this.#maintenance?.stop().catch(() => {});
+      // Disowned while the thread booted: `#abandon` does not know about it, and it would keep the process alive
+      // forever.
+      if (this.#hasEnded) await this.#maintenance?.stop().catch(() => {});
     } catch (thrown) {
-      this.#over = true;
+      this.#hasEnded = true;
       await shutDown(this.loop, this.#context.clock, 0);
       await this.#leave();
       throw thrown;
@@ -137,10 +141,10 @@ export class WorkerLife implements LoopOwner {
     this.#unhear = backend.store.onWakeup(() => this.loop.ring());
   }
 
-  /** Finishes what runs within the grace, releases the rest at no cost to it, and leaves. */
+  /** Finishes running jobs within the grace, releases the rest at no cost to them, and leaves. */
   async stop(graceMs: number): Promise<void> {
-    if (this.#over) return void (await this.ended);
-    this.#over = true;
+    if (this.#hasEnded) return void (await this.ended);
+    this.#hasEnded = true;
     this.#stopping = true;
     const released = await shutDown(this.loop, this.#context.clock, graceMs);
     await this.#leave();
@@ -152,7 +156,7 @@ export class WorkerLife implements LoopOwner {
     const { store } = this.#context;
     this.#unhear();
     const left = await (this.#isReplaced ? Promise.resolve(false) : store.leave(this.id)).catch((thrown: unknown) => {
-      // The row stays live and the lock goes: recovery finds it and says so.
+      // The row stays live and the lock is released: recovery finds it and reports it.
       this.#context.events.emit("store.failed", {
         doing: `deregistering ${this.id}`,
         error: toStoredError(thrown),
@@ -191,48 +195,54 @@ export class WorkerLife implements LoopOwner {
     this.loop.compare(answer, sentAtMono);
   }
 
-  /** Asked for at once by several, answered by one: on a slow store the asking must not become a storm of heartbeats. */
+  /**
+   * Several callers may ask at once and one heartbeat serves them all: on a slow store the requests must not become a
+   * storm of heartbeats.
+   */
   compareSoon(leases: boolean): void {
     this.#leasesAsked ||= leases;
     if (this.#beatAsked) return;
     this.#beatAsked = true;
     this.#context.clock.after(COMPARE_MS, () => {
       this.#beatAsked = false;
-      if (!this.#over) this.#maintenance?.beat(this.#leasesAsked);
+      if (!this.#hasEnded) this.#maintenance?.beat(this.#leasesAsked);
       this.#leasesAsked = false;
     });
   }
 
-  /** Everything that ran is somebody else's now. The handlers are told; what they still write is refused by the fence. */
+  /**
+   * Other workers own everything that ran here. The handlers are aborted, and the fence rejects what they still write.
+   */
   disowned(): void {
-    if (this.#over) return;
-    this.#over = true;
+    if (this.#hasEnded) return;
+    this.#hasEnded = true;
     const held = this.loop.heldCount;
     this.loop.interruptAll("lease-lost", `worker ${this.id} was taken for dead and its work was given away`);
     this.#context.events.emit("worker.disowned", { worker: this.id, held });
-    // Handlers that still run may end in their own time; each write of theirs is refused, counted and shown.
+    // Handlers that still run may end in their own time; each of their writes is rejected, counted and reported.
     void this.loop.drain().then(() => this.loop.close());
     void this.#quiet().then(() => this.#end({ why: "disowned" }));
   }
 
   /**
-   * After `disowned`: not before the next life has registered. Until then contact with this one is lost, and a free lock would prove to the
-   * others that its process died.
+   * After `disowned`, not before the next life has registered. Until then contact with this one is lost, and a free
+   * lock would prove to other workers that its process died.
    */
   async unlock(): Promise<void> {
     await this.#dropLock(true).catch(() => {});
   }
 
   /**
-   * What it registered with is not the store any more, so nothing of this life counts there: nothing is settled, released or deregistered,
-   * and no next life begins. Handlers that still run are told; what they write is refused.
+   * The store is no longer the one this life registered with, so nothing of this life counts there: nothing is settled,
+   * released or deregistered, and no next life begins. Handlers that still run are aborted, and the store rejects what
+   * they write.
    */
   replaced(why: string): void {
     if (this.#isReplaced) return;
     this.#isReplaced = true;
-    // A life that is over: what it still runs can't be settled any more.
-    if (this.#over && !this.#stopping) return this.loop.close();
-    this.#over = true;
+    // This life has ended: what it still runs can no longer be settled.
+    if (this.#hasEnded && !this.#stopping) return this.loop.close();
+    this.#hasEnded = true;
     const held = this.loop.heldCount;
     this.loop.interruptAll("lease-lost", `the store is not the one that worker ${this.id} registered with: ${why}`);
     this.loop.close();
@@ -252,9 +262,9 @@ export class WorkerLife implements LoopOwner {
   }
 
   async #unfit(reason: keyof typeof UNFIT, detail: string): Promise<void> {
-    if (this.#over) return;
-    this.#over = true;
-    // Read by `why`: jobs that nobody runs any more have a cause.
+    if (this.#hasEnded) return;
+    this.#hasEnded = true;
+    // `why` shows this, so jobs that no worker runs any more have a cause.
     const lastWord = `${UNFIT[reason]}: ${detail}`;
     await this.#context.store.beat(this.id, { loopLagMs: 0, lastWord }).catch(() => {});
     await shutDown(this.loop, this.#context.clock, 0);
@@ -263,11 +273,13 @@ export class WorkerLife implements LoopOwner {
   }
 }
 
-/** By the heartbeats that the store accepted. Registering is the first. */
+/** Trust from the heartbeats that the store accepted. Registering is the first. */
 class TrustByHeartbeat implements Trust {
   readonly #leaseMs: number;
   #untilMono: number;
-  /** Reads the last accepted heartbeat where it can be known before its message arrives (`MaintenanceListener.beatsAt`). */
+  /**
+   * Reads the last accepted heartbeat where it can be known before its message arrives (`MaintenanceListener.beatsAt`).
+   */
   lastBeatMono: () => number | null = () => null;
   hasContact: () => boolean = () => true;
 
@@ -290,11 +302,11 @@ class TrustByHeartbeat implements Trust {
   }
 }
 
-// The end of a worker that was asked to stop: no more claims, what runs may finish, the rest is released at no cost.
+// How a worker shuts down: it stops claiming, lets running jobs finish, and releases the rest at no cost to them.
 
-/** For the last fifth of the grace, at most this long, handlers know that they should end. */
+/** Handlers are asked to end for the last fifth of the grace, at most this long. */
 const NOTICE_MS = 5_000;
-/** How long the settlements of what was released may take to become durable before the worker leaves without them. */
+/** How long the settlements of released jobs may take to become durable before the worker leaves without them. */
 const FLUSH_MS = 5_000;
 
 /** Returns how many jobs were released. */
@@ -320,7 +332,7 @@ async function within(clock: Clock, done: Promise<void>, ms: number): Promise<bo
   return won;
 }
 
-/** What the objects of one worker (life, loop, executor, attempt) share from its beginning to its end. */
+/** What the objects of one worker (life, loop, executor, attempt) share for its whole lifetime. */
 export interface WorkerContext {
   /** The worker's id. */
   readonly worker: string;
@@ -330,22 +342,22 @@ export interface WorkerContext {
   readonly events: Emitter;
   readonly kinds: ReadonlyMap<string, RunnableKind>;
   readonly draft: DraftMaker;
-  /** Throws if the contract is not one of the program's own; omitted: all are taken. */
+  /** Throws if the contract is not one of the program's own; omitted: all are accepted. */
   readonly assertKnown?: (contract: { readonly name: string }) => void;
   readonly trust: Trust;
 }
 
-/** What a worker may believe of itself. */
+/** How far a worker may trust its own state. */
 interface Trust {
-  /** Until when (own monotonic clock) it may trust what it holds. */
+  /** Until when (own monotonic clock) it may trust that it holds its leases. */
   readonly untilMono: number;
-  /** Whether the session that speaks for this worker is there. */
+  /** Whether the session that proves this worker alive is connected. */
   readonly inContact: boolean;
 }
 
 /**
- * Makes the draft of a child; done by the engine, which knows schemas and hashes. Without an id of the caller's it gets one made
- * of `idSeed` of its content, which is the same in every attempt.
+ * Builds the draft of a child job; the engine implements it, because it knows schemas and hashes. Without an id from
+ * the caller, the child gets one that `idSeed` derives from its content, which is the same in every attempt.
  */
 type DraftMaker = (
   kind: never,

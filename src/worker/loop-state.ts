@@ -1,11 +1,16 @@
-// What a worker's loop is doing, as two small tables: whether a turn is due, under way or has to wait, and whether its turns claim.
-// Pure: loop.ts acts on what changes here, and a test walks every pair of state and event.
+// The state of a worker's loop, as two small tables: whether a turn is due, under way or has to wait, and whether its
+// turns claim. Pure: loop.ts acts on the changes, and a test walks every pair of state and event.
 import type { CallOff, Clock } from "../job/time.ts";
 
 /**
- * `idle`: nothing to do until something wakes it. `rung`: idle, and full when a wake-up came, which the next tick takes up. `scheduled`: a turn
- * comes at the end of this tick of the event loop. `turning`: a turn is under way; `turningRung` and `turningAgain`: and a wake-up came to a
- * full worker meanwhile, or another turn has to follow. `backingOff`: the store failed, and the next try has its time. `closed`: for good.
+ * `idle`: nothing to do until a wake-up.
+ * `rung`: idle, but full when a wake-up came; the next tick handles it.
+ * `scheduled`: a turn runs at the end of this event-loop tick.
+ * `turning`: a turn is under way.
+ * `turningRung`: a turn is under way, and a wake-up came while the worker was full.
+ * `turningAgain`: a turn is under way, and another has to follow.
+ * `backingOff`: the store failed, and the next try is scheduled.
+ * `closed`: final.
  */
 export type LoopState =
   | "idle"
@@ -18,15 +23,20 @@ export type LoopState =
   | "closed";
 
 /**
- * `wake`: there is something to settle or to claim. `ring`: another process may have made work ready, and there is no room. `tick`: ten times a
- * second while anything is held. `due`: the end of the event loop's tick. `ended`: the turn has ended. `failed`: the store failed. `retry`: the
- * time of the next try. `close`: the end of the worker.
+ * `wake`: there is something to settle or to claim.
+ * `ring`: another process may have made work ready, and there is no room.
+ * `tick`: ten times a second while anything is held.
+ * `due`: the end of the event-loop tick.
+ * `ended`: the turn has ended.
+ * `failed`: the store failed.
+ * `retry`: the next try is due.
+ * `close`: the worker ends.
  */
 export type LoopEvent = "wake" | "ring" | "tick" | "due" | "ended" | "failed" | "retry" | "close";
 
 type Row = Readonly<Partial<Record<LoopEvent, LoopState>>>;
 
-/** What is not listed changes nothing. */
+/** Events that are not listed change nothing. */
 const NEXT: Readonly<Record<LoopState, Row>> = {
   idle: { wake: "scheduled", ring: "rung", close: "closed" },
   rung: { wake: "scheduled", tick: "scheduled", close: "closed" },
@@ -42,14 +52,14 @@ export function afterEvent(state: LoopState, event: LoopEvent): LoopState {
   return NEXT[state][event] ?? state;
 }
 
-/** An answer of the store is on its way: what the store says is held may differ from what is known here. */
+/** A response from the store is pending: what the store says is held may differ from what is known here. */
 export function isTurning(state: LoopState): boolean {
   return state === "turning" || state === "turningRung" || state === "turningAgain";
 }
 
 /**
- * Whether the worker's turns claim. `off`: not started, draining or closed. `withheld`: silent for longer than the lease allows, so that what it
- * claimed now it would have to release at once; a heartbeat ends that.
+ * Whether the worker's turns claim. `off`: not started, draining or closed. `withheld`: silent for longer than the
+ * lease allows, so it would have to release a new claim at once; a heartbeat ends that.
  */
 export type ClaimState = "off" | "on" | "withheld";
 
@@ -65,11 +75,12 @@ export function afterClaimEvent(state: ClaimState, event: ClaimEvent): ClaimStat
   return NEXT_CLAIM[state][event] ?? state;
 }
 
-// When a worker tries its store again after a failure: later each time, up to five seconds, and sooner at a sign that the store is back.
+// When a worker tries its store again after a failure: later each time, up to five seconds, and sooner on a signal that
+// the store is back.
 
 const MIN_MS = 50;
 const MAX_MS = 5_000;
-/** A sign brings the next try forward to this after the failure, so that many signs are no storm. */
+/** A signal moves the next try forward to this long after the failure, so that many signals do not cause a storm. */
 const SIGNALLED_MS = 500;
 
 export class StoreBackoff {
@@ -78,13 +89,13 @@ export class StoreBackoff {
   #failures = 0;
   #wait: { readonly sinceMono: number; readonly atMono: number; readonly callOff: CallOff } | null = null;
 
-  /** `again`: the next try is due. */
+  /** `again` is called when the next try is due. */
   constructor(clock: Clock, again: () => void) {
     this.#clock = clock;
     this.#again = again;
   }
 
-  /** Returns in how many ms the next try comes. */
+  /** Returns the delay until the next try, in ms. */
   failed(): number {
     const inMs = Math.min(MAX_MS, MIN_MS * 2 ** Math.min(this.#failures++, 10));
     const sinceMono = this.#clock.mono();

@@ -1,5 +1,6 @@
-// The loop of a worker is one store call, `turn`, and a slot is free only when the settlement of what ran in it is durable. What it
-// claims is run by the executor. It never decides who is dead and never touches another worker's jobs.
+// A worker's loop makes one store call, `turn`. A slot is free only once the settlement of the job that ran in it is
+// durable. The executor runs what the loop claims. The loop never decides which workers are dead and never touches
+// another worker's jobs.
 import { toStoredError, whyStoreReplaced } from "../job/errors.ts";
 import type { ClaimedJob } from "../job/job.ts";
 import type { HeldSummary, Lease } from "../job/lease.ts";
@@ -20,19 +21,22 @@ import {
   StoreBackoff,
 } from "./loop-state.ts";
 
-/** What the loop tells the life of its worker. */
+/** What the loop reports to the life of its worker. */
 export interface LoopOwner {
-  /** The worker's row is not live any more. */
+  /** The worker's row is no longer live. */
   disowned(): void;
-  /** The store is not the one that the worker registered with. */
+  /** The store is not the one the worker registered with. */
   replaced(why: string): void;
-  /** Asks for a heartbeat soon: what is held must be compared. `leases`: one by one, not by its summary. */
+  /**
+   * Asks for a heartbeat soon, because what is held must be compared. `leases`: compare one by one instead of by
+   * summary.
+   */
   compareSoon(leases: boolean): void;
 }
 
 export interface LoopOptions {
   readonly concurrency: Concurrency;
-  /** How long an idle worker waits before it asks without having been woken. */
+  /** How long an idle worker waits before it polls without a wake-up. */
   readonly pollMs: number;
 }
 
@@ -48,15 +52,15 @@ export class Loop implements ExecutorOwner {
   #state: LoopState = "idle";
   #claims: ClaimState = "off";
   #finished: Settlement[] = [];
-  /** Releases of claims that are not known here; they take no slot. */
+  /** Releases of claims that are unknown here; they take no slot. */
   #strays: Settlement[] = [];
   /** Held by the store but unknown here. */
   readonly #strangers = new SeenTwice();
   /** Run here but not held by the store. */
   readonly #forgotten = new SeenTwice();
-  /** What the store said during a turn: to be compared at its end. */
+  /** A summary that arrived during a turn; compared when the turn ends. */
   #unexplained: { readonly held: HeldSummary; readonly askedAtMono: number } | null = null;
-  /** Of the first claim. */
+  /** The epoch of the first claim. */
   #epoch: number | undefined;
   /** The next poll. */
   #timer: CallOff | undefined;
@@ -86,18 +90,21 @@ export class Loop implements ExecutorOwner {
     this.wake();
   }
 
-  /** Takes a turn at the end of this tick of the event loop: what finishes meanwhile goes into the same transaction. */
+  /** Schedules a turn at the end of this event-loop tick: what finishes meanwhile goes into the same transaction. */
   wake(): void {
     this.#on("wake");
   }
 
-  /** Work may be ready, a cancel may have been asked for, or the store is back. A full worker does not go to the store for every wake-up. */
+  /**
+   * Work may be ready, a cancel may have been requested, or the store is reachable again. A full worker does not query
+   * the store for every wake-up.
+   */
   ring(): void {
     if (this.#state === "backingOff") this.#backoff.signalled();
     else this.#on(this.#executor.heldCount < this.#total ? "wake" : "ring");
   }
 
-  /** No more claims; what runs goes on. Resolves when nothing is held and no claim is under way. */
+  /** Stops claiming; running jobs continue. Resolves when nothing is held and no claim is under way. */
   drain(): Promise<void> {
     this.#onClaims("stop");
     this.wake();
@@ -118,7 +125,7 @@ export class Loop implements ExecutorOwner {
     return this.#executor.releaseAll(reason);
   }
 
-  /** The end: nothing is claimed, settled or retried any more. */
+  /** Ends the loop: it claims, settles and retries nothing any more. */
   close(): void {
     this.#on("close");
     this.#onClaims("stop");
@@ -128,7 +135,10 @@ export class Loop implements ExecutorOwner {
     this.#nowEmpty();
   }
 
-  /** Compares what the store says we hold with what we run: by count and digest, and lease by lease only if these differ. */
+  /**
+   * Compares what the store says we hold with what we run: by count and digest, and lease by lease only if these
+   * differ.
+   */
   compare({ held, leases }: Pick<BeatAnswer, "held" | "leases">, askedAtMono: number): void {
     if (leases) this.#compareLeases(leases, askedAtMono);
     else if (isTurning(this.#state)) this.#unexplained = { held, askedAtMono };
@@ -137,8 +147,9 @@ export class Loop implements ExecutorOwner {
   }
 
   /**
-   * The store was asked at some moment between then and now. Each turn and each commit has changed what both of us hold, so what the store showed
-   * must be what was held here after one of them. Only while a turn is under way may it be what that turn brings: then it is compared at its end.
+   * The store read its summary at some moment between `askedAtMono` and now. Each turn and each commit changes what
+   * both sides hold, so the summary must match what was held here after one of them. While a turn is under way it may
+   * also match what that turn brings, so it is compared when the turn ends.
    */
   #compareSummary(held: HeldSummary, askedAtMono: number): void {
     if (!this.#executor.hasHeld(held, askedAtMono)) return this.#life.compareSoon(true);
@@ -147,8 +158,9 @@ export class Loop implements ExecutorOwner {
   }
 
   /**
-   * In both directions. What is not known here is a claim whose answer was lost: it is released. What the store does not know was taken from
-   * us, or claimed of a store that has forgotten it in a crash: its handler is told.
+   * Compares in both directions. A lease that is unknown here is a claim whose response was lost: release it. An
+   * attempt the store does not know was taken from us, or was claimed from a store that lost the claim in a crash:
+   * abort its handler.
    */
   #compareLeases(held: readonly HeldLease[], askedAtMono: number): void {
     const mono = this.#context.clock.mono();
@@ -175,7 +187,7 @@ export class Loop implements ExecutorOwner {
     this.wake();
   }
 
-  // ---- what the executor tells
+  // ---- reports from the executor
 
   finished(settlement: Settlement): void {
     this.#finished.push(settlement);
@@ -266,7 +278,7 @@ export class Loop implements ExecutorOwner {
     this.#executor.begin(job);
   }
 
-  /** Its place is free, and what is behind it may be ready: it is asked for at once. */
+  /** Its slot is free, and the job behind it may be ready, so claim again at once. */
   #corrupt({ lease, kind, change }: CorruptJob): void {
     this.#context.events.emit("job.quarantined", { jobId: lease.jobId, kind, reason: change.reason! });
     this.wake();
@@ -293,7 +305,10 @@ export class Loop implements ExecutorOwner {
     });
   }
 
-  /** Whether it was applied is not known: the same settlements are sent again, which is safe, and what is held is compared. */
+  /**
+   * It is unknown whether the transaction was applied. The same settlements are sent again, which is safe, and what is
+   * held is compared.
+   */
   #storeFailed(settlements: readonly Settlement[], thrown: unknown): void {
     if (this.#state === "closed") return;
     const replaced = whyStoreReplaced(thrown);
@@ -320,25 +335,26 @@ function nameOf({ jobId, epoch, fence }: Lease): string {
 }
 
 /**
- * Suspicions that count only when two looks in a row have them. One look is not enough: what it shows may have changed since it was
- * read. And the second must have been asked for after the first was looked at: after a blocked loop many old answers come at once.
+ * Suspicions that count only when two checks in a row have them. One check is not enough, because its result may have
+ * changed since it was read. The second check must have been requested after the first was processed: after a blocked
+ * loop, many old responses arrive at once.
  */
 class SeenTwice {
   #noticed = new Map<string, number>();
 
-  /** What the latest look has shown and the next one may confirm. */
+  /** What the latest check showed and the next one may confirm. */
   get pending(): number {
     return this.#noticed.size;
   }
 
-  /** A look that shows nothing: what was noticed before it is not confirmed by the next one. */
+  /** A check that shows nothing: the next one can't confirm what was noticed before it. */
   clear(): void {
     if (this.#noticed.size > 0) this.#noticed = new Map();
   }
 
   /**
-   * Of what this look shows, that which is confirmed; the rest is kept until the next look. `askedAtMono`: when the look was asked for;
-   * `nowMono`: now. `mayConfirm` false: something is under way that may explain it all.
+   * Returns the suspicions of this check that are confirmed, and keeps the rest for the next one. `askedAtMono`: when
+   * the check was requested; `nowMono`: now. `mayConfirm` false: something under way may explain all of it.
    */
   look(names: readonly string[], askedAtMono: number, nowMono: number, mayConfirm: boolean): ReadonlySet<string> {
     const confirmed = new Set<string>();

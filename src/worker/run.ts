@@ -16,7 +16,7 @@ export interface Interrupted {
 }
 
 /** The methods of a run that write, as they are named in events. */
-export type RunCall = "step" | "heartbeat" | "progress" | "log" | "enqueue" | "commit" | "wait";
+export type RunCall = "step" | "heartbeat" | "progress" | "log" | "enqueue" | "holdOff" | "commit" | "wait";
 
 /** The second argument of a handler. */
 export interface Run {
@@ -44,6 +44,8 @@ export interface Run {
   readonly enqueue: RunEnqueue;
   /** Enqueues many jobs of one kind, 1,000 in each transaction. Returns their ids, in the order of the inputs. */
   readonly enqueueMany: RunEnqueueMany;
+  /** No job of this job's key of the limit starts for so long, for instance because the other side asked for a pause. Nothing is counted; what runs goes on. */
+  holdOff(limit: string, duration: Duration): Promise<void>;
   /** Ends the attempt, and goes on in a new one after this long, without a slot, a timer or memory meanwhile. Nothing is counted. */
   sleep(duration: Duration, options?: SleepOptions): Promise<void>;
   /** As `sleep`, until this moment of the worker's clock. */

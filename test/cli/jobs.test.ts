@@ -52,10 +52,7 @@ test("jobs are listed by pages, filtered, as a table or as JSON", async (t) => {
   );
   assert.equal((newer.value as { jobs: [] }).jobs.length, 6);
   assert.deepEqual(older.value, { jobs: [], next: null });
-  assert.match(
-    table.stdout,
-    /^ID +KIND +STATE +ENQUEUED +ATTEMPTS\nlater +broken +queued .*\nmail-4 +mail +queued .*\n/,
-  );
+  assert.match(table.stdout, /^ID +KIND +STATE +AGE +ATTEMPTS\nlater +broken +queued .*\nmail-4 +mail +queued .*\n/);
   assert.match(table.stdout, /\nThere are more: outlive jobs --limit 2 --after [\w-]+\n$/);
   assert.match(delayed.stdout, /\nlater .* due in \S+\n$/);
   assert.equal(none.stdout, "No such jobs.\n");
@@ -172,6 +169,7 @@ result      {"n":7,"text":"${"y".repeat(184)}…
     history: [],
     log: [{ at: "string", attempt: "number", message: "string" }],
     corrupt: [],
+    children: { count: "number", more: "boolean", states: {}, ids: [] },
   });
 });
 

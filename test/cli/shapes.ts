@@ -26,6 +26,10 @@ export const JOB = {
   error: "null",
   cancelRequested: "boolean",
   together: "number",
+  parent: "null",
+  waitsAt: "null",
+  keys: [],
+  heldBy: "null",
   waitsForResolution: "boolean",
 };
 
@@ -49,6 +53,7 @@ export const KIND = {
   ready: "number",
   oldestReadyMs: "number",
   delayed: "number",
+  held: "number",
   running: "number",
   succeeded: "number",
   dead: "number",

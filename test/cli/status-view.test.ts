@@ -19,6 +19,7 @@ function aKind(kind: string, given: Partial<KindCounts> = {}): KindCounts {
     ready: 0,
     oldestReadyMs: null,
     delayed: 0,
+    held: 0,
     running: 0,
     succeeded: 0,
     dead: 0,
@@ -87,6 +88,22 @@ render      -       -        7        -     -         -
 WORKER        PID  STATE     HELD  HEARTBEAT  LOOP LAG
 here-4242-a  4242  live   3 of 10     2s ago       1ms`,
   );
+});
+
+test("held jobs have a column, only if a limit holds any, and all fits 80 columns", () => {
+  const kinds = [aKind("sync", { delayed: 7, held: 1_200, running: 3, dead: 1 }), aKind("render", { ready: 2 })];
+  const look = aLook({ kinds, workers: [aWorker("here-4242-a", { kinds: ["sync", "render"] })] });
+  assert.ok(
+    text(look).includes(`
+KIND    READY  OLDEST  DELAYED   HELD  RUNNING  DEAD  QUARANT.
+sync        -       -        7  1,200        3     1         -
+render      2       -        -      -        -     -         -
+`),
+    text(look),
+  );
+  const before = aLook({ ...look, at: NOW - 1_000 });
+  for (const line of text(look, before, screen(80)).split("\n")) assert.ok(widthOf(line) <= 80, line);
+  assert.ok(!text(aLook({ kinds: [aKind("sync", { delayed: 7 })] })).includes("  HELD  RUNNING"));
 });
 
 test("two looks make a rate", () => {

@@ -1,10 +1,11 @@
 // Holds the small parts that the commands' texts are made of: tables, words, and where a text stops being JSON.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { jsonFault } from "../../src/cli/commands/enqueue.ts";
+import { jsonFault } from "../../src/cli/json-argument.ts";
 import { noSuchKind } from "../../src/cli/lookup.ts";
 import { grid, type Pen } from "../../src/cli/terminal.ts";
-import { bytes, count, cut, oneLine, shellWord, widthOf } from "../../src/cli/words.ts";
+import { bytes, count, cut, oneLine, widthOf } from "../../src/cli/words.ts";
+import { shellWord } from "../../src/job/text.ts";
 
 const pen = (columns: number, isTty = true): Pen => ({ style: (_, text) => text, columns, isTty });
 

@@ -30,6 +30,8 @@ function aJob(given: Partial<JobDetails> = {}): JobDetails {
     cancelRequested: false,
     parent: null,
     waitsAt: null,
+    keys: [],
+    heldBy: null,
     waitsForResolution: false,
     input: {},
     result: null,
@@ -73,6 +75,7 @@ const KIND: KindCounts = {
   ready: 8,
   oldestReadyMs: 60_000,
   delayed: 0,
+  held: 0,
   running: 10,
   succeeded: 0,
   dead: 0,
@@ -90,12 +93,18 @@ interface Fixture {
   /** Ids of workers that are proved dead. */
   readonly dead?: readonly string[];
   readonly failure?: string;
+  /** Ids of children that have not ended, the newest first. */
+  readonly children?: { readonly queued: readonly string[]; readonly running: readonly string[] };
 }
 
 async function said(fixture: Fixture): Promise<readonly [Explanation["because"], string, string]> {
   const writers = [...(fixture.writers ?? [null])];
   const inspect = {
     get: async () => aJob(fixture.job),
+    list: async ({ state }) => {
+      const ids = fixture.children?.[state as "queued" | "running"] ?? [];
+      return { jobs: ids.map((id) => aJob({ id })), next: null };
+    },
     counts: async () => [{ ...KIND, ...fixture.kind }],
     ahead: async () => (fixture.ahead === undefined ? 7 : fixture.ahead),
     suspects: async () => fixture.suspects ?? [],
@@ -172,6 +181,43 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
       "It was running (attempt 2) in worker here-1-a, which is silent: frozen, cut off, or on a machine that is gone; its last heartbeat was 10m ago; last step none. No process has taken it over yet.",
       "A live worker takes it over when it has watched the silence for one lease; or: outlive recover --wait",
     ],
+  ],
+  [
+    "it sleeps",
+    { job: { waitsAt: "run.sleep#1", runAt: NOW + 7_200_000 } },
+    ["sleeping", "It sleeps and goes on in 2h (2026-11-15T14:00:00.000Z). It holds no slot meanwhile.", ""],
+  ],
+  [
+    "it waits for a signal whose name has to be quoted for the shell",
+    { job: { waitsAt: "run.signal(go now)#1", runAt: null } },
+    [
+      "waits-for-signal",
+      'It waits for the signal "go now", without a limit of time. It holds no slot meanwhile.',
+      "outlive signal job-1 'go now'",
+    ],
+  ],
+  [
+    "it waits for its children",
+    { job: { waitsAt: "run.wait#1", runAt: NOW + 60_000 }, children: { queued: ["c-2", "c-1"], running: ["c-3"] } },
+    [
+      "waits-for-jobs",
+      "It waits for other jobs, for at most 1m more: 3 of its children have not ended, 1 of them run. It holds no slot meanwhile.",
+      "outlive why c-3",
+    ],
+  ],
+  [
+    "a limit has no room for its key",
+    { job: { heldBy: { limit: "tenant", key: "acme" } } },
+    [
+      "limit",
+      'It is ready, but the limit "tenant" has no room for the key "acme": as many of its jobs run, or have started lately, as it allows. It is admitted when there is room.',
+      "Wait, or give the key more room: outlive limit tenant acme --running N",
+    ],
+  ],
+  [
+    "it is throttled",
+    { job: { heldBy: { limit: "throttle/60000", key: "mail/doc" } } },
+    ["limit", "It is throttled: the job before it started less than 1m ago. It starts when that time has passed.", ""],
   ],
   [
     "contact with its workers was lost as often as it may crash",

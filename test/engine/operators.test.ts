@@ -333,6 +333,8 @@ test("get tells the whole story of a job", async (t) => {
     cancelRequested: false,
     parent: null,
     waitsAt: null,
+    keys: [],
+    heldBy: null,
     together: 0,
     waitsForResolution: false,
     input: { n: 1 },

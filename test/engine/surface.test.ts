@@ -15,12 +15,15 @@ const CLIENT = [
   "incidents",
   "list",
   "report",
+  "result",
+  "signal",
   "transaction",
   "workers",
 ];
 const ENGINE = [
   "cancel",
   "health",
+  "limits",
   "on",
   "operator",
   "pause",

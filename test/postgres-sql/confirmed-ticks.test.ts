@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { quotedSchema } from "../../src/stores/postgres/address.ts";
 import { confirmedTicks } from "../../src/stores/postgres/migrations/confirmed-ticks.ts";
+import { keys } from "../../src/stores/postgres/migrations/keys.ts";
 import { waiting } from "../../src/stores/postgres/migrations/waiting.ts";
 import { type Fixture, fixture, MINUTE } from "./fixture.ts";
 
@@ -77,7 +78,8 @@ test("the step down puts the former functions back, and the step up can be made 
     on.sql("SELECT p.proname, p.prosrc FROM pg_proc p WHERE p.pronamespace = $1::regnamespace ORDER BY 1, p.oid", [
       on.schema,
     ]);
-  // The next step replaces tick() again.
+  // A later step replaces tick() again.
+  await on.sql(keys.down(quotedSchema(on.schema)));
   await on.sql(waiting.down(quotedSchema(on.schema)));
   const up = await texts();
   await on.sql(confirmedTicks.down(quotedSchema(on.schema)));

@@ -40,6 +40,7 @@ test("a kind that nobody has declared gets the defaults that a program would hav
       backoff_jitter: settings.backoff.jitter,
       on_crash: settings.onCrash,
       jobs: "0",
+      keyed: false,
     },
   ]);
 });

@@ -10,7 +10,7 @@ import { freshSchema } from "../support/postgres.ts";
 type Row = Readonly<Record<string, unknown>>;
 
 const OF_JOB = ["seq", "id", "fence", "priority", "kind", "epoch", "timeout_ms", "input"];
-const OF_TURN = ["live", "restarted", "suspects", "due_ms", "settled", "wakes", "cancels"];
+const OF_TURN = ["live", "restarted", "suspects", "due_ms", "settled", "wakes", "keys", "key_due_ms", "cancels"];
 
 for (const { form, inTwoFrom, kinds } of [
   { form: "one statement, one kind", inTwoFrom: 100, kinds: ["mail"] },

@@ -20,7 +20,7 @@ async function forgetful(t: TestContext): Promise<string> {
       CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         INSERT INTO public.commits SELECT TG_ARGV[0], current_setting('synchronous_commit'); RETURN NULL; END $$;
       CREATE TRIGGER note AFTER INSERT ON outlive.jobs EXECUTE FUNCTION note('enqueue');
-      CREATE TRIGGER note_end AFTER UPDATE OF finished_at ON outlive.jobs EXECUTE FUNCTION note('end');
+      CREATE TRIGGER test_note_end AFTER UPDATE OF finished_at ON outlive.jobs EXECUTE FUNCTION note('end');
       CREATE TRIGGER note_step AFTER INSERT ON outlive.steps EXECUTE FUNCTION note('step')`);
   });
   return url;

@@ -39,6 +39,8 @@ const row: JobColumns = {
   cancel_requested: false,
   parent: null,
   wait_step: null,
+  keys: null,
+  door: null,
 };
 
 test("what only holds its place in a row is not shown: before the first claim, and before the end", () => {

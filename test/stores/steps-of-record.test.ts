@@ -7,7 +7,7 @@ import { ALPHABET, MAX_PRIORITY } from "../../src/job/enqueue.ts";
 import { BACKGROUND_MS, HARD_LIMIT } from "../../src/job/isolation.ts";
 import { JOB_STATES } from "../../src/job/job.ts";
 import { MAX_JSON_BYTES } from "../../src/job/json.ts";
-import { checksumSql } from "../../src/stores/postgres/attempt-writes.ts";
+import { checksumSql } from "../../src/stores/postgres/checksums.ts";
 import * as frozen from "../../src/stores/postgres/migrations/frozen.ts";
 import { checksumOf, MIGRATIONS as POSTGRES } from "../../src/stores/postgres/migrations/index.ts";
 import { deathsElsewhere } from "../../src/stores/postgres/settle.ts";
@@ -20,6 +20,7 @@ const SQLITE_STEPS = [
   "losses of contact 967d23bb821aeda",
   "isolation by halving 701487bfca51c99",
   "waiting d267f5bfd901be1",
+  "keys abbe6468940da61",
 ];
 
 const POSTGRES_STEPS = [
@@ -34,6 +35,7 @@ const POSTGRES_STEPS = [
   "indexes of suspects 9a94ddd9c3bb707",
   "ticks confirm the server's clock 69573860f4ece82",
   "waiting 75303c4190827d8",
+  "keys 0460cf403432043",
 ];
 
 const EDITED =
@@ -100,7 +102,7 @@ test("the constants that released PostgreSQL functions hold are still those of t
       BACKGROUND_MS,
       JOB_STATES,
       STATE,
-      LANE: { delayed: LANE.delayed, open: LANE.open, alone: LANE.suspect },
+      LANE: { delayed: LANE.delayed, open: LANE.open, alone: LANE.suspect, held: LANE.held },
       NEVER_DUE,
       OUTCOME: { "timed-out": timedOut, crashed, released, cancelled, lost, waiting },
     },

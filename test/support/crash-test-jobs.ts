@@ -74,6 +74,29 @@ export const hanging = job<{ file: string }>("hanging").handle(async ({ file }) 
   if (startsIn(file) === 3) await new Promise(() => {});
 });
 
+/** Waits in every way, with an effect in a step before and after each wait. */
+export const waiting = job<{ amount: number }>("waiting").handle(async ({ amount }, run) => {
+  const charge = (name: string) => run.step(name, () => effect(name, { key: run.key(name) }));
+  await charge("before");
+  await run.sleep("20ms");
+  await charge("after the sleep");
+  const approval = await run.waitForSignal<{ by: string }>("approved");
+  await charge(`approved by ${approval?.by}`);
+  const late = await run.waitForSignal("never", { timeout: "20ms" });
+  const ids = await run.enqueueMany(doubling, [{ n: amount }, { n: amount + 1 }]);
+  const doubled = await run.results<number>(ids);
+  await charge(`doubled ${doubled.join(" ")} ${late === null}`);
+});
+
+export const doubling = job<{ n: number }>("doubling").handle(({ n }) => 2 * n);
+
+/** Charges between two waits, but in no step. */
+export const carelesslyWaiting = job<null>("carelessly-waiting").handle(async (_, run) => {
+  await run.sleep("10ms");
+  effect("charge");
+  await run.sleep("10ms");
+});
+
 function startsIn(file: string): number {
   appendFileSync(file, ".");
   return readFileSync(file, "utf8").length;

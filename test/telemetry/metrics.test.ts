@@ -8,7 +8,7 @@ import { aggregatedText, attachMetrics, lasting } from "../../src/metrics.ts";
 import type { WorkerRow } from "../../src/stores/liveness.ts";
 import { type MeasuredStore, storeMetrics } from "../../src/telemetry/metrics.ts";
 import { slow } from "../support/jobs.ts";
-import { Place, untilState } from "../support/processes.ts";
+import { Place, untilState, untilTrue } from "../support/processes.ts";
 import { aWorkerRow } from "../support/samples.ts";
 
 const good = job<{ n: number }>("good").handle(() => {});
@@ -61,6 +61,41 @@ test("what happens is counted: claims, attempts, errors, retries, timeouts, deat
   for (const [name, value] of Object.entries(expected)) assert.equal(told.get(name), value, name);
   assert.ok(told.get("outlive_group_commits_total")! >= 3);
   assert.ok(told.get("outlive_group_commit_writes_total")! >= told.get("outlive_group_commits_total")!);
+});
+
+test("held jobs are counted by kind, and a wake that no worker acts on grows old", async (t) => {
+  const place = new Place(t);
+  const waiting = job<null>("waiting").handle((_, run) => run.waitForSignal("go"));
+  const stuck = job<null>("stuck", { grace: "0ms", limits: [{ name: "one", running: 1 }] });
+  stuck.handle((_, run) => new Promise<void>((resolve) => run.signal.addEventListener("abort", () => resolve())));
+  const engine = await place.engine({ jobs: [waiting, stuck] });
+  const registry = new Registry();
+  attachMetrics(engine, { registry, only: "store" });
+  for (const id of ["a", "b", "c"]) await engine.enqueue(stuck, null, { id });
+  const { id } = await engine.enqueue(waiting, null);
+  const worker = await engine.start();
+  await untilState(engine, "a", "running");
+  await untilTrue(
+    () => engine.get(id),
+    (details) => details?.waitsAt === "run.signal(go)#1",
+    "it waits",
+  );
+  await untilTrue(
+    () => samples(registry),
+    (told) => told.get("outlive_oldest_wake_seconds") === 0,
+    "every wake was acted on",
+  );
+  assert.equal((await samples(registry)).get('outlive_jobs{kind="stuck",state="held"}'), 2);
+  await worker.stop({ grace: "0ms" });
+  await engine.signal(id, "go");
+  const told = await untilTrue(
+    () => samples(registry),
+    (now) => now.get("outlive_oldest_wake_seconds")! > 0,
+    "nobody acts on the signal",
+  );
+  assert.ok(told.get("outlive_oldest_wake_seconds")! < 60);
+  const { detail } = await engine.operator.storeHealth();
+  assert.ok(Number(detail["wakes"]) >= 1);
 });
 
 test("FR-023 FR-024 NFR-008 AC-015 a death and its recovery are counted and timed by whoever recovers", async (t) => {

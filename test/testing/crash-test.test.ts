@@ -11,6 +11,7 @@ import {
   booked,
   calling,
   careful,
+  carelesslyWaiting,
   failing,
   hanging,
   keptKey,
@@ -19,6 +20,7 @@ import {
   rereading,
   starting,
   stepless,
+  waiting,
   wandering,
 } from "../support/crash-test-jobs.ts";
 
@@ -89,6 +91,34 @@ test("a key and a text that are kept in a step differ from run to run, and nothi
     again.map(({ point }) => point),
     [BEFORE_KEPT],
   );
+});
+
+test("a job that sleeps, waits for signals and for its children is killed around each wait, and does no harm", async () => {
+  const report = await crashTest(waiting, { module, input, signals: { approved: { by: "ann" } } });
+  assert.equal(report.ok, true, report.text);
+  const points = report.runs.map(({ point }) => point);
+  for (const point of [
+    "after the wait run.sleep#1 began, before it was stored",
+    "after the wait run.sleep#1 was stored",
+    "after the wait run.sleep#1 ended, before that was kept",
+    "after the end of the wait run.sleep#1 was kept",
+    "at the wait run.signal(approved)#1, before a signal was read",
+    "after the wait run.signal(approved)#1 began, before it was stored",
+    "after the wait run.signal(approved)#1 was stored",
+    "at the wait run.signal(approved)#1, after it was asked for a signal",
+    "after the wait run.signal(never)#1 was stored",
+    "after the wait run.wait#1 began, before it was stored",
+    "after the wait run.wait#1 was stored",
+    "after the wait run.wait#1 ended, before that was kept",
+  ])
+    assert.ok(points.includes(point), `${point}\n${report.text}`);
+  // Once before each wait, and once for each attempt that a wake began.
+  assert.equal(points.filter((point) => point.startsWith("after the claim")).length, 5);
+});
+
+test("an effect between two waits that is in no step happens once more for each kill after it", async () => {
+  const report = await crashTest(carelesslyWaiting, { module, input: null });
+  assert.equal(report.ok, false, report.text);
 });
 
 async function serverUrl(t: TestContext): Promise<string> {

@@ -54,7 +54,10 @@ isTrue<Agree<OutliveConfig, typeof SETTINGS>>();
 isTrue<Agree<EngineOptions, { [Key in keyof Program]: Program[Key] }>>();
 isTrue<Agree<WorkOptions, typeof WORKER_OPTIONS>>();
 isTrue<
-  Agree<KindOptions & { readonly input?: unknown; readonly output?: unknown }, Omit<typeof KIND_OPTIONS, Backoff>>
+  Agree<
+    KindOptions & { readonly input?: unknown; readonly output?: unknown; readonly limits?: readonly unknown[] },
+    Omit<typeof KIND_OPTIONS, Backoff>
+  >
 >();
 isTrue<Agree<{ readonly retry: { readonly backoff: BackoffOptions } }, Pick<typeof KIND_OPTIONS, Backoff>>>();
 

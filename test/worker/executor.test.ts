@@ -540,7 +540,6 @@ test("it ticks only while something is held, and not any more once it is closed"
 test("a thenable that throws when it is asked is a failure of the attempt and of nobody else", () => {
   const { settled, begin } = executor({
     handler: () => ({
-      // oxlint-disable-next-line unicorn/no-thenable -- what users return
       then() {
         throw new Error("no promise");
       },

@@ -3,6 +3,7 @@ import type { Metric } from "../harness.ts";
 import type { StoreName } from "../stores/tested-store.ts";
 import { beatHolding } from "./beat-holding.ts";
 import { drainDeepPostgres, drainDeepSqlite } from "./drain-deep.ts";
+import { drainBesideSleepers, drainKeyed, parentChildren } from "./drain-features.ts";
 import { drainFourProcesses } from "./drain-four-processes.ts";
 import { drain } from "./drain.ts";
 import { enqueueBulk } from "./enqueue-bulk.ts";
@@ -24,6 +25,9 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     drain,
     drainFourProcesses,
     drainDeepSqlite,
+    drainKeyed,
+    parentChildren,
+    drainBesideSleepers,
     enqueue,
     enqueueInFlight,
     enqueueBulk,
@@ -40,6 +44,9 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
   postgres: [
     drain,
     drainDeepPostgres,
+    drainKeyed,
+    parentChildren,
+    drainBesideSleepers,
     enqueue,
     enqueueInFlightPeers,
     enqueueBulk,

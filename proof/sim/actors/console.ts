@@ -1,6 +1,8 @@
-// A process in which a person works: cancels what may be running, retries what may have ended, asks for a recovery.
+// A process in which a person works: cancels what may be running, retries what may have ended, asks for a recovery, changes the
+// limits of single keys.
 import type { Engine } from "../../../src/engine/engine.ts";
 import { whyStoreReplaced } from "../../../src/job/errors.ts";
+import type { JobKey } from "../../../src/job/limits.ts";
 import { pause } from "../../../src/job/time.ts";
 import type { SimProcess } from "../world/process.ts";
 
@@ -10,6 +12,8 @@ export async function operate(
   everyMs: number,
   jobs: () => readonly string[],
   quiet: () => boolean,
+  /** Keys whose limits it changes. */
+  limited: readonly JobKey[] = [],
 ): Promise<void> {
   const random = process.random.fork("operator");
   const { clock } = process.main;
@@ -18,10 +22,13 @@ export async function operate(
     if (quiet()) return;
     const known = jobs();
     const id = known.length === 0 ? null : random.pick(known);
-    const act = random.weighted({ cancel: 2, retry: 2, recover: 1 });
+    const act = random.weighted({ cancel: 2, retry: 2, recover: 1, limit: limited.length === 0 ? 0 : 1.5 });
     try {
       if (act === "recover") await engine.operator.recover();
-      else if (id !== null) await (act === "cancel" ? engine.cancel(id) : engine.retry(id));
+      else if (act === "limit") {
+        const { limit, key } = random.pick(limited);
+        await engine.limits.set(limit, key, random.chance(0.3) ? null : { running: 1 + random.below(3) });
+      } else if (id !== null) await (act === "cancel" ? engine.cancel(id) : engine.retry(id));
     } catch (thrown) {
       if (whyStoreReplaced(thrown) !== null) throw thrown;
       // Refused (it had ended, or has not), or lost on the way: a person shrugs.

@@ -1,7 +1,8 @@
 // The jobs of one history, in the order in which they are sent: each a wish of one of the seed's workloads, with an id, a
 // priority and perhaps a delay.
+import { makeDraftNow } from "../../../src/job/enqueue.ts";
 import type { JobDraft } from "../../../src/job/job.ts";
-import type { Workload } from "../workloads/workload.ts";
+import { checkedContract, type Workload } from "../workloads/workload.ts";
 import type { Profile } from "../world/profile.ts";
 import type { SeededRandom } from "../world/random.ts";
 
@@ -37,14 +38,16 @@ function shuffled(random: SeededRandom, counts: Readonly<Record<string, number>>
 }
 
 function draftOf(random: SeededRandom, workload: Workload, i: number): JobDraft {
-  const { kind, input, dedupeKey = null } = workload.wish(random);
-  return {
-    id: `${kind}-${i}`,
-    kind,
-    input: JSON.stringify(input),
-    priority: random.chance(0.2) ? random.below(5) : 0,
-    runAt: null,
-    delayMs: random.chance(0.2) ? Math.floor(random.between(1, 4_000)) : 0,
-    dedupeKey,
+  const { kind, input, dedupeKey, dedupe } = workload.wish(random);
+  const id = `${kind}-${i}`;
+  const priority = random.chance(0.2) ? random.below(5) : 0;
+  const delayMs = random.chance(0.2) ? Math.floor(random.between(1, 4_000)) : 0;
+  const options = {
+    id,
+    priority,
+    ...(delayMs > 0 && !dedupe?.debounce && { delay: `${delayMs}ms` as const }),
+    ...(dedupeKey !== undefined && { dedupeKey }),
+    ...dedupe,
   };
+  return makeDraftNow(checkedContract(kind, workload.kinds[kind]!), input, options, () => id);
 }

@@ -1,8 +1,10 @@
 // A second producer, to which the same events come as to the first: what that sends with a dedupe key, this one sends too, at
 // about the same moment and with an id of its own. It goes through the engine. Only one job may come of both.
 import type { Engine } from "../../../src/engine/engine.ts";
+import type { EnqueueOptions } from "../../../src/job/enqueue.ts";
 import { whyStoreReplaced } from "../../../src/job/errors.ts";
 import type { JobDraft } from "../../../src/job/job.ts";
+import { throttleSettings } from "../../../src/job/limits.ts";
 import { pause } from "../../../src/job/time.ts";
 import type { SimProcess } from "../world/process.ts";
 
@@ -46,6 +48,20 @@ export class Echo {
   }
 }
 
+/** What gives such a draft again. */
+function optionsOf({ id, priority, delayMs, dedupeKey, dedupe, keys = [] }: JobDraft): EnqueueOptions {
+  const key = dedupeKey!;
+  const plain = { id, priority };
+  if (dedupe?.debounce) {
+    const { waitMs, maxMs } = dedupe.debounce;
+    return { ...plain, debounce: { key, wait: `${waitMs}ms`, ...(maxMs !== null && { max: `${maxMs}ms` }) } };
+  }
+  const delayed = { ...plain, delay: `${delayMs}ms` as const };
+  const throttle = keys.map(({ limit }) => throttleSettings(limit)).find((one) => one !== null);
+  if (throttle) return { ...delayed, throttle: { key, every: `${throttle.intervalMs!}ms` } };
+  return { ...delayed, ...(dedupe ? { dedupe: { key, then: dedupe.then } } : { dedupeKey: key }) };
+}
+
 /** Sends what comes, each until it was answered; `acknowledged` hears the id that is in the store for a draft. */
 export async function repeat(
   process: SimProcess,
@@ -56,9 +72,7 @@ export async function repeat(
   const random = process.random.fork("twin");
   const { clock } = process.main;
   const send = async (draft: JobDraft): Promise<void> => {
-    const { id, priority, delayMs, dedupeKey } = draft;
-    const options = { id, priority, delay: `${delayMs}ms` as const, dedupeKey: dedupeKey! };
-    const enqueued = await engine.operator.enqueueByName(draft.kind, JSON.parse(draft.input), options);
+    const enqueued = await engine.operator.enqueueByName(draft.kind, JSON.parse(draft.input), optionsOf(draft));
     acknowledged(draft, enqueued.id);
     echo.left.splice(echo.left.indexOf(draft), 1);
   };

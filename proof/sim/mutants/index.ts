@@ -6,6 +6,7 @@ import { contentMutants } from "./contents.ts";
 import { endMutants } from "./ends.ts";
 import { fenceMutants } from "./fences.ts";
 import { followMutants } from "./follows.ts";
+import { keyMutants } from "./keys.ts";
 import { threadMutants } from "./maintenance-threads.ts";
 import { lossMutants } from "./losses.ts";
 import { maintenanceMutants } from "./maintenance.ts";
@@ -35,5 +36,6 @@ export const MUTANTS: readonly Mutant[] = [
   ...writeMutants,
   ...followMutants,
   ...waitMutants,
+  ...keyMutants,
   ...contentMutants,
 ];

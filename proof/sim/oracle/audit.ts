@@ -23,6 +23,7 @@ export function audit(db: Database, oracle: Oracle, workloads: readonly Workload
   for (const [sql, what] of SENTENCES) noRows(db, sql, what);
   incidentsAreWhole(db, oracle);
   oracle.drafts.audit(db);
+  oracle.reruns.audit();
   for (const workload of workloads) workload.audit?.(db);
 }
 

@@ -26,8 +26,10 @@ import {
 import { EndLaw } from "./end-law.ts";
 import { FollowLaw } from "./follow-law.ts";
 import { IsolationLaw } from "./isolation-law.ts";
+import { KeysLaw } from "./keys-law.ts";
 import { LossLaw } from "./loss-law.ts";
 import { MoneyLaw } from "./money-law.ts";
+import { RerunLaw } from "./rerun-law.ts";
 import { RestoreLaw } from "./restore-law.ts";
 import { type Asked, RequestLaw } from "./request-law.ts";
 import { SilenceLaw } from "./silence-law.ts";
@@ -72,6 +74,8 @@ export class Oracle {
   readonly #ends = new EndLaw(kindFacts);
   readonly #follows = new FollowLaw();
   readonly #waiting: WaitingLaw;
+  readonly #keys: KeysLaw;
+  readonly reruns: RerunLaw;
   readonly #money: MoneyLaw;
   readonly #blame: BlameLaw;
   readonly #isolation: IsolationLaw | null;
@@ -93,6 +97,8 @@ export class Oracle {
     this.model = new Model(deps.process);
     this.requests = new RequestLaw(this.model);
     this.#waiting = new WaitingLaw(this.model);
+    this.#keys = new KeysLaw(this.model);
+    this.reruns = new RerunLaw(this.model);
     this.#watch = new Watch(deps.disk);
     this.#states = new StateLaw((kind) => kindFacts(kind).limits);
     this.#restores = new RestoreLaw(deps.process, () => deps.disk.misplaced);
@@ -122,6 +128,8 @@ export class Oracle {
     this.#maintenances.onTime(now, wall);
     this.#detection.onTime(now);
     this.#waiting.onTime(now, wall, this.#calmAt);
+    this.#keys.onTime(now, wall, this.#calmAt);
+    this.reruns.onTime(now, wall);
     if (this.#calmAt !== null) this.requests.onCalm(now, this.#calmAt);
     const answers = this.#deps.witness.take();
     const seen = this.#watch.read();
@@ -189,6 +197,8 @@ export class Oracle {
     this.#money.onMoment(changes, ledgerOf(moment));
     this.#follows.onMoment(changes);
     this.#waiting.onMoment(moment);
+    this.#keys.onMoment(moment);
+    this.reruns.onMoment(moment);
     this.#blame.onMoment(moment);
     this.requests.onMoment(moment, changes);
   }
@@ -251,6 +261,9 @@ export class Oracle {
     const kept = this.#watch.all("step").map(({ job, name }) => `${this.model.jobs.get(job)?.id}/${name}`);
     this.#steps.wentBack(new Set(kept));
     this.#waiting.wentBack(this.#watch.all("signal"));
+    this.#keys.wentBack(this.#watch.all("keyed"), this.#watch.all("key"));
+    this.reruns.wentBack();
+    this.drafts.wentBack();
     this.#losses.wentBack();
     this.#deadlines.wentBack();
     this.#detection.wentBack();

@@ -24,6 +24,8 @@ export interface JobRow {
   readonly runAt: number | null;
   readonly key: string | null;
   readonly result: string | null;
+  /** Only of jobs with a dedupe key, whose input an enqueue may change. */
+  readonly input: string | null;
   /** 1: its cancel was asked for while it ran. */
   readonly cancel: number;
 }
@@ -80,6 +82,23 @@ export interface SignalRow {
   readonly readAt: number | null;
 }
 
+/** What a job counts against, as JSON: limit and key of each; null: nothing. */
+export interface KeyedRow {
+  readonly job: number;
+  readonly keys: string | null;
+}
+
+/** What a key has of its own. */
+export interface KeyRow {
+  readonly name: string;
+  readonly key: string;
+  readonly running: number | null;
+  readonly intervalMs: number | null;
+  readonly burst: number | null;
+  readonly arrivalAt: number;
+  readonly heldOffUntil: number;
+}
+
 export interface LogRow {
   readonly job: number;
   readonly fence: number;
@@ -95,6 +114,8 @@ interface Rows {
   readonly ledger: LedgerRow;
   readonly incident: IncidentRow;
   readonly signal: SignalRow;
+  readonly keyed: KeyedRow;
+  readonly key: KeyRow;
 }
 
 /** One row that was written: what it was before (null: it is new), what it is now (null: it is gone). */
@@ -111,7 +132,7 @@ const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: str
     "outlive_jobs",
     `'seq', @.seq, 'id', @.id, 'kind', (SELECT name FROM outlive_kinds WHERE id = @.kind), 'state', @.state, 'lane', @.lane, 'worker', @.worker,
      'epoch', @.epoch, 'fence', @.fence, 'errors', @.errors, 'crashes', @.crashes, 'blamed', @.blamed, 'timeouts', @.timeouts,
-     'interruptions', @.interruptions, 'losses', @.losses, 'together', @.together, 'outcome', @.outcome, 'deadline', @.deadline_at, 'runAt', @.run_at, 'key', @.dedupe_key, 'result', @.result, 'cancel', @.cancel_requested`,
+     'interruptions', @.interruptions, 'losses', @.losses, 'together', @.together, 'outcome', @.outcome, 'deadline', @.deadline_at, 'runAt', @.run_at, 'key', @.dedupe_key, 'result', @.result, 'input', CASE WHEN @.dedupe_key IS NULL THEN NULL ELSE @.input END, 'cancel', @.cancel_requested`,
   ],
   worker: [
     "outlive_workers",
@@ -128,6 +149,11 @@ const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: str
   signal: [
     "outlive_signals",
     "'ord', @.ord, 'job', @.job, 'name', @.name, 'id', @.id, 'payload', @.payload, 'readAt', @.read_at",
+  ],
+  keyed: ["outlive_extras", "'job', @.job, 'keys', @.keys"],
+  key: [
+    "outlive_keys",
+    "'name', @.name, 'key', @.key, 'running', @.running, 'intervalMs', @.interval_ms, 'burst', @.burst, 'arrivalAt', @.arrival_at, 'heldOffUntil', @.held_off_until",
   ],
   incident: [
     "outlive_incidents",

@@ -6,6 +6,8 @@ import { observed } from "../../../src/stores/observed.ts";
 import type { AtomicServer } from "./atomic-server.ts";
 import * as attempts from "./attempts.ts";
 import * as looking from "./looking.ts";
+import { enqueue } from "./enqueue.ts";
+import { setLimit } from "./keys.ts";
 import { Data } from "./records.ts";
 import * as recovering from "./recovering.ts";
 import { outcomes, sendSignal } from "./waits.ts";
@@ -75,7 +77,7 @@ export function atomicStore(server: AtomicServer): Store {
     {
       name: "atomic",
       declare: writing(attempts.declare),
-      enqueue: writing(attempts.enqueue),
+      enqueue: writing(enqueue),
       register: writing(register),
       turn: writing(attempts.turn),
       write: writing(attempts.write),
@@ -104,6 +106,7 @@ export function atomicStore(server: AtomicServer): Store {
         cancel: writing(looking.cancel),
         retry: writing(looking.retry),
         signal: writing(sendSignal),
+        setLimit: writing(setLimit),
         setPaused: writing(looking.setPaused),
         noteDeath: writing(noteDeath),
       },

@@ -1,11 +1,9 @@
 // The scripts on a job's way: kinds are declared, jobs enqueued, claimed, written about and settled. Each checks everything that can be
 // wrong before its first write. What is decided comes from job/; a script applies increments and chooses the alternative.
 import * as transitions from "../../../src/job/transitions.ts";
-import { ErrorCode, OutliveError } from "../../../src/job/errors.ts";
 import { boundOf, type HeldSuspects, isSuspect, suspectsToTake } from "../../../src/job/isolation.ts";
 import {
   type ClaimedJob,
-  type Enqueued,
   isTerminal,
   JOB_STATES,
   type JobDraft,
@@ -26,7 +24,9 @@ import {
   type WriteAnswer,
 } from "../../../src/stores/port.ts";
 import { NEVER_DUE, NO_TIMEOUT } from "../../../src/stores/rows.ts";
-import { type Data, isDue, type JobRecord, type StepRecord, stepOwner, sumOf } from "./records.ts";
+import { assertDeclared, insertJobs } from "./enqueue.ts";
+import { admitHeld, declareLimits, holdOff, nextRoomAt, spendStarts } from "./keys.ts";
+import { type Data, isDue, type JobRecord, NOT_ADMITTED, type StepRecord, stepOwner, sumOf } from "./records.ts";
 import { beginWait, consequences, keptWait, readSignal, waitDueAt } from "./waits.ts";
 import { ownRow, whyReplaced } from "./workers.ts";
 
@@ -35,63 +35,10 @@ const MAX_REJECTIONS = 100;
 
 export function declare(data: Data, kinds: readonly KindSettings[]): void {
   for (const settings of kinds) data.putKind({ settings, paused: data.kind(settings.name)?.paused ?? false });
-}
-
-export function enqueue(data: Data, drafts: readonly JobDraft[]): Enqueued[] {
-  assertDeclared(data, drafts);
-  return insertJobs(data, drafts);
-}
-
-export function assertDeclared(data: Data, drafts: readonly JobDraft[]): void {
-  for (const { kind } of drafts)
-    if (data.kind(kind) === null)
-      throw new OutliveError(
-        ErrorCode.kindUnknown,
-        `The kind ${JSON.stringify(kind)} was never declared in this store.`,
-        "Pass its job to `open({ jobs })`, so that its settings are known before its first job.",
-        { kind },
-      );
-}
-
-/** `parent`: the row of the job that enqueues them. */
-export function insertJobs(data: Data, drafts: readonly JobDraft[], parent: number | null = null): Enqueued[] {
-  const { now } = data;
-  return drafts.map((draft) => {
-    const { id, kind, input, priority, dedupeKey } = draft;
-    const known = data.jobById(id) ?? data.keyHolder(kind, dedupeKey);
-    if (known) return { id: known.id, created: false };
-    const row = data.meta().lastRow + 1;
-    data.putMeta({ lastRow: row });
-    data.putJob({
-      row,
-      id,
-      kind,
-      state: "queued",
-      priority,
-      dedupeKey,
-      createdAt: now,
-      runAt: draft.runAt ?? (draft.delayMs > 0 ? now + draft.delayMs : null),
-      startedAt: now,
-      deadlineAt: null,
-      finishedAt: now,
-      worker: null,
-      epoch: 0,
-      fence: 0,
-      counters: NO_COUNTERS,
-      together: 0,
-      outcome: null,
-      error: null,
-      cancelRequested: false,
-      incident: null,
-      input,
-      inputSum: sumOf(input, id),
-      result: null,
-      resultSum: null,
-      progress: null,
-      parent,
-    });
-    return { id, created: true };
-  });
+  declareLimits(
+    data,
+    kinds.flatMap(({ keyed = [] }) => keyed),
+  );
 }
 
 export function turn(data: Data, worker: string, settlements: readonly Settlement[], room: Room): TurnAnswer {
@@ -110,13 +57,16 @@ export function turn(data: Data, worker: string, settlements: readonly Settlemen
     const nothing = { claimed: [], live: false, cancels: [], nextDueInMs: null };
     return { settled, ...nothing, ...(replaced !== null && { replaced }) };
   }
+  const admitted = admitHeld(data);
   const claims = claim(data, worker, room);
   const cancels = data.held(worker).flatMap(({ id, cancelRequested }) => (cancelRequested ? [id] : []));
-  return { settled, ...claims, live: true, cancels, nextDueInMs: nextDueInMs(data) };
+  return { settled, ...claims, live: true, cancels, nextDueInMs: nextDueInMs(data, nextRoomAt(data)), woken: admitted };
 }
 
-function nextDueInMs(data: Data): number | null {
-  const due = data.queued().flatMap(({ runAt }) => (runAt === null || runAt >= NO_TIMEOUT ? [] : [runAt - data.now]));
+/** `roomAt`: when a key has room by time. */
+function nextDueInMs(data: Data, roomAt: number | null): number | null {
+  const delayed = data.queued().flatMap(({ runAt }) => (runAt === null || runAt >= NO_TIMEOUT ? [] : [runAt]));
+  const due = [...delayed, ...(roomAt === null ? [] : [roomAt])].map((at) => at - data.now);
   const waiting = due.filter((ms) => ms > 0);
   return waiting.length === 0 ? null : Math.min(...waiting);
 }
@@ -201,7 +151,8 @@ export function applyChange(
   const written = applicable(job, change);
   const { to, outcome, error, result } = written;
   if (written.name === "succeed") {
-    data.putJob({ ...job, state: to, outcome, finishedAt: now, result, resultSum: sumOf(result, job.id) });
+    const resultSum = sumOf(result, job.id);
+    data.putJob({ ...job, state: to, outcome, finishedAt: now, result, resultSum, ...NOT_ADMITTED });
     consequences(data, job.row, true);
     return written;
   }
@@ -216,6 +167,7 @@ export function applyChange(
     incident: to === "queued" ? by.incident : null,
     together: written.together ?? (written.resets ? 0 : job.together),
     cancelRequested: false,
+    ...NOT_ADMITTED,
   });
   addHistory(data, job, written, by);
   if (written.wait) beginWait(data, job.row, written.wait);
@@ -320,6 +272,7 @@ function take(data: Data, worker: string, job: JobRecord): ClaimedJob | CorruptJ
     return { lease, kind, change };
   }
   data.putJob(running);
+  spendStarts(data, running);
   const listed = job.incident === null ? null : data.incidentJob(job.incident, row);
   if (listed !== null && listed.resumedAt === null) data.putIncidentJob(job.incident!, { ...listed, resumedAt: now });
   const wait = keptWait(data, row);
@@ -386,6 +339,9 @@ function writeOne(data: Data, job: JobRecord, one: FencedWrite["write"]): WriteA
     }
     case "enqueue":
       return { is: "applied", enqueued: insertJobs(data, one.drafts, row) };
+    case "holdOff":
+      holdOff(data, one.key, now + one.forMs);
+      break;
     case "signal":
       return { is: "applied", signal: readSignal(data, job, one) };
   }

@@ -2,6 +2,7 @@
 import * as transitions from "../../../src/job/transitions.ts";
 import { ANY_NUMBER, isSuspect } from "../../../src/job/isolation.ts";
 import { isTerminal, type JobDetails, type JobInfo, type JobState } from "../../../src/job/job.ts";
+import type { JobKey } from "../../../src/job/limits.ts";
 import type { Incident, IncidentSummary } from "../../../src/recovery/incident.ts";
 import type {
   JobFilter,
@@ -15,7 +16,8 @@ import type {
 } from "../../../src/stores/port.ts";
 import { cursorAt, NEVER_DUE, NO_TIMEOUT, rowOfCursor, storedValue } from "../../../src/stores/rows.ts";
 import { applyChange, bound, brokenSteps, inputIsIntact, resultIsIntact } from "./attempts.ts";
-import { type Data, type IncidentRecord, isDue, isFresh, type JobRecord } from "./records.ts";
+import { doorOf } from "./keys.ts";
+import { type Data, type IncidentRecord, isDue, isFresh, isHeld, type JobRecord } from "./records.ts";
 import { forgetWaits, waitsAt } from "./waits.ts";
 
 function jobInfo(data: Data, job: JobRecord): JobInfo {
@@ -42,8 +44,14 @@ function jobInfo(data: Data, job: JobRecord): JobInfo {
     cancelRequested: job.cancelRequested,
     parent: job.parent === null ? null : (data.job(job.parent)?.id ?? null),
     waitsAt: waitsAt(data, job),
+    keys: job.keys.map(named),
+    heldBy: isHeld(job, data.now) ? named(doorOf(data, job)) : null,
     waitsForResolution,
   };
+}
+
+function named({ limit, key }: JobKey): Pick<JobKey, "limit" | "key"> {
+  return { limit, key };
 }
 
 export function getJob(data: Data, id: string): JobDetails | null {
@@ -97,11 +105,13 @@ export function counts(data: Data): KindCounts[] {
     const first = jobs.find((job) => isFresh(job, data.now));
     const inState = (state: JobState): number => jobs.filter((job) => job.state === state).length;
     const ready = jobs.filter((job) => isDue(job, data.now)).length;
+    const held = jobs.filter((job) => isHeld(job, data.now)).length;
     return {
       kind,
       paused: data.kind(kind)!.paused,
       ready,
-      delayed: inState("queued") - ready,
+      delayed: inState("queued") - ready - held,
+      held,
       running: inState("running"),
       oldestReadyMs: first ? Math.max(0, data.now - Math.max(first.createdAt, first.runAt ?? 0)) : null,
       succeeded: inState("succeeded"),

@@ -6,11 +6,13 @@ import {
   type Counters,
   type HistoryEntry,
   isTerminal,
+  type JobDraft,
   type JobState,
   type KindSettings,
   type LogLine,
   type Outcome,
 } from "../../../src/job/job.ts";
+import type { JobKey, KeyLimit, LimitSettings } from "../../../src/job/limits.ts";
 import type { Incident, IncidentJob } from "../../../src/recovery/incident.ts";
 import type { WorkerRecord as RegisteredWorker, WorkerState } from "../../../src/stores/liveness.ts";
 import type { Keyspace } from "./atomic-server.ts";
@@ -64,6 +66,29 @@ export interface JobRecord {
   readonly progress: string | null;
   /** The row of the job that enqueued it; null: a program did. */
   readonly parent: number | null;
+  /** What it counts against; empty: nothing. */
+  readonly keys: readonly JobKey[];
+  /** It counts against its keys: it was admitted since it was queued last. */
+  readonly admitted: boolean;
+  /** The key at which it waits, if that is not the first. */
+  readonly door: number | null;
+  /** It is first at the door of its strict key, and waits at another one. */
+  readonly keepsPlace: boolean;
+  /** A debounced job is not moved beyond; null: it has no such end. */
+  readonly latestAt: number | null;
+}
+
+/** What a key has beside its limit. */
+export interface KeyRecord {
+  readonly own: KeyLimit;
+  readonly arrivalAt: number;
+  readonly heldOffUntil: number;
+}
+
+/** The latest enqueue that came after its job had begun, and becomes a job when that has ended. */
+export interface RerunRecord {
+  readonly draft: JobDraft;
+  readonly latestAt: number | null;
 }
 
 /** The wait that a job's latest attempt began. */
@@ -128,7 +153,22 @@ export function stepOwner(id: string, name: string): string {
   return `${id}\n${name}`;
 }
 
-export function isDue({ state, runAt }: JobRecord, now: number): boolean {
+/** Of a job that is queued anew, or has ended. */
+export const NOT_ADMITTED = { admitted: false, door: null, keepsPlace: false } as const;
+
+const NEW_KEY: KeyRecord = { own: {}, arrivalAt: 0, heldOffUntil: 0 };
+
+/** Can be claimed. */
+export function isDue(job: JobRecord, now: number): boolean {
+  return isInTime(job, now) && (job.admitted || job.keys.length === 0);
+}
+
+/** Could be claimed if its keys had room for it. */
+export function isHeld(job: JobRecord, now: number): boolean {
+  return isInTime(job, now) && !job.admitted && job.keys.length > 0;
+}
+
+function isInTime({ state, runAt }: JobRecord, now: number): boolean {
   return state === "queued" && (runAt === null || runAt <= now);
 }
 
@@ -236,7 +276,7 @@ export class Data {
 
   deleteJob(job: JobRecord): void {
     for (const [table, field] of indexesOf(job).values()) this.keys.delete(table, field);
-    for (const table of ["jobs", "steps", "history", "logs", "waits", "signals"])
+    for (const table of ["jobs", "steps", "history", "logs", "waits", "signals", "reruns"])
       this.keys.delete(table, String(job.row));
   }
 
@@ -262,6 +302,34 @@ export class Data {
 
   putLog(row: number, lines: readonly LogLine[]): void {
     this.#write("logs", row, lines);
+  }
+
+  limit(name: string): LimitSettings | null {
+    return this.#read("limits", name);
+  }
+
+  putLimit(limit: LimitSettings): void {
+    this.#write("limits", limit.name, limit);
+  }
+
+  key(id: number): KeyRecord {
+    return this.#read<KeyRecord>("limited", id) ?? NEW_KEY;
+  }
+
+  putKey(id: number, key: KeyRecord): void {
+    this.#write("limited", id, key);
+  }
+
+  rerun(row: number): RerunRecord | null {
+    return this.#read("reruns", row);
+  }
+
+  putRerun(row: number, rerun: RerunRecord): void {
+    this.#write("reruns", row, rerun);
+  }
+
+  deleteRerun(row: number): void {
+    this.keys.delete("reruns", String(row));
   }
 
   wait(row: number): WaitRecord | null {

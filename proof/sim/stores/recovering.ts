@@ -23,8 +23,16 @@ import {
 } from "../../../src/stores/port.ts";
 import { NEVER_DUE } from "../../../src/stores/rows.ts";
 import { toStoredError } from "../../../src/job/errors.ts";
-import { addHistory, applicable, applyChange, assertDeclared, dueAt, faultOf, insertJobs } from "./attempts.ts";
-import type { Data, IncidentJobRecord, IncidentRecord, JobRecord, WorkerRecord } from "./records.ts";
+import { addHistory, applicable, applyChange, dueAt, faultOf } from "./attempts.ts";
+import { assertDeclared, insertJobs } from "./enqueue.ts";
+import {
+  type Data,
+  type IncidentJobRecord,
+  type IncidentRecord,
+  type JobRecord,
+  NOT_ADMITTED,
+  type WorkerRecord,
+} from "./records.ts";
 import { consequences } from "./waits.ts";
 import { isOpenLoss, workerRow } from "./workers.ts";
 
@@ -253,6 +261,8 @@ function judgeOne(data: Data, incident: string, { job: read, change }: LossVerdi
     error: change.error ?? job.error,
     runAt: waits ? dueAt(change, now) : job.runAt,
     finishedAt: change.to === "quarantined" ? now : job.finishedAt,
+    // As everything that changes where a job waits: it is admitted again. A running job counts as it is.
+    ...NOT_ADMITTED,
   });
   addHistory(data, job, change, { actor: ACTOR, incident });
   if (isTerminal(change.to)) consequences(data, job.row, true);

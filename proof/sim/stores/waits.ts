@@ -5,6 +5,7 @@ import { isTerminal } from "../../../src/job/job.ts";
 import { type JobOutcome, type KeptWait, MAX_SIGNALS, type Wait } from "../../../src/job/waits.ts";
 import type { AttemptWrite, ReadSignal, Signal, SignalAnswer } from "../../../src/stores/port.ts";
 import { NO_TIMEOUT } from "../../../src/stores/rows.ts";
+import { rerun } from "./enqueue.ts";
 import { type Data, type JobRecord, stepOwner, sumOf } from "./records.ts";
 
 /** When a job that begins to wait is due: the wait's end by time, or never. */
@@ -26,6 +27,7 @@ export function beginWait(data: Data, row: number, { step, forMs, until }: Wait)
 
 /** A job has ended, or was taken out of its end again. Every change of a job's state comes through here. */
 export function consequences(data: Data, row: number, ended: boolean): void {
+  if (ended) rerun(data, row);
   for (const waiter of data.waiters(row)) {
     data.addWaiter(row, waiter, !ended);
     if (ended) wakeIfEnded(data, waiter);

@@ -6,6 +6,7 @@ import { deadlines } from "./deadlines.ts";
 import { deaf } from "./deaf.ts";
 import { failures } from "./failures.ts";
 import { family } from "./family.ts";
+import { keys } from "./keys.ts";
 import { long } from "./long.ts";
 import { money } from "./money.ts";
 import { naps } from "./naps.ts";
@@ -13,7 +14,8 @@ import { poison } from "./poison.ts";
 import { sequels } from "./sequels.ts";
 import { steps } from "./steps.ts";
 import { waiting } from "./waiting.ts";
-import type { KindFacts, Workload } from "./workload.ts";
+import type { LimitSettings } from "../../../src/job/limits.ts";
+import { checkedContract, type KindFacts, type Workload } from "./workload.ts";
 
 export const WORKLOADS: readonly Workload[] = [
   money,
@@ -29,6 +31,7 @@ export const WORKLOADS: readonly Workload[] = [
   crowd,
   sequels,
   waiting,
+  keys,
 ];
 
 const FACTS = new Map(WORKLOADS.flatMap(({ kinds }) => Object.entries(kinds)));
@@ -37,6 +40,18 @@ export function kindFacts(kind: string): KindFacts {
   const facts = FACTS.get(kind);
   if (!facts) throw new Error(`no facts about the kind ${kind}`);
   return facts;
+}
+
+const limits = new Map<string, LimitSettings>();
+
+/** Every limit of every kind, by its name. */
+export function limitFacts(name: string): LimitSettings {
+  if (limits.size === 0)
+    for (const [kind, facts] of FACTS)
+      for (const limit of checkedContract(kind, facts).settings.keyed ?? []) limits.set(limit.name, limit);
+  const found = limits.get(name);
+  if (!found) throw new Error(`no facts about the limit ${name}`);
+  return found;
 }
 
 export function drawWorkloads(random: SeededRandom): readonly string[] {

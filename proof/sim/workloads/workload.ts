@@ -1,7 +1,8 @@
 // What a workload is: kinds of jobs with their facts, how its jobs are drawn, and its handlers. A new feature brings a file with
 // one of these and one line in index.ts.
-import { job } from "../../../src/engine/options.ts";
+import { job, type LimitOptions } from "../../../src/engine/options.ts";
 import { type AnyContract, JobContract, type TypedRun } from "../../../src/job/contract.ts";
+import type { EnqueueOptions } from "../../../src/job/enqueue.ts";
 import { TerminalError } from "../../../src/job/errors.ts";
 import { type Clock, pause } from "../../../src/job/time.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
@@ -15,6 +16,8 @@ export interface KindFacts {
   readonly timeoutMs: number;
   /** It kills its process whenever it runs. */
   readonly poison: boolean;
+  /** What its jobs count against. Omitted: nothing. */
+  readonly limited?: readonly LimitOptions[];
 }
 
 export const ORDINARY: KindFacts = {
@@ -29,6 +32,8 @@ export interface Wish {
   readonly kind: string;
   readonly input: unknown;
   readonly dedupeKey?: string;
+  /** Instead of a dedupe key alone. */
+  readonly dedupe?: Pick<EnqueueOptions, "dedupe" | "debounce" | "throttle">;
 }
 
 export interface Workload {
@@ -92,7 +97,8 @@ export function contractsFor(
   for (const workload of workloads) {
     const own = workload.handlers(tools);
     for (const [kind, facts] of Object.entries(workload.kinds)) {
-      const contract = new JobContract<never, never>(settingsOf(kind, facts), null, null);
+      const { settings, keysOf } = checkedContract(kind, facts);
+      const contract = new JobContract<never, never>(settings, null, null, null, keysOf);
       contracts.set(kind, contract.handle(telling(own[kind]!, handlerTold)));
     }
   }
@@ -113,16 +119,17 @@ function telling(handler: HandlerOf, told: HandlerTold): HandlerOf {
   };
 }
 
-const checked = new Map<string, AnyContract["settings"]>();
+const checked = new Map<string, AnyContract>();
 
 /** Through the same door as a user's options, once for each kind. */
-function settingsOf(kind: string, { limits, graceMs, timeoutMs }: KindFacts): AnyContract["settings"] {
+export function checkedContract(kind: string, { limits, graceMs, timeoutMs, limited }: KindFacts): AnyContract {
   const { errors: attempts, timeouts, crashes } = limits;
-  let settings = checked.get(kind);
-  if (!settings) {
+  let contract = checked.get(kind);
+  if (!contract) {
     const retry = { attempts, timeouts, crashes, backoff: { base: "50ms", max: "2s" } } as const;
-    ({ settings } = job<null>(kind, { timeout: `${timeoutMs}ms`, grace: `${graceMs}ms`, retry }));
-    checked.set(kind, settings);
+    const options = { timeout: `${timeoutMs}ms`, grace: `${graceMs}ms`, retry } as const;
+    contract = limited ? job<never>(kind, { ...options, limits: limited }) : job(kind, options);
+    checked.set(kind, contract);
   }
-  return settings;
+  return contract;
 }

@@ -10,6 +10,7 @@ import { produce } from "../actors/producer.ts";
 import { type Outbox, signal } from "../actors/signaller.ts";
 import { Echo, repeat } from "../actors/twin.ts";
 import { Violation } from "../oracle/violation.ts";
+import { limitedKeys } from "../workloads/keys.ts";
 import { contractsFor, type HandlerTold, type StepCame, type Workload } from "../workloads/workload.ts";
 import { maintenances, openEngine } from "./engine-process.ts";
 import type { Migration } from "./migration.ts";
@@ -144,7 +145,14 @@ export class Supervisor {
       if (!this.#world.conditions.calm) this.#again(() => this.#startConsole(), 2_000);
     });
     this.#boot(process, (engine) =>
-      operate(process, engine, 600, this.#program.jobs, () => this.#world.conditions.calm),
+      operate(
+        process,
+        engine,
+        600,
+        this.#program.jobs,
+        () => this.#world.conditions.calm,
+        limitedKeys(this.#program.workloads),
+      ),
     );
   }
 

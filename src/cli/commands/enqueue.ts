@@ -1,18 +1,20 @@
 // `outlive enqueue KIND JSON`: one job, by the name of its kind.
-import { text } from "node:stream/consumers";
-import { MAX_PRIORITY } from "../../job/enqueue.ts";
+import { Option } from "commander";
+import { type EnqueueOptions, MAX_PRIORITY } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { Enqueued } from "../../job/job.ts";
 import type { Duration } from "../../job/time.ts";
 import { instant, wholeNumber } from "../context.ts";
+import { jsonArgument } from "../json-argument.ts";
 import { noSuchKind } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { printable } from "../words.ts";
 
 interface Flags {
   readonly priority?: number;
   readonly delay?: Duration;
   readonly runAt?: Date;
   readonly dedupeKey?: string;
+  readonly dedupeThen?: "keep" | "replace" | "rerun";
   readonly id?: string;
 }
 
@@ -26,14 +28,21 @@ export const enqueueCommand: Register = (program, run) => {
     .option("--delay <duration>", 'run it that much later: "30s", "5m"')
     .option("--run-at <instant>", "run it at this instant of ISO 8601", instant)
     .option("--dedupe-key <key>", "add nothing while an unfinished job of the kind holds this key")
+    .addOption(
+      new Option(
+        "--dedupe-then <what>",
+        "what to do with the job that holds the key: keep it; replace its input if it has not begun; rerun: as replace, or once more after it has ended",
+      ).choices(["keep", "replace", "rerun"]),
+    )
     .option("--id <id>", "your own id: enqueueing it again adds nothing")
     .action(
       run(async ({ terminal, attach }, command) => {
         const [kind, given] = command.args as [string, string];
-        const input = parseInput(given === "-" ? await text(process.stdin) : given);
+        const input = await jsonArgument(given, "The input", "outlive enqueue KIND - < input.json");
         const flags = command.opts<Flags>();
+        const options = optionsOf(flags);
         const engine = await attach();
-        const enqueued = await engine.operator.enqueueByName(kind, input, flags).catch(async (thrown: unknown) => {
+        const enqueued = await engine.operator.enqueueByName(kind, input, options).catch(async (thrown: unknown) => {
           if (thrown instanceof OutliveError && thrown.code === ErrorCode.kindUnknown)
             throw noSuchKind(
               kind,
@@ -41,84 +50,28 @@ export const enqueueCommand: Register = (program, run) => {
             );
           throw thrown;
         });
-        terminal.answer(enqueued, () =>
-          enqueued.created
-            ? enqueued.id
-            : `${enqueued.id}\nNothing was added: this job holds the ${flags.dedupeKey === undefined ? "id" : "id or dedupe key"} already. See it: outlive job ${enqueued.id}`,
-        );
+        terminal.answer(enqueued, () => enqueuedText(enqueued, flags));
       }),
     );
 };
 
-/** Invalid JSON is a usage error that shows where. */
-function parseInput(given: string): unknown {
-  try {
-    return JSON.parse(given);
-  } catch (thrown) {
-    const at = jsonFault(given) ?? given.length;
-    const before = given.slice(0, at).split("\n");
-    const column = before.at(-1)!.length;
-    const from = Math.max(0, column - 60);
-    const line = given.split("\n")[before.length - 1]!.slice(from, column + 20);
-    const place = `line ${before.length}, column ${column + 1}`;
-    throw new OutliveError(
-      ErrorCode.optionInvalid,
-      `The input is not JSON at ${place}:\n  ${printable(line).replaceAll("\t", " ")}\n  ${" ".repeat(column - from)}^\n`,
-      `Quote it for the shell, for instance '{"to":"a@b.c"}', or pipe it in: outlive enqueue KIND - < input.json`,
-      { line: before.length, column: column + 1 },
-      { cause: thrown },
-    );
-  }
+function optionsOf({ dedupeKey, dedupeThen, ...others }: Flags): EnqueueOptions {
+  if (dedupeThen === undefined) return { ...others, ...(dedupeKey !== undefined && { dedupeKey }) };
+  if (dedupeKey !== undefined) return { ...others, dedupe: { key: dedupeKey, then: dedupeThen } };
+  throw new OutliveError(
+    ErrorCode.optionInvalid,
+    "--dedupe-then was given without --dedupe-key.",
+    "Nothing was enqueued. Add --dedupe-key KEY.",
+  );
 }
 
-// Where a text stops being JSON. The runtime's own message has no position for most faults.
-
-const SPACE = /[ \t\n\r]*/uy;
-const SCALAR =
-  /"(?:[ !#-[\]-\u{10ffff}]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])|(?:true|false|null)(?!\w)/uy;
-/** What of a broken text is fine: to point behind it, not at its first quote. */
-const PART_OF_STRING = /"(?:[ !#-[\]-\u{10ffff}]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*/uy;
-
-/** The index of the first character that can't be there (the length: something is missing at the end); null: it is JSON. */
-export function jsonFault(text: string): number | null {
-  let at = 0;
-  const eat = (pattern: RegExp): boolean => {
-    pattern.lastIndex = at;
-    const found = pattern.exec(text);
-    if (found) at += found[0].length;
-    return found !== null;
-  };
-  const next = (): string => {
-    eat(SPACE);
-    return text[at] ?? "";
-  };
-  const scalar = (string: boolean): boolean => {
-    const quoted = next() === '"';
-    if ((quoted || !string) && eat(SCALAR)) return true;
-    if (quoted) eat(PART_OF_STRING);
-    return false;
-  };
-  const member = (close: string): boolean => {
-    if (close === "]") return value();
-    if (!scalar(true) || next() !== ":") return false;
-    at++;
-    return value();
-  };
-  const value = (): boolean => {
-    const close = { "{": "}", "[": "]" }[next()];
-    if (close === undefined) return scalar(false);
-    at++;
-    if (next() === close) {
-      at++;
-      return true;
-    }
-    for (;;) {
-      if (!member(close)) return false;
-      const sign = next();
-      if (sign !== "," && sign !== close) return false;
-      at++;
-      if (sign === close) return true;
-    }
-  };
-  return value() && next() === "" ? null : at;
+function enqueuedText({ id, created, became }: Enqueued, { dedupeKey }: Flags): string {
+  if (created) return id;
+  const what =
+    became === "replaced"
+      ? "No job was added: this job holds the dedupe key and had not begun, so it has the new input now."
+      : became === "rerun"
+        ? "No job was added yet: this job holds the dedupe key and has begun. The new input runs after it has ended."
+        : `Nothing was added: this job holds the ${dedupeKey === undefined ? "id" : "id or dedupe key"} already.`;
+  return `${id}\n${what} See it: outlive job ${id}`;
 }

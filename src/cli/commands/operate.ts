@@ -4,6 +4,7 @@ import type { Command } from "commander";
 import type { Engine } from "../../engine/engine.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { JobInfo, JobState } from "../../job/job.ts";
+import { shellWord } from "../../job/text.ts";
 import { CORRUPT_HINT } from "../../job/transitions.ts";
 import type { JobFilter } from "../../stores/port.ts";
 import { type Context, type FilterFlags, filterOf, wholeNumber, withFilters } from "../context.ts";
@@ -11,7 +12,7 @@ import { progress } from "../live-view.ts";
 import { allPages, assertKindIsThere, noSuchJob, noSuchKind, pageOfJobs } from "../lookup.ts";
 import type { Register } from "../main.ts";
 import { ExitCode, exitCodeOf, grid, type Terminal } from "../terminal.ts";
-import { ago, count, oneLine, orDash, shellWord } from "../words.ts";
+import { ago, count, oneLine, orDash } from "../words.ts";
 
 const RETRY: ChangeKind = {
   name: "retry",
@@ -330,7 +331,7 @@ async function howMany(
   if (filter.text === undefined && filter.createdAfter === undefined && filter.createdBefore === undefined) {
     const kinds = (await engine.counts()).filter(({ kind }) => filter.kind === undefined || kind === filter.kind);
     const inState = (kind: (typeof kinds)[number], state: JobState): number =>
-      state === "queued" ? kind.ready + kind.delayed : kind[state];
+      state === "queued" ? kind.ready + kind.delayed + kind.held : kind[state];
     return {
       found: kinds.reduce((sum, kind) => sum + states.reduce((n, one) => n + inState(kind, one), 0), 0),
       more: false,

@@ -157,24 +157,30 @@ const KIND_COLUMNS: readonly Column[] = [
   { title: "READY", align: "right" },
   { title: "OLDEST", align: "right" },
   { title: "DELAYED", align: "right" },
+  { title: "HELD", align: "right" },
   { title: "RUNNING", align: "right" },
   { title: "DONE/S", align: "right" },
   { title: "DEAD", align: "right" },
   { title: "QUARANT.", align: "right" },
 ];
 
-/** The rate is left out of a single look. */
+/** The rate is omitted from a single look, and the held jobs if no limit holds any. */
 function kindLines({ kinds }: Status, pen: Pen, room: number): string[] {
   if (kinds.length === 0)
     return [pen.style("dim", "No kind is in the store yet: a worker declares its own. outlive work")];
   const rated = kinds.some(({ perSecond }) => perSecond !== null);
-  const kept = (_: unknown, i: number): boolean => rated || KIND_COLUMNS[i]!.title !== "DONE/S";
+  const held = kinds.some((kind) => kind.held > 0);
+  const kept = (_: unknown, i: number): boolean => {
+    const { title } = KIND_COLUMNS[i]!;
+    return (rated || title !== "DONE/S") && (held || title !== "HELD");
+  };
   const shown = most(kinds, room, busyness);
   const rows = shown.map((kind): Cell[] => [
     kind.paused ? { text: `${kind.kind} (paused)`, ink: "yellow" } : kind.kind,
     amount(kind.ready, kind.ready > 0 && kind.liveWorkers === 0 && !kind.paused ? "red" : null),
     kind.oldestReadyMs === null ? faint("-") : humanMs(kind.oldestReadyMs),
     amount(kind.delayed),
+    amount(kind.held),
     amount(kind.running, "green"),
     kind.perSecond === null || kind.perSecond === 0 ? faint("-") : perSecond(kind.perSecond),
     amount(kind.dead, "yellow"),

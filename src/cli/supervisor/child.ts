@@ -1,5 +1,5 @@
-// One worker process as its supervisor sees it: started, told what to do, heard, measured, stopped or killed. It restarts nothing and
-// decides nothing.
+// One worker process as its supervisor sees it: started, instructed, monitored, measured, stopped or killed. It
+// restarts nothing and decides nothing.
 import { type ChildProcess, fork } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -9,13 +9,13 @@ import type { Events } from "../../job/events.ts";
 import type { MetricsSnapshot } from "../../metrics.ts";
 import { evidenceText } from "../../telemetry/log.ts";
 
-// Sources are run as .ts, the package as .js; tsc rewrites imports but not this.
+// Sources run as .ts, the package as .js; tsc rewrites imports but not this.
 const PROGRAM = new URL(`./worker-main${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url);
-/** How much of its stderr is kept: V8's last words about the heap take about 3 KB. */
+/** How much of its stderr is kept: V8's final heap message takes about 3 KB. */
 const LAST_WORDS = 8_192;
-/** After the exit, how long the rest of stderr may take: somebody else may have inherited it. */
+/** After the exit, how long the rest of stderr may take: another process may have inherited it. */
 const CLOSE_MS = 200;
-/** A main loop that is blocked does not answer; its latest answer stands in. */
+/** A blocked main loop does not respond; its latest snapshot is used instead. */
 const METRICS_MS = 1_000;
 
 interface ChildEvents {
@@ -33,16 +33,19 @@ export interface Exit extends Ending {
 
 export class Child {
   readonly place: number;
-  /** Its workers, the newest last: one that was taken for dead registers again under a new id. Of failed tries to register only the latest. */
+  /**
+   * Its workers, the newest last: one that was considered dead registers again under a new id. Of failed tries to
+   * register only the latest is kept.
+   */
   readonly workers: RegisteringWorker[] = [];
   #isRegistering = false;
   /** When it last had a live worker, on the supervisor's monotonic clock. */
   livedMono = performance.now();
-  /** It says that it works. */
+  /** It reported that it works. */
   ready = false;
   /** Why it could not start. */
   failed: { readonly message: string; readonly exitCode: number; readonly isFinal: boolean } | null = null;
-  /** It drained: its end is no death. */
+  /** It drained: its end is not a death. */
   drained = false;
   latest: MetricsSnapshot | null = null;
   readonly exited: Promise<Exit>;
@@ -62,7 +65,7 @@ export class Child {
     this.#process = fork(fileURLToPath(PROGRAM), [], {
       execArgv: [...execArgv],
       stdio: ["ignore", "inherit", "pipe", "ipc"],
-      // Its own log lines are coloured as ours are, although it writes into a pipe.
+      // Its log lines are coloured like ours, although it writes to a pipe.
       env: { ...process.env, ...(order.colours ? { FORCE_COLOR: "1" } : {}) },
     });
     this.#process.on("message", (message) => {
@@ -78,7 +81,7 @@ export class Child {
     return this.#process.pid ?? 0;
   }
 
-  /** Told to drain. */
+  /** Asks it to drain. */
   stop(graceMs: number): void {
     this.tell({ outlive: "stop", graceMs });
   }
@@ -104,7 +107,7 @@ export class Child {
     }
   }
 
-  /** A process that is gone hears nothing; its exit tells. */
+  /** A message to a process that is gone is lost; its exit reports that. */
   tell(message: ToChild): void {
     if (this.#process.connected) this.#process.send(message, undefined, undefined, () => {});
   }
@@ -169,7 +172,7 @@ export class Child {
       this.#process.once("close", done);
     };
     this.#process.on("exit", end);
-    // It could not be started, or could not be told something: only the first is an end.
+    // It could not be started, or a message could not be sent: only the first means it ended.
     this.#process.on("error", (thrown) => {
       if (this.#process.pid !== undefined) return;
       this.failed = { message: `A worker process can't be started: ${thrown.message}`, exitCode: 1, isFinal: false };
@@ -179,14 +182,14 @@ export class Child {
   }
 }
 
-// How a worker process died, in words for the report: its signal or exit code, and what speaks for a lack of memory.
+// How a worker process died, worded for the report: its signal or exit code, and any evidence of a lack of memory.
 
 export interface Ending {
   readonly code: number | null;
   readonly signal: NodeJS.Signals | null;
   /** The last of what it wrote to stderr. */
   readonly lastWords: string;
-  /** How often the kernel had killed for memory in this cgroup when it started and when it ended; null: not known. */
+  /** How often the kernel's OOM killer had struck in this cgroup when it started and when it ended; null: not known. */
   readonly oomKills: { readonly before: number; readonly after: number } | null;
   /** Why the supervisor killed it; null: it did not. */
   readonly killedBecause: string | null;
@@ -203,7 +206,7 @@ export function evidenceOf({ code, signal, lastWords, oomKills, killedBecause }:
   return error === null ? end : `${end}: ${error}`;
 }
 
-/** The line by which Node names an error that nobody caught. */
+/** The line in which Node names an uncaught error. */
 function lastError(lastWords: string): string | null {
   const lines = lastWords.split("\n").filter((line) => /^(?:Uncaught )?[\w$.]*(?:Error|Exception)\b.*/.test(line));
   const last = lines.at(-1);
@@ -223,10 +226,10 @@ function oomKillCount(): number | null {
   }
 }
 
-// What the supervisor and a worker process send each other. Every message has `outlive`, so that what a user's handler sends over the same
-// channel is never taken for one.
+// What the supervisor and a worker process send each other. Every message has `outlive`, so that messages from a user's
+// handler over the same channel are never mistaken for one.
 
-/** Patterns and the folder that they are relative to. */
+/** Patterns and the folder they are relative to. */
 export interface JobGlobs {
   readonly base: string;
   readonly patterns: readonly string[];
@@ -234,7 +237,7 @@ export interface JobGlobs {
 
 export type LogForm = "json" | "pretty";
 
-/** What a worker process is told to do. Sent over the channel, because arguments are seen by every user of the machine. */
+/** What a worker process has to do. Sent over the channel, because every user of the machine can see arguments. */
 export interface WorkOrder {
   /** Which of the supervisor's places it fills: 1, 2, ... */
   readonly place: number;
@@ -243,12 +246,12 @@ export interface WorkOrder {
   readonly globs: JobGlobs;
   readonly only: readonly string[] | null;
   readonly concurrency: number | Readonly<Record<string, number>> | null;
-  /** How long running jobs may finish when nobody is left to say so (the supervisor died). */
+  /** How long running jobs may finish when no supervisor is left to say so. */
   readonly graceMs: number;
   readonly log: LogForm;
   readonly colours: boolean;
   readonly metrics: boolean;
-  /** Tell which files were loaded. */
+  /** Report which files were loaded. */
   readonly watch: boolean;
 }
 
@@ -263,14 +266,16 @@ export type ToChild =
 export type FromChild =
   /** It is about to register this worker. */
   | ({ readonly outlive: "registering" } & RegisteringWorker)
-  /** The worker that it was about to register works. */
+  /** The worker that it was about to register is running. */
   | { readonly outlive: "registered" }
   | { readonly outlive: "ready"; readonly worker: string; readonly kinds: readonly string[] }
-  /** It could not start, or can't go on; it ends now. `isFinal`: no other process of this supervisor would do better. */
+  /**
+   * It could not start, or can't go on; it exits now. `isFinal`: no other process of this supervisor would do better.
+   */
   | { readonly outlive: "failed"; readonly message: string; readonly exitCode: number; readonly isFinal: boolean }
   | { readonly outlive: "loaded"; readonly files: readonly string[] }
   | { readonly outlive: "metrics"; readonly ask: number; readonly snapshot: MetricsSnapshot }
-  /** It has drained and ends now; nothing was lost. */
+  /** It has drained and exits now; nothing was lost. */
   | { readonly outlive: "stopped"; readonly snapshot: MetricsSnapshot | null };
 
 function isFromChild(message: unknown): message is FromChild {

@@ -1,5 +1,5 @@
-// The supervisor's small server for probes and scrapes: /live, /ready and /metrics, only read, nothing else. It listens on the
-// loopback address unless another one was named.
+// The supervisor's small read-only server for probes and scrapes: /live, /ready and /metrics. It listens on the
+// loopback address unless another one is configured.
 import { createServer, type RequestListener } from "node:http";
 import type { AddressInfo } from "node:net";
 import type { Engine } from "../../engine/engine.ts";
@@ -17,7 +17,7 @@ export interface Answers {
 }
 
 export interface Server {
-  /** As it listens: a port of 0 has become one. */
+  /** The actual listening address: a port of 0 has been resolved. */
   readonly address: string;
   readonly isLoopback: boolean;
   close(): Promise<void>;
@@ -67,31 +67,31 @@ function handler({ unready, metrics }: Answers): RequestListener {
       response.writeHead(status, { "content-type": type, "cache-control": "no-store", ...headers }).end(body);
     };
     if (!answer) return send(404, "text/plain", "not found: there are /live, /ready and /metrics\n");
-    // Node leaves the body out of an answer to HEAD. Metrics are not collected for nobody.
+    // Node omits the body of a response to HEAD, so collecting metrics for it would be wasted work.
     const methods = path === "/metrics" ? ["GET"] : ["GET", "HEAD"];
     if (!methods.includes(request.method ?? ""))
       return send(405, "text/plain", `${methods.join(" and ")} only\n`, { allow: methods.join(", ") });
     answer().then(
-      (told) => send(...told),
+      (reply) => send(...reply),
       (thrown: unknown) => send(500, "text/plain", `${thrown instanceof Error ? thrown.message : String(thrown)}\n`),
     );
   };
 }
 
-// The metrics of all worker processes as one: what the living say now, what the dead had said last, and the supervisor's own, which
-// alone reads the store.
+// The metrics of all worker processes as one: current values of the living, the last values of the dead, and the
+// supervisor's own, which alone reads the store.
 
 export class FleetMetrics {
   readonly #own = new (promClient().Registry)();
   /** One sum, however many have died and whether or not anything scrapes. */
   #ofTheDead: Promise<MetricsSnapshot> = lasting([]);
 
-  /** `early`: what the supervisor's own open told. */
+  /** `early`: events emitted during the supervisor's own open. */
   constructor(engine: Engine, early: readonly EngineEvent[]) {
     attachMetrics(engine, { registry: this.#own, early });
   }
 
-  /** Its last word stays in the sums. What can't be added is left out. */
+  /** Its last snapshot stays in the sums. What can't be added is omitted. */
   bury({ latest }: Child): void {
     if (latest) this.#ofTheDead = this.#ofTheDead.then((sum) => lasting([sum, latest]).catch(() => sum));
   }

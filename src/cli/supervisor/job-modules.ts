@@ -1,5 +1,5 @@
-// From patterns to jobs: finds the modules, imports them, and takes every exported job that has a handler, also in arrays and
-// objects one level deep.
+// From patterns to jobs: finds the modules, imports them, and collects every exported job that has a handler, also in
+// arrays and objects one level deep.
 import { type FSWatcher, statSync, watch } from "node:fs";
 import { glob } from "node:fs/promises";
 import { dirname, resolve, sep } from "node:path";
@@ -8,10 +8,13 @@ import type { AnyContract } from "../../job/contract.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { JobGlobs } from "./child.ts";
 
-/** Declarations, and tests that lie next to what they test: loading a test would run it in a worker. */
+/** Declarations, and tests that sit next to what they test: loading a test would run it in a worker. */
 const NOT_A_JOB_MODULE = /\.(d|test|spec)\.[cm]?[jt]sx?$/;
 
-/** The files that match, in a stable order. No pattern finds tests, declarations or node_modules; a file that is named itself is taken. */
+/**
+ * The matching files, in a stable order. Patterns skip tests, declarations and node_modules; a file named explicitly is
+ * always included.
+ */
 export async function findModules({ base, patterns }: JobGlobs): Promise<string[]> {
   const named = patterns.map((pattern) => resolve(base, pattern)).filter(isFile);
   const found = new Set<string>();
@@ -70,15 +73,15 @@ function contractsOf(module: object): AnyContract[] {
   });
 }
 
-/** By its shape: the program's own copy of outlive may be another one than the command line's. */
+/** Checked by shape: the program's copy of outlive may differ from the command line's. */
 function isContract(value: unknown): value is AnyContract {
   if (typeof value !== "object" || value === null) return false;
   const { name, settings, handle } = value as Partial<AnyContract>;
   return typeof name === "string" && typeof settings === "object" && typeof handle === "function";
 }
 
-// Tells when a module of the program has changed: the files that match the patterns and those that were loaded. Folders are
-// watched, because editors replace files; what counts is whether a file's size or time of change is another.
+// Detects changes of the program's modules: the files that match the patterns and those that were loaded. It watches
+// folders, because editors replace files, and compares each file's size and mtime.
 
 /** Editors write in several steps, and a checkout writes many files. */
 const QUIET_MS = 150;
@@ -132,7 +135,7 @@ export class ModuleWatch {
         });
         this.#watchers.set(folder, watcher);
       } catch {
-        // No such folder (yet): its parent tells when it comes, if that is watched.
+        // No such folder (yet): the watcher of its parent reports it when it appears, if there is one.
       }
     }
   }

@@ -1,5 +1,5 @@
-// Keeps a number of worker processes alive. A death is noted for the report, its jobs are recovered at once, and its place is filled
-// again after a growing delay. It runs no user code, so nothing that kills a worker kills it.
+// Keeps a number of worker processes alive. It records each death for the report, recovers the jobs at once, and
+// refills the place after a growing delay. It runs no user code, so nothing that kills a worker kills it.
 import { accessSync, constants as modes } from "node:fs";
 import { constants } from "node:os";
 import { setTimeout as pause } from "node:timers/promises";
@@ -20,13 +20,15 @@ interface SupervisorOptions {
   /** How long jobs may finish when modules have changed. */
   readonly watchGraceMs: number;
   readonly metrics: FleetMetrics | null;
-  /** Takes what the worker processes write to stderr. */
+  /** Receives what the worker processes write to stderr. */
   readonly stderr: (lines: string) => void;
 }
 
-/** Beyond the grace, how long a child may take to leave before it is killed: its last settlements may wait for the store. */
+/**
+ * How long a child may take to leave after the grace before it is killed: its last settlements may wait for the store.
+ */
 const LEAVE_MS = 10_000;
-/** At a second signal, how long the recovery of what was killed may take. */
+/** After a second signal, how long the recovery of killed workers may take. */
 const LAST_RECOVERY_MS = 2_000;
 
 export class Supervisor {
@@ -37,7 +39,7 @@ export class Supervisor {
   readonly #stopping = new AbortController();
   readonly #storeWatch: StoreWatch;
   readonly #modules: ModuleWatch | null;
-  /** Aborted and made anew with every change of the modules. */
+  /** Aborted and replaced with every change of the modules. */
   #changed = new AbortController();
   #everReady = false;
   #exitCode = 0;
@@ -55,17 +57,17 @@ export class Supervisor {
     return [...this.#children];
   }
 
-  /** Why no work is done here; null: it is. */
+  /** Why no work is done here; null: work is being done. */
   unready(): string | null {
     if (this.#stopping.signal.aborted) return "draining";
     return this.children.some(({ ready }) => ready) ? null : "no worker process is working";
   }
 
-  /** Resolves with an exit code when all is over: by a signal, or because nothing could ever start. */
+  /** Resolves with an exit code when everything has ended: by a signal, or because nothing could ever start. */
   async run(): Promise<number> {
     const { processes, times } = this.#options;
     const signalled = (signal: NodeJS.Signals): void => this.#signalled(signal);
-    // For good: a repeated signal must not kill this process while it closes its store.
+    // Never removed: a repeated signal must not kill this process while it closes its store.
     process.on("SIGTERM", signalled).on("SIGINT", signalled);
     await this.#modules?.start();
     const looks = [
@@ -82,7 +84,7 @@ export class Supervisor {
     return this.#exitCode;
   }
 
-  /** One place: a process after the other until all is over. */
+  /** One place: starts one process after another until everything has ended. */
   async #fill(place: number): Promise<void> {
     const delay = new RestartDelay();
     while (!this.#stopping.signal.aborted) {
@@ -118,7 +120,7 @@ export class Supervisor {
     return child;
   }
 
-  /** What is known of it is kept for the report, and what it held goes on at once. */
+  /** Records what is known about the death for the report, and recovers what the child held at once. */
   async #died(child: Child, exit: Exit): Promise<void> {
     const { place, pid, failed } = child;
     const how = evidenceOf(exit);
@@ -133,7 +135,7 @@ export class Supervisor {
     }
   }
 
-  /** Noted on its newest worker that is in the store. A registration may have failed, or was cut short by the death. */
+  /** Recorded on its newest worker that is in the store. A registration may have failed, or the death cut it short. */
   async #bury({ workers }: Child, how: string, endedMono: number): Promise<void> {
     for (const worker of workers.toReversed()) {
       const what = `${how} (${describeProcess(worker)})`;
@@ -154,7 +156,7 @@ export class Supervisor {
     if (!signal.aborted) await new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
   }
 
-  /** Nothing has ever worked, or the store is not the one that was opened: to try again would say the same. */
+  /** Nothing has ever worked, or the store is not the one that was opened: a retry would fail the same way. */
   #giveUp({ exitCode }: { readonly exitCode: number }): void {
     this.#exitCode = exitCode;
     this.#drain();
@@ -195,9 +197,9 @@ export class Supervisor {
     for (const child of this.#children) leave(child, this.#options.watchGraceMs);
   }
 
-  // ---- looks
+  // ---- checks
 
-  /** A child that blocks the store, or has no live worker, for a whole lease is of no use to anybody. */
+  /** A child that blocks the store, or has no live worker, for a whole lease is useless. */
   async #look(): Promise<void> {
     const { leaseMs } = this.#options.times;
     const [holder, workers] = await Promise.all([this.#engine.operator.writer(), this.#engine.workers()]);
@@ -223,7 +225,7 @@ export class Supervisor {
     await this.#engine.operator.recover({ periodic: true });
   }
 
-  /** A store that was replaced is not this supervisor's: it would watch workers that it can't see. */
+  /** A replaced store is not this supervisor's: it would watch workers that it can't see. */
   #lookFailed(thrown: unknown): void {
     if (whyStoreReplaced(thrown) === null) return this.#log.warn(`the supervisor's look failed: ${message(thrown)}`);
     if (this.#stopping.signal.aborted) return;
@@ -240,14 +242,14 @@ export class Supervisor {
   }
 }
 
-/** Told to drain; killed if it does not leave. */
+/** Asks the child to drain, and kills it if it does not leave. */
 function leave(child: Child, graceMs: number): void {
   child.stop(graceMs);
   const timer = setTimeout(() => child.kill("it did not leave within the grace"), graceMs + LEAVE_MS);
   void child.exited.then(() => clearTimeout(timer));
 }
 
-/** Waits without limit while all is well, and for `ms` once `hurry` is aborted. */
+/** Waits without limit in normal operation, and for `ms` once `hurry` is aborted. */
 async function within(ms: number, hurry: AbortSignal, work: Promise<void>): Promise<void> {
   work.catch(() => {});
   const late = new Promise<void>((resolve) => {
@@ -266,8 +268,8 @@ function message(thrown: unknown): string {
   return thrown instanceof Error ? thrown.message : String(thrown);
 }
 
-// How long a place stays empty after a death: growing, so that a process that dies at its start does not eat the machine, and small
-// again after a minute of good running.
+// How long a place stays empty after a death. The delay grows, so that a process that dies at its start does not
+// overload the machine, and resets after a minute of running well.
 
 const FIRST_MS = 100;
 const LONGEST_MS = 30_000;
@@ -285,13 +287,14 @@ export class RestartDelay {
   }
 }
 
-// Finds a process that blocks the store: it holds the write lock at every look for a whole lease, and meanwhile its own heartbeat,
-// which needs that lock, has not moved. A process that only writes a lot beats in between. Looks and clock are given to it.
+// Finds a process that blocks the store: it holds the write lock at every check for a whole lease, while its own
+// heartbeat, which needs that lock, does not move. A process that only writes a lot sends heartbeats in between. The
+// caller passes in checks and clock.
 
 interface Look {
-  /** The process that holds the write lock just now; null: nobody. */
+  /** The process that currently holds the write lock; null: none. */
   readonly holder: number | null;
-  /** How often the workers of each process have beaten. */
+  /** The heartbeat count of each process's workers. */
   readonly beats: ReadonlyMap<number, number>;
   readonly mono: number;
 }
@@ -304,7 +307,7 @@ export class StoreWatch {
     this.#leaseMs = leaseMs;
   }
 
-  /** Who has blocked the store for a lease, and how long; null: nobody. */
+  /** Which process has blocked the store for a lease, and how long; null: none. */
   look({ holder, beats, mono }: Look): { readonly pid: number; readonly forMs: number } | null {
     if (holder === null) {
       this.#since = null;
@@ -320,12 +323,13 @@ export class StoreWatch {
   }
 }
 
-// Being the first process of a container (PID 1). The kernel hands every orphan to it, and Node waits only for the children that it
-// started itself: dead orphans would pile up. So a small shell takes the place of PID 1, waits for all of them, passes signals
-// on, and ends as the supervisor ends. Where there is no shell, the supervisor itself stays PID 1 and only the reaping is missing.
+// Running as the first process of a container (PID 1). The kernel reparents every orphan to it, and Node reaps only the
+// children that it started itself, so dead orphans would pile up. A small shell therefore takes the place of PID 1: it
+// reaps all of them, forwards signals, and exits as the supervisor exits. Where there is no shell, the supervisor
+// itself stays PID 1 and only the reaping is missing.
 
 const SHELL = "/bin/sh";
-// `wait` returns early when a trapped signal comes; then the supervisor still lives and is waited for again.
+// `wait` returns early when a trapped signal arrives; if the supervisor is still alive, the shell waits again.
 const SCRIPT = `
 "$@" &
 child=$!
@@ -353,15 +357,15 @@ function environment(): Record<string, string> {
   return Object.fromEntries(Object.entries(process.env).filter((entry): entry is [string, string] => !!entry[1]));
 }
 
-// What a signal to stop means. Terminals, npm, process managers and a container's init often send one twice, once to the process and once to
-// its group: two within 500 ms are one request. Whoever means it a second time sends it later.
+// What a stop signal means. Terminals, npm, process managers and a container's init often send one twice, once to the
+// process and once to its group: two within 500 ms are one request. A deliberate second signal comes later.
 
 const SAME_MS = 500;
 
 export class StopSignals {
   #firstMono: number | null = null;
 
-  /** `first`: stop and let running jobs finish. `same`: nothing new. `again`: end at once. */
+  /** `first`: stop and let running jobs finish. `same`: a duplicate. `again`: end at once. */
   heard(mono: number): "first" | "same" | "again" {
     if (this.#firstMono === null) {
       this.#firstMono = mono;

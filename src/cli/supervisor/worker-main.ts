@@ -1,5 +1,5 @@
-// The program of a worker process: loads the jobs, opens the store, works, and drains when it is told to, when it gets SIGTERM, or
-// when its supervisor is gone. It never outlives its order: whatever a handler left behind, it exits.
+// The program of a worker process: loads the jobs, opens the store, works, and drains when asked to, on SIGTERM, or
+// when its supervisor is gone. It always exits when it should, whatever a handler left running.
 import { registerHooks } from "node:module";
 import { fileURLToPath } from "node:url";
 import type { Engine } from "../../engine/engine.ts";
@@ -18,7 +18,7 @@ class WorkerProcess {
   #engine: Engine | undefined;
   #worker: WorkerHandle | undefined;
   #snapshot: () => Promise<MetricsSnapshot | null> = async () => null;
-  /** Set once it has to end; with how long its jobs may still run. */
+  /** Set once it has to end: how long its jobs may still run. */
   #graceMs: number | undefined;
 
   hear(message: ToChild): void {
@@ -38,7 +38,7 @@ class WorkerProcess {
   stop(graceMs = this.#order?.graceMs ?? 0): void {
     if (this.#graceMs !== undefined) return;
     this.#graceMs = graceMs;
-    // Before it works it ends at its next step; see #work.
+    // Before it works, it ends at its next step; see #work.
     if (this.#worker) void this.#leave().catch((thrown: unknown) => this.#fail(thrown));
     else if (!this.#order) exit(0);
   }
@@ -70,7 +70,8 @@ class WorkerProcess {
     this.#worker = worker;
     say({ outlive: "ready", worker: worker.id, kinds: order.only ?? jobs.map(({ name }) => name) });
     if (this.#graceMs !== undefined) return this.#leave();
-    // It gives up by itself only if it is unfit: too old for the store, on a file that another machine uses, or on a store that was replaced.
+    // It gives up on its own only if it is unfit: too old for the store, on a file that another machine uses, or on a
+    // store that was replaced.
     await worker.stopped;
   }
 
@@ -89,7 +90,7 @@ class WorkerProcess {
   }
 }
 
-/** Loaded only when it is wanted: it costs memory. */
+/** Loaded only when metrics are wanted: it costs memory. */
 async function measure(engine: Engine, early: readonly EngineEvent[]): Promise<() => Promise<MetricsSnapshot>> {
   const [{ promClient }, { attachMetrics }] = await Promise.all([
     import("../../telemetry/prom-client.ts"),
@@ -100,7 +101,7 @@ async function measure(engine: Engine, early: readonly EngineEvent[]): Promise<(
   return () => registry.getMetricsAsJSON();
 }
 
-/** Every file of the program itself, so that a change of any of them is a reason to start again. */
+/** Reports every file of the program itself, so that a change to any of them triggers a restart. */
 function tellLoadedFiles(): void {
   let files: string[] = [];
   registerHooks({
@@ -118,7 +119,7 @@ function tellLoadedFiles(): void {
   });
 }
 
-/** A supervisor that is gone hears nothing: that is no error, and `then` is called all the same. */
+/** A message to a supervisor that is gone is lost. That is not an error, and `then` is still called. */
 function say(message: FromChild, then: () => void = () => {}): void {
   if (!process.send || !process.connected) return then();
   process.send(message, undefined, undefined, () => then());
@@ -138,12 +139,13 @@ process.on("disconnect", () => worker.stop());
 process.on("SIGTERM", () => worker.stop());
 // Ctrl-C reaches the whole group; the supervisor decides what it means.
 process.on("SIGINT", () => {});
-// The supervisor reads stderr. If it is gone, writing there must not be what ends us before we have drained.
+// The supervisor reads stderr. If it is gone, a failed write must not end this process before it has drained.
 for (const stream of [process.stdout, process.stderr]) stream.on("error", () => {});
 // The same for a handler that sends something over the channel of a supervisor that is gone.
 process.on("error", () => {});
-// A function that a handler started and did not await was told that its attempt has ended. That is in the log already, and no reason to
-// end the other jobs of this process. Any other rejection ends the process as it does without a listener, unless the program has one.
+// A promise that a handler started and did not await was rejected because its attempt has ended. That is already in the
+// log, and not a reason to end the other jobs of this process. Any other rejection ends the process as it would without
+// a listener, unless the program has one.
 process.on("unhandledRejection", (reason) => {
   if (isOwnRefusal(reason) || process.listenerCount("unhandledRejection") > 1) return;
   throw reason;

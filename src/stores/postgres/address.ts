@@ -1,9 +1,12 @@
-// Where the server is and how we come to it: an address, or the user's own pool. Nothing of it that is secret is ever shown: what
-// people see is the address without its password.
+// Where the server is and how we connect to it: an address, or the user's own pool. Nothing secret in it is ever shown:
+// people see the address without its password.
 import { defaultOf, SETTINGS } from "../../engine/settings.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 
-/** A pool of `pg`, as far as it is used: the store's queries run on it, and its own options make the one session beside it. */
+/**
+ * The part of a `pg` pool that is used: the store's queries run on it, and its options configure the one session next
+ * to it.
+ */
 export interface PostgresPool {
   // oxlint-disable-next-line typescript/no-explicit-any -- a client of `pg`; its types are the user's to have
   connect(): Promise<any>;
@@ -21,7 +24,7 @@ export interface PostgresOptions {
   readonly connections?: number;
 }
 
-/** What a client of `pg` is made of. Plain data unless the user's own pool said otherwise. */
+/** The settings of a `pg` client. Plain data unless they come from the user's own pool. */
 export type ClientSettings = Readonly<Record<string, unknown>>;
 
 export interface Address {
@@ -33,7 +36,7 @@ export interface Address {
   readonly shown: string;
 }
 
-/** How long a connection may take to come about. */
+/** How long connecting may take. */
 const CONNECT_MS = 5_000;
 
 export function addressOf(url: string, options: PostgresOptions = {}): Address {
@@ -45,7 +48,7 @@ export function addressOf(url: string, options: PostgresOptions = {}): Address {
   try {
     parsed = new URL(url);
   } catch {
-    // The error of the parser holds the whole address, so it is no cause of ours.
+    // The parser's error contains the whole address, so it is not passed on as the cause.
     throw new OutliveError(
       ErrorCode.optionInvalid,
       `${shown} is not an address.`,
@@ -68,7 +71,7 @@ export function addressOf(url: string, options: PostgresOptions = {}): Address {
 /** The pool's options without what makes it a pool. */
 function ofPool({ options }: PostgresPool): ClientSettings {
   const { max: _, min: __, idleTimeoutMillis: ___, maxUses: ____, ...client } = options as Record<string, unknown>;
-  // A pool hides its secrets from whoever lists its options, so these two are asked for by name.
+  // A pool hides its secrets from enumeration, so these two are read by name.
   const { password, ssl } = options as { password?: unknown; ssl?: unknown };
   const key = typeof ssl === "object" && ssl !== null ? (ssl as { key?: unknown }).key : undefined;
   return {
@@ -81,7 +84,7 @@ function ofPool({ options }: PostgresPool): ClientSettings {
   };
 }
 
-/** Whether these settings can be given to a thread. A function (a password that is asked for, an own stream) can't. */
+/** Whether these settings can be passed to a thread. A function (a password callback, a custom stream) can't. */
 export function canBeCopied(client: ClientSettings): boolean {
   try {
     structuredClone(client);
@@ -102,7 +105,7 @@ export function shownAddress(url: string): string {
 
 const { pattern, form } = SETTINGS["postgres.schema"];
 
-/** The schema's name as SQL has it, or an error. */
+/** The schema's name, quoted for SQL; throws if it is invalid. */
 export function quotedSchema(name: string): string {
   if (pattern.test(name)) return `"${name}"`;
   throw new OutliveError(

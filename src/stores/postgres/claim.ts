@@ -5,7 +5,7 @@ import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../j
 import { quarantine } from "../../job/transitions.ts";
 import type { Room, Settlement } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
-import { isIntactSql, stepOwnerSql } from "./attempt-writes.ts";
+import { isIntactSql, stepOwnerSql } from "./checksums.ts";
 import type { Connection } from "./connection.ts";
 import type { Kinds } from "./enqueue.ts";
 import { isRowOf, MARK_HOLDS, registered } from "./restore-mark.ts";
@@ -44,6 +44,10 @@ export interface Turn {
   readonly suspects: boolean;
   /** Whether there are wakes, or jobs were settled whose ends may have written some. */
   readonly wakes: boolean;
+  /** Whether a key or an event of a dedupe key has to be acted on, as far as the statement knows. */
+  readonly keys: boolean;
+  /** In how many ms time gives a key room; null: of no key is that known. */
+  readonly keyDue: number | null;
   readonly cancels: readonly { readonly id: string; readonly seq: number; readonly runs: boolean }[] | null;
   /** The server restarted and may have lost claims: nothing was claimed, and the epoch must be raised first. */
   readonly restarted: boolean;
@@ -82,6 +86,8 @@ interface TurnRow {
   readonly timeout_ms: number | null;
   readonly due_ms: number | null;
   readonly wakes: boolean;
+  readonly keys: boolean;
+  readonly key_due_ms: number | null;
   /** Row numbers, separated by spaces; null: all of them. */
   readonly settled: string | null;
   /** JSON. */
@@ -125,7 +131,7 @@ async function both<A, B>(one: Promise<A>, other: Promise<B>): Promise<[A, B]> {
 function turnOf(rows: (TakenRow | TurnRow)[]): Turn {
   const at = rows.findIndex(({ seq }) => seq === null);
   const [found] = rows.splice(at, 1) as [TurnRow];
-  const { live, restarted, suspects, epoch, timeout_ms: timeoutMs, due_ms: due, settled, wakes, cancels } = found;
+  const { live, restarted, suspects, epoch, timeout_ms: timeoutMs, due_ms: due, settled, wakes, keys, cancels } = found;
   const taken = rows as TakenRow[];
   // RETURNING guarantees no order.
   taken.sort((a, b) => b.priority - a.priority || a.seq - b.seq);
@@ -138,6 +144,8 @@ function turnOf(rows: (TakenRow | TurnRow)[]): Turn {
     due,
     settled: numbers(settled),
     wakes,
+    keys,
+    keyDue: found.key_due_ms,
     cancels: cancels === null ? null : (JSON.parse(cancels) as Turn["cancels"]),
     taken,
   };
@@ -355,6 +363,9 @@ function turn(kinds: "one kind" | "many kinds", { settles }: { readonly settles:
   due AS MATERIALIZED (SELECT run_at - clock.now AS ms FROM clock, outlive.jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1),
   suspect AS MATERIALIZED (SELECT 1 FROM outlive.jobs WHERE state = 0 AND lane = 2 LIMIT 1),
   wake AS MATERIALIZED (SELECT 1 FROM outlive.wakes ORDER BY id LIMIT 1),
+  door AS MATERIALIZED (SELECT 1 FROM outlive.key_wakes ORDER BY id LIMIT 1),
+  key_due AS MATERIALIZED (SELECT due_at - clock.now AS ms FROM clock, outlive.keys WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
+  event AS MATERIALIZED (SELECT 1 FROM outlive.reruns WHERE due LIMIT 1),
   may AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM me WHERE state = 'live' AND lasts)
     AND NOT (:heedsDue::boolean AND EXISTS (SELECT 1 FROM due WHERE ms <= 0))
     AND NOT (:heedsSuspects::boolean AND EXISTS (SELECT 1 FROM suspect)) AS claim),
@@ -370,11 +381,12 @@ function turn(kinds: "one kind" | "many kinds", { settles }: { readonly settles:
     coalesce((SELECT state = 'live' FROM me), false) AS live, coalesce((SELECT NOT lasts FROM me), false) AS restarted,
     EXISTS (SELECT 1 FROM suspect) AS suspects, (SELECT ms FROM due) AS due_ms, ${settles ? WHICH_SETTLED : "NULL"} AS settled,
     EXISTS (SELECT 1 FROM wake)${settles ? ` OR ${MAY_WAKE}` : ""} AS wakes,
+    EXISTS (SELECT 1 FROM door) OR EXISTS (SELECT 1 FROM event) AS keys, (SELECT ms FROM key_due) AS key_due_ms,
     (SELECT json_agg(json_build_object('id', j.id, 'seq', c.job, 'runs', coalesce(j.state = 1 AND j.worker = c.worker AND j.cancel_requested, false)))
       FROM outlive.cancels c LEFT JOIN outlive.jobs j ON j.seq = c.job WHERE c.worker = :worker)::text AS cancels
   UNION ALL
   SELECT seq, id, fence, priority, kind, epoch, timeout_ms, input,
-    NULL AS live, NULL AS restarted, NULL AS suspects, NULL AS due_ms, NULL AS settled, NULL AS wakes, NULL AS cancels FROM taken`;
+    NULL AS live, NULL AS restarted, NULL AS suspects, NULL AS due_ms, NULL AS settled, NULL AS wakes, NULL AS keys, NULL AS key_due_ms, NULL AS cancels FROM taken`;
 }
 
 const READY_OF_ONE = `

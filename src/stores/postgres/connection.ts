@@ -1,5 +1,5 @@
-// Sessions with the server, lent one at a time. Our own SQL is written with the schema `outlive.`; here it gets the real name, and a
-// name of its own as a prepared statement. Every wait for a session has a limit.
+// Sessions with the server, lent to one user at a time. Our own SQL is written with the schema `outlive.`; this file
+// substitutes the real name and names each prepared statement. Every wait for a session has a limit.
 import { defaultOf } from "../../engine/settings.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { CommitControl } from "../../worker/run.ts";
@@ -38,42 +38,47 @@ import {
 
 export interface ConnectionOptions {
   readonly schema: string;
-  /** The server's address, or what a client of `pg` is made of, or the user's own pool. */
+  /** The server's address, the settings of a `pg` client, or the user's own pool. */
   readonly url?: string;
   readonly client?: ClientSettings;
   readonly pool?: PostgresPool | null;
-  /** Sessions that work at the same time. */
+  /** The maximum number of sessions in use at the same time. */
   readonly max?: number;
   readonly durability?: "full" | "relaxed";
-  /** Everything here is upkeep: the server ends what takes longer than it may, so that nobody waits for it for ever. */
+  /**
+   * Everything here is upkeep: the server ends statements that exceed their limit, so that nothing waits for them
+   * forever.
+   */
   readonly maintenance?: boolean;
 }
 
-/** What is known of the server when somebody has come to it. */
+/** What is known about the server after connecting to it. */
 export interface ServerGreeting {
-  /** As `server_version_num` has it: 150004. */
+  /** The server's `server_version_num`: 150004. */
   readonly version: number;
-  /** A pooler answers in the server's place: nothing may be kept in a session. */
+  /** A pooler sits in front of the server: nothing may be kept in a session. */
   readonly pooled: boolean;
-  /** An acknowledged commit may be lost with the server, as this session is set (`synchronous_commit = off`). */
+  /**
+   * With this session's settings, an acknowledged commit may be lost in a server crash (`synchronous_commit = off`).
+   */
   readonly forgets: boolean;
 }
 
-/** The COMMIT was sent and its answer never came: it may have happened. */
+/** The COMMIT was sent and its response never came: it may have happened. */
 export class OutcomeUnknown extends Error {
   override readonly name = "OutcomeUnknown";
 }
 
-/** How often a transaction is tried again that lost against another (a deadlock, a serialization failure). */
+/** How often a transaction is retried after it lost against another (a deadlock, a serialization failure). */
 const RETRIES = 10;
 
-/** How long one waits for a free session of the pool, and for a new one. A commit waits as long as its attempt may. */
+/** How long to wait for a free session of the pool, and for a new one. A commit waits as long as its attempt may. */
 const SESSION_MS = 10_000;
-/** A session that can't roll back by then is given up. */
+/** A session that can't roll back within this time is dropped. */
 const ROLLBACK_MS = 5_000;
-/** Between two tries for a session when the pool itself gives up sooner than a commit does. */
+/** Between two tries for a session when the pool itself times out sooner than a commit does. */
 const TRY_AGAIN_MS = 50;
-/** A session that nobody needs is given back after this long. */
+/** An unused session is closed after this long. */
 const UNUSED_MS = 60_000;
 
 /** Ends the session in which that very transaction is still open, and waits until it is gone. */
@@ -91,9 +96,12 @@ export class Connection implements Session {
   readonly #ready = new WeakSet<PoolClient>();
   readonly #types: Types;
   #statements: Statements<Types>;
-  /** Nothing may be left in a session: the pool is the user's, or a pooler stands between. */
+  /** Nothing may be left in a session, because the pool is the user's or a pooler sits in between. */
   #borrowed: boolean;
-  /** Borrowed sessions that forget acknowledged commits, and work that must not be forgotten: then a statement is a transaction. */
+  /**
+   * The borrowed sessions may lose acknowledged commits, and `durability` forbids that: each statement then becomes a
+   * transaction that turns `synchronous_commit` on.
+   */
   #forgetful = false;
   #closed: Promise<void> | undefined;
 
@@ -124,12 +132,14 @@ export class Connection implements Session {
       idleTimeoutMillis: UNUSED_MS,
     };
     const connection = new Connection(new pg.Pool(config), options, wholeNumbers(pg));
-    // An idle session that breaks is replaced by the pool; the next query says what is wrong.
+    // The pool replaces an idle session that breaks; the next query reports what is wrong.
     connection.#pool.on("error", () => {});
     return connection;
   }
 
-  /** A session of our own pool is made ours once, unless a pooler would give it to other clients with what we left in it. */
+  /**
+   * Configures a session of our own pool once, unless a pooler would hand it to other clients with our settings in it.
+   */
   async #prepare(client: PoolClient): Promise<void> {
     const { pooled, forgets } = await greetingOf(client);
     if (this.#isOurs && !pooled) await client.query(timed(sessionSettings(this.#durability, this.#maintenance)));
@@ -145,7 +155,7 @@ export class Connection implements Session {
     return this.#lend(greetingOf);
   }
 
-  /** One session for as long as `work` takes. */
+  /** Lends one session for as long as `work` takes. */
   lend<T>(work: (client: PostgresClient) => Promise<T>): Promise<T> {
     return this.#lend(work);
   }
@@ -162,7 +172,10 @@ export class Connection implements Session {
     return this.#statement((session) => session.run(sql, values));
   }
 
-  /** All of `work` or nothing. It runs again if it lost against another transaction, so it must do nothing but SQL. */
+  /**
+   * Commits all of `work` or nothing. It runs again if it lost against another transaction, so it must do nothing but
+   * SQL.
+   */
   transaction<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
     return untilItWins(() => this.#once("engine", work));
   }
@@ -172,7 +185,7 @@ export class Connection implements Session {
     return untilItWins(() => this.#once(kind, work));
   }
 
-  /** As `transaction`, but never run twice. Throws `OutcomeUnknown` if the answer to COMMIT was lost. */
+  /** As `transaction`, but never run twice. Throws `OutcomeUnknown` if the response to COMMIT was lost. */
   once<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
     return this.#once("engine", work);
   }
@@ -224,8 +237,8 @@ export class Connection implements Session {
   }
 
   /**
-   * An interruption ends the session: a statement that runs there would keep its locks until it ends, and the callback may never end.
-   * The session is not lent again either, because the callback may go on to use it.
+   * An interruption terminates the session: a statement running there would keep its locks until it ends, and the
+   * callback may never end. The session is not lent again, because the callback may continue to use it.
    */
   #interruptible<T>({ pid, xid }: Which, control: CommitControl, running: Promise<T>, spoil: () => void): Promise<T> {
     return new Promise((resolve, reject) => {
@@ -248,7 +261,7 @@ export class Connection implements Session {
     return beginText(kind, { borrowed: this.#borrowed, durability: this.#durability, name: this.#name });
   }
 
-  /** Ends every session, after what is under way. The user's own pool is the user's to end. */
+  /** Ends every session, after pending work. It never closes the user's own pool. */
   close(): Promise<void> {
     this.#closed ??= this.#isOurs ? this.#pool.end() : Promise.resolve();
     return this.#closed;
@@ -263,7 +276,7 @@ export class Connection implements Session {
     );
   }
 
-  /** `spoil`: the session is not to be used again. */
+  /** `spoil`: the session must not be used again. */
   async #lend<T>(
     work: (client: PoolClient, spoil: () => void) => Promise<T>,
     limit: WaitLimit = atMost(SESSION_MS),
@@ -285,8 +298,9 @@ export class Connection implements Session {
   }
 
   /**
-   * By callback, so that somebody listens from the moment at which the pool does not any more: the end of a session may be in the same
-   * packet as its greeting (who was frozen meanwhile reads both at once), and an error that nobody hears ends the process.
+   * Uses a callback, so that our error listener is attached the moment the pool removes its own. The end of a session
+   * may be in the same packet as its greeting (a process that was frozen meanwhile reads both at once), and an
+   * unhandled error event ends the process.
    */
   #client(noticed: () => void, limit: WaitLimit): Promise<PoolClient> {
     return new Promise((resolve, reject) => {
@@ -307,19 +321,22 @@ export class Connection implements Session {
   }
 }
 
-/** The server's process and the number of a transaction that is open in it. */
+/** The server's PID and the id of a transaction that is open in it. */
 interface Which {
   readonly pid: number;
   readonly xid: string;
 }
 
-/** A pool that does not say how large it is has no gate. */
+/** A pool that does not state its size has no gate. */
 function sizeOf({ options }: Pool): number {
   const size: unknown = (options as { max?: unknown } | undefined)?.max;
   return typeof size === "number" ? size : Number.POSITIVE_INFINITY;
 }
 
-/** All of `work` or nothing; it gets the server's result of `begin`. `spoil`: the state of the session is unknown, it must not be used again. */
+/**
+ * Commits all of `work` or nothing; `work` receives the server's result of `begin`. `spoil`: the state of the session
+ * is unknown, and it must not be used again.
+ */
 async function inTransaction<T>(
   client: PoolClient,
   begin: string,
@@ -338,7 +355,7 @@ async function inTransaction<T>(
   return value;
 }
 
-/** Our statements on a client that is not ours, unprepared: in the user's own transaction. */
+/** Runs our statements on a client that is not ours, unprepared: in the user's own transaction. */
 export async function sessionOn(client: PostgresClient, schema: string): Promise<Session> {
   const pg = await driver();
   return new ClientSession(client as PoolClient, new Statements(schema, wholeNumbers(pg), false));
@@ -367,7 +384,7 @@ async function greetingOf(client: PoolClient): Promise<ServerGreeting> {
 export async function newClient(settings: ClientSettings): Promise<Client> {
   const pg = await driver();
   const client = new pg.Client(settings);
-  // Whoever uses it hears of its end; without a listener an error ends the process.
+  // The next query reports the error; without a listener the error would end the process.
   client.on("error", () => {});
   try {
     await client.connect();
@@ -386,7 +403,7 @@ async function commit(client: PoolClient): Promise<void> {
     if (mayHaveCommitted(thrown)) throw new OutcomeUnknown("the answer to COMMIT was lost", { cause: thrown });
     throw thrown;
   }
-  // PostgreSQL answers so when a statement had failed before and somebody swallowed its error.
+  // PostgreSQL responds with ROLLBACK when an earlier statement failed and the callback swallowed its error.
   if (command !== "COMMIT") throw rolledBack();
 }
 

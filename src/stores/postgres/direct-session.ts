@@ -1,6 +1,7 @@
-// One direct connection that stays: it holds advisory locks, listens, and is what "the same session" means to a watcher. It
-// comes back by itself (at once, then with backoff and jitter) and takes its locks again before anybody is answered.
-// Behind a pooler a session proves nothing: it is noticed here, and then no lock is taken and nothing is listened to.
+// One direct, long-lived connection: it holds advisory locks, listens, and defines "the same session" for a watcher. It
+// reconnects automatically (at once, then with backoff and jitter) and takes its locks again before it serves any
+// query. Behind a pooler a session proves nothing: that is detected here, and then it takes no lock and listens to
+// nothing.
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { CallOff, Clock, Random } from "../../job/time.ts";
 
@@ -10,37 +11,37 @@ interface StatementOfSession {
   readonly values: unknown[];
 }
 
-/** What a session needs of a connected client of `pg`. */
+/** What a session needs from a connected client of `pg`. */
 export interface SessionClient {
   query(statement: string | StatementOfSession, values?: unknown[]): Promise<{ rows: unknown[] }>;
   on(event: string, listener: (...args: never[]) => void): unknown;
   end(): Promise<void>;
-  /** The process id that the server named when the connection began; a pooler makes up its own. */
+  /** The PID in the server's greeting; a pooler makes up its own. */
   readonly processID?: number | null;
 }
 
 export interface DirectSessionDeps {
-  /** A client that is connected, or the reason why not in our own words. */
+  /** Returns a connected client, or rejects with a wrapped error. */
   readonly connect: () => Promise<SessionClient>;
   readonly clock: Clock;
   readonly random: Random;
-  /** Ends by itself after this long without a use, a lock or a listener. Default: never. */
+  /** Closes automatically after this long without a use, a lock or a listener. Default: never. */
   readonly idleMs?: number;
-  /** Called when the connection is there with its locks, and when it was lost. */
+  /** Called when the connection is up with its locks, and when it was lost. */
   readonly onConnected?: (connected: boolean) => void;
 }
 
-/** How a connection began. */
+/** What was learned when a connection began. */
 export interface Greeting {
-  /** The server's own process for this session. */
+  /** The server's own PID for this session. */
   readonly pid: number;
-  /** The database's own number: locks belong to it. */
+  /** The database's OID: locks belong to it. */
   readonly database: string;
-  /** What the connection calls itself. */
+  /** The connection's application_name. */
   readonly application: string;
   /** Which run of the server this is. */
   readonly run: string;
-  /** Somebody else than the server answers the connection: what a session holds is not ours. */
+  /** A pooler, not the server, serves the connection: what a session holds is not ours. */
   readonly pooled: boolean;
 }
 
@@ -50,18 +51,19 @@ interface Open extends Greeting {
 
 const RETRY_MIN_MS = 50;
 const RETRY_MAX_MS = 1_000;
-/** No question of a session takes longer on a server that answers at all. */
+/** No query of a session takes longer on a responsive server. */
 const QUERY_MS = 5_000;
 
 /**
- * The server's run began when its postmaster did, or, after the crash of one of its processes, when all of them were started
- * anew: then every lock is gone too, but the postmaster's time is unchanged, and only the statistics show it.
+ * The server's run began when its postmaster did or, after the crash of one of its processes, when all of them were
+ * restarted. A crash also drops every lock, but leaves the postmaster's start time unchanged; only the statistics show
+ * it.
  */
 export const RUN = "greatest(pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_archiver))";
 const GREET = `SELECT pg_backend_pid() AS pid, current_setting('application_name') AS application, ${RUN}::text AS run,
   (SELECT oid::text FROM pg_database WHERE datname = current_database()) AS database`;
 
-/** A host that vanished is noticed by the server within half a minute, and its session ended. */
+/** The server notices a vanished host within half a minute and ends its session. */
 const KEEP_ALIVE = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 4";
 
 export class DirectSession {
@@ -77,14 +79,17 @@ export class DirectSession {
   #idle: CallOff | undefined;
   #busy = 0;
   #closed = false;
-  /** Grows when the session ends because nobody needs it: what was known of its continuity is void, but nothing went wrong. */
+  /**
+   * Grows when the session closes because nothing needs it: what was known about its continuity is void, but nothing
+   * went wrong.
+   */
   rests = 0;
 
   constructor(deps: DirectSessionDeps) {
     this.#deps = deps;
   }
 
-  /** How the present connection began; null: there is none just now. */
+  /** The greeting of the current connection; null: not connected. */
   get greeting(): Greeting | null {
     return this.#open;
   }
@@ -94,7 +99,10 @@ export class DirectSession {
     return this.#connected();
   }
 
-  /** One statement. A server that does not answer in time costs the connection: nothing later may wait behind it. */
+  /**
+   * Runs one statement. If the server does not respond in time, the connection is dropped: nothing later may wait
+   * behind it.
+   */
   async query<Row>(text: string, values: unknown[] = [], timeoutMs = QUERY_MS): Promise<Row[]> {
     this.#busy++;
     this.#idle?.();
@@ -107,7 +115,10 @@ export class DirectSession {
     }
   }
 
-  /** What is said again and again is planned once: half of what a look costs the server. A pooler keeps no statement for us. */
+  /**
+   * Repeated statements are planned once, which halves what a check costs the server. A pooler keeps no prepared
+   * statement for us.
+   */
   #prepared({ pooled }: Open, text: string, values: unknown[]): StatementOfSession {
     if (pooled || values.length === 0) return { text, values };
     let name = this.#names.get(text);
@@ -115,13 +126,16 @@ export class DirectSession {
     return { name, text, values };
   }
 
-  /** Holds a shared lock from now on, across reconnects. Answers false behind a pooler, where it could prove nothing. */
+  /**
+   * Holds a shared lock from now on, across reconnects. Returns false behind a pooler, where it could prove nothing.
+   */
   async hold(key: bigint): Promise<boolean> {
     this.#locks.add(key);
     this.#idle?.();
     try {
       const { pooled } = await this.#connected();
-      // A reconnect in between has taken it; taking it twice on one session is counted, so it is asked for first.
+      // A reconnect in between may have taken it already. Locks taken twice on one session are counted, so the
+      // statement checks first.
       if (!pooled) await this.query(TAKE, [[String(key)]]);
       return !pooled;
     } catch (thrown) {
@@ -137,7 +151,10 @@ export class DirectSession {
     this.#restWhenIdle();
   }
 
-  /** Hears a channel from now on, across reconnects. What was said while the connection was away is lost: look again then. */
+  /**
+   * Listens on a channel from now on, across reconnects. Notifications sent while the connection was down are lost:
+   * check again after a reconnect.
+   */
   async listen(channel: string, heard: () => void): Promise<void> {
     this.#channels.set(channel, heard);
     const open = await this.#connected();
@@ -149,7 +166,7 @@ export class DirectSession {
     if (this.#open && !this.#open.pooled) void this.query(`UNLISTEN "${channel}"`).catch(() => {});
   }
 
-  /** Calls `listener` whenever the connection is there again after it was lost. */
+  /** Calls `listener` whenever a lost connection is re-established. */
   onReturn(listener: () => void): () => void {
     this.#returned.add(listener);
     return () => void this.#returned.delete(listener);
@@ -200,7 +217,7 @@ export class DirectSession {
     }
   }
 
-  /** The locks first: until they are taken, the others may take this process for dead. */
+  /** The locks come first: until they are taken, other workers may consider this process dead. */
   async #greet(client: SessionClient): Promise<Open> {
     const [greeting] = (await client.query(GREET)).rows as [Omit<Greeting, "pooled">];
     const { pid } = greeting;
@@ -222,11 +239,11 @@ export class DirectSession {
     this.#again();
   }
 
-  /** Only who has something to hold comes back without being asked. */
+  /** Only a session with something to hold reconnects without being asked. */
   #again(): void {
     if (this.#closed || this.#retry || (this.#locks.size === 0 && this.#channels.size === 0)) return;
-    const most = Math.min(RETRY_MAX_MS, RETRY_MIN_MS * 2 ** Math.min(this.#failures - 1, 10));
-    const ms = this.#failures <= 1 ? 0 : most * (0.5 + this.#deps.random.next() / 2);
+    const maxMs = Math.min(RETRY_MAX_MS, RETRY_MIN_MS * 2 ** Math.min(this.#failures - 1, 10));
+    const ms = this.#failures <= 1 ? 0 : maxMs * (0.5 + this.#deps.random.next() / 2);
     this.#retry = this.#deps.clock.after(ms, () => {
       this.#retry = undefined;
       void this.#connected().catch(() => {});
@@ -263,7 +280,10 @@ export class DirectSession {
   }
 }
 
-/** Each of these keys that this session does not hold yet. Shared: two sessions of one process may hold it while one hands over to the other. */
+/**
+ * Takes each of these keys that this session does not hold yet. Shared: two sessions of one process may hold it while
+ * one hands over to the other.
+ */
 const TAKE = `SELECT pg_advisory_lock_shared(k) FROM unnest($1::bigint[]) AS k WHERE NOT EXISTS (
   SELECT 1 FROM pg_locks l WHERE l.pid = pg_backend_pid() AND l.locktype = 'advisory' AND l.objsubid = 1
     AND ((l.classid::bigint << 32) | l.objid::bigint) = k)`;

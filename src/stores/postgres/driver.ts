@@ -1,11 +1,11 @@
-// The one file that imports `pg`, and only when a connection is asked for.
+// The only file that imports `pg`, and only when a connection is requested.
 import type * as pgTypes from "pg";
 import type { QueryConfig } from "pg";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 
 export type { Client, Pool, PoolClient, PoolConfig, QueryArrayConfig } from "pg";
 
-/** How the driver reads what comes back. */
+/** How the driver parses result values. */
 export type Types = NonNullable<QueryConfig["types"]>;
 
 export type Driver = Pick<typeof pgTypes, "Client" | "Pool" | "types">;

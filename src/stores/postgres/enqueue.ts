@@ -5,6 +5,8 @@ import type { Enqueued, JobDraft, KindSettings } from "../../job/job.ts";
 import type { Clock } from "../../job/time.ts";
 import type { Change } from "../../job/transitions.ts";
 import { type KindColumns, kindSettings, toStored } from "../rows.ts";
+import type { Connection } from "./connection.ts";
+import { apply, defer, type Holder } from "./dedupe.ts";
 import { sqlState } from "./errors.ts";
 import { list, MAX_CHARACTERS, type Session, texts } from "./statements.ts";
 
@@ -18,16 +20,28 @@ const ADD_ONLY = `${ADD} ${IF_KNOWN}`;
 const ADD_CHILDREN = `SELECT outlive.add_children(${DRAFTS}, $10) AS added ${IF_KNOWN}`;
 /** The same, and it wakes workers when the transaction commits: once, however often one transaction asks for it. */
 const ADD_AND_RING = `${ADD}, pg_notify($10, '') ${IF_KNOWN}`;
+/** The same for jobs with keys, and debounced jobs. */
+const HELD = `SELECT outlive.add_held_jobs(${DRAFTS}, $10::bigint, $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[]) AS added`;
+const ADD_HELD = `${HELD} ${IF_KNOWN}`;
+const ADD_HELD_AND_RING = `${HELD}, pg_notify($16, '') ${IF_KNOWN}`;
 
-/** What else is written with the jobs: the row of the job that enqueues them; or, for the commit, the channel on which workers listen. */
-type EnqueuedWith = { readonly parent: number } | { readonly wakeup: string };
+export interface EnqueuedWith {
+  /** The row of the job that enqueues them. */
+  readonly parent?: number;
+  /** The channel on which workers listen; they are woken by the commit. */
+  readonly wakeup?: string;
+  /** In an open transaction of the user's: no job's row may be locked. */
+  readonly ofUser?: boolean;
+  /** Makes a short transaction. Omitted: the session is in one. */
+  readonly within?: (work: (tx: Session) => Promise<Enqueued | null>) => Promise<Enqueued | null>;
+}
 
 /** The kinds must be known (`Kinds.demand`). */
 export async function insertJobs(
   session: Session,
   kinds: Kinds,
   drafts: readonly JobDraft[],
-  more?: EnqueuedWith,
+  more: EnqueuedWith = {},
 ): Promise<Enqueued[]> {
   const added = await insert(session, kinds, drafts, more);
   if (added === null) return drafts.map(({ id }) => ({ id, created: true }));
@@ -36,7 +50,7 @@ export async function insertJobs(
   for (const draft of drafts) {
     // An id that is in the call twice was added by the first.
     if (fresh.delete(draft.id)) enqueued.push({ id: draft.id, created: true });
-    else enqueued.push(await existing(session, kinds, draft, more));
+    else enqueued.push(await present(session, kinds, draft, more));
   }
   return enqueued;
 }
@@ -51,46 +65,65 @@ async function insert(
   session: Session,
   kinds: Kinds,
   drafts: readonly JobDraft[],
-  more?: EnqueuedWith,
+  more: EnqueuedWith,
 ): Promise<readonly string[] | null> {
   const names = [...new Set(drafts.map(({ kind }) => kind))];
+  const { parent, wakeup } = more;
+  const isHeld = drafts.some(({ keys, dedupe }) => keys !== undefined || hasBound(dedupe));
   for (;;) {
     await kinds.demand(session, names);
-    const [row] = await session.rows<{ added: readonly string[] | null }>(statementFor(more), [
+    const [row] = await session.rows<{ added: readonly string[] | null }>(statementFor(more, isHeld), [
       list(drafts.map(({ kind }) => kinds.idOf(kind)!)),
       list(drafts.map(({ priority }) => priority)),
-      list(drafts.map(({ runAt }) => runAt)),
-      list(drafts.map(({ delayMs }) => delayMs)),
+      list(drafts.map(({ runAt, dedupe }) => (dedupe?.debounce ? null : runAt))),
+      list(drafts.map(({ delayMs, dedupe }) => dedupe?.debounce?.waitMs ?? delayMs)),
       texts(drafts.map(({ id }) => id)),
       texts(drafts.map(({ dedupeKey }) => dedupeKey)),
       texts(drafts.map(({ input }) => input)),
       list(names.map((name) => kinds.idOf(name)!)),
       texts(names),
-      ...(more === undefined ? [] : ["parent" in more ? more.parent : more.wakeup]),
+      ...(isHeld ? [parent ?? null, ...heldValues(drafts)] : parent === undefined ? [] : [parent]),
+      ...(wakeup === undefined ? [] : [wakeup]),
     ]);
     if (row) return row.added;
     kinds.forget(names);
   }
 }
 
-function statementFor(more: EnqueuedWith | undefined): string {
-  if (more === undefined) return ADD_ONLY;
-  return "parent" in more ? ADD_CHILDREN : ADD_AND_RING;
+function hasBound(dedupe: JobDraft["dedupe"]): boolean {
+  return dedupe?.debounce !== undefined && dedupe.debounce.maxMs !== null;
 }
 
-const KNOWN = `SELECT id FROM outlive.job_ids WHERE id = $1
-  UNION ALL SELECT id FROM outlive.jobs WHERE kind = $2 AND dedupe_key = $3 AND dedupe_key IS NOT NULL AND state < 2`;
+function heldValues(drafts: readonly JobDraft[]): string[] {
+  const key = (at: number): string => list(drafts.map(({ keys }) => keys?.[at]?.id ?? null));
+  const names = drafts.map(({ keys }) => keys && JSON.stringify(keys.map(({ limit, key: own }) => [limit, own])));
+  const bounds = drafts.map(({ dedupe }) => dedupe?.debounce?.maxMs ?? null);
+  return [key(0), key(1), key(2), texts(names.map((name) => name ?? null)), list(bounds)];
+}
 
-/** Who was there before: the id itself, or the unfinished job that holds the key. If it has ended since, the key is free. */
-async function existing(
-  session: Session,
-  kinds: Kinds,
-  draft: JobDraft,
-  more: EnqueuedWith | undefined,
-): Promise<Enqueued> {
+function statementFor({ parent, wakeup }: EnqueuedWith, isHeld: boolean): string {
+  if (isHeld) return wakeup === undefined ? ADD_HELD : ADD_HELD_AND_RING;
+  if (parent !== undefined) return ADD_CHILDREN;
+  return wakeup === undefined ? ADD_ONLY : ADD_AND_RING;
+}
+
+const KNOWN = `SELECT id, NULL::bigint AS seq, NULL::smallint AS state, NULL::int AS fence FROM outlive.job_ids WHERE id = $1
+  UNION ALL SELECT id, seq, state, fence FROM outlive.jobs WHERE kind = $2 AND dedupe_key = $3 AND dedupe_key IS NOT NULL AND state < 2`;
+
+/** The id is known already, or an unfinished job holds the key. If that has ended since, the key is free. */
+async function present(session: Session, kinds: Kinds, draft: JobDraft, more: EnqueuedWith): Promise<Enqueued> {
+  const { ofUser = false, within = (work) => work(session) } = more;
   for (;;) {
-    const [known] = await session.rows<{ id: string }>(KNOWN, [draft.id, kinds.idOf(draft.kind)!, draft.dedupeKey]);
-    if (known) return { id: known.id, created: false };
+    const [known] = await session.rows<Holder | { readonly id: string; readonly seq: null }>(KNOWN, [
+      draft.id,
+      kinds.idOf(draft.kind)!,
+      draft.dedupeKey,
+    ]);
+    if (known && (known.seq === null || draft.dedupe === undefined)) return { id: known.id, created: false };
+    if (known) {
+      const enqueued = ofUser ? await defer(session, known, draft) : await within((tx) => apply(tx, known, draft));
+      if (enqueued !== null) return enqueued;
+    }
     if ((await insert(session, kinds, [draft], more)) === null) return { id: draft.id, created: true };
   }
 }
@@ -111,13 +144,15 @@ export class Enqueuing {
   readonly #session: Session;
   readonly #kinds: Kinds;
   readonly #clock: Pick<Clock, "soon">;
+  readonly #more: EnqueuedWith;
   #waiting: Waiting[] = [];
   #busy = false;
   groupCount = 0;
   operationCount = 0;
 
-  constructor(session: Session, kinds: Kinds, clock: Pick<Clock, "soon">) {
+  constructor(session: Connection, kinds: Kinds, clock: Pick<Clock, "soon">) {
     this.#session = session;
+    this.#more = { within: (work) => session.transaction(work) };
     this.#kinds = kinds;
     this.#clock = clock;
   }
@@ -156,7 +191,7 @@ export class Enqueuing {
     this.operationCount += group.length;
     try {
       const drafts = group.length === 1 ? group[0]!.drafts : group.flatMap((waiting) => waiting.drafts);
-      const enqueued = await insertJobs(this.#session, this.#kinds, drafts);
+      const enqueued = await insertJobs(this.#session, this.#kinds, drafts, this.#more);
       let from = 0;
       for (const { drafts: own, resolve } of group) resolve(enqueued.slice(from, (from += own.length)));
     } catch (thrown) {
@@ -171,11 +206,11 @@ export class Enqueuing {
 // The table of kinds: settings that every process and every decision reads, and the numbers that stand for the names.
 
 const COLUMNS =
-  "name, timeout_ms, max_runtime_ms, grace_ms, max_errors, max_timeouts, max_crashes, backoff_type, backoff_base_ms, backoff_max_ms, backoff_jitter, on_crash";
+  "name, timeout_ms, max_runtime_ms, grace_ms, max_errors, max_timeouts, max_crashes, backoff_type, backoff_base_ms, backoff_max_ms, backoff_jitter, on_crash, keyed";
 
 const DECLARE = `INSERT INTO outlive.kinds (${COLUMNS})
   SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::int[], $6::int[], $7::int[], $8::text[], $9::bigint[], $10::bigint[],
-    $11::float8[], $12::text[]) AS k (${COLUMNS}) ORDER BY name
+    $11::float8[], $12::text[], $13::boolean[]) AS k (${COLUMNS}) ORDER BY name
   ON CONFLICT (name) DO UPDATE SET (${COLUMNS}) = ROW (${COLUMNS.replaceAll(/\w+/g, "excluded.$&")})
   WHERE ROW (${COLUMNS.replaceAll(/\w+/g, "kinds.$&")}) IS DISTINCT FROM ROW (${COLUMNS.replaceAll(/\w+/g, "excluded.$&")})`;
 
@@ -199,6 +234,7 @@ export class Kinds {
       list(last.map(({ backoff }) => backoff.maxMs)),
       list(last.map(({ backoff }) => backoff.jitter)),
       texts(last.map(({ onCrash }) => toStored(onCrash))),
+      list(last.map(({ keyed = [] }) => keyed.length > 0)),
     ]);
   }
 

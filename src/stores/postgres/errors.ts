@@ -1,28 +1,31 @@
-// PostgreSQL's errors in our own words: a stable code, what was being done, and the next thing to do.
+// Wraps PostgreSQL's errors: a stable code, what was being done, and the next thing to do.
 import { ErrorCode, isUnknownKind, OutliveError } from "../../job/errors.ts";
 import { NO_SESSION_HINT } from "./session-gate.ts";
 
-/** The five characters of the SQL standard, or undefined if the server did not say it. */
+/** The five-character SQLSTATE, or undefined if the server did not report the error. */
 export function sqlState(thrown: unknown): string | undefined {
   const { code, severity } = (thrown ?? {}) as { code?: unknown; severity?: unknown };
   return typeof code === "string" && typeof severity === "string" ? code : undefined;
 }
 
 /**
- * Whether one row was refused, by its value, a constraint or a trigger, because it can't be read, or because what follows from it has an unknown
- * kind, and others may be written.
+ * Whether only one row was refused: by its value, a constraint or a trigger, because it can't be read, or because a
+ * follow-up of it has an unknown kind. Other rows may still be written.
  */
 export function isOfOneRow(thrown: unknown): boolean {
   return /^(22|23|P0|XX)/.test(sqlState(thrown) ?? "") || isUnknownKind(thrown);
 }
 
-/** It lost against another transaction, and nothing of it was written: the same again may succeed. */
+/** It lost against another transaction, and nothing of it was written: a retry may succeed. */
 export function isTransient(thrown: unknown): boolean {
   const state = sqlState(thrown);
   return state === "40001" || state === "40P01";
 }
 
-/** The session is gone, so nobody knows how far the statement came. An error of the server's own that leaves the session is none. */
+/**
+ * The session is gone, so it is unknown how far the statement got. A server error that leaves the session intact does
+ * not count.
+ */
 export function mayHaveCommitted(thrown: unknown): boolean {
   if (!(thrown instanceof Error) || thrown instanceof OutliveError) return false;
   const state = sqlState(thrown);
@@ -31,7 +34,7 @@ export function mayHaveCommitted(thrown: unknown): boolean {
   return severity === "FATAL" || severity === "PANIC" || state.startsWith("08") || state.startsWith("57P");
 }
 
-/** What went wrong while the store was opened, with the address that it happened at. */
+/** Wraps an error from opening the store, with the address where it happened. */
 export function openingError(shown: string, thrown: unknown): unknown {
   const ours = inOurWords("opening it", thrown);
   if (!(ours instanceof OutliveError)) return ours;
@@ -39,7 +42,7 @@ export function openingError(shown: string, thrown: unknown): unknown {
   return new OutliveError(ours.code, `${shown}: ${ours.what}`, ours.hint, { ...ours.data, address: shown }, options);
 }
 
-/** An error of PostgreSQL or of the way to it as one of ours; anything else as it is. */
+/** Wraps an error of PostgreSQL or of the connection to it; returns any other unchanged. */
 export function inOurWords(doing: string, thrown: unknown): unknown {
   if (thrown instanceof OutliveError || !(thrown instanceof Error)) return thrown;
   const state = sqlState(thrown);
@@ -55,7 +58,7 @@ export function inOurWords(doing: string, thrown: unknown): unknown {
   );
 }
 
-/** How `pg` says that the pool had no session to give within its own limit. */
+/** The message of `pg` when the pool had no session within its own limit. */
 const POOL_TIMEOUT = "timeout exceeded when trying to connect";
 
 export function poolTimedOut(thrown: unknown): boolean {

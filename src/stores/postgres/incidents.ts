@@ -1,4 +1,4 @@
-// Incidents as they are read: pages for a list, one whole for its report.
+// Reads incidents: pages for a list, one complete incident for its report.
 import { type Incident, type IncidentSummary, withLastWord } from "../../recovery/incident.ts";
 import type { HowLost } from "../liveness.ts";
 import type { Condemned, CondemnRequest, RecoveredJob } from "../port.ts";
@@ -28,7 +28,10 @@ export async function getIncident(session: Session, id: string): Promise<Inciden
   return (await whole(session, rows))[0] ?? null;
 }
 
-/** The deaths that the latest recovery found together. A recovery that found nothing wrote nothing, so it hides none. */
+/**
+ * The deaths that the latest recovery found together. A recovery that found nothing wrote nothing, so it hides no
+ * earlier one.
+ */
 export async function latestRecovery(session: Session): Promise<Incident[]> {
   const rows = await session.rows<IncidentColumns>(
     "SELECT * FROM outlive.incidents WHERE recovery = (SELECT recovery FROM outlive.incidents ORDER BY id DESC LIMIT 1) ORDER BY id",
@@ -36,8 +39,9 @@ export async function latestRecovery(session: Session): Promise<Incident[]> {
   return whole(session, rows);
 }
 
-// The claim that runs a job again stops the incident's clock in a statement of its own, and whoever claims may be cut off before it:
-// then the job's later fence says that it was claimed since, and its row when. After several attempts that is the latest of them.
+// The claim that runs a job again stops the incident's clock in a separate statement, and the claiming worker may be
+// cut off before it. The job's later fence then shows that it was claimed since, and its row shows when. After several
+// attempts that is the latest of them.
 const JOBS = `SELECT i.*, coalesce(i.resumed_at, (SELECT j.started_at FROM outlive.jobs j WHERE j.seq = i.job AND j.fence > i.fence)) AS resumed_at
   FROM outlive.incident_jobs i WHERE i.incident = ANY ($1::text[]) ORDER BY i.incident, i.job`;
 
@@ -54,11 +58,11 @@ async function whole(session: Session, rows: readonly IncidentColumns[]): Promis
 
 // The incident of a death as recovery writes it. Inside recovery's transaction, which holds the dead worker's row.
 
-/** What the locked row says of a worker that is being recovered. */
+/** The locked row of a worker that is being recovered. */
 export interface DeadWorker {
   readonly seq: number;
   readonly last_word: string | null;
-  /** The incident of its death, if somebody has begun with it. */
+  /** The incident of its death, if a recovery has begun. */
   readonly incident: string | null;
 }
 
@@ -69,7 +73,7 @@ const OPEN = `WITH marked AS (UPDATE outlive.fleet SET state = 'recovering', inc
   FROM outlive.jobs WHERE state = 1 AND worker = $18
   RETURNING held_at_death, suspects_at_death`;
 
-/** One incident per death: the first transaction opens it, whoever comes later goes on with it. */
+/** One incident per death: the first transaction opens it, later ones continue it. */
 export async function openIncident(session: Session, request: CondemnRequest, worker: DeadWorker): Promise<Condemned> {
   if (worker.incident !== null) {
     const known = await goOn(session, request.worker.id, worker.incident);
@@ -126,8 +130,8 @@ async function goOn(session: Session, worker: string, incident: string): Promise
   const { cursor, how, completed_at: completedAt } = known;
   const inFlight = { heldAtDeath: known.held_at_death, suspectsAtDeath: known.suspects_at_death };
   if (completedAt === null) return { worker, incident, opened: false, cursor, how, ...inFlight };
-  // It was closed with jobs that could not be recovered: they are tried again, in the same incident. Whoever is killed before it is closed
-  // again has left a worker that the next recovery goes on with.
+  // It was closed with jobs that could not be recovered: they are retried in the same incident. If this process is
+  // killed before the incident is closed again, the next recovery continues with this worker.
   await session.run(
     `WITH marked AS (UPDATE outlive.fleet SET state = 'recovering' WHERE id = $2)
      UPDATE outlive.incidents SET completed_at = NULL, cursor = 0, judged_at = NULL WHERE id = $1`,
@@ -166,8 +170,8 @@ const STAMP = `UPDATE outlive.incident_jobs i SET resumed_at = j.started_at FROM
   WHERE j.seq = ANY ($1::bigint[]) AND i.incident = j.incident AND i.job = j.seq AND i.fence < j.fence AND i.resumed_at IS NULL`;
 
 /**
- * Stops the clock of the incidents that put these running jobs back. A claim does that itself in a statement of its own; its worker
- * died in between.
+ * Stops the clock of the incidents that requeued these running jobs. A claim normally does that itself in a separate
+ * statement; its worker died in between.
  */
 export async function stampResumed(session: Session, rows: readonly { readonly seq: number }[]): Promise<void> {
   await session.run(STAMP, [list(rows.map(({ seq }) => seq))]);

@@ -9,12 +9,13 @@ import {
   JOB_COLUMNS,
   type JobColumns,
   jobInfo,
+  LANE,
   OUTCOME,
   rowOfCursor,
   STATE,
   storedValue,
 } from "../rows.ts";
-import { isIntactSql, stepOwnerSql } from "./attempt-writes.ts";
+import { isIntactSql, stepOwnerSql } from "./checksums.ts";
 import type { Connection } from "./connection.ts";
 import type { Enqueuing } from "./enqueue.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
@@ -66,7 +67,9 @@ const JOB_TABLES = "outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind LEFT JO
 
 const COLUMNS = `${JOB_COLUMNS},
   CASE WHEN j.extras THEN (SELECT p.id FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent WHERE e.job = j.seq) END AS parent,
-  CASE WHEN j.outcome = ${OUTCOME.waiting} THEN (SELECT v.step FROM outlive.waits v WHERE v.job = j.seq) END AS wait_step`;
+  CASE WHEN j.outcome = ${OUTCOME.waiting} THEN (SELECT v.step FROM outlive.waits v WHERE v.job = j.seq) END AS wait_step,
+  CASE WHEN j.extras THEN (SELECT e.keys FROM outlive.extras e WHERE e.job = j.seq) END AS keys,
+  CASE WHEN j.lane = ${LANE.held} THEN (SELECT CASE e.door WHEN e.key1 THEN 0 WHEN e.key2 THEN 1 ELSE 2 END FROM outlive.extras e WHERE e.job = j.seq) END AS door`;
 
 const own = (columns: string, table: string): string =>
   `(SELECT json_agg(t ORDER BY ord) FROM (SELECT ${columns}, ord FROM outlive.${table} WHERE job = j.seq) t)`;
@@ -135,11 +138,18 @@ async function servingIndex(session: Session, { parent, state }: JobFilter): Pro
   // The filter by parent is a term of its own (`termsOf`).
   if (parent !== undefined) return "true";
   if (state === undefined || state === "succeeded") return null;
-  const [row] = await session.rows<{ n: number }>(
-    `SELECT count(*) AS n FROM (SELECT 1 FROM outlive.jobs j WHERE ${stateTerm(state)} LIMIT ${LOOKUPS + 1}) found`,
+  const held = state === "queued" ? HELD_JOBS : "SELECT NULL::bigint AS seq WHERE false";
+  const [row] = await session.rows<{ n: number; held: number }>(
+    `SELECT (SELECT count(*) FROM (SELECT 1 FROM outlive.jobs j WHERE ${stateTerm(state)} LIMIT ${LOOKUPS + 1}) found) AS n,
+       (SELECT count(*) FROM (${held} LIMIT ${LOOKUPS + 1}) held) AS held`,
   );
-  return row!.n <= LOOKUPS ? stateTerm(state) : null;
+  if (row!.n + row!.held > LOOKUPS) return null;
+  if (row!.held === 0) return stateTerm(state);
+  return `j.seq IN (SELECT j.seq FROM outlive.jobs j WHERE ${stateTerm(state)} UNION ALL ${HELD_JOBS})`;
 }
+
+/** No index of jobs has them. */
+const HELD_JOBS = "SELECT e.job AS seq FROM outlive.extras e WHERE e.door IS NOT NULL";
 
 /** In the words of the partial indexes. */
 function stateTerm(state: JobState): string {
@@ -214,13 +224,14 @@ async function heldSuspects(session: Session): Promise<WorkerSuspects[]> {
 // One statement, so that all numbers are of the same moment: succeeded jobs are what is left of all. Every number comes from an
 // index that holds only such rows, or from the table of kinds.
 const COUNTS = `SELECT k.name AS kind, k.paused, k.jobs + coalesce((SELECT sum(d.jobs) FROM outlive.kind_deltas d WHERE d.kind = k.id), 0)::bigint AS jobs,
-    coalesce(open.n, 0) + coalesce(suspect.n, 0) AS ready, coalesce(delayed.n, 0) AS delayed, coalesce(running.n, 0) AS running,
+    coalesce(open.n, 0) + coalesce(suspect.n, 0) AS ready, coalesce(delayed.n, 0) AS delayed, coalesce(held.n, 0) AS held, coalesce(running.n, 0) AS running,
     coalesce(ended.dead, 0) AS dead, coalesce(ended.cancelled, 0) AS cancelled, coalesce(ended.quarantined, 0) AS quarantined,
     (SELECT greatest(0, clock.now - greatest(j.created_at, coalesce(j.run_at, 0))) FROM outlive.jobs j WHERE j.seq = open.first) AS oldest_ready_ms
   FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.kinds k
   LEFT JOIN (SELECT kind, count(*) AS n, min(seq) AS first FROM outlive.jobs WHERE state = 0 AND lane = 1 GROUP BY kind) open ON open.kind = k.id
   LEFT JOIN (SELECT kind, count(*) AS n FROM outlive.jobs WHERE state = 0 AND lane = 2 GROUP BY kind) suspect ON suspect.kind = k.id
   LEFT JOIN (SELECT kind, count(*) AS n FROM outlive.jobs WHERE state = 0 AND lane = 0 GROUP BY kind) delayed ON delayed.kind = k.id
+  LEFT JOIN (SELECT j.kind, count(*) AS n FROM outlive.extras e JOIN outlive.jobs j ON j.seq = e.job WHERE e.door IS NOT NULL GROUP BY j.kind) held ON held.kind = k.id
   LEFT JOIN (SELECT kind, count(*) AS n FROM outlive.jobs WHERE state = 1 GROUP BY kind) running ON running.kind = k.id
   LEFT JOIN (
     SELECT kind, count(*) FILTER (WHERE state = ${STATE.dead}) AS dead, count(*) FILTER (WHERE state = ${STATE.cancelled}) AS cancelled,
@@ -234,6 +245,7 @@ interface CountColumns {
   readonly jobs: number;
   readonly ready: number;
   readonly delayed: number;
+  readonly held: number;
   readonly running: number;
   readonly dead: number;
   readonly cancelled: number;
@@ -244,7 +256,7 @@ interface CountColumns {
 async function countJobs(session: Session): Promise<KindCounts[]> {
   const rows = await session.rows<CountColumns>(COUNTS);
   return rows.map(({ jobs, oldest_ready_ms: oldestReadyMs, ...row }) => {
-    const others = row.ready + row.delayed + row.running + row.dead + row.cancelled + row.quarantined;
+    const others = row.ready + row.delayed + row.held + row.running + row.dead + row.cancelled + row.quarantined;
     return { ...row, oldestReadyMs, succeeded: Math.max(0, jobs - others) };
   });
 }

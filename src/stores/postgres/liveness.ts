@@ -1,9 +1,12 @@
-// The sign of life on PostgreSQL: a session advisory lock per worker, held by the maintenance connection. A lock that is missing
-// proves the end of a session, not of a process: contact with its worker is lost when it stays missing throughout `contact`, while the
-// server's run and the watcher's own session are the same. When either changed, every lock may be missing for a reason that says
-// nothing about its worker: the watcher holds back for 5 s and checks again. Deaths are proved by the kernel (recovery/failure-detector.ts).
-// One elected process looks for all, by reading the server's table of locks; the others try the few locks of their neighbours, which
-// costs next to nothing however many workers there are. Behind a pooler nothing is proved, and heartbeats decide.
+// The proof of life on PostgreSQL: a session advisory lock per worker, held by the maintenance connection. A missing
+// lock proves the end of a session, not of a process. Contact with a worker is lost when its lock stays missing
+// throughout `contact`, while the server's run and the watcher's own session stay the same. When either of these
+// changes, a lock may be missing for a reason that says nothing about its worker, so the watcher waits 5 s and checks
+// again. Only the kernel proves deaths (recovery/failure-detector.ts).
+//
+// One elected process checks all workers by reading the server's table of locks. The others try the few locks of their
+// neighbours, which costs next to nothing however many workers there are. Behind a pooler nothing can be proven, and
+// heartbeats decide.
 import { createHash } from "node:crypto";
 import { type Clock, pause, type Random } from "../../job/time.ts";
 import type { Liveness, Probe, WorkerRow } from "../liveness.ts";
@@ -16,22 +19,25 @@ export interface LivenessDeps {
   readonly random: Random;
   /** How long a lock must be missing before contact with its worker is lost. */
   readonly contactMs: number;
-  /** The worker of this process, whose lock another part of it holds. */
+  /** The worker of this process, whose lock another part of the process holds. */
   readonly ownWorker?: string;
-  /** About how many workers there are; left out: few. Asked once a minute, by followers. */
+  /** About how many workers there are; omitted: few. Followers call it once a minute. */
   readonly countWorkers?: () => Promise<number>;
-  /** Told with each look what the server's clock says, in ms, and when it was asked (monotonic). */
+  /** Called after each check with the server's clock, in ms, and when the request was sent (monotonic). */
   readonly onServerNow?: (now: number, sentAtMono: number) => void;
-  /** Told when watchers begin to hold back: why, and for how long. */
+  /** Called when the watcher begins to hold back, with the reason and the duration. */
   readonly onHold?: (why: string, holdMs: number) => void;
 }
 
-/** Looks that are further apart than this do not show that a lock was missing all the time between them. */
+/** Two checks further apart than this do not show that a lock was missing all the time between them. */
 const LOOKS_APART_MS = 2_000;
 export const HOLD_MS = 5_000;
-/** A session that was ended is gone within these pauses, as a rule. */
+/** A terminated session is usually gone within these pauses. */
 const ENDING_MS = [25, 50, 100];
-/** Followers ask for the detector's place; with more workers than this each asks less often, but never less often than that. */
+/**
+ * Followers try to take the detector's role. With more workers than this each tries less often, but at least once
+ * every ASK_AT_LEAST_MS.
+ */
 const FEW = 8;
 const ASK_AT_LEAST_MS = 10_000;
 const COUNT_EVERY_MS = 60_000;
@@ -51,7 +57,7 @@ interface Missing {
 }
 
 interface Look {
-  /** Session and run of the server: what must not have changed between two looks. */
+  /** Session and run of the server: both must be unchanged between two checks. */
   readonly era: string;
   readonly run: string;
   readonly upMs: number;
@@ -65,13 +71,13 @@ export class AdvisoryLiveness implements Liveness {
   readonly #leaderKey: bigint;
   #era: { readonly id: string; readonly run: string; readonly rests: number } | null = null;
   #holdUntil = 0;
-  /** This watcher was not there before the hold began: its own session lost nothing. */
+  /** This watcher started after the hold began: its own session lost nothing. */
   #newHere = false;
-  /** Locks that the latest looks did not find, and since when. */
+  /** Locks that the latest checks did not find, and since when. */
   readonly #missing = new Map<string, Missing>();
-  /** The session on which we are the detector. */
+  /** The session on which this process is the detector. */
   #leadsOn: string | null = null;
-  /** Another one looks for all, as far as is known. */
+  /** Another process checks all workers, as far as is known. */
   #follows = false;
   #fleet = 1;
   #askedAtMono = -Infinity;
@@ -89,7 +95,7 @@ export class AdvisoryLiveness implements Liveness {
     const proves = await session.hold(key);
     const name = String(key);
     this.#own.add(name);
-    // Behind a pooler the lock proves nothing, but its sessions can still be ended by their name.
+    // Behind a pooler the lock proves nothing, but the worker's sessions can still be terminated by their name.
     return {
       evidence: { name: proves ? name : null, identity: identityOf(await session.greet()) },
       drop: async () => {
@@ -122,12 +128,15 @@ export class AdvisoryLiveness implements Liveness {
   }
 
   /**
-   * Ends every session of a worker that is taken for dead. A frozen process or a lost host may be in the middle of a transaction,
-   * and so may be a session of a killed one that waits for a lock: what they hold could not be recovered. Sessions of the user's pool
-   * carry the name inside our transactions only. Of a pooler's sessions only those in a transaction are ended: another client may
-   * have the others by now. Needs the same role; without it, the recovery comes back for what they hold. Only of a row that is still
-   * live: later its process may work under a new id. An earlier worker of this process had the same name, and so have the sessions that
-   * recover it: then only the one that holds its lock is ended.
+   * Terminates every session of a worker that is considered dead. A frozen process or a lost host may be in the middle
+   * of a transaction. So may the session of a killed process that waits for a lock. What they hold could not be
+   * recovered.
+   * - Sessions of the user's pool carry the name only inside our transactions.
+   * - Of a pooler's sessions, only those in a transaction are terminated: the others may serve another client by now.
+   * - It needs the same role. Without it, the recovery retries what they hold.
+   * - It acts only while the row is still live: later the process may work under a new id.
+   * - An earlier worker of this process had the same name, and so have the sessions that recover it: then only the
+   *   session that holds its lock is terminated.
    */
   async evict({ lock, state }: WorkerRow): Promise<boolean> {
     const tag = lock.identity?.split(" ")[1] ?? "-";
@@ -145,8 +154,9 @@ export class AdvisoryLiveness implements Liveness {
   }
 
   /**
-   * Whether nothing of it is left on the server. A lock ends with its session, and its sessions were ended before the recovery; those
-   * that were ended a moment ago are waited for. A worker behind a pooler had no lock. False: a session of it holds its lock, so it lives.
+   * Returns whether nothing of the worker is left on the server. A lock ends with its session, and its sessions were
+   * terminated before the recovery; this waits for those that are still ending. A worker behind a pooler had no lock.
+   * False: a session of the worker holds its lock, so it is alive.
    */
   async clean({ lock }: WorkerRow): Promise<boolean> {
     const { session, clock } = this.#deps;
@@ -160,14 +170,15 @@ export class AdvisoryLiveness implements Liveness {
     return false;
   }
 
-  /** How much longer nobody is called dead because the store was away a moment ago, in ms; 0: not at all. */
+  /** For how many more ms no worker is declared dead because the store was unavailable a moment ago; 0: no wait. */
   holdMs(): number {
     return Math.max(0, this.#holdUntil - this.#deps.clock.mono());
   }
 
   /**
-   * Whether this process looks for all. The place is a lock of the session, so that it is free within milliseconds of the
-   * detector's death; the fleet as a whole asks for it some thirty times a second. Null: nobody can be elected behind a pooler.
+   * Whether this process checks all workers. The role is a session lock, so it is free within milliseconds of the
+   * detector's death; the fleet as a whole tries to take it some thirty times a second. Null: behind a pooler no
+   * process can be elected.
    */
   async leads(): Promise<boolean | null> {
     const { session, random, clock, countWorkers } = this.#deps;
@@ -182,7 +193,7 @@ export class AdvisoryLiveness implements Liveness {
       "SELECT pg_try_advisory_lock($1::bigint) AS leads, pg_backend_pid() AS pid",
       [String(this.#leaderKey)],
     );
-    // Numbers of processes come again; in another run of the server the place is nobody's.
+    // The server reuses process ids; in another run of the server no process holds the role.
     this.#leadsOn = row!.leads ? `${row!.pid} ${run}` : null;
     this.#follows = !row!.leads;
     if (this.#follows && countWorkers && mono - this.#countedAtMono >= COUNT_EVERY_MS) {
@@ -192,7 +203,10 @@ export class AdvisoryLiveness implements Liveness {
     return row!.leads;
   }
 
-  /** Which of these locks have been missing in every look throughout `contact`, in one era. Two looks too far apart prove nothing of the time between. */
+  /**
+   * Which of these locks were missing in every check throughout `contact`, in one era. Two checks too far apart prove
+   * nothing about the time between.
+   */
   #missingThroughout(look: Look, locks: readonly Named[]): ReadonlySet<string> {
     const { clock, contactMs } = this.#deps;
     const mono = clock.mono();
@@ -203,7 +217,8 @@ export class AdvisoryLiveness implements Liveness {
     for (const { name, identity, beats } of locks) {
       if (look.held.has(name) || this.#own.has(name) || !this.#speaks(identity, look)) continue;
       const seen = this.#missing.get(name);
-      // A worker whose session is back beats at once: it may be gone again, but not all the time.
+      // A worker whose session is back sends a heartbeat at once. Its session may be gone again, but it was not missing
+      // all the time.
       const sinceMono = seen && seen.beats === beats ? seen.sinceMono : mono;
       this.#missing.set(name, { sinceMono, lastMono: mono, era: look.era, beats });
       if (mono - sinceMono >= contactMs) lost.add(name);
@@ -211,15 +226,15 @@ export class AdvisoryLiveness implements Liveness {
     return lost;
   }
 
-  /** Then followers check as often as the one that checks for all. */
+  /** Followers then check as often as the detector. */
   isWaitingForContact(): boolean {
     const mono = this.#deps.clock.mono();
     return [...this.#missing.values()].some(({ lastMono }) => mono - lastMono <= LOOKS_APART_MS);
   }
 
   /**
-   * Whether a missing lock says anything now. Not while workers may still be on their way back; but one that took its lock in
-   * this very run of the server did not lose it to a restart.
+   * Whether a missing lock proves anything now. It does not while workers may still be reconnecting. But a worker that
+   * took its lock in this very run of the server did not lose it to a restart.
    */
   #speaks(identity: string, { run }: Look): boolean {
     if (this.holdMs() === 0) return true;
@@ -243,9 +258,10 @@ export class AdvisoryLiveness implements Liveness {
     const before = this.#era?.rests === session.rests ? this.#era : null;
     if (before?.id === era) return;
     this.#era = { id: era, run, rests: session.rests };
-    // A watcher that is new here lost nothing; all it can know is that the server itself is young.
+    // A new watcher lost nothing; all it can know is that the server itself started recently.
     const restarted = before === null ? upMs < HOLD_MS : before.run !== run;
-    // Who was cut off counts from its own return: the server's age says nothing of how long it replayed its log before it let anybody in.
+    // A watcher that was cut off counts from its own reconnect: the server's uptime does not show how long it replayed
+    // its log before it accepted connections.
     const holdMs = before !== null ? HOLD_MS : restarted ? HOLD_MS - upMs : 0;
     if (holdMs <= 0) return;
     this.#holdUntil = clock.mono() + holdMs;
@@ -254,7 +270,10 @@ export class AdvisoryLiveness implements Liveness {
   }
 }
 
-/** Of a worker's lock: its database, the name that all connections of its process carry and no other's do, and the server's run. */
+/**
+ * The identity of a worker's lock: its database, the name that only the connections of its process carry, and the
+ * server's run.
+ */
 function identityOf({ database, run, application }: Greeting): string {
   return `${database} ${/^outlive-[0-9a-f]{12}$/.test(application) ? application : "-"} ${run}`;
 }
@@ -270,12 +289,13 @@ const KEY = "((l.classid::bigint << 32) | l.objid::bigint)";
 const look = (held: string): string => `SELECT pg_backend_pid() AS pid, ${RUN}::text AS run,
   (extract(epoch FROM clock_timestamp() - ${RUN}) * 1000)::float8 AS up_ms,
   (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now_ms, ARRAY(${held}) AS held`;
-// Reads every lock of the server: 1.3 ms with 1,000 workers. Shared: a lock that somebody tries is not held.
+// Reads every lock of the server: 1.3 ms with 1,000 workers. Shared only: a lock that another session is trying is not
+// held.
 const LOOK = look(
   `SELECT DISTINCT ${KEY}::text FROM pg_locks l WHERE ${ADVISORY} AND l.mode = 'ShareLock' AND ${KEY} = ANY($1::bigint[])`,
 );
-// What can be taken alone, nobody holds; it is let go with the statement. Two that try the same at once may both find it held, so
-// only followers look so: they look seldom, and again.
+// A lock that can be taken exclusively is not held by any session; it is released with the statement. Two sessions that
+// try the same lock at once may both find it held, so only followers use this: they check seldom, and check again.
 const LOOK_AT_FEW = look("SELECT k::text FROM unnest($1::bigint[]) AS k WHERE NOT pg_try_advisory_xact_lock(k)");
 const HELD = `SELECT EXISTS (SELECT 1 FROM pg_locks l WHERE ${ADVISORY} AND l.mode = 'ShareLock' AND ${KEY} = $1::bigint) AS held`;
 const EVICT = `SELECT pg_terminate_backend(a.pid) AS ended FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND (

@@ -1,4 +1,4 @@
-// Losses of contact as they are kept: which are open, what became of their workers, and what was decided about their jobs.
+// Stores losses of contact: which are open, what became of their workers, and what was decided about their jobs.
 // recovery/losses.ts decides.
 import { isOnTrial } from "../../job/isolation.ts";
 import { JOB_STATES } from "../../job/job.ts";
@@ -29,7 +29,7 @@ export function losses(connection: Connection, kinds: Kinds): Losses {
   };
 }
 
-/** In the words of the partial index. */
+/** Worded as in the partial index. */
 const OPEN = "i.how <> 'gone' AND i.judged_at IS NULL";
 const MAX_LOSSES = 100;
 
@@ -82,7 +82,7 @@ interface LostColumns extends CounterColumns {
 
 const UNJUDGED = "l.incident = $1 AND l.decision = 'lost' AND l.judgement IS NULL";
 
-// A retry by hand leaves a row in the history with the fence of the attempt before it.
+// A manual retry leaves a row in the history with the fence of the attempt before it.
 const LOST = `SELECT j.seq, j.id, j.kind, j.state, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, l.alone,
     EXISTS (SELECT 1 FROM outlive.steps s WHERE s.job = j.seq AND s.fence > l.fence)
       OR EXISTS (SELECT 1 FROM outlive.history h WHERE h.job = j.seq AND h.event = 'retry' AND h.fence >= l.fence) AS moved_on,
@@ -126,7 +126,7 @@ const APPLY = `UPDATE outlive.jobs j SET state = $1::smallint, crashes = j.crash
 const CLOSE = `UPDATE outlive.incidents SET judged_at = outlive.now_ms() WHERE id = $1 AND judged_at IS NULL AND resolution IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM outlive.incident_jobs l JOIN outlive.jobs j ON j.seq = l.job AND j.id = l.job_id WHERE ${UNJUDGED})`;
 
-/** Inside a transaction. Returns whether the loss is closed: none of its jobs is left to be judged. */
+/** Inside a transaction. Returns whether the loss is closed: none of its jobs is left to judge. */
 async function judgeLoss(
   session: Session,
   kinds: Kinds,

@@ -11,7 +11,7 @@ import { postgresStore } from "./store.ts";
 import { WakeupChannel } from "./wakeup.ts";
 import { countPresent } from "./workers.ts";
 
-/** How to come to the server, and to which schema. */
+/** How to reach the server, and which schema to use. */
 export interface PostgresMaintenance {
   readonly client: ClientSettings;
   readonly schema: string;
@@ -31,7 +31,7 @@ maintainInThread<PostgresMaintenance>(async (own, { options, newId, events, time
   });
   await session.hold(lockKey(schema, options.worker));
   await session.listen(bellChannel(schema), wake);
-  // What was rung while the connection was away is lost, and the main thread may be waiting for the store to be back.
+  // Wake-ups sent while the connection was down are lost, and the main thread may be waiting for the store to be back.
   session.onReturn(wake);
   const { durability } = own.settings;
   const connection = await Connection.open({
@@ -43,7 +43,7 @@ maintainInThread<PostgresMaintenance>(async (own, { options, newId, events, time
     maintenance: true,
   });
   const store = postgresStore({ connection, clock, newId, wakeup: new WakeupChannel(connection, clock) });
-  // What the maintenance itself puts back wakes its own worker without a way through the server.
+  // Jobs that the maintenance itself requeues wake its own worker without a round trip through the server.
   store.onWakeup(wake);
   const liveness = new AdvisoryLiveness({
     session,

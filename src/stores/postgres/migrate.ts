@@ -1,5 +1,6 @@
-// Brings a schema to this program's version, or back: numbered migrations, each in one transaction and under one lock, so that one
-// that was killed half-way has not happened. `meta` holds the number of the latest, when each was applied, and its checksum.
+// Migrates a schema to this program's version, or back: numbered migrations, each in one transaction and under one
+// lock, so a migration killed half-way has not happened. `meta` holds the number of the latest, when each was applied,
+// and its checksum.
 import { setTimeout as pause } from "node:timers/promises";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { MigrationInfo, PrintedSql, StoreMigrations } from "../backend.ts";
@@ -25,22 +26,23 @@ import {
   scriptText,
   upText,
 } from "./migrations/index.ts";
-import { waiting } from "./migrations/waiting.ts";
+import { keys } from "./migrations/keys.ts";
 import { rolesText } from "./roles.ts";
 
 /**
- * One step of the schema. Both texts name everything with its schema, which comes checked and quoted. `up` is never changed once it
- * is in the list, and so uses no constant that may change: its checksum is compared with the one that a schema keeps.
+ * One step of the schema. Both texts qualify everything with the schema name, which is passed in checked and quoted.
+ * `up` never changes once it is in the list, and so uses no constant that may change: its checksum is compared with the
+ * one stored in a schema.
  */
 export interface Migration {
   readonly name: string;
-  /** What its `down` takes away, in words. */
+  /** What its `down` drops, in words. */
   readonly drops: string;
   /** Tables whose columns it changes. They are locked before its first statement, in this order. */
   readonly locks?: readonly string[];
   /**
-   * Indexes that are built before the step, outside of its transaction, so that no writer waits for them. The step builds what is missing:
-   * in an empty table, which is quick.
+   * Indexes that are built before the step, outside its transaction, so that no writer waits for them. The step builds
+   * what is missing: in an empty table, which is quick.
    */
   readonly ahead?: (schema: string) => { readonly indexes: readonly string[]; readonly texts: readonly string[] };
   /** The statements of `up` in another order, which holds locks for a shorter time. Default: `up`. */
@@ -54,20 +56,24 @@ export interface MigrationSession {
   query(text: string): Promise<{ readonly rows: readonly unknown[] }>;
 }
 
-/** The least version with which this program works: a worker writes the columns of that step. */
-export const NEEDED_VERSION = MIGRATIONS.indexOf(waiting) + 1;
+/** The lowest version with which this program works: a worker writes the columns of that step. */
+export const NEEDED_VERSION = MIGRATIONS.indexOf(keys) + 1;
 export const KNOWN_VERSION = MIGRATIONS.length;
 
 /**
- * A migration that waits for a lock makes every later transaction wait behind it. So it gives up after half a second, lets them pass, and
- * tries again; a step itself changes no more than the catalog, which takes milliseconds. A migration that meets a transaction which
- * came the other way gives up, too, before the server looks for a deadlock (after 1 s) and ends either of them.
+ * A migration that waits for a lock makes every later transaction wait behind it. So it gives up after half a second,
+ * lets them pass, and tries again. A step itself changes only the catalog, which takes milliseconds. A migration that
+ * meets a transaction locking in the opposite order also gives up, before the server checks for a deadlock (after 1 s)
+ * and ends either of them.
  */
 const LOCK_TIMEOUT = "SET LOCAL lock_timeout = '500ms'";
 const TRIES = 10;
 const BETWEEN_TRIES_MS = 500;
 
-/** Brings `schema` up to `target` and answers the numbers of what was done. Safe to repeat and to run in several processes at once. */
+/**
+ * Migrates `schema` up to `target` and returns the numbers of the migrations it ran. Safe to repeat and to run in
+ * several processes at once.
+ */
 export async function migrate(session: MigrationSession, name: string, target = KNOWN_VERSION): Promise<number[]> {
   quotedSchema(name);
   const done: number[] = [];
@@ -91,7 +97,7 @@ export async function migrate(session: MigrationSession, name: string, target = 
   }
 }
 
-/** Whether indexes are to be built before this step. In an empty table the step builds them itself. */
+/** Whether indexes have to be built before this step. In an empty table the step builds them itself. */
 async function lacksIndexes(session: MigrationSession, name: string, number: number): Promise<boolean> {
   const schema = quotedSchema(name);
   const ahead = MIGRATIONS[number - 1]!.ahead?.(schema);
@@ -104,9 +110,9 @@ async function lacksIndexes(session: MigrationSession, name: string, number: num
 }
 
 /**
- * Builds the indexes of the next step while all others write. Safe to be killed anywhere: what is left half-built is dropped and built
- * again. No lock is held meanwhile: a process that waited for it would be waited for by the server, which builds such an index only
- * after every older statement has ended.
+ * Builds the indexes of the next step while all other processes write. Safe to be killed anywhere: a half-built index
+ * is dropped and built again. No lock is held meanwhile. The server finishes such an index only after every older
+ * statement has ended, so it would wait for a process that waits for our lock.
  */
 async function buildAhead(session: MigrationSession, name: string): Promise<void> {
   const schema = quotedSchema(name);
@@ -114,10 +120,10 @@ async function buildAhead(session: MigrationSession, name: string): Promise<void
   const { indexes, texts } = MIGRATIONS[version]?.ahead?.(schema) ?? { indexes: [], texts: [] };
   try {
     await session.query(ownerText(name, "session"));
-    // It waits for the transactions that are open, and nothing waits for it.
+    // It waits for open transactions, and nothing waits for it.
     await session.query("SET lock_timeout = 0");
     for (const [i, index] of indexes.entries()) {
-      // Another process may migrate, too: what it builds just now is not half-built.
+      // Another process may be migrating, too: an index it is building right now is not half-built.
       const jobs = `'${schema}.jobs'::regclass`;
       while (await isTrue(session, `EXISTS (SELECT 1 FROM pg_stat_progress_create_index WHERE relid = ${jobs})`))
         await pause(BETWEEN_TRIES_MS);
@@ -138,7 +144,7 @@ async function isTrue(session: MigrationSession, condition: string): Promise<boo
   return (rows[0] as { is: boolean }).is;
 }
 
-/** Takes back every migration above `target`, the latest first. Refuses while unfinished jobs exist unless forced. */
+/** Rolls back every migration above `target`, the latest first. Refuses while unfinished jobs exist unless forced. */
 export async function migrateDown(
   session: MigrationSession,
   name: string,
@@ -175,12 +181,15 @@ export async function listMigrations(session: MigrationSession, name: string): P
   }));
 }
 
-/** The number of the latest migration in the schema; 0: none of our tables is there. */
+/** The number of the latest migration in the schema; 0: none of our tables exists. */
 export async function installedVersion(session: MigrationSession, name: string): Promise<number> {
   return (await installed(session, name)).version;
 }
 
-/** Refuses a schema with which this program can't work, and says what to run. Nothing is migrated here: a worker's role may not. */
+/**
+ * Refuses a schema with which this program can't work, and says what to run. It migrates nothing: a worker's role may
+ * not.
+ */
 export async function assertMigrated(session: MigrationSession, name: string): Promise<number> {
   const schema = await installed(session, name);
   const found = schema.version;
@@ -218,7 +227,7 @@ function isLocked(thrown: unknown): boolean {
   return code === "55P03" || code === "40P01";
 }
 
-/** No job may come in between the count and the drop: the table is locked first. */
+/** No job may arrive between the count and the drop, so the table is locked first. */
 async function refuseWhileUnfinished(
   session: MigrationSession,
   name: string,
@@ -273,12 +282,12 @@ function newer(name: string, found: number): OutliveError {
   );
 }
 
-// Whether the migrations in a schema are the released ones. `meta` holds the checksum of each migration that was applied. A schema from
-// before checksums were kept is judged by its columns: its migrations were edited in place until then.
+// Whether the migrations in a schema are the released ones. `meta` holds the checksum of each applied migration. A
+// schema from before checksums were stored is judged by its columns: its migrations were edited in place until then.
 
-/** What `meta` says of the migrations. */
+/** What `meta` records about the migrations. */
 export interface Installed {
-  /** The number of the latest; 0: none of our tables is there. */
+  /** The number of the latest; 0: none of our tables exists. */
   readonly version: number;
   /** Those of them that this program knows. */
   readonly steps: readonly ComparedStep[];
@@ -309,7 +318,7 @@ export async function installed(session: MigrationSession, name: string): Promis
   return { version, steps, appliedAt };
 }
 
-/** Refuses a schema that was made by other migrations of the same numbers. Reads only. */
+/** Refuses a schema created by different migrations with the same numbers. Reads only. */
 export async function refuseUnreleased(
   session: MigrationSession,
   name: string,
@@ -321,7 +330,7 @@ export async function refuseUnreleased(
   if (!steps.some(({ number, stored }) => stored === null && number <= WITHOUT_CHECKSUMS)) return;
   const expected = columnsOfRecord(version);
   const found = await columnsOf(session, quotedSchema(name));
-  // Later migrations, run by hand from `outlive migrate print`, add columns.
+  // Later migrations, run manually from `outlive migrate print`, add columns.
   const differences = columnDifferences(expected, version > WITHOUT_CHECKSUMS ? found.intersection(expected) : found);
   if (differences.length > 0) throw columnsRefused(store, version, differences);
 }
@@ -358,7 +367,7 @@ export function schemaMigrations({ client, schema }: Pick<Address, "client" | "s
   };
 }
 
-/** The SQL of this store, to be read and run with psql. Asks no server. */
+/** The SQL of this store, to read and to run with psql. Connects to no server. */
 export function printedSql(schema: string, { migrations, cron, roles }: PrintedSql): string {
   quotedSchema(schema);
   const numbers = MIGRATIONS.map((_, i) => i + 1);

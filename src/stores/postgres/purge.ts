@@ -19,10 +19,10 @@ export interface PurgeCandidates {
   readonly more: boolean;
 }
 
-// A child stays while its parent is unfinished, which may still ask for its result.
+// A child stays while its parent is unfinished, which may still ask for its result; a job with events, until they have become a job.
 const WALK = `SELECT seq, id, state, finished_at, created_at >= now - $3 AS young,
     finished_at < now - $3 AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent
-      WHERE e.job = j.seq AND p.state < ${STATE.succeeded})) AS old
+      WHERE e.job = j.seq AND p.state < ${STATE.succeeded})) AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.reruns r WHERE r.job = j.seq)) AS old
   FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs j WHERE seq > $1 ORDER BY seq LIMIT $2`;
 
 // Retried since it was read: then it is not finished any more, or finished again just now.

@@ -1,5 +1,5 @@
-// Recovery's verbs: a worker is condemned, what it holds is read, and what was decided about it is written. Each write may be the last
-// thing that this process does; the next recovery, here or elsewhere, goes on from the rows.
+// Recovery's operations: condemn a worker, read what it holds, and write the decisions. This process may die after any
+// write; the next recovery, here or elsewhere, continues from the rows.
 import { toStoredError } from "../../job/errors.ts";
 import { isOnTrial, ranAlone } from "../../job/isolation.ts";
 import type { Change } from "../../job/transitions.ts";
@@ -48,7 +48,7 @@ const OVERDUE = `SELECT ${HELD_COLUMNS}, w.id AS worker_id FROM outlive.jobs j J
 
 const DEATHS_ELSEWHERE = `SELECT ${deathsElsewhere("outlive", "$1", "$2", "outlive.now_ms()", "$3")} AS n`;
 
-/** Of these attempts, those that still own their jobs; an overdue one only if its deadline has not moved. */
+/** Selects the attempts that still own their jobs; an overdue one only if its deadline has not moved. */
 const owned = (
   deadline: string,
 ): string => `FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::text[], $5::bigint[]) AS a (seq, fence, epoch, worker, deadline_at)
@@ -81,7 +81,7 @@ export class Recovering {
     const rows = await session.rows<HeldColumns>(HELD, [worker, cursor, limit]);
     const held = await this.#held(session, rows, () => worker);
     const more = rows.length === limit;
-    // At most one ran alone, and only its verdict may depend on the deaths of others.
+    // At most one job ran alone, and only its verdict may depend on the deaths of others.
     const at = held.findIndex(({ counters: before, kind }) =>
       isOnTrial(before, ranAlone(before, condemned), kind.limits),
     );
@@ -133,8 +133,8 @@ export class Recovering {
   }
 
   /**
-   * Inside a transaction, with as few statements as it takes: each is a round trip between a death and the next run of its jobs. `each`:
-   * job by job, after a first try that failed because the store refused the row of one of them.
+   * Inside a transaction, with as few statements as possible: each is a round trip between a death and the next run of
+   * its jobs. `each`: job by job, after a first try failed because the store refused one job's row.
    */
   async takeBack(session: Session, request: TakeBackRequest, wakeup: string, each = false): Promise<TakeBackAnswer> {
     const { verdicts, of, last } = request;
@@ -142,7 +142,7 @@ export class Recovering {
     if (of !== null && !(await lockCondemned(session, of))) return { taken: verdicts.map(() => "moved") };
     const taken = await takeAll(session, this.#kinds, verdicts, incident, each);
     if (of !== null) await keepJobs(session, of.incident, verdicts, taken);
-    // Heard at the commit: by the time the others check, the jobs are there.
+    // Delivered at the commit: by the time the other workers check, the jobs are there.
     if (verdicts.length > 0) await session.run("SELECT pg_notify($1, '')", [wakeup]);
     if (of === null) return { taken };
     const cursor = verdicts.at(-1)?.job.row ?? of.cursor;
@@ -159,8 +159,9 @@ export class Recovering {
 }
 
 /**
- * Recoveries of one worker come one after the other: what one has not committed yet looks held by another session to the next, which
- * would leave the incident open. False: the worker is another store's, which was put in the place of the one that condemned it.
+ * Recoveries of one worker run one after the other: uncommitted work of one would look locked by another session to the
+ * next, which would leave the incident open. False: the worker belongs to another store, which replaced the one that
+ * condemned it.
  */
 async function lockCondemned(session: Session, { worker, incident }: Condemned): Promise<boolean> {
   const rows = await session.rows("SELECT 1 FROM outlive.fleet WHERE id = $1 AND incident = $2 FOR UPDATE", [
@@ -232,7 +233,7 @@ async function keepJobs(
   if (jobs.length > 0) await insertIncidentJobs(session, incident, rows, jobs);
 }
 
-/** With what follows. */
+/** Including their follow-ups. */
 async function applyAll(
   session: Session,
   kinds: Kinds,
@@ -243,7 +244,7 @@ async function applyAll(
   return written;
 }
 
-/** Job by job. Collects what the store said of each row that it refused. */
+/** Job by job. Collects the store's error for each row that it refused. */
 async function applyEach(
   session: Session,
   kinds: Kinds,
@@ -266,9 +267,10 @@ async function applyEach(
 }
 
 /**
- * The dead worker, whose row is locked from here on: a claim of it that is in flight was waited for, and none begins.
- * Null: between the look and this transaction it left in peace, was recovered by somebody else, or, if it was only silent, has
- * beaten again. Who is over and still holds jobs is recovered again: an earlier recovery could not.
+ * The dead worker. Its row is locked from here on: a claim in flight was waited for, and no new one begins. Null:
+ * between the check and this transaction the worker left cleanly, was recovered by another process or, if it was only
+ * silent, sent a heartbeat. A finished worker that still holds jobs is recovered again, because an earlier recovery
+ * could not take them.
  */
 async function lockDead(session: Session, { worker, death }: CondemnRequest): Promise<DeadWorker | null> {
   const [row] = await session.rows<DeadWorker & { state: string; beats: number; lock_identity: string | null }>(
@@ -283,8 +285,8 @@ async function lockDead(session: Session, { worker, death }: CondemnRequest): Pr
   return held.length > 0 ? row : null;
 }
 
-// Closes only if nothing was left out. A job whose decision failed does not count as left out: it is in the incident, and a sweep tries
-// it again.
+// Closes only if no job was skipped. A job whose decision failed does not count as skipped: it is in the incident, and
+// a sweep tries it again.
 const CLOSE = `WITH dead AS (SELECT f.seq FROM outlive.fleet f WHERE f.id = $1 AND f.incident = $2),
   left_out AS MATERIALIZED (
     SELECT count(*) AS n, min(j.seq) AS first FROM outlive.jobs j WHERE j.state = 1 AND j.worker = (SELECT seq FROM dead)

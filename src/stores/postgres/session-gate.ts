@@ -1,10 +1,11 @@
-// How a transaction gets its session and how it begins: which transactions of the user's own may have a session of the pool now, and what
-// is set in it. One session stays free for the engine: its turns, its enqueues, the writes of running attempts. Without that, commits that
-// call `engine.enqueue` deadlock, and a worker whose commits are slow can't settle what has finished.
+// How a transaction gets its session and how it begins: which of the user's transactions may take a session of the pool
+// now, and what is set in it. One session stays free for the engine: its turns, its enqueues, the writes of running
+// attempts. Otherwise, commits that call `engine.enqueue` would deadlock, and a worker whose commits are slow could not
+// settle what has finished.
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { CommitControl } from "../../worker/run.ts";
 
-/** When to stop waiting: calls `stop` once with the reason. Returns how to call that off. */
+/** When to stop waiting: calls `stop` once with the reason. Returns a function that cancels it. */
 export type WaitLimit = (stop: (reason: Error) => void) => () => void;
 
 export function atMost(ms: number): WaitLimit {
@@ -18,7 +19,7 @@ export function untilInterrupted(control: CommitControl): WaitLimit {
   return (stop) => control.onInterrupt(stop);
 }
 
-/** Every session was in use for that long. The job whose handler gets this pays nothing for it. */
+/** Every session was in use for that long. It costs the job whose handler gets this nothing. */
 function noSession(waitedMs: number): OutliveError {
   return new OutliveError(
     ErrorCode.storeBusy,
@@ -44,14 +45,14 @@ export class SessionGate {
     this.#room = Math.max(1, poolSize - 1);
   }
 
-  /** Of this pool. Two stores may share a pool of the user's, and then share its gate. */
+  /** The gate of this pool. Two stores that share a user's pool share its gate. */
   static of(pool: object, poolSize: number): SessionGate {
     let gate = gates.get(pool);
     if (!gate) gates.set(pool, (gate = new SessionGate(poolSize)));
     return gate;
   }
 
-  /** Resolves to how to leave. Rejects with the reason of `limit`. */
+  /** Resolves to a function that leaves the gate. Rejects with the reason of `limit`. */
   async enter(limit: WaitLimit): Promise<() => void> {
     if (this.#inside < this.#room) this.#inside++;
     else await this.#wait(limit);
@@ -60,7 +61,7 @@ export class SessionGate {
       if (left) return;
       left = true;
       const next = this.#waiting.shift();
-      // The place passes on.
+      // Hands the place to the next waiter.
       if (next) next.enter();
       else this.#inside--;
     };
@@ -86,22 +87,25 @@ export class SessionGate {
 
 const gates = new WeakMap<object, SessionGate>();
 
-// A session of our own pool is set once. On the user's own pool, and behind a pooler, nothing may be left in a session: there everything is
-// SET LOCAL, in the one round trip that BEGIN takes anyway.
+// A session of our own pool is configured once. On the user's own pool, and behind a pooler, nothing may be left in a
+// session: there everything is SET LOCAL, in the one round trip that BEGIN takes anyway.
 
-/** Which transaction: one of the engine's, one of upkeep (retention, overdue jobs), a recovery, or one that runs the user's callback. */
+/**
+ * Which kind of transaction: the engine's own, upkeep (retention, overdue jobs), a recovery, or one that runs the
+ * user's callback.
+ */
 export type TransactionKind = "engine" | "upkeep" | "recovery" | "user";
 
 interface BeginOptions {
-  /** The session is not ours to set: a pooler gives it to other clients, or the pool is the user's. */
+  /** The session is not ours to configure: a pooler hands it to other clients, or the pool is the user's. */
   readonly borrowed: boolean;
   readonly durability: "full" | "relaxed";
-  /** What our sessions call themselves; null: nothing in particular. */
+  /** The application_name of our sessions; null: none in particular. */
   readonly name: string | null;
 }
 
-// Plans are kept with their statements, and the first ones are made while the tables are empty: without this they would read the
-// whole table from then on. JIT compiles what such costs make look expensive.
+// Plans are cached with their statements, and the first ones are made while the tables are empty: without this setting
+// they would scan the whole table from then on. JIT would compile statements that such estimates make look expensive.
 const PLANS =
   "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan";
 
@@ -111,27 +115,28 @@ const durable = (local: boolean): string =>
 
 const UPKEEP =
   "SET statement_timeout = '30s'; SET lock_timeout = '2s'; SET idle_in_transaction_session_timeout = '30s'";
-/** What a recovery can't lock it comes back for; the dead behind it must not wait. */
+/** A recovery retries later what it can't lock now; other dead workers must not wait for it. */
 const SHORT_LOCK = "SET LOCAL lock_timeout = '500ms'";
-/** Of a callback that never ends, or of a process that was frozen or lost in the middle of one. */
+/** For a callback that never ends, or a process that was frozen or lost in the middle of one. */
 const IDLE = "SET idle_in_transaction_session_timeout = '5min'";
-/** The same for one transaction; a shorter limit of the user's own is left as it is. */
+/** The same for one transaction; a shorter limit set by the user is kept. */
 const LOCAL_IDLE = `SELECT set_config('idle_in_transaction_session_timeout', '5min', true)
   WHERE current_setting('idle_in_transaction_session_timeout')::interval NOT BETWEEN interval '1ms' AND interval '5min'`;
 /** Between two statements of the engine's own there is nothing to wait for. */
 const LOCAL_SHORT_IDLE = "SET LOCAL idle_in_transaction_session_timeout = '30s'";
-/** By these another session can end exactly this transaction. */
+/** With these another session can end exactly this transaction. */
 const WHICH = "SELECT pg_backend_pid() AS pid, pg_current_xact_id()::text AS xid";
 
-/** For a session of our own pool, once. */
+/** Settings for a session of our own pool, applied once. */
 export function sessionSettings(durability: "full" | "relaxed", maintenance: boolean): string {
   const commits = durability === "full" ? durable(false) : "SET synchronous_commit = off";
   return `${PLANS}; ${commits}; ${maintenance ? UPKEEP : IDLE}`;
 }
 
 /**
- * The engine's own transactions are READ COMMITTED whatever the default of the role or the database is: the statement after a
- * lock must see what was committed while it waited, a claim for instance. The user's keeps the default.
+ * The engine's own transactions are READ COMMITTED whatever the default of the role or the database is: the statement
+ * after a lock must see what was committed while it waited, for example a claim. The user's transaction keeps the
+ * default.
  */
 export function beginText(kind: TransactionKind, { borrowed, durability, name }: BeginOptions): string {
   const text = [kind === "user" ? "BEGIN" : "BEGIN ISOLATION LEVEL READ COMMITTED"];
@@ -148,7 +153,7 @@ export function beginText(kind: TransactionKind, { borrowed, durability, name }:
   return text.join("; ");
 }
 
-/** Only a name that we have made: it is written into statements, and no other process carries it. */
+/** Only a name that we generated: it is written into statements, and no other process carries it. */
 export function ownName(application: unknown): string | null {
   return typeof application === "string" && /^outlive-[0-9a-f]{12}$/.test(application) ? application : null;
 }

@@ -6,7 +6,7 @@ import type { Lease } from "../../job/lease.ts";
 import type { Change } from "../../job/transitions.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../port.ts";
 import { LANE, NEVER_DUE, NO_TIMEOUT, OUTCOME, STATE } from "../rows.ts";
-import { checksumSql } from "./attempt-writes.ts";
+import { checksumSql } from "./checksums.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
 import { registered } from "./restore-mark.ts";
 import { list, type Session, texts } from "./statements.ts";

@@ -11,6 +11,7 @@ import type { Connection } from "./connection.ts";
 import { Enqueuing, Kinds } from "./enqueue.ts";
 import { inOurWords, isOfOneRow, sqlState } from "./errors.ts";
 import { inspecting } from "./inspect.ts";
+import { declareLimits } from "./keys.ts";
 import { losses } from "./losses.ts";
 import { operating } from "./operate.ts";
 import { Purging } from "./purge.ts";
@@ -54,7 +55,14 @@ export function postgresStore(deps: PostgresStoreDeps): Store<PostgresTransactio
   return observed<PostgresTransaction>(
     {
       name: "postgres",
-      declare: (given) => kinds.declare(connection, given),
+      declare(given) {
+        const limits = given.flatMap(({ keyed = [] }) => keyed);
+        if (limits.length === 0) return kinds.declare(connection, given);
+        return connection.transaction(async (tx) => {
+          await kinds.declare(tx, given);
+          await declareLimits(tx, limits);
+        });
+      },
       enqueue: (drafts) => enqueuing.enqueue(drafts),
       async register(worker) {
         await noticeRestore(connection);

@@ -87,7 +87,7 @@ async function enqueueOne(
   wakeup: string | null = null,
 ): Promise<Enqueued> {
   await kinds.demand(session, [draft.kind]);
-  const [enqueued] = await insertJobs(session, kinds, [draft], wakeup === null ? undefined : { wakeup });
+  const [enqueued] = await insertJobs(session, kinds, [draft], { ofUser: true, ...(wakeup !== null && { wakeup }) });
   return enqueued!;
 }
 

@@ -20,6 +20,8 @@ import type { Kinds } from "./enqueue.ts";
 import type { Settling } from "./settle.ts";
 import { MAX_CHARACTERS } from "./statements.ts";
 import { claimSuspects } from "./suspects.ts";
+import { applyEvents } from "./reruns.ts";
+import { admitHeld, keysLeft } from "./keys.ts";
 import { actOnWakes } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
@@ -32,8 +34,13 @@ export interface TurnDeps {
   readonly inTwoFrom: number;
 }
 
-interface Claimed extends ClaimedRows {
-  readonly due: number | null;
+interface Claimed extends ClaimedRows, Pick<Turn, "due" | "keys" | "keyDue"> {}
+
+/** What was made ready. */
+interface Woken {
+  readonly woken: number;
+  /** In how many ms there is more to do; null: nothing is known to come. */
+  readonly dueInMs: number | null;
 }
 
 export class Turns {
@@ -96,12 +103,27 @@ export class Turns {
         nextDueInMs: null,
         ...(replaced !== null && { replaced }),
       };
-    const { due, ...claims } = await this.#sound(claim, room, turn);
+    const { due, keys, keyDue, ...claims } = await this.#sound(claim, room, turn);
     // After the commit of what was settled, and after the claim: the next turn claims what wakes up.
     const mayWake = turn.wakes || claims.corrupt.length > 0;
-    const { woken, more } = mayWake ? await actOnWakes(connection) : NO_WAKES;
-    const nextDueInMs = more || woken > 0 ? 0 : due === null ? null : Math.max(0, due);
+    const { woken, dueInMs } = await this.#wake(mayWake, keys || turn.keys, keyDue);
+    const nextDueInMs = due === null ? dueInMs : Math.max(0, sooner(due, dueInMs));
     return { settled, ...claims, live: true, cancels, nextDueInMs, ...(woken > 0 && { woken }) };
+  }
+
+  /** Jobs whose wait has ended, events whose job has ended, and then jobs that a limit holds: each of these may add to the next. */
+  async #wake(mayWake: boolean, hasKeys: boolean, keyDue: number | null): Promise<Woken> {
+    const { connection, kinds } = this.#deps;
+    const isDue = keyDue !== null && keyDue <= 0;
+    if (!mayWake && !hasKeys && !isDue) return { woken: 0, dueInMs: keyDue };
+    const wakes = mayWake ? await actOnWakes(connection) : NO_WAKES;
+    // What was settled or woken may have written more than the statement saw.
+    const left = mayWake ? await keysLeft(connection) : { events: hasKeys, doors: hasKeys };
+    const events = left.events ? await applyEvents(connection, kinds) : NO_EVENTS;
+    const doors = left.doors || events.applied > 0 || isDue;
+    const { admitted, dueInMs } = doors ? await admitHeld(connection) : { admitted: 0, dueInMs: keyDue };
+    const woken = wakes.woken + events.applied + admitted;
+    return { woken, dueInMs: wakes.more || events.more || woken > 0 ? 0 : dueInMs };
   }
 
   /** The claimed jobs whose stored texts are intact. Corrupt ones are quarantined, and others are claimed in their place. */
@@ -138,7 +160,7 @@ export class Turns {
       claimedJobs(connection, taken, { worker, open, epoch, timeoutMs, together });
     const isDue = turn.due !== null && turn.due <= 0;
     const mayTake = (!room.suspects || hasRoomForSuspects(held)) && room.total > 0 && open.length > 0;
-    if (!isDue && !(turn.suspects && mayTake)) return { ...(await jobs(turn)), due: turn.due };
+    if (!isDue && !(turn.suspects && mayTake)) return { ...(await jobs(turn)), ...dueOf(turn) };
     if (isDue) await promoteDue(connection);
     const { taken, together } = mayTake
       ? await claimSuspects(connection, worker, open, room.total, held)
@@ -151,7 +173,7 @@ export class Turns {
     return {
       claimed: byPriority([...first, ...second.taken], [...suspects.claimed, ...fresh.claimed]),
       corrupt: [...suspects.corrupt, ...fresh.corrupt],
-      due: second.due,
+      ...dueOf(second),
     };
   }
 
@@ -191,6 +213,14 @@ export class Turns {
     const ended = new Set(settlements.map(({ lease }) => lease.row));
     return cancels.filter(({ runs, seq }) => runs && !ended.has(seq)).map(({ id }) => id);
   }
+}
+
+function dueOf({ due, keys, keyDue }: Turn): Pick<Turn, "due" | "keys" | "keyDue"> {
+  return { due, keys, keyDue };
+}
+
+function sooner(one: number, other: number | null): number {
+  return other === null ? one : Math.min(one, other);
 }
 
 /** The claim for the room that these jobs leave. */
@@ -269,6 +299,7 @@ function followingCharacters({ follow, ifCancelled }: Change): number {
   return own + (ifCancelled ? followingCharacters(ifCancelled) : 0);
 }
 
+const NO_EVENTS = { applied: 0, more: false } as const;
 const NO_WAKES = { woken: 0, more: false } as const;
 const NO_ROOM: Room = { total: 0, kinds: [] };
 const NO_SUSPECTS: HeldSuspects = { count: 0, together: null, oldestFirst: false };

@@ -3,7 +3,7 @@
 // and what this role may not see is reported instead of failing the rest.
 import { humanMs } from "../../job/time.ts";
 import type { Finding, LockHolder, Upkeep } from "../port.ts";
-import { isIntactSql, stepOwnerSql } from "./attempt-writes.ts";
+import { isIntactSql, stepOwnerSql } from "./checksums.ts";
 import type { Connection } from "./connection.ts";
 import { NEEDED_VERSION } from "./migrate.ts";
 import { MIGRATIONS } from "./migrations/index.ts";
@@ -284,7 +284,7 @@ const CHECKS: readonly string[] = [
   `SELECT 'job ' || j.id || ' is of kind ' || j.kind || ', which is not in the table of kinds' FROM outlive.jobs j
      WHERE NOT EXISTS (SELECT 1 FROM outlive.kinds k WHERE k.id = j.kind)`,
   `SELECT 'job ' || id || ' has state ' || state || ' and lane ' || lane || ', which do not exist' FROM outlive.jobs
-     WHERE state NOT BETWEEN 0 AND 5 OR lane NOT BETWEEN 0 AND 2`,
+     WHERE state NOT BETWEEN 0 AND 5 OR lane NOT BETWEEN 0 AND 3`,
   `SELECT 'job ' || id || ' is delayed, but has no time at which it becomes ready' FROM outlive.jobs WHERE state = 0 AND lane = 0 AND run_at IS NULL`,
   `SELECT 'job ' || id || ' runs, but was never claimed' FROM outlive.jobs WHERE state = 1 AND fence = 0`,
   `SELECT 'job ' || j.id || ' can''t be found by its id' FROM outlive.jobs j
@@ -312,6 +312,13 @@ const CHECKS: readonly string[] = [
      WHERE NOT ${isIntactSql("s.payload", stepOwnerSql("j.id", "s.id"), "s.payload_sum")}`,
   `SELECT 'job ' || j.id || CASE WHEN e.ended THEN ' counts as ended for its parent, but has not' ELSE ' has ended, but its parent waits for it' END
      FROM outlive.extras e JOIN outlive.jobs j ON j.seq = e.job WHERE e.ended <> (j.state > 1)`,
+  `SELECT 'job ' || j.id || ' is held, but at no door' FROM outlive.jobs j LEFT JOIN outlive.extras e ON e.job = j.seq
+     WHERE j.state = 0 AND j.lane = 3 AND (e.place IN (1, 4) AND e.door IS NOT NULL) IS NOT TRUE`,
+  `SELECT 'job ' || j.id || ' waits at a door, but is not held' FROM outlive.extras e JOIN outlive.jobs j ON j.seq = e.job
+     WHERE e.door IS NOT NULL AND NOT (j.state = 0 AND j.lane = 3)`,
+  `SELECT 'job ' || j.id || CASE WHEN e.place = 2 THEN ' counts against its keys, but is not admitted' ELSE ' runs, but does not count against its keys' END
+     FROM outlive.extras e JOIN outlive.jobs j ON j.seq = e.job
+     WHERE e.key1 IS NOT NULL AND (e.place = 2) <> (j.state = 1 OR j.state = 0 AND j.lane IN (1, 2))`,
   `SELECT 'incident ' || t.incident || ' is not there, but has ' || count(*) || ' jobs' FROM outlive.incident_jobs t
      WHERE NOT EXISTS (SELECT 1 FROM outlive.incidents i WHERE i.id = t.incident) GROUP BY t.incident`,
 ];

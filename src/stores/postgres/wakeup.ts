@@ -1,11 +1,11 @@
-// Wake-ups between processes: NOTIFY on one channel per schema, in transactions of their own, never in a hot one, and never more
-// than one on its way. A missed ring costs one poll interval, no more. Whoever has a session that stays listens on it (the maintenance) and
-// says so by `heard`.
+// Wake-ups between processes: NOTIFY on one channel per schema, in separate transactions, never in a hot one, and never
+// more than one in flight. A missed wake-up costs one poll interval at most. The maintenance listens on its long-lived
+// session and calls `heard`.
 import type { Clock } from "../../job/time.ts";
 import { bellChannel } from "./address.ts";
 import type { Connection } from "./connection.ts";
 
-/** Rings that follow each other faster than this are one. */
+/** Wake-ups closer together than this are merged into one. */
 const APART_MS = 10;
 
 export class WakeupChannel {
@@ -30,7 +30,7 @@ export class WakeupChannel {
       return;
     }
     this.#wakeups = true;
-    // The others poll, should it fail.
+    // If it fails, the other workers poll.
     void this.#connection
       .run("SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, '')", [this.#channel])
       .catch(() => {})
@@ -42,7 +42,7 @@ export class WakeupChannel {
     return () => void this.#listeners.delete(listener);
   }
 
-  /** Somebody rang. */
+  /** A notification arrived. */
   heard(): void {
     for (const listener of this.#listeners) listener();
   }

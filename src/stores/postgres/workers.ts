@@ -1,6 +1,7 @@
-// The rows of workers (table `fleet`): registering, beating, leaving. One row per process and boot; a row that is not live never
-// becomes so again. A claim shares the row's key lock, so whoever takes the row FOR UPDATE sees every claim or prevents it. A row is
-// known by its number and its id together: the number is short, but its sequence can go back.
+// The worker rows (table `fleet`): registering, heartbeats, leaving. One row per process and boot; a row that is not
+// live never becomes live again. A claim shares the row's key lock, so a transaction that takes the row FOR UPDATE
+// either sees every claim or prevents it. A row is identified by its number and its id together: the number is short,
+// but its sequence can go back.
 import type { Lease } from "../../job/lease.ts";
 import { withLastWord } from "../../recovery/incident.ts";
 import type { WorkerRecord, WorkerRow } from "../liveness.ts";
@@ -26,7 +27,7 @@ const REGISTER = `INSERT INTO outlive.fleet (id, state, host, boot_id, namespace
 
 const RAISE_EPOCH = `${raiseEpoch("")} RETURNING value`;
 
-// Once for each run of the server: who comes second waits for the first and finds it done.
+// Runs once per run of the server: the second caller waits for the first and finds it done.
 const RAISE_EPOCH_ONCE = `WITH first AS (
     INSERT INTO outlive.server_run AS r (started) VALUES (outlive.server_start())
     ON CONFLICT (one) DO UPDATE SET started = excluded.started WHERE r.started <> excluded.started RETURNING 1)
@@ -34,7 +35,7 @@ const RAISE_EPOCH_ONCE = `WITH first AS (
 
 const HELD = `SELECT count(*) AS count, coalesce(sum(${LEASE_HASH}), 0)::bigint AS digest, min(j.deadline_at) AS deadline_at
   FROM outlive.jobs j WHERE j.state = 1 AND j.worker = $1`;
-/** Of each kind the job whose deadline passed first. */
+/** For each kind, the job whose deadline passed first. */
 const PAST_DEADLINE = `SELECT DISTINCT ON (j.kind) j.id, j.deadline_at + k.grace_ms AS expires_at, coalesce(k.timeout_ms, 0) + k.grace_ms AS allowed_ms
   FROM outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = $1 AND j.deadline_at < $2 ORDER BY j.kind, j.deadline_at`;
 const LEASES = `SELECT j.seq, j.id AS "jobId", k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses
@@ -45,7 +46,7 @@ const HELD_IDS = `array_to_json(ARRAY(
 
 const WHICH = {
   present: "w.state IN ('live', 'recovering')",
-  // An array, not a subquery: the planner would rather read everybody who is over.
+  // An array, not a subquery: with a subquery the planner reads all finished workers.
   leftBehind:
     "w.state IN ('gone', 'stopped') AND w.seq = ANY (ARRAY(SELECT DISTINCT worker FROM outlive.jobs WHERE state = 1))",
   all: "true",
@@ -71,7 +72,7 @@ export class Workers {
     return this.#seqs.get(id);
   }
 
-  /** The number that stands for a worker in the rows of jobs; -1 if it has none, which no job ever has. */
+  /** The number that represents a worker in job rows; -1 if it has none, which no job ever has. */
   async seqOf(session: Session, id: string): Promise<number> {
     const known = this.#seqs.get(id);
     if (known !== undefined) return known;
@@ -91,8 +92,9 @@ export class Workers {
   }
 
   /**
-   * Why the store is not the one that this worker registered with, as far as its latest turn can tell; null: it is. A server that was
-   * restarted may have lost what it did not promise to keep; then the turn raises the epoch, and nothing is concluded from it.
+   * Why the store is not the one that this worker registered with, as far as its latest turn can tell; null: it is. A
+   * restarted server may have lost what it did not promise to keep. The turn then raises the epoch, and nothing is
+   * concluded from it.
    */
   async whyReplaced(
     session: Session,
@@ -165,11 +167,11 @@ export class Workers {
     });
   }
 
-  /** Whoever recovered it before this was known has written the incident without it: it is added there. Inside a transaction. */
+  /** If a recovery wrote the incident before this was known, the last word is added to it. Inside a transaction. */
   async note(session: Session, id: string, lastWord: string): Promise<void> {
     const seq = await this.seqOf(session, id);
     await session.run("UPDATE outlive.fleet SET last_word = $1 WHERE seq = $2 AND id = $3", [lastWord, seq, id]);
-    // The row of the worker is locked, so no other note comes between the two statements.
+    // The worker's row is locked, so no other note comes between the two statements.
     const [incident] = await session.rows<{ id: string; evidence: string | null }>(
       "SELECT id, evidence FROM outlive.incidents WHERE id = (SELECT incident FROM outlive.fleet WHERE seq = $1 AND id = $2)",
       [seq, id],
@@ -179,7 +181,10 @@ export class Workers {
     await session.run("UPDATE outlive.incidents SET evidence = $1 WHERE id = $2", [evidence, incident.id]);
   }
 
-  /** Stopped only if it holds nothing: a leftover of a shutdown stays with a worker that recovery looks at. Inside a transaction. */
+  /**
+   * Stopped only if it holds nothing: a leftover of a shutdown stays with a worker that recovery checks. Inside a
+   * transaction.
+   */
   async leave(session: Session, id: string): Promise<boolean> {
     const seq = await this.seqOf(session, id);
     // Waits for a claim in flight, so that the next statement sees it.
@@ -205,7 +210,7 @@ export class Workers {
   }
 }
 
-/** How many are not over. */
+/** How many workers are not finished. */
 export async function countPresent(session: Session): Promise<number> {
   const [row] = await session.rows<{ n: number }>(
     "SELECT count(*) AS n FROM outlive.fleet WHERE state IN ('live', 'recovering')",

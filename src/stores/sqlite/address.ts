@@ -1,6 +1,6 @@
-// Which file an address means, and the file before SQLite opens it: where it may be, that it is there, that no other user may read it.
-// Apart from the store: code that reads an address need not load it. It never opens a file that is there already: that could drop our own
-// locks.
+// Which file an address means, and checks of that file before SQLite opens it: where it may be, that it exists, that no
+// other user can read it. Separate from the store, so code that reads an address need not load the store. It never
+// opens an existing file: that could drop our own locks.
 import {
   accessSync,
   closeSync,
@@ -31,9 +31,9 @@ export function sqlitePath(url: string): string {
 }
 
 /**
- * The path without symbolic links, so that everything next to the file has one place, whatever name a process uses. SQLite does the
- * same for its log. A file that is not there yet is resolved up to its directory. What can't be resolved is returned
- * as it is: the open reports why.
+ * Resolves symbolic links, so that everything next to the file has one place, whatever name a process uses. SQLite does
+ * the same for its log. A file that does not exist yet is resolved up to its directory. A path that can't be resolved
+ * is returned unchanged: the open reports why.
  */
 function realPath(path: string): string {
   try {
@@ -50,7 +50,7 @@ function realPath(path: string): string {
   }
 }
 
-/** Of a link that leads to a file that is not there yet; null: it is not a link. */
+/** The target of a link to a file that does not exist yet; null: it is not a link. */
 function linkTarget(path: string): string | null {
   try {
     return lstatSync(path).isSymbolicLink() ? readlinkSync(path) : null;
@@ -69,7 +69,9 @@ function circular(path: string, cause: unknown): OutliveError {
   );
 }
 
-/** File systems that break SQLite's locking or shared memory, or may, by the magic number that statfs gives on Linux. */
+/**
+ * File systems that break SQLite's locking or shared memory, or may, by the magic number that statfs returns on Linux.
+ */
 const NETWORK_FILESYSTEMS: Readonly<Record<number, string>> = {
   0x6969: "NFS",
   0x517b: "SMB",
@@ -80,11 +82,13 @@ const NETWORK_FILESYSTEMS: Readonly<Record<number, string>> = {
   0x00c36400: "Ceph",
   0x0bd00bd0: "Lustre",
   0x47504653: "GPFS",
-  // Also virtiofs, sshfs, object stores. FUSE in front of a local disk is safe, but does not differ from those.
+  // Also virtiofs, sshfs, object stores. FUSE in front of a local disk is safe, but can't be told apart from those.
   0x65735546: "FUSE",
 };
 
-/** The name of the network file system that a path is on, or undefined. `magic` is a parameter so that it can be tested. */
+/**
+ * The name of the network file system that a path is on, or undefined. `magic` is a parameter so that it can be tested.
+ */
 export function networkFilesystem(magic: number): string | undefined {
   return NETWORK_FILESYSTEMS[magic];
 }
@@ -94,7 +98,7 @@ export function assertLocalFilesystem(path: string): void {
   try {
     magic = statfsSync(dirname(path)).type;
   } catch {
-    return; // No such directory: the open says so in better words.
+    return; // No such directory: the open throws a better error.
   }
   const name = networkFilesystem(magic);
   if (name === undefined) return;
@@ -107,8 +111,8 @@ export function assertLocalFilesystem(path: string): void {
 }
 
 /**
- * Taking a worker's lock file away relies on removing a file that is open, and a death on signals: neither is the same on Windows.
- * `platform` is a parameter so that it can be tested.
+ * Removing a worker's lock file relies on deleting an open file, and detecting a death relies on signals: neither works
+ * the same on Windows. `platform` is a parameter so that it can be tested.
  */
 export function assertPlatform(path: string, platform: string = process.platform): void {
   if (platform !== "win32") return;
@@ -121,8 +125,9 @@ export function assertPlatform(path: string, platform: string = process.platform
 }
 
 /**
- * SQLite keeps its log next to the file, under the name by which the file was opened. A second name has a second log, and two
- * logs corrupt the file. Symbolic links are resolved before (address.ts); hard links and a mount of the file alone can't be.
+ * SQLite keeps its log next to the file, under the name by which the file was opened. A second name has a second log,
+ * and two logs corrupt the file. Symbolic links are resolved earlier (address.ts); hard links and a bind mount of the
+ * file alone can't be.
  */
 export function assertOneName(path: string): void {
   const links = statSync(path, { throwIfNoEntry: false })?.nlink ?? 1;
@@ -142,7 +147,10 @@ export function assertOneName(path: string): void {
     );
 }
 
-/** Whether the path itself, not one of its directories, is in the kernel's list of mounts. False where there is no such list. */
+/**
+ * Whether the path itself, not one of its directories, is in the kernel's list of mounts. False where there is no such
+ * list.
+ */
 function isMountPoint(path: string): boolean {
   let mounts: string;
   try {
@@ -165,7 +173,7 @@ export function assertExists(path: string): void {
   );
 }
 
-/** Asks the kernel and opens nothing. Nothing is put beside a file that this user can't write to. */
+/** Asks the kernel and opens nothing. Nothing is created next to a file that this user can't write to. */
 export function assertWritable(path: string): void {
   try {
     accessSync(path, constants.R_OK | constants.W_OK);
@@ -180,7 +188,7 @@ export function assertWritable(path: string): void {
   }
 }
 
-/** Makes an empty file that only its owner can read. Never opens one that is there: that could drop our own locks. */
+/** Creates an empty file that only its owner can read. Never opens an existing one: that could drop our own locks. */
 export function createPrivately(path: string): void {
   try {
     closeSync(openSync(path, "wx", 0o600));

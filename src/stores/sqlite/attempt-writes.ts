@@ -5,6 +5,7 @@ import { checksumOrNull, stepOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
 import type { Settling } from "./settle.ts";
+import { holdOff } from "./keys.ts";
 import { PROGRESS, readSignal } from "./waits.ts";
 
 export function writeOfAttempt(
@@ -58,6 +59,9 @@ export function writeOfAttempt(
       break;
     case "enqueue":
       return { is: "applied", enqueued: insertJobs(db, kinds, write.drafts, now, lease.row) };
+    case "holdOff":
+      holdOff(db, write.key, now + write.forMs);
+      break;
     case "signal":
       return { is: "applied", signal: readSignal(db, lease, write, now) };
   }

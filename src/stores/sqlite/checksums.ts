@@ -1,46 +1,48 @@
-// Checksums of what a handler trusts: inputs, results and step results. SQLite keeps none, so one flipped bit of a text would be
-// read, run and committed. A checksum covers the stored text as it is and whose it is, so that a row which was swapped
-// with another one is noticed too.
+// Checksums of what a handler trusts: inputs, results and step results. SQLite has none, so one flipped bit of a text
+// would be read, run and committed. A checksum covers the stored text and its owner, so that swapped rows are noticed
+// too.
 import { crc32 } from "node:zlib";
 import type { Database } from "./database.ts";
 
-/** Up to this length a text is hashed here: a native call costs 160 ns, a character less than 2 ns. */
+/** Up to this length a text is hashed in JavaScript: a native call costs 160 ns, a character less than 2 ns. */
 const SHORT = 64;
 const FNV_START = 0x811c_9dc5;
 
 /**
- * The text's hash, started from that of its owner: FNV-1a of a short one, CRC-32 of a longer one; as a signed number, which SQLite
- * keeps in four bytes. Either notices every single flipped bit.
+ * The text's hash, seeded with that of its owner: FNV-1a for a short one, CRC-32 for a longer one; as a signed number,
+ * which SQLite stores in four bytes. Both detect every single flipped bit.
  */
 export function checksumOf(text: string, owner: string): number {
   const start = fnv(owner, FNV_START);
   return text.length <= SHORT ? fnv(text, start) | 0 : crc32(text, start >>> 0) | 0;
 }
 
-/** Of a result that may be missing: then there is none. */
+/** For a result that may be missing: then there is no checksum. */
 export function checksumOrNull(text: string | null, owner: string): number | null {
   return text === null ? null : checksumOf(text, owner);
 }
 
-/** FNV-1a of code units. What is stored is well formed, so that it comes back from the file as it was given. */
+/** FNV-1a of code units. Stored text is well formed, so the file returns exactly what was written. */
 function fnv(text: string, start: number): number {
   let hash = start;
   for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x0100_0193);
   return hash;
 }
 
-/** Whose a step's result is. No id contains a line break. */
+/** The owner of a step's result. No id contains a line break. */
 export function stepOwner(jobId: string, name: string): string {
   return `${jobId}\n${name}`;
 }
 
-/** Whether a text is what was stored. A damaged row may hold anything: a text may have become a blob, a number or nothing. */
+/**
+ * Whether a text is what was stored. A damaged row may hold anything: a text may have become a blob, a number or null.
+ */
 export function isIntact(text: unknown, owner: unknown, checksum: unknown): boolean {
   if (text === null || checksum === null) return text === checksum;
   return typeof text === "string" && typeof owner === "string" && checksumOf(text, owner) === Number(checksum);
 }
 
-/** The columns of a job by which its own texts are checked. */
+/** The columns of a job needed to check its own texts. */
 export interface CheckedJob {
   readonly id: unknown;
   readonly input: unknown;
@@ -49,7 +51,7 @@ export interface CheckedJob {
   readonly result_sum: unknown;
 }
 
-/** The columns of a step by which its result is checked, with the id of its job. */
+/** The columns of a step needed to check its result, with the id of its job. */
 export interface CheckedStep {
   readonly id: unknown;
   readonly name: unknown;
@@ -85,8 +87,8 @@ const STEPS = `SELECT j.id, s.name, s.result, s.result_sum FROM outlive_steps s 
   ORDER BY s.ord`;
 
 /**
- * Reads every input, result and step result once, one row in memory at a time, and names at most `limit` that do not match their
- * checksum. Steps of a job that is gone are not looked at.
+ * Reads every input, result and step result once, one row in memory at a time, and names at most `limit` that do not
+ * match their checksum. Steps of a deleted job are not checked.
  */
 export function corruptRows(db: Database, limit: number): CorruptRow[] {
   const found: CorruptRow[] = [];
@@ -100,7 +102,7 @@ export function corruptRows(db: Database, limit: number): CorruptRow[] {
   return found;
 }
 
-/** Numbers as bigints: a damaged one may be larger than JavaScript reads, and that would end the scan. */
+/** Numbers as bigints: a damaged number may exceed what JavaScript can read, and that would end the scan. */
 function rows<Row>(db: Database, text: string): Iterable<Row> {
   const statement = db.sql(text);
   statement.setReadBigInts(true);

@@ -10,6 +10,7 @@ import { isIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./enqueue.ts";
 import { applyChange, OWNED } from "./settle.ts";
+import { relocate } from "./keys.ts";
 import { keptWait } from "./waits.ts";
 
 /** How many delayed jobs become ready in one transaction. */
@@ -249,10 +250,14 @@ function noteResumed(db: Database, seq: number, incident: string, now: number): 
 export function promoteDue(db: Database, now: number): number | null {
   let first = db.sql(NEXT_DUE).get() as { run_at: number } | undefined;
   if (first && first.run_at <= now) {
-    db.sql(
-      `UPDATE outlive_jobs SET lane = CASE WHEN crashes + losses > 0 THEN 2 ELSE 1 END
-       WHERE seq IN (SELECT seq FROM outlive_jobs WHERE state = 0 AND lane = 0 AND run_at <= ? ORDER BY run_at LIMIT ${PROMOTE_BATCH})`,
-    ).run(now);
+    const promoted = db
+      .sql(
+        `UPDATE outlive_jobs SET lane = CASE WHEN crashes + losses > 0 THEN 2 ELSE 1 END
+         WHERE seq IN (SELECT seq FROM outlive_jobs WHERE state = 0 AND lane = 0 AND run_at <= ? ORDER BY run_at LIMIT ${PROMOTE_BATCH})
+         RETURNING seq, extras`,
+      )
+      .all(now) as { seq: number; extras: number }[];
+    for (const { seq, extras } of promoted) if (extras === 1) relocate(db, seq, now);
     first = db.sql(NEXT_DUE).get() as { run_at: number } | undefined;
   }
   return first ? Math.max(0, first.run_at - now) : null;

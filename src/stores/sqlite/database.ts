@@ -1,7 +1,7 @@
-// The only file that imports node:sqlite: opening with the right settings, cached statements, lock files, and the guard that keeps a
-// user's callback from ending our transaction.
-// Trap: POSIX locks belong to the process. Nothing but SQLite may open or close the database or a lock file in a process that
-// uses them: a mere readFileSync of it drops every lock that SQLite holds on it.
+// The only file that imports node:sqlite: opening with the right settings, cached statements, lock files, and the guard
+// that keeps a user's callback from ending our transaction. Trap: POSIX locks belong to the process. In a process that
+// uses the database or a lock file, only SQLite may open or close it: a mere readFileSync drops every lock that SQLite
+// holds on it.
 import { rmSync, statSync } from "node:fs";
 import { constants, DatabaseSync, type SQLInputValue, type SQLOutputValue, type StatementSync } from "node:sqlite";
 import { pathToFileURL } from "node:url";
@@ -16,17 +16,22 @@ export interface DatabaseOptions {
   /** `:memory:` or a path. */
   readonly path: string;
   readonly readOnly?: boolean;
-  /** Leaves the journal mode as it is, for whoever looks before anything is changed. `useWal` sets it right. */
+  /**
+   * Keeps the journal mode unchanged, for callers that inspect the file before anything is changed. `useWal` sets it
+   * later.
+   */
   readonly asIs?: boolean;
-  /** Reads the main file alone, without its write-ahead log, and takes no lock: only while nobody else has it open. */
+  /**
+   * Reads the main file alone, without its write-ahead log, and takes no lock: only while no other process has it open.
+   */
   readonly withoutWal?: boolean;
-  /** A file that is not there is an error instead of a new one. */
+  /** A missing file is an error; no new one is created. */
   readonly mustExist?: boolean;
-  /** "relaxed" is synchronous=NORMAL: a power loss may take the last acknowledged commits with it. */
+  /** "relaxed" is synchronous=NORMAL: a power loss may lose the last acknowledged commits. */
   readonly durability?: "full" | "relaxed";
-  /** Opens although this SQLite has a known bug that can corrupt the file. */
+  /** Opens even though this SQLite has a known bug that can corrupt the file. */
   readonly allowUnsafeSqlite?: boolean;
-  /** Opens although the file is on a file system that is known to break SQLite's locks. */
+  /** Opens even though the file system is known to break SQLite's locks. */
   readonly allowNetworkFilesystem?: boolean;
 }
 
@@ -39,10 +44,12 @@ export class Database {
   readonly #statements = new Map<string, StatementSync>();
   readonly #userStatements = new Map<string, StatementSync>();
   #inUserCode = false;
-  /** Device and inode of the write-ahead log, as it was found first. */
+  /** Device and inode of the write-ahead log when it was first seen. */
   #log: string | null = null;
 
-  /** Opens, creating the file with mode 0600 if it is not there. Throws an OutliveError that says what to do. */
+  /**
+   * Opens the file, and creates it with mode 0600 if it does not exist. Throws an OutliveError that says what to do.
+   */
   constructor(options: DatabaseOptions) {
     this.path = options.path;
     this.readOnly = options.readOnly === true;
@@ -67,7 +74,7 @@ export class Database {
     try {
       if (this.file !== before) throw storeReplaced(this.path, "another file was put in its place while it was opened");
       translate(`opening ${options.path}`, () => {
-        // The first reads: they fail here if the file is no database, is damaged at its head, or can't be read.
+        // The first reads: they fail here if the file is not a database, is damaged at its head, or can't be read.
         if (!options.allowUnsafeSqlite) assertSafeSqlite(this.#db);
         this.#db.prepare("SELECT count(*) FROM sqlite_schema").get();
         if (!options.asIs) this.useWal();
@@ -83,8 +90,8 @@ export class Database {
   }
 
   /**
-   * Why what is at the path now is not what this connection has open: it was moved away, removed, or another file was put in its place.
-   * Whatever is written then is lost with it. Null: it is still there. One stat, 2 µs.
+   * Why the file at the path is no longer the one this connection has open: it was moved, removed or replaced.
+   * Everything written from then on is lost with the old file. Null: it is still there. One stat, 2 µs.
    */
   whyReplaced(): string | null {
     if (this.file === null) return null;
@@ -94,8 +101,8 @@ export class Database {
   }
 
   /**
-   * The same of its write-ahead log, which has one name and one inode as long as a connection is open: a copy that was written over the
-   * file itself comes without it. Called with heartbeats only, and never before the first write.
+   * The same for its write-ahead log, which keeps one name and one inode as long as a connection is open: a copy
+   * written over the file comes without that log. Called with heartbeats only, and never before the first write.
    */
   whyLogReplaced(): string | null {
     if (this.file === null) return null;
@@ -104,7 +111,10 @@ export class Database {
     return there === this.#log ? null : "its write-ahead log was removed or replaced";
   }
 
-  /** Sets the journal mode to WAL. Answers what it was, if another tool had changed it; null: it was WAL, or the file is new. */
+  /**
+   * Sets the journal mode to WAL. Returns the previous mode if another tool had changed it; null: it was WAL already,
+   * or the file is new.
+   */
   useWal(): string | null {
     if (this.readOnly || this.path === ":memory:") return null;
     const was = this.#journalMode("PRAGMA journal_mode");
@@ -124,7 +134,7 @@ export class Database {
     return (this.#db.prepare(pragma).get() as { journal_mode: string }).journal_mode;
   }
 
-  /** The prepared statement of a text; each text is prepared once. */
+  /** The prepared statement for a text; each text is prepared once. */
   sql(text: string): StatementSync {
     let statement = this.#statements.get(text);
     if (!statement) {
@@ -152,7 +162,9 @@ export class Database {
     return this.#db.isTransaction;
   }
 
-  /** Runs a user's callback: transaction control, ATTACH, PRAGMA and writes to our own tables are denied while it runs. */
+  /**
+   * Runs a user's callback. Transaction control, ATTACH, PRAGMA and writes to our own tables are denied while it runs.
+   */
   asUser<T>(body: () => T): T {
     this.#inUserCode = true;
     try {
@@ -162,7 +174,7 @@ export class Database {
     }
   }
 
-  /** A user's statement. Prepared, and so authorized, as user code; at most 500 are kept. */
+  /** A user's statement. It is prepared, and therefore authorized, as user code; at most 500 are cached. */
   userSql(text: string): StatementSync {
     let statement = this.#userStatements.get(text);
     if (!statement) {
@@ -199,7 +211,7 @@ function immutable(path: string): URL {
   return url;
 }
 
-/** Holds `path` exclusively as long as this process lives or until `drop`. The file is created if it is not there. */
+/** Holds `path` exclusively until `drop` or the end of this process. The file is created if it does not exist. */
 export function holdExclusively(path: string): { drop: () => void } {
   createPrivately(path);
   const db = translate(`opening ${path}`, () => new DatabaseSync(path, { timeout: 0 }));
@@ -218,12 +230,15 @@ export function holdExclusively(path: string): { drop: () => void } {
   };
 }
 
-/** A handle that nobody refers to is collected, and its lock goes with it: it cost 1,495 of 2,000 locks in an experiment. */
+/**
+ * An unreferenced handle is garbage collected and its lock released: an experiment lost 1,495 of 2,000 locks that way.
+ */
 const heldLocks = new Set<DatabaseSync>();
 
 /**
- * Removes a lock file that nobody holds, holding it meanwhile: whoever wants it at that moment finds it busy, and then gone, and
- * makes it anew. A look first and a removal after it could take the name from a lock that was taken in between.
+ * Removes a lock file that no process holds, and holds it while doing so. A process that wants the lock at that moment
+ * finds it busy, then gone, and creates it again. Probing first and removing afterwards could remove a lock that was
+ * taken in between.
  */
 export function removeUnheld(path: string): boolean {
   let db: DatabaseSync | undefined;
@@ -232,7 +247,8 @@ export function removeUnheld(path: string): boolean {
     if (before === undefined) return false;
     db = new DatabaseSync(path, { timeout: 0 });
     db.exec("BEGIN EXCLUSIVE");
-    // Another may have removed the file that we hold, and a third taken the name for its own lock since.
+    // A second process may have removed the file that we hold, and a third may have created its own lock under the same
+    // name since.
     if (statSync(path, { throwIfNoEntry: false })?.ino !== before) return false;
     rmSync(path, { force: true });
     return true;
@@ -244,7 +260,7 @@ export function removeUnheld(path: string): boolean {
   }
 }
 
-/** Whether anybody holds `path`. Opens without creating; never called for a lock that this process holds itself. */
+/** Whether any process holds `path`. Opens without creating; never called for a lock that this process holds itself. */
 export function probeExclusive(path: string): "held" | "free" | "unknown" {
   let db: DatabaseSync | undefined;
   try {
@@ -268,7 +284,7 @@ function authorize(action: number, name: string | null, detail: string | null): 
     case constants.SQLITE_DETACH:
       return constants.SQLITE_DENY;
     case constants.SQLITE_PRAGMA:
-      // Reading a pragma is harmless; setting one may change how our own writes are kept.
+      // Reading a pragma is harmless; setting one may change how our own writes are stored.
       return detail === null ? constants.SQLITE_OK : constants.SQLITE_DENY;
     case constants.SQLITE_INSERT:
     case constants.SQLITE_UPDATE:
@@ -286,7 +302,7 @@ function authorize(action: number, name: string | null, detail: string | null): 
     case constants.SQLITE_CREATE_TEMP_TRIGGER:
     case constants.SQLITE_DROP_INDEX:
     case constants.SQLITE_DROP_TRIGGER:
-      // The second text is the table that the index or trigger is on.
+      // The second argument is the table of the index or trigger.
       return OWN_TABLE.test(name ?? "") || OWN_TABLE.test(detail ?? "") ? constants.SQLITE_DENY : constants.SQLITE_OK;
     case constants.SQLITE_ALTER_TABLE:
       return OWN_TABLE.test(detail ?? "") ? constants.SQLITE_DENY : constants.SQLITE_OK;
@@ -298,15 +314,16 @@ function authorize(action: number, name: string | null, detail: string | null): 
 export type { DatabaseSync };
 
 /**
- * A connection with none of our settings, for the processes that check, repair and copy files (doctor/child.ts): the file may be in
- * any state. `immutable` reads without locks and makes no files next to it: only where no other process writes.
+ * A connection without any of our settings, for the processes that check, repair and copy files (doctor/child.ts): the
+ * file may be in any state. `immutable` reads without locks and creates no files next to it: only where no other
+ * process writes.
  */
 export function openBare(
   path: string,
   how: { readonly readOnly?: boolean; readonly immutable?: boolean; readonly timeout?: number } = {},
 ): DatabaseSync {
   const { readOnly = false, immutable = false, timeout = 0 } = how;
-  // As an address: a path may hold what SQLite would take for options.
+  // Passed as a URL: a plain path may contain characters that SQLite would parse as options.
   const url = path === ":memory:" ? path : pathToFileURL(path);
   if (immutable && typeof url === "object") url.searchParams.set("immutable", "1");
   return new DatabaseSync(url, { readOnly: readOnly || immutable, timeout, defensive: false });
@@ -318,22 +335,22 @@ export function fileAt(path: string): string | null {
   return file === undefined ? null : fileKey(file.dev, file.ino);
 }
 
-/** A file as the kernel's list names it: device (major and minor in hex) and inode. */
+/** A file as the kernel's lock list names it: device (major and minor in hex) and inode. */
 export function fileKey(dev: bigint, ino: bigint): string {
   const major = ((dev >> 8n) & 0xfffn) | ((dev >> 32n) & ~0xfffn);
   const minor = (dev & 0xffn) | ((dev >> 12n) & ~0xffn);
   return `${major.toString(16).padStart(2, "0")}:${minor.toString(16).padStart(2, "0")}:${ino}`;
 }
 
-// Facts about the store as a whole, which are rows of outlive_meta.
+// Facts about the store as a whole, stored as rows of outlive_meta.
 
-/** The epoch under which claims are made now. */
+/** The epoch under which claims are currently made. */
 export function storedEpoch(db: Database): number {
   const row = db.sql("SELECT value FROM outlive_meta WHERE key = 'epoch'").get() as { value: number } | undefined;
   return row?.value ?? 0;
 }
 
-/** Null: there is none of that name. */
+/** Null: there is no such key. */
 export function metaValue(db: Database, key: string): unknown {
   return db.sql("SELECT value FROM outlive_meta WHERE key = ?").get(key)?.["value"] ?? null;
 }

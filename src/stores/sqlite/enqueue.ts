@@ -4,9 +4,10 @@ import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued, JobDraft, KindSettings } from "../../job/job.ts";
 import type { Change } from "../../job/transitions.ts";
 import type { Opening } from "../integrity.ts";
-import { type KindColumns, kindSettings, LANE, toStored } from "../rows.ts";
+import { type KindColumns, kindSettings, LANE, STATE, toStored } from "../rows.ts";
 import { checksumOf } from "./checksums.ts";
 import { type Database, storedEpoch } from "./database.ts";
+import { arrive, leave, relocate } from "./keys.ts";
 import { NO_WORKER } from "./schema.ts";
 
 const COLUMNS =
@@ -32,16 +33,18 @@ export function insertJobs(
   const enqueued = drafts.map((draft) => {
     const kind = kinds.idOf(draft.kind);
     if (kind === undefined) throw undeclared(draft.kind);
-    const runAt = draft.runAt ?? (draft.delayMs > 0 ? now + draft.delayMs : null);
-    const lane = runAt !== null && runAt > now ? LANE.delayed : LANE.open;
-    const { id, priority, dedupeKey, input } = draft;
+    const runAt = runAtOf(draft, now, null);
+    const isDelayed = runAt !== null && runAt > now;
+    const { id, priority, dedupeKey, input, keys, dedupe } = draft;
+    const lane = isDelayed ? LANE.delayed : keys === undefined ? LANE.open : LANE.held;
     const sum = checksumOf(input, id);
-    const plain = runAt === null && priority === 0 && dedupeKey === null && parent === null;
+    const extras = parent !== null || keys !== undefined || dedupe?.debounce !== undefined;
+    const plain = runAt === null && priority === 0 && dedupeKey === null && !extras;
     const { changes, lastInsertRowid } = plain
       ? insertPlain.run(kind, epoch, now, id, input, sum)
-      : insert.run(kind, epoch, now, id, input, sum, lane, priority, runAt, dedupeKey, parent === null ? 0 : 1);
-    if (changes === 0) return { id: existing(db, kind, draft), created: false };
-    if (parent !== null) db.sql("INSERT INTO outlive_extras (job, parent) VALUES (?, ?)").run(lastInsertRowid, parent);
+      : insert.run(kind, epoch, now, id, input, sum, lane, priority, runAt, dedupeKey, extras ? 1 : 0);
+    if (changes === 0) return present(db, kind, draft, now);
+    if (extras) insertExtras(db, Number(lastInsertRowid), draft, parent, !isDelayed, now);
     added.set(kind, (added.get(kind) ?? 0) + 1);
     return { id, created: true };
   });
@@ -60,13 +63,125 @@ export function demandKinds(kinds: Kinds, drafts: readonly JobDraft[]): void {
   for (const { kind } of drafts) if (kinds.idOf(kind) === undefined) throw undeclared(kind);
 }
 
-/** Which unfinished job holds the key, or the id itself if that was known already. */
-function existing(db: Database, kind: number, draft: JobDraft): string {
-  if (db.sql("SELECT 1 FROM outlive_jobs WHERE id = ?").get(draft.id)) return draft.id;
+function insertExtras(
+  db: Database,
+  job: number,
+  draft: JobDraft,
+  parent: number | null,
+  isReady: boolean,
+  now: number,
+): void {
+  const { keys, dedupe } = draft;
+  const maxMs = dedupe?.debounce?.maxMs ?? null;
+  const latestAt = maxMs === null ? null : now + maxMs;
+  if (keys !== undefined) return arrive(db, job, { ...draft, keys }, isReady, now, { parent, latestAt });
+  db.sql("INSERT INTO outlive_extras (job, parent, latest_at) VALUES (?, ?, ?)").run(job, parent, latestAt);
+}
+
+/** When a draft is due, in ms of the store's clock; null: at once. A debounced one waits again, but not beyond `latestAt`. */
+function runAtOf({ dedupe, runAt, delayMs }: JobDraft, now: number, latestAt: number | null): number | null {
+  if (dedupe?.debounce) return Math.min(now + dedupe.debounce.waitMs, latestAt ?? Number.MAX_SAFE_INTEGER);
+  return runAt ?? (delayMs > 0 ? now + delayMs : null);
+}
+
+/** The id or the dedupe key is known already: what becomes of the job that has it. */
+function present(db: Database, kind: number, draft: JobDraft, now: number): Enqueued {
+  if (db.sql("SELECT 1 FROM outlive_jobs WHERE id = ?").get(draft.id)) return { id: draft.id, created: false };
   const holder = db
-    .sql("SELECT id FROM outlive_jobs WHERE kind = ? AND dedupe_key = ? AND dedupe_key IS NOT NULL AND state < 2")
-    .get(kind, draft.dedupeKey) as { id: string };
-  return holder.id;
+    .sql(
+      "SELECT seq, id, state, fence FROM outlive_jobs WHERE kind = ? AND dedupe_key = ? AND dedupe_key IS NOT NULL AND state < 2",
+    )
+    .get(kind, draft.dedupeKey) as unknown as Holder;
+  const { id } = holder;
+  if (draft.dedupe === undefined) return { id, created: false };
+  if (holder.state === STATE.queued && holder.fence === 0) {
+    replace(db, holder, draft, now);
+    return { id, created: false, became: "replaced" };
+  }
+  if (draft.dedupe.then === "replace") return { id, created: false };
+  markRerun(db, holder, draft, now);
+  return { id, created: false, became: "rerun" };
+}
+
+interface Holder {
+  readonly seq: number;
+  readonly id: string;
+  readonly state: number;
+  readonly fence: number;
+}
+
+/** The job has not begun: whatever runs it will see this input. */
+function replace(db: Database, { seq, id }: Pick<Holder, "seq" | "id">, draft: JobDraft, now: number): void {
+  const { input, priority, keys } = draft;
+  const before = db
+    .sql("SELECT j.lane, e.latest_at FROM outlive_jobs j LEFT JOIN outlive_extras e ON e.job = j.seq WHERE j.seq = ?")
+    .get(seq) as { lane: number; latest_at: number | null };
+  const latestAt = before.latest_at ?? latestOf(draft, now);
+  const runAt = runAtOf(draft, now, latestAt);
+  const isReady = runAt === null ? before.lane !== LANE.delayed : runAt <= now;
+  if (keys !== undefined) leave(db, seq, now);
+  db.sql(
+    "UPDATE outlive_jobs SET input = ?, input_sum = ?, priority = ?, lane = ?, run_at = ifnull(?, run_at) WHERE seq = ?",
+  ).run(input, checksumOf(input, id), priority, isReady ? LANE.open : LANE.delayed, runAt, seq);
+  if (latestAt !== null) keepLatest(db, seq, latestAt);
+  if (keys === undefined) return relocate(db, seq, now);
+  db.sql("UPDATE outlive_jobs SET extras = 1, lane = ? WHERE seq = ?").run(isReady ? LANE.held : LANE.delayed, seq);
+  arrive(db, seq, { keys, priority }, isReady, now);
+}
+
+/** How long a debounced draft may be put off; null: without an end. */
+function latestOf({ dedupe }: JobDraft, now: number): number | null {
+  const maxMs = dedupe?.debounce?.maxMs ?? null;
+  return maxMs === null ? null : now + maxMs;
+}
+
+function keepLatest(db: Database, job: number, latestAt: number): void {
+  db.sql("INSERT INTO outlive_extras (job, latest_at) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET latest_at = ?2").run(
+    job,
+    latestAt,
+  );
+  db.sql("UPDATE outlive_jobs SET extras = 1 WHERE seq = ?").run(job);
+}
+
+/** The job has begun: it may have read an older state already. The latest draft is kept, and becomes a job when this one has ended. */
+function markRerun(db: Database, { seq }: Pick<Holder, "seq">, draft: JobDraft, now: number): void {
+  const kept = db.sql("SELECT latest_at FROM outlive_reruns WHERE job = ?").get(seq) as
+    | { latest_at: number | null }
+    | undefined;
+  const latestAt = kept?.latest_at ?? latestOf(draft, now);
+  const next = { ...draft, runAt: runAtOf(draft, now, latestAt), delayMs: 0 };
+  db.sql(
+    `INSERT INTO outlive_reruns (job, draft, at, latest_at) VALUES (?1, ?2, ?3, ?4)
+     ON CONFLICT DO UPDATE SET draft = ?2, at = ?3, latest_at = ?4`,
+  ).run(seq, JSON.stringify(next), now, latestAt);
+  db.sql("INSERT INTO outlive_extras (job) VALUES (?) ON CONFLICT DO NOTHING").run(seq);
+  db.sql("UPDATE outlive_jobs SET extras = 1 WHERE seq = ?").run(seq);
+}
+
+/**
+ * A job that was enqueued again after it had begun, and has ended, runs once more. If its key belongs to a younger job by now, that one begins after
+ * the event and has a later input; one that is older, and was retried by hand, runs once more instead. If the job itself was retried by hand, the mark stays until it ends again. Returns how many were added.
+ */
+export function rerun(db: Database, kinds: Kinds, job: number, now: number): number {
+  const row = db
+    .sql(
+      `SELECT r.draft, r.at, r.latest_at FROM outlive_reruns r JOIN outlive_jobs j ON j.seq = r.job WHERE r.job = ? AND j.state >= ${STATE.succeeded}`,
+    )
+    .get(job) as { draft: string; at: number; latest_at: number | null } | undefined;
+  if (row === undefined) return 0;
+  db.sql("DELETE FROM outlive_reruns WHERE job = ?").run(job);
+  const { dedupe: _, ...draft } = JSON.parse(row.draft) as JobDraft;
+  const [{ id, created }] = insertJobs(db, kinds, [draft], now) as [Enqueued];
+  const { seq, fence } = db
+    .sql("SELECT seq, id, state, fence FROM outlive_jobs WHERE id = ?")
+    .get(id) as unknown as Holder;
+  if (created && row.latest_at !== null) keepLatest(db, seq, row.latest_at);
+  if (!created && seq < job) {
+    const isNewer = db.sql("SELECT 1 FROM outlive_reruns WHERE job = ? AND at >= ?").get(seq, row.at) !== undefined;
+    if (fence === 0) replace(db, { seq, id }, draft, now);
+    else if (!isNewer) markRerun(db, { seq }, draft, now);
+  }
+  return created ? 1 : 0;
 }
 
 function undeclared(kind: string): OutliveError {

@@ -1,4 +1,4 @@
-// SQLite's errors in our own words: a stable code, what was being done, and the next thing to do.
+// Wraps SQLite's errors: a stable code, what was being done, and the next thing to do.
 import { ErrorCode, isUnknownKind, OutliveError } from "../../job/errors.ts";
 
 export const SQLITE_BUSY = 5;
@@ -12,30 +12,36 @@ export const SQLITE_FULL = 13;
 export const SQLITE_CANTOPEN = 14;
 export const SQLITE_NOTADB = 26;
 
-/** SQLite's primary result code of an error, or undefined if it is not SQLite's. */
+/** SQLite's primary result code of an error, or undefined if SQLite did not throw it. */
 export function primaryCode(thrown: unknown): number | undefined {
   const code = (thrown as { errcode?: unknown } | null)?.errcode;
   return typeof code === "number" ? code & 0xff : undefined;
 }
 
-/** Whether one row was refused, by a constraint, a trigger, or because what follows from it has an unknown kind, and others may be written. */
+/**
+ * Whether only one row was refused, by a constraint, a trigger, or because a follow-up of it has an unknown kind. Other
+ * rows may still be written.
+ */
 export function isOfOneRow(thrown: unknown): boolean {
   return primaryCode(thrown) === SQLITE_CONSTRAINT || isUnknownKind(thrown);
 }
 
-/** Failures of the machine below, not of the statement: no room, no memory, a disk that fails. SQLite may roll the transaction back. */
+/**
+ * Failures of the machine, not of the statement: no disk space, no memory, a failing disk. SQLite may roll the
+ * transaction back.
+ */
 export function isMachineFailure(thrown: unknown): boolean {
   const code = primaryCode(thrown);
   return code === SQLITE_FULL || code === SQLITE_IOERR || code === SQLITE_NOMEM;
 }
 
-/** Whether SQLite says, itself or in our words, that the file's content is damaged, or no database at all. */
+/** Whether this error, raw or wrapped, reports that the file's content is damaged or is not a database at all. */
 export function saysDamaged(thrown: unknown): boolean {
   const code = primaryCode(thrown) ?? (thrown as { data?: { sqlite?: unknown } } | null)?.data?.sqlite;
   return code === SQLITE_CORRUPT || code === SQLITE_NOTADB;
 }
 
-/** Whether it is no database at all, by its first bytes. */
+/** Whether the file is not a database at all, by its first bytes. */
 export function saysNoDatabase(thrown: unknown): boolean {
   return (primaryCode(thrown) ?? (thrown as { data?: { sqlite?: unknown } } | null)?.data?.sqlite) === SQLITE_NOTADB;
 }
@@ -48,7 +54,7 @@ export function translate<T>(doing: string, work: () => T): T {
   }
 }
 
-/** An error of SQLite as one of ours; anything else as it is. */
+/** Wraps an error of SQLite; returns any other unchanged. */
 export function inOurWords(doing: string, thrown: unknown): unknown {
   if (thrown instanceof OutliveError) return thrown;
   const code = primaryCode(thrown);
@@ -86,9 +92,12 @@ const WORDS: Readonly<Record<number, readonly [ErrorCode, string]>> = {
   [SQLITE_NOTADB]: [ErrorCode.storeUnusable, "The file is something else. Name another file, or move this one away."],
 };
 
-// Which versions of SQLite, as Node brings them, the store may be trusted to. No types of node:sqlite here.
+// Which SQLite versions, as bundled with Node, are safe for the store. No types of node:sqlite here.
 
-/** Ranges in which two connections that write or checkpoint at once can corrupt the file; the fix went into four lines. */
+/**
+ * Ranges in which two connections that write or checkpoint at once can corrupt the file; the fix went into four release
+ * lines.
+ */
 export function sqliteIsSafe(version: string): boolean {
   const [major = 0, minor = 0, patch = 0] = version.split(".").map(Number);
   if (major !== 3) return major > 3;
@@ -98,7 +107,7 @@ export function sqliteIsSafe(version: string): boolean {
   return minor >= 52 || minor < 7;
 }
 
-/** Asks the library itself; refuses it with what is wrong and what to use instead. */
+/** Asks the library itself, and refuses an unsafe version with what is wrong and what to use instead. */
 export function assertSafeSqlite(db: { prepare(sql: string): { get(): unknown } }): void {
   const { version, nul } = db.prepare("SELECT sqlite_version() AS version, 'a' || char(0) || 'b' AS nul").get() as {
     version: string;

@@ -1,4 +1,4 @@
-// Incidents as they are read: pages for a list, one whole for its report.
+// Reads incidents: pages for a list, one complete incident for its report.
 import { type Incident, type IncidentSummary, withLastWord } from "../../recovery/incident.ts";
 import type { HowLost } from "../liveness.ts";
 import type { Condemned, CondemnRequest, RecoveredJob } from "../port.ts";
@@ -29,7 +29,10 @@ export function getIncident(db: Database, id: string): Incident | null {
   return row ? whole(db, row) : null;
 }
 
-/** The deaths that the latest recovery found together. A recovery that found nothing wrote nothing, so it hides none. */
+/**
+ * The deaths that the latest recovery found together. A recovery that found nothing wrote nothing, so it hides no
+ * earlier one.
+ */
 export function latestRecovery(db: Database): Incident[] {
   const rows = db
     .sql(
@@ -56,7 +59,7 @@ interface IncidentState {
   readonly completed_at: number | null;
 }
 
-/** One incident per death: the first transaction opens it, whoever comes later goes on with it. */
+/** One incident per death: the first transaction opens it, later ones continue it. */
 export function openIncident(db: Database, request: CondemnRequest, worker: number, now: number): Condemned {
   const known = db
     .sql(
@@ -111,8 +114,8 @@ function goOn(db: Database, worker: string, known: IncidentState & { readonly id
   const { id: incident, cursor, how, completed_at: completedAt } = known;
   const inFlight = { heldAtDeath: known.held_at_death, suspectsAtDeath: known.suspects_at_death };
   if (completedAt === null) return { worker, incident, opened: false, cursor, how, ...inFlight };
-  // It was closed with jobs that could not be recovered: they are tried again, in the same incident. Whoever is killed before it is closed
-  // again has left a worker that the next recovery goes on with.
+  // It was closed with jobs that could not be recovered: they are retried in the same incident. If this process is
+  // killed before the incident is closed again, the next recovery continues with this worker.
   db.sql("UPDATE outlive_incidents SET completed_at = NULL, cursor = 0, judged_at = NULL WHERE id = ?").run(incident);
   db.sql("UPDATE outlive_workers SET state = 'recovering' WHERE id = ?").run(worker);
   return { worker, incident, opened: false, cursor: 0, how, ...inFlight };

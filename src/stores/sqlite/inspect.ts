@@ -9,6 +9,7 @@ import {
   JOB_COLUMNS,
   type JobColumns,
   jobInfo,
+  LANE,
   OUTCOME,
   rowOfCursor,
   STATE,
@@ -34,7 +35,7 @@ export function inspecting({ db, now, read }: FileAccess, writer: Writer): Inspe
     incidents: (limit, after) => read(() => listIncidents(db, limit, after)),
     incident: (id) => read(() => getIncident(db, id)),
     latestRecovery: () => read(() => latestRecovery(db)),
-    health: () => read(() => storeHealth(db, writer)),
+    health: () => read(() => storeHealth(db, writer, now())),
   };
 }
 
@@ -43,7 +44,9 @@ const JOB_TABLES =
 
 const COLUMNS = `${JOB_COLUMNS},
   CASE WHEN j.extras = 1 THEN (SELECT p.id FROM outlive_extras e JOIN outlive_jobs p ON p.seq = e.parent WHERE e.job = j.seq) END AS parent,
-  CASE WHEN j.outcome = ${OUTCOME.waiting} THEN (SELECT v.step FROM outlive_waits v WHERE v.job = j.seq) END AS wait_step`;
+  CASE WHEN j.outcome = ${OUTCOME.waiting} THEN (SELECT v.step FROM outlive_waits v WHERE v.job = j.seq) END AS wait_step,
+  CASE WHEN j.extras = 1 THEN (SELECT e.keys FROM outlive_extras e WHERE e.job = j.seq) END AS keys,
+  CASE WHEN j.lane = ${LANE.held} THEN (SELECT CASE e.door WHEN e.key1 THEN 0 WHEN e.key2 THEN 1 ELSE 2 END FROM outlive_extras e WHERE e.job = j.seq) END AS door`;
 
 function getJob(db: Database, id: string): JobDetails | null {
   const [row] = readable<JobColumns & CheckedJob & { readonly progress: unknown }>(
@@ -179,6 +182,7 @@ function indexesOf(state: JobState | undefined): readonly string[] | null {
         "outlive_jobs j INDEXED BY outlive_jobs_ready WHERE j.state = 0 AND j.lane = 1",
         "outlive_jobs j INDEXED BY outlive_jobs_suspect WHERE j.state = 0 AND j.lane = 2",
         "outlive_jobs j INDEXED BY outlive_jobs_delayed WHERE j.state = 0 AND j.lane = 0",
+        `outlive_extras e INDEXED BY outlive_extras_door JOIN outlive_jobs j ON j.seq = e.job WHERE e.door IS NOT NULL AND j.state = 0 AND j.lane = ${LANE.held}`,
       ];
     case "running":
       return ["outlive_jobs j INDEXED BY outlive_jobs_running WHERE j.state = 1"];
@@ -270,6 +274,9 @@ function countNow(db: Database, now: number): KindCounts[] {
   const ready = readyJobs(db);
   const suspect = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 0 AND lane = 2 GROUP BY kind");
   const delayed = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 0 AND lane = 0 GROUP BY kind");
+  const held = count(
+    "SELECT j.kind, count(*) AS n FROM outlive_extras e JOIN outlive_jobs j ON j.seq = e.job WHERE e.place = 1 GROUP BY j.kind",
+  );
   const running = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 1 GROUP BY kind");
   const ended = (state: JobState): Map<number, number> =>
     count(`SELECT kind, count(*) AS n FROM outlive_jobs WHERE state > 2 AND state = ${STATE[state]} GROUP BY kind`);
@@ -280,6 +287,7 @@ function countNow(db: Database, now: number): KindCounts[] {
     const unfinished = {
       ready: (ready.get(id)?.n ?? 0) + (suspect.get(id) ?? 0),
       delayed: delayed.get(id) ?? 0,
+      held: held.get(id) ?? 0,
       running: running.get(id) ?? 0,
     };
     const failed = {
@@ -311,7 +319,7 @@ function readyJobs(db: Database): ReadonlyMap<number, { n: number; since: number
 // What the file says of itself: its settings that durability hangs on, its size, how its writes are grouped, and who stands in our
 // way. Reads only.
 
-function storeHealth(db: Database, writer: Writer): StoreHealth {
+function storeHealth(db: Database, writer: Writer, now: number): StoreHealth {
   const pragma = (name: string): string | number => Object.values(db.sql(`PRAGMA ${name}`).get()!)[0] as never;
   const bytes = Number(pragma("page_count")) * Number(pragma("page_size"));
   const durability = pragma("synchronous") === 2 ? "full" : "relaxed";
@@ -319,7 +327,23 @@ function storeHealth(db: Database, writer: Writer): StoreHealth {
   const { lastFailure, lastGroup, groupCount, operationCount } = writer;
   const groups = { lastGroupCommit: lastGroup, groupCommits: groupCount, groupedWrites: operationCount };
   const failure = lastFailure === null ? {} : { lastFailure };
-  return { ok: lastFailure === null, detail: { ...detail, walBytes: walBytes(db.path), ...groups, ...failure } };
+  return {
+    ok: lastFailure === null,
+    detail: { ...detail, walBytes: walBytes(db.path), ...wakesLeft(db, now), ...groups, ...failure },
+  };
+}
+
+/** Wakes that no turn has acted on yet. They are taken in the order of their ids, so the first is the oldest. */
+function wakesLeft(db: Database, now: number): { readonly wakes: number; readonly oldestWakeMs: number } {
+  const tables = ["outlive_wakes", "outlive_key_wakes"].map((table) => {
+    const { n } = db.sql(`SELECT count(*) AS n FROM ${table}`).get() as { n: number };
+    const first = db.sql(`SELECT at FROM ${table} ORDER BY id LIMIT 1`).get() as { at: number } | undefined;
+    return { n, ageMs: first === undefined ? 0 : Math.max(0, now - first.at) };
+  });
+  return {
+    wakes: tables.reduce((sum, { n }) => sum + n, 0),
+    oldestWakeMs: Math.max(...tables.map(({ ageMs }) => ageMs)),
+  };
 }
 
 /** Which process holds the write lock just now; null: none, or this host does not tell. */

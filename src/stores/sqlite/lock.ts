@@ -1,6 +1,6 @@
-// The liveness lock: a small SQLite file per worker beside the database, held in an exclusive transaction by the main thread.
-// The kernel takes it away within 5 ms of the process's death; a blocked loop does not lose it. A probe costs 50 µs.
-// Trap: a second open of one's own lock file by anything drops the lock. Nothing here opens it but SQLite, and never twice.
+// The liveness lock: a small SQLite file per worker next to the database, held in an exclusive transaction by the main
+// thread. The kernel releases it within 5 ms of the process's death; a blocked loop keeps it. A probe costs 50 µs.
+// Trap: any second open of a process's own lock file drops the lock. Here only SQLite opens it, and never twice.
 import { accessSync, constants, mkdirSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
@@ -12,7 +12,7 @@ import { SQLITE_BUSY, SQLITE_IOERR } from "./errors.ts";
 
 const SUFFIX = ".lock";
 
-/** The folder beside the database that holds the locks and the file for wake-ups. */
+/** The folder next to the database that holds the locks and the wake-up file. */
 export function sideFolder(databasePath: string): string {
   return `${databasePath}.outlive`;
 }
@@ -45,7 +45,8 @@ export function lockFileLiveness(databasePath: string, bootId: string, own: Set<
       const lock = await hold(pathOf(name));
       return {
         evidence: { name, identity: inode(pathOf(name)) },
-        // Removed before it is released: a free lock file proves a death, and a process that begins another life is not dead.
+        // Removed before it is released: a free lock file proves a death, and a process that begins another life is not
+        // dead.
         drop: async (remove) => {
           if (remove) rmSync(pathOf(name), { force: true });
           lock.drop();
@@ -59,13 +60,13 @@ export function lockFileLiveness(databasePath: string, bootId: string, own: Set<
       if (name === null || own.has(name)) return name === null ? "unknown" : "held";
       if (worker.bootId !== bootId || identity === null || inode(pathOf(name)) !== identity) return "unknown";
       const probe = probeExclusive(pathOf(name));
-      // Its holder may have removed and released it between our opening the file and our trying its lock.
+      // Its holder may have removed and released it after we opened the file and before we tried its lock.
       return probe === "free" && inode(pathOf(name)) !== identity ? "unknown" : probe;
     },
 
     async probeAll(workers) {
-      // The kernel's list says of most that they live, in one read. Whoever is not on it is asked for itself: a process in
-      // another container does not show, and only SQLite's own answer proves a death.
+      // One read of the kernel's list shows that most of them are alive. Workers that are not listed are probed one by
+      // one: the list omits processes in other containers, and only SQLite's own result proves a death.
       const locked = workers.length > 1 ? lockedFiles() : new Set<string>();
       const probes: Probe[] = [];
       for (const worker of workers) {
@@ -84,12 +85,12 @@ export function lockFileLiveness(databasePath: string, bootId: string, own: Set<
   };
 }
 
-/** How often a lock is tried that somebody looks at in the same moment. */
+/** How often to retry a lock that another process is probing at the same moment. */
 const TRIES = 200;
 
 /**
- * Whoever clears stray locks may hold ours between its creation and our lock on it: then it is busy for a moment, an I/O error
- * (its file was removed under us), or what we hold has no name any more.
+ * A process that clears stray locks may hold ours between its creation and our lock on it. The lock is then briefly
+ * busy, or fails with an I/O error (the file was removed under us), or we hold a file that no longer has a name.
  */
 async function hold(path: string): Promise<{ drop: () => void }> {
   for (let tries = 1; ; tries++) {
@@ -105,7 +106,7 @@ async function hold(path: string): Promise<{ drop: () => void }> {
   }
 }
 
-/** Removes lock files that no worker's row names and nobody holds: left by a death between lock and row. */
+/** Removes lock files that no worker's row names and no process holds: left by a death between lock and row. */
 export function removeStrayLocks(databasePath: string, known: ReadonlySet<string>): string[] {
   const folder = sideFolder(databasePath);
   return readdirSync(folder).filter(
@@ -122,8 +123,9 @@ function inode(path: string): string | null {
   }
 }
 
-// Which file is at a path, as the kernel names it, and which processes hold locks on it, by the kernel's own list on Linux. This part uses
-// stat, which opens nothing: to open and close the database itself would drop SQLite's locks on it.
+// Which file is at a path, as the kernel identifies it, and which processes hold locks on it, by the kernel's own list
+// on Linux. This part uses stat, which opens nothing: opening and closing the database itself would drop SQLite's locks
+// on it.
 
 /** In WAL mode the writer holds this byte of the shared-memory file (WAL_WRITE_LOCK in SQLite's wal.c). */
 const WRITE_LOCK_BYTE = 120;
@@ -141,22 +143,25 @@ export function lockHolder(databasePath: string): ProcessOnFile | null {
   return holders(`${databasePath}-shm`, "WRITE", WRITE_LOCK_BYTE, WRITE_LOCK_BYTE)?.[0] ?? null;
 }
 
-/** Who reads an older state out of the write-ahead log, so that it can't be flushed whole. */
+/** Which processes read an older state from the write-ahead log, so that it can't be flushed completely. */
 export function walReaders(databasePath: string): readonly ProcessOnFile[] {
   return holders(`${databasePath}-shm`, "READ", ...READ_LOCK_BYTES) ?? [];
 }
 
-/** Which processes have the database open in WAL mode, this one included; null: this host does not tell. */
+/** Which processes have the database open in WAL mode, including this one; null: this host does not report it. */
 export function openers(databasePath: string): readonly ProcessOnFile[] | null {
   return holders(`${databasePath}-shm`, "(?:READ|WRITE)", OPEN_BYTE, OPEN_BYTE);
 }
 
-/** Who holds a file exclusively, as SQLite does with a lock file. */
+/** Which process holds a file exclusively, as SQLite does with a lock file. */
 export function exclusiveHolder(path: string): ProcessOnFile | null {
   return holders(path, "WRITE", 0, Number.MAX_SAFE_INTEGER)?.[0] ?? null;
 }
 
-/** Who holds a lock of this kind on any byte from `first` to `last`, each once; null: the kernel does not tell. */
+/**
+ * Which processes hold a lock of this kind on any byte from `first` to `last`, each once; null: the kernel does not
+ * report it.
+ */
 function holders(path: string, kind: string, first: number, last: number): ProcessOnFile[] | null {
   try {
     const key = fileAt(path);
@@ -177,7 +182,7 @@ function holders(path: string, kind: string, first: number, last: number): Proce
   }
 }
 
-/** All files on which some process holds a write lock. Empty where the kernel does not tell. */
+/** All files on which some process holds a write lock. Empty where the kernel does not report it. */
 export function lockedFiles(): ReadonlySet<string> {
   try {
     const locks = readFileSync("/proc/locks", "utf8").matchAll(/POSIX\s+ADVISORY\s+WRITE\s+\d+\s+(\S+:\d+)\s/g);

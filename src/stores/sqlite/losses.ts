@@ -18,6 +18,7 @@ import type { Database } from "./database.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
 import type { Recovering } from "./recover.ts";
 import { whereItWaits, writeHistory } from "./settle.ts";
+import { relocate } from "./keys.ts";
 import { consequences } from "./waits.ts";
 import type { FileAccess } from "./writer.ts";
 
@@ -173,5 +174,6 @@ function applied(
   const { row, epoch, fence } = job;
   writeHistory(db, change, now, { job: row, from: job.state, actor: "system/recovery", epoch, fence, incident });
   if (isTerminal(change.to)) consequences(db, row, true, now);
+  relocate(db, row, now);
   return true;
 }

@@ -7,7 +7,7 @@ import { sqliteStore } from "./store.ts";
 import { WakeupChannel } from "./wakeup.ts";
 import { whenFree } from "./writer.ts";
 
-/** Which file, and which lock in it is this process's own. */
+/** Which file to open, and which of its locks is this process's own. */
 export interface SqliteMaintenance {
   readonly database: DatabaseOptions;
   readonly ownLock: string;

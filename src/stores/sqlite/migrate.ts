@@ -1,4 +1,5 @@
-// The migrations of a SQLite file as people list and run them. The steps themselves are in schema.ts; every open runs them, too.
+// The migrations of a SQLite file, as people list and run them. The steps themselves are in schema.ts; every open runs
+// them, too.
 import { existsSync } from "node:fs";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { systemClock, systemRandom } from "../../platform/clock.ts";
@@ -23,7 +24,7 @@ export function fileMigrations(url: string, options: DatabaseOptions): StoreMigr
           "Run `outlive migrate up` without --to.",
           { to },
         );
-      if (path === ":memory:") return []; // Every open creates one of its own.
+      if (path === ":memory:") return []; // Every open creates its own.
       const missing = list(path).filter(({ applied }) => !applied);
       await createSqlite({ clock: systemClock, random: systemRandom }, options);
       return missing.map(({ number }) => number);

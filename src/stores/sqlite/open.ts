@@ -1,5 +1,5 @@
-// Opening the SQLite store: its start-up (doctor/start-up.ts), its schema, its WAL, and what belongs to it beside the port (liveness lock,
-// wakeup, maintenance). Everything that can be wrong with the file is said here, before anything runs.
+// Opens the SQLite store: its start-up (doctor/start-up.ts), its schema, its WAL, and what belongs to it in addition to
+// the port (liveness lock, wake-up, maintenance). Every problem with the file is reported here, before anything runs.
 import { statSync } from "node:fs";
 import { idSource } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError, toStoredError } from "../../job/errors.ts";
@@ -49,9 +49,12 @@ export interface SqliteBackend extends Backend {
 }
 
 export interface OpenKind {
-  /** Default true. With false the file must be there and of this version. */
+  /** Default true. With false the file must exist and have this version. */
   readonly migrate?: boolean;
-  /** How the start-up goes. Whoever asks for one calls `opened` when it is over: until then others wait. Without it there is none. */
+  /**
+   * How the start-up runs. A caller that requests one calls `opened` when it has finished; other processes wait until
+   * then. Omitted: no start-up.
+   */
   readonly startUp?: StartUpOptions;
 }
 
@@ -63,7 +66,8 @@ export async function openSqlite(
   const { clock, random, events, bootId } = deps;
   const memory = options.path === ":memory:";
   const beganMono = clock.mono();
-  // A repair holds the start lock: whoever starts up waits for its end there, and only who does not is refused here.
+  // A repair holds the start lock. A process with a start-up waits for it there; only one without a start-up is refused
+  // here.
   if (!memory && !(how && isUnderRepair(options.path))) finishSwap(options.path, options.readOnly);
   const begun = memory || !how ? null : await startUp(deps, options, how);
   const newId = idSource(clock, random);
@@ -131,7 +135,7 @@ export async function openSqlite(
   };
 }
 
-/** The connection, of our own version and in our own journal mode. */
+/** The connection, with our schema version and journal mode. */
 async function openDatabase(
   { clock, random, events }: OpenSqliteDeps,
   options: DatabaseOptions,
@@ -155,7 +159,10 @@ async function openDatabase(
   }
 }
 
-/** A worker that took its lock while another process was at its start-up waits for the end of that: it may repair the file. */
+/**
+ * A worker that took its lock during another process's start-up waits for its end, because the start-up may repair the
+ * file.
+ */
 function afterStartUps(path: string, clock: Clock, bootId: string): Liveness {
   const liveness = lockFileLiveness(path, bootId);
   return {
@@ -173,7 +180,7 @@ function afterStartUps(path: string, clock: Clock, bootId: string): Liveness {
   };
 }
 
-/** The locks of workers that are not over. */
+/** The locks of workers that have not ended. */
 async function namedLocks(store: Store): Promise<ReadonlySet<string>> {
   const rows = await store.workers({});
   return new Set(rows.flatMap(({ lock }) => (lock.name === null ? [] : [lock.name])));
@@ -197,16 +204,16 @@ async function inconsistenciesOf(
   }
 }
 
-/** The report of the open that could not finish its check says how it ended. */
+/** Adds the final verdict to the report of the open that could not finish its check. */
 async function keepVerdict(store: Store, check: IntegrityCheck): Promise<void> {
   const opening = await store.upkeep.latestOpening!().catch(() => null);
   if (opening?.findings.integrity !== "UNFINISHED") return;
   const findings = { ...opening.findings, integrity: check.verdict, check };
-  // An engine that was closed meanwhile has told its verdict by the event.
+  // If the engine was closed meanwhile, the event has already reported the verdict.
   await store.upkeep.noteOpening!({ ...opening, findings }).catch(() => {});
 }
 
-/** A database that lives in one process dies with it: there is nobody to prove anything to. */
+/** An in-memory database dies with its process: no other process needs a proof. */
 function memoryLiveness(): Liveness {
   return {
     take: async () => ({ evidence: { name: null, identity: null }, drop: async () => {} }),
@@ -215,15 +222,15 @@ function memoryLiveness(): Liveness {
   };
 }
 
-// What a client needs of the SQLite store: the store alone. A client that is the first to start creates the file or its tables; one that
-// an older version made is left to the workers.
+// What a client needs of the SQLite store: the store alone. A client that starts first creates the file or its tables.
+// A file of an older version is left to the workers to upgrade.
 
 interface ClientDeps {
   readonly clock: Clock;
   readonly random: Random;
 }
 
-/** For clients: the store alone. No upgrade, no recovery, no thread, and no lock once the store is there. */
+/** For clients: the store alone. No upgrade, no recovery, no thread, and no lock once the store exists. */
 export async function openSqliteClient(deps: ClientDeps, options: DatabaseOptions): Promise<Store> {
   const openNow = (): Store => openThere(deps, options);
   if (options.path === ":memory:") return openNow();
@@ -257,7 +264,7 @@ function openThere(deps: ClientDeps, options: DatabaseOptions): Store {
   }
 }
 
-/** Without asking SQLite, which would delete the log of an empty file. */
+/** Does not ask SQLite, which would delete the log of an empty file. */
 function isEmpty(path: string): boolean {
   return (statSync(path, { throwIfNoEntry: false })?.size ?? 0) === 0;
 }
@@ -266,8 +273,8 @@ function lacksTables(thrown: unknown): boolean {
   return thrown instanceof OutliveError && thrown.code === ErrorCode.schemaMissing && thrown.data["found"] === 0;
 }
 
-// Creating the SQLite store, or bringing it up to date, without working on it: for a client that is the first to start, and for
-// `outlive migrate up`. It goes the way of `open`, so the start lock keeps it apart from other openings and from a repair.
+// Creates or upgrades the SQLite store without working on it: for a client that starts first, and for `outlive migrate
+// up`. It uses the same path as `open`, so the start lock serializes it with other opens and with a repair.
 
 export async function createSqlite(
   deps: { readonly clock: Clock; readonly random: Random },

@@ -5,6 +5,7 @@ import type { Operating, OperatorAnswer } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
 import type { Database } from "./database.ts";
 import { applyChange, insertHistory } from "./settle.ts";
+import { setKeyLimit } from "./keys.ts";
 import { sendSignal } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 import type { FileAccess } from "./writer.ts";
@@ -14,6 +15,7 @@ export function operating({ db, now, write }: FileAccess, workers: Workers): Ope
     cancel: (id, actor) => write(() => cancelJob(db, id, actor, now())),
     retry: (id, actor) => write(() => retryJob(db, id, actor, now())),
     signal: (signal) => write(() => sendSignal(db, signal, now())),
+    setLimit: (key, own) => write(() => setKeyLimit(db, key, own, now())),
     setPaused: (kind, paused) => write(() => setPaused(db, kind, paused)),
     noteDeath: (worker, words) => write(() => workers.note(worker, words)),
   };

@@ -1,5 +1,5 @@
-// Recovery's verbs: a worker is condemned, what it holds is read, and what was decided about it is written. Each write may be the last
-// thing that this process does; the next recovery, here or elsewhere, goes on from the rows.
+// Recovery's operations: condemn a worker, read what it holds, and write the decisions. This process may die after any
+// write; the next recovery, here or elsewhere, continues from the rows.
 import { toStoredError } from "../../job/errors.ts";
 import { BACKGROUND_MS, isOnTrial, ranAlone } from "../../job/isolation.ts";
 import type { KindSettings } from "../../job/job.ts";
@@ -39,16 +39,16 @@ interface HeldColumns extends CounterColumns {
 const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.deadline_at,
   (SELECT name FROM outlive_steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step`;
 
-// Deaths that this job had no part in. Asked only when the verdict depends on it, so no index is kept for it. The last `crashes`
-// crashes in the history are those that count: a step or a retry by hand has set the counters back before them.
-// A loss of contact counts once it has turned out to be a death, and a death from the moment that its worker is condemned.
+// Deaths that this job had no part in. Queried only when the verdict depends on it, so there is no index for it. Only
+// the last `crashes` crashes in the history count: a step or a manual retry reset the counters before them. A loss of
+// contact counts once it has turned out to be a death, and a death counts from the moment its worker is condemned.
 const DEATHS_ELSEWHERE = `SELECT count(*) AS n FROM outlive_incidents i
   WHERE i.id <> ?4 AND (i.how = 'gone' OR i.resolution IN ('died', 'away'))
   AND (i.completed_at IS NULL OR i.completed_at >= min(?1 - ${BACKGROUND_MS}, (SELECT ifnull(min(at), ?1) FROM (
     SELECT at FROM outlive_history WHERE job = ?2 AND event IN ('crash', 'countLoss') ORDER BY ord DESC LIMIT ?3))))
   AND NOT EXISTS (SELECT 1 FROM outlive_incident_jobs j WHERE j.incident = i.id AND j.job = ?2)`;
 
-/** An overdue attempt whose heartbeat has moved its deadline since it was read is not overdue any more. */
+/** If a heartbeat has moved an attempt's deadline since it was read, the attempt is no longer overdue. */
 const STILL_OVERDUE = `${OWNED} AND deadline_at = ?`;
 
 export class Recovering {
@@ -68,8 +68,9 @@ export class Recovering {
   }
 
   /**
-   * Between the check and this transaction the worker may have left in peace, been recovered by another process, or, if it was
-   * only silent, beaten again. A worker that has ended and still holds jobs is recovered again: an earlier recovery could not.
+   * Between the check and this transaction the worker may have left cleanly, been recovered by another process or, if
+   * it was only silent, sent a heartbeat. A finished worker that still holds jobs is recovered again, because an
+   * earlier recovery could not take them.
    */
   #isDead({ worker: { beats, lock }, death }: CondemnRequest, worker: number): boolean {
     const row = this.#db.sql("SELECT state, beats, lock_identity FROM outlive_workers WHERE seq = ?").get(worker) as
@@ -101,7 +102,6 @@ export class Recovering {
     return { jobs, more: rows.length === limit };
   }
 
-  /** Most of the time it finds nothing. */
   #overdue({ marginMs, confirmed = TRUSTED }: Overdue, limit: number, now: number): HeldJobs {
     const rows = this.#db
       .sql(
@@ -149,7 +149,10 @@ export class Recovering {
     return (this.#db.sql(DEATHS_ELSEWHERE).get(now, row.seq, row.crashes, incident) as { n: number }).n;
   }
 
-  /** A job whose own row the store refuses is found by a second try, in which each job can fail for itself; the first is faster. */
+  /**
+   * If the store refuses a job's own row, a second try finds that job by letting each job fail individually; the first
+   * try is faster.
+   */
   takeBack(request: TakeBackRequest, now: number): TakeBackAnswer {
     this.#db.sql("SAVEPOINT outlive_recovery").run();
     let taken: Taken[];
@@ -181,7 +184,7 @@ export class Recovering {
     return taken;
   }
 
-  /** Not in a copy from before that was put back since. */
+  /** False in an older copy that was restored since. */
   #isCondemned({ worker, incident }: Condemned): boolean {
     return (
       this.#db.sql("SELECT 1 FROM outlive_workers WHERE id = ? AND incident = ?").get(worker, incident) !== undefined
@@ -200,7 +203,7 @@ export class Recovering {
     return written === null ? "moved" : written === change ? "taken" : "cancelled";
   }
 
-  /** What the store refuses for this job is its own failure and undoes nothing else. */
+  /** A refusal by the store fails only this job and undoes nothing else. */
   #takeOrRefuse(verdict: Verdict, incident: string | null, now: number): Taken {
     this.#db.sql("SAVEPOINT outlive_job").run();
     try {

@@ -248,6 +248,54 @@ export const MIGRATIONS: readonly Migration[] = [
   CREATE TABLE outlive_wakes (id INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL, at INTEGER NOT NULL);
   `,
   },
+  // Limits per key, and what comes after a job whose dedupe key was enqueued again.
+  {
+    name: "keys",
+    sql: `
+  ALTER TABLE outlive_extras ADD COLUMN key1 INTEGER;
+  ALTER TABLE outlive_extras ADD COLUMN key2 INTEGER;
+  ALTER TABLE outlive_extras ADD COLUMN key3 INTEGER;
+  ALTER TABLE outlive_extras ADD COLUMN keys TEXT;                        -- JSON: limit and key of each
+  ALTER TABLE outlive_extras ADD COLUMN strict INTEGER NOT NULL DEFAULT 0; -- one of its limits is strict
+  ALTER TABLE outlive_extras ADD COLUMN place INTEGER NOT NULL DEFAULT 0;  -- 0 away, 1 held at a door, 2 admitted or running, 3 begun and away (strict), 4 held elsewhere, first of its strict key
+  ALTER TABLE outlive_extras ADD COLUMN door INTEGER;                     -- the key at which it is held
+  ALTER TABLE outlive_extras ADD COLUMN rank INTEGER NOT NULL DEFAULT 0;   -- its order at the door, higher first
+  ALTER TABLE outlive_extras ADD COLUMN latest_at INTEGER;                -- a debounced job is not moved beyond
+  CREATE INDEX outlive_extras_key1 ON outlive_extras (key1, place) WHERE key1 IS NOT NULL AND place > 1;
+  CREATE INDEX outlive_extras_key2 ON outlive_extras (key2, place) WHERE key2 IS NOT NULL AND place > 1;
+  CREATE INDEX outlive_extras_key3 ON outlive_extras (key3, place) WHERE key3 IS NOT NULL AND place > 1;
+  CREATE INDEX outlive_extras_door ON outlive_extras (door, rank DESC, job) WHERE door IS NOT NULL;
+  CREATE TABLE outlive_limits (
+    name TEXT PRIMARY KEY,
+    running INTEGER,
+    interval_ms REAL,
+    burst INTEGER NOT NULL,
+    strict INTEGER NOT NULL
+  ) WITHOUT ROWID;
+  -- Only keys that have something of their own: a rate, a hold-off, a limit that was set for them.
+  CREATE TABLE outlive_keys (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    key TEXT NOT NULL,
+    running INTEGER,
+    interval_ms REAL,
+    burst INTEGER,
+    arrival_at REAL NOT NULL DEFAULT 0,
+    held_off_until INTEGER NOT NULL DEFAULT 0,
+    reason TEXT,
+    due_at INTEGER                                                       -- when time gives it room
+  );
+  CREATE INDEX outlive_keys_due ON outlive_keys (due_at) WHERE due_at IS NOT NULL;
+  CREATE TABLE outlive_key_wakes (id INTEGER PRIMARY KEY AUTOINCREMENT, key INTEGER NOT NULL, at INTEGER NOT NULL);
+  -- A job that runs once more after it has ended: its latest draft.
+  CREATE TABLE outlive_reruns (
+    job INTEGER PRIMARY KEY,
+    draft TEXT NOT NULL,                                                 -- JSON
+    at INTEGER NOT NULL,
+    latest_at INTEGER
+  );
+  `,
+  },
 ];
 
 export const SCHEMA_VERSION = MIGRATIONS.length;

@@ -7,6 +7,7 @@ import { LANE, NEVER_DUE, OUTCOME, STATE } from "../rows.ts";
 import { checksumOf, checksumOrNull } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
+import { relocate } from "./keys.ts";
 import { beginWait, consequences, dueAt } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
@@ -70,8 +71,10 @@ export class Settling {
   #succeedWithExtras({ row, fence, epoch, jobId }: Lease, result: string | null, worker: number, now: number): boolean {
     const sum = checksumOrNull(result, jobId);
     const { changes } = this.#db.sql(SUCCEED_EXTRAS).run(now, result, sum, row, fence, epoch, worker);
-    if (changes === 1) consequences(this.#db, row, true, now);
-    return changes === 1;
+    if (changes === 0) return false;
+    consequences(this.#db, row, true, now);
+    relocate(this.#db, row, now);
+    return true;
   }
 
   #end(lease: Lease, change: Change, now: number): Change | null {
@@ -200,6 +203,7 @@ export function applyChange(
   writeHistory(db, applied, now, of);
   if (applied.wait) beginWait(db, of.job, applied.wait, now);
   if (isTerminal(applied.to) !== isTerminal(of.from)) consequences(db, of.job, isTerminal(applied.to), now);
+  relocate(db, of.job, now);
   return applied;
 }
 

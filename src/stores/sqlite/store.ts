@@ -9,6 +9,7 @@ import { type Database, storeReplaced } from "./database.ts";
 import { ensureIdentity, insertJobs, Kinds, storeIdentity } from "./enqueue.ts";
 import { inOurWords } from "./errors.ts";
 import { inspecting } from "./inspect.ts";
+import { declareLimits } from "./keys.ts";
 import { losses } from "./losses.ts";
 import { operating } from "./operate.ts";
 import { Purging } from "./purge.ts";
@@ -68,7 +69,15 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
   return observed<SqliteTransaction>(
     {
       name: "sqlite",
-      declare: (given) => write(() => kinds.declare(given)),
+      declare: (given) =>
+        write(() => {
+          kinds.declare(given);
+          declareLimits(
+            db,
+            given.flatMap(({ keyed = [] }) => keyed),
+            now(),
+          );
+        }),
       enqueue: (drafts) => write(() => insertJobs(db, kinds, drafts, now())),
       register: (worker) => write(() => workers.register(worker, now())),
       turn: (worker, settlements, room) => writer.writeNow(() => takeTurn(parts, worker, settlements, room, now())),

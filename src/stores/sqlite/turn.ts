@@ -4,6 +4,7 @@ import { claimReady, promoteDue } from "./claim.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./enqueue.ts";
 import type { Settling } from "./settle.ts";
+import { admitHeld, nextRoomInMs, spendStarts } from "./keys.ts";
 import { actOnWakes } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
@@ -28,15 +29,25 @@ export function takeTurn(
     const nothing = { claimed: [], live: false, cancels: [], nextDueInMs: null };
     return { settled, ...nothing, ...(replaced !== null && { replaced }) };
   }
-  const { woken, more } = actOnWakes(db);
+  const { woken, more } = actOnWakes(db, kinds, now);
   const dueInMs = promoteDue(db, now);
+  const admitted = admitHeld(db, now);
   const claims = claimReady(db, kinds, worker, room, now);
+  spendStarts(
+    db,
+    claims.claimed.map(({ lease }) => lease.row),
+    now,
+  );
   return {
     settled,
     ...claims,
     live: true,
     cancels: workers.takeCancels(worker.seq),
-    nextDueInMs: more ? 0 : dueInMs,
-    woken,
+    nextDueInMs: more ? 0 : sooner(dueInMs, nextRoomInMs(db, now)),
+    woken: woken + admitted,
   };
+}
+
+function sooner(one: number | null, other: number | null): number | null {
+  return one === null ? other : other === null ? one : Math.min(one, other);
 }

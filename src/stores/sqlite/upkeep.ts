@@ -1,5 +1,5 @@
-// What an open, the maintenance and an operator ask of the file itself: the epoch and the mark that outlives the file, what openings
-// found, the write-ahead log, checks, repairs in place and backups.
+// What an open, the maintenance and an operator need from the file itself: the epoch and the mark that outlives the
+// file, what opens found, the write-ahead log, checks, in-place repairs and backups.
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Opening } from "../integrity.ts";
 import type { Upkeep } from "../port.ts";
@@ -21,7 +21,7 @@ import type { FileAccess } from "./writer.ts";
 interface UpkeepDeps {
   readonly workers: Workers;
   readonly mark: MarkFile;
-  /** Which boot this is. Undefined: this connection is not one that can notice a restore. */
+  /** The id of this boot. Undefined: this connection can't notice a restore. */
   readonly bootId: string | undefined;
 }
 
@@ -32,11 +32,12 @@ export function upkeep({ db, now, write, read }: FileAccess, { workers, mark: ma
     const place = placeOf(db, bootId);
     if (place !== null) markFile.write({ ...place, epoch });
   };
-  // In a process of its own, so that this one's loop goes on. A database in memory has only this one.
+  // Runs in a separate process, so that this process's loop keeps running. An in-memory database has only this one.
   const integrity = async (): Promise<readonly string[]> =>
     memory ? read(() => checkOpen(db, "full")) : (await checkFile(db.path, "full", Number.POSITIVE_INFINITY)).findings;
   return {
-    // The mark is written after the commit: one that is too low is corrected by the next open, and names no epoch that was not issued.
+    // The mark is written after the commit: the next open corrects a mark that is too low, and a mark never names an
+    // epoch that was not issued.
     async raiseEpoch() {
       const above = db.file === null ? 0 : (markFile.read()?.epoch ?? 0);
       const epoch = await write(() => workers.raiseEpoch(now(), above));
@@ -53,7 +54,7 @@ export function upkeep({ db, now, write, read }: FileAccess, { workers, mark: ma
         if (known?.boot !== place.boot || epoch > known.epoch) mark(epoch);
         return null;
       }
-      // Again, in a transaction: another process may have noticed it in the meantime.
+      // Checked again inside a transaction: another process may have noticed it in the meantime.
       const found = await write(() => workers.noticeRestore(known!, place, now()));
       mark(found.epoch);
       return found.why;
@@ -65,7 +66,8 @@ export function upkeep({ db, now, write, read }: FileAccess, { workers, mark: ma
     tend: () => read(() => news(tendWal(db))),
     integrity,
 
-    // Indexes are made again from their tables. What is worse needs the file to itself: `outlive check --repair` (doctor/repair.ts).
+    // Rebuilds the indexes from their tables. Worse damage needs exclusive use of the file: `outlive check --repair`
+    // (doctor/repair.ts).
     async repair() {
       await read(() => db.exec("REINDEX"));
       return integrity();
@@ -88,7 +90,7 @@ function placeOf(db: Database, boot: string | undefined): FilePlace | null {
   return db.file === null || boot === undefined ? null : { boot, inode: db.file.split(":").at(-1)! };
 }
 
-/** Version 0.1.0 kept what it said of the log as members of the findings. */
+/** Version 0.1.0 stored its notes about the log as members of the findings. */
 interface EarlierFindings {
   readonly walFrames?: number;
   readonly walHeldBack?: string | null;

@@ -8,6 +8,8 @@ import type { ReadSignal, Signal, SignalAnswer } from "../port.ts";
 import { LANE, NO_TIMEOUT, OUTCOME, STATE, storedError } from "../rows.ts";
 import { checksumOf, checksumOrNull, stepOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
+import { type Kinds, rerun } from "./enqueue.ts";
+import { relocate } from "./keys.ts";
 
 /** How many wakes one turn takes. */
 const WAKES_PER_TURN = 500;
@@ -76,6 +78,7 @@ export function consequences(db: Database, job: number, ended: boolean, now: num
     .sql("UPDATE outlive_extras SET ended = ? WHERE job = ? RETURNING parent, watched")
     .get(ended ? 1 : 0, job) as { parent: number | null; watched: number } | undefined;
   if (extras === undefined || !ended) return;
+  if (db.sql("SELECT 1 FROM outlive_reruns WHERE job = ?").get(job) !== undefined) wake(db, job, now);
   if (extras.parent !== null && db.sql("SELECT 1 FROM outlive_waits WHERE job = ?").get(extras.parent) !== undefined)
     wake(db, extras.parent, now);
   // What waits for it stays marked: a person may retry the job, and then its next end counts.
@@ -86,14 +89,21 @@ export function consequences(db: Database, job: number, ended: boolean, now: num
 }
 
 /** Takes wakes, and makes ready what does not wait any more. Returns how many, and whether wakes are left. */
-export function actOnWakes(db: Database): { readonly woken: number; readonly more: boolean } {
+export function actOnWakes(
+  db: Database,
+  kinds: Kinds,
+  now: number,
+): { readonly woken: number; readonly more: boolean } {
   const wakes = db.sql(`SELECT id, job FROM outlive_wakes ORDER BY id LIMIT ${WAKES_PER_TURN}`).all() as {
     id: number;
     job: number;
   }[];
   if (wakes.length === 0) return NO_WAKES;
   let woken = 0;
-  for (const job of new Set(wakes.map((one) => one.job))) if (hasEnded(db, job)) woken += makeReady(db, job);
+  for (const job of new Set(wakes.map((one) => one.job))) {
+    if (hasEnded(db, job)) woken += makeReady(db, job, now);
+    woken += rerun(db, kinds, job, now);
+  }
   db.sql("DELETE FROM outlive_wakes WHERE id <= ?").run(wakes.at(-1)!.id);
   return { woken, more: wakes.length === WAKES_PER_TURN };
 }
@@ -115,12 +125,13 @@ function hasEnded(db: Database, job: number): boolean {
   return wait.jobs !== null && db.sql(`SELECT 1 ${UNFINISHED} LIMIT 1`).get(wait.jobs) === undefined;
 }
 
-function makeReady(db: Database, job: number): number {
+function makeReady(db: Database, job: number, now: number): number {
   const { changes } = db
     .sql(
       `UPDATE outlive_jobs AS j SET lane = CASE WHEN crashes + losses > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END, run_at = NULL WHERE seq = ? AND ${WAITING}`,
     )
     .run(job);
+  if (changes > 0) relocate(db, job, now);
   return Number(changes);
 }
 
@@ -202,7 +213,7 @@ export function keptWait(
 
 /** Removes what belongs to a job that is deleted. */
 export function forgetWaits(db: Database, job: number): void {
-  for (const table of ["outlive_extras", "outlive_waits", "outlive_signals", "outlive_awaits"])
+  for (const table of ["outlive_extras", "outlive_waits", "outlive_signals", "outlive_awaits", "outlive_reruns"])
     db.sql(`DELETE FROM ${table} WHERE job = ?`).run(job);
 }
 

@@ -1,5 +1,6 @@
-// Wake-ups between processes: a file whose times are touched, watched by inotify (or what the platform has). Never the
-// database itself: polling its data_version every 5 ms costs 3.4 % of a core. A missed ring costs one poll interval, no more.
+// Wake-ups between processes: writers touch a file's timestamps, and the others watch it with inotify (or the
+// platform's equivalent). Never the database itself: polling its data_version every 5 ms costs 3.4 % of a core. A
+// missed wake-up costs one poll interval at most.
 import { closeSync, type FSWatcher, futimesSync, openSync, watch } from "node:fs";
 import { join } from "node:path";
 import { makeSideFolder } from "./lock.ts";
@@ -11,7 +12,10 @@ export class WakeupChannel {
   #watcher: FSWatcher | undefined;
   readonly #listeners = new Set<() => void>();
 
-  /** `unwatchable` gets a sentence when the file can't be watched: from then on only polling finds what others enqueue. */
+  /**
+   * `unwatchable` receives a sentence when the file can't be watched: from then on only polling finds what other
+   * processes enqueue.
+   */
   constructor(databasePath: string, unwatchable: (text: string) => void = () => {}) {
     this.#unwatchable = unwatchable;
     this.#path = join(makeSideFolder(databasePath), "wakeup");
@@ -23,7 +27,7 @@ export class WakeupChannel {
     try {
       futimesSync(this.#fd, now, now);
     } catch {
-      // The others poll.
+      // The other processes poll.
     }
   }
 
@@ -53,7 +57,7 @@ export class WakeupChannel {
         this.#warn(thrown);
       });
     } catch (thrown) {
-      // No watches left, or none on this platform: polling is the fallback.
+      // No watches left, or not supported on this platform: polling is the fallback.
       this.#warn(thrown);
     }
   }

@@ -1,5 +1,5 @@
-// The rows of workers: registering, beating, leaving; the epoch under which they claim; and the mark by which a restored file is
-// recognized. One row per process and boot; a row that is not live never becomes so again.
+// The worker rows: registering, heartbeats, leaving; the epoch under which workers claim; and the mark that identifies
+// a restored file. One row per process and boot; a row that is not live never becomes live again.
 import { readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Lease } from "../../job/lease.ts";
@@ -27,13 +27,13 @@ const WHICH = {
   all: "1",
 } as const;
 
-/** Workers up to this number are from before the latest restore: their rows came back with a backup. */
+/** Workers up to this number predate the latest restore: their rows came back with a backup. */
 const RESTORED = "ifnull((SELECT value FROM outlive_meta WHERE key = 'restored_workers'), 0)";
 const OWN_ROW = `SELECT seq, state, beats FROM outlive_workers WHERE id = ? AND seq > ${RESTORED}`;
 
 const HELD = `SELECT count(*) AS count, ifnull(sum(${LEASE_HASH}), 0) AS digest, min(j.deadline_at) AS deadline_at
   FROM outlive_jobs j WHERE j.state = 1 AND j.worker = ?`;
-/** Of each kind the job whose deadline passed first: SQLite takes `id` of the row that has the minimum. */
+/** For each kind, the job whose deadline passed first: SQLite takes `id` from the row that has the minimum. */
 const PAST_DEADLINE = `SELECT j.id, min(j.deadline_at) + k.grace_ms AS expires_at, ifnull(k.timeout_ms, 0) + k.grace_ms AS allowed_ms
   FROM outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind WHERE j.state = 1 AND j.worker = ? AND j.deadline_at < ? GROUP BY j.kind`;
 const LEASES = `SELECT j.seq, j.id AS jobId, k.name AS kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses
@@ -47,17 +47,22 @@ interface OwnRow {
   readonly seq: number;
   readonly id: string;
   readonly live: boolean;
-  /** The store's present one, not that of the worker's registration: another open may have raised it since, and fences must not fall. */
+  /**
+   * The store's current epoch, not the one at the worker's registration: another open may have raised it since, and
+   * fences must not decrease.
+   */
   readonly epoch: number;
-  /** Why the rows are not those that this worker knew; null: nothing says so. */
+  /** Why these rows are not the ones this worker knew; null: no sign of that. */
   readonly replaced: string | null;
 }
 
 export class Workers {
   readonly #db: Database;
-  /** The numbers that this transaction has read. */
+  /** The worker numbers read in this transaction. */
   readonly #seqs = new Map<string, number>();
-  /** What was seen here and never falls: the epoch, and the heartbeats of each worker of this process. */
+  /**
+   * The highest values seen here, which never decrease: the epoch, and the heartbeats of each worker of this process.
+   */
   #epoch = 0;
   readonly #beats = new Map<string, number>();
 
@@ -65,32 +70,35 @@ export class Workers {
     this.#db = db;
   }
 
-  /** The number that stands for a worker in the rows of jobs; 0 if it has none, which no job ever has. */
+  /** The number that represents a worker in job rows; 0 if it has none, which no job ever has. */
   seqOf(id: string): number {
     const row = this.#db.sql("SELECT seq FROM outlive_workers WHERE id = ?").get(id) as { seq: number } | undefined;
     return row?.seq ?? 0;
   }
 
-  /** As `seqOf`, for the worker's own writes: 0 also if its row came back with a backup. Read once for each transaction (`begin`). */
+  /**
+   * As `seqOf`, for the worker's own writes: 0 also if its row came back with a backup. Read once per transaction
+   * (`begin`).
+   */
   ownSeq(id: string): number {
     let seq = this.#seqs.get(id);
     if (seq === undefined) this.#seqs.set(id, (seq = this.#ownRow(id)?.seq ?? 0));
     return seq;
   }
 
-  /** Before a worker's own writes: what is in the file may not be what it was. */
+  /** Called before a worker's own writes, because the file's content may have changed. */
   begin(): void {
     this.#seqs.clear();
   }
 
-  /** After a rollback: what was read may never have been there. */
+  /** Called after a rollback: what was read may never have been committed. */
   undone(): void {
     this.#seqs.clear();
     this.#beats.clear();
     this.#epoch = 0;
   }
 
-  /** The row of a worker that has registered. That of a worker that has ended is kept for months. */
+  /** The row of a registered worker. The row of a finished worker is kept for months. */
   own(id: string): OwnRow {
     this.begin();
     const row = this.#ownRow(id);
@@ -105,7 +113,7 @@ export class Workers {
     return this.#db.sql(OWN_ROW).get(id) as { seq: number; state: string; beats: number } | undefined;
   }
 
-  /** An older copy that was written over the file has an older epoch, or at least an older heartbeat. */
+  /** An older copy written over the file has an older epoch, or at least an older heartbeat. */
   #whyFallen(id: string, beats: number, epoch: number): string | null {
     const before = { epoch: this.#epoch, beats: this.#beats.get(id) ?? 0 };
     if (epoch < before.epoch) return `its epoch fell from ${before.epoch} to ${epoch}`;
@@ -116,8 +124,8 @@ export class Workers {
   }
 
   /**
-   * If the file is not the one that the mark speaks of, and no other process has noticed that: from here on the workers in it are
-   * restored ones, and the epoch is above all that were issued. Inside a transaction.
+   * If the file is not the one the mark describes, and no other process has noticed that yet: marks the workers in it
+   * as restored, and raises the epoch above all that were issued. Inside a transaction.
    */
   noticeRestore(mark: Mark, place: FilePlace, now: number): { why: string | null; epoch: number } {
     const here = `${place.boot} ${place.inode}`;
@@ -135,7 +143,7 @@ export class Workers {
     return storedEpoch(this.#db);
   }
 
-  /** `above`: an epoch that was issued, though this file may not know of it. */
+  /** `above`: an epoch that was issued, even if this file does not know it. */
   raiseEpoch(now: number, above = 0): number {
     const epoch = Math.max(this.epoch() + 1, above + 1, now);
     setMeta(this.#db, "epoch", epoch);
@@ -167,7 +175,7 @@ export class Workers {
         now,
         now,
       );
-    // A salvage that lost the count of workers begins again after the last one that it found.
+    // A salvage that lost the worker counter continues after the highest worker number it found.
     this.#db
       .sql("UPDATE outlive_meta SET value = ?1 - 1 WHERE key = 'restored_workers' AND value >= ?1")
       .run(lastInsertRowid);
@@ -176,8 +184,9 @@ export class Workers {
   }
 
   /**
-   * Jobs of this worker whose cancel was asked for. Told again at every look until the attempt is over: the answer of one look
-   * may be lost. A cancel of an earlier attempt (its mark on the job is gone) is not told to a later one.
+   * Jobs of this worker with a requested cancel. They are returned by every check until the attempt has ended, because
+   * one response may be lost. A cancel of an earlier attempt, whose mark on the job is gone, is not returned for a
+   * later one.
    */
   takeCancels(seq: number): string[] {
     const rows = this.#db
@@ -226,7 +235,7 @@ export class Workers {
     });
   }
 
-  /** Whoever recovered it before this was known has written the incident without it: it is added there. */
+  /** If a recovery wrote the incident before this was known, the last word is added to it. */
   note(id: string, lastWord: string): void {
     const seq = this.seqOf(id);
     this.#db.sql("UPDATE outlive_workers SET last_word = ? WHERE seq = ?").run(lastWord, seq);
@@ -238,7 +247,7 @@ export class Workers {
     this.#db.sql("UPDATE outlive_incidents SET evidence = ? WHERE id = ?").run(evidence, incident.id);
   }
 
-  /** Stopped only if it holds nothing: a leftover of a shutdown stays with a worker that recovery looks at. */
+  /** Stopped only if it holds nothing: a leftover of a shutdown stays with a worker that recovery checks. */
   leave(id: string, now: number): boolean {
     const { seq, live } = this.own(id);
     if (!live) return false;
@@ -268,14 +277,14 @@ export class Workers {
   }
 }
 
-// The mark that distinguishes a restored copy from the file itself. It lies next to the locks, not in the file, so no copy of the file
-// brings it back: which file was opened here last, and the highest epoch that was issued on it.
+// The mark that distinguishes a restored copy from the original file: which file was last opened here, and the highest
+// epoch issued on it. It is stored next to the locks, not in the file, so no copy of the file can bring it back.
 
-/** Where rows are: a file, as the kernel of one boot knows it. */
+/** Where the rows are: a file, as the kernel of one boot identifies it. */
 export interface FilePlace {
-  /** An inode means something during one boot only: some file systems number their files anew when they are mounted. */
+  /** An inode is meaningful during one boot only: some file systems renumber their files when they are mounted. */
   readonly boot: string;
-  /** Without the device, whose number changes when a container's file system is mounted again. */
+  /** Excludes the device, whose number changes when a container's file system is mounted again. */
   readonly inode: string;
 }
 
@@ -293,7 +302,10 @@ export function markFile(databasePath: string): MarkFile {
   return { read: () => readMark(databasePath), write: (mark) => writeMark(databasePath, mark) };
 }
 
-/** Null: there is none yet, or it can't be read. Then nothing is known, and the next open that finds nobody at work raises the epoch. */
+/**
+ * Null: there is no mark yet, or it can't be read. Nothing is known then, and the next open that finds no active worker
+ * raises the epoch.
+ */
 export function readMark(databasePath: string): Mark | null {
   try {
     const { boot, inode, epoch } = JSON.parse(readFileSync(markPath(databasePath), "utf8")) as Mark;
@@ -304,7 +316,7 @@ export function readMark(databasePath: string): Mark | null {
   }
 }
 
-/** Whole or not at all. A folder that can't be written to costs this safety net and nothing else. */
+/** Atomic. A folder that can't be written to costs this safety net and nothing else. */
 export function writeMark(databasePath: string, mark: Mark): void {
   const path = markPath(databasePath);
   const draft = `${path}.${process.pid}`;
@@ -312,11 +324,11 @@ export function writeMark(databasePath: string, mark: Mark): void {
     writeFileSync(draft, `${JSON.stringify(mark)}\n`, { mode: 0o600 });
     renameSync(draft, path);
   } catch {
-    // Said by the open itself if the folder is unusable.
+    // The open itself reports an unusable folder.
   }
 }
 
-/** Why the file is not the one that the mark speaks of; null: nothing says so. */
+/** Why the file is not the one the mark describes; null: no sign of that. */
 export function whyRestored(mark: Mark | null, { boot, inode }: FilePlace, epoch: number): string | null {
   if (mark === null) return null;
   if (mark.boot === boot && mark.inode !== inode) return "the file is another one than was opened here before";

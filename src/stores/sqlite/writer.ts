@@ -1,7 +1,7 @@
-// Group commit: all writes that are asked for in one turn of the event loop share one transaction and one fsync, and each
-// promise resolves only when that is done. SQLite's own busy handler starves (of 4 processes one did 99 % of the work), so the
-// lock is retried here after 1 to 10 ms at random, without blocking the loop: four processes then drain at 78-95 % of one (1 to 5 ms:
-// 68-91 %), the smallest share of the work being 16-23 %.
+// Group commit: all writes requested in one turn of the event loop share one transaction and one fsync, and each
+// promise resolves only when that is done. SQLite's own busy handler starves processes (one of 4 did 99 % of the work).
+// The writer therefore retries the lock itself, after a random 1 to 10 ms, without blocking the loop. Four processes
+// then drain at 78-95 % of the rate of one (with 1 to 5 ms: 68-91 %), and the smallest share of the work is 16-23 %.
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { type Clock, pause, type Random } from "../../job/time.ts";
 import { closed } from "../observed.ts";
@@ -9,7 +9,7 @@ import { type Database, storeReplaced } from "./database.ts";
 import { isMachineFailure, primaryCode, SQLITE_BUSY } from "./errors.ts";
 
 interface Operation {
-  /** User code is fenced off by a savepoint, so that its failure undoes only itself. */
+  /** A savepoint isolates user code, so that its failure undoes only itself. */
   readonly ownSavepoint: boolean;
   readonly run: () => unknown;
   readonly resolve: (value: never) => void;
@@ -32,15 +32,15 @@ export class Writer {
   #busySinceMono: number | null = null;
   #closed = false;
   readonly #ofCallbacks = new WeakSet<object>();
-  /** What the latest transaction failed with; null: it was committed. */
+  /** The error of the latest transaction; null: it was committed. */
   lastFailure: string | null = null;
-  /** How many operations the latest transaction held: the size of a group commit. */
+  /** How many operations the latest transaction contained: the size of a group commit. */
   lastGroup = 0;
-  /** How many transactions there were, and how many operations in all of them. */
+  /** The number of transactions, and of operations in all of them. */
   groupCount = 0;
   operationCount = 0;
 
-  /** `undone` is called after each transaction that was rolled back: what was read in it may never have been there. */
+  /** `undone` is called after each rolled-back transaction: what was read in it may never have been committed. */
   constructor(db: Database, clock: Clock, random: Random, undone: () => void) {
     this.#db = db;
     this.#clock = clock;
@@ -48,7 +48,10 @@ export class Writer {
     this.#undone = undone;
   }
 
-  /** Runs `run` inside the next transaction, at the end of this turn. `run` must be synchronous and may be run again if the transaction is. */
+  /**
+   * Runs `run` inside the next transaction, at the end of this turn. `run` must be synchronous; it runs again if the
+   * transaction is retried.
+   */
   write<T>(run: () => T, ownSavepoint = false): Promise<T> {
     return new Promise<T>((resolve, reject) => {
       if (this.#closed) return reject(closed());
@@ -62,7 +65,7 @@ export class Writer {
     });
   }
 
-  /** As `write`, but without waiting for the end of the turn: for callers that are at its edge already. */
+  /** As `write`, but without waiting for the end of the turn: for callers that are already at its end. */
   writeNow<T>(run: () => T): Promise<T> {
     return new Promise<T>((resolve, reject) => {
       if (this.#closed) return reject(closed());
@@ -71,7 +74,7 @@ export class Writer {
     });
   }
 
-  /** Does what is still waiting, then nothing more. */
+  /** Runs what is still queued, then accepts nothing more. */
   async close(): Promise<void> {
     while (this.#waiting.length > 0) await this.write(() => undefined).catch(() => {});
     this.#closed = true;
@@ -87,11 +90,11 @@ export class Writer {
     this.operationCount += group.length;
     const outcomes = this.#runTogether(group);
     if (outcomes) return settle(group, outcomes);
-    // One of them broke the shared transaction. Each gets one of its own, so that only the broken one fails.
+    // One of them broke the shared transaction. Each gets its own transaction, so that only the broken one fails.
     for (const operation of group) this.#runByItself(operation);
   }
 
-  /** False: the file is busy, and the flush comes again by itself. */
+  /** False: the file is busy, and the flush is retried automatically. */
   #begin(): boolean {
     const replaced = this.#db.whyReplaced();
     if (replaced !== null) {
@@ -130,12 +133,18 @@ export class Writer {
     for (const operation of group) operation.reject(thrown);
   }
 
-  /** Whether this is an error of the user's callback, which comes out as it is. A full disk is never its own. */
+  /**
+   * Whether the user's callback threw this error, which is then rethrown unchanged. A full disk is never the callback's
+   * error.
+   */
   isOfCallback(thrown: unknown): boolean {
     return typeof thrown === "object" && thrown !== null && this.#ofCallbacks.has(thrown);
   }
 
-  /** All in one transaction. Null: it had to be undone as a whole, nothing is written and nobody has been answered. */
+  /**
+   * Runs all in one transaction. Null: it had to be rolled back as a whole; nothing is written and no promise has
+   * settled.
+   */
   #runTogether(group: readonly Operation[]): Outcome[] | null {
     const outcomes: Outcome[] = [];
     for (const operation of group) {
@@ -161,7 +170,7 @@ export class Writer {
     try {
       this.#db.sql("BEGIN IMMEDIATE").run();
     } catch (thrown) {
-      // Another process took the lock in between: back into the queue, unanswered.
+      // Another process took the lock in between: requeue them, with their promises still pending.
       if (primaryCode(thrown) === SQLITE_BUSY)
         void this.write(operation.run, operation.ownSavepoint).then(
           operation.resolve as (value: unknown) => void,
@@ -223,17 +232,17 @@ function settle(group: readonly Operation[], outcomes: readonly Outcome[]): void
 export interface FileAccess {
   readonly db: Database;
   readonly now: () => number;
-  /** Inside the next group commit. `run` is synchronous, and may be run again if the transaction is. */
+  /** Inside the next group commit. `run` is synchronous, and runs again if the transaction is retried. */
   readonly write: <T>(run: () => T, ownSavepoint?: boolean) => Promise<T>;
-  /** A short read of a state that was committed. */
+  /** A short read of committed state. */
   readonly read: <T>(run: () => T) => Promise<T>;
 }
 
-// Waiting for a file that is busy for a moment, without blocking the loop. Group commits have their own way (writer.ts).
+// Waits for a file that is briefly busy, without blocking the loop. Group commits have their own retry (writer.ts).
 
 const LIMIT_MS = 30_000;
 
-/** Does `work` at once, and again every few ms as long as the file is busy; half a minute at the most. */
+/** Runs `work` at once, and again every few ms while the file is busy, for at most half a minute. */
 export async function whenFree<T>(clock: Clock, random: Random, work: () => T): Promise<T> {
   const giveUpAt = clock.mono() + LIMIT_MS;
   for (;;) {

@@ -14,7 +14,7 @@ export function specifyCommit(specify: Specify): void {
       if (user) await body(fixture, user);
     });
 
-  /** Only where a transaction of the user's can be left open. */
+  /** Only where a user's transaction can be left open. */
   const onOpenTransactions = (
     title: string,
     body: (fixture: Fixture, waiting: NonNullable<UserWrites["waiting"]>, user: UserWrites) => Promise<void>,

@@ -1,6 +1,7 @@
-// What the port promises when the store itself is not what it was. Damaged data: no handler gets what no process wrote, the damage is
-// named, and everything next to it goes on. A restore: a worker is known by its whole id, and nothing that a worker from before the restore
-// writes is accepted. Skipped where a test can't do that to the store.
+// What the port promises when the store itself has changed. Damaged data: no handler receives data that no process
+// wrote, the damage is named, and everything next to it continues. A restore: a worker is identified by its whole id,
+// and nothing that a worker from before the restore writes is accepted. Skipped where a test can't do that to the
+// store.
 import assert from "node:assert/strict";
 import { ErrorCode } from "../../job/errors.ts";
 import type { ClaimedJob } from "../../job/job.ts";
@@ -173,7 +174,7 @@ export function specifyCorrupt(specify: Specify): void {
   });
 }
 
-/** Jobs with one kept step each, back in the queue. */
+/** Jobs with one stored step each, back in the queue. */
 async function stepped(fixture: Fixture, worker: Hand, ...ids: readonly string[]): Promise<void> {
   await fixture.enqueue(...ids);
   for (const job of await worker.claim(9)) {
@@ -182,7 +183,7 @@ async function stepped(fixture: Fixture, worker: Hand, ...ids: readonly string[]
   }
 }
 
-// After a restore a worker is known by its whole id, not by a short number that comes again.
+// After a restore a worker is identified by its whole id, not by a short number that may be reused.
 
 const BEAT = { loopLagMs: 0 };
 
@@ -287,7 +288,7 @@ export function specifyRestore(specify: Specify): void {
       assert.equal(await fixture.store.leave("old"), false);
       await assertUntouched(fixture, "old");
       assert.equal((await old.row()).beats, 0);
-      // What it held is taken as that of a dead worker is, whatever its process does.
+      // What it held is recovered like that of a dead worker, whatever its process does.
       const { jobs } = await fixture.bury(old);
       assert.deepEqual(
         jobs.map(({ jobId, success }) => [jobId, success]),
@@ -299,7 +300,7 @@ export function specifyRestore(specify: Specify): void {
 
 async function assertNothingIsWritten(fixture: Fixture, worker: Hand, job: ClaimedJob): Promise<void> {
   for (const write of WRITES) assert.deepEqual(answers(await worker.record(job, write)), ["stale"], triedBy(write));
-  // What a store without `commit` has to refuse is refused by now.
+  // From here on only stores with `commit` have more to refuse.
   const user = fixture.store.transactions && fixture.user();
   if (!user) return;
   const body = user.writing("paid", () => null);
@@ -308,7 +309,7 @@ async function assertNothingIsWritten(fixture: Fixture, worker: Hand, job: Claim
   assert.deepEqual(await user.written(fixture.store), []);
 }
 
-/** Job a is as it was when it was claimed, by a worker that has this id now, and at least one refusal is kept. */
+/** Job a is unchanged since it was claimed by a worker that has this id now, and at least one refusal is recorded. */
 async function assertUntouched(fixture: Fixture, holder: string): Promise<void> {
   const { state, worker, attempt, steps, history } = await fixture.job("a");
   assert.deepEqual([state, worker, attempt, steps.length], ["running", holder, 1, 0]);

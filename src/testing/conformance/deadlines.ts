@@ -1,6 +1,6 @@
-// What the port promises about time that runs out. Jobs past their deadline: when they are overdue, which worker learns of it, and that
-// they are fenced out once. Silent workers: their counter stands still on the watcher's own clock; no instant of another machine is
-// compared.
+// What the port promises about time that runs out. Jobs past their deadline: when they are overdue, which worker learns
+// of it, and that they are fenced out once. Silent workers: their counter stands still on the watcher's own clock; the
+// clocks of two machines are never compared.
 import assert from "node:assert/strict";
 import type { ClaimedJob } from "../../job/job.ts";
 import type { ConfirmedTime } from "../../recovery/confirmed-time.ts";
@@ -154,12 +154,12 @@ function overdue(fixture: Fixture): Promise<void> {
   return fixture.clock.advance(TIMEOUT_MS + GRACE_MS + 1);
 }
 
-// What the rows of a store let a watcher know.
+// What a watcher can learn from a store's rows.
 
 const LOOK_MS = LEASE_MS / 10;
 const BEAT = { loopLagMs: 0 };
 
-/** Nothing is proved: only heartbeats speak. */
+/** Proves nothing: only heartbeats count. */
 const noLocks: Liveness = {
   take: () => assert.fail("a watcher takes no lock"),
   probe: async () => "unknown",
@@ -227,7 +227,7 @@ export function specifyLiveness(specify: Specify): void {
   );
 }
 
-/** Another process that looks at the workers' rows now and then, by a clock of its own. */
+/** Another process that checks the workers' rows now and then, by its own clock. */
 class Watcher {
   readonly clock = virtualClock();
   readonly #fixture: Fixture;
@@ -244,7 +244,7 @@ class Watcher {
     });
   }
 
-  /** Looks, and then waits until the next look. Answers who is dead. */
+  /** Checks, then waits until the next check is due. Returns which workers are dead. */
   async look(): Promise<readonly string[]> {
     const dead = await this.#detector.look(await this.#fixture.store.workers({}), LOOK_MS);
     await this.clock.advance(LOOK_MS);

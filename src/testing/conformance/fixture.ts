@@ -1,5 +1,5 @@
-// The stage of one conformance test: a fresh database, its clock, workers by name, and the few moves that every test is made of.
-// It speaks only through the store port, so what it can do, any store can.
+// The fixture of one conformance test: a fresh database, its clock, workers by name, and the few operations that every
+// test is made of. It uses only the store port, so it works with any store.
 import assert from "node:assert/strict";
 import * as transitions from "../../job/transitions.ts";
 import { test, type TestContext } from "node:test";
@@ -35,7 +35,7 @@ import type { ConformanceStores, Damage, MakeStores, Restore, SteeredClock, User
 /** Registers one test of the suite. */
 export type Specify = (title: string, body: (fixture: Fixture) => Promise<void>) => void;
 
-/** One test per call, each on a database of its own. */
+/** One test per call, each on its own database. */
 export function specifier(makeStores: MakeStores): Specify {
   return (title, body) => {
     test(title, async (t) => body(await Fixture.set(t, makeStores)));
@@ -48,15 +48,15 @@ export interface BatchRequest extends CondemnRequest {
   readonly decide: typeof decideCrash;
 }
 
-/** What one batch of a recovery may say differently from the usual. */
+/** What one batch of a recovery may override. */
 export type Recovery = Partial<Omit<BatchRequest, "worker">> & { readonly by?: Store };
 
-/** One batch: condemned, read, decided and taken back. */
+/** One batch: condemn, read, decide and take back. */
 export function recoverOnce(store: Store, request: BatchRequest): Promise<RecoveredBatch> {
   return recoverBatch(store, request, request.limit, request.decide);
 }
 
-/** What is overdue is read, decided and taken back, without jitter. */
+/** Reads, decides and takes back what is overdue, without jitter. */
 export function expireOnce(
   store: Store,
   marginMs: number,
@@ -101,26 +101,26 @@ export class Fixture {
     return new Fixture(t, stores, store, opened);
   }
 
-  /** A further connection, as another process would have one. */
+  /** Another connection, as another process would have one. */
   async connect(): Promise<Store> {
     const store = await this.#stores.open();
     this.#opened.add(store);
     return store;
   }
 
-  /** The user's side of `commit` and `transact`; null where the store has none, and then the test is skipped. */
+  /** The user's side of `commit` and `transact`; null: the store has none, and the test is skipped. */
   user(): UserWrites | null {
     if (this.#stores.user === undefined) this.t.skip("this store has no commit");
     return this.#stores.user ?? null;
   }
 
-  /** The store's way to damage what it keeps; null where it has none, and then the test is skipped. */
+  /** The store's way to damage its data; null: it has none, and the test is skipped. */
   damage(): Damage | null {
     if (this.#stores.damage === undefined) this.t.skip("this store can't be damaged by a test");
     return this.#stores.damage ?? null;
   }
 
-  /** What a restore does to the rows; null where a test can't do that, and then the test is skipped. */
+  /** What a restore does to the rows; null: a test can't do that, and it is skipped. */
   restore(): Restore | null {
     if (this.#stores.restore === undefined) this.t.skip("this store can't be restored by a test");
     return this.#stores.restore ?? null;
@@ -159,8 +159,8 @@ export class Fixture {
     return counts;
   }
 
-  /** What a recovery asks about this worker, made from its row as it is now. */
-  async recovery(worker: Hand, said: Recovery = {}): Promise<BatchRequest> {
+  /** The recovery request for this worker, made from its current row. */
+  async recovery(worker: Hand, overrides: Recovery = {}): Promise<BatchRequest> {
     const row = await worker.row();
     const pass = String(++this.#passes).padStart(6, "0");
     const now = this.clock.now();
@@ -171,19 +171,25 @@ export class Fixture {
       incident: `incident-${pass}`,
       limit: 1_000,
       decide: decideCrash,
-      ...said,
+      ...overrides,
     };
   }
 
   /** One batch of a recovery. */
-  async recover(worker: Hand, said: Recovery = {}): Promise<RecoveredBatch> {
-    const { by = this.store, ...rest } = said;
+  async recover(worker: Hand, overrides: Recovery = {}): Promise<RecoveredBatch> {
+    const { by = this.store, ...rest } = overrides;
     return recoverOnce(by, await this.recovery(worker, rest));
   }
 
-  /** The worker dies and all it held is recovered. The incident is null if somebody else has finished that already. */
-  async bury(worker: Hand, said: Recovery = {}): Promise<{ incident: string | null; jobs: readonly RecoveredJob[] }> {
-    const { by = this.store, ...rest } = said;
+  /**
+   * The worker dies and everything it held is recovered. The incident is null if another process has already finished
+   * that.
+   */
+  async bury(
+    worker: Hand,
+    overrides: Recovery = {},
+  ): Promise<{ incident: string | null; jobs: readonly RecoveredJob[] }> {
+    const { by = this.store, ...rest } = overrides;
     const request = await this.recovery(worker, rest);
     const jobs: RecoveredJob[] = [];
     for (;;) {
@@ -200,7 +206,8 @@ export class Fixture {
   }
 }
 
-// Plain values for the conformance tests: kinds, jobs and workers with everything said, so that a test names only what it is about.
+// Plain values for the conformance tests: kinds, jobs and workers with every field set, so that a test names only what
+// it is about.
 
 export const TIMEOUT_MS = 60_000;
 export const GRACE_MS = 5_000;
@@ -225,8 +232,8 @@ export function kind(name: string, more: Partial<Omit<KindSettings, "name">> = {
 export type Draft = Partial<JobDraft> & Pick<JobDraft, "id">;
 
 /** A job of the kind `mail`, to be run at once. */
-export function draft(said: string | Draft): JobDraft {
-  const more = typeof said === "string" ? { id: said } : said;
+export function draft(job: string | Draft): JobDraft {
+  const more = typeof job === "string" ? { id: job } : job;
   return { kind: "mail", input: "{}", priority: 0, runAt: null, delayMs: 0, dedupeKey: null, ...more };
 }
 
@@ -253,11 +260,12 @@ export function workerRecord(id: string, more: Partial<WorkerRecord> = {}): Work
   };
 }
 
-// A worker as the conformance tests move it: it claims, settles and writes by hand, one call at a time, and never by itself.
+// A worker as the conformance tests drive it: it claims, settles and writes only when a test calls it, one call at a
+// time.
 
 export const NO_ROOM: Room = { total: 0, kinds: [] };
 
-/** Room for `total` jobs, of each kind as many, in a worker that holds no suspect unless said otherwise. */
+/** Room for `total` jobs, and as many of each kind, in a worker that holds no suspect unless specified. */
 export function roomFor(
   total: number,
   kinds: readonly string[] = ["mail", "sms"],
@@ -279,7 +287,7 @@ export class Hand {
     this.epoch = epoch;
   }
 
-  /** Its row, also when it is over. */
+  /** Its row, also after it has ended. */
   async row(): Promise<WorkerRow> {
     const row = (await this.store.workers({ which: "all" })).find(({ id }) => id === this.id);
     assert.ok(row, `worker ${this.id} has a row`);
@@ -316,7 +324,7 @@ export function idsOf(jobs: readonly ClaimedJob[]): readonly string[] {
   return jobs.map((job) => job.lease.jobId);
 }
 
-/** The kinds of answers, in order. */
+/** The kinds of results, in order. */
 export function answers(written: readonly WriteAnswer[]): readonly WriteAnswer["is"][] {
   return written.map((answer) => answer.is);
 }

@@ -1,4 +1,4 @@
-// What the port promises to those who look: whole jobs, pages without gaps, counts that are right, incidents as they were written.
+// What the port promises to readers: whole jobs, pages without gaps, correct counts, incidents as they were written.
 import assert from "node:assert/strict";
 import { ErrorCode } from "../../job/errors.ts";
 import type { JobFilter, KindCounts } from "../../stores/port.ts";
@@ -154,7 +154,7 @@ export function specifyInspect(specify: Specify): void {
       await next.next();
       const incident = await fixture.store.inspect.incident(id!);
       assert.ok(incident);
-      // What a store says of its own open is its own.
+      // What a store reports about its own open differs between stores.
       const { jobs, summary: _, ...rest } = incident;
       assert.deepEqual(rest, {
         id,

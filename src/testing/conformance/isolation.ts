@@ -1,4 +1,5 @@
-// What the port promises about isolation: who is blamed for a death, and with how many others a suspect is claimed.
+// What the port promises about isolation: which jobs are blamed for a death, and with how many others a suspect is
+// claimed.
 import assert from "node:assert/strict";
 import { BACKGROUND_MS, type HeldSuspects } from "../../job/isolation.ts";
 import type { JobState } from "../../job/job.ts";
@@ -346,14 +347,15 @@ export function specifyIsolation(specify: Specify): void {
 let deaths = 0;
 
 /**
- * Enqueues these and lets two workers die over them, the second of which held `died` jobs with them, so that each may run with half as many.
- * Nothing else of those is left. Suspects of a higher priority that wait already would be claimed instead.
+ * Enqueues these jobs and lets two workers die while running them. The second worker held `died` jobs in total, so each
+ * may run with half as many. The other jobs are cancelled at the end. Waiting suspects of a higher priority would be
+ * claimed instead.
  */
-async function suspect(fixture: Fixture, died: number, ...said: readonly (string | Draft)[]): Promise<void> {
-  const kinds = [...new Set(said.map((one) => (typeof one === "string" ? "mail" : (one.kind ?? "mail"))))];
+async function suspect(fixture: Fixture, died: number, ...jobs: readonly (string | Draft)[]): Promise<void> {
+  const kinds = [...new Set(jobs.map((one) => (typeof one === "string" ? "mail" : (one.kind ?? "mail"))))];
   const group = `group${++deaths}-`;
-  const companions = names(group, died - said.length).map((id): Draft => ({ id, kind: kinds[0]!, priority: 100 }));
-  await fixture.enqueue(...said, ...companions);
+  const companions = names(group, died - jobs.length).map((id): Draft => ({ id, kind: kinds[0]!, priority: 100 }));
+  await fixture.enqueue(...jobs, ...companions);
   for (const suspects of [{ count: 1, together: 1 }, {}]) {
     const worker: Hand = await fixture.worker(`${group}${suspects.count ?? 0}`);
     assert.equal((await worker.claim(roomFor(died, kinds, suspects))).length, died);
@@ -362,7 +364,7 @@ async function suspect(fixture: Fixture, died: number, ...said: readonly (string
   for (const { id } of companions) await fixture.store.operate.cancel(id, "operator");
 }
 
-/** The states of a job after each of so many deaths of workers that held only it. */
+/** The states of a job after each of `times` deaths of workers that held only it. */
 async function dyingAlone(fixture: Fixture, id: string, times: number): Promise<readonly (JobState | "missing")[]> {
   const states: (JobState | "missing")[] = [];
   for (const worker of names("alone", times)) {

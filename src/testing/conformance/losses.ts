@@ -1,5 +1,5 @@
-// What the port promises about contact that was lost without a proof of death: the work is taken and nothing is counted, the loss
-// resolves once, and only a loss that turned out to be a death counts, unless the job has moved on.
+// What the port promises about contact lost without a proof of death: the work is taken and nothing is counted, the
+// loss resolves once, and only a loss that turned out to be a death counts, unless the job has moved on.
 import assert from "node:assert/strict";
 import { LossJudge, type Resolution } from "../../recovery/losses.ts";
 import type { WorkerRow } from "../../stores/liveness.ts";
@@ -133,7 +133,7 @@ export function specifyLosses(specify: Specify): void {
       await worker.next();
       await lose(fixture, worker);
     }
-    // Proven deaths while it ran alone, up to the limit and beyond what others died of.
+    // Proven deaths while it ran alone, up to the limit, and more than the deaths of workers without it.
     for (const life of ["d1", "d2", "d3"]) {
       const worker = await fixture.worker(life);
       await worker.next();
@@ -270,7 +270,7 @@ function lose(fixture: Fixture, worker: Hand) {
   return fixture.bury(worker, { death: { ...DEATH, how: "lost", detectedAt: fixture.clock.now() } });
 }
 
-/** Three workers take the job one after the other, and contact with each is lost. */
+/** Three workers claim the job one after another, and contact with each is lost. */
 async function loseThrice(fixture: Fixture, id: string): Promise<readonly Hand[]> {
   const lost: Hand[] = [];
   for (const name of ["lost-1", "lost-2", "lost-3"]) {
@@ -287,7 +287,7 @@ async function resolve(fixture: Fixture, worker: Hand, resolution: Resolution): 
   await judge(fixture);
 }
 
-/** One pass of a watcher that can prove nothing itself. */
+/** One pass of a watcher that can't prove anything itself. */
 async function judge(fixture: Fixture): Promise<void> {
   const liveness = {
     take: () => Promise.reject(new Error("not asked")),

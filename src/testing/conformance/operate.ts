@@ -1,4 +1,5 @@
-// What the port promises to people: cancel, redrive and pause, what they answer, and that a key has one holder also then.
+// What the port promises to operators: cancel, redrive and pause, what they return, and that a key still has only one
+// holder.
 import assert from "node:assert/strict";
 import type { ClaimedJob, JobState } from "../../job/job.ts";
 import {

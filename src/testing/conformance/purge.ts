@@ -1,4 +1,5 @@
-// What the port promises about retention: only what is over and old goes, with all that belongs to it, and no number comes back.
+// What the port promises about retention: it deletes only what is finished and old, with everything that belongs to it,
+// and no number is reused.
 import assert from "node:assert/strict";
 import { answers, names, type Fixture, SETTLE, type Specify } from "./fixture.ts";
 

@@ -1,4 +1,5 @@
-// What the port promises about recovery's transactions: one incident per death, every job once, from any point on and by anybody.
+// What the port promises about recovery's transactions: one incident per death, every job once, resumable from any
+// point by any process.
 import assert from "node:assert/strict";
 import { decideCrash, type RecoveredBatch } from "../../recovery/recover.ts";
 import { answers, type Fixture, kind, names, recoverOnce, SETTLE, type Specify } from "./fixture.ts";
@@ -321,8 +322,8 @@ function takenBy(...recovered: readonly RecoveredBatch[]): readonly string[] {
   return recovered.flatMap(({ jobs }) => jobs.map(({ jobId }) => jobId));
 }
 
-// What the port promises about each job of a dead worker: the decision is written whole, one that fails stops no other, and what a kind or
-// an operator decided before the death counts.
+// What the port promises about each job of a dead worker: the decision is written atomically, a failing one stops no
+// other, and what a kind or an operator decided before the death counts.
 
 export function specifyVerdicts(specify: Specify): void {
   specify(
@@ -406,7 +407,7 @@ export function specifyVerdicts(specify: Specify): void {
   });
 }
 
-/** Decides as recovery does, but throws for jobs whose id begins so. */
+/** Decides as recovery does, but throws for jobs whose id begins with `prefix`. */
 function throwingFor(prefix: string): Awaited<ReturnType<Fixture["recovery"]>>["decide"] {
   return (job, condemned) => {
     if (job.id.startsWith(prefix)) throw new Error(`no decision about ${job.id}`);

@@ -1,5 +1,5 @@
-// What the port promises about the end of an attempt: it is accepted once, repeated without effect, refused when it is stale, and
-// durable when it was answered.
+// What the port promises about the end of an attempt: it is accepted once, repeated without effect, refused when it is
+// stale, and durable once the store has responded.
 import assert from "node:assert/strict";
 import type { JobDetails, JobState, Outcome } from "../../job/job.ts";
 import {

@@ -16,6 +16,8 @@ import { specifyOperate } from "./operate.ts";
 import { specifyPurge } from "./purge.ts";
 import { specifyRecover, specifyVerdicts } from "./recover.ts";
 import { specifySettle } from "./settle.ts";
+import { specifyDedupe } from "./dedupe.ts";
+import { specifyKeys } from "./keys.ts";
 import { specifyWaiting } from "./waiting.ts";
 import { specifyWorkers } from "./workers.ts";
 
@@ -33,6 +35,8 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   isolation: specifyIsolation,
   expire: specifyExpire,
   waiting: specifyWaiting,
+  keys: specifyKeys,
+  dedupe: specifyDedupe,
   workers: specifyWorkers,
   restore: specifyRestore,
   liveness: specifyLiveness,

@@ -1,4 +1,5 @@
-// What the port promises about the rows of workers: registering, beating, leaving, listing, and the epoch under which they claim.
+// What the port promises about worker rows: registering, heartbeats, leaving, listing, and the epoch under which
+// workers claim.
 import assert from "node:assert/strict";
 import { type HeldSummary, type Lease, leaseHash } from "../../job/lease.ts";
 import { processIsGone } from "../../recovery/incident.ts";
@@ -18,7 +19,7 @@ import {
 const BEAT = { loopLagMs: 0 };
 const LEASES = { ...BEAT, leases: true };
 
-/** The summary of what a worker holds, as the store knows it and as the worker does. */
+/** The summary of what a worker holds, as the store computes it and as the worker does. */
 const beaten = async (fixture: Fixture, worker = "w"): Promise<HeldSummary> =>
   (await fixture.store.beat(worker, BEAT)).held;
 const summaryOf = (jobs: readonly { readonly lease: Lease }[]): HeldSummary => ({

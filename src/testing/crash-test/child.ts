@@ -7,6 +7,9 @@ import { engineSettings, settingsWithDefaults } from "../../engine/options.ts";
 import type { AnyContract } from "../../job/contract.ts";
 import { toStoredError } from "../../job/errors.ts";
 import { EventBus } from "../../job/events.ts";
+import type { JobInfo } from "../../job/job.ts";
+import type { Json } from "../../job/json.ts";
+import { awaitedAt } from "../../job/waits.ts";
 import { systemClock as clock, systemRandom as random } from "../../platform/clock.ts";
 import { checkProcess, processIdentity } from "../../platform/identity.ts";
 import { openBackend } from "../../stores/registry.ts";
@@ -20,6 +23,8 @@ export interface Order {
   readonly jobId: string;
   /** Null: somebody has enqueued it already. */
   readonly input: { readonly json: string } | null;
+  /** What is sent when the job waits for a signal, by its name. */
+  readonly signals: Readonly<Record<string, Json>>;
   /** The how-manieth point ends the process; null: none does. */
   readonly killAt: number | null;
   /** The file into which it writes the point, before that ends it. */
@@ -35,7 +40,8 @@ main(JSON.parse(process.argv[2]!) as Order).catch((thrown: unknown) => {
 });
 
 async function main(order: Order): Promise<void> {
-  const contract = await contractOf(order);
+  const contracts = await contractsOf(order);
+  const contract = contracts.get(order.kind)!;
   watchRequests();
   const settings = engineSettings({ heartbeat: { interval: "100ms", lease: "5s", probe: "20ms" }, poll: "50ms" });
   const bus = new EventBus(toStoredError);
@@ -50,7 +56,6 @@ async function main(order: Order): Promise<void> {
     }
     if (order.killAt === null) process.send!({ point } satisfies Said);
   });
-  const contracts = new Map([[contract.name, contract]]);
   const engine = new Engine({
     backend: { ...backend, store },
     settings,
@@ -61,7 +66,7 @@ async function main(order: Order): Promise<void> {
     identity,
     processState: checkProcess,
   });
-  await backend.store.declare([settingsWithDefaults(contract, settings)]);
+  await backend.store.declare([...contracts.values()].map((one) => settingsWithDefaults(one, settings)));
   await engine.operator.recoverAtOpen();
   if (order.input) await engine.enqueue(contract, JSON.parse(order.input.json) as never, { id: order.jobId });
   const worker = await engine.start({ concurrency: 1 });
@@ -71,6 +76,7 @@ async function main(order: Order): Promise<void> {
       process.send!({ ended: job.state, error: job.error?.message ?? null } satisfies Said);
       break;
     }
+    if (job) await sendSignal(job, engine, order.signals);
     await new Promise((resolve) => setTimeout(resolve, 5));
   }
   await worker.stop();
@@ -85,13 +91,23 @@ function leave(file: string, text: string): void {
   closeSync(note);
 }
 
-async function contractOf({ module, kind }: Order): Promise<AnyContract> {
+/** Once for each wait: the signal's id is the step at which the job waits. */
+async function sendSignal({ id, waitsAt }: JobInfo, engine: Engine, signals: Order["signals"]): Promise<void> {
+  const awaited = waitsAt === null ? null : awaitedAt(waitsAt);
+  if (awaited?.type !== "signal" || !Object.hasOwn(signals, awaited.name)) return;
+  await engine.signal(id, awaited.name, signals[awaited.name], { id: waitsAt! });
+}
+
+/** All jobs that the module exports: a parent's children run here, too. */
+async function contractsOf({ module, kind }: Order): Promise<ReadonlyMap<string, AnyContract>> {
   const exports = Object.values((await import(pathToFileURL(module).href)) as object).flatMap((value: unknown) =>
     Array.isArray(value) ? (value as unknown[]) : [value],
   );
-  const found = exports.find(
-    (value): value is AnyContract => typeof value === "object" && (value as AnyContract | null)?.name === kind,
+  const contracts = exports.filter(
+    (value): value is AnyContract =>
+      typeof value === "object" && typeof (value as AnyContract | null)?.settings?.name === "string",
   );
-  if (!found?.handler) throw new Error(`${module} exports no job named ${kind} with a handler.`);
-  return found;
+  const byName = new Map(contracts.map((contract) => [contract.name, contract]));
+  if (!byName.get(kind)?.handler) throw new Error(`${module} exports no job named ${kind} with a handler.`);
+  return byName;
 }

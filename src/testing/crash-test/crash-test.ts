@@ -1,11 +1,11 @@
-// `crashTest`: the user's own job, killed at every step boundary and before its settlement, each time on a fresh store, then run to its end
+// `crashTest`: the user's own job, killed at every boundary of a step or a wait and before its settlement, each time on a fresh store, then run to its end
 // by another process. The report says which effects outside the store happened more often than in a run that nobody killed.
 import { type ChildProcess, fork } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { encodeJson } from "../../job/json.ts";
+import { encodeJson, type Json } from "../../job/json.ts";
 import type { Order, Said } from "./child.ts";
 import { type Effect, environment, readEffects, type Repeated, repeated } from "./effects.ts";
 
@@ -14,6 +14,8 @@ export interface CrashTestOptions<In> {
   readonly module: string | URL;
   /** The job's input. */
   readonly input: In;
+  /** What the job gets when it waits for a signal, by the signal's name. Default: no signal comes, and such a wait ends by its timeout. */
+  readonly signals?: Readonly<Record<string, Json>>;
   /** What was done outside the store, one text each, if neither `effect` nor an HTTP request tells: read after each run. Default: nothing. */
   readonly effects?: () => readonly string[] | Promise<readonly string[]>;
   /** Called before each run, to set the outside world back. Default: nothing. */
@@ -130,13 +132,14 @@ class Bench<In> {
   }
 
   #run(folder: string, first: boolean, killAt: number | null): Promise<Heard> {
-    const { module, input } = this.#options;
+    const { module, input, signals = {} } = this.#options;
     const order: Order = {
       url: `sqlite:${join(folder, "jobs.db")}`,
       module: typeof module === "string" && !module.startsWith("file:") ? module : fileURLToPath(module),
       kind: this.#kind,
       jobId: JOB_ID,
       input: first ? { json: encodeJson(input, "The input of the crash test") } : null,
+      signals,
       killAt,
       note: join(folder, NOTE),
     };

@@ -1,7 +1,9 @@
-// What a job does outside the store, as its process does it: HTTP requests are seen by themselves, everything else is told with
-// `effect`. Each is a line in an append-only file, there before the process can die of what comes next.
+// What a job does outside the store, recorded as its process does it: HTTP requests are detected automatically,
+// everything else is reported with `effect`. Each effect is a line in an append-only file, written before the process
+// can die of what comes next.
 import { subscribe } from "node:diagnostics_channel";
 import { appendFileSync, existsSync, readFileSync } from "node:fs";
+import { WAIT_PREFIX } from "../../job/waits.ts";
 import { withVerbs } from "../../stores/observed.ts";
 import type { Store, Transactions } from "../../stores/port.ts";
 
@@ -9,11 +11,11 @@ const VARIABLE = "OUTLIVE_CRASH_TEST_EFFECTS";
 
 export interface Effect {
   readonly what: string;
-  /** The idempotency key that it carried: the same one twice is one effect to a receiver that honours it. */
+  /** The idempotency key that it carried: the same key twice is one effect to a receiver that honours it. */
   readonly key: string | null;
 }
 
-/** For a job under `crashTest`: says that an effect outside the store happens now. Does nothing elsewhere. */
+/** For a job under `crashTest`: reports that an effect outside the store happens now. Does nothing elsewhere. */
 export function effect(what: string, options: { readonly key?: string } = {}): void {
   write({ what, key: options.key ?? null });
 }
@@ -30,7 +32,7 @@ export function readEffects(file: string): Effect[] {
     .map((line) => JSON.parse(line) as Effect);
 }
 
-/** Writes down every request that goes out by `fetch` or by `node:http`. Reading ones too: whether they matter, the user knows. */
+/** Records every request sent with `fetch` or `node:http`. Reads too: only the user knows whether they matter. */
 export function watchRequests(): void {
   subscribe("undici:request:create", (message) => {
     const { request } = message as {
@@ -55,7 +57,7 @@ export function watchRequests(): void {
   });
 }
 
-/** Headers come as names and values by turns, or as lines. */
+/** Headers are alternating names and values, or whole lines. */
 function keyOf(headers: readonly string[]): string | null {
   for (const [at, header] of headers.entries()) {
     if (header.toLowerCase() === "idempotency-key") return headers[at + 1] ?? null;
@@ -70,28 +72,33 @@ function write(happened: Effect): void {
   if (file !== undefined) appendFileSync(file, `${JSON.stringify(happened)}\n`);
 }
 
-// Where a job's process can die so that something happens twice: around every durable step, and around the settlement. The points come in by
-// wrapping the store port; the engine has no hook for this.
+// Where a job's process can die so that something happens twice: around every durable step, every wait, and the settlement.
+// The points come from wrapping the store port; the engine has no hook for this.
 
 /** A point in the job's life, in words. */
 export type Reached = (point: string) => void;
 
-/** The store as it was, except that `reached` hears of every point before the process goes on. */
+/** The same store, except that it calls `reached` at every point before the process continues. */
 export function tellingStore(store: Store, jobId: string, reached: Reached): Store {
   const write: Store["write"] = async (writes) => {
-    const names = writes.flatMap(({ lease, write }) =>
-      lease.jobId === jobId && write.type === "step" ? [write.name] : [],
-    );
-    for (const name of names) reached(`after step "${name}" returned, before its result was kept`);
+    const ours = writes.filter(({ lease }) => lease.jobId === jobId);
+    const steps = ours.flatMap(({ write: one }) => (one.type === "step" ? [one.name] : []));
+    const signals = ours.flatMap(({ write: one }) => (one.type === "signal" ? [one.step] : []));
+    for (const name of steps) reached(beforeKept(name));
+    for (const step of signals) reached(`at the wait ${step}, before a signal was read`);
     const answers = await store.write(writes);
-    for (const name of names) reached(`after the result of step "${name}" was kept`);
+    for (const name of steps) reached(afterKept(name));
+    for (const step of signals) reached(`at the wait ${step}, after it was asked for a signal`);
     return answers;
   };
   const turn: Store["turn"] = async (worker, settlements, room) => {
-    const ours = settlements.some(({ lease }) => lease.jobId === jobId);
-    if (ours) reached("after the handler returned, before that was settled");
+    const ours = settlements.find(({ lease }) => lease.jobId === jobId);
+    const wait = ours?.change.wait;
+    if (wait) reached(`after the wait ${wait.step} began, before it was stored`);
+    else if (ours) reached("after the handler returned, before that was settled");
     const answer = await store.turn(worker, settlements, room);
-    if (ours) reached("after the settlement was durable");
+    if (wait) reached(`after the wait ${wait.step} was stored`);
+    else if (ours) reached("after the settlement was durable");
     if (answer.claimed.some(({ lease }) => lease.jobId === jobId)) reached("after the claim, before the handler ran");
     return answer;
   };
@@ -100,11 +107,11 @@ export function tellingStore(store: Store, jobId: string, reached: Reached): Sto
     reached("before the commit");
     const inside = ((tx: never) => {
       const value = body(tx);
-      const told = <T>(result: T): T => {
+      const pass = <T>(result: T): T => {
         reached("inside the commit, before it was durable");
         return result;
       };
-      return value instanceof Promise ? value.then(told) : told(value);
+      return value instanceof Promise ? value.then(pass) : pass(value);
     }) as typeof body;
     const answer = await store.transactions!.commit(settlement, inside, encode, control);
     reached("after the commit was durable");
@@ -113,13 +120,25 @@ export function tellingStore(store: Store, jobId: string, reached: Reached): Sto
   return withVerbs(store, { write, turn, ...(store.transactions && { transactions: { commit } }) });
 }
 
-// What a run that was killed did more often than the run that nobody killed. That one is the measure: a job may do the same thing twice
-// on purpose, and keys or texts that are new in every run are as many there as here.
+function beforeKept(name: string): string {
+  return name.startsWith(WAIT_PREFIX)
+    ? `after the wait ${name} ended, before that was kept`
+    : `after step "${name}" returned, before its result was kept`;
+}
+
+function afterKept(name: string): string {
+  return name.startsWith(WAIT_PREFIX)
+    ? `after the end of the wait ${name} was kept`
+    : `after the result of step "${name}" was kept`;
+}
+
+// What a killed run did more often than the undisturbed run. The undisturbed run is the baseline: a job may do the same
+// thing twice on purpose, and keys or texts that are new in every run are as many there as here.
 
 export interface Repeated {
-  /** Effects that happened more than once, though nothing told their receiver that they were the same. */
+  /** Effects that happened more than once, with nothing to tell their receiver that they were the same. */
   readonly twice: readonly string[];
-  /** Effects that happened more than once under one idempotency key: one, to a receiver that honours it. */
+  /** Effects that happened more than once under one idempotency key: a single effect to a receiver that honours it. */
   readonly twiceUnderOneKey: readonly string[];
 }
 
@@ -128,7 +147,7 @@ interface Tally {
   readonly keyless: number;
   /** Under how many keys. */
   readonly keys: number;
-  /** How often under a key that it had been done under before. */
+  /** How often it was done under a key already used for it. */
   readonly again: number;
 }
 
@@ -138,8 +157,8 @@ export function repeated(undisturbed: readonly Effect[], killed: readonly Effect
   const before = tallies(undisturbed);
   const now = tallies(killed);
   const beyond = (part: keyof Tally): string[] => {
-    // A text that the undisturbed run does not know stands for one of that run's that is not here: it may name something that is new
-    // in every run. There are only so many of those.
+    // A text unknown to the undisturbed run may replace one of that run's texts that is missing here: it may contain
+    // something that is new in every run. There can be only as many of those as are missing.
     let renamed = [...before].reduce(
       (sum, [what, was]) => sum + Math.max(0, was[part] - (now.get(what) ?? NEVER)[part]),
       0,

@@ -12,7 +12,7 @@ export const BACKGROUND_MS = 600_000;
 export const JOB_STATES = ["queued", "running", "succeeded", "dead", "cancelled", "quarantined"] as const;
 export const STATE = { queued: 0, running: 1, succeeded: 2, dead: 3, cancelled: 4, quarantined: 5 } as const;
 export const OUTCOME = { "timed-out": 2, crashed: 3, released: 4, cancelled: 5, lost: 8, waiting: 9 } as const;
-export const LANE = { delayed: 0, open: 1, alone: 2 } as const;
+export const LANE = { delayed: 0, open: 1, alone: 2, held: 3 } as const;
 export const NEVER_DUE = 253_402_300_799_999;
 
 /** As `deathsElsewhere` of the store was in migrations 1 to 3. `job`, `crashes` and `now` are SQL. */

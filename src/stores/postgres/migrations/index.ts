@@ -5,6 +5,7 @@ import type { Migration } from "../migrate.ts";
 import { confirmedTicks } from "./confirmed-ticks.ts";
 import { core } from "./core.ts";
 import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
+import { keys } from "./keys.ts";
 import { isolation, suspects } from "./isolation.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
 import { losses, restore } from "./restore.ts";
@@ -33,6 +34,7 @@ export const MIGRATIONS: readonly Migration[] = [
   suspects,
   confirmedTicks,
   waiting,
+  keys,
 ];
 
 /**

@@ -107,7 +107,7 @@ function checkPragma(depth: CheckDepth): string {
   return `PRAGMA ${depth === "full" ? "integrity" : "quick"}_check(${MAX_FINDINGS})`;
 }
 
-/** What the rows of that pragma say. */
+/** Extracts the findings from the pragma's rows. */
 function findingsOf(rows: readonly object[]): readonly string[] {
   return rows
     .flatMap((row) => String(Object.values(row)[0]).split("\n"))

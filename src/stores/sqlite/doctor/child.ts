@@ -1,5 +1,6 @@
-// The child process: takes one task, does it without a pause, sends the result, and ends. It ends with its parent, also when the
-// parent is killed while this process is inside SQLite. Tasks and messages are plain data: they cross the process boundary as JSON.
+// The child process: takes one task, runs it to the end, sends the result, and exits. It ends with its parent, also
+// when the parent is killed while this process is inside SQLite. Tasks and messages are plain data: they cross the
+// process boundary as JSON.
 import { setPriority } from "node:os";
 import { Worker as Thread } from "node:worker_threads";
 import { OutliveError } from "../../../job/errors.ts";

@@ -1,5 +1,6 @@
-// The door of the file doctor, the only file of this room that others import: checking, repairing and backing up the file of a store,
-// its write-ahead log, and its start-up. `salvage/` is not behind it: only the child process (child.ts) loads that.
+// The entry point of the file doctor, and the only file of this folder that other folders import: checking, repairing
+// and backing up the file of a store, its write-ahead log, and its start-up. `salvage/` is not exported here: only the
+// child process (child.ts) loads it.
 
 export {
   type BackgroundCheck,

@@ -1,5 +1,6 @@
-// Repairs a damaged file, from what costs nothing to what may lose something: rebuild the indexes, rewrite the file, and finally, if
-// it is allowed, salvage everything that can still be read into a new file. No other process may use the file meanwhile.
+// Repairs a damaged file, from steps that cost nothing to those that may lose data: rebuild the indexes, rewrite the
+// file, and finally, if allowed, salvage everything that can still be read into a new file. No other process may use
+// the file meanwhile.
 import { chmodSync, existsSync, linkSync, renameSync, rmSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { ErrorCode, OutliveError, toStoredError } from "../../../job/errors.ts";
@@ -123,7 +124,7 @@ async function repairInPlace(path: string, step: "reindex" | "vacuum"): Promise<
     await runInChild({ do: step, path });
     return { step, ok: true, detail };
   } catch (thrown) {
-    // Another process uses the file: the caller has to end that. What SQLite could not do is only a step that did not help.
+    // Another process uses the file: the caller has to end it. If SQLite failed, this step just did not help.
     if (!(thrown instanceof OutliveError) || thrown.code === "STORE_BUSY") throw thrown;
     return { step, ok: false, detail: thrown.message };
   }

@@ -16,7 +16,7 @@ import { exclusiveHolder, sideFolder } from "../lock.ts";
 const LOCK_FILE = "start-up.held";
 const DONE_FILE = "start-up.json";
 const POLL_MS = 10;
-/** After this long an event says for which process we wait. */
+/** After this long an event names the process we wait for. */
 const REPORT_MS = 1_000;
 /** A repair of a large file takes minutes; a holder that takes longer is frozen. */
 const GIVE_UP_MS = 600_000;
@@ -28,7 +28,7 @@ interface Done {
 }
 
 export interface StartLock {
-  /** What another process found while we waited for it; null: no other process has, so we must check. */
+  /** What another process found while we waited for it; null: no other process has checked, so we must. */
   readonly inherited: Verdict | null;
   /** Lock files next to the database that no process holds: each was left by a worker that died. */
   readonly left: readonly string[];

@@ -130,9 +130,10 @@ interface Inspection {
 }
 
 /**
- * The version gate, whether the last stop was clean, and the check itself if the file is small. Only a death leaves a lock file that
- * no process holds, a row that says live, or a log that no process has open. `/proc/locks` lists who has it open; where there is no
- * such list, a log is taken for one that was left, and the check is a full one.
+ * The version gate, whether the last stop was clean, and the check itself if the file is small. Only a death leaves a
+ * lock file that no process holds, a row in state live, or a log that no process has open. `/proc/locks` lists which
+ * processes have it open. Where there is no such list, a log counts as left behind by a death, and the check is a full
+ * one.
  */
 function inspect(
   options: DatabaseOptions,
@@ -169,7 +170,7 @@ function inspect(
   }
 }
 
-/** No lock is held, so every worker whose row says that it lives has died. */
+/** No lock is held, so every worker whose row is live has died. */
 function namesLiveWorkers(db: Database): boolean {
   return db.sql("SELECT 1 FROM outlive_workers WHERE state IN ('live', 'recovering') LIMIT 1").get() !== undefined;
 }

@@ -48,7 +48,7 @@ export function checkpointAtOpen(db: Database, alone: boolean, events: Emitter):
   return { frames, truncated, heldBack: alone ? heldBack : null };
 }
 
-/** What tending the log came to. */
+/** The result of tending the log. */
 export interface TendedWal {
   /** Its size afterwards. */
   readonly walBytes: number;
@@ -126,8 +126,9 @@ function notFlushed(frames: number, reason: string, readers: readonly ProcessOnF
 }
 
 /**
- * What should be reported of each pass, in order: that a large log was flushed, or that a reader holds it back. The latter once, and again only
- * after it was small. A reader that can't be named may be gone at the next pass, so it is waited for.
+ * What to report after each pass, in order: that a large log was flushed, or that a reader holds it back. The latter is
+ * reported once, and again only after the log was small. A reader that can't be named may be gone at the next pass, so
+ * it is reported only if it is still there then.
  */
 export function walNews(): (tended: TendedWal) => readonly StoreNews[] {
   let isReported = false;

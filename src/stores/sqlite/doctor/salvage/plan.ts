@@ -1,5 +1,5 @@
-// What to bring over from a damaged file: its tables and indexes, by its own schema as far as that can be read and by our migrations
-// for the rest, and the pages that belong to each, including those that lost their tree.
+// What to copy from a damaged file: its tables and indexes, by its own schema as far as that can be read and by our
+// migrations for the rest, and the pages that belong to each, including those that lost their tree.
 import { Database, type DatabaseSync, openBare } from "../../database.ts";
 import { migrate } from "../../schema.ts";
 import { type Cell, Cursor, type Pages, readCell, type Value } from "./pages.ts";
@@ -90,7 +90,7 @@ function create(db: DatabaseSync, { name, sql }: SchemaObject): string | null {
 
 export const isOwn = (name: string): boolean => name.startsWith("outlive_");
 
-/** The schema in the file. If a part of it is lost, our own tables are known all the same, without their roots. */
+/** The schema in the file. If a part of it is lost, our own tables are still known, without their roots. */
 function readSchema(survey: Survey): readonly SchemaObject[] {
   const tree = survey.walk(1, "table", isSchemaRow);
   if (tree.gaps.length > 0) survey.adopt([tree]);

@@ -1,0 +1,62 @@
+// Limits per key, over all workers: each tenant has two jobs running at once, an API gets 40 calls a second, and the bookings of one account
+// run one after the other. Outside of this repository write:
+//   import { job, open, RetryLater } from "outlive";
+import { setTimeout as work } from "node:timers/promises";
+import * as z from "zod";
+import { job, open, RetryLater } from "../src/index.ts";
+
+const call = job("call", {
+  input: z.object({ tenant: z.string(), n: z.number() }),
+  limits: [
+    { name: "tenant", key: ({ tenant }) => tenant, running: 2 },
+    { name: "api", rate: 40, per: "1s", burst: 5 },
+  ],
+});
+
+const running = new Map<string, number>();
+const most = new Map<string, number>();
+let isBusy = true;
+
+call.handle(async ({ tenant, n }, run) => {
+  if (n === 3 && isBusy) {
+    isBusy = false;
+    // The API answered 429 with "retry after": no call starts before then, and this one has lost nothing.
+    await run.holdOff("api", "300ms");
+    throw new RetryLater("300ms", "the API asked for a pause");
+  }
+  running.set(tenant, (running.get(tenant) ?? 0) + 1);
+  most.set(tenant, Math.max(most.get(tenant) ?? 0, running.get(tenant)!));
+  await work(20);
+  running.set(tenant, running.get(tenant)! - 1);
+});
+
+const book = job("book", {
+  input: z.object({ account: z.string(), n: z.number() }),
+  retry: { backoff: { base: "50ms" } },
+  limits: [{ name: "account", key: ({ account }) => account, order: "strict" }],
+});
+
+const booked: number[] = [];
+
+book.handle(({ n }, run) => {
+  // The second booking fails once. The third waits until it has succeeded.
+  if (n === 2 && run.attempt === 1) throw new Error("the ledger is locked");
+  booked.push(n);
+});
+
+await using engine = await open("sqlite::memory:", { jobs: [call, book], logger: false });
+const inputs = Array.from({ length: 24 }, (_, n) => ({ tenant: n % 3 === 0 ? "beta" : "acme", n }));
+await engine.enqueueMany(call, inputs);
+for (const n of [1, 2, 3]) await engine.enqueue(book, { account: "ada", n });
+
+// A tenant that pays for more: at once, in all workers, without a deploy. `outlive limit tenant beta --running 3` is the same.
+await engine.limits.set("tenant", "beta", { running: 3 });
+
+const startedAt = performance.now();
+await engine.runUntilIdle({ concurrency: 20 });
+const seconds = (performance.now() - startedAt) / 1_000;
+
+for (const [tenant, count] of [...most].sort(([a], [b]) => a.localeCompare(b)))
+  console.log(`${tenant}: at most ${count} at once`);
+console.log(`24 calls took ${seconds > 0.7 ? "more" : "less"} than 0.7 s`);
+console.log(`booked in order: ${booked.join(", ")}`);

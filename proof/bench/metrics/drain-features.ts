@@ -1,0 +1,75 @@
+// Draining jobs with keys, children of one parent, and plain jobs next to a million that sleep: each held against the same drain of plain jobs
+// in the same run.
+import { CONCURRENCY, type DrainForm, Drainers } from "../drains.ts";
+import { median } from "../figure.ts";
+import type { Bench, Metric } from "../harness.ts";
+
+interface Feature {
+  readonly name: string;
+  readonly form: DrainForm;
+  readonly processes: number;
+  /** At least this share of the plain drain. */
+  readonly atLeast: (bench: Bench) => number;
+  /** Jobs that sleep meanwhile. */
+  readonly sleepers?: number;
+}
+
+export const drainKeyed = featureDrain({
+  name: "drainKeyed",
+  form: "keyed",
+  processes: 1,
+  atLeast: ({ store }) => ({ sqlite: 0.5, postgres: 0.4 })[store.name],
+});
+
+export const parentChildren = featureDrain({
+  name: "parentChildren",
+  form: "children",
+  processes: 4,
+  atLeast: () => 0.7,
+});
+
+export const drainBesideSleepers = featureDrain({
+  name: "drainBesideSleepers",
+  form: "plain",
+  processes: 1,
+  atLeast: () => 0.95,
+  sleepers: 1_000_000,
+});
+
+function featureDrain({ name, form, processes, atLeast, sleepers = 0 }: Feature): Metric {
+  return {
+    names: [name],
+    async run(bench) {
+      const jobs = bench.pick(100_000, { sqlite: 20_000, postgres: 10_000 }[bench.store.name]);
+      const asleep = bench.pick(sleepers, sleepers / 10);
+      let rounds = 0;
+      const plain = await Drainers.start(bench, await bench.store.place(), processes);
+      const ours = await Drainers.start(bench, await bench.store.place(), processes, [], form);
+      return bench.during([...plain.programs, ...ours.programs], async () => {
+        if (asleep > 0) await ours.programs[0]!.ask("sleepers", { count: asleep });
+        const plainRates: number[] = [];
+        const ourRates: number[] = [];
+        for (const round of bench.rounds(`${name}, ${jobs} jobs`, bench.pick(5, 3), 10)) {
+          rounds = round;
+          plainRates.push(...(await plain.round(jobs)).rates);
+          ourRates.push(...(await ours.round(jobs)).rates);
+        }
+        await plain.stop();
+        await ours.stop();
+        const base = median(plainRates);
+        const value = median(ourRates);
+        const share = atLeast(bench);
+        return [
+          {
+            name,
+            unit: "jobs/s",
+            ours: value,
+            base: { what: "plain jobs", value: base },
+            targets: [{ text: `≥ ${share * 100} % of plain jobs`, value: value / base, atLeast: share }],
+            detail: { jobs, rounds, processes, concurrency: CONCURRENCY, ...(asleep > 0 && { sleepers: asleep }) },
+          },
+        ];
+      });
+    },
+  };
+}

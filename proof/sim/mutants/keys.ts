@@ -1,0 +1,200 @@
+// Jobs with keys and events: slots that are not given back or not counted, starts that cost nothing, an order that is forgotten, keys that nobody
+// looks at again, and events of which no attempt ever sees anything.
+import type { Database } from "../../../src/stores/sqlite/database.ts";
+import { rewriting } from "./instead.ts";
+import { type Mutant, only } from "./mutant.ts";
+
+const QUIET = only(["keys"], {}, { jobs: 40, durability: "full" });
+const KILLS = only(["keys"], { kill: 1 }, { jobs: 40, durability: "full" });
+
+function trigger(text: string): (db: Database) => void {
+  return (db) => db.exec(`CREATE TRIGGER sim_keys ${text}; END`);
+}
+
+/** A job that leaves its key, or goes back to its door, stays where it was in the eyes of the others, if this holds of its row. */
+function slotKept(when: string): (db: Database) => void {
+  return trigger(
+    `BEFORE UPDATE OF place ON outlive_extras
+     WHEN OLD.place = 2 AND NEW.place < 2 AND EXISTS (SELECT 1 FROM outlive_jobs WHERE seq = NEW.job AND ${when})
+     BEGIN SELECT RAISE(IGNORE)`,
+  );
+}
+
+/** The mark of an event is dropped when its job changes like this. */
+function markDropped(when: string): (db: Database) => void {
+  return trigger(
+    `AFTER UPDATE OF state ON outlive_jobs WHEN ${when} BEGIN DELETE FROM outlive_reruns WHERE job = NEW.seq`,
+  );
+}
+
+export const keyMutants: readonly Mutant[] = [
+  {
+    name: "slotKeptBySuccess",
+    what: "a job has succeeded, and keeps the slot of its key",
+    focus: QUIET,
+    schema: slotKept("state = 2"),
+  },
+  {
+    name: "slotKeptInBackoff",
+    what: "a job in backoff keeps the slot of its key",
+    focus: QUIET,
+    schema: slotKept("state = 0 AND outcome = 1"),
+  },
+  {
+    name: "slotKeptWhileWaiting",
+    what: "a job that sleeps keeps the slot of its key",
+    focus: QUIET,
+    schema: slotKept("state = 0 AND outcome = 9"),
+  },
+  {
+    name: "slotKeptByCancel",
+    what: "a job is cancelled, and keeps the slot of its key",
+    focus: QUIET,
+    schema: slotKept("state = 4"),
+  },
+  {
+    name: "slotKeptByRecovery",
+    what: "recovery queues a job again whose worker died, and leaves it in the slot of its key",
+    focus: KILLS,
+    schema: slotKept("state = 0 AND outcome = 3"),
+  },
+  {
+    name: "slotKeptByTimeout",
+    what: "a job that is overdue is fenced out, and keeps the slot of its key",
+    focus: QUIET,
+    schema: slotKept("outcome = 2"),
+  },
+  {
+    name: "admittedWithoutASlot",
+    what: "a job is admitted, and does not count against its key",
+    focus: QUIET,
+    connection: rewriting([
+      "UPDATE outlive_extras SET place = 2, door = NULL",
+      "UPDATE outlive_extras SET place = 0, door = NULL",
+    ]),
+  },
+  {
+    name: "oneMoreThanTheLimit",
+    what: "a key that is full admits one more: its limit is compared with <=",
+    focus: QUIET,
+    connection: rewriting([
+      "SELECT count(*) AS n FROM outlive_extras WHERE key1 = ?",
+      "SELECT max(0, count(*) - 1) AS n FROM outlive_extras WHERE key1 = ?",
+    ]),
+  },
+  {
+    name: "secondKeyNotCounted",
+    what: "of a job with two keys only the first is counted",
+    focus: QUIET,
+    connection: rewriting([
+      "SELECT count(*) AS n FROM outlive_extras WHERE key2 = ?",
+      "SELECT 0 * count(*) AS n FROM outlive_extras WHERE key2 = ?",
+    ]),
+  },
+  {
+    name: "secondKeyNotWoken",
+    what: "a job with two keys leaves, and nobody looks at the second again",
+    focus: QUIET,
+    schema: trigger(
+      "BEFORE INSERT ON outlive_key_wakes WHEN EXISTS (SELECT 1 FROM outlive_extras WHERE key2 = NEW.key) BEGIN SELECT RAISE(IGNORE)",
+    ),
+  },
+  {
+    name: "keyWakesDeletedUnread",
+    what: "several keys may have room; one of them is looked at, and the wakes of all are deleted",
+    focus: QUIET,
+    connection: rewriting(
+      ["FROM outlive_key_wakes ORDER BY id LIMIT 200", "FROM outlive_key_wakes ORDER BY id LIMIT 1"],
+      ["DELETE FROM outlive_key_wakes WHERE id <= ?", "DELETE FROM outlive_key_wakes WHERE id <= ? + 9"],
+    ),
+  },
+  {
+    name: "roomByTimeForgotten",
+    what: "a key whose rate or hold-off keeps a job waiting is not looked at when its time has come",
+    focus: QUIET,
+    connection: rewriting(["DO UPDATE SET due_at = excluded.due_at", "DO UPDATE SET due_at = NULL"]),
+  },
+  {
+    name: "startNotSpent",
+    what: "a job with a rate starts, and the start costs nothing",
+    focus: QUIET,
+    connection: rewriting(["DO UPDATE SET arrival_at = excluded.arrival_at", "DO UPDATE SET arrival_at = arrival_at"]),
+  },
+  {
+    name: "startSpentAtAdmission",
+    what: "what was admitted and waits for a worker has no start set aside",
+    focus: only(["keys"], {}, { jobs: 40, durability: "full", workers: 2, concurrency: 1 }),
+    connection: rewriting([" AND e.place > 1 AND j.state = 0", " AND e.place > 1 AND j.state = 9"]),
+  },
+  {
+    name: "ratesResetByAStart",
+    what: "a worker starts, and all rates begin anew",
+    focus: KILLS,
+    schema: trigger("AFTER INSERT ON outlive_workers BEGIN UPDATE outlive_keys SET arrival_at = 0"),
+  },
+  {
+    name: "holdOffForgotten",
+    what: "a key that is held off starts jobs all the same",
+    focus: QUIET,
+    connection: rewriting(["burst, arrival_at, held_off_until FROM", "burst, arrival_at, 0 AS held_off_until FROM"]),
+  },
+  {
+    name: "strictHeadForgotten",
+    what: "the first of a strict key is in backoff or asleep, and the next one starts",
+    focus: QUIET,
+    connection: rewriting(["AND place > 1 AND place <= ? + 0", "AND place > 1 AND place <= min(?, 2)"]),
+  },
+  {
+    name: "strictPlaceLost",
+    what: "the first of a strict key is held by another limit, and the next one overtakes it",
+    focus: QUIET,
+    connection: rewriting(["SET door = ?, place = ? WHERE", "SET door = ?, place = min(?, 1) WHERE"]),
+  },
+  {
+    name: "strictByPriority",
+    what: "the jobs of a strict key start in the opposite order",
+    focus: QUIET,
+    connection: rewriting(["ORDER BY rank DESC, job LIMIT", "ORDER BY rank DESC, job DESC LIMIT"]),
+  },
+  {
+    name: "rerunDroppedByACrash",
+    what: "an event came while the job ran, and is forgotten when its worker dies",
+    focus: KILLS,
+    schema: markDropped("OLD.state = 1 AND NEW.state = 0 AND NEW.outcome = 3"),
+  },
+  {
+    name: "rerunDroppedByACancel",
+    what: "an event came after the job had begun, and is forgotten when that is cancelled",
+    focus: QUIET,
+    schema: markDropped("NEW.state = 4"),
+  },
+  {
+    name: "rerunDroppedByAFailure",
+    what: "an event came while the job ran, and is forgotten when that attempt fails",
+    focus: QUIET,
+    schema: markDropped("OLD.state = 1 AND NEW.state = 0 AND NEW.outcome = 1"),
+  },
+  {
+    name: "rerunWithTheFirstInput",
+    what: "of several events the first is kept, and not the last",
+    focus: QUIET,
+    connection: rewriting([
+      "ON CONFLICT DO UPDATE SET draft = ?2, at = ?3, latest_at = ?4",
+      "ON CONFLICT DO UPDATE SET at = ?3, latest_at = ?4",
+    ]),
+  },
+  {
+    name: "rerunNotWoken",
+    what: "a job has ended, and nobody looks at the event that came while it ran",
+    focus: QUIET,
+    schema: trigger(
+      "BEFORE INSERT ON outlive_wakes WHEN EXISTS (SELECT 1 FROM outlive_reruns WHERE job = NEW.job) BEGIN SELECT RAISE(IGNORE)",
+    ),
+  },
+  {
+    name: "debounceWithoutMax",
+    what: "every event puts a debounced job off again, without an end",
+    focus: QUIET,
+    connection: rewriting(["SELECT j.lane, e.latest_at FROM", "SELECT j.lane, NULL AS latest_at FROM"]),
+  },
+];

@@ -1,0 +1,105 @@
+// Jobs with limits per key, one or two of them, and events: enqueues whose dedupe key an unfinished job may hold, in the midst of its run, its
+// backoff or its sleep. Keys are few, so that they are full most of the time. Jobs fail, sleep, are killed and cancelled, and hold their key off.
+import type { LimitOptions } from "../../../src/engine/options.ts";
+import type { TypedRun } from "../../../src/job/contract.ts";
+import { TerminalError } from "../../../src/job/errors.ts";
+import { type JobKey, jobKey } from "../../../src/job/limits.ts";
+import type { SeededRandom } from "../world/random.ts";
+import { type KindFacts, ORDINARY, type Workload } from "./workload.ts";
+
+interface LimitedInput {
+  readonly key: string;
+  readonly way: "works" | "fails" | "sleeps" | "holds off" | "gives up" | "hangs";
+  /** Tells inputs apart. */
+  readonly number: number;
+}
+
+function limit(name: string, more: Omit<LimitOptions, "name" | "key">): LimitOptions {
+  return { name, key: ({ key }: LimitedInput) => key, ...more };
+}
+
+const SINGLE = limit("single", { running: 1 });
+const TENANT = limit("tenant", { running: 2 });
+const METER = limit("meter", { rate: 4, per: "2s", burst: 2 });
+const ACCOUNT = limit("account", { order: "strict" });
+const EVERYBODY: LimitOptions = { name: "everybody", running: 2 };
+
+const LITTLE: KindFacts = { ...ORDINARY, timeoutMs: 2_500, limits: { errors: 3, timeouts: 2, crashes: 3 } };
+
+function limited(...limits: readonly LimitOptions[]): KindFacts {
+  return { ...LITTLE, limited: limits };
+}
+
+const KINDS = {
+  single: limited(SINGLE),
+  tenant: limited(TENANT),
+  metered: limited(METER),
+  ordered: limited(ACCOUNT),
+  crossed: limited(TENANT, EVERYBODY),
+  "ordered-crossed": limited(ACCOUNT, EVERYBODY),
+  "metered-crossed": limited(EVERYBODY, METER),
+  event: LITTLE,
+  "limited-event": limited(SINGLE),
+} satisfies Readonly<Record<string, KindFacts>>;
+
+const DEBOUNCE = { wait: "600ms", max: "1500ms" } as const;
+const THROTTLE_EVERY = "900ms";
+
+export const keys: Workload = {
+  name: "keys",
+  share: 0.5,
+  weight: 8,
+  kinds: KINDS,
+
+  wish(random) {
+    const kind = random.weighted({
+      single: 2,
+      tenant: 2,
+      metered: 2,
+      ordered: 3,
+      crossed: 2,
+      "ordered-crossed": 2,
+      "metered-crossed": 1,
+      event: 6,
+      "limited-event": 3,
+    });
+    const input = drawInput(random);
+    if (kind !== "event" && kind !== "limited-event") return { kind, input };
+    const key = input.key;
+    const how = random.weighted({ rerun: 4, replace: 1, debounce: 3, throttle: 3 });
+    // Of each key always the same wish: what two that contradict each other come to is nobody's promise.
+    if (how === "debounce") return { kind, input, dedupe: { debounce: { key: `calm-${key}`, ...DEBOUNCE } } };
+    if (how === "throttle") return { kind, input, dedupe: { throttle: { key: `slow-${key}`, every: THROTTLE_EVERY } } };
+    return { kind, input, dedupe: { dedupe: { key, then: how } } };
+  },
+
+  handlers({ work, random }) {
+    const handler =
+      (limitName: string | null) =>
+      async ({ way }: LimitedInput, run: TypedRun): Promise<void> => {
+        await work(random.chance(0.2) ? 1_200 : 300);
+        if (way === "sleeps") await run.sleep(`${1 + random.below(1_500)}ms`, { name: "once" });
+        if (way === "holds off" && limitName !== null) await run.holdOff(limitName, `${1 + random.below(2_000)}ms`);
+        if (way === "hangs" && random.chance(0.5)) await new Promise(() => {});
+        if (way === "gives up") throw new TerminalError("never");
+        if (way === "fails" && random.chance(0.7)) throw new Error("not this time");
+        await work(200);
+      };
+    return Object.fromEntries(
+      Object.entries<KindFacts>(KINDS).map(([kind, facts]) => [kind, handler(facts.limited?.[0]?.name ?? null)]),
+    );
+  },
+};
+
+function drawInput(random: SeededRandom): LimitedInput {
+  return {
+    key: random.pick(["a", "a", "b"]),
+    way: random.weighted({ works: 5, fails: 3, sleeps: 2, "holds off": 1, "gives up": 0.5, hangs: 0.5 }),
+    number: random.below(1_000_000_000),
+  };
+}
+
+/** The keys whose limits a person changes while everything works. */
+export function limitedKeys(workloads: readonly Workload[]): readonly JobKey[] {
+  return workloads.includes(keys) ? [jobKey("single", "a"), jobKey("tenant", "a"), jobKey("everybody", "*")] : [];
+}

@@ -1,0 +1,114 @@
+// The kinds of the rig for waiting and keys. Each handler says when it starts and ends, in a line that is in the history before anything that
+// follows from it; the parent knows when it killed whom. Instants are of the monotonic clock of this machine, which all processes share.
+import { appendFileSync } from "node:fs";
+import { setTimeout as pause } from "node:timers/promises";
+import { job, TerminalError } from "../../../src/index.ts";
+
+/** One line of a history. */
+export interface Line {
+  readonly what: "start" | "end" | "heard" | "woken" | "saw";
+  readonly kind: string;
+  readonly key: string;
+  readonly job: string;
+  readonly attempt: number;
+  readonly pid: number;
+  readonly at: number;
+  readonly n: number;
+}
+
+export function instant(): number {
+  return Number(process.hrtime.bigint() / 1_000n) / 1_000;
+}
+
+const history = process.env["OUTLIVE_FEATURES_HISTORY"];
+
+function say(line: Omit<Line, "pid" | "at">): void {
+  if (history === undefined) return;
+  appendFileSync(history, `${JSON.stringify({ ...line, pid: process.pid, at: instant() })}\n`);
+}
+
+const retry = { attempts: 1_000, crashes: 1_000, backoff: { base: "20ms", max: "100ms" } } as const;
+/** The rate of `paced`, and what may start at once. */
+export const RATE = { rate: 10, per: "1s", burst: 3 } as const;
+
+interface Keyed {
+  readonly key: string;
+  readonly n: number;
+}
+
+/** At most one of a key. Some fail once, some sleep: both give the slot to the next. */
+export const limited = job<Keyed>("limited", {
+  retry,
+  limits: [{ name: "one", key: ({ key }) => key, running: 1 }],
+});
+limited.handle(async ({ key, n }, run) => {
+  const of = { kind: "limited", key, job: run.id, attempt: run.attempt, n };
+  say({ ...of, what: "start" });
+  await pause(n % 15);
+  const begun = await run.step("begun", () => run.attempt);
+  if (n % 7 === 0 && begun === run.attempt) {
+    say({ ...of, what: "end" });
+    if (n % 2 === 0) throw new Error("it fails once");
+    await run.sleep("10ms");
+  }
+  say({ ...of, what: "end" });
+});
+
+/** At most so many starts in a second. */
+export const paced = job<Keyed>("paced", { retry, limits: [{ name: "pace", key: ({ key }) => key, ...RATE }] });
+paced.handle(({ key, n }, run) => {
+  say({ what: "start", kind: "paced", key, job: run.id, attempt: run.attempt, n });
+});
+
+/** One after the other, in the order of `n`. */
+export const ordered = job<Keyed>("ordered", {
+  retry,
+  limits: [{ name: "line", key: ({ key }) => key, order: "strict" }],
+});
+ordered.handle(async ({ key, n }, run) => {
+  const of = { kind: "ordered", key, job: run.id, attempt: run.attempt, n };
+  say({ ...of, what: "start" });
+  await pause(n % 10);
+  if (n % 5 === 0 && run.attempt === 1) throw new Error("it fails once");
+  say({ ...of, what: "end" });
+});
+
+/** A child. The odd ones do not succeed. */
+export const ward = job<{ readonly n: number }>("ward", { retry });
+ward.handle(async ({ n }) => {
+  await pause(n % 10);
+  if (n % 3 === 1) throw new TerminalError("it is meant to fail");
+  return n;
+});
+
+/** Waits for its children, however they end. */
+export const parent = job<{ readonly n: number }>("parent", { retry });
+parent.handle(async ({ n }, run) => {
+  const wards = Array.from({ length: 1 + (n % 5) }, (_, i) => ({ n: n + i }));
+  const ends = await run.wait(await run.enqueueMany(ward, wards));
+  const wrong = ends.filter((end, i) =>
+    end.state === "succeeded" ? end.result !== wards[i]!.n : end.state !== "dead",
+  );
+  if (wrong.length > 0) throw new TerminalError(`children ended otherwise: ${JSON.stringify(wrong)}`);
+  say({ what: "woken", kind: "parent", key: "", job: run.id, attempt: run.attempt, n });
+});
+
+/** Reads three signals, and says which. */
+export const listener = job<{ readonly n: number }>("listener", { retry });
+listener.handle(async (_, run) => {
+  for (let i = 0; i < 3; i++) {
+    const heard = await run.waitForSignal<number>("go");
+    await run.step(`heard ${i}`, () =>
+      say({ what: "heard", kind: "listener", key: "", job: run.id, attempt: run.attempt, n: heard! }),
+    );
+  }
+});
+
+/** Sees the latest event of its key. */
+export const event = job<Keyed>("event", { retry });
+event.handle(async ({ key, n }, run) => {
+  say({ what: "saw", kind: "event", key, job: run.id, attempt: run.attempt, n });
+  await pause(n % 20);
+});
+
+export const KINDS = [limited, paced, ordered, ward, parent, listener, event] as const;

@@ -1,0 +1,283 @@
+// `outlive job ID` and `outlive why ID`: one job whole, and why it is not running.
+import type { Engine } from "../../engine/engine.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { type Counters, JOB_STATES, type JobDetails, type JobInfo, type JobState } from "../../job/job.ts";
+import { throttleSettings } from "../../job/limits.ts";
+import { shellWord } from "../../job/text.ts";
+import { humanMs } from "../../job/time.ts";
+import { awaitedAt } from "../../job/waits.ts";
+import { noSuchJob } from "../lookup.ts";
+import type { Register } from "../main.ts";
+import { type Cell, grid, type Ink, type Pen } from "../terminal.ts";
+import { ago, count, oneLine, printable, stamp, timeOfDay } from "../words.ts";
+
+export const jobCommand: Register = (program, run) => {
+  program
+    .command("job")
+    .argument("<id>", "the job's id")
+    .description("the whole story of one job: attempts, owners, steps, errors, incidents, log")
+    .option("--full", "nothing shortened: input, result, stack and every entry")
+    .action(
+      run(async ({ terminal, attach }, command) => {
+        const id = command.args[0]!;
+        const { full = false } = command.opts<{ full?: boolean }>();
+        const engine = await attach();
+        const job = await engine.get(id);
+        if (!job) throw noSuchJob(id);
+        const whole = { ...job, children: await childrenOf(engine, id) };
+        terminal.answer(whole, () => storyLines(whole, terminal, Date.now(), full).join("\n").trimEnd());
+      }),
+    );
+};
+
+/** The jobs that a job enqueued with `run.enqueue`. */
+export interface Children {
+  readonly count: number;
+  /** There are more than were counted. */
+  readonly more: boolean;
+  readonly states: Readonly<Partial<Record<JobState, number>>>;
+  /** The newest few. */
+  readonly ids: readonly string[];
+}
+
+/** A job, and what it enqueued. `outlive job --json`. */
+export type WholeJob = JobDetails & { readonly children: Children };
+
+const CHILDREN_COUNTED = 1_000;
+const CHILDREN_SHOWN = 3;
+
+async function childrenOf(engine: Engine, parent: string): Promise<Children> {
+  const { jobs, next } = await engine.list({ parent, limit: CHILDREN_COUNTED });
+  const byState = Map.groupBy(jobs, ({ state }) => state);
+  const states = JOB_STATES.flatMap((state) => (byState.has(state) ? [[state, byState.get(state)!.length]] : []));
+  return {
+    count: jobs.length,
+    more: next !== null,
+    states: Object.fromEntries(states) as Children["states"],
+    ids: jobs.slice(0, CHILDREN_SHOWN).map(({ id }) => id),
+  };
+}
+
+// `outlive why ID`: why a job is not running, or how it runs, and what to do next.
+
+export const whyCommand: Register = (program, run) => {
+  program
+    .command("why")
+    .argument("<id>", "the job's id")
+    .description("why a job is not running, or how it runs, and what to do next")
+    .action(
+      run(async ({ terminal, attach }, command) => {
+        const id = command.args[0]!;
+        const explanation = await (await attach()).why(id);
+        if (!explanation)
+          throw new OutliveError(ErrorCode.notFound, `There is no job ${id}.`, "Check the id: outlive jobs", {
+            jobId: id,
+          });
+        terminal.answer(explanation, () =>
+          [
+            `${terminal.style("bold", `Job ${explanation.jobId}`)} (${explanation.kind}) is ${explanation.state}: ${explanation.because}`,
+            printable(explanation.text),
+            ...(explanation.next === "" ? [] : [`${terminal.style("cyan", "Next:")} ${explanation.next}`]),
+          ].join("\n"),
+        );
+      }),
+    );
+};
+
+// The whole story of one job as text: what it is, what it was given, and everything that happened to it in the order in which it
+// happened. Pure.
+
+/** Characters of an input, a result or a message, and lines of the story, unless the whole is asked for. */
+const SHORT = 200;
+const STORY = 40;
+
+export function storyLines(job: WholeJob, pen: Pen, now: number, full = false): string[] {
+  const facts = factsOf(job, now, full);
+  const width = Math.max(...facts.map(([name]) => name.length));
+  return [
+    `${pen.style("bold", `Job ${printable(job.id)}`)}  ${job.kind}  ${job.state}`,
+    ...(job.corrupt.length === 0 ? [] : [pen.style("red", corruptText(job))]),
+    "",
+    ...facts.map(([name, text]) => {
+      const indented = text.replaceAll("\n", `\n${" ".repeat(width + 2)}`);
+      return `${pen.style("dim", name.padEnd(width))}  ${job.corrupt.includes(name) ? pen.style("red", indented) : indented}`;
+    }),
+    "",
+    ...timeline(job, pen, full),
+    "",
+    ...nextOf(job, pen),
+  ];
+}
+
+function corruptText({ corrupt }: JobDetails): string {
+  const names = corrupt.map((name) => printable(name)).join(", ");
+  return `corrupt: ${names}. This is not what was stored: the store was damaged. Do not trust it.`;
+}
+
+function factsOf(job: WholeJob, now: number, full: boolean): (readonly [string, string])[] {
+  const instants: readonly (readonly [string, number | null])[] = [
+    ["enqueued", job.createdAt],
+    ["due", job.waitsAt === null ? job.runAt : null],
+    ["started", job.startedAt],
+    ["deadline", job.state === "running" ? job.deadlineAt : null],
+    ["finished", job.finishedAt],
+  ];
+  const error = job.error && (full ? (job.error.stack ?? "") : "");
+  return [
+    ...instants.flatMap(([name, at]) => (at === null ? [] : [[name, instantText(at, now)] as const])),
+    ["attempts", attemptsText(job)],
+    ...(job.priority === 0 ? [] : [["priority", String(job.priority)] as const]),
+    ...(job.dedupeKey === null ? [] : [["dedupe key", printable(job.dedupeKey)] as const]),
+    ...(job.parent === null ? [] : [["parent", printable(job.parent)] as const]),
+    ...(job.waitsAt === null ? [] : [["waiting", waitingText(job, job.waitsAt, now).replace(/^waits /, "")] as const]),
+    ...(job.keys.length === 0 ? [] : [["limits", keysText(job)] as const]),
+    ...(job.heldBy === null ? [] : [["held by", heldText(job.heldBy)] as const]),
+    ...(job.children.count === 0 ? [] : [["children", childrenText(job.children)] as const]),
+    ...(job.worker === null ? [] : [["worker", job.worker] as const]),
+    ...(job.cancelRequested ? [["cancel", "was asked for"] as const] : []),
+    ...(job.error
+      ? [
+          [
+            "error",
+            error ? printable(error) : oneLine(`${job.error.name}: ${job.error.message}`, full ? undefined : SHORT),
+          ] as const,
+        ]
+      : []),
+    ["input", json(job.input, full)],
+    ...(job.progress === null ? [] : [["progress", json(job.progress, full)] as const]),
+    ...(job.state === "succeeded" || job.result !== null ? [["result", json(job.result, full)] as const] : []),
+  ];
+}
+
+/** "sleeps for 3h", "waits for signal approved, for at most 2h". */
+export function waitingText({ runAt }: JobInfo, step: string, now: number): string {
+  const left = runAt === null ? null : humanMs(Math.max(0, runAt - now));
+  const awaited = awaitedAt(step);
+  if (awaited.type === "sleep") return `sleeps${left === null ? "" : ` for ${left}`}`;
+  const what = awaited.type === "signal" ? `signal ${printable(awaited.name)}` : "jobs";
+  return `waits for ${what}${left === null ? "" : `, for at most ${left}`}`;
+}
+
+type Key = JobInfo["keys"][number];
+
+/** "limit tenant acme". The key of a limit without keys is "*". */
+export function heldText(key: Key): string {
+  return `${throttleSettings(key.limit) === null ? "limit " : ""}${keyText(key)}`;
+}
+
+function keysText({ keys }: JobInfo): string {
+  return keys.map(keyText).join(", ");
+}
+
+function keyText({ limit, key }: Key): string {
+  const throttle = throttleSettings(limit);
+  if (throttle) return `throttle ${printable(key)}, every ${humanMs(throttle.intervalMs!)}`;
+  return key === "*" ? limit : `${limit} ${printable(key)}`;
+}
+
+function childrenText({ count: total, more, states, ids }: Children): string {
+  const shown = [...ids.map((id) => printable(id)), ...(total > ids.length ? ["..."] : [])];
+  const byState = Object.entries(states).map(([state, n]) => `${n} ${state}`);
+  return `${more ? "more than " : ""}${total}: ${byState.join(", ")}\n${shown.join("\n")}`;
+}
+
+function instantText(at: number, now: number): string {
+  return `${stamp(at)}  (${at > now ? `in ${humanMs(at - now)}` : ago(now - at)})`;
+}
+
+function attemptsText({ attempt, counters, lastOutcome }: JobDetails): string {
+  const names: readonly (readonly [keyof Counters, string, string])[] = [
+    ["errors", "error", "errors"],
+    ["timeouts", "timeout", "timeouts"],
+    ["crashes", "crash", "crashes"],
+    ["blamed", "crash while alone", "crashes while alone"],
+    ["interruptions", "interruption", "interruptions"],
+  ];
+  const ended = names.flatMap(([name, one, many]) => (counters[name] === 0 ? [] : [count(counters[name], one, many)]));
+  const last = lastOutcome === null ? [] : [`the last ${lastOutcome}`];
+  return [String(attempt), ...ended, ...last].join(", ");
+}
+
+function json(value: unknown, full: boolean): string {
+  const text = JSON.stringify(value, null, full ? 2 : undefined) ?? "undefined";
+  return full ? printable(text) : oneLine(text, SHORT);
+}
+
+interface Happening {
+  readonly at: number;
+  readonly attempt: number;
+  readonly what: string;
+  readonly ink: Ink | null;
+  readonly text: string;
+}
+
+/** Steps, log and history in one order. A success writes no history, so the ends of the latest attempt are added. */
+function timeline(job: JobDetails, pen: Pen, full: boolean): string[] {
+  const told = (at: number, attempt: number, what: string, text: string, ink: Ink | null = null): Happening => ({
+    at,
+    attempt,
+    what,
+    text,
+    ink,
+  });
+  const all = [
+    told(job.createdAt, 0, "enqueued", ""),
+    ...(job.startedAt === null ? [] : [told(job.startedAt, job.attempt, "started", `in ${job.worker ?? "?"}`)]),
+    ...job.steps.map(({ at, attempt, name, result }) =>
+      told(
+        at,
+        attempt,
+        "step",
+        `${name}${result === null ? "" : ` = ${JSON.stringify(result)}`}`,
+        job.corrupt.includes(`step ${name}`) ? "red" : "cyan",
+      ),
+    ),
+    ...job.log.map(({ at, attempt, message }) => told(at, attempt, "log", message)),
+    ...job.history.map(({ at, attempt, event, to, actor, reason, incident }) =>
+      told(
+        at,
+        attempt,
+        event,
+        `${to}: ${reason} (${actor}${incident === null ? "" : `, incident ${incident}`})`,
+        to === "queued" ? "yellow" : "red",
+      ),
+    ),
+    ...(job.state === "succeeded" && job.finishedAt !== null
+      ? [told(job.finishedAt, job.attempt, "succeeded", "", "green")]
+      : []),
+  ].sort((a, b) => a.at - b.at);
+  const shown = full ? all : all.slice(-STORY);
+  const rows = shown.map(({ at, attempt, what, text, ink }): Cell[] => [
+    timeOfDay(at),
+    attempt === 0 ? "" : attempt,
+    ink === null ? what : { text: what, ink },
+    oneLine(text, full ? undefined : SHORT),
+  ]);
+  const columns = [
+    { title: stamp(shown[0]!.at).slice(0, 10) },
+    { title: "ATTEMPT", align: "right" as const },
+    { title: "WHAT" },
+    { title: "", ...(full ? {} : { shrinkTo: 20 }) },
+  ];
+  const left = all.length - shown.length;
+  return [
+    ...(left > 0 ? [pen.style("dim", `… ${count(left, "earlier entry", "earlier entries")}: --full shows all`)] : []),
+    ...grid(pen, columns, rows),
+  ];
+}
+
+function nextOf(job: WholeJob, pen: Pen): string[] {
+  const incident = job.history.findLast((entry) => entry.incident !== null)?.incident;
+  const awaited = job.waitsAt === null ? null : awaitedAt(job.waitsAt);
+  const commands = [
+    ...(job.state === "succeeded" ? [] : [`outlive why ${job.id}`]),
+    ...(awaited?.type === "signal" ? [`outlive signal ${shellWord(job.id)} ${shellWord(awaited.name)}`] : []),
+    ...(job.corrupt.length === 0 ? [] : ["outlive check --integrity"]),
+    ...(job.state === "quarantined" && job.corrupt.length === 0 ? [`outlive quarantine release ${job.id}`] : []),
+    ...(job.state === "dead" || job.state === "cancelled" ? [`outlive retry ${job.id}`] : []),
+    ...(job.state === "queued" || job.state === "running" ? [`outlive cancel ${job.id}`] : []),
+    ...(job.children.count === 0 ? [] : [`outlive jobs --parent ${shellWord(job.id)}`]),
+    ...(incident === undefined || incident === null ? [] : [`outlive incident ${incident}`]),
+  ];
+  return commands.map((command) => pen.style("cyan", command));
+}

@@ -1,0 +1,212 @@
+// Jobs that wait, children, limits and dedupe as an operator sees them: `signal`, `limit`, `job`, `jobs`, `enqueue`, their text and JSON.
+import assert from "node:assert/strict";
+import { test, type TestContext } from "node:test";
+import { jobLines } from "../../src/cli/commands/jobs.ts";
+import type { Pen } from "../../src/cli/terminal.ts";
+import { widthOf } from "../../src/cli/words.ts";
+import { type Engine, job } from "../../src/index.ts";
+import { cli, cliOn, shapeOf } from "../support/cli.ts";
+import { Place, untilState, untilTrue } from "../support/processes.ts";
+import { JOB } from "./shapes.ts";
+
+const approve = job<{ order: string }>("approve");
+approve.handle((_, run) => run.waitForSignal("approved", { timeout: "2d" }));
+const nap = job<null>("nap");
+nap.handle((_, run) => run.sleep("3h"));
+const part = job<{ n: number }>("part");
+part.handle(async ({ n }, run) => (n === 0 ? n : run.waitForSignal("go")));
+const report = job<null>("report");
+report.handle(async (_, run) => {
+  const ids = await run.enqueueMany(
+    part,
+    [0, 1, 2, 3, 4].map((n) => ({ n })),
+  );
+  await run.wait(ids);
+});
+const sync = job<{ tenant: string }>("sync", {
+  grace: "0ms",
+  limits: [{ name: "tenant", key: ({ tenant }) => tenant, running: 1 }],
+});
+sync.handle((_, run) => new Promise<void>((resolve) => run.signal.addEventListener("abort", () => resolve())));
+
+async function working(t: TestContext): Promise<{ engine: Engine; url: string } & ReturnType<typeof cliOn>> {
+  const place = new Place(t);
+  const engine = await place.engine({ jobs: [approve, nap, part, report, sync] });
+  await engine.start();
+  return { engine, url: place.url, ...cliOn(t, place.url) };
+}
+
+const untilWaits = (engine: Engine, id: string) =>
+  untilTrue(
+    () => engine.get(id),
+    (details) => (details?.waitsAt ?? null) !== null,
+    `${id} waits`,
+  );
+
+test("a signal is sent as JSON, from the argument or stdin, once for each id, and refused to a job that has ended", async (t) => {
+  const { engine, url, run, json } = await working(t);
+  await engine.enqueue(approve, { order: "42" }, { id: "order-42" });
+  await untilWaits(engine, "order-42");
+  const story = await run("job", "order-42");
+  assert.match(story.stdout, /\nwaiting +for signal approved, for at most 2d\n/);
+  assert.doesNotMatch(story.stdout, /\ndue /);
+  assert.match(story.stdout, /\noutlive signal order-42 approved\n/);
+  const bad = await run("signal", "order-42", "approved", "{by:1}");
+  assert.equal(bad.code, 2);
+  assert.match(bad.stderr, /The payload is not JSON at line 1, column 2:/);
+  const early = await json("signal", "order-42", "later", "--id", "one");
+  assert.deepEqual([early.code, early.value], [0, { job: "order-42", name: "later", created: true }]);
+  assert.match((await run("signal", "order-42", "later", "--id", "one")).stdout, /^Nothing was added: a signal with/);
+  const sent = await cli(t, ["signal", "order-42", "approved", "-"], { store: url, input: '{"by":"ann"}' });
+  assert.deepEqual([sent.code, sent.stdout], [0, "The signal approved to job order-42 is kept.\n"]);
+  assert.deepEqual(await engine.result("order-42"), { by: "ann" });
+  const [ended, missing] = await Promise.all([
+    json("signal", "order-42", "approved"),
+    run("signal", "none", "approved"),
+  ]);
+  assert.equal(ended.code, 4);
+  assert.equal((ended.value as { error: { code: string } }).error.code, "SIGNAL_REFUSED");
+  assert.deepEqual([missing.code, /there is no such job/.test(missing.stderr)], [3, true]);
+});
+
+test("a parent shows its children by state, and they are listed by --parent", async (t) => {
+  const { engine, run, json } = await working(t);
+  await engine.enqueue(report, null, { id: "report" });
+  await untilWaits(engine, "report");
+  const { jobs } = await engine.list({ parent: "report" });
+  for (const { id, kind } of jobs.toReversed().slice(1)) {
+    assert.equal(kind, "part");
+    await untilWaits(engine, id);
+  }
+  await untilState(engine, jobs.at(-1)!.id, "succeeded");
+  const [story, whole, listed, table, child, nobody] = await Promise.all([
+    run("job", "report"),
+    json("job", "report"),
+    json("jobs", "--parent", "report", "--state", "queued", "--limit", "2"),
+    run("jobs", "--parent", "report", "--limit", "2"),
+    run("job", jobs[0]!.id),
+    run("jobs", "--parent", "none"),
+  ]);
+  const ids = jobs.slice(0, 3).map(({ id }) => id);
+  assert.match(story.stdout, /\nwaiting +for jobs\nchildren +5: 4 queued, 1 succeeded\n/);
+  assert.match(story.stdout, new RegExp(`\\n +${ids.join("\\n +")}\\n +\\.\\.\\.\\n`));
+  assert.match(story.stdout, /\noutlive jobs --parent report\n$/);
+  const { children } = whole.value as { children: unknown };
+  assert.deepEqual(children, { count: 5, more: false, states: { queued: 4, succeeded: 1 }, ids });
+  assert.deepEqual(shapeOf((listed.value as { jobs: unknown[] }).jobs[0]), {
+    ...JOB,
+    startedAt: "string",
+    deadlineAt: "string",
+    worker: "string",
+    lastOutcome: "string",
+    parent: "string",
+    waitsAt: "string",
+  });
+  assert.match(table.stdout, /\n\w+ +part +queued .* waits for signal go\n/);
+  assert.match(table.stdout, /There are more: outlive jobs --parent report --limit 2 --after /);
+  assert.match(child.stdout, /\nparent +report\n/);
+  assert.equal(nobody.code, 3);
+});
+
+test("a job that a limit holds says by which, and the limit of its key is changed and reset", async (t) => {
+  const { engine, run, json } = await working(t);
+  for (const id of ["first", "second"]) await engine.enqueue(sync, { tenant: "acme" }, { id });
+  await untilState(engine, "first", "running");
+  await engine.enqueue(nap, null, { id: "nap" });
+  await untilWaits(engine, "nap");
+  const [story, table, status, why, held] = await Promise.all([
+    run("job", "second"),
+    run("jobs"),
+    run("status"),
+    run("why", "second"),
+    json("job", "second"),
+  ]);
+  assert.match(story.stdout, /\nlimits +tenant acme\nheld by +limit tenant acme\n/);
+  assert.match(table.stdout, /\nsecond .* held by limit tenant acme\n/);
+  assert.match(table.stdout, /\nnap .* sleeps for 3h\n/);
+  assert.match(status.stdout, /DELAYED +HELD +RUNNING/);
+  assert.match(why.stdout, /Next: .*outlive limit tenant acme --running N\n$/);
+  const { keys, heldBy } = held.value as { keys: unknown; heldBy: unknown };
+  assert.deepEqual([keys, heldBy], [[{ limit: "tenant", key: "acme" }], { limit: "tenant", key: "acme" }]);
+
+  const raised = await json("limit", "tenant", "acme", "--running", "2");
+  const own = { running: 2, rate: null, perMs: null, burst: null };
+  assert.deepEqual([raised.code, raised.value], [0, { limit: "tenant", key: "acme", own }]);
+  await untilState(engine, "second", "running");
+  const rated = await run("limit", "tenant", "acme", "--running", "2", "--rate", "10", "--per", "1m", "--burst", "3");
+  assert.equal(
+    rated.stdout,
+    "The key acme of the limit tenant may now run 2 at once and start 10 every 1m, 3 at once after a pause.\n",
+  );
+  const reset = await json("limit", "tenant", "acme", "--reset");
+  assert.deepEqual(reset.value, { limit: "tenant", key: "acme", own: null });
+});
+
+test("limit refuses what would not mean what it seems to", async (t) => {
+  const { url } = await working(t);
+  const { run } = cliOn(t, url);
+  const calls = [[], ["--burst", "3"], ["--per", "1m"], ["--reset", "--running", "2"], ["--rate", "0"]];
+  const said = await Promise.all(calls.map((flags) => run("limit", "tenant", "acme", ...flags)));
+  assert.deepEqual(
+    said.map(({ code }) => code),
+    [2, 2, 2, 2, 2],
+  );
+  assert.match(said[0]!.stderr, /Nothing says what the key may do\.\n {2}Nothing was changed\. Give --running N/);
+  assert.match(said[1]!.stderr, /--per and --burst belong to --rate/);
+});
+
+test("enqueue says what became of the job that holds the dedupe key", async (t) => {
+  const { engine, run, json } = await working(t);
+  await engine.pause("nap");
+  const twice = (then: string, input = "null") =>
+    json("enqueue", "nap", input, "--dedupe-key", "k", "--dedupe-then", then);
+  const { id } = (await twice("rerun")).value as { id: string };
+  assert.deepEqual((await twice("replace", "1")).value, { id, created: false, became: "replaced" });
+  assert.equal((await engine.get(id))?.input, 1);
+  assert.deepEqual((await twice("keep", "2")).value, { id, created: false });
+  await engine.resume("nap");
+  await untilWaits(engine, id);
+  assert.deepEqual((await twice("rerun", "3")).value, { id, created: false, became: "rerun" });
+  const text = await run("enqueue", "nap", "4", "--dedupe-key", "k", "--dedupe-then", "rerun");
+  assert.match(text.stdout, /\nNo job was added yet: .* The new input runs after it has ended\. See it: outlive job/);
+  const [alone, wrong] = await Promise.all([
+    run("enqueue", "nap", "4", "--dedupe-then", "rerun"),
+    run("enqueue", "nap", "4", "--dedupe-key", "k", "--dedupe-then", "drop"),
+  ]);
+  assert.deepEqual([alone.code, wrong.code], [2, 2]);
+  assert.match(alone.stderr, /--dedupe-then was given without --dedupe-key/);
+});
+
+test("what a job waits for fits a terminal of 80 columns", async (t) => {
+  const place = new Place(t);
+  const engine = await place.engine({ jobs: [nap] });
+  const { id } = await engine.enqueue(nap, null);
+  const one = (await engine.get(id))!;
+  const now = one.createdAt + 90_000;
+  const pen: Pen = { style: (_, text) => text, columns: 80, isTty: true };
+  const key = { limit: "tenant", key: "acme" };
+  const lines = jobLines(
+    [
+      { ...one, waitsAt: "run.sleep(until monday)#1", runAt: now + 3_600_000 },
+      { ...one, waitsAt: "run.signal(approved)#2", runAt: null },
+      { ...one, waitsAt: "run.wait#1", runAt: now + 60_000 },
+      { ...one, keys: [key], heldBy: key },
+      { ...one, heldBy: { limit: "crm", key: "*" } },
+      { ...one, heldBy: { limit: "throttle/60000", key: "nap/doc" } },
+      { ...one, runAt: now + 5_000 },
+    ],
+    pen,
+    now,
+  );
+  const remarks = lines.slice(1).map((line) => line.slice(lines[0]!.indexOf("AGE") + 5));
+  assert.deepEqual(remarks, [
+    "sleeps for 1h",
+    "waits for signal approved",
+    "waits for jobs, for at most 1m",
+    "held by limit tenant acme",
+    "held by limit crm",
+    "held by throttle nap/doc, every 1m",
+    "due in 5s",
+  ]);
+  for (const line of lines) assert.ok(widthOf(line) < 80, line);
+});

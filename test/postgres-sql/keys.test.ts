@@ -1,0 +1,106 @@
+// Jobs with keys and events of dedupe keys, where only PostgreSQL can go wrong: transactions that stay open, and plain SQL.
+import assert from "node:assert/strict";
+import { type TestContext, test } from "node:test";
+import { jobKey } from "../../src/job/limits.ts";
+import { JobContract } from "../../src/job/contract.ts";
+import type { Enqueued } from "../../src/job/job.ts";
+import { draft, Hand, kind, NO_ROOM, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
+import { openStore } from "../conformance/postgres-stores.ts";
+import { fixture, MINUTE } from "./fixture.ts";
+
+const MAIL = new JobContract<{ n: number }>(kind("mail"), null, null);
+const TENANT = { name: "tenant", running: 1, intervalMs: null, burst: 1, strict: false };
+
+async function workers(t: TestContext) {
+  const store = await fixture(t);
+  const engine = await openStore(store);
+  t.after(() => engine.close());
+  await engine.declare([kind("mail"), kind("sms", { keyed: [TENANT], onCrash: "fail" })]);
+  const hand = async (id: string): Promise<Hand> => {
+    const { epoch } = await engine.register(workerRecord(id));
+    return new Hand(engine, id, epoch);
+  };
+  const sms = (id: string) => engine.enqueue([draft({ id, kind: "sms", keys: [jobKey("tenant", "acme")] })]);
+  const event = (n: number) =>
+    engine.enqueue([draft({ id: `e${n}`, input: `{"n":${n}}`, dedupeKey: "key", dedupe: { then: "rerun" } })]);
+  /** Takes turns until there is nothing to act on. */
+  const quiet = async (worker: Hand): Promise<void> => {
+    for (let turns = 0; turns < 20; turns++) if ((await worker.turn([], NO_ROOM)).nextDueInMs !== 0) return;
+    assert.fail("there is always more to do");
+  };
+  return { ...store, engine, hand, sms, event, quiet };
+}
+
+/** An event in a transaction of the user's that stays open until the returned function is called. */
+async function openEvent({ engine }: Awaited<ReturnType<typeof workers>>, n: number) {
+  const { promise: open, resolve: end } = Promise.withResolvers<void>();
+  const { promise: sent, resolve: send } = Promise.withResolvers<Enqueued>();
+  const done = engine.transactions!.transact(async (tx) => {
+    send(await tx.enqueue(MAIL, { n }, { id: `t${n}`, dedupe: { key: "key", then: "rerun" } }));
+    await open;
+  });
+  return { enqueued: await sent, commit: async () => (end(), await done) };
+}
+
+test("an event in an open transaction stops no worker, and replaces the input of a job that has not begun", async (t) => {
+  const on = await workers(t);
+  await on.event(1);
+  const { enqueued, commit } = await openEvent(on, 2);
+  assert.deepEqual(enqueued, { id: "e1", created: false, became: "replaced" });
+  assert.deepEqual(await on.event(3), [{ id: "e1", created: false, became: "replaced" }]);
+  await commit();
+  const worker = await on.hand("w");
+  await on.quiet(worker);
+  assert.equal((await worker.next()).input, '{"n":2}');
+});
+
+for (const when of ["while it runs", "after its end"] as const)
+  test(`an event whose transaction is committed ${when} of the job that it found is seen by a later attempt`, async (t) => {
+    const on = await workers(t);
+    await on.event(1);
+    const worker = await on.hand("w");
+    const first = await worker.next();
+    const { enqueued, commit } = await openEvent(on, 2);
+    assert.deepEqual(enqueued, { id: "e1", created: false, became: "rerun" });
+    if (when === "while it runs") await commit();
+    await on.quiet(worker);
+    await worker.settle(SETTLE.succeed(first));
+    if (when === "after its end") {
+      // A younger job has begun before the event is committed.
+      assert.deepEqual(await on.event(3), [{ id: "e3", created: true }]);
+      const younger = await worker.next();
+      await commit();
+      await on.quiet(worker);
+      await worker.settle(SETTLE.succeed(younger));
+    }
+    await on.quiet(worker);
+    const again = await worker.next();
+    assert.deepEqual([again.lease.jobId, again.input], ["t2", '{"n":2}']);
+    await worker.settle(SETTLE.succeed(again));
+    await on.quiet(worker);
+    assert.deepEqual(await worker.claim(5), []);
+    assert.equal(await on.psql("SELECT count(*) FROM outlive.reruns"), "0");
+  });
+
+test("a reclaim in SQL gives the room of a job to the next one of its key", async (t) => {
+  const on = await workers(t);
+  await on.sms("first");
+  await on.sms("second");
+  const dead = await on.hand("dead");
+  await on.quiet(dead);
+  assert.equal((await dead.claim(5)).length, 1);
+  await on.quiet(dead);
+  assert.deepEqual([(await on.job("first")).state, (await on.job("second")).lane], ["running", 3]);
+  await on.pass(MINUTE);
+  assert.equal(await on.psql("SELECT decision FROM outlive.reclaim_stale_jobs()"), "fail");
+  const worker = await on.hand("w");
+  await on.quiet(worker);
+  assert.equal((await on.job("second")).lane, 1);
+  assert.deepEqual(await on.engine.upkeep.integrity(), []);
+});
+
+test("outlive.enqueue refuses a kind with limits and says why", async (t) => {
+  const on = await workers(t);
+  await assert.rejects(on.sql("SELECT outlive.enqueue('sms')"), /a program computes their keys/);
+  await on.sql("SELECT outlive.enqueue('mail')");
+});
