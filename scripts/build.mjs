@@ -1,5 +1,5 @@
-// Builds dist, from nothing: what `npm pack` publishes. Declarations that no entry point of the exports map reaches are removed, because
-// no program can import them.
+// Builds dist, from nothing: what `npm pack` publishes. The declarations keep their comments, which editors show; the code does not, because
+// comments were 90 KB of its 645. Declarations that no entry point of the exports map reaches are removed, because no program can import them.
 import { spawnSync } from "node:child_process";
 import { readdirSync, readFileSync, rmSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -10,9 +10,15 @@ const dist = join(root, "dist");
 
 rmSync(dist, { recursive: true, force: true });
 const tsc = join(root, "node_modules/typescript/bin/tsc");
-const { status } = spawnSync(process.execPath, [tsc, "-p", "tsconfig.build.json"], { cwd: root, stdio: "inherit" });
+const status = compile("--removeComments", "--declaration", "false") || compile("--emitDeclarationOnly");
 if (status === 0) removeUnreachableDeclarations();
-process.exitCode = status ?? 1;
+process.exitCode = status;
+
+/** @param {string[]} options */
+function compile(...options) {
+  const args = [tsc, "-p", "tsconfig.build.json", ...options];
+  return spawnSync(process.execPath, args, { cwd: root, stdio: "inherit" }).status ?? 1;
+}
 
 function removeUnreachableDeclarations() {
   /** @type {{ exports: Record<string, string | { types: string }> }} */

@@ -5,10 +5,9 @@ import type { Enqueued, JobDraft, KindSettings } from "../../job/job.ts";
 import type { Clock } from "../../job/time.ts";
 import type { Change } from "../../job/transitions.ts";
 import { type KindColumns, kindSettings, toStored } from "../rows.ts";
-import type { Connection } from "./connection.ts";
 import { apply, defer, type Holder } from "./dedupe.ts";
 import { sqlState } from "./errors.ts";
-import { list, MAX_CHARACTERS, type Session, texts } from "./statements.ts";
+import { list, MAX_CHARACTERS, type Session, texts, type TransactingSession } from "./statements.ts";
 
 const DRAFTS = "$1::int[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[]";
 /** Returns the ids that were added, or null if all of them were. */
@@ -150,7 +149,7 @@ export class Enqueuing {
   groupCount = 0;
   operationCount = 0;
 
-  constructor(session: Connection, kinds: Kinds, clock: Pick<Clock, "soon">) {
+  constructor(session: TransactingSession, kinds: Kinds, clock: Pick<Clock, "soon">) {
     this.#session = session;
     this.#more = { within: (work) => session.transaction(work) };
     this.#kinds = kinds;

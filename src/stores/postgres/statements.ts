@@ -15,6 +15,11 @@ export interface Session {
   run(sql: string, values?: readonly Value[]): Promise<number>;
 }
 
+/** A session that can also run several statements as one transaction. */
+export interface TransactingSession extends Session {
+  transaction<T>(work: (tx: Session) => Promise<T>): Promise<T>;
+}
+
 /** A client of `pg` as far as we and users' query builders need it. */
 export interface PostgresClient {
   // oxlint-disable-next-line typescript/no-explicit-any -- a row is whatever the caller's SQL says
