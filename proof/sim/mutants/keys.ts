@@ -78,8 +78,8 @@ export const keyMutants: readonly Mutant[] = [
     what: "a key that is full admits one more: its limit is compared with <=",
     focus: QUIET,
     connection: rewriting([
-      "SELECT count(*) AS n FROM outlive_extras WHERE key1 = ?",
-      "SELECT max(0, count(*) - 1) AS n FROM outlive_extras WHERE key1 = ?",
+      "(SELECT count(*) FROM outlive_extras WHERE key1 = ?1",
+      "(SELECT max(0, count(*) - 1) FROM outlive_extras WHERE key1 = ?1",
     ]),
   },
   {
@@ -87,8 +87,8 @@ export const keyMutants: readonly Mutant[] = [
     what: "of a job with two keys only the first is counted",
     focus: QUIET,
     connection: rewriting([
-      "SELECT count(*) AS n FROM outlive_extras WHERE key2 = ?",
-      "SELECT 0 * count(*) AS n FROM outlive_extras WHERE key2 = ?",
+      "(SELECT count(*) FROM outlive_extras WHERE key2 = ?1",
+      "(SELECT 0 * count(*) FROM outlive_extras WHERE key2 = ?1",
     ]),
   },
   {
@@ -142,7 +142,8 @@ export const keyMutants: readonly Mutant[] = [
     name: "strictHeadForgotten",
     what: "the first of a strict key is in backoff or asleep, and the next one starts",
     focus: QUIET,
-    connection: rewriting(["AND place > 1 AND place <= ? + 0", "AND place > 1 AND place <= min(?, 2)"]),
+    // Once for each column of keys.
+    connection: rewriting(...Array.from({ length: 3 }, () => ["place <= ?2 + 0", "place <= min(?2, 2)"] as const)),
   },
   {
     name: "strictPlaceLost",
