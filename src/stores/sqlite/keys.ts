@@ -209,7 +209,7 @@ function admitAt(db: Database, doors: readonly number[], now: number): number {
     const first = db.sql(HELD).get(door, 1) as unknown as HeldColumns | undefined;
     if (first === undefined) return [];
     const head = candidateOf(first);
-    // No more than the door has room for: with all that are held at each door, a drain of 1,000 keys took twice the time.
+    // No more than the door has room for, however many are held there.
     const wanted = Math.min(HELD_PER_KEY, roomAt(factsFor(door)));
     if (wanted <= 1) {
       if (wanted === 1) full.push(door);
