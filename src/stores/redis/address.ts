@@ -1,0 +1,46 @@
+// Where the server is and which store on it is meant. Nothing secret in it is ever shown.
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { WireAddress } from "./driver.ts";
+
+/** The options of the store. */
+export interface RedisOptions {
+  /** The store's name, in which all its keys are kept together: `o:{name}:...`. Default "outlive"; at most 40 lowercase letters, digits, `_` and `-`. */
+  readonly name?: string;
+}
+
+/** All of it is plain data: a thread can be given it. */
+export interface RedisAddress {
+  readonly name: string;
+  readonly wire: WireAddress;
+  /** What people may see: never a password. */
+  readonly shown: string;
+}
+
+const NAME = /^[a-z0-9][a-z0-9_-]{0,39}$/;
+
+export function redisAddress(url: string, { name = "outlive" }: RedisOptions = {}): RedisAddress {
+  const shown = shownRedis(url);
+  if (!NAME.test(name))
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `${JSON.stringify(name)} can't be the name of a Redis store.`,
+      "Use at most 40 lowercase letters, digits, _ and -, the first a letter or a digit.",
+      { name },
+    );
+  try {
+    new URL(url);
+  } catch {
+    // The parser's error contains the whole address, so it is not passed on as the cause.
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `${shown} is not an address.`,
+      'Write "redis://user:password@host:6379", or "rediss://..." for TLS, with special characters of the password percent-encoded.',
+      { url: shown },
+    );
+  }
+  return { name, wire: { url }, shown };
+}
+
+export function shownRedis(url: string): string {
+  return String(url).replace(/^([a-z][a-z\d+.-]*:\/\/[^:@/]*):.*@/is, "$1:[redacted]@");
+}

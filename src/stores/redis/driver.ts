@@ -1,0 +1,91 @@
+// The only file that imports `@redis/client`, and only when a connection is asked for. To the rest of the store a server is a wire of four
+// verbs, so that a client of the user's own can be one, too. A wire is one connection: it never reconnects by itself, never sends a command
+// twice, and a call that was in flight when it broke is rejected.
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+
+/** What a server replies with. */
+export type Reply = string | number | null | readonly Reply[];
+
+export interface Wire {
+  /** One command. Rejects after `deadlineMs` at the latest; whether it was done is then not known. */
+  call(args: readonly string[], deadlineMs: number): Promise<Reply>;
+  /** Hears messages of a channel for as long as the wire stands. */
+  subscribe(channel: string, listener: () => void): Promise<void>;
+  /** Called once, when the wire is lost or was closed. */
+  onLost(listener: () => void): void;
+  close(): void;
+}
+
+/** Where the server is: everything that `connect` needs, as plain data. */
+export interface WireAddress {
+  readonly url: string;
+}
+
+/** Connecting takes no longer than this. */
+const CONNECT_MS = 5_000;
+const KEEP_ALIVE_MS = 5_000;
+
+export async function connect({ url }: WireAddress): Promise<Wire> {
+  const { createClient } = await driver();
+  const client = createClient({
+    url,
+    RESP: 3,
+    disableOfflineQueue: true,
+    socket: { reconnectStrategy: false, connectTimeout: CONNECT_MS, keepAlive: true, keepAliveInitialDelay: KEEP_ALIVE_MS },
+  });
+  const lost = new Set<() => void>();
+  let isLost = false;
+  const lose = (): void => {
+    if (isLost) return;
+    isLost = true;
+    // What still waits for a reply is rejected, not sent again.
+    client.destroy();
+    for (const listener of lost) listener();
+  };
+  // Without a listener the process would end with it; each call in flight says so itself.
+  client.on("error", lose);
+  client.on("end", lose);
+  await client.connect();
+  return {
+    call: (args, deadlineMs) => inTime(client.sendCommand([...args]) as Promise<Reply>, args[0]!, deadlineMs, lose),
+    subscribe: (channel, listener) => client.subscribe(channel, listener),
+    onLost(listener) {
+      if (isLost) listener();
+      else lost.add(listener);
+    },
+    close: lose,
+  };
+}
+
+/** A reply that does not come in time ends the wire: its order of replies can't be trusted to catch up. */
+function inTime(reply: Promise<Reply>, command: string, deadlineMs: number, lose: () => void): Promise<Reply> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => {
+      reject(new NoReply(command, deadlineMs));
+      lose();
+    }, deadlineMs);
+    reply.then(resolve, reject).finally(() => clearTimeout(timer));
+  });
+}
+
+export class NoReply extends Error {
+  readonly code = "NO_REPLY";
+
+  constructor(command: string, deadlineMs: number) {
+    super(`the server did not reply to ${command} within ${deadlineMs} ms`);
+  }
+}
+
+async function driver(): Promise<typeof import("@redis/client")> {
+  try {
+    return await import("@redis/client");
+  } catch (thrown) {
+    throw new OutliveError(
+      ErrorCode.driverMissing,
+      "The Redis store needs the package `@redis/client`, which is not installed.",
+      "Run `npm install @redis/client` in this program.",
+      {},
+      { cause: thrown },
+    );
+  }
+}

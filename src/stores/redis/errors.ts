@@ -1,0 +1,78 @@
+// Wraps errors of Redis and of the connection to it: a stable code, what was being done, and the next thing to do.
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { NoReply } from "./driver.ts";
+
+/** The first word of a server's error: "NOSCRIPT", "OOM", "READONLY", ... */
+export function replyCode(thrown: unknown): string | undefined {
+  if (!(thrown instanceof Error)) return undefined;
+  return /^(?:ERR )?-?([A-Z][A-Z_]+)\b/.exec(thrown.message)?.[1];
+}
+
+export function isNoScript(thrown: unknown): boolean {
+  return replyCode(thrown) === "NOSCRIPT";
+}
+
+/** The server is not there, or not fit to write, for reasons that pass: a failover, a start, a script that runs too long. */
+export function isServerAway(thrown: unknown): boolean {
+  const code = replyCode(thrown);
+  return code !== undefined ? AWAY.has(code) : isConnectionError(thrown);
+}
+
+const AWAY = new Set(["LOADING", "READONLY", "MASTERDOWN", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "UNBLOCKED", "NOREPLICAS"]);
+
+function isConnectionError(thrown: unknown): boolean {
+  if (!(thrown instanceof Error) || thrown instanceof OutliveError) return false;
+  if (thrown instanceof NoReply) return true;
+  const { code, name } = thrown as { code?: unknown; name: string };
+  return typeof code === "string" || /Socket|Client|Connection|Disconnect/.test(name) || /socket|connection|closed/i.test(thrown.message);
+}
+
+/** Wraps an error of Redis; returns any other unchanged. */
+export function inOurWords(doing: string, thrown: unknown): unknown {
+  if (thrown instanceof OutliveError || !(thrown instanceof Error)) return thrown;
+  const reply = replyCode(thrown);
+  if (reply === undefined && !isConnectionError(thrown)) return thrown;
+  const [code, hint] = (reply === undefined ? undefined : WORDS[reply]) ?? (reply === undefined ? UNREACHABLE : FAILED);
+  return new OutliveError(
+    code,
+    `The Redis store failed while ${doing}: ${thrown.message}.`,
+    hint,
+    { reply: reply ?? (thrown as { code?: unknown }).code, doing },
+    { cause: thrown },
+  );
+}
+
+/** Wraps an error from opening the store, with the address where it happened. */
+export function openingError(shown: string, thrown: unknown): unknown {
+  const ours = inOurWords("opening it", thrown);
+  if (!(ours instanceof OutliveError)) return ours;
+  const options = ours.cause === undefined ? undefined : { cause: ours.cause };
+  return new OutliveError(ours.code, `${shown}: ${ours.what}`, ours.hint, { ...ours.data, address: shown }, options);
+}
+
+type Words = readonly [ErrorCode, string];
+
+const FAILED: Words = [ErrorCode.storeFailed, "Look at the server's log. Repeating it is safe: ids and fences make it harmless."];
+const UNREACHABLE: Words = [
+  ErrorCode.storeUnreachable,
+  "The connection was lost or never came about. Check that the server runs; what works already tries again by itself.",
+];
+const WORDS: Readonly<Record<string, Words>> = {
+  OOM: [
+    ErrorCode.storeFull,
+    "The server's memory is full: nothing new is taken, and what runs can still end. Raise maxmemory, or shorten the retention.",
+  ],
+  READONLY: [ErrorCode.storeReadOnly, "Nothing was written. Connect to the primary, not to a replica."],
+  LOADING: [ErrorCode.storeUnreachable, "The server loads its data. What works already tries again by itself."],
+  MASTERDOWN: UNREACHABLE,
+  CLUSTERDOWN: UNREACHABLE,
+  BUSY: [ErrorCode.storeBusy, "A script of another program blocks the server. Nothing was written; try again."],
+  MISCONF: [ErrorCode.storeFull, "The server can't write to its disk and refuses writes. Make room there; nothing was written."],
+  NOREPLICAS: [ErrorCode.storeUnreachable, "The server has fewer replicas than min-replicas-to-write. Nothing was written."],
+  NOAUTH: [ErrorCode.storeUnusable, "Put the user and the password into the address."],
+  WRONGPASS: [ErrorCode.storeUnusable, "Check the user and the password in the address."],
+  NOPERM: [
+    ErrorCode.storeUnusable,
+    "Nothing was written. Allow this user the store's keys and channels: `+@all -@dangerous -@admin ~o:* &o:*`.",
+  ],
+};

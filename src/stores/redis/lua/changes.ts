@@ -1,0 +1,288 @@
+// Lua: drafts and changes as they come in the arguments, and what applying them does. What is decided comes from job/; a script adds increments,
+// chooses the alternative of a requested cancel, and writes the consequences in the same call: what follows, what waited for this job, and the
+// run that was asked for while it was under way.
+
+export const DRAFTS = /* lua */ `
+local D, X = {}, {}
+local added = {}
+function D.read()
+  return {id = arg(), kind = kindNamed(arg()), input = arg(), priority = num(), runAt = optnum(), delay = num(), dk = opt(), policy = opt(),
+    wait = optnum(), max = optnum(), ks = opt()}
+end
+function D.readAll()
+  local drafts = {}
+  for i = 1, num() do
+    local kindAt = at + 1
+    drafts[i] = D.read()
+    drafts[i].kindName = A[kindAt]
+  end
+  return drafts
+end
+-- The name of the first kind that was never declared; nothing: all were.
+function D.undeclared(drafts)
+  for _, draft in ipairs(drafts) do if not draft.kind then return draft.kindName end end
+  return nil
+end
+local function runAtOf(draft, latest)
+  if draft.wait then return math.min(now + draft.wait, latest or 9007199254740991) end
+  return draft.runAt or (draft.delay > 0 and now + draft.delay) or nil
+end
+local function latestOf(draft) return draft.max and now + draft.max or nil end
+function D.insert(draft, parent, latest)
+  local row = call('HINCRBY', T .. 'meta', 'row', 1)
+  local j = {row = row, id = draft.id, kind = draft.kind, state = QUEUED, priority = draft.priority, fence = 0, worker = 0, epoch = 0, started = now,
+    finished = now, created = now, d = {}, had = false}
+  jobs[row] = j
+  call('HSET', idKey(draft.id), draft.id, int(row))
+  J.text('i:', row, draft.input)
+  added[draft.kind] = (added[draft.kind] or 0) + 1
+  J.set(j, 'dk', draft.dk)
+  J.set(j, 'ks', draft.ks)
+  J.set(j, 'ra', runAtOf(draft, latest))
+  J.set(j, 'la', latest)
+  if parent then J.set(j, 'pr', parent) end
+  K.relocate(j)
+  J.enter(j)
+  return j
+end
+-- How many jobs a kind has ever had, less those that were purged: what is in no index has succeeded.
+function D.count()
+  for kind, count in pairs(added) do call('HINCRBY', T .. 'k:' .. int(kind), 'jobs', count) end
+  added = {}
+end
+local function replace(holder, draft)
+  local latest = tonumber(holder.d.la or nil) or latestOf(draft)
+  local due = J.runAt(holder)
+  local runAt = runAtOf(draft, latest)
+  if not runAt and due and due > now then runAt = due end
+  J.leave(holder)
+  if K.unplace(holder) then for _, key in ipairs(K.list(holder)) do K.wake(key.id) end end
+  J.text('i:', holder.row, draft.input)
+  holder.priority = draft.priority
+  if draft.ks then J.set(holder, 'ks', draft.ks) holder.keys = nil end
+  J.set(holder, 'ra', runAt)
+  J.set(holder, 'la', latest)
+  K.relocate(holder)
+  J.enter(holder)
+end
+local function markRerun(holder, draft)
+  local key = T .. 'rr:' .. int(holder.row)
+  local latest = tonumber(call('HGET', key, 'la') or nil) or latestOf(draft)
+  local runAt = runAtOf(draft, latest)
+  call('HSET', key, 'id', draft.id, 'input', draft.input, 'priority', int(draft.priority), 'dk', draft.dk, 'ks', draft.ks or '',
+    'ra', runAt and int(runAt) or '', 'la', latest and int(latest) or '')
+  J.set(holder, 'rr', '1')
+end
+-- An unfinished job that has run, or will, has the key of this draft.
+local function meet(holder, draft)
+  if not draft.policy then return {holder.id, 0, ''} end
+  if holder.state == QUEUED and holder.fence == 0 then
+    replace(holder, draft)
+    return {holder.id, 0, 'replaced'}
+  end
+  if draft.policy == 'replace' then return {holder.id, 0, ''} end
+  markRerun(holder, draft)
+  return {holder.id, 0, 'rerun'}
+end
+function D.enqueue(drafts, parent)
+  local answers = {}
+  for i, draft in ipairs(drafts) do
+    local known = call('HEXISTS', idKey(draft.id), draft.id) == 1
+    local holder = not known and draft.dk and call('HGET', T .. 'dk:' .. int(draft.kind), draft.dk)
+    if known then answers[i] = {draft.id, 0, ''}
+    elseif holder then answers[i] = meet(J.get(tonumber(holder)), draft)
+    else
+      D.insert(draft, parent, latestOf(draft))
+      answers[i] = {draft.id, 1, ''}
+    end
+  end
+  return answers
+end
+local function rerun(j)
+  if not j.d.rr then return end
+  local key = T .. 'rr:' .. int(j.row)
+  local kept = hash(call('HGETALL', key))
+  call('DEL', key)
+  J.set(j, 'rr', nil)
+  if not kept.id or call('HEXISTS', idKey(kept.id), kept.id) == 1 then return end
+  D.insert({id = kept.id, kind = j.kind, input = kept.input, priority = tonumber(kept.priority), runAt = tonumber(kept.ra), delay = 0, dk = kept.dk,
+    ks = kept.ks ~= '' and kept.ks or nil}, nil, tonumber(kept.la))
+end
+`;
+
+export const WAITS = /* lua */ `
+-- Whether the job waits: not one that has been woken, and not one in backoff.
+local function waits(j) return j.state == QUEUED and j.d.oc == 'waiting' and j.d.ra ~= nil and j.d.wt ~= nil end
+function X.hasSignal(row, name)
+  for _, id in ipairs(call('LRANGE', T .. 'sq:' .. row, 0, -1)) do
+    if string.match(call('HGET', T .. 'sg:' .. row, id), '^([^\\31]*)\\31') == name then return id end
+  end
+  return nil
+end
+function X.wake(j)
+  if not j or not waits(j) then return end
+  local row = int(j.row)
+  local wait = call('HMGET', T .. 'wt:' .. row, 'signal', 'jobs')
+  local ended = false
+  if wait[1] and wait[1] ~= '' then ended = X.hasSignal(row, wait[1]) ~= nil
+  elseif wait[2] == '1' then ended = call('SCARD', T .. 'aw:' .. row) == 0 end
+  if not ended then return end
+  J.leave(j)
+  J.set(j, 'ra', nil)
+  K.relocate(j)
+  J.enter(j)
+  X.woken = (X.woken or 0) + 1
+end
+-- Of a job that begins another wait, or is deleted.
+function X.forget(j)
+  if not j.d.wt then return end
+  local row = int(j.row)
+  for _, one in ipairs(call('SMEMBERS', T .. 'al:' .. row)) do call('SREM', T .. 'wa:' .. one, row) end
+  call('DEL', T .. 'al:' .. row, T .. 'aw:' .. row, T .. 'wt:' .. row)
+end
+function X.begin(j, wait)
+  X.forget(j)
+  local row = int(j.row)
+  call('HSET', T .. 'wt:' .. row, 'step', wait.step, 'due', wait.forMs and int(now + wait.forMs) or '', 'signal', wait.signal or '', 'jobs', wait.jobs and '1' or '')
+  J.set(j, 'wt', '1')
+  for _, id in ipairs(wait.jobs or {}) do
+    local one = J.byId(id)
+    if one then
+      call('SADD', T .. 'al:' .. row, int(one.row))
+      call('SADD', T .. 'wa:' .. int(one.row), row)
+      J.set(one, 'wa', '1')
+      if one.state < SUCCEEDED then call('SADD', T .. 'aw:' .. row, int(one.row)) end
+    end
+  end
+  if wait.signal or wait.jobs then X.wake(j) end
+end
+-- A job has ended, or was taken out of its end again. Every change of a job's state comes through here.
+function X.consequences(j, ended)
+  if ended then rerun(j) end
+  if not j.d.wa then return end
+  local row = int(j.row)
+  for _, waiter in ipairs(call('SMEMBERS', T .. 'wa:' .. row)) do
+    if ended then
+      call('SREM', T .. 'aw:' .. waiter, row)
+      X.wake(J.get(tonumber(waiter)))
+    else call('SADD', T .. 'aw:' .. waiter, row) end
+  end
+end
+`;
+
+/** The counters, in the order in which a change names what it adds to them. */
+export const COUNTERS = ["errors", "crashes", "blamed", "timeouts", "interruptions", "losses"] as const;
+export const COUNTER_FIELDS = ["er", "cr", "bl", "ti", "in", "lo"] as const;
+
+export const CHANGES = /* lua */ `
+local C = {}
+local COUNTERS = {'er', 'cr', 'bl', 'ti', 'in', 'lo'}
+function C.read()
+  local name = arg()
+  if name == 'succeed' then return {name = name, to = SUCCEEDED, outcome = 'succeeded', result = opt(), follow = D.readAll()} end
+  local c = {name = name, to = num(), outcome = opt(), delay = num(), error = opt(), reason = opt(), add = {}}
+  for i, field in ipairs(COUNTERS) do c.add[field] = num() end
+  c.resets, c.resolves, c.together, c.result = opt(), opt(), optnum(), opt()
+  local what = arg()
+  if what ~= '' then
+    local wait = {step = arg(), forMs = optnum()}
+    if what == 'signal' then wait.signal = arg() end
+    if what == 'jobs' then
+      wait.jobs = {}
+      for i = 1, num() do wait.jobs[i] = arg() end
+    end
+    c.wait = wait
+  end
+  c.follow = D.readAll()
+  if arg() == '1' then c.alt = C.read() end
+  return c
+end
+function C.of(j, change) return j.d.ca and change.alt or change end
+local function dueAt(c)
+  if c.to ~= QUEUED then return nil end
+  if c.resolves then return NEVER_DUE end
+  if c.wait then return c.wait.forMs and now + c.wait.forMs or NO_TIMEOUT end
+  return c.delay > 0 and now + c.delay or nil
+end
+function C.counters(j, c)
+  for _, field in ipairs(COUNTERS) do
+    local count = math.max(0, (c.resets and 0 or J.count(j, field)) + c.add[field])
+    J.set(j, field, count > 0 and count or nil)
+  end
+end
+local function setResult(j, result)
+  if result then J.text('o:', j.row, result) elseif j.state >= SUCCEEDED or j.had then call('HDEL', T .. 'o:' .. page(j.row), slot(j.row)) end
+end
+-- Writes the change, or its alternative if a cancel was requested, and its history. Returns which.
+function C.apply(j, change, actor, incident)
+  local c = C.of(j, change)
+  local before, outcome = j.state, J.outcome(j)
+  J.leave(j)
+  if c.name == 'succeed' then
+    setResult(j, c.result)
+    j.state, j.finished = SUCCEEDED, now
+    J.set(j, 'oc', nil)
+    K.relocate(j)
+    J.enter(j)
+    X.consequences(j, true)
+    return c
+  end
+  if c.reason then J.history(j, c.name, c.to, actor, j.epoch, j.fence, incident, c.reason) end
+  if before == SUCCEEDED then setResult(j, nil) end
+  C.counters(j, c)
+  j.state, j.finished = c.to, now
+  J.set(j, 'oc', c.outcome or outcome)
+  if c.error then J.set(j, 'ex', c.error) end
+  J.set(j, 'ra', dueAt(c))
+  J.set(j, 'ic', c.to == QUEUED and incident or nil)
+  if c.together or c.resets then J.set(j, 'to', (c.together or 0) > 0 and c.together or nil) end
+  J.set(j, 'ca', nil)
+  K.relocate(j)
+  J.enter(j)
+  if c.wait then X.begin(j, c.wait) end
+  if (c.to >= SUCCEEDED) ~= (before >= SUCCEEDED) then X.consequences(j, c.to >= SUCCEEDED) end
+  return c
+end
+`;
+
+/** Writes under a lease: who owns the job, and what a refused write is answered with. */
+export const LEASES = /* lua */ `
+local L = {}
+function L.read() return {row = num(), id = arg(), epoch = num(), fence = num(), worker = arg()} end
+function L.owned(lease)
+  local j = J.get(lease.row)
+  if not j or j.id ~= lease.id or j.state ~= RUNNING or j.fence ~= lease.fence or j.epoch ~= lease.epoch then return nil end
+  local w = W.own(lease.worker)
+  return w and w.n == j.worker and j or nil
+end
+local function wasAccepted(j, lease, name)
+  local of, actor = {}, 'worker/' .. lease.worker
+  for _, text in ipairs(call('LRANGE', T .. 'hi:' .. int(j.row), 0, -1)) do
+    local event, from, by, epoch, attempt = string.match(text, '^[^\\31]*\\31([^\\31]*)\\31([^\\31]*)\\31[^\\31]*\\31([^\\31]*)\\31([^\\31]*)\\31([^\\31]*)\\31')
+    if tonumber(epoch) == lease.epoch and tonumber(attempt) == lease.fence then
+      if name ~= 'succeed' and event == name and by == actor then return true end
+      if name == 'succeed' and event == 'retry' and from == '2' then return true end
+    end
+  end
+  if name ~= 'succeed' then return false end
+  local w = W.find(lease.worker)
+  return j.epoch == lease.epoch and j.fence == lease.fence and j.state ~= RUNNING and w and w.n == j.worker and J.outcome(j) == 'succeeded'
+end
+-- At most 100 refusals are kept of one job. \`settles\`: the name of the change that was tried.
+function L.refused(lease, tried, settles)
+  local j = J.get(lease.row)
+  if j and j.id ~= lease.id then j = nil end
+  if not j then return {'stale', '', '', '0', '0'} end
+  if settles and wasAccepted(j, lease, settles) then return {'repeated'} end
+  local refusals = 0
+  for _, text in ipairs(call('LRANGE', T .. 'hi:' .. int(j.row), 0, -1)) do
+    if string.find(text, '\\31write.rejected\\31', 1, true) then refusals = refusals + 1 end
+  end
+  if refusals < 100 then
+    J.history(j, 'write.rejected', j.state, 'worker/' .. lease.worker, lease.epoch, lease.fence, nil,
+      'refused: "' .. tried .. '" by worker ' .. lease.worker .. ' with (epoch ' .. int(lease.epoch) .. ', fence ' .. int(lease.fence) .. ')')
+  end
+  local worker = j.worker > 0 and call('HGET', T .. 'wi', int(j.worker)) or ''
+  return {'stale', tostring(j.state), worker or '', int(j.epoch), int(j.fence)}
+end
+`;

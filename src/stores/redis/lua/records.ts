@@ -1,0 +1,241 @@
+// Lua: what every script begins with, and the records of jobs. A job's record is a slot of 42 bytes and its id in a hash of 64 jobs, which Redis
+// keeps as one compact block as long as no value is longer than 64 bytes. What only some jobs have is in a hash of their own (`d:`). Both are the
+// truth: every other key can be rebuilt from them.
+//
+// Nothing is rolled back. So a script reads and checks everything first, changes records in memory, and writes them at its end (`J.flush`).
+
+/** `RUN`, `NOW` and the name of the store's keys are filled in by scripts.ts. Every number that becomes a text goes through `int`: Lua writes 3e+8. */
+export const BASE = /* lua */ `
+local T, A, at = KEYS[1], ARGV, 1
+local call, floor, fmt, sub, concat = redis.call, math.floor, string.format, string.sub, table.concat
+local NEVER_DUE, NO_TIMEOUT = 253402300799999, 253402300799998
+local QUEUED, RUNNING, SUCCEEDED = 0, 1, 2
+local function int(x) return fmt('%.0f', x) end
+local function arg() at = at + 1 return A[at - 1] end
+local function num() return tonumber(arg()) end
+local function opt() local v = arg() if v == '' then return nil end return v end
+local function optnum() return tonumber(opt() or nil) end
+local META = call('HMGET', T .. 'meta', 'run', 'epoch', 'runs', 'restored')
+if META[1] ~= RUN then return {0, META[1] or ''} end
+local EPOCH, RUNS, RESTORED = tonumber(META[2]), tonumber(META[3]), tonumber(META[4])
+local now = NOW()
+local wrote = false
+local K
+local function hash(flat)
+  local h = {}
+  for i = 1, #flat, 2 do h[flat[i]] = flat[i + 1] end
+  return h
+end
+-- Calls with many members, in pieces that fit on Lua's stack.
+local function many(command, key, list)
+  for i = 1, #list, 1000 do call(command, key, unpack(list, i, math.min(i + 999, #list))) end
+end
+local kindsRead = {}
+local function kindOf(n)
+  local k = kindsRead[n]
+  if k == nil then
+    local v = call('HMGET', T .. 'k:' .. int(n), 'name', 'timeout', 'runtime', 'grace', 'paused')
+    k = {n = n, name = v[1], timeout = tonumber(v[2] or nil), runtime = tonumber(v[3] or nil), grace = tonumber(v[4] or nil), paused = v[5] == '1'}
+    kindsRead[n] = k
+  end
+  return k
+end
+local numbersRead = {}
+local function kindNamed(name)
+  local n = numbersRead[name]
+  if n == nil then
+    n = tonumber(call('HGET', T .. 'kinds', name) or nil) or false
+    numbersRead[name] = n
+  end
+  return n
+end
+`;
+
+/**
+ * state and flags, kind, priority, fence, worker, epoch, started, deadline (as distance from started, plus one; 0: none), finished, created; then
+ * the id. With an id of 22 characters these are 64 bytes.
+ */
+export const SLOT = ">BI2i2I4I4I6I6I5I6I6";
+export const SLOT_BYTES = 42;
+
+export const RECORDS = /* lua */ `
+local J = {}
+local jobs, dirty, texts = {}, {}, {}
+local function page(row) return int(floor(row / 64)) end
+local function slot(row) return int(row % 64) end
+local function parse(row, v)
+  local b, kind, priority, fence, worker, epoch, started, left, finished, created = struct.unpack('${SLOT}', v)
+  local j = {row = row, state = b % 8, kind = kind, priority = priority, fence = fence, worker = worker, epoch = epoch, started = started,
+    deadline = left > 0 and started + left - 1 or nil, finished = finished, created = created, id = sub(v, ${SLOT_BYTES + 1}), had = b >= 8}
+  j.d = j.had and hash(call('HGETALL', T .. 'd:' .. int(row))) or {}
+  jobs[row] = j
+  return j
+end
+function J.get(row)
+  local j = jobs[row]
+  if j ~= nil then return j end
+  local v = call('HGET', T .. 'j:' .. page(row), slot(row))
+  if v then return parse(row, v) end
+  jobs[row] = false
+  return false
+end
+local function idKey(id) return T .. 'x:' .. sub(id, 1, 7) end
+function J.byId(id)
+  local row = call('HGET', idKey(id), id)
+  return row and J.get(tonumber(row))
+end
+function J.put(j) dirty[j.row] = j wrote = true end
+function J.set(j, name, value)
+  if value == nil and j.d[name] == nil then return end
+  if value ~= nil then value = type(value) == 'number' and int(value) or value end
+  if j.d[name] == value then return end
+  j.d[name] = value
+  j.changed = j.changed or {}
+  j.changed[name] = true
+  dirty[j.row] = j
+  wrote = true
+end
+-- An input or a result, with its checksum in front.
+function J.text(which, row, text)
+  local key = T .. which .. page(row)
+  local list = texts[key]
+  if not list then list = {} texts[key] = list end
+  list[#list + 1] = slot(row)
+  list[#list + 1] = text
+end
+function J.count(j, name) return tonumber(j.d[name] or 0) end
+function J.runAt(j) return tonumber(j.d.ra or nil) end
+function J.suspect(j) return J.count(j, 'cr') + J.count(j, 'lo') > 0 end
+function J.bound(j)
+  local together = J.count(j, 'to')
+  if together > 0 then return together end
+  return J.count(j, 'cr') + J.count(j, 'lo') > 1 and 1 or 2147483647
+end
+function J.outcome(j) return j.d.oc or (j.state == SUCCEEDED and 'succeeded') or nil end
+function J.flush()
+  local pages = {}
+  for row, j in pairs(dirty) do
+    if j.changed then
+      local set, del = {}, {}
+      for name in pairs(j.changed) do
+        local v = j.d[name]
+        if v == nil then del[#del + 1] = name else set[#set + 1] = name set[#set + 1] = v end
+      end
+      local key = T .. 'd:' .. int(row)
+      if next(j.d) == nil then call('DEL', key) j.had = false
+      else
+        if #set > 0 then call('HSET', key, unpack(set)) end
+        if #del > 0 and j.had then call('HDEL', key, unpack(del)) end
+        j.had = true
+      end
+      j.changed = nil
+    end
+    local left = j.deadline and j.deadline - j.started + 1 or 0
+    if left < 0 then left = 1 end
+    local p = page(row)
+    local list = pages[p]
+    if not list then list = {} pages[p] = list end
+    list[#list + 1] = slot(row)
+    list[#list + 1] = struct.pack('${SLOT}', j.state + (j.had and 8 or 0), j.kind, j.priority, j.fence, j.worker, j.epoch, j.started,
+      left, j.finished, j.created) .. j.id
+  end
+  dirty = {}
+  for p, list in pairs(pages) do call('HSET', T .. 'j:' .. p, unpack(list)) end
+  for key, list in pairs(texts) do call('HSET', key, unpack(list)) end
+  texts = {}
+end
+-- The order of a claim within all kinds: by priority, then by row.
+local function rank(j) return (1000 - j.priority) * 2199023255552 + j.row end
+local function suspectMember(j) return fmt('%04d:%010d:%016.0f', 1000 - j.priority, 2147483647 - J.bound(j), j.row) end
+local function delay(kind, row, due)
+  call('ZADD', T .. 'z:' .. int(kind), int(due), int(row))
+  if due < NO_TIMEOUT then call('ZADD', T .. 'zk', 'LT', int(due), int(kind)) end
+end
+-- Takes a job out of every index that its record says it is in, before that changes.
+function J.leave(j)
+  local row, kind = int(j.row), int(j.kind)
+  if j.state == QUEUED then
+    local lane = j.d.ln
+    if lane == nil then call('ZREM', T .. 'r:' .. kind, row)
+    elseif lane == 'z' then call('ZREM', T .. 'z:' .. kind, row)
+    elseif lane == 'u' then call('ZREM', T .. 'u:' .. kind, row) call('ZREM', T .. 'v:' .. kind, suspectMember(j))
+    elseif lane == 'h' then call('ZREM', T .. 'h:' .. j.d.dr, row) call('SREM', T .. 'hk:' .. kind, row) call('ZINCRBY', T .. 'doors', -1, j.d.dr) end
+  elseif j.state == RUNNING then
+    call('SREM', T .. 'held:' .. int(j.worker), row)
+    call('SREM', T .. 'run:' .. kind, row)
+    if j.d.ca then call('SREM', T .. 'cc:' .. int(j.worker), row) end
+  elseif j.state > SUCCEEDED then call('SREM', T .. 't' .. j.state .. ':' .. kind, row) end
+  if j.d.dk and j.state < SUCCEEDED then call('HDEL', T .. 'dk:' .. kind, j.d.dk) end
+end
+-- Puts it where its record belongs now.
+function J.enter(j)
+  local row, kind = int(j.row), int(j.kind)
+  local lane = nil
+  if j.state == QUEUED then
+    local due = J.runAt(j)
+    if due and due > now then lane = 'z' delay(j.kind, j.row, due)
+    elseif j.d.pl == 'h' or j.d.pl == 'f' then
+      lane = 'h'
+      call('ZADD', T .. 'h:' .. j.d.dr, int(K.rank(j)), row)
+      call('SADD', T .. 'hk:' .. kind, row)
+      call('ZINCRBY', T .. 'doors', 1, j.d.dr)
+    elseif J.suspect(j) then
+      lane = 'u'
+      call('ZADD', T .. 'u:' .. kind, int(rank(j)), row)
+      call('ZADD', T .. 'v:' .. kind, 0, suspectMember(j))
+    else call('ZADD', T .. 'r:' .. kind, int(rank(j)), row) end
+  elseif j.state == RUNNING then
+    call('SADD', T .. 'held:' .. int(j.worker), row)
+    call('SADD', T .. 'run:' .. kind, row)
+    if j.d.ca then call('SADD', T .. 'cc:' .. int(j.worker), row) end
+  elseif j.state > SUCCEEDED then call('SADD', T .. 't' .. j.state .. ':' .. kind, row) end
+  if j.d.dk and j.state < SUCCEEDED then call('HSET', T .. 'dk:' .. kind, j.d.dk, row) end
+  J.set(j, 'ln', lane)
+  J.put(j)
+end
+function J.history(j, event, to, actor, epoch, attempt, incident, reason)
+  call('RPUSH', T .. 'hi:' .. int(j.row), concat({int(now), event, j.state, to, actor, int(epoch), int(attempt), incident or '', reason}, '\\31'))
+  wrote = true
+end
+function J.hasSteps(j) return j.d.st ~= nil end
+-- As the program reads it: the slot by name, then what else there is.
+function J.show(j)
+  local worker = j.worker > 0 and call('HGET', T .. 'wi', int(j.worker)) or ''
+  local parent = j.d.pr and J.get(tonumber(j.d.pr))
+  local step = j.d.wt and call('HGET', T .. 'wt:' .. int(j.row), 'step') or ''
+  local d = {}
+  for name, value in pairs(j.d) do d[#d + 1] = name d[#d + 1] = value end
+  return {int(j.row), j.id, kindOf(j.kind).name, j.state, j.priority, int(j.fence), worker or '', int(j.epoch), int(j.started),
+    j.deadline and int(j.deadline) or '', int(j.finished), int(j.created), parent and parent.id or '', step or '', d}
+end
+`;
+
+/** Workers as the scripts see them. `W.own`: the row of a worker as far as it may write, and otherwise nothing. */
+export const WORKERS = /* lua */ `
+local W = {}
+local workers = {}
+function W.find(id)
+  local w = workers[id]
+  if w ~= nil then return w end
+  local n = call('HGET', T .. 'ws', id)
+  if n then
+    local v = call('HMGET', T .. 'w:' .. n, 'state', 'runs', 'incident', 'beats', 'identity', 'word', 'successor')
+    w = {id = id, n = tonumber(n), state = v[1], runs = tonumber(v[2]), incident = v[3] or nil, beats = v[4], identity = v[5] or '', word = v[6] or '',
+      successor = v[7] or nil}
+  else w = false end
+  workers[id] = w
+  return w
+end
+function W.own(id)
+  local w = W.find(id)
+  return w and w.runs == RUNS and w or nil
+end
+-- Why the store is not the one that this worker registered with; nothing: it is, or the server only started again.
+function W.replaced(id)
+  local w = W.find(id)
+  if not w then return 'worker ' .. id .. ' has no row in it' end
+  if w.runs < RESTORED then return call('HGET', T .. 'meta', 'why') or 'the store went back to an earlier state' end
+  return ''
+end
+function W.holds(w) return call('SCARD', T .. 'held:' .. int(w.n)) end
+`;

@@ -1,0 +1,154 @@
+// The scripts of the store: one for each verb, assembled of the parts in lua/. The run of the server is in the text of each: a server process
+// that was started since, or a replica that was promoted, does not have them, because scripts are neither persisted nor replicated. So no call
+// of a former run can be carried out by accident, and the first caller learns that a new run has begun (connection.ts).
+import { createHash } from "node:crypto";
+import { CHANGES, DRAFTS, LEASES, WAITS } from "./lua/changes.ts";
+import { KEYS } from "./lua/keys.ts";
+import { BASE, RECORDS, WORKERS } from "./lua/records.ts";
+import * as verbs from "./lua/verbs.ts";
+
+/** In the body of a script these stand for parts of lua/, in the order in which they need each other. */
+const PARTS = {
+  jobs: RECORDS,
+  keys: KEYS,
+  drafts: DRAFTS,
+  waits: WAITS,
+  changes: CHANGES,
+  workers: WORKERS,
+  leases: LEASES,
+} as const;
+const ALL = ["jobs", "keys", "drafts", "waits", "changes", "workers", "leases"] as const;
+const READ = ["jobs", "keys", "workers"] as const;
+
+interface ScriptFacts {
+  readonly parts: readonly (keyof typeof PARTS)[];
+  /** no-writes: it reads only. allow-oom: it is also carried out when memory is full, because work has to end and be removed then. */
+  readonly flags: "no-writes" | "allow-oom" | "";
+  readonly body: string;
+}
+
+const reading = (body: string): ScriptFacts => ({ parts: READ, flags: "no-writes", body });
+const writing = (body: string): ScriptFacts => ({ parts: ALL, flags: "allow-oom", body });
+const adding = (body: string): ScriptFacts => ({ parts: ALL, flags: "", body });
+
+const SCRIPTS = {
+  declare: adding(verbs.DECLARE),
+  enqueue: adding(verbs.ENQUEUE),
+  register: adding(verbs.REGISTER),
+  turn: writing(verbs.TURN),
+  settle: writing(verbs.SETTLE),
+  write: writing(verbs.WRITE),
+  beat: writing(verbs.BEAT),
+  leave: writing(verbs.LEAVE),
+  noteDeath: writing(verbs.NOTE_DEATH),
+  worker: reading(verbs.WORKER),
+  listWorkers: reading(verbs.LIST_WORKERS),
+  condemn: writing(verbs.CONDEMN),
+  held: reading(verbs.HELD),
+  overdue: writing(verbs.OVERDUE),
+  takeBack: writing(verbs.TAKE_BACK),
+  purge: writing(verbs.PURGE),
+  getJob: reading(verbs.GET_JOB),
+  jobs: reading(verbs.JOBS),
+  outcomes: reading(verbs.OUTCOMES),
+  list: reading(verbs.LIST),
+  counts: reading(verbs.COUNTS),
+  ahead: reading(verbs.AHEAD),
+  suspects: reading(verbs.SUSPECTS),
+  incidents: reading(verbs.INCIDENTS),
+  incident: reading(verbs.INCIDENT),
+  latestRecovery: reading(verbs.LATEST_RECOVERY),
+  deaths: reading(verbs.DEATHS),
+  openLosses: reading(verbs.OPEN_LOSSES),
+  resolveLoss: writing(verbs.RESOLVE_LOSS),
+  judge: writing(verbs.JUDGE),
+  closeLoss: writing(verbs.CLOSE_LOSS),
+  noteJob: writing(verbs.NOTE_JOB),
+  lostJobs: reading(verbs.LOST_JOBS),
+  cancel: writing(verbs.CANCEL),
+  retry: writing(verbs.RETRY),
+  signal: adding(verbs.SIGNAL),
+  setLimit: writing(verbs.SET_LIMIT),
+  setPaused: writing(verbs.SET_PAUSED),
+  raiseEpoch: writing(verbs.RAISE_EPOCH),
+  noticeRestore: writing(verbs.NOTICE_RESTORE),
+  noteLoss: writing(verbs.NOTE_LOSS),
+  check: reading(verbs.CHECK),
+} as const satisfies Record<string, ScriptFacts>;
+
+export type ScriptName = keyof typeof SCRIPTS;
+
+export interface Script {
+  readonly text: string;
+  readonly sha: string;
+}
+
+/** How scripts read the time: a Lua function NOW without arguments that returns ms. */
+export const SERVER_CLOCK =
+  "local function NOW() local t = redis.call('TIME') return t[1] * 1000 + math.floor(t[2] / 1000) end";
+
+export function scriptsOf(run: string, clock: string): (name: ScriptName) => Script {
+  const made = new Map<ScriptName, Script>();
+  return (name) => {
+    const known = made.get(name);
+    if (known) return known;
+    const { parts, flags, body } = SCRIPTS[name];
+    const shebang = flags === "" ? "#!lua" : `#!lua flags=${flags}`;
+    const head = `${shebang}\nlocal RUN = '${run}'\n${clock}\n${BASE}\n${parts.map((part) => PARTS[part]).join("\n")}`;
+    const text = `${head}\nlocal function main()\n${body}\nend\n${flags === "no-writes" ? READ_TAIL : WRITE_TAIL}`;
+    const script = { text, sha: createHash("sha1").update(text).digest("hex") };
+    made.set(name, script);
+    return script;
+  };
+}
+
+const READ_TAIL = "return {1, call('HGET', T .. 'meta', 'ops'), int(now), int(EPOCH), main()}";
+/** Every script that wrote adds one to the operations: a caller that has seen more than there are knows that the store went back. */
+const WRITE_TAIL = `local answer = main()
+J.flush()
+D.count()
+local ops
+if wrote then
+  ops = call('HINCRBY', T .. 'meta', 'ops', 1)
+  call('HSET', T .. 'meta', 'at', int(now))
+else ops = call('HGET', T .. 'meta', 'ops') end
+return {1, ops, int(now), int(EPOCH), answer}`;
+
+/** Present in the server process in which this run was begun, and in no other. */
+export function runMark(run: string): Script {
+  const text = `return 'outlive run ${run}'`;
+  return { text, sha: createHash("sha1").update(text).digest("hex") };
+}
+
+/**
+ * Begins a run of the server: the epoch rises above all that this caller knows of, and the workers of the former run are not live any more. If the
+ * store went back, their rows count as restored: `lost` operations that the caller had been told of are missing, or the latest write is older than
+ * any pause of a working store.
+ */
+export function beginText(clock: string): string {
+  return `#!lua flags=allow-oom
+${clock}
+${BEGIN}`;
+}
+
+const BEGIN = /* lua */ `
+local T, A, call = KEYS[1], ARGV, redis.call
+local function int(x) return string.format('%.0f', x) end
+local now = NOW()
+local m = call('HMGET', T .. 'meta', 'run', 'epoch', 'runs', 'ops', 'at', 'restored', 'schema')
+if (m[1] or '') ~= A[1] then return {0, m[1] or ''} end
+local isNew = not m[1]
+if isNew then call('HSET', T .. 'meta', 'id', A[6], 'schema', A[7], 'row', 0) end
+local epoch, runs, ops, last = tonumber(m[2] or 0), tonumber(m[3] or 0), tonumber(m[4] or 0), tonumber(m[5] or now)
+local seenRuns, seenOps, seenEpoch = tonumber(A[3]), tonumber(A[4]), tonumber(A[5])
+local lost = seenRuns == runs and math.max(0, seenOps - ops) or 0
+local gap = now - last
+local why = 'the server started again or another one took over'
+if lost > 0 then why = why .. ', and ' .. int(lost) .. ' operation(s) that this process had been told of are missing' end
+if gap > ${600_000} then why = why .. ', and its latest write is ' .. int(gap) .. ' ms old' end
+local restored = tonumber(m[6] or 0)
+if lost > 0 or gap > ${600_000} then restored = runs + 1 end
+call('HSET', T .. 'meta', 'run', A[2], 'runs', int(runs + 1), 'epoch', int(math.max(epoch + 1, seenEpoch + 1, now)), 'begun', int(ops),
+  'ops', int(math.max(ops, seenOps) + 1), 'at', int(now), 'restored', int(restored), 'lost', int(lost), 'why', why, 'unreported', isNew and '' or why)
+return {1, A[2]}
+`;
