@@ -1,6 +1,6 @@
 // Runs the tests with Node's own runner and ends with its summary. `npm test` runs all of them; `npm test -- <files or options>`
-// passes on what it is given, and the files named there replace the whole. It also owns the PostgreSQL server that tests share:
-// started when the first of them asks for it over a socket, and stopped when the run has ended, however it ended.
+// passes on what it is given, and the files named there replace the whole. It also owns the PostgreSQL and Redis servers that tests
+// share: started when the first of them asks for it over a socket, and stopped when the run has ended, however it ended.
 import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { createServer } from "node:net";
@@ -23,21 +23,40 @@ const settings = [
   "--disable-warning=ExperimentalWarning",
 ];
 const folder = mkdtempSync(join(tmpdir(), "outlive-test-run-"));
-const socket = join(folder, "postgres");
-/** @type {Promise<import("../test/support/postgres-server.ts").PostgresServer> | undefined} */
-let postgres;
-const desk = createServer((connection) => {
-  connection.on("error", () => {});
-  postgres ??= import("../test/support/postgres-server.ts").then(({ PostgresServer }) =>
-    PostgresServer.create({ fsync: false }),
-  );
-  postgres.then(
-    (server) => connection.end(server.url()),
-    (thrown) => connection.end(String(thrown?.message ?? thrown)),
-  );
-});
-desk.listen(socket);
-desk.unref();
+/** @type {Promise<{ url(): string, destroy(): Promise<void> }>[]} */
+const servers = [];
+const sockets = {
+  OUTLIVE_TEST_POSTGRES_SOCKET: share("postgres", async () => {
+    const { PostgresServer } = await import("../test/support/postgres-server.ts");
+    return PostgresServer.create({ fsync: false });
+  }),
+  OUTLIVE_TEST_REDIS_SOCKET: share("redis", async () => {
+    const { RedisServer } = await import("../proof/servers/redis-server.ts");
+    return RedisServer.create();
+  }),
+};
+
+/**
+ * Starts a server when the first test asks for its address at the socket that is returned.
+ * @param {string} name
+ * @param {() => Promise<{ url(): string, destroy(): Promise<void> }>} start
+ */
+function share(name, start) {
+  /** @type {Promise<{ url(): string, destroy(): Promise<void> }> | undefined} */
+  let server;
+  const desk = createServer((connection) => {
+    connection.on("error", () => {});
+    if (server === undefined) servers.push((server = start()));
+    server.then(
+      (one) => connection.end(one.url()),
+      (thrown) => connection.end(String(thrown?.message ?? thrown)),
+    );
+  });
+  const socket = join(folder, name);
+  desk.listen(socket);
+  desk.unref();
+  return socket;
+}
 
 const runner = spawn(
   process.execPath,
@@ -45,7 +64,7 @@ const runner = spawn(
   {
     cwd: fileURLToPath(new URL("../", import.meta.url)),
     stdio: "inherit",
-    env: { ...process.env, OUTLIVE_TEST_POSTGRES_SOCKET: socket },
+    env: { ...process.env, ...sockets },
   },
 );
 
@@ -58,10 +77,10 @@ runner.on("exit", (code, signal) => {
 });
 
 async function cleanUp() {
-  desk.close();
-  await postgres?.then(
-    (server) => server.destroy(),
-    () => {},
-  );
+  for (const server of servers)
+    await server.then(
+      (one) => one.destroy(),
+      () => {},
+    );
   rmSync(folder, { recursive: true, force: true });
 }

@@ -40,6 +40,8 @@ const SCRIPTS = {
   write: writing(verbs.WRITE),
   beat: writing(verbs.BEAT),
   leave: writing(verbs.LEAVE),
+  former: reading(verbs.FORMER),
+  endFormer: writing(verbs.END_FORMER),
   noteDeath: writing(verbs.NOTE_DEATH),
   worker: reading(verbs.WORKER),
   listWorkers: reading(verbs.LIST_WORKERS),

@@ -37,7 +37,7 @@ return D.enqueue(drafts, nil)
 
 export const REGISTER = /* lua */ `
 local id, json, lock, predecessor = arg(), arg(), arg(), arg()
-if W.find(id) then return '!known' end
+if W.find(id) then return {'!known'} end
 wrote = true
 local n = call('HINCRBY', T .. 'meta', 'workers', 1)
 call('HSET', T .. 'ws', id, int(n))
@@ -51,7 +51,7 @@ if predecessor ~= '' then
   local open = call('HGET', T .. 'lost', predecessor)
   if open and not call('HGET', T .. 'inc:' .. open, 'resolution') then call('HSET', T .. 'inc:' .. open, 'resolution', 'returned') end
 end
-return int(EPOCH)
+return {int(EPOCH), int(now)}
 `;
 
 const SETTLEMENTS = /* lua */ `
@@ -311,7 +311,24 @@ if w then
     if leases then list[#list + 1] = J.show(j) end
   end
 end
-return {live and 1 or 0, replaced, count, int(digest), overdue, list}
+return {live and 1 or 0, replaced, count, int(digest), overdue, list, int(now)}
+`;
+
+/** A worker of a former run of the server that nobody has recovered. */
+export const FORMER = /* lua */ `
+local w = W.find(arg())
+return w and w.runs < RUNS and w.state == 'live' and 1 or 0
+`;
+
+export const END_FORMER = /* lua */ `
+local w = W.find(arg())
+if not w or w.runs == RUNS or w.state ~= 'live' or W.holds(w) > 0 then return 0 end
+wrote = true
+call('HSET', T .. 'w:' .. int(w.n), 'state', 'gone')
+call('ZREM', T .. 'fleet', w.id)
+call('ZADD', T .. 'over', int(now), w.id)
+call('ZREM', T .. 'dl', int(w.n))
+return 1
 `;
 
 export const LEAVE = /* lua */ `
@@ -623,7 +640,7 @@ if not j then return {} end
 local row = int(j.row)
 local p, s = page(j.row), slot(j.row)
 return {J.show(j), call('HGET', T .. 'i:' .. p, s) or '', call('HGET', T .. 'o:' .. p, s) or '', j.d.st and call('HGETALL', T .. 's:' .. row) or {},
-  call('LRANGE', T .. 'hi:' .. row, 0, -1), j.d.lg and call('LRANGE', T .. 'l:' .. row, 0, -1) or {}}
+  call('LRANGE', T .. 'hi:' .. row, 0, -1), j.d.lg and call('LRANGE', T .. 'l:' .. row, 0, -1) or {}, int(now)}
 `;
 
 /** Jobs by their rows, with the settings of their kinds, their steps and their histories. */
@@ -638,7 +655,7 @@ for i = 1, num() do
 end
 local settings = {}
 for n in pairs(kinds) do settings[#settings + 1] = kindOf(n).name settings[#settings + 1] = call('HGET', T .. 'k:' .. int(n), 'settings') end
-return {list, settings}
+return {list, settings, int(now)}
 `;
 
 export const OUTCOMES = /* lua */ `
@@ -656,12 +673,12 @@ local before, limit, state, kindName, parentId, text, createdBefore, createdAfte
 local kind = nil
 if kindName then
   kind = kindNamed(kindName)
-  if not kind then return {{}, ''} end
+  if not kind then return {{}, '', int(now)} end
 end
 local parent = nil
 if parentId then
   local j = J.byId(parentId)
-  if not j then return {{}, ''} end
+  if not j then return {{}, '', int(now)} end
   parent = int(j.row)
 end
 local lastRow = tonumber(call('HGET', T .. 'meta', 'row') or 0)
@@ -681,15 +698,15 @@ while p >= low and scanned < 160 do
     if (not state or j.state == state) and (not kind or j.kind == kind) and (not parent or j.d.pr == parent)
       and (not createdBefore or j.created < createdBefore) and (not createdAfter or j.created > createdAfter)
       and (not text or string.find(j.id, text, 1, true) or string.find(j.d.dk or '', text, 1, true) or string.find(j.d.ex or '', text, 1, true)) then
-      if #found == limit then return {found, int(stopped)} end
+      if #found == limit then return {found, int(stopped), int(now)} end
       found[#found + 1] = J.show(j)
       stopped = j.row
     end
   end
   p = p - 1
 end
-if p >= low then return {found, int((p + 1) * 64)} end
-return {found, ''}
+if p >= low then return {found, int((p + 1) * 64), int(now)} end
+return {found, '', int(now)}
 `;
 
 export const COUNTS = /* lua */ `

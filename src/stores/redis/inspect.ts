@@ -1,0 +1,171 @@
+// What people and reports read.
+import { type JobDetails, JOB_STATES } from "../../job/job.ts";
+import type { Incident, IncidentSummary } from "../../recovery/incident.ts";
+import type { Inspecting, JobFilter, KindCounts, ListPage, RecoveredJob } from "../port.ts";
+import { cursorAt, rowOfCursor, STATE, storedError, storedValue } from "../rows.ts";
+import type { Connection } from "./connection.ts";
+import type { Reply } from "./driver.ts";
+import { fieldsOf, historyEntry, inputOwner, jobInfo, keptSteps, shownJob, splitInto, unchecked } from "./encoding.ts";
+import { serverFacts } from "./upkeep.ts";
+
+/** A page of a list is found in at most so many calls, of 10,240 rows each. */
+const MAX_CALLS = 10;
+
+export function inspecting(connection: Connection): Inspecting {
+  return {
+    get: (id) => getJob(connection, id),
+    async outcomes(ids) {
+      const list = (await connection.eval("outcomes", [String(ids.length), ...ids])) as unknown as [number, string, string][];
+      return ids.map((id, at) => {
+        const [state, result, error] = list[at]!;
+        if (state === undefined) return { id, state: "missing", result: null, error: null };
+        const text = result === "" ? null : unchecked(result!, id).text;
+        return { id, state: JOB_STATES[state]!, result: text, error: error === "" ? null : storedError(error) };
+      });
+    },
+    list: (filter, limit, after) => listJobs(connection, filter, limit, after),
+    async counts() {
+      const list = (await connection.eval("counts")) as unknown as [string, ...(number | string)[]][];
+      return list.map(kindCounts).toSorted((a, b) => (a.kind < b.kind ? -1 : 1));
+    },
+    async ahead(id) {
+      const count = await connection.eval("ahead", [id]);
+      return count === "" ? null : Number(count);
+    },
+    async suspects() {
+      const list = (await connection.eval("suspects")) as unknown as [string, number, number][];
+      return list.map(([worker, count, together]) => ({ worker, count, together }));
+    },
+    writer: async () => null,
+    async incidents(limit, after) {
+      const list = (await connection.eval("incidents", [String(limit), after ?? ""])) as unknown as IncidentReply[];
+      return list.map((reply): IncidentSummary => {
+        const { id, recovery, worker, how, resolution, detectedAt, completedAt, jobCount } = incidentOf(reply);
+        return { id, recovery, worker, how, resolution, detectedAt, completedAt, jobCount };
+      });
+    },
+    async incident(id) {
+      const reply = (await connection.eval("incident", [id])) as readonly Reply[];
+      return reply.length === 0 ? null : incidentOf(reply as unknown as IncidentReply);
+    },
+    async latestRecovery() {
+      return ((await connection.eval("latestRecovery")) as unknown as IncidentReply[]).map(incidentOf);
+    },
+    async health() {
+      return { ok: true, detail: await serverFacts(connection) };
+    },
+  };
+}
+
+async function getJob(connection: Connection, id: string): Promise<JobDetails | null> {
+  const reply = (await connection.eval("getJob", [id])) as unknown as [Reply, string, string, string[], string[], string[], string];
+  const [shown, storedInput, storedResult, flat, history, log, now] = reply;
+  if (shown === undefined) return null;
+  const job = shownJob(shown);
+  const input = unchecked(storedInput, inputOwner(job.kind));
+  const result = storedResult === "" ? { text: null, intact: true } : unchecked(storedResult, id);
+  const steps = keptSteps(id, flat);
+  return {
+    ...jobInfo(job, Number(now)),
+    input: storedValue(input.text),
+    result: storedValue(result.text),
+    progress: storedValue(job.d["pg"] ?? null),
+    steps: steps.map(({ name, result: value, at, attempt }) => ({ name, result: storedValue(value), at, attempt })),
+    history: history.map(historyEntry),
+    log: log.map((line) => {
+      const [at, attempt, message] = splitInto(line, 3);
+      return { at: Number(at), attempt: Number(attempt), message: message! };
+    }),
+    corrupt: [
+      ...(input.intact ? [] : ["input"]),
+      ...(result.intact ? [] : ["result"]),
+      ...steps.filter(({ intact }) => !intact).map(({ name }) => `step ${name}`),
+    ],
+  };
+}
+
+async function listJobs(
+  connection: Connection,
+  filter: JobFilter,
+  limit: number,
+  after: string | null,
+): Promise<ListPage> {
+  const { state, kind, parent, text, createdBefore, createdAfter } = filter;
+  let before = after === null ? Number.MAX_SAFE_INTEGER : rowOfCursor(after);
+  const jobs: ListPage["jobs"][number][] = [];
+  const given = (value: string | number | undefined): string => (value === undefined ? "" : String(value));
+  for (let calls = 0; calls < MAX_CALLS; calls++) {
+    const [list, stopped, now] = (await connection.eval("list", [
+      String(before),
+      String(limit - jobs.length),
+      state === undefined ? "" : String(STATE[state]),
+      given(kind),
+      given(parent),
+      given(text),
+      given(createdBefore),
+      given(createdAfter),
+    ])) as unknown as [Reply[], string, string];
+    jobs.push(...list.map((one) => jobInfo(shownJob(one), Number(now))));
+    if (stopped === "") return { jobs, next: null };
+    before = Number(stopped);
+    if (jobs.length === limit) break;
+  }
+  return { jobs, next: cursorAt(before) };
+}
+
+function kindCounts(row: readonly (string | number)[]): KindCounts {
+  const [kind, paused, ready, oldest, delayed, held, running, succeeded, dead, cancelled, quarantined] = row;
+  return {
+    kind: String(kind),
+    paused: paused === 1,
+    ready: Number(ready),
+    oldestReadyMs: oldest === "" ? null : Number(oldest),
+    delayed: Number(delayed),
+    held: Number(held),
+    running: Number(running),
+    succeeded: Number(succeeded),
+    dead: Number(dead),
+    cancelled: Number(cancelled),
+    quarantined: Number(quarantined),
+  };
+}
+
+type IncidentReply = readonly [
+  id: string,
+  record: string,
+  recovery: string,
+  worker: string,
+  how: string,
+  resolution: string,
+  completed: string,
+  evidence: string,
+  held: string,
+  count: number,
+  jobs: string[],
+];
+type StaticIncident = Omit<Incident, "id" | "recovery" | "worker" | "how" | "resolution" | "completedAt" | "evidence" | "heldAtDeath" | "jobs" | "jobCount">;
+
+function incidentOf(reply: IncidentReply): Incident {
+  const [id, record, recovery, worker, how, resolution, completed, evidence, held, jobCount, flat] = reply;
+  const listed = fieldsOf(flat);
+  const jobs = Object.entries(listed)
+    .filter(([field]) => !field.includes(":"))
+    .toSorted(([a], [b]) => Number(a) - Number(b))
+    .map(([row, text]) => {
+      const resumed = listed[`${row}:resumed`];
+      return { ...(JSON.parse(text) as RecoveredJob), resumedAt: resumed === undefined ? null : Number(resumed) };
+    });
+  return {
+    ...(JSON.parse(record) as StaticIncident),
+    id,
+    recovery,
+    worker,
+    how: how as Incident["how"],
+    resolution: (resolution || null) as Incident["resolution"],
+    completedAt: completed === "" ? null : Number(completed),
+    evidence: evidence || null,
+    heldAtDeath: Number(held),
+    jobCount,
+    jobs,
+  };
+}

@@ -1,0 +1,69 @@
+// The store port on Redis, assembled: every verb is one script, or reads followed by one script under guard. There is neither `commit` nor
+// `transact`: the user's own writes are not in this server.
+import type { Emitter } from "../../job/events.ts";
+import type { Clock } from "../../job/time.ts";
+import { observed, type WakeupChannel } from "../observed.ts";
+import type { Store } from "../port.ts";
+import type { Connection } from "./connection.ts";
+import { inOurWords } from "./errors.ts";
+import { inspecting } from "./inspect.ts";
+import { losses } from "./losses.ts";
+import { operating } from "./operate.ts";
+import { condemn, heldBy, takeBack } from "./recover.ts";
+import { enqueue, turn, write } from "./turn.ts";
+import { upkeep } from "./upkeep.ts";
+import { beat, leave, listWorkers, register } from "./workers.ts";
+
+export interface RedisStoreDeps {
+  readonly connection: Connection;
+  readonly clock: Clock;
+  /** How other processes are woken. Null: only the listeners of this one are. */
+  readonly wakeups: WakeupChannel | null;
+  /** Hears how long each call took. Omitted: nobody does. */
+  readonly events?: Emitter;
+}
+
+export function redisStore({ connection, clock, wakeups, events }: RedisStoreDeps): Store {
+  return observed(
+    {
+      name: "redis",
+      async declare(kinds) {
+        const limits = kinds.flatMap(({ keyed = [] }) => keyed);
+        const given = (value: number | null): string => (value === null ? "" : String(value));
+        await connection.eval("declare", [
+          String(kinds.length),
+          ...kinds.flatMap((kind) => {
+            const { name, timeoutMs, maxRuntimeMs, graceMs } = kind;
+            return [name, JSON.stringify(kind), given(timeoutMs), given(maxRuntimeMs), String(graceMs)];
+          }),
+          String(limits.length),
+          ...limits.flatMap(({ name, running, intervalMs, burst, strict }) => [
+            name,
+            `${given(running)}|${given(intervalMs)}|${burst}|${strict ? 1 : 0}`,
+          ]),
+        ]);
+      },
+      enqueue: (drafts) => enqueue(connection, drafts),
+      register: (worker) => register(connection, worker),
+      turn: (worker, settlements, room) => turn(connection, worker, settlements, room),
+      write: (writes) => write(connection, writes),
+      beat: (worker, said) => beat(connection, worker, said),
+      leave: (worker) => leave(connection, worker),
+      workers: (query) => listWorkers(connection, query),
+      condemn: (request) => condemn(connection, request),
+      heldBy: (query) => heldBy(connection, query),
+      takeBack: (request) => takeBack(connection, request),
+      async purge({ finishedOlderThanMs, incidentsOlderThanMs, limit }) {
+        const args = [finishedOlderThanMs, incidentsOlderThanMs, limit].map(String);
+        const [jobs, incidents, more] = (await connection.eval("purge", args)) as [number, number, number];
+        return { jobs, incidents, more: more === 1 };
+      },
+      close: () => connection.close(),
+      inspect: inspecting(connection),
+      operate: operating(connection),
+      losses: losses(connection),
+      upkeep: upkeep(connection),
+    },
+    { words: inOurWords, wakeups, ...(events && { telemetry: { events, clock } }) },
+  );
+}

@@ -1,0 +1,212 @@
+// The worker's loop, and the small writes of its attempts.
+import type { ClaimedJob, Enqueued } from "../../job/job.ts";
+import { JOB_STATES, type JobDraft } from "../../job/job.ts";
+import type { Lease } from "../../job/lease.ts";
+import { quarantine } from "../../job/transitions.ts";
+import {
+  APPLIED,
+  type CorruptJob,
+  type FencedWrite,
+  REPEATED,
+  type Room,
+  type Settlement,
+  triedBy,
+  type TurnAnswer,
+  type WriteAnswer,
+} from "../port.ts";
+import type { Connection } from "./connection.ts";
+import type { Reply } from "./driver.ts";
+import {
+  assertDeclared,
+  assertWritable,
+  changeArgs,
+  checked,
+  countersOf,
+  draftsArgs,
+  fieldsOf,
+  inputOwner,
+  keptSteps,
+  lastOutcome,
+  leaseArgs,
+  stepOwner,
+  unchecked,
+} from "./encoding.ts";
+
+/** One script adds at most this many jobs: about 6 ms of the server. */
+const MAX_DRAFTS = 1_000;
+
+export async function enqueue(connection: Connection, drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
+  const reply = await connection.eval("enqueue", draftsArgs(drafts));
+  assertDeclared(reply);
+  return enqueuedOf(reply);
+}
+
+export { MAX_DRAFTS };
+
+function enqueuedOf(reply: Reply): Enqueued[] {
+  return (reply as [string, number, string][]).map(([id, created, became]) => ({
+    id,
+    created: created === 1,
+    ...(became !== "" && { became: became as "replaced" | "rerun" }),
+  }));
+}
+
+export function settlementsArgs(settlements: readonly Settlement[]): string[] {
+  const args = [String(settlements.length)];
+  for (const { lease, change } of settlements) {
+    assertWritable(change, lease.jobId);
+    args.push(...leaseArgs(lease), ...changeArgs(change, lease.jobId));
+  }
+  return args;
+}
+
+export async function turn(
+  connection: Connection,
+  worker: string,
+  settlements: readonly Settlement[],
+  room: Room,
+): Promise<TurnAnswer> {
+  const { total, kinds, suspects = { count: 0, together: null, oldestFirst: false } } = room;
+  const { count, together, oldestFirst } = suspects;
+  const reply = await connection.eval("turn", [
+    worker,
+    ...settlementsArgs(settlements),
+    String(total),
+    String(count),
+    together === null ? "" : String(together),
+    oldestFirst ? "1" : "",
+    String(kinds.length),
+    ...kinds.flatMap((one) => [one.kind, String(one.room), one.shares ? "1" : ""]),
+  ]);
+  assertDeclared(reply);
+  const [settled, claims, live, replaced, cancels, next, woken] = reply as unknown as [
+    Reply[],
+    ClaimReply[],
+    number,
+    string,
+    string[],
+    string,
+    number,
+  ];
+  const { epoch } = connection.seen;
+  const claimed: ClaimedJob[] = [];
+  const broken: { readonly job: ClaimedJob; readonly what: readonly string[] }[] = [];
+  for (const one of claims) {
+    const { job, what } = claimedJob(one, worker, epoch);
+    if (what.length === 0) claimed.push(job);
+    else broken.push({ job, what });
+  }
+  const corrupt = broken.length === 0 ? [] : await quarantined(connection, broken);
+  return {
+    settled: settlements.map(({ lease, change }, at) => writeAnswer(settled[at]!, lease, change.name)),
+    claimed,
+    ...(corrupt.length > 0 && { corrupt }),
+    live: live === 1,
+    ...(replaced !== "" && { replaced }),
+    cancels,
+    nextDueInMs: next === "" ? null : Number(next),
+    ...(woken > 0 && { woken }),
+  };
+}
+
+type Extra = readonly [d: string[], steps: string[], wait: "" | [string, string], bound: string];
+type ClaimReply = readonly [row: string, id: string, kind: string, fence: string, input: string, timeout: string, extra: "" | Extra];
+
+const NO_COUNTERS = countersOf({});
+
+function claimedJob(
+  [row, jobId, kind, fence, stored, timeout, extra]: ClaimReply,
+  worker: string,
+  epoch: number,
+): { readonly job: ClaimedJob; readonly what: readonly string[] } {
+  const input = unchecked(stored, inputOwner(kind));
+  const lease: Lease = { kind, jobId, row: Number(row), worker, epoch, fence: Number(fence) };
+  const plain = {
+    lease,
+    kind,
+    input: input.text ?? "null",
+    counters: NO_COUNTERS,
+    deadlineInMs: timeout === "" ? null : Number(timeout),
+    together: null,
+    lastOutcome: null,
+    steps: [],
+  };
+  const damage = input.intact ? [] : ["input"];
+  if (extra === "") return { job: plain, what: damage };
+  const [flat, kept, wait, bound] = extra;
+  const d = fieldsOf(flat);
+  const steps = keptSteps(jobId, kept);
+  const job = {
+    ...plain,
+    counters: countersOf(d),
+    together: bound === "" ? null : Number(bound),
+    lastOutcome: lastOutcome({ state: "running", d }),
+    steps: steps.map(({ name, result }) => ({ name, result })),
+    ...(wait !== "" && { wait: { step: wait[0], remainingMs: wait[1] === "" ? null : Number(wait[1]) } }),
+  };
+  return { job, what: [...damage, ...steps.filter(({ intact }) => !intact).map(({ name }) => `step ${name}`)] };
+}
+
+/**
+ * What was claimed and is not what was stored is not handed out. Scripts do not compute checksums, so this is a second call; a process that dies
+ * before it leaves a job that is claimed and recovered like any other.
+ */
+async function quarantined(
+  connection: Connection,
+  broken: readonly { readonly job: ClaimedJob; readonly what: readonly string[] }[],
+): Promise<CorruptJob[]> {
+  const corrupt = broken.map(({ job: { lease, kind, counters }, what }) => {
+    const change = quarantine({ id: lease.jobId, state: "running", counters }, what);
+    return { lease, kind, change };
+  });
+  assertDeclared(await connection.eval("settle", settlementsArgs(corrupt)));
+  return corrupt;
+}
+
+function writeAnswer(reply: Reply, lease: Lease, tried: string): WriteAnswer {
+  const [is, state, worker, epoch, fence] = reply as [string, string, string, string, string];
+  if (is === "applied") return APPLIED;
+  if (is === "repeated") return REPEATED;
+  return {
+    is: "stale",
+    stale: {
+      lease,
+      tried,
+      state: state === "" ? "missing" : JOB_STATES[Number(state)]!,
+      worker: worker || null,
+      epoch: Number(epoch),
+      fence: Number(fence),
+    },
+  };
+}
+
+export async function write(connection: Connection, writes: readonly FencedWrite[]): Promise<readonly WriteAnswer[]> {
+  const args = [String(writes.length)];
+  for (const { lease, write: one } of writes) {
+    args.push(...leaseArgs(lease), one.type, triedBy(one));
+    if (one.type === "step") args.push(one.name, checked(one.result, stepOwner(lease.jobId, one.name)));
+    else if (one.type === "progress") args.push(one.value);
+    else if (one.type === "log") args.push(one.message);
+    else if (one.type === "enqueue") args.push(...draftsArgs(one.drafts));
+    else if (one.type === "holdOff") args.push(String(one.key.id), String(one.forMs));
+    else if (one.type === "signal")
+      args.push(one.step, one.name, one.hasEnded ? "1" : "", checked(null, stepOwner(lease.jobId, one.step)));
+  }
+  const reply = await connection.eval("write", args);
+  assertDeclared(reply);
+  return (reply as unknown as Reply[][]).map((one, at) => {
+    const { lease, write: tried } = writes[at]!;
+    if (one[1] === "enqueued") return { is: "applied", enqueued: enqueuedOf(one[2]!) };
+    if (one[1] === "signal") return { is: "applied", signal: signalOf(one as [string, string, number, string?], lease, tried) };
+    return writeAnswer(one, lease, triedBy(tried));
+  });
+}
+
+function signalOf(
+  [, , kept, packed]: [string, string, number, string?],
+  { jobId }: Lease,
+  write: FencedWrite["write"],
+): { kept: true; payload: string | null } | { kept: false } {
+  if (kept === 0 || packed === undefined || write.type !== "signal") return { kept: false };
+  return { kept: true, payload: keptSteps(jobId, [write.step, packed])[0]!.result };
+}

@@ -1,0 +1,82 @@
+// Redis as the conformance suite wants it: connections to one fresh name, a clock that the suite steers in place of the server's, and the ways to
+// damage what is kept and to let it come back from a backup.
+import assert from "node:assert/strict";
+import type { TestContext } from "node:test";
+import { systemClock, systemRandom } from "../../src/platform/clock.ts";
+import type { Store } from "../../src/stores/port.ts";
+import { redisAddress } from "../../src/stores/redis/address.ts";
+import { Connection, tagOf } from "../../src/stores/redis/connection.ts";
+import { redisStore } from "../../src/stores/redis/store.ts";
+import type { ConformanceStores, Damage, Restore } from "../../src/testing/index.ts";
+import { freshName, type FreshName } from "../support/redis.ts";
+
+const START = Date.UTC(2026, 0, 1);
+const HOUR_MS = 3_600_000;
+/** All scripts take their time from one function. */
+const STEERED = "local function NOW() return tonumber(redis.call('GET', KEYS[1] .. 'now')) end";
+
+export async function redisStores(t: TestContext): Promise<ConformanceStores> {
+  const fresh = await freshName(t);
+  const tag = tagOf(fresh.name);
+  let now = START;
+  await fresh.call("SET", `${tag}now`, String(now));
+  return {
+    open: async () => openSteered(fresh),
+    clock: {
+      now: () => now,
+      async advance(ms) {
+        now += ms;
+        await fresh.call("SET", `${tag}now`, String(now));
+      },
+    },
+    damage: damageIn(fresh, tag),
+    restore: restoreIn(fresh, tag),
+    cleanup: async () => {},
+  };
+}
+
+function openSteered({ url, name }: FreshName): Store {
+  const connection = new Connection({
+    address: redisAddress(url, { name }),
+    random: systemRandom,
+    clock: systemClock,
+    luaClock: STEERED,
+  });
+  return redisStore({ connection, clock: systemClock, wakeups: null });
+}
+
+/** By a connection of its own that knows nothing of checksums. */
+function damageIn({ call }: FreshName, tag: string): Damage {
+  return async (id, what) => {
+    const row = Number(await call("HGET", `${tag}x:${id.slice(0, 7)}`, id));
+    const [page, slot] = [Math.floor(row / 64), row % 64];
+    const key = what === "step" ? `${tag}s:${row}` : `${tag}${what === "input" ? "i" : "o"}:${page}`;
+    const fields = what === "step" ? ((await call("HKEYS", key)) as string[]) : [String(slot)];
+    assert.ok(fields.length > 0, `job ${id} has one ${what}`);
+    for (const field of fields) {
+      const stored = String(await call("HGET", key, field));
+      const at = stored.indexOf("+") + 1;
+      const text = stored.slice(at);
+      await call("HSET", key, field, stored.slice(0, at) + text.replaceAll(text[0]!, "?"));
+    }
+  };
+}
+
+function restoreIn({ call }: FreshName, tag: string): Restore {
+  return {
+    async renameWorker(id, to) {
+      const n = String(await call("HGET", `${tag}ws`, id));
+      await call("HDEL", `${tag}ws`, id);
+      await call("HSET", `${tag}ws`, to, n);
+      await call("HSET", `${tag}wi`, n, to);
+      await call("HSET", `${tag}w:${n}`, "id", to);
+      await call("ZREM", `${tag}fleet`, id);
+      await call("ZADD", `${tag}fleet`, "0", to);
+    },
+    /** Another process of the server has loaded an hour-old copy: it has none of the scripts, and its run was never begun there. */
+    async comeBack() {
+      const at = Number(await call("HGET", `${tag}meta`, "at"));
+      await call("HSET", `${tag}meta`, "run", "of-the-backup", "at", String(at - HOUR_MS));
+    },
+  };
+}
