@@ -66,7 +66,45 @@ export async function turn(
   settlements: readonly Settlement[],
   room: Room,
 ): Promise<TurnAnswer> {
-  const { total, kinds, suspects = { count: 0, together: null, oldestFirst: false } } = room;
+  const answer = await turnOnce(connection, worker, settlements, room);
+  // What was quarantined leaves its place to another.
+  if (answer.corrupt === undefined) return answer;
+  const more = await turn(connection, worker, [], roomAfter(room, answer.claimed));
+  return {
+    ...more,
+    settled: answer.settled,
+    claimed: [...answer.claimed, ...more.claimed],
+    corrupt: [...answer.corrupt, ...(more.corrupt ?? [])],
+  };
+}
+
+/** What is left of a room after these were taken. */
+function roomAfter(room: Room, claimed: readonly ClaimedJob[]): Room {
+  const sharing = new Set(room.kinds.filter(({ shares }) => shares).map(({ kind }) => kind));
+  const kinds = room.kinds.map((one) => {
+    const used = claimed.filter(({ kind }) => (one.shares ? sharing.has(kind) : kind === one.kind)).length;
+    return { ...one, room: one.room - used };
+  });
+  const bounds = claimed.flatMap(({ together }) => (together === null ? [] : [together]));
+  const { count, together, oldestFirst } = room.suspects ?? NO_SUSPECTS;
+  const smallest = Math.min(together ?? Number.POSITIVE_INFINITY, ...bounds);
+  const suspects = {
+    count: count + bounds.length,
+    together: Number.isFinite(smallest) ? smallest : null,
+    oldestFirst,
+  };
+  return { total: room.total - claimed.length, kinds, suspects };
+}
+
+const NO_SUSPECTS = { count: 0, together: null, oldestFirst: false };
+
+async function turnOnce(
+  connection: Connection,
+  worker: string,
+  settlements: readonly Settlement[],
+  room: Room,
+): Promise<TurnAnswer> {
+  const { total, kinds, suspects = NO_SUSPECTS } = room;
   const { count, together, oldestFirst } = suspects;
   const reply = await connection.eval("turn", [
     worker,

@@ -144,6 +144,8 @@ for _, one in ipairs(ready) do
 end
 local claimed = {}
 if #chosen > 0 then
+  -- What was enqueued by this very call is read like everything else.
+  J.flush()
   wrote = true
   local pages, order = {}, {}
   for _, one in ipairs(chosen) do
