@@ -5,7 +5,7 @@ import type { KindSettings } from "../job/job.ts";
 import { type Duration, durationMs } from "../job/time.ts";
 
 /** The stores whose defaults may differ. */
-export type StoreName = "sqlite" | "postgres";
+export type StoreName = "sqlite" | "postgres" | "redis";
 /** Whose defaults hold where no store is named. */
 export const DEFAULT_STORE: StoreName = "sqlite";
 
@@ -97,7 +97,7 @@ export const SETTINGS = {
   },
   "heartbeat.interval": {
     type: "duration",
-    default: { sqlite: "30s", postgres: "10s" },
+    default: { sqlite: "30s", postgres: "10s", redis: "10s" },
     min: "50ms",
     max: LONGEST_TIMER,
     env: "OUTLIVE_HEARTBEAT_INTERVAL",
@@ -114,7 +114,7 @@ export const SETTINGS = {
   },
   "heartbeat.sweep": {
     type: "duration",
-    default: { sqlite: "60s", postgres: "10s" },
+    default: { sqlite: "60s", postgres: "10s", redis: "10s" },
     min: "100ms",
     max: LONGEST_TIMER,
     env: "OUTLIVE_HEARTBEAT_SWEEP",

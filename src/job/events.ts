@@ -121,7 +121,7 @@ export interface Events {
   /** What the store did to its own files or settings, or could not do. Nothing is lost: it is done again at the next open or pass. */
   "store.upkeep": StoreNews;
   /** Something about the store that makes it less than it could be; said once, nothing has failed. */
-  "store.notice": { readonly about: "pooler" | "maintenance" | "wake-ups"; readonly text: string };
+  "store.notice": { readonly about: "pooler" | "maintenance" | "wake-ups" | "durability"; readonly text: string };
   /** The store was away a moment ago: nobody is called dead before its workers have had time to come back. */
   "recovery.held": { readonly why: string; readonly holdMs: number };
   /** A listener of yours threw. */

@@ -18,6 +18,7 @@ import {
 import type { StoreDoctor } from "./integrity.ts";
 import type { Store } from "./port.ts";
 import { addressOf, shownAddress } from "./postgres/address.ts";
+import { redisAddress } from "./redis/address.ts";
 import { sqlitePath } from "./sqlite/address.ts";
 
 export { shownAddress, type StoreName };
@@ -145,7 +146,33 @@ const POSTGRES: StoreRow = {
   },
 };
 
-export const STORES: readonly StoreRow[] = [SQLITE, POSTGRES];
+const REDIS: StoreRow = {
+  name: "redis",
+  title: "Redis",
+  examples: ["redis://user:password@host:6379"],
+  matches: (url) => /^rediss?:/.test(url),
+  isPrivate: () => false,
+  async open(url, _, deps) {
+    const { openRedis } = await import("./redis/open.ts");
+    return openRedis(deps, redisAddress(url));
+  },
+  client(url) {
+    const address = redisAddress(url);
+    return {
+      key: JSON.stringify({ ...address.wire, name: address.name }),
+      async open(deps) {
+        const { openRedisClient } = await import("./redis/open.ts");
+        return openRedisClient(deps, address);
+      },
+    };
+  },
+  async migrations(url) {
+    const { layoutOf } = await import("./redis/migrate.ts");
+    return layoutOf(redisAddress(url));
+  },
+};
+
+export const STORES: readonly StoreRow[] = [SQLITE, POSTGRES, REDIS];
 
 /** The row of the store at this address. The only place that refuses an address which no store matches. */
 export function storeAt(url: string): StoreRow {

@@ -37,7 +37,7 @@ export async function redisStores(t: TestContext): Promise<ConformanceStores> {
 
 function openSteered({ url, name }: FreshName): Store {
   const connection = new Connection({
-    address: redisAddress(url, { name }),
+    address: redisAddress(`${url}?store=${name}`),
     random: systemRandom,
     clock: systemClock,
     luaClock: STEERED,

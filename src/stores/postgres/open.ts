@@ -14,6 +14,7 @@ import type { Backend, MaintenanceHandle, MaintenanceListener } from "../backend
 import { NOTHING_CHECKED } from "../integrity.ts";
 import type { ProcessCheck } from "../liveness.ts";
 import type { Store } from "../port.ts";
+import { type ServerClock, serverClock } from "../server-clock.ts";
 import { type Address, bellChannel, canBeCopied } from "./address.ts";
 import { Connection, newClient } from "./connection.ts";
 import { DirectSession } from "./direct-session.ts";
@@ -25,6 +26,8 @@ import { MIGRATIONS } from "./migrations/index.ts";
 import { postgresStore } from "./store.ts";
 import { WakeupChannel } from "./wakeup.ts";
 import { countPresent } from "./workers.ts";
+
+export { type ServerClock, serverClock };
 
 export interface OpenPostgresDeps {
   readonly clock: Clock;
@@ -215,32 +218,4 @@ function tooOld(version: number): OutliveError {
     `Outlive needs ${OLDEST} or newer.`,
     { version },
   );
-}
-
-// The time as the server says it: its distance from this process's monotonic clock is measured, so that this machine's wall clock,
-// which may be hours off, is never compared with an instant in the store.
-
-export interface ServerClock extends Clock {
-  /** The server said `now` in answer to a question asked at `sentAtMono`. */
-  set(now: number, sentAtMono: number): void;
-}
-
-/** `kept`: where the distance is, if two threads share it. */
-export function serverClock(
-  clock: Clock,
-  kept: { storeOffset(): number | null; setStoreOffset(ms: number): void } = inMemory(),
-): ServerClock {
-  return {
-    ...clock,
-    now: () => Math.round(clock.mono() + (kept.storeOffset() ?? clock.now() - clock.mono())),
-    set(now, sentAtMono) {
-      // The answer was made somewhere between the question and now; half-way is off by half a round trip at the most.
-      kept.setStoreOffset(now - (sentAtMono + clock.mono()) / 2);
-    },
-  };
-}
-
-function inMemory(): { storeOffset(): number | null; setStoreOffset(ms: number): void } {
-  let offset: number | null = null;
-  return { storeOffset: () => offset, setStoreOffset: (ms) => void (offset = ms) };
 }

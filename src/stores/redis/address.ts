@@ -2,12 +2,6 @@
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { WireAddress } from "./driver.ts";
 
-/** The options of the store. */
-export interface RedisOptions {
-  /** The store's name, in which all its keys are kept together: `o:{name}:...`. Default "outlive"; at most 40 lowercase letters, digits, `_` and `-`. */
-  readonly name?: string;
-}
-
 /** All of it is plain data: a thread can be given it. */
 export interface RedisAddress {
   readonly name: string;
@@ -18,17 +12,12 @@ export interface RedisAddress {
 
 const NAME = /^[a-z0-9][a-z0-9_-]{0,39}$/;
 
-export function redisAddress(url: string, { name = "outlive" }: RedisOptions = {}): RedisAddress {
+/** The store's name is `?store=NAME` in its address, "outlive" by default: all its keys are kept together as `o:{NAME}:...`. */
+export function redisAddress(url: string): RedisAddress {
   const shown = shownRedis(url);
-  if (!NAME.test(name))
-    throw new OutliveError(
-      ErrorCode.optionInvalid,
-      `${JSON.stringify(name)} can't be the name of a Redis store.`,
-      "Use at most 40 lowercase letters, digits, _ and -, the first a letter or a digit.",
-      { name },
-    );
+  let parsed: URL;
   try {
-    new URL(url);
+    parsed = new URL(url);
   } catch {
     // The parser's error contains the whole address, so it is not passed on as the cause.
     throw new OutliveError(
@@ -38,7 +27,16 @@ export function redisAddress(url: string, { name = "outlive" }: RedisOptions = {
       { url: shown },
     );
   }
-  return { name, wire: { url }, shown };
+  const name = parsed.searchParams.get("store") ?? "outlive";
+  if (!NAME.test(name))
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `${JSON.stringify(name)} can't be the name of a Redis store.`,
+      "Use at most 40 lowercase letters, digits, _ and -, the first a letter or a digit.",
+      { name },
+    );
+  parsed.search = "";
+  return { name, wire: { url: parsed.href }, shown };
 }
 
 export function shownRedis(url: string): string {

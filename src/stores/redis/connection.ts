@@ -3,10 +3,10 @@
 // A run is begun by whichever process finds first that this server process has not seen the store (`runMark` is missing). Only after that are
 // scripts loaded, on the same wire: a server that is started or promoted in between has broken it.
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
-import type { Clock, Random } from "../../job/time.ts";
+import type { CallOff, Clock, Random } from "../../job/time.ts";
 import type { RedisAddress } from "./address.ts";
 import { connect, type Reply, type Wire } from "./driver.ts";
-import { isNoScript, isServerAway } from "./errors.ts";
+import { isNoScript } from "./errors.ts";
 import { beginText, runMark, type Script, type ScriptName, scriptsOf, SERVER_CLOCK } from "./scripts.ts";
 
 /** There are no earlier versions of the layout. */
@@ -15,13 +15,13 @@ export const SCHEMA_VERSION = 1;
 export interface ConnectionDeps {
   readonly address: RedisAddress;
   readonly random: Random;
-  readonly clock: Pick<Clock, "mono">;
+  readonly clock: Pick<Clock, "mono" | "after">;
   /** How scripts read the time. Default: the server's clock. */
   readonly luaClock?: string;
   /** Called with the server's clock, in ms, and when the call was sent (monotonic). */
   readonly onServerNow?: (now: number, sentAtMono: number) => void;
-  /** Makes a wire. Default: `@redis/client`. */
-  readonly connect?: () => Promise<Wire>;
+  /** Called when the wire is up with its subscriptions, and when it was lost. */
+  readonly onConnected?: (connected: boolean) => void;
 }
 
 /** What this process was told last. After a loss it is all that anybody alive knows of what is missing. */
@@ -40,6 +40,8 @@ interface Run {
 export const CALL_MS = 10_000;
 /** A call under another run is made again under the new one; more often than this, something else is wrong. */
 const MAX_RUNS = 8;
+const RETRY_MIN_MS = 50;
+const RETRY_MAX_MS = 1_000;
 
 export class Connection {
   /** What all keys of the store begin with. The braces put them into one slot of a cluster. */
@@ -51,6 +53,13 @@ export class Connection {
   #storeId: string | null = null;
   #seen: Seen = { runs: 0, ops: 0, epoch: 0 };
   #closed = false;
+  readonly #channels = new Map<string, () => void>();
+  readonly #unsubscribe = new Map<string, () => Promise<void>>();
+  readonly #returned = new Set<() => void>();
+  #retry: CallOff | undefined;
+  #failures = 0;
+  /** Which wire this is: grows whenever one was made. */
+  wires = 0;
 
   constructor(deps: ConnectionDeps) {
     this.#deps = deps;
@@ -96,8 +105,35 @@ export class Connection {
     return (await this.#connected()).call(args, CALL_MS);
   }
 
+  /** The store's own id and the run of the server, as far as they are known. */
+  async identity(): Promise<string> {
+    await this.#connected();
+    return `${this.#storeId} ${this.#run!.token}`;
+  }
+
+  /** Hears a channel from now on, also on later wires: with a subscription to keep, a lost wire is made again without being asked. */
+  async subscribe(channel: string, heard: () => void): Promise<void> {
+    this.#channels.set(channel, heard);
+    const wire = await this.#connected();
+    if (!this.#unsubscribe.has(channel)) await this.#hear(wire, channel);
+  }
+
+  async unsubscribe(channel: string): Promise<void> {
+    this.#channels.delete(channel);
+    const leave = this.#unsubscribe.get(channel);
+    this.#unsubscribe.delete(channel);
+    await leave?.().catch(() => {});
+  }
+
+  /** Calls `listener` whenever a lost wire was made again. */
+  onReturn(listener: () => void): () => void {
+    this.#returned.add(listener);
+    return () => void this.#returned.delete(listener);
+  }
+
   async close(): Promise<void> {
     this.#closed = true;
+    this.#retry?.();
     const wire = this.#wire;
     this.#wire = null;
     await wire?.then(
@@ -107,24 +143,60 @@ export class Connection {
   }
 
   #connected(): Promise<Wire> {
-    if (this.#closed) throw new Error("the connection is closed");
+    if (this.#closed) return Promise.reject(closed());
+    this.#retry?.();
+    this.#retry = undefined;
     this.#wire ??= this.#open().catch((thrown: unknown) => {
       this.#wire = null;
+      this.#failures++;
+      this.#again();
       throw thrown;
     });
     return this.#wire;
   }
 
   async #open(): Promise<Wire> {
-    const wire = await (this.#deps.connect?.() ?? connect(this.#deps.address.wire));
+    const wire = await connect(this.#deps.address.wire);
     try {
+      this.#unsubscribe.clear();
+      // The subscriptions come first: until they stand, other workers may consider this process dead.
+      for (const channel of this.#channels.keys()) await this.#hear(wire, channel);
       await this.#enter(wire);
+      if (this.#closed) throw closed();
     } catch (thrown) {
       wire.close();
       throw thrown;
     }
-    wire.onLost(() => (this.#wire = null));
+    this.wires++;
+    const again = this.#failures > 0;
+    this.#failures = 0;
+    wire.onLost(() => this.#lost());
+    this.#deps.onConnected?.(true);
+    if (again) for (const listener of this.#returned) listener();
     return wire;
+  }
+
+  async #hear(wire: Wire, channel: string): Promise<void> {
+    this.#unsubscribe.set(channel, await wire.subscribe(channel, () => this.#channels.get(channel)?.()));
+  }
+
+  #lost(): void {
+    this.#wire = null;
+    this.#failures++;
+    if (this.#closed) return;
+    this.#deps.onConnected?.(false);
+    this.#again();
+  }
+
+  /** At once, then with backoff and jitter. */
+  #again(): void {
+    if (this.#closed || this.#retry || this.#channels.size === 0) return;
+    const maxMs = Math.min(RETRY_MAX_MS, RETRY_MIN_MS * 2 ** Math.min(this.#failures - 1, 10));
+    const ms = this.#failures <= 1 ? 0 : maxMs * (0.5 + this.#deps.random.next() / 2);
+    this.#retry = this.#deps.clock.after(ms, () => {
+      this.#retry = undefined;
+      void this.#connected().catch(() => {});
+    });
   }
 
   /** Learns the run of this server, and begins it if no process has. */
@@ -174,8 +246,9 @@ export function tagOf(name: string): string {
   return `o:{${name}}:`;
 }
 
-/** Whether a call can be made again after a while: the server is away, starts, or is not the primary any more. */
-export { isServerAway };
+function closed(): OutliveError {
+  return new OutliveError(ErrorCode.closed, "The store is closed.", "Open it again.");
+}
 
 function replaced(id: string | null): OutliveError {
   const why = id === null ? "the store is empty: it was flushed, or another server took its place" : "another store has its place";

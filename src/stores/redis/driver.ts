@@ -9,8 +9,8 @@ export type Reply = string | number | null | readonly Reply[];
 export interface Wire {
   /** One command. Rejects after `deadlineMs` at the latest; whether it was done is then not known. */
   call(args: readonly string[], deadlineMs: number): Promise<Reply>;
-  /** Hears messages of a channel for as long as the wire stands. */
-  subscribe(channel: string, listener: () => void): Promise<void>;
+  /** Hears messages of a channel for as long as the wire stands, or until the returned function is called. */
+  subscribe(channel: string, listener: () => void): Promise<() => Promise<void>>;
   /** Called once, when the wire is lost or was closed. */
   onLost(listener: () => void): void;
   close(): void;
@@ -48,7 +48,12 @@ export async function connect({ url }: WireAddress): Promise<Wire> {
   await client.connect();
   return {
     call: (args, deadlineMs) => inTime(client.sendCommand([...args]) as Promise<Reply>, args[0]!, deadlineMs, lose),
-    subscribe: (channel, listener) => client.subscribe(channel, listener),
+    async subscribe(channel, listener) {
+      await client.subscribe(channel, listener);
+      return async () => {
+        if (!isLost) await client.unsubscribe(channel, listener);
+      };
+    },
     onLost(listener) {
       if (isLost) listener();
       else lost.add(listener);

@@ -12,14 +12,6 @@ export function isNoScript(thrown: unknown): boolean {
   return replyCode(thrown) === "NOSCRIPT";
 }
 
-/** The server is not there, or not fit to write, for reasons that pass: a failover, a start, a script that runs too long. */
-export function isServerAway(thrown: unknown): boolean {
-  const code = replyCode(thrown);
-  return code !== undefined ? AWAY.has(code) : isConnectionError(thrown);
-}
-
-const AWAY = new Set(["LOADING", "READONLY", "MASTERDOWN", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "UNBLOCKED", "NOREPLICAS"]);
-
 function isConnectionError(thrown: unknown): boolean {
   if (!(thrown instanceof Error) || thrown instanceof OutliveError) return false;
   if (thrown instanceof NoReply) return true;

@@ -117,7 +117,7 @@ async function turnOnce(
     ...kinds.flatMap((one) => [one.kind, String(one.room), one.shares ? "1" : ""]),
   ]);
   assertDeclared(reply);
-  const [settled, claims, live, replaced, cancels, next, woken] = reply as unknown as [
+  const [settled, claims, live, replaced, cancels, next, woken, epoch] = reply as unknown as [
     Reply[],
     ClaimReply[],
     number,
@@ -125,12 +125,12 @@ async function turnOnce(
     string[],
     string,
     number,
+    string,
   ];
-  const { epoch } = connection.seen;
   const claimed: ClaimedJob[] = [];
   const broken: { readonly job: ClaimedJob; readonly what: readonly string[] }[] = [];
   for (const one of claims) {
-    const { job, what } = claimedJob(one, worker, epoch);
+    const { job, what } = claimedJob(one, worker, Number(epoch));
     if (what.length === 0) claimed.push(job);
     else broken.push({ job, what });
   }

@@ -82,7 +82,7 @@ ${SETTLEMENTS}
 local total, count, together, oldestFirst = num(), num(), optnum(), arg() == '1'
 local w = W.own(id)
 if not w or w.state ~= 'live' then
-  return {settled, {}, 0, W.replaced(id), {}, '', 0}
+  return {settled, {}, 0, W.replaced(id), {}, '', 0, int(EPOCH)}
 end
 local left = 1000
 for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT', 0, 100)) do
@@ -214,7 +214,7 @@ if #first > 0 then
   local due = math.max(0, tonumber(first[2]) - now)
   if not next or due < next then next = due end
 end
-return {settled, claimed, 1, '', cancels, next and int(next) or '', woken}
+return {settled, claimed, 1, '', cancels, next and int(next) or '', woken, int(EPOCH)}
 `;
 
 /** The small writes of attempts. None of them ends an attempt, so who owns what is the same before the first of them as before the last. */

@@ -1,0 +1,41 @@
+// What the maintenance thread opens on Redis: one connection, which keeps the worker's subscription, listens for wake-ups, and does its work.
+import { systemClock, systemRandom as random } from "../../platform/clock.ts";
+import { maintainInThread } from "../../recovery/maintenance-thread.ts";
+import { serverClock } from "../server-clock.ts";
+import type { RedisAddress } from "./address.ts";
+import { Connection } from "./connection.ts";
+import { channelOf, SubscriptionLiveness } from "./liveness.ts";
+import { redisStore } from "./store.ts";
+import { bellChannel, WakeupChannel } from "./wakeup.ts";
+
+/** How to reach the server, and which store on it to use. */
+export interface RedisMaintenance {
+  readonly address: RedisAddress;
+}
+
+maintainInThread<RedisMaintenance>(async ({ address }, { options, events, times, wakeup: wake }) => {
+  const clock = serverClock(systemClock, times);
+  const connection = new Connection({
+    address,
+    random,
+    clock,
+    onServerNow: (now, sentAtMono) => clock.set(now, sentAtMono),
+    onConnected: (connected) => times.setInContact(connected),
+  });
+  await connection.subscribe(channelOf(connection.tag, options.worker), wake);
+  await connection.subscribe(bellChannel(connection.tag), wake);
+  // Wake-ups sent while the connection was down are lost, and the main thread may be waiting for the store to be back.
+  connection.onReturn(wake);
+  const store = redisStore({ connection, clock, wakeups: new WakeupChannel(connection, clock) });
+  // Jobs that the maintenance itself requeues wake its own worker without a round trip through the server.
+  store.onWakeup(wake);
+  const liveness = new SubscriptionLiveness({
+    connection,
+    clock,
+    random,
+    contactMs: options.times.contactMs,
+    ownWorker: options.worker,
+    onHold: (why, holdMs) => events.emit("recovery.held", { why, holdMs }),
+  });
+  return { store, liveness, clock, close: () => store.close(), onReturn: (listener) => void connection.onReturn(listener) };
+});
