@@ -28,12 +28,50 @@ local function runAtOf(draft, latest)
   return draft.runAt or (draft.delay > 0 and now + draft.delay) or nil
 end
 local function latestOf(draft) return draft.max and now + draft.max or nil end
+-- Rows are given in the order of insertion, and never twice; those of a reservation that is not used up are never given.
+local reserved, lastReserved = 0, 0
+local function nextRow()
+  if reserved == lastReserved then
+    lastReserved = call('HINCRBY', T .. 'meta', 'row', 1)
+    reserved = lastReserved - 1
+  end
+  reserved = reserved + 1
+  return reserved
+end
+function D.reserve(count)
+  if count < 2 or reserved ~= lastReserved then return end
+  lastReserved = call('HINCRBY', T .. 'meta', 'row', count)
+  reserved = lastReserved - count
+end
+-- Which of these ids are known, with one command for each key.
+function D.prefetch(drafts)
+  local keys = {}
+  for _, draft in ipairs(drafts) do
+    local key = idKey(draft.id)
+    local of = keys[key]
+    if not of then of = {} keys[key] = of end
+    of[#of + 1] = draft.id
+  end
+  local new = 0
+  for key, ids in pairs(keys) do
+    for from = 1, #ids, 1000 do
+      local upTo = math.min(from + 999, #ids)
+      local rows = call('HMGET', key, unpack(ids, from, upTo))
+      for i = from, upTo do
+        if rowsById[ids[i]] == nil then rowsById[ids[i]] = tonumber(rows[i - from + 1] or nil) or false end
+        if not rowsById[ids[i]] then new = new + 1 end
+      end
+    end
+  end
+  D.reserve(new)
+end
 function D.insert(draft, parent, latest)
-  local row = call('HINCRBY', T .. 'meta', 'row', 1)
+  local row = nextRow()
   local j = {row = row, id = draft.id, kind = draft.kind, state = QUEUED, priority = draft.priority, fence = 0, worker = 0, epoch = 0, started = now,
     finished = now, created = now, d = {}, had = false}
   jobs[row] = j
-  call('HSET', idKey(draft.id), draft.id, int(row))
+  rowsById[draft.id] = row
+  gather('HSET', idKey(draft.id), draft.id, int(row))
   J.text('i:', row, draft.input)
   added[draft.kind] = (added[draft.kind] or 0) + 1
   J.set(j, 'dk', draft.dk)
@@ -86,8 +124,10 @@ local function meet(holder, draft)
 end
 function D.enqueue(drafts, parent)
   local answers = {}
+  if #drafts == 0 then return answers end
+  D.prefetch(drafts)
   for i, draft in ipairs(drafts) do
-    local known = call('HEXISTS', idKey(draft.id), draft.id) == 1
+    local known = J.rowOf(draft.id)
     local holder = not known and draft.dk and call('HGET', T .. 'dk:' .. int(draft.kind), draft.dk)
     if known then answers[i] = {draft.id, 0, ''}
     elseif holder then answers[i] = meet(J.get(tonumber(holder)), draft)
@@ -104,7 +144,7 @@ local function rerun(j)
   local kept = hash(call('HGETALL', key))
   call('DEL', key)
   J.set(j, 'rr', nil)
-  if not kept.id or call('HEXISTS', idKey(kept.id), kept.id) == 1 then return end
+  if not kept.id or J.rowOf(kept.id) then return end
   D.insert({id = kept.id, kind = j.kind, input = kept.input, priority = tonumber(kept.priority), runAt = tonumber(kept.ra), delay = 0, dk = kept.dk,
     ks = kept.ks ~= '' and kept.ks or nil}, nil, tonumber(kept.la))
 end

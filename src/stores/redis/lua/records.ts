@@ -30,6 +30,31 @@ end
 local function many(command, key, list)
   for i = 1, #list, 1000 do call(command, key, unpack(list, i, math.min(i + 999, #list))) end
 end
+-- Writes to indexes are gathered by key and made at the end of a phase: 50 jobs are one command. The order of two different commands on one key
+-- is kept. What reads such a key calls \`settleIndexes\` first.
+local pending = {}
+local function perform(key, of)
+  many(of[1], key, of[2])
+  pending[key] = nil
+end
+local function gather(command, key, first, second)
+  local of = pending[key]
+  if of and of[1] ~= command then
+    perform(key, of)
+    of = nil
+  end
+  if not of then
+    of = {command, {}}
+    pending[key] = of
+  end
+  local list = of[2]
+  list[#list + 1] = first
+  if second then list[#list + 1] = second end
+end
+local function settleIndexes()
+  for key, of in pairs(pending) do many(of[1], key, of[2]) end
+  pending = {}
+end
 local kindsRead = {}
 local function kindOf(n)
   local k = kindsRead[n]
@@ -80,9 +105,41 @@ function J.get(row)
   return false
 end
 local function idKey(id) return T .. 'x:' .. sub(id, 1, 7) end
+-- The row of an id, or false; also of one that this very script has added.
+local rowsById = {}
+function J.rowOf(id)
+  local row = rowsById[id]
+  if row == nil then
+    row = tonumber(call('HGET', idKey(id), id) or nil) or false
+    rowsById[id] = row
+  end
+  return row
+end
 function J.byId(id)
-  local row = call('HGET', idKey(id), id)
-  return row and J.get(tonumber(row))
+  local row = J.rowOf(id)
+  return row and J.get(row)
+end
+-- Reads many records with one command for each page.
+function J.fetch(rows)
+  local pages = {}
+  for _, row in ipairs(rows) do
+    if jobs[row] == nil then
+      local p = page(row)
+      local of = pages[p]
+      if not of then of = {} pages[p] = of end
+      of[#of + 1] = row
+    end
+  end
+  for p, of in pairs(pages) do
+    local slots = {}
+    for i, row in ipairs(of) do slots[i] = slot(row) end
+    local values = call('HMGET', T .. 'j:' .. p, unpack(slots))
+    for i, row in ipairs(of) do
+      if jobs[row] == nil then
+        if values[i] then parse(row, values[i]) else jobs[row] = false end
+      end
+    end
+  end
 end
 function J.put(j) dirty[j.row] = j wrote = true end
 function J.set(j, name, value)
@@ -113,6 +170,7 @@ function J.bound(j)
 end
 function J.outcome(j) return j.d.oc or (j.state == SUCCEEDED and 'succeeded') or nil end
 function J.flush()
+  settleIndexes()
   local pages = {}
   for row, j in pairs(dirty) do
     if j.changed then
@@ -156,13 +214,13 @@ function J.leave(j)
   local row, kind = int(j.row), int(j.kind)
   if j.state == QUEUED then
     local lane = j.d.ln
-    if lane == nil then call('ZREM', T .. 'r:' .. kind, row)
+    if lane == nil then gather('ZREM', T .. 'r:' .. kind, row)
     elseif lane == 'z' then call('ZREM', T .. 'z:' .. kind, row)
     elseif lane == 'u' then call('ZREM', T .. 'u:' .. kind, row) call('ZREM', T .. 'v:' .. kind, suspectMember(j))
     elseif lane == 'h' then call('ZREM', T .. 'h:' .. j.d.dr, row) call('SREM', T .. 'hk:' .. kind, row) call('ZINCRBY', T .. 'doors', -1, j.d.dr) end
   elseif j.state == RUNNING then
-    call('SREM', T .. 'held:' .. int(j.worker), row)
-    call('SREM', T .. 'run:' .. kind, row)
+    gather('SREM', T .. 'held:' .. int(j.worker), row)
+    gather('SREM', T .. 'run:' .. kind, row)
     if j.d.ca then call('SREM', T .. 'cc:' .. int(j.worker), row) end
   elseif j.state > SUCCEEDED then call('SREM', T .. 't' .. j.state .. ':' .. kind, row) end
   if j.d.dk and j.state < SUCCEEDED then call('HDEL', T .. 'dk:' .. kind, j.d.dk) end
@@ -183,10 +241,10 @@ function J.enter(j)
       lane = 'u'
       call('ZADD', T .. 'u:' .. kind, int(rank(j)), row)
       call('ZADD', T .. 'v:' .. kind, 0, suspectMember(j))
-    else call('ZADD', T .. 'r:' .. kind, int(rank(j)), row) end
+    else gather('ZADD', T .. 'r:' .. kind, int(rank(j)), row) end
   elseif j.state == RUNNING then
-    call('SADD', T .. 'held:' .. int(j.worker), row)
-    call('SADD', T .. 'run:' .. kind, row)
+    gather('SADD', T .. 'held:' .. int(j.worker), row)
+    gather('SADD', T .. 'run:' .. kind, row)
     if j.d.ca then call('SADD', T .. 'cc:' .. int(j.worker), row) end
   elseif j.state > SUCCEEDED then call('SADD', T .. 't' .. j.state .. ':' .. kind, row) end
   if j.d.dk and j.state < SUCCEEDED then call('HSET', T .. 'dk:' .. kind, j.d.dk, row) end

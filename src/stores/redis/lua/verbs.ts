@@ -56,7 +56,12 @@ return {int(EPOCH), int(now)}
 
 const SETTLEMENTS = /* lua */ `
 local settlements = {}
-for i = 1, num() do settlements[i] = {lease = L.read(), change = C.read()} end
+local rows = {}
+for i = 1, num() do
+  settlements[i] = {lease = L.read(), change = C.read()}
+  rows[i] = settlements[i].lease.row
+end
+J.fetch(rows)
 for _, s in ipairs(settlements) do
   local j = L.owned(s.lease)
   local unknown = j and D.undeclared(C.of(j, s.change).follow)
@@ -84,6 +89,7 @@ local w = W.own(id)
 if not w or w.state ~= 'live' then
   return {settled, {}, 0, W.replaced(id), {}, '', 0, int(EPOCH)}
 end
+J.flush()
 local left = 1000
 for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT', 0, 100)) do
   local rows = call('ZRANGEBYSCORE', T .. 'z:' .. kind, '-inf', int(now), 'LIMIT', 0, left)
@@ -100,6 +106,7 @@ for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT'
   if left == 0 then break end
 end
 local woken = K.admit() + (X.woken or 0)
+settleIndexes()
 local ready, waiting, rooms = {}, {}, {}
 if total > 0 then
   for i = 1, num() do
@@ -172,6 +179,7 @@ if #chosen > 0 then
     local extra = ''
     if j.had or j.changed then
       J.leave(j)
+      settleIndexes()
       if j.d.dk then call('HSET', T .. 'dk:' .. int(j.kind), j.d.dk, text) end
       J.set(j, 'ln', nil)
       if j.d.ic then
@@ -551,6 +559,7 @@ if incident then
     call('HSET', T .. 'w:' .. int(w.n), 'state', 'gone')
     call('ZREM', T .. 'fleet', id)
     call('ZADD', T .. 'over', int(now), id)
+    settleIndexes()
     if W.holds(w) == 0 then call('ZREM', T .. 'dl', int(w.n)) end
   end
 end
