@@ -1,0 +1,85 @@
+// Deaths on Redis, by real kills of real processes: the kernel proves who died on this host, a missing subscription ends contact with another one, and
+// what a worker writes after its work was taken is refused.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { kinds } from "../support/jobs.ts";
+import { untilState, untilTrue } from "../support/processes.ts";
+import { RedisPlace, SHORT } from "./place.ts";
+
+const { slow, stepped } = kinds;
+
+test("at default settings a killed worker's job runs again in another process", async (t) => {
+  const place = await RedisPlace.shared(t);
+  const engine = await place.engine();
+  const first = place.child({ heartbeat: {} });
+  await first.untilFact("working");
+  const { id } = await engine.enqueue(slow, { ms: 600_000 });
+  await first.untilFact("started", { id });
+  const second = place.child({ heartbeat: {} });
+  await second.untilFact("working");
+  first.kill();
+  const killedAt = performance.now();
+  const again = await second.untilFact("started", { id });
+  t.diagnostic(`it took ${Math.round(performance.now() - killedAt)} ms`);
+  assert.equal(again["attempt"], 2);
+  const report = await untilTrue(
+    () => engine.report(),
+    (found) => found !== null && found.recoveredJobs[0]?.resumedAt !== null,
+    "the report says when it ran again",
+  );
+  assert.equal(report!.deadWorkers[0]!.how, "gone");
+  await engine.cancel(id);
+});
+
+test("a worker of another host that dies is found by its missing subscription, and nobody is blamed at once", async (t) => {
+  const place = await RedisPlace.shared(t);
+  const engine = await place.engine();
+  const far = place.child({ elsewhere: true });
+  await far.untilFact("working");
+  const { id } = await engine.enqueue(slow, { ms: 600_000 });
+  await far.untilFact("started", { id });
+  const other = place.child();
+  await other.untilFact("working");
+  far.kill();
+  await other.untilFact("started", { id, attempt: 2 });
+  const [incident] = await engine.incidents();
+  assert.equal(incident!.how, "lost");
+  assert.equal((await engine.get(id))!.counters.crashes, 0);
+  await engine.cancel(id);
+});
+
+test("a worker frozen past its lease loses its work, and when it wakes it works again under a new id", async (t) => {
+  const place = await RedisPlace.shared(t);
+  const engine = await place.engine();
+  const frozen = place.child({ heartbeat: SHORT });
+  await frozen.untilFact("working");
+  const { id } = await engine.enqueue(slow, { ms: 600_000 });
+  await frozen.untilFact("started", { id });
+  frozen.kill("SIGSTOP");
+  const other = place.child();
+  await other.untilFact("started", { id, attempt: 2 });
+  assert.equal((await engine.incidents())[0]!.how, "silent");
+  frozen.kill("SIGCONT");
+  await frozen.untilEvent("worker.disowned");
+  await engine.cancel(id);
+});
+
+test("what a dead attempt has finished is kept, and a shutdown by SIGTERM costs no attempt", async (t) => {
+  const place = await RedisPlace.shared(t);
+  const engine = await place.engine();
+  const first = place.child();
+  await first.untilFact("working");
+  const { id } = await engine.enqueue(stepped, { stopAt: "between" });
+  await first.untilFact("waiting", { id });
+  first.kill();
+  await first.exited;
+  const second = place.child();
+  await untilState(engine, id, "succeeded");
+  assert.equal(place.effects().get(`first ${id}`), 1);
+  const { id: long } = await engine.enqueue(slow, { ms: 600_000 });
+  await second.untilFact("started", { id: long });
+  second.kill("SIGTERM");
+  await second.untilFact("stopped");
+  const job = await engine.get(long);
+  assert.deepEqual([job!.state, job!.counters.crashes, job!.counters.errors], ["queued", 0, 0]);
+});

@@ -1,0 +1,209 @@
+// What happens to the server itself: it is started again, goes back, is emptied, is full, or is not fit for jobs. Each test has one of its own.
+import assert from "node:assert/strict";
+import { cpSync, rmSync } from "node:fs";
+import { join } from "node:path";
+import { test, type TestContext } from "node:test";
+import { ErrorCode, type OutliveError } from "../../src/job/errors.ts";
+import { systemClock, systemRandom } from "../../src/platform/clock.ts";
+import type { Store } from "../../src/stores/port.ts";
+import { redisAddress } from "../../src/stores/redis/address.ts";
+import { Connection } from "../../src/stores/redis/connection.ts";
+import { connect } from "../../src/stores/redis/driver.ts";
+import { redisStore } from "../../src/stores/redis/store.ts";
+import { draft, kind, roomFor, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
+import { kinds } from "../support/jobs.ts";
+import { untilTrue } from "../support/processes.ts";
+import { ownRedis, type RedisServer } from "../support/redis.ts";
+import { RedisPlace } from "./place.ts";
+
+function storeOn(t: TestContext, url: string): Store {
+  const connection = new Connection({ address: redisAddress(url), random: systemRandom, clock: systemClock });
+  const store = redisStore({ connection, clock: systemClock, wakeups: null });
+  t.after(() => store.close());
+  return store;
+}
+
+async function claimed(store: Store, worker: string) {
+  const { claimed: jobs, live } = await store.turn(worker, [], roomFor(9));
+  return { jobs, live };
+}
+
+/** The first call after an outage may find the connection broken. */
+async function again<T>(call: () => Promise<T>): Promise<T> {
+  return untilTrue(
+    () => call().then((value) => ({ value })).catch(() => null),
+    (answer) => answer !== null,
+    "the server answers",
+  ).then((answer) => answer!.value);
+}
+
+for (const how of ["stop", "kill"] as const)
+  test(`after the server was started again (${how}) nothing is lost, and the epoch is higher before the first claim`, async (t) => {
+    const server = await ownRedis(t, { fsync: "always" });
+    const store = storeOn(t, server.url());
+    await store.declare([kind("mail")]);
+    await store.enqueue([draft("a"), draft("b")]);
+    const { epoch } = await store.register(workerRecord("w"));
+    const { jobs } = await claimed(store, "w");
+    await server[how]();
+    await server.start();
+    const turn = await again(() => store.turn("w", [SETTLE.succeed(jobs[0]!)], roomFor(9)));
+    assert.deepEqual([turn.live, turn.replaced, turn.settled[0]!.is], [false, undefined, "stale"]);
+    // As the engine does: it registers again and names its predecessor, which costs the jobs nothing.
+    const next = await store.register(workerRecord("w2", { predecessor: "w" }));
+    assert.ok(next.epoch > epoch);
+    const after = await claimed(store, "w2");
+    assert.deepEqual(
+      after.jobs.map(({ lease, counters }) => [lease.jobId, lease.fence, counters.crashes, counters.interruptions]),
+      [
+        ["a", 2, 0, 1],
+        ["b", 2, 0, 1],
+      ],
+    );
+    assert.ok(after.jobs.every(({ lease }) => lease.epoch === next.epoch));
+    assert.match((await store.upkeep.noticeRestore!())!, /started again/);
+  });
+
+test("a server that went back is noticed by a process that knows more: counted, reported, and no fence is issued twice", async (t) => {
+  const server = await ownRedis(t, { fsync: "always" });
+  const store = storeOn(t, server.url());
+  await store.declare([kind("mail")]);
+  await store.enqueue([draft("a")]);
+  await store.register(workerRecord("w"));
+  const copy = join(server.folder, "copy");
+  cpSync(join(server.folder, "appendonlydir"), copy, { recursive: true });
+  const { jobs: lost } = await claimed(store, "w");
+  await store.enqueue([draft("b")]);
+  await server.stop();
+  rmSync(join(server.folder, "appendonlydir"), { recursive: true });
+  cpSync(copy, join(server.folder, "appendonlydir"), { recursive: true });
+  await server.start();
+  const turn = await again(() => store.turn("w", [SETTLE.succeed(lost[0]!)], roomFor(9)));
+  assert.deepEqual([turn.live, turn.settled[0]!.is], [false, "stale"]);
+  assert.match(turn.replaced!, /2 operation\(s\)/);
+  assert.match((await store.upkeep.noticeRestore!())!, /2 operation\(s\)/);
+  assert.equal((await store.inspect.health()).detail["operationsLost"], 2);
+  await store.register(workerRecord("new"));
+  const { jobs } = await claimed(store, "new");
+  assert.deepEqual(jobs.map(({ lease }) => [lease.jobId, lease.fence]), [["a", 1]]);
+  assert.ok(jobs[0]!.lease.epoch > lost[0]!.lease.epoch);
+});
+
+test("a process that finds out later that the store went back says so, too", async (t) => {
+  const server = await ownRedis(t, { fsync: "always" });
+  const [knows, knowsNothing] = [storeOn(t, server.url()), storeOn(t, server.url())];
+  await knows.declare([kind("mail")]);
+  const copy = join(server.folder, "copy");
+  cpSync(join(server.folder, "appendonlydir"), copy, { recursive: true });
+  await knows.enqueue([draft("a")]);
+  await server.stop();
+  rmSync(join(server.folder, "appendonlydir"), { recursive: true });
+  cpSync(copy, join(server.folder, "appendonlydir"), { recursive: true });
+  await server.start();
+  await again(() => knowsNothing.register(workerRecord("w")));
+  assert.equal((await knowsNothing.inspect.health()).detail["operationsLost"], 0);
+  await again(() => knows.enqueue([draft("a")]));
+  assert.equal((await knows.inspect.health()).detail["operationsLost"], 1);
+});
+
+test("scripts that the server forgot are loaded again, and no run is begun", async (t) => {
+  const server = await ownRedis(t);
+  const store = storeOn(t, server.url());
+  await store.declare([kind("mail")]);
+  const { epoch } = await store.register(workerRecord("w"));
+  const other = storeOn(t, server.url());
+  assert.equal((await other.register(workerRecord("v"))).epoch, epoch);
+  const { live } = await claimed(store, "w");
+  assert.equal(live, true);
+});
+
+test("a store that was emptied under a living process is not taken for a new one", async (t) => {
+  const server = await ownRedis(t);
+  const store = storeOn(t, server.url());
+  await store.declare([kind("mail")]);
+  const wire = await connect({ url: server.url() });
+  t.after(() => wire.close());
+  await wire.call(["FLUSHALL"], 5_000);
+  await assert.rejects(store.enqueue([draft("a")]), { code: ErrorCode.storeReplaced });
+  assert.deepEqual(await wire.call(["KEYS", "*"], 5_000), []);
+});
+
+test("memory is full: nothing new is taken, and what runs ends and can be purged", async (t) => {
+  const server = await ownRedis(t, { maxmemory: "8mb" });
+  const store = storeOn(t, server.url());
+  await store.declare([kind("mail")]);
+  await store.register(workerRecord("w"));
+  const input = JSON.stringify("x".repeat(10_000));
+  let added = 0;
+  const refused = await (async () => {
+    for (; ; added++) {
+      try {
+        await store.enqueue([draft({ id: `j${added}`, input })]);
+      } catch (thrown) {
+        return thrown as OutliveError;
+      }
+    }
+  })();
+  assert.equal(refused.code, ErrorCode.storeFull);
+  const { claimed: jobs } = await store.turn("w", [], roomFor(100));
+  assert.equal(jobs.length, 100);
+  const { settled } = await store.turn("w", jobs.map((job) => SETTLE.succeed(job)), roomFor(0));
+  assert.ok(settled.every(({ is }) => is === "applied"));
+  await untilTrue(
+    () => store.purge({ finishedOlderThanMs: 0, incidentsOlderThanMs: 0, limit: 1_000 }),
+    ({ jobs: purged }) => purged > 0,
+    "something is purged",
+  );
+  assert.deepEqual(await store.enqueue([draft("again")]), [{ id: "again", created: true }]);
+});
+
+test("a server that may drop keys is refused, by name of its policy", async (t) => {
+  const server = await ownRedis(t, { settings: { maxmemory: "64mb", "maxmemory-policy": "allkeys-lru" } });
+  const place = new RedisPlace(t, server.url());
+  await assert.rejects(place.engine(), (thrown: OutliveError) => {
+    assert.equal(thrown.code, ErrorCode.storeUnusable);
+    assert.match(thrown.message, /allkeys-lru/);
+    return true;
+  });
+});
+
+test("a user without dangerous commands can do everything that a worker needs", async (t) => {
+  const server = await ownRedis(t, {
+    acl: ["user default on nopass +@all ~* &*", "user app on >secret +@all -@dangerous -@admin ~o:* &o:*"],
+  });
+  const place = new RedisPlace(t, server.url("app", "secret"));
+  const engine = await place.engine();
+  const child = place.child();
+  await child.untilFact("working");
+  const { id } = await engine.enqueue(kinds.slow, { ms: 1 });
+  assert.equal(await engine.result(id, { timeout: "30s" }), null);
+  const [worker] = await engine.workers();
+  assert.notEqual(worker!.lock.name, null);
+});
+
+async function restarts(server: RedisServer, how: "kill" | "stop"): Promise<void> {
+  await server[how]();
+  await server.start();
+}
+
+for (const how of ["kill", "stop"] as const)
+  test(`living workers go on after the server was started again (${how}): all work ends, and nobody is called dead`, async (t) => {
+    const server = await ownRedis(t, { fsync: "always" });
+    const place = new RedisPlace(t, server.url());
+    const engine = await place.engine();
+    const children = [place.child(), place.child()];
+    await Promise.all(children.map((child) => child.untilFact("working")));
+    const JOBS = 300;
+    await engine.enqueueMany(
+      kinds.slow,
+      Array.from({ length: JOBS }, () => ({ ms: 20 })),
+    );
+    const succeeded = async (): Promise<number> =>
+      (await engine.counts().catch(() => [])).reduce((sum, one) => sum + one.succeeded, 0);
+    await untilTrue(succeeded, (done) => done > 20, "some are done");
+    await restarts(server, how);
+    await untilTrue(succeeded, (done) => done === JOBS, "all is done");
+    assert.deepEqual(await engine.incidents(), []);
+    for (const child of children) child.kill("SIGTERM");
+    await Promise.all(children.map((child) => child.untilFact("stopped")));
+  });
