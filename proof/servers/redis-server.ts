@@ -75,7 +75,12 @@ export class RedisServer {
       all["aclfile"] = join(this.folder, "users.acl");
       writeFileSync(all["aclfile"], `${acl.join("\n")}\n`);
     }
-    writeFileSync(file, Object.entries(all).map(([name, value]) => `${name} ${value}\n`).join(""));
+    writeFileSync(
+      file,
+      Object.entries(all)
+        .map(([name, value]) => `${name} ${value}\n`)
+        .join(""),
+    );
     // A group of its own: Ctrl-C in a terminal must not reach it before the tests have ended.
     const child = spawn(this.#program, [file], { detached: true, stdio: ["ignore", "pipe", "ignore"] });
     this.#process = child;

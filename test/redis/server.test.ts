@@ -31,7 +31,10 @@ async function claimed(store: Store, worker: string) {
 /** The first call after an outage may find the connection broken. */
 async function again<T>(call: () => Promise<T>): Promise<T> {
   return untilTrue(
-    () => call().then((value) => ({ value })).catch(() => null),
+    () =>
+      call()
+        .then((value) => ({ value }))
+        .catch(() => null),
     (answer) => answer !== null,
     "the server answers",
   ).then((answer) => answer!.value);
@@ -85,7 +88,10 @@ test("a server that went back is noticed by a process that knows more: counted, 
   assert.equal((await store.inspect.health()).detail["operationsLost"], 2);
   await store.register(workerRecord("new"));
   const { jobs } = await claimed(store, "new");
-  assert.deepEqual(jobs.map(({ lease }) => [lease.jobId, lease.fence]), [["a", 1]]);
+  assert.deepEqual(
+    jobs.map(({ lease }) => [lease.jobId, lease.fence]),
+    [["a", 1]],
+  );
   assert.ok(jobs[0]!.lease.epoch > lost[0]!.lease.epoch);
 });
 
@@ -147,7 +153,11 @@ test("memory is full: nothing new is taken, and what runs ends and can be purged
   assert.equal(refused.code, ErrorCode.storeFull);
   const { claimed: jobs } = await store.turn("w", [], roomFor(100));
   assert.equal(jobs.length, 100);
-  const { settled } = await store.turn("w", jobs.map((job) => SETTLE.succeed(job)), roomFor(0));
+  const { settled } = await store.turn(
+    "w",
+    jobs.map((job) => SETTLE.succeed(job)),
+    roomFor(0),
+  );
   assert.ok(settled.every(({ is }) => is === "applied"));
   await untilTrue(
     () => store.purge({ finishedOlderThanMs: 0, incidentsOlderThanMs: 0, limit: 1_000 }),

@@ -14,11 +14,13 @@ import { frozenCommit } from "../faults/frozen-commit.ts";
 import { PgBouncer } from "../faults/pgbouncer.ts";
 import { Proxy } from "../faults/proxy.ts";
 import { reset } from "../faults/reset.ts";
+import { startRedis } from "../faults/redis.ts";
 import { startServer } from "../faults/server.ts";
 import { fillingDisk, mountSmallDisk } from "../faults/small-disk.ts";
 import { writeLock } from "../faults/write-lock.ts";
 import type { Fault } from "./fault-schedule.ts";
 import type { WorkerStart } from "./fleet.ts";
+import { LEDGER } from "./ledger.ts";
 import { run } from "./main.ts";
 import type { Plan } from "./rig.ts";
 
@@ -57,6 +59,7 @@ interface Surroundings extends Pick<Plan, "url" | "directUrl" | "schema" | "faul
 const STORES: Readonly<Record<string, (setting: Setting) => Promise<Surroundings>>> = {
   sqlite: onSqlite,
   postgres: onPostgres,
+  redis: onRedis,
 };
 
 export async function processes(args: readonly string[]): Promise<boolean> {
@@ -179,6 +182,28 @@ async function onPostgres({ kills, workers, folder, pgbouncer }: Setting): Promi
       ...RIGS_OF_THEIR_OWN,
     ],
     copyTo: (kept) => server.copyTo(kept, schema),
+  };
+}
+
+/** With every write flushed before its reply, so that nothing that was acknowledged may be missing. Through a proxy, as on PostgreSQL. */
+async function onRedis({ workers, folder }: Setting): Promise<Surroundings> {
+  const server = await startRedis();
+  const { proxy, urls } = await Proxy.before(server.url, workers + 1);
+  const clocks = shiftableClocks(folder, ONE_WORKER);
+  process.env[LEDGER] = "results";
+  return {
+    url: urls[0]!,
+    directUrl: server.url,
+    schema: null,
+    env: { ...clocks.env, [LEDGER]: "results" },
+    workerAt: (number) => ({ url: urls[number]! }),
+    faults: [...server.faults, ...proxy.faults, reset(proxy, null), clocks.fault],
+    notRun: [
+      "a row of the user's in the same transaction: this store has no commit, the accepted results are the ledger",
+      "a failover, and a server that lost something: tests of the store, test/redis",
+      ...RIGS_OF_THEIR_OWN,
+    ],
+    copyTo: (kept) => server.copyTo(kept),
   };
 }
 

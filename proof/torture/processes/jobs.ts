@@ -1,7 +1,7 @@
 // The jobs of the rig. Each handler tells its history what it does, at the instant at which it does it; none looks whether somebody else
 // did it before: only the engine may keep it from happening twice.
 import { setTimeout as pause } from "node:timers/promises";
-import { job, type Run } from "../../../src/index.ts";
+import { job, type Json, type Run } from "../../../src/index.ts";
 import { ledgerOf } from "./ledger.ts";
 import { teller } from "./history.ts";
 
@@ -38,14 +38,16 @@ export const transfer = job<Transfer>("torture.transfer", { retry });
 transfer.handle(async ({ amount, workMs, commitMs = 0 }, run) => {
   start(run, "transfer");
   await pause(workMs);
-  await (
-    await ledger
-  ).commit(run, { job: run.id, amount, fence: fenceOf(run) }, async () => {
+  const { commit, isOfResults } = await ledger;
+  const result = await commit(run, { job: run.id, amount, fence: fenceOf(run) }, async () => {
     if (commitMs === 0) return;
     reportCommitting(run.id);
     await pause(commitMs);
   });
+  // Not settled yet.
+  if (isOfResults) return result as Json;
   tell({ what: "committed", id: run.id, fence: fenceOf(run) });
+  return null;
 });
 
 /** Takes its time, so that a strike meets it in flight. */

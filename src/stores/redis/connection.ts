@@ -221,7 +221,15 @@ export class Connection {
       const next = random.hex(8);
       await call("SCRIPT", "LOAD", runMark(next).text);
       const { runs: seenRuns, ops, epoch } = this.#seen;
-      const told = [run ?? "", next, String(seenRuns), String(ops), String(epoch), random.hex(16), String(SCHEMA_VERSION)];
+      const told = [
+        run ?? "",
+        next,
+        String(seenRuns),
+        String(ops),
+        String(epoch),
+        random.hex(16),
+        String(SCHEMA_VERSION),
+      ];
       await call("EVAL", beginText(this.#clock), "1", this.tag, ...told);
       // The operations of the new run are at least as many as were known before.
       if (seenRuns > 0) this.#seen = { runs: 0, ops, epoch };
@@ -251,7 +259,10 @@ function closed(): OutliveError {
 }
 
 function replaced(id: string | null): OutliveError {
-  const why = id === null ? "the store is empty: it was flushed, or another server took its place" : "another store has its place";
+  const why =
+    id === null
+      ? "the store is empty: it was flushed, or another server took its place"
+      : "another store has its place";
   return new OutliveError(
     ErrorCode.storeReplaced,
     `This is not the Redis store that was opened: ${why}.`,

@@ -31,7 +31,12 @@ export async function connect({ url }: WireAddress): Promise<Wire> {
     url,
     RESP: 3,
     disableOfflineQueue: true,
-    socket: { reconnectStrategy: false, connectTimeout: CONNECT_MS, keepAlive: true, keepAliveInitialDelay: KEEP_ALIVE_MS },
+    socket: {
+      reconnectStrategy: false,
+      connectTimeout: CONNECT_MS,
+      keepAlive: true,
+      keepAliveInitialDelay: KEEP_ALIVE_MS,
+    },
   });
   const lost = new Set<() => void>();
   let isLost = false;
@@ -47,7 +52,7 @@ export async function connect({ url }: WireAddress): Promise<Wire> {
   client.on("end", lose);
   await client.connect();
   return {
-    call: (args, deadlineMs) => inTime(client.sendCommand([...args]) as Promise<Reply>, args[0]!, deadlineMs, lose),
+    call: (args, deadlineMs) => inTime(client.sendCommand<Reply>([...args]), args[0]!, deadlineMs, lose),
     async subscribe(channel, listener) {
       await client.subscribe(channel, listener);
       return async () => {

@@ -18,6 +18,7 @@ import type { Lease } from "../../job/lease.ts";
 import type { JobKey } from "../../job/limits.ts";
 import { CHANGES, type Change } from "../../job/transitions.ts";
 import { WAIT_PREFIX } from "../../job/waits.ts";
+import type { WorkerRecord, WorkerRow, WorkerState } from "../liveness.ts";
 import { NEVER_DUE, NO_TIMEOUT, STATE, storedError } from "../rows.ts";
 import type { Reply } from "./driver.ts";
 import { COUNTER_FIELDS, COUNTERS } from "./lua/changes.ts";
@@ -34,7 +35,9 @@ export const stepOwner = (id: string, name: string): string => (name.startsWith(
 
 /** A text as it is stored. Null, which is stored too, is a checksum with a mark in place of the text. */
 export function checked(text: string | null, owner: string): string {
-  const sum = crc32(`${owner}\n${text ?? "\0"}`).toString(16).padStart(8, "0");
+  const sum = crc32(`${owner}\n${text ?? "\0"}`)
+    .toString(16)
+    .padStart(8, "0");
   return text === null ? `${sum}-` : `${sum}+${text}`;
 }
 
@@ -171,8 +174,23 @@ export interface ShownJob {
 }
 
 export function shownJob(reply: Reply): ShownJob {
-  const [row, id, kind, state, priority, fence, worker, epoch, started, deadline, finished, created, parent, step, flat] =
-    reply as [string, string, string, number, number, ...string[]] as unknown as string[];
+  const [
+    row,
+    id,
+    kind,
+    state,
+    priority,
+    fence,
+    worker,
+    epoch,
+    started,
+    deadline,
+    finished,
+    created,
+    parent,
+    step,
+    flat,
+  ] = reply as [string, string, string, number, number, ...string[]] as unknown as string[];
   const d = fieldsOf(flat as unknown as string[]);
   return {
     row: Number(row),
@@ -293,4 +311,23 @@ export function historyEntry(packed: string): HistoryEntry {
 export function splitInto(packed: string, count: number): string[] {
   const parts = packed.split(FIELD);
   return [...parts.slice(0, count - 1), parts.slice(count - 1).join(FIELD)];
+}
+
+/** A worker as the scripts show it. */
+export function workerRow(reply: Reply, withIds = false): WorkerRow {
+  const [id, record, state, started, heartbeat, beats, lag, word, hasWord, restored, , held, ids] =
+    reply as unknown as [...string[], string[]];
+  return {
+    ...(JSON.parse(String(record)) as WorkerRecord),
+    id: String(id),
+    state: state as WorkerState,
+    startedAt: Number(started),
+    heartbeatAt: Number(heartbeat),
+    beats: Number(beats),
+    loopLagMs: Number(lag),
+    heldCount: Number(held),
+    ...(withIds && { heldIds: ids as string[] }),
+    lastWord: Number(hasWord) === 1 ? String(word) : null,
+    ...(Number(restored) === 1 && { restored: true as const }),
+  };
 }

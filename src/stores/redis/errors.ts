@@ -16,7 +16,11 @@ function isConnectionError(thrown: unknown): boolean {
   if (!(thrown instanceof Error) || thrown instanceof OutliveError) return false;
   if (thrown instanceof NoReply) return true;
   const { code, name } = thrown as { code?: unknown; name: string };
-  return typeof code === "string" || /Socket|Client|Connection|Disconnect/.test(name) || /socket|connection|closed/i.test(thrown.message);
+  return (
+    typeof code === "string" ||
+    /Socket|Client|Connection|Disconnect/.test(name) ||
+    /socket|connection|closed/i.test(thrown.message)
+  );
 }
 
 /** Wraps an error of Redis; returns any other unchanged. */
@@ -44,7 +48,10 @@ export function openingError(shown: string, thrown: unknown): unknown {
 
 type Words = readonly [ErrorCode, string];
 
-const FAILED: Words = [ErrorCode.storeFailed, "Look at the server's log. Repeating it is safe: ids and fences make it harmless."];
+const FAILED: Words = [
+  ErrorCode.storeFailed,
+  "Look at the server's log. Repeating it is safe: ids and fences make it harmless.",
+];
 const UNREACHABLE: Words = [
   ErrorCode.storeUnreachable,
   "The connection was lost or never came about. Check that the server runs; what works already tries again by itself.",
@@ -59,8 +66,14 @@ const WORDS: Readonly<Record<string, Words>> = {
   MASTERDOWN: UNREACHABLE,
   CLUSTERDOWN: UNREACHABLE,
   BUSY: [ErrorCode.storeBusy, "A script of another program blocks the server. Nothing was written; try again."],
-  MISCONF: [ErrorCode.storeFull, "The server can't write to its disk and refuses writes. Make room there; nothing was written."],
-  NOREPLICAS: [ErrorCode.storeUnreachable, "The server has fewer replicas than min-replicas-to-write. Nothing was written."],
+  MISCONF: [
+    ErrorCode.storeFull,
+    "The server can't write to its disk and refuses writes. Make room there; nothing was written.",
+  ],
+  NOREPLICAS: [
+    ErrorCode.storeUnreachable,
+    "The server has fewer replicas than min-replicas-to-write. Nothing was written.",
+  ],
   NOAUTH: [ErrorCode.storeUnusable, "Put the user and the password into the address."],
   WRONGPASS: [ErrorCode.storeUnusable, "Check the user and the password in the address."],
   NOPERM: [

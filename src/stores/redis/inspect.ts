@@ -15,11 +15,15 @@ export function inspecting(connection: Connection): Inspecting {
   return {
     get: (id) => getJob(connection, id),
     async outcomes(ids) {
-      const list = (await connection.eval("outcomes", [String(ids.length), ...ids])) as unknown as [number, string, string][];
+      const list = (await connection.eval("outcomes", [String(ids.length), ...ids])) as unknown as [
+        number,
+        string,
+        string,
+      ][];
       return ids.map((id, at) => {
         const [state, result, error] = list[at]!;
         if (state === undefined) return { id, state: "missing", result: null, error: null };
-        const text = result === "" ? null : unchecked(result!, id).text;
+        const text = result === "" ? null : unchecked(result, id).text;
         return { id, state: JOB_STATES[state]!, result: text, error: error === "" ? null : storedError(error) };
       });
     },
@@ -58,7 +62,15 @@ export function inspecting(connection: Connection): Inspecting {
 }
 
 async function getJob(connection: Connection, id: string): Promise<JobDetails | null> {
-  const reply = (await connection.eval("getJob", [id])) as unknown as [Reply, string, string, string[], string[], string[], string];
+  const reply = (await connection.eval("getJob", [id])) as unknown as [
+    Reply,
+    string,
+    string,
+    string[],
+    string[],
+    string[],
+    string,
+  ];
   const [shown, storedInput, storedResult, flat, history, log, now] = reply;
   if (shown === undefined) return null;
   const job = shownJob(shown);
@@ -143,7 +155,10 @@ type IncidentReply = readonly [
   count: number,
   jobs: string[],
 ];
-type StaticIncident = Omit<Incident, "id" | "recovery" | "worker" | "how" | "resolution" | "completedAt" | "evidence" | "heldAtDeath" | "jobs" | "jobCount">;
+type StaticIncident = Omit<
+  Incident,
+  "id" | "recovery" | "worker" | "how" | "resolution" | "completedAt" | "evidence" | "heldAtDeath" | "jobs" | "jobCount"
+>;
 
 function incidentOf(reply: IncidentReply): Incident {
   const [id, record, recovery, worker, how, resolution, completed, evidence, held, jobCount, flat] = reply;

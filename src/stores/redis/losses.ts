@@ -4,10 +4,18 @@ import type { Loss, LostJob, LossVerdict, Resolution } from "../../recovery/loss
 import type { Losses, RecoveredJob } from "../port.ts";
 import type { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
-import { assertDeclared, assertWritable, changeArgs, fieldsOf, historyEntry, keptSteps, shownJob } from "./encoding.ts";
+import {
+  assertDeclared,
+  assertWritable,
+  changeArgs,
+  fieldsOf,
+  historyEntry,
+  keptSteps,
+  shownJob,
+  workerRow,
+} from "./encoding.ts";
 import { STATE } from "../rows.ts";
 import { deathsElsewhere } from "./recover.ts";
-import { workerRow } from "./workers.ts";
 
 export function losses(connection: Connection): Losses {
   return {

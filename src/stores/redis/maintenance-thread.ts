@@ -37,5 +37,11 @@ maintainInThread<RedisMaintenance>(async ({ address }, { options, events, times,
     ownWorker: options.worker,
     onHold: (why, holdMs) => events.emit("recovery.held", { why, holdMs }),
   });
-  return { store, liveness, clock, close: () => store.close(), onReturn: (listener) => void connection.onReturn(listener) };
+  return {
+    store,
+    liveness,
+    clock,
+    close: () => store.close(),
+    onReturn: (listener) => void connection.onReturn(listener),
+  };
 });

@@ -20,8 +20,7 @@ import {
 } from "../port.ts";
 import type { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
-import { changeArgs, faultOf, fieldsOf, historyEntry, type ShownJob, shownJob, undeclaredMessage } from "./encoding.ts";
-import { workerRow } from "./workers.ts";
+import { changeArgs, faultOf, fieldsOf, historyEntry, shownJob, undeclaredMessage, workerRow } from "./encoding.ts";
 
 export async function condemn(connection: Connection, request: CondemnRequest): Promise<Condemned | null> {
   const { worker: dead, death, recovery, incident } = request;
@@ -76,7 +75,12 @@ async function heldByCondemned(connection: Connection, condemned: Condemned, lim
   return { jobs: jobs.map((job, at) => ({ ...job, deathsElsewhere: deaths[at]! })), more };
 }
 
-export async function heldJobs(connection: Connection, worker: string, cursor: number, limit: number): Promise<HeldJobs> {
+export async function heldJobs(
+  connection: Connection,
+  worker: string,
+  cursor: number,
+  limit: number,
+): Promise<HeldJobs> {
   const jobs = jobsOf(await connection.eval("held", [worker, String(cursor), String(limit)]));
   return { jobs, more: jobs.length === limit };
 }
@@ -115,7 +119,9 @@ export async function deathsElsewhere(
   incident: string,
   asked: readonly { readonly job: Pick<HeldJob, "row" | "counters" | "kind">; readonly alone: boolean }[],
 ): Promise<readonly number[]> {
-  const onTrial = asked.filter(({ job, alone }) => isOnTrial(job.counters, alone, job.kind.limits)).map(({ job }) => job);
+  const onTrial = asked
+    .filter(({ job, alone }) => isOnTrial(job.counters, alone, job.kind.limits))
+    .map(({ job }) => job);
   if (onTrial.length === 0) return asked.map(() => 0);
   const rows = onTrial.map(({ row }) => String(row));
   const [list, , now] = (await connection.eval("jobs", [String(rows.length), ...rows])) as unknown as [
@@ -182,5 +188,3 @@ function guardArgs({ row, id, worker, epoch, fence, deadlineAt }: HeldJob): stri
 function note(verdict: TakeBackRequest["verdicts"][number], taken: Taken): string {
   return JSON.stringify(recoveredJob(verdict, taken));
 }
-
-export type { ShownJob };

@@ -148,7 +148,15 @@ async function turnOnce(
 }
 
 type Extra = readonly [d: string[], steps: string[], wait: "" | [string, string], bound: string];
-type ClaimReply = readonly [row: string, id: string, kind: string, fence: string, input: string, timeout: string, extra: "" | Extra];
+type ClaimReply = readonly [
+  row: string,
+  id: string,
+  kind: string,
+  fence: string,
+  input: string,
+  timeout: string,
+  extra: "" | Extra,
+];
 
 const NO_COUNTERS = countersOf({});
 
@@ -235,7 +243,8 @@ export async function write(connection: Connection, writes: readonly FencedWrite
   return (reply as unknown as Reply[][]).map((one, at) => {
     const { lease, write: tried } = writes[at]!;
     if (one[1] === "enqueued") return { is: "applied", enqueued: enqueuedOf(one[2]!) };
-    if (one[1] === "signal") return { is: "applied", signal: signalOf(one as [string, string, number, string?], lease, tried) };
+    if (one[1] === "signal")
+      return { is: "applied", signal: signalOf(one as [string, string, number, string?], lease, tried) };
     return writeAnswer(one, lease, triedBy(tried));
   });
 }

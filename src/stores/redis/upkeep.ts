@@ -21,7 +21,7 @@ export function upkeep(connection: Connection): Upkeep {
 
 async function integrity(connection: Connection): Promise<readonly string[]> {
   const found: string[] = [];
-  for (let page = "0"; page !== "" && found.length < MAX_FINDINGS; ) {
+  for (let page = "0"; page !== "" && found.length < MAX_FINDINGS;) {
     const [jobs, wrong, next] = (await connection.eval("check", [page])) as unknown as [Reply[][], string[], string];
     found.push(...wrong);
     for (const [id, kind, input, result, steps] of jobs as unknown as [string, string, string, string, string[]][]) {
@@ -43,7 +43,10 @@ export type ServerFacts = Readonly<Record<string, string | number | boolean>>;
 
 /** What the server says about itself. A user without the right to ask it gets what the store knows alone. */
 export async function serverFacts(connection: Connection): Promise<ServerFacts> {
-  const [runs, lost] = (await connection.command("HMGET", `${connection.tag}meta`, "runs", "lost")) as (string | null)[];
+  const [runs, lost] = (await connection.command("HMGET", `${connection.tag}meta`, "runs", "lost")) as (
+    | string
+    | null
+  )[];
   const { epoch, ops } = connection.seen;
   const own = { epoch, operations: ops, runs: Number(runs ?? 0), operationsLost: Number(lost ?? 0) };
   const info = await serverInfo(connection);
@@ -95,7 +98,10 @@ function adviceOf(facts: ServerFacts): readonly Finding[] {
   if (facts["maxmemory_policy"] !== "noeviction" && facts["maxmemory_policy"] !== undefined)
     add("error", `maxmemory-policy is ${String(facts["maxmemory_policy"])}: the server may drop jobs. Set noeviction.`);
   if (Number(facts["evicted_keys"] ?? 0) > 0)
-    add("warning", `The server has dropped ${String(facts["evicted_keys"])} keys since it started, of this store or another.`);
+    add(
+      "warning",
+      `The server has dropped ${String(facts["evicted_keys"])} keys since it started, of this store or another.`,
+    );
   if (Number(facts["operationsLost"]) > 0)
     add(
       "warning",

@@ -1,12 +1,12 @@
 // Worker rows: registering, beating, leaving, listing, and what is written about a worker's end.
 import { withLastWord } from "../../recovery/incident.ts";
 import { release } from "../../job/transitions.ts";
-import type { WorkerRecord, WorkerRow, WorkerState } from "../liveness.ts";
+import type { WorkerRecord, WorkerRow } from "../liveness.ts";
 import type { Beat, BeatAnswer, HeldLease, WorkerQuery } from "../port.ts";
 import { longestOverdue } from "../rows.ts";
 import { type Connection, SCHEMA_VERSION } from "./connection.ts";
 import type { Reply } from "./driver.ts";
-import { shownJob } from "./encoding.ts";
+import { shownJob, workerRow } from "./encoding.ts";
 import { heldJobs, takeAway } from "./recover.ts";
 
 export async function register(connection: Connection, worker: WorkerRecord): Promise<{ epoch: number; now: number }> {
@@ -95,9 +95,11 @@ export async function listWorkers(connection: Connection, query: WorkerQuery): P
   const rows: WorkerRow[] = [];
   const read = (reply: Reply): WorkerRow => workerRow(reply, heldIds !== undefined);
   if (which !== "leftBehind") {
-    for (let last = after; ; ) {
+    for (let last = after; ;) {
       const count = Math.min(PIECE, which === "present" ? limit - rows.length : PIECE);
-      const piece = ((await connection.eval("listWorkers", ["present", last, String(count), asked])) as Reply[]).map(read);
+      const piece = ((await connection.eval("listWorkers", ["present", last, String(count), asked])) as Reply[]).map(
+        read,
+      );
       rows.push(...piece);
       if (piece.length < count || (which === "present" && rows.length >= limit)) break;
       last = piece.at(-1)!.id;
@@ -114,22 +116,4 @@ export async function listWorkers(connection: Connection, query: WorkerQuery): P
     .filter(({ id }) => id > after)
     .toSorted((a, b) => (a.id < b.id ? -1 : 1))
     .slice(0, limit);
-}
-
-export function workerRow(reply: Reply, withIds = false): WorkerRow {
-  const [id, record, state, started, heartbeat, beats, lag, word, hasWord, restored, , held, ids] =
-    reply as unknown as [...string[], string[]];
-  return {
-    ...(JSON.parse(String(record)) as WorkerRecord),
-    id: String(id),
-    state: state as WorkerState,
-    startedAt: Number(started),
-    heartbeatAt: Number(heartbeat),
-    beats: Number(beats),
-    loopLagMs: Number(lag),
-    heldCount: Number(held),
-    ...(withIds && { heldIds: ids as string[] }),
-    lastWord: Number(hasWord) === 1 ? String(word) : null,
-    ...(Number(restored) === 1 && { restored: true as const }),
-  };
 }
