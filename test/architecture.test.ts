@@ -28,6 +28,7 @@ const manifest = JSON.parse(readFileSync(`${root}package.json`, "utf8")) as {
 
 const sqliteFile = "src/stores/sqlite/database.ts";
 const pgFile = "src/stores/postgres/driver.ts";
+const redisFile = "src/stores/redis/driver.ts";
 const promClientFile = "src/telemetry/prom-client.ts";
 const doctor = "src/stores/sqlite/doctor/";
 const settingsFile = "src/engine/settings.ts";
@@ -248,6 +249,28 @@ const rules: readonly Rule[] = [
     keeps: [
       [pgFile, 'import type { Pool } from "pg";\nconst load = async () => await import("pg");'],
       ["src/stores/postgres/claim.ts", 'import { list } from "./statements.ts"; // pg'],
+    ],
+  },
+  {
+    title: `@redis/client is imported in ${redisFile} and nowhere else, and only when it is needed`,
+    offences: (path, text) =>
+      importsOf(text)
+        .filter(({ specifier }) => /^(@redis\/|redis$|ioredis|iovalkey)/.test(specifier))
+        .flatMap(({ typeOnly, specifier }) => {
+          if (path !== redisFile) return [`${path} imports ${specifier}`];
+          const isLoaded = /^import\b(?!\s+type)[^;]*["']@redis\/client["']/m.test(text);
+          return typeOnly || !isLoaded ? [] : [`${path} loads @redis/client at once`];
+        }),
+    breaks: [
+      ["src/stores/redis/connection.ts", 'import { createClient } from "@redis/client";'],
+      ["src/engine/engine.ts", 'const redis = await import("ioredis");'],
+      [redisFile, 'import { createClient } from "@redis/client";'],
+    ],
+    keeps: [
+      [
+        redisFile,
+        'import type * as client from "@redis/client";\nconst load = async () => await import("@redis/client");',
+      ],
     ],
   },
   {

@@ -3,7 +3,8 @@
 import assert from "node:assert/strict";
 import type { TestContext } from "node:test";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
-import type { Store } from "../../src/stores/port.ts";
+import type { JobInfo } from "../../src/job/job.ts";
+import type { ListPage, Store } from "../../src/stores/port.ts";
 import { redisAddress } from "../../src/stores/redis/address.ts";
 import { Connection, tagOf } from "../../src/stores/redis/connection.ts";
 import { redisStore } from "../../src/stores/redis/store.ts";
@@ -31,7 +32,7 @@ export async function redisStores(t: TestContext): Promise<ConformanceStores> {
     },
     damage: damageIn(fresh, tag),
     restore: restoreIn(fresh, tag),
-    cleanup: async () => {},
+    cleanup: () => assertIndexesAgree(fresh),
   };
 }
 
@@ -43,6 +44,31 @@ function openSteered({ url, name }: FreshName): Store {
     luaClock: STEERED,
   });
   return redisStore({ connection, clock: systemClock, wakeups: null });
+}
+
+/** Counts come from the sizes of indexes, the list from the records: every index has exactly the jobs whose records say so. */
+async function assertIndexesAgree(fresh: FreshName): Promise<void> {
+  const store = openSteered(fresh);
+  try {
+    const wrong = (await store.upkeep.integrity()).filter((finding) => finding.includes("is missing in"));
+    assert.deepEqual(wrong, []);
+    const jobs: JobInfo[] = [];
+    for (let after: string | null = null; ;) {
+      const page: ListPage = await store.inspect.list({}, 1_000, after);
+      jobs.push(...page.jobs);
+      if (page.next === null) break;
+      after = page.next;
+    }
+    for (const { kind, ready, delayed, held, ...counted } of await store.inspect.counts()) {
+      const inState = (state: JobInfo["state"]): number =>
+        jobs.filter((job) => job.kind === kind && job.state === state).length;
+      assert.equal(ready + delayed + held, inState("queued"), `queued jobs of ${kind}`);
+      for (const state of ["running", "succeeded", "dead", "cancelled", "quarantined"] as const)
+        assert.equal(counted[state], inState(state), `${state} jobs of ${kind}`);
+    }
+  } finally {
+    await store.close();
+  }
 }
 
 /** By a connection of its own that knows nothing of checksums. */

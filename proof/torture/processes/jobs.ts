@@ -38,14 +38,14 @@ export const transfer = job<Transfer>("torture.transfer", { retry });
 transfer.handle(async ({ amount, workMs, commitMs = 0 }, run) => {
   start(run, "transfer");
   await pause(workMs);
-  const { commit, isOfResults } = await ledger;
-  const result = await commit(run, { job: run.id, amount, fence: fenceOf(run) }, async () => {
+  const kept = await ledger;
+  const result = await kept.commit(run, { job: run.id, amount, fence: fenceOf(run) }, async () => {
     if (commitMs === 0) return;
     reportCommitting(run.id);
     await pause(commitMs);
   });
   // Not settled yet.
-  if (isOfResults) return result as Json;
+  if (kept.isOfResults) return result as Json;
   tell({ what: "committed", id: run.id, fence: fenceOf(run) });
   return null;
 });

@@ -1,6 +1,7 @@
 // The only file that imports `@redis/client`, and only when a connection is asked for. To the rest of the store a server is a wire of four
 // verbs, so that a client of the user's own can be one, too. A wire is one connection: it never reconnects by itself, never sends a command
 // twice, and a call that was in flight when it broke is rejected.
+import type * as redisClient from "@redis/client";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 
 /** What a server replies with. */
@@ -86,7 +87,7 @@ export class NoReply extends Error {
   }
 }
 
-async function driver(): Promise<typeof import("@redis/client")> {
+async function driver(): Promise<Pick<typeof redisClient, "createClient">> {
   try {
     return await import("@redis/client");
   } catch (thrown) {
