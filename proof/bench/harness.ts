@@ -44,6 +44,10 @@ export class Bench {
   static async open(options: BenchOptions): Promise<Bench> {
     const root = mkdtempSync(join(tmpdir(), "outlive-bench-"));
     if (options.store === "sqlite") return new Bench(options, root, new TestedSqlite(root));
+    if (options.store === "redis") {
+      const { TestedRedis } = await import("./stores/redis.ts");
+      return new Bench(options, root, new TestedRedis());
+    }
     // Whoever measures SQLite needs no `pg`.
     const { TestedPostgres } = await import("./stores/postgres.ts");
     return new Bench(options, root, new TestedPostgres());

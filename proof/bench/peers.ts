@@ -35,6 +35,10 @@ export const DRAIN_PEERS: readonly Peer[] = [graphile, graphileBatched, pgBoss];
 /** How jobs are taken does not matter to who puts them there. */
 export const ENQUEUE_PEERS: readonly Peer[] = [graphile, pgBoss];
 
+/** On Redis. */
+const bullmq = { name: "BullMQ", program: "peers/bullmq", settings: { concurrency: 50 }, slow: false };
+export const REDIS_PEERS: readonly Peer[] = [bullmq];
+
 export function shownSettings(peers: readonly Peer[]): string {
   const shown = (value: object): string =>
     Object.entries(value)

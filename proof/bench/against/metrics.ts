@@ -13,6 +13,7 @@ export interface Counts {
 const WHOLE: Readonly<Record<StoreName, Counts>> = {
   sqlite: { jobs: { drain: 50_000, enqueue: 20_000, step: 20_000, commit: 10_000 }, warmUp: 5_000 },
   postgres: { jobs: { drain: 20_000, enqueue: 10_000, step: 4_000, commit: 2_000 }, warmUp: 1_000 },
+  redis: { jobs: { drain: 50_000, enqueue: 20_000, step: 10_000, commit: 0 }, warmUp: 2_000 },
 };
 
 const QUICK: Counts = { jobs: { drain: 1_000, enqueue: 500, step: 500, commit: 200 }, warmUp: 100 };

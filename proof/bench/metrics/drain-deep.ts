@@ -29,7 +29,7 @@ function drainDeep(quickMillion: number, deep: Deep): Metric {
     async run(bench) {
       const jobs = bench.pick(20_000, 10_000);
       const million = bench.pick(1_000_000, quickMillion);
-      const most = bench.pick(7, { sqlite: 4, postgres: 3 }[bench.store.name]);
+      const most = bench.pick(7, { sqlite: 4, postgres: 3, redis: 3 }[bench.store.name]);
       let rounds = 0;
       const urls: string[] = [];
       const small = await Drainers.start(bench, await bench.store.place(), 1);

@@ -18,7 +18,7 @@ export const drainKeyed = featureDrain({
   name: "drainKeyed",
   form: "keyed",
   processes: 1,
-  atLeast: ({ store }) => ({ sqlite: 0.5, postgres: 0.4 })[store.name],
+  atLeast: ({ store }) => ({ sqlite: 0.5, postgres: 0.4, redis: 0.4 })[store.name],
 });
 
 export const parentChildren = featureDrain({
@@ -40,7 +40,7 @@ function featureDrain({ name, form, processes, atLeast, sleepers = 0 }: Feature)
   return {
     names: [name],
     async run(bench) {
-      const jobs = bench.pick(100_000, { sqlite: 20_000, postgres: 10_000 }[bench.store.name]);
+      const jobs = bench.pick(100_000, { sqlite: 20_000, postgres: 10_000, redis: 10_000 }[bench.store.name]);
       const asleep = bench.pick(sleepers, sleepers / 10);
       let rounds = 0;
       const plain = await Drainers.start(bench, await bench.store.place(), processes);

@@ -3,17 +3,17 @@
 import { CONCURRENCY, Drainers, roundOf, startFloor, startPeer } from "../drains.ts";
 import { median, type Target } from "../figure.ts";
 import type { Bench, Metric, Program } from "../harness.ts";
-import { DRAIN_PEERS, type Peer, shownSettings } from "../peers.ts";
+import { DRAIN_PEERS, type Peer, REDIS_PEERS, shownSettings } from "../peers.ts";
 
 export const drain: Metric = {
   names: ["drain"],
-  peers: { postgres: true },
+  peers: { postgres: true, redis: true },
   async run(bench) {
     const jobs = bench.pick(
-      { sqlite: 100_000, postgres: 50_000 }[bench.store.name],
-      { sqlite: 10_000, postgres: 20_000 }[bench.store.name],
+      { sqlite: 100_000, postgres: 50_000, redis: 50_000 }[bench.store.name],
+      { sqlite: 10_000, postgres: 20_000, redis: 20_000 }[bench.store.name],
     );
-    const most = bench.pick(5, { sqlite: 10, postgres: 2 }[bench.store.name]);
+    const most = bench.pick(5, { sqlite: 10, postgres: 2, redis: 2 }[bench.store.name]);
     const slower = bench.pick(10, 20);
     let rounds = 0;
     const floor = await startFloor(bench);
@@ -27,7 +27,11 @@ export const drain: Metric = {
       await roundOf(floor, WARM_UP);
       await drainers.round(WARM_UP);
       for (const { peer, program } of peers) if (!peer.slow) await roundOf(program, WARM_UP);
-      for (const round of bench.rounds(`drain, ${jobs} jobs`, most, { sqlite: 5, postgres: 12 }[bench.store.name])) {
+      for (const round of bench.rounds(
+        `drain, ${jobs} jobs`,
+        most,
+        { sqlite: 5, postgres: 12, redis: 12 }[bench.store.name],
+      )) {
         rounds = round;
         floorRates.push(...(await roundOf(floor, jobs)));
         ourRates.push(...(await drainers.round(jobs)).rates);
@@ -54,7 +58,7 @@ export const drain: Metric = {
             rounds,
             concurrency: CONCURRENCY,
             ...(bench.store.name === "postgres" && { floorBatch: bench.store.floorBatch }),
-            ...(peers.length > 0 && { slowPeersJobs: jobs / slower, settings: shownSettings(DRAIN_PEERS) }),
+            ...(peers.length > 0 && { slowPeersJobs: jobs / slower, settings: shownSettings(PEERS[bench.store.name]) }),
           },
         },
       ];
@@ -63,6 +67,7 @@ export const drain: Metric = {
 };
 
 const WARM_UP = 5_000;
+const PEERS = { sqlite: [], postgres: DRAIN_PEERS, redis: REDIS_PEERS } as const;
 
 interface Beside {
   readonly peer: Peer;
@@ -72,8 +77,9 @@ interface Beside {
 
 async function startPeers(bench: Bench): Promise<Beside[]> {
   const started: Beside[] = [];
-  if (bench.store.name === "postgres" && bench.peers)
-    for (const peer of DRAIN_PEERS) started.push({ peer, program: await startPeer(bench, peer), rates: [] });
+  if (bench.peers)
+    for (const peer of PEERS[bench.store.name])
+      started.push({ peer, program: await startPeer(bench, peer), rates: [] });
   return started;
 }
 

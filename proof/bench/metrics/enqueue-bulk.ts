@@ -8,7 +8,7 @@ const BATCH = 1_000;
 export const enqueueBulk: Metric = {
   names: ["enqueueBulk"],
   async run(bench) {
-    const jobs = bench.pick(100_000, { sqlite: 20_000, postgres: 10_000 }[bench.store.name]);
+    const jobs = bench.pick(100_000, { sqlite: 20_000, postgres: 10_000, redis: 10_000 }[bench.store.name]);
     const most = 5;
     let rounds = 0;
     const floor = await bench.start(bench.store.floors.enqueue, { url: await bench.store.place() });

@@ -2,13 +2,13 @@
 import { startPeer } from "../drains.ts";
 import { median } from "../figure.ts";
 import type { Metric, Program } from "../harness.ts";
-import { ENQUEUE_PEERS, shownSettings } from "../peers.ts";
+import { ENQUEUE_PEERS, REDIS_PEERS, shownSettings } from "../peers.ts";
 
 const WIDTH = 50;
 
 export const enqueueInFlightPeers: Metric = {
   names: ["enqueueInFlight"],
-  peers: { postgres: true },
+  peers: { postgres: true, redis: true },
   async run(bench) {
     const jobs = bench.pick(20_000, 5_000);
     const peerJobs = bench.pick(5_000, 400);
@@ -18,7 +18,7 @@ export const enqueueInFlightPeers: Metric = {
     const program = await bench.start("enqueue", { url: await bench.store.place() });
     const peers: { name: string; program: Program; rates: number[] }[] = [];
     if (bench.peers)
-      for (const peer of ENQUEUE_PEERS)
+      for (const peer of bench.store.name === "redis" ? REDIS_PEERS : ENQUEUE_PEERS)
         peers.push({ name: peer.name, program: await startPeer(bench, peer), rates: [] });
     return bench.during([program, ...peers.map((peer) => peer.program)], async () => {
       const oneRates: number[] = [];
@@ -46,7 +46,10 @@ export const enqueueInFlightPeers: Metric = {
             oneByOne: single,
             rounds,
             inFlight: WIDTH,
-            ...(peers.length > 0 && { peerJobs, settings: shownSettings(ENQUEUE_PEERS) }),
+            ...(peers.length > 0 && {
+              peerJobs,
+              settings: shownSettings(bench.store.name === "redis" ? REDIS_PEERS : ENQUEUE_PEERS),
+            }),
           },
         },
       ];

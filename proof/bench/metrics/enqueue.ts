@@ -6,7 +6,7 @@ export const enqueue: Metric = {
   names: ["enqueue"],
   async run(bench) {
     const jobs = bench.pick(2_000, 300);
-    const most = bench.pick(7, { sqlite: 5, postgres: 3 }[bench.store.name]);
+    const most = bench.pick(7, { sqlite: 5, postgres: 3, redis: 3 }[bench.store.name]);
     let rounds = 0;
     const floor = await bench.start(bench.store.floors.enqueue, { url: await bench.store.place() });
     const ours = await bench.start("enqueue", { url: await bench.store.place() });

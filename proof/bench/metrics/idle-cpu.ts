@@ -7,14 +7,14 @@ import type { Metric, Program } from "../harness.ts";
 import type { Idle } from "../programs/idle.ts";
 
 const SHORT = { interval: "50ms", lease: "10m" } as const;
-const DEFAULT_INTERVAL_MS = { sqlite: 30_000, postgres: 10_000 } as const;
+const DEFAULT_INTERVAL_MS = { sqlite: 30_000, postgres: 10_000, redis: 10_000 } as const;
 /** Compiling and the first looks are not what an idle worker costs. */
 const SETTLE_MS = 1_000;
 
 export const idleCpu: Metric = {
   names: ["heartbeatCpu", "idleCpu"],
   async run(bench) {
-    const ms = bench.pick(10_000, { sqlite: 2_500, postgres: 1_500 }[bench.store.name]);
+    const ms = bench.pick(10_000, { sqlite: 2_500, postgres: 1_500, redis: 1_500 }[bench.store.name]);
     const workers = bench.pick(4, 2);
     const quiet = await bench.startAll(workers, "idle", { url: await bench.store.place() });
     const beating = await bench.startAll(workers, "idle", { url: await bench.store.place(), ...SHORT });

@@ -58,4 +58,15 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     pickupSame,
     pickupOther,
   ],
+  redis: [
+    drain,
+    enqueue,
+    enqueueInFlightPeers,
+    enqueueBulk,
+    killToRerun,
+    idleCpu,
+    workerMemory,
+    pickupSame,
+    pickupOther,
+  ],
 };

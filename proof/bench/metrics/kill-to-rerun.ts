@@ -24,8 +24,8 @@ export const killToRerun: Metric = {
     try {
       for (const n of bench.rounds(
         "killToRerunMs, a kill each",
-        bench.pick(100, { sqlite: 15, postgres: 6 }[bench.store.name]),
-        { sqlite: 9, postgres: 6 }[bench.store.name],
+        bench.pick(100, { sqlite: 15, postgres: 6, redis: 6 }[bench.store.name]),
+        { sqlite: 9, postgres: 6, redis: 6 }[bench.store.name],
       )) {
         while (workers.length < WORKERS) workers.push(await bench.start("hang", { url }));
         took.push(await killOne(workers, n));

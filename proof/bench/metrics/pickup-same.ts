@@ -5,6 +5,7 @@ import type { Metric } from "../harness.ts";
 const TARGETS = {
   sqlite: { text: "p50 < 2 ms", atMost: 2 },
   postgres: { text: "p50 ≤ 5 ms", atMost: 5 },
+  redis: { text: "p50 ≤ 3 ms", atMost: 3 },
 } as const;
 
 export const pickupSame: Metric = {

@@ -6,8 +6,8 @@ import { filled } from "./drain-deep.ts";
 export const workerMemory: Metric = {
   names: ["workerMemoryMb"],
   async run(bench) {
-    const queued = bench.pick(1_000_000, { sqlite: 100_000, postgres: 50_000 }[bench.store.name]);
-    const drained = bench.pick(200_000, { sqlite: 80_000, postgres: 20_000 }[bench.store.name]);
+    const queued = bench.pick(1_000_000, { sqlite: 100_000, postgres: 50_000, redis: 50_000 }[bench.store.name]);
+    const drained = bench.pick(200_000, { sqlite: 80_000, postgres: 20_000, redis: 20_000 }[bench.store.name]);
     const url = await filled(bench, [{ kind: "noop", priority: 0, count: queued }]);
     const drainers = await Drainers.start(bench, url, 1);
     const { peakRssMb } = await bench.during(drainers.programs, () => {

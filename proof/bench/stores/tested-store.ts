@@ -1,7 +1,7 @@
 // What the bench needs of a store that it measures: new, empty places on it, jobs put there in advance, and its own floors.
 import type { Bench } from "../harness.ts";
 
-export const STORE_NAMES = ["sqlite", "postgres"] as const;
+export const STORE_NAMES = ["sqlite", "postgres", "redis"] as const;
 export type StoreName = (typeof STORE_NAMES)[number];
 
 /** Jobs that are there before anything is measured. */
