@@ -58,6 +58,8 @@ export interface StoreRow {
   /** Addresses as people write them. */
   readonly examples: readonly string[];
   readonly matches: (url: string) => boolean;
+  /** Whether the user's own rows can be written in its transactions: `commit` and `transaction`. */
+  readonly commits: boolean;
   /** Only the process that opens it can reach the data. */
   isPrivate(url: string): boolean;
   /**
@@ -84,6 +86,7 @@ const SQLITE: StoreRow = {
   title: "SQLite",
   examples: ["sqlite:./jobs.db", "sqlite::memory:"],
   matches: (url) => url.startsWith("sqlite:"),
+  commits: true,
   isPrivate: (url) => sqlitePath(url) === MEMORY,
   files: {
     folderOf(url) {
@@ -124,6 +127,7 @@ const POSTGRES: StoreRow = {
   title: "PostgreSQL",
   examples: ["postgres://user:password@host/database"],
   matches: (url) => /^postgres(ql)?:/.test(url),
+  commits: true,
   isPrivate: () => false,
   async open(url, { durability = defaultOf("durability"), postgres }, deps) {
     const { openPostgres } = await import("./postgres/open.ts");
@@ -151,6 +155,7 @@ const REDIS: StoreRow = {
   title: "Redis",
   examples: ["redis://user:password@host:6379"],
   matches: (url) => /^rediss?:/.test(url),
+  commits: false,
   isPrivate: () => false,
   async open(url, _, deps) {
     const { openRedis } = await import("./redis/open.ts");

@@ -99,8 +99,8 @@ export async function run(plan: Plan, observer: Observer): Promise<Outcome> {
   const { where, workers, seed } = plan;
   const { schema, url, scratch } = where;
   const limit = AbortSignal.timeout(plan.timeLimitMs);
-  writeTo(schema);
-  const tables = await tablesOf(schema);
+  writeTo(url, schema);
+  const tables = await tablesOf(url, schema);
   await using engine = await open(url, {
     ...storeOptions(schema),
     jobs: JOBS,

@@ -35,7 +35,8 @@ export interface ScratchOptions {
 
 /** Next to the store that `url` names: a file in the same folder, or a schema on the same server. */
 export async function scratchStore(url: string, options: ScratchOptions): Promise<ScratchStore> {
-  const { files } = storeAt(url);
+  const { files, commits } = storeAt(url);
+  if (!commits) return namedOnServer(url, options);
   return files ? scratchFile(files.folderOf(url), options) : onServer(url, options);
 }
 
@@ -74,6 +75,22 @@ async function onServer(url: string, { purpose, keep }: ScratchOptions): Promise
       if (isKept) return;
       await dropSchema(url, schema);
       isLeft = false;
+    },
+  };
+}
+
+/** A store of its own on a server whose stores have names. */
+async function namedOnServer(url: string, { purpose, keep }: ScratchOptions): Promise<ScratchStore> {
+  const address = new URL(url);
+  address.searchParams.set("store", `${purpose}-${randomBytes(4).toString("hex")}`);
+  const scratch = scratchFolder(tmpdir(), keep, purpose);
+  return {
+    store: storeAt(url).name,
+    url: address.href,
+    schema: null,
+    scratch,
+    async remove() {
+      if (!scratch.isKept) await (await migrationsOf(address.href)).down({ force: true });
     },
   };
 }

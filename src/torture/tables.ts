@@ -5,6 +5,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import { type Duration, type Engine, job, type Run } from "../index.ts";
 import type { postgres as Postgres } from "../postgres.ts";
 import type { sqlite as Sqlite } from "../sqlite.ts";
+import { storeAt } from "../stores/registry.ts";
 
 export const ACCOUNTS = 50;
 /** In cents. */
@@ -29,8 +30,8 @@ export interface Account {
 
 export interface Tables {
   create(engine: Engine): Promise<void>;
-  /** Writes the movement and the job's success in one transaction. */
-  commit(run: Run, movement: Movement): Promise<void>;
+  /** Writes the movement and the job's success in one transaction. What it returns is the job's result where there are no such transactions. */
+  commit(run: Run, movement: Movement): Promise<Movement | void>;
   ledger(engine: Engine): Promise<readonly Movement[]>;
   accounts(engine: Engine): Promise<readonly Account[]>;
   /** False: a frozen process holds a lock that others wait for. May wait for that lock itself. */
@@ -38,14 +39,45 @@ export interface Tables {
 }
 
 /**
- * `schema`: where on PostgreSQL; null: the store is a file. A process does not load the code of a store that it does
+ * `schema`: where on PostgreSQL; null: the store is a file, or has no tables. A process does not load the code of a store that it does
  * not use.
  */
-export async function tablesOf(schema: string | null): Promise<Tables> {
+export async function tablesOf(url: string, schema: string | null): Promise<Tables> {
+  if (!storeAt(url).commits) return OF_RESULTS;
   return schema === null
     ? onSqlite((await import("../sqlite.ts")).sqlite)
     : onPostgres((await import("../postgres.ts")).postgres, schema);
 }
+
+/**
+ * Of a store without transactions of the user's: the accepted results are the ledger, and the accounts are what they come to. A row names the
+ * attempt that wrote it, so a settlement of another attempt than the one that owned the job shows.
+ */
+const OF_RESULTS: Tables = {
+  create: async () => {},
+  commit: async (_, movement) => movement,
+  async ledger(engine) {
+    const rows: Movement[] = [];
+    for (let after: string | undefined; ;) {
+      const page = await engine.list({ state: "succeeded", limit: 1_000, ...(after === undefined ? {} : { after }) });
+      const jobs = await Promise.all(page.jobs.map(({ id }) => engine.get(id)));
+      rows.push(...jobs.flatMap((found) => (found?.result ? [found.result as Movement] : [])));
+      if (page.next === null) return rows;
+      after = page.next;
+    }
+  },
+  async accounts(engine) {
+    const balances = new Map(Array.from({ length: ACCOUNTS + 1 }, (_, id) => [id, OPENING_BALANCE]));
+    const add = (id: number, change: number): void => void balances.set(id, balances.get(id)! + change);
+    for (const { from, to, amount, fee } of await this.ledger(engine)) {
+      add(from, -(amount + fee));
+      add(to, amount);
+      add(FEES, fee);
+    }
+    return [...balances].map(([id, balance]) => ({ id, balance }));
+  },
+  isFree: async () => true,
+};
 
 interface Statement {
   readonly sql: string;
@@ -158,8 +190,8 @@ function movementOf({ job_id, from_account, to_account, amount, fee, attempt }: 
 let tables: Promise<Tables> | undefined;
 
 /** Sets the schema in which the handlers of this process write; null: the store is a file. */
-export function writeTo(schema: string | null): void {
-  tables = tablesOf(schema);
+export function writeTo(url: string, schema: string | null): void {
+  tables = tablesOf(url, schema);
 }
 
 export interface Transfer {
@@ -177,7 +209,7 @@ export interface Transfer {
 export const transfer = job<Transfer>("transfer");
 transfer.handle(async ({ from, to, amount, workMs }, run) => {
   await pause(workMs);
-  await (await tables!).commit(run, { jobId: run.id, from, to, amount, fee: 0, attempt: run.attempt });
+  return (await tables!).commit(run, { jobId: run.id, from, to, amount, fee: 0, attempt: run.attempt });
 });
 
 /** The same in steps: the next attempt does not repeat the steps that a dead attempt finished. */
@@ -186,7 +218,7 @@ checkedTransfer.handle(async ({ from, to, amount, workMs }, run) => {
   await run.step("screen", () => pause(workMs / 2));
   const fee = await run.step("fee", () => feeOf(amount));
   await pause(workMs / 2, undefined, { signal: run.signal });
-  await (await tables!).commit(run, { jobId: run.id, from, to, amount, fee, attempt: run.attempt });
+  return (await tables!).commit(run, { jobId: run.id, from, to, amount, fee, attempt: run.attempt });
 });
 
 function feeOf(amount: number): number {

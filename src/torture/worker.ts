@@ -7,7 +7,7 @@ import { CONCURRENCY, HEARTBEAT, JOBS, LEASE, storeOptions, writeTo } from "./ta
 const [url, schema = null] = process.argv.slice(2) as [string, string?];
 
 runUnderParent(async (signal) => {
-  writeTo(schema);
+  writeTo(url, schema);
   await using engine = await open(url, {
     ...storeOptions(schema),
     jobs: JOBS,

@@ -10,8 +10,8 @@ import { checkedTransfer, tablesOf, transfer, type Transfer, writeTo } from "../
 const ORDERS: ReadonlyMap<string, Transfer> = new Map(
   ["a", "b", "c", "d"].map((id, i) => [id, { from: 1 + i, to: 2 + i, amount: 100, workMs: 1 }]),
 );
-const tables = await tablesOf(null);
-writeTo(null);
+const tables = await tablesOf("sqlite::memory:", null);
+writeTo("sqlite::memory:", null);
 
 async function transferred(t: TestContext): Promise<Engine> {
   const engine = await open("sqlite::memory:", { jobs: [transfer, checkedTransfer], logger: false });

@@ -78,7 +78,7 @@ export class SubscriptionLiveness implements Liveness {
     if (watched.length === 0) return workers.map(() => "unknown");
     const counts = await this.#subscribers(watched.map(({ lock }) => lock.name!));
     const era = `${this.#deps.connection.wires} ${run}`;
-    this.#noteEra(era, run);
+    await this.#noteEra(era, run);
     const lost = this.#missingThroughout(era, run, watched, counts);
     return workers.map((worker) => {
       const { name } = worker.lock;
@@ -145,14 +145,18 @@ export class SubscriptionLiveness implements Liveness {
     return this.holdMs() === 0 || (this.#newHere && identity.endsWith(` ${run}`));
   }
 
-  #noteEra(id: string, run: string): void {
+  async #noteEra(id: string, run: string): Promise<void> {
+    const { clock, onHold, connection } = this.#deps;
     const before = this.#era;
     if (before?.id === id) return;
     this.#era = { id, run };
     this.#newHere = before === null;
-    this.#holdUntil = this.#deps.clock.mono() + HOLD_MS;
-    if (before !== null)
-      this.#deps.onHold?.(before.run === run ? "the connection to the store was lost" : "the store restarted", HOLD_MS);
+    // A new watcher lost nothing; all it can know is that the server itself started recently.
+    const begunAt = before === null ? Number(await connection.command("HGET", `${connection.tag}meta`, "begunAt")) : 0;
+    const holdMs = before === null ? HOLD_MS - (clock.now() - begunAt) : HOLD_MS;
+    if (holdMs <= 0) return;
+    this.#holdUntil = clock.mono() + Math.min(HOLD_MS, holdMs);
+    onHold?.(before?.run === run ? "the connection to the store was lost" : "the store restarted", this.holdMs());
   }
 
   async #subscribers(channels: readonly string[]): Promise<ReadonlyMap<string, number>> {

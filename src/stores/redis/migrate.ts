@@ -12,6 +12,22 @@ import { SLOT } from "./lua/records.ts";
 
 const CHECKSUM = createHash("sha256").update(`layout ${SCHEMA_VERSION} ${SLOT}`).digest("hex");
 
+/** Only here are keys looked for by their names: no worker may run meanwhile. */
+async function removeKeys({ wire: at, name }: RedisAddress): Promise<void> {
+  const wire = await connect(at);
+  try {
+    let cursor = "0";
+    do {
+      const scan = ["SCAN", cursor, "MATCH", `${tagOf(name)}*`, "COUNT", "1000"];
+      const [next, keys] = (await wire.call(scan, 5_000)) as [string, string[]];
+      if (keys.length > 0) await wire.call(["UNLINK", ...keys], 5_000);
+      cursor = next;
+    } while (cursor !== "0");
+  } finally {
+    wire.close();
+  }
+}
+
 export function layoutOf(address: RedisAddress): StoreMigrations {
   const { name, shown } = address;
   const storedSchema = async (): Promise<string | null> => {
@@ -43,13 +59,15 @@ export function layoutOf(address: RedisAddress): StoreMigrations {
       }
       return [1];
     },
-    down: () =>
-      Promise.reject(
-        new OutliveError(
+    async down({ force = false }) {
+      if (!force)
+        throw new OutliveError(
           ErrorCode.optionInvalid,
-          "A Redis store has one layout, which can't be rolled back.",
-          `To remove the store, delete its keys (${tagOf(name)}*) while no worker runs.`,
-        ),
-      ),
+          `Rolling back the only layout of the Redis store ${name} removes the whole store.`,
+          "Stop all workers, and pass --force if that is what you want.",
+        );
+      await removeKeys(address);
+      return [1];
+    },
   };
 }
