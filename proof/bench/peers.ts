@@ -58,11 +58,15 @@ export function installPeers(): void {
       .map(([name, version]) => `${name} ${version}`);
   if (missing().length === 0) return;
   process.stderr.write(`Installing the peers into proof/bench/node_modules: ${missing().join(", ")}\n`);
-  try {
-    execFileSync("npm", ["ci", "--ignore-scripts", "--no-audit", "--no-fund"], { cwd: here, stdio: ["ignore", 2, 2] });
-  } catch {
-    // What is missing then says it.
-  }
+  const options = ["--ignore-scripts", "--no-audit", "--no-fund"];
+  // A registry without the optional parts of other platforms makes `ci` refuse the lock file; the versions are compared below in any case.
+  for (const command of [["ci"], ["install", "--no-save", "--no-package-lock"]])
+    try {
+      execFileSync("npm", [...command, ...options], { cwd: here, stdio: ["ignore", 2, 2] });
+      break;
+    } catch {
+      // What is missing then says it.
+    }
   if (missing().length > 0)
     throw new PeersMissing(
       `The peers ${missing().join(" and ")} could not be installed into proof/bench/node_modules. Measure without them: --no-peers`,
