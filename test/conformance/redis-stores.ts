@@ -102,7 +102,7 @@ function restoreIn({ call }: FreshName, tag: string): Restore {
     /** Another process of the server has loaded an hour-old copy: it has none of the scripts, and its run was never begun there. */
     async comeBack() {
       const at = Number(await call("HGET", `${tag}meta`, "at"));
-      await call("HSET", `${tag}meta`, "run", "of-the-backup", "at", String(at - HOUR_MS));
+      await call("HSET", `${tag}meta`, "run", "of-the-backup", "server", "", "at", String(at - HOUR_MS));
     },
   };
 }

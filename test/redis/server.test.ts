@@ -112,15 +112,19 @@ test("a process that finds out later that the store went back says so, too", asy
   assert.equal((await knows.inspect.health()).detail["operationsLost"], 1);
 });
 
-test("scripts that the server forgot are loaded again, and no run is begun", async (t) => {
+test("scripts that the server forgot are loaded again, and neither that nor another process begins a run", async (t) => {
   const server = await ownRedis(t);
   const store = storeOn(t, server.url());
   await store.declare([kind("mail")]);
   const { epoch } = await store.register(workerRecord("w"));
   const other = storeOn(t, server.url());
   assert.equal((await other.register(workerRecord("v"))).epoch, epoch);
-  const { live } = await claimed(store, "w");
-  assert.equal(live, true);
+  const wire = await connect({ url: server.url() });
+  t.after(() => wire.close());
+  await wire.call(["SCRIPT", "FLUSH"], 5_000);
+  for (const worker of ["w", "v"]) assert.equal((await claimed(store, worker)).live, true);
+  assert.equal((await other.register(workerRecord("x"))).epoch, epoch);
+  assert.equal(await store.upkeep.noticeRestore!(), null);
 });
 
 test("a store that was emptied under a living process is not taken for a new one", async (t) => {

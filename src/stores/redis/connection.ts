@@ -6,7 +6,7 @@ import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { CallOff, Clock, Random } from "../../job/time.ts";
 import type { RedisAddress } from "./address.ts";
 import { connect, type Reply, type Wire } from "./driver.ts";
-import { isNoScript } from "./errors.ts";
+import { isNoScript, replyCode } from "./errors.ts";
 import { beginText, runMark, type Script, type ScriptName, scriptsOf, SERVER_CLOCK } from "./scripts.ts";
 
 /** There are no earlier versions of the layout. */
@@ -204,9 +204,9 @@ export class Connection {
     const { random } = this.#deps;
     const call = (...args: string[]): Promise<Reply> => wire.call(args, CALL_MS);
     for (let tries = 0; tries < MAX_RUNS; tries++) {
-      const fields = ["run", "id", "schema", "runs", "begun"];
+      const fields = ["run", "id", "schema", "runs", "begun", "server"];
       const meta = (await call("HMGET", `${this.tag}meta`, ...fields)) as (string | null)[];
-      const [run = null, id = null, schema = null, runs = null, begun = null] = meta;
+      const [run = null, id = null, schema = null, runs = null, begun = null, server = null] = meta;
       if (this.#storeId !== null && id !== this.#storeId) throw replaced(id);
       if (Number(schema ?? SCHEMA_VERSION) > SCHEMA_VERSION) throw newer(Number(schema));
       if (run !== null && (await this.#hasMark(wire, run))) {
@@ -217,6 +217,12 @@ export class Connection {
         const isLate = before.runs > 0 && before.runs === Number(runs) - 1 && before.ops > Number(begun);
         if (isLate) await this.#noteLoss(wire, before);
         return;
+      }
+      const serverId = await serverRunId(wire);
+      // The same process of the server has only forgotten its scripts (SCRIPT FLUSH).
+      if (run !== null && server && server === serverId) {
+        await call("SCRIPT", "LOAD", runMark(run).text);
+        continue;
       }
       const next = random.hex(8);
       await call("SCRIPT", "LOAD", runMark(next).text);
@@ -229,6 +235,7 @@ export class Connection {
         String(epoch),
         random.hex(16),
         String(SCHEMA_VERSION),
+        serverId,
       ];
       await call("EVAL", beginText(this.#clock), "1", this.tag, ...told);
       // The operations of the new run are at least as many as were known before.
@@ -247,6 +254,17 @@ export class Connection {
   async #hasMark(wire: Wire, run: string): Promise<boolean> {
     const [found] = (await wire.call(["SCRIPT", "EXISTS", runMark(run).sha], CALL_MS)) as [number];
     return found === 1;
+  }
+}
+
+/** The server process's own id; empty: this user may not ask for it, and a server that forgot its scripts counts as another one. */
+async function serverRunId(wire: Wire): Promise<string> {
+  try {
+    const info = String(await wire.call(["INFO", "server"], CALL_MS));
+    return /^run_id:(\w+)/m.exec(info)?.[1] ?? "";
+  } catch (thrown) {
+    if (replyCode(thrown) === "NOPERM") return "";
+    throw thrown;
   }
 }
 

@@ -150,7 +150,7 @@ if lost > 0 then why = why .. ', and ' .. int(lost) .. ' operation(s) that this 
 if gap > ${600_000} then why = why .. ', and its latest write is ' .. int(gap) .. ' ms old' end
 local restored = tonumber(m[6] or 0)
 if lost > 0 or gap > ${600_000} then restored = runs + 1 end
-call('HSET', T .. 'meta', 'run', A[2], 'runs', int(runs + 1), 'epoch', int(math.max(epoch + 1, seenEpoch + 1, now)), 'begun', int(ops), 'begunAt', isNew and 0 or int(now),
+call('HSET', T .. 'meta', 'run', A[2], 'server', A[8], 'runs', int(runs + 1), 'epoch', int(math.max(epoch + 1, seenEpoch + 1, now)), 'begun', int(ops), 'begunAt', isNew and 0 or int(now),
   'ops', int(math.max(ops, seenOps) + 1), 'at', int(now), 'restored', int(restored), 'lost', int(lost), 'why', why, 'unreported', isNew and '' or why)
 return {1, A[2]}
 `;
