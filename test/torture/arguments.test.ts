@@ -12,7 +12,7 @@ const RIG = fileURLToPath(new URL("../../proof/torture/main.ts", import.meta.url
 for (const { args, says } of [
   { args: ["--store", "sqlite", "--faults", "clock,reset"], says: /^--faults reset: use .*writeLock, clock\.$/m },
   { args: ["--store", "sqlite", "--pgbouncer"], says: /^--pgbouncer: use it with --store postgres\.$/m },
-  { args: ["--store", "file"], says: /^--store file: use sqlite or postgres\.$/m },
+  { args: ["--store", "file"], says: /^--store file: use sqlite or postgres or redis\.$/m },
   { args: ["--restore", "--store", "file"], says: /^--store file: use sqlite or postgres\.$/m },
   { args: ["--restore", "--rounds", "few"], says: /^--rounds few: use a whole number\.$/m },
   { args: ["--migrate", "--rows", "many"], says: /^--rows many: use a whole number\.$/m },
