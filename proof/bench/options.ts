@@ -38,7 +38,7 @@ export const USAGE = `npm run bench -- [options]
   --strict          exit 1 if a target is missed
   --limits          exit 1 if a limit is not kept: what must hold on any machine, however busy
   --profile [dir]   CPU profiles of the drain's worker into dir (default ./bench-profile)
-  --store name      sqlite (the default) or postgres, on a server that the bench starts
+  --store name      sqlite (the default), postgres or redis, on a server that the bench starts
   --no-peers        PostgreSQL: without the engines beside us, which are installed into proof/bench/node_modules otherwise
 
 npm run bench -- --against REV [--store name] [--rounds 9] [--limit 1.05] [--only a,b] [--quick] [--strict] [--json]
@@ -61,6 +61,8 @@ const OPTIONS = {
   help: { type: "boolean", default: false },
 } as const;
 
+/** Those of which there are older commits to hold against. */
+const AGAINST_STORES: readonly StoreName[] = ["sqlite", "postgres"];
 const ROUNDS = 9;
 const LIMIT = 1.05;
 
@@ -96,7 +98,7 @@ export function readAgainst(argv: readonly string[]): AgainstOptions | null {
     revision,
     rounds: numberOf("rounds", values.rounds ?? String(ROUNDS), (value) => Number.isInteger(value) && value >= 1),
     limit: numberOf("limit", values.limit ?? String(LIMIT), (value) => value > 0),
-    stores: store === undefined ? STORE_NAMES : [storeOf(store)],
+    stores: store === undefined ? AGAINST_STORES : [storeOf(store)],
     names: only === undefined ? AGAINST_NAMES : (chosen(only.split(","), AGAINST_NAMES) as AgainstName[]),
     json: values.json,
     quick: values.quick,

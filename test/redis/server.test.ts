@@ -138,6 +138,29 @@ test("a store that was emptied under a living process is not taken for a new one
   assert.deepEqual(await wire.call(["KEYS", "*"], 5_000), []);
 });
 
+test("enqueues that come together are one script, and an unknown kind in one of them fails only that one", async (t) => {
+  const server = await ownRedis(t);
+  const store = storeOn(t, server.url());
+  await store.declare([kind("mail")]);
+  const wire = await connect({ url: server.url() });
+  t.after(() => wire.close());
+  const scripts = async (): Promise<number> => {
+    const stats = String(await wire.call(["INFO", "commandstats"], 5_000));
+    return Number(/cmdstat_evalsha:calls=(\d+)/.exec(stats)![1]);
+  };
+  const before = await scripts();
+  const all = await Promise.all(Array.from({ length: 200 }, (_, n) => store.enqueue([draft(`j${n}`)])));
+  assert.ok(all.every(([one]) => one!.created));
+  assert.ok((await scripts()) - before <= 5, "few scripts");
+  const [good, bad] = await Promise.allSettled([
+    store.enqueue([draft("good")]),
+    store.enqueue([draft("first"), draft({ id: "bad", kind: "never-declared" })]),
+  ]);
+  assert.equal(good.status, "fulfilled");
+  assert.equal(bad.status === "rejected" && (bad.reason as OutliveError).code, ErrorCode.kindUnknown);
+  assert.equal(await store.inspect.get("first"), null, "nothing of that call was written");
+});
+
 test("memory is full: nothing new is taken, and what runs ends and can be purged", async (t) => {
   const server = await ownRedis(t, { maxmemory: "8mb" });
   const store = storeOn(t, server.url());

@@ -33,7 +33,7 @@ const adding = (body: string): ScriptFacts => ({ parts: ALL, flags: "", body });
 
 const SCRIPTS = {
   declare: adding(verbs.DECLARE),
-  enqueue: adding(verbs.ENQUEUE),
+  enqueue: { ...adding(verbs.ENQUEUE), parts: ["jobs", "keys", "drafts"] },
   register: adding(verbs.REGISTER),
   turn: writing(verbs.TURN),
   settle: writing(verbs.SETTLE),

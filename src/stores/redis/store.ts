@@ -10,7 +10,7 @@ import { inspecting } from "./inspect.ts";
 import { losses } from "./losses.ts";
 import { operating } from "./operate.ts";
 import { condemn, heldBy, takeBack } from "./recover.ts";
-import { enqueue, turn, write } from "./turn.ts";
+import { Enqueuing, turn, write } from "./turn.ts";
 import { upkeep } from "./upkeep.ts";
 import { beat, leave, listWorkers, register } from "./workers.ts";
 
@@ -24,6 +24,7 @@ export interface RedisStoreDeps {
 }
 
 export function redisStore({ connection, clock, wakeups, events }: RedisStoreDeps): Store {
+  const enqueuing = new Enqueuing(connection);
   return observed(
     {
       name: "redis",
@@ -43,7 +44,7 @@ export function redisStore({ connection, clock, wakeups, events }: RedisStoreDep
           ]),
         ]);
       },
-      enqueue: (drafts) => enqueue(connection, drafts),
+      enqueue: (drafts) => enqueuing.enqueue(drafts),
       register: (worker) => register(connection, worker),
       turn: (worker, settlements, room) => turn(connection, worker, settlements, room),
       write: (writes) => write(connection, writes),

@@ -1,6 +1,6 @@
 // The worker's loop, and the small writes of its attempts.
-import type { ClaimedJob, Enqueued } from "../../job/job.ts";
-import { JOB_STATES, type JobDraft } from "../../job/job.ts";
+import { isUnknownKind } from "../../job/errors.ts";
+import { type ClaimedJob, type Enqueued, JOB_STATES, type JobDraft } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import { quarantine } from "../../job/transitions.ts";
 import {
@@ -32,16 +32,73 @@ import {
   unchecked,
 } from "./encoding.ts";
 
-/** One script adds at most this many jobs: about 6 ms of the server. */
-const MAX_DRAFTS = 1_000;
+/** Calls are put together up to this many jobs: about 6 ms of the server. A larger call is a script of its own. */
+const MAX_TOGETHER = 1_000;
 
-export async function enqueue(connection: Connection, drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
+interface WaitingCall {
+  readonly drafts: readonly JobDraft[];
+  readonly resolve: (enqueued: readonly Enqueued[]) => void;
+  readonly reject: (thrown: unknown) => void;
+}
+
+/** Enqueues that come while another one is under way become one script: each call is still carried out whole or not at all. */
+export class Enqueuing {
+  readonly #connection: Connection;
+  #waiting: WaitingCall[] = [];
+  #underWay = false;
+
+  constructor(connection: Connection) {
+    this.#connection = connection;
+  }
+
+  enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
+    return new Promise((resolve, reject) => {
+      this.#waiting.push({ drafts, resolve, reject });
+      if (!this.#underWay) void this.#run();
+    });
+  }
+
+  async #run(): Promise<void> {
+    this.#underWay = true;
+    // What is asked for in the same turn of the event loop goes along.
+    await Promise.resolve();
+    while (this.#waiting.length > 0) await this.#together(this.#next());
+    this.#underWay = false;
+  }
+
+  #next(): readonly WaitingCall[] {
+    let count = 0;
+    let calls = 0;
+    for (const { drafts } of this.#waiting) {
+      if (calls > 0 && count + drafts.length > MAX_TOGETHER) break;
+      count += drafts.length;
+      calls++;
+    }
+    return this.#waiting.splice(0, calls);
+  }
+
+  async #together(calls: readonly WaitingCall[]): Promise<void> {
+    try {
+      const enqueued = [
+        ...(await insert(
+          this.#connection,
+          calls.flatMap(({ drafts }) => drafts),
+        )),
+      ];
+      for (const { drafts, resolve } of calls) resolve(enqueued.splice(0, drafts.length));
+    } catch (thrown) {
+      // Nothing was written. A kind that only one of them names must not fail the others.
+      if (calls.length > 1 && isUnknownKind(thrown)) for (const call of calls) await this.#together([call]);
+      else for (const { reject } of calls) reject(thrown);
+    }
+  }
+}
+
+async function insert(connection: Connection, drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
   const reply = await connection.eval("enqueue", draftsArgs(drafts));
   assertDeclared(reply);
   return enqueuedOf(reply);
 }
-
-export { MAX_DRAFTS };
 
 function enqueuedOf(reply: Reply): Enqueued[] {
   return (reply as [string, number, string][]).map(([id, created, became]) => ({
