@@ -24,7 +24,7 @@ export interface ConnectionDeps {
   readonly onConnected?: (connected: boolean) => void;
 }
 
-/** What this process was told last. After a loss it is all that anybody alive knows of what is missing. */
+/** What this process knows of the store. After a loss, nothing else says what is missing. */
 interface Seen {
   readonly runs: number;
   readonly ops: number;
@@ -227,7 +227,7 @@ export class Connection {
       const next = random.hex(8);
       await call("SCRIPT", "LOAD", runMark(next).text);
       const { runs: seenRuns, ops, epoch } = this.#seen;
-      const told = [
+      const known = [
         run ?? "",
         next,
         String(seenRuns),
@@ -237,7 +237,7 @@ export class Connection {
         String(SCHEMA_VERSION),
         serverId,
       ];
-      await call("EVAL", beginText(this.#clock), "1", this.tag, ...told);
+      await call("EVAL", beginText(this.#clock), "1", this.tag, ...known);
       // The operations of the new run are at least as many as were known before.
       if (seenRuns > 0) this.#seen = { runs: 0, ops, epoch };
     }

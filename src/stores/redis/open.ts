@@ -1,4 +1,4 @@
-// Opening the Redis store: the server, what it promises, its clock, and what belongs to the store beside the port (liveness, wake-ups, maintenance).
+// Opening the Redis store: the server, what it promises, its clock, and what belongs to the store in addition to the port (liveness, wake-ups, maintenance).
 // There are no tables to migrate: the first process that opens a store begins it.
 import { defaultOf } from "../../engine/settings.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";

@@ -2,10 +2,14 @@
 // that was started since, or a replica that was promoted, does not have them, because scripts are neither persisted nor replicated. So no call
 // of a former run can be carried out by accident, and the first caller learns that a new run has begun (connection.ts).
 import { createHash } from "node:crypto";
+import * as attempts from "./lua/attempts.ts";
 import { CHANGES, DRAFTS, LEASES, WAITS } from "./lua/changes.ts";
 import { KEYS } from "./lua/keys.ts";
+import * as operations from "./lua/operations.ts";
+import * as reads from "./lua/reads.ts";
 import { BASE, RECORDS, WORKERS } from "./lua/records.ts";
-import * as verbs from "./lua/verbs.ts";
+import * as recovery from "./lua/recovery.ts";
+import * as workers from "./lua/workers.ts";
 
 /** In the body of a script these stand for parts of lua/, in the order in which they need each other. */
 const PARTS = {
@@ -32,50 +36,50 @@ const writing = (body: string): ScriptFacts => ({ parts: ALL, flags: "allow-oom"
 const adding = (body: string): ScriptFacts => ({ parts: ALL, flags: "", body });
 
 const SCRIPTS = {
-  declare: adding(verbs.DECLARE),
-  enqueue: { ...adding(verbs.ENQUEUE), parts: ["jobs", "keys", "drafts"] },
-  register: adding(verbs.REGISTER),
-  turn: writing(verbs.TURN),
-  settle: writing(verbs.SETTLE),
-  write: writing(verbs.WRITE),
-  beat: writing(verbs.BEAT),
-  leave: writing(verbs.LEAVE),
-  former: reading(verbs.FORMER),
-  endFormer: writing(verbs.END_FORMER),
-  noteDeath: writing(verbs.NOTE_DEATH),
-  worker: reading(verbs.WORKER),
-  listWorkers: reading(verbs.LIST_WORKERS),
-  condemn: writing(verbs.CONDEMN),
-  held: reading(verbs.HELD),
-  overdue: writing(verbs.OVERDUE),
-  takeBack: writing(verbs.TAKE_BACK),
-  purge: writing(verbs.PURGE),
-  getJob: reading(verbs.GET_JOB),
-  jobs: reading(verbs.JOBS),
-  outcomes: reading(verbs.OUTCOMES),
-  list: reading(verbs.LIST),
-  counts: reading(verbs.COUNTS),
-  ahead: reading(verbs.AHEAD),
-  suspects: reading(verbs.SUSPECTS),
-  incidents: reading(verbs.INCIDENTS),
-  incident: reading(verbs.INCIDENT),
-  latestRecovery: reading(verbs.LATEST_RECOVERY),
-  deaths: reading(verbs.DEATHS),
-  openLosses: reading(verbs.OPEN_LOSSES),
-  resolveLoss: writing(verbs.RESOLVE_LOSS),
-  judge: writing(verbs.JUDGE),
-  closeLoss: writing(verbs.CLOSE_LOSS),
-  noteJob: writing(verbs.NOTE_JOB),
-  lostJobs: reading(verbs.LOST_JOBS),
-  cancel: writing(verbs.CANCEL),
-  retry: writing(verbs.RETRY),
-  signal: adding(verbs.SIGNAL),
-  setLimit: writing(verbs.SET_LIMIT),
-  setPaused: writing(verbs.SET_PAUSED),
-  raiseEpoch: writing(verbs.RAISE_EPOCH),
-  noticeRestore: writing(verbs.NOTICE_RESTORE),
-  noteLoss: writing(verbs.NOTE_LOSS),
-  check: reading(verbs.CHECK),
+  declare: adding(attempts.DECLARE),
+  enqueue: { ...adding(attempts.ENQUEUE), parts: ["jobs", "keys", "drafts"] },
+  register: adding(workers.REGISTER),
+  turn: writing(attempts.TURN),
+  settle: writing(attempts.SETTLE),
+  write: writing(attempts.WRITE),
+  beat: writing(workers.BEAT),
+  leave: writing(workers.LEAVE),
+  former: reading(workers.FORMER),
+  endFormer: writing(workers.END_FORMER),
+  noteDeath: writing(workers.NOTE_DEATH),
+  worker: reading(workers.WORKER),
+  listWorkers: reading(workers.LIST_WORKERS),
+  condemn: writing(recovery.CONDEMN),
+  held: reading(recovery.HELD),
+  overdue: writing(recovery.OVERDUE),
+  takeBack: writing(recovery.TAKE_BACK),
+  purge: writing(operations.PURGE),
+  getJob: reading(reads.GET_JOB),
+  jobs: reading(reads.JOBS),
+  outcomes: reading(reads.OUTCOMES),
+  list: reading(reads.LIST),
+  counts: reading(reads.COUNTS),
+  ahead: reading(reads.AHEAD),
+  suspects: reading(reads.SUSPECTS),
+  incidents: reading(reads.INCIDENTS),
+  incident: reading(reads.INCIDENT),
+  latestRecovery: reading(reads.LATEST_RECOVERY),
+  deaths: reading(recovery.DEATHS),
+  openLosses: reading(recovery.OPEN_LOSSES),
+  resolveLoss: writing(recovery.RESOLVE_LOSS),
+  judge: writing(recovery.JUDGE),
+  closeLoss: writing(recovery.CLOSE_LOSS),
+  noteJob: writing(recovery.NOTE_JOB),
+  lostJobs: reading(recovery.LOST_JOBS),
+  cancel: writing(operations.CANCEL),
+  retry: writing(operations.RETRY),
+  signal: adding(operations.SIGNAL),
+  setLimit: writing(operations.SET_LIMIT),
+  setPaused: writing(operations.SET_PAUSED),
+  raiseEpoch: writing(operations.RAISE_EPOCH),
+  noticeRestore: writing(operations.NOTICE_RESTORE),
+  noteLoss: writing(operations.NOTE_LOSS),
+  check: reading(reads.CHECK),
 } as const satisfies Record<string, ScriptFacts>;
 
 export type ScriptName = keyof typeof SCRIPTS;
@@ -124,7 +128,7 @@ export function runMark(run: string): Script {
 
 /**
  * Begins a run of the server: the epoch rises above all that this caller knows of, and the workers of the former run are not live any more. If the
- * store went back, their rows count as restored: `lost` operations that the caller had been told of are missing, or the latest write is older than
+ * store went back, their rows count as restored: `lost` operations that the caller knows of are missing, or the latest write is older than
  * any pause of a working store.
  */
 export function beginText(clock: string): string {
@@ -146,7 +150,7 @@ local seenRuns, seenOps, seenEpoch = tonumber(A[3]), tonumber(A[4]), tonumber(A[
 local lost = seenRuns == runs and math.max(0, seenOps - ops) or 0
 local gap = now - last
 local why = 'the server started again or another one took over'
-if lost > 0 then why = why .. ', and ' .. int(lost) .. ' operation(s) that this process had been told of are missing' end
+if lost > 0 then why = why .. ', and ' .. int(lost) .. ' operation(s) that this process knew of are missing' end
 if gap > ${600_000} then why = why .. ', and its latest write is ' .. int(gap) .. ' ms old' end
 local restored = tonumber(m[6] or 0)
 if lost > 0 or gap > ${600_000} then restored = runs + 1 end

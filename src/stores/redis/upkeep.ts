@@ -105,7 +105,7 @@ function adviceOf(facts: ServerFacts): readonly Finding[] {
   if (Number(facts["operationsLost"]) > 0)
     add(
       "warning",
-      `When the server started last, ${String(facts["operationsLost"])} operation(s) were missing that processes had been told of.`,
+      `When the server started last, ${String(facts["operationsLost"])} operation(s) were missing that processes knew of.`,
     );
   return found;
 }

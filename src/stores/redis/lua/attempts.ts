@@ -1,0 +1,283 @@
+// Lua: the scripts on a job's way: kinds are declared, jobs enqueued, claimed, written about and settled. `arg`, `num` and the parts are those of the other
+// files here. A body that returns {'!kind', name} has written nothing.
+
+/** A record has two bytes for its kind. */
+export const DECLARE = /* lua */ `
+if tonumber(call('HGET', T .. 'meta', 'kinds') or 0) + tonumber(A[1]) > 65535 then error('a store has at most 65535 kinds') end
+wrote = true
+for i = 1, num() do
+  local name, json, timeout, runtime, grace = arg(), arg(), arg(), arg(), arg()
+  local n = kindNamed(name)
+  if not n then
+    n = call('HINCRBY', T .. 'meta', 'kinds', 1)
+    call('HSET', T .. 'kinds', name, int(n))
+    call('HSET', T .. 'k:' .. int(n), 'paused', '0', 'jobs', '0')
+    numbersRead[name] = n
+  end
+  call('HSET', T .. 'k:' .. int(n), 'name', name, 'settings', json, 'timeout', timeout, 'runtime', runtime, 'grace', grace)
+end
+local changed = false
+for i = 1, num() do
+  local name, settings = arg(), arg()
+  if call('HGET', T .. 'limits', name) ~= settings then
+    call('HSET', T .. 'limits', name, settings)
+    changed = true
+  end
+end
+if changed then
+  call('ZREMRANGEBYSCORE', T .. 'doors', '-inf', 0)
+  many('SADD', T .. 'kw', call('ZRANGE', T .. 'doors', 0, -1))
+end
+return 1
+`;
+
+export const ENQUEUE = /* lua */ `
+local drafts = D.readAll()
+local unknown = D.undeclared(drafts)
+if unknown then return {'!kind', unknown} end
+return D.enqueue(drafts, nil)
+`;
+
+const SETTLEMENTS = /* lua */ `
+local settlements = {}
+local rows = {}
+for i = 1, num() do
+  settlements[i] = {lease = L.read(), change = C.read()}
+  rows[i] = settlements[i].lease.row
+end
+J.fetch(rows)
+for _, s in ipairs(settlements) do
+  local j = L.owned(s.lease)
+  local unknown = j and D.undeclared(C.of(j, s.change).follow)
+  if unknown then return {'!kind', unknown} end
+end
+local settled, followed = {}, {}
+for i, s in ipairs(settlements) do
+  local j = L.owned(s.lease)
+  if j then
+    for _, draft in ipairs(C.apply(j, s.change, 'worker/' .. s.lease.worker, nil).follow) do followed[#followed + 1] = draft end
+    settled[i] = {'applied'}
+  else settled[i] = L.refused(s.lease, s.change.name, s.change.outcome and s.change.name) end
+end
+D.enqueue(followed, nil)
+`;
+
+export const SETTLE = `${SETTLEMENTS} return settled`;
+
+/** Due jobs are made ready, at most 1,000 a turn; then doors, then the claim: by priority, then by row, of all kinds within their rooms. */
+export const TURN = /* lua */ `
+local id = arg()
+${SETTLEMENTS}
+local total, count, together, oldestFirst = num(), num(), optnum(), arg() == '1'
+local w = W.own(id)
+if not w or w.state ~= 'live' then
+  return {settled, {}, 0, W.replaced(id), {}, '', 0, int(EPOCH)}
+end
+J.flush()
+local left = 1000
+for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT', 0, 100)) do
+  local rows = call('ZRANGEBYSCORE', T .. 'z:' .. kind, '-inf', int(now), 'LIMIT', 0, left)
+  left = left - #rows
+  for _, row in ipairs(rows) do
+    local j = J.get(tonumber(row))
+    J.leave(j)
+    K.relocate(j)
+    J.enter(j)
+  end
+  local first = call('ZRANGE', T .. 'z:' .. kind, 0, 0, 'WITHSCORES')
+  if #first > 0 and tonumber(first[2]) < NO_TIMEOUT then call('ZADD', T .. 'zk', first[2], kind) else call('ZREM', T .. 'zk', kind) end
+  wrote = true
+  if left == 0 then break end
+end
+local woken = K.admit() + (X.woken or 0)
+settleIndexes()
+local ready, waiting, rooms = {}, {}, {}
+if total > 0 then
+  for i = 1, num() do
+    local name, room, shares = arg(), num(), arg() == '1'
+    local n = kindNamed(name)
+    local kind = n and kindOf(n)
+    if kind and not kind.paused and room > 0 then
+      local most = math.min(room, total)
+      rooms[n] = {place = shares and 0 or n, room = room}
+      local rows = call('ZRANGE', T .. 'r:' .. int(n), 0, most - 1, 'WITHSCORES')
+      for at = 1, #rows, 2 do ready[#ready + 1] = {row = tonumber(rows[at]), rank = tonumber(rows[at + 1]), kind = n} end
+      local suspects = oldestFirst and call('ZRANGE', T .. 'u:' .. int(n), 0, most - 1) or call('ZRANGE', T .. 'v:' .. int(n), 0, most - 1)
+      for _, member in ipairs(suspects) do waiting[#waiting + 1] = J.get(tonumber(oldestFirst and member or sub(member, 17))) end
+    end
+  end
+end
+if #waiting > 0 then
+  table.sort(waiting, function(a, b)
+    if a.priority ~= b.priority then return a.priority > b.priority end
+    local x, y = J.bound(a), J.bound(b)
+    if not oldestFirst and x ~= y then return x > y end
+    return a.row < b.row
+  end)
+  local smallest = together or math.huge
+  for _, j in ipairs(waiting) do
+    local bound = math.min(smallest, J.bound(j))
+    if count + 1 <= bound then
+      count, smallest = count + 1, bound
+      ready[#ready + 1] = {row = j.row, rank = rank(j), kind = j.kind}
+    end
+  end
+end
+table.sort(ready, function(a, b) return a.rank < b.rank end)
+local chosen, used = {}, {}
+for _, one in ipairs(ready) do
+  if #chosen == total then break end
+  local r = rooms[one.kind]
+  if (used[r.place] or 0) < r.room then
+    used[r.place] = (used[r.place] or 0) + 1
+    chosen[#chosen + 1] = one
+  end
+end
+local claimed = {}
+if #chosen > 0 then
+  -- What was enqueued by this very call is read like everything else.
+  J.flush()
+  wrote = true
+  local pages, order = {}, {}
+  for _, one in ipairs(chosen) do
+    local p = page(one.row)
+    if not pages[p] then pages[p] = {slots = {}, rows = {}} order[#order + 1] = p end
+    local of = pages[p]
+    of.slots[#of.slots + 1] = slot(one.row)
+    of.rows[#of.rows + 1] = one.row
+  end
+  local inputs = {}
+  for _, p in ipairs(order) do
+    local of = pages[p]
+    local records = call('HMGET', T .. 'j:' .. p, unpack(of.slots))
+    local texts = call('HMGET', T .. 'i:' .. p, unpack(of.slots))
+    for i, row in ipairs(of.rows) do
+      if jobs[row] == nil then parse(row, records[i]) end
+      inputs[row] = texts[i] or ''
+    end
+  end
+  local plain, held, running, earliest = {}, {}, {}, nil
+  for _, one in ipairs(chosen) do
+    local j = jobs[one.row]
+    local kind, text = kindOf(j.kind), int(j.row)
+    local extra = ''
+    if j.had or j.changed then
+      J.leave(j)
+      settleIndexes()
+      if j.d.dk then call('HSET', T .. 'dk:' .. int(j.kind), j.d.dk, text) end
+      J.set(j, 'ln', nil)
+      if j.d.ic then
+        local listed = T .. 'incj:' .. j.d.ic
+        if call('HEXISTS', listed, text) == 1 then call('HSETNX', listed, text .. ':resumed', int(now)) end
+        J.set(j, 'ic', nil)
+      end
+      if j.d.ks then K.start(j) end
+      local d, steps, wait = {}, {}, ''
+      for name, value in pairs(j.d) do d[#d + 1] = name d[#d + 1] = value end
+      if j.d.st then steps = call('HGETALL', T .. 's:' .. text) end
+      if j.d.wt then
+        local kept = call('HMGET', T .. 'wt:' .. text, 'step', 'due')
+        if kept[1] and (not j.d.st or call('HEXISTS', T .. 's:' .. text, kept[1]) == 0) then wait = {kept[1], kept[2] ~= '' and int(tonumber(kept[2]) - now) or ''} end
+      end
+      extra = {d, steps, wait, J.suspect(j) and int(J.bound(j)) or ''}
+    else
+      plain[j.kind] = plain[j.kind] or {}
+      table.insert(plain[j.kind], text)
+    end
+    running[j.kind] = running[j.kind] or {}
+    table.insert(running[j.kind], text)
+    held[#held + 1] = text
+    j.state, j.worker, j.epoch, j.fence, j.started = RUNNING, w.n, EPOCH, j.fence + 1, now
+    j.deadline = kind.timeout and now + kind.timeout or nil
+    if j.deadline and (not earliest or j.deadline + kind.grace < earliest) then earliest = j.deadline + kind.grace end
+    J.put(j)
+    claimed[#claimed + 1] = {text, j.id, kind.name, int(j.fence), inputs[j.row], kind.timeout and int(kind.timeout) or '', extra}
+  end
+  for kind, rows in pairs(plain) do many('ZREM', T .. 'r:' .. int(kind), rows) end
+  for kind, rows in pairs(running) do many('SADD', T .. 'run:' .. int(kind), rows) end
+  many('SADD', T .. 'held:' .. int(w.n), held)
+  if earliest then call('ZADD', T .. 'dl', 'LT', int(earliest), int(w.n)) end
+end
+local cancels = {}
+for _, row in ipairs(call('SMEMBERS', T .. 'cc:' .. int(w.n))) do cancels[#cancels + 1] = J.get(tonumber(row)).id end
+local next = K.nextIn()
+local first = call('ZRANGE', T .. 'zk', 0, 0, 'WITHSCORES')
+if #first > 0 then
+  local due = math.max(0, tonumber(first[2]) - now)
+  if not next or due < next then next = due end
+end
+return {settled, claimed, 1, '', cancels, next and int(next) or '', woken, int(EPOCH)}
+`;
+
+/** The small writes of attempts. None of them ends an attempt, so who owns what is the same before the first of them as before the last. */
+export const WRITE = /* lua */ `
+local writes = {}
+for i = 1, num() do
+  local one = {lease = L.read(), type = arg(), tried = arg()}
+  if one.type == 'step' then one.name, one.value = arg(), arg()
+  elseif one.type == 'progress' or one.type == 'log' then one.value = arg()
+  elseif one.type == 'enqueue' then one.drafts = D.readAll()
+  elseif one.type == 'holdOff' then one.key, one.forMs = arg(), num()
+  elseif one.type == 'signal' then one.step, one.name, one.ended, one.nothing = arg(), arg(), arg() == '1', arg() end
+  writes[i] = one
+  local unknown = one.drafts and L.owned(one.lease) and D.undeclared(one.drafts)
+  if unknown then return {'!kind', unknown} end
+end
+local function keepStep(j, name, value)
+  local key = T .. 's:' .. int(j.row)
+  local ordinal = call('HLEN', key)
+  call('HSET', key, name, concat({int(ordinal), int(now), int(j.fence), value}, '\\31'))
+  J.set(j, 'st', '1')
+  if J.suspect(j) then
+    J.set(j, 'cr', nil) J.set(j, 'bl', nil) J.set(j, 'lo', nil)
+  end
+end
+local answers = {}
+for i, one in ipairs(writes) do
+  local j = L.owned(one.lease)
+  answers[i] = {'applied'}
+  if not j then answers[i] = L.refused(one.lease, one.tried, nil)
+  else
+    wrote = true
+    local row = int(j.row)
+    if one.type == 'step' then
+      if call('HEXISTS', T .. 's:' .. row, one.name) == 0 then keepStep(j, one.name, one.value) end
+    elseif one.type == 'progress' then J.set(j, 'pg', one.value)
+    elseif one.type == 'log' then
+      call('RPUSH', T .. 'l:' .. row, concat({int(now), int(j.fence), one.value}, '\\31'))
+      call('LTRIM', T .. 'l:' .. row, -1000, -1)
+      J.set(j, 'lg', '1')
+    elseif one.type == 'heartbeat' then
+      local kind = kindOf(j.kind)
+      if kind.timeout then
+        j.deadline = math.min(now + kind.timeout, kind.runtime and j.started + kind.runtime or math.huge)
+        J.put(j)
+        call('ZADD', T .. 'dl', 'LT', int(j.deadline + kind.grace), int(j.worker))
+      end
+    elseif one.type == 'enqueue' then answers[i] = {'applied', 'enqueued', D.enqueue(one.drafts, j.row)}
+    elseif one.type == 'holdOff' then
+      local key = T .. 'key:' .. one.key
+      local before = tonumber(call('HGET', key, 'until') or 0)
+      if now + one.forMs > before then call('HSET', key, 'until', int(now + one.forMs)) end
+    elseif one.type == 'signal' then
+      local kept = call('HGET', T .. 's:' .. row, one.step)
+      if kept then answers[i] = {'applied', 'signal', 1, kept}
+      else
+        local found = X.hasSignal(row, one.name)
+        if not found and not one.ended then answers[i] = {'applied', 'signal', 0}
+        else
+          local value = one.nothing
+          if found then
+            local text = call('HGET', T .. 'sg:' .. row, found)
+            value = string.match(text, '^[^\\31]*\\31(.*)$')
+            call('LREM', T .. 'sq:' .. row, 1, found)
+          end
+          keepStep(j, one.step, value)
+          answers[i] = {'applied', 'signal', 1, call('HGET', T .. 's:' .. row, one.step)}
+        end
+      end
+    end
+  end
+end
+return answers
+`;

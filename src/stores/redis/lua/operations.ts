@@ -1,0 +1,170 @@
+// Lua: what is changed by hand, retention, and the store's own epoch and runs.
+
+export const CANCEL = /* lua */ `
+local id, actor = arg(), arg()
+local j = J.byId(id)
+if not j then return {'missing'} end
+if j.state == RUNNING then
+  J.history(j, 'cancel.requested', j.state, actor, j.epoch, j.fence, nil, 'its end was asked for while it ran')
+  J.set(j, 'ca', '1')
+  call('SADD', T .. 'cc:' .. int(j.worker), int(j.row))
+  return {'requested'}
+end
+if j.state ~= QUEUED then return {'wrong-state', j.state} end
+C.apply(j, C.read(), actor, nil)
+return {'applied', 4}
+`;
+
+/** The changes from each terminal state come along, because only here is known which of them applies. */
+export const RETRY = /* lua */ `
+local id, actor = arg(), arg()
+local j = J.byId(id)
+if not j then return {'missing'} end
+if j.state < SUCCEEDED then return {'wrong-state', j.state} end
+local holder = j.d.dk and call('HGET', T .. 'dk:' .. int(j.kind), j.d.dk)
+if holder then return {'key-held', J.get(tonumber(holder)).id, j.d.dk} end
+local changes = {}
+for state = 2, 5 do changes[state] = C.read() end
+C.apply(j, changes[j.state], actor, nil)
+return {'applied', 0}
+`;
+
+export const SIGNAL = /* lua */ `
+local id, name, payload, signal, most = arg(), arg(), arg(), arg(), num()
+local j = J.byId(id)
+if not j then return {'missing'} end
+local row = int(j.row)
+if call('HEXISTS', T .. 'sg:' .. row, signal) == 1 then return {'repeated'} end
+if j.state >= SUCCEEDED then return {'ended', j.state} end
+if call('LLEN', T .. 'sq:' .. row) >= most then return {'full'} end
+call('HSET', T .. 'sg:' .. row, signal, name .. '\\31' .. payload)
+call('RPUSH', T .. 'sq:' .. row, signal)
+J.set(j, 'sg', '1')
+wrote = true
+X.wake(j)
+return {'kept'}
+`;
+
+export const SET_LIMIT = /* lua */ `
+local key = arg()
+wrote = true
+for _, name in ipairs({'running', 'interval', 'burst'}) do
+  local value = opt()
+  if value then call('HSET', T .. 'key:' .. key, name, value) else call('HDEL', T .. 'key:' .. key, name) end
+end
+K.wake(key)
+return 1
+`;
+
+export const SET_PAUSED = /* lua */ `
+local n = kindNamed(arg())
+if not n then return 0 end
+wrote = true
+call('HSET', T .. 'k:' .. int(n), 'paused', arg())
+return 1
+`;
+
+/** A walk by rows, a piece at a time, that ends at the first job that is too young to have finished long ago. */
+export const PURGE = /* lua */ `
+local finishedBefore, incidentsBefore, limit = now - num(), now - num(), num()
+local after, lastRow = tonumber(call('HGET', T .. 'meta', 'purged') or 0), tonumber(call('HGET', T .. 'meta', 'row') or 0)
+local low = tonumber(call('HGET', T .. 'meta', 'low') or 0)
+local p, looked, last, scanned = math.max(low, floor((after + 1) / 64)), {}, nil, 0
+while #looked < limit and p * 64 <= lastRow and scanned < 500 do
+  scanned = scanned + 1
+  local flat = call('HGETALL', T .. 'j:' .. int(p))
+  if #flat == 0 and p == low then
+    low = p + 1
+    call('HSET', T .. 'meta', 'low', int(low))
+  end
+  local rows = {}
+  for i = 1, #flat, 2 do
+    local row = p * 64 + tonumber(flat[i])
+    if row > after then rows[#rows + 1] = {row, flat[i + 1]} end
+  end
+  table.sort(rows, function(a, b) return a[1] < b[1] end)
+  for _, one in ipairs(rows) do
+    if #looked < limit then looked[#looked + 1] = parse(one[1], one[2]) last = looked[#looked] end
+  end
+  p = p + 1
+end
+local atEnd = (#looked < limit and p * 64 > lastRow) or (last and last.created >= finishedBefore) or false
+local gone, purged = {}, 0
+for _, j in ipairs(looked) do
+  local parent = j.d.pr and J.get(tonumber(j.d.pr))
+  if j.state >= SUCCEEDED and j.finished < finishedBefore and not (parent and parent.state < SUCCEEDED) then
+    wrote = true
+    purged = purged + 1
+    local row = int(j.row)
+    J.leave(j)
+    call('HDEL', T .. 'j:' .. page(j.row), slot(j.row))
+    call('HDEL', T .. 'i:' .. page(j.row), slot(j.row))
+    call('HDEL', T .. 'o:' .. page(j.row), slot(j.row))
+    call('HDEL', idKey(j.id), j.id)
+    call('HINCRBY', T .. 'k:' .. int(j.kind), 'jobs', -1)
+    call('DEL', T .. 'hi:' .. row)
+    if j.had then
+      X.forget(j)
+      for _, waiter in ipairs(j.d.wa and call('SMEMBERS', T .. 'wa:' .. row) or {}) do
+        call('SREM', T .. 'al:' .. waiter, row)
+        call('SREM', T .. 'aw:' .. waiter, row)
+      end
+      call('UNLINK', T .. 'd:' .. row, T .. 's:' .. row, T .. 'l:' .. row, T .. 'wa:' .. row, T .. 'sg:' .. row, T .. 'sq:' .. row, T .. 'rr:' .. row)
+    end
+    jobs[j.row] = false
+  end
+end
+local nextAfter = atEnd and 0 or (last and last.row or p * 64 - 1)
+if nextAfter ~= after then call('HSET', T .. 'meta', 'purged', int(nextAfter)) end
+local incidents = 0
+for _, id in ipairs(call('ZRANGE', T .. 'inc', 0, 999)) do
+  if incidents < limit then
+    local v = call('HMGET', T .. 'inc:' .. id, 'completed', 'worker')
+    if v[1] and tonumber(v[1]) < incidentsBefore then
+      wrote = true
+      call('UNLINK', T .. 'inc:' .. id, T .. 'incj:' .. id)
+      call('ZREM', T .. 'inc', id)
+      call('ZREM', T .. 'losses', id)
+      if call('HGET', T .. 'lost', v[2]) == id then call('HDEL', T .. 'lost', v[2]) end
+      incidents = incidents + 1
+    end
+  end
+end
+for _, id in ipairs(call('ZRANGEBYSCORE', T .. 'over', '-inf', '(' .. int(incidentsBefore), 'LIMIT', 0, 1000)) do
+  local n = call('HGET', T .. 'ws', id)
+  if call('SCARD', T .. 'held:' .. n) == 0 then
+    wrote = true
+    call('UNLINK', T .. 'w:' .. n)
+    call('HDEL', T .. 'ws', id)
+    call('HDEL', T .. 'wi', n)
+    call('ZREM', T .. 'over', id)
+  end
+end
+return {purged, incidents, (not atEnd or incidents == limit) and 1 or 0}
+`;
+
+export const RAISE_EPOCH = /* lua */ `
+wrote = true
+EPOCH = math.max(EPOCH + 1, now)
+call('HSET', T .. 'meta', 'epoch', int(EPOCH))
+return int(EPOCH)
+`;
+
+export const NOTICE_RESTORE = /* lua */ `
+local why = call('HGET', T .. 'meta', 'unreported')
+if not why or why == '' then return '' end
+wrote = true
+call('HSET', T .. 'meta', 'unreported', '')
+return why
+`;
+
+/** A caller that knows of more operations of the former run than there were when this one began: the store went back. */
+export const NOTE_LOSS = /* lua */ `
+local runs, ops = num(), num()
+local begun = tonumber(call('HGET', T .. 'meta', 'begun') or 0)
+if runs ~= RUNS - 1 or ops <= begun then return 0 end
+wrote = true
+local lost = math.max(ops - begun, tonumber(call('HGET', T .. 'meta', 'lost') or 0))
+call('HSET', T .. 'meta', 'lost', int(lost), 'restored', int(RUNS), 'why', 'the server started again or another one took over, and ' .. int(lost) .. ' operation(s) that a process knew of are missing')
+return int(lost)
+`;

@@ -1,0 +1,184 @@
+// Lua: the scripts that people, reports and checks read with.
+
+export const GET_JOB = /* lua */ `
+local j = J.byId(arg())
+if not j then return {} end
+local row = int(j.row)
+local p, s = page(j.row), slot(j.row)
+return {J.show(j), call('HGET', T .. 'i:' .. p, s) or '', call('HGET', T .. 'o:' .. p, s) or '', j.d.st and call('HGETALL', T .. 's:' .. row) or {},
+  call('LRANGE', T .. 'hi:' .. row, 0, -1), j.d.lg and call('LRANGE', T .. 'l:' .. row, 0, -1) or {}, int(now)}
+`;
+
+/** Jobs by their rows, with the settings of their kinds, their steps and their histories. */
+export const JOBS = /* lua */ `
+local list, kinds = {}, {}
+for i = 1, num() do
+  local j = J.get(num())
+  if j then
+    kinds[j.kind] = true
+    list[i] = {J.show(j), j.d.st and call('HGETALL', T .. 's:' .. int(j.row)) or {}, call('LRANGE', T .. 'hi:' .. int(j.row), 0, -1)}
+  else list[i] = {} end
+end
+local settings = {}
+for n in pairs(kinds) do settings[#settings + 1] = kindOf(n).name settings[#settings + 1] = call('HGET', T .. 'k:' .. int(n), 'settings') end
+return {list, settings, int(now)}
+`;
+
+export const OUTCOMES = /* lua */ `
+local list = {}
+for i = 1, num() do
+  local j = J.byId(arg())
+  list[i] = j and {j.state, call('HGET', T .. 'o:' .. page(j.row), slot(j.row)) or '', j.d.ex or ''} or {}
+end
+return list
+`;
+
+/** Walks pages from the top, at most 160 of them; says at which row it stopped, or nothing if that was all. */
+export const LIST = /* lua */ `
+local before, limit, state, kindName, parentId, text, createdBefore, createdAfter = num(), num(), optnum(), opt(), opt(), opt(), optnum(), optnum()
+local kind = nil
+if kindName then
+  kind = kindNamed(kindName)
+  if not kind then return {{}, '', int(now)} end
+end
+local parent = nil
+if parentId then
+  local j = J.byId(parentId)
+  if not j then return {{}, '', int(now)} end
+  parent = int(j.row)
+end
+local lastRow = tonumber(call('HGET', T .. 'meta', 'row') or 0)
+local low = tonumber(call('HGET', T .. 'meta', 'low') or 0)
+local p, scanned, found, stopped = floor(math.min(before - 1, lastRow) / 64), 0, {}, nil
+while p >= low and scanned < 160 do
+  scanned = scanned + 1
+  local flat = call('HGETALL', T .. 'j:' .. int(p))
+  local rows = {}
+  for i = 1, #flat, 2 do
+    local row = p * 64 + tonumber(flat[i])
+    if row < before then rows[#rows + 1] = {row, flat[i + 1]} end
+  end
+  table.sort(rows, function(a, b) return a[1] > b[1] end)
+  for _, one in ipairs(rows) do
+    local j = jobs[one[1]] or parse(one[1], one[2])
+    if (not state or j.state == state) and (not kind or j.kind == kind) and (not parent or j.d.pr == parent)
+      and (not createdBefore or j.created < createdBefore) and (not createdAfter or j.created > createdAfter)
+      and (not text or string.find(j.id, text, 1, true) or string.find(j.d.dk or '', text, 1, true) or string.find(j.d.ex or '', text, 1, true)) then
+      if #found == limit then return {found, int(stopped), int(now)} end
+      found[#found + 1] = J.show(j)
+      stopped = j.row
+    end
+  end
+  p = p - 1
+end
+if p >= low then return {found, int((p + 1) * 64), int(now)} end
+return {found, '', int(now)}
+`;
+
+export const COUNTS = /* lua */ `
+local list = {}
+for n = 1, tonumber(call('HGET', T .. 'meta', 'kinds') or 0) do
+  local kind, k = kindOf(n), int(n)
+  local all = tonumber(call('HGET', T .. 'k:' .. k, 'jobs'))
+  local due = call('ZCOUNT', T .. 'z:' .. k, '-inf', int(now))
+  local delayed = call('ZCARD', T .. 'z:' .. k) - due
+  local ready = call('ZCARD', T .. 'r:' .. k) + call('ZCARD', T .. 'u:' .. k) + due
+  local held, running = call('SCARD', T .. 'hk:' .. k), call('SCARD', T .. 'run:' .. k)
+  local dead, cancelled, quarantined = call('SCARD', T .. 't3:' .. k), call('SCARD', T .. 't4:' .. k), call('SCARD', T .. 't5:' .. k)
+  local oldest = ''
+  local first = call('ZRANGE', T .. 'r:' .. k, 0, 0)[1]
+  local j = first and J.get(tonumber(first))
+  if j then oldest = int(math.max(0, now - math.max(j.created, J.runAt(j) or 0))) end
+  list[n] = {kind.name, kind.paused and 1 or 0, ready, oldest, delayed, held, running,
+    all - ready - delayed - held - running - dead - cancelled - quarantined, dead, cancelled, quarantined}
+end
+return list
+`;
+
+export const AHEAD = /* lua */ `
+local j = J.byId(arg())
+if not j or j.state ~= QUEUED or j.d.ln then return '' end
+local before = call('ZRANK', T .. 'r:' .. int(j.kind), int(j.row))
+return before and int(before) or ''
+`;
+
+export const SUSPECTS = /* lua */ `
+local list = {}
+for _, id in ipairs(call('ZRANGE', T .. 'fleet', 0, -1)) do
+  local w = W.find(id)
+  if w and w.state == 'live' then
+    local count, together = 0, 2147483647
+    for _, row in ipairs(call('SMEMBERS', T .. 'held:' .. int(w.n))) do
+      local j = J.get(tonumber(row))
+      if J.suspect(j) then count = count + 1 together = math.min(together, J.bound(j)) end
+    end
+    if count > 0 then list[#list + 1] = {id, count, together} end
+  end
+end
+return list
+`;
+
+const SHOW_INCIDENT = /* lua */ `
+local function show(id, whole)
+  local v = call('HMGET', T .. 'inc:' .. id, 'record', 'recovery', 'worker', 'how', 'resolution', 'completed', 'evidence', 'held')
+  if not v[1] then return nil end
+  local flat = call('HGETALL', T .. 'incj:' .. id)
+  local count = 0
+  for i = 1, #flat, 2 do if not string.find(flat[i], ':', 1, true) then count = count + 1 end end
+  return {id, v[1], v[2], v[3], v[4], v[5] or '', v[6] or '', v[7] or '', v[8], count, whole and flat or {}}
+end
+`;
+
+export const INCIDENTS = /* lua */ `
+${SHOW_INCIDENT}
+local limit, after = num(), opt()
+local list = {}
+for _, id in ipairs(call('ZREVRANGEBYLEX', T .. 'inc', after and '(' .. after or '+', '-', 'LIMIT', 0, limit)) do list[#list + 1] = show(id, false) end
+return list
+`;
+
+export const INCIDENT = /* lua */ `
+${SHOW_INCIDENT}
+return show(arg(), true) or {}
+`;
+
+export const LATEST_RECOVERY = /* lua */ `
+${SHOW_INCIDENT}
+local newest = call('ZREVRANGE', T .. 'inc', 0, 999)
+local list, recovery = {}, nil
+for _, id in ipairs(newest) do
+  local of = call('HGET', T .. 'inc:' .. id, 'recovery')
+  recovery = recovery or of
+  if of ~= recovery then break end
+  table.insert(list, 1, show(id, true))
+end
+return list
+`;
+
+/** A piece of the store: every job of some pages with its texts, and what its indexes lack. */
+export const CHECK = /* lua */ `
+local p = num()
+local lastRow = tonumber(call('HGET', T .. 'meta', 'row') or 0)
+local list, wrong = {}, {}
+local function missing(j, what) wrong[#wrong + 1] = 'job ' .. j.id .. ' is missing in ' .. what end
+local stop = p + 16
+while p < stop and p * 64 <= lastRow do
+  local flat = call('HGETALL', T .. 'j:' .. int(p))
+  for i = 1, #flat, 2 do
+    local j = parse(p * 64 + tonumber(flat[i]), flat[i + 1])
+    local row, kind, lane = int(j.row), int(j.kind), j.d.ln
+    if call('HGET', idKey(j.id), j.id) ~= row then missing(j, 'the index of ids') end
+    if j.state == QUEUED then
+      local key = lane == 'h' and T .. 'h:' .. (j.d.dr or '') or T .. (lane or 'r') .. ':' .. kind
+      if not call('ZSCORE', key, row) then missing(j, key) end
+    elseif j.state == RUNNING then
+      if call('SISMEMBER', T .. 'held:' .. int(j.worker), row) == 0 then missing(j, 'what its worker holds') end
+    end
+    if j.d.dk and j.state < SUCCEEDED and call('HGET', T .. 'dk:' .. kind, j.d.dk) ~= row then missing(j, 'the dedupe keys') end
+    list[#list + 1] = {j.id, kindOf(j.kind).name, call('HGET', T .. 'i:' .. int(p), slot(j.row)) or '', call('HGET', T .. 'o:' .. int(p), slot(j.row)) or '',
+      j.d.st and call('HGETALL', T .. 's:' .. row) or {}, j.state}
+  end
+  p = p + 1
+end
+return {list, wrong, p * 64 > lastRow and '' or int(p)}
+`;
