@@ -1,5 +1,6 @@
 // What a job is: its states, its counters, the settings of its kind, and the forms in which it crosses the store port.
 // Nothing here changes anything; the changes are in transitions.ts.
+import type { ClaimedBlock } from "./batches.ts";
 import type { StoredError } from "./errors.ts";
 import type { Json } from "./json.ts";
 import type { Lease } from "./lease.ts";
@@ -128,6 +129,8 @@ export interface ClaimedJob {
   readonly steps: readonly StoredStep[];
   /** The wait that its latest attempt began, if that has not been passed yet. Omitted: none. */
   readonly wait?: KeptWait;
+  /** A block of rows of which some have ended. Omitted: it is not a block, or all of its rows are left. */
+  readonly block?: ClaimedBlock;
 }
 
 export interface StoredStep {

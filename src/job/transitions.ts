@@ -1,5 +1,6 @@
 // Every change of a job's state, each a pure named function, and nothing else. Stores apply what these return, under the
 // fence; they never decide. The diagram is in ARCHITECTURE.md, and a test walks every (state, change) pair.
+import { type BegunRow, decodeBlock, type RowEnds } from "./batches.ts";
 import { ErrorCode, OutliveError, type StoredError } from "./errors.ts";
 import { blame, type InFlight, mustWaitForResolution, ranAlone, togetherAfter } from "./isolation.ts";
 import {
@@ -83,6 +84,8 @@ export interface Change {
    * it fails its own job only.
    */
   readonly follow?: readonly JobDraft[];
+  /** Rows of a block that end with this, applied in the same transaction. Where `ifCancelled` is applied, its own `rows` count. Omitted: none. */
+  readonly rows?: RowEnds;
 }
 
 /** Whether jobs follow if this change, or its alternative, is applied. */
@@ -146,21 +149,34 @@ export function timeOut(job: JobView, kind: KindSettings, delayMs: number): Chan
 /** What recovery decided about a job whose worker died, or with whose worker contact was lost. */
 export interface CrashVerdict {
   readonly change: Change;
-  readonly decision: "retry" | "requeue" | "fail" | "quarantine" | "cancel" | "lost";
+  /** quarantine-row: only the guilty row of a block is quarantined, and the block goes on. */
+  readonly decision: "retry" | "requeue" | "fail" | "quarantine" | "quarantine-row" | "cancel" | "lost";
 }
 
 /**
  * The worker died while it held the job. `inFlight`: what it held. `deathsElsewhere`: workers that died meanwhile without
  * holding it. A cancel that was requested before the death is honoured, so that a job that kills its workers can be stopped.
  */
-export function crash(job: JobView, kind: KindSettings, inFlight: InFlight, deathsElsewhere = 0): CrashVerdict {
+export function crash(
+  job: JobView,
+  kind: KindSettings,
+  inFlight: InFlight,
+  deathsElsewhere = 0,
+  begun?: BegunRow,
+): CrashVerdict {
   const reason = "cancelled; its worker died before it could end the attempt";
   const ifCancelled = change(job, "crash", { to: "cancelled", outcome: "cancelled", reason });
-  const { decision, change: decided } = crashed(job, kind, inFlight, deathsElsewhere);
+  const { decision, change: decided } = crashed(job, kind, inFlight, deathsElsewhere, begun);
   return { decision, change: { ...decided, ifCancelled } };
 }
 
-function crashed(job: JobView, kind: KindSettings, inFlight: InFlight, deathsElsewhere: number): CrashVerdict {
+function crashed(
+  job: JobView,
+  kind: KindSettings,
+  inFlight: InFlight,
+  deathsElsewhere: number,
+  begun: BegunRow | undefined,
+): CrashVerdict {
   const action: CrashAction = kind.onCrash;
   if (action === "requeue") {
     const reason = "its worker died; queued again, not counted";
@@ -176,6 +192,7 @@ function crashed(job: JobView, kind: KindSettings, inFlight: InFlight, deathsEls
   }
   if (guilty) {
     const reason = `its worker died ${times(counters.blamed)} while it ran alone (limit ${kind.limits.crashes})`;
+    if (begun) return quarantinedRow(change(job, "crash", { to: "queued", outcome: "crashed", reason }), begun, error);
     return { decision: "quarantine", change: change(job, "crash", { ...counted, to: "quarantined", reason }) };
   }
   const spent = usedUp(job.counters, kind.limits);
@@ -192,6 +209,15 @@ function crashed(job: JobView, kind: KindSettings, inFlight: InFlight, deathsEls
     : willRun(together);
   const reason = `its worker died (crash ${counters.crashes}, ${counters.blamed} of ${kind.limits.crashes} alone)${next}`;
   return { decision: "retry", change: change(job, "crash", { ...counted, to: "queued", reason, together }) };
+}
+
+/** The block goes on without the row that killed its workers, and its counters start again: they were that row's. */
+function quarantinedRow(queued: Change, { row, input }: BegunRow, error: StoredError): CrashVerdict {
+  const { line, input: value } = decodeBlock(input).rows[row]!;
+  const guilty = { row, line, input: JSON.stringify(value), error, as: "quarantined" } as const;
+  const rows = { succeeded: [], failed: [guilty], outputs: [] };
+  const reason = `${queued.reason}; the row of line ${line} was quarantined, the others go on`;
+  return { decision: "quarantine-row", change: { ...queued, resets: true, reason, rows } };
 }
 
 function willRun(together: number): string {
@@ -254,6 +280,7 @@ export function countLoss(
   alone: boolean,
   resolution: "died" | "away",
   deathsElsewhere = 0,
+  begun?: BegunRow,
 ): CrashVerdict {
   const add = { ...blamed(alone), losses: -1 };
   const { counters, guilty } = blame(withoutLoss(job.counters), alone, kind.limits, deathsElsewhere);
@@ -261,6 +288,10 @@ export function countLoss(
   const counted = `${what} (crash ${counters.crashes}, ${counters.blamed} of ${kind.limits.crashes} alone)`;
   if (guilty && job.state === "queued") {
     const error = { name: "WorkerDied", message: `the worker died during the attempt (crash ${counters.crashes})` };
+    if (begun) {
+      const queued = change(job, "countLoss", { to: "queued", outcome: null, reason: counted });
+      return quarantinedRow(queued, begun, error);
+    }
     const to = { to: "quarantined", add, outcome: "crashed", error, reason: counted } as const;
     return { decision: "quarantine", change: change(job, "countLoss", to) };
   }

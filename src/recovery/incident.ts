@@ -383,6 +383,8 @@ function verdict(job: ReportedJob): string {
       return "cancelled (as was asked)";
     case "quarantine":
       return "failed (max attempts exceeded)";
+    case "quarantine-row":
+      return "requeue (the row that killed its workers was quarantined)";
     default:
       return "failed (its kind says so)";
   }

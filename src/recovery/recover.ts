@@ -228,7 +228,7 @@ function verdictOn(job: HeldJob, condemned: Condemned, decide: typeof decideCras
 /** Decides about one job of a worker that is dead or has lost contact. Only a proven death is counted now. */
 export function decideCrash(job: HeldJob, condemned: InFlight & Pick<Condemned, "how">): transitions.CrashVerdict {
   if (!isProof(condemned.how)) return transitions.lose(job, job.kind, condemned);
-  return transitions.crash(job, job.kind, condemned, job.deathsElsewhere);
+  return transitions.crash(job, job.kind, condemned, job.deathsElsewhere, job.begun);
 }
 
 /** A lock file that can't be removed now does no harm: the next open finds it again. */

@@ -7,6 +7,8 @@ import type { JobKey } from "../job/limits.ts";
 import type { Clock } from "../job/time.ts";
 import { hasFollow } from "../job/transitions.ts";
 import type { LossVerdict } from "../recovery/losses.ts";
+import type { BatchDraft } from "../job/batches.ts";
+import type { BatchEnd, Batches } from "./batches.ts";
 import type { CondemnRequest, FencedWrite, HeldQuery, Settlement, Store, TakeBackRequest, TurnAnswer } from "./port.ts";
 import type {
   Inspecting,
@@ -30,6 +32,7 @@ interface Parts {
   readonly losses: Losses;
   readonly upkeep: Upkeep;
   readonly transactions: Transactions;
+  readonly batches: Batches;
 }
 
 /** Every call of the port by its name: `turn`, `inspect.get`, `operate.cancel`, ... */
@@ -117,6 +120,34 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   },
   "operate.noteDeath": { doing: (worker: string) => `noting how ${worker} ended`, writes: "note a death" },
 
+  "batches.open": { doing: ({ kind }: BatchDraft) => `opening a ${kind} batch`, writes: "open a batch" },
+  "batches.append": {
+    doing: (batch: string) => `appending to batch ${batch}`,
+    writes: "append to a batch",
+    wakes: always,
+  },
+  "batches.seal": { doing: (batch: string) => `sealing batch ${batch}`, writes: "seal a batch" },
+  "batches.abort": { doing: (batch: string) => `aborting batch ${batch}`, writes: "abort a batch", wakes: always },
+  "batches.tend": { doing: "cancelling and releasing blocks", writes: "work", wakes: always },
+  "batches.get": { doing: "reading batches" },
+  "batches.list": { doing: "listing batches" },
+  "batches.fold": { doing: "adding up the rows of batches", writes: "work" },
+  "batches.finish": {
+    doing: ({ batch }: BatchEnd) => `ending batch ${batch}`,
+    writes: "work",
+    wakes: (_: unknown, ended: boolean) => ended,
+  },
+  "batches.failures": { doing: (batch: string) => `reading the failed rows of batch ${batch}` },
+  "batches.outputs": { doing: (batch: string) => `reading the outputs of batch ${batch}` },
+  "batches.outputFiles": { doing: (batch: string) => `listing the outputs of batch ${batch}` },
+  "batches.setOutputs": { doing: (batch: string) => `noting the outputs of batch ${batch}`, writes: "work" },
+  "batches.reopen": {
+    doing: (batch: string) => `retrying batch ${batch}`,
+    writes: "retry a batch",
+    wakes: (_: unknown, reopened: boolean) => reopened,
+  },
+  "batches.purge": { doing: "purging batches", writes: "purge" },
+
   "losses.open": { doing: "reading losses of contact" },
   "losses.resolve": { doing: (worker: string) => `resolving the loss of ${worker}`, writes: "recover" },
   "losses.jobs": { doing: (incident: string) => `reading the jobs of loss ${incident}` },
@@ -131,6 +162,11 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
     doing: ({ lease }: Settlement) => `committing job ${lease.jobId}`,
     writes: "commit",
     wakes: ([{ change }]: [Settlement], { enqueued }: Transacted<unknown>) => enqueued > 0 || hasFollow(change),
+  },
+  "transactions.write": {
+    doing: ({ lease }: FencedWrite) => `committing a row of job ${lease.jobId}`,
+    writes: "commit",
+    wakes: (_: unknown, { enqueued }: Transacted<unknown>) => enqueued > 0,
   },
   "transactions.transact": {
     doing: "a transaction of yours",
@@ -256,7 +292,14 @@ export function withVerbs(store: Store, own: SomeVerbs): Store {
   return { ...store, ...own, ...Object.fromEntries(parts) } as Store;
 }
 
-const PARTS = ["inspect", "operate", "losses", "upkeep", "transactions"] as const satisfies readonly (keyof Parts)[];
+const PARTS = [
+  "inspect",
+  "operate",
+  "losses",
+  "upkeep",
+  "transactions",
+  "batches",
+] as const satisfies readonly (keyof Parts)[];
 
 function doing(verb: Verb, args: readonly unknown[]): string {
   const text = VERBS[verb].doing;

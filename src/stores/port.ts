@@ -3,6 +3,7 @@
 // rejects only when the store itself fails, and then nothing of it was written unless its comment says otherwise. What people ask, what
 // only some stores can do, and what an open needs are small interfaces of their own, offered as properties. Data crosses the port, never
 // a callback, except in `transactions`.
+import type { BegunRow, RowEnds } from "../job/batches.ts";
 import type { StoredError } from "../job/errors.ts";
 import type { HeldSuspects, InFlight } from "../job/isolation.ts";
 import type { ClaimedJob, Counters, Enqueued, JobDraft, JobState, KindSettings } from "../job/job.ts";
@@ -10,10 +11,12 @@ import type { HeldSummary, Lease } from "../job/lease.ts";
 import type { JobKey } from "../job/limits.ts";
 import { afterChange, type Change, type CrashVerdict, type JobView } from "../job/transitions.ts";
 import type { ConfirmedTime } from "../recovery/confirmed-time.ts";
+import type { Batches } from "./batches.ts";
 import type { StoreNote } from "./integrity.ts";
 import type { Death, HowLost, WorkerRecord, WorkerRow } from "./liveness.ts";
 import type { Inspecting, Losses, Operating, Transactions, Upkeep } from "./store-parts.ts";
 
+export type * from "./batches.ts";
 export type * from "./store-parts.ts";
 
 export interface Store<Tx = unknown> {
@@ -96,6 +99,8 @@ export interface Store<Tx = unknown> {
   readonly upkeep: Upkeep;
   /** The user's own writes in the store's transactions. Absent: this store has none, and `commit` is refused. */
   readonly transactions?: Transactions<Tx>;
+  /** Batches of rows. Absent: this store has none, and `batch()` kinds are refused. */
+  readonly batches?: Batches;
 }
 
 /** What a worker says of itself with each heartbeat. */
@@ -205,7 +210,11 @@ export type AttemptWrite =
   /** Nothing of this key starts for so long. */
   | { readonly type: "holdOff"; readonly key: JobKey; readonly forMs: number }
   /** Reads the oldest signal of this name and keeps it as a step; without one, and if the wait `hasEnded` by time, keeps null. */
-  | { readonly type: "signal"; readonly step: string; readonly name: string; readonly hasEnded: boolean };
+  | { readonly type: "signal"; readonly step: string; readonly name: string; readonly hasEnded: boolean }
+  /** Rows of a block have ended. */
+  | { readonly type: "rows"; readonly ends: RowEnds }
+  /** A row of a block is about to begin: if the worker dies, it is known which row ran. An index within the block. */
+  | { readonly type: "rowBegins"; readonly row: number };
 
 /** A small write with the lease of its attempt. */
 export interface FencedWrite {
@@ -287,6 +296,8 @@ export interface HeldJob extends JobView {
    * within the last BACKGROUND_MS, by the store's clock. Needed only where `isOnTrial` says so; 0 is right elsewhere.
    */
   readonly deathsElsewhere: number;
+  /** The row that the attempt had begun, if it marked that (`rowBegins`) and the row has not ended. Omitted: the job is not a block, or nothing says which. */
+  readonly begun?: BegunRow;
 }
 
 export interface HeldJobs {

@@ -7,7 +7,7 @@ import type { Incident, IncidentSummary } from "../recovery/incident.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "../recovery/losses.ts";
 import type { CommitControl } from "../worker/run.ts";
 import type { Inconsistency, Opening } from "./integrity.ts";
-import type { Settlement, WriteAnswer } from "./port.ts";
+import type { FencedWrite, Settlement, WriteAnswer } from "./port.ts";
 
 // What people, reports and metrics read. Everything here reads only, and none of it is needed to run a job.
 
@@ -262,6 +262,12 @@ export interface Transactions<Tx = unknown> {
     encode: (value: T) => string | null,
     control?: CommitControl,
   ): Promise<Committed<T>>;
+
+  /**
+   * The user's writes and a small write of the attempt in one transaction, fenced as `commit` is: the job goes on. For the end of one row of a
+   * block.
+   */
+  write<T>(write: FencedWrite, body: TransactionBody<Tx, T>, control?: CommitControl): Promise<Committed<T>>;
 
   /** The user's own transaction, with `enqueue` inside it. Nothing is fenced. If `body` throws, nothing is written and its error comes out. */
   transact<T>(body: TransactionBody<Tx, T>): Promise<Transacted<T>>;
