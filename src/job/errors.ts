@@ -10,6 +10,8 @@ export const ErrorCode = {
   kindUnknown: "KIND_UNKNOWN",
   /** The input does not fit the kind's schema. */
   inputInvalid: "INPUT_INVALID",
+  /** The source of a batch's rows failed before its end. */
+  sourceBroken: "SOURCE_BROKEN",
   /** The input, a result or a step result is not JSON, too large, too deep or carries a forbidden key. */
   notJson: "NOT_JSON",
   /** An id or key is empty, too long, or holds NUL or control characters. */
