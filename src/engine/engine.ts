@@ -245,6 +245,13 @@ export function stateAfter(id: string, change: "cancel" | "retry", answer: Opera
         "Cancel that job, or let it finish.",
         { jobId: id, holder: answer.holder, dedupeKey: answer.dedupeKey },
       );
+    case "of-batch":
+      throw new OutliveError(
+        ErrorCode.wrongState,
+        `Job ${id} can't be retried by itself: it is a block of batch ${answer.batch}, and its rows have been counted.`,
+        `Retry the rows of the batch that failed: engine.retryBatch(${JSON.stringify(answer.batch)}).`,
+        { jobId: id, batch: answer.batch },
+      );
   }
 }
 

@@ -196,6 +196,8 @@ export interface BatchRow {
   readonly pace: Pace | null;
   /** JSON text, written by the job that assembles them; null: none yet. */
   readonly outputs: string | null;
+  /** The context is not what was stored, because the store was damaged: nothing may run with it. Omitted: it is. */
+  readonly corrupt?: true;
 }
 
 export interface Pace {

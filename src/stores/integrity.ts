@@ -139,10 +139,12 @@ export interface Inconsistency {
     | "orphan-logs"
     | "counter-disagrees"
     | "corrupt-content"
+    | "block-without-job"
+    | "batch-disagrees"
     | "lock-without-worker";
   /** One sentence for people. */
   readonly detail: string;
-  /** What it is about: ids of jobs, workers, kinds or locks; at most 20. */
+  /** What it is about: ids of jobs, workers, kinds, batches or locks; at most 20. */
   readonly names: readonly string[];
   readonly count: number;
 }

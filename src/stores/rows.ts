@@ -152,7 +152,8 @@ export function jobInfo(row: JobColumns): JobInfo {
   // Before the first claim and before the end these columns only hold their place (the tables of each store say why).
   const claimed = row.fence > 0;
   const state = JOB_STATES[row.state]!;
-  const waitsForResolution = state === "queued" && row.run_at === NEVER_DUE;
+  // A block of a batch that is held has the same due time, and was never claimed.
+  const waitsForResolution = claimed && state === "queued" && row.run_at === NEVER_DUE;
   const waits = state === "queued" && row.outcome === OUTCOME.waiting && row.run_at !== null;
   return {
     id: row.id,
@@ -161,7 +162,7 @@ export function jobInfo(row: JobColumns): JobInfo {
     priority: row.priority,
     dedupeKey: row.dedupe_key,
     createdAt: row.created_at,
-    runAt: waitsForResolution || row.run_at === NO_TIMEOUT ? null : row.run_at,
+    runAt: row.run_at === NEVER_DUE || row.run_at === NO_TIMEOUT ? null : row.run_at,
     startedAt: claimed ? row.started_at : null,
     deadlineAt: claimed ? row.deadline_at : null,
     finishedAt: isTerminal(state) ? row.finished_at : null,

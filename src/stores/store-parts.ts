@@ -109,7 +109,10 @@ export interface Operating {
   /** One transaction: a queued job is cancelled; a running one is asked to end, and its worker learns of it with its next turn. Any other state is returned, and nothing is written. */
   cancel(id: string, actor: string): Promise<OperatorAnswer>;
 
-  /** One transaction: a terminal job is queued again. Refused, with nothing written, if it is not terminal or if another job holds its dedupe key. */
+  /**
+   * One transaction: a terminal job is queued again. Refused, with nothing written, if it is not terminal, if another job holds its dedupe key, or
+   * if it is a block: what its rows came to has been counted, and a batch retries them in another round.
+   */
   retry(id: string, actor: string): Promise<OperatorAnswer>;
 
   /**
@@ -148,7 +151,8 @@ export type OperatorAnswer =
   | { readonly is: "requested" }
   | { readonly is: "missing" }
   | { readonly is: "wrong-state"; readonly state: JobState }
-  | { readonly is: "key-held"; readonly holder: string; readonly dedupeKey: string };
+  | { readonly is: "key-held"; readonly holder: string; readonly dedupeKey: string }
+  | { readonly is: "of-batch"; readonly batch: string };
 
 // What an open, the maintenance and an operator ask of the store itself: its epoch, its restores, its files or its server.
 
@@ -265,7 +269,7 @@ export interface Transactions<Tx = unknown> {
 
   /**
    * The user's writes and a small write of the attempt in one transaction, fenced as `commit` is: the job goes on. For the end of one row of a
-   * block.
+   * block. If all rows of the write have ended before, `body` is not run, and the answer says repeated.
    */
   write<T>(write: FencedWrite, body: TransactionBody<Tx, T>, control?: CommitControl): Promise<Committed<T>>;
 

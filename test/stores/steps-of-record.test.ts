@@ -21,6 +21,7 @@ const SQLITE_STEPS = [
   "isolation by halving 701487bfca51c99",
   "waiting d267f5bfd901be1",
   "keys abbe6468940da61",
+  "batches 8e2f6d753399749",
 ];
 
 const POSTGRES_STEPS = [

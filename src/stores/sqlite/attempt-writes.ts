@@ -1,6 +1,7 @@
-// The small writes of a running attempt, each under its fence: steps, progress, log, heartbeat, children. Inside a transaction.
+// The small writes of a running attempt, each under its fence: steps, progress, log, heartbeat, children, rows. Inside a transaction.
 import type { Lease } from "../../job/lease.ts";
 import { APPLIED, type AttemptWrite, MAX_LOG_LINES, triedBy, type WriteAnswer } from "../port.ts";
+import { beginRow, endRows } from "./blocks.ts";
 import { checksumOrNull, stepOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
@@ -64,6 +65,12 @@ export function writeOfAttempt(
       break;
     case "signal":
       return { is: "applied", signal: readSignal(db, lease, write, now) };
+    case "rows":
+      endRows(db, lease.row, write.ends);
+      break;
+    case "rowBegins":
+      beginRow(db, lease, write.row);
+      break;
   }
   return APPLIED;
 }

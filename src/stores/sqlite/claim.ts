@@ -6,6 +6,7 @@ import type { Lease } from "../../job/lease.ts";
 import * as transitions from "../../job/transitions.ts";
 import type { CorruptJob, Room } from "../port.ts";
 import { boundSql, type CounterColumns, counters } from "../rows.ts";
+import { claimedBlock } from "./blocks.ts";
 import { isIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./enqueue.ts";
@@ -33,7 +34,7 @@ const LARGEST_FIRST = `${SUSPECTS}, bound DESC, seq LIMIT ? + 0`;
 const OLDEST_FIRST = `${SUSPECTS}, seq LIMIT ? + 0`;
 const TIMEOUT = "SELECT timeout_ms FROM outlive_kinds WHERE id = ?";
 const LATER =
-  "SELECT errors, crashes, blamed, timeouts, interruptions, losses, outcome, incident FROM outlive_jobs WHERE seq = ?";
+  "SELECT errors, crashes, blamed, timeouts, interruptions, losses, outcome, incident, extras FROM outlive_jobs WHERE seq = ?";
 const NEXT_DUE = "SELECT run_at FROM outlive_jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1";
 
 const STEPS = "SELECT name, result, result_sum FROM outlive_steps WHERE job = ? ORDER BY ord";
@@ -43,6 +44,7 @@ type Taken = readonly [seq: number, id: string, fence: number, priority: number,
 interface LaterColumns extends CounterColumns {
   readonly outcome: number | null;
   readonly incident: string | null;
+  readonly extras: number;
 }
 
 export interface Claimant {
@@ -213,7 +215,8 @@ function claimedJob(
   const kept = steps.map(({ name, result }) => ({ name, result }));
   const wait = keptWait(db, seq, kept, now);
   const claimed = { lease, kind, input, deadlineInMs, together, counters: counters(later), lastOutcome, steps: kept };
-  return wait === null ? claimed : { ...claimed, wait };
+  const block = later.extras === 1 ? claimedBlock(db, seq) : null;
+  return wait === null && block === null ? claimed : { ...claimed, ...(wait && { wait }), ...(block && { block }) };
 }
 
 const NO_STEPS: readonly StoredStep[] = [];

@@ -18,13 +18,14 @@ const INSERT_PLAIN = `INSERT INTO outlive_jobs (${COLUMNS})
 const INSERT = `INSERT INTO outlive_jobs (${COLUMNS})
   VALUES (0, ?7, ?1, ?8, ${NO_WORKER}, ?2, ?3, ?9, ?3, ?3, ?3, ?4, ?10, ?5, ?6, ?11) ON CONFLICT DO NOTHING`;
 
-/** `parent`: the row of the job that enqueues them. */
+/** `parent`: the row of the job that enqueues them. `blocks`: they are blocks of rows, whose own rows the caller inserts. */
 export function insertJobs(
   db: Database,
   kinds: Kinds,
   drafts: readonly JobDraft[],
   now: number,
   parent: number | null = null,
+  blocks = false,
 ): Enqueued[] {
   const insertPlain = db.sql(INSERT_PLAIN);
   const insert = db.sql(INSERT);
@@ -39,10 +40,10 @@ export function insertJobs(
     const lane = isDelayed ? LANE.delayed : keys === undefined ? LANE.open : LANE.held;
     const sum = checksumOf(input, id);
     const extras = parent !== null || keys !== undefined || dedupe?.debounce !== undefined;
-    const plain = runAt === null && priority === 0 && dedupeKey === null && !extras;
+    const plain = runAt === null && priority === 0 && dedupeKey === null && !extras && !blocks;
     const { changes, lastInsertRowid } = plain
       ? insertPlain.run(kind, epoch, now, id, input, sum)
-      : insert.run(kind, epoch, now, id, input, sum, lane, priority, runAt, dedupeKey, extras ? 1 : 0);
+      : insert.run(kind, epoch, now, id, input, sum, lane, priority, runAt, dedupeKey, extras || blocks ? 1 : 0);
     if (changes === 0) return present(db, kind, draft, now);
     if (extras) insertExtras(db, Number(lastInsertRowid), draft, parent, !isDelayed, now);
     added.set(kind, (added.get(kind) ?? 0) + 1);
@@ -59,7 +60,7 @@ export function insertFollowing(db: Database, kinds: Kinds, applied: readonly Ch
 }
 
 /** Refuses kinds that were never declared. */
-export function demandKinds(kinds: Kinds, drafts: readonly JobDraft[]): void {
+export function demandKinds(kinds: Kinds, drafts: readonly Pick<JobDraft, "kind">[]): void {
   for (const { kind } of drafts) if (kinds.idOf(kind) === undefined) throw undeclared(kind);
 }
 

@@ -14,6 +14,7 @@ import {
   type WorkerColumns,
   workerRow,
 } from "../rows.ts";
+import { BEGUN, begunRow, endRows } from "./blocks.ts";
 import type { Database } from "./database.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
 import type { Recovering } from "./recover.ts";
@@ -75,12 +76,14 @@ interface LostColumns extends CounterColumns {
   readonly fence: number;
   readonly alone: number;
   readonly moved_on: number;
+  readonly begun: number | null;
 }
 
 // A retry by hand leaves a row in the history with the fence of the attempt before it.
 const LOST = `SELECT j.seq, j.id, j.kind, j.state, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, l.alone,
     EXISTS (SELECT 1 FROM outlive_steps s WHERE s.job = j.seq AND s.fence > l.fence)
-      OR EXISTS (SELECT 1 FROM outlive_history h WHERE h.job = j.seq AND h.event = 'retry' AND h.fence >= l.fence) AS moved_on
+      OR EXISTS (SELECT 1 FROM outlive_history h WHERE h.job = j.seq AND h.event = 'retry' AND h.fence >= l.fence) AS moved_on,
+    CASE WHEN j.fence = l.fence THEN ${BEGUN} END AS begun
   FROM outlive_incident_jobs l JOIN outlive_jobs j ON j.seq = l.job AND j.id = l.job_id
   WHERE l.incident = ? AND l.decision = 'lost' AND l.judgement IS NULL ORDER BY l.job LIMIT ? + 0`;
 
@@ -93,18 +96,22 @@ function lostJobs(
   now: number,
 ): LostJob[] {
   const rows = db.sql(LOST).all(incident, limit) as unknown as LostColumns[];
-  return rows.map((row) => ({
-    id: row.id,
-    row: row.seq,
-    state: JOB_STATES[row.state]!,
-    epoch: row.epoch,
-    fence: row.fence,
-    counters: counters(row),
-    kind: kinds.settingsById(row.kind),
-    alone: row.alone === 1,
-    movedOn: row.moved_on === 1,
-    deathsElsewhere: recovering.deathsElsewhere(row, row.alone === 1, incident, now),
-  }));
+  return rows.map((row) => {
+    const begun = row.begun === null ? null : begunRow(db, row.seq, row.begun);
+    return {
+      id: row.id,
+      row: row.seq,
+      state: JOB_STATES[row.state]!,
+      epoch: row.epoch,
+      fence: row.fence,
+      counters: counters(row),
+      kind: kinds.settingsById(row.kind),
+      alone: row.alone === 1,
+      movedOn: row.moved_on === 1,
+      deathsElsewhere: recovering.deathsElsewhere(row, row.alone === 1, incident, now),
+      ...(begun && { begun }),
+    };
+  });
 }
 
 /** Inside a transaction. Returns whether the loss is closed: none of its jobs is left to be judged. */
@@ -134,9 +141,10 @@ function judgeLoss(
 
 // A delayed job keeps its time, and a running one everything but its counters.
 const WAITS = `state = ${STATE.queued} AND (lane <> ${LANE.delayed} OR run_at = ${NEVER_DUE})`;
-const APPLY = `UPDATE outlive_jobs SET state = ?1, crashes = crashes + ?2, blamed = blamed + ?3, losses = max(0, losses + ?4),
+const APPLY = `UPDATE outlive_jobs SET state = ?1, crashes = crashes * ?17 + ?2, blamed = blamed * ?17 + ?3, losses = max(0, losses * ?17 + ?4),
+    errors = errors * ?17, timeouts = timeouts * ?17, interruptions = interruptions * ?17, together = together * ?17,
     outcome = ifnull(?5, outcome), error = ifnull(?6, error),
-    lane = CASE WHEN ${WAITS} THEN ifnull(?7, CASE WHEN crashes + ?2 + max(0, losses + ?4) > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END) ELSE lane END,
+    lane = CASE WHEN ${WAITS} THEN ifnull(?7, CASE WHEN crashes * ?17 + ?2 + max(0, losses * ?17 + ?4) > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END) ELSE lane END,
     run_at = CASE WHEN ${WAITS} THEN ?8 ELSE run_at END,
     finished_at = CASE WHEN ?1 = ${STATE.quarantined} THEN ?9 ELSE finished_at END
   WHERE seq = ?10 AND state = ?11 AND epoch = ?12 AND fence = ?13 AND crashes = ?14 AND blamed = ?15 AND losses = ?16`;
@@ -169,11 +177,13 @@ function applied(
       job.counters.crashes,
       job.counters.blamed,
       job.counters.losses,
+      change.resets ? 0 : 1,
     );
   if (changes === 0) return false;
   const { row, epoch, fence } = job;
   writeHistory(db, change, now, { job: row, from: job.state, actor: "system/recovery", epoch, fence, incident });
-  if (isTerminal(change.to)) consequences(db, row, true, now);
+  if (change.rows) endRows(db, row, change.rows);
+  if (isTerminal(change.to)) consequences(db, row, change.to, now);
   relocate(db, row, now);
   return true;
 }

@@ -3,6 +3,7 @@ import * as transitions from "../../job/transitions.ts";
 import { JOB_STATES } from "../../job/job.ts";
 import type { Operating, OperatorAnswer } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
+import { batchOf } from "./blocks.ts";
 import type { Database } from "./database.ts";
 import { applyChange, insertHistory } from "./settle.ts";
 import { setKeyLimit } from "./keys.ts";
@@ -39,7 +40,7 @@ function find(db: Database, id: string): JobRow | undefined {
     .get(id) as unknown as JobRow | undefined;
 }
 
-function cancelJob(db: Database, id: string, actor: string, now: number): OperatorAnswer {
+export function cancelJob(db: Database, id: string, actor: string, now: number): OperatorAnswer {
   const row = find(db, id);
   if (!row) return { is: "missing" };
   const state = JOB_STATES[row.state]!;
@@ -71,6 +72,8 @@ function retryJob(db: Database, id: string, actor: string, now: number): Operato
   if (!row) return { is: "missing" };
   const state = JOB_STATES[row.state]!;
   if (state === "queued" || state === "running") return { is: "wrong-state", state };
+  const batch = batchOf(db, row.seq);
+  if (batch !== null) return { is: "of-batch", batch };
   if (row.dedupe_key !== null) {
     const holder = db
       .sql("SELECT id FROM outlive_jobs WHERE kind = ? AND dedupe_key = ? AND dedupe_key IS NOT NULL AND state < 2")

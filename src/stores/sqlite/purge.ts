@@ -31,6 +31,8 @@ const OLD_WORKERS = `outlive_workers WHERE state IN ('gone', 'stopped') AND hear
 
 const UNFINISHED_PARENT = `SELECT 1 FROM outlive_extras e JOIN outlive_jobs p ON p.seq = e.parent WHERE e.job = ? AND p.state < ${STATE.succeeded}`;
 
+const BLOCK = "SELECT 1 FROM outlive_blocks WHERE job = ?";
+
 export class Purging {
   readonly #db: Database;
   readonly #kinds: Kinds;
@@ -70,9 +72,10 @@ export class Purging {
     };
   }
 
-  /** Its parent has not ended, and may still ask for its result. */
+  /** Its parent has not ended, and may still ask for its result; or it is a block, which goes with its batch. */
   #isAwaited({ seq, extras }: Candidate): boolean {
-    return extras === 1 && this.#db.sql(UNFINISHED_PARENT).get(seq) !== undefined;
+    if (extras === 0) return false;
+    return this.#db.sql(UNFINISHED_PARENT).get(seq) !== undefined || this.#db.sql(BLOCK).get(seq) !== undefined;
   }
 
   /** Inside a transaction. `late`: it has taken long enough, the rest comes with the next call. */
@@ -90,7 +93,7 @@ export class Purging {
         this.#cursor = job.seq - 1;
         return { jobs: gone, incidents: 0, more: true, ...(refused && { refused }) };
       }
-      const deleted = this.#deleteJob(job);
+      const deleted = this.deleteJob(job);
       if (deleted === true) gone++;
       else if (deleted) refused = { ...(refused ?? deleted), jobs: (refused?.jobs ?? 0) + 1 };
     }
@@ -107,7 +110,7 @@ export class Purging {
   }
 
   /** False: it was retried since it was read, and is not finished any more, or finished again just now. */
-  #deleteJob(job: Candidate): boolean | NonNullable<PurgeAnswer["refused"]> {
+  deleteJob(job: Omit<Candidate, "extras">): boolean | NonNullable<PurgeAnswer["refused"]> {
     const { seq, state, kind, finished_at } = job;
     try {
       const { changes } = this.#db
@@ -126,7 +129,7 @@ export class Purging {
   }
 
   /** A row of the user's refers to it. The statement that failed has changed nothing, and the transaction goes on. */
-  #refusal({ seq }: Candidate, thrown: unknown): NonNullable<PurgeAnswer["refused"]> {
+  #refusal({ seq }: Pick<Candidate, "seq">, thrown: unknown): NonNullable<PurgeAnswer["refused"]> {
     const row = this.#db.sql("SELECT id FROM outlive_jobs WHERE seq = ?").get(seq) as { id: string };
     return { jobs: 1, jobId: row.id, error: toStoredError(thrown) };
   }

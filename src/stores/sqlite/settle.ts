@@ -4,6 +4,7 @@ import type { Lease } from "../../job/lease.ts";
 import type { Change } from "../../job/transitions.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../port.ts";
 import { LANE, NEVER_DUE, OUTCOME, STATE } from "../rows.ts";
+import { endRows } from "./blocks.ts";
 import { checksumOf, checksumOrNull } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
@@ -65,14 +66,16 @@ export class Settling {
       result === null
         ? this.#db.sql(SUCCEED_BARE).run(now, row, fence, epoch, worker)
         : this.#db.sql(SUCCEED_WITH).run(now, result, checksumOf(result, lease.jobId), row, fence, epoch, worker);
-    return changes === 1 || this.#succeedWithExtras(lease, result, worker, now) ? change : null;
+    return changes === 1 || this.#succeedWithExtras(lease, change, worker, now) ? change : null;
   }
 
-  #succeedWithExtras({ row, fence, epoch, jobId }: Lease, result: string | null, worker: number, now: number): boolean {
+  #succeedWithExtras({ row, fence, epoch, jobId }: Lease, change: Change, worker: number, now: number): boolean {
+    const { result, rows } = change;
     const sum = checksumOrNull(result, jobId);
     const { changes } = this.#db.sql(SUCCEED_EXTRAS).run(now, result, sum, row, fence, epoch, worker);
     if (changes === 0) return false;
-    consequences(this.#db, row, true, now);
+    if (rows !== undefined) endRows(this.#db, row, rows, true);
+    consequences(this.#db, row, "succeeded", now);
     relocate(this.#db, row, now);
     return true;
   }
@@ -202,7 +205,8 @@ export function applyChange(
   if (applied === null) return null;
   writeHistory(db, applied, now, of);
   if (applied.wait) beginWait(db, of.job, applied.wait, now);
-  if (isTerminal(applied.to) !== isTerminal(of.from)) consequences(db, of.job, isTerminal(applied.to), now);
+  if (applied.rows) endRows(db, of.job, applied.rows);
+  if (isTerminal(applied.to) !== isTerminal(of.from)) consequences(db, of.job, applied.to, now);
   relocate(db, of.job, now);
   return applied;
 }

@@ -5,6 +5,7 @@ import type { Clock, Random } from "../../job/time.ts";
 import { observed } from "../observed.ts";
 import type { Store } from "../port.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
+import { batches } from "./batches.ts";
 import { type Database, storeReplaced } from "./database.ts";
 import { ensureIdentity, insertJobs, Kinds, storeIdentity } from "./enqueue.ts";
 import { inOurWords } from "./errors.ts";
@@ -116,6 +117,7 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
       operate: operating(access, workers),
       losses: losses(access, kinds, recovering),
       transactions: transactions(access, parts),
+      batches: batches(access, kinds, purging),
       upkeep: upkeep(access, { workers, mark, bootId }),
     },
     {

@@ -4,8 +4,18 @@ import type { JobContract } from "../../job/contract.ts";
 import { type EnqueueOptions, makeDraftNow } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued } from "../../job/job.ts";
-import { type CommitForm, unlessInterrupted } from "../../worker/run.ts";
-import { APPLIED, type Committed, type Settlement, type Transactions } from "../port.ts";
+import { type CommitControl, type CommitForm, unlessInterrupted } from "../../worker/run.ts";
+import {
+  APPLIED,
+  type Committed,
+  type FencedWrite,
+  REPEATED,
+  type Settlement,
+  type Transactions,
+  triedBy,
+} from "../port.ts";
+import { writeOfAttempt } from "./attempt-writes.ts";
+import { haveEnded } from "./blocks.ts";
 import type { Database, Row, SQLInputValue } from "./database.ts";
 import { demandKinds, insertJobs, type Kinds } from "./enqueue.ts";
 import { isMachineFailure, primaryCode, SQLITE_AUTH } from "./errors.ts";
@@ -39,16 +49,20 @@ export const sqlite: CommitForm<SqliteTransaction, "sync"> = { store: "sqlite", 
 
 /** Synchronous bodies only: one that returns a promise is refused when it does. */
 export function transactions({ now, write }: FileAccess, deps: CommitDeps): Transactions<SqliteTransaction> {
+  const inOne = <T>(control: CommitControl | undefined, work: () => Committed<T>): Promise<Committed<T>> => {
+    const written = write(() => {
+      control?.runs();
+      const committed = work();
+      control?.commits();
+      return committed;
+    }, true);
+    return control ? unlessInterrupted(control, written) : written;
+  };
   return {
-    commit(settlement, body, encode, control) {
-      const written = write(() => {
-        control?.runs();
-        const committed = commitJob(deps, settlement, body as (tx: SqliteTransaction) => never, encode, now());
-        control?.commits();
-        return committed;
-      }, true);
-      return control ? unlessInterrupted(control, written) : written;
-    },
+    commit: (settlement, body, encode, control) =>
+      inOne(control, () => commitJob(deps, settlement, body as (tx: SqliteTransaction) => never, encode, now())),
+    write: (fenced, body, control) =>
+      inOne(control, () => commitWrite(deps, fenced, body as (tx: SqliteTransaction) => never, now())),
     transact: (body) => write(() => runUserBody(deps, now(), body as (tx: SqliteTransaction) => never), true),
   };
 }
@@ -173,4 +187,20 @@ function commitJob<T>(
   const { value, enqueued } = runUserBody(deps, now, body);
   const [answer] = settling.settle([{ ...settlement, change: { ...change, result: encode(value) } }], now);
   return { answer: answer ?? APPLIED, value, enqueued };
+}
+
+/** The user's writes and a small write of the attempt. If the fence does not hold, or the rows of the write have ended, `body` is not run. */
+function commitWrite<T>(
+  deps: CommitDeps,
+  { lease, write }: FencedWrite,
+  body: (tx: SqliteTransaction) => T,
+  now: number,
+): Committed<T> {
+  const { db, kinds, settling } = deps;
+  if (!settling.owns(lease))
+    return { answer: settling.refused(lease, triedBy(write), now), value: undefined, enqueued: 0 };
+  if (write.type === "rows" && haveEnded(db, lease.row, write.ends))
+    return { answer: REPEATED, value: undefined, enqueued: 0 };
+  const { value, enqueued } = runUserBody(deps, now, body);
+  return { answer: writeOfAttempt(db, kinds, settling, lease, write, now), value, enqueued };
 }

@@ -1,11 +1,12 @@
 // Waiting jobs: what they wait for, signals, and the wakes by which anything that ends or is sent says that a wait may have ended. A wake is
 // one small row, written in the transaction of what caused it; any worker's turn takes wakes and checks the conditions. Killed before the
 // commit, the wake is still there. Inside a transaction, except for `outcomes`.
-import { JOB_STATES } from "../../job/job.ts";
+import { isTerminal, JOB_STATES, type JobState } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import { type JobOutcome, type KeptWait, MAX_SIGNALS, type Wait } from "../../job/waits.ts";
 import type { ReadSignal, Signal, SignalAnswer } from "../port.ts";
 import { LANE, NO_TIMEOUT, OUTCOME, STATE, storedError } from "../rows.ts";
+import { endBlock } from "./blocks.ts";
 import { checksumOf, checksumOrNull, stepOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { type Kinds, rerun } from "./enqueue.ts";
@@ -70,10 +71,12 @@ function wake(db: Database, job: number, now: number): void {
 }
 
 /**
- * A job with extras has ended, or was taken out of its end again: wakes those that wait for it. Every change of a job's state comes through
- * here, whatever made it: a settlement, a recovery, an expiry, a cancel, an operator.
+ * A job with extras has ended, or was taken out of its end again: wakes those that wait for it, and ends the rows of a block. Every change of a
+ * job's state comes through here, whatever made it: a settlement, a recovery, an expiry, a cancel, an operator.
  */
-export function consequences(db: Database, job: number, ended: boolean, now: number): void {
+export function consequences(db: Database, job: number, state: JobState, now: number): void {
+  const ended = isTerminal(state);
+  if (ended) endBlock(db, job, state);
   const extras = db
     .sql("UPDATE outlive_extras SET ended = ? WHERE job = ? RETURNING parent, watched")
     .get(ended ? 1 : 0, job) as { parent: number | null; watched: number } | undefined;

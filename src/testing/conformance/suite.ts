@@ -2,6 +2,7 @@
 import { describe, type TestContext } from "node:test";
 import type { Store, TransactionBody } from "../../stores/port.ts";
 import { specifyAttemptWrites } from "./attempt-writes.ts";
+import { specifyBatches } from "./batches.ts";
 import { specifyClaim } from "./claim.ts";
 import { specifyCommit } from "./commit.ts";
 import { specifyCorrupt, specifyRestore } from "./damage.ts";
@@ -43,6 +44,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   operate: specifyOperate,
   inspect: specifyInspect,
   purge: specifyPurge,
+  batches: specifyBatches,
 };
 
 /** Registers the tests of the store port with node:test. `makeStores` is called for every test and makes a fresh database. */

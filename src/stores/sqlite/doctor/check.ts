@@ -4,6 +4,7 @@ import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import type { Emitter } from "../../../job/events.ts";
 import type { CheckDepth, Inconsistency, IntegrityCheck } from "../../integrity.ts";
+import { STATE } from "../../rows.ts";
 import { assertExists } from "../address.ts";
 import { corruptRows } from "../checksums.ts";
 import { type Database, openBare, probeExclusive } from "../database.ts";
@@ -139,6 +140,8 @@ export function findInconsistencies(
     orphans(db, "orphan-logs", "outlive_logs", "line of a log", depth),
     depth === "full" ? countersDisagree(db) : null,
     depth === "full" ? corruptContent(db) : null,
+    depth === "full" ? blocksWithoutJob(db) : null,
+    depth === "full" ? batchesDisagree(db) : null,
     finding("lock-without-worker", strayLocks, strayLocks.length, (n) => `${n} lock file(s) belong to no worker`),
   ];
   return found.filter((one) => one !== null);
@@ -236,6 +239,54 @@ function orphans(
     rows.map(({ job }) => String(job)),
     count,
     (n) => `${n} ${one}(s) belong to ${rows.length} job(s) that do not exist (named by number)`,
+  );
+}
+
+/** Nothing runs such a block, and its batch never ends. */
+function blocksWithoutJob(db: Database): Inconsistency | null {
+  const rows = db
+    .sql(
+      `SELECT p.id || ':' || b.round || ':' || b.number AS id FROM outlive_blocks b JOIN outlive_batches p ON p.seq = b.batch
+       WHERE b.job > 0 AND NOT EXISTS (SELECT 1 FROM outlive_jobs j WHERE j.seq = b.job AND j.extras = 1) LIMIT 1000`,
+    )
+    .all() as { id: string }[];
+  return finding(
+    "block-without-job",
+    rows.map(({ id }) => id),
+    rows.length,
+    (n) => `${n === 1_000 ? "at least " : ""}${n} block(s) of batches have no job that runs their rows`,
+  );
+}
+
+const MARKED = "length(replace(ifnull(b.marks, ''), '0', ''))";
+const leftIn = (state: number): string => `ifnull(sum(CASE WHEN j.state = ${state} THEN b.rows - ${MARKED} END), 0)`;
+
+// Marks say that a row has ended, its failure says how, and rows without a mark share the end of their block.
+const SUMS = `SELECT p.id, p.rows, p.blocks, p.succeeded, p.failed, p.quarantined, p.aborted,
+    ifnull(c.blocks, 0) AS own_blocks, ifnull(c.rows, 0) + ifnull(f.rejected, 0) AS own_rows,
+    ifnull(c.succeeded, 0) - ifnull(f.marked, 0) AS own_succeeded, ifnull(c.dead, 0) + ifnull(f.failed, 0) AS own_failed,
+    ifnull(c.quarantined, 0) + ifnull(f.quarantined, 0) AS own_quarantined, ifnull(c.cancelled, 0) AS own_aborted
+  FROM outlive_batches p
+  LEFT JOIN (SELECT b.batch, b.round, count(*) AS blocks, sum(b.rows) AS rows, sum(${MARKED}) + ${leftIn(STATE.succeeded)} AS succeeded,
+      ${leftIn(STATE.dead)} AS dead, ${leftIn(STATE.quarantined)} AS quarantined, ${leftIn(STATE.cancelled)} AS cancelled
+    FROM outlive_blocks b LEFT JOIN outlive_jobs j ON j.seq = b.job GROUP BY b.batch, b.round) c ON c.batch = p.seq AND c.round = p.round
+  LEFT JOIN (SELECT batch, round, count(row) AS marked, sum(row IS NULL) AS rejected, sum(quarantined = 0) AS failed, sum(quarantined) AS quarantined
+    FROM outlive_row_failures GROUP BY batch, round) f ON f.batch = p.seq AND f.round = p.round`;
+const SUMMED = ["rows", "blocks", "succeeded", "failed", "quarantined", "aborted"] as const;
+
+function batchesDisagree(db: Database): Inconsistency | null {
+  const wrong = (db.sql(SUMS).all() as Record<string, number | string>[]).filter((row) =>
+    SUMMED.some((name) => row[name] !== row[`own_${name}`]),
+  );
+  const which = wrong.slice(0, 3).map((row) => {
+    const of = SUMMED.filter((name) => row[name] !== row[`own_${name}`]);
+    return `${row["id"]}: ${of.map((name) => `${row[name]} ${name} kept, ${row[`own_${name}`]} there`).join(", ")}`;
+  });
+  return finding(
+    "batch-disagrees",
+    wrong.map(({ id }) => String(id)),
+    wrong.length,
+    (n) => `what is kept of ${n} batch(es) is not what their blocks came to (${which.join("; ")})`,
   );
 }
 
