@@ -27,9 +27,10 @@ const surface: Readonly<Record<string, readonly string[] | undefined>> = {
   "outlive/client": ["ErrorCode", "OutliveError", "connect", "job"],
   "outlive/sqlite": ["sqlite"],
   "outlive/postgres": ["enqueue", "postgres"],
+  "outlive/blobs": ["fileSystem", "openBlobs", "verified"],
   "outlive/metrics": ["aggregatedText", "attachMetrics", "lasting"],
   "outlive/log": ["jsonWriter", "prettyWriter"],
-  "outlive/testing": ["KNOWN_BUGS", "crashTest", "effect", "storeConformance", "virtualClock"],
+  "outlive/testing": ["KNOWN_BUGS", "blobConformance", "crashTest", "effect", "storeConformance", "virtualClock"],
 };
 
 type Manifest = {

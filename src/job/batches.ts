@@ -73,9 +73,14 @@ export interface OutputPart {
   readonly texts: string;
 }
 
-/** Whether rows end by this. */
-export function isEmpty({ succeeded, failed }: RowEnds): boolean {
-  return succeeded.length === 0 && failed.length === 0;
+export const NO_ENDS: RowEnds = { succeeded: [], failed: [], outputs: [] };
+
+export function bothEnds(one: RowEnds, other: RowEnds): RowEnds {
+  return {
+    succeeded: [...one.succeeded, ...other.succeeded],
+    failed: [...one.failed, ...other.failed],
+    outputs: [...one.outputs, ...other.outputs],
+  };
 }
 
 /** What a worker gets with the claim of a block of which rows have ended in earlier attempts. */

@@ -4,9 +4,10 @@ import type { StandardSchemaV1 } from "@standard-schema/spec";
 import type { Run } from "../worker/run.ts";
 import type { Enqueue, EnqueueChildren } from "./enqueue.ts";
 import { ErrorCode, OutliveError, type StoredError } from "./errors.ts";
-import type { KindSettings } from "./job.ts";
+import type { ClaimedJob, KindSettings } from "./job.ts";
 import type { JobKey } from "./limits.ts";
 import type { Json, ResultMustBeJson, ResultOf } from "./json.ts";
+import type { Change } from "./transitions.ts";
 
 /** The run as a handler sees it, with the typed `enqueue`. */
 export interface TypedRun extends Omit<Run, "enqueue" | "enqueueMany"> {
@@ -80,6 +81,8 @@ export interface RunnableKind {
   readonly checkResult?: ((value: unknown, jobId: string) => unknown) | null;
   /** What a job with this input counts against. Omitted or null: nothing. */
   readonly keysOf?: ((input: never) => readonly JobKey[]) | null;
+  /** Hears of every settlement of its jobs that is durable. Must not throw. Omitted: nothing does. */
+  readonly settled?: (job: ClaimedJob, change: Change) => void;
   /** The user's own backoff, asked when the attempt fails; null: the settings' backoff. */
   readonly delayMs: ((failures: number, error: StoredError) => number) | null;
 }

@@ -10,6 +10,8 @@ export const ErrorCode = {
   kindUnknown: "KIND_UNKNOWN",
   /** The input does not fit the kind's schema. */
   inputInvalid: "INPUT_INVALID",
+  /** The source of a batch's rows failed before its end. */
+  sourceBroken: "SOURCE_BROKEN",
   /** The input, a result or a step result is not JSON, too large, too deep or carries a forbidden key. */
   notJson: "NOT_JSON",
   /** An id or key is empty, too long, or holds NUL or control characters. */
@@ -78,6 +80,28 @@ export const ErrorCode = {
   driverMissing: "DRIVER_MISSING",
   /** The store failed in another way; the message is the driver's. */
   storeFailed: "STORE_FAILED",
+  /** No blob has that key. */
+  blobNotFound: "BLOB_NOT_FOUND",
+  /** The bytes of a blob are not those of the expected checksum; a put of them left nothing. */
+  blobChecksum: "BLOB_CHECKSUM_DIFFERS",
+  /** A blob has more or fewer bytes than expected; a put of them left nothing. */
+  blobSize: "BLOB_SIZE_DIFFERS",
+  /** The blob store refused for lack of room; nothing was written. */
+  blobsFull: "BLOBS_FULL",
+  /** The blob store is read-only; nothing was written. */
+  blobsReadOnly: "BLOBS_READ_ONLY",
+  /** The folder, bucket or container of the blob store does not exist. */
+  blobsMissing: "BLOBS_MISSING",
+  /** This user or these credentials may not do that in the blob store. */
+  blobsForbidden: "BLOBS_FORBIDDEN",
+  /** The blob store does not accept the credentials, or none were found. */
+  blobsCredentials: "BLOBS_CREDENTIALS",
+  /** The place of the blob store can't keep what it promises: a network file system, a symbolic link, Windows. */
+  blobsUnusable: "BLOBS_UNUSABLE",
+  /** The blob store does not respond; whether a put or a delete in flight was done is not known. Both may be repeated. */
+  blobsUnreachable: "BLOBS_UNREACHABLE",
+  /** The blob store failed in another way; the message is its own. */
+  blobsFailed: "BLOBS_FAILED",
   /** The engine or client was closed. */
   closed: "CLOSED",
 } as const;

@@ -5,6 +5,7 @@ import type { HowLost, ProcessKey } from "../stores/liveness.ts";
 import type { Verb } from "../stores/observed.ts";
 import type { RecoveredJob, Stale, StoreNews } from "../stores/port.ts";
 import type { RunCall } from "../worker/run.ts";
+import type { RowSums } from "./batches.ts";
 import type { StoredError } from "./errors.ts";
 import type { JobState, Outcome } from "./job.ts";
 
@@ -26,6 +27,14 @@ export interface Events {
   "recovery.failed": { readonly worker: string; readonly error: StoredError };
   /** Another session of the store holds these jobs of a dead worker, or its row: the others were taken, and these will be when it lets go. */
   "recovery.waits": { readonly worker: string; readonly jobs: number };
+  /** A round of a batch has ended. Emitted by the process that ended it. */
+  "batch.ended": {
+    readonly batch: string;
+    readonly kind: string;
+    readonly round: number;
+    readonly state: "completed" | "failed" | "aborted";
+    readonly rows: RowSums & { readonly total: number };
+  };
   /** One job of a dead worker was dealt with. */
   "job.recovered": RecoveredJob & { readonly incident: string; readonly worker: string };
   /** A worker's death was found, or contact with it was lost (`how`). */
@@ -136,6 +145,7 @@ const IS_FREQUENT: Readonly<Record<EventName, boolean>> = {
   "recovery.completed": false,
   "recovery.failed": false,
   "recovery.waits": false,
+  "batch.ended": false,
   "job.recovered": false,
   "worker.gone": false,
   "loss.resolved": false,

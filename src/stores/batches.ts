@@ -46,8 +46,8 @@ export interface Batches {
   /** Blocks of one round with rows that failed or were quarantined, in their order, at most `limit`. */
   failures(batch: string, round: number, after: number | null, limit: number): Promise<readonly FailedBlock[]>;
 
-  /** What rows wrote to a file, of at most `limit` blocks in the order of rounds and numbers. `after`: the `next` of the page before. */
-  outputs(batch: string, file: string, after: string | null, limit: number): Promise<OutputPage>;
+  /** What rows of one round wrote to a file, of at most `limit` blocks in the order of their numbers. `after`: the `next` of the page before. */
+  outputs(batch: string, round: number, file: string, after: number | null, limit: number): Promise<OutputPage>;
 
   /** The names of the files that rows wrote to. */
   outputFiles(batch: string): Promise<readonly string[]>;
@@ -108,6 +108,6 @@ export interface FailedBlock {
 export interface OutputPage {
   /** Of each block, in their order: the texts of its parts (`OutputPart`). */
   readonly blocks: readonly (readonly string[])[];
-  /** Null: that was all. */
-  readonly next: string | null;
+  /** The number of the last block of this page; null: that was all. */
+  readonly next: number | null;
 }

@@ -56,6 +56,13 @@ function lineOf(event: EngineEvent): Line | null {
     case "store.called":
     case "job.log":
       return null;
+    case "batch.ended": {
+      const { total, succeeded } = event.rows;
+      return {
+        level: event.state === "completed" ? "info" : "warn",
+        text: `batch ${event.batch} of ${event.kind} is ${event.state}: ${succeeded} of ${total} rows succeeded`,
+      };
+    }
     case "recovery.started":
       return { level: "info", text: `recovery ${event.recovery} by ${event.by} started` };
     case "recovery.completed":

@@ -1,5 +1,6 @@
 // One attempt: the run of a handler under one fence, from the stored input to the settlement, and what the handler holds meanwhile (run.ts).
 // It knows its own deadline, grace and commit, talks to the store only under its lease, and decides nothing about any other job.
+import { bothEnds, NO_ENDS, type RowEnds } from "../job/batches.ts";
 import type { RunnableKind } from "../job/contract.ts";
 import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, Interruption, type InterruptionReason, OutliveError, toStoredError } from "../job/errors.ts";
@@ -13,11 +14,11 @@ import type { AttemptWrite, Stale, WriteAnswer } from "../stores/port.ts";
 import { changeOfGivenUp, changeOfThrown, troubleOfStore } from "./attempt-end.ts";
 import type { WorkerContext } from "./life.ts";
 import {
+  type BlockAttempt,
   checkedEnqueue,
   CommitControl,
   type CommitForm,
   type Interrupted,
-  type Run,
   type RunCall,
   type RunEnqueue,
   type RunEnqueueMany,
@@ -57,7 +58,7 @@ const CHILDREN_PER_WRITE = 1_000;
 /** How long a commit waits for its turn in a store that is busy, if the attempt has no deadline that comes first. */
 const COMMIT_WAIT_MS = 5 * 60_000;
 
-export class Attempt implements Run {
+export class Attempt implements BlockAttempt {
   readonly job: ClaimedJob;
   readonly kind: RunnableKind;
   readonly startedMono: number;
@@ -65,6 +66,9 @@ export class Attempt implements Run {
   slot = -1;
   /** The attempt has been settled or given up: nothing may be written any more. */
   over = false;
+  pendingRows: (() => RowEnds | null) | null = null;
+  /** Commits of single rows that are under way. */
+  #rowCommits: Set<CommitControl> | undefined;
   readonly #context: WorkerContext;
   readonly #owner: AttemptOwner;
   #deadlineMono: number;
@@ -127,6 +131,10 @@ export class Attempt implements Run {
   /** Why the signal was aborted, if it was. */
   get abortedBy(): InterruptionReason | undefined {
     return this.#aborted?.why;
+  }
+
+  get isInterrupted(): boolean {
+    return this.#aborted !== undefined;
   }
 
   /** It goes on, and is not about to be given up. */
@@ -218,12 +226,14 @@ export class Attempt implements Run {
     if (this.#settling || this.slot < 0) return;
     this.#settling = true;
     this.over = true;
-    this.#owner.ended(this, change);
+    if (this.#rowCommits) this.#interruptRowCommits(change);
+    this.#owner.ended(this, this.pendingRows ? withRows(change, this.pendingRows()) : change);
   }
 
   /** Reports how it ended, once that is durable. */
   report(change: transitions.Change): void {
     const { events, clock } = this.#context;
+    this.kind.settled?.(this.job, change);
     const { jobId, fence: attempt } = this.job.lease;
     const { kind } = this.job;
     if (change.outcome !== null && events.has("attempt.ended")) {
@@ -375,7 +385,11 @@ export class Attempt implements Run {
   }
 
   async #heartbeat(): Promise<void> {
-    await this.#write({ type: "heartbeat" });
+    await this.#write(HEARTBEAT);
+    this.#movesDeadline();
+  }
+
+  #movesDeadline(): void {
     if (this.#settling || this.slot < 0) return;
     const { timeoutMs, maxRuntimeMs } = this.kind.settings;
     if (timeoutMs === null) return;
@@ -525,7 +539,8 @@ export class Attempt implements Run {
         "Write nothing after the end of the attempt.",
         { jobId: this.id },
       );
-    const change = transitions.succeed(transitions.runningView(this.job), null);
+    const succeeded = transitions.succeed(transitions.runningView(this.job), null);
+    const change = this.pendingRows ? withRows(succeeded, this.pendingRows()) : succeeded;
     const encode = (value: unknown): string | null =>
       value === undefined ? null : encodeJson(value, `The result of job ${this.id}`);
     // From here on the transaction ends the attempt, one way or the other. What else would end it interrupts the transaction first.
@@ -550,6 +565,47 @@ export class Attempt implements Run {
     if (answer.is === "stale") throw this.#refused(answer.stale);
     this.report(change);
     return value as never;
+  }
+
+  // ---- what the runner of a block calls
+
+  async endRows(ends: RowEnds): Promise<void> {
+    await this.#writeAll([{ type: "rows", ends }, HEARTBEAT]);
+    this.#movesDeadline();
+  }
+
+  async beginRow(row: number): Promise<void> {
+    await this.#write({ type: "rowBegins", row });
+  }
+
+  async commitRow(
+    form: CommitForm<unknown, "sync" | "async">,
+    body: (tx: never) => unknown,
+    ends: RowEnds,
+  ): Promise<unknown> {
+    this.#assertOurs();
+    const { store, clock, assertKnown = () => {} } = this.#context;
+    const transactions = transactionsFor(store, form, `A row of job ${this.id} called commit`);
+    const control = new CommitControl(clock.mono());
+    const commits = (this.#rowCommits ??= new Set());
+    commits.add(control);
+    try {
+      const write = { lease: this.job.lease, write: { type: "rows", ends } } as const;
+      const { answer, value } = await transactions.write(
+        write,
+        checkedEnqueue(body as (tx: unknown) => unknown, assertKnown),
+        control,
+      );
+      if (answer.is === "stale") throw this.#refused(answer.stale);
+      return value;
+    } finally {
+      commits.delete(control);
+    }
+  }
+
+  /** The attempt ends: a row whose transaction has not been committed yet runs again in the next one. */
+  #interruptRowCommits({ reason, name }: transitions.Change): void {
+    for (const control of this.#rowCommits!) control.interrupt(new Interruption("lease-lost", reason ?? name));
   }
 
   /** Nothing of it was written. If it was interrupted because the attempt had to end, the attempt ends now. */
@@ -609,12 +665,18 @@ export class Attempt implements Run {
   }
 
   async #write(write: AttemptWrite): Promise<Applied | undefined> {
-    this.#assertOurs();
-    const [answer] = await this.#context.store.write([{ lease: this.job.lease, write }]);
-    if (answer?.is === "stale") throw this.#refused(answer.stale);
-    const applied = answer?.is === "applied" ? answer : undefined;
+    const applied = await this.#writeAll([write]);
     if (write.type === "step" || applied?.signal?.kept) this.#owner.stepped(this);
     return applied;
+  }
+
+  /** Returns the response to the first. */
+  async #writeAll(writes: readonly AttemptWrite[]): Promise<Applied | undefined> {
+    this.#assertOurs();
+    const { lease } = this.job;
+    const [answer] = await this.#context.store.write(writes.map((write) => ({ lease, write })));
+    if (answer?.is === "stale") throw this.#refused(answer.stale);
+    return answer?.is === "applied" ? answer : undefined;
   }
 
   /** The fence did not hold: the job has another owner. Returns what the handler gets. */
@@ -637,6 +699,17 @@ export class Attempt implements Run {
       );
     }
   }
+}
+
+const HEARTBEAT: AttemptWrite = { type: "heartbeat" };
+
+/** The rows end with the change, whichever of its forms is applied. */
+function withRows(change: transitions.Change, pending: RowEnds | null): transitions.Change {
+  const own = change.rows;
+  if (pending === null && own === undefined) return change;
+  const rows = bothEnds(pending ?? NO_ENDS, own ?? NO_ENDS);
+  const { ifCancelled } = change;
+  return { ...change, rows, ...(ifCancelled && { ifCancelled: { ...ifCancelled, rows: pending ?? NO_ENDS } }) };
 }
 
 /** The signal has the same reason, or `write.rejected` reports it. */
