@@ -6,7 +6,7 @@ import type { ClaimedJob, KindSettings } from "../../job/job.ts";
 import type { Change } from "../../job/transitions.ts";
 import type { AttemptWrite, Settlement } from "../../stores/port.ts";
 import { CommitControl } from "../../worker/run.ts";
-import { type BatchFixture, batchSpecifier, blocksOf, failedRow } from "./batches.ts";
+import { type BatchFixture, batchSpecifier, blocksOf, failedRow, ZERO } from "./batch-fixture.ts";
 import {
   answers,
   expireOnce,
@@ -19,8 +19,6 @@ import {
   TIMEOUT_MS,
 } from "./fixture.ts";
 import { lose, resolve } from "./losses.ts";
-
-const ZERO: RowSums = { succeeded: 0, failed: 0, quarantined: 0, aborted: 0 };
 
 /** A kind whose jobs may fail in each way once. */
 const ONCE: KindSettings = kind("mail", { limits: { errors: 1, timeouts: 1, crashes: 1 } });
@@ -114,7 +112,7 @@ export function specifyBatchRows(specify: Specify): void {
     assert.deepEqual(answers(await worker.settle(...settlements)), ["applied", "applied"]);
     assert.deepEqual(answers(await worker.settle(...settlements)), ["repeated", "repeated"]);
     assert.deepEqual(await on.sums("b"), { ...ZERO, succeeded: 3, failed: 4 });
-    const { blocks } = await on.batches.outputs("b", "f", null, 9);
+    const { blocks } = await on.batches.outputs("b", 1, "f", null, 9);
     assert.deepEqual(blocks, [[output("f", 1, 2, 3, 4).texts]]);
   });
 
@@ -319,18 +317,18 @@ export function specifyBatchRows(specify: Specify): void {
       await worker.record(two, rows({ succeeded: [0], outputs: [output("f", 3)] }));
       await worker.settle(withRows(SETTLE.succeed(two), { outputs: [output("f", 3, 4)] }));
       assert.deepEqual(await batches.outputFiles("b"), ["f", "g"]);
-      const first = await batches.outputs("b", "f", null, 2);
+      const first = await batches.outputs("b", 1, "f", null, 2);
       assert.deepEqual(first.blocks, [
         [output("f", 2).texts, output("f", 1).texts],
         [output("f", 3).texts, output("f", 4).texts],
       ]);
-      assert.ok(first.next);
-      const second = await batches.outputs("b", "f", first.next, 2);
+      assert.equal(first.next, 1);
+      const second = await batches.outputs("b", 1, "f", first.next, 2);
       assert.deepEqual(second, { blocks: [[output("f", 5, 6).texts]], next: null });
-      assert.deepEqual(await batches.outputs("b", "g", null, 1), { blocks: [[output("g", 2).texts]], next: null });
-      assert.deepEqual(await batches.outputs("b", "none", null, 1), { blocks: [], next: null });
+      assert.deepEqual(await batches.outputs("b", 1, "g", null, 1), { blocks: [[output("g", 2).texts]], next: null });
+      assert.deepEqual(await batches.outputs("b", 1, "none", null, 1), { blocks: [], next: null });
       assert.deepEqual(
-        [await batches.outputFiles("x"), await batches.outputs("x", "f", null, 1)],
+        [await batches.outputFiles("x"), await batches.outputs("x", 1, "f", null, 1)],
         [[], { blocks: [], next: null }],
       );
       await batches.setOutputs("b", '{"f":1}');
@@ -339,7 +337,7 @@ export function specifyBatchRows(specify: Specify): void {
     },
   );
 
-  onBatches("outputs of a later round come after those of the earlier ones", async (on) => {
+  onBatches("outputs are those of one round", async (on) => {
     const { batches } = on;
     const worker = await on.fixture.worker("w");
     const run = async (round: number): Promise<void> => {
@@ -356,10 +354,9 @@ export function specifyBatchRows(specify: Specify): void {
     await batches.append("b", 2, blocksOf("b", [1, 1], { round: 2 }));
     await batches.seal("b", 2);
     await run(2);
-    assert.deepEqual(
-      (await texts(on, "f", 1)).map(([line]) => line),
-      [10, 11, 20, 21],
-    );
+    const lines = async (round: number) => (await texts(on, "f", round)).map(([line]) => line);
+    assert.deepEqual([await lines(1), await lines(2), await lines(3)], [[10, 11], [20, 21], []]);
+    assert.deepEqual(await batches.outputFiles("b"), ["f"]);
   });
 
   onBatches("failures come in the order of blocks, in pages, and only blocks that have any", async (on) => {
@@ -405,7 +402,7 @@ export function specifyBatchRows(specify: Specify): void {
     const [block] = await on.batches.failures("b", 1, null, 1);
     assert.deepEqual(block!.rows, [{ line: 4_000_000_000, input, error, as: "failed" }]);
     assert.deepEqual(await on.batches.outputFiles("b"), [part.file]);
-    assert.deepEqual(await on.batches.outputs("b", part.file, null, 1), { blocks: [[part.texts]], next: null });
+    assert.deepEqual(await on.batches.outputs("b", 1, part.file, null, 1), { blocks: [[part.texts]], next: null });
   });
 
   onBatches("a batch is read while a transaction is open that ends rows of it, and sees none of them", async (on) => {
@@ -430,11 +427,11 @@ export function specifyBatchRows(specify: Specify): void {
   });
 }
 
-/** All that was written to a file. */
-async function texts({ batches }: BatchFixture, file: string, limit = 10): Promise<[line: number, text: string][]> {
+/** All that was written to a file in one round, read in pages of one block. */
+async function texts({ batches }: BatchFixture, file: string, round = 1): Promise<[line: number, text: string][]> {
   const all: [number, string][] = [];
-  for (let after: string | null = null; ;) {
-    const { blocks, next } = await batches.outputs("b", file, after, limit);
+  for (let after: number | null = null; ;) {
+    const { blocks, next } = await batches.outputs("b", round, file, after, 1);
     for (const part of blocks.flat()) all.push(...(JSON.parse(part) as [number, string][]));
     if (next === null) return all;
     after = next;
