@@ -53,7 +53,7 @@ export function batches({ db, now, write, read }: FileAccess, kinds: Kinds, purg
     },
     finish: (end) => write(() => finish(db, kinds, end, now())),
     failures: (batch, round, after, limit) => read(() => failedBlocks(db, batch, round, after, limit)),
-    outputs: (batch, file, after, limit) => read(() => outputPage(db, batch, file, after, limit)),
+    outputs: (batch, round, file, after, limit) => read(() => outputPage(db, batch, round, file, after, limit)),
     outputFiles: (batch) => read(() => outputFiles(db, batch)),
     setOutputs: (batch, outputs) =>
       write(() => {
@@ -505,34 +505,37 @@ function damagedRow(line: number): StoredError {
   };
 }
 
-/** The cursor is the round and the number of the last block of the page before. */
-function outputPage(db: Database, id: string, file: string, after: string | null, limit: number): OutputPage {
+function outputPage(
+  db: Database,
+  id: string,
+  round: number,
+  file: string,
+  after: number | null,
+  limit: number,
+): OutputPage {
   const batch = find(db, id);
   if (batch === undefined) return { blocks: [], next: null };
-  const [round, number] = after === null ? [0, -1] : after.split(":").map(Number);
   const parts = db
     .sql(
-      `SELECT round, number, texts, texts_sum FROM outlive_row_outputs
-       WHERE batch = ?1 AND file = ?2 AND (round, number) > (?3, ?4) ORDER BY round, number, ord`,
+      `SELECT number, texts, texts_sum FROM outlive_row_outputs
+       WHERE batch = ? AND file = ? AND round = ? AND number > ? ORDER BY number, ord`,
     )
-    .iterate(batch.seq, file, round!, number!) as Iterable<unknown> as Iterable<{
-    round: number;
+    .iterate(batch.seq, file, round, after ?? -1) as Iterable<unknown> as Iterable<{
     number: number;
     texts: string;
     texts_sum: number;
   }>;
   const blocks: string[][] = [];
-  let at: string | null = null;
-  for (const part of parts) {
-    const place = `${part.round}:${part.number}`;
-    if (place !== at) {
+  let at: number | null = null;
+  for (const { number, texts, texts_sum } of parts) {
+    if (number !== at) {
       if (blocks.length === limit) return { blocks, next: at };
       blocks.push([]);
-      at = place;
+      at = number;
     }
-    if (!isIntact(part.texts, partOwner(batch.seq, part.round, part.number, file), part.texts_sum))
-      throw damagedPart(id, file, part);
-    blocks.at(-1)!.push(part.texts);
+    if (!isIntact(texts, partOwner(batch.seq, round, number, file), texts_sum))
+      throw damagedPart(id, file, { round, number });
+    blocks.at(-1)!.push(texts);
   }
   return { blocks, next: null };
 }
