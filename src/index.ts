@@ -1,6 +1,9 @@
 // The public surface: a list that somebody typed.
 
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
+export type { BatchInfo, FailedBatchRow, OpenBatch, Submitted, SubmitOptions } from "./batches/batch-client.ts";
+export type { BatchContract, BatchEnded, BlockRun, OutputFile, Row, RowRun } from "./batches/contract.ts";
+export { batch, type BatchOptions } from "./engine/batch.ts";
 export { defineConfig, type OutliveConfig } from "./engine/config.ts";
 export type { Engine, Health } from "./engine/engine.ts";
 export {
@@ -22,6 +25,7 @@ export type { Duration } from "./job/time.ts";
 export type { EnqueueOptions } from "./job/enqueue.ts";
 export { ErrorCode, Interruption, OutliveError, type StoredError, TerminalError } from "./job/errors.ts";
 export type { EngineEvent, EventName, Events } from "./job/events.ts";
+export type { BatchState } from "./job/batches.ts";
 export type { Counters, CrashAction, Enqueued, HistoryEntry, JobDetails, JobId, JobInfo, JobState } from "./job/job.ts";
 export type { Json } from "./job/json.ts";
 export { RetryLater } from "./job/waits.ts";

@@ -7,7 +7,7 @@ import { encodeJson, type Json } from "../job/json.ts";
 import { endBatches } from "../recovery/batch-ends.ts";
 import type { Batches, BatchFilter } from "../stores/batches.ts";
 import type { AnyBatch, OutputFile } from "./contract.ts";
-import { notOpen, Submission } from "./submission.ts";
+import { notOpen, type SourceRow, Submission } from "./submission.ts";
 
 /** The options of `submit` and `openBatch`. */
 export interface SubmitOptions<Context = Json> {
@@ -209,7 +209,7 @@ export class BatchClient {
 }
 
 /** A batch to which rows are appended until it is sealed. */
-export class OpenBatch {
+export class OpenBatch<In = unknown> {
   readonly id: string;
   readonly #client: BatchClient;
   readonly #contract: AnyBatch;
@@ -221,7 +221,7 @@ export class OpenBatch {
   }
 
   /** Adds rows. Resolves when they are durable. */
-  append(rows: Iterable<unknown> | AsyncIterable<unknown>): Promise<{ readonly rows: number }> {
+  append(rows: Iterable<In | SourceRow> | AsyncIterable<In | SourceRow>): Promise<{ readonly rows: number }> {
     return this.#client.append(this.#contract, this.id, rows);
   }
 

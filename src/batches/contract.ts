@@ -84,7 +84,6 @@ export interface OutputFile {
 /** What `batch()` decides about how rows are cut and run. */
 export interface BatchSettings {
   readonly blockRows: number;
-  readonly blockBytes: number;
   readonly atOnce: number;
   readonly mark: "time" | "row";
   readonly blockForMs: number;

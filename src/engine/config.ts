@@ -8,7 +8,7 @@ import { accepts, closest, fromText, takes } from "./option-checks.ts";
 import { type EngineOptions, engineSettings, isEngineSetting } from "./options.ts";
 import { DEFAULT_STORE, defaultIn, defaultOf, type Setting, type SettingKey, SETTINGS } from "./settings.ts";
 
-type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "postgres"> & {
+type FileOptions = Omit<EngineOptions, "jobs" | "blobs" | "logger" | "onEvent" | "readOnly" | "postgres"> & {
   /** Without `pool`, which only code can make. */
   readonly postgres?: Omit<NonNullable<EngineOptions["postgres"]>, "pool">;
 };

@@ -1,5 +1,8 @@
 // The engine: a client that can also work and change jobs. Made by `open()` (open.ts). What only operators need is in operator.ts.
-import type { AnyContract } from "../job/contract.ts";
+import { BatchWorker } from "../batches/batch-worker.ts";
+import type { AnyBatch } from "../batches/contract.ts";
+import type { BlobStore } from "../blobs/blob-store.ts";
+import type { AnyContract, RunnableKind } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
@@ -14,7 +17,14 @@ import type { KindCounts, OperatorAnswer } from "../stores/port.ts";
 import { Client } from "./client.ts";
 import { Operator } from "./operator.ts";
 import { closest } from "./option-checks.ts";
-import { type EngineSettings, keyLimit, type KeyLimitOptions, type WorkOptions, workSettings } from "./options.ts";
+import {
+  type EngineSettings,
+  keyLimit,
+  type KeyLimitOptions,
+  settingsWithDefaults,
+  type WorkOptions,
+  workSettings,
+} from "./options.ts";
 import { WORKER_OPTIONS } from "./settings.ts";
 import { explain, type Explanation } from "./why.ts";
 import { childId, contentOf, runnableKinds, untilIdle, type WorkerHandle, WorkerHost } from "./work.ts";
@@ -34,6 +44,10 @@ export interface Wiring {
   readonly backend: Backend;
   readonly settings: EngineSettings;
   readonly contracts: ReadonlyMap<string, AnyContract>;
+  /** Kinds of batches. Omitted: none. */
+  readonly batches?: ReadonlyMap<string, AnyBatch>;
+  /** Where output files go. Omitted or null: nowhere. */
+  readonly blobs?: BlobStore | null;
   readonly clock: Clock;
   readonly random: Random;
   readonly bus: EventBus;
@@ -46,12 +60,16 @@ export class Engine extends Client {
   readonly operator: Operator;
   readonly #wiring: Wiring;
   #host: WorkerHost | undefined;
+  #batchWorker: BatchWorker | undefined;
   /** A worker that is on its way: a second one is refused, and a close waits for it. */
   #starting: Promise<WorkerHandle> | undefined;
 
   /** Use `open`. */
   constructor(wiring: Wiring) {
-    super(wiring.backend.store, wiring.contracts, () => wiring.backend.close());
+    super(wiring.backend.store, wiring.contracts, () => wiring.backend.close(), {
+      ...(wiring.batches && { batches: wiring.batches }),
+      events: wiring.bus,
+    });
     this.#wiring = wiring;
     this.operator = new Operator(wiring, { own: () => this.#host?.id, report: () => this.report() });
   }
@@ -95,7 +113,8 @@ export class Engine extends Client {
     const { backend, settings, clock, random, bus, identity } = this.#wiring;
     // A worker claims while its maintenance thread starts, so a program whose thread can't start is refused here.
     if (!backend.private) assertNotBundled();
-    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings);
+    const ofBatches = this.#batchWorkerKinds();
+    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, ofBatches);
     const { concurrency } = workSettings(options, [...kinds.keys()]);
     const { signal, grace = WORKER_OPTIONS.grace.default } = options;
     const host = await WorkerHost.start(
@@ -126,6 +145,21 @@ export class Engine extends Client {
     if (signal?.aborted) void host.stop({ grace });
     else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
     return host;
+  }
+
+  /** What this process runs for each kind of batch, by the name of the batch. */
+  #batchWorkerKinds(): ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> {
+    const { backend, clock, bus, settings, blobs = null } = this.#wiring;
+    const { batches } = backend.store;
+    if (this.batchKinds.size === 0 || batches === undefined) return new Map();
+    this.#batchWorker ??= new BatchWorker({
+      batches,
+      clock,
+      events: bus,
+      outputs: blobs,
+      settingsOf: (contract) => settingsWithDefaults(contract, settings),
+    });
+    return new Map([...this.batchKinds].map(([name, contract]) => [name, this.#batchWorker!.kinds(contract)]));
   }
 
   /** Runs everything that is ready, and what that makes ready, then answers how it ended. Only for `sqlite::memory:`, in tests. */
@@ -206,6 +240,7 @@ export class Engine extends Client {
     const { grace = WORKER_OPTIONS.grace.default } = options;
     await this.#starting?.catch(() => {});
     await this.#host?.stop({ grace }).catch(() => {});
+    await this.#batchWorker?.close();
     await super.close();
   }
 

@@ -2,6 +2,7 @@
 // What each takes is in the tables of settings.ts, from which the comments here are made (`npm run settings`); limits between two options
 // are here.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
+import type { BlobStore } from "../blobs/blob-store.ts";
 import { type AnyContract, JobContract } from "../job/contract.ts";
 import { assertKey, assertKind } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
@@ -78,6 +79,8 @@ export interface EngineOptions {
   readonly postgres?: PostgresOptions;
   /** Where the log goes; false: nowhere. Default: `console`, warnings and recoveries only. */
   readonly logger?: Logger | false;
+  /** Where output files of batches go. Default: none: a batch whose rows write output files needs it. */
+  readonly blobs?: string | BlobStore;
   /** Receives every event from the first on, also those of the recovery that `open` itself runs. Default: none. */
   readonly onEvent?: (event: EngineEvent) => void;
 }
@@ -441,7 +444,7 @@ function keyOf(kind: string, { name, key }: LimitOptions, input: never): JobKey 
   return jobKey(name, text);
 }
 
-function schemaOf(given: unknown, what: string): StandardSchemaV1 | null {
+export function schemaOf(given: unknown, what: string): StandardSchemaV1 | null {
   if (given === undefined) return null;
   if (typeof (given as StandardSchemaV1)?.["~standard"]?.validate === "function") return given as StandardSchemaV1;
   throw new OutliveError(

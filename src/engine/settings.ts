@@ -306,6 +306,14 @@ export const PROGRAM_OPTIONS = {
     otherwise: "`console`, warnings and recoveries only",
     sentence: "Where the log goes; false: nowhere.",
   },
+  blobs: {
+    type: "code",
+    default: null,
+    takes: "a folder, or a store made by `outlive/blobs`",
+    accepts: (value) => typeof value === "string" || isRecord(value),
+    otherwise: "none: a batch whose rows write output files needs it",
+    sentence: "Where output files of batches go.",
+  },
   onEvent: {
     type: "code",
     default: null,
@@ -455,6 +463,59 @@ export const KIND_OPTIONS = {
     words: CRASH_ACTIONS,
     sentence:
       'What recovery does when a worker dies with the job: "retry" queues it again and counts a crash, "requeue" queues it again and counts nothing, "fail" ends it.',
+  },
+} as const satisfies Readonly<Record<string, Setting>>;
+
+/** The options of `batch()` in addition to those of `job()`. */
+export const BATCH_OPTIONS = {
+  row: {
+    type: "code",
+    default: null,
+    takes: "a Standard Schema (zod, valibot, arktype and others make them)",
+    accepts: () => true,
+    otherwise: "any JSON",
+    sentence: "The schema of a row. A row that does not fit fails alone, with its line.",
+  },
+  context: {
+    type: "code",
+    default: null,
+    takes: "a Standard Schema (zod, valibot, arktype and others make them)",
+    accepts: () => true,
+    otherwise: "any JSON",
+    sentence: "The schema of the context, which is the same for all rows of a batch.",
+  },
+  block: {
+    type: "integer",
+    default: 50,
+    min: 1,
+    max: 1_000,
+    sentence:
+      "Rows of one block, at most; a block also ends at 256 KiB. A worker claims and settles a block as a whole. Use 1 for rows that take seconds.",
+  },
+  atOnce: { type: "integer", default: 1, min: 1, max: 1_000, sentence: "How many rows of a block run at once." },
+  mark: {
+    type: "word",
+    default: "time",
+    words: ["time", "row"],
+    sentence:
+      '"time": rows that ended are durable within 200 ms, so a kill repeats at most that much. "row": each row\'s end is durable before the next begins.',
+  },
+  blockFor: {
+    type: "duration",
+    default: "10s",
+    min: "10ms",
+    max: LONGEST_TIMER,
+    sentence:
+      "After this long a worker settles the rows that ended and queues the rest of the block again at no cost, so that a deploy or another batch never waits for a long block.",
+  },
+  tolerate: {
+    type: "code",
+    default: null,
+    takes: 'a number of rows, or a share such as "5%"',
+    accepts: (value) => typeof value === "number" || typeof value === "string",
+    otherwise: "any number",
+    sentence:
+      'How many rows may fail or be quarantined, as a number or a share such as "5%". Beyond it the batch is aborted and has failed; rows in flight may still fail on top.',
   },
 } as const satisfies Readonly<Record<string, Setting>>;
 

@@ -150,14 +150,21 @@ export function runnableKinds(
   contracts: ReadonlyMap<string, AnyContract>,
   only: WorkOptions["only"],
   defaults: { readonly onCrash: CrashAction; readonly maxCrashes: number },
+  /** What is run for each kind of batch, by its name. */
+  ofBatches: ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> = new Map(),
 ): ReadonlyMap<string, RunnableKind> {
   const runnable = new Map<string, RunnableKind>();
   for (const name of only?.map((kind) => kind.name) ?? [...contracts.keys()]) {
     const contract = contracts.get(name);
     if (!contract) throw unknownKind(name, contracts);
+    const ofBatch = ofBatches.get(name);
+    if (ofBatch && ofBatch.size > 0) {
+      for (const [kind, one] of ofBatch) runnable.set(kind, one);
+      continue;
+    }
     const { handler, schema, output, keysOf, backoff } = contract;
     if (!handler) {
-      if (only)
+      if (only && !runnable.has(name))
         throw new OutliveError(
           ErrorCode.kindUnknown,
           `The kind ${name} has no handler in this process.`,

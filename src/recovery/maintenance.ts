@@ -8,6 +8,7 @@ import type { Emitter } from "../job/events.ts";
 import type { CallOff, Clock, Random } from "../job/time.ts";
 import type { Liveness, LivenessTimes, ProcessCheck, WorkerRow } from "../stores/liveness.ts";
 import type { BeatAnswer, Store } from "../stores/port.ts";
+import { tendBatches } from "./batch-ends.ts";
 import { type ClockReading, ConfirmedClock } from "./confirmed-time.ts";
 import { FailureDetector, type Lost } from "./failure-detector.ts";
 import { Heartbeat } from "./heartbeat.ts";
@@ -65,6 +66,8 @@ const NEIGHBOURS_KNOWN_MS = 1_000;
 const OWN_SILENCE_INTERVALS = 1.5;
 /** How soon to retry the jobs of dead workers that another session had locked. */
 const LOCKED_AGAIN_MS = 500;
+/** How soon the end of a batch is found if the process that settled its last block died before it checked. */
+const BATCHES_MS = 1_000;
 /** Other workers wait this much longer than the owner before they fence out an overdue job. */
 const EXPIRE_MARGIN_MS = 2_000;
 
@@ -156,6 +159,13 @@ export class Maintenance {
       () => this.#lookMs,
       () => this.chores(),
     );
+    if (this.#deps.store.batches)
+      this.#repeat(
+        "batches",
+        "batches",
+        () => BATCHES_MS,
+        () => this.tendBatches(),
+      );
     this.#repeat(
       "sweep",
       "sweep",
@@ -238,6 +248,12 @@ export class Maintenance {
       if (!this.#follows) await expireOverdue(this.#deps, EXPIRE_MARGIN_MS, this.#storeClock.confirmed());
     });
     await this.#apart("the store's files", () => this.#tendStore());
+  }
+
+  /** Finds the ends of batches that no other process found, and goes on with aborts. Where one process checks all workers, that one does it. */
+  async tendBatches(): Promise<void> {
+    const { store, events } = this.#deps;
+    if (!this.#follows) await tendBatches(store.batches!, events, () => !this.#stopped);
   }
 
   /**
@@ -400,4 +416,4 @@ export class Maintenance {
  * Tasks in one lane wait for each other. A long purge therefore neither silences its worker nor keeps it from detecting
  * a death.
  */
-type Lane = "heartbeat" | "detection" | "locked" | "chores" | "sweep";
+type Lane = "heartbeat" | "detection" | "locked" | "chores" | "batches" | "sweep";
