@@ -4,8 +4,8 @@ import { BATCH_STATES, type BatchRow, type BatchState, type Tolerance } from "..
 import { ErrorCode, OutliveError, type StoredError } from "../../job/errors.ts";
 import type { Batches, BatchFilter, FailedBlock, OutputPage } from "../batches.ts";
 import { STATE, storedError } from "../rows.ts";
-import { countLeft, partOwner, rowOwner } from "./blocks.ts";
-import { isIntact } from "./checksums.ts";
+import { countLeft } from "./blocks.ts";
+import { isIntact, partOwner, rowOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import type { FileAccess } from "./writer.ts";
 
