@@ -37,7 +37,7 @@ export type {
   Salvage,
   StoreFindings,
   Verdict,
-} from "./stores/integrity.ts";
+} from "./stores/store-parts.ts";
 export type { WorkerRow } from "./stores/liveness.ts";
 export type { Backup, BackupOptions, KindCounts, ListPage } from "./stores/port.ts";
 export type { Logger } from "./telemetry/log.ts";

@@ -9,7 +9,7 @@ import { FailureDetector, type Lost, RESTORED } from "../recovery/failure-detect
 import { failedReport, reportText, withFailures } from "../recovery/incident.ts";
 import { LossJudge } from "../recovery/losses.ts";
 import { leftBehind, recoverDead, type RecoveryDeps, type RecoveryPass } from "../recovery/recover.ts";
-import { type Inconsistency, type IntegrityReport, isNoteworthy, NOTHING_CHECKED } from "../stores/integrity.ts";
+import { type Inconsistency, type IntegrityReport, isNoteworthy, NOTHING_CHECKED } from "../stores/store-parts.ts";
 import { type Death, isProof, type Probe, type ProcessState, type WorkerRow } from "../stores/liveness.ts";
 import { readOnlyError } from "../stores/observed.ts";
 import type { Backup, BackupOptions, Finding, LockHolder, Store, StoreHealth } from "../stores/port.ts";

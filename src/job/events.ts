@@ -1,6 +1,6 @@
 // Everything the engine tells, typed in one place. Core never logs: it emits, and one subscriber writes the log.
 import type { Resolution } from "../recovery/losses.ts";
-import type { Inconsistency, IntegrityCheck, Repair, StoreFindings } from "../stores/integrity.ts";
+import type { Inconsistency, IntegrityCheck, Repair, StoreFindings } from "../stores/store-parts.ts";
 import type { HowLost, ProcessKey } from "../stores/liveness.ts";
 import type { Verb } from "../stores/observed.ts";
 import type { RecoveredJob, Stale, StoreNews } from "../stores/port.ts";

@@ -10,9 +10,8 @@ import type { HeldSummary, Lease } from "../job/lease.ts";
 import type { JobKey } from "../job/limits.ts";
 import { afterChange, type Change, type CrashVerdict, type JobView } from "../job/transitions.ts";
 import type { ConfirmedTime } from "../recovery/confirmed-time.ts";
-import type { StoreNote } from "./integrity.ts";
+import type { StoreNote, Inspecting, Losses, Operating, Transactions, Upkeep } from "./store-parts.ts";
 import type { Death, HowLost, WorkerRecord, WorkerRow } from "./liveness.ts";
-import type { Inspecting, Losses, Operating, Transactions, Upkeep } from "./store-parts.ts";
 
 export type * from "./store-parts.ts";
 

@@ -18,7 +18,7 @@ import {
 import { HASH } from "../job/lease.ts";
 import { type ConfirmedTime, overdueBy } from "../recovery/confirmed-time.ts";
 import type { Incident, IncidentJob, IncidentSummary } from "../recovery/incident.ts";
-import type { StoreNote } from "./integrity.ts";
+import type { StoreNote } from "./store-parts.ts";
 import type { WorkerRow, WorkerState } from "./liveness.ts";
 
 /** SQLite has no booleans: there it is 0 or 1. */

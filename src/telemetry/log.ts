@@ -2,7 +2,7 @@
 import { styleText } from "node:util";
 import type { EngineEvent, EventBus } from "../job/events.ts";
 import { oneLine, storableText } from "../job/text.ts";
-import { integrityText } from "../stores/integrity.ts";
+import { integrityText } from "../stores/store-parts.ts";
 
 /** Anything that takes a line and its data: pino, winston, console, your own. */
 export interface Logger {

@@ -1,11 +1,14 @@
 // Prometheus metrics of an engine, in any prom-client registry: what this process did, counted from events, and the state of the store,
-// read at each scrape. Names and meanings are listed in docs/operations.md; a test checks the list.
+// read at each scrape. Names and meanings are listed in docs/operations.md; a test checks the list. The only
+// file that loads `prom-client`.
 import type { Counter, Gauge, Histogram, MetricObjectWithValues, MetricValue, Registry } from "prom-client";
 import type { EngineEvent, EventName, Listener } from "../job/events.ts";
 import type { IncidentSummary, RecoveryReport } from "../recovery/incident.ts";
 import type { WorkerRow } from "../stores/liveness.ts";
 import type { KindCounts, StoreHealth, WorkerQuery } from "../stores/port.ts";
-import { promClient } from "./prom-client.ts";
+import type * as PromClient from "prom-client";
+import { createRequire } from "node:module";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
 
 /** What is measured: an engine. */
 export type Measured = MeasuredProcess & MeasuredStore;
@@ -397,4 +400,31 @@ function isOrphaning(worker: WorkerRow, now: number): boolean {
 
 function greatest(values: readonly number[]): number {
   return values.reduce((most, value) => Math.max(most, value), 0);
+}
+
+// `prom-client` is an optional peer: it is loaded only when metrics are wanted.
+
+const NAME = "prom-client";
+const load = createRequire(import.meta.url);
+
+/** Synchronous, because `attachMetrics` is. It is the instance that the program's own `import "prom-client"` gets. */
+export function promClient(): typeof PromClient {
+  try {
+    return load(NAME) as typeof PromClient;
+  } catch (thrown) {
+    if (!isMissing(thrown)) throw thrown;
+    throw new OutliveError(
+      ErrorCode.driverMissing,
+      `Metrics need the package \`${NAME}\`, which is not installed.`,
+      `Run \`npm install ${NAME}\` in this program.`,
+      {},
+      { cause: thrown },
+    );
+  }
+}
+
+/** The package itself, and not something that it requires. */
+function isMissing(thrown: unknown): boolean {
+  const { code, message } = thrown as NodeJS.ErrnoException;
+  return code === "MODULE_NOT_FOUND" && message.includes(`'${NAME}'`);
 }

@@ -3,8 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { changeFound } from "../../src/cli/commands/operate.ts";
 import { recoverTold } from "../../src/cli/commands/recover.ts";
-import { progress } from "../../src/cli/live-view.ts";
-import type { Terminal } from "../../src/cli/terminal.ts";
+import { progress, type Terminal } from "../../src/cli/terminal.ts";
 import type { Engine } from "../../src/engine/engine.ts";
 import { job, open } from "../../src/index.ts";
 

@@ -7,7 +7,7 @@ import { ALPHABET, MAX_PRIORITY } from "../../src/job/enqueue.ts";
 import { BACKGROUND_MS, HARD_LIMIT } from "../../src/job/isolation.ts";
 import { JOB_STATES } from "../../src/job/job.ts";
 import { MAX_JSON_BYTES } from "../../src/job/json.ts";
-import { checksumSql } from "../../src/stores/postgres/checksums.ts";
+import { checksumSql } from "../../src/stores/postgres/statements.ts";
 import * as frozen from "../../src/stores/postgres/migrations/frozen.ts";
 import { checksumOf, MIGRATIONS as POSTGRES } from "../../src/stores/postgres/migrations/index.ts";
 import { deathsElsewhere } from "../../src/stores/postgres/settle.ts";

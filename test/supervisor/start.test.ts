@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { findModules, loadJobs } from "../../src/cli/supervisor/job-modules.ts";
-import { loadConfig } from "../../src/engine/config-file.ts";
+import { loadConfig } from "../../src/engine/config.ts";
 import { listenAddress } from "../../src/engine/option-checks.ts";
 import { OutliveError } from "../../src/index.ts";
 import { untilTrue } from "../support/processes.ts";

@@ -4,7 +4,7 @@ import { resolve } from "node:path";
 import { attach, canRepair, checkStore, repairStore } from "../../engine/open.ts";
 import { OutliveError } from "../../job/errors.ts";
 import { humanMs } from "../../job/time.ts";
-import type { IntegrityReport, Repair, Salvage } from "../../stores/integrity.ts";
+import type { IntegrityReport, Repair, Salvage } from "../../stores/store-parts.ts";
 import { shownAddress } from "../../stores/registry.ts";
 import type { Register } from "../main.ts";
 import { ExitCode, type Terminal } from "../terminal.ts";

@@ -8,10 +8,9 @@ import { shellWord } from "../../job/text.ts";
 import { CORRUPT_HINT } from "../../job/transitions.ts";
 import type { JobFilter } from "../../stores/port.ts";
 import { type Context, type FilterFlags, filterOf, wholeNumber, withFilters } from "../context.ts";
-import { progress } from "../live-view.ts";
+import { progress, ExitCode, exitCodeOf, grid, type Terminal } from "../terminal.ts";
 import { allPages, assertKindIsThere, noSuchJob, noSuchKind, pageOfJobs } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { ExitCode, exitCodeOf, grid, type Terminal } from "../terminal.ts";
 import { ago, count, oneLine, orDash } from "../words.ts";
 
 const RETRY: ChangeKind = {

@@ -7,10 +7,9 @@ import { humanMs } from "../../job/time.ts";
 import type { IncidentSummary, RecoveryReport } from "../../recovery/incident.ts";
 import type { HowLost } from "../../stores/liveness.ts";
 import { wholeNumber } from "../context.ts";
-import { progress } from "../live-view.ts";
+import { progress, grid, type Pen } from "../terminal.ts";
 import { allPages, type Deaths, knownWorker, noSuchIncident } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { grid, type Pen } from "../terminal.ts";
 import { ago, count, oneLine, stamp, thousands } from "../words.ts";
 
 /** `recover --dry-run --json` is a list of these. */

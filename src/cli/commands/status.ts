@@ -2,10 +2,9 @@
 import { humanMs } from "../../job/time.ts";
 import { type KindStatus, look, type Look, type Status, statusOf } from "../advice.ts";
 import { duration } from "../context.ts";
-import { watch } from "../live-view.ts";
+import { watch, type Cell, type Column, ExitCode, grid, type Ink, jsonText, type Pen } from "../terminal.ts";
 import { type Known, knownWorker, type KnownWorker } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { type Cell, type Column, ExitCode, grid, type Ink, jsonText, type Pen } from "../terminal.ts";
 import { ago, bytes, count, cut, oneLine, stamp, thousands } from "../words.ts";
 
 interface Flags {
@@ -95,7 +94,7 @@ export const metricsCommand: Register = (program, run) => {
       run(async ({ terminal, attach }) => {
         // Loaded here: no other command needs it.
         const [{ promClient }, { attachMetrics }] = await Promise.all([
-          import("../../telemetry/prom-client.ts"),
+          import("../../telemetry/metrics.ts"),
           import("../../metrics.ts"),
         ]);
         const registry = new (promClient().Registry)();

@@ -130,7 +130,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
 
 /** Probes need no package, metrics need prom-client: without it, what to install. */
 async function whyUnmeasured(): Promise<OutliveError | null> {
-  const { promClient } = await import("../../telemetry/prom-client.ts");
+  const { promClient } = await import("../../telemetry/metrics.ts");
   try {
     promClient();
     return null;

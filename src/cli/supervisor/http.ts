@@ -7,7 +7,7 @@ import type { ListenAddress } from "../../engine/option-checks.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { EngineEvent } from "../../job/events.ts";
 import { aggregatedText, attachMetrics, lasting, type MetricsSnapshot } from "../../metrics.ts";
-import { promClient } from "../../telemetry/prom-client.ts";
+import { promClient } from "../../telemetry/metrics.ts";
 import type { Child } from "./child.ts";
 
 export interface Answers {

@@ -11,7 +11,7 @@ import { InterimHeartbeat } from "../../recovery/heartbeat.ts";
 import { Maintenance, type MaintenanceOptions } from "../../recovery/maintenance.ts";
 import { newSharedTimes, sharedTimes, startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
 import type { Backend, MaintenanceHandle, MaintenanceListener } from "../backend.ts";
-import { NOTHING_CHECKED } from "../integrity.ts";
+import { NOTHING_CHECKED } from "../store-parts.ts";
 import type { ProcessCheck } from "../liveness.ts";
 import type { Store } from "../port.ts";
 import { type Address, bellChannel, canBeCopied } from "./address.ts";

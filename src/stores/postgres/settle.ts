@@ -6,10 +6,9 @@ import type { Lease } from "../../job/lease.ts";
 import type { Change } from "../../job/transitions.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../port.ts";
 import { LANE, NEVER_DUE, NO_TIMEOUT, OUTCOME, STATE } from "../rows.ts";
-import { checksumSql } from "./checksums.ts";
+import { checksumSql, list, type Session, texts } from "./statements.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
 import { registered } from "./restore-mark.ts";
-import { list, type Session, texts } from "./statements.ts";
 import { beginWaits } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 

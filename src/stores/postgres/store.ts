@@ -12,7 +12,7 @@ import { Enqueuing, Kinds } from "./enqueue.ts";
 import { inOurWords, isOfOneRow, sqlState } from "./errors.ts";
 import { inspecting } from "./inspect.ts";
 import { declareLimits } from "./keys.ts";
-import { losses } from "./losses.ts";
+import { losses } from "./incidents.ts";
 import { operating } from "./operate.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";

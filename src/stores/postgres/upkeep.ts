@@ -3,14 +3,13 @@
 // and what this role may not see is reported instead of failing the rest.
 import { humanMs } from "../../job/time.ts";
 import type { Finding, LockHolder, Upkeep } from "../port.ts";
-import { isIntactSql, stepOwnerSql } from "./checksums.ts";
+import { isIntactSql, stepOwnerSql, type Session } from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import { NEEDED_VERSION } from "./migrate.ts";
 import { MIGRATIONS } from "./migrations/index.ts";
 import { MARGIN_MS, TICK_SECONDS } from "./migrations/reclaim.ts";
 import { noticeRestore } from "./restore-mark.ts";
 import { WRITTEN } from "./roles.ts";
-import type { Session } from "./statements.ts";
 import type { Workers } from "./workers.ts";
 
 export function upkeep(connection: Connection, workers: Workers): Upkeep {

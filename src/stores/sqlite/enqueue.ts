@@ -3,7 +3,7 @@
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued, JobDraft, KindSettings } from "../../job/job.ts";
 import type { Change } from "../../job/transitions.ts";
-import type { Opening } from "../integrity.ts";
+import type { Opening } from "../store-parts.ts";
 import { type KindColumns, kindSettings, LANE, STATE, toStored } from "../rows.ts";
 import { checksumOf } from "./checksums.ts";
 import { type Database, storedEpoch } from "./database.ts";

@@ -11,7 +11,7 @@ import { InterimHeartbeat } from "../../recovery/heartbeat.ts";
 import { Maintenance } from "../../recovery/maintenance.ts";
 import { startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
 import type { Backend, StartUpOptions } from "../backend.ts";
-import { type Inconsistency, type IntegrityCheck, NOTHING_CHECKED } from "../integrity.ts";
+import { type Inconsistency, type IntegrityCheck, NOTHING_CHECKED } from "../store-parts.ts";
 import type { Liveness } from "../liveness.ts";
 import type { Store } from "../port.ts";
 import { Database, type DatabaseOptions } from "./database.ts";

@@ -3,7 +3,7 @@
 import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import type { Emitter } from "../../../job/events.ts";
-import type { CheckDepth, Inconsistency, IntegrityCheck } from "../../integrity.ts";
+import type { CheckDepth, Inconsistency, IntegrityCheck } from "../../store-parts.ts";
 import { assertExists } from "../address.ts";
 import { corruptRows } from "../checksums.ts";
 import { type Database, openBare, probeExclusive } from "../database.ts";

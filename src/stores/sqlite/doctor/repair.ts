@@ -7,7 +7,7 @@ import { ErrorCode, OutliveError, toStoredError } from "../../../job/errors.ts";
 import { type Emitter, EventBus } from "../../../job/events.ts";
 import { type Clock, pause } from "../../../job/time.ts";
 import { systemClock } from "../../../platform/clock.ts";
-import type { IntegrityCheck, Repair, RepairStep, Salvage, StoreDoctor } from "../../integrity.ts";
+import type { IntegrityCheck, Repair, RepairStep, Salvage, StoreDoctor } from "../../store-parts.ts";
 import type { Backup, BackupOptions } from "../../port.ts";
 import { assertExists, createPrivately } from "../address.ts";
 import { type DatabaseSync, openBare } from "../database.ts";

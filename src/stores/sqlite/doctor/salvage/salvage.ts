@@ -4,7 +4,7 @@
 // of the damaged page are lost.
 import { chmodSync, openSync, readFileSync, statSync } from "node:fs";
 import { ErrorCode, OutliveError } from "../../../../job/errors.ts";
-import type { Salvage } from "../../../integrity.ts";
+import type { Salvage } from "../../../store-parts.ts";
 import { type DatabaseSync, fileAt, openBare } from "../../database.ts";
 import { inOurWords, primaryCode, SQLITE_BUSY, SQLITE_FULL } from "../../errors.ts";
 import { readFindings } from "../check.ts";
