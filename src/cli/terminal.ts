@@ -304,10 +304,10 @@ export function progress(
   doing: string,
   now: () => number = () => performance.now(),
 ): (jobs: number) => void {
-  let toldAt = now();
+  let printedAt = now();
   return (jobs) => {
-    if (now() - toldAt < PROGRESS_EVERY_MS) return;
-    toldAt = now();
+    if (now() - printedAt < PROGRESS_EVERY_MS) return;
+    printedAt = now();
     remark(`${doing}: ${count(jobs, "job")} so far`);
   };
 }

@@ -301,7 +301,7 @@ export class Recoveries {
   async findDead(own: string | undefined): Promise<{ worker: WorkerRow; death: Death }[]> {
     const { backend, settings, clock } = this.#wiring;
     const present = (await backend.store.workers({})).flatMap((row) => (row.id === own ? [] : [this.#withExit(row)]));
-    const dead = await this.#detector.look(present, settings.times.heartbeatMs);
+    const dead = await this.#detector.check(present, settings.times.heartbeatMs);
     return [...dead, ...leftBehind(await backend.store.workers({ which: "leftBehind" }), clock.now())];
   }
 

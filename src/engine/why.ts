@@ -69,9 +69,9 @@ export async function explain(deps: WhyDeps, id: string): Promise<Explanation | 
 }
 
 /** What is said about a job. */
-export type Said = Pick<Explanation, "because" | "text" | "next"> & { readonly details?: Explanation["details"] };
+export type Wording = Pick<Explanation, "because" | "text" | "next"> & { readonly details?: Explanation["details"] };
 
-function say(job: JobDetails, said: Said): Explanation {
+function say(job: JobDetails, said: Wording): Explanation {
   return { jobId: job.id, kind: job.kind, state: job.state, details: {}, ...said };
 }
 
@@ -208,7 +208,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
 }
 
 /** `step`: the wait that it began, by which its handler finds it again. */
-async function waiting({ store, now }: WhyDeps, job: JobDetails, step: string): Promise<Said> {
+async function waiting({ store, now }: WhyDeps, job: JobDetails, step: string): Promise<Wording> {
   const dueInMs = job.runAt === null ? null : job.runAt - now();
   const limit = dueInMs === null ? "without a limit of time" : `for at most ${humanMs(Math.max(0, dueInMs))} more`;
   const awaited = awaitedAt(step);
@@ -242,7 +242,7 @@ async function waiting({ store, now }: WhyDeps, job: JobDetails, step: string): 
   };
 }
 
-function heldByKey({ limit, key }: NonNullable<JobDetails["heldBy"]>): Said {
+function heldByKey({ limit, key }: NonNullable<JobDetails["heldBy"]>): Wording {
   const throttle = throttleSettings(limit);
   const details = { limit, key };
   if (throttle)
@@ -352,7 +352,7 @@ function finished(job: JobDetails): Explanation {
 // What `why` says of a suspect that waits. It only words what is known; which worker takes it is decided in job/isolation.ts.
 
 /** `able`: the live workers that know its kind. */
-export function suspect(job: JobDetails, able: readonly WorkerRow[], suspects: readonly WorkerSuspects[]): Said {
+export function suspect(job: JobDetails, able: readonly WorkerRow[], suspects: readonly WorkerSuspects[]): Wording {
   const { crashes, losses } = job.counters;
   const times = crashes + losses;
   const others = job.together === 0 ? "any number of other such jobs" : `at most ${job.together - 1} other such job(s)`;

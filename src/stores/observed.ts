@@ -154,7 +154,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
 /** How processes wake each other. */
 export interface WakeupChannel {
   /** Wakes other processes. */
-  ring(): void;
+  notify(): void;
   /** Hears other processes until the returned function is called. */
   onWakeup(listener: () => void): () => void;
 }
@@ -169,8 +169,8 @@ export interface Observation {
    * store's own `onWakeup`, and nothing is rung.
    */
   readonly wakeups?: WakeupChannel | null;
-  /** Verbs that ring the others within their own transaction. */
-  readonly ringThemselves?: readonly Verb[];
+  /** Verbs that notify the others within their own transaction. */
+  readonly notifyThemselves?: readonly Verb[];
   /** Hears `store.called`, if anybody listens to it. */
   readonly telemetry?: { readonly events: Emitter; readonly clock: Clock };
   /** Every write is refused before the store is asked. */
@@ -185,13 +185,13 @@ export type BareStore<Tx = unknown> = Omit<Store<Tx>, "onWakeup"> & Partial<Pick
 type Run = (...args: unknown[]) => Promise<unknown>;
 
 export function observed<Tx>(store: BareStore<Tx>, how: Observation): Store<Tx> {
-  const { words, wakeups, ringThemselves = [], telemetry, readOnly = false, around } = how;
+  const { words, wakeups, notifyThemselves = [], telemetry, readOnly = false, around } = how;
   const listeners = new Set<() => void>();
   let closing: Promise<void> | undefined;
 
-  function ring(verb: Verb): void {
+  function notify(verb: Verb): void {
     for (const listener of listeners) listener();
-    if (!ringThemselves.includes(verb)) wakeups?.ring();
+    if (!notifyThemselves.includes(verb)) wakeups?.notify();
   }
 
   function wrap(verb: Verb, run: Run): Run {
@@ -210,7 +210,7 @@ export function observed<Tx>(store: BareStore<Tx>, how: Observation): Store<Tx> 
       try {
         const answer = await carried(...args);
         ok = true;
-        if (wakes?.(args, answer)) ring(verb);
+        if (wakes?.(args, answer)) notify(verb);
         return answer;
       } catch (thrown) {
         throw words ? words(doing(verb, args), thrown) : thrown;

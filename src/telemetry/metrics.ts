@@ -239,7 +239,7 @@ interface Reading {
 const STATES = ["ready", "delayed", "held", "running", "succeeded", "dead", "cancelled", "quarantined"] as const;
 const DEATH_SECONDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300];
 /** Incidents looked at with each scrape. */
-const MOST_INCIDENTS = 50;
+const MAX_INCIDENTS = 50;
 /** A job that has not run again after this long is not waited for any more. */
 const GIVE_UP_MS = 3_600_000;
 
@@ -330,15 +330,14 @@ function deathTimes(engine: MeasuredStore, registry: Registry, since: number): s
   const over = new Set<string>();
   const known = new Set<string>();
   const look = oncePerScrape(async () => {
-    const incidents = await engine.incidents({ limit: MOST_INCIDENTS }).catch(() => []);
+    const incidents = await engine.incidents({ limit: MAX_INCIDENTS }).catch(() => []);
     for (const { id, detectedAt } of incidents) {
       if (detectedAt < since || over.has(id)) continue;
       const report = await engine.report(id).catch(() => null);
       if (!report) continue;
       observe(report, Date.now() - detectedAt > GIVE_UP_MS);
     }
-    if (over.size > 4 * MOST_INCIDENTS)
-      for (const id of [...over].slice(0, over.size - MOST_INCIDENTS)) over.delete(id);
+    if (over.size > 4 * MAX_INCIDENTS) for (const id of [...over].slice(0, over.size - MAX_INCIDENTS)) over.delete(id);
   });
   const { Histogram } = promClient();
   const options = { buckets: DEATH_SECONDS, registers: [registry], collect: () => look() };

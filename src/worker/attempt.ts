@@ -64,7 +64,7 @@ export class Attempt implements Run {
   /** Its place with the executor; -1: it is not held. */
   slot = -1;
   /** The attempt has been settled or given up: nothing may be written any more. */
-  over = false;
+  ended = false;
   readonly #context: WorkerContext;
   readonly #owner: AttemptOwner;
   #deadlineMono: number;
@@ -217,7 +217,7 @@ export class Attempt implements Run {
   #end(change: transitions.Change): void {
     if (this.#settling || this.slot < 0) return;
     this.#settling = true;
-    this.over = true;
+    this.ended = true;
     this.#owner.ended(this, change);
   }
 
@@ -545,7 +545,7 @@ export class Attempt implements Run {
         throw thrown;
       });
     this.#commitControl = null;
-    this.over = true;
+    this.ended = true;
     this.#owner.committed(this);
     if (answer.is === "stale") throw this.#refused(answer.stale);
     this.report(change);
@@ -574,9 +574,9 @@ export class Attempt implements Run {
   }
 
   #guarded<T>(call: RunCall, work: Promise<T>): Promise<T> {
-    const calledLate = this.over;
+    const calledLate = this.ended;
     const returned = work.catch((thrown: unknown): never => {
-      if (this.over || WITHOUT_RESULT.has(call)) {
+      if (this.ended || WITHOUT_RESULT.has(call)) {
         // Before `returned` is rejected, which is soon enough.
         returned.catch(() => {});
         // How a commit ends is reported as the end of its attempt.
@@ -594,7 +594,7 @@ export class Attempt implements Run {
 
   /** Once per attempt: a timer of the handler's may go on for as long as the process lives. */
   #reportCall(call: RunCall, thrown: unknown): void {
-    if (this.#callFailed || (!this.over && isKnownToHandler(thrown))) return;
+    if (this.#callFailed || (!this.ended && isKnownToHandler(thrown))) return;
     this.#callFailed = true;
     const { jobId, fence: attempt } = this.job.lease;
     const error = toStoredError(thrown);
@@ -603,7 +603,7 @@ export class Attempt implements Run {
       kind: this.job.kind,
       attempt,
       call,
-      attemptEnded: this.over,
+      attemptEnded: this.ended,
       error,
     });
   }
@@ -628,7 +628,7 @@ export class Attempt implements Run {
   #assertOurs(): void {
     this.#owner.checkTrust();
     if (this.#aborted && (this.#aborted.why === "lease-lost" || this.#aborted.why === "cancelled")) throw this.#aborted;
-    if (this.over) {
+    if (this.ended) {
       throw new OutliveError(
         ErrorCode.stale,
         `Attempt ${this.attempt} of job ${this.id} has ended and can't write any more.`,

@@ -114,7 +114,7 @@ export class Executor implements AttemptOwner {
     const former = this.#held.find(jobId);
     if (!former) return undefined;
     former.abort("lease-lost", `job ${jobId} was fenced out and has a newer attempt`);
-    former.over = true;
+    former.ended = true;
     this.#held.remove(former);
     return former;
   }
@@ -157,7 +157,7 @@ export class Executor implements AttemptOwner {
   close(): void {
     this.#closed = true;
     this.#ticker?.();
-    for (const attempt of this.#held.all()) attempt.over = true;
+    for (const attempt of this.#held.all()) attempt.ended = true;
   }
 }
 

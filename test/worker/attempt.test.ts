@@ -297,7 +297,7 @@ const everyWrite: Record<string, (run: Attempt) => Promise<unknown>> = {
 for (const [name, write] of Object.entries(everyWrite)) {
   test(`${name} is refused once the attempt has ended, writes nothing and is reported once`, async () => {
     const { run, writes, events } = attempt();
-    run.over = true;
+    run.ended = true;
     await assert.rejects(
       write(run),
       refused(ErrorCode.stale, /^Attempt 1 of job job-1 has ended and can't write any more/),
@@ -347,7 +347,7 @@ test("a kept step is handed back also after the lease was lost: nothing is writt
 
 test("a refused commit is a rejection, not an exception of the call", async () => {
   const { run } = attempt();
-  run.over = true;
+  run.ended = true;
   const committing = run.commit(form, () => 1);
   await assert.rejects(committing, refused(ErrorCode.stale, /has ended/));
 });

@@ -70,7 +70,7 @@ export function atomicStore(server: AtomicServer): Store {
   const reading = <Args extends readonly unknown[], A>(script: Script<Args, A>): Verb<Args, A> => call(script, false);
 
   const channel = {
-    ring: () => server.publish(channel),
+    notify: () => server.publish(channel),
     onWakeup: (listener: () => void) => server.subscribe(channel, listener),
   };
   return observed(

@@ -298,7 +298,7 @@ export const jobsCommand: Register = (program, run) => {
     .option("--parent <id>", "only jobs that this job enqueued")
     .option("--limit <number>", "most jobs on the page, 1 to 1000", wholeNumber(1, 1_000), 50)
     .option("--after <cursor>", "`next` of the page before")
-    .option("--watch", "look again every second, until q or Ctrl-C")
+    .option("--watch", "refresh every second, until q or Ctrl-C")
     .action(
       run(async ({ terminal, attach }, command) => {
         const flags = command.opts<JobsFlags>();

@@ -206,9 +206,9 @@ interface Changed {
   readonly jobs: readonly ChangedJob[];
 }
 
-const MOST_LISTED = 100;
+const MAX_LISTED = 100;
 /** A search for the number is given up here: "more than". */
-const MOST_COUNTED = 100_000;
+const MAX_COUNTED = 100_000;
 
 async function changeNamed(
   terminal: Terminal,
@@ -247,7 +247,7 @@ export async function changeFound(
     }
   }
   if (all.length === 0) await assertKindIsThere(engine, filter.kind);
-  tell(terminal, change, all, all.filter((job) => "error" in job).slice(0, MOST_LISTED));
+  tell(terminal, change, all, all.filter((job) => "error" in job).slice(0, MAX_LISTED));
   return code;
 }
 
@@ -341,7 +341,7 @@ async function howMany(
     for await (const page of allPages(engine, { ...filter, state })) {
       found += page.length;
       told(found);
-      if (found >= MOST_COUNTED) return { found, more: true };
+      if (found >= MAX_COUNTED) return { found, more: true };
     }
   }
   return { found, more: false };

@@ -24,7 +24,7 @@ export interface Unrecovered {
 }
 
 /** Between two looks at who is silent. */
-const LOOK_MS = 500;
+const POLL_MS = 500;
 
 export const recoverCommand: Register = (program, run) => {
   program
@@ -44,7 +44,7 @@ export const recoverCommand: Register = (program, run) => {
           return;
         }
         const told = progress(terminal.remark, "recover");
-        const report = await recoverTold(engine, told, { restored: flags.restored === true });
+        const report = await recoverWithProgress(engine, told, { restored: flags.restored === true });
         const silent = await silentText(engine);
         terminal.answer({ report: withoutText(report) }, () =>
           (report?.text ?? `Nobody is dead; nothing was recovered.\n${silent}`).trimEnd(),
@@ -54,7 +54,7 @@ export const recoverCommand: Register = (program, run) => {
 };
 
 /** One pass, with the number of jobs so far as it grows. */
-export async function recoverTold(
+export async function recoverWithProgress(
   engine: Pick<Engine, "on" | "operator">,
   told: (jobs: number) => void,
   options: RecoverOptions = {},
@@ -95,14 +95,14 @@ export async function unrecovered(engine: Engine): Promise<readonly Unrecovered[
   }));
 }
 
-const MOST_LISTED = 20;
+const MAX_LISTED = 20;
 
 export function unrecoveredText(all: readonly Unrecovered[]): string {
   if (all.length === 0) return "Nobody is dead; nothing would be recovered.";
   const lines = all.flatMap(({ worker, pid, how, evidence, heartbeatAgeMs, jobs }) => [
     `${worker} (pid ${pid}) is ${how}; last heartbeat ${humanMs(heartbeatAgeMs)} ago${evidence === null ? "" : `; ${oneLine(evidence, 200)}`}; holds ${count(jobs.length, "job")}`,
-    ...jobs.slice(0, MOST_LISTED).map(({ id, kind, attempt }) => `  - ${id} (${kind}, attempt ${attempt})`),
-    ...(jobs.length > MOST_LISTED ? [`  … and ${jobs.length - MOST_LISTED} more`] : []),
+    ...jobs.slice(0, MAX_LISTED).map(({ id, kind, attempt }) => `  - ${id} (${kind}, attempt ${attempt})`),
+    ...(jobs.length > MAX_LISTED ? [`  … and ${jobs.length - MAX_LISTED} more`] : []),
   ]);
   return [...lines, "", "Nothing was changed. To do it: outlive recover"].join("\n");
 }
@@ -115,9 +115,9 @@ async function watchSilent(engine: Engine, remark: (text: string) => void): Prom
   remark(
     `Watching ${count(silent.length, "silent worker")} for ${humanMs(leaseMs)}: ${silent.map(({ id }) => id).join(", ")}`,
   );
-  const until = performance.now() + leaseMs + LOOK_MS;
+  const until = performance.now() + leaseMs + POLL_MS;
   while (performance.now() < until) {
-    await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
     if ((await silentOnes(engine, await engine.operator.deaths())).length === 0) return;
   }
 }

@@ -36,14 +36,14 @@ export function mayHaveCommitted(thrown: unknown): boolean {
 
 /** Wraps an error from opening the store, with the address where it happened. */
 export function openingError(shown: string, thrown: unknown): unknown {
-  const ours = inOurWords("opening it", thrown);
+  const ours = wrapError("opening it", thrown);
   if (!(ours instanceof OutliveError)) return ours;
   const options = ours.cause === undefined ? undefined : { cause: ours.cause };
   return new OutliveError(ours.code, `${shown}: ${ours.what}`, ours.hint, { ...ours.data, address: shown }, options);
 }
 
 /** Wraps an error of PostgreSQL or of the connection to it; returns any other unchanged. */
-export function inOurWords(doing: string, thrown: unknown): unknown {
+export function wrapError(doing: string, thrown: unknown): unknown {
   if (thrown instanceof OutliveError || !(thrown instanceof Error)) return thrown;
   const state = sqlState(thrown);
   if (state === undefined && !mayHaveCommitted(thrown)) return thrown;

@@ -14,7 +14,7 @@ import type { Backend, MaintenanceHandle, MaintenanceListener } from "../backend
 import { NOTHING_CHECKED } from "../store-parts.ts";
 import type { ProcessCheck } from "../liveness.ts";
 import type { Store } from "../port.ts";
-import { type Address, bellChannel, canBeCopied } from "./address.ts";
+import { type Address, wakeupChannel, canBeCopied } from "./address.ts";
 import { Connection, newClient } from "./connection.ts";
 import { DirectSession } from "./direct-session.ts";
 import { openingError } from "./errors.ts";
@@ -142,7 +142,7 @@ async function beside(
   const { events, address, session, wakeup, pooled } = maintenances;
   events.emit("store.notice", { about: "maintenance", text: BESIDE });
   if (!pooled) {
-    await session.listen(bellChannel(address.schema), () => wakeup.heard());
+    await session.listen(wakeupChannel(address.schema), () => wakeup.heard());
     host.contact?.(() => session.greeting !== null);
   }
   const unhear = session.onReturn(() => wakeup.heard());
@@ -154,7 +154,7 @@ async function beside(
     async stop() {
       unhear();
       unheed();
-      session.unlisten(bellChannel(address.schema));
+      session.unlisten(wakeupChannel(address.schema));
       await maintenance.stop();
     },
   };

@@ -7,7 +7,7 @@ import type { Store } from "../port.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
 import { type Database, storeReplaced } from "./database.ts";
 import { ensureIdentity, insertJobs, Kinds, storeIdentity } from "./enqueue.ts";
-import { inOurWords } from "./errors.ts";
+import { wrapError } from "./errors.ts";
 import { inspecting } from "./inspect.ts";
 import { declareLimits } from "./keys.ts";
 import { losses } from "./incidents.ts";
@@ -119,7 +119,7 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
       upkeep: upkeep(access, { workers, mark, bootId }),
     },
     {
-      words: (doing, thrown) => (writer.isOfCallback(thrown) ? thrown : inOurWords(doing, thrown)),
+      words: (doing, thrown) => (writer.isOfCallback(thrown) ? thrown : wrapError(doing, thrown)),
       wakeups: wakeup,
       ...(deps.events && { telemetry: { events: deps.events, clock } }),
     },

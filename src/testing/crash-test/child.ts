@@ -32,7 +32,7 @@ export interface Order {
 }
 
 /** What the child says. */
-export type Said = { readonly point: string } | { readonly ended: string; readonly error: string | null };
+export type Message = { readonly point: string } | { readonly ended: string; readonly error: string | null };
 
 main(JSON.parse(process.argv[2]!) as Order).catch((thrown: unknown) => {
   console.error(thrown);
@@ -54,7 +54,7 @@ async function main(order: Order): Promise<void> {
       leave(order.note, point);
       process.kill(process.pid, "SIGKILL");
     }
-    if (order.killAt === null) process.send!({ point } satisfies Said);
+    if (order.killAt === null) process.send!({ point } satisfies Message);
   });
   const engine = new Engine({
     backend: { ...backend, store },
@@ -73,7 +73,7 @@ async function main(order: Order): Promise<void> {
   for (;;) {
     const job = await engine.get(order.jobId);
     if (job && job.state !== "queued" && job.state !== "running") {
-      process.send!({ ended: job.state, error: job.error?.message ?? null } satisfies Said);
+      process.send!({ ended: job.state, error: job.error?.message ?? null } satisfies Message);
       break;
     }
     if (job) await sendSignal(job, engine, order.signals);

@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { encodeJson, type Json } from "../../job/json.ts";
-import type { Order, Said } from "./child.ts";
+import type { Order, Message } from "./child.ts";
 import { type Effect, environment, readEffects, type Repeated, repeated } from "./effects.ts";
 
 export interface CrashTestOptions<In> {
@@ -153,7 +153,7 @@ class Bench<In> {
 }
 
 interface Heard {
-  readonly said: readonly Said[];
+  readonly said: readonly Message[];
   /** It was ended because its time was up. */
   readonly tooLate: boolean;
 }
@@ -161,14 +161,14 @@ interface Heard {
 /** All that the child said, when it has ended as it should, or its time was up. */
 function heard(child: ChildProcess, mayBeKilled: boolean, limitMs: number): Promise<Heard> {
   return new Promise((resolve, reject) => {
-    const said: Said[] = [];
+    const said: Message[] = [];
     let words = "";
     let tooLate = false;
     const timer = setTimeout(() => {
       tooLate = true;
       child.kill("SIGKILL");
     }, limitMs);
-    child.on("message", (message) => said.push(message as Said));
+    child.on("message", (message) => said.push(message as Message));
     child.stderr!.on("data", (text: Buffer) => (words += text.toString()));
     child.on("error", reject);
     child.on("close", (code, signal) => {
@@ -180,7 +180,7 @@ function heard(child: ChildProcess, mayBeKilled: boolean, limitMs: number): Prom
   });
 }
 
-function endOf(said: readonly Said[]): Pick<CrashRun, "ended" | "error"> {
+function endOf(said: readonly Message[]): Pick<CrashRun, "ended" | "error"> {
   const last = said.findLast((one) => "ended" in one);
   return { ended: last?.ended ?? "never", error: last?.error ?? null };
 }
