@@ -1,4 +1,4 @@
-// The public surface: a list that somebody typed.
+// The public surface, as a list of names.
 
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
 export { defineConfig, type OutliveConfig } from "./engine/config.ts";

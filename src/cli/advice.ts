@@ -38,7 +38,7 @@ const DAY_MS = 86_400_000;
 type Surveyed = Omit<Survey, "kinds"> & { readonly kinds: readonly KindStatus[] };
 
 function advise(found: Surveyed, maxAgeMs: number): Advice[] {
-  // While somebody holds the write lock nobody can beat or claim: silence says nothing then, and the one thing helps all.
+  // While a process holds the write lock no other can beat or claim: silence means nothing then, and one action helps all.
   if (found.store.blockedBy) return [...ofStore(found.store), ...ofQuarantine(found)];
   const advice = [
     ...ofStore(found.store),
@@ -77,12 +77,12 @@ function ofStore(store: Survey["store"]): Advice[] {
   ];
 }
 
-/** A paused kind waits because somebody wanted it to. */
+/** A paused kind waits on purpose. */
 function ofIdle({ kinds, workers }: Surveyed): Advice[] {
   const idle = kinds.filter(({ ready, paused, liveWorkers }) => ready > 0 && !paused && liveWorkers === 0);
   if (idle.length === 0) return [];
   const ready = idle.reduce((sum, kind) => sum + kind.ready, 0);
-  const nobody = workers.some(works)
+  const reason = workers.some(works)
     ? `no live worker knows ${idle.length === 1 ? "that kind" : "those kinds"}`
     : "no worker is alive";
   return [
@@ -90,7 +90,7 @@ function ofIdle({ kinds, workers }: Surveyed): Advice[] {
       code: "no-worker",
       needsPerson: true,
       kinds: namesOf(idle),
-      text: `${count(ready, "job is", "jobs are")} ready (${listed(idle, (kind) => kind.ready)}), and ${nobody}.`,
+      text: `${count(ready, "job is", "jobs are")} ready (${listed(idle, (kind) => kind.ready)}), and ${reason}.`,
       next: "outlive work",
     }),
   ];
@@ -215,7 +215,7 @@ export interface Survey {
   readonly store: {
     readonly ok: boolean;
     readonly detail: Readonly<Record<string, string | number | boolean>>;
-    /** Who has held the write lock all the while; null: nobody. */
+    /** The process that has held the write lock all the while; null: none. */
     readonly blockedBy: { readonly pid: number; readonly command: string } | null;
   };
   readonly kinds: readonly KindCounts[];
@@ -247,7 +247,7 @@ export interface Status {
 }
 
 const MAX_INCIDENTS = 5;
-/** The newest quarantined jobs that are looked at. Whoever has more has a person's work anyway. */
+/** At most so many of the newest quarantined jobs are checked. More than that need a person anyway. */
 const MAX_QUARANTINED = 1_000;
 
 export async function survey(engine: Engine, now: () => number): Promise<Survey> {
@@ -286,7 +286,7 @@ function rate(kind: KindCounts, at: number, before: Survey | null): number | nul
   return ((kind.succeeded - was.succeeded) * 1_000) / (at - before.at);
 }
 
-/** Also workers that are over and still hold jobs. */
+/** Also workers that have ended and still hold jobs. */
 function withLeftovers(workers: readonly Deaths[number]["worker"][], deaths: Deaths): Deaths[number]["worker"][] {
   const there = new Set(workers.map(({ id }) => id));
   return [...workers, ...deaths.map(({ worker }) => worker).filter(({ id }) => !there.has(id))];

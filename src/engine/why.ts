@@ -51,7 +51,7 @@ const BLOCKED_AFTER_MS = 300;
 
 export interface WhyDeps {
   readonly store: Store;
-  /** Whose work could be taken over now: the provably dead, and who has been silent for a lease while somebody watched. */
+  /** Workers whose jobs could be taken over now: those that provably died, and those that were silent for a lease while a process watched. */
   readonly deaths: () => Promise<readonly { readonly worker: WorkerRow; readonly death: Death }[]>;
   /** How long a worker whose lock is not held still has to come back, because the store was away a moment ago; 0: not that. */
   readonly returning?: (worker: WorkerRow) => Promise<number>;
@@ -190,7 +190,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   const workers = present.filter((worker) => lossOf(worker, deaths, now()) === null);
   const lost = present.length - workers.length;
   const able = workers.filter(({ state, kinds: known }) => state === "live" && known.includes(job.kind));
-  if (able.length === 0) return tooOld(job, await store.workers({ which: "all" })) ?? nobody(job, workers, lost);
+  if (able.length === 0) return tooOld(job, await store.workers({ which: "all" })) ?? noWorker(job, workers, lost);
   const stuck = await blocker(deps);
   if (stuck) {
     return say(job, {
@@ -283,7 +283,7 @@ function tooOld(job: JobDetails, all: readonly WorkerRow[]): Explanation | null 
   });
 }
 
-function nobody(job: JobDetails, workers: readonly WorkerRow[], lost: number): Explanation {
+function noWorker(job: JobDetails, workers: readonly WorkerRow[], lost: number): Explanation {
   const others = workers.filter(({ state }) => state === "live");
   const text =
     others.length === 0
@@ -297,7 +297,7 @@ function nobody(job: JobDetails, workers: readonly WorkerRow[], lost: number): E
   return say(job, { because: "no-worker", text, next, details: { liveWorkers: others.length } });
 }
 
-/** The same process at two looks, and nobody committed in between: not just a transaction of somebody who works. */
+/** The same process at two checks, and no commit in between: not just a transaction of a busy process. */
 export async function blocker(deps: Pick<WhyDeps, "store" | "pause">): Promise<LockHolder | null> {
   const first = await deps.store.inspect.writer();
   if (!first) return null;

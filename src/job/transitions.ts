@@ -36,20 +36,20 @@ export const CHANGES = {
 
 export type ChangeName = keyof typeof CHANGES;
 
-/** What a decision looks at. */
+/** What a decision is made from. */
 export interface JobView {
   readonly id: string;
   readonly state: JobState;
   readonly counters: Counters;
 }
 
-/** A claimed job as its owner looks at it. */
+/** A claimed job as its owner sees it. */
 export function runningView({ lease, counters }: ClaimedJob): JobView {
   return { id: lease.jobId, state: "running", counters };
 }
 
 /**
- * What becomes of the job, as data that needs no second look at its row: what is added to its counters instead of what they will be, and
+ * What becomes of the job, as data that needs no second read of its row: what is added to its counters instead of what they will be, and
  * what is done instead if a cancel was requested. The store adds the instants from its own clock.
  */
 export interface Change {
@@ -267,7 +267,7 @@ export function countLoss(
   return { decision: "retry", change: stayed(job, "countLoss", add, counters, kind, counted) };
 }
 
-/** The worker returned: nobody died, and nothing is counted. */
+/** The worker returned: it had not died, and nothing is counted. */
 export function forgetLoss(job: JobView, kind: KindSettings, reason: string): CrashVerdict {
   return {
     decision: "retry",
@@ -366,7 +366,7 @@ function change(job: JobView, name: ChangeName, to: Partial<Change> & Pick<Chang
     throw new OutliveError(
       ErrorCode.wrongState,
       `Job ${job.id} is ${job.state}; "${name}" is possible only from ${from.join(", ")}.`,
-      "Look at the job again; somebody else may have ended it.",
+      "Check the job again: another process may have ended it.",
       { jobId: job.id, state: job.state, change: name },
     );
   }

@@ -144,7 +144,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "upkeep.noteOpening": { doing: "keeping what an open found", writes: "keep a report" },
   "upkeep.untilWritable": { doing: "checking that the store can be written", writes: "write" },
   "upkeep.advice": { doing: "asking what an operator should know" },
-  "upkeep.tend": { doing: "looking after its files", writes: "look after its files" },
+  "upkeep.tend": { doing: "maintaining its files", writes: "maintain its files" },
   "upkeep.integrity": { doing: "checking the integrity" },
   "upkeep.repair": { doing: "repairing it", writes: "repair it" },
   "upkeep.inconsistencies": { doing: "looking for inconsistencies" },
@@ -165,13 +165,13 @@ export interface Observation {
   /** An error of the driver as one of ours; anything else as it is. Omitted: the store has worded them. */
   readonly words?: (doing: string, thrown: unknown) => unknown;
   /**
-   * How others hear that work is ready; null: nobody else has this store. The listeners of this process hear it at once. Omitted: the
+   * How others hear that work is ready; null: no other process has this store. The listeners of this process hear it at once. Omitted: the
    * store's own `onWakeup`, and nothing is rung.
    */
   readonly wakeups?: WakeupChannel | null;
   /** Verbs that notify the others within their own transaction. */
   readonly notifyThemselves?: readonly Verb[];
-  /** Hears `store.called`, if anybody listens to it. */
+  /** Receives `store.called`, if there is a listener for it. */
   readonly telemetry?: { readonly events: Emitter; readonly clock: Clock };
   /** Every write is refused before the store is asked. */
   readonly readOnly?: boolean;

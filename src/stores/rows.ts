@@ -1,5 +1,5 @@
 // Between the rows of a store's tables, whose columns have the same names in all of them, and core's forms. Nothing here reads or
-// writes. What is read for people is shown as it is found, also where somebody damaged it.
+// writes. What is read for people is shown as it is found, also where it is damaged.
 import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
 import { ANY_NUMBER, boundOf, isSuspect } from "../job/isolation.ts";
 import {

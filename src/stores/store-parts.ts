@@ -58,7 +58,7 @@ export interface JobFilter {
 }
 
 export interface ListPage {
-  /** May be fewer than were asked for although more follow: a page is bounded by what it looks at, too. */
+  /** May be fewer than were asked for although more follow: a page is also bounded by how many rows it reads. */
   readonly jobs: readonly JobInfo[];
   /** Pass it to get what follows; null: that was all. */
   readonly next: string | null;
@@ -98,7 +98,7 @@ export interface StoreHealth {
 export interface LockHolder {
   readonly pid: number;
   readonly command: string;
-  /** Changes with every commit of another process: the same holder with the same number at two looks lets nobody through. */
+  /** Changes with every commit of another process: the same holder with the same number at two checks lets no other process through. */
   readonly version: number;
 }
 
@@ -231,7 +231,7 @@ export interface Losses {
   /** Writes what became of a worker with which contact was lost. A loss resolves once: returns the resolution that stands. Null: there is no such loss. */
   resolve(worker: string, resolution: Resolution): Promise<Resolution | null>;
 
-  /** The jobs of a loss that are not judged yet, as they are now. Jobs whose rows are gone are left out. Reads only. */
+  /** The jobs of a loss that are not judged yet, as they are now. Jobs whose rows are gone are omitted. Reads only. */
   jobs(incident: string, limit: number): Promise<readonly LostJob[]>;
 
   /**

@@ -18,7 +18,7 @@ export interface MetricsOptions {
   readonly registry?: Registry;
   /** "process": what happened in this process. "store": what is in the store. Default: both. If several processes are scraped, one of them is enough for the store. */
   readonly only?: "process" | "store";
-  /** Deaths before this instant (ms) are left out of the times to detect and to resume. Default: now. */
+  /** Deaths before this instant (ms) are omitted from the times to detect and to resume. Default: now. */
   readonly incidentsSince?: number;
   /** What `onEvent` of `open` heard before: the recovery that `open` runs itself. Default: none. */
   readonly early?: readonly EngineEvent[];
@@ -65,7 +65,7 @@ interface MeasuredProcess {
 const ATTEMPT_SECONDS = [0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600];
 const RECOVERY_SECONDS = [0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 120];
 
-/** `early`: what was told before anybody could listen by name, by the recovery of `open` itself. It is counted too. */
+/** `early`: events of the recovery in `open` itself, before a program could listen by name. They are counted too. */
 function processMetrics(engine: MeasuredProcess, registry: Registry, early: readonly EngineEvent[] = []): () => void {
   const { Counter, Histogram } = promClient();
   const names: string[] = [];
@@ -127,7 +127,7 @@ function attempts(on: On, counter: MakeCounter, histogram: MakeHistogram): (() =
       if (outcome === "timed-out") timeouts.inc({ kind });
       if (to === "queued" && (outcome === "failed" || outcome === "timed-out")) retries.inc({ kind });
     }),
-    // Fenced out by somebody else: its own worker did not do it, so no `attempt.ended` comes.
+    // Another process fenced it out, not its own worker, so no `attempt.ended` comes.
     on("job.overdue", ({ kind, fencedOut }) => fencedOut && timeouts.inc({ kind })),
     on("job.dead", ({ kind }) => dead.inc({ kind })),
     on("job.recovered", ({ kind, decision, success }) => success && decision === "fail" && dead.inc({ kind })),
@@ -238,7 +238,7 @@ interface Reading {
 
 const STATES = ["ready", "delayed", "held", "running", "succeeded", "dead", "cancelled", "quarantined"] as const;
 const DEATH_SECONDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300];
-/** Incidents looked at with each scrape. */
+/** Incidents read with each scrape. */
 const MAX_INCIDENTS = 50;
 /** A job that has not run again after this long is not waited for any more. */
 const GIVE_UP_MS = 3_600_000;
@@ -277,7 +277,7 @@ export function storeMetrics(engine: MeasuredStore, registry: Registry, incident
   gauge("outlive_oldest_ready_seconds", "How long the oldest ready job has waited", ["kind"], (it, { counts }) => {
     for (const { kind, oldestReadyMs } of counts) it.set({ kind }, (oldestReadyMs ?? 0) / 1_000);
   });
-  gauge("outlive_paused", "1: nobody claims jobs of this kind", ["kind"], (it, { counts }) => {
+  gauge("outlive_paused", "1: no worker claims jobs of this kind", ["kind"], (it, { counts }) => {
     for (const { kind, paused } of counts) it.set({ kind }, paused ? 1 : 0);
   });
   gauge("outlive_workers", "Workers that are not over", ["state"], (it, { workers }) => {
@@ -392,7 +392,7 @@ function isLive({ state }: WorkerRow): boolean {
   return state === "live";
 }
 
-/** It holds jobs and is over, or has been silent for its lease. */
+/** It holds jobs and has ended, or has been silent for its lease. */
 function isOrphaning(worker: WorkerRow, now: number): boolean {
   return worker.heldCount > 0 && (worker.state !== "live" || now - worker.heartbeatAt > worker.leaseMs);
 }

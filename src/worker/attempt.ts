@@ -44,7 +44,7 @@ export interface AttemptOwner {
   stepped(attempt: Attempt): void;
 }
 
-/** When a handler that was told to stop is given up, and why it had to stop. */
+/** When an aborted handler is given up, and why it was aborted. */
 interface GiveUp {
   readonly atMono: number;
   readonly why: "timeout" | "cancelled" | "lease-lost";
@@ -76,7 +76,7 @@ export class Attempt implements Run {
   #commitControl: CommitControl | null = null;
   /** What becomes of the job once the commit is rolled back that was interrupted; null: the handler decides. */
   #afterCommit: (() => transitions.Change) | null = null;
-  /** It was told that the lease is lost. */
+  /** It was aborted because the lease is lost. */
   #untrusted = false;
   #controller: AbortController | undefined;
   #aborted: Interruption | undefined;
@@ -109,7 +109,7 @@ export class Attempt implements Run {
     return { epoch: this.job.lease.epoch, number: this.job.lease.fence };
   }
 
-  /** Made when it is first asked for: most handlers never look, and a signal costs more than the rest of the attempt. */
+  /** Made when it is first asked for: most handlers never read it, and a signal costs more than the rest of the attempt. */
   get signal(): AbortSignal {
     if (!this.#controller) {
       this.#controller = new AbortController();
@@ -267,7 +267,7 @@ export class Attempt implements Run {
     this.abort("timeout", `job ${this.id} passed its deadline; it has ${graceMs} ms to end`);
   }
 
-  /** Called again and again until the attempt has ended. One that was told to stop for another reason and goes on has the grace and no more. */
+  /** Called again and again until the attempt has ended. A handler that was aborted for another reason and goes on has the grace and no more. */
   cancel(): void {
     if ((this.#settling && !this.#commitControl) || this.#giveUp) return;
     this.#endWithinGrace("cancelled");
@@ -282,7 +282,7 @@ export class Attempt implements Run {
 
   /**
    * The worker was silent for longer than its lease allows. The attempt may still be ours, so a handler that goes on has until its deadline, like
-   * any other. Without a deadline it has the grace, so that its slot comes back. Returns false if it was told before.
+   * any other. Without a deadline it has the grace, so that its slot comes back. Returns false if it was aborted before.
    */
   loseTrust(): boolean {
     if (this.#untrusted) return false;
@@ -624,7 +624,7 @@ export class Attempt implements Run {
     return staleError(stale);
   }
 
-  /** Throws the reason if the attempt was told to stop for good. A timeout or a shutdown may still write: the grace is for that. */
+  /** Throws the reason if the attempt was aborted for good. A timeout or a shutdown may still write: the grace is for that. */
   #assertOurs(): void {
     this.#owner.checkTrust();
     if (this.#aborted && (this.#aborted.why === "lease-lost" || this.#aborted.why === "cancelled")) throw this.#aborted;
@@ -652,7 +652,7 @@ export function staleText(stale: Stale): string {
     return `worker ${lease.worker} tried "${stale.tried}" on job ${lease.jobId} with ${mine}; the job is not there any more`;
   const now =
     stale.epoch === lease.epoch && stale.fence === lease.fence
-      ? `that attempt is over and the job is ${stale.state}`
+      ? `that attempt has ended and the job is ${stale.state}`
       : `it is (epoch ${stale.epoch}, fence ${stale.fence}) and ${stale.state}`;
   return `worker ${lease.worker} tried "${stale.tried}" on job ${lease.jobId} with ${mine}; ${now}`;
 }

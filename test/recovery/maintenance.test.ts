@@ -266,7 +266,7 @@ test("what throws is told and done again at its time, and stops nothing else", a
   const told = new Set(events.of("store.failed").map(({ doing, error }) => `${doing}: ${error.message}`));
   assert.deepEqual([...told].toSorted(), [
     "maintenance: jobs left behind: disk is full",
-    "maintenance: look: disk is full",
+    "maintenance: check: disk is full",
     "maintenance: probe: disk is full",
   ]);
   assert.equal(of("beat").length, 2);

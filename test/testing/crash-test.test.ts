@@ -160,7 +160,7 @@ test("requests are seen by themselves, with their idempotency keys", async (t) =
 test("a job that never succeeds, and a module without it, are said before anything is killed", async () => {
   await assert.rejects(
     crashTest(failing, { module, input: null }),
-    /does not succeed even when nobody kills it.*it never works/,
+    /does not succeed even in an undisturbed run.*it never works/,
   );
   await assert.rejects(crashTest({ name: "nobody" }, { module, input }), /exports no job named nobody/);
 });

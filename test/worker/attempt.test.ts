@@ -363,7 +363,7 @@ test("the sentence of a refused write names worker, job, both fences and what is
   );
   assert.equal(
     staleText(aStale({ fence: 8, state: "succeeded", tried: "step render" })),
-    'worker w1 tried "step render" on job job-1 with (epoch 7, fence 8); that attempt is over and the job is succeeded',
+    'worker w1 tried "step render" on job job-1 with (epoch 7, fence 8); that attempt has ended and the job is succeeded',
   );
   assert.equal(
     staleText(aStale({ state: "missing", worker: null, epoch: 0, fence: 0 })),

@@ -30,7 +30,7 @@ export const enqueueCommand: Register = (program, run) => {
     .addOption(
       new Option(
         "--dedupe-then <what>",
-        "what to do with the job that holds the key: keep it; replace its input if it has not begun; rerun: as replace, or once more after it has ended",
+        "what to do with the job that holds the key: keep it; replace its input if it has not begun; rerun: as replace, or again after it has ended",
       ).choices(["keep", "replace", "rerun"]),
     )
     .option("--id <id>", "your own id: enqueueing it again adds nothing")

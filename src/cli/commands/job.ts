@@ -215,7 +215,7 @@ interface Happening {
 
 /** Steps, log and history in one order. A success writes no history, so the ends of the latest attempt are added. */
 function timeline(job: JobDetails, pen: Pen, full: boolean): string[] {
-  const told = (at: number, attempt: number, what: string, text: string, ink: Ink | null = null): Happening => ({
+  const happening = (at: number, attempt: number, what: string, text: string, ink: Ink | null = null): Happening => ({
     at,
     attempt,
     what,
@@ -223,10 +223,10 @@ function timeline(job: JobDetails, pen: Pen, full: boolean): string[] {
     ink,
   });
   const all = [
-    told(job.createdAt, 0, "enqueued", ""),
-    ...(job.startedAt === null ? [] : [told(job.startedAt, job.attempt, "started", `in ${job.worker ?? "?"}`)]),
+    happening(job.createdAt, 0, "enqueued", ""),
+    ...(job.startedAt === null ? [] : [happening(job.startedAt, job.attempt, "started", `in ${job.worker ?? "?"}`)]),
     ...job.steps.map(({ at, attempt, name, result }) =>
-      told(
+      happening(
         at,
         attempt,
         "step",
@@ -234,9 +234,9 @@ function timeline(job: JobDetails, pen: Pen, full: boolean): string[] {
         job.corrupt.includes(`step ${name}`) ? "red" : "cyan",
       ),
     ),
-    ...job.log.map(({ at, attempt, message }) => told(at, attempt, "log", message)),
+    ...job.log.map(({ at, attempt, message }) => happening(at, attempt, "log", message)),
     ...job.history.map(({ at, attempt, event, to, actor, reason, incident }) =>
-      told(
+      happening(
         at,
         attempt,
         event,
@@ -245,7 +245,7 @@ function timeline(job: JobDetails, pen: Pen, full: boolean): string[] {
       ),
     ),
     ...(job.state === "succeeded" && job.finishedAt !== null
-      ? [told(job.finishedAt, job.attempt, "succeeded", "", "green")]
+      ? [happening(job.finishedAt, job.attempt, "succeeded", "", "green")]
       : []),
   ].sort((a, b) => a.at - b.at);
   const shown = full ? all : all.slice(-STORY);
@@ -329,7 +329,7 @@ async function pageOf(engine: Engine, flags: JobsFlags, limit: number): Promise<
 function pageLines(page: ListPage, flags: JobsFlags, terminal: Terminal): string[] {
   const lines = tableOf(page, terminal);
   if (page.next === null) return lines;
-  const more = page.jobs.length < flags.limit ? "Not all were looked through yet" : "There are more";
+  const more = page.jobs.length < flags.limit ? "Not all were searched yet" : "There are more";
   return [...lines, "", terminal.style("dim", `${more}: ${sameAgain(flags, page.next)}`)];
 }
 

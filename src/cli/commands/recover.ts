@@ -23,7 +23,7 @@ export interface Unrecovered {
   readonly jobs: readonly { readonly id: string; readonly kind: string; readonly attempt: number }[];
 }
 
-/** Between two looks at who is silent. */
+/** Between two checks of which workers are silent. */
 const POLL_MS = 500;
 
 export const recoverCommand: Register = (program, run) => {
@@ -43,8 +43,8 @@ export const recoverCommand: Register = (program, run) => {
           terminal.answer({ wouldRecover }, () => unrecoveredText(wouldRecover));
           return;
         }
-        const told = progress(terminal.remark, "recover");
-        const report = await recoverWithProgress(engine, told, { restored: flags.restored === true });
+        const onJobs = progress(terminal.remark, "recover");
+        const report = await recoverWithProgress(engine, onJobs, { restored: flags.restored === true });
         const silent = await silentText(engine);
         terminal.answer({ report: withoutText(report) }, () =>
           (report?.text ?? `Nobody is dead; nothing was recovered.\n${silent}`).trimEnd(),
@@ -56,11 +56,11 @@ export const recoverCommand: Register = (program, run) => {
 /** One pass, with the number of jobs so far as it grows. */
 export async function recoverWithProgress(
   engine: Pick<Engine, "on" | "operator">,
-  told: (jobs: number) => void,
+  onJobs: (jobs: number) => void,
   options: RecoverOptions = {},
 ): Promise<Report | null> {
   let jobs = 0;
-  const off = engine.on("job.recovered", () => told(++jobs));
+  const off = engine.on("job.recovered", () => onJobs(++jobs));
   try {
     return await engine.operator.recover(options);
   } finally {
@@ -107,7 +107,7 @@ export function unrecoveredText(all: readonly Unrecovered[]): string {
   return [...lines, "", "Nothing was changed. To do it: outlive recover"].join("\n");
 }
 
-/** Silence is a heartbeat that stands still for one lease while somebody watches; an age alone proves nothing. */
+/** Silence is a heartbeat that stands still for one lease while a process watches; an age alone proves nothing. */
 async function watchSilent(engine: Engine, remark: (text: string) => void): Promise<void> {
   const silent = await silentOnes(engine, await engine.operator.deaths());
   if (silent.length === 0) return;
@@ -206,7 +206,7 @@ export const recoveryCommand: Register = (program, run) => {
   const recovery = program.command("recovery").description("the latest recovery: status, report");
   recovery
     .command("status")
-    .description("whether somebody is to be recovered, and how the latest recovery went")
+    .description("whether a worker has to be recovered, and how the latest recovery went")
     .action(
       run(async ({ terminal, attach }) => {
         const engine = await attach();

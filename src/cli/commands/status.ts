@@ -64,7 +64,7 @@ export const workersCommand: Register = (program, run) => {
     .command("workers")
     .description("who works: process, state, what each holds")
     .option("--heartbeat", "their signs of life: heartbeats, leases, loop lag, held jobs, last words")
-    .option("--all", "also those that are over and still kept")
+    .option("--all", "also those that have ended and are still kept")
     .action(
       run(async ({ terminal, attach }, command) => {
         const flags = command.opts<{ heartbeat?: boolean; all?: boolean }>();

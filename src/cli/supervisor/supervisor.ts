@@ -178,7 +178,7 @@ export class Supervisor {
       case "again":
         this.#log.warn(`${signal} again: ends at once`);
         this.#exitCode = 128 + constants.signals[signal];
-        for (const child of this.#children) child.kill("it was told to end at once");
+        for (const child of this.#children) child.kill("it was asked to end at once");
     }
   }
 

@@ -117,7 +117,7 @@ const WORDS: Readonly<Record<string, Words>> = {
   ],
   "57P": [
     ErrorCode.storeUnreachable,
-    "The server is starting, stopping or was told to end the session. What works already tries again by itself.",
+    "The server is starting or stopping, or an administrator ended the session. A running worker retries automatically.",
   ],
   "53": [ErrorCode.storeBusy, "The server lacks connections or memory. Nothing was written; try again."],
   "25006": [ErrorCode.storeReadOnly, "Nothing was written. Connect to the primary, not to a replica."],

@@ -1,5 +1,5 @@
-// The store port on PostgreSQL, assembled: every verb is one statement, one transaction or one read. The statements are in the files
-// beside it, one role each.
+// The store port on PostgreSQL, assembled: every verb is one statement, one transaction or one read. The statements are in the other
+// files of this folder, one role each.
 import type { Emitter } from "../../job/events.ts";
 import type { Clock } from "../../job/time.ts";
 import { observed } from "../observed.ts";
@@ -30,7 +30,7 @@ export interface PostgresStoreDeps {
   readonly newId: () => string;
   /** How workers are woken. Default: only those of this process. */
   readonly wakeup?: WakeupChannel;
-  /** Hears how long each call took. Omitted: nobody does. */
+  /** Receives how long each call took. */
   readonly events?: Emitter;
   /** From how many successes on a worker's turn is two statements at the same time instead of one. Default 16. */
   readonly turnInTwoFrom?: number;

@@ -120,7 +120,7 @@ function guarded(client: PostgresClient, isOpen: () => boolean): PostgresClient 
 function over(): OutliveError {
   return new OutliveError(
     ErrorCode.commitDenied,
-    "The transaction is over.",
+    "The transaction has ended.",
     "Use its handle only inside the callback, and await everything that uses it there.",
   );
 }

@@ -125,7 +125,7 @@ export class Settling {
     return n;
   }
 
-  /** A success leaves no history row, but whoever queued the job again by hand left one that names the attempt. */
+  /** A success leaves no history row, but a retry by hand left one that names the attempt. */
   #redriven({ row, epoch, fence }: Lease): boolean {
     return (
       this.#db

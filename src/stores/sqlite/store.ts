@@ -1,5 +1,5 @@
-// The store port on SQLite, assembled: every verb is one operation of the writer or one short read. The statements are in the files
-// beside it, one role each.
+// The store port on SQLite, assembled: every verb is one operation of the writer or one short read. The statements are in the other
+// files of this folder, one role each.
 import type { Emitter } from "../../job/events.ts";
 import type { Clock, Random } from "../../job/time.ts";
 import { observed } from "../observed.ts";
@@ -35,7 +35,7 @@ export interface SqliteStoreDeps {
   readonly wakeup: WakeupChannel | null;
   /** Gives the file an identity if it has none. It shares the transaction of the first write; if that fails, the next open does it. */
   readonly identify?: boolean;
-  /** Hears how long each call took. Omitted: nobody does. */
+  /** Receives how long each call took. */
   readonly events?: Emitter;
   /** Called once, before the connection is closed. */
   readonly onClose?: () => void;

@@ -1,4 +1,4 @@
-// The process that is killed: runs one job of the user's module on a scratch store, and kills itself with SIGKILL at the point it was told.
+// The process that is killed: runs one job of the user's module on a scratch store, and kills itself with SIGKILL at the point in its order.
 // With no such point it runs to the end and tells every point it passed.
 import { closeSync, fsyncSync, openSync, writeSync } from "node:fs";
 import { pathToFileURL } from "node:url";
@@ -21,7 +21,7 @@ export interface Order {
   readonly module: string;
   readonly kind: string;
   readonly jobId: string;
-  /** Null: somebody has enqueued it already. */
+  /** Null: it has been enqueued already. */
   readonly input: { readonly json: string } | null;
   /** What is sent when the job waits for a signal, by its name. */
   readonly signals: Readonly<Record<string, Json>>;
