@@ -360,6 +360,23 @@ export function retry(job: JobView, delayMs: number): Change {
   });
 }
 
+/** What a person asks of one job, decided before the store has found it: its change in each state. In any other state nothing is written. */
+export interface ByHand {
+  readonly changes: Readonly<Partial<Record<JobState, Change>>>;
+  /** A running job is only asked to end, and its history says this. Null: a running job is refused. */
+  readonly request: string | null;
+}
+
+/** Neither depends on the job's counters, so that a store need not read the row to apply it. */
+export const BY_HAND = {
+  cancel: { changes: byHand("cancel", cancel), request: "its end was asked for while it ran" },
+  retry: { changes: byHand("retry", (job) => retry(job, 0)), request: null },
+} as const satisfies Record<string, ByHand>;
+
+function byHand(name: "cancel" | "retry", make: (job: JobView) => Change): ByHand["changes"] {
+  return Object.fromEntries(CHANGES[name].map((state) => [state, make({ id: "", state, counters: NO_COUNTERS })]));
+}
+
 function change(job: JobView, name: ChangeName, to: Partial<Change> & Pick<Change, "to" | "outcome">): Change {
   const from: readonly JobState[] = CHANGES[name];
   if (!from.includes(job.state)) {

@@ -3,8 +3,8 @@ import assert from "node:assert/strict";
 import * as transitions from "../../src/job/transitions.ts";
 import { test } from "node:test";
 import { ErrorCode, OutliveError } from "../../src/job/errors.ts";
-import { JOB_STATES, type JobState } from "../../src/job/job.ts";
-import { type Change, type ChangeName, CHANGES } from "../../src/job/transitions.ts";
+import { JOB_STATES, type JobState, NO_COUNTERS } from "../../src/job/job.ts";
+import { BY_HAND, type Change, type ChangeName, CHANGES, type JobView } from "../../src/job/transitions.ts";
 import { aKind, aView, counted } from "../support/samples.ts";
 
 const boom = { name: "Error", message: "boom" };
@@ -49,6 +49,16 @@ const table: Readonly<
 test("the changes and the states from which they start are those written down here", () => {
   const written = Object.fromEntries(Object.entries(table).map(([name, { from }]) => [name, from]));
   assert.deepEqual(CHANGES, written);
+});
+
+test("what a person may ask is decided for every state from which it may start, whatever the counters are", () => {
+  const view = (state: JobState): JobView =>
+    aView({ state, counters: { ...NO_COUNTERS, errors: 3, crashes: 2, blamed: 1 } });
+  for (const name of ["cancel", "retry"] as const) {
+    const decided = Object.fromEntries(CHANGES[name].map((state) => [state, table[name].make(view(state))]));
+    assert.deepEqual(BY_HAND[name].changes, decided);
+  }
+  assert.deepEqual([typeof BY_HAND.cancel.request, BY_HAND.retry.request], ["string", null]);
 });
 
 for (const name of Object.keys(CHANGES) as ChangeName[]) {
