@@ -364,7 +364,7 @@ export async function insertHistory(session: Session, rows: readonly HistoryRow[
 }
 
 // How many workers died without holding a job, since its first counted crash or within the last while: what isolation.ts weighs a death
-// against. The reclaim in plain SQL has a copy of it, which is frozen with its migration (migrations/frozen.ts).
+// against. Only core asks: the reclaim in plain SQL judges no death (migrations/verdicts.ts).
 
 /** A loss of contact counts once it has turned out to be a death, and a death from the moment that its worker is condemned. `own` is the incident in question. `job`, `crashes`, `now` and `own` are SQL. The last `crashes` crashes in the history count: a step or a retry by hand has set the counters back before them. */
 export function deathsElsewhere(schema: string, job: string, crashes: string, now: string, own: string): string {
