@@ -7,7 +7,8 @@ import { type HeldSummary, type Lease, leaseHash } from "../job/lease.ts";
 import type { CallOff } from "../job/time.ts";
 import type { Change } from "../job/transitions.ts";
 import type { Room, Settlement, WriteAnswer } from "../stores/port.ts";
-import { Attempt, type AttemptOwner, reportStale } from "./attempt.ts";
+import { Attempt, type AttemptOwner } from "./attempt.ts";
+import { reportStale } from "./calls.ts";
 import type { WorkerContext } from "./life.ts";
 
 /** What the executor reports to the worker's loop. */

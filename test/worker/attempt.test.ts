@@ -5,7 +5,8 @@ import { ErrorCode, Interruption, OutliveError } from "../../src/job/errors.ts";
 import type { ClaimedJob, JobDraft } from "../../src/job/job.ts";
 import { APPLIED, type AttemptWrite, type ReadSignal, type Stale, type WriteAnswer } from "../../src/stores/port.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
-import { Attempt, type AttemptOwner, staleError, staleText } from "../../src/worker/attempt.ts";
+import { Attempt, type AttemptOwner } from "../../src/worker/attempt.ts";
+import { staleError, staleText } from "../../src/worker/calls.ts";
 import type { CommitForm } from "../../src/worker/run.ts";
 import { aClaim, aContext, aKind, aLease, fakeStore, Recorder } from "../support/samples.ts";
 
