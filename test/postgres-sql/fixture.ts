@@ -165,6 +165,8 @@ export function psql(
         }
       },
     );
+    // A psql that stops at an error does not read the rest of a long text. How it ended is reported above.
+    child.stdin!.on("error", () => {});
     child.stdin!.end(text);
   });
 }
