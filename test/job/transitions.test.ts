@@ -212,7 +212,7 @@ test("the last allowed timeout kills the job", () => {
   assert.equal(change.reason, "timeout 2 of 2, no more are allowed");
 });
 
-test("FR-014 FR-015 UT-002 a first crash beside others queues the job again at once and counts, without blame", () => {
+test("FR-014 FR-015 UT-002 a first crash next to others queues the job again at once and counts, without blame", () => {
   const { change, decision } = transitions.crash(aView(), aKind(), TOGETHER);
   assert.equal(decision, "retry");
   assert.equal(change.to, "queued");
@@ -233,7 +233,7 @@ test("from its second crash on, each halves the number of suspects that a job ma
   assert.equal(last.reason, "its worker died (crash 2, 1 of 3 alone); it will run as the only suspect");
 });
 
-test("crashes beside others never quarantine a job, however many", () => {
+test("crashes next to others never quarantine a job, however many", () => {
   const { change, decision } = transitions.crash(
     aView({ counters: counted({ crashes: 500, blamed: 2 }) }),
     aKind(),

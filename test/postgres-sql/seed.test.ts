@@ -48,7 +48,7 @@ test("test 1: the job of a dead worker is queued again with one attempt more, an
   );
 });
 
-test("test 1, as it was written: a row put in by hand under a worker that nobody knows", async (t) => {
+test("test 1, as it was written: a row put in by hand under a worker that no process knows", async (t) => {
   const store = await executor(t);
   await store.psql(`
     INSERT INTO outlive.jobs (id, dedupe_key, kind, priority, input, state, created_at, started_at, deadline_at, worker, fence, timeouts)
@@ -315,7 +315,7 @@ test("a heartbeat of the worker shortens detection: its job is back after one le
   assert.match((await store.job("a")).error!.message, /^RECLAIMED_TTL: Exceeded TTL \(30 s\)/);
 });
 
-test("a kind that nobody declared is reclaimed after the default timeout", async (t) => {
+test("a kind that no program declared is reclaimed after the default timeout", async (t) => {
   const store = await executor(t);
   await store.psql("SELECT outlive.enqueue('brand.new', '{}', id => 'a')");
   await store.claim("test-worker", "a");

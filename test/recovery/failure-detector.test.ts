@@ -61,7 +61,7 @@ test("a worker whose row came back with a backup is gone at once, whatever its l
   assert.deepEqual(await detector.probe([row]), [{ worker: row, death }]);
 });
 
-test("a worker whose heartbeat moves is left alone for ever, with its lock held or unknown", async () => {
+test("a worker whose heartbeat moves is left alone forever, with its lock held or unknown", async () => {
   for (const probe of ["held", "unknown"] as const) {
     const dead = await checks(watch({ w2: probe }), (pass) => [worker({ beats: pass })], 50);
     assert.deepEqual(dead, []);
@@ -250,7 +250,7 @@ test("a worker that left is forgotten: one that comes back is watched from the b
   }
 });
 
-test("the death of one hides nobody else's", async () => {
+test("the death of one hides no other", async () => {
   const watching = watch({ a: "free", c: "free" });
   const workers = ["a", "b", "c", "d"].map((id) => worker({ id }));
   const dead = await watching.detector.check(workers, EVERY);

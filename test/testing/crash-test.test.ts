@@ -116,7 +116,7 @@ test("a job that sleeps, waits for signals and for its children is killed around
   assert.equal(points.filter((point) => point.startsWith("after the claim")).length, 5);
 });
 
-test("an effect between two waits that is in no step happens once more for each kill after it", async () => {
+test("an effect between two waits that is in no step happens again for each kill after it", async () => {
   const report = await crashTest(carelesslyWaiting, { module, input: null });
   assert.equal(report.ok, false, report.text);
 });

@@ -26,7 +26,7 @@ import {
 const MARGIN_MS = 1_000;
 
 export function specifyExpire(specify: Specify): void {
-  specify("a job is fenced out when deadline, grace and margin are over, and not before", async (fixture) => {
+  specify("a job is fenced out when deadline, grace and margin have passed, and not before", async (fixture) => {
     const { worker, job } = await running(fixture);
     await fixture.clock.advance(TIMEOUT_MS + GRACE_MS + MARGIN_MS);
     assert.deepEqual(await expireOnce(fixture.store, MARGIN_MS, 10), []);
@@ -204,7 +204,7 @@ export function specifyLiveness(specify: Specify): void {
     },
   );
 
-  specify("known bug 17: a wall clock that jumps kills nobody: the watch starts again", async (fixture) => {
+  specify("known bug 17: a wall clock that jumps kills no worker: the watch starts again", async (fixture) => {
     await fixture.worker("w");
     const watcher = new Watcher(fixture);
     for (let pass = 0; pass < 9; pass++) assert.deepEqual(await watcher.check(), []);
@@ -214,7 +214,7 @@ export function specifyLiveness(specify: Specify): void {
   });
 
   specify(
-    "known bug 18: a watcher that was asleep itself takes nobody for dead: the watch starts again",
+    "known bug 18: a watcher that was asleep itself takes no worker for dead: the watch starts again",
     async (fixture) => {
       await fixture.worker("w");
       const watcher = new Watcher(fixture);
