@@ -1,5 +1,6 @@
 // Batches as the port wants them: rows come in as blocks, a batch is sealed, aborted, ended once, opened again, deleted. Each verb is one small
 // transaction or one read. What rows come to is written with the rows (blocks.ts).
+import { BY_HAND } from "../../job/transitions.ts";
 import {
   BATCH_STATES,
   type BatchDraft,
@@ -18,7 +19,7 @@ import { checksumOf, isIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { demandKinds, insertJobs, type Kinds } from "./enqueue.ts";
 import { relocate } from "./keys.ts";
-import { cancelJob } from "./operate.ts";
+import { applyByHand } from "./operate.ts";
 import type { Purging } from "./purge.ts";
 import type { FileAccess } from "./writer.ts";
 
@@ -348,7 +349,7 @@ function tend(db: Database, limit: number, now: number): boolean {
     .all(batch.seq, batch.round, batch.tended, limit) as unknown as readonly TendedColumns[];
   for (const block of blocks) {
     if (block.seq === null || block.state >= STATE.succeeded) continue;
-    if (batch.tending === CANCEL) cancelJob(db, block.id, "system/batches", now);
+    if (batch.tending === CANCEL) applyByHand(db, block.id, BY_HAND.cancel, "system/batches", now);
     else release(db, block, now);
   }
   const isDone = blocks.length < limit;
