@@ -1,4 +1,4 @@
-// The public surface: a list that somebody typed.
+// The public surface, as a list of names.
 
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
 export type { BatchInfo, FailedBatchRow, OpenBatch, Submitted, SubmitOptions } from "./batches/batch-client.ts";
@@ -41,7 +41,7 @@ export type {
   Salvage,
   StoreFindings,
   Verdict,
-} from "./stores/integrity.ts";
+} from "./stores/store-parts.ts";
 export type { WorkerRow } from "./stores/liveness.ts";
 export type { Backup, BackupOptions, KindCounts, ListPage } from "./stores/port.ts";
 export type { Logger } from "./telemetry/log.ts";

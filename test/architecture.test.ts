@@ -28,7 +28,7 @@ const manifest = JSON.parse(readFileSync(`${root}package.json`, "utf8")) as {
 
 const sqliteFile = "src/stores/sqlite/database.ts";
 const pgFile = "src/stores/postgres/driver.ts";
-const promClientFile = "src/telemetry/prom-client.ts";
+const promClientFile = "src/telemetry/metrics.ts";
 const doctor = "src/stores/sqlite/doctor/";
 const settingsFile = "src/engine/settings.ts";
 const registryFile = "src/stores/registry.ts";
@@ -210,7 +210,7 @@ const rules: readonly Rule[] = [
     keeps: [
       ["src/job/job.ts", 'import type { StandardSchemaV1 } from "@standard-schema/spec";'],
       ["src/job/job.ts", 'import type { Lease } from "./lease.ts";'],
-      ["src/engine/config-file.ts", 'import type { Node } from "yaml";'],
+      ["src/engine/config.ts", 'import type { Node } from "yaml";'],
     ],
   },
   {

@@ -253,7 +253,7 @@ test("examples/limits.ts keeps to its limits", async (t) => {
   ]);
 });
 
-test("examples/rerun.ts runs once more for what came during the run, and joins what belongs together", async (t) => {
+test("examples/rerun.ts runs again for what came during the run, and joins what belongs together", async (t) => {
   const program = folder(t).start("rerun.ts");
   await program.untilEnd();
   assert.deepEqual(program.lines.slice(0, 3), ["indexing version 1", "version 2: rerun", "version 3: rerun"]);

@@ -1,6 +1,6 @@
 // Batches in a worker process: what it runs for each kind of batch (blocks, what follows an end, new rounds), what rows share, and the check for
 // ends after each settled block.
-import { hasEnded, decodeBlock, doneKind, roundKind } from "../job/batches.ts";
+import { batchOfBlock, doneKind, hasEnded, roundKind, type StoredBlock } from "../job/batches.ts";
 import type { RunnableKind } from "../job/contract.ts";
 import { invalidInput } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, toStoredError } from "../job/errors.ts";
@@ -63,7 +63,7 @@ export class BatchWorker {
       [
         name,
         {
-          ...runnable(kinds.block, (_: never, run) => this.#runBlock(contract, run as BlockAttempt)),
+          ...runnable(kinds.block, (block: never, run) => this.#runBlock(contract, block, run as BlockAttempt)),
           settled: (job: ClaimedJob, change: Change) => this.#settled(job, change),
         },
       ],
@@ -83,10 +83,10 @@ export class BatchWorker {
 
   // ---- blocks
 
-  async #runBlock(contract: AnyBatch, run: BlockAttempt): Promise<void> {
-    const { batch } = decodeBlock(run.job.input);
+  async #runBlock(contract: AnyBatch, block: StoredBlock, run: BlockAttempt): Promise<void> {
+    const { batch } = block;
     const [context, shared] = await Promise.all([this.#contextOf(contract, batch), this.#sharedOf(contract)]);
-    await runBlock({ clock: this.#deps.clock, contract, shared, context, parse: parserOf(contract) }, run);
+    await runBlock({ clock: this.#deps.clock, contract, shared, context, parse: parserOf(contract) }, block, run);
   }
 
   /** Once per process. A set-up that failed is tried again by the next block. */
@@ -121,7 +121,7 @@ export class BatchWorker {
 
   #settled({ input }: ClaimedJob, { to, rows }: Change): void {
     if (!isTerminal(to) && rows === undefined) return;
-    this.#toCheck.add(decodeBlock(input).batch);
+    this.#toCheck.add(batchOfBlock(input));
     if (this.#checking) return;
     this.#checking = true;
     this.#deps.clock.after(CHECK_MS, () => void this.#check());

@@ -1,6 +1,6 @@
 // Runs the rows of one block under one attempt. Rows that end are marked durable at least every 200 ms, and whatever ends the attempt writes the
 // rest with it, so that a kill repeats at most what no mark has reached. A row that throws is left for the next attempt of the block.
-import { bothEnds, decodeBlock, type FailedRow, type RowEnds, RowsFailed } from "../job/batches.ts";
+import { bothEnds, type FailedRow, type RowEnds, RowsFailed, type StoredBlock } from "../job/batches.ts";
 import { TerminalError, toStoredError } from "../job/errors.ts";
 import type { Json } from "../job/json.ts";
 import { type CallOff, type Clock, durationMs } from "../job/time.ts";
@@ -24,16 +24,19 @@ export interface BlockDeps {
   readonly parse: ((input: Json) => unknown) | null;
 }
 
-export async function runBlock(deps: BlockDeps, run: BlockAttempt): Promise<void> {
-  const { batch, round, rows } = decodeBlock(run.job.input);
+export async function runBlock(
+  deps: BlockDeps,
+  { batch, round, lines, rows }: StoredBlock,
+  run: BlockAttempt,
+): Promise<void> {
   const marks = run.job.block?.marks;
   const ends = new Ends(deps.clock, run);
   run.pendingRows = () => ends.pending();
   const left: BlockRow[] = [];
   for (let index = 0; index < rows.length; index++) {
     if (marks?.[index] === "1") continue;
-    const { line, input } = rows[index]!;
-    const row = new BlockRow(ends, index, line, input);
+    const input = rows[index]!;
+    const row = new BlockRow(ends, index, lines[index]!, input);
     try {
       const parsed = deps.parse ? deps.parse(input) : input;
       row.input = parsed instanceof Promise ? await parsed : parsed;
@@ -42,7 +45,7 @@ export async function runBlock(deps: BlockDeps, run: BlockAttempt): Promise<void
       ends.fail(row, thrown);
     }
   }
-  const shared = { deps, run, ends, batch, round };
+  const shared = { deps, run, ends, batch, common: new CommonRun(deps, run, batch, round) };
   try {
     await (deps.contract.handlers.block ? runWhole(shared, left) : runEach(shared, left));
   } finally {
@@ -55,7 +58,7 @@ interface Shared {
   readonly run: BlockAttempt;
   readonly ends: Ends;
   readonly batch: string;
-  readonly round: number;
+  readonly common: CommonRun;
 }
 
 // ---- row by row
@@ -106,32 +109,15 @@ async function runEach(shared: Shared, rows: readonly BlockRow[]): Promise<void>
 /** What a row threw; null: nothing. An own type, because anything may be thrown. */
 type Thrown = { readonly error: unknown } | null;
 
-function call({ deps, run, batch, round }: Shared, row: BlockRow): Thrown | Promise<Thrown> {
+function call({ deps, common }: Shared, row: BlockRow): Thrown | Promise<Thrown> {
   const thrown = (error: unknown): Thrown => (row.hasEnded ? null : { error });
   try {
-    const returned = deps.contract.handlers.row!(row as never, rowRun(deps, run, batch, round, row) as never);
+    const returned = deps.contract.handlers.row!(row as never, new OneRun(common, row) as never);
     if (returned instanceof Promise) return returned.then(() => null, thrown);
     return null;
   } catch (error) {
     return thrown(error);
   }
-}
-
-function rowRun(
-  deps: BlockDeps,
-  run: BlockAttempt,
-  batch: string,
-  round: number,
-  row: BlockRow,
-): RowRun<unknown, unknown> {
-  return {
-    ...commonRun(deps, run, batch, round),
-    get signal() {
-      return run.signal;
-    },
-    key: (name) => `${batch}:${row.line}:${name}`,
-    write: (file, text) => row.write(file, text),
-  };
 }
 
 function longest(one: RetryLater | undefined, other: RetryLater): RetryLater {
@@ -141,49 +127,131 @@ function longest(one: RetryLater | undefined, other: RetryLater): RetryLater {
 
 // ---- the block as a whole
 
-async function runWhole({ deps, run, ends, batch, round }: Shared, rows: readonly BlockRow[]): Promise<void> {
+async function runWhole({ deps, ends, common }: Shared, rows: readonly BlockRow[]): Promise<void> {
   if (rows.length === 0) return;
-  const blockRun: BlockRun<unknown, unknown, unknown> = {
-    ...commonRun(deps, run, batch, round),
-    get signal() {
-      return run.signal;
-    },
-    key: (name) => run.key(name),
-    get remaining() {
-      return rows.filter(({ hasEnded }) => !hasEnded);
-    },
-    fail: (row, error) => ends.fail(row as BlockRow, error),
-    commit: ((form: never, body: never) => {
-      for (const row of rows) if (!row.hasEnded) ends.succeed(row);
-      return run.commit(form, body);
-    }) as BlockRun["commit"],
-  };
-  await deps.contract.handlers.block!(rows as never, blockRun as never);
+  await deps.contract.handlers.block!(rows as never, new WholeRun(common, rows, ends) as never);
   for (const row of rows) if (!row.hasEnded) ends.succeed(row);
 }
 
-function commonRun(
-  deps: BlockDeps,
-  run: BlockAttempt,
-  batch: string,
-  round: number,
-): Omit<RowRun<unknown, unknown>, "signal" | "key" | "write"> {
-  const { context, shared } = deps;
-  return {
-    id: run.id,
-    batch,
-    round,
-    context,
-    shared,
-    attempt: run.attempt,
-    fence: run.fence,
-    interrupted: run.interrupted,
-    heartbeat: () => run.heartbeat(),
-    log: (message) => run.log(message),
-    progress: (value) => run.progress(value),
-    enqueue: run.enqueue as never,
-    enqueueMany: run.enqueueMany as never,
-  };
+// ---- what handlers hold. Classes: an object with a dozen functions for each row cost more than the rest of the row.
+
+class CommonRun {
+  readonly batch: string;
+  readonly round: number;
+  readonly context: unknown;
+  readonly shared: unknown;
+  readonly attemptOf: BlockAttempt;
+
+  constructor({ context, shared }: BlockDeps, run: BlockAttempt, batch: string, round: number) {
+    this.batch = batch;
+    this.round = round;
+    this.context = context;
+    this.shared = shared;
+    this.attemptOf = run;
+  }
+}
+
+abstract class AnyRun {
+  readonly batch: string;
+  readonly round: number;
+  readonly context: unknown;
+  readonly shared: unknown;
+  readonly #run: BlockAttempt;
+
+  constructor({ batch, round, context, shared, attemptOf }: CommonRun) {
+    this.batch = batch;
+    this.round = round;
+    this.context = context;
+    this.shared = shared;
+    this.#run = attemptOf;
+  }
+
+  get id(): string {
+    return this.#run.id;
+  }
+
+  get attempt(): number {
+    return this.#run.attempt;
+  }
+
+  get fence(): BlockAttempt["fence"] {
+    return this.#run.fence;
+  }
+
+  get signal(): AbortSignal {
+    return this.#run.signal;
+  }
+
+  get interrupted(): BlockAttempt["interrupted"] {
+    return this.#run.interrupted;
+  }
+
+  get enqueue(): never {
+    return this.#run.enqueue as never;
+  }
+
+  get enqueueMany(): never {
+    return this.#run.enqueueMany as never;
+  }
+
+  heartbeat(): Promise<void> {
+    return this.#run.heartbeat();
+  }
+
+  log(message: string): Promise<void> {
+    return this.#run.log(message);
+  }
+
+  progress(value: Json): Promise<void> {
+    return this.#run.progress(value);
+  }
+}
+
+class OneRun extends AnyRun implements RowRun<unknown, unknown> {
+  readonly #row: BlockRow;
+
+  constructor(common: CommonRun, row: BlockRow) {
+    super(common);
+    this.#row = row;
+  }
+
+  key(name: string): string {
+    return `${this.batch}:${this.#row.line}:${name}`;
+  }
+
+  write(file: string, text: string): void {
+    this.#row.write(file, text);
+  }
+}
+
+class WholeRun extends AnyRun implements BlockRun<unknown, unknown, unknown> {
+  readonly #run: BlockAttempt;
+  readonly #rows: readonly BlockRow[];
+  readonly #ends: Ends;
+
+  constructor(common: CommonRun, rows: readonly BlockRow[], ends: Ends) {
+    super(common);
+    this.#run = common.attemptOf;
+    this.#rows = rows;
+    this.#ends = ends;
+  }
+
+  key(name: string): string {
+    return this.#run.key(name);
+  }
+
+  get remaining(): readonly Row<unknown>[] {
+    return this.#rows.filter(({ hasEnded }) => !hasEnded);
+  }
+
+  fail(row: Row<unknown>, error: unknown): void {
+    this.#ends.fail(row as BlockRow, error);
+  }
+
+  commit(form: never, body: never): Promise<never> {
+    for (const row of this.#rows) if (!row.hasEnded) this.#ends.succeed(row);
+    return this.#run.commit(form, body);
+  }
 }
 
 // ---- rows and their ends

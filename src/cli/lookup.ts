@@ -57,7 +57,7 @@ function distance(a: string, b: string): number {
 // several.
 
 /** A list responds within 300 ms: what it has not scanned by then is left to the next page. */
-const LOOK_MS = 200;
+const LOOKUP_MS = 200;
 
 /** Up to `limit` jobs. Fewer, with `next` set, if scanning all of them would have taken too long. */
 export async function pageOfJobs(
@@ -73,7 +73,7 @@ export async function pageOfJobs(
     const page = await engine.list({ ...filter, limit: limit - jobs.length, ...(next !== null && { after: next }) });
     jobs.push(...page.jobs);
     next = page.next;
-  } while (next !== null && jobs.length < limit && performance.now() - startedAt < LOOK_MS);
+  } while (next !== null && jobs.length < limit && performance.now() - startedAt < LOOKUP_MS);
   return { jobs, next };
 }
 

@@ -198,7 +198,7 @@ export class Client {
     return this.store.inspect.counts();
   }
 
-  /** Workers with their heartbeats: those at work or being recovered; those that are over and still hold jobs; or all whose rows are kept. */
+  /** Workers with their heartbeats: those at work or being recovered; those that have ended and still hold jobs; or all whose rows are kept. */
   workers({ which = "present", heldIds }: Pick<WorkerQuery, "which" | "heldIds"> = {}): Promise<readonly WorkerRow[]> {
     return this.store.workers({ which, ...(heldIds !== undefined && { heldIds }) });
   }

@@ -178,7 +178,7 @@ export class Engine extends Client {
     }
   }
 
-  /** Asks for the end of a job: a queued one is cancelled now, a running one is told by its signal. Answers the state it is in after that. */
+  /** Asks for the end of a job: a queued one is cancelled now, a running one is aborted through its signal. Returns the state it is in after that. */
   async cancel(id: string): Promise<JobState> {
     assertKey(id, "The job's id");
     const answer = await this.store.operate.cancel(id, "operator");

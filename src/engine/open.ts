@@ -6,7 +6,7 @@ import { EventBus } from "../job/events.ts";
 import { systemClock, systemRandom } from "../platform/clock.ts";
 import { checkProcess, processIdentity } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
-import type { IntegrityReport, Repair, RepairOptions } from "../stores/integrity.ts";
+import type { IntegrityReport, Repair, RepairOptions } from "../stores/store-parts.ts";
 import { openBackend, shownAddress, storeAt } from "../stores/registry.ts";
 import { attachLog, consoleLogger } from "../telemetry/log.ts";
 import { batchesOf } from "./batch.ts";

@@ -13,7 +13,7 @@ import { jobKey, type JobKey, type KeyLimit, type LimitSettings } from "../job/l
 import { type Duration, durationMs } from "../job/time.ts";
 import type { RetentionTimes } from "../recovery/retention.ts";
 import type { StartUpOptions } from "../stores/backend.ts";
-import type { RepairMode } from "../stores/integrity.ts";
+import type { RepairMode } from "../stores/store-parts.ts";
 import type { LivenessTimes } from "../stores/liveness.ts";
 import type { PostgresOptions } from "../stores/postgres/address.ts";
 import type { StoreName } from "../stores/registry.ts";

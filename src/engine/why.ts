@@ -51,7 +51,7 @@ const BLOCKED_AFTER_MS = 300;
 
 export interface WhyDeps {
   readonly store: Store;
-  /** Whose work could be taken over now: the provably dead, and who has been silent for a lease while somebody watched. */
+  /** Workers whose jobs could be taken over now: those that provably died, and those that were silent for a lease while a process watched. */
   readonly deaths: () => Promise<readonly { readonly worker: WorkerRow; readonly death: Death }[]>;
   /** How long a worker whose lock is not held still has to come back, because the store was away a moment ago; 0: not that. */
   readonly returning?: (worker: WorkerRow) => Promise<number>;
@@ -69,9 +69,9 @@ export async function explain(deps: WhyDeps, id: string): Promise<Explanation | 
 }
 
 /** What is said about a job. */
-export type Said = Pick<Explanation, "because" | "text" | "next"> & { readonly details?: Explanation["details"] };
+export type Wording = Pick<Explanation, "because" | "text" | "next"> & { readonly details?: Explanation["details"] };
 
-function say(job: JobDetails, said: Said): Explanation {
+function say(job: JobDetails, said: Wording): Explanation {
   return { jobId: job.id, kind: job.kind, state: job.state, details: {}, ...said };
 }
 
@@ -190,7 +190,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   const workers = present.filter((worker) => lossOf(worker, deaths, now()) === null);
   const lost = present.length - workers.length;
   const able = workers.filter(({ state, kinds: known }) => state === "live" && known.includes(job.kind));
-  if (able.length === 0) return tooOld(job, await store.workers({ which: "all" })) ?? nobody(job, workers, lost);
+  if (able.length === 0) return tooOld(job, await store.workers({ which: "all" })) ?? noWorker(job, workers, lost);
   const stuck = await blocker(deps);
   if (stuck) {
     return say(job, {
@@ -208,7 +208,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
 }
 
 /** `step`: the wait that it began, by which its handler finds it again. */
-async function waiting({ store, now }: WhyDeps, job: JobDetails, step: string): Promise<Said> {
+async function waiting({ store, now }: WhyDeps, job: JobDetails, step: string): Promise<Wording> {
   const dueInMs = job.runAt === null ? null : job.runAt - now();
   const limit = dueInMs === null ? "without a limit of time" : `for at most ${humanMs(Math.max(0, dueInMs))} more`;
   const awaited = awaitedAt(step);
@@ -242,7 +242,7 @@ async function waiting({ store, now }: WhyDeps, job: JobDetails, step: string): 
   };
 }
 
-function heldByKey({ limit, key }: NonNullable<JobDetails["heldBy"]>): Said {
+function heldByKey({ limit, key }: NonNullable<JobDetails["heldBy"]>): Wording {
   const throttle = throttleSettings(limit);
   const details = { limit, key };
   if (throttle)
@@ -283,7 +283,7 @@ function tooOld(job: JobDetails, all: readonly WorkerRow[]): Explanation | null 
   });
 }
 
-function nobody(job: JobDetails, workers: readonly WorkerRow[], lost: number): Explanation {
+function noWorker(job: JobDetails, workers: readonly WorkerRow[], lost: number): Explanation {
   const others = workers.filter(({ state }) => state === "live");
   const text =
     others.length === 0
@@ -297,7 +297,7 @@ function nobody(job: JobDetails, workers: readonly WorkerRow[], lost: number): E
   return say(job, { because: "no-worker", text, next, details: { liveWorkers: others.length } });
 }
 
-/** The same process at two looks, and nobody committed in between: not just a transaction of somebody who works. */
+/** The same process at two checks, and no commit in between: not just a transaction of a busy process. */
 export async function blocker(deps: Pick<WhyDeps, "store" | "pause">): Promise<LockHolder | null> {
   const first = await deps.store.inspect.writer();
   if (!first) return null;
@@ -352,7 +352,7 @@ function finished(job: JobDetails): Explanation {
 // What `why` says of a suspect that waits. It only words what is known; which worker takes it is decided in job/isolation.ts.
 
 /** `able`: the live workers that know its kind. */
-export function suspect(job: JobDetails, able: readonly WorkerRow[], suspects: readonly WorkerSuspects[]): Said {
+export function suspect(job: JobDetails, able: readonly WorkerRow[], suspects: readonly WorkerSuspects[]): Wording {
   const { crashes, losses } = job.counters;
   const times = crashes + losses;
   const others = job.together === 0 ? "any number of other such jobs" : `at most ${job.together - 1} other such job(s)`;

@@ -118,11 +118,23 @@ export function encodeBlock(
 }
 
 export function decodeBlock(input: string): BlockRows {
-  const { batch, round, number, lines, rows } = JSON.parse(input) as Omit<BlockRows, "rows"> & {
-    readonly lines: readonly number[];
-    readonly rows: readonly Json[];
-  };
+  return blockRows(JSON.parse(input) as StoredBlock);
+}
+
+/** The input of a block's job as JSON. */
+export interface StoredBlock extends Omit<BlockRows, "rows"> {
+  readonly lines: readonly number[];
+  readonly rows: readonly Json[];
+}
+
+export function blockRows({ batch, round, number, lines, rows }: StoredBlock): BlockRows {
   return { batch, round, number, rows: rows.map((row, at) => ({ line: lines[at]!, input: row })) };
+}
+
+/** The batch of a block, without decoding its rows: `encodeBlock` writes it first, and ids of batches need no escapes. */
+export function batchOfBlock(input: string): string {
+  const start = '{"batch":"'.length;
+  return input.slice(start, input.indexOf('"', start));
 }
 
 /** Rows of a block threw, and are not ended by that: the attempt fails, and its block runs again with what is left. */

@@ -19,7 +19,7 @@ export interface EnqueueOptions {
   readonly delay?: Duration;
   /** Unique among the unfinished jobs of the kind: a second enqueue returns the first job with `created: false`. 1 to 255 characters. */
   readonly dedupeKey?: string;
-  /** As `dedupeKey`, and what is done if an unfinished job has the key: "keep" it (default); "replace" its input if it has not begun; "rerun": replace it, or, if it has begun, run once more after it with the latest input. */
+  /** As `dedupeKey`, and what is done if an unfinished job has the key: "keep" it (default); "replace" its input if it has not begun; "rerun": replace it, or, if it has begun, run again after it with the latest input. */
   readonly dedupe?: { readonly key: string; readonly then?: "keep" | "replace" | "rerun" };
   /** Runs when no further one with this key has come for `wait`, with the last input, and `max` after the first at the latest. Default of `max`: none. */
   readonly debounce?: { readonly key: string; readonly wait: Duration; readonly max?: Duration };
@@ -96,15 +96,15 @@ interface Issue {
 }
 
 export function invalidInput(kind: string, issues: readonly Issue[]): OutliveError {
-  const told = issues.slice(0, 5).map((issue) => {
+  const listed = issues.slice(0, 5).map((issue) => {
     const path = (issue.path ?? []).map((part) => String(typeof part === "object" ? part.key : part)).join(".");
     return path === "" ? issue.message : `${path}: ${issue.message}`;
   });
   return new OutliveError(
     ErrorCode.inputInvalid,
-    `The input does not fit the schema of ${kind}: ${told.join("; ")}.`,
+    `The input does not fit the schema of ${kind}: ${listed.join("; ")}.`,
     "Nothing was enqueued. Correct the input or the schema.",
-    { kind, issues: told },
+    { kind, issues: listed },
   );
 }
 

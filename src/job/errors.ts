@@ -72,7 +72,7 @@ export const ErrorCode = {
   storeCorrupt: "STORE_CORRUPT",
   /** A job's stored input, result or step result does not match its checksum. The job is quarantined; the others go on. */
   corrupt: "CORRUPT",
-  /** The store's file is damaged and was not, or could not be, mended: `open` does not go on. */
+  /** The store's file is damaged and was not, or could not be, repaired: `open` rejects. */
   storeDamaged: "STORE_DAMAGED",
   /** The store's server does not answer, or the connection to it was lost; whether a write in flight was done is not known. */
   storeUnreachable: "STORE_UNREACHABLE",

@@ -1,6 +1,6 @@
 // Everything the engine tells, typed in one place. Core never logs: it emits, and one subscriber writes the log.
 import type { Resolution } from "../recovery/losses.ts";
-import type { Inconsistency, IntegrityCheck, Repair, StoreFindings } from "../stores/integrity.ts";
+import type { Inconsistency, IntegrityCheck, Repair, StoreFindings } from "../stores/store-parts.ts";
 import type { HowLost, ProcessKey } from "../stores/liveness.ts";
 import type { Verb } from "../stores/observed.ts";
 import type { RecoveredJob, Stale, StoreNews } from "../stores/port.ts";
@@ -12,7 +12,7 @@ import type { JobState, Outcome } from "./job.ts";
 export interface Events {
   /** A recovery pass begins: at an open, by a worker that saw a death, by hand. */
   "recovery.started": { readonly recovery: string; readonly by: string; readonly findings?: StoreFindings };
-  /** A recovery pass is over. `incidents` is empty if it found nothing. */
+  /** A recovery pass has ended. `incidents` is empty if it found nothing. */
   "recovery.completed": {
     readonly recovery: string;
     readonly by: string;
@@ -99,7 +99,7 @@ export interface Events {
     readonly worker: string;
     readonly fencedOut: boolean;
   };
-  /** A claimed job that this worker does not run (an answer was lost) was given back. */
+  /** A claimed job that this worker does not run (an answer was lost) was released. */
   "job.released": { readonly jobId: string; readonly reason: string };
   /** What a handler wrote with `run.log`. */
   "job.log": { readonly jobId: string; readonly kind: string; readonly attempt: number; readonly message: string };
@@ -131,7 +131,7 @@ export interface Events {
   "store.upkeep": StoreNews;
   /** Something about the store that makes it less than it could be; said once, nothing has failed. */
   "store.notice": { readonly about: "pooler" | "maintenance" | "wake-ups"; readonly text: string };
-  /** The store was away a moment ago: nobody is called dead before its workers have had time to come back. */
+  /** The store was unreachable a moment ago: no worker is declared dead before it has had time to return. */
   "recovery.held": { readonly why: string; readonly holdMs: number };
   /** A listener of yours threw. */
   "listener.failed": { readonly event: string; readonly error: StoredError };
@@ -190,7 +190,7 @@ export type Listener<Name extends EventName> = (event: Events[Name]) => void;
 
 export interface Emitter {
   emit<Name extends EventName>(name: Name, event: Events[Name]): void;
-  /** Whether anybody listens, so that hot paths need not build an event for nobody. */
+  /** Whether there is a listener, so that hot paths build no event in vain. */
   has(name: EventName): boolean;
 }
 
@@ -211,7 +211,7 @@ export class EventBus implements Emitter {
     return () => void set.delete(listener);
   }
 
-  /** Hears everything but what happens to every job (`IS_FREQUENT`), which is not built for somebody who did not ask by name. */
+  /** Hears everything but what happens to every job (`IS_FREQUENT`), which is built only for listeners that asked for it by name. */
   onAny(listener: (event: EngineEvent) => void): () => void {
     this.#all.add(listener);
     return () => void this.#all.delete(listener);
@@ -237,7 +237,7 @@ export class EventBus implements Emitter {
     }
   }
 
-  /** A failing listener of this very event has nobody left to tell. */
+  /** If a listener of this very event fails, there is no further listener to report to. */
   #failed(name: EventName, thrown: unknown): void {
     if (name !== "listener.failed") this.emit("listener.failed", { event: name, error: this.#describe(thrown) });
   }

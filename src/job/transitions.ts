@@ -37,20 +37,20 @@ export const CHANGES = {
 
 export type ChangeName = keyof typeof CHANGES;
 
-/** What a decision looks at. */
+/** What a decision is made from. */
 export interface JobView {
   readonly id: string;
   readonly state: JobState;
   readonly counters: Counters;
 }
 
-/** A claimed job as its owner looks at it. */
+/** A claimed job as its owner sees it. */
 export function runningView({ lease, counters }: ClaimedJob): JobView {
   return { id: lease.jobId, state: "running", counters };
 }
 
 /**
- * What becomes of the job, as data that needs no second look at its row: what is added to its counters instead of what they will be, and
+ * What becomes of the job, as data that needs no second read of its row: what is added to its counters instead of what they will be, and
  * what is done instead if a cancel was requested. The store adds the instants from its own clock.
  */
 export interface Change {
@@ -298,7 +298,7 @@ export function countLoss(
   return { decision: "retry", change: stayed(job, "countLoss", add, counters, kind, counted) };
 }
 
-/** The worker returned: nobody died, and nothing is counted. */
+/** The worker returned: it had not died, and nothing is counted. */
 export function forgetLoss(job: JobView, kind: KindSettings, reason: string): CrashVerdict {
   return {
     decision: "retry",
@@ -391,13 +391,30 @@ export function retry(job: JobView, delayMs: number): Change {
   });
 }
 
+/** What a person asks of one job, decided before the store has found it: its change in each state. In any other state nothing is written. */
+export interface ByHand {
+  readonly changes: Readonly<Partial<Record<JobState, Change>>>;
+  /** A running job is only asked to end, and its history says this. Null: a running job is refused. */
+  readonly request: string | null;
+}
+
+/** Neither depends on the job's counters, so that a store need not read the row to apply it. */
+export const BY_HAND = {
+  cancel: { changes: byHand("cancel", cancel), request: "its end was asked for while it ran" },
+  retry: { changes: byHand("retry", (job) => retry(job, 0)), request: null },
+} as const satisfies Record<string, ByHand>;
+
+function byHand(name: "cancel" | "retry", make: (job: JobView) => Change): ByHand["changes"] {
+  return Object.fromEntries(CHANGES[name].map((state) => [state, make({ id: "", state, counters: NO_COUNTERS })]));
+}
+
 function change(job: JobView, name: ChangeName, to: Partial<Change> & Pick<Change, "to" | "outcome">): Change {
   const from: readonly JobState[] = CHANGES[name];
   if (!from.includes(job.state)) {
     throw new OutliveError(
       ErrorCode.wrongState,
       `Job ${job.id} is ${job.state}; "${name}" is possible only from ${from.join(", ")}.`,
-      "Look at the job again; somebody else may have ended it.",
+      "Check the job again: another process may have ended it.",
       { jobId: job.id, state: job.state, change: name },
     );
   }

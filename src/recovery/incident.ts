@@ -10,7 +10,7 @@ import {
   type Repair,
   type StoreFindings,
   type StoreNote,
-} from "../stores/integrity.ts";
+} from "../stores/store-parts.ts";
 import { describeProcess, type HowLost, type ProcessKey } from "../stores/liveness.ts";
 import type { RecoveredJob } from "../stores/port.ts";
 import type { Resolution } from "./losses.ts";

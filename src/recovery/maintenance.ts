@@ -92,7 +92,7 @@ export class Maintenance {
   #wroteAtMono: number;
   readonly #storeClock: ConfirmedClock;
   readonly #timers = new Map<string, CallOff>();
-  readonly #lookMs: number;
+  readonly #checkMs: number;
   /** The task under way in each lane. */
   readonly #lanes = new Map<Lane, Promise<void>>();
   /** Recoveries blocked by locks of other sessions, by worker. */
@@ -130,7 +130,7 @@ export class Maintenance {
     this.#detector = new FailureDetector({ ...deps, bootId: options.bootId });
     this.#losses = new LossJudge(deps);
     this.#wroteAtMono = deps.clock.mono();
-    this.#lookMs = Math.min(times.heartbeatMs, times.leaseMs / 4, times.sweepMs);
+    this.#checkMs = Math.min(times.heartbeatMs, times.leaseMs / 4, times.sweepMs);
   }
 
   start(): void {
@@ -148,15 +148,15 @@ export class Maintenance {
       () => this.probe(),
     );
     this.#repeat(
-      "look",
+      "check",
       "detection",
-      () => this.#lookMs,
-      () => this.look(),
+      () => this.#checkMs,
+      () => this.checkWorkers(),
     );
     this.#repeat(
       "chores",
       "chores",
-      () => this.#lookMs,
+      () => this.#checkMs,
       () => this.chores(),
     );
     if (this.#deps.store.batches)
@@ -222,19 +222,19 @@ export class Maintenance {
       : await this.#detector.probe(leads ? await this.#others(worker) : await this.#neighbours(worker));
     if (dead.length === 0 || !(await this.#recover(dead))) return;
     // Several may have died at once, further round the ring than we probe, so check all of them now.
-    await this.look();
+    await this.checkWorkers();
   }
 
   /**
    * Checks the locks and the silence of all workers. Where another process checks them all, it checks only the
    * neighbours, because that process may itself be frozen.
    */
-  async look(): Promise<void> {
+  async checkWorkers(): Promise<void> {
     const { worker } = this.#options;
     this.#follows = (await this.#deps.liveness.leads?.()) === false;
     const watched = this.#follows ? await this.#neighbours(worker) : await this.#others(worker);
     if (this.#couldNotWrite()) this.#restartWatch();
-    const dead = await this.#detector.look(watched, this.#lookMs);
+    const dead = await this.#detector.check(watched, this.#checkMs);
     const foreign = this.#deps.liveness.manyHosts ? null : this.#detector.foreign;
     if (foreign)
       this.#host.unfit("foreign-worker", `worker ${foreign.id} on ${foreign.host} is alive under another kernel`);
@@ -243,7 +243,7 @@ export class Maintenance {
 
   /** Resolves lost contacts, fences out overdue jobs, and maintains the store's own files. */
   async chores(): Promise<void> {
-    await this.#apart("lost workers", () => this.#losses.pass(this.#lookMs));
+    await this.#apart("lost workers", () => this.#losses.pass(this.#checkMs));
     await this.#apart("overdue jobs", async () => {
       if (!this.#follows) await expireOverdue(this.#deps, EXPIRE_MARGIN_MS, this.#storeClock.confirmed());
     });

@@ -7,7 +7,7 @@ import { type InFlight, ranAlone } from "../job/isolation.ts";
 import { backoffMs } from "../job/job.ts";
 import { type Clock, pause, type Random } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
-import { integrityText, NOTHING_CHECKED, type StoreFindings } from "../stores/integrity.ts";
+import { integrityText, NOTHING_CHECKED, type StoreFindings } from "../stores/store-parts.ts";
 import { type Death, isProof, type Liveness, type WorkerRow } from "../stores/liveness.ts";
 import {
   type Condemned,

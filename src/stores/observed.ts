@@ -180,7 +180,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "upkeep.noteOpening": { doing: "keeping what an open found", writes: "keep a report" },
   "upkeep.untilWritable": { doing: "checking that the store can be written", writes: "write" },
   "upkeep.advice": { doing: "asking what an operator should know" },
-  "upkeep.tend": { doing: "looking after its files", writes: "look after its files" },
+  "upkeep.tend": { doing: "maintaining its files", writes: "maintain its files" },
   "upkeep.integrity": { doing: "checking the integrity" },
   "upkeep.repair": { doing: "repairing it", writes: "repair it" },
   "upkeep.inconsistencies": { doing: "looking for inconsistencies" },
@@ -190,7 +190,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
 /** How processes wake each other. */
 export interface WakeupChannel {
   /** Wakes other processes. */
-  ring(): void;
+  notify(): void;
   /** Hears other processes until the returned function is called. */
   onWakeup(listener: () => void): () => void;
 }
@@ -201,13 +201,13 @@ export interface Observation {
   /** An error of the driver as one of ours; anything else as it is. Omitted: the store has worded them. */
   readonly words?: (doing: string, thrown: unknown) => unknown;
   /**
-   * How others hear that work is ready; null: nobody else has this store. The listeners of this process hear it at once. Omitted: the
+   * How others hear that work is ready; null: no other process has this store. The listeners of this process hear it at once. Omitted: the
    * store's own `onWakeup`, and nothing is rung.
    */
   readonly wakeups?: WakeupChannel | null;
-  /** Verbs that ring the others within their own transaction. */
-  readonly ringThemselves?: readonly Verb[];
-  /** Hears `store.called`, if anybody listens to it. */
+  /** Verbs that notify the others within their own transaction. */
+  readonly notifyThemselves?: readonly Verb[];
+  /** Receives `store.called`, if there is a listener for it. */
   readonly telemetry?: { readonly events: Emitter; readonly clock: Clock };
   /** Every write is refused before the store is asked. */
   readonly readOnly?: boolean;
@@ -221,13 +221,13 @@ export type BareStore<Tx = unknown> = Omit<Store<Tx>, "onWakeup"> & Partial<Pick
 type Run = (...args: unknown[]) => Promise<unknown>;
 
 export function observed<Tx>(store: BareStore<Tx>, how: Observation): Store<Tx> {
-  const { words, wakeups, ringThemselves = [], telemetry, readOnly = false, around } = how;
+  const { words, wakeups, notifyThemselves = [], telemetry, readOnly = false, around } = how;
   const listeners = new Set<() => void>();
   let closing: Promise<void> | undefined;
 
-  function ring(verb: Verb): void {
+  function notify(verb: Verb): void {
     for (const listener of listeners) listener();
-    if (!ringThemselves.includes(verb)) wakeups?.ring();
+    if (!notifyThemselves.includes(verb)) wakeups?.notify();
   }
 
   function wrap(verb: Verb, run: Run): Run {
@@ -246,7 +246,7 @@ export function observed<Tx>(store: BareStore<Tx>, how: Observation): Store<Tx> 
       try {
         const answer = await carried(...args);
         ok = true;
-        if (wakes?.(args, answer)) ring(verb);
+        if (wakes?.(args, answer)) notify(verb);
         return answer;
       } catch (thrown) {
         throw words ? words(doing(verb, args), thrown) : thrown;

@@ -12,9 +12,8 @@ import type { JobKey } from "../job/limits.ts";
 import { afterChange, type Change, type CrashVerdict, type JobView } from "../job/transitions.ts";
 import type { ConfirmedTime } from "../recovery/confirmed-time.ts";
 import type { Batches } from "./batches.ts";
-import type { StoreNote } from "./integrity.ts";
+import type { StoreNote, Inspecting, Losses, Operating, Transactions, Upkeep } from "./store-parts.ts";
 import type { Death, HowLost, WorkerRecord, WorkerRow } from "./liveness.ts";
-import type { Inspecting, Losses, Operating, Transactions, Upkeep } from "./store-parts.ts";
 
 export type * from "./batches.ts";
 export type * from "./store-parts.ts";
@@ -66,7 +65,7 @@ export interface Store<Tx = unknown> {
    */
   condemn(request: CondemnRequest): Promise<Condemned | "locked" | null>;
 
-  /** Running jobs that may have to be taken from their workers: what a condemned worker still holds, or what is overdue, whoever holds it. At most `limit`. Reads only. */
+  /** Running jobs that may have to be taken from their workers: what a condemned worker still holds, or what is overdue, whichever worker holds it. At most `limit`. Reads only. */
   heldBy(query: HeldQuery): Promise<HeldJobs>;
 
   /**
@@ -139,7 +138,7 @@ export interface HeldLease {
 }
 
 export interface WorkerQuery {
-  /** Who is at work or being recovered (default); who is over and still holds jobs; or everybody whose row is kept, which may be all deaths and deploys of months. */
+  /** Workers at work or being recovered (default); ended workers that still hold jobs; or every worker whose row is kept, which may be all deaths and deploys of months. */
   readonly which?: "present" | "leftBehind" | "all";
   /** Only ids greater than this one. */
   readonly after?: string;
@@ -151,7 +150,7 @@ export interface WorkerQuery {
 export interface PurgeRequest {
   readonly finishedOlderThanMs: number;
   readonly incidentsOlderThanMs: number;
-  /** At most this many jobs looked at in this transaction. */
+  /** At most this many jobs checked in this transaction. */
   readonly limit: number;
 }
 
@@ -169,7 +168,7 @@ export interface PurgeAnswer {
 export interface Settlement {
   readonly lease: Lease;
   readonly change: Change;
-  /** The worker's own mark; stores do not look at it. */
+  /** The worker's own mark; stores do not interpret it. */
   readonly slot?: number;
 }
 
@@ -260,7 +259,7 @@ export interface CorruptJob {
 export interface TurnAnswer {
   readonly settled: readonly WriteAnswer[];
   readonly claimed: readonly ClaimedJob[];
-  /** Claimed beside those and quarantined at once: the input or a kept step does not match its checksum. Left out: none. */
+  /** Also claimed, and quarantined at once: the input or a kept step does not match its checksum. Omitted: none. */
   readonly corrupt?: readonly CorruptJob[];
   /** False if the worker's own row is not live any more: nothing was claimed, and it must register again under a new id. */
   readonly live: boolean;
@@ -324,7 +323,7 @@ export interface CondemnRequest {
   readonly incident: string;
 }
 
-/** A worker of which nothing is claimed any more, and its one incident. What is fixed here holds for every job, whoever recovers it. */
+/** A worker of which nothing is claimed any more, and its one incident. What is fixed here holds for every job, whichever process recovers it. */
 export interface Condemned extends InFlight {
   readonly worker: string;
   readonly heldAtDeath: number;
@@ -338,7 +337,7 @@ export interface Condemned extends InFlight {
 }
 
 /**
- * What a condemned worker still holds, by the store's own order, after the cursor; or running jobs past deadline + grace + margin, whoever
+ * What a condemned worker still holds, by the store's own order, after the cursor; or running jobs past deadline + grace + margin, whichever worker
  * owns them, the most overdue first.
  */
 export type HeldQuery =

@@ -1,5 +1,5 @@
 // Between the rows of a store's tables, whose columns have the same names in all of them, and core's forms. Nothing here reads or
-// writes. What is read for people is shown as it is found, also where somebody damaged it.
+// writes. What is read for people is shown as it is found, also where it is damaged.
 import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
 import { ANY_NUMBER, boundOf, isSuspect } from "../job/isolation.ts";
 import {
@@ -18,7 +18,7 @@ import {
 import { HASH } from "../job/lease.ts";
 import { type ConfirmedTime, overdueBy } from "../recovery/confirmed-time.ts";
 import type { Incident, IncidentJob, IncidentSummary } from "../recovery/incident.ts";
-import type { StoreNote } from "./integrity.ts";
+import type { StoreNote } from "./store-parts.ts";
 import type { WorkerRow, WorkerState } from "./liveness.ts";
 
 /** SQLite has no booleans: there it is 0 or 1. */

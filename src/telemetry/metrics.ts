@@ -1,11 +1,14 @@
 // Prometheus metrics of an engine, in any prom-client registry: what this process did, counted from events, and the state of the store,
-// read at each scrape. Names and meanings are listed in docs/operations.md; a test checks the list.
+// read at each scrape. Names and meanings are listed in docs/operations.md; a test checks the list. The only
+// file that loads `prom-client`.
 import type { Counter, Gauge, Histogram, MetricObjectWithValues, MetricValue, Registry } from "prom-client";
 import type { EngineEvent, EventName, Listener } from "../job/events.ts";
 import type { IncidentSummary, RecoveryReport } from "../recovery/incident.ts";
 import type { WorkerRow } from "../stores/liveness.ts";
 import type { KindCounts, StoreHealth, WorkerQuery } from "../stores/port.ts";
-import { promClient } from "./prom-client.ts";
+import type * as PromClient from "prom-client";
+import { createRequire } from "node:module";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
 
 /** What is measured: an engine. */
 export type Measured = MeasuredProcess & MeasuredStore;
@@ -15,7 +18,7 @@ export interface MetricsOptions {
   readonly registry?: Registry;
   /** "process": what happened in this process. "store": what is in the store. Default: both. If several processes are scraped, one of them is enough for the store. */
   readonly only?: "process" | "store";
-  /** Deaths before this instant (ms) are left out of the times to detect and to resume. Default: now. */
+  /** Deaths before this instant (ms) are omitted from the times to detect and to resume. Default: now. */
   readonly incidentsSince?: number;
   /** What `onEvent` of `open` heard before: the recovery that `open` runs itself. Default: none. */
   readonly early?: readonly EngineEvent[];
@@ -62,7 +65,7 @@ interface MeasuredProcess {
 const ATTEMPT_SECONDS = [0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600];
 const RECOVERY_SECONDS = [0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 120];
 
-/** `early`: what was told before anybody could listen by name, by the recovery of `open` itself. It is counted too. */
+/** `early`: events of the recovery in `open` itself, before a program could listen by name. They are counted too. */
 function processMetrics(engine: MeasuredProcess, registry: Registry, early: readonly EngineEvent[] = []): () => void {
   const { Counter, Histogram } = promClient();
   const names: string[] = [];
@@ -124,7 +127,7 @@ function attempts(on: On, counter: MakeCounter, histogram: MakeHistogram): (() =
       if (outcome === "timed-out") timeouts.inc({ kind });
       if (to === "queued" && (outcome === "failed" || outcome === "timed-out")) retries.inc({ kind });
     }),
-    // Fenced out by somebody else: its own worker did not do it, so no `attempt.ended` comes.
+    // Another process fenced it out, not its own worker, so no `attempt.ended` comes.
     on("job.overdue", ({ kind, fencedOut }) => fencedOut && timeouts.inc({ kind })),
     on("job.dead", ({ kind }) => dead.inc({ kind })),
     on("job.recovered", ({ kind, decision, success }) => success && decision === "fail" && dead.inc({ kind })),
@@ -235,8 +238,8 @@ interface Reading {
 
 const STATES = ["ready", "delayed", "held", "running", "succeeded", "dead", "cancelled", "quarantined"] as const;
 const DEATH_SECONDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300];
-/** Incidents looked at with each scrape. */
-const MOST_INCIDENTS = 50;
+/** Incidents read with each scrape. */
+const MAX_INCIDENTS = 50;
 /** A job that has not run again after this long is not waited for any more. */
 const GIVE_UP_MS = 3_600_000;
 
@@ -274,7 +277,7 @@ export function storeMetrics(engine: MeasuredStore, registry: Registry, incident
   gauge("outlive_oldest_ready_seconds", "How long the oldest ready job has waited", ["kind"], (it, { counts }) => {
     for (const { kind, oldestReadyMs } of counts) it.set({ kind }, (oldestReadyMs ?? 0) / 1_000);
   });
-  gauge("outlive_paused", "1: nobody claims jobs of this kind", ["kind"], (it, { counts }) => {
+  gauge("outlive_paused", "1: no worker claims jobs of this kind", ["kind"], (it, { counts }) => {
     for (const { kind, paused } of counts) it.set({ kind }, paused ? 1 : 0);
   });
   gauge("outlive_workers", "Workers that are not over", ["state"], (it, { workers }) => {
@@ -327,15 +330,14 @@ function deathTimes(engine: MeasuredStore, registry: Registry, since: number): s
   const over = new Set<string>();
   const known = new Set<string>();
   const look = oncePerScrape(async () => {
-    const incidents = await engine.incidents({ limit: MOST_INCIDENTS }).catch(() => []);
+    const incidents = await engine.incidents({ limit: MAX_INCIDENTS }).catch(() => []);
     for (const { id, detectedAt } of incidents) {
       if (detectedAt < since || over.has(id)) continue;
       const report = await engine.report(id).catch(() => null);
       if (!report) continue;
       observe(report, Date.now() - detectedAt > GIVE_UP_MS);
     }
-    if (over.size > 4 * MOST_INCIDENTS)
-      for (const id of [...over].slice(0, over.size - MOST_INCIDENTS)) over.delete(id);
+    if (over.size > 4 * MAX_INCIDENTS) for (const id of [...over].slice(0, over.size - MAX_INCIDENTS)) over.delete(id);
   });
   const { Histogram } = promClient();
   const options = { buckets: DEATH_SECONDS, registers: [registry], collect: () => look() };
@@ -390,11 +392,38 @@ function isLive({ state }: WorkerRow): boolean {
   return state === "live";
 }
 
-/** It holds jobs and is over, or has been silent for its lease. */
+/** It holds jobs and has ended, or has been silent for its lease. */
 function isOrphaning(worker: WorkerRow, now: number): boolean {
   return worker.heldCount > 0 && (worker.state !== "live" || now - worker.heartbeatAt > worker.leaseMs);
 }
 
 function greatest(values: readonly number[]): number {
   return values.reduce((most, value) => Math.max(most, value), 0);
+}
+
+// `prom-client` is an optional peer: it is loaded only when metrics are wanted.
+
+const NAME = "prom-client";
+const load = createRequire(import.meta.url);
+
+/** Synchronous, because `attachMetrics` is. It is the instance that the program's own `import "prom-client"` gets. */
+export function promClient(): typeof PromClient {
+  try {
+    return load(NAME) as typeof PromClient;
+  } catch (thrown) {
+    if (!isMissing(thrown)) throw thrown;
+    throw new OutliveError(
+      ErrorCode.driverMissing,
+      `Metrics need the package \`${NAME}\`, which is not installed.`,
+      `Run \`npm install ${NAME}\` in this program.`,
+      {},
+      { cause: thrown },
+    );
+  }
+}
+
+/** The package itself, and not something that it requires. */
+function isMissing(thrown: unknown): boolean {
+  const { code, message } = thrown as NodeJS.ErrnoException;
+  return code === "MODULE_NOT_FOUND" && message.includes(`'${NAME}'`);
 }

@@ -46,7 +46,7 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
   knownBug(
     7,
     "The reaper hangs for ever on one database call without a timeout (River).",
-    crash("a process frozen inside a write transaction stops everybody but loses nothing"),
+    crash("a process frozen inside a write transaction stops all others but loses nothing"),
   ),
   knownBug(8, "A kind that this process doesn't know is discarded (River) or failed (Alya).", conformance),
   knownBug(
@@ -91,7 +91,7 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
     21,
     "Finished but not yet flushed completions are replayed (River's buffer).",
     conformance,
-    crash("a job whose worker is killed after the settlement's commit is over"),
+    crash("a job whose worker is killed after the settlement's commit has ended"),
   ),
   knownBug(22, "A poison job can't be cancelled while it loops (GoodJob).", conformance),
   waiting(23, "Broker timeouts shorter than the job: endless duplicates (Celery, RabbitMQ).", "the RabbitMQ broker"),

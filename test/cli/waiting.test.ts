@@ -1,7 +1,7 @@
 // Jobs that wait, children, limits and dedupe as an operator sees them: `signal`, `limit`, `job`, `jobs`, `enqueue`, their text and JSON.
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
-import { jobLines } from "../../src/cli/commands/jobs.ts";
+import { jobLines } from "../../src/cli/commands/job.ts";
 import type { Pen } from "../../src/cli/terminal.ts";
 import { widthOf } from "../../src/cli/words.ts";
 import { type Engine, job } from "../../src/index.ts";

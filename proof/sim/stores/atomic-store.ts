@@ -1,6 +1,7 @@
 // A store in the shape that Redis asks for, before any Redis exists: every verb of the port is one atomic call, a failing one is not rolled
 // back, there is no transaction with user code, and the latest calls can be lost (`AtomicServer.loseSuffix`). Several connections share
 // one server.
+import { BY_HAND } from "../../../src/job/transitions.ts";
 import type { Store } from "../../../src/stores/port.ts";
 import { observed } from "../../../src/stores/observed.ts";
 import type { AtomicServer } from "./atomic-server.ts";
@@ -70,7 +71,7 @@ export function atomicStore(server: AtomicServer): Store {
   const reading = <Args extends readonly unknown[], A>(script: Script<Args, A>): Verb<Args, A> => call(script, false);
 
   const channel = {
-    ring: () => server.publish(channel),
+    notify: () => server.publish(channel),
     onWakeup: (listener: () => void) => server.subscribe(channel, listener),
   };
   return observed(
@@ -103,8 +104,10 @@ export function atomicStore(server: AtomicServer): Store {
         health: reading(looking.health),
       },
       operate: {
-        cancel: writing(looking.cancel),
-        retry: writing(looking.retry),
+        cancel: writing((data: Data, id: string, actor: string) =>
+          looking.applyByHand(data, id, BY_HAND.cancel, actor),
+        ),
+        retry: writing((data: Data, id: string, actor: string) => looking.applyByHand(data, id, BY_HAND.retry, actor)),
         signal: writing(sendSignal),
         setLimit: writing(setLimit),
         setPaused: writing(looking.setPaused),

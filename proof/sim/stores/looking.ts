@@ -1,5 +1,5 @@
 // The scripts for people and for upkeep: jobs, counts and incidents as they are read, what is changed by hand, retention and checks.
-import * as transitions from "../../../src/job/transitions.ts";
+import type { ByHand } from "../../../src/job/transitions.ts";
 import { ANY_NUMBER, isSuspect } from "../../../src/job/isolation.ts";
 import { isTerminal, type JobDetails, type JobInfo, type JobState } from "../../../src/job/job.ts";
 import type { JobKey } from "../../../src/job/limits.ts";
@@ -173,34 +173,24 @@ export function health(data: Data): StoreHealth {
   return { ok: true, detail: { run: run ?? data.keys.run, epoch, writes } };
 }
 
-const BY_HAND = { incident: null };
-
-export function cancel(data: Data, id: string, actor: string): OperatorAnswer {
+/** Applies the change that core made for the state in which the job is found. */
+export function applyByHand(data: Data, id: string, by: ByHand, actor: string): OperatorAnswer {
   const job = data.jobById(id);
   if (job === null) return { is: "missing" };
-  const { row, state, epoch, fence: attempt, counters } = job;
-  if (state === "running") {
+  const { row, state, kind, dedupeKey, epoch, fence: attempt } = job;
+  const change = by.changes[state];
+  if (change === undefined) {
+    if (state !== "running" || by.request === null) return { is: "wrong-state", state };
     data.putJob({ ...job, cancelRequested: true });
-    const reason = "its end was asked for while it ran";
-    const entry = { at: data.now, event: "cancel.requested", from: state, to: state, actor, epoch, attempt, reason };
-    data.addHistory(row, { ...entry, incident: null });
+    const entry = { at: data.now, event: "cancel.requested", from: state, to: state, actor, epoch, attempt };
+    data.addHistory(row, { ...entry, reason: by.request, incident: null });
     return { is: "requested" };
   }
-  if (state !== "queued") return { is: "wrong-state", state };
-  applyChange(data, job, transitions.cancel({ id, state, counters }), { actor, ...BY_HAND });
-  return { is: "applied", state: "cancelled" };
-}
-
-export function retry(data: Data, id: string, actor: string): OperatorAnswer {
-  const job = data.jobById(id);
-  if (job === null) return { is: "missing" };
-  const { state, kind, dedupeKey, counters } = job;
-  if (!isTerminal(state)) return { is: "wrong-state", state };
-  const holder = data.keyHolder(kind, dedupeKey);
+  const holder = change.to === "queued" ? data.keyHolder(kind, dedupeKey) : null;
   if (holder) return { is: "key-held", holder: holder.id, dedupeKey: dedupeKey! };
-  const without = { ...job, result: null, resultSum: null };
-  applyChange(data, without, transitions.retry({ id, state, counters }, 0), { actor, ...BY_HAND });
-  return { is: "applied", state: "queued" };
+  const before = change.resets ? { ...job, result: null, resultSum: null } : job;
+  applyChange(data, before, change, { actor, incident: null });
+  return { is: "applied", state: change.to };
 }
 
 export function setPaused(data: Data, name: string, paused: boolean): boolean {

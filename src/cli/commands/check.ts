@@ -4,7 +4,7 @@ import { resolve } from "node:path";
 import { attach, canRepair, checkStore, repairStore } from "../../engine/open.ts";
 import { OutliveError } from "../../job/errors.ts";
 import { humanMs } from "../../job/time.ts";
-import type { IntegrityReport, Repair, Salvage } from "../../stores/integrity.ts";
+import type { IntegrityReport, Repair, Salvage } from "../../stores/store-parts.ts";
 import { shownAddress } from "../../stores/registry.ts";
 import type { Register } from "../main.ts";
 import { ExitCode, type Terminal } from "../terminal.ts";
@@ -150,12 +150,12 @@ export const backupCommand: Register = (program, run) => {
         const [file] = command.args;
         const { force = false } = command.opts<{ force?: boolean }>();
         const engine = await attach();
-        let toldAt = performance.now();
+        let printedAt = performance.now();
         const done = await engine.operator.backup(resolve(file!), {
           force,
           onProgress: ({ bytes, totalBytes }) => {
-            if (performance.now() - toldAt < TELL_MS) return;
-            toldAt = performance.now();
+            if (performance.now() - printedAt < TELL_MS) return;
+            printedAt = performance.now();
             terminal.remark(`${thousands(bytes)} of at most ${thousands(totalBytes)} bytes`);
           },
         });

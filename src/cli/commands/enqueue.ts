@@ -1,11 +1,10 @@
-// `outlive enqueue KIND JSON`: one job, by the name of its kind.
+// What one sends by hand: `outlive enqueue KIND JSON`, one job by the name of its kind, and `outlive signal ID NAME [JSON]`.
 import { Option } from "commander";
 import { type EnqueueOptions, MAX_PRIORITY } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued } from "../../job/job.ts";
 import type { Duration } from "../../job/time.ts";
-import { instant, wholeNumber } from "../context.ts";
-import { jsonArgument } from "../json-argument.ts";
+import { instant, wholeNumber, jsonArgument } from "../context.ts";
 import { noSuchKind } from "../lookup.ts";
 import type { Register } from "../main.ts";
 
@@ -31,7 +30,7 @@ export const enqueueCommand: Register = (program, run) => {
     .addOption(
       new Option(
         "--dedupe-then <what>",
-        "what to do with the job that holds the key: keep it; replace its input if it has not begun; rerun: as replace, or once more after it has ended",
+        "what to do with the job that holds the key: keep it; replace its input if it has not begun; rerun: as replace, or again after it has ended",
       ).choices(["keep", "replace", "rerun"]),
     )
     .option("--id <id>", "your own id: enqueueing it again adds nothing")
@@ -75,3 +74,28 @@ function enqueuedText({ id, created, became }: Enqueued, { dedupeKey }: Flags): 
         : `Nothing was added: this job holds the ${dedupeKey === undefined ? "id" : "id or dedupe key"} already.`;
   return `${id}\n${what} See it: outlive job ${id}`;
 }
+
+// A handler reads the signal with `run.waitForSignal`.
+
+export const signalCommand: Register = (program, run) => {
+  program
+    .command("signal")
+    .argument("<id>", "the job's id")
+    .argument("<name>", "the name of the signal")
+    .argument("[json]", "what is sent, as JSON, or - to read it from stdin (default: null)")
+    .description("send a signal to an unfinished job, also before it waits for it")
+    .option("--id <id>", "your own id of the signal: sending it again adds nothing")
+    .action(
+      run(async ({ terminal, attach }, command) => {
+        const [job, name, given = "null"] = command.args as [string, string, string?];
+        const payload = await jsonArgument(given, "The payload", "outlive signal ID NAME - < payload.json");
+        const { id } = command.opts<{ id?: string }>();
+        const { created } = await (await attach()).signal(job, name, payload, id === undefined ? {} : { id });
+        terminal.answer({ job, name, created }, () =>
+          created
+            ? `The signal ${name} to job ${job} is kept.`
+            : `Nothing was added: a signal with the id ${id} was sent to job ${job} before.`,
+        );
+      }),
+    );
+};

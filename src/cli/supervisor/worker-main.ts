@@ -93,7 +93,7 @@ class WorkerProcess {
 /** Loaded only when metrics are wanted: it costs memory. */
 async function measure(engine: Engine, early: readonly EngineEvent[]): Promise<() => Promise<MetricsSnapshot>> {
   const [{ promClient }, { attachMetrics }] = await Promise.all([
-    import("../../telemetry/prom-client.ts"),
+    import("../../telemetry/metrics.ts"),
     import("../../metrics.ts"),
   ]);
   const registry = new (promClient().Registry)();

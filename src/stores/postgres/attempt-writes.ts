@@ -1,12 +1,11 @@
 // The small writes of a running attempt, each one statement under its fence: steps, progress, log, heartbeat, children, signals.
 import type { Lease } from "../../job/lease.ts";
 import { APPLIED, type AttemptWrite, MAX_LOG_LINES, type ReadSignal, triedBy, type WriteAnswer } from "../port.ts";
-import { checksumSql, stepOwnerSql } from "./checksums.ts";
+import { checksumSql, stepOwnerSql, type Session, type Value } from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
 import { registered } from "./restore-mark.ts";
 import type { Settling } from "./settle.ts";
-import type { Session, Value } from "./statements.ts";
 import type { Workers } from "./workers.ts";
 
 // The row stays locked until the write is committed, so that no recovery takes the job in between.

@@ -5,12 +5,11 @@ import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../j
 import { quarantine } from "../../job/transitions.ts";
 import type { Room, Settlement } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
-import { isIntactSql, stepOwnerSql } from "./checksums.ts";
+import { isIntactSql, stepOwnerSql, list, type Session, texts, type Value } from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import type { Kinds } from "./enqueue.ts";
 import { isRowOf, MARK_HOLDS, registered } from "./restore-mark.ts";
 import { OWNED, RESULT_SUM } from "./settle.ts";
-import { list, type Session, texts, type Value } from "./statements.ts";
 import type { WorkerKey } from "./workers.ts";
 
 /** How many delayed jobs become ready in one transaction, at most. */

@@ -97,7 +97,7 @@ async function lockOwned(tx: Transaction, settling: Settling, { lease }: Settlem
   return (await tx.rows(LOCK_OWNED, await settling.attempts(tx, [lease]))).length > 0;
 }
 
-/** Whether the job succeeded by this attempt. The lost transaction holds its row: the lock waits until it is over either way. */
+/** Whether the job succeeded by this attempt. The lost transaction holds its row: the lock waits until it has ended either way. */
 function succeeded(deps: CommitDeps, { lease }: Settlement, cause: unknown): Promise<boolean> {
   return ask(deps, `job ${lease.jobId}`, cause, async (tx) => {
     const [row] = await tx.rows<{ state: number; epoch: number; fence: number; outcome: number | null }>(

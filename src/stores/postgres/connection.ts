@@ -15,7 +15,7 @@ import {
   type QueryArrayConfig,
   type Types,
 } from "./driver.ts";
-import { inOurWords, isTransient, mayHaveCommitted, poolTimedOut } from "./errors.ts";
+import { wrapError, isTransient, mayHaveCommitted, poolTimedOut } from "./errors.ts";
 import {
   atMost,
   beginText,
@@ -390,7 +390,7 @@ export async function newClient(settings: ClientSettings): Promise<Client> {
     await client.connect();
   } catch (thrown) {
     void client.end().catch(() => {});
-    throw inOurWords("connecting", thrown);
+    throw wrapError("connecting", thrown);
   }
   return client;
 }

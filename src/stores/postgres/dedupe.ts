@@ -5,8 +5,7 @@
 // gets the lock applies it. The rows of a job in `reruns` are only changed under the lock of its row.
 import type { Enqueued, JobDraft } from "../../job/job.ts";
 import { LANE, STATE } from "../rows.ts";
-import { checksumSql } from "./checksums.ts";
-import { list, type Session, texts } from "./statements.ts";
+import { checksumSql, list, type Session, texts } from "./statements.ts";
 
 /** The unfinished job that holds the key, as it was read. */
 export interface Holder {

@@ -247,7 +247,7 @@ export class Kinds {
     for (const name of names) this.#ids.delete(name);
   }
 
-  /** Looks up what is not known yet. What nobody has declared stays unknown, and is asked for again next time. */
+  /** Looks up what is not known yet. A kind that no program has declared stays unknown, and is asked for again next time. */
   async learn(session: Session, names: Iterable<string>): Promise<void> {
     const unknown = [...new Set(names)].filter((name) => !this.#ids.has(name));
     if (unknown.length === 0) return;
@@ -258,7 +258,7 @@ export class Kinds {
     for (const { id, name } of rows) this.#ids.set(name, id);
   }
 
-  /** As `learn`, but what nobody has declared is refused. */
+  /** As `learn`, but a kind that no program has declared is refused. */
   async demand(session: Session, names: Iterable<string>): Promise<void> {
     const all = [...names];
     await this.learn(session, all);

@@ -15,11 +15,10 @@ import {
   STATE,
   storedValue,
 } from "../rows.ts";
-import { isIntactSql, stepOwnerSql } from "./checksums.ts";
+import { isIntactSql, stepOwnerSql, type Session, type Value } from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import type { Enqueuing } from "./enqueue.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
-import type { Session, Value } from "./statements.ts";
 import { blocker, serverFacts } from "./upkeep.ts";
 import { outcomes } from "./waits.ts";
 

@@ -133,7 +133,7 @@ async function buildAhead(session: MigrationSession, name: string): Promise<void
       await session.query(texts[i]!);
     }
   } catch (thrown) {
-    if (!isLocked(thrown)) throw inOurWords(name, thrown);
+    if (!isLocked(thrown)) throw migrationError(name, thrown);
   } finally {
     await session.query("RESET lock_timeout; RESET ROLE").catch(() => {});
   }
@@ -216,7 +216,7 @@ async function locked<T>(session: MigrationSession, name: string, work: () => Pr
       return result;
     } catch (thrown) {
       await session.query("ROLLBACK").catch(() => {});
-      if (!isLocked(thrown) || tries === TRIES) throw inOurWords(name, thrown);
+      if (!isLocked(thrown) || tries === TRIES) throw migrationError(name, thrown);
     }
     await pause(BETWEEN_TRIES_MS);
   }
@@ -250,7 +250,7 @@ async function refuseWhileUnfinished(
   );
 }
 
-function inOurWords(name: string, thrown: unknown): unknown {
+function migrationError(name: string, thrown: unknown): unknown {
   const { code, message } = (thrown ?? {}) as { code?: string; message?: string };
   const words = {
     "55P03": [

@@ -51,7 +51,7 @@ const DELETE_WORKERS = `DELETE FROM outlive.fleet w WHERE state IN ('gone', 'sto
 const FOLD = `WITH folded AS (DELETE FROM outlive.kind_deltas RETURNING kind, jobs)
   UPDATE outlive.kinds k SET jobs = k.jobs + d.jobs FROM (SELECT kind, sum(jobs)::bigint AS jobs FROM folded GROUP BY kind) d WHERE k.id = d.kind`;
 
-/** So many jobs that can't be deleted are looked for in one batch; the rest of it is left for the next sweep. */
+/** At most so many jobs that can't be deleted are searched for in one batch; the rest of it is left for the next sweep. */
 const MAX_REFUSED = 10;
 
 export class Purging {

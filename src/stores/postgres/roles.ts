@@ -1,4 +1,4 @@
-// Who may do what, as SQL for an administrator: the owner migrates, workers work, some may only enqueue, some may only look. What
+// Who may do what, as SQL for an administrator: the owner migrates, workers work, some may only enqueue, some may only read. What
 // is not granted here is refused by the server itself. Run it again after each migration: new tables and functions have no grants.
 import { quotedSchema } from "./address.ts";
 import { ENQUEUE_SIGNATURE } from "./migrations/enqueue.ts";
@@ -45,7 +45,7 @@ DO $$ BEGIN
 ${ROLES.map((role) => `  IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = '${roleName(name, role)}') THEN CREATE ROLE "${roleName(name, role)}" NOLOGIN; END IF;`).join("\n")}
 END $$;
 
--- The owner migrates: everything belongs to it, and whoever is a member of it can run \`outlive migrate\`.
+-- The owner migrates: everything belongs to it, and its members can run \`outlive migrate\`.
 GRANT ${owner} TO CURRENT_USER;
 GRANT CREATE ON SCHEMA ${schema} TO ${owner};
 DO $$ DECLARE thing text; BEGIN

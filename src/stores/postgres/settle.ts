@@ -6,10 +6,9 @@ import type { Lease } from "../../job/lease.ts";
 import type { Change } from "../../job/transitions.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../port.ts";
 import { LANE, NEVER_DUE, NO_TIMEOUT, OUTCOME, STATE } from "../rows.ts";
-import { checksumSql } from "./checksums.ts";
+import { checksumSql, list, type Session, texts } from "./statements.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
 import { registered } from "./restore-mark.ts";
-import { list, type Session, texts } from "./statements.ts";
 import { beginWaits } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
@@ -365,7 +364,7 @@ export async function insertHistory(session: Session, rows: readonly HistoryRow[
 }
 
 // How many workers died without holding a job, since its first counted crash or within the last while: what isolation.ts weighs a death
-// against. The reclaim in plain SQL has a copy of it, which is frozen with its migration (migrations/frozen.ts).
+// against. Only core asks: the reclaim in plain SQL judges no death (migrations/verdicts.ts).
 
 /** A loss of contact counts once it has turned out to be a death, and a death from the moment that its worker is condemned. `own` is the incident in question. `job`, `crashes`, `now` and `own` are SQL. The last `crashes` crashes in the history count: a step or a retry by hand has set the counters back before them. */
 export function deathsElsewhere(schema: string, job: string, crashes: string, now: string, own: string): string {

@@ -5,7 +5,7 @@ import { type EnqueueOptions, makeDraft } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued } from "../../job/job.ts";
 import type { CommitForm } from "../../worker/run.ts";
-import { bellChannel } from "./address.ts";
+import { wakeupChannel } from "./address.ts";
 import { rolledBack, sessionOn } from "./connection.ts";
 import { insertJobs, Kinds } from "./enqueue.ts";
 import { sqlState } from "./errors.ts";
@@ -76,7 +76,7 @@ export async function enqueueIn<In>(
   const draft = await makeDraft(job as never, input, options, deps.newId);
   // A worker that is woken for a job whose time has not come finds nothing.
   const isReady = draft.delayMs === 0 && draft.runAt === null;
-  const wakeup = deps.wake !== false && isReady ? bellChannel(deps.schema) : null;
+  const wakeup = deps.wake !== false && isReady ? wakeupChannel(deps.schema) : null;
   return enqueueOne(await sessionOn(client, deps.schema), new Kinds(), draft, wakeup);
 }
 
@@ -120,7 +120,7 @@ function guarded(client: PostgresClient, isOpen: () => boolean): PostgresClient 
 function over(): OutliveError {
   return new OutliveError(
     ErrorCode.commitDenied,
-    "The transaction is over.",
+    "The transaction has ended.",
     "Use its handle only inside the callback, and await everything that uses it there.",
   );
 }

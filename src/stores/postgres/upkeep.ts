@@ -1,16 +1,15 @@
-// What an open and an operator ask of the server: the epoch, signs of a restore, advice and checks. It has no files for us to look after.
+// What an open and an operator ask of the server: the epoch, signs of a restore, advice and checks. There are no files to maintain.
 // Advice is what an operator should know of the server and of our tables on it, for `outlive check`: it only reads, each part separately,
 // and what this role may not see is reported instead of failing the rest.
 import { humanMs } from "../../job/time.ts";
 import type { Finding, LockHolder, Upkeep } from "../port.ts";
-import { isIntactSql, stepOwnerSql } from "./checksums.ts";
+import { isIntactSql, stepOwnerSql, type Session } from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import { NEEDED_VERSION } from "./migrate.ts";
 import { MIGRATIONS } from "./migrations/index.ts";
 import { MARGIN_MS, TICK_SECONDS } from "./migrations/reclaim.ts";
 import { noticeRestore } from "./restore-mark.ts";
 import { WRITTEN } from "./roles.ts";
-import type { Session } from "./statements.ts";
 import type { Workers } from "./workers.ts";
 
 export function upkeep(connection: Connection, workers: Workers): Upkeep {
@@ -127,14 +126,14 @@ async function rights(session: Session): Promise<Finding[]> {
   const lacks = rows.map((row) => row.lacks).join("; ");
   return [
     warning(
-      `The role ${rows[0]!.role} can't work, only look: it lacks ${lacks}. If it shall work: outlive migrate print --roles`,
+      `The role ${rows[0]!.role} can only read: it lacks ${lacks}. If it has to run workers: outlive migrate print --roles`,
     ),
   ];
 }
 
 const MANY_DEAD = 10_000;
 
-/** `many`: from how many dead rows on a table is told about. */
+/** `many`: a table with at least so many dead rows is reported. */
 export async function vacuum(session: Session, many = MANY_DEAD): Promise<Finding[]> {
   const rows = await session.rows<{ name: string; live: number; dead: number; ago: number | null }>(
     `SELECT relname AS name, n_live_tup AS live, n_dead_tup AS dead, (extract(epoch FROM clock_timestamp() - greatest(last_autovacuum, last_vacuum)) * 1000)::bigint AS ago
@@ -147,14 +146,14 @@ export async function vacuum(session: Session, many = MANY_DEAD): Promise<Findin
   }
   return bloated.map(({ name, live, dead, ago }) =>
     warning(
-      `The table ${name} has ${dead} dead rows beside ${live} live ones; the last vacuum was ${ago === null ? "never" : `${humanMs(ago)} ago`}. Look for a long transaction, or give autovacuum more.`,
+      `The table ${name} has ${dead} dead rows and ${live} live ones; the last vacuum was ${ago === null ? "never" : `${humanMs(ago)} ago`}. Look for a long transaction, or give autovacuum more.`,
     ),
   );
 }
 
 const LONG_MS = 300_000;
 
-/** `longMs`: from when on one is told about. */
+/** `longMs`: a transaction at least this old is reported. */
 export async function transactions(session: Session, longMs = LONG_MS): Promise<Finding[]> {
   const rows = await session.rows<{ who: string; ms: number; xids: number | null }>(
     `SELECT concat_ws(' ', 'process', pid, nullif(application_name, ''), '(' || state || ')') AS who,
@@ -236,8 +235,8 @@ async function reclaims(session: Session): Promise<Finding[]> {
      GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2`,
   );
   if (rows.length === 0) return [ok("Nothing was reclaimed in the last hour.")];
-  const told = rows.map(({ kind, decision, n }) => `${kind} ${decision} ${n}`).join(", ");
-  return [ok(`Reclaimed in the last hour: ${told}.`)];
+  const listed = rows.map(({ kind, decision, n }) => `${kind} ${decision} ${n}`).join(", ");
+  return [ok(`Reclaimed in the last hour: ${listed}.`)];
 }
 
 function ok(text: string): Finding {
@@ -340,7 +339,7 @@ const BLOCKING = `SELECT b.pid, coalesce(nullif(b.application_name, ''), b.backe
     AND cardinality(pg_blocking_pids(b.pid)) = 0
   ORDER BY b.xact_start LIMIT 1`;
 
-/** The session at the head of whatever our sessions wait for; its number is its transaction's start. Null: nobody waits. */
+/** The session at the head of whatever our sessions wait for; its number is its transaction's start. Null: no session waits. */
 export async function blocker(session: Session): Promise<LockHolder | null> {
   return (await session.rows<LockHolder>(BLOCKING))[0] ?? null;
 }

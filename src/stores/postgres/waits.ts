@@ -4,8 +4,7 @@ import { JOB_STATES } from "../../job/job.ts";
 import { type JobOutcome, MAX_SIGNALS, type Wait } from "../../job/waits.ts";
 import type { Signal, SignalAnswer } from "../port.ts";
 import { NO_TIMEOUT, STATE, storedError } from "../rows.ts";
-import { checksumSql, stepOwnerSql } from "./checksums.ts";
-import { list, type Session, texts } from "./statements.ts";
+import { checksumSql, stepOwnerSql, list, type Session, texts } from "./statements.ts";
 
 /** How many wakes one turn acts on, at most. */
 const WAKES_PER_TURN = 500;

@@ -3,6 +3,7 @@
 import { BATCH_STATES, type BatchDraft, type BatchState, type BlockDraft, NO_ROWS } from "../../job/batches.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { JobDraft } from "../../job/job.ts";
+import { BY_HAND } from "../../job/transitions.ts";
 import type { AppendAnswer, BatchEnd, Batches, OpenedBatch } from "../batches.ts";
 import { LANE, NEVER_DUE, STATE } from "../rows.ts";
 import { AS, type BatchColumns, batchReads, batchRow, findBatch, type PlainBatch, SELECT } from "./batch-reads.ts";
@@ -11,7 +12,7 @@ import { checksumOf } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { demandKinds, insertJobs, type Kinds } from "./enqueue.ts";
 import { relocate } from "./keys.ts";
-import { cancelJob } from "./operate.ts";
+import { applyByHand } from "./operate.ts";
 import type { Purging } from "./purge.ts";
 import type { FileAccess } from "./writer.ts";
 
@@ -225,7 +226,7 @@ function tend(db: Database, limit: number, now: number, late: () => boolean): bo
     if (done > 0 && late()) break;
     done++;
     if (block.seq === null || block.state >= STATE.succeeded) continue;
-    if (batch.tending === CANCEL) cancelJob(db, block.id, "system/batches", now);
+    if (batch.tending === CANCEL) applyByHand(db, block.id, BY_HAND.cancel, "system/batches", now);
     else release(db, block, now);
   }
   db.sql("UPDATE outlive_batches SET tending = ?, tended = ? WHERE seq = ?").run(

@@ -1,5 +1,5 @@
 // Claims: owner, epoch, fence, start and deadline in one statement, only of what can be claimed now. What is claimed and not what was
-// stored is quarantined before anybody gets it. Inside a transaction.
+// stored is quarantined before a worker gets it. Inside a transaction.
 import { hasRoomForSuspects, type HeldSuspects, suspectsToTake } from "../../job/isolation.ts";
 import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
@@ -19,7 +19,7 @@ const PROMOTE_BATCH = 1_000;
 
 const TAKE =
   "UPDATE outlive_jobs SET state = 1, worker = ?, epoch = ?, fence = fence + 1, started_at = ?, deadline_at = ?";
-// `LIMIT ? + 0`, here and wherever a statement is asked often: a bare `LIMIT ?` SQLite plans anew each time a value is bound to it,
+// `LIMIT ? + 0`, here and wherever a statement is asked often: a bare `LIMIT ?` SQLite plans again each time a value is bound to it,
 // because the plan may depend on the value. That was 14 of the 15 us of this read.
 const READY = "FROM outlive_jobs WHERE kind = ? AND state = 0 AND lane = 1 ORDER BY priority DESC, seq LIMIT ? + 0";
 // Few columns, as arrays: with all of them, as objects, a claim cost a quarter more. The rest is read for later attempts only.
@@ -249,7 +249,7 @@ function noteResumed(db: Database, seq: number, incident: string, now: number): 
   db.sql("UPDATE outlive_jobs SET incident = NULL WHERE seq = ?").run(seq);
 }
 
-/** Makes ready what is due. Answers in how many ms the next one is; null: none waits. */
+/** Makes due jobs ready. Returns in how many ms the next one is due; null: none waits. */
 export function promoteDue(db: Database, now: number): number | null {
   let first = db.sql(NEXT_DUE).get() as { run_at: number } | undefined;
   if (first && first.run_at <= now) {

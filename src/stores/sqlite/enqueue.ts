@@ -3,7 +3,7 @@
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued, JobDraft, KindSettings } from "../../job/job.ts";
 import type { Change } from "../../job/transitions.ts";
-import type { Opening } from "../integrity.ts";
+import type { Opening } from "../store-parts.ts";
 import { type KindColumns, kindSettings, LANE, STATE, toStored } from "../rows.ts";
 import { checksumOf } from "./checksums.ts";
 import { type Database, storedEpoch } from "./database.ts";
@@ -196,7 +196,7 @@ function undeclared(kind: string): OutliveError {
 
 // The table of kinds: settings that every process and every decision reads, and the numbers that stand for the names.
 
-/** Settings of a kind that somebody enqueued by name before any program declared it. A worker's own replace them. */
+/** Settings of a kind that was enqueued by name before any program declared it. A worker's own replace them. */
 const DEFAULTS =
   "grace_ms, max_errors, max_timeouts, max_crashes, backoff_type, backoff_base_ms, backoff_max_ms, backoff_jitter, on_crash, timeout_ms";
 
@@ -239,7 +239,7 @@ export class Kinds {
     }
   }
 
-  /** The number of a declared kind; undefined: nobody has declared it yet. */
+  /** The number of a declared kind; undefined: no program has declared it yet. */
   idOf(name: string): number | undefined {
     const known = this.#ids.get(name);
     if (known !== undefined) return known;

@@ -128,7 +128,7 @@ export class Settling {
     return n;
   }
 
-  /** A success leaves no history row, but whoever queued the job again by hand left one that names the attempt. */
+  /** A success leaves no history row, but a retry by hand left one that names the attempt. */
   #redriven({ row, epoch, fence }: Lease): boolean {
     return (
       this.#db
@@ -179,11 +179,12 @@ const APPLY = `UPDATE outlive_jobs SET
     state = ?8, outcome = ifnull(?9, outcome), error = ifnull(?10, error), run_at = ?11,
     lane = ifnull(?12, CASE WHEN max(0, crashes * ?1 + ?3) + max(0, losses * ?1 + ?7) > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END),
     finished_at = ?13, incident = ?14, together = ifnull(?15, together * ?1), cancel_requested = 0`;
+const NO_RESULT = ", result = NULL, result_sum = NULL";
 
 /**
  * Writes what a change says into the row that `where` names, and its history. If a cancel was requested, writes the alternative. Returns what
- * was written; null: there was no such row. What follows from it is the caller's to enqueue. The result is left alone: only a success, which is not written here, brings one, and only
- * a retry takes it away.
+ * was written; null: there was no such row. What follows from it is the caller's to enqueue. The result stays: only a success, which is not written here, brings one, and only
+ * a change that resets the job removes it.
  */
 export function applyChange(
   db: Database,
@@ -221,7 +222,7 @@ function write(
   const { to, add, outcome } = change;
   const { lane, runAt } = whereItWaits(change, now);
   const { changes } = db
-    .sql(`${APPLY} WHERE ${where.sql}`)
+    .sql(`${APPLY}${change.resets ? NO_RESULT : ""} WHERE ${where.sql}`)
     .run(
       change.resets ? 0 : 1,
       add.errors ?? 0,

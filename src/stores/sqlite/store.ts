@@ -1,5 +1,5 @@
-// The store port on SQLite, assembled: every verb is one operation of the writer or one short read. The statements are in the files
-// beside it, one role each.
+// The store port on SQLite, assembled: every verb is one operation of the writer or one short read. The statements are in the other
+// files of this folder, one role each.
 import type { Emitter } from "../../job/events.ts";
 import type { Clock, Random } from "../../job/time.ts";
 import { observed } from "../observed.ts";
@@ -8,10 +8,10 @@ import { writeOfAttempt } from "./attempt-writes.ts";
 import { batches, type Piece } from "./batches.ts";
 import { type Database, storeReplaced } from "./database.ts";
 import { ensureIdentity, insertJobs, Kinds, storeIdentity } from "./enqueue.ts";
-import { inOurWords } from "./errors.ts";
+import { wrapError } from "./errors.ts";
 import { inspecting } from "./inspect.ts";
 import { declareLimits } from "./keys.ts";
-import { losses } from "./losses.ts";
+import { losses } from "./incidents.ts";
 import { operating } from "./operate.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
@@ -36,7 +36,7 @@ export interface SqliteStoreDeps {
   readonly wakeup: WakeupChannel | null;
   /** Gives the file an identity if it has none. It shares the transaction of the first write; if that fails, the next open does it. */
   readonly identify?: boolean;
-  /** Hears how long each call took. Omitted: nobody does. */
+  /** Receives how long each call took. */
   readonly events?: Emitter;
   /** Called once, before the connection is closed. */
   readonly onClose?: () => void;
@@ -122,7 +122,7 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
       upkeep: upkeep(access, { workers, mark, bootId }),
     },
     {
-      words: (doing, thrown) => (writer.isOfCallback(thrown) ? thrown : inOurWords(doing, thrown)),
+      words: (doing, thrown) => (writer.isOfCallback(thrown) ? thrown : wrapError(doing, thrown)),
       wakeups: wakeup,
       ...(deps.events && { telemetry: { events: deps.events, clock } }),
     },

@@ -86,7 +86,7 @@ function runUserBody<T>(
     if (!open)
       throw new OutliveError(
         ErrorCode.commitAsync,
-        "The transaction is over.",
+        "The transaction has ended.",
         "Use its handle only inside the callback, without awaiting anything.",
       );
   };

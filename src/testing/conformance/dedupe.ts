@@ -62,7 +62,7 @@ export function specifyDedupe(specify: Specify): void {
   for (const [when, begin] of Object.entries(BEGUN))
     for (const [how, end] of Object.entries(ENDS))
       specify(
-        `rerun: an event ${when} runs once more after the job has ended by ${how} (known bug 24)`,
+        `rerun: an event ${when} runs again after the job has ended by ${how} (known bug 24)`,
         async (fixture) => {
           await fixture.enqueue(event("one", 1, RERUN));
           const worker = await fixture.worker("w");
@@ -107,26 +107,23 @@ export function specifyDedupe(specify: Specify): void {
     },
   );
 
-  specify(
-    "rerun: the key belongs to an older job that was retried by hand: that one runs once more",
-    async (fixture) => {
-      await fixture.enqueue(event("one", 1, RERUN));
-      const worker = await fixture.worker("w");
-      await worker.settle(SETTLE.succeed(await worker.next()));
-      await fixture.enqueue(event("two", 2, RERUN));
-      const second = await worker.next();
-      await fixture.enqueue(event("three", 3, RERUN));
-      await worker.turn([SETTLE.succeed(second)], NO_ROOM);
-      await fixture.store.operate.retry("one", "operator");
-      const inputs: string[] = [];
-      for (let round = 0; round < 4; round++)
-        for (const one of await taken(worker)) {
-          inputs.push(one.input);
-          await worker.settle(SETTLE.succeed(one));
-        }
-      assert.ok(inputs.includes('{"n":3}'), inputs.join(" "));
-    },
-  );
+  specify("rerun: the key belongs to an older job that was retried by hand: that one runs again", async (fixture) => {
+    await fixture.enqueue(event("one", 1, RERUN));
+    const worker = await fixture.worker("w");
+    await worker.settle(SETTLE.succeed(await worker.next()));
+    await fixture.enqueue(event("two", 2, RERUN));
+    const second = await worker.next();
+    await fixture.enqueue(event("three", 3, RERUN));
+    await worker.turn([SETTLE.succeed(second)], NO_ROOM);
+    await fixture.store.operate.retry("one", "operator");
+    const inputs: string[] = [];
+    for (let round = 0; round < 4; round++)
+      for (const one of await taken(worker)) {
+        inputs.push(one.input);
+        await worker.settle(SETTLE.succeed(one));
+      }
+    assert.ok(inputs.includes('{"n":3}'), inputs.join(" "));
+  });
 
   specify(
     "debounce: `max` counts from the first event after the beginning, also when the rerun is put off",

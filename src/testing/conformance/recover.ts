@@ -230,7 +230,7 @@ export function specifyRecover(specify: Specify): void {
   );
 
   specify(
-    "a recovery of a worker that is over, by whatever way, opens no incident and writes nothing",
+    "a recovery of a worker that has ended, by whatever way, opens no incident and writes nothing",
     async (fixture) => {
       const dead = await fixture.worker("dead");
       const left = await fixture.worker("left");
@@ -327,7 +327,7 @@ function takenBy(...recovered: readonly RecoveredBatch[]): readonly string[] {
 
 export function specifyVerdicts(specify: Specify): void {
   specify(
-    "a job whose decision throws is listed with its error, stays as it is, and stops nobody else",
+    "a job whose decision throws is listed with its error, stays as it is, and stops no other",
     async (fixture) => {
       await fixture.enqueue("a", "b", "c");
       const worker = await fixture.worker("w");
@@ -361,7 +361,7 @@ export function specifyVerdicts(specify: Specify): void {
   });
 
   specify(
-    "known bug 20: a job whose own recovery failed can be recovered later: it is not left with the dead for ever",
+    "known bug 20: a job whose own recovery failed can be recovered later: it is not left with the dead forever",
     async (fixture) => {
       await fixture.enqueue("a", "b");
       const worker = await fixture.worker("w");

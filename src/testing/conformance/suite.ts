@@ -66,7 +66,7 @@ export interface ConformanceStores {
   readonly clock: SteeredClock;
   /** Removes the database, after every connection was closed. */
   cleanup(): Promise<void>;
-  /** The user's own writes in `commit` and `transact`; left out: this store has neither, and their tests are skipped. */
+  /** The user's own writes in `commit` and `transact`; omitted: this store has neither, and their tests are skipped. */
   readonly user?: UserWrites;
   /**
    * Changes a stored text behind the back of every connection, as a flipped bit on the disk would: the input, the result, or the
@@ -99,7 +99,7 @@ export interface UserWrites {
   writing<T>(text: string, then: () => T): TransactionBody<never, T>;
   /** A body that enqueues a job of `kind` with this id through the transaction's handle, then goes on as above. */
   enqueueing<T>(kind: string, id: string, then: () => T): TransactionBody<never, T>;
-  /** As `writing`, and then waits inside the transaction for `gate`; left out: a transaction of this store can't be left open. */
+  /** As `writing`, and then waits inside the transaction for `gate`; omitted: a transaction of this store can't be left open. */
   waiting?(text: string, gate: Promise<void>): TransactionBody<never, void>;
   /** All texts that are in the user's table, in the order of writing. */
   written(store: Store): Promise<readonly string[]>;

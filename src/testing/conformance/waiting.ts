@@ -428,7 +428,7 @@ interface Child {
   readonly claim: () => Promise<ClaimedJob>;
 }
 
-/** A job `a` of the kind mail that worker `w` runs, and a job `b` of the kind sms that nobody has claimed. */
+/** A job `a` of the kind mail that worker `w` runs, and a job `b` of the kind sms that no worker has claimed. */
 async function running(fixture: Fixture): Promise<{ worker: Hand; job: ClaimedJob }> {
   await fixture.enqueue("a", { id: "b", kind: "sms", priority: -9 });
   const worker = await fixture.worker("w");

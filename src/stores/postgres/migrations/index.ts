@@ -10,6 +10,7 @@ import { isolation, suspects } from "./isolation.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
 import { losses, restore } from "./restore.ts";
 import { seedViews } from "./seed-views.ts";
+import { verdicts } from "./verdicts.ts";
 import { formerDeadJobs, tolerantDeadJobs, views } from "./views.ts";
 import { waiting } from "./waiting.ts";
 
@@ -35,6 +36,7 @@ export const MIGRATIONS: readonly Migration[] = [
   confirmedTicks,
   waiting,
   keys,
+  verdicts,
 ];
 
 /**

@@ -3,12 +3,12 @@
 import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import type { Emitter } from "../../../job/events.ts";
-import type { CheckDepth, Inconsistency, IntegrityCheck } from "../../integrity.ts";
 import { STATE } from "../../rows.ts";
+import type { CheckDepth, Inconsistency, IntegrityCheck } from "../../store-parts.ts";
 import { assertExists } from "../address.ts";
 import { corruptRows } from "../checksums.ts";
 import { type Database, openBare, probeExclusive } from "../database.ts";
-import { inOurWords, primaryCode, saysDamaged, SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_NOTADB } from "../errors.ts";
+import { wrapError, primaryCode, saysDamaged, SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_NOTADB } from "../errors.ts";
 import { sideFolder } from "../lock.ts";
 import { type ChildOptions, runInChild } from "./run-in-child.ts";
 
@@ -95,7 +95,7 @@ function findings(path: string, depth: CheckDepth, immutable: boolean): readonly
   } catch (thrown) {
     const code = primaryCode(thrown);
     if (code === undefined || code === SQLITE_BUSY || code === SQLITE_CANTOPEN)
-      throw inOurWords(`checking ${path}`, thrown);
+      throw wrapError(`checking ${path}`, thrown);
     return [
       code === SQLITE_NOTADB
         ? "the file is not a database: its head is damaged, or it is something else"
