@@ -4,6 +4,7 @@ import { type FSWatcher, statSync, watch } from "node:fs";
 import { glob } from "node:fs/promises";
 import { dirname, resolve, sep } from "node:path";
 import { pathToFileURL } from "node:url";
+import { isBatch } from "../../batches/contract.ts";
 import type { AnyContract } from "../../job/contract.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { JobGlobs } from "./child.ts";
@@ -40,7 +41,7 @@ export async function loadJobs(globs: JobGlobs): Promise<readonly AnyContract[]>
     );
   const contracts = new Set<AnyContract>();
   for (const file of files) for (const contract of contractsOf(await load(file))) contracts.add(contract);
-  const runnable = [...contracts].filter(({ handler }) => handler !== null);
+  const runnable = [...contracts].filter(hasHandler);
   if (runnable.length > 0) return runnable;
   throw new OutliveError(
     ErrorCode.optionInvalid,
@@ -49,6 +50,12 @@ export async function loadJobs(globs: JobGlobs): Promise<readonly AnyContract[]>
     "Export what job() returned, after .handle(...): export const mail = job(...).handle(...).",
     { globs: globs.patterns, files: files.slice(0, 20) },
   );
+}
+
+function hasHandler(contract: AnyContract): boolean {
+  if (!isBatch(contract)) return contract.handler !== null;
+  const { row, block } = contract.handlers;
+  return row !== null || block !== null;
 }
 
 async function load(file: string): Promise<object> {
