@@ -9,7 +9,7 @@ import {
   type SubmitOptions,
 } from "../batches/batch-client.ts";
 import type { AnyBatch, BatchContract } from "../batches/contract.ts";
-import type { SourceRow } from "../batches/submission.ts";
+import type { RowsOf } from "../batches/submission.ts";
 import type { BatchState } from "../job/batches.ts";
 import type { AnyContract, JobContract } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource, makeDraft } from "../job/enqueue.ts";
@@ -229,7 +229,7 @@ export class Client {
       | BatchContract<In, never, Context, never>
       | BatchContract<In, unknown, Context, never>
       | BatchContract<In, unknown, Context, unknown>,
-    rows: Iterable<In | SourceRow> | AsyncIterable<In | SourceRow>,
+    rows: RowsOf<In>,
     options: SubmitOptions<NoInfer<Context>> = {},
   ): Promise<Submitted> {
     return this.#batchesFor(batch).submit(batch as unknown as AnyBatch, rows, options);
