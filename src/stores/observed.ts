@@ -110,6 +110,11 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
     writes: "change a limit",
     wakes: always,
   },
+  "operate.pauseKey": {
+    doing: ({ limit, key }: JobKey) => `pausing or resuming the key ${key} of the limit ${limit}`,
+    writes: "pause a key",
+    wakes: always,
+  },
   "operate.setPaused": {
     doing: (kind: string) => `pausing or resuming ${kind}`,
     writes: "pause or resume a kind",

@@ -1,7 +1,7 @@
 // The parts of a store alongside its fourteen verbs (port.ts): what people, reports and metrics read; what people change by hand; what an
 // open, the maintenance and an operator ask of the store itself; losses of contact; and the user's own transactions.
 import type { JobDetails, JobInfo, JobState } from "../job/job.ts";
-import type { JobKey, KeyLimit } from "../job/limits.ts";
+import type { JobKey, KeyLimit, KeyPause } from "../job/limits.ts";
 import type { JobOutcome } from "../job/waits.ts";
 import type { Incident, IncidentSummary } from "../recovery/incident.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "../recovery/losses.ts";
@@ -74,7 +74,7 @@ export interface KindCounts {
   readonly oldestReadyMs: number | null;
   /** Queued, but not due yet. */
   readonly delayed: number;
-  /** Queued, and ready but for a limit that has no room for it. */
+  /** Queued, and ready but for a limit that has no room for it, or for its key's turn among the others of a fair kind. */
   readonly held: number;
   readonly running: number;
   readonly succeeded: number;
@@ -120,6 +120,9 @@ export interface Operating {
 
   /** Gives one key a limit of its own, in one transaction; null: that of its limit again. */
   setLimit(key: JobKey, own: KeyLimit | null): Promise<void>;
+
+  /** Nothing of this key is claimed after the transaction of this has committed, also what was admitted before; what runs goes on. Null: it may start again. Absent: this store pauses kinds only, and its kinds are not fair. */
+  pauseKey?(key: JobKey, pause: KeyPause | null): Promise<void>;
 
   /** Paused kinds are not claimed by any worker. Returns false if the kind was never declared. */
   setPaused(kind: string, paused: boolean): Promise<boolean>;
