@@ -52,31 +52,31 @@ interface Admitting {
   readonly now: number;
 }
 
-/** Admits what there is room for. `roomy`: keys that settlements of this turn gave room. Returns which jobs, and whether more may follow at once. */
+/** Admits what there is room for. `roomy`: keys that settlements of this turn gave room. Returns the jobs that some worker may take now, and whether more may follow at once. */
 export function admitHeld(
   { db, kinds, marks, now }: Admitting,
   room: Room,
   roomy: ReadonlySet<number>,
-): { readonly admitted: readonly number[]; readonly more: boolean } {
+): { readonly ready: readonly number[]; readonly more: boolean } {
   const doors = wokenDoors(db, roomy, now);
-  const gates = openGates(db, kinds, marks, room);
+  const gates = openGates(db, kinds, marks, room, doors.length > 0);
   if (doors.length === 0 && gates.length === 0) return NOTHING;
   const pass = new Pass(db, now, marks);
   let { moved, ...first } = pass.run(doors, gates);
-  const admitted = [...first.admitted];
+  const ready = [...first.ready];
   for (let rounds = 1; moved && gates.some(({ demand }) => demand > 0); rounds++) {
-    if (rounds === ROUNDS_PER_TURN) return { admitted, more: true };
+    if (rounds === ROUNDS_PER_TURN) return { ready, more: true };
     const next = pass.run(
       [],
       gates.filter(({ demand }) => demand > 0),
     );
-    admitted.push(...next.admitted);
+    ready.push(...next.ready);
     moved = next.moved;
   }
-  return { admitted, more: false };
+  return { ready, more: false };
 }
 
-const NOTHING = { admitted: [], more: false } as const;
+const NOTHING = { ready: [], more: false } as const;
 
 function wokenDoors(db: Database, roomy: ReadonlySet<number>, now: number): number[] {
   const wakes = db.sql(`SELECT id, key FROM outlive_key_wakes ORDER BY id LIMIT ${KEYS_PER_TURN}`).all() as {
@@ -91,14 +91,20 @@ function wokenDoors(db: Database, roomy: ReadonlySet<number>, now: number): numb
   return [...new Set([...due.map(({ id }) => id), ...wakes.map(({ key }) => key), ...roomy])];
 }
 
-/** The gates at which jobs wait and for which the worker has more room than is ready already. */
-function openGates(db: Database, kinds: Kinds, { fair, paused }: Marks, { total, kinds: rooms }: Room): Gate[] {
+/** The gates for which the worker has more room than is ready already, and at which jobs wait, or may come to in this turn. */
+function openGates(
+  db: Database,
+  kinds: Kinds,
+  { fair, paused }: Marks,
+  { total, kinds: rooms }: Room,
+  mayCome: boolean,
+): Gate[] {
   if (fair.size === 0 || total === 0) return [];
   return rooms.flatMap(({ kind, room }): Gate[] => {
     const id = kinds.idOf(kind);
     const most = Math.min(room, total);
     if (id === undefined || !fair.has(id) || paused.has(id) || most === 0) return [];
-    if (db.sql(ANY_AT).get(gateOf(id)) === undefined) return [];
+    if (!mayCome && db.sql(ANY_AT).get(gateOf(id)) === undefined) return [];
     const { n } = db.sql(READY).get(id, most) as { n: number };
     return n >= most ? [] : [{ gate: gateOf(id), demand: most - n }];
   });
@@ -176,19 +182,21 @@ class Pass {
   run(
     doors: readonly number[],
     gates: readonly Gate[],
-  ): { readonly admitted: readonly number[]; readonly moved: boolean } {
+  ): { readonly ready: readonly number[]; readonly moved: boolean } {
     this.#facts = new Map(gates.map(({ gate, demand }) => [gate, gateFacts(gate, demand)]));
     const full: number[] = [];
     const atDoors = this.#atDoors(doors, full);
     const candidates = this.#inTurns(atDoors, gates);
-    if (candidates.length === 0) return { admitted: [], moved: false };
+    if (candidates.length === 0) return { ready: [], moved: false };
     this.#readFacts(candidates);
     const decided = admit({ now: this.#now, keys: [...this.#facts.values()], candidates });
     this.#write(decided, full, candidates);
     const passed = new Set(decided.admitted);
     for (const one of gates)
       one.demand -= candidates.filter(({ job, keys }) => passed.has(job) && keys.includes(one.gate)).length;
-    return { admitted: decided.admitted, moved: decided.moved.length > 0 };
+    // What went to a gate, another worker may have room for.
+    const toGates = decided.moved.flatMap(({ job, door }) => (isGate(door) ? [job] : []));
+    return { ready: [...decided.admitted, ...toGates], moved: decided.moved.length > 0 };
   }
 
   /** What waits at the doors of keys, no more of each than it has room for. `full`: doors of which as many were read as there is room. */
@@ -287,11 +295,12 @@ class Pass {
   ): HeldCandidate[] {
     const plain: HeldCandidate[] = [];
     const returning = new Map<number, { readonly row: Held; readonly candidate: HeldCandidate }[]>();
+    const open = new Set(gates.map(({ gate }) => gate));
     for (const one of atDoors) {
       const gate = one.row[9];
-      if (gate === null || !this.#facts.has(gate)) plain.push(one.candidate);
-      else group(returning, gate, one);
-      if (gate !== null && !this.#facts.has(gate)) this.#facts.set(gate, gateFacts(gate, 0));
+      if (gate !== null && open.has(gate)) group(returning, gate, one);
+      else plain.push(one.candidate);
+      if (gate !== null && !open.has(gate)) this.#facts.set(gate, gateFacts(gate, 0));
     }
     const turns = gates.flatMap(({ gate, demand }) => {
       const { ring, members, upTo } = this.#ringAt(gate, demand);

@@ -36,7 +36,7 @@ export function takeTurn(
   const { woken, more } = actOnWakes(db, kinds, now);
   const dueInMs = promoteDue(db, now);
   const marks = kinds.marks();
-  const { admitted, more: moreHeld } = admitHeld({ db, kinds, marks, now }, room, roomy);
+  const { ready, more: moreHeld } = admitHeld({ db, kinds, marks, now }, room, roomy);
   const claims = claimReady({ db, kinds, marks, now }, worker, room);
   const rows = claims.claimed.map(({ lease }) => lease.row);
   spendStarts(db, rows, now);
@@ -46,15 +46,15 @@ export function takeTurn(
     live: true,
     cancels: workers.takeCancels(worker.seq),
     nextDueInMs: more || moreHeld ? 0 : sooner(dueInMs, nextRoomInMs(db, now)),
-    woken: woken + leftOf(admitted, rows),
+    woken: woken + leftOf(ready, rows),
   };
 }
 
 /** How many of these jobs others may claim. */
-function leftOf(admitted: readonly number[], claimed: readonly number[]): number {
-  if (admitted.length === 0) return 0;
+function leftOf(ready: readonly number[], claimed: readonly number[]): number {
+  if (ready.length === 0) return 0;
   const ours = new Set(claimed);
-  return admitted.filter((job) => !ours.has(job)).length;
+  return ready.filter((job) => !ours.has(job)).length;
 }
 
 function sooner(one: number | null, other: number | null): number | null {
