@@ -7,7 +7,7 @@ import type { AtomicServer } from "./atomic-server.ts";
 import * as attempts from "./attempts.ts";
 import * as looking from "./looking.ts";
 import { enqueue } from "./enqueue.ts";
-import { setLimit } from "./keys.ts";
+import { pauseKey, setLimit } from "./keys.ts";
 import { Data } from "./records.ts";
 import * as recovering from "./recovering.ts";
 import { outcomes, sendSignal } from "./waits.ts";
@@ -107,6 +107,7 @@ export function atomicStore(server: AtomicServer): Store {
         retry: writing(looking.retry),
         signal: writing(sendSignal),
         setLimit: writing(setLimit),
+        pauseKey: writing(pauseKey),
         setPaused: writing(looking.setPaused),
         noteDeath: writing(noteDeath),
       },
