@@ -8,7 +8,15 @@ import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
 import type { EngineEvent } from "../job/events.ts";
 import type { Backoff, CrashAction, KindSettings } from "../job/job.ts";
 import type { Json, JsonOf } from "../job/json.ts";
-import { FAIR, jobKey, type JobKey, type KeyLimit, type LimitSettings, MAX_WEIGHT } from "../job/limits.ts";
+import {
+  FAIR,
+  jobKey,
+  type JobKey,
+  type KeyLimit,
+  type KeyPause,
+  type LimitSettings,
+  MAX_WEIGHT,
+} from "../job/limits.ts";
 import { type Duration, durationMs } from "../job/time.ts";
 import type { RetentionTimes } from "../recovery/retention.ts";
 import type { StartUpOptions } from "../stores/backend.ts";
@@ -479,7 +487,21 @@ export function keyLimit(name: string, key: string, { weight, ...own }: KeyLimit
   };
 }
 
-function keyOf(kind: string, { name, key }: LimitOptions, input: never): JobKey {
+/** How a key is paused. */
+export interface KeyPauseOptions {
+  /** Why, for those who ask where their jobs are. 1 to 255 characters. */
+  readonly reason: string;
+  /** How long. Default: until it is resumed. */
+  readonly for?: Duration;
+}
+
+export function keyPause(limit: string, key: string, { reason, for: duration }: KeyPauseOptions): KeyPause {
+  const what = `The pause of the key ${JSON.stringify(key)} of the limit ${JSON.stringify(limit)}`;
+  assertKey(reason, `${what}: its reason`);
+  return { reason, forMs: duration === undefined ? null : durationMs(duration, what) };
+}
+
+function keyOf(kind: string, { name, key }: Pick<LimitOptions, "name" | "key">, input: never): JobKey {
   const text = key === undefined ? "*" : key(input);
   assertKey(text, `The key of the limit ${JSON.stringify(name)} of a ${kind} job`);
   return jobKey(name, text);

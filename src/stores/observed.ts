@@ -82,6 +82,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "inspect.list": { doing: "listing jobs" },
   "inspect.counts": { doing: "counting jobs" },
   "inspect.ahead": { doing: (id: string) => `counting what is ahead of ${id}` },
+  "inspect.keys": { doing: "reading keys" },
   "inspect.suspects": { doing: "listing held suspects" },
   "inspect.writer": { doing: "asking who writes" },
   "inspect.incidents": { doing: "listing incidents" },

@@ -1,7 +1,7 @@
 // The parts of a store alongside its fourteen verbs (port.ts): what people, reports and metrics read; what people change by hand; what an
 // open, the maintenance and an operator ask of the store itself; losses of contact; and the user's own transactions.
 import type { JobDetails, JobInfo, JobState } from "../job/job.ts";
-import type { JobKey, KeyLimit, KeyPause } from "../job/limits.ts";
+import type { JobKey, KeyLimit, KeyPause, KeyState } from "../job/limits.ts";
 import type { JobOutcome } from "../job/waits.ts";
 import type { Incident, IncidentSummary } from "../recovery/incident.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "../recovery/losses.ts";
@@ -26,6 +26,12 @@ export interface Inspecting {
 
   /** How many ready jobs of its kind would be claimed before this one; null: it is not ready. */
   ahead(id: string): Promise<number | null>;
+
+  /**
+   * The keys that have something of their own: a limit, a weight, a pause or a hold-off that has not passed; by limit and key. Or the one that is asked
+   * for, whether it has or not. Absent: this store does not tell.
+   */
+  keys?(query: KeyQuery): Promise<readonly KeyState[]>;
 
   /** The live workers that hold suspects, and how many. */
   suspects(): Promise<readonly WorkerSuspects[]>;
@@ -57,6 +63,11 @@ export interface JobFilter {
   readonly createdBefore?: number;
   readonly createdAfter?: number;
 }
+
+export type KeyQuery =
+  | { readonly key: JobKey }
+  /** Of one limit; null: of all. At most `most` of them. */
+  | { readonly limit: string | null; readonly most: number };
 
 export interface ListPage {
   /** May be fewer than were asked for although more follow: a page is bounded by what it looks at, too. */

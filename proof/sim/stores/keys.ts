@@ -10,12 +10,13 @@ import {
   type KeyFacts,
   type KeyLimit,
   type KeyPause,
+  type KeyState,
   type LimitSettings,
   startOf,
   takeTurns,
   throttleSettings,
 } from "../../../src/job/limits.ts";
-import type { Room } from "../../../src/stores/port.ts";
+import type { KeyQuery, Room } from "../../../src/stores/port.ts";
 import { type Data, isFresh, isHeld, type JobRecord, type KeyRecord, NOT_ADMITTED } from "./records.ts";
 
 /** The order at a door of a job of a strict limit that has begun: before all others. */
@@ -149,22 +150,56 @@ export function declareLimits(data: Data, limits: readonly LimitSettings[]): voi
   for (const limit of limits) data.putLimit(limit);
 }
 
-export function setLimit(data: Data, { id }: JobKey, own: KeyLimit | null): void {
-  data.putKey(id, { ...data.key(id), own: own ?? {} });
+export function setLimit(data: Data, { id, limit, key }: JobKey, own: KeyLimit | null): void {
+  data.putKey(id, { ...data.key(id), name: { limit, key }, own: own ?? {} });
 }
 
 /** Nothing of this key starts from now on: what was admitted and not claimed is held again. Null: it may start again. */
-export function pauseKey(data: Data, { id }: JobKey, pause: KeyPause | null): void {
+export function pauseKey(data: Data, { id, limit, key }: JobKey, pause: KeyPause | null): void {
   const until = pause?.forMs == null ? null : data.now + pause.forMs;
   const paused = pause === null ? null : { reason: pause.reason, at: data.now, until };
-  data.putKey(id, { ...data.key(id), paused });
+  data.putKey(id, { ...data.key(id), name: { limit, key }, paused });
   if (pause === null) return;
   for (const job of data.queued())
     if (job.admitted && job.keys.some((key) => key.id === id)) data.putJob({ ...job, ...NOT_ADMITTED });
 }
 
 /** Nothing of this key starts before then. A later time that is kept already stays. */
-export function holdOff(data: Data, { id }: JobKey, until: number): void {
-  const key = data.key(id);
-  data.putKey(id, { ...key, heldOffUntil: Math.max(key.heldOffUntil, until) });
+export function holdOff(data: Data, { id, limit, key }: JobKey, until: number): void {
+  const before = data.key(id);
+  data.putKey(id, { ...before, name: { limit, key }, heldOffUntil: Math.max(before.heldOffUntil, until) });
+}
+
+export function keyStates(data: Data, query: KeyQuery): KeyState[] {
+  if ("key" in query) return [keyState(data, query.key)];
+  const named = data.keyIds().flatMap((id) => {
+    const { name, own, heldOffUntil, paused } = data.key(id);
+    const hasOwn = Object.keys(own).length > 0 || paused !== null || heldOffUntil > data.now;
+    return name !== null && hasOwn && (query.limit ?? name.limit) === name.limit ? [{ ...name, id }] : [];
+  });
+  named.sort((a, b) => compare(a.limit, b.limit) || compare(a.key, b.key));
+  return named.slice(0, query.most).map((key) => keyState(data, key));
+}
+
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0;
+}
+
+function keyState(data: Data, { id, limit, key }: JobKey): KeyState {
+  const { own, heldOffUntil, paused } = data.key(id);
+  const { name: _, ...declared } = { name: limit, ...limitOf(data, limit) };
+  const { weight: __, ...bounds } = own;
+  const has = (job: JobRecord): boolean => job.keys.some((one) => one.id === id);
+  const isOn = paused !== null && (paused.until === null || paused.until > data.now);
+  const jobs = [...data.queued(), ...data.running()].filter(has);
+  return {
+    limit,
+    key,
+    applies: { ...declared, ...bounds },
+    own,
+    taken: jobs.filter(({ state, admitted }) => state === "running" || admitted).length,
+    held: jobs.filter((job) => isHeld(job, data.now) && doorOf(data, job) === id).length,
+    paused: isOn ? paused : null,
+    heldOffUntil: heldOffUntil > data.now ? heldOffUntil : null,
+  };
 }

@@ -82,6 +82,8 @@ export interface JobRecord {
 
 /** What a key has beside its limit. */
 export interface KeyRecord {
+  /** Limit and key; null: nobody has said anything about it. */
+  readonly name: Pick<JobKey, "limit" | "key"> | null;
   readonly own: KeyLimit;
   readonly arrivalAt: number;
   readonly heldOffUntil: number;
@@ -160,7 +162,7 @@ export function stepOwner(id: string, name: string): string {
 /** Of a job that is queued anew, or has ended. */
 export const NOT_ADMITTED = { admitted: false, door: null, keepsPlace: false } as const;
 
-const NEW_KEY: KeyRecord = { own: {}, arrivalAt: 0, heldOffUntil: 0, paused: null };
+const NEW_KEY: KeyRecord = { name: null, own: {}, arrivalAt: 0, heldOffUntil: 0, paused: null };
 
 /** Can be claimed. */
 export function isDue(job: JobRecord, now: number): boolean {
@@ -318,6 +320,10 @@ export class Data {
 
   key(id: number): KeyRecord {
     return this.#read<KeyRecord>("limited", id) ?? NEW_KEY;
+  }
+
+  keyIds(): number[] {
+    return this.#rowsOf("limited");
   }
 
   putKey(id: number, key: KeyRecord): void {

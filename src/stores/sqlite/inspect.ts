@@ -19,6 +19,7 @@ import { type CheckedJob, inputIsIntact, resultIsIntact, stepIsIntact } from "./
 import type { Database } from "./database.ts";
 import { walBytes } from "./doctor/index.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
+import { keyStates } from "./keys.ts";
 import { lockHolder } from "./lock.ts";
 import { outcomes } from "./waits.ts";
 import type { FileAccess, Writer } from "./writer.ts";
@@ -30,6 +31,7 @@ export function inspecting({ db, now, read }: FileAccess, writer: Writer): Inspe
     list: (filter, limit, after) => read(() => listJobs(db, filter, limit, after)),
     counts: () => read(() => countJobs(db, now())),
     ahead: (id) => read(() => countAhead(db, id)),
+    keys: (query) => read(() => keyStates(db, query, now())),
     suspects: () => read(() => heldSuspects(db)),
     writer: () => read(() => blocker(db)),
     incidents: (limit, after) => read(() => listIncidents(db, limit, after)),

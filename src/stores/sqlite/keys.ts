@@ -6,9 +6,11 @@ import {
   type KeyFacts,
   type KeyLimit,
   type KeyPause,
+  type KeyState,
   type LimitSettings,
   throttleSettings,
 } from "../../job/limits.ts";
+import type { KeyQuery } from "../port.ts";
 import { LANE, STATE } from "../rows.ts";
 import type { Database } from "./database.ts";
 
@@ -296,4 +298,73 @@ export function pauseKey(db: Database, { id, limit, key }: JobKey, pause: KeyPau
   }
   // Also when it is paused: what is held there learns when that ends.
   wakeKeys(db, [id], now);
+}
+
+// ---- what people read
+
+interface StateColumns extends OwnColumns {
+  readonly id: number;
+  readonly name: string;
+  readonly key: string;
+  readonly reason: string | null;
+}
+
+const OWN = `SELECT id, name, key, running, interval_ms, burst, weight, arrival_at, held_off_until, paused_at, paused_until, reason FROM outlive_keys`;
+/** What somebody has set, and what holds it off. */
+export const HAS_SETTINGS =
+  "(running IS NOT NULL OR interval_ms IS NOT NULL OR burst IS NOT NULL OR weight IS NOT NULL OR paused_at IS NOT NULL)";
+
+export function keyStates(db: Database, query: KeyQuery, now: number): KeyState[] {
+  const limits = new Limits(db);
+  if ("key" in query) {
+    const { id, limit: name, key } = query.key;
+    const row = db.sql(`${OWN} WHERE id = ?`).get(id) as unknown as StateColumns | undefined;
+    return [keyState(db, limits, row ?? { ...NOTHING_OWN, id, name, key }, now)];
+  }
+  const rows = db
+    .sql(
+      `${OWN} WHERE id > 0 AND (${HAS_SETTINGS} OR held_off_until > ?1) AND (?2 IS NULL OR name = ?2) ORDER BY name, key LIMIT ?3 + 0`,
+    )
+    .all(now, query.limit, query.most) as unknown as StateColumns[];
+  return rows.map((row) => keyState(db, limits, row, now));
+}
+
+const NOTHING_OWN: OwnColumns & { readonly reason: string | null } = {
+  running: null,
+  interval_ms: null,
+  burst: null,
+  weight: null,
+  arrival_at: 0,
+  held_off_until: 0,
+  paused_at: null,
+  paused_until: null,
+  reason: null,
+};
+
+function keyState(db: Database, limits: Limits, row: StateColumns, now: number): KeyState {
+  const { id, name: limit, key, running, interval_ms: intervalMs, burst, weight } = row;
+  const count = (sql: string, ...values: number[]): number => (db.sql(sql).get(...values) as { n: number }).n;
+  const taken = ["key1", "key2", "key3"].map((column) =>
+    count(`SELECT count(*) AS n FROM outlive_extras WHERE ${column} = ? AND place = ${PLACE.taken} AND place > 1`, id),
+  );
+  const { name: _, ...applies } = { name: limit, ...limits.settingsOf(limit, row) };
+  return {
+    limit,
+    key,
+    applies,
+    own: {
+      ...(running !== null && { running }),
+      ...(intervalMs !== null && { intervalMs }),
+      ...(burst !== null && { burst }),
+      ...(weight !== null && { weight }),
+    },
+    taken: taken.reduce((sum, n) => sum + n, 0),
+    held: count("SELECT count(*) AS n FROM outlive_extras WHERE door = ?", id),
+    paused: isPaused(row, now) ? { reason: row.reason ?? "", at: row.paused_at!, until: row.paused_until } : null,
+    heldOffUntil: row.held_off_until > now ? row.held_off_until : null,
+  };
+}
+
+function isPaused({ paused_at: at, paused_until: until }: OwnColumns, now: number): boolean {
+  return at !== null && (until === null || until > now);
 }

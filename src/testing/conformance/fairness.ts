@@ -393,6 +393,47 @@ function specifyPauses(specify: Specify): void {
     },
   );
 
+  specify(
+    "keys that have something of their own are listed with what applies to them and what they hold",
+    async (fixture) => {
+      await fixture.declare(
+        kind("mail", { keyed: [limit("tenant", { running: 1 }), limit("crm", { intervalMs: 500 })] }),
+      );
+      const { inspect, operate } = fixture.store;
+      await fixture.enqueue(...names("a", 3).map((id) => ({ id, keys: [tenant("acme")] })));
+      const worker = await fixture.worker("w");
+      await take(worker, 10);
+      assert.deepEqual(await inspect.keys!({ limit: null, most: 10 }), []);
+      const applies = { running: 1, intervalMs: null, burst: 1, strict: false };
+      const nothing = { own: {}, paused: null, heldOffUntil: null };
+      assert.deepEqual(await inspect.keys!({ key: tenant("acme") }), [
+        { limit: "tenant", key: "acme", applies, taken: 1, held: 2, ...nothing },
+      ]);
+      await operate.setLimit(tenant("acme"), { running: 2, weight: 4 });
+      await operate.pauseKey!(tenant("acme"), { reason: "unpaid", forMs: 9_000 });
+      await operate.pauseKey!(jobKey("crm", "*"), { reason: "the CRM moves", forMs: null });
+      const at = fixture.clock.now();
+      const [crm, acme, ...more] = await inspect.keys!({ limit: null, most: 10 });
+      assert.deepEqual(more, []);
+      assert.deepEqual([crm?.limit, crm?.paused], ["crm", { reason: "the CRM moves", at, until: null }]);
+      const until = at + 9_000;
+      assert.deepEqual(acme, {
+        limit: "tenant",
+        key: "acme",
+        applies: { ...applies, running: 2 },
+        own: { running: 2, weight: 4 },
+        taken: 1,
+        held: 2,
+        paused: { reason: "unpaid", at, until },
+        heldOffUntil: null,
+      });
+      assert.equal((await inspect.keys!({ limit: "tenant", most: 10 })).length, 1);
+      assert.equal((await inspect.keys!({ limit: null, most: 1 })).length, 1);
+      await fixture.clock.advance(9_000);
+      assert.equal((await inspect.keys!({ key: tenant("acme") }))[0]?.paused, null, "its time has passed");
+    },
+  );
+
   specify("the first of a strict key that is paused keeps its place", async (fixture) => {
     await fixture.declare(
       kind("mail", { keyed: [limit("tenant", { running: 5 }), limit("account", { strict: true })] }),
