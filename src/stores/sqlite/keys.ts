@@ -287,7 +287,8 @@ const UNCLAIMED = ["key1", "key2", "key3"]
 
 /** Nothing of this key starts from now on: what was admitted and not claimed goes back to its door. Null: it may start again. */
 export function pauseKey(db: Database, { id, limit, key }: JobKey, pause: KeyPause | null, now: number): void {
-  const until = pause?.forMs == null ? null : now + pause.forMs;
+  const forMs = pause?.forMs ?? null;
+  const until = forMs === null ? null : now + forMs;
   db.sql(
     `INSERT INTO outlive_keys (id, name, key, paused_at, paused_until, reason) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
      ON CONFLICT DO UPDATE SET paused_at = ?4, paused_until = ?5, reason = ?6`,
