@@ -106,8 +106,12 @@ export interface LockHolder {
 // What people change by hand: cancel, retry, pause, and what a supervisor knows of a death.
 
 export interface Operating {
-  /** One transaction: a queued job is cancelled; a running one is asked to end, and its worker learns of it with its next turn. Any other state is returned, and nothing is written. */
-  cancel(id: string, actor: string): Promise<OperatorAnswer>;
+  /**
+   * One transaction: a queued job is cancelled; a running one is asked to end, and its worker learns of it with its next turn. Any other state is returned, and nothing is written.
+   * With `children` the same transaction records that its children which have not begun are to be cancelled, those that it enqueues from now on
+   * included; for a job that is cancelled already it records only that. Turns of any workers do it, a piece each. A retry of the job withdraws it.
+   */
+  cancel(id: string, actor: string, options?: CancelOptions): Promise<OperatorAnswer>;
 
   /** One transaction: a terminal job is queued again. Refused, with nothing written, if it is not terminal or if another job holds its dedupe key. */
   retry(id: string, actor: string): Promise<OperatorAnswer>;
@@ -126,6 +130,11 @@ export interface Operating {
 
   /** Keeps how a worker's process ended, in its row and, in the same transaction, in the evidence of its incident if there is one. A worker without a row: nothing is written. */
   noteDeath(worker: string, words: string): Promise<void>;
+}
+
+export interface CancelOptions {
+  /** Also its children that have not begun (no worker has claimed them yet). Those that have begun go on. Default false. */
+  readonly children?: boolean;
 }
 
 export interface Signal {
@@ -263,7 +272,7 @@ export interface Transactions<Tx = unknown> {
     control?: CommitControl,
   ): Promise<Committed<T>>;
 
-  /** The user's own transaction, with `enqueue` inside it. Nothing is fenced. If `body` throws, nothing is written and its error comes out. */
+  /** The user's own transaction, with `enqueue` and `signal` inside it. Nothing is fenced. If `body` throws, nothing is written and its error comes out. */
   transact<T>(body: TransactionBody<Tx, T>): Promise<Transacted<T>>;
 }
 
@@ -271,6 +280,8 @@ export interface Transacted<T> {
   readonly value: T;
   /** How many jobs `body` enqueued. */
   readonly enqueued: number;
+  /** How many signals `body` sent. Omitted: none. */
+  readonly signalled?: number;
 }
 
 export interface Committed<T> {
@@ -279,4 +290,6 @@ export interface Committed<T> {
   readonly value: T | undefined;
   /** How many jobs `body` enqueued. */
   readonly enqueued: number;
+  /** How many signals `body` sent. Omitted: none. */
+  readonly signalled?: number;
 }

@@ -5,6 +5,7 @@ import { isTerminal, type JobDetails, type JobInfo, type JobState } from "../../
 import type { JobKey } from "../../../src/job/limits.ts";
 import type { Incident, IncidentSummary } from "../../../src/recovery/incident.ts";
 import type {
+  CancelOptions,
   JobFilter,
   KindCounts,
   ListPage,
@@ -16,6 +17,7 @@ import type {
 } from "../../../src/stores/port.ts";
 import { cursorAt, NEVER_DUE, NO_TIMEOUT, rowOfCursor, storedValue } from "../../../src/stores/rows.ts";
 import { applyChange, bound, brokenSteps, inputIsIntact, resultIsIntact } from "./attempts.ts";
+import { cancelFamily } from "./families.ts";
 import { doorOf } from "./keys.ts";
 import { type Data, type IncidentRecord, isDue, isFresh, isHeld, type JobRecord } from "./records.ts";
 import { forgetWaits, waitsAt } from "./waits.ts";
@@ -175,10 +177,13 @@ export function health(data: Data): StoreHealth {
 
 const BY_HAND = { incident: null };
 
-export function cancel(data: Data, id: string, actor: string): OperatorAnswer {
+export function cancel(data: Data, id: string, actor: string, options?: CancelOptions | null): OperatorAnswer {
   const job = data.jobById(id);
   if (job === null) return { is: "missing" };
   const { row, state, epoch, fence: attempt, counters } = job;
+  const children = options?.children ?? false;
+  if (children && (state === "running" || state === "queued" || state === "cancelled")) cancelFamily(data, row, actor);
+  if (children && state === "cancelled") return { is: "applied", state };
   if (state === "running") {
     data.putJob({ ...job, cancelRequested: true });
     const reason = "its end was asked for while it ran";
@@ -200,6 +205,7 @@ export function retry(data: Data, id: string, actor: string): OperatorAnswer {
   if (holder) return { is: "key-held", holder: holder.id, dedupeKey: dedupeKey! };
   const without = { ...job, result: null, resultSum: null };
   applyChange(data, without, transitions.retry({ id, state, counters }, 0), { actor, ...BY_HAND });
+  data.deleteFamily(job.row);
   return { is: "applied", state: "queued" };
 }
 

@@ -5,6 +5,7 @@ import type { Operating, OperatorAnswer } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
 import type { Connection } from "./connection.ts";
 import { sqlState } from "./errors.ts";
+import { cancelFamily, withdrawFamilyCancel } from "./families.ts";
 import { setKeyLimit } from "./keys.ts";
 import { applyChanges, insertHistory } from "./settle.ts";
 import type { Session } from "./statements.ts";
@@ -15,7 +16,8 @@ const UNIQUE_VIOLATION = "23505";
 
 export function operating(connection: Connection, workers: Workers): Operating {
   return {
-    cancel: (id, actor) => connection.transaction((tx) => cancelJob(tx, id, actor)),
+    cancel: (id, actor, options) =>
+      connection.transaction((tx) => cancelJob(tx, id, actor, options?.children ?? false)),
     retry(id, actor) {
       const retried = (): Promise<OperatorAnswer> => connection.transaction((tx) => retryJob(tx, id, actor));
       return retried().catch((thrown: unknown) => {
@@ -50,10 +52,13 @@ async function lock(session: Session, id: string): Promise<JobRow | undefined> {
   return row;
 }
 
-async function cancelJob(session: Session, id: string, actor: string): Promise<OperatorAnswer> {
+async function cancelJob(session: Session, id: string, actor: string, children: boolean): Promise<OperatorAnswer> {
   const row = await lock(session, id);
   if (!row) return { is: "missing" };
   const state = JOB_STATES[row.state]!;
+  if (children && (state === "running" || state === "queued" || state === "cancelled"))
+    await cancelFamily(session, row.seq, actor);
+  if (children && state === "cancelled") return { is: "applied", state };
   if (state === "running") {
     const { seq: job, worker, epoch, fence, state: code } = row;
     await session.run("UPDATE outlive.jobs SET cancel_requested = true WHERE seq = $1", [job]);
@@ -84,6 +89,7 @@ async function retryJob(session: Session, id: string, actor: string): Promise<Op
     if (holder) return { is: "key-held", holder: holder.id, dedupeKey: row.dedupe_key };
   }
   await apply(session, row, transitions.retry({ id, state, counters: counters(row) }, 0), actor);
+  await withdrawFamilyCancel(session, row.seq);
   return { is: "applied", state: "queued" };
 }
 

@@ -1,9 +1,10 @@
-// What people do to jobs and kinds: cancel, retry, pause. Each is one transaction.
+// What people do to jobs and kinds: cancel, retry, signal, pause. Each is one transaction.
 import * as transitions from "../../job/transitions.ts";
 import { JOB_STATES } from "../../job/job.ts";
 import type { Operating, OperatorAnswer } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
 import type { Database } from "./database.ts";
+import { cancelFamily, withdrawFamilyCancel } from "./families.ts";
 import { applyChange, insertHistory } from "./settle.ts";
 import { setKeyLimit } from "./keys.ts";
 import { sendSignal } from "./waits.ts";
@@ -12,7 +13,7 @@ import type { FileAccess } from "./writer.ts";
 
 export function operating({ db, now, write }: FileAccess, workers: Workers): Operating {
   return {
-    cancel: (id, actor) => write(() => cancelJob(db, id, actor, now())),
+    cancel: (id, actor, options) => write(() => cancelJob(db, id, actor, options?.children ?? false, now())),
     retry: (id, actor) => write(() => retryJob(db, id, actor, now())),
     signal: (signal) => write(() => sendSignal(db, signal, now())),
     setLimit: (key, own) => write(() => setKeyLimit(db, key, own, now())),
@@ -39,10 +40,13 @@ function find(db: Database, id: string): JobRow | undefined {
     .get(id) as unknown as JobRow | undefined;
 }
 
-function cancelJob(db: Database, id: string, actor: string, now: number): OperatorAnswer {
+function cancelJob(db: Database, id: string, actor: string, children: boolean, now: number): OperatorAnswer {
   const row = find(db, id);
   if (!row) return { is: "missing" };
   const state = JOB_STATES[row.state]!;
+  if (children && (state === "running" || state === "queued" || state === "cancelled"))
+    cancelFamily(db, row.seq, actor);
+  if (children && state === "cancelled") return { is: "applied", state };
   if (state === "running") {
     db.sql("UPDATE outlive_jobs SET cancel_requested = 1 WHERE seq = ?").run(row.seq);
     db.sql("INSERT INTO outlive_cancels (worker, job) VALUES (?, ?) ON CONFLICT DO NOTHING").run(row.worker, row.seq);
@@ -78,6 +82,7 @@ function retryJob(db: Database, id: string, actor: string, now: number): Operato
     if (holder) return { is: "key-held", holder: holder.id, dedupeKey: row.dedupe_key };
   }
   apply(db, row, transitions.retry({ id, state, counters: counters(row) }, 0), actor, now);
+  withdrawFamilyCancel(db, row.seq);
   if (state === "succeeded")
     db.sql("UPDATE outlive_jobs SET result = NULL, result_sum = NULL WHERE seq = ?").run(row.seq);
   return { is: "applied", state: "queued" };

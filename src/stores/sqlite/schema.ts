@@ -15,6 +15,20 @@ import { Database } from "./database.ts";
 /** Stands for "no worker yet" in the width of a worker's number. */
 export const NO_WORKER = -1_000;
 
+/** Cancels that include the children of a job, until those are cancelled. */
+const FAMILY_CANCELS: Migration = {
+  name: "family cancels",
+  sql: `
+  CREATE TABLE outlive_family_cancels (
+    job INTEGER PRIMARY KEY,              -- the parent
+    actor TEXT NOT NULL,
+    cursor INTEGER NOT NULL DEFAULT 0,    -- the last child that was dealt with
+    due INTEGER NOT NULL DEFAULT 1        -- whether a turn has something to do; 0: the parent runs and may enqueue more
+  );
+  CREATE INDEX outlive_family_cancels_due ON outlive_family_cancels (job) WHERE due = 1;
+  `,
+};
+
 export const MIGRATIONS: readonly Migration[] = [
   {
     name: "core",
@@ -296,6 +310,7 @@ export const MIGRATIONS: readonly Migration[] = [
   );
   `,
   },
+  FAMILY_CANCELS,
 ];
 
 export const SCHEMA_VERSION = MIGRATIONS.length;

@@ -8,6 +8,7 @@ import { specifyCorrupt, specifyRestore } from "./damage.ts";
 import { specifyExpire, specifyLiveness } from "./deadlines.ts";
 import { specifyEnqueue } from "./enqueue.ts";
 import { specifier, type Specify } from "./fixture.ts";
+import { specifyFamilies } from "./families.ts";
 import { specifyFollow } from "./follow.ts";
 import { specifyInspect } from "./inspect.ts";
 import { specifyIsolation } from "./isolation.ts";
@@ -35,6 +36,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   isolation: specifyIsolation,
   expire: specifyExpire,
   waiting: specifyWaiting,
+  families: specifyFamilies,
   keys: specifyKeys,
   dedupe: specifyDedupe,
   workers: specifyWorkers,

@@ -5,6 +5,7 @@ import type { Migration } from "../migrate.ts";
 import { confirmedTicks } from "./confirmed-ticks.ts";
 import { core } from "./core.ts";
 import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
+import { families } from "./families.ts";
 import { keys } from "./keys.ts";
 import { isolation, suspects } from "./isolation.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
@@ -35,6 +36,7 @@ export const MIGRATIONS: readonly Migration[] = [
   confirmedTicks,
   waiting,
   keys,
+  families,
 ];
 
 /**
