@@ -23,6 +23,7 @@ export async function postgresStores(t: TestContext, more: More = {}): Promise<C
     clock,
     user: userWrites(fresh.schema),
     restore: restoreIn(fresh),
+    reclaim: async () => void (await fresh.query(`SELECT "${fresh.schema}".tick()`)),
     damage: damageIn(fresh),
     cleanup: async () => {},
   };

@@ -6,6 +6,7 @@ import { specifyClaim } from "./claim.ts";
 import { specifyCommit } from "./commit.ts";
 import { specifyCorrupt, specifyRestore } from "./damage.ts";
 import { specifyExpire, specifyLiveness } from "./deadlines.ts";
+import { specifyEnds } from "./ends.ts";
 import { specifyEnqueue } from "./enqueue.ts";
 import { specifier, type Specify } from "./fixture.ts";
 import { specifyFamilies } from "./families.ts";
@@ -37,6 +38,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   expire: specifyExpire,
   waiting: specifyWaiting,
   families: specifyFamilies,
+  ends: specifyEnds,
   keys: specifyKeys,
   dedupe: specifyDedupe,
   workers: specifyWorkers,
@@ -71,6 +73,11 @@ export interface ConformanceStores {
    * result of every step of this job. Left out: this store leaves that to its database, and those tests are skipped.
    */
   readonly damage?: Damage;
+  /**
+   * Recovers what dead workers hold by the database alone, as if no program were there; after a lease without a sign of life the second call
+   * takes it. Omitted: this store needs a process, and that test is skipped.
+   */
+  readonly reclaim?: () => Promise<void>;
   /** What a restore does to the rows, behind the back of every connection. Left out: those tests are skipped. */
   readonly restore?: Restore;
 }
