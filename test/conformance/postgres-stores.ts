@@ -91,6 +91,10 @@ function userWrites(schema: string): UserWrites {
       await tx.enqueue(job(kind), {}, { id });
       return then();
     },
+    signalling: (id, signal, then) => async (tx: PostgresTransaction) => {
+      await tx.signal(id, "go", { n: 1 }, { id: signal });
+      return then();
+    },
     async written(store) {
       const { value } = await store.transactions!.transact(async (handle) => {
         const tx = handle as PostgresTransaction;

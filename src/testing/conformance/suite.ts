@@ -104,6 +104,8 @@ export interface UserWrites {
   writing<T>(text: string, then: () => T): TransactionBody<never, T>;
   /** A body that enqueues a job of `kind` with this id through the transaction's handle, then goes on as above. */
   enqueueing<T>(kind: string, id: string, then: () => T): TransactionBody<never, T>;
+  /** A body that sends the signal "go" with this id to a job through the transaction's handle, then goes on as above. */
+  signalling<T>(job: string, id: string, then: () => T): TransactionBody<never, T>;
   /** As `writing`, and then waits inside the transaction for `gate`; left out: a transaction of this store can't be left open. */
   waiting?(text: string, gate: Promise<void>): TransactionBody<never, void>;
   /** All texts that are in the user's table, in the order of writing. */
