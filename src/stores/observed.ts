@@ -81,6 +81,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "inspect.outcomes": { doing: "reading how jobs ended" },
   "inspect.list": { doing: "listing jobs" },
   "inspect.counts": { doing: "counting jobs" },
+  "inspect.isLimited": { doing: (kind: string) => `asking for the limits of ${kind}` },
   "inspect.ahead": { doing: (id: string) => `counting what is ahead of ${id}` },
   "inspect.suspects": { doing: "listing held suspects" },
   "inspect.writer": { doing: "asking who writes" },

@@ -24,6 +24,9 @@ export interface Inspecting {
   /** All kinds with the number of their jobs by state, as of one moment. */
   counts(): Promise<readonly KindCounts[]>;
 
+  /** Whether jobs of this kind count against limits, so that only a program that has its contract can enqueue them. False: not, or it was never declared. */
+  isLimited(kind: string): Promise<boolean>;
+
   /** How many ready jobs of its kind would be claimed before this one; null: it is not ready. */
   ahead(id: string): Promise<number | null>;
 

@@ -21,7 +21,7 @@ const SQLITE_STEPS = [
   "isolation by halving 701487bfca51c99",
   "waiting d267f5bfd901be1",
   "keys abbe6468940da61",
-  "family cancels 98106c6d3b6aa83",
+  "family cancels 7e208356119289e",
 ];
 
 const POSTGRES_STEPS = [

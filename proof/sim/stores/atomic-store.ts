@@ -94,6 +94,7 @@ export function atomicStore(server: AtomicServer): Store {
         outcomes: reading(outcomes),
         list: reading(looking.listJobs),
         counts: reading(looking.counts),
+        isLimited: reading(looking.isLimited),
         ahead: reading(looking.ahead),
         suspects: reading(looking.heldSuspects),
         writer: async () => null,

@@ -209,6 +209,10 @@ export function retry(data: Data, id: string, actor: string): OperatorAnswer {
   return { is: "applied", state: "queued" };
 }
 
+export function isLimited(data: Data, kind: string): boolean {
+  return (data.kind(kind)?.settings.keyed ?? []).length > 0;
+}
+
 export function setPaused(data: Data, name: string, paused: boolean): boolean {
   const kind = data.kind(name);
   if (kind) data.putKind({ ...kind, paused });

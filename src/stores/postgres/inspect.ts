@@ -29,6 +29,8 @@ export function inspecting(connection: Connection, enqueuing: Enqueuing): Inspec
     outcomes: (ids) => outcomes(connection, ids),
     list: (filter, limit, after) => listJobs(connection, filter, limit, after),
     counts: () => countJobs(connection),
+    isLimited: async (kind) =>
+      (await connection.rows("SELECT 1 FROM outlive.kinds WHERE name = $1 AND keyed", [kind])).length > 0,
     ahead: (id) => countAhead(connection, id),
     suspects: () => heldSuspects(connection),
     writer: () => blocker(connection),

@@ -236,6 +236,10 @@ export class Kinds {
         timeoutMs,
       );
     }
+    for (const { name, keyed = [] } of kinds)
+      this.#db
+        .sql("UPDATE outlive_kinds SET keyed = ?2 WHERE name = ?1 AND keyed <> ?2")
+        .run(name, keyed.length > 0 ? 1 : 0);
   }
 
   /** The number of a declared kind; undefined: nobody has declared it yet. */

@@ -29,6 +29,8 @@ export function inspecting({ db, now, read }: FileAccess, writer: Writer): Inspe
     outcomes: (ids) => read(() => outcomes(db, ids)),
     list: (filter, limit, after) => read(() => listJobs(db, filter, limit, after)),
     counts: () => read(() => countJobs(db, now())),
+    isLimited: (kind) =>
+      read(() => db.sql("SELECT 1 FROM outlive_kinds WHERE name = ? AND keyed = 1").get(kind) !== undefined),
     ahead: (id) => read(() => countAhead(db, id)),
     suspects: () => read(() => heldSuspects(db)),
     writer: () => read(() => blocker(db)),

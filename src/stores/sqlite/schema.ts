@@ -15,7 +15,7 @@ import { Database } from "./database.ts";
 /** Stands for "no worker yet" in the width of a worker's number. */
 export const NO_WORKER = -1_000;
 
-/** Cancels that include the children of a job, until those are cancelled. */
+/** Cancels that include the children of a job, until those are cancelled; and which kinds have limits, whose jobs only a program can enqueue. */
 const FAMILY_CANCELS: Migration = {
   name: "family cancels",
   sql: `
@@ -26,6 +26,7 @@ const FAMILY_CANCELS: Migration = {
     due INTEGER NOT NULL DEFAULT 1        -- whether a turn has something to do; 0: the parent runs and may enqueue more
   );
   CREATE INDEX outlive_family_cancels_due ON outlive_family_cancels (job) WHERE due = 1;
+  ALTER TABLE outlive_kinds ADD COLUMN keyed INTEGER NOT NULL DEFAULT 0; -- its jobs have keys, which a program computes
   `,
 };
 
