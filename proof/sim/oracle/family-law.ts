@@ -9,7 +9,7 @@ const TURNS = 20;
 
 interface Child {
   readonly parent: string;
-  /** How many turns there had been when it was enqueued. */
+  /** How many turns there had been when it was enqueued; Infinity: it was retried by hand, and may run. */
   readonly since: number;
 }
 
@@ -47,7 +47,11 @@ export class FamilyLaw {
       else if (answer.of === "cancel" && answer.children && ["applied", "requested"].includes(answer.answer.is)) {
         this.#cancelled.set(answer.job, this.#turns);
         this.#ever.add(answer.job);
-      } else if (answer.of === "retry" && answer.answer.is === "applied") this.#cancelled.delete(answer.job);
+      } else if (answer.of === "retry" && answer.answer.is === "applied") {
+        this.#cancelled.delete(answer.job);
+        const child = this.#children.get(answer.job);
+        if (child) this.#children.set(answer.job, { ...child, since: Number.POSITIVE_INFINITY });
+      }
     }
     if (this.#cancelled.size > 0) for (const id of this.#children.keys()) this.#left(id);
   }
