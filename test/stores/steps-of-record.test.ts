@@ -21,7 +21,7 @@ const SQLITE_STEPS = [
   "isolation by halving 701487bfca51c99",
   "waiting d267f5bfd901be1",
   "keys abbe6468940da61",
-  "family cancels 7e208356119289e",
+  "family cancels 24eec9661c596fa",
 ];
 
 const POSTGRES_STEPS = [
@@ -37,7 +37,7 @@ const POSTGRES_STEPS = [
   "ticks confirm the server's clock 69573860f4ece82",
   "waiting 75303c4190827d8",
   "keys 0460cf403432043",
-  "family cancels 17a9fb9ff040676",
+  "family cancels 9e6123fc4acb60c",
 ];
 
 const EDITED =

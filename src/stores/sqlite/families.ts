@@ -11,11 +11,11 @@ import { applyChange } from "./settle.ts";
 const PIECE = 250;
 
 /** The cancel of the job includes its children, also those that it enqueues from now on while it runs. */
-export function cancelFamily(db: Database, parent: number, actor: string): void {
+export function cancelFamily(db: Database, parent: number, actor: string, now: number): void {
   db.sql(
-    `INSERT INTO outlive_family_cancels (job, actor) VALUES (?, ?)
-     ON CONFLICT DO UPDATE SET actor = excluded.actor, cursor = 0, due = 1`,
-  ).run(parent, actor);
+    `INSERT INTO outlive_family_cancels (job, actor, at) VALUES (?, ?, ?)
+     ON CONFLICT DO UPDATE SET actor = excluded.actor, cursor = 0, due = 1, at = excluded.at`,
+  ).run(parent, actor, now);
 }
 
 /** The job has enqueued more children. */

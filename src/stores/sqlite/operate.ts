@@ -45,7 +45,7 @@ function cancelJob(db: Database, id: string, actor: string, children: boolean, n
   if (!row) return { is: "missing" };
   const state = JOB_STATES[row.state]!;
   if (children && (state === "running" || state === "queued" || state === "cancelled"))
-    cancelFamily(db, row.seq, actor);
+    cancelFamily(db, row.seq, actor, now);
   if (children && state === "cancelled") return { is: "applied", state };
   if (state === "running") {
     db.sql("UPDATE outlive_jobs SET cancel_requested = 1 WHERE seq = ?").run(row.seq);

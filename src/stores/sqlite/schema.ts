@@ -23,9 +23,11 @@ const FAMILY_CANCELS: Migration = {
     job INTEGER PRIMARY KEY,              -- the parent
     actor TEXT NOT NULL,
     cursor INTEGER NOT NULL DEFAULT 0,    -- the last child that was dealt with
-    due INTEGER NOT NULL DEFAULT 1        -- whether a turn has something to do; 0: the parent runs and may enqueue more
+    due INTEGER NOT NULL DEFAULT 1,       -- whether a turn has something to do; 0: the parent runs and may enqueue more
+    at INTEGER NOT NULL
   );
   CREATE INDEX outlive_family_cancels_due ON outlive_family_cancels (job) WHERE due = 1;
+  CREATE INDEX outlive_signals_oldest ON outlive_signals (at) WHERE read_at IS NULL;
   ALTER TABLE outlive_kinds ADD COLUMN keyed INTEGER NOT NULL DEFAULT 0; -- its jobs have keys, which a program computes
   `,
 };

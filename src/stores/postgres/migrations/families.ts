@@ -16,6 +16,7 @@ export const families: Migration = {
     skipped boolean NOT NULL DEFAULT false,  -- the row of a child was locked by another transaction
     actor text NOT NULL
   );
+  CREATE INDEX signals_oldest ON ${schema}.signals (at) WHERE read_at IS NULL;
   CREATE INDEX family_cancels_due ON ${schema}.family_cancels (job) WHERE due;
   ${keepingWakes(schema)}
   DO $$ DECLARE allowed record; BEGIN
@@ -29,6 +30,7 @@ export const families: Migration = {
   END $$;`,
   down: (schema) => `
   ${replacing(actOnWakes(schema))}
+  DROP INDEX ${schema}.signals_oldest;
   DROP TABLE ${schema}.family_cancels;`,
 };
 
