@@ -9,7 +9,7 @@ import { type ProcessIdentity, VERSION } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
 import type { Backend } from "../stores/backend.ts";
 import type { ProcessCheck, WorkerRow } from "../stores/liveness.ts";
-import type { KindCounts, OperatorAnswer } from "../stores/port.ts";
+import type { CancelOptions, KindCounts, OperatorAnswer } from "../stores/port.ts";
 import { Client } from "./client.ts";
 import { KeyLimits } from "./key-limits.ts";
 import { Operator } from "./operator.ts";
@@ -145,10 +145,13 @@ export class Engine extends Client {
     }
   }
 
-  /** Asks for the end of a job: a queued one is cancelled now, a running one is aborted through its signal. Returns the state it is in after that. */
-  async cancel(id: string): Promise<JobState> {
+  /**
+   * Asks for the end of a job: a queued one is cancelled now, a running one gets an aborted signal. Returns the state it is in after that. With
+   * `children` also its children that have not begun are cancelled, by the next turns of any workers; those that have begun go on.
+   */
+  async cancel(id: string, options: CancelOptions = {}): Promise<JobState> {
     assertKey(id, "The job's id");
-    const answer = await this.store.operate.cancel(id, "operator");
+    const answer = await this.store.operate.cancel(id, "operator", options);
     return answer.is === "requested" ? "running" : stateAfter(id, "cancel", answer);
   }
 

@@ -81,6 +81,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "inspect.outcomes": { doing: "reading how jobs ended" },
   "inspect.list": { doing: "listing jobs" },
   "inspect.counts": { doing: "counting jobs" },
+  "inspect.isLimited": { doing: (kind: string) => `asking for the limits of ${kind}` },
   "inspect.ahead": { doing: (id: string) => `counting what is ahead of ${id}` },
   "inspect.keys": { doing: "reading keys" },
   "inspect.suspects": { doing: "listing held suspects" },
@@ -136,12 +137,13 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "transactions.commit": {
     doing: ({ lease }: Settlement) => `committing job ${lease.jobId}`,
     writes: "commit",
-    wakes: ([{ change }]: [Settlement], { enqueued }: Transacted<unknown>) => enqueued > 0 || hasFollow(change),
+    wakes: ([{ change }]: [Settlement], { enqueued, signalled = 0 }: Transacted<unknown>) =>
+      enqueued + signalled > 0 || hasFollow(change),
   },
   "transactions.transact": {
     doing: "a transaction of yours",
     writes: "run a transaction",
-    wakes: (_: unknown, { enqueued }: Transacted<unknown>) => enqueued > 0,
+    wakes: (_: unknown, { enqueued, signalled = 0 }: Transacted<unknown>) => enqueued + signalled > 0,
   },
 
   "upkeep.raiseEpoch": { doing: "raising the epoch", writes: "recover" },

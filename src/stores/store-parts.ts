@@ -23,6 +23,9 @@ export interface Inspecting {
   /** All kinds with the number of their jobs by state, as of one moment. */
   counts(): Promise<readonly KindCounts[]>;
 
+  /** Whether jobs of this kind count against limits, so that only a program that has its contract can enqueue them. False: not, or it was never declared. */
+  isLimited(kind: string): Promise<boolean>;
+
   /** How many ready jobs of its kind would be claimed before this one; null: it is not ready. */
   ahead(id: string): Promise<number | null>;
 
@@ -116,8 +119,12 @@ export interface LockHolder {
 // What people change by hand: cancel, retry, pause, and what a supervisor knows of a death.
 
 export interface Operating {
-  /** One transaction: a queued job is cancelled; a running one is asked to end, and its worker learns of it with its next turn. Any other state is returned, and nothing is written. */
-  cancel(id: string, actor: string): Promise<OperatorAnswer>;
+  /**
+   * One transaction: a queued job is cancelled; a running one is asked to end, and its worker learns of it with its next turn. Any other state is returned, and nothing is written.
+   * With `children` the same transaction records that its children which have not begun are to be cancelled, those that it enqueues from now on
+   * included; for a job that is cancelled already it records only that. Turns of any workers do it, a piece each. A retry of the job withdraws it.
+   */
+  cancel(id: string, actor: string, options?: CancelOptions): Promise<OperatorAnswer>;
 
   /** One transaction: a terminal job is queued again. Refused, with nothing written, if it is not terminal or if another job holds its dedupe key. */
   retry(id: string, actor: string): Promise<OperatorAnswer>;
@@ -139,6 +146,11 @@ export interface Operating {
 
   /** Keeps how a worker's process ended, in its row and, in the same transaction, in the evidence of its incident if there is one. A worker without a row: nothing is written. */
   noteDeath(worker: string, words: string): Promise<void>;
+}
+
+export interface CancelOptions {
+  /** Also its children that have not begun (no worker has claimed them yet). Those that have begun go on. Default false. */
+  readonly children?: boolean;
 }
 
 export interface Signal {
@@ -276,7 +288,7 @@ export interface Transactions<Tx = unknown> {
     control?: CommitControl,
   ): Promise<Committed<T>>;
 
-  /** The user's own transaction, with `enqueue` inside it. Nothing is fenced. If `body` throws, nothing is written and its error comes out. */
+  /** The user's own transaction, with `enqueue` and `signal` inside it. Nothing is fenced. If `body` throws, nothing is written and its error comes out. */
   transact<T>(body: TransactionBody<Tx, T>): Promise<Transacted<T>>;
 }
 
@@ -284,6 +296,8 @@ export interface Transacted<T> {
   readonly value: T;
   /** How many jobs `body` enqueued. */
   readonly enqueued: number;
+  /** How many signals `body` sent. Omitted: none. */
+  readonly signalled?: number;
 }
 
 export interface Committed<T> {
@@ -292,6 +306,8 @@ export interface Committed<T> {
   readonly value: T | undefined;
   /** How many jobs `body` enqueued. */
   readonly enqueued: number;
+  /** How many signals `body` sent. Omitted: none. */
+  readonly signalled?: number;
 }
 
 // What is known about the store's own health: the verdict of a check, what a repair did and lost, and rows that

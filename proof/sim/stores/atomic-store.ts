@@ -95,6 +95,7 @@ export function atomicStore(server: AtomicServer): Store {
         outcomes: reading(outcomes),
         list: reading(looking.listJobs),
         counts: reading(looking.counts),
+        isLimited: reading(looking.isLimited),
         ahead: reading(looking.ahead),
         keys: reading(keyStates),
         suspects: reading(looking.heldSuspects),

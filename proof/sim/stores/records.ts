@@ -107,6 +107,15 @@ export interface WaitRecord {
   readonly awaited: readonly number[] | null;
 }
 
+/** A cancel that includes the children of a job. */
+export interface FamilyRecord {
+  readonly actor: string;
+  /** The row of the last child that was dealt with. */
+  readonly cursor: number;
+  /** Whether a turn has something to do; false: the parent runs and may enqueue more. */
+  readonly due: boolean;
+}
+
 export interface SignalRecord {
   readonly name: string;
   readonly id: string;
@@ -351,6 +360,28 @@ export class Data {
     this.keys.delete("reruns", String(row));
   }
 
+  family(parent: number): FamilyRecord | null {
+    return this.#read("families", parent);
+  }
+
+  putFamily(parent: number, family: FamilyRecord): void {
+    this.#write("families", parent, family);
+  }
+
+  deleteFamily(parent: number): void {
+    this.keys.delete("families", String(parent));
+  }
+
+  /** The parents whose cancel includes their children. */
+  families(): number[] {
+    return this.#rowsOf("families");
+  }
+
+  /** The rows of its children that have not ended. */
+  unfinishedChildren(parent: number): number[] {
+    return this.#rowsOf(childrenTable(parent));
+  }
+
   wait(row: number): WaitRecord | null {
     return this.#read("waits", row);
   }
@@ -445,8 +476,10 @@ export class Data {
   /** What is in an index and should not be, or should be and is not. */
   wrongIndexes(): string[] {
     const wanted = new Map(this.jobs().flatMap((job) => [...indexesOf(job)].map(([key, at]) => [key, { job, at }])));
-    const found = ["ids", "keys", "queued", "running", ...this.workers().map(({ id }) => heldTable(id))].flatMap(
-      (table) => this.keys.fields(table).map((field) => indexKey(table, field)),
+    const parents = new Set(this.jobs().flatMap(({ parent }) => parent ?? []));
+    const tables = [...this.workers().map(({ id }) => heldTable(id)), ...[...parents].map(childrenTable)];
+    const found = ["ids", "keys", "queued", "running", ...tables].flatMap((table) =>
+      this.keys.fields(table).map((field) => indexKey(table, field)),
     );
     const missing = [...wanted].flatMap(
       ([
@@ -463,6 +496,10 @@ export class Data {
 
 function heldTable(worker: string): string {
   return `held/${worker}`;
+}
+
+function childrenTable(parent: number): string {
+  return `children/${parent}`;
 }
 
 function waitersTable(row: number): string {
@@ -490,6 +527,7 @@ function indexesOf(job: JobRecord): Map<string, readonly [string, string]> {
   const row = String(job.row);
   const at: (readonly [string, string])[] = [["ids", job.id]];
   if (!isTerminal(job.state) && job.dedupeKey !== null) at.push(["keys", keyField(job.kind, job.dedupeKey)]);
+  if (!isTerminal(job.state) && job.parent !== null) at.push([childrenTable(job.parent), row]);
   if (job.state === "queued") at.push(["queued", row]);
   if (job.state === "running") at.push(["running", row], [heldTable(job.worker!), row]);
   return new Map(at.map((one) => [indexKey(...one), one]));

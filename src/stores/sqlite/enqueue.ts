@@ -251,6 +251,10 @@ export class Kinds {
         fair ? 1 : 0,
       );
     }
+    for (const { name, keyed = [] } of kinds)
+      this.#db
+        .sql("UPDATE outlive_kinds SET keyed = ?2 WHERE name = ?1 AND keyed <> ?2")
+        .run(name, keyed.length > 0 ? 1 : 0);
   }
 
   /** The number of a declared kind; undefined: no program has declared it yet. */

@@ -30,6 +30,8 @@ export function inspecting({ db, now, read }: FileAccess, writer: Writer): Inspe
     outcomes: (ids) => read(() => outcomes(db, ids)),
     list: (filter, limit, after) => read(() => listJobs(db, filter, limit, after)),
     counts: () => read(() => countJobs(db, now())),
+    isLimited: (kind) =>
+      read(() => db.sql("SELECT 1 FROM outlive_kinds WHERE name = ? AND keyed = 1").get(kind) !== undefined),
     ahead: (id) => read(() => countAhead(db, id)),
     keys: (query) => read(() => keyStates(db, query, now())),
     suspects: () => read(() => heldSuspects(db)),
@@ -339,16 +341,27 @@ function storeHealth(db: Database, writer: Writer, now: number): StoreHealth {
   };
 }
 
-/** Wakes that no turn has acted on yet. They are taken in the order of their ids, so the first is the oldest. */
-function wakesLeft(db: Database, now: number): { readonly wakes: number; readonly oldestWakeMs: number } {
+/** Wakes that no turn has acted on yet, and signals that no job has read. Wakes are taken in the order of their ids, so the first is the oldest. */
+function wakesLeft(db: Database, now: number): Readonly<Record<"wakes" | "oldestWakeMs" | "oldestSignalMs", number>> {
+  const ageMs = (sql: string): number => {
+    const first = db.sql(sql).get() as { at: number } | undefined;
+    return first === undefined ? 0 : Math.max(0, now - first.at);
+  };
   const tables = ["outlive_wakes", "outlive_key_wakes"].map((table) => {
     const { n } = db.sql(`SELECT count(*) AS n FROM ${table}`).get() as { n: number };
-    const first = db.sql(`SELECT at FROM ${table} ORDER BY id LIMIT 1`).get() as { at: number } | undefined;
-    return { n, ageMs: first === undefined ? 0 : Math.max(0, now - first.at) };
+    return { n, ageMs: ageMs(`SELECT at FROM ${table} ORDER BY id LIMIT 1`) };
   });
+  const families = {
+    n: 0,
+    ageMs: ageMs("SELECT min(at) AS at FROM outlive_family_cancels WHERE due = 1 HAVING count(*) > 0"),
+  };
   return {
     wakes: tables.reduce((sum, { n }) => sum + n, 0),
-    oldestWakeMs: Math.max(...tables.map(({ ageMs }) => ageMs)),
+    oldestWakeMs: Math.max(...[...tables, families].map((table) => table.ageMs)),
+    // Of jobs that have ended nobody reads them, and they go with the job.
+    oldestSignalMs: ageMs(
+      `SELECT s.at FROM outlive_signals s JOIN outlive_jobs j ON j.seq = s.job WHERE s.read_at IS NULL AND j.state < ${STATE.succeeded} ORDER BY s.at LIMIT 1`,
+    ),
   };
 }
 

@@ -31,6 +31,8 @@ const OLD_WORKERS = `outlive_workers WHERE state IN ('gone', 'stopped') AND hear
 
 const UNFINISHED_PARENT = `SELECT 1 FROM outlive_extras e JOIN outlive_jobs p ON p.seq = e.parent WHERE e.job = ? AND p.state < ${STATE.succeeded}`;
 
+const RERUN = "SELECT 1 FROM outlive_reruns WHERE job = ?";
+
 export class Purging {
   readonly #db: Database;
   readonly #kinds: Kinds;
@@ -70,9 +72,10 @@ export class Purging {
     };
   }
 
-  /** Its parent has not ended, and may still ask for its result. */
+  /** Its parent has not ended, and may still ask for its result; or no turn has made a job of the event that waits for its end. */
   #isAwaited({ seq, extras }: Candidate): boolean {
-    return extras === 1 && this.#db.sql(UNFINISHED_PARENT).get(seq) !== undefined;
+    if (extras !== 1) return false;
+    return [UNFINISHED_PARENT, RERUN].some((reason) => this.#db.sql(reason).get(seq) !== undefined);
   }
 
   /** Inside a transaction. `late`: it has taken long enough, the rest comes with the next call. */

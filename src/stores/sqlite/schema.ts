@@ -15,6 +15,23 @@ import { Database } from "./database.ts";
 /** Stands for "no worker yet" in the width of a worker's number. */
 export const NO_WORKER = -1_000;
 
+/** Cancels that include the children of a job, until those are cancelled; and which kinds have limits, whose jobs only a program can enqueue. */
+const FAMILY_CANCELS: Migration = {
+  name: "family cancels",
+  sql: `
+  CREATE TABLE outlive_family_cancels (
+    job INTEGER PRIMARY KEY,              -- the parent
+    actor TEXT NOT NULL,
+    cursor INTEGER NOT NULL DEFAULT 0,    -- the last child that was dealt with
+    due INTEGER NOT NULL DEFAULT 1,       -- whether a turn has something to do; 0: the parent runs and may enqueue more
+    at INTEGER NOT NULL
+  );
+  CREATE INDEX outlive_family_cancels_due ON outlive_family_cancels (job) WHERE due = 1;
+  CREATE INDEX outlive_signals_oldest ON outlive_signals (at) WHERE read_at IS NULL;
+  ALTER TABLE outlive_kinds ADD COLUMN keyed INTEGER NOT NULL DEFAULT 0; -- its jobs have keys, which a program computes
+  `,
+};
+
 export const MIGRATIONS: readonly Migration[] = [
   {
     name: "core",
@@ -313,6 +330,7 @@ export const MIGRATIONS: readonly Migration[] = [
   ALTER TABLE outlive_keys ADD COLUMN ring_served INTEGER NOT NULL DEFAULT 0;
   `,
   },
+  FAMILY_CANCELS,
 ];
 
 export const SCHEMA_VERSION = MIGRATIONS.length;

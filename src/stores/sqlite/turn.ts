@@ -3,6 +3,7 @@ import type { Room, Settlement, TurnAnswer } from "../port.ts";
 import { claimReady, promoteDue } from "./claim.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./enqueue.ts";
+import { cancelChildren } from "./families.ts";
 import type { Settling } from "./settle.ts";
 import { admitHeld, nextRoomInMs, spendStarts } from "./admission.ts";
 import { wakeKeys } from "./keys.ts";
@@ -33,6 +34,7 @@ export function takeTurn(
     const nothing = { claimed: [], live: false, cancels: [], nextDueInMs: null };
     return { settled, ...nothing, ...(replaced !== null && { replaced }) };
   }
+  const family = cancelChildren(db, now);
   const { woken, more } = actOnWakes(db, kinds, now);
   const dueInMs = promoteDue(db, now);
   const marks = kinds.marks();
@@ -45,7 +47,7 @@ export function takeTurn(
     ...claims,
     live: true,
     cancels: workers.takeCancels(worker.seq),
-    nextDueInMs: more || moreHeld ? 0 : sooner(dueInMs, nextRoomInMs(db, now)),
+    nextDueInMs: more || moreHeld || family.more ? 0 : sooner(dueInMs, nextRoomInMs(db, now)),
     woken: woken + leftOf(ready, rows),
   };
 }

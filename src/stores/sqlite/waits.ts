@@ -69,6 +69,9 @@ function wake(db: Database, job: number, now: number): void {
   db.sql("INSERT INTO outlive_wakes (job, at) VALUES (?, ?)").run(job, now);
 }
 
+// Of a cancelled parent each child that is cancelled with it would write a wake, for nothing.
+const WAITING_PARENT = `SELECT 1 FROM outlive_waits w JOIN outlive_jobs p ON p.seq = w.job WHERE w.job = ? AND p.state < ${STATE.succeeded}`;
+
 /**
  * A job with extras has ended, or was taken out of its end again: wakes those that wait for it. Every change of a job's state comes through
  * here, whatever made it: a settlement, a recovery, an expiry, a cancel, an operator.
@@ -89,8 +92,7 @@ interface Awaited {
 }
 
 function wakeWaiters(db: Database, job: number, extras: Awaited, now: number): void {
-  if (extras.parent !== null && db.sql("SELECT 1 FROM outlive_waits WHERE job = ?").get(extras.parent) !== undefined)
-    wake(db, extras.parent, now);
+  if (extras.parent !== null && db.sql(WAITING_PARENT).get(extras.parent) !== undefined) wake(db, extras.parent, now);
   // What waits for it stays marked: a person may retry the job, and then its next end counts.
   if (extras.watched === 1)
     db.sql(
@@ -249,6 +251,8 @@ export function keptWait(
 export function forgetWaits(db: Database, job: number): void {
   for (const table of ["outlive_extras", "outlive_waits", "outlive_signals", "outlive_awaits", "outlive_reruns"])
     db.sql(`DELETE FROM ${table} WHERE job = ?`).run(job);
+  // One that is due stays until the children are cancelled, also without the row of their parent.
+  db.sql("DELETE FROM outlive_family_cancels WHERE job = ? AND due = 0").run(job);
 }
 
 interface OutcomeColumns {
