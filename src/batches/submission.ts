@@ -50,6 +50,7 @@ export class Submission {
   readonly #batch: BatchRow;
   readonly #contract: AnyBatch;
   readonly #keys: readonly JobKey[];
+  readonly #fair: JobKey;
   readonly #onProgress: ((rows: number) => void) | undefined;
   /** Blocks below this number are there already. */
   readonly #there: number;
@@ -78,7 +79,10 @@ export class Submission {
     this.#there = batch.blocks;
     this.#number = options.resumes ? 0 : batch.blocks;
     this.#line = options.resumes ? 0 : batch.rows;
-    this.#keys = contract.kinds.block.keysOf?.(JSON.parse(batch.context) as never) ?? [];
+    const { keysOf, fairOf } = contract.kinds.block;
+    // Batches of one kind take turns: one of ten rows does not wait for one of a million.
+    this.#fair = fairOf!(batch.id as never);
+    this.#keys = [...(keysOf?.(JSON.parse(batch.context) as never) ?? []), this.#fair];
   }
 
   async all(source: RowsOf<unknown>): Promise<Appended> {
@@ -188,7 +192,8 @@ export class Submission {
             runAt: null,
             delayMs: 0,
             dedupeKey: null,
-            ...(this.#keys.length > 0 && { keys: this.#keys }),
+            keys: this.#keys,
+            fair: this.#fair.id,
           };
     return { number, job, rows: this.#rows.length, rejected: this.#rejected };
   }

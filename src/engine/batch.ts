@@ -46,7 +46,7 @@ export function batch<
 > {
   const { block, atOnce, mark, blockFor, tolerate, row, context, limits, ...ofJob } = options;
   check(`batch ${name}`, BATCH_OPTIONS, defined({ block, atOnce, mark, blockFor, tolerate, row, context }));
-  const blocks = job(name, { ...ofJob, ...(limits && { limits }) });
+  const blocks = job<string>(name, { ...ofJob, ...(limits && { limits }), fair: (id) => id });
   const kinds = {
     block: blocks,
     done: job(doneKind(name)),

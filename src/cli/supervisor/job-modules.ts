@@ -29,6 +29,15 @@ function isFile(path: string): boolean {
   return statSync(path, { throwIfNoEntry: false })?.isFile() ?? false;
 }
 
+/** The job of this name in the modules, with or without a handler; null: no module exports one. */
+export async function findJob(globs: JobGlobs, kind: string): Promise<AnyContract | null> {
+  for (const file of await findModules(globs)) {
+    const found = contractsOf(await load(file)).find(({ name }) => name === kind);
+    if (found) return found;
+  }
+  return null;
+}
+
 export async function loadJobs(globs: JobGlobs): Promise<readonly AnyContract[]> {
   const files = await findModules(globs);
   const where = `${globs.patterns.map((pattern) => JSON.stringify(pattern)).join(", ")} in ${globs.base}`;
