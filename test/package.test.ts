@@ -27,7 +27,7 @@ const surface: Readonly<Record<string, readonly string[] | undefined>> = {
   "outlive/client": ["ErrorCode", "OutliveError", "connect", "job"],
   "outlive/sqlite": ["sqlite"],
   "outlive/postgres": ["enqueue", "postgres"],
-  "outlive/blobs": ["fileSystem", "openBlobs", "verified"],
+  "outlive/blobs": ["azure", "fileSystem", "openBlobs", "s3", "verified"],
   "outlive/metrics": ["aggregatedText", "attachMetrics", "lasting"],
   "outlive/log": ["jsonWriter", "prettyWriter"],
   "outlive/testing": ["KNOWN_BUGS", "blobConformance", "crashTest", "effect", "storeConformance", "virtualClock"],
