@@ -28,6 +28,7 @@ const surface: Readonly<Record<string, readonly string[] | undefined>> = {
   "outlive/sqlite": ["sqlite"],
   "outlive/postgres": ["enqueue", "postgres"],
   "outlive/blobs": ["azure", "fileSystem", "openBlobs", "s3", "verified"],
+  "outlive/files": ["csv", "ndjson"],
   "outlive/metrics": ["aggregatedText", "attachMetrics", "lasting"],
   "outlive/log": ["jsonWriter", "prettyWriter"],
   "outlive/testing": ["KNOWN_BUGS", "blobConformance", "crashTest", "effect", "storeConformance", "virtualClock"],

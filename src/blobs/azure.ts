@@ -1,5 +1,6 @@
 // Blobs in a container of Azure Blob Storage. The only file that loads `@azure/storage-blob`, and only when the store is used. A blob
 // of more than one part is staged in blocks, which are not there before they are committed; the service removes others after a week.
+import type * as AzureSdk from "@azure/storage-blob";
 import { createHash } from "node:crypto";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { systemRandom } from "../platform/clock.ts";
@@ -54,7 +55,7 @@ export interface AzureOptions extends RemoteOptions {
 /** Azure takes at most so many blocks of one blob. */
 const MAX_BLOCKS = 50_000;
 
-type Sdk = typeof import("@azure/storage-blob");
+type Sdk = typeof AzureSdk;
 type Container = InstanceType<Sdk["ContainerClient"]>;
 
 /** Blobs in a container. Needs the package `@azure/storage-blob`. Nothing is loaded or connected before the first use. */

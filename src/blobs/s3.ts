@@ -1,5 +1,6 @@
 // Blobs in a bucket of S3 or of a server that speaks its protocol. The only file that loads `@aws-sdk/client-s3`, and only when the
 // store is used. A blob of more than one part is a multipart upload, which is not there before it is completed.
+import type * as S3Sdk from "@aws-sdk/client-s3";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import {
   assertKey,
@@ -56,7 +57,7 @@ export interface S3Options extends RemoteOptions {
 /** S3 takes at most so many parts of one upload. */
 const MAX_PARTS = 10_000;
 
-type Sdk = typeof import("@aws-sdk/client-s3");
+type Sdk = typeof S3Sdk;
 type Send = InstanceType<Sdk["S3Client"]>["send"];
 
 /** Blobs in a bucket. Needs the package `@aws-sdk/client-s3`. Nothing is loaded or connected before the first use. */
@@ -250,7 +251,7 @@ class S3Blobs implements BlobStore {
       const sdk = await this.#sdk;
       this.#client ??= (this.#options.client as unknown as InstanceType<Sdk["S3Client"]>) ?? this.#newClient(sdk);
       const client = this.#client;
-      return await work(sdk, client.send.bind(client) as Send);
+      return await work(sdk, client.send.bind(client));
     } catch (thrown) {
       throw this.#explained(doing, thrown);
     }
