@@ -4,6 +4,7 @@ import { APPLIED, type AttemptWrite, MAX_LOG_LINES, type ReadSignal, triedBy, ty
 import { checksumSql, stepOwnerSql, type Session, type Value } from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
+import { noteNewChildren } from "./families.ts";
 import { registered } from "./restore-mark.ts";
 import type { Settling } from "./settle.ts";
 import type { Workers } from "./workers.ts";
@@ -35,7 +36,9 @@ const HOLD_OFF = `WITH ${OWNED},
   key AS (INSERT INTO outlive.keys (id, name, key, held_off_until) SELECT $6, $7, $8, outlive.now_ms() + $9::bigint FROM owned
     ON CONFLICT (id) DO UPDATE SET held_off_until = greatest(keys.held_off_until, excluded.held_off_until))
   ${ANSWER}`;
-const LOCK = `WITH ${OWNED} ${ANSWER}`;
+// A cancel that came while this waited for the row is seen here, and what it wrote only by the next statement.
+const LOCK = `WITH owned AS MATERIALIZED (SELECT cancel_requested FROM outlive.jobs WHERE ${MINE} FOR NO KEY UPDATE)
+  ${ANSWER}, coalesce((SELECT cancel_requested FROM owned), false) AS cancelled`;
 // The signal is marked as read only if its step is written by the same statement, so it is read once. A repeated
 // read (the reply was lost) finds the step.
 const READ_SIGNAL = `WITH ${OWNED},
@@ -94,9 +97,10 @@ async function writeOfAttempt(
     return signal === null ? settling.refused(session, lease, triedBy(write)) : { is: "applied", signal };
   }
   const [statement, ...values] = statementOf(write);
-  const [answer] = await session.rows<{ owned: boolean }>(statement, [...attempt, ...values]);
+  const [answer] = await session.rows<{ owned: boolean; cancelled?: boolean }>(statement, [...attempt, ...values]);
   if (!answer!.owned) return settling.refused(session, lease, triedBy(write));
   if (write.type !== "enqueue") return APPLIED;
+  if (answer!.cancelled) await noteNewChildren(session, lease.row);
   return { is: "applied", enqueued: await insertJobs(session, kinds, write.drafts, { parent: lease.row }) };
 }
 

@@ -101,6 +101,22 @@ export function endBlock(db: Database, job: number, state: JobState): void {
   addToSums(db, block.batch, block.round, { ...NO_ROWS, [as]: left });
 }
 
+const SUCCEEDED = `SELECT b.batch, b.round, b.rows, b.marks FROM json_each(?) AS i CROSS JOIN outlive_blocks b ON b.job = i.value`;
+
+/** These jobs have succeeded: the rows without a mark of those that are blocks succeed with them, in one write per batch. `jobs`: JSON text. */
+export function endBlocks(db: Database, jobs: string): void {
+  const blocks = db.sql(SUCCEEDED).all(jobs) as unknown as Omit<BlockColumns, "number">[];
+  const sums = new Map<string, { readonly batch: number; readonly round: number; left: number }>();
+  for (const { batch, round, rows, marks } of blocks) {
+    const key = `${batch} ${round}`;
+    const sum = sums.get(key) ?? { batch, round, left: 0 };
+    sum.left += marks === null ? rows : countLeft(marks);
+    sums.set(key, sum);
+  }
+  for (const { batch, round, left } of sums.values())
+    if (left > 0) addToSums(db, batch, round, { ...NO_ROWS, succeeded: left });
+}
+
 export function countLeft(marks: string): number {
   let left = 0;
   for (let i = 0; i < marks.length; i++) if (marks.charCodeAt(i) === LEFT) left++;

@@ -5,6 +5,7 @@ import type { Migration } from "../migrate.ts";
 import { confirmedTicks } from "./confirmed-ticks.ts";
 import { core } from "./core.ts";
 import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
+import { families } from "./families.ts";
 import { keys } from "./keys.ts";
 import { isolation, suspects } from "./isolation.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
@@ -37,6 +38,7 @@ export const MIGRATIONS: readonly Migration[] = [
   waiting,
   keys,
   verdicts,
+  families,
 ];
 
 /**
