@@ -148,6 +148,7 @@ export function psql(
         }
       },
     );
-    child.stdin!.end(text);
+    // A psql that stops at an error does not read the rest of a long script: how it ended is in its exit code.
+    child.stdin!.on("error", () => {}).end(text);
   });
 }
