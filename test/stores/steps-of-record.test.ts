@@ -37,7 +37,7 @@ const POSTGRES_STEPS = [
   "waiting 75303c4190827d8",
   "keys 0460cf403432043",
   "verdicts are core's f1e92ddf706b92e",
-  "family cancels 9e6123fc4acb60c",
+  "family cancels bae13d09fb9ea94",
 ];
 
 const EDITED =

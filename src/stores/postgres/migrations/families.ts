@@ -11,9 +11,7 @@ export const families: Migration = {
   up: (schema) => `
   CREATE TABLE ${schema}.family_cancels (
     job bigint PRIMARY KEY,                  -- the parent
-    cursor bigint NOT NULL DEFAULT 0,        -- the last child that was dealt with
     due boolean NOT NULL DEFAULT true,       -- whether a turn has something to do; false: the parent runs and may enqueue more
-    skipped boolean NOT NULL DEFAULT false,  -- the row of a child was locked by another transaction
     actor text NOT NULL
   );
   CREATE INDEX signals_oldest ON ${schema}.signals (at) WHERE read_at IS NULL;
