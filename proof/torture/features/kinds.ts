@@ -55,7 +55,7 @@ limited.handle(async ({ key, n }, run) => {
   const of = { kind: "limited", key, job: run.id, attempt: run.attempt, n };
   say({ ...of, what: "start" });
   await pause(Math.max(0, n % 15));
-  if (isPlanted("room") && n % 5 === 4) await run.holdOff("one", "1h");
+  if (isPlanted("room") && n % 3 === 2) await run.holdOff("one", "1h");
   const begun = await run.step("begun", () => run.attempt);
   if (n % 7 === 0 && begun === run.attempt) {
     say({ ...of, what: "end" });

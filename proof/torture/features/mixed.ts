@@ -73,12 +73,16 @@ class Producer {
   async more(): Promise<void> {
     for (let i = 0; i < 6; i++) await this.#add(limited, this.#of("key", this.#keys));
     if (this.#chance.whole(0, 3) === 0) await this.#add(paced, "pace");
-    await this.#add(ordered, this.#of("line", 5));
+    // The second has to wait for the first.
+    const line = this.#of("line", 5);
+    for (let i = 0; i < 2; i++) await this.#add(ordered, line);
     await this.#family();
     await this.#engine.enqueue(napper, { n: this.enqueued });
     this.#count("napper");
     await this.#signal();
-    for (let i = 0; i < 3; i++) await this.#event(event, this.#of("doc", 5));
+    // The second comes while the job of the first is unfinished, most of the time.
+    for (const key of [this.#of("doc", 5), this.#of("doc", 5)])
+      for (let i = 0; i < 2; i++) await this.#event(event, key);
     for (let i = 0; i < 2; i++) await this.#event(calm, this.#of("quiet", 3));
     await this.#event(calm, this.#of("bounded", 2));
     await this.#event(slow, this.#of("slow", 3));

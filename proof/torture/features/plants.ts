@@ -12,7 +12,7 @@ export const PLANTS = {
   room: "stuckKeys",
   /** The jobs of a line run side by side. */
   order: "orderBroken",
-  /** One signal in three is deleted as soon as it is kept. */
+  /** One signal in three is deleted as soon as it is kept, however often it is sent. */
   signals: "signalsLost",
   /** What ends a child wakes no parent. */
   wakes: "parentsAsleep",
@@ -22,11 +22,9 @@ export const PLANTS = {
 
 export type Plant = keyof typeof PLANTS;
 
-const planted = new Set((process.env["OUTLIVE_FEATURES_PLANT"] ?? "").split(","));
-
 /** Asked by the processes of the fleet when they declare their kinds, and by the producer. */
 export function isPlanted(plant: Plant): boolean {
-  return planted.has(plant);
+  return (process.env["OUTLIVE_FEATURES_PLANT"] ?? "").split(",").includes(plant);
 }
 
 export function plantsNamed(text: string | undefined): readonly Plant[] {
@@ -42,12 +40,12 @@ export async function plantRows(db: Database): Promise<void> {
     await db.trigger({
       on: "signals",
       when: "after insert",
-      sql: `DELETE FROM ${db.table("signals")} WHERE ord = NEW.ord AND ord % 3 = 0`,
+      sql: `DELETE FROM ${db.table("signals")} WHERE ord = NEW.ord AND CAST(payload AS integer) % 3 = 0`,
     });
   if (isPlanted("wakes"))
     await db.trigger({
       on: "wakes",
       when: "before insert",
-      ignoreIf: `EXISTS (SELECT 1 FROM ${db.table("jobs")} j JOIN ${db.table("kinds")} k ON k.id = j.kind WHERE j.seq = NEW.job AND k.name = 'parent')`,
+      ignoreIf: `EXISTS (SELECT 1 FROM ${db.table("jobs")} j JOIN ${db.table("kinds")} k ON k.id = j.kind WHERE j.seq = NEW.job AND k.name IN ('parent', 'ward'))`,
     });
 }
