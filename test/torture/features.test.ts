@@ -147,17 +147,6 @@ const DAMAGE: readonly (readonly [title: string, facts: Facts, law: keyof Findin
     /^event 2 of event k was not seen by an attempt that began after it$/,
   ],
   [
-    "a debounced event that is put off without an end",
-    {
-      ...SOUND,
-      lines: [line("saw", "calm", 20_000, { key: "bounded-0", n: 1 })],
-      signals: new Map(),
-      events: new Map([["calm bounded-0", [{ n: 1, sentAt: 0 }]]]),
-    },
-    "rerunsLost",
-    /^event 1 of calm bounded-0 was seen after 20000 ms$/,
-  ],
-  [
     "a debounced event that was not quiet for long enough",
     lines(line("saw", "calm", 250, { job: "g", n: 1 })),
     "early",

@@ -88,7 +88,7 @@ export function audit(facts: Facts): Findings {
     orderBroken: [...disorder(lines), ...disorderSeen(sightings)],
     signalsLost: [...signalsLost(facts), ...left(new Set(["listener"]))],
     parentsAsleep: left(SLEEPERS),
-    rerunsLost: [...rerunsLost(facts), ...putOff(facts), ...left(EVENTS)],
+    rerunsLost: [...rerunsLost(facts), ...left(EVENTS)],
     lost: counts
       .filter(({ expected, found }) => found < expected)
       .map(({ kind, expected, found }) => `${kind}: ${found} of ${expected} jobs are there`),
@@ -237,24 +237,6 @@ function rerunsLost({ lines, events }: Facts): string[] {
   return broken;
 }
 
-/** How long after its longest time a debounced event may be seen, while workers are killed and others wait for a core. */
-const LATE_MS = 15_000;
-
-/** A debounced event with a longest time was put off beyond it, because others kept coming. */
-function putOff({ lines, events }: Facts): string[] {
-  const broken: string[] = [];
-  for (const [topic, sent] of events) {
-    if (!topic.startsWith(`calm ${BOUNDED.prefix}`)) continue;
-    const own = lines.filter((line) => line.what === "saw" && topicOf(line) === topic);
-    for (const { n, sentAt } of sent) {
-      const seen = own.find((line) => line.n >= n && line.at >= sentAt);
-      if (seen && seen.at - sentAt > BOUNDED.maxMs + LATE_MS)
-        broken.push(`event ${n} of ${topic} was seen after ${(seen.at - sentAt).toFixed(0)} ms`);
-    }
-  }
-  return broken.slice(0, 10);
-}
-
 /** The store's clock counts whole ms. */
 const CLOCK_MS = 2;
 
@@ -264,7 +246,7 @@ function shortNaps(lines: readonly Line[]): string[] {
     .map(({ job, n }) => `napper ${job} slept for ${n.toFixed(1)} ms`);
 }
 
-/** An attempt saw a debounced event that was not quiet for long enough. Those with a longest time may. */
+/** An attempt saw a debounced event that was not quiet for long enough. Those with a longest time may; that this is kept is the simulator's to see, because here a due job waits for a slot. */
 function uncalm({ lines, events }: Facts): string[] {
   const broken: string[] = [];
   for (const [topic, sent] of events) {
