@@ -184,7 +184,7 @@ test("with every protection switched off, each law finds something", async () =>
   const rig = fileURLToPath(new URL("../../proof/torture/main.ts", import.meta.url));
   const all = Object.keys(PLANTS).join();
   const sizes = ["--kills", "8", "--keys", "6", "--workers", "2", "--ended-within", "4000"];
-  const args = ["--features", "--scenario", "mixed,pace", "--plant", all, ...sizes, "--json"];
+  const args = ["--features", "--scenario", "mixed,pace,fairness", "--plant", all, ...sizes, "--json"];
   const child = spawn(process.execPath, ["--disable-warning=ExperimentalWarning", rig, ...args]);
   const [out, err, code] = await Promise.all([
     text(child.stdout),
@@ -196,5 +196,6 @@ test("with every protection switched off, each law finds something", async () =>
   const counts = JSON.parse(out.trimEnd().split("\n").at(-1)!) as Record<string, number>;
   for (const law of new Set(Object.values(PLANTS))) assert.ok(counts[law]! > 0, `${law}: ${counts[law]}\n${err}`);
   assert.match(err, /^mixed: overLimit: key key-\d+: /m);
+  assert.match(err, /^fairness: stuckKeys: job \S+, the only one of its tenant, waited for \S+ rounds/m);
   assert.match(err, /^pace: overLimit: .*key pace-\d+.*: \d+ starts/m);
 });

@@ -37,7 +37,7 @@ export class KeysLaw {
   /** When jobs of a key began, by the store's clock, since it last jumped. */
   readonly #starts = new Map<Name, number[]>();
   readonly #heldOffUntil = new Map<Name, number>();
-  /** Who was queued again by a person has its place in no order. */
+  /** Queued again by a person, maybe next to another one of its strict key that has begun: which of the two comes first is not promised. */
   readonly #retried = new Set<number>();
   readonly #idleSince = new Map<number, number>();
   /** Which jobs became held before which. */
@@ -121,7 +121,7 @@ export class KeysLaw {
 
   /** Whoever took a turn, and has nothing to do at once, has admitted everything that there is room for. */
   #turned({ live, nextDueInMs }: TurnAnswer, wall: number): void {
-    if (!live || nextDueInMs === 0 || this.#isOutOfTime) return;
+    if (!live || nextDueInMs === 0) return;
     for (const [seq, names] of this.#keys) {
       const job = this.#model.jobs.get(seq)!;
       demand(
@@ -175,13 +175,14 @@ export class KeysLaw {
       heldOff <= wall,
       () => `${job.id} was admitted ${heldOff - wall} ms before ${told([name])} may start anything`,
     );
-    if (strict && !this.#retried.has(job.seq)) this.#inOrder(job, name, all);
+    if (strict) this.#inOrder(job, name, all);
   }
 
   #inOrder(job: JobRow, name: Name, all: readonly JobRow[]): void {
     const isFirst = job.fence === (job.state === STATE.running ? 1 : 0);
     for (const other of all) {
-      if (other.seq === job.seq || this.#retried.has(other.seq)) continue;
+      if (other.seq === job.seq) continue;
+      if (!isFirst && (this.#retried.has(job.seq) || this.#retried.has(other.seq))) continue;
       demand(
         !hasBegun(other),
         () =>
@@ -257,7 +258,11 @@ export class KeysLaw {
     ])
       memory.clear();
     for (const one of keyed) this.#keyed(one);
-    for (const one of own) this.#own.set(nameOf(one.name, one.key), one);
+    for (const one of own) {
+      this.#own.set(nameOf(one.name, one.key), one);
+      // A hold-off that the backup has goes on.
+      if (one.heldOffUntil > 0) this.#heldOffUntil.set(nameOf(one.name, one.key), one.heldOffUntil);
+    }
     for (const seq of this.#keys.keys()) {
       this.#admitted(seq);
       this.#heldSince.set(seq, 0);

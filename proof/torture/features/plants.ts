@@ -10,6 +10,8 @@ export const PLANTS = {
   rate: "overLimit",
   /** A handler holds its key off for an hour. */
   room: "stuckKeys",
+  /** Jobs are claimed by age, whichever tenant they are of (only in `fairness`). */
+  fair: "stuckKeys",
   /** The jobs of a line run side by side. */
   order: "orderBroken",
   /** One signal in three is deleted as soon as it is kept, however often it is sent. */

@@ -1,4 +1,5 @@
 // The scenarios of the rig for waiting and keys, in the order in which they are played.
+import { fairness } from "./fairness.ts";
 import { mixed } from "./mixed.ts";
 import { onePerKey } from "./one-per-key.ts";
 import { openTransaction } from "./open-transaction.ts";
@@ -6,7 +7,7 @@ import { pace } from "./pace.ts";
 import { sqlReclaim } from "./sql-reclaim.ts";
 import type { Scenario } from "./stage.ts";
 
-const SCENARIOS: readonly Scenario[] = [mixed, onePerKey, pace, openTransaction, sqlReclaim];
+const SCENARIOS: readonly Scenario[] = [mixed, onePerKey, pace, fairness, openTransaction, sqlReclaim];
 
 export interface Chosen {
   readonly chosen: readonly Scenario[];
