@@ -42,6 +42,8 @@ export class KeysLaw {
   readonly #idleSince = new Map<number, number>();
   /** Which jobs became held before which. */
   readonly #heldSince = new Map<number, number>();
+  /** Since when a held job was the one whose turn it is in a strict key. */
+  readonly #firstSince = new Map<number, number>();
   #moments = 0;
   /** The clock has jumped, or the rows went back: times in the rows are not those that were seen. */
   #isOutOfTime = false;
@@ -112,6 +114,7 @@ export class KeysLaw {
     const wall = Math.floor(moment.wall);
     this.#moments++;
     for (const seq of changed) this.#waits(seq);
+    for (const name of new Set([...changed].flatMap((seq) => this.#keys.get(seq) ?? []))) this.#noteFirst(name);
     const admitted = [...changed].flatMap((seq) => this.#admitted(seq));
     for (const job of admitted) for (const name of this.#keys.get(job.seq)!) this.#mayRun(job, name, wall);
     for (const job of began) for (const name of this.#keys.get(job.seq) ?? []) this.#mayStart(job, name, wall);
@@ -143,8 +146,20 @@ export class KeysLaw {
   #waits(seq: number): void {
     const job = this.#model.jobs.get(seq)!;
     if (!isHeld(job)) {
-      if (isTerminal(job.state) || job.lane === DELAYED) this.#heldSince.delete(seq);
+      if (!isTerminal(job.state) && job.lane !== DELAYED) return;
+      this.#heldSince.delete(seq);
+      this.#firstSince.delete(seq);
     } else if (!this.#heldSince.has(seq)) this.#heldSince.set(seq, this.#moments);
+  }
+
+  /** It keeps its turn while another key holds it, whatever becomes due later. */
+  #noteFirst(name: Name): void {
+    if (!this.#boundsOf(name).strict) return;
+    const all = this.#jobsOf(name);
+    if (all.some((job) => isIn(job) || hasBegun(job))) return;
+    const held = all.filter(isHeld);
+    if (held.length === 0 || held.some(({ seq }) => this.#firstSince.has(seq))) return;
+    this.#firstSince.set(Math.min(...held.map(({ seq }) => seq)), this.#moments);
   }
 
   /** The job if it counts against its keys since this moment. */
@@ -191,7 +206,7 @@ export class KeysLaw {
       // A job that another key has held keeps its turn, although one that was enqueued before it was not due until later.
       const hadItsTurn =
         this.#keys.get(job.seq)!.length > 1 &&
-        (this.#heldSince.get(other.seq) ?? 0) > (this.#heldSince.get(job.seq) ?? this.#moments);
+        (this.#heldSince.get(other.seq) ?? 0) > (this.#firstSince.get(job.seq) ?? this.#moments);
       demand(
         !isFirst || !isHeld(other) || other.seq > job.seq || hadItsTurn,
         () => `strict order: ${job.id} was admitted before ${other.id} in ${told([name])}`,
@@ -249,6 +264,7 @@ export class KeysLaw {
     this.#isOutOfTime = true;
     for (const memory of [
       this.#heldSince,
+      this.#firstSince,
       this.#keys,
       this.#own,
       this.#counted,
@@ -266,6 +282,8 @@ export class KeysLaw {
     for (const seq of this.#keys.keys()) {
       this.#admitted(seq);
       this.#heldSince.set(seq, 0);
+      // Which of them had its turn in the backup is not known.
+      this.#firstSince.set(seq, 0);
     }
   }
 }
