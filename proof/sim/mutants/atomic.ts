@@ -15,7 +15,7 @@ export interface AtomicMutant {
 }
 
 /** What is written instead, given what was there; null: nothing. */
-type Tamper = (record: never, before: never | null) => unknown;
+type Tamper = (record: never, before: never) => unknown;
 
 const HOUR_MS = 3_600_000;
 
@@ -29,13 +29,13 @@ function writing(table: string, tamper: Tamper): typeof AtomicServer {
           get wrote() {
             return keys.wrote;
           },
-          get: keys.get,
-          fields: keys.fields,
-          delete: keys.delete,
+          get: (from, field) => keys.get(from, field),
+          fields: (from) => keys.fields(from),
+          delete: (from, field) => keys.delete(from, field),
           set: (into, field, text) => {
             if (into !== table) return keys.set(into, field, text);
             const before = keys.get(into, field);
-            const record = tamper(JSON.parse(text) as never, before === null ? null : (JSON.parse(before) as never));
+            const record = tamper(JSON.parse(text) as never, JSON.parse(before ?? "null") as never);
             if (record !== null) keys.set(into, field, JSON.stringify(record));
           },
         }),
@@ -45,11 +45,11 @@ function writing(table: string, tamper: Tamper): typeof AtomicServer {
 }
 
 const key = (tamper: (key: KeyRecord, before: KeyRecord | null) => KeyRecord | null): typeof AtomicServer =>
-  writing("limited", tamper as Tamper);
+  writing("limited", tamper);
 const job = (tamper: (job: JobRecord, before: JobRecord | null) => JobRecord): typeof AtomicServer =>
-  writing("jobs", tamper as Tamper);
+  writing("jobs", tamper);
 const rerun = (tamper: (rerun: RerunRecord, before: RerunRecord | null) => RerunRecord | null): typeof AtomicServer =>
-  writing("reruns", tamper as Tamper);
+  writing("reruns", tamper);
 
 function policyOf({ draft }: RerunRecord): DedupePolicy | undefined {
   return draft.dedupe;
@@ -142,7 +142,7 @@ export const ATOMIC_MUTANTS: readonly AtomicMutant[] = [
   },
   {
     name: "rerunNotDebounced",
-    from: 73,
+    from: 112,
     what: "a debounced event that came while its job ran becomes a job at once",
     law: /debounce: .* before it was quiet/,
     Server: rerun((record) =>

@@ -65,7 +65,8 @@ export class AtomicRerunLaw {
       fence > 1 || data.now >= quietAt,
       () => `debounce: ${job.id} began ${quietAt - data.now} ms before it was quiet for long enough`,
     );
-    topic.isBlind = false;
+    // An event that is kept for the end of this job may be older than the loss.
+    if (data.rerun(row) === null) topic.isBlind = false;
     topic.seen = Math.max(topic.seen, topic.orders.get(input) ?? 0);
   }
 
