@@ -12,10 +12,10 @@ import {
   throttleSettings,
 } from "../../job/limits.ts";
 import { LANE, STATE } from "../rows.ts";
-import type { Connection } from "./connection.ts";
+import { type Connection, isSessionLost } from "./connection.ts";
 import { list, type Session, texts } from "./statements.ts";
 
-/** How many wakes and due keys one turn takes, and how many jobs it reads at each door. */
+/** How many wakes and due keys one turn takes, and how many jobs it reads at each door, at most. */
 const KEYS_PER_TURN = 200;
 const HELD_PER_KEY = 100;
 /** Another worker decides about a key at this moment: how long until the next try. */
@@ -29,43 +29,61 @@ export interface Admitted {
 
 /**
  * Admits the jobs for which there is room, in a transaction of its own. Jobs are only admitted while this transaction has the locks of all their keys,
- * so two workers never take the same room; whatever gives room needs no lock. No lock is waited for: a process that freezes in here stops
- * its own keys, until the server ends its session, and no worker. What is skipped keeps its wake.
+ * so two workers never take the same room; whatever gives room needs no lock. No lock is waited for, and what is skipped keeps its wake. If
+ * this process freezes in here, the server ends its session soon (session-gate.ts): then nothing was admitted, and the keys are free.
  */
-export function admitHeld(connection: Connection): Promise<Admitted> {
-  return connection.transaction((tx) => admitInside(tx, connection.schema));
+export async function admitHeld(connection: Connection): Promise<Admitted> {
+  try {
+    return await connection.brief((tx) => admitInside(tx, connection.schema));
+  } catch (thrown) {
+    // The wakes are still there. A server that is gone is reported by the next turn.
+    if (!isSessionLost(thrown)) throw thrown;
+    return { admitted: 0, dueInMs: CONTENDED_MS };
+  }
 }
 
-/** Whether there is something to act on: events of dedupe keys, and wakes of keys. */
-export async function keysLeft(session: Session): Promise<{ readonly events: boolean; readonly doors: boolean }> {
-  const [row] = await session.rows<{ events: boolean; doors: boolean }>(
-    "SELECT EXISTS (SELECT 1 FROM outlive.reruns WHERE due) AS events, EXISTS (SELECT 1 FROM outlive.key_wakes) AS doors",
+/** Whether there is something to act on: wakes of waits, events of dedupe keys, and wakes of keys. */
+export interface Left {
+  readonly wakes: boolean;
+  readonly events: boolean;
+  readonly doors: boolean;
+}
+
+export async function whatIsLeft(session: Session): Promise<Left> {
+  const [row] = await session.rows<Left>(
+    `SELECT EXISTS (SELECT 1 FROM outlive.wakes) AS wakes, EXISTS (SELECT 1 FROM outlive.reruns WHERE due) AS events,
+       EXISTS (SELECT 1 FROM outlive.key_wakes) AS doors`,
   );
   return row!;
 }
 
-// A crash of the server takes this back together with the claims that follow from it (claim.ts).
+// A crash of the server takes this back together with the claims that follow from it (claim.ts). The locks are taken by this statement, so that
+// the next one sees what was decided before them.
 const TAKE = `WITH quick AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true)),
+  clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
   gone AS (DELETE FROM outlive.key_wakes w USING quick
     WHERE w.id = ANY (ARRAY(SELECT n.id FROM outlive.key_wakes n ORDER BY n.id LIMIT ${KEYS_PER_TURN} FOR UPDATE SKIP LOCKED)) RETURNING w.key),
-  due AS (SELECT k.id FROM outlive.keys k WHERE k.due_at <= (SELECT outlive.now_ms()) ORDER BY k.due_at LIMIT ${KEYS_PER_TURN})
-  SELECT d.door, sum(d.wakes)::int AS wakes, bool_or(d.due) AS due
-  FROM (SELECT key AS door, count(*) AS wakes, false AS due FROM gone GROUP BY key UNION ALL SELECT id, 0, true FROM due) d GROUP BY d.door ORDER BY d.door`;
+  due AS (SELECT k.id FROM outlive.keys k WHERE k.due_at <= (SELECT now FROM clock) ORDER BY k.due_at LIMIT ${KEYS_PER_TURN}),
+  doors AS MATERIALIZED (SELECT d.door, sum(d.wakes)::int AS wakes, bool_or(d.due) AS due
+    FROM (SELECT key AS door, count(*) AS wakes, false AS due FROM gone GROUP BY key UNION ALL SELECT id, 0, true FROM due) d GROUP BY d.door)
+  SELECT d.door, d.wakes, d.due, pg_try_advisory_xact_lock(hashtextextended($1 || d.door, 0)) AS locked, NULL::bigint AS next_due_ms FROM doors d
+  UNION ALL SELECT NULL, 0, false, false, (SELECT min(k.due_at) FROM outlive.keys k WHERE k.due_at > clock.now) - clock.now FROM clock`;
 
 interface Door {
   readonly door: number;
   readonly wakes: number;
   readonly due: boolean;
+  readonly locked: boolean;
 }
 
-const HELD = `SELECT c.* FROM unnest($1::bigint[]) AS d (door) CROSS JOIN LATERAL (
-    SELECT e.job, e.door, e.rank, e.key1, e.key2, e.key3, e.keys, e.place = 4 AS keeps_place FROM outlive.extras e WHERE e.door = d.door
-    ORDER BY e.rank DESC, e.job LIMIT ${HELD_PER_KEY}) c
-  ORDER BY c.door, c.rank DESC, c.job`;
+/** The row that is not a door: in how many ms time gives the next key room. */
+interface NextDue {
+  readonly door: null;
+  readonly next_due_ms: number | null;
+}
 
 interface HeldColumns {
   readonly job: number;
-  readonly door: number;
   readonly key1: number;
   readonly key2: number | null;
   readonly key3: number | null;
@@ -74,99 +92,73 @@ interface HeldColumns {
   readonly keeps_place: boolean;
 }
 
+interface Held extends HeldColumns {
+  readonly door: number;
+}
+
 const LOCK =
   "SELECT k.id FROM unnest($1::bigint[]) AS k (id) WHERE pg_try_advisory_xact_lock(hashtextextended($2 || k.id, 0))";
 
+/** What the turns of one admission have in common: where it reads and what it knows so far. */
+interface Reading {
+  readonly now: number;
+  readonly held: readonly Held[];
+  readonly facts: readonly KeyFacts[];
+  readonly started: readonly Started[];
+  readonly names: Names;
+  /** Doors at which a job was not read because another transaction has its row. */
+  readonly passed: readonly number[];
+}
+
 async function admitInside(tx: Session, schema: string): Promise<Admitted> {
-  const doors = await tx.rows<Door>(TAKE);
-  if (doors.length === 0) return { admitted: 0, dueInMs: await nextDue(tx) };
-  const ids = list(doors.map(({ door }) => door));
-  const seen = await tx.rows<HeldColumns>(HELD, [ids]);
-  const wanted = new Set([...doors.map(({ door }) => door), ...seen.flatMap(keysOf)]);
-  const locked = new Set(
-    (await tx.rows<{ id: number }>(LOCK, [list([...wanted]), `outlive key ${schema} `])).map(({ id }) => id),
+  const prefix = `outlive key ${schema} `;
+  const rows = await tx.rows<Door | NextDue>(TAKE, [prefix]);
+  const doors = rows.filter((row): row is Door => row.door !== null);
+  const { next_due_ms: nextDueMs } = rows.find((row): row is NextDue => row.door === null)!;
+  if (doors.length === 0) return { admitted: 0, dueInMs: nextDueMs };
+  const mine = doors.filter(({ locked }) => locked).map(({ door }) => door);
+  const read = mine.length === 0 ? NOTHING_READ : await readDoors(tx, mine);
+  const { candidates, facts, started, names, refused } = await withOtherKeys(tx, prefix, mine, read);
+  const decided = candidates.length === 0 ? NOTHING : admit({ now: read.now, keys: facts, candidates });
+  const went = new Map<number, number>();
+  const going = new Set([...decided.admitted, ...decided.moved.map(({ job }) => job)]);
+  for (const { job, door } of read.held) if (going.has(job)) went.set(door, (went.get(door) ?? 0) + 1);
+  // More may be held at these doors than were read: as many were read as there is room, and some of them wait elsewhere now.
+  const moved = new Set(decided.moved.map(({ job }) => job));
+  const full = [...went.keys()].filter(
+    (door) =>
+      read.held.some((row) => row.door === door && moved.has(row.job)) || countAt(read.held, door) === HELD_PER_KEY,
   );
-  // Read again: what others decided before these locks were taken is visible now.
-  const held = seen.length === 0 ? [] : await tx.rows<HeldColumns>(HELD, [ids]);
-  const candidates = held.filter((row) => locked.has(row.door) && keysOf(row).every((key) => locked.has(key)));
-  const skipped = new Set([
-    ...doors.filter(({ door, wakes }) => wakes > 0 && !locked.has(door)).map(({ door }) => door),
-    ...held.filter((row) => !keysOf(row).every((key) => locked.has(key))).map(({ door }) => door),
-  ]);
-  const { decided, refused, names, started } = await decide(tx, candidates);
-  for (const { door } of refused) skipped.add(door);
-  const looked = doors.filter(({ door, due }) => due && locked.has(door)).map(({ door }) => door);
-  if (looked.length > 0)
-    await tx.run("UPDATE outlive.keys SET due_at = NULL WHERE id = ANY ($1::bigint[])", [list(looked)]);
-  const went = decided.admitted.length + decided.moved.length > 0;
-  // More are held at these doors than were read.
-  const full = went ? doors.map(({ door }) => door).filter((door) => countAt(held, door) === HELD_PER_KEY) : [];
   const again = [...decided.moved.map(({ door }) => door), ...full];
-  await write(tx, decided, names, started, [...new Set([...again, ...skipped])]);
-  const wakes = doors.reduce((sum, door) => sum + door.wakes, 0);
-  if (again.length > 0 || wakes >= KEYS_PER_TURN) return { admitted: decided.admitted.length, dueInMs: 0 };
-  const contended = skipped.size > 0 || doors.some(({ door }) => !locked.has(door));
-  const dueInMs = await nextDue(tx);
-  return {
-    admitted: decided.admitted.length,
-    dueInMs: contended ? Math.min(CONTENDED_MS, dueInMs || CONTENDED_MS) : dueInMs,
-  };
+  const skipped = [
+    ...doors.filter(({ wakes, locked }) => wakes > 0 && !locked).map(({ door }) => door),
+    ...refused,
+    ...read.passed,
+  ];
+  const looked = doors.filter(({ due, locked }) => due && locked).map(({ door }) => door);
+  await write(tx, { decided, names, started, looked, wakes: [...new Set([...again, ...skipped])] });
+  const admitted = decided.admitted.length;
+  if (
+    again.length > 0 ||
+    doors.reduce((sum, { wakes }) => sum + wakes, 0) >= KEYS_PER_TURN ||
+    looked.length >= KEYS_PER_TURN
+  )
+    return { admitted, dueInMs: 0 };
+  const known = [...decided.due.values()].map((at) => Math.max(0, at - read.now));
+  if (nextDueMs !== null) known.push(nextDueMs);
+  if (skipped.length > 0 || doors.some(({ locked }) => !locked)) known.push(CONTENDED_MS);
+  return { admitted, dueInMs: known.length === 0 ? null : Math.min(...known) };
 }
 
 function keysOf({ key1, key2, key3 }: Pick<HeldColumns, "key1" | "key2" | "key3">): number[] {
   return [key1, key2, key3].filter((key) => key !== null);
 }
 
-function countAt(held: readonly HeldColumns[], at: number): number {
+function countAt(held: readonly Held[], at: number): number {
   return held.filter(({ door }) => door === at).length;
 }
 
-async function nextDue(session: Session): Promise<number | null> {
-  const [row] = await session.rows<{ ms: number | null }>(
-    "SELECT greatest(0, min(due_at) - outlive.now_ms()) AS ms FROM outlive.keys WHERE due_at IS NOT NULL",
-  );
-  return row!.ms;
-}
-
 type Names = ReadonlyMap<number, readonly [limit: string, key: string]>;
-
-// The rows of jobs before those of extras: whatever else writes both comes in this order.
-const LOCK_JOBS = `SELECT j.seq FROM outlive.jobs j WHERE j.seq = ANY ($1::bigint[]) AND j.state = ${STATE.queued} AND j.lane = ${LANE.held}
-  ORDER BY j.seq FOR NO KEY UPDATE SKIP LOCKED`;
-
-/** What is decided about candidates whose keys are locked. A job whose row another transaction has locked is refused, and the others are decided about without it. */
-async function decide(
-  tx: Session,
-  rows: readonly HeldColumns[],
-): Promise<{ decided: Admission; refused: readonly HeldColumns[]; names: Names; started: readonly Started[] }> {
-  const names = new Map<number, [limit: string, key: string]>();
-  for (const row of rows) {
-    const keys = keysOf(row);
-    (JSON.parse(row.keys) as [string, string][]).forEach((name, at) => names.set(keys[at]!, name));
-  }
-  if (rows.length === 0) return { decided: NOTHING, refused: [], names, started: [] };
-  const { started, ...facts } = await readFacts(tx, names);
-  const refused: HeldColumns[] = [];
-  const mine = new Set<number>();
-  for (;;) {
-    const left = rows.filter((row) => !refused.includes(row));
-    const candidates = left.map((row): HeldCandidate => ({
-      job: row.job,
-      door: row.door,
-      keys: keysOf(row),
-      keepsPlace: row.keeps_place,
-    }));
-    const decided = admit({ now: facts.now, keys: facts.keys, candidates });
-    const going = [...decided.admitted, ...decided.moved.map(({ job }) => job)].filter((job) => !mine.has(job));
-    if (going.length === 0) return { decided, refused, names, started };
-    for (const { seq } of await tx.rows<{ seq: number }>(LOCK_JOBS, [list(going)])) mine.add(seq);
-    const lost = left.filter(({ job }) => going.includes(job) && !mine.has(job));
-    if (lost.length === 0) return { decided, refused, names, started };
-    refused.push(...lost);
-  }
-}
-
-const NOTHING: Admission = { admitted: [], moved: [], due: new Map() };
 
 const taken = (key: string): string =>
   `(SELECT count(*) FROM outlive.extras e WHERE e.${key} = k.id AND e.place > 1 AND e.place <= CASE WHEN l.strict THEN 4 ELSE 2 END)`;
@@ -175,12 +167,39 @@ const taken = (key: string): string =>
 const unclaimed = (key: string): string =>
   `(SELECT count(*) FROM outlive.extras e JOIN outlive.jobs j ON j.seq = e.job WHERE e.${key} = k.id AND e.place = 2 AND e.place > 1 AND j.state = ${STATE.queued})`;
 
-const FACTS = `SELECT k.id, k.name, outlive.now_ms() AS now, l.running, l.interval_ms, l.burst, l.strict,
-    o.running AS own_running, o.interval_ms AS own_interval_ms, o.burst AS own_burst, o.arrival_at, o.held_off_until,
-    ${taken("key1")} + ${taken("key2")} + ${taken("key3")} AS taken,
-    ${unclaimed("key1")} + ${unclaimed("key2")} + ${unclaimed("key3")} AS unclaimed,
-    (SELECT json_agg(json_build_array(s.id, s.at) ORDER BY s.id) FROM outlive.starts s WHERE s.key = k.id) AS starts
-  FROM unnest($1::bigint[], $2::text[]) AS k (id, name) LEFT JOIN outlive.limits l ON l.name = k.name LEFT JOIN outlive.keys o ON o.id = k.id`;
+/** SQL: what is counted, of keys `k` with their limits `l` and what they have of their own, `o`. Only what their limit needs. */
+const COUNTED = `SELECT
+    CASE WHEN l.strict OR coalesce(o.running, l.running) IS NOT NULL THEN ${taken("key1")} + ${taken("key2")} + ${taken("key3")} ELSE 0 END AS taken,
+    CASE WHEN l.name IS NULL OR coalesce(o.interval_ms, l.interval_ms) IS NOT NULL
+      THEN ${unclaimed("key1")} + ${unclaimed("key2")} + ${unclaimed("key3")} ELSE 0 END AS unclaimed,
+    CASE WHEN l.name IS NULL OR coalesce(o.interval_ms, l.interval_ms) IS NOT NULL
+      THEN (SELECT json_agg(json_build_array(s.id, s.at) ORDER BY s.id) FROM outlive.starts s WHERE s.key = k.id) END AS starts`;
+
+const FACT_COLUMNS = `k.id, k.name, outlive.now_ms() AS now, l.running, l.interval_ms, l.burst, l.strict,
+    o.running AS own_running, o.interval_ms AS own_interval_ms, o.burst AS own_burst, o.arrival_at, o.held_off_until, c.taken, c.unclaimed, c.starts`;
+
+/** Of keys whose limit is known. */
+const FACTS = `SELECT ${FACT_COLUMNS}
+  FROM unnest($1::bigint[], $2::text[]) AS k (id, name) LEFT JOIN outlive.limits l ON l.name = k.name LEFT JOIN outlive.keys o ON o.id = k.id
+    CROSS JOIN LATERAL (${COUNTED}) c`;
+
+// The name of a door's limit is that of the first job that is held there. At most as many jobs are read as there is room; which of them may run is
+// decided by core. Their rows are locked, those of jobs before those of extras: whatever else writes both comes in this order. A row that another
+// transaction has locked is passed, and the next one is read, except at a strict door, where the first one blocks the rest.
+const DOORS = `SELECT ${FACT_COLUMNS}, h.job, h.key1, h.key2, h.key3, h.keys, h.keeps_place, r.waiting
+  FROM (SELECT d.id, n.name FROM unnest($1::bigint[]) AS d (id) CROSS JOIN LATERAL (
+      SELECT (e.keys::json -> CASE d.id WHEN e.key1 THEN 0 WHEN e.key2 THEN 1 ELSE 2 END) ->> 0 AS name
+      FROM outlive.extras e WHERE e.door = d.id ORDER BY e.rank DESC, e.job LIMIT 1) n) k
+    LEFT JOIN outlive.limits l ON l.name = k.name LEFT JOIN outlive.keys o ON o.id = k.id
+    CROSS JOIN LATERAL (${COUNTED}) c
+    CROSS JOIN LATERAL (SELECT CASE WHEN l.strict THEN 1 ELSE least(${HELD_PER_KEY}, greatest(1, coalesce(o.running, l.running, ${HELD_PER_KEY}) - c.taken)) END AS room) b
+    CROSS JOIN LATERAL (SELECT count(*) AS waiting FROM (SELECT 1 FROM outlive.extras w WHERE w.door = k.id LIMIT b.room) w) r
+    LEFT JOIN LATERAL (
+      SELECT e.job, e.key1, e.key2, e.key3, e.keys, e.place = 4 AS keeps_place
+      FROM (SELECT w.* FROM outlive.extras w WHERE w.door = k.id ORDER BY w.rank DESC, w.job LIMIT CASE WHEN l.strict THEN 1 ELSE ${HELD_PER_KEY} END) e
+      JOIN outlive.jobs j ON j.seq = e.job WHERE j.state + 0 = ${STATE.queued} AND j.lane = ${LANE.held}
+      ORDER BY e.rank DESC, e.job LIMIT b.room
+      FOR NO KEY UPDATE OF j SKIP LOCKED) h ON true`;
 
 interface FactColumns {
   readonly id: number;
@@ -200,6 +219,9 @@ interface FactColumns {
   readonly starts: readonly (readonly [id: number, at: number])[] | null;
 }
 
+/** `waiting`: how many are held at the door, up to its room. */
+type DoorColumns = FactColumns & { readonly waiting: number } & (HeldColumns | { readonly job: null });
+
 /** A key whose starts were added to its arrival time. */
 interface Started {
   readonly key: number;
@@ -207,18 +229,66 @@ interface Started {
   readonly starts: readonly number[];
 }
 
+const NOTHING_READ: Reading = { now: 0, held: [], facts: [], started: [], names: new Map(), passed: [] };
+
+/** The jobs at doors whose keys are locked, and what is counted there. */
+async function readDoors(tx: Session, doors: readonly number[]): Promise<Reading> {
+  const rows = await tx.rows<DoorColumns>(DOORS, [list(doors)]);
+  const held = rows.flatMap((row): Held[] => (row.job === null ? [] : [{ ...row, door: row.id }]));
+  const names = new Map<number, [limit: string, key: string]>();
+  for (const row of held) {
+    const keys = keysOf(row);
+    (JSON.parse(row.keys) as [string, string][]).forEach((name, at) => names.set(keys[at]!, name));
+  }
+  const passed = rows.filter(({ id, waiting }) => countAt(held, id) < waiting).map(({ id }) => id);
+  const { facts, started } = factsOf([...new Map(rows.map((row) => [row.id, row])).values()]);
+  return { now: Math.max(0, ...rows.map(({ now }) => now)), held, facts, started, names, passed: [...new Set(passed)] };
+}
+
+interface Candidates extends Pick<Reading, "facts" | "started" | "names"> {
+  readonly candidates: readonly HeldCandidate[];
+  /** Doors of jobs that were passed because another worker decides about one of their other keys. */
+  readonly refused: readonly number[];
+}
+
+/** Adds the facts of the other keys that these jobs have, as far as they can be locked. */
+async function withOtherKeys(tx: Session, prefix: string, mine: readonly number[], read: Reading): Promise<Candidates> {
+  const { held, names } = read;
+  const locked = new Set(mine);
+  const others = [...new Set(held.flatMap(keysOf))].filter((key) => !locked.has(key));
+  const own: number[] = [];
+  if (others.length > 0) for (const { id } of await tx.rows<{ id: number }>(LOCK, [list(others), prefix])) own.push(id);
+  for (const id of own) locked.add(id);
+  const known = new Set(read.facts.map(({ id }) => id));
+  // Also doors that are locked and at which nothing was held.
+  const missing = [...new Set(held.flatMap(keysOf))].filter((key) => locked.has(key) && !known.has(key));
+  const more =
+    missing.length === 0
+      ? { facts: [], started: [] }
+      : factsOf(await tx.rows<FactColumns>(FACTS, [list(missing), texts(missing.map((key) => names.get(key)![0]))]));
+  const candidates: HeldCandidate[] = [];
+  const refused = new Set<number>();
+  for (const row of held) {
+    const keys = keysOf(row);
+    if (keys.every((key) => locked.has(key)))
+      candidates.push({ job: row.job, door: row.door, keys, keepsPlace: row.keeps_place });
+    else refused.add(row.door);
+  }
+  return {
+    candidates,
+    facts: [...read.facts, ...more.facts],
+    started: [...read.started, ...more.started],
+    names,
+    refused: [...refused],
+  };
+}
+
+const NOTHING: Admission = { admitted: [], moved: [], due: new Map() };
 const UNLIMITED = { running: null, intervalMs: null, burst: 1, strict: false };
 
-async function readFacts(
-  tx: Session,
-  names: Names,
-): Promise<{ now: number; keys: readonly KeyFacts[]; started: readonly Started[] }> {
+function factsOf(rows: readonly FactColumns[]): { facts: readonly KeyFacts[]; started: readonly Started[] } {
   const started: Started[] = [];
-  const rows = await tx.rows<FactColumns>(FACTS, [
-    list([...names.keys()]),
-    texts([...names.values()].map(([limit]) => limit)),
-  ]);
-  const keys = rows.map((row): KeyFacts => {
+  const facts = rows.map((row): KeyFacts => {
     const declared = row.burst === null ? (throttleSettings(row.name) ?? UNLIMITED) : declaredLimit(row, row.burst);
     const limit = {
       running: row.own_running ?? declared.running,
@@ -227,7 +297,7 @@ async function readFacts(
       strict: declared.strict,
     };
     const { id, taken: count, unclaimed: waiting, held_off_until: heldOffUntil } = row;
-    let facts: KeyFacts = {
+    let one: KeyFacts = {
       id,
       limit,
       taken: count,
@@ -235,12 +305,12 @@ async function readFacts(
       arrivalAt: row.arrival_at ?? 0,
       heldOffUntil: heldOffUntil ?? 0,
     };
-    for (const [, at] of row.starts ?? []) facts = { ...facts, arrivalAt: startOf(facts, at).arrivalAt };
+    for (const [, at] of row.starts ?? []) one = { ...one, arrivalAt: startOf(one, at).arrivalAt };
     if (row.starts !== null)
-      started.push({ key: id, arrivalAt: facts.arrivalAt, starts: row.starts.map(([start]) => start) });
-    return facts;
+      started.push({ key: id, arrivalAt: one.arrivalAt, starts: row.starts.map(([start]) => start) });
+    return one;
   });
-  return { now: Math.max(...rows.map(({ now }) => now)), keys, started };
+  return { facts, started };
 }
 
 function declaredLimit(row: FactColumns, burst: number): typeof UNLIMITED | Omit<LimitSettings, "name"> {
@@ -250,37 +320,44 @@ function declaredLimit(row: FactColumns, burst: number): typeof UNLIMITED | Omit
 // The trigger of jobs finds the places that this statement has written.
 const WRITE = `WITH admitted AS (UPDATE outlive.extras e SET place = 2, door = NULL WHERE e.job = ANY ($1::bigint[]) RETURNING e.job),
   moved AS (UPDATE outlive.extras e SET door = m.door, place = CASE WHEN m.keeps_place THEN 4 ELSE 1 END
-    FROM unnest($2::bigint[], $3::bigint[], $10::boolean[]) AS m (job, door, keeps_place) WHERE e.job = m.job),
-  started AS (DELETE FROM outlive.starts s WHERE s.id = ANY ($11::bigint[])),
-  wakes AS (INSERT INTO outlive.key_wakes (key, at) SELECT w.key, outlive.now_ms() FROM unnest($4::bigint[]) AS w (key)),
+    FROM unnest($2::bigint[], $3::bigint[], $4::boolean[]) AS m (job, door, keeps_place) WHERE e.job = m.job),
+  started AS (DELETE FROM outlive.starts s WHERE s.id = ANY ($5::bigint[])),
+  wakes AS (INSERT INTO outlive.key_wakes (key, at) SELECT w.key, outlive.now_ms() FROM unnest($6::bigint[]) AS w (key)),
   own AS (INSERT INTO outlive.keys (id, name, key, arrival_at, due_at)
-    SELECT o.* FROM unnest($5::bigint[], $6::text[], $7::text[], $8::float8[], $9::bigint[]) AS o (id, name, key, arrival_at, due_at) ORDER BY o.id
-    ON CONFLICT (id) DO UPDATE SET arrival_at = greatest(keys.arrival_at, excluded.arrival_at), due_at = coalesce(excluded.due_at, keys.due_at))
+    SELECT o.* FROM unnest($7::bigint[], $8::text[], $9::text[], $10::float8[], $11::bigint[]) AS o (id, name, key, arrival_at, due_at) ORDER BY o.id
+    ON CONFLICT (id) DO UPDATE SET arrival_at = greatest(keys.arrival_at, excluded.arrival_at),
+      due_at = CASE WHEN keys.id = ANY ($12::bigint[]) THEN excluded.due_at ELSE coalesce(excluded.due_at, keys.due_at) END),
+  looked AS (UPDATE outlive.keys k SET due_at = NULL WHERE k.id = ANY ($12::bigint[]) AND k.id <> ALL ($7::bigint[]))
   UPDATE outlive.jobs j SET lane = CASE WHEN j.crashes + j.losses > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END FROM admitted a WHERE j.seq = a.job`;
 
-async function write(
-  tx: Session,
-  decided: Admission,
-  names: Names,
-  started: readonly Started[],
-  wakes: readonly number[],
-): Promise<void> {
+interface Written {
+  readonly decided: Admission;
+  readonly names: Names;
+  readonly started: readonly Started[];
+  /** Keys that were due. */
+  readonly looked: readonly number[];
+  /** Keys that have to be looked at again. */
+  readonly wakes: readonly number[];
+}
+
+async function write(tx: Session, { decided, names, started, looked, wakes }: Written): Promise<void> {
   const { admitted, moved, due } = decided;
   const arrivals = new Map(started.map(({ key, arrivalAt }) => [key, arrivalAt]));
-  const own = [...new Set([...arrivals.keys(), ...due.keys()])];
-  if (admitted.length + moved.length + wakes.length + own.length === 0) return;
+  const own = [...new Set([...arrivals.keys(), ...due.keys()])].filter((key) => names.has(key));
+  if (admitted.length + moved.length + wakes.length + own.length + looked.length === 0) return;
   await tx.run(WRITE, [
     list(admitted),
     list(moved.map(({ job }) => job)),
     list(moved.map(({ door }) => door)),
+    list(moved.map(({ keepsPlace }) => keepsPlace)),
+    list(started.filter(({ key }) => names.has(key)).flatMap(({ starts }) => starts)),
     list(wakes),
     list(own),
     texts(own.map((id) => names.get(id)![0])),
     texts(own.map((id) => names.get(id)![1])),
     list(own.map((id) => arrivals.get(id) ?? 0)),
     list(own.map((id) => due.get(id) ?? null)),
-    list(moved.map(({ keepsPlace }) => keepsPlace)),
-    list(started.flatMap(({ starts }) => starts)),
+    list(looked),
   ]);
 }
 

@@ -21,7 +21,7 @@ import type { Settling } from "./settle.ts";
 import { MAX_CHARACTERS } from "./statements.ts";
 import { claimSuspects } from "./suspects.ts";
 import { applyEvents } from "./reruns.ts";
-import { admitHeld, keysLeft } from "./keys.ts";
+import { admitHeld, type Left, whatIsLeft } from "./keys.ts";
 import { actOnWakes } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
@@ -116,9 +116,10 @@ export class Turns {
     const { connection, kinds } = this.#deps;
     const isDue = keyDue !== null && keyDue <= 0;
     if (!mayWake && !hasKeys && !isDue) return { woken: 0, dueInMs: keyDue };
-    const wakes = mayWake ? await actOnWakes(connection) : NO_WAKES;
-    // What was settled or woken may have written more than the statement saw.
-    const left = mayWake ? await keysLeft(connection) : { events: hasKeys, doors: hasKeys };
+    // What was settled may have written more than the statement saw, and so may what is woken.
+    let left: Left = mayWake ? await whatIsLeft(connection) : { wakes: false, events: hasKeys, doors: hasKeys };
+    const wakes = left.wakes ? await actOnWakes(connection) : NO_WAKES;
+    if (wakes.woken > 0) left = await whatIsLeft(connection);
     const events = left.events ? await applyEvents(connection, kinds) : NO_EVENTS;
     const doors = left.doors || events.applied > 0 || isDue;
     const { admitted, dueInMs } = doors ? await admitHeld(connection) : { admitted: 0, dueInMs: keyDue };
