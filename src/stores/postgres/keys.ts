@@ -59,7 +59,7 @@ export async function whatIsLeft(session: Session): Promise<Left> {
 
 // A crash of the server takes this back together with the claims that follow from it (claim.ts). The locks are taken by this statement, so that
 // the next one sees what was decided before them.
-const TAKE = `WITH quick AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true)),
+const TAKE = `WITH quick AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true), set_config('outlive_tx.admits', 'yes', true)),
   clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
   gone AS (DELETE FROM outlive.key_wakes w USING quick
     WHERE w.id = ANY (ARRAY(SELECT n.id FROM outlive.key_wakes n ORDER BY n.id LIMIT ${KEYS_PER_TURN} FOR UPDATE SKIP LOCKED)) RETURNING w.key),
@@ -136,7 +136,9 @@ async function admitInside(tx: Session, schema: string): Promise<Admitted> {
     ...read.passed,
   ];
   const looked = doors.filter(({ due, locked }) => due && locked).map(({ door }) => door);
-  await write(tx, { decided, names, started, looked, wakes: [...new Set([...again, ...skipped])] });
+  const hasRate = new Set(facts.filter(({ limit }) => limit.intervalMs !== null).map(({ id }) => id));
+  const rated = candidates.filter(({ keys }) => keys.some((key) => hasRate.has(key))).map(({ job }) => job);
+  await write(tx, { decided, names, started, rated, looked, wakes: [...new Set([...again, ...skipped])] });
   const admitted = decided.admitted.length;
   if (
     again.length > 0 ||
@@ -317,7 +319,7 @@ function declaredLimit(row: FactColumns, burst: number): typeof UNLIMITED | Omit
   return { running: row.running, intervalMs: row.interval_ms, burst, strict: row.strict === true };
 }
 
-// The trigger of jobs finds the places that this statement has written.
+// No trigger moves these jobs: `outlive_tx.admits` says that what it would do is done here (migrations/consequences.ts).
 const WRITE = `WITH admitted AS (UPDATE outlive.extras e SET place = 2, door = NULL WHERE e.job = ANY ($1::bigint[]) RETURNING e.job),
   moved AS (UPDATE outlive.extras e SET door = m.door, place = CASE WHEN m.keeps_place THEN 4 ELSE 1 END
     FROM unnest($2::bigint[], $3::bigint[], $4::boolean[]) AS m (job, door, keeps_place) WHERE e.job = m.job),
@@ -328,19 +330,21 @@ const WRITE = `WITH admitted AS (UPDATE outlive.extras e SET place = 2, door = N
     ON CONFLICT (id) DO UPDATE SET arrival_at = greatest(keys.arrival_at, excluded.arrival_at),
       due_at = CASE WHEN keys.id = ANY ($12::bigint[]) THEN excluded.due_at ELSE coalesce(excluded.due_at, keys.due_at) END),
   looked AS (UPDATE outlive.keys k SET due_at = NULL WHERE k.id = ANY ($12::bigint[]) AND k.id <> ALL ($7::bigint[]))
-  UPDATE outlive.jobs j SET lane = CASE WHEN j.crashes + j.losses > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END FROM admitted a WHERE j.seq = a.job`;
+  UPDATE outlive.jobs j SET lane = CASE WHEN j.crashes + j.losses > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END, rated = j.seq = ANY ($13::bigint[]) FROM admitted a WHERE j.seq = a.job`;
 
 interface Written {
   readonly decided: Admission;
   readonly names: Names;
   readonly started: readonly Started[];
+  /** Admitted jobs whose claim is a start of a rate. */
+  readonly rated: readonly number[];
   /** Keys that were due. */
   readonly looked: readonly number[];
   /** Keys that have to be looked at again. */
   readonly wakes: readonly number[];
 }
 
-async function write(tx: Session, { decided, names, started, looked, wakes }: Written): Promise<void> {
+async function write(tx: Session, { decided, names, started, rated, looked, wakes }: Written): Promise<void> {
   const { admitted, moved, due } = decided;
   const arrivals = new Map(started.map(({ key, arrivalAt }) => [key, arrivalAt]));
   const own = [...new Set([...arrivals.keys(), ...due.keys()])].filter((key) => names.has(key));
@@ -358,6 +362,7 @@ async function write(tx: Session, { decided, names, started, looked, wakes }: Wr
     list(own.map((id) => arrivals.get(id) ?? 0)),
     list(own.map((id) => due.get(id) ?? null)),
     list(looked),
+    list(rated),
   ]);
 }
 

@@ -3,6 +3,7 @@ import { stepChecksum } from "../../released-steps.ts";
 import { quotedSchema } from "../address.ts";
 import type { Migration } from "../migrate.ts";
 import { confirmedTicks } from "./confirmed-ticks.ts";
+import { consequences } from "./consequences.ts";
 import { core } from "./core.ts";
 import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
 import { keys } from "./keys.ts";
@@ -35,6 +36,7 @@ export const MIGRATIONS: readonly Migration[] = [
   confirmedTicks,
   waiting,
   keys,
+  consequences,
 ];
 
 /**
