@@ -3,10 +3,12 @@
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
 export { defineConfig, type OutliveConfig } from "./engine/config.ts";
 export type { Engine, Health } from "./engine/engine.ts";
+export type { KeyLimits } from "./engine/key-limits.ts";
 export {
   type BackoffOptions,
   job,
   type KeyLimitOptions,
+  type KeyPauseOptions,
   type KindOptions,
   type LimitOptions,
   type RetryOptions,
@@ -24,6 +26,7 @@ export { ErrorCode, Interruption, OutliveError, type StoredError, TerminalError 
 export type { EngineEvent, EventName, Events } from "./job/events.ts";
 export type { Counters, CrashAction, Enqueued, HistoryEntry, JobDetails, JobId, JobInfo, JobState } from "./job/job.ts";
 export type { Json } from "./job/json.ts";
+export type { KeyState } from "./job/limits.ts";
 export { RetryLater } from "./job/waits.ts";
 export type { IncidentSummary } from "./recovery/incident.ts";
 export type { RecoveryReport } from "./recovery/incident.ts";

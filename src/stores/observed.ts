@@ -82,6 +82,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "inspect.list": { doing: "listing jobs" },
   "inspect.counts": { doing: "counting jobs" },
   "inspect.ahead": { doing: (id: string) => `counting what is ahead of ${id}` },
+  "inspect.keys": { doing: "reading keys" },
   "inspect.suspects": { doing: "listing held suspects" },
   "inspect.writer": { doing: "asking who writes" },
   "inspect.incidents": { doing: "listing incidents" },
@@ -108,6 +109,11 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "operate.setLimit": {
     doing: ({ limit, key }: JobKey) => `changing the limit ${limit} of ${key}`,
     writes: "change a limit",
+    wakes: always,
+  },
+  "operate.pauseKey": {
+    doing: ({ limit, key }: JobKey) => `pausing or resuming the key ${key} of the limit ${limit}`,
+    writes: "pause a key",
     wakes: always,
   },
   "operate.setPaused": {

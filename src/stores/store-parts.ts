@@ -1,7 +1,7 @@
 // The parts of a store alongside its fourteen verbs (port.ts): what people, reports and metrics read; what people change by hand; what an
 // open, the maintenance and an operator ask of the store itself; losses of contact; and the user's own transactions.
 import type { JobDetails, JobInfo, JobState } from "../job/job.ts";
-import type { JobKey, KeyLimit } from "../job/limits.ts";
+import type { JobKey, KeyLimit, KeyPause, KeyState } from "../job/limits.ts";
 import type { JobOutcome } from "../job/waits.ts";
 import type { Incident, IncidentSummary } from "../recovery/incident.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "../recovery/losses.ts";
@@ -26,6 +26,12 @@ export interface Inspecting {
 
   /** How many ready jobs of its kind would be claimed before this one; null: it is not ready. */
   ahead(id: string): Promise<number | null>;
+
+  /**
+   * The keys that have something of their own: a limit, a weight, a pause or a hold-off that has not passed; by limit and key. Or the one that is asked
+   * for, whether it has or not. Absent: this store does not tell.
+   */
+  keys?(query: KeyQuery): Promise<readonly KeyState[]>;
 
   /** The live workers that hold suspects, and how many. */
   suspects(): Promise<readonly WorkerSuspects[]>;
@@ -58,6 +64,11 @@ export interface JobFilter {
   readonly createdAfter?: number;
 }
 
+export type KeyQuery =
+  | { readonly key: JobKey }
+  /** Of one limit; null: of all. At most `most` of them. */
+  | { readonly limit: string | null; readonly most: number };
+
 export interface ListPage {
   /** May be fewer than were asked for although more follow: a page is bounded by what it looks at, too. */
   readonly jobs: readonly JobInfo[];
@@ -74,7 +85,7 @@ export interface KindCounts {
   readonly oldestReadyMs: number | null;
   /** Queued, but not due yet. */
   readonly delayed: number;
-  /** Queued, and ready but for a limit that has no room for it. */
+  /** Queued, and ready but for a limit that has no room for it, or for its key's turn among the others of a fair kind. */
   readonly held: number;
   readonly running: number;
   readonly succeeded: number;
@@ -120,6 +131,9 @@ export interface Operating {
 
   /** Gives one key a limit of its own, in one transaction; null: that of its limit again. */
   setLimit(key: JobKey, own: KeyLimit | null): Promise<void>;
+
+  /** Nothing of this key is claimed after the transaction of this has committed, also what was admitted before; what runs goes on. Null: it may start again. Absent: this store pauses kinds only, and its kinds are not fair. */
+  pauseKey?(key: JobKey, pause: KeyPause | null): Promise<void>;
 
   /** Paused kinds are not claimed by any worker. Returns false if the kind was never declared. */
   setPaused(kind: string, paused: boolean): Promise<boolean>;

@@ -21,6 +21,7 @@ const SQLITE_STEPS = [
   "isolation by halving 701487bfca51c99",
   "waiting d267f5bfd901be1",
   "keys abbe6468940da61",
+  "fairness 9a239cf0655e512",
 ];
 
 const POSTGRES_STEPS = [

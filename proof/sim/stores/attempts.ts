@@ -57,7 +57,7 @@ export function turn(data: Data, worker: string, settlements: readonly Settlemen
     const nothing = { claimed: [], live: false, cancels: [], nextDueInMs: null };
     return { settled, ...nothing, ...(replaced !== null && { replaced }) };
   }
-  const admitted = admitHeld(data);
+  const admitted = admitHeld(data, room);
   const claims = claim(data, worker, room);
   const cancels = data.held(worker).flatMap(({ id, cancelRequested }) => (cancelRequested ? [id] : []));
   return { settled, ...claims, live: true, cancels, nextDueInMs: nextDueInMs(data, nextRoomAt(data)), woken: admitted };

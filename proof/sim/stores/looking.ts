@@ -45,9 +45,15 @@ function jobInfo(data: Data, job: JobRecord): JobInfo {
     parent: job.parent === null ? null : (data.job(job.parent)?.id ?? null),
     waitsAt: waitsAt(data, job),
     keys: job.keys.map(named),
-    heldBy: isHeld(job, data.now) ? named(doorOf(data, job)) : null,
+    heldBy: isHeld(job, data.now) ? heldBy(data, job) : null,
     waitsForResolution,
   };
+}
+
+function heldBy(data: Data, job: JobRecord): JobDetails["heldBy"] {
+  const door = doorOf(data, job);
+  const key = job.keys.find(({ id }) => id === door);
+  return key ? named(key) : { ...named(job.keys.find(({ id }) => id === job.fair)!), turn: true };
 }
 
 function named({ limit, key }: JobKey): Pick<JobKey, "limit" | "key"> {

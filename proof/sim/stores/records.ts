@@ -12,7 +12,7 @@ import {
   type LogLine,
   type Outcome,
 } from "../../../src/job/job.ts";
-import type { JobKey, KeyLimit, LimitSettings } from "../../../src/job/limits.ts";
+import { type JobKey, type KeyLimit, type LimitSettings, NEW_RING, type Ring } from "../../../src/job/limits.ts";
 import type { Incident, IncidentJob } from "../../../src/recovery/incident.ts";
 import type { WorkerRecord as RegisteredWorker, WorkerState } from "../../../src/stores/liveness.ts";
 import type { Keyspace } from "./atomic-server.ts";
@@ -68,6 +68,8 @@ export interface JobRecord {
   readonly parent: number | null;
   /** What it counts against; empty: nothing. */
   readonly keys: readonly JobKey[];
+  /** The one of its keys by which its kind is fair; null: none. */
+  readonly fair: number | null;
   /** It counts against its keys: it was admitted since it was queued last. */
   readonly admitted: boolean;
   /** The key at which it waits, if that is not the first. */
@@ -80,9 +82,13 @@ export interface JobRecord {
 
 /** What a key has beside its limit. */
 export interface KeyRecord {
+  /** Limit and key; null: nobody has said anything about it. */
+  readonly name: Pick<JobKey, "limit" | "key"> | null;
   readonly own: KeyLimit;
   readonly arrivalAt: number;
   readonly heldOffUntil: number;
+  /** Null: it is not paused. `until` null: without an end. */
+  readonly paused: { readonly reason: string; readonly at: number; readonly until: number | null } | null;
 }
 
 /** The latest enqueue that came after its job had begun, and becomes a job when that has ended. */
@@ -156,7 +162,7 @@ export function stepOwner(id: string, name: string): string {
 /** Of a job that is queued anew, or has ended. */
 export const NOT_ADMITTED = { admitted: false, door: null, keepsPlace: false } as const;
 
-const NEW_KEY: KeyRecord = { own: {}, arrivalAt: 0, heldOffUntil: 0 };
+const NEW_KEY: KeyRecord = { name: null, own: {}, arrivalAt: 0, heldOffUntil: 0, paused: null };
 
 /** Can be claimed. */
 export function isDue(job: JobRecord, now: number): boolean {
@@ -316,8 +322,21 @@ export class Data {
     return this.#read<KeyRecord>("limited", id) ?? NEW_KEY;
   }
 
+  keyIds(): number[] {
+    return this.#rowsOf("limited");
+  }
+
   putKey(id: number, key: KeyRecord): void {
     this.#write("limited", id, key);
+  }
+
+  /** Where the ring of a gate stands. */
+  ring(gate: number): Ring {
+    return this.#read<Ring>("rings", gate) ?? NEW_RING;
+  }
+
+  putRing(gate: number, ring: Ring): void {
+    this.#write("rings", gate, ring);
   }
 
   rerun(row: number): RerunRecord | null {

@@ -285,7 +285,7 @@ async function withOtherKeys(tx: Session, prefix: string, mine: readonly number[
   };
 }
 
-const NOTHING: Admission = { admitted: [], moved: [], due: new Map() };
+const NOTHING: Admission = { admitted: [], moved: [], due: new Map(), rings: new Map() };
 const UNLIMITED = { running: null, intervalMs: null, burst: 1, strict: false };
 
 function factsOf(rows: readonly FactColumns[]): { facts: readonly KeyFacts[]; started: readonly Started[] } {

@@ -174,6 +174,6 @@ function applied(
   const { row, epoch, fence } = job;
   writeHistory(db, change, now, { job: row, from: job.state, actor: "system/recovery", epoch, fence, incident });
   if (isTerminal(change.to)) consequences(db, row, true, now);
-  relocate(db, row, now);
+  relocate(db, [row], now);
   return true;
 }

@@ -5,7 +5,7 @@ import type { Operating, OperatorAnswer } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
 import type { Database } from "./database.ts";
 import { applyChange, insertHistory } from "./settle.ts";
-import { setKeyLimit } from "./keys.ts";
+import { pauseKey, setKeyLimit } from "./keys.ts";
 import { sendSignal } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 import type { FileAccess } from "./writer.ts";
@@ -16,6 +16,7 @@ export function operating({ db, now, write }: FileAccess, workers: Workers): Ope
     retry: (id, actor) => write(() => retryJob(db, id, actor, now())),
     signal: (signal) => write(() => sendSignal(db, signal, now())),
     setLimit: (key, own) => write(() => setKeyLimit(db, key, own, now())),
+    pauseKey: (key, pause) => write(() => pauseKey(db, key, pause, now())),
     setPaused: (kind, paused) => write(() => setPaused(db, kind, paused)),
     noteDeath: (worker, words) => write(() => workers.note(worker, words)),
   };

@@ -9,7 +9,7 @@ import { LANE, NO_TIMEOUT, OUTCOME, STATE, storedError } from "../rows.ts";
 import { checksumOf, checksumOrNull, stepOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { type Kinds, rerun } from "./enqueue.ts";
-import { relocate } from "./keys.ts";
+import { type KeyColumns, keysIn, PLACE, relocate } from "./keys.ts";
 
 /** How many wakes one turn takes. */
 const WAKES_PER_TURN = 500;
@@ -76,9 +76,19 @@ function wake(db: Database, job: number, now: number): void {
 export function consequences(db: Database, job: number, ended: boolean, now: number): void {
   const extras = db
     .sql("UPDATE outlive_extras SET ended = ? WHERE job = ? RETURNING parent, watched")
-    .get(ended ? 1 : 0, job) as { parent: number | null; watched: number } | undefined;
+    .get(ended ? 1 : 0, job) as unknown as Awaited | undefined;
   if (extras === undefined || !ended) return;
   if (db.sql("SELECT 1 FROM outlive_reruns WHERE job = ?").get(job) !== undefined) wake(db, job, now);
+  wakeWaiters(db, job, extras, now);
+}
+
+/** Who waits for a job. */
+interface Awaited {
+  readonly parent: number | null;
+  readonly watched: number;
+}
+
+function wakeWaiters(db: Database, job: number, extras: Awaited, now: number): void {
   if (extras.parent !== null && db.sql("SELECT 1 FROM outlive_waits WHERE job = ?").get(extras.parent) !== undefined)
     wake(db, extras.parent, now);
   // What waits for it stays marked: a person may retry the job, and then its next end counts.
@@ -86,6 +96,20 @@ export function consequences(db: Database, job: number, ended: boolean, now: num
     db.sql(
       "INSERT INTO outlive_wakes (job, at) SELECT waiter, ? FROM outlive_awaits WHERE job = ? ORDER BY waiter",
     ).run(now, job);
+}
+
+const END_ALL = `UPDATE outlive_extras SET ended = 1, place = ${PLACE.away}, door = NULL WHERE job IN (SELECT value FROM json_each(?))
+  RETURNING job, parent, watched, key1, key2, key3`;
+
+/** These jobs with extras have succeeded: `consequences` of each, in a few statements. Returns the keys that they gave room, which somebody has to look at. */
+export function endAll(db: Database, jobs: readonly number[], now: number): readonly number[] {
+  const list = JSON.stringify(jobs);
+  const rows = db.sql(END_ALL).all(list) as unknown as (Awaited & { readonly job: number } & Partial<KeyColumns>)[];
+  for (const row of rows) if (row.parent !== null || row.watched === 1) wakeWaiters(db, row.job, row, now);
+  db.sql(
+    "INSERT INTO outlive_wakes (job, at) SELECT r.job, ? FROM json_each(?) AS i CROSS JOIN outlive_reruns r ON r.job = i.value",
+  ).run(now, list);
+  return rows.flatMap((row) => (row.key1 == null ? [] : keysIn(row as KeyColumns)));
 }
 
 /** Takes wakes, and makes ready what does not wait any more. Returns how many, and whether wakes are left. */
@@ -131,7 +155,7 @@ function makeReady(db: Database, job: number, now: number): number {
       `UPDATE outlive_jobs AS j SET lane = CASE WHEN crashes + losses > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END, run_at = NULL WHERE seq = ? AND ${WAITING}`,
     )
     .run(job);
-  if (changes > 0) relocate(db, job, now);
+  if (changes > 0) relocate(db, [job], now);
   return Number(changes);
 }
 

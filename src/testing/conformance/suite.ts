@@ -8,6 +8,7 @@ import { specifyCorrupt, specifyRestore } from "./damage.ts";
 import { specifyExpire, specifyLiveness } from "./deadlines.ts";
 import { specifyEnqueue } from "./enqueue.ts";
 import { specifier, type Specify } from "./fixture.ts";
+import { specifyFairness } from "./fairness.ts";
 import { specifyFollow } from "./follow.ts";
 import { specifyInspect } from "./inspect.ts";
 import { specifyIsolation } from "./isolation.ts";
@@ -36,6 +37,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   expire: specifyExpire,
   waiting: specifyWaiting,
   keys: specifyKeys,
+  fairness: specifyFairness,
   dedupe: specifyDedupe,
   workers: specifyWorkers,
   restore: specifyRestore,
