@@ -37,7 +37,7 @@ const POSTGRES_STEPS = [
   "ticks confirm the server's clock 69573860f4ece82",
   "waiting 75303c4190827d8",
   "keys 0460cf403432043",
-  "consequences ef5f8beb8e40d31",
+  "consequences ad53582bca8c27f",
 ];
 
 const EDITED =

@@ -59,7 +59,7 @@ export async function whatIsLeft(session: Session): Promise<Left> {
 
 // A crash of the server takes this back together with the claims that follow from it (claim.ts). The locks are taken by this statement, so that
 // the next one sees what was decided before them.
-const TAKE = `WITH quick AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true), set_config('outlive_tx.admits', 'yes', true)),
+const TAKE = `WITH quick AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true), set_config('outlive_tx.notes', 'admits', true)),
   clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
   gone AS (DELETE FROM outlive.key_wakes w USING quick
     WHERE w.id = ANY (ARRAY(SELECT n.id FROM outlive.key_wakes n ORDER BY n.id LIMIT ${KEYS_PER_TURN} FOR UPDATE SKIP LOCKED)) RETURNING w.key),
@@ -120,15 +120,13 @@ async function admitInside(tx: Session, schema: string): Promise<Admitted> {
   const read = mine.length === 0 ? NOTHING_READ : await readDoors(tx, mine);
   const { candidates, facts, started, names, refused } = await withOtherKeys(tx, prefix, mine, read);
   const decided = candidates.length === 0 ? NOTHING : admit({ now: read.now, keys: facts, candidates });
-  const went = new Map<number, number>();
-  const going = new Set([...decided.admitted, ...decided.moved.map(({ job }) => job)]);
-  for (const { job, door } of read.held) if (going.has(job)) went.set(door, (went.get(door) ?? 0) + 1);
   // More may be held at these doors than were read: as many were read as there is room, and some of them wait elsewhere now.
-  const moved = new Set(decided.moved.map(({ job }) => job));
-  const full = [...went.keys()].filter(
-    (door) =>
-      read.held.some((row) => row.door === door && moved.has(row.job)) || countAt(read.held, door) === HELD_PER_KEY,
-  );
+  const admittedJobs = new Set(decided.admitted);
+  const movedJobs = new Set(decided.moved.map(({ job }) => job));
+  const counts = countsOf(read.held);
+  const full = new Set<number>();
+  for (const { job, door } of read.held)
+    if (movedJobs.has(job) || (admittedJobs.has(job) && counts.get(door) === HELD_PER_KEY)) full.add(door);
   const again = [...decided.moved.map(({ door }) => door), ...full];
   const skipped = [
     ...doors.filter(({ wakes, locked }) => wakes > 0 && !locked).map(({ door }) => door),
@@ -156,8 +154,10 @@ function keysOf({ key1, key2, key3 }: Pick<HeldColumns, "key1" | "key2" | "key3"
   return [key1, key2, key3].filter((key) => key !== null);
 }
 
-function countAt(held: readonly Held[], at: number): number {
-  return held.filter(({ door }) => door === at).length;
+function countsOf(held: readonly Held[]): ReadonlyMap<number, number> {
+  const counts = new Map<number, number>();
+  for (const { door } of held) counts.set(door, (counts.get(door) ?? 0) + 1);
+  return counts;
 }
 
 type Names = ReadonlyMap<number, readonly [limit: string, key: string]>;
@@ -169,13 +169,13 @@ const taken = (key: string): string =>
 const unclaimed = (key: string): string =>
   `(SELECT count(*) FROM outlive.extras e JOIN outlive.jobs j ON j.seq = e.job WHERE e.${key} = k.id AND e.place = 2 AND e.place > 1 AND j.state = ${STATE.queued})`;
 
-/** SQL: what is counted, of keys `k` with their limits `l` and what they have of their own, `o`. Only what their limit needs. */
+/** SQL, `OFFSET 0` because it would be evaluated wherever it is named: what is counted, of keys `k` with their limits `l` and what they have of their own, `o`. Only what their limit needs. */
 const COUNTED = `SELECT
     CASE WHEN l.strict OR coalesce(o.running, l.running) IS NOT NULL THEN ${taken("key1")} + ${taken("key2")} + ${taken("key3")} ELSE 0 END AS taken,
     CASE WHEN l.name IS NULL OR coalesce(o.interval_ms, l.interval_ms) IS NOT NULL
       THEN ${unclaimed("key1")} + ${unclaimed("key2")} + ${unclaimed("key3")} ELSE 0 END AS unclaimed,
     CASE WHEN l.name IS NULL OR coalesce(o.interval_ms, l.interval_ms) IS NOT NULL
-      THEN (SELECT json_agg(json_build_array(s.id, s.at) ORDER BY s.id) FROM outlive.starts s WHERE s.key = k.id) END AS starts`;
+      THEN (SELECT json_agg(json_build_array(s.id, s.at) ORDER BY s.id) FROM outlive.starts s WHERE s.key = k.id) END AS starts OFFSET 0`;
 
 const FACT_COLUMNS = `k.id, k.name, outlive.now_ms() AS now, l.running, l.interval_ms, l.burst, l.strict,
     o.running AS own_running, o.interval_ms AS own_interval_ms, o.burst AS own_burst, o.arrival_at, o.held_off_until, c.taken, c.unclaimed, c.starts`;
@@ -194,8 +194,8 @@ const DOORS = `SELECT ${FACT_COLUMNS}, h.job, h.key1, h.key2, h.key3, h.keys, h.
       FROM outlive.extras e WHERE e.door = d.id ORDER BY e.rank DESC, e.job LIMIT 1) n) k
     LEFT JOIN outlive.limits l ON l.name = k.name LEFT JOIN outlive.keys o ON o.id = k.id
     CROSS JOIN LATERAL (${COUNTED}) c
-    CROSS JOIN LATERAL (SELECT CASE WHEN l.strict THEN 1 ELSE least(${HELD_PER_KEY}, greatest(1, coalesce(o.running, l.running, ${HELD_PER_KEY}) - c.taken)) END AS room) b
-    CROSS JOIN LATERAL (SELECT count(*) AS waiting FROM (SELECT 1 FROM outlive.extras w WHERE w.door = k.id LIMIT b.room) w) r
+    CROSS JOIN LATERAL (SELECT CASE WHEN l.strict THEN 1 ELSE least(${HELD_PER_KEY}, greatest(1, coalesce(o.running, l.running, ${HELD_PER_KEY}) - c.taken)) END AS room OFFSET 0) b
+    CROSS JOIN LATERAL (SELECT count(*) AS waiting FROM (SELECT 1 FROM outlive.extras w WHERE w.door = k.id ORDER BY w.rank DESC, w.job LIMIT b.room) w) r
     LEFT JOIN LATERAL (
       SELECT e.job, e.key1, e.key2, e.key3, e.keys, e.place = 4 AS keeps_place
       FROM (SELECT w.* FROM outlive.extras w WHERE w.door = k.id ORDER BY w.rank DESC, w.job LIMIT CASE WHEN l.strict THEN 1 ELSE ${HELD_PER_KEY} END) e
@@ -242,7 +242,8 @@ async function readDoors(tx: Session, doors: readonly number[]): Promise<Reading
     const keys = keysOf(row);
     (JSON.parse(row.keys) as [string, string][]).forEach((name, at) => names.set(keys[at]!, name));
   }
-  const passed = rows.filter(({ id, waiting }) => countAt(held, id) < waiting).map(({ id }) => id);
+  const counts = countsOf(held);
+  const passed = rows.filter(({ id, waiting }) => (counts.get(id) ?? 0) < waiting).map(({ id }) => id);
   const { facts, started } = factsOf([...new Map(rows.map((row) => [row.id, row])).values()]);
   return { now: Math.max(0, ...rows.map(({ now }) => now)), held, facts, started, names, passed: [...new Set(passed)] };
 }
@@ -319,7 +320,7 @@ function declaredLimit(row: FactColumns, burst: number): typeof UNLIMITED | Omit
   return { running: row.running, intervalMs: row.interval_ms, burst, strict: row.strict === true };
 }
 
-// No trigger moves these jobs: `outlive_tx.admits` says that what it would do is done here (migrations/consequences.ts).
+// No trigger moves these jobs: `outlive_tx.notes` says that what it would do is done here (migrations/consequences.ts).
 const WRITE = `WITH admitted AS (UPDATE outlive.extras e SET place = 2, door = NULL WHERE e.job = ANY ($1::bigint[]) RETURNING e.job),
   moved AS (UPDATE outlive.extras e SET door = m.door, place = CASE WHEN m.keeps_place THEN 4 ELSE 1 END
     FROM unnest($2::bigint[], $3::bigint[], $4::boolean[]) AS m (job, door, keeps_place) WHERE e.job = m.job),

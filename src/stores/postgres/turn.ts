@@ -34,7 +34,7 @@ export interface TurnDeps {
   readonly inTwoFrom: number;
 }
 
-interface Claimed extends ClaimedRows, Pick<Turn, "due" | "keys" | "keyDue"> {}
+interface Claimed extends ClaimedRows, Pick<Turn, "due" | "keys" | "events" | "keyDue"> {}
 
 /** What was made ready. */
 interface Woken {
@@ -103,23 +103,23 @@ export class Turns {
         nextDueInMs: null,
         ...(replaced !== null && { replaced }),
       };
-    const { due, keys, keyDue, ...claims } = await this.#sound(claim, room, turn);
+    const { due, keys, events, keyDue, ...claims } = await this.#sound(claim, room, turn);
     // After the commit of what was settled, and after the claim: the next turn claims what wakes up.
-    const mayWake = turn.wakes || claims.corrupt.length > 0;
-    const { woken, dueInMs } = await this.#wake(mayWake, keys || turn.keys, keyDue);
+    const left = { wakes: turn.wakes, events: events || turn.events, doors: keys || turn.keys };
+    const { woken, dueInMs } = await this.#wake(
+      claims.corrupt.length > 0 ? await whatIsLeft(connection) : left,
+      keyDue,
+    );
     const nextDueInMs = due === null ? dueInMs : Math.max(0, sooner(due, dueInMs));
     return { settled, ...claims, live: true, cancels, nextDueInMs, ...(woken > 0 && { woken }) };
   }
 
   /** Jobs whose wait has ended, events whose job has ended, and then jobs that a limit holds: each of these may add to the next. */
-  async #wake(mayWake: boolean, hasKeys: boolean, keyDue: number | null): Promise<Woken> {
+  async #wake(known: Left, keyDue: number | null): Promise<Woken> {
     const { connection, kinds } = this.#deps;
     const isDue = keyDue !== null && keyDue <= 0;
-    if (!mayWake && !hasKeys && !isDue) return { woken: 0, dueInMs: keyDue };
-    // What was settled may have written more than the statement saw, and so may what is woken.
-    let left: Left = mayWake ? await whatIsLeft(connection) : { wakes: false, events: hasKeys, doors: hasKeys };
-    const wakes = left.wakes ? await actOnWakes(connection) : NO_WAKES;
-    if (wakes.woken > 0) left = await whatIsLeft(connection);
+    const wakes = known.wakes ? await actOnWakes(connection) : NO_WAKES;
+    const left = wakes.woken > 0 ? await whatIsLeft(connection) : known;
     const events = left.events ? await applyEvents(connection, kinds) : NO_EVENTS;
     const doors = left.doors || events.applied > 0 || isDue;
     const { admitted, dueInMs } = doors ? await admitHeld(connection) : { admitted: 0, dueInMs: keyDue };
@@ -216,8 +216,8 @@ export class Turns {
   }
 }
 
-function dueOf({ due, keys, keyDue }: Turn): Pick<Turn, "due" | "keys" | "keyDue"> {
-  return { due, keys, keyDue };
+function dueOf({ due, keys, events, keyDue }: Turn): Pick<Turn, "due" | "keys" | "events" | "keyDue"> {
+  return { due, keys, events, keyDue };
 }
 
 function sooner(one: number, other: number | null): number {

@@ -15,6 +15,7 @@ export const consequences: Migration = {
       columns(schema),
       addUnratedChildren(schema),
       noteChange(schema),
+      noteEnds(schema),
       wakeWaiters(schema),
       actOnWakesFirst(schema),
       wakingTickAtOnce(schema),
@@ -29,6 +30,7 @@ export const consequences: Migration = {
   ${replacing(addChildren(schema))}
   ${replacing(actOnWakes(schema))}
   ${wakingTick(schema)}
+  DROP FUNCTION ${schema}.note_ends(bigint[]);
   DROP FUNCTION ${schema}.wake_waiters(bigint[]);
   ALTER TABLE ${schema}.jobs DROP COLUMN rated;`,
 };
@@ -57,8 +59,9 @@ function once(setting: "outlive_tx.woken" | "outlive_tx.opened", value: string, 
 }
 
 /**
- * Whatever moves or ends a job with extras comes through here. What it updates belongs to this job, whose row is locked. An admission
- * (keys.ts of the store) has written the place of its jobs already and sets outlive_tx.admits.
+ * Whatever moves or ends a job with extras comes through here. What it updates belongs to this job, whose row is locked. A worker's turn does the same
+ * for all jobs that it admits (keys.ts of the store) or settles as succeeded (note_ends) at once, and sets outlive_tx.notes. Measured: the trigger
+ * costs 36 us for each job, note_ends 12.
  */
 function noteChange(schema: string): string {
   const opened = (key: string, at: string): string =>
@@ -133,11 +136,53 @@ function noteChange(schema: string): string {
   CREATE TRIGGER note_move AFTER UPDATE OF state, lane ON ${schema}.jobs FOR EACH ROW
     WHEN (NEW.state <> ${STATE.running} AND NEW.extras AND (OLD.state <> NEW.state OR OLD.lane <> NEW.lane)
       AND NOT (OLD.state = ${STATE.queued} AND NEW.state = ${STATE.queued} AND (NEW.lane = ${LANE.held}
-        OR OLD.lane = ${LANE.held} AND NEW.lane <> ${LANE.delayed} AND current_setting('outlive_tx.admits', true) IS NOT DISTINCT FROM 'yes')))
+        OR OLD.lane = ${LANE.held} AND NEW.lane <> ${LANE.delayed} AND current_setting('outlive_tx.notes', true) IS NOT DISTINCT FROM 'admits'))
+      AND NOT (NEW.state = ${STATE.succeeded} AND OLD.state = ${STATE.running} AND current_setting('outlive_tx.notes', true) IS NOT DISTINCT FROM 'ends'))
     EXECUTE FUNCTION ${schema}.note_move();
   DROP TRIGGER note_start ON ${schema}.jobs;
   CREATE TRIGGER note_start AFTER UPDATE OF state ON ${schema}.jobs FOR EACH ROW
     WHEN (NEW.state = ${STATE.running} AND OLD.state = ${STATE.queued} AND NEW.extras AND NEW.rated) EXECUTE FUNCTION ${schema}.note_start();`;
+}
+
+/**
+ * Called by the statement that has ended these jobs, so their rows are locked; each statement in here sees what was committed before that. Wakes are
+ * written once for each parent and key, as in note_move.
+ */
+function noteEnds(schema: string): string {
+  return `
+  -- Returns whether wakes of waits were written, of keys, and events made due: 1, 2 and 4, added up.
+  CREATE FUNCTION ${schema}.note_ends(ended bigint[]) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  DECLARE
+    now bigint := ${schema}.now_ms();
+    parents bigint[];
+    keys bigint[];
+    is_watched boolean;
+    written integer := 0;
+    noted text;
+  BEGIN
+    WITH own AS (UPDATE ${schema}.extras e SET ended = true, place = ${PLACE.away}, door = NULL WHERE e.job = ANY (note_ends.ended)
+      RETURNING e.parent, e.watched, e.key1, e.key2, e.key3)
+    SELECT array_agg(DISTINCT o.parent) FILTER (WHERE o.parent IS NOT NULL), bool_or(o.watched), array_agg(DISTINCT k.key) FILTER (WHERE k.key IS NOT NULL)
+    INTO parents, is_watched, keys FROM own o CROSS JOIN LATERAL (VALUES (o.key1), (o.key2), (o.key3)) AS k (key) WHERE k.key IS NOT NULL OR k.key IS NOT DISTINCT FROM o.key1;
+    IF parents IS NOT NULL THEN
+      INSERT INTO ${schema}.wakes (job, at) SELECT p.seq, now FROM ${schema}.jobs p WHERE p.seq = ANY (parents) AND p.state < ${STATE.succeeded};
+      written := written | 1;
+    END IF;
+    IF is_watched THEN
+      UPDATE ${schema}.awaits a SET ended = true WHERE a.job = ANY (note_ends.ended);
+      INSERT INTO ${schema}.wakes (job, at) SELECT w.waiter, now FROM (SELECT DISTINCT a.waiter FROM ${schema}.awaits a WHERE a.job = ANY (note_ends.ended)) w;
+      written := written | 1;
+    END IF;
+    IF keys IS NOT NULL THEN
+      INSERT INTO ${schema}.key_wakes (key, at) SELECT k.key, now FROM unnest(keys) AS k (key);
+      written := written | 2;
+    END IF;
+    UPDATE ${schema}.reruns r SET due = true WHERE r.job = ANY (note_ends.ended) AND NOT r.due;
+    IF FOUND THEN written := written | 4; END IF;
+    -- What this transaction does next is not noted by its own statement.
+    noted := set_config('outlive_tx.notes', '', true);
+    RETURN written;
+  END $$;`;
 }
 
 /** A job that waits, by its row. The sum keeps the planner off the index of delayed jobs, which it may believe to be empty. */
@@ -243,7 +288,7 @@ function wakingTickAtOnce(schema: string): string {
   );
 }
 
-/** A role that may call act_on_wakes may call what that calls now. */
+/** A role that may call act_on_wakes may call what that calls now, and one that may end jobs may note that. */
 function grants(schema: string): string {
   return `
   DO $$ DECLARE allowed record; BEGIN
@@ -252,6 +297,12 @@ function grants(schema: string): string {
       WHERE p.oid IN ('${schema}.act_on_wakes(integer)'::regprocedure, '${schema}.tick(integer)'::regprocedure) AND a.privilege_type = 'EXECUTE'
     LOOP
       EXECUTE format('GRANT EXECUTE ON FUNCTION ${schema}.wake_waiters(bigint[]) TO %I', allowed.role);
+    END LOOP;
+    FOR allowed IN
+      SELECT DISTINCT r.rolname AS role FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) a JOIN pg_roles r ON r.oid = a.grantee
+      WHERE c.oid = '${schema}.jobs'::regclass AND a.privilege_type = 'UPDATE'
+    LOOP
+      EXECUTE format('GRANT EXECUTE ON FUNCTION ${schema}.note_ends(bigint[]) TO %I', allowed.role);
     END LOOP;
   END $$;`;
 }
