@@ -47,6 +47,8 @@ export interface Turn {
   /** Whether a key has to be looked at, as far as the statement knows; and an event of a dedupe key. */
   readonly keys: boolean;
   readonly events: boolean;
+  /** Whether jobs wait at the gate of a fair kind, whichever. */
+  readonly gates: boolean;
   /** In how many ms time gives a key room; null: of no key is that known. */
   readonly keyDue: number | null;
   readonly cancels: readonly { readonly id: string; readonly seq: number; readonly runs: boolean }[] | null;
@@ -91,6 +93,7 @@ interface TurnRow {
   readonly noted: number;
   readonly keys: boolean;
   readonly events: boolean;
+  readonly gates: boolean;
   readonly key_due_ms: number | null;
   /** Row numbers, separated by spaces; null: all of them. */
   readonly settled: string | null;
@@ -163,6 +166,7 @@ function turnOf(rows: (TakenRow | TurnRow)[]): Turn {
     wakes,
     keys,
     events,
+    gates: found.gates,
     keyDue: found.key_due_ms,
     cancels: cancels === null ? null : (JSON.parse(cancels) as Turn["cancels"]),
     taken,
@@ -394,6 +398,7 @@ function turn(kinds: "one kind" | "many kinds", { settles }: { readonly settles:
   wake AS MATERIALIZED (SELECT 1 FROM outlive.wakes ORDER BY id LIMIT 1),
   door AS MATERIALIZED (SELECT 1 FROM outlive.key_wakes ORDER BY id LIMIT 1),
   key_due AS MATERIALIZED (SELECT due_at - clock.now AS ms FROM clock, outlive.keys WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
+  gate AS MATERIALIZED (SELECT 1 FROM outlive.extras WHERE door < 0 ORDER BY door LIMIT 1),
   event AS MATERIALIZED (SELECT 1 FROM outlive.reruns WHERE due LIMIT 1),
   may AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM me WHERE state = 'live' AND lasts)
     AND NOT (:heedsDue::boolean AND EXISTS (SELECT 1 FROM due WHERE ms <= 0))
@@ -410,12 +415,12 @@ function turn(kinds: "one kind" | "many kinds", { settles }: { readonly settles:
     coalesce((SELECT state = 'live' FROM me), false) AS live, coalesce((SELECT NOT lasts FROM me), false) AS restarted,
     EXISTS (SELECT 1 FROM suspect) AS suspects, (SELECT ms FROM due) AS due_ms, ${settles ? WHICH_SETTLED : "NULL"} AS settled,
     EXISTS (SELECT 1 FROM wake) AS wakes, ${settles ? NOTED : "0"} AS noted,
-    EXISTS (SELECT 1 FROM door) AS keys, EXISTS (SELECT 1 FROM event) AS events, (SELECT ms FROM key_due) AS key_due_ms,
+    EXISTS (SELECT 1 FROM door) AS keys, EXISTS (SELECT 1 FROM event) AS events, EXISTS (SELECT 1 FROM gate) AS gates, (SELECT ms FROM key_due) AS key_due_ms,
     (SELECT json_agg(json_build_object('id', j.id, 'seq', c.job, 'runs', coalesce(j.state = 1 AND j.worker = c.worker AND j.cancel_requested, false)))
       FROM outlive.cancels c LEFT JOIN outlive.jobs j ON j.seq = c.job WHERE c.worker = :worker)::text AS cancels
   UNION ALL
   SELECT seq, id, fence, priority, kind, epoch, timeout_ms, input,
-    NULL AS live, NULL AS restarted, NULL AS suspects, NULL AS due_ms, NULL AS settled, NULL AS wakes, NULL AS noted, NULL AS keys, NULL AS events, NULL AS key_due_ms, NULL AS cancels FROM taken`;
+    NULL AS live, NULL AS restarted, NULL AS suspects, NULL AS due_ms, NULL AS settled, NULL AS wakes, NULL AS noted, NULL AS keys, NULL AS events, NULL AS gates, NULL AS key_due_ms, NULL AS cancels FROM taken`;
 }
 
 const READY_OF_ONE = `

@@ -63,7 +63,7 @@ function once(setting: "outlive_tx.woken" | "outlive_tx.opened", value: string, 
  * for all jobs that it admits (keys.ts of the store) or settles as succeeded (note_ends) at once, and sets outlive_tx.notes. Measured: the trigger
  * costs 36 us for each job, note_ends 12.
  */
-function noteChange(schema: string): string {
+export function noteMoveFunction(schema: string): string {
   const opened = (key: string, at: string): string =>
     once(
       "outlive_tx.opened",
@@ -129,7 +129,11 @@ function noteChange(schema: string): string {
       ${opened("first_door", `${schema}.now_ms()`)}
     END IF;
     RETURN NULL;
-  END $$;
+  END $$;`;
+}
+
+function noteChange(schema: string): string {
+  return `${noteMoveFunction(schema)}
   DROP TRIGGER note_end ON ${schema}.jobs;
   DROP FUNCTION ${schema}.note_end();
   DROP TRIGGER note_move ON ${schema}.jobs;

@@ -6,6 +6,7 @@ import { confirmedTicks } from "./confirmed-ticks.ts";
 import { consequences } from "./consequences.ts";
 import { core } from "./core.ts";
 import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
+import { fairness, rings } from "./fairness.ts";
 import { keys } from "./keys.ts";
 import { isolation, suspects } from "./isolation.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
@@ -37,6 +38,8 @@ export const MIGRATIONS: readonly Migration[] = [
   waiting,
   keys,
   consequences,
+  fairness,
+  rings,
 ];
 
 /**

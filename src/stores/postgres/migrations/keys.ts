@@ -121,7 +121,7 @@ export function strictKey(schema: string, row: string): string {
 }
 
 /** A copy, so that an enqueue of plain jobs costs what it did. Jobs without keys may be among them. */
-function addHeldJobs(schema: string): string {
+export function addHeldJobs(schema: string): string {
   return addCheckedJobs(schema)
     .replace(
       "-- As in step 1, and each input with its checksum.",
