@@ -38,7 +38,7 @@ const POSTGRES_STEPS = [
   "waiting 75303c4190827d8",
   "keys 0460cf403432043",
   "consequences ad53582bca8c27f",
-  "fairness 3a2063f4e7184b0",
+  "fairness a8d75e9e704263f",
   "index of rings 91e02ff83cf6b17",
 ];
 

@@ -3,7 +3,7 @@
 // its index built before, while everything goes on.
 import type { Migration } from "../migrate.ts";
 import { noteMoveFunction } from "./consequences.ts";
-import { addHeldJobs } from "./keys.ts";
+import { addHeldJobs, enqueueWithoutKeys } from "./keys.ts";
 
 const ADD_FAIR =
   "add_held_jobs(integer[], integer[], bigint[], bigint[], text[], text[], text[], bigint, bigint[], bigint[], bigint[], text[], bigint[], bigint[])";
@@ -12,9 +12,13 @@ export const fairness: Migration = {
   name: "fairness",
   drops: "that keys take turns, weights, and pauses of keys. Jobs that wait for their key's turn become ready",
   locks: ["jobs", "kinds"],
-  up: (schema) => [columns(schema), addFairJobs(schema), noteFairMove(schema), grants(schema)].join("\n"),
+  up: (schema) =>
+    [columns(schema), addFairJobs(schema), noteFairMove(schema), enqueueWithoutTurns(schema), grants(schema)].join(
+      "\n",
+    ),
   down: (schema) => `
   ${noteMoveFunction(schema)}
+  ${enqueueWithoutKeys(schema)}
   DROP FUNCTION ${schema}.${ADD_FAIR};
   UPDATE ${schema}.extras e SET place = 2, door = NULL WHERE e.door < 0;
   UPDATE ${schema}.jobs j SET lane = CASE WHEN j.crashes + j.losses > 0 THEN 2 ELSE 1 END
@@ -76,6 +80,13 @@ function noteFairMove(schema: string): string {
       `ELSE NEW.priority END, ring = CASE WHEN own."strict" THEN 0 ELSE coalesce(own.fair, 0) END\n`,
     )
     .replace("ELSIF is_ready THEN", "ELSIF is_ready AND first_door > 0 THEN");
+}
+
+/** The former function, and it also refuses kinds whose jobs take turns: without a key one would pass all others. */
+function enqueueWithoutTurns(schema: string): string {
+  return enqueueWithoutKeys(schema)
+    .replace("(SELECT k.keyed FROM", "(SELECT k.keyed OR k.fair FROM")
+    .replace("count against limits, and", "count against limits or take turns, and");
 }
 
 /** A role that may enqueue may enqueue jobs of fair kinds. */

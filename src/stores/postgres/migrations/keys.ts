@@ -223,7 +223,7 @@ export function noteStart(schema: string): string {
 }
 
 /** The former function, and it refuses kinds whose jobs have keys. */
-function enqueueWithoutKeys(schema: string): string {
+export function enqueueWithoutKeys(schema: string): string {
   const text = enqueueWithLimits(schema);
   const at = text.indexOf("\n    END IF;\n    PERFORM");
   return `${text.slice(0, at)}
