@@ -9,7 +9,7 @@ import { enqueueCommand } from "./commands/enqueue.ts";
 import { initCommand } from "./commands/init.ts";
 import { jobCommand, whyCommand } from "./commands/job.ts";
 import { jobsCommand } from "./commands/jobs.ts";
-import { limitCommand } from "./commands/limit.ts";
+import { limitCommand, limitsCommand } from "./commands/limit.ts";
 import { migrateCommand } from "./commands/migrate.ts";
 import { pauseCommand, quarantineCommand, retryCommand } from "./commands/operate.ts";
 import { incidentsCommand, recoverCommand, recoveryCommand } from "./commands/recover.ts";
@@ -184,6 +184,7 @@ export const COMMANDS: readonly Register[] = [
   quarantineCommand,
   pauseCommand,
   limitCommand,
+  limitsCommand,
   workersCommand,
   recoverCommand,
   incidentsCommand,

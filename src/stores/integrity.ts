@@ -139,6 +139,12 @@ export interface Inconsistency {
     | "orphan-logs"
     | "counter-disagrees"
     | "corrupt-content"
+    | "held-without-door"
+    | "door-without-held"
+    | "slot-disagrees"
+    | "key-stuck"
+    | "end-disagrees"
+    | "orphan-extras"
     | "lock-without-worker";
   /** One sentence for people. */
   readonly detail: string;

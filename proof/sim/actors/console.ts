@@ -27,7 +27,13 @@ export async function operate(
       if (act === "recover") await engine.operator.recover();
       else if (act === "limit") {
         const { limit, key } = random.pick(limited);
-        await engine.limits.set(limit, key, random.chance(0.3) ? null : { running: 1 + random.below(3) });
+        const how = random.weighted({ limit: 5, pause: 2, resume: 2 });
+        const weight = random.chance(0.3) ? { weight: 1 + random.below(3) } : {};
+        if (how === "pause")
+          await engine.limits.pause(limit, key, { reason: "a person said so", for: `${1 + random.below(3_000)}ms` });
+        else if (how === "resume") await engine.limits.resume(limit, key);
+        else
+          await engine.limits.set(limit, key, random.chance(0.3) ? null : { running: 1 + random.below(3), ...weight });
       } else if (id !== null) await (act === "cancel" ? engine.cancel(id) : engine.retry(id));
     } catch (thrown) {
       if (whyStoreReplaced(thrown) !== null) throw thrown;

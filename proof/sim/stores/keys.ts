@@ -156,7 +156,8 @@ export function setLimit(data: Data, { id, limit, key }: JobKey, own: KeyLimit |
 
 /** Nothing of this key starts from now on: what was admitted and not claimed is held again. Null: it may start again. */
 export function pauseKey(data: Data, { id, limit, key }: JobKey, pause: KeyPause | null): void {
-  const until = pause?.forMs == null ? null : data.now + pause.forMs;
+  const forMs = pause?.forMs ?? null;
+  const until = forMs === null ? null : data.now + forMs;
   const paused = pause === null ? null : { reason: pause.reason, at: data.now, until };
   data.putKey(id, { ...data.key(id), name: { limit, key }, paused });
   if (pause === null) return;

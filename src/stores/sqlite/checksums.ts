@@ -75,6 +75,13 @@ export function stepIsIntact({ id, name, result, result_sum }: CheckedStep): boo
   return typeof id === "string" && typeof name === "string" && isIntact(result, stepOwner(id, name), result_sum);
 }
 
+interface CheckedSignal {
+  readonly id: unknown;
+  readonly signal: unknown;
+  readonly payload: unknown;
+  readonly payload_sum: unknown;
+}
+
 /** A text that is not what was stored. */
 export interface CorruptRow {
   readonly jobId: string;
@@ -85,9 +92,11 @@ export interface CorruptRow {
 const JOBS = "SELECT id, input, input_sum, result, result_sum FROM outlive_jobs NOT INDEXED ORDER BY seq";
 const STEPS = `SELECT j.id, s.name, s.result, s.result_sum FROM outlive_steps s NOT INDEXED JOIN outlive_jobs j ON j.seq = s.job
   ORDER BY s.ord`;
+const SIGNALS = `SELECT j.id, s.id AS signal, s.payload, s.payload_sum FROM outlive_signals s NOT INDEXED JOIN outlive_jobs j ON j.seq = s.job
+  ORDER BY s.ord`;
 
 /**
- * Reads every input, result and step result once, one row in memory at a time, and names at most `limit` that do not
+ * Reads every input, result, step result and signal once, one row in memory at a time, and names at most `limit` that do not
  * match their checksum. Steps of a deleted job are not checked.
  */
 export function corruptRows(db: Database, limit: number): CorruptRow[] {
@@ -99,6 +108,9 @@ export function corruptRows(db: Database, limit: number): CorruptRow[] {
   }
   for (const row of rows<CheckedStep>(db, STEPS))
     if (!stepIsIntact(row) && add(row.id, `step ${String(row.name)}`)) return found;
+  for (const { id, signal, payload, payload_sum: sum } of rows<CheckedSignal>(db, SIGNALS))
+    if (!isIntact(payload, stepOwner(String(id), String(signal)), sum) && add(id, `signal ${String(signal)}`))
+      return found;
   return found;
 }
 

@@ -287,7 +287,8 @@ const UNCLAIMED = ["key1", "key2", "key3"]
 
 /** Nothing of this key starts from now on: what was admitted and not claimed goes back to its door. Null: it may start again. */
 export function pauseKey(db: Database, { id, limit, key }: JobKey, pause: KeyPause | null, now: number): void {
-  const until = pause?.forMs == null ? null : now + pause.forMs;
+  const forMs = pause?.forMs ?? null;
+  const until = forMs === null ? null : now + forMs;
   db.sql(
     `INSERT INTO outlive_keys (id, name, key, paused_at, paused_until, reason) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
      ON CONFLICT DO UPDATE SET paused_at = ?4, paused_until = ?5, reason = ?6`,
@@ -311,7 +312,7 @@ interface StateColumns extends OwnColumns {
 
 const OWN = `SELECT id, name, key, running, interval_ms, burst, weight, arrival_at, held_off_until, paused_at, paused_until, reason FROM outlive_keys`;
 /** What somebody has set, and what holds it off. */
-export const HAS_SETTINGS =
+const HAS_SETTINGS =
   "(running IS NOT NULL OR interval_ms IS NOT NULL OR burst IS NOT NULL OR weight IS NOT NULL OR paused_at IS NOT NULL)";
 
 export function keyStates(db: Database, query: KeyQuery, now: number): KeyState[] {
@@ -368,3 +369,7 @@ function keyState(db: Database, limits: Limits, row: StateColumns, now: number):
 function isPaused({ paused_at: at, paused_until: until }: OwnColumns, now: number): boolean {
   return at !== null && (until === null || until > now);
 }
+
+/** Keys that nobody has set anything about and that nothing waits for: without their row they are the same. `?1`: now. */
+export const IDLE_KEY = `id > 0 AND (NOT ${HAS_SETTINGS} OR running IS NULL AND interval_ms IS NULL AND burst IS NULL AND weight IS NULL AND paused_until <= ?1)
+  AND ifnull(due_at, 0) <= ?1 AND held_off_until <= ?1 AND arrival_at <= ?1 AND NOT EXISTS (SELECT 1 FROM outlive_extras e WHERE e.door = outlive_keys.id)`;

@@ -9,7 +9,7 @@ import { LANE, NO_TIMEOUT, OUTCOME, STATE, storedError } from "../rows.ts";
 import { checksumOf, checksumOrNull, stepOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { type Kinds, rerun } from "./enqueue.ts";
-import { type KeyColumns, keysIn, PLACE, relocate } from "./keys.ts";
+import { keysIn, PLACE, relocate } from "./keys.ts";
 
 /** How many wakes one turn takes. */
 const WAKES_PER_TURN = 500;
@@ -104,13 +104,23 @@ const END_ALL = `UPDATE outlive_extras SET ended = 1, place = ${PLACE.away}, doo
 /** These jobs with extras have succeeded: `consequences` of each, in a few statements. Returns the keys that they gave room, which somebody has to look at. */
 export function endAll(db: Database, jobs: readonly number[], now: number): readonly number[] {
   const list = JSON.stringify(jobs);
-  const rows = db.sql(END_ALL).all(list) as unknown as (Awaited & { readonly job: number } & Partial<KeyColumns>)[];
-  for (const row of rows) if (row.parent !== null || row.watched === 1) wakeWaiters(db, row.job, row, now);
+  const rows = db.sqlArrays(END_ALL).all(list) as unknown as Ended[];
+  for (const [job, parent, watched] of rows)
+    if (parent !== null || watched === 1) wakeWaiters(db, job, { parent, watched }, now);
   db.sql(
     "INSERT INTO outlive_wakes (job, at) SELECT r.job, ? FROM json_each(?) AS i CROSS JOIN outlive_reruns r ON r.job = i.value",
   ).run(now, list);
-  return rows.flatMap((row) => (row.key1 == null ? [] : keysIn(row as KeyColumns)));
+  return rows.flatMap(([, , , key1, key2, key3]) => (key1 === null ? [] : keysIn({ key1, key2, key3 })));
 }
+
+type Ended = readonly [
+  job: number,
+  parent: number | null,
+  watched: number,
+  key1: number | null,
+  key2: number | null,
+  key3: number | null,
+];
 
 /** Takes wakes, and makes ready what does not wait any more. Returns how many, and whether wakes are left. */
 export function actOnWakes(

@@ -7,6 +7,7 @@ import type { CheckDepth, Inconsistency, IntegrityCheck } from "../../integrity.
 import { assertExists } from "../address.ts";
 import { corruptRows } from "../checksums.ts";
 import { type Database, openBare, probeExclusive } from "../database.ts";
+import { keyInconsistencies } from "./key-checks.ts";
 import { inOurWords, primaryCode, saysDamaged, SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_NOTADB } from "../errors.ts";
 import { sideFolder } from "../lock.ts";
 import { type ChildOptions, runInChild } from "./run-in-child.ts";
@@ -139,6 +140,7 @@ export function findInconsistencies(
     orphans(db, "orphan-logs", "outlive_logs", "line of a log", depth),
     depth === "full" ? countersDisagree(db) : null,
     depth === "full" ? corruptContent(db) : null,
+    ...(depth === "full" ? keyInconsistencies(db) : []),
     finding("lock-without-worker", strayLocks, strayLocks.length, (n) => `${n} lock file(s) belong to no worker`),
   ];
   return found.filter((one) => one !== null);
