@@ -148,6 +148,8 @@ export function psql(
         }
       },
     );
+    // psql stops reading at the first statement that fails; its exit says why.
+    child.stdin!.on("error", () => {});
     child.stdin!.end(text);
   });
 }
