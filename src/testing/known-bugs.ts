@@ -106,6 +106,23 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
     "Migration killed half-way; old and new version on one store.",
     crash("a migration of an older store that is killed before or after its commit is done whole"),
   ),
+  knownBug(27, "A slot released by the reaper and again by the zombie: limit 1 ran 11 (Solid Queue).", conformance),
+  knownBug(28, "A reclaim that forgets the slot: a tenant at capacity for good (Trigger.dev).", conformance),
+  knownBug(
+    29,
+    "A queue item deleted before its assignment is confirmed: slots 30 h old, 53,000 waiting (Hatchet).",
+    conformance,
+  ),
+  knownBug(30, "Parked items requeued only by the process that parked them (Hatchet).", conformance),
+  knownBug(31, "Capacity by position instead of by count: 4 ran at limit 2 (Hatchet).", conformance),
+  knownBug(
+    32,
+    "An enqueue reads that the key is full while the last holder finishes and finds nobody waiting: stuck (Solid Queue).",
+    conformance,
+  ),
+  knownBug(33, "A saturated key at the head hides all others (pg-boss).", conformance),
+  knownBug(34, "Rows taken beyond the limit and put back burn a retry (pg-boss).", conformance),
+  knownBug(35, "Maintenance that frees slots races the workers at their start (Solid Queue).", conformance),
 ];
 
 function knownBug(number: number, happened: string, ...shown: readonly Showing[]): KnownBug {

@@ -18,6 +18,7 @@ import { specifyPurge } from "./purge.ts";
 import { specifyRecover, specifyVerdicts } from "./recover.ts";
 import { specifySettle } from "./settle.ts";
 import { specifyDedupe } from "./dedupe.ts";
+import { specifyKeySlots } from "./key-slots.ts";
 import { specifyKeys } from "./keys.ts";
 import { specifyWaiting } from "./waiting.ts";
 import { specifyWorkers } from "./workers.ts";
@@ -37,6 +38,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   expire: specifyExpire,
   waiting: specifyWaiting,
   keys: specifyKeys,
+  "slots of keys": specifyKeySlots,
   fairness: specifyFairness,
   dedupe: specifyDedupe,
   workers: specifyWorkers,
