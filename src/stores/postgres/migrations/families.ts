@@ -1,7 +1,7 @@
-// Migration 13: cancels that include the children of a job. The row says what is to be done; workers do it, a piece in each turn (families.ts of the
+// Cancels that include the children of a job. The row says what is to be done; workers do it, a piece in each turn (families.ts of the
 // store). A worker of an older version takes the wake and does not know the row, so act_on_wakes keeps the wake as long as the row is due.
 import type { Migration } from "../migrate.ts";
-import { actOnWakes } from "./waiting.ts";
+import { actOnWakesFirst } from "./consequences.ts";
 
 export const FAMILY_TABLES = ["family_cancels"] as const;
 
@@ -27,17 +27,13 @@ export const families: Migration = {
     END LOOP;
   END $$;`,
   down: (schema) => `
-  ${replacing(actOnWakes(schema))}
+  ${actOnWakesFirst(schema)}
   DROP INDEX ${schema}.signals_oldest;
   DROP TABLE ${schema}.family_cancels;`,
 };
 
-function replacing(text: string): string {
-  return text.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION");
-}
-
 function keepingWakes(schema: string): string {
-  return replacing(actOnWakes(schema)).replace(
+  return actOnWakesFirst(schema).replace(
     "    IF waiters IS NULL THEN RETURN; END IF;\n",
     `    IF waiters IS NULL THEN RETURN; END IF;
     INSERT INTO ${schema}.wakes (job, at) SELECT f.job, ${schema}.now_ms() FROM ${schema}.family_cancels f WHERE f.due AND f.job = ANY (waiters);
