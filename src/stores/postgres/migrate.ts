@@ -26,7 +26,7 @@ import {
   scriptText,
   upText,
 } from "./migrations/index.ts";
-import { keys } from "./migrations/keys.ts";
+import { families } from "./migrations/families.ts";
 import { rolesText } from "./roles.ts";
 
 /**
@@ -57,7 +57,7 @@ export interface MigrationSession {
 }
 
 /** The lowest version with which this program works: a worker writes the columns of that step. */
-export const NEEDED_VERSION = MIGRATIONS.indexOf(keys) + 1;
+export const NEEDED_VERSION = MIGRATIONS.indexOf(families) + 1;
 export const KNOWN_VERSION = MIGRATIONS.length;
 
 /**

@@ -5,7 +5,7 @@ import type { Operating, OperatorAnswer } from "../port.ts";
 import type { Connection } from "./connection.ts";
 import { sqlState } from "./errors.ts";
 import { cancelFamily, withdrawFamilyCancel } from "./families.ts";
-import { setKeyLimit } from "./keys.ts";
+import { pauseKey, setKeyLimit } from "./keys.ts";
 import { applyChanges, insertHistory } from "./settle.ts";
 import type { Session } from "./statements.ts";
 import { sendSignal } from "./waits.ts";
@@ -28,6 +28,7 @@ export function operating(connection: Connection, workers: Workers): Operating {
     },
     signal: (signal) => sendSignal(connection, signal),
     setLimit: (key, own) => setKeyLimit(connection, key, own),
+    pauseKey: (key, pause) => pauseKey(connection, key, pause),
     setPaused: (kind, paused) => setPaused(connection, kind, paused),
     noteDeath: (worker, words) => connection.transaction((tx) => workers.note(tx, worker, words)),
   };

@@ -3,9 +3,11 @@ import { stepChecksum } from "../../released-steps.ts";
 import { quotedSchema } from "../address.ts";
 import type { Migration } from "../migrate.ts";
 import { confirmedTicks } from "./confirmed-ticks.ts";
+import { consequences } from "./consequences.ts";
 import { core } from "./core.ts";
 import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
 import { families } from "./families.ts";
+import { fairness, rings } from "./fairness.ts";
 import { keys } from "./keys.ts";
 import { isolation, suspects } from "./isolation.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
@@ -38,6 +40,9 @@ export const MIGRATIONS: readonly Migration[] = [
   waiting,
   keys,
   verdicts,
+  consequences,
+  fairness,
+  rings,
   families,
 ];
 
