@@ -1,30 +1,20 @@
 // Batches as the port wants them: rows come in as blocks, a batch is sealed, aborted, ended once, opened again, deleted. Each verb is one small
 // transaction or one read. What rows come to is written with the rows (blocks.ts).
-import { BY_HAND } from "../../job/transitions.ts";
-import {
-  BATCH_STATES,
-  type BatchDraft,
-  type BatchRow,
-  type BatchState,
-  type BlockDraft,
-  NO_ROWS,
-  type Tolerance,
-} from "../../job/batches.ts";
-import { ErrorCode, OutliveError, type StoredError } from "../../job/errors.ts";
+import { BATCH_STATES, type BatchDraft, type BatchState, type BlockDraft, NO_ROWS } from "../../job/batches.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { JobDraft } from "../../job/job.ts";
-import type { AppendAnswer, BatchEnd, Batches, BatchFilter, FailedBlock, OpenedBatch, OutputPage } from "../batches.ts";
-import { LANE, NEVER_DUE, STATE, storedError } from "../rows.ts";
-import { addToSums, countLeft, keepFailure, partOwner, rowOwner } from "./blocks.ts";
-import { checksumOf, isIntact } from "./checksums.ts";
+import type { AppendAnswer, BatchEnd, Batches, OpenedBatch } from "../batches.ts";
+import { LANE, NEVER_DUE, STATE } from "../rows.ts";
+import { AS, type BatchColumns, batchReads, batchRow, findBatch, type PlainBatch, SELECT } from "./batch-reads.ts";
+import { addToSums, keepFailure } from "./blocks.ts";
+import { checksumOf } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { demandKinds, insertJobs, type Kinds } from "./enqueue.ts";
 import { relocate } from "./keys.ts";
-import { applyByHand } from "./operate.ts";
+import { cancelJob } from "./operate.ts";
 import type { Purging } from "./purge.ts";
 import type { FileAccess } from "./writer.ts";
 
-/** The state of a batch as it is stored. */
-const AS = Object.fromEntries(BATCH_STATES.map((state, code) => [state, code])) as Readonly<Record<BatchState, number>>;
 const RELEASE = 1;
 const CANCEL = 2;
 /** The two moments of a pace are at most so far apart, as long as sums are added up at all. */
@@ -34,9 +24,11 @@ const ENDED_ROWS = "(succeeded + failed + quarantined + aborted)";
 /** Can end, and will by the next that looks. */
 const IS_COMPLETE = `state IN (${AS.sealed}, ${AS.aborting}) AND ${ENDED_ROWS} = rows`;
 
-export function batches({ db, now, write, read }: FileAccess, kinds: Kinds, purging: Purging): Batches {
+export function batches(access: FileAccess, kinds: Kinds, purging: Purging): Batches {
+  const { db, now, write, read } = access;
   const folding = new Folding(db);
   return {
+    ...batchReads(access),
     open: (draft) => write(() => openBatch(db, kinds, draft, now())),
     append: (batch, round, blocks) => write(() => append(db, kinds, batch, round, blocks, now())),
     seal: (batch, round) => write(() => seal(db, batch, round, now())),
@@ -46,16 +38,11 @@ export function batches({ db, now, write, read }: FileAccess, kinds: Kinds, purg
       if ((await read(() => db.sql(NEXT_TO_TEND).get())) === undefined) return false;
       return write(() => tend(db, limit, now()));
     },
-    get: (ids) => read(() => getBatches(db, ids)),
-    list: (filter, limit, after) => read(() => listBatches(db, filter, limit, after)),
     async fold(limit) {
       if ((await read(() => db.sql(ANY_TOUCHED).get())) === undefined) return [];
       return write(() => folding.fold(limit, now()));
     },
     finish: (end) => write(() => finish(db, kinds, end, now())),
-    failures: (batch, round, after, limit) => read(() => failedBlocks(db, batch, round, after, limit)),
-    outputs: (batch, round, file, after, limit) => read(() => outputPage(db, batch, round, file, after, limit)),
-    outputFiles: (batch) => read(() => outputFiles(db, batch)),
     setOutputs: (batch, outputs) =>
       write(() => {
         db.sql(
@@ -69,123 +56,6 @@ export function batches({ db, now, write, read }: FileAccess, kinds: Kinds, purg
       return write(() => purge(db, purging, before, limit));
     },
   };
-}
-
-// ---- reading
-
-interface BatchColumns {
-  readonly seq: number;
-  readonly id: string;
-  readonly kind: string;
-  readonly key: string | null;
-  readonly state: number;
-  readonly held: number;
-  readonly priority: number;
-  readonly block_rows: number;
-  readonly tolerance: string | null;
-  readonly round: number;
-  readonly rows: number;
-  readonly blocks: number;
-  readonly succeeded: number;
-  readonly failed: number;
-  readonly quarantined: number;
-  readonly aborted: number;
-  readonly earlier_succeeded: number;
-  readonly earlier_failed: number;
-  readonly earlier_quarantined: number;
-  readonly earlier_aborted: number;
-  readonly created_at: number;
-  readonly sealed_at: number | null;
-  readonly ended_at: number | null;
-  readonly pace_from_at: number | null;
-  readonly pace_from_rows: number;
-  readonly pace_to_at: number;
-  readonly pace_to_rows: number;
-  readonly context: string;
-  readonly context_sum: number;
-  readonly outputs: string | null;
-}
-
-const SELECT = `SELECT b.*, k.name AS kind, t.context, t.context_sum, t.outputs FROM outlive_batches b
-  JOIN outlive_kinds k ON k.id = b.kind JOIN outlive_batch_texts t ON t.batch = b.seq`;
-const BY_ID = `${SELECT} WHERE b.id = ?`;
-
-function batchRow(row: BatchColumns): BatchRow {
-  return {
-    id: row.id,
-    kind: row.kind,
-    key: row.key,
-    state: BATCH_STATES[row.state]!,
-    held: row.held === 1,
-    context: row.context,
-    priority: row.priority,
-    blockRows: row.block_rows,
-    tolerance: row.tolerance === null ? null : (JSON.parse(row.tolerance) as Tolerance),
-    round: row.round,
-    rows: row.rows,
-    blocks: row.blocks,
-    sums: {
-      succeeded: row.succeeded,
-      failed: row.failed,
-      quarantined: row.quarantined,
-      aborted: row.aborted,
-    },
-    earlier: {
-      succeeded: row.earlier_succeeded,
-      failed: row.earlier_failed,
-      quarantined: row.earlier_quarantined,
-      aborted: row.earlier_aborted,
-    },
-    createdAt: row.created_at,
-    sealedAt: row.sealed_at,
-    endedAt: row.ended_at,
-    pace:
-      row.pace_from_at === null
-        ? null
-        : {
-            fromAt: row.pace_from_at,
-            fromRows: row.pace_from_rows,
-            toAt: row.pace_to_at,
-            toRows: row.pace_to_rows,
-          },
-    outputs: row.outputs,
-    ...(!isIntact(row.context, row.id, row.context_sum) && { corrupt: true }),
-  };
-}
-
-function getBatches(db: Database, ids: readonly string[]): BatchRow[] {
-  return ids.flatMap((id) => {
-    const row = db.sql(BY_ID).get(id) as unknown as BatchColumns | undefined;
-    return row === undefined ? [] : [batchRow(row)];
-  });
-}
-
-function listBatches(
-  db: Database,
-  { kind, state, createdAfter }: BatchFilter,
-  limit: number,
-  after: string | null,
-): BatchRow[] {
-  const rows = db
-    .sql(
-      `${SELECT} WHERE (?1 IS NULL OR k.name = ?1) AND (?2 IS NULL OR b.state = ?2) AND (?3 IS NULL OR b.created_at > ?3)
-         AND (?4 IS NULL OR b.seq < (SELECT seq FROM outlive_batches WHERE id = ?4)) ORDER BY b.seq DESC LIMIT ?5 + 0`,
-    )
-    .all(kind ?? null, state === undefined ? null : AS[state], createdAfter ?? null, after, limit);
-  return (rows as unknown as BatchColumns[]).map(batchRow);
-}
-
-interface PlainBatch {
-  readonly seq: number;
-  readonly state: number;
-  readonly round: number;
-  readonly held: number;
-}
-
-function find(db: Database, id: string): PlainBatch | undefined {
-  return db.sql("SELECT seq, state, round, held FROM outlive_batches WHERE id = ?").get(id) as unknown as
-    | PlainBatch
-    | undefined;
 }
 
 // ---- rows come in
@@ -230,7 +100,7 @@ function append(
   blocks: readonly BlockDraft[],
   now: number,
 ): AppendAnswer {
-  const batch = find(db, id);
+  const batch = findBatch(db, id);
   if (batch === undefined) return { is: "missing" };
   if (batch.state !== AS.open || batch.round !== round) return { is: "closed", state: BATCH_STATES[batch.state]! };
   const known = new Set<number>();
@@ -315,7 +185,7 @@ function abort(db: Database, id: string): BatchState | "missing" {
 }
 
 function stateOf(db: Database, id: string): BatchState | "missing" {
-  const batch = find(db, id);
+  const batch = findBatch(db, id);
   return batch === undefined ? "missing" : BATCH_STATES[batch.state]!;
 }
 
@@ -349,7 +219,7 @@ function tend(db: Database, limit: number, now: number): boolean {
     .all(batch.seq, batch.round, batch.tended, limit) as unknown as readonly TendedColumns[];
   for (const block of blocks) {
     if (block.seq === null || block.state >= STATE.succeeded) continue;
-    if (batch.tending === CANCEL) applyByHand(db, block.id, BY_HAND.cancel, "system/batches", now);
+    if (batch.tending === CANCEL) cancelJob(db, block.id, "system/batches", now);
     else release(db, block, now);
   }
   const isDone = blocks.length < limit;
@@ -437,131 +307,6 @@ function reopen(db: Database, kinds: Kinds, id: string, round: number, draft: Jo
   if (changes === 0) return false;
   insertJobs(db, kinds, [draft], now);
   return true;
-}
-
-// ---- what rows leave behind
-
-interface BadColumns {
-  readonly number: number;
-  readonly rows: number;
-  readonly marks: string | null;
-  readonly state: number | null;
-  readonly input: string;
-  readonly error: string | null;
-}
-
-function failedBlocks(db: Database, id: string, round: number, after: number | null, limit: number): FailedBlock[] {
-  const batch = find(db, id);
-  if (batch === undefined) return [];
-  const rows = db
-    .sql(
-      `SELECT b.number, b.rows, b.marks, j.state, j.error, CASE WHEN j.state IN (${STATE.dead}, ${STATE.quarantined}) THEN j.input END AS input
-       FROM outlive_blocks b LEFT JOIN outlive_jobs j ON j.seq = b.job
-       WHERE b.batch = ? AND b.round = ? AND b.number > ? AND b.bad = 1 ORDER BY b.number LIMIT ? + 0`,
-    )
-    .all(batch.seq, round, after ?? -1, limit) as unknown as BadColumns[];
-  return rows.map((row) => ({
-    number: row.number,
-    rows: failedRows(db, batch.seq, round, row.number),
-    whole: wholeEnd(row),
-  }));
-}
-
-function wholeEnd({ rows, marks, state, input, error }: BadColumns): FailedBlock["whole"] {
-  if (state !== STATE.dead && state !== STATE.quarantined) return null;
-  if (marks !== null && countLeft(marks) === 0) return null;
-  return {
-    input,
-    marks: marks ?? "0".repeat(rows),
-    error: error === null ? null : storedError(error),
-    as: state === STATE.dead ? "failed" : "quarantined",
-  };
-}
-
-function failedRows(db: Database, batch: number, round: number, number: number): FailedBlock["rows"] {
-  const rows = db
-    .sql(
-      "SELECT line, quarantined, input, input_sum, error FROM outlive_row_failures WHERE batch = ? AND round = ? AND number = ? ORDER BY line, ord",
-    )
-    .all(batch, round, number) as {
-    line: number;
-    quarantined: number;
-    input: string;
-    input_sum: number;
-    error: string;
-  }[];
-  return rows.map(({ line, quarantined, input, input_sum, error }) => ({
-    line,
-    input,
-    error: isIntact(input, rowOwner(batch, line), input_sum) ? storedError(error) : damagedRow(line),
-    as: quarantined === 1 ? "quarantined" : "failed",
-  }));
-}
-
-function damagedRow(line: number): StoredError {
-  return {
-    name: "Corrupt",
-    code: ErrorCode.corrupt,
-    message: `the stored input of line ${line} does not match its checksum: the store was damaged. Do not run it again; submit the row itself.`,
-  };
-}
-
-function outputPage(
-  db: Database,
-  id: string,
-  round: number,
-  file: string,
-  after: number | null,
-  limit: number,
-): OutputPage {
-  const batch = find(db, id);
-  if (batch === undefined) return { blocks: [], next: null };
-  const parts = db
-    .sql(
-      `SELECT number, texts, texts_sum FROM outlive_row_outputs
-       WHERE batch = ? AND file = ? AND round = ? AND number > ? ORDER BY number, ord`,
-    )
-    .iterate(batch.seq, file, round, after ?? -1) as Iterable<unknown> as Iterable<{
-    number: number;
-    texts: string;
-    texts_sum: number;
-  }>;
-  const blocks: string[][] = [];
-  let at: number | null = null;
-  for (const { number, texts, texts_sum } of parts) {
-    if (number !== at) {
-      if (blocks.length === limit) return { blocks, next: at };
-      blocks.push([]);
-      at = number;
-    }
-    if (!isIntact(texts, partOwner(batch.seq, round, number, file), texts_sum))
-      throw damagedPart(id, file, { round, number });
-    blocks.at(-1)!.push(texts);
-  }
-  return { blocks, next: null };
-}
-
-function damagedPart(batch: string, file: string, { round, number }: { round: number; number: number }): OutliveError {
-  return new OutliveError(
-    ErrorCode.corrupt,
-    `What block ${number} of round ${round} of batch ${batch} wrote to ${file} does not match its checksum: the store was damaged.`,
-    "Put a backup back, or submit the rows of that block as another batch. Look for more: outlive check --integrity.",
-    { batch, round, block: number, file },
-  );
-}
-
-/** One step in the index for each file, however much was written to it. */
-function outputFiles(db: Database, id: string): string[] {
-  const batch = find(db, id);
-  const files: string[] = [];
-  if (batch === undefined) return files;
-  for (;;) {
-    const next = db
-      .sql("SELECT file FROM outlive_row_outputs WHERE batch = ? AND file > ? ORDER BY file LIMIT 1")
-      .get(batch.seq, files.at(-1) ?? "") as { file: string } | undefined;
-    if (next === undefined) return files;
-    files.push(next.file);
-  }
 }
 
 // ---- retention

@@ -1,10 +1,18 @@
 // The rows of a block as they end, whatever ends them: a write of the attempt, its settlement, a recovery, a cancel, an operator. A row counts once: by
 // its mark, or with its block if that ends before it. Inside a transaction.
-import { type BegunRow, type ClaimedBlock, decodeBlock, type OutputPart, type RowEnds } from "../../job/batches.ts";
-import { NO_ROWS, type RowSums, unmarkedRowsAre } from "../../job/batches.ts";
+import {
+  type BegunRow,
+  type ClaimedBlock,
+  decodeBlock,
+  NO_ROWS,
+  type OutputPart,
+  type RowEnds,
+  type RowSums,
+  unmarkedRowsAre,
+} from "../../job/batches.ts";
 import type { JobState } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
-import { checksumOf, isIntact } from "./checksums.ts";
+import { checksumOf, isIntact, partOwner, rowOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
 
 interface BlockColumns {
@@ -31,12 +39,22 @@ function readBlock(db: Database, job: number): BlockColumns | undefined {
 }
 
 /**
- * Marks these rows as ended and keeps what they leave behind. Rows that were marked before change nothing, and leave nothing. `withRest`: every
- * other row ends with this, too, so that its outputs are kept. A job that is not a block has no rows.
+ * Marks these rows as ended and keeps what they leave behind. Rows that were marked before change nothing, and leave nothing. A job that is not a
+ * block has no rows.
  */
-export function endRows(db: Database, job: number, ends: RowEnds, withRest = false): void {
+export function endRows(db: Database, job: number, ends: RowEnds): void {
   const block = readBlock(db, job);
-  if (block === undefined) return;
+  if (block !== undefined) markRows(db, job, block, ends, false);
+}
+
+/** As `endRows`, by a success: every row that is left succeeds with it (`endBlock`), so that only failed ones need a mark. */
+export function endRowsBySuccess(db: Database, job: number, { failed, outputs }: RowEnds): void {
+  const block = failed.length + outputs.length === 0 ? undefined : readBlock(db, job);
+  if (block !== undefined) markRows(db, job, block, { succeeded: [], failed, outputs }, true);
+}
+
+/** `withRest`: every other row ends with this, too, so that its outputs are kept. */
+function markRows(db: Database, job: number, block: BlockColumns, ends: RowEnds, withRest: boolean): void {
   const before = marksOf(block);
   const marks = Buffer.from(before, "latin1");
   const end = (row: number): boolean => {
@@ -108,16 +126,6 @@ export function keepFailure(
     checksumOf(input, rowOwner(batch, line)),
     JSON.stringify(error),
   );
-}
-
-/** The owner of what is kept of a row, for its checksum: the batch by its number, and the line. */
-export function rowOwner(batch: number, line: number): string {
-  return `${batch}\n${line}`;
-}
-
-/** The owner of a part of an output. */
-export function partOwner(batch: number, round: number, number: number, file: string): string {
-  return `${batch}\n${round}\n${number}\n${file}`;
 }
 
 /** `endedBefore`: lines whose outputs were kept when they ended; null: none. */

@@ -4,7 +4,7 @@ import type { Lease } from "../../job/lease.ts";
 import type { Change } from "../../job/transitions.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../port.ts";
 import { LANE, NEVER_DUE, OUTCOME, STATE } from "../rows.ts";
-import { endRows } from "./blocks.ts";
+import { endRows, endRowsBySuccess } from "./blocks.ts";
 import { checksumOf, checksumOrNull } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
@@ -74,7 +74,7 @@ export class Settling {
     const sum = checksumOrNull(result, jobId);
     const { changes } = this.#db.sql(SUCCEED_EXTRAS).run(now, result, sum, row, fence, epoch, worker);
     if (changes === 0) return false;
-    if (rows !== undefined) endRows(this.#db, row, rows, true);
+    if (rows !== undefined) endRowsBySuccess(this.#db, row, rows);
     consequences(this.#db, row, "succeeded", now);
     relocate(this.#db, row, now);
     return true;

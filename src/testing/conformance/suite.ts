@@ -2,6 +2,7 @@
 import { describe, type TestContext } from "node:test";
 import type { Store, TransactionBody } from "../../stores/port.ts";
 import { specifyAttemptWrites } from "./attempt-writes.ts";
+import { specifyBatchRows } from "./batch-rows.ts";
 import { specifyBatches } from "./batches.ts";
 import { specifyClaim } from "./claim.ts";
 import { specifyCommit } from "./commit.ts";
@@ -45,6 +46,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   inspect: specifyInspect,
   purge: specifyPurge,
   batches: specifyBatches,
+  "rows of batches": specifyBatchRows,
 };
 
 /** Registers the tests of the store port with node:test. `makeStores` is called for every test and makes a fresh database. */
