@@ -134,14 +134,14 @@ export class BatchContract<In = unknown, Out = In, Context = Json, Shared = unde
   /** Attaches the handler of single rows. A row that throws is tried again with its block; one that throws `TerminalError` has failed. */
   handle(handler: (row: Row<Out>, run: RowRun<Context, Shared>) => void | Promise<void>): this {
     this.#assertFirst(this.#handlers.row ?? this.#handlers.block, "handle");
-    this.#handlers = { row: handler as unknown as RowHandler, block: null };
+    this.#handlers = { row: handler, block: null };
     return this;
   }
 
   /** Attaches the handler of whole blocks, in place of `handle`. If it throws, all rows that have not ended are tried again. */
   handleBlock(handler: (rows: readonly Row<Out>[], run: BlockRun<Out, Context, Shared>) => void | Promise<void>): this {
     this.#assertFirst(this.#handlers.row ?? this.#handlers.block, "handleBlock");
-    this.#handlers = { row: null, block: handler as unknown as BlockHandler };
+    this.#handlers = { row: null, block: handler };
     return this;
   }
 

@@ -4,7 +4,7 @@ import { type BatchRow, type BlockDraft, blockId, encodeBlock, type FailedRow } 
 import { invalidInput } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, toStoredError } from "../job/errors.ts";
 import type { JobKey } from "../job/limits.ts";
-import { encodeJson, type Json } from "../job/json.ts";
+import { encodeJson } from "../job/json.ts";
 import type { Batches } from "../stores/batches.ts";
 import type { AnyBatch } from "./contract.ts";
 
@@ -187,7 +187,7 @@ function storable(input: unknown): string {
   try {
     return encodeJson(input === undefined ? null : input, "The row");
   } catch {
-    return JSON.stringify(String(input)) as string & Json;
+    return JSON.stringify(String(input));
   }
 }
 

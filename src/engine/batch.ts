@@ -46,7 +46,7 @@ export function batch<
 > {
   const { block, atOnce, mark, blockFor, tolerate, row, context, limits, ...ofJob } = options;
   check(`batch ${name}`, BATCH_OPTIONS, defined({ block, atOnce, mark, blockFor, tolerate, row, context }));
-  const blocks = job(name, { ...ofJob, ...(limits && { limits: limits as never }) });
+  const blocks = job(name, { ...ofJob, ...(limits && { limits }) });
   const kinds = {
     block: blocks,
     done: job(doneKind(name)),
@@ -61,8 +61,8 @@ export function batch<
       blockForMs: durationMs(blockFor ?? BATCH_OPTIONS.blockFor.default, `blockFor of ${name}`),
       tolerance: toleranceOf(name, tolerate),
     },
-    schemaOf(row, `The row of batch ${name}`) as never,
-    schemaOf(context, `The context of batch ${name}`) as never,
+    schemaOf(row, `The row of batch ${name}`),
+    schemaOf(context, `The context of batch ${name}`),
     kinds,
   );
 }

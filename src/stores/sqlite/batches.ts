@@ -3,6 +3,7 @@
 import { BATCH_STATES, type BatchDraft, type BatchState, type BlockDraft, NO_ROWS } from "../../job/batches.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { JobDraft } from "../../job/job.ts";
+import { BY_HAND } from "../../job/transitions.ts";
 import type { AppendAnswer, BatchEnd, Batches, OpenedBatch } from "../batches.ts";
 import { LANE, NEVER_DUE, STATE } from "../rows.ts";
 import { AS, type BatchColumns, batchReads, batchRow, findBatch, type PlainBatch, SELECT } from "./batch-reads.ts";
@@ -24,7 +25,10 @@ const ENDED_ROWS = "(succeeded + failed + quarantined + aborted)";
 /** Can end, and will by the next that looks. */
 const IS_COMPLETE = `state IN (${AS.sealed}, ${AS.aborting}) AND ${ENDED_ROWS} = rows`;
 
-export function batches(access: FileAccess, kinds: Kinds, purging: Purging): Batches {
+/** Begins a piece of work that holds the write lock, and the thread: whether it has taken long enough is asked after each block. */
+export type Piece = () => () => boolean;
+
+export function batches(access: FileAccess, kinds: Kinds, purging: Purging, piece: Piece): Batches {
   const { db, now, write, read } = access;
   const folding = new Folding(db);
   return {
@@ -36,7 +40,7 @@ export function batches(access: FileAccess, kinds: Kinds, purging: Purging): Bat
     async tend(limit) {
       // Asked now and then, and nearly always in vain: then nothing is written.
       if ((await read(() => db.sql(NEXT_TO_TEND).get())) === undefined) return false;
-      return write(() => tend(db, limit, now()));
+      return write(() => tend(db, limit, now(), piece()));
     },
     async fold(limit) {
       if ((await read(() => db.sql(ANY_TOUCHED).get())) === undefined) return [];
@@ -53,7 +57,7 @@ export function batches(access: FileAccess, kinds: Kinds, purging: Purging): Bat
     async purge(endedOlderThanMs, limit) {
       const before = now() - endedOlderThanMs;
       if (!(await read(() => hasOld(db, before)))) return { batches: 0, more: false };
-      return write(() => purge(db, purging, before, limit));
+      return write(() => purge(db, purging, before, limit, piece()));
     },
   };
 }
@@ -209,7 +213,7 @@ interface TendedColumns {
  * Goes through the blocks of one batch once. A block that is asked to end can't be queued again, and none is added to a batch that is not open: so none
  * is missed.
  */
-function tend(db: Database, limit: number, now: number): boolean {
+function tend(db: Database, limit: number, now: number, late: () => boolean): boolean {
   const batch = db.sql(NEXT_TO_TEND).get() as
     | { seq: number; round: number; tending: number; tended: number }
     | undefined;
@@ -217,15 +221,17 @@ function tend(db: Database, limit: number, now: number): boolean {
   const blocks = db
     .sql(BLOCKS_AFTER)
     .all(batch.seq, batch.round, batch.tended, limit) as unknown as readonly TendedColumns[];
+  let done = 0;
   for (const block of blocks) {
+    if (done > 0 && late()) break;
+    done++;
     if (block.seq === null || block.state >= STATE.succeeded) continue;
     if (batch.tending === CANCEL) cancelJob(db, block.id, "system/batches", now);
     else release(db, block, now);
   }
-  const isDone = blocks.length < limit;
   db.sql("UPDATE outlive_batches SET tending = ?, tended = ? WHERE seq = ?").run(
-    isDone ? 0 : batch.tending,
-    blocks.at(-1)?.number ?? batch.tended,
+    done < limit && done === blocks.length ? 0 : batch.tending,
+    blocks[done - 1]?.number ?? batch.tended,
     batch.seq,
   );
   return db.sql(NEXT_TO_TEND).get() !== undefined;
@@ -317,6 +323,9 @@ const OLD = `SELECT b.seq FROM outlive_batches b WHERE b.ended_at IS NOT NULL AN
   ORDER BY b.ended_at LIMIT ?2 + 0`;
 const DELETED = "SELECT batch FROM outlive_deleted_batches ORDER BY batch LIMIT 1";
 
+/** Blocks that are deleted between two looks at the time. */
+const BLOCKS_AT_ONCE = 50;
+
 function hasOld(db: Database, before: number): boolean {
   return db.sql(OLD).get(before, 1) !== undefined || db.sql(DELETED).get() !== undefined;
 }
@@ -330,6 +339,7 @@ function purge(
   purging: Purging,
   before: number,
   limit: number,
+  late: () => boolean,
 ): { readonly batches: number; readonly more: boolean } {
   const old = db.sql(OLD).all(before, limit) as { seq: number }[];
   for (const { seq } of old) {
@@ -338,11 +348,12 @@ function purge(
     db.sql("INSERT INTO outlive_deleted_batches (batch) VALUES (?)").run(seq);
   }
   let room = limit;
-  while (room > 0) {
+  while (room > 0 && !(room < limit && late())) {
     const next = db.sql(DELETED).get() as { batch: number } | undefined;
     if (next === undefined) break;
-    const deleted = deleteBlocks(db, purging, next.batch, room);
-    if (deleted < room) db.sql("DELETE FROM outlive_deleted_batches WHERE batch = ?").run(next.batch);
+    const few = Math.min(room, BLOCKS_AT_ONCE);
+    const deleted = deleteBlocks(db, purging, next.batch, few);
+    if (deleted < few) db.sql("DELETE FROM outlive_deleted_batches WHERE batch = ?").run(next.batch);
     room -= deleted;
   }
   return { batches: old.length, more: hasOld(db, before) };

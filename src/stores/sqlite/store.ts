@@ -5,7 +5,7 @@ import type { Clock, Random } from "../../job/time.ts";
 import { observed } from "../observed.ts";
 import type { Store } from "../port.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
-import { batches } from "./batches.ts";
+import { batches, type Piece } from "./batches.ts";
 import { type Database, storeReplaced } from "./database.ts";
 import { ensureIdentity, insertJobs, Kinds, storeIdentity } from "./enqueue.ts";
 import { wrapError } from "./errors.ts";
@@ -42,8 +42,8 @@ export interface SqliteStoreDeps {
   readonly onClose?: () => void;
 }
 
-/** How long a piece of a purge holds the write lock, and the thread. */
-const PURGE_MS = 20;
+/** How long a piece of a purge, or of what is done to many blocks, holds the write lock, and the thread. */
+const PIECE_MS = 20;
 
 export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
   const { db, clock, random, newId, bootId, mark = markFile(db.path), wakeup } = deps;
@@ -65,6 +65,10 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
     return replaced === null ? whenFree(clock, random, run) : Promise.reject(storeReplaced(db.path, replaced));
   };
   const access: FileAccess = { db, now, write, read };
+  const piece: Piece = () => {
+    const until = clock.mono() + PIECE_MS;
+    return () => clock.mono() >= until;
+  };
   if (deps.identify && storeIdentity(db) === null) void write(() => ensureIdentity(db, newId)).catch(() => {});
 
   return observed<SqliteTransaction>(
@@ -102,10 +106,7 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
         const at = now();
         const candidates = await read(() => purging.candidates(request, at));
         if (!candidates.any) return { jobs: 0, incidents: 0, more: candidates.more };
-        return write(() => {
-          const until = clock.mono() + PURGE_MS;
-          return purging.delete(candidates, request, at, () => clock.mono() >= until);
-        });
+        return write(() => purging.delete(candidates, request, at, piece()));
       },
       async close() {
         await writer.close();
@@ -117,7 +118,7 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
       operate: operating(access, workers),
       losses: losses(access, kinds, recovering),
       transactions: transactions(access, parts),
-      batches: batches(access, kinds, purging),
+      batches: batches(access, kinds, purging, piece),
       upkeep: upkeep(access, { workers, mark, bootId }),
     },
     {
