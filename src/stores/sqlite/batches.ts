@@ -12,7 +12,7 @@ import { checksumOf } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { demandKinds, insertJobs, type Kinds } from "./enqueue.ts";
 import { relocate } from "./keys.ts";
-import { cancelJob } from "./operate.ts";
+import { applyByHand } from "./operate.ts";
 import type { Purging } from "./purge.ts";
 import type { FileAccess } from "./writer.ts";
 
@@ -226,7 +226,7 @@ function tend(db: Database, limit: number, now: number, late: () => boolean): bo
     if (done > 0 && late()) break;
     done++;
     if (block.seq === null || block.state >= STATE.succeeded) continue;
-    if (batch.tending === CANCEL) cancelJob(db, block.id, "system/batches", now);
+    if (batch.tending === CANCEL) applyByHand(db, block.id, BY_HAND.cancel, "system/batches", now);
     else release(db, block, now);
   }
   db.sql("UPDATE outlive_batches SET tending = ?, tended = ? WHERE seq = ?").run(
