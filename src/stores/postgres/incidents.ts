@@ -20,6 +20,7 @@ import {
   type WorkerColumns,
   workerRow,
 } from "../rows.ts";
+import { BEGUN, begunRows, endRows } from "./blocks.ts";
 import { list, type Session, texts } from "./statements.ts";
 import { isOnTrial } from "../../job/isolation.ts";
 import { JOB_STATES } from "../../job/job.ts";
@@ -253,6 +254,7 @@ interface LostColumns extends CounterColumns {
   readonly alone: boolean;
   readonly moved_on: boolean;
   readonly deaths_elsewhere: number;
+  readonly begun: number | null;
 }
 
 const UNJUDGED = "l.incident = $1 AND l.decision = 'lost' AND l.judgement IS NULL";
@@ -261,7 +263,8 @@ const UNJUDGED = "l.incident = $1 AND l.decision = 'lost' AND l.judgement IS NUL
 const LOST = `SELECT j.seq, j.id, j.kind, j.state, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, l.alone,
     EXISTS (SELECT 1 FROM outlive.steps s WHERE s.job = j.seq AND s.fence > l.fence)
       OR EXISTS (SELECT 1 FROM outlive.history h WHERE h.job = j.seq AND h.event = 'retry' AND h.fence >= l.fence) AS moved_on,
-    CASE WHEN l.alone THEN ${deathsElsewhere("outlive", "j.seq", "j.crashes", "outlive.now_ms()", "l.incident")} ELSE 0 END AS deaths_elsewhere
+    CASE WHEN l.alone THEN ${deathsElsewhere("outlive", "j.seq", "j.crashes", "outlive.now_ms()", "l.incident")} ELSE 0 END AS deaths_elsewhere,
+    CASE WHEN j.fence = l.fence THEN ${BEGUN} END AS begun
   FROM outlive.incident_jobs l JOIN outlive.jobs j ON j.seq = l.job AND j.id = l.job_id
   WHERE ${UNJUDGED} ORDER BY l.job LIMIT $2`;
 
@@ -271,6 +274,7 @@ async function lostJobs(session: Session, kinds: Kinds, incident: string, limit:
     session,
     rows.map(({ kind }) => kind),
   );
+  const begun = await begunRows(session, rows);
   return rows.map((row) => {
     const kind = settings.get(row.kind)!;
     return {
@@ -284,6 +288,7 @@ async function lostJobs(session: Session, kinds: Kinds, incident: string, limit:
       alone: row.alone,
       movedOn: row.moved_on,
       deathsElsewhere: isOnTrial(row, row.alone, kind.limits) ? row.deaths_elsewhere : 0,
+      ...begun.get(row.seq),
     };
   });
 }
@@ -346,6 +351,8 @@ async function applied(
     job.counters.losses,
   ]);
   if (done === 0) return false;
+  // A change that convicts a row queues the block again, and does not end it.
+  if (change.rows) await endRows(session, [{ job: job.row, ends: change.rows, withRest: false }]);
   const { row, epoch, fence, state } = job;
   const states = { from: STATE[state], to: STATE[change.to] };
   const actor = "system/recovery";

@@ -2,6 +2,7 @@
 import { stepChecksum } from "../../released-steps.ts";
 import { quotedSchema } from "../address.ts";
 import type { Migration } from "../migrate.ts";
+import { batches } from "./batches.ts";
 import { confirmedTicks } from "./confirmed-ticks.ts";
 import { core } from "./core.ts";
 import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
@@ -37,6 +38,7 @@ export const MIGRATIONS: readonly Migration[] = [
   waiting,
   keys,
   verdicts,
+  batches,
 ];
 
 /**
