@@ -295,9 +295,12 @@ async function lostJobs(session: Session, kinds: Kinds, incident: string, limit:
 
 // A delayed job keeps its time, and a running one everything but its counters.
 const WAITS = `j.state = ${STATE.queued} AND (j.lane <> ${LANE.delayed} OR j.run_at = ${NEVER_DUE})`;
-const APPLY = `UPDATE outlive.jobs j SET state = $1::smallint, crashes = j.crashes + $2::int, blamed = j.blamed + $3::int, losses = greatest(0, j.losses + $4::int),
+const CRASHES = "j.crashes * $16::int + $2::int";
+const LOSSES = "greatest(0, j.losses * $16::int + $4::int)";
+const APPLY = `UPDATE outlive.jobs j SET state = $1::smallint, crashes = ${CRASHES}, blamed = j.blamed * $16::int + $3::int, losses = ${LOSSES},
+    errors = j.errors * $16::int, timeouts = j.timeouts * $16::int, interruptions = j.interruptions * $16::int, together = j.together * $16::int,
     outcome = coalesce($5::smallint, j.outcome), error = coalesce($6::text, j.error),
-    lane = CASE WHEN ${WAITS} THEN coalesce($7::smallint, CASE WHEN j.crashes + $2::int + greatest(0, j.losses + $4::int) > 0
+    lane = CASE WHEN ${WAITS} THEN coalesce($7::smallint, CASE WHEN ${CRASHES} + ${LOSSES} > 0
       THEN ${LANE.suspect} ELSE ${LANE.open} END) ELSE j.lane END,
     run_at = CASE WHEN ${WAITS} THEN $8::bigint ELSE j.run_at END,
     finished_at = CASE WHEN $1::smallint = ${STATE.quarantined} THEN outlive.now_ms() ELSE j.finished_at END
@@ -349,6 +352,7 @@ async function applied(
     job.counters.crashes,
     job.counters.blamed,
     job.counters.losses,
+    change.resets ? 0 : 1,
   ]);
   if (done === 0) return false;
   // A change that convicts a row queues the block again, and does not end it.
