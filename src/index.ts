@@ -6,10 +6,12 @@ export type { BatchContract, BatchEnded, BlockRun, OutputFile, Row, RowRun } fro
 export { batch, type BatchOptions } from "./engine/batch.ts";
 export { defineConfig, type OutliveConfig } from "./engine/config.ts";
 export type { Engine, Health } from "./engine/engine.ts";
+export type { KeyLimits } from "./engine/key-limits.ts";
 export {
   type BackoffOptions,
   job,
   type KeyLimitOptions,
+  type KeyPauseOptions,
   type KindOptions,
   type LimitOptions,
   type RetryOptions,
@@ -28,6 +30,7 @@ export type { EngineEvent, EventName, Events } from "./job/events.ts";
 export type { BatchState } from "./job/batches.ts";
 export type { Counters, CrashAction, Enqueued, HistoryEntry, JobDetails, JobId, JobInfo, JobState } from "./job/job.ts";
 export type { Json } from "./job/json.ts";
+export type { KeyState } from "./job/limits.ts";
 export { RetryLater } from "./job/waits.ts";
 export type { IncidentSummary } from "./recovery/incident.ts";
 export type { RecoveryReport } from "./recovery/incident.ts";

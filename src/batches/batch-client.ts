@@ -7,7 +7,7 @@ import { encodeJson, type Json } from "../job/json.ts";
 import { endBatches } from "../recovery/batch-ends.ts";
 import type { Batches, BatchFilter } from "../stores/batches.ts";
 import type { AnyBatch, OutputFile } from "./contract.ts";
-import { notOpen, type SourceRow, Submission } from "./submission.ts";
+import { notOpen, type RowsOf, Submission } from "./submission.ts";
 
 /** The options of `submit` and `openBatch`. */
 export interface SubmitOptions<Context = Json> {
@@ -85,11 +85,7 @@ export class BatchClient {
     this.#newId = newId;
   }
 
-  async submit(
-    contract: AnyBatch,
-    rows: Iterable<unknown> | AsyncIterable<unknown>,
-    options: SubmitOptions<unknown>,
-  ): Promise<Submitted> {
+  async submit(contract: AnyBatch, rows: RowsOf<unknown>, options: SubmitOptions<unknown>): Promise<Submitted> {
     const { batch, created } = await this.#open(contract, options);
     const { id, key } = batch;
     if (batch.state !== "open") return { id, rows: totalOf(batch), alreadyThere: totalOf(batch), created };
@@ -142,11 +138,7 @@ export class BatchClient {
     });
   }
 
-  async append(
-    contract: AnyBatch,
-    id: string,
-    rows: Iterable<unknown> | AsyncIterable<unknown>,
-  ): Promise<{ readonly rows: number }> {
+  async append(contract: AnyBatch, id: string, rows: RowsOf<unknown>): Promise<{ readonly rows: number }> {
     const [batch] = await this.#batches.get([id]);
     if (batch?.state !== "open") throw notOpen(id, batch?.state ?? "missing");
     return { rows: (await new Submission(this.#batches, batch, contract, { resumes: false }).all(rows)).rows };
@@ -221,7 +213,7 @@ export class OpenBatch<In = unknown> {
   }
 
   /** Adds rows. Resolves when they are durable. */
-  append(rows: Iterable<In | SourceRow> | AsyncIterable<In | SourceRow>): Promise<{ readonly rows: number }> {
+  append(rows: RowsOf<In>): Promise<{ readonly rows: number }> {
     return this.#client.append(this.#contract, this.id, rows);
   }
 

@@ -16,7 +16,7 @@ import { failedRowsOf, infoOf } from "./batch-client.ts";
 import { runBlock } from "./block-runner.ts";
 import type { AnyBatch, BatchEnded, OutputFile } from "./contract.ts";
 import { assembled } from "./outputs.ts";
-import { SOURCE_ROW, Submission } from "./submission.ts";
+import { Submission } from "./submission.ts";
 
 /** How long settled blocks wait for their check, so that a burst of them has one. */
 const CHECK_MS = 10;
@@ -198,10 +198,10 @@ export class BatchWorker {
     if (!batch) throw missing(id);
     if (batch.round !== round || batch.state !== "open") return;
     const failed = failedRowsOf(batches, id, round - 1);
-    const source = (async function* () {
-      for await (const { line, input } of failed) yield { [SOURCE_ROW]: true, line, input };
+    const chunks = (async function* () {
+      for await (const { line, input } of failed) yield [{ line, input, error: null }];
     })();
-    await new Submission(batches, batch, contract, { resumes: true }).all(source);
+    await new Submission(batches, batch, contract, { resumes: true }).rows(chunks);
     await batches.seal(id, round);
     await endBatches(batches, events, [id]);
   }

@@ -95,7 +95,11 @@ type RowHandler = (row: Row<never>, run: RowRun<never, never>) => unknown;
 type BlockHandler = (rows: readonly Row<never>[], run: BlockRun<never, never, never>) => unknown;
 type DoneHandler = (end: BatchEnded<never>, run: Run) => unknown;
 
+/** By which a batch is known, also if the program's copy of outlive is not the command line's. */
+const BATCH = Symbol.for("outlive.batch");
+
 export class BatchContract<In = unknown, Out = In, Context = Json, Shared = undefined> {
+  readonly [BATCH] = true;
   readonly name: string;
   readonly settings: BatchSettings;
   readonly row: StandardSchemaV1<In, Out> | null;
@@ -171,6 +175,10 @@ export class BatchContract<In = unknown, Out = In, Context = Json, Shared = unde
       { kind: this.name },
     );
   }
+}
+
+export function isBatch(value: unknown): value is AnyBatch {
+  return typeof value === "object" && value !== null && BATCH in value;
 }
 
 export type AnyBatch = BatchContract<never, never, never, never>;

@@ -14,15 +14,28 @@ const BLOCK_CHARACTERS = 256 << 10;
 const BLOCKS_PER_APPEND = 40;
 const CHARACTERS_PER_APPEND = 4 << 20;
 
-/** A row with its place in a source, as `outlive/files` makes them. `error`: it could not be read, and fails alone. */
-export interface SourceRow {
+/** A row with its place in its source. `error`: it could not be read, and fails alone. */
+export interface SourceRow<In = unknown> {
   readonly line: number;
-  readonly input?: unknown;
-  readonly error?: unknown;
+  readonly input: In;
+  readonly error: unknown;
 }
 
-/** Marks what carries its own line. Any other value is a row itself, and its line is its number. */
-export const SOURCE_ROW: unique symbol = Symbol.for("outlive.sourceRow");
+/** The rows of a file with their lines, as `outlive/files` makes them. */
+export interface FileRows<In> {
+  readonly name: string;
+  chunks(): AsyncIterable<readonly (SourceRow<In> | SourceRow<string>)[]>;
+}
+
+/** Where rows come from. A value of an iterable is a row, and its line is its number. */
+export type RowsOf<In> = Iterable<In> | AsyncIterable<In> | FileRows<In>;
+
+/** By which the rows of `outlive/files` are known, also if it is another copy of the package. */
+const FILE_ROWS = Symbol.for("outlive.rows");
+
+function isFileRows(source: object): source is FileRows<unknown> {
+  return FILE_ROWS in source;
+}
 
 export interface Appended {
   /** Rows that this call added. */
@@ -37,6 +50,7 @@ export class Submission {
   readonly #batch: BatchRow;
   readonly #contract: AnyBatch;
   readonly #keys: readonly JobKey[];
+  readonly #fair: JobKey;
   readonly #onProgress: ((rows: number) => void) | undefined;
   /** Blocks below this number are there already. */
   readonly #there: number;
@@ -65,17 +79,39 @@ export class Submission {
     this.#there = batch.blocks;
     this.#number = options.resumes ? 0 : batch.blocks;
     this.#line = options.resumes ? 0 : batch.rows;
-    this.#keys = contract.kinds.block.keysOf?.(JSON.parse(batch.context) as never) ?? [];
+    const { keysOf, fairOf } = contract.kinds.block;
+    // Batches of one kind take turns: one of ten rows does not wait for one of a million.
+    this.#fair = fairOf!(batch.id as never);
+    this.#keys = [...(keysOf?.(JSON.parse(batch.context) as never) ?? []), this.#fair];
   }
 
-  async all(source: Iterable<unknown> | AsyncIterable<unknown>): Promise<Appended> {
-    try {
-      if (Symbol.asyncIterator in source) for await (const item of source) await this.#add(item);
+  async all(source: RowsOf<unknown>): Promise<Appended> {
+    if (isFileRows(source)) return this.rows(source.chunks());
+    const numbered = (input: unknown): void | Promise<void> => this.#add({ line: this.#line + 1, input, error: null });
+    return this.#read(async () => {
+      if (Symbol.asyncIterator in source) for await (const input of source) await numbered(input);
       else
-        for (const item of source) {
-          const adding = this.#add(item);
+        for (const input of source as Iterable<unknown>) {
+          const adding = numbered(input);
           if (adding) await adding;
         }
+    });
+  }
+
+  /** Rows that have lines of their own. */
+  async rows(chunks: AsyncIterable<readonly SourceRow[]>): Promise<Appended> {
+    return this.#read(async () => {
+      for await (const chunk of chunks)
+        for (const row of chunk) {
+          const adding = this.#add(row);
+          if (adding) await adding;
+        }
+    });
+  }
+
+  async #read(source: () => Promise<void>): Promise<Appended> {
+    try {
+      await source();
     } finally {
       // Also if the source fails: what came before is kept, and a submission with the same key goes on there.
       this.#cut();
@@ -85,10 +121,9 @@ export class Submission {
     return { rows: this.#added, skipped: this.#skipped };
   }
 
-  #add(item: unknown): void | Promise<void> {
-    const row: SourceRow = isSourceRow(item) ? item : { line: this.#line + 1, input: item };
+  #add(row: SourceRow): void | Promise<void> {
     this.#line = row.line;
-    if (row.error !== undefined) return this.#reject(row, row.error);
+    if (row.error !== null) return this.#reject(row, row.error);
     const { row: schema, name } = this.#contract;
     const checked = schema?.["~standard"].validate(row.input);
     if (checked instanceof Promise)
@@ -157,7 +192,8 @@ export class Submission {
             runAt: null,
             delayMs: 0,
             dedupeKey: null,
-            ...(this.#keys.length > 0 && { keys: this.#keys }),
+            keys: this.#keys,
+            fair: this.#fair.id,
           };
     return { number, job, rows: this.#rows.length, rejected: this.#rejected };
   }
@@ -176,10 +212,6 @@ export class Submission {
     // Heard by the next append and by the end of `all`.
     this.#appending.catch(() => {});
   }
-}
-
-function isSourceRow(item: unknown): item is SourceRow {
-  return typeof item === "object" && item !== null && SOURCE_ROW in item;
 }
 
 /** What is kept of a row that is not JSON. */

@@ -29,8 +29,8 @@ export interface BlobStore {
   delete(keys: readonly string[]): Promise<void>;
 
   /**
-   * All blobs whose key starts with `prefix`, in the order of the bytes of their keys. Blobs that are put or deleted meanwhile may or
-   * may not appear; a put that has not ended never does. Default: all.
+   * All blobs whose key starts with `prefix`, each once, in any order: S3's directory buckets have none. Blobs that are put or deleted
+   * meanwhile may or may not appear; a put that has not ended never does. Default: all.
    */
   list(prefix?: string): AsyncIterable<BlobEntry>;
 
@@ -124,6 +124,15 @@ export function checkedRange({ start = 0, end }: BlobRange = {}): CheckedRange {
     `The range ${start} to ${end ?? "the end"} of a blob is not valid.`,
     "Use whole numbers from 0 with start <= end. `end` is the first byte that is not wanted.",
     { start, end },
+  );
+}
+
+export function notFound(key: string, place: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.blobNotFound,
+    `There is no blob ${key} in ${place}.`,
+    "It was deleted, never stored, or is in another blob store.",
+    { key, place },
   );
 }
 

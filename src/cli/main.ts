@@ -3,6 +3,7 @@
 import { Command, CommanderError } from "commander";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { VERSION } from "../platform/identity.ts";
+import { batchesCommand } from "./commands/batches.ts";
 import { backupCommand, checkCommand } from "./commands/check.ts";
 import { demoCommand, tortureCommand } from "./commands/demo.ts";
 import { enqueueCommand, signalCommand } from "./commands/enqueue.ts";
@@ -181,6 +182,7 @@ export const COMMANDS: readonly Register[] = [
   quarantineCommand,
   pauseCommand,
   limitCommand,
+  batchesCommand,
   workersCommand,
   recoverCommand,
   incidentsCommand,

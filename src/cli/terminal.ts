@@ -160,6 +160,7 @@ export function exitCodeOf(thrown: unknown): number {
   switch (thrown.code) {
     case ErrorCode.optionInvalid:
     case ErrorCode.keyInvalid:
+    case ErrorCode.inputInvalid:
       return ExitCode.usage;
     case ErrorCode.notFound:
     case ErrorCode.kindUnknown:

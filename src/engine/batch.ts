@@ -1,7 +1,7 @@
 // `batch()`: how users write the contract of a batch. The options that it shares with jobs are checked by `job()`, the others by the table of
 // settings.ts.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
-import { type AnyBatch, BatchContract } from "../batches/contract.ts";
+import { type AnyBatch, BatchContract, isBatch } from "../batches/contract.ts";
 import { doneKind, roundKind, type Tolerance } from "../job/batches.ts";
 import type { Json, JsonOf } from "../job/json.ts";
 import { type Duration, durationMs } from "../job/time.ts";
@@ -46,7 +46,7 @@ export function batch<
 > {
   const { block, atOnce, mark, blockFor, tolerate, row, context, limits, ...ofJob } = options;
   check(`batch ${name}`, BATCH_OPTIONS, defined({ block, atOnce, mark, blockFor, tolerate, row, context }));
-  const blocks = job(name, { ...ofJob, ...(limits && { limits }) });
+  const blocks = job<string>(name, { ...ofJob, ...(limits && { limits }), fair: (id) => id });
   const kinds = {
     block: blocks,
     done: job(doneKind(name)),
@@ -92,9 +92,9 @@ function defined(options: Readonly<Record<string, unknown>>): Readonly<Record<st
 
 /** The contracts that `jobs` come to: a batch stands for the kinds of its jobs. */
 export function kindsOf(jobs: readonly object[]): readonly object[] {
-  return jobs.flatMap((one) => (one instanceof BatchContract ? Object.values(one.kinds) : [one]));
+  return jobs.flatMap((one) => (isBatch(one) ? Object.values(one.kinds) : [one]));
 }
 
 export function batchesOf(jobs: readonly object[]): ReadonlyMap<string, AnyBatch> {
-  return new Map(jobs.flatMap((one) => (one instanceof BatchContract ? [[one.name, one as unknown as AnyBatch]] : [])));
+  return new Map(jobs.filter(isBatch).map((one) => [one.name, one]));
 }

@@ -9,21 +9,21 @@ import {
   type SubmitOptions,
 } from "../batches/batch-client.ts";
 import type { AnyBatch, BatchContract } from "../batches/contract.ts";
-import type { SourceRow } from "../batches/submission.ts";
+import type { RowsOf } from "../batches/submission.ts";
 import type { BatchState } from "../job/batches.ts";
 import type { AnyContract, JobContract } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource, makeDraft } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import { type Enqueued, JOB_STATES, type JobId, type JobDetails, type JobDraft } from "../job/job.ts";
-import { encodeJson, type Json } from "../job/json.ts";
+import type { Json } from "../job/json.ts";
 import { type Duration, durationMs } from "../job/time.ts";
-import { MAX_SIGNALS } from "../job/waits.ts";
+import { makeSignal, type SentSignal, type SentSignalOptions, signalResult } from "../job/waits.ts";
 import { systemClock, systemRandom } from "../platform/clock.ts";
 import { VERSION } from "../platform/identity.ts";
 import { type IncidentSummary, recoveryReport, type RecoveryReport, reportText } from "../recovery/incident.ts";
 import type { WorkerRow } from "../stores/liveness.ts";
-import type { JobFilter, KindCounts, ListPage, SignalAnswer, Store, WorkerQuery } from "../stores/port.ts";
+import type { JobFilter, KindCounts, ListPage, Store, WorkerQuery } from "../stores/port.ts";
 import { type ClientStore, storeAt } from "../stores/registry.ts";
 import { checkedEnqueue, type CommitForm, type NoPromise, transactionsFor } from "../worker/run.ts";
 import { batchesOf, kindsOf } from "./batch.ts";
@@ -131,7 +131,7 @@ export class Client {
     return { count, created };
   }
 
-  /** Your own writes and `tx.enqueue` in one transaction of the store. */
+  /** Your own writes, `tx.enqueue` and `tx.signal` in one transaction of the store. */
   transaction<Tx, T>(form: CommitForm<Tx, "sync">, body: (tx: Tx) => NoPromise<T>): Promise<T>;
   transaction<Tx, T>(form: CommitForm<Tx, "async">, body: (tx: Tx) => Promise<T>): Promise<T>;
   async transaction(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<unknown> {
@@ -160,16 +160,10 @@ export class Client {
     jobId: string,
     name: string,
     payload: Json = null,
-    options: { readonly id?: string } = {},
-  ): Promise<{ readonly created: boolean }> {
-    assertKey(jobId, "The job's id");
-    assertKey(name, `The name of a signal to job ${jobId}`);
-    const { id = this.#newId() } = options;
-    assertKey(id, `The id of a signal to job ${jobId}`);
-    const text = encodeJson(payload, `The payload of a signal to job ${jobId}`);
-    const answer = await this.store.operate.signal({ job: jobId, name, payload: text, id });
-    if (answer.is === "kept" || answer.is === "repeated") return { created: answer.is === "kept" };
-    throw signalRefused(jobId, name, answer);
+    options: SentSignalOptions = {},
+  ): Promise<SentSignal> {
+    const signal = makeSignal(jobId, name, payload, options, this.#newId);
+    return signalResult(signal, await this.store.operate.signal(signal));
   }
 
   /** The whole story of one job, or null. */
@@ -229,7 +223,7 @@ export class Client {
       | BatchContract<In, never, Context, never>
       | BatchContract<In, unknown, Context, never>
       | BatchContract<In, unknown, Context, unknown>,
-    rows: Iterable<In | SourceRow> | AsyncIterable<In | SourceRow>,
+    rows: RowsOf<In>,
     options: SubmitOptions<NoInfer<Context>> = {},
   ): Promise<Submitted> {
     return this.#batchesFor(batch).submit(batch as unknown as AnyBatch, rows, options);
@@ -345,24 +339,6 @@ export interface BatchListOptions {
 
 function closedError(): OutliveError {
   return new OutliveError(ErrorCode.closed, "This client is closed.", "Nothing was enqueued. Connect or open again.");
-}
-
-function signalRefused(jobId: string, signal: string, answer: SignalAnswer): OutliveError {
-  const [what, hint] =
-    answer.is === "ended"
-      ? [`it is ${answer.state}`, "Nothing was kept. Only unfinished jobs take signals."]
-      : answer.is === "full"
-        ? [
-            `${MAX_SIGNALS} signals to it were not read yet`,
-            "Nothing was kept. Send fewer, or have the job read them with `run.waitForSignal`.",
-          ]
-        : ["there is no such job", "Check the id; finished jobs are kept for the retention time only."];
-  const code = answer.is === "missing" ? ErrorCode.notFound : ErrorCode.signalRefused;
-  return new OutliveError(code, `The signal ${JSON.stringify(signal)} to job ${jobId} was refused: ${what}.`, hint, {
-    jobId,
-    signal,
-    why: answer.is,
-  });
 }
 
 function assertLimit(limit: number): void {

@@ -7,24 +7,17 @@ import { assertKey, type EnqueueOptions } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
 import type { JobState } from "../job/job.ts";
-import { jobKey } from "../job/limits.ts";
 import { type Clock, type Duration, pause, type Random } from "../job/time.ts";
 import { type ProcessIdentity, VERSION } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
 import type { Backend } from "../stores/backend.ts";
 import type { ProcessCheck, WorkerRow } from "../stores/liveness.ts";
-import type { KindCounts, OperatorAnswer } from "../stores/port.ts";
+import type { CancelOptions, KindCounts, OperatorAnswer } from "../stores/port.ts";
 import { Client } from "./client.ts";
+import { KeyLimits } from "./key-limits.ts";
 import { Operator } from "./operator.ts";
 import { closest } from "./option-checks.ts";
-import {
-  type EngineSettings,
-  keyLimit,
-  type KeyLimitOptions,
-  settingsWithDefaults,
-  type WorkOptions,
-  workSettings,
-} from "./options.ts";
+import { type EngineSettings, settingsWithDefaults, type WorkOptions, workSettings } from "./options.ts";
 import { WORKER_OPTIONS } from "./settings.ts";
 import { explain, type Explanation } from "./why.ts";
 import { childId, contentOf, runnableKinds, untilIdle, type WorkerHandle, WorkerHost } from "./work.ts";
@@ -61,6 +54,7 @@ export class Engine extends Client {
   readonly #wiring: Wiring;
   #host: WorkerHost | undefined;
   #batchWorker: BatchWorker | undefined;
+  #limits: KeyLimits | undefined;
   /** A worker that is on its way: a second one is refused, and a close waits for it. */
   #starting: Promise<WorkerHandle> | undefined;
 
@@ -178,10 +172,13 @@ export class Engine extends Client {
     }
   }
 
-  /** Asks for the end of a job: a queued one is cancelled now, a running one is aborted through its signal. Returns the state it is in after that. */
-  async cancel(id: string): Promise<JobState> {
+  /**
+   * Asks for the end of a job: a queued one is cancelled now, a running one gets an aborted signal. Returns the state it is in after that. With
+   * `children` also its children that have not begun are cancelled, by the next turns of any workers; those that have begun go on.
+   */
+  async cancel(id: string, options: CancelOptions = {}): Promise<JobState> {
     assertKey(id, "The job's id");
-    const answer = await this.store.operate.cancel(id, "operator");
+    const answer = await this.store.operate.cancel(id, "operator", options);
     return answer.is === "requested" ? "running" : stateAfter(id, "cancel", answer);
   }
 
@@ -191,15 +188,10 @@ export class Engine extends Client {
     return stateAfter(id, "retry", await this.store.operate.retry(id, "operator"));
   }
 
-  /** Limits of single keys, changed while everything works. */
-  readonly limits = {
-    /** Gives one key of a limit a limit of its own; null: that of the limit again. What runs goes on. */
-    set: async (limit: string, key: string, own: KeyLimitOptions | null): Promise<void> => {
-      assertKey(limit, "The name of the limit");
-      assertKey(key, `The key of the limit ${limit}`);
-      await this.store.operate.setLimit(jobKey(limit, key), own === null ? null : keyLimit(limit, key, own));
-    },
-  };
+  /** Limits, weights and pauses of single keys, changed while everything works. */
+  get limits(): KeyLimits {
+    return (this.#limits ??= new KeyLimits(this.store));
+  }
 
   /** Nobody claims jobs of this kind until `resume`. What runs goes on. */
   async pause(kind: { readonly name: string } | string): Promise<void> {

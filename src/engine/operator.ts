@@ -74,10 +74,15 @@ export class Operator {
     return this.#recoveries.noteDeath(worker, what, options);
   }
 
-  /** Adds a job of a kind that is known by name only: to the store, if not to this program. Its schema is asked if it is known here. */
+  /**
+   * Adds a job of a kind that is known by name only: to the store, if not to this program. Its schema is asked if it is known here. A kind with limits
+   * must be: its keys are computed by the contract.
+   */
   async enqueueByName(kind: string, input: unknown, options: EnqueueOptions = {}): Promise<Enqueued> {
     const { contracts, clock, random } = this.#wiring;
-    const contract = contracts.get(kind) ?? ({ name: kind, schema: null } as AnyContract);
+    const known = contracts.get(kind);
+    if (!known && (await this.#store.inspect.isLimited(kind))) throw needsContract(kind);
+    const contract = known ?? ({ name: kind, schema: null } as AnyContract);
     const draft = await makeDraft(contract, input, options, idSource(clock, random));
     const [enqueued] = await this.#store.enqueue([draft]);
     return enqueued!;
@@ -384,4 +389,13 @@ function nothingFound({ clock, newId }: RecoveryDeps): RecoveryPass {
     locked: [],
     failed: [],
   };
+}
+
+function needsContract(kind: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.optionInvalid,
+    `Jobs of the kind ${JSON.stringify(kind)} count against limits, and their keys are computed by its job(), which is not known here.`,
+    "Nothing was enqueued. Name the modules that export it, as for `outlive work`: `jobs` in the configuration; or enqueue it from a program.",
+    { kind },
+  );
 }

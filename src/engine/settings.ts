@@ -386,6 +386,16 @@ export const KIND_OPTIONS = {
     otherwise: "none",
     sentence: "How many of its jobs with the same key may run, or start in a period, over all workers.",
   },
+  fair: {
+    type: "code",
+    default: null,
+    takes: "a function (input) => text, or the name of one of the kind's limits (docs/limits.md)",
+    // job() checks it, with an error of its own.
+    accepts: (value: unknown) => typeof value === "function" || typeof value === "string",
+    otherwise: "jobs start by priority and age, whosever they are",
+    sentence:
+      "Whose jobs take turns: those with the same key. A key with one job waits for one round of the others at most, whatever they have queued.",
+  },
   timeout: {
     type: "duration",
     default: "15m",

@@ -31,6 +31,8 @@ export class JobContract<In = unknown, Out = In, Result = Json> {
   readonly output: StandardSchemaV1<unknown, Result> | null;
   /** What a job with this input counts against; null: its kind has no limits. */
   readonly keysOf: ((input: never) => readonly JobKey[]) | null;
+  /** The key by which a job with this input takes turns with the others of its kind; null: they take none. */
+  readonly fairOf: ((input: never) => JobKey) | null;
   readonly backoff: ((failures: number, error: StoredError) => number) | null;
   #handler: ((input: never, run: Run) => unknown) | null = null;
 
@@ -40,6 +42,7 @@ export class JobContract<In = unknown, Out = In, Result = Json> {
     backoff: ((failures: number, error: StoredError) => number) | null,
     output: StandardSchemaV1<unknown, Result> | null = null,
     keysOf: ((input: never) => readonly JobKey[]) | null = null,
+    fairOf: ((input: never) => JobKey) | null = null,
   ) {
     this.name = settings.name;
     this.settings = settings;
@@ -47,6 +50,7 @@ export class JobContract<In = unknown, Out = In, Result = Json> {
     this.backoff = backoff;
     this.output = output;
     this.keysOf = keysOf;
+    this.fairOf = fairOf;
   }
 
   /** Attaches the handler. Call it once, in the module that workers import; a second call throws. */

@@ -73,7 +73,7 @@ export function makeDraftNow(
 }
 
 function finish(
-  { name: kind, keysOf }: Pick<AnyContract, "name" | "keysOf">,
+  { name: kind, keysOf, fairOf }: Pick<AnyContract, "name" | "keysOf" | "fairOf">,
   { throttled, ...draft }: DraftOptions,
   input: unknown,
   issues: readonly Issue[] | undefined,
@@ -81,14 +81,17 @@ function finish(
   if (issues && issues.length > 0) throw invalidInput(kind, issues);
   // What is stored is the schema's input, so that a newer program may read it with a newer schema.
   const plain = { ...draft, input: encodeJson(input === undefined ? null : input, `The input of ${kind}`) };
-  if (!keysOf && !throttled) return plain;
-  const keys = [...(keysOf?.(input as never) ?? []), ...(throttled ? [throttled] : [])];
+  if (!keysOf && !fairOf && !throttled) return plain;
+  const fair = fairOf?.(input as never);
+  const limited = [...(keysOf?.(input as never) ?? []), ...(throttled ? [throttled] : [])];
+  // A kind may be fair by the key of one of its limits.
+  const keys = fair && limited.every(({ id }) => id !== fair.id) ? [...limited, fair] : limited;
   if (keys.length > MAX_KEYS) throw tooManyKeys(kind, keys.length);
-  return keys.length === 0 ? plain : { ...plain, keys };
+  return keys.length === 0 ? plain : { ...plain, keys, ...(fair && { fair: fair.id }) };
 }
 
 /** What the options of an enqueue come to. */
-type DraftOptions = Omit<JobDraft, "input" | "keys"> & { readonly throttled?: JobKey };
+type DraftOptions = Omit<JobDraft, "input" | "keys" | "fair"> & { readonly throttled?: JobKey };
 
 interface Issue {
   readonly message: string;

@@ -102,6 +102,12 @@ export const ErrorCode = {
   blobsUnreachable: "BLOBS_UNREACHABLE",
   /** The blob store failed in another way; the message is its own. */
   blobsFailed: "BLOBS_FAILED",
+  /** A file of rows can't be read: it does not exist, is not a file, or this user may not read it. */
+  fileUnreadable: "FILE_UNREADABLE",
+  /** A file of rows is malformed at the line and column that the error names. */
+  fileMalformed: "FILE_MALFORMED",
+  /** A record of a file of rows is longer than the limit. */
+  fileRecordTooLong: "FILE_RECORD_TOO_LONG",
   /** The engine or client was closed. */
   closed: "CLOSED",
 } as const;

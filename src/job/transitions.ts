@@ -375,9 +375,18 @@ export function quarantine(job: JobView, what: readonly string[]): Change {
 export const CORRUPT_HINT =
   "Enqueue it again with the right input, or put a backup back; a retry is quarantined again as long as the damage is there. Look for more: outlive check --integrity.";
 
-/** An operator, or the program, does not want it any more. A running job is only asked to end: `endCancelled` does it. */
-export function cancel(job: JobView): Change {
-  return change(job, "cancel", { to: "cancelled", outcome: "cancelled", reason: "cancelled before it ran" });
+/**
+ * An operator, or the program, does not want it any more. A running job is only asked to end: `endCancelled` does it. `parent`: the job with whose
+ * cancel this one was asked for, too.
+ */
+export function cancel(job: JobView, parent?: string): Change {
+  const reason = `cancelled before it ran${parent === undefined ? "" : `, with its parent ${parent}`}`;
+  return change(job, "cancel", { to: "cancelled", outcome: "cancelled", reason });
+}
+
+/** Whether the cancel of its parent cancels this job, too: no attempt has begun. */
+export function hasNotBegun(state: JobState, fence: number): boolean {
+  return state === "queued" && fence === 0;
 }
 
 /** An operator's redrive: all counters start again, the fence goes on. */

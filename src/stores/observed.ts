@@ -84,7 +84,9 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "inspect.outcomes": { doing: "reading how jobs ended" },
   "inspect.list": { doing: "listing jobs" },
   "inspect.counts": { doing: "counting jobs" },
+  "inspect.isLimited": { doing: (kind: string) => `asking for the limits of ${kind}` },
   "inspect.ahead": { doing: (id: string) => `counting what is ahead of ${id}` },
+  "inspect.keys": { doing: "reading keys" },
   "inspect.suspects": { doing: "listing held suspects" },
   "inspect.writer": { doing: "asking who writes" },
   "inspect.incidents": { doing: "listing incidents" },
@@ -111,6 +113,11 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "operate.setLimit": {
     doing: ({ limit, key }: JobKey) => `changing the limit ${limit} of ${key}`,
     writes: "change a limit",
+    wakes: always,
+  },
+  "operate.pauseKey": {
+    doing: ({ limit, key }: JobKey) => `pausing or resuming the key ${key} of the limit ${limit}`,
+    writes: "pause a key",
     wakes: always,
   },
   "operate.setPaused": {
@@ -161,7 +168,8 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "transactions.commit": {
     doing: ({ lease }: Settlement) => `committing job ${lease.jobId}`,
     writes: "commit",
-    wakes: ([{ change }]: [Settlement], { enqueued }: Transacted<unknown>) => enqueued > 0 || hasFollow(change),
+    wakes: ([{ change }]: [Settlement], { enqueued, signalled = 0 }: Transacted<unknown>) =>
+      enqueued + signalled > 0 || hasFollow(change),
   },
   "transactions.write": {
     doing: ({ lease }: FencedWrite) => `committing a row of job ${lease.jobId}`,
@@ -171,7 +179,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "transactions.transact": {
     doing: "a transaction of yours",
     writes: "run a transaction",
-    wakes: (_: unknown, { enqueued }: Transacted<unknown>) => enqueued > 0,
+    wakes: (_: unknown, { enqueued, signalled = 0 }: Transacted<unknown>) => enqueued + signalled > 0,
   },
 
   "upkeep.raiseEpoch": { doing: "raising the epoch", writes: "recover" },

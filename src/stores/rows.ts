@@ -143,7 +143,7 @@ export interface JobColumns extends CounterColumns {
   /** The id of the job that enqueued it, and the wait that it began last: from the tables that only some jobs have rows in. */
   readonly parent: string | null;
   readonly wait_step: string | null;
-  /** JSON: the limit and the key of each of its keys; and the door at which it waits, by its place among them. */
+  /** JSON: the limit and the key of each of its keys; and the door at which it waits, by its place among them, or from -1 downward if it waits for the turn of that key. */
   readonly keys: string | null;
   readonly door: number | null;
 }
@@ -184,7 +184,9 @@ export function jobInfo(row: JobColumns): JobInfo {
 function keysOf({ state, keys, door }: JobColumns): Pick<JobInfo, "keys" | "heldBy"> {
   if (keys === null) return { keys: [], heldBy: null };
   const own = (JSON.parse(keys) as [string, string][]).map(([limit, key]) => ({ limit, key }));
-  return { keys: own, heldBy: state === STATE.queued && door !== null ? (own[door] ?? null) : null };
+  if (state !== STATE.queued || door === null) return { keys: own, heldBy: null };
+  const turn = door < 0 ? own[-1 - door] : undefined;
+  return { keys: own, heldBy: turn === undefined ? (own[door] ?? null) : { ...turn, turn: true } };
 }
 
 /** A damaged one is shown as it is found: it must not hide its job, nor the others of a list. */

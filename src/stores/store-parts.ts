@@ -1,7 +1,7 @@
 // The parts of a store alongside its fourteen verbs (port.ts): what people, reports and metrics read; what people change by hand; what an
 // open, the maintenance and an operator ask of the store itself; losses of contact; the user's own transactions; and what is known about the store's own health.
 import type { JobDetails, JobInfo, JobState } from "../job/job.ts";
-import type { JobKey, KeyLimit } from "../job/limits.ts";
+import type { JobKey, KeyLimit, KeyPause, KeyState } from "../job/limits.ts";
 import type { JobOutcome } from "../job/waits.ts";
 import type { Incident, IncidentSummary } from "../recovery/incident.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "../recovery/losses.ts";
@@ -23,8 +23,17 @@ export interface Inspecting {
   /** All kinds with the number of their jobs by state, as of one moment. */
   counts(): Promise<readonly KindCounts[]>;
 
+  /** Whether jobs of this kind count against limits, so that only a program that has its contract can enqueue them. False: not, or it was never declared. */
+  isLimited(kind: string): Promise<boolean>;
+
   /** How many ready jobs of its kind would be claimed before this one; null: it is not ready. */
   ahead(id: string): Promise<number | null>;
+
+  /**
+   * The keys that have something of their own: a limit, a weight, a pause or a hold-off that has not passed; by limit and key. Or the one that is asked
+   * for, whether it has or not. Absent: this store does not tell.
+   */
+  keys?(query: KeyQuery): Promise<readonly KeyState[]>;
 
   /** The live workers that hold suspects, and how many. */
   suspects(): Promise<readonly WorkerSuspects[]>;
@@ -57,6 +66,11 @@ export interface JobFilter {
   readonly createdAfter?: number;
 }
 
+export type KeyQuery =
+  | { readonly key: JobKey }
+  /** Of one limit; null: of all. At most `most` of them. */
+  | { readonly limit: string | null; readonly most: number };
+
 export interface ListPage {
   /** May be fewer than were asked for although more follow: a page is also bounded by how many rows it reads. */
   readonly jobs: readonly JobInfo[];
@@ -73,7 +87,7 @@ export interface KindCounts {
   readonly oldestReadyMs: number | null;
   /** Queued, but not due yet. */
   readonly delayed: number;
-  /** Queued, and ready but for a limit that has no room for it. */
+  /** Queued, and ready but for a limit that has no room for it, or for its key's turn among the others of a fair kind. */
   readonly held: number;
   readonly running: number;
   readonly succeeded: number;
@@ -105,8 +119,12 @@ export interface LockHolder {
 // What people change by hand: cancel, retry, pause, and what a supervisor knows of a death.
 
 export interface Operating {
-  /** One transaction: a queued job is cancelled; a running one is asked to end, and its worker learns of it with its next turn. Any other state is returned, and nothing is written. */
-  cancel(id: string, actor: string): Promise<OperatorAnswer>;
+  /**
+   * One transaction: a queued job is cancelled; a running one is asked to end, and its worker learns of it with its next turn. Any other state is returned, and nothing is written.
+   * With `children` the same transaction records that its children which have not begun are to be cancelled, those that it enqueues from now on
+   * included; for a job that is cancelled already it records only that. Turns of any workers do it, a piece each. A retry of the job withdraws it.
+   */
+  cancel(id: string, actor: string, options?: CancelOptions): Promise<OperatorAnswer>;
 
   /**
    * One transaction: a terminal job is queued again. Refused, with nothing written, if it is not terminal, if another job holds its dedupe key, or
@@ -123,11 +141,19 @@ export interface Operating {
   /** Gives one key a limit of its own, in one transaction; null: that of its limit again. */
   setLimit(key: JobKey, own: KeyLimit | null): Promise<void>;
 
+  /** Nothing of this key is claimed after the transaction of this has committed, also what was admitted before; what runs goes on. Null: it may start again. Absent: this store pauses kinds only, and its kinds are not fair. */
+  pauseKey?(key: JobKey, pause: KeyPause | null): Promise<void>;
+
   /** Paused kinds are not claimed by any worker. Returns false if the kind was never declared. */
   setPaused(kind: string, paused: boolean): Promise<boolean>;
 
   /** Keeps how a worker's process ended, in its row and, in the same transaction, in the evidence of its incident if there is one. A worker without a row: nothing is written. */
   noteDeath(worker: string, words: string): Promise<void>;
+}
+
+export interface CancelOptions {
+  /** Also its children that have not begun (no worker has claimed them yet). Those that have begun go on. Default false. */
+  readonly children?: boolean;
 }
 
 export interface Signal {
@@ -272,7 +298,7 @@ export interface Transactions<Tx = unknown> {
    */
   write<T>(write: FencedWrite, body: TransactionBody<Tx, T>, control?: CommitControl): Promise<Committed<T>>;
 
-  /** The user's own transaction, with `enqueue` inside it. Nothing is fenced. If `body` throws, nothing is written and its error comes out. */
+  /** The user's own transaction, with `enqueue` and `signal` inside it. Nothing is fenced. If `body` throws, nothing is written and its error comes out. */
   transact<T>(body: TransactionBody<Tx, T>): Promise<Transacted<T>>;
 }
 
@@ -280,6 +306,8 @@ export interface Transacted<T> {
   readonly value: T;
   /** How many jobs `body` enqueued. */
   readonly enqueued: number;
+  /** How many signals `body` sent. Omitted: none. */
+  readonly signalled?: number;
 }
 
 export interface Committed<T> {
@@ -288,6 +316,8 @@ export interface Committed<T> {
   readonly value: T | undefined;
   /** How many jobs `body` enqueued. */
   readonly enqueued: number;
+  /** How many signals `body` sent. Omitted: none. */
+  readonly signalled?: number;
 }
 
 // What is known about the store's own health: the verdict of a check, what a repair did and lost, and rows that

@@ -311,6 +311,13 @@ export function storeMetrics(engine: MeasuredStore, registry: Registry, incident
     (it, { detail: { oldestWakeMs } }) =>
       oldestWakeMs === undefined ? it.remove() : it.set(Number(oldestWakeMs) / 1_000),
   );
+  gauge(
+    "outlive_oldest_signal_seconds",
+    "How long the oldest signal has been kept that its unfinished job has not read; 0: none is",
+    [],
+    (it, { detail: { oldestSignalMs } }) =>
+      oldestSignalMs === undefined ? it.remove() : it.set(Number(oldestSignalMs) / 1_000),
+  );
   // A server's files are not ours to measure: there is no sample then, and not a 0.
   gauge("outlive_database_bytes", "The size of the database", [], (it, { detail: { bytes } }) =>
     bytes === undefined ? it.remove() : it.set(Number(bytes)),

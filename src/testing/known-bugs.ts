@@ -95,7 +95,7 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
   ),
   knownBug(22, "A poison job can't be cancelled while it loops (GoodJob).", conformance),
   waiting(23, "Broker timeouts shorter than the job: endless duplicates (Celery, RabbitMQ).", "the RabbitMQ broker"),
-  waiting(24, "An event for a job that is running is dropped (EcoSign).", "dedupe with rerun"),
+  knownBug(24, "An event for a job that is running is dropped (EcoSign).", conformance),
   waiting(
     25,
     "A cron tick killed half-way leaves the schedule stuck or fires it twice (plainjob, BullMQ).",
@@ -105,6 +105,17 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
     26,
     "Migration killed half-way; old and new version on one store.",
     crash("a migration of an older store that is killed before or after its commit is done whole"),
+  ),
+  knownBug(30, "Parked items are requeued only by the process that parked them (Hatchet 4804).", conformance),
+  knownBug(36, "One bad item in a dequeued batch strands the rest (DBOS 546).", conformance),
+  knownBug(37, "A draining executor claims again what recovery has just put back (DBOS 804).", conformance),
+  knownBug(38, "An older event overwrites the newer one in a debounce (Inngest 4800).", conformance),
+  knownBug(39, "A signal sent while the wait is being written is lost (Hatchet 4314).", conformance),
+  knownBug(
+    42,
+    "A parent is not woken when its child died by stall (BullMQ 2464).",
+    conformance,
+    crash("a process that is killed"),
   ),
 ];
 

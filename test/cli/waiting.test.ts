@@ -4,6 +4,9 @@ import { test, type TestContext } from "node:test";
 import { jobLines } from "../../src/cli/commands/job.ts";
 import type { Pen } from "../../src/cli/terminal.ts";
 import { widthOf } from "../../src/cli/words.ts";
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { type Engine, job } from "../../src/index.ts";
 import { cli, cliOn, shapeOf } from "../support/cli.ts";
 import { Place, untilState, untilTrue } from "../support/processes.ts";
@@ -209,4 +212,72 @@ test("what a job waits for fits a terminal of 80 columns", async (t) => {
     "due in 5s",
   ]);
   for (const line of lines) assert.ok(widthOf(line) < 80, line);
+});
+
+test("cancel --children also cancels the children that have not begun, and says how to see them", async (t) => {
+  const { engine, run, json } = await working(t);
+  await engine.pause(part);
+  await engine.enqueue(report, null, { id: "report" });
+  await untilWaits(engine, "report");
+  const cancelled = await run("cancel", "report", "--children");
+  assert.deepEqual([cancelled.code, cancelled.stderr], [0, ""]);
+  assert.match(
+    cancelled.stdout,
+    /^1 job cancelled\.\nTheir children that have not begun are cancelled .*outlive jobs --parent ID\n$/,
+  );
+  const children = () => engine.list({ parent: "report", state: "cancelled" });
+  await untilTrue(children, ({ jobs }) => jobs.length === 5, "all children are cancelled");
+  assert.match((await run("job", "report")).stdout, /\nchildren +5: 5 cancelled\n/);
+  const again = await json("cancel", "report", "--children");
+  assert.deepEqual(again.value, {
+    change: "cancel",
+    changed: 1,
+    failed: 0,
+    jobs: [{ id: "report", state: "cancelled" }],
+  });
+  assert.equal((await run("cancel", "report")).code, 4, "without children there is nothing to cancel");
+});
+
+const INDEX = fileURLToPath(new URL("../../src/index.ts", import.meta.url));
+/** A module that keeps the process alive, as one with a pool of connections does. */
+const LIMITED = `import { job } from ${JSON.stringify(INDEX)};
+import { z } from ${JSON.stringify(import.meta.resolve("zod"))};
+setInterval(() => {}, 1_000);
+export const sync = job("sync", {
+  input: z.object({ tenant: z.string() }),
+  limits: [{ name: "tenant", key: ({ tenant }) => tenant, running: 1 }],
+});
+`;
+
+test("enqueue loads the kind from the modules of the configuration: the input is checked and the keys are computed", async (t) => {
+  const { engine, url } = await working(t);
+  const folder = new Place(t).folder;
+  mkdirSync(join(folder, "jobs"));
+  writeFileSync(join(folder, "jobs", "sync.ts"), LIMITED);
+  const run = (...args: readonly string[]) => cli(t, ["enqueue", ...args], { store: url, cwd: folder });
+  await engine.enqueue(sync, { tenant: "acme" }, { id: "first" });
+  await untilState(engine, "first", "running");
+  const added = await run("sync", '{"tenant":"acme"}', "--id", "second");
+  assert.deepEqual([added.code, added.stdout, added.stderr], [0, "second\n", ""]);
+  assert.deepEqual((await engine.get("second"))?.keys, [{ limit: "tenant", key: "acme" }]);
+  await untilTrue(
+    () => engine.get("second"),
+    (details) => details?.heldBy?.key === "acme",
+    "the limit holds it",
+  );
+  const refused = await run("sync", '{"tenant":7}', "--id", "third");
+  assert.equal(refused.code, 2);
+  assert.match(refused.stderr, /The input of kind sync|tenant/);
+  assert.equal(await engine.get("third"), null);
+  // Kinds that no module exports are enqueued by their name, as before.
+  assert.equal((await run("nap", "null", "--id", "by-name")).code, 0);
+});
+
+test("enqueue by the name alone refuses a kind that has limits, and says what to do", async (t) => {
+  const { engine, run } = await working(t);
+  const refused = await run("enqueue", "sync", '{"tenant":"acme"}', "--id", "past-the-limit");
+  assert.equal(refused.code, 2);
+  assert.match(refused.stderr, /Jobs of the kind "sync" count against limits/);
+  assert.match(refused.stderr, /Nothing was enqueued\. Name the modules .*`jobs` in the configuration/s);
+  assert.equal(await engine.get("past-the-limit"), null);
 });

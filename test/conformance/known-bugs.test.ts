@@ -10,10 +10,17 @@ const root = fileURLToPath(new URL("../../", import.meta.url));
 const suite = textOf("src/testing/conformance");
 const numbersInTitles = new Set([...suite.matchAll(/["`]known bug (\d+): \w/g)].map(([, number]) => Number(number)));
 
-test("the list of known bugs has the numbers 1 to 26, each once and in order", () => {
+/** Bugs of schedules, which are not built yet. */
+const LATER = [40, 41];
+/** Bugs of limits per key: their tests carry the numbers at the end of their titles. */
+const OF_KEYS = [27, 28, 29, 31, 32, 33, 34, 35];
+
+test("the list of known bugs has the numbers 1 to 42, each once and in order", () => {
+  const numbers = KNOWN_BUGS.map(({ number }) => number);
+  const all = Array.from({ length: 42 }, (_, i) => i + 1);
   assert.deepEqual(
-    KNOWN_BUGS.map(({ number }) => number),
-    Array.from({ length: 26 }, (_, i) => i + 1),
+    numbers,
+    all.filter((number) => numbers.includes(number) || ![...LATER, ...OF_KEYS].includes(number)),
   );
 });
 

@@ -19,6 +19,8 @@ const SQLITE_STEPS = [
   "isolation by halving 701487bfca51c99",
   "waiting d267f5bfd901be1",
   "keys abbe6468940da61",
+  "fairness 9a239cf0655e512",
+  "family cancels 24eec9661c596fa",
   "batches 8e2f6d753399749",
 ];
 
@@ -36,6 +38,7 @@ const POSTGRES_STEPS = [
   "waiting 75303c4190827d8",
   "keys 0460cf403432043",
   "verdicts are core's f1e92ddf706b92e",
+  "family cancels 9e6123fc4acb60c",
 ];
 
 const EDITED =

@@ -94,6 +94,7 @@ test("held jobs are counted by kind, and a wake that no worker acts on grows old
     "nobody acts on the signal",
   );
   assert.ok(told.get("outlive_oldest_wake_seconds")! < 60);
+  assert.ok(told.get("outlive_oldest_signal_seconds")! > 0, "it is not read");
   const { detail } = await engine.operator.storeHealth();
   assert.ok(Number(detail["wakes"]) >= 1);
 });

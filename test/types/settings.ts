@@ -55,7 +55,12 @@ isTrue<Agree<EngineOptions, { [Key in keyof Program]: Program[Key] }>>();
 isTrue<Agree<WorkOptions, typeof WORKER_OPTIONS>>();
 isTrue<
   Agree<
-    KindOptions & { readonly input?: unknown; readonly output?: unknown; readonly limits?: readonly unknown[] },
+    KindOptions & {
+      readonly input?: unknown;
+      readonly output?: unknown;
+      readonly limits?: readonly unknown[];
+      readonly fair?: unknown;
+    },
     Omit<typeof KIND_OPTIONS, Backoff>
   >
 >();

@@ -2,6 +2,7 @@
 // limit, and of a strict one only one job has begun.
 import type { Data, JobRecord } from "../stores/records.ts";
 import { limitFacts } from "../workloads/index.ts";
+import { FAIR } from "../../../src/job/limits.ts";
 import { demand } from "./violation.ts";
 
 /** At any time. Nothing changes a limit or retries a job by hand here. */
@@ -9,7 +10,7 @@ export function keysAreWithinLimits(data: Data): void {
   const taken = new Map<string, string[]>();
   for (const job of [...data.running(), ...data.queued()])
     for (const { limit, key } of job.keys) {
-      if (limit.startsWith("throttle/") || !counts(job, limitFacts(limit).strict)) continue;
+      if (limit.startsWith("throttle/") || limit === FAIR || !counts(job, limitFacts(limit).strict)) continue;
       const name = `${limit} of ${key}`;
       const ids = taken.get(name) ?? [];
       taken.set(name, [...ids, job.id]);

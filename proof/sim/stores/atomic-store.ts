@@ -8,7 +8,7 @@ import type { AtomicServer } from "./atomic-server.ts";
 import * as attempts from "./attempts.ts";
 import * as looking from "./looking.ts";
 import { enqueue } from "./enqueue.ts";
-import { setLimit } from "./keys.ts";
+import { keyStates, pauseKey, setLimit } from "./keys.ts";
 import { Data } from "./records.ts";
 import * as recovering from "./recovering.ts";
 import { outcomes, sendSignal } from "./waits.ts";
@@ -95,7 +95,9 @@ export function atomicStore(server: AtomicServer): Store {
         outcomes: reading(outcomes),
         list: reading(looking.listJobs),
         counts: reading(looking.counts),
+        isLimited: reading(looking.isLimited),
         ahead: reading(looking.ahead),
+        keys: reading(keyStates),
         suspects: reading(looking.heldSuspects),
         writer: async () => null,
         incidents: reading(looking.incidents),
@@ -110,6 +112,7 @@ export function atomicStore(server: AtomicServer): Store {
         retry: writing((data: Data, id: string, actor: string) => looking.applyByHand(data, id, BY_HAND.retry, actor)),
         signal: writing(sendSignal),
         setLimit: writing(setLimit),
+        pauseKey: writing(pauseKey),
         setPaused: writing(looking.setPaused),
         noteDeath: writing(noteDeath),
       },

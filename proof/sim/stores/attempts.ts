@@ -25,6 +25,7 @@ import {
 } from "../../../src/stores/port.ts";
 import { NEVER_DUE, NO_TIMEOUT } from "../../../src/stores/rows.ts";
 import { assertDeclared, insertJobs } from "./enqueue.ts";
+import { cancelChildren, noteNewChildren } from "./families.ts";
 import { admitHeld, declareLimits, holdOff, nextRoomAt, spendStarts } from "./keys.ts";
 import { type Data, isDue, type JobRecord, NOT_ADMITTED, type StepRecord, stepOwner, sumOf } from "./records.ts";
 import { beginWait, consequences, keptWait, readSignal, waitDueAt } from "./waits.ts";
@@ -57,10 +58,12 @@ export function turn(data: Data, worker: string, settlements: readonly Settlemen
     const nothing = { claimed: [], live: false, cancels: [], nextDueInMs: null };
     return { settled, ...nothing, ...(replaced !== null && { replaced }) };
   }
-  const admitted = admitHeld(data);
+  const hasCancelled = cancelChildren(data);
+  const admitted = admitHeld(data, room);
   const claims = claim(data, worker, room);
   const cancels = data.held(worker).flatMap(({ id, cancelRequested }) => (cancelRequested ? [id] : []));
-  return { settled, ...claims, live: true, cancels, nextDueInMs: nextDueInMs(data, nextRoomAt(data)), woken: admitted };
+  const dueInMs = hasCancelled ? 0 : nextDueInMs(data, nextRoomAt(data));
+  return { settled, ...claims, live: true, cancels, nextDueInMs: dueInMs, woken: admitted };
 }
 
 /** `roomAt`: when a key has room by time. */
@@ -338,6 +341,7 @@ function writeOne(data: Data, job: JobRecord, one: FencedWrite["write"]): WriteA
       break;
     }
     case "enqueue":
+      noteNewChildren(data, row);
       return { is: "applied", enqueued: insertJobs(data, one.drafts, row) };
     case "holdOff":
       holdOff(data, one.key, now + one.forMs);

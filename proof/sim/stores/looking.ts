@@ -5,6 +5,7 @@ import { isTerminal, type JobDetails, type JobInfo, type JobState } from "../../
 import type { JobKey } from "../../../src/job/limits.ts";
 import type { Incident, IncidentSummary } from "../../../src/recovery/incident.ts";
 import type {
+  CancelOptions,
   JobFilter,
   KindCounts,
   ListPage,
@@ -16,6 +17,7 @@ import type {
 } from "../../../src/stores/port.ts";
 import { cursorAt, NEVER_DUE, NO_TIMEOUT, rowOfCursor, storedValue } from "../../../src/stores/rows.ts";
 import { applyChange, bound, brokenSteps, inputIsIntact, resultIsIntact } from "./attempts.ts";
+import { cancelFamily } from "./families.ts";
 import { doorOf } from "./keys.ts";
 import { type Data, type IncidentRecord, isDue, isFresh, isHeld, type JobRecord } from "./records.ts";
 import { forgetWaits, waitsAt } from "./waits.ts";
@@ -45,9 +47,15 @@ function jobInfo(data: Data, job: JobRecord): JobInfo {
     parent: job.parent === null ? null : (data.job(job.parent)?.id ?? null),
     waitsAt: waitsAt(data, job),
     keys: job.keys.map(named),
-    heldBy: isHeld(job, data.now) ? named(doorOf(data, job)) : null,
+    heldBy: isHeld(job, data.now) ? heldBy(data, job) : null,
     waitsForResolution,
   };
+}
+
+function heldBy(data: Data, job: JobRecord): JobDetails["heldBy"] {
+  const door = doorOf(data, job);
+  const key = job.keys.find(({ id }) => id === door);
+  return key ? named(key) : { ...named(job.keys.find(({ id }) => id === job.fair)!), turn: true };
 }
 
 function named({ limit, key }: JobKey): Pick<JobKey, "limit" | "key"> {
@@ -174,10 +182,19 @@ export function health(data: Data): StoreHealth {
 }
 
 /** Applies the change that core made for the state in which the job is found. */
-export function applyByHand(data: Data, id: string, by: ByHand, actor: string): OperatorAnswer {
+export function applyByHand(
+  data: Data,
+  id: string,
+  by: ByHand,
+  actor: string,
+  options: CancelOptions | null = null,
+): OperatorAnswer {
   const job = data.jobById(id);
   if (job === null) return { is: "missing" };
   const { row, state, kind, dedupeKey, epoch, fence: attempt } = job;
+  const children = options?.children ?? false;
+  if (children && (state === "running" || state === "queued" || state === "cancelled")) cancelFamily(data, row, actor);
+  if (children && state === "cancelled") return { is: "applied", state };
   const change = by.changes[state];
   if (change === undefined) {
     if (state !== "running" || by.request === null) return { is: "wrong-state", state };
@@ -190,7 +207,12 @@ export function applyByHand(data: Data, id: string, by: ByHand, actor: string): 
   if (holder) return { is: "key-held", holder: holder.id, dedupeKey: dedupeKey! };
   const before = change.resets ? { ...job, result: null, resultSum: null } : job;
   applyChange(data, before, change, { actor, incident: null });
+  if (change.to === "queued") data.deleteFamily(row);
   return { is: "applied", state: change.to };
+}
+
+export function isLimited(data: Data, kind: string): boolean {
+  return (data.kind(kind)?.settings.keyed ?? []).length > 0;
 }
 
 export function setPaused(data: Data, name: string, paused: boolean): boolean {

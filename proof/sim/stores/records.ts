@@ -12,7 +12,7 @@ import {
   type LogLine,
   type Outcome,
 } from "../../../src/job/job.ts";
-import type { JobKey, KeyLimit, LimitSettings } from "../../../src/job/limits.ts";
+import { type JobKey, type KeyLimit, type LimitSettings, NEW_RING, type Ring } from "../../../src/job/limits.ts";
 import type { Incident, IncidentJob } from "../../../src/recovery/incident.ts";
 import type { WorkerRecord as RegisteredWorker, WorkerState } from "../../../src/stores/liveness.ts";
 import type { Keyspace } from "./atomic-server.ts";
@@ -68,6 +68,8 @@ export interface JobRecord {
   readonly parent: number | null;
   /** What it counts against; empty: nothing. */
   readonly keys: readonly JobKey[];
+  /** The one of its keys by which its kind is fair; null: none. */
+  readonly fair: number | null;
   /** It counts against its keys: it was admitted since it was queued last. */
   readonly admitted: boolean;
   /** The key at which it waits, if that is not the first. */
@@ -80,9 +82,13 @@ export interface JobRecord {
 
 /** What a key has beside its limit. */
 export interface KeyRecord {
+  /** Limit and key; null: nobody has said anything about it. */
+  readonly name: Pick<JobKey, "limit" | "key"> | null;
   readonly own: KeyLimit;
   readonly arrivalAt: number;
   readonly heldOffUntil: number;
+  /** Null: it is not paused. `until` null: without an end. */
+  readonly paused: { readonly reason: string; readonly at: number; readonly until: number | null } | null;
 }
 
 /** The latest enqueue that came after its job had begun, and becomes a job when that has ended. */
@@ -99,6 +105,15 @@ export interface WaitRecord {
   readonly signal: string | null;
   /** The rows of the jobs that it waits for; null: it waits for none. */
   readonly awaited: readonly number[] | null;
+}
+
+/** A cancel that includes the children of a job. */
+export interface FamilyRecord {
+  readonly actor: string;
+  /** The row of the last child that was dealt with. */
+  readonly cursor: number;
+  /** Whether a turn has something to do; false: the parent runs and may enqueue more. */
+  readonly due: boolean;
 }
 
 export interface SignalRecord {
@@ -156,7 +171,7 @@ export function stepOwner(id: string, name: string): string {
 /** Of a job that is queued anew, or has ended. */
 export const NOT_ADMITTED = { admitted: false, door: null, keepsPlace: false } as const;
 
-const NEW_KEY: KeyRecord = { own: {}, arrivalAt: 0, heldOffUntil: 0 };
+const NEW_KEY: KeyRecord = { name: null, own: {}, arrivalAt: 0, heldOffUntil: 0, paused: null };
 
 /** Can be claimed. */
 export function isDue(job: JobRecord, now: number): boolean {
@@ -316,8 +331,21 @@ export class Data {
     return this.#read<KeyRecord>("limited", id) ?? NEW_KEY;
   }
 
+  keyIds(): number[] {
+    return this.#rowsOf("limited");
+  }
+
   putKey(id: number, key: KeyRecord): void {
     this.#write("limited", id, key);
+  }
+
+  /** Where the ring of a gate stands. */
+  ring(gate: number): Ring {
+    return this.#read<Ring>("rings", gate) ?? NEW_RING;
+  }
+
+  putRing(gate: number, ring: Ring): void {
+    this.#write("rings", gate, ring);
   }
 
   rerun(row: number): RerunRecord | null {
@@ -330,6 +358,28 @@ export class Data {
 
   deleteRerun(row: number): void {
     this.keys.delete("reruns", String(row));
+  }
+
+  family(parent: number): FamilyRecord | null {
+    return this.#read("families", parent);
+  }
+
+  putFamily(parent: number, family: FamilyRecord): void {
+    this.#write("families", parent, family);
+  }
+
+  deleteFamily(parent: number): void {
+    this.keys.delete("families", String(parent));
+  }
+
+  /** The parents whose cancel includes their children. */
+  families(): number[] {
+    return this.#rowsOf("families");
+  }
+
+  /** The rows of its children that have not ended. */
+  unfinishedChildren(parent: number): number[] {
+    return this.#rowsOf(childrenTable(parent));
   }
 
   wait(row: number): WaitRecord | null {
@@ -426,8 +476,10 @@ export class Data {
   /** What is in an index and should not be, or should be and is not. */
   wrongIndexes(): string[] {
     const wanted = new Map(this.jobs().flatMap((job) => [...indexesOf(job)].map(([key, at]) => [key, { job, at }])));
-    const found = ["ids", "keys", "queued", "running", ...this.workers().map(({ id }) => heldTable(id))].flatMap(
-      (table) => this.keys.fields(table).map((field) => indexKey(table, field)),
+    const parents = new Set(this.jobs().flatMap(({ parent }) => parent ?? []));
+    const tables = [...this.workers().map(({ id }) => heldTable(id)), ...[...parents].map(childrenTable)];
+    const found = ["ids", "keys", "queued", "running", ...tables].flatMap((table) =>
+      this.keys.fields(table).map((field) => indexKey(table, field)),
     );
     const missing = [...wanted].flatMap(
       ([
@@ -444,6 +496,10 @@ export class Data {
 
 function heldTable(worker: string): string {
   return `held/${worker}`;
+}
+
+function childrenTable(parent: number): string {
+  return `children/${parent}`;
 }
 
 function waitersTable(row: number): string {
@@ -471,6 +527,7 @@ function indexesOf(job: JobRecord): Map<string, readonly [string, string]> {
   const row = String(job.row);
   const at: (readonly [string, string])[] = [["ids", job.id]];
   if (!isTerminal(job.state) && job.dedupeKey !== null) at.push(["keys", keyField(job.kind, job.dedupeKey)]);
+  if (!isTerminal(job.state) && job.parent !== null) at.push([childrenTable(job.parent), row]);
   if (job.state === "queued") at.push(["queued", row]);
   if (job.state === "running") at.push(["running", row], [heldTable(job.worker!), row]);
   return new Map(at.map((one) => [indexKey(...one), one]));

@@ -17,6 +17,7 @@ import {
   type BlobRange,
   type BlobStore,
   checkedRange,
+  notFound,
 } from "../blob-store.ts";
 import { probe } from "../probe.ts";
 import { assertData, inParts, Meter, SourceFailure } from "../contents.ts";
@@ -302,14 +303,5 @@ function unusable(path: string, why: string): OutliveError {
     `${path} can't hold blobs: ${why}.`,
     "Use a folder on a local disk, or s3() or azure() of outlive/blobs for several hosts.",
     { path },
-  );
-}
-
-function notFound(key: string, place: string): OutliveError {
-  return new OutliveError(
-    ErrorCode.blobNotFound,
-    `There is no blob ${key} in ${place}.`,
-    "It was deleted, never stored, or is in another blob store.",
-    { key, place },
   );
 }

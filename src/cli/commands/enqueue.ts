@@ -1,12 +1,16 @@
-// What one sends by hand: `outlive enqueue KIND JSON`, one job by the name of its kind, and `outlive signal ID NAME [JSON]`.
+// What one sends by hand: `outlive enqueue KIND JSON`, one job, and `outlive signal ID NAME [JSON]`. If the modules of the configuration export the
+// kind, the job is made as a program makes it: the input through the schema, with its keys. Otherwise by the name alone, which a kind with
+// limits refuses.
 import { Option } from "commander";
 import { type EnqueueOptions, MAX_PRIORITY } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued } from "../../job/job.ts";
 import type { Duration } from "../../job/time.ts";
+import { connect } from "../../engine/client.ts";
 import { instant, wholeNumber, jsonArgument } from "../context.ts";
 import { noSuchKind } from "../lookup.ts";
 import type { Register } from "../main.ts";
+import { findJob } from "../supervisor/job-modules.ts";
 
 interface Flags {
   readonly priority?: number;
@@ -35,13 +39,22 @@ export const enqueueCommand: Register = (program, run) => {
     )
     .option("--id <id>", "your own id: enqueueing it again adds nothing")
     .action(
-      run(async ({ terminal, attach }, command) => {
+      run(async ({ terminal, attach, config, mayChange }, command) => {
         const [kind, given] = command.args as [string, string];
         const input = await jsonArgument(given, "The input", "outlive enqueue KIND - < input.json");
         const flags = command.opts<Flags>();
         const options = optionsOf(flags);
         const engine = await attach();
-        const enqueued = await engine.operator.enqueueByName(kind, input, options).catch(async (thrown: unknown) => {
+        const { jobs, store, engine: settings } = await config();
+        const contract = await findJob({ base: process.cwd(), patterns: jobs }, kind);
+        const enqueue = async (): Promise<Enqueued> => {
+          if (contract === null) return engine.operator.enqueueByName(kind, input, options);
+          mayChange("enqueue a job");
+          // Declares the kind, as a program does.
+          await using client = await connect(store, { ...settings, jobs: [contract] as never });
+          return client.enqueue(contract as never, input as never, options);
+        };
+        const enqueued = await enqueue().catch(async (thrown: unknown) => {
           if (thrown instanceof OutliveError && thrown.code === ErrorCode.kindUnknown)
             throw noSuchKind(
               kind,

@@ -27,16 +27,48 @@ const CANCEL: ChangeKind = {
   apply: (engine, id) => engine.cancel(id),
 };
 
+const CANCEL_FAMILIES: ChangeKind = {
+  ...CANCEL,
+  apply: (engine, id) => engine.cancel(id, { children: true }),
+  note: "Their children that have not begun are cancelled by the next turns of any workers: outlive jobs --parent ID",
+};
+
 export const retryCommand: Register = (program, run) => {
   command(program, "retry", ["dead", "cancelled", "quarantined", "succeeded"])
     .description("queue finished jobs again, with their counters at zero and their steps kept")
     .option("--all", "all dead jobs, or all in the state given by --state")
-    .action(run((context, given) => change(context, given, RETRY)));
+    .option("--batch <id>", "the failed rows of a batch that has ended, as a new round")
+    .action(
+      run(async (context, given) => {
+        const { batch } = given.opts<{ batch?: string }>();
+        return batch === undefined ? change(context, given, RETRY) : retryBatch(context, given, batch);
+      }),
+    );
   command(program, "cancel", ["queued", "running"])
     .description("cancel queued jobs now, and ask running ones to end")
     .option("--all", "all queued and running jobs")
-    .action(run((context, given) => change(context, given, CANCEL)));
+    .option("--children", "also their children that have not begun; those that have begun go on")
+    .action(
+      run((context, given) =>
+        change(context, given, given.opts<{ children?: boolean }>().children === true ? CANCEL_FAMILIES : CANCEL),
+      ),
+    );
 };
+
+async function retryBatch({ terminal, attach }: Context, given: Command, id: string): Promise<number> {
+  if (given.args.length > 0)
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      "Ids of jobs and --batch were given together.",
+      "Nothing was changed. Give one of them.",
+    );
+  const { round, rows } = await (await attach()).retryBatch(id);
+  terminal.answer(
+    { batch: id, round, rows },
+    () => `${count(rows, "row")} of batch ${id} run again, as round ${round}.`,
+  );
+  return ExitCode.ok;
+}
 
 function command(program: Command, name: string, states: readonly JobState[]): Command {
   const made = program.command(name).argument("[ids...]", "the ids of the jobs");
@@ -188,6 +220,8 @@ interface ChangeKind {
   /** The states that a filter without a state covers. */
   readonly states: readonly JobState[];
   readonly apply: (engine: Engine, id: string) => Promise<JobState>;
+  /** A sentence for people after jobs were changed. Omitted: none. */
+  readonly note?: string;
 }
 
 type ChangedJob =
@@ -300,6 +334,7 @@ function tell(terminal: Terminal, change: ChangeKind, all: readonly ChangedJob[]
       ...(change.name === "cancel" && all.some((job) => "state" in job && job.state === "running")
         ? ["Running ones were aborted through their signal; they end within the grace of their kind."]
         : []),
+      ...(change.note !== undefined && changed > 0 ? [change.note] : []),
     ].join("\n"),
   );
 }

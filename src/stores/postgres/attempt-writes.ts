@@ -6,6 +6,7 @@ import { END_ROWS, endsValue } from "./blocks.ts";
 import { checksumSql, stepOwnerSql, type Session, type Value } from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
+import { noteNewChildren } from "./families.ts";
 import { registered } from "./restore-mark.ts";
 import type { Settling } from "./settle.ts";
 import type { Workers } from "./workers.ts";
@@ -37,7 +38,9 @@ const HOLD_OFF = `WITH ${OWNED},
   key AS (INSERT INTO outlive.keys (id, name, key, held_off_until) SELECT $6, $7, $8, outlive.now_ms() + $9::bigint FROM owned
     ON CONFLICT (id) DO UPDATE SET held_off_until = greatest(keys.held_off_until, excluded.held_off_until))
   ${ANSWER}`;
-const LOCK = `WITH ${OWNED} ${ANSWER}`;
+// A cancel that came while this waited for the row is seen here, and what it wrote only by the next statement.
+const LOCK = `WITH owned AS MATERIALIZED (SELECT cancel_requested FROM outlive.jobs WHERE ${MINE} FOR NO KEY UPDATE)
+  ${ANSWER}, coalesce((SELECT cancel_requested FROM owned), false) AS cancelled`;
 // The rows are ended after the lock is there: the function has its own, later snapshots.
 const ROWS = `WITH ${OWNED}, ended AS MATERIALIZED (SELECT ${END_ROWS("$6")} FROM owned) ${ANSWER}, EXISTS (SELECT 1 FROM ended) AS ended`;
 const ROW_BEGINS = `WITH ${OWNED}, noted AS (UPDATE outlive.blocks b SET begun = $6, begun_fence = $2 FROM owned WHERE b.job = owned.seq)
@@ -100,9 +103,10 @@ export async function writeOfAttempt(
     return signal === null ? settling.refused(session, lease, triedBy(write)) : { is: "applied", signal };
   }
   const [statement, ...values] = statementOf(lease, write);
-  const [answer] = await session.rows<{ owned: boolean }>(statement, [...attempt, ...values]);
+  const [answer] = await session.rows<{ owned: boolean; cancelled?: boolean }>(statement, [...attempt, ...values]);
   if (!answer!.owned) return settling.refused(session, lease, triedBy(write));
   if (write.type !== "enqueue") return APPLIED;
+  if (answer!.cancelled) await noteNewChildren(session, lease.row);
   return { is: "applied", enqueued: await insertJobs(session, kinds, write.drafts, { parent: lease.row }) };
 }
 

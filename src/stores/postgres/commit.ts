@@ -63,9 +63,9 @@ async function commitJob<T>(
           change.follow.map(({ kind }) => kind),
         );
       control?.runs();
-      const { value, enqueued } = await runUserBody(deps, tx, body);
+      const { value, enqueued, signalled } = await runUserBody(deps, tx, body);
       const [answer] = await settling.settle(tx, [{ ...settlement, change: { ...change, result: encode(value) } }]);
-      ready = { answer: answer!, value, enqueued };
+      ready = { answer: answer!, value, enqueued, signalled };
       return ready;
     }, control);
   } catch (thrown) {
@@ -115,7 +115,7 @@ async function commitWrite<T>(
 }
 
 async function transact<T>(deps: CommitDeps, body: TransactionBody<PostgresTransaction, T>): Promise<Transacted<T>> {
-  let ready: { value: T; enqueued: number; id: string } | undefined;
+  let ready: (Transacted<T> & { readonly id: string }) | undefined;
   try {
     return await deps.connection.userTransaction(async (tx) => {
       ready = await runUserBody(deps, tx, body);

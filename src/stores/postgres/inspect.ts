@@ -28,6 +28,8 @@ export function inspecting(connection: Connection, enqueuing: Enqueuing): Inspec
     outcomes: (ids) => outcomes(connection, ids),
     list: (filter, limit, after) => listJobs(connection, filter, limit, after),
     counts: () => countJobs(connection),
+    isLimited: async (kind) =>
+      (await connection.rows("SELECT 1 FROM outlive.kinds WHERE name = $1 AND keyed", [kind])).length > 0,
     ahead: (id) => countAhead(connection, id),
     suspects: () => heldSuspects(connection),
     writer: () => blocker(connection),
@@ -38,10 +40,18 @@ export function inspecting(connection: Connection, enqueuing: Enqueuing): Inspec
       const facts = await serverFacts(connection);
       const groups = { groupCommits: enqueuing.groupCount, groupedWrites: enqueuing.operationCount };
       // Settings that make the server forget are for `outlive check`; a replica can't be worked on at all.
-      return { ok: !facts.replica, detail: { schema: connection.schema, ...facts, ...groups } };
+      const [left] = await connection.rows<Record<string, number>>(LEFT);
+      return { ok: !facts.replica, detail: { schema: connection.schema, ...facts, ...left!, ...groups } };
     },
   };
 }
+
+// Wakes that no turn has acted on yet, and unread signals. Of jobs that have ended nobody reads them, and they go with the job.
+const LEFT = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
+  oldest AS MATERIALIZED (SELECT least((SELECT at FROM outlive.wakes ORDER BY id LIMIT 1), (SELECT at FROM outlive.key_wakes ORDER BY id LIMIT 1)) AS wake,
+    (SELECT s.at FROM outlive.signals s JOIN outlive.jobs j ON j.seq = s.job WHERE s.read_at IS NULL AND j.state < ${STATE.succeeded} ORDER BY s.at LIMIT 1) AS signal)
+  SELECT ((SELECT count(*) FROM outlive.wakes) + (SELECT count(*) FROM outlive.key_wakes))::int AS wakes,
+    greatest(0, coalesce(now - wake, 0))::float8 AS "oldestWakeMs", greatest(0, coalesce(now - signal, 0))::float8 AS "oldestSignalMs" FROM clock, oldest`;
 
 interface StepColumns {
   readonly name: string;

@@ -166,7 +166,7 @@ async function decide(
   }
 }
 
-const NOTHING: Admission = { admitted: [], moved: [], due: new Map() };
+const NOTHING: Admission = { admitted: [], moved: [], due: new Map(), rings: new Map() };
 
 const taken = (key: string): string =>
   `(SELECT count(*) FROM outlive.extras e WHERE e.${key} = k.id AND e.place > 1 AND e.place <= CASE WHEN l.strict THEN 4 ELSE 2 END)`;

@@ -5,6 +5,7 @@ import type { Operating, OperatorAnswer } from "../port.ts";
 import { STATE } from "../rows.ts";
 import type { Connection } from "./connection.ts";
 import { sqlState } from "./errors.ts";
+import { cancelFamily, withdrawFamilyCancel } from "./families.ts";
 import { setKeyLimit } from "./keys.ts";
 import { applyChanges, insertHistory } from "./settle.ts";
 import { list, type Session } from "./statements.ts";
@@ -15,7 +16,8 @@ const UNIQUE_VIOLATION = "23505";
 
 export function operating(connection: Connection, workers: Workers): Operating {
   return {
-    cancel: (id, actor) => connection.transaction((tx) => applyByHand(tx, id, BY_HAND.cancel, actor)),
+    cancel: (id, actor, options) =>
+      connection.transaction((tx) => applyByHand(tx, id, BY_HAND.cancel, actor, options?.children ?? false)),
     retry(id, actor) {
       const retried = (): Promise<OperatorAnswer> =>
         connection.transaction((tx) => applyByHand(tx, id, BY_HAND.retry, actor));
@@ -49,11 +51,20 @@ const HOLDER =
   "SELECT id FROM outlive.jobs WHERE kind = $1 AND dedupe_key = $2 AND dedupe_key IS NOT NULL AND state < 2";
 
 /** Applies the change that core made for the state in which the job is found. */
-async function applyByHand(session: Session, id: string, by: ByHand, actor: string): Promise<OperatorAnswer> {
+async function applyByHand(
+  session: Session,
+  id: string,
+  by: ByHand,
+  actor: string,
+  children = false,
+): Promise<OperatorAnswer> {
   const [row] = await session.rows<JobRow>(LOCK, [id]);
   if (!row) return { is: "missing" };
   const { seq, epoch, fence } = row;
   const from = JOB_STATES[row.state]!;
+  if (children && (from === "running" || from === "queued" || from === "cancelled"))
+    await cancelFamily(session, seq, actor);
+  if (children && from === "cancelled") return { is: "applied", state: from };
   const change = by.changes[from];
   if (change === undefined) {
     if (from !== "running" || by.request === null) return { is: "wrong-state", state: from };
@@ -67,6 +78,7 @@ async function applyByHand(session: Session, id: string, by: ByHand, actor: stri
     if (holder) return { is: "key-held", holder: holder.id, dedupeKey: row.dedupe_key };
   }
   await applyChanges(session, [{ seq, change, incident: null, epoch, fence, actor }], from);
+  if (change.to === "queued") await withdrawFamilyCancel(session, seq);
   return { is: "applied", state: change.to };
 }
 

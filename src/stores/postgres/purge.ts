@@ -42,7 +42,9 @@ const DELETE_JOBS = `WITH gone AS (
   waits AS (DELETE FROM outlive.waits w USING gone WHERE w.job = gone.seq),
   signals AS (DELETE FROM outlive.signals s USING gone WHERE s.job = gone.seq),
   awaited AS (DELETE FROM outlive.awaits a USING gone WHERE a.job = gone.seq),
-  awaits AS (DELETE FROM outlive.awaits a USING gone WHERE a.waiter = gone.seq)
+  awaits AS (DELETE FROM outlive.awaits a USING gone WHERE a.waiter = gone.seq),
+  -- One that is due stays until the children are cancelled, also without the row of their parent.
+  families AS (DELETE FROM outlive.family_cancels f USING gone WHERE f.job = gone.seq AND NOT f.due)
   SELECT count(*) AS jobs FROM gone`;
 
 const DELETE_INCIDENTS = `WITH gone AS (DELETE FROM outlive.incidents WHERE id = ANY ($1::text[]) RETURNING id)

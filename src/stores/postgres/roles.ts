@@ -3,6 +3,7 @@
 import { quotedSchema } from "./address.ts";
 import { BATCH_TABLES } from "./migrations/batches.ts";
 import { ENQUEUE_SIGNATURE } from "./migrations/enqueue.ts";
+import { FAMILY_TABLES } from "./migrations/families.ts";
 import { KEY_TABLES } from "./migrations/keys.ts";
 import { VIEWS } from "./migrations/views.ts";
 import { WAITING_TABLES } from "./migrations/waiting.ts";
@@ -31,11 +32,12 @@ export const WRITTEN = [
   "server_run",
   ...WAITING_TABLES,
   ...KEY_TABLES,
+  ...FAMILY_TABLES,
   ...BATCH_TABLES,
 ];
 
 /** Tables of later steps: a schema may not have them yet. */
-const LATER: ReadonlySet<string> = new Set([...WAITING_TABLES, ...KEY_TABLES, ...BATCH_TABLES]);
+const LATER: ReadonlySet<string> = new Set([...WAITING_TABLES, ...KEY_TABLES, ...FAMILY_TABLES, ...BATCH_TABLES]);
 
 /** Roles without login: grant them to the users that programs log in as. */
 export function rolesText(name: string): string {
@@ -84,6 +86,7 @@ DO $$ BEGIN
   IF to_regclass('${schema}.ticks') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE ON ${schema}.ticks TO ${worker}; END IF;
   IF to_regclass('${schema}.waits') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(WAITING_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.keys') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(KEY_TABLES)} TO ${worker}; END IF;
+  IF to_regclass('${schema}.family_cancels') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(FAMILY_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.batches') IS NOT NULL THEN
     GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(BATCH_TABLES)} TO ${worker};
     GRANT SELECT ON ${schema}.batches TO ${worker};

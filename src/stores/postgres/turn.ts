@@ -18,6 +18,7 @@ import {
 import { rowsBeforeSuccess, rowsCharacters } from "./blocks.ts";
 import type { Connection } from "./connection.ts";
 import type { Kinds } from "./enqueue.ts";
+import { cancelChildren } from "./families.ts";
 import type { Settling } from "./settle.ts";
 import { MAX_CHARACTERS } from "./statements.ts";
 import { claimSuspects } from "./suspects.ts";
@@ -118,13 +119,14 @@ export class Turns {
     const isDue = keyDue !== null && keyDue <= 0;
     if (!mayWake && !hasKeys && !isDue) return { woken: 0, dueInMs: keyDue };
     const wakes = mayWake ? await actOnWakes(connection) : NO_WAKES;
+    const family = wakes.families ? await cancelChildren(connection) : NO_FAMILY;
     // What was settled or woken may have written more than the statement saw.
     const left = mayWake ? await keysLeft(connection) : { events: hasKeys, doors: hasKeys };
     const events = left.events ? await applyEvents(connection, kinds) : NO_EVENTS;
     const doors = left.doors || events.applied > 0 || isDue;
     const { admitted, dueInMs } = doors ? await admitHeld(connection) : { admitted: 0, dueInMs: keyDue };
     const woken = wakes.woken + events.applied + admitted;
-    return { woken, dueInMs: wakes.more || events.more || woken > 0 ? 0 : dueInMs };
+    return { woken, dueInMs: wakes.more || family.more || events.more || woken > 0 ? 0 : dueInMs };
   }
 
   /** The claimed jobs whose stored texts are intact. Corrupt ones are quarantined, and others are claimed in their place. */
@@ -302,7 +304,8 @@ function followingCharacters({ follow, rows, ifCancelled }: Change): number {
 }
 
 const NO_EVENTS = { applied: 0, more: false } as const;
-const NO_WAKES = { woken: 0, more: false } as const;
+const NO_FAMILY = { cancelled: 0, more: false } as const;
+const NO_WAKES = { woken: 0, more: false, families: false } as const;
 const NO_ROOM: Room = { total: 0, kinds: [] };
 const NO_SUSPECTS: HeldSuspects = { count: 0, together: null, oldestFirst: false };
 const NOT_SUSPECT: ReadonlyMap<number, number> = new Map();

@@ -66,11 +66,18 @@ async function awaitJobs(session: Session, seq: number, fence: number, ids: read
 }
 
 /** Acts on wakes. In a transaction of its own, never in one that settles. */
-export async function actOnWakes(session: Session): Promise<{ readonly woken: number; readonly more: boolean }> {
-  const [row] = await session.rows<{ woken: number; more: boolean }>(
-    `SELECT woken, more FROM outlive.act_on_wakes(${WAKES_PER_TURN})`,
+export async function actOnWakes(session: Session): Promise<ActedOnWakes> {
+  const [row] = await session.rows<ActedOnWakes>(
+    `SELECT woken, more, EXISTS (SELECT 1 FROM outlive.family_cancels WHERE due) AS families FROM outlive.act_on_wakes(${WAKES_PER_TURN})`,
   );
   return row!;
+}
+
+interface ActedOnWakes {
+  readonly woken: number;
+  readonly more: boolean;
+  /** Whether the cancels of jobs include children that are not cancelled yet. */
+  readonly families: boolean;
 }
 
 // ---- signals

@@ -5,6 +5,7 @@ import { beginRow, endRows } from "./blocks.ts";
 import { checksumOrNull, stepOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
+import { noteNewChildren } from "./families.ts";
 import type { Settling } from "./settle.ts";
 import { holdOff } from "./keys.ts";
 import { PROGRESS, readSignal } from "./waits.ts";
@@ -59,6 +60,7 @@ export function writeOfAttempt(
       ).run(now, lease.row);
       break;
     case "enqueue":
+      noteNewChildren(db, lease.row);
       return { is: "applied", enqueued: insertJobs(db, kinds, write.drafts, now, lease.row) };
     case "holdOff":
       holdOff(db, write.key, now + write.forMs);

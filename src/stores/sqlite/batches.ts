@@ -241,7 +241,7 @@ function tend(db: Database, limit: number, now: number, late: () => boolean): bo
 function release(db: Database, { seq, state, lane, run_at, fence }: TendedColumns, now: number): void {
   if (state !== STATE.queued || lane !== LANE.delayed || run_at !== NEVER_DUE || fence > 0) return;
   db.sql("UPDATE outlive_jobs SET lane = ?, run_at = NULL WHERE seq = ?").run(LANE.open, seq);
-  relocate(db, seq!, now);
+  relocate(db, [seq!], now);
 }
 
 // ---- the end

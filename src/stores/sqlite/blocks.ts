@@ -14,6 +14,7 @@ import type { JobState } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import { checksumOf, isIntact, partOwner, rowOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
+import { STATE } from "../rows.ts";
 
 interface BlockColumns {
   readonly batch: number;
@@ -98,6 +99,22 @@ export function endBlock(db: Database, job: number, state: JobState): void {
   if (left === 0) return;
   if (as === "failed" || as === "quarantined") db.sql("UPDATE outlive_blocks SET bad = 1 WHERE job = ?").run(job);
   addToSums(db, block.batch, block.round, { ...NO_ROWS, [as]: left });
+}
+
+const SUCCEEDED = `SELECT b.batch, b.round, b.rows, b.marks FROM json_each(?) AS i CROSS JOIN outlive_blocks b ON b.job = i.value`;
+
+/** These jobs have succeeded: the rows without a mark of those that are blocks succeed with them, in one write per batch. `jobs`: JSON text. */
+export function endBlocks(db: Database, jobs: string): void {
+  const blocks = db.sql(SUCCEEDED).all(jobs) as unknown as Omit<BlockColumns, "number">[];
+  const sums = new Map<string, { readonly batch: number; readonly round: number; left: number }>();
+  for (const { batch, round, rows, marks } of blocks) {
+    const key = `${batch} ${round}`;
+    const sum = sums.get(key) ?? { batch, round, left: 0 };
+    sum.left += marks === null ? rows : countLeft(marks);
+    sums.set(key, sum);
+  }
+  for (const { batch, round, left } of sums.values())
+    if (left > 0) addToSums(db, batch, round, { ...NO_ROWS, succeeded: left });
 }
 
 export function countLeft(marks: string): number {
@@ -195,3 +212,23 @@ export function batchOf(db: Database, job: number): string | null {
     .get(job) as { id: string } | undefined;
   return row?.id ?? null;
 }
+
+// ---- all of it, for checks and repairs
+
+const MARKED = "length(replace(ifnull(b.marks, ''), '0', ''))";
+const leftIn = (state: number): string => `ifnull(sum(CASE WHEN j.state = ${state} THEN b.rows - ${MARKED} END), 0)`;
+
+/**
+ * What is kept of each batch, next to what its blocks came to in this round (own_). Marks say that a row has ended, its failure says how, and rows without a mark share the end of their block.
+ */
+export const COUNTED = `SELECT p.id, p.rows, p.blocks, p.succeeded, p.failed, p.quarantined, p.aborted,
+    ifnull(c.blocks, 0) AS own_blocks, ifnull(c.rows, 0) + ifnull(f.rejected, 0) AS own_rows,
+    ifnull(c.succeeded, 0) - ifnull(f.marked, 0) AS own_succeeded, ifnull(c.dead, 0) + ifnull(f.failed, 0) AS own_failed,
+    ifnull(c.quarantined, 0) + ifnull(f.quarantined, 0) AS own_quarantined, ifnull(c.cancelled, 0) AS own_aborted
+  FROM outlive_batches p
+  LEFT JOIN (SELECT b.batch, b.round, count(*) AS blocks, sum(b.rows) AS rows, sum(${MARKED}) + ${leftIn(STATE.succeeded)} AS succeeded,
+      ${leftIn(STATE.dead)} AS dead, ${leftIn(STATE.quarantined)} AS quarantined, ${leftIn(STATE.cancelled)} AS cancelled
+    FROM outlive_blocks b LEFT JOIN outlive_jobs j ON j.seq = b.job GROUP BY b.batch, b.round) c ON c.batch = p.seq AND c.round = p.round
+  LEFT JOIN (SELECT batch, round, count(row) AS marked, sum(row IS NULL) AS rejected, sum(quarantined = 0) AS failed, sum(quarantined) AS quarantined
+    FROM outlive_row_failures GROUP BY batch, round) f ON f.batch = p.seq AND f.round = p.round`;
+export const SUMMED = ["rows", "blocks", "succeeded", "failed", "quarantined", "aborted"] as const;

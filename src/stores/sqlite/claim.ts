@@ -9,7 +9,7 @@ import { boundSql, type CounterColumns, counters } from "../rows.ts";
 import { claimedBlock } from "./blocks.ts";
 import { isIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
-import type { Kinds } from "./enqueue.ts";
+import type { Kinds, Marks } from "./enqueue.ts";
 import { applyChange, OWNED } from "./settle.ts";
 import { relocate } from "./keys.ts";
 import { keptWait } from "./waits.ts";
@@ -66,10 +66,18 @@ interface Turn {
   readonly corrupt: CorruptJob[];
 }
 
-export function claimReady(db: Database, kinds: Kinds, worker: Claimant, room: Room, now: number): Claims {
+export function claimReady(
+  {
+    db,
+    kinds,
+    marks: { paused },
+    now,
+  }: { readonly db: Database; readonly kinds: Kinds; readonly marks: Marks; readonly now: number },
+  worker: Claimant,
+  room: Room,
+): Claims {
   const turn: Turn = { db, worker, now, corrupt: [] };
   if (room.total === 0 || room.kinds.length === 0) return { claimed: [], corrupt: [] };
-  const paused = kinds.paused();
   const open = room.kinds.flatMap(({ kind, room: most, shares = false }) => {
     const id = kinds.idOf(kind);
     return id === undefined || paused.has(id) ? [] : [{ kind, id, most, shares }];
@@ -260,7 +268,8 @@ export function promoteDue(db: Database, now: number): number | null {
          RETURNING seq, extras`,
       )
       .all(now) as { seq: number; extras: number }[];
-    for (const { seq, extras } of promoted) if (extras === 1) relocate(db, seq, now);
+    const withExtras = promoted.flatMap(({ seq, extras }) => (extras === 1 ? [seq] : []));
+    if (withExtras.length > 0) relocate(db, withExtras, now);
     first = db.sql(NEXT_DUE).get() as { run_at: number } | undefined;
   }
   return first ? Math.max(0, first.run_at - now) : null;

@@ -329,6 +329,6 @@ function applied(
   writeHistory(db, change, now, { job: row, from: job.state, actor: "system/recovery", epoch, fence, incident });
   if (change.rows) endRows(db, row, change.rows);
   if (isTerminal(change.to)) consequences(db, row, change.to, now);
-  relocate(db, row, now);
+  relocate(db, [row], now);
   return true;
 }

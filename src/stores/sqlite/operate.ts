@@ -4,18 +4,21 @@ import { BY_HAND, type ByHand } from "../../job/transitions.ts";
 import type { Operating, OperatorAnswer } from "../port.ts";
 import { batchOf } from "./blocks.ts";
 import type { Database } from "./database.ts";
+import { cancelFamily, withdrawFamilyCancel } from "./families.ts";
 import { applyChange, insertHistory } from "./settle.ts";
-import { setKeyLimit } from "./keys.ts";
+import { pauseKey, setKeyLimit } from "./keys.ts";
 import { sendSignal } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 import type { FileAccess } from "./writer.ts";
 
 export function operating({ db, now, write }: FileAccess, workers: Workers): Operating {
   return {
-    cancel: (id, actor) => write(() => applyByHand(db, id, BY_HAND.cancel, actor, now())),
+    cancel: (id, actor, options) =>
+      write(() => applyByHand(db, id, BY_HAND.cancel, actor, now(), options?.children ?? false)),
     retry: (id, actor) => write(() => applyByHand(db, id, BY_HAND.retry, actor, now())),
     signal: (signal) => write(() => sendSignal(db, signal, now())),
     setLimit: (key, own) => write(() => setKeyLimit(db, key, own, now())),
+    pauseKey: (key, pause) => write(() => pauseKey(db, key, pause, now())),
     setPaused: (kind, paused) => write(() => setPaused(db, kind, paused)),
     noteDeath: (worker, words) => write(() => workers.note(worker, words)),
   };
@@ -35,11 +38,20 @@ const FIND = "SELECT seq, state, kind, worker, epoch, fence, dedupe_key FROM out
 const HOLDER = "SELECT id FROM outlive_jobs WHERE kind = ? AND dedupe_key = ? AND dedupe_key IS NOT NULL AND state < 2";
 
 /** Applies the change that core made for the state in which the job is found. */
-export function applyByHand(db: Database, id: string, by: ByHand, actor: string, now: number): OperatorAnswer {
+export function applyByHand(
+  db: Database,
+  id: string,
+  by: ByHand,
+  actor: string,
+  now: number,
+  children = false,
+): OperatorAnswer {
   const row = db.sql(FIND).get(id) as unknown as JobRow | undefined;
   if (!row) return { is: "missing" };
   const { seq: job, epoch, fence } = row;
   const from = JOB_STATES[row.state]!;
+  if (children && (from === "running" || from === "queued" || from === "cancelled")) cancelFamily(db, job, actor, now);
+  if (children && from === "cancelled") return { is: "applied", state: from };
   const change = by.changes[from];
   if (change === undefined)
     return from === "running" && by.request !== null
@@ -53,6 +65,7 @@ export function applyByHand(db: Database, id: string, by: ByHand, actor: string,
   }
   const where = { sql: "seq = ? AND state = ?", values: [job, row.state] };
   applyChange(db, change, now, where, { job, from, actor, epoch, fence, incident: null });
+  if (change.to === "queued") withdrawFamilyCancel(db, job);
   return { is: "applied", state: change.to };
 }
 

@@ -32,6 +32,7 @@ const OLD_WORKERS = `outlive_workers WHERE state IN ('gone', 'stopped') AND hear
 const UNFINISHED_PARENT = `SELECT 1 FROM outlive_extras e JOIN outlive_jobs p ON p.seq = e.parent WHERE e.job = ? AND p.state < ${STATE.succeeded}`;
 
 const BLOCK = "SELECT 1 FROM outlive_blocks WHERE job = ?";
+const RERUN = "SELECT 1 FROM outlive_reruns WHERE job = ?";
 
 export class Purging {
   readonly #db: Database;
@@ -72,10 +73,13 @@ export class Purging {
     };
   }
 
-  /** Its parent has not ended, and may still ask for its result; or it is a block, which goes with its batch. */
+  /**
+   * Its parent has not ended, and may still ask for its result; or no turn has made a job of the event that waits for its end; or it is a block,
+   * which goes with its batch.
+   */
   #isAwaited({ seq, extras }: Candidate): boolean {
-    if (extras === 0) return false;
-    return this.#db.sql(UNFINISHED_PARENT).get(seq) !== undefined || this.#db.sql(BLOCK).get(seq) !== undefined;
+    if (extras !== 1) return false;
+    return [UNFINISHED_PARENT, RERUN, BLOCK].some((reason) => this.#db.sql(reason).get(seq) !== undefined);
   }
 
   /** Inside a transaction. `late`: it has taken long enough, the rest comes with the next call. */

@@ -109,6 +109,23 @@ const BATCHES: Migration = {
   `,
 };
 
+/** Cancels that include the children of a job, until those are cancelled; and which kinds have limits, whose jobs only a program can enqueue. */
+const FAMILY_CANCELS: Migration = {
+  name: "family cancels",
+  sql: `
+  CREATE TABLE outlive_family_cancels (
+    job INTEGER PRIMARY KEY,              -- the parent
+    actor TEXT NOT NULL,
+    cursor INTEGER NOT NULL DEFAULT 0,    -- the last child that was dealt with
+    due INTEGER NOT NULL DEFAULT 1,       -- whether a turn has something to do; 0: the parent runs and may enqueue more
+    at INTEGER NOT NULL
+  );
+  CREATE INDEX outlive_family_cancels_due ON outlive_family_cancels (job) WHERE due = 1;
+  CREATE INDEX outlive_signals_oldest ON outlive_signals (at) WHERE read_at IS NULL;
+  ALTER TABLE outlive_kinds ADD COLUMN keyed INTEGER NOT NULL DEFAULT 0; -- its jobs have keys, which a program computes
+  `,
+};
+
 export const MIGRATIONS: readonly Migration[] = [
   {
     name: "core",
@@ -390,6 +407,24 @@ export const MIGRATIONS: readonly Migration[] = [
   );
   `,
   },
+  // Kinds whose keys take turns, and keys that are paused.
+  {
+    name: "fairness",
+    sql: `
+  ALTER TABLE outlive_kinds ADD COLUMN fair INTEGER NOT NULL DEFAULT 0;   -- a program has declared it fair: jobs may wait at its gate
+  ALTER TABLE outlive_extras ADD COLUMN fair INTEGER;                     -- the one of its keys by which it takes turns
+  ALTER TABLE outlive_extras ADD COLUMN gate INTEGER;                     -- where it does: the number of its kind, negative; null: nowhere
+  ALTER TABLE outlive_extras ADD COLUMN ring INTEGER NOT NULL DEFAULT 0;  -- its key in the ring of the door at which it is held; 0: by rank alone
+  DROP INDEX outlive_extras_door;
+  CREATE INDEX outlive_extras_door ON outlive_extras (door, ring, rank DESC, job) WHERE door IS NOT NULL;
+  ALTER TABLE outlive_keys ADD COLUMN weight INTEGER;
+  ALTER TABLE outlive_keys ADD COLUMN paused_at INTEGER;                  -- the column reason says why
+  ALTER TABLE outlive_keys ADD COLUMN paused_until INTEGER;               -- null: until it is resumed
+  ALTER TABLE outlive_keys ADD COLUMN ring_at INTEGER NOT NULL DEFAULT 0; -- the key of its ring that was served last, and how often in its visit
+  ALTER TABLE outlive_keys ADD COLUMN ring_served INTEGER NOT NULL DEFAULT 0;
+  `,
+  },
+  FAMILY_CANCELS,
   BATCHES,
 ];
 

@@ -8,8 +8,8 @@ import { endRows, endRowsBySuccess } from "./blocks.ts";
 import { checksumOf, checksumOrNull } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
-import { relocate } from "./keys.ts";
-import { beginWait, consequences, dueAt } from "./waits.ts";
+import { relocate, wakeKeys } from "./keys.ts";
+import { beginWait, consequences, dueAt, endAll } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
 /** The guard of every fenced write: this attempt, and only while it runs. */
@@ -29,6 +29,10 @@ export class Settling {
   readonly #db: Database;
   readonly #kinds: Kinds;
   readonly #workers: Workers;
+  /** The jobs with extras that succeeded in this transaction. */
+  #ended: number[] = [];
+  /** Whether the latest success was of a job with extras: the next one most likely is, too. */
+  #hadExtras = false;
 
   constructor(db: Database, kinds: Kinds, workers: Workers) {
     this.#db = db;
@@ -36,15 +40,24 @@ export class Settling {
     this.#workers = workers;
   }
 
-  /** What follows is enqueued after the last settlement: a dedupe key that one of these jobs had is free then. */
-  settle(settlements: readonly Settlement[], now: number): WriteAnswer[] {
+  /**
+   * What follows is enqueued after the last settlement: a dedupe key that one of these jobs had is free then. Keys that get room are added to
+   * `roomy`, for a caller that looks at them in the same transaction; without it the next turn does.
+   */
+  settle(settlements: readonly Settlement[], now: number, roomy?: Set<number>): WriteAnswer[] {
     const followed: Change[] = [];
+    this.#ended = [];
     const answers = settlements.map(({ lease, change }) => {
       const applied = change.name === "succeed" ? this.#succeed(lease, change, now) : this.#end(lease, change, now);
       if (applied === null) return this.refused(lease, change.name, now, change);
       if (applied.follow !== undefined) followed.push(applied);
       return APPLIED;
     });
+    if (this.#ended.length > 0) {
+      const keys = endAll(this.#db, this.#ended, now);
+      if (roomy) for (const key of keys) roomy.add(key);
+      else wakeKeys(this.#db, keys, now);
+    }
     if (followed.length > 0) insertFollowing(this.#db, this.#kinds, followed, now);
     return answers;
   }
@@ -62,11 +75,14 @@ export class Settling {
     const { row, fence, epoch } = lease;
     const { result } = change;
     const worker = this.#workers.ownSeq(lease.worker);
+    if (this.#hadExtras && this.#succeedWithExtras(lease, change, worker, now)) return change;
     const { changes } =
       result === null
         ? this.#db.sql(SUCCEED_BARE).run(now, row, fence, epoch, worker)
         : this.#db.sql(SUCCEED_WITH).run(now, result, checksumOf(result, lease.jobId), row, fence, epoch, worker);
-    return changes === 1 || this.#succeedWithExtras(lease, change, worker, now) ? change : null;
+    if (changes === 1) this.#hadExtras = false;
+    else if (this.#hadExtras || !this.#succeedWithExtras(lease, change, worker, now)) return null;
+    return change;
   }
 
   #succeedWithExtras({ row, fence, epoch, jobId }: Lease, change: Change, worker: number, now: number): boolean {
@@ -75,8 +91,8 @@ export class Settling {
     const { changes } = this.#db.sql(SUCCEED_EXTRAS).run(now, result, sum, row, fence, epoch, worker);
     if (changes === 0) return false;
     if (rows !== undefined) endRowsBySuccess(this.#db, row, rows);
-    consequences(this.#db, row, "succeeded", now);
-    relocate(this.#db, row, now);
+    this.#hadExtras = true;
+    this.#ended.push(row);
     return true;
   }
 
@@ -208,7 +224,7 @@ export function applyChange(
   if (applied.wait) beginWait(db, of.job, applied.wait, now);
   if (applied.rows) endRows(db, of.job, applied.rows);
   if (isTerminal(applied.to) !== isTerminal(of.from)) consequences(db, of.job, applied.to, now);
-  relocate(db, of.job, now);
+  relocate(db, [of.job], now);
   return applied;
 }
 

@@ -4,6 +4,8 @@ import type { JobContract } from "../../job/contract.ts";
 import { type EnqueueOptions, makeDraftNow } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued } from "../../job/job.ts";
+import type { Json } from "../../job/json.ts";
+import { makeSignal, type SentSignal, type SentSignalOptions, signalResult } from "../../job/waits.ts";
 import { type CommitControl, type CommitForm, unlessInterrupted } from "../../worker/run.ts";
 import {
   APPLIED,
@@ -20,6 +22,7 @@ import type { Database, Row, SQLInputValue } from "./database.ts";
 import { demandKinds, insertJobs, type Kinds } from "./enqueue.ts";
 import { isMachineFailure, primaryCode, SQLITE_AUTH } from "./errors.ts";
 import type { Settling } from "./settle.ts";
+import { sendSignal } from "./waits.ts";
 import type { FileAccess } from "./writer.ts";
 
 export type SqlValue = SQLInputValue | boolean;
@@ -42,6 +45,11 @@ export interface SqliteTransaction {
     input: In,
     options?: EnqueueOptions,
   ): Enqueued;
+  /**
+   * Sends a signal in this same transaction: it is kept if the transaction commits. Throws as `engine.signal` rejects, for a job that has ended
+   * for instance; nothing of the signal was written then, and the transaction may go on.
+   */
+  signal(jobId: string, name: string, payload?: Json, options?: SentSignalOptions): SentSignal;
 }
 
 /** The form of `run.commit` and `engine.transaction` on SQLite: the callback is synchronous. */
@@ -78,10 +86,11 @@ function runUserBody<T>(
   deps: TransactionDeps,
   now: number,
   body: (tx: SqliteTransaction) => T,
-): { value: T; enqueued: number } {
+): { value: T; enqueued: number; signalled: number } {
   const { db, kinds, newId } = deps;
   let open = true;
   let enqueued = 0;
+  let signalled = 0;
   const alive = (): void => {
     if (!open)
       throw new OutliveError(
@@ -131,6 +140,16 @@ function runUserBody<T>(
       enqueued++;
       return done!;
     },
+    signal(jobId, name, payload, options) {
+      alive();
+      const signal = makeSignal(jobId, name, payload, options, newId);
+      const sent = signalResult(
+        signal,
+        noticed(() => sendSignal(db, signal, now)),
+      );
+      if (sent.created) signalled++;
+      return sent;
+    },
   };
   try {
     const value = body(tx);
@@ -143,7 +162,7 @@ function runUserBody<T>(
         "Nothing was written. Do what must be awaited before, and only the SQL inside the callback.",
       );
     }
-    return { value, enqueued };
+    return { value, enqueued, signalled };
   } catch (thrown) {
     throw isLost() ? failure : thrown;
   } finally {
@@ -184,9 +203,9 @@ function commitJob<T>(
   if (!settling.owns(lease))
     return { answer: settling.refused(lease, "commit", now, change), value: undefined, enqueued: 0 };
   if (change.follow !== undefined) demandKinds(kinds, change.follow);
-  const { value, enqueued } = runUserBody(deps, now, body);
+  const { value, ...counts } = runUserBody(deps, now, body);
   const [answer] = settling.settle([{ ...settlement, change: { ...change, result: encode(value) } }], now);
-  return { answer: answer ?? APPLIED, value, enqueued };
+  return { answer: answer ?? APPLIED, value, ...counts };
 }
 
 /** The user's writes and a small write of the attempt. If the fence does not hold, or the rows of the write have ended, `body` is not run. */
@@ -201,6 +220,6 @@ function commitWrite<T>(
     return { answer: settling.refused(lease, triedBy(write), now), value: undefined, enqueued: 0 };
   if (write.type === "rows" && haveEnded(db, lease.row, write.ends))
     return { answer: REPEATED, value: undefined, enqueued: 0 };
-  const { value, enqueued } = runUserBody(deps, now, body);
-  return { answer: writeOfAttempt(db, kinds, settling, lease, write, now), value, enqueued };
+  const { value, ...counts } = runUserBody(deps, now, body);
+  return { answer: writeOfAttempt(db, kinds, settling, lease, write, now), value, ...counts };
 }

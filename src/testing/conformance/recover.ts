@@ -2,7 +2,7 @@
 // point by any process.
 import assert from "node:assert/strict";
 import { decideCrash, type RecoveredBatch } from "../../recovery/recover.ts";
-import { answers, type Fixture, kind, names, recoverOnce, SETTLE, type Specify } from "./fixture.ts";
+import { answers, type Fixture, idsOf, kind, names, recoverOnce, roomFor, SETTLE, type Specify } from "./fixture.ts";
 
 export function specifyRecover(specify: Specify): void {
   specify(
@@ -100,6 +100,24 @@ export function specifyRecover(specify: Specify): void {
       await fixture.bury(worker);
       assert.deepEqual([(await worker.row()).state, (await fixture.job("a")).state], ["gone", "queued"]);
       assert.notEqual((await fixture.store.inspect.incident(incident!))?.completedAt, null);
+    },
+  );
+
+  specify(
+    "known bug 37: a worker that drains while it is recovered claims none of what was put back, nor anything else",
+    async (fixture) => {
+      await fixture.enqueue("a", "b", "c");
+      const worker = await fixture.worker("w");
+      const [a] = await worker.claim(2);
+      // Condemned, and one of its two jobs is taken back: it has not heard of that yet.
+      await fixture.recover(worker, { limit: 1 });
+      const during = await worker.turn([SETTLE.release(a!)], roomFor(3));
+      assert.deepEqual([during.live, during.claimed, answers(during.settled)], [false, [], ["stale"]]);
+      await fixture.bury(worker);
+      const after = await worker.turn([], roomFor(3));
+      assert.deepEqual([after.live, after.claimed], [false, []]);
+      const other = await fixture.worker("other");
+      assert.deepEqual(idsOf(await other.claim(3)).toSorted(), ["a", "b", "c"]);
     },
   );
 

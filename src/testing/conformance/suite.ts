@@ -8,8 +8,11 @@ import { specifyClaim } from "./claim.ts";
 import { specifyCommit } from "./commit.ts";
 import { specifyCorrupt, specifyRestore } from "./damage.ts";
 import { specifyExpire, specifyLiveness } from "./deadlines.ts";
+import { specifyEnds } from "./ends.ts";
 import { specifyEnqueue } from "./enqueue.ts";
 import { specifier, type Specify } from "./fixture.ts";
+import { specifyFairness } from "./fairness.ts";
+import { specifyFamilies } from "./families.ts";
 import { specifyFollow } from "./follow.ts";
 import { specifyInspect } from "./inspect.ts";
 import { specifyIsolation } from "./isolation.ts";
@@ -37,7 +40,10 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   isolation: specifyIsolation,
   expire: specifyExpire,
   waiting: specifyWaiting,
+  families: specifyFamilies,
+  ends: specifyEnds,
   keys: specifyKeys,
+  fairness: specifyFairness,
   dedupe: specifyDedupe,
   workers: specifyWorkers,
   restore: specifyRestore,
@@ -73,6 +79,11 @@ export interface ConformanceStores {
    * result of every step of this job. Left out: this store leaves that to its database, and those tests are skipped.
    */
   readonly damage?: Damage;
+  /**
+   * Recovers what dead workers hold by the database alone, as if no program were there; after a lease without a sign of life the second call
+   * takes it. Omitted: this store needs a process, and that test is skipped.
+   */
+  readonly reclaim?: () => Promise<void>;
   /** What a restore does to the rows, behind the back of every connection. Left out: those tests are skipped. */
   readonly restore?: Restore;
 }
@@ -99,6 +110,8 @@ export interface UserWrites {
   writing<T>(text: string, then: () => T): TransactionBody<never, T>;
   /** A body that enqueues a job of `kind` with this id through the transaction's handle, then goes on as above. */
   enqueueing<T>(kind: string, id: string, then: () => T): TransactionBody<never, T>;
+  /** A body that sends the signal "go" with this id to a job through the transaction's handle, then goes on as above. */
+  signalling<T>(job: string, id: string, then: () => T): TransactionBody<never, T>;
   /** As `writing`, and then waits inside the transaction for `gate`; omitted: a transaction of this store can't be left open. */
   waiting?(text: string, gate: Promise<void>): TransactionBody<never, void>;
   /** All texts that are in the user's table, in the order of writing. */

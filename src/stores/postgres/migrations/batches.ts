@@ -1,4 +1,4 @@
-// Migration 14: batches of rows. A block of rows is a job, so jobs get no columns for this: `extras` of a block's job is true, and its row in blocks is
+// Migration 15: batches of rows. A block of rows is a job, so jobs get no columns for this: `extras` of a block's job is true, and its row in blocks is
 // found by the number of the job. No lock on jobs is needed: everything is new tables and functions.
 //
 // What rows come to is a row of batch_deltas, appended in the transaction that ends them. Nothing that runs or ends a block locks the row of

@@ -6,6 +6,7 @@ import { batches } from "./batches.ts";
 import { confirmedTicks } from "./confirmed-ticks.ts";
 import { core } from "./core.ts";
 import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
+import { families } from "./families.ts";
 import { keys } from "./keys.ts";
 import { isolation, suspects } from "./isolation.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
@@ -38,6 +39,7 @@ export const MIGRATIONS: readonly Migration[] = [
   waiting,
   keys,
   verdicts,
+  families,
   batches,
 ];
 

@@ -148,7 +148,7 @@ const waits = (job: string): string =>
  * A row of awaits is marked under the lock of the job that it names. The end of a job looks for rows of awaits under the same lock, so it either
  * comes later and finds the row, or was committed before and its state is read here.
  */
-function actOnWakes(schema: string): string {
+export function actOnWakes(schema: string): string {
   return `
   -- Takes at most batch wakes and makes ready the jobs whose wait has ended. more: there may be more wakes. Never call it in a transaction that
   -- ended a job or began a wait.

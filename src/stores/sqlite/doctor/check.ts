@@ -3,9 +3,9 @@
 import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import type { Emitter } from "../../../job/events.ts";
-import { STATE } from "../../rows.ts";
 import type { CheckDepth, Inconsistency, IntegrityCheck } from "../../store-parts.ts";
 import { assertExists } from "../address.ts";
+import { COUNTED, SUMMED } from "../blocks.ts";
 import { corruptRows } from "../checksums.ts";
 import { type Database, openBare, probeExclusive } from "../database.ts";
 import { wrapError, primaryCode, saysDamaged, SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_NOTADB } from "../errors.ts";
@@ -258,24 +258,8 @@ function blocksWithoutJob(db: Database): Inconsistency | null {
   );
 }
 
-const MARKED = "length(replace(ifnull(b.marks, ''), '0', ''))";
-const leftIn = (state: number): string => `ifnull(sum(CASE WHEN j.state = ${state} THEN b.rows - ${MARKED} END), 0)`;
-
-// Marks say that a row has ended, its failure says how, and rows without a mark share the end of their block.
-const SUMS = `SELECT p.id, p.rows, p.blocks, p.succeeded, p.failed, p.quarantined, p.aborted,
-    ifnull(c.blocks, 0) AS own_blocks, ifnull(c.rows, 0) + ifnull(f.rejected, 0) AS own_rows,
-    ifnull(c.succeeded, 0) - ifnull(f.marked, 0) AS own_succeeded, ifnull(c.dead, 0) + ifnull(f.failed, 0) AS own_failed,
-    ifnull(c.quarantined, 0) + ifnull(f.quarantined, 0) AS own_quarantined, ifnull(c.cancelled, 0) AS own_aborted
-  FROM outlive_batches p
-  LEFT JOIN (SELECT b.batch, b.round, count(*) AS blocks, sum(b.rows) AS rows, sum(${MARKED}) + ${leftIn(STATE.succeeded)} AS succeeded,
-      ${leftIn(STATE.dead)} AS dead, ${leftIn(STATE.quarantined)} AS quarantined, ${leftIn(STATE.cancelled)} AS cancelled
-    FROM outlive_blocks b LEFT JOIN outlive_jobs j ON j.seq = b.job GROUP BY b.batch, b.round) c ON c.batch = p.seq AND c.round = p.round
-  LEFT JOIN (SELECT batch, round, count(row) AS marked, sum(row IS NULL) AS rejected, sum(quarantined = 0) AS failed, sum(quarantined) AS quarantined
-    FROM outlive_row_failures GROUP BY batch, round) f ON f.batch = p.seq AND f.round = p.round`;
-const SUMMED = ["rows", "blocks", "succeeded", "failed", "quarantined", "aborted"] as const;
-
 function batchesDisagree(db: Database): Inconsistency | null {
-  const wrong = (db.sql(SUMS).all() as Record<string, number | string>[]).filter((row) =>
+  const wrong = (db.sql(COUNTED).all() as Record<string, number | string>[]).filter((row) =>
     SUMMED.some((name) => row[name] !== row[`own_${name}`]),
   );
   const which = wrong.slice(0, 3).map((row) => {
