@@ -145,7 +145,7 @@ const BAD = `SELECT b.batch, b.number, coalesce(b.marks, repeat('0', b.rows)) AS
   WHERE p.id = $1 AND b.round = $2 AND b.number > $3 AND b.bad ORDER BY b.number LIMIT $4`;
 
 /** SQL: the owner of what is kept of a row, for its checksum. */
-const ROW_OWNER = "f.batch || chr(10) || f.line";
+export const ROW_OWNER = "f.batch || chr(10) || f.line";
 /** SQL for the checksum of the input of a row of `f`. */
 export const ROW_SUM = checksumSql("f.input", ROW_OWNER);
 const FAILED = `SELECT f.number, f.line, f.quarantined, f.input, f.error, ${isIntactSql("f.input", ROW_OWNER, "f.input_sum")} AS intact
@@ -205,7 +205,8 @@ function damagedRow(line: number): StoredError {
   };
 }
 
-const PART_OWNER = ["o.batch", "o.round", "o.number", "o.file"].join(" || chr(10) || ");
+/** SQL: the owner of a part of an output. */
+export const PART_OWNER = ["o.batch", "o.round", "o.number", "o.file"].join(" || chr(10) || ");
 const PART_IS_INTACT = isIntactSql("o.texts", PART_OWNER, "o.texts_sum");
 /** The numbers of one block more than are asked for: it says whether there are more. */
 const PAGE = `WITH page AS MATERIALIZED (

@@ -1,5 +1,5 @@
 // Batches as the port wants them: rows come in as blocks, a batch is sealed, aborted, ended once, opened again, deleted. Each verb is one small
-// transaction. Whoever changes the row of a batch locks it first, and takes its deltas only then; whatever runs blocks locks neither.
+// transaction. What changes the row of a batch locks it first, and takes its deltas only then; what runs blocks locks neither.
 import { BATCH_STATES, type BatchDraft, type BatchState, type BlockDraft, type FailedRow } from "../../job/batches.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { JobDraft } from "../../job/job.ts";

@@ -1,5 +1,5 @@
 // The rows of a block as they end by a write of the attempt or by what ends it. A row counts once: by its mark (the function end_rows), or with its
-// block if that ends before it (the trigger note_end). Whoever ends rows holds the row of the block's job.
+// block if that ends before it (the trigger note_end). Every caller that ends rows holds the row of the block's job.
 import type { BegunRow, RowEnds } from "../../job/batches.ts";
 import type { Change } from "../../job/transitions.ts";
 import { INTACT_INPUT, list, type Session } from "./statements.ts";

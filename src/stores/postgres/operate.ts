@@ -119,7 +119,7 @@ export async function cancelAll(
   }));
   if (applied.length > 0) await applyChanges(session, applied, "queued");
   const running = rows.filter(({ state }) => state === STATE.running);
-  await requestEnds(session, running, request!, actor);
+  await requestEnds(session, running, request, actor);
 }
 
 async function setPaused(session: Session, kind: string, paused: boolean): Promise<boolean> {
