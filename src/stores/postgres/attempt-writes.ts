@@ -1,6 +1,8 @@
-// The small writes of a running attempt, each one statement under its fence: steps, progress, log, heartbeat, children, signals.
+// The small writes of a running attempt, each one statement under its fence: steps, progress, log, heartbeat, children, signals,
+// rows.
 import type { Lease } from "../../job/lease.ts";
 import { APPLIED, type AttemptWrite, MAX_LOG_LINES, type ReadSignal, triedBy, type WriteAnswer } from "../port.ts";
+import { END_ROWS, endsValue } from "./blocks.ts";
 import { checksumSql, stepOwnerSql, type Session, type Value } from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
@@ -39,6 +41,10 @@ const HOLD_OFF = `WITH ${OWNED},
 // A cancel that came while this waited for the row is seen here, and what it wrote only by the next statement.
 const LOCK = `WITH owned AS MATERIALIZED (SELECT cancel_requested FROM outlive.jobs WHERE ${MINE} FOR NO KEY UPDATE)
   ${ANSWER}, coalesce((SELECT cancel_requested FROM owned), false) AS cancelled`;
+// The rows are ended after the lock is there: the function has its own, later snapshots.
+const ROWS = `WITH ${OWNED}, ended AS MATERIALIZED (SELECT ${END_ROWS("$6")} FROM owned) ${ANSWER}, EXISTS (SELECT 1 FROM ended) AS ended`;
+const ROW_BEGINS = `WITH ${OWNED}, noted AS (UPDATE outlive.blocks b SET begun = $6, begun_fence = $2 FROM owned WHERE b.job = owned.seq)
+  ${ANSWER}`;
 // The signal is marked as read only if its step is written by the same statement, so it is read once. A repeated
 // read (the reply was lost) finds the step.
 const READ_SIGNAL = `WITH ${OWNED},
@@ -85,7 +91,7 @@ export async function recordWrites(
 }
 
 /** Enqueues and refusals are more than one statement: then `session` must be a transaction. */
-async function writeOfAttempt(
+export async function writeOfAttempt(
   session: Session,
   { kinds, workers, settling }: AttemptWriteDeps,
   lease: Lease,
@@ -96,7 +102,7 @@ async function writeOfAttempt(
     const signal = await readSignal(session, attempt, write);
     return signal === null ? settling.refused(session, lease, triedBy(write)) : { is: "applied", signal };
   }
-  const [statement, ...values] = statementOf(write);
+  const [statement, ...values] = statementOf(lease, write);
   const [answer] = await session.rows<{ owned: boolean; cancelled?: boolean }>(statement, [...attempt, ...values]);
   if (!answer!.owned) return settling.refused(session, lease, triedBy(write));
   if (write.type !== "enqueue") return APPLIED;
@@ -122,7 +128,10 @@ async function readSignal(
   }
 }
 
-function statementOf(write: Exclude<AttemptWrite, { type: "signal" }>): readonly [string, ...Value[]] {
+function statementOf(
+  { row: job }: Lease,
+  write: Exclude<AttemptWrite, { type: "signal" }>,
+): readonly [string, ...Value[]] {
   switch (write.type) {
     case "step":
       return [STEP, write.name, write.result];
@@ -136,5 +145,9 @@ function statementOf(write: Exclude<AttemptWrite, { type: "signal" }>): readonly
       return [HOLD_OFF, write.key.id, write.key.limit, write.key.key, write.forMs];
     case "enqueue":
       return [LOCK];
+    case "rows":
+      return [ROWS, endsValue([{ job, ends: write.ends, withRest: false }])];
+    case "rowBegins":
+      return [ROW_BEGINS, write.row];
   }
 }

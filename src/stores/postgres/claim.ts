@@ -5,7 +5,7 @@ import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../j
 import { quarantine } from "../../job/transitions.ts";
 import type { Room, Settlement } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
-import { isIntactSql, stepOwnerSql, list, type Session, texts, type Value } from "./statements.ts";
+import { INTACT_INPUT, isIntactSql, stepOwnerSql, list, type Session, texts, type Value } from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import type { Kinds } from "./enqueue.ts";
 import { isRowOf, MARK_HOLDS, registered } from "./restore-mark.ts";
@@ -209,6 +209,8 @@ interface LaterColumns extends CounterColumns {
   readonly wait_step: string | null;
   /** Null: the wait does not end by time. */
   readonly wait_remaining_ms: number | null;
+  /** Of a block of which rows have ended. */
+  readonly marks: string | null;
 }
 
 const STEP_IS_INTACT = isIntactSql("s.result", stepOwnerSql("j.id", "s.name"), "s.result_sum");
@@ -261,6 +263,7 @@ export async function claimedJobs(
       lastOutcome: before && before.outcome !== null ? OUTCOMES[before.outcome]! : null,
       steps: before?.steps?.map(({ name, result }) => ({ name, result })) ?? NO_STEPS,
       ...(before && keptWait(before)),
+      ...(before && before.marks !== null && { block: { marks: before.marks } }),
     });
   }
   return { claimed, corrupt };
@@ -319,7 +322,8 @@ const LATER = statement(
   SELECT j.seq, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.outcome,
     (SELECT json_agg(json_build_object('name', s.name, 'result', s.result, 'intact', ${STEP_IS_INTACT}) ORDER BY s.ord)
       FROM outlive.steps s WHERE s.job = j.seq) AS steps,
-    v.step AS wait_step, v.due_at - outlive.now_ms() AS wait_remaining_ms
+    v.step AS wait_step, v.due_at - outlive.now_ms() AS wait_remaining_ms,
+    CASE WHEN j.extras THEN (SELECT b.marks FROM outlive.blocks b WHERE b.job = j.seq) END AS marks
   FROM outlive.jobs j LEFT JOIN outlive.waits v ON v.job = j.seq WHERE j.seq = ANY (:rows::bigint[])`,
 );
 
@@ -375,9 +379,6 @@ const NOTED = "coalesce((SELECT outlive.note_ends(array_agg(seq)) FROM settled W
 
 const CLOCK = "clock AS MATERIALIZED (SELECT outlive.now_ms() AS now";
 const NOTES = ", set_config('outlive_tx.notes', 'ends', true)";
-
-/** Null: the stored text fails its checksum. The server compares, so a worker receives nothing more than the text. */
-export const INTACT_INPUT = `CASE WHEN ${isIntactSql("j.input", "j.id", "j.input_sum")} THEN j.input END`;
 
 // One row if the worker is registered in this very store, with the epoch under which it may claim: both are found with one step each.
 const ME = `SELECT f.state, m.value AS epoch, coalesce((SELECT started FROM outlive.server_run WHERE one) = outlive.server_start(), false) AS lasts

@@ -16,6 +16,7 @@ const ADD = `SELECT outlive.add_jobs(${DRAFTS}) AS added`;
 const IF_KNOWN = `WHERE (SELECT count(*) FROM outlive.kinds k JOIN unnest($8::int[], $9::text[]) AS u (id, name) ON k.id = u.id AND k.name = u.name)
   = cardinality($8::int[])`;
 const ADD_ONLY = `${ADD} ${IF_KNOWN}`;
+const ADD_BLOCKS = `SELECT outlive.add_block_jobs(${DRAFTS}) AS added ${IF_KNOWN}`;
 const ADD_CHILDREN = `SELECT outlive.add_children(${DRAFTS}, $10) AS added ${IF_KNOWN}`;
 /** The same, and it wakes workers when the transaction commits: once, however often one transaction asks for it. */
 const ADD_AND_RING = `${ADD}, pg_notify($10, '') ${IF_KNOWN}`;
@@ -31,6 +32,8 @@ const ADD_HELD_AND_RING = `${HELD}, pg_notify($16, '') ${IF_KNOWN}`;
 export interface EnqueuedWith {
   /** The row of the job that enqueues them. */
   readonly parent?: number;
+  /** They are blocks of rows, whose own rows the caller adds. */
+  readonly areBlocks?: boolean;
   /** The channel on which workers listen; they are woken by the commit. */
   readonly wakeup?: string;
   /** In an open transaction of the user's: no job's row may be locked. */
@@ -106,9 +109,10 @@ function heldValues(drafts: readonly JobDraft[]): string[] {
   return [key(0), key(1), key(2), texts(names.map((name) => name ?? null)), list(bounds)];
 }
 
-function statementFor({ parent, wakeup }: EnqueuedWith, isHeld: boolean, isFair: boolean): string {
+function statementFor({ parent, wakeup, areBlocks }: EnqueuedWith, isHeld: boolean, isFair: boolean): string {
   if (isFair) return wakeup === undefined ? ADD_FAIR : ADD_FAIR_AND_RING;
   if (isHeld) return wakeup === undefined ? ADD_HELD : ADD_HELD_AND_RING;
+  if (areBlocks) return ADD_BLOCKS;
   if (parent !== undefined) return ADD_CHILDREN;
   return wakeup === undefined ? ADD_ONLY : ADD_AND_RING;
 }

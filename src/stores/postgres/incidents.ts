@@ -20,6 +20,7 @@ import {
   type WorkerColumns,
   workerRow,
 } from "../rows.ts";
+import { BEGUN, begunRows, endRows } from "./blocks.ts";
 import { list, type Session, texts } from "./statements.ts";
 import { isOnTrial } from "../../job/isolation.ts";
 import { JOB_STATES } from "../../job/job.ts";
@@ -253,6 +254,7 @@ interface LostColumns extends CounterColumns {
   readonly alone: boolean;
   readonly moved_on: boolean;
   readonly deaths_elsewhere: number;
+  readonly begun: number | null;
 }
 
 const UNJUDGED = "l.incident = $1 AND l.decision = 'lost' AND l.judgement IS NULL";
@@ -261,7 +263,8 @@ const UNJUDGED = "l.incident = $1 AND l.decision = 'lost' AND l.judgement IS NUL
 const LOST = `SELECT j.seq, j.id, j.kind, j.state, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, l.alone,
     EXISTS (SELECT 1 FROM outlive.steps s WHERE s.job = j.seq AND s.fence > l.fence)
       OR EXISTS (SELECT 1 FROM outlive.history h WHERE h.job = j.seq AND h.event = 'retry' AND h.fence >= l.fence) AS moved_on,
-    CASE WHEN l.alone THEN ${deathsElsewhere("outlive", "j.seq", "j.crashes", "outlive.now_ms()", "l.incident")} ELSE 0 END AS deaths_elsewhere
+    CASE WHEN l.alone THEN ${deathsElsewhere("outlive", "j.seq", "j.crashes", "outlive.now_ms()", "l.incident")} ELSE 0 END AS deaths_elsewhere,
+    CASE WHEN j.fence = l.fence THEN ${BEGUN} END AS begun
   FROM outlive.incident_jobs l JOIN outlive.jobs j ON j.seq = l.job AND j.id = l.job_id
   WHERE ${UNJUDGED} ORDER BY l.job LIMIT $2`;
 
@@ -271,6 +274,7 @@ async function lostJobs(session: Session, kinds: Kinds, incident: string, limit:
     session,
     rows.map(({ kind }) => kind),
   );
+  const begun = await begunRows(session, rows);
   return rows.map((row) => {
     const kind = settings.get(row.kind)!;
     return {
@@ -284,15 +288,19 @@ async function lostJobs(session: Session, kinds: Kinds, incident: string, limit:
       alone: row.alone,
       movedOn: row.moved_on,
       deathsElsewhere: isOnTrial(row, row.alone, kind.limits) ? row.deaths_elsewhere : 0,
+      ...begun.get(row.seq),
     };
   });
 }
 
 // A delayed job keeps its time, and a running one everything but its counters.
 const WAITS = `j.state = ${STATE.queued} AND (j.lane <> ${LANE.delayed} OR j.run_at = ${NEVER_DUE})`;
-const APPLY = `UPDATE outlive.jobs j SET state = $1::smallint, crashes = j.crashes + $2::int, blamed = j.blamed + $3::int, losses = greatest(0, j.losses + $4::int),
+const CRASHES = "j.crashes * $16::int + $2::int";
+const LOSSES = "greatest(0, j.losses * $16::int + $4::int)";
+const APPLY = `UPDATE outlive.jobs j SET state = $1::smallint, crashes = ${CRASHES}, blamed = j.blamed * $16::int + $3::int, losses = ${LOSSES},
+    errors = j.errors * $16::int, timeouts = j.timeouts * $16::int, interruptions = j.interruptions * $16::int, together = j.together * $16::int,
     outcome = coalesce($5::smallint, j.outcome), error = coalesce($6::text, j.error),
-    lane = CASE WHEN ${WAITS} THEN coalesce($7::smallint, CASE WHEN j.crashes + $2::int + greatest(0, j.losses + $4::int) > 0
+    lane = CASE WHEN ${WAITS} THEN coalesce($7::smallint, CASE WHEN ${CRASHES} + ${LOSSES} > 0
       THEN ${LANE.suspect} ELSE ${LANE.open} END) ELSE j.lane END,
     run_at = CASE WHEN ${WAITS} THEN $8::bigint ELSE j.run_at END,
     finished_at = CASE WHEN $1::smallint = ${STATE.quarantined} THEN outlive.now_ms() ELSE j.finished_at END
@@ -344,8 +352,11 @@ async function applied(
     job.counters.crashes,
     job.counters.blamed,
     job.counters.losses,
+    change.resets ? 0 : 1,
   ]);
   if (done === 0) return false;
+  // A change that convicts a row queues the block again, and does not end it.
+  if (change.rows) await endRows(session, [{ job: job.row, ends: change.rows, withRest: false }]);
   const { row, epoch, fence, state } = job;
   const states = { from: STATE[state], to: STATE[change.to] };
   const actor = "system/recovery";

@@ -7,11 +7,14 @@ import { IDLE_KEY } from "./keys.ts";
 import { list, type Session, texts } from "./statements.ts";
 import { sqlState } from "./errors.ts";
 
-interface Candidate {
+export interface EndedJob {
   readonly seq: number;
-  readonly id: string;
   readonly state: number;
   readonly finished_at: number;
+}
+
+interface Candidate extends EndedJob {
+  readonly id: string;
 }
 
 export interface PurgeCandidates {
@@ -20,10 +23,11 @@ export interface PurgeCandidates {
   readonly more: boolean;
 }
 
-// A child stays while its parent is unfinished, which may still ask for its result; a job with events, until they have become a job.
+// A child stays while its parent is unfinished, which may still ask for its result; a job with events, until they have become a job; a block, until its batch goes.
 const WALK = `SELECT seq, id, state, finished_at, created_at >= now - $3 AS young,
     finished_at < now - $3 AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent
-      WHERE e.job = j.seq AND p.state < ${STATE.succeeded})) AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.reruns r WHERE r.job = j.seq)) AS old
+      WHERE e.job = j.seq AND p.state < ${STATE.succeeded})) AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.reruns r WHERE r.job = j.seq))
+      AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.blocks b WHERE b.job = j.seq)) AS old
   FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs j WHERE seq > $1 ORDER BY seq LIMIT $2`;
 
 // Retried since it was read: then it is not finished any more, or finished again just now.
@@ -139,7 +143,8 @@ async function deleteJobs(
   return { jobs: gone, refused: { jobs: refused.length, jobId: first.jobId, error: toStoredError(first.thrown) } };
 }
 
-async function deleteTogether(session: Session, jobs: readonly Candidate[]): Promise<number> {
+/** Inside a transaction. Jobs that have changed since they were read stay. */
+export async function deleteTogether(session: Session, jobs: readonly EndedJob[]): Promise<number> {
   const [row] = await session.rows<{ jobs: number }>(DELETE_JOBS, [
     list(jobs.map(({ seq }) => seq)),
     list(jobs.map(({ state }) => state)),
@@ -149,6 +154,6 @@ async function deleteTogether(session: Session, jobs: readonly Candidate[]): Pro
 }
 
 /** A constraint or a trigger of the user's refused it; the session is still usable. */
-function isRefusal(thrown: unknown): boolean {
+export function isRefusal(thrown: unknown): boolean {
   return /^(23|P0)/.test(sqlState(thrown) ?? "");
 }

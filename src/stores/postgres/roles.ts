@@ -1,6 +1,7 @@
 // Who may do what, as SQL for an administrator: the owner migrates, workers work, some may only enqueue, some may only read. What
 // is not granted here is refused by the server itself. Run it again after each migration: new tables and functions have no grants.
 import { quotedSchema } from "./address.ts";
+import { BATCH_TABLES } from "./migrations/batches.ts";
 import { ENQUEUE_SIGNATURE } from "./migrations/enqueue.ts";
 import { FAMILY_TABLES } from "./migrations/families.ts";
 import { KEY_TABLES } from "./migrations/keys.ts";
@@ -32,10 +33,11 @@ export const WRITTEN = [
   ...WAITING_TABLES,
   ...KEY_TABLES,
   ...FAMILY_TABLES,
+  ...BATCH_TABLES,
 ];
 
 /** Tables of later steps: a schema may not have them yet. */
-const LATER: ReadonlySet<string> = new Set([...WAITING_TABLES, ...KEY_TABLES, ...FAMILY_TABLES]);
+const LATER: ReadonlySet<string> = new Set([...WAITING_TABLES, ...KEY_TABLES, ...FAMILY_TABLES, ...BATCH_TABLES]);
 
 /** Roles without login: grant them to the users that programs log in as. */
 export function rolesText(name: string): string {
@@ -85,6 +87,10 @@ DO $$ BEGIN
   IF to_regclass('${schema}.waits') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(WAITING_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.keys') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(KEY_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.family_cancels') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(FAMILY_TABLES)} TO ${worker}; END IF;
+  IF to_regclass('${schema}.batches') IS NOT NULL THEN
+    GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(BATCH_TABLES)} TO ${worker};
+    GRANT SELECT ON ${schema}.batches TO ${worker};
+  END IF;
   IF to_regclass('${schema}.workers') IS NOT NULL THEN GRANT SELECT ON ${tables(VIEWS)} TO ${worker}; END IF;
 END $$;
 `;

@@ -128,3 +128,6 @@ export function stepOwnerSql(job: string, step: string): string {
 export function isIntactSql(content: string, owner: string, sum: string): string {
   return `(${sum} IS NULL OR ${sum} IS NOT DISTINCT FROM ${checksumSql(content, owner)})`;
 }
+
+/** SQL: the input of the job j; null: the stored text fails its checksum. The server compares, so a worker receives nothing more than the text. */
+export const INTACT_INPUT = `CASE WHEN ${isIntactSql("j.input", "j.id", "j.input_sum")} THEN j.input END`;

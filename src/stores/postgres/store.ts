@@ -6,6 +6,7 @@ import { observed } from "../observed.ts";
 import type { Store, TakeBackAnswer } from "../port.ts";
 import { wakeupChannel } from "./address.ts";
 import { recordWrites } from "./attempt-writes.ts";
+import { batches } from "./batches.ts";
 import { transactions } from "./commit.ts";
 import type { Connection } from "./connection.ts";
 import { Enqueuing, Kinds } from "./enqueue.ts";
@@ -109,6 +110,7 @@ export function postgresStore(deps: PostgresStoreDeps): Store<PostgresTransactio
       losses: losses(connection, kinds),
       transactions: transactions({ ...shared, clock, newId }),
       upkeep: upkeep(connection, workers),
+      batches: batches(connection, kinds),
     },
     // A recovery wakes the other processes when it commits.
     {

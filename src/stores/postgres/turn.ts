@@ -15,6 +15,7 @@ import {
   takeTurnInTwo,
   type Turn,
 } from "./claim.ts";
+import { rowsBeforeSuccess, rowsCharacters } from "./blocks.ts";
 import type { Connection } from "./connection.ts";
 import type { Kinds } from "./enqueue.ts";
 import { cancelChildren } from "./families.ts";
@@ -276,8 +277,8 @@ function byPriority(taken: readonly TakenRow[], claimed: readonly ClaimedJob[]):
 }
 
 /**
- * Splits settlements into those that the turn's own statement can write (successes of this worker, each job once, in the order of rows) and
- * all others. If any of them enqueues follow-up jobs, all are others: those jobs are enqueued after every settlement and before the claim.
+ * Splits settlements into those that the turn's own statement can write (successes of this worker, each job once, in the order of rows, without
+ * anything to keep of rows of a block) and all others. If any of them enqueues follow-up jobs, all are others: those jobs are enqueued after every settlement and before the claim.
  */
 function sorted(
   settlements: readonly Settlement[],
@@ -289,7 +290,8 @@ function sorted(
   const rows = new Set<number>();
   for (const settlement of settlements) {
     const { lease, change } = settlement;
-    if (change.name !== "succeed" || lease.worker !== worker || rows.has(lease.row)) others.push(settlement);
+    const isPlain = change.name === "succeed" && lease.worker === worker && rowsBeforeSuccess(change) === null;
+    if (!isPlain || rows.has(lease.row)) others.push(settlement);
     else {
       rows.add(lease.row);
       successes.push(settlement);
@@ -320,9 +322,9 @@ function charactersOf({ change }: Settlement): number {
   return (result?.length ?? 0) + ofError + (reason?.length ?? 0) + followingCharacters(change);
 }
 
-function followingCharacters({ follow, ifCancelled }: Change): number {
+function followingCharacters({ follow, rows, ifCancelled }: Change): number {
   const own = follow?.reduce((sum, { input }) => sum + input.length, 0) ?? 0;
-  return own + (ifCancelled ? followingCharacters(ifCancelled) : 0);
+  return own + rowsCharacters(rows) + (ifCancelled ? followingCharacters(ifCancelled) : 0);
 }
 
 const NO_EVENTS = { applied: 0, more: false } as const;

@@ -3,6 +3,8 @@
 // and what this role may not see is reported instead of failing the rest.
 import { humanMs } from "../../job/time.ts";
 import type { Finding, LockHolder, Upkeep } from "../port.ts";
+import { STATE } from "../rows.ts";
+import { PART_OWNER, ROW_OWNER } from "./batch-reads.ts";
 import { isIntactSql, stepOwnerSql, type Session } from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import { NEEDED_VERSION } from "./migrate.ts";
@@ -276,6 +278,25 @@ export async function serverFacts(session: Session): Promise<ServerFacts> {
 /** At most this many findings, and of each sort at most this many examples. */
 const MOST = 100;
 
+/** Rows that a block has left without a mark, if its job ended like this. */
+const unmarkedIf = (state: number): string =>
+  `coalesce(sum(b.rows - length(replace(coalesce(b.marks, ''), '0', ''))) FILTER (WHERE j.state = ${state}), 0)`;
+
+/** What each batch says of its latest round, and what its blocks say. */
+const BATCH_COUNTS = `SELECT p.id,
+    ARRAY[p.rows, p.blocks, p.succeeded + d.succeeded, p.failed + d.failed, p.quarantined + d.quarantined, p.aborted + d.aborted]::bigint[] AS said,
+    ARRAY[c.rows + f.rejected, c.blocks, c.marked - f.marked + c.succeeded, f.failed + c.failed, f.quarantined + c.quarantined, c.aborted]::bigint[] AS there
+  FROM outlive.batch_state p CROSS JOIN LATERAL (
+    SELECT coalesce(sum(succeeded), 0) AS succeeded, coalesce(sum(failed), 0) AS failed, coalesce(sum(quarantined), 0) AS quarantined,
+      coalesce(sum(aborted), 0) AS aborted FROM outlive.batch_deltas WHERE batch = p.seq AND round = p.round) d
+  CROSS JOIN LATERAL (
+    SELECT count(*) AS blocks, coalesce(sum(b.rows), 0) AS rows, coalesce(sum(length(replace(b.marks, '0', ''))), 0) AS marked,
+      ${unmarkedIf(STATE.succeeded)} AS succeeded, ${unmarkedIf(STATE.dead)} AS failed, ${unmarkedIf(STATE.quarantined)} AS quarantined, ${unmarkedIf(STATE.cancelled)} AS aborted
+    FROM outlive.blocks b LEFT JOIN outlive.jobs j ON j.seq = b.job WHERE b.batch = p.seq AND b.round = p.round) c
+  CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE row IS NULL) AS rejected, count(row) AS marked, count(*) FILTER (WHERE NOT quarantined) AS failed,
+      count(*) FILTER (WHERE quarantined) AS quarantined FROM outlive.row_failures WHERE batch = p.seq AND round = p.round) f`;
+
 // Each answers one sentence per row.
 const CHECKS: readonly string[] = [
   `SELECT 'job ' || j.id || ' runs, but its worker ' || j.worker || ' has no row' AS finding FROM outlive.jobs j
@@ -318,6 +339,16 @@ const CHECKS: readonly string[] = [
   `SELECT 'job ' || j.id || CASE WHEN e.place = 2 THEN ' counts against its keys, but is not admitted' ELSE ' runs, but does not count against its keys' END
      FROM outlive.extras e JOIN outlive.jobs j ON j.seq = e.job
      WHERE e.key1 IS NOT NULL AND (e.place = 2) <> (j.state = 1 OR j.state = 0 AND j.lane IN (1, 2))`,
+  `SELECT 'block ' || p.id || ':' || b.round || ':' || b.number || ' has no job that runs its rows' FROM outlive.blocks b JOIN outlive.batch_state p ON p.seq = b.batch
+     WHERE b.job > 0 AND NOT EXISTS (SELECT 1 FROM outlive.jobs j WHERE j.seq = b.job)`,
+  `SELECT 'batch ' || d.id || ' counts ' || d.said || ' (rows, blocks, succeeded, failed, quarantined, aborted) and has ' || d.there FROM (${BATCH_COUNTS}) d
+     WHERE d.said <> d.there`,
+  `SELECT 'batch ' || b.id || ': the stored context does not match its checksum' FROM outlive.batch_state b
+     WHERE NOT ${isIntactSql("b.context", "b.id", "b.context_sum")}`,
+  `SELECT 'batch ' || b.id || ': the stored input of line ' || f.line || ' does not match its checksum' FROM outlive.row_failures f JOIN outlive.batch_state b ON b.seq = f.batch
+     WHERE NOT ${isIntactSql("f.input", ROW_OWNER, "f.input_sum")}`,
+  `SELECT 'batch ' || b.id || ': what block ' || o.number || ' wrote to ' || o.file || ' does not match its checksum' FROM outlive.row_outputs o JOIN outlive.batch_state b ON b.seq = o.batch
+     WHERE NOT ${isIntactSql("o.texts", PART_OWNER, "o.texts_sum")}`,
   `SELECT 'incident ' || t.incident || ' is not there, but has ' || count(*) || ' jobs' FROM outlive.incident_jobs t
      WHERE NOT EXISTS (SELECT 1 FROM outlive.incidents i WHERE i.id = t.incident) GROUP BY t.incident`,
 ];

@@ -152,7 +152,7 @@ function noteChange(schema: string): string {
  * Called by the statement that has ended these jobs, so their rows are locked; each statement in here sees what was committed before that. Wakes are
  * written once for each parent and key, as in note_move.
  */
-function noteEnds(schema: string): string {
+export function noteEnds(schema: string): string {
   return `
   -- Returns whether wakes of waits were written, of keys, and events made due: 1, 2 and 4, added up.
   CREATE FUNCTION ${schema}.note_ends(ended bigint[]) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

@@ -2,6 +2,7 @@
 import { stepChecksum } from "../../released-steps.ts";
 import { quotedSchema } from "../address.ts";
 import type { Migration } from "../migrate.ts";
+import { batches } from "./batches.ts";
 import { confirmedTicks } from "./confirmed-ticks.ts";
 import { consequences } from "./consequences.ts";
 import { core } from "./core.ts";
@@ -44,6 +45,7 @@ export const MIGRATIONS: readonly Migration[] = [
   fairness,
   rings,
   families,
+  batches,
 ];
 
 /**
