@@ -6,7 +6,7 @@ import { openStore } from "../conformance/postgres-stores.ts";
 
 const [url, schema] = process.argv.slice(2) as [string, string];
 type Query = (this: pg.Client, query: { text?: string }, ...more: unknown[]) => unknown;
-const send = pg.Client.prototype.query as Query;
+const { query: send } = pg.Client.prototype as { query: Query };
 let stops = true;
 (pg.Client.prototype as { query: Query }).query = function (query, ...more) {
   if (stops && query.text?.includes("admitted AS (UPDATE")) {
