@@ -281,7 +281,7 @@ const UNCLAIMED = ["key1", "key2", "key3"]
   .map(
     (column) =>
       `SELECT e.job FROM outlive_extras e JOIN outlive_jobs j ON j.seq = e.job
-       WHERE e.${column} = ?1 AND e.place = ${PLACE.taken} AND e.place > 1 AND j.state = ${STATE.queued}`,
+       WHERE j.state = ${STATE.queued} AND e.${column} = ?1 AND e.place = ${PLACE.taken} AND e.place > 1`,
   )
   .join(" UNION ALL ");
 
