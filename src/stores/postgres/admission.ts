@@ -139,7 +139,7 @@ async function admitInside(tx: Session, schema: string, demands: readonly Demand
   if (doors.length === 0) return { ...NONE_ADMITTED, dueInMs: nextDueMs };
   const mine = doors.filter(({ door, locked }) => locked && !isGate(door)).map(({ door }) => door);
   const read = mine.length === 0 ? NOTHING_READ : await readDoors(tx, mine);
-  const atDoors = [...read.held.map((row): Found => ({ row, candidate: candidateOf(row) }))];
+  const atDoors = read.held.map((row): Found => ({ row, candidate: candidateOf(row) }));
   for (const { door, room } of read.turns) atDoors.push(...(await turnsAt(tx, door, room)));
   const gates = demands.flatMap(({ kind, demand }) =>
     doors.some(({ door, locked }) => locked && door === gateOf(kind)) ? [{ gate: gateOf(kind), demand }] : [],
