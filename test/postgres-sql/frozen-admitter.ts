@@ -6,7 +6,8 @@ import { openStore } from "../conformance/postgres-stores.ts";
 
 const [url, schema] = process.argv.slice(2) as [string, string];
 type Query = (this: pg.Client, query: { text?: string }, ...more: unknown[]) => unknown;
-const send = pg.Client.prototype.query as Query;
+const { value } = Object.getOwnPropertyDescriptor(pg.Client.prototype, "query")!;
+const send = value as Query;
 let stops = true;
 (pg.Client.prototype as { query: Query }).query = function (query, ...more) {
   if (stops && query.text?.includes("admitted AS (UPDATE")) {

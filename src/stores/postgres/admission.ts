@@ -35,8 +35,6 @@ export interface Demand {
 
 export interface Admitted {
   readonly admitted: number;
-  /** Of these, jobs of fair kinds for the worker that asked. */
-  readonly throughGates: number;
   /** Jobs that came to the gate of a fair kind: some worker may have room for them. */
   readonly toGates: number;
   /** In how many ms there is more to do; null: nothing is known to come. */
@@ -176,7 +174,6 @@ async function admitInside(tx: Session, schema: string, demands: readonly Demand
   const passedGates = candidates.filter(({ job, keys }) => admittedJobs.has(job) && keys.some(isGate)).length;
   const went = {
     admitted: decided.admitted.length,
-    throughGates: passedGates,
     toGates: decided.moved.filter(({ door }) => isGate(door)).length,
   };
   // Those of a gate that turned out to be held by a limit took turns of others, for which there is still room.
@@ -193,7 +190,7 @@ async function admitInside(tx: Session, schema: string, demands: readonly Demand
   return { ...went, dueInMs: known.length === 0 ? null : Math.min(...known) };
 }
 
-export const NONE_ADMITTED = { admitted: 0, throughGates: 0, toGates: 0 } as const;
+export const NONE_ADMITTED = { admitted: 0, toGates: 0 } as const;
 
 /** A held job that was read, and as core sees it. */
 interface Found {

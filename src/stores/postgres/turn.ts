@@ -46,8 +46,8 @@ interface Sound {
 /** What was made ready. */
 interface Woken {
   readonly woken: number;
-  /** Of these, jobs of fair kinds that were admitted for this worker. */
-  readonly throughGates: number;
+  /** Of these, jobs that limits had held, or that waited for the turn of their key. */
+  readonly admitted: number;
   /** In how many ms there is more to do; null: nothing is known to come. */
   readonly dueInMs: number | null;
 }
@@ -113,19 +113,19 @@ export class Turns {
         ...(replaced !== null && { replaced }),
       };
     const { due, keys, events, gates, keyDue, ...first } = await this.#sound(claim, room, turn);
-    // After the commit of what was settled, and after the claim: the next turn claims what wakes up.
+    // After the commit of what was settled, and after the claim: what is admitted is claimed by a second one, and what wakes up by the next turn.
     const known = { wakes: turn.wakes, events: events || turn.events, doors: keys || turn.keys };
     const left = first.corrupt.length > 0 ? await whatIsLeft(connection) : known;
     const demands = demandsOf(without(claim, first.claimed));
     const wake = await this.#wake(left, keyDue, demands, gates || turn.gates);
-    const claims = wake.throughGates > 0 ? await this.#claimMore(claim, room, first) : first;
+    const claims = wake.admitted > 0 && demands.length > 0 ? await this.#claimMore(claim, room, first) : first;
     const woken = wake.woken - (claims.claimed.length - first.claimed.length);
     const dueInMs = woken > 0 ? 0 : wake.dueInMs;
     const nextDueInMs = due === null ? dueInMs : Math.max(0, sooner(due, dueInMs));
     return { settled, ...claims, live: true, cancels, nextDueInMs, ...(woken > 0 && { woken }) };
   }
 
-  /** What a fair kind has admitted for this worker. */
+  /** What was admitted, as far as there is room: those of fair kinds were admitted for this worker. */
   async #claimMore(claim: Claim, room: Room, first: Sound): Promise<Sound> {
     const left = without(claim, first.claimed);
     const turn = await takeTurn(this.#deps.connection, [], left);
@@ -147,7 +147,7 @@ export class Turns {
     const held = isHeld ? await admitHeld(connection, demands) : { ...NONE_ADMITTED, dueInMs: keyDue };
     const woken = wakes.woken + events.applied + held.admitted + held.toGates;
     const dueInMs = wakes.more || family.more || events.more || wakes.woken + events.applied > 0 ? 0 : held.dueInMs;
-    return { woken, throughGates: held.throughGates, dueInMs };
+    return { woken, admitted: held.admitted, dueInMs };
   }
 
   /** The claimed jobs whose stored texts are intact. Corrupt ones are quarantined, and others are claimed in their place. */

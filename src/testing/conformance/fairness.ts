@@ -338,7 +338,7 @@ function specifyPauses(specify: Specify): void {
       const of = (key: string, id: string): Draft => ({ id, keys: [tenant(key)] });
       await fixture.enqueue(...names("a", 4).map((id) => of("acme", id)), of("bolt", "b1"));
       const worker = await fixture.worker("w");
-      const [a1] = await take(worker, 1);
+      const [a1] = await worker.claim(1);
       await fixture.store.operate.pauseKey!(tenant("acme"), { reason: "unpaid", forMs: null });
       // a0002 was admitted, and goes back.
       assert.deepEqual(idsOf(await take(worker, 10)), ["b1"]);
