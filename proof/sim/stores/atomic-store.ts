@@ -2,10 +2,11 @@
 // back, there is no transaction with user code, and the latest calls can be lost (`AtomicServer.loseSuffix`). Several connections share
 // one server.
 import { BY_HAND } from "../../../src/job/transitions.ts";
-import type { Store } from "../../../src/stores/port.ts";
+import type { CancelOptions, Store } from "../../../src/stores/port.ts";
 import { observed } from "../../../src/stores/observed.ts";
 import type { AtomicServer } from "./atomic-server.ts";
 import * as attempts from "./attempts.ts";
+import * as batches from "./batches.ts";
 import * as looking from "./looking.ts";
 import { enqueue } from "./enqueue.ts";
 import { keyStates, pauseKey, setLimit } from "./keys.ts";
@@ -106,8 +107,8 @@ export function atomicStore(server: AtomicServer): Store {
         health: reading(looking.health),
       },
       operate: {
-        cancel: writing((data: Data, id: string, actor: string) =>
-          looking.applyByHand(data, id, BY_HAND.cancel, actor),
+        cancel: writing((data: Data, id: string, actor: string, options?: CancelOptions) =>
+          looking.applyByHand(data, id, BY_HAND.cancel, actor, options),
         ),
         retry: writing((data: Data, id: string, actor: string) => looking.applyByHand(data, id, BY_HAND.retry, actor)),
         signal: writing(sendSignal),
@@ -115,6 +116,23 @@ export function atomicStore(server: AtomicServer): Store {
         pauseKey: writing(pauseKey),
         setPaused: writing(looking.setPaused),
         noteDeath: writing(noteDeath),
+      },
+      batches: {
+        open: writing(batches.openBatch),
+        append: writing(batches.append),
+        seal: writing(batches.seal),
+        abort: writing(batches.abort),
+        tend: writing(batches.tend),
+        get: reading(batches.getBatches),
+        list: reading(batches.listBatches),
+        fold: writing(batches.fold),
+        finish: writing(batches.finish),
+        failures: reading(batches.failures),
+        outputs: reading(batches.outputPage),
+        outputFiles: reading(batches.outputFiles),
+        setOutputs: writing(batches.setOutputs),
+        reopen: writing(batches.reopen),
+        purge: writing(batches.purgeBatches),
       },
       losses: {
         open: reading(recovering.openLosses),
