@@ -6,6 +6,7 @@ import type { CancelOptions, Store } from "../../../src/stores/port.ts";
 import { observed } from "../../../src/stores/observed.ts";
 import type { AtomicServer } from "./atomic-server.ts";
 import * as attempts from "./attempts.ts";
+import * as batches from "./batches.ts";
 import * as looking from "./looking.ts";
 import { enqueue } from "./enqueue.ts";
 import { keyStates, pauseKey, setLimit } from "./keys.ts";
@@ -115,6 +116,23 @@ export function atomicStore(server: AtomicServer): Store {
         pauseKey: writing(pauseKey),
         setPaused: writing(looking.setPaused),
         noteDeath: writing(noteDeath),
+      },
+      batches: {
+        open: writing(batches.openBatch),
+        append: writing(batches.append),
+        seal: writing(batches.seal),
+        abort: writing(batches.abort),
+        tend: writing(batches.tend),
+        get: reading(batches.getBatches),
+        list: reading(batches.listBatches),
+        fold: writing(batches.fold),
+        finish: writing(batches.finish),
+        failures: reading(batches.failures),
+        outputs: reading(batches.outputPage),
+        outputFiles: reading(batches.outputFiles),
+        setOutputs: writing(batches.setOutputs),
+        reopen: writing(batches.reopen),
+        purge: writing(batches.purgeBatches),
       },
       losses: {
         open: reading(recovering.openLosses),

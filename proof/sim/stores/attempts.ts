@@ -24,6 +24,7 @@ import {
   type WriteAnswer,
 } from "../../../src/stores/port.ts";
 import { NEVER_DUE, NO_TIMEOUT } from "../../../src/stores/rows.ts";
+import { beginRow, claimedBlock, endBlock, endRows } from "./blocks.ts";
 import { assertDeclared, insertJobs } from "./enqueue.ts";
 import { cancelChildren, noteNewChildren } from "./families.ts";
 import { admitHeld, declareLimits, holdOff, nextRoomAt, spendStarts } from "./keys.ts";
@@ -156,6 +157,8 @@ export function applyChange(
   if (written.name === "succeed") {
     const resultSum = sumOf(result, job.id);
     data.putJob({ ...job, state: to, outcome, finishedAt: now, result, resultSum, ...NOT_ADMITTED });
+    if (written.rows) endRows(data, job, written.rows, true);
+    endBlock(data, job.row, to);
     consequences(data, job.row, true);
     return written;
   }
@@ -173,6 +176,8 @@ export function applyChange(
     ...NOT_ADMITTED,
   });
   addHistory(data, job, written, by);
+  if (written.rows) endRows(data, job, written.rows);
+  if (isTerminal(to) && !isTerminal(job.state)) endBlock(data, job.row, to);
   if (written.wait) beginWait(data, job.row, written.wait);
   if (isTerminal(to) !== isTerminal(job.state)) consequences(data, job.row, isTerminal(to));
   return written;
@@ -289,6 +294,7 @@ function take(data: Data, worker: string, job: JobRecord): ClaimedJob | CorruptJ
     lastOutcome: job.outcome,
     steps: steps.map(({ name, result }) => ({ name, result })),
     ...(wait && { wait }),
+    ...claimedBlock(data, row),
   };
 }
 
@@ -348,6 +354,12 @@ function writeOne(data: Data, job: JobRecord, one: FencedWrite["write"]): WriteA
       break;
     case "signal":
       return { is: "applied", signal: readSignal(data, job, one) };
+    case "rows":
+      endRows(data, job, one.ends);
+      break;
+    case "rowBegins":
+      beginRow(data, job, one.row);
+      break;
   }
   return APPLIED;
 }

@@ -9,7 +9,7 @@ export function enqueue(data: Data, drafts: readonly JobDraft[]): Enqueued[] {
   return insertJobs(data, drafts);
 }
 
-export function assertDeclared(data: Data, drafts: readonly JobDraft[]): void {
+export function assertDeclared(data: Data, drafts: readonly { readonly kind: string }[]): void {
   for (const { kind } of drafts)
     if (data.kind(kind) === null)
       throw new OutliveError(

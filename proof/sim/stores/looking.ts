@@ -17,6 +17,7 @@ import type {
 } from "../../../src/stores/port.ts";
 import { cursorAt, NEVER_DUE, NO_TIMEOUT, rowOfCursor, storedValue } from "../../../src/stores/rows.ts";
 import { applyChange, bound, brokenSteps, inputIsIntact, resultIsIntact } from "./attempts.ts";
+import { wrongSums } from "./blocks.ts";
 import { cancelFamily } from "./families.ts";
 import { doorOf } from "./keys.ts";
 import { type Data, type IncidentRecord, isDue, isFresh, isHeld, type JobRecord } from "./records.ts";
@@ -24,7 +25,9 @@ import { forgetWaits, waitsAt } from "./waits.ts";
 
 function jobInfo(data: Data, job: JobRecord): JobInfo {
   const isClaimed = job.fence > 0;
-  const waitsForResolution = job.state === "queued" && job.runAt === NEVER_DUE;
+  const isNeverDue = job.state === "queued" && job.runAt === NEVER_DUE;
+  // A block of a batch that is held has not begun.
+  const waitsForResolution = isNeverDue && isClaimed;
   return {
     id: job.id,
     kind: job.kind,
@@ -32,7 +35,7 @@ function jobInfo(data: Data, job: JobRecord): JobInfo {
     priority: job.priority,
     dedupeKey: job.dedupeKey,
     createdAt: job.createdAt,
-    runAt: waitsForResolution || job.runAt === NO_TIMEOUT ? null : job.runAt,
+    runAt: isNeverDue || job.runAt === NO_TIMEOUT ? null : job.runAt,
     startedAt: isClaimed ? job.startedAt : null,
     deadlineAt: isClaimed ? job.deadlineAt : null,
     finishedAt: isTerminal(job.state) ? job.finishedAt : null,
@@ -203,6 +206,8 @@ export function applyByHand(
     data.addHistory(row, { ...entry, reason: by.request, incident: null });
     return { is: "requested" };
   }
+  const batch = change.to === "queued" ? data.blockOf(row)?.batch : undefined;
+  if (batch !== undefined) return { is: "of-batch", batch };
   const holder = change.to === "queued" ? data.keyHolder(kind, dedupeKey) : null;
   if (holder) return { is: "key-held", holder: holder.id, dedupeKey: dedupeKey! };
   const before = change.resets ? { ...job, result: null, resultSum: null } : job;
@@ -235,8 +240,9 @@ export function purge(data: Data, request: PurgeRequest): PurgeAnswer {
     const isOver = state === "gone" || state === "stopped";
     return isOver && heartbeatAt < incidentsBefore && !data.holds(id);
   });
-  // Its parent may still ask how it ended.
-  const isKept = ({ parent }: JobRecord): boolean => {
+  // Its parent may still ask how it ended, and a block goes with its batch.
+  const isKept = ({ row, parent }: JobRecord): boolean => {
+    if (data.blockOf(row) !== null) return true;
     const job = parent === null ? null : data.job(parent);
     return job !== null && !isTerminal(job.state);
   };
@@ -262,5 +268,5 @@ export function integrity(data: Data): string[] {
     .flatMap((job) =>
       corruptParts(data, job).map((what) => `the ${what} of job ${job.id} does not match its checksum`),
     );
-  return [...data.wrongIndexes(), ...corrupt].slice(0, MAX_FINDINGS);
+  return [...data.wrongIndexes(), ...wrongSums(data), ...corrupt].slice(0, MAX_FINDINGS);
 }

@@ -1,5 +1,6 @@
 // The records that the atomic store keeps, each a text in a table of the server, and the indexes that are kept in step with the jobs.
 import { crc32 } from "node:zlib";
+import type { BatchRow, FailedRow, OutputPart } from "../../../src/job/batches.ts";
 import type { StoredError } from "../../../src/job/errors.ts";
 import { isSuspect } from "../../../src/job/isolation.ts";
 import {
@@ -25,6 +26,10 @@ export interface MetaRecord {
   readonly writes: number;
   /** The row of the latest job. Rows are never given again, unless the enqueue itself was lost. */
   readonly lastRow: number;
+  /** The number of the latest batch. */
+  readonly lastBatch: number;
+  /** The number of the batch behind which the next `fold` goes on. */
+  readonly foldedUpTo: number;
   /** Where the walk over old jobs goes on. */
   readonly purgedUpTo: number;
   /** How it is known that scripts may have been lost, until `noticeRestore` has reported it. */
@@ -131,6 +136,34 @@ export interface StepRecord {
   readonly attempt: number;
 }
 
+export interface BatchRecord extends BatchRow {
+  /** Never given again: what belongs to a batch is found by this, not by its id. */
+  readonly seq: number;
+  /** Something may be to decide. */
+  readonly touched: boolean;
+  /** What is to be done to its blocks; null: nothing. */
+  readonly tending: "release" | "cancel" | null;
+  /** The number of the last block that it was done to. */
+  readonly tended: number;
+}
+
+export interface BlockRecord {
+  readonly batch: string;
+  readonly seq: number;
+  readonly round: number;
+  readonly number: number;
+  /** The row of its job; null: all of its rows were rejected. */
+  readonly job: number | null;
+  readonly rows: number;
+  /** Null: none has ended. */
+  readonly marks: string | null;
+  readonly begun: { readonly row: number; readonly fence: number } | null;
+  readonly bad: boolean;
+  /** Rejected ones have the row -1. */
+  readonly failed: readonly FailedRow[];
+  readonly outputs: readonly OutputPart[];
+}
+
 export interface WorkerRecord extends RegisteredWorker {
   readonly state: WorkerState;
   readonly startedAt: number;
@@ -154,7 +187,16 @@ export interface IncidentJobRecord extends IncidentJob {
   readonly judgement: string | null;
 }
 
-const FRESH: MetaRecord = { run: null, epoch: 0, writes: 0, lastRow: 0, purgedUpTo: 0, unreported: null };
+const FRESH: MetaRecord = {
+  run: null,
+  epoch: 0,
+  writes: 0,
+  lastRow: 0,
+  lastBatch: 0,
+  foldedUpTo: 0,
+  purgedUpTo: 0,
+  unreported: null,
+};
 
 /** The checksum of a stored text and of whose it is; null: there is no text. */
 export function sumOf(text: string, owner: string): number;
@@ -317,6 +359,76 @@ export class Data {
 
   putLog(row: number, lines: readonly LogLine[]): void {
     this.#write("logs", row, lines);
+  }
+
+  batch(id: string): BatchRecord | null {
+    return this.#read("batches", id);
+  }
+
+  batchByKey(kind: string, key: string): BatchRecord | null {
+    const id = this.keys.get("batchKeys", keyField(kind, key));
+    return id === null ? null : this.batch(id);
+  }
+
+  /** In the order in which they were opened. */
+  batches(): BatchRecord[] {
+    const all = this.keys.fields("batches").map((id) => this.batch(id)!);
+    return all.toSorted((a, b) => a.seq - b.seq);
+  }
+
+  putBatch(batch: BatchRecord): void {
+    this.#write("batches", batch.id, batch);
+    if (batch.key !== null) this.keys.set("batchKeys", keyField(batch.kind, batch.key), batch.id);
+  }
+
+  deleteBatch({ id, kind, key, seq }: BatchRecord): void {
+    this.keys.delete("batches", id);
+    if (key !== null) this.keys.delete("batchKeys", keyField(kind, key));
+    this.keys.set("deletedBatches", String(seq), "");
+  }
+
+  block(batch: number, round: number, number: number): BlockRecord | null {
+    return this.#read(blocksTable(batch), blockField(round, number));
+  }
+
+  /** The block that a job runs; null: it is an ordinary job. */
+  blockOf(job: number): BlockRecord | null {
+    const at = this.#read<readonly [batch: number, round: number, number: number]>("blockJobs", job);
+    return at === null ? null : this.block(...at);
+  }
+
+  /** Of one round, by their numbers. */
+  blocks(batch: number, round: number): BlockRecord[] {
+    return this.#blocks(batch).filter((block) => block.round === round);
+  }
+
+  #blocks(batch: number): BlockRecord[] {
+    const all = this.keys
+      .fields(blocksTable(batch))
+      .map((field) => this.#read<BlockRecord>(blocksTable(batch), field)!);
+    return all.toSorted((a, b) => a.round - b.round || a.number - b.number);
+  }
+
+  putBlock(block: BlockRecord): void {
+    const { seq, round, number, job } = block;
+    this.#write(blocksTable(seq), blockField(round, number), block);
+    if (job !== null) this.#write("blockJobs", job, [seq, round, number]);
+  }
+
+  deleteBlock({ seq, round, number, job }: BlockRecord): void {
+    this.keys.delete(blocksTable(seq), blockField(round, number));
+    if (job !== null) this.keys.delete("blockJobs", String(job));
+  }
+
+  /** Some blocks of batches that were deleted. A batch of which none is left is forgotten. */
+  orphanedBlocks(limit: number): BlockRecord[] {
+    const found: BlockRecord[] = [];
+    for (const seq of this.#rowsOf("deletedBatches")) {
+      const blocks = this.#blocks(seq);
+      if (blocks.length === 0) this.keys.delete("deletedBatches", String(seq));
+      found.push(...blocks);
+    }
+    return found.slice(0, limit);
   }
 
   limit(name: string): LimitSettings | null {
@@ -508,6 +620,14 @@ function waitersTable(row: number): string {
 
 function awaitedTable(waiter: number): string {
   return `awaited/${waiter}`;
+}
+
+function blocksTable(batch: number): string {
+  return `blocks/${batch}`;
+}
+
+function blockField(round: number, number: number): string {
+  return `${round}/${number}`;
 }
 
 function incidentTable(incident: string): string {
