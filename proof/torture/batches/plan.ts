@@ -41,7 +41,7 @@ export function planOf(seed: number, key: string, poison: boolean): Planned {
   // One after the other, so that even a short run has each kind with many rows.
   const kind = KIND_NAMES[(number + submitter) % KIND_NAMES.length]!;
   const isPoisoned = poison && number === POISON_AT;
-  const size = isPoisoned ? POISON_ROWS : (number + submitter) % 6 === 1 ? 1_000 : [0, 1, 8, 8, 1][chance.whole(0, 4)]!;
+  const size = isPoisoned ? POISON_ROWS : (number + submitter) % 5 === 1 ? 1_000 : [0, 1, 8, 8, 1][chance.whole(0, 4)]!;
   const poisonAt = isPoisoned ? chance.whole(0, size - 1) : -1;
   const rows = Array.from({ length: size }, (_, n): Input => ({
     batch: key,

@@ -46,6 +46,8 @@ const KILLS_PER_SERVER = 40;
 /** How long what was begun may take to end after the last kill. */
 const ENDED_WITHIN_MS = 120_000;
 const STOP_MS = 20_000;
+/** Who tried to connect while there was no server may take so long to end. */
+const AFTERMATH_MS = 3_000;
 const PAGE = 500;
 
 type Role = "worker" | "submitter";
@@ -59,6 +61,7 @@ export async function runBatches(options: BatchesOptions): Promise<BatchesOutcom
   await using engine = await open(url, { jobs: KINDS, heartbeat: HEARTBEAT, logger: false });
   await tables.create(engine);
   let staleWritesRejected = 0;
+  let serverAwayUntil = 0;
   const program = (name: string): string => fileURLToPath(new URL(`./${name}.ts`, import.meta.url));
   const fleet = new Fleet<Role>({
     places: { worker: options.workers, submitter: SUBMITTERS },
@@ -69,15 +72,16 @@ export async function runBatches(options: BatchesOptions): Promise<BatchesOutcom
         ? [program("worker"), [url, blobs]]
         : [program("submitter"), [url, folder, String(seed), String(number), hasPoison(number) ? "poison" : "sound"]],
     heard: (_, { event }) => void (event?.name === "write.rejected" && staleWritesRejected++),
-    // The poison row.
-    mayEnd: ({ role, signal }) => role === "worker" && signal === "SIGKILL",
+    // The poison row; and a process that starts while there is no server ends, and says so.
+    mayEnd: ({ role, signal, code }) =>
+      (role === "worker" && signal === "SIGKILL") || (code === 1 && performance.now() < serverAwayUntil),
   });
   atEnd(() => fleet.destroy());
   fleet.start();
   const isUnderWay = (): boolean =>
     fleet.missing() === 0 && readHistories(histories).some(({ what }) => what === "ack");
   while (!isUnderWay()) await pause(50);
-  const acts = await strike(options, fleet);
+  const acts = await strike(options, fleet, (until) => (serverAwayUntil = until));
   writeFileSync(join(folder, ENOUGH), "");
   const plans = (): Map<string, Planned> => {
     const asked = readHistories(histories).flatMap((line) => (line.what === "ask" ? [line.key] : []));
@@ -121,7 +125,11 @@ function hasPoison(submitter: number): boolean {
 }
 
 /** Kills until there are enough, and waits between two for most places to be filled: somebody has to get on with it. */
-async function strike({ kills, seed, server }: BatchesOptions, fleet: Fleet<Role>): Promise<Record<string, number>> {
+async function strike(
+  { kills, seed, server }: BatchesOptions,
+  fleet: Fleet<Role>,
+  serverAway: (untilMono: number) => void,
+): Promise<Record<string, number>> {
   const chance = new Chance(seed);
   const acts = { worker: 0, submitter: 0, two: 0, all: 0, killServer: 0, restartServer: 0 };
   let nextServer = Math.min(KILLS_PER_SERVER, Math.ceil(kills / 3));
@@ -135,15 +143,17 @@ async function strike({ kills, seed, server }: BatchesOptions, fleet: Fleet<Role
     const workers = living("worker");
     if (drawn < 55) acts.worker += fleet.kill(some(chance, workers, 1));
     else if (drawn < 80) acts.submitter += fleet.kill(some(chance, living("submitter"), 1));
-    else if (drawn < 93) acts.two += fleet.kill(some(chance, workers, 2));
+    else if (drawn < 96) acts.two += fleet.kill(some(chance, workers, 2));
     else acts.all += fleet.kill(fleet.places(), { nobodyLeft: true });
     if (server && fleet.kills.length >= nextServer) {
       nextServer += KILLS_PER_SERVER;
       const isKill = (acts.killServer + acts.restartServer) % 2 === 0;
       acts[isKill ? "killServer" : "restartServer"]++;
+      serverAway(Infinity);
       await (isKill ? server.kill() : server.stop());
       await pause(chance.whole(0, 500));
       await server.start();
+      serverAway(performance.now() + AFTERMATH_MS);
     }
     if (fleet.kills.length >= told + 50) process.stderr.write(`${(told = fleet.kills.length)} of ${kills} kills\n`);
   }
