@@ -1,5 +1,5 @@
 /** What `npm run torture -- --help` says. */
-export const USAGE = `npm run torture -- [--features | --power-loss | --kill-at-call | --restore | --migrate | --previous] [options]
+export const USAGE = `npm run torture -- [--batches | --features | --power-loss | --kill-at-call | --restore | --migrate | --previous] [options]
 
 Each rig ends with exit code 1 on any violation; --json makes its last line one of JSON. docs/testing.md says what they do and show.
 
@@ -14,6 +14,9 @@ Processes (without one of these options): real processes, killed, frozen and cut
   --seed N                  of the jobs and of the violence, default 1; the pace is the machine's
   --workers N               worker processes, default 6
   --keep                    keep the histories and the store also if every promise held
+
+--batches: batches of 0, 1, 8 and 1,000 rows, while workers, submitters, all of them and a PostgreSQL server are killed
+  --store sqlite|postgres, --kills N, --seed N, --workers N, --keep
 
 --features: jobs that wait and jobs with keys, while workers are killed every 200 ms
   --store sqlite|postgres, --seed N, --workers N, --keys N, --keep
