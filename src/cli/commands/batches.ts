@@ -2,7 +2,7 @@
 import { Option } from "commander";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { BATCH_STATES, type BatchState } from "../../job/batches.ts";
-import type { BatchInfo } from "../../batches/batch-client.ts";
+import type { BatchInfo } from "../../index.ts";
 import { humanMs } from "../../job/time.ts";
 import { wholeNumber } from "../context.ts";
 import type { Register } from "../main.ts";

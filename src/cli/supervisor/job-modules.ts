@@ -4,7 +4,7 @@ import { type FSWatcher, statSync, watch } from "node:fs";
 import { glob } from "node:fs/promises";
 import { dirname, resolve, sep } from "node:path";
 import { pathToFileURL } from "node:url";
-import { isBatch } from "../../batches/contract.ts";
+import { isBatch } from "../../engine/batch.ts";
 import type { AnyContract } from "../../job/contract.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { JobGlobs } from "./child.ts";
