@@ -12,6 +12,7 @@ import { jobCommand, whyCommand, jobsCommand } from "./commands/job.ts";
 import { limitCommand } from "./commands/limit.ts";
 import { pauseCommand, quarantineCommand, retryCommand } from "./commands/operate.ts";
 import { incidentsCommand, recoverCommand, recoveryCommand } from "./commands/recover.ts";
+import { submitCommand } from "./commands/submit.ts";
 import { metricsCommand, statusCommand, workersCommand } from "./commands/status.ts";
 import { workCommand } from "./commands/work.ts";
 import { type Context, type GlobalOptions, makeContext } from "./context.ts";
@@ -183,6 +184,7 @@ export const COMMANDS: readonly Register[] = [
   pauseCommand,
   limitCommand,
   batchesCommand,
+  submitCommand,
   workersCommand,
   recoverCommand,
   incidentsCommand,

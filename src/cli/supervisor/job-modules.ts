@@ -38,6 +38,13 @@ export async function findJob(globs: JobGlobs, kind: string): Promise<AnyContrac
   return null;
 }
 
+/** All jobs of the modules, with or without a handler. */
+export async function allJobs(globs: JobGlobs): Promise<readonly AnyContract[]> {
+  const contracts = new Set<AnyContract>();
+  for (const file of await findModules(globs)) for (const one of contractsOf(await load(file))) contracts.add(one);
+  return [...contracts];
+}
+
 export async function loadJobs(globs: JobGlobs): Promise<readonly AnyContract[]> {
   const files = await findModules(globs);
   const where = `${globs.patterns.map((pattern) => JSON.stringify(pattern)).join(", ")} in ${globs.base}`;
