@@ -27,8 +27,8 @@ export interface FileRows<In> {
   chunks(): AsyncIterable<readonly (SourceRow<In> | SourceRow<string>)[]>;
 }
 
-/** Where rows come from. A value of an iterable is a row, and its line is its number. */
-export type RowsOf<In> = Iterable<In> | AsyncIterable<In> | FileRows<In>;
+/** Where rows come from. A value of an iterable is a row, and its line is its number. What is in a file only its schema can say. */
+export type RowsOf<In> = Iterable<In> | AsyncIterable<In> | FileRows<unknown>;
 
 /** By which the rows of `outlive/files` are known, also if it is another copy of the package. */
 const FILE_ROWS = Symbol.for("outlive.rows");

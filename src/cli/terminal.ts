@@ -198,14 +198,24 @@ const CLEAR_ALL = "\u001b[2J\u001b[H";
 const FRAME_BEGINS = "\u001b[?2026h";
 const FRAME_ENDS = "\u001b[?2026l";
 
-/** Calls `frame` once a second and shows its lines until the user ends it. */
-export async function watch(terminal: Terminal, frame: (size: Size) => Promise<readonly string[]>): Promise<void> {
+/**
+ * Calls `frame` once a second and shows its lines until the user ends it, or the frame calls `end`: then it was the last. `onlyLast`: without a
+ * terminal nothing else is shown.
+ */
+export async function watch(
+  terminal: Terminal,
+  frame: (size: Size, end: () => void) => Promise<readonly string[]>,
+  { onlyLast = false }: { readonly onlyLast?: boolean } = {},
+): Promise<void> {
   const stop = untilAsked();
   const screen = terminal.isTty ? liveScreen() : plainScreen(terminal.json ? "" : "\n");
+  let isLast = false;
   try {
     for (;;) {
       const startedAt = performance.now();
-      screen.show(await frame(screen.size()));
+      const lines = await frame(screen.size(), () => (isLast = true));
+      if (lines.length > 0 && (isLast || !onlyLast)) screen.show(lines);
+      if (isLast) return;
       if (await stop.within(Math.max(50, EVERY_MS - (performance.now() - startedAt)))) return;
     }
   } finally {
@@ -295,7 +305,35 @@ function untilAsked(): { within: (ms: number) => Promise<boolean>; end: () => vo
   };
 }
 
-// The progress of a long task: a line on stderr once a second, none if the task finishes sooner.
+// The progress of a long task: a line on stderr once a second, none if the task finishes sooner. On a terminal one line, redrawn in place.
+
+const REDRAWN_EVERY_MS = 100;
+
+export interface ProgressLine {
+  /** As often as you like; the text is made only if it is shown. */
+  readonly show: (text: () => string) => void;
+  /** Removes the line from a terminal. */
+  readonly end: () => void;
+}
+
+export function progressLine({ json, remark }: Terminal): ProgressLine {
+  const { stderr } = process;
+  const inPlace = stderr.isTTY === true && !json;
+  let shownAt = performance.now();
+  let drawn = false;
+  return {
+    show(text) {
+      if (performance.now() - shownAt < (inPlace ? REDRAWN_EVERY_MS : PROGRESS_EVERY_MS)) return;
+      shownAt = performance.now();
+      drawn = inPlace;
+      if (inPlace) stderr.write(`\r${cut(text(), (stderr.columns ?? 80) - 1)}${CLEAR_LINE}`);
+      else remark(text());
+    },
+    end() {
+      if (drawn) stderr.write(`\r${CLEAR_LINE}`);
+    },
+  };
+}
 
 const PROGRESS_EVERY_MS = 1_000;
 

@@ -9,6 +9,8 @@ import { check, refuse } from "./option-checks.ts";
 import { job, type KindOptions, type LimitOptions, schemaOf } from "./options.ts";
 import { BATCH_OPTIONS } from "./settings.ts";
 
+export { isBatch };
+
 /** The options of a batch, in addition to its schemas and to those of a job, which hold for its blocks. */
 export interface BatchOptions {
   /** Rows of one block, at most; a block also ends at 256 KiB. A worker claims and settles a block as a whole. Use 1 for rows that take seconds. Default 50; from 1 to 1000. */

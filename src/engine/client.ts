@@ -223,7 +223,7 @@ export class Client {
       | BatchContract<In, never, Context, never>
       | BatchContract<In, unknown, Context, never>
       | BatchContract<In, unknown, Context, unknown>,
-    rows: RowsOf<In>,
+    rows: RowsOf<NoInfer<In>>,
     options: SubmitOptions<NoInfer<Context>> = {},
   ): Promise<Submitted> {
     return this.#batchesFor(batch).submit(batch as unknown as AnyBatch, rows, options);

@@ -12,7 +12,7 @@ import { relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { Node } from "yaml";
 
-type FileOptions = Omit<EngineOptions, "jobs" | "blobs" | "logger" | "onEvent" | "readOnly" | "postgres"> & {
+type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "postgres"> & {
   /** Without `pool`, which only code can make. */
   readonly postgres?: Omit<NonNullable<EngineOptions["postgres"]>, "pool">;
 };
@@ -129,11 +129,16 @@ export function resolveConfig(
     work: (nested([...set].filter(([key]) => key.startsWith("work."))) as { work?: WorkFileOptions }).work ?? {},
     values: rows.map(([key, row]) => ({
       key,
-      value: key === "store" ? shownAddress(store) : (valueOf(key, storeName) ?? row.otherwise),
+      value: key === "store" ? shownAddress(store) : (shownBlobs(valueOf(key, storeName)) ?? row.otherwise),
       source: set.get(key)?.source ?? "default",
     })),
     warnings: unknownVariables(env),
   };
+}
+
+/** A blob store is shown as the place where it is. */
+function shownBlobs(value: unknown): unknown {
+  return typeof value === "object" && value !== null && "place" in value ? value.place : value;
 }
 
 /** The values of a configuration object with their dotted keys. */
@@ -150,7 +155,7 @@ export function leavesOf(config: object, sourceOf: (path: readonly string[]) => 
 
 /** Whether the value of this setting may be an object, whose keys are not settings. */
 export function mayBeObject(key: string): boolean {
-  return Object.hasOwn(SETTINGS, key) && SETTINGS[key as SettingKey].type === "concurrency";
+  return Object.hasOwn(SETTINGS, key) && ["concurrency", "blobs"].includes(SETTINGS[key as SettingKey].type);
 }
 
 /** An error of the configuration. */
@@ -272,7 +277,7 @@ function overlay(resolved: FileOptions, options: EngineOptions): EngineOptions {
   const merged: Record<string, unknown> = { ...resolved };
   for (const [key, value] of Object.entries(options) as [string, unknown][]) {
     if (value === undefined) continue;
-    merged[key] = isPlain(value) && isPlain(merged[key]) ? { ...merged[key], ...value } : value;
+    merged[key] = isPlain(value) && isPlain(merged[key]) && !mayBeObject(key) ? { ...merged[key], ...value } : value;
   }
   return merged;
 }

@@ -276,7 +276,7 @@ export function stateAfter(id: string, change: "cancel" | "retry", answer: Opera
       throw new OutliveError(
         ErrorCode.wrongState,
         `Job ${id} can't be retried by itself: it is a block of batch ${answer.batch}, and its rows have been counted.`,
-        `Retry the rows of the batch that failed: engine.retryBatch(${JSON.stringify(answer.batch)}).`,
+        `Retry the rows of the batch that failed: engine.retryBatch(${JSON.stringify(answer.batch)}), or outlive retry --batch ${answer.batch}`,
         { jobId: id, batch: answer.batch },
       );
   }

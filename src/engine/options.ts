@@ -87,7 +87,7 @@ export interface EngineOptions {
   readonly postgres?: PostgresOptions;
   /** Where the log goes; false: nowhere. Default: `console`, warnings and recoveries only. */
   readonly logger?: Logger | false;
-  /** Where output files of batches go. Default: none: a batch whose rows write output files needs it. */
+  /** Where output files of batches go. A batch whose rows write any needs it. Default: none. */
   readonly blobs?: string | BlobStore;
   /** Receives every event from the first on, also those of the recovery that `open` itself runs. Default: none. */
   readonly onEvent?: (event: EngineEvent) => void;

@@ -43,6 +43,8 @@ export type Setting = Described &
     /** The address of a store. */
     | { readonly type: "store"; readonly default: string }
     | { readonly type: "globs"; readonly default: string }
+    /** A folder, or a store that only code can make. */
+    | { readonly type: "blobs"; readonly default: null }
     /** Where a server listens. */
     | { readonly type: "listen"; readonly default: string }
     /** A number, or a number per kind. */
@@ -230,6 +232,13 @@ export const SETTINGS = {
     sentence:
       "The maximum number of connections in this process's own pool; its maintenance thread has up to four more. Commits leave one of them free, so use at least 2.",
   },
+  blobs: {
+    type: "blobs",
+    default: null,
+    otherwise: "none",
+    env: "OUTLIVE_BLOBS",
+    sentence: "Where output files of batches go. A batch whose rows write any needs it.",
+  },
   "work.processes": {
     type: "integer",
     default: 1,
@@ -305,14 +314,6 @@ export const PROGRAM_OPTIONS = {
       (isRecord(value) && ["info", "warn", "error"].every((level) => typeof value[level] === "function")),
     otherwise: "`console`, warnings and recoveries only",
     sentence: "Where the log goes; false: nowhere.",
-  },
-  blobs: {
-    type: "code",
-    default: null,
-    takes: "a folder, or a store made by `outlive/blobs`",
-    accepts: (value) => typeof value === "string" || isRecord(value),
-    otherwise: "none: a batch whose rows write output files needs it",
-    sentence: "Where output files of batches go.",
   },
   onEvent: {
     type: "code",

@@ -30,7 +30,10 @@ export function checkedMaxRecord({ maxRecordBytes = DEFAULT_MAX_RECORD }: Source
 
 export function nameOf(source: FileSource): string {
   if (typeof source === "string") return source;
-  return source instanceof URL ? source.href : "the stream of rows";
+  if (source instanceof URL) return source.href;
+  // A stream of `fs.createReadStream` knows its file.
+  const { path } = source as { readonly path?: unknown };
+  return typeof path === "string" ? path : "the stream of rows";
 }
 
 /** Opened at the first read, and closed when the reader leaves. */

@@ -265,6 +265,14 @@ export function doneDraft({
   };
 }
 
+/** The batch that an id of a block's job names; null: it is not of that form. */
+export function batchOfBlockId(
+  id: string,
+): { readonly batch: string; readonly round: number; readonly number: number } | null {
+  const [, batch, round, number] = /^(.+):(\d+):(\d+)$/.exec(id) ?? [];
+  return batch === undefined ? null : { batch, round: Number(round), number: Number(number) };
+}
+
 /** The id of a block's job: made of its place, so that a block that is submitted again is the same job. */
 export function blockId(batch: string, round: number, number: number): string {
   return `${batch}:${round}:${number}`;

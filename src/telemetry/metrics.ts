@@ -2,6 +2,7 @@
 // read at each scrape. Names and meanings are listed in docs/operations.md; a test checks the list. The only
 // file that loads `prom-client`.
 import type { Counter, Gauge, Histogram, MetricObjectWithValues, MetricValue, Registry } from "prom-client";
+import { type BatchState, doneKind } from "../job/batches.ts";
 import type { EngineEvent, EventName, Listener } from "../job/events.ts";
 import type { IncidentSummary, RecoveryReport } from "../recovery/incident.ts";
 import type { WorkerRow } from "../stores/liveness.ts";
@@ -92,7 +93,12 @@ function processMetrics(engine: MeasuredProcess, registry: Registry, early: read
     heard.push({ name, listener });
     return engine.on(name, listener);
   };
-  const stop = [...attempts(on, counter, histogram), ...deaths(on, counter, histogram), ...troubles(on, counter)];
+  const stop = [
+    ...attempts(on, counter, histogram),
+    ...deaths(on, counter, histogram),
+    ...batchEnds(on, counter),
+    ...troubles(on, counter),
+  ];
   for (const event of early) for (const { name, listener } of heard) if (name === event.name) listener(event as never);
   names.push(...groupCommits(engine, registry));
   return () => {
@@ -154,6 +160,23 @@ function deaths(on: On, counter: MakeCounter, histogram: MakeHistogram): (() => 
     on("recovery.failed", () => failed.inc()),
     on("job.recovered", ({ kind, success }) => (success ? crashes.inc({ kind }) : failed.inc())),
     on("job.quarantined", ({ kind }) => quarantined.inc({ kind })),
+  ];
+}
+
+function batchEnds(on: On, counter: MakeCounter): (() => void)[] {
+  const ended = counter("outlive_batches_ended_total", "Rounds of batches that ended, by how", "kind", "state");
+  const rows = counter(
+    "outlive_batch_rows_total",
+    "Rows of batches, when their round ended, by how",
+    "kind",
+    "outcome",
+  );
+  return [
+    on("batch.ended", ({ kind, state, rows: { succeeded, failed, quarantined, aborted } }) => {
+      ended.inc({ kind, state });
+      const outcomes = { succeeded, failed, quarantined, aborted };
+      for (const [outcome, count] of Object.entries(outcomes)) rows.inc({ kind, outcome }, count);
+    }),
   ];
 }
 
@@ -225,6 +248,15 @@ export interface MeasuredStore {
   workers(query?: Pick<WorkerQuery, "which">): Promise<readonly WorkerRow[]>;
   incidents(options?: { readonly limit?: number }): Promise<readonly IncidentSummary[]>;
   report(id: string): Promise<RecoveryReport | null>;
+  /** Omitted: it has none. */
+  batches?(options: { readonly state: BatchState; readonly limit: number }): Promise<readonly MeasuredBatch[]>;
+}
+
+interface MeasuredBatch {
+  readonly kind: string;
+  readonly state: BatchState;
+  readonly rows: { readonly left: number };
+  readonly createdAt: number;
 }
 
 /** What one reading found. */
@@ -233,10 +265,16 @@ interface Reading {
   readonly detail: StoreHealth["detail"];
   readonly counts: readonly KindCounts[];
   readonly workers: readonly WorkerRow[];
+  /** Those that have not ended. */
+  readonly batches: readonly MeasuredBatch[];
   readonly now: number;
 }
 
 const STATES = ["ready", "delayed", "held", "running", "succeeded", "dead", "cancelled", "quarantined"] as const;
+const DONE = doneKind("");
+const UNFINISHED = ["open", "sealed", "aborting"] as const;
+/** Unfinished batches of each state that are read with each scrape. */
+const MAX_BATCHES = 1_000;
 const DEATH_SECONDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300];
 /** Incidents read with each scrape. */
 const MAX_INCIDENTS = 50;
@@ -318,6 +356,22 @@ export function storeMetrics(engine: MeasuredStore, registry: Registry, incident
     (it, { detail: { oldestSignalMs } }) =>
       oldestSignalMs === undefined ? it.remove() : it.set(Number(oldestSignalMs) / 1_000),
   );
+  gauge("outlive_batches", "Batches that have not ended", ["kind", "state"], (it, { batches, counts }) => {
+    const kinds = new Set(batches.map(({ kind }) => kind));
+    // A kind whose last batch has ended has a 0, and not a gap.
+    for (const { kind } of counts) if (kind.endsWith(DONE)) kinds.add(kind.slice(0, -DONE.length));
+    for (const kind of kinds)
+      for (const state of UNFINISHED)
+        it.set({ kind, state }, batches.filter((batch) => batch.kind === kind && batch.state === state).length);
+  });
+  gauge("outlive_batch_rows_left", "Rows of those batches that have not ended", ["kind"], (it, { batches }) => {
+    for (const { kind, rows } of batches) it.inc({ kind }, rows.left);
+  });
+  gauge("outlive_oldest_batch_seconds", "How long ago the oldest of them was opened", ["kind"], (it, found) => {
+    const { batches, now } = found;
+    for (const [kind, of] of Map.groupBy(batches, (batch) => batch.kind))
+      it.set({ kind }, greatest(of.map(({ createdAt }) => now - createdAt)) / 1_000);
+  });
   // A server's files are not ours to measure: there is no sample then, and not a 0.
   gauge("outlive_database_bytes", "The size of the database", [], (it, { detail: { bytes } }) =>
     bytes === undefined ? it.remove() : it.set(Number(bytes)),
@@ -383,10 +437,17 @@ async function reading(engine: MeasuredStore): Promise<Reading> {
       engine.workers(),
       engine.workers({ which: "leftBehind" }),
     ]);
-    return { up: ok, detail, counts, workers: workers.flat(), now };
+    return { up: ok, detail, counts, workers: workers.flat(), batches: await unfinishedBatches(engine), now };
   } catch {
-    return { up: false, detail: {}, counts: [], workers: [], now };
+    return { up: false, detail: {}, counts: [], workers: [], batches: [], now };
   }
+}
+
+/** None where the store has no batches. */
+async function unfinishedBatches(engine: MeasuredStore): Promise<readonly MeasuredBatch[]> {
+  const read = async (state: BatchState): Promise<readonly MeasuredBatch[]> =>
+    (await engine.batches?.({ state, limit: MAX_BATCHES }).catch(() => [])) ?? [];
+  return (await Promise.all(UNFINISHED.map(read))).flat();
 }
 
 /** The collectors of one scrape start together: they share one reading. */

@@ -1,5 +1,6 @@
 // Compile-time test of batches: rows, context and what set-up returns are typed end to end. Checked by `npm run typecheck`; nothing here runs.
 import * as z from "zod";
+import { csv, ndjson } from "../../src/files.ts";
 import { batch, type Engine, type OpenBatch } from "../../src/index.ts";
 import { sqlite } from "../../src/sqlite.ts";
 import { isTrue, type Same } from "./same.ts";
@@ -42,6 +43,8 @@ export async function calls(engine: Engine): Promise<void> {
   await open.append([{ iban: "x", amount: "1" }]);
   // @ts-expect-error a row of another shape
   await open.append([1]);
+  await engine.submit(payments, csv("november.csv"), { context: { tenant: "acme" } });
+  await engine.submit(plain, ndjson("rows.ndjson"));
   await engine.submit(plain, [1, "two", null]);
   for await (const row of engine.batchRows("id", { failed: true })) void row.error?.message;
 }

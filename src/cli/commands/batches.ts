@@ -1,13 +1,18 @@
-// `outlive batches`, `batch ID`, `submit KIND FILE` and `abort ID`: what becomes of batches of rows.
+// `outlive batches`, `batch ID` and `abort ID`: what becomes of batches of rows.
 import { Option } from "commander";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { BATCH_STATES, type BatchState } from "../../job/batches.ts";
-import type { BatchInfo } from "../../batches/batch-client.ts";
+import type { Engine } from "../../engine/engine.ts";
+import type { Explanation } from "../../engine/why.ts";
+import type { BatchInfo } from "../../index.ts";
+import type { JobInfo } from "../../job/job.ts";
+import { FAIR } from "../../job/limits.ts";
+import { pageOfJobs } from "../lookup.ts";
 import { humanMs } from "../../job/time.ts";
 import { wholeNumber } from "../context.ts";
 import type { Register } from "../main.ts";
-import { grid, type Ink, type Terminal, watch } from "../terminal.ts";
-import { ago, bytes, count, oneLine, orDash, stamp, thousands } from "../words.ts";
+import { grid, type Ink, type Pen, type Terminal, watch } from "../terminal.ts";
+import { ago, bar, bytes, count, oneLine, orDash, printable, stamp, thousands } from "../words.ts";
 
 export const batchesCommand: Register = (program, run) => {
   program
@@ -52,7 +57,12 @@ export const batchesCommand: Register = (program, run) => {
             terminal.line([line, state, csvField(error?.message ?? ""), csvField(JSON.stringify(input))].join(","));
           return;
         }
-        if (again === true && !terminal.json) return watch(terminal, async () => story(terminal, await read()));
+        if (again === true && !terminal.json)
+          return watch(terminal, async (_size, end) => {
+            const now = await read();
+            if (now.endedAt !== null) end();
+            return story(terminal, now);
+          });
         terminal.answer(batch, () => story(terminal, batch).join("\n"));
       }),
     );
@@ -110,18 +120,15 @@ function table(terminal: Terminal, batches: readonly BatchInfo[]): string {
   return grid(terminal, columns, rows).join("\n");
 }
 
-const BAR = 30;
-
-function story(terminal: Terminal, batch: BatchInfo): string[] {
+export function story(terminal: Terminal, batch: BatchInfo): string[] {
   const { id, kind, key, state, round, rows, rate, endsInMs, outputs, createdAt, endedAt, why } = batch;
   const ended = rows.total - rows.left;
   const share = rows.total === 0 ? 1 : ended / rows.total;
-  const bar = "█".repeat(Math.round(share * BAR)).padEnd(BAR, "░");
   const speed =
     rate === null ? "" : `, ${thousands(rate)} rows/s${endsInMs === null ? "" : `, ${humanMs(endsInMs)} left`}`;
   return [
     `${terminal.style("bold", `Batch ${id}`)} (${kind}) is ${terminal.style(INKS[state], state)}`,
-    `  ${bar} ${Math.floor(share * 100)} % of ${count(rows.total, "row")}${speed}`,
+    `  ${bar(share)} ${Math.floor(share * 100)} % of ${count(rows.total, "row")}${speed}`,
     `  succeeded ${thousands(rows.succeeded)}, failed ${thousands(rows.failed)}, quarantined ${thousands(rows.quarantined)}, aborted ${thousands(rows.aborted)}, left ${thousands(rows.left)}`,
     `  key ${orDash(key)}, round ${round}, opened ${stamp(createdAt)}${endedAt === null ? "" : `, ended ${stamp(endedAt)}`}`,
     ...Object.entries(outputs).map(([file, { blob, bytes: size }]) => `  ${file}: ${bytes(size)} in ${blob}`),
@@ -135,4 +142,91 @@ function story(terminal: Terminal, batch: BatchInfo): string[] {
 /** A field that a spreadsheet reads as text: one that begins like a formula is quoted, too. */
 function csvField(text: string): string {
   return `"${text.replaceAll('"', '""').replace(/^[=+\-@]/, "'$&")}"`;
+}
+
+// Why a batch has not ended: what its blocks wait for.
+
+/** Why a batch has not ended. `outlive why --json`. */
+interface BatchExplanation {
+  readonly batch: string;
+  readonly kind: string;
+  readonly state: BatchInfo["state"];
+  readonly text: string;
+  /** What its unfinished blocks wait for, and how many of them. At least: a long list is not read to its end. */
+  readonly blocks: readonly { readonly what: string; readonly count: number }[];
+  readonly blocksAreAll: boolean;
+  /** Why one of them, the oldest, does not run, or how it runs; null: there is none. */
+  readonly first: Explanation | null;
+  readonly next: string;
+}
+
+const BLOCKS_COUNTED = 1_000;
+
+/** Null: there is no such batch. */
+export async function explainBatch(engine: Engine, id: string): Promise<BatchExplanation | null> {
+  const info = await engine.batch(id).catch(() => null);
+  if (!info) return null;
+  const { kind, state, why, rows } = info;
+  const pages =
+    why === null
+      ? []
+      : await Promise.all(
+          (["running", "queued"] as const).map((of) =>
+            pageOfJobs(engine, { kind, state: of, text: `${id}:` }, BLOCKS_COUNTED, null),
+          ),
+        );
+  const blocks = pages.flatMap(({ jobs }) => jobs);
+  const groups = Map.groupBy(blocks, (block) => blockWaitsFor(block, Date.now()));
+  const oldest = blocks.filter((block) => block.state === "queued").at(-1) ?? blocks.at(-1);
+  const first = oldest ? await engine.why(oldest.id) : null;
+  const failed = rows.failed + rows.quarantined;
+  return {
+    batch: id,
+    kind,
+    state,
+    text: why === null ? "It has ended." : `It has not ended: ${why}.`,
+    blocks: [...groups].map(([what, of]) => ({ what, count: of.length })),
+    blocksAreAll: pages.every(({ next }) => next === null),
+    first,
+    next:
+      state === "open"
+        ? "Append and seal it, submit its source again with the same key, or abort it: outlive abort " + id
+        : why === null
+          ? failed > 0
+            ? `outlive batch ${id} --failures; outlive retry --batch ${id}`
+            : ""
+          : (first?.next ?? ""),
+  };
+}
+
+/** Far beyond any retry: the block of a batch that is held until it is sealed. */
+const HELD_MS = 3_650 * 86_400_000;
+
+function blockWaitsFor({ state, heldBy, runAt }: JobInfo, now: number): string {
+  if (state === "running") return "run";
+  // Blocks of one kind take turns: that they wait for theirs is not the reason.
+  if (heldBy !== null && heldBy.limit !== FAIR) return `wait for room in the limit ${printable(heldBy.limit)}`;
+  if (runAt === null || runAt <= now) return "wait for a worker";
+  return runAt - now > HELD_MS ? "are held until the batch is sealed" : "wait for the time of their retry";
+}
+
+export function batchLines(
+  { batch, kind, state, text, blocks, blocksAreAll, first, next }: BatchExplanation,
+  pen: Pen,
+): string[] {
+  const atLeast = blocksAreAll ? "" : "at least ";
+  return [
+    `${pen.style("bold", `Batch ${batch}`)} (${kind}) is ${state}. ${text}`,
+    ...blocks.map(
+      ({ what, count: many }) => `  ${atLeast}${count(many, "block")} ${many === 1 ? singular(what) : what}`,
+    ),
+    ...(first
+      ? [`  ${first.state === "running" ? "The oldest that runs" : "The next"}, ${first.jobId}: ${oneLine(first.text)}`]
+      : []),
+    ...(next === "" ? [] : [`${pen.style("cyan", "Next:")} ${next}`]),
+  ];
+}
+
+function singular(what: string): string {
+  return what.replace(/^(run|wait)\b/, "$1s").replace(/^are/, "is");
 }

@@ -2,6 +2,7 @@
 import { glob } from "node:fs/promises";
 import { resolve } from "node:path";
 import { attach, canRepair, checkStore, repairStore } from "../../engine/open.ts";
+import type { BlobStore } from "../../blobs.ts";
 import { OutliveError } from "../../job/errors.ts";
 import { humanMs } from "../../job/time.ts";
 import type { IntegrityReport, Repair, Salvage } from "../../stores/store-parts.ts";
@@ -37,6 +38,7 @@ export const checkCommand: Register = (program, run) => {
           ...loaded.warnings.map((text): Finding => ({ level: "warning", text })),
           await jobModules(loaded.jobs),
           ...(await store(loaded.store, engine)),
+          ...(loaded.engine.blobs === undefined ? [] : [await blobs(loaded.engine.blobs, engine.readOnly)]),
           ...(health?.findings ?? []),
           ...(loaded.engine.durability === "relaxed"
             ? [
@@ -95,6 +97,22 @@ async function store(url: string, options: object): Promise<readonly Finding[]> 
   } catch (thrown) {
     if (!(thrown instanceof OutliveError)) throw thrown;
     return [{ level: isFresh(thrown) ? "warning" : "error", text: thrown.message }];
+  }
+}
+
+/** Stores, reads and deletes a small blob; with --read-only nothing. */
+async function blobs(given: string | BlobStore, readOnly: boolean): Promise<Finding> {
+  try {
+    // Loaded here: most commands need no adapter of a blob store.
+    const { openBlobs } = await import("../../blobs.ts");
+    const blobStore = openBlobs(given);
+    if (readOnly) return { level: "ok", text: `blobs: ${blobStore.place} (not tried: --read-only).` };
+    const { place, facts } = await blobStore.check();
+    const known = Object.entries(facts).map(([name, value]) => `${name} ${value}`);
+    return { level: "ok", text: `blobs: ${[`${place} stores, reads and deletes`, ...known].join(", ")}.` };
+  } catch (thrown) {
+    if (!(thrown instanceof OutliveError)) throw thrown;
+    return { level: "error", text: `blobs: ${thrown.message}` };
   }
 }
 

@@ -6,10 +6,11 @@ import { throttleSettings } from "../../job/limits.ts";
 import { shellWord } from "../../job/text.ts";
 import { humanMs } from "../../job/time.ts";
 import { awaitedAt } from "../../job/waits.ts";
-import { noSuchJob, assertKindIsThere, pageOfJobs } from "../lookup.ts";
+import { noSuchJob, assertKindIsThere, batchOfJob, pageOfJobs } from "../lookup.ts";
 import type { Register } from "../main.ts";
 import { type Cell, grid, type Ink, type Pen, watch, type Column, jsonText, type Terminal } from "../terminal.ts";
 import { ago, count, oneLine, printable, stamp, timeOfDay } from "../words.ts";
+import { batchLines, explainBatch } from "./batches.ts";
 import type { ListPage } from "../../stores/port.ts";
 import { type FilterFlags, filterOf, wholeNumber, withFilters } from "../context.ts";
 
@@ -26,7 +27,8 @@ export const jobCommand: Register = (program, run) => {
         const engine = await attach();
         const job = await engine.get(id);
         if (!job) throw noSuchJob(id);
-        const whole = { ...job, children: await childrenOf(engine, id) };
+        const batch = (await batchOfJob(engine, id, job.kind))?.id ?? null;
+        const whole = { ...job, children: await childrenOf(engine, id), batch };
         terminal.answer(whole, () => storyLines(whole, terminal, Date.now(), full).join("\n").trimEnd());
       }),
     );
@@ -43,7 +45,11 @@ export interface Children {
 }
 
 /** A job, and what it enqueued. `outlive job --json`. */
-export type WholeJob = JobDetails & { readonly children: Children };
+export type WholeJob = JobDetails & {
+  readonly children: Children;
+  /** The batch whose block it is; null: it is not a block. */
+  readonly batch: string | null;
+};
 
 const CHILDREN_COUNTED = 1_000;
 const CHILDREN_SHOWN = 3;
@@ -60,21 +66,24 @@ async function childrenOf(engine: Engine, parent: string): Promise<Children> {
   };
 }
 
-// `outlive why ID`: why a job is not running, or how it runs, and what to do next.
+// `outlive why ID`: why a job is not running, or how it runs, and what to do next; and why a batch has not ended.
 
 export const whyCommand: Register = (program, run) => {
   program
     .command("why")
-    .argument("<id>", "the job's id")
-    .description("why a job is not running, or how it runs, and what to do next")
+    .argument("<id>", "the id of a job or a batch")
+    .description("why a job is not running, or why a batch has not ended, and what to do next")
     .action(
       run(async ({ terminal, attach }, command) => {
         const id = command.args[0]!;
-        const explanation = await (await attach()).why(id);
-        if (!explanation)
-          throw new OutliveError(ErrorCode.notFound, `There is no job ${id}.`, "Check the id: outlive jobs", {
-            jobId: id,
-          });
+        const engine = await attach();
+        const explanation = await engine.why(id);
+        if (!explanation) {
+          const batch = await explainBatch(engine, id);
+          if (batch) return terminal.answer(batch, () => batchLines(batch, terminal).join("\n"));
+          const hint = "Check the id: outlive jobs, outlive batches";
+          throw new OutliveError(ErrorCode.notFound, `There is no job or batch ${id}.`, hint, { jobId: id });
+        }
         terminal.answer(explanation, () =>
           [
             `${terminal.style("bold", `Job ${explanation.jobId}`)} (${explanation.kind}) is ${explanation.state}: ${explanation.because}`,
@@ -130,6 +139,7 @@ function factsOf(job: WholeJob, now: number, full: boolean): (readonly [string, 
     ["attempts", attemptsText(job)],
     ...(job.priority === 0 ? [] : [["priority", String(job.priority)] as const]),
     ...(job.dedupeKey === null ? [] : [["dedupe key", printable(job.dedupeKey)] as const]),
+    ...(job.batch === null ? [] : [["block of", `batch ${job.batch} (outlive batch ${job.batch})`] as const]),
     ...(job.parent === null ? [] : [["parent", printable(job.parent)] as const]),
     ...(job.waitsAt === null ? [] : [["waiting", waitingText(job, job.waitsAt, now).replace(/^waits /, "")] as const]),
     ...(job.keys.length === 0 ? [] : [["limits", keysText(job)] as const]),

@@ -82,7 +82,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
   const unmeasured = address && (await whyUnmeasured());
   const order: Omit<WorkOrder, "place"> = {
     store: shared(config.store),
-    engine: config.engine,
+    ...sendable(config),
     globs: { base: process.cwd(), patterns: globs.length > 0 ? globs : config.jobs },
     only: flags.only ?? null,
     concurrency: flags.concurrency ?? config.work.concurrency ?? null,
@@ -182,6 +182,13 @@ function execArgv(imports: readonly string[]): string[] {
 }
 
 /** A store that another process blocks must not keep this one from ending. */
+/** What can be sent to a worker process. A blob store that the configuration file made is made there again. */
+function sendable({ engine: { blobs, ...engine }, file }: LoadedConfig): Pick<WorkOrder, "engine" | "blobsFrom"> {
+  if (blobs === undefined || typeof blobs === "string")
+    return { engine: { ...engine, ...(blobs !== undefined && { blobs }) }, blobsFrom: null };
+  return { engine, blobsFrom: file };
+}
+
 async function closeSoon(engine: Engine): Promise<void> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<void>((resolve) => (timer = setTimeout(resolve, 2_000)));

@@ -4,7 +4,7 @@ import { type FSWatcher, statSync, watch } from "node:fs";
 import { glob } from "node:fs/promises";
 import { dirname, resolve, sep } from "node:path";
 import { pathToFileURL } from "node:url";
-import { isBatch } from "../../batches/contract.ts";
+import { isBatch } from "../../engine/batch.ts";
 import type { AnyContract } from "../../job/contract.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { JobGlobs } from "./child.ts";
@@ -36,6 +36,13 @@ export async function findJob(globs: JobGlobs, kind: string): Promise<AnyContrac
     if (found) return found;
   }
   return null;
+}
+
+/** All jobs of the modules, with or without a handler. */
+export async function allJobs(globs: JobGlobs): Promise<readonly AnyContract[]> {
+  const contracts = new Set<AnyContract>();
+  for (const file of await findModules(globs)) for (const one of contractsOf(await load(file))) contracts.add(one);
+  return [...contracts];
 }
 
 export async function loadJobs(globs: JobGlobs): Promise<readonly AnyContract[]> {
