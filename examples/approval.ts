@@ -2,8 +2,10 @@
 // each. While a job waits it holds no slot, no timer and no memory: kill this program with `kill -9` and start it again, and every
 // order goes on where it waited. Outside of this repository write:
 //   import { job, open } from "outlive";
+//   import { sqlite } from "outlive/sqlite";
 import * as z from "zod";
 import { job, open } from "../src/index.ts";
+import { sqlite } from "../src/sqlite.ts";
 
 const Decision = z.object({ approve: z.boolean(), by: z.string() });
 
@@ -31,7 +33,13 @@ await engine.start();
 
 // What a web process does when somebody clicks. A click that is sent again, with the same id, adds nothing.
 await engine.signal("order-1", "decision", { approve: true, by: "ann" }, { id: "click-1" });
-await engine.signal("order-2", "decision", { approve: false, by: "bob" }, { id: "click-2" });
+
+// The decision and a row of your own, together or not at all.
+await engine.transaction(sqlite, (tx) => {
+  tx.exec("CREATE TABLE IF NOT EXISTS decisions (job TEXT PRIMARY KEY, by TEXT NOT NULL)");
+  tx.run("INSERT OR IGNORE INTO decisions VALUES (?, ?)", "order-2", "bob");
+  tx.signal("order-2", "decision", { approve: false, by: "bob" }, { id: "click-2" });
+});
 
 for (const { id } of orders) {
   // Reads the row, so it works for a job that ended long ago, and in a program that started after it was enqueued.

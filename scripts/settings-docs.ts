@@ -2,7 +2,14 @@
 // types. `npm run settings` writes the files; test/settings.test.ts holds that they are up to date.
 import { readFileSync, writeFileSync } from "node:fs";
 import { takes } from "../src/engine/option-checks.ts";
-import { KIND_OPTIONS, PROGRAM_OPTIONS, type Setting, SETTINGS, WORKER_OPTIONS } from "../src/engine/settings.ts";
+import {
+  BATCH_OPTIONS,
+  KIND_OPTIONS,
+  PROGRAM_OPTIONS,
+  type Setting,
+  SETTINGS,
+  WORKER_OPTIONS,
+} from "../src/engine/settings.ts";
 
 type Rows = Readonly<Record<string, Setting>>;
 
@@ -15,6 +22,7 @@ const INTERFACES: readonly { readonly file: string; readonly name: string; reado
   { file: "src/engine/config.ts", name: "OutliveConfig", prefix: "", rows: SETTINGS },
   { file: "src/engine/config.ts", name: "WorkFileOptions", prefix: "work.", rows: SETTINGS },
   { file: "src/engine/options.ts", name: "KindOptions", prefix: "", rows: KIND_OPTIONS },
+  { file: "src/engine/batch.ts", name: "BatchOptions", prefix: "", rows: BATCH_OPTIONS },
   { file: "src/engine/options.ts", name: "RetryOptions", prefix: "retry.", rows: KIND_OPTIONS },
   { file: "src/engine/options.ts", name: "BackoffOptions", prefix: "retry.backoff.", rows: KIND_OPTIONS },
   { file: "src/stores/postgres/address.ts", name: "PostgresOptions", prefix: "postgres.", rows: ENGINE_OPTIONS },

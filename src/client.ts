@@ -8,6 +8,7 @@ export {
   type ListOptions,
   type Report,
 } from "./engine/client.ts";
+export { batch } from "./engine/batch.ts";
 export type { OutliveConfig } from "./engine/config.ts";
 export { job } from "./engine/options.ts";
 export type { EnqueueOptions } from "./job/enqueue.ts";

@@ -1,12 +1,17 @@
-// The public surface: a list that somebody typed.
+// The public surface, as a list of names.
 
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
+export type { BatchInfo, FailedBatchRow, OpenBatch, Submitted, SubmitOptions } from "./batches/batch-client.ts";
+export type { BatchContract, BatchEnded, BlockRun, OutputFile, Row, RowRun } from "./batches/contract.ts";
+export { batch, type BatchOptions } from "./engine/batch.ts";
 export { defineConfig, type OutliveConfig } from "./engine/config.ts";
 export type { Engine, Health } from "./engine/engine.ts";
+export type { KeyLimits } from "./engine/key-limits.ts";
 export {
   type BackoffOptions,
   job,
   type KeyLimitOptions,
+  type KeyPauseOptions,
   type KindOptions,
   type LimitOptions,
   type RetryOptions,
@@ -22,8 +27,10 @@ export type { Duration } from "./job/time.ts";
 export type { EnqueueOptions } from "./job/enqueue.ts";
 export { ErrorCode, Interruption, OutliveError, type StoredError, TerminalError } from "./job/errors.ts";
 export type { EngineEvent, EventName, Events } from "./job/events.ts";
+export type { BatchState } from "./job/batches.ts";
 export type { Counters, CrashAction, Enqueued, HistoryEntry, JobDetails, JobId, JobInfo, JobState } from "./job/job.ts";
 export type { Json } from "./job/json.ts";
+export type { KeyState } from "./job/limits.ts";
 export { RetryLater } from "./job/waits.ts";
 export type { IncidentSummary } from "./recovery/incident.ts";
 export type { RecoveryReport } from "./recovery/incident.ts";
@@ -37,7 +44,7 @@ export type {
   Salvage,
   StoreFindings,
   Verdict,
-} from "./stores/integrity.ts";
+} from "./stores/store-parts.ts";
 export type { WorkerRow } from "./stores/liveness.ts";
 export type { Backup, BackupOptions, KindCounts, ListPage } from "./stores/port.ts";
 export type { Logger } from "./telemetry/log.ts";

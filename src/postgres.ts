@@ -25,7 +25,7 @@ export function enqueue<In>(
     readonly schema?: string;
     /**
      * Whether the commit wakes idle workers. Transactions that do so commit one after the other in the whole server; with false they
-     * do not, and a worker finds the job when it looks (`poll`, a second). Default true.
+     * do not, and a worker finds the job at its next poll (`poll`, a second). Default true.
      */
     readonly wake?: boolean;
   } = {},

@@ -29,7 +29,13 @@ const manifest = JSON.parse(readFileSync(`${root}package.json`, "utf8")) as {
 const sqliteFile = "src/stores/sqlite/database.ts";
 const pgFile = "src/stores/postgres/driver.ts";
 const redisFile = "src/stores/redis/driver.ts";
-const promClientFile = "src/telemetry/prom-client.ts";
+const promClientFile = "src/telemetry/metrics.ts";
+/** The peers of blobs and files, each with the one file that loads it. */
+const peerFiles: Readonly<Record<string, string>> = {
+  "@aws-sdk/client-s3": "src/blobs/s3.ts",
+  "@azure/storage-blob": "src/blobs/azure.ts",
+  "csv-parse": "src/files/csv.ts",
+};
 const doctor = "src/stores/sqlite/doctor/";
 const settingsFile = "src/engine/settings.ts";
 const registryFile = "src/stores/registry.ts";
@@ -38,7 +44,7 @@ const threadFiles = ["src/recovery/maintenance-thread.ts"];
 // below. The ports are the files directly in src/stores, except the registry and what only the stores themselves share.
 const domain = ["job", "ports", "recovery", "worker"];
 const ofStores = ["registry", "rows", "released-steps"];
-const parts = ["batches", "requests", "collections", "stores", "blobs", "brokers", "telemetry"];
+const parts = ["batches", "requests", "collections", "stores", "blobs", "files", "brokers", "telemetry"];
 const mayImport: Readonly<Record<string, readonly string[]>> = {
   job: [],
   ports: ["job"],
@@ -211,7 +217,7 @@ const rules: readonly Rule[] = [
     keeps: [
       ["src/job/job.ts", 'import type { StandardSchemaV1 } from "@standard-schema/spec";'],
       ["src/job/job.ts", 'import type { Lease } from "./lease.ts";'],
-      ["src/engine/config-file.ts", 'import type { Node } from "yaml";'],
+      ["src/engine/config.ts", 'import type { Node } from "yaml";'],
     ],
   },
   {
@@ -285,6 +291,32 @@ const rules: readonly Rule[] = [
       ["src/cli/commands/metrics.ts", 'const { Registry } = await import("prom-client");'],
     ],
     keeps: [["src/telemetry/metrics.ts", 'import type { Registry } from "prom-client";']],
+  },
+  {
+    title: "the peers of blobs and files are imported in one file each, and loaded only when they are needed",
+    offences: (path, text) =>
+      importsOf(text)
+        .filter(({ specifier }) => /^(@aws-sdk|@smithy|@azure|csv-parse)(\/|$)/.test(specifier))
+        .flatMap(({ specifier, typeOnly }) => {
+          if (path !== peerFiles[specifier]) return [`${path} imports ${specifier}`];
+          const atOnce = new RegExp(`^import\\b(?!\\s+type)[^;]*["']${specifier}["']`, "m");
+          return typeOnly || !atOnce.test(text) ? [] : [`${path} loads ${specifier} at once`];
+        }),
+    breaks: [
+      ["src/blobs/open.ts", 'import type { S3Client } from "@aws-sdk/client-s3";'],
+      ["src/blobs/azure.ts", 'const s3 = await import("@aws-sdk/client-s3");'],
+      ["src/blobs/azure.ts", 'import { ContainerClient } from "@azure/storage-blob";'],
+      ["src/blobs/azure.ts", 'import { DefaultAzureCredential } from "@azure/identity";'],
+      ["src/files/csv.ts", 'import { parse } from "csv-parse";'],
+      ["src/files/ndjson.ts", 'import { parse } from "csv-parse/sync";'],
+    ],
+    keeps: [
+      [
+        "src/files/csv.ts",
+        'import type { Parser } from "csv-parse";\nconst load = async () => await import("csv-parse");',
+      ],
+      ["src/blobs/s3.ts", 'import type * as Sdk from "@aws-sdk/client-s3";'],
+    ],
   },
   {
     title: "the domain has no clock, randomness, identity, timer, process or console of its own",

@@ -242,6 +242,31 @@ test("examples/fan-out.ts adds up the results of its children and says which fai
   assert.doesNotMatch(program.stdout, /\.\./);
 });
 
+test("examples/bank-file.ts pays 100,000 rows, with a worker killed on the way, and finds every line at its place", async (t) => {
+  const program = folder(t).start("bank-file.ts");
+  await program.untilEnd();
+  assert.deepEqual(program.lines, [
+    "killed a worker with rows left: true",
+    "99898 paid, 102 failed",
+    "rows 100000, succeeded 99898, failed 102, left 0",
+    "accepted.csv: 99898 lines, each at its place; workers ended by SIGKILL, null",
+  ]);
+  assert.match(program.stderr, / is gone; incident /, "the death is in the log");
+});
+
+test("the first program of docs/batches.md is in examples/bank-file.ts, line by line", () => {
+  const page = readFileSync(`${root}docs/batches.md`, "utf8");
+  const shown = /^```ts\n([^]*?)^```/m.exec(page)![1]!;
+  const lines = shown.split("\n").filter((line) => line !== "" && !line.startsWith("import "));
+  assert.ok(lines.length > 10);
+  let rest = readFileSync(`${root}examples/bank-file.ts`, "utf8");
+  for (const line of lines) {
+    const at = rest.indexOf(`${line}\n`);
+    assert.notEqual(at, -1, `in this order: ${line}`);
+    rest = rest.slice(at + line.length);
+  }
+});
+
 test("examples/limits.ts keeps to its limits", async (t) => {
   const program = folder(t).start("limits.ts");
   await program.untilEnd();
@@ -250,10 +275,11 @@ test("examples/limits.ts keeps to its limits", async (t) => {
     "beta: at most 3 at once",
     "24 calls took more than 0.7 s",
     "booked in order: 1, 2, 3",
+    "beta was among the first three of 102, coil began after it was resumed",
   ]);
 });
 
-test("examples/rerun.ts runs once more for what came during the run, and joins what belongs together", async (t) => {
+test("examples/rerun.ts runs again for what came during the run, and joins what belongs together", async (t) => {
   const program = folder(t).start("rerun.ts");
   await program.untilEnd();
   assert.deepEqual(program.lines.slice(0, 3), ["indexing version 1", "version 2: rerun", "version 3: rerun"]);

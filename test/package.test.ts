@@ -27,9 +27,11 @@ const surface: Readonly<Record<string, readonly string[] | undefined>> = {
   "outlive/client": ["ErrorCode", "OutliveError", "connect", "job"],
   "outlive/sqlite": ["sqlite"],
   "outlive/postgres": ["enqueue", "postgres"],
+  "outlive/blobs": ["azure", "fileSystem", "openBlobs", "s3", "verified"],
+  "outlive/files": ["csv", "ndjson"],
   "outlive/metrics": ["aggregatedText", "attachMetrics", "lasting"],
   "outlive/log": ["jsonWriter", "prettyWriter"],
-  "outlive/testing": ["KNOWN_BUGS", "crashTest", "effect", "storeConformance", "virtualClock"],
+  "outlive/testing": ["KNOWN_BUGS", "blobConformance", "crashTest", "effect", "storeConformance", "virtualClock"],
 };
 
 type Manifest = {

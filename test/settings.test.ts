@@ -5,6 +5,7 @@ import { test } from "node:test";
 import { derivedFiles } from "../scripts/settings-docs.ts";
 import { accepts } from "../src/engine/option-checks.ts";
 import {
+  BATCH_OPTIONS,
   defaultIn,
   KIND_OPTIONS,
   PROGRAM_OPTIONS,
@@ -18,6 +19,7 @@ const TABLES: Readonly<Record<string, Readonly<Record<string, Setting>>>> = {
   PROGRAM_OPTIONS,
   WORKER_OPTIONS,
   KIND_OPTIONS,
+  BATCH_OPTIONS,
 };
 
 for (const { path, text } of derivedFiles()) {

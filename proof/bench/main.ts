@@ -6,6 +6,7 @@ import { againstJson, againstTable, isKept } from "./against/comparison.ts";
 import { measureAgainst } from "./against/run.ts";
 import type { Figure } from "./figure.ts";
 import { Bench, type Metric } from "./harness.ts";
+import { batchMetrics } from "./batches/index.ts";
 import { metrics } from "./metrics/index.ts";
 import { type AgainstOptions, type Options, readAgainst, readOptions, Usage } from "./options.ts";
 import { installPeers, PeersMissing } from "./peers.ts";
@@ -26,10 +27,13 @@ process.exit();
 async function main(argv: readonly string[]): Promise<number> {
   const against = readAgainst(argv);
   if (against) return compareWith(against);
-  const options = readOptions(argv, (store) => metrics[store].flatMap(({ names }) => names));
+  const metricsOf = (batches: boolean): typeof metrics => (batches ? batchMetrics : metrics);
+  const options = readOptions(argv, (store, batches) => metricsOf(batches)[store].flatMap(({ names }) => names));
   const profile = options.profile === null ? null : resolve(options.profile);
   if (profile !== null) mkdirSync(profile, { recursive: true });
-  const chosen = metrics[options.store].filter(({ names }) => names.some((name) => wanted(options, name)));
+  const chosen = metricsOf(options.batches)[options.store].filter(({ names }) =>
+    names.some((name) => wanted(options, name)),
+  );
   if (options.peers && chosen.some(({ peers }) => peers?.[options.store])) installPeers();
   const bench = await Bench.open({ ...options, profile });
   const { figures, failed } = await measure(bench, chosen, options);

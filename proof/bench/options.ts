@@ -12,6 +12,8 @@ export interface Options {
   readonly limits: boolean;
   /** Whether other engines are measured beside us, where the store has such. */
   readonly peers: boolean;
+  /** The metrics of batches, in place of the others. */
+  readonly batches: boolean;
   /** The metrics to run; null: all. */
   readonly only: readonly string[] | null;
   /** The folder of the drain's CPU profiles; null: none. */
@@ -39,6 +41,7 @@ export const USAGE = `npm run bench -- [options]
   --limits          exit 1 if a limit is not kept: what must hold on any machine, however busy
   --profile [dir]   CPU profiles of the drain's worker into dir (default ./bench-profile)
   --store name      sqlite (the default), postgres or redis, on a server that the bench starts
+  --batches         the metrics of batches: rows, submission, ends, output, memory, and what they cost plain jobs
   --no-peers        PostgreSQL: without the engines beside us, which are installed into proof/bench/node_modules otherwise
 
 npm run bench -- --against REV [--store name] [--rounds 9] [--limit 1.05] [--only a,b] [--quick] [--strict] [--json]
@@ -55,6 +58,7 @@ const OPTIONS = {
   only: { type: "string" },
   profile: { type: "boolean", default: false },
   "no-peers": { type: "boolean", default: false },
+  batches: { type: "boolean", default: false },
   against: { type: "string" },
   rounds: { type: "string" },
   limit: { type: "string" },
@@ -66,7 +70,10 @@ const AGAINST_STORES: readonly StoreName[] = ["sqlite", "postgres"];
 const ROUNDS = 9;
 const LIMIT = 1.05;
 
-export function readOptions(argv: readonly string[], namesOf: (store: StoreName) => readonly string[]): Options {
+export function readOptions(
+  argv: readonly string[],
+  namesOf: (store: StoreName, batches: boolean) => readonly string[],
+): Options {
   const { values, positionals } = parseArgs({ args: [...argv], allowPositionals: true, options: OPTIONS });
   if (values.help) throw new Usage(USAGE);
   if (values.rounds !== undefined || values.limit !== undefined)
@@ -81,7 +88,8 @@ export function readOptions(argv: readonly string[], namesOf: (store: StoreName)
     quick: values.quick,
     strict: values.strict,
     limits: values.limits,
-    only: values.only === undefined ? null : chosen(values.only.split(","), namesOf(store)),
+    batches: values.batches,
+    only: values.only === undefined ? null : chosen(values.only.split(","), namesOf(store, values.batches)),
     profile: values.profile ? (positionals[0] ?? "bench-profile") : null,
   };
 }
@@ -91,7 +99,7 @@ export function readAgainst(argv: readonly string[]): AgainstOptions | null {
   const { values, positionals } = parseArgs({ args: [...argv], allowPositionals: true, options: OPTIONS });
   const { against: revision, store, only } = values;
   if (values.help || revision === undefined) return null;
-  const other = (["limits", "profile", "no-peers"] as const).find((name) => values[name]);
+  const other = (["limits", "profile", "no-peers", "batches"] as const).find((name) => values[name]);
   if (other || positionals.length > 0)
     throw new Usage(`${other ? `--${other}` : positionals[0]} does not go with --against.\n${USAGE}`);
   return {

@@ -1,5 +1,5 @@
 /** What `npm run torture -- --help` says. */
-export const USAGE = `npm run torture -- [--features | --power-loss | --kill-at-call | --restore | --migrate | --previous] [options]
+export const USAGE = `npm run torture -- [--batches | --features | --power-loss | --kill-at-call | --restore | --migrate | --previous] [options]
 
 Each rig ends with exit code 1 on any violation; --json makes its last line one of JSON. docs/testing.md says what they do and show.
 
@@ -15,8 +15,16 @@ Processes (without one of these options): real processes, killed, frozen and cut
   --workers N               worker processes, default 6
   --keep                    keep the histories and the store also if every promise held
 
+--batches: batches of 0, 1, 8 and 1,000 rows, while workers, submitters, all of them and a PostgreSQL server are killed
+  --store sqlite|postgres, --kills N, --seed N, --workers N, --keep
+
 --features: jobs that wait and jobs with keys, while workers are killed every 200 ms
-  --store sqlite|postgres, --kills N, --seed N, --workers N, --keys N, --keep
+  --store sqlite|postgres, --seed N, --workers N, --keys N, --keep
+  --kills N                 default 200; without --scenario, mixed has all of them and each other scenario half as many
+  --scenario A,B            mixed, one-per-key, pace, fairness (sqlite), open-transaction and sql-reclaim (postgres); default all of the
+                            store. Below 100 kills, fairness and open-transaction are smaller in proportion
+  --ended-within MS         how long all jobs may take to end after the last kill, default 120000
+  --plant A,B               the controls: limit, rate, room, fair, order, signals, wakes, events
 
 --power-loss: what a power loss leaves of the file
   --states N, --seed N, --scenario A,B, --again N

@@ -35,27 +35,27 @@ interface Advice {
 
 const DAY_MS = 86_400_000;
 
-type Surveyed = Omit<Look, "kinds"> & { readonly kinds: readonly KindStatus[] };
+type Surveyed = Omit<Survey, "kinds"> & { readonly kinds: readonly KindStatus[] };
 
-function advise(look: Surveyed, maxAgeMs: number): Advice[] {
-  // While somebody holds the write lock nobody can beat or claim: silence says nothing then, and the one thing helps all.
-  if (look.store.blockedBy) return [...ofStore(look.store), ...ofQuarantine(look)];
+function advise(found: Surveyed, maxAgeMs: number): Advice[] {
+  // While a process holds the write lock no other can beat or claim: silence means nothing then, and one action helps all.
+  if (found.store.blockedBy) return [...ofStore(found.store), ...ofQuarantine(found)];
   const advice = [
-    ...ofStore(look.store),
-    ...ofIdle(look),
-    ...look.kinds.flatMap((kind) => ofLate(kind, maxAgeMs)),
-    ...ofQuarantine(look),
-    ...look.workers.flatMap((worker) => ofWorker(worker, look.workers.some(works))),
-    ...ofDead(look.kinds),
-    ...ofPaused(look.kinds),
+    ...ofStore(found.store),
+    ...ofIdle(found),
+    ...found.kinds.flatMap((kind) => ofLate(kind, maxAgeMs)),
+    ...ofQuarantine(found),
+    ...found.workers.flatMap((worker) => ofWorker(worker, found.workers.some(works))),
+    ...ofDead(found.kinds),
+    ...ofPaused(found.kinds),
   ];
   return [...advice.filter(({ needsPerson }) => needsPerson), ...advice.filter(({ needsPerson }) => !needsPerson)];
 }
 
-type Said = Pick<Advice, "code" | "text" | "next"> & Partial<Advice>;
-const say = (said: Said): Advice => ({ needsPerson: false, kinds: [], worker: null, ...said });
+type Wording = Pick<Advice, "code" | "text" | "next"> & Partial<Advice>;
+const say = (said: Wording): Advice => ({ needsPerson: false, kinds: [], worker: null, ...said });
 
-function ofStore(store: Look["store"]): Advice[] {
+function ofStore(store: Survey["store"]): Advice[] {
   if (!store.ok)
     return [
       say({
@@ -77,12 +77,12 @@ function ofStore(store: Look["store"]): Advice[] {
   ];
 }
 
-/** A paused kind waits because somebody wanted it to. */
+/** A paused kind waits on purpose. */
 function ofIdle({ kinds, workers }: Surveyed): Advice[] {
   const idle = kinds.filter(({ ready, paused, liveWorkers }) => ready > 0 && !paused && liveWorkers === 0);
   if (idle.length === 0) return [];
   const ready = idle.reduce((sum, kind) => sum + kind.ready, 0);
-  const nobody = workers.some(works)
+  const reason = workers.some(works)
     ? `no live worker knows ${idle.length === 1 ? "that kind" : "those kinds"}`
     : "no worker is alive";
   return [
@@ -90,7 +90,7 @@ function ofIdle({ kinds, workers }: Surveyed): Advice[] {
       code: "no-worker",
       needsPerson: true,
       kinds: namesOf(idle),
-      text: `${count(ready, "job is", "jobs are")} ready (${listed(idle, (kind) => kind.ready)}), and ${nobody}.`,
+      text: `${count(ready, "job is", "jobs are")} ready (${listed(idle, (kind) => kind.ready)}), and ${reason}.`,
       next: "outlive work",
     }),
   ];
@@ -198,24 +198,24 @@ function namesOf(kinds: readonly KindStatus[]): string[] {
   return kinds.map(({ kind }) => kind);
 }
 
-const MOST_NAMED = 4;
+const MAX_NAMED = 4;
 
 /** "mail 12, render 3 and 2 more kinds". */
 function listed(kinds: readonly KindStatus[], number: (kind: KindStatus) => number): string {
-  const named = kinds.toSorted((a, b) => number(b) - number(a)).slice(0, MOST_NAMED);
+  const named = kinds.toSorted((a, b) => number(b) - number(a)).slice(0, MAX_NAMED);
   const text = named.map((kind) => `${kind.kind} ${thousands(number(kind))}`).join(", ");
-  return kinds.length > MOST_NAMED ? `${text} and ${count(kinds.length - MOST_NAMED, "more kind")}` : text;
+  return kinds.length > MAX_NAMED ? `${text} and ${count(kinds.length - MAX_NAMED, "more kind")}` : text;
 }
 
 // The survey: what `status` shows.
 
-/** What one look finds. */
-export interface Look {
+/** What one survey finds. */
+export interface Survey {
   readonly at: number;
   readonly store: {
     readonly ok: boolean;
     readonly detail: Readonly<Record<string, string | number | boolean>>;
-    /** Who has held the write lock all the while; null: nobody. */
+    /** The process that has held the write lock all the while; null: none. */
     readonly blockedBy: { readonly pid: number; readonly command: string } | null;
   };
   readonly kinds: readonly KindCounts[];
@@ -230,7 +230,7 @@ export interface Look {
 export interface KindStatus extends KindCounts {
   /** Live workers that know the kind. */
   readonly liveWorkers: number;
-  /** Jobs that succeeded per second since the look before; null: this is the first. */
+  /** Jobs that succeeded per second since the survey before; null: this is the first. */
   readonly perSecond: number | null;
 }
 
@@ -239,22 +239,22 @@ export interface Status {
   /** False: something needs a person. */
   readonly ok: boolean;
   readonly at: number;
-  readonly store: Look["store"];
+  readonly store: Survey["store"];
   readonly kinds: readonly KindStatus[];
   readonly workers: readonly KnownWorker[];
   readonly incidents: readonly IncidentSummary[];
   readonly advice: readonly Advice[];
 }
 
-const MOST_INCIDENTS = 5;
-/** The newest quarantined jobs that are looked at. Whoever has more has a person's work anyway. */
-const MOST_QUARANTINED = 1_000;
+const MAX_INCIDENTS = 5;
+/** At most so many of the newest quarantined jobs are checked. More than that need a person anyway. */
+const MAX_QUARANTINED = 1_000;
 
-export async function look(engine: Engine, now: () => number): Promise<Look> {
+export async function survey(engine: Engine, now: () => number): Promise<Survey> {
   const [health, deaths, incidents] = await Promise.all([
     engine.health(),
     engine.operator.deaths(),
-    engine.incidents({ limit: MOST_INCIDENTS }),
+    engine.incidents({ limit: MAX_INCIDENTS }),
   ]);
   const at = now();
   return {
@@ -267,26 +267,26 @@ export async function look(engine: Engine, now: () => number): Promise<Look> {
   };
 }
 
-/** Pure: two looks make a rate. */
-export function statusOf(look: Look, before: Look | null, maxAgeMs: number): Status {
-  const { at, store, workers, incidents } = look;
-  const kinds = look.kinds.map((kind) => ({
+/** Pure: two surveys make a rate. */
+export function statusOf(found: Survey, before: Survey | null, maxAgeMs: number): Status {
+  const { at, store, workers, incidents } = found;
+  const kinds = found.kinds.map((kind) => ({
     ...kind,
     liveWorkers: workers.filter((worker) => works(worker) && worker.kinds.includes(kind.kind)).length,
     perSecond: rate(kind, at, before),
   }));
-  const advice = advise({ ...look, kinds }, maxAgeMs);
+  const advice = advise({ ...found, kinds }, maxAgeMs);
   return { ok: !advice.some(({ needsPerson }) => needsPerson), at, store, kinds, workers, incidents, advice };
 }
 
 /** Null also if the retention took more than was added: then the difference says nothing. */
-function rate(kind: KindCounts, at: number, before: Look | null): number | null {
+function rate(kind: KindCounts, at: number, before: Survey | null): number | null {
   const was = before?.kinds.find(({ kind: name }) => name === kind.kind);
   if (!before || !was || at <= before.at || kind.succeeded < was.succeeded) return null;
   return ((kind.succeeded - was.succeeded) * 1_000) / (at - before.at);
 }
 
-/** Also workers that are over and still hold jobs. */
+/** Also workers that have ended and still hold jobs. */
 function withLeftovers(workers: readonly Deaths[number]["worker"][], deaths: Deaths): Deaths[number]["worker"][] {
   const there = new Set(workers.map(({ id }) => id));
   return [...workers, ...deaths.map(({ worker }) => worker).filter(({ id }) => !there.has(id))];
@@ -295,9 +295,9 @@ function withLeftovers(workers: readonly Deaths[number]["worker"][], deaths: Dea
 async function quarantine(
   engine: Engine,
   kinds: readonly KindCounts[],
-): Promise<Pick<Look, "lastQuarantinedAt" | "corruptCount">> {
+): Promise<Pick<Survey, "lastQuarantinedAt" | "corruptCount">> {
   if (kinds.every(({ quarantined }) => quarantined === 0)) return { lastQuarantinedAt: null, corruptCount: 0 };
-  const { jobs } = await engine.list({ state: "quarantined", limit: MOST_QUARANTINED });
+  const { jobs } = await engine.list({ state: "quarantined", limit: MAX_QUARANTINED });
   return {
     lastQuarantinedAt: jobs.reduce<number | null>((last, { finishedAt }) => Math.max(last ?? 0, finishedAt ?? 0), null),
     corruptCount: jobs.filter(({ lastOutcome }) => lastOutcome === "corrupt").length,

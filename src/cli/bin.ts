@@ -21,6 +21,8 @@ if (major < 24) {
     .then(
       (code) => {
         process.exitCode = code;
+        // The command has ended. Modules of the user's that it loaded may hold timers or connections.
+        setTimeout(() => process.exit(), 1_000).unref();
       },
       (thrown: unknown) => {
         console.error(thrown);

@@ -1,5 +1,7 @@
 // The errors for a job, incident or kind that does not exist, each with where to find existing ones.
 import type { Engine } from "../engine/engine.ts";
+import type { BatchInfo } from "../index.ts";
+import { batchOfBlockId } from "../job/batches.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { JobInfo } from "../job/job.ts";
 import type { Death, WorkerRow } from "../stores/liveness.ts";
@@ -12,6 +14,15 @@ export function noSuchJob(id: string): OutliveError {
     "Look for it: outlive jobs --text PART. Finished jobs are kept for the retention time only.",
     { jobId: id },
   );
+}
+
+/** The batch whose block this job is; null: it is not a block. */
+export async function batchOfJob(engine: Engine, id: string, kind: string): Promise<BatchInfo | null> {
+  const place = batchOfBlockId(id);
+  if (place === null) return null;
+  // A store without batches has no blocks.
+  const batch = await engine.batch(place.batch).catch(() => null);
+  return batch?.kind === kind ? batch : null;
 }
 
 export function noSuchIncident(id: string): OutliveError {
@@ -57,7 +68,7 @@ function distance(a: string, b: string): number {
 // several.
 
 /** A list responds within 300 ms: what it has not scanned by then is left to the next page. */
-const LOOK_MS = 200;
+const LOOKUP_MS = 200;
 
 /** Up to `limit` jobs. Fewer, with `next` set, if scanning all of them would have taken too long. */
 export async function pageOfJobs(
@@ -73,7 +84,7 @@ export async function pageOfJobs(
     const page = await engine.list({ ...filter, limit: limit - jobs.length, ...(next !== null && { after: next }) });
     jobs.push(...page.jobs);
     next = page.next;
-  } while (next !== null && jobs.length < limit && performance.now() - startedAt < LOOK_MS);
+  } while (next !== null && jobs.length < limit && performance.now() - startedAt < LOOKUP_MS);
   return { jobs, next };
 }
 

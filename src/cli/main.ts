@@ -3,23 +3,22 @@
 import { Command, CommanderError } from "commander";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { VERSION } from "../platform/identity.ts";
+import { batchesCommand } from "./commands/batches.ts";
 import { backupCommand, checkCommand } from "./commands/check.ts";
 import { demoCommand, tortureCommand } from "./commands/demo.ts";
-import { enqueueCommand } from "./commands/enqueue.ts";
-import { initCommand } from "./commands/init.ts";
-import { jobCommand, whyCommand } from "./commands/job.ts";
-import { jobsCommand } from "./commands/jobs.ts";
-import { limitCommand } from "./commands/limit.ts";
-import { migrateCommand } from "./commands/migrate.ts";
+import { enqueueCommand, signalCommand } from "./commands/enqueue.ts";
+import { initCommand, migrateCommand } from "./commands/migrate.ts";
+import { jobCommand, whyCommand, jobsCommand } from "./commands/job.ts";
+import { limitCommand, limitsCommand } from "./commands/limit.ts";
 import { pauseCommand, quarantineCommand, retryCommand } from "./commands/operate.ts";
 import { incidentsCommand, recoverCommand, recoveryCommand } from "./commands/recover.ts";
-import { signalCommand } from "./commands/signal.ts";
+import { submitCommand } from "./commands/submit.ts";
 import { metricsCommand, statusCommand, workersCommand } from "./commands/status.ts";
 import { workCommand } from "./commands/work.ts";
 import { type Context, type GlobalOptions, makeContext } from "./context.ts";
 import { ExitCode, exitCodeOf, type Streams, terminal } from "./terminal.ts";
 
-/** What a command does. Answers an exit code; nothing means 0. */
+/** What a command does. Returns an exit code; nothing means 0. */
 type Action = (context: Context, command: Command) => Promise<number | void>;
 
 /** Adds a command to the program. `run` wraps its action: context, errors, exit code. */
@@ -31,7 +30,7 @@ export async function main(
   streams: Streams = { stdout: process.stdout, stderr: process.stderr },
 ): Promise<number> {
   let code: number = ExitCode.ok;
-  // Known before commander has understood anything: also what it does not understand is told in JSON.
+  // Known before commander has understood anything: its own usage errors are printed as JSON, too.
   const end = argv.indexOf("--");
   const json = (end < 0 ? argv : argv.slice(0, end)).includes("--json");
   const program = new Command("outlive")
@@ -43,7 +42,7 @@ export async function main(
       "the configuration file (default: outlive.config.ts, .mts, .mjs, .js, or outlive.yaml, .yml in this folder)",
     )
     .option("--store <url>", 'the store, for instance "sqlite:./jobs.db"; wins over file and environment')
-    .option("--read-only", "look only, also at a damaged store: everything that can be read, nothing is changed")
+    .option("--read-only", "read only, also from a damaged store: shows everything that can be read, changes nothing")
     .showSuggestionAfterError()
     .configureHelp({ showGlobalOptions: true })
     .exitOverride()
@@ -184,6 +183,9 @@ export const COMMANDS: readonly Register[] = [
   quarantineCommand,
   pauseCommand,
   limitCommand,
+  limitsCommand,
+  batchesCommand,
+  submitCommand,
   workersCommand,
   recoverCommand,
   incidentsCommand,

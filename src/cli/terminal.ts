@@ -1,9 +1,9 @@
-// The CLI's output: text or JSON, tables, colours on a terminal only, and exit codes. Commands pass it facts; it writes
-// them.
+// The CLI's output: text or JSON, tables, colours on a terminal only, and exit codes, and the live view
+// of `--watch`. Commands pass it facts; it writes them.
 import { stripVTControlCharacters, styleText } from "node:util";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { isoInstant } from "../job/time.ts";
-import { cut, widthOf } from "./words.ts";
+import { cut, widthOf, count } from "./words.ts";
 
 type Style = Parameters<typeof styleText>[0];
 
@@ -160,6 +160,7 @@ export function exitCodeOf(thrown: unknown): number {
   switch (thrown.code) {
     case ErrorCode.optionInvalid:
     case ErrorCode.keyInvalid:
+    case ErrorCode.inputInvalid:
       return ExitCode.usage;
     case ErrorCode.notFound:
     case ErrorCode.kindUnknown:
@@ -171,4 +172,181 @@ export function exitCodeOf(thrown: unknown): number {
     default:
       return ExitCode.failure;
   }
+}
+
+// The live view of `--watch`: on a terminal one block of lines, redrawn in place once a second until q or Ctrl-C;
+// without one a block a second. One write per frame and no clearing before it, so nothing flickers.
+
+export interface Size {
+  readonly columns: number;
+  /** Infinite without a terminal. */
+  readonly rows: number;
+}
+
+/** In raw mode Ctrl-C and Ctrl-D are keys. */
+const STOP_KEYS = ["q", "Q", "\u0003", "\u0004"];
+const EVERY_MS = 1_000;
+const HIDE_CURSOR = "\u001b[?25l";
+const SHOW_CURSOR = "\u001b[?25h";
+/** A line too long for a narrow screen is cut, so that a frame keeps its height. */
+const NO_WRAP = "\u001b[?7l";
+const WRAP = "\u001b[?7h";
+const CLEAR_LINE = "\u001b[K";
+const CLEAR_BELOW = "\u001b[J";
+const CLEAR_ALL = "\u001b[2J\u001b[H";
+/** Terminals that support it show a frame only when it is complete; the others ignore it. */
+const FRAME_BEGINS = "\u001b[?2026h";
+const FRAME_ENDS = "\u001b[?2026l";
+
+/**
+ * Calls `frame` once a second and shows its lines until the user ends it, or the frame calls `end`: then it was the last. `onlyLast`: without a
+ * terminal nothing else is shown.
+ */
+export async function watch(
+  terminal: Terminal,
+  frame: (size: Size, end: () => void) => Promise<readonly string[]>,
+  { onlyLast = false }: { readonly onlyLast?: boolean } = {},
+): Promise<void> {
+  const stop = untilAsked();
+  const screen = terminal.isTty ? liveScreen() : plainScreen(terminal.json ? "" : "\n");
+  let isLast = false;
+  try {
+    for (;;) {
+      const startedAt = performance.now();
+      const lines = await frame(screen.size(), () => (isLast = true));
+      if (lines.length > 0 && (isLast || !onlyLast)) screen.show(lines);
+      if (isLast) return;
+      if (await stop.within(Math.max(50, EVERY_MS - (performance.now() - startedAt)))) return;
+    }
+  } finally {
+    screen.end();
+    stop.end();
+  }
+}
+
+interface Screen {
+  readonly size: () => Size;
+  readonly show: (lines: readonly string[]) => void;
+  readonly end: () => void;
+}
+
+function liveScreen(): Screen {
+  const { stdout } = process;
+  let drawn = 0;
+  const resized = (): void => {
+    stdout.write(CLEAR_ALL);
+    drawn = 0;
+  };
+  stdout.write(HIDE_CURSOR + NO_WRAP);
+  stdout.on("resize", resized);
+  return {
+    size: () => ({ columns: stdout.columns ?? 80, rows: (stdout.rows ?? 24) - 1 }),
+    show(lines) {
+      const shown = lines.slice(0, Math.max(1, (stdout.rows ?? 24) - 1));
+      const up = drawn > 0 ? `\u001b[${drawn}A\r` : "";
+      drawn = shown.length;
+      const text = shown.map((line) => `${line}${CLEAR_LINE}\r\n`).join("");
+      stdout.write(`${FRAME_BEGINS}${up}${text}${CLEAR_BELOW}${FRAME_ENDS}`);
+    },
+    end() {
+      stdout.off("resize", resized);
+      stdout.write(WRAP + SHOW_CURSOR);
+    },
+  };
+}
+
+function plainScreen(between: string): Screen {
+  let first = true;
+  return {
+    size: () => ({ columns: 120, rows: Number.POSITIVE_INFINITY }),
+    show(lines) {
+      process.stdout.write(`${first ? "" : between}${lines.join("\n")}\n`);
+      first = false;
+    },
+    end: () => {},
+  };
+}
+
+/** q, Ctrl-C, SIGTERM, or the reader of stdout is gone. */
+function untilAsked(): { within: (ms: number) => Promise<boolean>; end: () => void } {
+  const { stdin, stdout } = process;
+  const asked = new AbortController();
+  const ask = (): void => asked.abort();
+  const key = (data: Buffer): void => {
+    if (STOP_KEYS.some((stop) => data.toString().includes(stop))) ask();
+  };
+  const raw = stdin.isTTY && stdout.isTTY;
+  if (raw) {
+    stdin.setRawMode(true);
+    stdin.on("data", key);
+  }
+  const signals = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
+  for (const signal of signals) process.on(signal, ask);
+  stdout.on("error", ask);
+  return {
+    within: (ms) =>
+      new Promise((resolve) => {
+        if (asked.signal.aborted) return resolve(true);
+        const finish = (): void => {
+          clearTimeout(timer);
+          asked.signal.removeEventListener("abort", finish);
+          resolve(asked.signal.aborted);
+        };
+        const timer = setTimeout(finish, ms);
+        asked.signal.addEventListener("abort", finish);
+      }),
+    end() {
+      for (const signal of signals) process.off(signal, ask);
+      if (!raw) return;
+      stdin.off("data", key);
+      stdin.setRawMode(false);
+      stdin.pause();
+    },
+  };
+}
+
+// The progress of a long task: a line on stderr once a second, none if the task finishes sooner. On a terminal one line, redrawn in place.
+
+const REDRAWN_EVERY_MS = 100;
+
+export interface ProgressLine {
+  /** As often as you like; the text is made only if it is shown. */
+  readonly show: (text: () => string) => void;
+  /** Removes the line from a terminal. */
+  readonly end: () => void;
+}
+
+export function progressLine({ json, remark }: Terminal): ProgressLine {
+  const { stderr } = process;
+  const inPlace = stderr.isTTY === true && !json;
+  let shownAt = performance.now();
+  let drawn = false;
+  return {
+    show(text) {
+      if (performance.now() - shownAt < (inPlace ? REDRAWN_EVERY_MS : PROGRESS_EVERY_MS)) return;
+      shownAt = performance.now();
+      drawn = inPlace;
+      if (inPlace) stderr.write(`\r${cut(text(), (stderr.columns ?? 80) - 1)}${CLEAR_LINE}`);
+      else remark(text());
+    },
+    end() {
+      if (drawn) stderr.write(`\r${CLEAR_LINE}`);
+    },
+  };
+}
+
+const PROGRESS_EVERY_MS = 1_000;
+
+/** Call it with the current count, as often as you like. */
+export function progress(
+  remark: (text: string) => void,
+  doing: string,
+  now: () => number = () => performance.now(),
+): (jobs: number) => void {
+  let printedAt = now();
+  return (jobs) => {
+    if (now() - printedAt < PROGRESS_EVERY_MS) return;
+    printedAt = now();
+    remark(`${doing}: ${count(jobs, "job")} so far`);
+  };
 }

@@ -65,6 +65,13 @@ function columnsOf(grapheme: string): number {
     : 1;
 }
 
+const BAR = 30;
+
+/** A share from 0 to 1 as a bar. */
+export function bar(share: number): string {
+  return "█".repeat(Math.round(share * BAR)).padEnd(BAR, "░");
+}
+
 export function bytes(value: number): string {
   const units = ["B", "kB", "MB", "GB", "TB"];
   let left = value;

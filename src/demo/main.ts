@@ -68,13 +68,13 @@ function shownOn(screen: Screen): Observer {
       view = new LiveView(engine, fleet);
       watching = view.watch(end.signal, (now) => screen.show(now));
     },
-    killed: (what) => screen.told(view!.note(what, "bad")),
+    killed: (what) => screen.report(view!.note(what, "bad")),
     heard(place, event) {
       const line = eventText(view!.fleet, place, event);
       if (event.name === "write.rejected") view!.refusedWrite(event.lease.worker);
-      if (line) screen.told(view!.note(line.text, line.mood));
+      if (line) screen.report(view!.note(line.text, line.mood));
     },
-    poisoned: (place) => screen.told(view!.poisoned(place)),
+    poisoned: (place) => screen.report(view!.poisoned(place)),
     async ended() {
       end.abort();
       await watching;

@@ -10,7 +10,7 @@ import { LEASE_MS } from "../torture/tables.ts";
 
 export interface Screen {
   show(view: View): void;
-  told(event: DemoEvent): void;
+  report(event: DemoEvent): void;
   /** Restores the terminal. Safe to call twice. */
   end(): void;
 }
@@ -59,7 +59,7 @@ export function liveScreen(stream: NodeJS.WriteStream, head: Headline): Screen {
         `${up}${lines.map((parts) => `${paint(parts, width, coloured)}${CLEAR_LINE}\n`).join("")}${CLEAR_BELOW}`,
       );
     },
-    told() {},
+    report() {},
     end() {
       if (ended) return;
       ended = true;
@@ -81,7 +81,7 @@ export function plainScreen(stream: NodeJS.WriteStream, head: Headline): Screen 
           `${live} of ${view.workers.length} workers live, ${view.kills} kills, ${view.recovered} jobs recovered, ${view.quarantined} quarantined\n`,
       );
     },
-    told({ atMs, text }) {
+    report({ atMs, text }) {
       stream.write(`${stamp(atMs)}  ${text}\n`);
     },
     end() {},

@@ -1,19 +1,32 @@
 // The client: enqueue and inspect. No thread, no recovery, no migration, no signal handler: safe in web processes, under
 // hot reload and in bundlers. The engine is a client that can also work.
+import {
+  BatchClient,
+  type BatchInfo,
+  type FailedBatchRow,
+  type OpenBatch,
+  type Submitted,
+  type SubmitOptions,
+} from "../batches/batch-client.ts";
+import type { AnyBatch, BatchContract } from "../batches/contract.ts";
+import type { RowsOf } from "../batches/submission.ts";
+import type { BatchState } from "../job/batches.ts";
 import type { AnyContract, JobContract } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource, makeDraft } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
+import type { Emitter } from "../job/events.ts";
 import { type Enqueued, JOB_STATES, type JobId, type JobDetails, type JobDraft } from "../job/job.ts";
-import { encodeJson, type Json } from "../job/json.ts";
+import type { Json } from "../job/json.ts";
 import { type Duration, durationMs } from "../job/time.ts";
-import { MAX_SIGNALS } from "../job/waits.ts";
+import { makeSignal, type SentSignal, type SentSignalOptions, signalResult } from "../job/waits.ts";
 import { systemClock, systemRandom } from "../platform/clock.ts";
 import { VERSION } from "../platform/identity.ts";
 import { type IncidentSummary, recoveryReport, type RecoveryReport, reportText } from "../recovery/incident.ts";
 import type { WorkerRow } from "../stores/liveness.ts";
-import type { JobFilter, KindCounts, ListPage, SignalAnswer, Store, WorkerQuery } from "../stores/port.ts";
+import type { JobFilter, KindCounts, ListPage, Store, WorkerQuery } from "../stores/port.ts";
 import { type ClientStore, storeAt } from "../stores/registry.ts";
 import { checkedEnqueue, type CommitForm, type NoPromise, transactionsFor } from "../worker/run.ts";
+import { batchesOf, kindsOf } from "./batch.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
 import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
 import { Results } from "./results.ts";
@@ -48,14 +61,25 @@ export class Client {
   protected readonly contracts: ReadonlyMap<string, AnyContract>;
   readonly #newId = idSource(systemClock, systemRandom);
   readonly #release: () => Promise<void>;
+  readonly #events: Emitter;
+  /** The kinds of batches that this program knows. */
+  protected readonly batchKinds: ReadonlyMap<string, AnyBatch>;
   #results: Results | undefined;
+  #batchClient: BatchClient | undefined;
   #closed = false;
 
   /** Use `connect` or `open`. */
-  constructor(store: Store, contracts: ReadonlyMap<string, AnyContract>, release: () => Promise<void>) {
+  constructor(
+    store: Store,
+    contracts: ReadonlyMap<string, AnyContract>,
+    release: () => Promise<void>,
+    { batches = NO_BATCHES, events = UNHEARD }: { batches?: ReadonlyMap<string, AnyBatch>; events?: Emitter } = {},
+  ) {
     this.store = store;
     this.contracts = contracts;
     this.#release = release;
+    this.batchKinds = batches;
+    this.#events = events;
   }
 
   /** Adds a job. Resolves when it is durable; calls of one turn of the event loop share one transaction. */
@@ -107,7 +131,7 @@ export class Client {
     return { count, created };
   }
 
-  /** Your own writes and `tx.enqueue` in one transaction of the store. */
+  /** Your own writes, `tx.enqueue` and `tx.signal` in one transaction of the store. */
   transaction<Tx, T>(form: CommitForm<Tx, "sync">, body: (tx: Tx) => NoPromise<T>): Promise<T>;
   transaction<Tx, T>(form: CommitForm<Tx, "async">, body: (tx: Tx) => Promise<T>): Promise<T>;
   async transaction(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<unknown> {
@@ -136,16 +160,10 @@ export class Client {
     jobId: string,
     name: string,
     payload: Json = null,
-    options: { readonly id?: string } = {},
-  ): Promise<{ readonly created: boolean }> {
-    assertKey(jobId, "The job's id");
-    assertKey(name, `The name of a signal to job ${jobId}`);
-    const { id = this.#newId() } = options;
-    assertKey(id, `The id of a signal to job ${jobId}`);
-    const text = encodeJson(payload, `The payload of a signal to job ${jobId}`);
-    const answer = await this.store.operate.signal({ job: jobId, name, payload: text, id });
-    if (answer.is === "kept" || answer.is === "repeated") return { created: answer.is === "kept" };
-    throw signalRefused(jobId, name, answer);
+    options: SentSignalOptions = {},
+  ): Promise<SentSignal> {
+    const signal = makeSignal(jobId, name, payload, options, this.#newId);
+    return signalResult(signal, await this.store.operate.signal(signal));
   }
 
   /** The whole story of one job, or null. */
@@ -174,7 +192,7 @@ export class Client {
     return this.store.inspect.counts();
   }
 
-  /** Workers with their heartbeats: those at work or being recovered; those that are over and still hold jobs; or all whose rows are kept. */
+  /** Workers with their heartbeats: those at work or being recovered; those that have ended and still hold jobs; or all whose rows are kept. */
   workers({ which = "present", heldIds }: Pick<WorkerQuery, "which" | "heldIds"> = {}): Promise<readonly WorkerRow[]> {
     return this.store.workers({ which, ...(heldIds !== undefined && { heldIds }) });
   }
@@ -197,6 +215,85 @@ export class Client {
     return report && { ...report, text: reportText(report) };
   }
 
+  // ---- batches
+
+  /** Submits rows as one batch, in constant memory, and seals it. With a `key` a submission that was killed goes on where it ended. */
+  submit<In, Context>(
+    batch:
+      | BatchContract<In, never, Context, never>
+      | BatchContract<In, unknown, Context, never>
+      | BatchContract<In, unknown, Context, unknown>,
+    rows: RowsOf<NoInfer<In>>,
+    options: SubmitOptions<NoInfer<Context>> = {},
+  ): Promise<Submitted> {
+    return this.#batchesFor(batch).submit(batch as unknown as AnyBatch, rows, options);
+  }
+
+  /** Opens a batch to which rows are appended until it is sealed. With a `key` it returns the open one that has it. */
+  openBatch<In, Context>(
+    batch:
+      | BatchContract<In, never, Context, never>
+      | BatchContract<In, unknown, Context, never>
+      | BatchContract<In, unknown, Context, unknown>,
+    options: SubmitOptions<NoInfer<Context>> = {},
+  ): Promise<OpenBatch<In>> {
+    return this.#batchesFor(batch).openBatch(batch as unknown as AnyBatch, options);
+  }
+
+  /** How a batch stands, or null. Reads a few rows, however large the batch is, and takes no lock. */
+  async batch(id: string): Promise<BatchInfo | null> {
+    assertKey(id, "The batch's id");
+    return this.#batches().get(id);
+  }
+
+  /** A page of batches, the newest first. `after` is the id of the last one of the page before. */
+  async batches(options: BatchListOptions = {}): Promise<readonly BatchInfo[]> {
+    const { kind, state, since, limit = 50, after = null } = options;
+    assertLimit(limit);
+    const filter = {
+      ...(kind !== undefined && { kind: typeof kind === "string" ? kind : kind.name }),
+      ...(state !== undefined && { state }),
+      ...(since !== undefined && { createdAfter: since.getTime() }),
+    };
+    return this.#batches().list(filter, limit, after);
+  }
+
+  /** The failed rows of the batch's latest round, by line, streamed. */
+  batchRows(id: string, _options: { readonly failed: true }): AsyncIterable<FailedBatchRow> {
+    assertKey(id, "The batch's id");
+    return this.#batches().failedRows(id);
+  }
+
+  /** Ends a batch: rows that have not begun are aborted, running blocks are asked to end, and what has ended stays. Returns the state it is in after that. */
+  async abortBatch(id: string): Promise<BatchState> {
+    assertKey(id, "The batch's id");
+    return this.#batches().abort(id);
+  }
+
+  /** Runs the failed rows of a batch that has ended again, as a new round with its own `done`. */
+  async retryBatch(id: string): Promise<{ readonly round: number; readonly rows: number }> {
+    assertKey(id, "The batch's id");
+    return this.#batches().retry(id);
+  }
+
+  #batchesFor(batch: { readonly name: string }): BatchClient {
+    if (this.#closed) throw closedError();
+    if (this.batchKinds.get(batch?.name) !== (batch as unknown)) throw unknownKind(batch?.name, this.batchKinds);
+    return this.#batches();
+  }
+
+  #batches(): BatchClient {
+    const { batches, name } = this.store;
+    if (batches === undefined)
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `The store ${name} has no batches.`,
+        "Use a SQLite or PostgreSQL store.",
+        { store: name },
+      );
+    return (this.#batchClient ??= new BatchClient(batches, this.#events, this.#newId));
+  }
+
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
@@ -214,12 +311,7 @@ export class Client {
     options: EnqueueOptions,
     newId: () => string = this.#newId,
   ): JobDraft | Promise<JobDraft> {
-    if (this.#closed)
-      throw new OutliveError(
-        ErrorCode.closed,
-        "This client is closed.",
-        "Nothing was enqueued. Connect or open again.",
-      );
+    if (this.#closed) throw closedError();
     this.assertKnown(contract);
     return makeDraft(contract, input, options, newId);
   }
@@ -230,22 +322,23 @@ export class Client {
   }
 }
 
-function signalRefused(jobId: string, signal: string, answer: SignalAnswer): OutliveError {
-  const [what, hint] =
-    answer.is === "ended"
-      ? [`it is ${answer.state}`, "Nothing was kept. Only unfinished jobs take signals."]
-      : answer.is === "full"
-        ? [
-            `${MAX_SIGNALS} signals to it were not read yet`,
-            "Nothing was kept. Send fewer, or have the job read them with `run.waitForSignal`.",
-          ]
-        : ["there is no such job", "Check the id; finished jobs are kept for the retention time only."];
-  const code = answer.is === "missing" ? ErrorCode.notFound : ErrorCode.signalRefused;
-  return new OutliveError(code, `The signal ${JSON.stringify(signal)} to job ${jobId} was refused: ${what}.`, hint, {
-    jobId,
-    signal,
-    why: answer.is,
-  });
+const NO_BATCHES: ReadonlyMap<string, AnyBatch> = new Map();
+/** A client has no listeners. */
+const UNHEARD: Emitter = { emit: () => {}, has: () => false };
+
+export interface BatchListOptions {
+  readonly kind?: string | { readonly name: string };
+  readonly state?: BatchState;
+  /** Only batches that were opened after this moment. */
+  readonly since?: Date;
+  /** At most this many. Default 50, from 1 to 1000. */
+  readonly limit?: number;
+  /** The id of the last batch of the page before. */
+  readonly after?: string;
+}
+
+function closedError(): OutliveError {
+  return new OutliveError(ErrorCode.closed, "This client is closed.", "Nothing was enqueued. Connect or open again.");
 }
 
 function assertLimit(limit: number): void {
@@ -266,12 +359,13 @@ function assertLimit(limit: number): void {
 export async function connect(where: string | OutliveConfig, given: ClientOptions = {}): Promise<Client> {
   const { store: url, options } = resolveCall(where, given);
   const settings = engineSettings(options, storeAt(url).name);
-  const contracts = contractsOf(options.jobs ?? []);
+  const jobs = options.jobs ?? [];
+  const contracts = contractsOf(jobs);
   const { store, release } = await sharedStore(storeAt(url).client(url, options));
   try {
     const kinds = [...contracts.values()].map((contract) => settingsWithDefaults(contract, settings));
     if (kinds.length > 0) await store.declare(kinds);
-    return new Client(store, contracts, release);
+    return new Client(store, contracts, release, { batches: batchesOf(jobs) });
   } catch (thrown) {
     await release();
     throw thrown;
@@ -316,12 +410,12 @@ async function sharedStore({ key, open }: ClientStore): Promise<{
 
 export function contractsOf(jobs: readonly object[]): ReadonlyMap<string, AnyContract> {
   const contracts = new Map<string, AnyContract>();
-  for (const contract of jobs as readonly AnyContract[]) {
+  for (const contract of kindsOf(jobs) as readonly AnyContract[]) {
     if (typeof contract?.name !== "string" || contract.settings === undefined)
       throw new OutliveError(
         ErrorCode.optionInvalid,
-        "One of `jobs` was not made by job().",
-        "Pass what job() returned.",
+        "One of `jobs` was not made by job() or batch().",
+        "Pass what job() or batch() returned.",
       );
     if (contracts.has(contract.name) && contracts.get(contract.name) !== contract) {
       throw new OutliveError(

@@ -1,12 +1,16 @@
 // The configuration that programs and the command line share, and which source of a setting wins: the call (an option of `open`, a
 // flag), then the environment, then the configuration, then the default. `open`, `connect` and every command use this one rule, so
-// that a web process and its workers never use two stores.
+// that a web process and its workers never use two stores. And the configuration file.
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { type Duration, durationMs } from "../job/time.ts";
 import { defaultsAt, shownAddress, type StoreName } from "../stores/registry.ts";
 import { accepts, closest, fromText, takes } from "./option-checks.ts";
 import { type EngineOptions, engineSettings, isEngineSetting } from "./options.ts";
 import { DEFAULT_STORE, defaultIn, defaultOf, type Setting, type SettingKey, SETTINGS } from "./settings.ts";
+import { existsSync, readFileSync } from "node:fs";
+import { relative, resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+import type { Node } from "yaml";
 
 type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "postgres"> & {
   /** Without `pool`, which only code can make. */
@@ -125,11 +129,16 @@ export function resolveConfig(
     work: (nested([...set].filter(([key]) => key.startsWith("work."))) as { work?: WorkFileOptions }).work ?? {},
     values: rows.map(([key, row]) => ({
       key,
-      value: key === "store" ? shownAddress(store) : (valueOf(key, storeName) ?? row.otherwise),
+      value: key === "store" ? shownAddress(store) : (shownBlobs(valueOf(key, storeName)) ?? row.otherwise),
       source: set.get(key)?.source ?? "default",
     })),
     warnings: unknownVariables(env),
   };
+}
+
+/** A blob store is shown as the place where it is. */
+function shownBlobs(value: unknown): unknown {
+  return typeof value === "object" && value !== null && "place" in value ? value.place : value;
 }
 
 /** The values of a configuration object with their dotted keys. */
@@ -146,7 +155,7 @@ export function leavesOf(config: object, sourceOf: (path: readonly string[]) => 
 
 /** Whether the value of this setting may be an object, whose keys are not settings. */
 export function mayBeObject(key: string): boolean {
-  return Object.hasOwn(SETTINGS, key) && SETTINGS[key as SettingKey].type === "concurrency";
+  return Object.hasOwn(SETTINGS, key) && ["concurrency", "blobs"].includes(SETTINGS[key as SettingKey].type);
 }
 
 /** An error of the configuration. */
@@ -268,7 +277,7 @@ function overlay(resolved: FileOptions, options: EngineOptions): EngineOptions {
   const merged: Record<string, unknown> = { ...resolved };
   for (const [key, value] of Object.entries(options) as [string, unknown][]) {
     if (value === undefined) continue;
-    merged[key] = isPlain(value) && isPlain(merged[key]) ? { ...merged[key], ...value } : value;
+    merged[key] = isPlain(value) && isPlain(merged[key]) && !mayBeObject(key) ? { ...merged[key], ...value } : value;
   }
   return merged;
 }
@@ -278,4 +287,110 @@ function isPlain(value: unknown): value is object {
   if (typeof value !== "object" || value === null) return false;
   const prototype: unknown = Object.getPrototypeOf(value);
   return prototype === null || Object.getPrototypeOf(prototype) === null;
+}
+
+// Finds and reads a configuration file, `outlive.config.ts` or `outlive.yaml`: each value with its dotted key and its line.
+
+export interface ConfigSources {
+  readonly cwd: string;
+  readonly env: NodeJS.ProcessEnv;
+  readonly flags: { readonly file?: string | undefined; readonly store?: string | undefined };
+}
+
+/** The names under which a configuration is found in the working directory. */
+export const CONFIG_FILES = [
+  "outlive.config.ts",
+  "outlive.config.mts",
+  "outlive.config.mjs",
+  "outlive.config.js",
+  "outlive.yaml",
+  "outlive.yml",
+];
+
+/** The configuration of the command line: file, environment and flags. Rejects with OPTION_INVALID that names file and line. */
+export async function loadConfig({ cwd, env, flags }: ConfigSources): Promise<LoadedConfig> {
+  const file = findFile(cwd, flags.file);
+  const leaves = file === null ? [] : await readLeaves(file, relative(cwd, file) || file);
+  const call = flags.store === undefined ? [] : [{ key: "store", value: flags.store, source: "--store" }];
+  return { file, ...resolveConfig({ config: leaves, env, call }) };
+}
+
+function findFile(cwd: string, named: string | undefined): string | null {
+  if (named !== undefined) {
+    const file = resolve(cwd, named);
+    if (!existsSync(file))
+      throw unusable(
+        `There is no configuration file ${named}.`,
+        "Check --config, or remove it to use the file in this folder.",
+      );
+    return file;
+  }
+  const found = CONFIG_FILES.filter((name) => existsSync(resolve(cwd, name)));
+  if (found.length > 1)
+    throw unusable(
+      `There are ${found.length} configuration files: ${found.join(", ")}.`,
+      "Keep one, or name it with --config.",
+    );
+  return found[0] === undefined ? null : resolve(cwd, found[0]);
+}
+
+/** The values of a file, in its order. `name` is the file's name in sources and errors. */
+async function readLeaves(file: string, name: string): Promise<readonly Leaf[]> {
+  return /\.ya?ml$/.test(file) ? readYaml(file, name) : readModule(file, name);
+}
+
+async function readYaml(file: string, name: string): Promise<readonly Leaf[]> {
+  // Loaded here: its 70 files would be a sixth of what starting a program costs, and most programs have no such file.
+  const { isMap, isScalar, isSeq, LineCounter, parseDocument } = await import("yaml");
+  const lines = new LineCounter();
+  const document = parseDocument(readFileSync(file, "utf8"), { lineCounter: lines });
+  const [error] = document.errors;
+  if (error)
+    throw unusable(`${name}:${error.linePos?.[0].line ?? 1}: ${error.message.split("\n")[0]}`, "Correct the YAML.");
+  const leaves: Leaf[] = [];
+  const walk = (node: unknown, key: string): void => {
+    if (isMap(node) && !mayBeObject(key)) {
+      for (const { key: member, value } of node.items)
+        walk(value ?? member, key === "" ? String(member) : `${key}.${String(member)}`);
+      return;
+    }
+    const line = lines.linePos((node as Node | null)?.range?.[0] ?? 0).line;
+    const value = isMap(node) || isSeq(node) || isScalar(node) ? (node.toJSON() as unknown) : node;
+    leaves.push({ key, value, source: `${name}:${line}` });
+  };
+  walk(document.contents, "");
+  return leaves.filter(({ key }) => key !== "");
+}
+
+async function readModule(file: string, name: string): Promise<readonly Leaf[]> {
+  let config: unknown;
+  try {
+    config = ((await import(pathToFileURL(file).href)) as { default?: unknown }).default;
+  } catch (cause) {
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `${name} can't be loaded: ${(cause as Error).message}.`,
+      "Correct the file; `node --check` may say more.",
+      { file },
+      { cause },
+    );
+  }
+  if (typeof config !== "object" || config === null)
+    throw unusable(`${name} has no default export.`, "Write `export default defineConfig({ ... })`.");
+  const text = readFileSync(file, "utf8").split("\n");
+  return leavesOf(config, (path) => `${name}:${lineOf(text, path)}`);
+}
+
+/** Good enough for a message: from the line of its group on, the first line that begins with the key, or else has it. Comments are skipped. */
+function lineOf(lines: readonly string[], path: readonly string[]): number {
+  const code = lines.map((line) => (/^\s*(\/\/|\/?\*)/.test(line) ? "" : line.replace(/\s\/\/.*$/, "")));
+  const at = path.reduce((from, key) => {
+    const name = `["']?${RegExp.escape(key)}["']?\\s*:`;
+    const begins = new RegExp(`^\\s*${name}`);
+    const has = new RegExp(`(^|[\\s{,])${name}`);
+    if (from >= 0 && has.test(code[from]!)) return from;
+    const first = code.findIndex((line, i) => i > from && begins.test(line));
+    return first >= 0 ? first : code.findIndex((line, i) => i > from && has.test(line));
+  }, -1);
+  return Math.max(0, at) + 1;
 }

@@ -1,20 +1,23 @@
 // The engine: a client that can also work and change jobs. Made by `open()` (open.ts). What only operators need is in operator.ts.
-import type { AnyContract } from "../job/contract.ts";
+import { BatchWorker } from "../batches/batch-worker.ts";
+import type { AnyBatch } from "../batches/contract.ts";
+import type { BlobStore } from "../blobs/blob-store.ts";
+import type { AnyContract, RunnableKind } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
 import type { JobState } from "../job/job.ts";
-import { jobKey } from "../job/limits.ts";
 import { type Clock, type Duration, pause, type Random } from "../job/time.ts";
 import { type ProcessIdentity, VERSION } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
 import type { Backend } from "../stores/backend.ts";
 import type { ProcessCheck, WorkerRow } from "../stores/liveness.ts";
-import type { KindCounts, OperatorAnswer } from "../stores/port.ts";
+import type { CancelOptions, KindCounts, OperatorAnswer } from "../stores/port.ts";
 import { Client } from "./client.ts";
+import { KeyLimits } from "./key-limits.ts";
 import { Operator } from "./operator.ts";
 import { closest } from "./option-checks.ts";
-import { type EngineSettings, keyLimit, type KeyLimitOptions, type WorkOptions, workSettings } from "./options.ts";
+import { type EngineSettings, settingsWithDefaults, type WorkOptions, workSettings } from "./options.ts";
 import { WORKER_OPTIONS } from "./settings.ts";
 import { explain, type Explanation } from "./why.ts";
 import { childId, contentOf, runnableKinds, untilIdle, type WorkerHandle, WorkerHost } from "./work.ts";
@@ -34,6 +37,10 @@ export interface Wiring {
   readonly backend: Backend;
   readonly settings: EngineSettings;
   readonly contracts: ReadonlyMap<string, AnyContract>;
+  /** Kinds of batches. Omitted: none. */
+  readonly batches?: ReadonlyMap<string, AnyBatch>;
+  /** Where output files go. Omitted or null: nowhere. */
+  readonly blobs?: BlobStore | null;
   readonly clock: Clock;
   readonly random: Random;
   readonly bus: EventBus;
@@ -46,12 +53,17 @@ export class Engine extends Client {
   readonly operator: Operator;
   readonly #wiring: Wiring;
   #host: WorkerHost | undefined;
+  #batchWorker: BatchWorker | undefined;
+  #limits: KeyLimits | undefined;
   /** A worker that is on its way: a second one is refused, and a close waits for it. */
   #starting: Promise<WorkerHandle> | undefined;
 
   /** Use `open`. */
   constructor(wiring: Wiring) {
-    super(wiring.backend.store, wiring.contracts, () => wiring.backend.close());
+    super(wiring.backend.store, wiring.contracts, () => wiring.backend.close(), {
+      ...(wiring.batches && { batches: wiring.batches }),
+      events: wiring.bus,
+    });
     this.#wiring = wiring;
     this.operator = new Operator(wiring, { own: () => this.#host?.id, report: () => this.report() });
   }
@@ -95,7 +107,8 @@ export class Engine extends Client {
     const { backend, settings, clock, random, bus, identity } = this.#wiring;
     // A worker claims while its maintenance thread starts, so a program whose thread can't start is refused here.
     if (!backend.private) assertNotBundled();
-    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings);
+    const ofBatches = this.#batchWorkerKinds();
+    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, ofBatches);
     const { concurrency } = workSettings(options, [...kinds.keys()]);
     const { signal, grace = WORKER_OPTIONS.grace.default } = options;
     const host = await WorkerHost.start(
@@ -128,6 +141,21 @@ export class Engine extends Client {
     return host;
   }
 
+  /** What this process runs for each kind of batch, by the name of the batch. */
+  #batchWorkerKinds(): ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> {
+    const { backend, clock, bus, settings, blobs = null } = this.#wiring;
+    const { batches } = backend.store;
+    if (this.batchKinds.size === 0 || batches === undefined) return new Map();
+    this.#batchWorker ??= new BatchWorker({
+      batches,
+      clock,
+      events: bus,
+      outputs: blobs,
+      settingsOf: (contract) => settingsWithDefaults(contract, settings),
+    });
+    return new Map([...this.batchKinds].map(([name, contract]) => [name, this.#batchWorker!.kinds(contract)]));
+  }
+
   /** Runs everything that is ready, and what that makes ready, then answers how it ended. Only for `sqlite::memory:`, in tests. */
   async runUntilIdle(options: Pick<WorkOptions, "only" | "concurrency"> = {}): Promise<readonly KindCounts[]> {
     if (!this.#wiring.backend.private)
@@ -144,10 +172,13 @@ export class Engine extends Client {
     }
   }
 
-  /** Asks for the end of a job: a queued one is cancelled now, a running one is told by its signal. Answers the state it is in after that. */
-  async cancel(id: string): Promise<JobState> {
+  /**
+   * Asks for the end of a job: a queued one is cancelled now, a running one gets an aborted signal. Returns the state it is in after that. With
+   * `children` also its children that have not begun are cancelled, by the next turns of any workers; those that have begun go on.
+   */
+  async cancel(id: string, options: CancelOptions = {}): Promise<JobState> {
     assertKey(id, "The job's id");
-    const answer = await this.store.operate.cancel(id, "operator");
+    const answer = await this.store.operate.cancel(id, "operator", options);
     return answer.is === "requested" ? "running" : stateAfter(id, "cancel", answer);
   }
 
@@ -157,15 +188,10 @@ export class Engine extends Client {
     return stateAfter(id, "retry", await this.store.operate.retry(id, "operator"));
   }
 
-  /** Limits of single keys, changed while everything works. */
-  readonly limits = {
-    /** Gives one key of a limit a limit of its own; null: that of the limit again. What runs goes on. */
-    set: async (limit: string, key: string, own: KeyLimitOptions | null): Promise<void> => {
-      assertKey(limit, "The name of the limit");
-      assertKey(key, `The key of the limit ${limit}`);
-      await this.store.operate.setLimit(jobKey(limit, key), own === null ? null : keyLimit(limit, key, own));
-    },
-  };
+  /** Limits, weights and pauses of single keys, changed while everything works. */
+  get limits(): KeyLimits {
+    return (this.#limits ??= new KeyLimits(this.store));
+  }
 
   /** Nobody claims jobs of this kind until `resume`. What runs goes on. */
   async pause(kind: { readonly name: string } | string): Promise<void> {
@@ -206,6 +232,7 @@ export class Engine extends Client {
     const { grace = WORKER_OPTIONS.grace.default } = options;
     await this.#starting?.catch(() => {});
     await this.#host?.stop({ grace }).catch(() => {});
+    await this.#batchWorker?.close();
     await super.close();
   }
 
@@ -244,6 +271,13 @@ export function stateAfter(id: string, change: "cancel" | "retry", answer: Opera
         `Job ${id} can't be retried: job ${answer.holder} is unfinished and holds its dedupe key ${JSON.stringify(answer.dedupeKey)}.`,
         "Cancel that job, or let it finish.",
         { jobId: id, holder: answer.holder, dedupeKey: answer.dedupeKey },
+      );
+    case "of-batch":
+      throw new OutliveError(
+        ErrorCode.wrongState,
+        `Job ${id} can't be retried by itself: it is a block of batch ${answer.batch}, and its rows have been counted.`,
+        `Retry the rows of the batch that failed: engine.retryBatch(${JSON.stringify(answer.batch)}), or outlive retry --batch ${answer.batch}`,
+        { jobId: id, batch: answer.batch },
       );
   }
 }

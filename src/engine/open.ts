@@ -1,13 +1,15 @@
 // Opening a store by its address. `open()`: options, store, log and start-up recovery, in that order; it resolves only when recovery is
 // finished. And the check and the repair of a store that may be too damaged to be opened.
+import { openBlobs } from "../blobs/open.ts";
 import { ErrorCode, OutliveError, toStoredError } from "../job/errors.ts";
 import { EventBus } from "../job/events.ts";
 import { systemClock, systemRandom } from "../platform/clock.ts";
 import { checkProcess, processIdentity } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
-import type { IntegrityReport, Repair, RepairOptions } from "../stores/integrity.ts";
+import type { IntegrityReport, Repair, RepairOptions } from "../stores/store-parts.ts";
 import { openBackend, shownAddress, storeAt } from "../stores/registry.ts";
 import { attachLog, consoleLogger } from "../telemetry/log.ts";
+import { batchesOf } from "./batch.ts";
 import { contractsOf } from "./client.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
 import { Engine } from "./engine.ts";
@@ -47,7 +49,9 @@ async function make(
   const row = storeAt(url);
   const settings = engineSettings(options, row.name);
   if (migrate && !row.isPrivate(url)) assertNotBundled();
-  const contracts = contractsOf(options.jobs ?? []);
+  const jobs = options.jobs ?? [];
+  const contracts = contractsOf(jobs);
+  const blobs = options.blobs === undefined ? null : openBlobs(options.blobs);
   const bus = new EventBus(toStoredError);
   if (options.logger !== false) attachLog(bus, options.logger ?? consoleLogger);
   if (options.onEvent) bus.onAny(options.onEvent);
@@ -62,6 +66,8 @@ async function make(
     backend,
     settings,
     contracts,
+    batches: batchesOf(jobs),
+    blobs,
     ...deps,
     clock,
     bus,

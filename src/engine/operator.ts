@@ -9,7 +9,7 @@ import { FailureDetector, type Lost, RESTORED } from "../recovery/failure-detect
 import { failedReport, reportText, withFailures } from "../recovery/incident.ts";
 import { LossJudge } from "../recovery/losses.ts";
 import { leftBehind, recoverDead, type RecoveryDeps, type RecoveryPass } from "../recovery/recover.ts";
-import { type Inconsistency, type IntegrityReport, isNoteworthy, NOTHING_CHECKED } from "../stores/integrity.ts";
+import { type Inconsistency, type IntegrityReport, isNoteworthy, NOTHING_CHECKED } from "../stores/store-parts.ts";
 import { type Death, isProof, type Probe, type ProcessState, type WorkerRow } from "../stores/liveness.ts";
 import { readOnlyError } from "../stores/observed.ts";
 import type { Backup, BackupOptions, Finding, LockHolder, Store, StoreHealth } from "../stores/port.ts";
@@ -67,17 +67,22 @@ export class Operator {
   /**
    * For supervisors: how the process of a worker ended ("killed by SIGKILL"), kept for the report, also if the worker was
    * recovered meanwhile. It proves the death: call `recover` next, which takes the work and counts the crash, also where no kernel can
-   * be asked. Report only what the operating system told you of your own child. `agoMs` is how long ago it ended. Returns false if no
+   * be asked. Report only what the operating system reported about your own child. `agoMs` is how long ago it ended. Returns false if no
    * worker has that id.
    */
   noteDeath(worker: string, what: string, options: { readonly agoMs?: number } = {}): Promise<boolean> {
     return this.#recoveries.noteDeath(worker, what, options);
   }
 
-  /** Adds a job of a kind that is known by name only: to the store, if not to this program. Its schema is asked if it is known here. */
+  /**
+   * Adds a job of a kind that is known by name only: to the store, if not to this program. Its schema is asked if it is known here. A kind with limits
+   * must be: its keys are computed by the contract.
+   */
   async enqueueByName(kind: string, input: unknown, options: EnqueueOptions = {}): Promise<Enqueued> {
     const { contracts, clock, random } = this.#wiring;
-    const contract = contracts.get(kind) ?? ({ name: kind, schema: null } as AnyContract);
+    const known = contracts.get(kind);
+    if (!known && (await this.#store.inspect.isLimited(kind))) throw needsContract(kind);
+    const contract = known ?? ({ name: kind, schema: null } as AnyContract);
     const draft = await makeDraft(contract, input, options, idSource(clock, random));
     const [enqueued] = await this.#store.enqueue([draft]);
     return enqueued!;
@@ -241,7 +246,7 @@ export class Recoveries {
     return workers.map((worker) => ({ worker, death }));
   }
 
-  /** The rows that are not over, if nobody's lock is held; an error that names who is alive otherwise. */
+  /** The rows of workers that have not ended, if no lock is held; otherwise an error that names the workers that are alive. */
   async assertNobodyWorks(inOrderTo: string): Promise<readonly WorkerRow[]> {
     const { backend } = this.#wiring;
     const present = await backend.store.workers({});
@@ -297,11 +302,11 @@ export class Recoveries {
     );
   }
 
-  /** Also workers that are over but still hold jobs: an earlier recovery could not deal with those. */
+  /** Also workers that have ended but still hold jobs: an earlier recovery failed on those. */
   async findDead(own: string | undefined): Promise<{ worker: WorkerRow; death: Death }[]> {
     const { backend, settings, clock } = this.#wiring;
     const present = (await backend.store.workers({})).flatMap((row) => (row.id === own ? [] : [this.#withExit(row)]));
-    const dead = await this.#detector.look(present, settings.times.heartbeatMs);
+    const dead = await this.#detector.check(present, settings.times.heartbeatMs);
     return [...dead, ...leftBehind(await backend.store.workers({ which: "leftBehind" }), clock.now())];
   }
 
@@ -384,4 +389,13 @@ function nothingFound({ clock, newId }: RecoveryDeps): RecoveryPass {
     locked: [],
     failed: [],
   };
+}
+
+function needsContract(kind: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.optionInvalid,
+    `Jobs of the kind ${JSON.stringify(kind)} count against limits, and their keys are computed by its job(), which is not known here.`,
+    "Nothing was enqueued. Name the modules that export it, as for `outlive work`: `jobs` in the configuration; or enqueue it from a program.",
+    { kind },
+  );
 }

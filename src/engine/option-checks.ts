@@ -70,6 +70,8 @@ export function accepts(row: Setting, value: unknown): boolean {
       return isText(value);
     case "globs":
       return isText(value) || (Array.isArray(value) && value.length > 0 && value.every(isText));
+    case "blobs":
+      return isText(value) ? !/^[a-z][a-z0-9+.-]+:/i.test(value as string) : isBlobStore(value);
     case "listen":
       return typeof value === "string" && (value === "off" || listenAddress(value) !== null);
     case "concurrency": {
@@ -106,6 +108,8 @@ export function takes(row: Setting): string {
       return 'an address: "sqlite:./jobs.db", "sqlite::memory:" or "postgres://user:password@host/database"';
     case "globs":
       return "a glob or a list of globs";
+    case "blobs":
+      return 'a folder such as "./blobs", or in code what s3({ ... }) or azure({ ... }) of outlive/blobs returns';
     case "listen":
       return '"HOST:PORT", for example "127.0.0.1:9090", a port alone, or "off"';
     case "concurrency":
@@ -117,6 +121,12 @@ export function takes(row: Setting): string {
 
 function isText(value: unknown): boolean {
   return typeof value === "string" && value !== "";
+}
+
+function isBlobStore(value: unknown): boolean {
+  if (typeof value !== "object" || value === null) return false;
+  const verbs = ["put", "get", "head", "delete", "list", "check"];
+  return verbs.every((verb) => typeof (value as Record<string, unknown>)[verb] === "function");
 }
 
 function isWhole(value: unknown, { min, max }: { readonly min: number; readonly max: number }): boolean {

@@ -2,17 +2,26 @@
 // What each takes is in the tables of settings.ts, from which the comments here are made (`npm run settings`); limits between two options
 // are here.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
+import type { BlobStore } from "../blobs/blob-store.ts";
 import { type AnyContract, JobContract } from "../job/contract.ts";
 import { assertKey, assertKind } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
 import type { EngineEvent } from "../job/events.ts";
 import type { Backoff, CrashAction, KindSettings } from "../job/job.ts";
 import type { Json, JsonOf } from "../job/json.ts";
-import { jobKey, type JobKey, type KeyLimit, type LimitSettings } from "../job/limits.ts";
+import {
+  FAIR,
+  jobKey,
+  type JobKey,
+  type KeyLimit,
+  type KeyPause,
+  type LimitSettings,
+  MAX_WEIGHT,
+} from "../job/limits.ts";
 import { type Duration, durationMs } from "../job/time.ts";
 import type { RetentionTimes } from "../recovery/retention.ts";
 import type { StartUpOptions } from "../stores/backend.ts";
-import type { RepairMode } from "../stores/integrity.ts";
+import type { RepairMode } from "../stores/store-parts.ts";
 import type { LivenessTimes } from "../stores/liveness.ts";
 import type { PostgresOptions } from "../stores/postgres/address.ts";
 import type { StoreName } from "../stores/registry.ts";
@@ -78,6 +87,8 @@ export interface EngineOptions {
   readonly postgres?: PostgresOptions;
   /** Where the log goes; false: nowhere. Default: `console`, warnings and recoveries only. */
   readonly logger?: Logger | false;
+  /** Where output files of batches go. A batch whose rows write any needs it. Default: none. */
+  readonly blobs?: string | BlobStore;
   /** Receives every event from the first on, also those of the recovery that `open` itself runs. Default: none. */
   readonly onEvent?: (event: EngineEvent) => void;
 }
@@ -260,6 +271,9 @@ export interface LimitOptions<In = never> {
   readonly order?: "strict";
 }
 
+/** Whose jobs of a kind take turns: those with the same text, or, with the name of one of its limits, those with the same key of it. */
+export type Fair<In = never> = ((input: In) => string) | string;
+
 interface KindChoice {
   readonly settings: KindSettings;
   readonly backoff: ((failures: number, error: StoredError) => number) | null;
@@ -342,6 +356,7 @@ export function job<S extends StandardSchemaV1, O extends StandardSchemaV1 = Sta
     readonly input: S & JsonSchema<S>;
     readonly output?: O;
     readonly limits?: readonly LimitOptions<StandardSchemaV1.InferInput<S>>[];
+    readonly fair?: Fair<StandardSchemaV1.InferInput<S>>;
   },
 ): JobContract<StandardSchemaV1.InferInput<S>, StandardSchemaV1.InferOutput<S>, StandardSchemaV1.InferOutput<O>>;
 export function job<In = Json, Result = Json>(
@@ -350,6 +365,7 @@ export function job<In = Json, Result = Json>(
     readonly input?: never;
     readonly output?: StandardSchemaV1<unknown, Result>;
     readonly limits?: readonly LimitOptions<In>[];
+    readonly fair?: Fair<In>;
   },
 ): [In] extends [JsonOf<In>] ? JobContract<In, In, Result> : InputMustBeJson;
 export function job(
@@ -358,6 +374,7 @@ export function job(
     readonly input?: unknown;
     readonly output?: unknown;
     readonly limits?: readonly LimitOptions[];
+    readonly fair?: Fair;
   } = {},
 ): AnyContract {
   const choice = kindChoice(name, options);
@@ -372,12 +389,14 @@ export function job(
   );
   const input = schemaOf(options.input, `The input of job ${name}`);
   const output = schemaOf(options.output, `The output of job ${name}`);
+  const fair = fairLimit(name, options.fair, limits);
   const contract: AnyContract = new JobContract<never, never, unknown>(
-    keyed.length === 0 ? choice.settings : { ...choice.settings, keyed },
+    { ...choice.settings, ...(keyed.length > 0 && { keyed }), ...(fair && { fair: true }) },
     input as StandardSchemaV1<never, never> | null,
     choice.backoff,
     output,
     limits.length === 0 ? null : (given: never) => limits.map((limit) => keyOf(name, limit, given)),
+    fair && ((given: never) => keyOf(name, fair, given)),
   );
   openChoices.set(contract, choice.open);
   return contract;
@@ -385,6 +404,30 @@ export function job(
 
 /** At most this many limits of one kind. */
 const MAX_LIMITS = 2;
+
+/** Whose key a kind is fair by; null: it is not. */
+function fairLimit(
+  kind: string,
+  fair: Fair | undefined,
+  limits: readonly LimitOptions[],
+): Pick<LimitOptions, "name" | "key"> | null {
+  if (fair === undefined) return null;
+  if (typeof fair === "function") return { name: FAIR, key: fair };
+  const named = limits.find(({ name }) => name === fair);
+  refuse(
+    named === undefined,
+    `fair of ${kind}`,
+    `is ${JSON.stringify(fair)}, and the kind has no limit of that name`,
+    "Pass (input) => text, or the name of one of its limits.",
+  );
+  refuse(
+    named?.key === undefined,
+    `fair of ${kind}`,
+    `names the limit ${JSON.stringify(fair)}, which has one key for all jobs`,
+    "Give the limit a `key`, or pass (input) => text.",
+  );
+  return named!;
+}
 
 function limitSettings(kind: string, limit: LimitOptions): LimitSettings {
   const { name, key, running = null, rate, per = "1s", burst = 1, order, ...unknown } = limit;
@@ -424,24 +467,50 @@ function limitSettings(kind: string, limit: LimitOptions): LimitSettings {
 }
 
 /** What one key may have of its own. What is omitted is as its limit says. */
-export type KeyLimitOptions = Pick<LimitOptions, "running" | "rate" | "per" | "burst">;
+export interface KeyLimitOptions extends Pick<LimitOptions, "running" | "rate" | "per" | "burst"> {
+  /** Where a kind is fair by the key: how many of its jobs start in each round, in which another key starts one. Default 1; at most 100. */
+  readonly weight?: number;
+}
 
-export function keyLimit(name: string, key: string, own: KeyLimitOptions): KeyLimit {
+export function keyLimit(name: string, key: string, { weight, ...own }: KeyLimitOptions): KeyLimit {
+  const what = `limit ${JSON.stringify(name)} of the key ${JSON.stringify(key)}`;
+  refuse(
+    weight !== undefined && !(Number.isInteger(weight) && weight >= 1 && weight <= MAX_WEIGHT),
+    what,
+    `has weight ${String(weight)}`,
+    `Use a whole number from 1 to ${MAX_WEIGHT}.`,
+  );
+  if (weight !== undefined && Object.keys(own).length === 0) return { weight };
   const { running, intervalMs, burst } = limitSettings(`the key ${JSON.stringify(key)}`, { name, ...own });
   return {
+    ...(weight !== undefined && { weight }),
     ...(own.running !== undefined && { running }),
     ...(own.rate !== undefined && { intervalMs }),
     ...(own.burst !== undefined && { burst }),
   };
 }
 
-function keyOf(kind: string, { name, key }: LimitOptions, input: never): JobKey {
+/** How a key is paused. */
+export interface KeyPauseOptions {
+  /** Why, for those who ask where their jobs are. 1 to 255 characters. */
+  readonly reason: string;
+  /** How long. Default: until it is resumed. */
+  readonly for?: Duration;
+}
+
+export function keyPause(limit: string, key: string, { reason, for: duration }: KeyPauseOptions): KeyPause {
+  const what = `The pause of the key ${JSON.stringify(key)} of the limit ${JSON.stringify(limit)}`;
+  assertKey(reason, `${what}: its reason`);
+  return { reason, forMs: duration === undefined ? null : durationMs(duration, what) };
+}
+
+function keyOf(kind: string, { name, key }: Pick<LimitOptions, "name" | "key">, input: never): JobKey {
   const text = key === undefined ? "*" : key(input);
   assertKey(text, `The key of the limit ${JSON.stringify(name)} of a ${kind} job`);
   return jobKey(name, text);
 }
 
-function schemaOf(given: unknown, what: string): StandardSchemaV1 | null {
+export function schemaOf(given: unknown, what: string): StandardSchemaV1 | null {
   if (given === undefined) return null;
   if (typeof (given as StandardSchemaV1)?.["~standard"]?.validate === "function") return given as StandardSchemaV1;
   throw new OutliveError(

@@ -43,6 +43,8 @@ export type Setting = Described &
     /** The address of a store. */
     | { readonly type: "store"; readonly default: string }
     | { readonly type: "globs"; readonly default: string }
+    /** A folder, or a store that only code can make. */
+    | { readonly type: "blobs"; readonly default: null }
     /** Where a server listens. */
     | { readonly type: "listen"; readonly default: string }
     /** A number, or a number per kind. */
@@ -230,6 +232,13 @@ export const SETTINGS = {
     sentence:
       "The maximum number of connections in this process's own pool; its maintenance thread has up to four more. Commits leave one of them free, so use at least 2.",
   },
+  blobs: {
+    type: "blobs",
+    default: null,
+    otherwise: "none",
+    env: "OUTLIVE_BLOBS",
+    sentence: "Where output files of batches go. A batch whose rows write any needs it.",
+  },
   "work.processes": {
     type: "integer",
     default: 1,
@@ -378,6 +387,16 @@ export const KIND_OPTIONS = {
     otherwise: "none",
     sentence: "How many of its jobs with the same key may run, or start in a period, over all workers.",
   },
+  fair: {
+    type: "code",
+    default: null,
+    takes: "a function (input) => text, or the name of one of the kind's limits (docs/limits.md)",
+    // job() checks it, with an error of its own.
+    accepts: (value: unknown) => typeof value === "function" || typeof value === "string",
+    otherwise: "jobs start by priority and age, whosever they are",
+    sentence:
+      "Whose jobs take turns: those with the same key. A key with one job waits for one round of the others at most, whatever they have queued.",
+  },
   timeout: {
     type: "duration",
     default: "15m",
@@ -455,6 +474,59 @@ export const KIND_OPTIONS = {
     words: CRASH_ACTIONS,
     sentence:
       'What recovery does when a worker dies with the job: "retry" queues it again and counts a crash, "requeue" queues it again and counts nothing, "fail" ends it.',
+  },
+} as const satisfies Readonly<Record<string, Setting>>;
+
+/** The options of `batch()` in addition to those of `job()`. */
+export const BATCH_OPTIONS = {
+  row: {
+    type: "code",
+    default: null,
+    takes: "a Standard Schema (zod, valibot, arktype and others make them)",
+    accepts: () => true,
+    otherwise: "any JSON",
+    sentence: "The schema of a row. A row that does not fit fails alone, with its line.",
+  },
+  context: {
+    type: "code",
+    default: null,
+    takes: "a Standard Schema (zod, valibot, arktype and others make them)",
+    accepts: () => true,
+    otherwise: "any JSON",
+    sentence: "The schema of the context, which is the same for all rows of a batch.",
+  },
+  block: {
+    type: "integer",
+    default: 50,
+    min: 1,
+    max: 1_000,
+    sentence:
+      "Rows of one block, at most; a block also ends at 256 KiB. A worker claims and settles a block as a whole. Use 1 for rows that take seconds.",
+  },
+  atOnce: { type: "integer", default: 1, min: 1, max: 1_000, sentence: "How many rows of a block run at once." },
+  mark: {
+    type: "word",
+    default: "time",
+    words: ["time", "row"],
+    sentence:
+      '"time": rows that ended are durable within 200 ms, so a kill repeats at most that much. "row": each row\'s end is durable before the next begins.',
+  },
+  blockFor: {
+    type: "duration",
+    default: "10s",
+    min: "10ms",
+    max: LONGEST_TIMER,
+    sentence:
+      "After this long a worker settles the rows that ended and queues the rest of the block again at no cost, so that a deploy or another batch never waits for a long block.",
+  },
+  tolerate: {
+    type: "code",
+    default: null,
+    takes: 'a number of rows, or a share such as "5%"',
+    accepts: (value) => typeof value === "number" || typeof value === "string",
+    otherwise: "any number",
+    sentence:
+      'How many rows may fail or be quarantined, as a number or a share such as "5%". Beyond it the batch is aborted and has failed; rows in flight may still fail on top.',
   },
 } as const satisfies Readonly<Record<string, Setting>>;
 

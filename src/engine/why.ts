@@ -1,7 +1,7 @@
 // Why a job is not running, or how it runs: one sentence that names the cause, and the next thing to do. It only reads.
 import { ANY_NUMBER, isSuspect } from "../job/isolation.ts";
 import type { JobDetails } from "../job/job.ts";
-import { throttleSettings } from "../job/limits.ts";
+import { jobKey, type KeyState, throttleSettings } from "../job/limits.ts";
 import { shellWord } from "../job/text.ts";
 import { humanMs, isoInstant } from "../job/time.ts";
 import { CORRUPT_HINT } from "../job/transitions.ts";
@@ -29,6 +29,9 @@ export interface Explanation {
     | "waits-for-signal"
     | "waits-for-jobs"
     | "limit"
+    | "key-paused"
+    | "held-off"
+    | "fair-turn"
     | "paused"
     | "no-worker"
     | "schema-too-old"
@@ -51,7 +54,7 @@ const BLOCKED_AFTER_MS = 300;
 
 export interface WhyDeps {
   readonly store: Store;
-  /** Whose work could be taken over now: the provably dead, and who has been silent for a lease while somebody watched. */
+  /** Workers whose jobs could be taken over now: those that provably died, and those that were silent for a lease while a process watched. */
   readonly deaths: () => Promise<readonly { readonly worker: WorkerRow; readonly death: Death }[]>;
   /** How long a worker whose lock is not held still has to come back, because the store was away a moment ago; 0: not that. */
   readonly returning?: (worker: WorkerRow) => Promise<number>;
@@ -69,9 +72,9 @@ export async function explain(deps: WhyDeps, id: string): Promise<Explanation | 
 }
 
 /** What is said about a job. */
-export type Said = Pick<Explanation, "because" | "text" | "next"> & { readonly details?: Explanation["details"] };
+export type Wording = Pick<Explanation, "because" | "text" | "next"> & { readonly details?: Explanation["details"] };
 
-function say(job: JobDetails, said: Said): Explanation {
+function say(job: JobDetails, said: Wording): Explanation {
   return { jobId: job.id, kind: job.kind, state: job.state, details: {}, ...said };
 }
 
@@ -190,7 +193,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   const workers = present.filter((worker) => lossOf(worker, deaths, now()) === null);
   const lost = present.length - workers.length;
   const able = workers.filter(({ state, kinds: known }) => state === "live" && known.includes(job.kind));
-  if (able.length === 0) return tooOld(job, await store.workers({ which: "all" })) ?? nobody(job, workers, lost);
+  if (able.length === 0) return tooOld(job, await store.workers({ which: "all" })) ?? noWorker(job, workers, lost);
   const stuck = await blocker(deps);
   if (stuck) {
     return say(job, {
@@ -200,7 +203,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
       details: { pid: stuck.pid, command: stuck.command },
     });
   }
-  if (job.heldBy !== null) return say(job, heldByKey(job.heldBy));
+  if (job.heldBy !== null) return say(job, heldByKey(job.heldBy, await keyOf(store, job.heldBy), now()));
   const ahead = await store.inspect.ahead(job.id);
   return ahead === null && isSuspect(job.counters)
     ? say(job, suspect(job, able, await store.inspect.suspects()))
@@ -208,7 +211,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
 }
 
 /** `step`: the wait that it began, by which its handler finds it again. */
-async function waiting({ store, now }: WhyDeps, job: JobDetails, step: string): Promise<Said> {
+async function waiting({ store, now }: WhyDeps, job: JobDetails, step: string): Promise<Wording> {
   const dueInMs = job.runAt === null ? null : job.runAt - now();
   const limit = dueInMs === null ? "without a limit of time" : `for at most ${humanMs(Math.max(0, dueInMs))} more`;
   const awaited = awaitedAt(step);
@@ -242,9 +245,46 @@ async function waiting({ store, now }: WhyDeps, job: JobDetails, step: string): 
   };
 }
 
-function heldByKey({ limit, key }: NonNullable<JobDetails["heldBy"]>): Said {
+async function keyOf(
+  { inspect }: Store,
+  { limit, key }: NonNullable<JobDetails["heldBy"]>,
+): Promise<KeyState | undefined> {
+  return (await inspect.keys?.({ key: jobKey(limit, key) }))?.[0];
+}
+
+/** `state`: how the key stands; undefined: the store does not tell. */
+function heldByKey(
+  { limit, key, turn: isTurn }: NonNullable<JobDetails["heldBy"]>,
+  state: KeyState | undefined,
+  now: number,
+): Wording {
   const throttle = throttleSettings(limit);
-  const details = { limit, key };
+  const name = `the key ${JSON.stringify(key)} of the limit ${JSON.stringify(limit)}`;
+  const details = { limit, key, ...(state && { taken: state.taken, held: state.held }) };
+  if (state?.paused) {
+    const { reason, at, until } = state.paused;
+    const end = until === null ? "until somebody resumes it" : `for ${humanMs(Math.max(0, until - now))} more`;
+    return {
+      because: "key-paused",
+      text: `It is ready, but ${name} has been paused since ${isoInstant(at)}, ${end}: ${reason}.`,
+      next: `outlive limit ${shellWord(limit)} ${shellWord(key)} --resume`,
+      details: { ...details, reason, until },
+    };
+  }
+  if (state && state.heldOffUntil !== null)
+    return {
+      because: "held-off",
+      text: `It is ready, but a job has held off ${name} for ${humanMs(Math.max(0, state.heldOffUntil - now))} more: nothing of it starts before then.`,
+      next: "",
+      details: { ...details, heldOffUntil: state.heldOffUntil },
+    };
+  if (isTurn)
+    return {
+      because: "fair-turn",
+      text: `It is ready, and waits until a worker has room and it is the turn of its key ${JSON.stringify(key)}: the keys of its kind are served one after the other, whatever each has queued.`,
+      next: `Wait, start more workers, or give the key more turns: outlive limit ${shellWord(limit)} ${shellWord(key)} --weight N`,
+      details,
+    };
   if (throttle)
     return {
       because: "limit",
@@ -283,7 +323,7 @@ function tooOld(job: JobDetails, all: readonly WorkerRow[]): Explanation | null 
   });
 }
 
-function nobody(job: JobDetails, workers: readonly WorkerRow[], lost: number): Explanation {
+function noWorker(job: JobDetails, workers: readonly WorkerRow[], lost: number): Explanation {
   const others = workers.filter(({ state }) => state === "live");
   const text =
     others.length === 0
@@ -297,7 +337,7 @@ function nobody(job: JobDetails, workers: readonly WorkerRow[], lost: number): E
   return say(job, { because: "no-worker", text, next, details: { liveWorkers: others.length } });
 }
 
-/** The same process at two looks, and nobody committed in between: not just a transaction of somebody who works. */
+/** The same process at two checks, and no commit in between: not just a transaction of a busy process. */
 export async function blocker(deps: Pick<WhyDeps, "store" | "pause">): Promise<LockHolder | null> {
   const first = await deps.store.inspect.writer();
   if (!first) return null;
@@ -352,7 +392,7 @@ function finished(job: JobDetails): Explanation {
 // What `why` says of a suspect that waits. It only words what is known; which worker takes it is decided in job/isolation.ts.
 
 /** `able`: the live workers that know its kind. */
-export function suspect(job: JobDetails, able: readonly WorkerRow[], suspects: readonly WorkerSuspects[]): Said {
+export function suspect(job: JobDetails, able: readonly WorkerRow[], suspects: readonly WorkerSuspects[]): Wording {
   const { crashes, losses } = job.counters;
   const times = crashes + losses;
   const others = job.together === 0 ? "any number of other such jobs" : `at most ${job.together - 1} other such job(s)`;

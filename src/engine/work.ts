@@ -21,7 +21,7 @@ export interface WorkerHandle {
   readonly held: number;
   /** Resolves when the worker has stopped; rejects if it had to give up. */
   readonly stopped: Promise<void>;
-  /** Stops claiming, lets running jobs finish within `grace`, gives back the rest at no cost, and leaves. */
+  /** Stops claiming, lets running jobs finish within `grace`, releases the rest at no cost, and ends. */
   stop(options?: { readonly grace?: Duration }): Promise<void>;
 }
 
@@ -51,7 +51,7 @@ export class WorkerHost implements WorkerHandle {
     this.#identity = identity;
     this.#life = life;
     this.stopped = this.#live();
-    this.stopped.catch(() => {}); // heard by whoever awaits it; never an unhandled rejection of the library's own
+    this.stopped.catch(() => {}); // callers that await it see the rejection; without one it must not be an unhandled rejection
   }
 
   get id(): string {
@@ -100,7 +100,7 @@ export class WorkerHost implements WorkerHandle {
     }
   }
 
-  /** The store may be away just now; it is asked until it answers or somebody stops us. */
+  /** The store may be unreachable now: asks again until it responds or the worker is stopped. */
   async #nextLife(): Promise<WorkerLife | null> {
     const { clock, events, random } = this.#deps;
     for (let retryInMs = 100; !this.#wanted.signal.aborted; retryInMs = Math.min(5_000, retryInMs * 2)) {
@@ -150,14 +150,21 @@ export function runnableKinds(
   contracts: ReadonlyMap<string, AnyContract>,
   only: WorkOptions["only"],
   defaults: { readonly onCrash: CrashAction; readonly maxCrashes: number },
+  /** What is run for each kind of batch, by its name. */
+  ofBatches: ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> = new Map(),
 ): ReadonlyMap<string, RunnableKind> {
   const runnable = new Map<string, RunnableKind>();
   for (const name of only?.map((kind) => kind.name) ?? [...contracts.keys()]) {
     const contract = contracts.get(name);
     if (!contract) throw unknownKind(name, contracts);
+    const ofBatch = ofBatches.get(name);
+    if (ofBatch && ofBatch.size > 0) {
+      for (const [kind, one] of ofBatch) runnable.set(kind, one);
+      continue;
+    }
     const { handler, schema, output, keysOf, backoff } = contract;
     if (!handler) {
-      if (only)
+      if (only && !runnable.has(name))
         throw new OutliveError(
           ErrorCode.kindUnknown,
           `The kind ${name} has no handler in this process.`,
@@ -231,7 +238,7 @@ export interface IdleDeps {
   readonly contracts: ReadonlyMap<string, AnyContract>;
 }
 
-/** Answers the counts once nothing runs and nothing is ready that has a handler here. `only`: as of the worker. */
+/** Resolves with the counts once nothing runs and nothing is ready that has a handler here. `only`: as of the worker. */
 export async function untilIdle(
   { client, clock, contracts }: IdleDeps,
   only: WorkOptions["only"],

@@ -4,9 +4,10 @@ import type { StandardSchemaV1 } from "@standard-schema/spec";
 import type { Run } from "../worker/run.ts";
 import type { Enqueue, EnqueueChildren } from "./enqueue.ts";
 import { ErrorCode, OutliveError, type StoredError } from "./errors.ts";
-import type { KindSettings } from "./job.ts";
+import type { ClaimedJob, KindSettings } from "./job.ts";
 import type { JobKey } from "./limits.ts";
 import type { Json, ResultMustBeJson, ResultOf } from "./json.ts";
+import type { Change } from "./transitions.ts";
 
 /** The run as a handler sees it, with the typed `enqueue`. */
 export interface TypedRun extends Omit<Run, "enqueue" | "enqueueMany"> {
@@ -30,6 +31,8 @@ export class JobContract<In = unknown, Out = In, Result = Json> {
   readonly output: StandardSchemaV1<unknown, Result> | null;
   /** What a job with this input counts against; null: its kind has no limits. */
   readonly keysOf: ((input: never) => readonly JobKey[]) | null;
+  /** The key by which a job with this input takes turns with the others of its kind; null: they take none. */
+  readonly fairOf: ((input: never) => JobKey) | null;
   readonly backoff: ((failures: number, error: StoredError) => number) | null;
   #handler: ((input: never, run: Run) => unknown) | null = null;
 
@@ -39,6 +42,7 @@ export class JobContract<In = unknown, Out = In, Result = Json> {
     backoff: ((failures: number, error: StoredError) => number) | null,
     output: StandardSchemaV1<unknown, Result> | null = null,
     keysOf: ((input: never) => readonly JobKey[]) | null = null,
+    fairOf: ((input: never) => JobKey) | null = null,
   ) {
     this.name = settings.name;
     this.settings = settings;
@@ -46,6 +50,7 @@ export class JobContract<In = unknown, Out = In, Result = Json> {
     this.backoff = backoff;
     this.output = output;
     this.keysOf = keysOf;
+    this.fairOf = fairOf;
   }
 
   /** Attaches the handler. Call it once, in the module that workers import; a second call throws. */
@@ -80,6 +85,8 @@ export interface RunnableKind {
   readonly checkResult?: ((value: unknown, jobId: string) => unknown) | null;
   /** What a job with this input counts against. Omitted or null: nothing. */
   readonly keysOf?: ((input: never) => readonly JobKey[]) | null;
+  /** Hears of every settlement of its jobs that is durable. Must not throw. Omitted: nothing does. */
+  readonly settled?: (job: ClaimedJob, change: Change) => void;
   /** The user's own backoff, asked when the attempt fails; null: the settings' backoff. */
   readonly delayMs: ((failures: number, error: StoredError) => number) | null;
 }

@@ -19,7 +19,7 @@ export interface EnqueueOptions {
   readonly delay?: Duration;
   /** Unique among the unfinished jobs of the kind: a second enqueue returns the first job with `created: false`. 1 to 255 characters. */
   readonly dedupeKey?: string;
-  /** As `dedupeKey`, and what is done if an unfinished job has the key: "keep" it (default); "replace" its input if it has not begun; "rerun": replace it, or, if it has begun, run once more after it with the latest input. */
+  /** As `dedupeKey`, and what is done if an unfinished job has the key: "keep" it (default); "replace" its input if it has not begun; "rerun": replace it, or, if it has begun, run again after it with the latest input. */
   readonly dedupe?: { readonly key: string; readonly then?: "keep" | "replace" | "rerun" };
   /** Runs when no further one with this key has come for `wait`, with the last input, and `max` after the first at the latest. Default of `max`: none. */
   readonly debounce?: { readonly key: string; readonly wait: Duration; readonly max?: Duration };
@@ -73,7 +73,7 @@ export function makeDraftNow(
 }
 
 function finish(
-  { name: kind, keysOf }: Pick<AnyContract, "name" | "keysOf">,
+  { name: kind, keysOf, fairOf }: Pick<AnyContract, "name" | "keysOf" | "fairOf">,
   { throttled, ...draft }: DraftOptions,
   input: unknown,
   issues: readonly Issue[] | undefined,
@@ -81,14 +81,17 @@ function finish(
   if (issues && issues.length > 0) throw invalidInput(kind, issues);
   // What is stored is the schema's input, so that a newer program may read it with a newer schema.
   const plain = { ...draft, input: encodeJson(input === undefined ? null : input, `The input of ${kind}`) };
-  if (!keysOf && !throttled) return plain;
-  const keys = [...(keysOf?.(input as never) ?? []), ...(throttled ? [throttled] : [])];
+  if (!keysOf && !fairOf && !throttled) return plain;
+  const fair = fairOf?.(input as never);
+  const limited = [...(keysOf?.(input as never) ?? []), ...(throttled ? [throttled] : [])];
+  // A kind may be fair by the key of one of its limits.
+  const keys = fair && limited.every(({ id }) => id !== fair.id) ? [...limited, fair] : limited;
   if (keys.length > MAX_KEYS) throw tooManyKeys(kind, keys.length);
-  return keys.length === 0 ? plain : { ...plain, keys };
+  return keys.length === 0 ? plain : { ...plain, keys, ...(fair && { fair: fair.id }) };
 }
 
 /** What the options of an enqueue come to. */
-type DraftOptions = Omit<JobDraft, "input" | "keys"> & { readonly throttled?: JobKey };
+type DraftOptions = Omit<JobDraft, "input" | "keys" | "fair"> & { readonly throttled?: JobKey };
 
 interface Issue {
   readonly message: string;
@@ -96,15 +99,15 @@ interface Issue {
 }
 
 export function invalidInput(kind: string, issues: readonly Issue[]): OutliveError {
-  const told = issues.slice(0, 5).map((issue) => {
+  const listed = issues.slice(0, 5).map((issue) => {
     const path = (issue.path ?? []).map((part) => String(typeof part === "object" ? part.key : part)).join(".");
     return path === "" ? issue.message : `${path}: ${issue.message}`;
   });
   return new OutliveError(
     ErrorCode.inputInvalid,
-    `The input does not fit the schema of ${kind}: ${told.join("; ")}.`,
+    `The input does not fit the schema of ${kind}: ${listed.join("; ")}.`,
     "Nothing was enqueued. Correct the input or the schema.",
-    { kind, issues: told },
+    { kind, issues: listed },
   );
 }
 

@@ -10,6 +10,8 @@ export const ErrorCode = {
   kindUnknown: "KIND_UNKNOWN",
   /** The input does not fit the kind's schema. */
   inputInvalid: "INPUT_INVALID",
+  /** The source of a batch's rows failed before its end. */
+  sourceBroken: "SOURCE_BROKEN",
   /** The input, a result or a step result is not JSON, too large, too deep or carries a forbidden key. */
   notJson: "NOT_JSON",
   /** An id or key is empty, too long, or holds NUL or control characters. */
@@ -70,7 +72,7 @@ export const ErrorCode = {
   storeCorrupt: "STORE_CORRUPT",
   /** A job's stored input, result or step result does not match its checksum. The job is quarantined; the others go on. */
   corrupt: "CORRUPT",
-  /** The store's file is damaged and was not, or could not be, mended: `open` does not go on. */
+  /** The store's file is damaged and was not, or could not be, repaired: `open` rejects. */
   storeDamaged: "STORE_DAMAGED",
   /** The store's server does not answer, or the connection to it was lost; whether a write in flight was done is not known. */
   storeUnreachable: "STORE_UNREACHABLE",
@@ -78,6 +80,34 @@ export const ErrorCode = {
   driverMissing: "DRIVER_MISSING",
   /** The store failed in another way; the message is the driver's. */
   storeFailed: "STORE_FAILED",
+  /** No blob has that key. */
+  blobNotFound: "BLOB_NOT_FOUND",
+  /** The bytes of a blob are not those of the expected checksum; a put of them left nothing. */
+  blobChecksum: "BLOB_CHECKSUM_DIFFERS",
+  /** A blob has more or fewer bytes than expected; a put of them left nothing. */
+  blobSize: "BLOB_SIZE_DIFFERS",
+  /** The blob store refused for lack of room; nothing was written. */
+  blobsFull: "BLOBS_FULL",
+  /** The blob store is read-only; nothing was written. */
+  blobsReadOnly: "BLOBS_READ_ONLY",
+  /** The folder, bucket or container of the blob store does not exist. */
+  blobsMissing: "BLOBS_MISSING",
+  /** This user or these credentials may not do that in the blob store. */
+  blobsForbidden: "BLOBS_FORBIDDEN",
+  /** The blob store does not accept the credentials, or none were found. */
+  blobsCredentials: "BLOBS_CREDENTIALS",
+  /** The place of the blob store can't keep what it promises: a network file system, a symbolic link, Windows. */
+  blobsUnusable: "BLOBS_UNUSABLE",
+  /** The blob store does not respond; whether a put or a delete in flight was done is not known. Both may be repeated. */
+  blobsUnreachable: "BLOBS_UNREACHABLE",
+  /** The blob store failed in another way; the message is its own. */
+  blobsFailed: "BLOBS_FAILED",
+  /** A file of rows can't be read: it does not exist, is not a file, or this user may not read it. */
+  fileUnreadable: "FILE_UNREADABLE",
+  /** A file of rows is malformed at the line and column that the error names. */
+  fileMalformed: "FILE_MALFORMED",
+  /** A record of a file of rows is longer than the limit. */
+  fileRecordTooLong: "FILE_RECORD_TOO_LONG",
   /** The engine or client was closed. */
   closed: "CLOSED",
 } as const;

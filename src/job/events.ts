@@ -1,17 +1,18 @@
 // Everything the engine tells, typed in one place. Core never logs: it emits, and one subscriber writes the log.
 import type { Resolution } from "../recovery/losses.ts";
-import type { Inconsistency, IntegrityCheck, Repair, StoreFindings } from "../stores/integrity.ts";
+import type { Inconsistency, IntegrityCheck, Repair, StoreFindings } from "../stores/store-parts.ts";
 import type { HowLost, ProcessKey } from "../stores/liveness.ts";
 import type { Verb } from "../stores/observed.ts";
 import type { RecoveredJob, Stale, StoreNews } from "../stores/port.ts";
 import type { RunCall } from "../worker/run.ts";
+import type { RowSums } from "./batches.ts";
 import type { StoredError } from "./errors.ts";
 import type { JobState, Outcome } from "./job.ts";
 
 export interface Events {
   /** A recovery pass begins: at an open, by a worker that saw a death, by hand. */
   "recovery.started": { readonly recovery: string; readonly by: string; readonly findings?: StoreFindings };
-  /** A recovery pass is over. `incidents` is empty if it found nothing. */
+  /** A recovery pass has ended. `incidents` is empty if it found nothing. */
   "recovery.completed": {
     readonly recovery: string;
     readonly by: string;
@@ -26,6 +27,14 @@ export interface Events {
   "recovery.failed": { readonly worker: string; readonly error: StoredError };
   /** Another session of the store holds these jobs of a dead worker, or its row: the others were taken, and these will be when it lets go. */
   "recovery.waits": { readonly worker: string; readonly jobs: number };
+  /** A round of a batch has ended. Emitted by the process that ended it. */
+  "batch.ended": {
+    readonly batch: string;
+    readonly kind: string;
+    readonly round: number;
+    readonly state: "completed" | "failed" | "aborted";
+    readonly rows: RowSums & { readonly total: number };
+  };
   /** One job of a dead worker was dealt with. */
   "job.recovered": RecoveredJob & { readonly incident: string; readonly worker: string };
   /** A worker's death was found, or contact with it was lost (`how`). */
@@ -90,7 +99,7 @@ export interface Events {
     readonly worker: string;
     readonly fencedOut: boolean;
   };
-  /** A claimed job that this worker does not run (an answer was lost) was given back. */
+  /** A claimed job that this worker does not run (an answer was lost) was released. */
   "job.released": { readonly jobId: string; readonly reason: string };
   /** What a handler wrote with `run.log`. */
   "job.log": { readonly jobId: string; readonly kind: string; readonly attempt: number; readonly message: string };
@@ -122,7 +131,7 @@ export interface Events {
   "store.upkeep": StoreNews;
   /** Something about the store that makes it less than it could be; said once, nothing has failed. */
   "store.notice": { readonly about: "pooler" | "maintenance" | "wake-ups" | "durability"; readonly text: string };
-  /** The store was away a moment ago: nobody is called dead before its workers have had time to come back. */
+  /** The store was unreachable a moment ago: no worker is declared dead before it has had time to return. */
   "recovery.held": { readonly why: string; readonly holdMs: number };
   /** A listener of yours threw. */
   "listener.failed": { readonly event: string; readonly error: StoredError };
@@ -136,6 +145,7 @@ const IS_FREQUENT: Readonly<Record<EventName, boolean>> = {
   "recovery.completed": false,
   "recovery.failed": false,
   "recovery.waits": false,
+  "batch.ended": false,
   "job.recovered": false,
   "worker.gone": false,
   "loss.resolved": false,
@@ -180,7 +190,7 @@ export type Listener<Name extends EventName> = (event: Events[Name]) => void;
 
 export interface Emitter {
   emit<Name extends EventName>(name: Name, event: Events[Name]): void;
-  /** Whether anybody listens, so that hot paths need not build an event for nobody. */
+  /** Whether there is a listener, so that hot paths build no event in vain. */
   has(name: EventName): boolean;
 }
 
@@ -201,7 +211,7 @@ export class EventBus implements Emitter {
     return () => void set.delete(listener);
   }
 
-  /** Hears everything but what happens to every job (`IS_FREQUENT`), which is not built for somebody who did not ask by name. */
+  /** Hears everything but what happens to every job (`IS_FREQUENT`), which is built only for listeners that asked for it by name. */
   onAny(listener: (event: EngineEvent) => void): () => void {
     this.#all.add(listener);
     return () => void this.#all.delete(listener);
@@ -227,7 +237,7 @@ export class EventBus implements Emitter {
     }
   }
 
-  /** A failing listener of this very event has nobody left to tell. */
+  /** If a listener of this very event fails, there is no further listener to report to. */
   #failed(name: EventName, thrown: unknown): void {
     if (name !== "listener.failed") this.emit("listener.failed", { event: name, error: this.#describe(thrown) });
   }

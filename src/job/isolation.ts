@@ -69,7 +69,7 @@ export interface HeldSuspects {
   readonly together: number | null;
   /**
    * Which of those that wait come first within a priority: the oldest, instead of those that may run with the most others. A worker
-   * alternates, so that neither a large group nor a single suspect waits for ever.
+   * alternates, so that neither a large group nor a single suspect waits forever.
    */
   readonly oldestFirst: boolean;
 }

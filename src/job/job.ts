@@ -1,5 +1,6 @@
 // What a job is: its states, its counters, the settings of its kind, and the forms in which it crosses the store port.
 // Nothing here changes anything; the changes are in transitions.ts.
+import type { ClaimedBlock } from "./batches.ts";
 import type { StoredError } from "./errors.ts";
 import type { Json } from "./json.ts";
 import type { Lease } from "./lease.ts";
@@ -78,6 +79,8 @@ export interface KindSettings {
   readonly onCrash: CrashAction;
   /** The limits that its jobs count against. Omitted: none. */
   readonly keyed?: readonly LimitSettings[];
+  /** The keys of its jobs take turns (`JobDraft.fair`). Once a program has declared it, the store keeps to it. Omitted: no. */
+  readonly fair?: boolean;
 }
 
 /** A job on its way into the store. */
@@ -97,6 +100,8 @@ export interface JobDraft {
   readonly dedupe?: DedupePolicy;
   /** What it counts against. Omitted: nothing. */
   readonly keys?: readonly JobKey[];
+  /** The id of that one of its keys by which its kind is fair. Omitted: it is not. */
+  readonly fair?: number;
 }
 
 declare const RESULT: unique symbol;
@@ -128,6 +133,8 @@ export interface ClaimedJob {
   readonly steps: readonly StoredStep[];
   /** The wait that its latest attempt began, if that has not been passed yet. Omitted: none. */
   readonly wait?: KeptWait;
+  /** A block of rows of which some have ended. Omitted: it is not a block, or all of its rows are left. */
+  readonly block?: ClaimedBlock;
 }
 
 export interface StoredStep {
@@ -166,8 +173,8 @@ export interface JobInfo {
   readonly waitsAt: string | null;
   /** What it counts against; empty: nothing. */
   readonly keys: readonly { readonly limit: string; readonly key: string }[];
-  /** The key that has no room for it; null: it does not wait for one. */
-  readonly heldBy: { readonly limit: string; readonly key: string } | null;
+  /** The key that has no room for it; null: it does not wait for one. `turn`: it waits for nothing but its key's turn among the others of a fair kind. */
+  readonly heldBy: { readonly limit: string; readonly key: string; readonly turn?: true } | null;
   /** Queued, and not claimed before it is known what happened to the workers with which contact was lost while they held it. */
   readonly waitsForResolution: boolean;
 }

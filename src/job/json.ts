@@ -66,7 +66,7 @@ export function decodeJson(text: string, what: string): Json {
       { cause },
     );
   }
-  // Everything that came through encodeJson is free of these; the cheap look decides whether the walk is needed. An escape may
+  // Everything that came through encodeJson is free of these; the cheap check decides whether the walk is needed. An escape may
   // hide the word ("\u005f_proto__").
   if (text.includes("__proto__") || text.includes("\\u") || MAYBE_INFINITE.test(text)) assertJson(value, what);
   return value;

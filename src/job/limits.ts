@@ -17,7 +17,33 @@ export interface LimitSettings {
 }
 
 /** What one key has of its own. What is omitted is as the limit says. */
-export type KeyLimit = Partial<Pick<LimitSettings, "running" | "intervalMs" | "burst">>;
+export type KeyLimit = Partial<Pick<LimitSettings, "running" | "intervalMs" | "burst">> & {
+  /** How many jobs of the key start while other keys wait for their turn, where a kind is fair by it. Omitted: 1. */
+  readonly weight?: number;
+};
+
+/** Nothing of a paused key starts. What runs goes on. */
+export interface KeyPause {
+  readonly reason: string;
+  /** How long; null: until it is resumed. */
+  readonly forMs: number | null;
+}
+
+/** One key as people see it. */
+export interface KeyState {
+  readonly limit: string;
+  readonly key: string;
+  /** What applies to it: that of its limit, and what it has of its own. */
+  readonly applies: Omit<LimitSettings, "name">;
+  readonly own: KeyLimit;
+  /** Jobs that run or are admitted. */
+  readonly taken: number;
+  /** Jobs that wait for its room; of a key by which a kind is fair, not those that only wait for its turn. */
+  readonly held: number;
+  readonly paused: { readonly reason: string; readonly at: number; readonly until: number | null } | null;
+  /** Nothing starts before then; null: it is not held off. */
+  readonly heldOffUntil: number | null;
+}
 
 /** What one job counts against. */
 export interface JobKey {
@@ -27,8 +53,12 @@ export interface JobKey {
   readonly id: number;
 }
 
-/** At most this many keys of one job: two limits, and one for throttling. */
+/** At most this many keys of one job: two limits, and one by which its kind is fair or that throttles it. */
 export const MAX_KEYS = 3;
+/** The name of the keys of a kind that is fair by a function alone. */
+export const FAIR = "fair";
+/** The largest weight of a key. */
+export const MAX_WEIGHT = 100;
 
 export function jobKey(limit: string, key: string): JobKey {
   return { limit, key, id: keyId(`${limit}\0${key}`) };
@@ -77,7 +107,7 @@ export interface KeyFacts {
   readonly unclaimed: number;
   /** When the next start would be on time: the theoretical arrival time of GCRA. 0: no start yet. */
   readonly arrivalAt: number;
-  /** Nothing starts before then; 0: not held off. */
+  /** Nothing starts before then; 0: not held off; infinite: it is paused until somebody resumes it. */
   readonly heldOffUntil: number;
 }
 
@@ -88,6 +118,8 @@ export interface HeldCandidate {
   readonly keys: readonly number[];
   /** It was first at the door of a strict key, and waits at another one now: nothing else of the strict key may start meanwhile. Omitted: false. */
   readonly keepsPlace?: boolean;
+  /** Where the rings of its door, and of the gate of its kind, stand after it was looked at. Omitted: it belongs to none. */
+  readonly visits?: readonly Visit[];
 }
 
 export interface AdmissionFacts {
@@ -111,6 +143,8 @@ export interface Admission {
   readonly moved: readonly Moved[];
   /** When a key has to be looked at again because time gives it room. */
   readonly due: ReadonlyMap<number, number>;
+  /** Where the rings of doors and gates stand from now on. */
+  readonly rings: ReadonlyMap<number, Ring>;
 }
 
 /** Which of the candidates may run. No key ever has more taken than its limit, and a full key hides no job of another. */
@@ -119,11 +153,13 @@ export function admit({ now, keys, candidates }: AdmissionFacts): Admission {
   const admitted: number[] = [];
   const moved: Moved[] = [];
   const due = new Map<number, number>();
-  for (const { job, door, keys: own, keepsPlace = false } of candidates) {
+  const rings = new Map<number, Ring>();
+  for (const { job, door, keys: own, keepsPlace = false, visits = [] } of candidates) {
     const others = own.filter((key) => key !== door);
     if (keepsPlace) for (const key of others) rooms.get(key)!.leavePlace();
     // The door itself first: if it is full, the job stays where it is.
     const blocking = [door, ...others].find((key) => !rooms.get(key)!.hasRoom(now));
+    if (blocking !== door) for (const { at, ring } of visits) if (at !== blocking) rings.set(at, ring);
     if (blocking === undefined) {
       for (const key of own) rooms.get(key)!.take();
       admitted.push(job);
@@ -135,7 +171,7 @@ export function admit({ now, keys, candidates }: AdmissionFacts): Admission {
     const opensAt = rooms.get(blocking)!.opensAt(now);
     if (opensAt !== null) due.set(blocking, opensAt);
   }
-  return { admitted, moved, due };
+  return { admitted, moved, due, rings };
 }
 
 /**
@@ -195,7 +231,7 @@ class Room {
     const byRate = this.opensByRateAt(now);
     if (byRate === null || this.#taken >= this.#bound) return null;
     const at = Math.max(byRate, this.#facts.heldOffUntil);
-    return at > now ? at : null;
+    return at > now && at < Number.POSITIVE_INFINITY ? at : null;
   }
 
   /** When the rate allows one more; null: not before one of those that were admitted is claimed. */
@@ -206,6 +242,92 @@ class Room {
     const spare = burst - 1 - this.#unclaimed;
     return spare < 0 ? null : Math.ceil(Math.max(now, arrivalAt) - spare * intervalMs);
   }
+}
+
+// ---- fairness: the keys of a kind take turns
+//
+// A job of a fair kind waits at the gate of its kind. A gate is a key whose room is what a worker can take just now, so no more is admitted than is
+// claimed at once, and the order inside the ready index does not matter. Its keys stand in a ring, and each visit of the ring takes as many jobs of a
+// key as its weight: whatever others have queued, a key with one job waits for one round. A job that a limit has no room for waits at the door of that
+// limit, where keys take turns, too; when there is room it competes at the gate again. A ring is a position and nothing else: a process that is killed
+// loses nothing with it.
+
+/** The key that was served last, and how often in its present visit. */
+export interface Ring {
+  readonly at: number;
+  readonly served: number;
+}
+
+export const NEW_RING: Ring = { at: 0, served: 0 };
+
+/** Where the ring of a door or a gate stands after a job of it was looked at. */
+export interface Visit {
+  readonly at: number;
+  readonly ring: Ring;
+}
+
+/** The jobs of one key at a door or gate, in their order. */
+export interface RingMember {
+  readonly key: number;
+  readonly weight: number;
+  readonly jobs: readonly HeldCandidate[];
+}
+
+/** The facts of a gate: room for `demand` jobs, and no other bound. */
+export function gateFacts(gate: number, demand: number): KeyFacts {
+  const limit = { running: demand, intervalMs: null, burst: 1, strict: false };
+  return { id: gate, limit, taken: 0, unclaimed: 0, arrivalAt: 0, heldOffUntil: 0 };
+}
+
+/**
+ * The jobs in the order in which their keys take turns, beginning where the ring of this door or gate stands. `upTo`: the last key that was read, because
+ * the ring has more; jobs of keys behind it come last and do not move the ring. Null: these are all keys.
+ */
+export function takeTurns(
+  door: number,
+  { at, served }: Ring,
+  members: readonly RingMember[],
+  upTo: number | null = null,
+): HeldCandidate[] {
+  const isRead = ({ key }: RingMember): boolean => upTo === null || distance(at, key) <= distance(at, upTo);
+  const inOrder = members.toSorted((a, b) => distance(at, a.key) - distance(at, b.key));
+  const ring = inOrder.filter(isRead);
+  // Its visit has not ended, or it is the last whose turn it is.
+  const [first] = ring;
+  const before = first?.key === at && served < first.weight ? served : 0;
+  if (first?.key === at && before === 0) ring.push(ring.shift()!);
+  const taken = new Map<number, number>();
+  const turns: HeldCandidate[] = [];
+  for (let isFirstVisit = true, left = true; left; isFirstVisit = false) {
+    left = false;
+    for (const { key, weight, jobs } of ring) {
+      const from = taken.get(key) ?? 0;
+      const had = isFirstVisit && key === at ? before : 0;
+      const now = jobs.slice(from, from + weight - had);
+      now.forEach((job, i) => turns.push(visiting(job, { at: door, ring: { at: key, served: had + i + 1 } })));
+      taken.set(key, from + now.length);
+      left ||= from + now.length < jobs.length;
+    }
+  }
+  return [...turns, ...inOrder.filter((member) => !isRead(member)).flatMap(({ jobs }) => jobs)];
+}
+
+function visiting(job: HeldCandidate, visit: Visit): HeldCandidate {
+  return { ...job, visits: [...(job.visits ?? []), visit] };
+}
+
+/** How far a key is ahead of where a ring stands: the key itself first, the one before it last. */
+function distance(at: number, key: number): number {
+  return key >= at ? key - at : key - at + RING_SIZE;
+}
+
+/** Above every number of a key. */
+const RING_SIZE = 2 ** 52;
+
+/** How many jobs of each key have to be read so that `most` are found, if every key has enough of them: of a key with weight 1. */
+export function roundsFor(most: number, weights: readonly number[]): number {
+  const perRound = weights.reduce((sum, weight) => sum + weight, 0);
+  return perRound === 0 ? 0 : Math.ceil(most / perRound);
 }
 
 // ---- what happens to an enqueue whose dedupe key an unfinished job holds
@@ -228,7 +350,7 @@ export function tooManyKeys(kind: string, count: number): OutliveError {
   return new OutliveError(
     ErrorCode.optionInvalid,
     `A ${kind} job would have ${count} keys, and at most ${MAX_KEYS} are allowed.`,
-    "Use fewer limits: at most two, and `throttle` in addition.",
+    "Use fewer limits: at most two, and in addition `throttle` or a key of its own for `fair`. A `fair` key that is the key of one of the limits does not count.",
     { kind, keys: count },
   );
 }

@@ -1,5 +1,6 @@
 // Every change of a job's state, each a pure named function, and nothing else. Stores apply what these return, under the
 // fence; they never decide. The diagram is in ARCHITECTURE.md, and a test walks every (state, change) pair.
+import { type BegunRow, decodeBlock, type RowEnds } from "./batches.ts";
 import { ErrorCode, OutliveError, type StoredError } from "./errors.ts";
 import { blame, type InFlight, mustWaitForResolution, ranAlone, togetherAfter } from "./isolation.ts";
 import {
@@ -36,20 +37,20 @@ export const CHANGES = {
 
 export type ChangeName = keyof typeof CHANGES;
 
-/** What a decision looks at. */
+/** What a decision is made from. */
 export interface JobView {
   readonly id: string;
   readonly state: JobState;
   readonly counters: Counters;
 }
 
-/** A claimed job as its owner looks at it. */
+/** A claimed job as its owner sees it. */
 export function runningView({ lease, counters }: ClaimedJob): JobView {
   return { id: lease.jobId, state: "running", counters };
 }
 
 /**
- * What becomes of the job, as data that needs no second look at its row: what is added to its counters instead of what they will be, and
+ * What becomes of the job, as data that needs no second read of its row: what is added to its counters instead of what they will be, and
  * what is done instead if a cancel was requested. The store adds the instants from its own clock.
  */
 export interface Change {
@@ -83,6 +84,8 @@ export interface Change {
    * it fails its own job only.
    */
   readonly follow?: readonly JobDraft[];
+  /** Rows of a block that end with this, applied in the same transaction. Where `ifCancelled` is applied, its own `rows` count. Omitted: none. */
+  readonly rows?: RowEnds;
 }
 
 /** Whether jobs follow if this change, or its alternative, is applied. */
@@ -146,21 +149,34 @@ export function timeOut(job: JobView, kind: KindSettings, delayMs: number): Chan
 /** What recovery decided about a job whose worker died, or with whose worker contact was lost. */
 export interface CrashVerdict {
   readonly change: Change;
-  readonly decision: "retry" | "requeue" | "fail" | "quarantine" | "cancel" | "lost";
+  /** quarantine-row: only the guilty row of a block is quarantined, and the block goes on. */
+  readonly decision: "retry" | "requeue" | "fail" | "quarantine" | "quarantine-row" | "cancel" | "lost";
 }
 
 /**
  * The worker died while it held the job. `inFlight`: what it held. `deathsElsewhere`: workers that died meanwhile without
  * holding it. A cancel that was requested before the death is honoured, so that a job that kills its workers can be stopped.
  */
-export function crash(job: JobView, kind: KindSettings, inFlight: InFlight, deathsElsewhere = 0): CrashVerdict {
+export function crash(
+  job: JobView,
+  kind: KindSettings,
+  inFlight: InFlight,
+  deathsElsewhere = 0,
+  begun?: BegunRow,
+): CrashVerdict {
   const reason = "cancelled; its worker died before it could end the attempt";
   const ifCancelled = change(job, "crash", { to: "cancelled", outcome: "cancelled", reason });
-  const { decision, change: decided } = crashed(job, kind, inFlight, deathsElsewhere);
+  const { decision, change: decided } = crashed(job, kind, inFlight, deathsElsewhere, begun);
   return { decision, change: { ...decided, ifCancelled } };
 }
 
-function crashed(job: JobView, kind: KindSettings, inFlight: InFlight, deathsElsewhere: number): CrashVerdict {
+function crashed(
+  job: JobView,
+  kind: KindSettings,
+  inFlight: InFlight,
+  deathsElsewhere: number,
+  begun: BegunRow | undefined,
+): CrashVerdict {
   const action: CrashAction = kind.onCrash;
   if (action === "requeue") {
     const reason = "its worker died; queued again, not counted";
@@ -176,6 +192,7 @@ function crashed(job: JobView, kind: KindSettings, inFlight: InFlight, deathsEls
   }
   if (guilty) {
     const reason = `its worker died ${times(counters.blamed)} while it ran alone (limit ${kind.limits.crashes})`;
+    if (begun) return quarantinedRow(change(job, "crash", { to: "queued", outcome: "crashed", reason }), begun, error);
     return { decision: "quarantine", change: change(job, "crash", { ...counted, to: "quarantined", reason }) };
   }
   const spent = usedUp(job.counters, kind.limits);
@@ -192,6 +209,15 @@ function crashed(job: JobView, kind: KindSettings, inFlight: InFlight, deathsEls
     : willRun(together);
   const reason = `its worker died (crash ${counters.crashes}, ${counters.blamed} of ${kind.limits.crashes} alone)${next}`;
   return { decision: "retry", change: change(job, "crash", { ...counted, to: "queued", reason, together }) };
+}
+
+/** The block goes on without the row that killed its workers, and its counters start again: they were that row's. */
+function quarantinedRow(queued: Change, { row, input }: BegunRow, error: StoredError): CrashVerdict {
+  const { line, input: value } = decodeBlock(input).rows[row]!;
+  const guilty = { row, line, input: JSON.stringify(value), error, as: "quarantined" } as const;
+  const rows = { succeeded: [], failed: [guilty], outputs: [] };
+  const reason = `${queued.reason}; the row of line ${line} was quarantined, the others go on`;
+  return { decision: "quarantine-row", change: { ...queued, resets: true, reason, rows } };
 }
 
 function willRun(together: number): string {
@@ -254,6 +280,7 @@ export function countLoss(
   alone: boolean,
   resolution: "died" | "away",
   deathsElsewhere = 0,
+  begun?: BegunRow,
 ): CrashVerdict {
   const add = { ...blamed(alone), losses: -1 };
   const { counters, guilty } = blame(withoutLoss(job.counters), alone, kind.limits, deathsElsewhere);
@@ -261,13 +288,17 @@ export function countLoss(
   const counted = `${what} (crash ${counters.crashes}, ${counters.blamed} of ${kind.limits.crashes} alone)`;
   if (guilty && job.state === "queued") {
     const error = { name: "WorkerDied", message: `the worker died during the attempt (crash ${counters.crashes})` };
+    if (begun) {
+      const queued = change(job, "countLoss", { to: "queued", outcome: null, reason: counted });
+      return quarantinedRow(queued, begun, error);
+    }
     const to = { to: "quarantined", add, outcome: "crashed", error, reason: counted } as const;
     return { decision: "quarantine", change: change(job, "countLoss", to) };
   }
   return { decision: "retry", change: stayed(job, "countLoss", add, counters, kind, counted) };
 }
 
-/** The worker returned: nobody died, and nothing is counted. */
+/** The worker returned: it had not died, and nothing is counted. */
 export function forgetLoss(job: JobView, kind: KindSettings, reason: string): CrashVerdict {
   return {
     decision: "retry",
@@ -344,9 +375,18 @@ export function quarantine(job: JobView, what: readonly string[]): Change {
 export const CORRUPT_HINT =
   "Enqueue it again with the right input, or put a backup back; a retry is quarantined again as long as the damage is there. Look for more: outlive check --integrity.";
 
-/** An operator, or the program, does not want it any more. A running job is only asked to end: `endCancelled` does it. */
-export function cancel(job: JobView): Change {
-  return change(job, "cancel", { to: "cancelled", outcome: "cancelled", reason: "cancelled before it ran" });
+/**
+ * An operator, or the program, does not want it any more. A running job is only asked to end: `endCancelled` does it. `parent`: the job with whose
+ * cancel this one was asked for, too.
+ */
+export function cancel(job: JobView, parent?: string): Change {
+  const reason = `cancelled before it ran${parent === undefined ? "" : `, with its parent ${parent}`}`;
+  return change(job, "cancel", { to: "cancelled", outcome: "cancelled", reason });
+}
+
+/** Whether the cancel of its parent cancels this job, too: no attempt has begun. */
+export function hasNotBegun(state: JobState, fence: number): boolean {
+  return state === "queued" && fence === 0;
 }
 
 /** An operator's redrive: all counters start again, the fence goes on. */
@@ -360,13 +400,30 @@ export function retry(job: JobView, delayMs: number): Change {
   });
 }
 
+/** What a person asks of one job, decided before the store has found it: its change in each state. In any other state nothing is written. */
+export interface ByHand {
+  readonly changes: Readonly<Partial<Record<JobState, Change>>>;
+  /** A running job is only asked to end, and its history says this. Null: a running job is refused. */
+  readonly request: string | null;
+}
+
+/** Neither depends on the job's counters, so that a store need not read the row to apply it. */
+export const BY_HAND = {
+  cancel: { changes: byHand("cancel", cancel), request: "its end was asked for while it ran" },
+  retry: { changes: byHand("retry", (job) => retry(job, 0)), request: null },
+} as const satisfies Record<string, ByHand>;
+
+function byHand(name: "cancel" | "retry", make: (job: JobView) => Change): ByHand["changes"] {
+  return Object.fromEntries(CHANGES[name].map((state) => [state, make({ id: "", state, counters: NO_COUNTERS })]));
+}
+
 function change(job: JobView, name: ChangeName, to: Partial<Change> & Pick<Change, "to" | "outcome">): Change {
   const from: readonly JobState[] = CHANGES[name];
   if (!from.includes(job.state)) {
     throw new OutliveError(
       ErrorCode.wrongState,
       `Job ${job.id} is ${job.state}; "${name}" is possible only from ${from.join(", ")}.`,
-      "Look at the job again; somebody else may have ended it.",
+      "Check the job again: another process may have ended it.",
       { jobId: job.id, state: job.state, change: name },
     );
   }

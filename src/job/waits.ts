@@ -1,8 +1,11 @@
 // Waiting: what an attempt waits for when it ends without holding a slot, a timer or memory. One mechanism for sleep, signals and other
 // jobs. A wait is data: the store keeps it with the job, wakes the job when the time has come or the condition holds, and the next
 // attempt replays the kept steps up to the same wait, whose outcome is kept as a step, too.
+import type { Signal, SignalAnswer } from "../stores/port.ts";
+import { assertKey } from "./enqueue.ts";
 import { ErrorCode, OutliveError, type StoredError } from "./errors.ts";
 import type { JobState } from "./job.ts";
+import { encodeJson, type Json } from "./json.ts";
 import { type Duration, durationMs } from "./time.ts";
 
 export interface Wait {
@@ -79,4 +82,50 @@ export class RetryLater extends Error {
     durationMs(delay, "The delay of RetryLater");
     this.delay = delay;
   }
+}
+
+// From a call of `signal` to what is stored, and what came of it.
+
+export interface SentSignalOptions {
+  /** Yours: sending it again with the same id adds nothing. Default: a new one. 1 to 255 characters. */
+  readonly id?: string;
+}
+
+export interface SentSignal {
+  /** False: a signal with this id was kept before. */
+  readonly created: boolean;
+}
+
+export function makeSignal(
+  jobId: string,
+  name: string,
+  payload: Json | undefined,
+  options: SentSignalOptions | undefined,
+  newId: () => string,
+): Signal {
+  assertKey(jobId, "The job's id");
+  assertKey(name, `The name of a signal to job ${jobId}`);
+  const id = options?.id ?? newId();
+  assertKey(id, `The id of a signal to job ${jobId}`);
+  return { job: jobId, name, payload: encodeJson(payload ?? null, `The payload of a signal to job ${jobId}`), id };
+}
+
+/** Throws if it was refused. */
+export function signalResult({ job: jobId, name }: Signal, answer: SignalAnswer): SentSignal {
+  if (answer.is === "kept" || answer.is === "repeated") return { created: answer.is === "kept" };
+  const [what, hint] =
+    answer.is === "ended"
+      ? [`it is ${answer.state}`, "Nothing was kept. Only unfinished jobs take signals."]
+      : answer.is === "full"
+        ? [
+            `${MAX_SIGNALS} signals to it were not read yet`,
+            "Nothing was kept. Send fewer, or have the job read them with `run.waitForSignal`.",
+          ]
+        : ["there is no such job", "Check the id; finished jobs are kept for the retention time only."];
+  const code = answer.is === "missing" ? ErrorCode.notFound : ErrorCode.signalRefused;
+  throw new OutliveError(code, `The signal ${JSON.stringify(name)} to job ${jobId} was refused: ${what}.`, hint, {
+    jobId,
+    signal: name,
+    why: answer.is,
+  });
 }

@@ -94,7 +94,7 @@ export class FailureDetector {
    * The full check of all workers that have not ended: locks and silence. `everyMs` is how often it is called. A worker
    * that is neither proven dead nor silent for a whole lease is left alone.
    */
-  async look(workers: readonly WorkerRow[], everyMs: number): Promise<Lost[]> {
+  async check(workers: readonly WorkerRow[], everyMs: number): Promise<Lost[]> {
     this.#restartIfAsleep(everyMs);
     const dead = await this.probe(workers);
     // While the store was unavailable no worker could write a heartbeat, so silence from that time proves nothing.

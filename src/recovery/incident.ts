@@ -10,7 +10,7 @@ import {
   type Repair,
   type StoreFindings,
   type StoreNote,
-} from "../stores/integrity.ts";
+} from "../stores/store-parts.ts";
 import { describeProcess, type HowLost, type ProcessKey } from "../stores/liveness.ts";
 import type { RecoveredJob } from "../stores/port.ts";
 import type { Resolution } from "./losses.ts";
@@ -383,6 +383,8 @@ function verdict(job: ReportedJob): string {
       return "cancelled (as was asked)";
     case "quarantine":
       return "failed (max attempts exceeded)";
+    case "quarantine-row":
+      return "requeue (the row that killed its workers was quarantined)";
     default:
       return "failed (its kind says so)";
   }

@@ -5,6 +5,7 @@
 //   away      one watcher saw no sign of it for two leases on its own monotonic clock
 // Only `died` and `away` count against the jobs that the worker held, unless the job has since ended or written a newer
 // step.
+import type { BegunRow } from "../job/batches.ts";
 import { toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { KindSettings } from "../job/job.ts";
@@ -37,6 +38,8 @@ export interface LostJob extends transitions.JobView {
   /** Whether it has written a step, or was retried manually, since the attempt that was lost. */
   readonly movedOn: boolean;
   readonly deathsElsewhere: number;
+  /** As in `HeldJob`, if no newer attempt has begun. */
+  readonly begun?: BegunRow;
 }
 
 /** The decision about one job of a loss. `change` null: the loss is closed for this job and nothing is counted. */
@@ -153,7 +156,7 @@ export function decideLoss(job: LostJob, resolution: Resolution): LossVerdict | 
     return { job, decision, change };
   }
   const count = (view: transitions.JobView): transitions.CrashVerdict =>
-    transitions.countLoss(view, job.kind, job.alone, resolution, job.deathsElsewhere);
-  if (job.state === "running" && count({ ...job, state: "queued" }).decision === "quarantine") return null;
+    transitions.countLoss(view, job.kind, job.alone, resolution, job.deathsElsewhere, job.begun);
+  if (job.state === "running" && count({ ...job, state: "queued" }).decision !== "retry") return null;
   return { job, ...count(job) };
 }

@@ -8,6 +8,7 @@ import type { Emitter } from "../job/events.ts";
 import type { CallOff, Clock, Random } from "../job/time.ts";
 import type { Liveness, LivenessTimes, ProcessCheck, WorkerRow } from "../stores/liveness.ts";
 import type { BeatAnswer, Store } from "../stores/port.ts";
+import { tendBatches } from "./batch-ends.ts";
 import { type ClockReading, ConfirmedClock } from "./confirmed-time.ts";
 import { FailureDetector, type Lost } from "./failure-detector.ts";
 import { Heartbeat } from "./heartbeat.ts";
@@ -65,6 +66,8 @@ const NEIGHBOURS_KNOWN_MS = 1_000;
 const OWN_SILENCE_INTERVALS = 1.5;
 /** How soon to retry the jobs of dead workers that another session had locked. */
 const LOCKED_AGAIN_MS = 500;
+/** How soon the end of a batch is found if the process that settled its last block died before it checked. */
+const BATCHES_MS = 1_000;
 /** Other workers wait this much longer than the owner before they fence out an overdue job. */
 const EXPIRE_MARGIN_MS = 2_000;
 
@@ -89,7 +92,7 @@ export class Maintenance {
   #wroteAtMono: number;
   readonly #storeClock: ConfirmedClock;
   readonly #timers = new Map<string, CallOff>();
-  readonly #lookMs: number;
+  readonly #checkMs: number;
   /** The task under way in each lane. */
   readonly #lanes = new Map<Lane, Promise<void>>();
   /** Recoveries blocked by locks of other sessions, by worker. */
@@ -127,7 +130,7 @@ export class Maintenance {
     this.#detector = new FailureDetector({ ...deps, bootId: options.bootId });
     this.#losses = new LossJudge(deps);
     this.#wroteAtMono = deps.clock.mono();
-    this.#lookMs = Math.min(times.heartbeatMs, times.leaseMs / 4, times.sweepMs);
+    this.#checkMs = Math.min(times.heartbeatMs, times.leaseMs / 4, times.sweepMs);
   }
 
   start(): void {
@@ -145,17 +148,24 @@ export class Maintenance {
       () => this.probe(),
     );
     this.#repeat(
-      "look",
+      "check",
       "detection",
-      () => this.#lookMs,
-      () => this.look(),
+      () => this.#checkMs,
+      () => this.checkWorkers(),
     );
     this.#repeat(
       "chores",
       "chores",
-      () => this.#lookMs,
+      () => this.#checkMs,
       () => this.chores(),
     );
+    if (this.#deps.store.batches)
+      this.#repeat(
+        "batches",
+        "batches",
+        () => BATCHES_MS,
+        () => this.tendBatches(),
+      );
     this.#repeat(
       "sweep",
       "sweep",
@@ -212,19 +222,19 @@ export class Maintenance {
       : await this.#detector.probe(leads ? await this.#others(worker) : await this.#neighbours(worker));
     if (dead.length === 0 || !(await this.#recover(dead))) return;
     // Several may have died at once, further round the ring than we probe, so check all of them now.
-    await this.look();
+    await this.checkWorkers();
   }
 
   /**
    * Checks the locks and the silence of all workers. Where another process checks them all, it checks only the
    * neighbours, because that process may itself be frozen.
    */
-  async look(): Promise<void> {
+  async checkWorkers(): Promise<void> {
     const { worker } = this.#options;
     this.#follows = (await this.#deps.liveness.leads?.()) === false;
     const watched = this.#follows ? await this.#neighbours(worker) : await this.#others(worker);
     if (this.#couldNotWrite()) this.#restartWatch();
-    const dead = await this.#detector.look(watched, this.#lookMs);
+    const dead = await this.#detector.check(watched, this.#checkMs);
     const foreign = this.#deps.liveness.manyHosts ? null : this.#detector.foreign;
     if (foreign)
       this.#host.unfit("foreign-worker", `worker ${foreign.id} on ${foreign.host} is alive under another kernel`);
@@ -233,11 +243,17 @@ export class Maintenance {
 
   /** Resolves lost contacts, fences out overdue jobs, and maintains the store's own files. */
   async chores(): Promise<void> {
-    await this.#apart("lost workers", () => this.#losses.pass(this.#lookMs));
+    await this.#apart("lost workers", () => this.#losses.pass(this.#checkMs));
     await this.#apart("overdue jobs", async () => {
       if (!this.#follows) await expireOverdue(this.#deps, EXPIRE_MARGIN_MS, this.#storeClock.confirmed());
     });
     await this.#apart("the store's files", () => this.#tendStore());
+  }
+
+  /** Finds the ends of batches that no other process found, and goes on with aborts. Where one process checks all workers, that one does it. */
+  async tendBatches(): Promise<void> {
+    const { store, events } = this.#deps;
+    if (!this.#follows) await tendBatches(store.batches!, events, () => !this.#stopped);
   }
 
   /**
@@ -400,4 +416,4 @@ export class Maintenance {
  * Tasks in one lane wait for each other. A long purge therefore neither silences its worker nor keeps it from detecting
  * a death.
  */
-type Lane = "heartbeat" | "detection" | "locked" | "chores" | "sweep";
+type Lane = "heartbeat" | "detection" | "locked" | "chores" | "batches" | "sweep";

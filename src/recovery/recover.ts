@@ -7,7 +7,7 @@ import { type InFlight, ranAlone } from "../job/isolation.ts";
 import { backoffMs } from "../job/job.ts";
 import { type Clock, pause, type Random } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
-import { integrityText, NOTHING_CHECKED, type StoreFindings } from "../stores/integrity.ts";
+import { integrityText, NOTHING_CHECKED, type StoreFindings } from "../stores/store-parts.ts";
 import { type Death, isProof, type Liveness, type WorkerRow } from "../stores/liveness.ts";
 import {
   type Condemned,
@@ -228,7 +228,7 @@ function verdictOn(job: HeldJob, condemned: Condemned, decide: typeof decideCras
 /** Decides about one job of a worker that is dead or has lost contact. Only a proven death is counted now. */
 export function decideCrash(job: HeldJob, condemned: InFlight & Pick<Condemned, "how">): transitions.CrashVerdict {
   if (!isProof(condemned.how)) return transitions.lose(job, job.kind, condemned);
-  return transitions.crash(job, job.kind, condemned, job.deathsElsewhere);
+  return transitions.crash(job, job.kind, condemned, job.deathsElsewhere, job.begun);
 }
 
 /** A lock file that can't be removed now does no harm: the next open finds it again. */

@@ -46,5 +46,9 @@ export async function purgeOld(
       purged.refused = { ...(purged.refused ?? gone.refused), jobs: (purged.refused?.jobs ?? 0) + gone.refused.jobs };
     if (!gone.more) break;
   }
+  for (let batch = 0; store.batches && batch < PURGE_BATCHES && goOn(); batch++) {
+    if (!(await store.batches.purge(times.finishedMs, PURGE_BATCH)).more) break;
+    await pause(clock, PURGE_PAUSE_MS);
+  }
   return purged;
 }

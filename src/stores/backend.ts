@@ -2,7 +2,7 @@
 // and its migrations.
 import type { Clock } from "../job/time.ts";
 import type { MaintenanceHost, MaintenanceOptions } from "../recovery/maintenance.ts";
-import type { RepairMode, StoreFindings } from "./integrity.ts";
+import type { RepairMode, StoreFindings } from "./store-parts.ts";
 import type { Liveness } from "./liveness.ts";
 import { observed, readOnlyError } from "./observed.ts";
 import type { Store } from "./port.ts";

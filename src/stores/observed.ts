@@ -7,6 +7,8 @@ import type { JobKey } from "../job/limits.ts";
 import type { Clock } from "../job/time.ts";
 import { hasFollow } from "../job/transitions.ts";
 import type { LossVerdict } from "../recovery/losses.ts";
+import type { BatchDraft } from "../job/batches.ts";
+import type { BatchEnd, Batches } from "./batches.ts";
 import type { CondemnRequest, FencedWrite, HeldQuery, Settlement, Store, TakeBackRequest, TurnAnswer } from "./port.ts";
 import type {
   Inspecting,
@@ -30,6 +32,7 @@ interface Parts {
   readonly losses: Losses;
   readonly upkeep: Upkeep;
   readonly transactions: Transactions;
+  readonly batches: Batches;
 }
 
 /** Every call of the port by its name: `turn`, `inspect.get`, `operate.cancel`, ... */
@@ -81,7 +84,9 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "inspect.outcomes": { doing: "reading how jobs ended" },
   "inspect.list": { doing: "listing jobs" },
   "inspect.counts": { doing: "counting jobs" },
+  "inspect.isLimited": { doing: (kind: string) => `asking for the limits of ${kind}` },
   "inspect.ahead": { doing: (id: string) => `counting what is ahead of ${id}` },
+  "inspect.keys": { doing: "reading keys" },
   "inspect.suspects": { doing: "listing held suspects" },
   "inspect.writer": { doing: "asking who writes" },
   "inspect.incidents": { doing: "listing incidents" },
@@ -110,12 +115,45 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
     writes: "change a limit",
     wakes: always,
   },
+  "operate.pauseKey": {
+    doing: ({ limit, key }: JobKey) => `pausing or resuming the key ${key} of the limit ${limit}`,
+    writes: "pause a key",
+    wakes: always,
+  },
   "operate.setPaused": {
     doing: (kind: string) => `pausing or resuming ${kind}`,
     writes: "pause or resume a kind",
     wakes: ([, paused]: [string, boolean]) => !paused,
   },
   "operate.noteDeath": { doing: (worker: string) => `noting how ${worker} ended`, writes: "note a death" },
+
+  "batches.open": { doing: ({ kind }: BatchDraft) => `opening a ${kind} batch`, writes: "open a batch" },
+  "batches.append": {
+    doing: (batch: string) => `appending to batch ${batch}`,
+    writes: "append to a batch",
+    wakes: always,
+  },
+  "batches.seal": { doing: (batch: string) => `sealing batch ${batch}`, writes: "seal a batch" },
+  "batches.abort": { doing: (batch: string) => `aborting batch ${batch}`, writes: "abort a batch", wakes: always },
+  "batches.tend": { doing: "cancelling and releasing blocks", writes: "work", wakes: always },
+  "batches.get": { doing: "reading batches" },
+  "batches.list": { doing: "listing batches" },
+  "batches.fold": { doing: "adding up the rows of batches", writes: "work" },
+  "batches.finish": {
+    doing: ({ batch }: BatchEnd) => `ending batch ${batch}`,
+    writes: "work",
+    wakes: (_: unknown, ended: boolean) => ended,
+  },
+  "batches.failures": { doing: (batch: string) => `reading the failed rows of batch ${batch}` },
+  "batches.outputs": { doing: (batch: string) => `reading the outputs of batch ${batch}` },
+  "batches.outputFiles": { doing: (batch: string) => `listing the outputs of batch ${batch}` },
+  "batches.setOutputs": { doing: (batch: string) => `noting the outputs of batch ${batch}`, writes: "work" },
+  "batches.reopen": {
+    doing: (batch: string) => `retrying batch ${batch}`,
+    writes: "retry a batch",
+    wakes: (_: unknown, reopened: boolean) => reopened,
+  },
+  "batches.purge": { doing: "purging batches", writes: "purge" },
 
   "losses.open": { doing: "reading losses of contact" },
   "losses.resolve": { doing: (worker: string) => `resolving the loss of ${worker}`, writes: "recover" },
@@ -130,12 +168,18 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "transactions.commit": {
     doing: ({ lease }: Settlement) => `committing job ${lease.jobId}`,
     writes: "commit",
-    wakes: ([{ change }]: [Settlement], { enqueued }: Transacted<unknown>) => enqueued > 0 || hasFollow(change),
+    wakes: ([{ change }]: [Settlement], { enqueued, signalled = 0 }: Transacted<unknown>) =>
+      enqueued + signalled > 0 || hasFollow(change),
+  },
+  "transactions.write": {
+    doing: ({ lease }: FencedWrite) => `committing a row of job ${lease.jobId}`,
+    writes: "commit",
+    wakes: (_: unknown, { enqueued }: Transacted<unknown>) => enqueued > 0,
   },
   "transactions.transact": {
     doing: "a transaction of yours",
     writes: "run a transaction",
-    wakes: (_: unknown, { enqueued }: Transacted<unknown>) => enqueued > 0,
+    wakes: (_: unknown, { enqueued, signalled = 0 }: Transacted<unknown>) => enqueued + signalled > 0,
   },
 
   "upkeep.raiseEpoch": { doing: "raising the epoch", writes: "recover" },
@@ -144,7 +188,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "upkeep.noteOpening": { doing: "keeping what an open found", writes: "keep a report" },
   "upkeep.untilWritable": { doing: "checking that the store can be written", writes: "write" },
   "upkeep.advice": { doing: "asking what an operator should know" },
-  "upkeep.tend": { doing: "looking after its files", writes: "look after its files" },
+  "upkeep.tend": { doing: "maintaining its files", writes: "maintain its files" },
   "upkeep.integrity": { doing: "checking the integrity" },
   "upkeep.repair": { doing: "repairing it", writes: "repair it" },
   "upkeep.inconsistencies": { doing: "looking for inconsistencies" },
@@ -154,7 +198,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
 /** How processes wake each other. */
 export interface WakeupChannel {
   /** Wakes other processes. */
-  ring(): void;
+  notify(): void;
   /** Hears other processes until the returned function is called. */
   onWakeup(listener: () => void): () => void;
 }
@@ -165,13 +209,13 @@ export interface Observation {
   /** An error of the driver as one of ours; anything else as it is. Omitted: the store has worded them. */
   readonly words?: (doing: string, thrown: unknown) => unknown;
   /**
-   * How others hear that work is ready; null: nobody else has this store. The listeners of this process hear it at once. Omitted: the
+   * How others hear that work is ready; null: no other process has this store. The listeners of this process hear it at once. Omitted: the
    * store's own `onWakeup`, and nothing is rung.
    */
   readonly wakeups?: WakeupChannel | null;
-  /** Verbs that ring the others within their own transaction. */
-  readonly ringThemselves?: readonly Verb[];
-  /** Hears `store.called`, if anybody listens to it. */
+  /** Verbs that notify the others within their own transaction. */
+  readonly notifyThemselves?: readonly Verb[];
+  /** Receives `store.called`, if there is a listener for it. */
   readonly telemetry?: { readonly events: Emitter; readonly clock: Clock };
   /** Every write is refused before the store is asked. */
   readonly readOnly?: boolean;
@@ -185,13 +229,13 @@ export type BareStore<Tx = unknown> = Omit<Store<Tx>, "onWakeup"> & Partial<Pick
 type Run = (...args: unknown[]) => Promise<unknown>;
 
 export function observed<Tx>(store: BareStore<Tx>, how: Observation): Store<Tx> {
-  const { words, wakeups, ringThemselves = [], telemetry, readOnly = false, around } = how;
+  const { words, wakeups, notifyThemselves = [], telemetry, readOnly = false, around } = how;
   const listeners = new Set<() => void>();
   let closing: Promise<void> | undefined;
 
-  function ring(verb: Verb): void {
+  function notify(verb: Verb): void {
     for (const listener of listeners) listener();
-    if (!ringThemselves.includes(verb)) wakeups?.ring();
+    if (!notifyThemselves.includes(verb)) wakeups?.notify();
   }
 
   function wrap(verb: Verb, run: Run): Run {
@@ -210,7 +254,7 @@ export function observed<Tx>(store: BareStore<Tx>, how: Observation): Store<Tx> 
       try {
         const answer = await carried(...args);
         ok = true;
-        if (wakes?.(args, answer)) ring(verb);
+        if (wakes?.(args, answer)) notify(verb);
         return answer;
       } catch (thrown) {
         throw words ? words(doing(verb, args), thrown) : thrown;
@@ -256,7 +300,14 @@ export function withVerbs(store: Store, own: SomeVerbs): Store {
   return { ...store, ...own, ...Object.fromEntries(parts) } as Store;
 }
 
-const PARTS = ["inspect", "operate", "losses", "upkeep", "transactions"] as const satisfies readonly (keyof Parts)[];
+const PARTS = [
+  "inspect",
+  "operate",
+  "losses",
+  "upkeep",
+  "transactions",
+  "batches",
+] as const satisfies readonly (keyof Parts)[];
 
 function doing(verb: Verb, args: readonly unknown[]): string {
   const text = VERBS[verb].doing;

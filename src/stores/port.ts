@@ -3,6 +3,7 @@
 // rejects only when the store itself fails, and then nothing of it was written unless its comment says otherwise. What people ask, what
 // only some stores can do, and what an open needs are small interfaces of their own, offered as properties. Data crosses the port, never
 // a callback, except in `transactions`.
+import type { BegunRow, RowEnds } from "../job/batches.ts";
 import type { StoredError } from "../job/errors.ts";
 import type { HeldSuspects, InFlight } from "../job/isolation.ts";
 import type { ClaimedJob, Counters, Enqueued, JobDraft, JobState, KindSettings } from "../job/job.ts";
@@ -10,10 +11,11 @@ import type { HeldSummary, Lease } from "../job/lease.ts";
 import type { JobKey } from "../job/limits.ts";
 import { afterChange, type Change, type CrashVerdict, type JobView } from "../job/transitions.ts";
 import type { ConfirmedTime } from "../recovery/confirmed-time.ts";
-import type { StoreNote } from "./integrity.ts";
+import type { Batches } from "./batches.ts";
+import type { StoreNote, Inspecting, Losses, Operating, Transactions, Upkeep } from "./store-parts.ts";
 import type { Death, HowLost, WorkerRecord, WorkerRow } from "./liveness.ts";
-import type { Inspecting, Losses, Operating, Transactions, Upkeep } from "./store-parts.ts";
 
+export type * from "./batches.ts";
 export type * from "./store-parts.ts";
 
 export interface Store<Tx = unknown> {
@@ -63,7 +65,7 @@ export interface Store<Tx = unknown> {
    */
   condemn(request: CondemnRequest): Promise<Condemned | "locked" | null>;
 
-  /** Running jobs that may have to be taken from their workers: what a condemned worker still holds, or what is overdue, whoever holds it. At most `limit`. Reads only. */
+  /** Running jobs that may have to be taken from their workers: what a condemned worker still holds, or what is overdue, whichever worker holds it. At most `limit`. Reads only. */
   heldBy(query: HeldQuery): Promise<HeldJobs>;
 
   /**
@@ -96,6 +98,8 @@ export interface Store<Tx = unknown> {
   readonly upkeep: Upkeep;
   /** The user's own writes in the store's transactions. Absent: this store has none, and `commit` is refused. */
   readonly transactions?: Transactions<Tx>;
+  /** Batches of rows. Absent: this store has none, and `batch()` kinds are refused. */
+  readonly batches?: Batches;
 }
 
 /** What a worker says of itself with each heartbeat. */
@@ -134,7 +138,7 @@ export interface HeldLease {
 }
 
 export interface WorkerQuery {
-  /** Who is at work or being recovered (default); who is over and still holds jobs; or everybody whose row is kept, which may be all deaths and deploys of months. */
+  /** Workers at work or being recovered (default); ended workers that still hold jobs; or every worker whose row is kept, which may be all deaths and deploys of months. */
   readonly which?: "present" | "leftBehind" | "all";
   /** Only ids greater than this one. */
   readonly after?: string;
@@ -146,7 +150,7 @@ export interface WorkerQuery {
 export interface PurgeRequest {
   readonly finishedOlderThanMs: number;
   readonly incidentsOlderThanMs: number;
-  /** At most this many jobs looked at in this transaction. */
+  /** At most this many jobs checked in this transaction. */
   readonly limit: number;
 }
 
@@ -164,7 +168,7 @@ export interface PurgeAnswer {
 export interface Settlement {
   readonly lease: Lease;
   readonly change: Change;
-  /** The worker's own mark; stores do not look at it. */
+  /** The worker's own mark; stores do not interpret it. */
   readonly slot?: number;
 }
 
@@ -205,7 +209,11 @@ export type AttemptWrite =
   /** Nothing of this key starts for so long. */
   | { readonly type: "holdOff"; readonly key: JobKey; readonly forMs: number }
   /** Reads the oldest signal of this name and keeps it as a step; without one, and if the wait `hasEnded` by time, keeps null. */
-  | { readonly type: "signal"; readonly step: string; readonly name: string; readonly hasEnded: boolean };
+  | { readonly type: "signal"; readonly step: string; readonly name: string; readonly hasEnded: boolean }
+  /** Rows of a block have ended. */
+  | { readonly type: "rows"; readonly ends: RowEnds }
+  /** A row of a block is about to begin: if the worker dies, it is known which row ran. An index within the block. */
+  | { readonly type: "rowBegins"; readonly row: number };
 
 /** A small write with the lease of its attempt. */
 export interface FencedWrite {
@@ -251,7 +259,7 @@ export interface CorruptJob {
 export interface TurnAnswer {
   readonly settled: readonly WriteAnswer[];
   readonly claimed: readonly ClaimedJob[];
-  /** Claimed beside those and quarantined at once: the input or a kept step does not match its checksum. Left out: none. */
+  /** Also claimed, and quarantined at once: the input or a kept step does not match its checksum. Omitted: none. */
   readonly corrupt?: readonly CorruptJob[];
   /** False if the worker's own row is not live any more: nothing was claimed, and it must register again under a new id. */
   readonly live: boolean;
@@ -287,6 +295,8 @@ export interface HeldJob extends JobView {
    * within the last BACKGROUND_MS, by the store's clock. Needed only where `isOnTrial` says so; 0 is right elsewhere.
    */
   readonly deathsElsewhere: number;
+  /** The row that the attempt had begun, if it marked that (`rowBegins`) and the row has not ended. Omitted: the job is not a block, or nothing says which. */
+  readonly begun?: BegunRow;
 }
 
 export interface HeldJobs {
@@ -313,7 +323,7 @@ export interface CondemnRequest {
   readonly incident: string;
 }
 
-/** A worker of which nothing is claimed any more, and its one incident. What is fixed here holds for every job, whoever recovers it. */
+/** A worker of which nothing is claimed any more, and its one incident. What is fixed here holds for every job, whichever process recovers it. */
 export interface Condemned extends InFlight {
   readonly worker: string;
   readonly heldAtDeath: number;
@@ -327,7 +337,7 @@ export interface Condemned extends InFlight {
 }
 
 /**
- * What a condemned worker still holds, by the store's own order, after the cursor; or running jobs past deadline + grace + margin, whoever
+ * What a condemned worker still holds, by the store's own order, after the cursor; or running jobs past deadline + grace + margin, whichever worker
  * owns them, the most overdue first.
  */
 export type HeldQuery =

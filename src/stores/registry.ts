@@ -15,7 +15,7 @@ import {
   type StartUpOptions,
   type StoreMigrations,
 } from "./backend.ts";
-import type { StoreDoctor } from "./integrity.ts";
+import type { StoreDoctor } from "./store-parts.ts";
 import type { Store } from "./port.ts";
 import { addressOf, shownAddress } from "./postgres/address.ts";
 import { redisAddress } from "./redis/address.ts";

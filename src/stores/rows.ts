@@ -1,5 +1,5 @@
 // Between the rows of a store's tables, whose columns have the same names in all of them, and core's forms. Nothing here reads or
-// writes. What is read for people is shown as it is found, also where somebody damaged it.
+// writes. What is read for people is shown as it is found, also where it is damaged.
 import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
 import { ANY_NUMBER, boundOf, isSuspect } from "../job/isolation.ts";
 import {
@@ -18,7 +18,7 @@ import {
 import { HASH } from "../job/lease.ts";
 import { type ConfirmedTime, overdueBy } from "../recovery/confirmed-time.ts";
 import type { Incident, IncidentJob, IncidentSummary } from "../recovery/incident.ts";
-import type { StoreNote } from "./integrity.ts";
+import type { StoreNote } from "./store-parts.ts";
 import type { WorkerRow, WorkerState } from "./liveness.ts";
 
 /** SQLite has no booleans: there it is 0 or 1. */
@@ -143,7 +143,7 @@ export interface JobColumns extends CounterColumns {
   /** The id of the job that enqueued it, and the wait that it began last: from the tables that only some jobs have rows in. */
   readonly parent: string | null;
   readonly wait_step: string | null;
-  /** JSON: the limit and the key of each of its keys; and the door at which it waits, by its place among them. */
+  /** JSON: the limit and the key of each of its keys; and the door at which it waits, by its place among them, or from -1 downward if it waits for the turn of that key. */
   readonly keys: string | null;
   readonly door: number | null;
 }
@@ -152,7 +152,8 @@ export function jobInfo(row: JobColumns): JobInfo {
   // Before the first claim and before the end these columns only hold their place (the tables of each store say why).
   const claimed = row.fence > 0;
   const state = JOB_STATES[row.state]!;
-  const waitsForResolution = state === "queued" && row.run_at === NEVER_DUE;
+  // A block of a batch that is held has the same due time, and was never claimed.
+  const waitsForResolution = claimed && state === "queued" && row.run_at === NEVER_DUE;
   const waits = state === "queued" && row.outcome === OUTCOME.waiting && row.run_at !== null;
   return {
     id: row.id,
@@ -161,7 +162,7 @@ export function jobInfo(row: JobColumns): JobInfo {
     priority: row.priority,
     dedupeKey: row.dedupe_key,
     createdAt: row.created_at,
-    runAt: waitsForResolution || row.run_at === NO_TIMEOUT ? null : row.run_at,
+    runAt: row.run_at === NEVER_DUE || row.run_at === NO_TIMEOUT ? null : row.run_at,
     startedAt: claimed ? row.started_at : null,
     deadlineAt: claimed ? row.deadline_at : null,
     finishedAt: isTerminal(state) ? row.finished_at : null,
@@ -183,7 +184,9 @@ export function jobInfo(row: JobColumns): JobInfo {
 function keysOf({ state, keys, door }: JobColumns): Pick<JobInfo, "keys" | "heldBy"> {
   if (keys === null) return { keys: [], heldBy: null };
   const own = (JSON.parse(keys) as [string, string][]).map(([limit, key]) => ({ limit, key }));
-  return { keys: own, heldBy: state === STATE.queued && door !== null ? (own[door] ?? null) : null };
+  if (state !== STATE.queued || door === null) return { keys: own, heldBy: null };
+  const turn = door < 0 ? own[-1 - door] : undefined;
+  return { keys: own, heldBy: turn === undefined ? (own[door] ?? null) : { ...turn, turn: true } };
 }
 
 /** A damaged one is shown as it is found: it must not hide its job, nor the others of a list. */

@@ -1,13 +1,12 @@
 // The parts of a store alongside its fourteen verbs (port.ts): what people, reports and metrics read; what people change by hand; what an
-// open, the maintenance and an operator ask of the store itself; losses of contact; and the user's own transactions.
+// open, the maintenance and an operator ask of the store itself; losses of contact; the user's own transactions; and what is known about the store's own health.
 import type { JobDetails, JobInfo, JobState } from "../job/job.ts";
-import type { JobKey, KeyLimit } from "../job/limits.ts";
+import type { JobKey, KeyLimit, KeyPause, KeyState } from "../job/limits.ts";
 import type { JobOutcome } from "../job/waits.ts";
 import type { Incident, IncidentSummary } from "../recovery/incident.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "../recovery/losses.ts";
 import type { CommitControl } from "../worker/run.ts";
-import type { Inconsistency, Opening } from "./integrity.ts";
-import type { Settlement, WriteAnswer } from "./port.ts";
+import type { FencedWrite, Settlement, WriteAnswer } from "./port.ts";
 
 // What people, reports and metrics read. Everything here reads only, and none of it is needed to run a job.
 
@@ -24,8 +23,17 @@ export interface Inspecting {
   /** All kinds with the number of their jobs by state, as of one moment. */
   counts(): Promise<readonly KindCounts[]>;
 
+  /** Whether jobs of this kind count against limits, so that only a program that has its contract can enqueue them. False: not, or it was never declared. */
+  isLimited(kind: string): Promise<boolean>;
+
   /** How many ready jobs of its kind would be claimed before this one; null: it is not ready. */
   ahead(id: string): Promise<number | null>;
+
+  /**
+   * The keys that have something of their own: a limit, a weight, a pause or a hold-off that has not passed; by limit and key. Or the one that is asked
+   * for, whether it has or not. Absent: this store does not tell.
+   */
+  keys?(query: KeyQuery): Promise<readonly KeyState[]>;
 
   /** The live workers that hold suspects, and how many. */
   suspects(): Promise<readonly WorkerSuspects[]>;
@@ -58,8 +66,13 @@ export interface JobFilter {
   readonly createdAfter?: number;
 }
 
+export type KeyQuery =
+  | { readonly key: JobKey }
+  /** Of one limit; null: of all. At most `most` of them. */
+  | { readonly limit: string | null; readonly most: number };
+
 export interface ListPage {
-  /** May be fewer than were asked for although more follow: a page is bounded by what it looks at, too. */
+  /** May be fewer than were asked for although more follow: a page is also bounded by how many rows it reads. */
   readonly jobs: readonly JobInfo[];
   /** Pass it to get what follows; null: that was all. */
   readonly next: string | null;
@@ -74,7 +87,7 @@ export interface KindCounts {
   readonly oldestReadyMs: number | null;
   /** Queued, but not due yet. */
   readonly delayed: number;
-  /** Queued, and ready but for a limit that has no room for it. */
+  /** Queued, and ready but for a limit that has no room for it, or for its key's turn among the others of a fair kind. */
   readonly held: number;
   readonly running: number;
   readonly succeeded: number;
@@ -99,17 +112,24 @@ export interface StoreHealth {
 export interface LockHolder {
   readonly pid: number;
   readonly command: string;
-  /** Changes with every commit of another process: the same holder with the same number at two looks lets nobody through. */
+  /** Changes with every commit of another process: the same holder with the same number at two checks lets no other process through. */
   readonly version: number;
 }
 
 // What people change by hand: cancel, retry, pause, and what a supervisor knows of a death.
 
 export interface Operating {
-  /** One transaction: a queued job is cancelled; a running one is asked to end, and its worker learns of it with its next turn. Any other state is returned, and nothing is written. */
-  cancel(id: string, actor: string): Promise<OperatorAnswer>;
+  /**
+   * One transaction: a queued job is cancelled; a running one is asked to end, and its worker learns of it with its next turn. Any other state is returned, and nothing is written.
+   * With `children` the same transaction records that its children which have not begun are to be cancelled, those that it enqueues from now on
+   * included; for a job that is cancelled already it records only that. Turns of any workers do it, a piece each. A retry of the job withdraws it.
+   */
+  cancel(id: string, actor: string, options?: CancelOptions): Promise<OperatorAnswer>;
 
-  /** One transaction: a terminal job is queued again. Refused, with nothing written, if it is not terminal or if another job holds its dedupe key. */
+  /**
+   * One transaction: a terminal job is queued again. Refused, with nothing written, if it is not terminal, if another job holds its dedupe key, or
+   * if it is a block: what its rows came to has been counted, and a batch retries them in another round.
+   */
   retry(id: string, actor: string): Promise<OperatorAnswer>;
 
   /**
@@ -121,11 +141,19 @@ export interface Operating {
   /** Gives one key a limit of its own, in one transaction; null: that of its limit again. */
   setLimit(key: JobKey, own: KeyLimit | null): Promise<void>;
 
+  /** Nothing of this key is claimed after the transaction of this has committed, also what was admitted before; what runs goes on. Null: it may start again. Absent: this store pauses kinds only, and its kinds are not fair. */
+  pauseKey?(key: JobKey, pause: KeyPause | null): Promise<void>;
+
   /** Paused kinds are not claimed by any worker. Returns false if the kind was never declared. */
   setPaused(kind: string, paused: boolean): Promise<boolean>;
 
   /** Keeps how a worker's process ended, in its row and, in the same transaction, in the evidence of its incident if there is one. A worker without a row: nothing is written. */
   noteDeath(worker: string, words: string): Promise<void>;
+}
+
+export interface CancelOptions {
+  /** Also its children that have not begun (no worker has claimed them yet). Those that have begun go on. Default false. */
+  readonly children?: boolean;
 }
 
 export interface Signal {
@@ -148,7 +176,8 @@ export type OperatorAnswer =
   | { readonly is: "requested" }
   | { readonly is: "missing" }
   | { readonly is: "wrong-state"; readonly state: JobState }
-  | { readonly is: "key-held"; readonly holder: string; readonly dedupeKey: string };
+  | { readonly is: "key-held"; readonly holder: string; readonly dedupeKey: string }
+  | { readonly is: "of-batch"; readonly batch: string };
 
 // What an open, the maintenance and an operator ask of the store itself: its epoch, its restores, its files or its server.
 
@@ -232,7 +261,7 @@ export interface Losses {
   /** Writes what became of a worker with which contact was lost. A loss resolves once: returns the resolution that stands. Null: there is no such loss. */
   resolve(worker: string, resolution: Resolution): Promise<Resolution | null>;
 
-  /** The jobs of a loss that are not judged yet, as they are now. Jobs whose rows are gone are left out. Reads only. */
+  /** The jobs of a loss that are not judged yet, as they are now. Jobs whose rows are gone are omitted. Reads only. */
   jobs(incident: string, limit: number): Promise<readonly LostJob[]>;
 
   /**
@@ -263,7 +292,13 @@ export interface Transactions<Tx = unknown> {
     control?: CommitControl,
   ): Promise<Committed<T>>;
 
-  /** The user's own transaction, with `enqueue` inside it. Nothing is fenced. If `body` throws, nothing is written and its error comes out. */
+  /**
+   * The user's writes and a small write of the attempt in one transaction, fenced as `commit` is: the job goes on. For the end of one row of a
+   * block. If all rows of the write have ended before, `body` is not run, and the answer says repeated.
+   */
+  write<T>(write: FencedWrite, body: TransactionBody<Tx, T>, control?: CommitControl): Promise<Committed<T>>;
+
+  /** The user's own transaction, with `enqueue` and `signal` inside it. Nothing is fenced. If `body` throws, nothing is written and its error comes out. */
   transact<T>(body: TransactionBody<Tx, T>): Promise<Transacted<T>>;
 }
 
@@ -271,6 +306,8 @@ export interface Transacted<T> {
   readonly value: T;
   /** How many jobs `body` enqueued. */
   readonly enqueued: number;
+  /** How many signals `body` sent. Omitted: none. */
+  readonly signalled?: number;
 }
 
 export interface Committed<T> {
@@ -279,4 +316,168 @@ export interface Committed<T> {
   readonly value: T | undefined;
   /** How many jobs `body` enqueued. */
   readonly enqueued: number;
+  /** How many signals `body` sent. Omitted: none. */
+  readonly signalled?: number;
+}
+
+// What is known about the store's own health: the verdict of a check, what a repair did and lost, and rows that
+// contradict each other.
+
+/** UNFINISHED: a time limit ended the check, and the rest is unknown. It never counts as PASSED. */
+export type Verdict = "PASSED" | "REPAIRED" | "FAILED" | "UNFINISHED" | "NOT_CHECKED";
+
+/** What an open found out about the store before recovery; a recovery pass by a worker checks nothing. */
+export interface StoreFindings {
+  readonly integrity: Verdict;
+  /** What the store did to itself during this open. Stored with every incident of the pass. */
+  readonly summary?: StoreNote;
+  /** The check itself; null: there was none. */
+  readonly check?: IntegrityCheck | null;
+  /** What was repaired; null: nothing needed repair. */
+  readonly repair?: Repair | null;
+  readonly inconsistencies?: readonly Inconsistency[];
+  /** What the store had to correct, or could not correct. Without lines it is not noteworthy. */
+  readonly notice?: StoreNote;
+  /** How long all of this took, including the wait for another process's start-up. */
+  readonly tookMs?: number;
+}
+
+/**
+ * What a store reports about itself, as the store words it: the engine stores and shows it, and bases no decision on
+ * it.
+ */
+export interface StoreNote {
+  /** For the text of a report. */
+  readonly lines: readonly string[];
+  /** For its JSON, under these names. */
+  readonly facts: Readonly<Record<string, string | number | null>>;
+}
+
+/** "PASSED (quick)": the verdict with the depth of the check behind it, as logged and stored with an incident. */
+export function integrityText({ integrity, check }: Pick<StoreFindings, "integrity" | "check">): string {
+  return check ? `${integrity} (${check.depth})` : integrity;
+}
+
+/** Parses the output of `integrityText`. Incidents of earlier versions have no depth. */
+export function parseIntegrity(text: string): { readonly integrity: string; readonly depth: CheckDepth | null } {
+  const [, integrity, depth] = /^(.*?)(?: \((quick|full)\))?$/.exec(text)!;
+  return { integrity: integrity!, depth: (depth as CheckDepth | undefined) ?? null };
+}
+
+export const NOTHING_CHECKED: StoreFindings = { integrity: "NOT_CHECKED" };
+
+/**
+ * An open that found something about the store itself. Stored separately from incidents, which are about deaths; only
+ * the latest is kept.
+ */
+export interface Opening {
+  /** The recovery pass of that open: its incidents, if any, carry the same id. */
+  readonly recovery: string;
+  readonly startedAt: number;
+  readonly completedAt: number;
+  readonly findings: StoreFindings;
+}
+
+/**
+ * Whether an open has to be stored and reported although no worker had died. A sound store with nothing to correct is
+ * not noteworthy.
+ */
+export function isNoteworthy(findings: StoreFindings): boolean {
+  const { integrity, repair, inconsistencies, notice } = findings;
+  return (
+    (integrity !== "PASSED" && integrity !== "NOT_CHECKED") ||
+    Boolean(repair) ||
+    (inconsistencies?.length ?? 0) > 0 ||
+    (notice?.lines.length ?? 0) > 0
+  );
+}
+
+/** What an open does about a damaged store. */
+export type RepairMode = "off" | "reindex" | "auto";
+
+/** quick: the structure of every page. full: also that indexes agree with their tables. */
+export type CheckDepth = "quick" | "full";
+
+export interface IntegrityCheck {
+  readonly verdict: "PASSED" | "FAILED" | "UNFINISHED";
+  readonly depth: CheckDepth;
+  /** At most 100. */
+  readonly findings: readonly string[];
+  readonly tookMs: number;
+}
+
+/** What one step of a repair did. */
+export interface RepairStep {
+  readonly step: "set-wal-aside" | "reindex" | "vacuum" | "salvage";
+  readonly ok: boolean;
+  readonly detail: string;
+}
+
+export interface Repair {
+  readonly steps: readonly RepairStep[];
+  /** True if a full check after it found nothing. */
+  readonly sound: boolean;
+  /** What is still wrong. */
+  readonly findings: readonly string[];
+  /** What the salvage copied; null: it was not needed, or not allowed. */
+  readonly salvage: Salvage | null;
+}
+
+export interface Salvage {
+  /** Where the damaged file is kept. */
+  readonly keptAs: string;
+  /** The newest change that survived, in ms of the store's clock; null: none did. */
+  readonly recoveryPointAt: number | null;
+  /** Rows copied and rows known to be lost, by table; `lost` null: not countable. */
+  readonly tables: readonly { readonly table: string; readonly rows: number; readonly lost: number | null }[];
+  /** Ids of jobs that survived only in part: an input, a step or their history is missing. */
+  readonly partial: readonly string[];
+  /** Ids of jobs whose row is lost although something else still names them. */
+  readonly lost: readonly string[];
+}
+
+/** Checks and repairs a store that may be too damaged to be opened. */
+export interface StoreDoctor {
+  /** A full check of the content. `readOnly`: not even an interrupted repair is finished. */
+  check(options: { readonly readOnly: boolean }): Promise<IntegrityCheck>;
+  /** Refused while another process uses the store. */
+  repair(options: RepairOptions): Promise<Repair>;
+}
+
+export interface RepairOptions {
+  /** Whether what can't be repaired may be salvaged into a new store: the old one is kept, but data may be lost. */
+  readonly salvage: boolean;
+  readonly onStep?: (step: RepairStep) => void;
+  readonly onProgress?: (what: string) => void;
+}
+
+/** Rows that contradict each other. */
+export interface Inconsistency {
+  readonly what:
+    | "running-without-owner"
+    | "gone-worker-holds-jobs"
+    | "orphan-steps"
+    | "orphan-history"
+    | "orphan-logs"
+    | "counter-disagrees"
+    | "corrupt-content"
+    | "block-without-job"
+    | "batch-disagrees"
+    | "held-without-door"
+    | "door-without-held"
+    | "slot-disagrees"
+    | "key-stuck"
+    | "end-disagrees"
+    | "orphan-extras"
+    | "lock-without-worker";
+  /** One sentence for people. */
+  readonly detail: string;
+  /** What it is about: ids of jobs, workers, kinds, batches or locks; at most 20. */
+  readonly names: readonly string[];
+  readonly count: number;
+}
+
+/** A full check together with contradictions found in the rows. */
+export interface IntegrityReport extends IntegrityCheck {
+  readonly inconsistencies: readonly Inconsistency[];
 }

@@ -2,7 +2,7 @@
 import { styleText } from "node:util";
 import type { EngineEvent, EventBus } from "../job/events.ts";
 import { oneLine, storableText } from "../job/text.ts";
-import { integrityText } from "../stores/integrity.ts";
+import { integrityText } from "../stores/store-parts.ts";
 
 /** Anything that takes a line and its data: pino, winston, console, your own. */
 export interface Logger {
@@ -56,6 +56,13 @@ function lineOf(event: EngineEvent): Line | null {
     case "store.called":
     case "job.log":
       return null;
+    case "batch.ended": {
+      const { total, succeeded } = event.rows;
+      return {
+        level: event.state === "completed" ? "info" : "warn",
+        text: `batch ${event.batch} of ${event.kind} is ${event.state}: ${succeeded} of ${total} rows succeeded`,
+      };
+    }
     case "recovery.started":
       return { level: "info", text: `recovery ${event.recovery} by ${event.by} started` };
     case "recovery.completed":
@@ -112,7 +119,7 @@ function lineOf(event: EngineEvent): Line | null {
     case "lease.lost":
       return {
         level: "warn",
-        text: `worker ${event.worker} was silent for ${event.lateMs} ms longer than its lease allows; ${event.held} handler(s) were told to stop`,
+        text: `worker ${event.worker} was silent for ${event.lateMs} ms longer than its lease allows; ${event.held} handler(s) were aborted`,
       };
     case "heartbeat.failed":
       return {
@@ -134,7 +141,7 @@ function lineOf(event: EngineEvent): Line | null {
         text: `job ${event.jobId} is past its deadline${event.fencedOut ? ` and was taken from worker ${event.worker}` : ""}`,
       };
     case "job.released":
-      return { level: "info", text: `job ${event.jobId} was given back: ${event.reason}` };
+      return { level: "info", text: `job ${event.jobId} was released: ${event.reason}` };
     case "call.failed":
       return {
         level: "warn",
@@ -157,7 +164,7 @@ function lineOf(event: EngineEvent): Line | null {
     case "recovery.held":
       return {
         level: "warn",
-        text: `${event.why}; nobody is called dead for the next ${Math.round(event.holdMs)} ms`,
+        text: `${event.why}; no worker is declared dead for the next ${Math.round(event.holdMs)} ms`,
       };
     case "listener.failed":
       return { level: "error", text: `a listener of ${event.event} threw: ${event.error.message}` };
@@ -176,7 +183,7 @@ function lineOfRecovery(event: EngineEvent & { readonly name: "recovery.complete
 
 type OfStore = "open.waits" | "integrity.checked" | "store.repaired" | "store.inconsistent";
 
-/** What is told of the store itself. */
+/** What is logged about the store itself. */
 function lineOfStore(event: EngineEvent & { readonly name: OfStore }): Line | null {
   switch (event.name) {
     case "open.waits":
@@ -274,7 +281,7 @@ function withData(fact: object, data: object): string | undefined {
   }
 }
 
-/** A log that nobody reads any more (its reader died) is no reason to die. */
+/** A log whose reader died must not end the process. */
 function toStderr(line: string): void {
   process.stderr.write(line, () => {});
 }

@@ -1,11 +1,15 @@
 // Prometheus metrics of an engine, in any prom-client registry: what this process did, counted from events, and the state of the store,
-// read at each scrape. Names and meanings are listed in docs/operations.md; a test checks the list.
+// read at each scrape. Names and meanings are listed in docs/operations.md; a test checks the list. The only
+// file that loads `prom-client`.
 import type { Counter, Gauge, Histogram, MetricObjectWithValues, MetricValue, Registry } from "prom-client";
+import { type BatchState, doneKind } from "../job/batches.ts";
 import type { EngineEvent, EventName, Listener } from "../job/events.ts";
 import type { IncidentSummary, RecoveryReport } from "../recovery/incident.ts";
 import type { WorkerRow } from "../stores/liveness.ts";
 import type { KindCounts, StoreHealth, WorkerQuery } from "../stores/port.ts";
-import { promClient } from "./prom-client.ts";
+import type * as PromClient from "prom-client";
+import { createRequire } from "node:module";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
 
 /** What is measured: an engine. */
 export type Measured = MeasuredProcess & MeasuredStore;
@@ -15,7 +19,7 @@ export interface MetricsOptions {
   readonly registry?: Registry;
   /** "process": what happened in this process. "store": what is in the store. Default: both. If several processes are scraped, one of them is enough for the store. */
   readonly only?: "process" | "store";
-  /** Deaths before this instant (ms) are left out of the times to detect and to resume. Default: now. */
+  /** Deaths before this instant (ms) are omitted from the times to detect and to resume. Default: now. */
   readonly incidentsSince?: number;
   /** What `onEvent` of `open` heard before: the recovery that `open` runs itself. Default: none. */
   readonly early?: readonly EngineEvent[];
@@ -62,7 +66,7 @@ interface MeasuredProcess {
 const ATTEMPT_SECONDS = [0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600];
 const RECOVERY_SECONDS = [0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 120];
 
-/** `early`: what was told before anybody could listen by name, by the recovery of `open` itself. It is counted too. */
+/** `early`: events of the recovery in `open` itself, before a program could listen by name. They are counted too. */
 function processMetrics(engine: MeasuredProcess, registry: Registry, early: readonly EngineEvent[] = []): () => void {
   const { Counter, Histogram } = promClient();
   const names: string[] = [];
@@ -89,7 +93,12 @@ function processMetrics(engine: MeasuredProcess, registry: Registry, early: read
     heard.push({ name, listener });
     return engine.on(name, listener);
   };
-  const stop = [...attempts(on, counter, histogram), ...deaths(on, counter, histogram), ...troubles(on, counter)];
+  const stop = [
+    ...attempts(on, counter, histogram),
+    ...deaths(on, counter, histogram),
+    ...batchEnds(on, counter),
+    ...troubles(on, counter),
+  ];
   for (const event of early) for (const { name, listener } of heard) if (name === event.name) listener(event as never);
   names.push(...groupCommits(engine, registry));
   return () => {
@@ -124,7 +133,7 @@ function attempts(on: On, counter: MakeCounter, histogram: MakeHistogram): (() =
       if (outcome === "timed-out") timeouts.inc({ kind });
       if (to === "queued" && (outcome === "failed" || outcome === "timed-out")) retries.inc({ kind });
     }),
-    // Fenced out by somebody else: its own worker did not do it, so no `attempt.ended` comes.
+    // Another process fenced it out, not its own worker, so no `attempt.ended` comes.
     on("job.overdue", ({ kind, fencedOut }) => fencedOut && timeouts.inc({ kind })),
     on("job.dead", ({ kind }) => dead.inc({ kind })),
     on("job.recovered", ({ kind, decision, success }) => success && decision === "fail" && dead.inc({ kind })),
@@ -151,6 +160,23 @@ function deaths(on: On, counter: MakeCounter, histogram: MakeHistogram): (() => 
     on("recovery.failed", () => failed.inc()),
     on("job.recovered", ({ kind, success }) => (success ? crashes.inc({ kind }) : failed.inc())),
     on("job.quarantined", ({ kind }) => quarantined.inc({ kind })),
+  ];
+}
+
+function batchEnds(on: On, counter: MakeCounter): (() => void)[] {
+  const ended = counter("outlive_batches_ended_total", "Rounds of batches that ended, by how", "kind", "state");
+  const rows = counter(
+    "outlive_batch_rows_total",
+    "Rows of batches, when their round ended, by how",
+    "kind",
+    "outcome",
+  );
+  return [
+    on("batch.ended", ({ kind, state, rows: { succeeded, failed, quarantined, aborted } }) => {
+      ended.inc({ kind, state });
+      const outcomes = { succeeded, failed, quarantined, aborted };
+      for (const [outcome, count] of Object.entries(outcomes)) rows.inc({ kind, outcome }, count);
+    }),
   ];
 }
 
@@ -222,6 +248,15 @@ export interface MeasuredStore {
   workers(query?: Pick<WorkerQuery, "which">): Promise<readonly WorkerRow[]>;
   incidents(options?: { readonly limit?: number }): Promise<readonly IncidentSummary[]>;
   report(id: string): Promise<RecoveryReport | null>;
+  /** Omitted: it has none. */
+  batches?(options: { readonly state: BatchState; readonly limit: number }): Promise<readonly MeasuredBatch[]>;
+}
+
+interface MeasuredBatch {
+  readonly kind: string;
+  readonly state: BatchState;
+  readonly rows: { readonly left: number };
+  readonly createdAt: number;
 }
 
 /** What one reading found. */
@@ -230,13 +265,19 @@ interface Reading {
   readonly detail: StoreHealth["detail"];
   readonly counts: readonly KindCounts[];
   readonly workers: readonly WorkerRow[];
+  /** Those that have not ended. */
+  readonly batches: readonly MeasuredBatch[];
   readonly now: number;
 }
 
 const STATES = ["ready", "delayed", "held", "running", "succeeded", "dead", "cancelled", "quarantined"] as const;
+const DONE = doneKind("");
+const UNFINISHED = ["open", "sealed", "aborting"] as const;
+/** Unfinished batches of each state that are read with each scrape. */
+const MAX_BATCHES = 1_000;
 const DEATH_SECONDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300];
-/** Incidents looked at with each scrape. */
-const MOST_INCIDENTS = 50;
+/** Incidents read with each scrape. */
+const MAX_INCIDENTS = 50;
 /** A job that has not run again after this long is not waited for any more. */
 const GIVE_UP_MS = 3_600_000;
 
@@ -274,7 +315,7 @@ export function storeMetrics(engine: MeasuredStore, registry: Registry, incident
   gauge("outlive_oldest_ready_seconds", "How long the oldest ready job has waited", ["kind"], (it, { counts }) => {
     for (const { kind, oldestReadyMs } of counts) it.set({ kind }, (oldestReadyMs ?? 0) / 1_000);
   });
-  gauge("outlive_paused", "1: nobody claims jobs of this kind", ["kind"], (it, { counts }) => {
+  gauge("outlive_paused", "1: no worker claims jobs of this kind", ["kind"], (it, { counts }) => {
     for (const { kind, paused } of counts) it.set({ kind }, paused ? 1 : 0);
   });
   gauge("outlive_workers", "Workers that are not over", ["state"], (it, { workers }) => {
@@ -308,6 +349,29 @@ export function storeMetrics(engine: MeasuredStore, registry: Registry, incident
     (it, { detail: { oldestWakeMs } }) =>
       oldestWakeMs === undefined ? it.remove() : it.set(Number(oldestWakeMs) / 1_000),
   );
+  gauge(
+    "outlive_oldest_signal_seconds",
+    "How long the oldest signal has been kept that its unfinished job has not read; 0: none is",
+    [],
+    (it, { detail: { oldestSignalMs } }) =>
+      oldestSignalMs === undefined ? it.remove() : it.set(Number(oldestSignalMs) / 1_000),
+  );
+  gauge("outlive_batches", "Batches that have not ended", ["kind", "state"], (it, { batches, counts }) => {
+    const kinds = new Set(batches.map(({ kind }) => kind));
+    // A kind whose last batch has ended has a 0, and not a gap.
+    for (const { kind } of counts) if (kind.endsWith(DONE)) kinds.add(kind.slice(0, -DONE.length));
+    for (const kind of kinds)
+      for (const state of UNFINISHED)
+        it.set({ kind, state }, batches.filter((batch) => batch.kind === kind && batch.state === state).length);
+  });
+  gauge("outlive_batch_rows_left", "Rows of those batches that have not ended", ["kind"], (it, { batches }) => {
+    for (const { kind, rows } of batches) it.inc({ kind }, rows.left);
+  });
+  gauge("outlive_oldest_batch_seconds", "How long ago the oldest of them was opened", ["kind"], (it, found) => {
+    const { batches, now } = found;
+    for (const [kind, of] of Map.groupBy(batches, (batch) => batch.kind))
+      it.set({ kind }, greatest(of.map(({ createdAt }) => now - createdAt)) / 1_000);
+  });
   // A server's files are not ours to measure: there is no sample then, and not a 0.
   gauge("outlive_database_bytes", "The size of the database", [], (it, { detail: { bytes } }) =>
     bytes === undefined ? it.remove() : it.set(Number(bytes)),
@@ -327,15 +391,14 @@ function deathTimes(engine: MeasuredStore, registry: Registry, since: number): s
   const over = new Set<string>();
   const known = new Set<string>();
   const look = oncePerScrape(async () => {
-    const incidents = await engine.incidents({ limit: MOST_INCIDENTS }).catch(() => []);
+    const incidents = await engine.incidents({ limit: MAX_INCIDENTS }).catch(() => []);
     for (const { id, detectedAt } of incidents) {
       if (detectedAt < since || over.has(id)) continue;
       const report = await engine.report(id).catch(() => null);
       if (!report) continue;
       observe(report, Date.now() - detectedAt > GIVE_UP_MS);
     }
-    if (over.size > 4 * MOST_INCIDENTS)
-      for (const id of [...over].slice(0, over.size - MOST_INCIDENTS)) over.delete(id);
+    if (over.size > 4 * MAX_INCIDENTS) for (const id of [...over].slice(0, over.size - MAX_INCIDENTS)) over.delete(id);
   });
   const { Histogram } = promClient();
   const options = { buckets: DEATH_SECONDS, registers: [registry], collect: () => look() };
@@ -374,10 +437,17 @@ async function reading(engine: MeasuredStore): Promise<Reading> {
       engine.workers(),
       engine.workers({ which: "leftBehind" }),
     ]);
-    return { up: ok, detail, counts, workers: workers.flat(), now };
+    return { up: ok, detail, counts, workers: workers.flat(), batches: await unfinishedBatches(engine), now };
   } catch {
-    return { up: false, detail: {}, counts: [], workers: [], now };
+    return { up: false, detail: {}, counts: [], workers: [], batches: [], now };
   }
+}
+
+/** None where the store has no batches. */
+async function unfinishedBatches(engine: MeasuredStore): Promise<readonly MeasuredBatch[]> {
+  const read = async (state: BatchState): Promise<readonly MeasuredBatch[]> =>
+    (await engine.batches?.({ state, limit: MAX_BATCHES }).catch(() => [])) ?? [];
+  return (await Promise.all(UNFINISHED.map(read))).flat();
 }
 
 /** The collectors of one scrape start together: they share one reading. */
@@ -390,11 +460,38 @@ function isLive({ state }: WorkerRow): boolean {
   return state === "live";
 }
 
-/** It holds jobs and is over, or has been silent for its lease. */
+/** It holds jobs and has ended, or has been silent for its lease. */
 function isOrphaning(worker: WorkerRow, now: number): boolean {
   return worker.heldCount > 0 && (worker.state !== "live" || now - worker.heartbeatAt > worker.leaseMs);
 }
 
 function greatest(values: readonly number[]): number {
   return values.reduce((most, value) => Math.max(most, value), 0);
+}
+
+// `prom-client` is an optional peer: it is loaded only when metrics are wanted.
+
+const NAME = "prom-client";
+const load = createRequire(import.meta.url);
+
+/** Synchronous, because `attachMetrics` is. It is the instance that the program's own `import "prom-client"` gets. */
+export function promClient(): typeof PromClient {
+  try {
+    return load(NAME) as typeof PromClient;
+  } catch (thrown) {
+    if (!isMissing(thrown)) throw thrown;
+    throw new OutliveError(
+      ErrorCode.driverMissing,
+      `Metrics need the package \`${NAME}\`, which is not installed.`,
+      `Run \`npm install ${NAME}\` in this program.`,
+      {},
+      { cause: thrown },
+    );
+  }
+}
+
+/** The package itself, and not something that it requires. */
+function isMissing(thrown: unknown): boolean {
+  const { code, message } = thrown as NodeJS.ErrnoException;
+  return code === "MODULE_NOT_FOUND" && message.includes(`'${NAME}'`);
 }

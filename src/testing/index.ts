@@ -1,5 +1,6 @@
-// What `outlive/testing` gives to users: the conformance suite for stores, the known bugs that it covers, and a clock for their tests.
+// What `outlive/testing` gives to users: the conformance suites for stores and blob stores, the known bugs that it covers, and a clock for their tests.
 
+export { blobConformance, type ConformanceBlobs, type MakeBlobs } from "./blob-conformance.ts";
 export {
   type ConformanceStores,
   type Damage,

@@ -46,7 +46,7 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
   knownBug(
     7,
     "The reaper hangs for ever on one database call without a timeout (River).",
-    crash("a process frozen inside a write transaction stops everybody but loses nothing"),
+    crash("a process frozen inside a write transaction stops all others but loses nothing"),
   ),
   knownBug(8, "A kind that this process doesn't know is discarded (River) or failed (Alya).", conformance),
   knownBug(
@@ -91,11 +91,11 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
     21,
     "Finished but not yet flushed completions are replayed (River's buffer).",
     conformance,
-    crash("a job whose worker is killed after the settlement's commit is over"),
+    crash("a job whose worker is killed after the settlement's commit has ended"),
   ),
   knownBug(22, "A poison job can't be cancelled while it loops (GoodJob).", conformance),
   waiting(23, "Broker timeouts shorter than the job: endless duplicates (Celery, RabbitMQ).", "the RabbitMQ broker"),
-  waiting(24, "An event for a job that is running is dropped (EcoSign).", "dedupe with rerun"),
+  knownBug(24, "An event for a job that is running is dropped (EcoSign).", conformance),
   waiting(
     25,
     "A cron tick killed half-way leaves the schedule stuck or fires it twice (plainjob, BullMQ).",
@@ -105,6 +105,33 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
     26,
     "Migration killed half-way; old and new version on one store.",
     crash("a migration of an older store that is killed before or after its commit is done whole"),
+  ),
+  knownBug(27, "A slot released by the reaper and again by the zombie: limit 1 ran 11 (Solid Queue).", conformance),
+  knownBug(28, "A reclaim that forgets the slot: a tenant at capacity for good (Trigger.dev).", conformance),
+  knownBug(
+    29,
+    "A queue item deleted before its assignment is confirmed: slots 30 h old, 53,000 waiting (Hatchet).",
+    conformance,
+  ),
+  knownBug(30, "Parked items requeued only by the process that parked them (Hatchet).", conformance),
+  knownBug(31, "Capacity by position instead of by count: 4 ran at limit 2 (Hatchet).", conformance),
+  knownBug(
+    32,
+    "An enqueue reads that the key is full while the last holder finishes and finds nobody waiting: stuck (Solid Queue).",
+    conformance,
+  ),
+  knownBug(33, "A saturated key at the head hides all others (pg-boss).", conformance),
+  knownBug(34, "Rows taken beyond the limit and put back burn a retry (pg-boss).", conformance),
+  knownBug(35, "Maintenance that frees slots races the workers at their start (Solid Queue).", conformance),
+  knownBug(36, "One bad item in a dequeued batch strands the rest (DBOS 546).", conformance),
+  knownBug(37, "A draining executor claims again what recovery has just put back (DBOS 804).", conformance),
+  knownBug(38, "An older event overwrites the newer one in a debounce (Inngest 4800).", conformance),
+  knownBug(39, "A signal sent while the wait is being written is lost (Hatchet 4314).", conformance),
+  knownBug(
+    42,
+    "A parent is not woken when its child died by stall (BullMQ 2464).",
+    conformance,
+    crash("a process that is killed"),
   ),
 ];
 

@@ -1,5 +1,6 @@
 // Turns the end of an attempt that did not succeed into a change: what the handler threw, and why the attempt had been
 // asked to stop. The changes themselves are in transitions.ts.
+import { NO_ENDS, RowsFailed } from "../job/batches.ts";
 import { ErrorCode, OutliveError, TerminalError, toStoredError } from "../job/errors.ts";
 import { backoffMs } from "../job/job.ts";
 import { storableText } from "../job/text.ts";
@@ -104,7 +105,14 @@ function failed(attempt: Ending, thrown: unknown, random: Random): transitions.C
     const { message } = toStoredError(ofBackoff);
     error = { ...error, message: `${error.message} (and its backoff function threw: ${message})` };
   }
-  return transitions.fail(transitions.runningView(attempt.job), settings, error, delayMs, terminal);
+  const change = transitions.fail(transitions.runningView(attempt.job), settings, error, delayMs, terminal);
+  // These rows had their last try. Every other row of the block has ended, so the block has done its work.
+  if (thrown instanceof RowsFailed && change.to === "dead")
+    return {
+      ...transitions.succeed(transitions.runningView(attempt.job), null),
+      rows: { ...NO_ENDS, failed: thrown.rows },
+    };
+  return change;
 }
 
 function timedOut(attempt: Ending, random: Random): transitions.Change {

@@ -1,24 +1,24 @@
 // One attempt: the run of a handler under one fence, from the stored input to the settlement, and what the handler holds meanwhile (run.ts).
-// It knows its own deadline, grace and commit, talks to the store only under its lease, and decides nothing about any other job.
+// What its calls do is in calls.ts. It knows its own deadline, grace and commit, talks to the store only under its lease, and decides nothing about any other job.
+import { bothEnds, NO_ENDS, type RowEnds } from "../job/batches.ts";
 import type { RunnableKind } from "../job/contract.ts";
 import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, Interruption, type InterruptionReason, OutliveError, toStoredError } from "../job/errors.ts";
-import type { Emitter } from "../job/events.ts";
-import type { ClaimedJob, Enqueued, JobDraft } from "../job/job.ts";
+import type { ClaimedJob } from "../job/job.ts";
 import { decodeJson, encodeJson, type Json } from "../job/json.ts";
-import { storableText } from "../job/text.ts";
-import { type Duration, durationMs } from "../job/time.ts";
+import type { Duration } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
-import type { AttemptWrite, Stale, WriteAnswer } from "../stores/port.ts";
+import type { AttemptWrite, Stale } from "../stores/port.ts";
 import { changeOfGivenUp, changeOfThrown, troubleOfStore } from "./attempt-end.ts";
+import { afterEnd, type Applied, Calls, commitWaited, reportStale, staleError, twoCommits } from "./calls.ts";
 import type { WorkerContext } from "./life.ts";
 import {
+  type AwaitedJob,
+  type BlockAttempt,
   checkedEnqueue,
   CommitControl,
   type CommitForm,
   type Interrupted,
-  type Run,
-  type RunCall,
   type RunEnqueue,
   type RunEnqueueMany,
   type SignalOptions,
@@ -26,11 +26,8 @@ import {
   type StepResult,
   transactionsFor,
   type WaitOptions,
-  type AwaitedJob,
 } from "./run.ts";
-import { assertStepName, childFailed, timeoutOf, Waits } from "./waiting.ts";
-
-type Applied = Extract<WriteAnswer, { readonly is: "applied" }>;
+import { resultsOf } from "./waiting.ts";
 
 /** What an attempt asks of the executor that holds it. */
 export interface AttemptOwner {
@@ -44,27 +41,26 @@ export interface AttemptOwner {
   stepped(attempt: Attempt): void;
 }
 
-/** When a handler that was told to stop is given up, and why it had to stop. */
+/** When an aborted handler is given up, and why it was aborted. */
 interface GiveUp {
   readonly atMono: number;
   readonly why: "timeout" | "cancelled" | "lease-lost";
 }
 
-/** Nothing in a handler depends on these, so many programs do not await them. */
-const WITHOUT_RESULT: ReadonlySet<RunCall> = new Set(["heartbeat", "progress", "log"]);
-/** How many jobs of `enqueueMany` share one transaction. */
-const CHILDREN_PER_WRITE = 1_000;
 /** How long a commit waits for its turn in a store that is busy, if the attempt has no deadline that comes first. */
 const COMMIT_WAIT_MS = 5 * 60_000;
 
-export class Attempt implements Run {
+export class Attempt implements BlockAttempt {
   readonly job: ClaimedJob;
   readonly kind: RunnableKind;
   readonly startedMono: number;
   /** Its place with the executor; -1: it is not held. */
   slot = -1;
   /** The attempt has been settled or given up: nothing may be written any more. */
-  over = false;
+  ended = false;
+  pendingRows: (() => RowEnds | null) | null = null;
+  /** Commits of single rows that are under way. */
+  #rowCommits: Set<CommitControl> | undefined;
   readonly #context: WorkerContext;
   readonly #owner: AttemptOwner;
   #deadlineMono: number;
@@ -76,17 +72,12 @@ export class Attempt implements Run {
   #commitControl: CommitControl | null = null;
   /** What becomes of the job once the commit is rolled back that was interrupted; null: the handler decides. */
   #afterCommit: (() => transitions.Change) | null = null;
-  /** It was told that the lease is lost. */
+  /** It was aborted because the lease is lost. */
   #untrusted = false;
   #controller: AbortController | undefined;
   #aborted: Interruption | undefined;
-  #names: Set<string> | undefined;
-  /** How often a child of the same content was enqueued in this attempt. */
-  #children: Map<string, number> | undefined;
-  #callFailed = false;
-  /** Calls of `run` that are under way. */
-  #calls = 0;
-  #waits: Waits | undefined;
+  /** Made at the first call of `run`: most handlers make none. */
+  #madeCalls: Calls | undefined;
 
   constructor(context: WorkerContext, owner: AttemptOwner, job: ClaimedJob) {
     this.#context = context;
@@ -109,7 +100,7 @@ export class Attempt implements Run {
     return { epoch: this.job.lease.epoch, number: this.job.lease.fence };
   }
 
-  /** Made when it is first asked for: most handlers never look, and a signal costs more than the rest of the attempt. */
+  /** Made when it is first asked for: most handlers never read it, and a signal costs more than the rest of the attempt. */
   get signal(): AbortSignal {
     if (!this.#controller) {
       this.#controller = new AbortController();
@@ -127,6 +118,10 @@ export class Attempt implements Run {
   /** Why the signal was aborted, if it was. */
   get abortedBy(): InterruptionReason | undefined {
     return this.#aborted?.why;
+  }
+
+  get isInterrupted(): boolean {
+    return this.#aborted !== undefined;
   }
 
   /** It goes on, and is not about to be given up. */
@@ -174,7 +169,7 @@ export class Attempt implements Run {
 
   #returned(value: unknown): void {
     if (this.#settling) return;
-    this.#waits?.drop();
+    this.#madeCalls?.dropWait();
     const { checkResult } = this.kind;
     if (!checkResult) return this.#succeeded(value);
     let checked: unknown;
@@ -203,7 +198,7 @@ export class Attempt implements Run {
 
   #threw(thrown: unknown): void {
     if (this.#settling) return;
-    this.#waits?.drop();
+    this.#madeCalls?.dropWait();
     const change = changeOfThrown(this, thrown, this.#context.random);
     if (change.name === "release" && troubleOfStore(thrown))
       this.#context.events.emit("store.failed", {
@@ -217,13 +212,15 @@ export class Attempt implements Run {
   #end(change: transitions.Change): void {
     if (this.#settling || this.slot < 0) return;
     this.#settling = true;
-    this.over = true;
-    this.#owner.ended(this, change);
+    this.ended = true;
+    if (this.#rowCommits) this.#interruptRowCommits(change);
+    this.#owner.ended(this, this.pendingRows ? withRows(change, this.pendingRows()) : change);
   }
 
   /** Reports how it ended, once that is durable. */
   report(change: transitions.Change): void {
     const { events, clock } = this.#context;
+    this.kind.settled?.(this.job, change);
     const { jobId, fence: attempt } = this.job.lease;
     const { kind } = this.job;
     if (change.outcome !== null && events.has("attempt.ended")) {
@@ -267,7 +264,7 @@ export class Attempt implements Run {
     this.abort("timeout", `job ${this.id} passed its deadline; it has ${graceMs} ms to end`);
   }
 
-  /** Called again and again until the attempt has ended. One that was told to stop for another reason and goes on has the grace and no more. */
+  /** Called again and again until the attempt has ended. A handler that was aborted for another reason and goes on has the grace and no more. */
   cancel(): void {
     if ((this.#settling && !this.#commitControl) || this.#giveUp) return;
     this.#endWithinGrace("cancelled");
@@ -282,7 +279,7 @@ export class Attempt implements Run {
 
   /**
    * The worker was silent for longer than its lease allows. The attempt may still be ours, so a handler that goes on has until its deadline, like
-   * any other. Without a deadline it has the grace, so that its slot comes back. Returns false if it was told before.
+   * any other. Without a deadline it has the grace, so that its slot comes back. Returns false if it was aborted before.
    */
   loseTrust(): boolean {
     if (this.#untrusted) return false;
@@ -327,42 +324,21 @@ export class Attempt implements Run {
   /** The store is too busy to begin with the commit. The handler gets an error that costs its job nothing. */
   #endWaitOfCommit(mono: number): void {
     const waitedMs = Math.round(mono - this.#commitControl!.sinceMono);
-    this.#commitControl!.interrupt(
-      new OutliveError(
-        ErrorCode.storeBusy,
-        `The commit of job ${this.id} waited ${waitedMs} ms for its turn in the store and did not begin.`,
-        "Nothing was written, and the job is queued again at no cost. Make commits shorter, or give the store more connections (`postgres.connections`, or the `max` of your own pool).",
-        { jobId: this.id, waitedMs, costsAttempt: false },
-      ),
-    );
+    this.#commitControl!.interrupt(commitWaited(this.id, waitedMs));
   }
 
-  // ---- what the handler calls
+  // ---- what the handler calls (calls.ts)
 
-  step<T>(name: string, work: () => T | Promise<T>): Promise<StepResult<T>> {
-    return this.#watched("step", () => this.#step(name, work));
-  }
-
-  async #step<T>(name: string, work: () => T | Promise<T>): Promise<StepResult<T>> {
-    assertStepName(name, this.id);
-    const names = (this.#names ??= new Set());
-    if (names.has(name)) {
-      throw new OutliveError(
-        ErrorCode.stepReused,
-        `Job ${this.id} ran the step ${JSON.stringify(name)} twice in one attempt.`,
-        "Give each step its own name, for instance with an index.",
-        { jobId: this.id, step: name },
-      );
-    }
-    names.add(name);
-    const kept = this.job.steps.find((step) => step.name === name);
-    if (kept) return (kept.result === null ? undefined : JSON.parse(kept.result)) as StepResult<T>;
-    this.#assertOurs();
-    const value: unknown = await work();
-    const result =
-      value === undefined ? null : encodeJson(value, `The result of step ${JSON.stringify(name)} of job ${this.id}`);
-    await this.#write({ type: "step", name, result });
-    return (result === null ? undefined : JSON.parse(result)) as StepResult<T>;
+  #made(): Calls {
+    return (this.#madeCalls ??= new Calls({
+      job: this.job,
+      kind: this.kind,
+      context: this.#context,
+      hasEnded: () => this.ended,
+      assertOurs: () => this.#assertOurs(),
+      write: (write) => this.#write(write),
+      endWaiting: () => this.#endWaiting(),
+    }));
   }
 
   key(name: string): string {
@@ -370,12 +346,58 @@ export class Attempt implements Run {
     return `${this.id}:${name}`;
   }
 
+  step<T>(name: string, work: () => T | Promise<T>): Promise<StepResult<T>> {
+    return this.#made().watched("step", (calls) => calls.step(name, work));
+  }
+
+  progress(value: Json): Promise<void> {
+    return this.#made().watched("progress", (calls) => calls.progress(value));
+  }
+
+  log(message: string): Promise<void> {
+    return this.#made().watched("log", (calls) => calls.log(message));
+  }
+
+  readonly enqueue: RunEnqueue = (kind, input, options) =>
+    this.#made().watched("enqueue", (calls) => calls.enqueue(kind, input, options));
+
+  readonly enqueueMany: RunEnqueueMany = (kind, inputs, options) =>
+    this.#made().watched("enqueue", (calls) => calls.enqueueMany(kind, inputs, options));
+
+  holdOff(limit: string, duration: Duration): Promise<void> {
+    return this.#made().watched("holdOff", (calls) => calls.holdOff(limit, duration));
+  }
+
+  sleep(duration: Duration, options?: SleepOptions): Promise<void> {
+    return this.#made().sleep(duration, options);
+  }
+
+  sleepUntil(date: Date, options?: SleepOptions): Promise<void> {
+    return this.#made().sleepUntil(date, options);
+  }
+
+  waitForSignal<T = Json>(name: string, options?: SignalOptions<T>): Promise<T | null> {
+    return this.#made().waitForSignal(name, options);
+  }
+
+  wait<R = Json>(ids: readonly string[], options?: WaitOptions): Promise<readonly AwaitedJob<R>[]> {
+    return this.#made().wait(ids, options);
+  }
+
+  async results<R = Json>(ids: readonly string[], options?: WaitOptions): Promise<readonly R[]> {
+    return resultsOf(this.id, await this.wait<R>(ids, options));
+  }
+
   heartbeat(): Promise<void> {
-    return this.#watched("heartbeat", () => this.#heartbeat());
+    return this.#made().watched("heartbeat", () => this.#heartbeat());
   }
 
   async #heartbeat(): Promise<void> {
-    await this.#write({ type: "heartbeat" });
+    await this.#write(HEARTBEAT);
+    this.#movesDeadline();
+  }
+
+  #movesDeadline(): void {
     if (this.#settling || this.slot < 0) return;
     const { timeoutMs, maxRuntimeMs } = this.kind.settings;
     if (timeoutMs === null) return;
@@ -383,149 +405,22 @@ export class Attempt implements Run {
     this.#deadlineMono = Math.min(this.#context.clock.mono() + timeoutMs, cap);
   }
 
-  progress(value: Json): Promise<void> {
-    return this.#watched("progress", () => this.#progress(value));
-  }
-
-  async #progress(value: Json): Promise<void> {
-    await this.#write({ type: "progress", value: encodeJson(value, `The progress of job ${this.id}`) });
-  }
-
-  log(message: string): Promise<void> {
-    return this.#watched("log", () => this.#log(message));
-  }
-
-  async #log(message: string): Promise<void> {
-    const line = storableText(String(message), 8_192);
-    const { jobId, fence: attempt } = this.job.lease;
-    this.#context.events.emit("job.log", { jobId, kind: this.job.kind, attempt, message: line });
-    await this.#write({ type: "log", message: line });
-  }
-
-  readonly enqueue: RunEnqueue = (kind, input, options) =>
-    this.#watched("enqueue", () => this.#enqueue(kind, input, options));
-
-  async #enqueue(...[kind, input, options]: Parameters<RunEnqueue>): Promise<Enqueued> {
-    const draft = await this.#context.draft(kind, input, (options ?? {}) as never, this.#childSeed);
-    const answer = await this.#write({ type: "enqueue", drafts: [draft] });
-    return answer!.enqueued![0]!;
-  }
-
-  holdOff(limit: string, duration: Duration): Promise<void> {
-    return this.#watched("holdOff", () => this.#holdOff(limit, duration));
-  }
-
-  async #holdOff(limit: string, duration: Duration): Promise<void> {
-    const forMs = durationMs(duration, `The hold-off of job ${this.id}`);
-    const keys = this.kind.keysOf?.(JSON.parse(this.job.input) as never) ?? [];
-    const key = keys.find((one) => one.limit === limit);
-    if (!key)
-      throw new OutliveError(
-        ErrorCode.optionInvalid,
-        `Job ${this.id} has no limit ${JSON.stringify(limit)}.`,
-        `Name one of the limits of its kind ${this.job.kind}${keys.length === 0 ? ", which has none" : `: ${keys.map((one) => one.limit).join(", ")}`}.`,
-        { jobId: this.id, limit },
-      );
-    await this.#write({ type: "holdOff", key, forMs });
-  }
-
-  readonly enqueueMany: RunEnqueueMany = (kind, inputs, options) =>
-    this.#watched("enqueue", () => this.#enqueueMany(kind, inputs, options));
-
-  async #enqueueMany(...[kind, inputs, options]: Parameters<RunEnqueueMany>): Promise<string[]> {
-    const ids: string[] = [];
-    let drafts: JobDraft[] = [];
-    const flush = async (): Promise<void> => {
-      const answer = await this.#write({ type: "enqueue", drafts });
-      for (const { id } of answer!.enqueued!) ids.push(id);
-      drafts = [];
-    };
-    let index = 0;
-    for (const input of inputs as Iterable<never>) {
-      const own = (options as { each?: (input: never, index: number) => object } | undefined)?.each?.(input, index++);
-      drafts.push(await this.#context.draft(kind, input, (own ?? {}) as never, this.#childSeed));
-      if (drafts.length === CHILDREN_PER_WRITE) await flush();
-    }
-    if (drafts.length > 0) await flush();
-    return ids;
-  }
-
-  /** Not by the order of calls alone: a replayed step does not make its calls again. */
-  readonly #childSeed = (content: string): string => {
-    const children = (this.#children ??= new Map());
-    const occurrence = (children.get(content) ?? 0) + 1;
-    children.set(content, occurrence);
-    return `${this.id}\0${content}\0${occurrence}`;
-  };
-
-  // A wait is no call that is under way: the attempt ends while it goes on.
-
-  async sleep(duration: Duration, { name }: SleepOptions = {}): Promise<void> {
-    const forMs = durationMs(duration, `The sleep of job ${this.id}`);
-    return this.#guarded("wait", this.#wait().sleep(forMs, name));
-  }
-
-  async sleepUntil(date: Date, { name }: SleepOptions = {}): Promise<void> {
-    if (!(date instanceof Date) || !Number.isFinite(date.getTime()))
-      throw new OutliveError(
-        ErrorCode.optionInvalid,
-        `Job ${this.id} sleeps until ${String(date)}, which is not a date.`,
-        "Pass a valid Date.",
-        { jobId: this.id },
-      );
-    const forMs = Math.max(0, date.getTime() - this.#context.clock.now());
-    return this.#guarded("wait", this.#wait().sleep(forMs, name));
-  }
-
-  async waitForSignal<T = Json>(name: string, options: SignalOptions<T> = {}): Promise<T | null> {
-    assertKey(name, `The name of the signal that job ${this.id} waits for`);
-    const timeoutMs = timeoutOf(options, this.id);
-    return this.#guarded("wait", this.#wait().signal(name, timeoutMs, options.schema));
-  }
-
-  async wait<R = Json>(ids: readonly string[], options: WaitOptions = {}): Promise<readonly AwaitedJob<R>[]> {
-    const timeoutMs = timeoutOf(options, this.id);
-    return this.#guarded("wait", this.#wait().jobs<R>(ids, timeoutMs));
-  }
-
-  async results<R = Json>(ids: readonly string[], options: WaitOptions = {}): Promise<readonly R[]> {
-    return (await this.wait<R>(ids, options)).map((one) => {
-      if (one.state === "succeeded") return one.result;
-      throw childFailed(this.id, one);
-    });
-  }
-
-  #wait(): Waits {
-    this.#assertOurs();
-    return (this.#waits ??= new Waits({
-      job: this.job,
-      write: async (write) => (await this.#write(write))?.signal,
-      outcomes: (ids) => this.#context.store.inspect.outcomes(ids),
-      end: () => this.#context.clock.soon(() => this.#endWaiting()),
-    }));
-  }
-
   #endWaiting(): void {
-    const begun = this.#waits?.begun;
-    if (begun && this.#calls === 0) this.#end(transitions.wait(transitions.runningView(this.job), begun));
+    const begun = this.#madeCalls?.begunWait;
+    if (begun) this.#end(transitions.wait(transitions.runningView(this.job), begun));
   }
 
   commit(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<never> {
-    return this.#watched("commit", () => this.#commit(form, body));
+    return this.#made().watched("commit", () => this.#commit(form, body));
   }
 
   async #commit(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<never> {
     this.#assertOurs();
     const { store, clock, assertKnown = () => {} } = this.#context;
     const transactions = transactionsFor(store, form, `Job ${this.id} called commit`);
-    if (this.#settling || this.slot < 0)
-      throw new OutliveError(
-        ErrorCode.stale,
-        `Attempt ${this.attempt} of job ${this.id} has ended, or a commit of it is under way.`,
-        "Write nothing after the end of the attempt.",
-        { jobId: this.id },
-      );
-    const change = transitions.succeed(transitions.runningView(this.job), null);
+    if (this.#settling || this.slot < 0) throw twoCommits(this.id, this.attempt);
+    const succeeded = transitions.succeed(transitions.runningView(this.job), null);
+    const change = this.pendingRows ? withRows(succeeded, this.pendingRows()) : succeeded;
     const encode = (value: unknown): string | null =>
       value === undefined ? null : encodeJson(value, `The result of job ${this.id}`);
     // From here on the transaction ends the attempt, one way or the other. What else would end it interrupts the transaction first.
@@ -545,11 +440,52 @@ export class Attempt implements Run {
         throw thrown;
       });
     this.#commitControl = null;
-    this.over = true;
+    this.ended = true;
     this.#owner.committed(this);
     if (answer.is === "stale") throw this.#refused(answer.stale);
     this.report(change);
     return value as never;
+  }
+
+  // ---- what the runner of a block calls
+
+  async endRows(ends: RowEnds): Promise<void> {
+    await this.#writeAll([{ type: "rows", ends }, HEARTBEAT]);
+    this.#movesDeadline();
+  }
+
+  async beginRow(row: number): Promise<void> {
+    await this.#write({ type: "rowBegins", row });
+  }
+
+  async commitRow(
+    form: CommitForm<unknown, "sync" | "async">,
+    body: (tx: never) => unknown,
+    ends: RowEnds,
+  ): Promise<unknown> {
+    this.#assertOurs();
+    const { store, clock, assertKnown = () => {} } = this.#context;
+    const transactions = transactionsFor(store, form, `A row of job ${this.id} called commit`);
+    const control = new CommitControl(clock.mono());
+    const commits = (this.#rowCommits ??= new Set());
+    commits.add(control);
+    try {
+      const write = { lease: this.job.lease, write: { type: "rows", ends } } as const;
+      const { answer, value } = await transactions.write(
+        write,
+        checkedEnqueue(body as (tx: unknown) => unknown, assertKnown),
+        control,
+      );
+      if (answer.is === "stale") throw this.#refused(answer.stale);
+      return value;
+    } finally {
+      commits.delete(control);
+    }
+  }
+
+  /** The attempt ends: a row whose transaction has not been committed yet runs again in the next one. */
+  #interruptRowCommits({ reason, name }: transitions.Change): void {
+    for (const control of this.#rowCommits!) control.interrupt(new Interruption("lease-lost", reason ?? name));
   }
 
   /** Nothing of it was written. If it was interrupted because the attempt had to end, the attempt ends now. */
@@ -560,61 +496,19 @@ export class Attempt implements Run {
     if (end) this.#end(end());
   }
 
-  /**
-   * What the handler gets. It rejects as `work` does, but a rejection that nothing awaits must not kill the process with its other jobs:
-   * once the attempt has ended, and at any time for a call without a result, it is reported instead.
-   */
-  #watched<T>(call: RunCall, work: () => Promise<T>): Promise<T> {
-    this.#calls++;
-    const ended = (): void => {
-      this.#calls--;
-      if (this.#waits?.begun) this.#endWaiting();
-    };
-    return this.#guarded(call, this.#unlessWaiting(work).finally(ended));
-  }
-
-  #guarded<T>(call: RunCall, work: Promise<T>): Promise<T> {
-    const calledLate = this.over;
-    const returned = work.catch((thrown: unknown): never => {
-      if (this.over || WITHOUT_RESULT.has(call)) {
-        // Before `returned` is rejected, which is soon enough.
-        returned.catch(() => {});
-        // How a commit ends is reported as the end of its attempt.
-        if (call !== "commit" || calledLate) this.#reportCall(call, thrown);
-      }
-      throw thrown;
-    });
-    return returned;
-  }
-
-  async #unlessWaiting<T>(work: () => Promise<T>): Promise<T> {
-    this.#waits?.assertNone();
-    return work();
-  }
-
-  /** Once per attempt: a timer of the handler's may go on for as long as the process lives. */
-  #reportCall(call: RunCall, thrown: unknown): void {
-    if (this.#callFailed || (!this.over && isKnownToHandler(thrown))) return;
-    this.#callFailed = true;
-    const { jobId, fence: attempt } = this.job.lease;
-    const error = toStoredError(thrown);
-    this.#context.events.emit("call.failed", {
-      jobId,
-      kind: this.job.kind,
-      attempt,
-      call,
-      attemptEnded: this.over,
-      error,
-    });
-  }
-
   async #write(write: AttemptWrite): Promise<Applied | undefined> {
-    this.#assertOurs();
-    const [answer] = await this.#context.store.write([{ lease: this.job.lease, write }]);
-    if (answer?.is === "stale") throw this.#refused(answer.stale);
-    const applied = answer?.is === "applied" ? answer : undefined;
+    const applied = await this.#writeAll([write]);
     if (write.type === "step" || applied?.signal?.kept) this.#owner.stepped(this);
     return applied;
+  }
+
+  /** Returns the response to the first. */
+  async #writeAll(writes: readonly AttemptWrite[]): Promise<Applied | undefined> {
+    this.#assertOurs();
+    const { lease } = this.job;
+    const [answer] = await this.#context.store.write(writes.map((write) => ({ lease, write })));
+    if (answer?.is === "stale") throw this.#refused(answer.stale);
+    return answer?.is === "applied" ? answer : undefined;
   }
 
   /** The fence did not hold: the job has another owner. Returns what the handler gets. */
@@ -624,54 +518,23 @@ export class Attempt implements Run {
     return staleError(stale);
   }
 
-  /** Throws the reason if the attempt was told to stop for good. A timeout or a shutdown may still write: the grace is for that. */
+  /** Throws the reason if the attempt was aborted for good. A timeout or a shutdown may still write: the grace is for that. */
   #assertOurs(): void {
     this.#owner.checkTrust();
     if (this.#aborted && (this.#aborted.why === "lease-lost" || this.#aborted.why === "cancelled")) throw this.#aborted;
-    if (this.over) {
-      throw new OutliveError(
-        ErrorCode.stale,
-        `Attempt ${this.attempt} of job ${this.id} has ended and can't write any more.`,
-        "Await everything that the handler starts before it returns, and write nothing after `commit`.",
-        { jobId: this.id, attempt: this.attempt },
-      );
-    }
+    if (this.ended) throw afterEnd(this.id, this.attempt);
   }
 }
 
-/** The signal has the same reason, or `write.rejected` reports it. */
-function isKnownToHandler(thrown: unknown): boolean {
-  return thrown instanceof Interruption || (thrown instanceof OutliveError && thrown.code === ErrorCode.stale);
-}
+const HEARTBEAT: AttemptWrite = { type: "heartbeat" };
 
-/** The sentence that is shown, logged and thrown for a refused write. */
-export function staleText(stale: Stale): string {
-  const { lease } = stale;
-  const mine = `(epoch ${lease.epoch}, fence ${lease.fence})`;
-  if (stale.state === "missing")
-    return `worker ${lease.worker} tried "${stale.tried}" on job ${lease.jobId} with ${mine}; the job is not there any more`;
-  const now =
-    stale.epoch === lease.epoch && stale.fence === lease.fence
-      ? `that attempt is over and the job is ${stale.state}`
-      : `it is (epoch ${stale.epoch}, fence ${stale.fence}) and ${stale.state}`;
-  return `worker ${lease.worker} tried "${stale.tried}" on job ${lease.jobId} with ${mine}; ${now}`;
-}
-
-export function reportStale(events: Emitter, stale: Stale): void {
-  events.emit("write.rejected", { ...stale, text: staleText(stale) });
-}
-
-export function staleError(stale: Stale): OutliveError {
-  return new OutliveError(
-    ErrorCode.stale,
-    `Refused: ${staleText(stale)}.`,
-    "Nothing was written. Stop the handler; the job's new attempt goes on without it.",
-    {
-      jobId: stale.lease.jobId,
-      fence: stale.lease.fence,
-      now: { epoch: stale.epoch, fence: stale.fence, state: stale.state },
-    },
-  );
+/** The rows end with the change, whichever of its forms is applied. */
+function withRows(change: transitions.Change, pending: RowEnds | null): transitions.Change {
+  const own = change.rows;
+  if (pending === null && own === undefined) return change;
+  const rows = bothEnds(pending ?? NO_ENDS, own ?? NO_ENDS);
+  const { ifCancelled } = change;
+  return { ...change, rows, ...(ifCancelled && { ifCancelled: { ...ifCancelled, rows: pending ?? NO_ENDS } }) };
 }
 
 function isThenable(value: unknown): value is PromiseLike<unknown> {

@@ -7,7 +7,8 @@ import { type HeldSummary, type Lease, leaseHash } from "../job/lease.ts";
 import type { CallOff } from "../job/time.ts";
 import type { Change } from "../job/transitions.ts";
 import type { Room, Settlement, WriteAnswer } from "../stores/port.ts";
-import { Attempt, type AttemptOwner, reportStale } from "./attempt.ts";
+import { Attempt, type AttemptOwner } from "./attempt.ts";
+import { reportStale } from "./calls.ts";
 import type { WorkerContext } from "./life.ts";
 
 /** What the executor reports to the worker's loop. */
@@ -114,7 +115,7 @@ export class Executor implements AttemptOwner {
     const former = this.#held.find(jobId);
     if (!former) return undefined;
     former.abort("lease-lost", `job ${jobId} was fenced out and has a newer attempt`);
-    former.over = true;
+    former.ended = true;
     this.#held.remove(former);
     return former;
   }
@@ -157,7 +158,7 @@ export class Executor implements AttemptOwner {
   close(): void {
     this.#closed = true;
     this.#ticker?.();
-    for (const attempt of this.#held.all()) attempt.over = true;
+    for (const attempt of this.#held.all()) attempt.ended = true;
   }
 }
 

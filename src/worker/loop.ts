@@ -167,12 +167,12 @@ export class Loop implements ExecutorOwner {
     const mayConfirm = !isTurning(this.#state);
     const ours = this.#executor.ids();
     const unknown = new Map(held.filter(({ lease }) => !ours.has(lease.jobId)).map((one) => [nameOf(one.lease), one]));
-    for (const name of this.#strangers.look([...unknown.keys()], askedAtMono, mono, mayConfirm))
+    for (const name of this.#strangers.check([...unknown.keys()], askedAtMono, mono, mayConfirm))
       this.#giveBack(unknown.get(name)!);
     const listed = new Set(held.map(({ lease }) => nameOf(lease)));
     const running = this.#executor.runningSince(askedAtMono).map((one) => [nameOf(one.job.lease), one] as const);
     const forgotten = new Map(running.filter(([name]) => !listed.has(name)));
-    for (const name of this.#forgotten.look([...forgotten.keys()], askedAtMono, mono, mayConfirm)) {
+    for (const name of this.#forgotten.check([...forgotten.keys()], askedAtMono, mono, mayConfirm)) {
       const one = forgotten.get(name)!;
       one.forgotten(`the store does not know that worker ${this.#context.worker} holds job ${one.id}`);
     }
@@ -356,7 +356,7 @@ class SeenTwice {
    * Returns the suspicions of this check that are confirmed, and keeps the rest for the next one. `askedAtMono`: when
    * the check was requested; `nowMono`: now. `mayConfirm` false: something under way may explain all of it.
    */
-  look(names: readonly string[], askedAtMono: number, nowMono: number, mayConfirm: boolean): ReadonlySet<string> {
+  check(names: readonly string[], askedAtMono: number, nowMono: number, mayConfirm: boolean): ReadonlySet<string> {
     const confirmed = new Set<string>();
     const noticed = new Map<string, number>();
     for (const name of names) {

@@ -1,8 +1,9 @@
 // What a handler holds: its second argument, `run`; the form of `commit` and `transaction`; and the control with which a worker ends a
 // commit under way. attempt.ts implements it.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
+import type { RowEnds } from "../job/batches.ts";
 import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
-import type { Enqueued, Outcome } from "../job/job.ts";
+import type { ClaimedJob, Enqueued, Outcome } from "../job/job.ts";
 import type { Json, JsonOf, ResultOf } from "../job/json.ts";
 import type { Duration } from "../job/time.ts";
 import type { JobOutcome } from "../job/waits.ts";
@@ -59,6 +60,21 @@ export interface Run {
   /** Ends the job successfully in the same database transaction as your own writes. Its return value is the job's result. */
   commit<Tx, T>(form: CommitForm<Tx, "sync">, body: (tx: Tx) => CommittedResult<T>): Promise<T>;
   commit<Tx, T>(form: CommitForm<Tx, "async">, body: (tx: Tx) => Promise<T>): Promise<T>;
+}
+
+/** What the runner of a block needs of its attempt, beyond what a handler gets. */
+export interface BlockAttempt extends Run {
+  readonly job: ClaimedJob;
+  /** It was asked to stop. */
+  readonly isInterrupted: boolean;
+  /** Asked once, when the attempt ends: the rows that have ended and are not durable yet. Whatever ends the attempt writes them with it. */
+  pendingRows: (() => RowEnds | null) | null;
+  /** Makes the ends of rows durable, and counts as a heartbeat. */
+  endRows(ends: RowEnds): Promise<void>;
+  /** Makes durable that a row is about to begin. */
+  beginRow(row: number): Promise<void>;
+  /** The ends of rows in the user's own transaction. The attempt goes on. */
+  commitRow(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown, ends: RowEnds): Promise<unknown>;
 }
 
 /** A step's result as it comes back: what JSON makes of it; a type that JSON can't carry shows as `never`. */

@@ -165,7 +165,26 @@ async function checkedSignal<T>(
   );
 }
 
-export function childFailed(jobId: string, child: AwaitedJob<unknown>): OutliveError {
+/** The moment of `run.sleepUntil`, in ms. */
+export function instantOf(date: Date, jobId: string): number {
+  if (date instanceof Date && Number.isFinite(date.getTime())) return date.getTime();
+  throw new OutliveError(
+    ErrorCode.optionInvalid,
+    `Job ${jobId} sleeps until ${String(date)}, which is not a date.`,
+    "Pass a valid Date.",
+    { jobId },
+  );
+}
+
+/** What `run.results` returns. Throws if one of the jobs did not succeed. */
+export function resultsOf<R>(jobId: string, jobs: readonly AwaitedJob<R>[]): readonly R[] {
+  return jobs.map((one) => {
+    if (one.state === "succeeded") return one.result;
+    throw childFailed(jobId, one);
+  });
+}
+
+function childFailed(jobId: string, child: AwaitedJob<unknown>): OutliveError {
   const error = "error" in child ? child.error : null;
   return new OutliveError(
     ErrorCode.childFailed,

@@ -101,7 +101,7 @@ test("cancel: queued ones at once, running ones by their signal, thousands by pa
   const mails = await json("cancel", "--kind", "mail", "--yes");
   assert.deepEqual(mails.value, { change: "cancel", changed: 2_500, failed: 0, jobs: [] });
   const one = await run("cancel", "running");
-  assert.match(one.stdout, /told by their signal/);
+  assert.match(one.stdout, /aborted through their signal/);
   await untilState(engine, "running", "cancelled");
   assert.equal((await run("cancel", "running")).code, 4);
   resolve();

@@ -16,7 +16,7 @@ import {
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";
-import type { IntegrityReport, Repair } from "../../src/stores/integrity.ts";
+import type { IntegrityReport, Repair } from "../../src/stores/store-parts.ts";
 import { cli } from "../support/cli.ts";
 import { disagree, disagreeing, flip, furnish, pageOf, rowsOn, zero } from "../support/damaged-file.ts";
 import { slow, transfer } from "../support/jobs.ts";

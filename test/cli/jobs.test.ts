@@ -170,6 +170,7 @@ result      {"n":7,"text":"${"y".repeat(184)}…
     log: [{ at: "string", attempt: "number", message: "string" }],
     corrupt: [],
     children: { count: "number", more: "boolean", states: {}, ids: [] },
+    batch: "null",
   });
 });
 

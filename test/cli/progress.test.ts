@@ -2,9 +2,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { changeFound } from "../../src/cli/commands/operate.ts";
-import { recoverTold } from "../../src/cli/commands/recover.ts";
-import { progress } from "../../src/cli/live-view.ts";
-import type { Terminal } from "../../src/cli/terminal.ts";
+import { recoverWithProgress } from "../../src/cli/commands/recover.ts";
+import { progress, type Terminal } from "../../src/cli/terminal.ts";
 import type { Engine } from "../../src/engine/engine.ts";
 import { job, open } from "../../src/index.ts";
 
@@ -39,7 +38,7 @@ test("recover tells the number of jobs as it grows, and listens no longer than i
     },
   } as unknown as Engine;
   const told: number[] = [];
-  await recoverTold(engine, (jobs) => told.push(jobs));
+  await recoverWithProgress(engine, (jobs) => told.push(jobs));
   assert.deepEqual(told, [1, 2, 3]);
   assert.equal(listeners.size, 0);
 });

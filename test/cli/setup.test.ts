@@ -49,6 +49,38 @@ test("check tells every value and where it came from, also those of work", async
   assert.match(text, /^work\.concurrency +mail=5,render=2 +outlive\.yaml:3$/m);
 });
 
+test("blobs is a setting: a folder of a file or a variable, or a store of outlive.config.ts, and check tries it", async (t) => {
+  const cwd = folder(t);
+  interface Checked {
+    ok: boolean;
+    values: { key: string; value: unknown; source: string }[];
+    findings: { level: string; text: string }[];
+  }
+  const check = async (env: Record<string, string> = {}): Promise<Checked> =>
+    JSON.parse((await cli(t, ["check", "--json"], { cwd, env })).stdout) as Checked;
+  const blobsOf = ({ values, findings }: Checked): unknown[] => [
+    ...values.filter(({ key }) => key === "blobs").map(({ value, source }) => [value, source]),
+    ...findings.filter(({ text }) => text.startsWith("blobs: ")).map(({ level }) => level),
+  ];
+  assert.deepEqual(blobsOf(await check()), [["none", "default"]]);
+  writeFileSync(join(cwd, "outlive.yaml"), "blobs: ./files\n");
+  assert.deepEqual(blobsOf(await check()), [["./files", "outlive.yaml:1"], "ok"]);
+  writeFileSync(join(cwd, "not-a-folder"), "");
+  const broken = await check({ OUTLIVE_BLOBS: "./not-a-folder" });
+  assert.deepEqual([broken.ok, ...blobsOf(broken)], [false, ["./not-a-folder", "OUTLIVE_BLOBS"], "error"]);
+  rmSync(join(cwd, "outlive.yaml"));
+  const blobs = new URL("../../src/blobs.ts", import.meta.url).href;
+  const config = `import { fileSystem } from "${blobs}";\nexport default { blobs: fileSystem({ folder: "made-by-code" }) };\n`;
+  writeFileSync(join(cwd, "outlive.config.mjs"), config);
+  const [shown, level] = blobsOf(await check()) as [[string, string], string];
+  assert.match(shown[0], /made-by-code/);
+  assert.deepEqual([shown[1], level], ["outlive.config.mjs:2", "ok"]);
+  writeFileSync(join(cwd, "outlive.config.mjs"), 'export default { blobs: "s3://bucket" };\n');
+  const refused = await cli(t, ["check"], { cwd });
+  assert.equal(refused.code, 2);
+  assert.match(refused.stderr, /outlive\.config\.mjs:1: blobs is "s3:\/\/bucket"\.\n\s+Use a folder/);
+});
+
 test("completion writes a script for each shell, and refuses others", async (t) => {
   for (const shell of ["bash", "zsh", "fish"]) {
     const { code, stdout } = await cli(t, ["completion", shell, "--json"]);

@@ -1,7 +1,7 @@
 // Holds the text of `status` with a fixed clock: what it shows, what it advises, and how it fits a small screen.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { type Look, statusOf } from "../../src/cli/advice.ts";
+import { type Survey, statusOf } from "../../src/cli/advice.ts";
 import { statusLines } from "../../src/cli/commands/status.ts";
 import type { KnownWorker } from "../../src/cli/lookup.ts";
 import type { Pen } from "../../src/cli/terminal.ts";
@@ -50,7 +50,7 @@ function aWorker(id: string, given: Partial<KnownWorker> = {}): KnownWorker {
   };
 }
 
-function aLook(given: Partial<Look> = {}): Look {
+function aSurvey(given: Partial<Survey> = {}): Survey {
   return {
     at: NOW,
     store: {
@@ -68,16 +68,16 @@ function aLook(given: Partial<Look> = {}): Look {
 }
 
 const MAX_AGE = 300_000;
-const text = (look: Look, before: Look | null = null, pen = PAPER, rows?: number): string =>
-  statusLines(statusOf(look, before, MAX_AGE), pen, rows).join("\n");
+const text = (survey: Survey, before: Survey | null = null, pen = PAPER, rows?: number): string =>
+  statusLines(statusOf(survey, before, MAX_AGE), pen, rows).join("\n");
 
 test("when all is well it says so and advises nothing", () => {
-  const look = aLook({
+  const survey = aSurvey({
     kinds: [aKind("mail", { ready: 1_200, oldestReadyMs: 3_200, running: 3 }), aKind("render", { delayed: 7 })],
     workers: [aWorker("here-4242-a")],
   });
   assert.equal(
-    text(look),
+    text(survey),
     `All is well  2026-11-15 12:00:00Z
 store ok  /srv/app/outlive.db  12.3 MB, durability full, journal wal
 
@@ -92,42 +92,42 @@ here-4242-a  4242  live   3 of 10     2s ago       1ms`,
 
 test("held jobs have a column, only if a limit holds any, and all fits 80 columns", () => {
   const kinds = [aKind("sync", { delayed: 7, held: 1_200, running: 3, dead: 1 }), aKind("render", { ready: 2 })];
-  const look = aLook({ kinds, workers: [aWorker("here-4242-a", { kinds: ["sync", "render"] })] });
+  const survey = aSurvey({ kinds, workers: [aWorker("here-4242-a", { kinds: ["sync", "render"] })] });
   assert.ok(
-    text(look).includes(`
+    text(survey).includes(`
 KIND    READY  OLDEST  DELAYED   HELD  RUNNING  DEAD  QUARANT.
 sync        -       -        7  1,200        3     1         -
 render      2       -        -      -        -     -         -
 `),
-    text(look),
+    text(survey),
   );
-  const before = aLook({ ...look, at: NOW - 1_000 });
-  for (const line of text(look, before, screen(80)).split("\n")) assert.ok(widthOf(line) <= 80, line);
-  assert.ok(!text(aLook({ kinds: [aKind("sync", { delayed: 7 })] })).includes("  HELD  RUNNING"));
+  const before = aSurvey({ ...survey, at: NOW - 1_000 });
+  for (const line of text(survey, before, screen(80)).split("\n")) assert.ok(widthOf(line) <= 80, line);
+  assert.ok(!text(aSurvey({ kinds: [aKind("sync", { delayed: 7 })] })).includes("  HELD  RUNNING"));
 });
 
 test("two looks make a rate", () => {
-  const before = aLook({ at: NOW - 2_000, kinds: [aKind("mail", { succeeded: 100 }), aKind("render")] });
-  const look = aLook({ kinds: [aKind("mail", { succeeded: 341 }), aKind("render", { succeeded: 3 })] });
+  const before = aSurvey({ at: NOW - 2_000, kinds: [aKind("mail", { succeeded: 100 }), aKind("render")] });
+  const survey = aSurvey({ kinds: [aKind("mail", { succeeded: 341 }), aKind("render", { succeeded: 3 })] });
   assert.deepEqual(
-    statusOf(look, before, MAX_AGE).kinds.map(({ perSecond }) => perSecond),
+    statusOf(survey, before, MAX_AGE).kinds.map(({ perSecond }) => perSecond),
     [120.5, 1.5],
   );
-  assert.match(text(look, before), /DONE\/S/);
-  assert.match(text(look, before), /\nmail .* 121 /);
-  assert.match(text(look, before), /\nrender .* 1\.5 /);
+  assert.match(text(survey, before), /DONE\/S/);
+  assert.match(text(survey, before), /\nmail .* 121 /);
+  assert.match(text(survey, before), /\nrender .* 1\.5 /);
 });
 
 test("a count that fell, or a kind that is new, has no rate", () => {
-  const before = aLook({ at: NOW - 1_000, kinds: [aKind("mail", { succeeded: 100 })] });
-  const look = aLook({ kinds: [aKind("mail", { succeeded: 50 }), aKind("render", { succeeded: 5 })] });
+  const before = aSurvey({ at: NOW - 1_000, kinds: [aKind("mail", { succeeded: 100 })] });
+  const survey = aSurvey({ kinds: [aKind("mail", { succeeded: 50 }), aKind("render", { succeeded: 5 })] });
   assert.deepEqual(
-    statusOf(look, before, MAX_AGE).kinds.map(({ perSecond }) => perSecond),
+    statusOf(survey, before, MAX_AGE).kinds.map(({ perSecond }) => perSecond),
     [null, null],
   );
 });
 
-const TROUBLED = aLook({
+const TROUBLED = aSurvey({
   kinds: [
     aKind("import", { paused: true, ready: 1, oldestReadyMs: 900_000 }),
     aKind("mail", { ready: 12, oldestReadyMs: 720_000, running: 5, dead: 3 }),
@@ -222,11 +222,11 @@ test("a small terminal is never overrun, and the most urgent stays on it", () =>
 });
 
 test("a hundred kinds and workers are cut to the screen, the troubled ones kept", () => {
-  const look = aLook({
+  const survey = aSurvey({
     kinds: Array.from({ length: 100 }, (_, n) => aKind(`kind-${n}`, { quarantined: n === 77 ? 1 : 0 })),
     workers: Array.from({ length: 100 }, (_, n) => aWorker(`here-${n}`, n === 66 ? { known: "silent" } : {})),
   });
-  const lines = statusLines(statusOf(look, null, MAX_AGE), screen(100), 30);
+  const lines = statusLines(statusOf(survey, null, MAX_AGE), screen(100), 30);
   assert.ok(lines.length <= 30);
   assert.match(lines.join("\n"), /\nkind-77 /);
   assert.match(lines.join("\n"), /\nhere-66 /);
@@ -234,46 +234,46 @@ test("a hundred kinds and workers are cut to the screen, the troubled ones kept"
   assert.match(lines.join("\n"), /… and \d+ more workers\n/);
 });
 
-const codes = (look: Look): string[] =>
-  statusOf(look, null, MAX_AGE).advice.map(({ code, needsPerson }) => `${code}${needsPerson ? "!" : ""}`);
+const codes = (survey: Survey): string[] =>
+  statusOf(survey, null, MAX_AGE).advice.map(({ code, needsPerson }) => `${code}${needsPerson ? "!" : ""}`);
 
 test("what needs a person, and what does not", () => {
   const live = [aWorker("w")];
   const ready = { ready: 1, oldestReadyMs: 1_000 };
-  assert.deepEqual(codes(aLook({ kinds: [aKind("mail", ready)], workers: live })), []);
-  assert.deepEqual(codes(aLook({ kinds: [aKind("mail", ready)] })), ["no-worker!"]);
-  assert.deepEqual(codes(aLook({ kinds: [aKind("other", ready)], workers: live })), ["no-worker!"]);
-  assert.deepEqual(codes(aLook({ kinds: [aKind("mail", { ...ready, paused: true })] })), ["paused"]);
-  assert.deepEqual(codes(aLook({ kinds: [aKind("mail", { delayed: 1 })] })), []);
-  assert.deepEqual(codes(aLook({ kinds: [aKind("mail", { ready: 1, oldestReadyMs: 300_001 })], workers: live })), [
+  assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", ready)], workers: live })), []);
+  assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", ready)] })), ["no-worker!"]);
+  assert.deepEqual(codes(aSurvey({ kinds: [aKind("other", ready)], workers: live })), ["no-worker!"]);
+  assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", { ...ready, paused: true })] })), ["paused"]);
+  assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", { delayed: 1 })] })), []);
+  assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", { ready: 1, oldestReadyMs: 300_001 })], workers: live })), [
     "too-old!",
   ]);
-  assert.deepEqual(codes(aLook({ kinds: [aKind("mail", { dead: 9 })] })), ["dead"]);
+  assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", { dead: 9 })] })), ["dead"]);
   const quarantined = [aKind("mail", { quarantined: 1 })];
-  assert.deepEqual(codes(aLook({ kinds: quarantined, lastQuarantinedAt: NOW - 86_399_000 })), ["quarantined!"]);
-  assert.deepEqual(codes(aLook({ kinds: quarantined, lastQuarantinedAt: NOW - 86_401_000 })), ["quarantined"]);
-  assert.deepEqual(codes(aLook({ store: { ok: false, detail: {}, blockedBy: null } })), ["store-not-ok!"]);
+  assert.deepEqual(codes(aSurvey({ kinds: quarantined, lastQuarantinedAt: NOW - 86_399_000 })), ["quarantined!"]);
+  assert.deepEqual(codes(aSurvey({ kinds: quarantined, lastQuarantinedAt: NOW - 86_401_000 })), ["quarantined"]);
+  assert.deepEqual(codes(aSurvey({ store: { ok: false, detail: {}, blockedBy: null } })), ["store-not-ok!"]);
 });
 
 test("a dead worker's jobs need a person only when no live worker can take them", () => {
   const gone = aWorker("g", { known: "gone" });
-  assert.deepEqual(codes(aLook({ workers: [gone] })), ["stranded!"]);
-  assert.deepEqual(codes(aLook({ workers: [aWorker("s", { known: "silent" })] })), ["stranded!"]);
-  assert.deepEqual(codes(aLook({ workers: [gone, aWorker("w")] })), ["worker-gone"]);
-  assert.deepEqual(codes(aLook({ workers: [aWorker("g", { known: "gone", heldCount: 0 })] })), ["worker-gone"]);
+  assert.deepEqual(codes(aSurvey({ workers: [gone] })), ["stranded!"]);
+  assert.deepEqual(codes(aSurvey({ workers: [aWorker("s", { known: "silent" })] })), ["stranded!"]);
+  assert.deepEqual(codes(aSurvey({ workers: [gone, aWorker("w")] })), ["worker-gone"]);
+  assert.deepEqual(codes(aSurvey({ workers: [aWorker("g", { known: "gone", heldCount: 0 })] })), ["worker-gone"]);
 });
 
 test("while the store is blocked its holder is named, and nobody's silence is blamed on itself", () => {
-  const look = aLook({
+  const survey = aSurvey({
     store: { ok: true, detail: {}, blockedBy: { pid: 77, command: "node stuck.ts" } },
     kinds: [aKind("mail", { ready: 5, oldestReadyMs: 1 })],
     workers: [aWorker("w", { known: "silent" })],
   });
-  assert.deepEqual(codes(look), ["store-blocked!"]);
-  assert.match(text(look), /! Process 77 \(node stuck\.ts\) holds the store's write lock/);
+  assert.deepEqual(codes(survey), ["store-blocked!"]);
+  assert.match(text(survey), /! Process 77 \(node stuck\.ts\) holds the store's write lock/);
 });
 
 test("an empty store says how to begin", () => {
-  assert.match(text(aLook()), /No kind is in the store yet.*outlive work/);
-  assert.match(text(aLook()), /No worker is alive\. Start one: outlive work/);
+  assert.match(text(aSurvey()), /No kind is in the store yet.*outlive work/);
+  assert.match(text(aSurvey()), /No worker is alive\. Start one: outlive work/);
 });

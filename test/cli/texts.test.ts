@@ -1,7 +1,7 @@
 // Holds the small parts that the commands' texts are made of: tables, words, and where a text stops being JSON.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { jsonFault } from "../../src/cli/json-argument.ts";
+import { jsonFault } from "../../src/cli/context.ts";
 import { noSuchKind } from "../../src/cli/lookup.ts";
 import { grid, type Pen } from "../../src/cli/terminal.ts";
 import { bytes, count, cut, oneLine, widthOf } from "../../src/cli/words.ts";

@@ -1,9 +1,12 @@
 // Jobs that wait, children, limits and dedupe as an operator sees them: `signal`, `limit`, `job`, `jobs`, `enqueue`, their text and JSON.
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
-import { jobLines } from "../../src/cli/commands/jobs.ts";
+import { jobLines } from "../../src/cli/commands/job.ts";
 import type { Pen } from "../../src/cli/terminal.ts";
 import { widthOf } from "../../src/cli/words.ts";
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { type Engine, job } from "../../src/index.ts";
 import { cli, cliOn, shapeOf } from "../support/cli.ts";
 import { Place, untilState, untilTrue } from "../support/processes.ts";
@@ -41,6 +44,13 @@ const untilWaits = (engine: Engine, id: string) =>
     () => engine.get(id),
     (details) => (details?.waitsAt ?? null) !== null,
     `${id} waits`,
+  );
+
+const untilHeld = (engine: Engine, id: string) =>
+  untilTrue(
+    () => engine.get(id),
+    (details) => (details?.heldBy ?? null) !== null,
+    `${id} is held`,
   );
 
 test("a signal is sent as JSON, from the argument or stdin, once for each id, and refused to a job that has ended", async (t) => {
@@ -130,7 +140,7 @@ test("a job that a limit holds says by which, and the limit of its key is change
   assert.deepEqual([keys, heldBy], [[{ limit: "tenant", key: "acme" }], { limit: "tenant", key: "acme" }]);
 
   const raised = await json("limit", "tenant", "acme", "--running", "2");
-  const own = { running: 2, rate: null, perMs: null, burst: null };
+  const own = { running: 2, rate: null, perMs: null, burst: null, weight: null };
   assert.deepEqual([raised.code, raised.value], [0, { limit: "tenant", key: "acme", own }]);
   await untilState(engine, "second", "running");
   const rated = await run("limit", "tenant", "acme", "--running", "2", "--rate", "10", "--per", "1m", "--burst", "3");
@@ -142,14 +152,56 @@ test("a job that a limit holds says by which, and the limit of its key is change
   assert.deepEqual(reset.value, { limit: "tenant", key: "acme", own: null });
 });
 
+test("a key is paused with a reason, weighed and resumed, and the keys with something of their own are listed", async (t) => {
+  const { engine, run, json } = await working(t);
+  const none = await run("limits");
+  assert.equal(none.stdout, "No key has anything of its own.\n");
+  const paused = await run("limit", "tenant", "acme", "--pause", "the invoice is unpaid");
+  assert.equal(
+    paused.stdout,
+    "The key acme of the limit tenant is paused; what runs goes on. Start it again: outlive limit tenant acme --resume\n",
+  );
+  await engine.enqueue(sync, { tenant: "acme" }, { id: "first" });
+  await untilHeld(engine, "first");
+  const why = await run("why", "first");
+  assert.match(why.stdout, /the key "acme" of the limit "tenant" has been paused since .*: the invoice is unpaid\./);
+  assert.match(why.stdout, /Next: outlive limit tenant acme --resume\n$/);
+  await run("limit", "tenant", "beta", "--weight", "3", "--running", "4");
+  const [table, listed] = await Promise.all([run("limits", "tenant"), json("limits")]);
+  assert.match(
+    table.stdout,
+    /\ntenant +acme +0 +1 +paused: the invoice is unpaid\ntenant +beta +0 +0 +runs 4 at once; weight 3\n$/,
+  );
+  const { keys } = listed.value as { keys: { key: string; own: unknown; paused: { reason: string } | null }[] };
+  assert.deepEqual(
+    keys.map(({ key, own, paused: pause }) => [key, own, pause?.reason ?? null]),
+    [
+      ["acme", {}, "the invoice is unpaid"],
+      ["beta", { running: 4, weight: 3 }, null],
+    ],
+  );
+  const resumed = await json("limit", "tenant", "acme", "--resume");
+  assert.deepEqual(resumed.value, { limit: "tenant", key: "acme", paused: null });
+  await untilState(engine, "first", "running");
+});
+
 test("limit refuses what would not mean what it seems to", async (t) => {
   const { url } = await working(t);
   const { run } = cliOn(t, url);
-  const calls = [[], ["--burst", "3"], ["--per", "1m"], ["--reset", "--running", "2"], ["--rate", "0"]];
+  const calls = [
+    [],
+    ["--burst", "3"],
+    ["--per", "1m"],
+    ["--reset", "--running", "2"],
+    ["--rate", "0"],
+    ["--for", "1h"],
+    ["--pause", "x", "--running", "2"],
+    ["--weight", "0"],
+  ];
   const said = await Promise.all(calls.map((flags) => run("limit", "tenant", "acme", ...flags)));
   assert.deepEqual(
     said.map(({ code }) => code),
-    [2, 2, 2, 2, 2],
+    [2, 2, 2, 2, 2, 2, 2, 2],
   );
   assert.match(said[0]!.stderr, /Nothing says what the key may do\.\n {2}Nothing was changed\. Give --running N/);
   assert.match(said[1]!.stderr, /--per and --burst belong to --rate/);
@@ -209,4 +261,72 @@ test("what a job waits for fits a terminal of 80 columns", async (t) => {
     "due in 5s",
   ]);
   for (const line of lines) assert.ok(widthOf(line) < 80, line);
+});
+
+test("cancel --children also cancels the children that have not begun, and says how to see them", async (t) => {
+  const { engine, run, json } = await working(t);
+  await engine.pause(part);
+  await engine.enqueue(report, null, { id: "report" });
+  await untilWaits(engine, "report");
+  const cancelled = await run("cancel", "report", "--children");
+  assert.deepEqual([cancelled.code, cancelled.stderr], [0, ""]);
+  assert.match(
+    cancelled.stdout,
+    /^1 job cancelled\.\nTheir children that have not begun are cancelled .*outlive jobs --parent ID\n$/,
+  );
+  const children = () => engine.list({ parent: "report", state: "cancelled" });
+  await untilTrue(children, ({ jobs }) => jobs.length === 5, "all children are cancelled");
+  assert.match((await run("job", "report")).stdout, /\nchildren +5: 5 cancelled\n/);
+  const again = await json("cancel", "report", "--children");
+  assert.deepEqual(again.value, {
+    change: "cancel",
+    changed: 1,
+    failed: 0,
+    jobs: [{ id: "report", state: "cancelled" }],
+  });
+  assert.equal((await run("cancel", "report")).code, 4, "without children there is nothing to cancel");
+});
+
+const INDEX = fileURLToPath(new URL("../../src/index.ts", import.meta.url));
+/** A module that keeps the process alive, as one with a pool of connections does. */
+const LIMITED = `import { job } from ${JSON.stringify(INDEX)};
+import { z } from ${JSON.stringify(import.meta.resolve("zod"))};
+setInterval(() => {}, 1_000);
+export const sync = job("sync", {
+  input: z.object({ tenant: z.string() }),
+  limits: [{ name: "tenant", key: ({ tenant }) => tenant, running: 1 }],
+});
+`;
+
+test("enqueue loads the kind from the modules of the configuration: the input is checked and the keys are computed", async (t) => {
+  const { engine, url } = await working(t);
+  const folder = new Place(t).folder;
+  mkdirSync(join(folder, "jobs"));
+  writeFileSync(join(folder, "jobs", "sync.ts"), LIMITED);
+  const run = (...args: readonly string[]) => cli(t, ["enqueue", ...args], { store: url, cwd: folder });
+  await engine.enqueue(sync, { tenant: "acme" }, { id: "first" });
+  await untilState(engine, "first", "running");
+  const added = await run("sync", '{"tenant":"acme"}', "--id", "second");
+  assert.deepEqual([added.code, added.stdout, added.stderr], [0, "second\n", ""]);
+  assert.deepEqual((await engine.get("second"))?.keys, [{ limit: "tenant", key: "acme" }]);
+  await untilTrue(
+    () => engine.get("second"),
+    (details) => details?.heldBy?.key === "acme",
+    "the limit holds it",
+  );
+  const refused = await run("sync", '{"tenant":7}', "--id", "third");
+  assert.equal(refused.code, 2);
+  assert.match(refused.stderr, /The input of kind sync|tenant/);
+  assert.equal(await engine.get("third"), null);
+  // Kinds that no module exports are enqueued by their name, as before.
+  assert.equal((await run("nap", "null", "--id", "by-name")).code, 0);
+});
+
+test("enqueue by the name alone refuses a kind that has limits, and says what to do", async (t) => {
+  const { engine, run } = await working(t);
+  const refused = await run("enqueue", "sync", '{"tenant":"acme"}', "--id", "past-the-limit");
+  assert.equal(refused.code, 2);
+  assert.match(refused.stderr, /Jobs of the kind "sync" count against limits/);
+  assert.match(refused.stderr, /Nothing was enqueued\. Name the modules .*`jobs` in the configuration/s);
+  assert.equal(await engine.get("past-the-limit"), null);
 });

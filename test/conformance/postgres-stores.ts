@@ -23,6 +23,7 @@ export async function postgresStores(t: TestContext, more: More = {}): Promise<C
     clock,
     user: userWrites(fresh.schema),
     restore: restoreIn(fresh),
+    reclaim: async () => void (await fresh.query(`SELECT "${fresh.schema}".tick()`)),
     damage: damageIn(fresh),
     cleanup: async () => {},
   };
@@ -88,6 +89,10 @@ function userWrites(schema: string): UserWrites {
     },
     enqueueing: (kind, id, then) => async (tx: PostgresTransaction) => {
       await tx.enqueue(job(kind), {}, { id });
+      return then();
+    },
+    signalling: (id, signal, then) => async (tx: PostgresTransaction) => {
+      await tx.signal(id, "go", { n: 1 }, { id: signal });
       return then();
     },
     async written(store) {

@@ -65,6 +65,10 @@ export const sqliteUser: UserWrites = {
     tx.enqueue(job(kind), {}, { id });
     return then();
   },
+  signalling: (id, signal, then) => (tx: SqliteTransaction) => {
+    tx.signal(id, "go", { n: 1 }, { id: signal });
+    return then();
+  },
   async written(store) {
     const { value } = await store.transactions!.transact((handle) => {
       const tx = handle as SqliteTransaction;

@@ -98,7 +98,7 @@ for (const { point, what, first, second, lastStep } of STEP_POINTS) {
   });
 }
 
-test("a job whose worker is killed after the settlement's commit is over and does not run again", async (t) => {
+test("a job whose worker is killed after the settlement's commit has ended and does not run again", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   const { id } = await engine.enqueue(stepped, {});

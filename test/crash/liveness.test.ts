@@ -25,7 +25,7 @@ test("FR-012 FR-018 IT-001 AC-002 AC-003 at default settings a killed worker's j
   assert.deepEqual([how, worker], ["gone", (await victim.untilFact("working"))["worker"]]);
 });
 
-test("FR-001 FR-011 AC-001 IT-001 a restart right after the crash recovers at once, long before the lease is over", async (t) => {
+test("FR-001 FR-011 AC-001 IT-001 a restart right after the crash recovers at once, long before the lease has expired", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   const { id } = await engine.enqueue(stepped, { stopAt: "end" });
@@ -146,7 +146,7 @@ test("a handler that blocks the loop beyond its deadline costs its process, not 
   assert.equal((await engine.get(beside))?.attempt, 1);
 });
 
-test("FR-016 FR-017 AC-004 AC-005 IT-004 a job that kills its worker ends in quarantine, and the jobs that ran beside it lose nothing", async (t) => {
+test("FR-016 FR-017 AC-004 AC-005 IT-004 a job that kills its worker ends in quarantine, and the jobs that ran next to it lose nothing", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   const { id: bad } = await engine.enqueue(poison, { how: "SIGKILL" }, { priority: 10 });
@@ -198,7 +198,7 @@ for (const { how, end, args } of [
   });
 }
 
-test("a shutdown by SIGTERM costs no attempt: what can't finish is given back", async (t) => {
+test("a shutdown by SIGTERM costs no attempt: what can't finish is released", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   const { id: long } = await engine.enqueue(slow, { ms: 60_000 });
@@ -222,7 +222,7 @@ test("a shutdown by SIGTERM costs no attempt: what can't finish is given back", 
   await heir.untilFact("started", { id: long, attempt: 2 });
 });
 
-test("a process frozen inside a write transaction stops everybody but loses nothing, and its death frees the store", async (t) => {
+test("a process frozen inside a write transaction stops all others but loses nothing, and its death frees the store", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   await place.ledger(engine);

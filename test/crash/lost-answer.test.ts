@@ -73,7 +73,7 @@ async function engineThatLoses(
   return { engine, events };
 }
 
-test("a claim whose answer was lost is given back at no cost and runs", async (t) => {
+test("a claim whose answer was lost is released at no cost and runs", async (t) => {
   let runs = 0;
   const task = job<{ n: number }>("task").handle(() => void runs++);
   let lost = 0;

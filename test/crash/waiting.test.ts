@@ -2,7 +2,7 @@
 // after the commit. In the end the job has run each of its steps once, has the result of every child, and has read its signal once.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { family } from "../support/jobs.ts";
+import { crowd, family, ward } from "../support/jobs.ts";
 import { Place, untilTrue } from "../support/processes.ts";
 
 const POINTS = {
@@ -51,3 +51,34 @@ test("a worker that is killed while its job waits costs the job nothing: another
   const { counters } = (await engine.get(id))!;
   assert.deepEqual([counters.crashes, counters.losses, counters.interruptions], [0, 0, 0]);
 });
+
+/** Each point is passed several times: the process dies at the first piece, and others go on. */
+for (const [what, statement] of Object.entries({
+  "in the first piece": "UPDATE outlive_family_cancels SET cursor",
+  "at the end of the last piece": "DELETE FROM outlive_family_cancels",
+}))
+  for (const when of ["before", "after"] as const)
+    test(`a worker that is killed ${when} the commit ${what} of a cancelled family leaves no child that has not begun`, async (t) => {
+      const place = new Place(t);
+      const engine = await place.engine();
+      await engine.pause(ward);
+      const { id } = await engine.enqueue(crowd, { children: 600 });
+      const first = place.child();
+      await untilTrue(
+        () => engine.get(id),
+        (details) => details?.waitsAt === "run.wait#1",
+        "the parent waits for its children",
+      );
+      first.kill();
+      await first.exited;
+      assert.equal(await engine.cancel(id, { children: true }), "cancelled");
+      const child = place.child({ killAt: `${when}:${statement}` });
+      assert.equal((await child.exited).signal, "SIGKILL", "the child died at the point");
+      place.child();
+      const counted = () => engine.counts().then((kinds) => kinds.find(({ kind }) => kind === ward.name)!);
+      const end = await untilTrue(counted, ({ cancelled }) => cancelled === 600, "every child is cancelled");
+      assert.deepEqual([end.ready, end.running, end.succeeded], [0, 0, 0]);
+      const { jobs } = await engine.list({ parent: id, limit: 1_000 });
+      for (const one of [jobs[0]!, jobs[350]!, jobs.at(-1)!])
+        assert.equal((await engine.get(one.id))!.history.filter(({ event }) => event === "cancel").length, 1);
+    });

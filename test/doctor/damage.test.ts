@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { existsSync, truncateSync } from "node:fs";
 import { test, type TestContext } from "node:test";
 import { systemClock } from "../../src/platform/clock.ts";
-import type { Repair } from "../../src/stores/integrity.ts";
+import type { Repair } from "../../src/stores/store-parts.ts";
 import { checkFile } from "../../src/stores/sqlite/doctor/check.ts";
 import { repairFile } from "../../src/stores/sqlite/doctor/repair.ts";
 import {

@@ -138,7 +138,7 @@ test("a step result or a progress that JSON can't carry fails the attempt with t
   assert.deepEqual([steps, progress], [[], null]);
 });
 
-test("a stored input that is not JSON ends that job with a reason and stops nobody else", async (t) => {
+test("a stored input that is not JSON ends that job with a reason and stops no other", async (t) => {
   const place = new Place(t);
   const ran: number[] = [];
   const note = job<number>("note").handle((n) => void ran.push(n));
@@ -270,7 +270,7 @@ test("a directory instead of a file is an error that names it", async (t) => {
   await assert.rejects(open(place.url, { logger: false }), says(ErrorCode.storeUnusable, place.path));
 });
 
-test("the file and what is beside it can be read by their owner only", async (t) => {
+test("the file and what is next to it can be read by their owner only", async (t) => {
   const place = new Place(t);
   await place.engine();
   assert.equal(statSync(place.path).mode & 0o777, 0o600);
@@ -414,7 +414,7 @@ test("a live worker of another boot on the same file makes this one stop and giv
   );
 });
 
-test("a worker of another boot that does not beat is no reason to stop, but is recovered when its lease is over", async (t) => {
+test("a worker of another boot that does not beat is no reason to stop, but is recovered when its lease has expired", async (t) => {
   const place = new Place(t);
   const note = job<null>("note").handle(() => {});
   const engine = await place.engine({ jobs: [note], heartbeat: PATIENT });

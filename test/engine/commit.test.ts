@@ -118,7 +118,7 @@ test("a callback that returns a promise is refused and its rows are rolled back"
   await assert.rejects(engine.transaction(sqlite, body), says(ErrorCode.commitAsync));
   assert.deepEqual([(await engine.get(id))?.state, await rows(engine)], ["dead", []]);
   assert.equal(late.length, 2);
-  for (const thrown of late) says(ErrorCode.commitAsync, "The transaction is over")(thrown);
+  for (const thrown of late) says(ErrorCode.commitAsync, "The transaction has ended")(thrown);
 });
 
 test("a promise that does not compile is the wrong form: the type says so", () => {
@@ -140,7 +140,7 @@ test("the handle of a transaction is dead after its callback", async (t) => {
     () => kept.tx.exec("DELETE FROM ledger"),
     () => kept.tx.enqueue(any, null),
   ])
-    assert.throws(use, says(ErrorCode.commitAsync, "The transaction is over"));
+    assert.throws(use, says(ErrorCode.commitAsync, "The transaction has ended"));
 });
 
 const denied = [
@@ -369,7 +369,7 @@ test("tx.enqueue of a kind that was not passed to open is refused as enqueue ref
   );
 });
 
-test("tx.enqueue of a kind that nobody declared is an error, and nothing of the transaction is written", async (t) => {
+test("tx.enqueue of a kind that no program declared is an error, and nothing of the transaction is written", async (t) => {
   const stranger = job<null>("stranger");
   const engine = await withLedger(t, []);
   await assert.rejects(

@@ -4,8 +4,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
-import { resolveCall } from "../../src/engine/config.ts";
-import { type ConfigSources, loadConfig } from "../../src/engine/config-file.ts";
+import { resolveCall, type ConfigSources, loadConfig } from "../../src/engine/config.ts";
 import { SETTINGS } from "../../src/engine/settings.ts";
 import { defineConfig, open, type OutliveError } from "../../src/index.ts";
 

@@ -243,7 +243,7 @@ test("a paused kind is not claimed until it is resumed, and what runs goes on", 
   await untilState(engine, waiting, "succeeded");
 });
 
-test("a pause outlives the process, and a kind that nobody declared can't be paused", async (t) => {
+test("a pause outlives the process, and a kind that no program declared can't be paused", async (t) => {
   const place = new Place(t);
   const note = job<null>("note").handle(() => {});
   const first = await place.engine({ jobs: [note] });

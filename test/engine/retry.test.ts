@@ -282,7 +282,7 @@ test("a handler that never returns is told, given up after its grace, and dead a
   );
 });
 
-test("what a handler that was given up still does changes nothing, and the next attempt goes on beside it", async (t) => {
+test("what a handler that was given up still does changes nothing, and the next attempt goes on next to it", async (t) => {
   const { promise: secondRuns, resolve: second } = Promise.withResolvers<void>();
   const { promise: late, resolve: tellLate } = Promise.withResolvers<unknown>();
   const stuck = job<null>("stuck", { timeout: "30ms", grace: "0ms", retry: { backoff: AT_ONCE } });

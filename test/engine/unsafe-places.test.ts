@@ -8,7 +8,7 @@ import { DatabaseSync, type StatementSync } from "node:sqlite";
 import { test, type TestContext } from "node:test";
 import { connect } from "../../src/client.ts";
 import { ErrorCode, open } from "../../src/index.ts";
-import { networkFilesystem } from "../../src/stores/sqlite/address.ts";
+import { networkFilesystem } from "../../src/platform/filesystem.ts";
 import { sqliteIsSafe } from "../../src/stores/sqlite/errors.ts";
 import { Place } from "../support/processes.ts";
 import { says } from "./engines.ts";

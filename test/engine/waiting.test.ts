@@ -3,8 +3,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { z } from "zod";
 import { type Engine, ErrorCode, job, type JobId, RetryLater, type Run, TerminalError } from "../../src/index.ts";
-import { untilState, untilTrue } from "../support/processes.ts";
-import { memory, says } from "./engines.ts";
+import { sqlite } from "../../src/sqlite.ts";
+import { Place, untilState, untilTrue } from "../support/processes.ts";
+import { memory, raw, says } from "./engines.ts";
 
 const NONE = { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 };
 
@@ -231,4 +232,90 @@ test("a parent that is cancelled while it waits stays cancelled when its childre
   const [only] = (await engine.list({ parent: id })).jobs;
   await untilState(engine, only!.id, "succeeded");
   assert.equal((await engine.get(id))?.state, "cancelled");
+});
+
+test("a cancel rings the workers of other processes: what waited for the job goes on, although none of them polls", async (t) => {
+  const place = new Place(t);
+  const stranger = job<null>("stranger");
+  const waiter = job<string>("waiter");
+  waiter.handle(async (id, run) => (await run.wait([id]))[0]!.state);
+  const jobs = [stranger, waiter];
+  const worker = await place.engine({ jobs, poll: "1h" });
+  const operator = await place.engine({ jobs });
+  await worker.start({ only: [waiter] });
+  await operator.enqueue(stranger, null, { id: "stranger" });
+  const { id } = await operator.enqueue(waiter, "stranger");
+  await untilWaits(worker, id, "run.wait#1");
+  assert.equal(await operator.cancel("stranger"), "cancelled");
+  assert.equal(await worker.result(id, { timeout: "30s" }), "cancelled");
+});
+
+test("the promise of a wait never settles in the attempt that began it", async (t) => {
+  const settled: string[] = [];
+  const naps = job<null>("naps");
+  naps.handle(async (_, run) => {
+    const note = (how: string) => (): void => void settled.push(`${how} in attempt ${run.attempt}`);
+    const nap = run.sleep("5ms");
+    nap.then(note("resolved"), note("rejected"));
+    await nap;
+    return run.attempt;
+  });
+  const engine = await memory(t, [naps]);
+  await engine.start();
+  assert.equal(await engine.result((await engine.enqueue(naps, null)).id), 2);
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.deepEqual(settled, ["resolved in attempt 2"]);
+});
+
+test("a result that is awaited while its job is removed is an error and never a hang", async (t) => {
+  const place = new Place(t);
+  const never = job<null>("never");
+  const engine = await place.engine({ jobs: [never] });
+  const { id } = await engine.enqueue(never, null);
+  const pending = engine.result(id);
+  raw(t, place.path).prepare("DELETE FROM outlive_jobs WHERE id = ?").run(id);
+  await assert.rejects(pending, says(ErrorCode.noResult, id, "is not in the store"));
+});
+
+test("tx.signal is kept with the user's own rows, in engine.transaction and in run.commit, or not at all", async (t) => {
+  const approved = z.object({ by: z.string() });
+  const order = job<null>("order");
+  order.handle((_, run) => run.waitForSignal("approved", { schema: approved }));
+  const click = job<string>("click", { retry: { attempts: 1 } });
+  click.handle((id, run) =>
+    run.commit(sqlite, (tx) => {
+      tx.run("INSERT INTO clicks VALUES (?)", "commit");
+      return tx.signal(id, "approved", { by: "ann" }, { id: "click" });
+    }),
+  );
+  const engine = await memory(t, [order, click]);
+  await engine.transaction(sqlite, (tx) => tx.exec("CREATE TABLE clicks (how TEXT)"));
+  await engine.start();
+  const [first, second] = [await engine.enqueue(order, null), await engine.enqueue(order, null)];
+  const failing = engine.transaction(sqlite, (tx) => {
+    tx.run("INSERT INTO clicks VALUES (?)", "failing");
+    tx.signal(first.id, "approved", { by: "nobody" });
+    throw new Error("not enough money");
+  });
+  await assert.rejects(failing, /not enough money/);
+  const sent = await engine.transaction(sqlite, (tx) => {
+    tx.run("INSERT INTO clicks VALUES (?)", "transaction");
+    return tx.signal(first.id, "approved", { by: "bob" });
+  });
+  assert.deepEqual(sent, { created: true });
+  assert.deepEqual(await engine.result(first.id), { by: "bob" });
+  const clicked = await engine.enqueue(click, second.id);
+  assert.deepEqual(await engine.result(clicked.id), { created: true });
+  assert.deepEqual(await engine.result(second.id), { by: "ann" });
+  const late = await engine.enqueue(click, first.id);
+  await assert.rejects(engine.result(late.id), says(ErrorCode.noResult, "was refused: it is succeeded"));
+  const rows = await engine.transaction(sqlite, (tx) => tx.all<{ how: string }>("SELECT how FROM clicks"));
+  assert.deepEqual(
+    rows.map(({ how }) => how),
+    ["transaction", "commit"],
+  );
+  await assert.rejects(
+    engine.transaction(sqlite, (tx) => tx.signal(first.id, "", null)),
+    says(ErrorCode.keyInvalid, "The name of a signal"),
+  );
 });

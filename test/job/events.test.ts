@@ -44,7 +44,7 @@ test("a listener that throws harms neither the others nor the engine, and is tol
   assert.deepEqual(heard, ["recovery.started: first", "recovery.started: a text", started]);
 });
 
-test("a listener of failures that itself fails is not told for ever", () => {
+test("a listener of failures that itself fails is not told forever", () => {
   const events = bus();
   let calls = 0;
   const fail = (): never => {

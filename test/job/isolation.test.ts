@@ -108,7 +108,7 @@ test("what others suffered matters only for a job that was alone and is at its l
   assert.equal(isOnTrial(counted({ blamed: 2 }), false, limits), false);
 });
 
-test("a death beside others never makes a job guilty, even one that has used up its blame", () => {
+test("a death next to others never makes a job guilty, even one that has used up its blame", () => {
   assert.equal(blame(counted({ crashes: 99, blamed: 99 }), false, limits).guilty, false);
 });
 

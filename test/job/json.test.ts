@@ -176,7 +176,7 @@ test("a stored number that JavaScript reads as Infinity is refused, however it i
     assert.deepEqual(decodeJson(text, "The input"), JSON.parse(text));
 });
 
-test("members that are undefined are left out, as JSON does", () => {
+test("members that are undefined are omitted, as JSON does", () => {
   assert.equal(encodeJson({ a: undefined, b: 1, c: { d: undefined } }, "The input"), '{"b":1,"c":{}}');
 });
 

@@ -3,8 +3,8 @@ import assert from "node:assert/strict";
 import * as transitions from "../../src/job/transitions.ts";
 import { test } from "node:test";
 import { ErrorCode, OutliveError } from "../../src/job/errors.ts";
-import { JOB_STATES, type JobState } from "../../src/job/job.ts";
-import { type Change, type ChangeName, CHANGES } from "../../src/job/transitions.ts";
+import { JOB_STATES, type JobState, NO_COUNTERS } from "../../src/job/job.ts";
+import { BY_HAND, type Change, type ChangeName, CHANGES, type JobView } from "../../src/job/transitions.ts";
 import { aKind, aView, counted } from "../support/samples.ts";
 
 const boom = { name: "Error", message: "boom" };
@@ -49,6 +49,16 @@ const table: Readonly<
 test("the changes and the states from which they start are those written down here", () => {
   const written = Object.fromEntries(Object.entries(table).map(([name, { from }]) => [name, from]));
   assert.deepEqual(CHANGES, written);
+});
+
+test("what a person may ask is decided for every state from which it may start, whatever the counters are", () => {
+  const view = (state: JobState): JobView =>
+    aView({ state, counters: { ...NO_COUNTERS, errors: 3, crashes: 2, blamed: 1 } });
+  for (const name of ["cancel", "retry"] as const) {
+    const decided = Object.fromEntries(CHANGES[name].map((state) => [state, table[name].make(view(state))]));
+    assert.deepEqual(BY_HAND[name].changes, decided);
+  }
+  assert.deepEqual([typeof BY_HAND.cancel.request, BY_HAND.retry.request], ["string", null]);
 });
 
 for (const name of Object.keys(CHANGES) as ChangeName[]) {
@@ -202,7 +212,7 @@ test("the last allowed timeout kills the job", () => {
   assert.equal(change.reason, "timeout 2 of 2, no more are allowed");
 });
 
-test("FR-014 FR-015 UT-002 a first crash beside others queues the job again at once and counts, without blame", () => {
+test("FR-014 FR-015 UT-002 a first crash next to others queues the job again at once and counts, without blame", () => {
   const { change, decision } = transitions.crash(aView(), aKind(), TOGETHER);
   assert.equal(decision, "retry");
   assert.equal(change.to, "queued");
@@ -223,7 +233,7 @@ test("from its second crash on, each halves the number of suspects that a job ma
   assert.equal(last.reason, "its worker died (crash 2, 1 of 3 alone); it will run as the only suspect");
 });
 
-test("crashes beside others never quarantine a job, however many", () => {
+test("crashes next to others never quarantine a job, however many", () => {
   const { change, decision } = transitions.crash(
     aView({ counters: counted({ crashes: 500, blamed: 2 }) }),
     aKind(),

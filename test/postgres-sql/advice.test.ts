@@ -81,7 +81,7 @@ test("a migration that is not there, and a role that can't work, are told with w
   const lines = await told(store);
   await store.sql("RESET ROLE");
   await store.sql(`DROP OWNED BY ${role}; DROP ROLE ${role}`);
-  said(lines, new RegExp(`^warning: The role ${role} can't work.*jobs: INSERT, UPDATE, DELETE`));
+  said(lines, new RegExp(`^warning: The role ${role} can only read.*jobs: INSERT, UPDATE, DELETE`));
   said(lines, /^warning: overdue jobs: not known, permission denied/);
 });
 
@@ -144,7 +144,7 @@ test("a table with more dead rows than vacuum keeps up with is named with its nu
   );
   assert.match(
     warned,
-    /^warning: The table jobs has 20 dead rows beside 0 live ones; the last vacuum was never\. Look for a long transaction/,
+    /^warning: The table jobs has 20 dead rows and 0 live ones; the last vacuum was never\. Look for a long transaction/,
   );
   assert.match(await find(10_000), /^ok: Vacuum keeps up: \d+ dead rows/);
 });

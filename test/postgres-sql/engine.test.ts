@@ -126,7 +126,7 @@ test("seed 003: a worker is killed, and tick() on a schedule of psql alone recla
   assert.equal(await ask("SELECT state FROM outlive.workers"), "gone");
 });
 
-test("what an engine recovers is in reclaim_history beside what SQL reclaims, and its dead worker in the view of workers", async (t) => {
+test("what an engine recovers is in reclaim_history next to what SQL reclaims, and its dead worker in the view of workers", async (t) => {
   const { ask, engine, holder } = await place(t);
   const { child, until } = holder();
   const { worker } = await until("working");

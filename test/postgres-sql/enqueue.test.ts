@@ -19,7 +19,7 @@ test("a job enqueued by SQL is queued, with an id that sorts by time", async (t)
   ]);
 });
 
-test("a kind that nobody has declared gets the defaults that a program would have", async (t) => {
+test("a kind that no program has declared gets the defaults that a program would have", async (t) => {
   const store = await fixture(t);
   await store.psql("SELECT outlive.enqueue('brand.new')");
   const { settings } = kindChoice("brand.new", {});

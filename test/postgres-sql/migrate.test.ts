@@ -34,7 +34,7 @@ function things(url: string): Promise<string> {
   );
 }
 
-test("up makes all steps one after the other, and once more changes nothing", async (t) => {
+test("up makes all steps one after the other, and a second run changes nothing", async (t) => {
   const url = await freshDatabase(t);
   const { json, run } = cliOn(t, url);
   assert.deepEqual(await applied(t, url), []);

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { untilTrue } from "../support/processes.ts";
-import { MINUTE, type Fixture, fixture } from "./fixture.ts";
+import { MINUTE, type Fixture, fixture, judgeLosses } from "./fixture.ts";
 
 async function held(store: Fixture, worker: string, count: number, kind = "mail"): Promise<string[]> {
   await store.worker(worker);
@@ -47,7 +47,7 @@ test("with every process dead one SELECT puts all work back, in one incident per
   assert.deepEqual(await store.sql("SELECT * FROM outlive.reclaim_stale_jobs()"), [], "once is enough");
 });
 
-test("the jobs of a worker whose death is proved are charged with it: the only suspect is blamed, and no fresh job", async (t) => {
+test("SQL requeues the jobs of a worker whose death is proved and counts nothing; core charges them: the only suspect is blamed, and no fresh job", async (t) => {
   const store = await fixture(t);
   await held(store, "w1", 3);
   await held(store, "w2", 1);
@@ -56,13 +56,40 @@ test("the jobs of a worker whose death is proved are charged with it: the only s
   for (const worker of ["w1", "w2", "w3"]) await store.die(worker);
   assert.equal((await store.sql("SELECT * FROM outlive.reclaim_stale_jobs()")).length, 6);
   const counted = async (id: string): Promise<readonly number[]> => {
-    const { crashes, blamed } = await store.job(id);
-    return [crashes, blamed];
+    const { crashes, blamed, losses } = await store.job(id);
+    return [crashes, blamed, losses];
   };
-  assert.deepEqual(await counted("w1-0"), [1, 0], "it was in company");
-  assert.deepEqual(await counted("w2-0"), [1, 0], "it was the only job, and its first crash");
-  assert.deepEqual(await counted("w3-0"), [2, 1], "it was the only suspect");
-  assert.deepEqual(await counted("w3-1"), [1, 0], "it ran with a suspect");
+  assert.deepEqual(await counted("w1-0"), [0, 0, 1], "SQL counts nothing but the loss");
+  assert.deepEqual(await counted("w3-0"), [1, 0, 1], "SQL blames no job");
+  assert.deepEqual(
+    await store.sql("SELECT DISTINCT how, resolution, judged_at FROM outlive.incidents"),
+    [{ how: "silent", resolution: "died", judged_at: null }],
+    "the death is known, and core judges it",
+  );
+  await judgeLosses(store);
+  assert.deepEqual(await counted("w1-0"), [1, 0, 0], "it was in company");
+  assert.deepEqual(await counted("w2-0"), [1, 0, 0], "it was the only job, and its first crash");
+  assert.deepEqual(await counted("w3-0"), [2, 1, 0], "it was the only suspect");
+  assert.deepEqual(await counted("w3-1"), [1, 0, 0], "it ran with a suspect");
+});
+
+test("SQL continues the recovery of a proved death as a loss, also in an incident that was judged, and core counts it", async (t) => {
+  const store = await fixture(t);
+  await held(store, "w1", 2);
+  await store.sql(
+    `INSERT INTO outlive.incidents (id, recovery, worker, how, evidence, host, pid, version, worker_started_at, last_heartbeat_at,
+       loop_lag_ms, detected_at, started_at, completed_at, judged_at, recovered_by, integrity, wal_frames, held_at_death, suspects_at_death)
+     VALUES ('i', 'r', 'w1', 'gone', 'its process is gone', 'host', 7, '0', 1, 1, 0, 1, 1, 1, 1, 'a-worker', 'NOT_CHECKED', 0, 2, 0)`,
+  );
+  await store.sql("UPDATE outlive.fleet SET state = 'gone', incident = 'i' WHERE id = 'w1'");
+  assert.equal((await store.sql("SELECT * FROM outlive.reclaim_stale_jobs()")).length, 2);
+  const incident = "SELECT how, resolution, judged_at IS NULL AS open, evidence FROM outlive.incidents";
+  const evidence = "its process is gone";
+  assert.deepEqual(await store.sql(incident), [{ how: "silent", resolution: "died", open: true, evidence }]);
+  await judgeLosses(store);
+  const { crashes, losses } = await store.job("w1-0");
+  assert.deepEqual([crashes, losses], [1, 0]);
+  assert.deepEqual(await store.sql(incident), [{ how: "silent", resolution: "died", open: false, evidence }]);
 });
 
 test("two reclaims at once take every job once", async (t) => {

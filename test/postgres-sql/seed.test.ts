@@ -5,7 +5,7 @@ import { type TestContext, test } from "node:test";
 import { executorJobs } from "../../examples/executor-jobs.ts";
 import { untilTrue } from "../support/processes.ts";
 import { shownSql } from "./docs.ts";
-import { MINUTE, fixture, type Fixture } from "./fixture.ts";
+import { MINUTE, fixture, type Fixture, judgeLosses } from "./fixture.ts";
 
 /** The store of the executor with its six kinds, and one worker that has started and does not beat any more. */
 async function executor(t: TestContext): Promise<Fixture> {
@@ -48,7 +48,7 @@ test("test 1: the job of a dead worker is queued again with one attempt more, an
   );
 });
 
-test("test 1, as it was written: a row put in by hand under a worker that nobody knows", async (t) => {
+test("test 1, as it was written: a row put in by hand under a worker that no process knows", async (t) => {
   const store = await executor(t);
   await store.psql(`
     INSERT INTO outlive.jobs (id, dedupe_key, kind, priority, input, state, created_at, started_at, deadline_at, worker, fence, timeouts)
@@ -99,17 +99,15 @@ for (const [which, counters, proved] of [
     );
   });
 
-test("test 3, by its crashes: a job that killed as many workers as it may, alone, is in quarantine, and dead_jobs names it", async (t) => {
+test("test 3, by its crashes: SQL takes back a job that killed as many workers as it may, alone; core quarantines it, and dead_jobs names it", async (t) => {
   const store = await executor(t);
   await store.psql("SELECT outlive.enqueue('run_tsa', '{}', id => 'a')");
   await store.sql("UPDATE outlive.jobs SET crashes = 2, blamed = 2 WHERE id = 'a'");
   await store.claim("test-worker", "a");
   await store.pass(35 * MINUTE);
   await store.die("test-worker");
-  assert.equal(
-    await store.psql("SELECT job_id, decision, attempts FROM outlive.reclaim_stale_jobs()"),
-    "a|quarantine|3",
-  );
+  assert.equal(await store.psql("SELECT job_id, decision, attempts FROM outlive.reclaim_stale_jobs()"), "a|lost|3");
+  await judgeLosses(store);
   assert.match(
     await store.psql("SELECT state, attempts, reason FROM outlive.dead_jobs"),
     /^quarantined\|3\|RECLAIMED_TTL: Max attempts reached: 3 of 3 workers died while it ran alone/,
@@ -317,7 +315,7 @@ test("a heartbeat of the worker shortens detection: its job is back after one le
   assert.match((await store.job("a")).error!.message, /^RECLAIMED_TTL: Exceeded TTL \(30 s\)/);
 });
 
-test("a kind that nobody declared is reclaimed after the default timeout", async (t) => {
+test("a kind that no program declared is reclaimed after the default timeout", async (t) => {
   const store = await executor(t);
   await store.psql("SELECT outlive.enqueue('brand.new', '{}', id => 'a')");
   await store.claim("test-worker", "a");

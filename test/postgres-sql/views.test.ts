@@ -1,7 +1,7 @@
 // What the views say, at the edges: from which second on a job is a warning, when it is stale, who is silent, why a job is dead.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { MINUTE, fixture } from "./fixture.ts";
+import { MINUTE, fixture, judgeLosses } from "./fixture.ts";
 
 test("stale_monitor is OK below 80 % of the timeout, WARNING from there on, STALE beyond it", async (t) => {
   const store = await fixture(t);
@@ -75,6 +75,7 @@ test("dead_jobs tells quarantined from dead, with the reason and all counters", 
   await store.beat("w2");
   await store.die("w1");
   await store.psql("SELECT outlive.reclaim_stale_jobs()");
+  await judgeLosses(store);
   assert.equal(
     await store.psql(
       "SELECT job_id, state, attempts, errors, crashes, blamed, timeouts, worker, error, substr(reason, 1, 35) FROM outlive.dead_jobs ORDER BY job_id",
@@ -88,7 +89,7 @@ test("dead_jobs tells quarantined from dead, with the reason and all counters", 
     await store.psql(
       "SELECT job_id, decision, cause, state, by, incident IS NOT NULL FROM outlive.reclaim_history ORDER BY job_id",
     ),
-    "late|fail|timeOut|dead|sql|f\npoison|quarantine|crash|quarantined|sql|t",
+    "late|fail|timeOut|dead|sql|f\npoison|lost|lose|queued|sql|t",
   );
 });
 

@@ -53,7 +53,7 @@ function waiting(job: ClaimedJob, until: Wait["until"]) {
 
 const LANE = { delayed: 0, open: 1 } as const;
 
-test("with every process dead, tick() ends the child of a dead worker, and the next tick() wakes its parent", async (t) => {
+test("with every process dead, one tick() ends the child of a dead worker and wakes its parent", async (t) => {
   const { register, enqueue, killAll, psql, job, pass } = await workers(t);
   await enqueue("parent", "mail");
   const first = await register("w1");
@@ -65,9 +65,8 @@ test("with every process dead, tick() ends the child of a dead worker, and the n
   assert.equal(await psql("SELECT outlive.tick()"), "0");
   await pass(MINUTE / 2 + 1_000);
   assert.equal(await psql("SELECT outlive.tick()"), "1");
-  assert.deepEqual([(await job("child")).state, (await job("parent")).lane], ["dead", LANE.delayed]);
+  assert.deepEqual([(await job("child")).state, (await job("parent")).lane], ["dead", LANE.open]);
   assert.equal(await psql("SELECT outlive.tick()"), "0");
-  assert.equal((await job("parent")).lane, LANE.open);
   assert.equal(await psql("SELECT count(*) FROM outlive.wakes"), "0");
 });
 
@@ -130,6 +129,71 @@ test("a wake for a waiting job that a transaction holds is kept until that trans
   await other.sql("COMMIT");
   assert.equal((await worker.turn([], NO_ROOM)).woken, 1);
   assert.equal((await job("waiter")).lane, 2, "a suspect, because of its loss");
+});
+
+test("a user's transaction that sent a signal and stays open makes no sender, worker or cancel wait", async (t) => {
+  const { register, enqueue, ...store } = await workers(t);
+  await enqueue("waiter", "mail");
+  const worker = await register("w");
+  await worker.settle(waiting(await worker.next(roomFor(1, ["mail"])), { signal: "go" }));
+  const engine = await openStore(store);
+  t.after(() => engine.close());
+  const sent = Promise.withResolvers<void>();
+  const gate = Promise.withResolvers<void>();
+  const transacted = engine.transactions!.transact(async (tx) => {
+    await tx.signal("waiter", "go", 1, { id: "first" });
+    sent.resolve();
+    await gate.promise;
+  });
+  await sent.promise;
+  assert.deepEqual(await worker.claim(roomFor(1, ["mail"])), [], "it is not committed");
+  const signal = { job: "waiter", name: "go", payload: "2" };
+  assert.deepEqual(await worker.store.operate.signal({ ...signal, id: "second" }), { is: "kept" });
+  await worker.turn([], NO_ROOM);
+  const woken = await worker.next(roomFor(1, ["mail"]));
+  const read = { type: "signal", step: "run.signal(go)#1", name: "go", hasEnded: false } as const;
+  assert.deepEqual(await worker.record(woken, read), [{ is: "applied", signal: { kept: true, payload: "2" } }]);
+  await worker.settle(waiting(woken, { signal: "go" }));
+  gate.resolve();
+  await transacted;
+  await worker.turn([], NO_ROOM);
+  assert.equal((await worker.next(roomFor(1, ["mail"]))).lease.jobId, "waiter");
+});
+
+test("a child whose row a transaction holds is skipped by a cancel of its family, and cancelled when that has ended", async (t) => {
+  const { register, enqueue, session, job, sql } = await workers(t);
+  await enqueue("parent", "mail");
+  const worker = await register("w");
+  const parent = await worker.next(roomFor(1, ["mail"]));
+  const drafts = ["held", "free"].map((id) => draft({ id, kind: "sms" }));
+  await worker.record(parent, { type: "enqueue", drafts });
+  const other = await session();
+  await other.sql("BEGIN");
+  await other.sql("SELECT 1 FROM outlive.jobs WHERE id = 'held' FOR UPDATE");
+  await worker.settle(waiting(parent, { jobs: ["held", "free"] }));
+  await worker.store.operate.cancel("parent", "operator", { children: true });
+  let turns = 0;
+  while ((await worker.turn([], NO_ROOM)).nextDueInMs === 0) assert.ok(turns++ < 20, "the lock may last: no busy loop");
+  assert.deepEqual([(await job("held")).state, (await job("free")).state], ["queued", "cancelled"]);
+  await other.sql("COMMIT");
+  for (let more = 0; more < 5; more++) await worker.turn([], NO_ROOM);
+  assert.equal((await job("held")).state, "cancelled");
+  assert.deepEqual(await sql("SELECT count(*)::int AS n FROM outlive.family_cancels"), [{ n: 0 }]);
+  assert.deepEqual(await sql("SELECT count(*)::int AS n FROM outlive.wakes"), [{ n: 0 }]);
+});
+
+test("a worker of a version that knows no cancels of families takes their wakes, and they are kept", async (t) => {
+  const { register, enqueue, job, sql } = await workers(t);
+  await enqueue("parent", "mail");
+  const worker = await register("w");
+  const parent = await worker.next(roomFor(1, ["mail"]));
+  await worker.record(parent, { type: "enqueue", drafts: [draft({ id: "child", kind: "sms" })] });
+  await worker.settle(waiting(parent, { jobs: ["child"] }));
+  await worker.store.operate.cancel("parent", "operator", { children: true });
+  for (let turns = 0; turns < 3; turns++) await sql("SELECT outlive.act_on_wakes(500)");
+  assert.equal((await job("child")).state, "queued");
+  for (let turns = 0; turns < 3; turns++) await worker.turn([], NO_ROOM);
+  assert.equal((await job("child")).state, "cancelled");
 });
 
 test("a parent whose commit holds its row for long stops no worker from acting on the wakes of its children", async (t) => {

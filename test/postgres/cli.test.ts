@@ -85,7 +85,7 @@ wait.handle((_, run) => new Promise((resolve) => run.signal.addEventListener("ab
   assert.doesNotMatch(all.join("\n"), new RegExp(SECRET));
 });
 
-test("check --repair says that nothing is mended on a server and what to do instead, and lists what is wrong", async (t) => {
+test("check --repair says that nothing is repaired on a server and what to do instead, and lists what is wrong", async (t) => {
   const store = await freshDatabase(t);
   const said = (...args: string[]) => cli(t, args, { store });
   await said("migrate", "up");

@@ -44,7 +44,7 @@ test("a wrong password, a database that is not there and a server that is away a
   assert.match(away.hint, /Nobody listens there/);
 });
 
-test("an address that is none, or names a server beside a pool, is refused without its password", async () => {
+test("an address that is none, or names a server next to a pool, is refused without its password", async () => {
   for (const url of [
     `postgres://u:${SECRET}@host:notaport/db`,
     `postgres://u:${SECRET}/@host name/db`,
@@ -212,7 +212,7 @@ test("on the user's own pool: queries run on it, it stays open, and nothing is l
   assert.deepEqual(rows, [{ seqscan: "on", prepared: 0 }]);
 });
 
-test("a pool whose password is a function gets its maintenance beside the worker, and that is said", async (t) => {
+test("a pool whose password is a function gets its maintenance next to the worker, and that is said", async (t) => {
   const { url, schema } = await freshSchema(t);
   const pool = new pg.Pool({ connectionString: url, password: () => "" });
   t.after(() => pool.end());
@@ -226,7 +226,7 @@ test("a pool whose password is a function gets its maintenance beside the worker
     onEvent: (event) => void (event.name === "store.notice" && notices.push(event.text)),
   });
   const worker = await engine.start();
-  assert.match(notices.join(), /the maintenance runs beside the worker/);
+  assert.match(notices.join(), /the maintenance runs in the worker's own thread/);
   const { id } = await engine.enqueue(hello, {});
   await untilState(engine, id, "succeeded");
   await worker.stop();

@@ -1,8 +1,8 @@
 // The kinds that the children of the PostgreSQL tests run: those of all stores, and a transfer that commits here.
 import type { EventEmitter } from "node:events";
-import { job } from "../../src/index.ts";
+import { batch, job } from "../../src/index.ts";
 import { postgres } from "../../src/postgres.ts";
-import { kinds as common, tell } from "../support/jobs.ts";
+import { effect, kinds as common, tell } from "../support/jobs.ts";
 
 const schema = process.env["OUTLIVE_TEST_SCHEMA"] ?? "outlive";
 
@@ -25,5 +25,42 @@ transfer.handle(async ({ n, idleMs = 0 }, run) => {
   });
 });
 
+/** A row of a batch. `stops`: in the first attempt it stands still there until its process is killed. */
+export interface Booking {
+  readonly n: number;
+  readonly stops?: "at first" | "before its commit" | "inside its commit";
+}
+
+const retry = { backoff: { base: "1ms", max: "5ms" }, crashes: 3 } as const;
+
+function standStill(): Promise<never> {
+  return new Promise(() => setInterval(() => {}, 1_000));
+}
+
+/** Each row's end is durable before the next begins. */
+export const careful = batch("careful", { block: 10, mark: "row", retry });
+careful.handle(async ({ input }, run) => {
+  const { n, stops } = input as unknown as Booking;
+  tell("row", { n, attempt: run.attempt });
+  if (stops && run.attempt === 1) await standStill();
+  effect(`row ${n} attempt ${run.attempt}`);
+});
+
+/** Each row is booked in the ledger with its end. */
+export const bookings = batch("bookings", { block: 10, retry });
+bookings.handle(async (row, run) => {
+  const { n, stops } = row.input as unknown as Booking;
+  const stop = async (where: Booking["stops"]): Promise<void> => {
+    if (stops !== where || run.attempt > 1) return;
+    tell("stopped", { n });
+    await standStill();
+  };
+  await stop("before its commit");
+  await row.commit(postgres, async (tx) => {
+    await tx.query(`INSERT INTO "${schema}".ledger (job, n) VALUES ($1, $2)`, [`row ${n}`, n]);
+    await stop("inside its commit");
+  });
+});
+
 export const { stepped, slow, poison, block, compute } = common;
-export const jobs = [transfer, stepped, slow, poison, block, compute];
+export const jobs = [transfer, stepped, slow, poison, block, compute, careful, bookings];

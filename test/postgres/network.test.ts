@@ -57,7 +57,7 @@ async function enqueuedThrough(url: string, { schema }: PostgresPlace): Promise<
   }
 }
 
-test("a host that is lost with its connections half open is recovered when the lease is over", async (t) => {
+test("a host that is lost with its connections half open is recovered when the lease has expired", async (t) => {
   const place = await PostgresPlace.shared(t);
   const proxy = await swallowingProxy(t, place.url);
   const engine = await place.engine();

@@ -40,7 +40,7 @@ test("a worker alone runs at once what its own maintenance has put back", async 
   assert.equal((await other.untilFact("started", { id }))["attempt"], 2);
 });
 
-test("neighbours of a frozen detector find a death by its lock, long before the detector's lease is over", async (t) => {
+test("neighbours of a frozen detector find a death by its lock, long before the detector's lease has expired", async (t) => {
   const place = await PostgresPlace.shared(t);
   const engine = await place.engine();
   const heartbeat = { interval: "1s", lease: "60s", probe: "100ms", sweep: "1s" } as const;

@@ -27,25 +27,25 @@ function watch(
 
 const worker = (given: Partial<WorkerRow> = {}): WorkerRow => aWorkerRow({ id: "w2", leaseMs: LEASE, ...given });
 
-/** Looks every 10 s, `times` times, and answers what the last look found. */
-async function looks(
+/** Checks every 10 s, `times` times, and returns what the last check found. */
+async function checks(
   { clock, detector }: ReturnType<typeof watch>,
-  workers: (look: number) => WorkerRow[],
+  workers: (pass: number) => WorkerRow[],
   times: number,
-): ReturnType<FailureDetector["look"]> {
-  let dead = await detector.look(workers(0), EVERY);
-  for (let look = 1; look < times; look++) {
-    assert.deepEqual(dead, [], `look ${look}`);
+): ReturnType<FailureDetector["check"]> {
+  let dead = await detector.check(workers(0), EVERY);
+  for (let pass = 1; pass < times; pass++) {
+    assert.deepEqual(dead, [], `pass ${pass}`);
     await clock.advance(EVERY);
-    dead = await detector.look(workers(look), EVERY);
+    dead = await detector.check(workers(pass), EVERY);
   }
   return dead;
 }
 
-test("FR-011 UT-001 a worker whose lock is free is gone at the first look, however fresh its heartbeat", async () => {
+test("FR-011 UT-001 a worker whose lock is free is gone at the first check, however fresh its heartbeat", async () => {
   const { clock, detector } = watch({ w2: "free" });
   const row = worker({ lastWord: "killed itself" });
-  assert.deepEqual(await detector.look([row], EVERY), [
+  assert.deepEqual(await detector.check([row], EVERY), [
     {
       worker: row,
       death: { how: "gone", lastSeenAliveAt: null, detectedAt: clock.now(), evidence: "killed itself" },
@@ -61,9 +61,9 @@ test("a worker whose row came back with a backup is gone at once, whatever its l
   assert.deepEqual(await detector.probe([row]), [{ worker: row, death }]);
 });
 
-test("a worker whose heartbeat moves is left alone for ever, with its lock held or unknown", async () => {
+test("a worker whose heartbeat moves is left alone forever, with its lock held or unknown", async () => {
   for (const probe of ["held", "unknown"] as const) {
-    const dead = await looks(watch({ w2: probe }), (look) => [worker({ beats: look })], 50);
+    const dead = await checks(watch({ w2: probe }), (pass) => [worker({ beats: pass })], 50);
     assert.deepEqual(dead, []);
   }
 });
@@ -71,7 +71,7 @@ test("a worker whose heartbeat moves is left alone for ever, with its lock held 
 test("FR-042 AC-007 UT-001 UT-004 a worker whose heartbeat stands still for one lease on our own clock is silent, although its lock is held", async () => {
   for (const probe of ["held", "unknown"] as const) {
     const watching = watch({ w2: probe });
-    const dead = await looks(watching, () => [worker({ beats: 5, lastWord: null })], 4);
+    const dead = await checks(watching, () => [worker({ beats: 5, lastWord: null })], 4);
     assert.equal(dead.length, 1);
     const { death } = dead[0]!;
     assert.equal(death.how, "silent");
@@ -81,12 +81,12 @@ test("FR-042 AC-007 UT-001 UT-004 a worker whose heartbeat stands still for one 
 });
 
 test("a silent worker's last word is part of the evidence", async () => {
-  const dead = await looks(watch(), () => [worker({ lastWord: "the loop was blocked" })], 4);
+  const dead = await checks(watch(), () => [worker({ lastWord: "the loop was blocked" })], 4);
   assert.equal(dead[0]!.death.evidence, "no heartbeat for 30000 ms (lease 30000 ms); the loop was blocked");
 });
 
 test("FR-037 UT-004 each worker is held to its own lease", async () => {
-  const dead = await looks(watch(), () => [worker({ id: "short", leaseMs: 20_000 }), worker({ id: "long" })], 3);
+  const dead = await checks(watch(), () => [worker({ id: "short", leaseMs: 20_000 }), worker({ id: "long" })], 3);
   assert.deepEqual(
     dead.map(({ worker: { id } }) => id),
     ["short"],
@@ -95,20 +95,20 @@ test("FR-037 UT-004 each worker is held to its own lease", async () => {
 
 test("the heartbeat's own instant is never looked at", async () => {
   for (const heartbeatAt of [0, Number.MAX_SAFE_INTEGER]) {
-    const dead = await looks(watch(), (look) => [worker({ heartbeatAt, startedAt: heartbeatAt, beats: look })], 10);
+    const dead = await checks(watch(), (pass) => [worker({ heartbeatAt, startedAt: heartbeatAt, beats: pass })], 10);
     assert.deepEqual(dead, []);
   }
 });
 
 test("a counter that went back has moved too", async () => {
-  const dead = await looks(watch(), (look) => [worker({ beats: 1_000 - look })], 10);
+  const dead = await checks(watch(), (pass) => [worker({ beats: 1_000 - pass })], 10);
   assert.deepEqual(dead, []);
 });
 
 test("when a worker was last seen alive is when its lock was last found held", async () => {
   const probes: Record<string, Probe> = { w2: "held" };
   const { clock, detector } = watch(probes);
-  await detector.look([worker()], EVERY);
+  await detector.check([worker()], EVERY);
   await clock.advance(EVERY);
   await detector.probe([worker()]);
   const seenAt = clock.now();
@@ -119,99 +119,99 @@ test("when a worker was last seen alive is when its lock was last found held", a
   assert.equal(found!.death.detectedAt, seenAt + 250);
 });
 
-test("a lock that was found held once is a sign of life: the first look counts", async () => {
-  for (const first of ["look", "probe"] as const) {
+test("a lock that was found held once is a sign of life: the first check counts", async () => {
+  for (const first of ["check", "probe"] as const) {
     const probes: Record<string, Probe> = { w2: "held" };
     const { clock, detector } = watch(probes);
     const seenAt = clock.now();
-    await (first === "look" ? detector.look([worker()], EVERY) : detector.probe([worker()]));
+    await (first === "check" ? detector.check([worker()], EVERY) : detector.probe([worker()]));
     await clock.advance(250);
     probes["w2"] = "free";
-    const [found] = await detector.look([worker()], EVERY);
+    const [found] = await detector.check([worker()], EVERY);
     assert.equal(found!.death.lastSeenAliveAt, seenAt, first);
   }
 });
 
 test("without a lock to ask, a worker was last seen alive when its heartbeat had last moved, and never before it did", async () => {
   const moved = watch();
-  const dead = await looks(moved, (look) => [worker({ beats: Math.min(look, 1) })], 5);
+  const dead = await checks(moved, (pass) => [worker({ beats: Math.min(pass, 1) })], 5);
   assert.equal(dead[0]!.death.lastSeenAliveAt, moved.clock.now() - 3 * EVERY);
-  const still = await looks(watch(), () => [worker()], 4);
+  const still = await checks(watch(), () => [worker()], 4);
   assert.equal(still[0]!.death.lastSeenAliveAt, null);
 });
 
-test("a sleep before the first look counts, too: a probe had begun the watch", async () => {
+test("a sleep before the first check counts, too: a probe had begun the watch", async () => {
   const { clock, detector } = watch({ w2: "held" });
   assert.deepEqual(await detector.probe([worker()]), []);
   await clock.advance(2 * LEASE);
-  assert.deepEqual(await detector.look([worker()], EVERY), []);
+  assert.deepEqual(await detector.check([worker()], EVERY), []);
   await clock.advance(EVERY);
-  assert.deepEqual(await detector.look([worker()], EVERY), [], "the watch began when it woke up");
+  assert.deepEqual(await detector.check([worker()], EVERY), [], "the watch began when it woke up");
 });
 
-test("a look that comes too late starts the watch again: the watcher was asleep", async () => {
+test("a check that comes too late starts the watch again: the watcher was asleep", async () => {
   const { clock, detector } = watch();
-  await detector.look([worker()], EVERY);
+  await detector.check([worker()], EVERY);
   clock.freeze(10 * LEASE);
-  assert.deepEqual(await detector.look([worker()], EVERY), []);
+  assert.deepEqual(await detector.check([worker()], EVERY), []);
   await clock.advance(EVERY);
-  assert.deepEqual(await detector.look([worker()], EVERY), []);
+  assert.deepEqual(await detector.check([worker()], EVERY), []);
   await clock.advance(EVERY);
-  assert.deepEqual(await detector.look([worker()], EVERY), []);
+  assert.deepEqual(await detector.check([worker()], EVERY), []);
   await clock.advance(EVERY);
-  assert.equal((await detector.look([worker()], EVERY)).length, 1);
+  assert.equal((await detector.check([worker()], EVERY)).length, 1);
 });
 
-test("a look is late only beyond twice its interval and a second", async () => {
+test("a check is late only beyond twice its interval and a second", async () => {
   const onTime = watch();
-  await onTime.detector.look([worker({ leaseMs: 21_000 })], EVERY);
+  await onTime.detector.check([worker({ leaseMs: 21_000 })], EVERY);
   onTime.clock.freeze(2 * EVERY + 1_000);
-  assert.equal((await onTime.detector.look([worker({ leaseMs: 21_000 })], EVERY)).length, 1);
+  assert.equal((await onTime.detector.check([worker({ leaseMs: 21_000 })], EVERY)).length, 1);
   const late = watch();
-  await late.detector.look([worker({ leaseMs: 21_000 })], EVERY);
+  await late.detector.check([worker({ leaseMs: 21_000 })], EVERY);
   late.clock.freeze(2 * EVERY + 1_001);
-  assert.deepEqual(await late.detector.look([worker({ leaseMs: 21_000 })], EVERY), []);
+  assert.deepEqual(await late.detector.check([worker({ leaseMs: 21_000 })], EVERY), []);
 });
 
 test("a wall clock that jumps, forward or back, starts the watch again", async () => {
   for (const jump of [501, -501, 86_400_000, -86_400_000]) {
     const { clock, detector } = watch();
-    for (let look = 0; look < 3; look++) {
-      assert.deepEqual(await detector.look([worker()], EVERY), []);
+    for (let pass = 0; pass < 3; pass++) {
+      assert.deepEqual(await detector.check([worker()], EVERY), []);
       await clock.advance(EVERY);
     }
     clock.jump(jump);
-    assert.deepEqual(await detector.look([worker()], EVERY), [], `jump ${jump}`);
+    assert.deepEqual(await detector.check([worker()], EVERY), [], `jump ${jump}`);
     await clock.advance(EVERY);
-    await detector.look([worker()], EVERY);
+    await detector.check([worker()], EVERY);
     await clock.advance(EVERY);
-    await detector.look([worker()], EVERY);
+    await detector.check([worker()], EVERY);
     await clock.advance(EVERY);
-    assert.equal((await detector.look([worker()], EVERY)).length, 1);
+    assert.equal((await detector.check([worker()], EVERY)).length, 1);
   }
 });
 
 test("a wall clock that is slewed does not start the watch again", async () => {
   const { clock, detector } = watch();
-  for (let look = 0; look < 3; look++) {
-    assert.deepEqual(await detector.look([worker()], EVERY), []);
+  for (let pass = 0; pass < 3; pass++) {
+    assert.deepEqual(await detector.check([worker()], EVERY), []);
     await clock.advance(EVERY);
     clock.jump(500);
   }
-  assert.equal((await detector.look([worker()], EVERY)).length, 1);
+  assert.equal((await detector.check([worker()], EVERY)).length, 1);
 });
 
 test("a lock that is free proves a death also right after the watcher slept", async () => {
   const { clock, detector } = watch({ w2: "free" });
-  await detector.look([], EVERY);
+  await detector.check([], EVERY);
   clock.freeze(10 * LEASE);
-  assert.equal((await detector.look([worker()], EVERY)).length, 1);
+  assert.equal((await detector.check([worker()], EVERY)).length, 1);
 });
 
 test("a probe looks at locks only: silence is no matter of it", async () => {
   const { clock, detector } = watch({ w2: "held", w3: "unknown", w4: "free" });
   const workers = ["w2", "w3", "w4"].map((id) => worker({ id }));
-  await detector.look(workers.slice(0, 2), EVERY);
+  await detector.check(workers.slice(0, 2), EVERY);
   await clock.advance(2 * LEASE);
   const dead = await detector.probe(workers);
   assert.deepEqual(
@@ -223,37 +223,37 @@ test("a probe looks at locks only: silence is no matter of it", async () => {
 test("a worker of another kernel whose heartbeat moves is reported as foreign; one that stands still is not", async () => {
   const { clock, detector } = watch();
   const foreign = (beats: number): WorkerRow => worker({ bootId: "another", beats });
-  await detector.look([foreign(1)], EVERY);
+  await detector.check([foreign(1)], EVERY);
   assert.equal(detector.foreign, null);
   await clock.advance(EVERY);
-  await detector.look([foreign(1)], EVERY);
+  await detector.check([foreign(1)], EVERY);
   assert.equal(detector.foreign, null);
   await clock.advance(EVERY);
-  await detector.look([foreign(2)], EVERY);
+  await detector.check([foreign(2)], EVERY);
   assert.deepEqual(detector.foreign, foreign(2));
 });
 
 test("a worker of our own kernel is never foreign", async () => {
   const watching = watch();
-  await looks(watching, (look) => [worker({ beats: look })], 5);
+  await checks(watching, (pass) => [worker({ beats: pass })], 5);
   assert.equal(watching.detector.foreign, null);
 });
 
 test("a worker that left is forgotten: one that comes back is watched from the beginning", async () => {
   const { clock, detector } = watch();
-  await detector.look([worker()], EVERY);
+  await detector.check([worker()], EVERY);
   await clock.advance(EVERY);
-  await detector.look([], EVERY);
-  for (let look = 0; look < 3; look++) {
+  await detector.check([], EVERY);
+  for (let pass = 0; pass < 3; pass++) {
     await clock.advance(EVERY);
-    assert.deepEqual(await detector.look([worker()], EVERY), []);
+    assert.deepEqual(await detector.check([worker()], EVERY), []);
   }
 });
 
-test("the death of one hides nobody else's", async () => {
+test("the death of one hides no other", async () => {
   const watching = watch({ a: "free", c: "free" });
   const workers = ["a", "b", "c", "d"].map((id) => worker({ id }));
-  const dead = await watching.detector.look(workers, EVERY);
+  const dead = await watching.detector.check(workers, EVERY);
   assert.deepEqual(
     dead.map(({ worker: { id } }) => id),
     ["a", "c"],
@@ -263,21 +263,21 @@ test("the death of one hides nobody else's", async () => {
 test("silence while the store was away is the store's own: the watch starts again when the hold is over", async () => {
   let holdMs = 0;
   const watching = watch({}, { holdMs: () => holdMs });
-  assert.deepEqual(await looks(watching, () => [worker()], 3), []);
+  assert.deepEqual(await checks(watching, () => [worker()], 3), []);
   holdMs = 5_000;
   await watching.clock.advance(EVERY);
   assert.deepEqual(
-    await watching.detector.look([worker()], EVERY),
+    await watching.detector.check([worker()], EVERY),
     [],
     "a lease is over, but the store has just come back",
   );
   holdMs = 0;
   await watching.clock.advance(EVERY);
-  assert.deepEqual(await watching.detector.look([worker()], EVERY), []);
+  assert.deepEqual(await watching.detector.check([worker()], EVERY), []);
   await watching.clock.advance(EVERY);
-  assert.deepEqual(await watching.detector.look([worker()], EVERY), []);
+  assert.deepEqual(await watching.detector.check([worker()], EVERY), []);
   await watching.clock.advance(EVERY);
-  assert.equal((await watching.detector.look([worker()], EVERY))[0]?.death.how, "silent");
+  assert.equal((await watching.detector.check([worker()], EVERY))[0]?.death.how, "silent");
 });
 
 // ---- what this host's kernel says of a process
@@ -315,7 +315,7 @@ test("contact with a worker is lost when its lock is missing, unless its process
 });
 
 test("a process of this host that runs and is silent for a lease is out of contact all the same: it may be frozen", async () => {
-  const dead = await looks(watch({ w2: "missing" }, {}, { w2: "alive" }), () => [worker({ beats: 5 })], 4);
+  const dead = await checks(watch({ w2: "missing" }, {}, { w2: "alive" }), () => [worker({ beats: 5 })], 4);
   assert.equal(dead[0]!.death.how, "silent");
 });
 

@@ -266,7 +266,7 @@ test("what throws is told and done again at its time, and stops nothing else", a
   const told = new Set(events.of("store.failed").map(({ doing, error }) => `${doing}: ${error.message}`));
   assert.deepEqual([...told].toSorted(), [
     "maintenance: jobs left behind: disk is full",
-    "maintenance: look: disk is full",
+    "maintenance: check: disk is full",
     "maintenance: probe: disk is full",
   ]);
   assert.equal(of("beat").length, 2);
@@ -514,10 +514,10 @@ test("a schema newer than the program makes the worker unfit, an older or equal 
 test("a live worker under another kernel makes this one unfit", async () => {
   const { maintenance, clock, state, told } = keep();
   state.workers = [aWorkerRow({ id: "w9", bootId: "another", host: "there", beats: 1 })];
-  await maintenance.look();
+  await maintenance.checkWorkers();
   await clock.advance(22_500);
   state.workers = [aWorkerRow({ id: "w9", bootId: "another", host: "there", beats: 2 })];
-  await maintenance.look();
+  await maintenance.checkWorkers();
   assert.deepEqual(told, ["unfit foreign-worker: worker w9 on there is alive under another kernel"]);
 });
 
@@ -557,7 +557,7 @@ test("where one looks for all, it probes everybody, the others nobody, and witho
 test("whoever does not look for all still watches its ring, so that a frozen detector is found", async () => {
   const workers = Array.from({ length: 30 }, (_, n) => aWorkerRow({ id: `w${String(n).padStart(2, "0")}` }));
   const kept = keep({ worker: "w05", workers, liveness: { leads: () => Promise.resolve(false) } });
-  await kept.maintenance.look();
+  await kept.maintenance.checkWorkers();
   assert.deepEqual(kept.probed, ["w06", "w07", "w08", "w09", "w10", "w11", "w12", "w13"]);
 });
 
@@ -579,9 +579,9 @@ test("where another process checks all locks, the processes of the neighbours ar
 test("where workers of several machines belong together, one under another kernel is no mistake", async () => {
   const foreign = aWorkerRow({ id: "w2", bootId: "elsewhere", beats: 1 });
   const kept = keep({ workers: [foreign], liveness: { manyHosts: true } });
-  await kept.maintenance.look();
+  await kept.maintenance.checkWorkers();
   kept.state.workers = [{ ...foreign, beats: 2 }];
-  await kept.maintenance.look();
+  await kept.maintenance.checkWorkers();
   assert.deepEqual(
     kept.told.filter((told) => told.startsWith("unfit")),
     [],

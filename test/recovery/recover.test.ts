@@ -169,7 +169,7 @@ test("a death with many jobs is one incident in several transactions, told once"
   assert.deepEqual(cleaned, ["w2"]);
 });
 
-test("FR-029 UT-005 who turned out not to be dead, or was recovered by somebody else, is no incident", async () => {
+test("FR-029 UT-005 who turned out not to be dead, or was recovered by another process, is no incident", async () => {
   const { deps, events, cleaned } = recovering([() => ({ incident: null, jobs: [], done: true })]);
   const pass = await recoverDead(deps, dead("w2"), "w1");
   assert.deepEqual(pass.incidents, []);
@@ -184,7 +184,7 @@ test("the depth of the check is kept with the verdict of the incident", async ()
   assert.equal(asked[0]!.recovery.integrity, "PASSED (full)");
 });
 
-test("FR-027 a worker whose recovery fails is told about and stops nobody else", async () => {
+test("FR-027 a worker whose recovery fails is told about and stops no other", async () => {
   const { deps, events, cleaned } = recovering([
     () => {
       throw new Error("disk is full");

@@ -9,7 +9,7 @@ import {
   reportText,
   withFailures,
 } from "../../src/recovery/incident.ts";
-import { isNoteworthy, type Opening } from "../../src/stores/integrity.ts";
+import { isNoteworthy, type Opening } from "../../src/stores/store-parts.ts";
 import { counted } from "../support/samples.ts";
 
 const STARTED = Date.parse("2024-01-15T10:30:00Z");

@@ -13,7 +13,7 @@ import { fakeStore } from "../support/samples.ts";
 
 const wakeups = () => {
   const rung: string[] = [];
-  return { rung, channel: { ring: () => void rung.push("ring"), onWakeup: () => () => {} } };
+  return { rung, channel: { notify: () => void rung.push("ring"), onWakeup: () => () => {} } };
 };
 
 function wrapped(verbs: SomeVerbs, how: Observation) {
@@ -57,7 +57,7 @@ test("a call that made work ready rings the others and the listeners of this pro
 test("a verb that rings within its own transaction rings only the listeners of this process", async () => {
   const { rung, channel } = wakeups();
   const heard: string[] = [];
-  const store = wrapped({ enqueue: async () => [] }, { wakeups: channel, ringThemselves: ["enqueue"] });
+  const store = wrapped({ enqueue: async () => [] }, { wakeups: channel, notifyThemselves: ["enqueue"] });
   store.onWakeup(() => void heard.push("heard"));
   await store.enqueue([]);
   assert.deepEqual([rung, heard], [[], ["heard"]]);

@@ -85,7 +85,7 @@ for (const [who, crash] of Object.entries(CRASHES))
     );
   });
 
-test("a claim beside a settlement is on disk with the next thing that is written under it", async (t) => {
+test("a claim next to a settlement is on disk with the next thing that is written under it", async (t) => {
   const { server, store, first } = await stage(t);
   await stopLogWriter(server.url());
   const { claimed } = await store.turn("w", first, ROOM);

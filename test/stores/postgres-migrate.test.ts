@@ -5,7 +5,7 @@ import { assertMigrated, installedVersion, migrate } from "../../src/stores/post
 import { MIGRATIONS } from "../../src/stores/postgres/migrations/index.ts";
 import { freshDatabase, withClient } from "../support/postgres.ts";
 
-test("several that migrate the same schema at once make it once, and once more changes nothing", async (t) => {
+test("several that migrate the same schema at once make it once, and a second run changes nothing", async (t) => {
   const url = await freshDatabase(t);
   await Promise.all([1, 2, 3, 4].map(() => withClient(url, (client) => migrate(client, "outlive"))));
   await withClient(url, async (client) => {

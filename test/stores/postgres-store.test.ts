@@ -37,7 +37,7 @@ test("enqueues of one turn of the event loop are one statement, and what comes m
   assert.equal(groupedWrites, 51);
 });
 
-test("a job that PostgreSQL does not take fails its own enqueue and nobody else's", async (t) => {
+test("a job that PostgreSQL does not take fails its own enqueue and no other", async (t) => {
   const { store } = await stage(t);
   const settled = await Promise.allSettled([
     store.enqueue([draft("a")]),

@@ -8,7 +8,7 @@ import { Fleet, untilGone } from "./fleet.ts";
 const NO_COST = { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 1, losses: 0 };
 
 for (const signal of ["SIGTERM", "SIGINT"] as const) {
-  test(`${signal} drains: what can finish does, the rest is given back at no cost, and all end with 0`, async (t) => {
+  test(`${signal} drains: what can finish does, the rest is released at no cost, and all end with 0`, async (t) => {
     const fleet = new Fleet(t);
     const engine = await fleet.place.engine();
     const { id: long } = await engine.enqueue(slow, { ms: 60_000 });
@@ -32,7 +32,7 @@ for (const signal of ["SIGTERM", "SIGINT"] as const) {
   });
 }
 
-const ENDED = "killed by SIGKILL of its supervisor: it was told to end at once";
+const ENDED = "killed by SIGKILL of its supervisor: it was asked to end at once";
 
 test("a second signal ends at once, and what was killed is recovered on the way out", async (t) => {
   const fleet = new Fleet(t);

@@ -44,23 +44,23 @@ test("the evidence names signal or code, and what speaks for a lack of memory", 
 
 test("who holds the lock at every look for a lease, without a heartbeat, blocks the store", () => {
   const watch = new StoreWatch(1_000);
-  const look = (mono: number, holder: number | null, beats = 0): ReturnType<StoreWatch["look"]> =>
-    watch.look({ holder, beats: new Map([[7, beats]]), mono });
-  assert.equal(look(0, 7), null);
-  assert.equal(look(999, 7), null);
-  assert.deepEqual(look(1_000, 7), { pid: 7, forMs: 1_000 });
+  const check = (mono: number, holder: number | null, beats = 0): ReturnType<StoreWatch["check"]> =>
+    watch.check({ holder, beats: new Map([[7, beats]]), mono });
+  assert.equal(check(0, 7), null);
+  assert.equal(check(999, 7), null);
+  assert.deepEqual(check(1_000, 7), { pid: 7, forMs: 1_000 });
 });
 
 test("who lets go, is another one, or beats meanwhile, blocks nothing", () => {
   const watch = new StoreWatch(1_000);
-  const look = (mono: number, holder: number | null, beats = 0): ReturnType<StoreWatch["look"]> =>
-    watch.look({ holder, beats: new Map([[7, beats]]), mono });
-  look(0, 7);
-  look(500, null);
-  assert.equal(look(1_000, 7), null, "it had let go");
-  assert.equal(look(1_900, 8), null, "another one");
-  assert.equal(look(2_000, 7, 1), null);
-  assert.equal(look(2_900, 7, 2), null, "it beats: it only writes a lot");
-  assert.equal(look(3_800, 7, 2), null);
-  assert.deepEqual(look(3_900, 7, 2), { pid: 7, forMs: 1_000 });
+  const check = (mono: number, holder: number | null, beats = 0): ReturnType<StoreWatch["check"]> =>
+    watch.check({ holder, beats: new Map([[7, beats]]), mono });
+  check(0, 7);
+  check(500, null);
+  assert.equal(check(1_000, 7), null, "it had let go");
+  assert.equal(check(1_900, 8), null, "another one");
+  assert.equal(check(2_000, 7, 1), null);
+  assert.equal(check(2_900, 7, 2), null, "it beats: it only writes a lot");
+  assert.equal(check(3_800, 7, 2), null);
+  assert.deepEqual(check(3_900, 7, 2), { pid: 7, forMs: 1_000 });
 });

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { findModules, loadJobs } from "../../src/cli/supervisor/job-modules.ts";
-import { loadConfig } from "../../src/engine/config-file.ts";
+import { loadConfig } from "../../src/engine/config.ts";
 import { listenAddress } from "../../src/engine/option-checks.ts";
 import { OutliveError } from "../../src/index.ts";
 import { untilTrue } from "../support/processes.ts";
@@ -21,7 +21,7 @@ function folder(fleet: Fleet, files: Readonly<Record<string, string>>): string {
   return fleet.place.folder;
 }
 
-test("by default jobs are found in the modules of jobs/, in arrays and objects one level deep, each once, and tests and declarations are left out", async (t) => {
+test("by default jobs are found in the modules of jobs/, in arrays and objects one level deep, each once, and tests and declarations are omitted", async (t) => {
   const fleet = new Fleet(t);
   const base = folder(fleet, {
     "jobs/a.ts": `import { job } from OUTLIVE;

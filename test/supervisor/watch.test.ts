@@ -30,7 +30,7 @@ async function resultOf(engine: Engine, ms: number): Promise<unknown> {
   return (await engine.get(id))?.result;
 }
 
-test("a changed module, also one that is only imported, is loaded anew; a running job is given back, not crashed", async (t) => {
+test("a changed module, also one that is only imported, is loaded again; a running job is released, not crashed", async (t) => {
   const fleet = new Fleet(t);
   const engine = await fleet.place.engine({ jobs: [hello] });
   write(fleet, "lib/version.ts", "export const version = 1;\n");

@@ -131,5 +131,15 @@ family.handle(async (_, run) => {
   return { results, word };
 });
 
-export const kinds = { transfer, stepped, slow, poison, loose, block, compute, ward, family };
+/** Waits for as many wards as it is asked for. */
+export const crowd = job<{ children: number }>("crowd", { retry });
+crowd.handle(async ({ children }, run) => {
+  const ids = await run.enqueueMany(
+    ward,
+    Array.from({ length: children }, (_, n) => ({ n })),
+  );
+  return (await run.wait(ids)).length;
+});
+
+export const kinds = { transfer, stepped, slow, poison, loose, block, compute, ward, family, crowd };
 export const jobs = Object.values(kinds);

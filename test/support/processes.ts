@@ -173,6 +173,24 @@ export class Place {
     return child;
   }
 
+  /** A process that works on batches or submits one (batch-process.ts). Output files are in the folder `blobs`. */
+  batchProcess(does: { readonly submit?: readonly object[] } = {}, killAt?: string): Child {
+    const support = (name: string): string => fileURLToPath(new URL(name, import.meta.url));
+    const child = new Child(
+      fork(support("./batch-process.ts"), [this.url, join(this.folder, "blobs"), JSON.stringify(does)], {
+        execArgv: ["--disable-warning=ExperimentalWarning", ...(killAt ? ["--import", support("./kill-at.ts")] : [])],
+        env: {
+          ...process.env,
+          OUTLIVE_EFFECTS: this.#effects,
+          ...(killAt ? { OUTLIVE_KILL_AT: killAt } : {}),
+        },
+        stdio: ["ignore", "inherit", "pipe", "ipc"],
+      }),
+    );
+    this.#children.push(child);
+    return child;
+  }
+
   async engine(options: EngineOptions = {}): Promise<Engine> {
     const engine = await open(this.url, { jobs, logger: false, heartbeat: PATIENT, ...options });
     this.#engines.push(engine);

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { Registry } from "prom-client";
-import { job, open } from "../../src/index.ts";
+import { batch, job, open, TerminalError } from "../../src/index.ts";
 import { aggregatedText, attachMetrics, lasting } from "../../src/metrics.ts";
 import type { WorkerRow } from "../../src/stores/liveness.ts";
 import { type MeasuredStore, storeMetrics } from "../../src/telemetry/metrics.ts";
@@ -25,6 +25,37 @@ async function samples(registry: Registry): Promise<Map<string, number>> {
     lines.map((line) => [line.slice(0, line.lastIndexOf(" ")), Number(line.slice(line.lastIndexOf(" ") + 1))]),
   );
 }
+
+const rows = batch("rows", { block: 2, retry: { attempts: 1 } });
+rows.handle(({ input }) => {
+  if (input === "bad") throw new TerminalError("no");
+});
+
+test("batches are counted: those that have not ended with their rows and their age, and ends with what rows came to", async () => {
+  await using engine = await open("sqlite::memory:", { jobs: [rows], logger: false });
+  const registry = new Registry();
+  attachMetrics(engine, { registry });
+  await engine.submit(rows, ["good", "bad", "good"]);
+  await engine.openBatch(rows);
+  const before = await samples(registry);
+  assert.equal(before.get('outlive_batches{kind="rows",state="sealed"}'), 1);
+  assert.equal(before.get('outlive_batches{kind="rows",state="open"}'), 1);
+  assert.equal(before.get('outlive_batch_rows_left{kind="rows"}'), 3);
+  assert.ok(before.get('outlive_oldest_batch_seconds{kind="rows"}')! >= 0);
+  const ended = new Promise((resolve) => engine.on("batch.ended", resolve));
+  const worker = await engine.start();
+  await ended;
+  await worker.stop();
+  const after = await samples(registry);
+  const expected = {
+    'outlive_batches{kind="rows",state="sealed"}': 0,
+    'outlive_batches_ended_total{kind="rows",state="completed"}': 1,
+    'outlive_batch_rows_total{kind="rows",outcome="succeeded"}': 2,
+    'outlive_batch_rows_total{kind="rows",outcome="failed"}': 1,
+    'outlive_batch_rows_left{kind="rows"}': 0,
+  };
+  for (const [name, value] of Object.entries(expected)) assert.equal(after.get(name), value, name);
+});
 
 test("what happens is counted: claims, attempts, errors, retries, timeouts, deaths of jobs", async () => {
   await using engine = await open("sqlite::memory:", { jobs: [good, bad, late], logger: false });
@@ -94,6 +125,7 @@ test("held jobs are counted by kind, and a wake that no worker acts on grows old
     "nobody acts on the signal",
   );
   assert.ok(told.get("outlive_oldest_wake_seconds")! < 60);
+  assert.ok(told.get("outlive_oldest_signal_seconds")! > 0, "it is not read");
   const { detail } = await engine.operator.storeHealth();
   assert.ok(Number(detail["wakes"]) >= 1);
 });

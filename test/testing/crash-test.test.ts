@@ -116,7 +116,7 @@ test("a job that sleeps, waits for signals and for its children is killed around
   assert.equal(points.filter((point) => point.startsWith("after the claim")).length, 5);
 });
 
-test("an effect between two waits that is in no step happens once more for each kill after it", async () => {
+test("an effect between two waits that is in no step happens again for each kill after it", async () => {
   const report = await crashTest(carelesslyWaiting, { module, input: null });
   assert.equal(report.ok, false, report.text);
 });
@@ -160,7 +160,7 @@ test("requests are seen by themselves, with their idempotency keys", async (t) =
 test("a job that never succeeds, and a module without it, are said before anything is killed", async () => {
   await assert.rejects(
     crashTest(failing, { module, input: null }),
-    /does not succeed even when nobody kills it.*it never works/,
+    /does not succeed even in an undisturbed run.*it never works/,
   );
   await assert.rejects(crashTest({ name: "nobody" }, { module, input }), /exports no job named nobody/);
 });

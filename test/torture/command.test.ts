@@ -44,7 +44,7 @@ async function tortured(t: TestContext, store: string, env: Readonly<Record<stri
   assert.match(said.notRun.join(), /power loss/);
 }
 
-test("beside a SQLite file it keeps every promise, and neither the file nor its folder has changed", async (t) => {
+test("next to a SQLite file it keeps every promise, and neither the file nor its folder has changed", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "outlive-test-torture-"));
   t.after(() => rmSync(folder, { recursive: true, force: true, maxRetries: 10 }));
   const file = join(folder, "app.db");
@@ -56,7 +56,7 @@ test("beside a SQLite file it keeps every promise, and neither the file nor its 
   assert.ok(readFileSync(file).equals(before.bytes), "not a byte of the file");
 });
 
-test("beside a PostgreSQL store it keeps every promise, and its schema is gone", async (t) => {
+test("next to a PostgreSQL store it keeps every promise, and its schema is gone", async (t) => {
   const url = await freshDatabase(t);
   const asked = asking(url);
   const { code, stderr } = await cli(t, ["migrate", "up"], { store: url });

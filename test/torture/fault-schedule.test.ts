@@ -76,7 +76,7 @@ describe("the strikes of a run", () => {
     assert.deepEqual(strikes.during(12_501, 13_000), [], "its aftermath was over");
   });
 
-  it("last as long as nothing is mended", (t) => {
+  it("last as long as nothing is repaired", (t) => {
     const strikes = strikesAt(t, 10_000, [held("disk full", 500).fault]);
     assert.ok(strikes.storeIsWell);
     strikes.beginIfDue(PLENTY);
@@ -184,7 +184,7 @@ describe("the strikes of a run", () => {
     }
   });
 
-  it("that could not be mended end the run", async (t) => {
+  it("that could not be repaired end the run", async (t) => {
     const strike = async (): Promise<void> => {
       throw new Error("the server does not start");
     };

@@ -91,7 +91,7 @@ describe("a worker that is frozen", { concurrency: true }, () => {
     assert.deepEqual([...freezer.ends], [["killed meanwhile", 1]]);
   });
 
-  it("is woken at once if nobody can write beside it, and given up after eight tries", async () => {
+  it("is woken at once if nobody can write next to it, and given up after eight tries", async () => {
     const { place, freezer, freezes } = fixture({
       storeAnswers: false,
       taken: () => assert.fail("nobody waits for it"),

@@ -37,7 +37,7 @@ type At<Options, Key> = Key extends keyof Options
 
 /** The keys whose option has another type than its row. What only code can make has its type in the interface alone. */
 type Differing<Options, Rows extends Table> = {
-  [Key in keyof Rows]: Rows[Key] extends { readonly type: "code" }
+  [Key in keyof Rows]: Rows[Key] extends { readonly type: "code" | "blobs" }
     ? never
     : Same<At<Options, Key>, ValueOf<Rows[Key]>> extends true
       ? never
@@ -55,7 +55,12 @@ isTrue<Agree<EngineOptions, { [Key in keyof Program]: Program[Key] }>>();
 isTrue<Agree<WorkOptions, typeof WORKER_OPTIONS>>();
 isTrue<
   Agree<
-    KindOptions & { readonly input?: unknown; readonly output?: unknown; readonly limits?: readonly unknown[] },
+    KindOptions & {
+      readonly input?: unknown;
+      readonly output?: unknown;
+      readonly limits?: readonly unknown[];
+      readonly fair?: unknown;
+    },
     Omit<typeof KIND_OPTIONS, Backoff>
   >
 >();

@@ -5,7 +5,8 @@ import { ErrorCode, Interruption, OutliveError } from "../../src/job/errors.ts";
 import type { ClaimedJob, JobDraft } from "../../src/job/job.ts";
 import { APPLIED, type AttemptWrite, type ReadSignal, type Stale, type WriteAnswer } from "../../src/stores/port.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
-import { Attempt, type AttemptOwner, staleError, staleText } from "../../src/worker/attempt.ts";
+import { Attempt, type AttemptOwner } from "../../src/worker/attempt.ts";
+import { staleError, staleText } from "../../src/worker/calls.ts";
 import type { CommitForm } from "../../src/worker/run.ts";
 import { aClaim, aContext, aKind, aLease, fakeStore, Recorder } from "../support/samples.ts";
 
@@ -297,7 +298,7 @@ const everyWrite: Record<string, (run: Attempt) => Promise<unknown>> = {
 for (const [name, write] of Object.entries(everyWrite)) {
   test(`${name} is refused once the attempt has ended, writes nothing and is reported once`, async () => {
     const { run, writes, events } = attempt();
-    run.over = true;
+    run.ended = true;
     await assert.rejects(
       write(run),
       refused(ErrorCode.stale, /^Attempt 1 of job job-1 has ended and can't write any more/),
@@ -347,7 +348,7 @@ test("a kept step is handed back also after the lease was lost: nothing is writt
 
 test("a refused commit is a rejection, not an exception of the call", async () => {
   const { run } = attempt();
-  run.over = true;
+  run.ended = true;
   const committing = run.commit(form, () => 1);
   await assert.rejects(committing, refused(ErrorCode.stale, /has ended/));
 });
@@ -363,7 +364,7 @@ test("the sentence of a refused write names worker, job, both fences and what is
   );
   assert.equal(
     staleText(aStale({ fence: 8, state: "succeeded", tried: "step render" })),
-    'worker w1 tried "step render" on job job-1 with (epoch 7, fence 8); that attempt is over and the job is succeeded',
+    'worker w1 tried "step render" on job job-1 with (epoch 7, fence 8); that attempt has ended and the job is succeeded',
   );
   assert.equal(
     staleText(aStale({ state: "missing", worker: null, epoch: 0, fence: 0 })),

@@ -310,7 +310,7 @@ test("an attempt that does not end within the grace is given up, and its late en
   assert.deepEqual(ends(), []);
   await clock.advance(300);
   assert.deepEqual(ends(), ["timeOut queued: timeout 1 of 2"]);
-  assert.equal(runs[0]!.over, true);
+  assert.equal(runs[0]!.ended, true);
   end.resolve("too late");
   await clock.settle();
   assert.equal(ends().length, 1);

@@ -681,7 +681,7 @@ test("a closed worker asks for nothing, whatever rings, ends or is answered", as
   assert.equal(runs.has("b"), false);
   assert.equal(turns.at(-1), open);
   assert.equal(clock.nextTimerInMs(), null);
-  assert.equal(runs.get("a")!.run.over, true);
+  assert.equal(runs.get("a")!.run.ended, true);
 });
 
 test("a small write goes to the store under the attempt's lease, and a refused one is told", async () => {

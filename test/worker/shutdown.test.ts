@@ -54,7 +54,7 @@ test("the notice is five seconds at the most", async () => {
   assert.deepEqual(told, ["drain at 0", "interrupt shutdown at 3595000"]);
 });
 
-test("what still runs when the grace is over is released, and the worker waits until that is durable", async () => {
+test("what still runs when the grace has passed is released, and the worker waits until that is durable", async () => {
   const { clock, told, empty, done, released } = stopping(10_000);
   await clock.advance(10_000);
   assert.equal(told.at(-1), "release (its worker shut down) at 10000");

@@ -23,7 +23,7 @@ serve({
     const from = performance.now();
     const workers = await store.workers({});
     const readMs = performance.now() - from;
-    const dead = await detector.look(workers, 22_500);
+    const dead = await detector.check(workers, 22_500);
     return { tookMs: performance.now() - from, readMs, workers: workers.length, dead: dead.length };
   },
 });

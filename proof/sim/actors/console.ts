@@ -16,6 +16,8 @@ export async function operate(
   limited: readonly JobKey[] = [],
 ): Promise<void> {
   const random = process.random.fork("operator");
+  // Of its own, so that the other choices of a seed stay what they were.
+  const families = process.random.fork("families");
   const { clock } = process.main;
   for (;;) {
     await pause(clock, random.next() * 2 * everyMs);
@@ -27,8 +29,15 @@ export async function operate(
       if (act === "recover") await engine.operator.recover();
       else if (act === "limit") {
         const { limit, key } = random.pick(limited);
-        await engine.limits.set(limit, key, random.chance(0.3) ? null : { running: 1 + random.below(3) });
-      } else if (id !== null) await (act === "cancel" ? engine.cancel(id) : engine.retry(id));
+        const how = random.weighted({ limit: 5, pause: 2, resume: 2 });
+        const weight = random.chance(0.3) ? { weight: 1 + random.below(3) } : {};
+        if (how === "pause")
+          await engine.limits.pause(limit, key, { reason: "a person said so", for: `${1 + random.below(3_000)}ms` });
+        else if (how === "resume") await engine.limits.resume(limit, key);
+        else
+          await engine.limits.set(limit, key, random.chance(0.3) ? null : { running: 1 + random.below(3), ...weight });
+      } else if (id !== null)
+        await (act === "cancel" ? engine.cancel(id, { children: families.chance(0.5) }) : engine.retry(id));
     } catch (thrown) {
       if (whyStoreReplaced(thrown) !== null) throw thrown;
       // Refused (it had ended, or has not), or lost on the way: a person shrugs.

@@ -25,8 +25,8 @@ export function rewriting(...texts: readonly (readonly [from: string, to: string
       get(target, name) {
         const member: unknown = Reflect.get(target, name, target);
         if (typeof member !== "function") return member;
-        if (name !== "sql") return member.bind(target) as unknown;
-        return (text: string) => target.sql(texts.reduce((sql, [from, to]) => sql.replace(from, to), text));
+        if (name !== "sql" && name !== "sqlArrays") return member.bind(target) as unknown;
+        return (text: string) => target[name](texts.reduce((sql, [from, to]) => sql.replace(from, to), text));
       },
     });
 }

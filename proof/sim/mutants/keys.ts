@@ -5,6 +5,7 @@ import { rewriting } from "./instead.ts";
 import { type Mutant, only } from "./mutant.ts";
 
 const QUIET = only(["keys"], {}, { jobs: 40, durability: "full" });
+const FAIRLY = only(["keys"], {}, { jobs: 60, durability: "full", workers: 2, concurrency: 2 });
 const KILLS = only(["keys"], { kill: 1 }, { jobs: 40, durability: "full" });
 
 function trigger(text: string): (db: Database) => void {
@@ -78,8 +79,8 @@ export const keyMutants: readonly Mutant[] = [
     what: "a key that is full admits one more: its limit is compared with <=",
     focus: QUIET,
     connection: rewriting([
-      "(SELECT count(*) FROM outlive_extras WHERE key1 = ?1",
-      "(SELECT max(0, count(*) - 1) FROM outlive_extras WHERE key1 = ?1",
+      "(SELECT count(*) FROM outlive_extras WHERE key1 = k.value",
+      "(SELECT max(0, count(*) - 1) FROM outlive_extras WHERE key1 = k.value",
     ]),
   },
   {
@@ -87,8 +88,8 @@ export const keyMutants: readonly Mutant[] = [
     what: "of a job with two keys only the first is counted",
     focus: QUIET,
     connection: rewriting([
-      "(SELECT count(*) FROM outlive_extras WHERE key2 = ?1",
-      "(SELECT 0 * count(*) FROM outlive_extras WHERE key2 = ?1",
+      "(SELECT count(*) FROM outlive_extras WHERE key2 = k.value",
+      "(SELECT 0 * count(*) FROM outlive_extras WHERE key2 = k.value",
     ]),
   },
   {
@@ -98,6 +99,10 @@ export const keyMutants: readonly Mutant[] = [
     schema: trigger(
       "BEFORE INSERT ON outlive_key_wakes WHEN EXISTS (SELECT 1 FROM outlive_extras WHERE key2 = NEW.key) BEGIN SELECT RAISE(IGNORE)",
     ),
+    connection: rewriting([
+      "RETURNING job, parent, watched, key1, key2, key3",
+      "RETURNING job, parent, watched, key1, NULL, NULL",
+    ]),
   },
   {
     name: "keyWakesDeletedUnread",
@@ -136,7 +141,7 @@ export const keyMutants: readonly Mutant[] = [
     name: "holdOffForgotten",
     what: "a key that is held off starts jobs all the same",
     focus: QUIET,
-    connection: rewriting(["burst, arrival_at, held_off_until FROM", "burst, arrival_at, 0 AS held_off_until FROM"]),
+    connection: rewriting(["o.arrival_at, o.held_off_until,", "o.arrival_at, 0 * o.held_off_until,"]),
   },
   {
     name: "strictHeadForgotten",
@@ -149,13 +154,64 @@ export const keyMutants: readonly Mutant[] = [
     name: "strictPlaceLost",
     what: "the first of a strict key is held by another limit, and the next one overtakes it",
     focus: QUIET,
-    connection: rewriting(["SET door = ?, place = ? WHERE", "SET door = ?, place = min(?, 1) WHERE"]),
+    connection: rewriting(["SET door = ?, place = ?, ring", "SET door = ?, place = min(?, 1), ring"]),
   },
   {
     name: "strictByPriority",
     what: "the jobs of a strict key start in the opposite order",
     focus: QUIET,
-    connection: rewriting(["ORDER BY rank DESC, job LIMIT", "ORDER BY rank DESC, job DESC LIMIT"]),
+    connection: rewriting(["ORDER BY ring, rank DESC, job LIMIT", "ORDER BY ring, rank DESC, job DESC LIMIT"]),
+  },
+  {
+    name: "ringBeginsAgain",
+    what: "each turn begins with the same key of a fair kind, and those behind it are passed over",
+    focus: FAIRLY,
+    connection: rewriting(["SELECT ring_at AS at, ring_served AS served", "SELECT 0 AS at, 0 AS served"]),
+  },
+  {
+    name: "ringNotKept",
+    what: "a key has had its turn, and nobody writes down that the next one follows",
+    focus: FAIRLY,
+    connection: rewriting([
+      "DO UPDATE SET ring_at = ?4, ring_served = ?5",
+      "DO UPDATE SET ring_at = ring_at + 0 * ?4 * ?5",
+    ]),
+  },
+  {
+    name: "visitWithoutAnEnd",
+    what: "a key takes nine jobs in each of its turns, whatever its weight",
+    focus: FAIRLY,
+    connection: rewriting(["ifnull(o.weight, 1)", "9"]),
+  },
+  {
+    name: "fairByAge",
+    what: "the jobs of a fair kind stand in one line, whosever they are",
+    focus: FAIRLY,
+    connection: rewriting(["ring = CASE WHEN ? THEN 0 ELSE ifnull(fair, 0) END", "ring = 0 * ?"]),
+    schema: trigger(
+      "AFTER INSERT ON outlive_extras WHEN NEW.ring > 0 BEGIN UPDATE outlive_extras SET ring = 1 WHERE job = NEW.job",
+    ),
+  },
+  {
+    name: "pauseOfAKeyIgnored",
+    what: "a key is paused, and jobs of it are admitted all the same",
+    focus: QUIET,
+    connection: rewriting(["o.held_off_until, o.paused_at,", "o.held_off_until, NULL,"]),
+  },
+  {
+    name: "pauseLeavesTheAdmitted",
+    what: "a key is paused, and what was admitted before starts all the same",
+    focus: only(["keys"], {}, { jobs: 60, durability: "full", workers: 2, concurrency: 1 }),
+    connection: rewriting(
+      ...Array.from(
+        { length: 3 },
+        () =>
+          [
+            "SELECT e.job FROM outlive_extras e JOIN outlive_jobs j ON j.seq = e.job\n",
+            "SELECT e.job FROM outlive_extras e JOIN outlive_jobs j ON j.seq = e.job AND 0\n",
+          ] as const,
+      ),
+    ),
   },
   {
     name: "rerunDroppedByACrash",

@@ -35,6 +35,36 @@ function counted(settlement: Settlement): Settlement {
 
 export const waitMutants: readonly Mutant[] = [
   {
+    name: "familyCancelForgotten",
+    what: "the cancel of a parent does not record that its children are included",
+    focus: QUIET,
+    schema: ignoring("INSERT ON outlive_family_cancels", "1"),
+  },
+  {
+    name: "familyCancelWithoutNewChildren",
+    what: "children that a running parent enqueues after its cancel are not cancelled with it",
+    focus: QUIET,
+    schema: ignoring("UPDATE OF due ON outlive_family_cancels", "NEW.due = 1"),
+  },
+  {
+    name: "familyCancelOutlivesRetry",
+    what: "a parent that was retried has its new children cancelled by the former cancel",
+    focus: QUIET,
+    schema: ignoring(
+      "DELETE ON outlive_family_cancels",
+      "EXISTS (SELECT 1 FROM outlive_jobs WHERE seq = OLD.job AND state = 0)",
+    ),
+  },
+  {
+    name: "familyCancelWhileItRuns",
+    what: "a child that has begun and is queued again is cancelled with its parent",
+    focus: QUIET,
+    schema: (db) =>
+      db.exec(`CREATE TRIGGER sim_begun AFTER INSERT ON outlive_family_cancels BEGIN
+        UPDATE outlive_jobs SET state = 4, outcome = 5, finished_at = created_at WHERE state = 0 AND fence > 0
+          AND seq IN (SELECT job FROM outlive_extras WHERE parent = NEW.job); END`),
+  },
+  {
     name: "endUnheardOfSuccess",
     what: "a child succeeds, and its parent does not hear of it",
     focus: QUIET,

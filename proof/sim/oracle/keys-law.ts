@@ -1,8 +1,11 @@
 // Promises about jobs with keys. No key ever has more jobs admitted or running than its limit ("over limit"), starts more than its rate ("too
-// many starts"), starts anything while it is held off, or breaks a strict order; and none keeps a job waiting that it has room for ("stuck key").
+// many starts"), starts anything while it is held off or paused, or breaks a strict order; none keeps a job waiting that it has room for ("stuck key");
+// and the keys of a fair kind take turns (turns-law.ts).
+import { FAIR, jobKey } from "../../../src/job/limits.ts";
 import { limitFacts } from "../workloads/index.ts";
 import type { TurnAnswer } from "../../../src/stores/port.ts";
 import { isTerminal, type Model, type Moment, STATE } from "./model.ts";
+import { type FairJob, TurnsLaw } from "./turns-law.ts";
 import { demand } from "./violation.ts";
 import type { JobRow, KeyedRow, KeyRow } from "./watch.ts";
 
@@ -32,16 +35,21 @@ export class KeysLaw {
   readonly #model: Model;
   readonly #keys = new Map<number, readonly Name[]>();
   readonly #own = new Map<Name, KeyRow>();
+  /** The key by which a job takes turns. */
+  readonly #fair = new Map<number, Name>();
+  readonly #turns = new TurnsLaw();
   /** The attempts that count against their keys, by their jobs: one that is admitted counts as the next. */
   readonly #counted = new Map<number, number>();
   /** When jobs of a key began, by the store's clock, since it last jumped. */
   readonly #starts = new Map<Name, number[]>();
   readonly #heldOffUntil = new Map<Name, number>();
-  /** Who was queued again by a person has its place in no order. */
+  /** Queued again by a person, maybe next to another one of its strict key that has begun: which of the two comes first is not promised. */
   readonly #retried = new Set<number>();
   readonly #idleSince = new Map<number, number>();
   /** Which jobs became held before which. */
   readonly #heldSince = new Map<number, number>();
+  /** Since when a held job was the one whose turn it is in a strict key. */
+  readonly #firstSince = new Map<number, number>();
   #moments = 0;
   /** The clock has jumped, or the rows went back: times in the rows are not those that were seen. */
   #isOutOfTime = false;
@@ -68,7 +76,8 @@ export class KeysLaw {
   /** Only in the calm. */
   #waitsInVain(seq: number, names: readonly Name[], now: number, wall: number): void {
     const job = this.#model.jobs.get(seq)!;
-    const isIdle = isHeld(job) && names.every((name) => this.#hasRoom(job, name, wall));
+    // Whose kind is fair waits for a worker, too.
+    const isIdle = isHeld(job) && !this.#fair.has(seq) && names.every((name) => this.#hasRoom(job, name, wall));
     if (!isIdle) return void this.#idleSince.delete(seq);
     const since = this.#idleSince.get(seq) ?? now;
     this.#idleSince.set(seq, since);
@@ -80,7 +89,7 @@ export class KeysLaw {
 
   #hasRoom(job: JobRow, name: Name, wall: number): boolean {
     const { running, intervalMs, strict } = this.#boundsOf(name);
-    if ((this.#heldOffUntil.get(name) ?? 0) > wall) return false;
+    if ((this.#heldOffUntil.get(name) ?? 0) > wall || this.#isPaused(name, wall)) return false;
     const own = this.#own.get(name);
     if (this.#isOutOfTime && own && Math.max(own.arrivalAt, own.heldOffUntil) > wall) return false;
     if (intervalMs !== null && (this.#starts.get(name)?.at(-1) ?? 0) + intervalMs > wall) return false;
@@ -112,20 +121,41 @@ export class KeysLaw {
     const wall = Math.floor(moment.wall);
     this.#moments++;
     for (const seq of changed) this.#waits(seq);
+    for (const name of new Set([...changed].flatMap((seq) => this.#keys.get(seq) ?? []))) this.#noteFirst(name);
     const admitted = [...changed].flatMap((seq) => this.#admitted(seq));
     for (const job of admitted) for (const name of this.#keys.get(job.seq)!) this.#mayRun(job, name, wall);
     for (const job of began) for (const name of this.#keys.get(job.seq) ?? []) this.#mayStart(job, name, wall);
+    if (this.#fair.size > 0) this.#tookTurns(admitted, wall);
     this.#hearHoldOffs(moment, wall);
     for (const answer of moment.answers) if (answer.of === "turn") this.#turned(answer.answer, wall);
   }
 
+  #tookTurns(admitted: readonly JobRow[], wall: number): void {
+    const fairJob = (job: JobRow): FairJob[] => {
+      const key = this.#fair.get(job.seq);
+      return key === undefined ? [] : [{ id: job.id, kind: String(job.kind), key: told([key]) }];
+    };
+    const waiting = [...this.#fair.keys()].flatMap((seq) => {
+      const job = this.#model.jobs.get(seq)!;
+      const couldStart = isHeld(job) && this.#keys.get(seq)!.every((name) => this.#hasRoom(job, name, wall));
+      return couldStart ? fairJob(job) : [];
+    });
+    const weights = new Map([...this.#own].map(([name, { weight }]) => [told([name]), weight ?? 1]));
+    this.#turns.onMoment(admitted.flatMap(fairJob), waiting, (key) => weights.get(key) ?? 1);
+  }
+
+  #isPaused(name: Name, wall: number): boolean {
+    const { pausedAt = null, pausedUntil = null } = this.#own.get(name) ?? {};
+    return pausedAt !== null && (pausedUntil === null || pausedUntil > wall);
+  }
+
   /** Whoever took a turn, and has nothing to do at once, has admitted everything that there is room for. */
   #turned({ live, nextDueInMs }: TurnAnswer, wall: number): void {
-    if (!live || nextDueInMs === 0 || this.#isOutOfTime) return;
+    if (!live || nextDueInMs === 0) return;
     for (const [seq, names] of this.#keys) {
       const job = this.#model.jobs.get(seq)!;
       demand(
-        !isHeld(job) || !names.every((name) => this.#hasRoom(job, name, wall)),
+        !isHeld(job) || this.#fair.has(seq) || !names.every((name) => this.#hasRoom(job, name, wall)),
         () => `stuck key: a turn left ${job.id} held, and ${told(names)} had room for it`,
       );
     }
@@ -138,13 +168,28 @@ export class KeysLaw {
       is.job,
       keys.map(([limit, key]) => nameOf(limit, key)),
     );
+    const fair = keys.find(([limit, key]) => jobKey(limit, key).id === is.fair);
+    if (fair) this.#fair.set(is.job, nameOf(...fair));
+    else this.#fair.delete(is.job);
   }
 
   #waits(seq: number): void {
     const job = this.#model.jobs.get(seq)!;
     if (!isHeld(job)) {
-      if (isTerminal(job.state) || job.lane === DELAYED) this.#heldSince.delete(seq);
+      if (!isTerminal(job.state) && job.lane !== DELAYED) return;
+      this.#heldSince.delete(seq);
+      this.#firstSince.delete(seq);
     } else if (!this.#heldSince.has(seq)) this.#heldSince.set(seq, this.#moments);
+  }
+
+  /** It keeps its turn while another key holds it, whatever becomes due later. */
+  #noteFirst(name: Name): void {
+    if (!this.#boundsOf(name).strict) return;
+    const all = this.#jobsOf(name);
+    if (all.some((job) => isIn(job) || hasBegun(job))) return;
+    const held = all.filter(isHeld);
+    if (held.length === 0 || held.some(({ seq }) => this.#firstSince.has(seq))) return;
+    this.#firstSince.set(Math.min(...held.map(({ seq }) => seq)), this.#moments);
   }
 
   /** The job if it counts against its keys since this moment. */
@@ -175,13 +220,14 @@ export class KeysLaw {
       heldOff <= wall,
       () => `${job.id} was admitted ${heldOff - wall} ms before ${told([name])} may start anything`,
     );
-    if (strict && !this.#retried.has(job.seq)) this.#inOrder(job, name, all);
+    if (strict) this.#inOrder(job, name, all);
   }
 
   #inOrder(job: JobRow, name: Name, all: readonly JobRow[]): void {
     const isFirst = job.fence === (job.state === STATE.running ? 1 : 0);
     for (const other of all) {
-      if (other.seq === job.seq || this.#retried.has(other.seq)) continue;
+      if (other.seq === job.seq) continue;
+      if (!isFirst && (this.#retried.has(job.seq) || this.#retried.has(other.seq))) continue;
       demand(
         !hasBegun(other),
         () =>
@@ -190,7 +236,7 @@ export class KeysLaw {
       // A job that another key has held keeps its turn, although one that was enqueued before it was not due until later.
       const hadItsTurn =
         this.#keys.get(job.seq)!.length > 1 &&
-        (this.#heldSince.get(other.seq) ?? 0) > (this.#heldSince.get(job.seq) ?? this.#moments);
+        (this.#heldSince.get(other.seq) ?? 0) > (this.#firstSince.get(job.seq) ?? this.#moments);
       demand(
         !isFirst || !isHeld(other) || other.seq > job.seq || hadItsTurn,
         () => `strict order: ${job.id} was admitted before ${other.id} in ${told([name])}`,
@@ -199,6 +245,10 @@ export class KeysLaw {
   }
 
   #mayStart(job: JobRow, name: Name, wall: number): void {
+    demand(
+      this.#isOutOfTime || !this.#isPaused(name, wall),
+      () => `paused key: ${job.id} was started, and ${told([name])} is paused`,
+    );
     const { intervalMs, burst } = this.#boundsOf(name);
     if (intervalMs === null) return;
     const starts = this.#starts.get(name) ?? [];
@@ -248,7 +298,9 @@ export class KeysLaw {
     this.#isOutOfTime = true;
     for (const memory of [
       this.#heldSince,
+      this.#firstSince,
       this.#keys,
+      this.#fair,
       this.#own,
       this.#counted,
       this.#starts,
@@ -256,11 +308,18 @@ export class KeysLaw {
       this.#idleSince,
     ])
       memory.clear();
+    this.#turns.wentBack();
     for (const one of keyed) this.#keyed(one);
-    for (const one of own) this.#own.set(nameOf(one.name, one.key), one);
+    for (const one of own) {
+      this.#own.set(nameOf(one.name, one.key), one);
+      // A hold-off that the backup has goes on.
+      if (one.heldOffUntil > 0) this.#heldOffUntil.set(nameOf(one.name, one.key), one.heldOffUntil);
+    }
     for (const seq of this.#keys.keys()) {
       this.#admitted(seq);
       this.#heldSince.set(seq, 0);
+      // Which of them had its turn in the backup is not known.
+      this.#firstSince.set(seq, 0);
     }
   }
 }
@@ -291,5 +350,6 @@ function told(names: readonly Name[]): string {
 function declared(limit: string): Omit<Bounds, "running"> & { readonly running: number | null } {
   const [, everyMs] = /^throttle\/(\d+)$/.exec(limit) ?? [];
   if (everyMs !== undefined) return { running: null, intervalMs: Number(everyMs), burst: 1, strict: false };
+  if (limit === FAIR) return { running: null, intervalMs: null, burst: 1, strict: false };
   return limitFacts(limit);
 }

@@ -24,6 +24,7 @@ import {
   stepsOf,
 } from "./model.ts";
 import { EndLaw } from "./end-law.ts";
+import { FamilyLaw } from "./family-law.ts";
 import { FollowLaw } from "./follow-law.ts";
 import { IsolationLaw } from "./isolation-law.ts";
 import { KeysLaw } from "./keys-law.ts";
@@ -73,6 +74,7 @@ export class Oracle {
   readonly #answers: AnswerLaw;
   readonly #ends = new EndLaw(kindFacts);
   readonly #follows = new FollowLaw();
+  readonly #families: FamilyLaw;
   readonly #waiting: WaitingLaw;
   readonly #keys: KeysLaw;
   readonly reruns: RerunLaw;
@@ -95,7 +97,8 @@ export class Oracle {
   constructor(deps: OracleDeps) {
     this.#deps = deps;
     this.model = new Model(deps.process);
-    this.requests = new RequestLaw(this.model);
+    this.#families = new FamilyLaw(this.model);
+    this.requests = new RequestLaw(this.model, (job) => this.#families.includes(job));
     this.#waiting = new WaitingLaw(this.model);
     this.#keys = new KeysLaw(this.model);
     this.reruns = new RerunLaw(this.model);
@@ -152,6 +155,7 @@ export class Oracle {
         this.#states.onChange(was, is);
         if (!is) continue;
         this.requests.onChange(was, is);
+        this.#families.onChange(was, is);
         this.#waiting.onChange(was, is, moment);
         if (was?.state === STATE.queued && is.state === STATE.running) {
           this.#restores.onClaim(is);
@@ -200,6 +204,7 @@ export class Oracle {
     this.#keys.onMoment(moment);
     this.reruns.onMoment(moment);
     this.#blame.onMoment(moment);
+    this.#families.onMoment(moment);
     this.requests.onMoment(moment, changes);
   }
 
@@ -262,6 +267,7 @@ export class Oracle {
     this.#steps.wentBack(new Set(kept));
     this.#waiting.wentBack(this.#watch.all("signal"));
     this.#keys.wentBack(this.#watch.all("keyed"), this.#watch.all("key"));
+    this.#families.wentBack();
     this.reruns.wentBack();
     this.drafts.wentBack();
     this.#losses.wentBack();

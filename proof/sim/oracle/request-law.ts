@@ -22,8 +22,12 @@ export class RequestLaw {
   readonly acknowledged = new Map<string, number>();
   readonly #fresh: { readonly draft: Asked; readonly id: string }[] = [];
 
-  constructor(model: Model) {
+  /** Whether a job may be cancelled because the cancel of its parent includes it. */
+  readonly #withParent: (job: JobRow) => boolean;
+
+  constructor(model: Model, withParent: (job: JobRow) => boolean = () => false) {
     this.#model = model;
+    this.#withParent = withParent;
   }
 
   onChange(was: JobRow | null, is: JobRow): void {
@@ -85,7 +89,7 @@ export class RequestLaw {
   /** Nobody is cancelled who was not asked to be. */
   #cancelled({ was, is }: { readonly was: JobRow | null; readonly is: JobRow | null }): void {
     demand(
-      is?.state !== STATE.cancelled || was?.state === STATE.cancelled || this.#asked.has(is.id),
+      is?.state !== STATE.cancelled || was?.state === STATE.cancelled || this.#asked.has(is.id) || this.#withParent(is),
       () => `job ${is?.id} was cancelled and nobody had asked for it`,
     );
   }

@@ -86,6 +86,8 @@ export interface SignalRow {
 export interface KeyedRow {
   readonly job: number;
   readonly keys: string | null;
+  /** The number of the key by which it takes turns. */
+  readonly fair: number | null;
 }
 
 /** What a key has of its own. */
@@ -97,6 +99,9 @@ export interface KeyRow {
   readonly burst: number | null;
   readonly arrivalAt: number;
   readonly heldOffUntil: number;
+  readonly weight: number | null;
+  readonly pausedAt: number | null;
+  readonly pausedUntil: number | null;
 }
 
 export interface LogRow {
@@ -150,10 +155,10 @@ const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: str
     "outlive_signals",
     "'ord', @.ord, 'job', @.job, 'name', @.name, 'id', @.id, 'payload', @.payload, 'readAt', @.read_at",
   ],
-  keyed: ["outlive_extras", "'job', @.job, 'keys', @.keys"],
+  keyed: ["outlive_extras", "'job', @.job, 'keys', @.keys, 'fair', @.fair"],
   key: [
     "outlive_keys",
-    "'name', @.name, 'key', @.key, 'running', @.running, 'intervalMs', @.interval_ms, 'burst', @.burst, 'arrivalAt', @.arrival_at, 'heldOffUntil', @.held_off_until",
+    "'name', @.name, 'key', @.key, 'running', @.running, 'intervalMs', @.interval_ms, 'burst', @.burst, 'arrivalAt', @.arrival_at, 'heldOffUntil', @.held_off_until, 'weight', @.weight, 'pausedAt', @.paused_at, 'pausedUntil', @.paused_until",
   ],
   incident: [
     "outlive_incidents",

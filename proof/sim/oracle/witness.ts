@@ -4,6 +4,7 @@ import type { Enqueued, JobDraft } from "../../../src/job/job.ts";
 import type { Lease } from "../../../src/job/lease.ts";
 import type { Verb } from "../../../src/stores/observed.ts";
 import type {
+  CancelOptions,
   FencedWrite,
   OperatorAnswer,
   TurnAnswer,
@@ -44,7 +45,12 @@ export type Answer = { readonly process: SimProcess; readonly lost: boolean } & 
     }
   | { readonly of: "takeBack"; readonly verdicts: readonly Verdict[] }
   | { readonly of: "signal"; readonly signal: Signal; readonly answer: SignalAnswer }
-  | { readonly of: "cancel" | "retry"; readonly job: string; readonly answer: OperatorAnswer }
+  | {
+      readonly of: "cancel" | "retry";
+      readonly job: string;
+      readonly answer: OperatorAnswer;
+      readonly children: boolean;
+    }
   /** An earlier answer with these claims in it never arrived. */
   | { readonly of: "lost"; readonly claimed: TurnAnswer["claimed"] }
 );
@@ -147,7 +153,8 @@ function understand({ process, method, args }: Call, value: unknown, lost: boole
     case "operate.cancel":
     case "operate.retry": {
       const of = method === "operate.cancel" ? "cancel" : "retry";
-      return { process, lost, of, job: args[0] as string, answer: value as OperatorAnswer };
+      const { children = false } = (args[2] ?? {}) as CancelOptions;
+      return { process, lost, of, job: args[0] as string, answer: value as OperatorAnswer, children };
     }
     case "operate.signal":
       return { process, lost, of: "signal", signal: args[0] as Signal, answer: value as SignalAnswer };
@@ -187,8 +194,10 @@ function tell({ method, args }: Call, value: unknown): string | null {
         .join("; ");
     }
     case "operate.cancel":
-    case "operate.retry":
-      return `${method} ${String(args[0])}: ${(value as OperatorAnswer).is}`;
+    case "operate.retry": {
+      const { children = false } = (args[2] ?? {}) as CancelOptions;
+      return `${method} ${String(args[0])}${children ? " with its children" : ""}: ${(value as OperatorAnswer).is}`;
+    }
     case "operate.signal":
       return `signal ${(args[0] as Signal).id}: ${(value as SignalAnswer).is}`;
     case "condemn": {

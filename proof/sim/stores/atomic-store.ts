@@ -1,13 +1,15 @@
 // A store in the shape that Redis asks for, before any Redis exists: every verb of the port is one atomic call, a failing one is not rolled
 // back, there is no transaction with user code, and the latest calls can be lost (`AtomicServer.loseSuffix`). Several connections share
 // one server.
-import type { Store } from "../../../src/stores/port.ts";
+import { BY_HAND } from "../../../src/job/transitions.ts";
+import type { CancelOptions, Store } from "../../../src/stores/port.ts";
 import { observed } from "../../../src/stores/observed.ts";
 import type { AtomicServer } from "./atomic-server.ts";
 import * as attempts from "./attempts.ts";
+import * as batches from "./batches.ts";
 import * as looking from "./looking.ts";
 import { enqueue } from "./enqueue.ts";
-import { setLimit } from "./keys.ts";
+import { keyStates, pauseKey, setLimit } from "./keys.ts";
 import { Data } from "./records.ts";
 import * as recovering from "./recovering.ts";
 import { outcomes, sendSignal } from "./waits.ts";
@@ -70,7 +72,7 @@ export function atomicStore(server: AtomicServer): Store {
   const reading = <Args extends readonly unknown[], A>(script: Script<Args, A>): Verb<Args, A> => call(script, false);
 
   const channel = {
-    ring: () => server.publish(channel),
+    notify: () => server.publish(channel),
     onWakeup: (listener: () => void) => server.subscribe(channel, listener),
   };
   return observed(
@@ -94,7 +96,9 @@ export function atomicStore(server: AtomicServer): Store {
         outcomes: reading(outcomes),
         list: reading(looking.listJobs),
         counts: reading(looking.counts),
+        isLimited: reading(looking.isLimited),
         ahead: reading(looking.ahead),
+        keys: reading(keyStates),
         suspects: reading(looking.heldSuspects),
         writer: async () => null,
         incidents: reading(looking.incidents),
@@ -103,12 +107,32 @@ export function atomicStore(server: AtomicServer): Store {
         health: reading(looking.health),
       },
       operate: {
-        cancel: writing(looking.cancel),
-        retry: writing(looking.retry),
+        cancel: writing((data: Data, id: string, actor: string, options?: CancelOptions | null) =>
+          looking.applyByHand(data, id, BY_HAND.cancel, actor, options),
+        ),
+        retry: writing((data: Data, id: string, actor: string) => looking.applyByHand(data, id, BY_HAND.retry, actor)),
         signal: writing(sendSignal),
         setLimit: writing(setLimit),
+        pauseKey: writing(pauseKey),
         setPaused: writing(looking.setPaused),
         noteDeath: writing(noteDeath),
+      },
+      batches: {
+        open: writing(batches.openBatch),
+        append: writing(batches.append),
+        seal: writing(batches.seal),
+        abort: writing(batches.abort),
+        tend: writing(batches.tend),
+        get: reading(batches.getBatches),
+        list: reading(batches.listBatches),
+        fold: writing(batches.fold),
+        finish: writing(batches.finish),
+        failures: reading(batches.failures),
+        outputs: reading(batches.outputPage),
+        outputFiles: reading(batches.outputFiles),
+        setOutputs: writing(batches.setOutputs),
+        reopen: writing(batches.reopen),
+        purge: writing(batches.purgeBatches),
       },
       losses: {
         open: reading(recovering.openLosses),

@@ -24,7 +24,9 @@ import {
   type WriteAnswer,
 } from "../../../src/stores/port.ts";
 import { NEVER_DUE, NO_TIMEOUT } from "../../../src/stores/rows.ts";
+import { beginRow, claimedBlock, endBlock, endRows } from "./blocks.ts";
 import { assertDeclared, insertJobs } from "./enqueue.ts";
+import { cancelChildren, noteNewChildren } from "./families.ts";
 import { admitHeld, declareLimits, holdOff, nextRoomAt, spendStarts } from "./keys.ts";
 import { type Data, isDue, type JobRecord, NOT_ADMITTED, type StepRecord, stepOwner, sumOf } from "./records.ts";
 import { beginWait, consequences, keptWait, readSignal, waitDueAt } from "./waits.ts";
@@ -57,10 +59,12 @@ export function turn(data: Data, worker: string, settlements: readonly Settlemen
     const nothing = { claimed: [], live: false, cancels: [], nextDueInMs: null };
     return { settled, ...nothing, ...(replaced !== null && { replaced }) };
   }
-  const admitted = admitHeld(data);
+  const hasCancelled = cancelChildren(data, applyChange);
+  const admitted = admitHeld(data, room);
   const claims = claim(data, worker, room);
   const cancels = data.held(worker).flatMap(({ id, cancelRequested }) => (cancelRequested ? [id] : []));
-  return { settled, ...claims, live: true, cancels, nextDueInMs: nextDueInMs(data, nextRoomAt(data)), woken: admitted };
+  const dueInMs = hasCancelled ? 0 : nextDueInMs(data, nextRoomAt(data));
+  return { settled, ...claims, live: true, cancels, nextDueInMs: dueInMs, woken: admitted };
 }
 
 /** `roomAt`: when a key has room by time. */
@@ -153,6 +157,8 @@ export function applyChange(
   if (written.name === "succeed") {
     const resultSum = sumOf(result, job.id);
     data.putJob({ ...job, state: to, outcome, finishedAt: now, result, resultSum, ...NOT_ADMITTED });
+    if (written.rows) endRows(data, job, written.rows, true);
+    endBlock(data, job.row, to);
     consequences(data, job.row, true);
     return written;
   }
@@ -170,6 +176,8 @@ export function applyChange(
     ...NOT_ADMITTED,
   });
   addHistory(data, job, written, by);
+  if (written.rows) endRows(data, job, written.rows);
+  if (isTerminal(to) && !isTerminal(job.state)) endBlock(data, job.row, to);
   if (written.wait) beginWait(data, job.row, written.wait);
   if (isTerminal(to) !== isTerminal(job.state)) consequences(data, job.row, isTerminal(to));
   return written;
@@ -286,6 +294,7 @@ function take(data: Data, worker: string, job: JobRecord): ClaimedJob | CorruptJ
     lastOutcome: job.outcome,
     steps: steps.map(({ name, result }) => ({ name, result })),
     ...(wait && { wait }),
+    ...claimedBlock(data, row),
   };
 }
 
@@ -338,12 +347,19 @@ function writeOne(data: Data, job: JobRecord, one: FencedWrite["write"]): WriteA
       break;
     }
     case "enqueue":
+      noteNewChildren(data, row);
       return { is: "applied", enqueued: insertJobs(data, one.drafts, row) };
     case "holdOff":
       holdOff(data, one.key, now + one.forMs);
       break;
     case "signal":
       return { is: "applied", signal: readSignal(data, job, one) };
+    case "rows":
+      endRows(data, job, one.ends);
+      break;
+    case "rowBegins":
+      beginRow(data, job, one.row);
+      break;
   }
   return APPLIED;
 }

@@ -9,7 +9,7 @@ export function enqueue(data: Data, drafts: readonly JobDraft[]): Enqueued[] {
   return insertJobs(data, drafts);
 }
 
-export function assertDeclared(data: Data, drafts: readonly JobDraft[]): void {
+export function assertDeclared(data: Data, drafts: readonly { readonly kind: string }[]): void {
   for (const { kind } of drafts)
     if (data.kind(kind) === null)
       throw new OutliveError(
@@ -34,7 +34,7 @@ export function insertJobs(data: Data, drafts: readonly JobDraft[], parent: numb
 
 function insert(data: Data, draft: JobDraft, parent: number | null, latestAt: number | null): void {
   const { now } = data;
-  const { id, kind, input, priority, dedupeKey, keys = [] } = draft;
+  const { id, kind, input, priority, dedupeKey, keys = [], fair = null } = draft;
   const row = data.meta().lastRow + 1;
   data.putMeta({ lastRow: row });
   data.putJob({
@@ -65,6 +65,7 @@ function insert(data: Data, draft: JobDraft, parent: number | null, latestAt: nu
     progress: null,
     parent,
     keys,
+    fair,
     ...NOT_ADMITTED,
     latestAt,
   });
@@ -98,10 +99,11 @@ function meet(data: Data, holder: JobRecord, draft: JobDraft): Enqueued {
 function replace(data: Data, holder: JobRecord, draft: JobDraft): void {
   const { now } = data;
   const { input, priority, keys = holder.keys } = draft;
+  const fair = draft.keys === undefined ? holder.fair : (draft.fair ?? null);
   const latestAt = holder.latestAt ?? latestOf(draft, now);
   const runAt = runAtOf(draft, now, latestAt) ?? (isDue(holder, now) || isHeld(holder, now) ? null : holder.runAt);
   const inputSum = sumOf(input, holder.id);
-  data.putJob({ ...holder, input, inputSum, priority, runAt, keys, latestAt, ...NOT_ADMITTED });
+  data.putJob({ ...holder, input, inputSum, priority, runAt, keys, fair, latestAt, ...NOT_ADMITTED });
 }
 
 /** The job has begun: it may have read an older state already. The latest draft is kept, and becomes a job when this one has ended. */

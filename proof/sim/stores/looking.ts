@@ -1,10 +1,11 @@
 // The scripts for people and for upkeep: jobs, counts and incidents as they are read, what is changed by hand, retention and checks.
-import * as transitions from "../../../src/job/transitions.ts";
+import type { ByHand } from "../../../src/job/transitions.ts";
 import { ANY_NUMBER, isSuspect } from "../../../src/job/isolation.ts";
 import { isTerminal, type JobDetails, type JobInfo, type JobState } from "../../../src/job/job.ts";
 import type { JobKey } from "../../../src/job/limits.ts";
 import type { Incident, IncidentSummary } from "../../../src/recovery/incident.ts";
 import type {
+  CancelOptions,
   JobFilter,
   KindCounts,
   ListPage,
@@ -16,13 +17,17 @@ import type {
 } from "../../../src/stores/port.ts";
 import { cursorAt, NEVER_DUE, NO_TIMEOUT, rowOfCursor, storedValue } from "../../../src/stores/rows.ts";
 import { applyChange, bound, brokenSteps, inputIsIntact, resultIsIntact } from "./attempts.ts";
+import { wrongSums } from "./blocks.ts";
+import { cancelFamily } from "./families.ts";
 import { doorOf } from "./keys.ts";
 import { type Data, type IncidentRecord, isDue, isFresh, isHeld, type JobRecord } from "./records.ts";
 import { forgetWaits, waitsAt } from "./waits.ts";
 
 function jobInfo(data: Data, job: JobRecord): JobInfo {
   const isClaimed = job.fence > 0;
-  const waitsForResolution = job.state === "queued" && job.runAt === NEVER_DUE;
+  const isNeverDue = job.state === "queued" && job.runAt === NEVER_DUE;
+  // A block of a batch that is held has not begun.
+  const waitsForResolution = isNeverDue && isClaimed;
   return {
     id: job.id,
     kind: job.kind,
@@ -30,7 +35,7 @@ function jobInfo(data: Data, job: JobRecord): JobInfo {
     priority: job.priority,
     dedupeKey: job.dedupeKey,
     createdAt: job.createdAt,
-    runAt: waitsForResolution || job.runAt === NO_TIMEOUT ? null : job.runAt,
+    runAt: isNeverDue || job.runAt === NO_TIMEOUT ? null : job.runAt,
     startedAt: isClaimed ? job.startedAt : null,
     deadlineAt: isClaimed ? job.deadlineAt : null,
     finishedAt: isTerminal(job.state) ? job.finishedAt : null,
@@ -45,9 +50,15 @@ function jobInfo(data: Data, job: JobRecord): JobInfo {
     parent: job.parent === null ? null : (data.job(job.parent)?.id ?? null),
     waitsAt: waitsAt(data, job),
     keys: job.keys.map(named),
-    heldBy: isHeld(job, data.now) ? named(doorOf(data, job)) : null,
+    heldBy: isHeld(job, data.now) ? heldBy(data, job) : null,
     waitsForResolution,
   };
+}
+
+function heldBy(data: Data, job: JobRecord): JobDetails["heldBy"] {
+  const door = doorOf(data, job);
+  const key = job.keys.find(({ id }) => id === door);
+  return key ? named(key) : { ...named(job.keys.find(({ id }) => id === job.fair)!), turn: true };
 }
 
 function named({ limit, key }: JobKey): Pick<JobKey, "limit" | "key"> {
@@ -173,34 +184,40 @@ export function health(data: Data): StoreHealth {
   return { ok: true, detail: { run: run ?? data.keys.run, epoch, writes } };
 }
 
-const BY_HAND = { incident: null };
-
-export function cancel(data: Data, id: string, actor: string): OperatorAnswer {
+/** Applies the change that core made for the state in which the job is found. */
+export function applyByHand(
+  data: Data,
+  id: string,
+  by: ByHand,
+  actor: string,
+  options: CancelOptions | null = null,
+): OperatorAnswer {
   const job = data.jobById(id);
   if (job === null) return { is: "missing" };
-  const { row, state, epoch, fence: attempt, counters } = job;
-  if (state === "running") {
+  const { row, state, kind, dedupeKey, epoch, fence: attempt } = job;
+  const children = options?.children ?? false;
+  if (children && (state === "running" || state === "queued" || state === "cancelled")) cancelFamily(data, row, actor);
+  if (children && state === "cancelled") return { is: "applied", state };
+  const change = by.changes[state];
+  if (change === undefined) {
+    if (state !== "running" || by.request === null) return { is: "wrong-state", state };
     data.putJob({ ...job, cancelRequested: true });
-    const reason = "its end was asked for while it ran";
-    const entry = { at: data.now, event: "cancel.requested", from: state, to: state, actor, epoch, attempt, reason };
-    data.addHistory(row, { ...entry, incident: null });
+    const entry = { at: data.now, event: "cancel.requested", from: state, to: state, actor, epoch, attempt };
+    data.addHistory(row, { ...entry, reason: by.request, incident: null });
     return { is: "requested" };
   }
-  if (state !== "queued") return { is: "wrong-state", state };
-  applyChange(data, job, transitions.cancel({ id, state, counters }), { actor, ...BY_HAND });
-  return { is: "applied", state: "cancelled" };
+  const batch = change.to === "queued" ? data.blockOf(row)?.batch : undefined;
+  if (batch !== undefined) return { is: "of-batch", batch };
+  const holder = change.to === "queued" ? data.keyHolder(kind, dedupeKey) : null;
+  if (holder) return { is: "key-held", holder: holder.id, dedupeKey: dedupeKey! };
+  const before = change.resets ? { ...job, result: null, resultSum: null } : job;
+  applyChange(data, before, change, { actor, incident: null });
+  if (change.to === "queued") data.deleteFamily(row);
+  return { is: "applied", state: change.to };
 }
 
-export function retry(data: Data, id: string, actor: string): OperatorAnswer {
-  const job = data.jobById(id);
-  if (job === null) return { is: "missing" };
-  const { state, kind, dedupeKey, counters } = job;
-  if (!isTerminal(state)) return { is: "wrong-state", state };
-  const holder = data.keyHolder(kind, dedupeKey);
-  if (holder) return { is: "key-held", holder: holder.id, dedupeKey: dedupeKey! };
-  const without = { ...job, result: null, resultSum: null };
-  applyChange(data, without, transitions.retry({ id, state, counters }, 0), { actor, ...BY_HAND });
-  return { is: "applied", state: "queued" };
+export function isLimited(data: Data, kind: string): boolean {
+  return (data.kind(kind)?.settings.keyed ?? []).length > 0;
 }
 
 export function setPaused(data: Data, name: string, paused: boolean): boolean {
@@ -223,8 +240,9 @@ export function purge(data: Data, request: PurgeRequest): PurgeAnswer {
     const isOver = state === "gone" || state === "stopped";
     return isOver && heartbeatAt < incidentsBefore && !data.holds(id);
   });
-  // Its parent may still ask how it ended.
-  const isKept = ({ parent }: JobRecord): boolean => {
+  // Its parent may still ask how it ended, and a block goes with its batch.
+  const isKept = ({ row, parent }: JobRecord): boolean => {
+    if (data.blockOf(row) !== null) return true;
     const job = parent === null ? null : data.job(parent);
     return job !== null && !isTerminal(job.state);
   };
@@ -250,5 +268,5 @@ export function integrity(data: Data): string[] {
     .flatMap((job) =>
       corruptParts(data, job).map((what) => `the ${what} of job ${job.id} does not match its checksum`),
     );
-  return [...data.wrongIndexes(), ...corrupt].slice(0, MAX_FINDINGS);
+  return [...data.wrongIndexes(), ...wrongSums(data), ...corrupt].slice(0, MAX_FINDINGS);
 }

@@ -1,5 +1,6 @@
 // The records that the atomic store keeps, each a text in a table of the server, and the indexes that are kept in step with the jobs.
 import { crc32 } from "node:zlib";
+import type { BatchRow, FailedRow, OutputPart } from "../../../src/job/batches.ts";
 import type { StoredError } from "../../../src/job/errors.ts";
 import { isSuspect } from "../../../src/job/isolation.ts";
 import {
@@ -12,7 +13,7 @@ import {
   type LogLine,
   type Outcome,
 } from "../../../src/job/job.ts";
-import type { JobKey, KeyLimit, LimitSettings } from "../../../src/job/limits.ts";
+import { type JobKey, type KeyLimit, type LimitSettings, NEW_RING, type Ring } from "../../../src/job/limits.ts";
 import type { Incident, IncidentJob } from "../../../src/recovery/incident.ts";
 import type { WorkerRecord as RegisteredWorker, WorkerState } from "../../../src/stores/liveness.ts";
 import type { Keyspace } from "./atomic-server.ts";
@@ -25,6 +26,10 @@ export interface MetaRecord {
   readonly writes: number;
   /** The row of the latest job. Rows are never given again, unless the enqueue itself was lost. */
   readonly lastRow: number;
+  /** The number of the latest batch. */
+  readonly lastBatch: number;
+  /** The number of the batch behind which the next `fold` goes on. */
+  readonly foldedUpTo: number;
   /** Where the walk over old jobs goes on. */
   readonly purgedUpTo: number;
   /** How it is known that scripts may have been lost, until `noticeRestore` has reported it. */
@@ -68,6 +73,8 @@ export interface JobRecord {
   readonly parent: number | null;
   /** What it counts against; empty: nothing. */
   readonly keys: readonly JobKey[];
+  /** The one of its keys by which its kind is fair; null: none. */
+  readonly fair: number | null;
   /** It counts against its keys: it was admitted since it was queued last. */
   readonly admitted: boolean;
   /** The key at which it waits, if that is not the first. */
@@ -80,9 +87,13 @@ export interface JobRecord {
 
 /** What a key has beside its limit. */
 export interface KeyRecord {
+  /** Limit and key; null: nobody has said anything about it. */
+  readonly name: Pick<JobKey, "limit" | "key"> | null;
   readonly own: KeyLimit;
   readonly arrivalAt: number;
   readonly heldOffUntil: number;
+  /** Null: it is not paused. `until` null: without an end. */
+  readonly paused: { readonly reason: string; readonly at: number; readonly until: number | null } | null;
 }
 
 /** The latest enqueue that came after its job had begun, and becomes a job when that has ended. */
@@ -101,6 +112,15 @@ export interface WaitRecord {
   readonly awaited: readonly number[] | null;
 }
 
+/** A cancel that includes the children of a job. */
+export interface FamilyRecord {
+  readonly actor: string;
+  /** The row of the last child that was dealt with. */
+  readonly cursor: number;
+  /** Whether a turn has something to do; false: the parent runs and may enqueue more. */
+  readonly due: boolean;
+}
+
 export interface SignalRecord {
   readonly name: string;
   readonly id: string;
@@ -114,6 +134,34 @@ export interface StepRecord {
   readonly sum: number | null;
   readonly at: number;
   readonly attempt: number;
+}
+
+export interface BatchRecord extends BatchRow {
+  /** Never given again: what belongs to a batch is found by this, not by its id. */
+  readonly seq: number;
+  /** Something may be to decide. */
+  readonly touched: boolean;
+  /** What is to be done to its blocks; null: nothing. */
+  readonly tending: "release" | "cancel" | null;
+  /** The number of the last block that it was done to. */
+  readonly tended: number;
+}
+
+export interface BlockRecord {
+  readonly batch: string;
+  readonly seq: number;
+  readonly round: number;
+  readonly number: number;
+  /** The row of its job; null: all of its rows were rejected. */
+  readonly job: number | null;
+  readonly rows: number;
+  /** Null: none has ended. */
+  readonly marks: string | null;
+  readonly begun: { readonly row: number; readonly fence: number } | null;
+  readonly bad: boolean;
+  /** Rejected ones have the row -1. */
+  readonly failed: readonly FailedRow[];
+  readonly outputs: readonly OutputPart[];
 }
 
 export interface WorkerRecord extends RegisteredWorker {
@@ -139,7 +187,16 @@ export interface IncidentJobRecord extends IncidentJob {
   readonly judgement: string | null;
 }
 
-const FRESH: MetaRecord = { run: null, epoch: 0, writes: 0, lastRow: 0, purgedUpTo: 0, unreported: null };
+const FRESH: MetaRecord = {
+  run: null,
+  epoch: 0,
+  writes: 0,
+  lastRow: 0,
+  lastBatch: 0,
+  foldedUpTo: 0,
+  purgedUpTo: 0,
+  unreported: null,
+};
 
 /** The checksum of a stored text and of whose it is; null: there is no text. */
 export function sumOf(text: string, owner: string): number;
@@ -156,7 +213,7 @@ export function stepOwner(id: string, name: string): string {
 /** Of a job that is queued anew, or has ended. */
 export const NOT_ADMITTED = { admitted: false, door: null, keepsPlace: false } as const;
 
-const NEW_KEY: KeyRecord = { own: {}, arrivalAt: 0, heldOffUntil: 0 };
+const NEW_KEY: KeyRecord = { name: null, own: {}, arrivalAt: 0, heldOffUntil: 0, paused: null };
 
 /** Can be claimed. */
 export function isDue(job: JobRecord, now: number): boolean {
@@ -304,6 +361,76 @@ export class Data {
     this.#write("logs", row, lines);
   }
 
+  batch(id: string): BatchRecord | null {
+    return this.#read("batches", id);
+  }
+
+  batchByKey(kind: string, key: string): BatchRecord | null {
+    const id = this.keys.get("batchKeys", keyField(kind, key));
+    return id === null ? null : this.batch(id);
+  }
+
+  /** In the order in which they were opened. */
+  batches(): BatchRecord[] {
+    const all = this.keys.fields("batches").map((id) => this.batch(id)!);
+    return all.toSorted((a, b) => a.seq - b.seq);
+  }
+
+  putBatch(batch: BatchRecord): void {
+    this.#write("batches", batch.id, batch);
+    if (batch.key !== null) this.keys.set("batchKeys", keyField(batch.kind, batch.key), batch.id);
+  }
+
+  deleteBatch({ id, kind, key, seq }: BatchRecord): void {
+    this.keys.delete("batches", id);
+    if (key !== null) this.keys.delete("batchKeys", keyField(kind, key));
+    this.keys.set("deletedBatches", String(seq), "");
+  }
+
+  block(batch: number, round: number, number: number): BlockRecord | null {
+    return this.#read(blocksTable(batch), blockField(round, number));
+  }
+
+  /** The block that a job runs; null: it is an ordinary job. */
+  blockOf(job: number): BlockRecord | null {
+    const at = this.#read<readonly [batch: number, round: number, number: number]>("blockJobs", job);
+    return at === null ? null : this.block(...at);
+  }
+
+  /** Of one round, by their numbers. */
+  blocks(batch: number, round: number): BlockRecord[] {
+    return this.#blocks(batch).filter((block) => block.round === round);
+  }
+
+  #blocks(batch: number): BlockRecord[] {
+    const all = this.keys
+      .fields(blocksTable(batch))
+      .map((field) => this.#read<BlockRecord>(blocksTable(batch), field)!);
+    return all.toSorted((a, b) => a.round - b.round || a.number - b.number);
+  }
+
+  putBlock(block: BlockRecord): void {
+    const { seq, round, number, job } = block;
+    this.#write(blocksTable(seq), blockField(round, number), block);
+    if (job !== null) this.#write("blockJobs", job, [seq, round, number]);
+  }
+
+  deleteBlock({ seq, round, number, job }: BlockRecord): void {
+    this.keys.delete(blocksTable(seq), blockField(round, number));
+    if (job !== null) this.keys.delete("blockJobs", String(job));
+  }
+
+  /** Some blocks of batches that were deleted. A batch of which none is left is forgotten. */
+  orphanedBlocks(limit: number): BlockRecord[] {
+    const found: BlockRecord[] = [];
+    for (const seq of this.#rowsOf("deletedBatches")) {
+      const blocks = this.#blocks(seq);
+      if (blocks.length === 0) this.keys.delete("deletedBatches", String(seq));
+      found.push(...blocks);
+    }
+    return found.slice(0, limit);
+  }
+
   limit(name: string): LimitSettings | null {
     return this.#read("limits", name);
   }
@@ -316,8 +443,21 @@ export class Data {
     return this.#read<KeyRecord>("limited", id) ?? NEW_KEY;
   }
 
+  keyIds(): number[] {
+    return this.#rowsOf("limited");
+  }
+
   putKey(id: number, key: KeyRecord): void {
     this.#write("limited", id, key);
+  }
+
+  /** Where the ring of a gate stands. */
+  ring(gate: number): Ring {
+    return this.#read<Ring>("rings", gate) ?? NEW_RING;
+  }
+
+  putRing(gate: number, ring: Ring): void {
+    this.#write("rings", gate, ring);
   }
 
   rerun(row: number): RerunRecord | null {
@@ -330,6 +470,28 @@ export class Data {
 
   deleteRerun(row: number): void {
     this.keys.delete("reruns", String(row));
+  }
+
+  family(parent: number): FamilyRecord | null {
+    return this.#read("families", parent);
+  }
+
+  putFamily(parent: number, family: FamilyRecord): void {
+    this.#write("families", parent, family);
+  }
+
+  deleteFamily(parent: number): void {
+    this.keys.delete("families", String(parent));
+  }
+
+  /** The parents whose cancel includes their children. */
+  families(): number[] {
+    return this.#rowsOf("families");
+  }
+
+  /** The rows of its children that have not ended. */
+  unfinishedChildren(parent: number): number[] {
+    return this.#rowsOf(childrenTable(parent));
   }
 
   wait(row: number): WaitRecord | null {
@@ -426,8 +588,10 @@ export class Data {
   /** What is in an index and should not be, or should be and is not. */
   wrongIndexes(): string[] {
     const wanted = new Map(this.jobs().flatMap((job) => [...indexesOf(job)].map(([key, at]) => [key, { job, at }])));
-    const found = ["ids", "keys", "queued", "running", ...this.workers().map(({ id }) => heldTable(id))].flatMap(
-      (table) => this.keys.fields(table).map((field) => indexKey(table, field)),
+    const parents = new Set(this.jobs().flatMap(({ parent }) => parent ?? []));
+    const tables = [...this.workers().map(({ id }) => heldTable(id)), ...[...parents].map(childrenTable)];
+    const found = ["ids", "keys", "queued", "running", ...tables].flatMap((table) =>
+      this.keys.fields(table).map((field) => indexKey(table, field)),
     );
     const missing = [...wanted].flatMap(
       ([
@@ -446,12 +610,24 @@ function heldTable(worker: string): string {
   return `held/${worker}`;
 }
 
+function childrenTable(parent: number): string {
+  return `children/${parent}`;
+}
+
 function waitersTable(row: number): string {
   return `waiters/${row}`;
 }
 
 function awaitedTable(waiter: number): string {
   return `awaited/${waiter}`;
+}
+
+function blocksTable(batch: number): string {
+  return `blocks/${batch}`;
+}
+
+function blockField(round: number, number: number): string {
+  return `${round}/${number}`;
 }
 
 function incidentTable(incident: string): string {
@@ -471,6 +647,7 @@ function indexesOf(job: JobRecord): Map<string, readonly [string, string]> {
   const row = String(job.row);
   const at: (readonly [string, string])[] = [["ids", job.id]];
   if (!isTerminal(job.state) && job.dedupeKey !== null) at.push(["keys", keyField(job.kind, job.dedupeKey)]);
+  if (!isTerminal(job.state) && job.parent !== null) at.push([childrenTable(job.parent), row]);
   if (job.state === "queued") at.push(["queued", row]);
   if (job.state === "running") at.push(["running", row], [heldTable(job.worker!), row]);
   return new Map(at.map((one) => [indexKey(...one), one]));

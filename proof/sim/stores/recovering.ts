@@ -24,6 +24,7 @@ import {
 import { NEVER_DUE } from "../../../src/stores/rows.ts";
 import { toStoredError } from "../../../src/job/errors.ts";
 import { addHistory, applicable, applyChange, dueAt, faultOf } from "./attempts.ts";
+import { begunRow, endBlock, endRows } from "./blocks.ts";
 import { assertDeclared, insertJobs } from "./enqueue.ts";
 import {
   type Data,
@@ -130,7 +131,8 @@ function heldJob(data: Data, job: JobRecord, deaths: number): HeldJob {
   const kind = data.kind(job.kind)!.settings;
   const lastStep = data.steps(row).at(-1)?.name ?? null;
   const guard = { row, worker: worker!, epoch, fence };
-  return { id, state: "running", ...guard, counters, kind, deadlineAt, lastStep, deathsElsewhere: deaths };
+  const begun = begunRow(data, job);
+  return { id, state: "running", ...guard, counters, kind, deadlineAt, lastStep, deathsElsewhere: deaths, ...begun };
 }
 
 /** As the port says of `HeldJob.deathsElsewhere`: read only where a verdict depends on it. */
@@ -213,7 +215,8 @@ export function lostJobs(data: Data, incident: string, limit: number): LostJob[]
       const wasRetried = data.history(row).some(({ event, attempt }) => event === "retry" && attempt >= lost.fence);
       const movedOn = hasNewStep || wasRetried;
       const deaths = deathsElsewhere(data, job, alone, incident);
-      return { id, row, state, epoch, fence, counters, kind, alone, movedOn, deathsElsewhere: deaths };
+      const begun = fence === lost.fence ? begunRow(data, job) : {};
+      return { id, row, state, epoch, fence, counters, kind, alone, movedOn, deathsElsewhere: deaths, ...begun };
     });
 }
 
@@ -265,6 +268,8 @@ function judgeOne(data: Data, incident: string, { job: read, change }: LossVerdi
     ...NOT_ADMITTED,
   });
   addHistory(data, job, change, { actor: ACTOR, incident });
+  if (change.rows) endRows(data, job, change.rows);
+  if (isTerminal(change.to)) endBlock(data, job.row, change.to);
   if (isTerminal(change.to)) consequences(data, job.row, true);
   insertJobs(data, change.follow ?? []);
   return true;

@@ -63,6 +63,8 @@ export function keptWait(data: Data, row: number): KeptWait | null {
 export function forgetWaits(data: Data, row: number): void {
   forgetAwaited(data, row);
   for (const waiter of data.waiters(row)) data.removeWaiter(row, waiter);
+  // One that is due stays until the children are cancelled, also without the record of their parent.
+  if (data.family(row)?.due === false) data.deleteFamily(row);
 }
 
 function forgetAwaited(data: Data, row: number): void {

@@ -3,7 +3,7 @@
 import type { LimitOptions } from "../../../src/engine/options.ts";
 import type { TypedRun } from "../../../src/job/contract.ts";
 import { TerminalError } from "../../../src/job/errors.ts";
-import { type JobKey, jobKey } from "../../../src/job/limits.ts";
+import { FAIR, type JobKey, jobKey } from "../../../src/job/limits.ts";
 import type { SeededRandom } from "../world/random.ts";
 import { type KindFacts, ORDINARY, type Workload } from "./workload.ts";
 
@@ -38,6 +38,9 @@ const KINDS = {
   crossed: limited(TENANT, EVERYBODY),
   "ordered-crossed": limited(ACCOUNT, EVERYBODY),
   "metered-crossed": limited(EVERYBODY, METER),
+  fair: { ...LITTLE, fair: ({ key }: LimitedInput) => key },
+  "fair-tenant": { ...limited(TENANT), fair: "tenant" },
+  "fair-crossed": { ...limited(EVERYBODY), fair: ({ key }: LimitedInput) => key },
   event: LITTLE,
   "limited-event": limited(SINGLE),
 } satisfies Readonly<Record<string, KindFacts>>;
@@ -60,6 +63,9 @@ export const keys: Workload = {
       crossed: 2,
       "ordered-crossed": 2,
       "metered-crossed": 1,
+      fair: 4,
+      "fair-tenant": 2,
+      "fair-crossed": 2,
       event: 6,
       "limited-event": 3,
     });
@@ -101,5 +107,7 @@ function drawInput(random: SeededRandom): LimitedInput {
 
 /** The keys whose limits a person changes while everything works. */
 export function limitedKeys(workloads: readonly Workload[]): readonly JobKey[] {
-  return workloads.includes(keys) ? [jobKey("single", "a"), jobKey("tenant", "a"), jobKey("everybody", "*")] : [];
+  return workloads.includes(keys)
+    ? [jobKey("single", "a"), jobKey("tenant", "a"), jobKey("everybody", "*"), jobKey(FAIR, "b")]
+    : [];
 }

@@ -1,6 +1,6 @@
 // What a workload is: kinds of jobs with their facts, how its jobs are drawn, and its handlers. A new feature brings a file with
 // one of these and one line in index.ts.
-import { job, type LimitOptions } from "../../../src/engine/options.ts";
+import { type Fair, job, type LimitOptions } from "../../../src/engine/options.ts";
 import { type AnyContract, JobContract, type TypedRun } from "../../../src/job/contract.ts";
 import type { EnqueueOptions } from "../../../src/job/enqueue.ts";
 import { TerminalError } from "../../../src/job/errors.ts";
@@ -18,6 +18,8 @@ export interface KindFacts {
   readonly poison: boolean;
   /** What its jobs count against. Omitted: nothing. */
   readonly limited?: readonly LimitOptions[];
+  /** Whose jobs take turns. Omitted: nobody's. */
+  readonly fair?: Fair;
 }
 
 export const ORDINARY: KindFacts = {
@@ -97,8 +99,8 @@ export function contractsFor(
   for (const workload of workloads) {
     const own = workload.handlers(tools);
     for (const [kind, facts] of Object.entries(workload.kinds)) {
-      const { settings, keysOf } = checkedContract(kind, facts);
-      const contract = new JobContract<never, never>(settings, null, null, null, keysOf);
+      const { settings, keysOf, fairOf } = checkedContract(kind, facts);
+      const contract = new JobContract<never, never>(settings, null, null, null, keysOf, fairOf);
       contracts.set(kind, contract.handle(telling(own[kind]!, handlerTold)));
     }
   }
@@ -122,13 +124,14 @@ function telling(handler: HandlerOf, told: HandlerTold): HandlerOf {
 const checked = new Map<string, AnyContract>();
 
 /** Through the same door as a user's options, once for each kind. */
-export function checkedContract(kind: string, { limits, graceMs, timeoutMs, limited }: KindFacts): AnyContract {
+export function checkedContract(kind: string, { limits, graceMs, timeoutMs, limited, fair }: KindFacts): AnyContract {
   const { errors: attempts, timeouts, crashes } = limits;
   let contract = checked.get(kind);
   if (!contract) {
     const retry = { attempts, timeouts, crashes, backoff: { base: "50ms", max: "2s" } } as const;
     const options = { timeout: `${timeoutMs}ms`, grace: `${graceMs}ms`, retry } as const;
-    contract = limited ? job<never>(kind, { ...options, limits: limited }) : job(kind, options);
+    const keyed = { ...(limited && { limits: limited }), ...(fair !== undefined && { fair }) };
+    contract = limited || fair !== undefined ? job<never>(kind, { ...options, ...keyed }) : job(kind, options);
     checked.set(kind, contract);
   }
   return contract;

@@ -8,7 +8,7 @@ import { toStoredError } from "../../../src/job/errors.ts";
 import { EventBus } from "../../../src/job/events.ts";
 import { Maintenance, type MaintenanceOptions } from "../../../src/recovery/maintenance.ts";
 import type { Backend, MaintenanceHandle, MaintenanceListener } from "../../../src/stores/backend.ts";
-import { NOTHING_CHECKED } from "../../../src/stores/integrity.ts";
+import { NOTHING_CHECKED } from "../../../src/stores/store-parts.ts";
 import type { Liveness } from "../../../src/stores/liveness.ts";
 import { SCHEMA_VERSION } from "../../../src/stores/sqlite/schema.ts";
 import type { SimProcess } from "./process.ts";

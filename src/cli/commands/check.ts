@@ -2,9 +2,10 @@
 import { glob } from "node:fs/promises";
 import { resolve } from "node:path";
 import { attach, canRepair, checkStore, repairStore } from "../../engine/open.ts";
+import type { BlobStore } from "../../blobs.ts";
 import { OutliveError } from "../../job/errors.ts";
 import { humanMs } from "../../job/time.ts";
-import type { IntegrityReport, Repair, Salvage } from "../../stores/integrity.ts";
+import type { IntegrityReport, Repair, Salvage } from "../../stores/store-parts.ts";
 import { shownAddress } from "../../stores/registry.ts";
 import type { Register } from "../main.ts";
 import { ExitCode, type Terminal } from "../terminal.ts";
@@ -37,6 +38,7 @@ export const checkCommand: Register = (program, run) => {
           ...loaded.warnings.map((text): Finding => ({ level: "warning", text })),
           await jobModules(loaded.jobs),
           ...(await store(loaded.store, engine)),
+          ...(loaded.engine.blobs === undefined ? [] : [await blobs(loaded.engine.blobs, engine.readOnly)]),
           ...(health?.findings ?? []),
           ...(loaded.engine.durability === "relaxed"
             ? [
@@ -98,6 +100,22 @@ async function store(url: string, options: object): Promise<readonly Finding[]> 
   }
 }
 
+/** Stores, reads and deletes a small blob; with --read-only nothing. */
+async function blobs(given: string | BlobStore, readOnly: boolean): Promise<Finding> {
+  try {
+    // Loaded here: most commands need no adapter of a blob store.
+    const { openBlobs } = await import("../../blobs.ts");
+    const blobStore = openBlobs(given);
+    if (readOnly) return { level: "ok", text: `blobs: ${blobStore.place} (not tried: --read-only).` };
+    const { place, facts } = await blobStore.check();
+    const known = Object.entries(facts).map(([name, value]) => `${name} ${value}`);
+    return { level: "ok", text: `blobs: ${[`${place} stores, reads and deletes`, ...known].join(", ")}.` };
+  } catch (thrown) {
+    if (!(thrown instanceof OutliveError)) throw thrown;
+    return { level: "error", text: `blobs: ${thrown.message}` };
+  }
+}
+
 function isFresh({ code, message }: OutliveError): boolean {
   return code === "STORE_UNUSABLE" && message.startsWith("There is no file");
 }
@@ -150,12 +168,12 @@ export const backupCommand: Register = (program, run) => {
         const [file] = command.args;
         const { force = false } = command.opts<{ force?: boolean }>();
         const engine = await attach();
-        let toldAt = performance.now();
+        let printedAt = performance.now();
         const done = await engine.operator.backup(resolve(file!), {
           force,
           onProgress: ({ bytes, totalBytes }) => {
-            if (performance.now() - toldAt < TELL_MS) return;
-            toldAt = performance.now();
+            if (performance.now() - printedAt < TELL_MS) return;
+            printedAt = performance.now();
             terminal.remark(`${thousands(bytes)} of at most ${thousands(totalBytes)} bytes`);
           },
         });

@@ -1,13 +1,16 @@
-// `outlive enqueue KIND JSON`: one job, by the name of its kind.
+// What one sends by hand: `outlive enqueue KIND JSON`, one job, and `outlive signal ID NAME [JSON]`. If the modules of the configuration export the
+// kind, the job is made as a program makes it: the input through the schema, with its keys. Otherwise by the name alone, which a kind with
+// limits refuses.
 import { Option } from "commander";
 import { type EnqueueOptions, MAX_PRIORITY } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued } from "../../job/job.ts";
 import type { Duration } from "../../job/time.ts";
-import { instant, wholeNumber } from "../context.ts";
-import { jsonArgument } from "../json-argument.ts";
+import { connect } from "../../engine/client.ts";
+import { instant, wholeNumber, jsonArgument } from "../context.ts";
 import { noSuchKind } from "../lookup.ts";
 import type { Register } from "../main.ts";
+import { findJob } from "../supervisor/job-modules.ts";
 
 interface Flags {
   readonly priority?: number;
@@ -31,18 +34,27 @@ export const enqueueCommand: Register = (program, run) => {
     .addOption(
       new Option(
         "--dedupe-then <what>",
-        "what to do with the job that holds the key: keep it; replace its input if it has not begun; rerun: as replace, or once more after it has ended",
+        "what to do with the job that holds the key: keep it; replace its input if it has not begun; rerun: as replace, or again after it has ended",
       ).choices(["keep", "replace", "rerun"]),
     )
     .option("--id <id>", "your own id: enqueueing it again adds nothing")
     .action(
-      run(async ({ terminal, attach }, command) => {
+      run(async ({ terminal, attach, config, mayChange }, command) => {
         const [kind, given] = command.args as [string, string];
         const input = await jsonArgument(given, "The input", "outlive enqueue KIND - < input.json");
         const flags = command.opts<Flags>();
         const options = optionsOf(flags);
         const engine = await attach();
-        const enqueued = await engine.operator.enqueueByName(kind, input, options).catch(async (thrown: unknown) => {
+        const { jobs, store, engine: settings } = await config();
+        const contract = await findJob({ base: process.cwd(), patterns: jobs }, kind);
+        const enqueue = async (): Promise<Enqueued> => {
+          if (contract === null) return engine.operator.enqueueByName(kind, input, options);
+          mayChange("enqueue a job");
+          // Declares the kind, as a program does.
+          await using client = await connect(store, { ...settings, jobs: [contract] as never });
+          return await client.enqueue(contract as never, input as never, options);
+        };
+        const enqueued = await enqueue().catch(async (thrown: unknown) => {
           if (thrown instanceof OutliveError && thrown.code === ErrorCode.kindUnknown)
             throw noSuchKind(
               kind,
@@ -75,3 +87,28 @@ function enqueuedText({ id, created, became }: Enqueued, { dedupeKey }: Flags): 
         : `Nothing was added: this job holds the ${dedupeKey === undefined ? "id" : "id or dedupe key"} already.`;
   return `${id}\n${what} See it: outlive job ${id}`;
 }
+
+// A handler reads the signal with `run.waitForSignal`.
+
+export const signalCommand: Register = (program, run) => {
+  program
+    .command("signal")
+    .argument("<id>", "the job's id")
+    .argument("<name>", "the name of the signal")
+    .argument("[json]", "what is sent, as JSON, or - to read it from stdin (default: null)")
+    .description("send a signal to an unfinished job, also before it waits for it")
+    .option("--id <id>", "your own id of the signal: sending it again adds nothing")
+    .action(
+      run(async ({ terminal, attach }, command) => {
+        const [job, name, given = "null"] = command.args as [string, string, string?];
+        const payload = await jsonArgument(given, "The payload", "outlive signal ID NAME - < payload.json");
+        const { id } = command.opts<{ id?: string }>();
+        const { created } = await (await attach()).signal(job, name, payload, id === undefined ? {} : { id });
+        terminal.answer({ job, name, created }, () =>
+          created
+            ? `The signal ${name} to job ${job} is kept.`
+            : `Nothing was added: a signal with the id ${id} was sent to job ${job} before.`,
+        );
+      }),
+    );
+};

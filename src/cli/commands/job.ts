@@ -1,4 +1,4 @@
-// `outlive job ID` and `outlive why ID`: one job whole, and why it is not running.
+// Jobs as people read them: `outlive job ID`, one job whole; `outlive why ID`, why it is not running; `outlive jobs`, pages of them.
 import type { Engine } from "../../engine/engine.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { type Counters, JOB_STATES, type JobDetails, type JobInfo, type JobState } from "../../job/job.ts";
@@ -6,10 +6,13 @@ import { throttleSettings } from "../../job/limits.ts";
 import { shellWord } from "../../job/text.ts";
 import { humanMs } from "../../job/time.ts";
 import { awaitedAt } from "../../job/waits.ts";
-import { noSuchJob } from "../lookup.ts";
+import { noSuchJob, assertKindIsThere, batchOfJob, pageOfJobs } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { type Cell, grid, type Ink, type Pen } from "../terminal.ts";
+import { type Cell, grid, type Ink, type Pen, watch, type Column, jsonText, type Terminal } from "../terminal.ts";
 import { ago, count, oneLine, printable, stamp, timeOfDay } from "../words.ts";
+import { batchLines, explainBatch } from "./batches.ts";
+import type { ListPage } from "../../stores/port.ts";
+import { type FilterFlags, filterOf, wholeNumber, withFilters } from "../context.ts";
 
 export const jobCommand: Register = (program, run) => {
   program
@@ -24,7 +27,8 @@ export const jobCommand: Register = (program, run) => {
         const engine = await attach();
         const job = await engine.get(id);
         if (!job) throw noSuchJob(id);
-        const whole = { ...job, children: await childrenOf(engine, id) };
+        const batch = (await batchOfJob(engine, id, job.kind))?.id ?? null;
+        const whole = { ...job, children: await childrenOf(engine, id), batch };
         terminal.answer(whole, () => storyLines(whole, terminal, Date.now(), full).join("\n").trimEnd());
       }),
     );
@@ -41,7 +45,11 @@ export interface Children {
 }
 
 /** A job, and what it enqueued. `outlive job --json`. */
-export type WholeJob = JobDetails & { readonly children: Children };
+export type WholeJob = JobDetails & {
+  readonly children: Children;
+  /** The batch whose block it is; null: it is not a block. */
+  readonly batch: string | null;
+};
 
 const CHILDREN_COUNTED = 1_000;
 const CHILDREN_SHOWN = 3;
@@ -58,21 +66,24 @@ async function childrenOf(engine: Engine, parent: string): Promise<Children> {
   };
 }
 
-// `outlive why ID`: why a job is not running, or how it runs, and what to do next.
+// `outlive why ID`: why a job is not running, or how it runs, and what to do next; and why a batch has not ended.
 
 export const whyCommand: Register = (program, run) => {
   program
     .command("why")
-    .argument("<id>", "the job's id")
-    .description("why a job is not running, or how it runs, and what to do next")
+    .argument("<id>", "the id of a job or a batch")
+    .description("why a job is not running, or why a batch has not ended, and what to do next")
     .action(
       run(async ({ terminal, attach }, command) => {
         const id = command.args[0]!;
-        const explanation = await (await attach()).why(id);
-        if (!explanation)
-          throw new OutliveError(ErrorCode.notFound, `There is no job ${id}.`, "Check the id: outlive jobs", {
-            jobId: id,
-          });
+        const engine = await attach();
+        const explanation = await engine.why(id);
+        if (!explanation) {
+          const batch = await explainBatch(engine, id);
+          if (batch) return terminal.answer(batch, () => batchLines(batch, terminal).join("\n"));
+          const hint = "Check the id: outlive jobs, outlive batches";
+          throw new OutliveError(ErrorCode.notFound, `There is no job or batch ${id}.`, hint, { jobId: id });
+        }
         terminal.answer(explanation, () =>
           [
             `${terminal.style("bold", `Job ${explanation.jobId}`)} (${explanation.kind}) is ${explanation.state}: ${explanation.because}`,
@@ -128,6 +139,7 @@ function factsOf(job: WholeJob, now: number, full: boolean): (readonly [string, 
     ["attempts", attemptsText(job)],
     ...(job.priority === 0 ? [] : [["priority", String(job.priority)] as const]),
     ...(job.dedupeKey === null ? [] : [["dedupe key", printable(job.dedupeKey)] as const]),
+    ...(job.batch === null ? [] : [["block of", `batch ${job.batch} (outlive batch ${job.batch})`] as const]),
     ...(job.parent === null ? [] : [["parent", printable(job.parent)] as const]),
     ...(job.waitsAt === null ? [] : [["waiting", waitingText(job, job.waitsAt, now).replace(/^waits /, "")] as const]),
     ...(job.keys.length === 0 ? [] : [["limits", keysText(job)] as const]),
@@ -161,7 +173,8 @@ export function waitingText({ runAt }: JobInfo, step: string, now: number): stri
 type Key = JobInfo["keys"][number];
 
 /** "limit tenant acme". The key of a limit without keys is "*". */
-export function heldText(key: Key): string {
+export function heldText(key: Key & { readonly turn?: true }): string {
+  if (key.turn) return `its turn, ${keyText(key)}`;
   return `${throttleSettings(key.limit) === null ? "limit " : ""}${keyText(key)}`;
 }
 
@@ -213,7 +226,7 @@ interface Happening {
 
 /** Steps, log and history in one order. A success writes no history, so the ends of the latest attempt are added. */
 function timeline(job: JobDetails, pen: Pen, full: boolean): string[] {
-  const told = (at: number, attempt: number, what: string, text: string, ink: Ink | null = null): Happening => ({
+  const happening = (at: number, attempt: number, what: string, text: string, ink: Ink | null = null): Happening => ({
     at,
     attempt,
     what,
@@ -221,10 +234,10 @@ function timeline(job: JobDetails, pen: Pen, full: boolean): string[] {
     ink,
   });
   const all = [
-    told(job.createdAt, 0, "enqueued", ""),
-    ...(job.startedAt === null ? [] : [told(job.startedAt, job.attempt, "started", `in ${job.worker ?? "?"}`)]),
+    happening(job.createdAt, 0, "enqueued", ""),
+    ...(job.startedAt === null ? [] : [happening(job.startedAt, job.attempt, "started", `in ${job.worker ?? "?"}`)]),
     ...job.steps.map(({ at, attempt, name, result }) =>
-      told(
+      happening(
         at,
         attempt,
         "step",
@@ -232,9 +245,9 @@ function timeline(job: JobDetails, pen: Pen, full: boolean): string[] {
         job.corrupt.includes(`step ${name}`) ? "red" : "cyan",
       ),
     ),
-    ...job.log.map(({ at, attempt, message }) => told(at, attempt, "log", message)),
+    ...job.log.map(({ at, attempt, message }) => happening(at, attempt, "log", message)),
     ...job.history.map(({ at, attempt, event, to, actor, reason, incident }) =>
-      told(
+      happening(
         at,
         attempt,
         event,
@@ -243,7 +256,7 @@ function timeline(job: JobDetails, pen: Pen, full: boolean): string[] {
       ),
     ),
     ...(job.state === "succeeded" && job.finishedAt !== null
-      ? [told(job.finishedAt, job.attempt, "succeeded", "", "green")]
+      ? [happening(job.finishedAt, job.attempt, "succeeded", "", "green")]
       : []),
   ].sort((a, b) => a.at - b.at);
   const shown = full ? all : all.slice(-STORY);
@@ -280,4 +293,142 @@ function nextOf(job: WholeJob, pen: Pen): string[] {
     ...(incident === undefined || incident === null ? [] : [`outlive incident ${incident}`]),
   ];
   return commands.map((command) => pen.style("cyan", command));
+}
+
+// `outlive jobs`: jobs by pages, newest first, filtered.
+
+interface JobsFlags extends FilterFlags {
+  readonly limit: number;
+  readonly after?: string;
+  readonly parent?: string;
+  readonly watch?: boolean;
+}
+
+export const jobsCommand: Register = (program, run) => {
+  withFilters(program.command("jobs").description("jobs, newest first, by pages"))
+    .option("--parent <id>", "only jobs that this job enqueued")
+    .option("--limit <number>", "most jobs on the page, 1 to 1000", wholeNumber(1, 1_000), 50)
+    .option("--after <cursor>", "`next` of the page before")
+    .option("--watch", "refresh every second, until q or Ctrl-C")
+    .action(
+      run(async ({ terminal, attach }, command) => {
+        const flags = command.opts<JobsFlags>();
+        const engine = await attach();
+        if (flags.watch !== true) {
+          const page = await pageOf(engine, flags, flags.limit);
+          terminal.answer(page, () => pageLines(page, flags, terminal).join("\n"));
+          return;
+        }
+        await watch(terminal, async ({ columns, rows }) => {
+          const page = await pageOf(engine, flags, Math.max(1, Math.min(flags.limit, rows - 1)));
+          return terminal.json ? [jsonText(page)] : tableOf(page, { ...terminal, columns });
+        });
+      }),
+    );
+};
+
+async function pageOf(engine: Engine, flags: JobsFlags, limit: number): Promise<ListPage> {
+  const { parent } = flags;
+  const filter = { ...filterOf(flags, Date.now()), ...(parent !== undefined && { parent }) };
+  const page = await pageOfJobs(engine, filter, limit, flags.after ?? null);
+  if (page.jobs.length > 0) return page;
+  await assertKindIsThere(engine, flags.kind);
+  if (parent !== undefined && !(await engine.get(parent))) throw noSuchJob(parent);
+  return page;
+}
+
+function pageLines(page: ListPage, flags: JobsFlags, terminal: Terminal): string[] {
+  const lines = tableOf(page, terminal);
+  if (page.next === null) return lines;
+  const more = page.jobs.length < flags.limit ? "Not all were searched yet" : "There are more";
+  return [...lines, "", terminal.style("dim", `${more}: ${sameAgain(flags, page.next)}`)];
+}
+
+function tableOf({ jobs, next }: ListPage, terminal: Terminal): string[] {
+  if (jobs.length > 0) return jobLines(jobs, terminal, Date.now());
+  return [next === null ? "No such jobs." : "None so far."];
+}
+
+function sameAgain(flags: JobsFlags, after: string): string {
+  const given: readonly (readonly [string, string | undefined])[] = [
+    ["--state", flags.state],
+    ["--kind", flags.kind],
+    ["--parent", flags.parent],
+    ["--text", flags.text],
+    ["--older-than", flags.olderThan === undefined ? undefined : `${flags.olderThan}ms`],
+    ["--newer-than", flags.newerThan === undefined ? undefined : `${flags.newerThan}ms`],
+    ["--limit", flags.limit === 50 ? undefined : String(flags.limit)],
+    ["--after", after],
+  ];
+  const words = given.flatMap(([flag, value]) => (value === undefined ? [] : [flag, shellWord(value)]));
+  return `outlive jobs ${words.join(" ")}`;
+}
+
+// A page of jobs as a table: one line each, with the one thing that matters most in its state. Pure.
+
+const INK_OF_STATE: Readonly<Record<JobState, Ink>> = {
+  queued: "cyan",
+  running: "green",
+  succeeded: "dim",
+  dead: "yellow",
+  cancelled: "dim",
+  quarantined: "red",
+};
+
+function stateCell(state: JobState): Cell {
+  return { text: state, ink: INK_OF_STATE[state] };
+}
+
+/** A narrower terminal has no room for the number of attempts next to what matters most. */
+const ROOM_FOR_ATTEMPTS = 100;
+
+export function jobLines(jobs: readonly JobInfo[], pen: Pen, now: number): string[] {
+  const columns: readonly Column[] = [
+    { title: "ID", shrinkTo: 22 },
+    { title: "KIND", shrinkTo: 8 },
+    { title: "STATE" },
+    { title: "AGE", align: "right" },
+    { title: "ATTEMPTS", align: "right" },
+    { title: "", shrinkTo: 10 },
+  ];
+  const rows = jobs.map((job): Cell[] => [
+    job.id,
+    job.kind,
+    stateCell(job.state),
+    humanMs(Math.max(0, now - job.createdAt)),
+    job.attempt,
+    oneLine(remark(job, now), 200),
+  ]);
+  const isNarrow = pen.isTty && pen.columns < ROOM_FOR_ATTEMPTS;
+  const kept = (_: unknown, i: number): boolean => !isNarrow || columns[i]!.title !== "ATTEMPTS";
+  return grid(
+    pen,
+    columns.filter(kept),
+    rows.map((row) => row.filter(kept)),
+  );
+}
+
+function remark(job: JobInfo, now: number): string {
+  const error = job.error ? `${job.error.name}: ${job.error.message}` : "";
+  switch (job.state) {
+    case "queued":
+      if (job.waitsAt !== null && (job.runAt === null || job.runAt > now)) return waitingText(job, job.waitsAt, now);
+      if (job.heldBy !== null) return `held by ${heldText(job.heldBy)}`;
+      if (job.runAt !== null && job.runAt > now)
+        return `due in ${humanMs(job.runAt - now)}${error === "" ? "" : `; ${error}`}`;
+      return error;
+    case "running": {
+      const since = job.startedAt === null ? "" : `for ${humanMs(Math.max(0, now - job.startedAt))} `;
+      const overdue = job.deadlineAt !== null && job.deadlineAt < now ? "overdue, " : "";
+      return `${overdue}${since}in ${job.worker ?? "?"}${job.cancelRequested ? ", cancel asked for" : ""}`;
+    }
+    case "succeeded":
+      return took(job);
+    default:
+      return error;
+  }
+}
+
+function took({ startedAt, finishedAt }: JobInfo): string {
+  return startedAt === null || finishedAt === null ? "" : `in ${humanMs(Math.max(0, finishedAt - startedAt))}`;
 }

@@ -8,10 +8,9 @@ import { shellWord } from "../../job/text.ts";
 import { CORRUPT_HINT } from "../../job/transitions.ts";
 import type { JobFilter } from "../../stores/port.ts";
 import { type Context, type FilterFlags, filterOf, wholeNumber, withFilters } from "../context.ts";
-import { progress } from "../live-view.ts";
+import { progress, ExitCode, exitCodeOf, grid, type Terminal } from "../terminal.ts";
 import { allPages, assertKindIsThere, noSuchJob, noSuchKind, pageOfJobs } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { ExitCode, exitCodeOf, grid, type Terminal } from "../terminal.ts";
 import { ago, count, oneLine, orDash } from "../words.ts";
 
 const RETRY: ChangeKind = {
@@ -28,23 +27,55 @@ const CANCEL: ChangeKind = {
   apply: (engine, id) => engine.cancel(id),
 };
 
+const CANCEL_FAMILIES: ChangeKind = {
+  ...CANCEL,
+  apply: (engine, id) => engine.cancel(id, { children: true }),
+  note: "Their children that have not begun are cancelled by the next turns of any workers: outlive jobs --parent ID",
+};
+
 export const retryCommand: Register = (program, run) => {
   command(program, "retry", ["dead", "cancelled", "quarantined", "succeeded"])
     .description("queue finished jobs again, with their counters at zero and their steps kept")
     .option("--all", "all dead jobs, or all in the state given by --state")
-    .action(run((context, given) => change(context, given, RETRY)));
+    .option("--batch <id>", "the failed rows of a batch that has ended, as a new round")
+    .action(
+      run(async (context, given) => {
+        const { batch } = given.opts<{ batch?: string }>();
+        return batch === undefined ? change(context, given, RETRY) : retryBatch(context, given, batch);
+      }),
+    );
   command(program, "cancel", ["queued", "running"])
     .description("cancel queued jobs now, and ask running ones to end")
     .option("--all", "all queued and running jobs")
-    .action(run((context, given) => change(context, given, CANCEL)));
+    .option("--children", "also their children that have not begun; those that have begun go on")
+    .action(
+      run((context, given) =>
+        change(context, given, given.opts<{ children?: boolean }>().children === true ? CANCEL_FAMILIES : CANCEL),
+      ),
+    );
 };
+
+async function retryBatch({ terminal, attach }: Context, given: Command, id: string): Promise<number> {
+  if (given.args.length > 0)
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      "Ids of jobs and --batch were given together.",
+      "Nothing was changed. Give one of them.",
+    );
+  const { round, rows } = await (await attach()).retryBatch(id);
+  terminal.answer(
+    { batch: id, round, rows },
+    () => `${count(rows, "row")} of batch ${id} run again, as round ${round}.`,
+  );
+  return ExitCode.ok;
+}
 
 function command(program: Command, name: string, states: readonly JobState[]): Command {
   const made = program.command(name).argument("[ids...]", "the ids of the jobs");
   return withFilters(made, states).option("--yes", "really do it to all that the filter finds");
 }
 
-/** Ids or a filter, never both: somebody who gives both means something that this does not do. */
+/** Ids or a filter, never both: a call with both means something that this does not do. */
 async function change({ terminal, attach }: Context, command: Command, kind: ChangeKind): Promise<number> {
   const flags = command.opts<FilterFlags & { all?: boolean; yes?: boolean }>();
   const filter = filterOf(flags, Date.now());
@@ -104,9 +135,9 @@ export const quarantineCommand: Register = (program, run) => {
         const filter = { ...filterOf(flags, Date.now()), state: "quarantined" } as const;
         const { jobs, next } = await pageOfJobs(engine, filter, flags.limit, flags.after ?? null);
         if (jobs.length === 0) await assertKindIsThere(engine, flags.kind);
-        const told = await Promise.all(jobs.map((job) => withIncident(engine, job)));
-        terminal.answer({ jobs: told, next }, () =>
-          told.length === 0
+        const shown = await Promise.all(jobs.map((job) => withIncident(engine, job)));
+        terminal.answer({ jobs: shown, next }, () =>
+          shown.length === 0
             ? "No job is quarantined."
             : [
                 ...grid(
@@ -118,7 +149,7 @@ export const quarantineCommand: Register = (program, run) => {
                     { title: "INCIDENT" },
                     { title: "REASON", shrinkTo: 10 },
                   ],
-                  told.map(({ id, kind, finishedAt, incident, reason }) => [
+                  shown.map(({ id, kind, finishedAt, incident, reason }) => [
                     id,
                     kind,
                     finishedAt === null ? "-" : ago(Date.now() - finishedAt),
@@ -129,7 +160,9 @@ export const quarantineCommand: Register = (program, run) => {
                 "",
                 ...(next === null ? [] : [terminal.style("dim", `There are more: --after ${next}`)]),
                 `When it is safe: ${terminal.style("cyan", "outlive quarantine release ID")}`,
-                ...(told.some(({ lastOutcome }) => lastOutcome === "corrupt") ? [`Corrupt ones: ${CORRUPT_HINT}`] : []),
+                ...(shown.some(({ lastOutcome }) => lastOutcome === "corrupt")
+                  ? [`Corrupt ones: ${CORRUPT_HINT}`]
+                  : []),
               ].join("\n"),
         );
       }),
@@ -152,7 +185,7 @@ export const pauseCommand: Register = (program, run) => {
   program
     .command("pause")
     .argument("<kind>", "the kind")
-    .description("nobody claims jobs of this kind until it is resumed; what runs goes on")
+    .description("no worker claims jobs of this kind until it is resumed; running jobs go on")
     .action(run((context, { args }) => setPaused(context, args[0]!, true)));
   program
     .command("resume")
@@ -172,7 +205,7 @@ async function setPaused({ terminal, attach }: Context, kind: string, paused: bo
   }
   terminal.answer({ kind, paused }, () =>
     paused
-      ? `${kind} is paused: nobody claims it; what runs goes on. Later: outlive resume ${shellWord(kind)}`
+      ? `${kind} is paused: no worker claims it; running jobs go on. Later: outlive resume ${shellWord(kind)}`
       : `${kind} is claimed again.`,
   );
 }
@@ -184,16 +217,18 @@ interface ChangeKind {
   readonly name: string;
   /** "queued again", "cancelled". */
   readonly done: string;
-  /** What a filter without a state looks at. */
+  /** The states that a filter without a state covers. */
   readonly states: readonly JobState[];
   readonly apply: (engine: Engine, id: string) => Promise<JobState>;
+  /** A sentence for people after jobs were changed. Omitted: none. */
+  readonly note?: string;
 }
 
 type ChangedJob =
   | {
       readonly id: string;
       readonly state: JobState;
-      /** What is damaged of a job that was queued again: it will be quarantined again. Left out: nothing that was looked at. */
+      /** What is damaged of a job that was queued again: it will be quarantined again. Omitted: no damage was found, or it was not checked. */
       readonly corrupt?: readonly string[];
     }
   | { readonly id: string; readonly error: { readonly code: string; readonly message: string } };
@@ -207,9 +242,9 @@ interface Changed {
   readonly jobs: readonly ChangedJob[];
 }
 
-const MOST_LISTED = 100;
+const MAX_LISTED = 100;
 /** A search for the number is given up here: "more than". */
-const MOST_COUNTED = 100_000;
+const MAX_COUNTED = 100_000;
 
 async function changeNamed(
   terminal: Terminal,
@@ -230,8 +265,8 @@ export async function changeFound(
   yes: boolean,
   now?: () => number,
 ): Promise<number> {
-  const told = progress(terminal.remark, yes ? change.name : "counting", now);
-  if (!yes) throw await unconfirmed(engine, change, filter, told);
+  const onJobs = progress(terminal.remark, yes ? change.name : "counting", now);
+  if (!yes) throw await unconfirmed(engine, change, filter, onJobs);
   const all: ChangedJob[] = [];
   let code: number = ExitCode.ok;
   for (const state of statesOf(change, filter)) {
@@ -244,11 +279,11 @@ export async function changeFound(
       );
       all.push(...applied.jobs);
       if (code === ExitCode.ok) code = applied.code;
-      told(all.length);
+      onJobs(all.length);
     }
   }
   if (all.length === 0) await assertKindIsThere(engine, filter.kind);
-  tell(terminal, change, all, all.filter((job) => "error" in job).slice(0, MOST_LISTED));
+  tell(terminal, change, all, all.filter((job) => "error" in job).slice(0, MAX_LISTED));
   return code;
 }
 
@@ -256,19 +291,19 @@ function statesOf(change: ChangeKind, filter: JobFilter): readonly JobState[] {
   return filter.state === undefined ? change.states : [filter.state];
 }
 
-/** Together, so that they share transactions. `looked`: also looks whether what was queued again can run at all. */
+/** Together, so that they share transactions. `checked`: also checks whether what was queued again can run at all. */
 async function applyAll(
   engine: Engine,
   change: ChangeKind,
   ids: readonly string[],
-  looked: boolean,
+  checked: boolean,
 ): Promise<{ jobs: ChangedJob[]; code: number }> {
   let code: number = ExitCode.ok;
   const jobs = await Promise.all(
     ids.map(async (id): Promise<ChangedJob> => {
       try {
         const state = await change.apply(engine, id);
-        const corrupt = (looked && state === "queued" && (await engine.get(id))?.corrupt) || [];
+        const corrupt = (checked && state === "queued" && (await engine.get(id))?.corrupt) || [];
         return corrupt.length === 0 ? { id, state } : { id, state, corrupt };
       } catch (thrown) {
         if (!(thrown instanceof OutliveError) || exitCodeOf(thrown) === ExitCode.failure) throw thrown;
@@ -297,8 +332,9 @@ function tell(terminal: Terminal, change: ChangeKind, all: readonly ChangedJob[]
           : [],
       ),
       ...(change.name === "cancel" && all.some((job) => "state" in job && job.state === "running")
-        ? ["Those that run were told by their signal; they end within the grace of their kind."]
+        ? ["Running ones were aborted through their signal; they end within the grace of their kind."]
         : []),
+      ...(change.note !== undefined && changed > 0 ? [change.note] : []),
     ].join("\n"),
   );
 }
@@ -307,9 +343,9 @@ async function unconfirmed(
   engine: Engine,
   change: ChangeKind,
   filter: JobFilter,
-  told: (jobs: number) => void,
+  onJobs: (jobs: number) => void,
 ): Promise<OutliveError> {
-  const { found, more } = await howMany(engine, change, filter, told);
+  const { found, more } = await howMany(engine, change, filter, onJobs);
   if (found === 0) await assertKindIsThere(engine, filter.kind);
   const text = `${more ? "more than " : ""}${count(found, "job")}`;
   return new OutliveError(
@@ -320,12 +356,12 @@ async function unconfirmed(
   );
 }
 
-/** The counts know states and kinds; anything else is looked for. */
+/** The counts know states and kinds; any other filter needs a scan. */
 async function howMany(
   engine: Engine,
   change: ChangeKind,
   filter: JobFilter,
-  told: (jobs: number) => void,
+  onJobs: (jobs: number) => void,
 ): Promise<{ found: number; more: boolean }> {
   const states = statesOf(change, filter);
   if (filter.text === undefined && filter.createdAfter === undefined && filter.createdBefore === undefined) {
@@ -341,8 +377,8 @@ async function howMany(
   for (const state of states) {
     for await (const page of allPages(engine, { ...filter, state })) {
       found += page.length;
-      told(found);
-      if (found >= MOST_COUNTED) return { found, more: true };
+      onJobs(found);
+      if (found >= MAX_COUNTED) return { found, more: true };
     }
   }
   return { found, more: false };

@@ -7,10 +7,9 @@ import { humanMs } from "../../job/time.ts";
 import type { IncidentSummary, RecoveryReport } from "../../recovery/incident.ts";
 import type { HowLost } from "../../stores/liveness.ts";
 import { wholeNumber } from "../context.ts";
-import { progress } from "../live-view.ts";
+import { progress, grid, type Pen } from "../terminal.ts";
 import { allPages, type Deaths, knownWorker, noSuchIncident } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { grid, type Pen } from "../terminal.ts";
 import { ago, count, oneLine, stamp, thousands } from "../words.ts";
 
 /** `recover --dry-run --json` is a list of these. */
@@ -24,8 +23,8 @@ export interface Unrecovered {
   readonly jobs: readonly { readonly id: string; readonly kind: string; readonly attempt: number }[];
 }
 
-/** Between two looks at who is silent. */
-const LOOK_MS = 500;
+/** Between two checks of which workers are silent. */
+const POLL_MS = 500;
 
 export const recoverCommand: Register = (program, run) => {
   program
@@ -44,8 +43,8 @@ export const recoverCommand: Register = (program, run) => {
           terminal.answer({ wouldRecover }, () => unrecoveredText(wouldRecover));
           return;
         }
-        const told = progress(terminal.remark, "recover");
-        const report = await recoverTold(engine, told, { restored: flags.restored === true });
+        const onJobs = progress(terminal.remark, "recover");
+        const report = await recoverWithProgress(engine, onJobs, { restored: flags.restored === true });
         const silent = await silentText(engine);
         terminal.answer({ report: withoutText(report) }, () =>
           (report?.text ?? `Nobody is dead; nothing was recovered.\n${silent}`).trimEnd(),
@@ -55,13 +54,13 @@ export const recoverCommand: Register = (program, run) => {
 };
 
 /** One pass, with the number of jobs so far as it grows. */
-export async function recoverTold(
+export async function recoverWithProgress(
   engine: Pick<Engine, "on" | "operator">,
-  told: (jobs: number) => void,
+  onJobs: (jobs: number) => void,
   options: RecoverOptions = {},
 ): Promise<Report | null> {
   let jobs = 0;
-  const off = engine.on("job.recovered", () => told(++jobs));
+  const off = engine.on("job.recovered", () => onJobs(++jobs));
   try {
     return await engine.operator.recover(options);
   } finally {
@@ -96,19 +95,19 @@ export async function unrecovered(engine: Engine): Promise<readonly Unrecovered[
   }));
 }
 
-const MOST_LISTED = 20;
+const MAX_LISTED = 20;
 
 export function unrecoveredText(all: readonly Unrecovered[]): string {
   if (all.length === 0) return "Nobody is dead; nothing would be recovered.";
   const lines = all.flatMap(({ worker, pid, how, evidence, heartbeatAgeMs, jobs }) => [
     `${worker} (pid ${pid}) is ${how}; last heartbeat ${humanMs(heartbeatAgeMs)} ago${evidence === null ? "" : `; ${oneLine(evidence, 200)}`}; holds ${count(jobs.length, "job")}`,
-    ...jobs.slice(0, MOST_LISTED).map(({ id, kind, attempt }) => `  - ${id} (${kind}, attempt ${attempt})`),
-    ...(jobs.length > MOST_LISTED ? [`  … and ${jobs.length - MOST_LISTED} more`] : []),
+    ...jobs.slice(0, MAX_LISTED).map(({ id, kind, attempt }) => `  - ${id} (${kind}, attempt ${attempt})`),
+    ...(jobs.length > MAX_LISTED ? [`  … and ${jobs.length - MAX_LISTED} more`] : []),
   ]);
   return [...lines, "", "Nothing was changed. To do it: outlive recover"].join("\n");
 }
 
-/** Silence is a heartbeat that stands still for one lease while somebody watches; an age alone proves nothing. */
+/** Silence is a heartbeat that stands still for one lease while a process watches; an age alone proves nothing. */
 async function watchSilent(engine: Engine, remark: (text: string) => void): Promise<void> {
   const silent = await silentOnes(engine, await engine.operator.deaths());
   if (silent.length === 0) return;
@@ -116,9 +115,9 @@ async function watchSilent(engine: Engine, remark: (text: string) => void): Prom
   remark(
     `Watching ${count(silent.length, "silent worker")} for ${humanMs(leaseMs)}: ${silent.map(({ id }) => id).join(", ")}`,
   );
-  const until = performance.now() + leaseMs + LOOK_MS;
+  const until = performance.now() + leaseMs + POLL_MS;
   while (performance.now() < until) {
-    await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
     if ((await silentOnes(engine, await engine.operator.deaths())).length === 0) return;
   }
 }
@@ -207,7 +206,7 @@ export const recoveryCommand: Register = (program, run) => {
   const recovery = program.command("recovery").description("the latest recovery: status, report");
   recovery
     .command("status")
-    .description("whether somebody is to be recovered, and how the latest recovery went")
+    .description("whether a worker has to be recovered, and how the latest recovery went")
     .action(
       run(async ({ terminal, attach }) => {
         const engine = await attach();

@@ -1,11 +1,10 @@
 // `outlive status`: one screen about everything, and what to do next. `--check` is for machines, `--watch` for people.
 import { humanMs } from "../../job/time.ts";
-import { type KindStatus, look, type Look, type Status, statusOf } from "../advice.ts";
+import { type KindStatus, survey, type Survey, type Status, statusOf } from "../advice.ts";
 import { duration } from "../context.ts";
-import { watch } from "../live-view.ts";
+import { watch, type Cell, type Column, ExitCode, grid, type Ink, jsonText, type Pen } from "../terminal.ts";
 import { type Known, knownWorker, type KnownWorker } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { type Cell, type Column, ExitCode, grid, type Ink, jsonText, type Pen } from "../terminal.ts";
 import { ago, bytes, count, cut, oneLine, stamp, thousands } from "../words.ts";
 
 interface Flags {
@@ -19,7 +18,7 @@ export const statusCommand: Register = (program, run) => {
     .command("status")
     .description("one screen: kinds, workers, incidents, the store's health, and what to do next")
     .option("--check", "exit with 1 if something needs a person")
-    .option("--watch", "look again every second, until q or Ctrl-C")
+    .option("--watch", "refresh every second, until q or Ctrl-C")
     .option("--max-age <duration>", "how long the oldest ready job may wait", duration, 300_000)
     .addHelpText(
       "after",
@@ -32,10 +31,10 @@ store is not ok or blocked.`,
       run(async ({ terminal, attach }, command) => {
         const flags = command.opts<Flags>();
         const engine = await attach();
-        let before: Look | null = null;
+        let before: Survey | null = null;
         let ok = true;
         const status = async (): Promise<Status> => {
-          const now = await look(engine, Date.now);
+          const now = await survey(engine, Date.now);
           const made = statusOf(now, before, flags.maxAge);
           before = now;
           ok = made.ok;
@@ -65,7 +64,7 @@ export const workersCommand: Register = (program, run) => {
     .command("workers")
     .description("who works: process, state, what each holds")
     .option("--heartbeat", "their signs of life: heartbeats, leases, loop lag, held jobs, last words")
-    .option("--all", "also those that are over and still kept")
+    .option("--all", "also those that have ended and are still kept")
     .action(
       run(async ({ terminal, attach }, command) => {
         const flags = command.opts<{ heartbeat?: boolean; all?: boolean }>();
@@ -95,7 +94,7 @@ export const metricsCommand: Register = (program, run) => {
       run(async ({ terminal, attach }) => {
         // Loaded here: no other command needs it.
         const [{ promClient }, { attachMetrics }] = await Promise.all([
-          import("../../telemetry/prom-client.ts"),
+          import("../../telemetry/metrics.ts"),
           import("../../metrics.ts"),
         ]);
         const registry = new (promClient().Registry)();
@@ -164,7 +163,7 @@ const KIND_COLUMNS: readonly Column[] = [
   { title: "QUARANT.", align: "right" },
 ];
 
-/** The rate is omitted from a single look, and the held jobs if no limit holds any. */
+/** The rate is omitted from a single survey, and the held jobs if no limit holds any. */
 function kindLines({ kinds }: Status, pen: Pen, room: number): string[] {
   if (kinds.length === 0)
     return [pen.style("dim", "No kind is in the store yet: a worker declares its own. outlive work")];

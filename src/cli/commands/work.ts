@@ -1,4 +1,4 @@
-// `outlive work`: runs worker processes under a supervisor. Always under one, also a single process: only somebody who stays alive
+// `outlive work`: runs worker processes under a supervisor. Always under one, also a single process: only a process that stays alive
 // sees how it died, and recovers its jobs at once.
 import { InvalidArgumentError } from "commander";
 import type { LoadedConfig } from "../../engine/config.ts";
@@ -31,7 +31,7 @@ interface WorkFlags {
   readonly json?: boolean;
 }
 
-/** Modules that change are being worked on: nobody wants to wait for a long job then. */
+/** Modules that change are being worked on: a restart does not wait for a long job then. */
 const WATCH_GRACE: Duration = "2s";
 
 export const workCommand: Register = (program, run) => {
@@ -82,7 +82,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
   const unmeasured = address && (await whyUnmeasured());
   const order: Omit<WorkOrder, "place"> = {
     store: shared(config.store),
-    engine: config.engine,
+    ...sendable(config),
     globs: { base: process.cwd(), patterns: globs.length > 0 ? globs : config.jobs },
     only: flags.only ?? null,
     concurrency: flags.concurrency ?? config.work.concurrency ?? null,
@@ -130,7 +130,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
 
 /** Probes need no package, metrics need prom-client: without it, what to install. */
 async function whyUnmeasured(): Promise<OutliveError | null> {
-  const { promClient } = await import("../../telemetry/prom-client.ts");
+  const { promClient } = await import("../../telemetry/metrics.ts");
   try {
     promClient();
     return null;
@@ -181,7 +181,14 @@ function execArgv(imports: readonly string[]): string[] {
   return [...own, ...(own.includes(quiet) ? [] : [quiet]), ...imports.flatMap((module) => ["--import", module])];
 }
 
-/** A store that is blocked by somebody else must not keep us from ending. */
+/** A store that another process blocks must not keep this one from ending. */
+/** What can be sent to a worker process. A blob store that the configuration file made is made there again. */
+function sendable({ engine: { blobs, ...engine }, file }: LoadedConfig): Pick<WorkOrder, "engine" | "blobsFrom"> {
+  if (blobs === undefined || typeof blobs === "string")
+    return { engine: { ...engine, ...(blobs !== undefined && { blobs }) }, blobsFrom: null };
+  return { engine, blobsFrom: file };
+}
+
 async function closeSoon(engine: Engine): Promise<void> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<void>((resolve) => (timer = setTimeout(resolve, 2_000)));

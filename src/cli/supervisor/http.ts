@@ -7,10 +7,10 @@ import type { ListenAddress } from "../../engine/option-checks.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { EngineEvent } from "../../job/events.ts";
 import { aggregatedText, attachMetrics, lasting, type MetricsSnapshot } from "../../metrics.ts";
-import { promClient } from "../../telemetry/prom-client.ts";
+import { promClient } from "../../telemetry/metrics.ts";
 import type { Child } from "./child.ts";
 
-export interface Answers {
+export interface Endpoints {
   /** Why it is not ready; null: it is. */
   readonly unready: () => string | null;
   readonly metrics: () => Promise<string>;
@@ -23,8 +23,8 @@ export interface Server {
   close(): Promise<void>;
 }
 
-export async function serve({ host, port }: ListenAddress, answers: Answers): Promise<Server> {
-  const server = createServer({ requestTimeout: 10_000, headersTimeout: 5_000 }, handler(answers));
+export async function serve({ host, port }: ListenAddress, endpoints: Endpoints): Promise<Server> {
+  const server = createServer({ requestTimeout: 10_000, headersTimeout: 5_000 }, handler(endpoints));
   await new Promise<void>((resolve, reject) => {
     server.once("error", (thrown) =>
       reject(
@@ -51,7 +51,7 @@ export async function serve({ host, port }: ListenAddress, answers: Answers): Pr
   };
 }
 
-function handler({ unready, metrics }: Answers): RequestListener {
+function handler({ unready, metrics }: Endpoints): RequestListener {
   const paths: Record<string, () => Promise<[status: number, type: string, body: string]>> = {
     "/live": async () => [200, "text/plain; charset=utf-8", "live\n"],
     "/ready": async () => {

@@ -4,6 +4,7 @@ import { type FSWatcher, statSync, watch } from "node:fs";
 import { glob } from "node:fs/promises";
 import { dirname, resolve, sep } from "node:path";
 import { pathToFileURL } from "node:url";
+import { isBatch } from "../../engine/batch.ts";
 import type { AnyContract } from "../../job/contract.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { JobGlobs } from "./child.ts";
@@ -28,6 +29,22 @@ function isFile(path: string): boolean {
   return statSync(path, { throwIfNoEntry: false })?.isFile() ?? false;
 }
 
+/** The job of this name in the modules, with or without a handler; null: no module exports one. */
+export async function findJob(globs: JobGlobs, kind: string): Promise<AnyContract | null> {
+  for (const file of await findModules(globs)) {
+    const found = contractsOf(await load(file)).find(({ name }) => name === kind);
+    if (found) return found;
+  }
+  return null;
+}
+
+/** All jobs of the modules, with or without a handler. */
+export async function allJobs(globs: JobGlobs): Promise<readonly AnyContract[]> {
+  const contracts = new Set<AnyContract>();
+  for (const file of await findModules(globs)) for (const one of contractsOf(await load(file))) contracts.add(one);
+  return [...contracts];
+}
+
 export async function loadJobs(globs: JobGlobs): Promise<readonly AnyContract[]> {
   const files = await findModules(globs);
   const where = `${globs.patterns.map((pattern) => JSON.stringify(pattern)).join(", ")} in ${globs.base}`;
@@ -40,7 +57,7 @@ export async function loadJobs(globs: JobGlobs): Promise<readonly AnyContract[]>
     );
   const contracts = new Set<AnyContract>();
   for (const file of files) for (const contract of contractsOf(await load(file))) contracts.add(contract);
-  const runnable = [...contracts].filter(({ handler }) => handler !== null);
+  const runnable = [...contracts].filter(hasHandler);
   if (runnable.length > 0) return runnable;
   throw new OutliveError(
     ErrorCode.optionInvalid,
@@ -49,6 +66,12 @@ export async function loadJobs(globs: JobGlobs): Promise<readonly AnyContract[]>
     "Export what job() returned, after .handle(...): export const mail = job(...).handle(...).",
     { globs: globs.patterns, files: files.slice(0, 20) },
   );
+}
+
+function hasHandler(contract: AnyContract): boolean {
+  if (!isBatch(contract)) return contract.handler !== null;
+  const { row, block } = contract.handlers;
+  return row !== null || block !== null;
 }
 
 async function load(file: string): Promise<object> {

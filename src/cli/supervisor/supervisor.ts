@@ -70,8 +70,8 @@ export class Supervisor {
     // Never removed: a repeated signal must not kill this process while it closes its store.
     process.on("SIGTERM", signalled).on("SIGINT", signalled);
     await this.#modules?.start();
-    const looks = [
-      this.#repeat(Math.min(5_000, times.leaseMs / 8), () => this.#look()),
+    const repeated = [
+      this.#repeat(Math.min(5_000, times.leaseMs / 8), () => this.#checkStore()),
       this.#repeat(Math.min(times.heartbeatMs, times.leaseMs / 4), () => this.#recover()),
     ];
     try {
@@ -80,7 +80,7 @@ export class Supervisor {
       this.#stopping.abort();
       this.#modules?.close();
     }
-    await Promise.race([Promise.all(looks), pause(LAST_RECOVERY_MS, undefined, { ref: false })]);
+    await Promise.race([Promise.all(repeated), pause(LAST_RECOVERY_MS, undefined, { ref: false })]);
     return this.#exitCode;
   }
 
@@ -178,7 +178,7 @@ export class Supervisor {
       case "again":
         this.#log.warn(`${signal} again: ends at once`);
         this.#exitCode = 128 + constants.signals[signal];
-        for (const child of this.#children) child.kill("it was told to end at once");
+        for (const child of this.#children) child.kill("it was asked to end at once");
     }
   }
 
@@ -200,7 +200,7 @@ export class Supervisor {
   // ---- checks
 
   /** A child that blocks the store, or has no live worker, for a whole lease is useless. */
-  async #look(): Promise<void> {
+  async #checkStore(): Promise<void> {
     const { leaseMs } = this.#options.times;
     const [holder, workers] = await Promise.all([this.#engine.operator.writer(), this.#engine.workers()]);
     const mono = performance.now();
@@ -212,7 +212,7 @@ export class Supervisor {
         pid,
         own.reduce((sum, { worker }) => sum + (rows.get(worker)?.beats ?? 0), 0),
       );
-    const blocks = this.#storeWatch.look({ holder: holder?.pid ?? null, beats, mono });
+    const blocks = this.#storeWatch.check({ holder: holder?.pid ?? null, beats, mono });
     for (const child of this.#children) {
       if (child.pid === blocks?.pid) child.kill(`it blocked the store for ${seconds(blocks.forMs)}`);
       if (!child.ready || child.workers.some(({ worker }) => rows.get(worker)?.state === "live"))
@@ -227,7 +227,8 @@ export class Supervisor {
 
   /** A replaced store is not this supervisor's: it would watch workers that it can't see. */
   #lookFailed(thrown: unknown): void {
-    if (whyStoreReplaced(thrown) === null) return this.#log.warn(`the supervisor's look failed: ${message(thrown)}`);
+    if (whyStoreReplaced(thrown) === null)
+      return this.#log.warn(`the supervisor's check of the store failed: ${message(thrown)}`);
     if (this.#stopping.signal.aborted) return;
     this.#log.error(`the supervisor gives up: ${message(thrown)}`);
     this.#giveUp({ exitCode: exitCodeOf(thrown) });
@@ -291,7 +292,7 @@ export class RestartDelay {
 // heartbeat, which needs that lock, does not move. A process that only writes a lot sends heartbeats in between. The
 // caller passes in checks and clock.
 
-interface Look {
+interface StoreSample {
   /** The process that currently holds the write lock; null: none. */
   readonly holder: number | null;
   /** The heartbeat count of each process's workers. */
@@ -308,7 +309,7 @@ export class StoreWatch {
   }
 
   /** Which process has blocked the store for a lease, and how long; null: none. */
-  look({ holder, beats, mono }: Look): { readonly pid: number; readonly forMs: number } | null {
+  check({ holder, beats, mono }: StoreSample): { readonly pid: number; readonly forMs: number } | null {
     if (holder === null) {
       this.#since = null;
       return null;

@@ -2,8 +2,10 @@
 // when its supervisor is gone. It always exits when it should, whatever a handler left running.
 import { registerHooks } from "node:module";
 import { fileURLToPath } from "node:url";
+import { loadConfig } from "../../engine/config.ts";
 import type { Engine } from "../../engine/engine.ts";
 import { open } from "../../engine/open.ts";
+import type { EngineOptions } from "../../engine/options.ts";
 import type { WorkerHandle } from "../../engine/work.ts";
 import { ErrorCode, Interruption, OutliveError, whyStoreReplaced } from "../../job/errors.ts";
 import type { EngineEvent } from "../../job/events.ts";
@@ -59,7 +61,8 @@ class WorkerProcess {
       const { worker, pid, namespace, startTicks } = event;
       say({ outlive: "registering", worker, pid, namespace, startTicks });
     };
-    this.#engine = await open(order.store, { ...order.engine, jobs, logger, onEvent });
+    const blobs = order.blobsFrom === null ? {} : await blobsOf(order.blobsFrom);
+    this.#engine = await open(order.store, { ...order.engine, ...blobs, jobs, logger, onEvent });
     if (order.metrics) this.#snapshot = await measure(this.#engine, early);
     opening = false;
     if (this.#graceMs !== undefined) return this.#leave();
@@ -90,10 +93,16 @@ class WorkerProcess {
   }
 }
 
+/** The blob store that the configuration file makes. */
+async function blobsOf(file: string): Promise<Pick<EngineOptions, "blobs">> {
+  const { blobs } = (await loadConfig({ cwd: process.cwd(), env: process.env, flags: { file } })).engine;
+  return blobs === undefined ? {} : { blobs };
+}
+
 /** Loaded only when metrics are wanted: it costs memory. */
 async function measure(engine: Engine, early: readonly EngineEvent[]): Promise<() => Promise<MetricsSnapshot>> {
   const [{ promClient }, { attachMetrics }] = await Promise.all([
-    import("../../telemetry/prom-client.ts"),
+    import("../../telemetry/metrics.ts"),
     import("../../metrics.ts"),
   ]);
   const registry = new (promClient().Registry)();

@@ -117,6 +117,6 @@ export function quotedSchema(name: string): string {
 }
 
 /** The channel on which workers of this schema are woken. */
-export function bellChannel(name: string): string {
+export function wakeupChannel(name: string): string {
   return `${name}_bell`;
 }

@@ -1,12 +1,14 @@
-// The small writes of a running attempt, each one statement under its fence: steps, progress, log, heartbeat, children, signals.
+// The small writes of a running attempt, each one statement under its fence: steps, progress, log, heartbeat, children, signals,
+// rows.
 import type { Lease } from "../../job/lease.ts";
 import { APPLIED, type AttemptWrite, MAX_LOG_LINES, type ReadSignal, triedBy, type WriteAnswer } from "../port.ts";
-import { checksumSql, stepOwnerSql } from "./checksums.ts";
+import { END_ROWS, endsValue } from "./blocks.ts";
+import { checksumSql, stepOwnerSql, type Session, type Value } from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
+import { noteNewChildren } from "./families.ts";
 import { registered } from "./restore-mark.ts";
 import type { Settling } from "./settle.ts";
-import type { Session, Value } from "./statements.ts";
 import type { Workers } from "./workers.ts";
 
 // The row stays locked until the write is committed, so that no recovery takes the job in between.
@@ -36,7 +38,13 @@ const HOLD_OFF = `WITH ${OWNED},
   key AS (INSERT INTO outlive.keys (id, name, key, held_off_until) SELECT $6, $7, $8, outlive.now_ms() + $9::bigint FROM owned
     ON CONFLICT (id) DO UPDATE SET held_off_until = greatest(keys.held_off_until, excluded.held_off_until))
   ${ANSWER}`;
-const LOCK = `WITH ${OWNED} ${ANSWER}`;
+// A cancel that came while this waited for the row is seen here, and what it wrote only by the next statement.
+const LOCK = `WITH owned AS MATERIALIZED (SELECT cancel_requested FROM outlive.jobs WHERE ${MINE} FOR NO KEY UPDATE)
+  ${ANSWER}, coalesce((SELECT cancel_requested FROM owned), false) AS cancelled`;
+// The rows are ended after the lock is there: the function has its own, later snapshots.
+const ROWS = `WITH ${OWNED}, ended AS MATERIALIZED (SELECT ${END_ROWS("$6")} FROM owned) ${ANSWER}, EXISTS (SELECT 1 FROM ended) AS ended`;
+const ROW_BEGINS = `WITH ${OWNED}, noted AS (UPDATE outlive.blocks b SET begun = $6, begun_fence = $2 FROM owned WHERE b.job = owned.seq)
+  ${ANSWER}`;
 // The signal is marked as read only if its step is written by the same statement, so it is read once. A repeated
 // read (the reply was lost) finds the step.
 const READ_SIGNAL = `WITH ${OWNED},
@@ -83,7 +91,7 @@ export async function recordWrites(
 }
 
 /** Enqueues and refusals are more than one statement: then `session` must be a transaction. */
-async function writeOfAttempt(
+export async function writeOfAttempt(
   session: Session,
   { kinds, workers, settling }: AttemptWriteDeps,
   lease: Lease,
@@ -94,10 +102,11 @@ async function writeOfAttempt(
     const signal = await readSignal(session, attempt, write);
     return signal === null ? settling.refused(session, lease, triedBy(write)) : { is: "applied", signal };
   }
-  const [statement, ...values] = statementOf(write);
-  const [answer] = await session.rows<{ owned: boolean }>(statement, [...attempt, ...values]);
+  const [statement, ...values] = statementOf(lease, write);
+  const [answer] = await session.rows<{ owned: boolean; cancelled?: boolean }>(statement, [...attempt, ...values]);
   if (!answer!.owned) return settling.refused(session, lease, triedBy(write));
   if (write.type !== "enqueue") return APPLIED;
+  if (answer!.cancelled) await noteNewChildren(session, lease.row);
   return { is: "applied", enqueued: await insertJobs(session, kinds, write.drafts, { parent: lease.row }) };
 }
 
@@ -119,7 +128,10 @@ async function readSignal(
   }
 }
 
-function statementOf(write: Exclude<AttemptWrite, { type: "signal" }>): readonly [string, ...Value[]] {
+function statementOf(
+  { row: job }: Lease,
+  write: Exclude<AttemptWrite, { type: "signal" }>,
+): readonly [string, ...Value[]] {
   switch (write.type) {
     case "step":
       return [STEP, write.name, write.result];
@@ -133,5 +145,9 @@ function statementOf(write: Exclude<AttemptWrite, { type: "signal" }>): readonly
       return [HOLD_OFF, write.key.id, write.key.limit, write.key.key, write.forMs];
     case "enqueue":
       return [LOCK];
+    case "rows":
+      return [ROWS, endsValue([{ job, ends: write.ends, withRest: false }])];
+    case "rowBegins":
+      return [ROW_BEGINS, write.row];
   }
 }

@@ -1,20 +1,27 @@
 // The user's writes and the job's success in one transaction. When the answer to its COMMIT is lost, the rows are read, never guessed.
 // Apart from transaction.ts, whose types users import: they must compile without `pg`, and a Connection does not.
 import { ErrorCode, OutliveError, toStoredError } from "../../job/errors.ts";
+import type { Lease } from "../../job/lease.ts";
 import { type Clock, pause } from "../../job/time.ts";
 import type { CommitControl } from "../../worker/run.ts";
 import {
   APPLIED,
   type Committed,
+  type FencedWrite,
+  REPEATED,
   type Settlement,
   type Transacted,
   type TransactionBody,
   type Transactions,
+  triedBy,
 } from "../port.ts";
 import { OUTCOME, STATE } from "../rows.ts";
+import { writeOfAttempt } from "./attempt-writes.ts";
+import { haveEnded } from "./blocks.ts";
 import { type Connection, OutcomeUnknown } from "./connection.ts";
 import { LOCK_OWNED, type Settling, wasRedriven } from "./settle.ts";
 import type { Transaction } from "./statements.ts";
+import type { Workers } from "./workers.ts";
 import { type PostgresTransaction, runUserBody, type TransactionDeps } from "./transaction.ts";
 
 /** How long the server is asked what became of a transaction whose answer was lost, and how often. */
@@ -24,12 +31,14 @@ const ASK_EVERY_MS = 250;
 export interface CommitDeps extends TransactionDeps {
   readonly connection: Connection;
   readonly settling: Settling;
+  readonly workers: Workers;
   readonly clock: Clock;
 }
 
 export function transactions(deps: CommitDeps): Transactions<PostgresTransaction> {
   return {
     commit: (settlement, body, encode, control) => commitJob(deps, settlement, body, encode, control),
+    write: (write, body, control) => commitWrite(deps, write, body, control),
     transact: (body) => transact(deps, body),
   };
 }
@@ -46,7 +55,7 @@ async function commitJob<T>(
   let ready: Committed<T> | undefined;
   try {
     return await connection.userTransaction(async (tx) => {
-      if (!(await lockOwned(tx, settling, settlement)))
+      if (!(await lockOwned(tx, settling, lease)))
         return { answer: await settling.refused(tx, lease, "commit", change), value: undefined, enqueued: 0 };
       if (change.follow !== undefined)
         await kinds.demand(
@@ -54,9 +63,9 @@ async function commitJob<T>(
           change.follow.map(({ kind }) => kind),
         );
       control?.runs();
-      const { value, enqueued } = await runUserBody(deps, tx, body);
+      const { value, enqueued, signalled } = await runUserBody(deps, tx, body);
       const [answer] = await settling.settle(tx, [{ ...settlement, change: { ...change, result: encode(value) } }]);
-      ready = { answer: answer!, value, enqueued };
+      ready = { answer: answer!, value, enqueued, signalled };
       return ready;
     }, control);
   } catch (thrown) {
@@ -72,8 +81,41 @@ async function commitJob<T>(
   }
 }
 
+/** The user's writes and a small write of the attempt. If the fence does not hold, or the rows of the write have ended, `body` is not run. */
+async function commitWrite<T>(
+  deps: CommitDeps,
+  { lease, write }: FencedWrite,
+  body: TransactionBody<PostgresTransaction, T>,
+  control?: CommitControl,
+): Promise<Committed<T>> {
+  const { connection, settling } = deps;
+  let ready: (Committed<T> & { readonly id: string }) | undefined;
+  try {
+    return await connection.userTransaction(async (tx): Promise<Committed<T>> => {
+      if (!(await lockOwned(tx, settling, lease)))
+        return { answer: await settling.refused(tx, lease, triedBy(write)), value: undefined, enqueued: 0 };
+      if (write.type === "rows" && (await haveEnded(tx, lease.row, write.ends)))
+        return { answer: REPEATED, value: undefined, enqueued: 0 };
+      control?.runs();
+      const { value, enqueued, id } = await runUserBody(deps, tx, body);
+      ready = { answer: await writeOfAttempt(tx, deps, lease, write), value, enqueued, id };
+      return ready;
+    }, control);
+  } catch (thrown) {
+    if (!(thrown instanceof OutcomeUnknown) || !ready) throw thrown;
+    if (await committed(deps, ready.id, `a row of job ${lease.jobId}`, thrown)) return ready;
+    throw new OutliveError(
+      ErrorCode.storeFailed,
+      `The connection was lost while a row of job ${lease.jobId} was committed; the server says that the commit did not happen.`,
+      "Nothing was written. The attempt fails, and its rows that have not ended are tried again.",
+      { jobId: lease.jobId },
+      { cause: thrown },
+    );
+  }
+}
+
 async function transact<T>(deps: CommitDeps, body: TransactionBody<PostgresTransaction, T>): Promise<Transacted<T>> {
-  let ready: { value: T; enqueued: number; id: string } | undefined;
+  let ready: (Transacted<T> & { readonly id: string }) | undefined;
   try {
     return await deps.connection.userTransaction(async (tx) => {
       ready = await runUserBody(deps, tx, body);
@@ -81,7 +123,7 @@ async function transact<T>(deps: CommitDeps, body: TransactionBody<PostgresTrans
     });
   } catch (thrown) {
     if (!(thrown instanceof OutcomeUnknown) || !ready) throw thrown;
-    if (await committed(deps, ready.id, thrown)) return ready;
+    if (await committed(deps, ready.id, "a transaction of yours", thrown)) return ready;
     throw new OutliveError(
       ErrorCode.storeFailed,
       "The connection was lost while a transaction of yours was committed; the server says that the commit did not happen.",
@@ -93,11 +135,11 @@ async function transact<T>(deps: CommitDeps, body: TransactionBody<PostgresTrans
 }
 
 /** The row stays locked to the end of the transaction: a recovery that comes now waits, and then finds the job over. */
-async function lockOwned(tx: Transaction, settling: Settling, { lease }: Settlement): Promise<boolean> {
+async function lockOwned(tx: Transaction, settling: Settling, lease: Lease): Promise<boolean> {
   return (await tx.rows(LOCK_OWNED, await settling.attempts(tx, [lease]))).length > 0;
 }
 
-/** Whether the job succeeded by this attempt. The lost transaction holds its row: the lock waits until it is over either way. */
+/** Whether the job succeeded by this attempt. The lost transaction holds its row: the lock waits until it has ended either way. */
 function succeeded(deps: CommitDeps, { lease }: Settlement, cause: unknown): Promise<boolean> {
   return ask(deps, `job ${lease.jobId}`, cause, async (tx) => {
     const [row] = await tx.rows<{ state: number; epoch: number; fence: number; outcome: number | null }>(
@@ -111,8 +153,8 @@ function succeeded(deps: CommitDeps, { lease }: Settlement, cause: unknown): Pro
   });
 }
 
-function committed(deps: CommitDeps, transaction: string, cause: unknown): Promise<boolean> {
-  return ask(deps, "a transaction of yours", cause, async (tx) => {
+function committed(deps: CommitDeps, transaction: string, what: string, cause: unknown): Promise<boolean> {
+  return ask(deps, what, cause, async (tx) => {
     const [row] = await tx.rows<{ status: string }>("SELECT pg_xact_status($1::text::xid8) AS status", [transaction]);
     if (row!.status === "in progress") throw new Error("it is still under way");
     return row!.status === "committed";

@@ -15,7 +15,7 @@ import {
   type QueryArrayConfig,
   type Types,
 } from "./driver.ts";
-import { inOurWords, isTransient, mayHaveCommitted, poolTimedOut } from "./errors.ts";
+import { wrapError, isTransient, mayHaveCommitted, poolTimedOut } from "./errors.ts";
 import {
   atMost,
   beginText,
@@ -67,6 +67,11 @@ export interface ServerGreeting {
 /** The COMMIT was sent and its response never came: it may have happened. */
 export class OutcomeUnknown extends Error {
   override readonly name = "OutcomeUnknown";
+}
+
+/** The session ended under a transaction: whether it was committed is unknown. */
+export function isSessionLost(thrown: unknown): boolean {
+  return thrown instanceof OutcomeUnknown || mayHaveCommitted(thrown);
 }
 
 /** How often a transaction is retried after it lost against another (a deadlock, a serialization failure). */
@@ -178,6 +183,11 @@ export class Connection implements Session {
    */
   transaction<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
     return untilItWins(() => this.#once("engine", work));
+  }
+
+  /** As `transaction`, for one that holds what others need: the server ends it soon if this process freezes in it. */
+  brief<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
+    return untilItWins(() => this.#once("brief", work));
   }
 
   /** As `transaction`, for upkeep: the server ends it when it waits or works for longer than upkeep may. */
@@ -390,7 +400,7 @@ export async function newClient(settings: ClientSettings): Promise<Client> {
     await client.connect();
   } catch (thrown) {
     void client.end().catch(() => {});
-    throw inOurWords("connecting", thrown);
+    throw wrapError("connecting", thrown);
   }
   return client;
 }

@@ -271,7 +271,7 @@ export class DirectSession {
           new OutliveError(
             ErrorCode.storeUnreachable,
             `PostgreSQL did not answer within ${timeoutMs} ms.`,
-            "The connection is made anew; it is tried again.",
+            "It reconnects and tries again.",
           ),
         );
       });

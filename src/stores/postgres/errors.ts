@@ -36,14 +36,14 @@ export function mayHaveCommitted(thrown: unknown): boolean {
 
 /** Wraps an error from opening the store, with the address where it happened. */
 export function openingError(shown: string, thrown: unknown): unknown {
-  const ours = inOurWords("opening it", thrown);
+  const ours = wrapError("opening it", thrown);
   if (!(ours instanceof OutliveError)) return ours;
   const options = ours.cause === undefined ? undefined : { cause: ours.cause };
   return new OutliveError(ours.code, `${shown}: ${ours.what}`, ours.hint, { ...ours.data, address: shown }, options);
 }
 
 /** Wraps an error of PostgreSQL or of the connection to it; returns any other unchanged. */
-export function inOurWords(doing: string, thrown: unknown): unknown {
+export function wrapError(doing: string, thrown: unknown): unknown {
   if (thrown instanceof OutliveError || !(thrown instanceof Error)) return thrown;
   const state = sqlState(thrown);
   if (state === undefined && !mayHaveCommitted(thrown)) return thrown;
@@ -117,7 +117,7 @@ const WORDS: Readonly<Record<string, Words>> = {
   ],
   "57P": [
     ErrorCode.storeUnreachable,
-    "The server is starting, stopping or was told to end the session. What works already tries again by itself.",
+    "The server is starting or stopping, or an administrator ended the session. A running worker retries automatically.",
   ],
   "53": [ErrorCode.storeBusy, "The server lacks connections or memory. Nothing was written; try again."],
   "25006": [ErrorCode.storeReadOnly, "Nothing was written. Connect to the primary, not to a replica."],

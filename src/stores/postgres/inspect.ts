@@ -15,11 +15,11 @@ import {
   STATE,
   storedValue,
 } from "../rows.ts";
-import { isIntactSql, stepOwnerSql } from "./checksums.ts";
+import { isIntactSql, stepOwnerSql, type Session, type Value } from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import type { Enqueuing } from "./enqueue.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
-import type { Session, Value } from "./statements.ts";
+import { keyStates } from "./keys.ts";
 import { blocker, serverFacts } from "./upkeep.ts";
 import { outcomes } from "./waits.ts";
 
@@ -29,7 +29,10 @@ export function inspecting(connection: Connection, enqueuing: Enqueuing): Inspec
     outcomes: (ids) => outcomes(connection, ids),
     list: (filter, limit, after) => listJobs(connection, filter, limit, after),
     counts: () => countJobs(connection),
+    isLimited: async (kind) =>
+      (await connection.rows("SELECT 1 FROM outlive.kinds WHERE name = $1 AND keyed", [kind])).length > 0,
     ahead: (id) => countAhead(connection, id),
+    keys: (query) => keyStates(connection, query),
     suspects: () => heldSuspects(connection),
     writer: () => blocker(connection),
     incidents: (limit, after) => listIncidents(connection, limit, after),
@@ -39,10 +42,18 @@ export function inspecting(connection: Connection, enqueuing: Enqueuing): Inspec
       const facts = await serverFacts(connection);
       const groups = { groupCommits: enqueuing.groupCount, groupedWrites: enqueuing.operationCount };
       // Settings that make the server forget are for `outlive check`; a replica can't be worked on at all.
-      return { ok: !facts.replica, detail: { schema: connection.schema, ...facts, ...groups } };
+      const [left] = await connection.rows<Record<string, number>>(LEFT);
+      return { ok: !facts.replica, detail: { schema: connection.schema, ...facts, ...left!, ...groups } };
     },
   };
 }
+
+// Wakes that no turn has acted on yet, and unread signals. Of jobs that have ended nobody reads them, and they go with the job.
+const LEFT = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
+  oldest AS MATERIALIZED (SELECT least((SELECT at FROM outlive.wakes ORDER BY id LIMIT 1), (SELECT at FROM outlive.key_wakes ORDER BY id LIMIT 1)) AS wake,
+    (SELECT s.at FROM outlive.signals s JOIN outlive.jobs j ON j.seq = s.job WHERE s.read_at IS NULL AND j.state < ${STATE.succeeded} ORDER BY s.at LIMIT 1) AS signal)
+  SELECT ((SELECT count(*) FROM outlive.wakes) + (SELECT count(*) FROM outlive.key_wakes))::int AS wakes,
+    greatest(0, coalesce(now - wake, 0))::float8 AS "oldestWakeMs", greatest(0, coalesce(now - signal, 0))::float8 AS "oldestSignalMs" FROM clock, oldest`;
 
 interface StepColumns {
   readonly name: string;
@@ -65,11 +76,15 @@ interface DetailColumns extends JobColumns {
 
 const JOB_TABLES = "outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind LEFT JOIN outlive.fleet w ON w.seq = j.worker";
 
+const keyAt = (id: string): string => `CASE ${id} WHEN e.key1 THEN 0 WHEN e.key2 THEN 1 ELSE 2 END`;
+/** By its place among the keys of the job; at a gate that of the fair one, from -1 downward. */
+const KEY_AT_DOOR = `CASE WHEN e.door < 0 THEN -1 - ${keyAt("e.fair")} ELSE ${keyAt("e.door")} END`;
+
 const COLUMNS = `${JOB_COLUMNS},
   CASE WHEN j.extras THEN (SELECT p.id FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent WHERE e.job = j.seq) END AS parent,
   CASE WHEN j.outcome = ${OUTCOME.waiting} THEN (SELECT v.step FROM outlive.waits v WHERE v.job = j.seq) END AS wait_step,
   CASE WHEN j.extras THEN (SELECT e.keys FROM outlive.extras e WHERE e.job = j.seq) END AS keys,
-  CASE WHEN j.lane = ${LANE.held} THEN (SELECT CASE e.door WHEN e.key1 THEN 0 WHEN e.key2 THEN 1 ELSE 2 END FROM outlive.extras e WHERE e.job = j.seq) END AS door`;
+  CASE WHEN j.lane = ${LANE.held} THEN (SELECT ${KEY_AT_DOOR} FROM outlive.extras e WHERE e.job = j.seq) END AS door`;
 
 const own = (columns: string, table: string): string =>
   `(SELECT json_agg(t ORDER BY ord) FROM (SELECT ${columns}, ord FROM outlive.${table} WHERE job = j.seq) t)`;

@@ -30,7 +30,7 @@ export interface LivenessDeps {
 }
 
 /** Two checks further apart than this do not show that a lock was missing all the time between them. */
-const LOOKS_APART_MS = 2_000;
+const CHECKS_APART_MS = 2_000;
 export const HOLD_MS = 5_000;
 /** A terminated session is usually gone within these pauses. */
 const ENDING_MS = [25, 50, 100];
@@ -56,7 +56,7 @@ interface Missing {
   readonly beats: number;
 }
 
-interface Look {
+interface LockCheck {
   /** Session and run of the server: both must be unchanged between two checks. */
   readonly era: string;
   readonly run: string;
@@ -117,13 +117,13 @@ export class AdvisoryLiveness implements Liveness {
       .filter(provable)
       .map(({ lock, beats }): Named => ({ ...(lock as Omit<Named, "beats">), beats }));
     if (locks.length === 0) return workers.map(() => "unknown");
-    const look = await this.#look(locks.map(({ name }) => name));
-    const missing = this.#missingThroughout(look, locks);
+    const check = await this.#checkLocks(locks.map(({ name }) => name));
+    const missing = this.#missingThroughout(check, locks);
     return workers.map((worker) => {
       if (!provable(worker)) return "unknown";
       const name = worker.lock.name!;
       if (missing.has(name)) return "missing";
-      return look.held.has(name) || this.#own.has(name) ? "held" : "unknown";
+      return check.held.has(name) || this.#own.has(name) ? "held" : "unknown";
     });
   }
 
@@ -207,20 +207,20 @@ export class AdvisoryLiveness implements Liveness {
    * Which of these locks were missing in every check throughout `contact`, in one era. Two checks too far apart prove
    * nothing about the time between.
    */
-  #missingThroughout(look: Look, locks: readonly Named[]): ReadonlySet<string> {
+  #missingThroughout(check: LockCheck, locks: readonly Named[]): ReadonlySet<string> {
     const { clock, contactMs } = this.#deps;
     const mono = clock.mono();
     const lost = new Set<string>();
     for (const [name, seen] of this.#missing)
-      if (look.held.has(name) || seen.era !== look.era || mono - seen.lastMono > LOOKS_APART_MS)
+      if (check.held.has(name) || seen.era !== check.era || mono - seen.lastMono > CHECKS_APART_MS)
         this.#missing.delete(name);
     for (const { name, identity, beats } of locks) {
-      if (look.held.has(name) || this.#own.has(name) || !this.#speaks(identity, look)) continue;
+      if (check.held.has(name) || this.#own.has(name) || !this.#speaks(identity, check)) continue;
       const seen = this.#missing.get(name);
       // A worker whose session is back sends a heartbeat at once. Its session may be gone again, but it was not missing
       // all the time.
       const sinceMono = seen && seen.beats === beats ? seen.sinceMono : mono;
-      this.#missing.set(name, { sinceMono, lastMono: mono, era: look.era, beats });
+      this.#missing.set(name, { sinceMono, lastMono: mono, era: check.era, beats });
       if (mono - sinceMono >= contactMs) lost.add(name);
     }
     return lost;
@@ -229,31 +229,33 @@ export class AdvisoryLiveness implements Liveness {
   /** Followers then check as often as the detector. */
   isWaitingForContact(): boolean {
     const mono = this.#deps.clock.mono();
-    return [...this.#missing.values()].some(({ lastMono }) => mono - lastMono <= LOOKS_APART_MS);
+    return [...this.#missing.values()].some(({ lastMono }) => mono - lastMono <= CHECKS_APART_MS);
   }
 
   /**
    * Whether a missing lock proves anything now. It does not while workers may still be reconnecting. But a worker that
    * took its lock in this very run of the server did not lose it to a restart.
    */
-  #speaks(identity: string, { run }: Look): boolean {
+  #speaks(identity: string, { run }: LockCheck): boolean {
     if (this.holdMs() === 0) return true;
     return this.#newHere && identity.endsWith(` ${run}`);
   }
 
-  async #look(names: readonly string[]): Promise<Look> {
+  async #checkLocks(names: readonly string[]): Promise<LockCheck> {
     const { session, onServerNow, clock } = this.#deps;
     const sentAtMono = clock.mono();
     type Row = { pid: number; run: string; up_ms: number; now_ms: number; held: string[] };
-    const [row] = await session.query<Row>(this.#follows && !this.isWaitingForContact() ? LOOK_AT_FEW : LOOK, [names]);
+    const [row] = await session.query<Row>(this.#follows && !this.isWaitingForContact() ? CHECK_FEW : CHECK_ALL, [
+      names,
+    ]);
     const { pid, run, up_ms: upMs, now_ms: now, held } = row!;
     onServerNow?.(now, sentAtMono);
-    const look = { era: `${pid} ${run}`, run, upMs, held: new Set(held) };
-    this.#noteEra(look);
-    return look;
+    const check = { era: `${pid} ${run}`, run, upMs, held: new Set(held) };
+    this.#noteEra(check);
+    return check;
   }
 
-  #noteEra({ era, run, upMs }: Look): void {
+  #noteEra({ era, run, upMs }: LockCheck): void {
     const { session, clock, onHold } = this.#deps;
     const before = this.#era?.rests === session.rests ? this.#era : null;
     if (before?.id === era) return;
@@ -286,17 +288,17 @@ export function lockKey(schema: string, workerId: string): bigint {
 const ADVISORY = `l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`;
 const KEY = "((l.classid::bigint << 32) | l.objid::bigint)";
-const look = (held: string): string => `SELECT pg_backend_pid() AS pid, ${RUN}::text AS run,
+const lockCheck = (held: string): string => `SELECT pg_backend_pid() AS pid, ${RUN}::text AS run,
   (extract(epoch FROM clock_timestamp() - ${RUN}) * 1000)::float8 AS up_ms,
   (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now_ms, ARRAY(${held}) AS held`;
 // Reads every lock of the server: 1.3 ms with 1,000 workers. Shared only: a lock that another session is trying is not
 // held.
-const LOOK = look(
+const CHECK_ALL = lockCheck(
   `SELECT DISTINCT ${KEY}::text FROM pg_locks l WHERE ${ADVISORY} AND l.mode = 'ShareLock' AND ${KEY} = ANY($1::bigint[])`,
 );
 // A lock that can be taken exclusively is not held by any session; it is released with the statement. Two sessions that
 // try the same lock at once may both find it held, so only followers use this: they check seldom, and check again.
-const LOOK_AT_FEW = look("SELECT k::text FROM unnest($1::bigint[]) AS k WHERE NOT pg_try_advisory_xact_lock(k)");
+const CHECK_FEW = lockCheck("SELECT k::text FROM unnest($1::bigint[]) AS k WHERE NOT pg_try_advisory_xact_lock(k)");
 const HELD = `SELECT EXISTS (SELECT 1 FROM pg_locks l WHERE ${ADVISORY} AND l.mode = 'ShareLock' AND ${KEY} = $1::bigint) AS held`;
 const EVICT = `SELECT pg_terminate_backend(a.pid) AS ended FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND (
     (a.application_name = $2 AND a.datname = current_database() AND ($1::bigint IS NOT NULL OR a.xact_start IS NOT NULL)) OR

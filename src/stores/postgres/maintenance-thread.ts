@@ -2,7 +2,7 @@
 // for its work, so that neither a long purge nor a recovery keeps the heartbeat waiting.
 import { systemClock, systemRandom as random } from "../../platform/clock.ts";
 import { maintainInThread } from "../../recovery/maintenance-thread.ts";
-import { bellChannel, type ClientSettings } from "./address.ts";
+import { wakeupChannel, type ClientSettings } from "./address.ts";
 import { Connection, newClient } from "./connection.ts";
 import { DirectSession } from "./direct-session.ts";
 import { AdvisoryLiveness, lockKey } from "./liveness.ts";
@@ -30,7 +30,7 @@ maintainInThread<PostgresMaintenance>(async (own, { options, newId, events, time
     onConnected: (connected) => times.setInContact(connected),
   });
   await session.hold(lockKey(schema, options.worker));
-  await session.listen(bellChannel(schema), wake);
+  await session.listen(wakeupChannel(schema), wake);
   // Wake-ups sent while the connection was down are lost, and the main thread may be waiting for the store to be back.
   session.onReturn(wake);
   const { durability } = own.settings;

@@ -13,6 +13,7 @@ import {
 } from "../released-steps.ts";
 import { type Address, quotedSchema } from "./address.ts";
 import { newClient } from "./connection.ts";
+import { batches } from "./migrations/batches.ts";
 import { columnsOfRecord, WITHOUT_CHECKSUMS } from "./migrations/core.ts";
 import {
   adoptText,
@@ -26,7 +27,6 @@ import {
   scriptText,
   upText,
 } from "./migrations/index.ts";
-import { keys } from "./migrations/keys.ts";
 import { rolesText } from "./roles.ts";
 
 /**
@@ -57,7 +57,7 @@ export interface MigrationSession {
 }
 
 /** The lowest version with which this program works: a worker writes the columns of that step. */
-export const NEEDED_VERSION = MIGRATIONS.indexOf(keys) + 1;
+export const NEEDED_VERSION = MIGRATIONS.indexOf(batches) + 1;
 export const KNOWN_VERSION = MIGRATIONS.length;
 
 /**
@@ -133,7 +133,7 @@ async function buildAhead(session: MigrationSession, name: string): Promise<void
       await session.query(texts[i]!);
     }
   } catch (thrown) {
-    if (!isLocked(thrown)) throw inOurWords(name, thrown);
+    if (!isLocked(thrown)) throw migrationError(name, thrown);
   } finally {
     await session.query("RESET lock_timeout; RESET ROLE").catch(() => {});
   }
@@ -216,7 +216,7 @@ async function locked<T>(session: MigrationSession, name: string, work: () => Pr
       return result;
     } catch (thrown) {
       await session.query("ROLLBACK").catch(() => {});
-      if (!isLocked(thrown) || tries === TRIES) throw inOurWords(name, thrown);
+      if (!isLocked(thrown) || tries === TRIES) throw migrationError(name, thrown);
     }
     await pause(BETWEEN_TRIES_MS);
   }
@@ -250,7 +250,7 @@ async function refuseWhileUnfinished(
   );
 }
 
-function inOurWords(name: string, thrown: unknown): unknown {
+function migrationError(name: string, thrown: unknown): unknown {
   const { code, message } = (thrown ?? {}) as { code?: string; message?: string };
   const words = {
     "55P03": [

@@ -1,4 +1,4 @@
-// Opening the PostgreSQL store: the server, its schema, its clock, and what belongs to it beside the port (liveness, wakeup, maintenance).
+// Opening the PostgreSQL store: the server, its schema, its clock, and what belongs to it in addition to the port (liveness, wakeup, maintenance).
 // It never migrates: a worker's role has no such right. Everything that can be wrong on the way is said here.
 import { defaultOf } from "../../engine/settings.ts";
 import { idSource } from "../../job/enqueue.ts";
@@ -11,11 +11,11 @@ import { InterimHeartbeat } from "../../recovery/heartbeat.ts";
 import { Maintenance, type MaintenanceOptions } from "../../recovery/maintenance.ts";
 import { newSharedTimes, sharedTimes, startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
 import type { Backend, MaintenanceHandle, MaintenanceListener } from "../backend.ts";
-import { NOTHING_CHECKED } from "../integrity.ts";
+import { NOTHING_CHECKED } from "../store-parts.ts";
 import type { ProcessCheck } from "../liveness.ts";
 import type { Store } from "../port.ts";
 import { type ServerClock, serverClock } from "../server-clock.ts";
-import { type Address, bellChannel, canBeCopied } from "./address.ts";
+import { type Address, wakeupChannel, canBeCopied } from "./address.ts";
 import { Connection, newClient } from "./connection.ts";
 import { DirectSession } from "./direct-session.ts";
 import { openingError } from "./errors.ts";
@@ -37,7 +37,7 @@ export interface OpenPostgresDeps {
   readonly contactMs?: number;
 }
 
-/** The main thread's own session is for looks at the open and by hand, and for a lock until the maintenance has it. */
+/** The main thread's own session is for checks at the open and by hand, and for a lock until the maintenance has it. */
 const SESSION_IDLE_MS = 3_000;
 
 export async function openPostgres(deps: OpenPostgresDeps, given: Address, settings: StoreSettings): Promise<Backend> {
@@ -88,7 +88,7 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
     schemaVersion: MIGRATIONS.length,
     private: false,
     startMaintenance: (options, host) =>
-      canBeCopied(address.client) ? inThread(maintenances, options, host) : beside(maintenances, options, host),
+      canBeCopied(address.client) ? inThread(maintenances, options, host) : inMainThread(maintenances, options, host),
     // The server recovers by itself and checks its own log; `outlive check` reads more.
     prepare: async () => NOTHING_CHECKED,
     removeStrays: async () => [],
@@ -124,7 +124,7 @@ function inThread(maintenances: MaintenanceDeps, options: MaintenanceOptions, ho
   const up = (): void => {
     stand.end();
     void session.release(key);
-    // What was rung while nobody listened.
+    // Wake-ups that were sent while no session listened.
     wakeup.heard();
   };
   const down = (): void => {
@@ -137,7 +137,7 @@ function inThread(maintenances: MaintenanceDeps, options: MaintenanceOptions, ho
 }
 
 /** The pool's options hold a function, which no thread can be given. A handler that blocks the loop then silences the worker. */
-async function beside(
+async function inMainThread(
   maintenances: MaintenanceDeps,
   options: MaintenanceOptions,
   host: Host,
@@ -145,7 +145,7 @@ async function beside(
   const { events, address, session, wakeup, pooled } = maintenances;
   events.emit("store.notice", { about: "maintenance", text: BESIDE });
   if (!pooled) {
-    await session.listen(bellChannel(address.schema), () => wakeup.heard());
+    await session.listen(wakeupChannel(address.schema), () => wakeup.heard());
     host.contact?.(() => session.greeting !== null);
   }
   const unhear = session.onReturn(() => wakeup.heard());
@@ -157,7 +157,7 @@ async function beside(
     async stop() {
       unhear();
       unheed();
-      session.unlisten(bellChannel(address.schema));
+      session.unlisten(wakeupChannel(address.schema));
       await maintenance.stop();
     },
   };
@@ -166,7 +166,7 @@ async function beside(
 const POOLED =
   "A pooler stands between this process and PostgreSQL, so a lost session says nothing about a worker. A death on the same host, or under a supervisor, is still found at once; a host that is lost is noticed only when the lease of its workers has expired. Give workers a direct connection.";
 const BESIDE =
-  "The options of the pool hold a function, so the maintenance runs beside the worker and not in a thread: a handler that blocks the event loop for a lease is taken for dead. Make the pool of plain options.";
+  "The options of the pool hold a function, so the maintenance runs in the worker's own thread: a handler that blocks the event loop for a lease is taken for dead. Make the pool of plain options.";
 
 // What a client needs of the PostgreSQL store: the store alone, on a schema that is there already. No migration, no recovery, no
 // thread, no lock.

@@ -3,14 +3,18 @@ import { toStoredError } from "../../job/errors.ts";
 import type { PurgeAnswer, PurgeRequest } from "../port.ts";
 import { STATE } from "../rows.ts";
 import { type Connection } from "./connection.ts";
+import { IDLE_KEY } from "./keys.ts";
 import { list, type Session, texts } from "./statements.ts";
 import { sqlState } from "./errors.ts";
 
-interface Candidate {
+export interface EndedJob {
   readonly seq: number;
-  readonly id: string;
   readonly state: number;
   readonly finished_at: number;
+}
+
+interface Candidate extends EndedJob {
+  readonly id: string;
 }
 
 export interface PurgeCandidates {
@@ -19,10 +23,11 @@ export interface PurgeCandidates {
   readonly more: boolean;
 }
 
-// A child stays while its parent is unfinished, which may still ask for its result; a job with events, until they have become a job.
+// A child stays while its parent is unfinished, which may still ask for its result; a job with events, until they have become a job; a block, until its batch goes.
 const WALK = `SELECT seq, id, state, finished_at, created_at >= now - $3 AS young,
     finished_at < now - $3 AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent
-      WHERE e.job = j.seq AND p.state < ${STATE.succeeded})) AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.reruns r WHERE r.job = j.seq)) AS old
+      WHERE e.job = j.seq AND p.state < ${STATE.succeeded})) AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.reruns r WHERE r.job = j.seq))
+      AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.blocks b WHERE b.job = j.seq)) AS old
   FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs j WHERE seq > $1 ORDER BY seq LIMIT $2`;
 
 // Retried since it was read: then it is not finished any more, or finished again just now.
@@ -38,7 +43,9 @@ const DELETE_JOBS = `WITH gone AS (
   waits AS (DELETE FROM outlive.waits w USING gone WHERE w.job = gone.seq),
   signals AS (DELETE FROM outlive.signals s USING gone WHERE s.job = gone.seq),
   awaited AS (DELETE FROM outlive.awaits a USING gone WHERE a.job = gone.seq),
-  awaits AS (DELETE FROM outlive.awaits a USING gone WHERE a.waiter = gone.seq)
+  awaits AS (DELETE FROM outlive.awaits a USING gone WHERE a.waiter = gone.seq),
+  -- One that is due stays until the children are cancelled, also without the row of their parent.
+  families AS (DELETE FROM outlive.family_cancels f USING gone WHERE f.job = gone.seq AND NOT f.due)
   SELECT count(*) AS jobs FROM gone`;
 
 const DELETE_INCIDENTS = `WITH gone AS (DELETE FROM outlive.incidents WHERE id = ANY ($1::text[]) RETURNING id)
@@ -47,16 +54,21 @@ const DELETE_INCIDENTS = `WITH gone AS (DELETE FROM outlive.incidents WHERE id =
 const DELETE_WORKERS = `DELETE FROM outlive.fleet w WHERE state IN ('gone', 'stopped') AND heartbeat_at < (SELECT outlive.now_ms()) - $1
   AND NOT EXISTS (SELECT 1 FROM outlive.jobs WHERE worker = w.seq AND state = 1)`;
 
+// A piece of all keys at a time: the ids that were looked at, and of these the idle ones.
+const WALK_KEYS = `SELECT k.id, ${IDLE_KEY} AS idle FROM outlive.keys k WHERE k.id > $1 ORDER BY k.id LIMIT $2`;
+const DELETE_KEYS = `DELETE FROM outlive.keys k WHERE k.id = ANY ($1::bigint[]) AND ${IDLE_KEY}`;
+
 // Only one folds at a time, and what others add meanwhile stays for the next fold.
 const FOLD = `WITH folded AS (DELETE FROM outlive.kind_deltas RETURNING kind, jobs)
   UPDATE outlive.kinds k SET jobs = k.jobs + d.jobs FROM (SELECT kind, sum(jobs)::bigint AS jobs FROM folded GROUP BY kind) d WHERE k.id = d.kind`;
 
-/** So many jobs that can't be deleted are looked for in one batch; the rest of it is left for the next sweep. */
+/** At most so many jobs that can't be deleted are searched for in one batch; the rest of it is left for the next sweep. */
 const MAX_REFUSED = 10;
 
 export class Purging {
   /** Where the walk over old jobs goes on. */
   #cursor = 0;
+  #keyCursor = 0;
 
   /** One batch: what can go goes. */
   async purge(connection: Connection, request: PurgeRequest): Promise<PurgeAnswer> {
@@ -65,10 +77,18 @@ export class Purging {
     await connection.maintain(async (tx) => {
       if (incidents.length > 0) await tx.run(DELETE_INCIDENTS, [texts(incidents)]);
       await tx.run(DELETE_WORKERS, [request.incidentsOlderThanMs]);
+      await this.#purgeKeys(tx, request.limit);
     });
     // Brings the counts of kinds together, in its own transaction, so that it holds the rows of kinds for a moment only.
     if (!more) await connection.maintain((tx) => tx.run(FOLD));
     return { ...answer, incidents: incidents.length, more };
+  }
+
+  async #purgeKeys(tx: Session, limit: number): Promise<void> {
+    const keys = await tx.rows<{ id: number; idle: boolean }>(WALK_KEYS, [this.#keyCursor, limit]);
+    this.#keyCursor = keys.length < limit ? 0 : keys.at(-1)!.id;
+    const idle = keys.filter((key) => key.idle).map(({ id }) => id);
+    if (idle.length > 0) await tx.run(DELETE_KEYS, [list(idle)]);
   }
 
   /** Jobs are numbered in the order in which they came, so the walk ends at the first that is too young to have finished long ago. */
@@ -123,7 +143,8 @@ async function deleteJobs(
   return { jobs: gone, refused: { jobs: refused.length, jobId: first.jobId, error: toStoredError(first.thrown) } };
 }
 
-async function deleteTogether(session: Session, jobs: readonly Candidate[]): Promise<number> {
+/** Inside a transaction. Jobs that have changed since they were read stay. */
+export async function deleteTogether(session: Session, jobs: readonly EndedJob[]): Promise<number> {
   const [row] = await session.rows<{ jobs: number }>(DELETE_JOBS, [
     list(jobs.map(({ seq }) => seq)),
     list(jobs.map(({ state }) => state)),
@@ -133,6 +154,6 @@ async function deleteTogether(session: Session, jobs: readonly Candidate[]): Pro
 }
 
 /** A constraint or a trigger of the user's refused it; the session is still usable. */
-function isRefusal(thrown: unknown): boolean {
+export function isRefusal(thrown: unknown): boolean {
   return /^(23|P0)/.test(sqlState(thrown) ?? "");
 }

@@ -20,6 +20,7 @@ import {
   type Verdict,
 } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
+import { BEGUN, begunRows } from "./blocks.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
 import { isOfOneRow } from "./errors.ts";
 import { type DeadWorker, insertIncidentJobs, openIncident, stampResumed } from "./incidents.ts";
@@ -34,10 +35,11 @@ interface HeldColumns extends CounterColumns {
   readonly fence: number;
   readonly deadline_at: number | null;
   readonly last_step: string | null;
+  readonly begun: number | null;
 }
 
 const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.deadline_at,
-  (SELECT name FROM outlive.steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step`;
+  (SELECT name FROM outlive.steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step, ${BEGUN} AS begun`;
 
 const HELD = `SELECT ${HELD_COLUMNS} FROM outlive.jobs j JOIN outlive.fleet w ON w.seq = j.worker
   WHERE j.state = 1 AND w.id = $1 AND j.seq > $2 ORDER BY j.seq LIMIT $3`;
@@ -117,6 +119,7 @@ export class Recovering {
       session,
       rows.map(({ kind }) => kind),
     );
+    const begun = await begunRows(session, rows);
     return rows.map((row) => ({
       id: row.id,
       row: row.seq,
@@ -129,6 +132,7 @@ export class Recovering {
       deadlineAt: row.deadline_at,
       lastStep: row.last_step,
       deathsElsewhere: 0,
+      ...begun.get(row.seq),
     }));
   }
 

@@ -1,7 +1,9 @@
-// Who may do what, as SQL for an administrator: the owner migrates, workers work, some may only enqueue, some may only look. What
+// Who may do what, as SQL for an administrator: the owner migrates, workers work, some may only enqueue, some may only read. What
 // is not granted here is refused by the server itself. Run it again after each migration: new tables and functions have no grants.
 import { quotedSchema } from "./address.ts";
+import { BATCH_TABLES } from "./migrations/batches.ts";
 import { ENQUEUE_SIGNATURE } from "./migrations/enqueue.ts";
+import { FAMILY_TABLES } from "./migrations/families.ts";
 import { KEY_TABLES } from "./migrations/keys.ts";
 import { VIEWS } from "./migrations/views.ts";
 import { WAITING_TABLES } from "./migrations/waiting.ts";
@@ -30,10 +32,12 @@ export const WRITTEN = [
   "server_run",
   ...WAITING_TABLES,
   ...KEY_TABLES,
+  ...FAMILY_TABLES,
+  ...BATCH_TABLES,
 ];
 
 /** Tables of later steps: a schema may not have them yet. */
-const LATER: ReadonlySet<string> = new Set([...WAITING_TABLES, ...KEY_TABLES]);
+const LATER: ReadonlySet<string> = new Set([...WAITING_TABLES, ...KEY_TABLES, ...FAMILY_TABLES, ...BATCH_TABLES]);
 
 /** Roles without login: grant them to the users that programs log in as. */
 export function rolesText(name: string): string {
@@ -45,7 +49,7 @@ DO $$ BEGIN
 ${ROLES.map((role) => `  IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = '${roleName(name, role)}') THEN CREATE ROLE "${roleName(name, role)}" NOLOGIN; END IF;`).join("\n")}
 END $$;
 
--- The owner migrates: everything belongs to it, and whoever is a member of it can run \`outlive migrate\`.
+-- The owner migrates: everything belongs to it, and its members can run \`outlive migrate\`.
 GRANT ${owner} TO CURRENT_USER;
 GRANT CREATE ON SCHEMA ${schema} TO ${owner};
 DO $$ DECLARE thing text; BEGIN
@@ -82,6 +86,11 @@ DO $$ BEGIN
   IF to_regclass('${schema}.ticks') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE ON ${schema}.ticks TO ${worker}; END IF;
   IF to_regclass('${schema}.waits') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(WAITING_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.keys') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(KEY_TABLES)} TO ${worker}; END IF;
+  IF to_regclass('${schema}.family_cancels') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(FAMILY_TABLES)} TO ${worker}; END IF;
+  IF to_regclass('${schema}.batches') IS NOT NULL THEN
+    GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(BATCH_TABLES)} TO ${worker};
+    GRANT SELECT ON ${schema}.batches TO ${worker};
+  END IF;
   IF to_regclass('${schema}.workers') IS NOT NULL THEN GRANT SELECT ON ${tables(VIEWS)} TO ${worker}; END IF;
 END $$;
 `;

@@ -6,10 +6,10 @@ import type { Lease } from "../../job/lease.ts";
 import type { Change } from "../../job/transitions.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../port.ts";
 import { LANE, NEVER_DUE, NO_TIMEOUT, OUTCOME, STATE } from "../rows.ts";
-import { checksumSql } from "./checksums.ts";
+import { endRows, rowsBeforeSuccess } from "./blocks.ts";
+import { checksumSql, list, type Session, texts } from "./statements.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
 import { registered } from "./restore-mark.ts";
-import { list, type Session, texts } from "./statements.ts";
 import { beginWaits } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
@@ -94,9 +94,28 @@ export class Settling {
       session,
       settlements.map(({ lease }) => lease),
     );
+    await this.#endRowsBefore(session, settlements);
     const results = texts(settlements.map(({ change }) => change.result));
     const rows = await session.rows<{ seq: number }>(SUCCEED, [...attempts, results]);
     return rows.map(({ seq }) => seq);
+  }
+
+  /** What rows of blocks leave behind, if the attempts still own the blocks. */
+  async #endRowsBefore(session: Session, settlements: readonly Settlement[]): Promise<void> {
+    const blocks = settlements.flatMap(({ lease, change }) => {
+      const ends = rowsBeforeSuccess(change);
+      return ends === null ? [] : [{ lease, job: lease.row, ends, withRest: true }];
+    });
+    if (blocks.length === 0) return;
+    const attempts = await this.attempts(
+      session,
+      blocks.map(({ lease }) => lease),
+    );
+    const owned = new Set((await session.rows<{ seq: number }>(LOCK_OWNED, attempts)).map(({ seq }) => seq));
+    await endRows(
+      session,
+      blocks.filter(({ job }) => owned.has(job)),
+    );
   }
 
   async #end(session: Session, settlements: readonly Settlement[]): Promise<ReadonlyMap<number, Change>> {
@@ -222,9 +241,19 @@ const apply = (
   WHERE j.seq = c.seq AND j.epoch = c.epoch AND j.fence = c.fence AND j.state + 0 = $19::smallint AND NOT (c.yields AND j.cancel_requested) AND ${owned}
   RETURNING j.seq`;
 /** For rows that this transaction has locked. */
-const APPLY_LOCKED = apply("c.worker IS NULL");
+const LOCKED = "c.worker IS NULL";
+const APPLY_LOCKED = apply(LOCKED);
 /** For rows that must still belong to the attempts' own workers. `+ 0`: see `OWNED`. */
-const APPLY_OWNED = apply(`j.worker + 0 = c.worker AND ${registered("c.worker", "c.worker_id")}`);
+const BY_OWNER = `j.worker + 0 = c.worker AND ${registered("c.worker", "c.worker_id")}`;
+const APPLY_OWNED = apply(BY_OWNER);
+
+/** Locks the jobs that changes of theirs will be written to. */
+const lockToApply = (owned: string): string => `SELECT j.seq, j.cancel_requested
+  FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::bigint[], $5::text[]) AS c (seq, epoch, fence, worker, worker_id)
+  JOIN outlive.jobs j ON j.seq = c.seq AND j.epoch = c.epoch AND j.fence = c.fence AND j.state + 0 = $6::smallint AND ${owned}
+  ORDER BY j.seq FOR UPDATE OF j`;
+const LOCK_LOCKED = lockToApply(LOCKED);
+const LOCK_BY_OWNER = lockToApply(BY_OWNER);
 
 /**
  * Writes changes into rows that are in state `from`, and their history. If a cancel was requested, writes the alternative. Either the caller
@@ -237,6 +266,7 @@ export async function applyChanges(
   from: (typeof JOB_STATES)[number],
   owners?: Owners,
 ): Promise<ReadonlyMap<number, Change>> {
+  await endRowsOf(session, changes, from, owners);
   const written = await write(session, changes, from, owners);
   // A change that was not written may belong to a job that was cancelled in the meantime.
   const left = changes.flatMap((applied, at) => {
@@ -262,6 +292,35 @@ export async function applyChanges(
     }),
   );
   return written;
+}
+
+/** The rows of blocks that end with these changes, or with what a cancel puts in their place. Before the changes: see `endRows`. */
+async function endRowsOf(
+  session: Session,
+  changes: readonly AppliedChange[],
+  from: (typeof JOB_STATES)[number],
+  owners: Owners | undefined,
+): Promise<void> {
+  const places = changes.flatMap(({ change }, at) => ((change.rows ?? change.ifCancelled?.rows) ? [at] : []));
+  if (places.length === 0) return;
+  const of = places.map((at) => changes[at]!);
+  const locked = await session.rows<{ seq: number; cancel_requested: boolean }>(owners ? LOCK_BY_OWNER : LOCK_LOCKED, [
+    list(of.map(({ seq }) => seq)),
+    list(of.map(({ epoch }) => epoch)),
+    list(of.map(({ fence }) => fence)),
+    list(places.map((at) => owners?.seqs[at] ?? null)),
+    texts(places.map((at) => owners?.ids[at] ?? null)),
+    STATE[from],
+  ]);
+  const isCancelled = new Map(locked.map(({ seq, cancel_requested }) => [seq, cancel_requested]));
+  await endRows(
+    session,
+    of.flatMap(({ seq: job, change }) => {
+      if (!isCancelled.has(job)) return [];
+      const { rows: ends } = isCancelled.get(job) ? (change.ifCancelled ?? change) : change;
+      return ends === undefined ? [] : [{ job, ends, withRest: false }];
+    }),
+  );
 }
 
 async function write(
@@ -365,7 +424,7 @@ export async function insertHistory(session: Session, rows: readonly HistoryRow[
 }
 
 // How many workers died without holding a job, since its first counted crash or within the last while: what isolation.ts weighs a death
-// against. The reclaim in plain SQL has a copy of it, which is frozen with its migration (migrations/frozen.ts).
+// against. Only core asks: the reclaim in plain SQL judges no death (migrations/verdicts.ts).
 
 /** A loss of contact counts once it has turned out to be a death, and a death from the moment that its worker is condemned. `own` is the incident in question. `job`, `crashes`, `now` and `own` are SQL. The last `crashes` crashes in the history count: a step or a retry by hand has set the counters back before them. */
 export function deathsElsewhere(schema: string, job: string, crashes: string, now: string, own: string): string {

@@ -1,18 +1,19 @@
-// The store port on PostgreSQL, assembled: every verb is one statement, one transaction or one read. The statements are in the files
-// beside it, one role each.
+// The store port on PostgreSQL, assembled: every verb is one statement, one transaction or one read. The statements are in the other
+// files of this folder, one role each.
 import type { Emitter } from "../../job/events.ts";
 import type { Clock } from "../../job/time.ts";
 import { observed } from "../observed.ts";
 import type { Store, TakeBackAnswer } from "../port.ts";
-import { bellChannel } from "./address.ts";
+import { wakeupChannel } from "./address.ts";
 import { recordWrites } from "./attempt-writes.ts";
+import { batches } from "./batches.ts";
 import { transactions } from "./commit.ts";
 import type { Connection } from "./connection.ts";
 import { Enqueuing, Kinds } from "./enqueue.ts";
-import { inOurWords, isOfOneRow, sqlState } from "./errors.ts";
+import { wrapError, isOfOneRow, sqlState } from "./errors.ts";
 import { inspecting } from "./inspect.ts";
 import { declareLimits } from "./keys.ts";
-import { losses } from "./losses.ts";
+import { losses } from "./incidents.ts";
 import { operating } from "./operate.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
@@ -30,7 +31,7 @@ export interface PostgresStoreDeps {
   readonly newId: () => string;
   /** How workers are woken. Default: only those of this process. */
   readonly wakeup?: WakeupChannel;
-  /** Hears how long each call took. Omitted: nobody does. */
+  /** Receives how long each call took. */
   readonly events?: Emitter;
   /** From how many successes on a worker's turn is two statements at the same time instead of one. Default 16. */
   readonly turnInTwoFrom?: number;
@@ -50,7 +51,7 @@ export function postgresStore(deps: PostgresStoreDeps): Store<PostgresTransactio
   const enqueuing = new Enqueuing(connection, kinds, clock);
   const shared = { connection, kinds, workers, settling };
   const turns = new Turns({ ...shared, inTwoFrom: deps.turnInTwoFrom ?? TURN_IN_TWO_FROM });
-  const channel = bellChannel(connection.schema);
+  const channel = wakeupChannel(connection.schema);
 
   return observed<PostgresTransaction>(
     {
@@ -109,12 +110,13 @@ export function postgresStore(deps: PostgresStoreDeps): Store<PostgresTransactio
       losses: losses(connection, kinds),
       transactions: transactions({ ...shared, clock, newId }),
       upkeep: upkeep(connection, workers),
+      batches: batches(connection, kinds),
     },
     // A recovery wakes the other processes when it commits.
     {
-      words: inOurWords,
+      words: wrapError,
       wakeups: wakeup,
-      ringThemselves: ["takeBack"],
+      notifyThemselves: ["takeBack"],
       ...(deps.events && { telemetry: { events: deps.events, clock } }),
     },
   );

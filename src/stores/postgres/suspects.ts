@@ -3,9 +3,9 @@
 // statements could be frozen with its process, and every other worker would wait for its locks.
 import { type HeldSuspects, suspectsToTake } from "../../job/isolation.ts";
 import { boundSql } from "../rows.ts";
-import { INTACT_INPUT, type OpenKind, type Taken } from "./claim.ts";
+import type { OpenKind, Taken } from "./claim.ts";
 import { type Connection } from "./connection.ts";
-import { list, type Session } from "./statements.ts";
+import { INTACT_INPUT, list, type Session } from "./statements.ts";
 import { IS_ORIGINAL, isRowOf } from "./restore-mark.ts";
 import type { WorkerKey } from "./workers.ts";
 

@@ -4,12 +4,15 @@ import type { JobContract } from "../../job/contract.ts";
 import { type EnqueueOptions, makeDraft } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued } from "../../job/job.ts";
+import type { Json } from "../../job/json.ts";
+import { makeSignal, type SentSignal, type SentSignalOptions, signalResult } from "../../job/waits.ts";
 import type { CommitForm } from "../../worker/run.ts";
-import { bellChannel } from "./address.ts";
+import { wakeupChannel } from "./address.ts";
 import { rolledBack, sessionOn } from "./connection.ts";
 import { insertJobs, Kinds } from "./enqueue.ts";
 import { sqlState } from "./errors.ts";
 import type { PostgresClient, Session, UserTransaction } from "./statements.ts";
+import { sendSignalWithin } from "./waits.ts";
 
 /** A transaction on one session of the engine's. BEGIN, COMMIT and ROLLBACK are the engine's own; SAVEPOINT is allowed. */
 export interface PostgresTransaction {
@@ -21,6 +24,11 @@ export interface PostgresTransaction {
     input: In,
     options?: EnqueueOptions,
   ): Promise<Enqueued>;
+  /**
+   * Sends a signal in this same transaction: it is kept if the transaction commits. Rejects as `engine.signal` does, for a job that has ended
+   * for instance; nothing of the signal was written then, and the transaction may go on. Until the commit only senders of the same id wait for it.
+   */
+  signal(jobId: string, name: string, payload?: Json, options?: SentSignalOptions): Promise<SentSignal>;
   /** The session as a client of `pg`, for a query builder. It is good until the callback has ended. */
   readonly client: PostgresClient;
 }
@@ -38,9 +46,10 @@ export async function runUserBody<T>(
   deps: TransactionDeps,
   session: UserTransaction,
   body: (tx: PostgresTransaction) => T | Promise<T>,
-): Promise<{ value: T; enqueued: number; id: string }> {
+): Promise<{ value: T; enqueued: number; signalled: number; id: string }> {
   let open = true;
   let enqueued = 0;
+  let signalled = 0;
   const { id } = session;
   const client = guarded(session.client, () => open);
   const tx: PostgresTransaction = {
@@ -54,12 +63,19 @@ export async function runUserBody<T>(
       enqueued++;
       return enqueueOne(session, deps.kinds, draft);
     },
+    async signal(jobId, name, payload, options) {
+      if (!open) throw over();
+      const signal = makeSignal(jobId, name, payload, options, deps.newId);
+      const sent = signalResult(signal, await sendSignalWithin(session, signal));
+      if (sent.created) signalled++;
+      return sent;
+    },
   };
   try {
     const value = await body(tx);
     open = false;
     if ((await transactionId(session)) !== id) throw ended();
-    return { value, enqueued, id };
+    return { value, enqueued, signalled, id };
   } finally {
     open = false;
   }
@@ -76,7 +92,7 @@ export async function enqueueIn<In>(
   const draft = await makeDraft(job as never, input, options, deps.newId);
   // A worker that is woken for a job whose time has not come finds nothing.
   const isReady = draft.delayMs === 0 && draft.runAt === null;
-  const wakeup = deps.wake !== false && isReady ? bellChannel(deps.schema) : null;
+  const wakeup = deps.wake !== false && isReady ? wakeupChannel(deps.schema) : null;
   return enqueueOne(await sessionOn(client, deps.schema), new Kinds(), draft, wakeup);
 }
 
@@ -120,7 +136,7 @@ function guarded(client: PostgresClient, isOpen: () => boolean): PostgresClient 
 function over(): OutliveError {
   return new OutliveError(
     ErrorCode.commitDenied,
-    "The transaction is over.",
+    "The transaction has ended.",
     "Use its handle only inside the callback, and await everything that uses it there.",
   );
 }

@@ -1,16 +1,17 @@
-// What an open and an operator ask of the server: the epoch, signs of a restore, advice and checks. It has no files for us to look after.
+// What an open and an operator ask of the server: the epoch, signs of a restore, advice and checks. There are no files to maintain.
 // Advice is what an operator should know of the server and of our tables on it, for `outlive check`: it only reads, each part separately,
 // and what this role may not see is reported instead of failing the rest.
 import { humanMs } from "../../job/time.ts";
 import type { Finding, LockHolder, Upkeep } from "../port.ts";
-import { isIntactSql, stepOwnerSql } from "./checksums.ts";
+import { STATE } from "../rows.ts";
+import { PART_OWNER, ROW_OWNER } from "./batch-reads.ts";
+import { isIntactSql, stepOwnerSql, type Session } from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import { NEEDED_VERSION } from "./migrate.ts";
 import { MIGRATIONS } from "./migrations/index.ts";
 import { MARGIN_MS, TICK_SECONDS } from "./migrations/reclaim.ts";
 import { noticeRestore } from "./restore-mark.ts";
 import { WRITTEN } from "./roles.ts";
-import type { Session } from "./statements.ts";
 import type { Workers } from "./workers.ts";
 
 export function upkeep(connection: Connection, workers: Workers): Upkeep {
@@ -127,14 +128,14 @@ async function rights(session: Session): Promise<Finding[]> {
   const lacks = rows.map((row) => row.lacks).join("; ");
   return [
     warning(
-      `The role ${rows[0]!.role} can't work, only look: it lacks ${lacks}. If it shall work: outlive migrate print --roles`,
+      `The role ${rows[0]!.role} can only read: it lacks ${lacks}. If it has to run workers: outlive migrate print --roles`,
     ),
   ];
 }
 
 const MANY_DEAD = 10_000;
 
-/** `many`: from how many dead rows on a table is told about. */
+/** `many`: a table with at least so many dead rows is reported. */
 export async function vacuum(session: Session, many = MANY_DEAD): Promise<Finding[]> {
   const rows = await session.rows<{ name: string; live: number; dead: number; ago: number | null }>(
     `SELECT relname AS name, n_live_tup AS live, n_dead_tup AS dead, (extract(epoch FROM clock_timestamp() - greatest(last_autovacuum, last_vacuum)) * 1000)::bigint AS ago
@@ -147,14 +148,14 @@ export async function vacuum(session: Session, many = MANY_DEAD): Promise<Findin
   }
   return bloated.map(({ name, live, dead, ago }) =>
     warning(
-      `The table ${name} has ${dead} dead rows beside ${live} live ones; the last vacuum was ${ago === null ? "never" : `${humanMs(ago)} ago`}. Look for a long transaction, or give autovacuum more.`,
+      `The table ${name} has ${dead} dead rows and ${live} live ones; the last vacuum was ${ago === null ? "never" : `${humanMs(ago)} ago`}. Look for a long transaction, or give autovacuum more.`,
     ),
   );
 }
 
 const LONG_MS = 300_000;
 
-/** `longMs`: from when on one is told about. */
+/** `longMs`: a transaction at least this old is reported. */
 export async function transactions(session: Session, longMs = LONG_MS): Promise<Finding[]> {
   const rows = await session.rows<{ who: string; ms: number; xids: number | null }>(
     `SELECT concat_ws(' ', 'process', pid, nullif(application_name, ''), '(' || state || ')') AS who,
@@ -236,8 +237,8 @@ async function reclaims(session: Session): Promise<Finding[]> {
      GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2`,
   );
   if (rows.length === 0) return [ok("Nothing was reclaimed in the last hour.")];
-  const told = rows.map(({ kind, decision, n }) => `${kind} ${decision} ${n}`).join(", ");
-  return [ok(`Reclaimed in the last hour: ${told}.`)];
+  const listed = rows.map(({ kind, decision, n }) => `${kind} ${decision} ${n}`).join(", ");
+  return [ok(`Reclaimed in the last hour: ${listed}.`)];
 }
 
 function ok(text: string): Finding {
@@ -276,6 +277,25 @@ export async function serverFacts(session: Session): Promise<ServerFacts> {
 
 /** At most this many findings, and of each sort at most this many examples. */
 const MOST = 100;
+
+/** Rows that a block has left without a mark, if its job ended like this. */
+const unmarkedIf = (state: number): string =>
+  `coalesce(sum(b.rows - length(replace(coalesce(b.marks, ''), '0', ''))) FILTER (WHERE j.state = ${state}), 0)`;
+
+/** What each batch says of its latest round, and what its blocks say. */
+const BATCH_COUNTS = `SELECT p.id,
+    ARRAY[p.rows, p.blocks, p.succeeded + d.succeeded, p.failed + d.failed, p.quarantined + d.quarantined, p.aborted + d.aborted]::bigint[] AS said,
+    ARRAY[c.rows + f.rejected, c.blocks, c.marked - f.marked + c.succeeded, f.failed + c.failed, f.quarantined + c.quarantined, c.aborted]::bigint[] AS there
+  FROM outlive.batch_state p CROSS JOIN LATERAL (
+    SELECT coalesce(sum(succeeded), 0) AS succeeded, coalesce(sum(failed), 0) AS failed, coalesce(sum(quarantined), 0) AS quarantined,
+      coalesce(sum(aborted), 0) AS aborted FROM outlive.batch_deltas WHERE batch = p.seq AND round = p.round) d
+  CROSS JOIN LATERAL (
+    SELECT count(*) AS blocks, coalesce(sum(b.rows), 0) AS rows, coalesce(sum(length(replace(b.marks, '0', ''))), 0) AS marked,
+      ${unmarkedIf(STATE.succeeded)} AS succeeded, ${unmarkedIf(STATE.dead)} AS failed, ${unmarkedIf(STATE.quarantined)} AS quarantined, ${unmarkedIf(STATE.cancelled)} AS aborted
+    FROM outlive.blocks b LEFT JOIN outlive.jobs j ON j.seq = b.job WHERE b.batch = p.seq AND b.round = p.round) c
+  CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE row IS NULL) AS rejected, count(row) AS marked, count(*) FILTER (WHERE NOT quarantined) AS failed,
+      count(*) FILTER (WHERE quarantined) AS quarantined FROM outlive.row_failures WHERE batch = p.seq AND round = p.round) f`;
 
 // Each answers one sentence per row.
 const CHECKS: readonly string[] = [
@@ -319,6 +339,16 @@ const CHECKS: readonly string[] = [
   `SELECT 'job ' || j.id || CASE WHEN e.place = 2 THEN ' counts against its keys, but is not admitted' ELSE ' runs, but does not count against its keys' END
      FROM outlive.extras e JOIN outlive.jobs j ON j.seq = e.job
      WHERE e.key1 IS NOT NULL AND (e.place = 2) <> (j.state = 1 OR j.state = 0 AND j.lane IN (1, 2))`,
+  `SELECT 'block ' || p.id || ':' || b.round || ':' || b.number || ' has no job that runs its rows' FROM outlive.blocks b JOIN outlive.batch_state p ON p.seq = b.batch
+     WHERE b.job > 0 AND NOT EXISTS (SELECT 1 FROM outlive.jobs j WHERE j.seq = b.job)`,
+  `SELECT 'batch ' || d.id || ' counts ' || d.said::text || ' (rows, blocks, succeeded, failed, quarantined, aborted) and has ' || d.there::text FROM (${BATCH_COUNTS}) d
+     WHERE d.said <> d.there`,
+  `SELECT 'batch ' || b.id || ': the stored context does not match its checksum' FROM outlive.batch_state b
+     WHERE NOT ${isIntactSql("b.context", "b.id", "b.context_sum")}`,
+  `SELECT 'batch ' || b.id || ': the stored input of line ' || f.line || ' does not match its checksum' FROM outlive.row_failures f JOIN outlive.batch_state b ON b.seq = f.batch
+     WHERE NOT ${isIntactSql("f.input", ROW_OWNER, "f.input_sum")}`,
+  `SELECT 'batch ' || b.id || ': what block ' || o.number || ' wrote to ' || o.file || ' does not match its checksum' FROM outlive.row_outputs o JOIN outlive.batch_state b ON b.seq = o.batch
+     WHERE NOT ${isIntactSql("o.texts", PART_OWNER, "o.texts_sum")}`,
   `SELECT 'incident ' || t.incident || ' is not there, but has ' || count(*) || ' jobs' FROM outlive.incident_jobs t
      WHERE NOT EXISTS (SELECT 1 FROM outlive.incidents i WHERE i.id = t.incident) GROUP BY t.incident`,
 ];
@@ -340,7 +370,7 @@ const BLOCKING = `SELECT b.pid, coalesce(nullif(b.application_name, ''), b.backe
     AND cardinality(pg_blocking_pids(b.pid)) = 0
   ORDER BY b.xact_start LIMIT 1`;
 
-/** The session at the head of whatever our sessions wait for; its number is its transaction's start. Null: nobody waits. */
+/** The session at the head of whatever our sessions wait for; its number is its transaction's start. Null: no session waits. */
 export async function blocker(session: Session): Promise<LockHolder | null> {
   return (await session.rows<LockHolder>(BLOCKING))[0] ?? null;
 }

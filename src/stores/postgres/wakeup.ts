@@ -2,7 +2,7 @@
 // more than one in flight. A missed wake-up costs one poll interval at most. The maintenance listens on its long-lived
 // session and calls `heard`.
 import type { Clock } from "../../job/time.ts";
-import { bellChannel } from "./address.ts";
+import { wakeupChannel } from "./address.ts";
 import type { Connection } from "./connection.ts";
 
 /** Wake-ups closer together than this are merged into one. */
@@ -20,10 +20,10 @@ export class WakeupChannel {
   constructor(connection: Connection, clock: Pick<Clock, "after">) {
     this.#connection = connection;
     this.#clock = clock;
-    this.#channel = bellChannel(connection.schema);
+    this.#channel = wakeupChannel(connection.schema);
   }
 
-  ring(): void {
+  notify(): void {
     if (this.#closed) return;
     if (this.#wakeups) {
       this.#again = true;
@@ -56,6 +56,6 @@ export class WakeupChannel {
     this.#wakeups = false;
     if (!this.#again) return;
     this.#again = false;
-    this.ring();
+    this.notify();
   }
 }

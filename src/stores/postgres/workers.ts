@@ -17,7 +17,7 @@ import {
   workerRow,
 } from "../rows.ts";
 import type { Session } from "./statements.ts";
-import { resolveLoss } from "./losses.ts";
+import { resolveLoss } from "./incidents.ts";
 import { IS_ORIGINAL, isRowOf, raiseEpoch, whyReplaced } from "./restore-mark.ts";
 
 const REGISTER = `INSERT INTO outlive.fleet (id, state, host, boot_id, namespace, pid, start_ticks, predecessor, version, epoch, lease_ms, concurrency, kinds,

@@ -1,9 +1,11 @@
-// The small writes of a running attempt, each under its fence: steps, progress, log, heartbeat, children. Inside a transaction.
+// The small writes of a running attempt, each under its fence: steps, progress, log, heartbeat, children, rows. Inside a transaction.
 import type { Lease } from "../../job/lease.ts";
 import { APPLIED, type AttemptWrite, MAX_LOG_LINES, triedBy, type WriteAnswer } from "../port.ts";
+import { beginRow, endRows } from "./blocks.ts";
 import { checksumOrNull, stepOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
+import { noteNewChildren } from "./families.ts";
 import type { Settling } from "./settle.ts";
 import { holdOff } from "./keys.ts";
 import { PROGRESS, readSignal } from "./waits.ts";
@@ -58,12 +60,19 @@ export function writeOfAttempt(
       ).run(now, lease.row);
       break;
     case "enqueue":
+      noteNewChildren(db, lease.row);
       return { is: "applied", enqueued: insertJobs(db, kinds, write.drafts, now, lease.row) };
     case "holdOff":
       holdOff(db, write.key, now + write.forMs);
       break;
     case "signal":
       return { is: "applied", signal: readSignal(db, lease, write, now) };
+    case "rows":
+      endRows(db, lease.row, write.ends);
+      break;
+    case "rowBegins":
+      beginRow(db, lease, write.row);
+      break;
   }
   return APPLIED;
 }

@@ -75,19 +75,63 @@ export function stepIsIntact({ id, name, result, result_sum }: CheckedStep): boo
   return typeof id === "string" && typeof name === "string" && isIntact(result, stepOwner(id, name), result_sum);
 }
 
+/** The owner of what is kept of a row of a batch: the batch by its number, and the line. */
+export function rowOwner(batch: number | bigint, line: number | bigint): string {
+  return `${batch}\n${line}`;
+}
+
+/** The owner of what a block wrote to a file. */
+export function partOwner(
+  batch: number | bigint,
+  round: number | bigint,
+  number: number | bigint,
+  file: string,
+): string {
+  return `${batch}\n${round}\n${number}\n${file}`;
+}
+
+interface CheckedSignal {
+  readonly id: unknown;
+  readonly signal: unknown;
+  readonly payload: unknown;
+  readonly payload_sum: unknown;
+}
+
 /** A text that is not what was stored. */
 export interface CorruptRow {
+  /** Of a text that belongs to no job: the batch. */
   readonly jobId: string;
-  /** As in `JobDetails.corrupt`: "input", "result" or "step NAME". */
+  /** As in `JobDetails.corrupt`: "input", "result" or "step NAME". Of a batch: "context", "input of line 7", "FILE of block 3". */
   readonly what: string;
 }
 
 const JOBS = "SELECT id, input, input_sum, result, result_sum FROM outlive_jobs NOT INDEXED ORDER BY seq";
 const STEPS = `SELECT j.id, s.name, s.result, s.result_sum FROM outlive_steps s NOT INDEXED JOIN outlive_jobs j ON j.seq = s.job
   ORDER BY s.ord`;
+const SIGNALS = `SELECT j.id, s.id AS signal, s.payload, s.payload_sum FROM outlive_signals s NOT INDEXED JOIN outlive_jobs j ON j.seq = s.job
+  ORDER BY s.ord`;
+
+const CONTEXTS =
+  "SELECT b.id, t.context AS text, t.context_sum AS text_sum FROM outlive_batch_texts t JOIN outlive_batches b ON b.seq = t.batch ORDER BY t.batch";
+const FAILURES = `SELECT b.id, f.batch, f.line, f.input AS text, f.input_sum AS text_sum FROM outlive_row_failures f NOT INDEXED
+  JOIN outlive_batches b ON b.seq = f.batch ORDER BY f.ord`;
+const OUTPUTS = `SELECT b.id, o.batch, o.round, o.number, o.file, o.texts AS text, o.texts_sum AS text_sum FROM outlive_row_outputs o NOT INDEXED
+  JOIN outlive_batches b ON b.seq = o.batch ORDER BY o.ord`;
+
+/** A text of a batch with the columns that its owner is made of. */
+interface BatchText {
+  readonly id: string;
+  readonly batch: bigint;
+  readonly round: bigint;
+  readonly number: bigint;
+  readonly line: bigint;
+  readonly file: string;
+  readonly text: unknown;
+  readonly text_sum: unknown;
+}
 
 /**
- * Reads every input, result and step result once, one row in memory at a time, and names at most `limit` that do not
+ * Reads every input, result, step result, signal and text of a batch once, one row in memory at a time, and names at most `limit` that do not
  * match their checksum. Steps of a deleted job are not checked.
  */
 export function corruptRows(db: Database, limit: number): CorruptRow[] {
@@ -99,6 +143,16 @@ export function corruptRows(db: Database, limit: number): CorruptRow[] {
   }
   for (const row of rows<CheckedStep>(db, STEPS))
     if (!stepIsIntact(row) && add(row.id, `step ${String(row.name)}`)) return found;
+  for (const { id, text, text_sum } of rows<BatchText>(db, CONTEXTS))
+    if (!isIntact(text, id, text_sum) && add(id, "context")) return found;
+  for (const { id, batch, line, text, text_sum } of rows<BatchText>(db, FAILURES))
+    if (!isIntact(text, rowOwner(batch, line), text_sum) && add(id, `input of line ${line}`)) return found;
+  for (const { id, batch, round, number, file, text, text_sum } of rows<BatchText>(db, OUTPUTS))
+    if (!isIntact(text, partOwner(batch, round, number, file), text_sum) && add(id, `${file} of block ${number}`))
+      return found;
+  for (const { id, signal, payload, payload_sum: sum } of rows<CheckedSignal>(db, SIGNALS))
+    if (!isIntact(payload, stepOwner(String(id), String(signal)), sum) && add(id, `signal ${String(signal)}`))
+      return found;
   return found;
 }
 

@@ -1,14 +1,15 @@
 // Claims: owner, epoch, fence, start and deadline in one statement, only of what can be claimed now. What is claimed and not what was
-// stored is quarantined before anybody gets it. Inside a transaction.
+// stored is quarantined before a worker gets it. Inside a transaction.
 import { hasRoomForSuspects, type HeldSuspects, suspectsToTake } from "../../job/isolation.ts";
 import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import * as transitions from "../../job/transitions.ts";
 import type { CorruptJob, Room } from "../port.ts";
 import { boundSql, type CounterColumns, counters } from "../rows.ts";
+import { claimedBlock } from "./blocks.ts";
 import { isIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
-import type { Kinds } from "./enqueue.ts";
+import type { Kinds, Marks } from "./enqueue.ts";
 import { applyChange, OWNED } from "./settle.ts";
 import { relocate } from "./keys.ts";
 import { keptWait } from "./waits.ts";
@@ -18,7 +19,7 @@ const PROMOTE_BATCH = 1_000;
 
 const TAKE =
   "UPDATE outlive_jobs SET state = 1, worker = ?, epoch = ?, fence = fence + 1, started_at = ?, deadline_at = ?";
-// `LIMIT ? + 0`, here and wherever a statement is asked often: a bare `LIMIT ?` SQLite plans anew each time a value is bound to it,
+// `LIMIT ? + 0`, here and wherever a statement is asked often: a bare `LIMIT ?` SQLite plans again each time a value is bound to it,
 // because the plan may depend on the value. That was 14 of the 15 us of this read.
 const READY = "FROM outlive_jobs WHERE kind = ? AND state = 0 AND lane = 1 ORDER BY priority DESC, seq LIMIT ? + 0";
 // Few columns, as arrays: with all of them, as objects, a claim cost a quarter more. The rest is read for later attempts only.
@@ -33,7 +34,7 @@ const LARGEST_FIRST = `${SUSPECTS}, bound DESC, seq LIMIT ? + 0`;
 const OLDEST_FIRST = `${SUSPECTS}, seq LIMIT ? + 0`;
 const TIMEOUT = "SELECT timeout_ms FROM outlive_kinds WHERE id = ?";
 const LATER =
-  "SELECT errors, crashes, blamed, timeouts, interruptions, losses, outcome, incident FROM outlive_jobs WHERE seq = ?";
+  "SELECT errors, crashes, blamed, timeouts, interruptions, losses, outcome, incident, extras FROM outlive_jobs WHERE seq = ?";
 const NEXT_DUE = "SELECT run_at FROM outlive_jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1";
 
 const STEPS = "SELECT name, result, result_sum FROM outlive_steps WHERE job = ? ORDER BY ord";
@@ -43,6 +44,7 @@ type Taken = readonly [seq: number, id: string, fence: number, priority: number,
 interface LaterColumns extends CounterColumns {
   readonly outcome: number | null;
   readonly incident: string | null;
+  readonly extras: number;
 }
 
 export interface Claimant {
@@ -64,10 +66,18 @@ interface Turn {
   readonly corrupt: CorruptJob[];
 }
 
-export function claimReady(db: Database, kinds: Kinds, worker: Claimant, room: Room, now: number): Claims {
+export function claimReady(
+  {
+    db,
+    kinds,
+    marks: { paused },
+    now,
+  }: { readonly db: Database; readonly kinds: Kinds; readonly marks: Marks; readonly now: number },
+  worker: Claimant,
+  room: Room,
+): Claims {
   const turn: Turn = { db, worker, now, corrupt: [] };
   if (room.total === 0 || room.kinds.length === 0) return { claimed: [], corrupt: [] };
-  const paused = kinds.paused();
   const open = room.kinds.flatMap(({ kind, room: most, shares = false }) => {
     const id = kinds.idOf(kind);
     return id === undefined || paused.has(id) ? [] : [{ kind, id, most, shares }];
@@ -213,7 +223,8 @@ function claimedJob(
   const kept = steps.map(({ name, result }) => ({ name, result }));
   const wait = keptWait(db, seq, kept, now);
   const claimed = { lease, kind, input, deadlineInMs, together, counters: counters(later), lastOutcome, steps: kept };
-  return wait === null ? claimed : { ...claimed, wait };
+  const block = later.extras === 1 ? claimedBlock(db, seq) : null;
+  return wait === null && block === null ? claimed : { ...claimed, ...(wait && { wait }), ...(block && { block }) };
 }
 
 const NO_STEPS: readonly StoredStep[] = [];
@@ -246,7 +257,7 @@ function noteResumed(db: Database, seq: number, incident: string, now: number): 
   db.sql("UPDATE outlive_jobs SET incident = NULL WHERE seq = ?").run(seq);
 }
 
-/** Makes ready what is due. Answers in how many ms the next one is; null: none waits. */
+/** Makes due jobs ready. Returns in how many ms the next one is due; null: none waits. */
 export function promoteDue(db: Database, now: number): number | null {
   let first = db.sql(NEXT_DUE).get() as { run_at: number } | undefined;
   if (first && first.run_at <= now) {
@@ -257,7 +268,8 @@ export function promoteDue(db: Database, now: number): number | null {
          RETURNING seq, extras`,
       )
       .all(now) as { seq: number; extras: number }[];
-    for (const { seq, extras } of promoted) if (extras === 1) relocate(db, seq, now);
+    const withExtras = promoted.flatMap(({ seq, extras }) => (extras === 1 ? [seq] : []));
+    if (withExtras.length > 0) relocate(db, withExtras, now);
     first = db.sql(NEXT_DUE).get() as { run_at: number } | undefined;
   }
   return first ? Math.max(0, first.run_at - now) : null;

@@ -7,7 +7,7 @@ import { constants, DatabaseSync, type SQLInputValue, type SQLOutputValue, type 
 import { pathToFileURL } from "node:url";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { assertExists, assertLocalFilesystem, assertOneName, assertPlatform, createPrivately } from "./address.ts";
-import { assertSafeSqlite, inOurWords, primaryCode, SQLITE_BUSY, translate } from "./errors.ts";
+import { assertSafeSqlite, wrapError, primaryCode, SQLITE_BUSY, translate } from "./errors.ts";
 
 export type Row = Record<string, SQLOutputValue>;
 export type { SQLInputValue, StatementSync };
@@ -219,7 +219,7 @@ export function holdExclusively(path: string): { drop: () => void } {
     db.exec("BEGIN EXCLUSIVE");
   } catch (thrown) {
     db.close();
-    throw inOurWords(`locking ${path}`, thrown);
+    throw wrapError(`locking ${path}`, thrown);
   }
   heldLocks.add(db);
   return {

@@ -3,11 +3,11 @@
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued, JobDraft, KindSettings } from "../../job/job.ts";
 import type { Change } from "../../job/transitions.ts";
-import type { Opening } from "../integrity.ts";
+import type { Opening } from "../store-parts.ts";
 import { type KindColumns, kindSettings, LANE, STATE, toStored } from "../rows.ts";
 import { checksumOf } from "./checksums.ts";
 import { type Database, storedEpoch } from "./database.ts";
-import { arrive, leave, relocate } from "./keys.ts";
+import { arrive, leave, Limits, relocate, wakeKeys } from "./keys.ts";
 import { NO_WORKER } from "./schema.ts";
 
 const COLUMNS =
@@ -18,18 +18,21 @@ const INSERT_PLAIN = `INSERT INTO outlive_jobs (${COLUMNS})
 const INSERT = `INSERT INTO outlive_jobs (${COLUMNS})
   VALUES (0, ?7, ?1, ?8, ${NO_WORKER}, ?2, ?3, ?9, ?3, ?3, ?3, ?4, ?10, ?5, ?6, ?11) ON CONFLICT DO NOTHING`;
 
-/** `parent`: the row of the job that enqueues them. */
+/** `parent`: the row of the job that enqueues them. `blocks`: they are blocks of rows, whose own rows the caller inserts. */
 export function insertJobs(
   db: Database,
   kinds: Kinds,
   drafts: readonly JobDraft[],
   now: number,
   parent: number | null = null,
+  blocks = false,
 ): Enqueued[] {
   const insertPlain = db.sql(INSERT_PLAIN);
   const insert = db.sql(INSERT);
   const epoch = storedEpoch(db);
   const added = new Map<number, number>();
+  let limits: Limits | undefined;
+  const woken: number[] = [];
   const enqueued = drafts.map((draft) => {
     const kind = kinds.idOf(draft.kind);
     if (kind === undefined) throw undeclared(draft.kind);
@@ -39,16 +42,21 @@ export function insertJobs(
     const lane = isDelayed ? LANE.delayed : keys === undefined ? LANE.open : LANE.held;
     const sum = checksumOf(input, id);
     const extras = parent !== null || keys !== undefined || dedupe?.debounce !== undefined;
-    const plain = runAt === null && priority === 0 && dedupeKey === null && !extras;
+    const plain = runAt === null && priority === 0 && dedupeKey === null && !extras && !blocks;
     const { changes, lastInsertRowid } = plain
       ? insertPlain.run(kind, epoch, now, id, input, sum)
-      : insert.run(kind, epoch, now, id, input, sum, lane, priority, runAt, dedupeKey, extras ? 1 : 0);
+      : insert.run(kind, epoch, now, id, input, sum, lane, priority, runAt, dedupeKey, extras || blocks ? 1 : 0);
     if (changes === 0) return present(db, kind, draft, now);
-    if (extras) insertExtras(db, Number(lastInsertRowid), draft, parent, !isDelayed, now);
+    if (extras) {
+      const job = { job: Number(lastInsertRowid), kind };
+      const door = insertExtras(db, (limits ??= new Limits(db)), job, draft, parent, !isDelayed, now);
+      if (door !== null) woken.push(door);
+    }
     added.set(kind, (added.get(kind) ?? 0) + 1);
     return { id, created: true };
   });
   for (const [kind, count] of added) kinds.countJobs(kind, count);
+  if (woken.length > 0) wakeKeys(db, woken, now);
   return enqueued;
 }
 
@@ -59,23 +67,26 @@ export function insertFollowing(db: Database, kinds: Kinds, applied: readonly Ch
 }
 
 /** Refuses kinds that were never declared. */
-export function demandKinds(kinds: Kinds, drafts: readonly JobDraft[]): void {
+export function demandKinds(kinds: Kinds, drafts: readonly Pick<JobDraft, "kind">[]): void {
   for (const { kind } of drafts) if (kinds.idOf(kind) === undefined) throw undeclared(kind);
 }
 
+/** Returns the door that somebody has to look at; null: none. */
 function insertExtras(
   db: Database,
-  job: number,
+  limits: Limits,
+  job: { readonly job: number; readonly kind: number },
   draft: JobDraft,
   parent: number | null,
   isReady: boolean,
   now: number,
-): void {
+): number | null {
   const { keys, dedupe } = draft;
   const maxMs = dedupe?.debounce?.maxMs ?? null;
   const latestAt = maxMs === null ? null : now + maxMs;
-  if (keys !== undefined) return arrive(db, job, { ...draft, keys }, isReady, now, { parent, latestAt });
-  db.sql("INSERT INTO outlive_extras (job, parent, latest_at) VALUES (?, ?, ?)").run(job, parent, latestAt);
+  if (keys !== undefined) return arrive(db, limits, job, { ...draft, keys }, isReady, { parent, latestAt });
+  db.sql("INSERT INTO outlive_extras (job, parent, latest_at) VALUES (?, ?, ?)").run(job.job, parent, latestAt);
+  return null;
 }
 
 /** When a draft is due, in ms of the store's clock; null: at once. A debounced one waits again, but not beyond `latestAt`. */
@@ -112,10 +123,12 @@ interface Holder {
 
 /** The job has not begun: whatever runs it will see this input. */
 function replace(db: Database, { seq, id }: Pick<Holder, "seq" | "id">, draft: JobDraft, now: number): void {
-  const { input, priority, keys } = draft;
+  const { input, keys, priority } = draft;
   const before = db
-    .sql("SELECT j.lane, e.latest_at FROM outlive_jobs j LEFT JOIN outlive_extras e ON e.job = j.seq WHERE j.seq = ?")
-    .get(seq) as { lane: number; latest_at: number | null };
+    .sql(
+      "SELECT j.lane, e.latest_at, j.kind FROM outlive_jobs j LEFT JOIN outlive_extras e ON e.job = j.seq WHERE j.seq = ?",
+    )
+    .get(seq) as { lane: number; latest_at: number | null; kind: number };
   const latestAt = before.latest_at ?? latestOf(draft, now);
   const runAt = runAtOf(draft, now, latestAt);
   const isReady = runAt === null ? before.lane !== LANE.delayed : runAt <= now;
@@ -124,9 +137,10 @@ function replace(db: Database, { seq, id }: Pick<Holder, "seq" | "id">, draft: J
     "UPDATE outlive_jobs SET input = ?, input_sum = ?, priority = ?, lane = ?, run_at = ifnull(?, run_at) WHERE seq = ?",
   ).run(input, checksumOf(input, id), priority, isReady ? LANE.open : LANE.delayed, runAt, seq);
   if (latestAt !== null) keepLatest(db, seq, latestAt);
-  if (keys === undefined) return relocate(db, seq, now);
+  if (keys === undefined) return relocate(db, [seq], now);
   db.sql("UPDATE outlive_jobs SET extras = 1, lane = ? WHERE seq = ?").run(isReady ? LANE.held : LANE.delayed, seq);
-  arrive(db, seq, { keys, priority }, isReady, now);
+  const door = arrive(db, new Limits(db), { job: seq, kind: before.kind }, { ...draft, keys }, isReady);
+  if (door !== null) wakeKeys(db, [door], now);
 }
 
 /** How long a debounced draft may be put off; null: without an end. */
@@ -195,7 +209,7 @@ function undeclared(kind: string): OutliveError {
 
 // The table of kinds: settings that every process and every decision reads, and the numbers that stand for the names.
 
-/** Settings of a kind that somebody enqueued by name before any program declared it. A worker's own replace them. */
+/** Settings of a kind that was enqueued by name before any program declared it. A worker's own replace them. */
 const DEFAULTS =
   "grace_ms, max_errors, max_timeouts, max_crashes, backoff_type, backoff_base_ms, backoff_max_ms, backoff_jitter, on_crash, timeout_ms";
 
@@ -215,12 +229,13 @@ export class Kinds {
   /** Inside a transaction. */
   declare(kinds: readonly KindSettings[]): void {
     const upsert = this.#db.sql(`
-      INSERT INTO outlive_kinds (name, max_runtime_ms, ${DEFAULTS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+      INSERT INTO outlive_kinds (name, max_runtime_ms, ${DEFAULTS}, fair) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
       ON CONFLICT (name) DO UPDATE SET max_runtime_ms = excluded.max_runtime_ms, grace_ms = excluded.grace_ms,
         max_errors = excluded.max_errors, max_timeouts = excluded.max_timeouts, max_crashes = excluded.max_crashes,
         backoff_type = excluded.backoff_type, backoff_base_ms = excluded.backoff_base_ms, backoff_max_ms = excluded.backoff_max_ms,
-        backoff_jitter = excluded.backoff_jitter, on_crash = excluded.on_crash, timeout_ms = excluded.timeout_ms`);
-    for (const { name, timeoutMs, maxRuntimeMs, graceMs, limits, backoff, onCrash } of kinds) {
+        backoff_jitter = excluded.backoff_jitter, on_crash = excluded.on_crash, timeout_ms = excluded.timeout_ms,
+        fair = max(fair, excluded.fair)`);
+    for (const { name, timeoutMs, maxRuntimeMs, graceMs, limits, backoff, onCrash, fair = false } of kinds) {
       upsert.run(
         name,
         maxRuntimeMs,
@@ -234,11 +249,16 @@ export class Kinds {
         backoff.jitter,
         toStored(onCrash),
         timeoutMs,
+        fair ? 1 : 0,
       );
     }
+    for (const { name, keyed = [] } of kinds)
+      this.#db
+        .sql("UPDATE outlive_kinds SET keyed = ?2 WHERE name = ?1 AND keyed <> ?2")
+        .run(name, keyed.length > 0 ? 1 : 0);
   }
 
-  /** The number of a declared kind; undefined: nobody has declared it yet. */
+  /** The number of a declared kind; undefined: no program has declared it yet. */
   idOf(name: string): number | undefined {
     const known = this.#ids.get(name);
     if (known !== undefined) return known;
@@ -251,9 +271,14 @@ export class Kinds {
     return kindSettings(this.#db.sql("SELECT * FROM outlive_kinds WHERE id = ?").get(id) as unknown as KindColumns);
   }
 
-  paused(): ReadonlySet<number> {
-    const rows = this.#db.sql("SELECT id FROM outlive_kinds WHERE paused = 1").all() as { id: number }[];
-    return rows.length === 0 ? NONE : new Set(rows.map(({ id }) => id));
+  /** The kinds that are paused, and those whose jobs may wait at a gate: what was fair once may still have some there. */
+  marks(): Marks {
+    const rows = this.#db
+      .sql("SELECT id, paused, fair FROM outlive_kinds WHERE paused = 1 OR fair = 1")
+      .all() as unknown as { id: number; paused: number; fair: number }[];
+    if (rows.length === 0) return UNMARKED;
+    const ids = (is: (row: (typeof rows)[0]) => boolean): Set<number> => new Set(rows.filter(is).map(({ id }) => id));
+    return { paused: ids(({ paused }) => paused === 1), fair: ids(({ fair }) => fair === 1) };
   }
 
   /** Keeps the number of rows in step. Inside the transaction that adds or removes them. */
@@ -262,7 +287,13 @@ export class Kinds {
   }
 }
 
-const NONE: ReadonlySet<number> = new Set();
+/** Kinds by their numbers. */
+export interface Marks {
+  readonly paused: ReadonlySet<number>;
+  readonly fair: ReadonlySet<number>;
+}
+
+const UNMARKED: Marks = { paused: new Set(), fair: new Set() };
 
 // What the store keeps about itself in `outlive_meta`: which store it is, and what the latest noteworthy open found.
 

@@ -50,12 +50,12 @@ export function translate<T>(doing: string, work: () => T): T {
   try {
     return work();
   } catch (thrown) {
-    throw inOurWords(doing, thrown);
+    throw wrapError(doing, thrown);
   }
 }
 
 /** Wraps an error of SQLite; returns any other unchanged. */
-export function inOurWords(doing: string, thrown: unknown): unknown {
+export function wrapError(doing: string, thrown: unknown): unknown {
   if (thrown instanceof OutliveError) return thrown;
   const code = primaryCode(thrown);
   if (code === undefined && (thrown as { code?: unknown } | null)?.code !== "ERR_SQLITE_ERROR") return thrown;

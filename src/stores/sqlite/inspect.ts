@@ -19,6 +19,7 @@ import { type CheckedJob, inputIsIntact, resultIsIntact, stepIsIntact } from "./
 import type { Database } from "./database.ts";
 import { walBytes } from "./doctor/index.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
+import { keyStates } from "./keys.ts";
 import { lockHolder } from "./lock.ts";
 import { outcomes } from "./waits.ts";
 import type { FileAccess, Writer } from "./writer.ts";
@@ -29,7 +30,10 @@ export function inspecting({ db, now, read }: FileAccess, writer: Writer): Inspe
     outcomes: (ids) => read(() => outcomes(db, ids)),
     list: (filter, limit, after) => read(() => listJobs(db, filter, limit, after)),
     counts: () => read(() => countJobs(db, now())),
+    isLimited: (kind) =>
+      read(() => db.sql("SELECT 1 FROM outlive_kinds WHERE name = ? AND keyed = 1").get(kind) !== undefined),
     ahead: (id) => read(() => countAhead(db, id)),
+    keys: (query) => read(() => keyStates(db, query, now())),
     suspects: () => read(() => heldSuspects(db)),
     writer: () => read(() => blocker(db)),
     incidents: (limit, after) => read(() => listIncidents(db, limit, after)),
@@ -42,11 +46,15 @@ export function inspecting({ db, now, read }: FileAccess, writer: Writer): Inspe
 const JOB_TABLES =
   "outlive_jobs j JOIN outlive_kinds k ON k.id = j.kind LEFT JOIN outlive_workers w ON w.seq = j.worker";
 
+const keyAt = (id: string): string => `CASE ${id} WHEN e.key1 THEN 0 WHEN e.key2 THEN 1 ELSE 2 END`;
+/** By its place among the keys of the job; at a gate that of the fair one, from -1 downward. */
+const KEY_AT_DOOR = `CASE WHEN e.door < 0 THEN -1 - ${keyAt("e.fair")} ELSE ${keyAt("e.door")} END`;
+
 const COLUMNS = `${JOB_COLUMNS},
   CASE WHEN j.extras = 1 THEN (SELECT p.id FROM outlive_extras e JOIN outlive_jobs p ON p.seq = e.parent WHERE e.job = j.seq) END AS parent,
   CASE WHEN j.outcome = ${OUTCOME.waiting} THEN (SELECT v.step FROM outlive_waits v WHERE v.job = j.seq) END AS wait_step,
   CASE WHEN j.extras = 1 THEN (SELECT e.keys FROM outlive_extras e WHERE e.job = j.seq) END AS keys,
-  CASE WHEN j.lane = ${LANE.held} THEN (SELECT CASE e.door WHEN e.key1 THEN 0 WHEN e.key2 THEN 1 ELSE 2 END FROM outlive_extras e WHERE e.job = j.seq) END AS door`;
+  CASE WHEN j.lane = ${LANE.held} THEN (SELECT ${KEY_AT_DOOR} FROM outlive_extras e WHERE e.job = j.seq) END AS door`;
 
 function getJob(db: Database, id: string): JobDetails | null {
   const [row] = readable<JobColumns & CheckedJob & { readonly progress: unknown }>(
@@ -275,7 +283,7 @@ function countNow(db: Database, now: number): KindCounts[] {
   const suspect = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 0 AND lane = 2 GROUP BY kind");
   const delayed = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 0 AND lane = 0 GROUP BY kind");
   const held = count(
-    "SELECT j.kind, count(*) AS n FROM outlive_extras e JOIN outlive_jobs j ON j.seq = e.job WHERE e.place = 1 GROUP BY j.kind",
+    "SELECT j.kind, count(*) AS n FROM outlive_extras e JOIN outlive_jobs j ON j.seq = e.job WHERE e.door IS NOT NULL GROUP BY j.kind",
   );
   const running = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 1 GROUP BY kind");
   const ended = (state: JobState): Map<number, number> =>
@@ -333,16 +341,27 @@ function storeHealth(db: Database, writer: Writer, now: number): StoreHealth {
   };
 }
 
-/** Wakes that no turn has acted on yet. They are taken in the order of their ids, so the first is the oldest. */
-function wakesLeft(db: Database, now: number): { readonly wakes: number; readonly oldestWakeMs: number } {
+/** Wakes that no turn has acted on yet, and signals that no job has read. Wakes are taken in the order of their ids, so the first is the oldest. */
+function wakesLeft(db: Database, now: number): Readonly<Record<"wakes" | "oldestWakeMs" | "oldestSignalMs", number>> {
+  const ageMs = (sql: string): number => {
+    const first = db.sql(sql).get() as { at: number } | undefined;
+    return first === undefined ? 0 : Math.max(0, now - first.at);
+  };
   const tables = ["outlive_wakes", "outlive_key_wakes"].map((table) => {
     const { n } = db.sql(`SELECT count(*) AS n FROM ${table}`).get() as { n: number };
-    const first = db.sql(`SELECT at FROM ${table} ORDER BY id LIMIT 1`).get() as { at: number } | undefined;
-    return { n, ageMs: first === undefined ? 0 : Math.max(0, now - first.at) };
+    return { n, ageMs: ageMs(`SELECT at FROM ${table} ORDER BY id LIMIT 1`) };
   });
+  const families = {
+    n: 0,
+    ageMs: ageMs("SELECT min(at) AS at FROM outlive_family_cancels WHERE due = 1 HAVING count(*) > 0"),
+  };
   return {
     wakes: tables.reduce((sum, { n }) => sum + n, 0),
-    oldestWakeMs: Math.max(...tables.map(({ ageMs }) => ageMs)),
+    oldestWakeMs: Math.max(...[...tables, families].map((table) => table.ageMs)),
+    // Of jobs that have ended nobody reads them, and they go with the job.
+    oldestSignalMs: ageMs(
+      `SELECT s.at FROM outlive_signals s JOIN outlive_jobs j ON j.seq = s.job WHERE s.read_at IS NULL AND j.state < ${STATE.succeeded} ORDER BY s.at LIMIT 1`,
+    ),
   };
 }
 

@@ -25,7 +25,7 @@ export function makeSideFolder(databasePath: string): string {
   } catch (thrown) {
     throw new OutliveError(
       ErrorCode.storeUnusable,
-      `${folder}, the folder for locks beside the database, can't be made or used: ${(thrown as Error).message}.`,
+      `${folder}, the folder for locks next to the database, can't be created or used: ${(thrown as Error).message}.`,
       "Check that this user may write to the directory and that nothing else has that name.",
       { path: folder },
       { cause: thrown },

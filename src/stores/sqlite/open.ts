@@ -11,7 +11,7 @@ import { InterimHeartbeat } from "../../recovery/heartbeat.ts";
 import { Maintenance } from "../../recovery/maintenance.ts";
 import { startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
 import type { Backend, StartUpOptions } from "../backend.ts";
-import { type Inconsistency, type IntegrityCheck, NOTHING_CHECKED } from "../integrity.ts";
+import { type Inconsistency, type IntegrityCheck, NOTHING_CHECKED } from "../store-parts.ts";
 import type { Liveness } from "../liveness.ts";
 import type { Store } from "../port.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
@@ -28,7 +28,7 @@ import {
   untilNoStartUp,
   walNotes,
 } from "./doctor/index.ts";
-import { inOurWords } from "./errors.ts";
+import { wrapError } from "./errors.ts";
 import { lockFileLiveness, makeSideFolder, removeStrayLocks } from "./lock.ts";
 import type { SqliteMaintenance } from "./maintenance-thread.ts";
 import { assertReleased, assertSchema, migrate, SCHEMA_VERSION, schemaVersion } from "./schema.ts";
@@ -155,7 +155,7 @@ async function openDatabase(
     return { db, journalWas };
   } catch (thrown) {
     db.close();
-    throw inOurWords(`opening ${options.path}`, thrown);
+    throw wrapError(`opening ${options.path}`, thrown);
   }
 }
 

@@ -7,6 +7,7 @@ import { STATE } from "../rows.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./enqueue.ts";
 import { primaryCode, SQLITE_CONSTRAINT } from "./errors.ts";
+import { IDLE_KEY } from "./keys.ts";
 import { forgetWaits } from "./waits.ts";
 
 interface Candidate {
@@ -21,6 +22,8 @@ export interface PurgeCandidates {
   /** Of what was read, in its order, the jobs to be deleted. */
   readonly jobs: readonly Candidate[];
   readonly incidents: readonly string[];
+  /** Keys that are as if they had no row. */
+  readonly keys: readonly number[];
   /** Whether anything is to be deleted, old rows of workers included. */
   readonly any: boolean;
   readonly more: boolean;
@@ -31,11 +34,15 @@ const OLD_WORKERS = `outlive_workers WHERE state IN ('gone', 'stopped') AND hear
 
 const UNFINISHED_PARENT = `SELECT 1 FROM outlive_extras e JOIN outlive_jobs p ON p.seq = e.parent WHERE e.job = ? AND p.state < ${STATE.succeeded}`;
 
+const BLOCK = "SELECT 1 FROM outlive_blocks WHERE job = ?";
+const RERUN = "SELECT 1 FROM outlive_reruns WHERE job = ?";
+
 export class Purging {
   readonly #db: Database;
   readonly #kinds: Kinds;
   /** Where the walk over old jobs goes on. */
   #cursor = 0;
+  #keyCursor = 0;
 
   constructor(db: Database, kinds: Kinds) {
     this.#db = db;
@@ -62,22 +69,37 @@ export class Purging {
       .sql("SELECT id FROM outlive_incidents WHERE completed_at < ? ORDER BY id LIMIT ?")
       .all(now - request.incidentsOlderThanMs, request.limit) as { id: string }[];
     const workers = this.#db.sql(`SELECT 1 FROM ${OLD_WORKERS} LIMIT 1`).get(now - request.incidentsOlderThanMs);
+    const keys = this.#idleKeys(request.limit, now);
     return {
       jobs,
       incidents: incidents.map(({ id }) => id),
-      any: jobs.length > 0 || incidents.length > 0 || workers !== undefined,
+      keys,
+      any: jobs.length > 0 || incidents.length > 0 || keys.length > 0 || workers !== undefined,
       more: !atEnd || incidents.length === request.limit,
     };
   }
 
-  /** Its parent has not ended, and may still ask for its result. */
+  /** A piece of all keys at a time. */
+  #idleKeys(limit: number, now: number): readonly number[] {
+    const rows = this.#db
+      .sql(`SELECT id, ${IDLE_KEY} AS idle FROM outlive_keys WHERE id > ?2 ORDER BY id LIMIT ?3 + 0`)
+      .all(now, this.#keyCursor, limit) as { id: number; idle: number }[];
+    this.#keyCursor = rows.length < limit ? 0 : rows.at(-1)!.id;
+    return rows.filter(({ idle }) => idle === 1).map(({ id }) => id);
+  }
+
+  /**
+   * Its parent has not ended, and may still ask for its result; or no turn has made a job of the event that waits for its end; or it is a block,
+   * which goes with its batch.
+   */
   #isAwaited({ seq, extras }: Candidate): boolean {
-    return extras === 1 && this.#db.sql(UNFINISHED_PARENT).get(seq) !== undefined;
+    if (extras !== 1) return false;
+    return [UNFINISHED_PARENT, RERUN, BLOCK].some((reason) => this.#db.sql(reason).get(seq) !== undefined);
   }
 
   /** Inside a transaction. `late`: it has taken long enough, the rest comes with the next call. */
   delete(
-    { jobs, incidents, more }: PurgeCandidates,
+    { jobs, incidents, keys, more }: PurgeCandidates,
     request: PurgeRequest,
     now: number,
     late: () => boolean,
@@ -90,7 +112,7 @@ export class Purging {
         this.#cursor = job.seq - 1;
         return { jobs: gone, incidents: 0, more: true, ...(refused && { refused }) };
       }
-      const deleted = this.#deleteJob(job);
+      const deleted = this.deleteJob(job);
       if (deleted === true) gone++;
       else if (deleted) refused = { ...(refused ?? deleted), jobs: (refused?.jobs ?? 0) + 1 };
     }
@@ -101,13 +123,17 @@ export class Purging {
       this.#db.sql("DELETE FROM outlive_incidents WHERE id = ?").run(id);
       incidentCount++;
     }
+    if (keys.length > 0)
+      this.#db
+        .sql(`DELETE FROM outlive_keys WHERE id IN (SELECT value FROM json_each(?2)) AND ${IDLE_KEY}`)
+        .run(now, JSON.stringify(keys));
     this.#db.sql(`DELETE FROM ${OLD_WORKERS}`).run(now - request.incidentsOlderThanMs);
     const left = incidentCount < incidents.length;
     return { jobs: gone, incidents: incidentCount, more: more || left, ...(refused && { refused }) };
   }
 
   /** False: it was retried since it was read, and is not finished any more, or finished again just now. */
-  #deleteJob(job: Candidate): boolean | NonNullable<PurgeAnswer["refused"]> {
+  deleteJob(job: Omit<Candidate, "extras">): boolean | NonNullable<PurgeAnswer["refused"]> {
     const { seq, state, kind, finished_at } = job;
     try {
       const { changes } = this.#db
@@ -126,7 +152,7 @@ export class Purging {
   }
 
   /** A row of the user's refers to it. The statement that failed has changed nothing, and the transaction goes on. */
-  #refusal({ seq }: Candidate, thrown: unknown): NonNullable<PurgeAnswer["refused"]> {
+  #refusal({ seq }: Pick<Candidate, "seq">, thrown: unknown): NonNullable<PurgeAnswer["refused"]> {
     const row = this.#db.sql("SELECT id FROM outlive_jobs WHERE seq = ?").get(seq) as { id: string };
     return { jobs: 1, jobId: row.id, error: toStoredError(thrown) };
   }

@@ -19,6 +19,7 @@ import {
   type Verdict,
 } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
+import { BEGUN, begunRow } from "./blocks.ts";
 import type { Database } from "./database.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
 import { isOfOneRow } from "./errors.ts";
@@ -34,10 +35,11 @@ interface HeldColumns extends CounterColumns {
   readonly fence: number;
   readonly deadline_at: number | null;
   readonly last_step: string | null;
+  readonly begun: number | null;
 }
 
 const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.deadline_at,
-  (SELECT name FROM outlive_steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step`;
+  (SELECT name FROM outlive_steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step, ${BEGUN} AS begun`;
 
 // Deaths that this job had no part in. Queried only when the verdict depends on it, so there is no index for it. Only
 // the last `crashes` crashes in the history count: a step or a manual retry reset the counters before them. A loss of
@@ -124,6 +126,7 @@ export class Recovering {
     return rows.map((row) => {
       const kind = settings.get(row.kind) ?? this.#kinds.settingsById(row.kind);
       settings.set(row.kind, kind);
+      const begun = row.begun === null ? null : begunRow(this.#db, row.seq, row.begun);
       return {
         id: row.id,
         row: row.seq,
@@ -135,6 +138,7 @@ export class Recovering {
         deadlineAt: row.deadline_at,
         lastStep: row.last_step,
         ...more(row),
+        ...(begun && { begun }),
       };
     });
   }

@@ -15,6 +15,117 @@ import { Database } from "./database.ts";
 /** Stands for "no worker yet" in the width of a worker's number. */
 export const NO_WORKER = -1_000;
 
+// Batches of rows. A block of rows is a job, so that jobs have no columns for this: `extras` of a block's job is 1, and its row here is found by
+// the job's number. There is one writer at a time, so what rows came to is added to the row of the batch itself, in the transaction
+// that ends them: where writers wait for each other's rows, deltas would be appended instead.
+const BATCHES: Migration = {
+  name: "batches",
+  sql: `
+  -- Small rows: one is written again in each turn that ends rows of it. The long texts are in a table of their own.
+  CREATE TABLE outlive_batches (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, -- never used again: what is left of a deleted batch names it
+    id TEXT NOT NULL UNIQUE,
+    kind INTEGER NOT NULL,
+    key TEXT,
+    state INTEGER NOT NULL,                -- the place in BATCH_STATES
+    held INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    block_rows INTEGER NOT NULL,
+    tolerance TEXT,                        -- JSON
+    round INTEGER NOT NULL DEFAULT 1,
+    rows INTEGER NOT NULL DEFAULT 0,
+    blocks INTEGER NOT NULL DEFAULT 0,
+    succeeded INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    quarantined INTEGER NOT NULL DEFAULT 0,
+    aborted INTEGER NOT NULL DEFAULT 0,
+    earlier_succeeded INTEGER NOT NULL DEFAULT 0,
+    earlier_failed INTEGER NOT NULL DEFAULT 0,
+    earlier_quarantined INTEGER NOT NULL DEFAULT 0,
+    earlier_aborted INTEGER NOT NULL DEFAULT 0,
+    touched INTEGER NOT NULL DEFAULT 0,    -- there may be something to decide; a batch that is complete stays touched until it ends
+    tending INTEGER NOT NULL DEFAULT 0,    -- 1: its blocks are to be released, 2: cancelled
+    tended INTEGER NOT NULL DEFAULT -1,    -- the number of the last block of which that was done
+    created_at INTEGER NOT NULL,
+    sealed_at INTEGER,
+    ended_at INTEGER,
+    pace_from_at INTEGER,
+    pace_from_rows INTEGER,
+    pace_to_at INTEGER,
+    pace_to_rows INTEGER
+  );
+  CREATE UNIQUE INDEX outlive_batches_key ON outlive_batches (kind, key) WHERE key IS NOT NULL;
+  CREATE INDEX outlive_batches_touched ON outlive_batches (seq) WHERE touched = 1;
+  CREATE INDEX outlive_batches_tending ON outlive_batches (seq) WHERE tending > 0;
+  CREATE INDEX outlive_batches_ended ON outlive_batches (ended_at) WHERE ended_at IS NOT NULL;
+  CREATE TABLE outlive_batch_texts (
+    batch INTEGER PRIMARY KEY,
+    context TEXT NOT NULL,
+    context_sum INTEGER NOT NULL,
+    outputs TEXT
+  );
+
+  CREATE TABLE outlive_blocks (
+    job INTEGER PRIMARY KEY,               -- below 0: it has none, for none of its rows fits the schema
+    batch INTEGER NOT NULL,
+    round INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    rows INTEGER NOT NULL,                 -- rejected ones not included
+    marks TEXT,                            -- 1 for each row that has ended, 0 for each that is left; null: none has
+    begun INTEGER,                         -- the row that the attempt of this fence was about to begin
+    begun_fence INTEGER,
+    bad INTEGER NOT NULL DEFAULT 0         -- something of it failed
+  );
+  CREATE UNIQUE INDEX outlive_blocks_number ON outlive_blocks (batch, round, number);
+  CREATE INDEX outlive_blocks_bad ON outlive_blocks (batch, round, number) WHERE bad = 1;
+
+  CREATE TABLE outlive_row_failures (
+    ord INTEGER PRIMARY KEY,
+    batch INTEGER NOT NULL,
+    round INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    row INTEGER,                           -- null: it was rejected, and is none of the block's rows
+    line INTEGER NOT NULL,
+    quarantined INTEGER NOT NULL,
+    input TEXT NOT NULL,
+    input_sum INTEGER NOT NULL,
+    error TEXT NOT NULL
+  );
+  CREATE INDEX outlive_row_failures_block ON outlive_row_failures (batch, round, number, line);
+
+  CREATE TABLE outlive_row_outputs (
+    ord INTEGER PRIMARY KEY,
+    batch INTEGER NOT NULL,
+    round INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    file TEXT NOT NULL,
+    texts TEXT NOT NULL,
+    texts_sum INTEGER NOT NULL
+  );
+  CREATE INDEX outlive_row_outputs_file ON outlive_row_outputs (batch, file, round, number, ord);
+
+  -- Batches that were deleted, and of which blocks and their jobs are left.
+  CREATE TABLE outlive_deleted_batches (batch INTEGER PRIMARY KEY);
+  `,
+};
+
+/** Cancels that include the children of a job, until those are cancelled; and which kinds have limits, whose jobs only a program can enqueue. */
+const FAMILY_CANCELS: Migration = {
+  name: "family cancels",
+  sql: `
+  CREATE TABLE outlive_family_cancels (
+    job INTEGER PRIMARY KEY,              -- the parent
+    actor TEXT NOT NULL,
+    cursor INTEGER NOT NULL DEFAULT 0,    -- the last child that was dealt with
+    due INTEGER NOT NULL DEFAULT 1,       -- whether a turn has something to do; 0: the parent runs and may enqueue more
+    at INTEGER NOT NULL
+  );
+  CREATE INDEX outlive_family_cancels_due ON outlive_family_cancels (job) WHERE due = 1;
+  CREATE INDEX outlive_signals_oldest ON outlive_signals (at) WHERE read_at IS NULL;
+  ALTER TABLE outlive_kinds ADD COLUMN keyed INTEGER NOT NULL DEFAULT 0; -- its jobs have keys, which a program computes
+  `,
+};
+
 export const MIGRATIONS: readonly Migration[] = [
   {
     name: "core",
@@ -296,6 +407,25 @@ export const MIGRATIONS: readonly Migration[] = [
   );
   `,
   },
+  // Kinds whose keys take turns, and keys that are paused.
+  {
+    name: "fairness",
+    sql: `
+  ALTER TABLE outlive_kinds ADD COLUMN fair INTEGER NOT NULL DEFAULT 0;   -- a program has declared it fair: jobs may wait at its gate
+  ALTER TABLE outlive_extras ADD COLUMN fair INTEGER;                     -- the one of its keys by which it takes turns
+  ALTER TABLE outlive_extras ADD COLUMN gate INTEGER;                     -- where it does: the number of its kind, negative; null: nowhere
+  ALTER TABLE outlive_extras ADD COLUMN ring INTEGER NOT NULL DEFAULT 0;  -- its key in the ring of the door at which it is held; 0: by rank alone
+  DROP INDEX outlive_extras_door;
+  CREATE INDEX outlive_extras_door ON outlive_extras (door, ring, rank DESC, job) WHERE door IS NOT NULL;
+  ALTER TABLE outlive_keys ADD COLUMN weight INTEGER;
+  ALTER TABLE outlive_keys ADD COLUMN paused_at INTEGER;                  -- the column reason says why
+  ALTER TABLE outlive_keys ADD COLUMN paused_until INTEGER;               -- null: until it is resumed
+  ALTER TABLE outlive_keys ADD COLUMN ring_at INTEGER NOT NULL DEFAULT 0; -- the key of its ring that was served last, and how often in its visit
+  ALTER TABLE outlive_keys ADD COLUMN ring_served INTEGER NOT NULL DEFAULT 0;
+  `,
+  },
+  FAMILY_CANCELS,
+  BATCHES,
 ];
 
 export const SCHEMA_VERSION = MIGRATIONS.length;

@@ -4,11 +4,12 @@ import type { Lease } from "../../job/lease.ts";
 import type { Change } from "../../job/transitions.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../port.ts";
 import { LANE, NEVER_DUE, OUTCOME, STATE } from "../rows.ts";
+import { endRows, endRowsBySuccess } from "./blocks.ts";
 import { checksumOf, checksumOrNull } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
-import { relocate } from "./keys.ts";
-import { beginWait, consequences, dueAt } from "./waits.ts";
+import { relocate, wakeKeys } from "./keys.ts";
+import { beginWait, consequences, dueAt, endAll } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
 /** The guard of every fenced write: this attempt, and only while it runs. */
@@ -28,6 +29,10 @@ export class Settling {
   readonly #db: Database;
   readonly #kinds: Kinds;
   readonly #workers: Workers;
+  /** The jobs with extras that succeeded in this transaction. */
+  #ended: number[] = [];
+  /** Whether the latest success was of a job with extras: the next one most likely is, too. */
+  #hadExtras = false;
 
   constructor(db: Database, kinds: Kinds, workers: Workers) {
     this.#db = db;
@@ -35,15 +40,24 @@ export class Settling {
     this.#workers = workers;
   }
 
-  /** What follows is enqueued after the last settlement: a dedupe key that one of these jobs had is free then. */
-  settle(settlements: readonly Settlement[], now: number): WriteAnswer[] {
+  /**
+   * What follows is enqueued after the last settlement: a dedupe key that one of these jobs had is free then. Keys that get room are added to
+   * `roomy`, for a caller that looks at them in the same transaction; without it the next turn does.
+   */
+  settle(settlements: readonly Settlement[], now: number, roomy?: Set<number>): WriteAnswer[] {
     const followed: Change[] = [];
+    this.#ended = [];
     const answers = settlements.map(({ lease, change }) => {
       const applied = change.name === "succeed" ? this.#succeed(lease, change, now) : this.#end(lease, change, now);
       if (applied === null) return this.refused(lease, change.name, now, change);
       if (applied.follow !== undefined) followed.push(applied);
       return APPLIED;
     });
+    if (this.#ended.length > 0) {
+      const keys = endAll(this.#db, this.#ended, now);
+      if (roomy) for (const key of keys) roomy.add(key);
+      else wakeKeys(this.#db, keys, now);
+    }
     if (followed.length > 0) insertFollowing(this.#db, this.#kinds, followed, now);
     return answers;
   }
@@ -61,19 +75,24 @@ export class Settling {
     const { row, fence, epoch } = lease;
     const { result } = change;
     const worker = this.#workers.ownSeq(lease.worker);
+    if (this.#hadExtras && this.#succeedWithExtras(lease, change, worker, now)) return change;
     const { changes } =
       result === null
         ? this.#db.sql(SUCCEED_BARE).run(now, row, fence, epoch, worker)
         : this.#db.sql(SUCCEED_WITH).run(now, result, checksumOf(result, lease.jobId), row, fence, epoch, worker);
-    return changes === 1 || this.#succeedWithExtras(lease, result, worker, now) ? change : null;
+    if (changes === 1) this.#hadExtras = false;
+    else if (this.#hadExtras || !this.#succeedWithExtras(lease, change, worker, now)) return null;
+    return change;
   }
 
-  #succeedWithExtras({ row, fence, epoch, jobId }: Lease, result: string | null, worker: number, now: number): boolean {
+  #succeedWithExtras({ row, fence, epoch, jobId }: Lease, change: Change, worker: number, now: number): boolean {
+    const { result, rows } = change;
     const sum = checksumOrNull(result, jobId);
     const { changes } = this.#db.sql(SUCCEED_EXTRAS).run(now, result, sum, row, fence, epoch, worker);
     if (changes === 0) return false;
-    consequences(this.#db, row, true, now);
-    relocate(this.#db, row, now);
+    if (rows !== undefined) endRowsBySuccess(this.#db, row, rows);
+    this.#hadExtras = true;
+    this.#ended.push(row);
     return true;
   }
 
@@ -125,7 +144,7 @@ export class Settling {
     return n;
   }
 
-  /** A success leaves no history row, but whoever queued the job again by hand left one that names the attempt. */
+  /** A success leaves no history row, but a retry by hand left one that names the attempt. */
   #redriven({ row, epoch, fence }: Lease): boolean {
     return (
       this.#db
@@ -176,11 +195,12 @@ const APPLY = `UPDATE outlive_jobs SET
     state = ?8, outcome = ifnull(?9, outcome), error = ifnull(?10, error), run_at = ?11,
     lane = ifnull(?12, CASE WHEN max(0, crashes * ?1 + ?3) + max(0, losses * ?1 + ?7) > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END),
     finished_at = ?13, incident = ?14, together = ifnull(?15, together * ?1), cancel_requested = 0`;
+const NO_RESULT = ", result = NULL, result_sum = NULL";
 
 /**
  * Writes what a change says into the row that `where` names, and its history. If a cancel was requested, writes the alternative. Returns what
- * was written; null: there was no such row. What follows from it is the caller's to enqueue. The result is left alone: only a success, which is not written here, brings one, and only
- * a retry takes it away.
+ * was written; null: there was no such row. What follows from it is the caller's to enqueue. The result stays: only a success, which is not written here, brings one, and only
+ * a change that resets the job removes it.
  */
 export function applyChange(
   db: Database,
@@ -202,8 +222,9 @@ export function applyChange(
   if (applied === null) return null;
   writeHistory(db, applied, now, of);
   if (applied.wait) beginWait(db, of.job, applied.wait, now);
-  if (isTerminal(applied.to) !== isTerminal(of.from)) consequences(db, of.job, isTerminal(applied.to), now);
-  relocate(db, of.job, now);
+  if (applied.rows) endRows(db, of.job, applied.rows);
+  if (isTerminal(applied.to) !== isTerminal(of.from)) consequences(db, of.job, applied.to, now);
+  relocate(db, [of.job], now);
   return applied;
 }
 
@@ -217,7 +238,7 @@ function write(
   const { to, add, outcome } = change;
   const { lane, runAt } = whereItWaits(change, now);
   const { changes } = db
-    .sql(`${APPLY} WHERE ${where.sql}`)
+    .sql(`${APPLY}${change.resets ? NO_RESULT : ""} WHERE ${where.sql}`)
     .run(
       change.resets ? 0 : 1,
       add.errors ?? 0,

@@ -1,16 +1,17 @@
-// The store port on SQLite, assembled: every verb is one operation of the writer or one short read. The statements are in the files
-// beside it, one role each.
+// The store port on SQLite, assembled: every verb is one operation of the writer or one short read. The statements are in the other
+// files of this folder, one role each.
 import type { Emitter } from "../../job/events.ts";
 import type { Clock, Random } from "../../job/time.ts";
 import { observed } from "../observed.ts";
 import type { Store } from "../port.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
+import { batches, type Piece } from "./batches.ts";
 import { type Database, storeReplaced } from "./database.ts";
 import { ensureIdentity, insertJobs, Kinds, storeIdentity } from "./enqueue.ts";
-import { inOurWords } from "./errors.ts";
+import { wrapError } from "./errors.ts";
 import { inspecting } from "./inspect.ts";
 import { declareLimits } from "./keys.ts";
-import { losses } from "./losses.ts";
+import { losses } from "./incidents.ts";
 import { operating } from "./operate.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
@@ -35,14 +36,14 @@ export interface SqliteStoreDeps {
   readonly wakeup: WakeupChannel | null;
   /** Gives the file an identity if it has none. It shares the transaction of the first write; if that fails, the next open does it. */
   readonly identify?: boolean;
-  /** Hears how long each call took. Omitted: nobody does. */
+  /** Receives how long each call took. */
   readonly events?: Emitter;
   /** Called once, before the connection is closed. */
   readonly onClose?: () => void;
 }
 
-/** How long a piece of a purge holds the write lock, and the thread. */
-const PURGE_MS = 20;
+/** How long a piece of a purge, or of what is done to many blocks, holds the write lock, and the thread. */
+const PIECE_MS = 20;
 
 export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
   const { db, clock, random, newId, bootId, mark = markFile(db.path), wakeup } = deps;
@@ -64,6 +65,10 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
     return replaced === null ? whenFree(clock, random, run) : Promise.reject(storeReplaced(db.path, replaced));
   };
   const access: FileAccess = { db, now, write, read };
+  const piece: Piece = () => {
+    const until = clock.mono() + PIECE_MS;
+    return () => clock.mono() >= until;
+  };
   if (deps.identify && storeIdentity(db) === null) void write(() => ensureIdentity(db, newId)).catch(() => {});
 
   return observed<SqliteTransaction>(
@@ -101,10 +106,7 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
         const at = now();
         const candidates = await read(() => purging.candidates(request, at));
         if (!candidates.any) return { jobs: 0, incidents: 0, more: candidates.more };
-        return write(() => {
-          const until = clock.mono() + PURGE_MS;
-          return purging.delete(candidates, request, at, () => clock.mono() >= until);
-        });
+        return write(() => purging.delete(candidates, request, at, piece()));
       },
       async close() {
         await writer.close();
@@ -116,10 +118,11 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
       operate: operating(access, workers),
       losses: losses(access, kinds, recovering),
       transactions: transactions(access, parts),
+      batches: batches(access, kinds, purging, piece),
       upkeep: upkeep(access, { workers, mark, bootId }),
     },
     {
-      words: (doing, thrown) => (writer.isOfCallback(thrown) ? thrown : inOurWords(doing, thrown)),
+      words: (doing, thrown) => (writer.isOfCallback(thrown) ? thrown : wrapError(doing, thrown)),
       wakeups: wakeup,
       ...(deps.events && { telemetry: { events: deps.events, clock } }),
     },

@@ -4,12 +4,25 @@ import type { JobContract } from "../../job/contract.ts";
 import { type EnqueueOptions, makeDraftNow } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued } from "../../job/job.ts";
-import { type CommitForm, unlessInterrupted } from "../../worker/run.ts";
-import { APPLIED, type Committed, type Settlement, type Transactions } from "../port.ts";
+import type { Json } from "../../job/json.ts";
+import { makeSignal, type SentSignal, type SentSignalOptions, signalResult } from "../../job/waits.ts";
+import { type CommitControl, type CommitForm, unlessInterrupted } from "../../worker/run.ts";
+import {
+  APPLIED,
+  type Committed,
+  type FencedWrite,
+  REPEATED,
+  type Settlement,
+  type Transactions,
+  triedBy,
+} from "../port.ts";
+import { writeOfAttempt } from "./attempt-writes.ts";
+import { haveEnded } from "./blocks.ts";
 import type { Database, Row, SQLInputValue } from "./database.ts";
 import { demandKinds, insertJobs, type Kinds } from "./enqueue.ts";
 import { isMachineFailure, primaryCode, SQLITE_AUTH } from "./errors.ts";
 import type { Settling } from "./settle.ts";
+import { sendSignal } from "./waits.ts";
 import type { FileAccess } from "./writer.ts";
 
 export type SqlValue = SQLInputValue | boolean;
@@ -32,6 +45,11 @@ export interface SqliteTransaction {
     input: In,
     options?: EnqueueOptions,
   ): Enqueued;
+  /**
+   * Sends a signal in this same transaction: it is kept if the transaction commits. Throws as `engine.signal` rejects, for a job that has ended
+   * for instance; nothing of the signal was written then, and the transaction may go on.
+   */
+  signal(jobId: string, name: string, payload?: Json, options?: SentSignalOptions): SentSignal;
 }
 
 /** The form of `run.commit` and `engine.transaction` on SQLite: the callback is synchronous. */
@@ -39,16 +57,20 @@ export const sqlite: CommitForm<SqliteTransaction, "sync"> = { store: "sqlite", 
 
 /** Synchronous bodies only: one that returns a promise is refused when it does. */
 export function transactions({ now, write }: FileAccess, deps: CommitDeps): Transactions<SqliteTransaction> {
+  const inOne = <T>(control: CommitControl | undefined, work: () => Committed<T>): Promise<Committed<T>> => {
+    const written = write(() => {
+      control?.runs();
+      const committed = work();
+      control?.commits();
+      return committed;
+    }, true);
+    return control ? unlessInterrupted(control, written) : written;
+  };
   return {
-    commit(settlement, body, encode, control) {
-      const written = write(() => {
-        control?.runs();
-        const committed = commitJob(deps, settlement, body as (tx: SqliteTransaction) => never, encode, now());
-        control?.commits();
-        return committed;
-      }, true);
-      return control ? unlessInterrupted(control, written) : written;
-    },
+    commit: (settlement, body, encode, control) =>
+      inOne(control, () => commitJob(deps, settlement, body as (tx: SqliteTransaction) => never, encode, now())),
+    write: (fenced, body, control) =>
+      inOne(control, () => commitWrite(deps, fenced, body as (tx: SqliteTransaction) => never, now())),
     transact: (body) => write(() => runUserBody(deps, now(), body as (tx: SqliteTransaction) => never), true),
   };
 }
@@ -64,15 +86,16 @@ function runUserBody<T>(
   deps: TransactionDeps,
   now: number,
   body: (tx: SqliteTransaction) => T,
-): { value: T; enqueued: number } {
+): { value: T; enqueued: number; signalled: number } {
   const { db, kinds, newId } = deps;
   let open = true;
   let enqueued = 0;
+  let signalled = 0;
   const alive = (): void => {
     if (!open)
       throw new OutliveError(
         ErrorCode.commitAsync,
-        "The transaction is over.",
+        "The transaction has ended.",
         "Use its handle only inside the callback, without awaiting anything.",
       );
   };
@@ -117,6 +140,16 @@ function runUserBody<T>(
       enqueued++;
       return done!;
     },
+    signal(jobId, name, payload, options) {
+      alive();
+      const signal = makeSignal(jobId, name, payload, options, newId);
+      const sent = signalResult(
+        signal,
+        noticed(() => sendSignal(db, signal, now)),
+      );
+      if (sent.created) signalled++;
+      return sent;
+    },
   };
   try {
     const value = body(tx);
@@ -129,7 +162,7 @@ function runUserBody<T>(
         "Nothing was written. Do what must be awaited before, and only the SQL inside the callback.",
       );
     }
-    return { value, enqueued };
+    return { value, enqueued, signalled };
   } catch (thrown) {
     throw isLost() ? failure : thrown;
   } finally {
@@ -170,7 +203,23 @@ function commitJob<T>(
   if (!settling.owns(lease))
     return { answer: settling.refused(lease, "commit", now, change), value: undefined, enqueued: 0 };
   if (change.follow !== undefined) demandKinds(kinds, change.follow);
-  const { value, enqueued } = runUserBody(deps, now, body);
+  const { value, ...counts } = runUserBody(deps, now, body);
   const [answer] = settling.settle([{ ...settlement, change: { ...change, result: encode(value) } }], now);
-  return { answer: answer ?? APPLIED, value, enqueued };
+  return { answer: answer ?? APPLIED, value, ...counts };
+}
+
+/** The user's writes and a small write of the attempt. If the fence does not hold, or the rows of the write have ended, `body` is not run. */
+function commitWrite<T>(
+  deps: CommitDeps,
+  { lease, write }: FencedWrite,
+  body: (tx: SqliteTransaction) => T,
+  now: number,
+): Committed<T> {
+  const { db, kinds, settling } = deps;
+  if (!settling.owns(lease))
+    return { answer: settling.refused(lease, triedBy(write), now), value: undefined, enqueued: 0 };
+  if (write.type === "rows" && haveEnded(db, lease.row, write.ends))
+    return { answer: REPEATED, value: undefined, enqueued: 0 };
+  const { value, ...counts } = runUserBody(deps, now, body);
+  return { answer: writeOfAttempt(db, kinds, settling, lease, write, now), value, ...counts };
 }

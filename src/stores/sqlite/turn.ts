@@ -3,9 +3,11 @@ import type { Room, Settlement, TurnAnswer } from "../port.ts";
 import { claimReady, promoteDue } from "./claim.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./enqueue.ts";
+import { cancelChildren } from "./families.ts";
 import type { Settling } from "./settle.ts";
-import { admitHeld, nextRoomInMs, spendStarts } from "./keys.ts";
-import { actOnWakes } from "./waits.ts";
+import { admitHeld, nextRoomInMs, spendStarts } from "./admission.ts";
+import { wakeKeys } from "./keys.ts";
+import { actOnWakes, isFamilyDue } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
 export interface TurnDeps {
@@ -23,29 +25,38 @@ export function takeTurn(
   now: number,
 ): TurnAnswer {
   const worker = workers.own(workerId);
-  const settled = settlements.length === 0 ? [] : settling.settle(settlements, now);
+  // Keys that the settlements gave room. This turn looks at them itself, unless the worker may not.
+  const roomy = new Set<number>();
+  const settled = settlements.length === 0 ? [] : settling.settle(settlements, now, roomy);
   if (!worker.live) {
+    wakeKeys(db, roomy, now);
     const { replaced } = worker;
     const nothing = { claimed: [], live: false, cancels: [], nextDueInMs: null };
     return { settled, ...nothing, ...(replaced !== null && { replaced }) };
   }
+  const family = isFamilyDue(db) ? cancelChildren(db, now) : null;
   const { woken, more } = actOnWakes(db, kinds, now);
   const dueInMs = promoteDue(db, now);
-  const admitted = admitHeld(db, now);
-  const claims = claimReady(db, kinds, worker, room, now);
-  spendStarts(
-    db,
-    claims.claimed.map(({ lease }) => lease.row),
-    now,
-  );
+  const marks = kinds.marks();
+  const { ready, more: moreHeld } = admitHeld({ db, kinds, marks, now }, room, roomy);
+  const claims = claimReady({ db, kinds, marks, now }, worker, room);
+  const rows = claims.claimed.map(({ lease }) => lease.row);
+  spendStarts(db, rows, now);
   return {
     settled,
     ...claims,
     live: true,
     cancels: workers.takeCancels(worker.seq),
-    nextDueInMs: more ? 0 : sooner(dueInMs, nextRoomInMs(db, now)),
-    woken: woken + admitted,
+    nextDueInMs: more || moreHeld || family?.more ? 0 : sooner(dueInMs, nextRoomInMs(db, now)),
+    woken: woken + leftOf(ready, rows),
   };
+}
+
+/** How many of these jobs others may claim. */
+function leftOf(ready: readonly number[], claimed: readonly number[]): number {
+  if (ready.length === 0) return 0;
+  const ours = new Set(claimed);
+  return ready.filter((job) => !ours.has(job)).length;
 }
 
 function sooner(one: number | null, other: number | null): number | null {

@@ -1,7 +1,7 @@
 // What an open, the maintenance and an operator need from the file itself: the epoch and the mark that outlives the
 // file, what opens found, the write-ahead log, checks, in-place repairs and backups.
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
-import type { Opening } from "../integrity.ts";
+import type { Opening } from "../store-parts.ts";
 import type { Upkeep } from "../port.ts";
 import type { Database } from "./database.ts";
 import {

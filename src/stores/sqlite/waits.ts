@@ -1,15 +1,16 @@
 // Waiting jobs: what they wait for, signals, and the wakes by which anything that ends or is sent says that a wait may have ended. A wake is
 // one small row, written in the transaction of what caused it; any worker's turn takes wakes and checks the conditions. Killed before the
 // commit, the wake is still there. Inside a transaction, except for `outcomes`.
-import { JOB_STATES } from "../../job/job.ts";
+import { isTerminal, JOB_STATES, type JobState } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import { type JobOutcome, type KeptWait, MAX_SIGNALS, type Wait } from "../../job/waits.ts";
 import type { ReadSignal, Signal, SignalAnswer } from "../port.ts";
 import { LANE, NO_TIMEOUT, OUTCOME, STATE, storedError } from "../rows.ts";
+import { endBlock, endBlocks } from "./blocks.ts";
 import { checksumOf, checksumOrNull, stepOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { type Kinds, rerun } from "./enqueue.ts";
-import { relocate } from "./keys.ts";
+import { keysIn, PLACE, relocate } from "./keys.ts";
 
 /** How many wakes one turn takes. */
 const WAKES_PER_TURN = 500;
@@ -69,23 +70,67 @@ function wake(db: Database, job: number, now: number): void {
   db.sql("INSERT INTO outlive_wakes (job, at) VALUES (?, ?)").run(job, now);
 }
 
+// Of a cancelled parent each child that is cancelled with it would write a wake, for nothing.
+const WAITING_PARENT = `SELECT 1 FROM outlive_waits w JOIN outlive_jobs p ON p.seq = w.job WHERE w.job = ? AND p.state < ${STATE.succeeded}`;
+
 /**
- * A job with extras has ended, or was taken out of its end again: wakes those that wait for it. Every change of a job's state comes through
- * here, whatever made it: a settlement, a recovery, an expiry, a cancel, an operator.
+ * A job with extras has ended, or was taken out of its end again: wakes those that wait for it, and ends the rows of a block. Every change of a
+ * job's state comes through here, whatever made it: a settlement, a recovery, an expiry, a cancel, an operator.
  */
-export function consequences(db: Database, job: number, ended: boolean, now: number): void {
+export function consequences(db: Database, job: number, state: JobState, now: number): void {
+  const ended = isTerminal(state);
+  if (ended) endBlock(db, job, state);
   const extras = db
     .sql("UPDATE outlive_extras SET ended = ? WHERE job = ? RETURNING parent, watched")
-    .get(ended ? 1 : 0, job) as { parent: number | null; watched: number } | undefined;
+    .get(ended ? 1 : 0, job) as unknown as Awaited | undefined;
   if (extras === undefined || !ended) return;
   if (db.sql("SELECT 1 FROM outlive_reruns WHERE job = ?").get(job) !== undefined) wake(db, job, now);
-  if (extras.parent !== null && db.sql("SELECT 1 FROM outlive_waits WHERE job = ?").get(extras.parent) !== undefined)
-    wake(db, extras.parent, now);
+  wakeWaiters(db, job, extras, now);
+}
+
+/** Who waits for a job. */
+interface Awaited {
+  readonly parent: number | null;
+  readonly watched: number;
+}
+
+function wakeWaiters(db: Database, job: number, extras: Awaited, now: number): void {
+  if (extras.parent !== null && db.sql(WAITING_PARENT).get(extras.parent) !== undefined) wake(db, extras.parent, now);
   // What waits for it stays marked: a person may retry the job, and then its next end counts.
   if (extras.watched === 1)
     db.sql(
       "INSERT INTO outlive_wakes (job, at) SELECT waiter, ? FROM outlive_awaits WHERE job = ? ORDER BY waiter",
     ).run(now, job);
+}
+
+const END_ALL = `UPDATE outlive_extras SET ended = 1, place = ${PLACE.away}, door = NULL WHERE job IN (SELECT value FROM json_each(?))
+  RETURNING job, parent, watched, key1, key2, key3`;
+
+/** These jobs with extras have succeeded: `consequences` of each, in a few statements. Returns the keys that they gave room, which somebody has to look at. */
+export function endAll(db: Database, jobs: readonly number[], now: number): readonly number[] {
+  const list = JSON.stringify(jobs);
+  endBlocks(db, list);
+  const rows = db.sqlArrays(END_ALL).all(list) as unknown as Ended[];
+  for (const [job, parent, watched] of rows)
+    if (parent !== null || watched === 1) wakeWaiters(db, job, { parent, watched }, now);
+  db.sql(
+    "INSERT INTO outlive_wakes (job, at) SELECT r.job, ? FROM json_each(?) AS i CROSS JOIN outlive_reruns r ON r.job = i.value",
+  ).run(now, list);
+  return rows.flatMap(([, , , key1, key2, key3]) => (key1 === null ? [] : keysIn({ key1, key2, key3 })));
+}
+
+type Ended = readonly [
+  job: number,
+  parent: number | null,
+  watched: number,
+  key1: number | null,
+  key2: number | null,
+  key3: number | null,
+];
+
+/** Whether the cancel of a job includes children that are not cancelled yet (families.ts). */
+export function isFamilyDue(db: Database): boolean {
+  return db.sql("SELECT 1 FROM outlive_family_cancels WHERE due = 1 LIMIT 1").get() !== undefined;
 }
 
 /** Takes wakes, and makes ready what does not wait any more. Returns how many, and whether wakes are left. */
@@ -131,7 +176,7 @@ function makeReady(db: Database, job: number, now: number): number {
       `UPDATE outlive_jobs AS j SET lane = CASE WHEN crashes + losses > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END, run_at = NULL WHERE seq = ? AND ${WAITING}`,
     )
     .run(job);
-  if (changes > 0) relocate(db, job, now);
+  if (changes > 0) relocate(db, [job], now);
   return Number(changes);
 }
 
@@ -215,6 +260,8 @@ export function keptWait(
 export function forgetWaits(db: Database, job: number): void {
   for (const table of ["outlive_extras", "outlive_waits", "outlive_signals", "outlive_awaits", "outlive_reruns"])
     db.sql(`DELETE FROM ${table} WHERE job = ?`).run(job);
+  // One that is due stays until the children are cancelled, also without the row of their parent.
+  db.sql("DELETE FROM outlive_family_cancels WHERE job = ? AND due = 0").run(job);
 }
 
 interface OutcomeColumns {

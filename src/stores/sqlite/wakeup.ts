@@ -22,7 +22,7 @@ export class WakeupChannel {
     this.#fd = openSync(this.#path, "a", 0o600);
   }
 
-  ring(): void {
+  notify(): void {
     const now = Date.now() / 1_000;
     try {
       futimesSync(this.#fd, now, now);

@@ -18,7 +18,7 @@ import {
 } from "../rows.ts";
 import { type Database, metaValue, setMeta, storedEpoch } from "./database.ts";
 import { sideFolder } from "./lock.ts";
-import { resolveLoss } from "./losses.ts";
+import { resolveLoss } from "./incidents.ts";
 import { schemaVersion } from "./schema.ts";
 
 const WHICH = {

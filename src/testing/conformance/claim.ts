@@ -60,14 +60,14 @@ export function specifyClaim(specify: Specify): void {
     },
   );
 
-  specify("a worker may ask for a kind that nobody has declared yet: it gets the others", async (fixture) => {
+  specify("a worker may ask for a kind that no program has declared yet: it gets the others", async (fixture) => {
     await fixture.enqueue("a");
     const worker = await fixture.worker("w");
     assert.deepEqual(idsOf(await worker.claim(roomFor(9, ["never-declared", "mail"]))), ["a"]);
   });
 
   specify(
-    "a paused kind is claimed by nobody, at once and by every connection, until it is resumed",
+    "a paused kind is claimed by no worker, at once and by every connection, until it is resumed",
     async (fixture) => {
       await fixture.enqueue("a", { id: "b", kind: "sms" });
       const other = await fixture.connect();
@@ -134,7 +134,7 @@ export function specifyClaim(specify: Specify): void {
   });
 
   specify(
-    "the fence grows with every claim of a job, whoever claims and however the attempt before ended",
+    "the fence grows with every claim of a job, whichever worker claims and however the attempt before ended",
     async (fixture) => {
       await fixture.enqueue("a");
       const first = await fixture.worker("w1");
@@ -151,7 +151,7 @@ export function specifyClaim(specify: Specify): void {
   );
 
   specify(
-    "a later attempt is told the counters, the last outcome and the steps in the order of writing",
+    "a later attempt gets the counters, the last outcome and the steps in the order of writing",
     async (fixture) => {
       await fixture.enqueue("a");
       const worker = await fixture.worker("w");
@@ -188,18 +188,21 @@ export function specifyClaim(specify: Specify): void {
     },
   );
 
-  specify("a worker that was never registered, or whose row is over, claims nothing and is told", async (fixture) => {
-    await fixture.enqueue("a");
-    const stopped = await fixture.worker("stopped");
-    assert.equal(await fixture.store.leave("stopped"), true);
-    const gone = await fixture.worker("gone");
-    await fixture.bury(gone);
-    for (const id of ["nobody", stopped.id, gone.id]) {
-      const { live, claimed } = await fixture.store.turn(id, [], roomFor(1));
-      assert.deepEqual([live, claimed], [false, []], id);
-    }
-    assert.deepEqual(await fixture.states("a"), ["queued"]);
-  });
+  specify(
+    "a worker that was never registered, or whose row is not live, claims nothing and learns why",
+    async (fixture) => {
+      await fixture.enqueue("a");
+      const stopped = await fixture.worker("stopped");
+      assert.equal(await fixture.store.leave("stopped"), true);
+      const gone = await fixture.worker("gone");
+      await fixture.bury(gone);
+      for (const id of ["nobody", stopped.id, gone.id]) {
+        const { live, claimed } = await fixture.store.turn(id, [], roomFor(1));
+        assert.deepEqual([live, claimed], [false, []], id);
+      }
+      assert.deepEqual(await fixture.states("a"), ["queued"]);
+    },
+  );
 
   specify(
     "a worker that is being recovered claims nothing, and settles only what has not been taken from it yet",

@@ -1,10 +1,12 @@
 // What the port promises about the user's own writes: with the job's success or not at all, under its fence, and once.
 import assert from "node:assert/strict";
+import { ErrorCode } from "../../job/errors.ts";
 import type { ClaimedJob } from "../../job/job.ts";
+import { wait } from "../../job/transitions.ts";
 import type { RecoveredBatch } from "../../recovery/recover.ts";
 import type { Store, WriteAnswer } from "../../stores/port.ts";
 import { CommitControl } from "../../worker/run.ts";
-import { answers, type Fixture, type Hand, SETTLE, type Specify } from "./fixture.ts";
+import { answers, type Fixture, type Hand, roomFor, SETTLE, type Specify } from "./fixture.ts";
 import type { UserWrites } from "./suite.ts";
 
 export function specifyCommit(specify: Specify): void {
@@ -67,6 +69,78 @@ export function specifyCommit(specify: Specify): void {
     assert.deepEqual(await user.written(fixture.store), []);
     assert.deepEqual(await fixture.states("a"), ["running"]);
   });
+
+  onUserWrites(
+    "a signal of a user's transaction is kept with its commit, wakes the job, and rings once",
+    async (fixture, user) => {
+      const worker = await waitingForGo(fixture);
+      let rings = 0;
+      const stop = fixture.store.onWakeup(() => rings++);
+      const send = () => fixture.store.transactions!.transact(user.signalling("a", "click", () => {}) as never);
+      const { signalled } = await send();
+      stop();
+      assert.deepEqual([signalled, rings], [1, 1]);
+      assert.equal((await send()).signalled ?? 0, 0, "the same id again adds nothing");
+      const again = await untilClaimed(worker);
+      const read = { type: "signal", step: "run.signal(go)#1", name: "go", hasEnded: false } as const;
+      const [answer] = await worker.record(again, read);
+      assert.deepEqual(answer, { is: "applied", signal: { kept: true, payload: '{"n":1}' } });
+      const [second] = await worker.record(again, { ...read, step: "run.signal(go)#2" });
+      assert.deepEqual(second, { is: "applied", signal: { kept: false } });
+    },
+  );
+
+  onUserWrites("a signal of a user's transaction that is rolled back was never sent", async (fixture, user) => {
+    const worker = await waitingForGo(fixture);
+    const failing = user.signalling("a", "click", () => {
+      throw new Error("not enough money");
+    });
+    await assert.rejects(fixture.store.transactions!.transact(failing as never), /not enough money/);
+    for (let turns = 0; turns < 5; turns++) assert.deepEqual(await worker.claim(1), []);
+    assert.deepEqual(await fixture.store.operate.signal({ job: "a", name: "go", payload: "1", id: "click" }), {
+      is: "kept",
+    });
+  });
+
+  onUserWrites(
+    "a commit sends its signals with the success of its job, and a stale one sends none",
+    async (fixture, user) => {
+      const waits = await waitingForGo(fixture);
+      await fixture.enqueue({ id: "sender", kind: "sms" });
+      const zombie = await fixture.worker("zombie");
+      const stale = await zombie.next();
+      await fixture.bury(zombie);
+      const body = (id: string) => user.signalling("a", id, () => 1) as never;
+      const encode = (): null => null;
+      const refused = await fixture.store.transactions!.commit(SETTLE.succeed(stale), body("zombie"), encode);
+      assert.equal(refused.answer.is, "stale");
+      assert.deepEqual(await waits.claim(roomFor(1, ["mail"])), []);
+      const owner = await fixture.worker("owner");
+      const job = await owner.next();
+      let rings = 0;
+      const stop = fixture.store.onWakeup(() => rings++);
+      const done = await fixture.store.transactions!.commit(SETTLE.succeed(job), body("owner"), encode);
+      stop();
+      assert.deepEqual([done.answer.is, rings], ["applied", 1]);
+      assert.deepEqual(await fixture.states("sender"), ["succeeded"]);
+      assert.equal((await untilClaimed(waits)).lease.jobId, "a");
+    },
+  );
+
+  onUserWrites(
+    "a signal of a user's transaction to a job that has ended, or to none, is refused",
+    async (fixture, user) => {
+      await fixture.enqueue("a");
+      await fixture.store.operate.cancel("a", "operator");
+      for (const [id, code] of [
+        ["a", ErrorCode.signalRefused],
+        ["nobody", ErrorCode.notFound],
+      ] as const)
+        await assert.rejects(fixture.store.transactions!.transact(user.signalling(id, "click", () => {}) as never), {
+          code,
+        });
+    },
+  );
 
   onUserWrites("known bug 3: a commit by a zombie writes nothing and is stale", async (fixture, user) => {
     const { worker: zombie, job } = await running(fixture);
@@ -316,4 +390,22 @@ function jobIds({ jobs }: RecoveredBatch): readonly string[] {
 
 function turn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
+}
+
+/** A job `a` that waits for the signal "go". */
+async function waitingForGo(fixture: Fixture): Promise<Hand> {
+  const { worker, job } = await running(fixture);
+  const view = { id: "a", state: "running", counters: job.counters } as const;
+  const change = wait(view, { step: "run.signal(go)#1", forMs: null, until: { signal: "go" } });
+  assert.deepEqual(answers(await worker.settle({ lease: job.lease, change })), ["applied"]);
+  for (let turns = 0; turns < 3; turns++) assert.deepEqual(await worker.claim(roomFor(1, ["mail"])), []);
+  return worker;
+}
+
+async function untilClaimed(worker: Hand): Promise<ClaimedJob> {
+  for (let turns = 0; turns < 10; turns++) {
+    const [job] = await worker.claim(roomFor(1, ["mail"]));
+    if (job) return job;
+  }
+  assert.fail(`worker ${worker.id} found nothing to run`);
 }

@@ -26,7 +26,7 @@ import {
 const MARGIN_MS = 1_000;
 
 export function specifyExpire(specify: Specify): void {
-  specify("a job is fenced out when deadline, grace and margin are over, and not before", async (fixture) => {
+  specify("a job is fenced out when deadline, grace and margin have passed, and not before", async (fixture) => {
     const { worker, job } = await running(fixture);
     await fixture.clock.advance(TIMEOUT_MS + GRACE_MS + MARGIN_MS);
     assert.deepEqual(await expireOnce(fixture.store, MARGIN_MS, 10), []);
@@ -156,7 +156,7 @@ function overdue(fixture: Fixture): Promise<void> {
 
 // What a watcher can learn from a store's rows.
 
-const LOOK_MS = LEASE_MS / 10;
+const CHECK_MS = LEASE_MS / 10;
 const BEAT = { loopLagMs: 0 };
 
 /** Proves nothing: only heartbeats count. */
@@ -171,11 +171,11 @@ export function specifyLiveness(specify: Specify): void {
     await fixture.worker("mute");
     await fixture.worker("well");
     const watcher = new Watcher(fixture);
-    for (let look = 0; look < 10; look++) {
-      assert.deepEqual(await watcher.look(), []);
+    for (let pass = 0; pass < 10; pass++) {
+      assert.deepEqual(await watcher.check(), []);
       await fixture.store.beat("well", BEAT);
     }
-    assert.deepEqual(await watcher.look(), ["mute"]);
+    assert.deepEqual(await watcher.check(), ["mute"]);
   });
 
   specify("known bug 5: a job that runs for many leases is not taken from a worker that beats", async (fixture) => {
@@ -183,9 +183,9 @@ export function specifyLiveness(specify: Specify): void {
     const worker = await fixture.worker("w");
     await worker.next();
     const watcher = new Watcher(fixture);
-    for (let look = 0; look < 50; look++) {
+    for (let pass = 0; pass < 50; pass++) {
       await fixture.store.beat("w", BEAT);
-      assert.deepEqual(await watcher.look(), []);
+      assert.deepEqual(await watcher.check(), []);
     }
     assert.deepEqual(await fixture.states("a"), ["running"]);
   });
@@ -196,33 +196,33 @@ export function specifyLiveness(specify: Specify): void {
       const watchers = [-3, 0, 3].map((days) => new Watcher(fixture, days * 86_400_000));
       await fixture.worker("mute");
       await fixture.worker("well");
-      for (let look = 0; look < 10; look++) {
-        for (const watcher of watchers) assert.deepEqual(await watcher.look(), []);
+      for (let pass = 0; pass < 10; pass++) {
+        for (const watcher of watchers) assert.deepEqual(await watcher.check(), []);
         await fixture.store.beat("well", BEAT);
       }
-      for (const watcher of watchers) assert.deepEqual(await watcher.look(), ["mute"]);
+      for (const watcher of watchers) assert.deepEqual(await watcher.check(), ["mute"]);
     },
   );
 
-  specify("known bug 17: a wall clock that jumps kills nobody: the watch starts again", async (fixture) => {
+  specify("known bug 17: a wall clock that jumps kills no worker: the watch starts again", async (fixture) => {
     await fixture.worker("w");
     const watcher = new Watcher(fixture);
-    for (let look = 0; look < 9; look++) assert.deepEqual(await watcher.look(), []);
+    for (let pass = 0; pass < 9; pass++) assert.deepEqual(await watcher.check(), []);
     watcher.clock.jump(3_600_000);
-    for (let look = 0; look < 10; look++) assert.deepEqual(await watcher.look(), []);
-    assert.deepEqual(await watcher.look(), ["w"]);
+    for (let pass = 0; pass < 10; pass++) assert.deepEqual(await watcher.check(), []);
+    assert.deepEqual(await watcher.check(), ["w"]);
   });
 
   specify(
-    "known bug 18: a watcher that was asleep itself takes nobody for dead: the watch starts again",
+    "known bug 18: a watcher that was asleep itself takes no worker for dead: the watch starts again",
     async (fixture) => {
       await fixture.worker("w");
       const watcher = new Watcher(fixture);
-      assert.deepEqual(await watcher.look(), []);
+      assert.deepEqual(await watcher.check(), []);
       await watcher.clock.advance(10 * LEASE_MS);
-      assert.deepEqual(await watcher.look(), []);
+      assert.deepEqual(await watcher.check(), []);
       await fixture.store.beat("w", BEAT);
-      for (let look = 0; look < 10; look++) assert.deepEqual(await watcher.look(), []);
+      for (let pass = 0; pass < 10; pass++) assert.deepEqual(await watcher.check(), []);
     },
   );
 }
@@ -245,9 +245,9 @@ class Watcher {
   }
 
   /** Checks, then waits until the next check is due. Returns which workers are dead. */
-  async look(): Promise<readonly string[]> {
-    const dead = await this.#detector.look(await this.#fixture.store.workers({}), LOOK_MS);
-    await this.clock.advance(LOOK_MS);
+  async check(): Promise<readonly string[]> {
+    const dead = await this.#detector.check(await this.#fixture.store.workers({}), CHECK_MS);
+    await this.clock.advance(CHECK_MS);
     return dead.map(({ worker }) => worker.id);
   }
 }

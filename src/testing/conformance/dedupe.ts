@@ -4,7 +4,18 @@ import assert from "node:assert/strict";
 import type { ClaimedJob } from "../../job/job.ts";
 import type { DedupePolicy } from "../../job/limits.ts";
 import { wait } from "../../job/transitions.ts";
-import { type Draft, type Fixture, type Hand, idsOf, kind, NO_ROOM, roomFor, SETTLE, type Specify } from "./fixture.ts";
+import {
+  type Draft,
+  draft,
+  type Fixture,
+  type Hand,
+  idsOf,
+  kind,
+  NO_ROOM,
+  roomFor,
+  SETTLE,
+  type Specify,
+} from "./fixture.ts";
 
 const RERUN: DedupePolicy = { then: "rerun" };
 const REPLACE: DedupePolicy = { then: "replace" };
@@ -61,31 +72,28 @@ export function specifyDedupe(specify: Specify): void {
 
   for (const [when, begin] of Object.entries(BEGUN))
     for (const [how, end] of Object.entries(ENDS))
-      specify(
-        `rerun: an event ${when} runs once more after the job has ended by ${how} (known bug 24)`,
-        async (fixture) => {
-          await fixture.enqueue(event("one", 1, RERUN));
-          const worker = await fixture.worker("w");
-          const job = await worker.next();
-          await begin(worker, job);
-          for (const n of [2, 3])
-            assert.deepEqual(await fixture.enqueue(event(`event-${n}`, n, RERUN)), [
-              { id: "one", created: false, became: "rerun" },
-            ]);
-          await fixture.clock.advance(1_000);
-          const claim = async (): Promise<ClaimedJob> => (when === "while it runs" ? job : worker.next());
-          await end(fixture, worker, claim);
-          const next = await fixture.worker("next");
-          const again = await taken(next);
-          assert.deepEqual(
-            again.map(({ lease, input }) => [lease.jobId, input, lease.fence]),
-            [["event-3", '{"n":3}', 1]],
-          );
-          await next.settle(SETTLE.succeed(again[0]!));
-          assert.deepEqual(await taken(next), []);
-          assert.deepEqual(await fixture.enqueue(event("four", 4, RERUN)), [{ id: "four", created: true }]);
-        },
-      );
+      specify(`known bug 24: rerun: an event ${when} runs again after the job has ended by ${how}`, async (fixture) => {
+        await fixture.enqueue(event("one", 1, RERUN));
+        const worker = await fixture.worker("w");
+        const job = await worker.next();
+        await begin(worker, job);
+        for (const n of [2, 3])
+          assert.deepEqual(await fixture.enqueue(event(`event-${n}`, n, RERUN)), [
+            { id: "one", created: false, became: "rerun" },
+          ]);
+        await fixture.clock.advance(1_000);
+        const claim = async (): Promise<ClaimedJob> => (when === "while it runs" ? job : worker.next());
+        await end(fixture, worker, claim);
+        const next = await fixture.worker("next");
+        const again = await taken(next);
+        assert.deepEqual(
+          again.map(({ lease, input }) => [lease.jobId, input, lease.fence]),
+          [["event-3", '{"n":3}', 1]],
+        );
+        await next.settle(SETTLE.succeed(again[0]!));
+        assert.deepEqual(await taken(next), []);
+        assert.deepEqual(await fixture.enqueue(event("four", 4, RERUN)), [{ id: "four", created: true }]);
+      });
 
   specify(
     "rerun: a job that was enqueued after the end has the later input, and nothing is added to it",
@@ -107,24 +115,52 @@ export function specifyDedupe(specify: Specify): void {
     },
   );
 
+  specify("rerun: the key belongs to an older job that was retried by hand: that one runs again", async (fixture) => {
+    await fixture.enqueue(event("one", 1, RERUN));
+    const worker = await fixture.worker("w");
+    await worker.settle(SETTLE.succeed(await worker.next()));
+    await fixture.enqueue(event("two", 2, RERUN));
+    const second = await worker.next();
+    await fixture.enqueue(event("three", 3, RERUN));
+    await worker.turn([SETTLE.succeed(second)], NO_ROOM);
+    await fixture.store.operate.retry("one", "operator");
+    const inputs: string[] = [];
+    for (let round = 0; round < 4; round++)
+      for (const one of await taken(worker)) {
+        inputs.push(one.input);
+        await worker.settle(SETTLE.succeed(one));
+      }
+    assert.ok(inputs.includes('{"n":3}'), inputs.join(" "));
+  });
+
   specify(
-    "rerun: the key belongs to an older job that was retried by hand: that one runs once more",
+    "known bug 38: debounce: no older event takes the place of a newer one, whichever connections they come from",
     async (fixture) => {
-      await fixture.enqueue(event("one", 1, RERUN));
+      const policy: DedupePolicy = { then: "rerun", debounce: { waitMs: 1_000, maxMs: 60_000 } };
       const worker = await fixture.worker("w");
-      await worker.settle(SETTLE.succeed(await worker.next()));
-      await fixture.enqueue(event("two", 2, RERUN));
-      const second = await worker.next();
-      await fixture.enqueue(event("three", 3, RERUN));
-      await worker.turn([SETTLE.succeed(second)], NO_ROOM);
-      await fixture.store.operate.retry("one", "operator");
-      const inputs: string[] = [];
-      for (let round = 0; round < 4; round++)
-        for (const one of await taken(worker)) {
-          inputs.push(one.input);
-          await worker.settle(SETTLE.succeed(one));
-        }
-      assert.ok(inputs.includes('{"n":3}'), inputs.join(" "));
+      const [one, two] = [await fixture.connect(), await fixture.connect()];
+      let n = 0;
+      // Events that come at once are in any order among each other; what comes after they resolved is newer than all of them.
+      const burst = () =>
+        Promise.all([one, two, one, two].map((store) => store.enqueue([draft(event(`event-${++n}`, n, policy))])));
+      for (let round = 0; round < 5; round++) {
+        await burst();
+        await (round % 2 === 0 ? one : two).enqueue([draft(event(`last-${round}`, 1_000 + round, policy))]);
+        await fixture.clock.advance(500);
+        assert.deepEqual(await taken(worker), []);
+      }
+      await fixture.clock.advance(500);
+      const [job] = await taken(worker);
+      assert.equal(job?.input, '{"n":1004}');
+      await burst();
+      await two.enqueue([draft(event("during", 2_000, policy))]);
+      await worker.settle(SETTLE.succeed(job));
+      await taken(worker);
+      await fixture.clock.advance(1_000);
+      assert.deepEqual(
+        (await taken(worker)).map(({ input }) => input),
+        ['{"n":2000}'],
+      );
     },
   );
 

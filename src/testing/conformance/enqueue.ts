@@ -89,15 +89,18 @@ export function specifyEnqueue(specify: Specify): void {
     assert.ok(enqueued.every(({ created }) => created));
   });
 
-  specify("of two connections that enqueue the same key at once, one adds and the other is told", async (fixture) => {
-    const other = await fixture.connect();
-    const [[here], [there]] = await Promise.all([
-      fixture.store.enqueue([draft({ id: "a", dedupeKey: "k" })]),
-      other.enqueue([draft({ id: "b", dedupeKey: "k" })]),
-    ]);
-    assert.equal(Number(here!.created) + Number(there!.created), 1);
-    assert.equal(here!.id, there!.id);
-  });
+  specify(
+    "of two connections that enqueue the same key at once, one adds and the other learns of it",
+    async (fixture) => {
+      const other = await fixture.connect();
+      const [[here], [there]] = await Promise.all([
+        fixture.store.enqueue([draft({ id: "a", dedupeKey: "k" })]),
+        other.enqueue([draft({ id: "b", dedupeKey: "k" })]),
+      ]);
+      assert.equal(Number(here!.created) + Number(there!.created), 1);
+      assert.equal(here!.id, there!.id);
+    },
+  );
 
   for (const [how, end] of Object.entries(ENDS_OF_A_HOLDER)) {
     specify(`known bug 20: the key of a job that ${how} is free again`, async (fixture) => {
@@ -108,7 +111,7 @@ export function specifyEnqueue(specify: Specify): void {
     });
   }
 
-  specify("a draft of a kind that was never declared rejects its whole call, and nobody else's", async (fixture) => {
+  specify("a draft of a kind that was never declared rejects its whole call, and no other", async (fixture) => {
     const [wrong, right] = await Promise.allSettled([
       fixture.enqueue("a", { id: "b", kind: "never-declared" }),
       fixture.enqueue("c"),

@@ -120,6 +120,12 @@ export class Fixture {
     return this.#stores.damage ?? null;
   }
 
+  /** The store's own recovery without a process; null: it has none, and the test is skipped. */
+  reclaim(): (() => Promise<void>) | null {
+    if (this.#stores.reclaim === undefined) this.t.skip("this store needs a process to recover");
+    return this.#stores.reclaim ?? null;
+  }
+
   /** What a restore does to the rows; null: a test can't do that, and it is skipped. */
   restore(): Restore | null {
     if (this.#stores.restore === undefined) this.t.skip("this store can't be restored by a test");

@@ -191,12 +191,12 @@ export function specifyFollow(specify: Specify): void {
     await fixture.enqueue("a", "b");
     const worker = await fixture.worker("w");
     const [a, b] = await worker.claim(2);
-    let rings = 0;
-    const stop = fixture.store.onWakeup(() => rings++);
+    let wakeups = 0;
+    const stop = fixture.store.onWakeup(() => wakeups++);
     await worker.settle(SETTLE.succeed(a!));
-    assert.equal(rings, 0);
+    assert.equal(wakeups, 0);
     await worker.settle(following(SETTLE.succeed(b!), "b/next"));
-    assert.equal(rings, 1);
+    assert.equal(wakeups, 1);
     stop();
   });
 
@@ -319,12 +319,12 @@ function specifyCommitted(specify: Specify): void {
 
   onUserWrites("what follows from a commit is enqueued with it, and others are woken", async (fixture, user) => {
     const { job } = await running(fixture);
-    let rings = 0;
-    const stop = fixture.store.onWakeup(() => rings++);
+    let wakeups = 0;
+    const stop = fixture.store.onWakeup(() => wakeups++);
     const settlement = following(SETTLE.succeed(job), "a/next");
     assert.equal((await commit(fixture, settlement, user, () => 7)).answer.is, "applied");
     stop();
-    assert.equal(rings, 1);
+    assert.equal(wakeups, 1);
     assert.deepEqual([(await fixture.job("a")).result, await user.written(fixture.store)], [7, ["note"]]);
     assert.deepEqual(await fixture.states("a", "a/next"), ["succeeded", "queued"]);
     assert.equal((await commit(fixture, settlement, user, () => 8)).answer.is, "repeated");

@@ -312,7 +312,7 @@ function specifyOrderBesideOthers(specify: Specify): void {
   });
 }
 
-function limit(name: string, more: Partial<LimitSettings>): LimitSettings {
+export function limit(name: string, more: Partial<LimitSettings>): LimitSettings {
   return { name, running: null, intervalMs: null, burst: 1, strict: false, ...more };
 }
 
@@ -321,7 +321,7 @@ function of(key: string, id: string, name = "tenant"): Draft {
 }
 
 /** What a worker has claimed when there is nothing more to act on. */
-async function take(worker: Hand, room: number): Promise<readonly ClaimedJob[]> {
+export async function take(worker: Hand, room: number): Promise<readonly ClaimedJob[]> {
   const claimed: ClaimedJob[] = [];
   for (let turns = 0; turns < 100; turns++) {
     const answer = await worker.turn([], roomFor(room - claimed.length));

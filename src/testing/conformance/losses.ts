@@ -266,7 +266,7 @@ export function specifyLosses(specify: Specify): void {
 
 const DEATH = { lastSeenAliveAt: null, detectedAt: 0, evidence: null } as const;
 
-function lose(fixture: Fixture, worker: Hand) {
+export function lose(fixture: Fixture, worker: Hand) {
   return fixture.bury(worker, { death: { ...DEATH, how: "lost", detectedAt: fixture.clock.now() } });
 }
 
@@ -282,7 +282,7 @@ async function loseThrice(fixture: Fixture, id: string): Promise<readonly Hand[]
   return lost;
 }
 
-async function resolve(fixture: Fixture, worker: Hand, resolution: Resolution): Promise<void> {
+export async function resolve(fixture: Fixture, worker: Hand, resolution: Resolution): Promise<void> {
   assert.equal(await fixture.store.losses.resolve(worker.id, resolution), resolution);
   await judge(fixture);
 }

@@ -40,7 +40,7 @@ export function specifyOperate(specify: Specify): void {
   });
 
   specify(
-    "a running job that is cancelled runs on, and its worker alone is told, by its next turn",
+    "a running job that is cancelled runs on, and only its worker learns of it, with its next turn",
     async (fixture) => {
       const { worker, job } = await running(fixture);
       const other = await fixture.worker("other");
@@ -62,7 +62,7 @@ export function specifyOperate(specify: Specify): void {
   );
 
   specify(
-    "a worker is told only of cancels of what still runs: not of a job that it settles in the same turn",
+    "a worker learns only of cancels of what still runs: not of a job that it settles in the same turn",
     async (fixture) => {
       const { worker, job } = await running(fixture);
       await fixture.store.operate.cancel("a", "operator");

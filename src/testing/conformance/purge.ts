@@ -119,7 +119,7 @@ export function specifyPurge(specify: Specify): void {
   );
 
   specify(
-    "old rows of workers that are over go, also when there is nothing else to purge; the living and the young stay",
+    "old rows of workers that have ended go, also when there is nothing else to purge; the living and the young stay",
     async (fixture) => {
       await fixture.worker("living");
       await fixture.worker("stopped");

@@ -2,7 +2,7 @@
 // point by any process.
 import assert from "node:assert/strict";
 import { decideCrash, type RecoveredBatch } from "../../recovery/recover.ts";
-import { answers, type Fixture, kind, names, recoverOnce, SETTLE, type Specify } from "./fixture.ts";
+import { answers, type Fixture, idsOf, kind, names, recoverOnce, roomFor, SETTLE, type Specify } from "./fixture.ts";
 
 export function specifyRecover(specify: Specify): void {
   specify(
@@ -100,6 +100,24 @@ export function specifyRecover(specify: Specify): void {
       await fixture.bury(worker);
       assert.deepEqual([(await worker.row()).state, (await fixture.job("a")).state], ["gone", "queued"]);
       assert.notEqual((await fixture.store.inspect.incident(incident!))?.completedAt, null);
+    },
+  );
+
+  specify(
+    "known bug 37: a worker that drains while it is recovered claims none of what was put back, nor anything else",
+    async (fixture) => {
+      await fixture.enqueue("a", "b", "c");
+      const worker = await fixture.worker("w");
+      const [a] = await worker.claim(2);
+      // Condemned, and one of its two jobs is taken back: it has not heard of that yet.
+      await fixture.recover(worker, { limit: 1 });
+      const during = await worker.turn([SETTLE.release(a!)], roomFor(3));
+      assert.deepEqual([during.live, during.claimed, answers(during.settled)], [false, [], ["stale"]]);
+      await fixture.bury(worker);
+      const after = await worker.turn([], roomFor(3));
+      assert.deepEqual([after.live, after.claimed], [false, []]);
+      const other = await fixture.worker("other");
+      assert.deepEqual(idsOf(await other.claim(3)).toSorted(), ["a", "b", "c"]);
     },
   );
 
@@ -230,7 +248,7 @@ export function specifyRecover(specify: Specify): void {
   );
 
   specify(
-    "a recovery of a worker that is over, by whatever way, opens no incident and writes nothing",
+    "a recovery of a worker that has ended, by whatever way, opens no incident and writes nothing",
     async (fixture) => {
       const dead = await fixture.worker("dead");
       const left = await fixture.worker("left");
@@ -327,7 +345,7 @@ function takenBy(...recovered: readonly RecoveredBatch[]): readonly string[] {
 
 export function specifyVerdicts(specify: Specify): void {
   specify(
-    "a job whose decision throws is listed with its error, stays as it is, and stops nobody else",
+    "a job whose decision throws is listed with its error, stays as it is, and stops no other",
     async (fixture) => {
       await fixture.enqueue("a", "b", "c");
       const worker = await fixture.worker("w");
@@ -361,7 +379,7 @@ export function specifyVerdicts(specify: Specify): void {
   });
 
   specify(
-    "known bug 20: a job whose own recovery failed can be recovered later: it is not left with the dead for ever",
+    "known bug 20: a job whose own recovery failed can be recovered later: it is not left with the dead forever",
     async (fixture) => {
       await fixture.enqueue("a", "b");
       const worker = await fixture.worker("w");

@@ -2,12 +2,17 @@
 import { describe, type TestContext } from "node:test";
 import type { Store, TransactionBody } from "../../stores/port.ts";
 import { specifyAttemptWrites } from "./attempt-writes.ts";
+import { specifyBatchRows } from "./batch-rows.ts";
+import { specifyBatches } from "./batches.ts";
 import { specifyClaim } from "./claim.ts";
 import { specifyCommit } from "./commit.ts";
 import { specifyCorrupt, specifyRestore } from "./damage.ts";
 import { specifyExpire, specifyLiveness } from "./deadlines.ts";
+import { specifyEnds } from "./ends.ts";
 import { specifyEnqueue } from "./enqueue.ts";
 import { specifier, type Specify } from "./fixture.ts";
+import { specifyFairness } from "./fairness.ts";
+import { specifyFamilies } from "./families.ts";
 import { specifyFollow } from "./follow.ts";
 import { specifyInspect } from "./inspect.ts";
 import { specifyIsolation } from "./isolation.ts";
@@ -17,6 +22,7 @@ import { specifyPurge } from "./purge.ts";
 import { specifyRecover, specifyVerdicts } from "./recover.ts";
 import { specifySettle } from "./settle.ts";
 import { specifyDedupe } from "./dedupe.ts";
+import { specifyKeySlots } from "./key-slots.ts";
 import { specifyKeys } from "./keys.ts";
 import { specifyWaiting } from "./waiting.ts";
 import { specifyWorkers } from "./workers.ts";
@@ -35,7 +41,11 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   isolation: specifyIsolation,
   expire: specifyExpire,
   waiting: specifyWaiting,
+  families: specifyFamilies,
+  ends: specifyEnds,
   keys: specifyKeys,
+  "slots of keys": specifyKeySlots,
+  fairness: specifyFairness,
   dedupe: specifyDedupe,
   workers: specifyWorkers,
   restore: specifyRestore,
@@ -43,6 +53,8 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   operate: specifyOperate,
   inspect: specifyInspect,
   purge: specifyPurge,
+  batches: specifyBatches,
+  "rows of batches": specifyBatchRows,
 };
 
 /** Registers the tests of the store port with node:test. `makeStores` is called for every test and makes a fresh database. */
@@ -62,13 +74,18 @@ export interface ConformanceStores {
   readonly clock: SteeredClock;
   /** Removes the database, after every connection was closed. */
   cleanup(): Promise<void>;
-  /** The user's own writes in `commit` and `transact`; left out: this store has neither, and their tests are skipped. */
+  /** The user's own writes in `commit` and `transact`; omitted: this store has neither, and their tests are skipped. */
   readonly user?: UserWrites;
   /**
    * Changes a stored text behind the back of every connection, as a flipped bit on the disk would: the input, the result, or the
    * result of every step of this job. Left out: this store leaves that to its database, and those tests are skipped.
    */
   readonly damage?: Damage;
+  /**
+   * Recovers what dead workers hold by the database alone, as if no program were there; after a lease without a sign of life the second call
+   * takes it. Omitted: this store needs a process, and that test is skipped.
+   */
+  readonly reclaim?: () => Promise<void>;
   /** What a restore does to the rows, behind the back of every connection. Left out: those tests are skipped. */
   readonly restore?: Restore;
 }
@@ -95,7 +112,9 @@ export interface UserWrites {
   writing<T>(text: string, then: () => T): TransactionBody<never, T>;
   /** A body that enqueues a job of `kind` with this id through the transaction's handle, then goes on as above. */
   enqueueing<T>(kind: string, id: string, then: () => T): TransactionBody<never, T>;
-  /** As `writing`, and then waits inside the transaction for `gate`; left out: a transaction of this store can't be left open. */
+  /** A body that sends the signal "go" with this id to a job through the transaction's handle, then goes on as above. */
+  signalling<T>(job: string, id: string, then: () => T): TransactionBody<never, T>;
+  /** As `writing`, and then waits inside the transaction for `gate`; omitted: a transaction of this store can't be left open. */
   waiting?(text: string, gate: Promise<void>): TransactionBody<never, void>;
   /** All texts that are in the user's table, in the order of writing. */
   written(store: Store): Promise<readonly string[]>;

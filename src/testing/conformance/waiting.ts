@@ -127,7 +127,7 @@ function specifySleep(specify: Specify): void {
 function specifySignals(specify: Specify): void {
   for (const when of ["before", "after"] as const)
     specify(
-      `a signal that is sent ${when} the wait begins wakes the job and is read once (known bug 39)`,
+      `known bug 39: a signal that is sent ${when} the wait begins wakes the job and is read once`,
       async (fixture) => {
         const { worker, job } = await running(fixture);
         if (when === "before") await send(fixture, "a", "go", '{"n":1}');
@@ -151,6 +151,63 @@ function specifySignals(specify: Specify): void {
         );
       },
     );
+
+  specify("known bug 39: a signal that is sent while the wait is being written is not lost", async (fixture) => {
+    const other = await fixture.connect();
+    for (let round = 0; round < 15; round++) {
+      const id = `job-${round}`;
+      await fixture.enqueue(id);
+      const worker = await fixture.worker(`w-${round}`);
+      const job = await worker.next(roomFor(1, ["mail"]));
+      await Promise.all([
+        worker.settle(waiting(job, forSignal("go"))),
+        other.operate.signal({ job: id, name: "go", payload: "1", id: "once" }),
+      ]);
+      await quiet(worker);
+      const woken = await worker.next(roomFor(1, ["mail"]));
+      assert.equal(woken.lease.jobId, id);
+      assert.deepEqual(await read(worker, woken, 1), { kept: true, payload: "1" });
+      await worker.settle(SETTLE.succeed(woken));
+    }
+  });
+
+  specify(
+    "known bug 30: a job is woken and run by any worker, also if the one that parked it is gone",
+    async (fixture) => {
+      const { worker, job } = await running(fixture);
+      await worker.settle(waiting(job, forSignal("go")));
+      await fixture.bury(worker);
+      const other = await fixture.worker("other", { store: await fixture.connect() });
+      await quiet(other);
+      assert.deepEqual(await other.claim(roomFor(5, ["mail"])), []);
+      await send(fixture, "a", "go", "1");
+      await quiet(other);
+      const woken = await other.next(roomFor(1, ["mail"]));
+      assert.deepEqual([woken.lease.jobId, woken.counters.crashes], ["a", 0]);
+    },
+  );
+
+  specify(
+    "known bug 36: a damaged job among those that are woken together strands none of the others",
+    async (fixture) => {
+      const damage = fixture.damage();
+      if (damage === null) return;
+      const ids = names("job-", 5);
+      await fixture.enqueue(...ids);
+      const worker = await fixture.worker("w");
+      const jobs = await worker.claim(roomFor(5, ["mail"]));
+      await worker.settle(...jobs.map((one) => waiting(one, forSignal("go"))));
+      await damage(ids[2]!, "input");
+      for (const id of ids) await send(fixture, id, "go", "1");
+      const found: string[] = [];
+      for (let turns = 0; turns < 5; turns++) found.push(...idsOf(await worker.claim(roomFor(5, ["mail"]))));
+      assert.deepEqual(
+        found.toSorted(),
+        ids.filter((_, i) => i !== 2),
+      );
+      assert.deepEqual(await fixture.states(ids[2]!), ["quarantined"]);
+    },
+  );
 
   specify("signals of one name are read in the order in which they came; others stay", async (fixture) => {
     const { worker, job } = await running(fixture);
@@ -253,7 +310,7 @@ const ENDS: Readonly<Record<string, (fixture: Fixture, child: Child) => Promise<
 
 function specifyJobs(specify: Specify): void {
   for (const [how, end] of Object.entries(ENDS))
-    specify(`a parent wakes when its last child ends by ${how} (known bug 42)`, async (fixture) => {
+    specify(`known bug 42: a parent wakes when its last child ends by ${how}`, async (fixture) => {
       const { worker, job } = await running(fixture);
       const children = [draft({ id: "child", kind: "sms" }), draft({ id: "early", kind: "sms", priority: 9 })];
       await worker.record(job, { type: "enqueue", drafts: children });
@@ -428,7 +485,7 @@ interface Child {
   readonly claim: () => Promise<ClaimedJob>;
 }
 
-/** A job `a` of the kind mail that worker `w` runs, and a job `b` of the kind sms that nobody has claimed. */
+/** A job `a` of the kind mail that worker `w` runs, and a job `b` of the kind sms that no worker has claimed. */
 async function running(fixture: Fixture): Promise<{ worker: Hand; job: ClaimedJob }> {
   await fixture.enqueue("a", { id: "b", kind: "sms", priority: -9 });
   const worker = await fixture.worker("w");

@@ -46,7 +46,7 @@ export function specifyWorkers(specify: Specify): void {
     ]);
   });
 
-  specify("an id that is over is never live again: it can't register a second time", async (fixture) => {
+  specify("an id that has ended is never live again: it can't register a second time", async (fixture) => {
     await fixture.worker("w");
     await fixture.store.leave("w");
     await assert.rejects(fixture.store.register(workerRecord("w")));
@@ -188,7 +188,7 @@ export function specifyWorkers(specify: Specify): void {
     ]);
   });
 
-  specify("a beat names the job that is most overdue, once deadline and grace are over", async (fixture) => {
+  specify("a beat names the job that is most overdue, once deadline and grace have passed", async (fixture) => {
     await fixture.enqueue("a", "b");
     const worker = await fixture.worker("w");
     await worker.next();
@@ -258,7 +258,7 @@ export function specifyWorkers(specify: Specify): void {
   });
 
   specify(
-    "workers are listed by id, from any id on and not more than asked; who is over only if asked",
+    "workers are listed by id, from any id on and not more than asked; ended ones only if asked",
     async (fixture) => {
       const ids = names("w", 5);
       for (const id of ids.toReversed()) await fixture.worker(id);

@@ -1,4 +1,4 @@
-// The process that is killed: runs one job of the user's module on a scratch store, and kills itself with SIGKILL at the point it was told.
+// The process that is killed: runs one job of the user's module on a scratch store, and kills itself with SIGKILL at the point in its order.
 // With no such point it runs to the end and tells every point it passed.
 import { closeSync, fsyncSync, openSync, writeSync } from "node:fs";
 import { pathToFileURL } from "node:url";
@@ -21,7 +21,7 @@ export interface Order {
   readonly module: string;
   readonly kind: string;
   readonly jobId: string;
-  /** Null: somebody has enqueued it already. */
+  /** Null: it has been enqueued already. */
   readonly input: { readonly json: string } | null;
   /** What is sent when the job waits for a signal, by its name. */
   readonly signals: Readonly<Record<string, Json>>;
@@ -32,7 +32,7 @@ export interface Order {
 }
 
 /** What the child says. */
-export type Said = { readonly point: string } | { readonly ended: string; readonly error: string | null };
+export type Message = { readonly point: string } | { readonly ended: string; readonly error: string | null };
 
 main(JSON.parse(process.argv[2]!) as Order).catch((thrown: unknown) => {
   console.error(thrown);
@@ -54,7 +54,7 @@ async function main(order: Order): Promise<void> {
       leave(order.note, point);
       process.kill(process.pid, "SIGKILL");
     }
-    if (order.killAt === null) process.send!({ point } satisfies Said);
+    if (order.killAt === null) process.send!({ point } satisfies Message);
   });
   const engine = new Engine({
     backend: { ...backend, store },
@@ -73,7 +73,7 @@ async function main(order: Order): Promise<void> {
   for (;;) {
     const job = await engine.get(order.jobId);
     if (job && job.state !== "queued" && job.state !== "running") {
-      process.send!({ ended: job.state, error: job.error?.message ?? null } satisfies Said);
+      process.send!({ ended: job.state, error: job.error?.message ?? null } satisfies Message);
       break;
     }
     if (job) await sendSignal(job, engine, order.signals);

@@ -1,12 +1,12 @@
 // `crashTest`: the user's own job, killed at every boundary of a step or a wait and before its settlement, each time on a fresh store, then run to its end
-// by another process. The report says which effects outside the store happened more often than in a run that nobody killed.
+// by another process. The report says which effects outside the store happened more often than in an undisturbed run.
 import { type ChildProcess, fork } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { encodeJson, type Json } from "../../job/json.ts";
-import type { Order, Said } from "./child.ts";
+import type { Order, Message } from "./child.ts";
 import { type Effect, environment, readEffects, type Repeated, repeated } from "./effects.ts";
 
 export interface CrashTestOptions<In> {
@@ -27,7 +27,7 @@ export interface CrashTestOptions<In> {
 /** One run: killed at `point`, then finished by another process. */
 export interface CrashRun extends Repeated {
   readonly point: string;
-  /** Why nobody was killed at the point; null: its process was. */
+  /** Why no process was killed at the point; null: its process was. */
   readonly notReached: string | null;
   /** The state in which the job ended; "never": it did not in `limitMs`. */
   readonly ended: string;
@@ -60,7 +60,7 @@ export async function crashTest<In>(
   return { kind: job.name, runs, ok, text: textOf(job.name, runs) };
 }
 
-/** The run that nobody killed: where the others can be, and how often things are done if nothing happens twice. */
+/** The undisturbed run: the points at which the others are killed, and how often each effect happens if nothing happens twice. */
 interface Undisturbed {
   readonly points: readonly string[];
   readonly effects: readonly Effect[];
@@ -81,7 +81,7 @@ class Bench<In> {
       const last = said.at(-1);
       if (!last || !("ended" in last) || last.ended !== "succeeded")
         throw new Error(
-          `The job ${this.#kind} does not succeed even when nobody kills it: ${JSON.stringify(last ?? "it never ended")}.`,
+          `The job ${this.#kind} does not succeed even in an undisturbed run: ${JSON.stringify(last ?? "it never ended")}.`,
         );
       return {
         points: said.flatMap((one) => ("point" in one ? [one.point] : [])),
@@ -114,7 +114,7 @@ class Bench<In> {
         : tooLate
           ? `it was still on its way after ${this.#limitMs} ms (limitMs)`
           : `its process ended by itself, the job ${endOf(said).ended}`;
-    return `${why}: this run took another way than the one before it that nobody killed. A job under crashTest has to do the same in every run (\`reset\`).`;
+    return `${why}: this run took another way than the undisturbed one before it. A job under crashTest has to do the same in every run (\`reset\`).`;
   }
 
   get #limitMs(): number {
@@ -153,7 +153,7 @@ class Bench<In> {
 }
 
 interface Heard {
-  readonly said: readonly Said[];
+  readonly said: readonly Message[];
   /** It was ended because its time was up. */
   readonly tooLate: boolean;
 }
@@ -161,14 +161,14 @@ interface Heard {
 /** All that the child said, when it has ended as it should, or its time was up. */
 function heard(child: ChildProcess, mayBeKilled: boolean, limitMs: number): Promise<Heard> {
   return new Promise((resolve, reject) => {
-    const said: Said[] = [];
+    const said: Message[] = [];
     let words = "";
     let tooLate = false;
     const timer = setTimeout(() => {
       tooLate = true;
       child.kill("SIGKILL");
     }, limitMs);
-    child.on("message", (message) => said.push(message as Said));
+    child.on("message", (message) => said.push(message as Message));
     child.stderr!.on("data", (text: Buffer) => (words += text.toString()));
     child.on("error", reject);
     child.on("close", (code, signal) => {
@@ -180,7 +180,7 @@ function heard(child: ChildProcess, mayBeKilled: boolean, limitMs: number): Prom
   });
 }
 
-function endOf(said: readonly Said[]): Pick<CrashRun, "ended" | "error"> {
+function endOf(said: readonly Message[]): Pick<CrashRun, "ended" | "error"> {
   const last = said.findLast((one) => "ended" in one);
   return { ended: last?.ended ?? "never", error: last?.error ?? null };
 }

@@ -2,14 +2,19 @@
 import { stepChecksum } from "../../released-steps.ts";
 import { quotedSchema } from "../address.ts";
 import type { Migration } from "../migrate.ts";
+import { batches } from "./batches.ts";
 import { confirmedTicks } from "./confirmed-ticks.ts";
+import { consequences } from "./consequences.ts";
 import { core } from "./core.ts";
 import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
+import { families } from "./families.ts";
+import { fairness, rings } from "./fairness.ts";
 import { keys } from "./keys.ts";
 import { isolation, suspects } from "./isolation.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
 import { losses, restore } from "./restore.ts";
 import { seedViews } from "./seed-views.ts";
+import { verdicts } from "./verdicts.ts";
 import { formerDeadJobs, tolerantDeadJobs, views } from "./views.ts";
 import { waiting } from "./waiting.ts";
 
@@ -35,6 +40,12 @@ export const MIGRATIONS: readonly Migration[] = [
   confirmedTicks,
   waiting,
   keys,
+  verdicts,
+  consequences,
+  fairness,
+  rings,
+  families,
+  batches,
 ];
 
 /**

@@ -50,7 +50,7 @@ function columns(schema: string): string {
 }
 
 /** As in step 2, and the suspects are counted. */
-function openIncident(schema: string): string {
+export function openIncident(schema: string): string {
   return replacing(incident(schema))
     .replace("wal_frames, held_at_death)", "wal_frames, held_at_death, suspects_at_death)")
     .replace(
@@ -84,7 +84,7 @@ function reclaimTextByHalving(schema: string): string {
   $$;`;
 }
 
-function takeBackByHalving(schema: string): string {
+export function takeBackByHalving(schema: string): string {
   return `
   -- As in step 7, with these differences: of the jobs that died together those with an earlier crash are counted, a job is blamed if it
   -- was the only one of them, and it is given the number of suspects next to which it may run.

@@ -3,11 +3,13 @@
 import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import type { Emitter } from "../../../job/events.ts";
-import type { CheckDepth, Inconsistency, IntegrityCheck } from "../../integrity.ts";
+import type { CheckDepth, Inconsistency, IntegrityCheck } from "../../store-parts.ts";
 import { assertExists } from "../address.ts";
+import { COUNTED, SUMMED } from "../blocks.ts";
 import { corruptRows } from "../checksums.ts";
 import { type Database, openBare, probeExclusive } from "../database.ts";
-import { inOurWords, primaryCode, saysDamaged, SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_NOTADB } from "../errors.ts";
+import { keyInconsistencies } from "./key-checks.ts";
+import { wrapError, primaryCode, saysDamaged, SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_NOTADB } from "../errors.ts";
 import { sideFolder } from "../lock.ts";
 import { type ChildOptions, runInChild } from "./run-in-child.ts";
 
@@ -94,7 +96,7 @@ function findings(path: string, depth: CheckDepth, immutable: boolean): readonly
   } catch (thrown) {
     const code = primaryCode(thrown);
     if (code === undefined || code === SQLITE_BUSY || code === SQLITE_CANTOPEN)
-      throw inOurWords(`checking ${path}`, thrown);
+      throw wrapError(`checking ${path}`, thrown);
     return [
       code === SQLITE_NOTADB
         ? "the file is not a database: its head is damaged, or it is something else"
@@ -139,6 +141,9 @@ export function findInconsistencies(
     orphans(db, "orphan-logs", "outlive_logs", "line of a log", depth),
     depth === "full" ? countersDisagree(db) : null,
     depth === "full" ? corruptContent(db) : null,
+    depth === "full" ? blocksWithoutJob(db) : null,
+    depth === "full" ? batchesDisagree(db) : null,
+    ...(depth === "full" ? keyInconsistencies(db) : []),
     finding("lock-without-worker", strayLocks, strayLocks.length, (n) => `${n} lock file(s) belong to no worker`),
   ];
   return found.filter((one) => one !== null);
@@ -236,6 +241,38 @@ function orphans(
     rows.map(({ job }) => String(job)),
     count,
     (n) => `${n} ${one}(s) belong to ${rows.length} job(s) that do not exist (named by number)`,
+  );
+}
+
+/** Nothing runs such a block, and its batch never ends. */
+function blocksWithoutJob(db: Database): Inconsistency | null {
+  const rows = db
+    .sql(
+      `SELECT p.id || ':' || b.round || ':' || b.number AS id FROM outlive_blocks b JOIN outlive_batches p ON p.seq = b.batch
+       WHERE b.job > 0 AND NOT EXISTS (SELECT 1 FROM outlive_jobs j WHERE j.seq = b.job AND j.extras = 1) LIMIT 1000`,
+    )
+    .all() as { id: string }[];
+  return finding(
+    "block-without-job",
+    rows.map(({ id }) => id),
+    rows.length,
+    (n) => `${n === 1_000 ? "at least " : ""}${n} block(s) of batches have no job that runs their rows`,
+  );
+}
+
+function batchesDisagree(db: Database): Inconsistency | null {
+  const wrong = (db.sql(COUNTED).all() as Record<string, number | string>[]).filter((row) =>
+    SUMMED.some((name) => row[name] !== row[`own_${name}`]),
+  );
+  const which = wrong.slice(0, 3).map((row) => {
+    const of = SUMMED.filter((name) => row[name] !== row[`own_${name}`]);
+    return `${row["id"]}: ${of.map((name) => `${row[name]} ${name} kept, ${row[`own_${name}`]} there`).join(", ")}`;
+  });
+  return finding(
+    "batch-disagrees",
+    wrong.map(({ id }) => String(id)),
+    wrong.length,
+    (n) => `what is kept of ${n} batch(es) is not what their blocks came to (${which.join("; ")})`,
   );
 }
 

@@ -4,7 +4,7 @@
 import { setPriority } from "node:os";
 import { Worker as Thread } from "node:worker_threads";
 import { OutliveError } from "../../../job/errors.ts";
-import type { CheckDepth } from "../../integrity.ts";
+import type { CheckDepth } from "../../store-parts.ts";
 import { readFindings } from "./check.ts";
 import { copyTo, reindex, vacuum } from "./repair.ts";
 import { salvage, type Salvaged } from "./salvage/salvage.ts";

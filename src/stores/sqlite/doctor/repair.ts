@@ -7,11 +7,11 @@ import { ErrorCode, OutliveError, toStoredError } from "../../../job/errors.ts";
 import { type Emitter, EventBus } from "../../../job/events.ts";
 import { type Clock, pause } from "../../../job/time.ts";
 import { systemClock } from "../../../platform/clock.ts";
-import type { IntegrityCheck, Repair, RepairStep, Salvage, StoreDoctor } from "../../integrity.ts";
+import type { IntegrityCheck, Repair, RepairStep, Salvage, StoreDoctor } from "../../store-parts.ts";
 import type { Backup, BackupOptions } from "../../port.ts";
 import { assertExists, createPrivately } from "../address.ts";
 import { type DatabaseSync, openBare } from "../database.ts";
-import { inOurWords, primaryCode, SQLITE_BUSY } from "../errors.ts";
+import { wrapError, primaryCode, SQLITE_BUSY } from "../errors.ts";
 import { makeSideFolder } from "../lock.ts";
 import { checkFile, readFindings } from "./check.ts";
 import type { Progress } from "./child.ts";
@@ -164,7 +164,7 @@ function exclusively(path: string, doing: string, work: (db: DatabaseSync) => vo
     return null;
   } catch (thrown) {
     if (primaryCode(thrown) === SQLITE_BUSY) throw inUse(path, thrown);
-    throw inOurWords(doing, thrown);
+    throw wrapError(doing, thrown);
   } finally {
     db.close();
     hold.drop();
@@ -227,7 +227,7 @@ export function copyTo(path: string, to: string): { readonly findings: readonly 
       db.close();
     }
   } catch (thrown) {
-    throw inOurWords(`copying ${path}`, thrown);
+    throw wrapError(`copying ${path}`, thrown);
   }
   return { findings: readFindings(to, "quick") };
 }

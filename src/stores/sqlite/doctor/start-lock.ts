@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { ErrorCode, OutliveError } from "../../../job/errors.ts";
 import type { Emitter } from "../../../job/events.ts";
 import { type Clock, pause } from "../../../job/time.ts";
-import type { Verdict } from "../../integrity.ts";
+import type { Verdict } from "../../store-parts.ts";
 import { holdExclusively, probeExclusive } from "../database.ts";
 import { SQLITE_BUSY, SQLITE_IOERR } from "../errors.ts";
 import { exclusiveHolder, sideFolder } from "../lock.ts";

@@ -6,7 +6,7 @@ import { ErrorCode, OutliveError } from "../../../job/errors.ts";
 import type { Emitter } from "../../../job/events.ts";
 import type { Clock, Random } from "../../../job/time.ts";
 import type { StartUpOptions } from "../../backend.ts";
-import type { CheckDepth, IntegrityCheck, Repair, RepairStep, Verdict } from "../../integrity.ts";
+import type { CheckDepth, IntegrityCheck, Repair, RepairStep, Verdict } from "../../store-parts.ts";
 import { assertLocalFilesystem, assertOneName, assertPlatform, assertWritable, createPrivately } from "../address.ts";
 import { Database, type DatabaseOptions } from "../database.ts";
 import { storeIdentity } from "../enqueue.ts";

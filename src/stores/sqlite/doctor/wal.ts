@@ -2,7 +2,7 @@
 // database. This file uses stat and rename only; SQLite alone reads the content of the log.
 import { renameSync, rmSync, statSync } from "node:fs";
 import type { Emitter } from "../../../job/events.ts";
-import type { StoreNote } from "../../integrity.ts";
+import type { StoreNote } from "../../store-parts.ts";
 import type { StoreNews } from "../../port.ts";
 import { flushed } from "../../rows.ts";
 import type { Database } from "../database.ts";

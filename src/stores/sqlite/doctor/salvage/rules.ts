@@ -4,6 +4,7 @@
 import { KIND_DEFAULTS } from "../../../../engine/settings.ts";
 import { OUTCOMES } from "../../../../job/job.ts";
 import { LANE, STATE, toStored } from "../../../rows.ts";
+import { COUNTED, SUMMED } from "../../blocks.ts";
 import type { DatabaseSync } from "../../database.ts";
 import { versionByColumns } from "../../schema.ts";
 import type { PartialJob } from "./write.ts";
@@ -41,8 +42,37 @@ export function restoreRules(
     db.exec(`DELETE FROM ${table} WHERE job NOT IN (SELECT seq FROM outlive_jobs)`);
   partial.write();
   db.exec("UPDATE outlive_kinds SET jobs = (SELECT count(*) FROM outlive_jobs j WHERE j.kind = outlive_kinds.id)");
+  restoreBatches(db);
   raiseEpoch(db, now);
   return { partial: partial.ids(), lost, recoveryPointAt };
+}
+
+/**
+ * What is kept of a batch becomes what its blocks and failures come to now, so that it ends: rows of a job that is lost are gone with it, and those of
+ * a job that must not run are quarantined. A batch without its context can be seen, and nothing runs with it.
+ */
+function restoreBatches(db: DatabaseSync): void {
+  if (db.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'outlive_blocks'").get() === undefined) return;
+  const once = (table: string, key: string, by: string, first: string): void =>
+    db.exec(
+      `DELETE FROM ${table} WHERE ${key} IN (SELECT ${key} FROM (SELECT ${key}, row_number() OVER (PARTITION BY ${by} ORDER BY ${first}) AS n FROM ${table}) WHERE n > 1)`,
+    );
+  once("outlive_batches", "seq", "id", "round DESC, seq DESC");
+  once("outlive_blocks", "job", "batch, round, number", "length(replace(ifnull(marks, ''), '0', '')) DESC, job DESC");
+  db.exec(`UPDATE outlive_batches SET key = NULL WHERE seq IN
+    (SELECT seq FROM (SELECT seq, row_number() OVER (PARTITION BY kind, key ORDER BY seq) AS n FROM outlive_batches WHERE key IS NOT NULL) WHERE n > 1)`);
+  db.exec(`INSERT INTO outlive_batch_texts (batch, context, context_sum) SELECT seq, 'null', 0 FROM outlive_batches WHERE seq NOT IN (SELECT batch FROM outlive_batch_texts);
+    DELETE FROM outlive_blocks WHERE job > 0 AND job NOT IN (SELECT seq FROM outlive_jobs);
+    UPDATE outlive_jobs SET extras = 1 WHERE seq IN (SELECT job FROM outlive_blocks)`);
+  // A new batch must not get the number, and with it the blocks, of one whose row is lost.
+  const used =
+    "SELECT max(n) FROM (SELECT max(seq) AS n FROM outlive_batches UNION SELECT max(batch) FROM outlive_blocks UNION SELECT max(batch) FROM outlive_row_failures UNION SELECT max(batch) FROM outlive_row_outputs)";
+  db.exec(`DELETE FROM sqlite_sequence WHERE name = 'outlive_batches';
+    INSERT INTO sqlite_sequence (name, seq) SELECT 'outlive_batches', ifnull((${used}), 0)`);
+  const set = SUMMED.map((name) => `${name} = ?`).join(", ");
+  const counted = db.prepare(COUNTED).all() as Record<string, number | string>[];
+  const write = db.prepare(`UPDATE outlive_batches SET ${set}, touched = 1 WHERE id = ?`);
+  for (const row of counted) write.run(...SUMMED.map((name) => row[`own_${name}`]!), row["id"]!);
 }
 
 /** Collects what is missing of each job, and writes it once per job. */

@@ -4,9 +4,9 @@
 // of the damaged page are lost.
 import { chmodSync, openSync, readFileSync, statSync } from "node:fs";
 import { ErrorCode, OutliveError } from "../../../../job/errors.ts";
-import type { Salvage } from "../../../integrity.ts";
+import type { Salvage } from "../../../store-parts.ts";
 import { type DatabaseSync, fileAt, openBare } from "../../database.ts";
-import { inOurWords, primaryCode, SQLITE_BUSY, SQLITE_FULL } from "../../errors.ts";
+import { wrapError, primaryCode, SQLITE_BUSY, SQLITE_FULL } from "../../errors.ts";
 import { readFindings } from "../check.ts";
 import type { Progress } from "../child.ts";
 import { inUse } from "../repair.ts";
@@ -41,7 +41,7 @@ export function salvage(path: string, now: number, onProgress: (progress: Progre
     removeSalvage(path);
     const code = (thrown as NodeJS.ErrnoException).code;
     if (primaryCode(thrown) === SQLITE_FULL || code === "ENOSPC" || code === "EDQUOT") throw noRoom(path, thrown);
-    throw inOurWords(`salvaging ${path}`, thrown);
+    throw wrapError(`salvaging ${path}`, thrown);
   }
 }
 

@@ -1,7 +1,7 @@
 // Writes what was read of a damaged file into a new one: tables, rows, our own rules, then indexes, triggers and views. The new file has
 // no journal: one that was not finished is thrown away. What the damaged file's indexes say of lost rows is read on the way.
 import { JOB_STATES } from "../../../../job/job.ts";
-import type { Salvage } from "../../../integrity.ts";
+import type { Salvage } from "../../../store-parts.ts";
 import { LANE, STATE } from "../../../rows.ts";
 import { createPrivately } from "../../address.ts";
 import { type DatabaseSync, openBare, type SQLInputValue } from "../../database.ts";

@@ -1,0 +1,223 @@
+// Rows of batches against plain jobs: run, submitted, and run by eight processes. Each round does both, one after the other, and the ratio is the
+// median of the rounds' own ratios: in time, which is what people ask for, and in CPU, which a busy machine changes far less.
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { tmpdir } from "node:os";
+import { CONCURRENCY } from "../drains.ts";
+import { median } from "../figure.ts";
+import type { Bench, Metric, Program } from "../harness.ts";
+
+export interface Cost {
+  readonly ms: number;
+  /** Of the process and of the server. */
+  readonly cpuMs: number;
+}
+
+/** With the CPU that the server used meanwhile. */
+export async function costOf(bench: Bench, work: () => Promise<Cost>): Promise<Cost> {
+  const before = (await bench.store.cpuMs()) ?? 0;
+  const { ms, cpuMs } = await work();
+  return { ms, cpuMs: cpuMs + ((await bench.store.cpuMs()) ?? 0) - before };
+}
+
+interface Pair {
+  readonly ours: Cost;
+  readonly base: Cost;
+}
+
+/** How many times as fast ours is, and how many times as little CPU it needs, for the same number of rows. */
+function ratios(pairs: readonly Pair[]): { readonly time: number; readonly cpu: number } {
+  return {
+    time: median(pairs.map(({ ours, base }) => base.ms / ours.ms)),
+    cpu: median(pairs.map(({ ours, base }) => base.cpuMs / ours.cpuMs)),
+  };
+}
+
+function rate(costs: readonly Cost[], rows: number): number {
+  return median(costs.map(({ ms }) => (rows * 1_000) / ms));
+}
+
+function cpuEach(costs: readonly Cost[], rows: number): number {
+  return median(costs.map(({ cpuMs }) => (cpuMs * 1_000) / rows));
+}
+
+async function startOne(bench: Bench, works: boolean): Promise<Program> {
+  const program = await bench.start("batches", { url: await bench.store.place(), concurrency: CONCURRENCY, works });
+  await program.ask("pause");
+  return program;
+}
+
+export const batchRows: Metric = {
+  names: ["batchRows"],
+  async run(bench) {
+    const total = bench.pick({ sqlite: 50_000, postgres: 30_000 }[bench.store.name], 5_000);
+    const least = { sqlite: 3, postgres: 6 }[bench.store.name];
+    const program = await startOne(bench, true);
+    return bench.during([program], async () => {
+      const pairs: Pair[] = [];
+      const drained = async (form: string): Promise<Cost> => {
+        await program.ask("fill", { form, total });
+        return costOf(bench, () => program.ask<Cost>("drain", { form, total }));
+      };
+      for (const form of ["noop", "rows"]) await drained(form);
+      for (const round of bench.rounds(`batchRows, ${total} rows`, bench.pick(7, 3), 10)) {
+        const [first, second] = round % 2 === 0 ? (["rows", "noop"] as const) : (["noop", "rows"] as const);
+        const costs = { [first]: await drained(first), [second]: await drained(second) } as Record<string, Cost>;
+        pairs.push({ ours: costs["rows"]!, base: costs["noop"]! });
+      }
+      const { time, cpu } = ratios(pairs);
+      const [ours, base] = [pairs.map((pair) => pair.ours), pairs.map((pair) => pair.base)];
+      return [
+        {
+          name: "batchRows",
+          unit: "rows/s",
+          ours: rate(ours, total),
+          base: { what: "plain no-op jobs", value: rate(base, total) },
+          targets: [{ text: `≥ ${least} x plain jobs (CPU)`, value: cpu, atLeast: least }],
+          detail: {
+            rows: total,
+            rounds: pairs.length,
+            ofBaseCpu: cpu,
+            ofBaseTime: time,
+            cpuUsPerRow: cpuEach(ours, total),
+            cpuUsPerJob: cpuEach(base, total),
+          },
+        },
+      ];
+    });
+  },
+};
+
+export const batchSubmit: Metric = {
+  names: ["batchSubmit"],
+  async run(bench) {
+    const total = bench.pick({ sqlite: 100_000, postgres: 50_000 }[bench.store.name], 5_000);
+    const least = { sqlite: 3, postgres: 2 }[bench.store.name];
+    const folder = mkdtempSync(join(tmpdir(), "outlive-bench-csv-"));
+    const path = join(folder, "rows.csv");
+    writeFileSync(path, csvOf(total));
+    const program = await startOne(bench, false);
+    try {
+      return await bench.during([program], async () => {
+        const pairs: Pair[] = [];
+        const files: Pair[] = [];
+        const filled = (form: string): Promise<Cost> => costOf(bench, () => program.ask<Cost>("fill", { form, total }));
+        for (const form of ["noop", "rows"]) await filled(form);
+        for (const round of bench.rounds(`batchSubmit, ${total} rows`, bench.pick(7, 3), 10)) {
+          const [first, second] = round % 2 === 0 ? (["rows", "noop"] as const) : (["noop", "rows"] as const);
+          const costs = { [first]: await filled(first), [second]: await filled(second) } as Record<string, Cost>;
+          pairs.push({ ours: costs["rows"]!, base: costs["noop"]! });
+          const alone = await program.ask<Cost>("parseCsv", { path });
+          files.push({ ours: await program.ask<Cost>("readCsv", { path }), base: alone });
+        }
+        const submitted = await program.ask<Cost>("submitCsv", { path });
+        const { time, cpu } = ratios(pairs);
+        const ofCsv = ratios(files);
+        const [ours, base] = [pairs.map((pair) => pair.ours), pairs.map((pair) => pair.base)];
+        return [
+          {
+            name: "batchSubmit",
+            unit: "rows/s",
+            ours: rate(ours, total),
+            base: { what: "enqueueMany", value: rate(base, total) },
+            targets: [
+              { text: `≥ ${least} x enqueueMany (CPU)`, value: cpu, atLeast: least },
+              { text: "csv() ≥ 70 % of csv-parse (CPU)", value: ofCsv.cpu, atLeast: 0.7 },
+            ],
+            detail: {
+              rows: total,
+              rounds: pairs.length,
+              ofBaseCpu: cpu,
+              ofBaseTime: time,
+              cpuUsPerRow: cpuEach(ours, total),
+              cpuUsPerJob: cpuEach(base, total),
+              csvOfParseCpu: ofCsv.cpu,
+              csvOfParseTime: ofCsv.time,
+              csvSubmittedPerSecond: (total * 1_000) / submitted.ms,
+            },
+          },
+        ];
+      });
+    } finally {
+      rmSync(folder, { recursive: true, force: true });
+    }
+  },
+};
+
+function csvOf(rows: number): string {
+  const lines = Array.from(
+    { length: rows },
+    (_, n) => `DE${String(n).padStart(20, "0")},${n},"Smith, ${n}",2026-11-17`,
+  );
+  return `iban,cents,name,date\n${lines.join("\n")}\n`;
+}
+
+const PROCESSES = 8;
+
+/** Eight processes on one batch, against the same blocks as plain jobs. */
+export const batchProcesses: Metric = {
+  names: ["batchProcesses"],
+  async run(bench) {
+    const total = bench.pick(100_000, 10_000);
+    const url = await bench.store.place();
+    const programs = await bench.startAll(PROCESSES, "batches", { url, concurrency: CONCURRENCY / 5, works: true });
+    const first = programs[0]!;
+    await first.ask("pause");
+    const drained = async (form: string): Promise<Cost> => {
+      await first.ask("fill", { form, total });
+      for (const program of programs) await program.ask("reset");
+      const cpuNow = async (): Promise<number> =>
+        (await Promise.all(programs.map((program) => program.ask<{ cpuMs: number }>("state")))).reduce(
+          (sum, { cpuMs }) => sum + cpuMs,
+          0,
+        );
+      return costOf(bench, async () => {
+        const before = await cpuNow();
+        const from = performance.now();
+        await first.ask("resume", { form });
+        let handled = 0;
+        while (handled < total) {
+          await new Promise((resolve) => setTimeout(resolve, 10));
+          handled = (await Promise.all(programs.map((program) => program.ask<number>("counted")))).reduce(
+            (sum, each) => sum + each,
+            0,
+          );
+        }
+        const ms = performance.now() - from;
+        const cpuMs = (await cpuNow()) - before;
+        await first.ask("pause");
+        return { ms, cpuMs };
+      });
+    };
+    return bench.during(programs, async () => {
+      const pairs: Pair[] = [];
+      for (const form of ["plainBlock", "rows"]) await drained(form);
+      for (const round of bench.rounds(`batchProcesses, ${total} rows`, bench.pick(5, 3), 10)) {
+        const order = round % 2 === 0 ? ["rows", "plainBlock"] : ["plainBlock", "rows"];
+        const costs: Record<string, Cost> = {};
+        for (const form of order) costs[form] = await drained(form);
+        pairs.push({ ours: costs["rows"]!, base: costs["plainBlock"]! });
+      }
+      const { time, cpu } = ratios(pairs);
+      const [ours, base] = [pairs.map((pair) => pair.ours), pairs.map((pair) => pair.base)];
+      return [
+        {
+          name: "batchProcesses",
+          unit: "rows/s",
+          ours: rate(ours, total),
+          base: { what: "the same blocks as plain jobs", value: rate(base, total) },
+          targets: [{ text: "≥ 0.9 of plain jobs (time)", value: time, atLeast: 0.9 }],
+          detail: {
+            rows: total,
+            rounds: pairs.length,
+            processes: PROCESSES,
+            ofBaseTime: time,
+            ofBaseCpu: cpu,
+            cpuUsPerRow: cpuEach(ours, total),
+            cpuUsPerRowOfBase: cpuEach(base, total),
+          },
+        },
+      ];
+    });
+  },
+};

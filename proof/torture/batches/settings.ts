@@ -1,0 +1,15 @@
+// What the processes of the rig for batches have in common.
+import type { EngineOptions } from "../../../src/index.ts";
+
+/** Short, so that the deaths of a few minutes are found in them; a process that a busy machine keeps waiting is not taken for silent. */
+export const HEARTBEAT = {
+  interval: "250ms",
+  lease: "5s",
+  probe: "50ms",
+  sweep: "500ms",
+} as const satisfies EngineOptions["heartbeat"];
+
+/** A submitter waits while so many of its batches have not ended. */
+export const MAX_LEFT = 4;
+/** The file in the rig's folder that says: begin no further batch. */
+export const ENOUGH = "enough";

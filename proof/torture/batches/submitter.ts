@@ -1,0 +1,76 @@
+// One submitter process of the rig for batches: `node submitter.ts URL FOLDER SEED NUMBER POISON`. It submits its batches one after the other, from
+// the first that no earlier life of it saw acknowledged, and goes on with what a killed life of it left.
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as pause } from "node:timers/promises";
+import { type EngineEvent, open } from "../../../src/index.ts";
+import { runUnderParent, tellParent } from "../../../src/torture/fleet.ts";
+import { readHistories, say } from "./history.ts";
+import { KINDS, kindOf } from "./kinds.ts";
+import { type Input, keyOf, type Planned, planOf } from "./plan.ts";
+import { ENOUGH, HEARTBEAT, MAX_LEFT } from "./settings.ts";
+
+const [url, folder, seed, place, poison] = process.argv.slice(2) as [string, string, string, string, string];
+
+function heard(event: EngineEvent): void {
+  if (event.name === "batch.ended") say({ what: "ended", id: event.batch, round: event.round });
+}
+
+/** Slow enough that a kill falls between two appends. */
+async function* source({ rows }: Planned): AsyncGenerator<Input> {
+  for (const row of rows) {
+    if (row.n % 100 === 99) await pause(5);
+    yield row;
+  }
+}
+
+/** From what all lives of this submitter have said. */
+function nextNumber(): number {
+  const acked = new Set(
+    readHistories(join(folder, "histories")).flatMap((line) => (line.what === "ack" ? [line.key] : [])),
+  );
+  let number = 0;
+  while (acked.has(keyOf(Number(place), number))) number++;
+  return number;
+}
+
+const asked = new Set<string>();
+/** By this life or an earlier one. */
+function wasAsked(key: string): boolean {
+  if (asked.size === 0)
+    for (const line of readHistories(join(folder, "histories"))) if (line.what === "ask") asked.add(line.key);
+  return asked.has(key);
+}
+
+runUnderParent(async (stop) => {
+  await using engine = await open(url, { jobs: KINDS, heartbeat: HEARTBEAT, logger: false, onEvent: heard });
+  tellParent({});
+  const isFull = async (): Promise<boolean> =>
+    (await Promise.all((["open", "sealed"] as const).map((state) => engine.batches({ state })))).flat().length >
+    2 * MAX_LEFT;
+  let number = nextNumber();
+  while (!stop.aborted) {
+    const plan = planOf(Number(seed), keyOf(Number(place), number), poison === "poison");
+    const { key } = plan;
+    // What was begun is brought to its end also if there is enough.
+    if (existsSync(join(folder, ENOUGH)) && !wasAsked(key)) {
+      await pause(50, undefined, { signal: stop }).catch(() => {});
+      continue;
+    }
+    try {
+      if (!wasAsked(key) && (await isFull())) {
+        await pause(30);
+        continue;
+      }
+      say({ what: "ask", key });
+      asked.add(key);
+      const { id, rows } = await engine.submit(kindOf(plan.kind), source(plan), { key });
+      say({ what: "ack", key, id, rows });
+      number++;
+    } catch (thrown) {
+      // The server is away. Whether anything was added is found out by submitting again.
+      process.stderr.write(`${key}: ${(thrown as Error).message}\n`);
+      await pause(100);
+    }
+  }
+});

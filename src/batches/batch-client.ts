@@ -1,0 +1,320 @@
+// What programs do with batches: submit, append, seal, watch, abort, retry. No thread and no timer: any process may use it, and none has to stay.
+import { type BatchRow, type BatchState, decodeBlock, endedRows, hasEnded, roundKind } from "../job/batches.ts";
+import { assertKey } from "../job/enqueue.ts";
+import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
+import type { Emitter } from "../job/events.ts";
+import { encodeJson, type Json } from "../job/json.ts";
+import { endBatches } from "../recovery/batch-ends.ts";
+import type { Batches, BatchFilter, FailedBlock } from "../stores/batches.ts";
+import type { AnyBatch, OutputFile } from "./contract.ts";
+import { notOpen, type RowsOf, Submission } from "./submission.ts";
+
+/** The options of `submit` and `openBatch`. */
+export interface SubmitOptions<Context = Json> {
+  /** The same for all rows; each handler gets it as `run.context`. Default: null. */
+  readonly context?: Context;
+  /** Unique among the batches of the kind. A submission with a key that was killed is started again with the same source and the same key, and adds only what is missing. 1 to 255 characters. Default: none. */
+  readonly key?: string;
+  /** Higher runs first. Default 0, from -1000 to 1000. */
+  readonly priority?: number;
+  /** Keeps the rows back until the batch is sealed. Default false. */
+  readonly hold?: boolean;
+  /** Hears how many rows are in the store, now and then. Default: none. */
+  readonly onProgress?: (rows: number) => void;
+}
+
+export interface Submitted {
+  readonly id: string;
+  /** Rows of the batch, all together. */
+  readonly rows: number;
+  /** Rows that were in the store before this call. */
+  readonly alreadyThere: number;
+  /** False: there was a batch with this key. */
+  readonly created: boolean;
+}
+
+/** A batch as people and programs see it. */
+export interface BatchInfo {
+  readonly id: string;
+  readonly kind: string;
+  readonly key: string | null;
+  readonly state: BatchState;
+  /** 1, or more if failed rows were retried. */
+  readonly round: number;
+  /** `left` are those that have not ended. */
+  readonly rows: {
+    readonly total: number;
+    readonly succeeded: number;
+    readonly failed: number;
+    readonly quarantined: number;
+    readonly aborted: number;
+    readonly left: number;
+  };
+  /** Rows per second, of the last seconds; null: not known yet, or nothing runs. */
+  readonly rate: number | null;
+  /** When all rows will have ended at this rate, in ms; null: not known. */
+  readonly endsInMs: number | null;
+  readonly context: Json;
+  readonly outputs: Readonly<Record<string, OutputFile>>;
+  readonly createdAt: number;
+  readonly sealedAt: number | null;
+  readonly endedAt: number | null;
+  /** Why it has not ended; null: it has. */
+  readonly why: string | null;
+}
+
+/** A row that failed. */
+export interface FailedBatchRow {
+  readonly line: number;
+  readonly input: Json;
+  readonly error: StoredError | null;
+  /** quarantined: it killed its workers. */
+  readonly state: "failed" | "quarantined";
+  /** What is stored of it is not what was written, because the store was damaged. It is shown as it was found, and is not run again. */
+  readonly corrupt?: true;
+}
+
+const FAILED_BLOCKS = 100;
+
+export class BatchClient {
+  readonly #batches: Batches;
+  readonly #events: Emitter;
+  readonly #newId: () => string;
+
+  constructor(batches: Batches, events: Emitter, newId: () => string) {
+    this.#batches = batches;
+    this.#events = events;
+    this.#newId = newId;
+  }
+
+  async submit(contract: AnyBatch, rows: RowsOf<unknown>, options: SubmitOptions<unknown>): Promise<Submitted> {
+    const { batch, created } = await this.#open(contract, options);
+    const { id, key } = batch;
+    if (batch.state !== "open") return { id, rows: totalOf(batch), alreadyThere: totalOf(batch), created };
+    const submission = new Submission(this.#batches, batch, contract, {
+      resumes: true,
+      onProgress: options.onProgress,
+    });
+    const { rows: added, skipped } = await submission
+      .all(rows)
+      .catch((thrown: unknown) => this.#broken(id, key, thrown));
+    await this.seal(id);
+    return { id, rows: added + skipped, alreadyThere: skipped, created };
+  }
+
+  /** The source broke. With a key the batch stays open, to be submitted again; without one nothing could find it, so it is aborted. */
+  async #broken(id: string, key: string | null, thrown: unknown): Promise<never> {
+    if (key === null) await this.abort(id).catch(() => {});
+    const { message } = thrown instanceof Error ? thrown : { message: String(thrown) };
+    throw new OutliveError(
+      ErrorCode.sourceBroken,
+      `The rows of batch ${id} could not be read to the end: ${message}`,
+      key === null
+        ? "The batch was aborted. Rows that ran before that stay done; use a `key` to be able to go on with a submission."
+        : `The batch is open and keeps what came before. Fix the source and submit it again with the key ${JSON.stringify(key)}, or abort the batch.`,
+      { batch: id, key },
+      { cause: thrown },
+    );
+  }
+
+  async openBatch(contract: AnyBatch, options: SubmitOptions<unknown>): Promise<OpenBatch> {
+    const { batch } = await this.#open(contract, options);
+    return new OpenBatch(this, contract, batch.id);
+  }
+
+  async #open(contract: AnyBatch, options: SubmitOptions<unknown>): ReturnType<Batches["open"]> {
+    const { context = null, key, priority = 0, hold = false } = options;
+    if (key !== undefined) assertKey(key, `The key of a ${contract.name} batch`);
+    const checked = await contract.context?.["~standard"].validate(context);
+    if (checked?.issues) throw contextInvalid(contract.name, checked.issues);
+    const { blockRows, tolerance } = contract.settings;
+    return this.#batches.open({
+      id: this.#newId(),
+      kind: contract.name,
+      key: key ?? null,
+      context: encodeJson(context, `The context of a ${contract.name} batch`),
+      priority,
+      blockRows,
+      tolerance,
+      held: hold,
+    });
+  }
+
+  async append(contract: AnyBatch, id: string, rows: RowsOf<unknown>): Promise<{ readonly rows: number }> {
+    const [batch] = await this.#batches.get([id]);
+    if (batch?.state !== "open") throw notOpen(id, batch?.state ?? "missing");
+    return { rows: (await new Submission(this.#batches, batch, contract, { resumes: false }).all(rows)).rows };
+  }
+
+  /** Nothing more can be appended. An empty batch ends here. */
+  async seal(id: string): Promise<void> {
+    const [batch] = await this.#batches.get([id]);
+    const state = batch ? await this.#batches.seal(id, batch.round) : "missing";
+    if (state === "missing") throw notOpen(id, state);
+    if (batch!.held) while (await this.#batches.tend(1_000));
+    await endBatches(this.#batches, this.#events, [id]);
+  }
+
+  async get(id: string): Promise<BatchInfo | null> {
+    const [batch] = await this.#batches.get([id]);
+    return batch ? infoOf(batch) : null;
+  }
+
+  async list(filter: BatchFilter, limit: number, after: string | null): Promise<readonly BatchInfo[]> {
+    return (await this.#batches.list(filter, limit, after)).map(infoOf);
+  }
+
+  /** Rows of the latest round that failed or were quarantined, by line, in constant memory. */
+  async *failedRows(id: string): AsyncGenerator<FailedBatchRow> {
+    const [batch] = await this.#batches.get([id]);
+    if (!batch) throw notOpen(id, "missing");
+    yield* failedRowsOf(this.#batches, id, batch.round);
+  }
+
+  /** Ends the batch: blocks that have not begun are cancelled, running ones are asked to end. Rows that have ended stay as they are. */
+  async abort(id: string): Promise<BatchState> {
+    const state = await this.#batches.abort(id);
+    if (state === "missing") throw notOpen(id, state);
+    if (state === "aborting") while (await this.#batches.tend(1_000));
+    await endBatches(this.#batches, this.#events, [id]);
+    return (await this.#batches.get([id]))[0]?.state ?? state;
+  }
+
+  /** A new round of the rows that failed or were quarantined, and `done` again at its end. */
+  async retry(id: string): Promise<{ readonly round: number; readonly rows: number }> {
+    const [batch] = await this.#batches.get([id]);
+    if (!batch) throw notOpen(id, "missing");
+    const { state, kind, round, priority, sums } = batch;
+    const failed = sums.failed + sums.quarantined;
+    const input = JSON.stringify({ batch: id, round: round + 1 });
+    const plain = { priority, runAt: null, delayMs: 0, dedupeKey: null };
+    const draft = { id: `${id}:round:${round + 1}`, kind: roundKind(kind), input, ...plain };
+    if (!hasEnded(state) || failed === 0 || !(await this.#batches.reopen(id, round, draft)))
+      throw new OutliveError(
+        ErrorCode.wrongState,
+        hasEnded(state) && failed === 0
+          ? `Batch ${id} has no failed rows to retry.`
+          : `Batch ${id} is ${state}; only a batch that has ended can be retried.`,
+        "Nothing was changed. `outlive batch ID` shows how it stands.",
+        { batch: id, state, round },
+      );
+    return { round: round + 1, rows: failed };
+  }
+}
+
+/** A batch to which rows are appended until it is sealed. */
+export class OpenBatch<In = unknown> {
+  readonly id: string;
+  readonly #client: BatchClient;
+  readonly #contract: AnyBatch;
+
+  constructor(client: BatchClient, contract: AnyBatch, id: string) {
+    this.#client = client;
+    this.#contract = contract;
+    this.id = id;
+  }
+
+  /** Adds rows. Resolves when they are durable. */
+  append(rows: RowsOf<In>): Promise<{ readonly rows: number }> {
+    return this.#client.append(this.#contract, this.id, rows);
+  }
+
+  /** Nothing more can be appended; a batch that was held begins to run. */
+  seal(): Promise<void> {
+    return this.#client.seal(this.id);
+  }
+}
+
+/** The failed rows of one round, by line. */
+export async function* failedRowsOf(batches: Batches, id: string, round: number): AsyncGenerator<FailedBatchRow> {
+  let after: number | null = null;
+  for (;;) {
+    const blocks: Awaited<ReturnType<Batches["failures"]>> = await batches.failures(id, round, after, FAILED_BLOCKS);
+    for (const { rows, whole } of blocks) {
+      const failed = rows.map(({ line, input, error, as }): FailedBatchRow => ({
+        line,
+        ...readable(input),
+        error,
+        state: as,
+        ...(error.code === ErrorCode.corrupt && { corrupt: true as const }),
+      }));
+      if (whole) failed.push(...rowsOfWhole(whole));
+      yield* failed.toSorted((a, b) => a.line - b.line);
+    }
+    const last = blocks.at(-1);
+    if (!last || blocks.length < FAILED_BLOCKS) return;
+    after = last.number;
+  }
+}
+
+/** The rows of a block that ended as a whole. If its input is damaged, nobody knows which they were: one entry without a line stands for them. */
+function rowsOfWhole({ input, marks, error, as }: NonNullable<FailedBlock["whole"]>): FailedBatchRow[] {
+  if (error?.code === ErrorCode.corrupt) return [{ line: 0, ...readable(input), error, state: as, corrupt: true }];
+  return decodeBlock(input).rows.flatMap(({ line, input: row }, at) =>
+    marks[at] === "1" ? [] : [{ line, input: row, error, state: as }],
+  );
+}
+
+/** A damaged text is shown as it was found. */
+function readable(text: string): Pick<FailedBatchRow, "input" | "corrupt"> {
+  try {
+    return { input: JSON.parse(text) as Json };
+  } catch {
+    return { input: text, corrupt: true };
+  }
+}
+
+/** Of all rounds: the failed rows of one are the rows of the next. */
+function totalOf({ earlier, rows }: BatchRow): number {
+  return earlier.succeeded + earlier.aborted + rows;
+}
+
+export function infoOf(batch: BatchRow): BatchInfo {
+  const { id, kind, key, state, round, sums, earlier, rows, pace, createdAt, sealedAt, endedAt } = batch;
+  const left = rows - endedRows(sums);
+  const rate =
+    pace && pace.toAt > pace.fromAt && !hasEnded(state)
+      ? Math.round(((pace.toRows - pace.fromRows) * 1_000) / (pace.toAt - pace.fromAt))
+      : null;
+  return {
+    id,
+    kind,
+    key,
+    state,
+    round,
+    rows: {
+      total: totalOf(batch),
+      succeeded: earlier.succeeded + sums.succeeded,
+      failed: sums.failed,
+      quarantined: sums.quarantined,
+      aborted: earlier.aborted + sums.aborted,
+      left,
+    },
+    rate,
+    endsInMs: rate && state === "sealed" ? Math.round((left * 1_000) / rate) : null,
+    context: JSON.parse(batch.context) as Json,
+    outputs: batch.outputs === null ? {} : (JSON.parse(batch.outputs) as Record<string, OutputFile>),
+    createdAt,
+    sealedAt,
+    endedAt,
+    why: whyNotEnded(batch, left),
+  };
+}
+
+function whyNotEnded({ state, held }: BatchRow, left: number): string | null {
+  if (hasEnded(state)) return null;
+  if (state === "open")
+    return held ? "it is held until it is sealed" : "it is open: more rows may be appended until it is sealed";
+  if (state === "aborting") return `it is being aborted; ${left} rows have not ended`;
+  return left === 0 ? "all rows have ended; the next check ends it" : `${left} rows have not ended`;
+}
+
+function contextInvalid(kind: string, issues: readonly { readonly message: string }[]): OutliveError {
+  const found = issues.slice(0, 5).map(({ message }) => message);
+  return new OutliveError(
+    ErrorCode.inputInvalid,
+    `The context does not fit the schema of ${kind}: ${found.join("; ")}.`,
+    "Nothing was submitted. Correct the context or the schema.",
+    { kind, issues: found },
+  );
+}

@@ -1,0 +1,247 @@
+// Batches in a worker process: what it runs for each kind of batch (blocks, what follows an end, new rounds), what rows share, and the check for
+// ends after each settled block.
+import { batchOfBlock, type BatchRow, doneKind, hasEnded, roundKind, type StoredBlock } from "../job/batches.ts";
+import type { RunnableKind } from "../job/contract.ts";
+import { invalidInput } from "../job/enqueue.ts";
+import { ErrorCode, OutliveError, TerminalError, toStoredError } from "../job/errors.ts";
+import type { Emitter } from "../job/events.ts";
+import { type ClaimedJob, isTerminal, type KindSettings } from "../job/job.ts";
+import type { Json } from "../job/json.ts";
+import type { Clock } from "../job/time.ts";
+import type { Change } from "../job/transitions.ts";
+import { endBatches } from "../recovery/batch-ends.ts";
+import type { Batches } from "../stores/batches.ts";
+import type { BlockAttempt, Run } from "../worker/run.ts";
+import { failedRowsOf, infoOf } from "./batch-client.ts";
+import { runBlock } from "./block-runner.ts";
+import type { AnyBatch, BatchEnded, OutputFile } from "./contract.ts";
+import { assembled } from "./outputs.ts";
+import { Submission } from "./submission.ts";
+
+/** How long settled blocks wait for their check, so that a burst of them has one. */
+const CHECK_MS = 10;
+/** Contexts of batches that are kept in memory. */
+const MAX_CONTEXTS = 1_000;
+
+/** Where output files go. */
+export interface OutputStore {
+  put(key: string, data: AsyncIterable<Uint8Array>): Promise<{ readonly size: number; readonly sha256: string }>;
+}
+
+export interface BatchWorkerDeps {
+  readonly batches: Batches;
+  readonly clock: Clock;
+  readonly events: Emitter;
+  /** Null: none was given to `open`. */
+  readonly outputs: OutputStore | null;
+  /** The settings of a kind with the engine's defaults. */
+  readonly settingsOf: (contract: AnyBatch["kinds"]["block"]) => KindSettings;
+}
+
+export class BatchWorker {
+  readonly #deps: BatchWorkerDeps;
+  readonly #shared = new Map<AnyBatch, Promise<unknown>>();
+  readonly #contexts = new Map<string, Promise<unknown>>();
+  #toCheck = new Set<string>();
+  #checking = false;
+
+  constructor(deps: BatchWorkerDeps) {
+    this.#deps = deps;
+  }
+
+  /** What a worker runs for this kind of batch. Nothing without a handler. */
+  kinds(contract: AnyBatch): ReadonlyMap<string, RunnableKind> {
+    const { handlers, kinds, name } = contract;
+    if (!handlers.row && !handlers.block) return new Map();
+    const runnable = (kind: AnyBatch["kinds"]["block"], handler: RunnableKind["handler"]): RunnableKind => ({
+      settings: this.#deps.settingsOf(kind),
+      parse: null,
+      handler,
+      delayMs: kind.backoff,
+    });
+    return new Map([
+      [
+        name,
+        {
+          ...runnable(kinds.block, (block: never, run) => this.#runBlock(contract, block, run as BlockAttempt)),
+          settled: (job: ClaimedJob, change: Change) => this.#settled(job, change),
+        },
+      ],
+      [doneKind(name), runnable(kinds.done, (input: never, run) => this.#runDone(contract, input, run))],
+      [roundKind(name), runnable(kinds.round, (input: never) => this.#runRound(contract, input))],
+    ]);
+  }
+
+  /** Disposes of what `setUp` made. */
+  async close(): Promise<void> {
+    for (const making of this.#shared.values()) {
+      const made = (await making.catch(() => null)) as { [Symbol.asyncDispose]?: () => Promise<void> } | null;
+      await made?.[Symbol.asyncDispose]?.().catch(() => {});
+    }
+    this.#shared.clear();
+  }
+
+  // ---- blocks
+
+  async #runBlock(contract: AnyBatch, block: StoredBlock, run: BlockAttempt): Promise<void> {
+    const { batch } = block;
+    const [context, shared] = await Promise.all([this.#contextOf(contract, batch), this.#sharedOf(contract)]);
+    await runBlock({ clock: this.#deps.clock, contract, shared, context, parse: parserOf(contract) }, block, run);
+  }
+
+  /** Once per process. A set-up that failed is tried again by the next block. */
+  #sharedOf(contract: AnyBatch): Promise<unknown> | undefined {
+    const { setUp } = contract.handlers;
+    if (!setUp) return undefined;
+    let making = this.#shared.get(contract);
+    if (!making) {
+      making = (async () => setUp())();
+      this.#shared.set(contract, making);
+      making.catch(() => this.#shared.delete(contract));
+    }
+    return making;
+  }
+
+  #contextOf(contract: AnyBatch, batch: string): Promise<unknown> {
+    let reading = this.#contexts.get(batch);
+    if (!reading) {
+      reading = this.#readContext(contract, batch);
+      this.#contexts.set(batch, reading);
+      reading.catch(() => this.#contexts.delete(batch));
+      if (this.#contexts.size > MAX_CONTEXTS) this.#contexts.delete(this.#contexts.keys().next().value!);
+    }
+    return reading;
+  }
+
+  async #readContext(contract: AnyBatch, id: string): Promise<unknown> {
+    const [batch] = await this.#deps.batches.get([id]);
+    if (!batch) throw missing(id);
+    return parsedContext(contract, batch);
+  }
+
+  #settled({ input }: ClaimedJob, { to, rows }: Change): void {
+    if (!isTerminal(to) && rows === undefined) return;
+    this.#toCheck.add(batchOfBlock(input));
+    if (this.#checking) return;
+    this.#checking = true;
+    this.#deps.clock.after(CHECK_MS, () => void this.#check());
+  }
+
+  async #check(): Promise<void> {
+    const { batches, events } = this.#deps;
+    const ids = [...this.#toCheck];
+    this.#toCheck = new Set();
+    try {
+      await endBatches(batches, events, ids);
+    } catch (thrown) {
+      // The maintenance of any worker finds the end within a second.
+      events.emit("store.failed", {
+        doing: "checking for ended batches",
+        error: toStoredError(thrown),
+        retryInMs: 1_000,
+      });
+    }
+    if (this.#toCheck.size > 0) this.#deps.clock.after(CHECK_MS, () => void this.#check());
+    else this.#checking = false;
+  }
+
+  // ---- what follows an end
+
+  async #runDone(
+    contract: AnyBatch,
+    input: { readonly batch: string; readonly round: number },
+    run: Run,
+  ): Promise<void> {
+    const { batches } = this.#deps;
+    const { batch: id, round } = input;
+    const [batch] = await batches.get([id]);
+    if (!batch) throw missing(id);
+    if (batch.round !== round || !hasEnded(batch.state)) return;
+    const outputs = await run.step("outputs", () => this.#assemble(id, round));
+    const { done } = contract.handlers;
+    if (!done) return;
+    const { rows, key, state } = infoOf({ ...batch, outputs: JSON.stringify(outputs) });
+    const context = await parsedContext(contract, batch);
+    const end: BatchEnded<unknown> = { id, key, state: state as BatchEnded["state"], round, rows, context, outputs };
+    await done(end as never, run);
+  }
+
+  /** The same bytes under the same names, however often it is killed and begun again. */
+  async #assemble(id: string, round: number): Promise<Record<string, OutputFile>> {
+    const { batches, outputs: store } = this.#deps;
+    const files = await batches.outputFiles(id);
+    if (files.length === 0) return {};
+    if (!store)
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `Rows of batch ${id} wrote to ${files.join(", ")}, but there is no blob store for output files.`,
+        'Pass one to open(), for instance `blobs: "./blobs"`, and retry this job. The rows are done and are not run again.',
+        { batch: id, files },
+      );
+    const outputs: Record<string, OutputFile> = {};
+    for (const file of files) {
+      const blob = `batches/${id}/${round}/${nameInBlobs(file)}`;
+      const { size, sha256 } = await store.put(blob, assembled(batches, { id, round }, file));
+      outputs[file] = { blob, bytes: size, sha256 };
+    }
+    await batches.setOutputs(id, JSON.stringify(outputs));
+    return outputs;
+  }
+
+  /** Adds the failed rows of the round before, and seals. Killed anywhere, it goes on at the block that is missing. */
+  async #runRound(
+    contract: AnyBatch,
+    { batch: id, round }: { readonly batch: string; readonly round: number },
+  ): Promise<void> {
+    const { batches, events } = this.#deps;
+    const [batch] = await batches.get([id]);
+    if (!batch) throw missing(id);
+    if (batch.round !== round || batch.state !== "open") return;
+    const failed = failedRowsOf(batches, id, round - 1);
+    const chunks = (async function* () {
+      // A damaged row is not run again: it has failed in this round, too.
+      for await (const { line, input, error, corrupt } of failed)
+        yield [{ line, input, error: corrupt ? error : null }];
+    })();
+    await new Submission(batches, batch, contract, { resumes: true }).rows(chunks);
+    await batches.seal(id, round);
+    await endBatches(batches, events, [id]);
+  }
+}
+
+/** Blob names are lower case; two names that differ only in case stay two. */
+function nameInBlobs(file: string): string {
+  const lower = file.toLowerCase();
+  return lower === file ? file : `${lower}-${Buffer.from(file).toString("hex")}`;
+}
+
+async function parsedContext(contract: AnyBatch, { id, context: text, corrupt }: BatchRow): Promise<unknown> {
+  if (corrupt)
+    throw new TerminalError(`The stored context of batch ${id} does not match its checksum: the store was damaged.`);
+  const context = JSON.parse(text) as Json;
+  const checked = await contract.context?.["~standard"].validate(context);
+  if (checked?.issues) throw invalidInput(`${contract.name} (its context)`, checked.issues);
+  return checked ? checked.value : context;
+}
+
+/** A stored row through the schema, as the handler sees it. */
+function parserOf({ row, name }: AnyBatch): ((input: Json) => unknown) | null {
+  if (!row) return null;
+  const unwrap = (result: Awaited<ReturnType<(typeof row)["~standard"]["validate"]>>): unknown => {
+    if (result.issues) throw invalidInput(name, result.issues);
+    return result.value;
+  };
+  return (input) => {
+    const result = row["~standard"].validate(input);
+    return result instanceof Promise ? result.then(unwrap) : unwrap(result);
+  };
+}
+
+function missing(batch: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.notFound,
+    `There is no batch ${batch}.`,
+    "Its blocks are purged with it; check whether the store was restored.",
+    { batch },
+  );
+}

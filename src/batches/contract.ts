@@ -1,0 +1,184 @@
+// The contract of a batch: its name, the schemas of its rows and its context, and its settings, safe to import anywhere. The handlers are
+// attached where workers run. Made by `batch()` (engine/batch.ts), which checks the options.
+import type { StandardSchemaV1 } from "@standard-schema/spec";
+import type { EnqueueChildren, Enqueue } from "../job/enqueue.ts";
+import type { BatchState, RowSums, Tolerance } from "../job/batches.ts";
+import type { JobContract } from "../job/contract.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import type { Json } from "../job/json.ts";
+import type { CommitForm, NoPromise, Run } from "../worker/run.ts";
+
+/** One row of a batch, as a handler sees it. */
+export interface Row<In = Json> {
+  /** Its place in the source: lines of a file, or 1, 2, 3, ... */
+  readonly line: number;
+  readonly input: In;
+  /** Appends to an output file, at this row's place. Kept only if the row succeeds. */
+  write(file: string, text: string): void;
+  /** Ends the row in the same database transaction as your own writes: exactly once. Only on stores with SQL. */
+  commit<Tx, T>(form: CommitForm<Tx, "sync">, body: (tx: Tx) => NoPromise<T>): Promise<T>;
+  commit<Tx, T>(form: CommitForm<Tx, "async">, body: (tx: Tx) => Promise<T>): Promise<T>;
+}
+
+/** What the handlers of a batch have in common. */
+interface CommonRun<Context, Shared> extends Pick<
+  Run,
+  "attempt" | "fence" | "signal" | "interrupted" | "heartbeat" | "log" | "progress"
+> {
+  /** The id of the block's job. */
+  readonly id: string;
+  /** The id of the batch. */
+  readonly batch: string;
+  /** 1, or more if failed rows were retried. */
+  readonly round: number;
+  /** What was passed to `submit` for all rows. */
+  readonly context: Context;
+  /** What `setUp` returned. */
+  readonly shared: Shared;
+  /** Enqueues a job under the block's fence. Give it an id of your own: the row may run again. */
+  readonly enqueue: Enqueue;
+  /** As `enqueue`, many. */
+  readonly enqueueMany: EnqueueChildren;
+}
+
+/** The second argument of `handle`. */
+export interface RowRun<Context = Json, Shared = undefined> extends CommonRun<Context, Shared> {
+  /** An idempotency key: the same in every attempt and round of this row, different for every row and name. */
+  key(name: string): string;
+  /** Appends to an output file, at this row's place. Kept only if the row succeeds. */
+  write(file: string, text: string): void;
+}
+
+/** The second argument of `handleBlock`. */
+export interface BlockRun<In = Json, Context = Json, Shared = undefined> extends CommonRun<Context, Shared> {
+  /** An idempotency key: the same in every attempt of this block, different for every name. */
+  key(name: string): string;
+  /** The rows that `fail` has not ended. */
+  readonly remaining: readonly Row<In>[];
+  /** Ends one row as failed. */
+  fail(row: Row<In>, error: unknown): void;
+  /** Ends the block, with all remaining rows succeeded, in the same database transaction as your own writes. */
+  commit<Tx, T>(form: CommitForm<Tx, "sync">, body: (tx: Tx) => NoPromise<T>): Promise<T>;
+  commit<Tx, T>(form: CommitForm<Tx, "async">, body: (tx: Tx) => Promise<T>): Promise<T>;
+}
+
+/** How a batch ended: the first argument of `done`. */
+export interface BatchEnded<Context = Json> {
+  readonly id: string;
+  readonly key: string | null;
+  readonly state: Extract<BatchState, "completed" | "failed" | "aborted">;
+  readonly round: number;
+  readonly rows: RowSums & { readonly total: number };
+  readonly context: Context;
+  readonly outputs: Readonly<Record<string, OutputFile>>;
+}
+
+/** An output file, assembled in the order of the lines. */
+export interface OutputFile {
+  /** Its name in the blob store. */
+  readonly blob: string;
+  readonly bytes: number;
+  readonly sha256: string;
+}
+
+/** What `batch()` decides about how rows are cut and run. */
+export interface BatchSettings {
+  readonly blockRows: number;
+  readonly atOnce: number;
+  readonly mark: "time" | "row";
+  readonly blockForMs: number;
+  readonly tolerance: Tolerance;
+}
+
+type SetUp<Shared> = () => Shared | Promise<Shared>;
+type RowHandler = (row: Row<never>, run: RowRun<never, never>) => unknown;
+type BlockHandler = (rows: readonly Row<never>[], run: BlockRun<never, never, never>) => unknown;
+type DoneHandler = (end: BatchEnded<never>, run: Run) => unknown;
+
+/** By which a batch is known, also if the program's copy of outlive is not the command line's. */
+const BATCH = Symbol.for("outlive.batch");
+
+export class BatchContract<In = unknown, Out = In, Context = Json, Shared = undefined> {
+  readonly [BATCH] = true;
+  readonly name: string;
+  readonly settings: BatchSettings;
+  readonly row: StandardSchemaV1<In, Out> | null;
+  readonly context: StandardSchemaV1<unknown, Context> | null;
+  /** The kinds of its jobs: its blocks, what follows its end, and what begins a new round. */
+  readonly kinds: {
+    readonly block: JobContract<never, never, unknown>;
+    readonly done: JobContract<never, never, unknown>;
+    readonly round: JobContract<never, never, unknown>;
+  };
+  #setUp: SetUp<unknown> | null = null;
+  #handlers: { readonly row: RowHandler | null; readonly block: BlockHandler | null } = { row: null, block: null };
+  #done: DoneHandler | null = null;
+
+  constructor(
+    name: string,
+    settings: BatchSettings,
+    row: StandardSchemaV1<In, Out> | null,
+    context: StandardSchemaV1<unknown, Context> | null,
+    kinds: BatchContract["kinds"],
+  ) {
+    this.name = name;
+    this.settings = settings;
+    this.row = row;
+    this.context = context;
+    this.kinds = kinds;
+  }
+
+  /** Runs once in each worker process, before its first block. What it returns is `run.shared`; if that has [Symbol.asyncDispose], it is called when the engine closes. */
+  setUp<NewShared>(make: SetUp<NewShared>): BatchContract<In, Out, Context, NewShared> {
+    this.#assertFirst(this.#setUp, "setUp");
+    this.#setUp = make;
+    return this as unknown as BatchContract<In, Out, Context, NewShared>;
+  }
+
+  /** Attaches the handler of single rows. A row that throws is tried again with its block; one that throws `TerminalError` has failed. */
+  handle(handler: (row: Row<Out>, run: RowRun<Context, Shared>) => void | Promise<void>): this {
+    this.#assertFirst(this.#handlers.row ?? this.#handlers.block, "handle");
+    this.#handlers = { row: handler, block: null };
+    return this;
+  }
+
+  /** Attaches the handler of whole blocks, in place of `handle`. If it throws, all rows that have not ended are tried again. */
+  handleBlock(handler: (rows: readonly Row<Out>[], run: BlockRun<Out, Context, Shared>) => void | Promise<void>): this {
+    this.#assertFirst(this.#handlers.row ?? this.#handlers.block, "handleBlock");
+    this.#handlers = { row: null, block: handler };
+    return this;
+  }
+
+  /** Attaches what follows the end of a batch: a job of its own, once for each round. */
+  done(handler: (end: BatchEnded<Context>, run: Run) => void | Promise<void>): this {
+    this.#assertFirst(this.#done, "done");
+    this.#done = handler as unknown as DoneHandler;
+    return this;
+  }
+
+  /** What workers run. */
+  get handlers(): {
+    readonly setUp: SetUp<unknown> | null;
+    readonly row: RowHandler | null;
+    readonly block: BlockHandler | null;
+    readonly done: DoneHandler | null;
+  } {
+    return { setUp: this.#setUp, ...this.#handlers, done: this.#done };
+  }
+
+  #assertFirst(attached: unknown, method: string): void {
+    if (attached === null) return;
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `The batch ${this.name} has a handler already.`,
+      `Call ${method}() once per batch, and either handle() or handleBlock().`,
+      { kind: this.name },
+    );
+  }
+}
+
+export function isBatch(value: unknown): value is AnyBatch {
+  return typeof value === "object" && value !== null && BATCH in value;
+}
+
+export type AnyBatch = BatchContract<never, never, never, never>;

@@ -1,0 +1,97 @@
+// Output files of a batch. What a row writes is kept with its end, as parts of its block; the file is put together in the order of the lines when
+// the batch has ended. Two attempts never keep the same row twice, but one attempt may send a part twice: a line counts once.
+import type { OutputPart } from "../job/batches.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import type { Batches } from "../stores/batches.ts";
+
+/** What one row may write to one file at a time, in characters. */
+const MAX_TEXT = 1 << 20;
+const MAX_NAME = 100;
+/** How many blocks one read of an assembly brings. */
+const PAGE = 200;
+
+export function assertOutput(file: unknown, text: unknown, line: number): void {
+  const wrong =
+    typeof file !== "string" || !/^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(file) || file.length > MAX_NAME
+      ? [`The output file ${JSON.stringify(file)} is not a name`, `Use letters, digits and . _ -, at most ${MAX_NAME}.`]
+      : typeof text !== "string"
+        ? [`What line ${line} writes to ${file} is not a text`, "Pass a string."]
+        : text.length > MAX_TEXT
+          ? [`Line ${line} writes ${text.length} characters to ${file} at once`, `Write at most ${MAX_TEXT} per call.`]
+          : null;
+  if (wrong === null) return;
+  throw new OutliveError(ErrorCode.optionInvalid, `${wrong[0]}.`, wrong[1]!, { file, line });
+}
+
+/** What these rows wrote, one part per file. */
+export function partsOf(
+  rows: readonly {
+    readonly line: number;
+    readonly texts: readonly { readonly file: string; readonly text: string }[];
+  }[],
+): OutputPart[] {
+  const files = new Map<string, [line: number, text: string][]>();
+  for (const { line, texts } of rows) {
+    for (const { file, text } of texts) {
+      const part = files.get(file);
+      const last = part?.at(-1);
+      if (last?.[0] === line) last[1] += text;
+      else if (part) part.push([line, text]);
+      else files.set(file, [[line, text]]);
+    }
+  }
+  return [...files].map(([file, texts]) => ({ file, texts: JSON.stringify(texts) }));
+}
+
+/** A file of a batch, in the order of the lines. The rows of a later round stand where their lines belong. */
+export async function* assembled(
+  batches: Batches,
+  { id, round }: { readonly id: string; readonly round: number },
+  file: string,
+): AsyncGenerator<Uint8Array> {
+  const encoder = new TextEncoder();
+  const rounds = Array.from({ length: round }, (_, at) => blocksOf(batches, id, at + 1, file));
+  for await (const lines of merged(rounds)) yield encoder.encode(lines.map(([, text]) => text).join(""));
+}
+
+type Lines = [line: number, text: string][];
+
+/** What each block of a round wrote to the file, by line. */
+async function* blocksOf(batches: Batches, batch: string, round: number, file: string): AsyncGenerator<Lines> {
+  let after: number | null = null;
+  do {
+    const page = await batches.outputs(batch, round, file, after, PAGE);
+    for (const parts of page.blocks) {
+      const lines = new Map<number, string>();
+      for (const part of parts)
+        for (const [line, text] of JSON.parse(part) as Lines) if (!lines.has(line)) lines.set(line, text);
+      yield [...lines].toSorted(([a], [b]) => a - b);
+    }
+    after = page.next;
+  } while (after !== null);
+}
+
+/** Several streams of lines as one, by line. One stream passes as it is. */
+async function* merged(streams: readonly AsyncGenerator<Lines>[]): AsyncGenerator<Lines> {
+  if (streams.length === 1) return yield* streams[0]!;
+  const next = async (
+    stream: AsyncGenerator<Lines>,
+  ): Promise<{ stream: AsyncGenerator<Lines>; lines: Lines } | null> => {
+    const { done, value } = await stream.next();
+    return done ? null : { stream, lines: value };
+  };
+  let heads = (await Promise.all(streams.map(next))).filter((head) => head !== null);
+  while (heads.length > 0) {
+    const first = heads.reduce((a, b) => (b.lines[0]![0] < a.lines[0]![0] ? b : a));
+    const bound = Math.min(...heads.filter((head) => head !== first).map(({ lines }) => lines[0]![0]));
+    const cut = first.lines.findIndex(([line]) => line > bound);
+    if (cut === -1) {
+      yield first.lines;
+      const following = await next(first.stream);
+      heads = heads.flatMap((head) => (head !== first ? [head] : following ? [following] : []));
+    } else {
+      yield first.lines.slice(0, cut);
+      first.lines = first.lines.slice(cut);
+    }
+  }
+}

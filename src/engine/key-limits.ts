@@ -1,0 +1,68 @@
+// Single keys while everything works: a limit of their own, a weight, a pause, and how they stand.
+import { assertKey } from "../job/enqueue.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import { type JobKey, jobKey, type KeyPause, type KeyState } from "../job/limits.ts";
+import type { KeyQuery, Store } from "../stores/port.ts";
+import { keyLimit, type KeyLimitOptions, keyPause, type KeyPauseOptions } from "./options.ts";
+
+/** At most this many keys are listed. */
+const MAX_LISTED = 1_000;
+
+export class KeyLimits {
+  readonly #store: Store;
+
+  constructor(store: Store) {
+    this.#store = store;
+  }
+
+  /** Gives one key of a limit a limit or a weight of its own; null: that of the limit again. It replaces what was set before. What runs goes on. */
+  async set(limit: string, key: string, own: KeyLimitOptions | null): Promise<void> {
+    const named = namedKey(limit, key);
+    await this.#store.operate.setLimit(named, own === null ? null : keyLimit(limit, key, own));
+  }
+
+  /** Nothing of this key starts until `resume`, or for so long, also what was admitted before. What runs goes on. A second pause replaces the first. */
+  pause(limit: string, key: string, options: KeyPauseOptions): Promise<void> {
+    return this.#pause(limit, key, keyPause(limit, key, options));
+  }
+
+  /** The key starts jobs again. */
+  resume(limit: string, key: string): Promise<void> {
+    return this.#pause(limit, key, null);
+  }
+
+  async #pause(limit: string, key: string, pause: KeyPause | null): Promise<void> {
+    const named = namedKey(limit, key);
+    const { operate, name } = this.#store;
+    if (operate.pauseKey === undefined) throw notOffered(name, "pause one key", "Pause the kind instead.");
+    await operate.pauseKey(named, pause);
+  }
+
+  /** How one key stands: what applies to it, what it holds, whether it is paused. */
+  async get(limit: string, key: string): Promise<KeyState> {
+    const [state] = await this.#keys({ key: namedKey(limit, key) });
+    return state!;
+  }
+
+  /** The keys that have something of their own, of one limit or of all, by name; at most 1,000. */
+  list(limit?: string): Promise<readonly KeyState[]> {
+    if (limit !== undefined) assertKey(limit, "The name of the limit");
+    return this.#keys({ limit: limit ?? null, most: MAX_LISTED });
+  }
+
+  async #keys(query: KeyQuery): Promise<readonly KeyState[]> {
+    const { inspect, name } = this.#store;
+    if (inspect.keys === undefined) throw notOffered(name, "list keys", "Read its tables.");
+    return inspect.keys(query);
+  }
+}
+
+function namedKey(limit: string, key: string): JobKey {
+  assertKey(limit, "The name of the limit");
+  assertKey(key, `The key of the limit ${limit}`);
+  return jobKey(limit, key);
+}
+
+function notOffered(store: string, what: string, instead: string): OutliveError {
+  return new OutliveError(ErrorCode.optionInvalid, `A ${store} store can't ${what}.`, instead, { store });
+}

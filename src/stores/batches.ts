@@ -1,0 +1,113 @@
+// The part of the store port that batches need, offered as a property of the store. A batch has no owner: any process may call any of this at
+// any time. What the rows of a batch came to is known from its blocks: marks (`RowEnds`) and ended blocks append a delta in their own
+// transaction, and nothing that runs locks the batch's own row. So the end is looked for after the commit: two transactions do not see
+// each other's last row, and whichever commits last is seen by the next check.
+import type { BatchDraft, BatchRow, BatchState, BlockDraft, FailedRow } from "../job/batches.ts";
+import type { StoredError } from "../job/errors.ts";
+import type { JobDraft } from "../job/job.ts";
+
+export interface Batches {
+  /** One transaction: adds the batch as open, or returns the one of its kind that has the same key. */
+  open(draft: BatchDraft): Promise<OpenedBatch>;
+
+  /**
+   * One transaction: adds these blocks if the batch is open and in this round. A number that is there already adds nothing. Rejected rows count as
+   * failed at once. Resolves when durable.
+   */
+  append(batch: string, round: number, blocks: readonly BlockDraft[]): Promise<AppendAnswer>;
+
+  /** One transaction: an open batch is sealed and, if it was held, released. Any other state is returned as it is. */
+  seal(batch: string, round: number): Promise<BatchState | "missing">;
+
+  /** One transaction: an open or sealed batch is aborting from now on. Any other state is returned as it is. */
+  abort(batch: string): Promise<BatchState | "missing">;
+
+  /**
+   * One small transaction: cancels queued blocks of batches that are aborting and asks running ones to end; makes blocks of released batches ready.
+   * Returns whether more is left. Any process may call it, again and again.
+   */
+  tend(limit: number): Promise<boolean>;
+
+  /** Batches as they are now, sums included, in the order of the ids; unknown ones are omitted. Reads only, takes no lock, and scans no blocks. */
+  get(ids: readonly string[]): Promise<readonly BatchRow[]>;
+
+  /** A page of batches, the newest first. */
+  list(filter: BatchFilter, limit: number, after: string | null): Promise<readonly BatchRow[]>;
+
+  /** One small transaction: adds deltas to the rows of their batches. Returns the ids of batches that have not ended and may have something to decide, at most `limit`. */
+  fold(limit: number): Promise<readonly string[]>;
+
+  /**
+   * One transaction: ends the batch if it is still in this state and round, and enqueues what follows. Returns whether it did: it is false for
+   * all but one of those who try.
+   */
+  finish(end: BatchEnd): Promise<boolean>;
+
+  /** Blocks of one round with rows that failed or were quarantined, in their order, at most `limit`. */
+  failures(batch: string, round: number, after: number | null, limit: number): Promise<readonly FailedBlock[]>;
+
+  /** What rows of one round wrote to a file, of at most `limit` blocks in the order of their numbers. `after`: the `next` of the page before. */
+  outputs(batch: string, round: number, file: string, after: number | null, limit: number): Promise<OutputPage>;
+
+  /** The names of the files that rows wrote to. */
+  outputFiles(batch: string): Promise<readonly string[]>;
+
+  /** Keeps what the outputs were assembled to, as JSON text. */
+  setOutputs(batch: string, outputs: string): Promise<void>;
+
+  /** One transaction: a batch that has ended, in this round, is open again in the next one, and the draft is enqueued. Returns whether it did. */
+  reopen(batch: string, round: number, draft: JobDraft): Promise<boolean>;
+
+  /** Deletes batches that ended long ago, and whose last job has, with their blocks, in pieces. Returns how many batches went and whether more is left. */
+  purge(endedOlderThanMs: number, limit: number): Promise<{ readonly batches: number; readonly more: boolean }>;
+}
+
+export interface OpenedBatch {
+  readonly created: boolean;
+  readonly batch: BatchRow;
+}
+
+/** `blocks` and `rows` are those that this call added. */
+export type AppendAnswer =
+  | { readonly is: "appended"; readonly blocks: number; readonly rows: number }
+  | { readonly is: "closed"; readonly state: BatchState }
+  | { readonly is: "missing" };
+
+export interface BatchFilter {
+  readonly kind?: string;
+  readonly state?: BatchState;
+  /** Only batches created after this instant, in ms of the store's clock. */
+  readonly createdAfter?: number;
+}
+
+export interface BatchEnd {
+  readonly batch: string;
+  readonly round: number;
+  /** The state that the decision was made in. */
+  readonly from: BatchState;
+  readonly to: "completed" | "failed" | "aborted";
+  readonly follow: readonly JobDraft[];
+}
+
+/** What failed of one block. */
+export interface FailedBlock {
+  readonly number: number;
+  /** By line. */
+  readonly rows: readonly Omit<FailedRow, "row">[];
+  /** The block itself ended as dead or quarantined: each row without a mark shares its end. Null: it did not. */
+  readonly whole: {
+    /** The block's job input (`decodeBlock`). */
+    readonly input: string;
+    /** As in `ClaimedBlock`. */
+    readonly marks: string;
+    readonly error: StoredError | null;
+    readonly as: FailedRow["as"];
+  } | null;
+}
+
+export interface OutputPage {
+  /** Of each block, in their order: the texts of its parts (`OutputPart`). */
+  readonly blocks: readonly (readonly string[])[];
+  /** The number of the last block of this page; null: that was all. */
+  readonly next: number | null;
+}

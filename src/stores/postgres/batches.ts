@@ -1,0 +1,417 @@
+// Batches as the port wants them: rows come in as blocks, a batch is sealed, aborted, ended once, opened again, deleted. Each verb is one small
+// transaction. What changes the row of a batch locks it first, and takes its deltas only then; what runs blocks locks neither.
+import { BATCH_STATES, type BatchDraft, type BatchState, type BlockDraft, type FailedRow } from "../../job/batches.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import type { JobDraft } from "../../job/job.ts";
+import type { AppendAnswer, BatchEnd, Batches, OpenedBatch } from "../batches.ts";
+import { LANE, NEVER_DUE, STATE } from "../rows.ts";
+import { AS, type BatchColumns, batchReads, batchRow, ROW_SUM, SELECT_BATCH } from "./batch-reads.ts";
+import type { Connection } from "./connection.ts";
+import { insertJobs, type Kinds } from "./enqueue.ts";
+import { cancelAll } from "./operate.ts";
+import { deleteTogether, isRefusal } from "./purge.ts";
+import { checksumSql, list, type Session, texts } from "./statements.ts";
+
+const RELEASE = 1;
+const CANCEL = 2;
+/** The two moments of a pace are at most so far apart, as long as sums are added up at all. */
+const PACE_MS = 10_000;
+/** How many deltas one fold takes. */
+const DELTAS = 20_000;
+
+const ENDED_ROWS = "b.succeeded + b.failed + b.quarantined + b.aborted";
+
+export function batches(connection: Connection, kinds: Kinds): Batches {
+  const folding = new Folding(connection);
+  return {
+    ...batchReads(connection),
+    open: (draft) => connection.transaction((tx) => openBatch(tx, kinds, draft)),
+    append: (batch, round, blocks) => connection.transaction((tx) => append(tx, kinds, batch, round, blocks)),
+    async seal(batch, round) {
+      const [sealed] = await connection.rows(SEAL, [batch, round]);
+      return sealed ? "sealed" : stateOf(connection, batch);
+    },
+    async abort(batch) {
+      const [aborting] = await connection.rows(ABORT, [batch]);
+      return aborting ? "aborting" : stateOf(connection, batch);
+    },
+    async tend(limit) {
+      // Asked now and then, and nearly always in vain: then no transaction is begun.
+      const [next] = await connection.rows("SELECT 1 FROM outlive.batch_state WHERE tending > 0 LIMIT 1");
+      return next ? connection.maintain((tx) => tend(tx, limit)) : false;
+    },
+    fold: (limit) => folding.fold(limit),
+    finish: (end) => connection.transaction((tx) => finish(tx, kinds, end)),
+    async setOutputs(batch, outputs) {
+      await connection.run("UPDATE outlive.batch_state SET outputs = $2 WHERE id = $1", [batch, outputs]);
+    },
+    reopen: (batch, round, draft) => connection.transaction((tx) => reopen(tx, kinds, batch, round, draft)),
+    async purge(endedOlderThanMs, limit) {
+      if (!(await hasOld(connection, endedOlderThanMs))) return { batches: 0, more: false };
+      const gone = await connection.maintain((tx) => purge(tx, endedOlderThanMs, limit));
+      return { batches: gone, more: await hasOld(connection, endedOlderThanMs) };
+    },
+  };
+}
+
+// ---- rows come in
+
+const OPEN = `INSERT INTO outlive.batch_state (id, kind, key, held, priority, block_rows, tolerance, created_at, context, context_sum)
+  SELECT $1, k.id, $3, $4, $5, $6, $7, outlive.now_ms(), $8, ${checksumSql("$8", "$1")} FROM outlive.kinds k WHERE k.name = $2
+  ON CONFLICT DO NOTHING RETURNING seq`;
+
+async function openBatch(session: Session, kinds: Kinds, draft: BatchDraft): Promise<OpenedBatch> {
+  const { id, kind, key, context, priority, blockRows, tolerance, held } = draft;
+  await kinds.demand(session, [kind]);
+  const added = await session.rows(OPEN, [
+    id,
+    kind,
+    key,
+    held,
+    priority,
+    blockRows,
+    tolerance === null ? null : JSON.stringify(tolerance),
+    context,
+  ]);
+  // The same id: its answer was lost, and it is asked again.
+  const [row] = await session.rows<BatchColumns>(
+    `${SELECT_BATCH} WHERE b.id = $1 OR (k.name = $2 AND b.key = $3) ORDER BY b.id = $1 DESC LIMIT 1`,
+    [id, kind, key],
+  );
+  return { created: added.length === 1, batch: batchRow(row!) };
+}
+
+interface PlainBatch {
+  readonly seq: number;
+  readonly state: number;
+  readonly round: number;
+  readonly held: boolean;
+}
+
+const LOCK = "SELECT seq, state, round, held FROM outlive.batch_state WHERE id = $1 FOR NO KEY UPDATE";
+
+/** One submitter of a batch at a time. Who ends rows of it does not wait for that. */
+async function append(
+  session: Session,
+  kinds: Kinds,
+  id: string,
+  round: number,
+  blocks: readonly BlockDraft[],
+): Promise<AppendAnswer> {
+  const [batch] = await session.rows<PlainBatch>(LOCK, [id]);
+  if (!batch) return { is: "missing" };
+  if (batch.state !== AS.open || batch.round !== round) return { is: "closed", state: BATCH_STATES[batch.state]! };
+  // After the lock: what another submitter added before is there.
+  const there = await session.rows<{ number: number }>(
+    "SELECT number FROM outlive.blocks WHERE batch = $1 AND round = $2 AND number = ANY ($3::bigint[])",
+    [batch.seq, round, list(blocks.map(({ number }) => number))],
+  );
+  const known = new Set(there.map(({ number }) => number));
+  const added = blocks.filter(({ number }) => !known.has(number) && known.add(number));
+  if (added.length === 0) return { is: "appended", blocks: 0, rows: 0 };
+  await insertBlockJobs(session, kinds, batch, added);
+  const rejected = added.flatMap(({ number, rejected: rows }) => rows.map((row) => ({ number, row })));
+  await session.run(ADD_BLOCKS, [
+    batch.seq,
+    round,
+    list(added.map(({ number }) => number)),
+    texts(added.map(({ job }) => job?.id ?? null)),
+    list(added.map(({ rows }) => rows)),
+    list(added.map((block) => block.rejected.length > 0)),
+    rejected.length,
+  ]);
+  if (rejected.length > 0) await keepRejected(session, batch.seq, round, rejected);
+  return { is: "appended", blocks: added.length, rows: added.reduce((sum, { rows }) => sum + rows, rejected.length) };
+}
+
+const ADD_BLOCKS = `WITH added AS (
+    INSERT INTO outlive.blocks (job, batch, round, number, rows, bad)
+    SELECT coalesce(i.seq, -nextval('outlive.jobs_seq_seq')), $1, $2, u.number, u.rows, u.bad
+    FROM unnest($3::bigint[], $4::text[], $5::int[], $6::boolean[]) AS u (number, id, rows, bad) LEFT JOIN outlive.job_ids i ON i.id = u.id
+    RETURNING rows),
+  delta AS (INSERT INTO outlive.batch_deltas (batch, round, failed) SELECT $1, $2, $7::int WHERE $7::int > 0)
+  UPDATE outlive.batch_state b SET rows = b.rows + a.rows + $7::int, blocks = b.blocks + a.blocks
+  FROM (SELECT count(*) AS blocks, coalesce(sum(rows), 0) AS rows FROM added) a WHERE b.seq = $1`;
+
+async function insertBlockJobs(
+  session: Session,
+  kinds: Kinds,
+  { held }: PlainBatch,
+  blocks: readonly BlockDraft[],
+): Promise<void> {
+  const jobs = blocks.flatMap(({ job }) => job ?? []);
+  if (jobs.length === 0) return;
+  const drafts = held ? jobs.map((job) => ({ ...job, runAt: NEVER_DUE, delayMs: 0 })) : jobs;
+  const enqueued = await insertJobs(session, kinds, drafts, { areBlocks: true });
+  const refused = enqueued.find(({ created }) => !created);
+  if (refused !== undefined)
+    throw new OutliveError(
+      ErrorCode.wrongState,
+      `There is a job ${refused.id} already, and it is not a block of this batch.`,
+      "Give jobs ids of another form than those of blocks, BATCH:ROUND:NUMBER. Nothing was written.",
+      { jobId: refused.id },
+    );
+}
+
+const REJECT = `INSERT INTO outlive.row_failures (batch, round, number, line, quarantined, input, input_sum, error)
+  SELECT f.batch, $2, f.number, f.line, false, f.input, ${ROW_SUM}, f.error
+  FROM (SELECT $1::bigint AS batch, u.* FROM unnest($3::bigint[], $4::bigint[], $5::text[], $6::text[]) AS u (number, line, input, error)) f`;
+
+async function keepRejected(
+  session: Session,
+  batch: number,
+  round: number,
+  rejected: readonly { readonly number: number; readonly row: FailedRow }[],
+): Promise<void> {
+  await session.run(REJECT, [
+    batch,
+    round,
+    list(rejected.map(({ number }) => number)),
+    list(rejected.map(({ row }) => row.line)),
+    texts(rejected.map(({ row }) => row.input)),
+    texts(rejected.map(({ row }) => JSON.stringify(row.error))),
+  ]);
+}
+
+const SEAL = `UPDATE outlive.batch_state SET state = ${AS.sealed}, sealed_at = outlive.now_ms(), touched = true, held = false,
+    tending = CASE WHEN held THEN ${RELEASE} ELSE 0 END, tended = -1, skipped = false
+  WHERE id = $1 AND state = ${AS.open} AND round = $2 RETURNING seq`;
+const ABORT = `UPDATE outlive.batch_state SET state = ${AS.aborting}, touched = true, held = false, tending = ${CANCEL}, tended = -1, skipped = false
+  WHERE id = $1 AND state IN (${AS.open}, ${AS.sealed}) RETURNING seq`;
+
+async function stateOf(session: Session, id: string): Promise<BatchState | "missing"> {
+  const [row] = await session.rows<{ state: number }>("SELECT state FROM outlive.batch_state WHERE id = $1", [id]);
+  return row ? BATCH_STATES[row.state]! : "missing";
+}
+
+// ---- what is to be done to many blocks
+
+const NEXT_TO_TEND =
+  "SELECT seq, round, tending, tended, skipped FROM outlive.batch_state WHERE tending > 0 ORDER BY seq LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED";
+const BLOCKS_AFTER = `SELECT b.number, b.job FROM outlive.blocks b WHERE b.batch = $1 AND b.round = $2 AND b.number > $3 ORDER BY b.number LIMIT $4`;
+const UNFINISHED = `SELECT j.seq, j.state, j.epoch, j.fence FROM outlive.jobs j
+  WHERE j.seq = ANY ($1::bigint[]) AND j.state + 0 < ${STATE.succeeded} AND NOT j.cancel_requested`;
+// A block that waits for something else, or has begun, has not been held.
+const MAKE_READY = `UPDATE outlive.jobs j SET lane = ${LANE.open}, run_at = NULL WHERE j.seq = ANY ($1::bigint[])
+  AND j.state + 0 = ${STATE.queued} AND j.lane = ${LANE.delayed} AND j.run_at = ${NEVER_DUE} AND j.fence = 0`;
+
+interface UnfinishedBlock {
+  readonly seq: number;
+  readonly state: number;
+  readonly epoch: number;
+  readonly fence: number;
+}
+
+/**
+ * Goes through the blocks of one batch. A block whose job another transaction holds is skipped, and the blocks are gone through once more: a user's
+ * transaction may hold it for minutes. None is added to a batch that is not open, so none is missed.
+ */
+async function tend(session: Session, limit: number): Promise<boolean> {
+  const [batch] = await session.rows<{
+    seq: number;
+    round: number;
+    tending: number;
+    tended: number;
+    skipped: boolean;
+  }>(NEXT_TO_TEND);
+  if (!batch) return false;
+  const blocks = await session.rows<{ number: number; job: number }>(BLOCKS_AFTER, [
+    batch.seq,
+    batch.round,
+    batch.tended,
+    limit,
+  ]);
+  const jobs = list(blocks.map(({ job }) => job));
+  const unfinished = await session.rows<UnfinishedBlock>(UNFINISHED, [jobs]);
+  const locked = await session.rows<UnfinishedBlock>(`${UNFINISHED} ORDER BY j.seq FOR UPDATE SKIP LOCKED`, [jobs]);
+  const own = new Set(locked.map(({ seq }) => seq));
+  const skipped = batch.skipped || unfinished.some(({ seq }) => !own.has(seq));
+  if (batch.tending === CANCEL) await cancelAll(session, locked, "system/batches");
+  else if (locked.length > 0) await session.run(MAKE_READY, [list([...own])]);
+  const isAtEnd = blocks.length < limit;
+  await session.run("UPDATE outlive.batch_state SET tending = $2, tended = $3, skipped = $4 WHERE seq = $1", [
+    batch.seq,
+    isAtEnd && !skipped ? 0 : batch.tending,
+    isAtEnd ? -1 : blocks.at(-1)!.number,
+    skipped && !isAtEnd,
+  ]);
+  // What is only locked is left for the next time, not tried again at once.
+  if (!isAtEnd) return true;
+  const [next] = await session.rows("SELECT 1 FROM outlive.batch_state WHERE tending > 0 AND seq <> $1 LIMIT 1", [
+    batch.seq,
+  ]);
+  return next !== undefined;
+}
+
+// ---- the end
+
+const ANY = `SELECT EXISTS (SELECT 1 FROM outlive.batch_deltas) OR EXISTS (SELECT 1 FROM outlive.batch_state WHERE touched) AS any`;
+
+/** Batches with a mark or with deltas, in their order: one step in an index for each of those. */
+const CANDIDATES = `WITH RECURSIVE own AS (
+    (SELECT d.batch FROM outlive.batch_deltas d WHERE d.batch > $1 ORDER BY d.batch LIMIT 1)
+    UNION ALL SELECT (SELECT d.batch FROM outlive.batch_deltas d WHERE d.batch > o.batch ORDER BY d.batch LIMIT 1) FROM own o WHERE o.batch IS NOT NULL)
+  SELECT c.seq FROM (
+    SELECT seq FROM (SELECT b.seq FROM outlive.batch_state b WHERE b.touched AND b.seq > $1 ORDER BY b.seq LIMIT $2) t
+    UNION SELECT batch FROM (SELECT o.batch FROM own o WHERE o.batch IS NOT NULL LIMIT $2) d) c
+  ORDER BY c.seq LIMIT $2`;
+
+const LOCK_ALL =
+  "SELECT seq FROM outlive.batch_state WHERE seq = ANY ($1::bigint[]) ORDER BY seq FOR NO KEY UPDATE SKIP LOCKED";
+
+const SUMS =
+  "sum(succeeded) AS succeeded, sum(failed) AS failed, sum(quarantined) AS quarantined, sum(aborted) AS aborted";
+const ADDED = (column: string): string => `${column} = o.${column} + coalesce(s.${column}, 0)`;
+const ENDED_THEN =
+  "(o.succeeded + o.failed + o.quarantined + o.aborted + coalesce(s.succeeded + s.failed + s.quarantined + s.aborted, 0))";
+const PACED = `o.pace_to_at IS NULL THEN o.created_at WHEN clock.now - o.pace_from_at > ${PACE_MS} THEN o.pace_to_at ELSE o.pace_from_at`;
+const PACED_ROWS = `o.pace_to_at IS NULL THEN 0 WHEN clock.now - o.pace_from_at > ${PACE_MS} THEN o.pace_to_rows ELSE o.pace_from_rows`;
+
+// The rows of the batches are locked, so nobody else takes these deltas.
+const FOLD = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now), gone AS (
+    DELETE FROM outlive.batch_deltas WHERE id = ANY (ARRAY(SELECT d.id FROM outlive.batch_deltas d WHERE d.batch = ANY ($1::bigint[]) LIMIT ${DELTAS}))
+    RETURNING batch, round, succeeded, failed, quarantined, aborted),
+  sums AS (SELECT batch, round, ${SUMS} FROM gone GROUP BY batch, round)
+  UPDATE outlive.batch_state b SET ${["succeeded", "failed", "quarantined", "aborted"].map(ADDED).join(", ")},
+    touched = o.state IN (${AS.sealed}, ${AS.aborting}) AND ${ENDED_THEN} = o.rows,
+    pace_from_at = CASE WHEN ${PACED} END, pace_from_rows = CASE WHEN ${PACED_ROWS} END, pace_to_at = clock.now, pace_to_rows = ${ENDED_THEN}
+  FROM clock, outlive.batch_state o LEFT JOIN sums s ON s.batch = o.seq AND s.round = o.round
+  WHERE o.seq = ANY ($1::bigint[]) AND b.seq = o.seq AND b.state <= ${AS.aborting} RETURNING b.seq, b.id`;
+
+class Folding {
+  readonly #connection: Connection;
+  /** Where the next call goes on: batches that nobody manages to end must not hide the others. */
+  #after = 0;
+
+  constructor(connection: Connection) {
+    this.#connection = connection;
+  }
+
+  async fold(limit: number): Promise<readonly string[]> {
+    const connection = this.#connection;
+    const [found] = await connection.rows<{ any: boolean }>(ANY);
+    if (!found!.any) return [];
+    const seqs = await this.#candidates(this.#after, limit);
+    if (seqs.length < limit && this.#after > 0) {
+      const known = new Set(seqs);
+      const before = await this.#candidates(0, limit - seqs.length);
+      seqs.push(...before.filter((seq) => !known.has(seq)));
+    }
+    this.#after = seqs.length < limit ? 0 : seqs.at(-1)!;
+    if (seqs.length === 0) return [];
+    return connection.maintain(async (tx) => {
+      const locked = await tx.rows<{ seq: number }>(LOCK_ALL, [list(seqs)]);
+      const rows = await tx.rows<{ id: string }>(FOLD, [list(locked.map(({ seq }) => seq))]);
+      return rows.map(({ id }) => id);
+    });
+  }
+
+  async #candidates(after: number, limit: number): Promise<number[]> {
+    const rows = await this.#connection.rows<{ seq: number }>(CANDIDATES, [after, limit]);
+    return rows.map(({ seq }) => seq);
+  }
+}
+
+// In the transaction that holds the row of the batch.
+const FOLD_ONE = `WITH gone AS (DELETE FROM outlive.batch_deltas WHERE batch = $1 RETURNING round, succeeded, failed, quarantined, aborted),
+  sums AS (SELECT round, ${SUMS} FROM gone GROUP BY round)
+  UPDATE outlive.batch_state b SET ${["succeeded", "failed", "quarantined", "aborted"].map((column) => `${column} = b.${column} + s.${column}`).join(", ")}
+  FROM sums s WHERE b.seq = $1 AND b.round = s.round`;
+const FINISH = `UPDATE outlive.batch_state b SET state = $2, ended_at = outlive.now_ms(), touched = false, tending = 0
+  WHERE b.seq = $1 AND ${ENDED_ROWS} = b.rows RETURNING b.seq`;
+
+/** Rows that have ended stay ended, so the decision holds; that they are all is checked once more, for whatever has decided. */
+async function finish(
+  session: Session,
+  kinds: Kinds,
+  { batch: id, round, from, to, follow }: BatchEnd,
+): Promise<boolean> {
+  const [batch] = await session.rows<PlainBatch>(LOCK, [id]);
+  if (!batch || batch.round !== round || batch.state !== AS[from]) return false;
+  if (batch.state !== AS.sealed && batch.state !== AS.aborting) return false;
+  await session.run(FOLD_ONE, [batch.seq]);
+  const [ended] = await session.rows(FINISH, [batch.seq, AS[to]]);
+  if (!ended) return false;
+  if (follow.length > 0) await insertJobs(session, kinds, follow);
+  return true;
+}
+
+const REOPEN = `UPDATE outlive.batch_state SET state = ${AS.open}, round = round + 1, rows = 0, blocks = 0, sealed_at = NULL, ended_at = NULL, tended = -1,
+    earlier_succeeded = earlier_succeeded + succeeded, earlier_failed = earlier_failed + failed,
+    earlier_quarantined = earlier_quarantined + quarantined, earlier_aborted = earlier_aborted + aborted,
+    succeeded = 0, failed = 0, quarantined = 0, aborted = 0,
+    pace_from_at = NULL, pace_from_rows = NULL, pace_to_at = NULL, pace_to_rows = NULL
+  WHERE id = $1 AND round = $2 AND state >= ${AS.completed} RETURNING seq`;
+
+async function reopen(session: Session, kinds: Kinds, id: string, round: number, draft: JobDraft): Promise<boolean> {
+  const [opened] = await session.rows(REOPEN, [id, round]);
+  if (!opened) return false;
+  await insertJobs(session, kinds, [draft]);
+  return true;
+}
+
+// ---- retention
+
+// The job that follows the end (`doneDraft`) has ended as long ago, or is gone.
+const OLD = `outlive.batch_state b, (SELECT outlive.now_ms() - $1::bigint AS before) c
+  WHERE b.ended_at IS NOT NULL AND b.ended_at < c.before AND NOT EXISTS (SELECT 1 FROM outlive.job_ids i JOIN outlive.jobs d ON d.seq = i.seq
+    WHERE i.id = b.id || ':done:' || b.round AND (d.state < ${STATE.succeeded} OR d.finished_at >= c.before))`;
+const DELETE_OLD = `WITH old AS MATERIALIZED (SELECT b.seq FROM ${OLD} ORDER BY b.ended_at LIMIT $2 FOR UPDATE OF b SKIP LOCKED),
+  gone AS (DELETE FROM outlive.batch_state b USING old WHERE b.seq = old.seq RETURNING b.seq),
+  deltas AS (DELETE FROM outlive.batch_deltas d USING old WHERE d.batch = old.seq)
+  INSERT INTO outlive.deleted_batches (batch) SELECT seq FROM gone`;
+const DELETED = "SELECT batch FROM outlive.deleted_batches ORDER BY batch LIMIT 1 FOR UPDATE SKIP LOCKED";
+
+async function hasOld(session: Session, olderThanMs: number): Promise<boolean> {
+  const [row] = await session.rows<{ any: boolean }>(
+    `SELECT EXISTS (SELECT 1 FROM ${OLD}) OR EXISTS (SELECT 1 FROM outlive.deleted_batches) AS any`,
+    [olderThanMs],
+  );
+  return row!.any;
+}
+
+/**
+ * The row of a batch goes first: from then on there is no such batch, and what is left of it is known by its number. A kill anywhere leaves the rest
+ * to the next call. Returns how many batches went.
+ */
+async function purge(session: Session, olderThanMs: number, limit: number): Promise<number> {
+  const gone = await session.run(DELETE_OLD, [olderThanMs, limit]);
+  let room = limit;
+  while (room > 0) {
+    const [next] = await session.rows<{ batch: number }>(DELETED);
+    if (!next) break;
+    const deleted = await deleteBlocks(session, next.batch, room);
+    if (deleted < room) await session.run("DELETE FROM outlive.deleted_batches WHERE batch = $1", [next.batch]);
+    room -= deleted;
+  }
+  return gone;
+}
+
+const DELETE_BLOCKS = `WITH gone AS (
+    DELETE FROM outlive.blocks WHERE job = ANY (ARRAY(SELECT b.job FROM outlive.blocks b WHERE b.batch = $1 LIMIT $2)) RETURNING job, batch, round, number),
+  failures AS (DELETE FROM outlive.row_failures f USING gone g WHERE f.batch = g.batch AND f.round = g.round AND f.number = g.number),
+  files AS MATERIALIZED (SELECT DISTINCT file FROM outlive.row_outputs WHERE batch = $1),
+  outputs AS (DELETE FROM outlive.row_outputs o USING gone g, files f WHERE o.batch = g.batch AND o.file = f.file AND o.round = g.round AND o.number = g.number)
+  SELECT g.job, j.seq, j.state, j.finished_at FROM gone g LEFT JOIN outlive.jobs j ON j.seq = g.job`;
+
+/** Returns how many: fewer than the limit, and nothing is left of it. */
+async function deleteBlocks(session: Session, batch: number, limit: number): Promise<number> {
+  const blocks = await session.rows<{ seq: number | null; state: number; finished_at: number }>(DELETE_BLOCKS, [
+    batch,
+    limit,
+  ]);
+  const ended = blocks.flatMap(({ seq, state, finished_at }) =>
+    seq !== null && state >= STATE.succeeded ? [{ seq, state, finished_at }] : [],
+  );
+  if (ended.length === 0) return blocks.length;
+  await session.run("SAVEPOINT outlive_blocks");
+  try {
+    await deleteTogether(session, ended);
+  } catch (thrown) {
+    // Something of the user's refers to one of them: they are ordinary jobs now, and go with those.
+    if (!isRefusal(thrown)) throw thrown;
+    await session.run("ROLLBACK TO SAVEPOINT outlive_blocks");
+  }
+  await session.run("RELEASE SAVEPOINT outlive_blocks");
+  return blocks.length;
+}

@@ -1,0 +1,546 @@
+// Admission: a turn reads the facts of the keys that may have room and of the gates of fair kinds, has `admit` decide, and writes what it decided. A few
+// statements in each turn, whatever it settled and admits: one from Node costs 2 to 5 us, and with twelve of them for every job those with keys drained
+// at a quarter of the rate of plain ones. Inside a transaction.
+import {
+  admit,
+  gateFacts,
+  type HeldCandidate,
+  type KeyFacts,
+  NEW_RING,
+  type Ring,
+  type RingMember,
+  roomAt,
+  roundsFor,
+  startOf,
+  takeTurns,
+} from "../../job/limits.ts";
+import type { Room } from "../port.ts";
+import { LANE, STATE } from "../rows.ts";
+import type { Database } from "./database.ts";
+import type { Kinds, Marks } from "./enqueue.ts";
+import {
+  closedUntil,
+  gateOf,
+  isGate,
+  type KeyColumns,
+  keysIn,
+  Limits,
+  namesIn,
+  type OwnColumns,
+  PLACE,
+  wakeKeys,
+} from "./keys.ts";
+
+/** How many keys one turn looks at, and how many jobs at each door. */
+const KEYS_PER_TURN = 200;
+const HELD_PER_KEY = 100;
+/** How many jobs of a door are read before its room is known: the rows of a key lie far apart, and with 4 of each a drain cost 20 us more per job. */
+const HEADS = 1;
+/** How often one turn goes round a gate whose jobs turn out to be held by limits. */
+const ROUNDS_PER_TURN = 4;
+
+/** What a gate can let through in this turn. */
+interface Gate {
+  readonly gate: number;
+  demand: number;
+}
+
+interface Admitting {
+  readonly db: Database;
+  readonly kinds: Kinds;
+  readonly marks: Marks;
+  readonly now: number;
+}
+
+/** Admits what there is room for. `roomy`: keys that settlements of this turn gave room. Returns the jobs that some worker may take now, and whether more may follow at once. */
+export function admitHeld(
+  { db, kinds, marks, now }: Admitting,
+  room: Room,
+  roomy: ReadonlySet<number>,
+): { readonly ready: readonly number[]; readonly more: boolean } {
+  const doors = wokenDoors(db, roomy, now);
+  const gates = openGates(db, kinds, marks, room, doors.length > 0);
+  if (doors.length === 0 && gates.length === 0) return NOTHING;
+  const pass = new Pass(db, now, marks);
+  const first = pass.run(doors, gates);
+  const ready = [...first.ready];
+  let { moved } = first;
+  for (let rounds = 1; moved && gates.some(({ demand }) => demand > 0); rounds++) {
+    if (rounds === ROUNDS_PER_TURN) return { ready, more: true };
+    const next = pass.run(
+      [],
+      gates.filter(({ demand }) => demand > 0),
+    );
+    ready.push(...next.ready);
+    moved = next.moved;
+  }
+  return { ready, more: false };
+}
+
+const NOTHING = { ready: [], more: false } as const;
+
+function wokenDoors(db: Database, roomy: ReadonlySet<number>, now: number): number[] {
+  const wakes = db.sql(`SELECT id, key FROM outlive_key_wakes ORDER BY id LIMIT ${KEYS_PER_TURN}`).all() as {
+    id: number;
+    key: number;
+  }[];
+  const due = db
+    .sql(`SELECT id FROM outlive_keys WHERE due_at <= ? ORDER BY due_at LIMIT ${KEYS_PER_TURN}`)
+    .all(now) as { id: number }[];
+  if (wakes.length > 0) db.sql("DELETE FROM outlive_key_wakes WHERE id <= ?").run(wakes.at(-1)!.id);
+  for (const { id } of due) db.sql("UPDATE outlive_keys SET due_at = NULL WHERE id = ?").run(id);
+  return [...new Set([...due.map(({ id }) => id), ...wakes.map(({ key }) => key), ...roomy])];
+}
+
+/** The gates for which the worker has more room than is ready already, and at which jobs wait, or may come to in this turn. */
+function openGates(
+  db: Database,
+  kinds: Kinds,
+  { fair, paused }: Marks,
+  { total, kinds: rooms }: Room,
+  mayCome: boolean,
+): Gate[] {
+  if (fair.size === 0 || total === 0) return [];
+  return rooms.flatMap(({ kind, room }): Gate[] => {
+    const id = kinds.idOf(kind);
+    const most = Math.min(room, total);
+    if (id === undefined || !fair.has(id) || paused.has(id) || most === 0) return [];
+    if (!mayCome && db.sql(ANY_AT).get(gateOf(id)) === undefined) return [];
+    const { n } = db.sql(READY).get(id, most) as { n: number };
+    return n >= most ? [] : [{ gate: gateOf(id), demand: most - n }];
+  });
+}
+
+const ANY_AT = "SELECT 1 FROM outlive_extras WHERE door = ? LIMIT 1";
+const READY = `SELECT count(*) AS n FROM (SELECT 1 FROM outlive_jobs WHERE kind = ? AND state = ${STATE.queued} AND lane = ${LANE.open} LIMIT ? + 0)`;
+
+/** In how many ms there is more to do; null: nothing is known to come. */
+export function nextRoomInMs(db: Database, now: number): number | null {
+  if (db.sql("SELECT 1 FROM outlive_key_wakes LIMIT 1").get() !== undefined) return 0;
+  const next = db.sql("SELECT min(due_at) AS at FROM outlive_keys WHERE due_at IS NOT NULL").get() as {
+    at: number | null;
+  };
+  return next.at === null ? null : Math.max(0, next.at - now);
+}
+
+// ---- one look at doors and gates
+
+/** A held job as it is read: in an array, which costs half of an object. */
+type Held = readonly [
+  at: number,
+  job: number,
+  rank: number,
+  place: number,
+  key1: number,
+  key2: number | null,
+  key3: number | null,
+  keys: string,
+  fair: number | null,
+  gate: number | null,
+];
+
+const HELD_COLUMNS = "e.job, e.rank, e.place, e.key1, e.key2, e.key3, e.keys, e.fair, e.gate";
+const heldAt = (door: string, where: string, limit: string): string =>
+  `SELECT k.value, ${HELD_COLUMNS} FROM json_each(?1) AS k CROSS JOIN outlive_extras e ON e.job IN
+    (SELECT job FROM outlive_extras WHERE door = ${door}${where} ORDER BY ring, rank DESC, job LIMIT ${limit})`;
+/** The first jobs of each of these doors, if no key takes turns there. */
+const FIRST_AT = heldAt("k.value", "", "?2 + 0");
+/** The first jobs of each of these keys at one door. */
+const FIRST_OF = heldAt("?2", " AND ring = k.value", "?3 + 0");
+/** The doors of these at which keys take turns. */
+const RINGS_AT =
+  "SELECT k.value FROM json_each(?) AS k WHERE (SELECT max(ring) FROM outlive_extras WHERE door = k.value) > 0";
+/** The next keys of a ring, with their weights: one step of the index for each, however many jobs they have. */
+const RING = `WITH RECURSIVE keys (id) AS (
+    SELECT (SELECT ring FROM outlive_extras WHERE door = ?1 AND ring >= ?2 AND ring < ?3 ORDER BY ring LIMIT 1)
+    UNION ALL SELECT (SELECT ring FROM outlive_extras WHERE door = ?1 AND ring > keys.id AND ring < ?3 ORDER BY ring LIMIT 1)
+      FROM keys WHERE keys.id IS NOT NULL LIMIT ?4 + 0)
+  SELECT keys.id, ifnull(o.weight, 1) FROM keys LEFT JOIN outlive_keys o ON o.id = keys.id WHERE keys.id IS NOT NULL`;
+
+interface RingRead {
+  readonly ring: Ring;
+  readonly members: readonly { readonly key: number; readonly weight: number; readonly rows: readonly Held[] }[];
+  /** The last key that was read, because there are more; null: these are all. */
+  readonly upTo: number | null;
+}
+
+class Pass {
+  readonly #db: Database;
+  readonly #now: number;
+  readonly #anyFair: boolean;
+  readonly #limits: Limits;
+  readonly #names = new Map<number, readonly [limit: string, key: string]>();
+  readonly #texts = new Set<string>();
+  #facts = new Map<number, KeyFacts>();
+
+  constructor(db: Database, now: number, { fair }: Marks) {
+    this.#db = db;
+    this.#now = now;
+    this.#anyFair = fair.size > 0;
+    this.#limits = new Limits(db);
+  }
+
+  run(
+    doors: readonly number[],
+    gates: readonly Gate[],
+  ): { readonly ready: readonly number[]; readonly moved: boolean } {
+    this.#facts = new Map(gates.map(({ gate, demand }) => [gate, gateFacts(gate, demand)]));
+    const full: number[] = [];
+    const atDoors = this.#atDoors(doors, full);
+    const candidates = this.#inTurns(atDoors, gates);
+    if (candidates.length === 0) return { ready: [], moved: false };
+    this.#readFacts(candidates);
+    const decided = admit({ now: this.#now, keys: [...this.#facts.values()], candidates });
+    this.#write(decided, full, candidates);
+    if (gates.length > 0) {
+      const passed = new Set(decided.admitted);
+      for (const one of gates)
+        one.demand -= candidates.filter(({ job, keys }) => passed.has(job) && keys.includes(one.gate)).length;
+    }
+    // What went to a gate, another worker may have room for.
+    const toGates = decided.moved.flatMap(({ job, door }) => (isGate(door) ? [job] : []));
+    return { ready: [...decided.admitted, ...toGates], moved: decided.moved.length > 0 };
+  }
+
+  /** What waits at the doors of keys, no more of each than it has room for. `full`: doors of which as many were read as there is room. */
+  #atDoors(doors: readonly number[], full: number[]): { readonly row: Held; readonly candidate: HeldCandidate }[] {
+    if (doors.length === 0) return [];
+    const list = JSON.stringify(doors);
+    const inTurns = this.#anyFair
+      ? new Set((this.#db.sqlArrays(RINGS_AT).all(list) as unknown as [number][]).map(([door]) => door))
+      : NO_DOORS;
+    const plain = inTurns.size === 0 ? doors : doors.filter((door) => !inTurns.has(door));
+    const byDoor = new Map<number, Held[]>();
+    for (const row of this.#rows(FIRST_AT, JSON.stringify(plain), HEADS)) group(byDoor, row[0], row);
+    for (const door of inTurns) byDoor.set(door, this.#firstIn(door));
+    this.#readFactsOf([...byDoor.keys()]);
+    return [...byDoor].flatMap(([door, heads]) => {
+      const wanted = Math.min(HELD_PER_KEY, roomAt(this.#facts.get(door)!));
+      const rows = inTurns.has(door) ? [] : this.#upTo(door, heads, wanted);
+      const found = inTurns.has(door)
+        ? this.#turnsAt(door, wanted)
+        : rows.map((row) => ({ row, candidate: candidateOf(row, door) }));
+      if (found.length >= wanted) full.push(door);
+      return found;
+    });
+  }
+
+  /** One of them, for the name of the door. */
+  #firstIn(door: number): Held[] {
+    return this.#rows(FIRST_AT, JSON.stringify([door]), 1);
+  }
+
+  #upTo(door: number, heads: readonly Held[], wanted: number): readonly Held[] {
+    if (wanted <= heads.length || heads.length < HEADS) return heads.toSorted(byRank).slice(0, wanted);
+    return this.#rows(FIRST_AT, JSON.stringify([door]), wanted).toSorted(byRank);
+  }
+
+  #turnsAt(door: number, most: number): { readonly row: Held; readonly candidate: HeldCandidate }[] {
+    const { ring, members, upTo } = this.#ringAt(door, most);
+    const rows = new Map(members.flatMap(({ rows: own }) => own.map((row) => [row[1], row] as const)));
+    const turns = takeTurns(
+      door,
+      ring,
+      members.map((member) => ({ ...member, jobs: member.rows.map((row) => candidateOf(row, door)) })),
+      upTo,
+    );
+    return turns.slice(0, most).map((candidate) => ({ row: rows.get(candidate.job)!, candidate }));
+  }
+
+  /** The ring of a door or gate from where it stands on, with enough jobs of each key for `most` in all. */
+  #ringAt(door: number, most: number): RingRead {
+    const row = this.#db.sql("SELECT ring_at AS at, ring_served AS served FROM outlive_keys WHERE id = ?").get(door) as
+      | Ring
+      | undefined;
+    const ring = row ?? NEW_RING;
+    const wanted = Math.min(most + 1, KEYS_PER_TURN);
+    const keys = this.#ringKeys(door, ring.at, MAX_KEY, wanted);
+    if (keys.length < wanted) keys.push(...this.#ringKeys(door, 0, ring.at, wanted - keys.length));
+    const rounds = roundsFor(
+      most,
+      keys.map(([, weight]) => weight),
+    );
+    const found = new Map<number, Held[]>();
+    for (const weight of new Set(keys.map(([, one]) => one))) {
+      const alike = keys.flatMap(([key, one]) => (one === weight ? [key] : []));
+      const each = Math.min(most, weight * rounds);
+      for (const held of this.#rows(FIRST_OF, JSON.stringify(alike), door, each)) group(found, held[0], held);
+    }
+    const members = keys.map(([key, weight]) => ({ key, weight, rows: (found.get(key) ?? []).toSorted(byRank) }));
+    return { ring, members, upTo: keys.length < wanted ? null : keys.at(-1)![0] };
+  }
+
+  #ringKeys(door: number, from: number, below: number, limit: number): [key: number, weight: number][] {
+    return this.#db.sqlArrays(RING).all(door, from, below, limit) as unknown as [number, number][];
+  }
+
+  #rows(text: string, ...values: (string | number)[]): Held[] {
+    const rows = this.#db.sqlArrays(text).all(...values) as unknown as Held[];
+    for (const row of rows) this.#name(row);
+    return rows;
+  }
+
+  #name(row: Held): void {
+    const text = row[7];
+    if (this.#texts.has(text)) return;
+    this.#texts.add(text);
+    const ids = keysIn(columns(row));
+    namesIn(text).forEach((name, at) => this.#names.set(ids[at]!, name));
+  }
+
+  /**
+   * Jobs of fair kinds compete at the gate of their kind, those that a door has room for together with those that wait there: the keys take turns. One for which
+   * the worker has no room goes to its gate.
+   */
+  #inTurns(
+    atDoors: readonly { readonly row: Held; readonly candidate: HeldCandidate }[],
+    gates: readonly Gate[],
+  ): HeldCandidate[] {
+    const plain: HeldCandidate[] = [];
+    const returning = new Map<number, { readonly row: Held; readonly candidate: HeldCandidate }[]>();
+    const open = new Set(gates.map(({ gate }) => gate));
+    for (const one of atDoors) {
+      const gate = one.row[9];
+      if (gate !== null && open.has(gate)) group(returning, gate, one);
+      else plain.push(one.candidate);
+      if (gate !== null && !open.has(gate)) this.#facts.set(gate, gateFacts(gate, 0));
+    }
+    const turns = gates.flatMap(({ gate, demand }) => {
+      const { ring, members, upTo } = this.#ringAt(gate, demand);
+      const jobs = new Map<number, { rank: number; job: HeldCandidate }[]>();
+      for (const { key, rows } of members)
+        for (const row of rows) group(jobs, key, { rank: row[2], job: candidateOf(row, gate) });
+      for (const { row, candidate } of returning.get(gate) ?? [])
+        group(jobs, row[8]!, { rank: row[2], job: candidate });
+      const weights = new Map(members.map(({ key, weight }) => [key, weight]));
+      const all = [...jobs].map(([key, own]): RingMember => {
+        const inOrder = own.toSorted((a, b) => b.rank - a.rank || a.job.job - b.job.job);
+        return { key, weight: weights.get(key) ?? this.#weightOf(key), jobs: inOrder.map(({ job }) => job) };
+      });
+      return takeTurns(gate, ring, all, upTo);
+    });
+    return [...plain, ...turns];
+  }
+
+  #weightOf(key: number): number {
+    const row = this.#db.sql("SELECT weight FROM outlive_keys WHERE id = ?").get(key) as
+      | { weight: number | null }
+      | undefined;
+    return row?.weight ?? 1;
+  }
+
+  #readFacts(candidates: readonly HeldCandidate[]): void {
+    this.#readFactsOf([...new Set(candidates.flatMap(({ keys }) => keys))]);
+  }
+
+  #readFactsOf(keys: readonly number[]): void {
+    const missing = keys.filter((key) => !this.#facts.has(key));
+    for (const strict of [false, true]) {
+      const ids = missing.filter((key) => this.#limits.of(this.#names.get(key)![0]).strict === strict);
+      if (ids.length === 0) continue;
+      for (const facts of factsOf(this.#db, this.#limits, ids, (key) => this.#names.get(key)![0], strict))
+        this.#facts.set(facts.id, facts);
+    }
+  }
+
+  #write(
+    { admitted, moved, due, rings }: ReturnType<typeof admit>,
+    full: readonly number[],
+    candidates: readonly HeldCandidate[],
+  ): void {
+    const db = this.#db;
+    if (admitted.length > 0) {
+      const jobs = JSON.stringify(admitted);
+      db.sql(
+        `UPDATE outlive_jobs SET lane = CASE WHEN crashes + losses > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END WHERE seq IN (SELECT value FROM json_each(?))`,
+      ).run(jobs);
+      db.sql(
+        `UPDATE outlive_extras SET place = ${PLACE.taken}, door = NULL WHERE job IN (SELECT value FROM json_each(?))`,
+      ).run(jobs);
+    }
+    // The wake for the other door has it looked at again: its room may have grown since the facts were read elsewhere.
+    const woken = moved.flatMap(({ door }) => (isGate(door) ? [] : [door]));
+    for (const { job, door, keepsPlace } of moved) {
+      const strict = !isGate(door) && this.#limits.of(this.#names.get(door)![0]).strict;
+      db.sql(
+        "UPDATE outlive_extras SET door = ?, place = ?, ring = CASE WHEN ? THEN 0 ELSE ifnull(fair, 0) END WHERE job = ?",
+      ).run(door, keepsPlace ? PLACE.first : PLACE.held, strict ? 1 : 0, job);
+    }
+    for (const [id, at] of due) setKey(db, id, this.#names.get(id)!, "due_at", at);
+    for (const [id, { at, served }] of rings) this.#setRing(id, at, served);
+    // As many were read as there was room, and some of them did not take it: others may.
+    if (moved.length > 0 || candidates.length >= HELD_PER_KEY)
+      woken.push(...stillRoomy(full, candidates, admitted, moved));
+    wakeKeys(db, woken, this.#now);
+  }
+
+  #setRing(id: number, at: number, served: number): void {
+    const [name, key] = isGate(id) ? (["", String(id)] as const) : this.#names.get(id)!;
+    this.#db
+      .sql(
+        `INSERT INTO outlive_keys (id, name, key, ring_at, ring_served) VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT DO UPDATE SET ring_at = ?4, ring_served = ?5`,
+      )
+      .run(id, name, key, at, served);
+  }
+}
+
+/** The doors of these that others may pass. */
+function stillRoomy(
+  full: readonly number[],
+  candidates: readonly HeldCandidate[],
+  admitted: readonly number[],
+  moved: readonly { readonly job: number }[],
+): number[] {
+  const passed = new Set(admitted);
+  const movedOn = new Set(moved.map(({ job }) => job));
+  const byDoor = Map.groupBy(candidates, ({ door }) => door);
+  return full.filter((door) => {
+    const own = byDoor.get(door) ?? [];
+    const isCut = own.length === HELD_PER_KEY && own.some(({ job }) => passed.has(job));
+    return isCut || own.some(({ job }) => movedOn.has(job));
+  });
+}
+
+const NO_DOORS: ReadonlySet<number> = new Set();
+/** Above every number of a key. */
+const MAX_KEY = Number.MAX_SAFE_INTEGER;
+
+function columns(row: Held): KeyColumns {
+  return { key1: row[4], key2: row[5], key3: row[6] };
+}
+
+function candidateOf(row: Held, door: number): HeldCandidate {
+  const keys = keysIn(columns(row));
+  const gate = row[9];
+  return { job: row[1], door, keys: gate === null ? keys : [...keys, gate], keepsPlace: row[3] === PLACE.first };
+}
+
+function byRank(a: Held, b: Held): number {
+  return b[2] - a[2] || a[1] - b[1];
+}
+
+function group<K, V>(into: Map<K, V[]>, key: K, value: V): void {
+  const known = into.get(key);
+  if (known) known.push(value);
+  else into.set(key, [value]);
+}
+
+// ---- facts of keys
+
+type FactColumns = readonly [
+  id: number,
+  taken: number,
+  running: number | null,
+  intervalMs: number | null,
+  burst: number | null,
+  arrivalAt: number | null,
+  heldOffUntil: number | null,
+  pausedAt: number | null,
+  pausedUntil: number | null,
+];
+
+const TAKEN = ["key1", "key2", "key3"]
+  .map((column) => `(SELECT count(*) FROM outlive_extras WHERE ${column} = k.value AND place > 1 AND place <= ?2 + 0)`)
+  .join(" + ");
+const FACTS = `SELECT k.value, ${TAKEN}, o.running, o.interval_ms, o.burst, o.arrival_at, o.held_off_until, o.paused_at, o.paused_until
+  FROM json_each(?1) AS k LEFT JOIN outlive_keys o ON o.id = k.value`;
+
+/** `strict`: whether these keys are of strict limits. */
+function factsOf(
+  db: Database,
+  limits: Limits,
+  ids: readonly number[],
+  limitOf: (id: number) => string,
+  strict: boolean,
+): KeyFacts[] {
+  const highest = strict ? PLACE.first : PLACE.taken;
+  const rows = db.sqlArrays(FACTS).all(JSON.stringify(ids), highest) as unknown as FactColumns[];
+  return rows.map(([id, taken, running, interval, burst, arrivalAt, heldOff, pausedAt, pausedUntil]) => {
+    const own: OwnColumns | undefined =
+      arrivalAt === null
+        ? undefined
+        : {
+            running,
+            interval_ms: interval,
+            burst,
+            weight: null,
+            arrival_at: arrivalAt,
+            held_off_until: heldOff!,
+            paused_at: pausedAt,
+            paused_until: pausedUntil,
+          };
+    const limit = limits.settingsOf(limitOf(id), own);
+    return {
+      id,
+      limit,
+      taken,
+      unclaimed: limit.intervalMs === null ? 0 : unclaimedOf(db, id),
+      arrivalAt: arrivalAt ?? 0,
+      heldOffUntil: own === undefined ? 0 : closedUntil(own),
+    };
+  });
+}
+
+/** Admitted, and no worker has claimed them yet. */
+function unclaimedOf(db: Database, id: number): number {
+  const count = (column: string): number =>
+    (
+      db
+        .sql(
+          `SELECT count(*) AS n FROM outlive_extras e JOIN outlive_jobs j ON j.seq = e.job WHERE e.${column} = ? AND e.place = ${PLACE.taken} AND e.place > 1 AND j.state = ${STATE.queued}`,
+        )
+        .get(id) as { n: number }
+    ).n;
+  return count("key1") + count("key2") + count("key3");
+}
+
+function setKey(
+  db: Database,
+  id: number,
+  [name, key]: readonly [string, string],
+  column: "arrival_at" | "due_at",
+  value: number,
+): void {
+  db.sql(
+    `INSERT INTO outlive_keys (id, name, key, ${column}) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET ${column} = excluded.${column}`,
+  ).run(id, name, key, value);
+}
+
+// ---- starts of a rate
+
+// Asked in every turn that claims, and nearly always in vain.
+const ANY_TAKEN = "SELECT 1 FROM outlive_extras WHERE key1 IS NOT NULL AND place > 1 LIMIT 1";
+const KEYS_OF =
+  "SELECT e.key1, e.key2, e.key3, e.keys FROM json_each(?) AS i CROSS JOIN outlive_extras e ON e.job = i.value WHERE e.key1 IS NOT NULL";
+/** Keys without a rate in their limit that have one of their own. */
+const OWN_RATES =
+  "SELECT o.id FROM json_each(?) AS k CROSS JOIN outlive_keys o ON o.id = k.value WHERE o.interval_ms IS NOT NULL";
+
+/** These jobs were claimed: those with a rate start now. */
+export function spendStarts(db: Database, jobs: readonly number[], now: number): void {
+  if (jobs.length === 0 || db.sql(ANY_TAKEN).get() === undefined) return;
+  const rows = db.sqlArrays(KEYS_OF).all(JSON.stringify(jobs)) as unknown as [
+    number,
+    number | null,
+    number | null,
+    string,
+  ][];
+  if (rows.length === 0) return;
+  const limits = new Limits(db);
+  const starts = rows.flatMap(([key1, key2, key3, keys]) => {
+    const ids = keysIn({ key1, key2, key3 });
+    return namesIn(keys).map((name, at) => ({ id: ids[at]!, name }));
+  });
+  const ids = JSON.stringify([...new Set(starts.map(({ id }) => id))]);
+  const own = new Set((db.sqlArrays(OWN_RATES).all(ids) as unknown as [number][]).map(([id]) => id));
+  for (const { id, name } of starts) {
+    const limit = limits.of(name[0]);
+    if (limit.intervalMs === null && !own.has(id)) continue;
+    const [facts] = factsOf(db, limits, [id], () => name[0], limit.strict) as [KeyFacts];
+    // The claim is written: the job is not among the unclaimed any more.
+    const { arrivalAt, due } = startOf({ ...facts, unclaimed: facts.unclaimed + 1 }, now);
+    setKey(db, id, name, "arrival_at", arrivalAt);
+    if (due !== null) setKey(db, id, name, "due_at", due);
+  }
+}
