@@ -11,4 +11,6 @@ const both = [batchRows, batchSubmit, batchEnd, batchEndKilled, batchOutput, bat
 export const batchMetrics: Readonly<Record<StoreName, readonly Metric[]>> = {
   sqlite: both,
   postgres: [...both.slice(0, 2), batchProcesses, ...both.slice(2)],
+  // It has no batches.
+  redis: [],
 };

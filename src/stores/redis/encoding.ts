@@ -118,6 +118,7 @@ export function faultOf(change: Change): string | null {
   if (!Object.hasOwn(CHANGES, name)) return `there is no change called ${name}`;
   if (!JOB_STATES.includes(to)) return `${to} is not a state`;
   if (!Number.isFinite(delayMs)) return "its delay is not a number";
+  if (change.rows !== undefined) return "it ends rows of a batch, and the store redis has no batches";
   for (const [counter, by] of Object.entries(add))
     if (!Object.hasOwn(NO_COUNTERS, counter) || !Number.isInteger(by)) return `${counter} can't grow by ${by}`;
   return ifCancelled === undefined ? null : faultOf(ifCancelled);

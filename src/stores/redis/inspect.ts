@@ -1,5 +1,5 @@
 // What people and reports read.
-import { type JobDetails, JOB_STATES } from "../../job/job.ts";
+import { type JobDetails, JOB_STATES, type KindSettings } from "../../job/job.ts";
 import type { Incident, IncidentSummary } from "../../recovery/incident.ts";
 import type { Inspecting, JobFilter, KindCounts, ListPage, RecoveredJob } from "../port.ts";
 import { cursorAt, rowOfCursor, STATE, storedError, storedValue } from "../rows.ts";
@@ -31,6 +31,12 @@ export function inspecting(connection: Connection): Inspecting {
     async counts() {
       const list = (await connection.eval("counts")) as unknown as [string, ...(number | string)[]][];
       return list.map(kindCounts).toSorted((a, b) => (a.kind < b.kind ? -1 : 1));
+    },
+    async isLimited(kind) {
+      const settings = (await connection.eval("kindSettings", [kind])) as string;
+      if (settings === "") return false;
+      const { keyed = [], fair = false } = JSON.parse(settings) as KindSettings;
+      return keyed.length > 0 || fair;
     },
     async ahead(id) {
       const count = await connection.eval("ahead", [id]);

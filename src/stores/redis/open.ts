@@ -9,9 +9,9 @@ import { InterimHeartbeat } from "../../recovery/heartbeat.ts";
 import type { MaintenanceOptions } from "../../recovery/maintenance.ts";
 import { newSharedTimes, sharedTimes, startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
 import type { Backend, MaintenanceHandle, MaintenanceListener } from "../backend.ts";
-import { NOTHING_CHECKED } from "../integrity.ts";
 import type { Store } from "../port.ts";
 import { type ServerClock, serverClock } from "../server-clock.ts";
+import { NOTHING_CHECKED } from "../store-parts.ts";
 import type { RedisAddress } from "./address.ts";
 import { Connection, SCHEMA_VERSION } from "./connection.ts";
 import { openingError } from "./errors.ts";
@@ -136,7 +136,7 @@ function inThread(
   const stand = new InterimHeartbeat(parts, options, host);
   const up = (): void => {
     stand.end();
-    // What was rung while nobody listened.
+    // What was sent while nobody listened.
     wakeup.heard();
   };
   const file = programFile("./maintenance-thread", import.meta.url);

@@ -1,7 +1,7 @@
 // What people change by hand.
 import { JOB_STATES, TERMINAL_STATES } from "../../job/job.ts";
 import { MAX_SIGNALS } from "../../job/waits.ts";
-import { cancel, retry } from "../../job/transitions.ts";
+import { BY_HAND, cancel } from "../../job/transitions.ts";
 import type { Operating, OperatorAnswer, SignalAnswer } from "../port.ts";
 import type { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
@@ -12,13 +12,15 @@ const NO_COUNTERS = countersOf({});
 
 export function operating(connection: Connection): Operating {
   return {
-    async cancel(id, actor) {
-      const change = cancel({ id, state: "queued", counters: NO_COUNTERS });
-      return operatorAnswer(await connection.eval("cancel", [id, actor, ...changeArgs(change, id)]));
+    async cancel(id, actor, options) {
+      const { changes, request } = BY_HAND.cancel;
+      const ofChild = cancel({ id: "", state: "queued", counters: NO_COUNTERS }, id);
+      const family = options?.children ? JSON.stringify(changeArgs(ofChild, "")) : "";
+      const args = [id, actor, request, family, ...changeArgs(changes.queued!, id)];
+      return operatorAnswer(await connection.eval("cancel", args));
     },
     async retry(id, actor) {
-      const changes = TERMINAL_STATES.map((state) => retry({ id, state, counters: NO_COUNTERS }, 0));
-      const args = changes.flatMap((change) => changeArgs(change, id));
+      const args = TERMINAL_STATES.flatMap((state) => changeArgs(BY_HAND.retry.changes[state]!, id));
       return operatorAnswer(await connection.eval("retry", [id, actor, ...args]));
     },
     async signal({ job, name, payload, id }) {
@@ -38,7 +40,7 @@ export function operating(connection: Connection): Operating {
 }
 
 function operatorAnswer(reply: Reply): OperatorAnswer {
-  const [is, what, key] = reply as [OperatorAnswer["is"], number | string, string];
+  const [is, what, key] = reply as [Exclude<OperatorAnswer["is"], "of-batch">, number | string, string];
   if (is === "applied" || is === "wrong-state") return { is, state: JOB_STATES[Number(what)]! };
   if (is === "key-held") return { is, holder: String(what), dedupeKey: key };
   return { is };

@@ -3,7 +3,7 @@
 // of a former run can be carried out by accident, and the first caller learns that a new run has begun (connection.ts).
 import { createHash } from "node:crypto";
 import * as attempts from "./lua/attempts.ts";
-import { CHANGES, DRAFTS, LEASES, WAITS } from "./lua/changes.ts";
+import { CHANGES, DRAFTS, FAMILIES, LEASES, WAITS } from "./lua/changes.ts";
 import { KEYS } from "./lua/keys.ts";
 import * as operations from "./lua/operations.ts";
 import * as reads from "./lua/reads.ts";
@@ -18,10 +18,11 @@ const PARTS = {
   drafts: DRAFTS,
   waits: WAITS,
   changes: CHANGES,
+  families: FAMILIES,
   workers: WORKERS,
   leases: LEASES,
 } as const;
-const ALL = ["jobs", "keys", "drafts", "waits", "changes", "workers", "leases"] as const;
+const ALL = ["jobs", "keys", "drafts", "waits", "changes", "families", "workers", "leases"] as const;
 const READ = ["jobs", "keys", "workers"] as const;
 
 interface ScriptFacts {
@@ -59,6 +60,7 @@ const SCRIPTS = {
   outcomes: reading(reads.OUTCOMES),
   list: reading(reads.LIST),
   counts: reading(reads.COUNTS),
+  kindSettings: reading(reads.KIND_SETTINGS),
   ahead: reading(reads.AHEAD),
   suspects: reading(reads.SUSPECTS),
   incidents: reading(reads.INCIDENTS),

@@ -1,5 +1,5 @@
 // The worker's loop, and the small writes of its attempts.
-import { isUnknownKind } from "../../job/errors.ts";
+import { ErrorCode, isUnknownKind, OutliveError } from "../../job/errors.ts";
 import { type ClaimedJob, type Enqueued, JOB_STATES, type JobDraft } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import { quarantine } from "../../job/transitions.ts";
@@ -286,6 +286,7 @@ function writeAnswer(reply: Reply, lease: Lease, tried: string): WriteAnswer {
 export async function write(connection: Connection, writes: readonly FencedWrite[]): Promise<readonly WriteAnswer[]> {
   const args = [String(writes.length)];
   for (const { lease, write: one } of writes) {
+    if (one.type === "rows" || one.type === "rowBegins") throw noBatches(lease.jobId);
     args.push(...leaseArgs(lease), one.type, triedBy(one));
     if (one.type === "step") args.push(one.name, checked(one.result, stepOwner(lease.jobId, one.name)));
     else if (one.type === "progress") args.push(one.value);
@@ -304,6 +305,15 @@ export async function write(connection: Connection, writes: readonly FencedWrite
       return { is: "applied", signal: signalOf(one as [string, string, number, string?], lease, tried) };
     return writeAnswer(one, lease, triedBy(tried));
   });
+}
+
+function noBatches(jobId: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.optionInvalid,
+    `The store redis has no batches, so no rows of job ${jobId} can end in it.`,
+    "Nothing was written. Use a SQLite or PostgreSQL store for batches.",
+    { jobId },
+  );
 }
 
 function signalOf(

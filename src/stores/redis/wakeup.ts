@@ -22,7 +22,7 @@ export class WakeupChannel {
     this.#clock = clock;
   }
 
-  ring(): void {
+  notify(): void {
     if (this.#closed) return;
     if (this.#underWay) {
       this.#again = true;
@@ -33,7 +33,7 @@ export class WakeupChannel {
     void this.#connection
       .command("PUBLISH", bellChannel(this.#connection.tag), "")
       .catch(() => {})
-      .then(() => this.#clock.after(APART_MS, () => this.#rung()));
+      .then(() => this.#clock.after(APART_MS, () => this.#sent()));
   }
 
   onWakeup(listener: () => void): () => void {
@@ -51,10 +51,10 @@ export class WakeupChannel {
     this.#listeners.clear();
   }
 
-  #rung(): void {
+  #sent(): void {
     this.#underWay = false;
     if (!this.#again) return;
     this.#again = false;
-    this.ring();
+    this.notify();
   }
 }

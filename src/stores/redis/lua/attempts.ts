@@ -74,6 +74,7 @@ if not w or w.state ~= 'live' then
   return {settled, {}, 0, W.replaced(id), {}, '', 0, int(EPOCH)}
 end
 J.flush()
+F.cancelPiece()
 local left = 1000
 for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT', 0, 100)) do
   local rows = call('ZRANGEBYSCORE', T .. 'z:' .. kind, '-inf', int(now), 'LIMIT', 0, left)
@@ -200,7 +201,7 @@ if #chosen > 0 then
 end
 local cancels = {}
 for _, row in ipairs(call('SMEMBERS', T .. 'cc:' .. int(w.n))) do cancels[#cancels + 1] = J.get(tonumber(row)).id end
-local next = K.nextIn()
+local next = F.isDue() and 0 or K.nextIn()
 local first = call('ZRANGE', T .. 'zk', 0, 0, 'WITHSCORES')
 if #first > 0 then
   local due = math.max(0, tonumber(first[2]) - now)
@@ -254,7 +255,9 @@ for i, one in ipairs(writes) do
         J.put(j)
         call('ZADD', T .. 'dl', 'LT', int(j.deadline + kind.grace), int(j.worker))
       end
-    elseif one.type == 'enqueue' then answers[i] = {'applied', 'enqueued', D.enqueue(one.drafts, j.row)}
+    elseif one.type == 'enqueue' then
+      answers[i] = {'applied', 'enqueued', D.enqueue(one.drafts, j.row)}
+      F.noteNewChildren(j.row)
     elseif one.type == 'holdOff' then
       local key = T .. 'key:' .. one.key
       local before = tonumber(call('HGET', key, 'until') or 0)

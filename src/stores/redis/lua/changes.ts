@@ -285,6 +285,56 @@ function C.apply(j, change, actor, incident)
 end
 `;
 
+/**
+ * A cancel that includes the children of a job, as in sqlite/families.ts. `fc` has one field for each such parent, who asked and the change of a
+ * child as its arguments; `fd` has those parents that may have children left to cancel. `ch:` of a parent has its children that have not begun, and
+ * follows from their records, so a piece needs no cursor: what is cancelled leaves it.
+ */
+export const FAMILIES = /* lua */ `
+local F = {}
+local PIECE = 250
+function F.record(j, actor, change)
+  wrote = true
+  call('HSET', T .. 'fc', int(j.row), cjson.encode({actor, change}))
+  call('ZADD', T .. 'fd', int(now), int(j.row))
+end
+function F.withdraw(row)
+  call('HDEL', T .. 'fc', int(row))
+  call('ZREM', T .. 'fd', int(row))
+end
+function F.noteNewChildren(row)
+  if call('HEXISTS', T .. 'fc', int(row)) == 1 then call('ZADD', T .. 'fd', int(now), int(row)) end
+end
+-- The parent is deleted: what is left to cancel stays.
+function F.forget(row)
+  if not call('ZSCORE', T .. 'fd', int(row)) then call('HDEL', T .. 'fc', int(row)) end
+end
+function F.isDue() return call('EXISTS', T .. 'fd') == 1 end
+local function changeOf(texts)
+  local args, position = A, at
+  A, at = cjson.decode(texts), 1
+  local change = C.read()
+  A, at = args, position
+  return change
+end
+-- Cancels a piece of the family that has waited longest. Indexes are settled.
+function F.cancelPiece()
+  local row = call('ZRANGE', T .. 'fd', 0, 0)[1]
+  if not row then return end
+  wrote = true
+  local kept = cjson.decode(call('HGET', T .. 'fc', row))
+  local children = call('ZRANGE', T .. 'ch:' .. row, 0, PIECE - 1)
+  for i = 1, #children do children[i] = tonumber(children[i]) end
+  J.fetch(children)
+  local change = changeOf(kept[2])
+  for _, child in ipairs(children) do C.apply(J.get(child), change, kept[1], nil) end
+  if #children == PIECE then return end
+  -- A parent that runs may enqueue more.
+  local parent = J.get(tonumber(row))
+  if parent and parent.state < SUCCEEDED then call('ZREM', T .. 'fd', row) else F.withdraw(tonumber(row)) end
+end
+`;
+
 /** Writes under a lease: who owns the job, and what a refused write is answered with. */
 export const LEASES = /* lua */ `
 local L = {}

@@ -1,11 +1,13 @@
 // Lua: what is changed by hand, retention, and the store's own epoch and runs.
 
 export const CANCEL = /* lua */ `
-local id, actor = arg(), arg()
+local id, actor, request, family = arg(), arg(), arg(), opt()
 local j = J.byId(id)
 if not j then return {'missing'} end
+if family and (j.state < SUCCEEDED or j.state == 4) then F.record(j, actor, family) end
+if family and j.state == 4 then return {'applied', 4} end
 if j.state == RUNNING then
-  J.history(j, 'cancel.requested', j.state, actor, j.epoch, j.fence, nil, 'its end was asked for while it ran')
+  J.history(j, 'cancel.requested', j.state, actor, j.epoch, j.fence, nil, request)
   J.set(j, 'ca', '1')
   call('SADD', T .. 'cc:' .. int(j.worker), int(j.row))
   return {'requested'}
@@ -26,6 +28,7 @@ if holder then return {'key-held', J.get(tonumber(holder)).id, j.d.dk} end
 local changes = {}
 for state = 2, 5 do changes[state] = C.read() end
 C.apply(j, changes[j.state], actor, nil)
+F.withdraw(j.row)
 return {'applied', 0}
 `;
 
@@ -103,6 +106,7 @@ for _, j in ipairs(looked) do
     call('HDEL', idKey(j.id), j.id)
     call('HINCRBY', T .. 'k:' .. int(j.kind), 'jobs', -1)
     call('DEL', T .. 'hi:' .. row)
+    F.forget(j.row)
     if j.had then
       X.forget(j)
       for _, waiter in ipairs(j.d.wa and call('SMEMBERS', T .. 'wa:' .. row) or {}) do

@@ -95,6 +95,12 @@ end
 return list
 `;
 
+/** Nothing: it was never declared. */
+export const KIND_SETTINGS = /* lua */ `
+local n = kindNamed(arg())
+return n and call('HGET', T .. 'k:' .. int(n), 'settings') or ''
+`;
+
 export const AHEAD = /* lua */ `
 local j = J.byId(arg())
 if not j or j.state ~= QUEUED or j.d.ln then return '' end

@@ -209,9 +209,12 @@ local function delay(kind, row, due)
   call('ZADD', T .. 'z:' .. int(kind), int(due), int(row))
   if due < NO_TIMEOUT then call('ZADD', T .. 'zk', 'LT', int(due), int(kind)) end
 end
+-- A child that no attempt has begun: hasNotBegun of job/transitions.ts.
+local function isNewChild(j) return j.d.pr and j.state == QUEUED and j.fence == 0 end
 -- Takes a job out of every index that its record says it is in, before that changes.
 function J.leave(j)
   local row, kind = int(j.row), int(j.kind)
+  if isNewChild(j) then gather('ZREM', T .. 'ch:' .. j.d.pr, row) end
   if j.state == QUEUED then
     local lane = j.d.ln
     if lane == nil then gather('ZREM', T .. 'r:' .. kind, row)
@@ -229,6 +232,7 @@ end
 function J.enter(j)
   local row, kind = int(j.row), int(j.kind)
   local lane = nil
+  if isNewChild(j) then gather('ZADD', T .. 'ch:' .. j.d.pr, row, row) end
   if j.state == QUEUED then
     local due = J.runAt(j)
     if due and due > now then lane = 'z' delay(j.kind, j.row, due)
