@@ -39,6 +39,7 @@ const POSTGRES_STEPS = [
   "keys 0460cf403432043",
   "verdicts are core's f1e92ddf706b92e",
   "family cancels 9e6123fc4acb60c",
+  "batches 9c0e65afc4402d0",
 ];
 
 const EDITED =

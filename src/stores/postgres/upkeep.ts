@@ -341,7 +341,7 @@ const CHECKS: readonly string[] = [
      WHERE e.key1 IS NOT NULL AND (e.place = 2) <> (j.state = 1 OR j.state = 0 AND j.lane IN (1, 2))`,
   `SELECT 'block ' || p.id || ':' || b.round || ':' || b.number || ' has no job that runs its rows' FROM outlive.blocks b JOIN outlive.batch_state p ON p.seq = b.batch
      WHERE b.job > 0 AND NOT EXISTS (SELECT 1 FROM outlive.jobs j WHERE j.seq = b.job)`,
-  `SELECT 'batch ' || d.id || ' counts ' || d.said || ' (rows, blocks, succeeded, failed, quarantined, aborted) and has ' || d.there FROM (${BATCH_COUNTS}) d
+  `SELECT 'batch ' || d.id || ' counts ' || d.said::text || ' (rows, blocks, succeeded, failed, quarantined, aborted) and has ' || d.there::text FROM (${BATCH_COUNTS}) d
      WHERE d.said <> d.there`,
   `SELECT 'batch ' || b.id || ': the stored context does not match its checksum' FROM outlive.batch_state b
      WHERE NOT ${isIntactSql("b.context", "b.id", "b.context_sum")}`,
