@@ -44,7 +44,21 @@ book.handle(({ n }, run) => {
   booked.push(n);
 });
 
-await using engine = await open("sqlite::memory:", { jobs: [call, book], logger: false });
+// Tenants take turns: one that has queued a hundred jobs does not make the others wait for them.
+const sync = job("sync", {
+  input: z.object({ tenant: z.string(), n: z.number() }),
+  fair: ({ tenant }) => tenant,
+});
+
+const synced: string[] = [];
+
+sync.handle(async ({ tenant }) => {
+  synced.push(tenant);
+  // The invoice of coil is paid.
+  if (synced.length === 50) await engine.limits.resume("fair", "coil");
+});
+
+await using engine = await open("sqlite::memory:", { jobs: [call, book, sync], logger: false });
 const inputs = Array.from({ length: 24 }, (_, n) => ({ tenant: n % 3 === 0 ? "beta" : "acme", n }));
 await engine.enqueueMany(call, inputs);
 for (const n of [1, 2, 3]) await engine.enqueue(book, { account: "ada", n });
@@ -52,11 +66,26 @@ for (const n of [1, 2, 3]) await engine.enqueue(book, { account: "ada", n });
 // A tenant that pays for more: at once, in all workers, without a deploy. `outlive limit tenant beta --running 3` is the same.
 await engine.limits.set("tenant", "beta", { running: 3 });
 
+await engine.enqueueMany(
+  sync,
+  Array.from({ length: 100 }, (_, n) => ({ tenant: "acme", n })),
+);
+await engine.enqueue(sync, { tenant: "beta", n: 0 });
+await engine.enqueue(sync, { tenant: "coil", n: 0 });
+// Nothing of this tenant starts until it is resumed. `outlive limit fair coil --pause "the invoice is unpaid"` is the same.
+await engine.limits.pause("fair", "coil", { reason: "the invoice is unpaid" });
+
 const startedAt = performance.now();
-await engine.runUntilIdle({ concurrency: 20 });
+await engine.runUntilIdle({ concurrency: 20, only: [call, book] });
 const seconds = (performance.now() - startedAt) / 1_000;
 
 for (const [tenant, count] of [...most].sort(([a], [b]) => a.localeCompare(b)))
   console.log(`${tenant}: at most ${count} at once`);
 console.log(`24 calls took ${seconds > 0.7 ? "more" : "less"} than 0.7 s`);
 console.log(`booked in order: ${booked.join(", ")}`);
+
+await engine.runUntilIdle({ concurrency: 2, only: [sync] });
+const [beta, coil] = ["beta", "coil"].map((tenant) => synced.indexOf(tenant) + 1) as [number, number];
+console.log(
+  `beta was ${beta <= 3 ? "among the first three" : `number ${beta}`} of ${synced.length}, coil began ${coil > 50 ? "after" : "before"} it was resumed`,
+);

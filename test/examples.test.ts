@@ -250,6 +250,7 @@ test("examples/limits.ts keeps to its limits", async (t) => {
     "beta: at most 3 at once",
     "24 calls took more than 0.7 s",
     "booked in order: 1, 2, 3",
+    "beta was among the first three of 102, coil began after it was resumed",
   ]);
 });
 

@@ -7,7 +7,7 @@ import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 
 const root = fileURLToPath(new URL("../", import.meta.url));
-/** As measured. The aim is about 22. On SQLite a turn also acts on wakes (waits.ts) and admits jobs with keys (keys.ts); PostgreSQL asks for both in its statement. */
+/** As measured. The aim is about 22. On SQLite a turn also acts on wakes (waits.ts) and admits jobs with keys (admission.ts); PostgreSQL asks for both in its statement. */
 const MAX_FILES: Readonly<Record<string, number>> = { sqlite: 26, postgres: 24 };
 
 interface File {

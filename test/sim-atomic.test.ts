@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import { runAtomic, simulateAtomic } from "../proof/sim/atomic.ts";
+import { ATOMIC_MUTANTS } from "../proof/sim/mutants/atomic.ts";
 import { AtomicServer } from "../proof/sim/stores/atomic-server.ts";
 
 const SEEDS = 15;
@@ -39,4 +40,20 @@ describe("the simulator on the atomic store", () => {
     for (const violation of found)
       assert.match(violation, /^Violation: .*(was claimed under|was accepted|were applied)/);
   });
+});
+
+/** Seeds that are tried for a mutant, from the one on that found it when it was written. */
+const MUTANT_SEEDS = 120;
+
+describe("the simulator on the atomic store, with a bug on purpose", () => {
+  for (const { name, what, law, from, Server } of ATOMIC_MUTANTS)
+    it(`sees ${name}: ${what}`, async () => {
+      for (let seed = from; seed < from + MUTANT_SEEDS; seed++) {
+        const { violation } = await simulateAtomic(seed, Server);
+        if (violation === null || !law.test(violation.split("\n")[0]!)) continue;
+        assert.equal((await simulateAtomic(seed)).violation, null, `seed ${seed} without the bug`);
+        return;
+      }
+      assert.fail(`not found with the seeds ${from} to ${from + MUTANT_SEEDS - 1}`);
+    });
 });

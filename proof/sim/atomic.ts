@@ -6,7 +6,8 @@ import { pause } from "../../src/job/time.ts";
 import type { Store } from "../../src/stores/port.ts";
 import { drawDrafts } from "./actors/drafts.ts";
 import { Outbox, signal } from "./actors/signaller.ts";
-import { keysAreWithinLimits } from "./oracle/atomic-keys-law.ts";
+import { AtomicKeysLaw } from "./oracle/atomic-keys-law.ts";
+import { AtomicRerunLaw } from "./oracle/atomic-rerun-law.ts";
 import { AtomicWaitingLaw } from "./oracle/atomic-waiting-law.ts";
 import { newTally, type Tally } from "./oracle/tally.ts";
 import { demand } from "./oracle/violation.ts";
@@ -92,8 +93,6 @@ const NOT_HEARD = (): void => {};
 /** However bad the faults were, this long after them all work is done. */
 const DRAIN_MS = 180_000;
 const LOOK_MS = 500;
-/** How often keys are held against their limits. */
-const HELD_MS = 100;
 const MOST_LOST = 40;
 /** A failover takes at least this long: longer than epochs run ahead of the server's clock. */
 const FAILOVER_MS = 100;
@@ -117,6 +116,8 @@ class AtomicWorld {
   readonly #processes: SimProcess[] = [];
   readonly #laws = new FenceLaws();
   readonly #waiting = new AtomicWaitingLaw();
+  readonly #keys = new AtomicKeysLaw();
+  readonly #reruns = new AtomicRerunLaw();
   readonly #outbox: Outbox;
   /** What was not acknowledged since the latest loss. */
   #unsent: Set<JobDraft>;
@@ -146,12 +147,14 @@ class AtomicWorld {
     this.#startProducer();
     this.#startSignaller();
     this.#actLater();
-    let heldAt = 0;
     const look = (): void => {
-      this.#laws.hear(this.#witness.take(), this.tally);
-      if (scheduler.now - heldAt < HELD_MS) return;
-      heldAt = scheduler.now;
-      this.#read(keysAreWithinLimits);
+      const answers = this.#witness.take();
+      this.#laws.hear(answers, this.tally);
+      if (answers.length === 0) return;
+      this.#read((data) => {
+        this.#keys.onAnswers(answers, data);
+        this.#reruns.onAnswers(answers, data);
+      });
     };
     await scheduler.run(faultsMs, look, () => false);
     this.story.tell("world", "CALM");
@@ -175,6 +178,7 @@ class AtomicWorld {
   #audit(data: Data): void {
     demand(this.#server.torn.length === 0, () => `scripts threw after a write: ${this.#server.torn.join(", ")}`);
     this.#waiting.audit(data);
+    this.#reruns.audit();
     const wrong = data.wrongIndexes();
     demand(wrong.length === 0, () => wrong.join("; "));
     for (const { id, dedupeKey } of this.#drafts) {
@@ -308,6 +312,8 @@ class AtomicWorld {
     this.failovers++;
     this.lostScripts += lost;
     this.#laws.lost();
+    this.#reruns.lost();
+    this.#read((data) => this.#keys.lost(data));
     this.#unsent = new Set(this.#drafts);
     this.#outbox.wentBack();
     this.#conditions.restarts++;

@@ -5,7 +5,7 @@ import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import { encodeJson, type Json } from "../job/json.ts";
 import { endBatches } from "../recovery/batch-ends.ts";
-import type { Batches, BatchFilter } from "../stores/batches.ts";
+import type { Batches, BatchFilter, FailedBlock } from "../stores/batches.ts";
 import type { AnyBatch, OutputFile } from "./contract.ts";
 import { notOpen, type RowsOf, Submission } from "./submission.ts";
 
@@ -70,6 +70,8 @@ export interface FailedBatchRow {
   readonly error: StoredError | null;
   /** quarantined: it killed its workers. */
   readonly state: "failed" | "quarantined";
+  /** What is stored of it is not what was written, because the store was damaged. It is shown as it was found, and is not run again. */
+  readonly corrupt?: true;
 }
 
 const FAILED_BLOCKS = 100;
@@ -231,19 +233,34 @@ export async function* failedRowsOf(batches: Batches, id: string, round: number)
     for (const { rows, whole } of blocks) {
       const failed = rows.map(({ line, input, error, as }): FailedBatchRow => ({
         line,
-        input: JSON.parse(input) as Json,
+        ...readable(input),
         error,
         state: as,
+        ...(error.code === ErrorCode.corrupt && { corrupt: true as const }),
       }));
-      if (whole)
-        decodeBlock(whole.input).rows.forEach(({ line, input }, at) => {
-          if (whole.marks[at] !== "1") failed.push({ line, input, error: whole.error, state: whole.as });
-        });
+      if (whole) failed.push(...rowsOfWhole(whole));
       yield* failed.toSorted((a, b) => a.line - b.line);
     }
     const last = blocks.at(-1);
     if (!last || blocks.length < FAILED_BLOCKS) return;
     after = last.number;
+  }
+}
+
+/** The rows of a block that ended as a whole. If its input is damaged, nobody knows which they were: one entry without a line stands for them. */
+function rowsOfWhole({ input, marks, error, as }: NonNullable<FailedBlock["whole"]>): FailedBatchRow[] {
+  if (error?.code === ErrorCode.corrupt) return [{ line: 0, ...readable(input), error, state: as, corrupt: true }];
+  return decodeBlock(input).rows.flatMap(({ line, input: row }, at) =>
+    marks[at] === "1" ? [] : [{ line, input: row, error, state: as }],
+  );
+}
+
+/** A damaged text is shown as it was found. */
+function readable(text: string): Pick<FailedBatchRow, "input" | "corrupt"> {
+  try {
+    return { input: JSON.parse(text) as Json };
+  } catch {
+    return { input: text, corrupt: true };
   }
 }
 

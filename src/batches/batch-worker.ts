@@ -1,9 +1,9 @@
 // Batches in a worker process: what it runs for each kind of batch (blocks, what follows an end, new rounds), what rows share, and the check for
 // ends after each settled block.
-import { batchOfBlock, doneKind, hasEnded, roundKind, type StoredBlock } from "../job/batches.ts";
+import { batchOfBlock, type BatchRow, doneKind, hasEnded, roundKind, type StoredBlock } from "../job/batches.ts";
 import type { RunnableKind } from "../job/contract.ts";
 import { invalidInput } from "../job/enqueue.ts";
-import { ErrorCode, OutliveError, toStoredError } from "../job/errors.ts";
+import { ErrorCode, OutliveError, TerminalError, toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import { type ClaimedJob, isTerminal, type KindSettings } from "../job/job.ts";
 import type { Json } from "../job/json.ts";
@@ -116,7 +116,7 @@ export class BatchWorker {
   async #readContext(contract: AnyBatch, id: string): Promise<unknown> {
     const [batch] = await this.#deps.batches.get([id]);
     if (!batch) throw missing(id);
-    return parsedContext(contract, batch.context);
+    return parsedContext(contract, batch);
   }
 
   #settled({ input }: ClaimedJob, { to, rows }: Change): void {
@@ -161,7 +161,7 @@ export class BatchWorker {
     const { done } = contract.handlers;
     if (!done) return;
     const { rows, key, state } = infoOf({ ...batch, outputs: JSON.stringify(outputs) });
-    const context = await parsedContext(contract, batch.context);
+    const context = await parsedContext(contract, batch);
     const end: BatchEnded<unknown> = { id, key, state: state as BatchEnded["state"], round, rows, context, outputs };
     await done(end as never, run);
   }
@@ -199,7 +199,9 @@ export class BatchWorker {
     if (batch.round !== round || batch.state !== "open") return;
     const failed = failedRowsOf(batches, id, round - 1);
     const chunks = (async function* () {
-      for await (const { line, input } of failed) yield [{ line, input, error: null }];
+      // A damaged row is not run again: it has failed in this round, too.
+      for await (const { line, input, error, corrupt } of failed)
+        yield [{ line, input, error: corrupt ? error : null }];
     })();
     await new Submission(batches, batch, contract, { resumes: true }).rows(chunks);
     await batches.seal(id, round);
@@ -213,7 +215,9 @@ function nameInBlobs(file: string): string {
   return lower === file ? file : `${lower}-${Buffer.from(file).toString("hex")}`;
 }
 
-async function parsedContext(contract: AnyBatch, text: string): Promise<unknown> {
+async function parsedContext(contract: AnyBatch, { id, context: text, corrupt }: BatchRow): Promise<unknown> {
+  if (corrupt)
+    throw new TerminalError(`The stored context of batch ${id} does not match its checksum: the store was damaged.`);
   const context = JSON.parse(text) as Json;
   const checked = await contract.context?.["~standard"].validate(context);
   if (checked?.issues) throw invalidInput(`${contract.name} (its context)`, checked.issues);

@@ -9,7 +9,7 @@ import { demoCommand, tortureCommand } from "./commands/demo.ts";
 import { enqueueCommand, signalCommand } from "./commands/enqueue.ts";
 import { initCommand, migrateCommand } from "./commands/migrate.ts";
 import { jobCommand, whyCommand, jobsCommand } from "./commands/job.ts";
-import { limitCommand } from "./commands/limit.ts";
+import { limitCommand, limitsCommand } from "./commands/limit.ts";
 import { pauseCommand, quarantineCommand, retryCommand } from "./commands/operate.ts";
 import { incidentsCommand, recoverCommand, recoveryCommand } from "./commands/recover.ts";
 import { metricsCommand, statusCommand, workersCommand } from "./commands/status.ts";
@@ -182,6 +182,7 @@ export const COMMANDS: readonly Register[] = [
   quarantineCommand,
   pauseCommand,
   limitCommand,
+  limitsCommand,
   batchesCommand,
   workersCommand,
   recoverCommand,

@@ -1,7 +1,7 @@
 // Why a job is not running, or how it runs: one sentence that names the cause, and the next thing to do. It only reads.
 import { ANY_NUMBER, isSuspect } from "../job/isolation.ts";
 import type { JobDetails } from "../job/job.ts";
-import { throttleSettings } from "../job/limits.ts";
+import { jobKey, type KeyState, throttleSettings } from "../job/limits.ts";
 import { shellWord } from "../job/text.ts";
 import { humanMs, isoInstant } from "../job/time.ts";
 import { CORRUPT_HINT } from "../job/transitions.ts";
@@ -29,6 +29,9 @@ export interface Explanation {
     | "waits-for-signal"
     | "waits-for-jobs"
     | "limit"
+    | "key-paused"
+    | "held-off"
+    | "fair-turn"
     | "paused"
     | "no-worker"
     | "schema-too-old"
@@ -200,7 +203,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
       details: { pid: stuck.pid, command: stuck.command },
     });
   }
-  if (job.heldBy !== null) return say(job, heldByKey(job.heldBy));
+  if (job.heldBy !== null) return say(job, heldByKey(job.heldBy, await keyOf(store, job.heldBy), now()));
   const ahead = await store.inspect.ahead(job.id);
   return ahead === null && isSuspect(job.counters)
     ? say(job, suspect(job, able, await store.inspect.suspects()))
@@ -242,9 +245,46 @@ async function waiting({ store, now }: WhyDeps, job: JobDetails, step: string): 
   };
 }
 
-function heldByKey({ limit, key }: NonNullable<JobDetails["heldBy"]>): Wording {
+async function keyOf(
+  { inspect }: Store,
+  { limit, key }: NonNullable<JobDetails["heldBy"]>,
+): Promise<KeyState | undefined> {
+  return (await inspect.keys?.({ key: jobKey(limit, key) }))?.[0];
+}
+
+/** `state`: how the key stands; undefined: the store does not tell. */
+function heldByKey(
+  { limit, key, turn: isTurn }: NonNullable<JobDetails["heldBy"]>,
+  state: KeyState | undefined,
+  now: number,
+): Wording {
   const throttle = throttleSettings(limit);
-  const details = { limit, key };
+  const name = `the key ${JSON.stringify(key)} of the limit ${JSON.stringify(limit)}`;
+  const details = { limit, key, ...(state && { taken: state.taken, held: state.held }) };
+  if (state?.paused) {
+    const { reason, at, until } = state.paused;
+    const end = until === null ? "until somebody resumes it" : `for ${humanMs(Math.max(0, until - now))} more`;
+    return {
+      because: "key-paused",
+      text: `It is ready, but ${name} has been paused since ${isoInstant(at)}, ${end}: ${reason}.`,
+      next: `outlive limit ${shellWord(limit)} ${shellWord(key)} --resume`,
+      details: { ...details, reason, until },
+    };
+  }
+  if (state && state.heldOffUntil !== null)
+    return {
+      because: "held-off",
+      text: `It is ready, but a job has held off ${name} for ${humanMs(Math.max(0, state.heldOffUntil - now))} more: nothing of it starts before then.`,
+      next: "",
+      details: { ...details, heldOffUntil: state.heldOffUntil },
+    };
+  if (isTurn)
+    return {
+      because: "fair-turn",
+      text: `It is ready, and waits until a worker has room and it is the turn of its key ${JSON.stringify(key)}: the keys of its kind are served one after the other, whatever each has queued.`,
+      next: `Wait, start more workers, or give the key more turns: outlive limit ${shellWord(limit)} ${shellWord(key)} --weight N`,
+      details,
+    };
   if (throttle)
     return {
       because: "limit",

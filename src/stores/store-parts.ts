@@ -463,6 +463,12 @@ export interface Inconsistency {
     | "corrupt-content"
     | "block-without-job"
     | "batch-disagrees"
+    | "held-without-door"
+    | "door-without-held"
+    | "slot-disagrees"
+    | "key-stuck"
+    | "end-disagrees"
+    | "orphan-extras"
     | "lock-without-worker";
   /** One sentence for people. */
   readonly detail: string;

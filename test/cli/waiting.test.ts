@@ -46,6 +46,13 @@ const untilWaits = (engine: Engine, id: string) =>
     `${id} waits`,
   );
 
+const untilHeld = (engine: Engine, id: string) =>
+  untilTrue(
+    () => engine.get(id),
+    (details) => (details?.heldBy ?? null) !== null,
+    `${id} is held`,
+  );
+
 test("a signal is sent as JSON, from the argument or stdin, once for each id, and refused to a job that has ended", async (t) => {
   const { engine, url, run, json } = await working(t);
   await engine.enqueue(approve, { order: "42" }, { id: "order-42" });
@@ -133,7 +140,7 @@ test("a job that a limit holds says by which, and the limit of its key is change
   assert.deepEqual([keys, heldBy], [[{ limit: "tenant", key: "acme" }], { limit: "tenant", key: "acme" }]);
 
   const raised = await json("limit", "tenant", "acme", "--running", "2");
-  const own = { running: 2, rate: null, perMs: null, burst: null };
+  const own = { running: 2, rate: null, perMs: null, burst: null, weight: null };
   assert.deepEqual([raised.code, raised.value], [0, { limit: "tenant", key: "acme", own }]);
   await untilState(engine, "second", "running");
   const rated = await run("limit", "tenant", "acme", "--running", "2", "--rate", "10", "--per", "1m", "--burst", "3");
@@ -145,14 +152,56 @@ test("a job that a limit holds says by which, and the limit of its key is change
   assert.deepEqual(reset.value, { limit: "tenant", key: "acme", own: null });
 });
 
+test("a key is paused with a reason, weighed and resumed, and the keys with something of their own are listed", async (t) => {
+  const { engine, run, json } = await working(t);
+  const none = await run("limits");
+  assert.equal(none.stdout, "No key has anything of its own.\n");
+  const paused = await run("limit", "tenant", "acme", "--pause", "the invoice is unpaid");
+  assert.equal(
+    paused.stdout,
+    "The key acme of the limit tenant is paused; what runs goes on. Start it again: outlive limit tenant acme --resume\n",
+  );
+  await engine.enqueue(sync, { tenant: "acme" }, { id: "first" });
+  await untilHeld(engine, "first");
+  const why = await run("why", "first");
+  assert.match(why.stdout, /the key "acme" of the limit "tenant" has been paused since .*: the invoice is unpaid\./);
+  assert.match(why.stdout, /Next: outlive limit tenant acme --resume\n$/);
+  await run("limit", "tenant", "beta", "--weight", "3", "--running", "4");
+  const [table, listed] = await Promise.all([run("limits", "tenant"), json("limits")]);
+  assert.match(
+    table.stdout,
+    /\ntenant +acme +0 +1 +paused: the invoice is unpaid\ntenant +beta +0 +0 +runs 4 at once; weight 3\n$/,
+  );
+  const { keys } = listed.value as { keys: { key: string; own: unknown; paused: { reason: string } | null }[] };
+  assert.deepEqual(
+    keys.map(({ key, own, paused: pause }) => [key, own, pause?.reason ?? null]),
+    [
+      ["acme", {}, "the invoice is unpaid"],
+      ["beta", { running: 4, weight: 3 }, null],
+    ],
+  );
+  const resumed = await json("limit", "tenant", "acme", "--resume");
+  assert.deepEqual(resumed.value, { limit: "tenant", key: "acme", paused: null });
+  await untilState(engine, "first", "running");
+});
+
 test("limit refuses what would not mean what it seems to", async (t) => {
   const { url } = await working(t);
   const { run } = cliOn(t, url);
-  const calls = [[], ["--burst", "3"], ["--per", "1m"], ["--reset", "--running", "2"], ["--rate", "0"]];
+  const calls = [
+    [],
+    ["--burst", "3"],
+    ["--per", "1m"],
+    ["--reset", "--running", "2"],
+    ["--rate", "0"],
+    ["--for", "1h"],
+    ["--pause", "x", "--running", "2"],
+    ["--weight", "0"],
+  ];
   const said = await Promise.all(calls.map((flags) => run("limit", "tenant", "acme", ...flags)));
   assert.deepEqual(
     said.map(({ code }) => code),
-    [2, 2, 2, 2, 2],
+    [2, 2, 2, 2, 2, 2, 2, 2],
   );
   assert.match(said[0]!.stderr, /Nothing says what the key may do\.\n {2}Nothing was changed\. Give --running N/);
   assert.match(said[1]!.stderr, /--per and --burst belong to --rate/);

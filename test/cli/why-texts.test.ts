@@ -215,6 +215,15 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     ],
   ],
   [
+    "it waits for the turn of its key",
+    { job: { heldBy: { limit: "fair", key: "acme", turn: true } } },
+    [
+      "fair-turn",
+      'It is ready, and waits until a worker has room and it is the turn of its key "acme": the keys of its kind are served one after the other, whatever each has queued.',
+      "Wait, start more workers, or give the key more turns: outlive limit fair acme --weight N",
+    ],
+  ],
+  [
     "it is throttled",
     { job: { heldBy: { limit: "throttle/60000", key: "mail/doc" } } },
     ["limit", "It is throttled: the job before it started less than 1m ago. It starts when that time has passed.", ""],

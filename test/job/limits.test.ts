@@ -4,10 +4,14 @@ import { test } from "node:test";
 import {
   admit,
   type Admission,
+  gateFacts,
   type HeldCandidate,
   jobKey,
   type KeyFacts,
+  NEW_RING,
+  type RingMember,
   startOf,
+  takeTurns,
   throttleKey,
   throttleSettings,
 } from "../../src/job/limits.ts";
@@ -254,4 +258,72 @@ test("whatever the facts are: never more than a limit, and nobody waits who has 
     }
     for (const at of due.values()) assert.ok(at > now, `seed ${seed}: room was due before`);
   }
+});
+
+// ---- turns of keys
+
+const held = (key: number, count: number, weight = 1): RingMember => ({
+  key,
+  weight,
+  jobs: Array.from({ length: count }, (_, i) => ({ job: key * 100 + i, door: -1, keys: [key, -1] })),
+});
+const jobsOf = (turns: readonly HeldCandidate[]): number[] => turns.map(({ job }) => job);
+
+test("keys take turns from where their ring stands, round after round, until nothing is left", () => {
+  const members = [held(3, 2), held(1, 3), held(2, 1)];
+  assert.deepEqual(jobsOf(takeTurns(-1, NEW_RING, members)), [100, 200, 300, 101, 301, 102]);
+  assert.deepEqual(jobsOf(takeTurns(-1, { at: 1, served: 1 }, members)), [200, 300, 100, 301, 101, 102]);
+  assert.deepEqual(jobsOf(takeTurns(-1, { at: 3, served: 1 }, members)), [100, 200, 300, 101, 301, 102]);
+});
+
+test("a visit that was cut short goes on, and a weight is what one visit takes", () => {
+  const members = [held(1, 5, 3), held(2, 3)];
+  assert.deepEqual(jobsOf(takeTurns(-1, { at: 1, served: 1 }, members)), [100, 101, 200, 102, 103, 104, 201, 202]);
+  assert.deepEqual(jobsOf(takeTurns(-1, { at: 1, served: 3 }, members)), [200, 100, 101, 102, 201, 103, 104, 202]);
+});
+
+test("a ring stands after the last job that took its turn, also if a limit had no room for it, and not after one for which the worker had none", () => {
+  const members = [held(1, 2), held(2, 2), held(3, 2)];
+  const candidates = takeTurns(-1, NEW_RING, members);
+  const free = { running: null, intervalMs: null, burst: 1, strict: false };
+  const facts = (id: number, running: number | null): KeyFacts => ({
+    id,
+    limit: { ...free, running },
+    taken: 0,
+    unclaimed: 0,
+    arrivalAt: 0,
+    heldOffUntil: 0,
+  });
+  const keys = [gateFacts(-1, 2), facts(1, null), facts(2, 0), facts(3, null)];
+  const { admitted, moved, rings } = admit({ now: 0, keys, candidates });
+  assert.deepEqual(admitted, [100, 300]);
+  assert.deepEqual(
+    moved.map(({ job, door }) => [job, door]),
+    [[200, 2]],
+  );
+  assert.deepEqual([...rings], [[-1, { at: 3, served: 1 }]]);
+});
+
+test("jobs of keys behind those that were read come last and move no ring", () => {
+  const turns = takeTurns(-1, { at: 2, served: 1 }, [held(3, 1), held(9, 1), held(1, 1)], 3);
+  assert.deepEqual(jobsOf(turns), [300, 900, 100]);
+  assert.deepEqual(
+    turns.map(({ visits = [] }) => visits.length),
+    [1, 0, 0],
+  );
+});
+
+test("a key that is paused without an end has no room and is not looked at by time", () => {
+  const key = {
+    id: 1,
+    limit: { running: 5, intervalMs: null, burst: 1, strict: false },
+    taken: 0,
+    unclaimed: 0,
+    arrivalAt: 0,
+  };
+  const candidates = [{ job: 1, door: 1, keys: [1] }];
+  const paused = admit({ now: 10, keys: [{ ...key, heldOffUntil: Number.POSITIVE_INFINITY }], candidates });
+  assert.deepEqual([paused.admitted, [...paused.due]], [[], []]);
+  const ending = admit({ now: 10, keys: [{ ...key, heldOffUntil: 50 }], candidates });
+  assert.deepEqual([ending.admitted, [...ending.due]], [[], [[1, 50]]]);
 });

@@ -165,8 +165,7 @@ export function psql(
         }
       },
     );
-    // A psql that stops at an error does not read the rest of a long text. How it ended is reported above.
-    child.stdin!.on("error", () => {});
-    child.stdin!.end(text);
+    // A psql that stops at an error does not read the rest of a long script: how it ended is in its exit code.
+    child.stdin!.on("error", () => {}).end(text);
   });
 }

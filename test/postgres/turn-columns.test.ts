@@ -10,7 +10,20 @@ import { freshSchema } from "../support/postgres.ts";
 type Row = Readonly<Record<string, unknown>>;
 
 const OF_JOB = ["seq", "id", "fence", "priority", "kind", "epoch", "timeout_ms", "input"];
-const OF_TURN = ["live", "restarted", "suspects", "due_ms", "settled", "wakes", "keys", "key_due_ms", "cancels"];
+const OF_TURN = [
+  "live",
+  "restarted",
+  "suspects",
+  "due_ms",
+  "settled",
+  "wakes",
+  "noted",
+  "keys",
+  "events",
+  "gates",
+  "key_due_ms",
+  "cancels",
+];
 
 for (const { form, inTwoFrom, kinds } of [
   { form: "one statement, one kind", inTwoFrom: 100, kinds: ["mail"] },
@@ -78,6 +91,6 @@ for (const { form, inTwoFrom, kinds } of [
     const settling = results.filter(({ sql }) => sql.includes("settled AS") && !sql.includes("taken AS"));
     assert.deepEqual(
       settling.map((result) => result.rows),
-      inTwoFrom === 1 ? [[{ settled: null, wakes: false }]] : [],
+      inTwoFrom === 1 ? [[{ settled: null, noted: 0 }]] : [],
     );
   });

@@ -38,8 +38,11 @@ const POSTGRES_STEPS = [
   "waiting 75303c4190827d8",
   "keys 0460cf403432043",
   "verdicts are core's f1e92ddf706b92e",
-  "family cancels 9e6123fc4acb60c",
-  "batches 9c0e65afc4402d0",
+  "consequences ad53582bca8c27f",
+  "fairness a8d75e9e704263f",
+  "index of rings 91e02ff83cf6b17",
+  "family cancels 097273bcbda49c1",
+  "batches b44890d8aea8dc2",
 ];
 
 const EDITED =

@@ -12,4 +12,6 @@ const engine = await open(url!, { jobs: batches, blobs: blobs!, logger: false, h
 if (submit) {
   tell("submitted", { ...(await engine.submit(payments, submit, { key: "payments" })) });
   await engine.close();
-} else await engine.start({ concurrency: 2 });
+}
+// One block at a time: rows that end at once share a transaction, and a test could not say which one is the N-th.
+else await engine.start({ concurrency: 1 });

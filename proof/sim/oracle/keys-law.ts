@@ -43,11 +43,13 @@ export class KeysLaw {
   /** When jobs of a key began, by the store's clock, since it last jumped. */
   readonly #starts = new Map<Name, number[]>();
   readonly #heldOffUntil = new Map<Name, number>();
-  /** Who was queued again by a person has its place in no order. */
+  /** Queued again by a person, maybe next to another one of its strict key that has begun: which of the two comes first is not promised. */
   readonly #retried = new Set<number>();
   readonly #idleSince = new Map<number, number>();
   /** Which jobs became held before which. */
   readonly #heldSince = new Map<number, number>();
+  /** Since when a held job was the one whose turn it is in a strict key. */
+  readonly #firstSince = new Map<number, number>();
   #moments = 0;
   /** The clock has jumped, or the rows went back: times in the rows are not those that were seen. */
   #isOutOfTime = false;
@@ -119,6 +121,7 @@ export class KeysLaw {
     const wall = Math.floor(moment.wall);
     this.#moments++;
     for (const seq of changed) this.#waits(seq);
+    for (const name of new Set([...changed].flatMap((seq) => this.#keys.get(seq) ?? []))) this.#noteFirst(name);
     const admitted = [...changed].flatMap((seq) => this.#admitted(seq));
     for (const job of admitted) for (const name of this.#keys.get(job.seq)!) this.#mayRun(job, name, wall);
     for (const job of began) for (const name of this.#keys.get(job.seq) ?? []) this.#mayStart(job, name, wall);
@@ -148,7 +151,7 @@ export class KeysLaw {
 
   /** Whoever took a turn, and has nothing to do at once, has admitted everything that there is room for. */
   #turned({ live, nextDueInMs }: TurnAnswer, wall: number): void {
-    if (!live || nextDueInMs === 0 || this.#isOutOfTime) return;
+    if (!live || nextDueInMs === 0) return;
     for (const [seq, names] of this.#keys) {
       const job = this.#model.jobs.get(seq)!;
       demand(
@@ -173,8 +176,20 @@ export class KeysLaw {
   #waits(seq: number): void {
     const job = this.#model.jobs.get(seq)!;
     if (!isHeld(job)) {
-      if (isTerminal(job.state) || job.lane === DELAYED) this.#heldSince.delete(seq);
+      if (!isTerminal(job.state) && job.lane !== DELAYED) return;
+      this.#heldSince.delete(seq);
+      this.#firstSince.delete(seq);
     } else if (!this.#heldSince.has(seq)) this.#heldSince.set(seq, this.#moments);
+  }
+
+  /** It keeps its turn while another key holds it, whatever becomes due later. */
+  #noteFirst(name: Name): void {
+    if (!this.#boundsOf(name).strict) return;
+    const all = this.#jobsOf(name);
+    if (all.some((job) => isIn(job) || hasBegun(job))) return;
+    const held = all.filter(isHeld);
+    if (held.length === 0 || held.some(({ seq }) => this.#firstSince.has(seq))) return;
+    this.#firstSince.set(Math.min(...held.map(({ seq }) => seq)), this.#moments);
   }
 
   /** The job if it counts against its keys since this moment. */
@@ -205,13 +220,14 @@ export class KeysLaw {
       heldOff <= wall,
       () => `${job.id} was admitted ${heldOff - wall} ms before ${told([name])} may start anything`,
     );
-    if (strict && !this.#retried.has(job.seq)) this.#inOrder(job, name, all);
+    if (strict) this.#inOrder(job, name, all);
   }
 
   #inOrder(job: JobRow, name: Name, all: readonly JobRow[]): void {
     const isFirst = job.fence === (job.state === STATE.running ? 1 : 0);
     for (const other of all) {
-      if (other.seq === job.seq || this.#retried.has(other.seq)) continue;
+      if (other.seq === job.seq) continue;
+      if (!isFirst && (this.#retried.has(job.seq) || this.#retried.has(other.seq))) continue;
       demand(
         !hasBegun(other),
         () =>
@@ -220,7 +236,7 @@ export class KeysLaw {
       // A job that another key has held keeps its turn, although one that was enqueued before it was not due until later.
       const hadItsTurn =
         this.#keys.get(job.seq)!.length > 1 &&
-        (this.#heldSince.get(other.seq) ?? 0) > (this.#heldSince.get(job.seq) ?? this.#moments);
+        (this.#heldSince.get(other.seq) ?? 0) > (this.#firstSince.get(job.seq) ?? this.#moments);
       demand(
         !isFirst || !isHeld(other) || other.seq > job.seq || hadItsTurn,
         () => `strict order: ${job.id} was admitted before ${other.id} in ${told([name])}`,
@@ -282,6 +298,7 @@ export class KeysLaw {
     this.#isOutOfTime = true;
     for (const memory of [
       this.#heldSince,
+      this.#firstSince,
       this.#keys,
       this.#fair,
       this.#own,
@@ -293,10 +310,16 @@ export class KeysLaw {
       memory.clear();
     this.#turns.wentBack();
     for (const one of keyed) this.#keyed(one);
-    for (const one of own) this.#own.set(nameOf(one.name, one.key), one);
+    for (const one of own) {
+      this.#own.set(nameOf(one.name, one.key), one);
+      // A hold-off that the backup has goes on.
+      if (one.heldOffUntil > 0) this.#heldOffUntil.set(nameOf(one.name, one.key), one.heldOffUntil);
+    }
     for (const seq of this.#keys.keys()) {
       this.#admitted(seq);
       this.#heldSince.set(seq, 0);
+      // Which of them had its turn in the backup is not known.
+      this.#firstSince.set(seq, 0);
     }
   }
 }

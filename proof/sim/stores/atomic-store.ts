@@ -2,7 +2,7 @@
 // back, there is no transaction with user code, and the latest calls can be lost (`AtomicServer.loseSuffix`). Several connections share
 // one server.
 import { BY_HAND } from "../../../src/job/transitions.ts";
-import type { Store } from "../../../src/stores/port.ts";
+import type { CancelOptions, Store } from "../../../src/stores/port.ts";
 import { observed } from "../../../src/stores/observed.ts";
 import type { AtomicServer } from "./atomic-server.ts";
 import * as attempts from "./attempts.ts";
@@ -106,8 +106,8 @@ export function atomicStore(server: AtomicServer): Store {
         health: reading(looking.health),
       },
       operate: {
-        cancel: writing((data: Data, id: string, actor: string) =>
-          looking.applyByHand(data, id, BY_HAND.cancel, actor),
+        cancel: writing((data: Data, id: string, actor: string, options?: CancelOptions | null) =>
+          looking.applyByHand(data, id, BY_HAND.cancel, actor, options),
         ),
         retry: writing((data: Data, id: string, actor: string) => looking.applyByHand(data, id, BY_HAND.retry, actor)),
         signal: writing(sendSignal),

@@ -58,7 +58,7 @@ export function turn(data: Data, worker: string, settlements: readonly Settlemen
     const nothing = { claimed: [], live: false, cancels: [], nextDueInMs: null };
     return { settled, ...nothing, ...(replaced !== null && { replaced }) };
   }
-  const hasCancelled = cancelChildren(data);
+  const hasCancelled = cancelChildren(data, applyChange);
   const admitted = admitHeld(data, room);
   const claims = claim(data, worker, room);
   const cancels = data.held(worker).flatMap(({ id, cancelRequested }) => (cancelRequested ? [id] : []));

@@ -2,8 +2,7 @@
 // it, and each turn of any worker cancels a piece.
 import { isTerminal } from "../../../src/job/job.ts";
 import * as transitions from "../../../src/job/transitions.ts";
-import { applyChange } from "./attempts.ts";
-import type { Data } from "./records.ts";
+import type { Data, JobRecord } from "./records.ts";
 
 /** How many children one turn reads. Few, so that families of the simulator take several turns. */
 export const PIECE = 3;
@@ -18,8 +17,15 @@ export function noteNewChildren(data: Data, parent: number): void {
   if (family !== null) data.putFamily(parent, { ...family, cursor: 0, due: true });
 }
 
+type ApplyChange = (
+  data: Data,
+  job: JobRecord,
+  change: transitions.Change,
+  of: { readonly actor: string; readonly incident: null },
+) => unknown;
+
 /** Cancels a piece of one family. Returns whether it did anything. */
-export function cancelChildren(data: Data): boolean {
+export function cancelChildren(data: Data, apply: ApplyChange): boolean {
   const parent = data.families().find((row) => data.family(row)!.due);
   if (parent === undefined) return false;
   const family = data.family(parent)!;
@@ -31,7 +37,7 @@ export function cancelChildren(data: Data): boolean {
     const { id, state, fence, counters } = child;
     if (!transitions.hasNotBegun(state, fence)) continue;
     const change = transitions.cancel({ id, state, counters }, job?.id);
-    applyChange(data, child, change, { actor: family.actor, incident: null });
+    apply(data, child, change, { actor: family.actor, incident: null });
   }
   if (piece.length === PIECE) data.putFamily(parent, { ...family, cursor: piece.at(-1)! });
   else if (job !== null && !isTerminal(job.state)) data.putFamily(parent, { ...family, due: false });

@@ -1,13 +1,20 @@
-// One worker process of the rig for waiting and keys: `node worker.ts URL`.
-import { open } from "../../../src/index.ts";
-import { KINDS } from "./kinds.ts";
+// One worker process of the rig for waiting and keys: `node worker.ts URL MODULE`. The module has the kinds, and the times if they are others.
+import { type EngineOptions, open } from "../../../src/index.ts";
 
-const engine = await open(process.argv[2]!, {
+interface Program {
+  readonly KINDS: readonly object[];
+  readonly HEARTBEAT?: EngineOptions["heartbeat"];
+  readonly CONCURRENCY?: number;
+}
+
+const [url, module] = process.argv.slice(2) as [string, string];
+const { KINDS, HEARTBEAT, CONCURRENCY } = (await import(module)) as Program;
+const engine = await open(url, {
   jobs: KINDS,
   logger: false,
-  heartbeat: { interval: "1s", lease: "20s", probe: "50ms", sweep: "1s" },
+  heartbeat: HEARTBEAT ?? { interval: "1s", lease: "20s", probe: "50ms", sweep: "1s" },
 });
-const worker = await engine.start({ concurrency: 8 });
+const worker = await engine.start({ concurrency: CONCURRENCY ?? 8 });
 process.on("SIGTERM", () => void worker.stop({ grace: "5s" }));
 process.send?.("working");
 await worker.stopped;

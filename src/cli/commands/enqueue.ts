@@ -52,7 +52,7 @@ export const enqueueCommand: Register = (program, run) => {
           mayChange("enqueue a job");
           // Declares the kind, as a program does.
           await using client = await connect(store, { ...settings, jobs: [contract] as never });
-          return client.enqueue(contract as never, input as never, options);
+          return await client.enqueue(contract as never, input as never, options);
         };
         const enqueued = await enqueue().catch(async (thrown: unknown) => {
           if (thrown instanceof OutliveError && thrown.code === ErrorCode.kindUnknown)

@@ -163,7 +163,8 @@ export function waitingText({ runAt }: JobInfo, step: string, now: number): stri
 type Key = JobInfo["keys"][number];
 
 /** "limit tenant acme". The key of a limit without keys is "*". */
-export function heldText(key: Key): string {
+export function heldText(key: Key & { readonly turn?: true }): string {
+  if (key.turn) return `its turn, ${keyText(key)}`;
   return `${throttleSettings(key.limit) === null ? "limit " : ""}${keyText(key)}`;
 }
 

@@ -1,15 +1,24 @@
-// `outlive limit NAME KEY`: gives one key of a limit a limit of its own while everything works, or takes it away again.
+// `outlive limit NAME KEY`: gives one key of a limit a limit or a weight of its own while everything works, pauses it, or takes both away again.
+// `outlive limits`: the keys that have something of their own.
 import { InvalidArgumentError } from "commander";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { type KeyState, MAX_WEIGHT } from "../../job/limits.ts";
 import { humanMs } from "../../job/time.ts";
 import { duration, wholeNumber } from "../context.ts";
+import { shellWord } from "../../job/text.ts";
 import type { Register } from "../main.ts";
+import { type Column, grid, type Pen } from "../terminal.ts";
+import { oneLine, thousands } from "../words.ts";
 
 interface Flags {
   readonly running?: number;
   readonly rate?: number;
   readonly per?: number;
   readonly burst?: number;
+  readonly weight?: number;
+  readonly pause?: string;
+  readonly for?: number;
+  readonly resume?: boolean;
   readonly reset?: boolean;
 }
 
@@ -23,13 +32,33 @@ export const limitCommand: Register = (program, run) => {
     .option("--rate <number>", "how many jobs of the key may start in each --per", rate)
     .option("--per <duration>", "the period of --rate (default 1s)", duration)
     .option("--burst <number>", "how many may start at once after a pause (default 1)", wholeNumber(1, 1_000_000))
+    .option(
+      "--weight <number>",
+      "how many of its jobs start in each round of a fair kind (default 1)",
+      wholeNumber(1, MAX_WEIGHT),
+    )
+    .option("--pause <reason>", "nothing of the key starts from now on")
+    .option("--for <duration>", "how long it is paused (default: until --resume)", duration)
+    .option("--resume", "the key starts jobs again")
     .option("--reset", "the key has the limit as it was declared again")
     .action(
       run(async ({ terminal, attach }, command) => {
         const [limit, key] = command.args as [string, string];
         const flags = command.opts<Flags>();
         assertComplete(flags);
-        const { running, rate: starts, per = 1_000, burst } = flags;
+        const { limits } = await attach();
+        if (flags.pause !== undefined || flags.resume === true) {
+          if (flags.pause === undefined) await limits.resume(limit, key);
+          else
+            await limits.pause(limit, key, {
+              reason: flags.pause,
+              ...(flags.for !== undefined && { for: `${flags.for}ms` as const }),
+            });
+          const { paused } = await limits.get(limit, key);
+          terminal.answer({ limit, key, paused }, () => pausedText(limit, key, flags));
+          return;
+        }
+        const { running, rate: starts, per = 1_000, burst, weight } = flags;
         const own =
           flags.reset === true
             ? null
@@ -37,10 +66,17 @@ export const limitCommand: Register = (program, run) => {
                 ...(running !== undefined && { running }),
                 ...(starts !== undefined && { rate: starts, per: `${per}ms` as const }),
                 ...(burst !== undefined && { burst }),
+                ...(weight !== undefined && { weight }),
               };
-        await (await attach()).limits.set(limit, key, own);
+        await limits.set(limit, key, own);
         const perMs = starts === undefined ? null : per;
-        const answer = own && { running: running ?? null, rate: starts ?? null, perMs, burst: burst ?? null };
+        const answer = own && {
+          running: running ?? null,
+          rate: starts ?? null,
+          perMs,
+          burst: burst ?? null,
+          weight: weight ?? null,
+        };
         terminal.answer({ limit, key, own: answer }, () =>
           own === null
             ? `The key ${key} of the limit ${limit} has the limit as it was declared again.`
@@ -50,30 +86,100 @@ export const limitCommand: Register = (program, run) => {
     );
 };
 
-function ownText({ running, rate: starts, burst }: Flags, per: number): string {
+export const limitsCommand: Register = (program, run) => {
+  program
+    .command("limits")
+    .argument("[name]", "the name of one limit")
+    .description("list the keys that have a limit, a weight, a pause or a hold-off of their own")
+    .action(
+      run(async ({ terminal, attach }, command) => {
+        const [limit] = command.args as [string?];
+        const keys = await (await attach()).limits.list(limit);
+        terminal.answer({ keys }, () => limitLines(keys, terminal, Date.now()));
+      }),
+    );
+};
+
+/** One line for each key. */
+export function limitLines(keys: readonly KeyState[], pen: Pen, now: number): string {
+  if (keys.length === 0) return "No key has anything of its own.";
+  const columns: readonly Column[] = [
+    { title: "LIMIT" },
+    { title: "KEY", shrinkTo: 16 },
+    { title: "TAKEN", align: "right" },
+    { title: "HELD", align: "right" },
+    { title: "ITS OWN", shrinkTo: 20 },
+  ];
+  return grid(
+    pen,
+    columns,
+    keys.map((key) => [
+      key.limit,
+      oneLine(key.key),
+      thousands(key.taken),
+      thousands(key.held),
+      oneLine(stateText(key, now)),
+    ]),
+  ).join("\n");
+}
+
+function stateText({ own, paused, heldOffUntil }: KeyState, now: number): string {
+  const { running, intervalMs, burst, weight } = own;
+  const end = paused?.until === null || paused === null ? "" : `, ${humanMs(Math.max(0, paused.until - now))} more`;
+  return [
+    ...(paused === null ? [] : [`paused: ${paused.reason}${end}`]),
+    ...(heldOffUntil === null ? [] : [`held off, ${humanMs(Math.max(0, heldOffUntil - now))} more`]),
+    ...(running === undefined || running === null ? [] : [`runs ${running} at once`]),
+    ...(intervalMs === undefined || intervalMs === null ? [] : [`starts one every ${humanMs(intervalMs)}`]),
+    ...(burst === undefined ? [] : [`burst ${burst}`]),
+    ...(weight === undefined ? [] : [`weight ${weight}`]),
+  ].join("; ");
+}
+
+function pausedText(limit: string, key: string, { pause, for: forMs }: Flags): string {
+  const name = `The key ${key} of the limit ${limit}`;
+  if (pause === undefined) return `${name} starts jobs again.`;
+  const end =
+    forMs === undefined
+      ? `Start it again: outlive limit ${shellWord(limit)} ${shellWord(key)} --resume`
+      : `It goes on in ${humanMs(forMs)}.`;
+  return `${name} is paused; what runs goes on. ${end}`;
+}
+
+function ownText({ running, rate: starts, burst, weight }: Flags, per: number): string {
   const parts = [
     ...(running === undefined ? [] : [`run ${running} at once`]),
     ...(starts === undefined ? [] : [`start ${starts} every ${humanMs(per)}`]),
+    ...(weight === undefined ? [] : [`take ${weight} of each round`]),
   ];
   return `${parts.join(" and ")}${burst === undefined ? "" : `, ${burst} at once after a pause`}`;
 }
 
 /** What is set replaces all that the key had of its own, so a part of a rate alone would not mean what it seems to. */
-function assertComplete({ running, rate: starts, per, burst, reset }: Flags): void {
-  const any = running !== undefined || starts !== undefined;
+function assertComplete({ running, rate: starts, per, burst, weight, pause, for: forMs, resume, reset }: Flags): void {
+  const any = running !== undefined || starts !== undefined || weight !== undefined;
+  const pauses = pause !== undefined || resume === true;
   const wrong =
-    reset === true && (any || per !== undefined || burst !== undefined)
-      ? "--reset was given together with a limit."
-      : starts === undefined && (per !== undefined || burst !== undefined)
-        ? "--per and --burst belong to --rate, which is missing."
-        : reset !== true && !any
-          ? "Nothing says what the key may do."
-          : null;
+    pauses && (any || per !== undefined || burst !== undefined || reset === true)
+      ? "--pause and --resume were given together with a limit."
+      : pause !== undefined && resume === true
+        ? "--pause and --resume were given together."
+        : forMs !== undefined && pause === undefined
+          ? "--for belongs to --pause, which is missing."
+          : pauses
+            ? null
+            : reset === true && (any || per !== undefined || burst !== undefined)
+              ? "--reset was given together with a limit."
+              : starts === undefined && (per !== undefined || burst !== undefined)
+                ? "--per and --burst belong to --rate, which is missing."
+                : reset !== true && !any
+                  ? "Nothing says what the key may do."
+                  : null;
   if (wrong === null) return;
   throw new OutliveError(
     ErrorCode.optionInvalid,
     wrong,
-    "Nothing was changed. Give --running N, or --rate N [--per 1m] [--burst N], or both; or --reset alone.",
+    "Nothing was changed. Give --running N, --rate N [--per 1m] [--burst N] or --weight N, or several; or --pause REASON [--for 1h], --resume or --reset alone.",
   );
 }
 

@@ -41,10 +41,13 @@ export interface Turn {
   readonly due: number | null;
   /** Whether a suspect waits. */
   readonly suspects: boolean;
-  /** Whether there are wakes, or jobs were settled whose ends may have written some. */
+  /** Whether there are wakes. */
   readonly wakes: boolean;
-  /** Whether a key or an event of a dedupe key has to be acted on, as far as the statement knows. */
+  /** Whether a key has to be looked at, as far as the statement knows; and an event of a dedupe key. */
   readonly keys: boolean;
+  readonly events: boolean;
+  /** Whether jobs wait at the gate of a fair kind, whichever. */
+  readonly gates: boolean;
   /** In how many ms time gives a key room; null: of no key is that known. */
   readonly keyDue: number | null;
   readonly cancels: readonly { readonly id: string; readonly seq: number; readonly runs: boolean }[] | null;
@@ -85,7 +88,11 @@ interface TurnRow {
   readonly timeout_ms: number | null;
   readonly due_ms: number | null;
   readonly wakes: boolean;
+  /** What the ends of the settled jobs have written: wakes of waits 1, of keys 2, due events 4. */
+  readonly noted: number;
   readonly keys: boolean;
+  readonly events: boolean;
+  readonly gates: boolean;
   readonly key_due_ms: number | null;
   /** Row numbers, separated by spaces; null: all of them. */
   readonly settled: string | null;
@@ -112,13 +119,13 @@ export async function takeTurnInTwo(
   const { text, values } = claim.kinds.length > 1 ? CLAIM.ofMany : CLAIM.ofOne;
   const [claimed, settled] = await both(
     connection.rows<TakenRow | TurnRow>(text, values(claiming(claim))),
-    connection.rows<{ settled: string | null; wakes: boolean }>(
+    connection.rows<{ settled: string | null; noted: number }>(
       SETTLE.text,
       SETTLE.values({ ...workerValues(claim.worker), ...settling(successes) }),
     ),
   );
   const turn = turnOf(claimed);
-  return { ...turn, settled: numbers(settled[0]!.settled), wakes: turn.wakes || settled[0]!.wakes };
+  return withNoted({ ...turn, settled: numbers(settled[0]!.settled) }, settled[0]!.noted);
 }
 
 /** Throws only after both have ended, so that no caller repeats a statement that is still running. */
@@ -130,11 +137,24 @@ async function both<A, B>(one: Promise<A>, other: Promise<B>): Promise<[A, B]> {
 function turnOf(rows: (TakenRow | TurnRow)[]): Turn {
   const at = rows.findIndex(({ seq }) => seq === null);
   const [found] = rows.splice(at, 1) as [TurnRow];
-  const { live, restarted, suspects, epoch, timeout_ms: timeoutMs, due_ms: due, settled, wakes, keys, cancels } = found;
+  const {
+    live,
+    restarted,
+    suspects,
+    epoch,
+    timeout_ms: timeoutMs,
+    due_ms: due,
+    settled,
+    wakes,
+    noted,
+    keys,
+    events,
+    cancels,
+  } = found;
   const taken = rows as TakenRow[];
   // RETURNING guarantees no order.
   taken.sort((a, b) => b.priority - a.priority || a.seq - b.seq);
-  return {
+  const turn: Turn = {
     live,
     restarted,
     suspects,
@@ -144,10 +164,19 @@ function turnOf(rows: (TakenRow | TurnRow)[]): Turn {
     settled: numbers(settled),
     wakes,
     keys,
+    events,
+    gates: found.gates,
     keyDue: found.key_due_ms,
     cancels: cancels === null ? null : (JSON.parse(cancels) as Turn["cancels"]),
     taken,
   };
+  return withNoted(turn, noted);
+}
+
+function withNoted(turn: Turn, noted: number): Turn {
+  if (noted === 0) return turn;
+  const { wakes, keys, events } = turn;
+  return { ...turn, wakes: wakes || (noted & 1) > 0, keys: keys || (noted & 2) > 0, events: events || (noted & 4) > 0 };
 }
 
 function numbers(text: string | null): number[] | null {
@@ -342,11 +371,14 @@ const SETTLES = `settled AS (
 /** The row numbers of the jobs that were settled; null: all of them. */
 const WHICH_SETTLED = `(SELECT CASE WHEN count(*) < cardinality(:settledRows::bigint[]) THEN coalesce(string_agg(seq::text, ' '), '') END FROM settled)`;
 
-/** Whether the end of one of them concerns other jobs. Their wakes are written when the statement ends. A block of a batch has no row in extras. */
-const MAY_WAKE =
-  "EXISTS (SELECT 1 FROM settled s WHERE s.extras AND EXISTS (SELECT 1 FROM outlive.extras e WHERE e.job = s.seq))";
+/**
+ * Notes the ends of those that have extras, and says what was written: see `note_ends` in migrations/consequences.ts. The settings of the clock come first,
+ * so that no trigger does the same for each of them.
+ */
+const NOTED = "coalesce((SELECT outlive.note_ends(array_agg(seq)) FROM settled WHERE extras HAVING count(*) > 0), 0)";
 
 const CLOCK = "clock AS MATERIALIZED (SELECT outlive.now_ms() AS now";
+const NOTES = ", set_config('outlive_tx.notes', 'ends', true)";
 
 // One row if the worker is registered in this very store, with the epoch under which it may claim: both are found with one step each.
 const ME = `SELECT f.state, m.value AS epoch, coalesce((SELECT started FROM outlive.server_run WHERE one) = outlive.server_start(), false) AS lasts
@@ -358,7 +390,7 @@ const ME = `SELECT f.state, m.value AS epoch, coalesce((SELECT started FROM outl
 function turn(kinds: "one kind" | "many kinds", { settles }: { readonly settles: boolean }): string {
   const ofOne = kinds === "one kind";
   return `WITH
-  ${CLOCK}${settles ? "" : ", set_config('synchronous_commit', 'off', true)"}),
+  ${CLOCK}${settles ? NOTES : ", set_config('synchronous_commit', 'off', true)"}),
   me AS MATERIALIZED (${ME} FOR KEY SHARE OF f),
   ${settles ? `${SETTLES},` : ""}
   due AS MATERIALIZED (SELECT run_at - clock.now AS ms FROM clock, outlive.jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1),
@@ -366,6 +398,7 @@ function turn(kinds: "one kind" | "many kinds", { settles }: { readonly settles:
   wake AS MATERIALIZED (SELECT 1 FROM outlive.wakes ORDER BY id LIMIT 1),
   door AS MATERIALIZED (SELECT 1 FROM outlive.key_wakes ORDER BY id LIMIT 1),
   key_due AS MATERIALIZED (SELECT due_at - clock.now AS ms FROM clock, outlive.keys WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
+  gate AS MATERIALIZED (SELECT 1 FROM outlive.extras WHERE door < 0 ORDER BY door LIMIT 1),
   event AS MATERIALIZED (SELECT 1 FROM outlive.reruns WHERE due LIMIT 1),
   may AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM me WHERE state = 'live' AND lasts)
     AND NOT (:heedsDue::boolean AND EXISTS (SELECT 1 FROM due WHERE ms <= 0))
@@ -381,13 +414,13 @@ function turn(kinds: "one kind" | "many kinds", { settles }: { readonly settles:
     ${ofOne ? "(SELECT timeout_ms FROM ready LIMIT 1)" : "NULL::bigint"} AS timeout_ms, NULL AS input,
     coalesce((SELECT state = 'live' FROM me), false) AS live, coalesce((SELECT NOT lasts FROM me), false) AS restarted,
     EXISTS (SELECT 1 FROM suspect) AS suspects, (SELECT ms FROM due) AS due_ms, ${settles ? WHICH_SETTLED : "NULL"} AS settled,
-    EXISTS (SELECT 1 FROM wake)${settles ? ` OR ${MAY_WAKE}` : ""} AS wakes,
-    EXISTS (SELECT 1 FROM door) OR EXISTS (SELECT 1 FROM event) AS keys, (SELECT ms FROM key_due) AS key_due_ms,
+    EXISTS (SELECT 1 FROM wake) AS wakes, ${settles ? NOTED : "0"} AS noted,
+    EXISTS (SELECT 1 FROM door) AS keys, EXISTS (SELECT 1 FROM event) AS events, EXISTS (SELECT 1 FROM gate) AS gates, (SELECT ms FROM key_due) AS key_due_ms,
     (SELECT json_agg(json_build_object('id', j.id, 'seq', c.job, 'runs', coalesce(j.state = 1 AND j.worker = c.worker AND j.cancel_requested, false)))
       FROM outlive.cancels c LEFT JOIN outlive.jobs j ON j.seq = c.job WHERE c.worker = :worker)::text AS cancels
   UNION ALL
   SELECT seq, id, fence, priority, kind, epoch, timeout_ms, input,
-    NULL AS live, NULL AS restarted, NULL AS suspects, NULL AS due_ms, NULL AS settled, NULL AS wakes, NULL AS keys, NULL AS key_due_ms, NULL AS cancels FROM taken`;
+    NULL AS live, NULL AS restarted, NULL AS suspects, NULL AS due_ms, NULL AS settled, NULL AS wakes, NULL AS noted, NULL AS keys, NULL AS events, NULL AS gates, NULL AS key_due_ms, NULL AS cancels FROM taken`;
 }
 
 const READY_OF_ONE = `
@@ -424,7 +457,7 @@ const CLAIM = {
 /** Settles. */
 const SETTLE = statement(
   [...WORKER, ...SETTLED],
-  `WITH ${CLOCK}), me AS MATERIALIZED (${ME}), ${SETTLES} SELECT ${WHICH_SETTLED} AS settled, ${MAY_WAKE} AS wakes`,
+  `WITH ${CLOCK}${NOTES}), me AS MATERIALIZED (${ME}), ${SETTLES} SELECT ${WHICH_SETTLED} AS settled, ${NOTED} AS noted`,
 );
 
 /** A row of the statement in suspects.ts, which returns its columns by position. */

@@ -69,6 +69,11 @@ export class OutcomeUnknown extends Error {
   override readonly name = "OutcomeUnknown";
 }
 
+/** The session ended under a transaction: whether it was committed is unknown. */
+export function isSessionLost(thrown: unknown): boolean {
+  return thrown instanceof OutcomeUnknown || mayHaveCommitted(thrown);
+}
+
 /** How often a transaction is retried after it lost against another (a deadlock, a serialization failure). */
 const RETRIES = 10;
 
@@ -178,6 +183,11 @@ export class Connection implements Session {
    */
   transaction<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
     return untilItWins(() => this.#once("engine", work));
+  }
+
+  /** As `transaction`, for one that holds what others need: the server ends it soon if this process freezes in it. */
+  brief<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
+    return untilItWins(() => this.#once("brief", work));
   }
 
   /** As `transaction`, for upkeep: the server ends it when it waits or works for longer than upkeep may. */

@@ -108,15 +108,16 @@ const REPLACE = `WITH ranked AS (UPDATE outlive.extras SET rank = $4 WHERE job =
     extras = j.extras OR $6::boolean WHERE j.seq = $1`;
 
 // A job of a strict limit waits at that door first.
-const SET_KEYS = `WITH ordered AS (SELECT min(array_position($6::text[], l.name)) AS at FROM outlive.limits l WHERE l.strict AND l.name = ANY ($6::text[])),
-  limit_of AS (SELECT o.at IS NOT NULL AS strict, (ARRAY[$2, $3, $4]::bigint[])[coalesce(o.at, 1)] AS door FROM ordered o),
+const SET_KEYS = `WITH gate AS (SELECT CASE WHEN $10::bigint IS NOT NULL THEN -j.kind::bigint END AS id FROM outlive.jobs j WHERE j.seq = $1),
+  ordered AS (SELECT min(array_position($6::text[], l.name)) AS at FROM outlive.limits l WHERE l.strict AND l.name = ANY ($6::text[])),
+  limit_of AS (SELECT o.at IS NOT NULL AS strict, CASE WHEN o.at IS NULL THEN coalesce(g.id, $2) ELSE (ARRAY[$2, $3, $4]::bigint[])[o.at] END AS door, g.id AS gate FROM ordered o, gate g),
   wakes AS (INSERT INTO outlive.key_wakes (key, at)
-    SELECT w.key, outlive.now_ms() FROM (SELECT unnest($7::bigint[]) AS key UNION SELECT door FROM limit_of WHERE $8::boolean) w)
-  INSERT INTO outlive.extras (job, key1, key2, key3, keys, strict, place, door, rank)
-  SELECT $1, $2, $3, $4, $5, s.strict, CASE WHEN $8::boolean THEN 1 ELSE 0 END, CASE WHEN $8::boolean THEN s.door END, CASE WHEN s.strict THEN 0 ELSE $9::int END
+    SELECT w.key, outlive.now_ms() FROM (SELECT unnest($7::bigint[]) AS key UNION SELECT door FROM limit_of WHERE $8::boolean) w WHERE w.key > 0)
+  INSERT INTO outlive.extras (job, key1, key2, key3, keys, strict, place, door, rank, fair, gate, ring)
+  SELECT $1, $2, $3, $4, $5, s.strict, CASE WHEN $8::boolean THEN 1 ELSE 0 END, CASE WHEN $8::boolean THEN s.door END, CASE WHEN s.strict THEN 0 ELSE $9::int END, $10::bigint, s.gate, CASE WHEN s.strict THEN 0 ELSE coalesce($10::bigint, 0) END
   FROM limit_of s
   ON CONFLICT (job) DO UPDATE SET key1 = excluded.key1, key2 = excluded.key2, key3 = excluded.key3, keys = excluded.keys, strict = excluded.strict,
-    place = excluded.place, door = excluded.door, rank = excluded.rank`;
+    place = excluded.place, door = excluded.door, rank = excluded.rank, fair = excluded.fair, gate = excluded.gate, ring = excluded.ring`;
 
 /** Whatever runs the job sees this input. */
 export async function replace(
@@ -149,6 +150,7 @@ export async function replace(
       list(left),
       isReady,
       priority,
+      draft.fair ?? null,
     ]);
   }
   const ready = keys === undefined ? (lane === LANE.delayed ? LANE.open : lane) : LANE.held;

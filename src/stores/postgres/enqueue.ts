@@ -22,6 +22,10 @@ const ADD_CHILDREN = `SELECT outlive.add_children(${DRAFTS}, $10) AS added ${IF_
 const ADD_AND_RING = `${ADD}, pg_notify($10, '') ${IF_KNOWN}`;
 /** The same for jobs with keys, and debounced jobs. */
 const HELD = `SELECT outlive.add_held_jobs(${DRAFTS}, $10::bigint, $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[]) AS added`;
+/** The same for jobs of fair kinds. */
+const FAIR = `SELECT outlive.add_held_jobs(${DRAFTS}, $10::bigint, $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[], $16::bigint[]) AS added`;
+const ADD_FAIR = `${FAIR} ${IF_KNOWN}`;
+const ADD_FAIR_AND_RING = `${FAIR}, pg_notify($17, '') ${IF_KNOWN}`;
 const ADD_HELD = `${HELD} ${IF_KNOWN}`;
 const ADD_HELD_AND_RING = `${HELD}, pg_notify($16, '') ${IF_KNOWN}`;
 
@@ -72,9 +76,10 @@ async function insert(
   const names = [...new Set(drafts.map(({ kind }) => kind))];
   const { parent, wakeup } = more;
   const isHeld = drafts.some(({ keys, dedupe }) => keys !== undefined || hasBound(dedupe));
+  const isFair = drafts.some(({ fair }) => fair !== undefined);
   for (;;) {
     await kinds.demand(session, names);
-    const [row] = await session.rows<{ added: readonly string[] | null }>(statementFor(more, isHeld), [
+    const [row] = await session.rows<{ added: readonly string[] | null }>(statementFor(more, isHeld, isFair), [
       list(drafts.map(({ kind }) => kinds.idOf(kind)!)),
       list(drafts.map(({ priority }) => priority)),
       list(drafts.map(({ runAt, dedupe }) => (dedupe?.debounce ? null : runAt))),
@@ -85,6 +90,7 @@ async function insert(
       list(names.map((name) => kinds.idOf(name)!)),
       texts(names),
       ...(isHeld ? [parent ?? null, ...heldValues(drafts)] : parent === undefined ? [] : [parent]),
+      ...(isFair ? [list(drafts.map(({ fair }) => fair ?? null))] : []),
       ...(wakeup === undefined ? [] : [wakeup]),
     ]);
     if (row) return row.added;
@@ -103,7 +109,8 @@ function heldValues(drafts: readonly JobDraft[]): string[] {
   return [key(0), key(1), key(2), texts(names.map((name) => name ?? null)), list(bounds)];
 }
 
-function statementFor({ parent, wakeup, areBlocks }: EnqueuedWith, isHeld: boolean): string {
+function statementFor({ parent, wakeup, areBlocks }: EnqueuedWith, isHeld: boolean, isFair: boolean): string {
+  if (isFair) return wakeup === undefined ? ADD_FAIR : ADD_FAIR_AND_RING;
   if (isHeld) return wakeup === undefined ? ADD_HELD : ADD_HELD_AND_RING;
   if (areBlocks) return ADD_BLOCKS;
   if (parent !== undefined) return ADD_CHILDREN;
@@ -209,13 +216,16 @@ export class Enqueuing {
 // The table of kinds: settings that every process and every decision reads, and the numbers that stand for the names.
 
 const COLUMNS =
-  "name, timeout_ms, max_runtime_ms, grace_ms, max_errors, max_timeouts, max_crashes, backoff_type, backoff_base_ms, backoff_max_ms, backoff_jitter, on_crash, keyed";
+  "name, timeout_ms, max_runtime_ms, grace_ms, max_errors, max_timeouts, max_crashes, backoff_type, backoff_base_ms, backoff_max_ms, backoff_jitter, on_crash, keyed, fair";
+
+/** A kind that was fair once may still have jobs at its gate. */
+const DECLARED = COLUMNS.replaceAll(/\w+/g, "excluded.$&").replace("excluded.fair", "kinds.fair OR excluded.fair");
 
 const DECLARE = `INSERT INTO outlive.kinds (${COLUMNS})
   SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::int[], $6::int[], $7::int[], $8::text[], $9::bigint[], $10::bigint[],
-    $11::float8[], $12::text[], $13::boolean[]) AS k (${COLUMNS}) ORDER BY name
-  ON CONFLICT (name) DO UPDATE SET (${COLUMNS}) = ROW (${COLUMNS.replaceAll(/\w+/g, "excluded.$&")})
-  WHERE ROW (${COLUMNS.replaceAll(/\w+/g, "kinds.$&")}) IS DISTINCT FROM ROW (${COLUMNS.replaceAll(/\w+/g, "excluded.$&")})`;
+    $11::float8[], $12::text[], $13::boolean[], $14::boolean[]) AS k (${COLUMNS}) ORDER BY name
+  ON CONFLICT (name) DO UPDATE SET (${COLUMNS}) = ROW (${DECLARED})
+  WHERE ROW (${COLUMNS.replaceAll(/\w+/g, "kinds.$&")}) IS DISTINCT FROM ROW (${DECLARED})`;
 
 export class Kinds {
   readonly #ids = new Map<string, number>();
@@ -238,6 +248,7 @@ export class Kinds {
       list(last.map(({ backoff }) => backoff.jitter)),
       texts(last.map(({ onCrash }) => toStored(onCrash))),
       list(last.map(({ keyed = [] }) => keyed.length > 0)),
+      list(last.map(({ fair = false }) => fair)),
     ]);
   }
 

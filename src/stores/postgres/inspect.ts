@@ -19,6 +19,7 @@ import { isIntactSql, stepOwnerSql, type Session, type Value } from "./statement
 import type { Connection } from "./connection.ts";
 import type { Enqueuing } from "./enqueue.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
+import { keyStates } from "./keys.ts";
 import { blocker, serverFacts } from "./upkeep.ts";
 import { outcomes } from "./waits.ts";
 
@@ -31,6 +32,7 @@ export function inspecting(connection: Connection, enqueuing: Enqueuing): Inspec
     isLimited: async (kind) =>
       (await connection.rows("SELECT 1 FROM outlive.kinds WHERE name = $1 AND keyed", [kind])).length > 0,
     ahead: (id) => countAhead(connection, id),
+    keys: (query) => keyStates(connection, query),
     suspects: () => heldSuspects(connection),
     writer: () => blocker(connection),
     incidents: (limit, after) => listIncidents(connection, limit, after),
@@ -74,11 +76,15 @@ interface DetailColumns extends JobColumns {
 
 const JOB_TABLES = "outlive.jobs j JOIN outlive.kinds k ON k.id = j.kind LEFT JOIN outlive.fleet w ON w.seq = j.worker";
 
+const keyAt = (id: string): string => `CASE ${id} WHEN e.key1 THEN 0 WHEN e.key2 THEN 1 ELSE 2 END`;
+/** By its place among the keys of the job; at a gate that of the fair one, from -1 downward. */
+const KEY_AT_DOOR = `CASE WHEN e.door < 0 THEN -1 - ${keyAt("e.fair")} ELSE ${keyAt("e.door")} END`;
+
 const COLUMNS = `${JOB_COLUMNS},
   CASE WHEN j.extras THEN (SELECT p.id FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent WHERE e.job = j.seq) END AS parent,
   CASE WHEN j.outcome = ${OUTCOME.waiting} THEN (SELECT v.step FROM outlive.waits v WHERE v.job = j.seq) END AS wait_step,
   CASE WHEN j.extras THEN (SELECT e.keys FROM outlive.extras e WHERE e.job = j.seq) END AS keys,
-  CASE WHEN j.lane = ${LANE.held} THEN (SELECT CASE e.door WHEN e.key1 THEN 0 WHEN e.key2 THEN 1 ELSE 2 END FROM outlive.extras e WHERE e.job = j.seq) END AS door`;
+  CASE WHEN j.lane = ${LANE.held} THEN (SELECT ${KEY_AT_DOOR} FROM outlive.extras e WHERE e.job = j.seq) END AS door`;
 
 const own = (columns: string, table: string): string =>
   `(SELECT json_agg(t ORDER BY ord) FROM (SELECT ${columns}, ord FROM outlive.${table} WHERE job = j.seq) t)`;

@@ -6,7 +6,7 @@ import { STATE } from "../rows.ts";
 import type { Connection } from "./connection.ts";
 import { sqlState } from "./errors.ts";
 import { cancelFamily, withdrawFamilyCancel } from "./families.ts";
-import { setKeyLimit } from "./keys.ts";
+import { pauseKey, setKeyLimit } from "./keys.ts";
 import { applyChanges, insertHistory } from "./settle.ts";
 import { list, type Session } from "./statements.ts";
 import { sendSignal } from "./waits.ts";
@@ -29,6 +29,7 @@ export function operating(connection: Connection, workers: Workers): Operating {
     },
     signal: (signal) => sendSignal(connection, signal),
     setLimit: (key, own) => setKeyLimit(connection, key, own),
+    pauseKey: (key, pause) => pauseKey(connection, key, pause),
     setPaused: (kind, paused) => setPaused(connection, kind, paused),
     noteDeath: (worker, words) => connection.transaction((tx) => workers.note(tx, worker, words)),
   };

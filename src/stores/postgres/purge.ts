@@ -3,6 +3,7 @@ import { toStoredError } from "../../job/errors.ts";
 import type { PurgeAnswer, PurgeRequest } from "../port.ts";
 import { STATE } from "../rows.ts";
 import { type Connection } from "./connection.ts";
+import { IDLE_KEY } from "./keys.ts";
 import { list, type Session, texts } from "./statements.ts";
 import { sqlState } from "./errors.ts";
 
@@ -53,6 +54,10 @@ const DELETE_INCIDENTS = `WITH gone AS (DELETE FROM outlive.incidents WHERE id =
 const DELETE_WORKERS = `DELETE FROM outlive.fleet w WHERE state IN ('gone', 'stopped') AND heartbeat_at < (SELECT outlive.now_ms()) - $1
   AND NOT EXISTS (SELECT 1 FROM outlive.jobs WHERE worker = w.seq AND state = 1)`;
 
+// A piece of all keys at a time: the ids that were looked at, and of these the idle ones.
+const WALK_KEYS = `SELECT k.id, ${IDLE_KEY} AS idle FROM outlive.keys k WHERE k.id > $1 ORDER BY k.id LIMIT $2`;
+const DELETE_KEYS = `DELETE FROM outlive.keys k WHERE k.id = ANY ($1::bigint[]) AND ${IDLE_KEY}`;
+
 // Only one folds at a time, and what others add meanwhile stays for the next fold.
 const FOLD = `WITH folded AS (DELETE FROM outlive.kind_deltas RETURNING kind, jobs)
   UPDATE outlive.kinds k SET jobs = k.jobs + d.jobs FROM (SELECT kind, sum(jobs)::bigint AS jobs FROM folded GROUP BY kind) d WHERE k.id = d.kind`;
@@ -63,6 +68,7 @@ const MAX_REFUSED = 10;
 export class Purging {
   /** Where the walk over old jobs goes on. */
   #cursor = 0;
+  #keyCursor = 0;
 
   /** One batch: what can go goes. */
   async purge(connection: Connection, request: PurgeRequest): Promise<PurgeAnswer> {
@@ -71,10 +77,18 @@ export class Purging {
     await connection.maintain(async (tx) => {
       if (incidents.length > 0) await tx.run(DELETE_INCIDENTS, [texts(incidents)]);
       await tx.run(DELETE_WORKERS, [request.incidentsOlderThanMs]);
+      await this.#purgeKeys(tx, request.limit);
     });
     // Brings the counts of kinds together, in its own transaction, so that it holds the rows of kinds for a moment only.
     if (!more) await connection.maintain((tx) => tx.run(FOLD));
     return { ...answer, incidents: incidents.length, more };
+  }
+
+  async #purgeKeys(tx: Session, limit: number): Promise<void> {
+    const keys = await tx.rows<{ id: number; idle: boolean }>(WALK_KEYS, [this.#keyCursor, limit]);
+    this.#keyCursor = keys.length < limit ? 0 : keys.at(-1)!.id;
+    const idle = keys.filter((key) => key.idle).map(({ id }) => id);
+    if (idle.length > 0) await tx.run(DELETE_KEYS, [list(idle)]);
   }
 
   /** Jobs are numbered in the order in which they came, so the walk ends at the first that is too young to have finished long ago. */

@@ -91,10 +91,10 @@ const gates = new WeakMap<object, SessionGate>();
 // session: there everything is SET LOCAL, in the one round trip that BEGIN takes anyway.
 
 /**
- * Which kind of transaction: the engine's own, upkeep (retention, overdue jobs), a recovery, or one that runs the
- * user's callback.
+ * Which kind of transaction: the engine's own, one of these that holds what others need, upkeep (retention, overdue
+ * jobs), a recovery, or one that runs the user's callback.
  */
-export type TransactionKind = "engine" | "upkeep" | "recovery" | "user";
+export type TransactionKind = "engine" | "brief" | "upkeep" | "recovery" | "user";
 
 interface BeginOptions {
   /** The session is not ours to configure: a pooler hands it to other clients, or the pool is the user's. */
@@ -124,6 +124,11 @@ const LOCAL_IDLE = `SELECT set_config('idle_in_transaction_session_timeout', '5m
   WHERE current_setting('idle_in_transaction_session_timeout')::interval NOT BETWEEN interval '1ms' AND interval '5min'`;
 /** Between two statements of the engine's own there is nothing to wait for. */
 const LOCAL_SHORT_IDLE = "SET LOCAL idle_in_transaction_session_timeout = '30s'";
+/**
+ * The keys that an admission has locked wait for it no longer than this. A handler that blocks the event loop for longer ends
+ * an admission in the middle, which costs one more try.
+ */
+const LOCAL_BRIEF_IDLE = "SET LOCAL idle_in_transaction_session_timeout = '2s'";
 /** With these another session can end exactly this transaction. */
 const WHICH = "SELECT pg_backend_pid() AS pid, pg_current_xact_id()::text AS xid";
 
@@ -142,6 +147,7 @@ export function beginText(kind: TransactionKind, { borrowed, durability, name }:
   const text = [kind === "user" ? "BEGIN" : "BEGIN ISOLATION LEVEL READ COMMITTED"];
   if (kind === "upkeep" || kind === "recovery") text.push(UPKEEP.replaceAll("SET ", "SET LOCAL "));
   if (kind === "recovery") text.push(SHORT_LOCK);
+  if (kind === "brief") text.push(LOCAL_BRIEF_IDLE);
   if (borrowed) {
     if (kind === "user") text.push(LOCAL_IDLE);
     if (kind === "engine") text.push(LOCAL_SHORT_IDLE);

@@ -12,7 +12,7 @@ import { rolledBack, sessionOn } from "./connection.ts";
 import { insertJobs, Kinds } from "./enqueue.ts";
 import { sqlState } from "./errors.ts";
 import type { PostgresClient, Session, UserTransaction } from "./statements.ts";
-import { sendSignal } from "./waits.ts";
+import { sendSignalWithin } from "./waits.ts";
 
 /** A transaction on one session of the engine's. BEGIN, COMMIT and ROLLBACK are the engine's own; SAVEPOINT is allowed. */
 export interface PostgresTransaction {
@@ -66,7 +66,7 @@ export async function runUserBody<T>(
     async signal(jobId, name, payload, options) {
       if (!open) throw over();
       const signal = makeSignal(jobId, name, payload, options, deps.newId);
-      const sent = signalResult(signal, await sendSignal(session, signal));
+      const sent = signalResult(signal, await sendSignalWithin(session, signal));
       if (sent.created) signalled++;
       return sent;
     },

@@ -23,7 +23,7 @@ import type { Settling } from "./settle.ts";
 import { MAX_CHARACTERS } from "./statements.ts";
 import { claimSuspects } from "./suspects.ts";
 import { applyEvents } from "./reruns.ts";
-import { admitHeld, keysLeft } from "./keys.ts";
+import { admitHeld, type Demand, type Left, NONE_ADMITTED, whatIsLeft } from "./admission.ts";
 import { actOnWakes } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
@@ -36,11 +36,18 @@ export interface TurnDeps {
   readonly inTwoFrom: number;
 }
 
-interface Claimed extends ClaimedRows, Pick<Turn, "due" | "keys" | "keyDue"> {}
+interface Claimed extends ClaimedRows, Pick<Turn, "due" | "keys" | "events" | "gates" | "keyDue"> {}
+
+interface Sound {
+  readonly claimed: readonly ClaimedJob[];
+  readonly corrupt: readonly CorruptJob[];
+}
 
 /** What was made ready. */
 interface Woken {
   readonly woken: number;
+  /** Of these, jobs that limits had held, or that waited for the turn of their key. */
+  readonly admitted: number;
   /** In how many ms there is more to do; null: nothing is known to come. */
   readonly dueInMs: number | null;
 }
@@ -105,36 +112,46 @@ export class Turns {
         nextDueInMs: null,
         ...(replaced !== null && { replaced }),
       };
-    const { due, keys, keyDue, ...claims } = await this.#sound(claim, room, turn);
-    // After the commit of what was settled, and after the claim: the next turn claims what wakes up.
-    const mayWake = turn.wakes || claims.corrupt.length > 0;
-    const { woken, dueInMs } = await this.#wake(mayWake, keys || turn.keys, keyDue);
+    const { due, keys, events, gates, keyDue, ...first } = await this.#sound(claim, room, turn);
+    // After the commit of what was settled, and after the claim: what is admitted is claimed by a second one, and what wakes up by the next turn.
+    const known = { wakes: turn.wakes, events: events || turn.events, doors: keys || turn.keys };
+    const left = first.corrupt.length > 0 ? await whatIsLeft(connection) : known;
+    const demands = demandsOf(without(claim, first.claimed));
+    const wake = await this.#wake(left, keyDue, demands, gates || turn.gates);
+    const claims = wake.admitted > 0 && demands.length > 0 ? await this.#claimMore(claim, room, first) : first;
+    const woken = wake.woken - (claims.claimed.length - first.claimed.length);
+    const dueInMs = woken > 0 ? 0 : wake.dueInMs;
     const nextDueInMs = due === null ? dueInMs : Math.max(0, sooner(due, dueInMs));
     return { settled, ...claims, live: true, cancels, nextDueInMs, ...(woken > 0 && { woken }) };
   }
 
+  /** What was admitted, as far as there is room: those of fair kinds were admitted for this worker. */
+  async #claimMore(claim: Claim, room: Room, first: Sound): Promise<Sound> {
+    const left = without(claim, first.claimed);
+    const turn = await takeTurn(this.#deps.connection, [], left);
+    if (!turn.live || turn.restarted) return first;
+    const suspects = withThese(room.suspects ?? NO_SUSPECTS, first.claimed);
+    const more = await this.#sound(left, { ...room, total: left.total, suspects }, turn);
+    return { claimed: [...first.claimed, ...more.claimed], corrupt: [...first.corrupt, ...more.corrupt] };
+  }
+
   /** Jobs whose wait has ended, events whose job has ended, and then jobs that a limit holds: each of these may add to the next. */
-  async #wake(mayWake: boolean, hasKeys: boolean, keyDue: number | null): Promise<Woken> {
+  async #wake(known: Left, keyDue: number | null, demands: readonly Demand[], hasGates: boolean): Promise<Woken> {
     const { connection, kinds } = this.#deps;
     const isDue = keyDue !== null && keyDue <= 0;
-    if (!mayWake && !hasKeys && !isDue) return { woken: 0, dueInMs: keyDue };
-    const wakes = mayWake ? await actOnWakes(connection) : NO_WAKES;
+    const wakes = known.wakes ? await actOnWakes(connection) : NO_WAKES;
     const family = wakes.families ? await cancelChildren(connection) : NO_FAMILY;
-    // What was settled or woken may have written more than the statement saw.
-    const left = mayWake ? await keysLeft(connection) : { events: hasKeys, doors: hasKeys };
+    const left = wakes.woken + family.cancelled > 0 ? await whatIsLeft(connection) : known;
     const events = left.events ? await applyEvents(connection, kinds) : NO_EVENTS;
-    const doors = left.doors || events.applied > 0 || isDue;
-    const { admitted, dueInMs } = doors ? await admitHeld(connection) : { admitted: 0, dueInMs: keyDue };
-    const woken = wakes.woken + events.applied + admitted;
-    return { woken, dueInMs: wakes.more || family.more || events.more || woken > 0 ? 0 : dueInMs };
+    const isHeld = left.doors || events.applied > 0 || isDue || (hasGates && demands.length > 0);
+    const held = isHeld ? await admitHeld(connection, demands) : { ...NONE_ADMITTED, dueInMs: keyDue };
+    const woken = wakes.woken + events.applied + held.admitted + held.toGates;
+    const dueInMs = wakes.more || family.more || events.more || wakes.woken + events.applied > 0 ? 0 : held.dueInMs;
+    return { woken, admitted: held.admitted, dueInMs };
   }
 
   /** The claimed jobs whose stored texts are intact. Corrupt ones are quarantined, and others are claimed in their place. */
-  async #sound(
-    claim: Claim,
-    room: Room,
-    first: Turn,
-  ): Promise<Omit<Claimed, "corrupt"> & { readonly corrupt: readonly CorruptJob[] }> {
+  async #sound(claim: Claim, room: Room, first: Turn): Promise<Omit<Claimed, "corrupt"> & Sound> {
     const { connection, settling } = this.#deps;
     let pass = await this.#claimed(claim, room, first);
     const claimed = [...pass.claimed];
@@ -218,12 +235,19 @@ export class Turns {
   }
 }
 
-function dueOf({ due, keys, keyDue }: Turn): Pick<Turn, "due" | "keys" | "keyDue"> {
-  return { due, keys, keyDue };
+function dueOf({ due, keys, events, gates, keyDue }: Turn): Pick<Turn, "due" | "keys" | "events" | "gates" | "keyDue"> {
+  return { due, keys, events, gates, keyDue };
 }
 
 function sooner(one: number, other: number | null): number {
   return other === null ? one : Math.min(one, other);
+}
+
+function demandsOf({ kinds, total }: Claim): Demand[] {
+  return kinds.flatMap(({ id, most }) => {
+    const demand = Math.min(most, total);
+    return demand > 0 ? [{ kind: id, demand }] : [];
+  });
 }
 
 /** The claim for the room that these jobs leave. */

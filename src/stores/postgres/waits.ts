@@ -4,6 +4,7 @@ import { JOB_STATES } from "../../job/job.ts";
 import { type JobOutcome, MAX_SIGNALS, type Wait } from "../../job/waits.ts";
 import type { Signal, SignalAnswer } from "../port.ts";
 import { NO_TIMEOUT, STATE, storedError } from "../rows.ts";
+import type { Connection } from "./connection.ts";
 import { checksumSql, stepOwnerSql, list, type Session, texts } from "./statements.ts";
 
 /** How many wakes one turn acts on, at most. */
@@ -82,31 +83,58 @@ interface ActedOnWakes {
 
 // ---- signals
 
-// The limit is not exact: senders at the same moment do not count each other's signals. Locking the job's row would make them wait for a commit of
-// its handler.
+/** As long as a job has fewer unread signals, its senders do not wait for each other. */
+const UNLOCKED_SIGNALS = MAX_SIGNALS / 2;
+
 const SEND = `WITH job AS MATERIALIZED (SELECT seq, id, state FROM outlive.jobs WHERE seq = (SELECT i.seq FROM outlive.job_ids i WHERE i.id = $1)),
   known AS MATERIALIZED (SELECT 1 FROM outlive.signals s JOIN job ON s.job = job.seq WHERE s.id = $2),
   unread AS MATERIALIZED (SELECT count(*) AS n FROM (SELECT 1 FROM outlive.signals s JOIN job ON s.job = job.seq WHERE s.read_at IS NULL LIMIT ${MAX_SIGNALS}) s),
   kept AS (INSERT INTO outlive.signals (job, at, name, id, payload, payload_sum)
     SELECT seq, outlive.now_ms(), $3, $2, $4, ${checksumSql("$4", stepOwnerSql("job.id", "$2"))} FROM job
-    WHERE state < ${STATE.succeeded} AND NOT EXISTS (SELECT 1 FROM known) AND (SELECT n FROM unread) < ${MAX_SIGNALS}
+    WHERE state < ${STATE.succeeded} AND NOT EXISTS (SELECT 1 FROM known) AND (SELECT n FROM unread) < $5
     ON CONFLICT (job, id) DO NOTHING RETURNING job),
   wake AS (INSERT INTO outlive.wakes (job, at) SELECT job, outlive.now_ms() FROM kept)
   SELECT job.state, EXISTS (SELECT 1 FROM known) AS known, EXISTS (SELECT 1 FROM kept) AS kept, (SELECT n FROM unread) AS unread FROM job`;
 
-export async function sendSignal(session: Session, { job, name, payload, id }: Signal): Promise<SignalAnswer> {
+/**
+ * Senders at the same moment do not count each other's signals, so near the limit each waits for the one before, by a lock that only senders take: the
+ * job's row may be locked by a commit of its handler for minutes. The limit is exact unless 500 senders are under way at once.
+ */
+export async function sendSignal(connection: Connection, signal: Signal): Promise<SignalAnswer> {
+  const { answer, unread } = await send(connection, signal, UNLOCKED_SIGNALS);
+  if (answer.is !== "full" || unread < UNLOCKED_SIGNALS) return answer;
+  return connection.brief(async (tx) => {
+    await tx.run("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", [
+      `outlive signals ${connection.schema} ${signal.job}`,
+    ]);
+    return (await send(tx, signal, MAX_SIGNALS)).answer;
+  });
+}
+
+/** In a user's transaction, which may stay open for minutes: no lock, so there the limit is not exact among senders at the same moment. */
+export async function sendSignalWithin(session: Session, signal: Signal): Promise<SignalAnswer> {
+  return (await send(session, signal, MAX_SIGNALS)).answer;
+}
+
+async function send(
+  session: Session,
+  { job, name, payload, id }: Signal,
+  limit: number,
+): Promise<{ readonly answer: SignalAnswer; readonly unread: number }> {
   const [row] = await session.rows<{ state: number; known: boolean; kept: boolean; unread: number }>(SEND, [
     job,
     id,
     name,
     payload,
+    limit,
   ]);
-  if (!row) return { is: "missing" };
-  if (row.kept) return { is: "kept" };
-  if (row.known) return { is: "repeated" };
-  if (row.state >= STATE.succeeded) return { is: "ended", state: JOB_STATES[row.state]! };
+  if (!row) return { answer: { is: "missing" }, unread: 0 };
+  const { state, known, kept, unread } = row;
+  if (kept) return { answer: { is: "kept" }, unread };
+  if (known) return { answer: { is: "repeated" }, unread };
+  if (state >= STATE.succeeded) return { answer: { is: "ended", state: JOB_STATES[state]! }, unread };
   // If not full, another session has kept a signal with this id since the statement began.
-  return { is: row.unread >= MAX_SIGNALS ? "full" : "repeated" };
+  return { answer: { is: unread >= limit ? "full" : "repeated" }, unread };
 }
 
 // ---- what those who wait for a result read

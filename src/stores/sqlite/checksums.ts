@@ -90,6 +90,13 @@ export function partOwner(
   return `${batch}\n${round}\n${number}\n${file}`;
 }
 
+interface CheckedSignal {
+  readonly id: unknown;
+  readonly signal: unknown;
+  readonly payload: unknown;
+  readonly payload_sum: unknown;
+}
+
 /** A text that is not what was stored. */
 export interface CorruptRow {
   /** Of a text that belongs to no job: the batch. */
@@ -100,6 +107,8 @@ export interface CorruptRow {
 
 const JOBS = "SELECT id, input, input_sum, result, result_sum FROM outlive_jobs NOT INDEXED ORDER BY seq";
 const STEPS = `SELECT j.id, s.name, s.result, s.result_sum FROM outlive_steps s NOT INDEXED JOIN outlive_jobs j ON j.seq = s.job
+  ORDER BY s.ord`;
+const SIGNALS = `SELECT j.id, s.id AS signal, s.payload, s.payload_sum FROM outlive_signals s NOT INDEXED JOIN outlive_jobs j ON j.seq = s.job
   ORDER BY s.ord`;
 
 const CONTEXTS =
@@ -122,7 +131,7 @@ interface BatchText {
 }
 
 /**
- * Reads every input, result, step result and text of a batch once, one row in memory at a time, and names at most `limit` that do not
+ * Reads every input, result, step result, signal and text of a batch once, one row in memory at a time, and names at most `limit` that do not
  * match their checksum. Steps of a deleted job are not checked.
  */
 export function corruptRows(db: Database, limit: number): CorruptRow[] {
@@ -140,6 +149,9 @@ export function corruptRows(db: Database, limit: number): CorruptRow[] {
     if (!isIntact(text, rowOwner(batch, line), text_sum) && add(id, `input of line ${line}`)) return found;
   for (const { id, batch, round, number, file, text, text_sum } of rows<BatchText>(db, OUTPUTS))
     if (!isIntact(text, partOwner(batch, round, number, file), text_sum) && add(id, `${file} of block ${number}`))
+      return found;
+  for (const { id, signal, payload, payload_sum: sum } of rows<CheckedSignal>(db, SIGNALS))
+    if (!isIntact(payload, stepOwner(String(id), String(signal)), sum) && add(id, `signal ${String(signal)}`))
       return found;
   return found;
 }

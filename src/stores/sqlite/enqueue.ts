@@ -31,7 +31,7 @@ export function insertJobs(
   const insert = db.sql(INSERT);
   const epoch = storedEpoch(db);
   const added = new Map<number, number>();
-  const limits = new Limits(db);
+  let limits: Limits | undefined;
   const woken: number[] = [];
   const enqueued = drafts.map((draft) => {
     const kind = kinds.idOf(draft.kind);
@@ -49,7 +49,7 @@ export function insertJobs(
     if (changes === 0) return present(db, kind, draft, now);
     if (extras) {
       const job = { job: Number(lastInsertRowid), kind };
-      const door = insertExtras(db, limits, job, draft, parent, !isDelayed, now);
+      const door = insertExtras(db, (limits ??= new Limits(db)), job, draft, parent, !isDelayed, now);
       if (door !== null) woken.push(door);
     }
     added.set(kind, (added.get(kind) ?? 0) + 1);

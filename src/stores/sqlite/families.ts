@@ -7,7 +7,7 @@ import { type CounterColumns, counters, STATE } from "../rows.ts";
 import type { Database } from "./database.ts";
 import { applyChange } from "./settle.ts";
 
-/** How many children one turn reads. Measured: 250 cancels take 12 ms, and the turn of another process waits that long. */
+/** How many children one turn reads. 250 cancels take 10 ms, and the turn of another process waits that long; 100,000 took 4.2 s. */
 const PIECE = 250;
 
 /** The cancel of the job includes its children, also those that it enqueues from now on while it runs. */

@@ -281,7 +281,7 @@ const UNCLAIMED = ["key1", "key2", "key3"]
   .map(
     (column) =>
       `SELECT e.job FROM outlive_extras e JOIN outlive_jobs j ON j.seq = e.job
-       WHERE e.${column} = ?1 AND e.place = ${PLACE.taken} AND e.place > 1 AND j.state = ${STATE.queued}`,
+       WHERE j.state = ${STATE.queued} AND e.${column} = ?1 AND e.place = ${PLACE.taken} AND e.place > 1`,
   )
   .join(" UNION ALL ");
 
@@ -312,7 +312,7 @@ interface StateColumns extends OwnColumns {
 
 const OWN = `SELECT id, name, key, running, interval_ms, burst, weight, arrival_at, held_off_until, paused_at, paused_until, reason FROM outlive_keys`;
 /** What somebody has set, and what holds it off. */
-export const HAS_SETTINGS =
+const HAS_SETTINGS =
   "(running IS NOT NULL OR interval_ms IS NOT NULL OR burst IS NOT NULL OR weight IS NOT NULL OR paused_at IS NOT NULL)";
 
 export function keyStates(db: Database, query: KeyQuery, now: number): KeyState[] {
@@ -369,3 +369,7 @@ function keyState(db: Database, limits: Limits, row: StateColumns, now: number):
 function isPaused({ paused_at: at, paused_until: until }: OwnColumns, now: number): boolean {
   return at !== null && (until === null || until > now);
 }
+
+/** Keys that nobody has set anything about and that nothing waits for: without their row they are the same. `?1`: now. */
+export const IDLE_KEY = `id > 0 AND (NOT ${HAS_SETTINGS} OR running IS NULL AND interval_ms IS NULL AND burst IS NULL AND weight IS NULL AND paused_until <= ?1)
+  AND ifnull(due_at, 0) <= ?1 AND held_off_until <= ?1 AND arrival_at <= ?1 AND NOT EXISTS (SELECT 1 FROM outlive_extras e WHERE e.door = outlive_keys.id)`;

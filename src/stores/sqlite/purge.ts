@@ -7,6 +7,7 @@ import { STATE } from "../rows.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./enqueue.ts";
 import { primaryCode, SQLITE_CONSTRAINT } from "./errors.ts";
+import { IDLE_KEY } from "./keys.ts";
 import { forgetWaits } from "./waits.ts";
 
 interface Candidate {
@@ -21,6 +22,8 @@ export interface PurgeCandidates {
   /** Of what was read, in its order, the jobs to be deleted. */
   readonly jobs: readonly Candidate[];
   readonly incidents: readonly string[];
+  /** Keys that are as if they had no row. */
+  readonly keys: readonly number[];
   /** Whether anything is to be deleted, old rows of workers included. */
   readonly any: boolean;
   readonly more: boolean;
@@ -39,6 +42,7 @@ export class Purging {
   readonly #kinds: Kinds;
   /** Where the walk over old jobs goes on. */
   #cursor = 0;
+  #keyCursor = 0;
 
   constructor(db: Database, kinds: Kinds) {
     this.#db = db;
@@ -65,12 +69,23 @@ export class Purging {
       .sql("SELECT id FROM outlive_incidents WHERE completed_at < ? ORDER BY id LIMIT ?")
       .all(now - request.incidentsOlderThanMs, request.limit) as { id: string }[];
     const workers = this.#db.sql(`SELECT 1 FROM ${OLD_WORKERS} LIMIT 1`).get(now - request.incidentsOlderThanMs);
+    const keys = this.#idleKeys(request.limit, now);
     return {
       jobs,
       incidents: incidents.map(({ id }) => id),
-      any: jobs.length > 0 || incidents.length > 0 || workers !== undefined,
+      keys,
+      any: jobs.length > 0 || incidents.length > 0 || keys.length > 0 || workers !== undefined,
       more: !atEnd || incidents.length === request.limit,
     };
+  }
+
+  /** A piece of all keys at a time. */
+  #idleKeys(limit: number, now: number): readonly number[] {
+    const rows = this.#db
+      .sql(`SELECT id, ${IDLE_KEY} AS idle FROM outlive_keys WHERE id > ?2 ORDER BY id LIMIT ?3 + 0`)
+      .all(now, this.#keyCursor, limit) as { id: number; idle: number }[];
+    this.#keyCursor = rows.length < limit ? 0 : rows.at(-1)!.id;
+    return rows.filter(({ idle }) => idle === 1).map(({ id }) => id);
   }
 
   /**
@@ -84,7 +99,7 @@ export class Purging {
 
   /** Inside a transaction. `late`: it has taken long enough, the rest comes with the next call. */
   delete(
-    { jobs, incidents, more }: PurgeCandidates,
+    { jobs, incidents, keys, more }: PurgeCandidates,
     request: PurgeRequest,
     now: number,
     late: () => boolean,
@@ -108,6 +123,10 @@ export class Purging {
       this.#db.sql("DELETE FROM outlive_incidents WHERE id = ?").run(id);
       incidentCount++;
     }
+    if (keys.length > 0)
+      this.#db
+        .sql(`DELETE FROM outlive_keys WHERE id IN (SELECT value FROM json_each(?2)) AND ${IDLE_KEY}`)
+        .run(now, JSON.stringify(keys));
     this.#db.sql(`DELETE FROM ${OLD_WORKERS}`).run(now - request.incidentsOlderThanMs);
     const left = incidentCount < incidents.length;
     return { jobs: gone, incidents: incidentCount, more: more || left, ...(refused && { refused }) };

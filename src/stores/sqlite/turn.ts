@@ -7,7 +7,7 @@ import { cancelChildren } from "./families.ts";
 import type { Settling } from "./settle.ts";
 import { admitHeld, nextRoomInMs, spendStarts } from "./admission.ts";
 import { wakeKeys } from "./keys.ts";
-import { actOnWakes } from "./waits.ts";
+import { actOnWakes, isFamilyDue } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
 export interface TurnDeps {
@@ -34,7 +34,7 @@ export function takeTurn(
     const nothing = { claimed: [], live: false, cancels: [], nextDueInMs: null };
     return { settled, ...nothing, ...(replaced !== null && { replaced }) };
   }
-  const family = cancelChildren(db, now);
+  const family = isFamilyDue(db) ? cancelChildren(db, now) : null;
   const { woken, more } = actOnWakes(db, kinds, now);
   const dueInMs = promoteDue(db, now);
   const marks = kinds.marks();
@@ -47,7 +47,7 @@ export function takeTurn(
     ...claims,
     live: true,
     cancels: workers.takeCancels(worker.seq),
-    nextDueInMs: more || moreHeld || family.more ? 0 : sooner(dueInMs, nextRoomInMs(db, now)),
+    nextDueInMs: more || moreHeld || family?.more ? 0 : sooner(dueInMs, nextRoomInMs(db, now)),
     woken: woken + leftOf(ready, rows),
   };
 }

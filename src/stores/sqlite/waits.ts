@@ -128,6 +128,11 @@ type Ended = readonly [
   key3: number | null,
 ];
 
+/** Whether the cancel of a job includes children that are not cancelled yet (families.ts). */
+export function isFamilyDue(db: Database): boolean {
+  return db.sql("SELECT 1 FROM outlive_family_cancels WHERE due = 1 LIMIT 1").get() !== undefined;
+}
+
 /** Takes wakes, and makes ready what does not wait any more. Returns how many, and whether wakes are left. */
 export function actOnWakes(
   db: Database,

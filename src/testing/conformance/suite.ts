@@ -22,6 +22,7 @@ import { specifyPurge } from "./purge.ts";
 import { specifyRecover, specifyVerdicts } from "./recover.ts";
 import { specifySettle } from "./settle.ts";
 import { specifyDedupe } from "./dedupe.ts";
+import { specifyKeySlots } from "./key-slots.ts";
 import { specifyKeys } from "./keys.ts";
 import { specifyWaiting } from "./waiting.ts";
 import { specifyWorkers } from "./workers.ts";
@@ -43,6 +44,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   families: specifyFamilies,
   ends: specifyEnds,
   keys: specifyKeys,
+  "slots of keys": specifyKeySlots,
   fairness: specifyFairness,
   dedupe: specifyDedupe,
   workers: specifyWorkers,

@@ -1,12 +1,13 @@
-// Migration 15: batches of rows. A block of rows is a job, so jobs get no columns for this: `extras` of a block's job is true, and its row in blocks is
-// found by the number of the job. No lock on jobs is needed: everything is new tables and functions.
+// Batches of rows. A block of rows is a job, so jobs get no columns for this: `extras` of a block's job is true, and its row in blocks is
+// found by the number of the job. Everything is new tables and functions, and one trigger.
 //
 // What rows come to is a row of batch_deltas, appended in the transaction that ends them. Nothing that runs or ends a block locks the row of
 // its batch: with a counter in that row, eight sessions settled 0.44 to 0.47 times as much. Two transactions do not see each other's last row,
 // so the end is looked for after the commit.
 import type { Migration } from "../migrate.ts";
 import { checksum, STATE } from "./frozen.ts";
-import { addCheckedJobs } from "./seed-views.ts";
+import { noteEnds } from "./consequences.ts";
+import { addCheckedJobs, replacing } from "./seed-views.ts";
 
 /** In the order in which they are dropped. */
 export const BATCH_TABLES = [
@@ -25,15 +26,26 @@ const ADD_BLOCK_JOBS = "add_block_jobs(integer[], integer[], bigint[], bigint[],
 
 export const batches: Migration = {
   name: "batches",
+  locks: ["jobs"],
   drops:
     "all batches, with what failed of them, their outputs and the view batches. The jobs of their blocks are cancelled",
   up: (schema) =>
-    [tables(schema), addBlockJobs(schema), endRows(schema), noteEnd(schema), view(schema), grants(schema)].join("\n"),
+    [
+      tables(schema),
+      addBlockJobs(schema),
+      endRows(schema),
+      noteBlock(schema),
+      noteEndsOfBlocks(schema),
+      view(schema),
+      grants(schema),
+    ].join("\n"),
   down: (schema) => `
   UPDATE ${schema}.jobs j SET state = ${STATE.cancelled}, finished_at = ${schema}.now_ms() FROM ${schema}.blocks b
     WHERE j.seq = b.job AND j.state = ${STATE.queued};
   DROP VIEW ${schema}.batches;
-  ${formerNoteEnd(schema)}
+  DROP TRIGGER note_block ON ${schema}.jobs;
+  DROP FUNCTION ${schema}.note_block();
+  ${replacing(noteEnds(schema))}
   DROP FUNCTION ${schema}.end_rows(json);
   DROP FUNCTION ${schema}.${ADD_BLOCK_JOBS};
   DROP TABLE ${BATCH_TABLES.map((table) => `${schema}.${table}`).join(", ")};`,
@@ -236,62 +248,54 @@ function partOwner(batch: string, round: string, number: string, file: string): 
   return `${[batch, round, number].map((of) => `${of} || chr(10)`).join(" || ")} || ${file}`;
 }
 
+/** SQL: how many rows of a block have no mark. */
+const unmarked = (block: string): string =>
+  `CASE WHEN ${block}.marks IS NULL THEN ${block}.rows ELSE length(replace(${block}.marks, '1', '')) END`;
+
 /**
- * As before, and the rows that a block leaves unmarked end with its job, as `unmarkedRowsAre` says. Whatever ends a block comes through here: a
- * settlement, a recovery, an expiry, a cancel, a reclaim in SQL.
+ * The rows that a block leaves unmarked end with its job, as `unmarkedRowsAre` says. Whatever ends a block comes through here: a recovery, an expiry, a
+ * cancel, a reclaim in SQL; the successes of a worker's turn through note_ends, all at once.
  */
-function noteEnd(schema: string): string {
+function noteBlock(schema: string): string {
   return `
-  CREATE OR REPLACE FUNCTION ${schema}.note_end() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  CREATE FUNCTION ${schema}.note_block() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   DECLARE
-    has_ended boolean := NEW.state >= ${STATE.succeeded};
-    own ${schema}.extras;
     block ${schema}.blocks;
-    unmarked integer;
+    left_over integer;
   BEGIN
     SELECT * INTO block FROM ${schema}.blocks b WHERE b.job = NEW.seq;
-    IF FOUND THEN
-      IF NOT has_ended THEN
-        RAISE EXCEPTION 'job % is a block of a batch, and its rows have been counted', NEW.id
-          USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Nothing was changed. Retry the failed rows of its batch instead.';
-      END IF;
-      unmarked := CASE WHEN block.marks IS NULL THEN block.rows ELSE length(replace(block.marks, '1', '')) END;
-      IF unmarked > 0 THEN
-        INSERT INTO ${schema}.batch_deltas (batch, round, succeeded, failed, quarantined, aborted) VALUES (block.batch, block.round,
-          CASE NEW.state WHEN ${STATE.succeeded} THEN unmarked ELSE 0 END, CASE NEW.state WHEN ${STATE.dead} THEN unmarked ELSE 0 END,
-          CASE NEW.state WHEN ${STATE.quarantined} THEN unmarked ELSE 0 END, CASE NEW.state WHEN ${STATE.cancelled} THEN unmarked ELSE 0 END);
-        IF NEW.state IN (${STATE.dead}, ${STATE.quarantined}) AND NOT block.bad THEN
-          UPDATE ${schema}.blocks b SET bad = true WHERE b.job = NEW.seq;
-        END IF;
-      END IF;
+    IF NOT FOUND THEN RETURN NULL; END IF;
+    IF NEW.state < ${STATE.succeeded} THEN
+      RAISE EXCEPTION 'job % is a block of a batch, and its rows have been counted', NEW.id
+        USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Nothing was changed. Retry the failed rows of its batch instead.';
     END IF;
-    ${AS_BEFORE(schema)}
-  END $$;`;
+    left_over := ${unmarked("block")};
+    IF left_over = 0 THEN RETURN NULL; END IF;
+    INSERT INTO ${schema}.batch_deltas (batch, round, succeeded, failed, quarantined, aborted) VALUES (block.batch, block.round,
+      CASE NEW.state WHEN ${STATE.succeeded} THEN left_over ELSE 0 END, CASE NEW.state WHEN ${STATE.dead} THEN left_over ELSE 0 END,
+      CASE NEW.state WHEN ${STATE.quarantined} THEN left_over ELSE 0 END, CASE NEW.state WHEN ${STATE.cancelled} THEN left_over ELSE 0 END);
+    IF NEW.state IN (${STATE.dead}, ${STATE.quarantined}) AND NOT block.bad THEN
+      UPDATE ${schema}.blocks b SET bad = true WHERE b.job = NEW.seq;
+    END IF;
+    RETURN NULL;
+  END $$;
+  CREATE TRIGGER note_block AFTER UPDATE OF state ON ${schema}.jobs FOR EACH ROW
+    WHEN (NEW.extras AND (NEW.state >= ${STATE.succeeded}) <> (OLD.state >= ${STATE.succeeded})
+      AND NOT (NEW.state = ${STATE.succeeded} AND OLD.state = ${STATE.running} AND current_setting('outlive_tx.notes', true) IS NOT DISTINCT FROM 'ends'))
+    EXECUTE FUNCTION ${schema}.note_block();`;
 }
 
-function formerNoteEnd(schema: string): string {
-  return `
-  CREATE OR REPLACE FUNCTION ${schema}.note_end() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-  DECLARE
-    has_ended boolean := NEW.state >= ${STATE.succeeded};
-    own ${schema}.extras;
-  BEGIN
-    ${AS_BEFORE(schema)}
-  END $$;`;
+/** As it was, and the rows of blocks that are left succeed with them: one delta for each batch. */
+function noteEndsOfBlocks(schema: string): string {
+  return replacing(noteEnds(schema)).replace(
+    "  BEGIN\n    WITH own AS",
+    `  BEGIN
+    INSERT INTO ${schema}.batch_deltas (batch, round, succeeded)
+      SELECT b.batch, b.round, sum(${unmarked("b")}) FROM ${schema}.blocks b WHERE b.job = ANY (note_ends.ended) GROUP BY b.batch, b.round
+      HAVING sum(${unmarked("b")}) > 0;
+    WITH own AS`,
+  );
 }
-
-/** The body of note_end since migration 11. */
-const AS_BEFORE = (
-  schema: string,
-): string => `UPDATE ${schema}.extras e SET ended = has_ended WHERE e.job = NEW.seq RETURNING * INTO own;
-    IF own.watched THEN UPDATE ${schema}.awaits a SET ended = has_ended WHERE a.job = NEW.seq; END IF;
-    IF NOT has_ended THEN RETURN NULL; END IF;
-    -- Also if the parent does not wait: its wait may be in a transaction that is not committed yet.
-    INSERT INTO ${schema}.wakes (job, at) SELECT p.seq, ${schema}.now_ms() FROM ${schema}.jobs p WHERE p.seq = own.parent AND p.state < ${STATE.succeeded};
-    IF own.watched THEN
-      INSERT INTO ${schema}.wakes (job, at) SELECT w.waiter, ${schema}.now_ms() FROM (SELECT DISTINCT a.waiter FROM ${schema}.awaits a WHERE a.job = NEW.seq) w;
-    END IF;
-    RETURN NULL;`;
 
 function view(schema: string): string {
   return `

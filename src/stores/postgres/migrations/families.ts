@@ -1,7 +1,7 @@
-// Migration 13: cancels that include the children of a job. The row says what is to be done; workers do it, a piece in each turn (families.ts of the
+// Cancels that include the children of a job. The row says what is to be done; workers do it, a piece in each turn (families.ts of the
 // store). A worker of an older version takes the wake and does not know the row, so act_on_wakes keeps the wake as long as the row is due.
 import type { Migration } from "../migrate.ts";
-import { actOnWakes } from "./waiting.ts";
+import { actOnWakesFirst } from "./consequences.ts";
 
 export const FAMILY_TABLES = ["family_cancels"] as const;
 
@@ -11,9 +11,7 @@ export const families: Migration = {
   up: (schema) => `
   CREATE TABLE ${schema}.family_cancels (
     job bigint PRIMARY KEY,                  -- the parent
-    cursor bigint NOT NULL DEFAULT 0,        -- the last child that was dealt with
     due boolean NOT NULL DEFAULT true,       -- whether a turn has something to do; false: the parent runs and may enqueue more
-    skipped boolean NOT NULL DEFAULT false,  -- the row of a child was locked by another transaction
     actor text NOT NULL
   );
   CREATE INDEX signals_oldest ON ${schema}.signals (at) WHERE read_at IS NULL;
@@ -29,17 +27,13 @@ export const families: Migration = {
     END LOOP;
   END $$;`,
   down: (schema) => `
-  ${replacing(actOnWakes(schema))}
+  ${actOnWakesFirst(schema)}
   DROP INDEX ${schema}.signals_oldest;
   DROP TABLE ${schema}.family_cancels;`,
 };
 
-function replacing(text: string): string {
-  return text.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION");
-}
-
 function keepingWakes(schema: string): string {
-  return replacing(actOnWakes(schema)).replace(
+  return actOnWakesFirst(schema).replace(
     "    IF waiters IS NULL THEN RETURN; END IF;\n",
     `    IF waiters IS NULL THEN RETURN; END IF;
     INSERT INTO ${schema}.wakes (job, at) SELECT f.job, ${schema}.now_ms() FROM ${schema}.family_cancels f WHERE f.due AND f.job = ANY (waiters);

@@ -4,9 +4,11 @@ import { quotedSchema } from "../address.ts";
 import type { Migration } from "../migrate.ts";
 import { batches } from "./batches.ts";
 import { confirmedTicks } from "./confirmed-ticks.ts";
+import { consequences } from "./consequences.ts";
 import { core } from "./core.ts";
 import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
 import { families } from "./families.ts";
+import { fairness, rings } from "./fairness.ts";
 import { keys } from "./keys.ts";
 import { isolation, suspects } from "./isolation.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
@@ -39,6 +41,9 @@ export const MIGRATIONS: readonly Migration[] = [
   waiting,
   keys,
   verdicts,
+  consequences,
+  fairness,
+  rings,
   families,
   batches,
 ];

@@ -19,9 +19,9 @@ const ADD_HELD =
  * Where a job with keys is: not ready, held at a door, admitted or running, begun and not ready under a strict limit, or held at another door than
  * that of its strict limit, where it is first.
  */
-const PLACE = { away: 0, held: 1, taken: 2, begun: 3, first: 4 } as const;
+export const PLACE = { away: 0, held: 1, taken: 2, begun: 3, first: 4 } as const;
 /** The order at a door of a job of a strict limit that has begun: before all others. */
-const FIRST = 1_000_000;
+export const FIRST = 1_000_000;
 
 export const keys: Migration = {
   name: "keys",
@@ -115,13 +115,13 @@ function tables(schema: string): string {
 }
 
 /** SQL: the key of a row's strict limit, at whose door it is seen whose turn it is; null: none of its limits is strict. */
-function strictKey(schema: string, row: string): string {
+export function strictKey(schema: string, row: string): string {
   return `(SELECT (ARRAY[${row}.key1, ${row}.key2, ${row}.key3])[n.at] FROM json_array_elements(coalesce(${row}.keys, '[]')::json) WITH ORDINALITY AS n (name, at)
         JOIN ${schema}.limits l ON l.name = n.name ->> 0 WHERE l.strict ORDER BY n.at LIMIT 1)`;
 }
 
 /** A copy, so that an enqueue of plain jobs costs what it did. Jobs without keys may be among them. */
-function addHeldJobs(schema: string): string {
+export function addHeldJobs(schema: string): string {
   return addCheckedJobs(schema)
     .replace(
       "-- As in step 1, and each input with its checksum.",
@@ -163,7 +163,7 @@ function addHeldJobs(schema: string): string {
  * that ran and is ready again is admitted again, and spends another token of a rate. With its owner's rights, as note_end. It updates only
  * what belongs to this job, whose row is locked.
  */
-function noteMove(schema: string): string {
+export function noteMove(schema: string): string {
   return `
   CREATE FUNCTION ${schema}.note_move() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   DECLARE
@@ -205,7 +205,7 @@ function noteMove(schema: string): string {
  * A claim of a job with a rate is a start. However long the job waited for a worker after it was admitted, the next one keeps its distance. If the
  * process dies before the handler begins, a start is wasted, and none is gained. It only inserts.
  */
-function noteStart(schema: string): string {
+export function noteStart(schema: string): string {
   return `
   CREATE FUNCTION ${schema}.note_start() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   BEGIN
@@ -223,7 +223,7 @@ function noteStart(schema: string): string {
 }
 
 /** The former function, and it refuses kinds whose jobs have keys. */
-function enqueueWithoutKeys(schema: string): string {
+export function enqueueWithoutKeys(schema: string): string {
   const text = enqueueWithLimits(schema);
   const at = text.indexOf("\n    END IF;\n    PERFORM");
   return `${text.slice(0, at)}

@@ -93,7 +93,7 @@ function tables(schema: string): string {
 }
 
 /** A copy, so that an enqueue which has no parent costs what it did. */
-function addChildren(schema: string): string {
+export function addChildren(schema: string): string {
   return addCheckedJobs(schema)
     .replace("-- As in step 1, and each input with its checksum.", "-- As add_jobs, for the children of a job.")
     .replace("CREATE OR REPLACE FUNCTION", "CREATE FUNCTION")
@@ -113,7 +113,7 @@ function addChildren(schema: string): string {
  * owner's rights, because a role that ends jobs may be older than these tables. What it updates belongs to this job, whose row is locked: no other
  * transaction that may last waits for it.
  */
-function noteEnd(schema: string): string {
+export function noteEnd(schema: string): string {
   return `
   CREATE FUNCTION ${schema}.note_end() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   DECLARE
@@ -210,7 +210,7 @@ export function actOnWakes(schema: string): string {
 }
 
 /** Before the reclaim, which writes wakes: the next tick, or a worker, acts on those. */
-function wakingTick(schema: string): string {
+export function wakingTick(schema: string): string {
   return confirmedTick(schema).replace(
     "    BEGIN\n      IF NOT hold",
     `    BEGIN

@@ -8,6 +8,7 @@ import { assertExists } from "../address.ts";
 import { COUNTED, SUMMED } from "../blocks.ts";
 import { corruptRows } from "../checksums.ts";
 import { type Database, openBare, probeExclusive } from "../database.ts";
+import { keyInconsistencies } from "./key-checks.ts";
 import { wrapError, primaryCode, saysDamaged, SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_NOTADB } from "../errors.ts";
 import { sideFolder } from "../lock.ts";
 import { type ChildOptions, runInChild } from "./run-in-child.ts";
@@ -142,6 +143,7 @@ export function findInconsistencies(
     depth === "full" ? corruptContent(db) : null,
     depth === "full" ? blocksWithoutJob(db) : null,
     depth === "full" ? batchesDisagree(db) : null,
+    ...(depth === "full" ? keyInconsistencies(db) : []),
     finding("lock-without-worker", strayLocks, strayLocks.length, (n) => `${n} lock file(s) belong to no worker`),
   ];
   return found.filter((one) => one !== null);
