@@ -1,5 +1,6 @@
 // The engine: a client that can also work and change jobs. Made by `open()` (open.ts). What only operators need is in operator.ts.
 import { BatchWorker } from "../batches/batch-worker.ts";
+import type { BatchInfo } from "../batches/batch-client.ts";
 import type { AnyBatch } from "../batches/contract.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
@@ -165,8 +166,16 @@ export class Engine extends Client {
         "Use work() or start() on a store that others may share.",
       );
     const handle = await this.start(options);
+    const { clock, settings } = this.#wiring;
+    const kinds = new Set(runnableKinds(this.contracts, options.only, settings, this.#batchWorkerKinds()).keys());
+    const endsBatch = async (): Promise<boolean> => {
+      if (this.batchKinds.size === 0) return false;
+      const unended = async (state: "sealed" | "aborting"): Promise<readonly BatchInfo[]> =>
+        (await this.batches({ state, limit: 1_000 })).filter(({ kind }) => kinds.has(kind));
+      return (await unended("sealed")).some(({ rows }) => rows.left === 0) || (await unended("aborting")).length > 0;
+    };
     try {
-      return await untilIdle({ client: this, clock: this.#wiring.clock, contracts: this.contracts }, options.only);
+      return await untilIdle({ client: this, clock, kinds, endsBatch });
     } finally {
       await handle.stop();
     }

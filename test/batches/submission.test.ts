@@ -15,7 +15,8 @@ function* upTo(last: number, breaksAfter = last): Generator<number> {
 test("a source that broke in the middle of a block, corrected and submitted again, loses and doubles no row", async () => {
   await using engine = await open("sqlite::memory:", { jobs: [numbers], logger: false });
   const ran: unknown[] = [];
-  numbers.handle(({ input }) => void ran.push(input));
+  let ends = 0;
+  numbers.handle(({ input }) => void ran.push(input)).done(() => void ends++);
   await assert.rejects(engine.submit(numbers, upTo(13, 7), { key: "k" }), (error: OutliveError) => {
     assert.equal(error.code, "SOURCE_BROKEN");
     return true;
@@ -28,6 +29,7 @@ test("a source that broke in the middle of a block, corrected and submitted agai
     [...upTo(13)],
   );
   assert.equal((await engine.batch(id))?.rows.succeeded, 13);
+  assert.equal(ends, 1, "idle is also what follows the end");
 });
 
 test("rows that were appended before their source broke stay in an open batch", async () => {
