@@ -113,7 +113,8 @@ serve({
       await all;
       const running = { kind: kinds[form].name, state: "running", limit: 1 } as const;
       while ((await engine.list(running)).jobs.length > 0) await delay(2);
-    }).finally(() => engine.pause(kinds[form])),
+      await engine.pause(kinds[form]);
+    }),
   reset: () => {
     handled = peakRss = 0;
     wanted = Infinity;
