@@ -3,7 +3,7 @@ import { BatchWorker } from "../batches/batch-worker.ts";
 import type { AnyBatch } from "../batches/contract.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
-import { assertKey, type EnqueueOptions } from "../job/enqueue.ts";
+import { assertKey, type EnqueueOptions, idSource } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
 import type { JobState } from "../job/job.ts";
@@ -63,6 +63,7 @@ export class Engine extends Client {
     super(wiring.backend.store, wiring.contracts, () => wiring.backend.close(), {
       ...(wiring.batches && { batches: wiring.batches }),
       events: wiring.bus,
+      newId: idSource(wiring.clock, wiring.random),
     });
     this.#wiring = wiring;
     this.operator = new Operator(wiring, { own: () => this.#host?.id, report: () => this.report() });
