@@ -38,7 +38,7 @@ export interface LostJob extends transitions.JobView {
   /** Whether it has written a step, or was retried manually, since the attempt that was lost. */
   readonly movedOn: boolean;
   readonly deathsElsewhere: number;
-  /** As in `HeldJob`, if no newer attempt has begun. */
+  /** As in `HeldJob`, of the latest attempt: it may be a newer one than was lost here, and its own loss may not be judged yet. */
   readonly begun?: BegunRow;
 }
 
