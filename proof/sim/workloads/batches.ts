@@ -84,7 +84,7 @@ function factsOf({ kinds }: AnyBatch, kind: "done" | "round"): KindFacts {
 
 export const batches: Workload = {
   name: BATCHES,
-  share: 0.35,
+  share: 0.2,
   // Its jobs are blocks, which no producer enqueues.
   weight: 0,
   kinds: Object.fromEntries(
