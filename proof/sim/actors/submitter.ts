@@ -92,9 +92,9 @@ async function pursue(
   const { key, hold, rows, way, retries, abortAfterMs } = plan;
   const options = { key, hold } as const;
   let id: string;
-  if (way === "submit") ({ id } = await engine.submit(contract as never, rows as never, options));
+  if (way === "submit") ({ id } = await engine.submit(contract, rows as never, options));
   else {
-    const open = await engine.openBatch(contract as never, options);
+    const open = await engine.openBatch(contract, options);
     id = open.id;
     const { state, round, rows: there } = await mustGet(engine, id);
     if (state === "open" && round === 1) {

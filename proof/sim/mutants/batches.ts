@@ -1,6 +1,7 @@
 // Batches whose rows are lost, doubled, run again or counted by those who may not; ends that come too early, twice or never; files with their lines in
 // another order.
 import { decodeBlock } from "../../../src/job/batches.ts";
+import type { ClaimedJob } from "../../../src/job/job.ts";
 import type { Batches, Store } from "../../../src/stores/port.ts";
 import { withVerbs } from "../../../src/stores/observed.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
@@ -24,6 +25,11 @@ function asking(own: (batches: Batches) => Partial<Batches>): (store: Store) => 
 
 function add(db: Database, batch: string, column: string, by: number): void {
   db.sql(`UPDATE outlive_batches SET ${column} = ${column} + ? WHERE id = ?`).run(by, batch);
+}
+
+function withoutMarks(job: ClaimedJob): ClaimedJob {
+  const { block: _, ...rest } = job;
+  return rest;
 }
 
 export const batchMutants: readonly Mutant[] = [
@@ -219,7 +225,7 @@ export const batchMutants: readonly Mutant[] = [
     name: "marksNotClaimed",
     what: "the next attempt of a block is not shown which of its rows have ended",
     focus: KILLS,
-    store: afterTurns((answer) => ({ ...answer, claimed: answer.claimed.map(({ block: _, ...job }) => job) })),
+    store: afterTurns((answer) => ({ ...answer, claimed: answer.claimed.map(withoutMarks) })),
   },
   {
     name: "abortForgetsTheRest",

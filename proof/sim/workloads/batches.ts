@@ -106,7 +106,7 @@ export const batches: Workload = {
   batches: (tools) =>
     SIZES.map((size) => {
       const contract = contractOf(size);
-      contract.handle((row: Row<RowInput>, run) => runRow(tools, row, run as unknown as RowRun));
+      contract.handle((row: Row<RowInput>, run) => runRow(tools, row, run));
       contract.done(() => tools.work(50));
       return contract;
     }),
