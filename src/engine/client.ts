@@ -60,7 +60,7 @@ const BATCH_CHARACTERS = 4 << 20;
 export class Client {
   protected readonly store: Store;
   protected readonly contracts: ReadonlyMap<string, AnyContract>;
-  readonly #newId = idSource(systemClock, systemRandom);
+  readonly #newId: () => string;
   readonly #release: () => Promise<void>;
   readonly #events: Emitter;
   /** The kinds of batches that this program knows. */
@@ -74,8 +74,13 @@ export class Client {
     store: Store,
     contracts: ReadonlyMap<string, AnyContract>,
     release: () => Promise<void>,
-    { batches = NO_BATCHES, events = UNHEARD }: { batches?: ReadonlyMap<string, AnyBatch>; events?: Emitter } = {},
+    {
+      batches = NO_BATCHES,
+      events = UNHEARD,
+      newId = idSource(systemClock, systemRandom),
+    }: { batches?: ReadonlyMap<string, AnyBatch>; events?: Emitter; newId?: () => string } = {},
   ) {
+    this.#newId = newId;
     this.store = store;
     this.contracts = contracts;
     this.#release = release;

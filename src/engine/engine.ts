@@ -66,6 +66,7 @@ export class Engine extends Client {
     super(wiring.backend.store, wiring.contracts, () => wiring.backend.close(), {
       ...(wiring.batches && { batches: wiring.batches }),
       events: wiring.bus,
+      newId: idSource(wiring.clock, wiring.random),
     });
     this.#wiring = wiring;
     this.operator = new Operator(wiring, { own: () => this.#host?.id, report: () => this.report() });
