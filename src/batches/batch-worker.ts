@@ -18,6 +18,7 @@ import { type ClaimedJob, isTerminal, type KindSettings } from "../job/job.ts";
 import type { Json } from "../job/json.ts";
 import type { Clock } from "../job/time.ts";
 import type { Change } from "../job/transitions.ts";
+import { RetryLater } from "../job/waits.ts";
 import { endBatches } from "../recovery/batch-ends.ts";
 import type { Batches } from "../stores/batches.ts";
 import type { BlockAttempt, Run } from "../worker/run.ts";
@@ -29,8 +30,15 @@ import { type FileRows, type SourceRow, Submission } from "./submission.ts";
 
 /** How long settled blocks wait for their check, so that a burst of them has one. */
 const CHECK_MS = 10;
-/** Contexts of batches that are kept in memory. */
-const MAX_CONTEXTS = 1_000;
+/** Batches of which something is kept in memory. */
+const MAX_BATCHES = 1_000;
+/** How long what was read of a batch is good enough. */
+const KNOWN_MS = 500;
+
+interface KnownBatch {
+  readonly context: unknown;
+  readonly isAborting: boolean;
+}
 
 /** How often a job that reads a file moves its deadline. */
 const INGEST_BEAT_MS = 10_000;
@@ -63,7 +71,7 @@ export interface BatchWorkerDeps {
 export class BatchWorker {
   readonly #deps: BatchWorkerDeps;
   readonly #shared = new Map<AnyBatch, Promise<unknown>>();
-  readonly #contexts = new Map<string, Promise<unknown>>();
+  readonly #batches = new Map<string, { readonly atMono: number; readonly reading: Promise<KnownBatch> }>();
   #toCheck = new Set<string>();
   #checking = false;
 
@@ -108,7 +116,12 @@ export class BatchWorker {
 
   async #runBlock(contract: AnyBatch, block: StoredBlock, run: BlockAttempt): Promise<void> {
     const { batch } = block;
-    const [context, shared] = await Promise.all([this.#contextOf(contract, batch), this.#sharedOf(contract)]);
+    const [{ context, isAborting }, shared] = await Promise.all([
+      this.#known(contract, batch),
+      this.#sharedOf(contract),
+    ]);
+    // Blocks are cancelled in pieces. Those that were claimed before their piece came run no row any more.
+    if (isAborting) throw new RetryLater("1s", "its batch is being aborted");
     await runBlock({ clock: this.#deps.clock, contract, shared, context, parse: parserOf(contract) }, block, run);
   }
 
@@ -125,21 +138,23 @@ export class BatchWorker {
     return making;
   }
 
-  #contextOf(contract: AnyBatch, batch: string): Promise<unknown> {
-    let reading = this.#contexts.get(batch);
-    if (!reading) {
-      reading = this.#readContext(contract, batch);
-      this.#contexts.set(batch, reading);
-      reading.catch(() => this.#contexts.delete(batch));
-      if (this.#contexts.size > MAX_CONTEXTS) this.#contexts.delete(this.#contexts.keys().next().value!);
-    }
+  /** What is known of a batch. Read again now and then, because it may be aborted. */
+  #known(contract: AnyBatch, batch: string): Promise<KnownBatch> {
+    const mono = this.#deps.clock.mono();
+    const known = this.#batches.get(batch);
+    if (known && mono - known.atMono < KNOWN_MS) return known.reading;
+    const reading = this.#read(contract, batch);
+    this.#batches.delete(batch);
+    this.#batches.set(batch, { atMono: mono, reading });
+    reading.catch(() => this.#batches.delete(batch));
+    if (this.#batches.size > MAX_BATCHES) this.#batches.delete(this.#batches.keys().next().value!);
     return reading;
   }
 
-  async #readContext(contract: AnyBatch, id: string): Promise<unknown> {
+  async #read(contract: AnyBatch, id: string): Promise<KnownBatch> {
     const [batch] = await this.#deps.batches.get([id]);
     if (!batch) throw missing(id);
-    return parsedContext(contract, batch);
+    return { context: await parsedContext(contract, batch), isAborting: batch.state === "aborting" };
   }
 
   #settled({ input }: ClaimedJob, { to, rows }: Change): void {

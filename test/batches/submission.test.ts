@@ -1,7 +1,7 @@
 // Submissions that break in the middle and begin again with the same key.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { batch, open, type OutliveError } from "../../src/index.ts";
+import { batch, open, type OutliveError, TerminalError } from "../../src/index.ts";
 
 const numbers = batch("numbers", { block: 5 });
 
@@ -37,4 +37,21 @@ test("rows that were appended before their source broke stay in an open batch", 
   const batchOfRows = await engine.openBatch(numbers);
   await assert.rejects(batchOfRows.append(upTo(13, 7)), /an open quote/);
   assert.equal((await engine.batch(batchOfRows.id))?.rows.total, 7);
+});
+
+test("a batch whose failed rows are retried takes no rows of programs: the round has its own", async () => {
+  const flaky = batch("flaky", { block: 2 });
+  flaky.handle(({ input }) => {
+    if (input === 2) throw new TerminalError("never");
+  });
+  await using engine = await open("sqlite::memory:", { jobs: [flaky], logger: false });
+  const { id } = await engine.submit(flaky, [1, 2, 3], { key: "k" });
+  await engine.runUntilIdle();
+  assert.deepEqual(await engine.retryBatch(id), { round: 2, rows: 1 });
+  const again = await engine.submit(flaky, [1, 2, 3], { key: "k" });
+  assert.deepEqual([again.id, again.created], [id, false]);
+  await engine.runUntilIdle();
+  const info = await engine.batch(id);
+  assert.deepEqual([info?.state, info?.round], ["completed", 2]);
+  assert.deepEqual(info?.rows, { total: 3, succeeded: 2, failed: 1, quarantined: 0, aborted: 0, left: 0 });
 });
