@@ -2,6 +2,7 @@
 
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
 export type { BatchInfo, FailedBatchRow, OpenBatch, Submitted, SubmitOptions } from "./batches/batch-client.ts";
+export type { Ingested } from "./batches/batch-worker.ts";
 export type { BatchContract, BatchEnded, BlockRun, OutputFile, Row, RowRun } from "./batches/contract.ts";
 export { batch, type BatchOptions } from "./engine/batch.ts";
 export { defineConfig, type OutliveConfig } from "./engine/config.ts";

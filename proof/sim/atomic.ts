@@ -234,7 +234,7 @@ class AtomicWorld {
   #startProducer(): void {
     const process = this.#spawn("producer");
     const store = this.#storeFor(process, process.main);
-    const settings = [...contractsFor(this.#workloads, process, NOT_HEARD, NOT_HEARD).values()].map(
+    const settings = [...contractsFor(this.#workloads, process, NOT_HEARD, NOT_HEARD).jobs.values()].map(
       (contract) => contract.settings,
     );
     process.main.soon(() => void this.#produce(process, store, settings));

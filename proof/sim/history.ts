@@ -2,12 +2,14 @@
 import type { JobDraft } from "../../src/job/job.ts";
 import type { Database } from "../../src/stores/sqlite/database.ts";
 import { drawDrafts } from "./actors/drafts.ts";
+import { PlanBook } from "./actors/submitter.ts";
 import { Outbox } from "./actors/signaller.ts";
 import { audit } from "./oracle/audit.ts";
 import { Oracle } from "./oracle/oracle.ts";
 import type { Tally } from "./oracle/tally.ts";
 import { demand, Violation } from "./oracle/violation.ts";
 import { Watch } from "./oracle/watch.ts";
+import { batches, drawPlans } from "./workloads/batches.ts";
 import { workloadsNamed } from "./workloads/index.ts";
 import { signalsFor } from "./workloads/waiting.ts";
 import { createTables, openAccounts } from "./workloads/tables.ts";
@@ -118,6 +120,7 @@ async function unfold(
 ): Promise<void> {
   const { scheduler, profile } = world;
   const outbox = new Outbox(signalsFor(drafts));
+  const book = new PlanBook(workloads.includes(batches) ? drawPlans(world.random.fork("plans")) : []);
   const oracle = new Oracle({
     disk: world.disk,
     witness: world.witness,
@@ -136,6 +139,11 @@ async function unfold(
     migration,
     drafts,
     outbox,
+    book,
+    rowTold: {
+      began: (run, line) => oracle.rowTold(run, line, "began"),
+      ended: (run, line, how) => oracle.rowTold(run, line, how),
+    },
     stepCame: (run, step, result) => oracle.stepCame(run, step, result),
     handlerTold: (run, word) => oracle.handlerTold(run, word),
     leaseLost: (process, lateMs) => oracle.leaseLost(process, scheduler.now - lateMs),
@@ -159,10 +167,12 @@ async function unfold(
   new Nemesis(world, supervisor, {
     powerLost: () => {
       outbox.wentBack();
+      book.wentBack();
       oracle.powerLost();
     },
     restored: (takenAt) => {
       outbox.wentBack();
+      book.wentBack();
       oracle.restored(takenAt, scheduler.now);
     },
   }).start();
@@ -185,4 +195,5 @@ async function unfold(
   await scheduler.run(scheduler.now + LEAVE_MS, look, () => supervisor.allStopped);
   demand(supervisor.allStopped, () => `${LEAVE_MS} ms after it was asked to stop, a worker is still there`);
   audit(world.disk.db, oracle, workloads);
+  oracle.batches.audit(book.plans, world.blobs, world.faults.struck.length === 0);
 }

@@ -75,6 +75,16 @@ export interface FailedBatchRow {
 }
 
 const FAILED_BLOCKS = 100;
+/** The rows of this one come from programs; those of later ones are the failed rows of the round before, which their own job adds and seals. */
+const FIRST_ROUND = 1;
+
+function takesRows({ state, round }: BatchRow): boolean {
+  return state === "open" && round === FIRST_ROUND;
+}
+
+function stateFor({ state, round }: BatchRow): string {
+  return state === "open" && round > FIRST_ROUND ? "being retried" : state;
+}
 
 export class BatchClient {
   readonly #batches: Batches;
@@ -90,7 +100,7 @@ export class BatchClient {
   async submit(contract: AnyBatch, rows: RowsOf<unknown>, options: SubmitOptions<unknown>): Promise<Submitted> {
     const { batch, created } = await this.#open(contract, options);
     const { id, key } = batch;
-    if (batch.state !== "open") return { id, rows: totalOf(batch), alreadyThere: totalOf(batch), created };
+    if (!takesRows(batch)) return { id, rows: totalOf(batch), alreadyThere: totalOf(batch), created };
     const submission = new Submission(this.#batches, batch, contract, {
       resumes: true,
       onProgress: options.onProgress,
@@ -142,14 +152,14 @@ export class BatchClient {
 
   async append(contract: AnyBatch, id: string, rows: RowsOf<unknown>): Promise<{ readonly rows: number }> {
     const [batch] = await this.#batches.get([id]);
-    if (batch?.state !== "open") throw notOpen(id, batch?.state ?? "missing");
+    if (!batch || !takesRows(batch)) throw notOpen(id, batch ? stateFor(batch) : "missing");
     return { rows: (await new Submission(this.#batches, batch, contract, { resumes: false }).all(rows)).rows };
   }
 
   /** Nothing more can be appended. An empty batch ends here. */
   async seal(id: string): Promise<void> {
     const [batch] = await this.#batches.get([id]);
-    const state = batch ? await this.#batches.seal(id, batch.round) : "missing";
+    const state = batch ? await this.#batches.seal(id, FIRST_ROUND) : "missing";
     if (state === "missing") throw notOpen(id, state);
     if (batch!.held) while (await this.#batches.tend(1_000));
     await endBatches(this.#batches, this.#events, [id]);

@@ -1,6 +1,15 @@
 // Batches in a worker process: what it runs for each kind of batch (blocks, what follows an end, new rounds), what rows share, and the check for
 // ends after each settled block.
-import { batchOfBlock, type BatchRow, doneKind, hasEnded, roundKind, type StoredBlock } from "../job/batches.ts";
+import {
+  batchOfBlock,
+  type BatchRow,
+  doneKind,
+  hasEnded,
+  type IngestedFile,
+  ingestKind,
+  roundKind,
+  type StoredBlock,
+} from "../job/batches.ts";
 import type { RunnableKind } from "../job/contract.ts";
 import { invalidInput } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, TerminalError, toStoredError } from "../job/errors.ts";
@@ -9,19 +18,37 @@ import { type ClaimedJob, isTerminal, type KindSettings } from "../job/job.ts";
 import type { Json } from "../job/json.ts";
 import type { Clock } from "../job/time.ts";
 import type { Change } from "../job/transitions.ts";
+import { RetryLater } from "../job/waits.ts";
 import { endBatches } from "../recovery/batch-ends.ts";
 import type { Batches } from "../stores/batches.ts";
 import type { BlockAttempt, Run } from "../worker/run.ts";
-import { failedRowsOf, infoOf } from "./batch-client.ts";
+import { BatchClient, failedRowsOf, infoOf } from "./batch-client.ts";
 import { runBlock } from "./block-runner.ts";
 import type { AnyBatch, BatchEnded, OutputFile } from "./contract.ts";
 import { assembled } from "./outputs.ts";
-import { Submission } from "./submission.ts";
+import { type FileRows, type SourceRow, Submission } from "./submission.ts";
 
 /** How long settled blocks wait for their check, so that a burst of them has one. */
 const CHECK_MS = 10;
-/** Contexts of batches that are kept in memory. */
-const MAX_CONTEXTS = 1_000;
+/** Batches of which something is kept in memory. */
+const MAX_BATCHES = 1_000;
+/** How long what was read of a batch is good enough. */
+const KNOWN_MS = 500;
+
+interface KnownBatch {
+  readonly context: unknown;
+  readonly isAborting: boolean;
+}
+
+/** How often a job that reads a file moves its deadline. */
+const INGEST_BEAT_MS = 10_000;
+const BROKEN_FILE: readonly ErrorCode[] = [ErrorCode.fileMalformed, ErrorCode.fileRecordTooLong];
+
+/** What a job that read a file returns. */
+export interface Ingested {
+  readonly batch: string;
+  readonly rows: number;
+}
 
 /** Where output files go. */
 export interface OutputStore {
@@ -34,6 +61,9 @@ export interface BatchWorkerDeps {
   readonly events: Emitter;
   /** Null: none was given to `open`. */
   readonly outputs: OutputStore | null;
+  readonly newId: () => string;
+  /** Opens a file for the rows in it. */
+  readonly rowsOf: (file: IngestedFile) => FileRows<unknown>;
   /** The settings of a kind with the engine's defaults. */
   readonly settingsOf: (contract: AnyBatch["kinds"]["block"]) => KindSettings;
 }
@@ -41,7 +71,7 @@ export interface BatchWorkerDeps {
 export class BatchWorker {
   readonly #deps: BatchWorkerDeps;
   readonly #shared = new Map<AnyBatch, Promise<unknown>>();
-  readonly #contexts = new Map<string, Promise<unknown>>();
+  readonly #batches = new Map<string, { readonly atMono: number; readonly reading: Promise<KnownBatch> }>();
   #toCheck = new Set<string>();
   #checking = false;
 
@@ -69,6 +99,7 @@ export class BatchWorker {
       ],
       [doneKind(name), runnable(kinds.done, (input: never, run) => this.#runDone(contract, input, run))],
       [roundKind(name), runnable(kinds.round, (input: never) => this.#runRound(contract, input))],
+      [ingestKind(name), runnable(kinds.ingest, (input: never, run) => this.#runIngest(contract, input, run))],
     ]);
   }
 
@@ -85,7 +116,12 @@ export class BatchWorker {
 
   async #runBlock(contract: AnyBatch, block: StoredBlock, run: BlockAttempt): Promise<void> {
     const { batch } = block;
-    const [context, shared] = await Promise.all([this.#contextOf(contract, batch), this.#sharedOf(contract)]);
+    const [{ context, isAborting }, shared] = await Promise.all([
+      this.#known(contract, batch),
+      this.#sharedOf(contract),
+    ]);
+    // Blocks are cancelled in pieces. Those that were claimed before their piece came run no row any more.
+    if (isAborting) throw new RetryLater("1s", "its batch is being aborted");
     await runBlock({ clock: this.#deps.clock, contract, shared, context, parse: parserOf(contract) }, block, run);
   }
 
@@ -102,21 +138,23 @@ export class BatchWorker {
     return making;
   }
 
-  #contextOf(contract: AnyBatch, batch: string): Promise<unknown> {
-    let reading = this.#contexts.get(batch);
-    if (!reading) {
-      reading = this.#readContext(contract, batch);
-      this.#contexts.set(batch, reading);
-      reading.catch(() => this.#contexts.delete(batch));
-      if (this.#contexts.size > MAX_CONTEXTS) this.#contexts.delete(this.#contexts.keys().next().value!);
-    }
+  /** What is known of a batch. Read again now and then, because it may be aborted. */
+  #known(contract: AnyBatch, batch: string): Promise<KnownBatch> {
+    const mono = this.#deps.clock.mono();
+    const known = this.#batches.get(batch);
+    if (known && mono - known.atMono < KNOWN_MS) return known.reading;
+    const reading = this.#read(contract, batch);
+    this.#batches.delete(batch);
+    this.#batches.set(batch, { atMono: mono, reading });
+    reading.catch(() => this.#batches.delete(batch));
+    if (this.#batches.size > MAX_BATCHES) this.#batches.delete(this.#batches.keys().next().value!);
     return reading;
   }
 
-  async #readContext(contract: AnyBatch, id: string): Promise<unknown> {
+  async #read(contract: AnyBatch, id: string): Promise<KnownBatch> {
     const [batch] = await this.#deps.batches.get([id]);
     if (!batch) throw missing(id);
-    return parsedContext(contract, batch);
+    return { context: await parsedContext(contract, batch), isAborting: batch.state === "aborting" };
   }
 
   #settled({ input }: ClaimedJob, { to, rows }: Change): void {
@@ -186,6 +224,39 @@ export class BatchWorker {
     }
     await batches.setOutputs(id, JSON.stringify(outputs));
     return outputs;
+  }
+
+  // ---- files
+
+  /** Reads a file into a batch. Killed anywhere, the next attempt reads it again and adds what is missing: the batch is found by its key. */
+  async #runIngest(contract: AnyBatch, file: IngestedFile, run: Run): Promise<Ingested> {
+    const { batches, events, clock, newId, rowsOf } = this.#deps;
+    const client = new BatchClient(batches, events, newId);
+    const { key, context, priority, hold } = file;
+    const rows = rowsOf(file);
+    let beatMono = clock.mono();
+    const chunks = async function* (): AsyncGenerator<readonly (SourceRow | SourceRow<string>)[]> {
+      for await (const chunk of rows.chunks()) {
+        run.signal.throwIfAborted();
+        if (clock.mono() - beatMono > INGEST_BEAT_MS) {
+          await run.heartbeat();
+          beatMono = clock.mono();
+        }
+        yield chunk;
+      }
+    };
+    const watched = Object.assign(Object.create(rows) as typeof rows, { name: rows.name, chunks });
+    try {
+      const { id } = await client.submit(contract, watched, { key, context, priority, hold });
+      // Counted by the batch: another job may have read the same file under the same key at the same time.
+      return { batch: id, rows: (await client.get(id))?.rows.total ?? 0 };
+    } catch (thrown) {
+      run.signal.throwIfAborted();
+      const { cause } = thrown as { readonly cause?: unknown };
+      const isBroken = cause instanceof OutliveError && BROKEN_FILE.includes(cause.code);
+      // Read again it would be as broken. The batch stays open for the corrected file.
+      throw isBroken ? new TerminalError((thrown as Error).message, { cause: thrown }) : thrown;
+    }
   }
 
   /** Adds the failed rows of the round before, and seals. Killed anywhere, it goes on at the block that is missing. */

@@ -104,11 +104,12 @@ export class BatchContract<In = unknown, Out = In, Context = Json, Shared = unde
   readonly settings: BatchSettings;
   readonly row: StandardSchemaV1<In, Out> | null;
   readonly context: StandardSchemaV1<unknown, Context> | null;
-  /** The kinds of its jobs: its blocks, what follows its end, and what begins a new round. */
+  /** The kinds of its jobs: its blocks, what follows its end, what begins a new round, and what reads a file. */
   readonly kinds: {
     readonly block: JobContract<never, never, unknown>;
     readonly done: JobContract<never, never, unknown>;
     readonly round: JobContract<never, never, unknown>;
+    readonly ingest: JobContract<never, never, unknown>;
   };
   #setUp: SetUp<unknown> | null = null;
   #handlers: { readonly row: RowHandler | null; readonly block: BlockHandler | null } = { row: null, block: null };

@@ -52,6 +52,7 @@ export class Submission {
   readonly #keys: readonly JobKey[];
   readonly #fair: JobKey;
   readonly #onProgress: ((rows: number) => void) | undefined;
+  readonly #resumes: boolean;
   /** Blocks below this number are there already. */
   readonly #there: number;
   #number: number;
@@ -76,6 +77,7 @@ export class Submission {
     this.#batch = batch;
     this.#contract = contract;
     this.#onProgress = options.onProgress;
+    this.#resumes = options.resumes;
     this.#there = batch.blocks;
     this.#number = options.resumes ? 0 : batch.blocks;
     this.#line = options.resumes ? 0 : batch.rows;
@@ -112,9 +114,13 @@ export class Submission {
   async #read(source: () => Promise<void>): Promise<Appended> {
     try {
       await source();
-    } finally {
-      // Also if the source fails: what came before is kept, and a submission with the same key goes on there.
       this.#cut();
+    } catch (thrown) {
+      // What came before is kept. Of a source that starts again only whole blocks are: it is cut in the same places then, and a part of a block
+      // would stand for the whole.
+      if (!this.#resumes) this.#cut();
+      throw thrown;
+    } finally {
       if (this.#blocks.length > 0) this.#append();
       await this.#appending;
     }

@@ -2,7 +2,7 @@
 // settings.ts.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import { type AnyBatch, BatchContract, isBatch } from "../batches/contract.ts";
-import { doneKind, roundKind, type Tolerance } from "../job/batches.ts";
+import { doneKind, ingestKind, roundKind, type Tolerance } from "../job/batches.ts";
 import type { Json, JsonOf } from "../job/json.ts";
 import { type Duration, durationMs } from "../job/time.ts";
 import { check, refuse } from "./option-checks.ts";
@@ -53,6 +53,7 @@ export function batch<
     block: blocks,
     done: job(doneKind(name)),
     round: job(roundKind(name)),
+    ingest: job(ingestKind(name)),
   } as unknown as AnyBatch["kinds"];
   return new BatchContract(
     name,

@@ -8,9 +8,10 @@ import {
   type Submitted,
   type SubmitOptions,
 } from "../batches/batch-client.ts";
+import type { Ingested } from "../batches/batch-worker.ts";
 import type { AnyBatch, BatchContract } from "../batches/contract.ts";
 import type { RowsOf } from "../batches/submission.ts";
-import type { BatchState } from "../job/batches.ts";
+import type { BatchState, IngestedFile } from "../job/batches.ts";
 import type { AnyContract, JobContract } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource, makeDraft } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
@@ -59,7 +60,7 @@ const BATCH_CHARACTERS = 4 << 20;
 export class Client {
   protected readonly store: Store;
   protected readonly contracts: ReadonlyMap<string, AnyContract>;
-  readonly #newId = idSource(systemClock, systemRandom);
+  readonly #newId: () => string;
   readonly #release: () => Promise<void>;
   readonly #events: Emitter;
   /** The kinds of batches that this program knows. */
@@ -73,8 +74,13 @@ export class Client {
     store: Store,
     contracts: ReadonlyMap<string, AnyContract>,
     release: () => Promise<void>,
-    { batches = NO_BATCHES, events = UNHEARD }: { batches?: ReadonlyMap<string, AnyBatch>; events?: Emitter } = {},
+    {
+      batches = NO_BATCHES,
+      events = UNHEARD,
+      newId = idSource(systemClock, systemRandom),
+    }: { batches?: ReadonlyMap<string, AnyBatch>; events?: Emitter; newId?: () => string } = {},
   ) {
+    this.#newId = newId;
     this.store = store;
     this.contracts = contracts;
     this.#release = release;
@@ -229,6 +235,37 @@ export class Client {
     return this.#batchesFor(batch).submit(batch as unknown as AnyBatch, rows, options);
   }
 
+  /**
+   * Has a worker read a file into a batch: a job, which a kill does not lose and which goes on at the last block. `source` is a path that every worker can
+   * read, or `{ blob: key }`. `engine.result(job)` is `{ batch, rows }` when all rows are in. With a `key` the same file is taken once.
+   */
+  async ingest<In, Context>(
+    batch:
+      | BatchContract<In, never, Context, never>
+      | BatchContract<In, unknown, Context, never>
+      | BatchContract<In, unknown, Context, unknown>,
+    source: string | { readonly blob: string },
+    options: IngestOptions<NoInfer<Context>> = {},
+  ): Promise<{ readonly job: JobId<Ingested> }> {
+    this.#batchesFor(batch);
+    const { context = null, key, priority = 0, hold = false, format = "csv" } = options;
+    const id = this.#newId();
+    const file = typeof source === "string" ? source : source.blob;
+    if (key !== undefined) assertKey(key, `The key of a ${batch.name} batch`);
+    if (typeof file !== "string" || file === "" || !["csv", "ndjson"].includes(format))
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `${JSON.stringify(file)} can't be read as ${JSON.stringify(format)} rows of ${batch.name}.`,
+        'Pass a path or { blob: key }, and the format "csv" or "ndjson".',
+        { kind: batch.name, file, format },
+      );
+    const from = typeof source === "string" ? "path" : "blob";
+    const input: IngestedFile = { file, from, format, key: key ?? id, context: context as Json, priority, hold };
+    const contract = (batch as unknown as AnyBatch).kinds.ingest;
+    const { id: job } = await this.enqueue(contract as never, input as never, { id, priority });
+    return { job: job as string };
+  }
+
   /** Opens a batch to which rows are appended until it is sealed. With a `key` it returns the open one that has it. */
   openBatch<In, Context>(
     batch:
@@ -325,6 +362,12 @@ export class Client {
 const NO_BATCHES: ReadonlyMap<string, AnyBatch> = new Map();
 /** A client has no listeners. */
 const UNHEARD: Emitter = { emit: () => {}, has: () => false };
+
+/** The options of `ingest`: those of `submit`, and what the file is. */
+export interface IngestOptions<Context = Json> extends Omit<SubmitOptions<Context>, "onProgress"> {
+  /** Default "csv". */
+  readonly format?: "csv" | "ndjson";
+}
 
 export interface BatchListOptions {
   readonly kind?: string | { readonly name: string };

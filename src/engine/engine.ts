@@ -1,9 +1,12 @@
 // The engine: a client that can also work and change jobs. Made by `open()` (open.ts). What only operators need is in operator.ts.
 import { BatchWorker } from "../batches/batch-worker.ts";
+import type { BatchInfo } from "../batches/batch-client.ts";
 import type { AnyBatch } from "../batches/contract.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
+import { csv } from "../files/csv.ts";
+import { ndjson } from "../files/ndjson.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
-import { assertKey, type EnqueueOptions } from "../job/enqueue.ts";
+import { assertKey, type EnqueueOptions, idSource } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
 import type { JobState } from "../job/job.ts";
@@ -63,6 +66,7 @@ export class Engine extends Client {
     super(wiring.backend.store, wiring.contracts, () => wiring.backend.close(), {
       ...(wiring.batches && { batches: wiring.batches }),
       events: wiring.bus,
+      newId: idSource(wiring.clock, wiring.random),
     });
     this.#wiring = wiring;
     this.operator = new Operator(wiring, { own: () => this.#host?.id, report: () => this.report() });
@@ -151,6 +155,9 @@ export class Engine extends Client {
       clock,
       events: bus,
       outputs: blobs,
+      newId: idSource(clock, this.#wiring.random),
+      rowsOf: ({ file, from, format }) =>
+        (format === "csv" ? csv : ndjson)(from === "path" ? file : blobNamed(blobs, file)),
       settingsOf: (contract) => settingsWithDefaults(contract, settings),
     });
     return new Map([...this.batchKinds].map(([name, contract]) => [name, this.#batchWorker!.kinds(contract)]));
@@ -165,8 +172,16 @@ export class Engine extends Client {
         "Use work() or start() on a store that others may share.",
       );
     const handle = await this.start(options);
+    const { clock, settings } = this.#wiring;
+    const kinds = new Set(runnableKinds(this.contracts, options.only, settings, this.#batchWorkerKinds()).keys());
+    const endsBatch = async (): Promise<boolean> => {
+      if (this.batchKinds.size === 0) return false;
+      const unended = async (state: "sealed" | "aborting"): Promise<readonly BatchInfo[]> =>
+        (await this.batches({ state, limit: 1_000 })).filter(({ kind }) => kinds.has(kind));
+      return (await unended("sealed")).some(({ rows }) => rows.left === 0) || (await unended("aborting")).length > 0;
+    };
     try {
-      return await untilIdle({ client: this, clock: this.#wiring.clock, contracts: this.contracts }, options.only);
+      return await untilIdle({ client: this, clock, kinds, endsBatch });
     } finally {
       await handle.stop();
     }
@@ -250,7 +265,17 @@ export class Engine extends Client {
 
 // What an operator's change came to, as a state or as the error that says why not.
 
-export function stateAfter(id: string, change: "cancel" | "retry", answer: OperatorAnswer): JobState {
+export function blobNamed(blobs: BlobStore | null, key: string): AsyncIterable<Uint8Array> {
+  if (blobs) return blobs.get(key);
+  throw new OutliveError(
+    ErrorCode.optionInvalid,
+    `The rows are in the blob ${key}, but this worker has no blob store.`,
+    'Pass one to open(), for instance `blobs: "./blobs"`.',
+    { blob: key },
+  );
+}
+
+function stateAfter(id: string, change: "cancel" | "retry", answer: OperatorAnswer): JobState {
   switch (answer.is) {
     case "applied":
       return answer.state;

@@ -235,23 +235,20 @@ function resultChecker(schema: NonNullable<AnyContract["output"]>): NonNullable<
 export interface IdleDeps {
   readonly client: { counts(): Promise<readonly KindCounts[]> };
   readonly clock: Clock;
-  readonly contracts: ReadonlyMap<string, AnyContract>;
+  /** The kinds that are run here. */
+  readonly kinds: ReadonlySet<string>;
+  /** Whether a batch has ended but for the check that finds it, which enqueues what follows. */
+  readonly endsBatch: () => Promise<boolean>;
 }
 
-/** Resolves with the counts once nothing runs and nothing is ready that has a handler here. `only`: as of the worker. */
-export async function untilIdle(
-  { client, clock, contracts }: IdleDeps,
-  only: WorkOptions["only"],
-): Promise<readonly KindCounts[]> {
+/** Resolves with the counts once nothing of these kinds runs or is ready, and no batch is about to end. */
+export async function untilIdle({ client, clock, kinds, endsBatch }: IdleDeps): Promise<readonly KindCounts[]> {
   for (;;) {
     const counts = await client.counts();
     const left = counts
-      .filter(({ kind }) => !only || only.some(({ name }) => name === kind))
-      .some(
-        ({ kind, paused, ready, held, running }) =>
-          running > 0 || (ready + held > 0 && !paused && contracts.get(kind)?.handler),
-      );
-    if (!left) return counts;
+      .filter(({ kind }) => kinds.has(kind))
+      .some(({ paused, ready, held, running }) => running > 0 || (ready + held > 0 && !paused));
+    if (!left && !(await endsBatch())) return counts;
     await pause(clock, 1);
   }
 }

@@ -247,6 +247,24 @@ export function roundKind(kind: string): string {
   return `${kind}:round`;
 }
 
+/** The kind of the job that reads a file into a batch of this kind. */
+export function ingestKind(kind: string): string {
+  return `${kind}:ingest`;
+}
+
+/** The file that becomes a batch: the input of such a job. */
+export interface IngestedFile {
+  /** A path that every worker can read, or the key of a blob. */
+  readonly file: string;
+  readonly from: "path" | "blob";
+  readonly format: "csv" | "ndjson";
+  /** The key of the batch: by it an attempt finds what an earlier one has appended. */
+  readonly key: string;
+  readonly context: Json;
+  readonly priority: number;
+  readonly hold: boolean;
+}
+
 /** The job that follows the end of a round. Its id is made of batch and round, so that it is added once. */
 export function doneDraft({
   id,

@@ -38,7 +38,7 @@ export interface LostJob extends transitions.JobView {
   /** Whether it has written a step, or was retried manually, since the attempt that was lost. */
   readonly movedOn: boolean;
   readonly deathsElsewhere: number;
-  /** As in `HeldJob`, if no newer attempt has begun. */
+  /** As in `HeldJob`, of the latest attempt: it may be a newer one than was lost here, and its own loss may not be judged yet. */
   readonly begun?: BegunRow;
 }
 
@@ -150,7 +150,8 @@ export class LossJudge {
 export function decideLoss(job: LostJob, resolution: Resolution): LossVerdict | null {
   if (job.state !== "queued" && job.state !== "running") return { job, decision: "none", change: null };
   // Whatever moved the job on also reset its counters; the losses counted on it now came later.
-  if (job.movedOn) return { job, decision: "none", change: null };
+  // So did a row that was convicted meanwhile: then nothing of this loss is counted on the job any more.
+  if (job.movedOn || job.counters.losses === 0) return { job, decision: "none", change: null };
   if (resolution === "returned") {
     const { decision, change } = transitions.forgetLoss(job, job.kind, "its lost worker returned; nothing is counted");
     return { job, decision, change };

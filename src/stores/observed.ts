@@ -135,7 +135,12 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   },
   "batches.seal": { doing: (batch: string) => `sealing batch ${batch}`, writes: "seal a batch" },
   "batches.abort": { doing: (batch: string) => `aborting batch ${batch}`, writes: "abort a batch", wakes: always },
-  "batches.tend": { doing: "cancelling and releasing blocks", writes: "work", wakes: always },
+  "batches.tend": {
+    doing: "cancelling and releasing blocks",
+    writes: "work",
+    // The maintenance asks every second and mostly in vain. After the last piece a worker that polls finds the blocks.
+    wakes: (_: unknown, more: boolean) => more,
+  },
   "batches.get": { doing: "reading batches" },
   "batches.list": { doing: "listing batches" },
   "batches.fold": { doing: "adding up the rows of batches", writes: "work" },

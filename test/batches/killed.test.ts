@@ -6,7 +6,7 @@ import { test } from "node:test";
 import type { BatchInfo, Engine } from "../../src/index.ts";
 import { systemClock } from "../../src/platform/clock.ts";
 import { openStore } from "../conformance/sqlite-stores.ts";
-import { batches, careful, type Payment, payments } from "../support/batch-jobs.ts";
+import { batches, careful, hundred, type Payment, payments } from "../support/batch-jobs.ts";
 import { Place, untilTrue } from "../support/processes.ts";
 
 /** Resolves when the batch has ended and what follows its end has, too. */
@@ -122,6 +122,58 @@ for (const when of ["before", "after"] as const)
       place.batchProcess();
       await assertPaid(place, engine, id as string);
     });
+
+test("a submitter that is killed at every write of blocks, before and after its commit, loses and doubles nothing", async (t) => {
+  const place = new Place(t);
+  const engine = await place.engine({ jobs: batches });
+  await place.ledger(engine);
+  // 43 blocks of five: two appends, of 40 and of 3.
+  const ROWS_OF_EACH = 215;
+  const ids: string[] = [];
+  for (let point = 1; ; point++) {
+    const submit = Array.from({ length: ROWS_OF_EACH }, (_, n) => ({ n }));
+    const does = { submit, key: `killed at ${point}` };
+    const killedAt = async (when: string): Promise<boolean> =>
+      (await place.batchProcess(does, `${when}:INSERT INTO outlive_blocks#${point}`).exited).signal === "SIGKILL";
+    const wasKilled = await killedAt("before");
+    if (wasKilled) await killedAt("after");
+    const { id, rows } = await engine.submit(payments, submit, { key: does.key });
+    assert.equal(rows, ROWS_OF_EACH);
+    ids.push(id);
+    if (!wasKilled) break;
+  }
+  assert.ok(ids.length > 2, "at least the write of each append was met");
+  place.batchProcess();
+  for (const id of ids) {
+    const { rows } = await untilDone(engine, id);
+    assert.deepEqual([rows.total, rows.succeeded, rows.left], [ROWS_OF_EACH, ROWS_OF_EACH, 0]);
+  }
+  assert.equal((await place.ledgerRows(engine)).length, ids.length * ROWS_OF_EACH);
+  await assertSound(place);
+});
+
+test("a poison row in a block of 100 is found in a death more than its limit after isolation, and 99 succeed", async (t) => {
+  const place = new Place(t);
+  const engine = await place.engine({ jobs: batches });
+  const rows: Payment[] = Array.from({ length: 100 }, (_, n) => ({ n, ...(n === 61 && { poison: true }) }));
+  const { id } = await engine.submit(hundred, rows);
+  const ended = untilDone(engine, id).then(() => null);
+  let deaths = 0;
+  for (; ; deaths++) {
+    assert.ok(deaths < 8, "the row was found");
+    const exit = await Promise.race([place.batchProcess().exited, ended]);
+    if (exit === null) break;
+    assert.equal(exit.signal, "SIGKILL");
+  }
+  const { rows: counted } = (await engine.batch(id))!;
+  assert.deepEqual([counted.succeeded, counted.quarantined, counted.failed], [99, 1, 0]);
+  const LIMIT = 2;
+  // The first death leads to its isolation.
+  assert.ok(deaths - 1 <= LIMIT + 1, `${deaths} deaths`);
+  for await (const { line, state } of engine.batchRows(id, { failed: true }))
+    assert.deepEqual([line, state], [62, "quarantined"]);
+  await assertSound(place);
+});
 
 test("a row that kills its workers is found among its neighbours, and they succeed", async (t) => {
   const place = new Place(t);

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import type { TestContext } from "node:test";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
 import type { JobInfo } from "../../src/job/job.ts";
+import { hasNotBegun } from "../../src/job/transitions.ts";
 import type { ListPage, Store } from "../../src/stores/port.ts";
 import { redisAddress } from "../../src/stores/redis/address.ts";
 import { Connection, tagOf } from "../../src/stores/redis/connection.ts";
@@ -59,6 +60,7 @@ async function assertIndexesAgree(fresh: FreshName): Promise<void> {
       if (page.next === null) break;
       after = page.next;
     }
+    await assertChildrenAgree(fresh, jobs);
     for (const { kind, ready, delayed, held, ...counted } of await store.inspect.counts()) {
       const inState = (state: JobInfo["state"]): number =>
         jobs.filter((job) => job.kind === kind && job.state === state).length;
@@ -69,6 +71,19 @@ async function assertIndexesAgree(fresh: FreshName): Promise<void> {
   } finally {
     await store.close();
   }
+}
+
+/** Of parents that are kept: the index of their children that have not begun has exactly those. */
+async function assertChildrenAgree({ call, name }: FreshName, jobs: readonly JobInfo[]): Promise<void> {
+  const prefix = `${tagOf(name)}ch:`;
+  let indexed = 0;
+  for (const key of (await call("KEYS", `${prefix}*`)) as string[]) {
+    const parent = Number(key.slice(prefix.length));
+    const isKept = await call("HEXISTS", `${tagOf(name)}j:${Math.floor(parent / 64)}`, String(parent % 64));
+    if (isKept === 1) indexed += Number(await call("ZCARD", key));
+  }
+  const notBegun = jobs.filter(({ parent, state, attempt }) => parent !== null && hasNotBegun(state, attempt));
+  assert.equal(indexed, notBegun.length, "children that have not begun");
 }
 
 /** By a connection of its own that knows nothing of checksums. */

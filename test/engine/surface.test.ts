@@ -7,16 +7,24 @@ import { Operator } from "../../src/engine/operator.ts";
 import { memory } from "./engines.ts";
 
 const CLIENT = [
+  "abortBatch",
+  "batch",
+  "batchRows",
+  "batches",
   "close",
   "counts",
   "enqueue",
   "enqueueMany",
   "get",
   "incidents",
+  "ingest",
   "list",
+  "openBatch",
   "report",
   "result",
+  "retryBatch",
   "signal",
+  "submit",
   "transaction",
   "workers",
 ];
@@ -50,7 +58,7 @@ const OPERATOR = [
   "writer",
 ];
 /** Protected: subclasses use them, and TypeScript hides them from programs. */
-const PROTECTED = ["assertKnown", "contracts", "draft", "store"];
+const PROTECTED = ["assertKnown", "batchKinds", "contracts", "draft", "store"];
 
 /** The names of a value and of its prototypes, up to `Object`. */
 function namesOf(value: object): string[] {

@@ -1,7 +1,14 @@
 // What becomes of a loss: who judges it as died, who as away and when, and what a watcher that slept may not say.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { type Loss, LossJudge, type LossVerdict, type LostJob, type Resolution } from "../../src/recovery/losses.ts";
+import {
+  decideLoss,
+  type Loss,
+  LossJudge,
+  type LossVerdict,
+  type LostJob,
+  type Resolution,
+} from "../../src/recovery/losses.ts";
 import type { Probe, ProcessState, WorkerRow } from "../../src/stores/liveness.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { aKind, aWorkerRow, counted, fakeStore, Recorder } from "../support/samples.ts";
@@ -24,6 +31,13 @@ function aLostJob(given: Partial<LostJob> = {}): LostJob {
     ...given,
   };
 }
+
+test("a loss that is not counted on the job any more, because a row of it was convicted, is not judged", () => {
+  for (const resolution of ["died", "returned"] as const) {
+    const job = aLostJob({ counters: counted({}) });
+    assert.deepEqual(decideLoss(job, resolution), { job, decision: "none", change: null });
+  }
+});
 
 /** A judge of one loss, of worker w2 with a lease of 30 s. */
 function judge(given: { readonly job?: LostJob; readonly worker?: WorkerRow | null } = {}) {

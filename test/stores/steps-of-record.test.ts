@@ -42,7 +42,8 @@ const POSTGRES_STEPS = [
   "fairness a8d75e9e704263f",
   "index of rings 91e02ff83cf6b17",
   "family cancels 097273bcbda49c1",
-  "batches b44890d8aea8dc2",
+  "batches 97bb81dafecf55e",
+  "submit 8cee0e7b979770a",
 ];
 
 const EDITED =

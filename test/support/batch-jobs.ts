@@ -1,4 +1,5 @@
 // The batches that the tests' child processes run, and submit. What rows do outside the store goes to an append-only file (jobs.ts).
+import { setTimeout as pause } from "node:timers/promises";
 import { batch, TerminalError } from "../../src/index.ts";
 import { sqlite } from "../../src/sqlite.ts";
 import { effect, tell } from "./jobs.ts";
@@ -34,4 +35,22 @@ payments.done((end) => {
   tell("done", { outputs: end.outputs });
 });
 
-export const batches = [careful, payments];
+/** A block of a hundred rows. */
+export const hundred = batch("hundred", { block: 100, retry });
+hundred.handle(({ input }, run) => {
+  const { n, poison } = input as Payment;
+  effect(`hundred ${n} attempt ${run.attempt}`);
+  if (poison) process.kill(process.pid, "SIGKILL");
+});
+
+/** Rows that take time, of which their process tells. A block takes as long as it takes. */
+export const slow = batch("slow", { block: 10, retry });
+slow.handle(async ({ input }, run) => {
+  const { n, ms } = input as { n: number; ms: number };
+  effect(`slow ${n} attempt ${run.attempt}`);
+  tell("began", { n });
+  await pause(ms);
+  effect(`slow ${n} ended`);
+});
+
+export const batches = [careful, payments, hundred, slow];

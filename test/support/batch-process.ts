@@ -1,17 +1,27 @@
-// A process that works on batches, or submits one: its key is its kind. Arguments: the store's url, a folder for output files, and a JSON of
-// { submit: rows } or {}.
-import { open } from "../../src/index.ts";
+// A process that works on batches and stops on SIGTERM, or submits one, whose key is its kind if none is given. Arguments: the store's url, a folder for
+// output files, and a JSON of BatchProcess.
+import { type Duration, type EngineOptions, open } from "../../src/index.ts";
 import { batches, type Payment, payments } from "./batch-jobs.ts";
 import { tell } from "./jobs.ts";
 import { PATIENT } from "./processes.ts";
 
 const [url, blobs, given] = process.argv.slice(2);
-const { submit } = JSON.parse(given!) as { submit?: readonly Payment[] };
-
-const engine = await open(url!, { jobs: batches, blobs: blobs!, logger: false, heartbeat: PATIENT });
-if (submit) {
-  tell("submitted", { ...(await engine.submit(payments, submit, { key: "payments" })) });
-  await engine.close();
+export interface BatchProcess {
+  readonly submit?: readonly Payment[];
+  readonly key?: string;
+  readonly heartbeat?: EngineOptions["heartbeat"];
+  /** Of its stop. */
+  readonly grace?: Duration;
 }
-// One block at a time: rows that end at once share a transaction, and a test could not say which one is the N-th.
-else await engine.start({ concurrency: 1 });
+const { submit, key = "payments", heartbeat = PATIENT, grace = "30s" } = JSON.parse(given!) as BatchProcess;
+
+const engine = await open(url!, { jobs: batches, blobs: blobs!, logger: false, heartbeat });
+if (submit) {
+  tell("submitted", { ...(await engine.submit(payments, submit, { key })) });
+  await engine.close();
+} else {
+  // One block at a time: rows that end at once share a transaction, and a test could not say which one is the N-th.
+  const worker = await engine.start({ concurrency: 1 });
+  tell("working");
+  process.once("SIGTERM", () => void worker.stop({ grace }).then(() => process.exit(0)));
+}

@@ -9,6 +9,7 @@ import { inspect } from "node:util";
 import { type Engine, type EngineOptions, open } from "../../src/index.ts";
 import { sqlite } from "../../src/sqlite.ts";
 import { standsStill } from "../../src/torture/audit.ts";
+import type { BatchProcess } from "./batch-process.ts";
 import { operatorOf } from "./former-names.ts";
 import { jobs } from "./jobs.ts";
 
@@ -174,7 +175,7 @@ export class Place {
   }
 
   /** A process that works on batches or submits one (batch-process.ts). Output files are in the folder `blobs`. */
-  batchProcess(does: { readonly submit?: readonly object[] } = {}, killAt?: string): Child {
+  batchProcess(does: BatchProcess = {}, killAt?: string): Child {
     const support = (name: string): string => fileURLToPath(new URL(name, import.meta.url));
     const child = new Child(
       fork(support("./batch-process.ts"), [this.url, join(this.folder, "blobs"), JSON.stringify(does)], {

@@ -49,14 +49,14 @@ const engine = await open(url, {
   jobs: Object.values(kinds),
   logger: false,
   ...(blobs !== undefined && { blobs }),
-  onEvent({ name, ...event }) {
-    if (name === "batch.ended") tell("ended", { endedAt: monoMs() });
-    if (mortal && name === "job.succeeded" && "kind" in event && event.kind === "rows") {
-      tell("settled", { settledAt: monoMs() });
-      process.kill(process.pid, "SIGKILL");
-    }
-  },
 });
+engine.on("batch.ended", () => tell("ended", { endedAt: monoMs() }));
+if (mortal)
+  engine.on("job.succeeded", ({ kind }) => {
+    if (kind !== "rows") return;
+    tell("settled", { settledAt: monoMs() });
+    process.kill(process.pid, "SIGKILL");
+  });
 if (works) await engine.start({ concurrency });
 setInterval(() => (peakRss = Math.max(peakRss, process.memoryUsage.rss())), 20).unref();
 
@@ -113,7 +113,8 @@ serve({
       await all;
       const running = { kind: kinds[form].name, state: "running", limit: 1 } as const;
       while ((await engine.list(running)).jobs.length > 0) await delay(2);
-    }).finally(() => engine.pause(kinds[form])),
+      await engine.pause(kinds[form]);
+    }),
   reset: () => {
     handled = peakRss = 0;
     wanted = Infinity;

@@ -103,7 +103,7 @@ export class Scope {
     openAccounts(this.#disk.db);
     const installer = this.spawn("installer");
     const store = this.#storeOf(installer);
-    const settings = [...contractsFor([AT_ONCE], installer, NOT_HEARD, NOT_HEARD).values()].map(
+    const settings = [...contractsFor([AT_ONCE], installer, NOT_HEARD, NOT_HEARD).jobs.values()].map(
       (contract) => contract.settings,
     );
     const draft = { priority: 0, runAt: null, delayMs: 0, dedupeKey: null, input: "null" };

@@ -1,6 +1,7 @@
 // All mutants. Each breaks one promise on purpose; the oracle must find every one of them, or it proves nothing.
 import { answerMutants } from "./answers.ts";
 import { attemptMutants } from "./attempts.ts";
+import { batchMutants } from "./batches.ts";
 import { commitMutants } from "./commits.ts";
 import { contentMutants } from "./contents.ts";
 import { endMutants } from "./ends.ts";
@@ -38,4 +39,5 @@ export const MUTANTS: readonly Mutant[] = [
   ...waitMutants,
   ...keyMutants,
   ...contentMutants,
+  ...batchMutants,
 ];

@@ -17,6 +17,7 @@ export class DraftMemory {
       if (answer.of === "enqueue") this.#sent(answer.drafts, answer.enqueued);
       if (answer.of === "turn") for (const { change } of answer.settlements) this.#follows(change);
       if (answer.of === "commit") this.#follows(answer.settlement.change);
+      if (answer.of === "ofBatch") for (const { id, input } of answer.drafts) this.#keep(id, input);
       if (answer.of === "takeBack") for (const { change } of answer.verdicts) if (change) this.#follows(change);
       if (answer.of !== "write") continue;
       answer.writes.forEach(({ write }, i) => {

@@ -2,11 +2,13 @@
 import type { Disk } from "../world/disk.ts";
 import type { SimProcess } from "../world/process.ts";
 import { kindFacts } from "../workloads/index.ts";
+import type { RowIn } from "../workloads/batches.ts";
 import type { RunOf, Word } from "../workloads/workload.ts";
 import { TRANSFER } from "../workloads/money.ts";
 import { ACCOUNTS, BALANCE } from "../workloads/tables.ts";
 import { AnswerLaw } from "./answer-law.ts";
 import { AuthorityLaw } from "./authority-law.ts";
+import { BatchesLaw, convicts } from "./batches-law.ts";
 import { BlameLaw } from "./blame-law.ts";
 import { DeadlineLaw } from "./deadline-law.ts";
 import { DetectionLaw } from "./detection-law.ts";
@@ -65,6 +67,7 @@ export interface OracleDeps {
 export class Oracle {
   readonly model: Model;
   readonly requests: RequestLaw;
+  readonly batches: BatchesLaw;
   readonly drafts = new DraftMemory();
   readonly #deps: OracleDeps;
   readonly #watch: Watch;
@@ -98,12 +101,13 @@ export class Oracle {
     this.#deps = deps;
     this.model = new Model(deps.process);
     this.#families = new FamilyLaw(this.model);
-    this.requests = new RequestLaw(this.model, (job) => this.#families.includes(job));
+    this.batches = new BatchesLaw(this.model, deps.disk.db);
+    this.requests = new RequestLaw(this.model, (job) => this.#families.includes(job) || this.batches.isAborted(job));
     this.#waiting = new WaitingLaw(this.model);
     this.#keys = new KeysLaw(this.model);
     this.reruns = new RerunLaw(this.model);
     this.#watch = new Watch(deps.disk);
-    this.#states = new StateLaw((kind) => kindFacts(kind).limits);
+    this.#states = new StateLaw((kind) => ({ ...kindFacts(kind).limits, rows: kindFacts(kind).rows ?? false }));
     this.#restores = new RestoreLaw(deps.process, () => deps.disk.misplaced);
     // What a worker of a restored row holds, it does not hold in this store.
     const holds = (worker: string): boolean => deps.holds(worker) && !this.#restores.isFormer(worker);
@@ -172,7 +176,7 @@ export class Oracle {
           if (is.state === STATE.succeeded) tally.succeeded++;
           if (is.state === STATE.quarantined) tally.quarantined++;
           if (is.state === STATE.quarantined && !poison) tally.innocents++;
-          if (is.outcome === OUTCOME.crashed) {
+          if (is.outcome === OUTCOME.crashed && !convicts(was, is)) {
             this.#blame.onCrash(was, is, history, wall - 1);
             this.#isolation?.onCrash(is);
             this.#losses.onCrash(is, history);
@@ -205,6 +209,7 @@ export class Oracle {
     this.reruns.onMoment(moment);
     this.#blame.onMoment(moment);
     this.#families.onMoment(moment);
+    this.batches.onMoment(moment);
     this.requests.onMoment(moment, changes);
   }
 
@@ -214,6 +219,7 @@ export class Oracle {
     const reset = was.state === STATE.running && is.state === STATE.running && is.crashes + is.losses === 0;
     if (
       ended ||
+      convicts(was, is) ||
       isTerminal(was.state) ||
       is.losses !== was.losses - 1 ||
       (reset && !history.some(({ job }) => job === is.seq))
@@ -268,6 +274,7 @@ export class Oracle {
     this.#waiting.wentBack(this.#watch.all("signal"));
     this.#keys.wentBack(this.#watch.all("keyed"), this.#watch.all("key"));
     this.#families.wentBack();
+    this.batches.wentBack(this.#watch);
     this.reruns.wentBack();
     this.drafts.wentBack();
     this.#losses.wentBack();
@@ -298,6 +305,12 @@ export class Oracle {
     this.#ends.told(run, word);
   }
 
+  /** The handler of a row of a batch began, or ended. */
+  rowTold(run: RowIn, line: number, how: "began" | "succeeded" | "failed"): void {
+    if (this.#restores.isBefore(run.fence.epoch)) return;
+    this.#keep(() => (how === "began" ? this.batches.began(run, line) : this.batches.ended(run, line, how)));
+  }
+
   /** Inside the simulated program a violation would be taken for its own error: it is kept for the next look. */
   #keep(law: () => void): void {
     try {
@@ -309,7 +322,8 @@ export class Oracle {
 
   /** The jobs that a person would look at: all of them, and those that run more than others. */
   inSight(): readonly string[] {
-    const rows = [...this.model.jobsById.values()];
+    // Who cancels what follows an end, or the beginning of a round, takes that from its batch: no promise is left of it.
+    const rows = [...this.model.jobsById.values()].filter(({ kind }) => !/:(done|round)$/.test(kind));
     const running = rows.filter(({ state }) => state === STATE.running);
     return [...rows, ...running, ...running, ...running].map(({ id }) => id);
   }
@@ -325,6 +339,6 @@ export class Oracle {
   get drained(): boolean {
     for (const job of this.model.jobs.values())
       if (job.state === STATE.queued || job.state === STATE.running) return false;
-    return true;
+    return this.batches.drained;
   }
 }

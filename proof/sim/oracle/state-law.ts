@@ -2,10 +2,11 @@
 // that nothing disappears, and that each end of an attempt counts once, in its own counter, and never at the claim.
 import { isTerminal, type Model, OUTCOME, STATE, STATE_NAMES } from "./model.ts";
 import type { HistoryRow, JobRow } from "./watch.ts";
+import { convicts } from "./batches-law.ts";
 import { demand, Violation } from "./violation.ts";
 
 export interface LimitsOf {
-  (kind: string): { readonly errors: number; readonly timeouts: number };
+  (kind: string): { readonly errors: number; readonly timeouts: number; readonly rows?: boolean };
 }
 
 export class StateLaw {
@@ -102,6 +103,8 @@ export class StateLaw {
       const sum = is.errors + is.timeouts + is.interruptions + is.crashes + is.blamed + is.losses;
       return demand(sum === 0, () => `a retry left counters behind: ${told()}`);
     }
+    // One of its rows was found guilty: batches-law.ts.
+    if (this.#limits(is.kind).rows && convicts(was, is)) return;
     const runs = was.state === STATE.running && is.state === STATE.running;
     const set = runs && is.crashes === 0 && is.blamed === 0 && is.losses === 0;
     // A loss of contact was resolved (loss-law.ts): it may count as the crash that it was.

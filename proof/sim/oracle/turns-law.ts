@@ -17,7 +17,8 @@ export class TurnsLaw {
   /** After each moment. `served`: what was admitted in it; `waiting`: what has room everywhere and is held all the same; `weightOf`: of a key. */
   onMoment(served: readonly FairJob[], waiting: readonly FairJob[], weightOf: (key: string) => number): void {
     const wait = new Set(waiting.map(nameOf));
-    const had = new Set(served.map(nameOf));
+    const had = new Map<string, number>();
+    for (const job of served) had.set(nameOf(job), (had.get(nameOf(job)) ?? 0) + 1);
     const before = this.#waiting;
     this.#waiting = new Map(
       [...wait].map((name) => [name, had.has(name) ? new Map() : (before.get(name) ?? new Map<string, number>())]),
@@ -28,7 +29,8 @@ export class TurnsLaw {
         if (!before.has(name) || !name.startsWith(`${job.kind}\n`) || name === nameOf(job)) continue;
         const count = (passes.get(job.key) ?? 0) + 1;
         passes.set(job.key, count);
-        const most = 2 * weightOf(job.key);
+        // Who was served in this moment began to wait again each time, and in which order they were served nobody knows.
+        const most = 2 * weightOf(job.key) * (1 + (had.get(name) ?? 0));
         demand(
           count <= most,
           () =>

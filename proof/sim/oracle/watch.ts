@@ -110,6 +110,37 @@ export interface LogRow {
   readonly message: string;
 }
 
+export interface BatchRow {
+  readonly seq: number;
+  readonly id: string;
+  readonly key: string | null;
+  readonly state: number;
+  readonly round: number;
+  readonly rows: number;
+  readonly succeeded: number;
+  readonly failed: number;
+  readonly quarantined: number;
+  readonly aborted: number;
+  readonly tending: number;
+}
+
+export interface BlockRow {
+  readonly job: number;
+  readonly batch: number;
+  readonly round: number;
+  readonly number: number;
+  readonly rows: number;
+  readonly marks: string | null;
+}
+
+export interface FailureRow {
+  readonly batch: number;
+  readonly round: number;
+  readonly number: number;
+  readonly line: number;
+  readonly quarantined: number;
+}
+
 interface Rows {
   readonly job: JobRow;
   readonly worker: WorkerRow;
@@ -121,6 +152,9 @@ interface Rows {
   readonly signal: SignalRow;
   readonly keyed: KeyedRow;
   readonly key: KeyRow;
+  readonly batch: BatchRow;
+  readonly block: BlockRow;
+  readonly failure: FailureRow;
 }
 
 /** One row that was written: what it was before (null: it is new), what it is now (null: it is gone). */
@@ -159,6 +193,18 @@ const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: str
   key: [
     "outlive_keys",
     "'name', @.name, 'key', @.key, 'running', @.running, 'intervalMs', @.interval_ms, 'burst', @.burst, 'arrivalAt', @.arrival_at, 'heldOffUntil', @.held_off_until, 'weight', @.weight, 'pausedAt', @.paused_at, 'pausedUntil', @.paused_until",
+  ],
+  batch: [
+    "outlive_batches",
+    "'seq', @.seq, 'id', @.id, 'key', @.key, 'state', @.state, 'round', @.round, 'rows', @.rows, 'succeeded', @.succeeded, 'failed', @.failed, 'quarantined', @.quarantined, 'aborted', @.aborted, 'tending', @.tending",
+  ],
+  block: [
+    "outlive_blocks",
+    "'job', @.job, 'batch', @.batch, 'round', @.round, 'number', @.number, 'rows', @.rows, 'marks', @.marks",
+  ],
+  failure: [
+    "outlive_row_failures",
+    "'batch', @.batch, 'round', @.round, 'number', @.number, 'line', @.line, 'quarantined', @.quarantined",
   ],
   incident: [
     "outlive_incidents",

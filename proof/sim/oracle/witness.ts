@@ -4,6 +4,7 @@ import type { Enqueued, JobDraft } from "../../../src/job/job.ts";
 import type { Lease } from "../../../src/job/lease.ts";
 import type { Verb } from "../../../src/stores/observed.ts";
 import type {
+  Batches,
   CancelOptions,
   FencedWrite,
   OperatorAnswer,
@@ -44,6 +45,9 @@ export type Answer = { readonly process: SimProcess; readonly lost: boolean } & 
       readonly answers: readonly WriteAnswer[];
     }
   | { readonly of: "takeBack"; readonly verdicts: readonly Verdict[] }
+  | { readonly of: "seal"; readonly batch: string }
+  /** Jobs that the store itself enqueues for a batch: blocks, what follows an end, the beginning of a round. */
+  | { readonly of: "ofBatch"; readonly drafts: readonly JobDraft[] }
   | { readonly of: "signal"; readonly signal: Signal; readonly answer: SignalAnswer }
   | {
       readonly of: "cancel" | "retry";
@@ -64,6 +68,11 @@ export const MATTERS: ReadonlySet<Verb> = new Set([
   "write",
   "condemn",
   "takeBack",
+  "batches.append",
+  "batches.seal",
+  "batches.abort",
+  "batches.finish",
+  "batches.reopen",
   "operate.cancel",
   "operate.retry",
   "operate.signal",
@@ -77,6 +86,9 @@ const QUIET: ReadonlySet<Verb> = new Set([
   "losses.open",
   "losses.jobs",
   "upkeep.tend",
+  "batches.get",
+  "batches.fold",
+  "batches.tend",
 ]);
 
 export class Witness {
@@ -156,6 +168,16 @@ function understand({ process, method, args }: Call, value: unknown, lost: boole
       const { children = false } = (args[2] ?? {}) as CancelOptions;
       return { process, lost, of, job: args[0] as string, answer: value as OperatorAnswer, children };
     }
+    case "batches.seal":
+      return { process, lost, of: "seal", batch: args[0] as string };
+    case "batches.append": {
+      const [, , blocks] = args as Parameters<Batches["append"]>;
+      return { process, lost, of: "ofBatch", drafts: blocks.flatMap(({ job }) => job ?? []) };
+    }
+    case "batches.finish":
+      return { process, lost, of: "ofBatch", drafts: (args as Parameters<Batches["finish"]>)[0].follow };
+    case "batches.reopen":
+      return { process, lost, of: "ofBatch", drafts: [(args as Parameters<Batches["reopen"]>)[2]] };
     case "operate.signal":
       return { process, lost, of: "signal", signal: args[0] as Signal, answer: value as SignalAnswer };
     default:
@@ -214,6 +236,13 @@ function tell({ method, args }: Call, value: unknown): string | null {
       return `register ${(args[0] as { id: string }).id}`;
     case "leave":
       return `leave ${String(args[0])}: ${String(value)}`;
+    case "batches.append":
+    case "batches.seal":
+    case "batches.abort":
+    case "batches.reopen":
+      return `${method} ${String(args[0])}: ${JSON.stringify(value)}`;
+    case "batches.finish":
+      return `${method} ${(args as Parameters<Batches["finish"]>)[0].batch}: ${String(value)}`;
     default:
       return method;
   }

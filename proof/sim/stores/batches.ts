@@ -29,7 +29,8 @@ import { forgetWaits } from "./waits.ts";
 
 const PACE_MS = 10_000;
 
-function batchRow({ seq: _, touched: __, tending: ___, tended: ____, ...row }: BatchRecord): BatchRow {
+function batchRow(batch: BatchRecord): BatchRow {
+  const { seq: _, touched: __, tending: ___, tended: ____, ...row } = batch;
   return row;
 }
 
@@ -247,7 +248,9 @@ export function failures(data: Data, id: string, round: number, after: number | 
   const bad = blocksAfter(data, id, round, after).filter((block) => block.bad);
   return bad.slice(0, limit).map((block) => ({
     number: block.number,
-    rows: block.failed.map(({ row: _, ...row }) => row).toSorted((a, b) => a.line - b.line),
+    rows: block.failed
+      .map(({ line, input, error, as }) => ({ line, input, error, as }))
+      .toSorted((a, b) => a.line - b.line),
     whole: wholeEnd(data, block),
   }));
 }

@@ -215,7 +215,7 @@ export function lostJobs(data: Data, incident: string, limit: number): LostJob[]
       const wasRetried = data.history(row).some(({ event, attempt }) => event === "retry" && attempt >= lost.fence);
       const movedOn = hasNewStep || wasRetried;
       const deaths = deathsElsewhere(data, job, alone, incident);
-      const begun = fence === lost.fence ? begunRow(data, job) : {};
+      const begun = begunRow(data, job);
       return { id, row, state, epoch, fence, counters, kind, alone, movedOn, deathsElsewhere: deaths, ...begun };
     });
 }

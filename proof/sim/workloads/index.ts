@@ -1,5 +1,6 @@
 // All workloads, and which of them one seed has. To add one, write its file and name it here.
 import type { SeededRandom } from "../world/random.ts";
+import { batches } from "./batches.ts";
 import { blockers } from "./blockers.ts";
 import { crowd } from "./crowd.ts";
 import { deadlines } from "./deadlines.ts";
@@ -32,6 +33,7 @@ export const WORKLOADS: readonly Workload[] = [
   sequels,
   waiting,
   keys,
+  batches,
 ];
 
 const FACTS = new Map(WORKLOADS.flatMap(({ kinds }) => Object.entries(kinds)));

@@ -7,10 +7,16 @@ export const ACCOUNTS = 6;
 export const BALANCE = 1_000;
 
 export function createTables(db: Database): void {
+  createRows(db);
   db.exec("CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL)");
   db.exec(
     "CREATE TABLE ledger (job TEXT NOT NULL, fence INTEGER NOT NULL, source INTEGER NOT NULL, target INTEGER NOT NULL, amount INTEGER NOT NULL)",
   );
+}
+
+/** What rows of batches commit. */
+function createRows(db: Database): void {
+  db.exec("CREATE TABLE committed_rows (batch TEXT NOT NULL, round INTEGER NOT NULL, line INTEGER NOT NULL)");
 }
 
 export function openAccounts(db: Database): void {

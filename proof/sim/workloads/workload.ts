@@ -2,12 +2,14 @@
 // one of these and one line in index.ts.
 import { type Fair, job, type LimitOptions } from "../../../src/engine/options.ts";
 import { type AnyContract, JobContract, type TypedRun } from "../../../src/job/contract.ts";
+import type { AnyBatch } from "../../../src/batches/contract.ts";
 import type { EnqueueOptions } from "../../../src/job/enqueue.ts";
 import { TerminalError } from "../../../src/job/errors.ts";
 import { type Clock, pause } from "../../../src/job/time.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
 import type { SimProcess } from "../world/process.ts";
 import type { SeededRandom } from "../world/random.ts";
+import type { RowTold } from "./batches.ts";
 
 /** What the oracle knows of a kind, from here and not from the store. */
 export interface KindFacts {
@@ -20,6 +22,8 @@ export interface KindFacts {
   readonly limited?: readonly LimitOptions[];
   /** Whose jobs take turns. Omitted: nobody's. */
   readonly fair?: Fair;
+  /** Its jobs belong to batches: `Workload.batches` makes what runs them. */
+  readonly rows?: true;
 }
 
 export const ORDINARY: KindFacts = {
@@ -50,6 +54,8 @@ export interface Workload {
   wish(random: SeededRandom): Wish;
   /** By kind, for one process: they live and die with it. */
   handlers(tools: Tools): Readonly<Record<string, HandlerOf>>;
+  /** Its kinds of batches, for one process. */
+  batches?(tools: Tools): readonly AnyBatch[];
   /** The last look at the user's own rows: throws a Violation. */
   audit?(db: Database): void;
 }
@@ -67,6 +73,8 @@ export interface Tools {
   /** Tells the oracle, from inside a `commit`, that the attempt succeeds by it. */
   readonly commits: (run: TypedRun) => void;
   readonly contract: (kind: string) => JobContract<unknown, unknown>;
+  /** Tells the oracle what rows of batches do. */
+  readonly rows: RowTold;
 }
 
 /** How a handler ended, or that its `commit` is being written: it may succeed by that, and end later. */
@@ -77,13 +85,23 @@ export type HandlerTold = (run: RunOf, word: Word) => void;
 
 export type StepCame = (run: RunOf, step: string, result: string) => void;
 
+const NO_ROWS: RowTold = { began: () => {}, ended: () => {} };
+
+/** What one process knows: kinds of jobs, and kinds of batches. */
+export interface Contracts {
+  readonly jobs: ReadonlyMap<string, AnyContract>;
+  readonly batches: ReadonlyMap<string, AnyBatch>;
+}
+
 /** The contracts of one process for these workloads. */
 export function contractsFor(
   workloads: readonly Workload[],
   process: SimProcess,
   stepCame: StepCame,
   handlerTold: HandlerTold,
-): ReadonlyMap<string, AnyContract> {
+  rows: RowTold = NO_ROWS,
+): Contracts {
+  const batches = new Map<string, AnyBatch>();
   const contracts = new Map<string, AnyContract>();
   const random = process.random.fork("handlers");
   const { clock } = process.main;
@@ -92,19 +110,25 @@ export function contractsFor(
     random,
     clock,
     stepCame,
+    rows,
     commits: (run) => handlerTold(run, "committed"),
     work: (mostMs) => pause(clock, random.between(1, mostMs)),
     contract: (kind) => contracts.get(kind) as unknown as JobContract<unknown, unknown>,
   };
   for (const workload of workloads) {
     const own = workload.handlers(tools);
+    for (const batch of workload.batches?.(tools) ?? []) {
+      batches.set(batch.name, batch);
+      for (const contract of Object.values(batch.kinds)) contracts.set(contract.name, contract);
+    }
     for (const [kind, facts] of Object.entries(workload.kinds)) {
+      if (facts.rows) continue;
       const { settings, keysOf, fairOf } = checkedContract(kind, facts);
       const contract = new JobContract<never, never>(settings, null, null, null, keysOf, fairOf);
       contracts.set(kind, contract.handle(telling(own[kind]!, handlerTold)));
     }
   }
-  return contracts;
+  return { jobs: contracts, batches };
 }
 
 /** The handler, and the oracle hears how it ended before the engine does. */

@@ -2,7 +2,6 @@
 // maintenance in a thread of its own. Only clock, chance, locks and the way to the store are the world's.
 import { Engine } from "../../../src/engine/engine.ts";
 import { engineSettings, settingsWithDefaults } from "../../../src/engine/options.ts";
-import type { AnyContract } from "../../../src/job/contract.ts";
 import { idSource } from "../../../src/job/enqueue.ts";
 import { toStoredError } from "../../../src/job/errors.ts";
 import { EventBus } from "../../../src/job/events.ts";
@@ -11,6 +10,8 @@ import type { Backend, MaintenanceHandle, MaintenanceListener } from "../../../s
 import { NOTHING_CHECKED } from "../../../src/stores/store-parts.ts";
 import type { Liveness } from "../../../src/stores/liveness.ts";
 import { SCHEMA_VERSION } from "../../../src/stores/sqlite/schema.ts";
+import type { SimBlobs } from "../workloads/batches.ts";
+import type { Contracts } from "../workloads/workload.ts";
 import type { SimProcess } from "./process.ts";
 import { CONTACT_MS, HEARTBEAT_MS, LEASE_MS, PROBE_MS, SWEEP_MS } from "./profile.ts";
 import { BOOT_ID, type World } from "./world.ts";
@@ -31,6 +32,8 @@ export const SETTINGS = engineSettings({
 
 /** What an engine needs of the world around it. */
 export type EngineWorld = Pick<World, "storeFor" | "kernel" | "story" | "mutant"> & {
+  /** Where output files go. Omitted: nowhere. */
+  readonly blobs?: SimBlobs;
   /** False: nobody beats, watches or recovers but the opens. */
   readonly maintenances?: boolean;
   /** Hears that the engine in this process stopped trusting what it holds. */
@@ -44,7 +47,7 @@ export type EngineWorld = Pick<World, "storeFor" | "kernel" | "story" | "mutant"
 export async function openEngine(
   world: EngineWorld,
   process: SimProcess,
-  contracts: ReadonlyMap<string, AnyContract>,
+  { jobs: contracts, batches }: Contracts,
 ): Promise<Engine> {
   const { clock } = process.main;
   const random = process.random.fork("engine");
@@ -86,6 +89,8 @@ export async function openEngine(
     backend,
     settings: SETTINGS,
     contracts,
+    batches,
+    blobs: world.blobs?.for(() => process.alive) ?? null,
     clock,
     random,
     bus,

@@ -2,16 +2,17 @@
 // would: after a moment, with nothing of the old memory.
 import type { Engine } from "../../../src/engine/engine.ts";
 import type { WorkerHandle } from "../../../src/engine/work.ts";
-import type { AnyContract } from "../../../src/job/contract.ts";
 import { whyStoreReplaced } from "../../../src/job/errors.ts";
 import type { JobDraft } from "../../../src/job/job.ts";
 import { operate } from "../actors/console.ts";
 import { produce } from "../actors/producer.ts";
 import { type Outbox, signal } from "../actors/signaller.ts";
+import { type PlanBook, submitAll } from "../actors/submitter.ts";
 import { Echo, repeat } from "../actors/twin.ts";
 import { Violation } from "../oracle/violation.ts";
 import { limitedKeys } from "../workloads/keys.ts";
-import { contractsFor, type HandlerTold, type StepCame, type Workload } from "../workloads/workload.ts";
+import type { RowTold } from "../workloads/batches.ts";
+import { type Contracts, contractsFor, type HandlerTold, type StepCame, type Workload } from "../workloads/workload.ts";
 import { maintenances, openEngine } from "./engine-process.ts";
 import type { Migration } from "./migration.ts";
 import type { SimProcess } from "./process.ts";
@@ -30,6 +31,9 @@ export interface Program {
   readonly drafts: JobDraft[];
   /** The signals that are sent to its jobs. */
   readonly outbox: Outbox;
+  /** The batches that are submitted. */
+  readonly book: PlanBook;
+  readonly rowTold: RowTold;
   readonly stepCame: StepCame;
   readonly handlerTold: HandlerTold;
   /** The engine in this process stopped trusting what it holds. */
@@ -48,6 +52,7 @@ export class Supervisor {
   twin: SimProcess | null = null;
   console: SimProcess | null = null;
   signaller: SimProcess | null = null;
+  submitter: SimProcess | null = null;
   readonly #world: World;
   readonly #program: Program;
   readonly #echo = new Echo();
@@ -66,6 +71,7 @@ export class Supervisor {
   }
 
   get produced(): boolean {
+    if (this.#program.book.left.length > 0) return false;
     return this.#program.drafts.length === 0 && (this.twin === null || this.#echo.done);
   }
 
@@ -76,6 +82,7 @@ export class Supervisor {
     if (this.#world.profile.console) this.#startConsole();
     if (this.#world.profile.producers === 2) this.#startTwin();
     if (!this.#program.outbox.isEmpty) this.#startSignaller();
+    if (this.#program.book.plans.length > 0) this.#startSubmitter();
   }
 
   startOthers(): void {
@@ -113,6 +120,7 @@ export class Supervisor {
     this.twin?.kill("ended");
     this.console?.kill("ended");
     this.signaller?.kill("ended");
+    this.submitter?.kill("ended");
   }
 
   /** Every worker is up and at work. */
@@ -169,7 +177,7 @@ export class Supervisor {
     const acknowledged = this.#acknowledgedBy(process);
     process.main.soon(() => {
       if (!this.#migrated(process)) return;
-      const settings = [...this.#contracts(process).values()].map((contract) => contract.settings);
+      const settings = [...this.#contracts(process).jobs.values()].map((contract) => contract.settings);
       store
         .declare(settings)
         .then(() => produce(process, store, drafts, spreadMs, (some) => this.#echo.sent(some), acknowledged))
@@ -192,6 +200,24 @@ export class Supervisor {
     this.#boot(process, (engine) => repeat(process, engine, this.#echo, this.#acknowledgedBy(process)));
   }
 
+  /** Nobody submits for as long as a worker lives: it is killed often. */
+  #startSubmitter(): void {
+    const process = this.#world.spawn("submitter");
+    this.submitter = process;
+    process.onDeath(() => {
+      if (!this.#ending) this.#again(() => this.#startSubmitter(), 1_000);
+    });
+    const fate = process.random.fork("fate");
+    const { scheduler, faults, conditions, profile } = this.#world;
+    const { book } = this.#program;
+    if (profile.nemesis.kill > 0 && fate.chance(0.7))
+      scheduler.at(scheduler.now + fate.next() * 2_500, null, () => {
+        if (!conditions.calm && process.alive && faults.strikes("kill", "submitter")) process.kill("nemesis");
+      });
+    const contracts = this.#contracts(process);
+    this.#boot(process, (engine) => submitAll(process, engine, contracts.batches, book), contracts);
+  }
+
   #startSignaller(): void {
     const process = this.#world.spawn("signaller");
     this.signaller = process;
@@ -206,11 +232,15 @@ export class Supervisor {
   }
 
   /** Opens the engine in the process and does `work` with it; the process ends with it, in peace or by its error. */
-  #boot(process: SimProcess, work: (engine: Engine) => Promise<void>): void {
+  #boot(
+    process: SimProcess,
+    work: (engine: Engine) => Promise<void>,
+    contracts: Contracts = this.#contracts(process),
+  ): void {
     process.main.soon(() => {
       if (!this.#migrated(process)) return;
       const { leaseLost, maintenanceKills } = this.#program;
-      openEngine(this.#world.forEngine({ leaseLost, maintenanceKills }), process, this.#contracts(process))
+      openEngine(this.#world.forEngine({ leaseLost, maintenanceKills }), process, contracts)
         .then(work)
         .then(
           () => process.main.soon(() => process.kill("ended")),
@@ -234,9 +264,9 @@ export class Supervisor {
     return (draft, id) => this.#program.acknowledged(process, draft, id);
   }
 
-  #contracts(process: SimProcess): ReadonlyMap<string, AnyContract> {
-    const { workloads, stepCame, handlerTold } = this.#program;
-    return contractsFor(workloads, process, stepCame, handlerTold);
+  #contracts(process: SimProcess): Contracts {
+    const { workloads, stepCame, handlerTold, rowTold } = this.#program;
+    return contractsFor(workloads, process, stepCame, handlerTold, rowTold);
   }
 
   #failed(process: SimProcess, thrown: unknown): void {

@@ -9,6 +9,7 @@ import type { Mutant } from "../mutants/mutant.ts";
 import { newTally, type Tally } from "../oracle/tally.ts";
 import { Witness } from "../oracle/witness.ts";
 import { drawWorkloads } from "../workloads/index.ts";
+import { SimBlobs } from "../workloads/batches.ts";
 import { sequels, withSequels } from "../workloads/sequels.ts";
 import { Conditions } from "./conditions.ts";
 import { Disk } from "./disk.ts";
@@ -54,6 +55,7 @@ export class World {
   readonly faults: Faults;
   readonly disk: Disk;
   readonly processes: SimProcess[] = [];
+  readonly blobs = new SimBlobs();
   readonly mutant: Mutant | null;
   /** When an older copy of the store was last put in its place (virtual ms). */
   restoredAt = Number.NEGATIVE_INFINITY;
@@ -116,8 +118,8 @@ export class World {
   }
 
   forEngine(heard: Pick<EngineWorld, "leaseLost" | "maintenanceKills">): EngineWorld {
-    const { kernel, story, mutant } = this;
-    return { kernel, story, mutant, ...heard, storeFor: (process, thread) => this.storeFor(process, thread) };
+    const { kernel, story, mutant, blobs } = this;
+    return { kernel, story, mutant, blobs, ...heard, storeFor: (process, thread) => this.storeFor(process, thread) };
   }
 
   byPid(pid: number): SimProcess | null {

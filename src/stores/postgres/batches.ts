@@ -226,8 +226,11 @@ async function tend(session: Session, limit: number): Promise<boolean> {
   const locked = await session.rows<UnfinishedBlock>(`${UNFINISHED} ORDER BY j.seq FOR UPDATE SKIP LOCKED`, [jobs]);
   const own = new Set(locked.map(({ seq }) => seq));
   const skipped = batch.skipped || unfinished.some(({ seq }) => !own.has(seq));
-  if (batch.tending === CANCEL) await cancelAll(session, locked, "system/batches");
-  else if (locked.length > 0) await session.run(MAKE_READY, [list([...own])]);
+  if (batch.tending === CANCEL) {
+    await cancelAll(session, locked, "system/batches");
+    // One delta for each block: left for the next fold, 20,000 of them made a read of the batch take 9 ms.
+    await session.run(FOLD_ONE, [batch.seq]);
+  } else if (locked.length > 0) await session.run(MAKE_READY, [list([...own])]);
   const isAtEnd = blocks.length < limit;
   await session.run("UPDATE outlive.batch_state SET tending = $2, tended = $3, skipped = $4 WHERE seq = $1", [
     batch.seq,
@@ -315,7 +318,8 @@ class Folding {
 // In the transaction that holds the row of the batch.
 const FOLD_ONE = `WITH gone AS (DELETE FROM outlive.batch_deltas WHERE batch = $1 RETURNING round, succeeded, failed, quarantined, aborted),
   sums AS (SELECT round, ${SUMS} FROM gone GROUP BY round)
-  UPDATE outlive.batch_state b SET ${["succeeded", "failed", "quarantined", "aborted"].map((column) => `${column} = b.${column} + s.${column}`).join(", ")}
+  UPDATE outlive.batch_state b SET ${["succeeded", "failed", "quarantined", "aborted"].map((column) => `${column} = b.${column} + s.${column}`).join(", ")},
+    touched = true
   FROM sums s WHERE b.seq = $1 AND b.round = s.round`;
 const FINISH = `UPDATE outlive.batch_state b SET state = $2, ended_at = outlive.now_ms(), touched = false, tending = 0
   WHERE b.seq = $1 AND ${ENDED_ROWS} = b.rows RETURNING b.seq`;

@@ -264,7 +264,7 @@ const LOST = `SELECT j.seq, j.id, j.kind, j.state, j.epoch, j.fence, j.errors, j
     EXISTS (SELECT 1 FROM outlive.steps s WHERE s.job = j.seq AND s.fence > l.fence)
       OR EXISTS (SELECT 1 FROM outlive.history h WHERE h.job = j.seq AND h.event = 'retry' AND h.fence >= l.fence) AS moved_on,
     CASE WHEN l.alone THEN ${deathsElsewhere("outlive", "j.seq", "j.crashes", "outlive.now_ms()", "l.incident")} ELSE 0 END AS deaths_elsewhere,
-    CASE WHEN j.fence = l.fence THEN ${BEGUN} END AS begun
+    ${BEGUN} AS begun
   FROM outlive.incident_jobs l JOIN outlive.jobs j ON j.seq = l.job AND j.id = l.job_id
   WHERE ${UNJUDGED} ORDER BY l.job LIMIT $2`;
 

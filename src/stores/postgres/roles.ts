@@ -5,6 +5,7 @@ import { BATCH_TABLES } from "./migrations/batches.ts";
 import { ENQUEUE_SIGNATURE } from "./migrations/enqueue.ts";
 import { FAMILY_TABLES } from "./migrations/families.ts";
 import { KEY_TABLES } from "./migrations/keys.ts";
+import { SUBMIT_SIGNATURE } from "./migrations/submit.ts";
 import { VIEWS } from "./migrations/views.ts";
 import { WAITING_TABLES } from "./migrations/waiting.ts";
 
@@ -87,6 +88,7 @@ DO $$ BEGIN
   IF to_regclass('${schema}.waits') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(WAITING_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.keys') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(KEY_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.family_cancels') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(FAMILY_TABLES)} TO ${worker}; END IF;
+  IF to_regprocedure('${schema}.${SUBMIT_SIGNATURE}') IS NOT NULL THEN GRANT EXECUTE ON FUNCTION ${schema}.${SUBMIT_SIGNATURE} TO ${enqueue}; END IF;
   IF to_regclass('${schema}.batches') IS NOT NULL THEN
     GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(BATCH_TABLES)} TO ${worker};
     GRANT SELECT ON ${schema}.batches TO ${worker};

@@ -1,4 +1,5 @@
 // What people change by hand.
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { JOB_STATES, TERMINAL_STATES } from "../../job/job.ts";
 import { MAX_SIGNALS } from "../../job/waits.ts";
 import { BY_HAND, cancel } from "../../job/transitions.ts";
@@ -28,7 +29,8 @@ export function operating(connection: Connection): Operating {
       const [is, state] = (await connection.eval("signal", args)) as [SignalAnswer["is"], number];
       return is === "ended" ? { is, state: JOB_STATES[state]! } : { is };
     },
-    async setLimit({ id }, own) {
+    async setLimit({ id, limit, key }, own) {
+      if (own?.weight !== undefined) throw noWeights(limit, key);
       const given = [own?.running, own?.intervalMs, own?.burst].map((value) => String(value ?? ""));
       await connection.eval("setLimit", [String(id), ...given]);
     },
@@ -37,6 +39,15 @@ export function operating(connection: Connection): Operating {
     },
     noteDeath: (worker, words) => noteDeath(connection, worker, words),
   };
+}
+
+function noWeights(limit: string, key: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.optionInvalid,
+    `A redis store can't give the key ${key} of the limit ${limit} a weight: its keys do not take turns.`,
+    "Nothing was changed. Leave the weight out, or use a SQLite or PostgreSQL store.",
+    { limit, key },
+  );
 }
 
 function operatorAnswer(reply: Reply): OperatorAnswer {

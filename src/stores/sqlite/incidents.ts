@@ -228,7 +228,7 @@ interface LostColumns extends CounterColumns {
 const LOST = `SELECT j.seq, j.id, j.kind, j.state, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, l.alone,
     EXISTS (SELECT 1 FROM outlive_steps s WHERE s.job = j.seq AND s.fence > l.fence)
       OR EXISTS (SELECT 1 FROM outlive_history h WHERE h.job = j.seq AND h.event = 'retry' AND h.fence >= l.fence) AS moved_on,
-    CASE WHEN j.fence = l.fence THEN ${BEGUN} END AS begun
+    ${BEGUN} AS begun
   FROM outlive_incident_jobs l JOIN outlive_jobs j ON j.seq = l.job AND j.id = l.job_id
   WHERE l.incident = ? AND l.decision = 'lost' AND l.judgement IS NULL ORDER BY l.job LIMIT ? + 0`;
 

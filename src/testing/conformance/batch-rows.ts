@@ -208,6 +208,28 @@ export function specifyBatchRows(specify: Specify): void {
       assert.deepEqual(await on.settle(), ["b"]);
     });
 
+  onBatches("the row is convicted also by the death of an earlier worker that turns out later", async (on) => {
+    const { fixture } = on;
+    await fixture.declare(kind("mail", { limits: { errors: 1, timeouts: 1, crashes: 2 } }));
+    await on.submit("b", [5]);
+    const lost: Hand[] = [];
+    for (let death = 1; ; death++) {
+      assert.ok(death < 9, "a row was convicted");
+      const worker = await fixture.worker(`w${death}`);
+      const job = await worker.next();
+      if (job.block !== undefined) {
+        assert.deepEqual([job.block, job.counters.crashes, job.counters.losses], [{ marks: "00100" }, 0, 0]);
+        break;
+      }
+      await worker.record(job, { type: "rowBegins", row: 2 });
+      await lose(fixture, worker);
+      // Of two losses the older one is judged, and the latest attempt is not the one that it was of.
+      lost.push(worker);
+      if (lost.length > 1) await resolve(fixture, lost.shift()!, "died");
+    }
+    assert.deepEqual(await on.sums("b"), { ...ZERO, quarantined: 1 });
+  });
+
   onBatches("a row that has ended, or that an earlier attempt began, is not convicted", async (on) => {
     const { fixture } = on;
     await on.submit("b", [5]);

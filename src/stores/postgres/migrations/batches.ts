@@ -280,7 +280,7 @@ function noteBlock(schema: string): string {
     RETURN NULL;
   END $$;
   CREATE TRIGGER note_block AFTER UPDATE OF state ON ${schema}.jobs FOR EACH ROW
-    WHEN (NEW.extras AND (NEW.state >= ${STATE.succeeded}) <> (OLD.state >= ${STATE.succeeded})
+    WHEN ((NEW.state >= ${STATE.succeeded}) <> (OLD.state >= ${STATE.succeeded}) AND NEW.extras
       AND NOT (NEW.state = ${STATE.succeeded} AND OLD.state = ${STATE.running} AND current_setting('outlive_tx.notes', true) IS NOT DISTINCT FROM 'ends'))
     EXECUTE FUNCTION ${schema}.note_block();`;
 }

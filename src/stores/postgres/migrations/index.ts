@@ -14,6 +14,7 @@ import { isolation, suspects } from "./isolation.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
 import { losses, restore } from "./restore.ts";
 import { seedViews } from "./seed-views.ts";
+import { submit } from "./submit.ts";
 import { verdicts } from "./verdicts.ts";
 import { formerDeadJobs, tolerantDeadJobs, views } from "./views.ts";
 import { waiting } from "./waiting.ts";
@@ -46,6 +47,7 @@ export const MIGRATIONS: readonly Migration[] = [
   rings,
   families,
   batches,
+  submit,
 ];
 
 /**
