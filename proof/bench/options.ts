@@ -79,6 +79,7 @@ export function readOptions(
   if (values.rounds !== undefined || values.limit !== undefined)
     throw new Usage("--rounds and --limit belong to --against REV.");
   const store = storeOf(values.store ?? "sqlite");
+  if (values.batches && store === "redis") throw new Usage("The store redis has no batches.");
   if (positionals.length > (values.profile ? 1 : 0))
     throw new Usage(`${positionals.at(-1)} is not an option.\n${USAGE}`);
   return {

@@ -23,7 +23,7 @@ export async function redisStores(t: TestContext): Promise<ConformanceStores> {
   let now = START;
   await fresh.call("SET", `${tag}now`, String(now));
   return {
-    open: async () => openSteered(fresh),
+    open: async () => storeOf(steered(fresh)),
     clock: {
       now: () => now,
       async advance(ms) {
@@ -37,19 +37,23 @@ export async function redisStores(t: TestContext): Promise<ConformanceStores> {
   };
 }
 
-function openSteered({ url, name }: FreshName): Store {
-  const connection = new Connection({
+function steered({ url, name }: FreshName): Connection {
+  return new Connection({
     address: redisAddress(`${url}?store=${name}`),
     random: systemRandom,
     clock: systemClock,
     luaClock: STEERED,
   });
+}
+
+function storeOf(connection: Connection): Store {
   return redisStore({ connection, clock: systemClock, wakeups: null });
 }
 
 /** Counts come from the sizes of indexes, the list from the records: every index has exactly the jobs whose records say so. */
 async function assertIndexesAgree(fresh: FreshName): Promise<void> {
-  const store = openSteered(fresh);
+  const connection = steered(fresh);
+  const store = storeOf(connection);
   try {
     const wrong = (await store.upkeep.integrity()).filter((finding) => finding.includes("is missing in"));
     assert.deepEqual(wrong, []);
@@ -60,7 +64,7 @@ async function assertIndexesAgree(fresh: FreshName): Promise<void> {
       if (page.next === null) break;
       after = page.next;
     }
-    await assertChildrenAgree(fresh, jobs);
+    await assertChildrenAgree(connection, jobs);
     for (const { kind, ready, delayed, held, ...counted } of await store.inspect.counts()) {
       const inState = (state: JobInfo["state"]): number =>
         jobs.filter((job) => job.kind === kind && job.state === state).length;
@@ -74,13 +78,17 @@ async function assertIndexesAgree(fresh: FreshName): Promise<void> {
 }
 
 /** Of parents that are kept: the index of their children that have not begun has exactly those. */
-async function assertChildrenAgree({ call, name }: FreshName, jobs: readonly JobInfo[]): Promise<void> {
-  const prefix = `${tagOf(name)}ch:`;
+async function assertChildrenAgree(connection: Connection, jobs: readonly JobInfo[]): Promise<void> {
+  const prefix = `${connection.tag}ch:`;
   let indexed = 0;
-  for (const key of (await call("KEYS", `${prefix}*`)) as string[]) {
+  for (const key of (await connection.command("KEYS", `${prefix}*`)) as string[]) {
     const parent = Number(key.slice(prefix.length));
-    const isKept = await call("HEXISTS", `${tagOf(name)}j:${Math.floor(parent / 64)}`, String(parent % 64));
-    if (isKept === 1) indexed += Number(await call("ZCARD", key));
+    const isKept = await connection.command(
+      "HEXISTS",
+      `${connection.tag}j:${Math.floor(parent / 64)}`,
+      String(parent % 64),
+    );
+    if (isKept === 1) indexed += Number(await connection.command("ZCARD", key));
   }
   const notBegun = jobs.filter(({ parent, state, attempt }) => parent !== null && hasNotBegun(state, attempt));
   assert.equal(indexed, notBegun.length, "children that have not begun");
