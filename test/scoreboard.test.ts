@@ -244,7 +244,7 @@ test("the scoreboard and the bench run the same versions of the peers that both 
     (folder) => JSON.parse(readFileSync(new URL(`../${folder}/package.json`, import.meta.url), "utf8")) as Manifest,
   );
   const shared = Object.keys(bench!.dependencies).filter((name) => name in board!.dependencies);
-  assert.deepEqual(shared.sort(), ["graphile-worker", "pg-boss"]);
+  assert.deepEqual(shared.sort(), ["bullmq", "graphile-worker", "ioredis", "pg-boss"]);
   for (const name of shared) assert.equal(board!.dependencies[name], bench!.dependencies[name], name);
   assert.deepEqual(board!.overrides, bench!.overrides);
   for (const version of [board!, bench!].flatMap(({ dependencies }) => Object.values(dependencies)))
