@@ -134,6 +134,19 @@ test("without prom-client, metrics say what to install: in a program, by `outliv
   assert.match(failed.stderr, sentence);
 });
 
+test("without their SDKs, blobs and CSV say what to install, when they are used and not before", async () => {
+  const program = `import { azure, s3 } from "outlive/blobs";
+    import { csv } from "outlive/files";
+    const tell = ({ code, message }) => console.log(code, message);
+    await s3({ bucket: "b" }).head("k").catch(tell);
+    await azure({ url: "https://a.example/container" }).head("k").catch(tell);
+    await csv("rows.csv").chunks().next().catch(tell);`;
+  await writeFile(join(project, "peers.mjs"), program);
+  const { stdout } = await run(process.execPath, ["peers.mjs"], { cwd: project, env: environment() });
+  for (const name of ["@aws-sdk/client-s3", "@azure/storage-blob", "csv-parse"])
+    assert.match(stdout, new RegExp(`^DRIVER_MISSING .*\\bRun \`npm install ${name}\` in this program\\.$`, "m"));
+});
+
 test("the declarations compile in a strict TypeScript project, under both ways of resolving modules", async () => {
   const imports = Object.keys(surface).map((name, index) => `import * as m${index} from "${name}";`);
   const uses = Object.keys(surface).map((_, index) => `void m${index};`);
