@@ -20,11 +20,12 @@ const surface: Readonly<Record<string, readonly string[] | undefined>> = {
     "RetryLater",
     "TerminalError",
     "attach",
+    "batch",
     "defineConfig",
     "job",
     "open",
   ],
-  "outlive/client": ["ErrorCode", "OutliveError", "connect", "job"],
+  "outlive/client": ["batch", "ErrorCode", "OutliveError", "connect", "job"],
   "outlive/sqlite": ["sqlite"],
   "outlive/postgres": ["enqueue", "postgres"],
   "outlive/blobs": ["azure", "fileSystem", "openBlobs", "s3", "verified"],
@@ -196,8 +197,9 @@ test("the package holds the built files and the documents, and no test or source
   assert.ok(packedFiles.includes("dist/index.js") && packedFiles.includes("LICENSE"));
 });
 
-test("the tarball is at most 600 KB", () => {
-  assert.ok(packedBytes <= 600_000, `${packedBytes} bytes in ${packedFiles.length} files`);
+// 600 KB held the engine on two stores, of which it had 555. Batches, blobs, files, limits that take turns and the Redis store added 175.
+test("the tarball is at most 750 KB", () => {
+  assert.ok(packedBytes <= 750_000, `${packedBytes} bytes in ${packedFiles.length} files`);
 });
 
 test("nothing in the package installs or starts a server, belongs to the proof, or points to a source map", async () => {
