@@ -46,8 +46,7 @@ export function rowsBeforeSuccess({ rows }: Change): RowEnds | null {
 }
 
 /** How many characters of users' texts these are. */
-export function rowsCharacters(rows: RowEnds | undefined): number {
-  if (rows === undefined) return 0;
+export function rowsCharacters(rows: RowEnds): number {
   const failed = rows.failed.reduce((sum, { input, error }) => sum + input.length + (error.stack?.length ?? 0), 0);
   return failed + rows.outputs.reduce((sum, { texts }) => sum + texts.length, 0);
 }

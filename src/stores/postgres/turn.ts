@@ -290,7 +290,7 @@ function sorted(
   const rows = new Set<number>();
   for (const settlement of settlements) {
     const { lease, change } = settlement;
-    const isPlain = change.name === "succeed" && lease.worker === worker && rowsBeforeSuccess(change) === null;
+    const isPlain = change.name === "succeed" && lease.worker === worker && !hasRowsToWrite(change);
     if (!isPlain || rows.has(lease.row)) others.push(settlement);
     else {
       rows.add(lease.row);
@@ -324,7 +324,7 @@ function charactersOf({ change }: Settlement): number {
 
 function followingCharacters({ follow, rows, ifCancelled }: Change): number {
   const own = follow?.reduce((sum, { input }) => sum + input.length, 0) ?? 0;
-  return own + rowsCharacters(rows) + (ifCancelled ? followingCharacters(ifCancelled) : 0);
+  return own + (rows ? rowsCharacters(rows) : 0) + (ifCancelled ? followingCharacters(ifCancelled) : 0);
 }
 
 const NO_EVENTS = { applied: 0, more: false } as const;
@@ -334,3 +334,8 @@ const NO_ROOM: Room = { total: 0, kinds: [] };
 const NO_SUSPECTS: HeldSuspects = { count: 0, together: null, oldestFirst: false };
 const NOT_SUSPECT: ReadonlyMap<number, number> = new Map();
 const NONE: ReadonlyMap<Settlement, WriteAnswer> = new Map();
+
+/** Plain jobs, which are most, do not come to blocks.ts. */
+function hasRowsToWrite(change: Change): boolean {
+  return change.rows !== undefined && rowsBeforeSuccess(change) !== null;
+}
