@@ -3,8 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { quotedSchema } from "../../src/stores/postgres/address.ts";
 import { confirmedTicks } from "../../src/stores/postgres/migrations/confirmed-ticks.ts";
-import { keys } from "../../src/stores/postgres/migrations/keys.ts";
-import { waiting } from "../../src/stores/postgres/migrations/waiting.ts";
+import { MIGRATIONS } from "../../src/stores/postgres/migrations/index.ts";
 import { type Fixture, fixture, MINUTE } from "./fixture.ts";
 
 const TICK = 15_000;
@@ -78,9 +77,9 @@ test("the step down puts the former functions back, and the step up can be made 
     on.sql("SELECT p.proname, p.prosrc FROM pg_proc p WHERE p.pronamespace = $1::regnamespace ORDER BY 1, p.oid", [
       on.schema,
     ]);
-  // A later step replaces tick() again.
-  await on.sql(keys.down(quotedSchema(on.schema)));
-  await on.sql(waiting.down(quotedSchema(on.schema)));
+  // Later steps replace tick() again.
+  for (const later of MIGRATIONS.slice(MIGRATIONS.indexOf(confirmedTicks) + 1).toReversed())
+    await on.sql(later.down(quotedSchema(on.schema)));
   const up = await texts();
   await on.sql(confirmedTicks.down(quotedSchema(on.schema)));
   await on.psql("SELECT outlive.tick()");

@@ -41,6 +41,7 @@ test("a kind that no program has declared gets the defaults that a program would
       on_crash: settings.onCrash,
       jobs: "0",
       keyed: false,
+      fair: false,
     },
   ]);
 });
