@@ -257,7 +257,7 @@ test("a slow purge does not pile up, and holds up neither the heartbeat nor the 
   await clock.advance(0);
 });
 
-test("what throws is told and done again at its time, and stops nothing else", async () => {
+test("what throws is reported and done again at its time, and stops nothing else", async () => {
   const { maintenance, clock, events, of } = keep({
     store: { workers: () => Promise.reject(new Error("disk is full")) },
   });
@@ -265,8 +265,8 @@ test("what throws is told and done again at its time, and stops nothing else", a
   await clock.advance(60_000);
   const told = new Set(events.of("store.failed").map(({ doing, error }) => `${doing}: ${error.message}`));
   assert.deepEqual([...told].toSorted(), [
-    "maintenance: jobs left behind: disk is full",
     "maintenance: check: disk is full",
+    "maintenance: jobs left behind: disk is full",
     "maintenance: probe: disk is full",
   ]);
   assert.equal(of("beat").length, 2);

@@ -107,7 +107,9 @@ export function fakeStore(given: SomeVerbs): Store {
       expecting(`${part}.`, given[part as "inspect"] ?? {}),
     ]),
   );
-  return expecting("", { name: "fake", ...given, ...parts }) as Store;
+  // A store need not have batches, and this one has none unless they are given.
+  const batches = given.batches && expecting("batches.", given.batches);
+  return expecting("", { name: "fake", ...given, ...parts, batches }) as Store;
 }
 
 /** What a test did not give throws when it is called. */
@@ -115,7 +117,9 @@ function expecting(prefix: string, given: object): object {
   const unexpected = (name: string) => () => {
     throw new Error(`the test did not expect store.${prefix}${name}`);
   };
-  return new Proxy(given, { get: (target, name) => Reflect.get(target, name) ?? unexpected(String(name)) });
+  return new Proxy(given, {
+    get: (target, name) => (name in target ? Reflect.get(target, name) : unexpected(String(name))),
+  });
 }
 
 /** What the objects of worker w1 share. It trusts its lease for ever, and what a test does not give may not be asked. */

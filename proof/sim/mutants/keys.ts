@@ -252,6 +252,6 @@ export const keyMutants: readonly Mutant[] = [
     name: "debounceWithoutMax",
     what: "every event puts a debounced job off again, without an end",
     focus: QUIET,
-    connection: rewriting(["SELECT j.lane, e.latest_at FROM", "SELECT j.lane, NULL AS latest_at FROM"]),
+    connection: rewriting(["SELECT j.lane, e.latest_at, j.kind FROM", "SELECT j.lane, NULL AS latest_at, j.kind FROM"]),
   },
 ];

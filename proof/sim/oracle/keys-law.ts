@@ -231,15 +231,16 @@ export class KeysLaw {
     for (const other of all) {
       if (other.seq === job.seq) continue;
       if (!isFirst && (this.#retried.has(job.seq) || this.#retried.has(other.seq))) continue;
-      demand(
-        !hasBegun(other),
-        () =>
-          `strict order: ${job.id} was admitted while ${other.id}, which has begun, has not ended in ${told([name])}`,
-      );
-      // A job that another key has held keeps its turn, although one that was enqueued before it was not due until later.
+      // A job that another key has held keeps its turn, although one that was enqueued before it was not due until later, or had ended and was retried
+      // by hand since.
       const hadItsTurn =
         this.#keys.get(job.seq)!.length > 1 &&
         (this.#heldSince.get(other.seq) ?? 0) > (this.#firstSince.get(job.seq) ?? this.#moments);
+      demand(
+        !hasBegun(other) || (this.#retried.has(other.seq) && hadItsTurn),
+        () =>
+          `strict order: ${job.id} was admitted while ${other.id}, which has begun, has not ended in ${told([name])}`,
+      );
       demand(
         !isFirst || !isHeld(other) || other.seq > job.seq || hadItsTurn,
         () => `strict order: ${job.id} was admitted before ${other.id} in ${told([name])}`,
