@@ -135,7 +135,8 @@ export class AtomicKeysLaw {
 
   /** Every turn admits all that there is room for. */
   #leftNothing(all: readonly JobRecord[], data: Data): void {
-    for (const job of all)
+    // A job of a fair kind also waits for its turn, and for a worker that has room for it.
+    for (const job of all.filter(({ fair }) => fair === null))
       demand(
         !isHeld(job, data.now) || !job.keys.every((key) => this.#hasRoom(job, key, all, data)),
         () => `stuck key: a turn left ${job.id} held, and ${job.keys.map(told).join(" and ")} had room for it`,

@@ -1,4 +1,5 @@
 // What a limit allows, as the workloads declare it; of a throttle, as its name says. Never from the store.
+import { FAIR } from "../../../src/job/limits.ts";
 import { limitFacts } from "../workloads/index.ts";
 
 export interface Bounds {
@@ -29,5 +30,7 @@ export function boundsOf(limit: string, own?: OwnBounds): Bounds {
 function declared(limit: string): Omit<Bounds, "running"> & { readonly running: number | null } {
   const [, everyMs] = /^throttle\/(\d+)$/.exec(limit) ?? [];
   if (everyMs !== undefined) return { running: null, intervalMs: Number(everyMs), burst: 1, strict: false };
+  // By the keys of a fair kind jobs take turns, and nothing else.
+  if (limit === FAIR) return { running: null, intervalMs: null, burst: 1, strict: false };
   return limitFacts(limit);
 }
