@@ -58,14 +58,14 @@ function policyOf({ draft }: RerunRecord): DedupePolicy | undefined {
 export const ATOMIC_MUTANTS: readonly AtomicMutant[] = [
   {
     name: "startNotSpent",
-    from: 8,
+    from: 11,
     what: "a job with a rate starts, and the start costs nothing",
     law: /too many starts/,
     Server: key((record) => ({ ...record, arrivalAt: 0 })),
   },
   {
     name: "startHalfSpent",
-    from: 8,
+    from: 16,
     what: "a start of a rate costs half of what it should",
     law: /too many starts/,
     Server: key((record, before) => {
@@ -78,14 +78,14 @@ export const ATOMIC_MUTANTS: readonly AtomicMutant[] = [
   },
   {
     name: "holdOffForgotten",
-    from: 6,
+    from: 15,
     what: "a key that is held off starts jobs all the same",
     law: /may start anything/,
     Server: key((record) => ({ ...record, heldOffUntil: 0 })),
   },
   {
     name: "holdOffByTheLatest",
-    from: 6,
+    from: 108,
     what: "a shorter hold-off replaces a longer one",
     law: /may start anything/,
     Server: key((record, before) =>
@@ -107,21 +107,21 @@ export const ATOMIC_MUTANTS: readonly AtomicMutant[] = [
   },
   {
     name: "strictPlaceLost",
-    from: 52,
+    from: 150,
     what: "the first of a strict key is held by another limit, and the next one overtakes it",
     law: /strict order/,
     Server: job((record) => ({ ...record, keepsPlace: false })),
   },
   {
     name: "rerunForgotten",
-    from: 22,
+    from: 30,
     what: "an event comes after the job has begun, and is not kept",
     law: /lost rerun/,
     Server: rerun(() => null),
   },
   {
     name: "rerunWithTheFirstInput",
-    from: 75,
+    from: 294,
     what: "of several events the first is kept, and not the last",
     law: /lost rerun/,
     Server: rerun((record, before) => (before ? { ...record, draft: before.draft } : record)),
