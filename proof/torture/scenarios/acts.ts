@@ -16,10 +16,10 @@ export const ACTS = {
     await engine.close();
   },
 
-  /** No file yet: creation, journal mode, migration, and the very first promise. */
+  /** No file yet: creation, journal mode, migration, and the very first promises. Several: a dozen kills that are spread over all calls also come after one. */
   async create(stage) {
     const engine = await stage.open();
-    await stage.note(engine, "first");
+    for (const id of named("first", 12)) await stage.note(engine, id);
     await engine.close();
   },
 
