@@ -71,9 +71,11 @@ test("a rate spreads the starts of a key, and a handler can hold its key off", a
     (count) => count === 6,
     "all have started",
   );
-  // Two at once, then one every 20 ms. Timers are never early, so these bounds hold on any machine.
-  assert.ok(starts[3]! - starts[0]! >= 35, `${starts[3]! - starts[0]!}`);
-  assert.ok(starts[4]! - starts[3]! >= 190, `${starts[4]! - starts[3]!}`);
+  // Two at once, then one every 20 ms, by the store's clock: a busy process may call the first handler later than the others.
+  const { jobs } = await engine.list({ kind: "call" });
+  const claims = jobs.map(({ startedAt }) => startedAt!).toSorted((a, b) => a - b);
+  assert.ok(claims[3]! - claims[0]! >= 39, `${claims[3]! - claims[0]!}`);
+  assert.ok(claims[4]! - claims[3]! >= 190, `${claims[4]! - claims[3]!}`);
 });
 
 test("an event during a run is seen by a run that begins after it, with the last input", async (t) => {
