@@ -626,7 +626,7 @@ test("options that can't be are refused before anything is opened, and name the 
   ];
   for (const [options, named] of cases)
     await assert.rejects(open("sqlite:/nowhere/at/all.db", options), says(ErrorCode.optionInvalid, named));
-  for (const url of ["./jobs.db", "redis://localhost", "sqlite:", undefined as unknown as string])
+  for (const url of ["./jobs.db", "mysql://localhost", "sqlite:", undefined as unknown as string])
     await assert.rejects(open(url), says(ErrorCode.optionInvalid));
 });
 
