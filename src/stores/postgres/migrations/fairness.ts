@@ -44,7 +44,7 @@ function columns(schema: string): string {
     ADD COLUMN ring_served integer NOT NULL DEFAULT 0;`;
 }
 
-/** With the keys by which jobs take turns. Whoever has no fair kinds calls the former one. */
+/** With the keys by which jobs take turns. A program without fair kinds calls the former one. */
 function addFairJobs(schema: string): string {
   const gate = "CASE WHEN d.fair IS NOT NULL THEN -d.kind::bigint END";
   return addHeldJobs(schema)
