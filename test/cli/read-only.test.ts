@@ -59,7 +59,7 @@ test("with --read-only a repair, a migration and a worker are refused, and neith
   assert.deepEqual(files(), before);
 });
 
-test("a look with --read-only does not finish a repair that was interrupted: it says who does", async (t) => {
+test("--read-only does not finish an interrupted repair: it says which command does", async (t) => {
   const place = new Place(t);
   await (await place.engine()).close();
   const journal = `${place.path}.swap`;

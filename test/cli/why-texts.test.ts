@@ -383,7 +383,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
 for (const [title, fixture, expected] of scenes)
   test(`why: ${title}`, async () => assert.deepEqual(await said(fixture), expected));
 
-test("why: no such job is no explanation", async () => {
+test("why: a job that does not exist has no explanation", async () => {
   const store = { inspect: { get: async () => null } } as unknown as Store;
   assert.equal(await explain({ store, deaths: async () => [], now: () => NOW, pause: async () => {} }, "job-1"), null);
 });

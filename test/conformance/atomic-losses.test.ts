@@ -166,7 +166,7 @@ test("epochs that were raised and lost are not issued again, also while the cloc
   );
 });
 
-test("workers of the former run are told that the store was replaced, whether their rows survived or not", async () => {
+test("workers of the former run get an error that the store was replaced, whether their rows survived or not", async () => {
   const { store, claim, lose } = await begun();
   await store.enqueue([draft("a"), draft("b")]);
   const job = await claim();

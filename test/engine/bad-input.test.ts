@@ -224,7 +224,7 @@ test("a kind is a name: letters, digits and a few signs", () => {
   for (const name of ["a", "mail.send", "v2:mail/send_now-1", "x".repeat(128)]) assert.equal(job(name).name, name);
 });
 
-test("a runAt that is no date and a delay that is no duration are refused", async (t) => {
+test("a runAt that is not a date and a delay that is not a duration are refused", async (t) => {
   const note = job<null>("note");
   const engine = await memory(t, [note]);
   for (const runAt of [new Date(Number.NaN), new Date("31 February at noon"), "2027-01-01", 0, null])
@@ -242,7 +242,7 @@ test("a runAt that is no date and a delay that is no duration are refused", asyn
 
 // ---- files
 
-test("a file that is no database is refused and left as it is", async (t) => {
+test("a file that is not a database is refused and left as it is", async (t) => {
   const place = new Place(t);
   const text = "This is a letter to my aunt, and not a database.\n".repeat(100);
   writeFileSync(place.path, text);
@@ -368,7 +368,7 @@ test("a newer schema in the file is refused and nothing is changed", async (t) =
   assert.deepEqual(db.prepare("SELECT * FROM outlive_meta ORDER BY key").all(), before);
 });
 
-test("a worker that finds a newer schema under it stops, gives back what it holds and says why", async (t) => {
+test("a worker that finds a newer schema under it stops, releases what it holds and says why", async (t) => {
   const place = new Place(t);
   const long = job<null>("long", { retry: { backoff: AT_ONCE } }).handle(() => new Promise(() => {}));
   const engine = await place.engine({ jobs: [long], heartbeat: PATIENT });
@@ -384,7 +384,7 @@ test("a worker that finds a newer schema under it stops, gives back what it hold
   assert.deepEqual([state, counters.interruptions, counters.errors], ["queued", 1, 0]);
 });
 
-test("a live worker of another boot on the same file makes this one stop and give back what it holds", async (t) => {
+test("a live worker of another boot on the same file makes this one stop and release what it holds", async (t) => {
   const place = new Place(t);
   const long = job<null>("long").handle(() => new Promise(() => {}));
   const engine = await place.engine({ jobs: [long], heartbeat: PATIENT });
@@ -414,7 +414,7 @@ test("a live worker of another boot on the same file makes this one stop and giv
   );
 });
 
-test("a worker of another boot that does not beat is no reason to stop, but is recovered when its lease has expired", async (t) => {
+test("a worker of another boot that does not beat stops no other worker, and is recovered when its lease has expired", async (t) => {
   const place = new Place(t);
   const note = job<null>("note").handle(() => {});
   const engine = await place.engine({ jobs: [note], heartbeat: PATIENT });

@@ -164,7 +164,7 @@ test("an error with its place still has its hint", async (t) => {
   });
 });
 
-test("how outlive work runs is said by the file and by the environment, which wins", async (t) => {
+test("the file and the environment set how outlive work runs, and the environment wins", async (t) => {
   const cwd = folder(t, {
     "outlive.yaml":
       "work:\n  processes: 4\n  concurrency:\n    mail: 5\n    render: 2\n  grace: 10s\n  http: 9090\n  log: json\n",

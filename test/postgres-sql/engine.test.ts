@@ -52,7 +52,7 @@ async function place(t: TestContext) {
   };
 }
 
-test("a worker is killed, nobody is left, and one SELECT of psql puts its jobs back; the next worker's report knows of it", async (t) => {
+test("the only worker is killed, and one SELECT of psql requeues its jobs; the next worker's report knows of it", async (t) => {
   const { ask, engine, holder, url, schema } = await place(t);
   const { child, until } = holder();
   const { worker } = await until("working");

@@ -119,7 +119,7 @@ test("a worker frozen past its lease loses its work, its sessions are ended, and
   );
 });
 
-test("a worker frozen in the middle of its commit holds up nobody beyond its lease, and its rows are not there", async (t) => {
+test("a worker frozen in the middle of its commit holds up no other beyond its lease, and its rows are not there", async (t) => {
   const place = await PostgresPlace.shared(t);
   const engine = await place.engine();
   const frozen = place.child({ heartbeat: SHORT });

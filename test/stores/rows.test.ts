@@ -72,7 +72,7 @@ test("a damaged error is shown as it is found and hides no job", () => {
   assert.deepEqual(error(Buffer.from("blob")), { name: "Unreadable", message: "the stored error is damaged: blob" });
 });
 
-test("stored JSON that is none any more is shown as its text", () => {
+test("stored text that is no longer JSON is shown as text", () => {
   assert.deepEqual([null, '{"a":1}', '{"a"', Buffer.from("[2]"), 3].map(storedValue), [null, { a: 1 }, '{"a"', [2], 3]);
 });
 

@@ -77,7 +77,7 @@ function bookings(file: string, { table, column }: Ledger, job: string): number 
 }
 
 for (const { title, args, ledger, hasHistories, again } of COMMANDS)
-  test(`${title}: a transfer that is in the ledger twice is a violation, told with its name and exit code 1, and kept`, async (t) => {
+  test(`${title}: a transfer that is in the ledger twice is a violation, reported with its name and exit code 1, and kept`, async (t) => {
     const folder = mkdtempSync(join(tmpdir(), "outlive-test-torture-"));
     const rig = spawn(process.execPath, args(folder), {
       stdio: ["ignore", "pipe", "pipe"],

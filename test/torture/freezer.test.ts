@@ -66,7 +66,7 @@ describe("a worker that is frozen", { concurrency: true }, () => {
     assert.deepEqual([freezer.holds(place), place.state], [false, "live"]);
   });
 
-  it("is none if it was killed before it could wake", async () => {
+  it("does not count if it was killed before it could wake", async () => {
     const { place, freezer } = fixture({
       storeAnswers: true,
       taken: (frozen) => {
@@ -80,7 +80,7 @@ describe("a worker that is frozen", { concurrency: true }, () => {
     assert.equal(freezer.zombies, 0);
   });
 
-  it("is none if another process has its place when it wakes", async () => {
+  it("does not count if another process has its place when it wakes", async () => {
     const { place, freezer } = fixture({
       storeAnswers: true,
       taken: () => true,
@@ -91,7 +91,7 @@ describe("a worker that is frozen", { concurrency: true }, () => {
     assert.deepEqual([...freezer.ends], [["killed meanwhile", 1]]);
   });
 
-  it("is woken at once if nobody can write next to it, and given up after eight tries", async () => {
+  it("is woken at once if no other process can write while it is frozen, and given up after eight tries", async () => {
     const { place, freezer, freezes } = fixture({
       storeAnswers: false,
       taken: () => assert.fail("nobody waits for it"),

@@ -32,7 +32,7 @@ test("a worker that is counted as dead while its process runs is a violation", a
   ]);
 });
 
-test("a worker whose process has ended, that the rig hit, or that was counted before the fault is none", async () => {
+test("a worker whose process has ended, that the rig hit, or that was counted before the fault does not count", async () => {
   assert.deepEqual(await violationsOf(NOBODY), []);
   assert.deepEqual(await violationsOf(process.pid, { hit: true }), []);
   assert.deepEqual(await violationsOf(process.pid, { isOld: true }), []);

@@ -419,7 +419,7 @@ const SOUND: Omit<Judgement, "violations"> = {
 };
 
 describe("the judge of the process rig", () => {
-  it("has nothing to say of a world in which every promise holds, whatever was never answered", async () => {
+  it("reports nothing for a world in which every promise holds, whatever was never answered", async () => {
     assert.deepEqual(await judged(soundWorld()), { ...SOUND, violations: [] });
   });
 

@@ -65,7 +65,7 @@ async function struck(script: Script): Promise<[number, string[]]> {
   return [refused, said];
 }
 
-test("a worker loses its connections by its own door, and nothing is said if no job is charged", async () => {
+test("a worker loses its connections by its own door, and nothing is reported if no job is charged", async () => {
   assert.deepEqual(await struck({ crashes: 0, incidents: [{ id: "i1", worker: "w1" }] }), [3, []]);
 });
 

@@ -184,7 +184,7 @@ function openIn(t: TestContext, file: string): DatabaseSync {
   return db;
 }
 
-it("a copy takes the place of a file with its log, and whoever has the old one open goes on with it", async (t) => {
+it("a copy takes the place of a file with its log, and a process that has the old one open goes on with it", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "outlive-test-copies-"));
   t.after(() => rmSync(folder, { recursive: true }));
   const file = join(folder, "app.db");
